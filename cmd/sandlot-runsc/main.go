@@ -1,0 +1,8 @@
+// Sandlot-runsc is gVisor's runsc at the version of go.mod. It is a program of
+// its own because gVisor executes itself again two or three times for each
+// boot, and everything linked into it is paid for each time.
+package main
+
+import "gvisor.dev/gvisor/runsc/cli/maincli"
+
+func main() { maincli.Main() }

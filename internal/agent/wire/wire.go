@@ -1,0 +1,148 @@
+// Package wire is what the host and the agent inside a sandbox agree on: how a
+// link begins, what a stream is for, and the frames of an interactive process.
+//
+// The agent dials; each connection begins with Greeting and a secret, and the
+// host answers one byte. After that both sides speak yamux: the host opens
+// streams, whose first byte is their Kind. A Call stream carries HTTP/1.1 with
+// the Connect RPCs of proto/agent.proto; a Raw stream begins with a StreamOpen
+// message, is answered with a StreamReply, and carries bytes after that.
+package wire
+
+import (
+	"crypto/subtle"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/hashicorp/yamux"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	// Greeting is sent first on every connection, by the agent.
+	Greeting = "SANDLOT1"
+	// SecretLen is the length of the secret that follows, in bytes.
+	SecretLen = 32
+
+	accepted = 0x06 // ACK
+	refused  = 0x15 // NAK
+
+	greetingTimeout = 5 * time.Second
+)
+
+// Kinds of streams: the first byte that the host writes on each.
+const (
+	Call byte = 'C'
+	Raw  byte = 'R'
+)
+
+// MaxMessage bounds one length-prefixed message, and MaxFrame one frame.
+const (
+	MaxMessage = 1 << 20
+	MaxFrame   = 256 << 10
+)
+
+// MaxCall bounds one Connect message in either direction, in bytes.
+const MaxCall = 16 << 20
+
+// SocketDir is where the runtime mounts the folder with the agent's socket,
+// read-only, and Socket the socket's name in it.
+const (
+	SocketDir = "/run/sandlot"
+	Socket    = "agent.sock"
+)
+
+// The agent learns these from its environment, and removes them from it.
+const (
+	EnvSecret = "SANDLOT_AGENT_SECRET" // hex
+	EnvSocket = "SANDLOT_AGENT_SOCKET"
+	// EnvProcesses is the most processes and threads that it may see alive.
+	EnvLimits = "SANDLOT_AGENT_LIMITS" // protojson of Limits
+)
+
+// OutputDir, inside the sandbox, keeps whole outputs that did not fit inline.
+const OutputDir = "/var/lib/sandlot/output"
+
+// ErrRefused is returned by Greet when the host does not want this agent.
+var ErrRefused = errors.New("wire: the host refused the link")
+
+// Greet is the agent's side of the start of a link.
+func Greet(c net.Conn, secret []byte) error {
+	c.SetDeadline(time.Now().Add(greetingTimeout))
+	defer c.SetDeadline(time.Time{})
+	if _, err := c.Write(append([]byte(Greeting), secret...)); err != nil {
+		return err
+	}
+	var answer [1]byte
+	if _, err := io.ReadFull(c, answer[:]); err != nil {
+		return err
+	}
+	if answer[0] != accepted {
+		return ErrRefused
+	}
+	return nil
+}
+
+// Admit is the host's side: it reads the greeting and answers it. The
+// connection is useless after an error; the caller closes it.
+func Admit(c net.Conn, secret []byte) error {
+	c.SetDeadline(time.Now().Add(greetingTimeout))
+	defer c.SetDeadline(time.Time{})
+	buf := make([]byte, len(Greeting)+SecretLen)
+	if _, err := io.ReadFull(c, buf); err != nil {
+		return fmt.Errorf("wire: reading the greeting: %w", err)
+	}
+	want := append([]byte(Greeting), secret...)
+	if subtle.ConstantTimeCompare(buf, want) != 1 {
+		c.Write([]byte{refused})
+		return errors.New("wire: a process that does not know the secret tried to be the agent")
+	}
+	_, err := c.Write([]byte{accepted})
+	return err
+}
+
+// Mux returns the settings of yamux for both sides. The window bounds what one
+// stream can make the other side hold.
+func Mux() *yamux.Config {
+	c := yamux.DefaultConfig()
+	c.EnableKeepAlive = false // a Unix socket tells when its peer dies
+	c.MaxStreamWindowSize = 4 << 20
+	c.StreamOpenTimeout = 30 * time.Second
+	c.StreamCloseTimeout = 30 * time.Second
+	c.ConnectionWriteTimeout = 20 * time.Second
+	c.LogOutput = io.Discard
+	return c
+}
+
+// WriteMessage writes m with its length before it.
+func WriteMessage(w io.Writer, m proto.Message) error {
+	b, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	if len(b) > MaxMessage {
+		return fmt.Errorf("wire: message of %d bytes is over %d", len(b), MaxMessage)
+	}
+	_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...))
+	return err
+}
+
+// ReadMessage reads what WriteMessage wrote.
+func ReadMessage(r io.Reader, m proto.Message) error {
+	var n [4]byte
+	if _, err := io.ReadFull(r, n[:]); err != nil {
+		return err
+	}
+	size := binary.BigEndian.Uint32(n[:])
+	if size > MaxMessage {
+		return fmt.Errorf("wire: message of %d bytes is over %d", size, MaxMessage)
+	}
+	b := make([]byte, size)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return err
+	}
+	return proto.Unmarshal(b, m)
+}

@@ -1,0 +1,96 @@
+// Package image says what a sandbox is made of: the template's table of
+// languages, its root file system and its environment. It knows nothing of
+// who makes a sandbox out of it.
+package image
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Language is one row of a template's table.
+type Language struct {
+	Name string
+	// Driver is "python", "node" or "bash" for a language that keeps its
+	// variables between calls, and empty for one that runs as `command file`.
+	Driver  string
+	Command []string
+	// Extension of the file, with its dot, where there is no driver.
+	Extension string
+	// Aliases are other names that mean the same, in lower case.
+	Aliases []string
+}
+
+// Bind is one read-only folder or file of the machine in the root file system.
+type Bind struct {
+	Source string // on the host, without symbolic links
+	Target string // in the sandbox
+}
+
+// Template is what a sandbox is made of.
+type Template struct {
+	Name string
+	// Rootfs is a folder with an unpacked root file system. Where it is
+	// empty, the root is made of Binds, Links and the few files that every
+	// program expects (/etc/passwd, /etc/hosts, /tmp …).
+	Rootfs string
+	Binds  []Bind
+	// Links are symbolic links of the root: name → target.
+	Links     map[string]string
+	Languages []Language
+	// Env is the environment of everything in the sandbox.
+	Env map[string]string
+	// Warm names the languages whose interpreters a pooled sandbox starts
+	// before it is taken.
+	Warm []string
+	// Provides names other templates that this one can stand in for.
+	Provides []string
+}
+
+// Language finds a language by its name or an alias, in any case.
+func (t *Template) Language(name string) (Language, bool) {
+	name = strings.ToLower(name)
+	for _, l := range t.Languages {
+		if l.Name == name || slices.Contains(l.Aliases, name) {
+			return l, true
+		}
+	}
+	return Language{}, false
+}
+
+// LanguageNames lists the languages, in the table's order.
+func (t *Template) LanguageNames() []string {
+	names := make([]string, len(t.Languages))
+	for i, l := range t.Languages {
+		names[i] = l.Name
+	}
+	return names
+}
+
+// Serves says whether a session with this template can answer a call that
+// asks for the template named.
+func (t *Template) Serves(name string) bool {
+	return name == "" || name == t.Name || slices.Contains(t.Provides, name)
+}
+
+// Flavor is how big a sandbox is.
+type Flavor struct {
+	Name     string
+	CPUs     float64
+	MemoryMB int
+}
+
+// Flavors are the built-in sizes, smallest first.
+var Flavors = []Flavor{
+	{"small", 1, 1024},
+	{"medium", 2, 2048},
+	{"large", 4, 4096},
+}
+
+// Covers says whether a sandbox of flavor f can stand in for one of flavor g.
+func (f Flavor) Covers(g Flavor) bool { return f.CPUs >= g.CPUs && f.MemoryMB >= g.MemoryMB }
+
+func (f Flavor) String() string {
+	return fmt.Sprintf("%s (%g CPU, %d MB)", f.Name, f.CPUs, f.MemoryMB)
+}

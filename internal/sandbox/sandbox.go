@@ -1,0 +1,107 @@
+// Package sandbox is the contract of a runtime, which gives a sandbox two
+// things only: life, and a byte stream to the agent inside. Everything else is
+// done over that stream, once for all runtimes.
+//
+// Package sandboxtest holds the suite that every runtime passes, and a fake
+// that can fail in every way.
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"sandlot/internal/image"
+)
+
+// Errors that a runtime returns, wrapped with what happened.
+var (
+	// ErrGone is returned by calls on a sandbox that no longer lives.
+	ErrGone = errors.New("sandbox is gone")
+	// ErrUnavailable is returned when the runtime itself does not work here.
+	ErrUnavailable = errors.New("runtime unavailable")
+)
+
+// Limits bound a sandbox. Zero means the runtime's own default.
+type Limits struct {
+	CPUs        float64
+	MemoryBytes int64
+	Processes   int64 // threads included
+	DiskBytes   int64 // of the root file system, and of each writable mount
+}
+
+// Mount is a folder of the host that the sandbox sees.
+type Mount struct {
+	Source   string // an existing folder, without symbolic links
+	Target   string // an absolute, clean path in the sandbox
+	ReadOnly bool
+}
+
+// Spec is what a sandbox is created from.
+type Spec struct {
+	// ID is unguessable, 1 to 64 characters of [a-z0-9-], and never used again.
+	ID       string
+	Template *image.Template
+	Limits   Limits
+	Mounts   []Mount
+	// Secret proves the agent: wire.SecretLen bytes. A runtime stores it, with
+	// mode 0600, so that Recover can return it.
+	Secret []byte
+}
+
+// Life is where a sandbox is in its life.
+type Life string
+
+const (
+	Running Life = "running"
+	Dead    Life = "dead"
+)
+
+// Status is what a runtime knows of a sandbox from outside.
+type Status struct {
+	Life Life
+	// Reason says why it is dead, as far as that can be told:
+	// "memory", "killed", "exited", or empty.
+	Reason      string
+	MemoryBytes int64         // now, all that it costs the host
+	CPU         time.Duration // used so far
+}
+
+// Runtime makes sandboxes. Its methods may be called from many goroutines.
+type Runtime interface {
+	// Name is the word in the settings: "gvisor".
+	Name() string
+	// Check says whether sandboxes can be made here, in an error that tells the
+	// operator what to do. It changes nothing and is quick.
+	Check(ctx context.Context) error
+	// Create makes and starts a sandbox. When it fails, nothing is left.
+	// The sandbox outlives ctx, and the server.
+	Create(ctx context.Context, spec Spec) (Sandbox, error)
+	// Recover returns the sandboxes of this instance that an earlier server
+	// left alive, and removes what is left of those that died.
+	Recover(ctx context.Context) ([]Sandbox, error)
+	// Close releases what the runtime holds in this process. Sandboxes live on.
+	Close() error
+}
+
+// Sandbox is one living sandbox.
+type Sandbox interface {
+	// Spec is what it was created from; Template holds the name alone after
+	// Recover.
+	Spec() Spec
+	// Connect waits for the agent to dial and returns that connection. Nobody
+	// has proved anything on it yet. It may be called again when a connection
+	// ended, and returns ErrGone once the sandbox is dead. At most one call at a time.
+	Connect(ctx context.Context) (net.Conn, error)
+	// Status looks at it from outside; it never asks the agent.
+	Status(ctx context.Context) (Status, error)
+	// Stop kills it and removes all that it left: processes, mounts, cgroups,
+	// sockets, folders. Mounted sources stay. Calling it again is fine.
+	Stop(ctx context.Context) error
+}
+
+// Resizer is a Sandbox whose limits can change while it runs.
+type Resizer interface {
+	Resize(ctx context.Context, l Limits) error
+}
