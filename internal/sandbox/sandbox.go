@@ -105,3 +105,8 @@ type Sandbox interface {
 type Resizer interface {
 	Resize(ctx context.Context, l Limits) error
 }
+
+// Lister is a Runtime that can say which of this instance's sandboxes live.
+type Lister interface {
+	List() []Sandbox
+}

@@ -3348,13 +3348,16 @@ func (x *WriteStream) GetMode() uint32 {
 }
 
 type StreamReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          uint32                 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"` // Connect code; 0: no error
-	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	Size          uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"` // read_file: of the whole file; write_file: bytes written
-	ProcessId     string                 `protobuf:"bytes,4,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Code      uint32                 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"` // Connect code; 0: no error
+	Message   string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	Size      uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"` // read_file: of the whole file; write_file: bytes written
+	ProcessId string                 `protobuf:"bytes,4,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	// For clients of the HTTP API; an agent leaves them empty.
+	SessionId      string `protobuf:"bytes,5,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	SessionCreated bool   `protobuf:"varint,6,opt,name=session_created,json=sessionCreated,proto3" json:"session_created,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *StreamReply) Reset() {
@@ -3413,6 +3416,20 @@ func (x *StreamReply) GetProcessId() string {
 		return x.ProcessId
 	}
 	return ""
+}
+
+func (x *StreamReply) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *StreamReply) GetSessionCreated() bool {
+	if x != nil {
+		return x.SessionCreated
+	}
+	return false
 }
 
 var File_agent_proto protoreflect.FileDescriptor
@@ -3658,13 +3675,16 @@ const file_agent_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x17\n" +
 	"\x04size\x18\x02 \x01(\x04H\x00R\x04size\x88\x01\x01\x12\x12\n" +
 	"\x04mode\x18\x03 \x01(\rR\x04modeB\a\n" +
-	"\x05_size\"n\n" +
+	"\x05_size\"\xb6\x01\n" +
 	"\vStreamReply\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
 	"\x04size\x18\x03 \x01(\x04R\x04size\x12\x1d\n" +
 	"\n" +
-	"process_id\x18\x04 \x01(\tR\tprocessId2\xb2\f\n" +
+	"process_id\x18\x04 \x01(\tR\tprocessId\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x05 \x01(\tR\tsessionId\x12'\n" +
+	"\x0fsession_created\x18\x06 \x01(\bR\x0esessionCreated2\xb2\f\n" +
 	"\x05Agent\x12H\n" +
 	"\x05Hello\x12\x1e.sandlot.agent.v1.HelloRequest\x1a\x1f.sandlot.agent.v1.HelloResponse\x12T\n" +
 	"\tConfigure\x12\".sandlot.agent.v1.ConfigureRequest\x1a#.sandlot.agent.v1.ConfigureResponse\x12H\n" +

@@ -1,0 +1,225 @@
+// Package agent is the host's side of the wire: it keeps the link to one
+// sandbox's agent alive and makes calls over it. The sandbox is hostile:
+// every message is bounded, every call has an end, and nothing that the agent
+// says is used as a name or path on the host.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/yamux"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/sandbox"
+	"sandlot/proto/agentv1"
+	"sandlot/proto/agentv1/agentv1connect"
+)
+
+// ErrLost is returned when the link broke in the middle of a call.
+var ErrLost = errors.New("the link to the sandbox broke")
+
+// Client talks to one sandbox's agent. Its methods may be called from many
+// goroutines.
+type Client struct {
+	agentv1connect.AgentClient
+
+	box    sandbox.Sandbox
+	secret []byte
+	log    *slog.Logger
+	http   *http.Transport
+
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu      sync.Mutex
+	mux     *yamux.Session // nil while there is no link
+	dead    error          // why there will never be a link again
+	changed chan struct{}  // closed, and replaced, when one of the above changes
+}
+
+// New starts to keep the link to box's agent. Close ends it; the sandbox lives on.
+func New(box sandbox.Sandbox, log *slog.Logger) *Client {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Client{box: box, secret: box.Spec().Secret, log: log, cancel: cancel,
+		done: make(chan struct{}), changed: make(chan struct{})}
+	c.http = &http.Transport{
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return c.open(ctx, wire.Call) },
+		MaxIdleConnsPerHost:    16,
+		MaxConnsPerHost:        256,
+		IdleConnTimeout:        2 * time.Minute,
+		DisableCompression:     true,
+		MaxResponseHeaderBytes: 16 << 10,
+		ReadBufferSize:         4 << 10,
+		WriteBufferSize:        4 << 10,
+	}
+	c.AgentClient = agentv1connect.NewAgentClient(&http.Client{Transport: c.http}, "http://agent",
+		connect.WithReadMaxBytes(wire.MaxCall), connect.WithSendMaxBytes(wire.MaxCall))
+	go c.keep(ctx)
+	return c
+}
+
+// Close ends the link. The agent waits for the next host.
+func (c *Client) Close() {
+	c.cancel()
+	<-c.done
+}
+
+// keep holds one link after the other until the sandbox is gone.
+func (c *Client) keep(ctx context.Context) {
+	defer close(c.done)
+	for {
+		mux, err := c.link(ctx)
+		if err != nil {
+			c.change(nil, err)
+			return
+		}
+		c.change(mux, nil)
+		go refuse(mux)
+		select {
+		case <-mux.CloseChan():
+		case <-ctx.Done():
+			mux.Close()
+		}
+		c.change(nil, nil)
+		c.http.CloseIdleConnections()
+	}
+}
+
+// link waits until an agent has proved itself. It returns an error only when
+// there will never be one.
+func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
+	for {
+		conn, err := c.box.Connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := wire.Admit(conn, c.secret); err != nil {
+			conn.Close()
+			c.log.Warn("refused a link from a sandbox", "sandbox", c.box.Spec().ID, "error", err)
+			select {
+			case <-time.After(10 * time.Millisecond): // a flood of bad greetings costs no more than this
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			continue
+		}
+		cfg := wire.Mux()
+		// The sandbox opens no streams yet; what it opens is closed at once and
+		// cannot hold more than one window.
+		cfg.AcceptBacklog = 1
+		mux, err := yamux.Client(conn, cfg)
+		if err != nil {
+			conn.Close()
+			return nil, err
+		}
+		return mux, nil
+	}
+}
+
+func refuse(mux *yamux.Session) {
+	for {
+		s, err := mux.AcceptStream()
+		if err != nil {
+			return
+		}
+		s.Close()
+	}
+}
+
+// change sets the state of the link and wakes all who wait for one.
+func (c *Client) change(mux *yamux.Session, dead error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mux, c.dead = mux, dead
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Wait returns when there is a link, or with the reason why there never will be.
+func (c *Client) Wait(ctx context.Context) error {
+	_, err := c.session(ctx)
+	return err
+}
+
+// Linked says whether there is a link now.
+func (c *Client) Linked() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mux != nil && !c.mux.IsClosed()
+}
+
+func (c *Client) session(ctx context.Context) (*yamux.Session, error) {
+	for {
+		c.mu.Lock()
+		mux, dead, changed := c.mux, c.dead, c.changed
+		c.mu.Unlock()
+		if dead != nil {
+			return nil, dead
+		}
+		if mux != nil && !mux.IsClosed() {
+			return mux, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for the agent: %w", ctx.Err())
+		}
+	}
+}
+
+func (c *Client) open(ctx context.Context, kind byte) (net.Conn, error) {
+	mux, err := c.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := mux.OpenStream()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	if _, err := s.Write([]byte{kind}); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	return s, nil
+}
+
+// Stream opens a raw stream, and returns it with the agent's answer. Closing it
+// ends what was started on it.
+func (c *Client) Stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply, error) {
+	s, err := c.open(ctx, wire.Raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { s.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := wire.WriteMessage(s, open); err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	reply := new(agentv1.StreamReply)
+	if err := wire.ReadMessage(s, reply); err != nil {
+		s.Close()
+		return nil, nil, fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	if reply.Code != 0 {
+		s.Close()
+		return nil, nil, Refused(reply)
+	}
+	return s, reply, nil
+}
+
+// Request wraps a message as Connect wants it.
+func Request[T any](m *T) *connect.Request[T] { return connect.NewRequest(m) }
+
+// Refused is the error that a reply holds.
+func Refused(reply *agentv1.StreamReply) error {
+	return connect.NewError(connect.Code(reply.Code), errors.New(Printable(reply.Message, 2000)))
+}

@@ -1,0 +1,244 @@
+// Package api is the HTTP edge: health, metrics, sessions, files and streams of
+// processes, in front of which stand the checks that every request passes. It
+// holds the client of that API too.
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/gateway"
+	"sandlot/internal/hub"
+	"sandlot/internal/session"
+	"sandlot/internal/tool"
+)
+
+// Config is what the edge needs.
+type Config struct {
+	Door     *auth.Door
+	Gateway  *gateway.Gateway
+	Hub      *hub.Hub
+	Sessions *session.Book
+	Metrics  *Metrics
+	// Check says whether the runtime works.
+	Check   func(ctx context.Context) error
+	Version string
+	Guard   Guard
+	Log     *slog.Logger
+}
+
+// Server serves the API.
+type Server struct {
+	Config
+	mux *http.ServeMux
+
+	mu      sync.Mutex
+	checked time.Time
+	broken  error
+}
+
+// New returns the edge.
+func New(c Config) *Server {
+	s := &Server{Config: c, mux: http.NewServeMux()}
+	open := func(pattern string, h http.HandlerFunc) { s.mux.HandleFunc(pattern, h) }
+	open("GET /{$}", s.health)
+	open("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, map[string]any{"status": "ok"}) })
+	open("GET /readyz", s.ready)
+	closed := func(pattern string, h http.HandlerFunc) { s.mux.Handle(pattern, s.identify(h)) }
+	closed("GET /metrics", promhttp.HandlerFor(c.Metrics.Registry, promhttp.HandlerOpts{}).ServeHTTP)
+	s.mux.Handle("/mcp", s.mcp())
+	closed("GET /v1/sessions", s.listSessions)
+	closed("POST /v1/sessions", s.createSession)
+	closed("GET /v1/sessions/{id}", s.getSession)
+	closed("DELETE /v1/sessions/{id}", s.deleteSession)
+	closed("GET /v1/sessions/{id}/files/{path...}", s.download) // and HEAD
+	closed("PUT /v1/sessions/{id}/files/{path...}", s.upload)
+	closed("DELETE /v1/sessions/{id}/files/{path...}", s.removeFile)
+	closed("POST /v1/sessions/{id}/exec", s.exec)
+	closed("POST /v1/tools/{name}", s.call)
+	closed("POST /v1/stdio", s.stdio)
+	closed("/v1/", func(w http.ResponseWriter, r *http.Request) {
+		problem(w, r, fault.New(fault.NotFound, "there is no %s %s; see docs/guide/api.md", r.Method, r.URL.Path))
+	})
+	return s
+}
+
+// Handler is for listeners that anyone on the network, or on this machine, can reach.
+func (s *Server) Handler() http.Handler {
+	return s.Metrics.count(s.Log, s.Guard.protect(s.mux))
+}
+
+// Owner is for the socket in the state folder: who can open it owns the server,
+// and needs no token.
+func (s *Server) Owner() http.Handler {
+	return s.Metrics.count(s.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == "" {
+			r = r.WithContext(auth.With(r.Context(), auth.Local))
+		}
+		s.mux.ServeHTTP(w, r)
+	}))
+}
+
+// identify lets a request in when it is known who asks.
+func (s *Server) identify(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, ok := auth.From(r.Context()); ok {
+			next.ServeHTTP(w, r)
+			return
+		}
+		p, err := s.Door.Admit(r.Context(), r.Header.Get("Authorization"))
+		if err != nil {
+			if fault.Is(err, fault.Unauthorized) {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="sandlot"`)
+			}
+			problem(w, r, err)
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(auth.With(r.Context(), p)))
+	})
+}
+
+// mcp answers a GET that does not ask for events with the server's health, as
+// the Microsandbox server did.
+func (s *Server) mcp() http.Handler {
+	closed := s.identify(s.Gateway)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && !strings.Contains(r.Header.Get("Accept"), "text/event-stream") && r.Header.Get("Mcp-Session-Id") == "" {
+			s.health(w, r)
+			return
+		}
+		closed.ServeHTTP(w, r)
+	})
+}
+
+// working looks at the runtime, at most every five seconds.
+func (s *Server) working(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.checked) > 5*time.Second {
+		s.broken, s.checked = s.Check(ctx), time.Now()
+	}
+	return s.broken
+}
+
+func (s *Server) health(w http.ResponseWriter, r *http.Request) {
+	status, wrapper, code := "healthy", "connected", 200
+	if err := s.working(r.Context()); err != nil {
+		status, wrapper, code = "unhealthy", "disconnected", 503
+	}
+	names := []string{}
+	for _, t := range s.Hub.Tools(r.Context(), auth.Local) {
+		if t.Alias == "" {
+			names = append(names, t.Name)
+		}
+	}
+	writeJSON(w, code, map[string]any{"status": status, "server": "Sandlot", "version": s.Version,
+		"wrapper_status": wrapper, "tools_count": len(names), "available_tools": names})
+}
+
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	if err := s.working(r.Context()); err != nil {
+		writeJSON(w, 503, map[string]any{"status": "not ready", "reason": "the runtime does not work; run `sandlot doctor`"})
+		return
+	}
+	writeJSON(w, 200, map[string]any{"status": "ready"})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // the client went away
+}
+
+// problem answers with problem details, RFC 9457.
+func problem(w http.ResponseWriter, r *http.Request, err error) {
+	f := fault.From(err)
+	if cause := f.Unwrap(); cause != nil {
+		slog.WarnContext(r.Context(), "request failed", "path", r.URL.Path, "fault", f.Code(), "cause", cause)
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(f.HTTP())
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(Problem{Title: f.Code(), Status: f.HTTP(), Detail: f.Error(), Data: f.Data()})
+}
+
+// Problem is a fault over HTTP: problem details with the fault's data beside.
+type Problem struct {
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	fault.Data
+}
+
+func (s *Server) listSessions(w http.ResponseWriter, r *http.Request) {
+	s.tool(w, r, "get_sessions", json.RawMessage(`{}`))
+}
+
+func (s *Server) getSession(w http.ResponseWriter, r *http.Request) {
+	args, _ := json.Marshal(map[string]string{"session_id": r.PathValue("id")})
+	s.tool(w, r, "get_sessions", args)
+}
+
+func (s *Server) deleteSession(w http.ResponseWriter, r *http.Request) {
+	p, _ := auth.From(r.Context())
+	if !s.Sessions.Stop(r.Context(), p, r.PathValue("id")) {
+		problem(w, r, fault.New(fault.SessionNotFound, "%s", r.PathValue("id")))
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Server) createSession(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		SessionID, Template, Flavor string
+	}
+	body := http.MaxBytesReader(w, r.Body, 64<<10)
+	if err := json.NewDecoder(body).Decode(&q); err != nil {
+		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object; template and flavor may be given"))
+		return
+	}
+	l, err := s.open(r, session.Ask{ID: "new", Template: q.Template, Flavor: q.Flavor})
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	defer l.Release()
+	writeJSON(w, http.StatusCreated, map[string]any{"session_id": l.ID(), "template": l.Booted.Template.Name, "flavor": l.Booted.Flavor.Name})
+}
+
+func (s *Server) open(r *http.Request, a session.Ask) (*session.Lease, error) {
+	p, _ := auth.From(r.Context())
+	return s.Sessions.Open(r.Context(), p, a)
+}
+
+func (s *Server) call(w http.ResponseWriter, r *http.Request) {
+	var args json.RawMessage
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<20)).Decode(&args); err != nil {
+		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object with the tool's arguments"))
+		return
+	}
+	s.tool(w, r, r.PathValue("name"), args)
+}
+
+// tool calls a tool and answers with its fields.
+func (s *Server) tool(w http.ResponseWriter, r *http.Request, name string, args json.RawMessage) {
+	p, _ := auth.From(r.Context())
+	res, err := s.Hub.Call(r.Context(), tool.Call{Principal: p, Name: name, Args: args})
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	writeJSON(w, 200, gateway.Plain(res))
+}

@@ -1,0 +1,325 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/secret"
+	"sandlot/proto/agentv1"
+)
+
+// Client talks to a server, through its socket or its URL.
+type Client struct {
+	base  string
+	token secret.Value
+	dial  func(ctx context.Context) (net.Conn, error)
+	http  *http.Client
+}
+
+// NewClient returns a client. With an empty server, it uses the socket.
+func NewClient(socket, server string, token secret.Value) (*Client, error) {
+	c := &Client{base: "http://sandlot", token: token}
+	if server == "" {
+		c.dial = func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}
+	} else {
+		u, err := url.Parse(strings.TrimSuffix(strings.TrimSuffix(server, "/"), "/mcp"))
+		if err != nil || u.Scheme != "http" || u.Host == "" {
+			return nil, fmt.Errorf("server %q must be a URL such as http://localhost:8000", server)
+		}
+		c.base = u.String()
+		host := u.Host
+		if u.Port() == "" {
+			host = net.JoinHostPort(u.Hostname(), "80")
+		}
+		c.dial = func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", host)
+		}
+	}
+	c.http = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+		WriteBufferSize: copyBuffer, ReadBufferSize: copyBuffer}}
+	return c, nil
+}
+
+// Alive says whether a server answers.
+func (c *Client) Alive(ctx context.Context) bool {
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token.Reveal())
+	}
+	return r, nil
+}
+
+// do sends the request and returns a response with a good status.
+func (c *Client) do(r *http.Request) (*http.Response, error) {
+	resp, err := c.http.Do(r)
+	if err != nil {
+		var no *net.OpError
+		if errors.As(err, &no) && no.Op == "dial" {
+			return nil, fmt.Errorf("no server answers: %w; start one with `sandlot serve`, or name one with --server", err)
+		}
+		return nil, err
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	return nil, failure(resp.StatusCode, resp.Body)
+}
+
+func failure(status int, body io.Reader) error {
+	text, _ := io.ReadAll(io.LimitReader(body, 64<<10))
+	p := new(Problem)
+	if json.Unmarshal(text, p) == nil && p.Detail != "" {
+		return p
+	}
+	return fmt.Errorf("the server answered with status %d: %s", status, agent.Printable(string(text), 500))
+}
+
+func (p *Problem) Error() string {
+	s := p.Detail
+	for _, a := range p.RecoverySuggestions {
+		s += "\n  - " + a
+	}
+	return s
+}
+
+// JSON sends in, if it is not nil, and reads the answer into out, if it is not nil.
+func (c *Client) JSON(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
+	}
+	r, err := c.request(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	resp, err := c.do(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if out == nil {
+		return nil
+	}
+	return json.NewDecoder(resp.Body).Decode(out)
+}
+
+func filesPath(session, file string) string {
+	return "/v1/sessions/" + url.PathEscape(session) + "/files" + (&url.URL{Path: "/" + strings.TrimPrefix(file, "/")}).EscapedPath()
+}
+
+// Download copies a file of a session to w.
+func (c *Client) Download(ctx context.Context, session, file string, w io.Writer) (int64, error) {
+	r, err := c.request(ctx, http.MethodGet, filesPath(session, file), nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := c.do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{resp.Body}, make([]byte, copyBuffer))
+}
+
+// Upload writes a file of a session from r, which has size bytes.
+func (c *Client) Upload(ctx context.Context, session, file string, r io.Reader, size int64) error {
+	q, err := c.request(ctx, http.MethodPut, filesPath(session, file), io.NopCloser(r))
+	if err != nil {
+		return err
+	}
+	q.ContentLength = size
+	if size == 0 {
+		q.Body = http.NoBody
+	}
+	resp, err := c.do(q)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}
+
+// upgrade opens a stream to the server.
+func (c *Client) upgrade(ctx context.Context, path, protocol string) (net.Conn, *bufio.Reader, error) {
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("no server answers: %w; start one with `sandlot serve`, or name one with --server", err)
+	}
+	r, err := c.request(ctx, http.MethodPost, path, nil)
+	if err == nil {
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", protocol)
+		err = r.Write(conn)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	br := bufio.NewReaderSize(conn, 64<<10)
+	resp, err := http.ReadResponse(br, r)
+	if err == nil && resp.StatusCode != http.StatusSwitchingProtocols {
+		err = failure(resp.StatusCode, resp.Body)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return conn, br, nil
+}
+
+// Stdio connects in and out to the server's MCP edge until in or the server ends.
+func (c *Client) Stdio(ctx context.Context, in io.Reader, out io.Writer) error {
+	conn, br, err := c.upgrade(ctx, "/v1/stdio", upgradeMCP)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		io.Copy(out, br)
+	}()
+	go func() {
+		io.Copy(conn, in)
+		if h, ok := conn.(interface{ CloseWrite() error }); ok {
+			h.CloseWrite()
+		}
+	}()
+	<-done
+	return nil
+}
+
+// Terminal is what an interactive process is connected to.
+type Terminal struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// Resize tells rows and cols, Signal a signal's number, while the process runs.
+	Resize chan [2]uint16
+	Signal chan byte
+}
+
+// Exec runs a process in a session and returns its exit code.
+func (c *Client) Exec(ctx context.Context, session string, cmd *agentv1.Command, t Terminal) (int, error) {
+	conn, br, err := c.upgrade(ctx, "/v1/sessions/"+url.PathEscape(session)+"/exec", upgradeExec)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	reply := new(agentv1.StreamReply)
+	if err := errors.Join(wire.WriteMessage(conn, proto.Message(cmd)), wire.ReadMessage(br, reply)); err != nil {
+		return 0, err
+	}
+	if reply.Code != 0 {
+		return 0, errors.New(agent.Printable(reply.Message, 2000))
+	}
+	over := make(chan struct{})
+	defer close(over)
+	frames := make(chan []byte)
+	go read(t.Stdin, frames, over)
+	go send(conn, t, frames, over)
+	return receive(br, t)
+}
+
+// read passes stdin on; an empty piece is its end.
+func read(r io.Reader, frames chan<- []byte, over <-chan struct{}) {
+	for {
+		buf := make([]byte, 32<<10)
+		n, err := r.Read(buf)
+		if n > 0 {
+			select {
+			case frames <- buf[:n]:
+			case <-over:
+				return
+			}
+		}
+		if err != nil {
+			select {
+			case frames <- nil:
+			case <-over:
+			}
+			return
+		}
+	}
+}
+
+func send(conn net.Conn, t Terminal, frames <-chan []byte, over <-chan struct{}) {
+	for {
+		var err error
+		select {
+		case b := <-frames:
+			err = wire.WriteFrame(conn, wire.FrameStdin, b)
+		case s := <-t.Resize:
+			err = wire.WriteFrame(conn, wire.FrameResize, []byte{byte(s[0] >> 8), byte(s[0]), byte(s[1] >> 8), byte(s[1])})
+		case s := <-t.Signal:
+			err = wire.WriteFrame(conn, wire.FrameSignal, []byte{s})
+		case <-over:
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func receive(r io.Reader, t Terminal) (int, error) {
+	buf := make([]byte, wire.MaxFrame)
+	for {
+		kind, payload, err := wire.ReadFrame(r, buf)
+		if err != nil {
+			return 0, fmt.Errorf("the connection to the process broke: %w", err)
+		}
+		switch kind {
+		case wire.FrameStdout:
+			_, err = t.Stdout.Write(payload)
+		case wire.FrameStderr:
+			_, err = t.Stderr.Write(payload)
+		case wire.FrameExit:
+			if len(payload) < 4 {
+				return 0, errors.New("the process ended without an exit code")
+			}
+			if len(payload) > 4 {
+				fmt.Fprintln(os.Stderr, "sandlot: "+agent.Printable(string(payload[4:]), 500))
+			}
+			return int(int32(uint32(payload[0])<<24 | uint32(payload[1])<<16 | uint32(payload[2])<<8 | uint32(payload[3]))), nil
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}

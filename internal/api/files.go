@@ -1,0 +1,164 @@
+package api
+
+import (
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/fault"
+	"sandlot/internal/session"
+	"sandlot/proto/agentv1"
+)
+
+// stall is how long a transfer of a file may stand still.
+const stall = time.Minute
+
+const copyBuffer = 256 << 10
+
+func filePath(r *http.Request) string { return path.Clean("/" + r.PathValue("path")) }
+
+// span reads a Range header with one range. limit is 0 for "to the end".
+func span(h string) (offset, limit uint64, ok bool) {
+	rest, found := strings.CutPrefix(h, "bytes=")
+	from, to, dash := strings.Cut(rest, "-")
+	if !found || !dash || strings.Contains(rest, ",") {
+		return 0, 0, false
+	}
+	offset, err := strconv.ParseUint(from, 10, 62)
+	if err != nil {
+		return 0, 0, false
+	}
+	if to == "" {
+		return offset, 0, true
+	}
+	end, err := strconv.ParseUint(to, 10, 62)
+	if err != nil || end < offset {
+		return 0, 0, false
+	}
+	return offset, end - offset + 1, true
+}
+
+func (s *Server) download(w http.ResponseWriter, r *http.Request) {
+	l, err := s.open(r, session.Ask{ID: r.PathValue("id")})
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	defer l.Release()
+	offset, limit, ranged := span(r.Header.Get("Range"))
+	stream, reply, err := l.Agent().Stream(r.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{
+		ReadFile: &agentv1.ReadStream{Path: filePath(r), Offset: offset, Limit: limit}}})
+	if err != nil {
+		problem(w, r, l.Fault(r.Context(), err, fault.FileAccess))
+		return
+	}
+	defer stream.Close()
+	size := reply.Size
+	if size > 1<<60 || ranged && offset > size {
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", size))
+		problem(w, r, fault.New(fault.InvalidParameters, "the range begins after the end of the file, which has %d bytes", size))
+		return
+	}
+	length := size - offset
+	if limit > 0 {
+		length = min(length, limit)
+	}
+	h := w.Header()
+	// What a sandbox wrote must never be a page of this origin.
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "sandbox")
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(filePath(r))}))
+	h.Set("Accept-Ranges", "bytes")
+	h.Set("Content-Length", strconv.FormatUint(length, 10))
+	status := http.StatusOK
+	if ranged {
+		h.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", offset, offset+max(length, 1)-1, size))
+		status = http.StatusPartialContent
+	}
+	w.WriteHeader(status)
+	if r.Method == http.MethodHead {
+		return
+	}
+	n, err := io.CopyBuffer(plainWriter{w}, io.LimitReader(&moving{stream}, int64(length)), make([]byte, copyBuffer))
+	if err != nil || uint64(n) != length {
+		panic(http.ErrAbortHandler) // the client must not take a part for the whole
+	}
+}
+
+// plainWriter hides ReadFrom, which would read in small pieces.
+type plainWriter struct{ io.Writer }
+
+// moving gives each read and write a minute.
+type moving struct{ net.Conn }
+
+func (m *moving) Read(b []byte) (int, error) {
+	m.Conn.SetReadDeadline(time.Now().Add(stall))
+	return m.Conn.Read(b)
+}
+
+func (m *moving) Write(b []byte) (int, error) {
+	m.Conn.SetWriteDeadline(time.Now().Add(stall))
+	return m.Conn.Write(b)
+}
+
+func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength < 0 {
+		w.Header().Set("Connection", "close")
+		writeJSON(w, http.StatusLengthRequired, Problem{Title: "LENGTH_REQUIRED", Status: 411, Detail: "send a Content-Length, so that a broken transfer is noticed",
+			Data: fault.New(fault.InvalidParameters, "").Data()})
+		return
+	}
+	l, err := s.open(r, session.Ask{ID: r.PathValue("id")})
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	defer l.Release()
+	size := uint64(r.ContentLength)
+	stream, _, err := l.Agent().Stream(r.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{
+		WriteFile: &agentv1.WriteStream{Path: filePath(r), Size: &size}}})
+	if err != nil {
+		problem(w, r, l.Fault(r.Context(), err, fault.FileAccess))
+		return
+	}
+	defer stream.Close()
+	m := &moving{stream}
+	_, copied := io.CopyBuffer(plainWriter{m}, struct{ io.Reader }{r.Body}, make([]byte, copyBuffer))
+	reply := new(agentv1.StreamReply)
+	if err := wire.ReadMessage(m, reply); err != nil {
+		if copied != nil {
+			err = copied
+		}
+		problem(w, r, l.Fault(r.Context(), err, fault.FileAccess))
+		return
+	}
+	if reply.Code != 0 {
+		problem(w, r, l.Fault(r.Context(), agent.Refused(reply), fault.FileAccess))
+		return
+	}
+	writeJSON(w, http.StatusCreated, map[string]any{"path": filePath(r), "size": reply.Size})
+}
+
+func (s *Server) removeFile(w http.ResponseWriter, r *http.Request) {
+	l, err := s.open(r, session.Ask{ID: r.PathValue("id")})
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	defer l.Release()
+	q := agent.Request(&agentv1.RemoveFileRequest{Path: filePath(r), Recursive: r.URL.Query().Get("recursive") == "true"})
+	if _, err := l.Agent().RemoveFile(r.Context(), q); err != nil {
+		problem(w, r, l.Fault(r.Context(), err, fault.FileAccess))
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

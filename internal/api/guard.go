@@ -1,0 +1,185 @@
+package api
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"sandlot/internal/fault"
+)
+
+// Guard refuses what a browser was tricked into sending: a Host that is not
+// this server (DNS rebinding), an Origin that is not allowed.
+type Guard struct {
+	Loopback bool     // the server listens on loopback alone
+	CORS     bool     // send CORS headers
+	Origins  []string // allowed ones; empty with CORS: any, without credentials
+}
+
+func (g Guard) protect(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.Loopback && !local(r.Host) {
+			refuse(w, "Host "+strconv.Quote(clipped(r.Host))+" is not this server; use localhost or 127.0.0.1")
+			return
+		}
+		origin := r.Header.Get("Origin")
+		if origin != "" && !g.allowed(origin, r.Host) {
+			refuse(w, "Origin "+strconv.Quote(clipped(origin))+" is not allowed; the operator can list it in cors.origins")
+			return
+		}
+		if origin == "" && r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Method != http.MethodGet && r.Method != http.MethodHead {
+			refuse(w, "a page of another site sent this request")
+			return
+		}
+		if g.CORS && origin != "" && g.cors(w, r, origin) {
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func clipped(s string) string { return s[:min(len(s), 100)] }
+
+func refuse(w http.ResponseWriter, why string) {
+	writeJSON(w, http.StatusForbidden, Problem{Title: "FORBIDDEN", Status: 403, Detail: why,
+		Data: fault.Data{ErrorCode: "FORBIDDEN", Category: "authentication", Severity: "medium", RecoverySuggestions: []string{}, Context: map[string]any{}}})
+}
+
+func local(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+func (g Guard) allowed(origin, host string) bool {
+	u, err := url.Parse(origin)
+	if err != nil || u.Host == "" {
+		return g.CORS && len(g.Origins) == 0
+	}
+	if strings.EqualFold(u.Host, host) || slices.Contains(g.Origins, origin) {
+		return true
+	}
+	return g.CORS && len(g.Origins) == 0
+}
+
+const (
+	corsMethods = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
+	corsHeaders = "Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
+	corsExpose  = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, X-Request-Id"
+)
+
+// cors sets the headers; it answers a preflight and says that it did.
+func (g Guard) cors(w http.ResponseWriter, r *http.Request, origin string) bool {
+	h := w.Header()
+	if len(g.Origins) == 0 {
+		h.Set("Access-Control-Allow-Origin", "*")
+	} else {
+		h.Set("Access-Control-Allow-Origin", origin)
+		h.Set("Access-Control-Allow-Credentials", "true")
+		h.Add("Vary", "Origin")
+	}
+	h.Set("Access-Control-Expose-Headers", corsExpose)
+	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", corsMethods)
+	h.Set("Access-Control-Allow-Headers", corsHeaders)
+	h.Set("Access-Control-Max-Age", "600")
+	w.WriteHeader(http.StatusNoContent)
+	return true
+}
+
+// Metrics counts what happens, for Prometheus.
+type Metrics struct {
+	Registry *prometheus.Registry
+	requests *prometheus.CounterVec
+	calls    *prometheus.HistogramVec
+}
+
+// NewMetrics returns the counters. Gauges are read when they are asked for.
+func NewMetrics(live func() int, pool func() map[string]int, templates []string) *Metrics {
+	m := &Metrics{Registry: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandlot_http_requests_total", Help: "HTTP requests by method and status."}, []string{"method", "status"}),
+		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "sandlot_tool_call_seconds", Help: "Tool calls by tool and outcome (ok, error, or a fault's code).",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10)}, []string{"tool", "outcome"}),
+	}
+	m.Registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.requests, m.calls,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sandlot_sessions_live", Help: "Sessions that have a sandbox."}, func() float64 { return float64(live()) }))
+	for _, t := range templates {
+		m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sandlot_pool_ready", Help: "Warm sandboxes that wait.",
+			ConstLabels: prometheus.Labels{"template": t}}, func() float64 { return float64(pool()[t]) }))
+	}
+	return m
+}
+
+// Call counts one tool call.
+func (m *Metrics) Call(tool, outcome string, took time.Duration) {
+	m.calls.WithLabelValues(tool, outcome).Observe(took.Seconds())
+}
+
+type requestID struct{}
+
+// RequestID returns the id of the request that ctx belongs to, or "".
+func RequestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestID{}).(string)
+	return id
+}
+
+// count gives each request an id, counts it and logs it.
+func (m *Metrics) count(log *slog.Logger, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		var b [8]byte
+		rand.Read(b[:])
+		id := hex.EncodeToString(b[:])
+		w.Header().Set("X-Request-Id", id)
+		r = r.WithContext(context.WithValue(r.Context(), requestID{}, id))
+		sw := &statusWriter{ResponseWriter: w, status: 200}
+		defer func() {
+			m.requests.WithLabelValues(method(r.Method), strconv.Itoa(sw.status)).Inc()
+			log.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", sw.status, "took", time.Since(start))
+		}()
+		next.ServeHTTP(sw, r)
+	})
+}
+
+// method keeps made-up methods out of the labels.
+func method(m string) string {
+	switch m {
+	case "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS":
+		return m
+	}
+	return "other"
+}
+
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (s *statusWriter) WriteHeader(code int) {
+	s.status = code
+	s.ResponseWriter.WriteHeader(code)
+}
+
+func (s *statusWriter) Flush()                      { http.NewResponseController(s.ResponseWriter).Flush() }
+func (s *statusWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }

@@ -1,0 +1,357 @@
+// Package app is the one place where everything is put together: settings in,
+// a running server out.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/api"
+	"sandlot/internal/auth"
+	"sandlot/internal/builtin"
+	"sandlot/internal/config"
+	"sandlot/internal/fault"
+	"sandlot/internal/gateway"
+	"sandlot/internal/hub"
+	"sandlot/internal/image"
+	"sandlot/internal/pool"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/session"
+	"sandlot/internal/store"
+	"sandlot/internal/tool"
+	"sandlot/internal/workspace"
+)
+
+// App is one server. New opens what it needs, Run serves, Close lets go.
+type App struct {
+	Config  *config.Config
+	Gateway *gateway.Gateway
+	Book    *session.Book
+	Pool    *pool.Pool
+
+	log     *slog.Logger
+	lock    *os.File
+	store   *store.DB
+	runtime sandbox.Runtime
+	api     *api.Server
+	closers []func() error
+	warming sync.WaitGroup
+	warm    context.Context // of homes that boot before they are used
+	cold    context.CancelFunc
+}
+
+// Version is set when the program is linked.
+var Version = "0.1.0-dev"
+
+// SocketPath is where the owner's commands reach the server of that state folder.
+func SocketPath(stateDir string) string { return filepath.Join(stateDir, "api.sock") }
+
+// New puts a server together. It takes the state folder for itself, and takes
+// over the sandboxes that an earlier server left.
+func New(ctx context.Context, c *config.Config, log *slog.Logger) (a *App, err error) {
+	a = &App{Config: c, log: log}
+	a.warm, a.cold = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			a.release()
+		}
+	}()
+	if err := a.takeState(); err != nil {
+		return nil, err
+	}
+	if a.store, err = store.Open(ctx, c.Server.StateDir); err != nil {
+		return nil, fault.Wrap(fault.Configuration, err, "the database in %s cannot be used: %v", c.Server.StateDir, err)
+	}
+	a.closers = append(a.closers, a.store.Close)
+	templates, err := Templates(c)
+	if err != nil {
+		return nil, err
+	}
+	if a.runtime, err = Runtime(c, log); err != nil {
+		return nil, err
+	}
+	a.closers = append(a.closers, a.runtime.Close)
+	shelf, err := workspace.Open(filepath.Join(c.Server.StateDir, "workspaces"))
+	if err != nil {
+		return nil, err
+	}
+	a.sessions(templates, shelf)
+	if err := a.Book.Recover(ctx, a.runtime); err != nil {
+		return nil, fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
+	}
+	return a, a.edges(ctx, templates)
+}
+
+// takeState makes the state folder and makes sure that it has one server.
+func (a *App) takeState() error {
+	dir := a.Config.Server.StateDir
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fault.Wrap(fault.Configuration, err, "the state folder %s cannot be made: %v; name another with --state-dir", dir, err)
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	a.Config.Server.StateDir = real
+	if err := os.Chmod(real, 0o700); err != nil {
+		return fault.Wrap(fault.Configuration, err, "the state folder %s is not yours: %v; name another with --state-dir", real, err)
+	}
+	f, err := os.OpenFile(filepath.Join(real, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fault.Wrap(fault.Configuration, err, "the state folder %s cannot be written: %v", real, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return fault.Wrap(fault.Configuration, ErrRunning, "another server uses the state folder %s; stop it, or name another folder with --state-dir", real)
+	}
+	a.lock = f
+	return nil
+}
+
+// ErrRunning is in the chain of New's error when the state folder has a server.
+var ErrRunning = errors.New("a server is running")
+
+// Templates returns what sessions can be made of: the machine's own programs,
+// and the operator's root file systems.
+func Templates(c *config.Config) ([]*image.Template, error) {
+	host, err := image.Host()
+	if err != nil {
+		return nil, fault.Wrap(fault.Configuration, err, "the template host cannot be made of this machine: %v", err)
+	}
+	all := append([]*image.Template{host}, c.Templates...)
+	names := []string{}
+	for _, t := range all {
+		if t.Serves(c.Sessions.DefaultTemplate) {
+			return all, nil
+		}
+		names = append(names, append([]string{t.Name}, t.Provides...)...)
+	}
+	return nil, fault.New(fault.Configuration, "default_template=%q: must be one of %s", c.Sessions.DefaultTemplate, strings.Join(names, ", "))
+}
+
+func (a *App) sessions(templates []*image.Template, shelf *workspace.Shelf) {
+	c := a.Config
+	flavor := c.Flavors[0]
+	for _, f := range c.Flavors {
+		if f.Name == c.Sessions.DefaultFlavor {
+			flavor = f
+		}
+	}
+	a.Pool = pool.New(pool.Config{Runtime: a.runtime, Shelf: shelf, Volumes: c.Volumes, Processes: int64(c.Runtime.Processes),
+		DiskBytes: int64(c.Runtime.DiskMB) << 20, Start: c.Runtime.Start, Warm: c.Runtime.Pool, Templates: templates, Flavor: flavor, Log: a.log})
+	a.Book = session.New(session.Config{Pool: a.Pool, Store: a.store, Log: a.log, Rules: session.Rules{
+		DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor, Templates: templates, Flavors: c.Flavors,
+		MaxSessions: c.Sessions.Max, MaxMemoryMB: c.Sessions.MaxMemoryMB, Idle: c.Sessions.Timeout, Retention: c.Sessions.Retention,
+		Sweep: c.Sessions.Sweep, Evict: c.Sessions.Evict, Patience: 10 * time.Second}})
+}
+
+// edges makes everything that clients see.
+func (a *App) edges(ctx context.Context, templates []*image.Template) error {
+	c := a.Config
+	door, err := auth.NewDoor(ctx, c.Server.Auth, c.Server.Host, a.store)
+	if err != nil {
+		return err
+	}
+	names := []string{}
+	for _, t := range templates {
+		names = append(names, t.Name)
+	}
+	metrics := api.NewMetrics(a.Book.Live, a.Pool.Sizes, names)
+	tools := builtin.New(builtin.Config{Sessions: a.Book, Templates: templates, Flavors: c.Flavors, Volumes: c.Volumes,
+		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max, Labeled: c.Output.Style == "labeled", Log: a.log})
+	h := hub.New(tools)
+	h.Observe = func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
+		metrics.Call(call.Name, outcome, took)
+		a.log.InfoContext(ctx, "tool call", "principal", call.Principal.ID, "tool", call.Name, "outcome", outcome, "took", took)
+	}
+	a.Gateway = gateway.New(gateway.Config{Hub: h, Version: Version, MaxBody: int64(c.Server.MaxBodyMB) << 20, Log: a.log,
+		Fresh:     func(p auth.Principal) bool { return !p.Authenticated },
+		Connected: a.prewarm})
+	a.api = api.New(api.Config{Door: door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Metrics: metrics, Check: a.runtime.Check,
+		Version: Version, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins}})
+	return nil
+}
+
+// prewarm boots a principal's home as soon as they connect.
+func (a *App) prewarm(p auth.Principal) {
+	if a.warm.Err() == nil {
+		a.warming.Go(func() { a.Book.Prewarm(a.warm, p) })
+	}
+}
+
+// Listen opens the addresses of the settings.
+func (a *App) Listen() (network []net.Listener, owner net.Listener, err error) {
+	c := a.Config.Server
+	addrs := []string{c.Host}
+	if strings.EqualFold(c.Host, "localhost") {
+		addrs = []string{"127.0.0.1", "::1"}
+	}
+	for _, h := range addrs {
+		l, lerr := net.Listen("tcp", net.JoinHostPort(h, strconv.Itoa(c.Port)))
+		if lerr == nil {
+			network = append(network, l)
+			continue
+		}
+		if h == "::1" { // a machine may have no IPv6
+			continue
+		}
+		err = fault.Wrap(fault.Configuration, lerr, "cannot listen on %s port %d: %v; name another with --port", h, c.Port, lerr)
+	}
+	if err == nil {
+		owner, err = a.ListenOwner()
+	}
+	if err != nil {
+		for _, l := range network {
+			l.Close()
+		}
+		return nil, nil, err
+	}
+	return network, owner, nil
+}
+
+// ListenOwner opens the socket in the state folder, which is for its owner
+// alone. The lock says that no other server uses it.
+func (a *App) ListenOwner() (net.Listener, error) {
+	path := SocketPath(a.Config.Server.StateDir)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	old := unix.Umask(0o177)
+	defer unix.Umask(old)
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fault.Wrap(fault.Configuration, err, "cannot listen on %s: %v (a state folder's path may have at most 90 characters)", path, err)
+	}
+	return l, nil
+}
+
+// Run serves on the listeners until ctx ends, and then lets running calls end,
+// for at most grace.
+func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listener, grace time.Duration) error {
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var work sync.WaitGroup
+	work.Go(func() { a.Pool.Run(background) })
+	work.Go(func() { a.Book.Run(background) })
+	work.Go(func() { a.reap(background) })
+
+	public := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 20 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
+	private := &http.Server{Handler: a.api.Owner(), ReadHeaderTimeout: 20 * time.Second, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
+	failed := make(chan error, len(network)+1)
+	var serving sync.WaitGroup
+	for _, l := range network {
+		serving.Go(func() { failed <- public.Serve(l) })
+	}
+	serving.Go(func() { failed <- private.Serve(owner) })
+
+	var err error
+	select {
+	case <-ctx.Done():
+		a.log.Info("stopping; running calls may end", "within", grace)
+	case err = <-failed:
+	}
+	a.cold()
+	drain, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	var closing sync.WaitGroup
+	for _, s := range []*http.Server{public, private} {
+		closing.Go(func() {
+			if s.Shutdown(drain) != nil {
+				s.Close()
+			}
+		})
+	}
+	closing.Wait()
+	serving.Wait()
+	stop()
+	work.Wait()
+	if errors.Is(err, http.ErrServerClosed) {
+		err = nil
+	}
+	return err
+}
+
+// reap removes sandboxes that belong to nobody, at every interval.
+func (a *App) reap(ctx context.Context) {
+	lister, ok := a.runtime.(sandbox.Lister)
+	if !ok {
+		return
+	}
+	tick := time.NewTicker(a.Config.Sessions.Orphans)
+	defer tick.Stop()
+	suspects := map[string]bool{}
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		next := map[string]bool{}
+		for _, box := range lister.List() {
+			id := box.Spec().ID
+			if a.Pool.Owns(id) || a.Book.Owns(id) {
+				continue
+			}
+			if !suspects[id] { // it may be on its way to its owner
+				next[id] = true
+				continue
+			}
+			a.log.Warn("removing a sandbox that belongs to nobody", "sandbox", id)
+			if err := box.Stop(ctx); err != nil {
+				a.log.Error("could not remove an orphan", "sandbox", id, "error", err)
+			}
+		}
+		suspects = next
+	}
+}
+
+// Close lets go of everything. Sessions' sandboxes live on for the next server.
+func (a *App) Close() error {
+	a.cold()
+	a.warming.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	a.Book.Close(ctx)
+	return a.release()
+}
+
+// Destroy ends all sessions with all that they have, and then lets go: for a
+// server that lived for one command.
+func (a *App) Destroy() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	a.cold()
+	a.warming.Wait()
+	a.Book.StopAll(ctx)
+	return a.release()
+}
+
+func (a *App) release() error {
+	a.cold()
+	var errs []error
+	for i := len(a.closers) - 1; i >= 0; i-- {
+		errs = append(errs, a.closers[i]())
+	}
+	a.closers = nil
+	if a.lock != nil {
+		errs = append(errs, a.lock.Close())
+		a.lock = nil
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("closing: %w", err)
+	}
+	return nil
+}

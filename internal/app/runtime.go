@@ -1,0 +1,55 @@
+package app
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"sandlot/internal/config"
+	"sandlot/internal/fault"
+	"sandlot/internal/runtime/gvisor"
+	"sandlot/internal/sandbox"
+)
+
+// runtimes is the table of what can make sandboxes: a new one is added here.
+var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, error){
+	"gvisor": func(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) {
+		runsc, err := program(c.Runtime.Runsc, "sandlot-runsc", "runsc")
+		if err != nil {
+			return nil, err
+		}
+		agent, err := program(c.Runtime.Agent, "sandlot-agent", "agent")
+		if err != nil {
+			return nil, err
+		}
+		return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, StateDir: c.Server.StateDir, Log: log})
+	},
+}
+
+// Runtime makes the runtime of the settings.
+func Runtime(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) {
+	return runtimes[c.Runtime.Name](c, log)
+}
+
+// program finds one of Sandlot's programs: where the setting says, or beside
+// the one that runs.
+func program(path, name, setting string) (string, error) {
+	if path == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", err
+		}
+		if self, err = filepath.EvalSymlinks(self); err != nil {
+			return "", err
+		}
+		path = filepath.Join(filepath.Dir(self), name)
+	}
+	path, err := filepath.Abs(path)
+	if err == nil {
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if err != nil {
+		return "", fault.Wrap(fault.Configuration, err, "the program %s is missing: %v; run `make build`, or set %s to its path", name, err, setting)
+	}
+	return path, nil
+}

@@ -1,0 +1,187 @@
+// Package auth says who is asking. It owns principals, tokens and the rule of
+// when a token is required.
+package auth
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+	"time"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/secret"
+)
+
+// Principal is who is asking. Its zero value is nobody.
+type Principal struct {
+	// ID is what everything belongs to: "local", or "user:" and the name.
+	ID string
+	// Name is what people read.
+	Name string
+	// Service marks a token that many people stand behind: calls without a
+	// session id get a session of their own.
+	Service bool
+	// Authenticated is false for the local user on loopback.
+	Authenticated bool
+}
+
+// Local is the one user of a server without authentication.
+var Local = Principal{ID: "local", Name: "local"}
+
+// User returns the principal of a named user.
+func User(name string, service bool) Principal {
+	return Principal{ID: "user:" + name, Name: name, Service: service, Authenticated: true}
+}
+
+type key struct{}
+
+// With returns a context that carries p.
+func With(ctx context.Context, p Principal) context.Context { return context.WithValue(ctx, key{}, p) }
+
+// From returns the principal that ctx carries.
+func From(ctx context.Context) (Principal, bool) {
+	p, ok := ctx.Value(key{}).(Principal)
+	return p, ok
+}
+
+// Token is a stored token, without its secret.
+type Token struct {
+	ID      string     `json:"id"`
+	User    string     `json:"user"`
+	Service bool       `json:"service,omitempty"`
+	Created time.Time  `json:"created"`
+	Expires *time.Time `json:"expires"`
+	Hash    string     `json:"-"`
+}
+
+// Store keeps tokens. A token that was created or revoked by another process
+// is seen by the next call.
+type Store interface {
+	AddToken(ctx context.Context, t Token) error
+	Tokens(ctx context.Context) ([]Token, error)
+	// TokenByHash returns ErrNoToken when there is none.
+	TokenByHash(ctx context.Context, hash string) (Token, error)
+	// RemoveToken returns ErrNoToken when there is none.
+	RemoveToken(ctx context.Context, id string) error
+	HasTokens(ctx context.Context) (bool, error)
+}
+
+// ErrNoToken is returned by a Store for a token that is not there.
+var ErrNoToken = errors.New("no such token")
+
+// Mode is the setting `auth`.
+type Mode string
+
+const (
+	Auto     Mode = "auto"
+	Required Mode = "required"
+	Off      Mode = "off"
+)
+
+// Door decides who comes in.
+type Door struct {
+	mode     Mode
+	loopback bool
+	store    Store
+	now      func() time.Time
+}
+
+// NewDoor returns the rule for a server that listens on host. It refuses
+// settings that would leave a server open.
+func NewDoor(ctx context.Context, mode Mode, host string, store Store) (*Door, error) {
+	d := &Door{mode: mode, loopback: Loopback(host), store: store, now: time.Now}
+	if d.loopback {
+		return d, nil
+	}
+	if mode == Off {
+		return nil, fault.New(fault.Configuration, "auth is off and host is %q: without authentication the server listens on loopback only; set auth to auto or required, or host to localhost", host)
+	}
+	has, err := store.HasTokens(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !has {
+		return nil, fault.New(fault.Configuration, "host %q is not loopback and there is no token yet: make one first with `sandlot token create --user NAME`", host)
+	}
+	return d, nil
+}
+
+// Loopback says whether host names this machine alone.
+func Loopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return ip != nil && ip.IsLoopback()
+}
+
+// Required says whether a call over the network needs a token now.
+func (d *Door) Required(ctx context.Context) (bool, error) {
+	switch {
+	case d.mode == Off:
+		return false, nil
+	case d.mode == Required || !d.loopback:
+		return true, nil
+	}
+	return d.store.HasTokens(ctx)
+}
+
+// Admit returns the principal of a request with that Authorization header.
+func (d *Door) Admit(ctx context.Context, header string) (Principal, error) {
+	if header == "" {
+		need, err := d.Required(ctx)
+		if err != nil {
+			return Principal{}, err
+		}
+		if need {
+			return Principal{}, fault.New(fault.Unauthorized, "this server needs a token")
+		}
+		return Local, nil
+	}
+	scheme, token, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "bearer") || token == "" {
+		return Principal{}, fault.New(fault.Unauthorized, "the Authorization header must be `Bearer TOKEN`")
+	}
+	hash := secret.Hash(token)
+	t, err := d.store.TokenByHash(ctx, hash)
+	if errors.Is(err, ErrNoToken) {
+		return Principal{}, fault.New(fault.Unauthorized, "the token is unknown or was revoked")
+	}
+	if err != nil {
+		return Principal{}, err
+	}
+	if subtle.ConstantTimeCompare([]byte(t.Hash), []byte(hash)) != 1 {
+		return Principal{}, fault.New(fault.Unauthorized, "the token is unknown or was revoked")
+	}
+	if t.Expires != nil && !d.now().Before(*t.Expires) {
+		return Principal{}, fault.New(fault.Unauthorized, "the token has expired")
+	}
+	return User(t.User, t.Service), nil
+}
+
+var userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`)
+
+// Issue makes and stores a token. It is shown once: only its hash is kept.
+// Expires zero means never.
+func Issue(ctx context.Context, store Store, user string, service bool, expires time.Duration) (Token, secret.Value, error) {
+	if !userName.MatchString(user) {
+		return Token{}, "", fault.New(fault.InvalidParameters, "user %q: a name has 1 to 64 letters, digits and . _ @ + -, and begins with a letter or digit", user)
+	}
+	if expires < 0 {
+		return Token{}, "", fault.New(fault.InvalidParameters, "expires %s: must not be negative", expires)
+	}
+	value := secret.NewToken()
+	t := Token{ID: "tok_" + secret.ID()[:12], User: user, Service: service, Created: time.Now().UTC().Truncate(time.Second), Hash: secret.Hash(value.Reveal())}
+	if expires > 0 {
+		e := t.Created.Add(expires)
+		t.Expires = &e
+	}
+	if err := store.AddToken(ctx, t); err != nil {
+		return Token{}, "", fmt.Errorf("storing the token: %w", err)
+	}
+	return t, value, nil
+}

@@ -1,0 +1,199 @@
+// Package builtin gives Sandlot's own tools: code, commands, files, processes
+// and sessions of the caller's sandboxes.
+package builtin
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/session"
+	"sandlot/internal/tool"
+)
+
+// Config is what the tools need.
+type Config struct {
+	Sessions  *session.Book
+	Templates []*image.Template
+	Flavors   []image.Flavor
+	Volumes   []sandbox.Mount
+	// Timeout is a call's time when it names none, MaxTimeout the most it may name.
+	Timeout, MaxTimeout time.Duration
+	// MaxOutput is how many bytes of each stream a result holds.
+	MaxOutput int
+	// Labeled: the text of execute_code has the [stdout] form.
+	Labeled bool
+	Log     *slog.Logger
+}
+
+// Tools implements tool.Source and tool.Reader.
+type Tools struct {
+	Config
+	list  []tool.Tool
+	calls map[string]handler
+	once  *replies
+}
+
+type handler func(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error)
+
+// New returns the tools.
+func New(c Config) *Tools {
+	t := &Tools{Config: c, calls: map[string]handler{}, once: newReplies()}
+	t.add(t.executeCode(), t.runCode)
+	t.add(t.executeCommand(), t.runCommand)
+	t.add(readFile(), t.read)
+	t.add(writeFile(), t.write)
+	t.add(listFiles(), t.files)
+	t.add(listProcesses(), t.processes)
+	t.add(readProcess(), t.readOutput)
+	t.add(writeProcess(), t.writeInput)
+	t.add(stopProcess(), t.stop)
+	t.add(getSessions(), t.sessions)
+	t.add(stopSession(), t.end)
+	t.add(getVolumePath(), t.volumes)
+	alias := getVolumePath()
+	alias.Name, alias.Alias = "get_volume_mappings", alias.Name
+	t.add(alias, t.volumes)
+	return t
+}
+
+func (t *Tools) add(d tool.Tool, h handler) {
+	t.list = append(t.list, d)
+	t.calls[d.Name] = h
+}
+
+// Tools implements tool.Source.
+func (t *Tools) Tools(context.Context, auth.Principal) []tool.Tool { return t.list }
+
+// Call implements tool.Source.
+func (t *Tools) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
+	i := slices.IndexFunc(t.list, func(d tool.Tool) bool { return d.Name == c.Name })
+	if i < 0 {
+		return nil, fault.New(fault.NotFound, "unknown tool %q", c.Name)
+	}
+	args, err := t.list[i].Parse(c.Args)
+	if err != nil {
+		return nil, err
+	}
+	return t.calls[c.Name](ctx, c, args)
+}
+
+// Parameters that many tools have.
+
+func sessionParam() tool.Param {
+	return tool.Param{Name: "session_id", Type: tool.String,
+		Description: `Which computer to use. Leave it out for your default one; pass the session_id of an earlier result to go on there, "new" for a fresh one, "home" for your persistent one.`}
+}
+
+func (t *Tools) templateParam() tool.Param {
+	var names []string
+	for _, tm := range t.Templates {
+		names = append(names, tm.Name)
+		names = append(names, tm.Provides...)
+	}
+	slices.Sort(names)
+	return tool.Param{Name: "template", Type: tool.String,
+		Description: "What the session must provide: " + strings.Join(slices.Compact(names), ", ") + ". Only needed for a new session, or to say the language: python or node."}
+}
+
+func (t *Tools) flavorParam() tool.Param {
+	var names, sizes []string
+	for _, f := range t.Flavors {
+		names = append(names, f.Name)
+		sizes = append(sizes, f.String())
+	}
+	return tool.Param{Name: "flavor", Type: tool.String, Enum: names,
+		Description: "How large a new session is: " + strings.Join(sizes, ", ") + "."}
+}
+
+func (t *Tools) timeoutParam() tool.Param {
+	return tool.Param{Name: "timeout", Type: tool.Integer, Default: int(t.Timeout.Seconds()),
+		Description: "Seconds after which it is stopped. What was printed until then is returned, with exit code 124."}.
+		Range(1, t.MaxTimeout.Seconds())
+}
+
+func keyParam() tool.Param {
+	return tool.Param{Name: "idempotency_key", Type: tool.String,
+		Description: "Any text. A second call with the same key within ten minutes gets the first one's result instead of running again: pass one when you may retry."}
+}
+
+func (t *Tools) timeout(a tool.Args) time.Duration {
+	return time.Duration(a.Int("timeout", int64(t.Timeout.Seconds()))) * time.Second
+}
+
+// open returns the session that the call asks for.
+func (t *Tools) open(ctx context.Context, c tool.Call, a tool.Args) (*session.Lease, error) {
+	return t.Sessions.Open(ctx, c.Principal, session.Ask{ID: a.Text("session_id"), Template: a.Text("template"),
+		Flavor: a.Text("flavor"), Fresh: c.Fresh})
+}
+
+// where is what every result of a session says.
+func where(l *session.Lease) map[string]any {
+	f := map[string]any{"session_id": l.ID(), "session_created": l.Created}
+	if l.Notice != "" {
+		f["notice"] = l.Notice
+	}
+	return f
+}
+
+// words repeats where, and what else there is to say.
+func words(l *session.Lease, more ...string) string {
+	w := "session_id: " + l.ID()
+	if l.Created {
+		w += " (a new session; pass it in the next call to go on here)"
+	}
+	for _, m := range more {
+		if m != "" {
+			w += "; " + m
+		}
+	}
+	return w
+}
+
+// notice returns the block that tells what was lost, if anything was.
+func notice(l *session.Lease) []tool.Content {
+	if l.Notice == "" {
+		return nil
+	}
+	return []tool.Content{tool.Text(l.Notice)}
+}
+
+func outputSchema(required []string, fields map[string]any) map[string]any {
+	for _, f := range []string{"notice"} {
+		if _, ok := fields[f]; !ok {
+			fields[f] = typed("string", "What was lost before this call, when the session's sandbox had to start again.")
+		}
+	}
+	return map[string]any{"type": "object", "properties": fields, "required": required}
+}
+
+func typed(kind, description string) map[string]any {
+	return map[string]any{"type": kind, "description": description}
+}
+
+func sessionFields(more map[string]any) map[string]any {
+	f := map[string]any{
+		"session_id":      typed("string", "Pass it in the next call to use the same computer."),
+		"session_created": typed("boolean", "Whether this call made the session."),
+	}
+	for k, v := range more {
+		f[k] = v
+	}
+	return f
+}
+
+func millis(micros uint64) float64 { return float64(micros) / 1000 }
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return fmt.Sprintf("1 %s", one)
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

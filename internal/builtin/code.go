@@ -1,0 +1,306 @@
+package builtin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+	"sandlot/internal/session"
+	"sandlot/internal/tool"
+	"sandlot/proto/agentv1"
+)
+
+func (t *Tools) executeCode() tool.Tool {
+	return tool.Tool{
+		Name: "execute_code", Title: "Run code",
+		Description: "Run code in an isolated Linux sandbox and return what it prints and the value of its last expression. " +
+			"Variables, imports and functions stay for the next call with the same session_id and language. Files belong in /workspace. " +
+			"Languages: " + strings.Join(t.languages(), ", ") + ". Top-level await works. Figures (matplotlib) come back as images. " +
+			"For shell commands and programs use execute_command.",
+		Params: []tool.Param{
+			{Name: "code", Type: tool.String, Required: true, Description: "The source code to run."},
+			{Name: "language", Type: tool.String, Description: "The language of the code: " + strings.Join(t.languages(), ", ") + ". Default: python, or what the template is named after."},
+			t.templateParam(), sessionParam(), t.flavorParam(), t.timeoutParam(), keyParam(),
+		},
+		Output: outputSchema([]string{"session_id", "session_created", "code_success"}, sessionFields(map[string]any{
+			"execution_time_ms": typed("number", "How long the code ran."),
+			"template":          typed("string", "The template asked for."),
+			"language":          typed("string", "The language that ran."),
+			"code_success":      typed("boolean", "False when the code raised, was rejected or ran out of time."),
+			"exit_code":         typed("integer", "0 for success; 124 when the time was over."),
+			"result":            map[string]any{"type": []string{"string", "null"}, "description": "The last expression's value as text."},
+			"truncated":         typed("boolean", "Whether output was left out here; the whole is in the linked resource."),
+			"state_lost":        typed("boolean", "The interpreter had to be restarted: variables are gone."),
+		})),
+		Hints: tool.Hints{Destructive: true},
+	}
+}
+
+// languages lists all names of all templates' languages, once.
+func (t *Tools) languages() []string {
+	var names []string
+	for _, tm := range t.Templates {
+		for _, l := range tm.LanguageNames() {
+			if !slices.Contains(names, l) {
+				names = append(names, l)
+			}
+		}
+	}
+	return names
+}
+
+func (t *Tools) runCode(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
+	return t.once.do(ctx, c, a, func(ctx context.Context) (*tool.Result, error) { return t.evaluate(ctx, c, a) })
+}
+
+func (t *Tools) evaluate(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
+	if err := t.knows(a.Text("language")); err != nil {
+		return nil, err
+	}
+	l, err := t.open(ctx, c, a)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	lang, err := language(l.Booted.Template, a)
+	if err != nil {
+		return nil, err
+	}
+	timeout := t.timeout(a)
+	done, err := t.stream(ctx, l, c, &agentv1.EvaluateRequest{Language: lang.Name, Code: a.Text("code"),
+		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: t.bounds(), Live: c.Progress != nil})
+	if err != nil {
+		return nil, l.Fault(ctx, err, fault.CodeExecution)
+	}
+	template := a.Text("template")
+	if template == "" {
+		template = l.Booted.Template.Name
+	}
+	return t.codeResult(l, done, lang, template, timeout), nil
+}
+
+// knows refuses a language that no template has, before anything boots.
+func (t *Tools) knows(name string) error {
+	if name == "" {
+		return nil
+	}
+	for _, tm := range t.Templates {
+		if _, ok := tm.Language(name); ok {
+			return nil
+		}
+	}
+	return unknownLanguage(name, t.languages())
+}
+
+func unknownLanguage(name string, known []string) error {
+	name = agent.Printable(name, 60)
+	return fault.New(fault.InvalidParameters, "language %q is not known; known are: %s", name, strings.Join(known, ", ")).
+		With("argument", "language").With("given", name).With("allowed", known)
+}
+
+// language decides which language the call means. A template named after a
+// language means that one.
+func language(t *image.Template, a tool.Args) (image.Language, error) {
+	asked, template := a.Text("language"), a.Text("template")
+	byTemplate, named := t.Language(template)
+	if asked == "" {
+		if named && template != "" {
+			return byTemplate, nil
+		}
+		return t.Languages[0], nil
+	}
+	l, ok := t.Language(asked)
+	if !ok {
+		return l, unknownLanguage(asked, t.LanguageNames())
+	}
+	// The shells go with every template.
+	if named && template != "" && byTemplate.Name != l.Name && l.Name != "bash" && l.Name != "sh" {
+		return l, fault.New(fault.InvalidParameters, "language %q and template %q do not go together; leave one of them out", asked, template).
+			With("argument", "language").With("given", asked).With("template", template)
+	}
+	return l, nil
+}
+
+// patience is how long the host waits for an agent beyond the time that the
+// code may take.
+const patience = 15 * time.Second
+
+// stream runs one piece of code and returns its end. Time in which the piece
+// waits for its turn does not count.
+func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, q *agentv1.EvaluateRequest) (*agentv1.EvaluateDone, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	limit := time.Duration(q.TimeoutMillis)*time.Millisecond + patience
+	timer := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
+	defer timer.Stop()
+	s, err := l.Agent().Evaluate(ctx, agent.Request(q))
+	if err != nil {
+		return nil, errors.Join(err, context.Cause(ctx))
+	}
+	defer s.Close()
+	live := relay{progress: c.Progress}
+	for s.Receive() {
+		switch e := s.Msg().Event.(type) {
+		case *agentv1.EvaluateEvent_Output:
+			if err := live.output(e.Output); err != nil {
+				return nil, err
+			}
+		case *agentv1.EvaluateEvent_Waiting:
+			timer.Reset(limit)
+			if err := live.say(fmt.Sprintf("Waiting: another piece of %s code has been running in this session for %d s", q.Language, e.Waiting.RunningForMicros/1e6)); err != nil {
+				return nil, err
+			}
+		case *agentv1.EvaluateEvent_Done:
+			if !t.honest(e.Done.Stdout) || !t.honest(e.Done.Stderr) {
+				return nil, session.ErrLies
+			}
+			return e.Done, nil
+		}
+	}
+	if err := s.Err(); err != nil {
+		return nil, errors.Join(err, context.Cause(ctx))
+	}
+	return nil, session.ErrLies
+}
+
+// relay passes live output on to the client that waits. What comes out of a
+// sandbox is bounded here too.
+type relay struct {
+	progress func(string)
+	events   int
+}
+
+// maxEvents is more than an honest agent sends in the longest call.
+const maxEvents = 200_000
+
+func (r *relay) output(o *agentv1.Output) error {
+	return r.say(strings.ToValidUTF8(string(o.GetData()), "\uFFFD"))
+}
+
+func (r *relay) say(text string) error {
+	if r.events++; r.events > maxEvents {
+		return session.ErrLies
+	}
+	if r.progress != nil {
+		r.progress(agent.Printable(text, 4096))
+	}
+	return nil
+}
+
+func (t *Tools) codeResult(l *session.Lease, d *agentv1.EvaluateDone, lang image.Language, template string, timeout time.Duration) *tool.Result {
+	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
+	trouble := join(strings.TrimRight(strings.ToValidUTF8(d.Traceback, "\uFFFD"), "\n"), ending(l, d, timeout))
+	exit := d.ExitCode
+	if !d.Ok && exit == 0 {
+		exit = 1
+	}
+	r := &tool.Result{IsError: !d.Ok, Fields: where(l)}
+	r.Fields["execution_time_ms"] = millis(d.DurationMicros)
+	r.Fields["template"] = template
+	r.Fields["language"] = lang.Name
+	r.Fields["code_success"] = d.Ok
+	r.Fields["exit_code"] = exit
+	r.Fields["result"] = nil
+	if d.StateLost {
+		r.Fields["state_lost"] = true
+	}
+	r.Content = notice(l)
+	value := ""
+	if d.Result != nil {
+		value = strings.ToValidUTF8(*d.Result, "\uFFFD")
+		if len(value) > t.MaxOutput {
+			value = edge([]byte(value[:t.MaxOutput])) + fmt.Sprintf("… [%d bytes in all]", len(*d.Result))
+		}
+		r.Fields["result"] = value
+	}
+	if t.Labeled {
+		r.Content = append(r.Content, tool.Text(labeled(stdout, stderr, trouble, value, exit)))
+	} else {
+		if text := join(stdout.text, stderr.text, trouble); text != "" || value == "" {
+			r.Content = append(r.Content, tool.Text(text))
+		}
+		if value != "" {
+			r.Content = append(r.Content, tool.Text(value))
+		}
+	}
+	output(r, stdout, stderr)
+	r.Content = append(r.Content, rich(d.Rich)...)
+	r.Words = words(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit), fmt.Sprintf("%.1f ms", millis(d.DurationMicros)))
+	return r
+}
+
+// ending says how the run ended when it did not end by itself.
+func ending(l *session.Lease, d *agentv1.EvaluateDone, timeout time.Duration) string {
+	state := "Variables were kept."
+	if d.StateLost {
+		state = "Variables are gone: the interpreter was restarted"
+		if d.Reason != "" {
+			state += " (" + agent.Printable(d.Reason, 300) + ")"
+		}
+		state += "."
+	}
+	switch {
+	case d.TimedOut:
+		return fmt.Sprintf("Execution timed out after %d seconds. %s", int(timeout.Seconds()), state)
+	case d.KilledBy != "":
+		return killed(l, d.KilledBy) + " " + state
+	case d.Interrupted:
+		return "Execution was interrupted. " + state
+	case d.StateLost:
+		return state
+	}
+	return ""
+}
+
+func killed(l *session.Lease, by string) string {
+	switch by {
+	case "memory":
+		return fmt.Sprintf("Killed: the sandbox reached its memory limit of %d MB.", l.Booted.Flavor.MemoryMB)
+	case "processes":
+		return "Killed: the sandbox reached its limit of processes."
+	}
+	return "Killed: a limit of the sandbox was reached (" + agent.Printable(by, 40) + ")."
+}
+
+// labeled is the text form of mcp-codemode.
+func labeled(stdout, stderr stream, trouble, value string, exit int32) string {
+	var parts []string
+	if out := join(stdout.text, value); out != "" {
+		parts = append(parts, "[stdout]", out)
+	}
+	if e := join(stderr.text, trouble); e != "" {
+		parts = append(parts, "[stderr]", e)
+	}
+	parts = append(parts, fmt.Sprintf("[exit_code] %d", exit))
+	if stdout.truncated || stderr.truncated {
+		parts = append(parts, "[note] Output was truncated due to size limits.")
+	}
+	return strings.Join(parts, "\n")
+}
+
+// maxRich is how many rich values a result holds.
+const maxRich = 16
+
+func rich(values []*agentv1.Rich) []tool.Content {
+	var blocks []tool.Content
+	for i, v := range values {
+		if i == maxRich {
+			return append(blocks, tool.Text(fmt.Sprintf("[%s left out]", plural(len(values)-maxRich, "more value", "more values"))))
+		}
+		mime := agent.Printable(v.Mime, 100)
+		switch mime {
+		case "image/png", "image/jpeg", "image/gif", "image/webp":
+			blocks = append(blocks, tool.Content{Image: &tool.Blob{MIME: mime, Data: v.Data}})
+		default:
+			blocks = append(blocks, tool.Content{Resource: &tool.Resource{URI: fmt.Sprintf("sandlot://output/%d", i), MIME: mime,
+				Text: strings.ToValidUTF8(string(v.Data), "\uFFFD")}})
+		}
+	}
+	return blocks
+}

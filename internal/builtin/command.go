@@ -1,0 +1,156 @@
+package builtin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+	"sandlot/internal/session"
+	"sandlot/internal/tool"
+	"sandlot/proto/agentv1"
+)
+
+func (t *Tools) executeCommand() tool.Tool {
+	return tool.Tool{
+		Name: "execute_command", Title: "Run a shell command",
+		Description: "Run a shell command line (pipes, redirections, && and globbing work) in an isolated Linux sandbox and return its output and exit code. " +
+			"It starts in /workspace. Set background to true for servers and long jobs: it returns a process_id at once, for read_process, write_process and stop_process. " +
+			"For Python or JavaScript that should keep its variables use execute_code.",
+		Params: []tool.Param{
+			{Name: "command", Type: tool.String, Required: true, Description: `The command line, such as "ls -la | head". With args: the program alone.`},
+			{Name: "args", Type: tool.Strings, Description: "Arguments of the program, passed as they are, without a shell."},
+			{Name: "cwd", Type: tool.String, Description: "The directory to start in.", Default: "/workspace"},
+			{Name: "env", Type: tool.Map, Description: "Environment variables, added to the sandbox's own."},
+			{Name: "stdin", Type: tool.String, Description: "Text for its standard input."},
+			{Name: "background", Type: tool.Boolean, Description: "Return at once and let it run on.", Default: false},
+			sessionParam(), t.templateParam(), t.flavorParam(), t.timeoutParam(), keyParam(),
+		},
+		Output: outputSchema([]string{"session_id", "session_created", "success"}, sessionFields(map[string]any{
+			"execution_time_ms": typed("number", "How long it ran."),
+			"command":           typed("string", "The command."),
+			"args":              map[string]any{"type": "array", "items": map[string]any{"type": "string"}},
+			"exit_code":         map[string]any{"type": []string{"integer", "null"}, "description": "Null while it runs in the background; 124 when the time was over; 128+n after signal n."},
+			"success":           typed("boolean", "Whether the exit code is 0; in the background: whether it started."),
+			"process_id":        typed("string", "Of a command in the background."),
+			"truncated":         typed("boolean", "Whether output was left out here; the whole is in the linked resource."),
+		})),
+		Hints: tool.Hints{Destructive: true},
+	}
+}
+
+func (t *Tools) runCommand(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
+	return t.once.do(ctx, c, a, func(ctx context.Context) (*tool.Result, error) {
+		if strings.TrimSpace(a.Text("command")) == "" {
+			return nil, fault.New(fault.InvalidParameters, "argument \"command\" is empty").With("argument", "command")
+		}
+		l, err := t.open(ctx, c, a)
+		if err != nil {
+			return nil, err
+		}
+		defer l.Release()
+		cmd := Command(l.Booted.Template, a.Text("command"), a.Strings("args"), a.Has("args"))
+		cmd.Cwd, cmd.Env = a.Text("cwd"), a.Map("env")
+		if a.Bool("background") {
+			return t.background(ctx, l, a, cmd)
+		}
+		return t.foreground(ctx, l, c, a, cmd)
+	})
+}
+
+// Command makes argv of a command line, or of a program and its arguments.
+func Command(t *image.Template, command string, args []string, literal bool) *agentv1.Command {
+	if literal {
+		return &agentv1.Command{Argv: append([]string{command}, args...)}
+	}
+	shell := "/bin/sh"
+	if l, ok := t.Language("bash"); ok && len(l.Command) > 0 {
+		shell = l.Command[0]
+	}
+	return &agentv1.Command{Argv: []string{shell, "-c", command}}
+}
+
+func commandFields(l *session.Lease, a tool.Args) map[string]any {
+	f := where(l)
+	f["command"] = a.Text("command")
+	f["args"] = append([]string{}, a.Strings("args")...)
+	return f
+}
+
+func (t *Tools) background(ctx context.Context, l *session.Lease, a tool.Args, cmd *agentv1.Command) (*tool.Result, error) {
+	for _, p := range []string{"timeout"} {
+		if a.Has(p) {
+			return nil, fault.New(fault.InvalidParameters, "argument %q does not go with background: it runs until it ends or stop_process ends it", p).With("argument", p)
+		}
+	}
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	p, err := l.Agent().StartProcess(ctx, agent.Request(&agentv1.StartProcessRequest{Command: cmd, Stdin: []byte(a.Text("stdin")), StdinOpen: !a.Has("stdin")}))
+	if err != nil {
+		return nil, l.Fault(ctx, err, fault.CommandExecution)
+	}
+	id := processID(l, p.Msg.ProcessId)
+	r := &tool.Result{Fields: commandFields(l, a)}
+	r.Fields["process_id"], r.Fields["success"], r.Fields["exit_code"], r.Fields["truncated"] = id, true, nil, false
+	r.Fields["execution_time_ms"] = millis(uint64(time.Since(start).Microseconds()))
+	r.Content = append(notice(l), tool.Text(fmt.Sprintf("Started in the background: process_id %s. Its output: read_process; its end: stop_process.", id)))
+	r.Words = words(l, "process_id: "+id)
+	return r, nil
+}
+
+func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, a tool.Args, cmd *agentv1.Command) (*tool.Result, error) {
+	timeout := t.timeout(a)
+	limited, cancel := context.WithTimeout(ctx, timeout+patience)
+	defer cancel()
+	s, err := l.Agent().Exec(limited, agent.Request(&agentv1.ExecRequest{Command: cmd, Stdin: []byte(a.Text("stdin")),
+		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: t.bounds(), Live: c.Progress != nil}))
+	if err != nil {
+		return nil, l.Fault(ctx, errors.Join(err, limited.Err()), fault.CommandExecution)
+	}
+	defer s.Close()
+	live := relay{progress: c.Progress}
+	for s.Receive() {
+		switch e := s.Msg().Event.(type) {
+		case *agentv1.ExecEvent_Output:
+			if err := live.output(e.Output); err != nil {
+				return nil, l.Fault(ctx, err, fault.CommandExecution)
+			}
+		case *agentv1.ExecEvent_Done:
+			if !t.honest(e.Done.Stdout) || !t.honest(e.Done.Stderr) {
+				return nil, l.Fault(ctx, session.ErrLies, fault.CommandExecution)
+			}
+			return commandResult(l, a, e.Done, timeout), nil
+		}
+	}
+	err = errors.Join(s.Err(), limited.Err())
+	if err == nil {
+		err = session.ErrLies
+	}
+	return nil, l.Fault(ctx, err, fault.CommandExecution)
+}
+
+func commandResult(l *session.Lease, a tool.Args, d *agentv1.ExecDone, timeout time.Duration) *tool.Result {
+	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
+	ending := ""
+	switch {
+	case d.TimedOut:
+		ending = fmt.Sprintf("Execution timed out after %d seconds", int(timeout.Seconds()))
+	case d.KilledBy != "":
+		ending = killed(l, d.KilledBy)
+	case d.ExitCode != 0 && stdout.text == "" && stderr.text == "":
+		ending = fmt.Sprintf("The command printed nothing and ended with exit code %d", d.ExitCode)
+	}
+	r := &tool.Result{IsError: d.ExitCode != 0, Fields: commandFields(l, a)}
+	r.Fields["execution_time_ms"] = millis(d.DurationMicros)
+	r.Fields["exit_code"] = d.ExitCode
+	r.Fields["success"] = d.ExitCode == 0
+	r.Content = append(notice(l), tool.Text(join(stdout.text, stderr.text, ending)))
+	output(r, stdout, stderr)
+	r.Words = words(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.DurationMicros)))
+	return r
+}

@@ -1,0 +1,114 @@
+package builtin
+
+import (
+	"encoding/base64"
+	"fmt"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"sandlot/internal/session"
+	"sandlot/internal/tool"
+	"sandlot/proto/agentv1"
+)
+
+// bounds splits the output that a result may hold between its beginning and its
+// end: the end is worth more, errors stand there.
+func (t *Tools) bounds() *agentv1.Bounds {
+	head := t.MaxOutput * 2 / 5
+	return &agentv1.Bounds{HeadBytes: uint32(head), TailBytes: uint32(t.MaxOutput - head)}
+}
+
+// honest says whether a captured stream is what an honest agent returns.
+func (t *Tools) honest(c *agentv1.Captured) bool {
+	return c == nil || len(c.Head)+len(c.Tail) <= t.MaxOutput && len(c.Path) < 512 && uint64(len(c.Head)+len(c.Tail)) <= c.Total
+}
+
+// stream is one captured output, ready to show.
+type stream struct {
+	text      string
+	truncated bool
+	total     uint64
+	binary    string // base64 of what is inline, when it is not text
+	link      *tool.Link
+}
+
+func render(l *session.Lease, name string, c *agentv1.Captured) stream {
+	if c == nil {
+		return stream{}
+	}
+	s := stream{total: c.Total}
+	inline := uint64(len(c.Head) + len(c.Tail))
+	s.truncated = c.Total > inline
+	if !s.truncated {
+		whole := append(c.Head[:len(c.Head):len(c.Head)], c.Tail...)
+		s.text = strings.ToValidUTF8(string(whole), "\uFFFD")
+		if !utf8.Valid(whole) {
+			s.binary = base64.StdEncoding.EncodeToString(whole)
+		}
+		s.text = strings.TrimRight(s.text, " \t\r\n")
+		return s
+	}
+	rest := "the rest was not kept"
+	if c.Path != "" {
+		s.link = outputLink(l.ID(), name, c)
+		rest = "the whole is in the resource " + s.link.URI
+		if c.Kept < c.Total {
+			rest = fmt.Sprintf("its first %d bytes are in the resource %s", c.Kept, s.link.URI)
+		}
+	}
+	s.text = fmt.Sprintf("%s\n… [%d of %d bytes of %s left out here; %s] …\n%s", edge(c.Head), c.Total-inline, c.Total, name, rest,
+		strings.TrimRight(edge(c.Tail), " \t\r\n"))
+	return s
+}
+
+// edge makes text of bytes that were cut anywhere.
+func edge(b []byte) string {
+	for i := 0; i < utf8.UTFMax && len(b) > 0 && !utf8.RuneStart(b[0]); i++ {
+		b = b[1:]
+	}
+	for i := 1; i <= utf8.UTFMax && i <= len(b); i++ {
+		if c := b[len(b)-i]; utf8.RuneStart(c) {
+			if !utf8.FullRune(b[len(b)-i:]) {
+				b = b[:len(b)-i]
+			}
+			break
+		}
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD")
+}
+
+func outputLink(session, name string, c *agentv1.Captured) *tool.Link {
+	return &tool.Link{URI: FileURI(session, c.Path), Name: path.Base(c.Path), MIME: "text/plain", Size: int64(c.Kept),
+		Description: fmt.Sprintf("The whole %s, %d bytes", name, c.Total)}
+}
+
+// join puts stdout before stderr, as a terminal would show them.
+func join(parts ...string) string {
+	var full []string
+	for _, p := range parts {
+		if p != "" {
+			full = append(full, p)
+		}
+	}
+	return strings.Join(full, "\n")
+}
+
+// output puts both streams into a result: links after the text, and what a
+// program needs into its fields.
+func output(r *tool.Result, stdout, stderr stream) {
+	r.Fields["truncated"] = stdout.truncated || stderr.truncated
+	for name, s := range map[string]stream{"stdout": stdout, "stderr": stderr} {
+		if s.truncated {
+			r.Fields[name+"_bytes"] = s.total
+		}
+		if s.binary != "" {
+			r.Fields[name+"_base64"] = s.binary
+		}
+	}
+	for _, s := range []stream{stdout, stderr} {
+		if s.link != nil {
+			r.Content = append(r.Content, tool.Content{Link: s.link})
+		}
+	}
+}

@@ -1,0 +1,152 @@
+// Package cli is the commands that people type.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"sandlot/internal/api"
+	"sandlot/internal/app"
+	"sandlot/internal/config"
+	"sandlot/internal/fault"
+	"sandlot/internal/secret"
+)
+
+// exit ends the program with a code and no message.
+type exit int
+
+func (e exit) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// program is what all commands share.
+type program struct {
+	in       io.Reader
+	out, err io.Writer
+
+	configFile string
+	stateDir   string
+	server     string
+	asJSON     bool
+}
+
+// Main runs the program and returns its exit code: 0, 1 for an error, 2 for bad
+// usage, or the code of the command that ran in a sandbox.
+func Main(args []string, in io.Reader, out, errw io.Writer) int {
+	p := &program{in: in, out: out, err: errw}
+	root := p.root()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errw)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	err := root.ExecuteContext(ctx)
+	var code exit
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	}
+	fmt.Fprintln(errw, "sandlot:", err)
+	var f *fault.Error
+	if errors.As(err, &f) && f.Unwrap() != nil && f.Kind != fault.Configuration {
+		fmt.Fprintln(errw, "  cause:", f.Unwrap())
+	}
+	var u usage
+	if errors.As(err, &u) {
+		return 2
+	}
+	return 1
+}
+
+// usage marks an error of how the program was called.
+type usage struct{ error }
+
+func (u usage) Unwrap() error { return u.error }
+
+func (p *program) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sandlot",
+		Short: "A safe computer for every AI agent, over MCP",
+		Long: `Sandlot runs code, commands and files of AI agents in isolated sandboxes, over MCP.
+
+Start the server with "sandlot serve" and connect a client to http://localhost:8000/mcp,
+or let the client start "sandlot stdio".`,
+		SilenceUsage: true, SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usage{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
+	})
+	f := root.PersistentFlags()
+	f.StringVar(&p.configFile, "config", "", "settings file (default: ./sandlot.yaml, or the one in the state folder)")
+	f.StringVar(&p.stateDir, "state-dir", "", "folder with the server's state (default "+config.StateDir()+")")
+	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"), "URL of a server (default: the one of the state folder); its token is read from SANDLOT_TOKEN")
+	root.AddCommand(p.serve(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copy(), p.doctor(), p.settings(), p.token(), p.version())
+	for _, c := range root.Commands() {
+		args := c.Args
+		if args != nil {
+			c.Args = func(c *cobra.Command, a []string) error {
+				if err := args(c, a); err != nil {
+					return usage{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
+				}
+				return nil
+			}
+		}
+	}
+	return root
+}
+
+// load reads the settings; flags are those that the command adds.
+func (p *program) load(flags map[string]string) (*config.Config, error) {
+	if flags == nil {
+		flags = map[string]string{}
+	}
+	if p.stateDir != "" {
+		flags["state_dir"] = p.stateDir
+	}
+	return config.Load(config.Source{File: p.configFile, Env: config.Environ(), Flags: flags})
+}
+
+// client returns a client for the server that is meant, whether or not it runs.
+func (p *program) client() (*api.Client, error) {
+	socket := ""
+	if p.server == "" {
+		c, err := p.load(nil)
+		if err != nil {
+			return nil, err
+		}
+		socket = app.SocketPath(c.Server.StateDir)
+	}
+	return api.NewClient(socket, p.server, secret.Value(os.Getenv("SANDLOT_TOKEN")))
+}
+
+func (p *program) json(v any) error {
+	enc := json.NewEncoder(p.out)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+func (p *program) jsonFlag(c *cobra.Command) {
+	c.Flags().BoolVar(&p.asJSON, "json", false, "print JSON")
+}
+
+func (p *program) version() *cobra.Command {
+	c := &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
+		if p.asJSON {
+			return p.json(map[string]string{"version": app.Version})
+		}
+		_, err := fmt.Fprintln(p.out, "sandlot", app.Version)
+		return err
+	}}
+	p.jsonFlag(c)
+	return c
+}

@@ -1,0 +1,385 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sandlot/internal/api"
+	"sandlot/internal/app"
+	"sandlot/internal/auth"
+	"sandlot/internal/config"
+	"sandlot/internal/store"
+)
+
+// grace is how long running calls may take to end when the server stops.
+const grace = 30 * time.Second
+
+// serverFlags are settings that serve takes as flags too.
+func serverFlags(c *cobra.Command) func() map[string]string {
+	f := c.Flags()
+	f.String("host", "", "address to listen on (default localhost)")
+	f.String("port", "", "port to listen on (default 8000)")
+	f.Bool("enable-cors", false, "send CORS headers")
+	f.String("log-level", "", "DEBUG, INFO, WARNING or ERROR (default INFO)")
+	f.String("runtime", "", "what makes sandboxes (default gvisor)")
+	return func() map[string]string {
+		m := map[string]string{}
+		for flag, key := range map[string]string{"host": "host", "port": "port", "enable-cors": "cors.enabled", "log-level": "log_level", "runtime": "runtime"} {
+			if f.Changed(flag) {
+				m[key] = f.Lookup(flag).Value.String()
+			}
+		}
+		return m
+	}
+}
+
+func (p *program) serve() *cobra.Command {
+	var jsonLog bool
+	c := &cobra.Command{
+		Use: "serve", Short: "Start the server", Args: cobra.NoArgs,
+		Example: "  sandlot serve\n  sandlot serve --port 9000 --log-level DEBUG\n  sandlot token create --user alice && sandlot serve --host 0.0.0.0",
+	}
+	flags := serverFlags(c)
+	c.Flags().BoolVar(&jsonLog, "log-json", false, "log in JSON")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cfg, err := p.load(flags())
+		if err != nil {
+			return err
+		}
+		log := app.Logger(p.err, cfg.Server.LogLevel, jsonLog)
+		slog.SetDefault(log)
+		for _, n := range cfg.Notes {
+			log.Warn(n)
+		}
+		a, err := app.New(c.Context(), cfg, log)
+		if err != nil {
+			return err
+		}
+		network, owner, err := a.Listen()
+		if err != nil {
+			return errors.Join(err, a.Close())
+		}
+		fmt.Fprint(p.out, welcome(cfg, network))
+		log.Info("serving", "version", app.Version, "address", network[0].Addr().String(), "state", cfg.Server.StateDir, "runtime", cfg.Runtime.Name)
+		return errors.Join(a.Run(c.Context(), network, owner, grace), a.Close())
+	}
+	return c
+}
+
+// welcome says how to connect a client.
+func welcome(c *config.Config, network []net.Listener) string {
+	host := c.Server.Host
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host, _ = os.Hostname()
+	}
+	url := "http://" + net.JoinHostPort(host, strconv.Itoa(network[0].Addr().(*net.TCPAddr).Port)) + "/mcp"
+	self, err := os.Executable()
+	if err != nil {
+		self = "sandlot"
+	}
+	token, curl := "", ""
+	if !auth.Loopback(c.Server.Host) {
+		token = "\n  Every client needs a token: sandlot token create --user NAME, then the header Authorization: Bearer TOKEN."
+		curl = ` -H "Authorization: Bearer TOKEN"`
+	}
+	state := ""
+	if c.From["state_dir"] != "default" {
+		state = fmt.Sprintf(`, "--state-dir", %q`, c.Server.StateDir)
+	}
+	return fmt.Sprintf(`Sandlot %s is at %s%s
+
+  curl            curl -X POST %s%s -H "Content-Type: application/json" -d '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"execute_code","arguments":{"code":"print(6*7)"}}}'
+  Claude Code     claude mcp add --transport http sandlot %s
+  Claude Desktop  claude_desktop_config.json: {"mcpServers": {"sandlot": {"command": %q, "args": ["stdio"%s]}}}
+  Cursor          ~/.cursor/mcp.json:         {"mcpServers": {"sandlot": {"url": %q}}}
+  VS Code         .vscode/mcp.json:           {"servers": {"sandlot": {"type": "http", "url": %q}}}
+
+Stop it with Ctrl-C: sessions are kept, and are there again after the next start.
+`, app.Version, url, token, url, curl, url, self, state, url, url)
+}
+
+func (p *program) stdio() *cobra.Command {
+	return &cobra.Command{
+		Use: "stdio", Short: "Speak MCP on standard input and output", Args: cobra.NoArgs,
+		Long: `Speak MCP on standard input and output, for clients that start their servers.
+When the server of the state folder runs, it is used; else one lives as long as this command,
+and other commands started meanwhile use it too.`,
+		Example: "  sandlot stdio",
+		RunE: func(c *cobra.Command, _ []string) error {
+			client, done, err := p.connect(c.Context(), "ERROR")
+			if err != nil {
+				return err
+			}
+			return errors.Join(client.Stdio(c.Context(), p.in, p.out), done())
+		},
+	}
+}
+
+// connect returns a client of the server that is meant. Where none runs, and
+// none was named, one is started that lives until done is called.
+func (p *program) connect(ctx context.Context, level string) (c *api.Client, done func() error, err error) {
+	c, err = p.client()
+	if err != nil {
+		return nil, nil, err
+	}
+	for range 50 {
+		if p.server != "" || c.Alive(ctx) {
+			return c, func() error { return nil }, nil
+		}
+		done, err = p.within(ctx, nil, level, false)
+		if !errors.Is(err, app.ErrRunning) {
+			return c, done, err
+		}
+		// Another one starts at this moment.
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		}
+	}
+	return nil, nil, err
+}
+
+// within runs a server in this process that listens on its socket alone.
+func (p *program) within(ctx context.Context, flags map[string]string, level string, fleeting bool) (func() error, error) {
+	cfg, err := p.load(flags)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Server.Host = "localhost"
+	log := app.Logger(p.err, level, false)
+	a, err := app.New(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	owner, err := a.ListenOwner()
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(run, nil, owner, grace) }()
+	return func() error {
+		stop()
+		err := <-ended
+		if fleeting {
+			return errors.Join(err, a.Destroy())
+		}
+		return errors.Join(err, a.Close())
+	}, nil
+}
+
+// fleeting returns a client of a server that is gone, with all that it had,
+// when done is called.
+func (p *program) fleeting(ctx context.Context) (*api.Client, func() error, error) {
+	dir, err := os.MkdirTemp("", "sandlot-")
+	if err != nil {
+		return nil, nil, err
+	}
+	done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "auth": "off"}, "ERROR", true)
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	client, err := api.NewClient(app.SocketPath(dir), "", "")
+	return client, func() error { return errors.Join(done(), os.RemoveAll(dir)) }, err
+}
+
+func (p *program) doctor() *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor", Short: "Check that sandboxes work on this machine", Args: cobra.NoArgs,
+		Long: "Check the settings, the programs and the machine, boot one sandbox and run code in it.",
+		RunE: func(c *cobra.Command, _ []string) error { return p.examine(c.Context()) },
+	}
+}
+
+func (p *program) examine(ctx context.Context) error {
+	bad := false
+	say := func(ok bool, what, more string) {
+		mark := "ok  "
+		if !ok {
+			mark, bad = "FAIL", true
+		}
+		fmt.Fprintf(p.out, "%s  %-12s %s\n", mark, what, more)
+	}
+	cfg, err := p.load(nil)
+	if err != nil {
+		say(false, "settings", err.Error())
+		return exit(1)
+	}
+	say(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", cfg.Server.StateDir, cfg.Runtime.Name))
+	templates, err := app.Templates(cfg)
+	if err != nil {
+		say(false, "templates", err.Error())
+		return exit(1)
+	}
+	for _, t := range templates {
+		say(true, "template", fmt.Sprintf("%s: %v", t.Name, t.LanguageNames()))
+	}
+	rt, err := app.Runtime(cfg, app.Logger(p.err, "ERROR", false))
+	if err == nil {
+		err = errors.Join(rt.Check(ctx), rt.Close())
+	}
+	if err != nil {
+		say(false, cfg.Runtime.Name, err.Error())
+		return exit(1)
+	}
+	mode := "as root"
+	if os.Getuid() != 0 {
+		mode = "without root (boots are slower; memory is watched, not enforced by the kernel, unless a cgroup is delegated)"
+	}
+	say(true, cfg.Runtime.Name, "runs here, "+mode)
+	p.bootOne(ctx, say)
+	say(true, "network", "none in this version: sandboxes have loopback only")
+	if bad {
+		return exit(1)
+	}
+	return nil
+}
+
+func (p *program) bootOne(ctx context.Context, say func(bool, string, string)) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	start := time.Now()
+	client, done, err := p.fleeting(ctx)
+	if err != nil {
+		say(false, "boot", err.Error())
+		return
+	}
+	var res struct {
+		Result string `json:"result"`
+	}
+	err = client.JSON(ctx, "POST", "/v1/tools/execute_code", map[string]any{"session_id": "new", "code": "6*7"}, &res)
+	took := time.Since(start)
+	if err = errors.Join(err, done()); err != nil {
+		say(false, "boot", err.Error())
+		return
+	}
+	say(res.Result == "42", "boot", fmt.Sprintf("a sandbox booted, answered %s for 6*7 and was removed, %d ms", res.Result, took.Milliseconds()))
+}
+
+func (p *program) settings() *cobra.Command {
+	c := &cobra.Command{
+		Use: "config", Short: "Show the settings and where each comes from", Args: cobra.NoArgs,
+		Long: "Show the effective settings. Flags win over variables (SANDLOT_…, then those of older systems), these over sandlot.yaml.",
+		RunE: func(*cobra.Command, []string) error {
+			cfg, err := p.load(nil)
+			if err != nil {
+				return err
+			}
+			if p.asJSON {
+				return p.json(cfg.Rows())
+			}
+			for _, r := range cfg.Rows() {
+				fmt.Fprintf(p.out, "%-26s %-28s %s\n%26s # %s; %s\n", r.Key+":", strconv.Quote(r.Value), r.From, "", r.Help, r.Env)
+			}
+			for _, n := range cfg.Notes {
+				fmt.Fprintln(p.out, "note:", n)
+			}
+			return nil
+		},
+	}
+	p.jsonFlag(c)
+	return c
+}
+
+func (p *program) token() *cobra.Command {
+	c := &cobra.Command{Use: "token", Short: "Create, list and revoke access tokens"}
+	c.AddCommand(p.tokenCreate(), p.tokenList(), p.tokenRevoke())
+	return c
+}
+
+// tokens opens the store of the state folder, with or without a server.
+func (p *program) tokens(ctx context.Context, use func(*store.DB) error) error {
+	cfg, err := p.load(nil)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(cfg.Server.StateDir, 0o700); err != nil {
+		return err
+	}
+	db, err := store.Open(ctx, cfg.Server.StateDir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(use(db), db.Close())
+}
+
+func (p *program) tokenCreate() *cobra.Command {
+	var user, expires string
+	var service bool
+	c := &cobra.Command{
+		Use: "create --user NAME", Short: "Create a token and print it, once", Args: cobra.NoArgs,
+		Example: "  sandlot token create --user alice\n  sandlot token create --user ci --service --expires 90d --json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			life, err := time.Duration(0), error(nil)
+			if expires != "" {
+				if life, err = config.ParseDuration(expires); err != nil || life <= 0 {
+					return usage{fmt.Errorf("--expires %q must be a duration such as 90d or 12h", expires)}
+				}
+			}
+			return p.tokens(c.Context(), func(db *store.DB) error {
+				t, value, err := auth.Issue(c.Context(), db, user, service, life)
+				if err != nil {
+					return err
+				}
+				if p.asJSON {
+					return p.json(map[string]any{"id": t.ID, "user": t.User, "token": value.Reveal(), "expires": t.Expires})
+				}
+				_, err = fmt.Fprintln(p.out, value.Reveal())
+				return err
+			})
+		},
+	}
+	c.Flags().StringVar(&user, "user", "", "whose token it is")
+	c.Flags().BoolVar(&service, "service", false, "many people stand behind it: calls without session_id get a new session each")
+	c.Flags().StringVar(&expires, "expires", "", "how long it is valid, such as 90d (default: for ever)")
+	p.jsonFlag(c)
+	c.MarkFlagRequired("user")
+	return c
+}
+
+func (p *program) tokenList() *cobra.Command {
+	c := &cobra.Command{Use: "list", Short: "List the tokens", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+		return p.tokens(c.Context(), func(db *store.DB) error {
+			all, err := db.Tokens(c.Context())
+			if err != nil {
+				return err
+			}
+			if p.asJSON {
+				return p.json(append([]auth.Token{}, all...))
+			}
+			for _, t := range all {
+				expires, kind := "never", "user"
+				if t.Expires != nil {
+					expires = t.Expires.Format(time.RFC3339)
+				}
+				if t.Service {
+					kind = "service"
+				}
+				fmt.Fprintf(p.out, "%s  %-8s %-20s created %s  expires %s\n", t.ID, kind, t.User, t.Created.Format(time.RFC3339), expires)
+			}
+			return nil
+		})
+	}}
+	p.jsonFlag(c)
+	return c
+}
+
+func (p *program) tokenRevoke() *cobra.Command {
+	return &cobra.Command{Use: "revoke ID", Short: "Revoke a token, at once", Args: cobra.ExactArgs(1), RunE: func(c *cobra.Command, args []string) error {
+		return p.tokens(c.Context(), func(db *store.DB) error {
+			if err := db.RemoveToken(c.Context(), args[0]); err != nil {
+				return fmt.Errorf("%w: %s; see `sandlot token list`", err, args[0])
+			}
+			return nil
+		})
+	}}
+}

@@ -1,0 +1,365 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"sandlot/internal/api"
+	"sandlot/internal/image"
+	"sandlot/proto/agentv1"
+)
+
+// target is where a command runs: a session of a server, or a sandbox that is
+// made for it and removed after it.
+type target struct {
+	session string
+	client  *api.Client
+	done    func() error
+}
+
+// reach finds the session that was named, or makes a fleeting one. A server
+// that runs makes it; else this process does.
+func (p *program) reach(ctx context.Context, session string) (*target, error) {
+	client, err := p.client()
+	if err != nil {
+		return nil, err
+	}
+	if session != "" {
+		return &target{session, client, func() error { return nil }}, nil
+	}
+	done := func() error { return nil }
+	if p.server == "" && !client.Alive(ctx) {
+		if client, done, err = p.fleeting(ctx); err != nil {
+			return nil, err
+		}
+	}
+	var made struct {
+		SessionID string `json:"session_id"`
+	}
+	if err := client.JSON(ctx, "POST", "/v1/sessions", map[string]string{}, &made); err != nil {
+		return nil, errors.Join(err, done())
+	}
+	return &target{made.SessionID, client, func() error {
+		return errors.Join(client.JSON(context.WithoutCancel(ctx), "DELETE", "/v1/sessions/"+made.SessionID, nil, nil), done())
+	}}, nil
+}
+
+const sessionHelp = `session to use: an id, "home" or "new" (default: a fresh sandbox that is removed afterwards)`
+
+func (p *program) run() *cobra.Command {
+	var session, language string
+	c := &cobra.Command{
+		Use: "run FILE|- [ARG...]", Short: "Run a program file in a sandbox", Args: cobra.MinimumNArgs(1),
+		Long:    "Run a file of Python, JavaScript or shell, or standard input (-), in a fresh sandbox or in a session. Its exit code is this command's.",
+		Example: "  sandlot run hello.py\n  echo 'print(6*7)' | sandlot run -\n  sandlot run --language node - < app.js\n  sandlot run --session home job.py arg",
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().StringVar(&session, "session", "", sessionHelp)
+	c.Flags().StringVar(&language, "language", "", "python, node or bash (default: by the file's extension, else python)")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		lang, err := languageOf(language, args[0])
+		if err != nil {
+			return err
+		}
+		code, stdin, err := p.source(args[0])
+		if err != nil {
+			return err
+		}
+		t, err := p.reach(c.Context(), session)
+		if err != nil {
+			return err
+		}
+		name := fmt.Sprintf(".sandlot-run-%d%s", os.Getpid(), lang.Extension)
+		if err := t.client.Upload(c.Context(), t.session, "/workspace/"+name, bytes.NewReader(code), int64(len(code))); err != nil {
+			return errors.Join(err, t.done())
+		}
+		argv := append(slices.Clone(lang.Command), "/workspace/"+name)
+		code2, err := p.attach(c.Context(), t, append(argv, args[1:]...), stdin, false)
+		if session != "" {
+			err = errors.Join(err, t.client.JSON(context.WithoutCancel(c.Context()), "DELETE", "/v1/sessions/"+t.session+"/files/workspace/"+name, nil, nil))
+		}
+		return finish(code2, errors.Join(err, t.done()))
+	}
+	return c
+}
+
+// languageOf says which program runs a file.
+func languageOf(language, file string) (image.Language, error) {
+	table := []image.Language{
+		{Name: "python", Command: []string{"python3"}, Extension: ".py", Aliases: []string{"py"}},
+		{Name: "node", Command: []string{"node"}, Extension: ".mjs", Aliases: []string{"javascript", "js"}},
+		{Name: "bash", Command: []string{"bash"}, Extension: ".sh", Aliases: []string{"sh", "shell"}},
+	}
+	ext := path.Ext(file)
+	for _, l := range table {
+		if language == l.Name || slices.Contains(l.Aliases, language) || language == "" && (ext == l.Extension || ext == ".js" && l.Name == "node" || ext == ".cjs" && l.Name == "node") {
+			if l.Name == "node" && ext != "" {
+				l.Extension = ext
+			}
+			return l, nil
+		}
+	}
+	if language == "" {
+		return table[0], nil
+	}
+	return image.Language{}, usage{fmt.Errorf("--language %q must be python, node or bash", language)}
+}
+
+// source returns the code, and what is left for the program's own input.
+func (p *program) source(file string) ([]byte, io.Reader, error) {
+	if file == "-" {
+		code, err := io.ReadAll(p.in)
+		return code, bytes.NewReader(nil), err
+	}
+	code, err := os.ReadFile(file)
+	return code, p.in, err
+}
+
+func (p *program) exec() *cobra.Command {
+	var session string
+	var tty bool
+	c := &cobra.Command{
+		Use: "exec -- COMMAND [ARG...]", Short: "Run a command in a sandbox", Args: cobra.MinimumNArgs(1),
+		Long:    "Run a command in a fresh sandbox or in a session. Input and output are passed on as they come; its exit code is this command's.",
+		Example: "  sandlot exec -- uname -a\n  sandlot exec --session home -- ls -la\n  tar c . | sandlot exec --session home -- tar x",
+	}
+	c.Flags().SetInterspersed(false)
+	c.Flags().StringVar(&session, "session", "", sessionHelp)
+	c.Flags().BoolVarP(&tty, "tty", "t", false, "give it a terminal")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		t, err := p.reach(c.Context(), session)
+		if err != nil {
+			return err
+		}
+		code, err := p.attach(c.Context(), t, args, p.in, tty)
+		return finish(code, errors.Join(err, t.done()))
+	}
+	return c
+}
+
+func (p *program) shell() *cobra.Command {
+	var session string
+	c := &cobra.Command{
+		Use: "shell", Short: "Open a shell in a session", Args: cobra.NoArgs,
+		Example: "  sandlot shell\n  sandlot shell --session SESSION_ID",
+	}
+	c.Flags().StringVar(&session, "session", "home", `session to use: an id, "home" or "new"`)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		client, done, err := p.connect(c.Context(), "ERROR")
+		if err != nil {
+			return err
+		}
+		in, ok := p.in.(*os.File)
+		tty := ok && term.IsTerminal(int(in.Fd()))
+		argv := []string{"bash"}
+		if tty {
+			argv = append(argv, "-i")
+		}
+		code, err := p.attach(c.Context(), &target{session, client, done}, argv, p.in, tty)
+		return finish(code, errors.Join(err, done()))
+	}
+	return c
+}
+
+// finish turns a program's exit code into this one's.
+func finish(code int, err error) error {
+	if err == nil && code != 0 {
+		return exit(code & 0xff)
+	}
+	return err
+}
+
+// attach runs argv in the target with this process's streams.
+func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Reader, tty bool) (int, error) {
+	cmd := &agentv1.Command{Argv: argv}
+	tm := api.Terminal{Stdin: in, Stdout: p.out, Stderr: p.err, Resize: make(chan [2]uint16, 1), Signal: make(chan byte, 4)}
+	if tty {
+		restore, err := terminal(p.in, cmd, tm)
+		if err != nil {
+			return 0, err
+		}
+		defer restore()
+	}
+	return t.client.Exec(ctx, t.session, cmd, tm)
+}
+
+// terminal makes this terminal the process's.
+func terminal(in io.Reader, cmd *agentv1.Command, t api.Terminal) (restore func(), err error) {
+	f, ok := in.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil, usage{errors.New("standard input is not a terminal")}
+	}
+	cols, rows, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	cmd.Pty = &agentv1.Pty{Rows: uint32(rows), Cols: uint32(cols)}
+	cmd.Env = map[string]string{"TERM": os.Getenv("TERM")}
+	old, err := term.MakeRaw(int(f.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	resized := make(chan os.Signal, 1)
+	signal.Notify(resized, syscall.SIGWINCH)
+	go func() {
+		for range resized {
+			if cols, rows, err := term.GetSize(int(f.Fd())); err == nil {
+				select {
+				case t.Resize <- [2]uint16{uint16(rows), uint16(cols)}:
+				default:
+				}
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(resized)
+		close(resized)
+		term.Restore(int(f.Fd()), old)
+	}, nil
+}
+
+func (p *program) sessions() *cobra.Command {
+	c := &cobra.Command{Use: "sessions", Short: "List your sessions", Args: cobra.NoArgs, Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		client, err := p.client()
+		if err != nil {
+			return err
+		}
+		var list struct {
+			Sessions []map[string]any `json:"sessions"`
+		}
+		if err := client.JSON(c.Context(), "GET", "/v1/sessions", nil, &list); err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(list.Sessions)
+		}
+		for _, s := range list.Sessions {
+			kind := ""
+			if s["home"] == true {
+				kind = "home"
+			}
+			fmt.Fprintf(p.out, "%-27s %-5s %-11s %-8s %-8s last used %s\n", s["session_id"], kind, s["status"], s["template"], s["flavor"], s["last_accessed"])
+		}
+		return nil
+	}
+	c.AddCommand(&cobra.Command{Use: "stop ID", Short: "End a session", Args: cobra.ExactArgs(1), RunE: func(c *cobra.Command, args []string) error {
+		client, err := p.client()
+		if err != nil {
+			return err
+		}
+		return client.JSON(c.Context(), "DELETE", "/v1/sessions/"+args[0], nil, nil)
+	}})
+	return c
+}
+
+func (p *program) copy() *cobra.Command {
+	return &cobra.Command{
+		Use: "cp FROM TO", Short: "Copy a file to or from a session", Args: cobra.ExactArgs(2),
+		Long:    "Copy one file. A path in a session is SESSION:PATH, where SESSION is an id or \"home\"; - is standard input or output.",
+		Example: "  sandlot cp data.csv home:/workspace/data.csv\n  sandlot cp home:out.png .\n  sandlot cp home:log.txt - | less",
+		RunE: func(c *cobra.Command, args []string) error {
+			from, fromSession := split(args[0])
+			to, toSession := split(args[1])
+			if (fromSession == "") == (toSession == "") {
+				return usage{errors.New("one of FROM and TO must be in a session: SESSION:PATH")}
+			}
+			client, done, err := p.connect(c.Context(), "ERROR")
+			if err != nil {
+				return err
+			}
+			if fromSession != "" {
+				err = p.fetch(c.Context(), client, fromSession, from, to)
+			} else {
+				err = p.send(c.Context(), client, from, toSession, to)
+			}
+			return errors.Join(err, done())
+		},
+	}
+}
+
+// split returns the path and the session of SESSION:PATH.
+func split(s string) (file, session string) {
+	i := strings.IndexByte(s, ':')
+	if i <= 0 || strings.ContainsAny(s[:i], "/.") {
+		return s, ""
+	}
+	file = s[i+1:]
+	if !path.IsAbs(file) {
+		file = path.Join("/workspace", file)
+	}
+	return file, s[:i]
+}
+
+func (p *program) fetch(ctx context.Context, client *api.Client, session, from, to string) error {
+	if to == "-" {
+		_, err := client.Download(ctx, session, from, p.out)
+		return err
+	}
+	if st, err := os.Stat(to); err == nil && st.IsDir() {
+		to = filepath.Join(to, path.Base(from))
+	}
+	f, err := os.CreateTemp(filepath.Dir(to), ".sandlot-cp-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = client.Download(ctx, session, from, f)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), to)
+}
+
+func (p *program) send(ctx context.Context, client *api.Client, from, session, to string) error {
+	in := p.in
+	if from != "-" {
+		f, err := os.Open(from)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+		if strings.HasSuffix(to, "/") || to == "/workspace" {
+			to = path.Join(to, filepath.Base(from))
+		}
+	}
+	f, regular := in.(*os.File)
+	if regular {
+		st, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		if st.Mode().IsRegular() {
+			return client.Upload(ctx, session, to, f, st.Size())
+		}
+	}
+	spool, err := os.CreateTemp("", "sandlot-cp-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(spool.Name())
+	defer spool.Close()
+	n, err := io.Copy(spool, in)
+	if err != nil {
+		return err
+	}
+	if _, err := spool.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	return client.Upload(ctx, session, to, spool, n)
+}

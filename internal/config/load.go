@@ -1,0 +1,303 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+	"sandlot/internal/tool"
+)
+
+// Source is what settings are read from.
+type Source struct {
+	File  string            // path of sandlot.yaml; empty: ./sandlot.yaml or the state folder's, if there
+	Env   map[string]string // variables
+	Flags map[string]string // by key; only those that were given
+}
+
+// Environ returns the process's variables.
+func Environ() map[string]string {
+	env := map[string]string{}
+	for _, kv := range os.Environ() {
+		if k, v, ok := strings.Cut(kv, "="); ok {
+			env[k] = v
+		}
+	}
+	return env
+}
+
+func bad(where, value string, err error) error {
+	return fault.Wrap(fault.Configuration, err, "%s=%q: %v", where, value, err)
+}
+
+// Load returns the effective settings, or a Configuration fault that names the
+// setting, its value and what is allowed.
+func Load(s Source) (*Config, error) {
+	c := Default()
+	if err := c.file(s); err != nil {
+		return nil, err
+	}
+	for _, row := range settings {
+		if err := c.variables(row, s.Env); err != nil {
+			return nil, err
+		}
+		if v, ok := s.Flags[row.key]; ok {
+			if err := row.set(c, v); err != nil {
+				return nil, bad("--"+strings.NewReplacer("_", "-", ".", "-").Replace(row.key), v, err)
+			}
+			c.From[row.key] = "flag"
+		}
+	}
+	if s.Env["MSB_SERVER_URL"] != "" {
+		c.Notes = append(c.Notes, "MSB_SERVER_URL is set, but this version has no microsandbox runtime; gvisor is used")
+	}
+	return c, c.finish()
+}
+
+// variables sets a row from its variables: Sandlot's own wins over the older ones.
+func (c *Config) variables(row setting, env map[string]string) error {
+	used := ""
+	for _, name := range append([]string{row.env()}, row.older...) {
+		v := env[name]
+		if v == "" {
+			continue
+		}
+		if used != "" {
+			c.Notes = append(c.Notes, fmt.Sprintf("%s and %s both set %s; %s wins", used, name, row.key, used))
+			continue
+		}
+		if err := row.set(c, v); err != nil {
+			return bad(name, v, err)
+		}
+		used, c.From[row.key] = name, "variable "+name
+	}
+	return nil
+}
+
+// file reads sandlot.yaml.
+func (c *Config) file(s Source) error {
+	paths := []string{s.File}
+	if s.File == "" {
+		if v := s.Env["SANDLOT_CONFIG"]; v != "" {
+			paths, s.File = []string{v}, v
+		} else {
+			state := c.Server.StateDir
+			if d := s.Env["SANDLOT_STATE_DIR"]; d != "" {
+				state = d
+			}
+			if d := s.Flags["state_dir"]; d != "" {
+				state = d
+			}
+			paths = []string{"sandlot.yaml", filepath.Join(state, "sandlot.yaml")}
+		}
+	}
+	for _, p := range paths {
+		text, err := os.ReadFile(p)
+		if errors.Is(err, fs.ErrNotExist) && s.File == "" {
+			continue
+		}
+		if err != nil {
+			return fault.Wrap(fault.Configuration, err, "the settings file cannot be read: %v", err)
+		}
+		return c.parse(p, text)
+	}
+	return nil
+}
+
+type templateSection struct {
+	Rootfs    string            `yaml:"rootfs"`
+	Env       map[string]string `yaml:"env"`
+	Warm      []string          `yaml:"warm"`
+	Provides  []string          `yaml:"provides"`
+	Languages []struct {
+		Name, Driver, Extension string
+		Command, Aliases        []string
+	} `yaml:"languages"`
+}
+
+func (c *Config) parse(path string, text []byte) error {
+	wrong := func(format string, args ...any) error {
+		return fault.New(fault.Configuration, "%s: %s", path, fmt.Sprintf(format, args...))
+	}
+	top := map[string]yaml.Node{}
+	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&top); err != nil && len(bytes.TrimSpace(text)) > 0 {
+		return wrong("it is not YAML with settings: %v", err)
+	}
+	flat := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(top)) {
+		node := top[key]
+		var err error
+		switch key {
+		case "flavors":
+			err = c.flavors(&node)
+		case "templates":
+			err = c.templates(&node)
+		case "network":
+			err = network(&node)
+		case "mcp":
+			err = empty(&node)
+		default:
+			err = flatten(flat, key, &node)
+		}
+		if err != nil {
+			return wrong("%s: %v", key, err)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(flat)) {
+		i := slices.IndexFunc(settings, func(s setting) bool { return s.key == key })
+		if i < 0 {
+			hint := ""
+			if near := tool.Nearest(key, keys()); near != "" {
+				hint = fmt.Sprintf("; did you mean %q?", near)
+			}
+			return wrong("unknown setting %q%s", key, hint)
+		}
+		if err := settings[i].set(c, flat[key]); err != nil {
+			return bad(path+": "+key, flat[key], err)
+		}
+		c.From[key] = "file " + path
+	}
+	return nil
+}
+
+func keys() []string {
+	all := []string{"flavors", "templates", "network", "mcp"}
+	for _, s := range settings {
+		all = append(all, s.key)
+	}
+	return all
+}
+
+func flatten(into map[string]string, key string, n *yaml.Node) error {
+	switch n.Kind {
+	case yaml.ScalarNode:
+		if n.Tag != "!!null" {
+			into[key] = n.Value
+		}
+	case yaml.SequenceNode:
+		var list []string
+		if err := n.Decode(&list); err != nil {
+			return errors.New("must be a list of texts")
+		}
+		into[key] = strings.Join(list, ",")
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if err := flatten(into, key+"."+n.Content[i].Value, n.Content[i+1]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func empty(n *yaml.Node) error {
+	if len(n.Content) > 0 {
+		return errors.New("this version connects no MCP servers; leave the section out")
+	}
+	return nil
+}
+
+func network(n *yaml.Node) error {
+	var s struct {
+		Mode string `yaml:"mode"`
+	}
+	if err := n.Decode(&s); err != nil {
+		return err
+	}
+	if s.Mode != "" && s.Mode != "none" || len(n.Content) > 2 {
+		return errors.New("sandboxes of this version have no network: the only setting is mode: none")
+	}
+	return nil
+}
+
+func (c *Config) flavors(n *yaml.Node) error {
+	var s map[string]struct {
+		CPUs     float64 `yaml:"cpus"`
+		MemoryMB int     `yaml:"memory_mb"`
+	}
+	if err := n.Decode(&s); err != nil {
+		return errors.New("must be names with cpus and memory_mb")
+	}
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		f := s[name]
+		if f.CPUs < 0.1 || f.MemoryMB < 64 {
+			return fmt.Errorf("%s: cpus must be at least 0.1 and memory_mb at least 64", name)
+		}
+		c.flavor(image.Flavor{Name: name, CPUs: f.CPUs, MemoryMB: f.MemoryMB})
+	}
+	return nil
+}
+
+// flavor adds a flavor, or replaces the one of the same name.
+func (c *Config) flavor(f image.Flavor) {
+	c.Flavors = slices.DeleteFunc(c.Flavors, func(o image.Flavor) bool { return o.Name == f.Name })
+	c.Flavors = append(c.Flavors, f)
+	slices.SortStableFunc(c.Flavors, func(a, b image.Flavor) int { return a.MemoryMB - b.MemoryMB })
+}
+
+func (c *Config) templates(n *yaml.Node) error {
+	var s map[string]templateSection
+	dec := map[string]yaml.Node{}
+	if err := n.Decode(&dec); err != nil {
+		return errors.New("must be names with rootfs and languages")
+	}
+	if err := n.Decode(&s); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		t := s[name]
+		root, err := filepath.EvalSymlinks(t.Rootfs)
+		if err != nil || !filepath.IsAbs(root) {
+			return fmt.Errorf("%s: rootfs %q must be an absolute path of an unpacked root file system", name, t.Rootfs)
+		}
+		tm := &image.Template{Name: name, Rootfs: root, Env: t.Env, Warm: t.Warm, Provides: t.Provides}
+		for _, l := range t.Languages {
+			if l.Name == "" || len(l.Command) == 0 || !slices.Contains([]string{"", "python", "node", "bash"}, l.Driver) {
+				return fmt.Errorf("%s: a language needs name, command and, if it keeps state, driver: python, node or bash", name)
+			}
+			tm.Languages = append(tm.Languages, image.Language{Name: l.Name, Driver: l.Driver, Command: l.Command, Extension: l.Extension, Aliases: l.Aliases})
+		}
+		if len(tm.Languages) == 0 {
+			return fmt.Errorf("%s: at least one language is needed", name)
+		}
+		c.Templates = append(c.Templates, tm)
+	}
+	return nil
+}
+
+// finish checks what depends on several settings.
+func (c *Config) finish() error {
+	if c.limitedMemory != "" || c.limitedCPU != "" {
+		f := image.Flavor{Name: "container", CPUs: 1, MemoryMB: 256}
+		if c.limitedMemory != "" {
+			f.MemoryMB, _ = megabytes(c.limitedMemory) // was checked
+		}
+		if c.limitedCPU != "" {
+			f.CPUs, _ = strconv.ParseFloat(c.limitedCPU, 64)
+		}
+		c.flavor(f)
+		if c.From["default_flavor"] == "default" {
+			c.Sessions.DefaultFlavor, c.From["default_flavor"] = f.Name, "container_memory_limit, container_cpu_limit"
+		}
+	}
+	names := []string{}
+	for _, f := range c.Flavors {
+		names = append(names, f.Name)
+	}
+	if !slices.Contains(names, c.Sessions.DefaultFlavor) {
+		return fault.New(fault.Configuration, "default_flavor=%q: must be one of %s", c.Sessions.DefaultFlavor, strings.Join(names, ", "))
+	}
+	c.Sessions.MaxExecution = max(c.Sessions.MaxExecution, c.Sessions.Execution)
+	return nil
+}

@@ -1,0 +1,302 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/sandbox"
+)
+
+// setting is one row of the table from which the file, the variables, the flags
+// and the documentation are read.
+type setting struct {
+	key, value, help string
+	// older are variables of the succeeded systems, the one that wins first.
+	older []string
+	set   func(*Config, string) error
+	get   func(*Config) string
+}
+
+func (s setting) env() string {
+	return "SANDLOT_" + strings.ToUpper(strings.ReplaceAll(s.key, ".", "_"))
+}
+
+func str(f func(*Config) *string, allowed ...string) (func(*Config, string) error, func(*Config) string) {
+	return func(c *Config, v string) error {
+		if len(allowed) > 0 && !slices.Contains(allowed, v) {
+			return fmt.Errorf("must be one of %s", strings.Join(allowed, ", "))
+		}
+		*f(c) = v
+		return nil
+	}, func(c *Config) string { return *f(c) }
+}
+
+func number(f func(*Config) *int, min, max int) (func(*Config, string) error, func(*Config) string) {
+	return func(c *Config, v string) error {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < min || n > max {
+			return fmt.Errorf("must be a whole number from %d to %d", min, max)
+		}
+		*f(c) = n
+		return nil
+	}, func(c *Config) string { return strconv.Itoa(*f(c)) }
+}
+
+// duration is in seconds when it has no unit.
+func duration(f func(*Config) *time.Duration, min, max time.Duration) (func(*Config, string) error, func(*Config) string) {
+	return func(c *Config, v string) error {
+		d, err := ParseDuration(v)
+		if err != nil || d < min || d > max {
+			return fmt.Errorf("must be seconds, or a duration such as 90s, 30m, 7d, from %s to %s", min, max)
+		}
+		*f(c) = d
+		return nil
+	}, func(c *Config) string { return f(c).String() }
+}
+
+// ParseDuration reads seconds, or a number with s, m, h or d.
+func ParseDuration(v string) (time.Duration, error) {
+	if n, err := strconv.ParseFloat(v, 64); err == nil && n >= 0 && n < 1e9 {
+		return time.Duration(n * float64(time.Second)), nil
+	}
+	if days, ok := strings.CutSuffix(v, "d"); ok {
+		n, err := strconv.ParseFloat(days, 64)
+		if err != nil || n < 0 || n > 36500 {
+			return 0, fmt.Errorf("%q is not a number of days", v)
+		}
+		return time.Duration(n * 24 * float64(time.Hour)), nil
+	}
+	return time.ParseDuration(v)
+}
+
+func boolean(f func(*Config) *bool) (func(*Config, string) error, func(*Config) string) {
+	return func(c *Config, v string) error {
+		switch strings.ToLower(v) {
+		case "true", "1", "yes", "on":
+			*f(c) = true
+		case "false", "0", "no", "off":
+			*f(c) = false
+		default:
+			return fmt.Errorf("must be true or false")
+		}
+		return nil
+	}, func(c *Config) string { return strconv.FormatBool(*f(c)) }
+}
+
+func one(key, value, help string, older []string, set func(*Config, string) error, get func(*Config) string) setting {
+	return setting{key, value, help, older, set, get}
+}
+
+const day = 24 * time.Hour
+
+var settings = table()
+
+func table() []setting {
+	var t []setting
+	add := func(key, value, help string, older ...string) func(func(*Config, string) error, func(*Config) string) {
+		return func(set func(*Config, string) error, get func(*Config) string) {
+			t = append(t, one(key, value, help, older, set, get))
+		}
+	}
+	add("host", "localhost", "the address to listen on; anything but loopback needs a token", "MCP_SERVER_HOST", "MCP_HOST")(setHost, func(c *Config) string { return c.Server.Host })
+	add("port", "8000", "the port to listen on", "MCP_SERVER_PORT", "MCP_PORT")(number(func(c *Config) *int { return &c.Server.Port }, 1, 65535))
+	add("cors.enabled", "false", "send CORS headers", "MCP_ENABLE_CORS")(boolean(func(c *Config) *bool { return &c.Server.CORS }))
+	add("cors.origins", "", "allowed origins, separated by commas; empty with cors: any, without credentials")(setOrigins, func(c *Config) string { return strings.Join(c.Server.CORSOrigins, ",") })
+	add("auth", "auto", "auto: a token is needed as soon as one exists; required; off (loopback only)")(setAuth, func(c *Config) string { return string(c.Server.Auth) })
+	add("log_level", "INFO", "DEBUG, INFO, WARNING or ERROR")(setLevel, func(c *Config) string { return c.Server.LogLevel })
+	add("state_dir", StateDir(), "where the server keeps its state")(setStateDir, func(c *Config) string { return c.Server.StateDir })
+	add("max_body_mb", "16", "the largest MCP request, in MiB; files have no such limit")(number(func(c *Config) *int { return &c.Server.MaxBodyMB }, 1, 1024))
+
+	add("runtime", "gvisor", "what makes sandboxes")(str(func(c *Config) *string { return &c.Runtime.Name }, "gvisor"))
+	add("runsc", "", "path of sandlot-runsc; empty: beside the server's program")(str(func(c *Config) *string { return &c.Runtime.Runsc }))
+	add("agent", "", "path of sandlot-agent; empty: beside the server's program")(str(func(c *Config) *string { return &c.Runtime.Agent }))
+	add("sandbox_start_timeout", "180", "seconds that a sandbox may take to start", "MSB_SANDBOX_START_TIMEOUT")(duration(func(c *Config) *time.Duration { return &c.Runtime.Start }, time.Second, time.Hour))
+	add("pool_size", "2", "booted sandboxes that wait for new sessions, for each template", "POOL_SIZE")(number(func(c *Config) *int { return &c.Runtime.Pool }, 0, 1000))
+	add("max_processes", "512", "processes and threads in a sandbox")(number(func(c *Config) *int { return &c.Runtime.Processes }, 16, 1<<20))
+	add("disk_mb", "10240", "what a sandbox may write outside /workspace, and in it, in MB each")(number(func(c *Config) *int { return &c.Runtime.DiskMB }, 16, 1<<30))
+
+	add("default_template", "host", "what a new session is made of")(str(func(c *Config) *string { return &c.Sessions.DefaultTemplate }))
+	add("default_flavor", "small", "how large a new session is", "MSB_DEFAULT_FLAVOR")(str(func(c *Config) *string { return &c.Sessions.DefaultFlavor }))
+	add("max_sessions", "10", "live sessions of one principal", "MSB_MAX_SESSIONS")(number(func(c *Config) *int { return &c.Sessions.Max }, 1, 100000))
+	add("max_total_memory_mb", "0", "memory of all live sessions' flavors together; 0: no limit", "MSB_MAX_TOTAL_MEMORY_MB")(number(func(c *Config) *int { return &c.Sessions.MaxMemoryMB }, 0, 1<<40))
+	add("session_timeout", "1800", "seconds without use after which a session stops", "MSB_SESSION_TIMEOUT")(duration(func(c *Config) *time.Duration { return &c.Sessions.Timeout }, time.Second, 3650*day))
+	add("cleanup_interval", "60", "seconds between two looks for idle sessions", "MSB_CLEANUP_INTERVAL")(duration(func(c *Config) *time.Duration { return &c.Sessions.Sweep }, time.Second, day))
+	add("orphan_cleanup_interval", "600", "seconds between two looks for sandboxes that belong to nobody", "MSB_ORPHAN_CLEANUP_INTERVAL")(duration(func(c *Config) *time.Duration { return &c.Sessions.Orphans }, time.Second, day))
+	add("enable_lru_eviction", "true", "at the limit, stop the caller's session that was idle for longest", "MSB_ENABLE_LRU_EVICTION")(boolean(func(c *Config) *bool { return &c.Sessions.Evict }))
+	add("workspace_retention", "7d", "how long the files of a stopped session are kept; a home's are kept for ever")(duration(func(c *Config) *time.Duration { return &c.Sessions.Retention }, 0, 36500*day))
+	add("execution_timeout", "300", "seconds that a call may take when it names no timeout", "MSB_EXECUTION_TIMEOUT", "EXEC_TIMEOUT")(duration(func(c *Config) *time.Duration { return &c.Sessions.Execution }, time.Second, day))
+	add("max_execution_timeout", "300", "the largest timeout that a call may name")(duration(func(c *Config) *time.Duration { return &c.Sessions.MaxExecution }, time.Second, day))
+
+	add("output_style", "plain", "the text of execute_code: plain or labeled")(str(func(c *Config) *string { return &c.Output.Style }, "plain", "labeled"))
+	add("max_output_size", "50000", "bytes of each output stream in a result", "MAX_OUTPUT_SIZE")(number(func(c *Config) *int { return &c.Output.Max }, 256, 4<<20))
+	add("volumes", "", "shared folders: host:sandbox, optionally :ro; separated by commas, or a JSON array", "MSB_SHARED_VOLUME_PATH")(setVolumes, volumesText)
+	add("container_memory_limit", "", "memory of the default flavor, such as 256m", "CONTAINER_MEMORY_LIMIT")(setMemory, func(c *Config) string { return c.limitedMemory })
+	add("container_cpu_limit", "", "CPUs of the default flavor", "CONTAINER_CPU_LIMIT")(setCPU, func(c *Config) string { return c.limitedCPU })
+	return t
+}
+
+func setHost(c *Config, v string) error {
+	if v == "" || strings.ContainsAny(v, "/ \t\n") || strings.Count(v, ":") == 1 {
+		return fmt.Errorf("must be a host name or an address, without port")
+	}
+	if ip := strings.Trim(v, "[]"); net.ParseIP(ip) != nil {
+		v = ip
+	}
+	c.Server.Host = v
+	return nil
+}
+
+func setOrigins(c *Config, v string) error {
+	c.Server.CORSOrigins = nil
+	for _, o := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
+		if o != "*" && !strings.HasPrefix(o, "http://") && !strings.HasPrefix(o, "https://") {
+			return fmt.Errorf("%q must begin with http:// or https://", o)
+		}
+		if o != "*" {
+			c.Server.CORSOrigins = append(c.Server.CORSOrigins, strings.TrimSuffix(o, "/"))
+		}
+	}
+	return nil
+}
+
+func setAuth(c *Config, v string) error {
+	switch m := auth.Mode(v); m {
+	case auth.Auto, auth.Required, auth.Off:
+		c.Server.Auth = m
+		return nil
+	}
+	return fmt.Errorf("must be one of auto, required, off")
+}
+
+func setLevel(c *Config, v string) error {
+	v = strings.ToUpper(v)
+	if !slices.Contains([]string{"DEBUG", "INFO", "WARNING", "ERROR"}, v) {
+		return fmt.Errorf("must be one of DEBUG, INFO, WARNING, ERROR")
+	}
+	c.Server.LogLevel = v
+	return nil
+}
+
+func setStateDir(c *Config, v string) error {
+	if v == "" {
+		return fmt.Errorf("must be a folder")
+	}
+	abs, err := filepath.Abs(v)
+	c.Server.StateDir = abs
+	return err
+}
+
+// setVolumes reads one host:sandbox[:ro], several with commas, or a JSON array.
+func setVolumes(c *Config, v string) error {
+	c.Volumes = nil
+	list := strings.Split(v, ",")
+	if strings.HasPrefix(strings.TrimSpace(v), "[") {
+		list = nil
+		if err := json.Unmarshal([]byte(v), &list); err != nil {
+			return fmt.Errorf("looks like a JSON array, but is not one of strings")
+		}
+	}
+	for _, e := range list {
+		if e = strings.TrimSpace(e); e == "" {
+			continue
+		}
+		m, err := volume(e)
+		if err != nil {
+			return err
+		}
+		for _, o := range c.Volumes {
+			if o.Target == m.Target {
+				return fmt.Errorf("%s is the target of two volumes", m.Target)
+			}
+		}
+		c.Volumes = append(c.Volumes, m)
+	}
+	return nil
+}
+
+// reserved are places of the sandbox that a volume must not cover.
+var reserved = []string{"/", "/workspace", "/proc", "/sys", "/dev", "/run/sandlot", "/var/lib/sandlot", "/usr", "/bin", "/lib", "/lib64", "/etc", "/tmp", "/.sandlot"}
+
+func volume(e string) (sandbox.Mount, error) {
+	rest, ro := strings.CutSuffix(e, ":ro")
+	if !ro {
+		rest = strings.TrimSuffix(rest, ":rw")
+	}
+	i := strings.LastIndexByte(rest, ':')
+	if i <= 0 {
+		return sandbox.Mount{}, fmt.Errorf("%q must be host:sandbox or host:sandbox:ro", e)
+	}
+	host, target := rest[:i], path.Clean(rest[i+1:])
+	if !path.IsAbs(target) || slices.Contains(reserved, target) {
+		return sandbox.Mount{}, fmt.Errorf("%q: the place in the sandbox must be an absolute path of its own, such as /data", e)
+	}
+	real, err := filepath.EvalSymlinks(host)
+	if err == nil {
+		real, err = filepath.Abs(real)
+	}
+	if err != nil {
+		return sandbox.Mount{}, fmt.Errorf("%q: the host's folder cannot be used: %v", e, err)
+	}
+	if st, err := os.Stat(real); err != nil || !st.IsDir() {
+		return sandbox.Mount{}, fmt.Errorf("%q: %s is not a folder", e, real)
+	}
+	return sandbox.Mount{Source: real, Target: target, ReadOnly: ro}, nil
+}
+
+func volumesText(c *Config) string {
+	var all []string
+	for _, v := range c.Volumes {
+		s := v.Source + ":" + v.Target
+		if v.ReadOnly {
+			s += ":ro"
+		}
+		all = append(all, s)
+	}
+	return strings.Join(all, ",")
+}
+
+func setMemory(c *Config, v string) error {
+	if v == "" {
+		c.limitedMemory = ""
+		return nil
+	}
+	if _, err := megabytes(v); err != nil {
+		return err
+	}
+	c.limitedMemory = v
+	return nil
+}
+
+// megabytes reads Docker's form of a size: bytes, or a number with k, m or g.
+func megabytes(v string) (int, error) {
+	unit := map[byte]float64{'b': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30}
+	n, f := strings.ToLower(v), 1.0
+	if u, ok := unit[n[len(n)-1]]; ok {
+		n, f = n[:len(n)-1], u
+	}
+	x, err := strconv.ParseFloat(n, 64)
+	mb := int(x * f / (1 << 20))
+	if err != nil || mb < 64 || mb > 1<<24 {
+		return 0, fmt.Errorf("must be a size of at least 64 MB, such as 256m or 2g")
+	}
+	return mb, nil
+}
+
+func setCPU(c *Config, v string) error {
+	if v != "" {
+		if x, err := strconv.ParseFloat(v, 64); err != nil || x < 0.1 || x > 1024 {
+			return fmt.Errorf("must be a number of CPUs from 0.1 to 1024")
+		}
+	}
+	c.limitedCPU = v
+	return nil
+}

@@ -1,0 +1,134 @@
+// Package fault is the closed list of what can go wrong that is not the user's
+// code: a fault has a kind, made where it happens, and is translated once at
+// each edge (MCP, HTTP, CLI).
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Kind is one row of the list.
+type Kind int
+
+// The kinds. Internal is what an error without a kind counts as.
+const (
+	Internal Kind = iota
+	ResourceLimit
+	Configuration
+	SandboxCreation
+	CodeExecution
+	CommandExecution
+	SessionNotFound
+	Connection
+	InvalidParameters
+	NotFound
+	FileAccess
+	Unauthorized
+	Canceled
+)
+
+type row struct {
+	code, category, severity, prefix string
+	rpc, http                        int
+	advice                           []string
+}
+
+var rows = map[Kind]row{
+	Internal:          {"INTERNAL_ERROR", "internal", "high", "Internal error: ", -32603, 500, []string{"Try again; if it happens again, look at the server's log for this request"}},
+	ResourceLimit:     {"RESOURCE_LIMIT_EXCEEDED", "resource", "high", "Resource limit exceeded: ", -32600, 429, []string{"Stop a session that is not needed any more (stop_session)", "Use a smaller flavor", "Ask the operator to raise the limit"}},
+	Configuration:     {"CONFIGURATION_ERROR", "configuration", "high", "Configuration error: ", -32603, 500, []string{"Run `sandlot config` to see the settings and where each comes from"}},
+	SandboxCreation:   {"SANDBOX_CREATION_ERROR", "resource", "high", "Sandbox creation failed: ", -32603, 503, []string{"Run `sandlot doctor` on the server's machine", "Try again"}},
+	CodeExecution:     {"CODE_EXECUTION_ERROR", "execution", "medium", "Code execution failed: ", -32603, 500, []string{"Try again", "Use session_id \"new\" if the session stays broken"}},
+	CommandExecution:  {"COMMAND_EXECUTION_ERROR", "execution", "medium", "Command execution failed: ", -32603, 500, []string{"Check the command and its working directory", "Try again"}},
+	SessionNotFound:   {"SESSION_NOT_FOUND", "session", "low", "Session not found: ", -32602, 404, []string{"Leave session_id out to use your default session", "Use session_id \"new\" for a fresh one", "Call get_sessions to see the live ones"}},
+	Connection:        {"CONNECTION_ERROR", "network", "high", "Connection error: ", -32603, 503, []string{"Try again in a moment", "Run `sandlot doctor` on the server's machine"}},
+	InvalidParameters: {"INVALID_PARAMETERS", "validation", "low", "Invalid parameters: ", -32602, 400, []string{"Correct the argument and call again"}},
+	NotFound:          {"NOT_FOUND", "validation", "low", "", -32602, 404, []string{"Check the name; list what is there first"}},
+	FileAccess:        {"FILE_ACCESS_ERROR", "validation", "low", "", -32602, 400, []string{"List the directory to see what is there (sandbox_list_files)"}},
+	Unauthorized:      {"UNAUTHORIZED", "authentication", "medium", "Unauthorized: ", -32600, 401, []string{"Send a valid token: Authorization: Bearer …", "Make one with `sandlot token create --user NAME`"}},
+	Canceled:          {"CANCELED", "execution", "low", "Canceled: ", -32800, 499, []string{"Call again"}},
+}
+
+// Error is a fault. Its text is what the user may read; what caused it is for
+// the operator's log, by Unwrap.
+type Error struct {
+	Kind    Kind
+	Message string         // without the kind's prefix
+	Context map[string]any // facts that a program can use
+	Cause   error
+}
+
+// New makes a fault; format and args as in fmt.Sprintf.
+func New(kind Kind, format string, args ...any) *Error {
+	return &Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
+}
+
+// Wrap makes a fault out of an error that has no kind yet. The cause's text is
+// not shown to the user: what they can use of it belongs in the message.
+func Wrap(kind Kind, cause error, format string, args ...any) *Error {
+	e := New(kind, format, args...)
+	e.Cause = cause
+	return e
+}
+
+// With adds one fact to the context.
+func (e *Error) With(key string, value any) *Error {
+	if e.Context == nil {
+		e.Context = map[string]any{}
+	}
+	e.Context[key] = value
+	return e
+}
+
+func (e *Error) Error() string { return rows[e.Kind].prefix + e.Message }
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Code is the word of the closed list: "SESSION_NOT_FOUND".
+func (e *Error) Code() string { return rows[e.Kind].code }
+
+// RPC is the JSON-RPC error code.
+func (e *Error) RPC() int { return rows[e.Kind].rpc }
+
+// HTTP is the status.
+func (e *Error) HTTP() int { return rows[e.Kind].http }
+
+// Data is the fault as a program reads it: the `data` of a JSON-RPC error.
+type Data struct {
+	ErrorCode           string         `json:"error_code"`
+	Category            string         `json:"category"`
+	Severity            string         `json:"severity"`
+	RecoverySuggestions []string       `json:"recovery_suggestions"`
+	Context             map[string]any `json:"context"`
+}
+
+// Data returns the fault as a program reads it.
+func (e *Error) Data() Data {
+	r := rows[e.Kind]
+	c := e.Context
+	if c == nil {
+		c = map[string]any{}
+	}
+	return Data{r.code, r.category, r.severity, r.advice, c}
+}
+
+// From returns the fault in err's chain, or an Internal one that hides it.
+func From(err error) *Error {
+	var e *Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.Canceled):
+		return Wrap(Canceled, err, "the call was cancelled")
+	case errors.Is(err, context.DeadlineExceeded):
+		return Wrap(Connection, err, "no answer in time")
+	}
+	return Wrap(Internal, err, "something went wrong inside Sandlot")
+}
+
+// Is says whether err is a fault of that kind.
+func Is(err error, kind Kind) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Kind == kind
+}

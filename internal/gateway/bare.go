@@ -1,0 +1,189 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/tool"
+)
+
+// request is a bare JSON-RPC request: no initialize came before it.
+type request struct {
+	JSONRPC string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Method  string          `json:"method"`
+	Params  json.RawMessage `json:"params"`
+}
+
+type rpcFault struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+	Data    any    `json:"data,omitempty"`
+}
+
+func rpcError(id json.RawMessage, code int, message string, data any) map[string]any {
+	return map[string]any{"jsonrpc": "2.0", "id": orNull(id), "error": rpcFault{code, message, data}}
+}
+
+func orNull(id json.RawMessage) json.RawMessage {
+	if len(id) == 0 {
+		return json.RawMessage("null")
+	}
+	return id
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // the client went away
+}
+
+// bare answers one request with one JSON object and HTTP status 200, whatever
+// the outcome, as the Microsandbox server did.
+func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal, body []byte) {
+	q, wrong := parseBare(body)
+	if wrong != nil {
+		writeJSON(w, http.StatusOK, wrong)
+		return
+	}
+	if len(q.ID) == 0 { // a notification is not run and not answered
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	result, err := g.answer(r, p, q)
+	if err != nil {
+		f := fault.From(err)
+		g.report(r.Context(), q.Method, f)
+		code := f.RPC()
+		if f.Kind == fault.NotFound && f.Context["tool"] != nil || f.Context["method"] != nil {
+			code = -32601
+		}
+		writeJSON(w, http.StatusOK, rpcError(q.ID, code, f.Error(), f.Data()))
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result})
+}
+
+func parseBare(body []byte) (request, any) {
+	var q request
+	trimmed := bytes.TrimSpace(body)
+	if !json.Valid(trimmed) {
+		return q, rpcError(nil, -32700, "Parse error: the body is not JSON", nil)
+	}
+	if trimmed[0] == '[' {
+		return q, rpcError(nil, -32600, "Invalid request: batches are not supported; send one request at a time", nil)
+	}
+	if trimmed[0] != '{' {
+		return q, rpcError(nil, -32600, "Invalid request: the body must be one JSON-RPC request object", nil)
+	}
+	var loose struct {
+		JSONRPC, Method any
+		ID, Params      json.RawMessage
+	}
+	if err := json.Unmarshal(trimmed, &loose); err != nil {
+		return q, rpcError(nil, -32600, "Invalid request", nil)
+	}
+	id := loose.ID
+	if len(id) > 0 && (id[0] == '{' || id[0] == '[' || id[0] == 't' || id[0] == 'f') {
+		return q, rpcError(nil, -32600, "Invalid request: id must be a string or a number", nil)
+	}
+	if string(id) == "null" { // an id that is null is an id, which JSON-RPC discourages
+		id = json.RawMessage("null")
+	}
+	if loose.JSONRPC != "2.0" {
+		return q, rpcError(id, -32600, `Invalid request: jsonrpc must be "2.0"`, nil)
+	}
+	name, _ := loose.Method.(string)
+	if name == "" {
+		return q, rpcError(id, -32600, "Invalid request: method is missing", nil)
+	}
+	if params := bytes.TrimSpace(loose.Params); len(params) > 0 && params[0] != '{' && string(params) != "null" {
+		return q, rpcError(id, -32602, "Invalid params: params must be an object", nil)
+	}
+	return request{"2.0", id, name, loose.Params}, nil
+}
+
+func (g *Gateway) answer(r *http.Request, p auth.Principal, q request) (any, error) {
+	switch q.Method {
+	case "ping":
+		return map[string]any{}, nil
+	case "tools/list":
+		return map[string]any{"tools": g.bareTools(r, p)}, nil
+	case "tools/call":
+		return g.bareCall(r, p, q)
+	}
+	return nil, fault.New(fault.NotFound, "Method not found: %q; a request without MCP headers can be tools/list, tools/call or ping", clip(q.Method)).With("method", clip(q.Method))
+}
+
+func clip(s string) string { return s[:min(len(s), 120)] }
+
+func (g *Gateway) bareTools(r *http.Request, p auth.Principal) []any {
+	list := []any{}
+	for _, t := range g.Hub.Tools(r.Context(), p) {
+		if t.Alias == "" {
+			list = append(list, describe(t))
+		}
+	}
+	return list
+}
+
+func (g *Gateway) bareCall(r *http.Request, p auth.Principal, q request) (any, error) {
+	var params struct {
+		Name      any             `json:"name"`
+		Arguments json.RawMessage `json:"arguments"`
+	}
+	if len(q.Params) > 0 {
+		if err := json.Unmarshal(q.Params, &params); err != nil {
+			return nil, fault.New(fault.InvalidParameters, "params could not be read")
+		}
+	}
+	name, ok := params.Name.(string)
+	if !ok || name == "" {
+		return nil, fault.New(fault.InvalidParameters, "params.name, the tool's name, is missing").With("argument", "name").With("allowed", "a tool's name, as tools/list gives it")
+	}
+	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, Fresh: g.Fresh != nil && g.Fresh(p)}
+	res, err := g.Hub.Call(r.Context(), c)
+	if err != nil {
+		return nil, err
+	}
+	return Plain(res), nil
+}
+
+// Plain is a result as one JSON object: it has the fields at the top level, beside content and isError, and
+// in structuredContent too.
+func Plain(r *tool.Result) map[string]any {
+	out := map[string]any{}
+	for k, v := range r.Fields {
+		out[k] = v
+	}
+	blocks := []any{}
+	for _, c := range r.Content {
+		blocks = append(blocks, bareContent(c))
+	}
+	out["content"], out["isError"] = blocks, r.IsError
+	if r.Fields != nil {
+		out["structuredContent"] = r.Fields
+	}
+	return out
+}
+
+func bareContent(c tool.Content) map[string]any {
+	switch {
+	case c.Image != nil:
+		return map[string]any{"type": "image", "mimeType": c.Image.MIME, "data": base64.StdEncoding.EncodeToString(c.Image.Data)}
+	case c.Resource != nil:
+		return map[string]any{"type": "resource", "resource": map[string]any{"uri": c.Resource.URI, "mimeType": c.Resource.MIME, "text": c.Resource.Text}}
+	case c.Link != nil:
+		return map[string]any{"type": "resource_link", "uri": c.Link.URI, "name": c.Link.Name, "description": c.Link.Description, "mimeType": c.Link.MIME, "size": c.Link.Size}
+	}
+	return map[string]any{"type": "text", "text": *c.Text}
+}
+
+func bytesText(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }

@@ -1,0 +1,183 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/tool"
+)
+
+const instructions = `Sandlot gives you an isolated Linux computer. execute_code runs Python, JavaScript or bash and keeps variables between calls; execute_command runs shell commands; sandbox_*_file tools move files. Files in /workspace persist. Without session_id you use your own default computer; pass the session_id of a result to stay on it, or "new" for a fresh one. Long jobs: execute_command with background: true, then read_process.`
+
+// server makes the MCP server of one principal.
+func (g *Gateway) server(p auth.Principal) *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "sandlot", Title: "Sandlot", Version: g.Version}, &mcp.ServerOptions{
+		Instructions: instructions,
+		Logger:       g.Log,
+		PageSize:     1000,
+		Capabilities: &mcp.ServerCapabilities{
+			Tools:     &mcp.ToolCapabilities{ListChanged: true},
+			Resources: &mcp.ResourceCapabilities{},
+			Prompts:   &mcp.PromptCapabilities{},
+			Logging:   &mcp.LoggingCapabilities{},
+		},
+		InitializedHandler: func(context.Context, *mcp.InitializedRequest) { g.connected(p) },
+		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) {
+			c.CacheScope = "private"
+		},
+	})
+	for _, t := range g.Hub.Tools(context.Background(), p) {
+		if t.Alias == "" {
+			s.AddTool(describe(t), g.handler(p, t.Name))
+		}
+	}
+	for _, r := range g.Hub.ResourceTemplates() {
+		s.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: r.URI, Name: r.Name, Description: r.Description}, g.reader(p))
+	}
+	return s
+}
+
+func describe(t tool.Tool) *mcp.Tool {
+	d := &mcp.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Schema(),
+		Annotations: &mcp.ToolAnnotations{Title: t.Title, ReadOnlyHint: t.Hints.ReadOnly, IdempotentHint: t.Hints.Idempotent,
+			DestructiveHint: &t.Hints.Destructive, OpenWorldHint: &t.Hints.OpenWorld}}
+	if t.Output != nil {
+		d.OutputSchema = t.Output
+	}
+	return d
+}
+
+func (g *Gateway) handler(p auth.Principal, name string) mcp.ToolHandler {
+	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		c := tool.Call{Principal: p, Name: name, Args: req.Params.Arguments}
+		if token := req.Params.GetProgressToken(); token != nil {
+			n := newProgress(ctx, req.Session, token)
+			defer n.stop()
+			c.Progress = n.say
+		}
+		r, err := g.Hub.Call(ctx, c)
+		if err != nil {
+			f := fault.From(err)
+			g.report(ctx, name, f)
+			return nil, wireError(f)
+		}
+		return result(r), nil
+	}
+}
+
+func wireError(f *fault.Error) error {
+	data, err := json.Marshal(f.Data())
+	if err != nil {
+		data = nil
+	}
+	return &jsonrpc.Error{Code: int64(f.RPC()), Message: f.Error(), Data: data}
+}
+
+func result(r *tool.Result) *mcp.CallToolResult {
+	out := &mcp.CallToolResult{IsError: r.IsError, Content: []mcp.Content{}}
+	if r.Fields != nil {
+		out.StructuredContent = r.Fields
+	}
+	for _, c := range r.Content {
+		out.Content = append(out.Content, content(c))
+	}
+	if r.Words != "" {
+		out.Content = append(out.Content, &mcp.TextContent{Text: r.Words})
+	}
+	return out
+}
+
+func content(c tool.Content) mcp.Content {
+	switch {
+	case c.Image != nil:
+		return &mcp.ImageContent{MIMEType: c.Image.MIME, Data: c.Image.Data}
+	case c.Resource != nil:
+		return &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: c.Resource.URI, MIMEType: c.Resource.MIME, Text: c.Resource.Text}}
+	case c.Link != nil:
+		return &mcp.ResourceLink{URI: c.Link.URI, Name: c.Link.Name, Description: c.Link.Description, MIMEType: c.Link.MIME, Size: &c.Link.Size}
+	}
+	return &mcp.TextContent{Text: *c.Text}
+}
+
+// maxResource bounds what resources/read returns.
+const maxResource = 8 << 20
+
+func (g *Gateway) reader(p auth.Principal) mcp.ResourceHandler {
+	return func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		b, size, err := g.Hub.Read(ctx, p, req.Params.URI, maxResource)
+		if err != nil {
+			f := fault.From(err)
+			g.report(ctx, "resources/read", f)
+			if f.Kind == fault.NotFound {
+				return nil, mcp.ResourceNotFoundError(req.Params.URI)
+			}
+			return nil, wireError(f)
+		}
+		if size > int64(len(b.Data)) {
+			return nil, wireError(fault.New(fault.ResourceLimit, "the file has %d bytes, and a resource is read up to %d; use GET /v1/sessions/{id}/files/{path}", size, maxResource).
+				With("resource_type", "resource_bytes").With("current_usage", size).With("limit", maxResource))
+		}
+		c := &mcp.ResourceContents{URI: req.Params.URI, MIMEType: b.MIME}
+		if utf8.Valid(b.Data) {
+			c.Text = string(b.Data)
+		} else {
+			c.Blob = b.Data
+		}
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}, nil
+	}
+}
+
+// progress tells a client that waits what happens: each new text, and, when
+// there is none for a while, that time passes.
+type progress struct {
+	ctx     context.Context
+	session *mcp.ServerSession
+	token   any
+	start   time.Time
+
+	mu      sync.Mutex
+	last    float64
+	timer   *time.Timer
+	stopped bool
+}
+
+// silence is how long a call says nothing before it says that it still runs.
+const silence = 5 * time.Second
+
+func newProgress(ctx context.Context, s *mcp.ServerSession, token any) *progress {
+	p := &progress{ctx: ctx, session: s, token: token, start: time.Now()}
+	p.timer = time.AfterFunc(silence, func() {
+		p.say(fmt.Sprintf("Still running after %d s", int(time.Since(p.start).Seconds())))
+	})
+	return p
+}
+
+// say sends a notification. Its number is the seconds since the start, and
+// always grows.
+func (p *progress) say(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return
+	}
+	p.last = max(time.Since(p.start).Seconds(), p.last+0.001)
+	// A client that went away is noticed by the call itself.
+	_ = p.session.NotifyProgress(p.ctx, &mcp.ProgressNotificationParams{ProgressToken: p.token, Message: text, Progress: p.last})
+	p.timer.Reset(silence)
+}
+
+func (p *progress) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+	p.timer.Stop()
+}

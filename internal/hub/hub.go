@@ -1,0 +1,112 @@
+// Package hub is the one namespace of tools and resources that each principal
+// sees.
+package hub
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/tool"
+)
+
+// Hub joins sources. On a name that two sources give, the first one wins, always.
+type Hub struct {
+	// Observe, if set, is told of every call's end: the outcome is "ok",
+	// "error" for a result that is one, or a fault's code.
+	Observe func(ctx context.Context, c tool.Call, outcome string, took time.Duration)
+
+	sources []tool.Source
+	readers []tool.Reader
+}
+
+// New returns a hub over the sources; those that are readers give resources too.
+func New(sources ...tool.Source) *Hub {
+	h := &Hub{sources: sources}
+	for _, s := range sources {
+		if r, ok := s.(tool.Reader); ok {
+			h.readers = append(h.readers, r)
+		}
+	}
+	return h
+}
+
+// Tools lists what the principal can call, in an order that does not change.
+func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
+	var all []tool.Tool
+	seen := map[string]bool{}
+	for _, s := range h.sources {
+		for _, t := range s.Tools(ctx, p) {
+			if !seen[t.Name] {
+				seen[t.Name] = true
+				all = append(all, t)
+			}
+		}
+	}
+	return all
+}
+
+// Call calls a tool by its exposed name.
+func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
+	for _, s := range h.sources {
+		tools := s.Tools(ctx, c.Principal)
+		if slices.ContainsFunc(tools, func(t tool.Tool) bool { return t.Name == c.Name }) {
+			start := time.Now()
+			r, err := s.Call(ctx, c)
+			if h.Observe != nil {
+				h.Observe(ctx, c, outcome(r, err), time.Since(start))
+			}
+			return r, err
+		}
+	}
+	return nil, Unknown(c.Name, h.Tools(ctx, c.Principal))
+}
+
+func outcome(r *tool.Result, err error) string {
+	switch {
+	case err != nil:
+		return fault.From(err).Code()
+	case r.IsError:
+		return "error"
+	}
+	return "ok"
+}
+
+// Unknown is the fault for a tool that is not there.
+func Unknown(name string, known []tool.Tool) error {
+	names := make([]string, len(known))
+	for i, t := range known {
+		names[i] = t.Name
+	}
+	f := fault.New(fault.NotFound, "Unknown tool: %q", clip(name))
+	if near := tool.Nearest(name, names); near != "" {
+		f = fault.New(fault.NotFound, "Unknown tool: %q; did you mean %q?", clip(name), near)
+	}
+	return f.With("tool", clip(name)).With("available_tools", names)
+}
+
+func clip(s string) string { return s[:min(len(s), 120)] }
+
+// ResourceTemplates lists what can be read.
+func (h *Hub) ResourceTemplates() []tool.Link {
+	var all []tool.Link
+	for _, r := range h.readers {
+		all = append(all, r.ResourceTemplates()...)
+	}
+	return all
+}
+
+// Read returns a resource: at most max bytes, and its whole size.
+func (h *Hub) Read(ctx context.Context, p auth.Principal, uri string, max int) (tool.Blob, int64, error) {
+	var last error = fault.New(fault.NotFound, "resource not found: %s", clip(uri))
+	for _, r := range h.readers {
+		b, n, err := r.Read(ctx, p, uri, max)
+		if err == nil {
+			return b, n, nil
+		}
+		last = err
+	}
+	return tool.Blob{}, 0, last
+}

@@ -1,0 +1,298 @@
+// Package pool boots sandboxes, and keeps some of them booted for whoever comes
+// next, with the interpreter already started. A member serves one session and
+// is then destroyed.
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
+	"sandlot/internal/workspace"
+	"sandlot/proto/agentv1"
+)
+
+// WorkspaceDir is where a sandbox sees its workspace.
+const WorkspaceDir = "/workspace"
+
+// Booted is a sandbox that answers.
+type Booted struct {
+	ID        string
+	Workspace string
+	Template  *image.Template
+	Flavor    image.Flavor
+	Box       sandbox.Sandbox
+	Agent     *agent.Client
+}
+
+// Config is what the pool needs to know.
+type Config struct {
+	Runtime sandbox.Runtime
+	Shelf   *workspace.Shelf
+	Volumes []sandbox.Mount
+	// Limits are those that a flavor does not give: processes and disk.
+	Processes int64
+	DiskBytes int64
+	// Start bounds a boot.
+	Start time.Duration
+	// Warm is how many booted sandboxes to keep for each template.
+	Warm      int
+	Templates []*image.Template
+	Flavor    image.Flavor // of pooled ones
+	Log       *slog.Logger
+}
+
+// Pool keeps warm sandboxes. Run fills it.
+type Pool struct {
+	Config
+
+	wake chan struct{}
+
+	mu     sync.Mutex
+	ready  map[string][]*Booted // by template's name
+	closed bool
+	owned  map[string]bool // sandboxes that are booting or wait here
+}
+
+// New returns an empty pool.
+func New(c Config) *Pool {
+	return &Pool{Config: c, wake: make(chan struct{}, 1), ready: map[string][]*Booted{}, owned: map[string]bool{}}
+}
+
+// Limits returns the limits of a sandbox of that flavor.
+func (p *Pool) Limits(f image.Flavor) sandbox.Limits {
+	return sandbox.Limits{CPUs: f.CPUs, MemoryBytes: int64(f.MemoryMB) << 20, Processes: p.Processes, DiskBytes: p.DiskBytes}
+}
+
+// Order says what to boot.
+type Order struct {
+	ID        string // the sandbox's; made when empty
+	Workspace string // its id; it must exist
+	Template  *image.Template
+	Flavor    image.Flavor
+}
+
+// Boot makes one sandbox and waits until its agent answers and its warm
+// interpreters have started. When it fails nothing is left but the workspace.
+func (p *Pool) Boot(ctx context.Context, o Order) (*Booted, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.Start)
+	defer cancel()
+	if o.ID == "" {
+		o.ID = secret.ID()
+	}
+	mounts := append([]sandbox.Mount{{Source: p.Shelf.Path(o.Workspace), Target: WorkspaceDir}}, p.Volumes...)
+	box, err := p.Runtime.Create(ctx, sandbox.Spec{ID: o.ID, Template: o.Template, Limits: p.Limits(o.Flavor),
+		Mounts: mounts, Secret: secret.Bytes(wire.SecretLen)})
+	if err != nil {
+		return nil, err
+	}
+	b := p.Adopt(box, o)
+	if err := p.prepare(ctx, b); err != nil {
+		b.Destroy()
+		return nil, fmt.Errorf("the sandbox booted but its agent did not get ready: %w", err)
+	}
+	return b, nil
+}
+
+// Adopt takes over a sandbox that lives already.
+func (p *Pool) Adopt(box sandbox.Sandbox, o Order) *Booted {
+	return &Booted{ID: box.Spec().ID, Workspace: o.Workspace, Template: o.Template, Flavor: o.Flavor,
+		Box: box, Agent: agent.New(box, p.Log)}
+}
+
+func (p *Pool) prepare(ctx context.Context, b *Booted) error {
+	if err := b.Agent.Wait(ctx); err != nil {
+		return err
+	}
+	if err := p.Configure(ctx, b); err != nil {
+		return err
+	}
+	for _, l := range b.Template.Warm {
+		if _, err := b.Agent.StartInterpreter(ctx, agent.Request(&agentv1.StartInterpreterRequest{Language: l})); err != nil {
+			return fmt.Errorf("starting %s: %w", l, err)
+		}
+	}
+	return nil
+}
+
+// Configure tells the agent its languages, roots and limits.
+func (p *Pool) Configure(ctx context.Context, b *Booted) error {
+	c := &agentv1.ConfigureRequest{Env: maps.Clone(b.Template.Env),
+		FileRoots: []*agentv1.FileRoot{{Path: WorkspaceDir}},
+		Limits:    &agentv1.Limits{MemoryBytes: uint64(b.Flavor.MemoryMB) << 20, Processes: uint64(p.Processes), DiskBytes: uint64(p.DiskBytes)}}
+	for _, v := range p.Volumes {
+		c.FileRoots = append(c.FileRoots, &agentv1.FileRoot{Path: v.Target, ReadOnly: v.ReadOnly})
+	}
+	for _, l := range b.Template.Languages {
+		c.Languages = append(c.Languages, &agentv1.Language{Name: l.Name, Driver: l.Driver, Command: l.Command, Extension: l.Extension})
+	}
+	_, err := b.Agent.Configure(ctx, agent.Request(c))
+	return err
+}
+
+// Destroy stops the sandbox. Its workspace stays.
+func (b *Booted) Destroy() error {
+	b.Agent.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return b.Box.Stop(ctx)
+}
+
+// Take returns a warm sandbox of that template, if there is one. Limits of
+// another flavor are set on it where the runtime can; else none is returned.
+func (p *Pool) Take(ctx context.Context, t *image.Template, f image.Flavor) *Booted {
+	for {
+		b := p.pop(t.Name)
+		if b == nil {
+			return nil
+		}
+		if b.Agent.Linked() && p.fit(ctx, b, f) {
+			return b
+		}
+		go p.discard(b)
+	}
+}
+
+func (p *Pool) pop(template string) *Booted {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.ready[template]
+	if len(l) == 0 {
+		return nil
+	}
+	b := l[0]
+	p.ready[template] = l[1:]
+	delete(p.owned, b.ID)
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+	return b
+}
+
+func (p *Pool) fit(ctx context.Context, b *Booted, f image.Flavor) bool {
+	if b.Flavor == f {
+		return true
+	}
+	r, ok := b.Box.(sandbox.Resizer)
+	if !ok || r.Resize(ctx, p.Limits(f)) != nil {
+		return false
+	}
+	b.Flavor = f
+	return p.Configure(ctx, b) == nil
+}
+
+func (p *Pool) discard(b *Booted) {
+	if err := b.Destroy(); err != nil {
+		p.Log.Warn("could not remove a warm sandbox", "sandbox", b.ID, "error", err)
+	}
+	if err := p.Shelf.Remove(b.Workspace); err != nil {
+		p.Log.Warn("could not remove a warm sandbox's workspace", "sandbox", b.ID, "error", err)
+	}
+}
+
+// Sizes returns how many wait, by template.
+func (p *Pool) Sizes() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := map[string]int{}
+	for _, t := range p.Templates {
+		n[t.Name] = len(p.ready[t.Name])
+	}
+	return n
+}
+
+// Owns says whether the sandbox belongs to the pool now.
+func (p *Pool) Owns(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.owned[id]
+}
+
+// Run fills the pool, one sandbox at a time, until ctx ends; then it destroys
+// what still waits. A boot that fails is tried again with growing pauses.
+func (p *Pool) Run(ctx context.Context) {
+	defer p.drain()
+	pause := time.Duration(0)
+	for {
+		t := p.lacking()
+		if t == nil {
+			select {
+			case <-p.wake:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		if err := p.fill(ctx, t); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			pause = min(max(2*pause, time.Second), time.Minute)
+			p.Log.Error("could not boot a warm sandbox", "template", t.Name, "error", err, "again_in", pause)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return
+			}
+			continue
+		}
+		pause = 0
+	}
+}
+
+func (p *Pool) lacking() *image.Template {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.Templates {
+		if len(p.ready[t.Name]) < p.Warm {
+			return t
+		}
+	}
+	return nil
+}
+
+func (p *Pool) fill(ctx context.Context, t *image.Template) error {
+	ws, err := p.Shelf.New()
+	if err != nil {
+		return err
+	}
+	o := Order{ID: secret.ID(), Workspace: ws, Template: t, Flavor: p.Flavor}
+	p.own(o.ID, true)
+	b, err := p.Boot(ctx, o)
+	if err != nil {
+		p.own(o.ID, false)
+		return errors.Join(err, p.Shelf.Remove(ws))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready[t.Name] = append(p.ready[t.Name], b)
+	return nil
+}
+
+func (p *Pool) own(id string, yes bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if yes {
+		p.owned[id] = true
+	} else {
+		delete(p.owned, id)
+	}
+}
+
+func (p *Pool) drain() {
+	for _, t := range p.Templates {
+		for b := p.pop(t.Name); b != nil; b = p.pop(t.Name) {
+			p.discard(b)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+// Package secret makes and holds values that must not be seen: random tokens
+// and ids, and a type that does not print itself.
+package secret
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/hex"
+	"log/slog"
+	"strings"
+)
+
+// Value is a secret. Every way of formatting it gives "[secret]".
+type Value string
+
+const shown = "[secret]"
+
+func (Value) String() string               { return shown }
+func (Value) GoString() string             { return shown }
+func (Value) LogValue() slog.Value         { return slog.StringValue(shown) }
+func (Value) MarshalText() ([]byte, error) { return []byte(shown), nil }
+
+// Reveal returns the secret itself.
+func (v Value) Reveal() string { return string(v) }
+
+var lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// ID returns an unguessable id of 26 characters of [a-z2-7]: 130 bits, fit for
+// a DNS label, a folder and a URL.
+func ID() string { return lower.EncodeToString(Bytes(17))[:26] }
+
+// Bytes returns n random bytes.
+func Bytes(n int) []byte {
+	b := make([]byte, n)
+	rand.Read(b)
+	return b
+}
+
+// NewToken returns a bearer token: "slt_" and 40 characters, 200 bits.
+func NewToken() Value { return Value("slt_" + lower.EncodeToString(Bytes(25))) }
+
+// Hash is how a token is stored: it has enough randomness of its own to need
+// neither salt nor a slow hash.
+func Hash(token string) string {
+	h := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	return hex.EncodeToString(h[:])
+}

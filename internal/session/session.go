@@ -1,0 +1,375 @@
+// Package session owns a principal's handle on a sandbox: which one a call
+// goes to, when it boots, how long it idles, and what is kept when it ends.
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+	"sandlot/internal/pool"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
+	"sandlot/proto/agentv1"
+)
+
+// Record is what is stored of a session.
+type Record struct {
+	ID        string
+	Owner     string // the principal's id
+	Home      bool
+	Template  string
+	Flavor    string
+	Sandbox   string // its id; empty while it has none
+	Workspace string // its id
+	State     State
+	Created   time.Time
+	Used      time.Time
+	Lost      string // why variables and processes are gone, until it was said
+}
+
+// State is what is stored of where a session is.
+type State string
+
+const (
+	Live    State = "live"    // it has, or had, a sandbox
+	Stopped State = "stopped" // its workspace alone is kept
+)
+
+// Store keeps records.
+type Store interface {
+	PutSession(ctx context.Context, r Record) error
+	Sessions(ctx context.Context) ([]Record, error)
+	RemoveSession(ctx context.Context, id string) error
+}
+
+// Session is one handle. The book makes it.
+type Session struct {
+	book *Book
+	gate chan struct{} // held by whoever boots, stops or removes it
+
+	mu      sync.Mutex
+	rec     Record
+	booted  *pool.Booted
+	booting bool
+	active  int // calls that hold it
+	removed bool
+	// reserved: the book counts it as a reservation still.
+	reserved bool
+}
+
+func (s *Session) record() Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rec
+}
+
+// enter waits for the gate.
+func (s *Session) enter(ctx context.Context) error {
+	select {
+	case s.gate <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fault.From(ctx.Err())
+	}
+}
+
+func (s *Session) leave() { <-s.gate }
+
+// update changes the record: in the store first, then in memory.
+func (s *Session) update(change func(*Record)) error {
+	r := s.record()
+	change(&r)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := s.book.Store.PutSession(ctx, r); err != nil {
+		return fmt.Errorf("storing session: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rec.Used.After(r.Used) {
+		r.Used = s.rec.Used
+	}
+	s.rec = r
+	return nil
+}
+
+// up makes sure that the session has a sandbox that answers. The notice says
+// what was lost since the last call, if anything was.
+func (s *Session) up(ctx context.Context) (b *pool.Booted, notice string, err error) {
+	s.mu.Lock()
+	b, lost, removed := s.booted, s.rec.Lost, s.removed
+	s.mu.Unlock()
+	if b != nil && lost == "" && !removed && b.Agent.Linked() {
+		return b, "", nil
+	}
+	if err := s.enter(ctx); err != nil {
+		return nil, "", err
+	}
+	defer s.leave()
+	if s.gone() {
+		return nil, "", s.book.unknown(s.record().Owner, s.record().ID)
+	}
+	if err := s.revive(ctx); err != nil {
+		return nil, "", err
+	}
+	if lost := s.record().Lost; lost != "" {
+		notice = fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; variables, processes and everything outside /workspace are gone.", lost)
+		if err := s.update(func(r *Record) { r.Lost = "" }); err != nil {
+			return nil, "", err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.booted, notice, nil
+}
+
+func (s *Session) gone() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.removed
+}
+
+// revive leaves the session with a linked sandbox. The gate is held.
+func (s *Session) revive(ctx context.Context) error {
+	s.mu.Lock()
+	b := s.booted
+	s.mu.Unlock()
+	if b != nil {
+		wait, cancel := context.WithTimeout(ctx, s.book.Patience)
+		err := b.Agent.Wait(wait)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fault.From(ctx.Err())
+		}
+		reason := "its agent stopped answering"
+		if errors.Is(err, sandbox.ErrGone) {
+			reason = death(b)
+		}
+		s.drop(b, reason)
+	}
+	return s.boot(ctx)
+}
+
+// boot gives the session a new sandbox over its workspace. The gate is held.
+func (s *Session) boot(ctx context.Context) error {
+	r := s.record()
+	t, f, err := s.book.resolve(r.Template, r.Flavor)
+	if err != nil {
+		return err
+	}
+	if err := s.book.Pool.Shelf.Ensure(r.Workspace); err != nil {
+		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
+	}
+	id := secret.ID()
+	if err := s.update(func(r *Record) { r.Sandbox, r.State = id, Live }); err != nil {
+		return err
+	}
+	s.setBooting(true)
+	defer s.setBooting(false)
+	// Others may wait for the same boot: it goes on when this caller leaves.
+	b, err := s.book.Pool.Boot(context.WithoutCancel(ctx), pool.Order{ID: id, Workspace: r.Workspace, Template: t, Flavor: f})
+	if err != nil {
+		err = errors.Join(err, s.update(func(r *Record) { r.Sandbox = "" }))
+		return fault.Wrap(fault.SandboxCreation, err, "%s", creationAdvice(err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.booted = b
+	return nil
+}
+
+func creationAdvice(err error) string {
+	switch {
+	case errors.Is(err, sandbox.ErrUnavailable):
+		return "the runtime does not work on this machine; run `sandlot doctor` there"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "the sandbox did not start in time"
+	}
+	return "the runtime could not start it; the server's log says why"
+}
+
+func (s *Session) setBooting(yes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.booting = yes
+}
+
+// drop removes a sandbox that is of no use any more and remembers why. It does
+// nothing when another call was faster.
+func (s *Session) drop(b *pool.Booted, why string) {
+	s.mu.Lock()
+	if s.booted != b {
+		s.mu.Unlock()
+		return
+	}
+	s.booted = nil
+	s.mu.Unlock()
+	if err := b.Destroy(); err != nil {
+		s.book.Log.Error("could not remove a sandbox", "sandbox", b.ID, "error", err)
+	}
+	if err := s.update(func(r *Record) { r.Sandbox, r.Lost = "", why }); err != nil {
+		s.book.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
+	}
+}
+
+// death says in words why a sandbox is dead.
+func death(b *pool.Booted) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	st, err := b.Box.Status(ctx)
+	if err != nil {
+		return "it died"
+	}
+	switch st.Reason {
+	case "memory":
+		return fmt.Sprintf("all of it had reached its memory limit of %d MB", b.Flavor.MemoryMB)
+	case "disk":
+		return "it had written more than its disk limit"
+	case "killed":
+		return "it was killed"
+	}
+	return "it died"
+}
+
+// Lease is the use of a session for one call. Release ends it.
+type Lease struct {
+	*Session
+	Booted  *pool.Booted
+	Created bool   // the session is new
+	Notice  string // what the user must be told, or empty
+	once    sync.Once
+}
+
+// ID returns the session's id.
+func (l *Lease) ID() string { return l.record().ID }
+
+// Agent returns the sandbox's agent.
+func (l *Lease) Agent() *agent.Client { return l.Booted.Agent }
+
+// Release ends the use. The idle clock starts anew.
+func (l *Lease) Release() {
+	l.once.Do(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.active--
+		l.rec.Used = time.Now().UTC()
+	})
+}
+
+// Fault translates an error of a call on the agent, made with kind as what it
+// was about. When the sandbox is dead or does not answer any more it is removed,
+// and the next call gets a new one.
+func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
+	var f *fault.Error
+	if errors.As(err, &f) {
+		return f
+	}
+	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fault.From(ctx.Err())
+	}
+	if f := refusal(err); f != nil {
+		return f.With("session_id", l.ID())
+	}
+	why := ""
+	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	// A dead sandbox closes the link a moment before its death is known.
+	for range 20 {
+		st, serr := l.Booted.Box.Status(look)
+		if serr != nil || st.Life == sandbox.Dead {
+			why = death(l.Booted)
+			break
+		}
+		if connect.CodeOf(err) == connect.CodeDeadlineExceeded || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrLies) {
+			why = "its agent stopped answering"
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if why == "" {
+		return fault.Wrap(kind, err, "the link to the sandbox broke in the middle of the call; the session lives on").With("session_id", l.ID())
+	}
+	if l.enter(look) == nil {
+		l.drop(l.Booted, why)
+		l.leave()
+	}
+	return fault.Wrap(kind, err, "the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything outside /workspace are gone. The next call starts it again", why).
+		With("session_id", l.ID()).With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
+}
+
+// ErrLies is what an agent's answer is when no honest agent gives it.
+var ErrLies = errors.New("the agent's answer makes no sense")
+
+// refusal returns the fault for an answer that an honest agent gives.
+func refusal(err error) *fault.Error {
+	var ce *connect.Error
+	if !errors.As(err, &ce) || !connect.IsWireError(err) && !wireCode(ce.Code()) {
+		return nil
+	}
+	msg := agent.Printable(ce.Message(), 2000)
+	switch ce.Code() {
+	case connect.CodeNotFound:
+		return fault.Wrap(fault.NotFound, err, "%s", msg)
+	case connect.CodeFailedPrecondition, connect.CodeOutOfRange, connect.CodePermissionDenied, connect.CodeAlreadyExists:
+		return fault.Wrap(fault.FileAccess, err, "%s", msg)
+	case connect.CodeInvalidArgument:
+		return fault.Wrap(fault.InvalidParameters, err, "%s", msg)
+	case connect.CodeResourceExhausted:
+		return fault.Wrap(fault.ResourceLimit, err, "%s", msg)
+	}
+	return nil
+}
+
+func wireCode(c connect.Code) bool {
+	return c == connect.CodeNotFound || c == connect.CodeFailedPrecondition || c == connect.CodeOutOfRange ||
+		c == connect.CodePermissionDenied || c == connect.CodeAlreadyExists
+}
+
+// Info is what anyone may know of their own session.
+type Info struct {
+	Record
+	Status string // creating, ready, running, processing, stopped, error
+	Flavor image.Flavor
+	Usage  *agentv1.UsageResponse // nil when it has no sandbox, or it did not answer
+}
+
+// info looks at the session; it boots nothing.
+func (s *Session) info(ctx context.Context) Info {
+	s.mu.Lock()
+	r, b, active, booting := s.rec, s.booted, s.active, s.booting
+	s.mu.Unlock()
+	i := Info{Record: r, Status: "stopped"}
+	i.Flavor, _ = s.book.flavor(r.Flavor)
+	switch {
+	case booting:
+		i.Status = "creating"
+	case b == nil && r.State == Live && r.Lost != "":
+		i.Status = "error"
+	case b != nil:
+		i.Status = "ready"
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		u, err := b.Agent.Usage(ctx, agent.Request(&agentv1.UsageRequest{}))
+		if err == nil {
+			i.Usage = u.Msg
+			if u.Msg.Busy {
+				i.Status = "running"
+			}
+		}
+		if active > 0 {
+			i.Status = "processing"
+		}
+	}
+	return i
+}

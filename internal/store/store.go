@@ -1,0 +1,203 @@
+// Package store keeps what must outlive the server in one SQLite database:
+// tokens and sessions.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/session"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// DB is the database. It implements auth.Store and session.Store.
+type DB struct{ db *sql.DB }
+
+// Open opens the database in the folder dir, makes it when it is not there,
+// and brings it up to date. Several processes may have it open.
+func Open(ctx context.Context, dir string) (*DB, error) {
+	path := filepath.Join(dir, "sandlot.db")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the database: %w", err)
+	}
+	f.Close()
+	dsn := "file:" + path + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=foreign_keys(1)&_txlock=immediate"
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(4)
+	s := &DB{db}
+	if err := s.migrate(ctx); err != nil {
+		db.Close()
+		return nil, fmt.Errorf("bringing the database %s up to date: %w", path, err)
+	}
+	return s, nil
+}
+
+// Close closes the database.
+func (s *DB) Close() error { return s.db.Close() }
+
+func (s *DB) migrate(ctx context.Context) error {
+	names, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return err
+	}
+	sort.Strings(names)
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	var version int
+	if err := tx.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&version); err != nil {
+		return err
+	}
+	if version > len(names) {
+		return fmt.Errorf("it was written by a newer Sandlot (version %d, this one knows %d)", version, len(names))
+	}
+	for i, name := range names[version:] {
+		text, err := migrations.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, string(text)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if _, err := tx.ExecContext(ctx, fmt.Sprintf(`PRAGMA user_version = %d`, version+i+1)); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+// AddToken implements auth.Store.
+func (s *DB) AddToken(ctx context.Context, t auth.Token) error {
+	var expires any
+	if t.Expires != nil {
+		expires = t.Expires.Unix()
+	}
+	_, err := s.db.ExecContext(ctx, `INSERT INTO tokens (id, hash, user, service, created, expires) VALUES (?,?,?,?,?,?)`,
+		t.ID, t.Hash, t.User, t.Service, t.Created.Unix(), expires)
+	return err
+}
+
+const tokenColumns = `id, hash, user, service, created, expires`
+
+func scanToken(row interface{ Scan(...any) error }) (auth.Token, error) {
+	var t auth.Token
+	var created int64
+	var expires sql.NullInt64
+	if err := row.Scan(&t.ID, &t.Hash, &t.User, &t.Service, &created, &expires); err != nil {
+		return t, err
+	}
+	t.Created = time.Unix(created, 0).UTC()
+	if expires.Valid {
+		e := time.Unix(expires.Int64, 0).UTC()
+		t.Expires = &e
+	}
+	return t, nil
+}
+
+// Tokens implements auth.Store.
+func (s *DB) Tokens(ctx context.Context) ([]auth.Token, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT `+tokenColumns+` FROM tokens ORDER BY created, id`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []auth.Token
+	for rows.Next() {
+		t, err := scanToken(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, t)
+	}
+	return all, rows.Err()
+}
+
+// TokenByHash implements auth.Store.
+func (s *DB) TokenByHash(ctx context.Context, hash string) (auth.Token, error) {
+	t, err := scanToken(s.db.QueryRowContext(ctx, `SELECT `+tokenColumns+` FROM tokens WHERE hash = ?`, hash))
+	if errors.Is(err, sql.ErrNoRows) {
+		return t, auth.ErrNoToken
+	}
+	return t, err
+}
+
+// RemoveToken implements auth.Store.
+func (s *DB) RemoveToken(ctx context.Context, id string) error {
+	r, err := s.db.ExecContext(ctx, `DELETE FROM tokens WHERE id = ?`, id)
+	if err != nil {
+		return err
+	}
+	if n, _ := r.RowsAffected(); n == 0 {
+		return auth.ErrNoToken
+	}
+	return nil
+}
+
+// HasTokens implements auth.Store.
+func (s *DB) HasTokens(ctx context.Context) (bool, error) {
+	var has bool
+	err := s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM tokens)`).Scan(&has)
+	return has, err
+}
+
+const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost`
+
+func scanSession(row interface{ Scan(...any) error }) (session.Record, error) {
+	var r session.Record
+	var created, used int64
+	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created, &used, &r.Lost)
+	r.Created, r.Used = time.UnixMilli(created).UTC(), time.UnixMilli(used).UTC()
+	return r, err
+}
+
+// PutSession implements session.Store.
+func (s *DB) PutSession(ctx context.Context, r session.Record) error {
+	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?)
+		ON CONFLICT (id) DO UPDATE SET template=excluded.template, flavor=excluded.flavor, sandbox=excluded.sandbox,
+		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost`,
+		r.ID, r.Owner, r.Home, r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State, r.Created.UnixMilli(), r.Used.UnixMilli(), r.Lost)
+	return err
+}
+
+// Sessions implements session.Store.
+func (s *DB) Sessions(ctx context.Context) ([]session.Record, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT `+sessionColumns+` FROM sessions ORDER BY created, id`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []session.Record
+	for rows.Next() {
+		r, err := scanSession(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
+
+// RemoveSession implements session.Store.
+func (s *DB) RemoveSession(ctx context.Context, id string) error {
+	_, err := s.db.ExecContext(ctx, `DELETE FROM sessions WHERE id = ?`, id)
+	return err
+}

@@ -1,0 +1,321 @@
+package tool
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"sandlot/internal/fault"
+)
+
+// Type is a parameter's JSON type.
+type Type string
+
+const (
+	String  Type = "string"
+	Integer Type = "integer"
+	Number  Type = "number"
+	Boolean Type = "boolean"
+	Strings Type = "array"  // of strings
+	Map     Type = "object" // of strings
+)
+
+// Param is one argument of a tool: what the schema says and what is checked
+// come from here alone.
+type Param struct {
+	Name        string
+	Type        Type
+	Description string
+	Required    bool
+	Enum        []string
+	Default     any
+	Min, Max    *float64
+	// Fold: the enumeration is matched in any case.
+	Fold bool
+}
+
+// Range returns a parameter with bounds, both included.
+func (p Param) Range(min, max float64) Param {
+	p.Min, p.Max = &min, &max
+	return p
+}
+
+// Schema returns the JSON schema (2020-12) of the tool's arguments.
+func (t Tool) Schema() map[string]any {
+	props := map[string]any{}
+	required := []string{}
+	for _, p := range t.Params {
+		props[p.Name] = p.schema()
+		if p.Required {
+			required = append(required, p.Name)
+		}
+	}
+	s := map[string]any{"type": "object", "properties": props, "additionalProperties": false}
+	if len(required) > 0 {
+		s["required"] = required
+	}
+	return s
+}
+
+func (p Param) schema() map[string]any {
+	s := map[string]any{"type": string(p.Type), "description": p.Description}
+	switch p.Type {
+	case Strings:
+		s["items"] = map[string]any{"type": "string"}
+	case Map:
+		s["additionalProperties"] = map[string]any{"type": "string"}
+	}
+	if p.Enum != nil {
+		s["enum"] = p.Enum
+	}
+	if p.Default != nil {
+		s["default"] = p.Default
+	}
+	if p.Min != nil {
+		s["minimum"] = *p.Min
+	}
+	if p.Max != nil {
+		s["maximum"] = *p.Max
+	}
+	return s
+}
+
+// Args are checked arguments. What was not given is not in it.
+type Args map[string]any
+
+// Text returns a string argument or the parameter's absence as "".
+func (a Args) Text(name string) string { s, _ := a[name].(string); return s }
+
+// Int returns an integer argument, or def.
+func (a Args) Int(name string, def int64) int64 {
+	if n, ok := a[name].(float64); ok {
+		return int64(n)
+	}
+	return def
+}
+
+// Float returns a number argument, or def.
+func (a Args) Float(name string, def float64) float64 {
+	if n, ok := a[name].(float64); ok {
+		return n
+	}
+	return def
+}
+
+// Bool returns a boolean argument.
+func (a Args) Bool(name string) bool { b, _ := a[name].(bool); return b }
+
+// Has says whether the argument was given.
+func (a Args) Has(name string) bool { _, ok := a[name]; return ok }
+
+// Strings returns a list argument.
+func (a Args) Strings(name string) []string { l, _ := a[name].([]string); return l }
+
+// Map returns a map argument.
+func (a Args) Map(name string) map[string]string { m, _ := a[name].(map[string]string); return m }
+
+// Parse checks raw arguments against the tool's parameters. An error is an
+// InvalidParameters fault that names the argument, what was given and what is
+// allowed. Arguments may be nested under one object "params", the older form.
+func (t Tool) Parse(raw json.RawMessage) (Args, error) {
+	given, err := object(raw)
+	if err != nil {
+		return nil, err
+	}
+	if nested, ok := given["params"].(map[string]any); ok && len(given) == 1 && t.param("params") == nil {
+		given = nested
+	}
+	args := Args{}
+	for name, v := range given {
+		p := t.param(name)
+		if p == nil {
+			return nil, t.unknown(name)
+		}
+		if v == nil { // null counts as absent
+			continue
+		}
+		if args[name], err = p.check(v); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range t.Params {
+		if p.Required && !args.Has(p.Name) {
+			return nil, fault.New(fault.InvalidParameters, "argument %q is missing: %s", p.Name, p.Description).
+				With("argument", p.Name).With("allowed", string(p.Type))
+		}
+	}
+	return args, nil
+}
+
+func object(raw json.RawMessage) (map[string]any, error) {
+	if len(bytes.TrimSpace(raw)) == 0 || string(bytes.TrimSpace(raw)) == "null" {
+		return nil, nil
+	}
+	var given map[string]any
+	if err := json.Unmarshal(raw, &given); err != nil {
+		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").With("argument", "arguments").With("allowed", "object")
+	}
+	return given, nil
+}
+
+func (t Tool) param(name string) *Param {
+	for i := range t.Params {
+		if t.Params[i].Name == name {
+			return &t.Params[i]
+		}
+	}
+	return nil
+}
+
+func (t Tool) unknown(name string) error {
+	names := make([]string, len(t.Params))
+	for i, p := range t.Params {
+		names[i] = p.Name
+	}
+	name = clip(name)
+	hint := "; allowed are: " + strings.Join(names, ", ")
+	if len(names) == 0 {
+		hint = "; it takes none"
+	}
+	if near := Nearest(name, names); near != "" {
+		hint = fmt.Sprintf("; did you mean %q?", near)
+	}
+	return fault.New(fault.InvalidParameters, "%s has no argument %q%s", t.Name, name, hint).
+		With("argument", name).With("allowed", names)
+}
+
+func (p Param) wrong(v any, allowed string) error {
+	b, _ := json.Marshal(v)
+	given := clip(string(b))
+	return fault.New(fault.InvalidParameters, "argument %q is %s, but must be %s", p.Name, given, allowed).
+		With("argument", p.Name).With("given", given).With("allowed", allowed)
+}
+
+func (p Param) check(v any) (any, error) {
+	switch p.Type {
+	case String:
+		return p.checkString(v)
+	case Integer, Number:
+		return p.checkNumber(v)
+	case Boolean:
+		if b, ok := v.(bool); ok {
+			return b, nil
+		}
+		return nil, p.wrong(v, "true or false")
+	case Strings:
+		return p.checkStrings(v)
+	}
+	m, ok := v.(map[string]any)
+	out := map[string]string{}
+	for k, e := range m {
+		s, isString := e.(string)
+		ok = ok && isString && !strings.ContainsAny(k, "=\x00") && k != "" && !strings.Contains(s, "\x00")
+		out[k] = s
+	}
+	if !ok {
+		return nil, p.wrong(v, "an object of strings")
+	}
+	return out, nil
+}
+
+func (p Param) checkString(v any) (any, error) {
+	s, ok := v.(string)
+	if !ok {
+		return nil, p.wrong(v, "a string")
+	}
+	if p.Enum == nil {
+		return s, nil
+	}
+	folded := s
+	if p.Fold {
+		folded = strings.ToLower(s)
+	}
+	if !slices.Contains(p.Enum, folded) {
+		return nil, p.wrong(v, "one of "+strings.Join(p.Enum, ", "))
+	}
+	return folded, nil
+}
+
+func (p Param) checkNumber(v any) (any, error) {
+	allowed := "an integer"
+	if p.Type == Number {
+		allowed = "a number"
+	}
+	if p.Min != nil {
+		allowed += fmt.Sprintf(" from %g", *p.Min)
+	}
+	if p.Max != nil {
+		allowed += fmt.Sprintf(" to %g", *p.Max)
+	}
+	n, ok := v.(float64)
+	if !ok || p.Type == Integer && n != math.Trunc(n) || p.Min != nil && n < *p.Min || p.Max != nil && n > *p.Max {
+		return nil, p.wrong(v, allowed)
+	}
+	return n, nil
+}
+
+func (p Param) checkStrings(v any) (any, error) {
+	list, ok := v.([]any)
+	out := make([]string, len(list))
+	for i, e := range list {
+		s, isString := e.(string)
+		ok = ok && isString
+		out[i] = s
+	}
+	if !ok {
+		return nil, p.wrong(v, "an array of strings")
+	}
+	return out, nil
+}
+
+func clip(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) > 120 {
+		s = strings.ToValidUTF8(s[:120], "") + "…"
+	}
+	return s
+}
+
+// Nearest returns the known name that name was probably meant to be, or "".
+func Nearest(name string, known []string) string {
+	best, least := "", 3
+	if len(name) > 64 {
+		return ""
+	}
+	for _, k := range known {
+		if d := distance(strings.ToLower(name), k); d < least && d < len(k) {
+			best, least = k, d
+		}
+	}
+	if best == "" {
+		for _, k := range known {
+			if len(name) > 2 && (strings.HasPrefix(k, strings.ToLower(name)) || strings.HasPrefix(strings.ToLower(name), k)) {
+				return k
+			}
+		}
+	}
+	return best
+}
+
+// distance is Levenshtein's.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,103 @@
+// Package tool says what a tool, a call and a result are, free of any protocol.
+package tool
+
+import (
+	"context"
+	"encoding/json"
+
+	"sandlot/internal/auth"
+)
+
+// Tool is what a client is told of one tool.
+type Tool struct {
+	Name        string
+	Title       string
+	Description string
+	Params      []Param
+	// Output is a JSON schema of the structured result, of type object.
+	Output map[string]any
+	Hints  Hints
+	// Alias: it is another name of the tool named here, and left out of lists.
+	Alias string
+}
+
+// Hints are MCP's tool annotations.
+type Hints struct {
+	ReadOnly    bool
+	Destructive bool
+	Idempotent  bool
+	OpenWorld   bool
+}
+
+// Call is one call.
+type Call struct {
+	Principal auth.Principal
+	Name      string
+	Args      json.RawMessage
+	// Fresh: a call without a session id gets a session of its own.
+	Fresh bool
+	// Progress tells a client that waits what happens: a line, or the newest
+	// output. It is nil when the client does not want to know.
+	Progress func(text string)
+}
+
+// Result is what a call gives. A fault is an error instead.
+type Result struct {
+	Content []Content
+	// Fields are the structured result.
+	Fields map[string]any
+	// Words repeat the fields that a model needs, for clients that show it the
+	// text alone.
+	Words   string
+	IsError bool
+}
+
+// Content is one block: exactly one of Text, Image, Resource and Link is set.
+type Content struct {
+	Text     *string
+	Image    *Blob
+	Resource *Resource // embedded
+	Link     *Link
+}
+
+// Blob is data with its media type.
+type Blob struct {
+	MIME string
+	Data []byte
+}
+
+// Resource is an embedded resource.
+type Resource struct {
+	URI  string
+	MIME string
+	Text string
+}
+
+// Link names a resource that can be read.
+type Link struct {
+	URI         string
+	Name        string
+	Description string
+	MIME        string
+	Size        int64
+}
+
+// Text returns a text block.
+func Text(s string) Content { return Content{Text: &s} }
+
+// Source gives tools. Its methods may be called from many goroutines.
+type Source interface {
+	// Tools lists what the principal can call, in an order that does not change.
+	Tools(ctx context.Context, p auth.Principal) []Tool
+	// Call calls one. Errors are faults.
+	Call(ctx context.Context, c Call) (*Result, error)
+}
+
+// Reader gives resources.
+type Reader interface {
+	// ResourceTemplates lists the URI templates of what can be read.
+	ResourceTemplates() []Link
+	// Read returns a resource's data, at most max bytes of it, its media type
+	// and its whole size.
+	Read(ctx context.Context, p auth.Principal, uri string, max int) (Blob, int64, error)
+}
