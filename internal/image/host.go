@@ -1,0 +1,143 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Host returns the template "host": the machine's own programs, read-only, and
+// nothing else of the machine: no home folder, no setting, no secret, no
+// process.
+func Host() (*Template, error) {
+	t := &Template{Name: "host", Links: map[string]string{}, Provides: []string{"base"},
+		Env: map[string]string{
+			"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "USER": "root",
+			"TERM": "xterm-256color", "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+			"PYTHONDONTWRITEBYTECODE": "1"}}
+	if err := t.system(); err != nil {
+		return nil, err
+	}
+	t.interpreters()
+	if len(t.Languages) == 0 {
+		return nil, errors.New("no interpreter was found: install python3, node or bash")
+	}
+	return t, nil
+}
+
+// system adds the folders with programs and libraries, and the few files of
+// /etc that make them work.
+func (t *Template) system() error {
+	for _, d := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {
+		st, err := os.Lstat(d)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if st.Mode()&os.ModeSymlink == 0 {
+			t.Binds = append(t.Binds, Bind{d, d})
+			continue
+		}
+		target, err := os.Readlink(d)
+		if err != nil {
+			return err
+		}
+		t.Links[strings.TrimPrefix(d, "/")] = target
+	}
+	for _, f := range []string{"/etc/alternatives", "/etc/ssl/certs", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/mime.types", "/etc/localtime"} {
+		if real, err := filepath.EvalSymlinks(f); err == nil && readable(real) {
+			t.Binds = append(t.Binds, Bind{real, f})
+		}
+	}
+	return nil
+}
+
+func readable(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	return true
+}
+
+// interpreters fills the table of languages with what the machine has.
+func (t *Template) interpreters() {
+	if p := t.find("python3", "import sys; print(sys.executable); print(sys.base_prefix)", "-c"); p != "" {
+		t.Languages = append(t.Languages, Language{Name: "python", Driver: "python", Command: []string{p}, Extension: ".py", Aliases: []string{"py", "python3"}})
+		t.Provides = append(t.Provides, "python")
+		t.Warm = append(t.Warm, "python")
+	}
+	if p := t.find("node", "console.log(process.execPath); console.log('')", "-e"); p != "" {
+		t.Languages = append(t.Languages, Language{Name: "node", Driver: "node", Command: []string{p}, Extension: ".mjs", Aliases: []string{"javascript", "js", "nodejs"}})
+		t.Provides = append(t.Provides, "node")
+	}
+	if p := t.find("bash", "", ""); p != "" {
+		t.Languages = append(t.Languages, Language{Name: "bash", Driver: "bash", Command: []string{p}, Extension: ".sh", Aliases: []string{"shell"}})
+	}
+	if _, err := os.Stat("/bin/sh"); err == nil {
+		t.Languages = append(t.Languages, Language{Name: "sh", Command: []string{"/bin/sh"}, Extension: ".sh"})
+	}
+}
+
+// find returns where the sandbox has a program: beneath /usr if it is there,
+// else where the machine has it, whose folder is then added to the root. A
+// version manager's shim is a script: it is asked which program it stands for.
+func (t *Template) find(name, question, flag string) string {
+	for _, dir := range []string{"/usr/bin", "/usr/local/bin", "/bin"} {
+		if p := filepath.Join(dir, name); program(p) {
+			return p
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil || question == "" {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, flag, question)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	lines := strings.Split(string(out), "\n")
+	if err != nil || len(lines) < 2 {
+		return ""
+	}
+	real, err := filepath.EvalSymlinks(lines[0])
+	if err != nil || !program(real) {
+		return ""
+	}
+	prefix := lines[1]
+	if prefix == "" {
+		prefix = filepath.Dir(filepath.Dir(real))
+	}
+	if prefix, err = filepath.EvalSymlinks(prefix); err != nil || !strings.HasPrefix(real, prefix+"/") || len(strings.Split(prefix, "/")) < 4 {
+		return "" // so short a prefix would hold more than the interpreter
+	}
+	t.Binds = append(t.Binds, Bind{prefix, prefix})
+	t.Env["PATH"] = filepath.Dir(real) + ":" + t.Env["PATH"]
+	return real
+}
+
+// program says whether path is, after links, an executable that is no script.
+func program(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() || st.Mode()&0o111 == 0 {
+		return false
+	}
+	magic := make([]byte, 4)
+	_, err = io.ReadFull(f, magic)
+	return err == nil && bytes.Equal(magic, []byte("\x7fELF"))
+}

@@ -1,0 +1,351 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/sandbox"
+)
+
+var errWaitDelay = exec.ErrWaitDelay
+
+// command makes a runsc command that survives this process and its terminal,
+// with nothing of this process's environment.
+func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd {
+	global := []string{"--root=" + r.runscRoot(), "--network=none", "--host-uds=open", "--platform=systrap",
+		"--host-settings=ignore", "--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
+		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"), max(b.spec.Limits.DiskBytes, 16<<20))}
+	if r.Rootless {
+		global = append(global, "--rootless", "--ignore-cgroups")
+	} else if !r.cgroups.usable() {
+		global = append(global, "--ignore-cgroups")
+	}
+	cmd := exec.CommandContext(ctx, r.Runsc, append(global, args...)...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR=" + b.dir, "XDG_RUNTIME_DIR=" + b.dir}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd
+}
+
+// box implements sandbox.Sandbox and sandbox.Resizer.
+type box struct {
+	runtime *Runtime
+	dir     string
+	gone    chan struct{} // closed when its process has ended
+
+	mu       sync.Mutex
+	spec     sandbox.Spec
+	listener *net.UnixListener
+	pid      int
+	started  uint64
+	pidfd    *os.File
+	reason   string // why this runtime killed it
+	stopped  bool
+}
+
+func newBox(r *Runtime, spec sandbox.Spec) *box {
+	return &box{runtime: r, dir: r.path(spec.ID), spec: spec, gone: make(chan struct{})}
+}
+
+// Spec implements sandbox.Sandbox.
+func (b *box) Spec() sandbox.Spec {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.spec
+}
+
+// listen opens the agent's socket. The sandbox sees its folder read-only. The
+// path may be longer than a socket's address: it goes through a descriptor.
+func (b *box) listen() error {
+	dir := filepath.Join(b.dir, "sock")
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := os.Remove(filepath.Join(dir, wire.Socket)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, wire.Socket)})
+	if err != nil {
+		return fmt.Errorf("opening the agent's socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.listener = l
+	return nil
+}
+
+// attend watches the sandbox's process.
+func (b *box) attend(pid int, started uint64) error {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("%w: %w", sandbox.ErrGone, err)
+	}
+	if now, err := startTime(pid); err != nil || now != started {
+		unix.Close(fd)
+		return sandbox.ErrGone
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	b.mu.Lock()
+	b.pid, b.started, b.pidfd = pid, started, f
+	b.mu.Unlock()
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	b.runtime.work.Go(func() {
+		ended := false
+		err := raw.Read(func(fd uintptr) bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			ended = err == nil && n > 0
+			return ended
+		})
+		if err == nil && ended {
+			b.ended()
+		}
+	})
+	return nil
+}
+
+// ended closes what waits for a process that is no more.
+func (b *box) ended() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-b.gone:
+		return
+	default:
+	}
+	close(b.gone)
+	if b.listener != nil {
+		b.listener.Close()
+	}
+}
+
+// Connect implements sandbox.Sandbox.
+func (b *box) Connect(ctx context.Context) (net.Conn, error) {
+	b.mu.Lock()
+	l := b.listener
+	b.mu.Unlock()
+	if l == nil {
+		return nil, sandbox.ErrGone
+	}
+	l.SetDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	c, err := l.Accept()
+	if err == nil {
+		return c, nil
+	}
+	select {
+	case <-b.gone:
+		return nil, sandbox.ErrGone
+	default:
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
+}
+
+// Status implements sandbox.Sandbox.
+func (b *box) Status(context.Context) (sandbox.Status, error) {
+	b.mu.Lock()
+	pid, started, reason, id := b.pid, b.started, b.reason, b.spec.ID
+	b.mu.Unlock()
+	if now, err := startTime(pid); err == nil && now == started && pid != 0 {
+		st := sandbox.Status{Life: sandbox.Running}
+		st.MemoryBytes, st.CPU = b.runtime.cost(id, pid)
+		return st, nil
+	}
+	st := sandbox.Status{Life: sandbox.Dead, Reason: reason}
+	if st.Reason == "" && b.runtime.cgroups.oomKilled(id) {
+		st.Reason = "memory"
+	}
+	if st.Reason == "" {
+		st.Reason = "killed"
+	}
+	return st, nil
+}
+
+// Resize implements sandbox.Resizer.
+func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
+	if !b.runtime.cgroups.usable() {
+		if !b.runtime.Rootless {
+			return errors.New("gvisor: no cgroups to set limits in")
+		}
+	} else if err := b.runtime.cgroups.resize(b.spec.ID, l); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.spec.Limits = l
+	rec := record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: l, Mounts: b.spec.Mounts,
+		Secret: fmt.Sprintf("%x", b.spec.Secret), PID: b.pid, Started: b.started}
+	return b.runtime.store(rec)
+}
+
+// kill ends the sandbox's process and says why, for Status.
+func (b *box) kill(reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.pidfd == nil || b.stopped {
+		return
+	}
+	if b.reason == "" {
+		b.reason = reason
+	}
+	if raw, err := b.pidfd.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	}
+}
+
+// Stop implements sandbox.Sandbox.
+func (b *box) Stop(ctx context.Context) error {
+	b.mu.Lock()
+	if b.stopped {
+		b.mu.Unlock()
+		return nil
+	}
+	b.mu.Unlock()
+	b.kill("stopped")
+	id := b.spec.ID
+	// runsc's own removal takes its state, its cgroups and its mounts along.
+	err := b.runtime.runsc(ctx, b, "delete", "-force", id)
+	if err != nil && strings.Contains(err.Error(), "does not exist") {
+		err = nil
+	}
+	if kerr := b.runtime.exterminate(ctx, id); kerr != nil {
+		return errors.Join(err, kerr)
+	}
+	b.ended()
+	b.forsake()
+	if cerr := b.runtime.cgroups.remove(ctx, id); cerr != nil {
+		return errors.Join(err, cerr)
+	}
+	leftovers, _ := filepath.Glob(filepath.Join(b.runtime.runscRoot(), "*"+id+"*"))
+	for _, f := range leftovers {
+		os.Remove(f)
+	}
+	if rerr := os.RemoveAll(b.dir); rerr != nil {
+		return errors.Join(err, rerr)
+	}
+	b.mu.Lock()
+	b.stopped = true
+	b.mu.Unlock()
+	b.runtime.mu.Lock()
+	delete(b.runtime.boxes, id)
+	b.runtime.mu.Unlock()
+	return nil
+}
+
+// forsake closes what this process holds of the sandbox, which lives on.
+func (b *box) forsake() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.listener != nil {
+		b.listener.Close()
+	}
+	if b.pidfd != nil {
+		b.pidfd.Close()
+	}
+}
+
+// exterminate kills the processes of a sandbox that runsc left, and waits until
+// none is there.
+func (r *Runtime) exterminate(ctx context.Context, id string) error {
+	for try := 0; ; try++ {
+		pids := r.processes(id)
+		if len(pids) == 0 {
+			return nil
+		}
+		if try > 2 {
+			for _, pid := range pids {
+				unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		select {
+		case <-time.After(time.Duration(min(try+1, 20)) * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("processes %v of sandbox %s do not end: %w", pids, id, ctx.Err())
+		}
+	}
+}
+
+// processes finds the sandbox's and its file server's processes: runsc's, with
+// this instance's root and the unguessable id on their command line.
+func (r *Runtime) processes(id string) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	root := "--root=" + r.runscRoot()
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if err != nil || !strings.Contains(string(line), root+"\x00") {
+			continue
+		}
+		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
+		if args[len(args)-1] == id && !strings.Contains(string(line), "\x00delete\x00") && state(pid) != 'Z' {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// stat returns the fields of /proc/PID/stat after the command.
+func stat(pid int) ([]string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	if len(f) < 22 {
+		return nil, errors.New("short stat")
+	}
+	return f, nil
+}
+
+func state(pid int) byte {
+	f, err := stat(pid)
+	if err != nil {
+		return 'Z'
+	}
+	return f[0][0]
+}
+
+// startTime tells one process from another that has the same id later. A zombie
+// counts as gone.
+func startTime(pid int) (uint64, error) {
+	f, err := stat(pid)
+	if err != nil {
+		return 0, err
+	}
+	if f[0] == "Z" || f[0] == "X" {
+		return 0, os.ErrProcessDone
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}

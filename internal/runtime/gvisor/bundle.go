@@ -1,0 +1,251 @@
+package gvisor
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+	"sandlot/proto/agentv1"
+)
+
+// agentPath is where the sandbox sees the agent.
+const agentPath = "/.sandlot/agent"
+
+// files that programs expect in every root.
+var files = map[string]string{
+	"etc/passwd":        "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+	"etc/group":         "root:x:0:\nnogroup:x:65534:\n",
+	"etc/hosts":         "127.0.0.1 localhost sandbox\n::1 localhost\n",
+	"etc/hostname":      "sandbox\n",
+	"etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+	"etc/resolv.conf":   "",
+	// gVisor puts a file system in memory over an empty /tmp.
+	"tmp/.sandlot": "",
+}
+
+var folders = []string{"etc", "proc", "sys", "dev", "tmp", "run/sandlot", "var/tmp", "var/lib/sandlot", "root", "home", "opt", "mnt", "workspace", ".sandlot"}
+
+// skeleton returns the root folder of a template: what its sandboxes share and
+// cannot change, with every place to mount at. It is made once, and again when
+// what it is made of has changed.
+func (r *Runtime) skeleton(t *image.Template) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if root := r.roots[t.Name]; root != "" {
+		return root, nil
+	}
+	if t.Rootfs != "" {
+		if err := prepared(t.Rootfs); err != nil {
+			return "", err
+		}
+		r.roots[t.Name] = t.Rootfs
+		return t.Rootfs, nil
+	}
+	plan, err := json.Marshal(struct {
+		T *image.Template
+		F map[string]string
+		D []string
+	}{t, files, folders})
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(plan)
+	root := filepath.Join(r.StateDir, "roots", t.Name+"-"+hex.EncodeToString(sum[:8]))
+	if _, err := os.Stat(root); err == nil {
+		r.roots[t.Name] = root
+		return root, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(root), 0o700); err != nil {
+		return "", err
+	}
+	making, err := os.MkdirTemp(filepath.Dir(root), ".making-")
+	if err != nil {
+		return "", err
+	}
+	if err = build(making, t); err == nil {
+		err = os.Rename(making, root)
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(making))
+	}
+	r.roots[t.Name] = root
+	return root, nil
+}
+
+// prepared says whether an operator's root has the places to mount at; runsc
+// cannot make them in a folder that it shares read-only.
+func prepared(root string) error {
+	for _, d := range []string{"proc", "dev", "tmp", "workspace", "run/sandlot", ".sandlot"} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return err
+		}
+	}
+	return touch(filepath.Join(root, agentPath))
+}
+
+func build(root string, t *image.Template) error {
+	if err := os.Chmod(root, 0o755); err != nil {
+		return err
+	}
+	for _, d := range folders {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, d := range []string{"tmp", "var/tmp"} {
+		if err := os.Chmod(filepath.Join(root, d), 0o777|os.ModeSticky); err != nil {
+			return err
+		}
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	for name, target := range t.Links {
+		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
+			return err
+		}
+	}
+	for _, b := range t.Binds {
+		if err := mountpoint(root, b); err != nil {
+			return err
+		}
+	}
+	return touch(filepath.Join(root, agentPath))
+}
+
+func mountpoint(root string, b image.Bind) error {
+	at := filepath.Join(root, b.Target)
+	st, err := os.Stat(b.Source)
+	if err != nil {
+		return err
+	}
+	if st.IsDir() {
+		return os.MkdirAll(at, 0o755)
+	}
+	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+		return err
+	}
+	return touch(at)
+}
+
+func touch(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// bundle writes config.json and makes the sandbox's folders.
+func (r *Runtime) bundle(b *box, root string) error {
+	for _, d := range []string{"disk", "sock"} {
+		if err := os.Mkdir(filepath.Join(b.dir, d), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+	}
+	spec, err := r.oci(b, root)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(b.dir, "config.json"), text, 0o600)
+}
+
+func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
+	env, err := environment(b.spec)
+	if err != nil {
+		return nil, err
+	}
+	l := b.spec.Limits
+	spec := &specs.Spec{
+		Version: "1.0.2", Hostname: "sandbox",
+		Root: &specs.Root{Path: root},
+		Process: &specs.Process{
+			Args: []string{agentPath}, Env: env, Cwd: "/", NoNewPrivileges: true,
+			Capabilities: &specs.LinuxCapabilities{},
+			Rlimits:      rlimits(l),
+		},
+		Mounts: r.mounts(b),
+		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace},
+			{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}}},
+	}
+	if r.cgroups.usable() {
+		spec.Linux.CgroupsPath = r.cgroups.path(b.spec.ID)
+		spec.Linux.Resources = resources(l)
+	}
+	return spec, nil
+}
+
+func environment(s sandbox.Spec) ([]string, error) {
+	limits, err := protojson.Marshal(&agentv1.Limits{MemoryBytes: uint64(s.Limits.MemoryBytes), Processes: uint64(s.Limits.Processes), DiskBytes: uint64(s.Limits.DiskBytes)})
+	if err != nil {
+		return nil, err
+	}
+	var env []string
+	for k, v := range s.Template.Env {
+		env = append(env, k+"="+v)
+	}
+	sort.Strings(env)
+	return append(env, wire.EnvSecret+"="+hex.EncodeToString(s.Secret), wire.EnvSocket+"="+path.Join(wire.SocketDir, wire.Socket),
+		wire.EnvLimits+"="+string(limits)), nil
+}
+
+func rlimits(l sandbox.Limits) []specs.POSIXRlimit {
+	list := []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}, {Type: "RLIMIT_NOFILE", Soft: 16384, Hard: 65536}}
+	if l.Processes > 0 {
+		n := uint64(l.Processes)
+		list = append(list, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: n, Hard: n})
+	}
+	if l.DiskBytes > 0 {
+		n := uint64(l.DiskBytes)
+		list = append(list, specs.POSIXRlimit{Type: "RLIMIT_FSIZE", Soft: n, Hard: n})
+	}
+	return list
+}
+
+func (r *Runtime) mounts(b *box) []specs.Mount {
+	list := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc"},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts"},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "mode=1777", "size=65536k"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
+		bind(r.Agent, agentPath, true),
+		bind(filepath.Join(b.dir, "sock"), wire.SocketDir, true),
+	}
+	binds := slices.Clone(b.spec.Template.Binds)
+	slices.SortFunc(binds, func(x, y image.Bind) int { return strings.Compare(x.Target, y.Target) })
+	for _, x := range binds {
+		list = append(list, bind(x.Source, x.Target, true))
+	}
+	for _, m := range b.spec.Mounts {
+		list = append(list, bind(m.Source, m.Target, m.ReadOnly))
+	}
+	return list
+}
+
+func bind(source, target string, readOnly bool) specs.Mount {
+	mode := "rw"
+	if readOnly {
+		mode = "ro"
+	}
+	return specs.Mount{Destination: target, Type: "bind", Source: source, Options: []string{"bind", mode, "nosuid", "nodev"}}
+}

@@ -1,0 +1,161 @@
+package gvisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/sandbox"
+)
+
+// cgroups is where this instance's limits are: one group per sandbox beneath a
+// group of the instance's own. Its zero value has none.
+type cgroups struct {
+	version int
+	name    string // of the instance's group
+}
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// findCgroups looks which version the machine has.
+func findCgroups(stateDir string) cgroups {
+	sum := sha256.Sum256([]byte(stateDir))
+	name := "sandlot-" + hex.EncodeToString(sum[:6])
+	var st unix.Statfs_t
+	if unix.Statfs(cgroupRoot, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC {
+		return cgroups{2, name}
+	}
+	if unix.Statfs(cgroupRoot+"/memory", &st) == nil && st.Type == unix.CGROUP_SUPER_MAGIC {
+		return cgroups{1, name}
+	}
+	return cgroups{}
+}
+
+func (c cgroups) usable() bool { return c.version != 0 }
+
+// path is what runsc is told.
+func (c cgroups) path(id string) string { return "/" + c.name + "/" + id }
+
+// headroom is what gVisor itself needs beside the memory of the sandbox's
+// processes: the agent ends those at the limit, before the kernel ends all.
+func headroom(memory int64) int64 { return memory + memory/4 + 96<<20 }
+
+// hostThreads bounds the threads of gVisor itself; what runs inside is bounded
+// by RLIMIT_NPROC.
+const hostThreads = 8192
+
+func resources(l sandbox.Limits) *specs.LinuxResources {
+	r := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: ptr(int64(hostThreads))}}
+	if l.MemoryBytes > 0 {
+		r.Memory = &specs.LinuxMemory{Limit: ptr(headroom(l.MemoryBytes))}
+	}
+	if l.CPUs > 0 {
+		r.CPU = &specs.LinuxCPU{Quota: ptr(int64(l.CPUs * 100_000)), Period: ptr(uint64(100_000))}
+	}
+	return r
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// dirs lists the sandbox's folders, or the instance's for an empty id.
+func (c cgroups) dirs(id string) []string {
+	if c.version == 2 {
+		return []string{filepath.Join(cgroupRoot, c.name, id)}
+	}
+	all, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", c.name, id))
+	return all
+}
+
+func (c cgroups) file(id, controller, name string) string {
+	if c.version == 2 {
+		return filepath.Join(cgroupRoot, c.name, id, name)
+	}
+	return filepath.Join(cgroupRoot, controller, c.name, id, name)
+}
+
+func (c cgroups) resize(id string, l sandbox.Limits) error {
+	memory, quota := strconv.FormatInt(headroom(l.MemoryBytes), 10), strconv.FormatInt(int64(l.CPUs*100_000), 10)
+	if c.version == 2 {
+		return errors.Join(os.WriteFile(c.file(id, "", "memory.max"), []byte(memory), 0),
+			os.WriteFile(c.file(id, "", "cpu.max"), []byte(quota+" 100000"), 0))
+	}
+	return errors.Join(os.WriteFile(c.file(id, "memory", "memory.limit_in_bytes"), []byte(memory), 0),
+		os.WriteFile(c.file(id, "cpu", "cpu.cfs_quota_us"), []byte(quota), 0))
+}
+
+// oomKilled says whether the kernel killed something in the sandbox's group.
+func (c cgroups) oomKilled(id string) bool {
+	name := "memory.events"
+	if c.version == 1 {
+		name = "memory.oom_control"
+	}
+	return c.usable() && field(c.file(id, "memory", name), "oom_kill") > 0
+}
+
+// field reads a number from a file of lines "name number".
+func field(file, name string) int64 {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, name+" "); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(rest), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+func (c cgroups) number(id, controller, name string) int64 {
+	text, err := os.ReadFile(c.file(id, controller, name))
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	return n
+}
+
+// remove removes the sandbox's groups, in which nothing runs any more.
+func (c cgroups) remove(ctx context.Context, id string) error {
+	if !c.usable() {
+		return nil
+	}
+	for {
+		var err error
+		for _, d := range c.dirs(id) {
+			if e := unix.Rmdir(d); e != nil && e != unix.ENOENT {
+				err = fmt.Errorf("removing the cgroup %s: %w", d, e)
+			}
+		}
+		if err == nil {
+			return nil
+		}
+		select { // the kernel takes a moment to let go of what ran there
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// removeParent removes the instance's groups when no sandbox is left in them.
+func (c cgroups) removeParent() error {
+	if !c.usable() {
+		return nil
+	}
+	for _, d := range c.dirs("") {
+		unix.Rmdir(d) // it stays while sandboxes live on
+	}
+	return nil
+}

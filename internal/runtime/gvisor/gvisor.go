@@ -1,0 +1,291 @@
+// Package gvisor makes sandboxes with gVisor's runsc, as root or as an
+// unprivileged user, with nothing else installed. Each sandbox has a folder of
+// its own, which holds all that is needed to find it again after a crash.
+package gvisor
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+)
+
+// Config says where things are.
+type Config struct {
+	Runsc string // path of sandlot-runsc
+	Agent string // path of sandlot-agent
+	// StateDir is an existing folder, without symbolic links, for this instance alone.
+	StateDir string
+	Log      *slog.Logger
+	// Rootless forces the way of an unprivileged user; it is the only one for them.
+	Rootless bool
+}
+
+// Runtime implements sandbox.Runtime.
+type Runtime struct {
+	Config
+	cgroups cgroups
+	ctx     context.Context
+	cancel  context.CancelFunc
+	work    sync.WaitGroup
+
+	mu    sync.Mutex
+	boxes map[string]*box
+	roots map[string]string // skeletons, by template's name
+}
+
+// New returns the runtime. It touches nothing yet.
+func New(c Config) (*Runtime, error) {
+	for _, p := range []string{c.Runsc, c.Agent, c.StateDir} {
+		if !filepath.IsAbs(p) {
+			return nil, fmt.Errorf("gvisor: %q must be an absolute path", p)
+		}
+	}
+	c.Rootless = c.Rootless || os.Getuid() != 0
+	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}}
+	if !c.Rootless {
+		r.cgroups = findCgroups(c.StateDir)
+	}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.work.Go(r.watch)
+	return r, nil
+}
+
+// Name implements sandbox.Runtime.
+func (r *Runtime) Name() string { return "gvisor" }
+
+func (r *Runtime) dir() string           { return filepath.Join(r.StateDir, "sandboxes") }
+func (r *Runtime) runscRoot() string     { return filepath.Join(r.StateDir, "runsc") }
+func (r *Runtime) path(id string) string { return filepath.Join(r.dir(), id) }
+
+// Check implements sandbox.Runtime.
+func (r *Runtime) Check(ctx context.Context) error {
+	for name, p := range map[string]string{"sandlot-runsc": r.Runsc, "sandlot-agent": r.Agent} {
+		st, err := os.Stat(p)
+		if err != nil || st.Mode()&0o111 == 0 {
+			return fmt.Errorf("%w: the program %s is not at %s; run `make build`", sandbox.ErrUnavailable, name, p)
+		}
+	}
+	if !r.Rootless {
+		return nil
+	}
+	for file, advice := range map[string]string{
+		"/proc/sys/user/max_user_namespaces":         "user namespaces are turned off; as root: sysctl user.max_user_namespaces=10000",
+		"/proc/sys/kernel/unprivileged_userns_clone": "unprivileged user namespaces are turned off; as root: sysctl kernel.unprivileged_userns_clone=1",
+	} {
+		if b, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(b)) == "0" {
+			return fmt.Errorf("%w: %s", sandbox.ErrUnavailable, advice)
+		}
+	}
+	if b, err := os.ReadFile("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"); err == nil && strings.TrimSpace(string(b)) == "1" {
+		return fmt.Errorf("%w: AppArmor keeps unprivileged programs from user namespaces; as root: sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run the server as root", sandbox.ErrUnavailable)
+	}
+	return ctx.Err()
+}
+
+// record is what is kept of a sandbox on the disk, mode 0600.
+type record struct {
+	ID       string          `json:"id"`
+	Template string          `json:"template"`
+	Limits   sandbox.Limits  `json:"limits"`
+	Mounts   []sandbox.Mount `json:"mounts"`
+	Secret   string          `json:"secret"`
+	PID      int             `json:"pid"`     // of the sandbox's process; 0 while it boots
+	Started  uint64          `json:"started"` // of that process, in clock ticks since boot
+}
+
+func (r *Runtime) store(rec record) error {
+	b, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(r.path(rec.ID), "sandbox.json")
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+var validID = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
+
+// Create implements sandbox.Runtime.
+func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	if !validID.MatchString(spec.ID) || len(spec.Secret) != wire.SecretLen || spec.Template == nil {
+		return nil, errors.New("gvisor: the spec is incomplete")
+	}
+	root, err := r.skeleton(spec.Template)
+	if err != nil {
+		return nil, fmt.Errorf("making the root file system: %w", err)
+	}
+	if err := os.MkdirAll(r.dir(), 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(r.path(spec.ID), 0o700); err != nil {
+		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
+	}
+	b := newBox(r, spec)
+	if err := r.start(ctx, b, root); err != nil {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+		defer cancel()
+		return nil, errors.Join(err, b.Stop(stop))
+	}
+	return b, nil
+}
+
+// start boots the sandbox of a folder that exists.
+func (r *Runtime) start(ctx context.Context, b *box, root string) error {
+	rec := record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: b.spec.Limits, Mounts: b.spec.Mounts, Secret: hex.EncodeToString(b.spec.Secret)}
+	if err := r.store(rec); err != nil {
+		return err
+	}
+	if err := r.bundle(b, root); err != nil {
+		return fmt.Errorf("writing the bundle: %w", err)
+	}
+	if err := b.listen(); err != nil {
+		return err
+	}
+	pidFile := filepath.Join(b.dir, "pid")
+	if err := r.runsc(ctx, b, "run", "-bundle", b.dir, "-detach", "-pid-file", pidFile, b.spec.ID); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(pidFile)
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Sscan(string(text), &rec.PID); err != nil {
+		return fmt.Errorf("runsc wrote no process id: %w", err)
+	}
+	if rec.Started, err = startTime(rec.PID); err != nil {
+		return fmt.Errorf("%w: it died at once", sandbox.ErrGone)
+	}
+	if err := r.store(rec); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.boxes[b.spec.ID] = b
+	r.mu.Unlock()
+	return b.attend(rec.PID, rec.Started)
+}
+
+// Recover implements sandbox.Runtime.
+func (r *Runtime) Recover(ctx context.Context) ([]sandbox.Sandbox, error) {
+	entries, err := os.ReadDir(r.dir())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var alive []sandbox.Sandbox
+	var dead sync.WaitGroup
+	for _, e := range entries {
+		if !validID.MatchString(e.Name()) {
+			continue
+		}
+		b, err := r.recover(e.Name())
+		if err != nil {
+			r.Log.Info("removing what is left of a sandbox", "sandbox", e.Name(), "reason", err)
+			dead.Go(func() {
+				if err := b.Stop(ctx); err != nil {
+					r.Log.Error("could not remove what is left of a sandbox", "sandbox", b.spec.ID, "error", err)
+				}
+			})
+			continue
+		}
+		alive = append(alive, b)
+	}
+	dead.Wait()
+	return alive, nil
+}
+
+// recover takes one sandbox over. With an error the box is good for Stop alone.
+func (r *Runtime) recover(id string) (*box, error) {
+	b := newBox(r, sandbox.Spec{ID: id, Template: &image.Template{}})
+	text, err := os.ReadFile(filepath.Join(b.dir, "sandbox.json"))
+	if err != nil {
+		return b, err
+	}
+	var rec record
+	if err := json.Unmarshal(text, &rec); err != nil {
+		return b, err
+	}
+	secret, err := hex.DecodeString(rec.Secret)
+	if err != nil || rec.ID != id || len(secret) != wire.SecretLen {
+		return b, errors.New("its record is broken")
+	}
+	b.spec = sandbox.Spec{ID: id, Template: &image.Template{Name: rec.Template}, Limits: rec.Limits, Mounts: rec.Mounts, Secret: secret}
+	if rec.PID == 0 {
+		return b, errors.New("it had not finished booting")
+	}
+	if now, err := startTime(rec.PID); err != nil || now != rec.Started {
+		return b, errors.New("it died")
+	}
+	if err := b.listen(); err != nil {
+		return b, err
+	}
+	r.mu.Lock()
+	r.boxes[id] = b
+	r.mu.Unlock()
+	return b, b.attend(rec.PID, rec.Started)
+}
+
+// List implements sandbox.Lister.
+func (r *Runtime) List() []sandbox.Sandbox {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]sandbox.Sandbox, 0, len(r.boxes))
+	for _, b := range r.boxes {
+		all = append(all, b)
+	}
+	return all
+}
+
+// Close implements sandbox.Runtime.
+func (r *Runtime) Close() error {
+	r.cancel()
+	r.mu.Lock()
+	boxes := r.boxes
+	r.boxes = map[string]*box{}
+	r.mu.Unlock()
+	for _, b := range boxes {
+		b.forsake()
+	}
+	r.work.Wait()
+	return r.cgroups.removeParent()
+}
+
+// runsc runs one of runsc's commands. What it says is in the error.
+func (r *Runtime) runsc(ctx context.Context, b *box, args ...string) error {
+	cmd := r.command(ctx, b, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &limited{&out}, &limited{&out}
+	// The sandbox inherits these pipes in case it fails early: do not wait for it.
+	cmd.WaitDelay = 2 * time.Second
+	if err := cmd.Run(); err != nil && !errors.Is(err, errWaitDelay) {
+		return fmt.Errorf("runsc %s: %w: %s", args[0], err, strings.TrimSpace(out.String()))
+	}
+	return nil
+}
+
+// limited keeps the first few kilobytes of what is written.
+type limited struct{ *bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if room := 8<<10 - l.Len(); room > 0 {
+		l.Buffer.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}

@@ -1,0 +1,186 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What the kernel does not bound is looked at here: what a sandbox writes into
+// its mounts, and, without cgroups, its memory.
+const (
+	glance = 250 * time.Millisecond
+	// maxEntries bounds the files and folders in a writable mount.
+	maxEntries = 1_500_000
+	// restWalk is how long a mount may go unmeasured while its sandbox works.
+	restWalk = time.Minute
+)
+
+// measure is what is known of one sandbox's writing.
+type measure struct {
+	written int64 // by its processes, when it was measured last
+	cpu     time.Duration
+	size    int64
+	base    int64 // its size when it was first seen: what it may keep
+	at      time.Time
+}
+
+func (r *Runtime) watch() {
+	tick := time.NewTicker(glance)
+	defer tick.Stop()
+	seen := map[*box]*measure{}
+	for {
+		select {
+		case <-tick.C:
+		case <-r.ctx.Done():
+			return
+		}
+		r.mu.Lock()
+		now := make(map[*box]*measure, len(r.boxes))
+		for _, b := range r.boxes {
+			now[b] = seen[b]
+		}
+		r.mu.Unlock()
+		for b, m := range now {
+			if m == nil {
+				m = &measure{}
+				now[b] = m
+			}
+			r.look(b, m)
+		}
+		seen = now
+	}
+}
+
+func (r *Runtime) look(b *box, m *measure) {
+	b.mu.Lock()
+	pid, limits, mounts := b.pid, b.spec.Limits, b.spec.Mounts
+	b.mu.Unlock()
+	if pid == 0 {
+		return
+	}
+	if !r.cgroups.usable() && limits.MemoryBytes > 0 {
+		if used := rss(pid); used > headroom(limits.MemoryBytes) {
+			r.Log.Warn("a sandbox reached its memory limit", "sandbox", b.spec.ID, "bytes", used)
+			b.kill("memory")
+			return
+		}
+	}
+	if limits.DiskBytes <= 0 {
+		return
+	}
+	written, cpu := writtenBytes(pid), cpuTime(pid)
+	first := m.at.IsZero()
+	grown := written-m.written > limits.DiskBytes/16
+	tired := cpu-m.cpu > 200*time.Millisecond && time.Since(m.at) > restWalk
+	if !first && !grown && !tired {
+		return
+	}
+	var size, entries int64
+	for _, mount := range mounts {
+		if !mount.ReadOnly {
+			s, n := tree(mount.Source, maxEntries)
+			size, entries = max(size, s), max(entries, n)
+		}
+	}
+	m.written, m.cpu, m.size, m.at = written, cpu, size, time.Now()
+	if first {
+		m.base = size
+	}
+	if size > max(limits.DiskBytes, m.base+64<<20) || entries >= maxEntries {
+		r.Log.Warn("a sandbox reached its disk limit", "sandbox", b.spec.ID, "bytes", size, "entries", entries)
+		b.kill("disk")
+	}
+}
+
+// tree measures a folder that hostile code writes: it follows no link out of it
+// and stops at most entries.
+func tree(dir string, most int64) (size, entries int64) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return 0, 0
+	}
+	defer root.Close()
+	pending := []string{"."}
+	for len(pending) > 0 && entries < most {
+		name := pending[len(pending)-1]
+		pending = pending[:len(pending)-1]
+		f, err := root.Open(name)
+		if err != nil {
+			continue
+		}
+		for entries < most {
+			list, err := f.ReadDir(1024)
+			for _, e := range list {
+				entries++
+				if e.IsDir() {
+					pending = append(pending, filepath.Join(name, e.Name()))
+				} else if e.Type()&fs.ModeSymlink == 0 {
+					if i, err := e.Info(); err == nil {
+						size += blocks(i)
+					}
+				}
+			}
+			if err != nil || len(list) == 0 {
+				if err != nil && !errors.Is(err, io.EOF) {
+					entries++
+				}
+				break
+			}
+		}
+		f.Close()
+	}
+	return size, entries
+}
+
+// cost is what a sandbox uses of the host.
+func (r *Runtime) cost(id string, pid int) (memory int64, cpu time.Duration) {
+	switch r.cgroups.version {
+	case 1:
+		return r.cgroups.number(id, "memory", "memory.usage_in_bytes"), time.Duration(r.cgroups.number(id, "cpuacct", "cpuacct.usage"))
+	case 2:
+		return r.cgroups.number(id, "", "memory.current"), time.Duration(field(r.cgroups.file(id, "", "cpu.stat"), "usage_usec")) * time.Microsecond
+	}
+	return rss(pid), cpuTime(pid)
+}
+
+// rss is the memory of a process, and of those whose memory it holds: gVisor's
+// process maps what its sandbox uses.
+func rss(pid int) int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0
+	}
+	f := strings.Fields(string(text))
+	if len(f) < 2 {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(f[1], 10, 64)
+	total := pages * int64(os.Getpagesize())
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	var stubs int64
+	for _, c := range strings.Fields(string(children)) {
+		if child, err := strconv.Atoi(c); err == nil {
+			stubs += rss(child)
+		}
+	}
+	return max(total, stubs)
+}
+
+func cpuTime(pid int) time.Duration {
+	f, err := stat(pid)
+	if err != nil {
+		return 0
+	}
+	user, _ := strconv.ParseInt(f[11], 10, 64)
+	system, _ := strconv.ParseInt(f[12], 10, 64)
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+func writtenBytes(pid int) int64 { return field(fmt.Sprintf("/proc/%d/io", pid), "write_bytes:") }
