@@ -1,0 +1,224 @@
+package guest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/proto/agentv1"
+)
+
+// Limits of what whole outputs may take in OutputDir.
+const (
+	maxSpool      = 64 << 20
+	maxSpoolFiles = 32
+)
+
+// capture keeps the beginning and the end of one output stream, counts all of
+// it, and writes the whole to a file once it does not fit.
+type capture struct {
+	name       string
+	spool      *spool
+	head, tail int
+
+	mu    sync.Mutex
+	first []byte
+	last  []byte // ring
+	at    int    // where the ring's oldest byte is, once it is full
+	total uint64
+	file  *os.File
+	path  string
+	kept  uint64
+	full  bool // no more goes to the file
+}
+
+func newCapture(name string, s *spool, b *agentv1.Bounds) *capture {
+	c := &capture{name: name, spool: s, head: 20000, tail: 30000}
+	if b != nil {
+		c.head, c.tail = int(min(b.HeadBytes, 8<<20)), int(min(b.TailBytes, 8<<20))
+	}
+	return c
+}
+
+func (c *capture) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(p)
+	inline := uint64(c.head + c.tail)
+	if c.total+uint64(n) > inline {
+		c.keep(p)
+	}
+	c.total += uint64(n)
+	if room := c.head - len(c.first); room > 0 {
+		k := min(room, len(p))
+		c.first = append(c.first, p[:k]...)
+		p = p[k:]
+	}
+	c.ring(p)
+	return n, nil
+}
+
+func (c *capture) ring(p []byte) {
+	if len(p) >= c.tail {
+		c.last, c.at = append(c.last[:0], p[len(p)-c.tail:]...), 0
+		return
+	}
+	if room := c.tail - len(c.last); room > 0 {
+		k := min(room, len(p))
+		c.last = append(c.last, p[:k]...)
+		p = p[k:]
+	}
+	for len(p) > 0 {
+		k := copy(c.last[c.at:], p)
+		p = p[k:]
+		c.at = (c.at + k) % len(c.last)
+	}
+}
+
+// keep writes to the file: first what is inline already.
+func (c *capture) keep(p []byte) {
+	if c.full || c.spool == nil {
+		return
+	}
+	if c.file == nil {
+		f, err := c.spool.create(c.name)
+		if err != nil {
+			c.full = true
+			return
+		}
+		c.file, c.path = f, f.Name()
+		c.put(c.first)
+		c.put(c.ordered())
+	}
+	c.put(p)
+}
+
+func (c *capture) put(p []byte) {
+	if room := int(maxSpool - c.kept); len(p) > room {
+		p, c.full = p[:room], true
+	}
+	n, err := c.file.Write(p)
+	c.kept += uint64(n)
+	if err != nil {
+		c.full = true
+	}
+}
+
+func (c *capture) ordered() []byte {
+	return append(append(make([]byte, 0, len(c.last)), c.last[c.at:]...), c.last[:c.at]...)
+}
+
+// done returns what was captured. Nothing is written after it.
+func (c *capture) done() *agentv1.Captured {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.file != nil {
+		c.file.Close()
+		c.file = nil
+	}
+	c.full = true
+	return &agentv1.Captured{Head: c.first, Tail: c.ordered(), Total: c.total, Path: c.path, Kept: c.kept}
+}
+
+// spool makes the files of whole outputs and removes the oldest.
+type spool struct {
+	dir string
+	n   atomic.Uint64
+
+	mu    sync.Mutex
+	files []string
+}
+
+func newSpool() *spool { return &spool{dir: wire.OutputDir} }
+
+func (s *spool) create(name string) (*os.File, error) {
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(s.dir, fmt.Sprintf("%d-%s.txt", s.n.Add(1), name))
+	s.mu.Lock()
+	s.files = append(s.files, path)
+	if len(s.files) > maxSpoolFiles {
+		os.Remove(s.files[0])
+		s.files = s.files[1:]
+	}
+	s.mu.Unlock()
+	return os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+}
+
+// window is the newest part of an output that has no end: a background process's.
+type window struct {
+	mu      sync.Mutex
+	data    []byte // ring once it has its full size
+	start   uint64 // offset of the oldest byte
+	end     uint64
+	closed  bool
+	changed chan struct{} // closed, and replaced, when something happens
+}
+
+const windowSize = 1 << 20
+
+func newWindow() *window { return &window{changed: make(chan struct{})} }
+
+func (w *window) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := len(p)
+	if len(p) > windowSize {
+		w.end += uint64(len(p) - windowSize)
+		p = p[len(p)-windowSize:]
+	}
+	for len(p) > 0 {
+		at := int(w.end % windowSize)
+		if len(w.data) < windowSize && at == len(w.data) {
+			k := min(len(p), windowSize-at)
+			w.data = append(w.data, p[:k]...)
+			p, w.end = p[k:], w.end+uint64(k)
+			continue
+		}
+		if len(w.data) < windowSize { // a jump over a part that was too long
+			w.data = append(w.data, make([]byte, windowSize-len(w.data))...)
+		}
+		k := copy(w.data[at:], p)
+		p, w.end = p[k:], w.end+uint64(k)
+	}
+	if w.end > windowSize {
+		w.start = max(w.start, w.end-windowSize)
+	}
+	w.wake()
+	return n, nil
+}
+
+func (w *window) wake() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+func (w *window) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.wake()
+}
+
+// read returns at most max bytes from cursor on, and how many bytes before them
+// are no longer kept.
+func (w *window) read(cursor uint64, max int) (data []byte, next, skipped uint64, closed bool, changed <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	cursor = min(cursor, w.end)
+	if cursor < w.start {
+		skipped = w.start - cursor
+		cursor = w.start
+	}
+	n := int(min(uint64(max), w.end-cursor))
+	data = make([]byte, 0, n)
+	for len(data) < n {
+		at := int((cursor + uint64(len(data))) % windowSize)
+		data = append(data, w.data[at:min(len(w.data), at+n-len(data))]...)
+	}
+	return data, cursor + uint64(n), skipped, w.closed, w.changed
+}

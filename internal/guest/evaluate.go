@@ -1,0 +1,165 @@
+package guest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"sandlot/internal/guest/interp"
+	"sandlot/proto/agentv1"
+)
+
+func (a *Agent) language(name string) (*agentv1.Language, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, l := range a.languages {
+		if l.Name == name {
+			return l, nil
+		}
+	}
+	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("language not found in sandbox: %.60s", name))
+}
+
+// interpreter returns the one of a language, which may not have started.
+func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if i := a.interps[l.Name]; i != nil {
+		return i
+	}
+	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.files.base(),
+		Env: func() []string { return a.environment(nil) },
+		Start: func(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
+			return a.fork(argv, attr)
+		},
+		Killed: a.guard.recent})
+	a.interps[l.Name] = i
+	return i
+}
+
+// StartInterpreter implements the wire.
+func (a *Agent) StartInterpreter(ctx context.Context, r *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error) {
+	l, err := a.language(r.Msg.Language)
+	if err != nil {
+		return nil, err
+	}
+	if l.Driver != "" {
+		if err := a.interpreter(l).Warm(ctx); err != nil {
+			return nil, connect.NewError(connect.CodeInternal, err)
+		}
+	}
+	return connect.NewResponse(&agentv1.StartInterpreterResponse{}), nil
+}
+
+// StopInterpreter implements the wire.
+func (a *Agent) StopInterpreter(_ context.Context, r *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error) {
+	a.mu.Lock()
+	var ended []*interp.Interp
+	for name, i := range a.interps {
+		if r.Msg.Language == "" || r.Msg.Language == name {
+			ended = append(ended, i)
+			delete(a.interps, name)
+		}
+	}
+	a.mu.Unlock()
+	for _, i := range ended {
+		i.Close()
+	}
+	return connect.NewResponse(&agentv1.StopInterpreterResponse{}), nil
+}
+
+// Evaluate implements the wire.
+func (a *Agent) Evaluate(ctx context.Context, r *connect.Request[agentv1.EvaluateRequest], s *connect.ServerStream[agentv1.EvaluateEvent]) error {
+	defer a.enter()()
+	l, err := a.language(r.Msg.Language)
+	if err != nil {
+		return err
+	}
+	var lv *live
+	if r.Msg.Live {
+		lv = &live{send: func(o *agentv1.Output) error {
+			return s.Send(&agentv1.EvaluateEvent{Event: &agentv1.EvaluateEvent_Output{Output: o}})
+		}}
+	}
+	var d *agentv1.EvaluateDone
+	if l.Driver == "" {
+		d, err = a.runFile(ctx, l, r.Msg, lv)
+	} else {
+		d, err = a.evaluate(ctx, l, r.Msg, s, lv)
+	}
+	if err != nil {
+		return err
+	}
+	return s.Send(&agentv1.EvaluateEvent{Event: &agentv1.EvaluateEvent_Done{Done: d}})
+}
+
+func (a *Agent) evaluate(ctx context.Context, l *agentv1.Language, m *agentv1.EvaluateRequest, s *connect.ServerStream[agentv1.EvaluateEvent], lv *live) (*agentv1.EvaluateDone, error) {
+	stdout, stderr := newCapture("stdout", a.spool, m.Bounds), newCapture("stderr", a.spool, m.Bounds)
+	ticks, stop := lv.ticks()
+	defer stop()
+	call := interp.Call{Code: m.Code, Timeout: time.Duration(min(m.TimeoutMillis, 1<<40)) * time.Millisecond,
+		Stdout: lv.tee(stdout, false), Stderr: lv.tee(stderr, true), Ticks: ticks,
+		Waiting: func(d time.Duration) {
+			// A host that is gone is noticed by the context.
+			_ = s.Send(&agentv1.EvaluateEvent{Event: &agentv1.EvaluateEvent_Waiting{Waiting: &agentv1.Waiting{Language: l.Name, RunningForMicros: uint64(d.Microseconds())}}})
+		}}
+	if lv != nil {
+		call.Tick = lv.flush
+	}
+	r, err := a.interpreter(l).Run(ctx, call)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, connect.NewError(connect.CodeInternal, err)
+	}
+	return done(r, stdout, stderr), nil
+}
+
+func done(r *interp.Result, stdout, stderr *capture) *agentv1.EvaluateDone {
+	d := &agentv1.EvaluateDone{Ok: r.OK, Stdout: stdout.done(), Stderr: stderr.done(), Error: toUTF8(r.Error), Traceback: toUTF8(r.Traceback),
+		ExitCode: r.Exit, TimedOut: r.TimedOut, Interrupted: r.Interrupted && !r.TimedOut, StateLost: r.StateLost, Reason: toUTF8(r.Reason),
+		KilledBy: r.KilledBy, DurationMicros: uint64(r.Took.Microseconds())}
+	if r.Result != nil {
+		text := toUTF8(*r.Result)
+		d.Result = &text
+	}
+	for _, v := range r.Rich {
+		d.Rich = append(d.Rich, &agentv1.Rich{Mime: toUTF8(v.MIME), Data: v.Data})
+	}
+	if d.TimedOut {
+		d.ExitCode = 124
+		d.Traceback, d.Error = "", "" // of the interrupt, which the user did not make
+	}
+	return d
+}
+
+// runFile runs code of a language that keeps no state, as `command file`.
+func (a *Agent) runFile(ctx context.Context, l *agentv1.Language, m *agentv1.EvaluateRequest, lv *live) (*agentv1.EvaluateDone, error) {
+	dir, err := os.MkdirTemp("", "code-")
+	if err != nil {
+		return nil, a.files.explain("/tmp", err)
+	}
+	defer os.RemoveAll(dir)
+	ext := l.Extension
+	if strings.ContainsAny(ext, "/\x00") {
+		ext = ""
+	}
+	file := filepath.Join(dir, "code"+ext)
+	if err := os.WriteFile(file, []byte(m.Code), 0o600); err != nil {
+		return nil, a.files.explain("/tmp", err)
+	}
+	argv := append(append([]string{}, l.Command...), file)
+	d, err := a.execute(ctx, &agentv1.ExecRequest{Command: &agentv1.Command{Argv: argv}, TimeoutMillis: m.TimeoutMillis, Bounds: m.Bounds}, lv)
+	if err != nil {
+		return nil, err
+	}
+	return &agentv1.EvaluateDone{Ok: d.ExitCode == 0, Stdout: d.Stdout, Stderr: d.Stderr, ExitCode: d.ExitCode, TimedOut: d.TimedOut,
+		KilledBy: d.KilledBy, DurationMicros: d.DurationMicros}, nil
+}

@@ -1,0 +1,505 @@
+package guest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/proto/agentv1"
+)
+
+// files keeps the calls on files beneath their roots, whatever links say.
+type files struct {
+	mu    sync.Mutex
+	roots []*agentv1.FileRoot
+}
+
+func newFiles() *files {
+	return &files{roots: []*agentv1.FileRoot{{Path: "/workspace"}}}
+}
+
+func (f *files) set(roots []*agentv1.FileRoot) error {
+	for _, r := range roots {
+		if !path.IsAbs(r.Path) || path.Clean(r.Path) != r.Path {
+			return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("file root %q is not a clean absolute path", r.Path))
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(roots) > 0 {
+		f.roots = roots
+	}
+	return nil
+}
+
+func (f *files) base() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.roots[0].Path
+}
+
+// place is a path beneath one root.
+type place struct {
+	root     *os.Root
+	name     string // relative to the root
+	asked    string
+	readOnly bool
+}
+
+func (p *place) close() { p.root.Close() }
+
+func within(dir, p string) (string, bool) {
+	if p == dir {
+		return ".", true
+	}
+	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// find opens the root that the path belongs to. Links are resolved first, since
+// an absolute one may stay inside; what was resolved is then opened beneath the
+// root, where no link leads out, even one that was swapped in meanwhile.
+func (f *files) find(asked string, follow bool) (*place, error) {
+	if strings.ContainsRune(asked, 0) {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("a path cannot hold a zero byte"))
+	}
+	abs := asked
+	if !path.IsAbs(abs) {
+		abs = path.Join(f.base(), abs)
+	}
+	abs = path.Clean(abs)
+	real := resolve(abs, follow)
+	f.mu.Lock()
+	roots := append(slices.Clone(f.roots), &agentv1.FileRoot{Path: wire.OutputDir, ReadOnly: true})
+	f.mu.Unlock()
+	slices.SortStableFunc(roots, func(a, b *agentv1.FileRoot) int { return cmp.Compare(len(b.Path), len(a.Path)) })
+	for _, r := range roots {
+		rel, ok := within(r.Path, real)
+		if !ok {
+			continue
+		}
+		root, err := os.OpenRoot(r.Path)
+		if err != nil {
+			return nil, f.explain(asked, err)
+		}
+		return &place{root, rel, asked, r.ReadOnly}, nil
+	}
+	return nil, f.outside(asked)
+}
+
+func (f *files) outside(asked string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	names := make([]string, len(f.roots))
+	for i, r := range f.roots {
+		names[i] = r.Path
+	}
+	return connect.NewError(connect.CodeOutOfRange, fmt.Errorf("Path '%s' resolves outside the sandbox workspace. All paths must be within %s.", toUTF8(asked), strings.Join(names, " or ")))
+}
+
+// resolve follows the links of a path as far as it exists.
+func resolve(abs string, last bool) string {
+	done, rest := "/", strings.Split(strings.TrimPrefix(abs, "/"), "/")
+	for hops := 0; len(rest) > 0 && hops < 64; {
+		name := rest[0]
+		rest = rest[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			done = path.Dir(done)
+			continue
+		}
+		next := path.Join(done, name)
+		if len(rest) == 0 && !last {
+			return next
+		}
+		target, err := os.Readlink(next)
+		if err != nil {
+			done = next
+			continue
+		}
+		hops++
+		if path.IsAbs(target) {
+			done = "/"
+		}
+		rest = append(strings.Split(target, "/"), rest...)
+	}
+	return path.Join(append([]string{done}, rest...)...)
+}
+
+// explain turns an error of the system into one that the caller understands.
+func (f *files) explain(asked string, err error) error {
+	asked = toUTF8(asked)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, new(*connect.Error)):
+		return err
+	case errors.Is(err, fs.ErrNotExist):
+		return connect.NewError(connect.CodeNotFound, fmt.Errorf("File not found in sandbox: %s", asked))
+	case errors.Is(err, syscall.EISDIR):
+		return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("Path is a directory: %s", asked))
+	case errors.Is(err, syscall.ENOTDIR):
+		return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("Not a directory: %s", asked))
+	case errors.Is(err, syscall.ENOTEMPTY):
+		return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("Directory is not empty: %s", asked))
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
+		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("No space left in the sandbox: %s", asked))
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("Permission denied: %s", asked))
+	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL):
+		return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("Not a valid path: %.200s", asked))
+	case strings.Contains(err.Error(), "escapes"):
+		return f.outside(asked)
+	}
+	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s: %w", asked, err))
+}
+
+// regular opens a file; a pipe or a device would hang or worse.
+func (p *place) regular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, error) {
+	f, err := p.root.OpenFile(p.name, flag|unix.O_NONBLOCK, mode)
+	if err != nil {
+		return nil, nil, err
+	}
+	st, err := f.Stat()
+	if err == nil && st.IsDir() {
+		err = syscall.EISDIR
+	}
+	if err == nil && !st.Mode().IsRegular() {
+		err = connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("Not a regular file: %s", toUTF8(p.asked)))
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, st, nil
+}
+
+// writable refuses a root that cannot be written.
+func (p *place) writable() error {
+	if p.readOnly {
+		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("Path is read-only: %s", toUTF8(p.asked)))
+	}
+	if p.name == "." {
+		return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("Path is a directory: %s", toUTF8(p.asked)))
+	}
+	return nil
+}
+
+const maxReadBytes = 8 << 20
+
+// ReadFile implements the wire.
+func (a *Agent) ReadFile(_ context.Context, r *connect.Request[agentv1.ReadFileRequest]) (*connect.Response[agentv1.ReadFileResponse], error) {
+	p, err := a.files.find(r.Msg.Path, true)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	f, st, err := p.regular(os.O_RDONLY, 0)
+	if err != nil {
+		return nil, a.files.explain(r.Msg.Path, err)
+	}
+	defer f.Close()
+	size := uint64(st.Size())
+	want := uint64(0)
+	if r.Msg.Offset < size {
+		want = min(uint64(r.Msg.Limit), maxReadBytes, size-r.Msg.Offset)
+	}
+	data := make([]byte, want)
+	n, err := f.ReadAt(data, int64(min(r.Msg.Offset, size)))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, a.files.explain(r.Msg.Path, err)
+	}
+	return connect.NewResponse(&agentv1.ReadFileResponse{Data: data[:n], Size: size}), nil
+}
+
+// replacement writes a new file beside an old one, and puts it in its place.
+type replacement struct {
+	place *place
+	temp  string
+	file  *os.File
+}
+
+func (p *place) replace(mode uint32) (*replacement, error) {
+	if err := p.writable(); err != nil {
+		return nil, err
+	}
+	perm := os.FileMode(0o644)
+	if st, err := p.root.Stat(p.name); err == nil {
+		if st.IsDir() {
+			return nil, syscall.EISDIR
+		}
+		perm = st.Mode().Perm()
+	}
+	if mode != 0 {
+		perm = os.FileMode(mode & 0o777)
+	}
+	dir := path.Dir(p.name)
+	if dir != "." {
+		if err := p.root.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	var b [6]byte
+	unix.Getrandom(b[:], 0)
+	temp := path.Join(dir, fmt.Sprintf(".sandlot-%x.tmp", b))
+	f, err := p.root.OpenFile(temp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.Chmod(perm); err != nil {
+		f.Close()
+		p.root.Remove(temp)
+		return nil, err
+	}
+	return &replacement{p, temp, f}, nil
+}
+
+// commit puts the new file in its place, unless err says that it is not whole.
+func (r *replacement) commit(err error) error {
+	if cerr := r.file.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = r.place.root.Rename(r.temp, r.place.name)
+	}
+	if err != nil {
+		r.place.root.Remove(r.temp)
+	}
+	return err
+}
+
+// WriteFile implements the wire.
+func (a *Agent) WriteFile(_ context.Context, r *connect.Request[agentv1.WriteFileRequest]) (*connect.Response[agentv1.WriteFileResponse], error) {
+	p, err := a.files.find(r.Msg.Path, true)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	size, err := p.write(r.Msg)
+	if err != nil {
+		return nil, a.files.explain(r.Msg.Path, err)
+	}
+	return connect.NewResponse(&agentv1.WriteFileResponse{Size: size}), nil
+}
+
+func (p *place) write(m *agentv1.WriteFileRequest) (uint64, error) {
+	if !m.Append && m.Offset == nil {
+		n, err := p.replace(m.Mode)
+		if err != nil {
+			return 0, err
+		}
+		_, err = n.file.Write(m.Data)
+		return uint64(len(m.Data)), n.commit(err)
+	}
+	if err := p.writable(); err != nil {
+		return 0, err
+	}
+	if dir := path.Dir(p.name); dir != "." {
+		if err := p.root.MkdirAll(dir, 0o755); err != nil {
+			return 0, err
+		}
+	}
+	f, st, err := p.regular(os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	at := st.Size()
+	if m.Offset != nil {
+		at = int64(min(*m.Offset, 1<<50))
+	}
+	if _, err := f.WriteAt(m.Data, at); err != nil {
+		return 0, err
+	}
+	if m.Mode != 0 {
+		if err := f.Chmod(os.FileMode(m.Mode & 0o777)); err != nil {
+			return 0, err
+		}
+	}
+	if st, err = f.Stat(); err != nil {
+		return 0, err
+	}
+	return uint64(st.Size()), f.Close()
+}
+
+func describe(name string, st fs.FileInfo) *agentv1.FileInfo {
+	i := &agentv1.FileInfo{Path: toUTF8(name), Type: "other", Size: uint64(max(0, st.Size())), Mode: uint32(st.Mode().Perm()), ModifiedUnixMillis: st.ModTime().UnixMilli()}
+	switch {
+	case st.Mode().IsRegular():
+		i.Type = "file"
+	case st.IsDir():
+		i.Type = "directory"
+	case st.Mode()&fs.ModeSymlink != 0:
+		i.Type = "symlink"
+	}
+	return i
+}
+
+// ListFiles implements the wire.
+func (a *Agent) ListFiles(ctx context.Context, r *connect.Request[agentv1.ListFilesRequest]) (*connect.Response[agentv1.ListFilesResponse], error) {
+	p, err := a.files.find(r.Msg.Path, true)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	if st, err := p.root.Stat(p.name); err != nil {
+		return nil, a.files.explain(r.Msg.Path, err)
+	} else if !st.IsDir() {
+		return nil, a.files.explain(r.Msg.Path, syscall.ENOTDIR)
+	}
+	l := &listing{root: p.root, base: p.name, limit: int(min(max(r.Msg.Limit, 1), 10_000)), depth: int(min(max(r.Msg.Depth, 1), 10))}
+	if err := l.walk(ctx); err != nil {
+		return nil, a.files.explain(r.Msg.Path, err)
+	}
+	slices.SortFunc(l.out, func(x, y *agentv1.FileInfo) int { return cmp.Compare(x.Path, y.Path) })
+	return connect.NewResponse(&agentv1.ListFilesResponse{Files: l.out, Truncated: l.truncated}), nil
+}
+
+// listing walks a folder level by level, in memory bounded by its limit.
+type listing struct {
+	root         *os.Root
+	base         string
+	limit, depth int
+	out          []*agentv1.FileInfo
+	truncated    bool
+}
+
+func (l *listing) walk(ctx context.Context) error {
+	level := []string{""}
+	for d := 0; d < l.depth && len(level) > 0; d++ {
+		var next []string
+		for _, dir := range level {
+			f, err := l.root.Open(path.Join(l.base, dir))
+			if err != nil {
+				if dir == "" {
+					return err
+				}
+				continue // it vanished, or may not be read
+			}
+			sub, err := l.read(ctx, f, dir)
+			f.Close()
+			if err != nil {
+				return err
+			}
+			next = append(next, sub...)
+			if l.truncated {
+				return nil
+			}
+		}
+		level = next
+	}
+	return nil
+}
+
+func (l *listing) read(ctx context.Context, f *os.File, dir string) (sub []string, err error) {
+	for {
+		entries, err := f.ReadDir(256)
+		for _, e := range entries {
+			if len(l.out) == l.limit {
+				l.truncated = true
+				return sub, nil
+			}
+			name := path.Join(dir, e.Name())
+			st, err := l.root.Lstat(path.Join(l.base, name))
+			if err != nil {
+				continue
+			}
+			i := describe(name, st)
+			if i.Type == "symlink" {
+				target, _ := l.root.Readlink(path.Join(l.base, name))
+				i.Target = toUTF8(target)
+			}
+			l.out = append(l.out, i)
+			if st.IsDir() {
+				sub = append(sub, name)
+			}
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return sub, nil
+			}
+			return sub, err
+		}
+		if ctx.Err() != nil {
+			return sub, ctx.Err()
+		}
+	}
+}
+
+// StatFile implements the wire.
+func (a *Agent) StatFile(_ context.Context, r *connect.Request[agentv1.StatFileRequest]) (*connect.Response[agentv1.StatFileResponse], error) {
+	p, err := a.files.find(r.Msg.Path, true)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	st, err := p.root.Stat(p.name)
+	if err != nil {
+		return nil, a.files.explain(r.Msg.Path, err)
+	}
+	return connect.NewResponse(&agentv1.StatFileResponse{Info: describe(filepath.Join(p.root.Name(), p.name), st)}), nil
+}
+
+// RemoveFile implements the wire. A link is removed, not what it points to.
+func (a *Agent) RemoveFile(_ context.Context, r *connect.Request[agentv1.RemoveFileRequest]) (*connect.Response[agentv1.RemoveFileResponse], error) {
+	p, err := a.files.find(r.Msg.Path, false)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	if err = p.writable(); err == nil {
+		if _, err = p.root.Lstat(p.name); err == nil && r.Msg.Recursive {
+			err = p.root.RemoveAll(p.name)
+		} else if err == nil {
+			err = p.root.Remove(p.name)
+		}
+	}
+	if err != nil {
+		return nil, a.files.explain(r.Msg.Path, err)
+	}
+	return connect.NewResponse(&agentv1.RemoveFileResponse{}), nil
+}
+
+// MoveFile implements the wire.
+func (a *Agent) MoveFile(_ context.Context, r *connect.Request[agentv1.MoveFileRequest]) (*connect.Response[agentv1.MoveFileResponse], error) {
+	from, err := a.files.find(r.Msg.From, false)
+	if err != nil {
+		return nil, err
+	}
+	defer from.close()
+	to, err := a.files.find(r.Msg.To, false)
+	if err != nil {
+		return nil, err
+	}
+	defer to.close()
+	if err := errors.Join(from.writable(), to.writable()); err != nil {
+		return nil, a.files.explain(r.Msg.From, err)
+	}
+	if from.root.Name() != to.root.Name() {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a file moves within one folder tree; copy it and remove it"))
+	}
+	if dir := path.Dir(to.name); dir != "." {
+		if err := to.root.MkdirAll(dir, 0o755); err != nil {
+			return nil, a.files.explain(r.Msg.To, err)
+		}
+	}
+	if err := from.root.Rename(from.name, to.name); err != nil {
+		return nil, a.files.explain(r.Msg.From, err)
+	}
+	return connect.NewResponse(&agentv1.MoveFileResponse{}), nil
+}

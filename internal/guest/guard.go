@@ -1,0 +1,317 @@
+package guest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/proto/agentv1"
+)
+
+// guard ends processes that reach the sandbox's limits, so that the others, and
+// the sandbox, live on. What it misses, the host ends with all of it.
+type guard struct {
+	agent *Agent
+	wake  chan struct{}
+
+	mu     sync.Mutex
+	limits agentv1.Limits
+	killed time.Time // when it ended something last
+	why    string
+}
+
+func newGuard(a *Agent) *guard { return &guard{agent: a, wake: make(chan struct{}, 1)} }
+
+func (g *guard) set(l *agentv1.Limits) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limits.MemoryBytes, g.limits.Processes, g.limits.DiskBytes = l.MemoryBytes, l.Processes, l.DiskBytes
+}
+
+func (g *guard) bounds() (memory, processes uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limits.MemoryBytes, g.limits.Processes
+}
+
+// hurry makes the guard look again soon: something was started.
+func (g *guard) hurry() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	often  = 20 * time.Millisecond
+	seldom = time.Second
+)
+
+// run looks often while something runs or memory grows, and seldom otherwise.
+func (g *guard) run(stop <-chan struct{}) {
+	pause := seldom
+	var last uint64
+	crowded := time.Time{}
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			pause = min(pause*2, seldom)
+		case <-g.wake:
+			pause = often
+		case <-stop:
+			return
+		}
+		limit, most := g.bounds()
+		used := memoryUsed()
+		g.agent.mu.Lock()
+		active := g.agent.active > 0
+		g.agent.mu.Unlock()
+		if active && pause > 5*often {
+			pause = 5 * often
+		}
+		if limit > 0 && used > limit/2 || used > last+(8<<20) {
+			pause = often
+		}
+		last = used
+		if limit > 0 && used > limit {
+			g.relieve()
+			pause = often
+		}
+		if most > 0 && (pause <= 5*often || active) {
+			crowded = g.crowd(most, crowded)
+		}
+		if !t.Stop() {
+			select {
+			case <-t.C:
+			default:
+			}
+		}
+		t.Reset(pause)
+	}
+}
+
+// crowd ends the largest group when the sandbox has been full of processes for
+// two seconds.
+func (g *guard) crowd(most uint64, since time.Time) time.Time {
+	if threads() <= int(most*9/10) {
+		return time.Time{}
+	}
+	if since.IsZero() {
+		return time.Now()
+	}
+	if time.Since(since) > 2*time.Second {
+		g.thin()
+		return time.Time{}
+	}
+	return since
+}
+
+// relieve kills the process with the most memory.
+func (g *guard) relieve() {
+	worst, size := 0, int64(0)
+	for _, pid := range pids() {
+		if pid == os.Getpid() || pid == 1 {
+			continue
+		}
+		if rss := rssOf(pid); rss > size {
+			worst, size = pid, rss
+		}
+	}
+	if worst == 0 || size < 4<<20 {
+		return // what fills the memory is no process
+	}
+	g.note("memory")
+	g.blame(worst, "memory")
+	_ = syscall.Kill(worst, unix.SIGKILL)
+	time.Sleep(2 * often) // until what it held is free
+}
+
+// thin kills the group, or session, with the most processes.
+func (g *guard) thin() {
+	count := map[int][]int{}
+	for _, pid := range pids() {
+		f, err := procStat(pid)
+		if err != nil || pid == os.Getpid() || pid == 1 {
+			continue
+		}
+		if s, err := strconv.Atoi(f[3]); err == nil && s > 1 {
+			count[s] = append(count[s], pid)
+		}
+	}
+	worst := 0
+	for s, list := range count {
+		if worst == 0 || len(list) > len(count[worst]) {
+			worst = s
+		}
+	}
+	if worst == 0 || len(count[worst]) < 8 {
+		return
+	}
+	g.note("processes")
+	g.blame(worst, "processes")
+	// Stop them first: while some are killed others would start more.
+	for _, pid := range count[worst] {
+		_ = syscall.Kill(pid, unix.SIGSTOP)
+	}
+	for round := 0; round < 10; round++ {
+		found := false
+		for _, pid := range pids() {
+			if f, err := procStat(pid); err == nil && f[3] == strconv.Itoa(worst) && f[0] != "Z" && pid != 1 {
+				found = true
+				_ = syscall.Kill(pid, unix.SIGKILL)
+			}
+		}
+		if !found {
+			return
+		}
+		time.Sleep(often)
+	}
+}
+
+func (g *guard) note(why string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.killed, g.why = time.Now(), why
+}
+
+// recent says which limit ended something since start, or "".
+func (g *guard) recent(start time.Time) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.killed.After(start) {
+		return g.why
+	}
+	return ""
+}
+
+// blame tells the process of ours that the victim belongs to.
+func (g *guard) blame(pid int, why string) {
+	chain := map[int]bool{pid: true}
+	for up := pid; up > 1; {
+		f, err := procStat(up)
+		if err != nil {
+			break
+		}
+		session, _ := strconv.Atoi(f[3])
+		chain[session] = true
+		if up, err = strconv.Atoi(f[1]); err != nil {
+			break
+		}
+		chain[up] = true
+	}
+	g.agent.mu.Lock()
+	defer g.agent.mu.Unlock()
+	for _, p := range g.agent.processes {
+		if chain[p.pid] {
+			p.blame(why)
+		}
+	}
+	for _, i := range g.agent.interps {
+		if chain[i.PID()] {
+			i.Blame(why)
+		}
+	}
+}
+
+// usage is what the sandbox uses.
+func (g *guard) usage() *agentv1.UsageResponse {
+	u := &agentv1.UsageResponse{MemoryBytes: memoryUsed()}
+	for _, pid := range pids() {
+		f, err := procStat(pid)
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		u.Processes++
+		user, _ := strconv.ParseUint(f[11], 10, 64)
+		system, _ := strconv.ParseUint(f[12], 10, 64)
+		u.CpuMicros += (user + system) * 10_000
+	}
+	var st unix.Statfs_t
+	if unix.Statfs("/", &st) == nil && st.Blocks >= st.Bfree {
+		u.DiskBytes = (st.Blocks - st.Bfree) * uint64(st.Bsize)
+	}
+	return u
+}
+
+// inGVisor: there the machine's memory is the sandbox's.
+var inGVisor = sync.OnceValue(func() bool {
+	b, err := os.ReadFile("/proc/version")
+	return err == nil && strings.Contains(string(b), "gvisor")
+})
+
+// memoryUsed is what all processes of the sandbox use, in bytes.
+func memoryUsed() uint64 {
+	if !inGVisor() {
+		var total uint64
+		for _, pid := range append(descendants(os.Getpid()), os.Getpid()) {
+			total += uint64(rssOf(pid))
+		}
+		return total
+	}
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	var total, free uint64
+	for s := bufio.NewScanner(f); s.Scan(); {
+		line := strings.Fields(s.Text())
+		if len(line) < 2 {
+			continue
+		}
+		n, _ := strconv.ParseUint(line[1], 10, 64)
+		switch line[0] {
+		case "MemTotal:":
+			total = n << 10
+		case "MemFree:":
+			free += n << 10
+		case "Cached:", "Buffers:":
+			free += n << 10
+		}
+	}
+	return total - min(free, total)
+}
+
+func procStat(pid int) ([]string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil, err
+	}
+	i := strings.LastIndexByte(string(text), ')')
+	f := strings.Fields(string(text[i+1:]))
+	if i < 0 || len(f) < 22 {
+		return nil, errors.New("short stat")
+	}
+	return f, nil
+}
+
+func rssOf(pid int) int64 {
+	f, err := procStat(pid)
+	if err != nil {
+		return 0
+	}
+	pages, _ := strconv.ParseInt(f[21], 10, 64)
+	return pages * int64(os.Getpagesize())
+}
+
+// threads counts all threads of all processes.
+func threads() int {
+	n := 0
+	for _, pid := range pids() {
+		if f, err := procStat(pid); err == nil {
+			k, _ := strconv.Atoi(f[17])
+			n += max(k, 1)
+		}
+	}
+	return n
+}

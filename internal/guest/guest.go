@@ -1,0 +1,297 @@
+// Package guest is the program inside every sandbox: it owns the processes, the
+// interpreters and their output, and does what the host asks over the link. It
+// survives the loss of the host, and dials again until there is one.
+package guest
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/yamux"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/interp"
+	"sandlot/proto/agentv1"
+	"sandlot/proto/agentv1/agentv1connect"
+)
+
+// Config is what the agent is told when it boots.
+type Config struct {
+	Socket string
+	Secret []byte
+	Limits *agentv1.Limits
+	Env    []string // of everything that it starts
+	// Init: this is the first process of the sandbox.
+	Init bool
+}
+
+// FromEnvironment reads the configuration and removes it from the environment.
+func FromEnvironment() (Config, error) {
+	secret, err := hex.DecodeString(os.Getenv(wire.EnvSecret))
+	if err != nil || len(secret) != wire.SecretLen {
+		return Config{}, fmt.Errorf("%s must be %d bytes in hexadecimal", wire.EnvSecret, wire.SecretLen)
+	}
+	c := Config{Socket: os.Getenv(wire.EnvSocket), Secret: secret, Limits: new(agentv1.Limits), Init: os.Getpid() == 1}
+	if c.Socket == "" {
+		c.Socket = wire.SocketDir + "/" + wire.Socket
+	}
+	if text := os.Getenv(wire.EnvLimits); text != "" {
+		if err := protojson.Unmarshal([]byte(text), c.Limits); err != nil {
+			return Config{}, fmt.Errorf("%s: %w", wire.EnvLimits, err)
+		}
+	}
+	for _, name := range []string{wire.EnvSecret, wire.EnvSocket, wire.EnvLimits} {
+		os.Unsetenv(name)
+	}
+	c.Env = os.Environ()
+	return c, nil
+}
+
+// Main runs the agent as the first process of a sandbox.
+func Main() int {
+	debug.SetGCPercent(50)
+	// What runs here can gain nothing by executing a file, and cannot read this
+	// process's memory.
+	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	c, err := FromEnvironment()
+	if err == nil {
+		err = New(c).Run(context.Background())
+	}
+	fmt.Fprintln(os.Stderr, "sandlot-agent:", err)
+	return 1
+}
+
+// Agent serves the wire.
+type Agent struct {
+	agentv1connect.UnimplementedAgentHandler
+	config  Config
+	bootID  string
+	nursery *nursery
+	guard   *guard
+	spool   *spool
+	files   *files
+	server  *http.Server
+	calls   chan net.Conn
+	work    sync.WaitGroup
+
+	mu        sync.Mutex
+	env       map[string]string
+	languages []*agentv1.Language
+	interps   map[string]*interp.Interp
+	processes map[string]*process
+	next      uint64
+	active    int
+	used      time.Time
+}
+
+// New returns an agent that does nothing yet.
+func New(c Config) *Agent {
+	boot := make([]byte, 8)
+	unix.Getrandom(boot, 0)
+	a := &Agent{config: c, bootID: hex.EncodeToString(boot), nursery: newNursery(c.Init), spool: newSpool(), files: newFiles(),
+		calls: make(chan net.Conn), env: map[string]string{}, interps: map[string]*interp.Interp{}, processes: map[string]*process{}, used: time.Now()}
+	for _, kv := range c.Env {
+		if k, v, ok := strings.Cut(kv, "="); ok {
+			a.env[k] = v
+		}
+	}
+	a.guard = newGuard(a)
+	a.limit(c.Limits)
+	mux := http.NewServeMux()
+	mux.Handle(agentv1connect.NewAgentHandler(a, connect.WithReadMaxBytes(wire.MaxCall), connect.WithSendMaxBytes(wire.MaxCall)))
+	a.server = &http.Server{Handler: mux}
+	return a
+}
+
+// Run serves until ctx ends. Every process that it started is killed then.
+func (a *Agent) Run(ctx context.Context) error {
+	stop := make(chan struct{})
+	a.work.Go(func() { a.nursery.run(stop) })
+	a.work.Go(func() { a.guard.run(stop) })
+	a.work.Go(func() { a.server.Serve(&callListener{a.calls, stop}) })
+	for ctx.Err() == nil {
+		a.link(ctx)
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	a.server.Close()
+	a.mu.Lock()
+	all := slices.Collect(maps.Values(a.processes))
+	interps := slices.Collect(maps.Values(a.interps))
+	a.mu.Unlock()
+	for _, i := range interps {
+		i.Close()
+	}
+	for _, p := range all {
+		a.slay(p)
+		<-p.done
+	}
+	close(stop)
+	a.work.Wait()
+	return ctx.Err()
+}
+
+// link serves one connection to the host until it breaks.
+func (a *Agent) link(ctx context.Context) {
+	c, err := net.Dial("unix", a.config.Socket)
+	if err != nil {
+		return
+	}
+	if wire.Greet(c, a.config.Secret) != nil {
+		c.Close()
+		return
+	}
+	cfg := wire.Mux()
+	mux, err := yamux.Server(c, cfg)
+	if err != nil {
+		c.Close()
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { mux.Close() })
+	defer stop()
+	defer mux.Close()
+	for {
+		s, err := mux.AcceptStream()
+		if err != nil {
+			return
+		}
+		a.work.Go(func() { a.dispatch(ctx, s) })
+	}
+}
+
+// dispatch looks at what a stream is for.
+func (a *Agent) dispatch(ctx context.Context, s *yamux.Stream) {
+	var kind [1]byte
+	if _, err := s.Read(kind[:]); err != nil {
+		s.Close()
+		return
+	}
+	switch kind[0] {
+	case wire.Call:
+		select {
+		case a.calls <- s:
+		case <-ctx.Done():
+			s.Close()
+		}
+	case wire.Raw:
+		defer a.enter()()
+		a.raw(s)
+		s.Close()
+	default:
+		s.Close()
+	}
+}
+
+// callListener hands streams to the HTTP server.
+type callListener struct {
+	calls chan net.Conn
+	stop  chan struct{}
+}
+
+func (l *callListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.calls:
+		return c, nil
+	case <-l.stop:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *callListener) Close() error   { return nil }
+func (l *callListener) Addr() net.Addr { return &net.UnixAddr{Name: "agent", Net: "unix"} }
+
+// enter counts a call as activity; what it returns ends it.
+func (a *Agent) enter() func() {
+	a.mu.Lock()
+	a.active++
+	a.mu.Unlock()
+	a.guard.hurry()
+	return func() {
+		a.mu.Lock()
+		a.active--
+		a.used = time.Now()
+		a.mu.Unlock()
+	}
+}
+
+func (a *Agent) touch() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.used = time.Now()
+}
+
+// environment is the template's, the session's and the call's.
+func (a *Agent) environment(call map[string]string) []string {
+	a.mu.Lock()
+	env := maps.Clone(a.env)
+	a.mu.Unlock()
+	maps.Copy(env, call)
+	list := make([]string, 0, len(env))
+	for k, v := range env {
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (a *Agent) limit(l *agentv1.Limits) {
+	if l == nil {
+		return
+	}
+	a.guard.set(l)
+	a.nursery.mu.Lock()
+	a.nursery.data = l.MemoryBytes
+	a.nursery.mu.Unlock()
+}
+
+// Hello implements the wire.
+func (a *Agent) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
+	return connect.NewResponse(&agentv1.HelloResponse{BootId: a.bootID}), nil
+}
+
+// Configure implements the wire.
+func (a *Agent) Configure(_ context.Context, r *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
+	if err := a.files.set(r.Msg.FileRoots); err != nil {
+		return nil, err
+	}
+	a.limit(r.Msg.Limits)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.Copy(a.env, r.Msg.Env)
+	a.languages = r.Msg.Languages
+	return connect.NewResponse(&agentv1.ConfigureResponse{}), nil
+}
+
+// Usage implements the wire.
+func (a *Agent) Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
+	u := a.guard.usage()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	u.IdleMicros = uint64(time.Since(a.used).Microseconds())
+	u.Busy = a.active > 0
+	for _, p := range a.processes {
+		if p.running() && p.kind != "interpreter" {
+			u.Busy = true
+		}
+	}
+	for name, i := range a.interps {
+		u.Interpreters = append(u.Interpreters, &agentv1.InterpreterState{Language: name, Running: i.Busy()})
+	}
+	return connect.NewResponse(u), nil
+}

@@ -1,0 +1,28 @@
+# Sandlot's bash driver: reads "id bytes" and that many bytes of code from fd 3,
+# evaluates them in this shell, and answers "id status" on fd 4. When the shell
+# ends (exit, an interrupt, set -e) it saves its state for the next one.
+__sandlot_save() {
+  set +e
+  { declare -p; declare -f; alias -p; printf 'cd -- %q\n' "$PWD"; } >"$__sandlot_file.new" 2>/dev/null && command mv -f -- "$__sandlot_file.new" "$__sandlot_file"
+}
+__sandlot_file=$SANDLOT_SAVE
+unset SANDLOT_SAVE
+if [ -n "${SANDLOT_RESTORE-}" ]; then
+  __sandlot_from=$SANDLOT_RESTORE
+  unset SANDLOT_RESTORE
+  source "$__sandlot_from" >/dev/null 2>&1
+  command rm -f -- "$__sandlot_from"
+  unset __sandlot_from
+fi
+shopt -s expand_aliases
+trap __sandlot_save EXIT
+trap 'exit 130' INT
+echo "0 0" >&4
+while IFS=' ' read -r -u 3 __sandlot_id __sandlot_n; do
+  IFS= LC_ALL=C read -r -N "$__sandlot_n" -u 3 __sandlot_code
+  ( exit "${__sandlot_status:-0}" )
+  eval "$__sandlot_code" </dev/null 3<&- 4>&-
+  __sandlot_status=$?
+  echo "$__sandlot_id $__sandlot_status" >&4
+done
+trap - EXIT

@@ -1,0 +1,250 @@
+// Sandlot's Node driver: runs pieces of code that the agent sends on fd 3 in
+// this process's global scope, and answers on fd 4. It needs nothing but Node.
+'use strict';
+(() => {
+  const fs = require('fs'), vm = require('vm'), util = require('util'), path = require('path');
+  const { createRequire } = require('module');
+  const acorn = require('internal/deps/acorn/acorn/dist/acorn');
+  const proc = process, realExit = process.exit.bind(process), realError = Error;
+  const stringify = JSON.stringify, parseJSON = JSON.parse, inspect = util.inspect;
+  const MAX_RESULT = 1 << 20, MAX_TRACE = 200000;
+
+  // The user's global scope looks as in the REPL.
+  const base = createRequire(path.join(proc.cwd(), 'sandlot.js'));
+  const hide = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
+  const module_ = { exports: {}, paths: base.resolve.paths('x') || [] };
+  hide('require', base); hide('module', module_); hide('exports', module_.exports);
+  hide('__filename', path.join(proc.cwd(), 'code.js')); hide('__dirname', proc.cwd());
+  proc.argv.length = 1;
+
+  const answer = (reply) => {
+    let data = Buffer.from(stringify(reply) + '\n');
+    while (data.length) {
+      try { data = data.subarray(fs.writeSync(4, data)); } catch (e) { if (e.code !== 'EAGAIN') throw e; }
+    }
+  };
+
+  // names that a pattern declares
+  const names = (p, out = []) => {
+    if (!p) return out;
+    switch (p.type) {
+      case 'Identifier': out.push(p.name); break;
+      case 'ObjectPattern': p.properties.forEach((q) => names(q.type === 'RestElement' ? q.argument : q.value, out)); break;
+      case 'ArrayPattern': p.elements.forEach((q) => names(q, out)); break;
+      case 'AssignmentPattern': names(p.left, out); break;
+      case 'RestElement': names(p.argument, out); break;
+    }
+    return out;
+  };
+
+  const imported = (s) => {
+    // `import a, {b as c}, * as d from 'x'` becomes assignments from await import.
+    const source = `await import(${s.source.raw})`;
+    if (!s.specifiers.length) return { code: `${source};`, declared: [] };
+    const parts = [], declared = [];
+    for (const sp of s.specifiers) {
+      declared.push(sp.local.name);
+      if (sp.type === 'ImportNamespaceSpecifier') parts.push(`${sp.local.name} = __m`);
+      else {
+        const from = sp.type === 'ImportDefaultSpecifier' ? 'default' : (sp.imported.name ?? sp.imported.value);
+        parts.push(`${sp.local.name} = __m[${stringify(from)}]`);
+      }
+    }
+    return { code: `{ const __m = ${source}; ${parts.join('; ')}; }`, declared };
+  };
+
+  // rewrite makes of a piece of code the body of an async function whose
+  // top-level declarations are globals, and whose last expression is returned.
+  // No line moves.
+  const rewrite = (code) => {
+    const ast = acorn.parse(code, { ecmaVersion: 'latest', sourceType: 'script', allowAwaitOutsideFunction: true,
+      allowImportExportEverywhere: true, allowHashBang: true, allowReturnOutsideFunction: false });
+    const edits = [], declared = [], functions = [];
+    const edit = (start, end, text) => edits.push({ start, end, text });
+    const lines = (start, end) => '\n'.repeat(code.slice(start, end).split('\n').length - 1);
+    const last = ast.body[ast.body.length - 1];
+    for (const s of ast.body) {
+      switch (s.type) {
+        case 'VariableDeclaration': {
+          for (const d of s.declarations) names(d.id, declared);
+          const first = s.declarations[0];
+          edit(s.start, first.start, ';(' + lines(s.start, first.start));
+          s.declarations.forEach((d, n) => {
+            const open = n === 0 ? '' : '(';
+            if (n > 0) edit(d.start, d.start, open);
+            if (!d.init) edit(d.end, d.end, s.kind === 'var' ? ` = typeof ${d.id.name} === "undefined" ? undefined : ${d.id.name})` : ' = undefined)');
+            else edit(d.end, d.end, ')');
+          });
+          break;
+        }
+        case 'FunctionDeclaration': functions.push(s.id.name); break;
+        case 'ClassDeclaration':
+          declared.push(s.id.name);
+          edit(s.start, s.start, `;${s.id.name} = `);
+          edit(s.end, s.end, ';');
+          break;
+        case 'ImportDeclaration': {
+          const r = imported(s);
+          declared.push(...r.declared);
+          edit(s.start, s.end, r.code + lines(s.start, s.end));
+          break;
+        }
+        case 'ExportNamedDeclaration': case 'ExportDefaultDeclaration': case 'ExportAllDeclaration':
+          throw new SyntaxError('export has no meaning here: top-level names are kept for the next call anyway');
+        case 'ExpressionStatement':
+          if (s === last && !s.directive) {
+            const end = s.expression.end;
+            edit(s.start, s.start, ';return {__sandlot_value: (');
+            edit(s.end, s.end, ')};');
+            if (code[s.end - 1] === ';') edit(s.end - 1, s.end, '');
+          }
+          break;
+      }
+    }
+    // Edits at one place keep their order.
+    edits.sort((a, b) => a.start - b.start || a.end - b.end);
+    let out = '', at = 0;
+    for (const e of edits) { out += code.slice(at, e.start) + e.text; at = e.end; }
+    out += code.slice(at);
+    if (out.startsWith('#!')) out = '//' + out;
+    const hoisted = functions.map((f) => `globalThis[${stringify(f)}] = ${f};`).join('');
+    return { head: `(async () => {${hoisted}`, code: out, tail: '\n})()', declared };
+  };
+
+  const filename = (id) => `<code ${id}>`;
+
+  const compile = (id, code) => {
+    let r;
+    try { r = rewrite(code); } catch (e) {
+      if (!(e instanceof realError) || e.name !== 'SyntaxError') throw e;
+      // V8 says it better, and with the line.
+      new vm.Script('(async () => {' + code + '\n})', { filename: filename(id), columnOffset: -14 });
+      const at = e.loc ? `\n    at ${filename(id)}:${e.loc.line}:${e.loc.column + 1}` : '';
+      const text = e.loc ? `${filename(id)}:${e.loc.line}\n${code.split('\n')[e.loc.line - 1] ?? ''}\n${' '.repeat(e.loc.column)}^\n\n` : '';
+      const err = new SyntaxError(e.message.replace(/ \(\d+:\d+\)$/, ''));
+      err.stack = `${text}SyntaxError: ${err.message}${at}`;
+      throw err;
+    }
+    const options = { filename: filename(id), columnOffset: -r.head.length };
+    const loader = vm.constants && vm.constants.USE_MAIN_CONTEXT_DEFAULT_LOADER;
+    if (loader) options.importModuleDynamically = loader;
+    const script = new vm.Script(r.head + r.code + r.tail, options);
+    for (const n of r.declared) {
+      if (!Object.prototype.hasOwnProperty.call(globalThis, n)) {
+        Object.defineProperty(globalThis, n, { value: undefined, writable: true, configurable: true, enumerable: true });
+      }
+    }
+    return script;
+  };
+
+  class Exit { constructor(code) { this.code = code; } }
+
+  // What interrupts an await, and process.exit.
+  let stop = null, running = false, exited = null;
+  proc.on('SIGINT', () => { if (stop) stop({ interrupted: true }); });
+  proc.exit = (code) => {
+    if (!running) realExit(code);
+    exited = new Exit(Number(code ?? proc.exitCode ?? 0) & 0xff);
+    if (stop) stop(exited);
+    throw exited;
+  };
+  proc.reallyExit = proc.exit;
+  const late = (e) => {
+    if (e instanceof Exit) return;
+    proc.stderr.write('Uncaught (in a callback or promise) ' + trace(e) + '\n');
+  };
+  proc.on('uncaughtException', late);
+  proc.on('unhandledRejection', late);
+
+  const own = /\n\s+at .*(\[eval\]|node:internal|node:vm|internal\/|at new Script).*/g;
+  const trace = (e) => {
+    let text;
+    try {
+      text = e instanceof realError || (e && typeof e.stack === 'string') ? String(e.stack) : 'Uncaught ' + inspect(e);
+    } catch { text = 'an error whose text could not be made'; }
+    text = text.replace(own, '').replace(/\n\s+at [^\n]*\(?(evalmachine|\[eval)[^\n]*/g, '');
+    if (e && e.cause !== undefined && e instanceof realError) text += '\n[cause]: ' + trace(e.cause);
+    return text.length > MAX_TRACE ? text.slice(0, MAX_TRACE) + '\n… [cut]' : text;
+  };
+
+  const show = (v) => {
+    let text;
+    try { text = inspect(v, { depth: 4, maxArrayLength: 200, maxStringLength: MAX_RESULT }); } catch (e) { text = `[a value whose text could not be made: ${e && e.message}]`; }
+    return text.length > MAX_RESULT ? text.slice(0, MAX_RESULT) + '… [cut]' : text;
+  };
+
+  const rich = (v) => {
+    const out = [];
+    if (v === null || typeof v !== 'object') return out;
+    try {
+      const mime = typeof v[Symbol.for('Jupyter.display')] === 'function' ? v[Symbol.for('Jupyter.display')]() : null;
+      for (const [type, data] of Object.entries(mime || {})) {
+        if (type === 'text/plain') continue;
+        const bytes = /^image\/(png|jpeg|gif|webp)$/.test(type) ? Buffer.from(String(data), 'base64') : Buffer.from(typeof data === 'string' ? data : stringify(data));
+        if (bytes.length < 8 << 20) out.push({ mime: type, data: bytes.toString('base64') });
+      }
+    } catch { /* a broken display is no result's fault */ }
+    return out;
+  };
+
+  const flushed = (s) => new Promise((done) => { if (s.writableLength) s.write('', done); else done(); });
+
+  const piece = async (request) => {
+    const reply = { id: request.id, ok: false, exit: 1, rich: [] };
+    const interrupted = new Promise((_, reject) => { stop = reject; });
+    interrupted.catch(() => {});
+    exited = null;
+    running = true;
+    const keep = setInterval(() => {}, 1 << 30);
+    try {
+      const script = compile(request.id, request.code);
+      const end = script.runInThisContext({ breakOnSigint: true, displayErrors: true });
+      const value = await Promise.race([end, interrupted]);
+      if (exited) throw exited;
+      if (value && typeof value === 'object' && Object.prototype.hasOwnProperty.call(value, '__sandlot_value')) {
+        const v = value.__sandlot_value;
+        if (v !== undefined) {
+          hide('_', v);
+          reply.result = show(v);
+          reply.rich = rich(v);
+        }
+      }
+      reply.ok = true;
+      reply.exit = 0;
+    } catch (e) {
+      if (exited || e instanceof Exit) {
+        reply.exit = (exited || e).code;
+        reply.ok = reply.exit === 0;
+      } else if ((e && e.interrupted === true && !(e instanceof realError)) || (e && e.code === 'ERR_SCRIPT_EXECUTION_INTERRUPTED')) {
+        reply.interrupted = true;
+        reply.exit = 130;
+        reply.error = reply.traceback = 'Interrupted';
+      } else {
+        reply.traceback = trace(e);
+        reply.error = e instanceof realError ? `${e.name}: ${e.message}` : inspect(e);
+      }
+    }
+    clearInterval(keep);
+    running = false;
+    stop = null;
+    await Promise.race([Promise.all([flushed(proc.stdout), flushed(proc.stderr)]), new Promise((r) => setTimeout(r, 2000).unref())]);
+    return reply;
+  };
+
+  let buffer = [], queue = Promise.resolve();
+  const input = fs.createReadStream(null, { fd: 3, autoClose: false, highWaterMark: 65536 });
+  input.on('data', (chunk) => {
+    for (;;) {
+      const i = chunk.indexOf(10);
+      if (i < 0) { buffer.push(chunk); return; }
+      const line = Buffer.concat([...buffer, chunk.subarray(0, i)]).toString();
+      buffer = [];
+      chunk = chunk.subarray(i + 1);
+      queue = queue.then(() => piece(parseJSON(line))).then(answer, (e) => {
+        answer({ id: parseJSON(line).id, ok: false, exit: 1, error: String(e), traceback: trace(e) });
+      });
+    }
+  });
+  input.on('end', () => realExit(0));
+  answer({ id: 0, ok: true });
+})();

@@ -1,0 +1,550 @@
+// Package interp keeps one language process whose variables outlive a call. It
+// speaks to a driver program, written in the language itself, over two pipes,
+// and sees to it that code that is stopped keeps its variables where it can.
+package interp
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	//go:embed drivers/python.py
+	pythonDriver string
+	//go:embed drivers/node.js
+	nodeDriver string
+	//go:embed drivers/bash.sh
+	bashDriver string
+)
+
+// Start starts a program; the channel gives its status.
+type Start func(argv []string, attr *syscall.ProcAttr) (pid int, status <-chan syscall.WaitStatus, err error)
+
+// Config says what to run and how.
+type Config struct {
+	Driver  string   // python, node or bash
+	Command []string // the interpreter's program
+	Dir     string
+	Env     func() []string
+	Start   Start
+	// Killed says which limit of the sandbox ended something since then, or "".
+	Killed func(since time.Time) string
+}
+
+// Interp is one interpreter. It starts when it is first used.
+type Interp struct {
+	config Config
+	turn   chan struct{} // held by the piece of code that runs
+
+	mu       sync.Mutex
+	proc     *proc
+	running  time.Time // when the present piece began; zero: none runs
+	lost     string    // why the state was lost, until it was said
+	killedBy string
+	seq      int
+	restore  string // bash: a file with the state that its last shell saved
+}
+
+// New returns an interpreter that has not started.
+func New(c Config) *Interp {
+	return &Interp{config: c, turn: make(chan struct{}, 1)}
+}
+
+// proc is one life of the language's process.
+type proc struct {
+	pid      int
+	done     chan struct{} // closed when it has ended
+	exit     syscall.WaitStatus
+	requests *os.File
+	replies  chan Reply
+	out, err *tap
+	started  time.Time
+}
+
+// Reply is what a driver says when a piece of code has ended.
+type Reply struct {
+	ID        int     `json:"id"`
+	OK        bool    `json:"ok"`
+	Result    *string `json:"result"`
+	Error     string  `json:"error"`
+	Traceback string  `json:"traceback"`
+	Exit      int32   `json:"exit"`
+	Rich      []Rich  `json:"rich"`
+	Stopped   bool    `json:"interrupted"`
+}
+
+// Rich is a value in another form than text.
+type Rich struct {
+	MIME string `json:"mime"`
+	Data []byte `json:"data"`
+}
+
+// Result is how a piece of code ended.
+type Result struct {
+	Reply
+	TimedOut    bool
+	Interrupted bool
+	StateLost   bool
+	Reason      string
+	KilledBy    string
+	Took        time.Duration
+}
+
+// Busy says whether code runs now.
+func (i *Interp) Busy() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return !i.running.IsZero()
+}
+
+// PID is the language's process, or 0.
+func (i *Interp) PID() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.proc == nil {
+		return 0
+	}
+	return i.proc.pid
+}
+
+// Blame says which limit the process, or one that it started, was ended for.
+func (i *Interp) Blame(by string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.killedBy = by
+}
+
+// Signal sends a signal to the process and all that it started.
+func (i *Interp) Signal(s syscall.Signal) {
+	if pid := i.PID(); pid != 0 {
+		_ = syscall.Kill(-pid, s)
+	}
+}
+
+// Warm starts the process, if it has not.
+func (i *Interp) Warm(ctx context.Context) error {
+	if err := i.take(ctx, nil); err != nil {
+		return err
+	}
+	defer i.give()
+	_, err := i.ensure()
+	return err
+}
+
+// take waits for its turn. Waiting is called now and then with how long the
+// piece that runs has been running.
+func (i *Interp) take(ctx context.Context, waiting func(time.Duration)) error {
+	select {
+	case i.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		if waiting != nil {
+			i.mu.Lock()
+			since := i.running
+			i.mu.Unlock()
+			if !since.IsZero() {
+				waiting(time.Since(since))
+			}
+		}
+		select {
+		case i.turn <- struct{}{}:
+			return nil
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (i *Interp) give() { <-i.turn }
+
+// Close ends the process.
+func (i *Interp) Close() {
+	i.mu.Lock()
+	p := i.proc
+	i.mu.Unlock()
+	if p != nil {
+		p.kill()
+		<-p.done
+		p.close()
+	}
+}
+
+func (p *proc) alive() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+func (p *proc) kill() { _ = syscall.Kill(-p.pid, syscall.SIGKILL) }
+
+func (p *proc) close() {
+	p.requests.Close()
+	p.out.close()
+	p.err.close()
+}
+
+// ensure returns the living process. The turn is held.
+func (i *Interp) ensure() (*proc, error) {
+	i.mu.Lock()
+	p := i.proc
+	i.mu.Unlock()
+	if p != nil && p.alive() {
+		return p, nil
+	}
+	if p != nil {
+		i.bury(p, "")
+	}
+	p, err := i.launch()
+	if err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	i.proc = p
+	i.mu.Unlock()
+	return p, nil
+}
+
+// bury remembers how a process ended that was not asked to.
+func (i *Interp) bury(p *proc, why string) {
+	p.kill() // what it started may live
+	p.close()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.proc = nil
+	if i.restore != "" {
+		if st, err := os.Stat(i.restore); err == nil && st.Size() > 0 && st.ModTime().After(p.started) {
+			return // the next shell reads its state from there
+		}
+	}
+	i.restore = ""
+	switch {
+	case i.killedBy != "":
+		i.lost = "it was killed because the sandbox reached its limit of " + i.killedBy
+	case why != "":
+		i.lost = why
+	case p.exit.Signaled():
+		i.lost = fmt.Sprintf("it died of signal %d", p.exit.Signal())
+	default:
+		i.lost = fmt.Sprintf("the interpreter exited with code %d", p.exit.ExitStatus())
+	}
+}
+
+func (i *Interp) driver() []string {
+	switch i.config.Driver {
+	case "python":
+		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "-u", "-X", "utf8", "-c", pythonDriver)
+	case "node":
+		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--expose-internals", "--no-warnings", "-e", nodeDriver)
+	}
+	return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--norc", "--noprofile", "-c", bashDriver, "bash")
+}
+
+// startLimit is how long an interpreter may take to start.
+const startLimit = 60 * time.Second
+
+func (i *Interp) launch() (*proc, error) {
+	p := &proc{done: make(chan struct{}), replies: make(chan Reply, 4), started: time.Now()}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	childs := []*os.File{null}
+	defer func() {
+		for _, f := range childs {
+			f.Close()
+		}
+	}()
+	pipe := func(childReads bool) (*os.File, error) {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		if childReads {
+			r, w = w, r
+		}
+		childs = append(childs, w)
+		return r, nil
+	}
+	out, e1 := pipe(false)
+	errOut, e2 := pipe(false)
+	requests, e3 := pipe(true)
+	replies, e4 := pipe(false)
+	if err := errors.Join(e1, e2, e3, e4); err != nil {
+		return nil, err
+	}
+	files := make([]uintptr, len(childs))
+	for n, f := range childs {
+		files[n] = f.Fd()
+	}
+	env := append(i.config.Env(), "MPLBACKEND=agg")
+	if i.config.Driver == "bash" {
+		env = append(env, "SANDLOT_SAVE="+i.saveFile())
+		if i.restore != "" {
+			env = append(env, "SANDLOT_RESTORE="+i.restore)
+		}
+		i.restore = i.saveFile()
+	}
+	pid, status, err := i.config.Start(i.driver(), &syscall.ProcAttr{Dir: i.config.Dir, Env: env, Files: files})
+	if err != nil {
+		for _, f := range []*os.File{out, errOut, requests, replies} {
+			f.Close()
+		}
+		return nil, fmt.Errorf("starting %s: %w", i.config.Command[0], err)
+	}
+	p.pid, p.requests = pid, requests
+	p.out, p.err = newTap(out), newTap(errOut)
+	go func() { p.exit = <-status; close(p.done) }()
+	go p.listen(replies, i.config.Driver)
+	return p, p.ready()
+}
+
+func (i *Interp) saveFile() string { return fmt.Sprintf("/tmp/.sandlot-bash-%p", i) }
+
+// ready waits until the driver says that it is there.
+func (p *proc) ready() error {
+	select {
+	case r := <-p.replies:
+		if r.ID == 0 && r.OK {
+			return nil
+		}
+	case <-p.done:
+	case <-time.After(startLimit):
+		p.kill()
+		<-p.done
+	}
+	text := p.err.detach(nil)
+	p.close()
+	return fmt.Errorf("the interpreter did not start: %s", strings.TrimSpace(string(text)))
+}
+
+// maxReply bounds what a driver may say of one piece of code.
+const maxReply = 12 << 20
+
+// listen reads the driver's replies: for bash lines of "id status", for the
+// others JSON.
+func (p *proc) listen(f *os.File, driver string) {
+	defer f.Close()
+	r := bufio.NewReaderSize(f, 4<<10)
+	for {
+		line, err := readLine(r)
+		if err != nil {
+			return
+		}
+		var reply Reply
+		if driver == "bash" {
+			var id, status int
+			if _, err := fmt.Sscanf(string(line), "%d %d", &id, &status); err != nil {
+				continue
+			}
+			reply = Reply{ID: id, OK: status == 0, Exit: int32(status)}
+		} else if json.Unmarshal(line, &reply) != nil {
+			continue
+		}
+		select {
+		case p.replies <- reply:
+		case <-p.done:
+			return
+		case <-time.After(time.Second): // nobody asked: code of the user wrote it
+		}
+	}
+}
+
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		if len(line)+len(part) <= maxReply {
+			line = append(line, part...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
+	}
+}
+
+func (p *proc) send(driver string, id int, code string) error {
+	p.requests.SetWriteDeadline(time.Now().Add(10 * time.Second))
+	if driver == "bash" {
+		_, err := io.WriteString(p.requests, strconv.Itoa(id)+" "+strconv.Itoa(len(code))+"\n"+code)
+		return err
+	}
+	b, err := json.Marshal(struct {
+		ID   int    `json:"id"`
+		Code string `json:"code"`
+	}{id, code})
+	if err != nil {
+		return err
+	}
+	_, err = p.requests.Write(append(b, '\n'))
+	return err
+}
+
+// Call is one piece of code to run.
+type Call struct {
+	Code           string
+	Timeout        time.Duration // from when it begins; 0: none
+	Stdout, Stderr io.Writer
+	Waiting        func(time.Duration)
+	// Tick is called on each tick of Ticks while the code runs.
+	Ticks <-chan time.Time
+	Tick  func() error
+}
+
+// Run runs one piece of code, when it is its turn. When ctx ends the code is
+// stopped, and its result is still returned.
+func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
+	if err := i.take(ctx, c.Waiting); err != nil {
+		return nil, err
+	}
+	defer i.give()
+	p, err := i.ensure()
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	i.mu.Lock()
+	i.running, i.killedBy = start, ""
+	i.seq++
+	id := i.seq
+	lost := i.lost
+	i.lost = ""
+	i.mu.Unlock()
+	p.out.attach(c.Stdout)
+	p.err.attach(c.Stderr)
+	r := &Result{}
+	if err := p.send(i.config.Driver, id, c.Code); err != nil && p.alive() {
+		p.kill()
+	}
+	i.await(ctx, p, id, c, r)
+	p.out.detach(nil)
+	p.err.detach(nil)
+	r.Took = time.Since(start)
+	if !p.alive() {
+		i.ended(p, r, start)
+	}
+	if lost != "" && !r.StateLost {
+		r.Reason = "before this call: " + lost
+		r.StateLost = true
+	}
+	i.mu.Lock()
+	i.running = time.Time{}
+	if r.KilledBy == "" && !r.OK {
+		r.KilledBy = i.killedBy
+	}
+	i.mu.Unlock()
+	return r, nil
+}
+
+// Pauses between the ways of stopping code, each ruder than the one before.
+const (
+	firstPause  = 2 * time.Second
+	secondPause = time.Second
+)
+
+// await waits for the end of the piece: its reply, or its process's death.
+func (i *Interp) await(ctx context.Context, p *proc, id int, c Call, r *Result) {
+	var over, next <-chan time.Time
+	if c.Timeout > 0 {
+		t := time.NewTimer(c.Timeout)
+		defer t.Stop()
+		over = t.C
+	}
+	gone := ctx.Done()
+	stops := 0
+	stop := func() {
+		over, gone = nil, nil
+		switch stops++; stops {
+		case 1:
+			i.Signal(unix.SIGINT)
+			next = time.After(firstPause)
+		case 2:
+			i.Signal(unix.SIGINT)
+			next = time.After(secondPause)
+		default:
+			next = nil
+			p.kill()
+		}
+	}
+	ticks := c.Ticks
+	for {
+		select {
+		case reply := <-p.replies:
+			if reply.ID != id {
+				continue
+			}
+			r.Reply = reply
+			r.Interrupted = reply.Stopped
+			if r.TimedOut {
+				r.OK = false
+			}
+			return
+		case <-p.done:
+			return
+		case <-over:
+			r.TimedOut = true
+			stop()
+		case <-gone:
+			r.Interrupted = true
+			stop()
+		case <-next:
+			stop()
+		case <-ticks:
+			if c.Tick() != nil {
+				ticks = nil
+			}
+		}
+	}
+}
+
+// ended says what the death of the process means for the piece that ran.
+func (i *Interp) ended(p *proc, r *Result, start time.Time) {
+	// The reply may have come just before the end.
+	if r.ID == 0 {
+		r.OK = false
+		r.Exit = int32(p.exit.ExitStatus())
+		if p.exit.Signaled() {
+			r.Exit = 128 + int32(p.exit.Signal())
+			if by := i.config.Killed(start); by != "" && p.exit.Signal() == unix.SIGKILL && !r.TimedOut && !r.Interrupted {
+				i.mu.Lock()
+				i.killedBy = by
+				i.mu.Unlock()
+			}
+		}
+		if i.config.Driver == "bash" && !p.exit.Signaled() && r.Exit == 0 {
+			r.OK = true // exit 0
+		}
+	}
+	why := ""
+	if r.TimedOut || r.Interrupted {
+		why = "the code did not stop when it was interrupted"
+	}
+	i.bury(p, why)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.lost != "" {
+		r.StateLost, r.Reason = true, i.lost
+		i.lost = ""
+	}
+	r.KilledBy = i.killedBy
+}

@@ -1,0 +1,105 @@
+package interp
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// tap reads one output stream of an interpreter for as long as it lives, and
+// gives each byte to the call that runs. All reading is done under one lock, so
+// that what was written before a call's end is in that call's output.
+type tap struct {
+	f   *os.File
+	raw syscall.RawConn
+
+	mu      sync.Mutex
+	sink    io.Writer // nil between calls
+	between []byte    // what came between calls
+	buf     []byte
+}
+
+const (
+	maxBetween = 64 << 10
+	// maxDrain bounds what is taken at the end of a call from a program that
+	// never stops writing.
+	maxDrain = 4 << 20
+)
+
+func newTap(f *os.File) *tap {
+	t := &tap{f: f, buf: make([]byte, 32<<10)}
+	// Fd would make the file blocking.
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return t
+	}
+	t.raw = raw
+	go raw.Read(t.step)
+	return t
+}
+
+// step takes what is there; false means: wait for more.
+func (t *tap) step(fd uintptr) bool {
+	for {
+		t.mu.Lock()
+		n, err := t.once(fd)
+		t.mu.Unlock()
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return false
+		case n <= 0:
+			return true
+		}
+	}
+}
+
+// once reads one piece. The lock is held.
+func (t *tap) once(fd uintptr) (int, error) {
+	n, err := unix.Read(int(fd), t.buf)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(int(fd), t.buf)
+	}
+	if n > 0 {
+		if t.sink != nil {
+			t.sink.Write(t.buf[:n])
+		} else if room := maxBetween - len(t.between); room > 0 {
+			t.between = append(t.between, t.buf[:min(n, room)]...)
+		}
+	}
+	return n, err
+}
+
+// attach gives the output to a call, first what came since the last one.
+func (t *tap) attach(w io.Writer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.between) > 0 {
+		w.Write(t.between)
+		t.between = nil
+	}
+	t.sink = w
+}
+
+// detach takes what was written until now, and gives the output to w, or keeps
+// it. It returns what was kept.
+func (t *tap) detach(w io.Writer) []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.raw.Control(func(fd uintptr) {
+		for taken := 0; taken < maxDrain; {
+			n, err := t.once(fd)
+			if n <= 0 || err != nil {
+				return
+			}
+			taken += n
+		}
+	})
+	t.sink = w
+	return t.between
+}
+
+func (t *tap) close() { t.f.Close() }

@@ -1,0 +1,137 @@
+package guest
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// nursery starts processes and reaps them; as the first process it reaps the
+// orphans of all others too. It alone waits for children.
+type nursery struct {
+	all bool // reap everything: this is process 1
+
+	mu       sync.Mutex
+	children map[int]chan syscall.WaitStatus
+	data     uint64 // RLIMIT_DATA of what is started; 0: none
+	env      []string
+}
+
+func newNursery(all bool) *nursery {
+	return &nursery{all: all, children: map[int]chan syscall.WaitStatus{}}
+}
+
+// run reaps until stop is closed.
+func (n *nursery) run(stop <-chan struct{}) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, unix.SIGCHLD)
+	defer signal.Stop(c)
+	for {
+		n.reap()
+		select {
+		case <-c:
+		case <-time.After(5 * time.Second): // a signal may be lost in a checkpoint
+		case <-stop:
+			return
+		}
+	}
+}
+
+func (n *nursery) reap() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.all {
+		for pid := range n.children {
+			n.wait(pid)
+		}
+		return
+	}
+	for n.wait(-1) {
+	}
+}
+
+// wait takes one child that has ended. The lock is held.
+func (n *nursery) wait(pid int) bool {
+	var st syscall.WaitStatus
+	got, err := syscall.Wait4(pid, &st, syscall.WNOHANG, nil)
+	for errors.Is(err, syscall.EINTR) {
+		got, err = syscall.Wait4(pid, &st, syscall.WNOHANG, nil)
+	}
+	if err != nil || got <= 0 {
+		return false
+	}
+	if c := n.children[got]; c != nil {
+		delete(n.children, got)
+		c <- st
+	}
+	return true
+}
+
+// start starts a program in a session of its own. The channel gives its status.
+func (n *nursery) start(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
+	path, err := lookup(argv[0], attr.Env, attr.Dir)
+	if err != nil {
+		return 0, nil, err
+	}
+	if attr.Sys == nil {
+		attr.Sys = &syscall.SysProcAttr{}
+	}
+	attr.Sys.Setsid = true
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	pid, err := syscall.ForkExec(path, argv, attr)
+	if err != nil {
+		return 0, nil, &os.PathError{Op: "start", Path: argv[0], Err: err}
+	}
+	if n.data > 0 {
+		// One process that wants more than all may have gets an error, instead of
+		// the whole sandbox its end.
+		l := unix.Rlimit{Cur: n.data, Max: n.data}
+		_ = unix.Prlimit(pid, unix.RLIMIT_DATA, &l, nil)
+	}
+	c := make(chan syscall.WaitStatus, 1)
+	n.children[pid] = c
+	return pid, c, nil
+}
+
+// lookup finds a program as execvp does, with the child's PATH and directory.
+func lookup(name string, env []string, dir string) (string, error) {
+	if name == "" {
+		return "", &os.PathError{Op: "start", Path: name, Err: exec.ErrNotFound}
+	}
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	path := "/usr/local/bin:/usr/bin:/bin"
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = v
+		}
+	}
+	for _, d := range filepath.SplitList(path) {
+		if !filepath.IsAbs(d) {
+			d = filepath.Join(dir, d)
+		}
+		p := filepath.Join(d, name)
+		if st, err := os.Stat(p); err == nil && !st.IsDir() && st.Mode()&0o111 != 0 {
+			return p, nil
+		}
+	}
+	return "", &os.PathError{Op: "start", Path: name, Err: exec.ErrNotFound}
+}
+
+// exitCode is the shell's: 128+n after signal n.
+func exitCode(st syscall.WaitStatus) int32 {
+	if st.Signaled() {
+		return 128 + int32(st.Signal())
+	}
+	return int32(st.ExitStatus())
+}
