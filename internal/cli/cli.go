@@ -109,7 +109,7 @@ func (p *program) load(flags map[string]string) (*config.Config, error) {
 	if flags == nil {
 		flags = map[string]string{}
 	}
-	if p.stateDir != "" {
+	if _, set := flags["state_dir"]; p.stateDir != "" && !set {
 		flags["state_dir"] = p.stateDir
 	}
 	return config.Load(config.Source{File: p.configFile, Env: config.Environ(), Flags: flags})
