@@ -115,7 +115,7 @@ func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 		// The sandbox opens no streams yet; what it opens is closed at once and
 		// cannot hold more than one window.
 		cfg.AcceptBacklog = 1
-		mux, err := yamux.Client(conn, cfg)
+		mux, err := yamux.Client(wire.Whole(conn), cfg)
 		if err != nil {
 			conn.Close()
 			return nil, err

@@ -52,32 +52,38 @@ func (g *guard) hurry() {
 
 const (
 	often  = 20 * time.Millisecond
+	steady = 200 * time.Millisecond
 	seldom = time.Second
 )
 
-// run looks often while something runs or memory grows, and seldom otherwise.
+// run looks often while memory grows, sometimes while something runs, and
+// seldom otherwise: a look costs as much as a short call.
 func (g *guard) run(stop <-chan struct{}) {
-	pause := seldom
-	var last uint64
-	crowded := time.Time{}
-	t := time.NewTimer(pause)
+	var last, limit, most uint64
+	crowded, counted := time.Time{}, time.Time{}
+	t := time.NewTimer(seldom)
 	defer t.Stop()
+	pause := seldom
 	for {
 		select {
-		case <-t.C:
-			pause = min(pause*2, seldom)
 		case <-g.wake:
-			pause = often
+			if pause > steady { // the first look after a quiet time comes soon
+				pause = often
+				t.Reset(pause)
+			}
+			continue
+		case <-t.C:
 		case <-stop:
 			return
 		}
-		limit, most := g.bounds()
+		limit, most = g.bounds()
 		used := memoryUsed()
 		g.agent.mu.Lock()
-		active := g.agent.active > 0
+		active := g.agent.active > 0 || time.Since(g.agent.used) < seldom
 		g.agent.mu.Unlock()
-		if active && pause > 5*often {
-			pause = 5 * often
+		pause = min(pause*2, seldom)
+		if active {
+			pause = min(pause, steady)
 		}
 		if limit > 0 && used > limit/2 || used > last+(8<<20) {
 			pause = often
@@ -87,14 +93,8 @@ func (g *guard) run(stop <-chan struct{}) {
 			g.relieve()
 			pause = often
 		}
-		if most > 0 && (pause <= 5*often || active) {
-			crowded = g.crowd(most, crowded)
-		}
-		if !t.Stop() {
-			select {
-			case <-t.C:
-			default:
-			}
+		if most > 0 && active && time.Since(counted) > 500*time.Millisecond {
+			crowded, counted = g.crowd(most, crowded), time.Now()
 		}
 		t.Reset(pause)
 	}

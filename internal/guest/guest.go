@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -63,6 +64,7 @@ func FromEnvironment() (Config, error) {
 // Main runs the agent as the first process of a sandbox.
 func Main() int {
 	debug.SetGCPercent(50)
+	runtime.GOMAXPROCS(1)
 	// What runs here can gain nothing by executing a file, and cannot read this
 	// process's memory.
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -158,7 +160,7 @@ func (a *Agent) link(ctx context.Context) {
 		return
 	}
 	cfg := wire.Mux()
-	mux, err := yamux.Server(c, cfg)
+	mux, err := yamux.Server(wire.Whole(c), cfg)
 	if err != nil {
 		c.Close()
 		return

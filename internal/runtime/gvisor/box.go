@@ -20,8 +20,6 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-var errWaitDelay = exec.ErrWaitDelay
-
 // command makes a runsc command that survives this process and its terminal,
 // with nothing of this process's environment.
 func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd {

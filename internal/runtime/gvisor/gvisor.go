@@ -4,12 +4,12 @@
 package gvisor
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
@@ -264,28 +266,40 @@ func (r *Runtime) Close() error {
 		b.forsake()
 	}
 	r.work.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if left, err := os.ReadDir(r.dir()); err == nil && len(left) == 0 {
+		r.sweep()
+	}
 	return r.cgroups.removeParent()
+}
+
+// sweep removes what runsc keeps for all its sandboxes, when there is none: a
+// network namespace without network, held by a mount.
+func (r *Runtime) sweep() {
+	netns := filepath.Join(r.runscRoot(), "null-netns")
+	if err := unix.Unmount(netns, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+		r.Log.Warn("could not unmount runsc's network namespace", "path", netns, "error", err)
+	}
+	os.Remove(netns)
 }
 
 // runsc runs one of runsc's commands. What it says is in the error.
 func (r *Runtime) runsc(ctx context.Context, b *box, args ...string) error {
+	said, says, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer said.Close()
 	cmd := r.command(ctx, b, args...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &limited{&out}, &limited{&out}
-	// The sandbox inherits these pipes in case it fails early: do not wait for it.
-	cmd.WaitDelay = 2 * time.Second
-	if err := cmd.Run(); err != nil && !errors.Is(err, errWaitDelay) {
-		return fmt.Errorf("runsc %s: %w: %s", args[0], err, strings.TrimSpace(out.String()))
+	cmd.Stdout, cmd.Stderr = says, says
+	err = cmd.Run()
+	says.Close()
+	if err == nil {
+		return nil // a sandbox that was started has the pipe too, which is now of no use to it
 	}
-	return nil
-}
-
-// limited keeps the first few kilobytes of what is written.
-type limited struct{ *bytes.Buffer }
-
-func (l *limited) Write(p []byte) (int, error) {
-	if room := 8<<10 - l.Len(); room > 0 {
-		l.Buffer.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
+	text := make([]byte, 8<<10)
+	said.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	n, _ := io.ReadFull(said, text)
+	return fmt.Errorf("runsc %s: %w: %s", args[0], err, strings.TrimSpace(string(text[:n])))
 }

@@ -1,5 +1,5 @@
 # Sandlot's bash driver: reads "id bytes" and that many bytes of code from fd 3,
-# evaluates them in this shell, and answers "id status" on fd 4. When the shell
+# runs them in this shell, and answers "id status" on fd 4. When the shell
 # ends (exit, an interrupt, set -e) it saves its state for the next one.
 __sandlot_save() {
   set +e
@@ -15,13 +15,16 @@ if [ -n "${SANDLOT_RESTORE-}" ]; then
   unset __sandlot_from
 fi
 shopt -s expand_aliases
+__sandlot_last() { return "$1"; }
+__sandlot_source=$__sandlot_file.code __sandlot_status=0
 trap __sandlot_save EXIT
 trap 'exit 130' INT
 echo "0 0" >&4
 while IFS=' ' read -r -u 3 __sandlot_id __sandlot_n; do
   IFS= LC_ALL=C read -r -N "$__sandlot_n" -u 3 __sandlot_code
-  ( exit "${__sandlot_status:-0}" )
-  eval "$__sandlot_code" </dev/null 3<&- 4>&-
+  printf '%s\n' "$__sandlot_code" >"$__sandlot_source"
+  __sandlot_last "$__sandlot_status"
+  source "$__sandlot_source" </dev/null 3<&- 4>&-
   __sandlot_status=$?
   echo "$__sandlot_id $__sandlot_status" >&4
 done

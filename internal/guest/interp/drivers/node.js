@@ -94,8 +94,8 @@
         case 'ExpressionStatement':
           if (s === last && !s.directive) {
             const end = s.expression.end;
-            edit(s.start, s.start, ';return {__sandlot_value: (');
-            edit(s.end, s.end, ')};');
+            edit(s.start, s.start, ';return {__sandlot_value: (0, (');
+            edit(s.end, s.end, '))};');
             if (code[s.end - 1] === ';') edit(s.end - 1, s.end, '');
           }
           break;
@@ -117,8 +117,11 @@
     let r;
     try { r = rewrite(code); } catch (e) {
       if (!(e instanceof realError) || e.name !== 'SyntaxError') throw e;
-      // V8 says it better, and with the line.
-      new vm.Script('(async () => {' + code + '\n})', { filename: filename(id), columnOffset: -14 });
+      // V8 says it better, and with the line, unless it missed the end.
+      try { new vm.Script('(async () => {\n' + code + '\n})', { filename: filename(id), lineOffset: -1 }); } catch (v8) {
+        const line = Number((/^<code \d+>:(\d+)/.exec(String(v8.stack)) || [])[1]);
+        if (line <= code.split('\n').length) throw v8;
+      }
       const at = e.loc ? `\n    at ${filename(id)}:${e.loc.line}:${e.loc.column + 1}` : '';
       const text = e.loc ? `${filename(id)}:${e.loc.line}\n${code.split('\n')[e.loc.line - 1] ?? ''}\n${' '.repeat(e.loc.column)}^\n\n` : '';
       const err = new SyntaxError(e.message.replace(/ \(\d+:\d+\)$/, ''));
@@ -157,12 +160,15 @@
   proc.on('unhandledRejection', late);
 
   const own = /\n\s+at .*(\[eval\]|node:internal|node:vm|internal\/|at new Script).*/g;
+  let lineCount = Infinity;
   const trace = (e) => {
     let text;
     try {
       text = e instanceof realError || (e && typeof e.stack === 'string') ? String(e.stack) : 'Uncaught ' + inspect(e);
     } catch { text = 'an error whose text could not be made'; }
     text = text.replace(own, '').replace(/\n\s+at [^\n]*\(?(evalmachine|\[eval)[^\n]*/g, '');
+    // The last frame is this driver's call of the code.
+    text = text.replace(/\n\s+at <code \d+>:(\d+):\d+(?=\n|$)/g, (frame, line) => (Number(line) > lineCount ? '' : frame));
     if (e && e.cause !== undefined && e instanceof realError) text += '\n[cause]: ' + trace(e.cause);
     return text.length > MAX_TRACE ? text.slice(0, MAX_TRACE) + '\n… [cut]' : text;
   };
@@ -195,6 +201,7 @@
     interrupted.catch(() => {});
     exited = null;
     running = true;
+    lineCount = request.code.split('\n').length;
     const keep = setInterval(() => {}, 1 << 30);
     try {
       const script = compile(request.id, request.code);

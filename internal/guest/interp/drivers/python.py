@@ -1,7 +1,7 @@
 # Sandlot's Python driver: runs pieces of code that the agent sends on fd 3, in
 # one namespace, and answers on fd 4. It uses the standard library alone.
 def _main():
-    import ast, asyncio, base64, builtins, codeop, inspect, io, json, linecache, os, signal, sys, traceback, types, warnings
+    import ast, builtins, io, json, linecache, os, signal, sys, traceback, types
 
     requests, replies, owner = os.fdopen(3, "rb", 65536), 4, os.getpid()
     os.set_inheritable(3, False)
@@ -22,6 +22,7 @@ def _main():
     TYPES = ["image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
                "text/markdown": "_repr_markdown_", "text/latex": "_repr_latex_", "application/json": "_repr_json_"}
+    # 0x80 is inspect.CO_COROUTINE.
     write, loads, dumps, stack_trace = os.write, json.loads, json.dumps, traceback.TracebackException
     interrupts = (KeyboardInterrupt,)
 
@@ -41,6 +42,7 @@ def _main():
             data = data[write(replies, data):]
 
     def keep(mime, data):
+        import base64
         if data is None:
             return
         if isinstance(data, tuple):
@@ -123,6 +125,7 @@ def _main():
         return body, value
 
     def loop():
+        import asyncio  # it takes longer to import than all else
         if state["loop"] is None or state["loop"].is_closed():
             state["loop"] = asyncio.new_event_loop()
             asyncio.set_event_loop(state["loop"])
@@ -130,7 +133,7 @@ def _main():
 
     def run_code(code):
         result = eval(code, ns)
-        if not (code.co_flags & inspect.CO_COROUTINE):
+        if not (code.co_flags & 0x80):
             return result
         task = loop().create_task(result)
         try:
@@ -211,7 +214,6 @@ def _main():
         linecache.cache[name] = (len(code), None, code.splitlines(True), name)
         state.update(rich=[], rich_size=0, dropped=0)
         mend_streams()
-        reset = getattr(sys.modules.get("warnings"), "onceregistry", None)
         ns.pop("__warningregistry__", None)
         value = None
         try:
