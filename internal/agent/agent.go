@@ -40,9 +40,10 @@ type Client struct {
 	done   chan struct{}
 
 	mu      sync.Mutex
-	mux     *yamux.Session // nil while there is no link
-	dead    error          // why there will never be a link again
-	changed chan struct{}  // closed, and replaced, when one of the above changes
+	mux     *yamux.Session  // nil while there is no link
+	idle    []*yamux.Stream // run streams of mux that wait for their next request
+	dead    error           // why there will never be a link again
+	changed chan struct{}   // closed, and replaced, when one of the above changes
 }
 
 // New starts to keep the link to box's agent. Close ends it; the sandbox lives on.
@@ -61,7 +62,7 @@ func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 		WriteBufferSize:        4 << 10,
 	}
 	c.AgentClient = agentv1connect.NewAgentClient(&http.Client{Transport: c.http}, "http://agent",
-		connect.WithReadMaxBytes(wire.MaxCall), connect.WithSendMaxBytes(wire.MaxCall))
+		connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(wire.MaxMessage))
 	go c.keep(ctx)
 	return c
 }
@@ -138,7 +139,7 @@ func refuse(mux *yamux.Session) {
 func (c *Client) change(mux *yamux.Session, dead error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mux, c.dead = mux, dead
+	c.mux, c.dead, c.idle = mux, dead, nil
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -175,7 +176,7 @@ func (c *Client) session(ctx context.Context) (*yamux.Session, error) {
 	}
 }
 
-func (c *Client) open(ctx context.Context, kind byte) (net.Conn, error) {
+func (c *Client) open(ctx context.Context, kind byte) (*yamux.Stream, error) {
 	mux, err := c.session(ctx)
 	if err != nil {
 		return nil, err
@@ -216,10 +217,86 @@ func (c *Client) Stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn
 	return s, reply, nil
 }
 
+// maxIdle is how many run streams wait for the next request: more calls at
+// once open, and close, streams of their own.
+const maxIdle = 32
+
+// Run runs one command or one piece of code to its end, and returns its last
+// event, which is of the request's kind. The others are given to event, whose
+// error ends the run. When ctx ends, what runs is stopped.
+func (c *Client) Run(ctx context.Context, r *agentv1.RunRequest, event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
+	s, err := c.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { s.SetDeadline(time.Unix(1, 0)) })
+	e, err := run(s, r, event)
+	if !stop() || err != nil && e == nil {
+		s.Close()
+	} else {
+		c.put(s)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return e, err
+}
+
+// run returns a nil event when the stream is of no more use.
+func run(s *yamux.Stream, r *agentv1.RunRequest, event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
+	if err := wire.WriteMessage(s, r); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	for {
+		e := new(agentv1.RunEvent)
+		if err := wire.ReadMessage(s, e); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrLost, err)
+		}
+		switch k := e.Event.(type) {
+		case *agentv1.RunEvent_Refused:
+			return e, Refused(k.Refused)
+		case *agentv1.RunEvent_Executed, *agentv1.RunEvent_Evaluated:
+			return e, nil
+		}
+		if err := event(e); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// take returns a run stream.
+func (c *Client) take(ctx context.Context) (*yamux.Stream, error) {
+	mux, err := c.session(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	if n := len(c.idle); n > 0 && c.mux == mux {
+		s := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		c.mu.Unlock()
+		return s, nil
+	}
+	c.mu.Unlock()
+	return c.open(ctx, wire.Run)
+}
+
+func (c *Client) put(s *yamux.Stream) {
+	c.mu.Lock()
+	keep := s.Session() == c.mux && len(c.idle) < maxIdle
+	if keep {
+		c.idle = append(c.idle, s)
+	}
+	c.mu.Unlock()
+	if !keep {
+		s.Close()
+	}
+}
+
 // Request wraps a message as Connect wants it.
 func Request[T any](m *T) *connect.Request[T] { return connect.NewRequest(m) }
 
 // Refused is the error that a reply holds.
 func Refused(reply *agentv1.StreamReply) error {
-	return connect.NewError(connect.Code(reply.Code), errors.New(Printable(reply.Message, 2000)))
+	return connect.NewWireError(connect.Code(reply.Code), errors.New(Printable(reply.Message, 2000)))
 }

@@ -2,7 +2,6 @@ package builtin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -139,48 +138,41 @@ func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, q *ag
 	limit := time.Duration(q.TimeoutMillis)*time.Millisecond + patience
 	timer := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 	defer timer.Stop()
-	s, err := l.Agent().Evaluate(ctx, agent.Request(q))
+	live := relay{progress: c.Progress, language: q.Language, waits: func() { timer.Reset(limit) }}
+	e, err := l.Agent().Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: q}}, live.event)
 	if err != nil {
-		return nil, errors.Join(err, context.Cause(ctx))
+		return nil, err
 	}
-	defer s.Close()
-	live := relay{progress: c.Progress}
-	for s.Receive() {
-		switch e := s.Msg().Event.(type) {
-		case *agentv1.EvaluateEvent_Output:
-			if err := live.output(e.Output); err != nil {
-				return nil, err
-			}
-		case *agentv1.EvaluateEvent_Waiting:
-			timer.Reset(limit)
-			if err := live.say(fmt.Sprintf("Waiting: another piece of %s code has been running in this session for %d s", q.Language, e.Waiting.RunningForMicros/1e6)); err != nil {
-				return nil, err
-			}
-		case *agentv1.EvaluateEvent_Done:
-			if !t.honest(e.Done.Stdout) || !t.honest(e.Done.Stderr) {
-				return nil, session.ErrLies
-			}
-			return e.Done, nil
-		}
+	d := e.GetEvaluated()
+	if d == nil || !t.honest(d.Stdout) || !t.honest(d.Stderr) {
+		return nil, session.ErrLies
 	}
-	if err := s.Err(); err != nil {
-		return nil, errors.Join(err, context.Cause(ctx))
-	}
-	return nil, session.ErrLies
+	return d, nil
 }
 
 // relay passes live output on to the client that waits. What comes out of a
 // sandbox is bounded here too.
 type relay struct {
 	progress func(string)
+	language string // of the code that may have to wait
+	waits    func()
 	events   int
 }
 
 // maxEvents is more than an honest agent sends in the longest call.
 const maxEvents = 200_000
 
-func (r *relay) output(o *agentv1.Output) error {
-	return r.say(strings.ToValidUTF8(string(o.GetData()), "\uFFFD"))
+func (r *relay) event(e *agentv1.RunEvent) error {
+	switch k := e.Event.(type) {
+	case *agentv1.RunEvent_Output:
+		return r.say(strings.ToValidUTF8(string(k.Output.GetData()), "\uFFFD"))
+	case *agentv1.RunEvent_Waiting:
+		if r.waits != nil {
+			r.waits()
+		}
+		return r.say(fmt.Sprintf("Waiting: another piece of %s code has been running in this session for %d s", r.language, k.Waiting.GetRunningForMicros()/1e6))
+	}
+	return session.ErrLies
 }
 
 func (r *relay) say(text string) error {

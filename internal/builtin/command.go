@@ -2,7 +2,6 @@ package builtin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -107,31 +106,17 @@ func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, a
 	timeout := t.timeout(a)
 	limited, cancel := context.WithTimeout(ctx, timeout+patience)
 	defer cancel()
-	s, err := l.Agent().Exec(limited, agent.Request(&agentv1.ExecRequest{Command: cmd, Stdin: []byte(a.Text("stdin")),
-		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: t.bounds(), Live: c.Progress != nil}))
-	if err != nil {
-		return nil, l.Fault(ctx, errors.Join(err, limited.Err()), fault.CommandExecution)
-	}
-	defer s.Close()
 	live := relay{progress: c.Progress}
-	for s.Receive() {
-		switch e := s.Msg().Event.(type) {
-		case *agentv1.ExecEvent_Output:
-			if err := live.output(e.Output); err != nil {
-				return nil, l.Fault(ctx, err, fault.CommandExecution)
-			}
-		case *agentv1.ExecEvent_Done:
-			if !t.honest(e.Done.Stdout) || !t.honest(e.Done.Stderr) {
-				return nil, l.Fault(ctx, session.ErrLies, fault.CommandExecution)
-			}
-			return commandResult(l, a, e.Done, timeout), nil
-		}
+	e, err := l.Agent().Run(limited, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: cmd, Stdin: []byte(a.Text("stdin")),
+		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: t.bounds(), Live: c.Progress != nil}}}, live.event)
+	if err != nil {
+		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	err = errors.Join(s.Err(), limited.Err())
-	if err == nil {
-		err = session.ErrLies
+	d := e.GetExecuted()
+	if d == nil || !t.honest(d.Stdout) || !t.honest(d.Stderr) {
+		return nil, l.Fault(ctx, session.ErrLies, fault.CommandExecution)
 	}
-	return nil, l.Fault(ctx, err, fault.CommandExecution)
+	return commandResult(l, a, d, timeout), nil
 }
 
 func commandResult(l *session.Lease, a tool.Args, d *agentv1.ExecDone, timeout time.Duration) *tool.Result {

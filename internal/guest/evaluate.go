@@ -74,32 +74,16 @@ func (a *Agent) StopInterpreter(_ context.Context, r *connect.Request[agentv1.St
 	return connect.NewResponse(&agentv1.StopInterpreterResponse{}), nil
 }
 
-// Evaluate implements the wire.
-func (a *Agent) Evaluate(ctx context.Context, r *connect.Request[agentv1.EvaluateRequest], s *connect.ServerStream[agentv1.EvaluateEvent]) error {
-	defer a.enter()()
-	l, err := a.language(r.Msg.Language)
+// evaluate runs a piece of code to its end.
+func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send sender) (*agentv1.EvaluateDone, error) {
+	l, err := a.language(m.Language)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var lv *live
-	if r.Msg.Live {
-		lv = &live{send: func(o *agentv1.Output) error {
-			return s.Send(&agentv1.EvaluateEvent{Event: &agentv1.EvaluateEvent_Output{Output: o}})
-		}}
-	}
-	var d *agentv1.EvaluateDone
+	lv := newLive(m.Live, send)
 	if l.Driver == "" {
-		d, err = a.runFile(ctx, l, r.Msg, lv)
-	} else {
-		d, err = a.evaluate(ctx, l, r.Msg, s, lv)
+		return a.runFile(ctx, l, m, lv)
 	}
-	if err != nil {
-		return err
-	}
-	return s.Send(&agentv1.EvaluateEvent{Event: &agentv1.EvaluateEvent_Done{Done: d}})
-}
-
-func (a *Agent) evaluate(ctx context.Context, l *agentv1.Language, m *agentv1.EvaluateRequest, s *connect.ServerStream[agentv1.EvaluateEvent], lv *live) (*agentv1.EvaluateDone, error) {
 	stdout, stderr := newCapture("stdout", a.spool, m.Bounds), newCapture("stderr", a.spool, m.Bounds)
 	ticks, stop := lv.ticks()
 	defer stop()
@@ -107,7 +91,7 @@ func (a *Agent) evaluate(ctx context.Context, l *agentv1.Language, m *agentv1.Ev
 		Stdout: lv.tee(stdout, false), Stderr: lv.tee(stderr, true), Ticks: ticks,
 		Waiting: func(d time.Duration) {
 			// A host that is gone is noticed by the context.
-			_ = s.Send(&agentv1.EvaluateEvent{Event: &agentv1.EvaluateEvent_Waiting{Waiting: &agentv1.Waiting{Language: l.Name, RunningForMicros: uint64(d.Microseconds())}}})
+			_ = send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Waiting{Waiting: &agentv1.Waiting{Language: l.Name, RunningForMicros: uint64(d.Microseconds())}}})
 		}}
 	if lv != nil {
 		call.Tick = lv.flush

@@ -3,7 +3,9 @@ package guest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"syscall"
@@ -11,12 +13,69 @@ import (
 
 	"connectrpc.com/connect"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
 )
 
 func bytesReader(b []byte) io.Reader { return bytes.NewReader(b) }
 
 func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// sender sends an event to the host that waits for the end of a run.
+type sender func(*agentv1.RunEvent) error
+
+// runs serves a run stream: one request after the other.
+func (a *Agent) runs(ctx context.Context, s net.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	requests := make(chan *agentv1.RunRequest)
+	a.work.Go(func() {
+		defer cancel() // the host does not wait any more
+		for {
+			r := new(agentv1.RunRequest)
+			if wire.ReadMessage(s, r) != nil {
+				return
+			}
+			select {
+			case requests <- r:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	send := func(e *agentv1.RunEvent) error { return wire.WriteMessage(s, e) }
+	for {
+		select {
+		case r := <-requests:
+			if send(a.run(ctx, r, send)) != nil {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// run runs one request and returns its last event.
+func (a *Agent) run(ctx context.Context, r *agentv1.RunRequest, send sender) *agentv1.RunEvent {
+	defer a.enter()()
+	var err error
+	switch k := r.Kind.(type) {
+	case *agentv1.RunRequest_Exec:
+		var d *agentv1.ExecDone
+		if d, err = a.execute(ctx, k.Exec, newLive(k.Exec.Live, send)); err == nil {
+			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: d}}
+		}
+	case *agentv1.RunRequest_Evaluate:
+		var d *agentv1.EvaluateDone
+		if d, err = a.evaluate(ctx, k.Evaluate, send); err == nil {
+			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: d}}
+		}
+	default:
+		err = connect.NewError(connect.CodeUnimplemented, errors.New("unknown kind of run"))
+	}
+	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Refused{Refused: refusal(err)}}
+}
 
 // live passes output on while a call runs: at most ten times a second, a few
 // kilobytes each time, the newest.
@@ -25,6 +84,16 @@ type live struct {
 
 	mu      sync.Mutex
 	pending [2][]byte // stdout, stderr
+}
+
+// newLive returns nil, which passes nothing on, when nobody wants it.
+func newLive(wanted bool, send sender) *live {
+	if !wanted {
+		return nil
+	}
+	return &live{send: func(o *agentv1.Output) error {
+		return send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Output{Output: o}})
+	}}
 }
 
 const (
@@ -80,22 +149,6 @@ func (l *live) ticks() (<-chan time.Time, func()) {
 	}
 	t := time.NewTicker(liveEvery)
 	return t.C, t.Stop
-}
-
-// Exec implements the wire: it runs a command to its end.
-func (a *Agent) Exec(ctx context.Context, r *connect.Request[agentv1.ExecRequest], s *connect.ServerStream[agentv1.ExecEvent]) error {
-	defer a.enter()()
-	var l *live
-	if r.Msg.Live {
-		l = &live{send: func(o *agentv1.Output) error {
-			return s.Send(&agentv1.ExecEvent{Event: &agentv1.ExecEvent_Output{Output: o}})
-		}}
-	}
-	d, err := a.execute(ctx, r.Msg, l)
-	if err != nil {
-		return err
-	}
-	return s.Send(&agentv1.ExecEvent{Event: &agentv1.ExecEvent_Done{Done: d}})
 }
 
 // execute runs a command until its end, its time is over, or nobody waits for it.

@@ -114,7 +114,7 @@ func New(c Config) *Agent {
 	a.guard = newGuard(a)
 	a.limit(c.Limits)
 	mux := http.NewServeMux()
-	mux.Handle(agentv1connect.NewAgentHandler(a, connect.WithReadMaxBytes(wire.MaxCall), connect.WithSendMaxBytes(wire.MaxCall)))
+	mux.Handle(agentv1connect.NewAgentHandler(a, connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(wire.MaxMessage)))
 	a.server = &http.Server{Handler: mux}
 	return a
 }
@@ -191,6 +191,9 @@ func (a *Agent) dispatch(ctx context.Context, s *yamux.Stream) {
 		case <-ctx.Done():
 			s.Close()
 		}
+	case wire.Run:
+		a.runs(ctx, s)
+		s.Close()
 	case wire.Raw:
 		defer a.enter()()
 		a.raw(s)

@@ -38,13 +38,15 @@ func (a *Agent) raw(s net.Conn) {
 	}
 }
 
-func refuse(s net.Conn, err error) {
+func refuse(s net.Conn, err error) { _ = wire.WriteMessage(s, refusal(err)) }
+
+func refusal(err error) *agentv1.StreamReply {
 	reply := &agentv1.StreamReply{Code: uint32(connect.CodeOf(err)), Message: toUTF8(err.Error())}
 	var ce *connect.Error
 	if errors.As(err, &ce) {
 		reply.Message = toUTF8(ce.Message())
 	}
-	_ = wire.WriteMessage(s, reply)
+	return reply
 }
 
 const streamBuffer = 256 << 10

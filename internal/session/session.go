@@ -314,7 +314,7 @@ var ErrLies = errors.New("the agent's answer makes no sense")
 // refusal returns the fault for an answer that an honest agent gives.
 func refusal(err error) *fault.Error {
 	var ce *connect.Error
-	if !errors.As(err, &ce) || !connect.IsWireError(err) && !wireCode(ce.Code()) {
+	if !errors.As(err, &ce) || !connect.IsWireError(err) {
 		return nil
 	}
 	msg := agent.Printable(ce.Message(), 2000)
@@ -329,11 +329,6 @@ func refusal(err error) *fault.Error {
 		return fault.Wrap(fault.ResourceLimit, err, "%s", msg)
 	}
 	return nil
-}
-
-func wireCode(c connect.Code) bool {
-	return c == connect.CodeNotFound || c == connect.CodeFailedPrecondition || c == connect.CodeOutOfRange ||
-		c == connect.CodePermissionDenied || c == connect.CodeAlreadyExists
 }
 
 // Info is what anyone may know of their own session.

@@ -984,88 +984,6 @@ func (x *ExecRequest) GetLive() bool {
 	return false
 }
 
-type ExecEvent struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Event:
-	//
-	//	*ExecEvent_Output
-	//	*ExecEvent_Done
-	Event         isExecEvent_Event `protobuf_oneof:"event"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ExecEvent) Reset() {
-	*x = ExecEvent{}
-	mi := &file_agent_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ExecEvent) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ExecEvent) ProtoMessage() {}
-
-func (x *ExecEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ExecEvent.ProtoReflect.Descriptor instead.
-func (*ExecEvent) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *ExecEvent) GetEvent() isExecEvent_Event {
-	if x != nil {
-		return x.Event
-	}
-	return nil
-}
-
-func (x *ExecEvent) GetOutput() *Output {
-	if x != nil {
-		if x, ok := x.Event.(*ExecEvent_Output); ok {
-			return x.Output
-		}
-	}
-	return nil
-}
-
-func (x *ExecEvent) GetDone() *ExecDone {
-	if x != nil {
-		if x, ok := x.Event.(*ExecEvent_Done); ok {
-			return x.Done
-		}
-	}
-	return nil
-}
-
-type isExecEvent_Event interface {
-	isExecEvent_Event()
-}
-
-type ExecEvent_Output struct {
-	Output *Output `protobuf:"bytes,1,opt,name=output,proto3,oneof"`
-}
-
-type ExecEvent_Done struct {
-	Done *ExecDone `protobuf:"bytes,2,opt,name=done,proto3,oneof"`
-}
-
-func (*ExecEvent_Output) isExecEvent_Event() {}
-
-func (*ExecEvent_Done) isExecEvent_Event() {}
-
 type ExecDone struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	ExitCode       int32                  `protobuf:"varint,1,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"` // 128+n after signal n; 124 when the time was over
@@ -1081,7 +999,7 @@ type ExecDone struct {
 
 func (x *ExecDone) Reset() {
 	*x = ExecDone{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1011,7 @@ func (x *ExecDone) String() string {
 func (*ExecDone) ProtoMessage() {}
 
 func (x *ExecDone) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1024,7 @@ func (x *ExecDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecDone.ProtoReflect.Descriptor instead.
 func (*ExecDone) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecDone) GetExitCode() int32 {
@@ -1164,7 +1082,7 @@ type EvaluateRequest struct {
 
 func (x *EvaluateRequest) Reset() {
 	*x = EvaluateRequest{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1094,7 @@ func (x *EvaluateRequest) String() string {
 func (*EvaluateRequest) ProtoMessage() {}
 
 func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1107,7 @@ func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateRequest.ProtoReflect.Descriptor instead.
 func (*EvaluateRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EvaluateRequest) GetLanguage() string {
@@ -1227,105 +1145,7 @@ func (x *EvaluateRequest) GetLive() bool {
 	return false
 }
 
-type EvaluateEvent struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Event:
-	//
-	//	*EvaluateEvent_Output
-	//	*EvaluateEvent_Done
-	//	*EvaluateEvent_Waiting
-	Event         isEvaluateEvent_Event `protobuf_oneof:"event"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *EvaluateEvent) Reset() {
-	*x = EvaluateEvent{}
-	mi := &file_agent_proto_msgTypes[19]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *EvaluateEvent) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*EvaluateEvent) ProtoMessage() {}
-
-func (x *EvaluateEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use EvaluateEvent.ProtoReflect.Descriptor instead.
-func (*EvaluateEvent) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
-}
-
-func (x *EvaluateEvent) GetEvent() isEvaluateEvent_Event {
-	if x != nil {
-		return x.Event
-	}
-	return nil
-}
-
-func (x *EvaluateEvent) GetOutput() *Output {
-	if x != nil {
-		if x, ok := x.Event.(*EvaluateEvent_Output); ok {
-			return x.Output
-		}
-	}
-	return nil
-}
-
-func (x *EvaluateEvent) GetDone() *EvaluateDone {
-	if x != nil {
-		if x, ok := x.Event.(*EvaluateEvent_Done); ok {
-			return x.Done
-		}
-	}
-	return nil
-}
-
-func (x *EvaluateEvent) GetWaiting() *Waiting {
-	if x != nil {
-		if x, ok := x.Event.(*EvaluateEvent_Waiting); ok {
-			return x.Waiting
-		}
-	}
-	return nil
-}
-
-type isEvaluateEvent_Event interface {
-	isEvaluateEvent_Event()
-}
-
-type EvaluateEvent_Output struct {
-	Output *Output `protobuf:"bytes,1,opt,name=output,proto3,oneof"`
-}
-
-type EvaluateEvent_Done struct {
-	Done *EvaluateDone `protobuf:"bytes,2,opt,name=done,proto3,oneof"`
-}
-
-type EvaluateEvent_Waiting struct {
-	// waiting: another piece of code holds the interpreter.
-	Waiting *Waiting `protobuf:"bytes,3,opt,name=waiting,proto3,oneof"`
-}
-
-func (*EvaluateEvent_Output) isEvaluateEvent_Event() {}
-
-func (*EvaluateEvent_Done) isEvaluateEvent_Event() {}
-
-func (*EvaluateEvent_Waiting) isEvaluateEvent_Event() {}
-
+// Waiting: another piece of code holds the interpreter.
 type Waiting struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Language         string                 `protobuf:"bytes,1,opt,name=language,proto3" json:"language,omitempty"`
@@ -1336,7 +1156,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1168,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1181,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Waiting) GetLanguage() string {
@@ -1404,7 +1224,7 @@ type EvaluateDone struct {
 
 func (x *EvaluateDone) Reset() {
 	*x = EvaluateDone{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1236,7 @@ func (x *EvaluateDone) String() string {
 func (*EvaluateDone) ProtoMessage() {}
 
 func (x *EvaluateDone) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1429,7 +1249,7 @@ func (x *EvaluateDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateDone.ProtoReflect.Descriptor instead.
 func (*EvaluateDone) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EvaluateDone) GetOk() bool {
@@ -1541,7 +1361,7 @@ type Rich struct {
 
 func (x *Rich) Reset() {
 	*x = Rich{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1553,7 +1373,7 @@ func (x *Rich) String() string {
 func (*Rich) ProtoMessage() {}
 
 func (x *Rich) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1566,7 +1386,7 @@ func (x *Rich) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rich.ProtoReflect.Descriptor instead.
 func (*Rich) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Rich) GetMime() string {
@@ -1592,7 +1412,7 @@ type StartInterpreterRequest struct {
 
 func (x *StartInterpreterRequest) Reset() {
 	*x = StartInterpreterRequest{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1424,7 @@ func (x *StartInterpreterRequest) String() string {
 func (*StartInterpreterRequest) ProtoMessage() {}
 
 func (x *StartInterpreterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1437,7 @@ func (x *StartInterpreterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartInterpreterRequest.ProtoReflect.Descriptor instead.
 func (*StartInterpreterRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StartInterpreterRequest) GetLanguage() string {
@@ -1635,7 +1455,7 @@ type StartInterpreterResponse struct {
 
 func (x *StartInterpreterResponse) Reset() {
 	*x = StartInterpreterResponse{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1647,7 +1467,7 @@ func (x *StartInterpreterResponse) String() string {
 func (*StartInterpreterResponse) ProtoMessage() {}
 
 func (x *StartInterpreterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +1480,7 @@ func (x *StartInterpreterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartInterpreterResponse.ProtoReflect.Descriptor instead.
 func (*StartInterpreterResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 type StopInterpreterRequest struct {
@@ -1672,7 +1492,7 @@ type StopInterpreterRequest struct {
 
 func (x *StopInterpreterRequest) Reset() {
 	*x = StopInterpreterRequest{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1504,7 @@ func (x *StopInterpreterRequest) String() string {
 func (*StopInterpreterRequest) ProtoMessage() {}
 
 func (x *StopInterpreterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1517,7 @@ func (x *StopInterpreterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopInterpreterRequest.ProtoReflect.Descriptor instead.
 func (*StopInterpreterRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StopInterpreterRequest) GetLanguage() string {
@@ -1715,7 +1535,7 @@ type StopInterpreterResponse struct {
 
 func (x *StopInterpreterResponse) Reset() {
 	*x = StopInterpreterResponse{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1547,7 @@ func (x *StopInterpreterResponse) String() string {
 func (*StopInterpreterResponse) ProtoMessage() {}
 
 func (x *StopInterpreterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1560,7 @@ func (x *StopInterpreterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopInterpreterResponse.ProtoReflect.Descriptor instead.
 func (*StopInterpreterResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 type StartProcessRequest struct {
@@ -1754,7 +1574,7 @@ type StartProcessRequest struct {
 
 func (x *StartProcessRequest) Reset() {
 	*x = StartProcessRequest{}
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +1586,7 @@ func (x *StartProcessRequest) String() string {
 func (*StartProcessRequest) ProtoMessage() {}
 
 func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +1599,7 @@ func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessRequest.ProtoReflect.Descriptor instead.
 func (*StartProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StartProcessRequest) GetCommand() *Command {
@@ -1812,7 +1632,7 @@ type StartProcessResponse struct {
 
 func (x *StartProcessResponse) Reset() {
 	*x = StartProcessResponse{}
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +1644,7 @@ func (x *StartProcessResponse) String() string {
 func (*StartProcessResponse) ProtoMessage() {}
 
 func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +1657,7 @@ func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessResponse.ProtoReflect.Descriptor instead.
 func (*StartProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StartProcessResponse) GetProcessId() string {
@@ -1866,7 +1686,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1878,7 +1698,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1891,7 +1711,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Process) GetProcessId() string {
@@ -1972,7 +1792,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +1804,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +1817,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 type ListProcessesResponse struct {
@@ -2009,7 +1829,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +1841,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +1854,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*Process {
@@ -2057,7 +1877,7 @@ type ReadProcessRequest struct {
 
 func (x *ReadProcessRequest) Reset() {
 	*x = ReadProcessRequest{}
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2069,7 +1889,7 @@ func (x *ReadProcessRequest) String() string {
 func (*ReadProcessRequest) ProtoMessage() {}
 
 func (x *ReadProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2082,7 +1902,7 @@ func (x *ReadProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadProcessRequest.ProtoReflect.Descriptor instead.
 func (*ReadProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReadProcessRequest) GetProcessId() string {
@@ -2127,7 +1947,7 @@ type ReadProcessResponse struct {
 
 func (x *ReadProcessResponse) Reset() {
 	*x = ReadProcessResponse{}
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2139,7 +1959,7 @@ func (x *ReadProcessResponse) String() string {
 func (*ReadProcessResponse) ProtoMessage() {}
 
 func (x *ReadProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2152,7 +1972,7 @@ func (x *ReadProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadProcessResponse.ProtoReflect.Descriptor instead.
 func (*ReadProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReadProcessResponse) GetOutput() []byte {
@@ -2208,7 +2028,7 @@ type WriteProcessRequest struct {
 
 func (x *WriteProcessRequest) Reset() {
 	*x = WriteProcessRequest{}
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2220,7 +2040,7 @@ func (x *WriteProcessRequest) String() string {
 func (*WriteProcessRequest) ProtoMessage() {}
 
 func (x *WriteProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2233,7 +2053,7 @@ func (x *WriteProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteProcessRequest.ProtoReflect.Descriptor instead.
 func (*WriteProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WriteProcessRequest) GetProcessId() string {
@@ -2266,7 +2086,7 @@ type WriteProcessResponse struct {
 
 func (x *WriteProcessResponse) Reset() {
 	*x = WriteProcessResponse{}
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2278,7 +2098,7 @@ func (x *WriteProcessResponse) String() string {
 func (*WriteProcessResponse) ProtoMessage() {}
 
 func (x *WriteProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2291,7 +2111,7 @@ func (x *WriteProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteProcessResponse.ProtoReflect.Descriptor instead.
 func (*WriteProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WriteProcessResponse) GetWritten() uint32 {
@@ -2313,7 +2133,7 @@ type StopProcessRequest struct {
 
 func (x *StopProcessRequest) Reset() {
 	*x = StopProcessRequest{}
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2325,7 +2145,7 @@ func (x *StopProcessRequest) String() string {
 func (*StopProcessRequest) ProtoMessage() {}
 
 func (x *StopProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2338,7 +2158,7 @@ func (x *StopProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProcessRequest.ProtoReflect.Descriptor instead.
 func (*StopProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StopProcessRequest) GetProcessId() string {
@@ -2372,7 +2192,7 @@ type StopProcessResponse struct {
 
 func (x *StopProcessResponse) Reset() {
 	*x = StopProcessResponse{}
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2384,7 +2204,7 @@ func (x *StopProcessResponse) String() string {
 func (*StopProcessResponse) ProtoMessage() {}
 
 func (x *StopProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2397,7 +2217,7 @@ func (x *StopProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProcessResponse.ProtoReflect.Descriptor instead.
 func (*StopProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StopProcessResponse) GetRunning() bool {
@@ -2428,7 +2248,7 @@ type FileInfo struct {
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_agent_proto_msgTypes[38]
+	mi := &file_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2440,7 +2260,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[38]
+	mi := &file_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2453,7 +2273,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *FileInfo) GetPath() string {
@@ -2509,7 +2329,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_agent_proto_msgTypes[39]
+	mi := &file_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2341,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[39]
+	mi := &file_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2354,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReadFileRequest) GetPath() string {
@@ -2568,7 +2388,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_agent_proto_msgTypes[40]
+	mi := &file_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2580,7 +2400,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[40]
+	mi := &file_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2593,7 +2413,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReadFileResponse) GetData() []byte {
@@ -2624,7 +2444,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_agent_proto_msgTypes[41]
+	mi := &file_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2636,7 +2456,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[41]
+	mi := &file_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2649,7 +2469,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WriteFileRequest) GetPath() string {
@@ -2696,7 +2516,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_agent_proto_msgTypes[42]
+	mi := &file_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2708,7 +2528,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[42]
+	mi := &file_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2721,7 +2541,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WriteFileResponse) GetSize() uint64 {
@@ -2742,7 +2562,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_agent_proto_msgTypes[43]
+	mi := &file_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2754,7 +2574,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[43]
+	mi := &file_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2767,7 +2587,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListFilesRequest) GetPath() string {
@@ -2801,7 +2621,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_agent_proto_msgTypes[44]
+	mi := &file_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +2633,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[44]
+	mi := &file_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +2646,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListFilesResponse) GetFiles() []*FileInfo {
@@ -2852,7 +2672,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_agent_proto_msgTypes[45]
+	mi := &file_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2864,7 +2684,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[45]
+	mi := &file_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2877,7 +2697,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StatFileRequest) GetPath() string {
@@ -2896,7 +2716,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_agent_proto_msgTypes[46]
+	mi := &file_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2908,7 +2728,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[46]
+	mi := &file_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2921,7 +2741,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{46}
+	return file_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StatFileResponse) GetInfo() *FileInfo {
@@ -2941,7 +2761,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_agent_proto_msgTypes[47]
+	mi := &file_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2953,7 +2773,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[47]
+	mi := &file_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2966,7 +2786,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{47}
+	return file_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RemoveFileRequest) GetPath() string {
@@ -2991,7 +2811,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_agent_proto_msgTypes[48]
+	mi := &file_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3003,7 +2823,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[48]
+	mi := &file_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3016,7 +2836,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{48}
+	return file_agent_proto_rawDescGZIP(), []int{46}
 }
 
 type MoveFileRequest struct {
@@ -3029,7 +2849,7 @@ type MoveFileRequest struct {
 
 func (x *MoveFileRequest) Reset() {
 	*x = MoveFileRequest{}
-	mi := &file_agent_proto_msgTypes[49]
+	mi := &file_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3041,7 +2861,7 @@ func (x *MoveFileRequest) String() string {
 func (*MoveFileRequest) ProtoMessage() {}
 
 func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[49]
+	mi := &file_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3054,7 +2874,7 @@ func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
 func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{49}
+	return file_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *MoveFileRequest) GetFrom() string {
@@ -3079,7 +2899,7 @@ type MoveFileResponse struct {
 
 func (x *MoveFileResponse) Reset() {
 	*x = MoveFileResponse{}
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3091,7 +2911,7 @@ func (x *MoveFileResponse) String() string {
 func (*MoveFileResponse) ProtoMessage() {}
 
 func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3104,8 +2924,224 @@ func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
 func (*MoveFileResponse) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{48}
+}
+
+// RunRequest is one call on a run stream: a command or a piece of code. The
+// next one may follow when the last event of this one came; closing the stream
+// stops what runs.
+type RunRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*RunRequest_Exec
+	//	*RunRequest_Evaluate
+	Kind          isRunRequest_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunRequest) Reset() {
+	*x = RunRequest{}
+	mi := &file_agent_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunRequest) ProtoMessage() {}
+
+func (x *RunRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
+func (*RunRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *RunRequest) GetKind() isRunRequest_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *RunRequest) GetExec() *ExecRequest {
+	if x != nil {
+		if x, ok := x.Kind.(*RunRequest_Exec); ok {
+			return x.Exec
+		}
+	}
+	return nil
+}
+
+func (x *RunRequest) GetEvaluate() *EvaluateRequest {
+	if x != nil {
+		if x, ok := x.Kind.(*RunRequest_Evaluate); ok {
+			return x.Evaluate
+		}
+	}
+	return nil
+}
+
+type isRunRequest_Kind interface {
+	isRunRequest_Kind()
+}
+
+type RunRequest_Exec struct {
+	Exec *ExecRequest `protobuf:"bytes,1,opt,name=exec,proto3,oneof"`
+}
+
+type RunRequest_Evaluate struct {
+	Evaluate *EvaluateRequest `protobuf:"bytes,2,opt,name=evaluate,proto3,oneof"`
+}
+
+func (*RunRequest_Exec) isRunRequest_Kind() {}
+
+func (*RunRequest_Evaluate) isRunRequest_Kind() {}
+
+// RunEvent: any number of outputs and waitings, then one of the others.
+type RunEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Event:
+	//
+	//	*RunEvent_Output
+	//	*RunEvent_Waiting
+	//	*RunEvent_Executed
+	//	*RunEvent_Evaluated
+	//	*RunEvent_Refused
+	Event         isRunEvent_Event `protobuf_oneof:"event"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunEvent) Reset() {
+	*x = RunEvent{}
+	mi := &file_agent_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunEvent) ProtoMessage() {}
+
+func (x *RunEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
+func (*RunEvent) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{50}
 }
+
+func (x *RunEvent) GetEvent() isRunEvent_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *RunEvent) GetOutput() *Output {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Output); ok {
+			return x.Output
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetWaiting() *Waiting {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Waiting); ok {
+			return x.Waiting
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetExecuted() *ExecDone {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Executed); ok {
+			return x.Executed
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetEvaluated() *EvaluateDone {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Evaluated); ok {
+			return x.Evaluated
+		}
+	}
+	return nil
+}
+
+func (x *RunEvent) GetRefused() *StreamReply {
+	if x != nil {
+		if x, ok := x.Event.(*RunEvent_Refused); ok {
+			return x.Refused
+		}
+	}
+	return nil
+}
+
+type isRunEvent_Event interface {
+	isRunEvent_Event()
+}
+
+type RunEvent_Output struct {
+	Output *Output `protobuf:"bytes,1,opt,name=output,proto3,oneof"`
+}
+
+type RunEvent_Waiting struct {
+	Waiting *Waiting `protobuf:"bytes,2,opt,name=waiting,proto3,oneof"`
+}
+
+type RunEvent_Executed struct {
+	Executed *ExecDone `protobuf:"bytes,3,opt,name=executed,proto3,oneof"`
+}
+
+type RunEvent_Evaluated struct {
+	Evaluated *EvaluateDone `protobuf:"bytes,4,opt,name=evaluated,proto3,oneof"`
+}
+
+type RunEvent_Refused struct {
+	Refused *StreamReply `protobuf:"bytes,5,opt,name=refused,proto3,oneof"`
+}
+
+func (*RunEvent_Output) isRunEvent_Event() {}
+
+func (*RunEvent_Waiting) isRunEvent_Event() {}
+
+func (*RunEvent_Executed) isRunEvent_Event() {}
+
+func (*RunEvent_Evaluated) isRunEvent_Event() {}
+
+func (*RunEvent_Refused) isRunEvent_Event() {}
 
 // StreamOpen is the first message on a raw stream that the host opens.
 type StreamOpen struct {
@@ -3510,11 +3546,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x05stdin\x18\x02 \x01(\fR\x05stdin\x12%\n" +
 	"\x0etimeout_millis\x18\x03 \x01(\x04R\rtimeoutMillis\x120\n" +
 	"\x06bounds\x18\x04 \x01(\v2\x18.sandlot.agent.v1.BoundsR\x06bounds\x12\x12\n" +
-	"\x04live\x18\x05 \x01(\bR\x04live\"z\n" +
-	"\tExecEvent\x122\n" +
-	"\x06output\x18\x01 \x01(\v2\x18.sandlot.agent.v1.OutputH\x00R\x06output\x120\n" +
-	"\x04done\x18\x02 \x01(\v2\x1a.sandlot.agent.v1.ExecDoneH\x00R\x04doneB\a\n" +
-	"\x05event\"\xf2\x01\n" +
+	"\x04live\x18\x05 \x01(\bR\x04live\"\xf2\x01\n" +
 	"\bExecDone\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x05R\bexitCode\x12\x1b\n" +
 	"\ttimed_out\x18\x02 \x01(\bR\btimedOut\x122\n" +
@@ -3527,12 +3559,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12%\n" +
 	"\x0etimeout_millis\x18\x03 \x01(\x04R\rtimeoutMillis\x120\n" +
 	"\x06bounds\x18\x04 \x01(\v2\x18.sandlot.agent.v1.BoundsR\x06bounds\x12\x12\n" +
-	"\x04live\x18\x05 \x01(\bR\x04live\"\xb9\x01\n" +
-	"\rEvaluateEvent\x122\n" +
-	"\x06output\x18\x01 \x01(\v2\x18.sandlot.agent.v1.OutputH\x00R\x06output\x124\n" +
-	"\x04done\x18\x02 \x01(\v2\x1e.sandlot.agent.v1.EvaluateDoneH\x00R\x04done\x125\n" +
-	"\awaiting\x18\x03 \x01(\v2\x19.sandlot.agent.v1.WaitingH\x00R\awaitingB\a\n" +
-	"\x05event\"S\n" +
+	"\x04live\x18\x05 \x01(\bR\x04live\"S\n" +
 	"\aWaiting\x12\x1a\n" +
 	"\blanguage\x18\x01 \x01(\tR\blanguage\x12,\n" +
 	"\x12running_for_micros\x18\x02 \x01(\x04R\x10runningForMicros\"\xe7\x03\n" +
@@ -3657,7 +3684,19 @@ const file_agent_proto_rawDesc = "" +
 	"\x0fMoveFileRequest\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\"\x12\n" +
-	"\x10MoveFileResponse\"\xd8\x01\n" +
+	"\x10MoveFileResponse\"\x8a\x01\n" +
+	"\n" +
+	"RunRequest\x123\n" +
+	"\x04exec\x18\x01 \x01(\v2\x1d.sandlot.agent.v1.ExecRequestH\x00R\x04exec\x12?\n" +
+	"\bevaluate\x18\x02 \x01(\v2!.sandlot.agent.v1.EvaluateRequestH\x00R\bevaluateB\x06\n" +
+	"\x04kind\"\xb3\x02\n" +
+	"\bRunEvent\x122\n" +
+	"\x06output\x18\x01 \x01(\v2\x18.sandlot.agent.v1.OutputH\x00R\x06output\x125\n" +
+	"\awaiting\x18\x02 \x01(\v2\x19.sandlot.agent.v1.WaitingH\x00R\awaiting\x128\n" +
+	"\bexecuted\x18\x03 \x01(\v2\x1a.sandlot.agent.v1.ExecDoneH\x00R\bexecuted\x12>\n" +
+	"\tevaluated\x18\x04 \x01(\v2\x1e.sandlot.agent.v1.EvaluateDoneH\x00R\tevaluated\x129\n" +
+	"\arefused\x18\x05 \x01(\v2\x1d.sandlot.agent.v1.StreamReplyH\x00R\arefusedB\a\n" +
+	"\x05event\"\xd8\x01\n" +
 	"\n" +
 	"StreamOpen\x12/\n" +
 	"\x04exec\x18\x01 \x01(\v2\x19.sandlot.agent.v1.CommandH\x00R\x04exec\x12;\n" +
@@ -3684,13 +3723,11 @@ const file_agent_proto_rawDesc = "" +
 	"process_id\x18\x04 \x01(\tR\tprocessId\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x05 \x01(\tR\tsessionId\x12'\n" +
-	"\x0fsession_created\x18\x06 \x01(\bR\x0esessionCreated2\xb2\f\n" +
+	"\x0fsession_created\x18\x06 \x01(\bR\x0esessionCreated2\x9a\v\n" +
 	"\x05Agent\x12H\n" +
 	"\x05Hello\x12\x1e.sandlot.agent.v1.HelloRequest\x1a\x1f.sandlot.agent.v1.HelloResponse\x12T\n" +
 	"\tConfigure\x12\".sandlot.agent.v1.ConfigureRequest\x1a#.sandlot.agent.v1.ConfigureResponse\x12H\n" +
-	"\x05Usage\x12\x1e.sandlot.agent.v1.UsageRequest\x1a\x1f.sandlot.agent.v1.UsageResponse\x12D\n" +
-	"\x04Exec\x12\x1d.sandlot.agent.v1.ExecRequest\x1a\x1b.sandlot.agent.v1.ExecEvent0\x01\x12P\n" +
-	"\bEvaluate\x12!.sandlot.agent.v1.EvaluateRequest\x1a\x1f.sandlot.agent.v1.EvaluateEvent0\x01\x12i\n" +
+	"\x05Usage\x12\x1e.sandlot.agent.v1.UsageRequest\x1a\x1f.sandlot.agent.v1.UsageResponse\x12i\n" +
 	"\x10StartInterpreter\x12).sandlot.agent.v1.StartInterpreterRequest\x1a*.sandlot.agent.v1.StartInterpreterResponse\x12f\n" +
 	"\x0fStopInterpreter\x12(.sandlot.agent.v1.StopInterpreterRequest\x1a).sandlot.agent.v1.StopInterpreterResponse\x12]\n" +
 	"\fStartProcess\x12%.sandlot.agent.v1.StartProcessRequest\x1a&.sandlot.agent.v1.StartProcessResponse\x12`\n" +
@@ -3736,41 +3773,41 @@ var file_agent_proto_goTypes = []any{
 	(*Captured)(nil),                 // 13: sandlot.agent.v1.Captured
 	(*Output)(nil),                   // 14: sandlot.agent.v1.Output
 	(*ExecRequest)(nil),              // 15: sandlot.agent.v1.ExecRequest
-	(*ExecEvent)(nil),                // 16: sandlot.agent.v1.ExecEvent
-	(*ExecDone)(nil),                 // 17: sandlot.agent.v1.ExecDone
-	(*EvaluateRequest)(nil),          // 18: sandlot.agent.v1.EvaluateRequest
-	(*EvaluateEvent)(nil),            // 19: sandlot.agent.v1.EvaluateEvent
-	(*Waiting)(nil),                  // 20: sandlot.agent.v1.Waiting
-	(*EvaluateDone)(nil),             // 21: sandlot.agent.v1.EvaluateDone
-	(*Rich)(nil),                     // 22: sandlot.agent.v1.Rich
-	(*StartInterpreterRequest)(nil),  // 23: sandlot.agent.v1.StartInterpreterRequest
-	(*StartInterpreterResponse)(nil), // 24: sandlot.agent.v1.StartInterpreterResponse
-	(*StopInterpreterRequest)(nil),   // 25: sandlot.agent.v1.StopInterpreterRequest
-	(*StopInterpreterResponse)(nil),  // 26: sandlot.agent.v1.StopInterpreterResponse
-	(*StartProcessRequest)(nil),      // 27: sandlot.agent.v1.StartProcessRequest
-	(*StartProcessResponse)(nil),     // 28: sandlot.agent.v1.StartProcessResponse
-	(*Process)(nil),                  // 29: sandlot.agent.v1.Process
-	(*ListProcessesRequest)(nil),     // 30: sandlot.agent.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),    // 31: sandlot.agent.v1.ListProcessesResponse
-	(*ReadProcessRequest)(nil),       // 32: sandlot.agent.v1.ReadProcessRequest
-	(*ReadProcessResponse)(nil),      // 33: sandlot.agent.v1.ReadProcessResponse
-	(*WriteProcessRequest)(nil),      // 34: sandlot.agent.v1.WriteProcessRequest
-	(*WriteProcessResponse)(nil),     // 35: sandlot.agent.v1.WriteProcessResponse
-	(*StopProcessRequest)(nil),       // 36: sandlot.agent.v1.StopProcessRequest
-	(*StopProcessResponse)(nil),      // 37: sandlot.agent.v1.StopProcessResponse
-	(*FileInfo)(nil),                 // 38: sandlot.agent.v1.FileInfo
-	(*ReadFileRequest)(nil),          // 39: sandlot.agent.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 40: sandlot.agent.v1.ReadFileResponse
-	(*WriteFileRequest)(nil),         // 41: sandlot.agent.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 42: sandlot.agent.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 43: sandlot.agent.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 44: sandlot.agent.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 45: sandlot.agent.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 46: sandlot.agent.v1.StatFileResponse
-	(*RemoveFileRequest)(nil),        // 47: sandlot.agent.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 48: sandlot.agent.v1.RemoveFileResponse
-	(*MoveFileRequest)(nil),          // 49: sandlot.agent.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 50: sandlot.agent.v1.MoveFileResponse
+	(*ExecDone)(nil),                 // 16: sandlot.agent.v1.ExecDone
+	(*EvaluateRequest)(nil),          // 17: sandlot.agent.v1.EvaluateRequest
+	(*Waiting)(nil),                  // 18: sandlot.agent.v1.Waiting
+	(*EvaluateDone)(nil),             // 19: sandlot.agent.v1.EvaluateDone
+	(*Rich)(nil),                     // 20: sandlot.agent.v1.Rich
+	(*StartInterpreterRequest)(nil),  // 21: sandlot.agent.v1.StartInterpreterRequest
+	(*StartInterpreterResponse)(nil), // 22: sandlot.agent.v1.StartInterpreterResponse
+	(*StopInterpreterRequest)(nil),   // 23: sandlot.agent.v1.StopInterpreterRequest
+	(*StopInterpreterResponse)(nil),  // 24: sandlot.agent.v1.StopInterpreterResponse
+	(*StartProcessRequest)(nil),      // 25: sandlot.agent.v1.StartProcessRequest
+	(*StartProcessResponse)(nil),     // 26: sandlot.agent.v1.StartProcessResponse
+	(*Process)(nil),                  // 27: sandlot.agent.v1.Process
+	(*ListProcessesRequest)(nil),     // 28: sandlot.agent.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),    // 29: sandlot.agent.v1.ListProcessesResponse
+	(*ReadProcessRequest)(nil),       // 30: sandlot.agent.v1.ReadProcessRequest
+	(*ReadProcessResponse)(nil),      // 31: sandlot.agent.v1.ReadProcessResponse
+	(*WriteProcessRequest)(nil),      // 32: sandlot.agent.v1.WriteProcessRequest
+	(*WriteProcessResponse)(nil),     // 33: sandlot.agent.v1.WriteProcessResponse
+	(*StopProcessRequest)(nil),       // 34: sandlot.agent.v1.StopProcessRequest
+	(*StopProcessResponse)(nil),      // 35: sandlot.agent.v1.StopProcessResponse
+	(*FileInfo)(nil),                 // 36: sandlot.agent.v1.FileInfo
+	(*ReadFileRequest)(nil),          // 37: sandlot.agent.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 38: sandlot.agent.v1.ReadFileResponse
+	(*WriteFileRequest)(nil),         // 39: sandlot.agent.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 40: sandlot.agent.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 41: sandlot.agent.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 42: sandlot.agent.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 43: sandlot.agent.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 44: sandlot.agent.v1.StatFileResponse
+	(*RemoveFileRequest)(nil),        // 45: sandlot.agent.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 46: sandlot.agent.v1.RemoveFileResponse
+	(*MoveFileRequest)(nil),          // 47: sandlot.agent.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 48: sandlot.agent.v1.MoveFileResponse
+	(*RunRequest)(nil),               // 49: sandlot.agent.v1.RunRequest
+	(*RunEvent)(nil),                 // 50: sandlot.agent.v1.RunEvent
 	(*StreamOpen)(nil),               // 51: sandlot.agent.v1.StreamOpen
 	(*ReadStream)(nil),               // 52: sandlot.agent.v1.ReadStream
 	(*WriteStream)(nil),              // 53: sandlot.agent.v1.WriteStream
@@ -3788,65 +3825,63 @@ var file_agent_proto_depIdxs = []int32{
 	11, // 6: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
 	10, // 7: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
 	12, // 8: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
-	14, // 9: sandlot.agent.v1.ExecEvent.output:type_name -> sandlot.agent.v1.Output
-	17, // 10: sandlot.agent.v1.ExecEvent.done:type_name -> sandlot.agent.v1.ExecDone
-	13, // 11: sandlot.agent.v1.ExecDone.stdout:type_name -> sandlot.agent.v1.Captured
-	13, // 12: sandlot.agent.v1.ExecDone.stderr:type_name -> sandlot.agent.v1.Captured
-	12, // 13: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
-	14, // 14: sandlot.agent.v1.EvaluateEvent.output:type_name -> sandlot.agent.v1.Output
-	21, // 15: sandlot.agent.v1.EvaluateEvent.done:type_name -> sandlot.agent.v1.EvaluateDone
-	20, // 16: sandlot.agent.v1.EvaluateEvent.waiting:type_name -> sandlot.agent.v1.Waiting
-	13, // 17: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
-	13, // 18: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
-	22, // 19: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
-	10, // 20: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
-	29, // 21: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
-	38, // 22: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
-	38, // 23: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
-	10, // 24: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
-	52, // 25: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
-	53, // 26: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
-	0,  // 27: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
-	2,  // 28: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
-	7,  // 29: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
-	15, // 30: sandlot.agent.v1.Agent.Exec:input_type -> sandlot.agent.v1.ExecRequest
-	18, // 31: sandlot.agent.v1.Agent.Evaluate:input_type -> sandlot.agent.v1.EvaluateRequest
-	23, // 32: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
-	25, // 33: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
-	27, // 34: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
-	30, // 35: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
-	32, // 36: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
-	34, // 37: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
-	36, // 38: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
-	39, // 39: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
-	41, // 40: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
-	43, // 41: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
-	45, // 42: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
-	47, // 43: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
-	49, // 44: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
+	13, // 9: sandlot.agent.v1.ExecDone.stdout:type_name -> sandlot.agent.v1.Captured
+	13, // 10: sandlot.agent.v1.ExecDone.stderr:type_name -> sandlot.agent.v1.Captured
+	12, // 11: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
+	13, // 12: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
+	13, // 13: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
+	20, // 14: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
+	10, // 15: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
+	27, // 16: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
+	36, // 17: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
+	36, // 18: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
+	15, // 19: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
+	17, // 20: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
+	14, // 21: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
+	18, // 22: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
+	16, // 23: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
+	19, // 24: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
+	54, // 25: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
+	10, // 26: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
+	52, // 27: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
+	53, // 28: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
+	0,  // 29: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
+	2,  // 30: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
+	7,  // 31: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
+	21, // 32: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
+	23, // 33: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
+	25, // 34: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
+	28, // 35: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
+	30, // 36: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
+	32, // 37: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
+	34, // 38: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
+	37, // 39: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
+	39, // 40: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
+	41, // 41: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
+	43, // 42: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
+	45, // 43: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
+	47, // 44: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
 	1,  // 45: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
 	3,  // 46: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
 	8,  // 47: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
-	16, // 48: sandlot.agent.v1.Agent.Exec:output_type -> sandlot.agent.v1.ExecEvent
-	19, // 49: sandlot.agent.v1.Agent.Evaluate:output_type -> sandlot.agent.v1.EvaluateEvent
-	24, // 50: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
-	26, // 51: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
-	28, // 52: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
-	31, // 53: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
-	33, // 54: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
-	35, // 55: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
-	37, // 56: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
-	40, // 57: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
-	42, // 58: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
-	44, // 59: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
-	46, // 60: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
-	48, // 61: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
-	50, // 62: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
-	45, // [45:63] is the sub-list for method output_type
-	27, // [27:45] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	22, // 48: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
+	24, // 49: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
+	26, // 50: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
+	29, // 51: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
+	31, // 52: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
+	33, // 53: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
+	35, // 54: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
+	38, // 55: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
+	40, // 56: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
+	42, // 57: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
+	44, // 58: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
+	46, // 59: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
+	48, // 60: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
+	45, // [45:61] is the sub-list for method output_type
+	29, // [29:45] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -3854,17 +3889,19 @@ func file_agent_proto_init() {
 	if File_agent_proto != nil {
 		return
 	}
-	file_agent_proto_msgTypes[16].OneofWrappers = []any{
-		(*ExecEvent_Output)(nil),
-		(*ExecEvent_Done)(nil),
+	file_agent_proto_msgTypes[19].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[39].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[49].OneofWrappers = []any{
+		(*RunRequest_Exec)(nil),
+		(*RunRequest_Evaluate)(nil),
 	}
-	file_agent_proto_msgTypes[19].OneofWrappers = []any{
-		(*EvaluateEvent_Output)(nil),
-		(*EvaluateEvent_Done)(nil),
-		(*EvaluateEvent_Waiting)(nil),
+	file_agent_proto_msgTypes[50].OneofWrappers = []any{
+		(*RunEvent_Output)(nil),
+		(*RunEvent_Waiting)(nil),
+		(*RunEvent_Executed)(nil),
+		(*RunEvent_Evaluated)(nil),
+		(*RunEvent_Refused)(nil),
 	}
-	file_agent_proto_msgTypes[21].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[41].OneofWrappers = []any{}
 	file_agent_proto_msgTypes[51].OneofWrappers = []any{
 		(*StreamOpen_Exec)(nil),
 		(*StreamOpen_ReadFile)(nil),

@@ -4,8 +4,10 @@
 // The agent dials; each connection begins with Greeting and a secret, and the
 // host answers one byte. After that both sides speak yamux: the host opens
 // streams, whose first byte is their Kind. A Call stream carries HTTP/1.1 with
-// the Connect RPCs of proto/agent.proto; a Raw stream begins with a StreamOpen
-// message, is answered with a StreamReply, and carries bytes after that.
+// the Connect RPCs of proto/agent.proto; a Run stream carries one RunRequest
+// after the other, each answered with RunEvents; a Raw stream begins with a
+// StreamOpen message, is answered with a StreamReply, and carries bytes after
+// that.
 package wire
 
 import (
@@ -15,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -37,16 +40,15 @@ const (
 const (
 	Call byte = 'C'
 	Raw  byte = 'R'
+	Run  byte = 'X'
 )
 
-// MaxMessage bounds one length-prefixed message, and MaxFrame one frame.
+// MaxMessage bounds one message in either direction, and MaxFrame one frame,
+// in bytes.
 const (
-	MaxMessage = 1 << 20
+	MaxMessage = 16 << 20
 	MaxFrame   = 256 << 10
 )
-
-// MaxCall bounds one Connect message in either direction, in bytes.
-const MaxCall = 16 << 20
 
 // SocketDir is where the runtime mounts the folder with the agent's socket,
 // read-only, and Socket the socket's name in it.
@@ -119,14 +121,16 @@ func Mux() *yamux.Config {
 
 // WriteMessage writes m with its length before it.
 func WriteMessage(w io.Writer, m proto.Message) error {
-	b, err := proto.Marshal(m)
+	b, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 4, 512), m)
 	if err != nil {
 		return err
 	}
-	if len(b) > MaxMessage {
-		return fmt.Errorf("wire: message of %d bytes is over %d", len(b), MaxMessage)
+	size := len(b) - 4
+	if size > MaxMessage {
+		return fmt.Errorf("wire: message of %d bytes is over %d", size, MaxMessage)
 	}
-	_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...))
+	binary.BigEndian.PutUint32(b, uint32(size))
+	_, err = w.Write(b)
 	return err
 }
 
@@ -140,9 +144,15 @@ func ReadMessage(r io.Reader, m proto.Message) error {
 	if size > MaxMessage {
 		return fmt.Errorf("wire: message of %d bytes is over %d", size, MaxMessage)
 	}
-	b := make([]byte, size)
-	if _, err := io.ReadFull(r, b); err != nil {
-		return err
+	// A size that is only claimed makes nobody hold that much.
+	b := make([]byte, 0, min(size, 64<<10))
+	for len(b) < int(size) {
+		b = slices.Grow(b, 1)
+		n, err := r.Read(b[len(b):min(cap(b), int(size))])
+		b = b[:len(b)+n]
+		if err != nil && len(b) < int(size) {
+			return err
+		}
 	}
 	return proto.Unmarshal(b, m)
 }

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -333,7 +334,7 @@ func (p *proc) ready() error {
 		p.kill()
 		<-p.done
 	}
-	text := p.err.detach(nil)
+	text := p.err.detach()
 	p.close()
 	return fmt.Errorf("the interpreter did not start: %s", strings.TrimSpace(string(text)))
 }
@@ -363,6 +364,7 @@ func (p *proc) listen(f *os.File, driver string) {
 		}
 		select {
 		case p.replies <- reply:
+			runtime.Gosched() // who waits for it goes first
 		case <-p.done:
 			return
 		case <-time.After(time.Second): // nobody asked: code of the user wrote it
@@ -437,8 +439,7 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 		p.kill()
 	}
 	i.await(ctx, p, id, c, r)
-	p.out.detach(nil)
-	p.err.detach(nil)
+	drain(p.out, p.err)
 	r.Took = time.Since(start)
 	if !p.alive() {
 		i.ended(p, r, start)

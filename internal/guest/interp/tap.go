@@ -84,9 +84,29 @@ func (t *tap) attach(w io.Writer) {
 	t.sink = w
 }
 
-// detach takes what was written until now, and gives the output to w, or keeps
-// it. It returns what was kept.
-func (t *tap) detach(w io.Writer) []byte {
+// drain detaches several taps at once. Most calls have written nothing more,
+// which one look at all of them tells.
+func drain(taps ...*tap) {
+	ready := make([]unix.PollFd, len(taps))
+	for i, t := range taps {
+		ready[i] = unix.PollFd{Fd: -1, Events: unix.POLLIN}
+		t.raw.Control(func(fd uintptr) { ready[i].Fd = int32(fd) })
+	}
+	_, err := unix.Poll(ready, 0)
+	for i, t := range taps {
+		if err != nil || ready[i].Revents != 0 {
+			t.detach()
+			continue
+		}
+		t.mu.Lock() // the reader may be in the middle of a piece
+		t.sink = nil
+		t.mu.Unlock()
+	}
+}
+
+// detach takes what was written until now, and keeps what comes after. It
+// returns what was kept.
+func (t *tap) detach() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.raw.Control(func(fd uintptr) {
@@ -98,7 +118,7 @@ func (t *tap) detach(w io.Writer) []byte {
 			taken += n
 		}
 	})
-	t.sink = w
+	t.sink = nil
 	return t.between
 }
 

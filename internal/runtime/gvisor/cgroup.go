@@ -60,10 +60,18 @@ func resources(l sandbox.Limits) *specs.LinuxResources {
 		r.Memory = &specs.LinuxMemory{Limit: ptr(headroom(l.MemoryBytes))}
 	}
 	if l.CPUs > 0 {
-		r.CPU = &specs.LinuxCPU{Quota: ptr(int64(l.CPUs * 100_000)), Period: ptr(uint64(100_000))}
+		r.CPU = &specs.LinuxCPU{Quota: ptr(quota(l)), Period: ptr(uint64(period))}
 	}
 	return r
 }
+
+// period is the kernel's time slice of accounting, in microseconds.
+const period = 100_000
+
+// quota is how much of period a sandbox may run: its CPUs, which are the
+// user's, and half a CPU for gVisor's own work. Without that half, short calls
+// one after the other stand still for a third of each period.
+func quota(l sandbox.Limits) int64 { return int64((l.CPUs + 0.5) * period) }
 
 func ptr[T any](v T) *T { return &v }
 
@@ -84,13 +92,13 @@ func (c cgroups) file(id, controller, name string) string {
 }
 
 func (c cgroups) resize(id string, l sandbox.Limits) error {
-	memory, quota := strconv.FormatInt(headroom(l.MemoryBytes), 10), strconv.FormatInt(int64(l.CPUs*100_000), 10)
+	memory, cpu := strconv.FormatInt(headroom(l.MemoryBytes), 10), strconv.FormatInt(quota(l), 10)
 	if c.version == 2 {
 		return errors.Join(os.WriteFile(c.file(id, "", "memory.max"), []byte(memory), 0),
-			os.WriteFile(c.file(id, "", "cpu.max"), []byte(quota+" 100000"), 0))
+			os.WriteFile(c.file(id, "", "cpu.max"), fmt.Appendf(nil, "%s %d", cpu, period), 0))
 	}
 	return errors.Join(os.WriteFile(c.file(id, "memory", "memory.limit_in_bytes"), []byte(memory), 0),
-		os.WriteFile(c.file(id, "cpu", "cpu.cfs_quota_us"), []byte(quota), 0))
+		os.WriteFile(c.file(id, "cpu", "cpu.cfs_quota_us"), []byte(cpu), 0))
 }
 
 // oomKilled says whether the kernel killed something in the sandbox's group.

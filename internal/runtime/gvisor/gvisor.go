@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -286,20 +285,21 @@ func (r *Runtime) sweep() {
 
 // runsc runs one of runsc's commands. What it says is in the error.
 func (r *Runtime) runsc(ctx context.Context, b *box, args ...string) error {
-	said, says, err := os.Pipe()
+	// What a command prints goes to memory, not to a pipe: the sandbox that it
+	// starts inherits it, and would be killed by writing to a pipe without reader.
+	fd, err := unix.MemfdCreate("runsc", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return err
 	}
-	defer said.Close()
+	says := os.NewFile(uintptr(fd), "runsc's output")
+	defer says.Close()
 	cmd := r.command(ctx, b, args...)
 	cmd.Stdout, cmd.Stderr = says, says
-	err = cmd.Run()
-	says.Close()
-	if err == nil {
-		return nil // a sandbox that was started has the pipe too, which is now of no use to it
+	if err = cmd.Run(); err == nil {
+		_, err = unix.FcntlInt(says.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+		return err // what it prints from now on is lost, and held by nobody
 	}
 	text := make([]byte, 8<<10)
-	said.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	n, _ := io.ReadFull(said, text)
+	n, _ := says.ReadAt(text, 0)
 	return fmt.Errorf("runsc %s: %w: %s", args[0], err, strings.TrimSpace(string(text[:n])))
 }

@@ -42,10 +42,6 @@ const (
 	AgentConfigureProcedure = "/sandlot.agent.v1.Agent/Configure"
 	// AgentUsageProcedure is the fully-qualified name of the Agent's Usage RPC.
 	AgentUsageProcedure = "/sandlot.agent.v1.Agent/Usage"
-	// AgentExecProcedure is the fully-qualified name of the Agent's Exec RPC.
-	AgentExecProcedure = "/sandlot.agent.v1.Agent/Exec"
-	// AgentEvaluateProcedure is the fully-qualified name of the Agent's Evaluate RPC.
-	AgentEvaluateProcedure = "/sandlot.agent.v1.Agent/Evaluate"
 	// AgentStartInterpreterProcedure is the fully-qualified name of the Agent's StartInterpreter RPC.
 	AgentStartInterpreterProcedure = "/sandlot.agent.v1.Agent/StartInterpreter"
 	// AgentStopInterpreterProcedure is the fully-qualified name of the Agent's StopInterpreter RPC.
@@ -79,8 +75,6 @@ type AgentClient interface {
 	Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error)
 	Configure(context.Context, *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error)
 	Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error)
-	Exec(context.Context, *connect.Request[agentv1.ExecRequest]) (*connect.ServerStreamForClient[agentv1.ExecEvent], error)
-	Evaluate(context.Context, *connect.Request[agentv1.EvaluateRequest]) (*connect.ServerStreamForClient[agentv1.EvaluateEvent], error)
 	StartInterpreter(context.Context, *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error)
 	StopInterpreter(context.Context, *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error)
 	StartProcess(context.Context, *connect.Request[agentv1.StartProcessRequest]) (*connect.Response[agentv1.StartProcessResponse], error)
@@ -123,18 +117,6 @@ func NewAgentClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			httpClient,
 			baseURL+AgentUsageProcedure,
 			connect.WithSchema(agentMethods.ByName("Usage")),
-			connect.WithClientOptions(opts...),
-		),
-		exec: connect.NewClient[agentv1.ExecRequest, agentv1.ExecEvent](
-			httpClient,
-			baseURL+AgentExecProcedure,
-			connect.WithSchema(agentMethods.ByName("Exec")),
-			connect.WithClientOptions(opts...),
-		),
-		evaluate: connect.NewClient[agentv1.EvaluateRequest, agentv1.EvaluateEvent](
-			httpClient,
-			baseURL+AgentEvaluateProcedure,
-			connect.WithSchema(agentMethods.ByName("Evaluate")),
 			connect.WithClientOptions(opts...),
 		),
 		startInterpreter: connect.NewClient[agentv1.StartInterpreterRequest, agentv1.StartInterpreterResponse](
@@ -223,8 +205,6 @@ type agentClient struct {
 	hello            *connect.Client[agentv1.HelloRequest, agentv1.HelloResponse]
 	configure        *connect.Client[agentv1.ConfigureRequest, agentv1.ConfigureResponse]
 	usage            *connect.Client[agentv1.UsageRequest, agentv1.UsageResponse]
-	exec             *connect.Client[agentv1.ExecRequest, agentv1.ExecEvent]
-	evaluate         *connect.Client[agentv1.EvaluateRequest, agentv1.EvaluateEvent]
 	startInterpreter *connect.Client[agentv1.StartInterpreterRequest, agentv1.StartInterpreterResponse]
 	stopInterpreter  *connect.Client[agentv1.StopInterpreterRequest, agentv1.StopInterpreterResponse]
 	startProcess     *connect.Client[agentv1.StartProcessRequest, agentv1.StartProcessResponse]
@@ -253,16 +233,6 @@ func (c *agentClient) Configure(ctx context.Context, req *connect.Request[agentv
 // Usage calls sandlot.agent.v1.Agent.Usage.
 func (c *agentClient) Usage(ctx context.Context, req *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
 	return c.usage.CallUnary(ctx, req)
-}
-
-// Exec calls sandlot.agent.v1.Agent.Exec.
-func (c *agentClient) Exec(ctx context.Context, req *connect.Request[agentv1.ExecRequest]) (*connect.ServerStreamForClient[agentv1.ExecEvent], error) {
-	return c.exec.CallServerStream(ctx, req)
-}
-
-// Evaluate calls sandlot.agent.v1.Agent.Evaluate.
-func (c *agentClient) Evaluate(ctx context.Context, req *connect.Request[agentv1.EvaluateRequest]) (*connect.ServerStreamForClient[agentv1.EvaluateEvent], error) {
-	return c.evaluate.CallServerStream(ctx, req)
 }
 
 // StartInterpreter calls sandlot.agent.v1.Agent.StartInterpreter.
@@ -335,8 +305,6 @@ type AgentHandler interface {
 	Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error)
 	Configure(context.Context, *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error)
 	Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error)
-	Exec(context.Context, *connect.Request[agentv1.ExecRequest], *connect.ServerStream[agentv1.ExecEvent]) error
-	Evaluate(context.Context, *connect.Request[agentv1.EvaluateRequest], *connect.ServerStream[agentv1.EvaluateEvent]) error
 	StartInterpreter(context.Context, *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error)
 	StopInterpreter(context.Context, *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error)
 	StartProcess(context.Context, *connect.Request[agentv1.StartProcessRequest]) (*connect.Response[agentv1.StartProcessResponse], error)
@@ -375,18 +343,6 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 		AgentUsageProcedure,
 		svc.Usage,
 		connect.WithSchema(agentMethods.ByName("Usage")),
-		connect.WithHandlerOptions(opts...),
-	)
-	agentExecHandler := connect.NewServerStreamHandler(
-		AgentExecProcedure,
-		svc.Exec,
-		connect.WithSchema(agentMethods.ByName("Exec")),
-		connect.WithHandlerOptions(opts...),
-	)
-	agentEvaluateHandler := connect.NewServerStreamHandler(
-		AgentEvaluateProcedure,
-		svc.Evaluate,
-		connect.WithSchema(agentMethods.ByName("Evaluate")),
 		connect.WithHandlerOptions(opts...),
 	)
 	agentStartInterpreterHandler := connect.NewUnaryHandler(
@@ -475,10 +431,6 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 			agentConfigureHandler.ServeHTTP(w, r)
 		case AgentUsageProcedure:
 			agentUsageHandler.ServeHTTP(w, r)
-		case AgentExecProcedure:
-			agentExecHandler.ServeHTTP(w, r)
-		case AgentEvaluateProcedure:
-			agentEvaluateHandler.ServeHTTP(w, r)
 		case AgentStartInterpreterProcedure:
 			agentStartInterpreterHandler.ServeHTTP(w, r)
 		case AgentStopInterpreterProcedure:
@@ -524,14 +476,6 @@ func (UnimplementedAgentHandler) Configure(context.Context, *connect.Request[age
 
 func (UnimplementedAgentHandler) Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.Usage is not implemented"))
-}
-
-func (UnimplementedAgentHandler) Exec(context.Context, *connect.Request[agentv1.ExecRequest], *connect.ServerStream[agentv1.ExecEvent]) error {
-	return connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.Exec is not implemented"))
-}
-
-func (UnimplementedAgentHandler) Evaluate(context.Context, *connect.Request[agentv1.EvaluateRequest], *connect.ServerStream[agentv1.EvaluateEvent]) error {
-	return connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.Evaluate is not implemented"))
 }
 
 func (UnimplementedAgentHandler) StartInterpreter(context.Context, *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error) {

@@ -3,7 +3,7 @@
 def _main():
     import ast, builtins, io, json, linecache, os, signal, sys, traceback, types
 
-    requests, replies, owner = os.fdopen(3, "rb", 65536), 4, os.getpid()
+    requests, replies = os.fdopen(3, "rb", 65536), 4
     os.set_inheritable(3, False)
     os.set_inheritable(4, False)
     spare_out, spare_err = os.dup(1), os.dup(2)
@@ -17,7 +17,7 @@ def _main():
     if sys.path and sys.path[0] != "":
         sys.path.insert(0, "")
     ns = main.__dict__
-    state = {"running": False, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0}
+    state = {"mine": True, "running": False, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0}
     MAX_RESULT, MAX_RICH = 1 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
@@ -26,16 +26,19 @@ def _main():
     write, loads, dumps, stack_trace = os.write, json.loads, json.dumps, traceback.TracebackException
     interrupts = (KeyboardInterrupt,)
 
+    # A process that the code forks must not answer for this one.
+    os.register_at_fork(after_in_child=lambda: state.update(mine=False))
+
     def on_interrupt(signum, frame):
-        if state["running"] and os.getpid() == owner:
+        if state["running"] and state["mine"]:
             raise KeyboardInterrupt
-        if os.getpid() != owner:
+        if not state["mine"]:
             signal.default_int_handler(signum, frame)
 
     signal.signal(signal.SIGINT, on_interrupt)
 
     def answer(reply):
-        if os.getpid() != owner:
+        if not state["mine"]:
             os._exit(0)  # a fork that came back is nobody to answer
         data = dumps(reply).encode() + b"\n"
         while data:
@@ -213,7 +216,6 @@ def _main():
         code, name = request["code"], "<code %d>" % request["id"]
         linecache.cache[name] = (len(code), None, code.splitlines(True), name)
         state.update(rich=[], rich_size=0, dropped=0)
-        mend_streams()
         ns.pop("__warningregistry__", None)
         value = None
         try:
@@ -258,8 +260,9 @@ def _main():
     answer({"id": 0, "ok": True})
     while True:
         try:
+            mend_streams()
             line = requests.readline()
-            if not line or os.getpid() != owner:
+            if not line or not state["mine"]:
                 os._exit(0)
             answer(piece(loads(line)))
         except KeyboardInterrupt:
