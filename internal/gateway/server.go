@@ -28,7 +28,8 @@ func (g *Gateway) server(p auth.Principal) *mcp.Server {
 			Tools:     &mcp.ToolCapabilities{ListChanged: true},
 			Resources: &mcp.ResourceCapabilities{},
 			Prompts:   &mcp.PromptCapabilities{},
-			Logging:   &mcp.LoggingCapabilities{},
+			//lint:ignore SA1019 clients of the older era set the level
+			Logging: &mcp.LoggingCapabilities{},
 		},
 		InitializedHandler: func(context.Context, *mcp.InitializedRequest) { g.connected(p) },
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) {

@@ -22,7 +22,6 @@ type nursery struct {
 	mu       sync.Mutex
 	children map[int]chan syscall.WaitStatus
 	data     uint64 // RLIMIT_DATA of what is started; 0: none
-	env      []string
 }
 
 func newNursery(all bool) *nursery {

@@ -57,10 +57,9 @@ type Pool struct {
 
 	wake chan struct{}
 
-	mu     sync.Mutex
-	ready  map[string][]*Booted // by template's name
-	closed bool
-	owned  map[string]bool // sandboxes that are booting or wait here
+	mu    sync.Mutex
+	ready map[string][]*Booted // by template's name
+	owned map[string]bool      // sandboxes that are booting or wait here
 }
 
 // New returns an empty pool.

@@ -55,7 +55,7 @@ func headroom(memory int64) int64 { return memory + memory/4 + 96<<20 }
 const hostThreads = 8192
 
 func resources(l sandbox.Limits) *specs.LinuxResources {
-	r := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: ptr(int64(hostThreads))}}
+	r := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: hostThreads}}
 	if l.MemoryBytes > 0 {
 		r.Memory = &specs.LinuxMemory{Limit: ptr(headroom(l.MemoryBytes))}
 	}

@@ -1,0 +1,43 @@
+# Sandlot. `make run` starts it, `make test` proves it, `make help` lists the rest.
+SHELL   := /bin/bash
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X sandlot/internal/app.Version=$(VERSION)
+TOOLS   := $(CURDIR)/.tools
+GO_DIRS := cmd internal proto test
+
+.PHONY: help build run test lint unit whole bench proto tools clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 10
+
+build: ## make the three programs in bin/
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sandlot ./cmd/sandlot-agent ./cmd/sandlot-runsc
+
+run: build ## build and start the server on http://localhost:8000/mcp
+	@exec bin/sandlot serve
+
+test: tools build lint unit whole ## install what the tests need and run all of them
+
+lint: build ## gofmt, go vet, staticcheck
+	@bad=$$(gofmt -l $(GO_DIRS)); if [ -n "$$bad" ]; then echo "not gofmt'd:"; echo "$$bad"; exit 1; fi
+	go vet ./...
+	go tool staticcheck ./...
+
+unit: build ## the packages' own tests with the race detector, real gVisor included
+	go test -race -timeout 10m $$(go list ./internal/...)
+
+whole: build tools ## the whole program: clients, attacks, faults, leaks
+	SANDLOT_TOOLS=$(TOOLS) go test -timeout 20m -v ./test/... 2>&1 | test/quiet
+
+bench: build tools ## measure, and write docs/benchmarks.md
+	go run ./test/bench -tools $(TOOLS) -out docs/benchmarks.md
+
+proto: ## make proto/agentv1 again from proto/agent.proto (needs Python)
+	test/proto
+
+tools: ## what the tests need beside Go: a C compiler, Node, Python packages
+	@test/tools $(TOOLS)
+
+clean: ## remove what the other targets made
+	rm -rf bin .tools
