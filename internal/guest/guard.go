@@ -119,7 +119,7 @@ func (g *guard) crowd(most uint64, since time.Time) time.Time {
 // relieve kills the process with the most memory.
 func (g *guard) relieve() {
 	worst, size := 0, int64(0)
-	for _, pid := range pids() {
+	for _, pid := range ours() {
 		if pid == os.Getpid() || pid == 1 {
 			continue
 		}
@@ -139,7 +139,7 @@ func (g *guard) relieve() {
 // thin kills the group, or session, with the most processes.
 func (g *guard) thin() {
 	count := map[int][]int{}
-	for _, pid := range pids() {
+	for _, pid := range ours() {
 		f, err := procStat(pid)
 		if err != nil || pid == os.Getpid() || pid == 1 {
 			continue
@@ -165,7 +165,7 @@ func (g *guard) thin() {
 	}
 	for round := 0; round < 10; round++ {
 		found := false
-		for _, pid := range pids() {
+		for _, pid := range ours() {
 			if f, err := procStat(pid); err == nil && f[3] == strconv.Itoa(worst) && f[0] != "Z" && pid != 1 {
 				found = true
 				_ = syscall.Kill(pid, unix.SIGKILL)
@@ -182,6 +182,15 @@ func (g *guard) note(why string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.killed, g.why = time.Now(), why
+}
+
+// ours lists the processes that the agent may end: all of the sandbox's where it
+// is the first one, and its own descendants anywhere else.
+func ours() []int {
+	if os.Getpid() == 1 {
+		return pids()
+	}
+	return descendants(os.Getpid())
 }
 
 // recent says which limit ended something since start, or "".
@@ -226,7 +235,7 @@ func (g *guard) blame(pid int, why string) {
 // usage is what the sandbox uses.
 func (g *guard) usage() *agentv1.UsageResponse {
 	u := &agentv1.UsageResponse{MemoryBytes: memoryUsed()}
-	for _, pid := range pids() {
+	for _, pid := range ours() {
 		f, err := procStat(pid)
 		if err != nil || pid == os.Getpid() {
 			continue
@@ -253,7 +262,7 @@ var inGVisor = sync.OnceValue(func() bool {
 func memoryUsed() uint64 {
 	if !inGVisor() {
 		var total uint64
-		for _, pid := range append(descendants(os.Getpid()), os.Getpid()) {
+		for _, pid := range append(ours(), os.Getpid()) {
 			total += uint64(rssOf(pid))
 		}
 		return total
@@ -307,7 +316,7 @@ func rssOf(pid int) int64 {
 // threads counts all threads of all processes.
 func threads() int {
 	n := 0
-	for _, pid := range pids() {
+	for _, pid := range ours() {
 		if f, err := procStat(pid); err == nil {
 			k, _ := strconv.Atoi(f[17])
 			n += max(k, 1)
