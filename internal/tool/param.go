@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"sandlot/internal/fault"
@@ -245,10 +246,10 @@ func (p Param) checkNumber(v any) (any, error) {
 		allowed = "a number"
 	}
 	if p.Min != nil {
-		allowed += fmt.Sprintf(" from %g", *p.Min)
+		allowed += " from " + strconv.FormatFloat(*p.Min, 'f', -1, 64)
 	}
 	if p.Max != nil {
-		allowed += fmt.Sprintf(" to %g", *p.Max)
+		allowed += " to " + strconv.FormatFloat(*p.Max, 'f', -1, 64)
 	}
 	n, ok := v.(float64)
 	if !ok || p.Type == Integer && n != math.Trunc(n) || p.Min != nil && n < *p.Min || p.Max != nil && n > *p.Max {
