@@ -277,7 +277,11 @@ func (r *Runtime) Close() error {
 // network namespace without network, held by a mount.
 func (r *Runtime) sweep() {
 	netns := filepath.Join(r.runscRoot(), "null-netns")
-	if err := unix.Unmount(netns, unix.MNT_DETACH); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+	err := unix.Unmount(netns, unix.MNT_DETACH)
+	for err == nil { // two that booted at once may each have made one
+		err = unix.Unmount(netns, unix.MNT_DETACH)
+	}
+	if err != unix.EINVAL && err != unix.ENOENT && err != unix.EPERM {
 		r.Log.Warn("could not unmount runsc's network namespace", "path", netns, "error", err)
 	}
 	os.Remove(netns)

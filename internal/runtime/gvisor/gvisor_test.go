@@ -1,0 +1,186 @@
+package gvisor
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/sandbox/sandboxtest"
+)
+
+// programs returns the folder with the built programs.
+func programs(t *testing.T) string {
+	t.Helper()
+	if dir := os.Getenv("SANDLOT_TEST_BIN"); dir != "" {
+		return dir
+	}
+	dir, err := filepath.Abs("../../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{"sandlot-runsc", "sandlot-agent"} {
+		if _, err := os.Stat(filepath.Join(dir, p)); err != nil {
+			t.Fatalf("%v; run `make build`", err)
+		}
+	}
+	return dir
+}
+
+func subject(t *testing.T, rootless bool) *sandboxtest.Subject {
+	t.Helper()
+	host, err := image.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := programs(t)
+	return &sandboxtest.Subject{
+		Open: func(t *testing.T) sandbox.Runtime {
+			r, err := New(Config{Runsc: filepath.Join(bin, "sandlot-runsc"), Agent: filepath.Join(bin, "sandlot-agent"),
+				StateDir: state, Log: sandboxtest.Log(t), Rootless: rootless})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		},
+		Left: func() []string { return left(state) },
+		Kill: func(t *testing.T, b sandbox.Sandbox) {
+			pids, err := os.ReadFile(filepath.Join(state, "sandboxes", b.Spec().ID, "pid"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pid := 0
+			fmt.Sscan(string(pids), &pid)
+			if pid <= 1 {
+				t.Fatalf("no process id in %q", pids)
+			}
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			for range 500 {
+				if state := procState(pid); state == 'Z' || state == 0 {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			t.Fatal("it does not die")
+		},
+		Template: host,
+	}
+}
+
+func procState(pid int) byte {
+	f, err := stat(pid)
+	if err != nil {
+		return 0
+	}
+	return f[0][0]
+}
+
+// left lists what there is of a state folder's sandboxes.
+func left(state string) (found []string) {
+	add := func(what string, paths ...string) {
+		for _, p := range paths {
+			found = append(found, what+" "+p)
+		}
+	}
+	folders, _ := filepath.Glob(filepath.Join(state, "sandboxes", "*"))
+	add("folder", folders...)
+	all, _ := os.ReadDir("/proc")
+	for _, e := range all {
+		line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if err == nil && strings.Contains(string(line), "--root="+state) {
+			add("process", e.Name()+" "+string(line[:20])+" … "+string(line[max(0, len(line)-30):]))
+		}
+	}
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		// One mount serves all sandboxes of a runtime, and goes with it.
+		if strings.Contains(line, state) && !strings.Contains(line, "/null-netns ") {
+			add("mount", line)
+		}
+	}
+	if c := findCgroups(state); os.Getuid() == 0 && c.usable() {
+		for _, d := range c.dirs("*") {
+			groups, _ := filepath.Glob(d)
+			for _, g := range groups {
+				if st, err := os.Stat(g); err == nil && st.IsDir() {
+					add("cgroup", g)
+				}
+			}
+		}
+	}
+	return found
+}
+
+// TestSuite passes as root, and, when the process is an unprivileged user's,
+// rootless.
+func TestSuite(t *testing.T) { subject(t, os.Getuid() != 0).Run(t) }
+
+// TestRootless runs the suite as an unprivileged user.
+func TestRootless(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("TestSuite is that already: this is an unprivileged user")
+	}
+	// The user must reach the programs, wherever this checkout is.
+	dir := t.TempDir()
+	for up := dir; strings.HasPrefix(up, filepath.Clean(os.TempDir())+"/"); up = filepath.Dir(up) {
+		if err := os.Chmod(up, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := programs(t)
+	for from, to := range map[string]string{self: "suite", filepath.Join(bin, "sandlot-runsc"): "sandlot-runsc", filepath.Join(bin, "sandlot-agent"): "sandlot-agent"} {
+		copyFile(t, from, filepath.Join(dir, to))
+	}
+	const nobody = 65534
+	tmp := filepath.Join(dir, "tmp")
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(tmp, nobody, nobody); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "suite"), "-test.run=^TestSuite$", "-test.v", "-test.timeout=8m")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "SANDLOT_TEST_BIN=" + dir, "SANDLOT_TEST_LOG=" + os.Getenv("SANDLOT_TEST_LOG")}
+	cmd.Dir = tmp
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestSuite/Isolation") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	in, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	if _, err := io.Copy(out, in); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,426 @@
+package sandboxtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/sandbox"
+	"sandlot/proto/agentv1"
+)
+
+// Bench is one booted sandbox of real programs, with a workspace, a folder that
+// may only be read, and a file of the host that it must never see.
+type Bench struct {
+	*agent.Client
+	Box       sandbox.Sandbox
+	Workspace string // on the host
+	Canary    string // a file of the host, outside of all mounts
+	subject   *Subject
+	runtime   sandbox.Runtime
+}
+
+const canary = "the host's own secret"
+
+func (s *Subject) bench(t *testing.T) *Bench {
+	t.Helper()
+	b := &Bench{subject: s, runtime: s.Open(t), Workspace: t.TempDir(), Canary: filepath.Join(t.TempDir(), "canary")}
+	readOnly := t.TempDir()
+	for file, text := range map[string]string{b.Canary: canary, filepath.Join(readOnly, "data"): "data"} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := s.Spec()
+	spec.Mounts = []sandbox.Mount{{Source: b.Workspace, Target: "/workspace"}, {Source: readOnly, Target: "/data", ReadOnly: true}}
+	var err error
+	if b.Box, err = b.runtime.Create(t.Context(), spec); err != nil {
+		t.Fatal(err)
+	}
+	b.Client = agent.New(b.Box, Log(t))
+	t.Cleanup(func() { b.close(t); s.clean(t) })
+	b.configure(t)
+	// What follows is hostile: it runs only where this is proven.
+	if got := b.sh(t, "dmesg 2>/dev/null | head -3; cat /proc/version"); !strings.Contains(strings.ToLower(got), s.proof()) {
+		t.Fatalf("this does not look like a sandbox of the runtime: %q", got)
+	}
+	return b
+}
+
+func (s *Subject) proof() string {
+	if s.Proof != "" {
+		return strings.ToLower(s.Proof)
+	}
+	return "gvisor"
+}
+
+func (b *Bench) configure(t *testing.T) {
+	t.Helper()
+	c := &agentv1.ConfigureRequest{Env: b.subject.Template.Env,
+		FileRoots: []*agentv1.FileRoot{{Path: "/workspace"}, {Path: "/data", ReadOnly: true}},
+		Limits: &agentv1.Limits{MemoryBytes: uint64(b.Box.Spec().Limits.MemoryBytes), Processes: uint64(b.Box.Spec().Limits.Processes),
+			DiskBytes: uint64(b.Box.Spec().Limits.DiskBytes)}}
+	for _, l := range b.subject.Template.Languages {
+		c.Languages = append(c.Languages, &agentv1.Language{Name: l.Name, Driver: l.Driver, Command: l.Command, Extension: l.Extension})
+	}
+	if _, err := b.Configure(t.Context(), agent.Request(c)); err != nil {
+		t.Fatal("configuring:", err)
+	}
+}
+
+func (b *Bench) close(t *testing.T) {
+	t.Helper()
+	b.Client.Close()
+	if err := b.Box.Stop(context.Background()); err != nil {
+		t.Error("stopping:", err)
+	}
+	closeRuntime(t, b.runtime)
+}
+
+// exec runs a shell line to its end.
+func (b *Bench) exec(t *testing.T, line string, timeout time.Duration) *agentv1.ExecDone {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout+20*time.Second)
+	defer cancel()
+	e, err := b.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"/bin/bash", "-c", line}},
+		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadBytes: 4096, TailBytes: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
+	if err != nil {
+		t.Fatalf("%s: %v", line, err)
+	}
+	return e.GetExecuted()
+}
+
+// sh runs a shell line and returns what it printed.
+func (b *Bench) sh(t *testing.T, line string) string {
+	t.Helper()
+	d := b.exec(t, line, 20*time.Second)
+	return strings.TrimSpace(string(d.Stdout.Head) + string(d.Stdout.Tail) + string(d.Stderr.Head))
+}
+
+func (b *Bench) eval(t *testing.T, language, code string, timeout time.Duration) *agentv1.EvaluateDone {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
+	defer cancel()
+	e, err := b.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: language, Code: code,
+		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadBytes: 4096, TailBytes: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
+	if err != nil {
+		t.Fatalf("%s: %v", code, err)
+	}
+	return e.GetEvaluated()
+}
+
+func (b *Bench) want(t *testing.T, line, want string) {
+	t.Helper()
+	if got := b.sh(t, line); got != want {
+		t.Errorf("%s: got %q, want %q", line, got, want)
+	}
+}
+
+func commands(t *testing.T, b *Bench) {
+	b.want(t, "echo out; echo err >&2", "out\nerr")
+	b.want(t, "pwd", "/workspace")
+	b.want(t, "echo a | tr a b && printf 'x\\0y' | wc -c", "b\n3")
+	if d := b.exec(t, "exit 7", time.Minute); d.ExitCode != 7 {
+		t.Errorf("exit 7: %v", d)
+	}
+	if d := b.exec(t, "kill -SEGV $$", time.Minute); d.ExitCode != 128+11 {
+		t.Errorf("a signal: exit code %d", d.ExitCode)
+	}
+	d := b.exec(t, "head -c 50000000 /dev/zero | tr '\\0' x; echo END", time.Minute)
+	if d.Stdout.Total != 50_000_004 || len(d.Stdout.Head) != 4096 || len(d.Stdout.Tail) != 4096 || !bytes.HasSuffix(d.Stdout.Tail, []byte("xEND\n")) || d.Stdout.Path == "" {
+		t.Errorf("long output: total %d, head %d, tail %d, path %q", d.Stdout.Total, len(d.Stdout.Head), len(d.Stdout.Tail), d.Stdout.Path)
+	}
+	if n := b.sh(t, "wc -c < "+d.Stdout.Path); n != fmt.Sprint(d.Stdout.Kept) || d.Stdout.Kept < 50_000_000 {
+		t.Errorf("the whole output has %s bytes, and %d were announced", n, d.Stdout.Kept)
+	}
+	// The end of the time ends the whole group, whatever it does about signals.
+	d = b.exec(t, "trap '' TERM INT HUP; (trap '' TERM INT HUP; while :; do sleep 0.1; done) & while :; do sleep 0.1; done", time.Second)
+	if !d.TimedOut || d.ExitCode != 124 {
+		t.Errorf("a command that ignores signals: %+v", d)
+	}
+	b.want(t, "pgrep -c sleep || true", "0")
+}
+
+func interpreters(t *testing.T, b *Bench) {
+	for _, l := range b.subject.Template.Languages {
+		switch l.Driver {
+		case "python":
+			b.eval(t, l.Name, "x = 40", time.Minute)
+			if d := b.eval(t, l.Name, "x + 2", time.Minute); d.GetResult() != "42" || !d.Ok {
+				t.Errorf("%s: %+v", l.Name, d)
+			}
+			d := b.eval(t, l.Name, "import time\ny = 1\ntime.sleep(60)", time.Second)
+			if !d.TimedOut || d.StateLost {
+				t.Errorf("%s, interrupted: %+v", l.Name, d)
+			}
+			if d := b.eval(t, l.Name, "x, y", time.Minute); d.GetResult() != "(40, 1)" {
+				t.Errorf("%s forgot: %+v", l.Name, d)
+			}
+			d = b.eval(t, l.Name, "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", time.Second)
+			if !d.TimedOut || !d.StateLost || d.Reason == "" {
+				t.Errorf("%s that ignores interrupts: %+v", l.Name, d)
+			}
+			if d := b.eval(t, l.Name, "1 + 1", time.Minute); d.GetResult() != "2" {
+				t.Errorf("%s after that: %+v", l.Name, d)
+			}
+		case "node":
+			b.eval(t, l.Name, "const x = 40", time.Minute)
+			if d := b.eval(t, l.Name, "await Promise.resolve(x + 2)", time.Minute); d.GetResult() != "42" || !d.Ok {
+				t.Errorf("%s: %+v", l.Name, d)
+			}
+		case "bash":
+			b.eval(t, l.Name, "x=40; f() { echo $((x + 2)); }", time.Minute)
+			if d := b.eval(t, l.Name, "f", time.Minute); string(d.Stdout.Head) != "42\n" || !d.Ok {
+				t.Errorf("%s: %+v", l.Name, d)
+			}
+		}
+	}
+}
+
+func (b *Bench) start(t *testing.T, line string) string {
+	t.Helper()
+	r, err := b.StartProcess(t.Context(), agent.Request(&agentv1.StartProcessRequest{Command: &agentv1.Command{Argv: []string{"/bin/bash", "-c", line}}, StdinOpen: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Msg.ProcessId
+}
+
+func background(t *testing.T, b *Bench) {
+	id := b.start(t, "while read l; do echo got $l; done; echo end; exit 3")
+	if _, err := b.WriteProcess(t.Context(), agent.Request(&agentv1.WriteProcessRequest{ProcessId: id, Data: []byte("one\ntwo\n"), Eof: true})); err != nil {
+		t.Fatal(err)
+	}
+	var out []byte
+	cursor, code := uint64(0), int32(-1)
+	for running := true; running; {
+		r, err := b.ReadProcess(t.Context(), agent.Request(&agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: 5, WaitMillis: 10_000}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, cursor, code = append(out, r.Msg.Output...), r.Msg.Cursor, r.Msg.ExitCode
+		running = r.Msg.Running || len(r.Msg.Output) > 0
+	}
+	if string(out) != "got one\ngot two\nend\n" || code != 3 {
+		t.Errorf("output %q, exit code %d", out, code)
+	}
+	id = b.start(t, "sleep 1000 & sleep 1000")
+	r, err := b.StopProcess(t.Context(), agent.Request(&agentv1.StopProcessRequest{ProcessId: id, Signal: int32(syscall.SIGTERM), GraceMillis: 5000}))
+	if err != nil || r.Msg.Running || r.Msg.ExitCode != 128+15 {
+		t.Errorf("stopping: %+v, %v", r, err)
+	}
+	b.want(t, "pgrep -c sleep || true", "0")
+}
+
+func files(t *testing.T, b *Bench) {
+	data := []byte{0, 1, 2, 0xff, '\n', 0x80}
+	if _, err := b.WriteFile(t.Context(), agent.Request(&agentv1.WriteFileRequest{Path: "dir/a", Data: data})); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(b.Workspace, "dir/a")); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("on the host: %v, %v", got, err)
+	}
+	r, err := b.ReadFile(t.Context(), agent.Request(&agentv1.ReadFileRequest{Path: "/workspace/dir/a", Offset: 2, Limit: 2}))
+	if err != nil || !bytes.Equal(r.Msg.Data, data[2:4]) || r.Msg.Size != 6 {
+		t.Errorf("a range: %v, %v", r, err)
+	}
+	b.sh(t, "ln -s /etc/passwd out; ln -s dir/a in; ln -s ../etc up; ln -s /proc/1/environ env")
+	for _, p := range []string{"out", "/etc/passwd", "../etc/passwd", "dir/../../etc/passwd", "up/passwd", "env", "/workspace-other/x"} {
+		_, err := b.ReadFile(t.Context(), agent.Request(&agentv1.ReadFileRequest{Path: p, Limit: 100}))
+		if connect.CodeOf(err) != connect.CodeOutOfRange {
+			t.Errorf("reading %s: %v", p, err)
+		}
+		_, err = b.WriteFile(t.Context(), agent.Request(&agentv1.WriteFileRequest{Path: p, Data: data}))
+		if code := connect.CodeOf(err); code != connect.CodeOutOfRange {
+			t.Errorf("writing %s: %v", p, err)
+		}
+	}
+	if _, err := b.ReadFile(t.Context(), agent.Request(&agentv1.ReadFileRequest{Path: "in", Limit: 100})); err != nil {
+		t.Error("a link that stays inside:", err)
+	}
+	if _, err := b.WriteFile(t.Context(), agent.Request(&agentv1.WriteFileRequest{Path: "/data/new", Data: data})); err == nil {
+		t.Error("wrote into a root that may only be read")
+	}
+}
+
+func mounts(t *testing.T, b *Bench) {
+	b.want(t, "cat /data/data", "data")
+	b.want(t, "{ echo new > /data/data; } 2>/dev/null || echo refused", "refused")
+	b.want(t, "echo hi > /workspace/f && cat /workspace/f", "hi")
+	if got, err := os.ReadFile(filepath.Join(b.Workspace, "f")); err != nil || string(got) != "hi\n" {
+		t.Errorf("on the host: %q, %v", got, err)
+	}
+	b.want(t, "touch /usr/x 2>/dev/null || echo refused", "refused")
+	b.want(t, "echo t > /tmp/t && cat /tmp/t", "t")
+}
+
+func terminal(t *testing.T, b *Bench) {
+	s, _, err := b.Stream(t.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: &agentv1.Command{
+		Argv: []string{"/bin/bash", "--norc", "-c", "tty; stty size; read l; echo \"[$l]\"; read m; exit 5"}, Pty: &agentv1.Pty{Rows: 33, Cols: 77}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.SetDeadline(time.Now().Add(20 * time.Second))
+	var out []byte
+	sent := 0
+	buf := make([]byte, wire.MaxFrame)
+	for {
+		kind, data, err := wire.ReadFrame(s, buf)
+		if err != nil {
+			t.Fatalf("%v after %q", err, out)
+		}
+		if kind == wire.FrameExit {
+			if code := binary.BigEndian.Uint32(data); code != 5 {
+				t.Errorf("exit code %d", code)
+			}
+			break
+		}
+		out = append(out, data...)
+		if sent == 0 && bytes.Contains(out, []byte("33 77")) {
+			wire.WriteFrame(s, wire.FrameStdin, []byte("hello\n"))
+			sent = 1
+		}
+		if sent == 1 && bytes.Contains(out, []byte("[hello]")) {
+			wire.WriteFrame(s, wire.FrameStdin, []byte("\n"))
+			sent = 2
+		}
+	}
+	if !bytes.Contains(out, []byte("/dev/pts/")) {
+		t.Errorf("no terminal: %q", out)
+	}
+}
+
+// memory: who takes too much is ended, and the sandbox lives on.
+func memory(t *testing.T, b *Bench) {
+	b.eval(t, "python", "kept = 1", time.Minute)
+	d := b.exec(t, "exec python3 -c '\nl=[]\nwhile True: l.append(bytearray(8<<20))'", time.Minute)
+	if d.ExitCode == 0 || d.TimedOut {
+		t.Errorf("a memory bomb ended with %d, killed by %q, timed out %v", d.ExitCode, d.KilledBy, d.TimedOut)
+	}
+	if got := b.eval(t, "python", "kept", time.Minute); got.GetResult() != "1" {
+		t.Errorf("another process lost its state: %+v", got)
+	}
+}
+
+func processes(t *testing.T, b *Bench) {
+	d := b.exec(t, "for i in $(seq 1 400); do sleep 100 & done 2>/dev/null; jobs -p | wc -l; kill $(jobs -p) 2>/dev/null", 30*time.Second)
+	if strings.TrimSpace(string(d.Stdout.Head)) == "400" {
+		t.Error("400 processes were started where 128 are allowed")
+	}
+	// A bomb: each member starts two. It cannot get out of its sandbox.
+	b.exec(t, "f() { f | f & }; f; sleep 3", 10*time.Second)
+	for range 40 { // until the bomb was put out
+		if d := b.exec(t, "echo alive", 20*time.Second); d.ExitCode == 0 && string(d.Stdout.Head) == "alive\n" {
+			return
+		}
+		time.Sleep(250 * time.Millisecond)
+	}
+	t.Error("a fork bomb made the sandbox useless")
+}
+
+func disk(t *testing.T, b *Bench) {
+	d := b.exec(t, "head -c 1500000000 /dev/zero > /var/big; ls -l /var/big | awk '{print $5}'; rm -f /var/big", time.Minute)
+	if strings.Contains(string(d.Stdout.Head), "1500000000") {
+		t.Error("1.5 GB fit into a root file system of 256 MB")
+	}
+	b.want(t, "echo alive", "alive")
+}
+
+func isolation(t *testing.T, b *Bench) {
+	for line, never := range map[string]string{
+		"cat " + b.Canary: canary,
+		"cat /workspace/../../../../../../.." + b.Canary:         canary,
+		"cat /proc/1/root" + b.Canary:                            canary,
+		"ln -sf " + b.Canary + " /workspace/l; cat /workspace/l": canary,
+		"cat /etc/shadow": "root:",
+		"ls /root /home":  ".ssh",
+	} {
+		if got := b.sh(t, line); strings.Contains(got, never) {
+			t.Errorf("%s: %q", line, got)
+		}
+	}
+	// A link that the sandbox made is not followed by the host.
+	if _, err := b.ReadFile(t.Context(), agent.Request(&agentv1.ReadFileRequest{Path: "/workspace/l", Limit: 100})); err == nil {
+		t.Error("a file call followed a link out of the workspace")
+	}
+	b.want(t, "awk '/^CapEff|^CapPrm|^CapBnd|^CapAmb/ {print $2}' /proc/self/status | sort -u", "0000000000000000")
+	b.want(t, "awk '/^NoNewPrivs/ {print $2}' /proc/self/status", "1")
+	b.want(t, "ls /dev/sda /dev/vda /dev/kvm /dev/mem /dev/kmsg 2>/dev/null | wc -l", "0")
+	b.want(t, "mknod /tmp/d b 8 0 2>/dev/null || echo refused", "refused")
+	b.want(t, "mount -t tmpfs none /mnt 2>/dev/null || echo refused", "refused")
+	b.want(t, "ls /sys/class/net 2>/dev/null | grep -v '^lo$' | wc -l", "0")
+	b.want(t, "awk 'NR>2 {print $1}' /proc/net/dev | tr -d ' '", "lo:")
+	b.want(t, "touch /run/sandlot/x 2>/dev/null || echo refused", "refused")
+	b.want(t, "rm -f /run/sandlot/agent.sock 2>/dev/null; ls /run/sandlot", "agent.sock")
+	// The agent's socket is of no use without the secret, which nobody can read.
+	b.want(t, "cat /proc/1/environ 2>/dev/null | tr '\\0' '\\n' | grep -ci secret || true", "0")
+	b.want(t, "env | grep -ci secret || true", "0")
+	b.want(t, `python3 -c '
+import socket
+s = socket.socket(socket.AF_UNIX); s.settimeout(5); s.connect("/run/sandlot/agent.sock")
+s.sendall(b"SANDLOT1" + bytes(32))
+try: print(s.recv(1) in (b"", b"\x15"))
+except OSError: print(True)'`, "True")
+	b.want(t, `python3 -c '
+import socket
+# No packet is tried where one could leave.
+others = [l for l in open("/proc/net/dev").readlines()[2:] if not l.strip().startswith("lo:")]
+s = socket.socket(); s.settimeout(3)
+try:
+    if others: raise SystemExit("there is a network")
+    s.connect(("192.0.2.1", 80)); print("connected")
+except OSError as e: print("refused")'`, "refused")
+	// The false agent did no harm.
+	if _, err := b.Hello(t.Context(), agent.Request(&agentv1.HelloRequest{})); err != nil {
+		t.Error(err)
+	}
+}
+
+// survivesHost: what the agent owns outlives the server.
+func survivesHost(t *testing.T, b *Bench) {
+	b.eval(t, "python", "x = 5", time.Minute)
+	id := b.start(t, "echo before; read l; echo after $l; sleep 1000")
+	b.Client.Close()
+	closeRuntime(t, b.runtime)
+
+	b.runtime = b.subject.Open(t)
+	found, err := b.runtime.Recover(t.Context())
+	if err != nil || len(found) != 1 {
+		t.Fatalf("recovered %d, %v", len(found), err)
+	}
+	b.Box = found[0]
+	b.Client = agent.New(b.Box, Log(t))
+	if d := b.eval(t, "python", "x", time.Minute); d.GetResult() != "5" {
+		t.Errorf("the interpreter forgot: %+v", d)
+	}
+	if _, err := b.WriteProcess(t.Context(), agent.Request(&agentv1.WriteProcessRequest{ProcessId: id, Data: []byte("now\n")})); err != nil {
+		t.Fatal(err)
+	}
+	for cursor := uint64(0); ; {
+		r, err := b.ReadProcess(t.Context(), agent.Request(&agentv1.ReadProcessRequest{ProcessId: id, MaxBytes: 1000, Cursor: cursor, WaitMillis: 5000}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(string(r.Msg.Output), "after now\n") {
+			break
+		}
+		if !r.Msg.Running {
+			t.Fatalf("the process ended: %q", r.Msg.Output)
+		}
+		if len(r.Msg.Output) == 0 {
+			t.Fatal("no output in 5 s")
+		}
+	}
+}

@@ -1,0 +1,325 @@
+// Package sandboxtest holds the suite that every runtime passes, and a fake
+// runtime that can fail in every way.
+package sandboxtest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/yamux"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/sandbox"
+	"sandlot/proto/agentv1"
+	"sandlot/proto/agentv1/agentv1connect"
+)
+
+// Fake is a runtime of sandboxes that live in memory: their agents answer every
+// call, and evaluate nothing. It works in a synctest bubble. Its fields may be
+// set before a call on which they are to act.
+type Fake struct {
+	Boot      time.Duration // how long Create takes
+	Broken    error         // what Check and Create return
+	Forgetful error         // what Recover returns
+	Mute      bool          // agents dial, prove themselves, and never answer
+	Liars     bool          // agents know no secret
+	Stuck     bool          // Stop hangs until its context ends
+	// Run answers runs; the default says that all went well.
+	Run func(*agentv1.RunRequest) *agentv1.RunEvent
+
+	mu    sync.Mutex
+	boxes map[string]*FakeBox
+	made  int
+}
+
+// Name implements sandbox.Runtime.
+func (f *Fake) Name() string { return "fake" }
+
+// Check implements sandbox.Runtime.
+func (f *Fake) Check(context.Context) error { return f.Broken }
+
+// Create implements sandbox.Runtime.
+func (f *Fake) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
+	select {
+	case <-time.After(f.Boot):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if f.Broken != nil {
+		return nil, f.Broken
+	}
+	b := &FakeBox{fake: f, spec: s, gone: make(chan struct{})}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.boxes == nil {
+		f.boxes = map[string]*FakeBox{}
+	}
+	if f.boxes[s.ID] != nil {
+		return nil, errors.New("fake: the id was used before")
+	}
+	f.boxes[s.ID] = b
+	f.made++
+	return b, nil
+}
+
+// Recover implements sandbox.Runtime.
+func (f *Fake) Recover(context.Context) ([]sandbox.Sandbox, error) {
+	return f.List(), f.Forgetful
+}
+
+// List implements sandbox.Lister.
+func (f *Fake) List() []sandbox.Sandbox {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var all []sandbox.Sandbox
+	for id, b := range f.boxes {
+		if b.alive() {
+			all = append(all, b)
+		} else {
+			delete(f.boxes, id)
+		}
+	}
+	return all
+}
+
+// Close implements sandbox.Runtime.
+func (f *Fake) Close() error { return nil }
+
+// Made returns how many sandboxes were created, and how many live.
+func (f *Fake) Made() (created, alive int) {
+	alive = len(f.List())
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.made, alive
+}
+
+// Box returns the sandbox of that id, or nil.
+func (f *Fake) Box(id string) *FakeBox {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.boxes[id]
+}
+
+// FakeBox is one sandbox of a Fake.
+type FakeBox struct {
+	agentv1connect.UnimplementedAgentHandler
+	fake *Fake
+	gone chan struct{}
+
+	mu     sync.Mutex
+	spec   sandbox.Spec
+	reason string
+	busy   bool
+	idle   time.Time
+	links  []net.Conn
+}
+
+// Die ends the sandbox as if it had died by itself.
+func (b *FakeBox) Die(reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.alive() {
+		return
+	}
+	b.reason = reason
+	close(b.gone)
+	b.cut()
+}
+
+// Break cuts the link to the agent, which dials again.
+func (b *FakeBox) Break() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cut()
+}
+
+func (b *FakeBox) cut() {
+	for _, c := range b.links {
+		c.Close()
+	}
+	b.links = nil
+}
+
+// SetBusy makes the agent say that something runs.
+func (b *FakeBox) SetBusy(busy bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.busy, b.idle = busy, time.Now()
+}
+
+func (b *FakeBox) alive() bool {
+	select {
+	case <-b.gone:
+		return false
+	default:
+		return true
+	}
+}
+
+// Spec implements sandbox.Sandbox.
+func (b *FakeBox) Spec() sandbox.Spec {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.spec
+}
+
+// Connect implements sandbox.Sandbox.
+func (b *FakeBox) Connect(ctx context.Context) (net.Conn, error) {
+	select { // the agent's pause between two dials
+	case <-time.After(time.Millisecond):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-b.gone:
+		return nil, sandbox.ErrGone
+	}
+	host, guest := net.Pipe()
+	b.mu.Lock()
+	b.links = append(b.links, host, guest)
+	secret := b.spec.Secret
+	b.mu.Unlock()
+	if b.fake.Liars {
+		secret = make([]byte, wire.SecretLen)
+	}
+	go b.serve(guest, secret)
+	return host, nil
+}
+
+// serve is the agent's side of one link.
+func (b *FakeBox) serve(c net.Conn, secret []byte) {
+	defer c.Close()
+	if wire.Greet(c, secret) != nil {
+		return
+	}
+	mux, err := yamux.Server(wire.Whole(c), wire.Mux())
+	if err != nil {
+		return
+	}
+	defer mux.Close()
+	routes := http.NewServeMux()
+	routes.Handle(agentv1connect.NewAgentHandler(b))
+	calls := make(chan net.Conn)
+	server := &http.Server{Handler: routes}
+	go server.Serve(listener{calls, mux.CloseChan()})
+	defer server.Close()
+	for {
+		s, err := mux.AcceptStream()
+		if err != nil {
+			return
+		}
+		go b.dispatch(s, calls, mux.CloseChan())
+	}
+}
+
+func (b *FakeBox) dispatch(s net.Conn, calls chan<- net.Conn, closed <-chan struct{}) {
+	var kind [1]byte
+	if _, err := s.Read(kind[:]); err != nil {
+		s.Close()
+		return
+	}
+	if b.fake.Mute {
+		<-closed
+		return
+	}
+	if kind[0] == wire.Call {
+		select {
+		case calls <- s:
+		case <-closed:
+		}
+		return
+	}
+	defer s.Close()
+	for kind[0] == wire.Run {
+		r := new(agentv1.RunRequest)
+		if wire.ReadMessage(s, r) != nil || wire.WriteMessage(s, b.run(r)) != nil {
+			return
+		}
+	}
+}
+
+func (b *FakeBox) run(r *agentv1.RunRequest) *agentv1.RunEvent {
+	if b.fake.Run != nil {
+		return b.fake.Run(r)
+	}
+	if r.GetExec() != nil {
+		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: &agentv1.ExecDone{Stdout: &agentv1.Captured{}, Stderr: &agentv1.Captured{}}}}
+	}
+	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true, Stdout: &agentv1.Captured{}, Stderr: &agentv1.Captured{}}}}
+}
+
+// Hello implements the wire.
+func (b *FakeBox) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
+	return connect.NewResponse(&agentv1.HelloResponse{BootId: b.Spec().ID}), nil
+}
+
+// Configure implements the wire.
+func (b *FakeBox) Configure(context.Context, *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
+	return connect.NewResponse(&agentv1.ConfigureResponse{}), nil
+}
+
+// StartInterpreter implements the wire.
+func (b *FakeBox) StartInterpreter(context.Context, *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error) {
+	return connect.NewResponse(&agentv1.StartInterpreterResponse{}), nil
+}
+
+// Usage implements the wire.
+func (b *FakeBox) Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	u := &agentv1.UsageResponse{Busy: b.busy, IdleMicros: uint64((365 * 24 * time.Hour).Microseconds())}
+	if !b.idle.IsZero() {
+		u.IdleMicros = uint64(time.Since(b.idle).Microseconds())
+	}
+	return connect.NewResponse(u), nil
+}
+
+// Status implements sandbox.Sandbox.
+func (b *FakeBox) Status(context.Context) (sandbox.Status, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.alive() {
+		return sandbox.Status{Life: sandbox.Running}, nil
+	}
+	return sandbox.Status{Life: sandbox.Dead, Reason: b.reason}, nil
+}
+
+// Resize implements sandbox.Resizer.
+func (b *FakeBox) Resize(_ context.Context, l sandbox.Limits) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.spec.Limits = l
+	return nil
+}
+
+// Stop implements sandbox.Sandbox.
+func (b *FakeBox) Stop(ctx context.Context) error {
+	if b.fake.Stuck {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	b.Die("stopped")
+	b.fake.mu.Lock()
+	defer b.fake.mu.Unlock()
+	delete(b.fake.boxes, b.spec.ID)
+	return nil
+}
+
+type listener struct {
+	calls  chan net.Conn
+	closed <-chan struct{}
+}
+
+func (l listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.calls:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (l listener) Close() error   { return nil }
+func (l listener) Addr() net.Addr { return &net.UnixAddr{Name: "fake", Net: "unix"} }

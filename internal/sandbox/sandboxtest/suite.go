@@ -1,0 +1,338 @@
+package sandboxtest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
+	"sandlot/proto/agentv1"
+)
+
+// Subject is a runtime under test.
+type Subject struct {
+	// Open makes the runtime, each time over the same state: what a server does
+	// when it starts.
+	Open func(t *testing.T) sandbox.Runtime
+	// Left lists what there is of sandboxes on the machine: processes, mounts,
+	// cgroups, files. It is empty when none lives.
+	Left func() []string
+	// Kill ends a sandbox from outside, as the kernel would.
+	Kill func(t *testing.T, b sandbox.Sandbox)
+	// Proof is what a sandbox of the runtime says in /proc/version or its kernel
+	// log, without which nothing hostile is run in it. Default: "gvisor".
+	Proof string
+	// Template to boot; nil for a runtime without real programs, which is spared
+	// the tests that run some.
+	Template *image.Template
+}
+
+// Run runs the suite.
+func (s *Subject) Run(t *testing.T) {
+	for name, test := range map[string]func(*testing.T, *Subject){
+		"Life":         life,
+		"Recover":      recovery,
+		"RecoverDead":  recoverDead,
+		"Death":        death,
+		"Cancel":       cancel,
+		"Together":     together,
+		"BadSpec":      badSpec,
+		"LinkComesNew": linkComesNew,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, s); s.clean(t) })
+	}
+	if s.Template == nil {
+		return
+	}
+	for name, test := range map[string]func(*testing.T, *Bench){
+		"Commands":     commands,
+		"Interpreters": interpreters,
+		"Background":   background,
+		"Files":        files,
+		"Mounts":       mounts,
+		"Terminal":     terminal,
+		"Memory":       memory,
+		"Processes":    processes,
+		"Disk":         disk,
+		"Isolation":    isolation,
+		"SurvivesHost": survivesHost,
+	} {
+		t.Run(name, func(t *testing.T) {
+			test(t, s.bench(t))
+		})
+	}
+}
+
+func (s *Subject) clean(t *testing.T) {
+	t.Helper()
+	var left []string
+	for range 100 {
+		if left = s.Left(); len(left) == 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Errorf("this is left: %q", left)
+}
+
+// Spec returns a spec of a small sandbox of the subject.
+func (s *Subject) Spec() sandbox.Spec {
+	t := s.Template
+	if t == nil {
+		t = &image.Template{Name: "none"}
+	}
+	return sandbox.Spec{ID: secret.ID(), Template: t, Secret: secret.Bytes(wire.SecretLen),
+		Limits: sandbox.Limits{CPUs: 1, MemoryBytes: 512 << 20, Processes: 128, DiskBytes: 256 << 20}}
+}
+
+func (s *Subject) create(t *testing.T, rt sandbox.Runtime) sandbox.Sandbox {
+	t.Helper()
+	b, err := rt.Create(t.Context(), s.Spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func hello(t *testing.T, b sandbox.Sandbox) string {
+	t.Helper()
+	c := agent.New(b, Log(t))
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r, err := c.Hello(ctx, agent.Request(&agentv1.HelloRequest{}))
+	if err != nil {
+		t.Fatal("the agent does not answer:", err)
+	}
+	return r.Msg.BootId
+}
+
+func stop(t *testing.T, b sandbox.Sandbox) {
+	t.Helper()
+	if err := b.Stop(t.Context()); err != nil {
+		t.Error("stopping:", err)
+	}
+}
+
+func closeRuntime(t *testing.T, rt sandbox.Runtime) {
+	t.Helper()
+	if err := rt.Close(); err != nil {
+		t.Error("closing:", err)
+	}
+}
+
+// life: a sandbox is made, answers, is stopped, and nothing is left.
+func life(t *testing.T, s *Subject) {
+	rt := s.Open(t)
+	defer closeRuntime(t, rt)
+	if err := rt.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b := s.create(t, rt)
+	hello(t, b)
+	if st, err := b.Status(t.Context()); err != nil || st.Life != sandbox.Running {
+		t.Errorf("status of a living sandbox: %+v, %v", st, err)
+	}
+	if l, ok := rt.(sandbox.Lister); ok && (len(l.List()) != 1 || l.List()[0].Spec().ID != b.Spec().ID) {
+		t.Errorf("List: %v", l.List())
+	}
+	if r, ok := b.(sandbox.Resizer); ok {
+		more := b.Spec().Limits
+		more.MemoryBytes *= 2
+		if err := r.Resize(t.Context(), more); err != nil || b.Spec().Limits != more {
+			t.Errorf("resizing: %v, limits %+v", err, b.Spec().Limits)
+		}
+	}
+	stop(t, b)
+	stop(t, b) // again is fine
+	if _, err := b.Connect(t.Context()); !errors.Is(err, sandbox.ErrGone) {
+		t.Errorf("connecting to a stopped sandbox: %v", err)
+	}
+	if l, ok := rt.(sandbox.Lister); ok && len(l.List()) != 0 {
+		t.Error("a stopped sandbox is listed")
+	}
+}
+
+// recovery: the next server finds what the last one left.
+func recovery(t *testing.T, s *Subject) {
+	rt := s.Open(t)
+	b := s.create(t, rt)
+	boot := hello(t, b)
+	closeRuntime(t, rt)
+
+	rt = s.Open(t)
+	defer closeRuntime(t, rt)
+	found, err := rt.Recover(t.Context())
+	if err != nil || len(found) != 1 {
+		t.Fatalf("recovered %d sandboxes, %v", len(found), err)
+	}
+	want, got := b.Spec(), found[0].Spec()
+	if got.ID != want.ID || got.Limits != want.Limits || string(got.Secret) != string(want.Secret) || got.Template.Name != want.Template.Name || !slices.Equal(got.Mounts, want.Mounts) {
+		t.Errorf("the recovered spec is another: %+v, was %+v", got, want)
+	}
+	if again := hello(t, found[0]); again != boot {
+		t.Errorf("the agent booted again: %s, was %s", again, boot)
+	}
+	stop(t, found[0])
+}
+
+// recoverDead: what died while no server ran is removed.
+func recoverDead(t *testing.T, s *Subject) {
+	rt := s.Open(t)
+	dead, alive := s.create(t, rt), s.create(t, rt)
+	hello(t, dead)
+	hello(t, alive)
+	closeRuntime(t, rt)
+	s.Kill(t, dead)
+	rt = s.Open(t)
+	defer closeRuntime(t, rt)
+	found, err := rt.Recover(t.Context())
+	if err != nil || len(found) != 1 || found[0].Spec().ID != alive.Spec().ID {
+		t.Fatalf("recovered %d sandboxes, %v", len(found), err)
+	}
+	for _, left := range s.Left() {
+		if strings.Contains(left, dead.Spec().ID) {
+			t.Error("of the dead one this is left:", left)
+		}
+	}
+	stop(t, found[0])
+}
+
+// death: who waits for a sandbox that dies is told.
+func death(t *testing.T, s *Subject) {
+	rt := s.Open(t)
+	defer closeRuntime(t, rt)
+	b := s.create(t, rt)
+	c := agent.New(b, Log(t))
+	defer c.Close()
+	if err := c.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.Kill(t, b)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		_, err := c.Hello(ctx, agent.Request(&agentv1.HelloRequest{}))
+		if errors.Is(err, sandbox.ErrGone) {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal("a call on a dead sandbox ends with", err)
+		}
+	}
+	if st, err := b.Status(t.Context()); err != nil || st.Life != sandbox.Dead || st.Reason == "" {
+		t.Errorf("status of a dead sandbox: %+v, %v", st, err)
+	}
+	stop(t, b)
+}
+
+// cancel: a call that is given up leaves nothing.
+func cancel(t *testing.T, s *Subject) {
+	rt := s.Open(t)
+	defer closeRuntime(t, rt)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if b, err := rt.Create(ctx, s.Spec()); err == nil {
+		stop(t, b) // it was faster
+	}
+	b := s.create(t, rt)
+	hello(t, b)
+	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	for ctx.Err() == nil {
+		c, err := b.Connect(ctx)
+		if err == nil {
+			c.Close()
+		} else if !errors.Is(err, context.DeadlineExceeded) {
+			t.Error("Connect that was given up:", err)
+		}
+	}
+	hello(t, b) // it works after that
+	stop(t, b)
+}
+
+// together: many at once do not disturb each other.
+func together(t *testing.T, s *Subject) {
+	rt := s.Open(t)
+	defer closeRuntime(t, rt)
+	var all sync.WaitGroup
+	for range 6 {
+		all.Go(func() {
+			b, err := rt.Create(t.Context(), s.Spec())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			c := agent.New(b, Log(t))
+			defer c.Close()
+			if _, err := c.Hello(t.Context(), agent.Request(&agentv1.HelloRequest{})); err != nil {
+				t.Error(err)
+			}
+			var stops sync.WaitGroup
+			for range 2 { // at the same time
+				stops.Go(func() {
+					if err := b.Stop(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			stops.Wait()
+		})
+	}
+	all.Wait()
+}
+
+// badSpec: what cannot be made leaves nothing.
+func badSpec(t *testing.T, s *Subject) {
+	if s.Template == nil {
+		return
+	}
+	rt := s.Open(t)
+	defer closeRuntime(t, rt)
+	missing := s.Spec()
+	missing.Mounts = []sandbox.Mount{{Source: filepath.Join(t.TempDir(), "missing"), Target: "/workspace"}}
+	short := s.Spec()
+	short.Secret = short.Secret[:4]
+	rude := s.Spec()
+	rude.ID = "../" + rude.ID
+	for name, spec := range map[string]sandbox.Spec{"missing mount": missing, "short secret": short, "id with a path": rude} {
+		if b, err := rt.Create(t.Context(), spec); err == nil {
+			t.Error("made in spite of:", name)
+			stop(t, b)
+		}
+	}
+}
+
+// linkComesNew: the agent dials again after its link broke.
+func linkComesNew(t *testing.T, s *Subject) {
+	rt := s.Open(t)
+	defer closeRuntime(t, rt)
+	b := s.create(t, rt)
+	first := hello(t, b)
+	for range 3 {
+		if again := hello(t, b); again != first {
+			t.Errorf("another agent answered: %s, was %s", again, first)
+		}
+	}
+	stop(t, b)
+}
+
+// Log returns a logger whose lines belong to the test.
+func Log(t testing.TB) *slog.Logger {
+	if os.Getenv("SANDLOT_TEST_LOG") == "" {
+		return slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	return slog.New(slog.NewTextHandler(t.Output(), nil))
+}
