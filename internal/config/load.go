@@ -62,6 +62,9 @@ func Load(s Source) (*Config, error) {
 	if s.Env["MSB_SERVER_URL"] != "" {
 		c.Notes = append(c.Notes, "MSB_SERVER_URL is set, but this version has no microsandbox runtime; gvisor is used")
 	}
+	if s.Env["SANDBOX_IMAGE"] != "" {
+		c.Notes = append(c.Notes, "SANDBOX_IMAGE is set, but this version makes no sandbox out of a container's image; default_template is used")
+	}
 	return c, c.finish()
 }
 
@@ -134,7 +137,7 @@ func (c *Config) parse(path string, text []byte) error {
 	if err := yaml.NewDecoder(bytes.NewReader(text)).Decode(&top); err != nil && len(bytes.TrimSpace(text)) > 0 {
 		return wrong("it is not YAML with settings: %v", err)
 	}
-	flat := map[string]string{}
+	flat := map[string]*string{}
 	for _, key := range slices.Sorted(maps.Keys(top)) {
 		node := top[key]
 		var err error
@@ -156,15 +159,15 @@ func (c *Config) parse(path string, text []byte) error {
 	}
 	for _, key := range slices.Sorted(maps.Keys(flat)) {
 		i := slices.IndexFunc(settings, func(s setting) bool { return s.key == key })
-		if i < 0 {
-			hint := ""
-			if near := tool.Nearest(key, keys()); near != "" {
-				hint = fmt.Sprintf("; did you mean %q?", near)
-			}
-			return wrong("unknown setting %q%s", key, hint)
+		value := flat[key]
+		if i < 0 && (value != nil || !slices.ContainsFunc(settings, func(s setting) bool { return strings.HasPrefix(s.key, key+".") })) {
+			return wrong("unknown setting %q%s", key, meant(key, keys()))
 		}
-		if err := settings[i].set(c, flat[key]); err != nil {
-			return bad(path+": "+key, flat[key], err)
+		if value == nil {
+			continue
+		}
+		if err := settings[i].set(c, *value); err != nil {
+			return bad(path+": "+key, *value, err)
 		}
 		c.From[key] = "file " + path
 	}
@@ -179,24 +182,49 @@ func keys() []string {
 	return all
 }
 
-func flatten(into map[string]string, key string, n *yaml.Node) error {
+func meant(key string, known []string) string {
+	if near := tool.Nearest(key, known); near != "" {
+		return fmt.Sprintf("; did you mean %q?", near)
+	}
+	return ""
+}
+
+// only refuses a section's keys that are not known.
+func only(n *yaml.Node, known ...string) error {
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		if key := n.Content[i].Value; !slices.Contains(known, key) {
+			return fmt.Errorf("unknown setting %q%s", key, meant(key, known))
+		}
+	}
+	return nil
+}
+
+// flatten gives a key without a value nil.
+func flatten(into map[string]*string, key string, n *yaml.Node) error {
 	switch n.Kind {
 	case yaml.ScalarNode:
+		into[key] = nil
 		if n.Tag != "!!null" {
-			into[key] = n.Value
+			into[key] = &n.Value
 		}
 	case yaml.SequenceNode:
 		var list []string
 		if err := n.Decode(&list); err != nil {
 			return errors.New("must be a list of texts")
 		}
-		into[key] = strings.Join(list, ",")
+		joined := strings.Join(list, ",")
+		into[key] = &joined
 	case yaml.MappingNode:
+		if len(n.Content) == 0 {
+			into[key] = nil
+		}
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			if err := flatten(into, key+"."+n.Content[i].Value, n.Content[i+1]); err != nil {
 				return err
 			}
 		}
+	default:
+		return errors.New("must be a value, a list or a section")
 	}
 	return nil
 }
@@ -215,7 +243,10 @@ func network(n *yaml.Node) error {
 	if err := n.Decode(&s); err != nil {
 		return err
 	}
-	if s.Mode != "" && s.Mode != "none" || len(n.Content) > 2 {
+	if err := only(n, "mode"); err != nil {
+		return fmt.Errorf("%w; sandboxes of this version have no network, and the only setting is mode: none", err)
+	}
+	if s.Mode != "" && s.Mode != "none" {
 		return errors.New("sandboxes of this version have no network: the only setting is mode: none")
 	}
 	return nil
@@ -229,9 +260,14 @@ func (c *Config) flavors(n *yaml.Node) error {
 	if err := n.Decode(&s); err != nil {
 		return errors.New("must be names with cpus and memory_mb")
 	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if err := only(n.Content[i+1], "cpus", "memory_mb"); err != nil {
+			return fmt.Errorf("%s: %w", n.Content[i].Value, err)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		f := s[name]
-		if f.CPUs < 0.1 || f.MemoryMB < 64 {
+		if !(f.CPUs >= 0.1) || f.MemoryMB < 64 {
 			return fmt.Errorf("%s: cpus must be at least 0.1 and memory_mb at least 64", name)
 		}
 		c.flavor(image.Flavor{Name: name, CPUs: f.CPUs, MemoryMB: f.MemoryMB})
@@ -251,6 +287,12 @@ func (c *Config) templates(n *yaml.Node) error {
 	dec := map[string]yaml.Node{}
 	if err := n.Decode(&dec); err != nil {
 		return errors.New("must be names with rootfs and languages")
+	}
+	for _, name := range slices.Sorted(maps.Keys(dec)) {
+		t := dec[name]
+		if err := knownTemplate(&t); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
 	}
 	if err := n.Decode(&s); err != nil {
 		return err
@@ -276,6 +318,22 @@ func (c *Config) templates(n *yaml.Node) error {
 	return nil
 }
 
+func knownTemplate(n *yaml.Node) error {
+	if err := only(n, "rootfs", "env", "warm", "provides", "languages"); err != nil {
+		return err
+	}
+	var s struct{ Languages []yaml.Node }
+	if err := n.Decode(&s); err != nil {
+		return err
+	}
+	for i := range s.Languages {
+		if err := only(&s.Languages[i], "name", "driver", "extension", "command", "aliases"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // finish checks what depends on several settings.
 func (c *Config) finish() error {
 	if c.limitedMemory != "" || c.limitedCPU != "" {
@@ -296,7 +354,7 @@ func (c *Config) finish() error {
 		names = append(names, f.Name)
 	}
 	if !slices.Contains(names, c.Sessions.DefaultFlavor) {
-		return fault.New(fault.Configuration, "default_flavor=%q: must be one of %s", c.Sessions.DefaultFlavor, strings.Join(names, ", "))
+		return fault.New(fault.Configuration, "default_flavor=%q (%s): must be one of %s", c.Sessions.DefaultFlavor, c.From["default_flavor"], strings.Join(names, ", "))
 	}
 	c.Sessions.MaxExecution = max(c.Sessions.MaxExecution, c.Sessions.Execution)
 	return nil

@@ -70,7 +70,7 @@ func ParseDuration(v string) (time.Duration, error) {
 	}
 	if days, ok := strings.CutSuffix(v, "d"); ok {
 		n, err := strconv.ParseFloat(days, 64)
-		if err != nil || n < 0 || n > 36500 {
+		if err != nil || !(n >= 0 && n <= 36500) {
 			return 0, fmt.Errorf("%q is not a number of days", v)
 		}
 		return time.Duration(n * 24 * float64(time.Hour)), nil
@@ -293,7 +293,7 @@ func megabytes(v string) (int, error) {
 
 func setCPU(c *Config, v string) error {
 	if v != "" {
-		if x, err := strconv.ParseFloat(v, 64); err != nil || x < 0.1 || x > 1024 {
+		if x, err := strconv.ParseFloat(v, 64); err != nil || !(x >= 0.1 && x <= 1024) {
 			return fmt.Errorf("must be a number of CPUs from 0.1 to 1024")
 		}
 	}
