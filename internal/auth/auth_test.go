@@ -1,0 +1,291 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/fault"
+)
+
+// shelf is a Store in memory; broken makes it fail.
+type shelf struct {
+	tokens []Token
+	broken error
+}
+
+func (s *shelf) AddToken(_ context.Context, t Token) error {
+	s.tokens = append(s.tokens, t)
+	return s.broken
+}
+func (s *shelf) Tokens(context.Context) ([]Token, error) { return s.tokens, s.broken }
+func (s *shelf) HasTokens(context.Context) (bool, error) { return len(s.tokens) > 0, s.broken }
+
+func (s *shelf) TokenByHash(_ context.Context, hash string) (Token, error) {
+	if i := slices.IndexFunc(s.tokens, func(t Token) bool { return t.Hash == hash }); i >= 0 {
+		return s.tokens[i], s.broken
+	}
+	return Token{}, errors.Join(s.broken, ErrNoToken)
+}
+
+func (s *shelf) RemoveToken(_ context.Context, id string) error {
+	n := len(s.tokens)
+	s.tokens = slices.DeleteFunc(s.tokens, func(t Token) bool { return t.ID == id })
+	if len(s.tokens) == n {
+		return ErrNoToken
+	}
+	return s.broken
+}
+
+func door(t *testing.T, mode Mode, host string, s Store) *Door {
+	t.Helper()
+	d, err := NewDoor(t.Context(), mode, host, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func issue(t *testing.T, s Store, user string, service bool, expires time.Duration) (Token, string) {
+	t.Helper()
+	tok, value, err := Issue(t.Context(), s, user, service, expires)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok, "Bearer " + value.Reveal()
+}
+
+func TestLoopback(t *testing.T) {
+	for host, want := range map[string]bool{
+		"localhost": true, "LOCALHOST": true, "127.0.0.1": true, "127.9.9.9": true, "::1": true, "[::1]": true, "::ffff:127.0.0.1": true,
+		"": false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "example.com": false, "localhost.example.com": false,
+		"127.0.0.1.example.com": false, "128.0.0.1": false, "169.254.169.254": false,
+	} {
+		if got := Loopback(host); got != want {
+			t.Errorf("Loopback(%q) = %v, want %v", host, got, want)
+		}
+	}
+}
+
+// A server that would be open to others does not start.
+func TestNewDoor(t *testing.T) {
+	empty, full := &shelf{}, &shelf{}
+	issue(t, full, "ann", false, 0)
+	tests := []struct {
+		mode  Mode
+		host  string
+		store Store
+		opens bool
+	}{
+		{Auto, "localhost", empty, true}, {Required, "127.0.0.1", empty, true}, {Off, "::1", empty, true}, {Off, "localhost", full, true},
+		{Auto, "0.0.0.0", empty, false}, {Required, "0.0.0.0", empty, false}, {Off, "0.0.0.0", empty, false},
+		{Auto, "0.0.0.0", full, true}, {Required, "example.com", full, true}, {Off, "0.0.0.0", full, false}, {Off, "", full, false},
+	}
+	for _, tt := range tests {
+		_, err := NewDoor(t.Context(), tt.mode, tt.host, tt.store)
+		if (err == nil) != tt.opens {
+			t.Errorf("auth %s on %q: %v, want to start: %v", tt.mode, tt.host, err, tt.opens)
+		}
+		if err != nil && (!fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), tt.host)) {
+			t.Errorf("auth %s on %q: %v, want a Configuration fault that names the host", tt.mode, tt.host, err)
+		}
+	}
+	broken := errors.New("no disk")
+	if _, err := NewDoor(t.Context(), Auto, "0.0.0.0", &shelf{broken: broken}); !errors.Is(err, broken) {
+		t.Errorf("a store that fails: %v", err)
+	}
+}
+
+func TestAdmitWithoutToken(t *testing.T) {
+	empty, full := &shelf{}, &shelf{}
+	issue(t, full, "ann", false, 0)
+	tests := []struct {
+		name  string
+		door  *Door
+		local bool
+	}{
+		{"auto, none exists", door(t, Auto, "localhost", empty), true},
+		{"auto, one exists", door(t, Auto, "localhost", full), false},
+		{"required, none exists", door(t, Required, "localhost", empty), false},
+		{"off, one exists", door(t, Off, "localhost", full), true},
+		{"auto on the network", door(t, Auto, "0.0.0.0", full), false},
+		{"required on the network", door(t, Required, "0.0.0.0", full), false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			need, err := tt.door.Required(t.Context())
+			if err != nil || need == tt.local {
+				t.Errorf("Required = %v, %v", need, err)
+			}
+			p, err := tt.door.Admit(t.Context(), "")
+			if tt.local && (err != nil || p != Local) {
+				t.Errorf("Admit = %+v, %v, want the local user", p, err)
+			}
+			if !tt.local && (!fault.Is(err, fault.Unauthorized) || p != Principal{}) {
+				t.Errorf("Admit = %+v, %v, want Unauthorized and nobody", p, err)
+			}
+		})
+	}
+}
+
+// On the network a token is needed even when the last one was just revoked.
+func TestTheLastTokenRevoked(t *testing.T) {
+	s := &shelf{}
+	tok, header := issue(t, s, "ann", false, 0)
+	open, near := door(t, Auto, "0.0.0.0", s), door(t, Auto, "localhost", s)
+	if err := s.RemoveToken(t.Context(), tok.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []*Door{open, near} {
+		if _, err := d.Admit(t.Context(), header); !fault.Is(err, fault.Unauthorized) {
+			t.Errorf("a revoked token: %v", err)
+		}
+	}
+	if _, err := open.Admit(t.Context(), ""); !fault.Is(err, fault.Unauthorized) {
+		t.Errorf("nobody, on the network: %v", err)
+	}
+	if p, err := near.Admit(t.Context(), ""); err != nil || p != Local {
+		t.Errorf("nobody, on loopback: %+v, %v", p, err)
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	s := &shelf{}
+	_, ann := issue(t, s, "ann", false, 0)
+	_, bot := issue(t, s, "bot", true, time.Hour)
+	d := door(t, Auto, "localhost", s)
+	secretPart := strings.TrimPrefix(ann, "Bearer ")
+	tests := []struct {
+		name, header string
+		want         Principal
+	}{
+		{"a user", ann, Principal{ID: "user:ann", Name: "ann", Authenticated: true}},
+		{"a service", bot, Principal{ID: "user:bot", Name: "bot", Service: true, Authenticated: true}},
+		{"the scheme in another case", "bearer " + secretPart, Principal{ID: "user:ann", Name: "ann", Authenticated: true}},
+		{"no scheme", secretPart, Principal{}},
+		{"another scheme", "Basic " + secretPart, Principal{}},
+		{"an empty token", "Bearer ", Principal{}},
+		{"the scheme alone", "Bearer", Principal{}},
+		{"a part of the token", ann[:len(ann)-1], Principal{}},
+		{"more than the token", ann + "a", Principal{}},
+		{"the token in capitals", "Bearer " + strings.ToUpper(secretPart), Principal{}},
+		{"the stored hash", "Bearer " + s.tokens[0].Hash, Principal{}},
+		{"the token's id", "Bearer " + s.tokens[0].ID, Principal{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p, err := d.Admit(t.Context(), tt.header)
+			if p != tt.want {
+				t.Errorf("Admit = %+v, want %+v", p, tt.want)
+			}
+			if bad := tt.want == (Principal{}); bad != fault.Is(err, fault.Unauthorized) || !bad && err != nil {
+				t.Errorf("error %v", err)
+			}
+			if err != nil && strings.Contains(err.Error(), secretPart) {
+				t.Errorf("the message %q holds the token", err)
+			}
+		})
+	}
+}
+
+// Even where no token is needed, a wrong one is not taken for the local user.
+func TestAWrongTokenIsNotTheLocalUser(t *testing.T) {
+	for _, mode := range []Mode{Auto, Off} {
+		if p, err := door(t, mode, "localhost", &shelf{}).Admit(t.Context(), "Bearer slt_x"); !fault.Is(err, fault.Unauthorized) {
+			t.Errorf("auth %s: %+v, %v", mode, p, err)
+		}
+	}
+}
+
+func TestAStoreThatFailsLetsNobodyIn(t *testing.T) {
+	s := &shelf{}
+	_, header := issue(t, s, "ann", false, 0)
+	d := door(t, Auto, "localhost", s)
+	s.broken = errors.New("no disk")
+	for _, h := range []string{"", header, "Bearer slt_x"} {
+		if p, err := d.Admit(t.Context(), h); err == nil || p != (Principal{}) {
+			t.Errorf("Admit(%q) = %+v, %v", h, p, err)
+		}
+	}
+}
+
+func TestExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{}
+		tok, header := issue(t, s, "ann", false, 90*24*time.Hour)
+		_, ever := issue(t, s, "bob", false, 0)
+		if tok.Expires == nil || !tok.Expires.Equal(tok.Created.Add(90*24*time.Hour)) {
+			t.Fatalf("token %+v", tok)
+		}
+		d := door(t, Required, "localhost", s)
+		time.Sleep(time.Until(*tok.Expires) - time.Nanosecond)
+		if _, err := d.Admit(t.Context(), header); err != nil {
+			t.Errorf("just before its end: %v", err)
+		}
+		time.Sleep(time.Nanosecond)
+		if _, err := d.Admit(t.Context(), header); !fault.Is(err, fault.Unauthorized) || !strings.Contains(err.Error(), "expired") {
+			t.Errorf("at its end: %v", err)
+		}
+		if _, err := d.Admit(t.Context(), ever); err != nil {
+			t.Errorf("one without end: %v", err)
+		}
+	})
+}
+
+// An expired token still counts as one: a server must not fall open.
+func TestAnExpiredTokenKeepsTheDoorShut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{}
+		issue(t, s, "ann", false, time.Hour)
+		time.Sleep(2 * time.Hour)
+		if _, err := door(t, Auto, "localhost", s).Admit(t.Context(), ""); !fault.Is(err, fault.Unauthorized) {
+			t.Errorf("nobody is let in: %v", err)
+		}
+	})
+}
+
+func TestIssue(t *testing.T) {
+	s := &shelf{}
+	tok, value, err := Issue(t.Context(), s, "ann", true, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := s.tokens[0]
+	if got.User != "ann" || !got.Service || got.Expires != nil || got.ID != tok.ID || got.Hash == "" || strings.Contains(got.Hash, value.Reveal()) {
+		t.Errorf("stored %+v", got)
+	}
+	for _, user := range []string{"", "-x", ".", "a b", "a/b", "a\n", "ä", "a:b", strings.Repeat("a", 65)} {
+		if _, _, err := Issue(t.Context(), s, user, false, 0); !fault.Is(err, fault.InvalidParameters) {
+			t.Errorf("user %q: %v", user, err)
+		}
+	}
+	for _, user := range []string{"a", "A.b_c@d+e-f", "0", strings.Repeat("a", 64)} {
+		if _, _, err := Issue(t.Context(), s, user, false, 0); err != nil {
+			t.Errorf("user %q: %v", user, err)
+		}
+	}
+	if _, _, err := Issue(t.Context(), s, "ann", false, -time.Hour); !fault.Is(err, fault.InvalidParameters) {
+		t.Errorf("a negative time: %v", err)
+	}
+	s.broken = errors.New("no disk")
+	if _, value, err := Issue(t.Context(), s, "ann", false, 0); !errors.Is(err, s.broken) || value != "" {
+		t.Errorf("a token that was not stored is handed out: %v", err)
+	}
+}
+
+func TestPrincipals(t *testing.T) {
+	if _, ok := From(t.Context()); ok {
+		t.Error("a principal out of nothing")
+	}
+	ann := User("ann", false)
+	if p, ok := From(With(t.Context(), ann)); !ok || p != ann {
+		t.Errorf("From = %+v, %v", p, ok)
+	}
+	if User("local", false).ID == Local.ID {
+		t.Error("a user called local is the local user")
+	}
+}
