@@ -1,0 +1,299 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"testing"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/session"
+)
+
+var (
+	_ auth.Store    = (*DB)(nil)
+	_ session.Store = (*DB)(nil)
+)
+
+func open(t *testing.T, dir string) *DB {
+	t.Helper()
+	db, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+var at = time.Date(2026, 3, 4, 5, 6, 7, 890_000_000, time.UTC)
+
+func record(id string) session.Record {
+	return session.Record{ID: id, Owner: "user:ann", Template: "host", Flavor: "small", Sandbox: "box-" + id,
+		Workspace: "ws-" + id, State: session.Live, Created: at, Used: at.Add(time.Minute)}
+}
+
+func put(t *testing.T, db *DB, r session.Record) {
+	t.Helper()
+	if err := db.PutSession(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sessions(t *testing.T, db *DB) []session.Record {
+	t.Helper()
+	all, err := db.Sessions(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestSessionsSurviveReopening(t *testing.T) {
+	dir := t.TempDir()
+	db := open(t, dir)
+	a, b := record("a"), record("b")
+	b.Home, b.Created, b.Lost, b.State, b.Sandbox = true, at.Add(-time.Hour), "it slept", session.Stopped, ""
+	put(t, db, a)
+	put(t, db, b)
+	want := []session.Record{b, a} // the oldest first
+	if got := sessions(t, db); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := sessions(t, open(t, dir)); !reflect.DeepEqual(got, want) {
+		t.Errorf("after reopening\ngot  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestPutSessionAgain(t *testing.T) {
+	db := open(t, t.TempDir())
+	r := record("a")
+	put(t, db, r)
+	r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State = "node", "large", "box2", "ws2", session.Stopped
+	r.Used, r.Lost = at.Add(time.Hour), "gone"
+	put(t, db, r)
+	if got := sessions(t, db); len(got) != 1 || !reflect.DeepEqual(got[0], r) {
+		t.Errorf("got  %+v\nwant %+v", got, r)
+	}
+	// Whose it is, and since when, never changes.
+	thief := r
+	thief.Owner, thief.Created = "user:bob", at.Add(time.Hour)
+	put(t, db, thief)
+	if got := sessions(t, db)[0]; got.Owner != "user:ann" || !got.Created.Equal(at) {
+		t.Errorf("the owner became %s, the beginning %s", got.Owner, got.Created)
+	}
+}
+
+func TestOneHomeForEachOwner(t *testing.T) {
+	db := open(t, t.TempDir())
+	home := func(id, owner string) session.Record {
+		r := record(id)
+		r.Home, r.Owner = true, owner
+		return r
+	}
+	put(t, db, home("a", "user:ann"))
+	put(t, db, home("b", "user:bob"))
+	if err := db.PutSession(t.Context(), home("c", "user:ann")); err == nil {
+		t.Error("a second home was stored")
+	}
+	put(t, db, home("a", "user:ann")) // the same again is no second one
+	if got := sessions(t, db); len(got) != 2 {
+		t.Errorf("%d sessions, want 2", len(got))
+	}
+}
+
+func TestRemoveSession(t *testing.T) {
+	db := open(t, t.TempDir())
+	put(t, db, record("a"))
+	put(t, db, record("b"))
+	for range 2 { // one that is gone is fine
+		if err := db.RemoveSession(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := sessions(t, db); len(got) != 1 || got[0].ID != "b" {
+		t.Errorf("left %+v", got)
+	}
+}
+
+func TestTokens(t *testing.T) {
+	ctx, dir := t.Context(), t.TempDir()
+	db := open(t, dir)
+	if has, err := db.HasTokens(ctx); err != nil || has {
+		t.Errorf("HasTokens = %v, %v on a new database", has, err)
+	}
+	end := at.Add(time.Hour).Truncate(time.Second)
+	one := auth.Token{ID: "tok_1", User: "ann", Service: true, Created: at.Truncate(time.Second), Expires: &end, Hash: "h1"}
+	two := auth.Token{ID: "tok_2", User: "bob", Created: at.Add(time.Second).Truncate(time.Second), Hash: "h2"}
+	for _, tok := range []auth.Token{two, one} {
+		if err := db.AddToken(ctx, tok); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.AddToken(ctx, auth.Token{ID: "tok_3", Hash: "h1", Created: at}); err == nil {
+		t.Error("two tokens with one hash were stored")
+	}
+	db.Close()
+	db = open(t, dir)
+	all, err := db.Tokens(ctx)
+	if err != nil || !reflect.DeepEqual(all, []auth.Token{one, two}) {
+		t.Errorf("Tokens = %+v, %v", all, err)
+	}
+	if got, err := db.TokenByHash(ctx, "h1"); err != nil || !reflect.DeepEqual(got, one) {
+		t.Errorf("TokenByHash = %+v, %v", got, err)
+	}
+	for _, hash := range []string{"", "h3", "H1", "h%", "' OR '1'='1"} {
+		if _, err := db.TokenByHash(ctx, hash); !errors.Is(err, auth.ErrNoToken) {
+			t.Errorf("TokenByHash(%q): %v, want ErrNoToken", hash, err)
+		}
+	}
+	if err := db.RemoveToken(ctx, "tok_9"); !errors.Is(err, auth.ErrNoToken) {
+		t.Errorf("removing one that is not there: %v", err)
+	}
+	if err := db.RemoveToken(ctx, "tok_1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.TokenByHash(ctx, "h1"); !errors.Is(err, auth.ErrNoToken) {
+		t.Errorf("a removed token is found: %v", err)
+	}
+	if has, err := db.HasTokens(ctx); err != nil || !has {
+		t.Errorf("HasTokens = %v, %v with one left", has, err)
+	}
+}
+
+// The command line works on the state folder while a server runs.
+func TestASecondProcessIsSeenAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	server, command := open(t, dir), open(t, dir)
+	d, err := auth.NewDoor(t.Context(), auth.Required, "localhost", server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, value, err := auth.Issue(t.Context(), command, "ann", false, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header := "Bearer " + value.Reveal()
+	if p, err := d.Admit(t.Context(), header); err != nil || p.Name != "ann" {
+		t.Errorf("a new token: %+v, %v", p, err)
+	}
+	if err := command.RemoveToken(t.Context(), tok.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Admit(t.Context(), header); err == nil {
+		t.Error("a revoked token is good")
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	dbs := []*DB{open(t, dir), open(t, dir)}
+	var work sync.WaitGroup
+	const each = 15
+	for n := range 8 {
+		work.Go(func() {
+			db := dbs[n%len(dbs)]
+			for i := range each {
+				id := fmt.Sprintf("%d-%d", n, i)
+				err := db.PutSession(context.Background(), record(id))
+				_, rerr := db.Sessions(context.Background())
+				terr := db.AddToken(context.Background(), auth.Token{ID: id, Hash: id, Created: at})
+				if err := errors.Join(err, rerr, terr); err != nil {
+					t.Errorf("%s: %v", id, err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	if got := sessions(t, dbs[0]); len(got) != 8*each {
+		t.Errorf("%d sessions, want %d", len(got), 8*each)
+	}
+	if got, err := dbs[1].Tokens(t.Context()); err != nil || len(got) != 8*each {
+		t.Errorf("%d tokens, %v, want %d", len(got), err, 8*each)
+	}
+}
+
+func TestOpenedTwiceAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	var work sync.WaitGroup
+	for range 6 {
+		work.Go(func() {
+			db, err := Open(context.Background(), dir)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			db.Close()
+		})
+	}
+	work.Wait()
+}
+
+func TestTheFilesAreTheOwnersAlone(t *testing.T) {
+	dir := t.TempDir()
+	db := open(t, dir)
+	put(t, db, record("a"))
+	found, err := filepath.Glob(filepath.Join(dir, "sandlot.db*"))
+	if err != nil || len(found) < 2 {
+		t.Fatalf("files %v, %v", found, err)
+	}
+	for _, f := range found {
+		st, err := os.Stat(f)
+		if err != nil || st.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v, %v", f, st.Mode(), err)
+		}
+	}
+}
+
+// A folder may have any name.
+func TestFolderWithOddCharacters(t *testing.T) {
+	for _, name := range []string{"with space", "a%41b", "a?mode=memory", "a#b", "ä", "a&b=c"} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), name)
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			db := open(t, dir)
+			put(t, db, record("a"))
+			db.Close()
+			if st, err := os.Stat(filepath.Join(dir, "sandlot.db")); err != nil || st.Size() == 0 {
+				t.Errorf("the database is not in its folder: %v, %v", st, err)
+			}
+			if got := sessions(t, open(t, dir)); len(got) != 1 {
+				t.Errorf("%d sessions after reopening", len(got))
+			}
+		})
+	}
+}
+
+func TestANewerDatabaseIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	db := open(t, dir)
+	if _, err := db.db.Exec(`PRAGMA user_version = 999`); err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
+	if _, err := Open(t.Context(), dir); err == nil {
+		t.Error("a database of a newer version was opened")
+	}
+}
+
+func TestOpenFails(t *testing.T) {
+	if _, err := Open(t.Context(), filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Error("a folder that is not there was opened")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "sandlot.db"), []byte("this is no database, but long enough to be one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), dir); err == nil {
+		t.Error("a file that is no database was opened")
+	}
+}
