@@ -1,0 +1,200 @@
+package workspace
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+)
+
+func shelf(t *testing.T) *Shelf {
+	t.Helper()
+	s, err := Open(filepath.Join(t.TempDir(), "deep", "workspaces"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func fresh(t *testing.T, s *Shelf) string {
+	t.Helper()
+	id, err := s.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestNew(t *testing.T) {
+	s := shelf(t)
+	a, b := fresh(t, s), fresh(t, s)
+	if a == b {
+		t.Fatal("the same id twice")
+	}
+	st, err := os.Stat(s.Path(a))
+	if err != nil || !st.IsDir() || st.Mode().Perm()&0o077 != 0 {
+		t.Errorf("%v, %v, want a folder of the owner's alone", st, err)
+	}
+	all, err := s.All()
+	slices.Sort(all)
+	want := []string{a, b}
+	slices.Sort(want)
+	if err != nil || !slices.Equal(all, want) {
+		t.Errorf("All = %v, %v, want %v", all, err, want)
+	}
+}
+
+// A sandbox's root must not be a link, so neither is the folder of the shelf.
+func TestOpenResolvesLinks(t *testing.T) {
+	real, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(real, link); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := filepath.Dir(s.Path(fresh(t, s))); got != real {
+		t.Errorf("workspaces are in %s, want %s", got, real)
+	}
+}
+
+func TestEmpty(t *testing.T) {
+	s := shelf(t)
+	id := fresh(t, s)
+	if empty, err := s.Empty(id); err != nil || !empty {
+		t.Errorf("a new one: %v, %v", empty, err)
+	}
+	if err := os.WriteFile(filepath.Join(s.Path(id), ".hidden"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if empty, err := s.Empty(id); err != nil || empty {
+		t.Errorf("with a file: %v, %v", empty, err)
+	}
+	if err := s.Remove(id); err != nil {
+		t.Fatal(err)
+	}
+	if empty, err := s.Empty(id); err != nil || !empty {
+		t.Errorf("one that is gone: %v, %v", empty, err)
+	}
+}
+
+func TestEnsure(t *testing.T) {
+	s := shelf(t)
+	id := fresh(t, s)
+	kept := filepath.Join(s.Path(id), "kept")
+	if err := os.WriteFile(kept, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ensure(id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Errorf("Ensure lost a file: %v", err)
+	}
+	if err := s.Remove(id); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ensure(id); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(s.Path(id)); err != nil || !st.IsDir() {
+		t.Errorf("%v, %v, want the folder again", st, err)
+	}
+}
+
+// What is in a workspace was written by hostile code: links in it are removed,
+// not followed.
+func TestRemoveFollowsNoLink(t *testing.T) {
+	s, outside := shelf(t), t.TempDir()
+	precious := filepath.Join(outside, "precious")
+	if err := os.WriteFile(precious, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id, other := fresh(t, s), fresh(t, s)
+	deep := filepath.Join(s.Path(id), "a", "b")
+	if err := os.MkdirAll(deep, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"out": outside, "file": precious, "sibling": s.Path(other), "loop": "."} {
+		if err := os.Symlink(target, filepath.Join(deep, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // one that is not there is fine
+		if err := s.Remove(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(s.Path(id)); !os.IsNotExist(err) {
+		t.Errorf("the workspace is still there: %v", err)
+	}
+	for _, p := range []string{precious, s.Path(other)} {
+		if _, err := os.Stat(p); err != nil {
+			t.Errorf("%s was removed through a link", p)
+		}
+	}
+}
+
+func TestAllLeavesOthersOut(t *testing.T) {
+	s := shelf(t)
+	id := fresh(t, s)
+	for _, name := range []string{"lost+found", "notes.txt", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", id + "x"} {
+		if err := os.WriteFile(filepath.Join(filepath.Dir(s.Path(id)), name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := s.All(); err != nil || !slices.Equal(all, []string{id}) {
+		t.Errorf("All = %v, %v, want %s alone", all, err, id)
+	}
+}
+
+func TestPathRefusesWhatIsNoID(t *testing.T) {
+	s := shelf(t)
+	for _, id := range []string{"", ".", "..", "../x", "abc", "/etc", "aaaaaaaaaaaaaaaaaaaaaaaaa/", "aaaaaaaaaaaaaaaaaaaaaaaaaa\n", "AAAAAAAAAAAAAAAAAAAAAAAAAA"} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("Path(%q) = a path", id)
+				}
+			}()
+			s.Path(id)
+		}()
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	s := shelf(t)
+	var work sync.WaitGroup
+	for range 8 {
+		work.Go(func() {
+			for range 20 {
+				id, err := s.New()
+				if err == nil {
+					_, err = s.All()
+				}
+				if err == nil {
+					err = s.Remove(id)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	if all, err := s.All(); err != nil || len(all) != 0 {
+		t.Errorf("left %v, %v", all, err)
+	}
+}
+
+func TestOpenFails(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(file); err == nil {
+		t.Error("a file is a shelf")
+	}
+}
