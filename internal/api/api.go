@@ -80,11 +80,17 @@ func (s *Server) Handler() http.Handler {
 // Owner is for the socket in the state folder: who can open it owns the server,
 // and needs no token.
 func (s *Server) Owner() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", s.mux)
+	mux.HandleFunc("DELETE /v1/sessions", func(w http.ResponseWriter, r *http.Request) { // of all principals
+		s.Sessions.StopAll(context.WithoutCancel(r.Context()))
+		w.WriteHeader(http.StatusNoContent)
+	})
 	return s.Metrics.count(s.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "" {
 			r = r.WithContext(auth.With(r.Context(), auth.Local))
 		}
-		s.mux.ServeHTTP(w, r)
+		mux.ServeHTTP(w, r)
 	}))
 }
 

@@ -257,13 +257,32 @@ func (p *program) sessions() *cobra.Command {
 		}
 		return nil
 	}
-	c.AddCommand(&cobra.Command{Use: "stop ID", Short: "End a session", Args: cobra.ExactArgs(1), RunE: func(c *cobra.Command, args []string) error {
+	c.AddCommand(p.stopSession())
+	return c
+}
+
+func (p *program) stopSession() *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use: "stop ID", Short: "End a session", Args: cobra.MaximumNArgs(1),
+		Long:    "End a session: its processes and its files; a home keeps its files. The server's operator can end those of all users.",
+		Example: "  sandlot sessions stop home\n  sandlot sessions stop --all",
+	}
+	c.Flags().BoolVar(&all, "all", false, "end all sessions of all users (on the server's machine only)")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if all == (len(args) == 1) {
+			return usage{errors.New("name one session, or --all")}
+		}
 		client, err := p.client()
 		if err != nil {
 			return err
 		}
-		return client.JSON(c.Context(), "DELETE", "/v1/sessions/"+args[0], nil, nil)
-	}})
+		path := "/v1/sessions"
+		if !all {
+			path += "/" + args[0]
+		}
+		return client.JSON(c.Context(), "DELETE", path, nil, nil)
+	}
 	return c
 }
 

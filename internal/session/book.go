@@ -715,7 +715,7 @@ func (b *Book) Owns(sandbox string) bool {
 	return false
 }
 
-// StopAll ends all sessions; homes lose their files too.
+// StopAll ends all sessions of all principals; homes keep their files.
 func (b *Book) StopAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, s := range b.all() {

@@ -1,0 +1,395 @@
+// Package test holds the tests of the whole program: real servers, real
+// sandboxes, real clients. They need the programs of `make build` and the tools
+// of `make tools`.
+package test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+const (
+	older = "2025-11-25"
+	newer = "2026-07-28"
+)
+
+// server is one running server with a state folder of its own.
+type server struct {
+	t     *testing.T
+	State string
+	URL   string // without a path
+	args  []string
+	env   []string
+	cmd   *exec.Cmd
+	log   *logBuffer
+}
+
+// logBuffer keeps the last part of what a program says.
+type logBuffer struct {
+	mu   sync.Mutex
+	data []byte
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.data = append(b.data, p...)
+	if over := len(b.data) - 64<<10; over > 0 {
+		b.data = append(b.data[:0], b.data[over:]...)
+	}
+	return len(p), nil
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.data)
+}
+
+func binary(t testing.TB) string {
+	t.Helper()
+	p, err := filepath.Abs("../bin/sandlot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(p); err != nil {
+		t.Fatalf("%v; run `make build`", err)
+	}
+	return p
+}
+
+func tools(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("SANDLOT_TOOLS")
+	if dir == "" {
+		dir, _ = filepath.Abs("../.tools")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatalf("%v; run `make tools`", err)
+	}
+	return dir
+}
+
+// start starts a server. Settings are environment variables, NAME=VALUE. When
+// the test ends, all its sessions are stopped, and nothing may be left.
+func start(t *testing.T, settings ...string) *server {
+	t.Helper()
+	state, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{t: t, State: state, log: &logBuffer{}}
+	port := freePort(t)
+	s.URL = fmt.Sprintf("http://127.0.0.1:%d", port)
+	s.env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, settings...)
+	s.args = []string{"serve", "--state-dir", state, "--port", strconv.Itoa(port), "--host", "127.0.0.1"}
+	s.launch()
+	t.Cleanup(s.end)
+	return s
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// launch starts the process and waits until it serves.
+func (s *server) launch() {
+	s.t.Helper()
+	s.cmd = exec.Command(binary(s.t), s.args...)
+	s.cmd.Env = s.env
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		r, err := http.Get(s.URL + "/readyz")
+		if err == nil {
+			r.Body.Close()
+			if r.StatusCode == 200 {
+				return
+			}
+		}
+		if time.Now().After(deadline) || syscall.Kill(s.cmd.Process.Pid, 0) != nil {
+			s.t.Fatalf("the server does not come up: %v\n%s", err, s.log)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// kill ends the server as a crash does.
+func (s *server) kill() {
+	s.t.Helper()
+	s.cmd.Process.Kill()
+	s.cmd.Wait()
+}
+
+// stop ends the server as an operator does.
+func (s *server) stop() {
+	s.t.Helper()
+	s.cmd.Process.Signal(syscall.SIGTERM)
+	done := make(chan error, 1)
+	go func() { done <- s.cmd.Wait() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			s.t.Errorf("the server ended with %v\n%s", err, s.log)
+		}
+	case <-time.After(45 * time.Second):
+		s.cmd.Process.Kill()
+		<-done
+		s.t.Errorf("the server does not stop\n%s", s.log)
+	}
+}
+
+// end stops all sessions and the server, and looks for what is left.
+func (s *server) end() {
+	if _, errs, code := s.cli("sessions", "stop", "--all"); code != 0 {
+		s.t.Errorf("stopping all sessions: %s", errs)
+	}
+	s.stop()
+	if s.t.Failed() && testing.Verbose() {
+		s.t.Logf("the server's log:\n%s", s.log)
+	}
+	left := []string{"?"}
+	for range 100 {
+		if left = s.left(); len(left) == 0 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.t.Errorf("this is left: %q", left)
+}
+
+// left lists what there is of the server's sandboxes on the machine.
+func (s *server) left() (found []string) {
+	folders, _ := filepath.Glob(filepath.Join(s.State, "sandboxes", "*"))
+	for _, f := range folders {
+		found = append(found, "folder "+f)
+	}
+	all, _ := os.ReadDir("/proc")
+	for _, e := range all {
+		line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if err == nil && bytes.Contains(line, []byte(s.State)) && bytes.Contains(line, []byte("runsc")) {
+			found = append(found, "process "+e.Name())
+		}
+	}
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, s.State) {
+			found = append(found, "mount "+strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
+// cli runs one of the server's commands and returns what it printed.
+func (s *server) cli(args ...string) (stdout, stderr string, code int) {
+	s.t.Helper()
+	return s.cliIn("", args...)
+}
+
+func (s *server) cliIn(stdin string, args ...string) (stdout, stderr string, code int) {
+	s.t.Helper()
+	cmd := exec.Command(binary(s.t), append([]string{"--state-dir", s.State}, args...)...)
+	cmd.Env = s.env
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Run()
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// token makes a token for a user.
+func (s *server) token(user string, flags ...string) string {
+	s.t.Helper()
+	out, errs, code := s.cli(append([]string{"token", "create", "--user", user}, flags...)...)
+	if code != 0 {
+		s.t.Fatalf("no token for %s: %s", user, errs)
+	}
+	return strings.TrimSpace(out)
+}
+
+// bearer adds a token to each request.
+type bearer struct{ token string }
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if b.token != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+b.token)
+	}
+	return transport.RoundTrip(r)
+}
+
+var transport = &http.Transport{MaxIdleConnsPerHost: 200}
+
+// client is an MCP client of one era.
+type client struct {
+	t *testing.T
+	*mcp.ClientSession
+}
+
+// connect connects as the user of a token, which may be empty.
+func (s *server) connect(version, token string, opts *mcp.ClientOptions) *client {
+	s.t.Helper()
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts)
+	session, err := c.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.URL + "/mcp", HTTPClient: &http.Client{Transport: bearer{token}}, DisableStandaloneSSE: true},
+		&mcp.ClientSessionOptions{ProtocolVersion: version})
+	if err != nil {
+		s.t.Fatalf("connecting: %v", err)
+	}
+	s.t.Cleanup(func() { session.Close() })
+	return &client{s.t, session}
+}
+
+// result is a tool's result, made easy to look at.
+type result struct {
+	*mcp.CallToolResult
+	Fields map[string]any
+	Text   string // of the first text block
+	All    string // of all text blocks
+}
+
+type args = map[string]any
+
+// try calls a tool.
+func (c *client) try(ctx context.Context, tool string, a args) (*result, error) {
+	r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: a})
+	if err != nil {
+		return nil, err
+	}
+	out := &result{CallToolResult: r, Fields: map[string]any{}}
+	if m, ok := r.StructuredContent.(map[string]any); ok {
+		out.Fields = m
+	}
+	for i, b := range r.Content {
+		if t, ok := b.(*mcp.TextContent); ok {
+			if i == 0 {
+				out.Text = t.Text
+			}
+			out.All += t.Text + "\n"
+		}
+	}
+	return out, nil
+}
+
+// call calls a tool that must answer.
+func (c *client) call(tool string, a args) *result {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	r, err := c.try(ctx, tool, a)
+	if err != nil {
+		c.t.Fatalf("%s %v: %v", tool, a, err)
+	}
+	return r
+}
+
+func (r *result) session() string { s, _ := r.Fields["session_id"].(string); return s }
+
+// code runs Python in a session.
+func (c *client) code(session, code string) *result {
+	c.t.Helper()
+	return c.call("execute_code", args{"code": code, "session_id": session})
+}
+
+// want is code with an expected text.
+func (c *client) want(session, code, text string) *result {
+	c.t.Helper()
+	r := c.code(session, code)
+	if r.Text != text {
+		c.t.Errorf("%s: got %q, want %q (all: %q)", code, r.Text, text, r.All)
+	}
+	return r
+}
+
+// shell runs a command in a session.
+func (c *client) shell(session, command string) *result {
+	c.t.Helper()
+	return c.call("execute_command", args{"command": command, "session_id": session})
+}
+
+// post sends a body as curl does and returns the answer.
+func (s *server) post(path, body string, header ...string) (int, http.Header, string) {
+	s.t.Helper()
+	return s.request("POST", path, strings.NewReader(body), append([]string{"Content-Type", "application/json"}, header...)...)
+}
+
+func (s *server) request(method, path string, body io.Reader, header ...string) (int, http.Header, string) {
+	s.t.Helper()
+	r, err := http.NewRequest(method, s.URL+path, body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Accept", "*/*")
+	for i := 0; i+1 < len(header); i += 2 {
+		if header[i] == "Host" {
+			r.Host = header[i+1]
+			continue
+		}
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := transport.RoundTrip(r)
+	if err != nil {
+		s.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, string(text)
+}
+
+// rpc is a bare JSON-RPC answer.
+type rpc struct {
+	ID     any            `json:"id"`
+	Result map[string]any `json:"result"`
+	Error  *struct {
+		Code    int            `json:"code"`
+		Message string         `json:"message"`
+		Data    map[string]any `json:"data"`
+	} `json:"error"`
+}
+
+// bare makes a bare call of a tool.
+func (s *server) bare(tool string, a args, header ...string) rpc {
+	s.t.Helper()
+	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": map[string]any{"name": tool, "arguments": a}})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return s.answer(string(body), header...)
+}
+
+func (s *server) answer(body string, header ...string) rpc {
+	s.t.Helper()
+	code, _, text := s.post("/mcp", body, header...)
+	var r rpc
+	if err := json.Unmarshal([]byte(text), &r); err != nil || code != 200 {
+		s.t.Fatalf("%s: HTTP %d, %q", body, code, text)
+	}
+	return r
+}

@@ -1,0 +1,512 @@
+package test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// eachEra runs a test with a client of each protocol era, and over stdio.
+func eachEra(t *testing.T, s *server, test func(*testing.T, *client)) {
+	for _, v := range []string{older, newer} {
+		t.Run(v, func(t *testing.T) {
+			s := *s
+			s.t = t
+			test(t, s.connect(v, "", nil))
+		})
+	}
+	t.Run("stdio", func(t *testing.T) {
+		cmd := exec.Command(binary(t), "--state-dir", s.State, "stdio")
+		cmd.Env = s.env
+		session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer session.Close()
+		test(t, &client{t, session})
+	})
+}
+
+func TestTools(t *testing.T) {
+	s := start(t)
+	var first []string
+	eachEra(t, s, func(t *testing.T, c *client) {
+		var names []string
+		for tool, err := range c.Tools(t.Context(), nil) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, tool.Name)
+			if tool.Title == "" || len(tool.Description) < 40 || tool.InputSchema == nil || tool.Annotations == nil {
+				t.Errorf("%s lacks a title, a description, a schema or annotations", tool.Name)
+			}
+			if len(tool.Name) > 44 {
+				t.Errorf("%s is too long a name", tool.Name)
+			}
+		}
+		want := []string{"execute_code", "execute_command", "get_sessions", "stop_session", "get_volume_path", "sandbox_read_file", "sandbox_write_file",
+			"sandbox_list_files", "list_processes", "read_process", "write_process", "stop_process"}
+		for _, w := range want {
+			if !slices.Contains(names, w) {
+				t.Errorf("no tool %s in %v", w, names)
+			}
+		}
+		if first == nil {
+			first = names
+		} else if !slices.Equal(first, names) {
+			t.Errorf("the order of the tools is another: %v", names)
+		}
+	})
+}
+
+func TestCode(t *testing.T) {
+	s := start(t)
+	eachEra(t, s, func(t *testing.T, c *client) {
+		r := c.code("new", "x = 41\nprint('hi')\nx + 1")
+		id := r.session()
+		if r.Text != "hi" || r.Fields["result"] != "42" || r.Fields["session_created"] != true || r.Fields["code_success"] != true || r.IsError ||
+			!strings.Contains(r.All, id) || r.Fields["language"] != "python" || r.Fields["exit_code"] != 0.0 {
+			t.Errorf("%q %v", r.All, r.Fields)
+		}
+		r = c.want(id, "x", "41")
+		if r.Fields["session_created"] != false || r.session() != id {
+			t.Errorf("%v", r.Fields)
+		}
+		r = c.code(id, "def f():\n    return 1/0\n\nf()")
+		if !r.IsError || r.Fields["code_success"] != false || !strings.Contains(r.Text, "line 4") || !strings.Contains(r.Text, "line 2, in f") || !strings.Contains(r.Text, "ZeroDivisionError") {
+			t.Errorf("a traceback: %q %v", r.All, r.Fields)
+		}
+		r = c.code(id, "import sys; print('w', file=sys.stderr); print('o')")
+		if r.IsError || r.Text != "o\nw" {
+			t.Errorf("a warning on stderr: %q", r.All)
+		}
+		r = c.code(id, "1 +")
+		if !r.IsError || !strings.Contains(r.Text, "SyntaxError") || !strings.Contains(r.Text, "line 1") {
+			t.Errorf("what the compiler rejects: %q", r.All)
+		}
+		for _, n := range []string{"node", "javascript", "JavaScript"} {
+			if r := c.call("execute_code", args{"code": "const a = await Promise.resolve(6); a * 7", "language": n, "session_id": id}); r.Fields["result"] != "42" {
+				t.Errorf("%s: %q %v", n, r.All, r.Fields)
+			}
+		}
+		if r := c.call("execute_code", args{"code": "cd /tmp; v=3; echo $((v * 4))", "language": "bash", "session_id": id}); r.Text != "12" {
+			t.Errorf("bash: %q", r.All)
+		}
+		if r := c.call("execute_code", args{"code": "echo $v; pwd", "language": "bash", "session_id": id}); r.Text != "3\n/tmp" {
+			t.Errorf("bash forgot: %q", r.All)
+		}
+		// Some clients nest all arguments.
+		if r := c.call("execute_code", args{"params": args{"code": "x", "session_id": id}}); r.Text != "41" {
+			t.Errorf("nested: %q", r.All)
+		}
+		r = c.code(id, "class P:\n  def _repr_png_(self): return b'\\x89PNG fake'\nP()")
+		if len(r.Content) < 2 {
+			t.Fatalf("a picture: %q", r.All)
+		}
+		found := false
+		for _, b := range r.Content {
+			if i, ok := b.(*mcp.ImageContent); ok && i.MIMEType == "image/png" && string(i.Data) == "\x89PNG fake" {
+				found = true
+			}
+		}
+		if !found {
+			t.Errorf("no image in %v", r.Content)
+		}
+		if r := c.call("stop_session", args{"session_id": id}); r.Text != "Session "+id+" stopped successfully" {
+			t.Errorf("%q", r.All)
+		}
+		if r := c.call("stop_session", args{"session_id": id}); r.Text != "Session "+id+" not found" || r.IsError {
+			t.Errorf("%q", r.All)
+		}
+	})
+}
+
+func TestTimeLimit(t *testing.T) {
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.code("new", "kept = 1").session()
+	r := c.call("execute_code", args{"code": "print('before', flush=True)\nimport time\ntime.sleep(100)", "session_id": id, "timeout": 1})
+	if !r.IsError || r.Fields["exit_code"] != 124.0 || !strings.Contains(r.Text, "before") || !strings.Contains(r.Text, "Execution timed out after 1 seconds") || !strings.Contains(r.Text, "Variables were kept") {
+		t.Errorf("%q %v", r.All, r.Fields)
+	}
+	c.want(id, "kept", "1")
+	r = c.call("execute_command", args{"command": "echo before; sleep 100", "session_id": id, "timeout": 1})
+	if !r.IsError || r.Fields["exit_code"] != 124.0 || !strings.Contains(r.Text, "before\n") || !strings.Contains(r.Text, "Execution timed out after 1 seconds") {
+		t.Errorf("%q %v", r.All, r.Fields)
+	}
+}
+
+func TestCancellation(t *testing.T) {
+	s := start(t)
+	eachEra(t, s, func(t *testing.T, c *client) {
+		id := c.code("new", "n = 0").session()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := c.try(ctx, "execute_code", args{"code": "import time\nwhile True:\n    n += 1\n    time.sleep(0.01)", "session_id": id}); err == nil {
+			t.Fatal("it ended")
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := c.try(ctx, "execute_command", args{"command": "sleep 7654", "session_id": id}); err == nil {
+			t.Fatal("it ended")
+		}
+		// Both were stopped, and the variables are there.
+		r := c.code(id, "import time\na = n\ntime.sleep(0.3)\nn == a and n > 0")
+		if r.Text != "True" {
+			t.Errorf("%q", r.All)
+		}
+		for range 50 {
+			if r = c.shell(id, "pgrep -f 'sleep 765[4]' || echo none"); r.Text == "none" {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if r.Text != "none" {
+			t.Errorf("the command goes on: %q", r.All)
+		}
+		c.call("stop_session", args{"session_id": id})
+	})
+}
+
+func TestProgress(t *testing.T) {
+	s := start(t)
+	for _, v := range []string{older, newer} {
+		var mu sync.Mutex
+		var said []string
+		last := 0.0
+		c := s.connect(v, "", &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			mu.Lock()
+			defer mu.Unlock()
+			said = append(said, r.Params.Message)
+			if r.Params.Progress <= last {
+				t.Errorf("%s: progress went from %v to %v", v, last, r.Params.Progress)
+			}
+			last = r.Params.Progress
+		}})
+		p := &mcp.CallToolParams{Name: "execute_command", Arguments: args{"command": "for i in 1 2 3; do echo line $i; sleep 0.5; done", "session_id": "home"}}
+		p.SetProgressToken("t1")
+		if _, err := c.CallTool(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		if all := strings.Join(said, ""); !strings.Contains(all, "line 1") || !strings.Contains(all, "line 3") || len(said) < 2 {
+			t.Errorf("%s: progress: %q", v, said)
+		}
+		mu.Unlock()
+	}
+}
+
+func TestCommands(t *testing.T) {
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.code("new", "1").session()
+	r := c.call("execute_command", args{"command": "echo $WHO in $(pwd); cat", "session_id": id, "cwd": "/tmp", "env": args{"WHO": "me"}, "stdin": "input"})
+	if r.Text != "me in /tmp\ninput" || r.Fields["success"] != true || r.Fields["exit_code"] != 0.0 {
+		t.Errorf("%q %v", r.All, r.Fields)
+	}
+	if r := c.call("execute_command", args{"command": "printf", "args": []string{"%s|", "a b", "$HOME"}, "session_id": id}); r.Text != "a b|$HOME|" {
+		t.Errorf("program and arguments: %q", r.All)
+	}
+	if r := c.shell(id, "false"); !r.IsError || r.Fields["exit_code"] != 1.0 || r.Fields["success"] != false {
+		t.Errorf("%q %v", r.All, r.Fields)
+	}
+	r = c.shell(id, "head -c 3000000 /dev/zero | tr '\\0' x; echo END")
+	if r.Fields["truncated"] != true || !strings.HasSuffix(r.Text, "xEND") || len(r.Text) > 60_000 {
+		t.Errorf("truncated %v, %d bytes", r.Fields["truncated"], len(r.Text))
+	}
+	var link *mcp.ResourceLink
+	for _, b := range r.Content {
+		if l, ok := b.(*mcp.ResourceLink); ok {
+			link = l
+		}
+	}
+	if link == nil {
+		t.Fatalf("no link to the whole output: %q", r.All[len(r.All)-300:])
+	}
+	got, err := c.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: link.URI})
+	if err != nil || len(got.Contents) != 1 || len(got.Contents[0].Text) != 3_000_004 {
+		t.Errorf("the whole output: %v", err)
+	}
+}
+
+func TestBackground(t *testing.T) {
+	s := start(t)
+	c := s.connect(newer, "", nil)
+	r := c.call("execute_command", args{"command": "while read l; do echo \"got $l\"; done; exit 4", "background": true, "session_id": "new"})
+	id, process := r.session(), r.Fields["process_id"]
+	if process == nil {
+		t.Fatalf("%q", r.All)
+	}
+	c.call("write_process", args{"process_id": process, "data": "one\n"})
+	r = c.call("read_process", args{"process_id": process, "wait": 10})
+	if r.Fields["output"] != "got one\n" || r.Fields["running"] != true {
+		t.Errorf("%v", r.Fields)
+	}
+	cursor := r.Fields["cursor"]
+	c.call("write_process", args{"process_id": process, "data": "two\n", "eof": true})
+	for range 20 {
+		r = c.call("read_process", args{"process_id": process, "wait": 10, "cursor": cursor})
+		if r.Fields["running"] == false {
+			break
+		}
+	}
+	if r.Fields["output"] != "got two\n" || r.Fields["exit_code"] != 4.0 {
+		t.Errorf("%v", r.Fields)
+	}
+	r = c.call("execute_command", args{"command": "sleep 1000 & sleep 1000", "background": true, "session_id": id})
+	if l := c.call("list_processes", args{"session_id": id}); len(l.Fields["processes"].([]any)) != 2 {
+		t.Errorf("%v", l.Fields)
+	}
+	if r := c.call("stop_process", args{"process_id": r.Fields["process_id"]}); r.Fields["running"] != false {
+		t.Errorf("%v", r.Fields)
+	}
+	if r := c.shell(id, "pgrep -c sleep || true"); r.Text != "0" {
+		t.Errorf("left: %q", r.All)
+	}
+}
+
+func TestFiles(t *testing.T) {
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.code("new", "1").session()
+	r := c.call("sandbox_write_file", args{"path": "/workspace/d/a.txt", "content": "héllo\n", "session_id": id})
+	if r.Text != "Wrote 7 bytes to /workspace/d/a.txt" {
+		t.Errorf("%q", r.All)
+	}
+	if r := c.call("sandbox_read_file", args{"path": "d/a.txt", "session_id": id}); r.Text != "héllo\n" {
+		t.Errorf("%q", r.All)
+	}
+	c.call("sandbox_write_file", args{"path": "d/a.txt", "content": "more", "append": true, "session_id": id})
+	if r := c.call("sandbox_read_file", args{"path": "d/a.txt", "offset": 7, "session_id": id}); r.Text != "more" {
+		t.Errorf("%q", r.All)
+	}
+	c.call("sandbox_write_file", args{"path": "bin", "content": "AP8BgA==", "encoding": "base64", "session_id": id})
+	if r := c.call("sandbox_read_file", args{"path": "bin", "encoding": "base64", "session_id": id}); r.Text != "AP8BgA==" {
+		t.Errorf("binary: %q", r.All)
+	}
+	if r := c.call("sandbox_list_files", args{"depth": 2, "session_id": id}); !strings.Contains(r.Text, "a.txt") || !strings.Contains(r.Text, "bin") {
+		t.Errorf("%q", r.All)
+	}
+	c.shell(id, "ln -s /etc/passwd l; ln -s /workspace/d/a.txt ok")
+	for path, want := range map[string]string{
+		"missing": "File not found in sandbox: ", "d": "Path is a directory: ",
+		"/etc/passwd": "resolves outside the sandbox workspace", "../etc/passwd": "resolves outside", "l": "resolves outside", "/workspace-other": "resolves outside",
+	} {
+		_, err := c.try(t.Context(), "sandbox_read_file", args{"path": path, "session_id": id})
+		r, _ := c.try(t.Context(), "sandbox_read_file", args{"path": path, "session_id": id})
+		text := fmt.Sprint(err)
+		if r != nil {
+			text = r.All
+		}
+		if !strings.Contains(text, want) {
+			t.Errorf("%s: %s", path, text)
+		}
+	}
+}
+
+// fault is what a call must fail with.
+func wantFault(t *testing.T, err error, code int64, name string, words ...string) map[string]any {
+	t.Helper()
+	var e *jsonrpc.Error
+	if !errors.As(err, &e) {
+		t.Errorf("no JSON-RPC error: %v", err)
+		return nil
+	}
+	var data map[string]any
+	json.Unmarshal(e.Data, &data)
+	if e.Code != code || data["error_code"] != name || data["category"] == nil || data["severity"] == nil || data["recovery_suggestions"] == nil || data["context"] == nil {
+		t.Errorf("got %d %s %v, want %d %s", e.Code, e.Message, data, code, name)
+	}
+	for _, w := range words {
+		if !strings.Contains(e.Message, w) {
+			t.Errorf("%q does not say %q", e.Message, w)
+		}
+	}
+	return data
+}
+
+func TestBadInput(t *testing.T) {
+	s := start(t)
+	eachEra(t, s, func(t *testing.T, c *client) {
+		for _, bad := range []struct {
+			tool  string
+			a     args
+			code  int64
+			name  string
+			words []string
+		}{
+			{"execute_code", args{}, -32602, "INVALID_PARAMETERS", []string{"code"}},
+			{"execute_code", args{"code": 5}, -32602, "INVALID_PARAMETERS", []string{"code"}},
+			{"execute_code", args{"code": "1", "templte": "python"}, -32602, "INVALID_PARAMETERS", []string{"templte", "template"}},
+			{"execute_code", args{"code": "1", "template": "pyhton"}, -32602, "INVALID_PARAMETERS", []string{"pyhton", "python"}},
+			{"execute_code", args{"code": "1", "language": "cobol"}, -32602, "INVALID_PARAMETERS", []string{"cobol", "python", "bash"}},
+			{"execute_code", args{"code": "1", "flavor": "huge"}, -32602, "INVALID_PARAMETERS", []string{"huge", "small"}},
+			{"execute_code", args{"code": "1", "timeout": 0}, -32602, "INVALID_PARAMETERS", []string{"timeout"}},
+			{"execute_code", args{"code": "1", "timeout": 301}, -32602, "INVALID_PARAMETERS", []string{"timeout", "300"}},
+			{"execute_code", args{"code": "1", "timeout": 1.5}, -32602, "INVALID_PARAMETERS", []string{"timeout"}},
+			{"execute_code", args{"code": "1", "session_id": "nobodys"}, -32602, "SESSION_NOT_FOUND", []string{"Session not found: nobodys"}},
+			{"execute_code", args{"code": "1", "language": "node", "template": "python"}, -32602, "INVALID_PARAMETERS", []string{"node", "python"}},
+			{"execute_command", args{"command": "ls", "cwd": 5}, -32602, "INVALID_PARAMETERS", []string{"cwd"}},
+			{"execute_command", args{"command": ""}, -32602, "INVALID_PARAMETERS", []string{"command"}},
+			{"sandbox_write_file", args{"path": "a", "content": "*", "encoding": "base64"}, -32602, "INVALID_PARAMETERS", []string{"base64"}},
+			{"read_process", args{"process_id": "nothing"}, -32602, "", nil},
+			{"stop_process", args{"process_id": "nothing", "signal": "BOGUS"}, -32602, "", nil},
+		} {
+			_, err := c.try(t.Context(), bad.tool, bad.a)
+			if bad.name != "" {
+				wantFault(t, err, bad.code, bad.name, bad.words...)
+			} else if err == nil {
+				t.Errorf("%s %v went well", bad.tool, bad.a)
+			}
+		}
+		if _, err := c.try(t.Context(), "no_such_tool", nil); err == nil {
+			t.Error("an unknown tool went well")
+		}
+	})
+	r := s.connect(older, "", nil).code("new", "1")
+	data := wantFault(t, func() error {
+		_, err := s.connect(older, "", nil).try(t.Context(), "execute_code", args{"code": "1", "session_id": r.session(), "flavor": "large"})
+		return err
+	}(), -32602, "INVALID_PARAMETERS", "small", "large")
+	_ = data
+}
+
+// TestBare makes the plain calls that older clients make.
+func TestBare(t *testing.T) {
+	s := start(t)
+	for body, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`:   `"execute_code"`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":null}`: `"execute_code"`,
+		`{"jsonrpc":"2.0","id":"a","method":"ping"}`:                   `"result":{}`,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"execute_code","arguments":{"code":"print(\"Hello from MCP!\")","template":"python"}}}`: `"session_created":true`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get_sessions","arguments":{}}}`:                                                        `"sessions":[`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get_volume_path","arguments":{}}}`:                                                     `"volume_mappings"`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get_volume_mappings"}}`:                                                                `"volume_mappings"`,
+		`nonsense`: `-32700`,
+		`[]`:       `-32600`,
+		`[{"jsonrpc":"2.0","id":1,"method":"ping"}]`: `-32600`,
+		`5`: `-32600`,
+		`{"jsonrpc":"1.0","id":1,"method":"ping"}`:                                   `-32600`,
+		`{"jsonrpc":"2.0","id":1}`:                                                   `-32600`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":[]}`:                 `-32602`,
+		`{"jsonrpc":"2.0","id":1,"method":"nothing"}`:                                `-32601`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"nothing"}}`: `-32601`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"execute_code","arguments":{"code":"1","session_id":"x"}}}`: `"error_code":"SESSION_NOT_FOUND"`,
+	} {
+		code, header, text := s.post("/mcp", body)
+		if code != 200 || !strings.Contains(strings.ReplaceAll(text, ": ", ":"), want) || !strings.HasPrefix(header.Get("Content-Type"), "application/json") {
+			t.Errorf("%s: HTTP %d %s: %s", body, code, header.Get("Content-Type"), text)
+		}
+	}
+	if code, _, text := s.post("/mcp", `{"jsonrpc":"2.0","method":"tools/call","params":{"name":"execute_code","arguments":{"code":"1"}}}`); code != 202 || text != "" {
+		t.Errorf("a notification: HTTP %d %q", code, text)
+	}
+	first := s.bare("execute_code", args{"code": "x = 1\nprint('a')"})
+	id, _ := first.Result["session_id"].(string)
+	if id == "" || first.Result["session_created"] != true || first.Result["code_success"] != true || first.Result["isError"] != false {
+		t.Errorf("%v", first.Result)
+	}
+	second := s.bare("execute_code", args{"code": "x", "session_id": id})
+	if second.Result["session_id"] != id || second.Result["session_created"] != false || second.Result["result"] != "1" {
+		t.Errorf("%v", second.Result)
+	}
+	if third := s.bare("execute_code", args{"code": "x"}); third.Result["session_id"] == id || third.Result["isError"] != true {
+		t.Errorf("a call without session met another's: %v", third.Result)
+	}
+	code, _, text := s.request("GET", "/", nil)
+	var health map[string]any
+	if json.Unmarshal([]byte(text), &health); code != 200 || health["status"] != "healthy" || health["server"] != "Sandlot" || health["wrapper_status"] != "connected" || health["tools_count"] != 12.0 {
+		t.Errorf("health: %d %s", code, text)
+	}
+	if code, _, again := s.request("GET", "/mcp", nil); code != 200 || again != text {
+		t.Errorf("GET /mcp: %d %s", code, again)
+	}
+	if code, _, _ := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"`+strings.Repeat("x", 17<<20)+`"}}`); code != 413 {
+		t.Errorf("17 MB: HTTP %d", code)
+	}
+	for _, h := range [][]string{{"Origin", "https://evil.example"}, {"Host", "evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+		if code, _, _ := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, h...); code != 403 {
+			t.Errorf("%v: HTTP %d", h, code)
+		}
+	}
+	if code, header, _ := s.request("OPTIONS", "/mcp", nil, "Origin", "https://evil.example", "Access-Control-Request-Method", "POST"); header.Get("Access-Control-Allow-Origin") != "" {
+		t.Errorf("CORS is off, and: HTTP %d %v", code, header)
+	}
+}
+
+func TestCORS(t *testing.T) {
+	s := start(t, "MCP_ENABLE_CORS=true")
+	code, header, _ := s.request("OPTIONS", "/mcp", nil, "Origin", "https://app.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type")
+	if code/100 != 2 || header.Get("Access-Control-Allow-Origin") == "" || header.Get("Access-Control-Allow-Credentials") != "" {
+		t.Errorf("HTTP %d %v", code, header)
+	}
+	if code, header, _ := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "Origin", "https://app.example"); code != 200 || !strings.Contains(header.Get("Access-Control-Expose-Headers"), "Mcp-Session-Id") {
+		t.Errorf("HTTP %d %v", code, slices.Collect(maps.Keys(header)))
+	}
+}
+
+func TestIdempotency(t *testing.T) {
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.code("new", "n = 0").session()
+	a := args{"code": "import time\nn += 1\ntime.sleep(0.5)\nn", "session_id": id, "idempotency_key": "k1"}
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() {
+			if r, err := c.try(t.Context(), "execute_code", a); err != nil || r.Text != "1" {
+				t.Errorf("%v %v", r, err)
+			}
+		})
+	}
+	both.Wait()
+	c.want(id, "n", "1")
+}
+
+func TestTurns(t *testing.T) {
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.code("new", "order = []").session()
+	var all sync.WaitGroup
+	for i := range 5 {
+		all.Go(func() {
+			if r, err := c.try(t.Context(), "execute_code", args{"code": fmt.Sprintf("order.append('s%d'); import time; time.sleep(0.1); order.append('e%d')", i, i), "session_id": id}); err != nil || r.IsError {
+				t.Errorf("%v %v", r, err)
+			}
+		})
+	}
+	all.Wait()
+	r := c.code(id, "all(order[i][1:] == order[i+1][1:] for i in range(0, 10, 2)) and len(order) == 10")
+	if r.Text != "True" {
+		t.Errorf("pieces of code ran together: %q", c.code(id, "order").All)
+	}
+	// A piece that holds the interpreter holds nothing else.
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.try(t.Context(), "execute_code", args{"code": "import time; time.sleep(3)", "session_id": id})
+	}()
+	time.Sleep(300 * time.Millisecond)
+	if r := c.shell(id, "echo free"); r.Text != "free" {
+		t.Errorf("%q", r.All)
+	}
+	if r := c.call("execute_code", args{"code": "6*7", "language": "node", "session_id": id}); r.Text != "42" {
+		t.Errorf("%q", r.All)
+	}
+	select {
+	case <-done:
+		t.Error("the others waited")
+	default:
+	}
+	<-done
+}
