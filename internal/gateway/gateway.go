@@ -124,7 +124,7 @@ func (g *Gateway) endpoint(p auth.Principal) *endpoint {
 	}
 	server := g.server(p)
 	get := func(*http.Request) *mcp.Server { return server }
-	options := mcp.StreamableHTTPOptions{Logger: g.Log, MaxRequestBodyBytes: g.MaxBody, SessionTimeout: time.Hour,
+	options := mcp.StreamableHTTPOptions{Logger: quiet(g.Log), MaxRequestBodyBytes: g.MaxBody, SessionTimeout: time.Hour,
 		PropagateRequestCancellation: true, DisableLocalhostProtection: true} // the host is checked before the gateway
 	e := &endpoint{server: server, stateful: mcp.NewStreamableHTTPHandler(get, &options)}
 	options.Stateless = true

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"slices"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -16,13 +18,36 @@ import (
 	"sandlot/internal/tool"
 )
 
+// quieter logs for debugging what the SDK reports: it tells of each connection
+// and of each mistake of a client.
+type quieter struct{ slog.Handler }
+
+func quiet(log *slog.Logger) *slog.Logger { return slog.New(quieter{log.Handler()}) }
+
+// Enabled implements slog.Handler.
+func (q quieter) Enabled(ctx context.Context, _ slog.Level) bool {
+	return q.Handler.Enabled(ctx, slog.LevelDebug)
+}
+
+// Handle implements slog.Handler.
+func (q quieter) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return q.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (q quieter) WithAttrs(a []slog.Attr) slog.Handler { return quieter{q.Handler.WithAttrs(a)} }
+
+// WithGroup implements slog.Handler.
+func (q quieter) WithGroup(name string) slog.Handler { return quieter{q.Handler.WithGroup(name)} }
+
 const instructions = `Sandlot gives you an isolated Linux computer. execute_code runs Python, JavaScript or bash and keeps variables between calls; execute_command runs shell commands; sandbox_*_file tools move files. Files in /workspace persist. Without session_id you use your own default computer; pass the session_id of a result to stay on it, or "new" for a fresh one. Long jobs: execute_command with background: true, then read_process.`
 
 // server makes the MCP server of one principal.
 func (g *Gateway) server(p auth.Principal) *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "sandlot", Title: "Sandlot", Version: g.Version}, &mcp.ServerOptions{
 		Instructions: instructions,
-		Logger:       g.Log,
+		Logger:       quiet(g.Log),
 		PageSize:     1000,
 		Capabilities: &mcp.ServerCapabilities{
 			Tools:     &mcp.ToolCapabilities{ListChanged: true},
@@ -36,6 +61,7 @@ func (g *Gateway) server(p auth.Principal) *mcp.Server {
 			c.CacheScope = "private"
 		},
 	})
+	s.AddReceivingMiddleware(readyFirst)
 	for _, t := range g.Hub.Tools(context.Background(), p) {
 		if t.Alias == "" {
 			s.AddTool(describe(t), g.handler(p, t.Name))
@@ -45,6 +71,25 @@ func (g *Gateway) server(p auth.Principal) *mcp.Server {
 		s.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: r.URI, Name: r.Name, Description: r.Description}, g.reader(p))
 	}
 	return s
+}
+
+// readyFirst lists the tools that need no arguments before the others. Programs
+// that look whether a server works call the first one with none.
+func readyFirst(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		r, err := next(ctx, method, req)
+		if l, ok := r.(*mcp.ListToolsResult); ok && err == nil {
+			slices.SortStableFunc(l.Tools, func(a, b *mcp.Tool) int { return required(a) - required(b) })
+		}
+		return r, err
+	}
+}
+
+func required(t *mcp.Tool) int {
+	if s, ok := t.InputSchema.(map[string]any); ok && s["required"] != nil {
+		return 1
+	}
+	return 0
 }
 
 func describe(t tool.Tool) *mcp.Tool {
