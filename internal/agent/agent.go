@@ -83,7 +83,6 @@ func (c *Client) keep(ctx context.Context) {
 			return
 		}
 		c.change(mux, nil)
-		go refuse(mux)
 		select {
 		case <-mux.CloseChan():
 		case <-ctx.Done():
@@ -102,7 +101,10 @@ func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := wire.Admit(conn, c.secret); err != nil {
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		err = wire.Admit(conn, c.secret)
+		stop()
+		if err != nil {
 			conn.Close()
 			c.log.Warn("refused a link from a sandbox", "sandbox", c.box.Spec().ID, "error", err)
 			select {
@@ -112,26 +114,13 @@ func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 			}
 			continue
 		}
-		cfg := wire.Mux()
-		// The sandbox opens no streams yet; what it opens is closed at once and
-		// cannot hold more than one window.
-		cfg.AcceptBacklog = 1
-		mux, err := yamux.Client(wire.Whole(conn), cfg)
+		// The sandbox opens no streams yet.
+		mux, err := yamux.Client(wire.Strict(wire.Whole(conn)), wire.Mux())
 		if err != nil {
 			conn.Close()
 			return nil, err
 		}
 		return mux, nil
-	}
-}
-
-func refuse(mux *yamux.Session) {
-	for {
-		s, err := mux.AcceptStream()
-		if err != nil {
-			return
-		}
-		s.Close()
 	}
 }
 
@@ -181,6 +170,30 @@ func (c *Client) open(ctx context.Context, kind byte) (*yamux.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A peer that does not read or acknowledge holds it for half a minute.
+	type result struct {
+		s   *yamux.Stream
+		err error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		s, err := begin(mux, kind)
+		opened <- result{s, err}
+	}()
+	select {
+	case r := <-opened:
+		return r.s, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-opened; r.err == nil {
+				r.s.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+func begin(mux *yamux.Session, kind byte) (*yamux.Stream, error) {
 	s, err := mux.OpenStream()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLost, err)
@@ -222,7 +235,7 @@ func (c *Client) Stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn
 const maxIdle = 32
 
 // Run runs one command or one piece of code to its end, and returns its last
-// event, which is of the request's kind. The others are given to event, whose
+// event, which an honest agent makes of the request's kind. The others are given to event, whose
 // error ends the run. When ctx ends, what runs is stopped.
 func (c *Client) Run(ctx context.Context, r *agentv1.RunRequest, event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
 	s, err := c.take(ctx)

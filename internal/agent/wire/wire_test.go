@@ -68,7 +68,7 @@ func peer(t *testing.T, do func(net.Conn)) net.Conn {
 func TestAdmitRefuses(t *testing.T) {
 	good := append([]byte(Greeting), key...)
 	other := append([]byte("SANDLOT9"), key...)
-	for name, said := range map[string][]byte{"nothing": nil, "half": good[:20], "all but one byte": good[:len(good)-1], "another protocol": other, "HTTP": []byte(strings.Repeat("GET / HTTP/1.1\r\n", 5))} {
+	for name, said := range map[string][]byte{"nothing": nil, "half": good[:20], "all but one byte": good[:len(good)-1], "another protocol": other, "HTTP": []byte(strings.Repeat("GET / HTTP/1.1\r\n", 5))[:len(good)]} {
 		t.Run(name, func(t *testing.T) {
 			c := peer(t, func(c net.Conn) {
 				c.Write(said)
