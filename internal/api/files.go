@@ -110,6 +110,20 @@ func (m *moving) Write(b []byte) (int, error) {
 	return m.Conn.Write(b)
 }
 
+// source remembers why it could not be read to its end.
+type source struct {
+	io.Reader
+	broken error
+}
+
+func (s *source) Read(b []byte) (int, error) {
+	n, err := s.Reader.Read(b)
+	if err != nil && err != io.EOF {
+		s.broken = err
+	}
+	return n, err
+}
+
 func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength < 0 {
 		w.Header().Set("Connection", "close")
@@ -131,8 +145,12 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer stream.Close()
-	m := &moving{stream}
-	_, copied := io.CopyBuffer(plainWriter{m}, struct{ io.Reader }{r.Body}, make([]byte, copyBuffer))
+	m, body := &moving{stream}, &source{Reader: r.Body}
+	_, copied := io.CopyBuffer(plainWriter{m}, body, make([]byte, copyBuffer))
+	if body.broken != nil { // closing the stream tells the agent to throw away what came
+		problem(w, r, fault.Wrap(fault.InvalidParameters, body.broken, "the transfer broke, and nothing was changed"))
+		return
+	}
 	reply := new(agentv1.StreamReply)
 	if err := wire.ReadMessage(m, reply); err != nil {
 		if copied != nil {

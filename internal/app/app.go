@@ -60,8 +60,8 @@ func SocketPath(stateDir string) string { return filepath.Join(stateDir, "api.so
 
 // New puts a server together. It takes the state folder for itself, and takes
 // over the sandboxes that an earlier server left.
-func New(ctx context.Context, c *config.Config, log *slog.Logger) (a *App, err error) {
-	a = &App{Config: c, log: log}
+func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
+	a := &App{Config: c, log: log}
 	a.warm, a.cold = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {

@@ -126,7 +126,7 @@ func table() []setting {
 
 	add("default_template", "host", "what a new session is made of")(str(func(c *Config) *string { return &c.Sessions.DefaultTemplate }))
 	add("default_flavor", "small", "how large a new session is", "MSB_DEFAULT_FLAVOR")(str(func(c *Config) *string { return &c.Sessions.DefaultFlavor }))
-	add("max_sessions", "10", "live sessions of one principal", "MSB_MAX_SESSIONS")(number(func(c *Config) *int { return &c.Sessions.Max }, 1, 100000))
+	add("max_sessions", "10", "live sessions of one principal, beside their home", "MSB_MAX_SESSIONS")(number(func(c *Config) *int { return &c.Sessions.Max }, 1, 100000))
 	add("max_total_memory_mb", "0", "memory of all live sessions' flavors together; 0: no limit", "MSB_MAX_TOTAL_MEMORY_MB")(number(func(c *Config) *int { return &c.Sessions.MaxMemoryMB }, 0, 1<<40))
 	add("session_timeout", "1800", "seconds without use after which a session stops", "MSB_SESSION_TIMEOUT")(duration(func(c *Config) *time.Duration { return &c.Sessions.Timeout }, time.Second, 3650*day))
 	add("cleanup_interval", "60", "seconds between two looks for idle sessions", "MSB_CLEANUP_INTERVAL")(duration(func(c *Config) *time.Duration { return &c.Sessions.Sweep }, time.Second, day))

@@ -27,7 +27,7 @@ type Rules struct {
 	DefaultFlavor   string
 	Templates       []*image.Template
 	Flavors         []image.Flavor
-	MaxSessions     int           // per principal
+	MaxSessions     int           // per principal, beside their home
 	MaxMemoryMB     int           // of all live sessions together; 0: no limit
 	Idle            time.Duration // until a session's sandbox is stopped
 	Retention       time.Duration // of a stopped session's workspace
@@ -51,7 +51,7 @@ type Book struct {
 	mu       sync.Mutex
 	sessions map[string]*Session
 	homes    map[string]*Session // by owner
-	reserved map[string]int      // sessions that are being made, by owner
+	reserved map[string]int      // sessions that are being made, by owner, without homes
 }
 
 // New returns an empty book; Recover fills it.
@@ -143,12 +143,12 @@ func (b *Book) create(ctx context.Context, p auth.Principal, a Ask, home bool) (
 	if err != nil {
 		return nil, err
 	}
-	if err := b.reserve(ctx, p, f); err != nil {
+	if err := b.reserve(ctx, p, f, home); err != nil {
 		return nil, err
 	}
 	s, err := b.record(ctx, p, t, f, home)
 	if err != nil {
-		b.release(p)
+		b.release(p, home)
 	}
 	return s, err
 }
@@ -304,10 +304,10 @@ func (b *Book) room(ctx context.Context, p auth.Principal, s *Session) error {
 	if err != nil {
 		return err
 	}
-	if err := b.reserve(ctx, p, f); err != nil {
+	if err := b.reserve(ctx, p, f, false); err != nil {
 		return err
 	}
-	b.release(p)
+	b.release(p, false)
 	return nil
 }
 
@@ -323,8 +323,9 @@ func (s *Session) counts() bool {
 func (b *Book) settle(p auth.Principal, s *Session) {
 	s.mu.Lock()
 	s.reserved = false
+	home := s.rec.Home
 	s.mu.Unlock()
-	b.release(p)
+	b.release(p, home)
 }
 
 func (s *Session) live() bool {
@@ -333,8 +334,9 @@ func (s *Session) live() bool {
 	return s.booted != nil || s.booting
 }
 
-// reserve makes room for one more session of p, or says why there is none.
-func (b *Book) reserve(ctx context.Context, p auth.Principal, f image.Flavor) error {
+// reserve makes room for one more session of p, or says why there is none. A
+// home has its place always, and needs memory alone.
+func (b *Book) reserve(ctx context.Context, p auth.Principal, f image.Flavor, home bool) error {
 	for try := 0; ; try++ {
 		b.mu.Lock()
 		count, memory := b.reserved[p.ID], 0
@@ -343,17 +345,19 @@ func (b *Book) reserve(ctx context.Context, p auth.Principal, f image.Flavor) er
 				continue
 			}
 			r := s.record()
-			if r.Owner == p.ID {
+			if r.Owner == p.ID && !r.Home {
 				count++
 			}
 			if f, err := b.flavor(r.Flavor); err == nil {
 				memory += f.MemoryMB
 			}
 		}
-		fits := count < b.MaxSessions
+		fits := home || count < b.MaxSessions
 		fitsMemory := b.MaxMemoryMB == 0 || memory+f.MemoryMB <= b.MaxMemoryMB
 		if fits && fitsMemory {
-			b.reserved[p.ID]++
+			if !home {
+				b.reserved[p.ID]++
+			}
 			b.mu.Unlock()
 			return nil
 		}
@@ -371,7 +375,10 @@ func (b *Book) reserve(ctx context.Context, p auth.Principal, f image.Flavor) er
 	}
 }
 
-func (b *Book) release(p auth.Principal) {
+func (b *Book) release(p auth.Principal, home bool) {
+	if home {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.reserved[p.ID]--; b.reserved[p.ID] <= 0 {
