@@ -339,8 +339,10 @@ func (p *proc) ready() error {
 	return fmt.Errorf("the interpreter did not start: %s", strings.TrimSpace(string(text)))
 }
 
-// maxReply bounds what a driver may say of one piece of code.
-const maxReply = 12 << 20
+// maxReply bounds what a driver may say of one piece of code: more than the
+// drivers' own bounds come to as JSON, which writes a character in up to twelve
+// bytes. An answer that was cut would be none.
+const maxReply = 48 << 20
 
 // listen reads the driver's replies: for bash lines of "id status", for the
 // others JSON.

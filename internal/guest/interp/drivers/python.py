@@ -113,19 +113,22 @@ def _main():
             text = text[:MAX_RESULT] + "… [%d characters in all]" % len(text)
         return text.encode("utf-8", "replace").decode()
 
-    def silent(code):
-        line = code.rstrip()
-        return line.endswith(";") and not line.rsplit("\n", 1)[-1].lstrip().startswith("#")
+    def silent(code, last):
+        # After the last expression there are brackets, semicolons and comments only.
+        lines = code.encode("utf-8", "replace").splitlines()[last.end_lineno - 1:]
+        lines[0] = lines[0][last.end_col_offset:]
+        return any(line.split(b"#")[0].rstrip().endswith(b";") for line in lines)
 
     def compile_piece(code, name):
         tree = compile(code, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        last = None
+        last, quiet = None, False
         if tree.body and isinstance(tree.body[-1], ast.Expr):
             last = ast.Expression(tree.body.pop().value)
+            quiet = silent(code, last.body)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         body = compile(tree, name, "exec", flags, dont_inherit=True) if tree.body else None
         value = compile(last, name, "eval", flags, dont_inherit=True) if last is not None else None
-        return body, value
+        return body, value, quiet
 
     def loop():
         import asyncio  # it takes longer to import than all else
@@ -181,6 +184,8 @@ def _main():
         limit = 200000
         if len(full) > limit:
             full = full[:limit // 2] + "\n… [cut] …\n" + full[-limit // 2:]
+        if len(short) > limit // 10:
+            short = short[:limit // 10] + "… [cut]"
         return short.encode("utf-8", "replace").decode(), full.encode("utf-8", "replace").decode()
 
     def mend_streams():
@@ -220,14 +225,14 @@ def _main():
         value = None
         try:
             state["running"] = True
-            body, last = compile_piece(code, name)
+            body, last, quiet = compile_piece(code, name)
             if body is not None:
                 run_code(body)
             if last is not None:
                 value = run_code(last)
                 if value is not None:
                     ns["_"] = value
-                    if not silent(code):
+                    if not quiet:
                         shown = show_rich(value) if type(value).__module__ != "builtins" else False
                         reply["result"] = text_of(value)
             figures()
