@@ -23,6 +23,17 @@ import (
 	"sandlot/proto/agentv1/agentv1connect"
 )
 
+// ErrLies is returned for an answer that no honest agent gives.
+var ErrLies = errors.New("the agent's answer makes no sense")
+
+// unread says what it means that an answer could not be read.
+func unread(err error) error {
+	if errors.Is(err, wire.ErrMessage) {
+		return ErrLies
+	}
+	return ErrLost
+}
+
 // ErrLost is returned when the link broke in the middle of a call.
 var ErrLost = errors.New("the link to the sandbox broke")
 
@@ -76,6 +87,7 @@ func (c *Client) Close() {
 // keep holds one link after the other until the sandbox is gone.
 func (c *Client) keep(ctx context.Context) {
 	defer close(c.done)
+	short := 0 // brief links in a row
 	for {
 		mux, err := c.link(ctx)
 		if err != nil {
@@ -83,15 +95,31 @@ func (c *Client) keep(ctx context.Context) {
 			return
 		}
 		c.change(mux, nil)
+		began := time.Now()
 		select {
 		case <-mux.CloseChan():
 		case <-ctx.Done():
 			mux.Close()
 		}
+		if time.Since(began) > brief {
+			short = 0
+		} else if short++; short == tooShort && ctx.Err() == nil {
+			c.change(nil, ErrUnfit)
+			return
+		}
 		c.change(nil, nil)
 		c.http.CloseIdleConnections()
 	}
 }
+
+// ErrUnfit is returned once a sandbox has broken one link after the other.
+var ErrUnfit = errors.New("the sandbox keeps breaking the link")
+
+// A link that is brief is no good, and too many of them in a row are no accident.
+const (
+	brief    = 2 * time.Second
+	tooShort = 8
+)
 
 // link waits until an agent has proved itself. It returns an error only when
 // there will never be one.
@@ -221,7 +249,7 @@ func (c *Client) Stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn
 	reply := new(agentv1.StreamReply)
 	if err := wire.ReadMessage(s, reply); err != nil {
 		s.Close()
-		return nil, nil, fmt.Errorf("%w: %w", ErrLost, err)
+		return nil, nil, fmt.Errorf("%w: %w", unread(err), err)
 	}
 	if reply.Code != 0 {
 		s.Close()
@@ -263,7 +291,7 @@ func run(s *yamux.Stream, r *agentv1.RunRequest, event func(*agentv1.RunEvent) e
 	for {
 		e := new(agentv1.RunEvent)
 		if err := wire.ReadMessage(s, e); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrLost, err)
+			return nil, fmt.Errorf("%w: %w", unread(err), err)
 		}
 		switch k := e.Event.(type) {
 		case *agentv1.RunEvent_Refused:

@@ -145,7 +145,7 @@ func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, q *ag
 	}
 	d := e.GetEvaluated()
 	if d == nil || !t.honest(d.Stdout) || !t.honest(d.Stderr) {
-		return nil, session.ErrLies
+		return nil, agent.ErrLies
 	}
 	return d, nil
 }
@@ -172,12 +172,12 @@ func (r *relay) event(e *agentv1.RunEvent) error {
 		}
 		return r.say(fmt.Sprintf("Waiting: another piece of %s code has been running in this session for %d s", r.language, k.Waiting.GetRunningForMicros()/1e6))
 	}
-	return session.ErrLies
+	return agent.ErrLies
 }
 
 func (r *relay) say(text string) error {
 	if r.events++; r.events > maxEvents {
-		return session.ErrLies
+		return agent.ErrLies
 	}
 	if r.progress != nil {
 		r.progress(agent.Printable(text, 4096))

@@ -114,7 +114,7 @@ func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, a
 	}
 	d := e.GetExecuted()
 	if d == nil || !t.honest(d.Stdout) || !t.honest(d.Stderr) {
-		return nil, l.Fault(ctx, session.ErrLies, fault.CommandExecution)
+		return nil, l.Fault(ctx, agent.ErrLies, fault.CommandExecution)
 	}
 	return commandResult(l, a, d, timeout), nil
 }

@@ -129,7 +129,7 @@ func fetch(ctx context.Context, l *session.Lease, p string, offset, limit int64)
 	defer cancel()
 	resp, err := l.Agent().ReadFile(short, agent.Request(&agentv1.ReadFileRequest{Path: p, Offset: uint64(offset), Limit: uint32(limit)}))
 	if err == nil && (int64(len(resp.Msg.Data)) > limit || resp.Msg.Size > 1<<60) {
-		err = session.ErrLies
+		err = agent.ErrLies
 	}
 	if err != nil {
 		return nil, 0, l.Fault(ctx, err, fault.FileAccess)
@@ -228,7 +228,7 @@ func (t *Tools) files(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resu
 	limit := a.Int("limit", 500)
 	resp, err := l.Agent().ListFiles(short, agent.Request(&agentv1.ListFilesRequest{Path: dir, Depth: uint32(a.Int("depth", 1)), Limit: uint32(limit)}))
 	if err == nil && int64(len(resp.Msg.Files)) > limit {
-		err = session.ErrLies
+		err = agent.ErrLies
 	}
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.FileAccess)

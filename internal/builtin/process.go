@@ -136,7 +136,7 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, a tool.Args) (*tool
 	resp, err := l.Agent().ReadProcess(limited, agent.Request(&agentv1.ReadProcessRequest{ProcessId: pid, Cursor: uint64(a.Int("cursor", 0)),
 		MaxBytes: uint32(most), WaitMillis: uint64(wait.Milliseconds())}))
 	if err == nil && (int64(len(resp.Msg.Output)) > most || resp.Msg.Cursor > 1<<53) {
-		err = session.ErrLies
+		err = agent.ErrLies
 	}
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)

@@ -291,7 +291,7 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 			why = death(l.Booted)
 			break
 		}
-		if connect.CodeOf(err) == connect.CodeDeadlineExceeded || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrLies) {
+		if connect.CodeOf(err) == connect.CodeDeadlineExceeded || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, agent.ErrLies) {
 			why = "its agent stopped answering"
 			break
 		}
@@ -307,9 +307,6 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	return fault.Wrap(kind, err, "the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything outside /workspace are gone. The next call starts it again", why).
 		With("session_id", l.ID()).With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
 }
-
-// ErrLies is what an agent's answer is when no honest agent gives it.
-var ErrLies = errors.New("the agent's answer makes no sense")
 
 // refusal returns the fault for an answer that an honest agent gives.
 func refusal(err error) *fault.Error {

@@ -4,29 +4,47 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"time"
 )
 
-// ErrForward is why a link ends on which the sandbox began something.
-var ErrForward = errors.New("wire: the sandbox opened a stream or sent a ping")
+// Why a link ends on which the sandbox does what no honest agent does.
+var (
+	ErrForward = errors.New("wire: the sandbox opened a stream or sent a ping")
+	ErrNoise   = errors.New("wire: the sandbox sends what is no frame, or more than a window at once")
+	ErrFlood   = errors.New("wire: the sandbox floods the link with control frames")
+)
 
 // Strict returns a connection for the host's yamux on which the sandbox can
-// only answer. Each stream that it opens would make the host hold a window's
-// worth of what it sends, and each ping an answer until it reads that.
-func Strict(c net.Conn) net.Conn { return &strict{Conn: c} }
+// only answer, within the windows that it was given. Each stream that it opens
+// would make the host hold a window's worth of what it sends, each ping an
+// answer until it reads that, and each frame that belongs to nothing costs time.
+func Strict(c net.Conn) net.Conn { return &strict{Conn: c, since: time.Now()} }
 
 type strict struct {
 	net.Conn
 	head [headerLen]byte
 	have int    // bytes of head
 	body uint32 // bytes that are left of the present frame
+	// control counts the frames without data since then.
+	control int
+	since   time.Time
+	broken  error
 }
 
 const (
-	typePing = 2
-	flagSYN  = 1
+	typePing   = 2
+	typeGoAway = 3
+	flagSYN    = 1
+
+	// maxControl bounds the control frames of a second: an honest agent sends
+	// one for each stream that the host opens, and for each half window.
+	maxControl = 20_000
 )
 
 func (s *strict) Read(p []byte) (int, error) {
+	if s.broken != nil {
+		return 0, s.broken
+	}
 	n, err := s.Conn.Read(p)
 	for rest := p[:n]; len(rest) > 0; {
 		if s.body > 0 {
@@ -42,12 +60,31 @@ func (s *strict) Read(p []byte) (int, error) {
 			break
 		}
 		s.have = 0
-		if s.head[1] == typePing || binary.BigEndian.Uint16(s.head[2:])&flagSYN != 0 {
-			return 0, ErrForward
-		}
-		if s.head[1] == typeData {
-			s.body = binary.BigEndian.Uint32(s.head[8:])
+		if s.broken = s.frame(); s.broken != nil {
+			return 0, s.broken
 		}
 	}
 	return n, err
+}
+
+// frame looks at a whole header.
+func (s *strict) frame() error {
+	length := binary.BigEndian.Uint32(s.head[8:])
+	switch {
+	case s.head[0] != 0 || s.head[1] > typeGoAway || s.head[1] == typeData && length > maxWindow:
+		return ErrNoise
+	case s.head[1] == typePing || binary.BigEndian.Uint16(s.head[2:])&flagSYN != 0:
+		return ErrForward
+	case s.head[1] == typeData && length > 0:
+		s.body = length
+		return nil
+	}
+	if s.control++; s.control < maxControl {
+		return nil
+	}
+	if time.Since(s.since) < time.Second {
+		return ErrFlood
+	}
+	s.control, s.since = 0, time.Now()
+	return nil
 }

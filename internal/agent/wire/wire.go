@@ -43,6 +43,9 @@ const (
 	Run  byte = 'X'
 )
 
+// maxWindow bounds what one stream can make the other side hold.
+const maxWindow = 4 << 20
+
 // MaxMessage bounds one message in either direction, and MaxFrame one frame,
 // in bytes.
 const (
@@ -111,7 +114,7 @@ func Admit(c net.Conn, secret []byte) error {
 func Mux() *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false // a Unix socket tells when its peer dies
-	c.MaxStreamWindowSize = 4 << 20
+	c.MaxStreamWindowSize = maxWindow
 	c.StreamOpenTimeout = 30 * time.Second
 	c.StreamCloseTimeout = 30 * time.Second
 	c.ConnectionWriteTimeout = 20 * time.Second
@@ -134,6 +137,10 @@ func WriteMessage(w io.Writer, m proto.Message) error {
 	return err
 }
 
+// ErrMessage is in the chain of ReadMessage's error when something came that
+// WriteMessage does not write.
+var ErrMessage = errors.New("wire: this is no message")
+
 // ReadMessage reads what WriteMessage wrote.
 func ReadMessage(r io.Reader, m proto.Message) error {
 	var n [4]byte
@@ -142,7 +149,7 @@ func ReadMessage(r io.Reader, m proto.Message) error {
 	}
 	size := binary.BigEndian.Uint32(n[:])
 	if size > MaxMessage {
-		return fmt.Errorf("wire: message of %d bytes is over %d", size, MaxMessage)
+		return fmt.Errorf("%w: %d bytes are over %d", ErrMessage, size, MaxMessage)
 	}
 	// A size that is only claimed makes nobody hold that much.
 	b := make([]byte, 0, min(size, 64<<10))
@@ -154,5 +161,8 @@ func ReadMessage(r io.Reader, m proto.Message) error {
 			return err
 		}
 	}
-	return proto.Unmarshal(b, m)
+	if err := proto.Unmarshal(b, m); err != nil {
+		return fmt.Errorf("%w: %w", ErrMessage, err)
+	}
+	return nil
 }
