@@ -72,7 +72,6 @@ type proc struct {
 	requests *os.File
 	replies  chan Reply
 	out, err *tap
-	started  time.Time
 }
 
 // Reply is what a driver says when a piece of code has ended.
@@ -234,7 +233,8 @@ func (i *Interp) bury(p *proc, why string) {
 	defer i.mu.Unlock()
 	i.proc = nil
 	if i.restore != "" {
-		if st, err := os.Stat(i.restore); err == nil && st.Size() > 0 && st.ModTime().After(p.started) {
+		// This life removed what an earlier one saved.
+		if st, err := os.Stat(i.restore); err == nil && st.Size() > 0 {
 			return // the next shell reads its state from there
 		}
 	}
@@ -265,7 +265,7 @@ func (i *Interp) driver() []string {
 const startLimit = 60 * time.Second
 
 func (i *Interp) launch() (*proc, error) {
-	p := &proc{done: make(chan struct{}), replies: make(chan Reply, 4), started: time.Now()}
+	p := &proc{done: make(chan struct{}), replies: make(chan Reply, 4)}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -303,6 +303,8 @@ func (i *Interp) launch() (*proc, error) {
 		env = append(env, "SANDLOT_SAVE="+i.saveFile())
 		if i.restore != "" {
 			env = append(env, "SANDLOT_RESTORE="+i.restore)
+		} else {
+			os.Remove(i.saveFile())
 		}
 		i.restore = i.saveFile()
 	}

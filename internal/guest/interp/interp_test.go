@@ -172,7 +172,7 @@ func (l *lang) timed(code string) outcome {
 // want runs code and compares its value and output.
 func (l *lang) want(code, value, out string) {
 	l.t.Helper()
-	if o := l.run(code); !o.OK || o.Exit != 0 || o.value() != value || o.out != out || o.err != "" {
+	if o := l.run(code); !o.OK || o.StateLost || o.Exit != 0 || o.value() != value || o.out != out || o.err != "" {
 		l.t.Errorf("%q\n got %s\nwant value %q and output %q", code, o, value, out)
 	}
 }

@@ -92,7 +92,7 @@
         case 'ExportNamedDeclaration': case 'ExportDefaultDeclaration': case 'ExportAllDeclaration':
           throw new SyntaxError('export has no meaning here: top-level names are kept for the next call anyway');
         case 'ExpressionStatement':
-          if (s === last && !s.directive) {
+          if (s === last) {
             const end = s.expression.end;
             edit(s.start, s.start, ';return {__sandlot_value: (0, (');
             edit(s.end, s.end, '))};');
@@ -228,7 +228,8 @@
         reply.error = reply.traceback = 'Interrupted';
       } else {
         reply.traceback = trace(e);
-        reply.error = e instanceof realError ? `${e.name}: ${e.message}` : inspect(e);
+        const error = e instanceof realError ? `${e.name}: ${e.message}` : inspect(e);
+        reply.error = error.length > MAX_TRACE / 10 ? error.slice(0, MAX_TRACE / 10) + '… [cut]' : error;
       }
     }
     clearInterval(keep);

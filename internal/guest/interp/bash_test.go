@@ -1,0 +1,133 @@
+package interp
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestBash(t *testing.T) {
+	l := bash(t)
+	dir, err := filepath.EvalSymlinks(l.config.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ code, out string }{
+		{"echo hello", "hello\n"},
+		{"x=5", ""},
+		{"echo $((x * 2))", "10\n"},
+		{"pwd", dir + "\n"},
+		{"mkdir -p sub && cd sub", ""},
+		{"pwd", dir + "/sub\n"},
+		{"greet() { echo \"hi $1, $x\"; }", ""},
+		{"greet ann", "hi ann, 5\n"},
+		{"list=(a 'b c'); declare -A map=([k]=v)", ""},
+		{"echo \"${list[1]} ${map[k]}\"", "b c v\n"},
+		{"alias say='echo aliased'", ""},
+		{"say", "aliased\n"},
+		{"export E=env", ""},
+		{"bash -c 'echo $E'", "env\n"},
+		{"echo one | tr a-z A-Z; echo two", "ONE\ntwo\n"},
+		{"cat <<'END'\n$x `y`\nEND", "$x `y`\n"},
+		{"for i in 1 2; do\n  echo $i\ndone", "1\n2\n"},
+		{"cat", ""}, // there is no input
+		{"echo ä😀; printf 'no newline'", "ä😀\nno newline"},
+		{"# nothing but a comment", ""},
+		{"echo $$ >/dev/null; ls /dev/fd/3 2>/dev/null || echo closed", "closed\n"},
+		{"false; echo $?", "1\n"},
+	} {
+		l.want(tt.code, "", tt.out)
+	}
+}
+
+func TestBashExitCodes(t *testing.T) {
+	l := bash(t)
+	l.fails("false", 1)
+	l.want("echo $?", "", "1\n") // of the piece before
+	l.fails("(exit 7)", 7)
+	l.want("echo $?", "", "7\n")
+	l.fails("no_such_command_here", 127, "no_such_command_here")
+	l.fails("echo 'unclosed", 2, "unexpected EOF")
+	l.want("echo fine", "", "fine\n")
+	l.fails("sh -c 'kill -TERM $$'", 143)
+}
+
+// exit, set -e and a failed expansion end the shell; its state goes on.
+func TestBashExitKeepsState(t *testing.T) {
+	l := bash(t)
+	l.want("x=5; f() { echo f$x; }; declare -A m=([k]='a b'); export E=env; alias say='echo aliased'; mkdir sub; cd sub", "", "")
+	dir := strings.TrimSpace(l.run("pwd").out)
+	for _, code := range []string{"exit 3", "echo before; exit 3", "set -e; (exit 3); echo not here", "set -u; echo $nothing; echo not here", "( exit 3 ); exit $?"} {
+		o := l.run(code)
+		if o.OK || o.StateLost || strings.Contains(o.out, "not here") {
+			t.Errorf("%q: %s", code, o)
+		}
+		if strings.Contains(code, "exit 3") && o.Exit != 3 {
+			t.Errorf("%q: %s", code, o)
+		}
+		o = l.run("f; echo \"${m[k]}\"; bash -c 'echo $E'; say; pwd")
+		if !o.OK || o.StateLost || o.out != "f5\na b\nenv\naliased\n"+dir+"\n" {
+			t.Errorf("after %q: %s", code, o)
+		}
+	}
+}
+
+// A trap of the code's own stands in place of the one that saves: then the
+// result says that the state is gone.
+func TestBashOwnTrap(t *testing.T) {
+	l := bash(t)
+	if o := l.run("x=5; trap 'echo bye' EXIT; exit 3"); o.OK || o.Exit != 3 || o.out != "bye\n" || !o.StateLost {
+		t.Errorf("got %s", o)
+	}
+	l.want("echo \"x=$x\"", "", "x=\n")
+}
+
+func TestBashExitZero(t *testing.T) {
+	l := bash(t)
+	l.want("x=5; exit 0", "", "")
+	l.want("echo $x", "", "5\n")
+	l.want("exit", "", "")
+	l.want("echo $x", "", "5\n")
+}
+
+func TestBashTimeouts(t *testing.T) {
+	l := bash(t)
+	l.want("x=5", "", "")
+	for _, code := range []string{"sleep 60", "echo begun; sleep 60", "while true; do :; done", "sleep 60 | cat"} {
+		o := l.timed(code)
+		if o.OK || !o.TimedOut || o.StateLost {
+			t.Errorf("%q: %s", code, o)
+		}
+		if strings.Contains(code, "begun") && o.out != "begun\n" {
+			t.Errorf("what was printed until then is lost: %s", o)
+		}
+		l.want("echo $x", "", "5\n")
+	}
+}
+
+func TestBashDeath(t *testing.T) {
+	l := bash(t)
+	l.want("x=5", "", "")
+	if o := l.run("kill -KILL $$"); o.OK || o.Exit != 137 || !o.StateLost || !strings.Contains(o.Reason, "signal 9") {
+		t.Errorf("killed: %s", o)
+	}
+	if o := l.run("echo \"x=$x\""); o.out != "x=\n" || o.StateLost {
+		t.Errorf("after that: %s", o)
+	}
+	// Nor does the state of an earlier exit come back.
+	l.want("x=6; exit 0", "", "")
+	l.want("echo $x", "", "6\n")
+	if o := l.run("x=7; kill -KILL $$"); !o.StateLost {
+		t.Errorf("killed: %s", o)
+	}
+	if o := l.run("echo \"x=$x\""); o.out != "x=\n" {
+		t.Errorf("after that: %s", o)
+	}
+}
+
+// What runs in the background holds no call.
+func TestBashBackground(t *testing.T) {
+	l := bash(t)
+	l.want("sleep 60 >/dev/null 2>&1 & echo started", "", "started\n")
+	l.want("kill %1; wait; echo ended", "", "ended\n")
+}
