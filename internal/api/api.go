@@ -6,6 +6,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
@@ -51,6 +53,9 @@ func New(c Config) *Server {
 	s := &Server{Config: c, mux: http.NewServeMux()}
 	open := func(pattern string, h http.HandlerFunc) { s.mux.HandleFunc(pattern, h) }
 	open("GET /{$}", s.health)
+	open("/", func(w http.ResponseWriter, r *http.Request) {
+		problem(w, r, fault.New(fault.NotFound, "there is no %s %s; MCP is at /mcp, the API at /v1", r.Method, agent.Printable(r.URL.Path, 200)))
+	})
 	open("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, map[string]any{"status": "ok"}) })
 	open("GET /readyz", s.ready)
 	closed := func(pattern string, h http.HandlerFunc) { s.mux.Handle(pattern, s.identify(h)) }
@@ -159,8 +164,10 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, 200, map[string]any{"status": "ready"})
 }
 
-func writeJSON(w http.ResponseWriter, status int, v any) {
-	w.Header().Set("Content-Type", "application/json")
+func writeJSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }
+
+func write(w http.ResponseWriter, status int, kind string, v any) {
+	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -170,14 +177,14 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 // problem answers with problem details, RFC 9457.
 func problem(w http.ResponseWriter, r *http.Request, err error) {
 	f := fault.From(err)
-	if cause := f.Unwrap(); cause != nil {
+	if cause := f.Unwrap(); cause != nil && f.HTTP() >= 500 {
 		slog.WarnContext(r.Context(), "request failed", "path", r.URL.Path, "fault", f.Code(), "cause", cause)
 	}
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(f.HTTP())
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(Problem{Title: f.Code(), Status: f.HTTP(), Detail: f.Error(), Data: f.Data()})
+	writeProblem(w, Problem{Title: f.Code(), Status: f.HTTP(), Detail: f.Error(), Data: f.Data()})
+}
+
+func writeProblem(w http.ResponseWriter, p Problem) {
+	write(w, p.Status, "application/problem+json", p)
 }
 
 // Problem is a fault over HTTP: problem details with the fault's data beside.
@@ -199,8 +206,10 @@ func (s *Server) getSession(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) deleteSession(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	if !s.Sessions.Stop(r.Context(), p, r.PathValue("id")) {
-		problem(w, r, fault.New(fault.SessionNotFound, "%s", r.PathValue("id")))
+	id := r.PathValue("id")
+	if !s.Sessions.Stop(r.Context(), p, id) {
+		_, err := s.Sessions.List(r.Context(), p, id)
+		problem(w, r, err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -211,7 +220,7 @@ func (s *Server) createSession(w http.ResponseWriter, r *http.Request) {
 		SessionID, Template, Flavor string
 	}
 	body := http.MaxBytesReader(w, r.Body, 64<<10)
-	if err := json.NewDecoder(body).Decode(&q); err != nil {
+	if err := json.NewDecoder(body).Decode(&q); err != nil && err != io.EOF { // nothing: the defaults
 		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object; template and flavor may be given"))
 		return
 	}

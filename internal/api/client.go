@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,21 +40,34 @@ func NewClient(socket, server string, token secret.Value) (*Client, error) {
 		}
 	} else {
 		u, err := url.Parse(strings.TrimSuffix(strings.TrimSuffix(server, "/"), "/mcp"))
-		if err != nil || u.Scheme != "http" || u.Host == "" {
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			return nil, fmt.Errorf("server %q must be a URL such as http://localhost:8000", server)
 		}
 		c.base = u.String()
-		host := u.Host
-		if u.Port() == "" {
-			host = net.JoinHostPort(u.Hostname(), "80")
+		host, port := u.Hostname(), u.Port()
+		secure := u.Scheme == "https"
+		if port == "" {
+			port = map[bool]string{false: "80", true: "443"}[secure]
 		}
 		c.dial = func(ctx context.Context) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", host)
+			if secure {
+				return new(tls.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, port))
+			}
+			return new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, port))
 		}
 	}
-	c.http = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
-		WriteBufferSize: copyBuffer, ReadBufferSize: copyBuffer}}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) }
+	c.http = &http.Client{Transport: &http.Transport{DialContext: dial, DialTLSContext: dial, WriteBufferSize: copyBuffer, ReadBufferSize: copyBuffer}}
 	return c, nil
+}
+
+// NewSession makes a session and returns its id.
+func (c *Client) NewSession(ctx context.Context) (string, error) {
+	var made struct {
+		SessionID string `json:"session_id"`
+	}
+	err := c.JSON(ctx, "POST", "/v1/sessions", nil, &made)
+	return made.SessionID, err
 }
 
 // Alive says whether a server answers.

@@ -127,7 +127,7 @@ func (s *source) Read(b []byte) (int, error) {
 func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength < 0 {
 		w.Header().Set("Connection", "close")
-		writeJSON(w, http.StatusLengthRequired, Problem{Title: "LENGTH_REQUIRED", Status: 411, Detail: "send a Content-Length, so that a broken transfer is noticed",
+		writeProblem(w, Problem{Title: "LENGTH_REQUIRED", Status: 411, Detail: "send a Content-Length, so that a broken transfer is noticed",
 			Data: fault.New(fault.InvalidParameters, "").Data()})
 		return
 	}

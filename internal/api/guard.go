@@ -53,7 +53,7 @@ func (g Guard) protect(next http.Handler) http.Handler {
 func clipped(s string) string { return s[:min(len(s), 100)] }
 
 func refuse(w http.ResponseWriter, why string) {
-	writeJSON(w, http.StatusForbidden, Problem{Title: "FORBIDDEN", Status: 403, Detail: why,
+	writeProblem(w, Problem{Title: "FORBIDDEN", Status: 403, Detail: why,
 		Data: fault.Data{ErrorCode: "FORBIDDEN", Category: "authentication", Severity: "medium", RecoverySuggestions: []string{}, Context: map[string]any{}}})
 }
 

@@ -46,6 +46,7 @@ type App struct {
 	store   *store.DB
 	runtime sandbox.Runtime
 	api     *api.Server
+	door    *auth.Door
 	closers []func() error
 	warming sync.WaitGroup
 	warm    context.Context // of homes that boot before they are used
@@ -160,8 +161,8 @@ func (a *App) sessions(templates []*image.Template, shelf *workspace.Shelf) {
 // edges makes everything that clients see.
 func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	c := a.Config
-	door, err := auth.NewDoor(ctx, c.Server.Auth, c.Server.Host, a.store)
-	if err != nil {
+	var err error
+	if a.door, err = auth.NewDoor(ctx, c.Server.Auth, c.Server.Host, a.store); err != nil {
 		return err
 	}
 	names := []string{}
@@ -179,7 +180,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	a.Gateway = gateway.New(gateway.Config{Hub: h, Version: Version, MaxBody: int64(c.Server.MaxBodyMB) << 20, Log: a.log,
 		Fresh:     func(p auth.Principal) bool { return !p.Authenticated },
 		Connected: a.prewarm})
-	a.api = api.New(api.Config{Door: door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Metrics: metrics, Check: a.runtime.Check,
+	a.api = api.New(api.Config{Door: a.door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Metrics: metrics, Check: a.runtime.Check,
 		Version: Version, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins}})
 	return nil
 }
@@ -326,6 +327,23 @@ func (a *App) Close() error {
 	defer cancel()
 	a.Book.Close(ctx)
 	return a.release()
+}
+
+// NeedsToken says whether clients over the network have to bring a token.
+func (a *App) NeedsToken(ctx context.Context) bool {
+	need, err := a.door.Required(ctx)
+	return need || err != nil
+}
+
+// Rest stops the sandboxes that this server booted, of which nobody would take
+// care when it is gone. Sessions and files are kept; what an earlier server
+// left alive stays for the next one.
+func (a *App) Rest() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	a.cold()
+	a.warming.Wait()
+	a.Book.Rest(ctx)
 }
 
 // Destroy ends all sessions with all that they have, and then lets go: for a

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -61,7 +62,7 @@ func Main(args []string, in io.Reader, out, errw io.Writer) int {
 		fmt.Fprintln(errw, "  cause:", f.Unwrap())
 	}
 	var u usage
-	if errors.As(err, &u) {
+	if errors.As(err, &u) || strings.HasPrefix(err.Error(), "unknown command") {
 		return 2
 	}
 	return 1

@@ -67,7 +67,7 @@ func (p *program) serve() *cobra.Command {
 		if err != nil {
 			return errors.Join(err, a.Close())
 		}
-		fmt.Fprint(p.out, welcome(cfg, network))
+		fmt.Fprint(p.out, welcome(cfg, network, a.NeedsToken(c.Context())))
 		log.Info("serving", "version", app.Version, "address", network[0].Addr().String(), "state", cfg.Server.StateDir, "runtime", cfg.Runtime.Name)
 		return errors.Join(a.Run(c.Context(), network, owner, grace), a.Close())
 	}
@@ -75,7 +75,7 @@ func (p *program) serve() *cobra.Command {
 }
 
 // welcome says how to connect a client.
-func welcome(c *config.Config, network []net.Listener) string {
+func welcome(c *config.Config, network []net.Listener, needsToken bool) string {
 	host := c.Server.Host
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host, _ = os.Hostname()
@@ -85,10 +85,11 @@ func welcome(c *config.Config, network []net.Listener) string {
 	if err != nil {
 		self = "sandlot"
 	}
-	token, curl := "", ""
-	if !auth.Loopback(c.Server.Host) {
-		token = "\n  Every client needs a token: sandlot token create --user NAME, then the header Authorization: Bearer TOKEN."
-		curl = ` -H "Authorization: Bearer TOKEN"`
+	token, curl, claude, headers := "", "", "", ""
+	if needsToken {
+		token = "\n  Every client over HTTP needs a token, in the place of TOKEN below: sandlot token create --user NAME"
+		curl, claude = ` -H "Authorization: Bearer TOKEN"`, ` --header "Authorization: Bearer TOKEN"`
+		headers = `, "headers": {"Authorization": "Bearer TOKEN"}`
 	}
 	state := ""
 	if c.From["state_dir"] != "default" {
@@ -97,13 +98,13 @@ func welcome(c *config.Config, network []net.Listener) string {
 	return fmt.Sprintf(`Sandlot %s is at %s%s
 
   curl            curl -X POST %s%s -H "Content-Type: application/json" -d '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"execute_code","arguments":{"code":"print(6*7)"}}}'
-  Claude Code     claude mcp add --transport http sandlot %s
+  Claude Code     claude mcp add --transport http sandlot %s%s
   Claude Desktop  claude_desktop_config.json: {"mcpServers": {"sandlot": {"command": %q, "args": ["stdio"%s]}}}
-  Cursor          ~/.cursor/mcp.json:         {"mcpServers": {"sandlot": {"url": %q}}}
-  VS Code         .vscode/mcp.json:           {"servers": {"sandlot": {"type": "http", "url": %q}}}
+  Cursor          ~/.cursor/mcp.json:         {"mcpServers": {"sandlot": {"url": %q%s}}}
+  VS Code         .vscode/mcp.json:           {"servers": {"sandlot": {"type": "http", "url": %q%s}}}
 
 Stop it with Ctrl-C: sessions are kept, and are there again after the next start.
-`, app.Version, url, token, url, curl, url, self, state, url, url)
+`, app.Version, url, token, url, curl, url, claude, self, state, url, headers, url, headers)
 }
 
 func (p *program) stdio() *cobra.Command {
@@ -173,6 +174,7 @@ func (p *program) within(ctx context.Context, flags map[string]string, level str
 		if fleeting {
 			return errors.Join(err, a.Destroy())
 		}
+		a.Rest()
 		return errors.Join(err, a.Close())
 	}, nil
 }
@@ -233,7 +235,7 @@ func (p *program) examine(ctx context.Context) error {
 	}
 	mode := "as root"
 	if os.Getuid() != 0 {
-		mode = "without root (boots are slower; memory is watched, not enforced by the kernel, unless a cgroup is delegated)"
+		mode = "without root (boots are slower; memory is watched by the server, not enforced by the kernel)"
 	}
 	say(true, cfg.Runtime.Name, "runs here, "+mode)
 	p.bootOne(ctx, say)

@@ -33,12 +33,12 @@ type target struct {
 // reach finds the session that was named, or makes a fleeting one. A server
 // that runs makes it; else this process does.
 func (p *program) reach(ctx context.Context, session string) (*target, error) {
+	if session != "" {
+		return p.lasting(ctx, session)
+	}
 	client, err := p.client()
 	if err != nil {
 		return nil, err
-	}
-	if session != "" {
-		return &target{session, client, func() error { return nil }}, nil
 	}
 	done := func() error { return nil }
 	if p.server == "" && !client.Alive(ctx) {
@@ -46,15 +46,28 @@ func (p *program) reach(ctx context.Context, session string) (*target, error) {
 			return nil, err
 		}
 	}
-	var made struct {
-		SessionID string `json:"session_id"`
-	}
-	if err := client.JSON(ctx, "POST", "/v1/sessions", map[string]string{}, &made); err != nil {
+	id, err := client.NewSession(ctx)
+	if err != nil {
 		return nil, errors.Join(err, done())
 	}
-	return &target{made.SessionID, client, func() error {
-		return errors.Join(client.JSON(context.WithoutCancel(ctx), "DELETE", "/v1/sessions/"+made.SessionID, nil, nil), done())
+	return &target{id, client, func() error {
+		return errors.Join(client.JSON(context.WithoutCancel(ctx), "DELETE", "/v1/sessions/"+id, nil, nil), done())
 	}}, nil
+}
+
+// lasting reaches a session that stays. A new one's id is said.
+func (p *program) lasting(ctx context.Context, session string) (*target, error) {
+	client, done, err := p.connect(ctx, "ERROR")
+	if err != nil {
+		return nil, err
+	}
+	if session == "new" {
+		if session, err = client.NewSession(ctx); err != nil {
+			return nil, errors.Join(err, done())
+		}
+		fmt.Fprintln(p.err, "session", session)
+	}
+	return &target{session, client, done}, nil
 }
 
 const sessionHelp = `session to use: an id, "home" or "new" (default: a fresh sandbox that is removed afterwards)`
@@ -158,7 +171,7 @@ func (p *program) shell() *cobra.Command {
 	}
 	c.Flags().StringVar(&session, "session", "home", `session to use: an id, "home" or "new"`)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		client, done, err := p.connect(c.Context(), "ERROR")
+		t, err := p.lasting(c.Context(), session)
 		if err != nil {
 			return err
 		}
@@ -168,8 +181,8 @@ func (p *program) shell() *cobra.Command {
 		if tty {
 			argv = append(argv, "-i")
 		}
-		code, err := p.attach(c.Context(), &target{session, client, done}, argv, p.in, tty)
-		return finish(code, errors.Join(err, done()))
+		code, err := p.attach(c.Context(), t, argv, p.in, tty)
+		return finish(code, errors.Join(err, t.done()))
 	}
 	return c
 }
@@ -297,16 +310,16 @@ func (p *program) copy() *cobra.Command {
 			if (fromSession == "") == (toSession == "") {
 				return usage{errors.New("one of FROM and TO must be in a session: SESSION:PATH")}
 			}
-			client, done, err := p.connect(c.Context(), "ERROR")
+			t, err := p.lasting(c.Context(), fromSession+toSession)
 			if err != nil {
 				return err
 			}
 			if fromSession != "" {
-				err = p.fetch(c.Context(), client, fromSession, from, to)
+				err = p.fetch(c.Context(), t.client, t.session, from, to)
 			} else {
-				err = p.send(c.Context(), client, from, toSession, to)
+				err = p.send(c.Context(), t.client, from, t.session, to)
 			}
-			return errors.Join(err, done())
+			return errors.Join(err, t.done())
 		},
 	}
 }

@@ -366,7 +366,7 @@ func (b *Book) reserve(ctx context.Context, p auth.Principal, f image.Flavor, ho
 			continue
 		}
 		if !fits {
-			return fault.New(fault.ResourceLimit, "you have %d live sessions, and %d are allowed; stop one with stop_session, or use one of them", count, b.MaxSessions).
+			return fault.New(fault.ResourceLimit, "%d of your %d sessions are live; stop one with stop_session, or use one of them", count, b.MaxSessions).
 				With("resource_type", "sessions").With("current_usage", count).With("limit", b.MaxSessions)
 		}
 		return fault.New(fault.ResourceLimit, "the live sessions have %d MB of memory together, and %d MB are allowed; a session of %d MB does not fit", memory, b.MaxMemoryMB, f.MemoryMB).
@@ -634,6 +634,7 @@ func (b *Book) recover(r Record, boxes map[string]sandbox.Sandbox) {
 		if err == nil {
 			delete(boxes, r.Sandbox)
 			s.booted = b.Pool.Adopt(box, pool.Order{Workspace: r.Workspace, Template: t, Flavor: f})
+			s.found = s.booted
 		}
 	}
 	if s.booted == nil && r.Sandbox != "" {
@@ -710,6 +711,21 @@ func (b *Book) Close(ctx context.Context) {
 			booted.Agent.Close()
 		}
 	}
+}
+
+// Rest stops the sandboxes that this book booted, and keeps what is worth
+// keeping of their sessions.
+func (b *Book) Rest(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, s := range b.all() {
+		s.mu.Lock()
+		booted, found := s.booted, s.found
+		s.mu.Unlock()
+		if booted != nil && booted != found {
+			wg.Go(func() { b.expire(ctx, s, "the program that served it ended") })
+		}
+	}
+	wg.Wait()
 }
 
 // Owns says whether a session has that sandbox.

@@ -58,6 +58,7 @@ type Session struct {
 	mu      sync.Mutex
 	rec     Record
 	booted  *pool.Booted
+	found   *pool.Booted // what an earlier server had booted
 	booting bool
 	active  int // calls that hold it
 	removed bool
