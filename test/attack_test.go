@@ -50,8 +50,8 @@ func bystander(t *testing.T, s *server, token string) (end func()) {
 	end = sync.OnceFunc(func() {
 		cancel()
 		wg.Wait()
-		if len(took) < 10 {
-			t.Errorf("only %d calls of the second user", len(took))
+		if len(took) == 0 {
+			t.Error("the second user made no call")
 			return
 		}
 		slices.Sort(took)

@@ -265,7 +265,7 @@ func TestBackground(t *testing.T) {
 		t.Errorf("%v", r.Fields)
 	}
 	r = c.call("execute_command", args{"command": "sleep 1000 & sleep 1000", "background": true, "session_id": id})
-	if l := c.call("list_processes", args{"session_id": id}); len(l.Fields["processes"].([]any)) != 2 {
+	if l := c.call("list_processes", args{"session_id": id}); len(l.Fields["processes"].([]any)) != 3 { // one is the interpreter
 		t.Errorf("%v", l.Fields)
 	}
 	if r := c.call("stop_process", args{"process_id": r.Fields["process_id"]}); r.Fields["running"] != false {
@@ -274,6 +274,33 @@ func TestBackground(t *testing.T) {
 	if r := c.shell(id, "pgrep -c sleep || true"); r.Text != "0" {
 		t.Errorf("left: %q", r.All)
 	}
+}
+
+// TestStopCode stops running code by its interpreter's process.
+func TestStopCode(t *testing.T) {
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.code("new", "x = 1").session()
+	ended := make(chan *result, 1)
+	go func() {
+		r, err := c.try(context.Background(), "execute_code", args{"code": "print('began', flush=True)\nimport time\ntime.sleep(100)", "session_id": id})
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- r
+	}()
+	time.Sleep(500 * time.Millisecond)
+	process := ""
+	for _, p := range c.call("list_processes", args{"session_id": id}).Fields["processes"].([]any) {
+		if p := p.(map[string]any); p["kind"] == "interpreter" && p["status"] == "running" {
+			process, _ = p["process_id"].(string)
+		}
+	}
+	c.call("stop_process", args{"process_id": process})
+	if r := <-ended; r != nil && (!r.IsError || !strings.Contains(r.Text, "began") || !strings.Contains(r.Text, "interrupted")) {
+		t.Errorf("%q", r.All)
+	}
+	c.want(id, "x", "1")
 }
 
 func TestFiles(t *testing.T) {

@@ -84,6 +84,9 @@ func processRow(l *session.Lease, p *agentv1.Process) map[string]any {
 		"kind": agent.Printable(p.Kind, 20), "running": p.Running, "pid": p.Pid, "output_bytes": p.OutputBytes,
 		"started_at": stamp(p.StartedUnixMillis), "status": "running",
 	}
+	if p.Kind == "interpreter" && !p.Busy {
+		row["status"] = "waiting for code"
+	}
 	if !p.Running {
 		row["exit_code"], row["ended_at"] = p.ExitCode, stamp(p.EndedUnixMillis)
 		row["status"] = fmt.Sprintf("ended with exit code %d", p.ExitCode)
@@ -206,7 +209,7 @@ var signals = []string{"TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "ST
 func stopProcess() tool.Tool {
 	return tool.Tool{
 		Name: "stop_process", Title: "Stop a process",
-		Description: "Send a signal to a process and all that it started. After TERM, INT, HUP and QUIT comes KILL when it still runs five seconds later. Works on background processes, running commands and interpreters (INT interrupts the code and keeps its variables).",
+		Description: "Send a signal to a process and all that it started. After TERM, INT, HUP and QUIT comes KILL when it still runs five seconds later. Works on background processes, running commands and interpreters: there it stops the code that runs and keeps the variables; KILL ends the interpreter.",
 		Params: []tool.Param{processParam(),
 			{Name: "signal", Type: tool.String, Enum: signals, Default: "TERM", Description: "The signal's name, without SIG."}},
 		Output: outputSchema([]string{"running"}, sessionFields(map[string]any{"process_id": typed("string", "The process."), "running": typed("boolean", "Whether it still runs."),
@@ -239,6 +242,9 @@ func (t *Tools) stop(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resul
 	r := &tool.Result{Fields: where(l), Words: words(l)}
 	r.Fields["process_id"], r.Fields["running"], r.Fields["exit_code"] = a.Text("process_id"), resp.Msg.Running, nil
 	text := fmt.Sprintf("Signal %s was sent; the process still runs", name)
+	if strings.HasPrefix(pid, "interpreter-") {
+		text = "The interpreter runs no code now"
+	}
 	if !resp.Msg.Running {
 		r.Fields["exit_code"] = resp.Msg.ExitCode
 		text = fmt.Sprintf("The process ended with exit code %d", resp.Msg.ExitCode)

@@ -3,8 +3,10 @@ package guest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -41,6 +43,52 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 		Killed: a.guard.recent})
 	a.interps[l.Name] = i
 	return i
+}
+
+// interpreterPrefix begins the process ids of interpreters.
+const interpreterPrefix = "interpreter-"
+
+// interpreters describes those that live, as processes.
+func (a *Agent) interpreters() []*agentv1.Process {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var list []*agentv1.Process
+	for _, name := range slices.Sorted(maps.Keys(a.interps)) {
+		i := a.interps[name]
+		if pid, started := i.Process(); pid != 0 {
+			list = append(list, &agentv1.Process{ProcessId: interpreterPrefix + name, Argv: []string{name}, Running: true, Kind: "interpreter",
+				Pid: uint32(pid), StartedUnixMillis: uint64(started.UnixMilli()), Busy: i.Busy()})
+		}
+	}
+	return list
+}
+
+// named returns the interpreter of a process id, or nil.
+func (a *Agent) named(id string) *interp.Interp {
+	name, ok := strings.CutPrefix(id, interpreterPrefix)
+	if !ok {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.interps[name]
+}
+
+// halt stops the code that an interpreter runs; with KILL the interpreter, and
+// its variables, too.
+func halt(ctx context.Context, i *interp.Interp, s syscall.Signal) *agentv1.StopProcessResponse {
+	if s == syscall.SIGKILL {
+		i.Close()
+		return &agentv1.StopProcessResponse{ExitCode: 128 + int32(s)}
+	}
+	if i.Interrupt() {
+		// It is killed when it does not stop.
+		for i.Busy() && ctx.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	pid, _ := i.Process()
+	return &agentv1.StopProcessResponse{Running: pid != 0}
 }
 
 // StartInterpreter implements the wire.

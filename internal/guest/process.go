@@ -24,7 +24,7 @@ import (
 // process is one program that the agent started, and its group.
 type process struct {
 	id      string
-	kind    string // background, exec, interactive or interpreter
+	kind    string // background, exec or interactive
 	argv    []string
 	pid     int
 	started time.Time
@@ -428,6 +428,7 @@ func (a *Agent) ListProcesses(context.Context, *connect.Request[agentv1.ListProc
 	for _, p := range list {
 		out.Processes = append(out.Processes, p.describe())
 	}
+	out.Processes = append(out.Processes, a.interpreters()...)
 	return connect.NewResponse(out), nil
 }
 
@@ -526,6 +527,9 @@ func (a *Agent) WriteProcess(ctx context.Context, r *connect.Request[agentv1.Wri
 
 // StopProcess implements the wire.
 func (a *Agent) StopProcess(ctx context.Context, r *connect.Request[agentv1.StopProcessRequest]) (*connect.Response[agentv1.StopProcessResponse], error) {
+	if i := a.named(r.Msg.ProcessId); i != nil {
+		return connect.NewResponse(halt(ctx, i, syscall.Signal(r.Msg.Signal))), nil
+	}
 	p, err := a.process(r.Msg.ProcessId)
 	if err != nil {
 		return nil, err
@@ -547,9 +551,6 @@ func (a *Agent) StopProcess(ctx context.Context, r *connect.Request[agentv1.Stop
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(wait):
-		if p.kind == "interpreter" && s != unix.SIGKILL {
-			break // it stays; the code in it was interrupted
-		}
 		if r.Msg.GraceMillis > 0 || s == unix.SIGKILL {
 			a.slay(p)
 			select {

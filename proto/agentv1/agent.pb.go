@@ -1677,9 +1677,11 @@ type Process struct {
 	EndedUnixMillis   uint64                 `protobuf:"varint,6,opt,name=ended_unix_millis,json=endedUnixMillis,proto3" json:"ended_unix_millis,omitempty"`
 	OutputBytes       uint64                 `protobuf:"varint,7,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
 	// kind: "background", "exec", "interactive" or "interpreter".
-	Kind          string `protobuf:"bytes,8,opt,name=kind,proto3" json:"kind,omitempty"`
-	Pid           uint32 `protobuf:"varint,9,opt,name=pid,proto3" json:"pid,omitempty"`
-	KilledBy      string `protobuf:"bytes,10,opt,name=killed_by,json=killedBy,proto3" json:"killed_by,omitempty"`
+	Kind     string `protobuf:"bytes,8,opt,name=kind,proto3" json:"kind,omitempty"`
+	Pid      uint32 `protobuf:"varint,9,opt,name=pid,proto3" json:"pid,omitempty"`
+	KilledBy string `protobuf:"bytes,10,opt,name=killed_by,json=killedBy,proto3" json:"killed_by,omitempty"`
+	// busy: it is an interpreter that runs code now.
+	Busy          bool `protobuf:"varint,11,opt,name=busy,proto3" json:"busy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1782,6 +1784,13 @@ func (x *Process) GetKilledBy() string {
 		return x.KilledBy
 	}
 	return ""
+}
+
+func (x *Process) GetBusy() bool {
+	if x != nil {
+		return x.Busy
+	}
+	return false
 }
 
 type ListProcessesRequest struct {
@@ -3597,7 +3606,7 @@ const file_agent_proto_rawDesc = "" +
 	"stdin_open\x18\x03 \x01(\bR\tstdinOpen\"5\n" +
 	"\x14StartProcessResponse\x12\x1d\n" +
 	"\n" +
-	"process_id\x18\x01 \x01(\tR\tprocessId\"\xb5\x02\n" +
+	"process_id\x18\x01 \x01(\tR\tprocessId\"\xc9\x02\n" +
 	"\aProcess\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -3610,7 +3619,8 @@ const file_agent_proto_rawDesc = "" +
 	"\x04kind\x18\b \x01(\tR\x04kind\x12\x10\n" +
 	"\x03pid\x18\t \x01(\rR\x03pid\x12\x1b\n" +
 	"\tkilled_by\x18\n" +
-	" \x01(\tR\bkilledBy\"\x16\n" +
+	" \x01(\tR\bkilledBy\x12\x12\n" +
+	"\x04busy\x18\v \x01(\bR\x04busy\"\x16\n" +
 	"\x14ListProcessesRequest\"P\n" +
 	"\x15ListProcessesResponse\x127\n" +
 	"\tprocesses\x18\x01 \x03(\v2\x19.sandlot.agent.v1.ProcessR\tprocesses\"\x89\x01\n" +

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"strconv"
@@ -49,6 +50,7 @@ type Config struct {
 type Interp struct {
 	config Config
 	turn   chan struct{} // held by the piece of code that runs
+	halt   chan struct{} // asks that piece to stop
 
 	mu       sync.Mutex
 	proc     *proc
@@ -61,7 +63,7 @@ type Interp struct {
 
 // New returns an interpreter that has not started.
 func New(c Config) *Interp {
-	return &Interp{config: c, turn: make(chan struct{}, 1)}
+	return &Interp{config: c, turn: make(chan struct{}, 1), halt: make(chan struct{}, 1)}
 }
 
 // proc is one life of the language's process.
@@ -72,11 +74,12 @@ type proc struct {
 	requests *os.File
 	replies  chan Reply
 	out, err *tap
+	started  time.Time
 }
 
 // Reply is what a driver says when a piece of code has ended.
 type Reply struct {
-	ID        int     `json:"id"`
+	ID        int64   `json:"id"`
 	OK        bool    `json:"ok"`
 	Result    *string `json:"result"`
 	Error     string  `json:"error"`
@@ -112,12 +115,18 @@ func (i *Interp) Busy() bool {
 
 // PID is the language's process, or 0.
 func (i *Interp) PID() int {
+	pid, _ := i.Process()
+	return pid
+}
+
+// Process is the language's process, or 0, and when it was started.
+func (i *Interp) Process() (pid int, started time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.proc == nil {
-		return 0
+	if i.proc == nil || !i.proc.alive() {
+		return 0, time.Time{}
 	}
-	return i.proc.pid
+	return i.proc.pid, i.proc.started
 }
 
 // Blame says which limit the process, or one that it started, was ended for.
@@ -132,6 +141,19 @@ func (i *Interp) Signal(s syscall.Signal) {
 	if pid := i.PID(); pid != 0 {
 		_ = syscall.Kill(-pid, s)
 	}
+}
+
+// Interrupt stops the piece of code that runs, as the end of its time would, and
+// says whether one ran.
+func (i *Interp) Interrupt() bool {
+	if !i.Busy() {
+		return false
+	}
+	select {
+	case i.halt <- struct{}{}:
+	default: // it was asked already
+	}
+	return true
 }
 
 // Warm starts the process, if it has not.
@@ -265,7 +287,7 @@ func (i *Interp) driver() []string {
 const startLimit = 60 * time.Second
 
 func (i *Interp) launch() (*proc, error) {
-	p := &proc{done: make(chan struct{}), replies: make(chan Reply, 4)}
+	p := &proc{started: time.Now(), done: make(chan struct{}), replies: make(chan Reply, 4)}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -358,7 +380,8 @@ func (p *proc) listen(f *os.File, driver string) {
 		}
 		var reply Reply
 		if driver == "bash" {
-			var id, status int
+			var id int64
+			var status int
 			if _, err := fmt.Sscanf(string(line), "%d %d", &id, &status); err != nil {
 				continue
 			}
@@ -389,16 +412,17 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-func (p *proc) send(driver string, id int, code string) error {
+func (p *proc) send(driver string, id int64, n int, code string) error {
 	p.requests.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	if driver == "bash" {
-		_, err := io.WriteString(p.requests, strconv.Itoa(id)+" "+strconv.Itoa(len(code))+"\n"+code)
+		_, err := io.WriteString(p.requests, strconv.FormatInt(id, 10)+" "+strconv.Itoa(len(code))+"\n"+code)
 		return err
 	}
 	b, err := json.Marshal(struct {
-		ID   int    `json:"id"`
+		ID   int64  `json:"id"`
+		N    int    `json:"n"`
 		Code string `json:"code"`
-	}{id, code})
+	}{id, n, code})
 	if err != nil {
 		return err
 	}
@@ -432,14 +456,19 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 	i.mu.Lock()
 	i.running, i.killedBy = start, ""
 	i.seq++
-	id := i.seq
+	n := i.seq
 	lost := i.lost
 	i.lost = ""
 	i.mu.Unlock()
 	p.out.attach(c.Stdout)
 	p.err.attach(c.Stderr)
 	r := &Result{}
-	if err := p.send(i.config.Driver, id, c.Code); err != nil && p.alive() {
+	id := 1 + rand.Int64N(1<<53-1) // code that writes to the driver's pipe cannot guess the next one
+	select {
+	case <-i.halt: // was for the piece before
+	default:
+	}
+	if err := p.send(i.config.Driver, id, n, c.Code); err != nil && p.alive() {
 		p.kill()
 	}
 	i.await(ctx, p, id, c, r)
@@ -468,7 +497,7 @@ const (
 )
 
 // await waits for the end of the piece: its reply, or its process's death.
-func (i *Interp) await(ctx context.Context, p *proc, id int, c Call, r *Result) {
+func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result) {
 	var over, next <-chan time.Time
 	if c.Timeout > 0 {
 		t := time.NewTimer(c.Timeout)
@@ -510,6 +539,9 @@ func (i *Interp) await(ctx context.Context, p *proc, id int, c Call, r *Result) 
 			r.TimedOut = true
 			stop()
 		case <-gone:
+			r.Interrupted = true
+			stop()
+		case <-i.halt:
 			r.Interrupted = true
 			stop()
 		case <-next:

@@ -204,7 +204,7 @@
     lineCount = request.code.split('\n').length;
     const keep = setInterval(() => {}, 1 << 30);
     try {
-      const script = compile(request.id, request.code);
+      const script = compile(request.n, request.code);
       const end = script.runInThisContext({ breakOnSigint: true, displayErrors: true });
       const value = await Promise.race([end, interrupted]);
       if (exited) throw exited;

@@ -218,7 +218,7 @@ def _main():
 
     def piece(request):
         reply = {"id": request["id"], "ok": False, "exit": 1}
-        code, name = request["code"], "<code %d>" % request["id"]
+        code, name = request["code"], "<code %d>" % request["n"]
         linecache.cache[name] = (len(code), None, code.splitlines(True), name)
         state.update(rich=[], rich_size=0, dropped=0)
         ns.pop("__warningregistry__", None)

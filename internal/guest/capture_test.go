@@ -1,0 +1,194 @@
+package guest
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sandlot/proto/agentv1"
+)
+
+func testSpool(t *testing.T) *spool {
+	s := newSpool()
+	s.dir = filepath.Join(t.TempDir(), "output")
+	return s
+}
+
+func noise(r *rand.Rand, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// The first bytes and the last ones, whatever the writes were like.
+func TestCapture(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, bounds := range []struct{ head, tail uint32 }{{10, 10}, {1, 100}, {100, 1}, {0, 10}, {10, 0}, {0, 0}, {7, 13}} {
+		for _, total := range []int{0, 1, 9, 10, 11, 19, 20, 21, 40, 101, 102, 1000} {
+			for _, most := range []int{1, 3, 10, 1000} {
+				data := noise(r, total)
+				c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadBytes: bounds.head, TailBytes: bounds.tail})
+				for rest := data; len(rest) > 0; {
+					n := min(len(rest), 1+r.IntN(most))
+					if k, err := c.Write(rest[:n]); k != n || err != nil {
+						t.Fatalf("Write = %d, %v", k, err)
+					}
+					rest = rest[n:]
+				}
+				got := c.done()
+				head := data[:min(total, int(bounds.head))]
+				tail := data[max(len(head), total-int(bounds.tail)):]
+				if !bytes.Equal(got.Head, head) || !bytes.Equal(got.Tail, tail) || got.Total != uint64(total) {
+					t.Fatalf("bounds %v, %d bytes in pieces of up to %d: head %d, tail %d, total %d", bounds, total, most, len(got.Head), len(got.Tail), got.Total)
+				}
+				fits := total <= int(bounds.head+bounds.tail)
+				if fits != (got.Path == "") {
+					t.Fatalf("bounds %v, %d bytes: path %q", bounds, total, got.Path)
+				}
+				if fits {
+					continue
+				}
+				if whole, err := os.ReadFile(got.Path); err != nil || !bytes.Equal(whole, data) || got.Kept != uint64(total) {
+					t.Fatalf("bounds %v, %d bytes: the file has %d, kept %d, %v", bounds, total, len(whole), got.Kept, err)
+				}
+			}
+		}
+	}
+}
+
+// A file has a bound too; head, tail and total are right beyond it.
+func TestCaptureOfFarTooMuch(t *testing.T) {
+	c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadBytes: 4, TailBytes: 4})
+	piece := bytes.Repeat([]byte("x"), 1<<20)
+	for range maxSpool/len(piece) + 1 {
+		c.Write(piece)
+	}
+	c.Write([]byte("tail"))
+	got := c.done()
+	if got.Total != maxSpool+1<<20+4 || got.Kept != maxSpool || string(got.Head) != "xxxx" || string(got.Tail) != "tail" {
+		t.Errorf("total %d, kept %d, head %q, tail %q", got.Total, got.Kept, got.Head, got.Tail)
+	}
+	if st, err := os.Stat(got.Path); err != nil || st.Size() != maxSpool {
+		t.Errorf("the file: %v, %v", st, err)
+	}
+}
+
+// Without a place for files the rest still works.
+func TestCaptureWithoutAFolder(t *testing.T) {
+	s := testSpool(t)
+	if err := os.WriteFile(s.dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := newCapture("stdout", s, &agentv1.Bounds{HeadBytes: 2, TailBytes: 2})
+	c.Write([]byte("abcdef"))
+	if got := c.done(); string(got.Head) != "ab" || string(got.Tail) != "ef" || got.Total != 6 || got.Path != "" {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestCaptureBounds(t *testing.T) {
+	if c := newCapture("x", nil, nil); c.head+c.tail != 50_000 {
+		t.Errorf("without bounds: %d and %d", c.head, c.tail)
+	}
+	if c := newCapture("x", nil, &agentv1.Bounds{HeadBytes: 1<<32 - 1, TailBytes: 1<<32 - 1}); c.head != 8<<20 || c.tail != 8<<20 {
+		t.Errorf("bounds without bounds: %d and %d", c.head, c.tail)
+	}
+}
+
+func TestSpoolRemovesTheOldest(t *testing.T) {
+	s := testSpool(t)
+	var paths []string
+	for range maxSpoolFiles + 3 {
+		f, err := s.create("stdout")
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, f.Name())
+		f.Close()
+	}
+	for i, p := range paths {
+		if _, err := os.Stat(p); (err == nil) != (i >= 3) {
+			t.Errorf("file %d of %d: %v", i, len(paths), err)
+		}
+	}
+}
+
+func (w *window) all(t *testing.T, cursor uint64, max int) (data []byte, skipped uint64) {
+	t.Helper()
+	for {
+		part, next, lost, _, _ := w.read(cursor, max)
+		skipped += lost
+		data = append(data, part...)
+		if len(part) == 0 {
+			return data, skipped
+		}
+		if len(part) > max || next != cursor+lost+uint64(len(part)) {
+			t.Fatalf("read(%d, %d) = %d bytes, next %d, skipped %d", cursor, max, len(part), next, lost)
+		}
+		cursor = next
+	}
+}
+
+// A window gives what a list of everything would, as far back as it reaches.
+func TestWindow(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, most := range []int{100, 70_000, windowSize + 5000, 3 * windowSize} {
+		w := newWindow()
+		var model []byte
+		for len(model) < 4*windowSize {
+			p := bytes.Repeat([]byte{byte(len(model))}, r.IntN(most)+1)
+			for i := range p {
+				p[i] += byte(i)
+			}
+			if n, err := w.Write(p); n != len(p) || err != nil {
+				t.Fatalf("Write = %d, %v", n, err)
+			}
+			model = append(model, p...)
+			if r.IntN(10) > 0 && len(model) < 3*windowSize {
+				continue
+			}
+			from := uint64(r.IntN(len(model) + 1))
+			oldest := uint64(max(0, len(model)-windowSize))
+			got, skipped := w.all(t, from, 1+r.IntN(windowSize))
+			want := model[max(from, oldest):]
+			if !bytes.Equal(got, want) || skipped != max(from, oldest)-from {
+				t.Fatalf("pieces of up to %d, %d bytes in all, from %d: %d bytes, skipped %d; want %d, %d", most, len(model), from, len(got), skipped, len(want), max(from, oldest)-from)
+			}
+		}
+	}
+}
+
+func TestWindowEnds(t *testing.T) {
+	w := newWindow()
+	if data, next, skipped, closed, _ := w.read(0, 10); len(data) != 0 || next != 0 || skipped != 0 || closed {
+		t.Errorf("empty: %q, %d, %d, %v", data, next, skipped, closed)
+	}
+	_, _, _, _, changed := w.read(0, 10)
+	w.Write([]byte("abc"))
+	select {
+	case <-changed:
+	default:
+		t.Error("who waits is not told of new output")
+	}
+	// A cursor beyond the end, which a client made up, is the end.
+	if data, next, skipped, _, _ := w.read(1<<40, 10); len(data) != 0 || next != 3 || skipped != 0 {
+		t.Errorf("beyond the end: %q, %d, %d", data, next, skipped)
+	}
+	if data, next, _, _, _ := w.read(1, 1); string(data) != "b" || next != 2 {
+		t.Errorf("one byte: %q, %d", data, next)
+	}
+	_, _, _, _, changed = w.read(3, 10)
+	w.close()
+	select {
+	case <-changed:
+	default:
+		t.Error("who waits is not told of the end")
+	}
+	if data, _, _, closed, _ := w.read(0, 10); string(data) != "abc" || !closed {
+		t.Errorf("after the end: %q, %v", data, closed)
+	}
+}
