@@ -231,6 +231,9 @@ func TestCommands(t *testing.T) {
 			link = l
 		}
 	}
+	if r := c.code(id, "'x' * 300_000"); r.Fields["truncated"] != true || !strings.Contains(r.All, "left out here") || len(r.All) > 60_000 {
+		t.Errorf("a long value: truncated %v, %d bytes", r.Fields["truncated"], len(r.All))
+	}
 	if link == nil {
 		t.Fatalf("no link to the whole output: %q", r.All[len(r.All)-300:])
 	}

@@ -144,7 +144,7 @@ func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, q *ag
 		return nil, err
 	}
 	d := e.GetEvaluated()
-	if d == nil || !t.honest(d.Stdout) || !t.honest(d.Stderr) {
+	if d == nil || !t.honest(d.Stdout) || !t.honest(d.Stderr) || !t.honest(d.Result) {
 		return nil, agent.ErrLies
 	}
 	return d, nil
@@ -203,12 +203,9 @@ func (t *Tools) codeResult(l *session.Lease, d *agentv1.EvaluateDone, lang image
 		r.Fields["state_lost"] = true
 	}
 	r.Content = notice(l)
-	value := ""
+	result := render(l, "result", d.Result)
+	value := result.text
 	if d.Result != nil {
-		value = strings.ToValidUTF8(*d.Result, "\uFFFD")
-		if len(value) > t.MaxOutput {
-			value = edge([]byte(value[:t.MaxOutput])) + fmt.Sprintf("… [%d bytes in all]", len(*d.Result))
-		}
 		r.Fields["result"] = value
 	}
 	if t.Labeled {
@@ -221,7 +218,7 @@ func (t *Tools) codeResult(l *session.Lease, d *agentv1.EvaluateDone, lang image
 			r.Content = append(r.Content, tool.Text(value))
 		}
 	}
-	output(r, stdout, stderr)
+	output(r, stdout, stderr, result)
 	r.Content = append(r.Content, rich(d.Rich)...)
 	r.Words = words(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit), fmt.Sprintf("%.1f ms", millis(d.DurationMicros)))
 	return r

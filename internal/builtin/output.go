@@ -26,6 +26,7 @@ func (t *Tools) honest(c *agentv1.Captured) bool {
 
 // stream is one captured output, ready to show.
 type stream struct {
+	name      string
 	text      string
 	truncated bool
 	total     uint64
@@ -37,7 +38,7 @@ func render(l *session.Lease, name string, c *agentv1.Captured) stream {
 	if c == nil {
 		return stream{}
 	}
-	s := stream{total: c.Total}
+	s := stream{name: name, total: c.Total}
 	inline := uint64(len(c.Head) + len(c.Tail))
 	s.truncated = c.Total > inline
 	if !s.truncated {
@@ -94,19 +95,18 @@ func join(parts ...string) string {
 	return strings.Join(full, "\n")
 }
 
-// output puts both streams into a result: links after the text, and what a
-// program needs into its fields.
-func output(r *tool.Result, stdout, stderr stream) {
-	r.Fields["truncated"] = stdout.truncated || stderr.truncated
-	for name, s := range map[string]stream{"stdout": stdout, "stderr": stderr} {
+// output puts streams into a result: links after the text, and what a program
+// needs into its fields.
+func output(r *tool.Result, streams ...stream) {
+	r.Fields["truncated"] = false
+	for _, s := range streams {
 		if s.truncated {
-			r.Fields[name+"_bytes"] = s.total
+			r.Fields["truncated"] = true
+			r.Fields[s.name+"_bytes"] = s.total
 		}
 		if s.binary != "" {
-			r.Fields[name+"_base64"] = s.binary
+			r.Fields[s.name+"_base64"] = s.binary
 		}
-	}
-	for _, s := range []stream{stdout, stderr} {
 		if s.link != nil {
 			r.Content = append(r.Content, tool.Content{Link: s.link})
 		}

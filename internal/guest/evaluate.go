@@ -3,6 +3,7 @@ package guest
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -151,17 +152,19 @@ func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send s
 		}
 		return nil, connect.NewError(connect.CodeInternal, err)
 	}
-	return done(r, stdout, stderr), nil
+	d := done(r, stdout, stderr)
+	if r.Result != nil {
+		c := newCapture("result", a.spool, m.Bounds)
+		io.WriteString(c, toUTF8(*r.Result))
+		d.Result = c.done()
+	}
+	return d, nil
 }
 
 func done(r *interp.Result, stdout, stderr *capture) *agentv1.EvaluateDone {
 	d := &agentv1.EvaluateDone{Ok: r.OK, Stdout: stdout.done(), Stderr: stderr.done(), Error: toUTF8(r.Error), Traceback: toUTF8(r.Traceback),
 		ExitCode: r.Exit, TimedOut: r.TimedOut, Interrupted: r.Interrupted && !r.TimedOut, StateLost: r.StateLost, Reason: toUTF8(r.Reason),
 		KilledBy: r.KilledBy, DurationMicros: uint64(r.Took.Microseconds())}
-	if r.Result != nil {
-		text := toUTF8(*r.Result)
-		d.Result = &text
-	}
 	for _, v := range r.Rich {
 		d.Rich = append(d.Rich, &agentv1.Rich{Mime: toUTF8(v.MIME), Data: v.Data})
 	}

@@ -1205,8 +1205,8 @@ type EvaluateDone struct {
 	Stderr *Captured              `protobuf:"bytes,3,opt,name=stderr,proto3" json:"stderr,omitempty"`
 	// result is the text form of the last expression's value; absent when there
 	// is none.
-	Result *string `protobuf:"bytes,4,opt,name=result,proto3,oneof" json:"result,omitempty"`
-	Rich   []*Rich `protobuf:"bytes,5,rep,name=rich,proto3" json:"rich,omitempty"`
+	Result *Captured `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"`
+	Rich   []*Rich   `protobuf:"bytes,5,rep,name=rich,proto3" json:"rich,omitempty"`
 	// error is the exception's name and message; traceback its whole text.
 	Error       string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
 	Traceback   string `protobuf:"bytes,7,opt,name=traceback,proto3" json:"traceback,omitempty"`
@@ -1273,11 +1273,11 @@ func (x *EvaluateDone) GetStderr() *Captured {
 	return nil
 }
 
-func (x *EvaluateDone) GetResult() string {
-	if x != nil && x.Result != nil {
-		return *x.Result
+func (x *EvaluateDone) GetResult() *Captured {
+	if x != nil {
+		return x.Result
 	}
-	return ""
+	return nil
 }
 
 func (x *EvaluateDone) GetRich() []*Rich {
@@ -3571,12 +3571,12 @@ const file_agent_proto_rawDesc = "" +
 	"\x04live\x18\x05 \x01(\bR\x04live\"S\n" +
 	"\aWaiting\x12\x1a\n" +
 	"\blanguage\x18\x01 \x01(\tR\blanguage\x12,\n" +
-	"\x12running_for_micros\x18\x02 \x01(\x04R\x10runningForMicros\"\xe7\x03\n" +
+	"\x12running_for_micros\x18\x02 \x01(\x04R\x10runningForMicros\"\xf3\x03\n" +
 	"\fEvaluateDone\x12\x0e\n" +
 	"\x02ok\x18\x01 \x01(\bR\x02ok\x122\n" +
 	"\x06stdout\x18\x02 \x01(\v2\x1a.sandlot.agent.v1.CapturedR\x06stdout\x122\n" +
-	"\x06stderr\x18\x03 \x01(\v2\x1a.sandlot.agent.v1.CapturedR\x06stderr\x12\x1b\n" +
-	"\x06result\x18\x04 \x01(\tH\x00R\x06result\x88\x01\x01\x12*\n" +
+	"\x06stderr\x18\x03 \x01(\v2\x1a.sandlot.agent.v1.CapturedR\x06stderr\x122\n" +
+	"\x06result\x18\x04 \x01(\v2\x1a.sandlot.agent.v1.CapturedR\x06result\x12*\n" +
 	"\x04rich\x18\x05 \x03(\v2\x16.sandlot.agent.v1.RichR\x04rich\x12\x14\n" +
 	"\x05error\x18\x06 \x01(\tR\x05error\x12\x1c\n" +
 	"\ttraceback\x18\a \x01(\tR\ttraceback\x12\x1b\n" +
@@ -3588,8 +3588,7 @@ const file_agent_proto_rawDesc = "" +
 	"state_lost\x18\v \x01(\bR\tstateLost\x12\x16\n" +
 	"\x06reason\x18\f \x01(\tR\x06reason\x12'\n" +
 	"\x0fduration_micros\x18\r \x01(\x04R\x0edurationMicros\x12\x1b\n" +
-	"\tkilled_by\x18\x0e \x01(\tR\bkilledByB\t\n" +
-	"\a_result\".\n" +
+	"\tkilled_by\x18\x0e \x01(\tR\bkilledBy\".\n" +
 	"\x04Rich\x12\x12\n" +
 	"\x04mime\x18\x01 \x01(\tR\x04mime\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\"5\n" +
@@ -3840,58 +3839,59 @@ var file_agent_proto_depIdxs = []int32{
 	12, // 11: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
 	13, // 12: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
 	13, // 13: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
-	20, // 14: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
-	10, // 15: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
-	27, // 16: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
-	36, // 17: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
-	36, // 18: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
-	15, // 19: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
-	17, // 20: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
-	14, // 21: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
-	18, // 22: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
-	16, // 23: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
-	19, // 24: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
-	54, // 25: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
-	10, // 26: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
-	52, // 27: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
-	53, // 28: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
-	0,  // 29: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
-	2,  // 30: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
-	7,  // 31: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
-	21, // 32: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
-	23, // 33: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
-	25, // 34: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
-	28, // 35: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
-	30, // 36: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
-	32, // 37: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
-	34, // 38: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
-	37, // 39: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
-	39, // 40: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
-	41, // 41: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
-	43, // 42: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
-	45, // 43: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
-	47, // 44: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
-	1,  // 45: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
-	3,  // 46: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
-	8,  // 47: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
-	22, // 48: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
-	24, // 49: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
-	26, // 50: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
-	29, // 51: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
-	31, // 52: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
-	33, // 53: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
-	35, // 54: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
-	38, // 55: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
-	40, // 56: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
-	42, // 57: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
-	44, // 58: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
-	46, // 59: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
-	48, // 60: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
-	45, // [45:61] is the sub-list for method output_type
-	29, // [29:45] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	13, // 14: sandlot.agent.v1.EvaluateDone.result:type_name -> sandlot.agent.v1.Captured
+	20, // 15: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
+	10, // 16: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
+	27, // 17: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
+	36, // 18: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
+	36, // 19: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
+	15, // 20: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
+	17, // 21: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
+	14, // 22: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
+	18, // 23: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
+	16, // 24: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
+	19, // 25: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
+	54, // 26: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
+	10, // 27: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
+	52, // 28: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
+	53, // 29: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
+	0,  // 30: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
+	2,  // 31: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
+	7,  // 32: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
+	21, // 33: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
+	23, // 34: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
+	25, // 35: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
+	28, // 36: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
+	30, // 37: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
+	32, // 38: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
+	34, // 39: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
+	37, // 40: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
+	39, // 41: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
+	41, // 42: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
+	43, // 43: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
+	45, // 44: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
+	47, // 45: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
+	1,  // 46: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
+	3,  // 47: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
+	8,  // 48: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
+	22, // 49: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
+	24, // 50: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
+	26, // 51: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
+	29, // 52: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
+	31, // 53: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
+	33, // 54: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
+	35, // 55: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
+	38, // 56: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
+	40, // 57: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
+	42, // 58: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
+	44, // 59: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
+	46, // 60: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
+	48, // 61: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
+	46, // [46:62] is the sub-list for method output_type
+	30, // [30:46] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -3899,7 +3899,6 @@ func file_agent_proto_init() {
 	if File_agent_proto != nil {
 		return
 	}
-	file_agent_proto_msgTypes[19].OneofWrappers = []any{}
 	file_agent_proto_msgTypes[39].OneofWrappers = []any{}
 	file_agent_proto_msgTypes[49].OneofWrappers = []any{
 		(*RunRequest_Exec)(nil),

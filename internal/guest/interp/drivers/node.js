@@ -7,7 +7,7 @@
   const acorn = require('internal/deps/acorn/acorn/dist/acorn');
   const proc = process, realExit = process.exit.bind(process), realError = Error;
   const stringify = JSON.stringify, parseJSON = JSON.parse, inspect = util.inspect;
-  const MAX_RESULT = 1 << 20, MAX_TRACE = 200000;
+  const MAX_RESULT = 4 << 20, MAX_TRACE = 200000;
 
   // The user's global scope looks as in the REPL.
   const base = createRequire(path.join(proc.cwd(), 'sandlot.js'));

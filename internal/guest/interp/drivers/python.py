@@ -18,7 +18,7 @@ def _main():
         sys.path.insert(0, "")
     ns = main.__dict__
     state = {"mine": True, "running": False, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0}
-    MAX_RESULT, MAX_RICH = 1 << 20, 8 << 20
+    MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
                "text/markdown": "_repr_markdown_", "text/latex": "_repr_latex_", "application/json": "_repr_json_"}
