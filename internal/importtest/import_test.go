@@ -1,0 +1,91 @@
+// Package importtest holds the table of who may import whom.
+package importtest
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// only lists packages that few may import: these, and what is below them.
+var only = map[string][]string{
+	// Implementations are put together in one place.
+	"sandlot/internal/runtime/gvisor": {"sandlot/internal/app"},
+	"sandlot/internal/store":          {"sandlot/internal/app", "sandlot/internal/cli"},
+	// Edges.
+	"sandlot/internal/gateway": {"sandlot/internal/app", "sandlot/internal/api"},
+	"sandlot/internal/api":     {"sandlot/internal/app", "sandlot/internal/cli"},
+	"sandlot/internal/cli":     {"sandlot/cmd/sandlot"},
+	"sandlot/internal/app":     {"sandlot/internal/cli"},
+	// Inside the sandbox.
+	"sandlot/internal/guest":        {"sandlot/cmd/sandlot-agent", "sandlot/test/hostile"},
+	"sandlot/internal/guest/interp": {"sandlot/internal/guest"},
+	// Each foreign library stays behind one package.
+	"github.com/modelcontextprotocol/go-sdk": {"sandlot/internal/gateway", "sandlot/test/bench"},
+	"gvisor.dev/gvisor":                      {"sandlot/cmd/sandlot-runsc"},
+	"modernc.org/sqlite":                     {"sandlot/internal/store"},
+	"github.com/spf13/cobra":                 {"sandlot/internal/cli"},
+	"go.yaml.in/yaml":                        {"sandlot/internal/config"},
+	"github.com/hashicorp/yamux":             {"sandlot/internal/agent", "sandlot/internal/guest", "sandlot/internal/sandbox/sandboxtest", "sandlot/test/hostile"},
+	"github.com/prometheus/client_golang":    {"sandlot/internal/api"},
+	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/test/bench"},
+}
+
+// never lists what a package does not import, directly or through others.
+var never = map[string][]string{
+	"sandlot/internal/guest":   {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/sandbox", "sandlot/internal/hub", "sandlot/internal/fault"},
+	"sandlot/internal/tool":    {"sandlot/internal/gateway", "github.com/modelcontextprotocol/go-sdk", "net/http"},
+	"sandlot/internal/hub":     {"github.com/modelcontextprotocol/go-sdk", "net/http/httptest"},
+	"sandlot/internal/builtin": {"github.com/modelcontextprotocol/go-sdk", "sandlot/internal/gateway", "sandlot/internal/runtime"},
+	"sandlot/internal/session": {"sandlot/internal/runtime", "sandlot/internal/store", "sandlot/internal/gateway", "sandlot/internal/builtin"},
+	"sandlot/cmd/sandlot":      {"gvisor.dev/gvisor", "sandlot/internal/guest"},
+}
+
+func list(t *testing.T, format string, args ...string) []string {
+	t.Helper()
+	out, err := exec.Command("go", append([]string{"list", "-f", format}, args...)...).Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	return strings.Fields(string(out))
+}
+
+func below(p, root string) bool { return p == root || strings.HasPrefix(p, root+"/") }
+
+func TestImports(t *testing.T) {
+	lines := list(t, "{{$p := .ImportPath}}{{range .Imports}}{{$p}},{{.}} {{end}}", "sandlot/...")
+	if len(lines) < 100 {
+		t.Fatalf("only %d imports were found", len(lines))
+	}
+	for _, l := range lines {
+		from, to, _ := strings.Cut(l, ",")
+		for guarded, allowed := range only {
+			if !below(to, guarded) || below(from, guarded) {
+				continue
+			}
+			// The wire is what both sides of a link share.
+			if to == "sandlot/internal/agent/wire" {
+				continue
+			}
+			ok := false
+			for _, a := range allowed {
+				ok = ok || below(from, a)
+			}
+			if !ok {
+				t.Errorf("%s imports %s, which is for %v alone", from, to, allowed)
+			}
+		}
+	}
+}
+
+func TestDependencies(t *testing.T) {
+	for p, forbidden := range never {
+		for _, d := range list(t, "{{join .Deps \" \"}}", p) {
+			for _, f := range forbidden {
+				if below(d, f) && d != "sandlot/internal/agent/wire" {
+					t.Errorf("%s depends on %s", p, d)
+				}
+			}
+		}
+	}
+}
