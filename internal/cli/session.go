@@ -248,14 +248,14 @@ func (p *program) sessions() *cobra.Command {
 	c := &cobra.Command{Use: "sessions", Short: "List your sessions", Args: cobra.NoArgs, Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		client, err := p.client()
+		client, done, err := p.connect(c.Context(), "ERROR")
 		if err != nil {
 			return err
 		}
 		var list struct {
 			Sessions []map[string]any `json:"sessions"`
 		}
-		if err := client.JSON(c.Context(), "GET", "/v1/sessions", nil, &list); err != nil {
+		if err := errors.Join(client.JSON(c.Context(), "GET", "/v1/sessions", nil, &list), done()); err != nil {
 			return err
 		}
 		if p.asJSON {
@@ -286,7 +286,7 @@ func (p *program) stopSession() *cobra.Command {
 		if all == (len(args) == 1) {
 			return usage{errors.New("name one session, or --all")}
 		}
-		client, err := p.client()
+		client, done, err := p.connect(c.Context(), "ERROR")
 		if err != nil {
 			return err
 		}
@@ -294,7 +294,7 @@ func (p *program) stopSession() *cobra.Command {
 		if !all {
 			path += "/" + args[0]
 		}
-		return client.JSON(c.Context(), "DELETE", path, nil, nil)
+		return errors.Join(client.JSON(c.Context(), "DELETE", path, nil, nil), done())
 	}
 	return c
 }
