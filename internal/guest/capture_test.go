@@ -148,12 +148,12 @@ func TestWindow(t *testing.T) {
 				t.Fatalf("Write = %d, %v", n, err)
 			}
 			model = append(model, p...)
-			if r.IntN(10) > 0 && len(model) < 3*windowSize {
+			if r.IntN(1+8*windowSize/most) > 20 {
 				continue
 			}
 			from := uint64(r.IntN(len(model) + 1))
 			oldest := uint64(max(0, len(model)-windowSize))
-			got, skipped := w.all(t, from, 1+r.IntN(windowSize))
+			got, skipped := w.all(t, from, 30_000+r.IntN(windowSize))
 			want := model[max(from, oldest):]
 			if !bytes.Equal(got, want) || skipped != max(from, oldest)-from {
 				t.Fatalf("pieces of up to %d, %d bytes in all, from %d: %d bytes, skipped %d; want %d, %d", most, len(model), from, len(got), skipped, len(want), max(from, oldest)-from)

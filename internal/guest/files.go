@@ -200,6 +200,15 @@ func (p *place) writable() error {
 	return nil
 }
 
+// parents makes the folders that the path is in.
+func (p *place) parents() error {
+	err := p.root.MkdirAll(path.Dir(p.name), 0o755)
+	if errors.Is(err, fs.ErrExist) { // a file has the name of one
+		return syscall.ENOTDIR
+	}
+	return err
+}
+
 const maxReadBytes = 8 << 20
 
 // ReadFile implements the wire.
@@ -249,10 +258,8 @@ func (p *place) replace(mode uint32) (*replacement, error) {
 		perm = os.FileMode(mode & 0o777)
 	}
 	dir := path.Dir(p.name)
-	if dir != "." {
-		if err := p.root.MkdirAll(dir, 0o755); err != nil {
-			return nil, err
-		}
+	if err := p.parents(); err != nil {
+		return nil, err
 	}
 	var b [6]byte
 	unix.Getrandom(b[:], 0)
@@ -309,10 +316,8 @@ func (p *place) write(m *agentv1.WriteFileRequest) (uint64, error) {
 	if err := p.writable(); err != nil {
 		return 0, err
 	}
-	if dir := path.Dir(p.name); dir != "." {
-		if err := p.root.MkdirAll(dir, 0o755); err != nil {
-			return 0, err
-		}
+	if err := p.parents(); err != nil {
+		return 0, err
 	}
 	f, st, err := p.regular(os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -493,10 +498,8 @@ func (a *Agent) MoveFile(_ context.Context, r *connect.Request[agentv1.MoveFileR
 	if from.root.Name() != to.root.Name() {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a file moves within one folder tree; copy it and remove it"))
 	}
-	if dir := path.Dir(to.name); dir != "." {
-		if err := to.root.MkdirAll(dir, 0o755); err != nil {
-			return nil, a.files.explain(r.Msg.To, err)
-		}
+	if err := to.parents(); err != nil {
+		return nil, a.files.explain(r.Msg.To, err)
 	}
 	if err := from.root.Rename(from.name, to.name); err != nil {
 		return nil, a.files.explain(r.Msg.From, err)

@@ -124,7 +124,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	stop := make(chan struct{})
 	a.work.Go(func() { a.nursery.run(stop) })
 	a.work.Go(func() { a.guard.run(stop) })
-	a.work.Go(func() { a.server.Serve(&callListener{a.calls, stop}) })
+	a.work.Go(func() { a.server.Serve(&callListener{calls: a.calls, closed: make(chan struct{})}) })
 	for ctx.Err() == nil {
 		a.link(ctx)
 		select {
@@ -205,20 +205,21 @@ func (a *Agent) dispatch(ctx context.Context, s *yamux.Stream) {
 
 // callListener hands streams to the HTTP server.
 type callListener struct {
-	calls chan net.Conn
-	stop  chan struct{}
+	calls  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
 }
 
 func (l *callListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.calls:
 		return c, nil
-	case <-l.stop:
+	case <-l.closed:
 		return nil, net.ErrClosed
 	}
 }
 
-func (l *callListener) Close() error   { return nil }
+func (l *callListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
 func (l *callListener) Addr() net.Addr { return &net.UnixAddr{Name: "agent", Net: "unix"} }
 
 // enter counts a call as activity; what it returns ends it.
