@@ -26,8 +26,8 @@ type Fake struct {
 	Boot      time.Duration // how long Create takes
 	Broken    error         // what Check and Create return
 	Forgetful error         // what Recover returns
-	Mute      bool          // agents dial, prove themselves, and never answer
-	Liars     bool          // agents know no secret
+	Mute      bool          // agents made now dial, prove themselves, and never answer
+	Liars     bool          // agents made now know no secret
 	Stuck     bool          // Stop hangs until its context ends
 	// Run answers runs; the default says that all went well.
 	Run func(*agentv1.RunRequest) *agentv1.RunEvent
@@ -53,7 +53,7 @@ func (f *Fake) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, err
 	if f.Broken != nil {
 		return nil, f.Broken
 	}
-	b := &FakeBox{fake: f, spec: s, gone: make(chan struct{})}
+	b := &FakeBox{fake: f, mute: f.Mute, liar: f.Liars, spec: s, gone: make(chan struct{})}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.boxes == nil {
@@ -108,8 +108,9 @@ func (f *Fake) Box(id string) *FakeBox {
 // FakeBox is one sandbox of a Fake.
 type FakeBox struct {
 	agentv1connect.UnimplementedAgentHandler
-	fake *Fake
-	gone chan struct{}
+	fake       *Fake
+	mute, liar bool
+	gone       chan struct{}
 
 	mu     sync.Mutex
 	spec   sandbox.Spec
@@ -182,7 +183,7 @@ func (b *FakeBox) Connect(ctx context.Context) (net.Conn, error) {
 	b.links = append(b.links, host, guest)
 	secret := b.spec.Secret
 	b.mu.Unlock()
-	if b.fake.Liars {
+	if b.liar {
 		secret = make([]byte, wire.SecretLen)
 	}
 	go b.serve(guest, secret)
@@ -221,7 +222,7 @@ func (b *FakeBox) dispatch(s net.Conn, calls chan<- net.Conn, closed <-chan stru
 		s.Close()
 		return
 	}
-	if b.fake.Mute {
+	if b.mute {
 		<-closed
 		return
 	}

@@ -1,0 +1,453 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/image"
+	"sandlot/internal/pool"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/workspace"
+)
+
+// memory is a Store that can fail.
+type memory struct {
+	mu     sync.Mutex
+	all    map[string]Record
+	broken error
+}
+
+func (m *memory) PutSession(_ context.Context, r Record) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.broken != nil {
+		return m.broken
+	}
+	m.all[r.ID] = r
+	return nil
+}
+
+func (m *memory) Sessions(context.Context) ([]Record, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.all)), m.broken
+}
+
+func (m *memory) RemoveSession(_ context.Context, id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.all, id)
+	return m.broken
+}
+
+// world is a book over a fake runtime.
+type world struct {
+	*Book
+	t     *testing.T
+	fake  *sandboxtest.Fake
+	store *memory
+	shelf string
+}
+
+var (
+	ann = auth.User("ann", false)
+	bob = auth.User("bob", false)
+	bot = auth.User("bot", true)
+)
+
+func newWorld(t *testing.T, change func(*Rules)) *world {
+	t.Helper()
+	w := &world{t: t, fake: &sandboxtest.Fake{}, store: &memory{all: map[string]Record{}}, shelf: t.TempDir()}
+	w.open(change)
+	return w
+}
+
+// open makes a book over the same store, runtime and files, as a new server does.
+func (w *world) open(change func(*Rules)) {
+	shelf, err := workspace.Open(w.shelf)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	rules := Rules{DefaultTemplate: "host", DefaultFlavor: "small",
+		Templates: []*image.Template{{Name: "host", Provides: []string{"python"}}, {Name: "other"}}, Flavors: image.Flavors,
+		MaxSessions: 3, Idle: time.Minute, Retention: time.Hour, Sweep: time.Second, Evict: true, Patience: time.Second}
+	if change != nil {
+		change(&rules)
+	}
+	log := sandboxtest.Log(w.t)
+	p := pool.New(pool.Config{Runtime: w.fake, Shelf: shelf, Start: 2 * time.Second, Templates: rules.Templates, Flavor: image.Flavors[0], Log: log})
+	w.Book = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log})
+	if err := w.Recover(w.t.Context(), w.fake); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// close ends all; the bubble may hold no goroutine.
+func (w *world) close() {
+	w.t.Helper()
+	w.fake.Stuck = false
+	w.StopAll(context.Background())
+	w.Close(context.Background())
+	if _, alive := w.fake.Made(); alive != 0 {
+		w.t.Errorf("%d sandboxes live on", alive)
+	}
+}
+
+func (w *world) use(p auth.Principal, a Ask) *Lease {
+	w.t.Helper()
+	l, err := w.Open(context.Background(), p, a)
+	if err != nil {
+		w.t.Fatalf("%+v: %v", a, err)
+	}
+	l.Release()
+	return l
+}
+
+func (w *world) fails(p auth.Principal, a Ask, kind fault.Kind, words ...string) {
+	w.t.Helper()
+	l, err := w.Open(context.Background(), p, a)
+	if err == nil {
+		l.Release()
+		w.t.Errorf("%+v went well", a)
+		return
+	}
+	if !fault.Is(err, kind) {
+		w.t.Errorf("%+v: %v", a, err)
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			w.t.Errorf("%q does not say %q", err, word)
+		}
+	}
+}
+
+// in runs a test with a world that is closed at the end, and looks for
+// goroutines that are left.
+func in(t *testing.T, change func(*Rules), test func(*testing.T, *world)) {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	w := newWorld(t, change)
+	test(t, w)
+	w.close()
+	for range 200 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	buf := make([]byte, 1<<16)
+	t.Errorf("%d goroutines, %d at the beginning\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+}
+
+// alone runs the test in a process of its own: yamux keeps its timers for
+// others to use, and those of a bubble are of no use outside of it.
+func alone(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv("SANDLOT_TEST_ALONE") == t.Name() {
+		return true
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), "SANDLOT_TEST_ALONE="+t.Name())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	return false
+}
+
+func TestDefaults(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		home := w.use(ann, Ask{})
+		if !home.Created || w.use(ann, Ask{}).ID() != home.ID() || w.use(ann, Ask{ID: "home"}).ID() != home.ID() || w.use(ann, Ask{ID: home.ID()}).Created {
+			t.Error("a person's default is not their one home")
+		}
+		if w.use(bob, Ask{}).ID() == home.ID() {
+			t.Error("two people share a home")
+		}
+		if a, b := w.use(bot, Ask{}), w.use(bot, Ask{}); a.ID() == b.ID() || !a.Created || !b.Created {
+			t.Error("a service's calls without an id meet")
+		}
+		if a := w.use(ann, Ask{ID: "new"}); a.ID() == home.ID() || !a.Created || a.record().Home {
+			t.Error(`"new" is not new`)
+		}
+		if a := w.use(auth.Local, Ask{Fresh: true}); !a.Created || a.record().Home {
+			t.Error("a fresh one is not fresh")
+		}
+		w.fails(bob, Ask{ID: home.ID()}, fault.SessionNotFound)
+		w.fails(bob, Ask{ID: "nothing"}, fault.SessionNotFound, "nothing")
+	})
+}
+
+func TestRequests(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		s := w.use(ann, Ask{ID: "new", Template: "python", Flavor: "medium"})
+		if s.record().Template != "host" || s.Booted.Flavor.Name != "medium" {
+			t.Errorf("%+v", s.record())
+		}
+		w.use(ann, Ask{ID: s.ID(), Template: "host", Flavor: "small"})
+		w.fails(ann, Ask{ID: s.ID(), Flavor: "large"}, fault.InvalidParameters, "medium", "large")
+		w.fails(ann, Ask{ID: s.ID(), Template: "other"}, fault.InvalidParameters, "host", "other")
+		w.fails(ann, Ask{ID: "new", Template: "none"}, fault.InvalidParameters, "none", "python")
+		w.fails(ann, Ask{ID: "new", Flavor: "none"}, fault.InvalidParameters, "none", "small")
+		if n, _ := w.fake.Made(); n != 1 {
+			t.Errorf("%d sandboxes were made", n)
+		}
+	})
+}
+
+func TestIdle(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		defer synctest.Wait()
+		defer w.close()
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { w.Run(ctx); close(done) }()
+		files, empty, busy, held := w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}), w.use(bob, Ask{ID: "new"})
+		if err := os.WriteFile(filepath.Join(w.shelf, files.record().Workspace, "f"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.fake.Box(busy.Booted.ID).SetBusy(true)
+		lease, err := w.Open(context.Background(), bob, Ask{ID: held.ID()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Second)
+		w.use(ann, Ask{ID: files.ID()}) // the clock starts anew
+		time.Sleep(50 * time.Second)
+		if _, alive := w.fake.Made(); alive != 3 {
+			t.Errorf("%d live after the empty one's time", alive)
+		}
+		time.Sleep(20 * time.Second)
+		if _, alive := w.fake.Made(); alive != 2 {
+			t.Errorf("%d live, want the busy one and the one with a call", alive)
+		}
+		w.fails(ann, Ask{ID: empty.ID()}, fault.SessionNotFound)
+		l := w.use(ann, Ask{ID: files.ID()})
+		if l.Created || !strings.Contains(l.Notice, "idle") || l.record().Workspace != files.record().Workspace {
+			t.Errorf("an expired session: %+v, %q", l.record(), l.Notice)
+		}
+		if l := w.use(ann, Ask{ID: files.ID()}); l.Notice != "" {
+			t.Errorf("it is said twice: %q", l.Notice)
+		}
+		time.Sleep(3 * time.Hour) // its workspace's time is over too
+		w.fails(ann, Ask{ID: files.ID()}, fault.SessionNotFound)
+		if _, err := os.Stat(filepath.Join(w.shelf, files.record().Workspace)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("its files: %v", err)
+		}
+		lease.Release()
+		stop()
+		<-done
+	})
+}
+
+func TestHomeIsKept(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		home := w.use(ann, Ask{})
+		w.sweep(context.Background(), time.Now().Add(1000*time.Hour))
+		if _, alive := w.fake.Made(); alive != 0 {
+			t.Error("it did not stop")
+		}
+		w.sweep(context.Background(), time.Now().Add(2000*time.Hour))
+		if l := w.use(ann, Ask{}); l.ID() != home.ID() || l.Created {
+			t.Errorf("another home: %v", l.ID())
+		}
+		if !w.Stop(context.Background(), ann, "home") || w.use(ann, Ask{}).ID() != home.ID() {
+			t.Error("stop_session took the home away")
+		}
+	})
+}
+
+func TestLimits(t *testing.T) {
+	in(t, func(r *Rules) { r.MaxMemoryMB = 5 * 1024 }, func(t *testing.T, w *world) {
+		w.use(ann, Ask{}) // the home has its own place
+		first, second, third := w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"})
+		for _, s := range []*Lease{first, second, third} {
+			w.fake.Box(s.Booted.ID).SetBusy(true)
+		}
+		w.fails(ann, Ask{ID: "new"}, fault.ResourceLimit, "3 of your 3")
+		w.use(ann, Ask{ID: first.ID()}) // what exists is not refused
+		w.fake.Box(second.Booted.ID).SetBusy(false)
+		w.use(ann, Ask{ID: "new"}) // the idle one makes room
+		w.fails(ann, Ask{ID: second.ID()}, fault.SessionNotFound)
+		w.use(bob, Ask{ID: "new"})                                                   // others are not concerned,
+		w.fails(bob, Ask{ID: "new", Flavor: "large"}, fault.ResourceLimit, "memory") // but by all memory together
+		w.Stop(context.Background(), ann, first.ID())
+		w.use(ann, Ask{ID: "new"})
+	})
+	in(t, func(r *Rules) { r.Evict = false; r.MaxSessions = 1 }, func(t *testing.T, w *world) {
+		w.use(ann, Ask{ID: "new"})
+		w.fails(ann, Ask{ID: "new"}, fault.ResourceLimit)
+	})
+}
+
+func TestManyAtOnce(t *testing.T) {
+	in(t, func(r *Rules) { r.MaxSessions = 5; r.Evict = false }, func(t *testing.T, w *world) {
+		w.fake.Boot = time.Second
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		homes, made, refused := map[string]bool{}, 0, 0
+		for range 20 {
+			all.Go(func() {
+				l, err := w.Open(context.Background(), ann, Ask{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				l.Release()
+				mu.Lock()
+				homes[l.ID()] = true
+				mu.Unlock()
+			})
+			all.Go(func() {
+				l, err := w.Open(context.Background(), bob, Ask{ID: "new"})
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					refused++
+					return
+				}
+				made++
+				l.Release()
+			})
+		}
+		all.Wait()
+		if n, _ := w.fake.Made(); len(homes) != 1 || made != 5 || refused != 15 || n != 6 {
+			t.Errorf("%d homes, %d made, %d refused, %d sandboxes", len(homes), made, refused, n)
+		}
+	})
+}
+
+func TestDeath(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		s := w.use(ann, Ask{ID: "new"})
+		w.fake.Box(s.Booted.ID).Break() // the link alone: nothing is lost
+		if l := w.use(ann, Ask{ID: s.ID()}); l.Notice != "" || l.Booted.ID != s.Booted.ID {
+			t.Errorf("%q", l.Notice)
+		}
+		w.fake.Box(s.Booted.ID).Die("memory")
+		for s.Booted.Agent.Linked() { // else the call that meets it fails, and says why
+			time.Sleep(time.Millisecond)
+		}
+		l := w.use(ann, Ask{ID: s.ID()})
+		if l.Booted.ID == s.Booted.ID || !strings.Contains(l.Notice, "memory limit") || l.record().Workspace != s.record().Workspace {
+			t.Errorf("%q", l.Notice)
+		}
+	})
+}
+
+func TestRuntimeFails(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		w.fake.Broken = errors.New("no")
+		w.fails(ann, Ask{ID: "new"}, fault.SandboxCreation)
+		w.fails(bot, Ask{}, fault.SandboxCreation)
+		w.fake.Broken = nil
+		w.fake.Boot = time.Hour
+		w.fails(ann, Ask{ID: "new"}, fault.SandboxCreation, "in time")
+		w.fake.Boot = 0
+		w.fake.Mute = true
+		w.fails(ann, Ask{ID: "new"}, fault.SandboxCreation)
+		w.fake.Mute, w.fake.Liars = false, true
+		w.fails(ann, Ask{ID: "new"}, fault.SandboxCreation)
+		w.fake.Liars = false
+		if _, alive := w.fake.Made(); alive != 0 || len(w.store.all) != 0 {
+			t.Errorf("%d sandboxes and %d records are left", alive, len(w.store.all))
+		}
+		if left, _ := os.ReadDir(w.shelf); len(left) != 0 {
+			t.Errorf("%d workspaces are left", len(left))
+		}
+		w.use(ann, Ask{})
+	})
+}
+
+func TestStoreFails(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		w.store.broken = errors.New("the disk is full")
+		if _, err := w.Open(context.Background(), ann, Ask{}); err == nil {
+			t.Error("a session that is not stored")
+		}
+		w.store.broken = nil
+		w.use(ann, Ask{})
+	})
+}
+
+// TestNextServer: what one book leaves, the next one finds, and nothing else.
+func TestNextServer(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		home, other, dead := w.use(ann, Ask{}), w.use(bob, Ask{ID: "new"}), w.use(bob, Ask{ID: "new"})
+		nobodys, err := w.Pool.Shelf.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		orphan, err := w.Pool.Boot(context.Background(), pool.Order{Workspace: nobodys, Template: w.Templates[0], Flavor: image.Flavors[0]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		orphan.Agent.Close()
+		w.Close(context.Background())
+		w.fake.Box(dead.Booted.ID).Die("killed")
+
+		w.open(nil)
+		if l := w.use(ann, Ask{}); l.ID() != home.ID() || l.Booted.ID != home.Booted.ID || l.Notice != "" {
+			t.Errorf("the home: %v %q", l.record(), l.Notice)
+		}
+		if l := w.use(bob, Ask{ID: other.ID()}); l.Booted.ID != other.Booted.ID {
+			t.Error("another sandbox")
+		}
+		if l := w.use(bob, Ask{ID: dead.ID()}); !strings.Contains(l.Notice, "while the server was away") {
+			t.Errorf("%q", l.Notice)
+		}
+		if w.fake.Box(orphan.ID) != nil {
+			t.Error("a sandbox without owner lives on")
+		}
+		if all, _ := w.Pool.Shelf.All(); slices.Contains(all, nobodys) {
+			t.Error("a workspace without owner is kept")
+		}
+		// What this book booted itself is stopped at its end, what it found is not.
+		w.Rest(context.Background())
+		if w.fake.Box(home.Booted.ID) == nil || w.fake.Box(other.Booted.ID) == nil {
+			t.Error("Rest stopped what an earlier server had booted")
+		}
+		if _, alive := w.fake.Made(); alive != 2 {
+			t.Errorf("%d live", alive)
+		}
+	})
+}
+
+func TestStop(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		s := w.use(ann, Ask{ID: "new"})
+		if w.Stop(context.Background(), bob, s.ID()) || w.Stop(context.Background(), ann, "nothing") {
+			t.Error("somebody else's was stopped")
+		}
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() { w.Stop(context.Background(), ann, s.ID()) })
+			all.Go(func() {
+				if l, err := w.Open(context.Background(), ann, Ask{ID: s.ID()}); err == nil {
+					l.Release()
+				}
+			})
+		}
+		all.Wait()
+		w.fails(ann, Ask{ID: s.ID()}, fault.SessionNotFound)
+		if left, _ := os.ReadDir(w.shelf); len(left) != 0 {
+			t.Errorf("%d workspaces are left", len(left))
+		}
+	})
+}
