@@ -70,7 +70,8 @@ func (p *process) blame(by string) {
 type wiring struct {
 	stdin          io.Reader // copied in; nil: no input, unless open
 	open           bool      // keep stdin for writes
-	stdout, stderr io.Writer
+	stdout, stderr io.Writer // nil stderr: in one with stdout, in the order of the writes
+	output         *window   // what stdout is, where it is kept
 	size           *agentv1.Pty
 	terminal       func(*os.File) // gets the terminal's own side
 }
@@ -84,7 +85,7 @@ func (a *Agent) spawn(kind string, c *agentv1.Command, w wiring) (*process, erro
 	if err != nil {
 		return nil, err
 	}
-	p := &process{kind: kind, argv: c.Argv, started: time.Now(), done: make(chan struct{})}
+	p := &process{kind: kind, argv: c.Argv, started: time.Now(), output: w.output, done: make(chan struct{})}
 	attr := &syscall.ProcAttr{Dir: dir, Env: a.environment(c.Env)}
 	var closeAfter []*os.File
 	if w.size != nil {
@@ -161,6 +162,10 @@ func (p *process) openPipes(attr *syscall.ProcAttr, w wiring) (childs []*os.File
 	}
 	attr.Files = []uintptr{in.Fd()}
 	for _, sink := range []io.Writer{w.stdout, w.stderr} {
+		if sink == nil {
+			attr.Files = append(attr.Files, attr.Files[1])
+			continue
+		}
 		r, wr, err := os.Pipe()
 		if err != nil {
 			return childs, err
@@ -392,27 +397,15 @@ func (a *Agent) StartProcess(_ context.Context, r *connect.Request[agentv1.Start
 		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("%d background processes run already; stop one first", live))
 	}
 	out := newWindow()
-	w := wiring{open: r.Msg.StdinOpen, stdout: out, stderr: out}
+	w := wiring{open: r.Msg.StdinOpen, stdout: out, output: out}
 	if len(r.Msg.Stdin) > 0 {
 		w.stdin = bytesReader(r.Msg.Stdin)
 	}
-	p, err := a.spawnWith("background", r.Msg.Command, w, out)
+	p, err := a.spawn("background", r.Msg.Command, w)
 	if err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&agentv1.StartProcessResponse{ProcessId: p.id}), nil
-}
-
-// spawnWith starts a process whose output is kept.
-func (a *Agent) spawnWith(kind string, c *agentv1.Command, w wiring, out *window) (*process, error) {
-	p, err := a.spawn(kind, c, w)
-	if err == nil {
-		p.mu.Lock()
-		p.output = out
-		p.mu.Unlock()
-		go func() { <-p.done; out.close() }()
-	}
-	return p, err
 }
 
 // ListProcesses implements the wire.
@@ -462,9 +455,7 @@ func (a *Agent) ReadProcess(ctx context.Context, r *connect.Request[agentv1.Read
 	if err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
 	out := p.output
-	p.mu.Unlock()
 	if out == nil {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("only background processes keep their output"))
 	}

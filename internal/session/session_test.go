@@ -212,7 +212,7 @@ func TestIdle(t *testing.T) {
 		return
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
+		w := newWorld(t, func(r *Rules) { r.Sweep, r.Retention = 5*time.Second, 10*time.Minute })
 		defer synctest.Wait()
 		defer w.close()
 		ctx, stop := context.WithCancel(context.Background())
@@ -245,7 +245,7 @@ func TestIdle(t *testing.T) {
 		if l := w.use(ann, Ask{ID: files.ID()}); l.Notice != "" {
 			t.Errorf("it is said twice: %q", l.Notice)
 		}
-		time.Sleep(3 * time.Hour) // its workspace's time is over too
+		time.Sleep(15 * time.Minute) // its workspace's time is over too
 		w.fails(ann, Ask{ID: files.ID()}, fault.SessionNotFound)
 		if _, err := os.Stat(filepath.Join(w.shelf, files.record().Workspace)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("its files: %v", err)
