@@ -318,6 +318,43 @@ func TestTheNextLink(t *testing.T) {
 	}
 }
 
+// A sandbox that breaks one link after the other is given up, and links that
+// lasted do not count.
+func TestUnfit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &box{dialed: make(chan net.Conn), gone: make(chan struct{})}
+		c := New(b, slog.New(slog.DiscardHandler))
+		defer c.Close()
+		link := func(lasts time.Duration) {
+			host, guest := net.Pipe()
+			b.dialed <- host
+			if err := wire.Greet(guest, key); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(lasts)
+			guest.Close()
+			synctest.Wait()
+		}
+		short := func(n int) {
+			for range n {
+				link(0)
+			}
+		}
+		short(tooShort - 1)
+		link(brief + time.Second)
+		short(tooShort - 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := c.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait: %v, want to wait for the next link", err)
+		}
+		short(1)
+		if err := c.Wait(t.Context()); !errors.Is(err, ErrUnfit) {
+			t.Errorf("Wait: %v, want ErrUnfit", err)
+		}
+	})
+}
+
 // Processes in the sandbox that dial too, and know no secret, do not become
 // the agent, and do not keep it out.
 func TestLiars(t *testing.T) {
@@ -496,12 +533,13 @@ func TestLyingRuns(t *testing.T) {
 		name string
 		said []byte
 		end  bool // the agent hangs up after that
+		want error
 	}{
-		{"a huge message", binary.BigEndian.AppendUint32(nil, 1<<31), false},
-		{"a message just too large", binary.BigEndian.AppendUint32(nil, wire.MaxMessage+1), false},
-		{"no message", framed([]byte{0xff, 0xff, 0xff}), false},
-		{"half a message, and the end", half, true},
-		{"nothing, and the end", nil, true},
+		{"a huge message", binary.BigEndian.AppendUint32(nil, 1<<31), false, ErrLies},
+		{"a message just too large", binary.BigEndian.AppendUint32(nil, wire.MaxMessage+1), false, ErrLies},
+		{"no message", framed([]byte{0xff, 0xff, 0xff}), false, ErrLies},
+		{"half a message, and the end", half, true, ErrLost},
+		{"nothing, and the end", nil, true, ErrLost},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -516,8 +554,8 @@ func TestLyingRuns(t *testing.T) {
 			b.serve(t, p)
 			for range 2 { // the stream is not used again
 				e, err := c.Run(t.Context(), command("x"), ignore)
-				if err == nil || e != nil || !errors.Is(err, ErrLost) {
-					t.Errorf("Run = %v, %v, want ErrLost", e, err)
+				if e != nil || !errors.Is(err, tt.want) {
+					t.Errorf("Run = %v, %v, want %v", e, err, tt.want)
 				}
 			}
 			if got := p.runs.Load(); got != 2 {

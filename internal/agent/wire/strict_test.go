@@ -8,6 +8,8 @@ import (
 	"net"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/yamux"
 )
@@ -31,32 +33,62 @@ func TestStrict(t *testing.T) {
 	const syn, ack, fin, rst = 1, 2, 4, 8
 	looksLikeAPing := bytes.Repeat([]byte{0, ping, 0, syn}, 3000)
 	good := [][]byte{sent(window, ack, 9, nil), sent(data, ack, len(looksLikeAPing), looksLikeAPing), sent(data, fin, 0, nil), sent(window, rst, 0, nil), sent(away, 0, 0, nil)}
+	otherVersion := sent(window, 0, 0, nil)
+	otherVersion[0] = 1
 	tests := []struct {
 		name string
 		last []byte
-		bad  bool
+		want error
 	}{
-		{"answers", nil, false},
-		{"a stream by a window", sent(window, syn, 0, nil), true},
-		{"a stream by data", sent(data, syn, 3, []byte("abc")), true},
-		{"a stream with more flags", sent(window, syn|ack|fin, 0, nil), true},
-		{"a ping", sent(ping, syn, 1, nil), true},
-		{"an answer to no ping", sent(ping, ack, 1, nil), true},
+		{"answers", nil, nil},
+		{"a stream by a window", sent(window, syn, 0, nil), ErrForward},
+		{"a stream by data", sent(data, syn, 3, []byte("abc")), ErrForward},
+		{"a stream with more flags", sent(window, syn|ack|fin, 0, nil), ErrForward},
+		{"a ping", sent(ping, syn, 1, nil), ErrForward},
+		{"an answer to no ping", sent(ping, ack, 1, nil), ErrForward},
+		{"another version", otherVersion, ErrNoise},
+		{"another type", sent(4, 0, 0, nil), ErrNoise},
+		{"more than a window", sent(data, 0, maxWindow+1, nil), ErrNoise},
+		{"more than a window, with a sign", sent(data, 0, -1, nil), ErrNoise},
 	}
 	for _, tt := range tests {
 		all := append(bytes.Join(good, nil), tt.last...)
 		for how, r := range map[string]io.Reader{"at once": bytes.NewReader(all), "byte by byte": iotest.OneByteReader(bytes.NewReader(all)), "in halves": iotest.HalfReader(bytes.NewReader(all))} {
 			t.Run(tt.name+"/"+how, func(t *testing.T) {
-				got, err := io.ReadAll(Strict(incoming{r: r}))
+				s := Strict(incoming{r: r})
+				got, err := io.ReadAll(s)
 				switch {
-				case tt.bad && !errors.Is(err, ErrForward):
-					t.Errorf("%d bytes, %v, want ErrForward", len(got), err)
-				case !tt.bad && (err != nil || !bytes.Equal(got, all)):
-					t.Errorf("%d of %d bytes, %v", len(got), len(all), err)
+				case !errors.Is(err, tt.want):
+					t.Errorf("%d bytes, %v, want %v", len(got), err, tt.want)
+				case tt.want == nil && !bytes.Equal(got, all):
+					t.Errorf("%d of %d bytes", len(got), len(all))
+				}
+				if _, err := s.Read(make([]byte, 1)); tt.want != nil && !errors.Is(err, tt.want) {
+					t.Errorf("after that: %v", err)
 				}
 			})
 		}
 	}
+}
+
+// Control frames are bounded by the second.
+func TestStrictFlood(t *testing.T) {
+	second := bytes.Repeat(sent(1, 0, 1, nil), maxControl-1)
+	synctest.Test(t, func(t *testing.T) {
+		in := &incoming{r: bytes.NewReader(second)}
+		s := Strict(in)
+		for range 3 {
+			in.r = bytes.NewReader(second)
+			if _, err := io.Copy(io.Discard, struct{ io.Reader }{s}); err != nil {
+				t.Fatalf("as many as an agent may send: %v", err)
+			}
+			time.Sleep(2 * time.Second)
+		}
+		in.r = bytes.NewReader(bytes.Repeat(second, 2))
+		if _, err := io.Copy(io.Discard, struct{ io.Reader }{s}); !errors.Is(err, ErrFlood) {
+			t.Errorf("twice as many at once: %v, want ErrFlood", err)
+		}
+	})
 }
 
 // It lets through all that an honest agent sends.
