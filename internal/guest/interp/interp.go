@@ -364,7 +364,7 @@ func (p *proc) ready() error {
 }
 
 // maxReply bounds what a driver may say of one piece of code: more than the
-// drivers' own bounds come to as JSON, which writes a character in up to twelve
+// drivers' own bounds come to as JSON, which writes a character in up to six
 // bytes. An answer that was cut would be none.
 const maxReply = 48 << 20
 

@@ -133,8 +133,8 @@ func TestNodeRich(t *testing.T) {
 
 func TestNodeHugeResults(t *testing.T) {
 	l := node(t)
-	for _, code := range []string{"'x'.repeat(5 << 20)", "'\\u0001'.repeat(5 << 20)", "'😀'.repeat(2 << 20)", "Array.from({length: 1000000}, (_, i) => i)"} {
-		if o := l.run(code); !o.OK || o.value() == "" || len(o.value()) > 5<<20 {
+	for _, code := range []string{"'x'.repeat(9 << 20)", "'\\u0001'.repeat(9 << 20)", "'😀'.repeat(9 << 20)", "Array.from({length: 1000000}, (_, i) => i)"} {
+		if o := l.run(code); !o.OK || o.value() == "" || len(o.value()) > 17<<20 {
 			t.Errorf("%q: %d bytes: %s", code, len(o.value()), o)
 		}
 	}
@@ -142,6 +142,9 @@ func TestNodeHugeResults(t *testing.T) {
 		if o := l.run(code); o.OK || o.Exit != 1 || o.Error == "" || len(o.Error)+len(o.Traceback) > 2<<20 || o.StateLost {
 			t.Errorf("%q: error of %d bytes, traceback of %d: %s", code, len(o.Error), len(o.Traceback), o)
 		}
+	}
+	if o := l.run("({[Symbol.for('Jupyter.display')]: () => Object.fromEntries([1, 2, 3, 4, 5, 6].map(n => ['text/x' + n, 'z'.repeat(7 << 20)]))})"); !o.OK || len(o.Rich) > 1 {
+		t.Errorf("%d rich values of 7 MB: %s", len(o.Rich), o)
 	}
 	l.want("1", "1", "")
 }

@@ -235,14 +235,15 @@ func TestPythonRich(t *testing.T) {
 func TestPythonHugeResults(t *testing.T) {
 	l := python(t)
 	for _, code := range []string{
-		"'x' * (5 << 20)",
-		"'\\U0001F600' * (2 << 20)",
-		"'\\x01' * (5 << 20)",
+		"'x' * (9 << 20)",
+		"'\\U0001F600' * (9 << 20)",
+		"'\\x01' * (9 << 20)",
+		"class Raw:\n    def __repr__(self): return '\\x01' * (9 << 20)\nRaw()",
 		"list(range(2_000_000))",
-		"class Both:\n    def _repr_png_(self): return b'x' * (8 << 20)\n    def __repr__(self): return '\\U0001F600' * (1 << 20)\nBoth()",
+		"class Both:\n    def _repr_png_(self): return b'x' * (8 << 20)\n    def __repr__(self): return '\\x01' * (9 << 20)\nBoth()",
 	} {
 		o := l.run(code)
-		if !o.OK || o.value() == "" || len(o.value()) > 5<<20 {
+		if !o.OK || o.value() == "" || len(o.value()) > 17<<20 {
 			t.Errorf("%.60q: %d bytes: %s", code, len(o.value()), o)
 		}
 	}

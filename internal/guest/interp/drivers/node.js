@@ -181,13 +181,14 @@
 
   const rich = (v) => {
     const out = [];
+    let size = 0;
     if (v === null || typeof v !== 'object') return out;
     try {
       const mime = typeof v[Symbol.for('Jupyter.display')] === 'function' ? v[Symbol.for('Jupyter.display')]() : null;
       for (const [type, data] of Object.entries(mime || {})) {
         if (type === 'text/plain') continue;
         const bytes = /^image\/(png|jpeg|gif|webp)$/.test(type) ? Buffer.from(String(data), 'base64') : Buffer.from(typeof data === 'string' ? data : stringify(data));
-        if (bytes.length < 8 << 20) out.push({ mime: type, data: bytes.toString('base64') });
+        if ((size += bytes.length) < 8 << 20) out.push({ mime: type, data: bytes.toString('base64') });
       }
     } catch { /* a broken display is no result's fault */ }
     return out;

@@ -40,7 +40,7 @@ def _main():
     def answer(reply):
         if not state["mine"]:
             os._exit(0)  # a fork that came back is nobody to answer
-        data = dumps(reply).encode() + b"\n"
+        data = dumps(reply, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         while data:
             data = data[write(replies, data):]
 
