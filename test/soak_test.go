@@ -23,7 +23,7 @@ func soak(t *testing.T) time.Duration {
 
 // usage is what the server holds of the machine.
 type usage struct {
-	memory                        int64
+	memory                       int64
 	goroutines, files, sandboxes int
 }
 

@@ -1,0 +1,178 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/tool"
+)
+
+// source gives tools to one principal, or to all.
+type source struct {
+	name  string
+	tools []string
+	only  string // a principal's id
+	err   error
+	bad   bool
+}
+
+func (s source) Tools(_ context.Context, p auth.Principal) []tool.Tool {
+	var all []tool.Tool
+	for _, n := range s.tools {
+		if s.only == "" || s.only == p.ID {
+			all = append(all, tool.Tool{Name: n, Title: s.name})
+		}
+	}
+	return all
+}
+
+func (s source) Call(_ context.Context, c tool.Call) (*tool.Result, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	return &tool.Result{Words: s.name + " did " + c.Name, IsError: s.bad}, nil
+}
+
+// library is a source that gives resources too.
+type library struct {
+	source
+	uri string
+}
+
+func (l library) ResourceTemplates() []tool.Link { return []tool.Link{{URI: l.uri, Name: l.name}} }
+
+func (l library) Read(_ context.Context, _ auth.Principal, uri string, max int) (tool.Blob, int64, error) {
+	if uri != l.uri {
+		return tool.Blob{}, 0, fault.New(fault.NotFound, "%s has no %s", l.name, uri)
+	}
+	text := l.name + " text"
+	return tool.Blob{Data: []byte(text[:min(max, len(text))])}, int64(len(text)), nil
+}
+
+func names(tools []tool.Tool) string {
+	var all []string
+	for _, t := range tools {
+		all = append(all, t.Title+"/"+t.Name)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestTools(t *testing.T) {
+	h := New(source{name: "a", tools: []string{"run", "read"}}, source{name: "b", tools: []string{"read", "extra"}},
+		source{name: "mine", tools: []string{"secret"}, only: "user:ann"})
+	const all = "a/run a/read b/extra"
+	for range 3 {
+		if got := names(h.Tools(t.Context(), auth.Local)); got != all {
+			t.Errorf("the local user sees %s, want %s", got, all)
+		}
+		if got := names(h.Tools(t.Context(), auth.User("ann", false))); got != all+" mine/secret" {
+			t.Errorf("ann sees %s", got)
+		}
+	}
+}
+
+func TestCall(t *testing.T) {
+	h := New(source{name: "a", tools: []string{"read"}}, source{name: "b", tools: []string{"read", "extra"}},
+		source{name: "mine", tools: []string{"secret"}, only: "user:ann"})
+	call := func(p auth.Principal, name string) (string, error) {
+		r, err := h.Call(t.Context(), tool.Call{Principal: p, Name: name})
+		if err != nil {
+			return "", err
+		}
+		return r.Words, nil
+	}
+	ann := auth.User("ann", false)
+	for name, want := range map[string]string{"read": "a did read", "extra": "b did extra", "secret": "mine did secret"} {
+		if got, err := call(ann, name); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
+		}
+	}
+	// Another's tool is one that is not there.
+	if got, err := call(auth.Local, "secret"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("another's tool: %q, %v", got, err)
+	}
+}
+
+func TestUnknownTool(t *testing.T) {
+	h := New(source{name: "a", tools: []string{"execute_code", "get_sessions"}})
+	for name, words := range map[string][]string{
+		"execute_kode": {`Unknown tool: "execute_kode"`, `did you mean "execute_code"?`},
+		"banana":       {`Unknown tool: "banana"`},
+		"":             {`Unknown tool: ""`},
+		"Get_Sessions": {`did you mean "get_sessions"?`},
+	} {
+		_, err := h.Call(t.Context(), tool.Call{Principal: auth.Local, Name: name})
+		if !fault.Is(err, fault.NotFound) {
+			t.Fatalf("%q: %v", name, err)
+		}
+		for _, w := range words {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%q: message %q does not say %q", name, err, w)
+			}
+		}
+		if c := fault.From(err).Context; c["tool"] != name || len(c["available_tools"].([]string)) != 2 {
+			t.Errorf("%q: context %v", name, c)
+		}
+	}
+	_, err := h.Call(t.Context(), tool.Call{Name: strings.Repeat("ä", 10_000)})
+	if err == nil || len(err.Error()) > 1000 || !utf8.ValidString(err.Error()) {
+		t.Errorf("a long name: %d bytes", len(err.Error()))
+	}
+}
+
+func TestObserve(t *testing.T) {
+	tests := []struct {
+		source  source
+		outcome string
+	}{
+		{source{}, "ok"},
+		{source{bad: true}, "error"},
+		{source{err: fault.New(fault.SessionNotFound, "x")}, "SESSION_NOT_FOUND"},
+		{source{err: errors.New("x")}, "INTERNAL_ERROR"},
+		{source{err: context.Canceled}, "CANCELED"},
+	}
+	for _, tt := range tests {
+		tt.source.tools = []string{"x"}
+		h := New(tt.source)
+		var got []string
+		h.Observe = func(_ context.Context, c tool.Call, outcome string, took time.Duration) {
+			got = append(got, c.Name+" "+outcome)
+		}
+		h.Call(t.Context(), tool.Call{Name: "x"})
+		h.Call(t.Context(), tool.Call{Name: "made up"}) // is no name for a metric
+		if len(got) != 1 || got[0] != "x "+tt.outcome {
+			t.Errorf("observed %q, want x %s", got, tt.outcome)
+		}
+	}
+}
+
+func TestResources(t *testing.T) {
+	h := New(source{name: "a"}, library{source{name: "one"}, "x://one"}, library{source{name: "two"}, "x://two"})
+	if got := h.ResourceTemplates(); len(got) != 2 || got[0].URI != "x://one" || got[1].URI != "x://two" {
+		t.Errorf("templates %v", got)
+	}
+	for _, tt := range []struct {
+		uri  string
+		max  int
+		want string
+	}{{"x://one", 100, "one text"}, {"x://two", 100, "two text"}, {"x://two", 3, "two"}} {
+		b, n, err := h.Read(t.Context(), auth.Local, tt.uri, tt.max)
+		if err != nil || string(b.Data) != tt.want || n != 8 {
+			t.Errorf("Read(%s, %d) = %q of %d, %v", tt.uri, tt.max, b.Data, n, err)
+		}
+	}
+	for _, h := range []*Hub{h, New()} {
+		if _, _, err := h.Read(t.Context(), auth.Local, "x://three", 10); !fault.Is(err, fault.NotFound) {
+			t.Errorf("what is not there: %v", err)
+		}
+	}
+	if _, _, err := New().Read(t.Context(), auth.Local, strings.Repeat("x", 10_000), 10); err == nil || len(err.Error()) > 1000 {
+		t.Errorf("a long name: %d bytes", len(err.Error()))
+	}
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// crowds are how many clients call at the same time.
+var crowds = []int{1, 2, 4, 8, 16, 32}
+
+// crowd is what so many clients of one kind found.
+type crowd struct {
+	clients int
+	took    samples
+	length  time.Duration
+	busy    []float64 // percent of the cores, each time
+}
+
+func (c *crowd) rate() float64 { return float64(len(c.took)) / c.length.Seconds() }
+
+// clients measures many clients at once, each with a session of its own.
+func clients(b *bench) (section, error) {
+	most := crowds[len(crowds)-1]
+	rounds, length := pick(b, 3, 1), pick(b, 4*time.Second, 300*time.Millisecond)
+	kinds := []string{"bare calls, HTTP keep-alive", "MCP " + newer + ", the official Go client"}
+	found := make([][]*crowd, len(kinds))
+	err := b.with(func(s *server) error {
+		all, sessions, err := s.members(most)
+		for _, kind := range all {
+			for _, c := range kind {
+				defer c.close()
+			}
+		}
+		if err != nil {
+			return err
+		}
+		for k := range kinds {
+			for _, n := range crowds {
+				found[k] = append(found[k], &crowd{clients: n})
+			}
+		}
+		for range rounds {
+			for k := range kinds {
+				for _, f := range found[k] {
+					if err := f.run(b.ctx, all[k], sessions, length); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		return nil
+	}, fmt.Sprintf("MSB_MAX_SESSIONS=%d", most), "SANDLOT_POOL_SIZE=0")
+	if err != nil {
+		return section{}, err
+	}
+	sec := section{title: "Many clients",
+		method: fmt.Sprintf("Clients that call `1+1` one call after the other, each over a connection and in a session of its own; all %d sessions live all the time, without a pool beside them. Each number of clients has %d turns of %v, after a warm-up. "+
+			"The clients are part of one program on the same machine; \"busy\" is the share of all %d cores that anything used meanwhile.", most, rounds, length, runtime.NumCPU())}
+	for k, name := range kinds {
+		sec.tables = append(sec.tables, growth(name, found[k]))
+	}
+	sec.notes = []string{"Throughput has grown to the limit of the cores where it no longer grows and the cores are busy: its goal is at least 90 % of the best of the fewer clients, so that it does not collapse."}
+	return sec, nil
+}
+
+// members makes the sessions, and clients of each kind for them.
+func (s *server) members(n int) (all [2][]client, sessions []string, err error) {
+	for range n {
+		sdk, err := s.connect(newer, "")
+		if err != nil {
+			return all, nil, err
+		}
+		all[0], all[1] = append(all[0], s.bare("")), append(all[1], sdk)
+		session, err := open(s.ctx, sdk)
+		if err != nil {
+			return all, nil, err
+		}
+		sessions = append(sessions, session)
+	}
+	return all, sessions, nil
+}
+
+// run lets the first of them call for so long, and adds what it took.
+func (f *crowd) run(ctx context.Context, all []client, sessions []string, length time.Duration) error {
+	var (
+		took    = make([]samples, f.clients)
+		errs    = make([]error, f.clients)
+		begin   = time.Now().Add(length / 4)
+		end     = begin.Add(length)
+		callers sync.WaitGroup
+	)
+	for i := range f.clients {
+		callers.Go(func() {
+			for now := time.Now(); now.Before(end) && errs[i] == nil; now = time.Now() {
+				errs[i] = onePlusOne(ctx, all[i], sessions[i])
+				if now.After(begin) { // also what ends later: the slow ones count
+					took[i] = append(took[i], time.Since(now))
+				}
+			}
+		})
+	}
+	time.Sleep(time.Until(begin))
+	before := cpuNow()
+	time.Sleep(time.Until(end))
+	f.busy = append(f.busy, cpuNow().since(before))
+	callers.Wait()
+	f.length += length
+	for _, t := range took {
+		f.took = append(f.took, t...)
+	}
+	return errors.Join(errs...)
+}
+
+func growth(name string, all []*crowd) table {
+	t := table{head: append(append([]string{name, "calls/s"}, headings...), "P99 / P50", "busy", "goal")}
+	best := 0.0
+	for _, f := range all {
+		tail := ratio99(f.took)
+		goals := verdict("P99 ≤ 20 × P50", tail <= 20)
+		if f.clients > 1 {
+			goals += "; " + verdict("≥ 90 % of the best before", f.rate() >= 0.9*best)
+		}
+		best = max(best, f.rate())
+		row := append([]string{fmt.Sprint(f.clients), fmt.Sprintf("%.0f", f.rate())}, f.took.cells()...)
+		t.rows = append(t.rows, append(row, fmt.Sprintf("%.1f", tail), fmt.Sprintf("%.0f %%", average(f.busy)), goals))
+	}
+	return t
+}
+
+func ratio99(s samples) float64 {
+	if len(s) == 0 {
+		return 0
+	}
+	return float64(s.p(99)) / float64(s.p(50))
+}
+
+func average(list []float64) float64 {
+	sum := 0.0
+	for _, x := range list {
+		sum += x
+	}
+	return sum / float64(len(list))
+}

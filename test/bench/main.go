@@ -1,0 +1,105 @@
+// Bench measures Sandlot on this machine and writes what it found as Markdown.
+// It compares side by side, in one run, and a wrong answer ends it: a wrong
+// result is not a measurement. It needs the programs of `make build`.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"syscall"
+)
+
+// topics is what can be measured, in the order of the report.
+var topics = []struct {
+	name string
+	run  func(*bench) (section, error)
+}{
+	{"warm", warm},
+	{"new", fresh},
+	{"boot", boot},
+	{"memory", memory},
+	{"files", files},
+	{"clients", clients},
+	{"restart", restart},
+	{"neighbours", neighbours},
+}
+
+// bench is one run.
+type bench struct {
+	ctx   context.Context
+	bin   string // folder with the programs
+	tools string
+	quick bool
+}
+
+// pick chooses how much to measure.
+func pick[T any](b *bench, full, quick T) T {
+	if b.quick {
+		return quick
+	}
+	return full
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	out := flag.String("out", "docs/benchmarks.md", "the `file` to write")
+	tools := flag.String("tools", ".tools", "the `folder` of make tools: its Python client is measured too, if it is there")
+	quick := flag.Bool("quick", false, "take few samples, to try this program")
+	only := flag.String("only", "", "measure only the topics whose names match this `regexp`")
+	flag.Parse()
+	match, err := regexp.Compile(*only)
+	if err != nil {
+		return err
+	}
+	b := &bench{ctx: ctx, tools: *tools, quick: *quick}
+	if b.bin, err = filepath.Abs("bin"); err != nil {
+		return err
+	}
+	for _, p := range []string{"sandlot", "sandlot-agent", "sandlot-runsc"} {
+		if _, err := os.Stat(filepath.Join(b.bin, p)); err != nil {
+			return fmt.Errorf("%w; run `make build`", err)
+		}
+	}
+	text, err := b.measure(match)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(*out, []byte(text), 0o644)
+}
+
+// measure runs the topics one after the other and returns the report. Each
+// section is printed as soon as it is there.
+func (b *bench) measure(match *regexp.Regexp) (string, error) {
+	text, found := b.preface(), false
+	for _, t := range topics {
+		if !match.MatchString(t.name) {
+			continue
+		}
+		found = true
+		fmt.Fprintln(os.Stderr, "bench: measuring", t.name)
+		s, err := t.run(b)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", t.name, err)
+		}
+		part := s.markdown()
+		fmt.Println(part)
+		text += "\n" + part
+	}
+	if !found {
+		return "", fmt.Errorf("no topic matches %s", match)
+	}
+	return text, nil
+}

@@ -1,0 +1,48 @@
+package main
+
+import "strings"
+
+// section is one topic of the report.
+type section struct {
+	title  string
+	method string
+	tables []table
+	notes  []string
+}
+
+type table struct {
+	head []string
+	rows [][]string
+}
+
+// add adds a row: its name, the columns of the samples, and what more there is.
+func (t *table) add(name string, s samples, more ...string) {
+	t.rows = append(t.rows, append(append([]string{name}, s.cells()...), more...))
+}
+
+// timings is a table whose rows are samples with a goal.
+func timings(first string) table {
+	return table{head: append(append([]string{first}, headings...), "goal")}
+}
+
+func (s section) markdown() string {
+	parts := []string{"## " + s.title, s.method}
+	for _, t := range s.tables {
+		parts = append(parts, t.markdown())
+	}
+	parts = append(parts, s.notes...)
+	return strings.Join(parts, "\n\n") + "\n"
+}
+
+func (t table) markdown() string {
+	lines := []string{line(t.head), strings.Repeat("|---", len(t.head)) + "|"}
+	for _, r := range t.rows {
+		for len(r) < len(t.head) {
+			r = append(r, "")
+		}
+		lines = append(lines, line(r))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func line(cells []string) string { return "| " + strings.Join(cells, " | ") + " |" }

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+)
+
+// samples are how long something took, each time.
+type samples []time.Duration
+
+// take runs f once and adds how long it took, if it went well.
+func (s *samples) take(f func() error) error {
+	began := time.Now()
+	err := f()
+	took := time.Since(began)
+	if err == nil {
+		*s = append(*s, took)
+	}
+	return err
+}
+
+// p is a percentile, by the nearest rank: of fewer than 100 samples, P99 is the
+// longest.
+func (s samples) p(percent float64) time.Duration {
+	if len(s) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	rank := int(math.Ceil(percent / 100 * float64(len(sorted))))
+	return sorted[max(rank, 1)-1]
+}
+
+// cells are the columns samples, P50, P95 and P99.
+func (s samples) cells() []string {
+	return []string{fmt.Sprint(len(s)), show(s.p(50)), show(s.p(95)), show(s.p(99))}
+}
+
+// headings go with cells.
+var headings = []string{"samples", "P50", "P95", "P99"}
+
+func show(d time.Duration) string {
+	ms := float64(d) / 1e6
+	switch {
+	case ms < 10:
+		return fmt.Sprintf("%.2f ms", ms)
+	case ms < 100:
+		return fmt.Sprintf("%.1f ms", ms)
+	case ms < 10_000:
+		return fmt.Sprintf("%.0f ms", ms)
+	}
+	return fmt.Sprintf("%.1f s", ms/1000)
+}
+
+// goal is the most that a percentile may be.
+type goal struct {
+	percent float64
+	most    time.Duration
+}
+
+// against says for each goal whether the samples meet it.
+func (s samples) against(goals ...goal) string {
+	var all []string
+	for _, g := range goals {
+		all = append(all, verdict(fmt.Sprintf("P%g ≤ %s", g.percent, show(g.most)), s.p(g.percent) <= g.most))
+	}
+	return strings.Join(all, "; ")
+}
+
+func verdict(goal string, met bool) string {
+	if met {
+		return goal + ": met"
+	}
+	return goal + ": **missed**"
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// contender is one of the ways to get an answer.
+type contender struct {
+	name  string
+	goals []goal
+	run   func() error
+	took  samples
+}
+
+// race is the contenders of the warm call.
+type race struct {
+	*server
+	session string
+	python  string       // the interpreter
+	fast    []*contender // over connections
+	slow    []*contender // a process for each call
+	notes   []string
+	ends    []func()
+}
+
+// warm measures a call in a session that is there.
+func warm(b *bench) (sec section, err error) {
+	err = b.with(func(s *server) error {
+		r := &race{server: s}
+		defer r.close()
+		if err := r.enter(); err != nil {
+			return err
+		}
+		if err := r.start(); err != nil {
+			return err
+		}
+		sec = r.section()
+		return nil
+	})
+	return sec, err
+}
+
+func (r *race) section() section {
+	return section{title: "A warm call",
+		method: "`execute_code(\"1+1\")` in one session that exists, from the client's call to its answer, each client over one connection that is kept. " +
+			"The official clients speak Streamable HTTP, the bare call is one JSON-RPC request as curl sends it. For comparison, what starts a process for each expression; on the host it is the same interpreter, `" + r.python + "`. " +
+			"All take turns: 20 calls of each client after one that is not counted, then one process of each kind.",
+		tables: []table{results("1+1", append(r.fast, r.slow...))}, notes: r.notes}
+}
+
+func results(what string, all []*contender) table {
+	t := timings(what)
+	for _, c := range all {
+		t.add(c.name, c.took, c.took.against(c.goals...))
+	}
+	return t
+}
+
+// enter gathers the contenders. Those that this machine has not are noted.
+func (r *race) enter() error {
+	goals := []goal{{50, time.Millisecond}, {99, 5 * time.Millisecond}}
+	bare := r.bare("")
+	r.ends = append(r.ends, bare.close)
+	var err error
+	if r.session, err = open(r.ctx, bare); err != nil {
+		return err
+	}
+	if r.python, err = interpreter(r.server, bare, r.session); err != nil {
+		return err
+	}
+	for _, version := range []string{older, newer} {
+		c, err := r.connect(version, "")
+		if err != nil {
+			return err
+		}
+		r.ends = append(r.ends, c.close)
+		r.fast = append(r.fast, &contender{name: "MCP " + version + ", the official Go client", goals: goals, run: r.calls(c)})
+	}
+	r.fast = append(r.fast, &contender{name: "bare call, HTTP keep-alive", goals: goals, run: r.calls(bare)})
+	r.enterOthers()
+	return nil
+}
+
+func (r *race) calls(c client) func() error {
+	return func() error { return onePlusOne(r.ctx, c, r.session) }
+}
+
+// enterOthers adds what is there for comparison alone.
+func (r *race) enterOthers() {
+	if py, err := r.pythonClient(r.session); err != nil {
+		r.notes = append(r.notes, fmt.Sprintf("The official Python client was not measured: %v.", err))
+	} else {
+		r.ends = append(r.ends, py.close)
+		r.fast = append(r.fast, &contender{name: "MCP " + newer + ", the official Python client", run: py.call})
+	}
+	r.slow = append(r.slow, &contender{name: "a process on the host: `python3 -c 'print(1+1)'`",
+		run: func() error { return prints("2\n", r.python, "-c", "print(1+1)") }})
+	if box, err := dockerBox(r.ctx); err != nil {
+		r.notes = append(r.notes, fmt.Sprintf("`docker exec` was not measured: %v.", err))
+	} else {
+		r.ends = append(r.ends, box.remove)
+		r.slow = append(r.slow, &contender{name: "`docker exec` of `python3 -c 'print(1+1)'` in a running container", run: box.exec})
+	}
+}
+
+// start lets them take turns.
+func (r *race) start() error {
+	const turn = 20
+	for range pick(r.bench, 100, 3) {
+		for _, c := range r.fast {
+			err := c.run()
+			for i := 0; i < turn && err == nil; i++ {
+				err = c.took.take(c.run)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+		}
+		for _, c := range r.slow {
+			if err := c.took.take(c.run); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *race) close() {
+	for _, end := range r.ends {
+		end()
+	}
+}
+
+// interpreter is the sandbox's Python, which the host has at the same place.
+func interpreter(s *server, c client, session string) (string, error) {
+	r, err := c.call(s.ctx, "execute_code", args{"code": "import sys; print(sys.executable)", "session_id": session})
+	if err == nil && !strings.HasPrefix(r.text, "/") {
+		err = fmt.Errorf("no path of an interpreter: %q", r.text)
+	}
+	return r.text, err
+}
