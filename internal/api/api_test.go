@@ -1,0 +1,576 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/gateway"
+	"sandlot/internal/hub"
+	"sandlot/internal/image"
+	"sandlot/internal/pool"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/session"
+	"sandlot/internal/tool"
+	"sandlot/internal/workspace"
+)
+
+// tokens is an auth.Store in memory.
+type tokens struct{ all []auth.Token }
+
+func (s *tokens) AddToken(_ context.Context, t auth.Token) error {
+	s.all = append(s.all, t)
+	return nil
+}
+func (s *tokens) Tokens(context.Context) ([]auth.Token, error) { return s.all, nil }
+func (s *tokens) HasTokens(context.Context) (bool, error)      { return len(s.all) > 0, nil }
+func (s *tokens) RemoveToken(_ context.Context, id string) error {
+	s.all = slices.DeleteFunc(s.all, func(t auth.Token) bool { return t.ID == id })
+	return nil
+}
+func (s *tokens) TokenByHash(_ context.Context, hash string) (auth.Token, error) {
+	if i := slices.IndexFunc(s.all, func(t auth.Token) bool { return t.Hash == hash }); i >= 0 {
+		return s.all[i], nil
+	}
+	return auth.Token{}, auth.ErrNoToken
+}
+
+// records is a session.Store in memory.
+type records struct {
+	mu  sync.Mutex
+	all map[string]session.Record
+}
+
+func (m *records) PutSession(_ context.Context, r session.Record) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all[r.ID] = r
+	return nil
+}
+
+func (m *records) Sessions(context.Context) ([]session.Record, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.all)), nil
+}
+
+func (m *records) RemoveSession(_ context.Context, id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.all, id)
+	return nil
+}
+
+// who is a source whose one tool says who called it, and with what.
+type who struct{}
+
+func (who) Tools(context.Context, auth.Principal) []tool.Tool {
+	return []tool.Tool{{Name: "get_sessions"}, {Name: "old_name", Alias: "get_sessions"}, {Name: "fails"}}
+}
+
+func (who) Call(_ context.Context, c tool.Call) (*tool.Result, error) {
+	if c.Name == "fails" {
+		return nil, fault.Wrap(fault.CommandExecution, errors.New("dial /secret/path"), "it broke")
+	}
+	return &tool.Result{Fields: map[string]any{"caller": c.Principal.ID, "args": string(c.Args)}}, nil
+}
+
+// edge is a server over a fake runtime.
+type edge struct {
+	*Server
+	t      *testing.T
+	tokens *tokens
+	broken error
+}
+
+func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
+	t.Helper()
+	e := &edge{t: t, tokens: &tokens{}}
+	log := slog.New(slog.DiscardHandler)
+	shelf, err := workspace.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	door, err := auth.NewDoor(t.Context(), mode, "localhost", e.tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := &sandboxtest.Fake{}
+	templates := []*image.Template{{Name: "host"}}
+	p := pool.New(pool.Config{Runtime: fake, Shelf: shelf, Start: 10 * time.Second, Templates: templates, Flavor: image.Flavors[0], Log: log})
+	book := session.New(session.Config{Pool: p, Store: &records{all: map[string]session.Record{}}, Log: log, Rules: session.Rules{
+		DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates, Flavors: image.Flavors, MaxSessions: 3,
+		Idle: time.Hour, Retention: time.Hour, Sweep: time.Minute, Patience: time.Second}})
+	t.Cleanup(func() {
+		book.StopAll(context.Background())
+		book.Close(context.Background())
+	})
+	h := hub.New(who{})
+	e.Server = New(Config{Door: door, Hub: h, Sessions: book, Guard: g, Version: "v1.2.3", Log: log,
+		Gateway: gateway.New(gateway.Config{Hub: h, Fresh: func(auth.Principal) bool { return false }, Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
+		Metrics: NewMetrics(book.Live, func() map[string]int { return nil }, nil),
+		Check:   func(context.Context) error { return e.broken }})
+	return e
+}
+
+func (e *edge) token(user string) string {
+	e.t.Helper()
+	_, v, err := auth.Issue(e.t.Context(), e.tokens, user, false, 0)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return "Bearer " + v.Reveal()
+}
+
+// answer is a response with its body read.
+type answer struct {
+	*http.Response
+	body string
+}
+
+func (a answer) json() map[string]any {
+	m := map[string]any{}
+	json.Unmarshal([]byte(a.body), &m)
+	return m
+}
+
+func do(h http.Handler, method, path, body string, headers ...string) answer {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Host = "localhost:8000"
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			r.Host = headers[i+1]
+		} else {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	text, _ := io.ReadAll(w.Result().Body)
+	return answer{w.Result(), string(text)}
+}
+
+// isProblem checks an answer with problem details.
+func isProblem(t *testing.T, a answer, status int, code string) {
+	t.Helper()
+	m := a.json()
+	if a.StatusCode != status || a.Header.Get("Content-Type") != "application/problem+json" || m["title"] != code || m["error_code"] != code || m["status"] != float64(status) || m["detail"] == "" {
+		t.Errorf("answer %d %s %.300s, want %d %s", a.StatusCode, a.Header.Get("Content-Type"), a.body, status, code)
+	}
+}
+
+// reached says whether a request got past the guard.
+func reached(g Guard, method string, headers ...string) (bool, answer) {
+	past := false
+	a := do(g.protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { past = true })), method, "/v1/x", "", headers...)
+	return past, a
+}
+
+func TestHost(t *testing.T) {
+	for host, want := range map[string]bool{
+		"localhost": true, "localhost:8000": true, "LocalHost:8000": true, "127.0.0.1": true, "127.0.0.1:9": true, "127.1.2.3:80": true, "[::1]": true, "[::1]:8000": true,
+		"": false, "evil.example": false, "evil.example:8000": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "localhost@evil.example": false,
+		"0.0.0.0": false, "[::]": false, "10.0.0.1": false, "169.254.169.254": false, "evil.example/localhost": false, "2130706433": false, "localhost.": false,
+	} {
+		past, a := reached(Guard{Loopback: true}, "GET", "Host", host)
+		if past != want {
+			t.Errorf("Host %q reaches the server: %v", host, past)
+		}
+		if !want {
+			isProblem(t, a, 403, "FORBIDDEN")
+		}
+		if past, _ := reached(Guard{}, "GET", "Host", host); !past {
+			t.Errorf("Host %q is refused by a server on the network", host)
+		}
+	}
+	long := strings.Repeat("h", 10_000)
+	if _, a := reached(Guard{Loopback: true}, "GET", "Host", long); len(a.body) > 1000 {
+		t.Errorf("an answer of %d bytes", len(a.body))
+	}
+}
+
+func TestOrigin(t *testing.T) {
+	listed := Guard{CORS: true, Origins: []string{"https://app.example"}}
+	offList := Guard{Origins: []string{"https://app.example"}}
+	any := Guard{CORS: true}
+	tests := []struct {
+		name   string
+		g      Guard
+		origin string
+		want   bool
+	}{
+		{"none", Guard{}, "", true},
+		{"its own", Guard{}, "http://localhost:8000", true},
+		{"another port", Guard{}, "http://localhost:3000", false},
+		{"another name", Guard{}, "http://127.0.0.1:8000", false},
+		{"another", Guard{}, "https://evil.example", false},
+		{"null", Guard{}, "null", false},
+		{"nonsense", Guard{}, "%%%", false},
+		{"its own in a path", Guard{}, "https://evil.example/localhost:8000", false},
+		{"its own as a user", Guard{}, "https://localhost:8000@evil.example", false},
+		{"listed", listed, "https://app.example", true},
+		{"listed without CORS", offList, "https://app.example", true},
+		{"not listed", listed, "https://evil.example", false},
+		{"listed with another scheme", listed, "http://app.example", false},
+		{"listed with another port", listed, "https://app.example:444", false},
+		{"longer than the listed", listed, "https://app.example.evil.example", false},
+		{"null where some are listed", listed, "null", false},
+		{"any", any, "https://evil.example", true},
+		{"null where any may", any, "null", true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			headers := []string{}
+			if tt.origin != "" {
+				headers = []string{"Origin", tt.origin}
+			}
+			for _, method := range []string{"GET", "POST", "DELETE", "OPTIONS"} {
+				past, a := reached(tt.g, method, headers...)
+				if past != tt.want {
+					t.Errorf("%s reaches the server: %v", method, past)
+				}
+				if !tt.want && a.Header.Get("Access-Control-Allow-Origin") != "" {
+					t.Errorf("%s: a refused origin is told that it is allowed", method)
+				}
+			}
+		})
+	}
+}
+
+// A browser that sends no origin says where the request comes from.
+func TestFetchSite(t *testing.T) {
+	for _, tt := range []struct {
+		method, site string
+		want         bool
+	}{{"POST", "cross-site", false}, {"DELETE", "cross-site", false}, {"GET", "cross-site", true}, {"HEAD", "cross-site", true}, {"POST", "same-origin", true}, {"POST", "none", true}, {"POST", "", true}} {
+		if past, _ := reached(Guard{Loopback: true}, tt.method, "Sec-Fetch-Site", tt.site); past != tt.want {
+			t.Errorf("%s from %q reaches the server: %v", tt.method, tt.site, past)
+		}
+	}
+}
+
+func corsOf(h http.Header) (all []string) {
+	for k := range h {
+		if strings.HasPrefix(k, "Access-Control") {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+func TestCORS(t *testing.T) {
+	// Off: no header at all, whoever asks.
+	for _, headers := range [][]string{nil, {"Origin", "http://localhost:8000"}, {"Origin", "https://evil.example"}, {"Origin", "http://localhost:8000", "Access-Control-Request-Method", "POST"}} {
+		for _, method := range []string{"GET", "OPTIONS"} {
+			if _, a := reached(Guard{}, method, headers...); len(corsOf(a.Header)) > 0 {
+				t.Errorf("%s with %v: %v", method, headers, corsOf(a.Header))
+			}
+		}
+	}
+	// Any: without credentials.
+	past, a := reached(Guard{CORS: true}, "GET", "Origin", "https://a.example")
+	if !past || a.Header.Get("Access-Control-Allow-Origin") != "*" || a.Header.Get("Access-Control-Allow-Credentials") != "" || !strings.Contains(a.Header.Get("Access-Control-Expose-Headers"), "Mcp-Session-Id") {
+		t.Errorf("any: %v", a.Header)
+	}
+	// Listed: that one, with credentials.
+	listed := Guard{CORS: true, Origins: []string{"https://a.example"}}
+	past, a = reached(listed, "GET", "Origin", "https://a.example")
+	if !past || a.Header.Get("Access-Control-Allow-Origin") != "https://a.example" || a.Header.Get("Access-Control-Allow-Credentials") != "true" || a.Header.Get("Vary") != "Origin" {
+		t.Errorf("listed: %v", a.Header)
+	}
+	// A preflight is answered, and goes no further.
+	past, a = reached(listed, "OPTIONS", "Origin", "https://a.example", "Access-Control-Request-Method", "POST")
+	if past || a.StatusCode != 204 || !strings.Contains(a.Header.Get("Access-Control-Allow-Methods"), "POST") || !strings.Contains(a.Header.Get("Access-Control-Allow-Headers"), "Authorization") {
+		t.Errorf("preflight: %d %v", a.StatusCode, a.Header)
+	}
+	if past, a := reached(listed, "GET"); !past || len(corsOf(a.Header)) > 0 {
+		t.Errorf("without an origin: %v", corsOf(a.Header))
+	}
+}
+
+// The guard stands before everything that is not the owner's.
+func TestTheGuardStandsBeforeAll(t *testing.T) {
+	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	for _, path := range []string{"/", "/mcp", "/healthz", "/readyz", "/metrics", "/v1/sessions", "/v1/tools/get_sessions", "/none"} {
+		isProblem(t, do(e.Handler(), "POST", path, "{}", "Host", "evil.example"), 403, "FORBIDDEN")
+		isProblem(t, do(e.Handler(), "POST", path, "{}", "Origin", "https://evil.example"), 403, "FORBIDDEN")
+	}
+}
+
+var closed = []struct{ method, path string }{
+	{"GET", "/metrics"}, {"POST", "/mcp"}, {"DELETE", "/mcp"}, {"GET", "/v1/sessions"}, {"POST", "/v1/sessions"}, {"GET", "/v1/sessions/x"},
+	{"DELETE", "/v1/sessions/x"}, {"GET", "/v1/sessions/x/files/f"}, {"HEAD", "/v1/sessions/x/files/f"}, {"PUT", "/v1/sessions/x/files/f"},
+	{"DELETE", "/v1/sessions/x/files/f"}, {"POST", "/v1/sessions/x/exec"}, {"POST", "/v1/tools/get_sessions"}, {"POST", "/v1/stdio"}, {"GET", "/v1/none"}, {"PATCH", "/v1/sessions"},
+}
+
+func TestTokens(t *testing.T) {
+	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	good := e.token("ann")
+	for _, c := range closed {
+		for _, header := range []string{"", "Bearer slt_wrong", "Basic abc", "Bearer", good + "x"} {
+			headers := []string{}
+			if header != "" {
+				headers = []string{"Authorization", header}
+			}
+			a := do(e.Handler(), c.method, c.path, "{}", headers...)
+			if a.StatusCode != 401 || !strings.HasPrefix(a.Header.Get("WWW-Authenticate"), "Bearer") {
+				t.Errorf("%s %s with %q: %d %.200s", c.method, c.path, header, a.StatusCode, a.body)
+			}
+		}
+		if a := do(e.Handler(), c.method, c.path, "{}", "Authorization", good); a.StatusCode == 401 {
+			t.Errorf("%s %s with a good token: 401", c.method, c.path)
+		}
+	}
+	for _, path := range []string{"/", "/healthz", "/readyz", "/mcp"} {
+		if a := do(e.Handler(), "GET", path, ""); a.StatusCode != 200 {
+			t.Errorf("GET %s without a token: %d", path, a.StatusCode)
+		}
+	}
+	// Only a GET that asks for no events is the health of /mcp.
+	for _, headers := range [][]string{{"Accept", "text/event-stream"}, {"Mcp-Session-Id", "x"}} {
+		if a := do(e.Handler(), "GET", "/mcp", "", headers...); a.StatusCode != 401 {
+			t.Errorf("GET /mcp with %v: %d", headers, a.StatusCode)
+		}
+	}
+	e.tokens.all = nil
+	if a := do(e.Handler(), "GET", "/v1/sessions", "", "Authorization", good); a.StatusCode != 401 {
+		t.Errorf("a revoked token: %d", a.StatusCode)
+	}
+}
+
+func TestWhoCalls(t *testing.T) {
+	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	caller := func(h http.Handler, headers ...string) any {
+		return do(h, "POST", "/v1/tools/get_sessions", `{"a":1}`, headers...).json()["caller"]
+	}
+	if got := caller(e.Handler()); got != "local" {
+		t.Errorf("without tokens the caller is %v", got)
+	}
+	ann := e.token("ann")
+	if got := caller(e.Handler()); got != nil {
+		t.Errorf("as soon as one token exists nobody is %v", got)
+	}
+	if got := caller(e.Handler(), "Authorization", ann); got != "user:ann" {
+		t.Errorf("ann is %v", got)
+	}
+	// Who can open the owner's socket needs no token, but may have one.
+	if got := caller(e.Owner()); got != "local" {
+		t.Errorf("the owner is %v", got)
+	}
+	if got := caller(e.Owner(), "Authorization", ann); got != "user:ann" {
+		t.Errorf("ann, by the owner's socket, is %v", got)
+	}
+	if got := caller(e.Owner(), "Authorization", "Bearer slt_wrong"); got != nil {
+		t.Errorf("a wrong token, by the owner's socket, is %v", got)
+	}
+}
+
+func TestBodies(t *testing.T) {
+	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	h := e.Handler()
+	big := strings.Repeat("x", 17<<20)
+	isProblem(t, do(h, "POST", "/v1/tools/get_sessions", `{"a":"`+big+`"}`), 400, "INVALID_PARAMETERS")
+	isProblem(t, do(h, "POST", "/v1/tools/get_sessions", `{"a":`), 400, "INVALID_PARAMETERS")
+	isProblem(t, do(h, "POST", "/v1/sessions", `{"template":"`+big[:100<<10]+`"}`), 400, "INVALID_PARAMETERS")
+	isProblem(t, do(h, "POST", "/v1/sessions", `[`), 400, "INVALID_PARAMETERS")
+	if a := do(h, "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"`+big[:2<<20]+`"}}`); a.StatusCode != 413 {
+		t.Errorf("POST /mcp with 2 MiB of at most 1: %d %.100s", a.StatusCode, a.body)
+	}
+	if a := do(h, "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`); a.StatusCode != 200 || !strings.Contains(a.body, `"result":{}`) {
+		t.Errorf("a bare ping: %d %s", a.StatusCode, a.body)
+	}
+	r := httptest.NewRequest("PUT", "/v1/sessions/x/files/f", io.MultiReader(strings.NewReader("x")))
+	r.Host = "localhost"
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if w.Code != 411 {
+		t.Errorf("an upload of unknown length: %d", w.Code)
+	}
+}
+
+func TestSessions(t *testing.T) {
+	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	ann, bob := e.token("ann"), e.token("bob")
+	a := do(e.Handler(), "POST", "/v1/sessions", `{"flavor":"medium"}`, "Authorization", ann)
+	id, _ := a.json()["session_id"].(string)
+	if a.StatusCode != 201 || len(id) != 26 || a.json()["flavor"] != "medium" || a.json()["template"] != "host" {
+		t.Fatalf("created: %d %s", a.StatusCode, a.body)
+	}
+	isProblem(t, do(e.Handler(), "POST", "/v1/sessions", `{"template":"none"}`, "Authorization", ann), 400, "INVALID_PARAMETERS")
+	// Another's session is one that is not there.
+	for _, c := range []struct{ method, path string }{{"DELETE", ""}, {"GET", "/files/f"}, {"PUT", "/files/f"}, {"DELETE", "/files/f"}, {"POST", "/exec"}} {
+		isProblem(t, do(e.Handler(), c.method, "/v1/sessions/"+id+c.path, "x", "Authorization", bob), 404, "SESSION_NOT_FOUND")
+	}
+	if a := do(e.Handler(), "DELETE", "/v1/sessions/"+id, "", "Authorization", ann); a.StatusCode != 204 {
+		t.Errorf("deleted: %d %s", a.StatusCode, a.body)
+	}
+	isProblem(t, do(e.Handler(), "DELETE", "/v1/sessions/"+id, "", "Authorization", ann), 404, "SESSION_NOT_FOUND")
+	// To stop those of everybody is for the owner.
+	if a := do(e.Handler(), "DELETE", "/v1/sessions", "", "Authorization", ann); a.StatusCode == 204 {
+		t.Error("a user stopped everybody's sessions")
+	}
+	// An id of a session is passed to the tool as it is.
+	if got := do(e.Handler(), "GET", "/v1/sessions/a%22b", "", "Authorization", ann).json()["args"]; got != `{"session_id":"a\"b"}` {
+		t.Errorf("arguments %v", got)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t, auth.Required, Guard{Loopback: true})
+		for _, path := range []string{"/", "/mcp"} {
+			m := do(e.Handler(), "GET", path, "").json()
+			if m["status"] != "healthy" || m["server"] != "Sandlot" || m["version"] != "v1.2.3" || m["wrapper_status"] != "connected" || m["tools_count"] != 2.0 {
+				t.Errorf("GET %s: %v", path, m)
+			}
+		}
+		e.broken = errors.New("open /secret: no")
+		if a := do(e.Handler(), "GET", "/", ""); a.StatusCode != 200 {
+			t.Errorf("the runtime is looked at for each request: %d", a.StatusCode)
+		}
+		time.Sleep(6 * time.Second)
+		a := do(e.Handler(), "GET", "/", "")
+		if m := a.json(); a.StatusCode != 503 || m["status"] != "unhealthy" || m["wrapper_status"] != "disconnected" {
+			t.Errorf("broken: %d %v", a.StatusCode, m)
+		}
+		if a := do(e.Handler(), "GET", "/readyz", ""); a.StatusCode != 503 || strings.Contains(a.body, "secret") {
+			t.Errorf("readyz: %d %s", a.StatusCode, a.body)
+		}
+		if a := do(e.Handler(), "GET", "/healthz", ""); a.StatusCode != 200 {
+			t.Errorf("healthz: %d", a.StatusCode)
+		}
+	})
+}
+
+func TestProblems(t *testing.T) {
+	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	isProblem(t, do(e.Handler(), "GET", "/none", ""), 404, "NOT_FOUND")
+	isProblem(t, do(e.Handler(), "GET", "/v1/none", ""), 404, "NOT_FOUND")
+	isProblem(t, do(e.Handler(), "POST", "/v1/tools/none", "{}"), 404, "NOT_FOUND")
+	a := do(e.Handler(), "POST", "/v1/tools/fails", "{}")
+	isProblem(t, a, 500, "COMMAND_EXECUTION_ERROR")
+	if strings.Contains(a.body, "/secret/path") || !strings.Contains(a.body, "it broke") {
+		t.Errorf("the cause is shown: %s", a.body)
+	}
+}
+
+func TestRequestsAreCounted(t *testing.T) {
+	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	ids := map[string]bool{}
+	for range 5 {
+		ids[do(e.Handler(), "GET", "/healthz", "").Header.Get("X-Request-Id")] = true
+	}
+	if len(ids) != 5 || ids[""] {
+		t.Errorf("request ids %v", ids)
+	}
+	do(e.Handler(), "MADEUP", "/healthz", "")
+	do(e.Handler(), "GET", "/none", "")
+	do(e.Handler(), "GET", "/", "", "Host", "evil.example")
+	e.Metrics.Call("get_sessions", "ok", time.Millisecond)
+	text := do(e.Handler(), "GET", "/metrics", "").body
+	for _, want := range []string{`sandlot_http_requests_total{method="GET",status="200"} 5`, `{method="GET",status="404"} 1`, `{method="GET",status="403"} 1`, `method="other"`, `sandlot_tool_call_seconds_count{outcome="ok",tool="get_sessions"} 1`, "sandlot_sessions_live 0"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	if strings.Contains(text, "MADEUP") {
+		t.Error("a made-up method is a label")
+	}
+}
+
+func TestSpan(t *testing.T) {
+	tests := []struct {
+		header        string
+		offset, limit uint64
+		ok            bool
+	}{
+		{"bytes=0-", 0, 0, true}, {"bytes=5-", 5, 0, true}, {"bytes=0-0", 0, 1, true}, {"bytes=10-19", 10, 10, true},
+		{"", 0, 0, false}, {"bytes=", 0, 0, false}, {"bytes=-5", 0, 0, false}, {"bytes=9-5", 0, 0, false}, {"bytes=0-1,3-4", 0, 0, false},
+		{"items=0-1", 0, 0, false}, {"bytes=a-b", 0, 0, false}, {"bytes=0x1-", 0, 0, false}, {"bytes=99999999999999999999-", 0, 0, false}, {"bytes=0-18446744073709551615", 0, 0, false},
+	}
+	for _, tt := range tests {
+		offset, limit, ok := span(tt.header)
+		if ok != tt.ok || ok && (offset != tt.offset || limit != tt.limit) {
+			t.Errorf("span(%q) = %d, %d, %v", tt.header, offset, limit, ok)
+		}
+	}
+}
+
+func TestClient(t *testing.T) {
+	var got *http.Request
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r
+		if strings.HasSuffix(r.URL.Path, "/bad") {
+			problem(w, r, fault.New(fault.SessionNotFound, "abc"))
+			return
+		}
+		if strings.HasSuffix(r.URL.Path, "/page") {
+			w.WriteHeader(502)
+			io.WriteString(w, "<h1>\x1b[31mproxy"+strings.Repeat("x", 10_000))
+			return
+		}
+		io.WriteString(w, `{"x":"y"}`)
+	}))
+	defer s.Close()
+	c, err := NewClient("", s.URL+"/mcp", "slt_x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.Alive(t.Context()) {
+		t.Error("the server is not alive")
+	}
+	var out struct{ X string }
+	if err := c.JSON(t.Context(), "POST", "/v1/a", map[string]int{"b": 1}, &out); err != nil || out.X != "y" || got.URL.Path != "/v1/a" || got.Header.Get("Authorization") != "Bearer slt_x" {
+		t.Errorf("%v, %v, %v", err, out, got)
+	}
+	err = c.JSON(t.Context(), "GET", "/v1/bad", nil, nil)
+	var p *Problem
+	if !errors.As(err, &p) || p.ErrorCode != "SESSION_NOT_FOUND" || !strings.Contains(err.Error(), "abc") || !strings.Contains(err.Error(), "\n  - ") {
+		t.Errorf("a problem: %v", err)
+	}
+	err = c.JSON(t.Context(), "GET", "/v1/page", nil, nil)
+	if err == nil || len(err.Error()) > 700 || strings.ContainsRune(err.Error(), 0x1b) || !strings.Contains(err.Error(), "502") {
+		t.Errorf("an answer that is none: %v", err)
+	}
+	var b bytes.Buffer
+	if _, err := c.Download(t.Context(), "a/b", "dir/ä %?#.txt", &b); err != nil || got.URL.Path != "/v1/sessions/a/b/files/dir/ä %?#.txt" || got.URL.RawPath != "/v1/sessions/a%2Fb/files/dir/%C3%A4%20%25%3F%23.txt" && !strings.Contains(got.RequestURI, "/a%2Fb/files/dir/%C3%A4%20%25%3F%23.txt") {
+		t.Errorf("download: %v, %q", err, got.RequestURI)
+	}
+	if err := c.Upload(t.Context(), "s", "/f", strings.NewReader("abc"), 3); err != nil || got.ContentLength != 3 || got.Method != "PUT" {
+		t.Errorf("upload: %v, %v", err, got)
+	}
+	if err := c.Upload(t.Context(), "s", "/f", strings.NewReader(""), 0); err != nil || got.ContentLength != 0 {
+		t.Errorf("upload of nothing: %v, %d", err, got.ContentLength)
+	}
+	s.Close()
+	if c.Alive(t.Context()) {
+		t.Error("a closed server is alive")
+	}
+	if err := c.JSON(t.Context(), "GET", "/", nil, nil); err == nil || !strings.Contains(err.Error(), "sandlot serve") {
+		t.Errorf("no server: %v", err)
+	}
+	for _, bad := range []string{"localhost:8000", "ftp://x", "http://", "://", "x"} {
+		if _, err := NewClient("", bad, ""); err == nil {
+			t.Errorf("server %q was taken", bad)
+		}
+	}
+	if c, err := NewClient(os.DevNull, "", ""); err != nil || c.Alive(t.Context()) {
+		t.Errorf("a socket that is none: %v", err)
+	}
+}
