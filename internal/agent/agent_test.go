@@ -494,6 +494,33 @@ func TestAMuteAgent(t *testing.T) {
 	}
 }
 
+// So do calls that do not even get a stream, since the agent acknowledges none.
+func TestMoreCallsThanStreams(t *testing.T) {
+	c, b := client(t)
+	g := b.greeted(t)
+	go io.Copy(io.Discard, g)
+	if err := c.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 2*wire.Mux().AcceptBacklog)
+	for range cap(ended) {
+		go func() { _, err := c.Run(ctx, command("x"), ignore); ended <- err }()
+	}
+	time.Sleep(100 * time.Millisecond) // let them get stuck
+	cancel()
+	for range cap(ended) {
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Fatalf("Run: %v", err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("a call did not end with its context")
+		}
+	}
+}
+
 func TestRunTellsWhyItWasCancelled(t *testing.T) {
 	c, b := client(t)
 	b.serve(t, &peer{run: func(s net.Conn) { io.Copy(io.Discard, s) }})

@@ -253,6 +253,49 @@ func (r *rig) inside(p string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
+// What was looked at is used beneath its root, whatever it has become.
+func TestAFolderThatBecameALink(t *testing.T) {
+	r := newRig(t)
+	out := outside(t)
+	r.write("d/secret", "inside")
+	var places []*place
+	for _, p := range []string{"d/secret", "d/new", "d/deep/new", "d"} {
+		pl, err := r.files.find(p, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer pl.close()
+		places = append(places, pl)
+	}
+	if err := os.Rename(filepath.Join(r.dir, "d"), filepath.Join(r.dir, "kept")); err != nil {
+		t.Fatal(err)
+	}
+	r.link(out, "d")
+	for _, p := range places[:3] {
+		if f, _, err := p.regular(os.O_RDONLY, 0); err == nil {
+			f.Close()
+			t.Errorf("%s was opened", p.name)
+		}
+		for _, m := range []*agentv1.WriteFileRequest{{Data: []byte("x")}, {Data: []byte("x"), Append: true}, {Data: []byte("x"), Offset: at(0)}} {
+			if _, err := p.write(m); err == nil {
+				t.Errorf("%s was written", p.name)
+			}
+		}
+		refused(t, r.files.explain(p.asked, func() error { _, err := p.root.Open(p.name); return err }()), connect.CodeOutOfRange, "resolves outside")
+	}
+	l := &listing{root: places[3].root, base: places[3].name, limit: 100, depth: 3}
+	if err := l.walk(t.Context()); err == nil {
+		t.Errorf("it was listed: %s", paths(l.out))
+	}
+	left, err := os.ReadDir(out)
+	if err != nil || len(left) != 1 {
+		t.Errorf("outside there is %v, %v", left, err)
+	}
+	if got, _ := os.ReadFile(out + "/secret"); string(got) != "secret" {
+		t.Errorf("the file outside holds %q", got)
+	}
+}
+
 // A folder that becomes a link out, and back, between a check and its use,
 // leads nowhere.
 func TestASwappedLink(t *testing.T) {
