@@ -2,17 +2,20 @@ package guest
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/hashicorp/yamux"
+	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
@@ -234,7 +237,7 @@ func newHost(t *testing.T) *host {
 		t.Fatal(err)
 	}
 	h.l = l
-	a := New(Config{Socket: socket, Secret: h.secret, Limits: &agentv1.Limits{}, Env: []string{"PATH=/usr/bin:/bin"}})
+	a := New(Config{Socket: socket, Secret: h.secret, Env: []string{"PATH=/usr/bin:/bin"}})
 	a.spool.dir = t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -376,10 +379,14 @@ func TestFromEnvironment(t *testing.T) {
 	good := strings.Repeat("0a", wire.SecretLen)
 	t.Setenv(wire.EnvSecret, good)
 	t.Setenv(wire.EnvSocket, "/x.sock")
-	t.Setenv(wire.EnvLimits, `{"memoryBytes":"1048576"}`)
+	boot, err := proto.Marshal(&agentv1.Boot{Warm: []string{"python"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(wire.EnvBoot, base64.StdEncoding.EncodeToString(boot))
 	t.Setenv("KEPT", "yes")
 	c, err := FromEnvironment()
-	if err != nil || len(c.Secret) != wire.SecretLen || c.Secret[0] != 10 || c.Socket != "/x.sock" || c.Limits.MemoryBytes != 1<<20 || c.Init {
+	if err != nil || len(c.Secret) != wire.SecretLen || c.Secret[0] != 10 || c.Socket != "/x.sock" || !slices.Equal(c.Boot.Warm, []string{"python"}) || c.Init {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	all := strings.Join(append(c.Env, os.Environ()...), "\n")
@@ -393,11 +400,13 @@ func TestFromEnvironment(t *testing.T) {
 		}
 	}
 	t.Setenv(wire.EnvSecret, good)
-	t.Setenv(wire.EnvLimits, "lots")
-	if _, err := FromEnvironment(); err == nil {
-		t.Error("limits that are none were taken")
+	for _, bad := range []string{"lots?", "////"} {
+		t.Setenv(wire.EnvBoot, bad)
+		if _, err := FromEnvironment(); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
 	}
-	t.Setenv(wire.EnvLimits, "")
+	t.Setenv(wire.EnvBoot, "")
 	if c, err := FromEnvironment(); err == nil && c.Socket == "" {
 		t.Error("no socket")
 	}

@@ -5,7 +5,9 @@ package guest
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -21,7 +23,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/hashicorp/yamux"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest/interp"
@@ -33,7 +35,7 @@ import (
 type Config struct {
 	Socket string
 	Secret []byte
-	Limits *agentv1.Limits
+	Boot   *agentv1.Boot
 	Env    []string // of everything that it starts
 	// Init: this is the first process of the sandbox.
 	Init bool
@@ -45,16 +47,15 @@ func FromEnvironment() (Config, error) {
 	if err != nil || len(secret) != wire.SecretLen {
 		return Config{}, fmt.Errorf("%s must be %d bytes in hexadecimal", wire.EnvSecret, wire.SecretLen)
 	}
-	c := Config{Socket: os.Getenv(wire.EnvSocket), Secret: secret, Limits: new(agentv1.Limits), Init: os.Getpid() == 1}
+	c := Config{Socket: os.Getenv(wire.EnvSocket), Secret: secret, Boot: new(agentv1.Boot), Init: os.Getpid() == 1}
 	if c.Socket == "" {
 		c.Socket = wire.SocketDir + "/" + wire.Socket
 	}
-	if text := os.Getenv(wire.EnvLimits); text != "" {
-		if err := protojson.Unmarshal([]byte(text), c.Limits); err != nil {
-			return Config{}, fmt.Errorf("%s: %w", wire.EnvLimits, err)
-		}
+	boot, err := base64.StdEncoding.DecodeString(os.Getenv(wire.EnvBoot))
+	if err = errors.Join(err, proto.Unmarshal(boot, c.Boot)); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", wire.EnvBoot, err)
 	}
-	for _, name := range []string{wire.EnvSecret, wire.EnvSocket, wire.EnvLimits} {
+	for _, name := range []string{wire.EnvSecret, wire.EnvSocket, wire.EnvBoot} {
 		os.Unsetenv(name)
 	}
 	c.Env = os.Environ()
@@ -112,7 +113,11 @@ func New(c Config) *Agent {
 		}
 	}
 	a.guard = newGuard(a)
-	a.limit(c.Limits)
+	if boot := c.Boot.GetConfigure(); boot != nil {
+		if err := a.configure(boot); err != nil {
+			fmt.Fprintln(os.Stderr, "sandlot-agent:", err) // the host is told when it configures
+		}
+	}
 	mux := http.NewServeMux()
 	mux.Handle(agentv1connect.NewAgentHandler(a, connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(wire.MaxMessage)))
 	a.server = &http.Server{Handler: mux}
@@ -125,6 +130,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.work.Go(func() { a.nursery.run(stop) })
 	a.work.Go(func() { a.guard.run(stop) })
 	a.work.Go(func() { a.server.Serve(&callListener{calls: a.calls, closed: make(chan struct{})}) })
+	for _, name := range a.config.Boot.GetWarm() {
+		a.work.Go(func() {
+			if l, err := a.language(name); err == nil && l.Driver != "" {
+				_ = a.interpreter(l).Warm(ctx) // whoever uses it starts it again, and is told
+			}
+		})
+	}
 	for ctx.Err() == nil {
 		a.link(ctx)
 		select {
@@ -273,15 +285,22 @@ func (a *Agent) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (
 
 // Configure implements the wire.
 func (a *Agent) Configure(_ context.Context, r *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
-	if err := a.files.set(r.Msg.FileRoots); err != nil {
+	if err := a.configure(r.Msg); err != nil {
 		return nil, err
 	}
-	a.limit(r.Msg.Limits)
+	return connect.NewResponse(&agentv1.ConfigureResponse{}), nil
+}
+
+func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
+	if err := a.files.set(m.FileRoots); err != nil {
+		return err
+	}
+	a.limit(m.Limits)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.Copy(a.env, r.Msg.Env)
-	a.languages = r.Msg.Languages
-	return connect.NewResponse(&agentv1.ConfigureResponse{}), nil
+	maps.Copy(a.env, m.Env)
+	a.languages = m.Languages
+	return nil
 }
 
 // Usage implements the wire.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"time"
 
@@ -125,14 +124,10 @@ func (p *Pool) prepare(ctx context.Context, b *Booted) error {
 
 // Configure tells the agent its languages, roots and limits.
 func (p *Pool) Configure(ctx context.Context, b *Booted) error {
-	c := &agentv1.ConfigureRequest{Env: maps.Clone(b.Template.Env),
-		FileRoots: []*agentv1.FileRoot{{Path: WorkspaceDir}},
-		Limits:    &agentv1.Limits{MemoryBytes: uint64(b.Flavor.MemoryMB) << 20, Processes: uint64(p.Processes), DiskBytes: uint64(p.DiskBytes)}}
+	c := agent.Configure(b.Template, p.Limits(b.Flavor))
+	c.FileRoots = []*agentv1.FileRoot{{Path: WorkspaceDir}}
 	for _, v := range p.Volumes {
 		c.FileRoots = append(c.FileRoots, &agentv1.FileRoot{Path: v.Target, ReadOnly: v.ReadOnly})
-	}
-	for _, l := range b.Template.Languages {
-		c.Languages = append(c.Languages, &agentv1.Language{Name: l.Name, Driver: l.Driver, Command: l.Command, Extension: l.Extension})
 	}
 	_, err := b.Agent.Configure(ctx, agent.Request(c))
 	return err

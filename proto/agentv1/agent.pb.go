@@ -223,6 +223,60 @@ func (*ConfigureResponse) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{3}
 }
 
+// Boot is what an agent is told when it starts, so that interpreters are on
+// their way before there is a link.
+type Boot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Configure     *ConfigureRequest      `protobuf:"bytes,1,opt,name=configure,proto3" json:"configure,omitempty"`
+	Warm          []string               `protobuf:"bytes,2,rep,name=warm,proto3" json:"warm,omitempty"` // languages
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Boot) Reset() {
+	*x = Boot{}
+	mi := &file_agent_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Boot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Boot) ProtoMessage() {}
+
+func (x *Boot) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Boot.ProtoReflect.Descriptor instead.
+func (*Boot) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Boot) GetConfigure() *ConfigureRequest {
+	if x != nil {
+		return x.Configure
+	}
+	return nil
+}
+
+func (x *Boot) GetWarm() []string {
+	if x != nil {
+		return x.Warm
+	}
+	return nil
+}
+
 type FileRoot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -233,7 +287,7 @@ type FileRoot struct {
 
 func (x *FileRoot) Reset() {
 	*x = FileRoot{}
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -245,7 +299,7 @@ func (x *FileRoot) String() string {
 func (*FileRoot) ProtoMessage() {}
 
 func (x *FileRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -258,7 +312,7 @@ func (x *FileRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileRoot.ProtoReflect.Descriptor instead.
 func (*FileRoot) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{4}
+	return file_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FileRoot) GetPath() string {
@@ -293,7 +347,7 @@ type Language struct {
 
 func (x *Language) Reset() {
 	*x = Language{}
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -305,7 +359,7 @@ func (x *Language) String() string {
 func (*Language) ProtoMessage() {}
 
 func (x *Language) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -318,7 +372,7 @@ func (x *Language) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Language.ProtoReflect.Descriptor instead.
 func (*Language) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{5}
+	return file_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Language) GetName() string {
@@ -360,7 +414,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -372,7 +426,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -385,7 +439,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{6}
+	return file_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Limits) GetMemoryBytes() uint64 {
@@ -417,7 +471,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +483,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +496,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{7}
+	return file_agent_proto_rawDescGZIP(), []int{8}
 }
 
 type UsageResponse struct {
@@ -462,7 +516,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -474,7 +528,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -487,7 +541,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *UsageResponse) GetMemoryBytes() uint64 {
@@ -550,7 +604,7 @@ type InterpreterState struct {
 
 func (x *InterpreterState) Reset() {
 	*x = InterpreterState{}
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -562,7 +616,7 @@ func (x *InterpreterState) String() string {
 func (*InterpreterState) ProtoMessage() {}
 
 func (x *InterpreterState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -575,7 +629,7 @@ func (x *InterpreterState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterpreterState.ProtoReflect.Descriptor instead.
 func (*InterpreterState) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InterpreterState) GetLanguage() string {
@@ -613,7 +667,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +679,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +692,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Command) GetArgv() []string {
@@ -679,7 +733,7 @@ type Pty struct {
 
 func (x *Pty) Reset() {
 	*x = Pty{}
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +745,7 @@ func (x *Pty) String() string {
 func (*Pty) ProtoMessage() {}
 
 func (x *Pty) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +758,7 @@ func (x *Pty) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pty.ProtoReflect.Descriptor instead.
 func (*Pty) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Pty) GetRows() uint32 {
@@ -732,7 +786,7 @@ type Bounds struct {
 
 func (x *Bounds) Reset() {
 	*x = Bounds{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +798,7 @@ func (x *Bounds) String() string {
 func (*Bounds) ProtoMessage() {}
 
 func (x *Bounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +811,7 @@ func (x *Bounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bounds.ProtoReflect.Descriptor instead.
 func (*Bounds) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Bounds) GetHeadBytes() uint32 {
@@ -791,7 +845,7 @@ type Captured struct {
 
 func (x *Captured) Reset() {
 	*x = Captured{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -803,7 +857,7 @@ func (x *Captured) String() string {
 func (*Captured) ProtoMessage() {}
 
 func (x *Captured) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -816,7 +870,7 @@ func (x *Captured) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Captured.ProtoReflect.Descriptor instead.
 func (*Captured) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Captured) GetHead() []byte {
@@ -864,7 +918,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -876,7 +930,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -889,7 +943,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Output) GetData() []byte {
@@ -921,7 +975,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +987,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +1000,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecRequest) GetCommand() *Command {
@@ -999,7 +1053,7 @@ type ExecDone struct {
 
 func (x *ExecDone) Reset() {
 	*x = ExecDone{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1065,7 @@ func (x *ExecDone) String() string {
 func (*ExecDone) ProtoMessage() {}
 
 func (x *ExecDone) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1078,7 @@ func (x *ExecDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecDone.ProtoReflect.Descriptor instead.
 func (*ExecDone) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExecDone) GetExitCode() int32 {
@@ -1082,7 +1136,7 @@ type EvaluateRequest struct {
 
 func (x *EvaluateRequest) Reset() {
 	*x = EvaluateRequest{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1094,7 +1148,7 @@ func (x *EvaluateRequest) String() string {
 func (*EvaluateRequest) ProtoMessage() {}
 
 func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1107,7 +1161,7 @@ func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateRequest.ProtoReflect.Descriptor instead.
 func (*EvaluateRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EvaluateRequest) GetLanguage() string {
@@ -1156,7 +1210,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1168,7 +1222,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1181,7 +1235,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Waiting) GetLanguage() string {
@@ -1224,7 +1278,7 @@ type EvaluateDone struct {
 
 func (x *EvaluateDone) Reset() {
 	*x = EvaluateDone{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1236,7 +1290,7 @@ func (x *EvaluateDone) String() string {
 func (*EvaluateDone) ProtoMessage() {}
 
 func (x *EvaluateDone) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1249,7 +1303,7 @@ func (x *EvaluateDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateDone.ProtoReflect.Descriptor instead.
 func (*EvaluateDone) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EvaluateDone) GetOk() bool {
@@ -1361,7 +1415,7 @@ type Rich struct {
 
 func (x *Rich) Reset() {
 	*x = Rich{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1427,7 @@ func (x *Rich) String() string {
 func (*Rich) ProtoMessage() {}
 
 func (x *Rich) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1440,7 @@ func (x *Rich) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rich.ProtoReflect.Descriptor instead.
 func (*Rich) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Rich) GetMime() string {
@@ -1412,7 +1466,7 @@ type StartInterpreterRequest struct {
 
 func (x *StartInterpreterRequest) Reset() {
 	*x = StartInterpreterRequest{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1478,7 @@ func (x *StartInterpreterRequest) String() string {
 func (*StartInterpreterRequest) ProtoMessage() {}
 
 func (x *StartInterpreterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1491,7 @@ func (x *StartInterpreterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartInterpreterRequest.ProtoReflect.Descriptor instead.
 func (*StartInterpreterRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StartInterpreterRequest) GetLanguage() string {
@@ -1455,7 +1509,7 @@ type StartInterpreterResponse struct {
 
 func (x *StartInterpreterResponse) Reset() {
 	*x = StartInterpreterResponse{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1521,7 @@ func (x *StartInterpreterResponse) String() string {
 func (*StartInterpreterResponse) ProtoMessage() {}
 
 func (x *StartInterpreterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,7 +1534,7 @@ func (x *StartInterpreterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartInterpreterResponse.ProtoReflect.Descriptor instead.
 func (*StartInterpreterResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 type StopInterpreterRequest struct {
@@ -1492,7 +1546,7 @@ type StopInterpreterRequest struct {
 
 func (x *StopInterpreterRequest) Reset() {
 	*x = StopInterpreterRequest{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1504,7 +1558,7 @@ func (x *StopInterpreterRequest) String() string {
 func (*StopInterpreterRequest) ProtoMessage() {}
 
 func (x *StopInterpreterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1517,7 +1571,7 @@ func (x *StopInterpreterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopInterpreterRequest.ProtoReflect.Descriptor instead.
 func (*StopInterpreterRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StopInterpreterRequest) GetLanguage() string {
@@ -1535,7 +1589,7 @@ type StopInterpreterResponse struct {
 
 func (x *StopInterpreterResponse) Reset() {
 	*x = StopInterpreterResponse{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1547,7 +1601,7 @@ func (x *StopInterpreterResponse) String() string {
 func (*StopInterpreterResponse) ProtoMessage() {}
 
 func (x *StopInterpreterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1560,7 +1614,7 @@ func (x *StopInterpreterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopInterpreterResponse.ProtoReflect.Descriptor instead.
 func (*StopInterpreterResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 type StartProcessRequest struct {
@@ -1574,7 +1628,7 @@ type StartProcessRequest struct {
 
 func (x *StartProcessRequest) Reset() {
 	*x = StartProcessRequest{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1640,7 @@ func (x *StartProcessRequest) String() string {
 func (*StartProcessRequest) ProtoMessage() {}
 
 func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1653,7 @@ func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessRequest.ProtoReflect.Descriptor instead.
 func (*StartProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StartProcessRequest) GetCommand() *Command {
@@ -1632,7 +1686,7 @@ type StartProcessResponse struct {
 
 func (x *StartProcessResponse) Reset() {
 	*x = StartProcessResponse{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1644,7 +1698,7 @@ func (x *StartProcessResponse) String() string {
 func (*StartProcessResponse) ProtoMessage() {}
 
 func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1657,7 +1711,7 @@ func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessResponse.ProtoReflect.Descriptor instead.
 func (*StartProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StartProcessResponse) GetProcessId() string {
@@ -1688,7 +1742,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1754,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1767,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Process) GetProcessId() string {
@@ -1801,7 +1855,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1813,7 +1867,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1826,7 +1880,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 type ListProcessesResponse struct {
@@ -1838,7 +1892,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +1904,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +1917,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*Process {
@@ -1886,7 +1940,7 @@ type ReadProcessRequest struct {
 
 func (x *ReadProcessRequest) Reset() {
 	*x = ReadProcessRequest{}
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +1952,7 @@ func (x *ReadProcessRequest) String() string {
 func (*ReadProcessRequest) ProtoMessage() {}
 
 func (x *ReadProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +1965,7 @@ func (x *ReadProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadProcessRequest.ProtoReflect.Descriptor instead.
 func (*ReadProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReadProcessRequest) GetProcessId() string {
@@ -1956,7 +2010,7 @@ type ReadProcessResponse struct {
 
 func (x *ReadProcessResponse) Reset() {
 	*x = ReadProcessResponse{}
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +2022,7 @@ func (x *ReadProcessResponse) String() string {
 func (*ReadProcessResponse) ProtoMessage() {}
 
 func (x *ReadProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +2035,7 @@ func (x *ReadProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadProcessResponse.ProtoReflect.Descriptor instead.
 func (*ReadProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReadProcessResponse) GetOutput() []byte {
@@ -2037,7 +2091,7 @@ type WriteProcessRequest struct {
 
 func (x *WriteProcessRequest) Reset() {
 	*x = WriteProcessRequest{}
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2103,7 @@ func (x *WriteProcessRequest) String() string {
 func (*WriteProcessRequest) ProtoMessage() {}
 
 func (x *WriteProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2116,7 @@ func (x *WriteProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteProcessRequest.ProtoReflect.Descriptor instead.
 func (*WriteProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WriteProcessRequest) GetProcessId() string {
@@ -2095,7 +2149,7 @@ type WriteProcessResponse struct {
 
 func (x *WriteProcessResponse) Reset() {
 	*x = WriteProcessResponse{}
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2161,7 @@ func (x *WriteProcessResponse) String() string {
 func (*WriteProcessResponse) ProtoMessage() {}
 
 func (x *WriteProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2174,7 @@ func (x *WriteProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteProcessResponse.ProtoReflect.Descriptor instead.
 func (*WriteProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WriteProcessResponse) GetWritten() uint32 {
@@ -2142,7 +2196,7 @@ type StopProcessRequest struct {
 
 func (x *StopProcessRequest) Reset() {
 	*x = StopProcessRequest{}
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2208,7 @@ func (x *StopProcessRequest) String() string {
 func (*StopProcessRequest) ProtoMessage() {}
 
 func (x *StopProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2221,7 @@ func (x *StopProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProcessRequest.ProtoReflect.Descriptor instead.
 func (*StopProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StopProcessRequest) GetProcessId() string {
@@ -2201,7 +2255,7 @@ type StopProcessResponse struct {
 
 func (x *StopProcessResponse) Reset() {
 	*x = StopProcessResponse{}
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2267,7 @@ func (x *StopProcessResponse) String() string {
 func (*StopProcessResponse) ProtoMessage() {}
 
 func (x *StopProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2280,7 @@ func (x *StopProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProcessResponse.ProtoReflect.Descriptor instead.
 func (*StopProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StopProcessResponse) GetRunning() bool {
@@ -2257,7 +2311,7 @@ type FileInfo struct {
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2323,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2336,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *FileInfo) GetPath() string {
@@ -2338,7 +2392,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2350,7 +2404,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2363,7 +2417,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReadFileRequest) GetPath() string {
@@ -2397,7 +2451,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_agent_proto_msgTypes[38]
+	mi := &file_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2463,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[38]
+	mi := &file_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2476,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ReadFileResponse) GetData() []byte {
@@ -2453,7 +2507,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_agent_proto_msgTypes[39]
+	mi := &file_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2519,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[39]
+	mi := &file_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2532,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WriteFileRequest) GetPath() string {
@@ -2525,7 +2579,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_agent_proto_msgTypes[40]
+	mi := &file_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2591,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[40]
+	mi := &file_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2604,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WriteFileResponse) GetSize() uint64 {
@@ -2571,7 +2625,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_agent_proto_msgTypes[41]
+	mi := &file_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2583,7 +2637,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[41]
+	mi := &file_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2596,7 +2650,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListFilesRequest) GetPath() string {
@@ -2630,7 +2684,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_agent_proto_msgTypes[42]
+	mi := &file_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2642,7 +2696,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[42]
+	mi := &file_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2655,7 +2709,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListFilesResponse) GetFiles() []*FileInfo {
@@ -2681,7 +2735,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_agent_proto_msgTypes[43]
+	mi := &file_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +2747,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[43]
+	mi := &file_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +2760,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StatFileRequest) GetPath() string {
@@ -2725,7 +2779,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_agent_proto_msgTypes[44]
+	mi := &file_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2737,7 +2791,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[44]
+	mi := &file_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2750,7 +2804,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *StatFileResponse) GetInfo() *FileInfo {
@@ -2770,7 +2824,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_agent_proto_msgTypes[45]
+	mi := &file_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2782,7 +2836,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[45]
+	mi := &file_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2795,7 +2849,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RemoveFileRequest) GetPath() string {
@@ -2820,7 +2874,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_agent_proto_msgTypes[46]
+	mi := &file_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2832,7 +2886,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[46]
+	mi := &file_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2845,7 +2899,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{46}
+	return file_agent_proto_rawDescGZIP(), []int{47}
 }
 
 type MoveFileRequest struct {
@@ -2858,7 +2912,7 @@ type MoveFileRequest struct {
 
 func (x *MoveFileRequest) Reset() {
 	*x = MoveFileRequest{}
-	mi := &file_agent_proto_msgTypes[47]
+	mi := &file_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2870,7 +2924,7 @@ func (x *MoveFileRequest) String() string {
 func (*MoveFileRequest) ProtoMessage() {}
 
 func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[47]
+	mi := &file_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2883,7 +2937,7 @@ func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
 func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{47}
+	return file_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *MoveFileRequest) GetFrom() string {
@@ -2908,7 +2962,7 @@ type MoveFileResponse struct {
 
 func (x *MoveFileResponse) Reset() {
 	*x = MoveFileResponse{}
-	mi := &file_agent_proto_msgTypes[48]
+	mi := &file_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2920,7 +2974,7 @@ func (x *MoveFileResponse) String() string {
 func (*MoveFileResponse) ProtoMessage() {}
 
 func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[48]
+	mi := &file_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2933,7 +2987,7 @@ func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
 func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{48}
+	return file_agent_proto_rawDescGZIP(), []int{49}
 }
 
 // RunRequest is one call on a run stream: a command or a piece of code. The
@@ -2952,7 +3006,7 @@ type RunRequest struct {
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_agent_proto_msgTypes[49]
+	mi := &file_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2964,7 +3018,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[49]
+	mi := &file_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2977,7 +3031,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{49}
+	return file_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RunRequest) GetKind() isRunRequest_Kind {
@@ -3038,7 +3092,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3050,7 +3104,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3063,7 +3117,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{50}
+	return file_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RunEvent) GetEvent() isRunEvent_Event {
@@ -3168,7 +3222,7 @@ type StreamOpen struct {
 
 func (x *StreamOpen) Reset() {
 	*x = StreamOpen{}
-	mi := &file_agent_proto_msgTypes[51]
+	mi := &file_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3180,7 +3234,7 @@ func (x *StreamOpen) String() string {
 func (*StreamOpen) ProtoMessage() {}
 
 func (x *StreamOpen) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[51]
+	mi := &file_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3193,7 +3247,7 @@ func (x *StreamOpen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamOpen.ProtoReflect.Descriptor instead.
 func (*StreamOpen) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{51}
+	return file_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StreamOpen) GetKind() isStreamOpen_Kind {
@@ -3283,7 +3337,7 @@ type ReadStream struct {
 
 func (x *ReadStream) Reset() {
 	*x = ReadStream{}
-	mi := &file_agent_proto_msgTypes[52]
+	mi := &file_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3295,7 +3349,7 @@ func (x *ReadStream) String() string {
 func (*ReadStream) ProtoMessage() {}
 
 func (x *ReadStream) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[52]
+	mi := &file_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3308,7 +3362,7 @@ func (x *ReadStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadStream.ProtoReflect.Descriptor instead.
 func (*ReadStream) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{52}
+	return file_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ReadStream) GetPath() string {
@@ -3343,7 +3397,7 @@ type WriteStream struct {
 
 func (x *WriteStream) Reset() {
 	*x = WriteStream{}
-	mi := &file_agent_proto_msgTypes[53]
+	mi := &file_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3355,7 +3409,7 @@ func (x *WriteStream) String() string {
 func (*WriteStream) ProtoMessage() {}
 
 func (x *WriteStream) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[53]
+	mi := &file_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3368,7 +3422,7 @@ func (x *WriteStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteStream.ProtoReflect.Descriptor instead.
 func (*WriteStream) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{53}
+	return file_agent_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *WriteStream) GetPath() string {
@@ -3407,7 +3461,7 @@ type StreamReply struct {
 
 func (x *StreamReply) Reset() {
 	*x = StreamReply{}
-	mi := &file_agent_proto_msgTypes[54]
+	mi := &file_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3419,7 +3473,7 @@ func (x *StreamReply) String() string {
 func (*StreamReply) ProtoMessage() {}
 
 func (x *StreamReply) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[54]
+	mi := &file_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3432,7 +3486,7 @@ func (x *StreamReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamReply.ProtoReflect.Descriptor instead.
 func (*StreamReply) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{54}
+	return file_agent_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StreamReply) GetCode() uint32 {
@@ -3495,7 +3549,10 @@ const file_agent_proto_rawDesc = "" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x13\n" +
-	"\x11ConfigureResponse\";\n" +
+	"\x11ConfigureResponse\"\\\n" +
+	"\x04Boot\x12@\n" +
+	"\tconfigure\x18\x01 \x01(\v2\".sandlot.agent.v1.ConfigureRequestR\tconfigure\x12\x12\n" +
+	"\x04warm\x18\x02 \x03(\tR\x04warm\";\n" +
 	"\bFileRoot\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1b\n" +
 	"\tread_only\x18\x02 \x01(\bR\breadOnly\"n\n" +
@@ -3764,134 +3821,136 @@ func file_agent_proto_rawDescGZIP() []byte {
 	return file_agent_proto_rawDescData
 }
 
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
 var file_agent_proto_goTypes = []any{
 	(*HelloRequest)(nil),             // 0: sandlot.agent.v1.HelloRequest
 	(*HelloResponse)(nil),            // 1: sandlot.agent.v1.HelloResponse
 	(*ConfigureRequest)(nil),         // 2: sandlot.agent.v1.ConfigureRequest
 	(*ConfigureResponse)(nil),        // 3: sandlot.agent.v1.ConfigureResponse
-	(*FileRoot)(nil),                 // 4: sandlot.agent.v1.FileRoot
-	(*Language)(nil),                 // 5: sandlot.agent.v1.Language
-	(*Limits)(nil),                   // 6: sandlot.agent.v1.Limits
-	(*UsageRequest)(nil),             // 7: sandlot.agent.v1.UsageRequest
-	(*UsageResponse)(nil),            // 8: sandlot.agent.v1.UsageResponse
-	(*InterpreterState)(nil),         // 9: sandlot.agent.v1.InterpreterState
-	(*Command)(nil),                  // 10: sandlot.agent.v1.Command
-	(*Pty)(nil),                      // 11: sandlot.agent.v1.Pty
-	(*Bounds)(nil),                   // 12: sandlot.agent.v1.Bounds
-	(*Captured)(nil),                 // 13: sandlot.agent.v1.Captured
-	(*Output)(nil),                   // 14: sandlot.agent.v1.Output
-	(*ExecRequest)(nil),              // 15: sandlot.agent.v1.ExecRequest
-	(*ExecDone)(nil),                 // 16: sandlot.agent.v1.ExecDone
-	(*EvaluateRequest)(nil),          // 17: sandlot.agent.v1.EvaluateRequest
-	(*Waiting)(nil),                  // 18: sandlot.agent.v1.Waiting
-	(*EvaluateDone)(nil),             // 19: sandlot.agent.v1.EvaluateDone
-	(*Rich)(nil),                     // 20: sandlot.agent.v1.Rich
-	(*StartInterpreterRequest)(nil),  // 21: sandlot.agent.v1.StartInterpreterRequest
-	(*StartInterpreterResponse)(nil), // 22: sandlot.agent.v1.StartInterpreterResponse
-	(*StopInterpreterRequest)(nil),   // 23: sandlot.agent.v1.StopInterpreterRequest
-	(*StopInterpreterResponse)(nil),  // 24: sandlot.agent.v1.StopInterpreterResponse
-	(*StartProcessRequest)(nil),      // 25: sandlot.agent.v1.StartProcessRequest
-	(*StartProcessResponse)(nil),     // 26: sandlot.agent.v1.StartProcessResponse
-	(*Process)(nil),                  // 27: sandlot.agent.v1.Process
-	(*ListProcessesRequest)(nil),     // 28: sandlot.agent.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),    // 29: sandlot.agent.v1.ListProcessesResponse
-	(*ReadProcessRequest)(nil),       // 30: sandlot.agent.v1.ReadProcessRequest
-	(*ReadProcessResponse)(nil),      // 31: sandlot.agent.v1.ReadProcessResponse
-	(*WriteProcessRequest)(nil),      // 32: sandlot.agent.v1.WriteProcessRequest
-	(*WriteProcessResponse)(nil),     // 33: sandlot.agent.v1.WriteProcessResponse
-	(*StopProcessRequest)(nil),       // 34: sandlot.agent.v1.StopProcessRequest
-	(*StopProcessResponse)(nil),      // 35: sandlot.agent.v1.StopProcessResponse
-	(*FileInfo)(nil),                 // 36: sandlot.agent.v1.FileInfo
-	(*ReadFileRequest)(nil),          // 37: sandlot.agent.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 38: sandlot.agent.v1.ReadFileResponse
-	(*WriteFileRequest)(nil),         // 39: sandlot.agent.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 40: sandlot.agent.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 41: sandlot.agent.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 42: sandlot.agent.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 43: sandlot.agent.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 44: sandlot.agent.v1.StatFileResponse
-	(*RemoveFileRequest)(nil),        // 45: sandlot.agent.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 46: sandlot.agent.v1.RemoveFileResponse
-	(*MoveFileRequest)(nil),          // 47: sandlot.agent.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 48: sandlot.agent.v1.MoveFileResponse
-	(*RunRequest)(nil),               // 49: sandlot.agent.v1.RunRequest
-	(*RunEvent)(nil),                 // 50: sandlot.agent.v1.RunEvent
-	(*StreamOpen)(nil),               // 51: sandlot.agent.v1.StreamOpen
-	(*ReadStream)(nil),               // 52: sandlot.agent.v1.ReadStream
-	(*WriteStream)(nil),              // 53: sandlot.agent.v1.WriteStream
-	(*StreamReply)(nil),              // 54: sandlot.agent.v1.StreamReply
-	nil,                              // 55: sandlot.agent.v1.ConfigureRequest.EnvEntry
-	nil,                              // 56: sandlot.agent.v1.Command.EnvEntry
+	(*Boot)(nil),                     // 4: sandlot.agent.v1.Boot
+	(*FileRoot)(nil),                 // 5: sandlot.agent.v1.FileRoot
+	(*Language)(nil),                 // 6: sandlot.agent.v1.Language
+	(*Limits)(nil),                   // 7: sandlot.agent.v1.Limits
+	(*UsageRequest)(nil),             // 8: sandlot.agent.v1.UsageRequest
+	(*UsageResponse)(nil),            // 9: sandlot.agent.v1.UsageResponse
+	(*InterpreterState)(nil),         // 10: sandlot.agent.v1.InterpreterState
+	(*Command)(nil),                  // 11: sandlot.agent.v1.Command
+	(*Pty)(nil),                      // 12: sandlot.agent.v1.Pty
+	(*Bounds)(nil),                   // 13: sandlot.agent.v1.Bounds
+	(*Captured)(nil),                 // 14: sandlot.agent.v1.Captured
+	(*Output)(nil),                   // 15: sandlot.agent.v1.Output
+	(*ExecRequest)(nil),              // 16: sandlot.agent.v1.ExecRequest
+	(*ExecDone)(nil),                 // 17: sandlot.agent.v1.ExecDone
+	(*EvaluateRequest)(nil),          // 18: sandlot.agent.v1.EvaluateRequest
+	(*Waiting)(nil),                  // 19: sandlot.agent.v1.Waiting
+	(*EvaluateDone)(nil),             // 20: sandlot.agent.v1.EvaluateDone
+	(*Rich)(nil),                     // 21: sandlot.agent.v1.Rich
+	(*StartInterpreterRequest)(nil),  // 22: sandlot.agent.v1.StartInterpreterRequest
+	(*StartInterpreterResponse)(nil), // 23: sandlot.agent.v1.StartInterpreterResponse
+	(*StopInterpreterRequest)(nil),   // 24: sandlot.agent.v1.StopInterpreterRequest
+	(*StopInterpreterResponse)(nil),  // 25: sandlot.agent.v1.StopInterpreterResponse
+	(*StartProcessRequest)(nil),      // 26: sandlot.agent.v1.StartProcessRequest
+	(*StartProcessResponse)(nil),     // 27: sandlot.agent.v1.StartProcessResponse
+	(*Process)(nil),                  // 28: sandlot.agent.v1.Process
+	(*ListProcessesRequest)(nil),     // 29: sandlot.agent.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),    // 30: sandlot.agent.v1.ListProcessesResponse
+	(*ReadProcessRequest)(nil),       // 31: sandlot.agent.v1.ReadProcessRequest
+	(*ReadProcessResponse)(nil),      // 32: sandlot.agent.v1.ReadProcessResponse
+	(*WriteProcessRequest)(nil),      // 33: sandlot.agent.v1.WriteProcessRequest
+	(*WriteProcessResponse)(nil),     // 34: sandlot.agent.v1.WriteProcessResponse
+	(*StopProcessRequest)(nil),       // 35: sandlot.agent.v1.StopProcessRequest
+	(*StopProcessResponse)(nil),      // 36: sandlot.agent.v1.StopProcessResponse
+	(*FileInfo)(nil),                 // 37: sandlot.agent.v1.FileInfo
+	(*ReadFileRequest)(nil),          // 38: sandlot.agent.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 39: sandlot.agent.v1.ReadFileResponse
+	(*WriteFileRequest)(nil),         // 40: sandlot.agent.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 41: sandlot.agent.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 42: sandlot.agent.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 43: sandlot.agent.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 44: sandlot.agent.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 45: sandlot.agent.v1.StatFileResponse
+	(*RemoveFileRequest)(nil),        // 46: sandlot.agent.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 47: sandlot.agent.v1.RemoveFileResponse
+	(*MoveFileRequest)(nil),          // 48: sandlot.agent.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 49: sandlot.agent.v1.MoveFileResponse
+	(*RunRequest)(nil),               // 50: sandlot.agent.v1.RunRequest
+	(*RunEvent)(nil),                 // 51: sandlot.agent.v1.RunEvent
+	(*StreamOpen)(nil),               // 52: sandlot.agent.v1.StreamOpen
+	(*ReadStream)(nil),               // 53: sandlot.agent.v1.ReadStream
+	(*WriteStream)(nil),              // 54: sandlot.agent.v1.WriteStream
+	(*StreamReply)(nil),              // 55: sandlot.agent.v1.StreamReply
+	nil,                              // 56: sandlot.agent.v1.ConfigureRequest.EnvEntry
+	nil,                              // 57: sandlot.agent.v1.Command.EnvEntry
 }
 var file_agent_proto_depIdxs = []int32{
-	55, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
-	4,  // 1: sandlot.agent.v1.ConfigureRequest.file_roots:type_name -> sandlot.agent.v1.FileRoot
-	5,  // 2: sandlot.agent.v1.ConfigureRequest.languages:type_name -> sandlot.agent.v1.Language
-	6,  // 3: sandlot.agent.v1.ConfigureRequest.limits:type_name -> sandlot.agent.v1.Limits
-	9,  // 4: sandlot.agent.v1.UsageResponse.interpreters:type_name -> sandlot.agent.v1.InterpreterState
-	56, // 5: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
-	11, // 6: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
-	10, // 7: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
-	12, // 8: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
-	13, // 9: sandlot.agent.v1.ExecDone.stdout:type_name -> sandlot.agent.v1.Captured
-	13, // 10: sandlot.agent.v1.ExecDone.stderr:type_name -> sandlot.agent.v1.Captured
-	12, // 11: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
-	13, // 12: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
-	13, // 13: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
-	13, // 14: sandlot.agent.v1.EvaluateDone.result:type_name -> sandlot.agent.v1.Captured
-	20, // 15: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
-	10, // 16: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
-	27, // 17: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
-	36, // 18: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
-	36, // 19: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
-	15, // 20: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
-	17, // 21: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
-	14, // 22: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
-	18, // 23: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
-	16, // 24: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
-	19, // 25: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
-	54, // 26: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
-	10, // 27: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
-	52, // 28: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
-	53, // 29: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
-	0,  // 30: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
-	2,  // 31: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
-	7,  // 32: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
-	21, // 33: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
-	23, // 34: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
-	25, // 35: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
-	28, // 36: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
-	30, // 37: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
-	32, // 38: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
-	34, // 39: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
-	37, // 40: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
-	39, // 41: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
-	41, // 42: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
-	43, // 43: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
-	45, // 44: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
-	47, // 45: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
-	1,  // 46: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
-	3,  // 47: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
-	8,  // 48: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
-	22, // 49: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
-	24, // 50: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
-	26, // 51: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
-	29, // 52: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
-	31, // 53: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
-	33, // 54: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
-	35, // 55: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
-	38, // 56: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
-	40, // 57: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
-	42, // 58: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
-	44, // 59: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
-	46, // 60: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
-	48, // 61: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
-	46, // [46:62] is the sub-list for method output_type
-	30, // [30:46] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	56, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
+	5,  // 1: sandlot.agent.v1.ConfigureRequest.file_roots:type_name -> sandlot.agent.v1.FileRoot
+	6,  // 2: sandlot.agent.v1.ConfigureRequest.languages:type_name -> sandlot.agent.v1.Language
+	7,  // 3: sandlot.agent.v1.ConfigureRequest.limits:type_name -> sandlot.agent.v1.Limits
+	2,  // 4: sandlot.agent.v1.Boot.configure:type_name -> sandlot.agent.v1.ConfigureRequest
+	10, // 5: sandlot.agent.v1.UsageResponse.interpreters:type_name -> sandlot.agent.v1.InterpreterState
+	57, // 6: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
+	12, // 7: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
+	11, // 8: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
+	13, // 9: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
+	14, // 10: sandlot.agent.v1.ExecDone.stdout:type_name -> sandlot.agent.v1.Captured
+	14, // 11: sandlot.agent.v1.ExecDone.stderr:type_name -> sandlot.agent.v1.Captured
+	13, // 12: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
+	14, // 13: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
+	14, // 14: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
+	14, // 15: sandlot.agent.v1.EvaluateDone.result:type_name -> sandlot.agent.v1.Captured
+	21, // 16: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
+	11, // 17: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
+	28, // 18: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
+	37, // 19: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
+	37, // 20: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
+	16, // 21: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
+	18, // 22: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
+	15, // 23: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
+	19, // 24: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
+	17, // 25: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
+	20, // 26: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
+	55, // 27: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
+	11, // 28: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
+	53, // 29: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
+	54, // 30: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
+	0,  // 31: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
+	2,  // 32: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
+	8,  // 33: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
+	22, // 34: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
+	24, // 35: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
+	26, // 36: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
+	29, // 37: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
+	31, // 38: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
+	33, // 39: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
+	35, // 40: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
+	38, // 41: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
+	40, // 42: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
+	42, // 43: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
+	44, // 44: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
+	46, // 45: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
+	48, // 46: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
+	1,  // 47: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
+	3,  // 48: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
+	9,  // 49: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
+	23, // 50: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
+	25, // 51: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
+	27, // 52: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
+	30, // 53: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
+	32, // 54: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
+	34, // 55: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
+	36, // 56: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
+	39, // 57: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
+	41, // 58: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
+	43, // 59: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
+	45, // 60: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
+	47, // 61: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
+	49, // 62: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
+	47, // [47:63] is the sub-list for method output_type
+	31, // [31:47] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -3899,32 +3958,32 @@ func file_agent_proto_init() {
 	if File_agent_proto != nil {
 		return
 	}
-	file_agent_proto_msgTypes[39].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[49].OneofWrappers = []any{
+	file_agent_proto_msgTypes[40].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[50].OneofWrappers = []any{
 		(*RunRequest_Exec)(nil),
 		(*RunRequest_Evaluate)(nil),
 	}
-	file_agent_proto_msgTypes[50].OneofWrappers = []any{
+	file_agent_proto_msgTypes[51].OneofWrappers = []any{
 		(*RunEvent_Output)(nil),
 		(*RunEvent_Waiting)(nil),
 		(*RunEvent_Executed)(nil),
 		(*RunEvent_Evaluated)(nil),
 		(*RunEvent_Refused)(nil),
 	}
-	file_agent_proto_msgTypes[51].OneofWrappers = []any{
+	file_agent_proto_msgTypes[52].OneofWrappers = []any{
 		(*StreamOpen_Exec)(nil),
 		(*StreamOpen_ReadFile)(nil),
 		(*StreamOpen_WriteFile)(nil),
 		(*StreamOpen_Dial)(nil),
 	}
-	file_agent_proto_msgTypes[53].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[54].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   57,
+			NumMessages:   58,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -64,8 +64,7 @@ const (
 const (
 	EnvSecret = "SANDLOT_AGENT_SECRET" // hex
 	EnvSocket = "SANDLOT_AGENT_SOCKET"
-	// EnvProcesses is the most processes and threads that it may see alive.
-	EnvLimits = "SANDLOT_AGENT_LIMITS" // protojson of Limits
+	EnvBoot   = "SANDLOT_AGENT_BOOT" // base64 of a Boot
 )
 
 // OutputDir, inside the sandbox, keeps whole outputs that did not fit inline.

@@ -14,7 +14,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -414,8 +413,12 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 
 func (p *proc) send(driver string, id int64, n int, code string) error {
 	p.requests.SetWriteDeadline(time.Now().Add(10 * time.Second))
-	if driver == "bash" {
-		_, err := io.WriteString(p.requests, strconv.FormatInt(id, 10)+" "+strconv.Itoa(len(code))+"\n"+code)
+	switch driver {
+	case "bash":
+		_, err := fmt.Fprintf(p.requests, "%d %d\n%s", id, len(code), code)
+		return err
+	case "python":
+		_, err := fmt.Fprintf(p.requests, "%d %d %d\n%s", id, n, len(code), code)
 		return err
 	}
 	b, err := json.Marshal(struct {

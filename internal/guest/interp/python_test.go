@@ -3,6 +3,7 @@ package interp
 import (
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestPythonValues(t *testing.T) {
@@ -111,6 +112,7 @@ func TestPythonDeathBetweenCalls(t *testing.T) {
 	l := python(t)
 	pid := l.run("import threading, os\nthreading.Timer(0.1, lambda: os._exit(9)).start()\nos.getpid()").value()
 	for range 500 {
+		time.Sleep(time.Millisecond)
 		if l.run("1").StateLost {
 			if got := l.run("import os; os.getpid()").value(); got == pid {
 				t.Error("it is the same process")

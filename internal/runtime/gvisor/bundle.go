@@ -6,19 +6,16 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"google.golang.org/protobuf/encoding/protojson"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
-	"sandlot/proto/agentv1"
 )
 
 // agentPath is where the sandbox sees the agent.
@@ -170,7 +167,7 @@ func (r *Runtime) bundle(b *box, root string) error {
 }
 
 func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
-	env, err := environment(b.spec)
+	env, err := agent.Environment(b.spec)
 	if err != nil {
 		return nil, err
 	}
@@ -192,20 +189,6 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 		spec.Linux.Resources = resources(l)
 	}
 	return spec, nil
-}
-
-func environment(s sandbox.Spec) ([]string, error) {
-	limits, err := protojson.Marshal(&agentv1.Limits{MemoryBytes: uint64(s.Limits.MemoryBytes), Processes: uint64(s.Limits.Processes), DiskBytes: uint64(s.Limits.DiskBytes)})
-	if err != nil {
-		return nil, err
-	}
-	var env []string
-	for k, v := range s.Template.Env {
-		env = append(env, k+"="+v)
-	}
-	sort.Strings(env)
-	return append(env, wire.EnvSecret+"="+hex.EncodeToString(s.Secret), wire.EnvSocket+"="+path.Join(wire.SocketDir, wire.Socket),
-		wire.EnvLimits+"="+string(limits)), nil
 }
 
 func rlimits(l sandbox.Limits) []specs.POSIXRlimit {

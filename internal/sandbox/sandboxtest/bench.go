@@ -67,13 +67,8 @@ func (s *Subject) proof() string {
 
 func (b *Bench) configure(t *testing.T) {
 	t.Helper()
-	c := &agentv1.ConfigureRequest{Env: b.subject.Template.Env,
-		FileRoots: []*agentv1.FileRoot{{Path: "/workspace"}, {Path: "/data", ReadOnly: true}},
-		Limits: &agentv1.Limits{MemoryBytes: uint64(b.Box.Spec().Limits.MemoryBytes), Processes: uint64(b.Box.Spec().Limits.Processes),
-			DiskBytes: uint64(b.Box.Spec().Limits.DiskBytes)}}
-	for _, l := range b.subject.Template.Languages {
-		c.Languages = append(c.Languages, &agentv1.Language{Name: l.Name, Driver: l.Driver, Command: l.Command, Extension: l.Extension})
-	}
+	c := agent.Configure(b.subject.Template, b.Box.Spec().Limits)
+	c.FileRoots = []*agentv1.FileRoot{{Path: "/workspace"}, {Path: "/data", ReadOnly: true}}
 	if _, err := b.Configure(t.Context(), agent.Request(c)); err != nil {
 		t.Fatal("configuring:", err)
 	}

@@ -1,7 +1,9 @@
 # Sandlot's Python driver: runs pieces of code that the agent sends on fd 3, in
-# one namespace, and answers on fd 4. It uses the standard library alone.
+# one namespace, and answers on fd 4. It uses the standard library alone, and
+# imports at the start only what Python has loaded anyway, or built in: each
+# further module would delay every new sandbox.
 def _main():
-    import ast, builtins, io, json, linecache, os, signal, sys, traceback, types
+    import _ast, _signal, builtins, io, os, sys
 
     requests, replies = os.fdopen(3, "rb", 65536), 4
     os.set_inheritable(3, False)
@@ -10,7 +12,25 @@ def _main():
     os.set_inheritable(spare_out, False)
     os.set_inheritable(spare_err, False)
 
-    main = types.ModuleType("__main__")
+    library = [p for p in sys.path if p]
+
+    def late(name):
+        """Import a module of the standard library, whatever lies in the current folder."""
+        found = sys.modules.get(name)
+        if found is None:
+            path, sys.path[:] = sys.path[:], library
+            try:
+                found = __import__(name)
+            finally:
+                sys.path[:] = path
+        return found
+
+    try:
+        from _json import encode_basestring as quote
+    except ImportError:
+        quote = late("json").dumps
+
+    main = type(sys)("__main__")
     main.__dict__.update(__builtins__=builtins, __doc__=None)
     sys.modules["__main__"] = main
     sys.argv = [""]
@@ -23,7 +43,7 @@ def _main():
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
                "text/markdown": "_repr_markdown_", "text/latex": "_repr_latex_", "application/json": "_repr_json_"}
     # 0x80 is inspect.CO_COROUTINE.
-    write, loads, dumps, stack_trace = os.write, json.loads, json.dumps, traceback.TracebackException
+    write = os.write
     interrupts = (KeyboardInterrupt,)
 
     # A process that the code forks must not answer for this one.
@@ -33,25 +53,66 @@ def _main():
         if state["running"] and state["mine"]:
             raise KeyboardInterrupt
         if not state["mine"]:
-            signal.default_int_handler(signum, frame)
+            _signal.default_int_handler(signum, frame)
 
-    signal.signal(signal.SIGINT, on_interrupt)
+    _signal.signal(_signal.SIGINT, on_interrupt)
+
+    # The pieces' lines, for tracebacks and inspect. They are linecache's as soon
+    # as something imports that.
+    sources = {}
+
+    class Sources:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name != "linecache":
+                return None
+            sys.meta_path.remove(Sources)
+            specs = (finder.find_spec(name, None) for finder in sys.meta_path)
+            spec = next((s for s in specs if s is not None), None)
+            if spec is not None and not isinstance(spec.loader, type):
+                run = spec.loader.exec_module
+
+                def exec_module(module):
+                    run(module)
+                    module.cache.update(sources)
+
+                spec.loader.exec_module = exec_module
+            return spec
+
+    sys.meta_path.insert(0, Sources)
+
+    def remember(name, code):
+        sources[name] = (len(code), None, code.splitlines(True), name)
+        cache = getattr(sys.modules.get("linecache"), "cache", None)
+        if cache is not None:
+            cache[name] = sources[name]
+
+    def form(value):
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int):
+            return str(value)
+        if isinstance(value, list):
+            return "[" + ",".join(map(form, value)) + "]"
+        if isinstance(value, dict):
+            return "{" + ",".join([quote(k) + ":" + form(v) for k, v in value.items()]) + "}"
+        return quote(value)
 
     def answer(reply):
         if not state["mine"]:
             os._exit(0)  # a fork that came back is nobody to answer
-        data = dumps(reply, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        data = form(reply).encode("utf-8", "replace") + b"\n"
         while data:
             data = data[write(replies, data):]
 
     def keep(mime, data):
-        import base64
+        base64 = late("base64")
         if data is None:
             return
         if isinstance(data, tuple):
             data = data[0]
         if not isinstance(data, (str, bytes, bytearray)):
-            data = dumps(data)
+            data = late("json").dumps(data)
         if isinstance(data, str) and mime in ("image/png", "image/jpeg"):
             data = base64.b64decode(data)
         data = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
@@ -120,18 +181,18 @@ def _main():
         return any(line.split(b"#")[0].rstrip().endswith(b";") for line in lines)
 
     def compile_piece(code, name):
-        tree = compile(code, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        tree = compile(code, name, "exec", _ast.PyCF_ONLY_AST | _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         last, quiet = None, False
-        if tree.body and isinstance(tree.body[-1], ast.Expr):
-            last = ast.Expression(tree.body.pop().value)
+        if tree.body and isinstance(tree.body[-1], _ast.Expr):
+            last = _ast.Expression(tree.body.pop().value)
             quiet = silent(code, last.body)
-        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         body = compile(tree, name, "exec", flags, dont_inherit=True) if tree.body else None
         value = compile(last, name, "eval", flags, dont_inherit=True) if last is not None else None
         return body, value, quiet
 
     def loop():
-        import asyncio  # it takes longer to import than all else
+        asyncio = late("asyncio")
         if state["loop"] is None or state["loop"].is_closed():
             state["loop"] = asyncio.new_event_loop()
             asyncio.set_event_loop(state["loop"])
@@ -159,7 +220,7 @@ def _main():
             while tb is not None and tb.tb_frame.f_code.co_filename == "<string>":
                 tb = tb.tb_next
             # Frames of this driver may stand between the user's, with await.
-            trace = stack_trace(exc_type, exc, tb, compact=True)
+            trace = late("traceback").TracebackException(exc_type, exc, tb, compact=True)
             seen = set()
             def clean(t):
                 if t is None or id(t) in seen:
@@ -178,7 +239,7 @@ def _main():
         except Exception as broken:
             full = "%s (its text could not be made: %r)\n" % (exc_type.__name__, type(broken).__name__)
         try:
-            short = "".join(traceback.format_exception_only(exc_type, exc)).strip().rsplit("\n", 1)[-1]
+            short = "".join(late("traceback").format_exception_only(exc_type, exc)).strip().rsplit("\n", 1)[-1]
         except Exception:
             short = exc_type.__name__
         limit = 200000
@@ -216,10 +277,9 @@ def _main():
             except Exception:
                 pass
 
-    def piece(request):
-        reply = {"id": request["id"], "ok": False, "exit": 1}
-        code, name = request["code"], "<code %d>" % request["n"]
-        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+    def piece(token, name, code):
+        reply = {"id": token, "ok": False, "exit": 1}
+        remember(name, code)
         state.update(rich=[], rich_size=0, dropped=0)
         ns.pop("__warningregistry__", None)
         value = None
@@ -266,10 +326,11 @@ def _main():
     while True:
         try:
             mend_streams()
-            line = requests.readline()
-            if not line or not state["mine"]:
+            head = requests.readline().split()
+            if not head or not state["mine"]:
                 os._exit(0)
-            answer(piece(loads(line)))
+            token, n, size = map(int, head)
+            answer(piece(token, "<code %d>" % n, requests.read(size).decode("utf-8", "replace")))
         except KeyboardInterrupt:
             state["running"] = False
             continue
