@@ -273,9 +273,6 @@ func (a *Agent) limit(l *agentv1.Limits) {
 		return
 	}
 	a.guard.set(l)
-	a.nursery.mu.Lock()
-	a.nursery.data = l.MemoryBytes
-	a.nursery.mu.Unlock()
 }
 
 // Hello implements the wire.

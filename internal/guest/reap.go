@@ -21,7 +21,6 @@ type nursery struct {
 
 	mu       sync.Mutex
 	children map[int]chan syscall.WaitStatus
-	data     uint64 // RLIMIT_DATA of what is started; 0: none
 }
 
 func newNursery(all bool) *nursery {
@@ -89,12 +88,6 @@ func (n *nursery) start(argv []string, attr *syscall.ProcAttr) (int, <-chan sysc
 	pid, err := syscall.ForkExec(path, argv, attr)
 	if err != nil {
 		return 0, nil, &os.PathError{Op: "start", Path: argv[0], Err: err}
-	}
-	if n.data > 0 {
-		// One process that wants more than all may have gets an error, instead of
-		// the whole sandbox its end.
-		l := unix.Rlimit{Cur: n.data, Max: n.data}
-		_ = unix.Prlimit(pid, unix.RLIMIT_DATA, &l, nil)
 	}
 	c := make(chan syscall.WaitStatus, 1)
 	n.children[pid] = c

@@ -65,6 +65,12 @@ func (b *box) Spec() sandbox.Spec {
 	return b.spec
 }
 
+func (b *box) identity() (string, sandbox.Limits) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.spec.ID, b.spec.Limits
+}
+
 // listen opens the agent's socket. The sandbox sees its folder read-only. The
 // path may be longer than a socket's address: it goes through a descriptor.
 func (b *box) listen() error {

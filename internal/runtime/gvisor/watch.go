@@ -29,12 +29,14 @@ type measure struct {
 	size    int64
 	base    int64 // its size when it was first seen: what it may keep
 	at      time.Time
+	pulse   pulse
 }
 
 func (r *Runtime) watch() {
 	tick := time.NewTicker(glance)
 	defer tick.Stop()
 	seen := map[*box]*measure{}
+	keeper := newKeeper(r.cgroups)
 	for {
 		select {
 		case <-tick.C:
@@ -53,6 +55,15 @@ func (r *Runtime) watch() {
 				now[b] = m
 			}
 			r.look(b, m)
+			if id, limits := b.identity(); r.cgroups.usable() {
+				_, cpu := r.cost(id, 0)
+				keeper.look(id, limits.CPUs, cpu, time.Now(), &m.pulse)
+			}
+		}
+		for b, m := range seen {
+			if now[b] == nil && m.pulse.kept != nil {
+				keeper.free(b.spec.ID, &m.pulse)
+			}
 		}
 		seen = now
 	}
