@@ -273,6 +273,9 @@ func (a *Agent) limit(l *agentv1.Limits) {
 		return
 	}
 	a.guard.set(l)
+	a.nursery.mu.Lock()
+	a.nursery.most = l.Processes
+	a.nursery.mu.Unlock()
 }
 
 // Hello implements the wire.

@@ -21,6 +21,7 @@ type nursery struct {
 
 	mu       sync.Mutex
 	children map[int]chan syscall.WaitStatus
+	most     uint64 // processes and threads in the sandbox; 0: not limited
 }
 
 func newNursery(all bool) *nursery {
@@ -85,13 +86,32 @@ func (n *nursery) start(argv []string, attr *syscall.ProcAttr) (int, <-chan sysc
 	attr.Sys.Setsid = true
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	pid, err := syscall.ForkExec(path, argv, attr)
+	pid, err := n.fork(path, argv, attr)
 	if err != nil {
 		return 0, nil, &os.PathError{Op: "start", Path: argv[0], Err: err}
 	}
 	c := make(chan syscall.WaitStatus, 1)
 	n.children[pid] = c
 	return pid, c, nil
+}
+
+// fork starts the program with the limit of processes of the sandbox. The
+// agent's own is higher: it must not die for want of a thread when all places
+// are taken. The lock is held.
+func (n *nursery) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
+	var own unix.Rlimit
+	if n.most == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &own) != nil || own.Max <= n.most {
+		return syscall.ForkExec(path, argv, attr)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: n.most, Max: own.Max}); err != nil {
+		return 0, err
+	}
+	pid, err := syscall.ForkExec(path, argv, attr)
+	unix.Setrlimit(unix.RLIMIT_NPROC, &own)
+	if err == nil {
+		_ = unix.Prlimit(pid, unix.RLIMIT_NPROC, &unix.Rlimit{Cur: n.most, Max: n.most}, nil)
+	}
+	return pid, err
 }
 
 // lookup finds a program as execvp does, with the child's PATH and directory.

@@ -149,11 +149,23 @@ func (p *Pool) Take(ctx context.Context, t *image.Template, f image.Flavor) *Boo
 		if b == nil {
 			return nil
 		}
-		if b.Agent.Linked() && p.fit(ctx, b, f) {
+		if !b.Agent.Linked() {
+			go p.discard(b)
+			continue
+		}
+		if p.fit(ctx, b, f) {
 			return b
 		}
-		go p.discard(b)
+		p.put(t.Name, b) // it serves those who want what it is
+		return nil
 	}
+}
+
+func (p *Pool) put(template string, b *Booted) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready[template] = append(p.ready[template], b)
+	p.owned[b.ID] = true
 }
 
 func (p *Pool) pop(template string) *Booted {
@@ -213,46 +225,60 @@ func (p *Pool) Owns(id string) bool {
 }
 
 // Run fills the pool, one sandbox at a time, until ctx ends; then it destroys
-// what still waits. A boot that fails is tried again with growing pauses.
+// what still waits. A template that does not boot is tried again with growing
+// pauses, and does not hold the others up.
 func (p *Pool) Run(ctx context.Context) {
 	defer p.drain()
-	pause := time.Duration(0)
+	troubles := map[string]trouble{}
 	for {
-		t := p.lacking()
+		t, wait := p.lacking(troubles)
 		if t == nil {
 			select {
 			case <-p.wake:
+				continue
+			case <-time.After(wait):
 				continue
 			case <-ctx.Done():
 				return
 			}
 		}
-		if err := p.fill(ctx, t); err != nil {
-			if ctx.Err() != nil {
-				return
-			}
-			pause = min(max(2*pause, time.Second), time.Minute)
-			p.Log.Error("could not boot a warm sandbox", "template", t.Name, "error", err, "again_in", pause)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-				return
-			}
-			continue
+		err := p.fill(ctx, t)
+		if ctx.Err() != nil {
+			return
 		}
-		pause = 0
+		if err == nil {
+			delete(troubles, t.Name)
+		} else {
+			pause := min(max(2*troubles[t.Name].pause, time.Second), time.Minute)
+			p.Log.Error("could not boot a warm sandbox", "template", t.Name, "error", err, "again_in", pause)
+			troubles[t.Name] = trouble{pause, time.Now().Add(pause)}
+		}
 	}
 }
 
-func (p *Pool) lacking() *image.Template {
+// trouble is when a template that did not boot is tried again.
+type trouble struct {
+	pause time.Duration
+	until time.Time
+}
+
+// lacking returns a template of which there are too few, or how long there is
+// nothing to do.
+func (p *Pool) lacking(troubles map[string]trouble) (*image.Template, time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	wait := time.Hour
 	for _, t := range p.Templates {
-		if len(p.ready[t.Name]) < p.Warm {
-			return t
+		if len(p.ready[t.Name]) >= p.Warm {
+			continue
 		}
+		left := time.Until(troubles[t.Name].until)
+		if left <= 0 {
+			return t, 0
+		}
+		wait = min(wait, left)
 	}
-	return nil
+	return nil, wait
 }
 
 func (p *Pool) fill(ctx context.Context, t *image.Template) error {
@@ -267,9 +293,7 @@ func (p *Pool) fill(ctx context.Context, t *image.Template) error {
 		p.own(o.ID, false)
 		return errors.Join(err, p.Shelf.Remove(ws))
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ready[t.Name] = append(p.ready[t.Name], b)
+	p.put(t.Name, b)
 	return nil
 }
 

@@ -51,13 +51,17 @@ type Book struct {
 	mu       sync.Mutex
 	sessions map[string]*Session
 	homes    map[string]*Session // by owner
-	reserved map[string]int      // sessions that are being made, by owner, without homes
+	reserved map[string]place    // of sessions that are being booted, by owner
 }
 
 // New returns an empty book; Recover fills it.
 func New(c Config) *Book {
-	return &Book{Config: c, sessions: map[string]*Session{}, homes: map[string]*Session{}, reserved: map[string]int{}}
+	return &Book{Config: c, sessions: map[string]*Session{}, homes: map[string]*Session{}, reserved: map[string]place{}}
 }
+
+// place is what sessions take of the limits: their number, without homes, and
+// their memory.
+type place struct{ n, mb int }
 
 // Ask says which session a call wants.
 type Ask struct {
@@ -66,27 +70,23 @@ type Ask struct {
 	Flavor   string // empty: any
 	// Fresh makes the default a new session instead of the home.
 	Fresh bool
+	// quiet leaves what must be told for the next call.
+	quiet bool
 }
 
 // Open returns the session that the caller asks for, with a sandbox that
 // answers. The caller releases it.
 func (b *Book) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, error) {
-	s, created, err := b.find(ctx, p, a)
+	s, created, settle, err := b.find(ctx, p, a)
 	if err != nil {
 		return nil, err
 	}
-	if created {
-		defer b.settle(p, s)
-	}
+	defer settle()
 	s.mu.Lock()
 	s.active++
 	s.mu.Unlock()
 	l := &Lease{Session: s, Created: created}
-	l.Booted, l.Notice, err = s.up(ctx)
-	if err == nil && a.ID != "" && !created {
-		err = b.serves(s, a)
-	}
-	if err != nil {
+	if l.Booted, l.Notice, err = s.up(ctx, a.quiet); err != nil {
 		l.Release()
 		if created {
 			b.remove(context.WithoutCancel(ctx), s)
@@ -96,11 +96,12 @@ func (b *Book) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, error
 	return l, nil
 }
 
-func (b *Book) find(ctx context.Context, p auth.Principal, a Ask) (s *Session, created bool, err error) {
+// find returns the session, and what to call when it has booted, or failed to.
+func (b *Book) find(ctx context.Context, p auth.Principal, a Ask) (s *Session, created bool, settle func(), err error) {
 	switch {
 	case a.ID == "new", a.ID == "" && (a.Fresh || p.Service):
-		s, err = b.create(ctx, p, a, false)
-		return s, true, err
+		s, settle, err = b.create(ctx, p, a, false)
+		return s, true, settle, err
 	case a.ID == "", a.ID == "home":
 		b.mu.Lock()
 		s = b.homes[p.ID]
@@ -113,44 +114,47 @@ func (b *Book) find(ctx context.Context, p auth.Principal, a Ask) (s *Session, c
 		s = b.sessions[a.ID]
 		b.mu.Unlock()
 		if s == nil || s.record().Owner != p.ID {
-			return nil, false, b.unknown(p.ID, a.ID)
+			return nil, false, nil, b.unknown(p.ID, a.ID)
 		}
 	}
 	if err := b.serves(s, a); err != nil {
-		return nil, false, err
+		return nil, false, nil, err
 	}
-	return s, false, b.room(ctx, p, s)
+	settle, err = b.room(ctx, p, s)
+	return s, false, settle, err
 }
 
 // home makes the principal's home, once.
-func (b *Book) home(ctx context.Context, p auth.Principal, a Ask) (*Session, bool, error) {
-	s, err := b.create(ctx, p, Ask{Template: a.Template, Flavor: a.Flavor}, true)
+func (b *Book) home(ctx context.Context, p auth.Principal, a Ask) (*Session, bool, func(), error) {
+	s, settle, err := b.create(ctx, p, Ask{Template: a.Template, Flavor: a.Flavor}, true)
 	if errors.Is(err, errExists) {
-		b.mu.Lock()
-		s = b.homes[p.ID]
-		b.mu.Unlock()
-		return s, false, b.serves(s, a)
+		return b.find(ctx, p, a) // another call was faster, or has failed by now
 	}
-	return s, true, err
+	return s, true, settle, err
 }
 
 var errExists = errors.New("the home exists")
 
 // create makes a session, with a warm sandbox if there is one. Its reservation
 // is held until settle.
-func (b *Book) create(ctx context.Context, p auth.Principal, a Ask, home bool) (*Session, error) {
+func (b *Book) create(ctx context.Context, p auth.Principal, a Ask, home bool) (*Session, func(), error) {
 	t, f, err := b.resolve(a.Template, a.Flavor)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := b.reserve(ctx, p, f, home); err != nil {
-		return nil, err
+	taken := place{1, f.MemoryMB}
+	if home {
+		taken.n = 0
+	}
+	if err := b.reserve(ctx, p, taken); err != nil {
+		return nil, nil, err
 	}
 	s, err := b.record(ctx, p, t, f, home)
 	if err != nil {
-		b.release(p, home)
+		b.release(p, taken)
+		return nil, nil, err
 	}
-	return s, err
+	return s, b.settling(p, s, taken), nil
 }
 
 // record makes the session in the store and in memory.
@@ -181,6 +185,9 @@ func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, 
 			delete(b.homes, p.ID)
 		}
 		b.mu.Unlock()
+		s.mu.Lock()
+		s.removed, s.booted = true, nil // for those who have found the home
+		s.mu.Unlock()
 		b.waste(booted, r.Workspace)
 		return nil, fmt.Errorf("storing the new session: %w", err)
 	}
@@ -295,20 +302,30 @@ func (b *Book) unknown(owner, id string) error {
 	return fault.New(fault.SessionNotFound, "%s", agent.Printable(id, 80)).With("session_id", agent.Printable(id, 80)).With("live_sessions", live)
 }
 
-// room checks the limits for a session that has to boot again.
-func (b *Book) room(ctx context.Context, p auth.Principal, s *Session) error {
-	if s.record().Home || s.live() {
-		return nil
-	}
+// room takes a place for a session that has to boot again.
+func (b *Book) room(ctx context.Context, p auth.Principal, s *Session) (settle func(), err error) {
 	f, err := b.flavor(s.record().Flavor)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := b.reserve(ctx, p, f, false); err != nil {
-		return err
+	s.mu.Lock()
+	has := s.booted != nil || s.booting || s.reserved
+	s.reserved = s.reserved || !has
+	taken := place{1, f.MemoryMB}
+	if s.rec.Home {
+		taken.n = 0
 	}
-	b.release(p, false)
-	return nil
+	s.mu.Unlock()
+	if has {
+		return func() {}, nil
+	}
+	if err := b.reserve(ctx, p, taken); err != nil {
+		s.mu.Lock()
+		s.reserved = false
+		s.mu.Unlock()
+		return nil, err
+	}
+	return b.settling(p, s, taken), nil
 }
 
 // counts says whether the session counts towards a limit by itself; one that is
@@ -319,13 +336,14 @@ func (s *Session) counts() bool {
 	return !s.reserved && (s.booted != nil || s.booting)
 }
 
-// settle turns a reservation into a session that counts by itself.
-func (b *Book) settle(p auth.Principal, s *Session) {
-	s.mu.Lock()
-	s.reserved = false
-	home := s.rec.Home
-	s.mu.Unlock()
-	b.release(p, home)
+// settling returns what turns a reservation into a session that counts by itself.
+func (b *Book) settling(p auth.Principal, s *Session, taken place) func() {
+	return func() {
+		s.mu.Lock()
+		s.reserved = false
+		s.mu.Unlock()
+		b.release(p, taken)
+	}
 }
 
 func (s *Session) live() bool {
@@ -336,10 +354,13 @@ func (s *Session) live() bool {
 
 // reserve makes room for one more session of p, or says why there is none. A
 // home has its place always, and needs memory alone.
-func (b *Book) reserve(ctx context.Context, p auth.Principal, f image.Flavor, home bool) error {
+func (b *Book) reserve(ctx context.Context, p auth.Principal, want place) error {
 	for try := 0; ; try++ {
 		b.mu.Lock()
-		count, memory := b.reserved[p.ID], 0
+		count, memory := b.reserved[p.ID].n, 0
+		for _, r := range b.reserved {
+			memory += r.mb
+		}
 		for _, s := range b.sessions {
 			if !s.counts() {
 				continue
@@ -352,12 +373,11 @@ func (b *Book) reserve(ctx context.Context, p auth.Principal, f image.Flavor, ho
 				memory += f.MemoryMB
 			}
 		}
-		fits := home || count < b.MaxSessions
-		fitsMemory := b.MaxMemoryMB == 0 || memory+f.MemoryMB <= b.MaxMemoryMB
+		fits := count+want.n <= b.MaxSessions
+		fitsMemory := b.MaxMemoryMB == 0 || memory+want.mb <= b.MaxMemoryMB
 		if fits && fitsMemory {
-			if !home {
-				b.reserved[p.ID]++
-			}
+			r := b.reserved[p.ID]
+			b.reserved[p.ID] = place{r.n + want.n, r.mb + want.mb}
 			b.mu.Unlock()
 			return nil
 		}
@@ -369,21 +389,21 @@ func (b *Book) reserve(ctx context.Context, p auth.Principal, f image.Flavor, ho
 			return fault.New(fault.ResourceLimit, "%d of your %d sessions are live; stop one with stop_session, or use one of them", count, b.MaxSessions).
 				With("resource_type", "sessions").With("current_usage", count).With("limit", b.MaxSessions)
 		}
-		return fault.New(fault.ResourceLimit, "the live sessions have %d MB of memory together, and %d MB are allowed; a session of %d MB does not fit", memory, b.MaxMemoryMB, f.MemoryMB).
+		return fault.New(fault.ResourceLimit, "the live sessions have %d MB of memory together, and %d MB are allowed; a session of %d MB does not fit", memory, b.MaxMemoryMB, want.mb).
 			With("resource_type", "memory").With("current_usage", memory).With("limit", b.MaxMemoryMB).
 			With("current_memory_mb", memory).With("limit_memory_mb", b.MaxMemoryMB)
 	}
 }
 
-func (b *Book) release(p auth.Principal, home bool) {
-	if home {
-		return
-	}
+func (b *Book) release(p auth.Principal, taken place) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.reserved[p.ID]--; b.reserved[p.ID] <= 0 {
+	r := b.reserved[p.ID]
+	if r = (place{r.n - taken.n, r.mb - taken.mb}); r == (place{}) {
 		delete(b.reserved, p.ID)
+		return
 	}
+	b.reserved[p.ID] = r
 }
 
 // evict stops the caller's session that was not used for the longest time and
@@ -419,8 +439,9 @@ func (s *Session) busy(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	u, err := booted.Agent.Usage(ctx, agent.Request(&agentv1.UsageRequest{}))
-	if err != nil {
-		return false
+	if err != nil { // an agent that is slow may have much to do
+		st, serr := booted.Box.Status(ctx)
+		return serr == nil && st.Life == sandbox.Running && booted.Agent.Linked()
 	}
 	if u.Msg.IdleMicros < uint64(24*time.Hour/time.Microsecond) {
 		last := time.Now().Add(-time.Duration(u.Msg.IdleMicros) * time.Microsecond).UTC()
@@ -465,7 +486,42 @@ func (b *Book) expire(ctx context.Context, s *Session, why string) bool {
 	if err := s.update(func(r *Record) { r.Sandbox, r.State, r.Lost = "", Stopped, why }); err != nil {
 		b.Log.Error("could not store that a session stopped", "session", r.ID, "error", err)
 	}
+	b.thin(ctx, r.Owner)
 	return true
+}
+
+// keptFor is how many stopped sessions with files a principal may have, for each
+// live one that they may have.
+const keptFor = 5
+
+// thin forgets the principal's oldest stopped sessions when there are too many.
+func (b *Book) thin(ctx context.Context, owner string) {
+	var stopped []*Session
+	for _, s := range b.all() {
+		if r := s.record(); r.Owner == owner && !r.Home && r.State == Stopped && !s.live() {
+			stopped = append(stopped, s)
+		}
+	}
+	slices.SortFunc(stopped, func(x, y *Session) int { return x.record().Used.Compare(y.record().Used) })
+	for _, s := range stopped[:max(0, len(stopped)-keptFor*b.MaxSessions)] {
+		b.lapse(ctx, s)
+	}
+}
+
+// lapse forgets a stopped session, unless a call has woken it.
+func (b *Book) lapse(ctx context.Context, s *Session) {
+	select {
+	case s.gate <- struct{}{}:
+	default:
+		return
+	}
+	defer s.leave()
+	s.mu.Lock()
+	awake := s.booted != nil || s.active > 0 || s.removed
+	s.mu.Unlock()
+	if !awake {
+		b.forget(ctx, s)
+	}
 }
 
 // forget removes the record and the workspace. The gate is held, and no sandbox
@@ -475,6 +531,10 @@ func (b *Book) forget(ctx context.Context, s *Session) {
 	s.removed = true
 	r := s.rec
 	s.mu.Unlock()
+	r.State, r.Sandbox = Removed, ""
+	if err := b.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
+		b.Log.Error("could not store that a session is removed", "session", r.ID, "error", err)
+	}
 	b.mu.Lock()
 	delete(b.sessions, r.ID)
 	if b.homes[r.Owner] == s {
@@ -581,10 +641,7 @@ func (b *Book) Prewarm(ctx context.Context, p auth.Principal) {
 	if p.Service {
 		return
 	}
-	if l, err := b.Open(ctx, p, Ask{ID: "home"}); err == nil {
-		if l.Notice != "" { // it is for the first call
-			l.update(func(r *Record) { r.Lost = "it had ended before" })
-		}
+	if l, err := b.Open(ctx, p, Ask{ID: "home", quiet: true}); err == nil {
 		l.Release()
 	}
 }
@@ -606,6 +663,10 @@ func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	}
 	kept := map[string]bool{}
 	for _, r := range records {
+		if r.State == Removed { // as far as the last server came
+			err = errors.Join(err, b.Pool.Shelf.Remove(r.Workspace), b.Store.RemoveSession(ctx, r.ID))
+			continue
+		}
 		kept[r.Workspace] = true
 		b.recover(r, byID)
 	}
@@ -618,6 +679,9 @@ func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
 		})
 	}
 	wg.Wait()
+	if err != nil { // it is tried again at the next start
+		b.Log.Error("could not remove what is left of a session", "error", err)
+	}
 	all, err := b.Pool.Shelf.All()
 	for _, id := range all {
 		if !kept[id] {
@@ -676,12 +740,7 @@ func (b *Book) sweep(ctx context.Context, now time.Time) {
 		case s.live():
 			s.persistUse(ctx)
 		case !r.Home && now.Sub(r.Used) > b.Retention:
-			if s.enter(ctx) == nil {
-				if !s.live() {
-					b.forget(ctx, s)
-				}
-				s.leave()
-			}
+			b.lapse(ctx, s)
 		}
 	}
 }

@@ -41,6 +41,7 @@ type State string
 const (
 	Live    State = "live"    // it has, or had, a sandbox
 	Stopped State = "stopped" // its workspace alone is kept
+	Removed State = "removed" // it is on its way out
 )
 
 // Store keeps records.
@@ -104,7 +105,8 @@ func (s *Session) update(change func(*Record)) error {
 
 // up makes sure that the session has a sandbox that answers. The notice says
 // what was lost since the last call, if anything was.
-func (s *Session) up(ctx context.Context) (b *pool.Booted, notice string, err error) {
+// With quiet that is left for the next call.
+func (s *Session) up(ctx context.Context, quiet bool) (b *pool.Booted, notice string, err error) {
 	s.mu.Lock()
 	b, lost, removed := s.booted, s.rec.Lost, s.removed
 	s.mu.Unlock()
@@ -121,7 +123,7 @@ func (s *Session) up(ctx context.Context) (b *pool.Booted, notice string, err er
 	if err := s.revive(ctx); err != nil {
 		return nil, "", err
 	}
-	if lost := s.record().Lost; lost != "" {
+	if lost := s.record().Lost; lost != "" && !quiet {
 		notice = fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; variables, processes and everything outside /workspace are gone.", lost)
 		if err := s.update(func(r *Record) { r.Lost = "" }); err != nil {
 			return nil, "", err
@@ -362,6 +364,9 @@ func (s *Session) info(ctx context.Context) Info {
 		}
 		if active > 0 {
 			i.Status = "processing"
+		}
+		if st, serr := b.Box.Status(ctx); err != nil && serr == nil && st.Life == sandbox.Dead {
+			i.Status = "error"
 		}
 	}
 	return i

@@ -76,7 +76,42 @@ func (s *Shelf) Empty(id string) (bool, error) {
 }
 
 // Remove deletes it with all that is in it. One that is not there is fine.
-func (s *Shelf) Remove(id string) error { return os.RemoveAll(s.Path(id)) }
+func (s *Shelf) Remove(id string) error {
+	err := os.RemoveAll(s.Path(id))
+	if errors.Is(err, fs.ErrPermission) { // folders that its own user closed
+		open(s.Path(id))
+		err = os.RemoveAll(s.Path(id))
+	}
+	return err
+}
+
+// open makes the folders accessible that hostile code may have closed. No link
+// is followed.
+func open(dir string) {
+	os.Chmod(dir, 0o700)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	pending := []string{"."}
+	for len(pending) > 0 {
+		name := pending[len(pending)-1]
+		pending = pending[:len(pending)-1]
+		root.Chmod(name, 0o700) // what fails shows when it is removed
+		f, err := root.Open(name)
+		if err != nil {
+			continue
+		}
+		list, _ := f.ReadDir(-1)
+		f.Close()
+		for _, e := range list {
+			if e.IsDir() {
+				pending = append(pending, filepath.Join(name, e.Name()))
+			}
+		}
+	}
+}
 
 // All lists the ids of all workspaces.
 func (s *Shelf) All() ([]string, error) {

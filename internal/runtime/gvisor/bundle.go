@@ -191,10 +191,13 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 	return spec, nil
 }
 
+// agentThreads is the agent's reserve: it gives what it starts the limit without.
+const agentThreads = 64
+
 func rlimits(l sandbox.Limits) []specs.POSIXRlimit {
 	list := []specs.POSIXRlimit{{Type: "RLIMIT_CORE"}, {Type: "RLIMIT_NOFILE", Soft: 16384, Hard: 65536}}
 	if l.Processes > 0 {
-		n := uint64(l.Processes)
+		n := uint64(l.Processes) + agentThreads
 		list = append(list, specs.POSIXRlimit{Type: "RLIMIT_NPROC", Soft: n, Hard: n})
 	}
 	if l.DiskBytes > 0 {
