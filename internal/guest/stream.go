@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/creack/pty"
+	"github.com/hashicorp/yamux"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
@@ -147,7 +149,7 @@ func (f *framer) frame(kind byte, p []byte) error {
 // interactive runs a process whose streams are the other side's.
 func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 	out := &framer{w: s}
-	stdin, feed := io.Pipe()
+	stdin := newIntake()
 	var terminal *os.File
 	// Nothing may come before the reply.
 	replied := make(chan struct{})
@@ -173,13 +175,14 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 	go func() {
 		defer close(ended)
 		if err == nil {
-			control(s, p, feed, terminal)
+			control(s, p, stdin, terminal)
 		}
-		feed.Close()
+		stdin.end()
 	}()
 	select {
 	case <-p.done:
 	case <-ended: // the other side is gone
+		s.SetWriteDeadline(time.Now().Add(time.Second)) // nobody need read what the process still says
 		p.signal(syscall.SIGHUP)
 		select {
 		case <-p.done:
@@ -198,30 +201,30 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 	s.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	_ = out.frame(wire.FrameExit, exit)
 	s.Close()
-	feed.Close()
 	stdin.Close()
 	s.SetReadDeadline(time.Now())
 	<-ended
 }
 
-// control reads the frames of the other side until it is gone.
-func control(s net.Conn, p *process, stdin *io.PipeWriter, terminal *os.File) {
+// control reads the frames of the other side until it is gone or the process
+// has ended. Behind more input than an intake holds, frames wait.
+func control(s net.Conn, p *process, stdin *intake, terminal *os.File) {
 	buf := make([]byte, wire.MaxFrame)
-	for {
+	for stdin.wait(s, p) {
 		kind, data, err := wire.ReadFrame(s, buf)
 		if err != nil {
 			return
 		}
 		switch kind {
 		case wire.FrameStdin:
-			if len(data) == 0 {
-				if terminal != nil {
-					terminal.Write([]byte{4}) // end of input, for a terminal
-				}
-				stdin.Close()
+			if len(data) > 0 {
+				stdin.put(data)
 				continue
 			}
-			stdin.Write(data) // after the process closed its input this fails, and is of no use
+			if terminal != nil {
+				stdin.put([]byte{4}) // end of input, for a terminal
+			}
+			stdin.end()
 		case wire.FrameResize:
 			if len(data) == 4 && terminal != nil {
 				_ = pty.Setsize(terminal, &pty.Winsize{Rows: binary.BigEndian.Uint16(data), Cols: binary.BigEndian.Uint16(data[2:])})
@@ -232,4 +235,119 @@ func control(s net.Conn, p *process, stdin *io.PipeWriter, terminal *os.File) {
 			}
 		}
 	}
+}
+
+// intake holds the input that came for a process until the process takes it.
+// One goroutine puts, one reads.
+type intake struct {
+	more, room chan struct{} // hold one when something was put, or taken
+
+	mu     sync.Mutex
+	data   bytes.Buffer
+	ended  bool // nothing more comes
+	closed bool // nothing more is taken
+}
+
+// maxIntake bounds what an intake holds, but for one frame, in bytes.
+const maxIntake = 1 << 20
+
+func newIntake() *intake {
+	return &intake{more: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+}
+
+func tell(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// put adds input. After the process closed its own side it is of no use.
+func (i *intake) put(p []byte) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.ended && !i.closed {
+		i.data.Write(p)
+	}
+	tell(i.more)
+}
+
+// end says that nothing more comes.
+func (i *intake) end() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.ended = true
+	tell(i.more)
+}
+
+// Close says that nothing more is taken.
+func (i *intake) Close() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.closed, i.data = true, bytes.Buffer{}
+	tell(i.more)
+	tell(i.room)
+}
+
+// Read implements io.Reader.
+func (i *intake) Read(p []byte) (int, error) {
+	for {
+		i.mu.Lock()
+		n, _ := i.data.Read(p)
+		over := i.ended || i.closed
+		i.mu.Unlock()
+		switch {
+		case n > 0:
+			tell(i.room)
+			return n, nil
+		case over:
+			return 0, io.EOF
+		}
+		<-i.more
+	}
+}
+
+// WriteTo implements io.WriterTo. An intake whose reader fails is closed.
+func (i *intake) WriteTo(w io.Writer) (int64, error) {
+	defer i.Close()
+	return io.Copy(w, struct{ io.Reader }{i})
+}
+
+func (i *intake) full() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.data.Len() >= maxIntake
+}
+
+// glance is how often a full intake looks whether the other side is there.
+const glance = 500 * time.Millisecond
+
+// wait waits for room for a frame of s. It returns false when p has ended or
+// the other side is gone.
+func (i *intake) wait(s net.Conn, p *process) bool {
+	for i.full() {
+		select {
+		case <-i.room:
+		case <-p.done:
+		case <-time.After(glance):
+			if gone(s) {
+				return false
+			}
+		}
+		if !p.running() {
+			return false
+		}
+	}
+	return p.running()
+}
+
+// gone says whether the link broke or the stream was reset, with input unread
+// before its end. A host that closes a stream makes yamux reset it after
+// wire.Mux's StreamCloseTimeout; before that its end is behind the input.
+func gone(s net.Conn) bool {
+	if y, ok := s.(*yamux.Stream); ok && y.Session().IsClosed() {
+		return true
+	}
+	_, err := s.Read(nil) // waits while there is nothing to read
+	return err != nil
 }
