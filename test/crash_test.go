@@ -251,7 +251,13 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal("it may write without end")
 	}
 	wantFault(t, err, -32603, "COMMAND_EXECUTION_ERROR", "disk limit")
-	if r := c.shell(id, "rm /workspace/fill*; echo room"); !strings.Contains(r.All, "room") {
+	// Files without a name count too.
+	_, err = c.try(t.Context(), "execute_code", args{"code": "import os, time\nfor i in range(100):\n    f = open(f'/workspace/u{i}', 'wb'); os.unlink(f.name); f.write(b'x' * (20 << 20)); globals()[f'f{i}'] = f; time.sleep(0.2)", "session_id": id, "timeout": 60})
+	if err == nil {
+		t.Fatal("unlinked files may take all of the disk")
+	}
+	wantFault(t, err, -32603, "CODE_EXECUTION_ERROR", "disk limit")
+	if r := c.shell(id, "rm -f /workspace/fill*; echo room"); !strings.Contains(r.All, "room") {
 		t.Errorf("%q", r.All)
 	}
 }

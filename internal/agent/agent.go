@@ -73,7 +73,7 @@ func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 		WriteBufferSize:        4 << 10,
 	}
 	c.AgentClient = agentv1connect.NewAgentClient(&http.Client{Transport: c.http}, "http://agent",
-		connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(wire.MaxMessage))
+		connect.WithCodec(wire.Codec{}), connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(wire.MaxMessage))
 	go c.keep(ctx)
 	return c
 }
@@ -119,12 +119,18 @@ var ErrUnfit = errors.New("the sandbox keeps breaking the link")
 const (
 	brief    = 2 * time.Second
 	tooShort = 8
+	// tooMany greetings without the secret, one after the other, are no accident
+	// either.
+	tooMany = 1000
 )
 
 // link waits until an agent has proved itself. It returns an error only when
 // there will never be one.
 func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
-	for {
+	for refused := 0; ; refused++ {
+		if refused == tooMany {
+			return nil, ErrUnfit
+		}
 		conn, err := c.box.Connect(ctx)
 		if err != nil {
 			return nil, err
@@ -134,7 +140,9 @@ func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 		stop()
 		if err != nil {
 			conn.Close()
-			c.log.Warn("refused a link from a sandbox", "sandbox", c.box.Spec().ID, "error", err)
+			if refused == 0 {
+				c.log.Warn("refused a link from a sandbox", "sandbox", c.box.Spec().ID, "error", err)
+			}
 			select {
 			case <-time.After(10 * time.Millisecond): // a flood of bad greetings costs no more than this
 			case <-ctx.Done():

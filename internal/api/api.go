@@ -216,12 +216,11 @@ func (s *Server) deleteSession(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) createSession(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		SessionID, Template, Flavor string
-	}
-	body := http.MaxBytesReader(w, r.Body, 64<<10)
-	if err := json.NewDecoder(body).Decode(&q); err != nil && err != io.EOF { // nothing: the defaults
-		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object; template and flavor may be given"))
+	var q struct{ Template, Flavor string }
+	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
+	body.DisallowUnknownFields()
+	if err := body.Decode(&q); err != nil && err != io.EOF { // nothing: the defaults
+		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but template and flavor: %v", err))
 		return
 	}
 	l, err := s.open(r, session.Ask{ID: "new", Template: q.Template, Flavor: q.Flavor})

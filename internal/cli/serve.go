@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -179,10 +181,29 @@ func (p *program) within(ctx context.Context, flags map[string]string, level str
 	}, nil
 }
 
+const fleetingPrefix = "sandlot-fleeting-"
+
+// sweep removes what fleeting servers left that were killed.
+func (p *program) sweep(ctx context.Context) {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), fleetingPrefix+"*"))
+	for _, dir := range dirs {
+		if st, err := os.Lstat(dir); err != nil || !st.IsDir() || st.Sys().(*syscall.Stat_t).Uid != uint32(os.Getuid()) {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
+			continue // it begins at this moment
+		}
+		if done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "auth": "off"}, "ERROR", true); err == nil && done() == nil {
+			os.RemoveAll(dir)
+		}
+	}
+}
+
 // fleeting returns a client of a server that is gone, with all that it had,
 // when done is called.
 func (p *program) fleeting(ctx context.Context) (*api.Client, func() error, error) {
-	dir, err := os.MkdirTemp("", "sandlot-")
+	p.sweep(ctx)
+	dir, err := os.MkdirTemp("", fleetingPrefix)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -82,12 +82,7 @@ func halt(ctx context.Context, i *interp.Interp, s syscall.Signal) *agentv1.Stop
 		i.Close()
 		return &agentv1.StopProcessResponse{ExitCode: 128 + int32(s)}
 	}
-	if i.Interrupt() {
-		// It is killed when it does not stop.
-		for i.Busy() && ctx.Err() == nil {
-			time.Sleep(10 * time.Millisecond)
-		}
-	}
+	i.Interrupt(ctx) // it is killed when it does not stop
 	pid, _ := i.Process()
 	return &agentv1.StopProcessResponse{Running: pid != 0}
 }

@@ -160,8 +160,5 @@ func ReadMessage(r io.Reader, m proto.Message) error {
 			return err
 		}
 	}
-	if err := proto.Unmarshal(b, m); err != nil {
-		return fmt.Errorf("%w: %w", ErrMessage, err)
-	}
-	return nil
+	return Unmarshal(b, m)
 }

@@ -143,16 +143,29 @@ func (i *Interp) Signal(s syscall.Signal) {
 }
 
 // Interrupt stops the piece of code that runs, as the end of its time would, and
-// says whether one ran.
-func (i *Interp) Interrupt() bool {
-	if !i.Busy() {
-		return false
+// waits until it has stopped. Others may wait for their turn: they run then.
+func (i *Interp) Interrupt(ctx context.Context) {
+	n := i.piece()
+	if n == 0 {
+		return
 	}
 	select {
 	case i.halt <- struct{}{}:
 	default: // it was asked already
 	}
-	return true
+	for i.piece() == n && ctx.Err() == nil {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// piece is the number of the piece that runs, or 0.
+func (i *Interp) piece() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.running.IsZero() {
+		return 0
+	}
+	return i.seq
 }
 
 // Warm starts the process, if it has not.

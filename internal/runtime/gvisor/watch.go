@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -26,10 +28,11 @@ const (
 type measure struct {
 	written int64 // by its processes, when it was measured last
 	cpu     time.Duration
-	size    int64
 	base    int64 // its size when it was first seen: what it may keep
 	at      time.Time
 	pulse   pulse
+	// measuring: a goroutine looks at the mounts, and has base.
+	measuring atomic.Bool
 }
 
 func (r *Runtime) watch() {
@@ -93,21 +96,58 @@ func (r *Runtime) look(b *box, m *measure) {
 	if !first && !grown && !tired {
 		return
 	}
-	var size, entries int64
-	for _, mount := range mounts {
-		if !mount.ReadOnly {
-			s, n := tree(mount.Source, maxEntries)
-			size, entries = max(size, s), max(entries, n)
+	if !m.measuring.CompareAndSwap(false, true) {
+		return
+	}
+	m.written, m.cpu, m.at = written, cpu, time.Now()
+	// A tree of many files takes its time, and nobody else waits for it.
+	r.work.Go(func() {
+		defer m.measuring.Store(false)
+		var size, entries int64
+		for _, mount := range mounts {
+			if !mount.ReadOnly {
+				s, n := tree(mount.Source, maxEntries)
+				size, entries = max(size, s), max(entries, n)
+			}
+		}
+		size += unlinked(pid)
+		if first {
+			m.base = size
+		}
+		if size > max(limits.DiskBytes+slack, m.base) || entries >= maxEntries {
+			r.Log.Warn("a sandbox reached its disk limit", "sandbox", b.spec.ID, "bytes", size, "entries", entries)
+			b.kill("disk")
+		}
+	})
+}
+
+// slack is what a mount may be over its limit: what is written between two looks.
+const slack = 64 << 20
+
+// unlinked is the size of files that have no name any more and that a sandbox's
+// process holds open. What belongs to gVisor itself does not count.
+func unlinked(pid int) (size int64) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0
+	}
+	seen := map[uint64]bool{}
+	for _, e := range entries {
+		name, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil || !strings.HasSuffix(name, " (deleted)") || strings.HasPrefix(name, "/memfd:") || strings.Contains(name, "/runsc-filestore-") {
+			continue
+		}
+		i, err := os.Stat(filepath.Join(dir, e.Name()))
+		if err != nil || !i.Mode().IsRegular() {
+			continue
+		}
+		if st, ok := i.Sys().(*syscall.Stat_t); ok && !seen[st.Ino] {
+			seen[st.Ino] = true
+			size += blocks(i)
 		}
 	}
-	m.written, m.cpu, m.size, m.at = written, cpu, size, time.Now()
-	if first {
-		m.base = size
-	}
-	if size > max(limits.DiskBytes, m.base+64<<20) || entries >= maxEntries {
-		r.Log.Warn("a sandbox reached its disk limit", "sandbox", b.spec.ID, "bytes", size, "entries", entries)
-		b.kill("disk")
-	}
+	return size
 }
 
 // tree measures a folder that hostile code writes: it follows no link out of it
@@ -123,6 +163,13 @@ func tree(dir string, most int64) (size, entries int64) {
 		name := pending[len(pending)-1]
 		pending = pending[:len(pending)-1]
 		f, err := root.Open(name)
+		if errors.Is(err, fs.ErrPermission) { // its user has closed it, not to us
+			root.Chmod(name, 0o700)
+			f, err = root.Open(name)
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			return size, most
+		}
 		if err != nil {
 			continue
 		}
