@@ -120,8 +120,7 @@ func (b *Book) find(ctx context.Context, p auth.Principal, a Ask) (s *Session, c
 	if err := b.serves(s, a); err != nil {
 		return nil, false, nil, err
 	}
-	settle, err = b.room(ctx, p, s)
-	return s, false, settle, err
+	return s, false, func() {}, nil
 }
 
 // home makes the principal's home, once.
@@ -146,15 +145,15 @@ func (b *Book) create(ctx context.Context, p auth.Principal, a Ask, home bool) (
 	if home {
 		taken.n = 0
 	}
-	if err := b.reserve(ctx, p, taken); err != nil {
+	if err := b.reserve(ctx, p.ID, taken); err != nil {
 		return nil, nil, err
 	}
 	s, err := b.record(ctx, p, t, f, home)
 	if err != nil {
-		b.release(p, taken)
+		b.release(p.ID, taken)
 		return nil, nil, err
 	}
-	return s, b.settling(p, s, taken), nil
+	return s, b.settling(s, taken), nil
 }
 
 // record makes the session in the store and in memory.
@@ -302,30 +301,26 @@ func (b *Book) unknown(owner, id string) error {
 	return fault.New(fault.SessionNotFound, "%s", agent.Printable(id, 80)).With("session_id", agent.Printable(id, 80)).With("live_sessions", live)
 }
 
-// room takes a place for a session that has to boot again.
-func (b *Book) room(ctx context.Context, p auth.Principal, s *Session) (settle func(), err error) {
-	f, err := b.flavor(s.record().Flavor)
-	if err != nil {
-		return nil, err
-	}
+// room takes a place for a session that boots, unless it has one because it is
+// being made. The session's gate is held.
+func (b *Book) room(ctx context.Context, s *Session, f image.Flavor) (settle func(), err error) {
 	s.mu.Lock()
-	has := s.booted != nil || s.booting || s.reserved
-	s.reserved = s.reserved || !has
-	taken := place{1, f.MemoryMB}
-	if s.rec.Home {
-		taken.n = 0
-	}
+	has, r := s.reserved, s.rec
 	s.mu.Unlock()
 	if has {
 		return func() {}, nil
 	}
-	if err := b.reserve(ctx, p, taken); err != nil {
-		s.mu.Lock()
-		s.reserved = false
-		s.mu.Unlock()
+	taken := place{1, f.MemoryMB}
+	if r.Home {
+		taken.n = 0
+	}
+	if err := b.reserve(ctx, r.Owner, taken); err != nil {
 		return nil, err
 	}
-	return b.settling(p, s, taken), nil
+	s.mu.Lock()
+	s.reserved = true
+	s.mu.Unlock()
+	return b.settling(s, taken), nil
 }
 
 // counts says whether the session counts towards a limit by itself; one that is
@@ -337,12 +332,13 @@ func (s *Session) counts() bool {
 }
 
 // settling returns what turns a reservation into a session that counts by itself.
-func (b *Book) settling(p auth.Principal, s *Session, taken place) func() {
+func (b *Book) settling(s *Session, taken place) func() {
 	return func() {
 		s.mu.Lock()
 		s.reserved = false
+		owner := s.rec.Owner
 		s.mu.Unlock()
-		b.release(p, taken)
+		b.release(owner, taken)
 	}
 }
 
@@ -352,12 +348,12 @@ func (s *Session) live() bool {
 	return s.booted != nil || s.booting
 }
 
-// reserve makes room for one more session of p, or says why there is none. A
+// reserve makes room for one more session of the owner, or says why there is none. A
 // home has its place always, and needs memory alone.
-func (b *Book) reserve(ctx context.Context, p auth.Principal, want place) error {
+func (b *Book) reserve(ctx context.Context, owner string, want place) error {
 	for try := 0; ; try++ {
 		b.mu.Lock()
-		count, memory := b.reserved[p.ID].n, 0
+		count, memory := b.reserved[owner].n, 0
 		for _, r := range b.reserved {
 			memory += r.mb
 		}
@@ -366,7 +362,7 @@ func (b *Book) reserve(ctx context.Context, p auth.Principal, want place) error 
 				continue
 			}
 			r := s.record()
-			if r.Owner == p.ID && !r.Home {
+			if r.Owner == owner && !r.Home {
 				count++
 			}
 			if f, err := b.flavor(r.Flavor); err == nil {
@@ -376,13 +372,13 @@ func (b *Book) reserve(ctx context.Context, p auth.Principal, want place) error 
 		fits := count+want.n <= b.MaxSessions
 		fitsMemory := b.MaxMemoryMB == 0 || memory+want.mb <= b.MaxMemoryMB
 		if fits && fitsMemory {
-			r := b.reserved[p.ID]
-			b.reserved[p.ID] = place{r.n + want.n, r.mb + want.mb}
+			r := b.reserved[owner]
+			b.reserved[owner] = place{r.n + want.n, r.mb + want.mb}
 			b.mu.Unlock()
 			return nil
 		}
 		b.mu.Unlock()
-		if try < 3 && b.Evict && b.evict(ctx, p) {
+		if try < 3 && b.Evict && b.evict(ctx, owner) {
 			continue
 		}
 		if !fits {
@@ -395,24 +391,24 @@ func (b *Book) reserve(ctx context.Context, p auth.Principal, want place) error 
 	}
 }
 
-func (b *Book) release(p auth.Principal, taken place) {
+func (b *Book) release(owner string, taken place) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r := b.reserved[p.ID]
+	r := b.reserved[owner]
 	if r = (place{r.n - taken.n, r.mb - taken.mb}); r == (place{}) {
-		delete(b.reserved, p.ID)
+		delete(b.reserved, owner)
 		return
 	}
-	b.reserved[p.ID] = r
+	b.reserved[owner] = r
 }
 
-// evict stops the caller's session that was not used for the longest time and
+// evict stops the owner's session that was not used for the longest time and
 // does nothing now. Never the home.
-func (b *Book) evict(ctx context.Context, p auth.Principal) bool {
+func (b *Book) evict(ctx context.Context, owner string) bool {
 	var idle []*Session
 	for _, s := range b.all() {
 		r := s.record()
-		if r.Owner == p.ID && !r.Home && s.live() {
+		if r.Owner == owner && !r.Home && s.live() {
 			idle = append(idle, s)
 		}
 	}

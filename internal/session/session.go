@@ -171,6 +171,11 @@ func (s *Session) boot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	settle, err := s.book.room(ctx, s, f)
+	if err != nil {
+		return err
+	}
+	defer settle()
 	if err := s.book.Pool.Shelf.Ensure(r.Workspace); err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
 	}

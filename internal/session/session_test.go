@@ -451,3 +451,95 @@ func TestStop(t *testing.T) {
 		}
 	})
 }
+
+func TestMemoryTogether(t *testing.T) {
+	in(t, func(r *Rules) { r.MaxMemoryMB, r.MaxSessions, r.Evict = 3*1024, 10, false }, func(t *testing.T, w *world) {
+		w.fake.Boot = 300 * time.Millisecond
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				ask := Ask{ID: "new"}
+				if i == 0 {
+					ask = Ask{} // a home needs memory too
+				}
+				if l, err := w.Open(context.Background(), []auth.Principal{ann, bob}[i%2], ask); err == nil {
+					l.Release()
+				}
+			})
+		}
+		all.Wait()
+		if n, _ := w.fake.Made(); n != 3 {
+			t.Errorf("%d sandboxes of 1024 MB where 3072 are allowed", n)
+		}
+		if len(w.reserved) != 0 {
+			t.Errorf("places are still taken: %v", w.reserved)
+		}
+	})
+}
+
+// TestWoken: sessions that boot again take places too.
+func TestWoken(t *testing.T) {
+	in(t, func(r *Rules) { r.MaxSessions, r.Evict = 2, false }, func(t *testing.T, w *world) {
+		var ids []string
+		for range 4 {
+			l := w.use(ann, Ask{ID: "new"})
+			if err := os.WriteFile(filepath.Join(w.shelf, l.record().Workspace, "f"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, l.ID())
+			w.expire(context.Background(), l.Session, "the test")
+		}
+		w.fake.Boot = 200 * time.Millisecond
+		var all sync.WaitGroup
+		for _, id := range ids {
+			for range 3 {
+				all.Go(func() {
+					if l, err := w.Open(context.Background(), ann, Ask{ID: id}); err == nil {
+						l.Release()
+					}
+				})
+			}
+		}
+		all.Wait()
+		if n := w.Live(); n != 2 {
+			t.Errorf("%d live, where 2 are allowed", n)
+		}
+	})
+}
+
+// TestStoppedAreBounded: what is kept of stopped sessions has an end.
+func TestStoppedAreBounded(t *testing.T) {
+	in(t, func(r *Rules) { r.MaxSessions = 1 }, func(t *testing.T, w *world) {
+		var ids []string
+		for range keptFor + 3 {
+			l := w.use(ann, Ask{ID: "new"}) // it makes room
+			if err := os.WriteFile(filepath.Join(w.shelf, l.record().Workspace, "f"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, l.ID())
+		}
+		w.fails(ann, Ask{ID: ids[0]}, fault.SessionNotFound)
+		w.fails(ann, Ask{ID: ids[1]}, fault.SessionNotFound)
+		w.use(ann, Ask{ID: ids[2]})
+		if left, _ := os.ReadDir(w.shelf); len(left) > keptFor+1 {
+			t.Errorf("%d workspaces are kept", len(left))
+		}
+	})
+}
+
+// TestForgottenHalfway: a server that dies in the middle of forgetting a session
+// leaves nothing that comes back.
+func TestForgottenHalfway(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		l := w.use(ann, Ask{ID: "new"})
+		r := l.record()
+		w.Close(context.Background())
+		r.State = Removed
+		w.store.all[r.ID] = r
+		w.open(nil)
+		w.fails(ann, Ask{ID: r.ID}, fault.SessionNotFound)
+		if left, _ := os.ReadDir(w.shelf); len(left) != 0 || len(w.store.all) != 0 {
+			t.Errorf("%d workspaces and %d records are left", len(left), len(w.store.all))
+		}
+	})
+}
