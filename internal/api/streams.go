@@ -2,16 +2,20 @@ package api
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
@@ -60,34 +64,111 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 	}
 	defer c.Close()
 	cmd := new(agentv1.Command)
+	c.SetReadDeadline(time.Now().Add(opening))
 	if err := wire.ReadMessage(rw, cmd); err != nil {
 		return
 	}
-	stream, reply, err := l.Agent().Stream(r.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd}})
+	c.SetReadDeadline(time.Time{})
+	// What was hijacked has a context that does not end with the client.
+	ctx, cancel := context.WithTimeout(r.Context(), opening)
+	defer cancel()
+	stream, reply, err := l.Agent().Stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd}})
 	if err != nil {
-		f := fault.From(l.Fault(r.Context(), err, fault.CommandExecution))
+		f := fault.From(l.Fault(ctx, err, fault.CommandExecution))
 		_ = wire.WriteMessage(c, &agentv1.StreamReply{Code: uint32(connect.CodeUnknown), Message: f.Error()})
 		return
 	}
 	defer stream.Close()
 	reply.SessionCreated, reply.SessionId = l.Created, l.ID()
-	if wire.WriteMessage(c, reply) != nil {
+	if wire.WriteMessage(c, reply) == nil && pipe(c, rw, stream) {
 		return
 	}
-	pipe(c, rw, stream)
+	// The agent sees the end of the stream behind the input that the process
+	// does not take.
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(r.Context()), ending)
+	defer cancel()
+	_, _ = l.Agent().StopProcess(ctx, agent.Request(&agentv1.StopProcessRequest{ // most often it has ended
+		ProcessId: reply.ProcessId, Signal: int32(syscall.SIGHUP), GraceMillis: 1000}))
 }
 
-// pipe copies both ways until one side ends.
-func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) {
+const (
+	opening = 30 * time.Second // for a process to start
+	ending  = 10 * time.Second // for what a process says at its end
+	pulse   = 5 * time.Second  // how often a client is tried whose input waits
+)
+
+// pipe passes on what comes from both sides until one ends, and says whether
+// it was the process. The client's end cannot be read while its input waits;
+// it is written to then: an empty piece of output says nothing.
+func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) bool {
+	var mu sync.Mutex
+	say := func(kind byte, data []byte) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return wire.WriteFrame(client, kind, data)
+	}
+	input := &patient{Conn: stream}
+	over := make(chan struct{})
+	var lost atomic.Bool // nobody hears what the process still says
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		io.CopyBuffer(plainWriter{stream}, struct{ io.Reader }{fromClient}, make([]byte, 64<<10))
+		io.CopyBuffer(plainWriter{input}, struct{ io.Reader }{fromClient}, make([]byte, 64<<10))
 		stream.Close()
-		stream.SetDeadline(time.Now().Add(10 * time.Second)) // for what the process says at its end
+		end := time.Now()
+		if !lost.Load() {
+			end = end.Add(ending)
+		}
+		stream.SetDeadline(end)
+		client.SetWriteDeadline(end)
 	})
-	io.CopyBuffer(plainWriter{client}, struct{ io.Reader }{stream}, make([]byte, 64<<10))
+	wg.Go(func() {
+		tick := time.NewTicker(pulse)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				if input.waits.Load() && say(wire.FrameStdout, nil) != nil {
+					lost.Store(true)
+					client.Close()
+					stream.Close()
+				}
+			case <-over:
+				return
+			}
+		}
+	})
+	ended := passOn(stream, say)
 	client.Close()
+	stream.Close()
+	close(over)
 	wg.Wait()
+	return ended
+}
+
+// passOn passes a process's frames on, and says whether the last one came.
+func passOn(stream io.Reader, say func(byte, []byte) error) bool {
+	from, buf := bufio.NewReaderSize(stream, 64<<10), make([]byte, wire.MaxFrame)
+	for {
+		kind, data, err := wire.ReadFrame(from, buf)
+		if err != nil {
+			return false
+		}
+		if err := say(kind, data); kind == wire.FrameExit || err != nil {
+			return kind == wire.FrameExit
+		}
+	}
+}
+
+// patient knows when a write waits.
+type patient struct {
+	net.Conn
+	waits atomic.Bool
+}
+
+func (w *patient) Write(p []byte) (int, error) {
+	w.waits.Store(true)
+	defer w.waits.Store(false)
+	return w.Conn.Write(p)
 }
 
 // stdio speaks MCP's stdio transport on an upgraded connection.

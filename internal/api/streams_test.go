@@ -1,0 +1,70 @@
+package api
+
+import (
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+
+	"sandlot/internal/agent/wire"
+)
+
+// A client that goes away is noticed although its input is taken by nobody.
+func TestTheClientGoesWhileItsInputWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, ours := net.Pipe()
+		stream, agent := net.Pipe()
+		defer agent.Close()
+		ended := make(chan bool)
+		go func() { ended <- pipe(ours, ours, stream) }()
+		go io.Copy(io.Discard, client)
+		if err := wire.WriteFrame(client, wire.FrameStdin, make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		client.Close()
+		if <-ended {
+			t.Error("the process is said to have ended")
+		}
+		if _, err := agent.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("the stream goes on: %v", err)
+		}
+	})
+}
+
+// A client whose input waits is told nothing but what the process says.
+func TestInputThatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, ours := net.Pipe()
+		stream, agent := net.Pipe()
+		ended := make(chan bool, 1)
+		go func() { ended <- pipe(ours, ours, stream) }()
+		go wire.WriteFrame(client, wire.FrameStdin, []byte("input"))
+		buf := make([]byte, wire.MaxFrame)
+		for range 3 { // while the input waits
+			if kind, data, err := wire.ReadFrame(client, buf); kind != wire.FrameStdout || len(data) > 0 || err != nil {
+				t.Fatalf("kind %d, %q, %v", kind, data, err)
+			}
+		}
+		if kind, data, err := wire.ReadFrame(agent, buf); kind != wire.FrameStdin || string(data) != "input" || err != nil {
+			t.Fatalf("kind %d, %q, %v", kind, data, err)
+		}
+		go func() {
+			wire.WriteFrame(agent, wire.FrameStderr, []byte("oh"))
+			wire.WriteFrame(agent, wire.FrameExit, []byte{0, 0, 0, 7})
+		}()
+		for _, want := range []struct {
+			kind byte
+			data string
+		}{{wire.FrameStderr, "oh"}, {wire.FrameExit, "\x00\x00\x00\x07"}} {
+			if kind, data, err := wire.ReadFrame(client, buf); kind != want.kind || string(data) != want.data || err != nil {
+				t.Errorf("kind %d, %q, %v, want %v", kind, data, err, want)
+			}
+		}
+		if !<-ended {
+			t.Error("the process is said not to have ended")
+		}
+		if _, err := client.Read(buf); err != io.EOF {
+			t.Errorf("the connection goes on: %v", err)
+		}
+	})
+}
