@@ -3,6 +3,9 @@ package builtin
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -11,7 +14,8 @@ import (
 )
 
 // replies remembers the results of calls with an idempotency key, so that a
-// client's retry does not run the code twice.
+// client's retry does not run the code twice. When there are too many, an
+// owner's new ones take the places of their oldest.
 type replies struct {
 	mu   sync.Mutex
 	byID map[replyKey]*reply
@@ -25,12 +29,17 @@ type reply struct {
 	done   chan struct{}
 	result *tool.Result
 	err    error
+	size   int
 	at     time.Time // when it was done; zero before
 }
 
 const (
-	replyLife  = 10 * time.Minute
-	maxReplies = 1000
+	replyLife     = 10 * time.Minute
+	maxReplies    = 1000
+	maxOwnReplies = 100
+	// Of results, in bytes.
+	maxReplyBytes    = 64 << 20
+	maxOwnReplyBytes = 16 << 20
 )
 
 func newReplies() *replies { return &replies{byID: map[replyKey]*reply{}, now: time.Now} }
@@ -42,17 +51,15 @@ func (r *replies) do(ctx context.Context, c tool.Call, a tool.Args, run func(con
 	if key == "" {
 		return run(ctx)
 	}
-	mine, first, err := r.claim(replyKey{c.Principal.ID, c.Name, key}, sha256.Sum256(c.Args))
+	k := replyKey{c.Principal.ID, c.Name, key}
+	mine, first, err := r.claim(k, sha256.Sum256(c.Args))
 	if err != nil {
 		return nil, err
 	}
 	if first {
 		go func() {
-			mine.result, mine.err = run(context.WithoutCancel(ctx))
-			r.mu.Lock()
-			mine.at = r.now()
-			r.mu.Unlock()
-			close(mine.done)
+			result, err := safely(context.WithoutCancel(ctx), run)
+			r.finish(k, mine, result, err)
 		}()
 	}
 	select {
@@ -61,6 +68,16 @@ func (r *replies) do(ctx context.Context, c tool.Call, a tool.Args, run func(con
 	case <-ctx.Done():
 		return nil, fault.From(ctx.Err())
 	}
+}
+
+// safely makes a fault of a panic: nothing else catches one in a goroutine.
+func safely(ctx context.Context, run func(context.Context) (*tool.Result, error)) (result *tool.Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			result, err = nil, fault.From(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+		}
+	}()
+	return run(ctx)
 }
 
 func (r *replies) claim(k replyKey, args [32]byte) (*reply, bool, error) {
@@ -77,11 +94,102 @@ func (r *replies) claim(k replyKey, args [32]byte) (*reply, bool, error) {
 		}
 		return old, false, nil
 	}
-	if len(r.byID) >= maxReplies {
-		return nil, false, fault.New(fault.ResourceLimit, "%d calls with an idempotency_key are remembered already; leave it out or try again in ten minutes", maxReplies).
-			With("resource_type", "idempotency_keys").With("current_usage", maxReplies).With("limit", maxReplies)
+	limit := 0
+	switch {
+	case r.count(k.owner) >= maxOwnReplies:
+		limit = maxOwnReplies
+	case len(r.byID) >= maxReplies:
+		limit = maxReplies
+	}
+	if limit > 0 && !r.forget(k.owner) {
+		return nil, false, fault.New(fault.ResourceLimit, "%d calls with an idempotency_key are remembered already; leave it out or try again in ten minutes", limit).
+			With("resource_type", "idempotency_keys").With("current_usage", limit).With("limit", limit)
 	}
 	mine := &reply{args: args, done: make(chan struct{})}
 	r.byID[k] = mine
 	return mine, true, nil
+}
+
+// finish tells those who wait, and remembers what a retry must not do
+// again, but for a result that is too large.
+func (r *replies) finish(k replyKey, mine *reply, result *tool.Result, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mine.result, mine.err, mine.size, mine.at = result, err, size(result), r.now()
+	close(mine.done)
+	if nothingRan(err) || mine.size > maxOwnReplyBytes {
+		delete(r.byID, k)
+	}
+	for r.bytes(k.owner) > maxOwnReplyBytes && r.forget(k.owner) {
+	}
+	for r.bytes("") > maxReplyBytes && (r.forget(k.owner) || r.forget("")) {
+	}
+}
+
+// nothingRan says whether a call failed before it did anything.
+func nothingRan(err error) bool {
+	if err == nil {
+		return false
+	}
+	switch fault.From(err).Kind {
+	case fault.ResourceLimit, fault.SandboxCreation, fault.Connection, fault.InvalidParameters, fault.SessionNotFound:
+		return true
+	}
+	return false
+}
+
+// count counts an owner's replies.
+func (r *replies) count(owner string) (n int) {
+	for k := range r.byID {
+		if k.owner == owner {
+			n++
+		}
+	}
+	return n
+}
+
+// bytes adds up the sizes of an owner's replies, or, with "", of all.
+func (r *replies) bytes(owner string) (sum int) {
+	for k, one := range r.byID {
+		if owner == "" || k.owner == owner {
+			sum += one.size
+		}
+	}
+	return sum
+}
+
+// forget forgets the oldest reply of an owner, or, with "", of all, that is done.
+func (r *replies) forget(owner string) bool {
+	var oldest replyKey
+	var at time.Time
+	for k, one := range r.byID {
+		if (owner == "" || k.owner == owner) && !one.at.IsZero() && (at.IsZero() || one.at.Before(at)) {
+			oldest, at = k, one.at
+		}
+	}
+	delete(r.byID, oldest)
+	return !at.IsZero()
+}
+
+// size is about what a result holds, in bytes.
+func size(r *tool.Result) int {
+	if r == nil {
+		return 0
+	}
+	n := len(r.Words)
+	for _, c := range r.Content {
+		switch {
+		case c.Text != nil:
+			n += len(*c.Text)
+		case c.Image != nil:
+			n += len(c.Image.Data)
+		case c.Resource != nil:
+			n += len(c.Resource.Text)
+		}
+	}
+	fields, err := json.Marshal(r.Fields)
+	if err != nil {
+		return n
+	}
+	return n + len(fields)
 }

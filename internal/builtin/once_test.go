@@ -1,0 +1,196 @@
+package builtin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/tool"
+)
+
+// desk makes calls with idempotency keys, and counts those that ran.
+type desk struct {
+	*replies
+	mu  sync.Mutex
+	ran map[string]int // by owner and key
+}
+
+func newDesk() *desk { return &desk{replies: newReplies(), ran: map[string]int{}} }
+
+func (d *desk) call(owner, key string, run func() (*tool.Result, error)) (*tool.Result, error) {
+	c := tool.Call{Principal: auth.Principal{ID: owner}, Name: "t", Args: json.RawMessage(`{}`)}
+	return d.do(context.Background(), c, tool.Args{"idempotency_key": key}, func(context.Context) (*tool.Result, error) {
+		d.mu.Lock()
+		d.ran[owner+" "+key]++
+		d.mu.Unlock()
+		return run()
+	})
+}
+
+// held returns the number of an owner's replies, their bytes and those of all.
+func (d *desk) held(owner string) (n, own, all int) {
+	d.replies.mu.Lock()
+	defer d.replies.mu.Unlock()
+	return d.count(owner), d.bytes(owner), d.bytes("")
+}
+
+func says(text string) func() (*tool.Result, error) {
+	return func() (*tool.Result, error) { return &tool.Result{Words: text}, nil }
+}
+
+// runs says whether a call runs, rather than getting a remembered result.
+func (d *desk) runs(t *testing.T, owner, key string) bool {
+	t.Helper()
+	d.mu.Lock()
+	before := d.ran[owner+" "+key]
+	d.mu.Unlock()
+	if _, err := d.call(owner, key, says("again")); err != nil {
+		t.Fatal(err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ran[owner+" "+key] > before
+}
+
+func TestARetryRunsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		for range 3 {
+			if r, err := d.call("ann", "k", says("first")); err != nil || r.Words != "first" {
+				t.Errorf("%v, %v", r, err)
+			}
+		}
+		if d.ran["ann k"] != 1 {
+			t.Errorf("it ran %d times", d.ran["ann k"])
+		}
+		if !d.runs(t, "bob", "k") {
+			t.Error("bob got ann's result")
+		}
+		time.Sleep(replyLife + time.Second)
+		if !d.runs(t, "ann", "k") {
+			t.Error("it is remembered for ever")
+		}
+	})
+}
+
+// What failed before anything ran runs again; what may have run does not.
+func TestFaultsAndRetries(t *testing.T) {
+	for kind, again := range map[fault.Kind]bool{
+		fault.ResourceLimit: true, fault.SandboxCreation: true, fault.Connection: true, fault.InvalidParameters: true, fault.SessionNotFound: true,
+		fault.CodeExecution: false, fault.CommandExecution: false, fault.Internal: false, fault.FileAccess: false,
+	} {
+		f := fault.New(kind, "no")
+		d := newDesk()
+		if _, err := d.call("ann", "k", func() (*tool.Result, error) { return nil, fmt.Errorf("a: %w", f) }); !errors.Is(err, f) {
+			t.Errorf("%s: got %v", f.Code(), err)
+		}
+		_, err := d.call("ann", "k", says("x"))
+		if got := d.ran["ann k"] == 2; got != again || got != (err == nil) {
+			t.Errorf("after %s it ran again: %v, want %v; %v", f.Code(), got, again, err)
+		}
+	}
+}
+
+func TestAPanicIsAFault(t *testing.T) {
+	d := newDesk()
+	for range 2 {
+		_, err := d.call("ann", "k", func() (*tool.Result, error) { panic("secret") })
+		f := fault.From(err)
+		if f.Kind != fault.Internal || strings.Contains(f.Error(), "secret") || f.Unwrap() == nil || !strings.Contains(f.Unwrap().Error(), "secret") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if d.ran["ann k"] != 1 {
+		t.Errorf("it ran %d times", d.ran["ann k"])
+	}
+}
+
+func TestPlacesOfAnOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		if d.runs(t, "bob", "k"); d.runs(t, "bob", "k") {
+			t.Error("bob's was forgotten")
+		}
+		for i := range maxOwnReplies + 1 {
+			d.runs(t, "ann", fmt.Sprint(i))
+			time.Sleep(time.Millisecond)
+		}
+		if d.runs(t, "ann", "1") || d.runs(t, "ann", fmt.Sprint(maxOwnReplies)) || d.runs(t, "bob", "k") {
+			t.Error("more than the oldest was forgotten")
+		}
+		if n, _, _ := d.held("ann"); n != maxOwnReplies {
+			t.Errorf("%d are remembered", n)
+		}
+		if !d.runs(t, "ann", "0") {
+			t.Error("the oldest is remembered")
+		}
+	})
+}
+
+// Calls that still run keep their places.
+func TestNoPlaceIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		end := make(chan struct{})
+		wait := func() (*tool.Result, error) { <-end; return &tool.Result{}, nil }
+		for i := range maxReplies {
+			go d.call(fmt.Sprint("user", i%10), fmt.Sprint(i), wait)
+		}
+		synctest.Wait()
+		for owner, limit := range map[string]string{"user1": "100 calls", "ann": "1000 calls"} {
+			if _, err := d.call(owner, "k", says("x")); !fault.Is(err, fault.ResourceLimit) || !strings.Contains(err.Error(), limit) {
+				t.Errorf("%s: %v", owner, err)
+			}
+		}
+		close(end)
+		synctest.Wait()
+		if !d.runs(t, "user1", "k") {
+			t.Error("it did not run")
+		}
+	})
+}
+
+func TestBytesOfResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		large := strings.Repeat("x", 3<<20)
+		results := []*tool.Result{
+			{Words: large},
+			{Content: []tool.Content{tool.Text(large)}},
+			{Content: []tool.Content{{Image: &tool.Blob{Data: []byte(large)}}}},
+			{Content: []tool.Content{{Resource: &tool.Resource{Text: large}}}},
+			{Fields: map[string]any{"a": []string{large}}},
+		}
+		for i := range 40 {
+			owner := fmt.Sprint("user", i/8)
+			if _, err := d.call(owner, fmt.Sprint(i), func() (*tool.Result, error) { return results[i%len(results)], nil }); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Millisecond)
+			if d.runs(t, owner, fmt.Sprint(i)) {
+				t.Errorf("the newest, %d, was forgotten", i)
+			}
+			if _, own, all := d.held(owner); own > maxOwnReplyBytes || all > maxReplyBytes {
+				t.Errorf("after %d, %d and %d bytes are held", i, own, all)
+			}
+		}
+		for owner, want := range map[string]int{"user0": 5, "user3": 5, "user4": 1} { // its own went first
+			if n, _, _ := d.held(owner); n != want {
+				t.Errorf("%d results of %s are remembered, want %d", n, owner, want)
+			}
+		}
+		huge := strings.Repeat("x", maxOwnReplyBytes+1)
+		r, err := d.call("user0", "huge", says(huge))
+		if n, _, _ := d.held("user0"); err != nil || r.Words != huge || n != 5 {
+			t.Errorf("%v, %d are remembered", err, n)
+		}
+	})
+}
