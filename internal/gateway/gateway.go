@@ -48,6 +48,38 @@ type Gateway struct {
 type endpoint struct {
 	server              *mcp.Server
 	stateful, stateless http.Handler
+
+	mu      sync.Mutex
+	leaving map[*mcp.ServerSession]bool // those that trim closes
+}
+
+// maxSessions bounds the MCP sessions of the older era on one endpoint. Clients
+// that do not end theirs would fill an hour with them.
+const maxSessions = 256
+
+// trim closes the oldest sessions when there are too many. Their clients are
+// told that they are gone, and begin new ones. A call that runs there comes to
+// its end, but the SDK drops its answer.
+func (e *endpoint) trim() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var live []*mcp.ServerSession // the oldest first, as the server keeps them
+	for s := range e.server.Sessions() {
+		if s.ID() != "" && !e.leaving[s] {
+			live = append(live, s)
+		}
+	}
+	for len(live) > maxSessions {
+		s := live[0]
+		live = live[1:]
+		e.leaving[s] = true
+		go func() {
+			_ = s.Close() // waits for its calls
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			delete(e.leaving, s)
+		}()
+	}
 }
 
 // New returns the gateway.
@@ -90,6 +122,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pw := &patientWriter{ResponseWriter: w}
 	defer pw.stop()
 	h.ServeHTTP(pw, r)
+	if session == "" && h == e.stateful { // it may have begun one
+		e.trim()
+	}
 }
 
 func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
@@ -126,7 +161,7 @@ func (g *Gateway) endpoint(p auth.Principal) *endpoint {
 	get := func(*http.Request) *mcp.Server { return server }
 	options := mcp.StreamableHTTPOptions{Logger: quiet(g.Log), MaxRequestBodyBytes: g.MaxBody, SessionTimeout: time.Hour,
 		PropagateRequestCancellation: true, DisableLocalhostProtection: true} // the host is checked before the gateway
-	e := &endpoint{server: server, stateful: mcp.NewStreamableHTTPHandler(get, &options)}
+	e := &endpoint{server: server, leaving: map[*mcp.ServerSession]bool{}, stateful: mcp.NewStreamableHTTPHandler(get, &options)}
 	options.Stateless = true
 	e.stateless = mcp.NewStreamableHTTPHandler(get, &options)
 	g.endpoints[key] = e

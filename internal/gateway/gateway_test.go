@@ -1,0 +1,96 @@
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/hub"
+	"sandlot/internal/tool"
+)
+
+// blocks is a source whose one tool ends when it is let go.
+type blocks struct{ began, end chan struct{} }
+
+func (blocks) Tools(context.Context, auth.Principal) []tool.Tool {
+	return []tool.Tool{{Name: "wait"}}
+}
+
+func (b blocks) Call(context.Context, tool.Call) (*tool.Result, error) {
+	b.began <- struct{}{}
+	<-b.end
+	return &tool.Result{Words: "done"}, nil
+}
+
+// post sends a message of the older era.
+func post(g *Gateway, p auth.Principal, session, body string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	if session != "" {
+		r.Header.Set("Mcp-Session-Id", session)
+	}
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), p)))
+	return w
+}
+
+func begin(t *testing.T, g *Gateway, p auth.Principal) string {
+	t.Helper()
+	w := post(g, p, "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	id := w.Header().Get("Mcp-Session-Id")
+	if w.Code != 200 || id == "" {
+		t.Fatalf("initialize: %d %q", w.Code, w.Body)
+	}
+	if w := post(g, p, id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`); w.Code != 202 {
+		t.Fatalf("initialized: %d %q", w.Code, w.Body)
+	}
+	return id
+}
+
+func TestSessionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := blocks{make(chan struct{}), make(chan struct{})}
+		g := New(Config{Hub: hub.New(source), Log: slog.New(slog.DiscardHandler)})
+		ann, bob := auth.User("ann", false), auth.User("bob", false)
+		const ping = `{"jsonrpc":"2.0","id":2,"method":"ping"}`
+		bobs := begin(t, g, bob)
+		first := begin(t, g, ann)
+		go post(g, ann, first, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"wait","arguments":{}}}`)
+		<-source.began
+		second := begin(t, g, ann)
+		third := begin(t, g, ann)
+		for range maxSessions - 1 {
+			begin(t, g, ann)
+		}
+		synctest.Wait()
+		if w := post(g, ann, second, ping); w.Code != http.StatusNotFound {
+			t.Errorf("the oldest session lives: %d", w.Code)
+		}
+		for who, code := range map[string]int{third: post(g, ann, third, ping).Code, bobs: post(g, bob, bobs, ping).Code} {
+			if code != 200 {
+				t.Errorf("session %s: %d", who, code)
+			}
+		}
+		source.end <- struct{}{} // a session is gone after its calls
+		synctest.Wait()
+		if w := post(g, ann, first, ping); w.Code != http.StatusNotFound {
+			t.Errorf("the session with a call lives: %d", w.Code)
+		}
+		for _, e := range g.endpoints {
+			n := 0
+			for s := range e.server.Sessions() {
+				n++
+				defer s.Close()
+			}
+			if n > maxSessions || len(e.leaving) > 0 {
+				t.Errorf("%d sessions live, %d leave", n, len(e.leaving))
+			}
+		}
+	})
+}
