@@ -13,11 +13,13 @@ import (
 // keeper keeps a sandbox that computes all the time to as many cores as it has
 // CPUs, so that the short calls of others find a free one. A quota alone does
 // not: a sandbox may use it up on all cores at once, and every wake-up of the
-// others waits behind it. One goroutine uses it.
+// others waits behind it. When so many compute that no core would be free, all
+// have all cores. One goroutine uses it.
 type keeper struct {
 	cgroups cgroups
 	cores   []int
 	load    map[int]int // how many sandboxes are kept to a core
+	wanted  int         // cores, by all that compute
 }
 
 // pulse is what a keeper knows of one sandbox.
@@ -25,6 +27,7 @@ type pulse struct {
 	cpu  time.Duration
 	at   time.Time
 	heat int
+	busy int   // cores that it is counted for in wanted
 	kept []int // cores; nil: all
 }
 
@@ -89,11 +92,25 @@ func (k *keeper) look(id string, cpus float64, used time.Duration, now time.Time
 		p.heat = max(p.heat-1, 0)
 	}
 	switch {
-	case p.kept == nil && p.heat >= hot:
+	case p.busy == 0 && p.heat >= hot:
+		p.busy = n
+		k.wanted += n
+	case p.busy > 0 && p.heat == 0:
+		k.calm(p)
+	}
+	keep := p.busy > 0 && k.wanted < len(k.cores)
+	switch {
+	case keep && p.kept == nil:
 		k.keep(id, n, p)
-	case p.kept != nil && p.heat == 0:
+	case !keep && p.kept != nil:
 		k.free(id, p)
 	}
+}
+
+// calm takes a sandbox out of the count.
+func (k *keeper) calm(p *pulse) {
+	k.wanted -= p.busy
+	p.busy = 0
 }
 
 // keep takes the n cores that the fewest others are kept to.

@@ -64,7 +64,8 @@ func (r *Runtime) watch() {
 			}
 		}
 		for b, m := range seen {
-			if now[b] == nil && m.pulse.kept != nil {
+			if now[b] == nil {
+				keeper.calm(&m.pulse)
 				keeper.free(b.spec.ID, &m.pulse)
 			}
 		}
