@@ -17,8 +17,6 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-func bytesReader(b []byte) io.Reader { return bytes.NewReader(b) }
-
 func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // sender sends an event to the host that waits for the end of a run.
@@ -156,7 +154,7 @@ func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*
 	stdout, stderr := newCapture("stdout", a.spool, r.Bounds), newCapture("stderr", a.spool, r.Bounds)
 	w := wiring{stdout: l.tee(stdout, false), stderr: l.tee(stderr, true)}
 	if len(r.Stdin) > 0 {
-		w.stdin = bytesReader(r.Stdin)
+		w.stdin = bytes.NewReader(r.Stdin)
 	}
 	start := time.Now()
 	p, err := a.spawn("exec", r.Command, w)

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -399,7 +400,7 @@ func (a *Agent) StartProcess(_ context.Context, r *connect.Request[agentv1.Start
 	out := newWindow()
 	w := wiring{open: r.Msg.StdinOpen, stdout: out, output: out}
 	if len(r.Msg.Stdin) > 0 {
-		w.stdin = bytesReader(r.Msg.Stdin)
+		w.stdin = bytes.NewReader(r.Msg.Stdin)
 	}
 	p, err := a.spawn("background", r.Msg.Command, w)
 	if err != nil {

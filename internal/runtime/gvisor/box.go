@@ -2,6 +2,7 @@ package gvisor
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -219,9 +220,13 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.spec.Limits = l
-	rec := record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: l, Mounts: b.spec.Mounts,
-		Secret: fmt.Sprintf("%x", b.spec.Secret), PID: b.pid, Started: b.started}
-	return b.runtime.store(rec)
+	return b.runtime.store(b.record())
+}
+
+// record is what is kept of the box. The lock is held, or nobody else has it yet.
+func (b *box) record() record {
+	return record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: b.spec.Limits, Mounts: b.spec.Mounts,
+		Secret: hex.EncodeToString(b.spec.Secret), PID: b.pid, Started: b.started}
 }
 
 // kill ends the sandbox's process and says why, for Status.

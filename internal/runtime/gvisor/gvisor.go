@@ -148,7 +148,7 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 
 // start boots the sandbox of a folder that exists.
 func (r *Runtime) start(ctx context.Context, b *box, root string) error {
-	rec := record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: b.spec.Limits, Mounts: b.spec.Mounts, Secret: hex.EncodeToString(b.spec.Secret)}
+	rec := b.record()
 	if err := r.store(rec); err != nil {
 		return err
 	}
