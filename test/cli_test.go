@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/creack/pty"
 )
@@ -87,6 +88,8 @@ func TestTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
+	stuck := time.AfterFunc(2*time.Minute, func() { cmd.Process.Kill() })
+	defer stuck.Stop()
 	var seen []byte
 	buf := make([]byte, 4096)
 	until := func(text string) {
@@ -103,8 +106,8 @@ func TestTerminal(t *testing.T) {
 	fmt.Fprint(f, "stty size; tty\n")
 	until("31 97")
 	until("/dev/pts/")
-	fmt.Fprint(f, "sleep 1000\n")
-	until("sleep 1000")
+	fmt.Fprint(f, "sh -c 'echo on the''way; exec sleep 1000'\n") // what is typed comes back, so it differs from what is printed
+	until("on theway")
 	f.Write([]byte{3}) // Ctrl-C ends the sleep, not the shell
 	fmt.Fprint(f, "echo al''ive\n")
 	until("alive")

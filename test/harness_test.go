@@ -213,12 +213,18 @@ func (s *server) cli(args ...string) (stdout, stderr string, code int) {
 
 func (s *server) cliIn(stdin string, args ...string) (stdout, stderr string, code int) {
 	s.t.Helper()
-	cmd := exec.Command(binary(s.t), append([]string{"--state-dir", s.State}, args...)...)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary(s.t), append([]string{"--state-dir", s.State}, args...)...)
+	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = s.env
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.Run()
+	if ctx.Err() != nil {
+		s.t.Errorf("sandlot %q does not end", args)
+	}
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
