@@ -136,7 +136,7 @@ func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 			return nil, err
 		}
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
-		err = wire.Admit(conn, c.secret)
+		_, err = wire.Admit(conn, c.secret)
 		stop()
 		if err != nil {
 			conn.Close()

@@ -24,6 +24,64 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type NetReply_Code int32
+
+const (
+	NetReply_OK          NetReply_Code = 0
+	NetReply_REFUSED     NetReply_Code = 1 // by policy, on every port (look-up), or on this one
+	NetReply_NO_NAME     NetReply_Code = 2 // there is no such name
+	NetReply_UNREACHABLE NetReply_Code = 3 // it may be reached, but does not answer
+	NetReply_BUSY        NetReply_Code = 4 // a limit of the session is reached
+	NetReply_BROKEN      NetReply_Code = 5 // the request makes no sense
+)
+
+// Enum value maps for NetReply_Code.
+var (
+	NetReply_Code_name = map[int32]string{
+		0: "OK",
+		1: "REFUSED",
+		2: "NO_NAME",
+		3: "UNREACHABLE",
+		4: "BUSY",
+		5: "BROKEN",
+	}
+	NetReply_Code_value = map[string]int32{
+		"OK":          0,
+		"REFUSED":     1,
+		"NO_NAME":     2,
+		"UNREACHABLE": 3,
+		"BUSY":        4,
+		"BROKEN":      5,
+	}
+)
+
+func (x NetReply_Code) Enum() *NetReply_Code {
+	p := new(NetReply_Code)
+	*p = x
+	return p
+}
+
+func (x NetReply_Code) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (NetReply_Code) Descriptor() protoreflect.EnumDescriptor {
+	return file_agent_proto_enumTypes[0].Descriptor()
+}
+
+func (NetReply_Code) Type() protoreflect.EnumType {
+	return &file_agent_proto_enumTypes[0]
+}
+
+func (x NetReply_Code) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use NetReply_Code.Descriptor instead.
+func (NetReply_Code) EnumDescriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{59, 0}
+}
+
 type HelloRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3531,6 +3589,251 @@ func (x *StreamReply) GetSessionCreated() bool {
 	return false
 }
 
+// NetRequest is asked on a network connection: one that the agent made for it
+// and that began with wire.NetGreeting. After a look-up, or a refusal, another
+// one may follow; after a connect that was answered with OK the connection
+// carries the bytes of that TCP connection, and its ends are the TCP
+// connection's ends.
+type NetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Kind:
+	//
+	//	*NetRequest_Connect
+	//	*NetRequest_Lookup
+	Kind          isNetRequest_Kind `protobuf_oneof:"kind"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetRequest) Reset() {
+	*x = NetRequest{}
+	mi := &file_agent_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetRequest) ProtoMessage() {}
+
+func (x *NetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetRequest.ProtoReflect.Descriptor instead.
+func (*NetRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *NetRequest) GetKind() isNetRequest_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return nil
+}
+
+func (x *NetRequest) GetConnect() *NetConnect {
+	if x != nil {
+		if x, ok := x.Kind.(*NetRequest_Connect); ok {
+			return x.Connect
+		}
+	}
+	return nil
+}
+
+func (x *NetRequest) GetLookup() *NetLookup {
+	if x != nil {
+		if x, ok := x.Kind.(*NetRequest_Lookup); ok {
+			return x.Lookup
+		}
+	}
+	return nil
+}
+
+type isNetRequest_Kind interface {
+	isNetRequest_Kind()
+}
+
+type NetRequest_Connect struct {
+	Connect *NetConnect `protobuf:"bytes,1,opt,name=connect,proto3,oneof"`
+}
+
+type NetRequest_Lookup struct {
+	Lookup *NetLookup `protobuf:"bytes,2,opt,name=lookup,proto3,oneof"`
+}
+
+func (*NetRequest_Connect) isNetRequest_Kind() {}
+
+func (*NetRequest_Lookup) isNetRequest_Kind() {}
+
+// NetConnect: to a name or to an address, exactly one of them.
+type NetConnect struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`       // as the program looked it up, or gave it to the proxy
+	Address       []byte                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // 4 or 16 bytes
+	Port          uint32                 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetConnect) Reset() {
+	*x = NetConnect{}
+	mi := &file_agent_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetConnect) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetConnect) ProtoMessage() {}
+
+func (x *NetConnect) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetConnect.ProtoReflect.Descriptor instead.
+func (*NetConnect) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *NetConnect) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NetConnect) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *NetConnect) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+// NetLookup: may this name be reached at all, and does it exist?
+type NetLookup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetLookup) Reset() {
+	*x = NetLookup{}
+	mi := &file_agent_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetLookup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetLookup) ProtoMessage() {}
+
+func (x *NetLookup) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetLookup.ProtoReflect.Descriptor instead.
+func (*NetLookup) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *NetLookup) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type NetReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Code          NetReply_Code          `protobuf:"varint,1,opt,name=code,proto3,enum=sandlot.agent.v1.NetReply_Code" json:"code,omitempty"`
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"` // a sentence for people
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetReply) Reset() {
+	*x = NetReply{}
+	mi := &file_agent_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetReply) ProtoMessage() {}
+
+func (x *NetReply) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetReply.ProtoReflect.Descriptor instead.
+func (*NetReply) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *NetReply) GetCode() NetReply_Code {
+	if x != nil {
+		return x.Code
+	}
+	return NetReply_OK
+}
+
+func (x *NetReply) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 var File_agent_proto protoreflect.FileDescriptor
 
 const file_agent_proto_rawDesc = "" +
@@ -3789,7 +4092,30 @@ const file_agent_proto_rawDesc = "" +
 	"process_id\x18\x04 \x01(\tR\tprocessId\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x05 \x01(\tR\tsessionId\x12'\n" +
-	"\x0fsession_created\x18\x06 \x01(\bR\x0esessionCreated2\x9a\v\n" +
+	"\x0fsession_created\x18\x06 \x01(\bR\x0esessionCreated\"\x85\x01\n" +
+	"\n" +
+	"NetRequest\x128\n" +
+	"\aconnect\x18\x01 \x01(\v2\x1c.sandlot.agent.v1.NetConnectH\x00R\aconnect\x125\n" +
+	"\x06lookup\x18\x02 \x01(\v2\x1b.sandlot.agent.v1.NetLookupH\x00R\x06lookupB\x06\n" +
+	"\x04kind\"N\n" +
+	"\n" +
+	"NetConnect\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\"\x1f\n" +
+	"\tNetLookup\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xaa\x01\n" +
+	"\bNetReply\x123\n" +
+	"\x04code\x18\x01 \x01(\x0e2\x1f.sandlot.agent.v1.NetReply.CodeR\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"O\n" +
+	"\x04Code\x12\x06\n" +
+	"\x02OK\x10\x00\x12\v\n" +
+	"\aREFUSED\x10\x01\x12\v\n" +
+	"\aNO_NAME\x10\x02\x12\x0f\n" +
+	"\vUNREACHABLE\x10\x03\x12\b\n" +
+	"\x04BUSY\x10\x04\x12\n" +
+	"\n" +
+	"\x06BROKEN\x10\x052\x9a\v\n" +
 	"\x05Agent\x12H\n" +
 	"\x05Hello\x12\x1e.sandlot.agent.v1.HelloRequest\x1a\x1f.sandlot.agent.v1.HelloResponse\x12T\n" +
 	"\tConfigure\x12\".sandlot.agent.v1.ConfigureRequest\x1a#.sandlot.agent.v1.ConfigureResponse\x12H\n" +
@@ -3821,136 +4147,145 @@ func file_agent_proto_rawDescGZIP() []byte {
 	return file_agent_proto_rawDescData
 }
 
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
+var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_agent_proto_goTypes = []any{
-	(*HelloRequest)(nil),             // 0: sandlot.agent.v1.HelloRequest
-	(*HelloResponse)(nil),            // 1: sandlot.agent.v1.HelloResponse
-	(*ConfigureRequest)(nil),         // 2: sandlot.agent.v1.ConfigureRequest
-	(*ConfigureResponse)(nil),        // 3: sandlot.agent.v1.ConfigureResponse
-	(*Boot)(nil),                     // 4: sandlot.agent.v1.Boot
-	(*FileRoot)(nil),                 // 5: sandlot.agent.v1.FileRoot
-	(*Language)(nil),                 // 6: sandlot.agent.v1.Language
-	(*Limits)(nil),                   // 7: sandlot.agent.v1.Limits
-	(*UsageRequest)(nil),             // 8: sandlot.agent.v1.UsageRequest
-	(*UsageResponse)(nil),            // 9: sandlot.agent.v1.UsageResponse
-	(*InterpreterState)(nil),         // 10: sandlot.agent.v1.InterpreterState
-	(*Command)(nil),                  // 11: sandlot.agent.v1.Command
-	(*Pty)(nil),                      // 12: sandlot.agent.v1.Pty
-	(*Bounds)(nil),                   // 13: sandlot.agent.v1.Bounds
-	(*Captured)(nil),                 // 14: sandlot.agent.v1.Captured
-	(*Output)(nil),                   // 15: sandlot.agent.v1.Output
-	(*ExecRequest)(nil),              // 16: sandlot.agent.v1.ExecRequest
-	(*ExecDone)(nil),                 // 17: sandlot.agent.v1.ExecDone
-	(*EvaluateRequest)(nil),          // 18: sandlot.agent.v1.EvaluateRequest
-	(*Waiting)(nil),                  // 19: sandlot.agent.v1.Waiting
-	(*EvaluateDone)(nil),             // 20: sandlot.agent.v1.EvaluateDone
-	(*Rich)(nil),                     // 21: sandlot.agent.v1.Rich
-	(*StartInterpreterRequest)(nil),  // 22: sandlot.agent.v1.StartInterpreterRequest
-	(*StartInterpreterResponse)(nil), // 23: sandlot.agent.v1.StartInterpreterResponse
-	(*StopInterpreterRequest)(nil),   // 24: sandlot.agent.v1.StopInterpreterRequest
-	(*StopInterpreterResponse)(nil),  // 25: sandlot.agent.v1.StopInterpreterResponse
-	(*StartProcessRequest)(nil),      // 26: sandlot.agent.v1.StartProcessRequest
-	(*StartProcessResponse)(nil),     // 27: sandlot.agent.v1.StartProcessResponse
-	(*Process)(nil),                  // 28: sandlot.agent.v1.Process
-	(*ListProcessesRequest)(nil),     // 29: sandlot.agent.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),    // 30: sandlot.agent.v1.ListProcessesResponse
-	(*ReadProcessRequest)(nil),       // 31: sandlot.agent.v1.ReadProcessRequest
-	(*ReadProcessResponse)(nil),      // 32: sandlot.agent.v1.ReadProcessResponse
-	(*WriteProcessRequest)(nil),      // 33: sandlot.agent.v1.WriteProcessRequest
-	(*WriteProcessResponse)(nil),     // 34: sandlot.agent.v1.WriteProcessResponse
-	(*StopProcessRequest)(nil),       // 35: sandlot.agent.v1.StopProcessRequest
-	(*StopProcessResponse)(nil),      // 36: sandlot.agent.v1.StopProcessResponse
-	(*FileInfo)(nil),                 // 37: sandlot.agent.v1.FileInfo
-	(*ReadFileRequest)(nil),          // 38: sandlot.agent.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 39: sandlot.agent.v1.ReadFileResponse
-	(*WriteFileRequest)(nil),         // 40: sandlot.agent.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 41: sandlot.agent.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 42: sandlot.agent.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 43: sandlot.agent.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 44: sandlot.agent.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 45: sandlot.agent.v1.StatFileResponse
-	(*RemoveFileRequest)(nil),        // 46: sandlot.agent.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 47: sandlot.agent.v1.RemoveFileResponse
-	(*MoveFileRequest)(nil),          // 48: sandlot.agent.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 49: sandlot.agent.v1.MoveFileResponse
-	(*RunRequest)(nil),               // 50: sandlot.agent.v1.RunRequest
-	(*RunEvent)(nil),                 // 51: sandlot.agent.v1.RunEvent
-	(*StreamOpen)(nil),               // 52: sandlot.agent.v1.StreamOpen
-	(*ReadStream)(nil),               // 53: sandlot.agent.v1.ReadStream
-	(*WriteStream)(nil),              // 54: sandlot.agent.v1.WriteStream
-	(*StreamReply)(nil),              // 55: sandlot.agent.v1.StreamReply
-	nil,                              // 56: sandlot.agent.v1.ConfigureRequest.EnvEntry
-	nil,                              // 57: sandlot.agent.v1.Command.EnvEntry
+	(NetReply_Code)(0),               // 0: sandlot.agent.v1.NetReply.Code
+	(*HelloRequest)(nil),             // 1: sandlot.agent.v1.HelloRequest
+	(*HelloResponse)(nil),            // 2: sandlot.agent.v1.HelloResponse
+	(*ConfigureRequest)(nil),         // 3: sandlot.agent.v1.ConfigureRequest
+	(*ConfigureResponse)(nil),        // 4: sandlot.agent.v1.ConfigureResponse
+	(*Boot)(nil),                     // 5: sandlot.agent.v1.Boot
+	(*FileRoot)(nil),                 // 6: sandlot.agent.v1.FileRoot
+	(*Language)(nil),                 // 7: sandlot.agent.v1.Language
+	(*Limits)(nil),                   // 8: sandlot.agent.v1.Limits
+	(*UsageRequest)(nil),             // 9: sandlot.agent.v1.UsageRequest
+	(*UsageResponse)(nil),            // 10: sandlot.agent.v1.UsageResponse
+	(*InterpreterState)(nil),         // 11: sandlot.agent.v1.InterpreterState
+	(*Command)(nil),                  // 12: sandlot.agent.v1.Command
+	(*Pty)(nil),                      // 13: sandlot.agent.v1.Pty
+	(*Bounds)(nil),                   // 14: sandlot.agent.v1.Bounds
+	(*Captured)(nil),                 // 15: sandlot.agent.v1.Captured
+	(*Output)(nil),                   // 16: sandlot.agent.v1.Output
+	(*ExecRequest)(nil),              // 17: sandlot.agent.v1.ExecRequest
+	(*ExecDone)(nil),                 // 18: sandlot.agent.v1.ExecDone
+	(*EvaluateRequest)(nil),          // 19: sandlot.agent.v1.EvaluateRequest
+	(*Waiting)(nil),                  // 20: sandlot.agent.v1.Waiting
+	(*EvaluateDone)(nil),             // 21: sandlot.agent.v1.EvaluateDone
+	(*Rich)(nil),                     // 22: sandlot.agent.v1.Rich
+	(*StartInterpreterRequest)(nil),  // 23: sandlot.agent.v1.StartInterpreterRequest
+	(*StartInterpreterResponse)(nil), // 24: sandlot.agent.v1.StartInterpreterResponse
+	(*StopInterpreterRequest)(nil),   // 25: sandlot.agent.v1.StopInterpreterRequest
+	(*StopInterpreterResponse)(nil),  // 26: sandlot.agent.v1.StopInterpreterResponse
+	(*StartProcessRequest)(nil),      // 27: sandlot.agent.v1.StartProcessRequest
+	(*StartProcessResponse)(nil),     // 28: sandlot.agent.v1.StartProcessResponse
+	(*Process)(nil),                  // 29: sandlot.agent.v1.Process
+	(*ListProcessesRequest)(nil),     // 30: sandlot.agent.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),    // 31: sandlot.agent.v1.ListProcessesResponse
+	(*ReadProcessRequest)(nil),       // 32: sandlot.agent.v1.ReadProcessRequest
+	(*ReadProcessResponse)(nil),      // 33: sandlot.agent.v1.ReadProcessResponse
+	(*WriteProcessRequest)(nil),      // 34: sandlot.agent.v1.WriteProcessRequest
+	(*WriteProcessResponse)(nil),     // 35: sandlot.agent.v1.WriteProcessResponse
+	(*StopProcessRequest)(nil),       // 36: sandlot.agent.v1.StopProcessRequest
+	(*StopProcessResponse)(nil),      // 37: sandlot.agent.v1.StopProcessResponse
+	(*FileInfo)(nil),                 // 38: sandlot.agent.v1.FileInfo
+	(*ReadFileRequest)(nil),          // 39: sandlot.agent.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 40: sandlot.agent.v1.ReadFileResponse
+	(*WriteFileRequest)(nil),         // 41: sandlot.agent.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 42: sandlot.agent.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 43: sandlot.agent.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 44: sandlot.agent.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 45: sandlot.agent.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 46: sandlot.agent.v1.StatFileResponse
+	(*RemoveFileRequest)(nil),        // 47: sandlot.agent.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 48: sandlot.agent.v1.RemoveFileResponse
+	(*MoveFileRequest)(nil),          // 49: sandlot.agent.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 50: sandlot.agent.v1.MoveFileResponse
+	(*RunRequest)(nil),               // 51: sandlot.agent.v1.RunRequest
+	(*RunEvent)(nil),                 // 52: sandlot.agent.v1.RunEvent
+	(*StreamOpen)(nil),               // 53: sandlot.agent.v1.StreamOpen
+	(*ReadStream)(nil),               // 54: sandlot.agent.v1.ReadStream
+	(*WriteStream)(nil),              // 55: sandlot.agent.v1.WriteStream
+	(*StreamReply)(nil),              // 56: sandlot.agent.v1.StreamReply
+	(*NetRequest)(nil),               // 57: sandlot.agent.v1.NetRequest
+	(*NetConnect)(nil),               // 58: sandlot.agent.v1.NetConnect
+	(*NetLookup)(nil),                // 59: sandlot.agent.v1.NetLookup
+	(*NetReply)(nil),                 // 60: sandlot.agent.v1.NetReply
+	nil,                              // 61: sandlot.agent.v1.ConfigureRequest.EnvEntry
+	nil,                              // 62: sandlot.agent.v1.Command.EnvEntry
 }
 var file_agent_proto_depIdxs = []int32{
-	56, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
-	5,  // 1: sandlot.agent.v1.ConfigureRequest.file_roots:type_name -> sandlot.agent.v1.FileRoot
-	6,  // 2: sandlot.agent.v1.ConfigureRequest.languages:type_name -> sandlot.agent.v1.Language
-	7,  // 3: sandlot.agent.v1.ConfigureRequest.limits:type_name -> sandlot.agent.v1.Limits
-	2,  // 4: sandlot.agent.v1.Boot.configure:type_name -> sandlot.agent.v1.ConfigureRequest
-	10, // 5: sandlot.agent.v1.UsageResponse.interpreters:type_name -> sandlot.agent.v1.InterpreterState
-	57, // 6: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
-	12, // 7: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
-	11, // 8: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
-	13, // 9: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
-	14, // 10: sandlot.agent.v1.ExecDone.stdout:type_name -> sandlot.agent.v1.Captured
-	14, // 11: sandlot.agent.v1.ExecDone.stderr:type_name -> sandlot.agent.v1.Captured
-	13, // 12: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
-	14, // 13: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
-	14, // 14: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
-	14, // 15: sandlot.agent.v1.EvaluateDone.result:type_name -> sandlot.agent.v1.Captured
-	21, // 16: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
-	11, // 17: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
-	28, // 18: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
-	37, // 19: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
-	37, // 20: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
-	16, // 21: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
-	18, // 22: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
-	15, // 23: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
-	19, // 24: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
-	17, // 25: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
-	20, // 26: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
-	55, // 27: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
-	11, // 28: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
-	53, // 29: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
-	54, // 30: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
-	0,  // 31: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
-	2,  // 32: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
-	8,  // 33: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
-	22, // 34: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
-	24, // 35: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
-	26, // 36: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
-	29, // 37: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
-	31, // 38: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
-	33, // 39: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
-	35, // 40: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
-	38, // 41: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
-	40, // 42: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
-	42, // 43: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
-	44, // 44: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
-	46, // 45: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
-	48, // 46: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
-	1,  // 47: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
-	3,  // 48: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
-	9,  // 49: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
-	23, // 50: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
-	25, // 51: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
-	27, // 52: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
-	30, // 53: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
-	32, // 54: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
-	34, // 55: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
-	36, // 56: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
-	39, // 57: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
-	41, // 58: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
-	43, // 59: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
-	45, // 60: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
-	47, // 61: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
-	49, // 62: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
-	47, // [47:63] is the sub-list for method output_type
-	31, // [31:47] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	61, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
+	6,  // 1: sandlot.agent.v1.ConfigureRequest.file_roots:type_name -> sandlot.agent.v1.FileRoot
+	7,  // 2: sandlot.agent.v1.ConfigureRequest.languages:type_name -> sandlot.agent.v1.Language
+	8,  // 3: sandlot.agent.v1.ConfigureRequest.limits:type_name -> sandlot.agent.v1.Limits
+	3,  // 4: sandlot.agent.v1.Boot.configure:type_name -> sandlot.agent.v1.ConfigureRequest
+	11, // 5: sandlot.agent.v1.UsageResponse.interpreters:type_name -> sandlot.agent.v1.InterpreterState
+	62, // 6: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
+	13, // 7: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
+	12, // 8: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
+	14, // 9: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
+	15, // 10: sandlot.agent.v1.ExecDone.stdout:type_name -> sandlot.agent.v1.Captured
+	15, // 11: sandlot.agent.v1.ExecDone.stderr:type_name -> sandlot.agent.v1.Captured
+	14, // 12: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
+	15, // 13: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
+	15, // 14: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
+	15, // 15: sandlot.agent.v1.EvaluateDone.result:type_name -> sandlot.agent.v1.Captured
+	22, // 16: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
+	12, // 17: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
+	29, // 18: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
+	38, // 19: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
+	38, // 20: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
+	17, // 21: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
+	19, // 22: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
+	16, // 23: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
+	20, // 24: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
+	18, // 25: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
+	21, // 26: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
+	56, // 27: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
+	12, // 28: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
+	54, // 29: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
+	55, // 30: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
+	58, // 31: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
+	59, // 32: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
+	0,  // 33: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
+	1,  // 34: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
+	3,  // 35: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
+	9,  // 36: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
+	23, // 37: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
+	25, // 38: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
+	27, // 39: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
+	30, // 40: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
+	32, // 41: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
+	34, // 42: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
+	36, // 43: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
+	39, // 44: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
+	41, // 45: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
+	43, // 46: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
+	45, // 47: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
+	47, // 48: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
+	49, // 49: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
+	2,  // 50: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
+	4,  // 51: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
+	10, // 52: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
+	24, // 53: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
+	26, // 54: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
+	28, // 55: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
+	31, // 56: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
+	33, // 57: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
+	35, // 58: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
+	37, // 59: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
+	40, // 60: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
+	42, // 61: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
+	44, // 62: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
+	46, // 63: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
+	48, // 64: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
+	50, // 65: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
+	50, // [50:66] is the sub-list for method output_type
+	34, // [34:50] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -3977,18 +4312,23 @@ func file_agent_proto_init() {
 		(*StreamOpen_Dial)(nil),
 	}
 	file_agent_proto_msgTypes[54].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[56].OneofWrappers = []any{
+		(*NetRequest_Connect)(nil),
+		(*NetRequest_Lookup)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   58,
+			NumEnums:      1,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_agent_proto_goTypes,
 		DependencyIndexes: file_agent_proto_depIdxs,
+		EnumInfos:         file_agent_proto_enumTypes,
 		MessageInfos:      file_agent_proto_msgTypes,
 	}.Build()
 	File_agent_proto = out.File

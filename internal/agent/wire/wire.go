@@ -7,7 +7,8 @@
 // the Connect RPCs of proto/agent.proto; a Run stream carries one RunRequest
 // after the other, each answered with RunEvents; a Raw stream begins with a
 // StreamOpen message, is answered with a StreamReply, and carries bytes after
-// that.
+// that. A connection that begins with NetGreeting is not multiplexed: it is one
+// TCP connection of the sandbox to the network, or a look-up.
 package wire
 
 import (
@@ -27,6 +28,10 @@ import (
 const (
 	// Greeting is sent first on every connection, by the agent.
 	Greeting = "SANDLOT1"
+	// NetGreeting is sent instead on a connection that the sandbox wants to use
+	// for its network: it carries NetRequests, and then the bytes of one TCP
+	// connection.
+	NetGreeting = "SANDLOTN"
 	// SecretLen is the length of the secret that follows, in bytes.
 	SecretLen = 32
 
@@ -46,11 +51,12 @@ const (
 // maxWindow bounds what one stream can make the other side hold.
 const maxWindow = 4 << 20
 
-// MaxMessage bounds one message in either direction, and MaxFrame one frame,
-// in bytes.
+// MaxMessage bounds one message in either direction, MaxFrame one frame, and
+// MaxNet a NetRequest or NetReply, in bytes.
 const (
 	MaxMessage = 16 << 20
 	MaxFrame   = 256 << 10
+	MaxNet     = 4 << 10
 )
 
 // SocketDir is where the runtime mounts the folder with the agent's socket,
@@ -74,10 +80,15 @@ const OutputDir = "/var/lib/sandlot/output"
 var ErrRefused = errors.New("wire: the host refused the link")
 
 // Greet is the agent's side of the start of a link.
-func Greet(c net.Conn, secret []byte) error {
+func Greet(c net.Conn, secret []byte) error { return greet(c, Greeting, secret) }
+
+// GreetNet is the agent's side of the start of a network connection.
+func GreetNet(c net.Conn, secret []byte) error { return greet(c, NetGreeting, secret) }
+
+func greet(c net.Conn, greeting string, secret []byte) error {
 	c.SetDeadline(time.Now().Add(greetingTimeout))
 	defer c.SetDeadline(time.Time{})
-	if _, err := c.Write(append([]byte(Greeting), secret...)); err != nil {
+	if _, err := c.Write(append([]byte(greeting), secret...)); err != nil {
 		return err
 	}
 	var answer [1]byte
@@ -90,22 +101,24 @@ func Greet(c net.Conn, secret []byte) error {
 	return nil
 }
 
-// Admit is the host's side: it reads the greeting and answers it. The
-// connection is useless after an error; the caller closes it.
-func Admit(c net.Conn, secret []byte) error {
+// Admit is the host's side: it reads the greeting and answers it, and says
+// whether this is a network connection. The connection is useless after an
+// error; the caller closes it.
+func Admit(c net.Conn, secret []byte) (network bool, err error) {
 	c.SetDeadline(time.Now().Add(greetingTimeout))
 	defer c.SetDeadline(time.Time{})
 	buf := make([]byte, len(Greeting)+SecretLen)
 	if _, err := io.ReadFull(c, buf); err != nil {
-		return fmt.Errorf("wire: reading the greeting: %w", err)
+		return false, fmt.Errorf("wire: reading the greeting: %w", err)
 	}
-	want := append([]byte(Greeting), secret...)
-	if subtle.ConstantTimeCompare(buf, want) != 1 {
+	network = string(buf[:len(NetGreeting)]) == NetGreeting
+	known := network || string(buf[:len(Greeting)]) == Greeting
+	if subtle.ConstantTimeCompare(buf[len(Greeting):], secret) != 1 || !known {
 		c.Write([]byte{refused})
-		return errors.New("wire: a process that does not know the secret tried to be the agent")
+		return false, errors.New("wire: a process that does not know the secret tried to be the agent")
 	}
-	_, err := c.Write([]byte{accepted})
-	return err
+	_, err = c.Write([]byte{accepted})
+	return network, err
 }
 
 // Mux returns the settings of yamux for both sides. The window bounds what one
@@ -141,14 +154,17 @@ func WriteMessage(w io.Writer, m proto.Message) error {
 var ErrMessage = errors.New("wire: this is no message")
 
 // ReadMessage reads what WriteMessage wrote.
-func ReadMessage(r io.Reader, m proto.Message) error {
+func ReadMessage(r io.Reader, m proto.Message) error { return ReadBounded(r, m, MaxMessage) }
+
+// ReadBounded reads what WriteMessage wrote, and refuses more than max bytes.
+func ReadBounded(r io.Reader, m proto.Message, max uint32) error {
 	var n [4]byte
 	if _, err := io.ReadFull(r, n[:]); err != nil {
 		return err
 	}
 	size := binary.BigEndian.Uint32(n[:])
-	if size > MaxMessage {
-		return fmt.Errorf("%w: %d bytes are over %d", ErrMessage, size, MaxMessage)
+	if size > max {
+		return fmt.Errorf("%w: %d bytes are over %d", ErrMessage, size, max)
 	}
 	// A size that is only claimed makes nobody hold that much.
 	b := make([]byte, 0, min(size, 64<<10))
