@@ -1,0 +1,184 @@
+// Package egress is the broker: the host's side of a sandbox's only way out. It
+// decides what a sandbox may reach, and is alone in dialing it.
+//
+// A sandbox speaks to it on connections that its agent made and that
+// wire.Admit let in. Nothing that comes on them is believed: names are
+// resolved here, the address that is dialed is the address that was judged,
+// and whoever asks is known by the connection, not by what it says. Every
+// message is bounded, every wait ends, and what is not known to be allowed is
+// refused.
+package egress
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"time"
+)
+
+// Config is what a Broker is made of. Its zero value is the server's own
+// resolver, network and environment.
+type Config struct {
+	Log *slog.Logger
+	// Resolve returns the addresses of a name, or a *net.DNSError.
+	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
+	// Dial connects to an address, or to the operator's proxy by its name.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	// Proxy returns the proxy that leads there, or nil. An error refuses the
+	// connection: it is never made past a proxy.
+	Proxy func(host string, port uint16) (*url.URL, error)
+	// Own returns the machine's addresses. As long as it returns none, nothing
+	// is reached.
+	Own    func() []netip.Addr
+	Limits Limits
+}
+
+// Limits are of one sandbox. Zero is the default.
+type Limits struct {
+	Connections int           // at once; 256
+	Rate        int           // new connections a second, and look-ups; 200
+	Burst       int           // the same at once; 400
+	Bytes       int64         // both ways together, as long as the Exit lives; 0 is no limit
+	Idle        time.Duration // of a connection on which nothing moves; 10 minutes
+	Dial        time.Duration // to connect; 15 seconds
+}
+
+func (l *Limits) fill() {
+	if l.Connections <= 0 {
+		l.Connections = 256
+	}
+	if l.Rate <= 0 {
+		l.Rate = 200
+	}
+	if l.Burst <= 0 {
+		l.Burst = 2 * l.Rate
+	}
+	if l.Idle <= 0 {
+		l.Idle = 10 * time.Minute
+	}
+	if l.Dial <= 0 {
+		l.Dial = 15 * time.Second
+	}
+}
+
+// Broker makes Exits, and has what they share.
+type Broker struct {
+	log    *slog.Logger
+	names  *resolver
+	dial   dialFunc
+	proxy  func(host string, port uint16) (*url.URL, error)
+	own    func() []netip.Addr
+	limits Limits
+	totals counters
+}
+
+// New returns a broker.
+func New(c Config) *Broker {
+	c.Limits.fill()
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Resolve == nil {
+		c.Resolve = func(ctx context.Context, name string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+		}
+	}
+	if c.Dial == nil {
+		c.Dial = (&net.Dialer{Timeout: c.Limits.Dial}).DialContext
+	}
+	if c.Proxy == nil {
+		c.Proxy = environmentProxy()
+	}
+	if c.Own == nil {
+		c.Own = interfaceAddresses
+	}
+	return &Broker{
+		log:    c.Log,
+		names:  &resolver{ask: c.Resolve, names: map[string]*answer{}},
+		dial:   c.Dial,
+		proxy:  c.Proxy,
+		own:    ownAddresses(c.Own),
+		limits: c.Limits,
+	}
+}
+
+// Totals counts what all sandboxes did since the server's start.
+func (b *Broker) Totals() Usage { return b.totals.usage() }
+
+// reach connects to t, whose name or address p allows, as far as that is known
+// before its name is resolved. It returns what it connected to.
+//
+// Where the operator's environment names a proxy, a name that the operator
+// listed is given to it as it is: often nobody but the proxy can resolve it.
+// Any other name is resolved here, and the proxy gets the address that was
+// judged: else a name could lead to whatever the proxy reaches. A server that
+// cannot resolve names itself thus reaches listed names only.
+func (b *Broker) reach(ctx context.Context, p *Policy, t Target) (net.Conn, Target, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.limits.Dial)
+	defer cancel()
+	proxy, err := b.proxy(t.Host(), t.Port)
+	if err != nil {
+		return nil, t, err
+	}
+	if proxy != nil && t.Name != "" && p.listed(t) {
+		c, err := through(ctx, b.dial, proxy, hostPort(t.Name, t.Port))
+		return c, t, err
+	}
+	addrs, err := b.addresses(ctx, p, t)
+	if err != nil {
+		return nil, t, err
+	}
+	c, a, err := dialAny(ctx, addrs, func(ctx context.Context, a netip.Addr) (net.Conn, error) {
+		addr := hostPort(a.String(), t.Port)
+		if proxy != nil {
+			return through(ctx, b.dial, proxy, addr)
+		}
+		return b.dial(ctx, "tcp", addr)
+	})
+	t.Addr = a
+	return c, t, err
+}
+
+// refused is the error for what policy forbids: why, for people.
+type refused string
+
+func (r refused) Error() string { return string(r) }
+
+// addresses returns those of t that p allows.
+func (b *Broker) addresses(ctx context.Context, p *Policy, t Target) ([]netip.Addr, error) {
+	all := []netip.Addr{t.Addr}
+	if t.Name != "" {
+		var err error
+		if all, err = b.names.lookup(ctx, t.Name); err != nil {
+			return nil, err
+		}
+	}
+	own := b.own()
+	var allowed []netip.Addr
+	why := ""
+	for _, a := range all {
+		t.Addr = a
+		if w := p.refuse(t, own); w == "" {
+			allowed = append(allowed, a)
+		} else if why == "" {
+			why = w
+		}
+	}
+	if len(allowed) == 0 {
+		return nil, refused(why)
+	}
+	return allowed[:min(len(allowed), maxAddresses)], nil
+}
+
+// exists looks a name up that p allows.
+func (b *Broker) exists(ctx context.Context, p *Policy, name string) error {
+	// What the proxy resolves need not have a name here; it is told by 443, as
+	// what is looked up has no port.
+	if proxy, err := b.proxy(name, 443); err == nil && proxy != nil && p.listed(Target{Name: name}) {
+		return nil
+	}
+	_, err := b.names.lookup(ctx, name)
+	return err
+}

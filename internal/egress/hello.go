@@ -1,0 +1,91 @@
+package egress
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"time"
+)
+
+const (
+	maxHello     = 64 << 10
+	helloTimeout = 10 * time.Second
+
+	recordHandshake = 0x16
+	recordMajor     = 0x03
+)
+
+var (
+	errHello    = errors.New("the start of TLS is over 64 KiB")
+	errHasHello = errors.New("that is all that was asked")
+)
+
+// opening is the sandbox's side while its first bytes are read: it keeps all
+// of them, and what the TLS library would answer goes nowhere.
+type opening struct {
+	net.Conn
+	seen []byte
+	read int // of seen, by the TLS library
+}
+
+func (o *opening) Read(b []byte) (int, error) {
+	if o.read == len(o.seen) {
+		if err := o.more(len(b)); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(b, o.seen[o.read:])
+	o.read += n
+	return n, nil
+}
+
+// more waits for up to n further bytes.
+func (o *opening) more(n int) error {
+	n = min(n, maxHello-len(o.seen))
+	if n == 0 {
+		return errHello
+	}
+	b := make([]byte, n)
+	n, err := o.Conn.Read(b)
+	o.seen = append(o.seen, b[:n]...)
+	if n > 0 {
+		return nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+func (o *opening) Write(b []byte) (int, error)     { return len(b), nil }
+func (o *opening) Close() error                    { return nil }
+func (o *opening) SetDeadline(time.Time) error     { return nil }
+func (o *opening) SetReadDeadline(time.Time) error { return nil }
+
+// serverName reads a TLS ClientHello, over as many records as it comes in, and
+// returns the server's name in it, which may be empty. tls is false when this
+// is not TLS at all. What the name of an encrypted ClientHello hides cannot be
+// seen; its outer name is what is returned.
+func (o *opening) serverName() (name string, isTLS bool, err error) {
+	// A protocol in which a client says one byte and waits must not wait here
+	// for longer than the deadline.
+	for len(o.seen) < 2 && (len(o.seen) == 0 || o.seen[0] == recordHandshake) {
+		if err := o.more(512); err != nil {
+			return "", false, nil
+		}
+	}
+	if o.seen[0] != recordHandshake || o.seen[1] != recordMajor {
+		return "", false, nil
+	}
+	found := false
+	c := tls.Server(o, &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		name, found = h.ServerName, true
+		return nil, errHasHello
+	}})
+	err = c.Handshake()
+	if found {
+		err = nil
+	}
+	return name, true, err
+}

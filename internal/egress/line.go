@@ -1,0 +1,364 @@
+package egress
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/proto/agentv1"
+)
+
+const (
+	// A request that has begun is whole, and an answer taken, within that time.
+	messageTimeout = 10 * time.Second
+	// busyPause is what a connection waits after it was told that it asks for
+	// too much: the answer comes at once, the next one does not.
+	busyPause = 20 * time.Millisecond
+)
+
+// line is one connection from the agent: requests, and then perhaps the bytes
+// of one connection to the network.
+type line struct {
+	exit   *Exit
+	in     net.Conn
+	cancel context.CancelFunc
+
+	// Guarded by exit.mu.
+	why       string // it was ended
+	target    Target
+	out       net.Conn
+	otherName string // TLS asked for that server, not for target.Name
+}
+
+// cut ends both sides, and what is being dialed. The first reason counts.
+func (l *line) cut(why string) {
+	l.exit.mu.Lock()
+	defer l.exit.mu.Unlock()
+	l.cutLocked(why)
+}
+
+func (l *line) cutLocked(why string) {
+	if l.why == "" {
+		l.why = why
+	}
+	l.cancel()
+	l.in.Close()
+	if l.out != nil {
+		l.out.Close()
+	}
+}
+
+func (l *line) verdict() string {
+	if l.why == "" {
+		return "ok"
+	}
+	return l.why
+}
+
+func (l *line) serve(ctx context.Context) {
+	for {
+		r, err := l.request()
+		if errors.Is(err, wire.ErrMessage) {
+			l.broken("this is no request")
+			return
+		}
+		if err != nil || !l.answer(ctx, r) {
+			return
+		}
+	}
+}
+
+// request waits for a request, which has little time once it has begun.
+func (l *line) request() (*agentv1.NetRequest, error) {
+	var first [1]byte
+	if err := l.wait(first[:]); err != nil {
+		return nil, err
+	}
+	l.in.SetReadDeadline(time.Now().Add(messageTimeout))
+	defer l.in.SetReadDeadline(time.Time{})
+	r := new(agentv1.NetRequest)
+	return r, wire.ReadBounded(io.MultiReader(bytes.NewReader(first[:]), l.in), r, wire.MaxNet)
+}
+
+func (l *line) wait(b []byte) error {
+	patience := l.exit.wait()
+	defer l.exit.waited()
+	if patience > 0 {
+		l.in.SetReadDeadline(time.Now().Add(patience))
+	}
+	_, err := io.ReadFull(l.in, b)
+	return err
+}
+
+// answer does what r asks, and says whether another request may follow.
+func (l *line) answer(ctx context.Context, r *agentv1.NetRequest) bool {
+	switch {
+	case r.GetLookup() != nil:
+		return l.lookup(ctx, r.GetLookup().GetName())
+	case r.GetConnect() != nil:
+		return l.connect(ctx, r.GetConnect())
+	}
+	return l.broken("this is no request")
+}
+
+func (l *line) reply(code agentv1.NetReply_Code, message string) bool {
+	l.in.SetWriteDeadline(time.Now().Add(messageTimeout))
+	defer l.in.SetWriteDeadline(time.Time{})
+	return wire.WriteMessage(l.in, &agentv1.NetReply{Code: code, Message: message}) == nil
+}
+
+func (l *line) broken(message string) bool {
+	l.exit.both(func(c *counters) { c.broken.Add(1) })
+	l.exit.failed("", 0, agentv1.NetReply_BROKEN, message, nil)
+	l.reply(agentv1.NetReply_BROKEN, message)
+	return false
+}
+
+// fail answers a request that came to nothing. detail is for the log alone.
+func (l *line) fail(ctx context.Context, host string, port uint16, err error) bool {
+	code, message, detail := explain(err)
+	l.exit.both(func(c *counters) {
+		switch code {
+		case agentv1.NetReply_REFUSED:
+			c.refused.Add(1)
+		case agentv1.NetReply_BUSY:
+			c.busy.Add(1)
+		default:
+			c.unreachable.Add(1)
+		}
+	})
+	if code != agentv1.NetReply_NO_NAME {
+		l.exit.failed(host, port, code, message, detail)
+	}
+	if code == agentv1.NetReply_REFUSED {
+		message = fmt.Sprintf("%s was refused: %s", printable(host), message)
+	}
+	if !l.reply(code, message) {
+		return false
+	}
+	if code == agentv1.NetReply_BUSY {
+		select {
+		case <-time.After(busyPause):
+		case <-ctx.Done():
+		}
+	}
+	return true
+}
+
+// busy is the error for a limit that was reached: which, for people.
+type busy string
+
+func (b busy) Error() string { return string(b) }
+
+// explain says what the sandbox may know of an error.
+func explain(err error) (code agentv1.NetReply_Code, message string, detail error) {
+	var (
+		r     refused
+		b     busy
+		p     proxyError
+		slow  net.Error
+		never *net.DNSError
+	)
+	switch {
+	case errors.As(err, &r):
+		return agentv1.NetReply_REFUSED, string(r), nil
+	case errors.As(err, &b):
+		return agentv1.NetReply_BUSY, string(b), nil
+	case errors.Is(err, errNoName):
+		return agentv1.NetReply_NO_NAME, "there is no such name", nil
+	case errors.As(err, &p):
+		return agentv1.NetReply_UNREACHABLE, p.Error(), nil
+	case errors.As(err, &never):
+		return agentv1.NetReply_UNREACHABLE, "the name cannot be looked up now", err
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return agentv1.NetReply_UNREACHABLE, "it refused the connection", nil
+	case errors.As(err, &slow) && slow.Timeout():
+		return agentv1.NetReply_UNREACHABLE, "it did not answer in time", nil
+	}
+	return agentv1.NetReply_UNREACHABLE, "it could not be reached", err
+}
+
+func (l *line) lookup(ctx context.Context, name string) bool {
+	l.exit.both(func(c *counters) { c.lookups.Add(1) })
+	p, full := l.exit.beginLookup()
+	if full != "" {
+		return l.fail(ctx, name, 0, busy(full))
+	}
+	if err := l.exit.lookup(ctx, p, name); err != nil {
+		return l.fail(ctx, name, 0, err)
+	}
+	return l.reply(agentv1.NetReply_OK, "")
+}
+
+func (e *Exit) lookup(ctx context.Context, p *Policy, name string) error {
+	if !p.on() { // also for what is no name
+		return refused(p.refuseName(Target{}))
+	}
+	host, addr, err := parseHost(name)
+	if err != nil {
+		return refused(err.Error())
+	}
+	t := Target{Name: host, Addr: addr}
+	if host == "" {
+		if why := p.refuse(t, e.b.own()); why != "" {
+			return refused(why)
+		}
+		return nil
+	}
+	if why := p.refuseName(t); why != "" {
+		return refused(why)
+	}
+	return e.b.exists(ctx, p, host)
+}
+
+// target reads where a connection shall go. ok is false when that makes no
+// sense; an error is why it is refused.
+func target(c *agentv1.NetConnect) (t Target, err error, ok bool) {
+	name, raw := c.GetName(), c.GetAddress()
+	if (name == "") == (len(raw) == 0) || c.GetPort() == 0 || c.GetPort() > 65535 {
+		return t, nil, false
+	}
+	t.Port = uint16(c.GetPort())
+	if name != "" {
+		t.Name, t.Addr, err = parseHost(name)
+		if err != nil {
+			err = refused(err.Error())
+		}
+		return t, err, true
+	}
+	t.Addr, ok = netip.AddrFromSlice(raw)
+	t.Addr = t.Addr.Unmap()
+	return t, nil, ok
+}
+
+func (l *line) connect(ctx context.Context, c *agentv1.NetConnect) bool {
+	t, err, ok := target(c)
+	if !ok {
+		return l.broken("a connection goes to a name or an address, and to a port")
+	}
+	host := c.GetName()
+	if host == "" {
+		host = t.Addr.String()
+	}
+	p, full := l.exit.begin()
+	if full != "" {
+		return l.fail(ctx, host, t.Port, busy(full))
+	}
+	defer l.exit.end()
+	if err == nil || !p.on() {
+		err = l.open(ctx, p, t)
+	}
+	if err != nil {
+		return l.fail(ctx, host, t.Port, err)
+	}
+	l.carry()
+	return false
+}
+
+// open connects the line to t, if p and the policy of the moment when it is
+// connected allow that.
+func (l *line) open(ctx context.Context, p *Policy, t Target) error {
+	if why := p.refuseName(t); why != "" {
+		return refused(why)
+	}
+	out, t, err := l.exit.b.reach(ctx, p, t)
+	if err != nil {
+		return err
+	}
+	if err := l.exit.admit(l, t, out); err != nil {
+		out.Close()
+		return err
+	}
+	return nil
+}
+
+// carry tells the sandbox that it is connected, and carries its bytes.
+func (l *line) carry() {
+	defer l.out.Close()
+	e := l.exit
+	e.both(func(c *counters) { c.connected.Add(1); c.open.Add(1) })
+	defer e.both(func(c *counters) { c.open.Add(-1) })
+	f := &flow{in: l.in, out: l.out, count: l.count, cut: l.cut, begun: time.Now()}
+	if l.target.Name != "" {
+		f.inspect = l.inspect
+	}
+	if l.reply(agentv1.NetReply_OK, "") {
+		f.carry(e.b.limits.Idle)
+	}
+	e.finished(l, f)
+}
+
+// count takes note of bytes that came, and ends everything when there were too
+// many.
+func (l *line) count(n int, up bool) bool {
+	l.exit.both(func(c *counters) {
+		if up {
+			c.up.Add(uint64(n))
+		} else {
+			c.down.Add(uint64(n))
+		}
+	})
+	l.exit.bytes.Add(int64(n))
+	if l.exit.limitReached() {
+		l.exit.exhaust()
+		return false
+	}
+	return true
+}
+
+// exhaust ends all connections, as no more bytes may pass.
+func (e *Exit) exhaust() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for l := range e.lines {
+		if l.out != nil {
+			l.cutLocked("limit")
+		}
+	}
+}
+
+// inspect looks at the first bytes from the sandbox: if they begin TLS, the
+// server that TLS asks for shall be the one that was connected to.
+func (l *line) inspect(first []byte) ([]byte, error) {
+	o := &opening{Conn: l.in, seen: bytes.Clone(first)}
+	l.in.SetReadDeadline(time.Now().Add(helloTimeout))
+	defer l.in.SetReadDeadline(time.Time{})
+	name, isTLS, err := o.serverName()
+	if !isTLS {
+		return o.seen, nil
+	}
+	why, host := "", l.target.Name
+	if err != nil {
+		why = "what its TLS asks for cannot be read"
+	} else if name != "" {
+		if n, _, err := parseHost(name); err != nil || n != l.target.Name {
+			why, host = differs(l.target.Name), printable(name)
+		}
+	}
+	if why != "" && l.exit.strict(l, host) {
+		l.exit.both(func(c *counters) { c.refused.Add(1) })
+		l.exit.failed(host, l.target.Port, agentv1.NetReply_REFUSED, why, nil)
+		l.cut("server name")
+		return nil, errCut
+	}
+	return o.seen, nil
+}
+
+func differs(name string) string {
+	return "TLS asked for this server on a connection to " + name
+}
+
+// strict takes note of another name in TLS, and says whether policy forbids it.
+func (e *Exit) strict(l *line, other string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l.otherName = other
+	return !e.policy.on() || e.policy.Mode == Allowlist
+}

@@ -1,0 +1,228 @@
+package egress
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+	"golang.org/x/net/proxy"
+)
+
+// environmentProxy follows the proxy settings of the server's own environment,
+// as other programs do: HTTP_PROXY for port 80, HTTPS_PROXY for the others,
+// ALL_PROXY where they are not set, and NO_PROXY.
+func environmentProxy() func(host string, port uint16) (*url.URL, error) {
+	c := httpproxy.FromEnvironment()
+	all := os.Getenv("all_proxy")
+	if all == "" {
+		all = os.Getenv("ALL_PROXY")
+	}
+	if c.HTTPProxy == "" {
+		c.HTTPProxy = all
+	}
+	if c.HTTPSProxy == "" {
+		c.HTTPSProxy = all
+	}
+	c.CGI = false
+	of := c.ProxyFunc()
+	return func(host string, port uint16) (*url.URL, error) {
+		u := url.URL{Scheme: "https", Host: hostPort(host, port)}
+		if port == 80 {
+			u.Scheme = "http"
+		}
+		return of(&u)
+	}
+}
+
+func hostPort(host string, port uint16) string {
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}
+
+type dialFunc func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// DialContext makes a dialFunc what package proxy wants.
+func (d dialFunc) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	return d(ctx, network, addr)
+}
+
+func (d dialFunc) Dial(network, addr string) (net.Conn, error) {
+	return d(context.Background(), network, addr)
+}
+
+// through connects to host:port by the proxy at u. The proxy's own address is
+// not judged: the operator named it. No error says where the proxy is.
+func through(ctx context.Context, dial dialFunc, u *url.URL, target string) (net.Conn, error) {
+	switch u.Scheme {
+	case "http", "https":
+		return throughHTTP(ctx, dial, u, target)
+	case "socks5", "socks5h":
+		return throughSOCKS(ctx, dial, u, target)
+	}
+	return nil, fmt.Errorf("the server's proxy has the scheme %q; http, https and socks5 are known", u.Scheme)
+}
+
+func throughSOCKS(ctx context.Context, dial dialFunc, u *url.URL, target string) (net.Conn, error) {
+	var auth *proxy.Auth
+	if u.User != nil {
+		password, _ := u.User.Password()
+		auth = &proxy.Auth{User: u.User.Username(), Password: password}
+	}
+	// What the dialer returns cannot end one direction alone; the connection
+	// below it can.
+	var below net.Conn
+	d, err := proxy.SOCKS5("tcp", proxyAddress(u, "1080"), auth, dialFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		below = c
+		return c, err
+	}))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.(proxy.ContextDialer).DialContext(ctx, "tcp", target); err != nil {
+		if below != nil {
+			below.Close()
+		}
+		return nil, err
+	}
+	return below, nil
+}
+
+func proxyAddress(u *url.URL, port string) string {
+	if p := u.Port(); p != "" {
+		port = p
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
+func throughHTTP(ctx context.Context, dial dialFunc, u *url.URL, target string) (net.Conn, error) {
+	port := "80"
+	if u.Scheme == "https" {
+		port = "443"
+	}
+	c, err := dial(ctx, "tcp", proxyAddress(u, port))
+	if err != nil {
+		return nil, err
+	}
+	// The connection ends with ctx as long as it is not the caller's.
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	out, err := connect(ctx, c, u, target)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return out, nil
+}
+
+// maxProxyHeader bounds the answer of a proxy.
+const maxProxyHeader = 16 << 10
+
+// connect asks the proxy at the other end of c for target.
+func connect(ctx context.Context, c net.Conn, u *url.URL, target string) (net.Conn, error) {
+	if u.Scheme == "https" {
+		t := tls.Client(c, &tls.Config{ServerName: u.Hostname()})
+		if err := t.HandshakeContext(ctx); err != nil {
+			return nil, err
+		}
+		c = t
+	}
+	ask := "CONNECT " + target + " HTTP/1.1\r\nHost: " + target + "\r\n"
+	if u.User != nil {
+		password, _ := u.User.Password()
+		ask += "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(u.User.Username()+":"+password)) + "\r\n"
+	}
+	if _, err := io.WriteString(c, ask+"\r\n"); err != nil {
+		return nil, err
+	}
+	r := bufio.NewReaderSize(io.LimitReader(c, maxProxyHeader), maxProxyHeader)
+	resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodConnect})
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode/100 != 2 {
+		return nil, proxyError(resp.StatusCode)
+	}
+	if n := r.Buffered(); n > 0 { // a server that speaks first, in the same packet
+		head, _ := r.Peek(n)
+		return &ahead{Conn: c, head: head}, nil
+	}
+	return c, nil
+}
+
+// proxyError is what an HTTP proxy answered.
+type proxyError int
+
+func (e proxyError) Error() string { return fmt.Sprintf("the server's proxy answered %d", int(e)) }
+
+// ahead is a connection of which some bytes were read already.
+type ahead struct {
+	net.Conn
+	head []byte
+}
+
+func (a *ahead) Read(b []byte) (int, error) {
+	if len(a.head) > 0 {
+		n := copy(b, a.head)
+		a.head = a.head[n:]
+		return n, nil
+	}
+	return a.Conn.Read(b)
+}
+
+func (a *ahead) CloseWrite() error {
+	closeWrite(a.Conn)
+	return nil
+}
+
+func (a *ahead) CloseRead() error {
+	closeRead(a.Conn)
+	return nil
+}
+
+// dialAny tries the addresses in their order, each for its share of the time
+// that is left.
+func dialAny(ctx context.Context, addrs []netip.Addr, dial func(context.Context, netip.Addr) (net.Conn, error)) (net.Conn, netip.Addr, error) {
+	var first error
+	for i, a := range addrs {
+		try, cancel := share(ctx, len(addrs)-i)
+		c, err := dial(try, a)
+		cancel()
+		if err == nil {
+			return c, a, nil
+		}
+		if first == nil {
+			first = err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if first == nil {
+		first = errors.New("no address")
+	}
+	return nil, netip.Addr{}, first
+}
+
+// share gives each of n attempts the same part of the time that is left, but
+// two seconds at least.
+func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	end, ok := ctx.Deadline()
+	if !ok || n < 2 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, max(time.Until(end)/time.Duration(n), 2*time.Second))
+}
