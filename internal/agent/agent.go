@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -47,8 +48,13 @@ type Client struct {
 	log    *slog.Logger
 	http   *http.Transport
 
-	cancel context.CancelFunc
-	done   chan struct{}
+	cancel context.CancelCauseFunc
+	work   sync.WaitGroup
+
+	// links has the connection that becomes the next link.
+	links   chan net.Conn
+	greeted chan struct{} // held by each connection that has not proved itself
+	network atomic.Pointer[Network]
 
 	mu      sync.Mutex
 	mux     *yamux.Session  // nil while there is no link
@@ -59,9 +65,9 @@ type Client struct {
 
 // New starts to keep the link to box's agent. Close ends it; the sandbox lives on.
 func New(box sandbox.Sandbox, log *slog.Logger) *Client {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancelCause(context.Background())
 	c := &Client{box: box, secret: box.Spec().Secret, log: log, cancel: cancel,
-		done: make(chan struct{}), changed: make(chan struct{})}
+		links: make(chan net.Conn, 1), greeted: make(chan struct{}, maxGreeted), changed: make(chan struct{})}
 	c.http = &http.Transport{
 		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return c.open(ctx, wire.Call) },
 		MaxIdleConnsPerHost:    16,
@@ -74,19 +80,119 @@ func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 	}
 	c.AgentClient = agentv1connect.NewAgentClient(&http.Client{Transport: c.http}, "http://agent",
 		connect.WithCodec(wire.Codec{}), connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(wire.MaxMessage))
-	go c.keep(ctx)
+	c.work.Go(func() { c.accept(ctx, cancel) })
+	c.work.Go(func() { c.keep(ctx) })
 	return c
+}
+
+// Network serves a connection that the sandbox made to reach the network, and
+// closes it. It returns when it ends, or ctx does.
+type Network func(ctx context.Context, c net.Conn)
+
+// Route gives the sandbox a way to the network. Until then, and with nil, it has
+// none.
+func (c *Client) Route(n Network) {
+	if n == nil {
+		c.network.Store(nil)
+		return
+	}
+	c.network.Store(&n)
 }
 
 // Close ends the link. The agent waits for the next host.
 func (c *Client) Close() {
-	c.cancel()
-	<-c.done
+	c.cancel(nil)
+	c.work.Wait()
+}
+
+// accept takes what dials from the sandbox until that is gone, or unfit.
+func (c *Client) accept(ctx context.Context, cancel context.CancelCauseFunc) {
+	var conns sync.WaitGroup
+	defer func() {
+		conns.Wait()
+		select {
+		case conn := <-c.links:
+			conn.Close()
+		default:
+		}
+	}()
+	var refused atomic.Int64 // one after the other
+	for {
+		conn, err := c.box.Connect(ctx)
+		if err != nil {
+			cancel(err)
+			return
+		}
+		select {
+		case c.greeted <- struct{}{}:
+		case <-ctx.Done():
+			conn.Close()
+			return
+		}
+		conns.Go(func() {
+			network, err := c.admit(ctx, conn)
+			switch {
+			case err == nil && network:
+				<-c.greeted
+				c.carry(ctx, conn)
+				return
+			case err == nil:
+				refused.Store(0)
+				c.offer(conn)
+			default:
+				conn.Close()
+				n := refused.Add(1)
+				if n == 1 {
+					c.log.Warn("refused a link from a sandbox", "sandbox", c.box.Spec().ID, "error", err)
+				}
+				if n >= tooMany && !c.Linked() {
+					cancel(ErrUnfit)
+				}
+			}
+			select {
+			case <-time.After(10 * time.Millisecond): // a flood of greetings costs no more than this
+			case <-ctx.Done():
+			}
+			<-c.greeted
+		})
+	}
+}
+
+// admit lets a connection prove itself.
+func (c *Client) admit(ctx context.Context, conn net.Conn) (network bool, err error) {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	return wire.Admit(conn, c.secret)
+}
+
+// carry serves a connection to the network.
+func (c *Client) carry(ctx context.Context, conn net.Conn) {
+	serve := c.network.Load()
+	if serve == nil {
+		conn.Close()
+		return
+	}
+	(*serve)(ctx, conn)
+}
+
+// offer makes conn the next link, in place of one that waits already.
+func (c *Client) offer(conn net.Conn) {
+	for {
+		select {
+		case c.links <- conn:
+			return
+		default:
+		}
+		select {
+		case older := <-c.links:
+			older.Close()
+		default:
+		}
+	}
 }
 
 // keep holds one link after the other until the sandbox is gone.
 func (c *Client) keep(ctx context.Context) {
-	defer close(c.done)
 	short := 0 // brief links in a row
 	for {
 		mux, err := c.link(ctx)
@@ -105,6 +211,7 @@ func (c *Client) keep(ctx context.Context) {
 			short = 0
 		} else if short++; short == tooShort && ctx.Err() == nil {
 			c.change(nil, ErrUnfit)
+			c.cancel(ErrUnfit)
 			return
 		}
 		c.change(nil, nil)
@@ -122,42 +229,26 @@ const (
 	// tooMany greetings without the secret, one after the other, are no accident
 	// either.
 	tooMany = 1000
+	// maxGreeted bounds the connections that have not proved themselves.
+	maxGreeted = 16
 )
 
 // link waits until an agent has proved itself. It returns an error only when
 // there will never be one.
 func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
-	for refused := 0; ; refused++ {
-		if refused == tooMany {
-			return nil, ErrUnfit
-		}
-		conn, err := c.box.Connect(ctx)
-		if err != nil {
-			return nil, err
-		}
-		stop := context.AfterFunc(ctx, func() { conn.Close() })
-		_, err = wire.Admit(conn, c.secret)
-		stop()
-		if err != nil {
-			conn.Close()
-			if refused == 0 {
-				c.log.Warn("refused a link from a sandbox", "sandbox", c.box.Spec().ID, "error", err)
-			}
-			select {
-			case <-time.After(10 * time.Millisecond): // a flood of bad greetings costs no more than this
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
-			continue
-		}
-		// The sandbox opens no streams yet.
-		mux, err := yamux.Client(wire.Strict(wire.Whole(conn)), wire.Mux())
-		if err != nil {
-			conn.Close()
-			return nil, err
-		}
-		return mux, nil
+	var conn net.Conn
+	select {
+	case conn = <-c.links:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
+	// The sandbox opens no streams on a link.
+	mux, err := yamux.Client(wire.Strict(wire.Whole(conn)), wire.Mux())
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return mux, nil
 }
 
 // change sets the state of the link and wakes all who wait for one.

@@ -22,7 +22,7 @@ func Environment(s sandbox.Spec) ([]string, error) {
 	for _, m := range s.Mounts {
 		c.FileRoots = append(c.FileRoots, &agentv1.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
 	}
-	boot, err := proto.Marshal(&agentv1.Boot{Configure: c, Warm: s.Template.Warm})
+	boot, err := proto.Marshal(&agentv1.Boot{Configure: c, Warm: s.Template.Warm, Network: true})
 	if err != nil {
 		return nil, fmt.Errorf("what the agent is told at its start: %w", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
@@ -27,6 +28,7 @@ import (
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest/interp"
+	"sandlot/internal/guest/network"
 	"sandlot/proto/agentv1"
 	"sandlot/proto/agentv1/agentv1connect"
 )
@@ -72,10 +74,26 @@ func Main() int {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	c, err := FromEnvironment()
 	if err == nil {
+		err = keepCapabilities()
+	}
+	if err == nil {
 		err = New(c).Run(context.Background())
 	}
 	fmt.Fprintln(os.Stderr, "sandlot-agent:", err)
 	return 1
+}
+
+// keepCapabilities keeps what this process may do from all that it starts: a
+// program that root executes has the bounding set, which is empty from now on.
+// After a restore the agent sets up the network again, so it keeps its own.
+func keepCapabilities() error {
+	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
+		if errno != 0 && errno != unix.EINVAL && errno != unix.EPERM {
+			return fmt.Errorf("dropping capability %d: %w", c, errno)
+		}
+	}
+	return nil
 }
 
 // Agent serves the wire.
@@ -137,6 +155,15 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 		})
 	}
+	if a.config.Init && a.config.Boot.GetNetwork() {
+		a.work.Go(func() {
+			n := network.New(a.dialNet)
+			if err := n.Start(ctx); err != nil {
+				fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
+			}
+			n.Wait(ctx)
+		})
+	}
 	for ctx.Err() == nil {
 		a.link(ctx)
 		select {
@@ -187,6 +214,19 @@ func (a *Agent) link(ctx context.Context) {
 		}
 		a.work.Go(func() { a.dispatch(ctx, s) })
 	}
+}
+
+// dialNet makes a connection to the host for the network.
+func (a *Agent) dialNet(ctx context.Context) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", a.config.Socket)
+	if err != nil {
+		return nil, err
+	}
+	if err := wire.GreetNet(c, a.config.Secret); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // dispatch looks at what a stream is for.

@@ -91,8 +91,10 @@ type Sandbox interface {
 	// Recover.
 	Spec() Spec
 	// Connect waits for the agent to dial and returns that connection. Nobody
-	// has proved anything on it yet. It may be called again when a connection
-	// ended, and returns ErrGone once the sandbox is dead. At most one call at a time.
+	// has proved anything on it yet. The agent makes one for its link, and one
+	// for each connection to the network, so it is called again and again, while
+	// others are open; it returns ErrGone once the sandbox is dead. At most one
+	// call at a time.
 	Connect(ctx context.Context) (net.Conn, error)
 	// Status looks at it from outside; it never asks the agent.
 	Status(ctx context.Context) (Status, error)

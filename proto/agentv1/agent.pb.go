@@ -284,9 +284,12 @@ func (*ConfigureResponse) Descriptor() ([]byte, []int) {
 // Boot is what an agent is told when it starts, so that interpreters are on
 // their way before there is a link.
 type Boot struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Configure     *ConfigureRequest      `protobuf:"bytes,1,opt,name=configure,proto3" json:"configure,omitempty"`
-	Warm          []string               `protobuf:"bytes,2,rep,name=warm,proto3" json:"warm,omitempty"` // languages
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Configure *ConfigureRequest      `protobuf:"bytes,1,opt,name=configure,proto3" json:"configure,omitempty"`
+	Warm      []string               `protobuf:"bytes,2,rep,name=warm,proto3" json:"warm,omitempty"` // languages
+	// network: this sandbox has no network of its own; the agent leads all that
+	// wants out to the host.
+	Network       bool `protobuf:"varint,3,opt,name=network,proto3" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,6 +336,13 @@ func (x *Boot) GetWarm() []string {
 		return x.Warm
 	}
 	return nil
+}
+
+func (x *Boot) GetNetwork() bool {
+	if x != nil {
+		return x.Network
+	}
+	return false
 }
 
 type FileRoot struct {
@@ -3852,10 +3862,11 @@ const file_agent_proto_rawDesc = "" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x13\n" +
-	"\x11ConfigureResponse\"\\\n" +
+	"\x11ConfigureResponse\"v\n" +
 	"\x04Boot\x12@\n" +
 	"\tconfigure\x18\x01 \x01(\v2\".sandlot.agent.v1.ConfigureRequestR\tconfigure\x12\x12\n" +
-	"\x04warm\x18\x02 \x03(\tR\x04warm\";\n" +
+	"\x04warm\x18\x02 \x03(\tR\x04warm\x12\x18\n" +
+	"\anetwork\x18\x03 \x01(\bR\anetwork\";\n" +
 	"\bFileRoot\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1b\n" +
 	"\tread_only\x18\x02 \x01(\bR\breadOnly\"n\n" +

@@ -24,7 +24,7 @@ import (
 // command makes a runsc command that survives this process and its terminal,
 // with nothing of this process's environment.
 func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd {
-	global := []string{"--root=" + r.runscRoot(), "--network=none", "--host-uds=open", "--platform=systrap",
+	global := []string{"--root=" + r.runscRoot(), "--network=none", "--net-raw", "--host-uds=open", "--platform=systrap",
 		"--host-settings=ignore", "--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"), max(b.spec.Limits.DiskBytes, 16<<20))}
 	if r.Rootless {

@@ -28,7 +28,7 @@ var files = map[string]string{
 	"etc/hosts":         "127.0.0.1 localhost sandbox\n::1 localhost\n",
 	"etc/hostname":      "sandbox\n",
 	"etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
-	"etc/resolv.conf":   "",
+	"etc/resolv.conf":   "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n",
 	// gVisor puts a file system in memory over an empty /tmp.
 	"tmp/.sandlot": "",
 }
@@ -177,7 +177,7 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 		Root: &specs.Root{Path: root},
 		Process: &specs.Process{
 			Args: []string{agentPath}, Env: env, Cwd: "/", NoNewPrivileges: true,
-			Capabilities: &specs.LinuxCapabilities{},
+			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Permitted: capabilities, Effective: capabilities},
 			Rlimits:      rlimits(l),
 		},
 		Mounts: r.mounts(b),
@@ -190,6 +190,10 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 	}
 	return spec, nil
 }
+
+// capabilities are the agent's, for the sandbox's network; it gives none of them
+// to what it starts.
+var capabilities = []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SETPCAP"}
 
 // agentThreads is the agent's reserve: it gives what it starts the limit without.
 const agentThreads = 64

@@ -5,6 +5,7 @@ package sandboxtest
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -29,6 +30,8 @@ type Fake struct {
 	Mute      bool          // agents made now dial, prove themselves, and never answer
 	Liars     bool          // agents made now know no secret
 	Stuck     bool          // Stop hangs until its context ends
+	// Dial answers dials of a port; the default says that nothing listens.
+	Dial func(port uint32) (net.Conn, error)
 	// Run answers runs; the default says that all went well.
 	Run func(*agentv1.RunRequest) *agentv1.RunEvent
 
@@ -53,7 +56,7 @@ func (f *Fake) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, err
 	if f.Broken != nil {
 		return nil, f.Broken
 	}
-	b := &FakeBox{fake: f, mute: f.Mute, liar: f.Liars, spec: s, gone: make(chan struct{})}
+	b := &FakeBox{fake: f, mute: f.Mute, liar: f.Liars, spec: s, gone: make(chan struct{}), linked: make(chan struct{}, 1)}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.boxes == nil {
@@ -111,6 +114,7 @@ type FakeBox struct {
 	fake       *Fake
 	mute, liar bool
 	gone       chan struct{}
+	linked     chan struct{} // held by the agent while it has a link
 
 	mu     sync.Mutex
 	spec   sandbox.Spec
@@ -178,6 +182,13 @@ func (b *FakeBox) Connect(ctx context.Context) (net.Conn, error) {
 	case <-b.gone:
 		return nil, sandbox.ErrGone
 	}
+	select { // it dials again when its link has ended
+	case b.linked <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-b.gone:
+		return nil, sandbox.ErrGone
+	}
 	host, guest := net.Pipe()
 	b.mu.Lock()
 	b.links = append(b.links, host, guest)
@@ -192,6 +203,7 @@ func (b *FakeBox) Connect(ctx context.Context) (net.Conn, error) {
 
 // serve is the agent's side of one link.
 func (b *FakeBox) serve(c net.Conn, secret []byte) {
+	defer func() { <-b.linked }()
 	defer c.Close()
 	if wire.Greet(c, secret) != nil {
 		return
@@ -234,12 +246,46 @@ func (b *FakeBox) dispatch(s net.Conn, calls chan<- net.Conn, closed <-chan stru
 		return
 	}
 	defer s.Close()
+	if kind[0] == wire.Raw {
+		b.raw(s)
+	}
 	for kind[0] == wire.Run {
 		r := new(agentv1.RunRequest)
 		if wire.ReadMessage(s, r) != nil || wire.WriteMessage(s, b.run(r)) != nil {
 			return
 		}
 	}
+}
+
+// raw answers a dial; of other streams it knows nothing.
+func (b *FakeBox) raw(s net.Conn) {
+	open := new(agentv1.StreamOpen)
+	if wire.ReadMessage(s, open) != nil {
+		return
+	}
+	if b.fake.Dial == nil {
+		_ = wire.WriteMessage(s, &agentv1.StreamReply{Code: uint32(connect.CodeNotFound), Message: "nothing listens"})
+		return
+	}
+	c, err := b.fake.Dial(open.GetDial())
+	if err != nil {
+		_ = wire.WriteMessage(s, &agentv1.StreamReply{Code: uint32(connect.CodeNotFound), Message: err.Error()})
+		return
+	}
+	defer c.Close()
+	if wire.WriteMessage(s, &agentv1.StreamReply{}) != nil {
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() {
+		io.Copy(c, s)
+		if h, ok := c.(interface{ CloseWrite() error }); ok {
+			h.CloseWrite()
+		}
+	})
+	io.Copy(s, c)
+	s.Close()
+	both.Wait()
 }
 
 func (b *FakeBox) run(r *agentv1.RunRequest) *agentv1.RunEvent {

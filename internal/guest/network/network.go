@@ -1,0 +1,239 @@
+// Package network is the sandbox's only way out: it takes every TCP connection
+// and every look-up of every program in the sandbox, and hands it to the host,
+// which decides. Nothing in here is trusted by the host, and nothing that a
+// program can undo in here opens another way: there is none.
+//
+// After Redirect every IPv4 address is one of the sandbox's own, and a rule
+// leads TCP to this package, which learns from the kernel where it was going.
+// Each name that a program looks up gets an address of its own, so that the host
+// sees names.
+package network
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/proto/agentv1"
+)
+
+// Ports on loopback, beside that of the redirected connections, which is any.
+const (
+	// ProxyPort is an explicit proxy's, for HTTP and SOCKS5.
+	ProxyPort = 3128
+	dnsPort   = 53
+)
+
+// maxConns bounds the connections of the sandbox at once, here; the host has its
+// own bound.
+const maxConns = 4096
+
+// Network serves the programs of one sandbox.
+type Network struct {
+	host  *host
+	names *names
+	slots chan struct{}
+	work  sync.WaitGroup
+	stop  []io.Closer
+}
+
+// New returns a network whose requests go over connections that dial makes: each
+// has been greeted.
+func New(dial func(ctx context.Context) (net.Conn, error)) *Network {
+	return &Network{host: &host{dial: dial}, names: newNames(), slots: make(chan struct{}, maxConns)}
+}
+
+// Start serves until ctx ends; Wait returns then. Where the kernel does not let it
+// redirect, the explicit proxy is what is left, and the error says why.
+func (n *Network) Start(ctx context.Context) error {
+	transparent, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: loopback})
+	if err != nil {
+		return err
+	}
+	n.stop = append(n.stop, transparent)
+	n.serve(ctx, transparent, n.redirected)
+	proxy, perr := net.ListenTCP("tcp4", &net.TCPAddr{IP: loopback, Port: ProxyPort})
+	if perr == nil {
+		n.stop = append(n.stop, proxy)
+		n.serve(ctx, proxy, n.proxied)
+	}
+	return errors.Join(perr, n.resolve(ctx), redirect(uint16(transparent.Addr().(*net.TCPAddr).Port)), n.watchRefused(ctx))
+}
+
+// Wait returns when ctx of Start has ended and nothing is left.
+func (n *Network) Wait(ctx context.Context) {
+	<-ctx.Done()
+	for _, c := range n.stop {
+		c.Close()
+	}
+	n.host.close()
+	n.work.Wait()
+}
+
+var loopback = net.IPv4(127, 0, 0, 1)
+
+// serve gives each connection of l to handle, and closes it after.
+func (n *Network) serve(ctx context.Context, l net.Listener, handle func(context.Context, *net.TCPConn)) {
+	n.work.Go(func() {
+		for {
+			c, err := l.Accept()
+			if errors.Is(err, net.ErrClosed) || ctx.Err() != nil {
+				return
+			}
+			if err != nil { // no file descriptors, at a flood
+				time.Sleep(5 * time.Millisecond)
+				continue
+			}
+			tcp := c.(*net.TCPConn)
+			select {
+			case n.slots <- struct{}{}:
+				n.work.Go(func() {
+					defer func() { <-n.slots }()
+					stop := context.AfterFunc(ctx, func() { tcp.Close() })
+					defer stop()
+					handle(ctx, tcp)
+					tcp.Close()
+				})
+			default:
+				reset(tcp)
+			}
+		}
+	})
+}
+
+// reset ends a connection as one that was refused.
+func reset(c *net.TCPConn) {
+	c.SetLinger(0)
+	c.Close()
+}
+
+// redirected serves a connection that the kernel led here.
+func (n *Network) redirected(ctx context.Context, c *net.TCPConn) {
+	to, err := originalDestination(c)
+	if err != nil || to.Addr().IsLoopback() { // it was made to this port
+		reset(c)
+		return
+	}
+	n.carry(ctx, c, n.target(to))
+}
+
+// target is what the host is asked for: the name whose address it is, or the
+// address.
+func (n *Network) target(to netip.AddrPort) *agentv1.NetConnect {
+	if name := n.names.name(to.Addr()); name != "" {
+		return &agentv1.NetConnect{Name: name, Port: uint32(to.Port())}
+	}
+	return &agentv1.NetConnect{Address: to.Addr().AsSlice(), Port: uint32(to.Port())}
+}
+
+// carry connects c to a target through the host.
+func (n *Network) carry(ctx context.Context, c *net.TCPConn, to *agentv1.NetConnect) {
+	out, _, err := n.host.connect(ctx, to)
+	if err != nil {
+		reset(c)
+		return
+	}
+	join(c, out)
+}
+
+// halfCloser is a connection whose directions end one by one.
+type halfCloser interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// chunk is how much is copied at once, in bytes.
+const chunk = 128 << 10
+
+var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+
+// join copies both ways until both have ended, and closes out.
+func join(c *net.TCPConn, out halfCloser) {
+	defer out.Close()
+	var up sync.WaitGroup
+	up.Go(func() { transfer(out, c) })
+	transfer(c, out)
+	up.Wait()
+}
+
+// transfer copies until from ends. What broke is reset for both.
+func transfer(to, from halfCloser) {
+	err := flow(to, from)
+	if err == nil {
+		err = to.CloseWrite()
+	}
+	if err != nil {
+		for _, c := range []halfCloser{to, from} {
+			if tcp, ok := c.(*net.TCPConn); ok {
+				tcp.SetLinger(0)
+			}
+			c.Close()
+		}
+	}
+}
+
+// flow holds a buffer only while there is something in it: a connection that
+// idles costs little.
+func flow(to, from halfCloser) error {
+	var small [2 << 10]byte
+	for {
+		n, err := from.Read(small[:])
+		if n > 0 {
+			if _, werr := to.Write(small[:n]); werr != nil {
+				return werr
+			}
+		}
+		if n == len(small) && err == nil {
+			err = burst(to, from)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// burst copies in large pieces while they come.
+func burst(to, from halfCloser) error {
+	b := chunks.Get().(*[chunk]byte)
+	defer chunks.Put(b)
+	for {
+		n, err := from.Read(b[:])
+		if n > 0 {
+			if _, werr := to.Write(b[:n]); werr != nil {
+				return werr
+			}
+		}
+		if err != nil || n < 16<<10 {
+			return err
+		}
+	}
+}
+
+// originalDestination is where a connection went before the rule led it here.
+func originalDestination(c *net.TCPConn) (to netip.AddrPort, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return to, err
+	}
+	cerr := raw.Control(func(fd uintptr) {
+		// The option's value is a sockaddr_in, which has the size of this type.
+		var m *unix.IPv6Mreq
+		if m, err = unix.GetsockoptIPv6Mreq(int(fd), unix.IPPROTO_IP, soOriginalDst); err == nil {
+			b := m.Multiaddr
+			to = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), uint16(b[2])<<8|uint16(b[3]))
+		}
+	})
+	return to, errors.Join(err, cerr)
+}
+
+// soOriginalDst is SO_ORIGINAL_DST of linux/netfilter_ipv4.h.
+const soOriginalDst = 80
