@@ -1,0 +1,117 @@
+package trust
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"crypto/x509"
+	"encoding/asn1"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"unicode/utf16"
+)
+
+// hashed gives each certificate the name under which OpenSSL looks for it in a
+// folder: a hash of its subject, and a number where several have the same.
+func hashed(certs []*x509.Certificate) map[string]*x509.Certificate {
+	names := make(map[string]*x509.Certificate, len(certs))
+	for _, c := range certs {
+		h, err := subjectHash(c.RawSubject)
+		if err != nil {
+			continue // it stays in the files that hold all
+		}
+		n := 0
+		for names[fmt.Sprintf("%08x.%d", h, n)] != nil {
+			n++
+		}
+		names[fmt.Sprintf("%08x.%d", h, n)] = c
+	}
+	return names
+}
+
+type attribute struct {
+	Type  asn1.ObjectIdentifier
+	Value asn1.RawValue
+}
+
+// subjectHash is OpenSSL's X509_NAME_hash: the first four bytes, the lowest
+// first, of the SHA-1 of the name in canonical form, which is its sets one after
+// another, without a sequence around them and with each text made plain.
+func subjectHash(raw []byte) (uint32, error) {
+	var name []asn1.RawValue
+	if rest, err := asn1.Unmarshal(raw, &name); err != nil || len(rest) > 0 {
+		return 0, fmt.Errorf("not a name: %w", err)
+	}
+	h := sha1.New()
+	for _, set := range name {
+		var attributes []attribute
+		if _, err := asn1.UnmarshalWithParams(set.FullBytes, &attributes, "set"); err != nil {
+			return 0, err
+		}
+		for i, a := range attributes {
+			attributes[i].Value = canonical(a.Value)
+		}
+		out, err := asn1.MarshalWithParams(attributes, "set")
+		if err != nil {
+			return 0, err
+		}
+		h.Write(out)
+	}
+	return binary.LittleEndian.Uint32(h.Sum(nil)), nil
+}
+
+// canonical makes a text UTF-8, in lower case where it is ASCII, without space
+// around it and with one space for several. What is no text stays as it is.
+func canonical(v asn1.RawValue) asn1.RawValue {
+	s, ok := text(v)
+	if !ok {
+		return asn1.RawValue{FullBytes: v.FullBytes}
+	}
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(" \t\n\v\f\r", r) }), " ")
+	s = strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, s)
+	return asn1.RawValue{Tag: asn1.TagUTF8String, Bytes: []byte(s)}
+}
+
+// text reads the kinds of string that OpenSSL counts as text.
+func text(v asn1.RawValue) (string, bool) {
+	const tagVisibleString, tagUniversalString = 26, 28
+	if v.Class != asn1.ClassUniversal {
+		return "", false
+	}
+	switch v.Tag {
+	case asn1.TagUTF8String:
+		return string(v.Bytes), true
+	case asn1.TagPrintableString, asn1.TagT61String, asn1.TagIA5String, tagVisibleString:
+		return latin1(v.Bytes), true
+	case asn1.TagBMPString:
+		return bmp(v.Bytes)
+	case tagUniversalString:
+		return ucs4(v.Bytes)
+	}
+	return "", false
+}
+
+func latin1(b []byte) string {
+	var s strings.Builder
+	for _, c := range b {
+		s.WriteRune(rune(c))
+	}
+	return s.String()
+}
+
+func bmp(b []byte) (string, bool) {
+	units := make([]uint16, len(b)/2)
+	err := binary.Read(bytes.NewReader(b), binary.BigEndian, units)
+	return string(utf16.Decode(units)), err == nil && len(b)%2 == 0
+}
+
+func ucs4(b []byte) (string, bool) {
+	runes := make([]rune, len(b)/4)
+	err := binary.Read(bytes.NewReader(b), binary.BigEndian, runes)
+	return string(runes), err == nil && len(b)%4 == 0
+}

@@ -1,0 +1,108 @@
+package trust
+
+import (
+	"crypto/x509"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"software.sslmate.com/src/go-pkcs12"
+)
+
+// javaStore makes a trust store. It is neither encrypted nor signed: without a
+// password, which is how Java opens its default store, Java passes over what is
+// encrypted and then trusts nobody. It opens with "changeit" as well, since
+// there is nothing to check. The JDK's own store has had this form since
+// version 18; Java 8 reads it too.
+func javaStore(certs []*x509.Certificate) ([]byte, error) {
+	entries := make([]pkcs12.TrustStoreEntry, len(certs))
+	for i, c := range certs {
+		entries[i] = pkcs12.TrustStoreEntry{Cert: c, FriendlyName: alias(c)}
+	}
+	return pkcs12.Passwordless.EncodeTrustStoreEntries(entries, "")
+}
+
+// alias names an entry. Java keeps one entry for each name, and roots of one
+// name and several keys exist, so a part of the fingerprint is in it.
+func alias(c *x509.Certificate) string {
+	name := c.Subject.CommonName
+	if name == "" {
+		name = strings.Join(append(c.Subject.OrganizationalUnit, c.Subject.Organization...), " ")
+	}
+	name = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(name))
+	f := fingerprintOf(c)
+	return name[:min(len(name), 64)] + "-" + hex.EncodeToString(f[:8])
+}
+
+// jdks are the folders with JDKs in them.
+var jdks = []string{"/usr/lib/jvm", "/usr/lib64/jvm", "/usr/java", "/opt", "/opt/java", "/usr/local"}
+
+func (m machine) javaStores() []string {
+	var stores []string
+	for _, home := range m.javaHomes() {
+		for _, p := range []string{"lib/security/cacerts", "jre/lib/security/cacerts"} {
+			if real, ok := m.own(filepath.Join(home, p)); ok && !slices.Contains(stores, real) {
+				stores = append(stores, real)
+			}
+		}
+	}
+	slices.Sort(stores)
+	return stores
+}
+
+// javaHomes lists folders that may be a JDK.
+func (m machine) javaHomes() []string {
+	var homes []string
+	if h := m.getenv("JAVA_HOME"); filepath.IsAbs(h) {
+		homes = append(homes, h)
+	}
+	for _, dir := range filepath.SplitList(m.getenv("PATH")) {
+		java := filepath.Join(dir, "java")
+		if _, err := exec.LookPath(java); err != nil || !filepath.IsAbs(java) {
+			continue
+		}
+		if real, err := filepath.EvalSymlinks(java); err == nil {
+			homes = append(homes, filepath.Dir(filepath.Dir(real)))
+		}
+	}
+	for _, dir := range jdks {
+		names, _ := list(m.root + dir)
+		for _, n := range names {
+			homes = append(homes, filepath.Join(m.root+dir, n))
+		}
+	}
+	return homes
+}
+
+// own says whether a store is a file of its own, and where. Links are followed
+// one by one, since in a sandbox the way ends at the first path of ours.
+func (m machine) own(path string) (string, bool) {
+	for range 16 {
+		dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err != nil {
+			return "", false
+		}
+		path = filepath.Join(dir, filepath.Base(path))
+		if rel, ok := strings.CutPrefix(path, m.root+"/"); ok && slices.Contains(javaPaths, rel) {
+			return "", false
+		}
+		target, err := os.Readlink(path)
+		if err != nil { // not a link: the end of the way, or nothing
+			st, err := os.Stat(path)
+			return path, err == nil && st.Mode().IsRegular()
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(dir, target)
+		}
+		path = target
+	}
+	return "", false
+}
