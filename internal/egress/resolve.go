@@ -74,7 +74,8 @@ func (r *resolver) answer(name string) (a *answer, mine bool) {
 	return a, true
 }
 
-// makeRoom forgets what is old, or else whatever comes.
+// makeRoom forgets what is old, and then whatever comes, until a quarter is
+// free: it is not to be done for each name.
 func (r *resolver) makeRoom() {
 	now := time.Now()
 	for name, a := range r.names {
@@ -83,7 +84,7 @@ func (r *resolver) makeRoom() {
 		}
 	}
 	for name := range r.names {
-		if len(r.names) < resolveMax {
+		if len(r.names) < resolveMax*3/4 {
 			return
 		}
 		delete(r.names, name)

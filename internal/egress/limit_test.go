@@ -1,0 +1,418 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/proto/agentv1"
+)
+
+func limits(f func(*Limits)) func(*Config) { return func(c *Config) { f(&c.Limits) } }
+
+func TestConnectionsAtOnce(t *testing.T) {
+	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Connections = 3 }))
+	r.serve("20.0.0.1:1", echo)
+	var open []*client
+	for range 3 {
+		open = append(open, r.connected(toAddr("20.0.0.1", 1)))
+	}
+	c := r.client()
+	c.want(isBusy, toAddr("20.0.0.1", 1))
+	c.want(no, lookup("127.1")) // look-ups go on
+	open[0].Close()
+	<-open[0].done
+	c.want(ok, toAddr("20.0.0.1", 1))
+	// Another sandbox does not notice.
+	other := r.b.Exit(Owner{}, &Policy{Mode: Public})
+	defer other.Close()
+	here, there := socketpair(t)
+	defer here.Close()
+	go other.Serve(context.Background(), there)
+	(&client{t: t, UnixConn: here}).want(ok, toAddr("20.0.0.1", 1))
+}
+
+func TestRate(t *testing.T) {
+	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Rate, l.Burst = 1, 5 }))
+	c := r.client()
+	codes := map[agentv1.NetReply_Code]int{}
+	for range 8 {
+		codes[c.ask(toAddr("127.0.0.1", 1)).GetCode()]++
+		codes[c.ask(lookup("127.1")).GetCode()]++
+	}
+	if codes[isBusy] < 5 || codes[no] < 10 {
+		t.Errorf("%v", codes)
+	}
+	if u := r.exit.Usage(); u.Busy != uint64(codes[isBusy]) {
+		t.Errorf("usage: %+v", u)
+	}
+}
+
+func TestSpareConnections(t *testing.T) {
+	r := newRig(t, &Policy{Mode: Public})
+	var spare []*client
+	for range maxSpare {
+		spare = append(spare, r.client())
+	}
+	eventually(t, "all wait", func() bool { r.exit.mu.Lock(); defer r.exit.mu.Unlock(); return r.exit.spare == maxSpare })
+	r.client().ended() // one more is given up
+	quick := r.client()
+	quick.want(no, lookup("127.1")) // unless it asks
+	quick.ended()
+	for _, c := range spare {
+		c.want(no, lookup("127.1"))
+	}
+}
+
+func TestFloodOfConnections(t *testing.T) {
+	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Connections = 1 }))
+	var all []*client
+	for range extraLines + 50 {
+		all = append(all, r.client())
+	}
+	for _, c := range all[maxSpare:] {
+		c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := c.Read(make([]byte, 1)); err == nil {
+			t.Fatal("something is said on a connection without request")
+		}
+	}
+	r.exit.mu.Lock()
+	n := len(r.exit.lines)
+	r.exit.mu.Unlock()
+	if n > maxSpare {
+		t.Errorf("%d connections are left", n)
+	}
+}
+
+func TestBytesOfASession(t *testing.T) {
+	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Bytes = 100_000 }))
+	r.serve("20.0.0.1:1", echo)
+	quiet, c := r.connected(toAddr("20.0.0.1", 1)), r.connected(toAddr("20.0.0.1", 1))
+	go c.Write(make([]byte, 1<<20))
+	if got := c.ended(); len(got) > 100_000 {
+		t.Errorf("%d bytes came", len(got))
+	}
+	quiet.ended()
+	if m := r.client().want(isBusy, toAddr("20.0.0.1", 1)); !strings.Contains(m, "100000 bytes") {
+		t.Errorf("%q", m)
+	}
+	if !strings.Contains(r.log.String(), "verdict=limit") {
+		t.Error(r.log.String())
+	}
+}
+
+func TestLogFlood(t *testing.T) {
+	r := newRig(t, &Policy{Mode: Public})
+	r.serve("20.0.0.1:1", echo)
+	c := r.client()
+	for i := range 500 {
+		c.want(no, toAddr("127.0.0.1", uint32(i+1)))
+	}
+	c.want(ok, toAddr("20.0.0.1", 1))
+	c.Close()
+	<-c.done
+	r.exit.Close()
+	log := r.log.String()
+	if n := strings.Count(log, "\n"); n > 40 {
+		t.Errorf("%d lines", n)
+	}
+	if !strings.Contains(log, "left out") || !strings.Contains(log, "verdict=ok") {
+		t.Errorf("the log lacks what was left out, or the connection: %s", log)
+	}
+}
+
+// piped serves one connection and its target over pipes, on which the clock of
+// a test runs free. It returns the ends of the sandbox and of the target.
+func piped(t *testing.T, change ...func(*Config)) (*Exit, net.Conn, net.Conn, chan struct{}) {
+	far, near := net.Pipe()
+	c := Config{
+		Resolve: func(context.Context, string) ([]netip.Addr, error) {
+			return []netip.Addr{addr("20.0.0.1")}, nil
+		},
+		Dial:  func(context.Context, string, string) (net.Conn, error) { return near, nil },
+		Proxy: noProxy,
+		Own:   func() []netip.Addr { return ownForTest },
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	e := New(c).Exit(Owner{}, &Policy{Mode: Allowlist, Allow: rules(t, "a.example", "20.0.0.1")})
+	here, there := net.Pipe()
+	done := make(chan struct{})
+	go func() { defer close(done); e.Serve(t.Context(), there) }()
+	return e, here, far, done
+}
+
+func connectPiped(t *testing.T, c net.Conn, to *agentv1.NetRequest) {
+	t.Helper()
+	var reply agentv1.NetReply
+	if err := wire.WriteMessage(c, to); err != nil {
+		t.Fatal(err)
+	}
+	if err := wire.ReadBounded(c, &reply, wire.MaxNet); err != nil || reply.GetCode() != ok {
+		t.Fatal(&reply, err)
+	}
+}
+
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, c, far, done := piped(t)
+		defer e.Close()
+		connectPiped(t, c, toAddr("20.0.0.1", 1))
+		begun := time.Now()
+		go io.Copy(io.Discard, far)
+		go io.Copy(io.Discard, c)
+		for range 3 { // movement in either direction counts
+			time.Sleep(9 * time.Minute)
+			c.Write([]byte("x"))
+			time.Sleep(9 * time.Minute)
+			far.Write([]byte("x"))
+		}
+		<-done
+		if d := time.Since(begun); d != 64*time.Minute {
+			t.Errorf("it ended after %v", d)
+		}
+	})
+}
+
+func TestBlockedPeerIsIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, c, _, done := piped(t)
+		defer e.Close()
+		connectPiped(t, c, toAddr("20.0.0.1", 1))
+		go func() { // the target never reads
+			for {
+				if _, err := c.Write(make([]byte, 1000)); err != nil {
+					return
+				}
+			}
+		}()
+		begun := time.Now()
+		<-done
+		if d := time.Since(begun); d != 10*time.Minute {
+			t.Errorf("it ended after %v", d)
+		}
+	})
+}
+
+func TestSlowRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, c, _, done := piped(t)
+		defer e.Close()
+		time.Sleep(time.Hour) // waiting for the first byte is legal
+		begun := time.Now()
+		var slow sync.WaitGroup
+		slow.Go(func() {
+			for i := 0; ; i++ {
+				if _, err := c.Write([]byte{"\x00\x00\x0f\xff"[i%4]}); err != nil {
+					return
+				}
+				time.Sleep(time.Second)
+			}
+		})
+		defer slow.Wait()
+		<-done
+		if d := time.Since(begun); d > messageTimeout {
+			t.Errorf("it ended after %v", d)
+		}
+	})
+}
+
+func TestReplyThatNobodyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, c, _, done := piped(t)
+		defer e.Close()
+		wire.WriteMessage(c, lookup("b.example"))
+		begun := time.Now()
+		<-done
+		if d := time.Since(begun); d != messageTimeout {
+			t.Errorf("it ended after %v", d)
+		}
+	})
+}
+
+func TestSlowHello(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, c, far, done := piped(t)
+		defer e.Close()
+		connectPiped(t, c, toName("a.example", 443))
+		begun := time.Now()
+		var slow sync.WaitGroup
+		slow.Go(func() {
+			for _, b := range []byte(strings.Repeat("\x16\x03\x01\x40\x00", 20)) {
+				if _, err := c.Write([]byte{b}); err != nil {
+					return
+				}
+				time.Sleep(time.Second)
+			}
+		})
+		defer slow.Wait()
+		got, _ := io.ReadAll(far)
+		<-done
+		if d := time.Since(begun); d != helloTimeout || len(got) > 0 {
+			t.Errorf("it ended after %v, and %q came through", d, got)
+		}
+	})
+}
+
+func TestSlowDial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, c, _, done := piped(t, func(c *Config) {
+			c.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+		})
+		begun := time.Now()
+		wire.WriteMessage(c, toName("a.example", 443))
+		var reply agentv1.NetReply
+		wire.ReadBounded(c, &reply, wire.MaxNet)
+		if d := time.Since(begun); d != 15*time.Second || reply.GetCode() != unreachable {
+			t.Errorf("%v after %v", &reply, d)
+		}
+		wire.WriteMessage(c, toName("a.example", 443))
+		time.Sleep(time.Second)
+		e.Close() // also ends what is being dialed
+		<-done
+		if d := time.Since(begun); d != 16*time.Second {
+			t.Errorf("closed after %v", d)
+		}
+	})
+}
+
+func TestResolver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		fail := false
+		r := &resolver{names: map[string]*answer{}, ask: func(ctx context.Context, name string) ([]netip.Addr, error) {
+			asked.Add(1)
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			if fail {
+				return nil, &net.DNSError{IsTemporary: true}
+			}
+			return []netip.Addr{addr("2a00::1"), addr("20.0.0.1"), addr("::ffff:20.0.0.1")}, nil
+		}}
+		// The first who asks gives up; the others still get an answer, with one
+		// more question.
+		first, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := r.lookup(first, "a"); !errors.Is(err, context.Canceled) {
+				t.Errorf("the first got %v", err)
+			}
+		})
+		synctest.Wait()
+		for range 50 {
+			wg.Go(func() {
+				if a, err := r.lookup(t.Context(), "a"); err != nil || len(a) != 2 || a[0] != addr("20.0.0.1") {
+					t.Errorf("%v, %v", a, err)
+				}
+			})
+		}
+		synctest.Wait()
+		cancel()
+		wg.Wait()
+		if n := asked.Load(); n != 2 {
+			t.Errorf("asked %d times", n)
+		}
+		// It is remembered for a moment, a failure is not.
+		time.Sleep(resolveKept - time.Second)
+		r.lookup(t.Context(), "a")
+		if n := asked.Load(); n != 2 {
+			t.Errorf("asked %d times", n)
+		}
+		time.Sleep(2 * time.Second)
+		fail = true
+		for range 2 {
+			if _, err := r.lookup(t.Context(), "a"); err == nil || errors.Is(err, errNoName) {
+				t.Errorf("%v", err)
+			}
+		}
+		if n := asked.Load(); n != 4 {
+			t.Errorf("asked %d times", n)
+		}
+	})
+}
+
+func TestResolverIsBounded(t *testing.T) {
+	r := &resolver{names: map[string]*answer{}, ask: func(context.Context, string) ([]netip.Addr, error) { return nil, nil }}
+	for i := range 3 * resolveMax {
+		if _, err := r.lookup(t.Context(), strings.Repeat("x", 1+i%50)+string(rune(i))); !errors.Is(err, errNoName) {
+			t.Fatal(err)
+		}
+	}
+	if len(r.names) > resolveMax {
+		t.Errorf("%d names are kept", len(r.names))
+	}
+}
+
+func TestOwnAddressesAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		list, asked := ownForTest, 0
+		own := ownAddresses(func() []netip.Addr { asked++; return list })
+		own()
+		list = nil // as when there is no file descriptor left
+		own()
+		time.Sleep(11 * time.Second)
+		if len(own()) != len(ownForTest) || asked != 2 {
+			t.Errorf("%v, asked %d times", own(), asked)
+		}
+	})
+	if a := interfaceAddresses(); len(a) == 0 {
+		t.Error("this machine has no address")
+	}
+}
+
+// A connection that waits holds no buffers, also after it carried a lot.
+func TestIdleMemory(t *testing.T) {
+	const n = 1000
+	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Connections = n }))
+	// The server's side of this test should not be counted: two goroutines wait
+	// for all.
+	var mu sync.Mutex
+	var served []*net.TCPConn
+	hold := make(chan struct{})
+	defer close(hold)
+	r.serve("20.0.0.1:1", func(c *net.TCPConn) {
+		io.CopyN(c, c, 64<<10)
+		mu.Lock()
+		served = append(served, c)
+		mu.Unlock()
+		<-hold
+	})
+	before := memory()
+	for range n {
+		c := r.connected(toAddr("20.0.0.1", 1))
+		go c.Write(make([]byte, 64<<10))
+		if _, err := io.CopyN(io.Discard, c, 64<<10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	each := (memory() - before) / n
+	t.Logf("%d bytes for each of %d idle connections, the test's own two ends included", each, n)
+	if each > 64<<10 {
+		t.Errorf("that is over 64 KiB")
+	}
+}
+
+func memory() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}

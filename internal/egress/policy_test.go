@@ -1,0 +1,171 @@
+package egress
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+var ownForTest = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("20.9.9.9"), netip.MustParseAddr("2a00:9::9")}
+
+// special are addresses that no name may lead to; each with the kind of opening
+// that it has.
+var special = map[string]open{
+	"0.0.0.0": never, "0.1.2.3": never, "10.0.0.1": named, "10.255.255.255": named, "100.64.0.1": named, "100.127.255.255": named,
+	"127.0.0.1": named, "127.255.255.254": named, "169.254.169.254": inside, "169.254.0.1": inside, "168.63.129.16": inside,
+	"100.100.100.200": inside, "192.0.0.192": inside, "fd00:ec2::254": inside, "fd20:ce::254": inside,
+	"172.16.0.1": named, "172.31.255.255": named, "192.0.0.1": named, "192.0.2.1": named, "192.88.99.1": named, "192.168.1.1": named,
+	"198.18.0.1": named, "198.19.255.255": named, "198.51.100.1": named, "203.0.113.1": named,
+	"224.0.0.1": never, "239.255.255.255": never, "240.0.0.1": named, "255.255.255.255": never,
+	"::": never, "::1": named, "::7f00:1": never, "::10.0.0.1": never, "fe80::1": never, "febf::1": never, "fec0::1": named, "fc00::1": named, "fdff::1": named,
+	"ff02::1": never, "100::1": named, "2001::1": never, "2001:0:1::1": never, "2001:2::1": named, "2001:10::1": named, "2001:20::1": named,
+	"2001:db8::1": named, "3fff::1": named, "2002:7f00:1::": never, "2002:1400:1::": never, "4000::1": named, "1fff::1": named,
+	"64:ff9b::7f00:1": never, "64:ff9b::10.0.0.1": never, "64:ff9b::169.254.169.254": never, "64:ff9b:1::20.0.0.1": never, "5f00::1": named,
+}
+
+var public = []string{"1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.0.0.1", "128.0.0.1", "169.253.1.1",
+	"172.15.0.1", "172.32.0.1", "192.0.1.1", "192.167.0.1", "192.169.0.1", "198.17.0.1", "198.20.0.1", "223.255.255.255",
+	"2a00::1", "2001:200::1", "2003::1", "3ffe::1", "64:ff9b::20.0.0.1"}
+
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func TestSpecialAddresses(t *testing.T) {
+	p := &Policy{Mode: Public, Allow: rules(t, "named.example", "0.0.0.0/0", "::/0"), Registries: rules(t, "registry.example:443"),
+		Private: []Private{{rules(t, "private.example")[0], netip.MustParsePrefix("0.0.0.0/0")}, {rules(t, "private.example")[0], netip.MustParsePrefix("::/0")}}}
+	for s, o := range special {
+		a := addr(s)
+		for _, name := range []string{"", "any.example", "named.example"} {
+			if why := p.refuse(Target{name, a, 443}, ownForTest); why == "" {
+				t.Errorf("%q at %s is allowed", name, s)
+			}
+		}
+		if got := p.refuse(Target{"registry.example", a, 443}, ownForTest) == ""; got != (o == named) {
+			t.Errorf("a registry at %s: allowed is %v", s, got)
+		}
+		if p.refuse(Target{"registry.example", a, 80}, ownForTest) == "" {
+			t.Errorf("a registry at %s is allowed on another port", s)
+		}
+		if got := p.refuse(Target{"private.example", a, 443}, ownForTest) == ""; got != (o == named) {
+			t.Errorf("a private host at %s: allowed is %v", s, got)
+		}
+	}
+	for _, s := range public {
+		for _, name := range []string{"", "any.example"} {
+			if why := p.refuse(Target{name, addr(s), 443}, ownForTest); why != "" {
+				t.Errorf("%q at %s: %s", name, s, why)
+			}
+		}
+	}
+}
+
+func TestExactPrivateRange(t *testing.T) {
+	host := rules(t, "meta.example")[0]
+	for cidr, want := range map[string]bool{"169.254.169.254/32": true, "169.254.0.0/16": true, "169.0.0.0/8": false, "168.0.0.0/7": false, "0.0.0.0/0": false} {
+		p := &Policy{Mode: Allowlist, Private: []Private{{host, netip.MustParsePrefix(cidr)}}}
+		if got := p.refuse(Target{"meta.example", addr("169.254.169.254"), 80}, ownForTest) == ""; got != want {
+			t.Errorf("%s opens metadata: %v", cidr, got)
+		}
+		if p.refuse(Target{"", addr("169.254.169.254"), 80}, ownForTest) == "" {
+			t.Errorf("%s opens metadata by address", cidr)
+		}
+	}
+}
+
+func TestOwnAddresses(t *testing.T) {
+	p := &Policy{Mode: Public, Allow: rules(t, "a.example")}
+	for _, s := range []string{"20.9.9.9", "2a00:9::9", "64:ff9b::20.9.9.9"} {
+		if why := p.refuse(Target{"a.example", addr(s), 443}, ownForTest); !strings.Contains(why, "own") {
+			t.Errorf("%s: %q", s, why)
+		}
+	}
+	if p.refuse(Target{"a.example", addr("20.0.0.1"), 443}, nil) == "" {
+		t.Error("allowed although the server's addresses are not known")
+	}
+	p.Private = []Private{{rules(t, "a.example")[0], netip.MustParsePrefix("20.9.9.9/32")}}
+	if why := p.refuse(Target{"a.example", addr("20.9.9.9"), 443}, ownForTest); why != "" {
+		t.Errorf("the operator's exception: %s", why)
+	}
+}
+
+func TestNames(t *testing.T) {
+	lists := Policy{Allow: rules(t, "a.example:443", "*.b.example", "20.0.0.7:22", "20.1.0.0/16"), Registries: rules(t, "localhost:4873", "r.example:8081"),
+		Private: []Private{{rules(t, "m.example")[0], netip.MustParsePrefix("10.0.0.0/8")}}}
+	for _, c := range []struct {
+		host              string
+		port              uint16
+		allowlist, public bool
+	}{
+		{"a.example", 443, true, true},
+		{"a.example", 0, true, true},
+		{"a.example", 80, false, true},
+		{"x.b.example", 1, true, true},
+		{"b.example", 1, false, true},
+		{"m.example", 5432, true, true},
+		{"r.example", 8081, true, true},
+		{"r.example", 80, false, true},
+		{"other.example", 443, false, true},
+		{"localhost", 4873, true, true},
+		{"localhost", 80, false, false},
+		{"a.localhost", 80, false, false},
+		{"localhost.localdomain", 80, false, false},
+		{"ip6-localhost", 80, false, false},
+		{"ip6-loopback", 80, false, false},
+		{"printer.local", 80, false, true},
+		{"metadata.google.internal", 80, false, true},
+		{"20.0.0.7", 22, true, true},
+		{"20.0.0.7", 23, false, true},
+		{"20.1.2.3", 23, true, true},
+		{"20.2.0.0", 23, false, true},
+	} {
+		name, a, err := parseHost(c.host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for mode, want := range map[Mode]bool{None: false, Open: false, "": false, "typo": false, Allowlist: c.allowlist, Public: c.public} {
+			p := lists
+			p.Mode = mode
+			if why := p.refuseName(Target{name, a, c.port}); (why == "") != want {
+				t.Errorf("%s:%d with %q: %q", c.host, c.port, mode, why)
+			}
+		}
+		var nobody *Policy
+		if nobody.refuseName(Target{name, a, c.port}) == "" {
+			t.Errorf("%s: no policy allows it", c.host)
+		}
+	}
+}
+
+func TestOddHosts(t *testing.T) {
+	for _, s := range []string{"127.1", "127.0.1", "2130706433", "017700000001", "0x7f000001", "0X7F.1", "0x7f.0x0.0x0.0x1", "0177.0.0.1", "127.0.0.01",
+		"127.0.0.1.", "0", "0x", "1.2.3.4.5", "a.b.0x7f", "fe80::1%eth0", "::1%1", "[::1]", "a b", "a\nb", "a\x00b", "ａ.example", "١٢٧.0.0.1", "a/b", "a:80", "@", "*", "*.example.com", ".", "", "-"} {
+		name, a, err := parseHost(s)
+		if s == "127.0.0.1." { // a name of the DNS that is an address: judged as one
+			if err != nil || a != addr("127.0.0.1") {
+				t.Errorf("%q: %q %v %v", s, name, a, err)
+			}
+			continue
+		}
+		if err == nil {
+			t.Errorf("%q is a host: %q %v", s, name, a)
+		}
+	}
+	for s, want := range map[string]string{"::ffff:127.0.0.1": "127.0.0.1", "::FFFF:7f00:1": "127.0.0.1", "1.2.3.4": "1.2.3.4", "0:0::1": "::1"} {
+		if name, a, err := parseHost(s); err != nil || name != "" || a != addr(want) {
+			t.Errorf("%q: %q %v %v", s, name, a, err)
+		}
+	}
+	if name, _, err := parseHost("WWW.Example.COM."); err != nil || name != "www.example.com" {
+		t.Errorf("%q %v", name, err)
+	}
+}
+
+func TestParseMode(t *testing.T) {
+	for _, s := range []string{"none", "allowlist", "public", "open"} {
+		if m, err := ParseMode(s); err != nil || string(m) != s {
+			t.Errorf("%s: %q %v", s, m, err)
+		}
+	}
+	if m, err := ParseMode("PUBLIC"); err == nil || m != None {
+		t.Errorf("PUBLIC: %q %v", m, err)
+	}
+}
