@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
+	"sandlot/internal/port"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
@@ -30,6 +31,7 @@ type Config struct {
 	Gateway  *gateway.Gateway
 	Hub      *hub.Hub
 	Sessions *session.Book
+	Ports    *port.Book
 	Metrics  *Metrics
 	// Check says whether the runtime works.
 	Check   func(ctx context.Context) error
@@ -41,7 +43,8 @@ type Config struct {
 // Server serves the API.
 type Server struct {
 	Config
-	mux *http.ServeMux
+	mux    *http.ServeMux
+	inside *http.Transport // to servers in sandboxes
 
 	mu      sync.Mutex
 	checked time.Time
@@ -50,7 +53,8 @@ type Server struct {
 
 // New returns the edge.
 func New(c Config) *Server {
-	s := &Server{Config: c, mux: http.NewServeMux()}
+	s := &Server{Config: c, mux: http.NewServeMux(), inside: newInside()}
+	s.Guard.Apart = c.Ports.Links.Claims
 	open := func(pattern string, h http.HandlerFunc) { s.mux.HandleFunc(pattern, h) }
 	open("GET /{$}", s.health)
 	open("/", func(w http.ResponseWriter, r *http.Request) {
@@ -69,6 +73,7 @@ func New(c Config) *Server {
 	closed("PUT /v1/sessions/{id}/files/{path...}", s.upload)
 	closed("DELETE /v1/sessions/{id}/files/{path...}", s.removeFile)
 	closed("POST /v1/sessions/{id}/exec", s.exec)
+	closed("POST /v1/sessions/{id}/ports/{port}", s.dial)
 	closed("POST /v1/tools/{name}", s.call)
 	closed("POST /v1/stdio", s.stdio)
 	closed("/v1/", func(w http.ResponseWriter, r *http.Request) {
@@ -79,7 +84,7 @@ func New(c Config) *Server {
 
 // Handler is for listeners that anyone on the network, or on this machine, can reach.
 func (s *Server) Handler() http.Handler {
-	return s.Metrics.count(s.Log, s.Guard.protect(s.mux))
+	return s.Metrics.count(s.Log, s.apart(s.Guard.protect(s.mux)))
 }
 
 // Owner is for the socket in the state folder: who can open it owns the server,

@@ -24,6 +24,7 @@ import (
 	"sandlot/internal/hub"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
+	"sandlot/internal/port"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
@@ -76,6 +77,13 @@ func (m *records) RemoveSession(_ context.Context, id string) error {
 	return nil
 }
 
+// exposed is a port.Store that keeps nothing.
+type exposed struct{}
+
+func (exposed) PutPort(context.Context, port.Record) error    { return nil }
+func (exposed) Ports(context.Context) ([]port.Record, error)  { return nil, nil }
+func (exposed) RemovePort(context.Context, string, int) error { return nil }
+
 // who is a source whose one tool says who called it, and with what.
 type who struct{}
 
@@ -95,12 +103,13 @@ type edge struct {
 	*Server
 	t      *testing.T
 	tokens *tokens
+	fake   *sandboxtest.Fake
 	broken error
 }
 
 func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
 	t.Helper()
-	e := &edge{t: t, tokens: &tokens{}}
+	e := &edge{t: t, tokens: &tokens{}, fake: &sandboxtest.Fake{}}
 	log := slog.New(slog.DiscardHandler)
 	shelf, err := workspace.Open(t.TempDir())
 	if err != nil {
@@ -110,9 +119,8 @@ func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake := &sandboxtest.Fake{}
 	templates := []*image.Template{{Name: "host"}}
-	p := pool.New(pool.Config{Runtime: fake, Shelf: shelf, Start: 10 * time.Second, Templates: templates, Flavor: image.Flavors[0], Log: log})
+	p := pool.New(pool.Config{Runtime: e.fake, Shelf: shelf, Start: 10 * time.Second, Templates: templates, Flavor: image.Flavors[0], Log: log})
 	book := session.New(session.Config{Pool: p, Store: &records{all: map[string]session.Record{}}, Log: log, Rules: session.Rules{
 		DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates, Flavors: image.Flavors, MaxSessions: 3,
 		Idle: time.Hour, Retention: time.Hour, Sweep: time.Minute, Patience: time.Second}})
@@ -120,8 +128,13 @@ func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
 		book.StopAll(context.Background())
 		book.Close(context.Background())
 	})
+	links, err := port.NewLinks("localhost", 8000, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := port.New(port.Config{Store: exposed{}, Has: book.Has, Links: links, Log: log})
 	h := hub.New(who{})
-	e.Server = New(Config{Door: door, Hub: h, Sessions: book, Guard: g, Version: "v1.2.3", Log: log,
+	e.Server = New(Config{Door: door, Hub: h, Sessions: book, Ports: ports, Guard: g, Version: "v1.2.3", Log: log,
 		Gateway: gateway.New(gateway.Config{Hub: h, Fresh: func(auth.Principal) bool { return false }, Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
 		Metrics: NewMetrics(book.Live, func() map[string]int { return nil }, nil),
 		Check:   func(context.Context) error { return e.broken }})

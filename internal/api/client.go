@@ -237,6 +237,32 @@ func (c *Client) Stdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	return nil
 }
 
+// Dial connects to a port of a session. The connection has a CloseWrite, which
+// ends what is sent.
+func (c *Client) Dial(ctx context.Context, session string, port int) (net.Conn, error) {
+	conn, br, err := c.upgrade(ctx, fmt.Sprintf("/v1/sessions/%s/ports/%d", url.PathEscape(session), port), upgradeDial)
+	if err != nil {
+		return nil, err
+	}
+	return &dialed{conn, br}, nil
+}
+
+// dialed is a connection of which some was read already.
+type dialed struct {
+	net.Conn
+	from *bufio.Reader
+}
+
+func (d *dialed) Read(b []byte) (int, error) { return d.from.Read(b) }
+
+func (d *dialed) CloseWrite() error {
+	h, ok := d.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return h.CloseWrite()
+}
+
 // Terminal is what an interactive process is connected to.
 type Terminal struct {
 	Stdin          io.Reader

@@ -26,12 +26,14 @@ type Guard struct {
 	Loopback bool     // the server listens on loopback alone
 	CORS     bool     // send CORS headers
 	Origins  []string // allowed ones; empty with CORS: any, without credentials
+	// Apart says which hosts are those of servers in sandboxes: whatever CORS
+	// allows, their pages are not.
+	Apart func(host string) bool
 }
 
 func (g Guard) protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if g.Loopback && !local(r.Host) {
-			refuse(w, "Host "+strconv.Quote(clipped(r.Host))+" is not this server; use localhost or 127.0.0.1")
+		if !g.knows(w, r) {
 			return
 		}
 		origin := r.Header.Get("Origin")
@@ -48,6 +50,15 @@ func (g Guard) protect(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// knows says whether the request is for this server, and refuses it otherwise.
+func (g Guard) knows(w http.ResponseWriter, r *http.Request) bool {
+	ok := !g.Loopback || local(r.Host)
+	if !ok {
+		refuse(w, "Host "+strconv.Quote(clipped(r.Host))+" is not this server; use localhost or 127.0.0.1")
+	}
+	return ok
 }
 
 func clipped(s string) string { return s[:min(len(s), 100)] }
@@ -74,6 +85,9 @@ func (g Guard) allowed(origin, host string) bool {
 	u, err := url.Parse(origin)
 	if err != nil || u.Host == "" {
 		return g.CORS && len(g.Origins) == 0
+	}
+	if g.Apart != nil && g.Apart(u.Host) {
+		return false
 	}
 	if strings.EqualFold(u.Host, host) || slices.Contains(g.Origins, origin) {
 		return true

@@ -27,6 +27,7 @@ import (
 const (
 	upgradeExec = "sandlot-exec"
 	upgradeMCP  = "sandlot-mcp"
+	upgradeDial = "sandlot-dial"
 )
 
 // upgrade takes the connection over. The error was answered.

@@ -27,6 +27,7 @@ import (
 	"sandlot/internal/hub"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
+	"sandlot/internal/port"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/session"
 	"sandlot/internal/store"
@@ -47,6 +48,7 @@ type App struct {
 	runtime sandbox.Runtime
 	api     *api.Server
 	door    *auth.Door
+	ports   *port.Book
 	closers []func() error
 	warming sync.WaitGroup
 	warm    context.Context // of homes that boot before they are used
@@ -169,8 +171,11 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	for _, t := range templates {
 		names = append(names, t.Name)
 	}
+	if err := a.exposed(ctx); err != nil {
+		return err
+	}
 	metrics := api.NewMetrics(a.Book.Live, a.Pool.Sizes, names)
-	tools := builtin.New(builtin.Config{Sessions: a.Book, Templates: templates, Flavors: c.Flavors, Volumes: c.Volumes,
+	tools := builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Templates: templates, Flavors: c.Flavors, Volumes: c.Volumes,
 		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max, Labeled: c.Output.Style == "labeled", Log: a.log})
 	h := hub.New(tools)
 	h.Observe = func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
@@ -180,9 +185,20 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	a.Gateway = gateway.New(gateway.Config{Hub: h, Version: Version, MaxBody: int64(c.Server.MaxBodyMB) << 20, Log: a.log,
 		Fresh:     func(p auth.Principal) bool { return !p.Authenticated },
 		Connected: a.prewarm})
-	a.api = api.New(api.Config{Door: a.door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Metrics: metrics, Check: a.runtime.Check,
+	a.api = api.New(api.Config{Door: a.door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Metrics: metrics, Check: a.runtime.Check,
 		Version: Version, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins}})
 	return nil
+}
+
+// exposed takes over the ports that an earlier server exposed.
+func (a *App) exposed(ctx context.Context) error {
+	c := a.Config.Server
+	links, err := port.NewLinks(c.Host, c.Port, c.PortsDomain)
+	if err != nil {
+		return fault.Wrap(fault.Configuration, err, "ports_domain=%q: %v", c.PortsDomain, err)
+	}
+	a.ports = port.New(port.Config{Store: a.store, Has: a.Book.Has, Links: links, Log: a.log})
+	return a.ports.Recover(ctx)
 }
 
 // prewarm boots a principal's home as soon as they connect.
@@ -247,6 +263,10 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	work.Go(func() { a.Pool.Run(background) })
 	work.Go(func() { a.Book.Run(background) })
 	work.Go(func() { a.reap(background) })
+	work.Go(func() { a.ports.Run(background) })
+	if len(network) == 0 {
+		a.ports.Unserve()
+	}
 
 	public := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 20 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}

@@ -1,5 +1,5 @@
-// Package builtin gives Sandlot's own tools: code, commands, files, processes
-// and sessions of the caller's sandboxes.
+// Package builtin gives Sandlot's own tools: code, commands, files, processes,
+// ports and sessions of the caller's sandboxes.
 package builtin
 
 import (
@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
+	"sandlot/internal/port"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
@@ -21,6 +22,7 @@ import (
 // Config is what the tools need.
 type Config struct {
 	Sessions  *session.Book
+	Ports     *port.Book
 	Templates []*image.Template
 	Flavors   []image.Flavor
 	Volumes   []sandbox.Mount
@@ -55,6 +57,8 @@ func New(c Config) *Tools {
 	t.add(readProcess(), t.readOutput)
 	t.add(writeProcess(), t.writeInput)
 	t.add(stopProcess(), t.stop)
+	t.add(exposePort(), t.expose)
+	t.add(closePort(), t.closePort)
 	t.add(getSessions(), t.sessions)
 	t.add(stopSession(), t.end)
 	t.add(getVolumePath(), t.volumes)

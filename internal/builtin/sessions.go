@@ -29,7 +29,9 @@ func (t *Tools) sessions(ctx context.Context, c tool.Call, a tool.Args) (*tool.R
 	rows := []map[string]any{}
 	lines := []string{}
 	for _, i := range infos {
-		rows = append(rows, SessionRow(i))
+		row := sessionRow(i)
+		row["ports"] = t.ports(i.Owner, i.ID)
+		rows = append(rows, row)
 		kind := ""
 		if i.Home {
 			kind = " (home)"
@@ -43,14 +45,14 @@ func (t *Tools) sessions(ctx context.Context, c tool.Call, a tool.Args) (*tool.R
 	return &tool.Result{Content: []tool.Content{tool.Text(text)}, Fields: map[string]any{"sessions": rows}}, nil
 }
 
-// SessionRow is a session as clients see it.
-func SessionRow(i session.Info) map[string]any {
+// sessionRow is a session as clients see it.
+func sessionRow(i session.Info) map[string]any {
 	row := map[string]any{
 		"session_id": i.ID, "home": i.Home, "template": i.Template, "flavor": i.Flavor.Name,
 		"created_at": when(i.Created), "last_accessed": when(i.Used), "status": i.Status,
 		"namespace": "default", "sandbox_name": i.Sandbox,
 		"limits":    map[string]any{"cpus": i.Flavor.CPUs, "memory_mb": i.Flavor.MemoryMB},
-		"processes": 0, "ports": []any{},
+		"processes": 0,
 	}
 	if u := i.Usage; u != nil {
 		row["processes"] = u.Processes

@@ -42,6 +42,7 @@ type Server struct {
 	LogLevel    string
 	StateDir    string
 	MaxBodyMB   int
+	PortsDomain string // that exposed ports have their names in
 }
 
 // Sessions bound sessions and their calls.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/port"
 	"sandlot/internal/sandbox"
 )
 
@@ -115,6 +116,7 @@ func table() []setting {
 	add("log_level", "INFO", "DEBUG, INFO, WARNING or ERROR")(setLevel, func(c *Config) string { return c.Server.LogLevel })
 	add("state_dir", StateDir(), "where the server keeps its state")(setStateDir, func(c *Config) string { return c.Server.StateDir })
 	add("max_body_mb", "16", "the largest MCP request, in MiB; files have no such limit")(number(func(c *Config) *int { return &c.Server.MaxBodyMB }, 1, 1024))
+	add("ports_domain", "", "the domain of exposed ports: its names {port}-{session}.DOMAIN all lead to this server; empty: localhost")(setPortsDomain, func(c *Config) string { return c.Server.PortsDomain })
 
 	add("runtime", "gvisor", "what makes sandboxes")(str(func(c *Config) *string { return &c.Runtime.Name }, "gvisor"))
 	add("runsc", "", "path of sandlot-runsc; empty: beside the server's program")(str(func(c *Config) *string { return &c.Runtime.Runsc }))
@@ -175,6 +177,16 @@ func setAuth(c *Config, v string) error {
 		return nil
 	}
 	return fmt.Errorf("must be one of auto, required, off")
+}
+
+func setPortsDomain(c *Config, v string) error {
+	if v != "" {
+		if _, _, err := port.ParseDomain(v); err != nil {
+			return err
+		}
+	}
+	c.Server.PortsDomain = v
+	return nil
 }
 
 func setLevel(c *Config, v string) error {

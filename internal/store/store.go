@@ -1,5 +1,5 @@
 // Package store keeps what must outlive the server in one SQLite database:
-// tokens and sessions.
+// tokens, sessions and exposed ports.
 package store
 
 import (
@@ -24,7 +24,7 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// DB is the database. It implements auth.Store and session.Store.
+// DB is the database. It implements auth.Store, session.Store and port.Store.
 type DB struct{ db *sql.DB }
 
 // Open opens the database in the folder dir, makes it when it is not there,

@@ -1,0 +1,214 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sandlot/internal/api"
+	"sandlot/internal/config"
+)
+
+// portNumber reads a port from the command line.
+func portNumber(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > 65535 {
+		return 0, usage{fmt.Errorf("PORT %q must be a number from 1 to 65535", text)}
+	}
+	return n, nil
+}
+
+func (p *program) forward() *cobra.Command {
+	var listen string
+	c := &cobra.Command{
+		Use: "forward SESSION PORT", Short: "Bring a port of a session to this machine", Args: cobra.ExactArgs(2),
+		Long: `Listen on this machine, and pass each TCP connection on to a port of a session, until Ctrl-C.
+The address that it listens on is printed. SESSION is an id or "home".`,
+		Example: "  sandlot forward home 8080\n  sandlot forward SESSION_ID 5432 --listen 127.0.0.1:5432",
+	}
+	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "address to listen on; with port 0 a free one")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		port, err := portNumber(args[1])
+		if err != nil {
+			return err
+		}
+		client, done, err := p.connect(c.Context(), "ERROR")
+		if err != nil {
+			return err
+		}
+		if err := client.JSON(c.Context(), "GET", "/v1/sessions/"+url.PathEscape(args[0]), nil, nil); err != nil {
+			return errors.Join(err, done())
+		}
+		l, err := net.Listen("tcp", listen)
+		if err != nil {
+			return errors.Join(usage{fmt.Errorf("--listen %q: %w", listen, err)}, done())
+		}
+		fmt.Fprintln(p.out, l.Addr())
+		return errors.Join(p.carry(c.Context(), l, client, args[0], port), done())
+	}
+	return c
+}
+
+// carry passes connections on until ctx ends, and then ends them.
+func (p *program) carry(ctx context.Context, l net.Listener, client *api.Client, session string, port int) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	for {
+		local, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			fmt.Fprintln(p.err, "sandlot:", err)
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		all.Go(func() {
+			defer local.Close()
+			remote, err := client.Dial(ctx, session, port)
+			if err != nil {
+				if ctx.Err() == nil {
+					fmt.Fprintln(p.err, "sandlot:", err)
+				}
+				return
+			}
+			end := context.AfterFunc(ctx, func() {
+				local.Close()
+				remote.Close()
+			})
+			defer end()
+			api.Splice(local, remote)
+		})
+	}
+}
+
+func (p *program) ports() *cobra.Command {
+	var session string
+	c := &cobra.Command{
+		Use: "ports", Short: "List, expose and close ports of sessions", Args: cobra.NoArgs,
+		Example: "  sandlot ports\n  sandlot ports expose home 8080\n  sandlot ports close home 8080",
+	}
+	c.Flags().StringVar(&session, "session", "", `only those of this session: an id or "home"`)
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		path := "/v1/sessions"
+		if session != "" {
+			path += "/" + url.PathEscape(session)
+		}
+		var list struct {
+			Sessions []struct {
+				ID    string           `json:"session_id"`
+				Ports []map[string]any `json:"ports"`
+			} `json:"sessions"`
+		}
+		if err := p.ask(c.Context(), "GET", path, nil, &list); err != nil {
+			return err
+		}
+		rows := []map[string]any{}
+		for _, s := range list.Sessions {
+			for _, row := range s.Ports {
+				row["session_id"] = s.ID
+				rows = append(rows, row)
+			}
+		}
+		if p.asJSON {
+			return p.json(rows)
+		}
+		for _, row := range rows {
+			access := "private"
+			if row["public"] == true {
+				access = "public"
+			}
+			fmt.Fprintf(p.out, "%-27s %-6v %-8s until %s  %s\n", row["session_id"], row["port"], access, row["expires_at"], row["url"])
+		}
+		return nil
+	}
+	c.AddCommand(p.exposePort(), p.closePort())
+	return c
+}
+
+// ask makes one call on the server that is meant.
+func (p *program) ask(ctx context.Context, method, path string, in, out any) error {
+	client, done, err := p.connect(ctx, "ERROR")
+	if err != nil {
+		return err
+	}
+	return errors.Join(client.JSON(ctx, method, path, in, out), done())
+}
+
+func (p *program) exposePort() *cobra.Command {
+	var public bool
+	var expires string
+	c := &cobra.Command{
+		Use: "expose SESSION PORT", Short: "Expose a port and print its link", Args: cobra.ExactArgs(2),
+		Long:    "Expose a port of a session, and print the link by which it can be opened. The link of an earlier call is of no use any more.",
+		Example: "  sandlot ports expose home 8080\n  sandlot ports expose home 8080 --public --expires 2h",
+	}
+	c.Flags().BoolVar(&public, "public", false, "let in everybody who can reach the server, without a token")
+	c.Flags().StringVar(&expires, "expires", "", "how long the link works, such as 2h or 7d (default 24h)")
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		port, err := portNumber(args[1])
+		if err != nil {
+			return err
+		}
+		in := map[string]any{"session_id": args[0], "port": port, "public": public}
+		if expires != "" {
+			life, err := config.ParseDuration(expires)
+			if err != nil || life < time.Second {
+				return usage{fmt.Errorf("--expires %q must be a duration such as 2h or 7d", expires)}
+			}
+			in["expires_in"] = int64(life / time.Second)
+		}
+		var made struct {
+			Structured map[string]any `json:"structuredContent"`
+		}
+		if err := p.ask(c.Context(), "POST", "/v1/tools/expose_port", in, &made); err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(made.Structured)
+		}
+		if made.Structured["listening"] != true {
+			fmt.Fprintf(p.err, "Nothing listens on port %d yet.\n", port)
+		}
+		_, err = fmt.Fprintln(p.out, made.Structured["url"])
+		return err
+	}
+	return c
+}
+
+func (p *program) closePort() *cobra.Command {
+	return &cobra.Command{
+		Use: "close SESSION PORT", Short: "Take back a port's link", Args: cobra.ExactArgs(2),
+		Long:    "Take back a port's link. Connections that came by it end; the server in the session runs on.",
+		Example: "  sandlot ports close home 8080",
+		RunE: func(c *cobra.Command, args []string) error {
+			port, err := portNumber(args[1])
+			if err != nil {
+				return err
+			}
+			var closed struct {
+				Success bool `json:"success"`
+			}
+			if err := p.ask(c.Context(), "POST", "/v1/tools/close_port", map[string]any{"session_id": args[0], "port": port}, &closed); err != nil {
+				return err
+			}
+			if !closed.Success {
+				return fmt.Errorf("port %d of session %s is not exposed; see `sandlot ports`", port, args[0])
+			}
+			return nil
+		},
+	}
+}

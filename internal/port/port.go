@@ -1,0 +1,296 @@
+// Package port owns which ports of sessions are exposed, to whom, and for how
+// long.
+package port
+
+import (
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/secret"
+)
+
+// Record is one exposed port.
+type Record struct {
+	Session string
+	Port    int
+	Owner   string // the principal's id
+	Hash    string // of the link's token
+	Public  bool   // no token is needed
+	Created time.Time
+	Expires time.Time
+}
+
+// Store keeps records, by session and port. It forgets those of a session that
+// it forgets.
+type Store interface {
+	PutPort(ctx context.Context, r Record) error
+	Ports(ctx context.Context) ([]Record, error)
+	RemovePort(ctx context.Context, session string, port int) error
+}
+
+// Config is what a book needs.
+type Config struct {
+	Store Store
+	// Has says whether that session is there and its owner's.
+	Has   func(owner, session string) bool
+	Links Links
+	Log   *slog.Logger
+}
+
+const (
+	// Life is how long a link works when nothing else is asked for, MaxLife the
+	// longest.
+	Life    = 24 * time.Hour
+	MaxLife = 30 * 24 * time.Hour
+	// MaxPorts bounds the exposed ports of a session, and MaxConns its
+	// connections from outside at one time: each can make the server hold what
+	// its client does not take.
+	MaxPorts = 64
+	MaxConns = 128
+
+	sweep = time.Minute
+)
+
+// Why a request for a port gets no further.
+var (
+	ErrNoToken = errors.New("no token was given")
+	ErrUnknown = errors.New("the port is not exposed, or not to the bearer of that token")
+	ErrFull    = errors.New("the session has too many connections")
+)
+
+type place struct {
+	session string
+	port    int
+}
+
+// Book keeps all exposed ports.
+type Book struct {
+	Config
+	change sync.Mutex // held by who changes the store
+
+	mu    sync.Mutex
+	ports map[place]*entry
+	conns map[string]int // by session
+
+	unserved atomic.Bool
+}
+
+// entry is an exposed port, with what ends those who use it.
+type entry struct {
+	Record
+	closed context.Context
+	close  context.CancelFunc
+}
+
+func enter(r Record) *entry {
+	e := &entry{Record: r}
+	e.closed, e.close = context.WithCancel(context.Background())
+	return e
+}
+
+// New returns an empty book; Recover fills it.
+func New(c Config) *Book {
+	return &Book{Config: c, ports: map[place]*entry{}, conns: map[string]int{}}
+}
+
+// Recover reads what an earlier server exposed. It is called once, when the
+// sessions are there.
+func (b *Book) Recover(ctx context.Context) error {
+	all, err := b.Store.Ports(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the exposed ports: %w", err)
+	}
+	b.mu.Lock()
+	for _, r := range all {
+		b.ports[place{r.Session, r.Port}] = enter(r)
+	}
+	b.mu.Unlock()
+	b.tidy(ctx)
+	return nil
+}
+
+// Unserve says that links cannot be followed for now, since the server has no
+// address on the network; Unserved tells.
+func (b *Book) Unserve()       { b.unserved.Store(true) }
+func (b *Book) Unserved() bool { return b.unserved.Load() }
+
+// Run forgets what has expired, or has no session any more, until ctx ends.
+func (b *Book) Run(ctx context.Context) {
+	tick := time.NewTicker(sweep)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			b.tidy(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b *Book) tidy(ctx context.Context) {
+	b.mu.Lock()
+	var stale []Record
+	for _, e := range b.ports {
+		if !b.valid(e.Record) {
+			stale = append(stale, e.Record)
+		}
+	}
+	b.mu.Unlock()
+	for _, r := range stale {
+		if _, err := b.drop(ctx, r.Session, r.Port, func(now Record) bool { return !b.valid(now) }); err != nil {
+			b.Log.Error("could not forget an exposed port", "session", r.Session, "port", r.Port, "error", err)
+		}
+	}
+}
+
+func (b *Book) valid(r Record) bool {
+	return time.Now().Before(r.Expires) && b.Has(r.Owner, r.Session)
+}
+
+// Expose opens a port of the owner's session and returns the link's token, which
+// is shown once: only its hash is kept. A port that is exposed gets a new token,
+// and the old one is of no use any more.
+func (b *Book) Expose(ctx context.Context, owner, session string, port int, public bool, life time.Duration) (Record, secret.Value, error) {
+	token := secret.Value("slp_" + secret.ID())
+	now := time.Now().UTC().Truncate(time.Second)
+	r := Record{Session: session, Port: port, Owner: owner, Hash: secret.Hash(token.Reveal()), Public: public, Created: now, Expires: now.Add(life)}
+	b.change.Lock()
+	defer b.change.Unlock()
+	others := slices.DeleteFunc(b.List(owner, session), func(r Record) bool { return r.Port == port })
+	if n := len(others); n >= MaxPorts {
+		return Record{}, "", fault.New(fault.ResourceLimit, "%d ports of session %s are exposed, and %d are allowed; close one with close_port", n, session, MaxPorts).
+			With("resource_type", "ports").With("current_usage", n).With("limit", MaxPorts)
+	}
+	if err := b.Store.PutPort(ctx, r); err != nil {
+		return Record{}, "", fmt.Errorf("storing the exposed port: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := place{session, port}
+	if old := b.ports[at]; old != nil {
+		old.close()
+	}
+	b.ports[at] = enter(r)
+	return r, token, nil
+}
+
+// Close takes back what Expose gave, and ends the connections that came by it. It
+// returns false when the owner has not exposed that port.
+func (b *Book) Close(ctx context.Context, owner, session string, port int) (bool, error) {
+	return b.drop(ctx, session, port, func(r Record) bool { return r.Owner == owner })
+}
+
+func (b *Book) drop(ctx context.Context, session string, port int, meant func(Record) bool) (bool, error) {
+	b.change.Lock()
+	defer b.change.Unlock()
+	at := place{session, port}
+	b.mu.Lock()
+	e := b.ports[at]
+	b.mu.Unlock()
+	if e == nil || !meant(e.Record) {
+		return false, nil
+	}
+	if err := b.Store.RemovePort(context.WithoutCancel(ctx), session, port); err != nil {
+		return false, fmt.Errorf("closing the port: %w", err)
+	}
+	e.close()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.ports, at)
+	return true, nil
+}
+
+// List returns the exposed ports of the owner's session, the lowest first.
+func (b *Book) List(owner, session string) []Record {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := []Record{}
+	for _, e := range b.ports {
+		if e.Owner == owner && e.Session == session && b.valid(e.Record) {
+			all = append(all, e.Record)
+		}
+	}
+	slices.SortFunc(all, func(x, y Record) int { return x.Port - y.Port })
+	return all
+}
+
+// Check says whether the bearer of the token, which may be empty, may use a port.
+// Its errors tell nothing of which sessions and ports there are.
+func (b *Book) Check(session string, port int, token string) (Record, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e, err := b.check(session, port, token)
+	if err != nil {
+		return Record{}, err
+	}
+	return e.Record, nil
+}
+
+// check is called with the lock held.
+func (b *Book) check(session string, port int, token string) (*entry, error) {
+	e := b.ports[place{session, port}]
+	known := e != nil && b.valid(e.Record)
+	switch {
+	case known && (e.Public || e.Opens(token)):
+		return e, nil
+	case token == "":
+		return nil, ErrNoToken
+	}
+	return nil, ErrUnknown
+}
+
+// Opens says whether the token is the link's.
+func (r Record) Opens(token string) bool {
+	return token != "" && subtle.ConstantTimeCompare([]byte(secret.Hash(token)), []byte(r.Hash)) == 1
+}
+
+// Enter checks as Check does, and takes one of the session's connections until
+// leave is called. The context that it returns ends when the port is closed or
+// expires.
+func (b *Book) Enter(ctx context.Context, session string, port int, token string) (_ context.Context, _ Record, leave func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e, err := b.check(session, port, token)
+	if err != nil {
+		return nil, Record{}, nil, err
+	}
+	out, err := b.take(session)
+	if err != nil {
+		return nil, Record{}, nil, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, e.Expires)
+	stop := context.AfterFunc(e.closed, cancel)
+	return ctx, e.Record, func() { stop(); cancel(); out() }, nil
+}
+
+// Join takes one of the session's connections for its owner, who needs no link,
+// until leave is called.
+func (b *Book) Join(session string) (leave func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.take(session)
+}
+
+// take is called with the lock held.
+func (b *Book) take(session string) (func(), error) {
+	if b.conns[session] >= MaxConns {
+		return nil, ErrFull
+	}
+	b.conns[session]++
+	return sync.OnceFunc(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.conns[session]--; b.conns[session] == 0 {
+			delete(b.conns, session)
+		}
+	}), nil
+}

@@ -1,0 +1,61 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"sandlot/internal/auth"
+	"sandlot/proto/agentv1"
+)
+
+// Wake opens the principal's session of that id for what is no call: what was
+// lost is told to the next call.
+func (b *Book) Wake(ctx context.Context, p auth.Principal, id string) (*Lease, error) {
+	return b.Open(ctx, p, Ask{ID: id, quiet: true})
+}
+
+// Find returns the id of the principal's session that id means, without waking
+// it: empty and "home" are their home.
+func (b *Book) Find(p auth.Principal, id string) (string, error) {
+	if id == "" {
+		id = "home"
+	}
+	s := b.mine(p, id)
+	if s == nil {
+		return "", b.unknown(p.ID, id)
+	}
+	return s.record().ID, nil
+}
+
+// Has says whether the session of that id is there, and the owner's.
+func (b *Book) Has(owner, id string) bool {
+	s := b.mine(auth.Principal{ID: owner}, id)
+	return s != nil && s.record().ID == id && !s.gone()
+}
+
+// ErrNobody is returned by Dial when nothing listens on the port.
+var ErrNobody = errors.New("nothing listens on that port")
+
+// dialing is longer than an agent tries.
+const dialing = 15 * time.Second
+
+// Dial connects to a port of the sandbox's loopback. Closing the connection ends
+// what is sent; what comes can be read for a while after that.
+func (l *Lease) Dial(ctx context.Context, port int) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialing)
+	defer cancel()
+	c, _, err := l.Agent().Stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: uint32(port)}})
+	switch {
+	case err == nil:
+		return c, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeNotFound:
+		return nil, ErrNobody
+	}
+	return nil, err
+}

@@ -1,0 +1,45 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"sandlot/internal/port"
+)
+
+const portColumns = `session, port, owner, hash, public, created, expires`
+
+// PutPort implements port.Store.
+func (s *DB) PutPort(ctx context.Context, r port.Record) error {
+	_, err := s.db.ExecContext(ctx, `INSERT INTO ports (`+portColumns+`) VALUES (?,?,?,?,?,?,?)
+		ON CONFLICT (session, port) DO UPDATE SET owner=excluded.owner, hash=excluded.hash, public=excluded.public,
+		created=excluded.created, expires=excluded.expires`,
+		r.Session, r.Port, r.Owner, r.Hash, r.Public, r.Created.Unix(), r.Expires.Unix())
+	return err
+}
+
+// Ports implements port.Store.
+func (s *DB) Ports(ctx context.Context) ([]port.Record, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT `+portColumns+` FROM ports ORDER BY session, port`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []port.Record
+	for rows.Next() {
+		var r port.Record
+		var created, expires int64
+		if err := rows.Scan(&r.Session, &r.Port, &r.Owner, &r.Hash, &r.Public, &created, &expires); err != nil {
+			return nil, err
+		}
+		r.Created, r.Expires = time.Unix(created, 0).UTC(), time.Unix(expires, 0).UTC()
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
+
+// RemovePort implements port.Store.
+func (s *DB) RemovePort(ctx context.Context, session string, number int) error {
+	_, err := s.db.ExecContext(ctx, `DELETE FROM ports WHERE session = ? AND port = ?`, session, number)
+	return err
+}
