@@ -18,6 +18,9 @@ var buffers = sync.Pool{New: func() any { return new(buffer) }}
 // source reads a connection, and holds a buffer only while there are bytes: a
 // connection that waits costs two goroutines and little else. Where it cannot
 // look into the connection (a proxy over TLS) it keeps a small buffer.
+//
+// Splicing would take a third less of the processor, but shows how much moved
+// only when all has, and limits and idle times need to know before.
 type source struct {
 	conn net.Conn
 	raw  syscall.RawConn
