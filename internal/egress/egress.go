@@ -5,8 +5,8 @@
 // wire.Admit let in. Nothing that comes on them is believed: names are
 // resolved here, the address that is dialed is the address that was judged,
 // and whoever asks is known by the connection, not by what it says. Every
-// message is bounded, every wait ends, and what is not known to be allowed is
-// refused.
+// message is bounded, every wait but that of a few spare connections ends, and
+// what is not known to be allowed is refused.
 package egress
 
 import (
