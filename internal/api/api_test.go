@@ -328,7 +328,7 @@ func TestTheGuardStandsBeforeAll(t *testing.T) {
 var closed = []struct{ method, path string }{
 	{"GET", "/metrics"}, {"POST", "/mcp"}, {"DELETE", "/mcp"}, {"GET", "/v1/sessions"}, {"POST", "/v1/sessions"}, {"GET", "/v1/sessions/x"},
 	{"DELETE", "/v1/sessions/x"}, {"GET", "/v1/sessions/x/files/f"}, {"HEAD", "/v1/sessions/x/files/f"}, {"PUT", "/v1/sessions/x/files/f"},
-	{"DELETE", "/v1/sessions/x/files/f"}, {"POST", "/v1/sessions/x/exec"}, {"POST", "/v1/tools/get_sessions"}, {"POST", "/v1/stdio"}, {"GET", "/v1/none"}, {"PATCH", "/v1/sessions"},
+	{"DELETE", "/v1/sessions/x/files/f"}, {"POST", "/v1/sessions/x/exec"}, {"POST", "/v1/sessions/x/ports/80"}, {"POST", "/v1/tools/get_sessions"}, {"POST", "/v1/stdio"}, {"GET", "/v1/none"}, {"PATCH", "/v1/sessions"},
 }
 
 func TestTokens(t *testing.T) {

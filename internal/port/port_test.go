@@ -1,0 +1,268 @@
+package port
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/secret"
+)
+
+// memory is a Store that can fail.
+type memory struct {
+	all    map[place]Record
+	broken error
+}
+
+func (m *memory) PutPort(_ context.Context, r Record) error {
+	if m.broken == nil {
+		m.all[place{r.Session, r.Port}] = r
+	}
+	return m.broken
+}
+
+func (m *memory) Ports(context.Context) (all []Record, err error) {
+	for _, r := range m.all {
+		all = append(all, r)
+	}
+	return all, m.broken
+}
+
+func (m *memory) RemovePort(_ context.Context, session string, port int) error {
+	if m.broken == nil {
+		delete(m.all, place{session, port})
+	}
+	return m.broken
+}
+
+// world is a book over sessions that can go.
+type world struct {
+	*Book
+	t        *testing.T
+	store    *memory
+	sessions map[string]string // owner by session
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, store: &memory{all: map[place]Record{}}, sessions: map[string]string{one: "ann", two: "bob"}}
+	w.open()
+	return w
+}
+
+// open makes a book over the same store, as a new server does.
+func (w *world) open() {
+	w.Book = New(Config{Store: w.store, Has: func(owner, s string) bool { return w.sessions[s] == owner }, Log: slog.New(slog.DiscardHandler)})
+	if err := w.Recover(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) expose(owner, session string, port int, public bool, life time.Duration) string {
+	w.t.Helper()
+	_, token, err := w.Expose(context.Background(), owner, session, port, public, life)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return token.Reveal()
+}
+
+func (w *world) check(session string, port int, token string, want error) {
+	w.t.Helper()
+	if _, err := w.Check(session, port, token); !errors.Is(err, want) {
+		w.t.Errorf("%s %d %q: %v, want %v", session, port, token, err, want)
+	}
+}
+
+const (
+	one = "aaaaaaaaaaaaaaaaaaaaaaaaaa"
+	two = "bbbbbbbbbbbbbbbbbbbbbbbbbb"
+)
+
+func TestTokens(t *testing.T) {
+	w := newWorld(t)
+	token := w.expose("ann", one, 80, false, Life)
+	other := w.expose("bob", two, 80, false, Life)
+	if len(token) < 4+26 || token == other || strings.Contains(w.store.all[place{one, 80}].Hash, token) || w.store.all[place{one, 80}].Hash != secret.Hash(token) {
+		t.Errorf("tokens %q, %q; stored %+v", token, other, w.store.all)
+	}
+	w.check(one, 80, token, nil)
+	w.check(two, 80, other, nil)
+	for _, wrong := range []string{other, token[:len(token)-1], token + "x", strings.ToUpper(token), secret.Hash(token), "x"} {
+		w.check(one, 80, wrong, ErrUnknown)
+	}
+	w.check(one, 81, token, ErrUnknown) // of another port
+	// Who brings no token learns nothing, whatever there is.
+	w.check(one, 80, "", ErrNoToken)
+	w.check(one, 81, "", ErrNoToken)
+	w.check("nobodys", 80, "", ErrNoToken)
+	// A new link takes the old one's place.
+	again := w.expose("ann", one, 80, false, Life)
+	w.check(one, 80, token, ErrUnknown)
+	w.check(one, 80, again, nil)
+}
+
+func TestPublic(t *testing.T) {
+	w := newWorld(t)
+	w.expose("ann", one, 80, true, Life)
+	w.check(one, 80, "", nil)
+	w.check(one, 80, "any", nil)
+	w.expose("ann", one, 80, false, Life)
+	w.check(one, 80, "", ErrNoToken)
+}
+
+func TestClose(t *testing.T) {
+	w := newWorld(t)
+	token := w.expose("ann", one, 80, false, Life)
+	ctx, record, leave, err := w.Enter(t.Context(), one, 80, token)
+	if err != nil || record.Owner != "ann" {
+		t.Fatal(record, err)
+	}
+	defer leave()
+	if ok, err := w.Close(t.Context(), "bob", one, 80); ok || err != nil {
+		t.Errorf("another user closed it: %v %v", ok, err)
+	}
+	w.store.broken = errors.New("the disk is full")
+	if ok, err := w.Close(t.Context(), "ann", one, 80); ok || err == nil || ctx.Err() != nil {
+		t.Errorf("closed although it was not stored: %v %v", ok, err)
+	}
+	w.check(one, 80, token, nil)
+	w.store.broken = nil
+	if ok, err := w.Close(t.Context(), "ann", one, 80); !ok || err != nil {
+		t.Errorf("%v %v", ok, err)
+	}
+	<-ctx.Done() // who used it is ended
+	w.check(one, 80, token, ErrUnknown)
+	if ok, err := w.Close(t.Context(), "ann", one, 80); ok || err != nil {
+		t.Errorf("closed twice: %v %v", ok, err)
+	}
+	if len(w.store.all) != 0 || len(w.List("ann", one)) != 0 {
+		t.Errorf("left: %v", w.store.all)
+	}
+}
+
+func TestExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		token := w.expose("ann", one, 80, false, time.Hour)
+		w.expose("ann", one, 81, true, 2*time.Hour)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); w.Run(ctx) }()
+		use, _, leave, err := w.Enter(t.Context(), one, 80, token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour - time.Second)
+		w.check(one, 80, token, nil)
+		time.Sleep(time.Second)
+		w.check(one, 80, token, ErrUnknown)
+		if synctest.Wait(); use.Err() == nil {
+			t.Error("the use of a link that has expired goes on")
+		}
+		leave()
+		time.Sleep(sweep)
+		if synctest.Wait(); len(w.store.all) != 1 || len(w.List("ann", one)) != 1 {
+			t.Errorf("left: %v", w.store.all)
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestSessionsThatGo(t *testing.T) {
+	w := newWorld(t)
+	token := w.expose("ann", one, 80, false, Life)
+	w.expose("ann", one, 81, true, Life)
+	kept := w.expose("bob", two, 80, false, Life)
+	delete(w.sessions, one)
+	w.check(one, 80, token, ErrUnknown)
+	w.check(one, 81, "", ErrNoToken)
+	w.open() // forgets them
+	if len(w.store.all) != 1 {
+		t.Errorf("left: %v", w.store.all)
+	}
+	w.check(two, 80, kept, nil)
+	w.sessions[two] = "eve" // which never happens
+	w.check(two, 80, kept, ErrUnknown)
+}
+
+func TestLinksOutliveTheServer(t *testing.T) {
+	w := newWorld(t)
+	token := w.expose("ann", one, 80, false, Life)
+	w.open()
+	w.check(one, 80, token, nil)
+	w.check(one, 80, "wrong", ErrUnknown)
+	w.store.broken = errors.New("cannot read")
+	if err := New(w.Config).Recover(t.Context()); err == nil {
+		t.Error("a server starts that knows no ports")
+	}
+}
+
+func TestBounds(t *testing.T) {
+	w := newWorld(t)
+	for n := range MaxPorts {
+		w.expose("ann", one, 1+n, false, Life)
+	}
+	if _, _, err := w.Expose(t.Context(), "ann", one, 1000, false, Life); !fault.Is(err, fault.ResourceLimit) {
+		t.Errorf("one port more: %v", err)
+	}
+	token := w.expose("ann", one, 1, false, Life) // again
+	w.expose("bob", two, 1000, false, Life)
+	var leaves []func()
+	for range MaxConns - 1 {
+		_, _, leave, err := w.Enter(t.Context(), one, 1, token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaves = append(leaves, leave)
+	}
+	leave, err := w.Join(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Join(one); !errors.Is(err, ErrFull) {
+		t.Errorf("one connection more: %v", err)
+	}
+	if _, _, _, err := w.Enter(t.Context(), one, 1, token); !errors.Is(err, ErrFull) {
+		t.Errorf("one request more: %v", err)
+	}
+	if l, err := w.Join(two); err != nil {
+		t.Error("another session's:", err)
+	} else {
+		l()
+	}
+	leave()
+	leave() // twice is once
+	for _, l := range leaves {
+		l()
+	}
+	if len(w.conns) != 0 {
+		t.Errorf("left: %v", w.conns)
+	}
+}
+
+func TestNotStored(t *testing.T) {
+	w := newWorld(t)
+	token := w.expose("ann", one, 80, false, Life)
+	w.store.broken = errors.New("the disk is full")
+	if _, _, err := w.Expose(t.Context(), "ann", one, 80, true, Life); err == nil {
+		t.Error("exposed, and not stored")
+	}
+	w.check(one, 80, token, nil)
+	w.check(one, 80, "", ErrNoToken)
+}
+
+func TestUnserved(t *testing.T) {
+	w := newWorld(t)
+	if w.Unserved() {
+		t.Error("unserved from the start")
+	}
+	if w.Unserve(); !w.Unserved() {
+		t.Error("served")
+	}
+}
