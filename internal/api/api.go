@@ -33,6 +33,7 @@ type Config struct {
 	Sessions *session.Book
 	Ports    *port.Book
 	Metrics  *Metrics
+	Network  func() NetworkState
 	// Check says whether the runtime works.
 	Check   func(ctx context.Context) error
 	Version string
@@ -74,6 +75,7 @@ func New(c Config) *Server {
 	closed("DELETE /v1/sessions/{id}/files/{path...}", s.removeFile)
 	closed("POST /v1/sessions/{id}/exec", s.exec)
 	closed("POST /v1/sessions/{id}/ports/{port}", s.dial)
+	closed("GET /v1/sessions/{id}/network", s.sessionNetwork)
 	closed("POST /v1/tools/{name}", s.call)
 	closed("POST /v1/stdio", s.stdio)
 	closed("/v1/", func(w http.ResponseWriter, r *http.Request) {
@@ -96,6 +98,7 @@ func (s *Server) Owner() http.Handler {
 		s.Sessions.StopAll(context.WithoutCancel(r.Context()))
 		w.WriteHeader(http.StatusNoContent)
 	})
+	s.ownerNetwork(mux)
 	return s.Metrics.count(s.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "" {
 			r = r.WithContext(auth.With(r.Context(), auth.Local))

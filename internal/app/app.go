@@ -9,11 +9,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +24,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/builtin"
 	"sandlot/internal/config"
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
@@ -49,6 +52,8 @@ type App struct {
 	api     *api.Server
 	door    *auth.Door
 	ports   *port.Book
+	egress  *egress.Broker
+	hosts   atomic.Pointer[map[string]netip.Addr]
 	closers []func() error
 	warming sync.WaitGroup
 	warm    context.Context // of homes that boot before they are used
@@ -90,6 +95,7 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 	if err != nil {
 		return nil, err
 	}
+	a.egress = egress.New(egress.Config{Log: log, Limits: c.Network.Limits, Resolve: a.addresses})
 	a.sessions(templates, shelf)
 	if err := a.Book.Recover(ctx, a.runtime); err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
@@ -157,7 +163,8 @@ func (a *App) sessions(templates []*image.Template, shelf *workspace.Shelf) {
 	a.Book = session.New(session.Config{Pool: a.Pool, Store: a.store, Log: a.log, Rules: session.Rules{
 		DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor, Templates: templates, Flavors: c.Flavors,
 		MaxSessions: c.Sessions.Max, MaxMemoryMB: c.Sessions.MaxMemoryMB, Idle: c.Sessions.Timeout, Retention: c.Sessions.Retention,
-		Sweep: c.Sessions.Sweep, Evict: c.Sessions.Evict, Patience: 10 * time.Second}})
+		Sweep: c.Sessions.Sweep, Evict: c.Sessions.Evict, Patience: 10 * time.Second}, Egress: a.egress})
+	a.applyPolicies(c)
 }
 
 // edges makes everything that clients see.
@@ -175,6 +182,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 		return err
 	}
 	metrics := api.NewMetrics(a.Book.Live, a.Pool.Sizes, names)
+	metrics.Network(a.egress.Totals)
 	tools := builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Templates: templates, Flavors: c.Flavors, Volumes: c.Volumes,
 		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max, Labeled: c.Output.Style == "labeled", Log: a.log})
 	h := hub.New(tools)
@@ -185,7 +193,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	a.Gateway = gateway.New(gateway.Config{Hub: h, Version: Version, MaxBody: int64(c.Server.MaxBodyMB) << 20, Log: a.log,
 		Fresh:     func(p auth.Principal) bool { return !p.Authenticated },
 		Connected: a.prewarm})
-	a.api = api.New(api.Config{Door: a.door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Metrics: metrics, Check: a.runtime.Check,
+	a.api = api.New(api.Config{Door: a.door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
 		Version: Version, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins}})
 	return nil
 }
@@ -263,6 +271,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	work.Go(func() { a.Pool.Run(background) })
 	work.Go(func() { a.Book.Run(background) })
 	work.Go(func() { a.reap(background) })
+	work.Go(func() { a.follow(background) })
 	work.Go(func() { a.ports.Run(background) })
 	if len(network) == 0 {
 		a.ports.Unserve()

@@ -170,10 +170,11 @@ func notice(l *session.Lease) []tool.Content {
 }
 
 func outputSchema(required []string, fields map[string]any) map[string]any {
-	for _, f := range []string{"notice"} {
-		if _, ok := fields[f]; !ok {
-			fields[f] = typed("string", "What was lost before this call, when the session's sandbox had to start again.")
-		}
+	if _, ok := fields["session_id"]; ok {
+		fields["notice"] = typed("string", "What was lost before this call, when the session's sandbox had to start again.")
+		fields["network_refused"] = map[string]any{"type": "array", "description": "What programs in the sandbox were not allowed to reach since the last result. Only the operator can allow it.",
+			"items": map[string]any{"type": "object", "properties": map[string]any{"host": typed("string", "Name or address."),
+				"port": typed("integer", "0 when it was only looked up."), "reason": typed("string", "Why."), "times": typed("integer", "How often.")}}}
 	}
 	return map[string]any{"type": "object", "properties": fields, "required": required}
 }

@@ -136,6 +136,7 @@ func commandResult(l *session.Lease, a tool.Args, d *agentv1.ExecDone, timeout t
 	r.Fields["success"] = d.ExitCode == 0
 	r.Content = append(notice(l), tool.Text(join(stdout.text, stderr.text, ending)))
 	output(r, stdout, stderr)
+	refused(l, r)
 	r.Words = words(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.DurationMicros)))
 	return r
 }

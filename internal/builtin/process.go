@@ -171,6 +171,7 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, a tool.Args) (*tool
 		r.Words += "; " + ended
 	}
 	r.Content = append(notice(l), tool.Text(text))
+	refused(l, r)
 	return r, nil
 }
 

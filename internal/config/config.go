@@ -19,10 +19,16 @@ type Config struct {
 	Sessions Sessions
 	Runtime  Runtime
 	Output   Output
+	Network  Network
 
 	Volumes   []sandbox.Mount
 	Templates []*image.Template // the operator's own
 	Flavors   []image.Flavor
+
+	// File is the settings file that was read, or empty; Source is what Load was
+	// given.
+	File   string
+	Source Source
 
 	// Notes are what the start should say.
 	Notes []string

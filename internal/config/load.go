@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/tool"
@@ -45,6 +46,7 @@ func bad(where, value string, err error) error {
 // setting, its value and what is allowed.
 func Load(s Source) (*Config, error) {
 	c := Default()
+	c.Source = s
 	if err := c.file(s); err != nil {
 		return nil, err
 	}
@@ -113,6 +115,9 @@ func (c *Config) file(s Source) error {
 		if err != nil {
 			return fault.Wrap(fault.Configuration, err, "the settings file cannot be read: %v", err)
 		}
+		if c.File, err = filepath.Abs(p); err != nil {
+			return err
+		}
 		return c.parse(p, text)
 	}
 	return nil
@@ -123,6 +128,7 @@ type templateSection struct {
 	Env       map[string]string `yaml:"env"`
 	Warm      []string          `yaml:"warm"`
 	Provides  []string          `yaml:"provides"`
+	Network   templateNetwork   `yaml:"network"`
 	Languages []struct {
 		Name, Driver, Extension string
 		Command, Aliases        []string
@@ -147,7 +153,7 @@ func (c *Config) parse(path string, text []byte) error {
 		case "templates":
 			err = c.templates(&node)
 		case "network":
-			err = network(&node)
+			err = network(flat, &node)
 		case "mcp":
 			err = empty(&node)
 		default:
@@ -236,22 +242,6 @@ func empty(n *yaml.Node) error {
 	return nil
 }
 
-func network(n *yaml.Node) error {
-	var s struct {
-		Mode string `yaml:"mode"`
-	}
-	if err := n.Decode(&s); err != nil {
-		return err
-	}
-	if err := only(n, "mode"); err != nil {
-		return fmt.Errorf("%w; sandboxes of this version have no network, and the only setting is mode: none", err)
-	}
-	if s.Mode != "" && s.Mode != "none" {
-		return errors.New("sandboxes of this version have no network: the only setting is mode: none")
-	}
-	return nil
-}
-
 func (c *Config) flavors(n *yaml.Node) error {
 	var s map[string]struct {
 		CPUs     float64 `yaml:"cpus"`
@@ -314,17 +304,31 @@ func (c *Config) templates(n *yaml.Node) error {
 			return fmt.Errorf("%s: at least one language is needed", name)
 		}
 		c.Templates = append(c.Templates, tm)
+		p, err := t.Network.policy()
+		if err != nil {
+			return fmt.Errorf("%s: network: %w", name, err)
+		}
+		if c.Network.Templates == nil {
+			c.Network.Templates = map[string]egress.Policy{}
+		}
+		c.Network.Templates[name] = p
 	}
 	return nil
 }
 
 func knownTemplate(n *yaml.Node) error {
-	if err := only(n, "rootfs", "env", "warm", "provides", "languages"); err != nil {
+	if err := only(n, "rootfs", "env", "warm", "provides", "languages", "network"); err != nil {
 		return err
 	}
-	var s struct{ Languages []yaml.Node }
+	var s struct {
+		Languages []yaml.Node
+		Network   yaml.Node
+	}
 	if err := n.Decode(&s); err != nil {
 		return err
+	}
+	if err := only(&s.Network, "mode", "allow"); err != nil {
+		return fmt.Errorf("network: %w", err)
 	}
 	for i := range s.Languages {
 		if err := only(&s.Languages[i], "name", "driver", "extension", "command", "aliases"); err != nil {

@@ -138,6 +138,8 @@ func table() []setting {
 	add("execution_timeout", "300", "seconds that a call may take when it names no timeout", "MSB_EXECUTION_TIMEOUT", "EXEC_TIMEOUT")(duration(func(c *Config) *time.Duration { return &c.Sessions.Execution }, time.Second, day))
 	add("max_execution_timeout", "300", "the largest timeout that a call may name")(duration(func(c *Config) *time.Duration { return &c.Sessions.MaxExecution }, time.Second, day))
 
+	networkRows(add)
+
 	add("output_style", "plain", "the text of execute_code: plain or labeled")(str(func(c *Config) *string { return &c.Output.Style }, "plain", "labeled"))
 	add("max_output_size", "50000", "bytes of each output stream in a result", "MAX_OUTPUT_SIZE")(number(func(c *Config) *int { return &c.Output.Max }, 256, 4<<20))
 	add("volumes", "", "shared folders: host:sandbox, optionally :ro; separated by commas, or a JSON array", "MSB_SHARED_VOLUME_PATH")(setVolumes, volumesText)

@@ -13,6 +13,7 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/egress"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
@@ -31,6 +32,21 @@ type Booted struct {
 	Flavor    image.Flavor
 	Box       sandbox.Sandbox
 	Agent     *agent.Client
+	Exit      *egress.Exit // its way to the network; nil as long as it is nobody's
+}
+
+// Connect gives the sandbox its way to the network.
+func (b *Booted) Connect(e *egress.Exit) {
+	b.Exit = e
+	b.Agent.Route(e.Serve)
+}
+
+// LetGo ends what this process has of the sandbox, which lives on.
+func (b *Booted) LetGo() {
+	b.Agent.Close()
+	if b.Exit != nil {
+		b.Exit.Close()
+	}
 }
 
 // Config is what the pool needs to know.
@@ -135,7 +151,7 @@ func (p *Pool) Configure(ctx context.Context, b *Booted) error {
 
 // Destroy stops the sandbox. Its workspace stays.
 func (b *Booted) Destroy() error {
-	b.Agent.Close()
+	b.LetGo()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	return b.Box.Stop(ctx)

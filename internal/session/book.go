@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
@@ -42,11 +44,14 @@ type Config struct {
 	Pool  *pool.Pool
 	Store Store
 	Log   *slog.Logger
+	// Egress is the sandboxes' way out; without it they have none.
+	Egress *egress.Broker
 }
 
 // Book keeps all sessions.
 type Book struct {
 	Config
+	policies atomic.Pointer[Policies] // none is reached as long as there are none
 
 	mu       sync.Mutex
 	sessions map[string]*Session
@@ -164,6 +169,7 @@ func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, 
 	booted := b.Pool.Take(ctx, t, f)
 	if booted != nil {
 		r.Sandbox, r.Workspace = booted.ID, booted.Workspace
+		b.connect(booted, r)
 	} else if r.Workspace, err = b.Pool.Shelf.New(); err != nil {
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
@@ -193,6 +199,7 @@ func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, 
 	b.mu.Lock()
 	b.sessions[r.ID] = s
 	b.mu.Unlock()
+	s.applyPolicy() // it may have changed while nobody knew of the session
 	return s, nil
 }
 
@@ -694,6 +701,7 @@ func (b *Book) recover(r Record, boxes map[string]sandbox.Sandbox) {
 		if err == nil {
 			delete(boxes, r.Sandbox)
 			s.booted = b.Pool.Adopt(box, pool.Order{Workspace: r.Workspace, Template: t, Flavor: f})
+			b.connect(s.booted, r)
 			s.found = s.booted
 		}
 	}
@@ -763,7 +771,7 @@ func (b *Book) Close(ctx context.Context) {
 		s.mu.Unlock()
 		if booted != nil {
 			s.persistUse(ctx)
-			booted.Agent.Close()
+			booted.LetGo()
 		}
 	}
 }

@@ -33,6 +33,7 @@ type Record struct {
 	Created   time.Time
 	Used      time.Time
 	Lost      string // why variables and processes are gone, until it was said
+	Network   Change // what the operator set for it alone
 }
 
 // State is what is stored of where a session is.
@@ -193,6 +194,7 @@ func (s *Session) boot(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.book.connect(b, s.rec)
 	s.booted = b
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"database/sql"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,6 +19,7 @@ import (
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/egress"
 	"sandlot/internal/session"
 )
 
@@ -160,22 +162,34 @@ func (s *DB) HasTokens(ctx context.Context) (bool, error) {
 	return has, err
 }
 
-const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost`
+const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network`
 
 func scanSession(row interface{ Scan(...any) error }) (session.Record, error) {
 	var r session.Record
 	var created, used int64
-	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created, &used, &r.Lost)
+	var network string
+	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created, &used, &r.Lost, &network)
+	if network != "" && json.Unmarshal([]byte(network), &r.Network) != nil {
+		r.Network = session.Change{Mode: egress.None} // what cannot be read allows nothing
+	}
 	r.Created, r.Used = time.UnixMilli(created).UTC(), time.UnixMilli(used).UTC()
 	return r, err
 }
 
 // PutSession implements session.Store.
 func (s *DB) PutSession(ctx context.Context, r session.Record) error {
-	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?)
+	network := ""
+	if !r.Network.Empty() {
+		b, err := json.Marshal(r.Network)
+		if err != nil {
+			return err
+		}
+		network = string(b)
+	}
+	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)
 		ON CONFLICT (id) DO UPDATE SET template=excluded.template, flavor=excluded.flavor, sandbox=excluded.sandbox,
-		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost`,
-		r.ID, r.Owner, r.Home, r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State, r.Created.UnixMilli(), r.Used.UnixMilli(), r.Lost)
+		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost, network=excluded.network`,
+		r.ID, r.Owner, r.Home, r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State, r.Created.UnixMilli(), r.Used.UnixMilli(), r.Lost, network)
 	return err
 }
 

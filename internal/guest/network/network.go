@@ -16,6 +16,8 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -153,29 +155,54 @@ const chunk = 128 << 10
 
 var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
 
-// join copies both ways until both have ended, and closes out.
+// join copies both ways until both have ended, and closes out. What broke is
+// reset for both.
 func join(c *net.TCPConn, out halfCloser) {
 	defer out.Close()
+	broken := func() {
+		c.SetLinger(0)
+		c.Close()
+		out.Close()
+	}
+	var sent atomic.Bool // the program has ended its side
 	var up sync.WaitGroup
-	up.Go(func() { transfer(out, c) })
-	transfer(c, out)
+	up.Go(func() {
+		err := flow(out, c)
+		sent.Store(true)
+		if err != nil || out.CloseWrite() != nil {
+			broken()
+		}
+	})
+	if flow(c, out) != nil || !sent.Load() && hungUp(out) || c.CloseWrite() != nil {
+		broken()
+	}
 	up.Wait()
 }
 
-// transfer copies until from ends. What broke is reset for both.
-func transfer(to, from halfCloser) {
-	err := flow(to, from)
-	if err == nil {
-		err = to.CloseWrite()
+// hungUp says whether the host is gone altogether, by which a crash of it, and a
+// connection that was cut, differ from one whose other end has sent all: then
+// the host would still read.
+func hungUp(c net.Conn) bool {
+	s, ok := c.(syscall.Conn)
+	if !ok {
+		return false
 	}
+	raw, err := s.SyscallConn()
 	if err != nil {
-		for _, c := range []halfCloser{to, from} {
-			if tcp, ok := c.(*net.TCPConn); ok {
-				tcp.SetLinger(0)
-			}
-			c.Close()
-		}
+		return true
 	}
+	hup := false
+	err = raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		for {
+			_, perr := unix.Poll(p, 0)
+			if perr != unix.EINTR {
+				break
+			}
+		}
+		hup = p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return hup || err != nil
 }
 
 // flow holds a buffer only while there is something in it: a connection that

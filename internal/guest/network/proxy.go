@@ -130,6 +130,7 @@ func greetSocks(c *client) (*agentv1.NetConnect, error) {
 func (n *Network) http(ctx context.Context, c *client) {
 	r, err := http.ReadRequest(c.r)
 	if err != nil {
+		say(c, http.StatusBadRequest, "this is no request to a proxy: "+err.Error())
 		return
 	}
 	c.SetReadDeadline(time.Time{})

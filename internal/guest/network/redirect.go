@@ -180,7 +180,6 @@ func setTable(pre, output []rule) error {
 		}
 	}
 	m = native.AppendUint32(m, 5) // counters of the table that is replaced
-	m = append(m, make([]byte, 4)...)
 	counters := make([]byte, 5*16)
 	m = native.AppendUint64(m, uint64(uintptr(unsafe.Pointer(&counters[0]))))
 	m = append(m, entries.Bytes()...)

@@ -1,0 +1,42 @@
+package builtin
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/egress"
+	"sandlot/internal/session"
+	"sandlot/internal/tool"
+)
+
+// refused adds what the session's programs were not allowed to reach since the
+// last result, and how the operator can allow it.
+func refused(l *session.Lease, r *tool.Result) {
+	list := l.Refusals()
+	if len(list) == 0 {
+		return
+	}
+	var lines, rules []string
+	var data []map[string]any
+	for _, e := range list {
+		host := hostPort(e)
+		lines = append(lines, fmt.Sprintf("Network access refused: %s: %s", host, agent.Printable(e.Reason, 300)))
+		rules = append(rules, host)
+		data = append(data, map[string]any{"host": agent.Printable(e.Host, 260), "port": e.Port, "reason": agent.Printable(e.Reason, 300), "times": e.Times})
+	}
+	lines = append(lines, fmt.Sprintf("Only the operator of this server can allow it: network.allow in sandlot.yaml, or `sandlot network allow %s --session %s`.",
+		strings.Join(rules, " "), l.ID()))
+	r.Content = append(r.Content, tool.Text(strings.Join(lines, "\n")))
+	r.Fields["network_refused"] = data
+}
+
+func hostPort(e egress.Refusal) string {
+	host := agent.Printable(e.Host, 260)
+	if e.Port == 0 {
+		return host
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(e.Port)))
+}

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sandlot/internal/api"
+	"sandlot/internal/egress"
+	"sandlot/internal/session"
+)
+
+func (p *program) network() *cobra.Command {
+	c := &cobra.Command{
+		Use: "network", Short: "Show and change what sandboxes may reach",
+		Long: `Show and change what sandboxes may reach.
+
+What holds for all of them stands in sandlot.yaml, and a change of it is taken up
+within a second, for running sandboxes too. These commands show that, and change
+what one session may reach beside it. They are for the operator: they go through
+the socket in the server's state folder.`,
+		Example: `  sandlot network
+  sandlot network --session home
+  sandlot network allow api.example.com:443 --session home
+  sandlot network mode none --session home
+  sandlot network reset --session home`,
+		Args: cobra.NoArgs,
+	}
+	var id string
+	c.PersistentFlags().StringVar(&id, "session", "", `a session's id, or "home" of the local user`)
+	p.jsonFlag(c)
+	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		if id == "" {
+			return p.showNetwork(cmd.Context())
+		}
+		return p.sessionNetwork(cmd.Context(), "GET", id, nil)
+	}
+	change := func(use, short string, args cobra.PositionalArgs, make func([]string) (api.NetworkChange, error)) {
+		sub := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+			if id == "" {
+				return usage{errors.New("--session is needed; what holds for all sessions stands under network: in sandlot.yaml")}
+			}
+			change, err := make(args)
+			if err != nil {
+				return usage{err}
+			}
+			return p.sessionNetwork(cmd.Context(), "PATCH", id, change)
+		}}
+		p.jsonFlag(sub)
+		c.AddCommand(sub)
+	}
+	change("allow HOST[:PORT]...", "Let a session reach hosts", cobra.MinimumNArgs(1), func(args []string) (api.NetworkChange, error) {
+		r, err := parseRules(args)
+		return api.NetworkChange{Allow: r}, err
+	})
+	change("deny HOST[:PORT]...", "Take back what allow added", cobra.MinimumNArgs(1), func(args []string) (api.NetworkChange, error) {
+		r, err := parseRules(args)
+		return api.NetworkChange{Deny: r}, err
+	})
+	change("mode MODE", "Give a session a mode of its own: none, allowlist or public", cobra.ExactArgs(1), func(args []string) (api.NetworkChange, error) {
+		m, err := egress.ParseMode(args[0])
+		return api.NetworkChange{Mode: &m}, err
+	})
+	change("reset", "Give a session what the settings say again", cobra.NoArgs, func([]string) (api.NetworkChange, error) {
+		return api.NetworkChange{Reset: true}, nil
+	})
+	return c
+}
+
+func parseRules(args []string) (list []egress.Rule, err error) {
+	for _, a := range args {
+		r, err := egress.ParseRule(a)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+func (p *program) showNetwork(ctx context.Context) error {
+	c, err := p.client()
+	if err != nil {
+		return err
+	}
+	var n api.NetworkState
+	if err := c.JSON(ctx, "GET", "/v1/network", nil, &n); err != nil {
+		return err
+	}
+	if p.asJSON {
+		return p.json(n)
+	}
+	showPolicy(p.out, &n.Policy)
+	for name, t := range n.Templates {
+		if t.Mode != "" || len(t.Allow) > 0 {
+			fmt.Fprintf(p.out, "template %s: %s %s\n", name, t.Mode, texts(t.Allow))
+		}
+	}
+	if n.File != "" {
+		fmt.Fprintln(p.out, "settings   ", n.File)
+	}
+	showUsage(p.out, n.Usage)
+	return nil
+}
+
+func (p *program) sessionNetwork(ctx context.Context, method, id string, body any) error {
+	c, err := p.client()
+	if err != nil {
+		return err
+	}
+	var n session.Network
+	if err := c.JSON(ctx, method, "/v1/sessions/"+url.PathEscape(id)+"/network", body, &n); err != nil {
+		return err
+	}
+	if p.asJSON {
+		return p.json(n)
+	}
+	fmt.Fprintln(p.out, "session    ", n.Session)
+	showPolicy(p.out, n.Policy)
+	if !n.Change.Empty() {
+		fmt.Fprintf(p.out, "its own     %s %s\n", n.Change.Mode, texts(n.Change.Allow))
+	}
+	if n.Usage != nil {
+		showUsage(p.out, *n.Usage)
+	}
+	return nil
+}
+
+func texts(rules []egress.Rule) string {
+	var all []string
+	for _, r := range rules {
+		all = append(all, r.String())
+	}
+	return strings.Join(all, " ")
+}
+
+func showPolicy(w io.Writer, p *egress.Policy) {
+	if p == nil {
+		fmt.Fprintln(w, "mode        none")
+		return
+	}
+	fmt.Fprintln(w, "mode       ", p.Mode)
+	if len(p.Allow) > 0 {
+		fmt.Fprintln(w, "allowed    ", texts(p.Allow))
+	}
+	if len(p.Registries) > 0 {
+		fmt.Fprintln(w, "registries ", texts(p.Registries))
+	}
+	for _, e := range p.Private {
+		fmt.Fprintln(w, "private    ", e.Host, "in", e.Net)
+	}
+}
+
+func showUsage(w io.Writer, u egress.Usage) {
+	fmt.Fprintf(w, "connections %d open, %d made, %d refused, %d unanswered, %d over a limit\n", u.Open, u.Connected, u.Refused, u.Unreachable, u.Busy)
+	fmt.Fprintf(w, "bytes       %d sent, %d received\n", u.Up, u.Down)
+}

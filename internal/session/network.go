@@ -1,0 +1,154 @@
+package session
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/egress"
+	"sandlot/internal/pool"
+)
+
+// Change is what the operator set for one session: a mode in place of its
+// template's and the operator's own, and rules beside theirs.
+type Change struct {
+	Mode  egress.Mode   `json:"mode,omitempty"`
+	Allow []egress.Rule `json:"allow,omitempty"`
+}
+
+// Empty says whether the session has what all sessions of its template have.
+func (c Change) Empty() bool { return c.Mode == "" && len(c.Allow) == 0 }
+
+// Policies is what sessions may reach. It is not changed once a book has it.
+type Policies struct {
+	Operator  egress.Policy
+	Templates map[string]egress.Policy // Mode, where it is set, and Allow
+}
+
+// policy is what a session may reach.
+func (b *Book) policy(r Record) *egress.Policy {
+	all := b.policies.Load()
+	if all == nil {
+		return nil
+	}
+	p := all.Operator
+	t := all.Templates[r.Template]
+	p.Allow = slices.Concat(p.Allow, t.Allow, r.Network.Allow)
+	for _, mode := range []egress.Mode{t.Mode, r.Network.Mode} {
+		if mode != "" {
+			p.Mode = mode
+		}
+	}
+	return &p
+}
+
+// SetPolicies makes p what holds for all sessions from now on.
+func (b *Book) SetPolicies(p Policies) {
+	p.Templates = maps.Clone(p.Templates)
+	b.policies.Store(&p)
+	for _, s := range b.all() {
+		s.applyPolicy()
+	}
+}
+
+// Policies returns what holds now.
+func (b *Book) Policies() Policies {
+	if p := b.policies.Load(); p != nil {
+		return *p
+	}
+	return Policies{}
+}
+
+// applyPolicy brings the present policy to the session's sandbox.
+func (s *Session) applyPolicy() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.booted != nil && s.booted.Exit != nil {
+		s.booted.Exit.SetPolicy(s.book.policy(s.rec))
+	}
+}
+
+// connect gives a sandbox that is not published yet the session's way out.
+func (b *Book) connect(booted *pool.Booted, r Record) {
+	if b.Egress != nil {
+		booted.Connect(b.Egress.Exit(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r)))
+	}
+}
+
+// Network is what a session may reach, and what it did.
+type Network struct {
+	Session string         `json:"session_id"`
+	Owner   string         `json:"owner"`
+	Change  Change         `json:"change"`
+	Policy  *egress.Policy `json:"policy"`
+	Usage   *egress.Usage  `json:"usage,omitempty"` // of the sandbox that it has now
+}
+
+// Network returns a session's network: the principal's own sessions, or, for the
+// operator, with no principal, anyone's.
+func (b *Book) Network(p *auth.Principal, id string) (Network, error) {
+	s, err := b.any(p, id)
+	if err != nil {
+		return Network{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := Network{Session: s.rec.ID, Owner: s.rec.Owner, Change: s.rec.Network, Policy: b.policy(s.rec)}
+	if s.booted != nil && s.booted.Exit != nil {
+		u := s.booted.Exit.Usage()
+		n.Usage = &u
+	}
+	return n, nil
+}
+
+// any finds a session by its id, or "home" of the local user.
+func (b *Book) any(p *auth.Principal, id string) (*Session, error) {
+	owner := auth.Local
+	if p != nil {
+		owner = *p
+	}
+	b.mu.Lock()
+	s := b.sessions[id]
+	if id == "home" {
+		s = b.homes[owner.ID]
+	}
+	b.mu.Unlock()
+	if s == nil || p != nil && s.record().Owner != p.ID {
+		return nil, b.unknown(owner.ID, id)
+	}
+	return s, nil
+}
+
+// ChangeNetwork changes what one session may reach: stored first, then in force.
+// It is for the operator alone.
+func (b *Book) ChangeNetwork(ctx context.Context, id string, change func(*Change)) (Network, error) {
+	s, err := b.any(nil, id)
+	if err != nil {
+		return Network{}, err
+	}
+	if err := s.enter(ctx); err != nil {
+		return Network{}, err
+	}
+	defer s.leave()
+	if s.gone() {
+		return Network{}, b.unknown("", id)
+	}
+	if err := s.update(func(r *Record) {
+		r.Network.Allow = slices.Clone(r.Network.Allow)
+		change(&r.Network)
+	}); err != nil {
+		return Network{}, err
+	}
+	s.applyPolicy()
+	return b.Network(nil, s.record().ID)
+}
+
+// Refusals returns what the session's sandbox was not allowed to reach since it
+// was last asked.
+func (l *Lease) Refusals() []egress.Refusal {
+	if l.Booted.Exit == nil {
+		return nil
+	}
+	return l.Booted.Exit.TakeRefusals()
+}
