@@ -54,6 +54,9 @@ type App struct {
 	ports   *port.Book
 	egress  *egress.Broker
 	hosts   atomic.Pointer[map[string]netip.Addr]
+	found   atomic.Pointer[[]egress.Rule] // registries
+	stale   bool                          // what is known of them is not fresh
+	latest  atomic.Pointer[config.Config] // whose network section holds
 	closers []func() error
 	warming sync.WaitGroup
 	warm    context.Context // of homes that boot before they are used
@@ -85,6 +88,9 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 	a.closers = append(a.closers, a.store.Close)
 	templates, err := Templates(c)
 	if err != nil {
+		return nil, err
+	}
+	if err := a.provide(ctx, templates); err != nil {
 		return nil, err
 	}
 	if a.runtime, err = Runtime(c, log); err != nil {
@@ -272,6 +278,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	work.Go(func() { a.Book.Run(background) })
 	work.Go(func() { a.reap(background) })
 	work.Go(func() { a.follow(background) })
+	work.Go(func() { a.recheck(background) })
 	work.Go(func() { a.ports.Run(background) })
 	if len(network) == 0 {
 		a.ports.Unserve()

@@ -15,6 +15,8 @@ import (
 // applyPolicies makes the settings of the network what holds from now on.
 func (a *App) applyPolicies(c *config.Config) {
 	p := c.Network.Policy
+	p.Registries = *a.found.Load()
+	a.latest.Store(c)
 	a.hosts.Store(&c.Network.Hosts)
 	a.Book.SetPolicies(session.Policies{Operator: p, Templates: c.Network.Templates})
 }

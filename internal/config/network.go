@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sandlot/internal/egress"
+	"sandlot/internal/registry"
 )
 
 // Network is what sandboxes may reach.
@@ -126,33 +126,27 @@ func hostsText(c *Config) string {
 	return strings.Join(all, ",")
 }
 
-// managers are the package managers whose registries can be named.
-var managers = []string{"npm", "pypi", "go"}
-
 func setRegistries(c *Config, v string) error {
 	c.Network.Registries = nil
 	if v == "auto" {
 		return nil
 	}
 	found := map[string]string{}
-	if v != "none" {
-		for _, w := range words(v) {
-			name, address, ok := strings.Cut(w, "=")
-			if !ok || !slices.Contains(managers, name) {
-				return fmt.Errorf("%q must be auto, none, or one or more of npm=URL, pypi=URL, go=URL", w)
-			}
-			u, err := url.Parse(address)
-			if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-				return fmt.Errorf("%q must be a URL with http:// or https://", address)
-			}
-			if u.User != nil {
-				return errors.New("an address with a password would show it to every sandbox; leave the password out")
-			}
-			found[name] = address
+	last := ""
+	for _, w := range words(v) {
+		name, address, ok := strings.Cut(w, "=")
+		switch {
+		case v == "none":
+		case ok && slices.Contains(registry.Keys, name):
+			found[name], last = address, name
+		case last == "go": // a list of its own: go=URL,direct
+			found[last] += "," + w
+		default:
+			return fmt.Errorf("%q must be auto, none, or one or more of npm=URL, pypi=URL, go=URL", w)
 		}
 	}
 	c.Network.Registries = found
-	return nil
+	return registry.Check(found)
 }
 
 func registriesText(c *Config) string {

@@ -83,6 +83,9 @@ func (t *Template) interpreters() {
 	if p := t.find("bash", "", ""); p != "" {
 		t.Languages = append(t.Languages, Language{Name: "bash", Driver: "bash", Command: []string{p}, Extension: ".sh", Aliases: []string{"shell"}})
 	}
+	if program("/usr/local/go/bin/go") { // where its own installer puts it
+		t.Env["PATH"] += ":/usr/local/go/bin"
+	}
 	if _, err := os.Stat("/bin/sh"); err == nil {
 		t.Languages = append(t.Languages, Language{Name: "sh", Command: []string{"/bin/sh"}, Extension: ".sh"})
 	}

@@ -5,6 +5,7 @@ package image
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -37,7 +38,11 @@ type Template struct {
 	Rootfs string
 	Binds  []Bind
 	// Links are symbolic links of the root: name → target.
-	Links     map[string]string
+	Links map[string]string
+	// Files are written over what the above show: content by path, without a
+	// leading slash. In a Rootfs, those that are links of others by their hash
+	// are left out.
+	Files     map[string][]byte
 	Languages []Language
 	// Env is the environment of everything in the sandbox.
 	Env map[string]string
@@ -46,6 +51,28 @@ type Template struct {
 	Warm []string
 	// Provides names other templates that this one can stand in for.
 	Provides []string
+}
+
+// Add adds files, and variables where the template does not set them itself.
+func (t *Template) Add(files map[string][]byte, env map[string]string) {
+	all := map[string][]byte{}
+	maps.Copy(all, t.Files)
+	maps.Copy(all, files)
+	t.Files = all
+	t.Binds = slices.DeleteFunc(slices.Clone(t.Binds), func(b Bind) bool {
+		for path := range files {
+			if strings.HasPrefix("/"+path, b.Target+"/") {
+				return true // the machine's folder would cover the file
+			}
+		}
+		return false
+	})
+	merged := maps.Clone(env)
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	maps.Copy(merged, t.Env)
+	t.Env = merged
 }
 
 // Language finds a language by its name or an alias, in any case.

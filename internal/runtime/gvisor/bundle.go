@@ -5,8 +5,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -48,7 +50,11 @@ func (r *Runtime) skeleton(t *image.Template) (string, error) {
 		if err := prepared(t.Rootfs); err != nil {
 			return "", err
 		}
-		r.roots[t.Name] = t.Rootfs
+		over, err := r.cover(t)
+		if err != nil {
+			return "", err
+		}
+		r.roots[t.Name], r.over[t.Name] = t.Rootfs, over
 		return t.Rootfs, nil
 	}
 	plan, err := json.Marshal(struct {
@@ -82,6 +88,43 @@ func (r *Runtime) skeleton(t *image.Template) (string, error) {
 	return root, nil
 }
 
+// cover writes a template's files outside its root, which is not ours to change,
+// and returns how they are mounted over it.
+func (r *Runtime) cover(t *image.Template) ([]image.Bind, error) {
+	dir := filepath.Join(r.StateDir, "roots", t.Name+"-files")
+	var over []image.Bind
+	for _, name := range slices.Sorted(maps.Keys(t.Files)) {
+		if byHash.MatchString(name) {
+			continue
+		}
+		source, at := filepath.Join(dir, name), filepath.Join(t.Rootfs, name)
+		if err := os.MkdirAll(filepath.Dir(source), 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(source, t.Files[name], 0o644); err != nil {
+			return nil, err
+		}
+		real, err := filepath.EvalSymlinks(filepath.Dir(at))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // no program of this root looks there
+		}
+		if err != nil || !strings.HasPrefix(real+"/", t.Rootfs+"/") {
+			continue // a link that leads out of the root, or to another of these
+		}
+		if st, err := os.Lstat(at); err == nil && !st.Mode().IsRegular() {
+			continue
+		}
+		if err := touch(at); err != nil {
+			return nil, err
+		}
+		over = append(over, image.Bind{Source: source, Target: "/" + name})
+	}
+	return over, nil
+}
+
+// byHash is a certificate's name as OpenSSL finds it in a folder.
+var byHash = regexp.MustCompile(`/[0-9a-f]{8}\.[0-9]+$`)
+
 // prepared says whether an operator's root has the places to mount at; runsc
 // cannot make them in a folder that it shares read-only.
 func prepared(root string) error {
@@ -114,6 +157,15 @@ func build(root string, t *image.Template) error {
 	}
 	for name, target := range t.Links {
 		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
+			return err
+		}
+	}
+	for name, content := range t.Files {
+		at := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(at, content, 0o644); err != nil {
 			return err
 		}
 	}
@@ -221,7 +273,10 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 		bind(r.Agent, agentPath, true),
 		bind(filepath.Join(b.dir, "sock"), wire.SocketDir, true),
 	}
-	binds := slices.Clone(b.spec.Template.Binds)
+	r.mu.Lock()
+	over := r.over[b.spec.Template.Name]
+	r.mu.Unlock()
+	binds := append(slices.Clone(b.spec.Template.Binds), over...)
 	slices.SortFunc(binds, func(x, y image.Bind) int { return strings.Compare(x.Target, y.Target) })
 	for _, x := range binds {
 		list = append(list, bind(x.Source, x.Target, true))

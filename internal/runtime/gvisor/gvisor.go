@@ -45,7 +45,8 @@ type Runtime struct {
 
 	mu    sync.Mutex
 	boxes map[string]*box
-	roots map[string]string // skeletons, by template's name
+	roots map[string]string       // skeletons, by template's name
+	over  map[string][]image.Bind // what is mounted over them
 }
 
 // New returns the runtime. It touches nothing yet.
@@ -56,7 +57,7 @@ func New(c Config) (*Runtime, error) {
 		}
 	}
 	c.Rootless = c.Rootless || os.Getuid() != 0
-	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}}
+	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}, over: map[string][]image.Bind{}}
 	if !c.Rootless {
 		r.cgroups = findCgroups(c.StateDir)
 	}
