@@ -34,6 +34,7 @@ type visit struct {
 	prefix  string // of its path, /ports/SESSION/PORT, where it came by path; else empty
 	path    string // for the server inside, escaped
 	secure  bool   // the client came by HTTPS
+	use     *port.Use
 	lease   *session.Lease
 }
 
@@ -103,18 +104,18 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 		v.welcome(w, r, record, token, rest)
 		return
 	}
-	ctx, record, leave, err := s.Ports.Enter(r.Context(), v.session, v.port, token)
-	if err != nil {
+	var err error
+	if v.use, err = s.Ports.Enter(r.Context(), v.session, v.port, token); err != nil {
 		v.refuse(w, r, err)
 		return
 	}
-	defer leave()
-	if v.lease, err = s.Sessions.Wake(ctx, auth.Principal{ID: record.Owner}, v.session); err != nil {
+	defer v.use.Leave()
+	if v.lease, err = s.Sessions.Wake(v.use.Context, auth.Principal{ID: v.use.Owner}, v.session); err != nil {
 		v.asleep(w, r, err)
 		return
 	}
 	defer v.lease.Release()
-	s.forward(w, r.WithContext(context.WithValue(ctx, visitor{}, v)), v, rest)
+	s.forward(w, r.WithContext(context.WithValue(v.use.Context, visitor{}, v)), v, rest)
 }
 
 // welcome keeps the token in a cookie and sends the browser on without it.
@@ -207,7 +208,7 @@ func newInside() *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			v := ctx.Value(visitor{}).(*visit)
-			c, err := v.lease.Dial(ctx, v.port)
+			c, err := v.use.Dial(func(ctx context.Context) (net.Conn, error) { return v.lease.Dial(ctx, v.port) })
 			if err != nil {
 				return nil, &dialError{err}
 			}

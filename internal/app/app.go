@@ -287,6 +287,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	public := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 20 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	private := &http.Server{Handler: a.api.Owner(), ReadHeaderTimeout: 20 * time.Second, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
+	public.RegisterOnShutdown(a.ports.Part)
 	failed := make(chan error, len(network)+1)
 	var serving sync.WaitGroup
 	for _, l := range network {

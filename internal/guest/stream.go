@@ -112,9 +112,13 @@ func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream) {
 }
 
 func (a *Agent) dial(s net.Conn, port uint32) {
-	c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 5*time.Second)
+	c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 10*time.Second)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		refuse(s, connect.NewError(connect.CodeDeadlineExceeded, fmt.Errorf("port %d takes no connection", port)))
+		return
+	}
 	if err != nil {
-		c, err = net.DialTimeout("tcp", fmt.Sprintf("[::1]:%d", port), 5*time.Second)
+		c, err = net.DialTimeout("tcp", fmt.Sprintf("[::1]:%d", port), time.Second)
 	}
 	if err != nil {
 		refuse(s, connect.NewError(connect.CodeNotFound, fmt.Errorf("nothing listens on port %d", port)))

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -56,7 +57,8 @@ const (
 	MaxPorts = 64
 	MaxConns = 128
 
-	sweep = time.Minute
+	sweep   = time.Minute
+	parting = 3 * time.Second
 )
 
 // Why a request for a port gets no further.
@@ -79,6 +81,8 @@ type Book struct {
 	mu    sync.Mutex
 	ports map[place]*entry
 	conns map[string]int // by session
+	rest  context.Context
+	part  context.CancelFunc
 
 	unserved atomic.Bool
 }
@@ -88,18 +92,25 @@ type entry struct {
 	Record
 	closed context.Context
 	close  context.CancelFunc
+	turns  chan struct{} // held by those who dial
 }
 
-func enter(r Record) *entry {
-	e := &entry{Record: r}
-	e.closed, e.close = context.WithCancel(context.Background())
+func (b *Book) entry(r Record) *entry {
+	e := &entry{Record: r, turns: make(chan struct{}, 4)}
+	e.closed, e.close = context.WithCancel(b.rest)
 	return e
 }
 
 // New returns an empty book; Recover fills it.
 func New(c Config) *Book {
-	return &Book{Config: c, ports: map[place]*entry{}, conns: map[string]int{}}
+	b := &Book{Config: c, ports: map[place]*entry{}, conns: map[string]int{}}
+	b.rest, b.part = context.WithCancel(context.Background())
+	return b
 }
+
+// Part says that the server stops: who uses a port is left a moment to end.
+// Browsers come again when there is a server.
+func (b *Book) Part() { time.AfterFunc(parting, b.part) }
 
 // Recover reads what an earlier server exposed. It is called once, when the
 // sessions are there.
@@ -110,7 +121,7 @@ func (b *Book) Recover(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	for _, r := range all {
-		b.ports[place{r.Session, r.Port}] = enter(r)
+		b.ports[place{r.Session, r.Port}] = b.entry(r)
 	}
 	b.mu.Unlock()
 	b.tidy(ctx)
@@ -179,7 +190,7 @@ func (b *Book) Expose(ctx context.Context, owner, session string, port int, publ
 	if old := b.ports[at]; old != nil {
 		old.close()
 	}
-	b.ports[at] = enter(r)
+	b.ports[at] = b.entry(r)
 	return r, token, nil
 }
 
@@ -253,23 +264,45 @@ func (r Record) Opens(token string) bool {
 	return token != "" && subtle.ConstantTimeCompare([]byte(secret.Hash(token)), []byte(r.Hash)) == 1
 }
 
-// Enter checks as Check does, and takes one of the session's connections until
-// leave is called. The context that it returns ends when the port is closed or
-// expires.
-func (b *Book) Enter(ctx context.Context, session string, port int, token string) (_ context.Context, _ Record, leave func(), err error) {
+// Use is one connection to an exposed port, from Enter until Leave.
+type Use struct {
+	Record
+	// Context ends when the port is closed or expires.
+	Context context.Context
+	leave   func()
+	turns   chan struct{}
+}
+
+// Leave ends the use. It may be called twice.
+func (u *Use) Leave() { u.leave() }
+
+// Dial calls dial when at most a few others dial the same port: what servers have
+// not accepted yet waits in a queue, which many keep short.
+func (u *Use) Dial(dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
+	select {
+	case u.turns <- struct{}{}:
+	case <-u.Context.Done():
+		return nil, u.Context.Err()
+	}
+	defer func() { <-u.turns }()
+	return dial(u.Context)
+}
+
+// Enter checks as Check does, and takes one of the session's connections.
+func (b *Book) Enter(ctx context.Context, session string, port int, token string) (*Use, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e, err := b.check(session, port, token)
 	if err != nil {
-		return nil, Record{}, nil, err
+		return nil, err
 	}
 	out, err := b.take(session)
 	if err != nil {
-		return nil, Record{}, nil, err
+		return nil, err
 	}
 	ctx, cancel := context.WithDeadline(ctx, e.Expires)
 	stop := context.AfterFunc(e.closed, cancel)
-	return ctx, e.Record, func() { stop(); cancel(); out() }, nil
+	return &Use{Record: e.Record, Context: ctx, turns: e.turns, leave: func() { stop(); cancel(); out() }}, nil
 }
 
 // Join takes one of the session's connections for its owner, who needs no link,

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,11 +120,12 @@ func TestPublic(t *testing.T) {
 func TestClose(t *testing.T) {
 	w := newWorld(t)
 	token := w.expose("ann", one, 80, false, Life)
-	ctx, record, leave, err := w.Enter(t.Context(), one, 80, token)
-	if err != nil || record.Owner != "ann" {
-		t.Fatal(record, err)
+	use, err := w.Enter(t.Context(), one, 80, token)
+	if err != nil || use.Owner != "ann" {
+		t.Fatal(use, err)
 	}
-	defer leave()
+	defer use.Leave()
+	ctx := use.Context
 	if ok, err := w.Close(t.Context(), "bob", one, 80); ok || err != nil {
 		t.Errorf("another user closed it: %v %v", ok, err)
 	}
@@ -153,7 +156,7 @@ func TestExpiry(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); w.Run(ctx) }()
-		use, _, leave, err := w.Enter(t.Context(), one, 80, token)
+		use, err := w.Enter(t.Context(), one, 80, token)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,10 +164,10 @@ func TestExpiry(t *testing.T) {
 		w.check(one, 80, token, nil)
 		time.Sleep(time.Second)
 		w.check(one, 80, token, ErrUnknown)
-		if synctest.Wait(); use.Err() == nil {
+		if synctest.Wait(); use.Context.Err() == nil {
 			t.Error("the use of a link that has expired goes on")
 		}
-		leave()
+		use.Leave()
 		time.Sleep(sweep)
 		if synctest.Wait(); len(w.store.all) != 1 || len(w.List("ann", one)) != 1 {
 			t.Errorf("left: %v", w.store.all)
@@ -215,11 +218,11 @@ func TestBounds(t *testing.T) {
 	w.expose("bob", two, 1000, false, Life)
 	var leaves []func()
 	for range MaxConns - 1 {
-		_, _, leave, err := w.Enter(t.Context(), one, 1, token)
+		use, err := w.Enter(t.Context(), one, 1, token)
 		if err != nil {
 			t.Fatal(err)
 		}
-		leaves = append(leaves, leave)
+		leaves = append(leaves, use.Leave)
 	}
 	leave, err := w.Join(one)
 	if err != nil {
@@ -228,7 +231,7 @@ func TestBounds(t *testing.T) {
 	if _, err := w.Join(one); !errors.Is(err, ErrFull) {
 		t.Errorf("one connection more: %v", err)
 	}
-	if _, _, _, err := w.Enter(t.Context(), one, 1, token); !errors.Is(err, ErrFull) {
+	if _, err := w.Enter(t.Context(), one, 1, token); !errors.Is(err, ErrFull) {
 		t.Errorf("one request more: %v", err)
 	}
 	if l, err := w.Join(two); err != nil {
@@ -255,6 +258,75 @@ func TestNotStored(t *testing.T) {
 	}
 	w.check(one, 80, token, nil)
 	w.check(one, 80, "", ErrNoToken)
+}
+
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.expose("ann", one, 80, true, Life)
+		hold, dialing, most := make(chan struct{}), 0, 0
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				use, err := w.Enter(t.Context(), one, 80, "")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer use.Leave()
+				_, err = use.Dial(func(context.Context) (net.Conn, error) {
+					mu.Lock()
+					dialing++
+					most = max(most, dialing)
+					mu.Unlock()
+					<-hold
+					mu.Lock()
+					dialing--
+					mu.Unlock()
+					return nil, nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if synctest.Wait(); dialing != 4 {
+			t.Errorf("%d dial at once", dialing)
+		}
+		use, err := w.Enter(t.Context(), one, 80, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, use.Leave)
+		if _, err := use.Dial(nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("who has left: %v", err)
+		}
+		close(hold)
+		if all.Wait(); most > 4 {
+			t.Errorf("%d dialed at once", most)
+		}
+	})
+}
+
+func TestParting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.expose("ann", one, 80, true, Life)
+		use, err := w.Enter(t.Context(), one, 80, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer use.Leave()
+		w.Part()
+		if time.Sleep(parting - 1); use.Context.Err() != nil {
+			t.Error("no moment to end")
+		}
+		time.Sleep(1)
+		if synctest.Wait(); use.Context.Err() == nil {
+			t.Error("the use goes on")
+		}
+	})
 }
 
 func TestUnserved(t *testing.T) {

@@ -56,6 +56,8 @@ func (l *Lease) Dial(ctx context.Context, port int) (net.Conn, error) {
 		return nil, ctx.Err()
 	case connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeNotFound:
 		return nil, ErrNobody
+	case connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeDeadlineExceeded:
+		return nil, context.DeadlineExceeded
 	}
 	return nil, err
 }
