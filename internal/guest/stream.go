@@ -113,7 +113,7 @@ func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream) {
 
 func (a *Agent) dial(s net.Conn, port uint32) {
 	c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 10*time.Second)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
+	if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() {
 		refuse(s, connect.NewError(connect.CodeDeadlineExceeded, fmt.Errorf("port %d takes no connection", port)))
 		return
 	}
