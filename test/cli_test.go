@@ -60,7 +60,7 @@ func TestCommandLine(t *testing.T) {
 
 // TestNoServer uses the commands that need none; nothing is left.
 func TestNoServer(t *testing.T) {
-	s := &server{t: t, State: t.TempDir(), env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}}
+	s := &server{t: t, program: binary(t), State: t.TempDir(), env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}}
 	if out, errs, code := s.cliIn("print(6*7)", "run", "-"); code != 0 || out != "42\n" {
 		t.Errorf("%d %q %q", code, out, errs)
 	}
@@ -131,7 +131,7 @@ func TestSettings(t *testing.T) {
 		"SANDLOT_RUNTIME=podman":                 "gvisor",
 		"SANDLOT_HOST=0.0.0.0 SANDLOT_AUTH=off":  "loopback",
 	} {
-		s := &server{t: t, State: t.TempDir(), env: append([]string{"PATH=" + os.Getenv("PATH")}, strings.Fields(env)...)}
+		s := &server{t: t, program: binary(t), State: t.TempDir(), env: append([]string{"PATH=" + os.Getenv("PATH")}, strings.Fields(env)...)}
 		if _, errs, code := s.cli("serve"); code != 1 || !strings.Contains(errs, want) {
 			t.Errorf("%s: code %d, %q", env, code, errs)
 		}
@@ -140,7 +140,7 @@ func TestSettings(t *testing.T) {
 	if err := os.WriteFile(file, []byte("max_sesions: 5\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s := &server{t: t, State: t.TempDir(), env: []string{"PATH=" + os.Getenv("PATH")}}
+	s := &server{t: t, program: binary(t), State: t.TempDir(), env: []string{"PATH=" + os.Getenv("PATH")}}
 	if _, errs, code := s.cli("serve", "--config", file); code != 1 || !strings.Contains(errs, "max_sessions") {
 		t.Errorf("a misspelled key: %d %q", code, errs)
 	}

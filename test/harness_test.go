@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -38,6 +39,17 @@ type server struct {
 	env   []string
 	cmd   *exec.Cmd
 	log   *logBuffer
+
+	program string
+	user    int // 0: the test's own
+}
+
+// as makes a command run as the server's user.
+func (s *server) as(cmd *exec.Cmd) *exec.Cmd {
+	if s.user != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(s.user), Gid: uint32(s.user)}}
+	}
+	return cmd
 }
 
 // logBuffer keeps the last part of what a program says.
@@ -94,14 +106,20 @@ func start(t *testing.T, settings ...string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{t: t, State: state, log: &logBuffer{}}
-	port := freePort(t)
-	s.URL = fmt.Sprintf("http://127.0.0.1:%d", port)
-	s.env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, settings...)
-	s.args = []string{"serve", "--state-dir", state, "--port", strconv.Itoa(port), "--host", "127.0.0.1"}
-	s.launch()
-	t.Cleanup(s.end)
+	s := &server{t: t, State: state, log: &logBuffer{}, program: binary(t)}
+	s.begin(settings)
 	return s
+}
+
+func (s *server) begin(settings []string) {
+	s.t.Helper()
+	port := freePort(s.t)
+	s.URL = fmt.Sprintf("http://127.0.0.1:%d", port)
+	// Registries are for the tests that use one: to look for them takes a second.
+	s.env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SANDLOT_NETWORK_REGISTRIES=none"}, settings...)
+	s.args = []string{"serve", "--state-dir", s.State, "--port", strconv.Itoa(port), "--host", "127.0.0.1"}
+	s.launch()
+	s.t.Cleanup(s.end)
 }
 
 func freePort(t *testing.T) int {
@@ -117,7 +135,7 @@ func freePort(t *testing.T) int {
 // launch starts the process and waits until it serves.
 func (s *server) launch() {
 	s.t.Helper()
-	s.cmd = exec.Command(binary(s.t), s.args...)
+	s.cmd = s.as(exec.Command(s.program, s.args...))
 	s.cmd.Env = s.env
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {
@@ -215,7 +233,7 @@ func (s *server) cliIn(stdin string, args ...string) (stdout, stderr string, cod
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary(s.t), append([]string{"--state-dir", s.State}, args...)...)
+	cmd := s.as(exec.CommandContext(ctx, s.program, append([]string{"--state-dir", s.State}, args...)...))
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = s.env
 	cmd.Stdin = strings.NewReader(stdin)
@@ -398,4 +416,32 @@ func (s *server) answer(body string, header ...string) rpc {
 		s.t.Fatalf("%s: HTTP %d, %q", body, code, text)
 	}
 	return r
+}
+
+// startUnprivileged starts a server as the user nobody, with programs and a
+// state folder that this user can reach.
+func startUnprivileged(t *testing.T, settings ...string) *server {
+	t.Helper()
+	const nobody = 65534
+	dir, err := os.MkdirTemp("", "sandlot-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	state := filepath.Join(dir, "state")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(state, 0o700), os.Chown(state, nobody, nobody)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"sandlot", "sandlot-agent", "sandlot-runsc"} {
+		text, err := os.ReadFile(filepath.Join(filepath.Dir(binary(t)), name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := &server{t: t, State: state, log: &logBuffer{}, program: filepath.Join(dir, "sandlot"), user: nobody}
+	s.begin(append([]string{"HOME=" + dir}, settings...))
+	return s
 }
