@@ -56,7 +56,7 @@ func TestTools(t *testing.T) {
 			}
 		}
 		want := []string{"execute_code", "execute_command", "get_sessions", "stop_session", "get_volume_path", "sandbox_read_file", "sandbox_write_file",
-			"sandbox_list_files", "list_processes", "read_process", "write_process", "stop_process"}
+			"sandbox_list_files", "list_processes", "read_process", "write_process", "stop_process", "expose_port", "close_port"}
 		for _, w := range want {
 			if !slices.Contains(names, w) {
 				t.Errorf("no tool %s in %v", w, names)
@@ -456,7 +456,7 @@ func TestBare(t *testing.T) {
 	}
 	code, _, text := s.request("GET", "/", nil)
 	var health map[string]any
-	if json.Unmarshal([]byte(text), &health); code != 200 || health["status"] != "healthy" || health["server"] != "Sandlot" || health["wrapper_status"] != "connected" || health["tools_count"] != 12.0 {
+	if json.Unmarshal([]byte(text), &health); code != 200 || health["status"] != "healthy" || health["server"] != "Sandlot" || health["wrapper_status"] != "connected" || health["tools_count"] != 14.0 {
 		t.Errorf("health: %d %s", code, text)
 	}
 	if code, _, again := s.request("GET", "/mcp", nil); code != 200 || again != text {
