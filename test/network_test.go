@@ -528,3 +528,20 @@ func TestPackages(t *testing.T) {
 		}
 	}
 }
+
+// TestNetworkOpen: the operator's explicit choice, which needs tokens.
+func TestNetworkOpen(t *testing.T) {
+	w := startWeb(t)
+	s := start(t, "SANDLOT_NETWORK_MODE=open", "SANDLOT_AUTH=required")
+	c := s.connect(older, s.token("ann"), nil)
+	if r := c.shell("home", w.script("curl -sS -m 5 http://127.0.0.1:PORT/hello; grep Cap /proc/self/status | grep -v 0000000000000000")); r.Text != w.script("hello from 127.0.0.1:PORT") {
+		t.Errorf("%q", r.All)
+	}
+	if out, _, code := s.cli("doctor"); code != 0 || !strings.Contains(out, "WARNING: open") {
+		t.Errorf("doctor: %d %q", code, out)
+	}
+	other := &server{t: t, program: binary(t), State: t.TempDir(), env: []string{"PATH=" + os.Getenv("PATH"), "SANDLOT_NETWORK_MODE=open", "SANDLOT_NETWORK_REGISTRIES=none"}}
+	if _, errs, code := other.cli("serve", "--port", strconv.Itoa(freePort(t))); code != 1 || !strings.Contains(errs, "auth: required") {
+		t.Errorf("without tokens: %d %q", code, errs)
+	}
+}

@@ -17,12 +17,13 @@ import (
 
 // Environment is what a runtime starts the agent with: the template's
 // variables, and the agent's own, which it removes before it starts anything.
-func Environment(s sandbox.Spec) ([]string, error) {
+// With brokered, the sandbox has no network but what the agent leads to the host.
+func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 	c := Configure(s.Template, s.Limits)
 	for _, m := range s.Mounts {
 		c.FileRoots = append(c.FileRoots, &agentv1.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
 	}
-	boot, err := proto.Marshal(&agentv1.Boot{Configure: c, Warm: s.Template.Warm, Network: true})
+	boot, err := proto.Marshal(&agentv1.Boot{Configure: c, Warm: s.Template.Warm, Network: brokered})
 	if err != nil {
 		return nil, fmt.Errorf("what the agent is told at its start: %w", err)
 	}

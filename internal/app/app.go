@@ -224,6 +224,9 @@ func (a *App) prewarm(p auth.Principal) {
 
 // Listen opens the addresses of the settings.
 func (a *App) Listen() (network []net.Listener, owner net.Listener, err error) {
+	if a.Config.Network.Policy.Mode == egress.Open && a.Config.Server.Auth != auth.Required {
+		return nil, nil, fault.New(fault.Configuration, "network.mode=\"open\" (%s): every sandbox could speak to this server as its user, since the machine's network is theirs too; set auth: required, or choose public", a.Config.From["network.mode"])
+	}
 	c := a.Config.Server
 	addrs := []string{c.Host}
 	if strings.EqualFold(c.Host, "localhost") {

@@ -9,6 +9,7 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/config"
+	"sandlot/internal/egress"
 	"sandlot/internal/session"
 )
 
@@ -88,5 +89,8 @@ func (a *App) reload() {
 		return
 	}
 	a.applyPolicies(c)
+	if now := c.Network.Policy.Mode == egress.Open; now != (a.Config.Network.Policy.Mode == egress.Open) {
+		a.log.Warn("network.mode open is taken up, or left, at the next start of the server; until then sandboxes with a broker reach nothing", "mode", c.Network.Policy.Mode)
+	}
 	a.log.Info("the settings file has changed; its network section holds now, all else from the next start on", "mode", c.Network.Policy.Mode)
 }

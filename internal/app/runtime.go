@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"sandlot/internal/config"
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/runtime/gvisor"
 	"sandlot/internal/sandbox"
@@ -22,7 +23,8 @@ var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, e
 		if err != nil {
 			return nil, err
 		}
-		return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, StateDir: c.Server.StateDir, Log: log})
+		return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, StateDir: c.Server.StateDir, Log: log,
+			Open: c.Network.Policy.Mode == egress.Open})
 	},
 }
 

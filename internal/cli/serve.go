@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/app"
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
+	"sandlot/internal/egress"
 	"sandlot/internal/store"
 )
 
@@ -259,15 +260,14 @@ func (p *program) examine(ctx context.Context) error {
 		mode = "without root (boots are slower; memory is watched by the server, not enforced by the kernel)"
 	}
 	say(true, cfg.Runtime.Name, "runs here, "+mode)
-	p.bootOne(ctx, say)
-	say(true, "network", "none in this version: sandboxes have loopback only")
+	p.bootOne(ctx, cfg, say)
 	if bad {
 		return exit(1)
 	}
 	return nil
 }
 
-func (p *program) bootOne(ctx context.Context, say func(bool, string, string)) {
+func (p *program) bootOne(ctx context.Context, cfg *config.Config, say func(bool, string, string)) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	start := time.Now()
@@ -281,11 +281,36 @@ func (p *program) bootOne(ctx context.Context, say func(bool, string, string)) {
 	}
 	err = client.JSON(ctx, "POST", "/v1/tools/execute_code", map[string]any{"session_id": "new", "code": "6*7"}, &res)
 	took := time.Since(start)
+	if err == nil && res.Result == "42" {
+		checkNetwork(ctx, client, cfg, say)
+	}
 	if err = errors.Join(err, done()); err != nil {
 		say(false, "boot", err.Error())
 		return
 	}
 	say(res.Result == "42", "boot", fmt.Sprintf("a sandbox booted, answered %s for 6*7 and was removed, %d ms", res.Result, took.Milliseconds()))
+}
+
+// checkNetwork tries what no policy allows: an address for documentation.
+func checkNetwork(ctx context.Context, client *api.Client, cfg *config.Config, say func(bool, string, string)) {
+	mode := cfg.Network.Policy.Mode
+	if mode == egress.Open {
+		say(true, "network", "WARNING: open: sandboxes use this machine's own network. No rule holds; they reach whatever it reaches, services on its loopback and cloud metadata included")
+		return
+	}
+	var res struct {
+		Refused []struct{ Host string } `json:"network_refused"`
+	}
+	err := client.JSON(ctx, "POST", "/v1/tools/execute_command", map[string]any{"session_id": "new", "timeout": 20,
+		"command": "exec 3<>/dev/tcp/192.0.2.1/9; head -c 1 <&3"}, &res)
+	switch {
+	case err != nil:
+		say(false, "network", err.Error())
+	case len(res.Refused) != 1 || res.Refused[0].Host != "192.0.2.1":
+		say(false, "network", "a connection to an address that no rule allows was not led to the broker; nothing but loopback can be reached, and package managers will fail")
+	default:
+		say(true, "network", fmt.Sprintf("%s; what no rule allows was refused (see `sandlot network`)", mode))
+	}
 }
 
 func (p *program) settings() *cobra.Command {

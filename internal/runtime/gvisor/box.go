@@ -24,9 +24,14 @@ import (
 // command makes a runsc command that survives this process and its terminal,
 // with nothing of this process's environment.
 func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd {
-	global := []string{"--root=" + r.runscRoot(), "--network=none", "--net-raw", "--host-uds=open", "--platform=systrap",
+	global := []string{"--root=" + r.runscRoot(), "--host-uds=open", "--platform=systrap",
 		"--host-settings=ignore", "--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"), max(b.spec.Limits.DiskBytes, 16<<20))}
+	if r.Open {
+		global = append(global, "--network=host")
+	} else {
+		global = append(global, "--network=none", "--net-raw")
+	}
 	if r.Rootless {
 		global = append(global, "--rootless", "--ignore-cgroups")
 	} else if !r.cgroups.usable() {

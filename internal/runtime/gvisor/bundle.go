@@ -57,6 +57,14 @@ func (r *Runtime) skeleton(t *image.Template) (string, error) {
 		r.roots[t.Name], r.over[t.Name] = t.Rootfs, over
 		return t.Rootfs, nil
 	}
+	files := maps.Clone(files)
+	if r.Open {
+		resolvers, err := os.ReadFile("/etc/resolv.conf")
+		if err != nil {
+			return "", err
+		}
+		files["etc/resolv.conf"] = string(resolvers)
+	}
 	plan, err := json.Marshal(struct {
 		T *image.Template
 		F map[string]string
@@ -78,7 +86,7 @@ func (r *Runtime) skeleton(t *image.Template) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err = build(making, t); err == nil {
+	if err = build(making, t, files); err == nil {
 		err = os.Rename(making, root)
 	}
 	if err != nil {
@@ -136,7 +144,7 @@ func prepared(root string) error {
 	return touch(filepath.Join(root, agentPath))
 }
 
-func build(root string, t *image.Template) error {
+func build(root string, t *image.Template, files map[string]string) error {
 	if err := os.Chmod(root, 0o755); err != nil {
 		return err
 	}
@@ -219,7 +227,7 @@ func (r *Runtime) bundle(b *box, root string) error {
 }
 
 func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
-	env, err := agent.Environment(b.spec)
+	env, err := agent.Environment(b.spec, !r.Open)
 	if err != nil {
 		return nil, err
 	}
@@ -235,6 +243,10 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 		Mounts: r.mounts(b),
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace},
 			{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}}},
+	}
+	if r.Open {
+		spec.Process.Capabilities = &specs.LinuxCapabilities{}
+		spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
 	}
 	if r.cgroups.usable() {
 		spec.Linux.CgroupsPath = r.cgroups.path(b.spec.ID)

@@ -31,6 +31,8 @@ type Config struct {
 	// StateDir is an existing folder, without symbolic links, for this instance alone.
 	StateDir string
 	Log      *slog.Logger
+	// Open gives sandboxes the machine's own network, in place of none.
+	Open bool
 	// Rootless forces the way of an unprivileged user; it is the only one for them.
 	Rootless bool
 }
