@@ -322,7 +322,7 @@ func TestParting(t *testing.T) {
 		if time.Sleep(parting - 1); use.Context.Err() != nil {
 			t.Error("no moment to end")
 		}
-		time.Sleep(1)
+		time.Sleep(1 * time.Nanosecond)
 		if synctest.Wait(); use.Context.Err() == nil {
 			t.Error("the use goes on")
 		}
