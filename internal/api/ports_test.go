@@ -182,7 +182,7 @@ func TestPortIsPrivate(t *testing.T) {
 		})
 	}
 	// What means no port at all.
-	for _, host := range []string{"80-x.localhost", "x.localhost", "0-" + x.session + ".localhost:8000"} {
+	for _, host := range []string{"80-x.localhost", "80-" + x.session + ".x.localhost", "0-" + x.session + ".localhost:8000"} {
 		if a := x.ask("GET", "/healthz", "Host", host, TokenHeader, x.token); a.StatusCode != 404 || strings.Contains(a.body, `"ok"`) {
 			t.Errorf("%s: %d %s", host, a.StatusCode, a.body)
 		}
@@ -234,7 +234,7 @@ func TestPortPagesDoNotReachTheAPI(t *testing.T) {
 	for name, g := range map[string]Guard{"no CORS": {Loopback: true}, "any": {Loopback: true, CORS: true}} {
 		t.Run(name, func(t *testing.T) {
 			x := expose(t, g, mirror)
-			for _, origin := range []string{"http://" + x.name, "https://" + strings.ToUpper(x.name), "http://anything.localhost:8000", "http://80-" + x.session + ".localhost."} {
+			for _, origin := range []string{"http://" + x.name, "https://" + strings.ToUpper(x.name), "http://80-x.localhost:8000", "http://80-" + x.session + ".localhost."} {
 				for _, c := range []struct{ method, path string }{{"GET", "/mcp"}, {"POST", "/mcp"}, {"OPTIONS", "/mcp"}, {"GET", "/v1/sessions"}, {"POST", "/v1/tools/get_sessions"}} {
 					a := x.ask(c.method, c.path, "Host", "localhost:8000", "Origin", origin, "Connection", "Upgrade", "Upgrade", "websocket", "Access-Control-Request-Method", "POST")
 					if a.StatusCode != 403 || a.Header.Get("Access-Control-Allow-Origin") != "" {

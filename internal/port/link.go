@@ -102,8 +102,7 @@ var (
 )
 
 // Claims says whether a request for that host, or from a page of it, has nothing
-// to do with the server itself: all names in localhost, and those in the
-// operator's domain that look like a port's.
+// to do with the server itself: the name looks like a port's.
 func (l Links) Claims(host string) bool {
 	_, ok := l.label(host)
 	return ok
@@ -119,13 +118,10 @@ func (l Links) Named(host string) (session string, port int, ok bool) {
 // label returns what stands before the domain.
 func (l Links) label(host string) (string, bool) {
 	name := strings.TrimSuffix(strings.ToLower(hostname(host)), ".")
-	if label, ok := strings.CutSuffix(name, ".localhost"); ok {
-		return label, label != ""
+	label, ok := strings.CutSuffix(name, ".localhost")
+	if !ok && l.domain != "" {
+		label, ok = strings.CutSuffix(name, "."+hostname(l.domain))
 	}
-	if l.domain == "" {
-		return "", false
-	}
-	label, ok := strings.CutSuffix(name, "."+hostname(l.domain))
 	return label, ok && likeName.MatchString(label)
 }
 

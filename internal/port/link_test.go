@@ -66,12 +66,13 @@ func TestHosts(t *testing.T) {
 		{plain, "0-" + id + ".localhost", true, 0},
 		{plain, "65536-" + id + ".localhost", true, 0},
 		{plain, "080-" + id + ".localhost", true, 0},
-		{plain, "+80-" + id + ".localhost", true, 0},
+		{plain, "+80-" + id + ".localhost", false, 0},
 		{plain, "80-" + id[1:] + ".localhost", true, 0},
 		{plain, "80-" + id + "a.localhost", true, 0},
 		{plain, "80-home.localhost", true, 0},
-		{plain, "a.80-" + id + ".localhost", true, 0},
-		{plain, "sandlot.localhost", true, 0},
+		{plain, "80-" + id + ".x.localhost", true, 0},
+		{plain, "a.80-" + id + ".localhost", false, 0}, // no page is ever there
+		{plain, "sandlot.localhost", false, 0},         // may be the server itself, or an application of the user's
 		{plain, "localhost:8000", false, 0},
 		{plain, ".localhost", false, 0},
 		{plain, "127.0.0.1:8000", false, 0},
@@ -83,7 +84,7 @@ func TestHosts(t *testing.T) {
 		{named, "80-" + id + ".PORTS.example.com.:443", true, 80},
 		{named, "80-" + id + ".localhost", true, 80},
 		{named, "80-x.ports.example.com", true, 0},
-		{named, "sandlot.ports.example.com", false, 0}, // may be the server itself
+		{named, "sandlot.ports.example.com", false, 0},
 		{named, "ports.example.com", false, 0},
 		{named, "80-" + id + ".example.com", false, 0},
 	} {
