@@ -26,16 +26,14 @@ func Detect(ctx context.Context, named map[string]string) (Set, error) {
 	}
 	var said answers
 	var asked sync.WaitGroup
-	ask := func(key string, question func(context.Context)) {
-		if _, ok := named[key]; ok || named == nil {
+	ask := func(wanted bool, question func(context.Context)) {
+		if wanted {
 			asked.Go(func() { question(ctx) })
 		}
 	}
-	if named == nil {
-		ask("npm", said.askNPM)
-	}
-	ask("pypi", said.askPip)
-	ask("go", said.askGo)
+	ask(named == nil, said.askNPM)
+	ask(named == nil || named["pypi"] != "", said.askPip)
+	ask(named == nil || named["go"] != "", said.askGo)
 	asked.Wait()
 	if err := ctx.Err(); err != nil {
 		return Set{}, err
