@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"time"
 )
 
@@ -68,10 +69,10 @@ func (o *opening) SetReadDeadline(time.Time) error { return nil }
 // is not TLS at all. What the name of an encrypted ClientHello hides cannot be
 // seen; its outer name is what is returned.
 func (o *opening) serverName() (name string, isTLS bool, err error) {
-	// A protocol in which a client says one byte and waits must not wait here
-	// for longer than the deadline.
 	for len(o.seen) < 2 && (len(o.seen) == 0 || o.seen[0] == recordHandshake) {
-		if err := o.more(512); err != nil {
+		if err := o.more(512); errors.Is(err, os.ErrDeadlineExceeded) {
+			return "", true, err // once let pass, the rest of TLS would follow
+		} else if err != nil {
 			return "", false, nil
 		}
 	}

@@ -6,8 +6,10 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 )
 
@@ -105,6 +107,17 @@ func through443(t *testing.T, p *Policy, sent []byte, host string) bool {
 	}
 	t.Errorf("a part came through: %d of %d bytes", len(s), len(sent))
 	return false
+}
+
+// A client that waits after its first byte could go on with any name.
+func TestServerNameTooLate(t *testing.T) {
+	hello := clientHello(t, "b.example")
+	for n := 1; n < len(hello); n += 9 {
+		o := &opening{Conn: reader{Reader: iotest.ErrReader(os.ErrDeadlineExceeded)}, seen: hello[:n]}
+		if name, isTLS, err := o.serverName(); name != "" || !isTLS || err == nil {
+			t.Errorf("after %d bytes: %q, %v, %v", n, name, isTLS, err)
+		}
+	}
 }
 
 func TestServerNameRefusal(t *testing.T) {
