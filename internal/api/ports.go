@@ -185,8 +185,9 @@ func (v *visit) cookie(r *http.Request) string {
 // page: names in one domain are of one site, whose cookies browsers send.
 func (v *visit) ownPage(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
-	if v.prefix != "" { // these pages have an opaque origin
-		return origin == "" || origin == "null"
+	if v.prefix != "" { // these pages have an opaque origin, which is of no site
+		embeds := r.Header.Get("Sec-Fetch-Site") == "same-site" && r.Header.Get("Sec-Fetch-Dest") != "document"
+		return (origin == "" || origin == "null") && !embeds
 	}
 	if origin != "" {
 		u, err := url.Parse(origin)

@@ -367,6 +367,10 @@ func TestPortCookieIsForItsOwnPages(t *testing.T) {
 		{"", []string{"Origin", "null"}, 401},
 		{x.path, nil, 200},
 		{x.path, []string{"Origin", "null"}, 200},
+		{x.path, []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Dest", "script"}, 200},
+		{x.path, []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "document"}, 200},
+		{x.path, []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "image"}, 401},
+		{x.path, []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Dest", "iframe"}, 401},
 		{x.path, []string{"Origin", "http://localhost:8000"}, 401},
 		{x.path, []string{"Origin", "https://evil.example"}, 401},
 	} {
