@@ -250,11 +250,11 @@ func TestNetworkRefused(t *testing.T) {
 	s := start(t, w.settings("web.test")...)
 	c := s.connect(newer, "", nil)
 	for _, tt := range []struct{ name, command, says, told string }{
-		{"a name", "curl -sS -m 5 http://elsewhere.test:PORT/hello", "Failed to connect", "elsewhere.test:PORT"},
+		{"a name", "curl -sS -m 5 http://elsewhere.test:PORT/hello", "sandlot network allow elsewhere.test:PORT --session", "elsewhere.test:PORT"},
 		{"a name that is private", "curl -sS -m 5 http://other.test:PORT/hello", "Failed to connect", "other.test:PORT"},
-		{"an address", "curl -sS -m 5 http://192.0.2.7:81/", "reset by peer", "192.0.2.7:81"},
-		{"metadata", "curl -sS -m 5 http://169.254.169.254/latest", "reset by peer", "169.254.169.254:80"},
-		{"metadata, by redirect", "curl -sS -L -m 5 'http://web.test:PORT/redirect?to=http://169.254.169.254/'", "reset by peer", "169.254.169.254:80"},
+		{"an address", "curl -sS -m 5 http://192.0.2.7:81/", "curl:", "192.0.2.7:81"},
+		{"metadata", "curl -sS -m 5 http://169.254.169.254/latest", "curl:", "169.254.169.254:80"},
+		{"metadata, by redirect", "curl -sS -L -m 5 'http://web.test:PORT/redirect?to=http://169.254.169.254/'", "curl:", "169.254.169.254:80"},
 		{"the machine itself, by redirect", "curl -sS -L -m 5 -x http://127.0.0.1:3128 'http://web.test:PORT/redirect?to=http://127.0.0.1:PORT/hello'", "127.0.0.1 was refused", "127.0.0.1:PORT"},
 		{"by the proxy", "curl -sS -m 5 -o /dev/stderr -w '%{http_code}' -x http://127.0.0.1:3128 http://elsewhere.test/", "403", "elsewhere.test:80"},
 		{"an odd form", "curl -sS -m 5 -x http://127.0.0.1:3128 http://2130706433:PORT/hello", "refused", "127.0.0.1"}, // curl's own reading
@@ -265,7 +265,7 @@ func TestNetworkRefused(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			hits := w.Hits.Load()
 			r := c.shell("home", w.script(tt.command))
-			if !strings.Contains(r.All, tt.says) || !strings.Contains(r.All, "Network access refused: "+w.script(tt.told)) || !strings.Contains(r.All, "sandlot network allow") {
+			if !strings.Contains(r.All, w.script(tt.says)) || !strings.Contains(r.All, "Network access refused: "+w.script(tt.told)) {
 				t.Errorf("%q", r.All)
 			}
 			if list, _ := r.Fields["network_refused"].([]any); len(list) == 0 {
@@ -310,6 +310,9 @@ func TestNetworkChanges(t *testing.T) {
 	}
 	reaches(true, get)
 	running := c.call("execute_command", args{"command": w.script("curl -sSN http://web.test:PORT/slow; echo ended $?"), "session_id": "home", "background": true})
+	if r := c.call("read_process", args{"process_id": running.Fields["process_id"], "wait": 20}); !strings.HasPrefix(r.Text, "0") {
+		t.Fatalf("%q", r.All)
+	}
 	write("none")
 	reaches(false, get)
 	var r *result
@@ -452,27 +455,28 @@ import urllib.request
 for s in held: s.close()
 import time; time.sleep(6)
 print(urllib.request.urlopen("http://web.test:PORT/hello").read())`, "hello from web.test")
-	attack("looks up very many names", `import socket, threading
-done = [0]
-def ask(n):
-  s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(0.02)
-  for i in range(25000):
-    name = b"%d-%d" % (n, i)
-    s.sendto(b"\0\1\1\0\0\1\0\0\0\0\0\0" + bytes([len(name)]) + name + b"\4leak\4test\0\0\1\0\1", ("127.0.0.1", 53))
-    if i % 100 == 0:
-      try: s.recv(512)
-      except OSError: pass
-    done[0] += 1
-all = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
-[t.start() for t in all]; [t.join() for t in all]
-print("asked", done[0])`, "asked 100000")
+	attack("looks up very many names", `import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setblocking(False)
+asked = 0
+while asked < 100000:
+  name = b"%d" % asked
+  try: s.sendto(b"\0\1\1\0\0\1\0\0\0\0\0\0" + bytes([len(name)]) + name + b"\4leak\4test\0\0\1\0\1", ("127.0.0.1", 53)); asked += 1
+  except BlockingIOError: pass
+  if asked % 1000 == 0:
+    try:
+      while s.recv(512): pass
+    except OSError: pass
+print("asked", asked)`, "asked 100000")
 	attack("opens very many connections", `import socket
-held, failed = [], 0
+held, failed, a = [], 0, None
+import time
+while a is None:
+  try: a = socket.gethostbyname("web.test")
+  except OSError: time.sleep(0.1)
 for i in range(10000):
   s = socket.socket(); s.settimeout(0.1)
   try:
-    s.connect(("web.test" if i == 0 else a, PORT))
-    if i == 0: a = s.getpeername()[0]
+    s.connect((a, PORT))
     if len(held) < 4000: held.append(s)
   except OSError: failed += 1
 print("tried", len(held) > 0)
@@ -486,7 +490,7 @@ hosts = [b"127.0.0.1:PORT", b"[::1]:PORT", b"[::ffff:7f00:1]:PORT", b"0x7f000001
   b"[64:ff9b::7f00:1]:PORT", b"[2002:7f00:1::]:PORT", b"%s:PORT" % (b"a." * 130)]
 print("passed", [h for h in hosts if connect(h) == b"200" and h != b"web.test.:1"])`, "passed []")
 	attack("writes nonsense to the proxy and the name server", `import socket, os
-for i in range(300):
+for i in range(120):
   s = socket.create_connection(("127.0.0.1", 3128 if i % 2 else 53)); s.settimeout(0.05)
   try: s.sendall([b"\x05", b"\xff" * 300, b"GET http://[ HTTP/1.1\r\n\r\n", b"CONNECT \0 HTTP/1.1\r\n\r\n", os.urandom(500), b"\x05\xff" + b"\0" * 600][i % 6]); s.recv(10)
   except OSError: pass

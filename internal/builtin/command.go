@@ -19,7 +19,8 @@ func (t *Tools) executeCommand() tool.Tool {
 		Name: "execute_command", Title: "Run a shell command",
 		Description: "Run a shell command line (pipes, redirections, && and globbing work) in an isolated Linux sandbox and return its output and exit code. " +
 			"It starts in /workspace. Set background to true for servers and long jobs: it returns a process_id at once, for read_process, write_process and stop_process. " +
-			"For Python or JavaScript that should keep its variables use execute_code.",
+			"For Python or JavaScript that should keep its variables use execute_code. " +
+			"pip, npm and go install packages; which other hosts can be reached is the operator's choice, and a result says what was refused.",
 		Params: []tool.Param{
 			{Name: "command", Type: tool.String, Required: true, Description: `The command line, such as "ls -la | head". With args: the program alone.`},
 			{Name: "args", Type: tool.Strings, Description: "Arguments of the program, passed as they are, without a shell."},

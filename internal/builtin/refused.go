@@ -20,15 +20,27 @@ func refused(l *session.Lease, r *tool.Result) {
 		return
 	}
 	var lines, rules []string
+	remedies := map[egress.Remedy]bool{}
 	var data []map[string]any
 	for _, e := range list {
 		host := hostPort(e)
 		lines = append(lines, fmt.Sprintf("Network access refused: %s: %s", host, agent.Printable(e.Reason, 300)))
-		rules = append(rules, host)
+		remedies[e.Remedy()] = true
+		if e.Remedy() == egress.ARule {
+			rules = append(rules, host)
+		}
 		data = append(data, map[string]any{"host": agent.Printable(e.Host, 260), "port": e.Port, "reason": agent.Printable(e.Reason, 300), "times": e.Times})
 	}
-	lines = append(lines, fmt.Sprintf("Only the operator of this server can allow it: network.allow in sandlot.yaml, or `sandlot network allow %s --session %s`.",
-		strings.Join(rules, " "), l.ID()))
+	if len(rules) > 0 {
+		lines = append(lines, fmt.Sprintf("The operator of this server can allow it: network.allow in sandlot.yaml, or `sandlot network allow %s --session %s`.",
+			strings.Join(rules, " "), l.ID()))
+	}
+	if remedies[egress.AnException] {
+		lines = append(lines, "Addresses that are not public can be allowed by the operator of this server alone, with name and range: network.allow_private in sandlot.yaml.")
+	}
+	if remedies[egress.AMode] {
+		lines = append(lines, fmt.Sprintf("The operator of this server can give this session a network: `sandlot network mode allowlist --session %s`.", l.ID()))
+	}
 	r.Content = append(r.Content, tool.Text(strings.Join(lines, "\n")))
 	r.Fields["network_refused"] = data
 }

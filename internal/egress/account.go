@@ -2,6 +2,8 @@ package egress
 
 import (
 	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -40,6 +42,36 @@ type Refusal struct {
 	Reason string    `json:"reason"`         // completes "HOST was refused: …"
 	At     time.Time `json:"at"`             // the last time
 	Times  int       `json:"times"`
+}
+
+// Remedy is what the operator can do about a refusal.
+type Remedy int
+
+const (
+	Nothing     Remedy = iota
+	ARule              // a rule that names the host
+	AMode              // another mode
+	AnException        // the name with the range of its address
+)
+
+// Remedy says what the operator can do about it.
+func (r Refusal) Remedy() Remedy {
+	switch {
+	case r.Reason == noRule, r.Reason == otherPorts:
+		return ARule
+	case r.Reason == noNetwork:
+		return AMode
+	case strings.HasPrefix(r.Reason, atAddress):
+		return AnException
+	}
+	return Nothing
+}
+
+// distinct leaves out names that were looked up where their ports are there too.
+func (r refusals) distinct() []Refusal {
+	return slices.DeleteFunc(r, func(x Refusal) bool {
+		return x.Port == 0 && slices.ContainsFunc(r, func(y Refusal) bool { return y.Host == x.Host && y.Port != 0 })
+	})
 }
 
 // maxRefusals bounds what is kept until somebody asks.

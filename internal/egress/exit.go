@@ -135,7 +135,7 @@ func (e *Exit) TakeRefusals() []Refusal {
 	defer e.mu.Unlock()
 	r := e.refusals
 	e.refusals = nil
-	return r
+	return r.distinct()
 }
 
 // Usage counts what this sandbox did.

@@ -116,16 +116,24 @@ func (p *Policy) excepted(t Target) bool {
 func (p *Policy) refuseName(t Target) string {
 	switch {
 	case !p.on():
-		return "this session has no network"
+		return noNetwork
 	case localName(t.Name) && !p.excepted(t):
 		return "this is a name of the server itself"
 	case p.Mode == Public || p.listed(t):
 		return ""
 	case t.Port != 0 && p.listed(Target{Name: t.Name, Addr: t.Addr}):
-		return "the rules allow this host on other ports only"
+		return otherPorts
 	}
-	return "no rule allows it"
+	return noRule
 }
+
+// Reasons that the operator can do something about with a rule, or a mode.
+const (
+	noNetwork  = "this session has no network"
+	otherPorts = "the rules allow this host on other ports only"
+	noRule     = "no rule allows it"
+	atAddress  = "its address "
+)
 
 // localName says whether a name means the machine that resolves it.
 func localName(name string) bool {
@@ -146,9 +154,9 @@ func (p *Policy) refuseAddress(t Target, own []netip.Addr) string {
 	case len(own) == 0:
 		return "the server's own addresses are not known now"
 	case special:
-		return fmt.Sprintf("its address %s is %s", t.Addr, k.what)
+		return fmt.Sprintf(atAddress+"%s is %s", t.Addr, k.what)
 	case ownAddress(t.Addr, own):
-		return fmt.Sprintf("its address %s is the server's own", t.Addr)
+		return fmt.Sprintf(atAddress+"%s is the server's own", t.Addr)
 	}
 	return ""
 }
@@ -163,7 +171,7 @@ func (p *Policy) refuse(t Target, own []netip.Addr) string {
 		return p.refuseAddress(t, own)
 	}
 	if !p.listed(t) {
-		return "no rule allows it"
+		return noRule
 	}
 	return ""
 }

@@ -45,7 +45,11 @@ func (a *Agent) runs(ctx context.Context, s net.Conn) {
 	for {
 		select {
 		case r := <-requests:
-			if send(a.run(ctx, r, send)) != nil {
+			e := a.run(ctx, r, send)
+			if n := a.network.Load(); n != nil {
+				n.Settle()
+			}
+			if send(e) != nil {
 				return
 			}
 		case <-ctx.Done():

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -107,6 +108,7 @@ type Agent struct {
 	files   *files
 	server  *http.Server
 	calls   chan net.Conn
+	network atomic.Pointer[network.Network] // nil where the sandbox has one of its own
 	work    sync.WaitGroup
 
 	mu        sync.Mutex
@@ -158,6 +160,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.config.Init && a.config.Boot.GetNetwork() {
 		a.work.Go(func() {
 			n := network.New(a.dialNet)
+			a.network.Store(n)
 			if err := n.Start(ctx); err != nil {
 				fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
 			}

@@ -18,8 +18,9 @@ var only = map[string][]string{
 	"sandlot/internal/cli":     {"sandlot/cmd/sandlot"},
 	"sandlot/internal/app":     {"sandlot/internal/cli"},
 	// Inside the sandbox.
-	"sandlot/internal/guest":        {"sandlot/cmd/sandlot-agent", "sandlot/test/hostile"},
-	"sandlot/internal/guest/interp": {"sandlot/internal/guest"},
+	"sandlot/internal/guest":         {"sandlot/cmd/sandlot-agent", "sandlot/test/hostile"},
+	"sandlot/internal/guest/interp":  {"sandlot/internal/guest"},
+	"sandlot/internal/guest/network": {"sandlot/internal/guest"},
 	// Each foreign library stays behind one package.
 	"github.com/modelcontextprotocol/go-sdk": {"sandlot/internal/gateway", "sandlot/test/bench"},
 	"gvisor.dev/gvisor":                      {"sandlot/cmd/sandlot-runsc"},
@@ -28,6 +29,10 @@ var only = map[string][]string{
 	"go.yaml.in/yaml":                        {"sandlot/internal/config"},
 	"github.com/hashicorp/yamux":             {"sandlot/internal/agent", "sandlot/internal/guest", "sandlot/internal/sandbox/sandboxtest", "sandlot/test/hostile"},
 	"github.com/prometheus/client_golang":    {"sandlot/internal/api"},
+	"golang.org/x/net/dns":                   {"sandlot/internal/guest/network"},
+	"golang.org/x/net/http/httpproxy":        {"sandlot/internal/egress"},
+	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
+	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/trust"},
 	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/test/bench"},
 }
 
@@ -38,6 +43,8 @@ var never = map[string][]string{
 	"sandlot/internal/hub":     {"github.com/modelcontextprotocol/go-sdk", "net/http/httptest"},
 	"sandlot/internal/builtin": {"github.com/modelcontextprotocol/go-sdk", "sandlot/internal/gateway", "sandlot/internal/runtime"},
 	"sandlot/internal/session": {"sandlot/internal/runtime", "sandlot/internal/store", "sandlot/internal/gateway", "sandlot/internal/builtin"},
+	"sandlot/internal/egress":  {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/config"},
+	"sandlot/internal/port":    {"sandlot/internal/api", "sandlot/internal/store", "net/http"},
 	"sandlot/cmd/sandlot":      {"gvisor.dev/gvisor", "sandlot/internal/guest"},
 }
 

@@ -20,7 +20,24 @@ type host struct {
 	mu    sync.Mutex
 	spare []net.Conn
 	over  bool
+	// busy is until when the host need not be asked: it has said that this
+	// sandbox asks too much.
+	busy time.Time
+	// known holds what the host said of names a moment ago.
+	known map[string]known
 }
+
+type known struct {
+	code  agentv1.NetReply_Code
+	until time.Time
+}
+
+const (
+	// rest is how long the host is left alone when it is busy.
+	rest = 50 * time.Millisecond
+	// maxKnown bounds the names that are held.
+	maxKnown = 4096
+)
 
 const (
 	maxSpare = 4
@@ -48,6 +65,9 @@ func (h *host) connect(ctx context.Context, to *agentv1.NetConnect) (halfCloser,
 	}
 	if r.Code != agentv1.NetReply_OK {
 		h.put(c)
+		if r.Code == agentv1.NetReply_BUSY {
+			h.learn("", r.Code)
+		}
 		return nil, r, refusal{r}
 	}
 	out, ok := c.(halfCloser)
@@ -58,14 +78,47 @@ func (h *host) connect(ctx context.Context, to *agentv1.NetConnect) (halfCloser,
 	return out, r, nil
 }
 
+// tired says whether the host need not be asked now.
+func (h *host) tired() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return time.Now().Before(h.busy)
+}
+
 // lookup asks whether a name may be reached, and exists.
 func (h *host) lookup(ctx context.Context, name string) (agentv1.NetReply_Code, error) {
+	now := time.Now()
+	h.mu.Lock()
+	k, ok := h.known[name]
+	busy := now.Before(h.busy)
+	h.mu.Unlock()
+	if ok && now.Before(k.until) {
+		return k.code, nil
+	}
+	if busy {
+		return agentv1.NetReply_BUSY, nil
+	}
 	c, r, err := h.ask(ctx, &agentv1.NetRequest{Kind: &agentv1.NetRequest_Lookup{Lookup: &agentv1.NetLookup{Name: name}}})
 	if err != nil {
 		return 0, err
 	}
 	h.put(c)
+	h.learn(name, r.Code)
 	return r.Code, nil
+}
+
+// learn holds an answer for as long as programs may.
+func (h *host) learn(name string, code agentv1.NetReply_Code) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if code == agentv1.NetReply_BUSY {
+		h.busy = time.Now().Add(rest)
+		return
+	}
+	if len(h.known) >= maxKnown || h.known == nil {
+		h.known = map[string]known{}
+	}
+	h.known[name] = known{code, time.Now().Add(ttl * time.Second)}
 }
 
 // ask sends a request on a connection and reads its answer. A spare connection

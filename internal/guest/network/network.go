@@ -43,6 +43,12 @@ type Network struct {
 	slots chan struct{}
 	work  sync.WaitGroup
 	stop  []io.Closer
+
+	refused atomic.Int64 // when a refused name was looked up, in ns since 1970
+	untold  atomic.Int64 // refused connections of which the host does not know yet
+
+	mu       sync.Mutex
+	watchers []*watcher
 }
 
 // New returns a network whose requests go over connections that dial makes: each
@@ -65,7 +71,7 @@ func (n *Network) Start(ctx context.Context) error {
 		n.stop = append(n.stop, proxy)
 		n.serve(ctx, proxy, n.proxied)
 	}
-	return errors.Join(perr, n.resolve(ctx), redirect(uint16(transparent.Addr().(*net.TCPAddr).Port)), n.watchRefused(ctx))
+	return errors.Join(perr, n.resolve(ctx), point("/etc/resolv.conf"), redirect(uint16(transparent.Addr().(*net.TCPAddr).Port)), n.watchRefused(ctx))
 }
 
 // Wait returns when ctx of Start has ended and nothing is left.
@@ -136,6 +142,10 @@ func (n *Network) target(to netip.AddrPort) *agentv1.NetConnect {
 
 // carry connects c to a target through the host.
 func (n *Network) carry(ctx context.Context, c *net.TCPConn, to *agentv1.NetConnect) {
+	if n.host.tired() {
+		reset(c)
+		return
+	}
 	out, _, err := n.host.connect(ctx, to)
 	if err != nil {
 		reset(c)

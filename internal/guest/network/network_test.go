@@ -353,6 +353,25 @@ func TestEnds(t *testing.T) {
 	})
 }
 
+func TestPoint(t *testing.T) {
+	dir := t.TempDir()
+	file, elsewhere := dir+"/resolv.conf", dir+"/other"
+	if err := errors.Join(os.WriteFile(elsewhere, []byte("nameserver 192.0.2.1\n"), 0o644), os.Symlink(elsewhere, file)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := point(file); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(file); err != nil || string(got) != nameServer {
+			t.Errorf("%q %v", got, err)
+		}
+	}
+	if got, _ := os.ReadFile(elsewhere); string(got) == nameServer {
+		t.Error("it wrote through a link")
+	}
+}
+
 func TestOpening(t *testing.T) {
 	packet := make([]byte, 40)
 	packet[0], packet[22], packet[23], packet[33] = 0x45, 0x1f, 0x90, 2

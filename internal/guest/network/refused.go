@@ -18,30 +18,82 @@ import (
 func (n *Network) watchRefused(ctx context.Context) error {
 	tell := make(chan netip.AddrPort, badNames)
 	for i := range badNames {
-		f, err := rawSocket(n.names.bad.at(i))
+		s, err := rawSocket(n.names.bad.at(i))
 		if err != nil {
 			return fmt.Errorf("watching refused connections: %w", err)
 		}
-		n.stop = append(n.stop, f)
-		to := n.names.bad.at(i)
-		n.work.Go(func() {
-			buf := make([]byte, 128)
-			for {
-				k, err := f.Read(buf)
-				if err != nil {
-					return
-				}
-				if port, ok := opening(buf[:k]); ok {
-					select {
-					case tell <- netip.AddrPortFrom(to, port):
-					default: // a flood: what matters was told
-					}
-				}
-			}
-		})
+		n.stop = append(n.stop, s)
+		w := &watcher{n: n, socket: s, to: n.names.bad.at(i), tell: tell}
+		n.mu.Lock()
+		n.watchers = append(n.watchers, w)
+		n.mu.Unlock()
+		n.work.Go(w.run)
 	}
 	n.work.Go(func() { n.tellRefused(ctx, tell) })
 	return nil
+}
+
+// watcher sees what goes to one address.
+type watcher struct {
+	n      *Network
+	socket *os.File
+	to     netip.Addr
+	tell   chan<- netip.AddrPort
+}
+
+func (w *watcher) run() {
+	raw, err := w.socket.SyscallConn()
+	if err != nil {
+		return
+	}
+	for raw.Read(func(fd uintptr) bool { return w.take(int(fd)) }) == nil {
+	}
+}
+
+// take takes what is there, and says whether anything was.
+func (w *watcher) take(fd int) (any bool) {
+	var buf [128]byte
+	for {
+		w.n.untold.Add(1)
+		k, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
+		port, ok := opening(buf[:max(k, 0)])
+		if ok {
+			select {
+			case w.tell <- netip.AddrPortFrom(w.to, port):
+			default: // a flood: what matters was told
+				ok = false
+			}
+		}
+		if !ok {
+			w.n.untold.Add(-1)
+		}
+		if err != nil {
+			return any
+		}
+		any = true
+	}
+}
+
+// settled is how long Settle waits at most.
+const settled = 200 * time.Millisecond
+
+// Settle returns when the host knows what programs were refused until now, so
+// that a result can say it.
+func (n *Network) Settle() {
+	if time.Since(time.Unix(0, n.refused.Load())) > 10*time.Second {
+		return // no name was refused of late
+	}
+	n.mu.Lock()
+	watchers := n.watchers
+	n.mu.Unlock()
+	for _, w := range watchers {
+		if raw, err := w.socket.SyscallConn(); err == nil {
+			raw.Control(func(fd uintptr) { w.take(int(fd)) })
+		}
+	}
+	for until := time.Now().Add(settled); n.untold.Load() > 0 && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // tellRefused asks the host for each, once in a while.
@@ -55,17 +107,17 @@ func (n *Network) tellRefused(ctx context.Context, tell <-chan netip.AddrPort) {
 		select {
 		case to := <-tell:
 			t := tried{n.names.name(to.Addr()), to.Port()}
-			if t.name == "" || time.Since(last[t]) < 200*time.Millisecond {
-				continue
+			if t.name != "" && time.Since(last[t]) > 200*time.Millisecond {
+				if len(last) > 256 {
+					clear(last)
+				}
+				last[t] = time.Now()
+				c, _, err := n.host.connect(ctx, &agentv1.NetConnect{Name: t.name, Port: uint32(t.port)})
+				if err == nil { // it is allowed by now; the program will try again
+					c.Close()
+				}
 			}
-			if len(last) > 256 {
-				clear(last)
-			}
-			last[t] = time.Now()
-			c, _, err := n.host.connect(ctx, &agentv1.NetConnect{Name: t.name, Port: uint32(t.port)})
-			if err == nil { // it is allowed by now; the program will try again
-				c.Close()
-			}
+			n.untold.Add(-1)
 		case <-ctx.Done():
 			return
 		}
