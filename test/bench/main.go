@@ -27,6 +27,7 @@ var topics = []struct {
 	{"clients", clients},
 	{"restart", restart},
 	{"neighbours", neighbours},
+	{"network", network},
 }
 
 // bench is one run.
