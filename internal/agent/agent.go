@@ -17,6 +17,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/hashicorp/yamux"
+	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/sandbox"
@@ -242,6 +243,7 @@ func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+	widen(conn)
 	// The sandbox opens no streams on a link.
 	mux, err := yamux.Client(wire.Strict(wire.Whole(conn)), wire.Mux())
 	if err != nil {
@@ -249,6 +251,28 @@ func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 		return nil, err
 	}
 	return mux, nil
+}
+
+// linkBuffer makes room for whole pieces of files on their way to the agent:
+// fewer wake-ups. Where the kernel allows less, it is slower, and nothing else.
+const linkBuffer = 2 << 20
+
+// widen gives a link that buffer. There is one of a sandbox; its connections to
+// the network are many, and keep what the kernel gives.
+func widen(conn net.Conn) {
+	c, ok := conn.(*net.UnixConn)
+	if !ok {
+		return
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	raw.Control(func(fd uintptr) {
+		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, linkBuffer) != nil {
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, linkBuffer)
+		}
+	})
 }
 
 // change sets the state of the link and wakes all who wait for one.

@@ -57,10 +57,12 @@ type App struct {
 	found   atomic.Pointer[[]egress.Rule] // registries
 	stale   bool                          // what is known of them is not fresh
 	latest  atomic.Pointer[config.Config] // whose network section holds
-	closers []func() error
-	warming sync.WaitGroup
-	warm    context.Context // of homes that boot before they are used
-	cold    context.CancelFunc
+
+	applying sync.Mutex // held while that changes
+	closers  []func() error
+	warming  sync.WaitGroup
+	warm     context.Context // of homes that boot before they are used
+	cold     context.CancelFunc
 }
 
 // Version is set when the program is linked.
@@ -280,8 +282,10 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	work.Go(func() { a.Pool.Run(background) })
 	work.Go(func() { a.Book.Run(background) })
 	work.Go(func() { a.reap(background) })
-	work.Go(func() { a.follow(background) })
-	work.Go(func() { a.recheck(background) })
+	work.Go(func() { // one after the other: what one sees the other may change
+		a.recheck(background)
+		a.follow(background)
+	})
 	work.Go(func() { a.ports.Run(background) })
 	if len(network) == 0 {
 		a.ports.Unserve()

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -15,6 +16,8 @@ import (
 
 // applyPolicies makes the settings of the network what holds from now on.
 func (a *App) applyPolicies(c *config.Config) {
+	a.applying.Lock()
+	defer a.applying.Unlock()
 	p := c.Network.Policy
 	p.Registries = *a.found.Load()
 	a.latest.Store(c)
@@ -42,14 +45,15 @@ func (a *App) addresses(ctx context.Context, name string) ([]netip.Addr, error) 
 const glance = time.Second
 
 // follow takes up a change of the settings file's network section, for running
-// sandboxes too. A file that is wrong changes nothing, and is told of once.
+// sandboxes too. A file that is wrong, or empty, changes nothing, and is told of
+// once. One that is being written is left alone until two looks see the same.
 func (a *App) follow(ctx context.Context) {
 	file := a.Config.File
 	if file == "" {
 		return
 	}
-	last := stampOf(file)
-	tick := time.NewTicker(glance)
+	held, seen := a.Config.Stamp, a.Config.Stamp
+	tick := time.NewTicker(glance / 2)
 	defer tick.Stop()
 	for {
 		select {
@@ -58,29 +62,28 @@ func (a *App) follow(ctx context.Context) {
 			return
 		}
 		now := stampOf(file)
-		if now == last {
+		if now == held || now != seen {
+			seen = now
 			continue
 		}
-		last = now
-		a.reload()
+		held = now
+		a.reload(ctx, now)
 	}
 }
 
-// stamp tells one content of a file from the next.
-type stamp struct {
-	modified time.Time
-	size     int64
-}
-
-func stampOf(file string) stamp {
+func stampOf(file string) config.Stamp {
 	st, err := os.Stat(file)
 	if err != nil {
-		return stamp{}
+		return config.Stamp{}
 	}
-	return stamp{st.ModTime(), st.Size()}
+	return config.Stamp{Modified: st.ModTime(), Size: st.Size()}
 }
 
-func (a *App) reload() {
+func (a *App) reload(ctx context.Context, now config.Stamp) {
+	if now.Size == 0 {
+		a.log.Error("the settings file is gone, or empty; the settings from before hold", "file", a.Config.File)
+		return
+	}
 	source := a.Config.Source
 	source.File = a.Config.File
 	c, err := config.Load(source)
@@ -88,9 +91,17 @@ func (a *App) reload() {
 		a.log.Error("the changed settings are wrong; those from before hold", "error", err)
 		return
 	}
+	if before := a.latest.Load(); !maps.Equal(c.Network.Registries, before.Network.Registries) || (c.Network.Registries == nil) != (before.Network.Registries == nil) {
+		set, err := a.ask(ctx, registryKey(c), c)
+		if err != nil {
+			a.log.Error("the changed registries cannot be used; the settings from before hold", "error", err)
+			return
+		}
+		a.allowRegistries(set)
+	}
 	a.applyPolicies(c)
 	if now := c.Network.Policy.Mode == egress.Open; now != (a.Config.Network.Policy.Mode == egress.Open) {
 		a.log.Warn("network.mode open is taken up, or left, at the next start of the server; until then sandboxes with a broker reach nothing", "mode", c.Network.Policy.Mode)
 	}
-	a.log.Info("the settings file has changed; its network section holds now, all else from the next start on", "mode", c.Network.Policy.Mode)
+	a.log.Info("the settings file has changed: what sandboxes may reach holds now, all else (limits too) from the next start on", "mode", c.Network.Policy.Mode)
 }

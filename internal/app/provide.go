@@ -112,11 +112,11 @@ func (a *App) registries(ctx context.Context) (registry.Set, error) {
 			return r.Set, nil
 		}
 	}
-	return a.ask(ctx, key)
+	return a.ask(ctx, key, a.Config)
 }
 
-func (a *App) ask(ctx context.Context, key string) (registry.Set, error) {
-	set, err := registry.Detect(ctx, a.Config.Network.Registries)
+func (a *App) ask(ctx context.Context, key string, c *config.Config) (registry.Set, error) {
+	set, err := registry.Detect(ctx, c.Network.Registries)
 	if err != nil {
 		return set, err
 	}
@@ -187,11 +187,11 @@ func (a *App) recheck(ctx context.Context) {
 	if !a.stale {
 		return
 	}
-	before := *a.found.Load()
-	set, err := a.ask(ctx, registryKey(a.Config))
+	set, err := a.ask(ctx, registryKey(a.Config), a.Config)
 	if err != nil {
 		return
 	}
+	before := *a.found.Load()
 	a.allowRegistries(set)
 	if !slices.Equal(before, *a.found.Load()) {
 		a.applyPolicies(a.latest.Load())

@@ -29,6 +29,7 @@ type Config struct {
 	// given.
 	File   string
 	Source Source
+	Stamp  Stamp
 
 	// Notes are what the start should say.
 	Notes []string
@@ -36,6 +37,12 @@ type Config struct {
 	From map[string]string
 
 	limitedMemory, limitedCPU string // mcp-codemode's limits of a container
+}
+
+// Stamp tells one content of a settings file from the next.
+type Stamp struct {
+	Modified time.Time
+	Size     int64
 }
 
 // Server is where and how the server listens.

@@ -108,6 +108,7 @@ func (c *Config) file(s Source) error {
 		}
 	}
 	for _, p := range paths {
+		st, _ := os.Stat(p) // before it is read: a change in between is seen later
 		text, err := os.ReadFile(p)
 		if errors.Is(err, fs.ErrNotExist) && s.File == "" {
 			continue
@@ -117,6 +118,9 @@ func (c *Config) file(s Source) error {
 		}
 		if c.File, err = filepath.Abs(p); err != nil {
 			return err
+		}
+		if st != nil {
+			c.Stamp = Stamp{st.ModTime(), st.Size()}
 		}
 		return c.parse(p, text)
 	}

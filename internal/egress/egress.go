@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"syscall"
 	"time"
 )
 
@@ -74,6 +75,16 @@ type Broker struct {
 	totals counters
 }
 
+// maxWindow bounds what the kernel holds of one connection that nobody in the
+// sandbox reads, in bytes: enough for 20 MB/s from a server that is 50 ms away.
+const maxWindow = 1 << 20
+
+func clamp(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) {
+		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_WINDOW_CLAMP, maxWindow)
+	})
+}
+
 // New returns a broker.
 func New(c Config) *Broker {
 	c.Limits.fill()
@@ -86,7 +97,7 @@ func New(c Config) *Broker {
 		}
 	}
 	if c.Dial == nil {
-		c.Dial = (&net.Dialer{Timeout: c.Limits.Dial}).DialContext
+		c.Dial = (&net.Dialer{Timeout: c.Limits.Dial, Control: clamp}).DialContext
 	}
 	if c.Proxy == nil {
 		c.Proxy = environmentProxy()

@@ -57,6 +57,8 @@ type Session struct {
 	book *Book
 	gate chan struct{} // held by whoever boots, stops or removes it
 
+	storing sync.Mutex // held while the record changes, here and in the store
+
 	mu      sync.Mutex
 	rec     Record
 	booted  *pool.Booted
@@ -88,6 +90,8 @@ func (s *Session) leave() { <-s.gate }
 
 // update changes the record: in the store first, then in memory.
 func (s *Session) update(change func(*Record)) error {
+	s.storing.Lock()
+	defer s.storing.Unlock()
 	r := s.record()
 	change(&r)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -105,21 +106,25 @@ func (w *window) room() bool {
 
 // lookups serves look-ups over TCP: each has its length before it.
 func (n *Network) lookups(ctx context.Context, c *net.TCPConn) {
+	in, out := bufio.NewReader(c), bufio.NewWriter(c)
 	for {
+		if in.Buffered() == 0 && out.Flush() != nil {
+			return
+		}
 		c.SetDeadline(time.Now().Add(30 * time.Second))
 		var size [2]byte
-		if _, err := io.ReadFull(c, size[:]); err != nil {
+		if _, err := io.ReadFull(in, size[:]); err != nil {
 			return
 		}
 		query := make([]byte, min(binary.BigEndian.Uint16(size[:]), maxQuery))
-		if _, err := io.ReadFull(c, query); err != nil {
+		if _, err := io.ReadFull(in, query); err != nil {
 			return
 		}
 		answer := n.answer(ctx, query)
 		if answer == nil {
 			return
 		}
-		if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil {
+		if _, err := out.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...)); err != nil {
 			return
 		}
 	}

@@ -128,6 +128,10 @@ func (n *Network) redirected(ctx context.Context, c *net.TCPConn) {
 		reset(c)
 		return
 	}
+	if to.Port() == dnsPort && !goodNet.Contains(to.Addr()) {
+		n.lookups(ctx, c) // whatever name server it wants
+		return
+	}
 	n.carry(ctx, c, n.target(to))
 }
 

@@ -161,37 +161,40 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 	l.SetDeadline(time.Time{})
 	stop := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	c, err := l.AcceptUnix()
-	if err == nil {
-		widen(c)
-		return c, nil
-	}
-	select {
-	case <-b.gone:
-		return nil, sandbox.ErrGone
-	default:
-	}
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
-}
-
-// widen makes room for whole pieces of files on their way to the agent: fewer
-// wake-ups. Where the kernel allows less, it is slower, and nothing else.
-func widen(c *net.UnixConn) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return
-	}
-	raw.Control(func(fd uintptr) {
-		if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, linkBuffer) != nil {
-			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, linkBuffer)
+	for {
+		c, err := l.AcceptUnix()
+		if err == nil {
+			return c, nil
 		}
-	})
+		select {
+		case <-b.gone:
+			return nil, sandbox.ErrGone
+		default:
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if !scarce(err) {
+			return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
+		}
+		select { // the sandbox lives; the server has no room for one more connection now
+		case <-time.After(20 * time.Millisecond):
+		case <-b.gone:
+		case <-ctx.Done():
+		}
+	}
 }
 
-const linkBuffer = 2 << 20
+// scarce says whether an error tells of the server's own want.
+func scarce(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
 
 // Status implements sandbox.Sandbox.
 func (b *box) Status(context.Context) (sandbox.Status, error) {
@@ -231,7 +234,7 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 // record is what is kept of the box. The lock is held, or nobody else has it yet.
 func (b *box) record() record {
 	return record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: b.spec.Limits, Mounts: b.spec.Mounts,
-		Secret: hex.EncodeToString(b.spec.Secret), PID: b.pid, Started: b.started}
+		Secret: hex.EncodeToString(b.spec.Secret), Open: b.runtime.Open, PID: b.pid, Started: b.started}
 }
 
 // kill ends the sandbox's process and says why, for Status.

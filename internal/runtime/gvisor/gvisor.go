@@ -107,6 +107,7 @@ type record struct {
 	Limits   sandbox.Limits  `json:"limits"`
 	Mounts   []sandbox.Mount `json:"mounts"`
 	Secret   string          `json:"secret"`
+	Open     bool            `json:"open"`    // it has the machine's own network
 	PID      int             `json:"pid"`     // of the sandbox's process; 0 while it boots
 	Started  uint64          `json:"started"` // of that process, in clock ticks since boot
 }
@@ -233,6 +234,9 @@ func (r *Runtime) recover(id string) (*box, error) {
 	b.spec = sandbox.Spec{ID: id, Template: &image.Template{Name: rec.Template}, Limits: rec.Limits, Mounts: rec.Mounts, Secret: secret}
 	if rec.PID == 0 {
 		return b, errors.New("it had not finished booting")
+	}
+	if rec.Open != r.Open {
+		return b, errors.New("its network is of another kind than the settings want")
 	}
 	if now, err := startTime(rec.PID); err != nil || now != rec.Started {
 		return b, errors.New("it died")
