@@ -195,7 +195,6 @@ func scarce(err error) bool {
 	return false
 }
 
-
 // Status implements sandbox.Sandbox.
 func (b *box) Status(context.Context) (sandbox.Status, error) {
 	b.mu.Lock()
