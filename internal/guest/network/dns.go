@@ -188,13 +188,14 @@ func (n *Network) look(ctx context.Context, q dnsmessage.Question) (dnsmessage.R
 	case q.Type != dnsmessage.TypeA:
 		return nil, dnsmessage.RCodeSuccess
 	}
+	a := n.names.address(name, code == agentv1.NetReply_OK)
 	if code == agentv1.NetReply_OK {
 		n.work.Go(func() { n.host.prepare(ctx) }) // a connection follows
-	}
-	if code == agentv1.NetReply_REFUSED {
+	} else {
 		n.refused.Store(time.Now().UnixNano())
+		n.watch(a)
 	}
-	return &dnsmessage.AResource{A: n.names.address(name, code == agentv1.NetReply_OK).As4()}, dnsmessage.RCodeSuccess
+	return &dnsmessage.AResource{A: a.As4()}, dnsmessage.RCodeSuccess
 }
 
 func local(t dnsmessage.Type) dnsmessage.ResourceBody {

@@ -24,7 +24,7 @@ var (
 
 const (
 	goodNames = 16384
-	badNames  = 32  // each has a socket that sees who is refused
+	badNames  = 32  // each that was used has a socket that sees who is refused
 	first     = 256 // addresses of a net that are not used
 )
 

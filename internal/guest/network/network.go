@@ -45,16 +45,19 @@ type Network struct {
 	stop  []io.Closer
 
 	refused atomic.Int64 // when a refused name was looked up, in ns since 1970
+	tell    chan netip.AddrPort
 	untold  atomic.Int64 // refused connections of which the host does not know yet
 
 	mu       sync.Mutex
-	watchers []*watcher
+	watchers map[netip.Addr]*watcher
+	over     bool
 }
 
 // New returns a network whose requests go over connections that dial makes: each
 // has been greeted.
 func New(dial func(ctx context.Context) (net.Conn, error)) *Network {
-	return &Network{host: &host{dial: dial}, names: newNames(), slots: make(chan struct{}, maxConns)}
+	return &Network{host: &host{dial: dial}, names: newNames(), slots: make(chan struct{}, maxConns),
+		tell: make(chan netip.AddrPort, badNames), watchers: map[netip.Addr]*watcher{}}
 }
 
 // Start serves until ctx ends; Wait returns then. Where the kernel does not let it
@@ -71,7 +74,8 @@ func (n *Network) Start(ctx context.Context) error {
 		n.stop = append(n.stop, proxy)
 		n.serve(ctx, proxy, n.proxied)
 	}
-	return errors.Join(perr, n.resolve(ctx), point("/etc/resolv.conf"), redirect(uint16(transparent.Addr().(*net.TCPAddr).Port)), n.watchRefused(ctx))
+	n.work.Go(func() { n.tellRefused(ctx) })
+	return errors.Join(perr, n.resolve(ctx), point("/etc/resolv.conf"), redirect(uint16(transparent.Addr().(*net.TCPAddr).Port)))
 }
 
 // Wait returns when ctx of Start has ended and nothing is left.
@@ -80,6 +84,12 @@ func (n *Network) Wait(ctx context.Context) {
 	for _, c := range n.stop {
 		c.Close()
 	}
+	n.mu.Lock()
+	n.over = true
+	for _, w := range n.watchers {
+		w.socket.Close()
+	}
+	n.mu.Unlock()
 	n.host.close()
 	n.work.Wait()
 }

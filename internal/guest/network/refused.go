@@ -2,9 +2,10 @@ package network
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,25 +13,23 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// watchRefused sees which ports of refused names are tried. The kernel refuses
-// these connections by itself; the host is told, so that it can say what was
-// refused.
-func (n *Network) watchRefused(ctx context.Context) error {
-	tell := make(chan netip.AddrPort, badNames)
-	for i := range badNames {
-		s, err := rawSocket(n.names.bad.at(i))
-		if err != nil {
-			return fmt.Errorf("watching refused connections: %w", err)
-		}
-		n.stop = append(n.stop, s)
-		w := &watcher{n: n, socket: s, to: n.names.bad.at(i), tell: tell}
-		n.mu.Lock()
-		n.watchers = append(n.watchers, w)
-		n.mu.Unlock()
-		n.work.Go(w.run)
+// watch sees which ports of a refused name's address are tried. The kernel
+// refuses these connections by itself; the host is told, so that it can say what
+// was refused. It begins with the first such name, as whatever watches sees all
+// packets.
+func (n *Network) watch(to netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.over || n.watchers[to] != nil {
+		return
 	}
-	n.work.Go(func() { n.tellRefused(ctx, tell) })
-	return nil
+	s, err := rawSocket(to)
+	if err != nil {
+		return // a program is refused all the same
+	}
+	w := &watcher{n: n, socket: s, to: to}
+	n.watchers[to] = w
+	n.work.Go(w.run)
 }
 
 // watcher sees what goes to one address.
@@ -38,7 +37,6 @@ type watcher struct {
 	n      *Network
 	socket *os.File
 	to     netip.Addr
-	tell   chan<- netip.AddrPort
 }
 
 func (w *watcher) run() {
@@ -59,7 +57,7 @@ func (w *watcher) take(fd int) (any bool) {
 		port, ok := opening(buf[:max(k, 0)])
 		if ok {
 			select {
-			case w.tell <- netip.AddrPortFrom(w.to, port):
+			case w.n.tell <- netip.AddrPortFrom(w.to, port):
 			default: // a flood: what matters was told
 				ok = false
 			}
@@ -84,7 +82,7 @@ func (n *Network) Settle() {
 		return // no name was refused of late
 	}
 	n.mu.Lock()
-	watchers := n.watchers
+	watchers := slices.Collect(maps.Values(n.watchers))
 	n.mu.Unlock()
 	for _, w := range watchers {
 		if raw, err := w.socket.SyscallConn(); err == nil {
@@ -97,7 +95,7 @@ func (n *Network) Settle() {
 }
 
 // tellRefused asks the host for each, once in a while.
-func (n *Network) tellRefused(ctx context.Context, tell <-chan netip.AddrPort) {
+func (n *Network) tellRefused(ctx context.Context) {
 	type tried struct {
 		name string
 		port uint16
@@ -105,7 +103,7 @@ func (n *Network) tellRefused(ctx context.Context, tell <-chan netip.AddrPort) {
 	last := map[tried]time.Time{}
 	for {
 		select {
-		case to := <-tell:
+		case to := <-n.tell:
 			t := tried{n.names.name(to.Addr()), to.Port()}
 			if t.name != "" && time.Since(last[t]) > 200*time.Millisecond {
 				if len(last) > 256 {
