@@ -51,7 +51,7 @@ func TestServerKilled(t *testing.T) {
 		if r.session() != sessions[user] || r.Fields["session_created"] != false {
 			t.Errorf("%v", r.Fields)
 		}
-		p := c.call("read_process", args{"process_id": processes[user]})
+		p := c.call("read_process", args{"process_id": processes[user], "wait": 10})
 		if out, _ := p.Fields["output"].(string); p.Fields["running"] != true || !strings.HasPrefix(out, "tick 1\n") {
 			t.Errorf("the background process: %v", p.Fields)
 		}
