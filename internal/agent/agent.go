@@ -81,7 +81,7 @@ func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 	}
 	c.AgentClient = agentv1connect.NewAgentClient(&http.Client{Transport: c.http}, "http://agent",
 		connect.WithCodec(wire.Codec{}), connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(wire.MaxMessage))
-	c.work.Go(func() { c.accept(ctx, cancel) })
+	c.work.Go(func() { c.accept(ctx) })
 	c.work.Go(func() { c.keep(ctx) })
 	return c
 }
@@ -90,15 +90,8 @@ func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 // closes it. It returns when it ends, or ctx does.
 type Network func(ctx context.Context, c net.Conn)
 
-// Route gives the sandbox a way to the network. Until then, and with nil, it has
-// none.
-func (c *Client) Route(n Network) {
-	if n == nil {
-		c.network.Store(nil)
-		return
-	}
-	c.network.Store(&n)
-}
+// Route gives the sandbox a way to the network. Until then it has none.
+func (c *Client) Route(n Network) { c.network.Store(&n) }
 
 // Close ends the link. The agent waits for the next host.
 func (c *Client) Close() {
@@ -107,7 +100,7 @@ func (c *Client) Close() {
 }
 
 // accept takes what dials from the sandbox until that is gone, or unfit.
-func (c *Client) accept(ctx context.Context, cancel context.CancelCauseFunc) {
+func (c *Client) accept(ctx context.Context) {
 	var conns sync.WaitGroup
 	defer func() {
 		conns.Wait()
@@ -121,7 +114,7 @@ func (c *Client) accept(ctx context.Context, cancel context.CancelCauseFunc) {
 	for {
 		conn, err := c.box.Connect(ctx)
 		if err != nil {
-			cancel(err)
+			c.cancel(err)
 			return
 		}
 		select {
@@ -147,7 +140,7 @@ func (c *Client) accept(ctx context.Context, cancel context.CancelCauseFunc) {
 					c.log.Warn("refused a link from a sandbox", "sandbox", c.box.Spec().ID, "error", err)
 				}
 				if n >= tooMany && !c.Linked() {
-					cancel(ErrUnfit)
+					c.cancel(ErrUnfit)
 				}
 			}
 			select {

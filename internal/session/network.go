@@ -102,19 +102,20 @@ func (b *Book) Network(p *auth.Principal, id string) (Network, error) {
 	return n, nil
 }
 
-// any finds a session by its id, or "home" of the local user.
+// any finds a principal's session, or, for the operator, anyone's; "home" is then
+// the local user's.
 func (b *Book) any(p *auth.Principal, id string) (*Session, error) {
 	owner := auth.Local
 	if p != nil {
 		owner = *p
 	}
-	b.mu.Lock()
-	s := b.sessions[id]
-	if id == "home" {
-		s = b.homes[owner.ID]
+	s := b.mine(owner, id)
+	if s == nil && p == nil {
+		b.mu.Lock()
+		s = b.sessions[id]
+		b.mu.Unlock()
 	}
-	b.mu.Unlock()
-	if s == nil || p != nil && s.record().Owner != p.ID {
+	if s == nil {
 		return nil, b.unknown(owner.ID, id)
 	}
 	return s, nil
