@@ -91,6 +91,10 @@ func (who) Tools(context.Context, auth.Principal) []tool.Tool {
 	return []tool.Tool{{Name: "get_sessions"}, {Name: "old_name", Alias: "get_sessions"}, {Name: "fails"}}
 }
 
+func (w who) Has(p auth.Principal, name string) bool {
+	return slices.ContainsFunc(w.Tools(context.Background(), p), func(t tool.Tool) bool { return t.Name == name })
+}
+
 func (who) Call(_ context.Context, c tool.Call) (*tool.Result, error) {
 	if c.Name == "fails" {
 		return nil, fault.Wrap(fault.CommandExecution, errors.New("dial /secret/path"), "it broke")

@@ -76,6 +76,9 @@ func (t *Tools) add(d tool.Tool, h handler) {
 // Tools implements tool.Source.
 func (t *Tools) Tools(context.Context, auth.Principal) []tool.Tool { return t.list }
 
+// Has implements tool.Source.
+func (t *Tools) Has(_ auth.Principal, name string) bool { return t.calls[name] != nil }
+
 // Call implements tool.Source.
 func (t *Tools) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	i := slices.IndexFunc(t.list, func(d tool.Tool) bool { return d.Name == c.Name })

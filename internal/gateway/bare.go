@@ -127,7 +127,10 @@ func clip(s string) string { return s[:min(len(s), 120)] }
 func (g *Gateway) bareTools(r *http.Request, p auth.Principal) []any {
 	list := []any{}
 	for _, t := range g.Hub.Tools(r.Context(), p) {
-		if t.Alias == "" {
+		switch {
+		case t.Raw != nil:
+			list = append(list, t.Raw)
+		case t.Alias == "":
 			list = append(list, describe(t))
 		}
 	}
@@ -160,6 +163,15 @@ func (g *Gateway) bareCall(r *http.Request, p auth.Principal, q request) (any, e
 // in structuredContent too.
 func Plain(r *tool.Result) map[string]any {
 	out := map[string]any{}
+	if r.Raw != nil {
+		fields := object{}
+		_ = json.Unmarshal(r.Raw, &fields) // it was read before
+		delete(fields, "resultType")
+		for k, v := range fields {
+			out[k] = v
+		}
+		return out
+	}
 	for k, v := range r.Fields {
 		out[k] = v
 	}

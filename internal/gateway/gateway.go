@@ -32,25 +32,36 @@ type Config struct {
 	Connected func(auth.Principal)
 	// MaxBody bounds a request, in bytes.
 	MaxBody int64
-	Log     *slog.Logger
+	// Key seals what clients carry for the server between two parts of a call,
+	// 32 bytes; without it that ends with the server.
+	Key []byte
+	Log *slog.Logger
 }
 
 // Gateway is an http.Handler for the path /mcp.
 type Gateway struct {
 	Config
+	seal seal
 
 	mu        sync.Mutex
 	endpoints map[string]*endpoint // by principal's id and kind
+	streams   map[*endpoint]bool   // those of one stream alone
 }
 
 // endpoint is what one principal's clients talk to. Each has handlers of its
 // own, so that no MCP session can be used by anyone else.
 type endpoint struct {
+	principal           auth.Principal
 	server              *mcp.Server
 	stateful, stateless http.Handler
+	own                 map[featureKey]json.RawMessage // definitions of ours
+	shelf               shelf
+
+	syncing sync.Mutex // held while third changes
 
 	mu      sync.Mutex
-	leaving map[*mcp.ServerSession]bool // those that trim closes
+	leaving map[*mcp.ServerSession]bool    // those that trim closes
+	third   map[featureKey]json.RawMessage // definitions of third-party servers; replaced whole
 }
 
 // maxSessions bounds the MCP sessions of the older era on one endpoint. Clients
@@ -87,7 +98,7 @@ func New(c Config) *Gateway {
 	if c.MaxBody == 0 {
 		c.MaxBody = 16 << 20
 	}
-	return &Gateway{Config: c, endpoints: map[string]*endpoint{}}
+	return &Gateway{Config: c, seal: newSeal(c.Key), endpoints: map[string]*endpoint{}, streams: map[*endpoint]bool{}}
 }
 
 // statelessFrom is the first revision of the protocol without sessions.
@@ -157,11 +168,11 @@ func (g *Gateway) endpoint(p auth.Principal) *endpoint {
 	if e := g.endpoints[key]; e != nil {
 		return e
 	}
-	server := g.server(p)
-	get := func(*http.Request) *mcp.Server { return server }
+	e := g.server(p)
+	get := func(*http.Request) *mcp.Server { return e.server }
 	options := mcp.StreamableHTTPOptions{Logger: quiet(g.Log), MaxRequestBodyBytes: g.MaxBody, SessionTimeout: time.Hour,
 		PropagateRequestCancellation: true, DisableLocalhostProtection: true} // the host is checked before the gateway
-	e := &endpoint{server: server, leaving: map[*mcp.ServerSession]bool{}, stateful: mcp.NewStreamableHTTPHandler(get, &options)}
+	e.stateful = mcp.NewStreamableHTTPHandler(get, &options)
 	options.Stateless = true
 	e.stateless = mcp.NewStreamableHTTPHandler(get, &options)
 	g.endpoints[key] = e
@@ -170,7 +181,17 @@ func (g *Gateway) endpoint(p auth.Principal) *endpoint {
 
 // Serve speaks MCP over one byte stream (stdio) until it ends.
 func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser, out io.WriteCloser) error {
-	return g.server(p).Run(ctx, &mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: int(g.MaxBody)})
+	e := g.server(p)
+	g.mu.Lock()
+	g.streams[e] = true
+	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		delete(g.streams, e)
+		g.mu.Unlock()
+		e.shelf.end()
+	}()
+	return e.server.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: int(g.MaxBody)})
 }
 
 // connected is for the first message of a client.

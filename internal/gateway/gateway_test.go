@@ -21,6 +21,8 @@ func (blocks) Tools(context.Context, auth.Principal) []tool.Tool {
 	return []tool.Tool{{Name: "wait"}}
 }
 
+func (b blocks) Has(auth.Principal, string) bool { return true }
+
 func (b blocks) Call(context.Context, tool.Call) (*tool.Result, error) {
 	b.began <- struct{}{}
 	<-b.end

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -44,15 +45,15 @@ func (q quieter) WithGroup(name string) slog.Handler { return quieter{q.Handler.
 const instructions = `Sandlot gives you an isolated Linux computer. execute_code runs Python, JavaScript or bash and keeps variables between calls; execute_command runs shell commands; sandbox_*_file tools move files. Files in /workspace persist. Without session_id you use your own default computer; pass the session_id of a result to stay on it, or "new" for a fresh one. Long jobs: execute_command with background: true, then read_process.`
 
 // server makes the MCP server of one principal.
-func (g *Gateway) server(p auth.Principal) *mcp.Server {
+func (g *Gateway) server(p auth.Principal) *endpoint {
 	s := mcp.NewServer(&mcp.Implementation{Name: "sandlot", Title: "Sandlot", Version: g.Version}, &mcp.ServerOptions{
 		Instructions: instructions,
 		Logger:       quiet(g.Log),
 		PageSize:     1000,
 		Capabilities: &mcp.ServerCapabilities{
 			Tools:     &mcp.ToolCapabilities{ListChanged: true},
-			Resources: &mcp.ResourceCapabilities{},
-			Prompts:   &mcp.PromptCapabilities{},
+			Resources: &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true},
+			Prompts:   &mcp.PromptCapabilities{ListChanged: true},
 			//lint:ignore SA1019 clients of the older era set the level
 			Logging: &mcp.LoggingCapabilities{},
 		},
@@ -60,17 +61,108 @@ func (g *Gateway) server(p auth.Principal) *mcp.Server {
 		SetCacheable: func(_ context.Context, _ mcp.Request, c *mcp.Cacheable) {
 			c.CacheScope = "private"
 		},
+		SubscribeHandler: func(ctx context.Context, r *mcp.SubscribeRequest) error {
+			return g.follow(ctx, p, r.Params.URI, tool.Foreign.Subscribe)
+		},
+		UnsubscribeHandler: func(ctx context.Context, r *mcp.UnsubscribeRequest) error {
+			return g.follow(ctx, p, r.Params.URI, tool.Foreign.Unsubscribe)
+		},
+		CompletionHandler: func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
+			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{}}}, nil // nothing of ours has any
+		},
 	})
-	s.AddReceivingMiddleware(readyFirst)
+	e := &endpoint{principal: p, server: s, own: map[featureKey]json.RawMessage{}, leaving: map[*mcp.ServerSession]bool{}}
+	s.AddReceivingMiddleware(g.levels(p), g.passing(e), readyFirst)
 	for _, t := range g.Hub.Tools(context.Background(), p) {
-		if t.Alias == "" {
-			s.AddTool(describe(t), g.handler(p, t.Name))
+		if t.Alias == "" && t.Raw == nil {
+			d := describe(t)
+			e.own[featureKey{"tools/call", t.Name}], _ = json.Marshal(d)
+			s.AddTool(d, g.handler(p, t.Name))
 		}
 	}
 	for _, r := range g.Hub.ResourceTemplates() {
-		s.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: r.URI, Name: r.Name, Description: r.Description}, g.reader(p))
+		d := &mcp.ResourceTemplate{URITemplate: r.URI, Name: r.Name, Description: r.Description}
+		e.own[featureKey{"resources/templates", r.URI}], _ = json.Marshal(d)
+		s.AddResourceTemplate(d, g.reader(p))
 	}
-	return s
+	g.features(e)
+	return e
+}
+
+// follow passes a subscription on.
+func (g *Gateway) follow(ctx context.Context, p auth.Principal, uri string, do func(tool.Foreign, context.Context, auth.Principal, string) error) error {
+	f := g.Hub.Foreign()
+	if f == nil {
+		return nil // nothing of ours changes by itself
+	}
+	err := do(f, ctx, p, uri)
+	if said, ok := errors.AsType[*tool.Refusal](err); ok {
+		return &jsonrpc.Error{Code: said.Code, Message: said.Message, Data: said.Data}
+	}
+	if err != nil {
+		return wireError(fault.From(err))
+	}
+	return nil
+}
+
+// levels passes on how much clients want to be told.
+func (g *Gateway) levels(p auth.Principal) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			res, err := next(ctx, method, req)
+			//lint:ignore SA1019 clients of the older era set the level
+			if l, ok := req.(*mcp.ServerRequest[*mcp.SetLoggingLevelParams]); ok && err == nil && g.Hub.Foreign() != nil {
+				g.Hub.Foreign().SetLevel(ctx, p, string(l.Params.Level))
+			}
+			return res, err
+		}
+	}
+}
+
+// each calls do for the endpoints of one principal, or, with no owner, of all.
+func (g *Gateway) each(owner string, do func(*endpoint)) {
+	g.mu.Lock()
+	var all []*endpoint
+	for _, e := range g.endpoints {
+		all = append(all, e)
+	}
+	for e := range g.streams {
+		all = append(all, e)
+	}
+	g.mu.Unlock()
+	for _, e := range all {
+		if owner == "" || e.principal.ID == owner {
+			do(e)
+		}
+	}
+}
+
+// Changed says that what third-party servers offer to that principal is not
+// what it was; without an owner, to all.
+func (g *Gateway) Changed(owner string) { g.each(owner, g.features) }
+
+// Updated says that a resource has changed.
+func (g *Gateway) Updated(owner, uri string) {
+	g.each(owner, func(e *endpoint) {
+		_ = e.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: uri})
+	})
+}
+
+// Logged passes on what a server says that belongs to no call.
+func (g *Gateway) Logged(owner string, params json.RawMessage) {
+	var p mcp.LoggingMessageParams
+	if json.Unmarshal(params, &p) != nil {
+		return
+	}
+	g.each(owner, func(e *endpoint) {
+		for s := range e.server.Sessions() {
+			if i := s.InitializeParams(); i != nil && i.ProtocolVersion < statelessFrom {
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+				_ = s.Log(ctx, &p) // a client that went away misses it
+				cancel()
+			}
+		}
+	})
 }
 
 // readyFirst lists the tools that need no arguments before the others. Programs
@@ -86,10 +178,10 @@ func readyFirst(next mcp.MethodHandler) mcp.MethodHandler {
 }
 
 func required(t *mcp.Tool) int {
-	if s, ok := t.InputSchema.(map[string]any); ok && s["required"] != nil {
-		return 1
+	if s, ok := t.InputSchema.(map[string]any); ok && s["required"] == nil {
+		return 0
 	}
-	return 0
+	return 1
 }
 
 func describe(t tool.Tool) *mcp.Tool {

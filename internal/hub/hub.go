@@ -4,7 +4,6 @@ package hub
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"sandlot/internal/auth"
@@ -20,6 +19,7 @@ type Hub struct {
 
 	sources []tool.Source
 	readers []tool.Reader
+	foreign tool.Foreign
 }
 
 // New returns a hub over the sources; those that are readers give resources too.
@@ -29,9 +29,15 @@ func New(sources ...tool.Source) *Hub {
 		if r, ok := s.(tool.Reader); ok {
 			h.readers = append(h.readers, r)
 		}
+		if f, ok := s.(tool.Foreign); ok {
+			h.foreign = f
+		}
 	}
 	return h
 }
+
+// Foreign returns what third-party servers give beside tools, or nil.
+func (h *Hub) Foreign() tool.Foreign { return h.foreign }
 
 // Tools lists what the principal can call, in an order that does not change.
 func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
@@ -51,8 +57,7 @@ func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
 // Call calls a tool by its exposed name.
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	for _, s := range h.sources {
-		tools := s.Tools(ctx, c.Principal)
-		if slices.ContainsFunc(tools, func(t tool.Tool) bool { return t.Name == c.Name }) {
+		if s.Has(c.Principal, c.Name) {
 			start := time.Now()
 			r, err := s.Call(ctx, c)
 			if h.Observe != nil {

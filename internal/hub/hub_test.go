@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,10 @@ func (s source) Tools(_ context.Context, p auth.Principal) []tool.Tool {
 		}
 	}
 	return all
+}
+
+func (s source) Has(p auth.Principal, name string) bool {
+	return slices.Contains(s.tools, name) && (s.only == "" || s.only == p.ID)
 }
 
 func (s source) Call(_ context.Context, c tool.Call) (*tool.Result, error) {

@@ -19,6 +19,10 @@ type Tool struct {
 	Hints  Hints
 	// Alias: it is another name of the tool named here, and left out of lists.
 	Alias string
+	// Raw is the whole definition of a third-party server's tool as MCP has it,
+	// with the exposed name and made safe: the fields above but Name, and those
+	// of Hints, are not set then.
+	Raw json.RawMessage
 }
 
 // Hints are MCP's tool annotations.
@@ -39,6 +43,12 @@ type Call struct {
 	// Progress tells a client that waits what happens: a line, or the newest
 	// output. It is nil when the client does not want to know.
 	Progress func(text string)
+	// Client is who made it; nil for one that cannot be asked or told.
+	Client Client
+	// Meta is what the client said beside, as far as it may be passed on, and
+	// Inputs what it brings when it comes again.
+	Meta   map[string]json.RawMessage
+	Inputs Inputs
 }
 
 // Result is what a call gives. A fault is an error instead.
@@ -50,6 +60,9 @@ type Result struct {
 	// text alone.
 	Words   string
 	IsError bool
+	// Raw is the whole result of a third-party server's tool as MCP has it,
+	// made safe: of the fields above IsError alone is set then.
+	Raw json.RawMessage
 }
 
 // Content is one block: exactly one of Text, Image, Resource and Link is set.
@@ -89,6 +102,8 @@ func Text(s string) Content { return Content{Text: &s} }
 type Source interface {
 	// Tools lists what the principal can call, in an order that does not change.
 	Tools(ctx context.Context, p auth.Principal) []Tool
+	// Has says whether the principal can call a tool of that name.
+	Has(p auth.Principal, name string) bool
 	// Call calls one. Errors are faults.
 	Call(ctx context.Context, c Call) (*Result, error)
 }

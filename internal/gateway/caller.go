@@ -1,0 +1,132 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// caller is a client that waits for its call, as third-party servers see it.
+type caller struct {
+	q *passedOn
+
+	mu  sync.Mutex
+	ctx context.Context // of the request that waits; nil while none does
+}
+
+// ID implements tool.Client.
+func (c *caller) ID() string {
+	if id := c.q.session.ID(); id != "" {
+		return id
+	}
+	return fmt.Sprintf("%p", c.q.session)
+}
+
+// Can implements tool.Client.
+func (c *caller) Can() json.RawMessage { return c.q.can }
+
+// Retries implements tool.Client.
+func (c *caller) Retries() bool { return false }
+
+// waiting returns the context of the request that waits, which leads what is
+// sent to its own stream.
+func (c *caller) waiting() (context.Context, *passedOn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ctx, c.q
+}
+
+// Tell implements tool.Client. A client that went away is noticed by the call
+// itself.
+func (c *caller) Tell(method string, params json.RawMessage) {
+	ctx, q := c.waiting()
+	if ctx == nil {
+		return
+	}
+	switch method {
+	case "notifications/progress":
+		var p mcp.ProgressNotificationParams
+		if q.token == nil || json.Unmarshal(params, &p) != nil {
+			return
+		}
+		p.ProgressToken = q.token
+		_ = q.session.NotifyProgress(ctx, &p)
+	case "notifications/message":
+		var p mcp.LoggingMessageParams
+		if json.Unmarshal(params, &p) == nil {
+			_ = q.session.Log(ctx, &p)
+		}
+	}
+}
+
+// Ask implements tool.Client.
+func (c *caller) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	if !able(c.q.can, method) {
+		return nil, cannot(method)
+	}
+	waits, q := c.waiting()
+	if waits == nil {
+		return nil, cannot(method)
+	}
+	ask, cancel := context.WithCancel(waits)
+	defer cancel()
+	defer context.AfterFunc(ctx, cancel)()
+	var res any
+	var err error
+	switch method {
+	case "elicitation/create":
+		var p mcp.ElicitParams
+		if err := json.Unmarshal(params, &p); err != nil {
+			return nil, unreadable(method)
+		}
+		res, err = q.session.Elicit(ask, &p)
+	case "sampling/createMessage":
+		var p mcp.CreateMessageWithToolsParams
+		if err := json.Unmarshal(params, &p); err != nil {
+			return nil, unreadable(method)
+		}
+		res, err = q.session.CreateMessageWithTools(ask, &p)
+	case "roots/list":
+		res, err = q.session.ListRoots(ask, &mcp.ListRootsParams{})
+	default:
+		return nil, cannot(method)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(res)
+}
+
+func unreadable(method string) error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the parameters of " + method + " could not be read"}
+}
+
+// cannot says what a client is not able to do.
+func cannot(method string) error {
+	what := map[string]string{"elicitation/create": "cannot ask its user (elicitation)", "sampling/createMessage": "does not lend its model (sampling)",
+		"roots/list": "names no roots"}[method]
+	if what == "" {
+		what = "knows no " + clip(method)
+	}
+	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "the client that made this call " + what}
+}
+
+// able says whether a client's capabilities name what the method needs.
+func able(can json.RawMessage, method string) bool {
+	var c struct{ Elicitation, Sampling, Roots json.RawMessage }
+	_ = json.Unmarshal(can, &c) // what cannot be read can nothing
+	has := func(m json.RawMessage) bool { return len(m) > 0 && string(m) != "null" }
+	switch method {
+	case "elicitation/create":
+		return has(c.Elicitation)
+	case "sampling/createMessage":
+		return has(c.Sampling)
+	case "roots/list":
+		return has(c.Roots)
+	}
+	return false
+}

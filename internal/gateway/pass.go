@@ -1,0 +1,406 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/tool"
+)
+
+// object is a JSON object whose values are left as they came.
+type object = map[string]json.RawMessage
+
+// rawResult is a result as a third-party server gave it: what the SDK's types
+// do not know is in it too.
+type rawResult struct {
+	mcp.ResultBase
+	fields object // without _meta
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r *rawResult) MarshalJSON() ([]byte, error) {
+	if len(r.Meta) == 0 {
+		return json.Marshal(r.fields)
+	}
+	meta, err := json.Marshal(r.Meta)
+	if err != nil {
+		return nil, err
+	}
+	r.fields["_meta"] = meta
+	return json.Marshal(r.fields)
+}
+
+// raw makes a result of an object. The newer era's results say whether they are
+// complete.
+func raw(b json.RawMessage, newer bool) (*rawResult, error) {
+	r := &rawResult{}
+	if err := json.Unmarshal(b, &r.fields); err != nil || r.fields == nil {
+		return nil, fault.New(fault.Connection, "the server's answer is no object")
+	}
+	if m, ok := r.fields["_meta"]; ok {
+		delete(r.fields, "_meta")
+		var meta object
+		if json.Unmarshal(m, &meta) == nil {
+			r.Meta = mcp.Meta{}
+			for k, v := range meta {
+				r.Meta[k] = v
+			}
+		}
+	}
+	if _, typed := r.fields["resultType"]; !newer {
+		delete(r.fields, "resultType")
+	} else if !typed {
+		r.fields["resultType"] = json.RawMessage(`"complete"`)
+	}
+	return r, nil
+}
+
+// passing answers for third-party servers, in front of the SDK's own handlers,
+// which know of their tools, prompts and resources what they need to announce
+// changes and to check headers.
+func (g *Gateway) passing(e *endpoint) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			switch r := req.(type) {
+			case *mcp.CallToolRequest:
+				if e.foreign(method, r.Params.Name) {
+					return g.passTool(ctx, e, r)
+				}
+			case *mcp.GetPromptRequest:
+				if e.foreign(method, r.Params.Name) {
+					return g.passRequest(ctx, e, passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState))
+				}
+			case *mcp.ReadResourceRequest:
+				if g.Hub.Foreign() != nil && !strings.HasPrefix(r.Params.URI, "sandlot:") {
+					return g.passRequest(ctx, e, passed(method, r, r.Params.URI, r.Params.InputResponses, r.Params.RequestState))
+				}
+			case *mcp.CompleteRequest:
+				if g.Hub.Foreign() != nil && r.Params.Ref != nil {
+					return g.passRequest(ctx, e, passed(method, r, r.Params.Ref.Name+r.Params.Ref.URI, nil, ""))
+				}
+			}
+			res, err := next(ctx, method, req)
+			if err != nil {
+				return res, err
+			}
+			return e.whole(res, newer(req))
+		}
+	}
+}
+
+// versioned is every request of a client.
+type versioned interface{ ProtocolVersion() string }
+
+func newer(req mcp.Request) bool {
+	v, ok := req.(versioned)
+	return ok && v.ProtocolVersion() >= statelessFrom
+}
+
+// whole puts the definitions into a list as they came from their servers.
+func (e *endpoint) whole(res mcp.Result, newer bool) (mcp.Result, error) {
+	var items []json.RawMessage
+	var field string
+	switch l := res.(type) {
+	case *mcp.ListToolsResult:
+		field = "tools"
+		for _, t := range l.Tools {
+			items = append(items, e.definition("tools/call", t.Name))
+		}
+		l.Tools = nil
+	case *mcp.ListPromptsResult:
+		field = "prompts"
+		for _, p := range l.Prompts {
+			items = append(items, e.definition("prompts/get", p.Name))
+		}
+		l.Prompts = nil
+	case *mcp.ListResourcesResult:
+		field = "resources"
+		for _, r := range l.Resources {
+			items = append(items, e.definition("resources/read", r.URI))
+		}
+		l.Resources = nil
+	case *mcp.ListResourceTemplatesResult:
+		field = "resourceTemplates"
+		for _, r := range l.ResourceTemplates {
+			items = append(items, e.definition("resources/templates", r.URITemplate))
+		}
+		l.ResourceTemplates = nil
+	default:
+		return res, nil
+	}
+	b, err := json.Marshal(res)
+	if err != nil {
+		return nil, err
+	}
+	r, err := raw(b, newer)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]json.RawMessage, 0, len(items)) // never null
+	for _, i := range items {
+		if i != nil { // it went while the list was made
+			list = append(list, i)
+		}
+	}
+	r.fields[field], err = json.Marshal(list)
+	return r, err
+}
+
+// request is what the methods that are passed on have in common.
+type passedOn struct {
+	method  string
+	key     string // name or URI
+	session *mcp.ServerSession
+	token   any
+	newer   bool
+	can     json.RawMessage
+	meta    map[string]any
+	params  object
+	inputs  tool.Inputs
+}
+
+func passed[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap, state string) *passedOn {
+	q := &passedOn{method: method, key: key, session: r.Session, newer: newer(r), meta: r.Params.GetMeta(), params: object{}}
+	q.can = abilities(r.ClientCapabilities())
+	if b, err := json.Marshal(r.Params); err == nil {
+		_ = json.Unmarshal(b, &q.params)
+	}
+	for _, own := range []string{"_meta", "inputResponses", "requestState"} {
+		delete(q.params, own)
+	}
+	if t, ok := any(r.Params).(interface{ GetProgressToken() any }); ok {
+		q.token = t.GetProgressToken()
+	}
+	if responses != nil {
+		q.inputs.Responses, _ = json.Marshal(responses)
+	}
+	q.inputs.State = state
+	return q
+}
+
+// abilities is what a client can. The SDK's own form says that every client has
+// roots.
+func abilities(c *mcp.ClientCapabilities) json.RawMessage {
+	if c == nil {
+		return json.RawMessage("{}")
+	}
+	var all object
+	b, _ := json.Marshal(c)
+	_ = json.Unmarshal(b, &all)
+	if c.RootsV2 == nil {
+		delete(all, "roots")
+	}
+	b, _ = json.Marshal(all)
+	return b
+}
+
+// passable is what of a client's _meta a third-party server may see.
+func passable(meta map[string]any) object {
+	out := object{}
+	for k, v := range meta {
+		if k == "progressToken" || strings.HasPrefix(k, "io.modelcontextprotocol/") {
+			continue
+		}
+		if b, err := json.Marshal(v); err == nil && len(b) <= 16<<10 && len(out) < 32 {
+			out[k] = b
+		}
+	}
+	return out
+}
+
+func (g *Gateway) passTool(ctx context.Context, e *endpoint, r *mcp.CallToolRequest) (mcp.Result, error) {
+	q := passed("tools/call", r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
+	return g.pass(ctx, e, q, func(ctx context.Context, client tool.Client, in tool.Inputs) (json.RawMessage, error) {
+		res, err := g.Hub.Call(ctx, tool.Call{Principal: e.principal, Name: r.Params.Name, Args: r.Params.Arguments,
+			Client: client, Meta: passable(q.meta), Inputs: in})
+		if err != nil {
+			return nil, err
+		}
+		return res.Raw, nil
+	})
+}
+
+func (g *Gateway) passRequest(ctx context.Context, e *endpoint, q *passedOn) (mcp.Result, error) {
+	return g.pass(ctx, e, q, func(ctx context.Context, client tool.Client, in tool.Inputs) (json.RawMessage, error) {
+		return g.Hub.Foreign().Pass(ctx, tool.Request{Principal: e.principal, Method: q.method, Params: q.params,
+			Client: client, Meta: passable(q.meta), Inputs: in})
+	})
+}
+
+// answerer makes the call of which a request is a part, or all.
+type answerer func(ctx context.Context, client tool.Client, in tool.Inputs) (json.RawMessage, error)
+
+func (g *Gateway) pass(ctx context.Context, e *endpoint, q *passedOn, answer answerer) (mcp.Result, error) {
+	var b json.RawMessage
+	var err error
+	if q.newer {
+		b, err = g.passRetrying(ctx, e, q, answer)
+	} else {
+		c := &caller{q: q, ctx: ctx}
+		b, err = answer(ctx, c, tool.Inputs{})
+	}
+	if err != nil {
+		return nil, g.passError(ctx, q, err)
+	}
+	r, err := raw(b, q.newer)
+	if err == nil && q.method == "resources/read" && q.newer {
+		r.defaults(object{"ttlMs": json.RawMessage("0"), "cacheScope": json.RawMessage(`"private"`)})
+	}
+	return r, err
+}
+
+func (r *rawResult) defaults(d object) {
+	for k, v := range d {
+		if _, ok := r.fields[k]; !ok {
+			r.fields[k] = v
+		}
+	}
+	r.fields["cacheScope"] = json.RawMessage(`"private"`) // what one principal sees
+}
+
+func (g *Gateway) passError(ctx context.Context, q *passedOn, err error) error {
+	var said *tool.Refusal
+	var own *jsonrpc.Error
+	switch {
+	case errors.As(err, &said):
+		return &jsonrpc.Error{Code: said.Code, Message: said.Message, Data: said.Data}
+	case errors.As(err, &own):
+		return own
+	}
+	f := fault.From(err)
+	g.report(ctx, q.method+" "+clip(q.key), f)
+	if q.method == "resources/read" && f.Kind == fault.NotFound {
+		return mcp.ResourceNotFoundError(q.key)
+	}
+	return wireError(f)
+}
+
+// features brings what the SDK knows of third-party servers up to date; it
+// announces what changed.
+func (g *Gateway) features(e *endpoint) {
+	e.syncing.Lock()
+	defer e.syncing.Unlock()
+	want := map[featureKey]json.RawMessage{}
+	add := func(method, key string, raw json.RawMessage) { want[featureKey{method, key}] = raw }
+	for _, t := range g.Hub.Tools(context.Background(), e.principal) {
+		if t.Raw != nil {
+			add("tools/call", t.Name, t.Raw)
+		}
+	}
+	if f := g.Hub.Foreign(); f != nil {
+		for _, i := range f.Prompts(e.principal) {
+			add("prompts/get", i.Key, i.Raw)
+		}
+		for _, i := range f.Resources(e.principal) {
+			add("resources/read", i.Key, i.Raw)
+		}
+		for _, i := range f.Templates(e.principal) {
+			add("resources/templates", i.Key, i.Raw)
+		}
+	}
+	old := e.passedOn()
+	next := map[featureKey]json.RawMessage{}
+	for k, raw := range want {
+		if before, ok := old[k]; ok && string(before) == string(raw) {
+			next[k] = before
+			continue
+		}
+		if err := e.offer(k, raw); err != nil {
+			g.Log.Warn("a third-party server's definition cannot be offered", "principal", e.principal.ID, "method", k.method, "name", clip(k.key), "error", err)
+			continue
+		}
+		next[k] = raw
+	}
+	e.setPassedOn(next)
+	for k := range old {
+		if _, ok := next[k]; !ok {
+			e.withdraw(k)
+		}
+	}
+}
+
+// featureKey is one thing of a third-party server, by the method that uses it.
+type featureKey struct{ method, key string }
+
+// offer tells the SDK of one. It panics on what it does not like.
+func (e *endpoint) offer(k featureKey, raw json.RawMessage) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+		}
+	}()
+	switch k.method {
+	case "tools/call":
+		var d struct {
+			InputSchema json.RawMessage `json:"inputSchema"`
+		}
+		if err := json.Unmarshal(raw, &d); err != nil {
+			return err
+		}
+		e.server.AddTool(&mcp.Tool{Name: k.key, InputSchema: d.InputSchema}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			return nil, errElsewhere
+		})
+	case "prompts/get":
+		e.server.AddPrompt(&mcp.Prompt{Name: k.key}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+			return nil, errElsewhere
+		})
+	case "resources/read":
+		e.server.AddResource(&mcp.Resource{URI: k.key, Name: k.key}, elsewhere)
+	case "resources/templates":
+		e.server.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: k.key, Name: k.key}, elsewhere)
+	}
+	return nil
+}
+
+var errElsewhere = errors.New("it is gone")
+
+func elsewhere(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+	return nil, errElsewhere
+}
+
+func (e *endpoint) withdraw(k featureKey) {
+	switch k.method {
+	case "tools/call":
+		e.server.RemoveTools(k.key)
+	case "prompts/get":
+		e.server.RemovePrompts(k.key)
+	case "resources/read":
+		e.server.RemoveResources(k.key)
+	case "resources/templates":
+		e.server.RemoveResourceTemplates(k.key)
+	}
+}
+
+func (e *endpoint) passedOn() map[featureKey]json.RawMessage {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.third
+}
+
+func (e *endpoint) setPassedOn(m map[featureKey]json.RawMessage) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.third = m
+}
+
+// foreign says whether a third-party server answers that.
+func (e *endpoint) foreign(method, key string) bool {
+	_, ok := e.passedOn()[featureKey{method, key}]
+	return ok
+}
+
+// definition is what clients are told of one thing, ours or not.
+func (e *endpoint) definition(method, key string) json.RawMessage {
+	k := featureKey{method, key}
+	if raw, ok := e.passedOn()[k]; ok {
+		return raw
+	}
+	return e.own[k]
+}

@@ -1,0 +1,87 @@
+package gateway
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+)
+
+// state is what a client of the newer era carries for us from one part of a
+// call to the next.
+type state struct {
+	Upstream string `json:"u,omitempty"` // the server's own
+	Call     string `json:"c,omitempty"` // a call that waits here
+	Expires  int64  `json:"e"`           // Unix seconds
+}
+
+// seal makes states that only their owner can bring back, with the same call,
+// and that nobody can read or change.
+type seal struct{ aead cipher.AEAD }
+
+const sealMark = "slt1."
+
+// newSeal returns a seal with that key of 32 bytes; without one it makes a key
+// that is good until the server ends.
+func newSeal(key []byte) seal {
+	if len(key) != 32 {
+		key = make([]byte, 32)
+		rand.Read(key)
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		panic(err) // the length is right
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		panic(err)
+	}
+	return seal{aead}
+}
+
+// bound is what a state is good for: who, what and with which arguments.
+func bound(p auth.Principal, q *passedOn) []byte {
+	var canonical any
+	b, _ := json.Marshal(q.params)
+	_ = json.Unmarshal(b, &canonical)
+	b, _ = json.Marshal([]any{p.ID, p.Service, q.method, q.key, canonical})
+	sum := sha256.Sum256(b)
+	return sum[:]
+}
+
+func (s seal) make(p auth.Principal, q *passedOn, st state) (string, error) {
+	st.Expires = time.Now().Add(held).Unix()
+	plain, err := json.Marshal(st)
+	if err != nil {
+		return "", err
+	}
+	return sealMark + base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, bound(p, q))), nil
+}
+
+// ours says whether a state looks as if it was sealed here.
+func (s seal) ours(text string) bool { return strings.HasPrefix(text, sealMark) }
+
+// open returns the state that a request brings; none is an empty one.
+func (s seal) open(p auth.Principal, q *passedOn) (state, error) {
+	var st state
+	if q.inputs.State == "" {
+		return st, nil
+	}
+	wrong := fault.Wrap(fault.InvalidParameters, errState, "%v", errState).With("argument", "requestState")
+	body, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(q.inputs.State, sealMark))
+	if err != nil || !s.ours(q.inputs.State) {
+		return st, wrong
+	}
+	plain, err := s.aead.Open(nil, nil, body, bound(p, q))
+	if err != nil || json.Unmarshal(plain, &st) != nil || time.Now().Unix() > st.Expires {
+		return state{}, wrong
+	}
+	return st, nil
+}

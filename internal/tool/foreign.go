@@ -1,0 +1,82 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+
+	"sandlot/internal/auth"
+)
+
+// Client is who made a call, for what a third-party server sends to it while
+// the call runs.
+type Client interface {
+	// ID tells clients of one principal apart. It is no secret and no handle.
+	ID() string
+	// Can is what the client said that it can: an object of MCP's
+	// ClientCapabilities.
+	Can() json.RawMessage
+	// Retries says that the client takes a result that asks for input and
+	// comes again with it (MCP 2026-07-28), instead of being asked while it
+	// waits.
+	Retries() bool
+	// Ask asks the client and waits for its answer, a result object of MCP.
+	// Method is elicitation/create, sampling/createMessage or roots/list.
+	// What the client cannot do is an error that says so.
+	Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
+	// Tell sends a notification of the call: notifications/progress, without
+	// its token, or notifications/message.
+	Tell(method string, params json.RawMessage)
+}
+
+// Inputs is what a client that retries brings with it.
+type Inputs struct {
+	Responses json.RawMessage // an object of results, by the names that were asked for
+	State     string          // what came with the question
+}
+
+// Empty says whether the call is no retry.
+func (i Inputs) Empty() bool { return len(i.Responses) == 0 && i.State == "" }
+
+// Item is one prompt, resource or resource template of a third-party server.
+type Item struct {
+	// Key is its exposed name, URI or URI template.
+	Key string
+	// Raw is its whole definition as MCP has it, with that key, made safe.
+	Raw json.RawMessage
+}
+
+// Request is a client's request that a third-party server answers.
+type Request struct {
+	Principal auth.Principal
+	// Method is prompts/get, resources/read or completion/complete.
+	Method string
+	Params map[string]json.RawMessage
+	Meta   map[string]json.RawMessage
+	Client Client // nil: a client that cannot be asked
+	Inputs Inputs
+}
+
+// Foreign passes what is neither a tool nor ours on to third-party servers.
+type Foreign interface {
+	Prompts(p auth.Principal) []Item
+	Resources(p auth.Principal) []Item
+	Templates(p auth.Principal) []Item
+	// Pass returns the whole result object, as MCP has it. Errors are faults,
+	// or, with a *Refusal in the chain, what the server answered.
+	Pass(ctx context.Context, r Request) (json.RawMessage, error)
+	// Subscribe and Unsubscribe follow a resource's changes.
+	Subscribe(ctx context.Context, p auth.Principal, uri string) error
+	Unsubscribe(ctx context.Context, p auth.Principal, uri string) error
+	// SetLevel says how much the principal's servers should log from now on.
+	SetLevel(ctx context.Context, p auth.Principal, level string)
+}
+
+// Refusal is the JSON-RPC error of a third-party server, passed on as it is.
+type Refusal struct {
+	Code    int64
+	Message string
+	Data    json.RawMessage
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Message }
