@@ -17,6 +17,9 @@ var only = map[string][]string{
 	"sandlot/internal/api":     {"sandlot/internal/app", "sandlot/internal/cli"},
 	"sandlot/internal/cli":     {"sandlot/cmd/sandlot"},
 	"sandlot/internal/app":     {"sandlot/internal/cli"},
+	"sandlot/internal/client":  {"sandlot/internal/api", "sandlot/internal/cli"},
+	// The operator's own texts alone are expanded, and their commands run.
+	"sandlot/internal/expand": {"sandlot/internal/config"},
 	// Inside the sandbox.
 	"sandlot/internal/guest":         {"sandlot/cmd/sandlot-agent", "sandlot/test/hostile"},
 	"sandlot/internal/guest/interp":  {"sandlot/internal/guest"},
@@ -32,6 +35,8 @@ var only = map[string][]string{
 	"golang.org/x/net/dns":                   {"sandlot/internal/guest/network"},
 	"golang.org/x/net/http/httpproxy":        {"sandlot/internal/egress"},
 	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
+	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
+	"github.com/tailscale/hujson":            {"sandlot/internal/client", "sandlot/internal/config"},
 	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/trust"},
 	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/test/bench"},
 }
