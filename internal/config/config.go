@@ -20,6 +20,7 @@ type Config struct {
 	Runtime  Runtime
 	Output   Output
 	Network  Network
+	MCP      MCP
 
 	Volumes   []sandbox.Mount
 	Templates []*image.Template // the operator's own
@@ -131,5 +132,5 @@ func (c *Config) Rows() []Row {
 	for _, s := range settings {
 		rows = append(rows, Row{s.key, s.get(c), c.From[s.key], s.help, s.env()})
 	}
-	return rows
+	return append(rows, c.mcpShown()...)
 }

@@ -329,7 +329,7 @@ func TestBadFiles(t *testing.T) {
 		{"a registry with a password", "network: {registries: {npm: 'https://me:secret@mirror.corp/'}}", []string{"network.registries"}},
 		{"a host without address", "network: {hosts: {mirror.corp: nowhere}}", []string{"network.hosts", "10.1.2.3"}},
 		{"a template's unknown mode", "templates: {t: {rootfs: /, languages: [{name: sh, command: [/bin/sh]}], network: {mode: everything}}}", []string{"templates", "everything"}},
-		{"mcp servers that are not there yet", "mcp: {a: {command: x}}", []string{"mcp"}},
+		{"mcp servers as a list", "mcp: [{command: x}]", []string{"mcp", "names of MCP servers"}},
 		{"unknown key of a flavor", "flavors: {big: {cpus: 8, memory_mb: 100, memroy: 3}}", []string{"flavors", "big", "memroy"}},
 		{"flavor without memory", "flavors: {big: {cpus: 8}}", []string{"big", "memory_mb at least 64"}},
 		{"flavor with no number of CPUs", "flavors: {big: {cpus: .nan, memory_mb: 100}}", []string{"big", "cpus"}},

@@ -159,7 +159,7 @@ func (c *Config) parse(path string, text []byte) error {
 		case "network":
 			err = network(flat, &node)
 		case "mcp":
-			err = empty(&node)
+			err = c.mcp(&node, path)
 		default:
 			err = flatten(flat, key, &node)
 		}
@@ -235,13 +235,6 @@ func flatten(into map[string]*string, key string, n *yaml.Node) error {
 		}
 	default:
 		return errors.New("must be a value, a list or a section")
-	}
-	return nil
-}
-
-func empty(n *yaml.Node) error {
-	if len(n.Content) > 0 {
-		return errors.New("this version connects no MCP servers; leave the section out")
 	}
 	return nil
 }

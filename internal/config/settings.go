@@ -139,6 +139,7 @@ func table() []setting {
 	add("max_execution_timeout", "300", "the largest timeout that a call may name")(duration(func(c *Config) *time.Duration { return &c.Sessions.MaxExecution }, time.Second, day))
 
 	networkRows(add)
+	mcpRows(add)
 
 	add("output_style", "plain", "the text of execute_code: plain or labeled")(str(func(c *Config) *string { return &c.Output.Style }, "plain", "labeled"))
 	add("max_output_size", "50000", "bytes of each output stream in a result", "MAX_OUTPUT_SIZE")(number(func(c *Config) *int { return &c.Output.Max }, 256, 4<<20))

@@ -1,0 +1,318 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"sandlot/internal/connection"
+)
+
+// ownKeys are what an entry of sandlot.yaml may have: Crush's, and ours.
+var ownKeys = []string{"type", "command", "args", "env", "url", "headers", "timeout", "disabled", "disabled_tools", "enabled_tools",
+	"oauth", "oauth_client_id", "oauth_client_secret", "where", "prefix", "principals", "trust"}
+
+// read makes the server that the entry describes. One that is disabled is not
+// expanded: nothing of it is needed, and no command has to run for it.
+func (e entry) read(ctx context.Context, c *Config) (s connection.Configured, notes []string) {
+	if e.err != nil {
+		return connection.Configured{Broken: e.err.Error()}, nil
+	}
+	keys, notes, err := e.form.translate(e.keys)
+	r := &reader{keys: keys}
+	s = r.server()
+	if err = errors.Join(err, r.err); err == nil && !s.Disabled {
+		x := &expansion{ctx: ctx, env: c.Source.Env, value: e.form.expand}
+		err = x.server(&s, c.home(s.Where))
+	}
+	if err == nil && !s.Disabled {
+		err = check(&s)
+	}
+	if err != nil {
+		// Nothing but the name, who may see it, and why.
+		s = connection.Configured{Disabled: s.Disabled, Principals: s.Principals, Where: s.Where, Broken: strings.ReplaceAll(err.Error(), "\n", "; ")}
+	}
+	if s.Disabled {
+		s.Env, s.Headers, s.OAuth, s.URL, s.Command, s.Args = nil, nil, connection.OAuth{}, "", "", nil
+	}
+	return s, notes
+}
+
+// home is the folder that ~ stands for where the server runs.
+func (c *Config) home(w connection.Where) string {
+	if w == connection.OnHost {
+		if h := c.Source.Env["HOME"]; h != "" {
+			return h
+		}
+		h, _ := os.UserHomeDir()
+		return h
+	}
+	for _, t := range c.Templates {
+		if t.Serves(c.Sessions.DefaultTemplate) && t.Env["HOME"] != "" {
+			return t.Env["HOME"]
+		}
+	}
+	return "/root"
+}
+
+// reader takes the keys of an entry apart, and keeps what is wrong first.
+type reader struct {
+	keys map[string]any
+	err  error
+}
+
+func (r *reader) wrong(key, format string, args ...any) {
+	if r.err == nil {
+		r.err = fmt.Errorf("%s: %s", key, fmt.Sprintf(format, args...))
+	}
+}
+
+func (r *reader) text(key string, allowed ...string) string {
+	v, ok := r.keys[key].(string)
+	if !ok && r.keys[key] != nil {
+		r.wrong(key, "it must be a text")
+	}
+	if v != "" && len(allowed) > 0 && !slices.Contains(allowed, v) {
+		r.wrong(key, "%q must be one of %s", clipped(v), strings.Join(allowed, ", "))
+	}
+	return v
+}
+
+func (r *reader) yes(key string) bool {
+	switch v := r.keys[key].(type) {
+	case nil:
+	case string:
+		if v == "true" || v == "false" {
+			return v == "true"
+		}
+		r.wrong(key, "it must be true or false")
+	default:
+		r.wrong(key, "it must be true or false")
+	}
+	return false
+}
+
+func (r *reader) list(key string) []string {
+	items, ok := r.keys[key].([]any)
+	if !ok && r.keys[key] != nil {
+		r.wrong(key, "it must be a list of texts")
+	}
+	var list []string
+	for _, v := range items {
+		s, ok := v.(string)
+		if !ok {
+			r.wrong(key, "it must be a list of texts")
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+func (r *reader) pairs(key string) map[string]string {
+	items, ok := r.keys[key].(map[string]any)
+	if !ok && r.keys[key] != nil {
+		r.wrong(key, "it must be names with values")
+	}
+	if len(items) == 0 {
+		return nil
+	}
+	m := map[string]string{}
+	for name, v := range items {
+		s, ok := v.(string)
+		if !ok && v != nil {
+			r.wrong(key+" "+clipped(name), "it must be a text")
+		}
+		m[name] = s
+	}
+	return m
+}
+
+func (r *reader) timeout() time.Duration {
+	v := r.text("timeout")
+	if v == "" || v == "0" {
+		return 0
+	}
+	d, err := ParseDuration(v)
+	if err != nil || d < time.Second || d > day {
+		r.wrong("timeout", "%q must be seconds, or a duration such as 90s or 5m, from 1s to 24h", clipped(v))
+		return 0
+	}
+	return d
+}
+
+// server is what the keys say, as they are written.
+func (r *reader) server() connection.Configured {
+	s := connection.Configured{
+		Kind: connection.Kind(r.text("type", "stdio", "http", "sse")), Command: r.text("command"), Args: r.list("args"), Env: r.pairs("env"),
+		URL: r.text("url"), Headers: r.pairs("headers"), Timeout: r.timeout(), Disabled: r.yes("disabled"),
+		DisabledTools: r.list("disabled_tools"), EnabledTools: r.list("enabled_tools"),
+		OAuth: connection.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret")},
+		Where: connection.Where(r.text("where", "sandbox", "host")), Principals: r.list("principals"),
+		Trust: connection.Trust(r.text("trust", "warn", "hold")),
+	}
+	r.yes("oauth") // who may log in is told by the server
+	if _, given := r.keys["prefix"]; given {
+		p := r.text("prefix")
+		if !prefixForm.MatchString(p) {
+			r.wrong("prefix", "%q must be at most 16 letters, digits, _ and -", clipped(p))
+		}
+		s.Prefix = &p
+	}
+	if s.Where == "" {
+		s.Where = connection.InSandbox
+	}
+	switch {
+	case s.Kind == "" && s.Command != "" && s.URL != "":
+		r.wrong("type", "there are both a command and a url: say stdio, http or sse")
+	case s.Kind == "" && s.URL != "":
+		s.Kind = connection.HTTP
+	case s.Kind == "" && s.Command != "":
+		s.Kind = connection.Stdio
+	case s.Kind == "":
+		r.wrong("command", "there is neither a command, which is run, nor a url, which is connected to")
+	case s.Kind == connection.Stdio && s.Command == "":
+		r.wrong("command", "type stdio needs one")
+	case s.Kind != connection.Stdio && s.URL == "":
+		r.wrong("url", "type %s needs one", s.Kind)
+	}
+	if s.Kind == connection.Stdio {
+		s.URL, s.Headers = "", nil
+	} else {
+		s.Command, s.Args, s.Env = "", nil, nil
+	}
+	return s
+}
+
+// expansion puts values in, and keeps what is wrong first.
+type expansion struct {
+	ctx   context.Context
+	env   map[string]string
+	value func(ctx context.Context, text string, env map[string]string) (string, error)
+	err   error
+}
+
+func (x *expansion) text(field, text string) string {
+	if x.err != nil {
+		return ""
+	}
+	v, err := x.value(x.ctx, text, x.env)
+	if err != nil {
+		x.err = fmt.Errorf("%s: %w", field, err)
+	}
+	return v
+}
+
+func (x *expansion) pairs(field string, m map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		m[name] = x.text(field+" "+clipped(name), m[name])
+	}
+}
+
+func (x *expansion) server(s *connection.Configured, home string) error {
+	// Before the expansion: a ~ that was put in is no home folder.
+	tilde := s.Command == "~" || strings.HasPrefix(s.Command, "~/")
+	s.Command = x.text("command", strings.TrimPrefix(s.Command, map[bool]string{true: "~"}[tilde]))
+	if tilde {
+		s.Command = home + s.Command
+	}
+	for i, a := range s.Args {
+		s.Args[i] = x.text(fmt.Sprintf("args %d", i+1), a)
+	}
+	x.pairs("env", s.Env)
+	s.URL = x.text("url", s.URL)
+	x.pairs("headers", s.Headers)
+	maps.DeleteFunc(s.Headers, func(_, v string) bool { return v == "" })
+	s.OAuth.ClientID = x.text("oauth_client_id", s.OAuth.ClientID)
+	s.OAuth.ClientSecret = x.text("oauth_client_secret", s.OAuth.ClientSecret)
+	return x.err
+}
+
+var (
+	prefixForm  = regexp.MustCompile(`^[A-Za-z0-9_-]{0,16}$`)
+	envForm     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	headerForm  = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
+	hasNUL      = func(s string) bool { return strings.ContainsRune(s, 0) }
+	hasControls = func(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
+)
+
+// check says what is wrong with the expanded texts, and never what they are.
+func check(s *connection.Configured) error {
+	if s.Kind == connection.Stdio && strings.TrimSpace(s.Command) == "" {
+		return errors.New("command: what it stands for is empty")
+	}
+	if hasNUL(s.Command) || slices.ContainsFunc(s.Args, hasNUL) {
+		return errors.New("command and args cannot have a NUL in them")
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.Env)) {
+		if !envForm.MatchString(k) {
+			return fmt.Errorf("env %q: a name has letters, digits and _, and does not begin with a digit", clipped(k))
+		}
+		if hasNUL(s.Env[k]) {
+			return fmt.Errorf("env %s: a value cannot have a NUL in it", k)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(s.Headers)) {
+		if !headerForm.MatchString(k) {
+			return fmt.Errorf("headers %q: HTTP knows no such name", clipped(k))
+		}
+		if hasControls(s.Headers[k]) {
+			return fmt.Errorf("headers %s: a value cannot have a line break or another control character in it", k)
+		}
+	}
+	if s.Kind != connection.Stdio {
+		u, err := url.Parse(s.URL)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return errors.New("url: it must begin with http:// or https:// and a host")
+		}
+	}
+	return nil
+}
+
+// show is the entry on one line, for people: variables and headers by their
+// names, nothing expanded.
+func (e entry) show() string {
+	r := &reader{keys: e.keys}
+	what := append([]string{}, r.text("command"))
+	what = append(what, r.list("args")...)
+	if u := r.text("url"); u != "" {
+		what = append(what, bare(u))
+	}
+	for _, key := range []string{"env", "headers"} {
+		for _, name := range slices.Sorted(maps.Keys(r.pairs(key))) {
+			what = append(what, name+"=[secret]")
+		}
+	}
+	if r.yes("disabled") {
+		what = append(what, "(disabled)")
+	}
+	return strings.TrimSpace(strings.Join(what, " "))
+}
+
+// bare is a URL without the parts in which secrets stand.
+func bare(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.User == nil && u.RawQuery == "" && u.Fragment == "" {
+		before, _, cut := strings.Cut(text, "?")
+		if cut || strings.Contains(before, "@") {
+			return "[secret]"
+		}
+		return text
+	}
+	if u.User != nil {
+		u.User = url.User("[secret]")
+	}
+	if u.RawQuery != "" {
+		u.RawQuery = "[secret]"
+	}
+	u.Fragment = ""
+	out, _ := url.PathUnescape(u.String())
+	return out
+}
