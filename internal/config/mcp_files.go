@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -179,8 +180,11 @@ func readClients(path string) ([]entry, error) {
 	}
 	tree, err := jsonTree(text)
 	top, ok := tree.(map[string]any)
-	if err != nil || !ok {
-		return nil, errors.Join(errors.New("it is not a JSON object"), err)
+	if err != nil {
+		return nil, fmt.Errorf("it is not JSON%s", place(err))
+	}
+	if !ok {
+		return nil, errors.New("it is not a JSON object")
 	}
 	list, how, err := clientServers(top)
 	if err != nil {
@@ -193,6 +197,14 @@ func readClients(path string) ([]entry, error) {
 		all = append(all, e)
 	}
 	return all, nil
+}
+
+// place says where a parser stopped, and not at what: that may be a secret.
+func place(err error) string {
+	if at := regexp.MustCompile(`line \d+, column \d+`).FindString(err.Error()); at != "" {
+		return ": look at " + at
+	}
+	return ""
 }
 
 func plainly(err error) string {
