@@ -17,6 +17,7 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
+	"sandlot/internal/connection"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
@@ -32,8 +33,10 @@ type Config struct {
 	Hub      *hub.Hub
 	Sessions *session.Book
 	Ports    *port.Book
-	Metrics  *Metrics
-	Network  func() NetworkState
+	// Connections are third-party MCP servers.
+	Connections *connection.Book
+	Metrics     *Metrics
+	Network     func() NetworkState
 	// Check says whether the runtime works.
 	Check   func(ctx context.Context) error
 	Version string
@@ -63,6 +66,7 @@ func New(c Config) *Server {
 	})
 	open("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, map[string]any{"status": "ok"}) })
 	open("GET /readyz", s.ready)
+	open("GET /oauth/callback", s.loggedIn)
 	closed := func(pattern string, h http.HandlerFunc) { s.mux.Handle(pattern, s.identify(h)) }
 	closed("GET /metrics", promhttp.HandlerFor(c.Metrics.Registry, promhttp.HandlerOpts{}).ServeHTTP)
 	s.mux.Handle("/mcp", s.mcp())
@@ -77,6 +81,9 @@ func New(c Config) *Server {
 	closed("POST /v1/sessions/{id}/ports/{port}", s.dial)
 	closed("GET /v1/sessions/{id}/network", s.sessionNetwork)
 	closed("POST /v1/tools/{name}", s.call)
+	closed("GET /v1/connections", s.listConnections)
+	closed("GET /v1/connections/{id}", s.inspectConnection)
+	closed("POST /v1/connections/{id}/approve", s.approveConnection)
 	closed("POST /v1/stdio", s.stdio)
 	closed("/v1/", func(w http.ResponseWriter, r *http.Request) {
 		problem(w, r, fault.New(fault.NotFound, "there is no %s %s; see docs/guide/api.md", r.Method, r.URL.Path))

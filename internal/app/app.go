@@ -24,6 +24,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/builtin"
 	"sandlot/internal/config"
+	"sandlot/internal/connection"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
@@ -52,6 +53,7 @@ type App struct {
 	api     *api.Server
 	door    *auth.Door
 	ports   *port.Book
+	third   *connection.Book
 	egress  *egress.Broker
 	hosts   atomic.Pointer[map[string]netip.Addr]
 	found   atomic.Pointer[[]egress.Rule] // registries
@@ -191,17 +193,26 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	}
 	metrics := api.NewMetrics(a.Book.Live, a.Pool.Sizes, names)
 	metrics.Network(a.egress.Totals)
-	tools := builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Templates: templates, Flavors: c.Flavors, Volumes: c.Volumes,
+	if err := a.connections(ctx); err != nil {
+		return err
+	}
+	tools := builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Connections: a.third, Templates: templates, Flavors: c.Flavors, Volumes: c.Volumes,
 		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max, Labeled: c.Output.Style == "labeled", Log: a.log})
-	h := hub.New(tools)
+	a.third.Reserved = func(name string) bool { return tools.Has(auth.Local, name) }
+	h := hub.New(tools, a.third)
 	h.Observe = func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
 		metrics.Call(call.Name, outcome, took)
 		a.log.InfoContext(ctx, "tool call", "principal", call.Principal.ID, "tool", call.Name, "outcome", outcome, "took", took)
 	}
-	a.Gateway = gateway.New(gateway.Config{Hub: h, Version: Version, MaxBody: int64(c.Server.MaxBodyMB) << 20, Log: a.log,
+	key, err := a.key()
+	if err != nil {
+		return err
+	}
+	a.Gateway = gateway.New(gateway.Config{Hub: h, Version: Version, Key: key, MaxBody: int64(c.Server.MaxBodyMB) << 20, Log: a.log,
 		Fresh:     func(p auth.Principal) bool { return !p.Authenticated },
 		Connected: a.prewarm})
-	a.api = api.New(api.Config{Door: a.door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
+	a.third.OnChange, a.third.OnUpdate, a.third.OnLog = a.Gateway.Changed, a.Gateway.Updated, a.Gateway.Logged
+	a.api = api.New(api.Config{Door: a.door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
 		Version: Version, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins}})
 	return nil
 }
@@ -287,6 +298,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 		a.follow(background)
 	})
 	work.Go(func() { a.ports.Run(background) })
+	work.Go(func() { a.third.Run(background) })
 	if len(network) == 0 {
 		a.ports.Unserve()
 	}

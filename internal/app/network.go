@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
@@ -44,15 +45,13 @@ func (a *App) addresses(ctx context.Context, name string) ([]netip.Addr, error) 
 // glance is how often the settings file is looked at.
 const glance = time.Second
 
-// follow takes up a change of the settings file's network section, for running
-// sandboxes too. A file that is wrong, or empty, changes nothing, and is told of
-// once. One that is being written is left alone until two looks see the same.
+// follow takes up a change of the settings file's network and mcp sections, and
+// of the files that the latter names, for what runs too. A file that is wrong,
+// or empty, changes nothing, and is told of once. One that is being written is
+// left alone until two looks see the same.
 func (a *App) follow(ctx context.Context) {
-	file := a.Config.File
-	if file == "" {
-		return
-	}
-	held, seen := a.Config.Stamp, a.Config.Stamp
+	held := stamps{a.Config.Stamp, a.stamps().others}
+	seen := held
 	tick := time.NewTicker(glance / 2)
 	defer tick.Stop()
 	for {
@@ -61,14 +60,33 @@ func (a *App) follow(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		now := stampOf(file)
+		now := a.stamps()
 		if now == held || now != seen {
 			seen = now
 			continue
 		}
+		file := now.file != held.file
 		held = now
-		a.reload(ctx, now)
+		a.reload(ctx, now.file, file)
 	}
+}
+
+// stamps tell whether any of the files that are followed has changed.
+type stamps struct {
+	file   config.Stamp
+	others string
+}
+
+func (a *App) stamps() stamps {
+	var s stamps
+	if a.Config.File != "" {
+		s.file = stampOf(a.Config.File)
+	}
+	for _, f := range a.latest.Load().MCP.Files {
+		st := stampOf(f)
+		s.others += fmt.Sprintf("%s %d %d\n", f, st.Modified.UnixNano(), st.Size)
+	}
+	return s
 }
 
 func stampOf(file string) config.Stamp {
@@ -79,7 +97,13 @@ func stampOf(file string) config.Stamp {
 	return config.Stamp{Modified: st.ModTime(), Size: st.Size()}
 }
 
-func (a *App) reload(ctx context.Context, now config.Stamp) {
+// reload takes up what has changed: file says whether the settings file is among
+// that.
+func (a *App) reload(ctx context.Context, now config.Stamp, file bool) {
+	if !file {
+		a.configureServers(ctx, a.latest.Load())
+		return
+	}
 	if now.Size == 0 {
 		a.log.Error("the settings file is gone, or empty; the settings from before hold", "file", a.Config.File)
 		return
@@ -100,8 +124,9 @@ func (a *App) reload(ctx context.Context, now config.Stamp) {
 		a.allowRegistries(set)
 	}
 	a.applyPolicies(c)
+	a.configureServers(ctx, c)
 	if now := c.Network.Policy.Mode == egress.Open; now != (a.Config.Network.Policy.Mode == egress.Open) {
 		a.log.Warn("network.mode open is taken up, or left, at the next start of the server; until then sandboxes with a broker reach nothing", "mode", c.Network.Policy.Mode)
 	}
-	a.log.Info("the settings file has changed: what sandboxes may reach holds now, all else (limits too) from the next start on", "mode", c.Network.Policy.Mode)
+	a.log.Info("the settings file has changed: what sandboxes may reach and the MCP servers hold now, all else (limits too) from the next start on", "mode", c.Network.Policy.Mode)
 }

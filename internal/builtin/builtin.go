@@ -1,5 +1,5 @@
 // Package builtin gives Sandlot's own tools: code, commands, files, processes,
-// ports and sessions of the caller's sandboxes.
+// ports and sessions of the caller's sandboxes, and third-party MCP servers.
 package builtin
 
 import (
@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/connection"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/port"
@@ -21,11 +22,13 @@ import (
 
 // Config is what the tools need.
 type Config struct {
-	Sessions  *session.Book
-	Ports     *port.Book
-	Templates []*image.Template
-	Flavors   []image.Flavor
-	Volumes   []sandbox.Mount
+	Sessions *session.Book
+	Ports    *port.Book
+	// Connections are third-party MCP servers; without it there are none.
+	Connections *connection.Book
+	Templates   []*image.Template
+	Flavors     []image.Flavor
+	Volumes     []sandbox.Mount
 	// Timeout is a call's time when it names none, MaxTimeout the most it may name.
 	Timeout, MaxTimeout time.Duration
 	// MaxOutput is how many bytes of each stream a result holds.
@@ -62,6 +65,15 @@ func New(c Config) *Tools {
 	t.add(getSessions(), t.sessions)
 	t.add(stopSession(), t.end)
 	t.add(getVolumePath(), t.volumes)
+	if c.Connections != nil {
+		t.add(shellExec(), t.shell)
+		t.add(connectExternal(), t.connect)
+		t.add(installExternal(), t.installAndConnect)
+		t.add(listExternal(), t.listConnections)
+		t.add(disconnectExternal(), t.disconnect)
+		t.add(restartExternal(), t.restart)
+		t.add(externalLogs(), t.externalLog)
+	}
 	alias := getVolumePath()
 	alias.Name, alias.Alias = "get_volume_mappings", alias.Name
 	t.add(alias, t.volumes)

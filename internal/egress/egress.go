@@ -11,10 +11,13 @@ package egress
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -150,6 +153,41 @@ func (b *Broker) reach(ctx context.Context, p *Policy, t Target) (net.Conn, Targ
 	})
 	t.Addr = a
 	return c, t, err
+}
+
+// Dial connects to host:port for who may reach what p allows. It is for what the
+// server itself does in the name of a user, such as speaking to an MCP server
+// that they named. What is refused is an error of type Forbidden.
+func (b *Broker) Dial(ctx context.Context, p *Policy, host string, port uint16) (net.Conn, error) {
+	t := Target{Name: strings.ToLower(strings.TrimSuffix(host, ".")), Port: port}
+	if a, err := netip.ParseAddr(host); err == nil {
+		t = Target{Addr: a.Unmap(), Port: port}
+	}
+	why := p.refuseName(t)
+	if why == "" && t.Name == "" {
+		why = p.refuseAddress(t, b.own())
+	}
+	if why != "" {
+		return nil, Forbidden{printable(t.Host()), port, why}
+	}
+	c, t, err := b.reach(ctx, p, t)
+	var no refused
+	if errors.As(err, &no) {
+		return nil, Forbidden{printable(t.Host()), port, string(no)}
+	}
+	return c, err
+}
+
+// Forbidden is the error for what policy does not let a user reach.
+type Forbidden struct {
+	Host string
+	Port uint16
+	Why  string
+}
+
+// Error implements error.
+func (f Forbidden) Error() string {
+	return fmt.Sprintf("%s may not be reached: %s. The operator of this server can allow it (network.allow in sandlot.yaml)", hostPort(f.Host, f.Port), f.Why)
 }
 
 // refused is the error for what policy forbids: why, for people.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -69,7 +70,12 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			switch r := req.(type) {
+			case *mcp.ListToolsRequest, *mcp.ListPromptsRequest, *mcp.ListResourcesRequest, *mcp.ListResourceTemplatesRequest:
+				g.ready(ctx, e)
 			case *mcp.CallToolRequest:
+				if !e.foreign(method, r.Params.Name) && e.definition(method, r.Params.Name) == nil {
+					g.ready(ctx, e)
+				}
 				if e.foreign(method, r.Params.Name) {
 					return g.passTool(ctx, e, r)
 				}
@@ -92,6 +98,22 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 			}
 			return e.whole(res, newer(req))
 		}
+	}
+}
+
+// patience is how long a list waits for servers of which nothing is known yet.
+const patience = 10 * time.Second
+
+// ready waits for servers that start for the first time.
+func (g *Gateway) ready(ctx context.Context, e *endpoint) {
+	f := g.Hub.Foreign()
+	if f == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if f.Ready(ctx, e.principal) {
+		g.features(e)
 	}
 }
 

@@ -25,7 +25,12 @@ var only = map[string][]string{
 	"sandlot/internal/guest/interp":  {"sandlot/internal/guest"},
 	"sandlot/internal/guest/network": {"sandlot/internal/guest"},
 	// Each foreign library stays behind one package.
-	"github.com/modelcontextprotocol/go-sdk": {"sandlot/internal/gateway", "sandlot/test/bench"},
+	"github.com/modelcontextprotocol/go-sdk/mcp":     {"sandlot/internal/gateway", "sandlot/test/bench"},
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc": {"sandlot/internal/gateway"},
+	"github.com/modelcontextprotocol/go-sdk/auth":    {"sandlot/internal/connection", "sandlot/internal/upstream", "sandlot/test/conformance"},
+	"github.com/modelcontextprotocol/go-sdk/oauthex": {"sandlot/internal/connection", "sandlot/test/conformance"},
+	// Third-party servers are spoken to in one place.
+	"sandlot/internal/upstream":              {"sandlot/internal/connection", "sandlot/test/conformance"},
 	"gvisor.dev/gvisor":                      {"sandlot/cmd/sandlot-runsc"},
 	"modernc.org/sqlite":                     {"sandlot/internal/store"},
 	"github.com/spf13/cobra":                 {"sandlot/internal/cli"},
@@ -46,11 +51,14 @@ var never = map[string][]string{
 	"sandlot/internal/guest":   {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/sandbox", "sandlot/internal/hub", "sandlot/internal/fault"},
 	"sandlot/internal/tool":    {"sandlot/internal/gateway", "github.com/modelcontextprotocol/go-sdk", "net/http"},
 	"sandlot/internal/hub":     {"github.com/modelcontextprotocol/go-sdk", "net/http/httptest"},
-	"sandlot/internal/builtin": {"github.com/modelcontextprotocol/go-sdk", "sandlot/internal/gateway", "sandlot/internal/runtime"},
-	"sandlot/internal/session": {"sandlot/internal/runtime", "sandlot/internal/store", "sandlot/internal/gateway", "sandlot/internal/builtin"},
-	"sandlot/internal/egress":  {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/config"},
-	"sandlot/internal/port":    {"sandlot/internal/api", "sandlot/internal/store", "net/http"},
-	"sandlot/cmd/sandlot":      {"gvisor.dev/gvisor", "sandlot/internal/guest"},
+	"sandlot/internal/builtin": {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway", "sandlot/internal/runtime"},
+	// Clients and servers of the SDK lose what they do not know.
+	"sandlot/internal/connection": {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway", "sandlot/internal/store", "sandlot/internal/config"},
+	"sandlot/internal/upstream":   {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/session"},
+	"sandlot/internal/session":    {"sandlot/internal/runtime", "sandlot/internal/store", "sandlot/internal/gateway", "sandlot/internal/builtin"},
+	"sandlot/internal/egress":     {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/config"},
+	"sandlot/internal/port":       {"sandlot/internal/api", "sandlot/internal/store", "net/http"},
+	"sandlot/cmd/sandlot":         {"gvisor.dev/gvisor", "sandlot/internal/guest"},
 }
 
 func list(t *testing.T, format string, args ...string) []string {

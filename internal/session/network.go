@@ -43,6 +43,15 @@ func (b *Book) policy(r Record) *egress.Policy {
 	return &p
 }
 
+// HomePolicy is what a principal's home may reach; what the server does in their
+// name may reach no more.
+func (b *Book) HomePolicy(p auth.Principal) *egress.Policy {
+	if s := b.mine(p, "home"); s != nil {
+		return b.policy(s.record())
+	}
+	return b.policy(Record{Template: b.DefaultTemplate})
+}
+
 // SetPolicies makes p what holds for all sessions from now on.
 func (b *Book) SetPolicies(p Policies) {
 	p.Templates = maps.Clone(p.Templates)

@@ -58,6 +58,9 @@ type Request struct {
 
 // Foreign passes what is neither a tool nor ours on to third-party servers.
 type Foreign interface {
+	// Ready waits until what is offered is known, or ctx ends. It says whether
+	// it waited.
+	Ready(ctx context.Context, p auth.Principal) bool
 	Prompts(p auth.Principal) []Item
 	Resources(p auth.Principal) []Item
 	Templates(p auth.Principal) []Item

@@ -22,6 +22,7 @@ const (
 	Boolean Type = "boolean"
 	Strings Type = "array"  // of strings
 	Map     Type = "object" // of strings
+	Object  Type = "fields" // an object with the parameter's own Fields
 )
 
 // Param is one argument of a tool: what the schema says and what is checked
@@ -36,6 +37,8 @@ type Param struct {
 	Min, Max    *float64
 	// Fold: the enumeration is matched in any case.
 	Fold bool
+	// Fields are those of an Object.
+	Fields []Param
 }
 
 // Range returns a parameter with bounds, both included.
@@ -45,10 +48,12 @@ func (p Param) Range(min, max float64) Param {
 }
 
 // Schema returns the JSON schema (2020-12) of the tool's arguments.
-func (t Tool) Schema() map[string]any {
+func (t Tool) Schema() map[string]any { return schemaOf(t.Params) }
+
+func schemaOf(params []Param) map[string]any {
 	props := map[string]any{}
 	required := []string{}
-	for _, p := range t.Params {
+	for _, p := range params {
 		props[p.Name] = p.schema()
 		if p.Required {
 			required = append(required, p.Name)
@@ -64,6 +69,9 @@ func (t Tool) Schema() map[string]any {
 func (p Param) schema() map[string]any {
 	s := map[string]any{"type": string(p.Type), "description": p.Description}
 	switch p.Type {
+	case Object:
+		s = schemaOf(p.Fields)
+		s["description"] = p.Description
 	case Strings:
 		s["items"] = map[string]any{"type": "string"}
 	case Map:
@@ -118,6 +126,9 @@ func (a Args) Strings(name string) []string { l, _ := a[name].([]string); return
 // Map returns a map argument.
 func (a Args) Map(name string) map[string]string { m, _ := a[name].(map[string]string); return m }
 
+// Object returns the arguments within an object.
+func (a Args) Object(name string) Args { m, _ := a[name].(Args); return m }
+
 // Parse checks raw arguments against the tool's parameters. An error is an
 // InvalidParameters fault that names the argument, what was given and what is
 // allowed. Arguments may be nested under one object "params", the older form.
@@ -129,8 +140,13 @@ func (t Tool) Parse(raw json.RawMessage) (Args, error) {
 	if nested, ok := given["params"].(map[string]any); ok && len(given) == 1 && t.param("params") == nil {
 		given = nested
 	}
+	return t.parse(given)
+}
+
+func (t Tool) parse(given map[string]any) (Args, error) {
 	args := Args{}
 	for name, v := range given {
+		var err error
 		p := t.param(name)
 		if p == nil {
 			return nil, t.unknown(name)
@@ -208,6 +224,8 @@ func (p Param) check(v any) (any, error) {
 		return nil, p.wrong(v, "true or false")
 	case Strings:
 		return p.checkStrings(v)
+	case Object:
+		return p.checkObject(v)
 	}
 	m, ok := v.(map[string]any)
 	out := map[string]string{}
@@ -268,6 +286,33 @@ func (p Param) checkStrings(v any) (any, error) {
 	}
 	if !ok {
 		return nil, p.wrong(v, "an array of strings")
+	}
+	return out, nil
+}
+
+// checkObject checks the arguments within an object; a fault names them with
+// the object's name before theirs.
+func (p Param) checkObject(v any) (any, error) {
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil, p.wrong(v, "an object")
+	}
+	inner := make([]Param, len(p.Fields))
+	for i, f := range p.Fields {
+		inner[i] = f
+		inner[i].Name = p.Name + "." + f.Name
+	}
+	given := map[string]any{}
+	for k, e := range m {
+		given[p.Name+"."+k] = e
+	}
+	args, err := Tool{Name: p.Name, Params: inner}.parse(given)
+	if err != nil {
+		return nil, err
+	}
+	out := Args{}
+	for k, e := range args {
+		out[strings.TrimPrefix(k, p.Name+".")] = e
 	}
 	return out, nil
 }

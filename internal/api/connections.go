@@ -1,0 +1,70 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/connection"
+)
+
+// loggedIn is where a browser comes back to when a user has logged in at a
+// third-party server. Who waits for it is found by the state that it brings.
+func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	said := "You are logged in. You can close this page and go on."
+	switch q := r.URL.Query(); {
+	case s.Connections == nil || !s.Connections.Came(q):
+		w.WriteHeader(http.StatusNotFound)
+		said = "Nobody waits for this log-in any more. Use the connection again to get a new link."
+	case q.Get("code") == "":
+		said = "The log-in was refused. Use the connection again to get a new link."
+	}
+	_, _ = w.Write([]byte("<!doctype html><title>Sandlot</title><body style=\"font: 16px sans-serif; margin: 4em\"><p>" + said))
+}
+
+func (s *Server) listConnections(w http.ResponseWriter, r *http.Request) {
+	s.tool(w, r, "list_external_mcp", json.RawMessage(`{}`))
+}
+
+// Inspected is all that there is to know of one connection.
+type Inspected struct {
+	connection.Info
+	Tools     []InspectedTool         `json:"tools"`
+	Prompts   []connection.Definition `json:"prompts"`
+	Resources []connection.Definition `json:"resources"`
+	Templates []connection.Definition `json:"resource_templates"`
+	Odd       []string                `json:"left_out,omitempty"`
+}
+
+// InspectedTool is one tool, and whether it is what was approved.
+type InspectedTool struct {
+	connection.Definition
+	Approved string `json:"approved,omitempty"` // the hash that was
+}
+
+func (s *Server) inspectConnection(w http.ResponseWriter, r *http.Request) {
+	p, _ := auth.From(r.Context())
+	i, c, err := s.Connections.Info(p, r.PathValue("id"))
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	all := Inspected{Info: i, Prompts: c.Prompts, Resources: c.Resources, Templates: c.Templates, Odd: c.Odd}
+	for _, d := range c.Tools {
+		all.Tools = append(all.Tools, InspectedTool{d, c.Pins[d.Remote]})
+	}
+	writeJSON(w, 200, all)
+}
+
+func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request) {
+	p, _ := auth.From(r.Context())
+	i, err := s.Connections.Approve(r.Context(), p, r.PathValue("id"))
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	writeJSON(w, 200, map[string]any{"connectionId": i.ID, "name": i.Name, "toolCount": len(i.Tools), "state": i.State})
+}

@@ -1,0 +1,453 @@
+package cli
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/api"
+)
+
+func (p *program) mcp() *cobra.Command {
+	c := &cobra.Command{
+		Use: "mcp", Short: "Third-party MCP servers in your home session, and remote ones",
+		Long: `Third-party MCP servers, whose tools your agents see beside Sandlot's own: yours, which run in
+your home session or are connected to over HTTP, and those of the operator's settings.`,
+		Example: "  sandlot mcp add time --pip mcp-server-time\n  sandlot mcp list\n  sandlot mcp call time get_current_time timezone=UTC",
+	}
+	c.AddCommand(p.mcpList(), p.mcpAdd(), p.mcpRemove(), p.mcpRestart(), p.mcpLogs(), p.mcpInspect(), p.mcpApprove(), p.mcpCall())
+	return c
+}
+
+// connectionRow is a connection as list_external_mcp gives it.
+type connectionRow struct {
+	ID         string   `json:"id"`
+	Name       string   `json:"name"`
+	State      string   `json:"state"`
+	Configured bool     `json:"configured"`
+	Command    string   `json:"command"`
+	Args       []string `json:"args"`
+	URL        string   `json:"url"`
+	LastError  string   `json:"lastError"`
+	ToolCount  int      `json:"toolCount"`
+	Tools      []struct {
+		Tool   string `json:"toolName"`
+		Remote string `json:"remoteName"`
+	} `json:"tools"`
+	Held []struct {
+		Remote string `json:"remoteName"`
+		Reason string `json:"reason"`
+	} `json:"heldTools"`
+}
+
+func (r connectionRow) runs() string {
+	switch {
+	case r.Configured:
+		return "(by the operator's settings)"
+	case r.URL != "":
+		return r.URL
+	}
+	return strings.Join(append([]string{r.Command}, r.Args...), " ")
+}
+
+func (p *program) mcpList() *cobra.Command {
+	c := &cobra.Command{Use: "list", Short: "List the MCP servers and how they are", Args: cobra.NoArgs}
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		var raw struct {
+			Connections []json.RawMessage `json:"connections"`
+		}
+		if err := p.ask(c.Context(), "GET", "/v1/connections", nil, &raw); err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(raw.Connections)
+		}
+		for _, one := range raw.Connections {
+			var r connectionRow
+			if err := json.Unmarshal(one, &r); err != nil {
+				return err
+			}
+			fmt.Fprintf(p.out, "%-8s %-20s %-14s %3d tools  %s\n", r.ID, r.Name, r.State, r.ToolCount, agent.Printable(r.runs(), 200))
+			if r.LastError != "" {
+				fmt.Fprintf(p.out, "         %s\n", agent.Printable(r.LastError, 500))
+			}
+			for _, h := range r.Held {
+				fmt.Fprintf(p.out, "         held back: %s, as %s\n", agent.Printable(h.Remote, 100), h.Reason)
+			}
+		}
+		return nil
+	}
+	return c
+}
+
+// pairs reads NAME=VALUE; NAME alone takes the value of the environment, so that
+// it is in no history of commands.
+func pairs(flag string, given []string) (map[string]string, error) {
+	m := map[string]string{}
+	for _, g := range given {
+		k, v, ok := strings.Cut(g, "=")
+		if !ok {
+			if v, ok = os.LookupEnv(k); !ok {
+				return nil, usage{fmt.Errorf("--%s %s: write NAME=VALUE, or set the variable %s and name it alone", flag, k, k)}
+			}
+		}
+		m[k] = v
+	}
+	return m, nil
+}
+
+func (p *program) mcpAdd() *cobra.Command {
+	var npm, pip, git, address, cwd, workdir string
+	var sse bool
+	var env, headers []string
+	c := &cobra.Command{
+		Use: "add NAME [flags] [-- COMMAND ARG...]", Short: "Add an MCP server, install it where that is asked for, and start it", Args: cobra.MinimumNArgs(1),
+		Long: `Add an MCP server under a name of yours. What runs is shown. A used name replaces that server.
+With --npm, --pip or --git it is installed in your home session first; COMMAND may then be left out
+when the package has one program. Values of --env and --header are never stored: after a restart of
+the server give them again with "sandlot mcp restart".`,
+		Example: `  sandlot mcp add memory --npm @modelcontextprotocol/server-memory
+  sandlot mcp add files --npm @modelcontextprotocol/server-filesystem -- mcp-server-filesystem /workspace
+  sandlot mcp add mine --git https://example.com/server.git#main
+  sandlot mcp add search --env API_KEY -- node /workspace/search.js
+  sandlot mcp add docs --url https://example.com/mcp --header "Authorization=Bearer TOKEN"`,
+	}
+	f := c.Flags()
+	f.StringVar(&npm, "npm", "", "npm package to install")
+	f.StringVar(&pip, "pip", "", "Python package to install")
+	f.StringVar(&git, "git", "", "repository to install: https://…, with an optional #branch, #tag or #commit")
+	f.StringVar(&address, "url", "", "address of a remote server")
+	f.BoolVar(&sse, "sse", false, "the remote server speaks the older HTTP+SSE")
+	f.StringVar(&cwd, "cwd", "", "directory to start in (default /workspace)")
+	f.StringVar(&workdir, "workdir", "", "folder beneath /workspace to install into")
+	f.StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
+	f.StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		vars, err := pairs("env", env)
+		if err != nil {
+			return err
+		}
+		heads, err := pairs("header", headers)
+		if err != nil {
+			return err
+		}
+		ask := map[string]any{"name": args[0]}
+		if len(vars) > 0 {
+			ask["env"] = vars
+		}
+		start := args[1:]
+		for kind, spec := range map[string]string{"npm": npm, "pip": pip, "git": git} {
+			if spec == "" {
+				continue
+			}
+			if ask["install"] != nil || address != "" {
+				return usage{errors.New("give one of --npm, --pip, --git and --url")}
+			}
+			ask["install"] = map[string]string{"type": kind, "spec": spec}
+		}
+		if ask["install"] == nil {
+			return p.mcpConnect(c, ask, start, address, cwd, sse, heads)
+		}
+		if len(start) > 0 {
+			ask["start"] = map[string]any{"command": start[0], "args": start[1:]}
+		}
+		if workdir != "" {
+			ask["workdir"] = workdir
+		}
+		return p.mcpResult(c, "auto_install_and_connect_mcp", ask)
+	}
+	return c
+}
+
+func (p *program) mcpConnect(c *cobra.Command, ask map[string]any, start []string, address, cwd string, sse bool, headers map[string]string) error {
+	switch {
+	case address != "" && len(start) == 0:
+		ask["url"], ask["transport"] = address, map[bool]string{true: "sse", false: "http"}[sse]
+		if len(headers) > 0 {
+			ask["headers"] = headers
+		}
+	case address == "" && len(start) > 0:
+		ask["command"], ask["args"] = start[0], start[1:]
+		if cwd != "" {
+			ask["cwd"] = cwd
+		}
+	default:
+		return usage{errors.New("say what to add: --npm, --pip, --git or --url, or a command after --")}
+	}
+	return p.mcpResult(c, "connect_external_mcp", ask)
+}
+
+// mcpResult calls a tool and prints its words, or all of it.
+func (p *program) mcpResult(c *cobra.Command, name string, ask map[string]any) error {
+	var res json.RawMessage
+	if err := p.ask(c.Context(), "POST", "/v1/tools/"+url.PathEscape(name), ask, &res); err != nil {
+		return err
+	}
+	if p.asJSON {
+		if err := p.json(res); err != nil {
+			return err
+		}
+	}
+	return p.show(res, p.asJSON)
+}
+
+// show prints the text of a result; one that is an error ends with code 1.
+func (p *program) show(raw json.RawMessage, quiet bool) error {
+	var r struct {
+		Content []struct {
+			Type, Text, MIMEType, URI, Data string
+			Resource                        struct{ URI, Text string }
+		} `json:"content"`
+		IsError bool `json:"isError"`
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return err
+	}
+	for _, b := range r.Content {
+		if quiet {
+			break
+		}
+		switch b.Type {
+		case "text":
+			fmt.Fprintln(p.out, harmless(b.Text))
+		case "resource":
+			fmt.Fprintln(p.out, harmless(b.Resource.URI+"\n"+b.Resource.Text))
+		case "resource_link":
+			fmt.Fprintln(p.out, harmless(b.URI))
+		default:
+			fmt.Fprintf(p.out, "[%s, %s, %d bytes; --json prints it]\n", b.Type, agent.Printable(b.MIMEType, 100), base64.StdEncoding.DecodedLen(len(b.Data)))
+		}
+	}
+	if r.IsError {
+		return exit(1)
+	}
+	return nil
+}
+
+// harmless is a stranger's text without what a terminal would obey.
+func harmless(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return -1
+		}
+		return r
+	}, s)
+}
+
+func (p *program) mcpRemove() *cobra.Command {
+	var keep bool
+	c := &cobra.Command{Use: "remove NAME", Short: "Stop an MCP server and forget it; its files in /workspace stay", Args: cobra.ExactArgs(1)}
+	c.Flags().BoolVar(&keep, "keep", false, "keep it in the list, for `sandlot mcp restart`")
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		r, err := p.connection(c, args[0])
+		if err != nil {
+			return err
+		}
+		return p.mcpResult(c, "disconnect_external_mcp", map[string]any{"connectionId": r.ID, "delete": !keep})
+	}
+	return c
+}
+
+// connection finds one by its id or name.
+func (p *program) connection(c *cobra.Command, what string) (connectionRow, error) {
+	var list struct {
+		Connections []connectionRow `json:"connections"`
+	}
+	if err := p.ask(c.Context(), "GET", "/v1/connections", nil, &list); err != nil {
+		return connectionRow{}, err
+	}
+	for _, r := range list.Connections {
+		if r.ID == what || r.Name == what {
+			return r, nil
+		}
+	}
+	return connectionRow{}, fmt.Errorf("there is no connection %q; `sandlot mcp list` shows yours", what)
+}
+
+func (p *program) mcpRestart() *cobra.Command {
+	var env, headers []string
+	c := &cobra.Command{Use: "restart NAME", Short: "Start an MCP server again, with values that were not stored", Args: cobra.ExactArgs(1)}
+	c.Flags().StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
+	c.Flags().StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		r, err := p.connection(c, args[0])
+		if err != nil {
+			return err
+		}
+		ask := map[string]any{"connectionId": r.ID}
+		vars, err := pairs("env", env)
+		if err == nil && len(vars) > 0 {
+			ask["env"] = vars
+		}
+		heads, herr := pairs("header", headers)
+		if herr == nil && len(heads) > 0 {
+			ask["headers"] = heads
+		}
+		if err := errors.Join(err, herr); err != nil {
+			return err
+		}
+		return p.mcpResult(c, "restart_external_mcp", ask)
+	}
+	return c
+}
+
+func (p *program) mcpLogs() *cobra.Command {
+	var lines int
+	c := &cobra.Command{Use: "logs NAME", Short: "Print the last lines that an MCP server wrote", Args: cobra.ExactArgs(1)}
+	c.Flags().IntVar(&lines, "lines", 100, "how many")
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		r, err := p.connection(c, args[0])
+		if err != nil {
+			return err
+		}
+		return p.mcpResult(c, "external_mcp_logs", map[string]any{"connectionId": r.ID, "lines": lines})
+	}
+	return c
+}
+
+func (p *program) mcpInspect() *cobra.Command {
+	c := &cobra.Command{Use: "inspect NAME", Short: "Show what an MCP server offers, and what of it was approved", Args: cobra.ExactArgs(1)}
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		r, err := p.connection(c, args[0])
+		if err != nil {
+			return err
+		}
+		var all api.Inspected
+		var raw json.RawMessage
+		if err := p.ask(c.Context(), "GET", "/v1/connections/"+url.PathEscape(r.ID), nil, &raw); err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(raw)
+		}
+		if err := json.Unmarshal(raw, &all); err != nil {
+			return err
+		}
+		p.inspected(all)
+		return nil
+	}
+	return c
+}
+
+func (p *program) inspected(all api.Inspected) {
+	fmt.Fprintf(p.out, "%s (%s): %s\n", all.Name, all.ID, all.State)
+	for _, t := range all.Tools {
+		var d struct{ Description string }
+		_ = json.Unmarshal(t.Raw, &d)
+		fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Key, agent.Printable(t.Remote, 200), t.Hash)
+		if t.Held != "" {
+			fmt.Fprintf(p.out, ", HELD BACK: %s (approved: %s)", t.Held, t.Approved)
+		}
+		fmt.Fprintf(p.out, "\n  %s\n", strings.ReplaceAll(harmless(d.Description), "\n", "\n  "))
+	}
+	for _, d := range all.Prompts {
+		fmt.Fprintf(p.out, "\nprompt %s\n", d.Key)
+	}
+	for _, d := range all.Resources {
+		fmt.Fprintf(p.out, "\nresource %s\n", harmless(d.Key))
+	}
+	for _, d := range all.Templates {
+		fmt.Fprintf(p.out, "\nresource template %s\n", harmless(d.Key))
+	}
+	for _, o := range all.Odd {
+		fmt.Fprintf(p.out, "\nleft out: %s\n", harmless(o))
+	}
+}
+
+func (p *program) mcpApprove() *cobra.Command {
+	c := &cobra.Command{Use: "approve NAME", Short: "Approve an MCP server's tools as they are now", Args: cobra.ExactArgs(1),
+		Long: `A tool that is new, or whose definition has changed, since its server was connected is held back,
+as it may say something else than what was approved. Look at it with "sandlot mcp inspect" first.`}
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		r, err := p.connection(c, args[0])
+		if err != nil {
+			return err
+		}
+		var done struct {
+			ToolCount int `json:"toolCount"`
+		}
+		if err := p.ask(c.Context(), "POST", "/v1/connections/"+url.PathEscape(r.ID)+"/approve", nil, &done); err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(done)
+		}
+		fmt.Fprintf(p.out, "approved; %s offers %d tools\n", r.Name, done.ToolCount)
+		return nil
+	}
+	return c
+}
+
+func (p *program) mcpCall() *cobra.Command {
+	c := &cobra.Command{
+		Use: "call NAME TOOL [JSON | KEY=VALUE...]", Short: "Call a tool of an MCP server", Args: cobra.MinimumNArgs(2),
+		Long: `Call a tool by the server's own name for it, or by the exposed one. Arguments are one JSON object
+("-" reads it from the input), or KEY=VALUE, where VALUE is JSON if it can be read as such, and else a text.`,
+		Example: "  sandlot mcp call time get_current_time timezone=Europe/Berlin\n  sandlot mcp call memory create_entities '{\"entities\": []}'",
+	}
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		r, err := p.connection(c, args[0])
+		if err != nil {
+			return err
+		}
+		ask, err := p.arguments(args[2:])
+		if err != nil {
+			return err
+		}
+		for _, t := range r.Tools {
+			if t.Remote == args[1] || t.Tool == args[1] {
+				return p.mcpResult(c, t.Tool, ask)
+			}
+		}
+		return fmt.Errorf("%s has no tool %q; `sandlot mcp inspect %s` shows what it has", r.Name, args[1], r.Name)
+	}
+	return c
+}
+
+// arguments reads a tool's arguments from the command line.
+func (p *program) arguments(words []string) (map[string]any, error) {
+	ask := map[string]any{}
+	if len(words) == 1 && (words[0] == "-" || strings.HasPrefix(strings.TrimSpace(words[0]), "{")) {
+		text := []byte(words[0])
+		if words[0] == "-" {
+			var err error
+			if text, err = io.ReadAll(p.in); err != nil {
+				return nil, err
+			}
+		}
+		var whole map[string]json.RawMessage
+		if err := json.Unmarshal(text, &whole); err != nil {
+			return nil, usage{fmt.Errorf("the arguments are no JSON object: %w", err)}
+		}
+		for k, v := range whole {
+			ask[k] = v
+		}
+		return ask, nil
+	}
+	for _, w := range words {
+		k, v, ok := strings.Cut(w, "=")
+		if !ok {
+			return nil, usage{fmt.Errorf("argument %q: write KEY=VALUE, or all of them as one JSON object", w)}
+		}
+		if ask[k] = any(v); json.Valid([]byte(v)) {
+			ask[k] = json.RawMessage(v)
+		}
+	}
+	return ask, nil
+}

@@ -1,0 +1,438 @@
+package connection
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"path"
+	"regexp"
+	"strings"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/pool"
+	"sandlot/internal/session"
+	"sandlot/proto/agentv1"
+)
+
+// Order is what a principal wants to be installed and connected.
+type Order struct {
+	Ask               // Name, Env, and Command and Args of the start, which may be left out
+	Type, Spec string // npm, pip or git; what to install
+	Workdir    string // beneath /workspace; empty: external-mcp/{name}
+	// Progress is told what happens.
+	Progress func(text string)
+}
+
+// Installed is what an installation printed.
+type Installed struct {
+	Info
+	Commands []string // that were run, as they would be typed
+	Log      string   // its end
+	Took     time.Duration
+}
+
+// installTail is how much of an installation's output is kept, in bytes.
+const installTail = 16 << 10
+
+var (
+	slugForm = regexp.MustCompile(`[^a-z0-9._-]+`)
+	refForm  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}$`)
+)
+
+func slug(name string) string {
+	s := strings.Trim(slugForm.ReplaceAllString(strings.ToLower(name), "-"), "-.")
+	if s == "" {
+		return "server"
+	}
+	return s
+}
+
+// check says what is wrong with an order, and where it goes.
+func (o *Order) check() (folder string, err error) {
+	wrong := func(argument, format string, args ...any) (string, error) {
+		return "", fault.New(fault.InvalidParameters, format, args...).With("argument", argument)
+	}
+	if !nameForm.MatchString(o.Name) {
+		return wrong("name", "name %q: a name has 1 to %d letters, digits, spaces and . _ @ / -, and begins with a letter or digit", clip(o.Name), maxName)
+	}
+	o.Spec = strings.TrimSpace(o.Spec)
+	switch {
+	case o.Type != "npm" && o.Type != "pip" && o.Type != "git":
+		return wrong("install", "install.type %q: must be npm, pip or git", clip(o.Type))
+	case o.Spec == "" || len(o.Spec) > 500 || hasControl(o.Spec):
+		return wrong("install", "install.spec must name a package, or for git a URL, in at most 500 characters")
+	case strings.HasPrefix(o.Spec, "-"):
+		return wrong("install", "install.spec %q begins with a -, which would be an option", clip(o.Spec))
+	}
+	if o.Type == "git" {
+		if u, err := url.Parse(o.Spec); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
+			return wrong("install", "install.spec %q: git URLs begin with https:// and hold no password; a branch, tag or commit may follow after #", clip(o.Spec))
+		} else if u.Fragment != "" && !refForm.MatchString(u.Fragment) {
+			return wrong("install", "install.spec: %q is no name of a branch, tag or commit", clip(u.Fragment))
+		}
+	}
+	folder = path.Join(pool.WorkspaceDir, "external-mcp", slug(o.Name))
+	if o.Workdir != "" {
+		folder = path.Join(pool.WorkspaceDir, strings.TrimPrefix(o.Workdir, pool.WorkspaceDir))
+		if folder == pool.WorkspaceDir || !strings.HasPrefix(folder, pool.WorkspaceDir+"/") || hasControl(folder) {
+			return wrong("workdir", "workdir %q: must be a folder beneath %s", clip(o.Workdir), pool.WorkspaceDir)
+		}
+	}
+	return folder, nil
+}
+
+// Install installs a server in its owner's home, and connects it. An
+// installation that fails is a fault with its output; nothing is connected then.
+func (b *Book) Install(ctx context.Context, p auth.Principal, o Order) (Installed, error) {
+	folder, err := o.check()
+	if err != nil {
+		return Installed{}, err
+	}
+	began := time.Now()
+	limited, cancel := context.WithTimeout(ctx, b.InstallTimeout)
+	defer cancel()
+	l, err := b.Sessions.Open(limited, p, session.Ask{ID: "home"})
+	if err != nil {
+		return Installed{}, err
+	}
+	defer l.Release()
+	w := &worker{lease: l, folder: folder, order: o, began: began, limit: b.InstallTimeout}
+	found, err := w.install(limited)
+	if err != nil {
+		return Installed{Commands: w.commands, Log: w.log()}, err
+	}
+	a := o.Ask
+	a.Cwd, a.Path = found.cwd, found.path
+	a.Install = &Install{Type: o.Type, Spec: o.Spec, Folder: folder, Version: found.version}
+	if a.Command == "" {
+		if a.Command, err = found.only(o); err != nil {
+			return Installed{Commands: w.commands, Log: w.log()}, err
+		}
+	}
+	if o.Progress != nil {
+		o.Progress("Installed; starting " + strings.Join(append([]string{a.Command}, a.Args...), " "))
+	}
+	info, err := b.Connect(ctx, p, a)
+	return Installed{Info: info, Commands: w.commands, Log: w.log(), Took: time.Since(began)}, err
+}
+
+// product is what an installation brought.
+type product struct {
+	cwd     string
+	path    []string // folders with its programs
+	bins    []string // its own programs' names
+	version string
+}
+
+// only is the one program that it has.
+func (f product) only(o Order) (string, error) {
+	if len(f.bins) == 1 {
+		return f.bins[0], nil
+	}
+	// One of the package's own name is the one that is meant.
+	base := path.Base(o.Spec)
+	for _, sep := range []string{"@", "=", "<", ">", "~", "!", "[", "#", " "} {
+		if i := strings.Index(base, sep); i > 0 {
+			base = base[:i]
+		}
+	}
+	for _, bin := range f.bins {
+		if bin == strings.TrimSuffix(base, ".git") {
+			return bin, nil
+		}
+	}
+	if len(f.bins) == 0 {
+		return "", fault.New(fault.InvalidParameters, "it is installed in %s, but brings no program: say with start how its server starts", f.cwd).With("argument", "start")
+	}
+	return "", fault.New(fault.InvalidParameters, "it is installed in %s, and brings %d programs (%s): say with start which of them is the server", f.cwd, len(f.bins), strings.Join(f.bins[:min(len(f.bins), 20)], ", ")).
+		With("argument", "start").With("programs", f.bins[:min(len(f.bins), 20)])
+}
+
+// worker runs one installation.
+type worker struct {
+	lease    *session.Lease
+	folder   string
+	order    Order
+	began    time.Time
+	limit    time.Duration
+	commands []string
+	output   logbook
+	told     time.Time
+}
+
+func (w *worker) log() string {
+	t, _ := w.output.tail(0)
+	return t[max(0, len(t)-installTail):]
+}
+
+// run runs one program, with all arguments as they are.
+func (w *worker) run(ctx context.Context, cwd string, show bool, argv ...string) (string, error) {
+	if show {
+		w.commands = append(w.commands, shown(argv))
+		w.output.line("$ %s", shown(argv))
+		w.say("Running " + shown(argv))
+	}
+	left := time.Until(w.began.Add(w.limit))
+	e, err := w.lease.Agent().Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{
+		Command:       &agentv1.Command{Argv: argv, Cwd: cwd, Env: map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}},
+		TimeoutMillis: uint64(max(left, time.Second).Milliseconds()), Bounds: &agentv1.Bounds{HeadBytes: 4 << 10, TailBytes: 64 << 10}, Live: show}}}, w.event)
+	if err != nil {
+		return "", w.lease.Fault(ctx, err, fault.CommandExecution)
+	}
+	d := e.GetExecuted()
+	if d == nil {
+		return "", w.lease.Fault(ctx, agent.ErrLies, fault.CommandExecution)
+	}
+	out := string(d.Stdout.GetHead()) + string(d.Stdout.GetTail())
+	errs := string(d.Stderr.GetHead()) + string(d.Stderr.GetTail())
+	if show {
+		w.output.Write([]byte(out))
+		w.output.Write([]byte(errs))
+	}
+	if d.ExitCode != 0 {
+		return out, w.failed(d, argv)
+	}
+	return out, nil
+}
+
+func (w *worker) failed(d *agentv1.ExecDone, argv []string) error {
+	how := fmt.Sprintf("ended with exit code %d", d.ExitCode)
+	if d.TimedOut {
+		how = fmt.Sprintf("took longer than %s (mcp_install_timeout); what is there is kept, and a second try goes on from it", w.limit)
+	}
+	if d.KilledBy != "" {
+		how = "was ended, as the sandbox reached its limit of " + agent.Printable(d.KilledBy, 60)
+	}
+	f := fault.New(fault.CommandExecution, "the installation of %q failed: %s %s", w.order.Spec, shown(argv), how).
+		With("exit_code", d.ExitCode).With("command", shown(argv)).With("log", w.log())
+	var refused []string
+	for _, r := range w.lease.Refusals() {
+		refused = append(refused, agent.Printable(r.Host, 260)+": "+agent.Printable(r.Reason, 300))
+	}
+	if len(refused) > 0 {
+		f = f.With("network_refused", refused)
+	}
+	return f
+}
+
+// event passes on what a command prints, now and then.
+func (w *worker) event(e *agentv1.RunEvent) error {
+	if o := e.GetOutput(); o != nil && time.Since(w.told) > time.Second {
+		lines := strings.Split(strings.TrimSpace(string(o.Data)), "\n")
+		w.say(text(lines[len(lines)-1], 300))
+	}
+	return nil
+}
+
+func (w *worker) say(line string) {
+	if w.order.Progress != nil && line != "" {
+		w.told = time.Now()
+		w.order.Progress(line)
+	}
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_~^-]+$`)
+
+// shown is a command as it would be typed.
+func shown(argv []string) string {
+	words := make([]string, len(argv))
+	for i, a := range argv {
+		if words[i] = a; !plainWord.MatchString(a) {
+			words[i] = "'" + strings.ReplaceAll(text(a, 500), "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func (w *worker) install(ctx context.Context) (product, error) {
+	if _, err := w.run(ctx, "", false, "mkdir", "-p", w.folder); err != nil {
+		return product{}, err
+	}
+	switch w.order.Type {
+	case "npm":
+		return w.npm(ctx, w.order.Spec)
+	case "pip":
+		return w.pip(ctx, w.order.Spec)
+	}
+	return w.git(ctx)
+}
+
+// npm installs a package and finds its programs.
+func (w *worker) npm(ctx context.Context, spec string) (product, error) {
+	if _, err := w.run(ctx, w.folder, true, "npm", "install", "--prefix", w.folder, "--no-audit", "--no-fund", "--loglevel=http", "--", spec); err != nil {
+		return product{}, err
+	}
+	p := product{cwd: w.folder, path: []string{path.Join(w.folder, "node_modules/.bin")}}
+	out, err := w.run(ctx, w.folder, false, "node", "-e", npmFind, spec)
+	if err != nil {
+		return product{}, err
+	}
+	return p, read(out, &p)
+}
+
+// npmFind prints the programs of the package that a specification names. What
+// was installed last is what it means, where its name does not say.
+const npmFind = `
+const fs = require('fs'), path = require('path'), spec = process.argv[1]
+const own = JSON.parse(fs.readFileSync('package.json')).dependencies || {}
+const base = spec.startsWith('@') ? '@' + spec.slice(1).split('@')[0] : spec.split('@')[0]
+let name = own[base] !== undefined ? base : Object.keys(own).find(n => own[n].includes(spec)) || Object.keys(own).pop()
+const p = JSON.parse(fs.readFileSync(path.join('node_modules', name, 'package.json')))
+const bins = typeof p.bin === 'string' ? [p.name.split('/').pop()] : Object.keys(p.bin || {})
+console.log(JSON.stringify({bins, version: p.version}))
+`
+
+// read takes what one of our own scripts printed in a hostile place.
+func read(out string, p *product) error {
+	var said struct {
+		Bins    []string
+		Version string
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &said); err != nil {
+		return fault.New(fault.CommandExecution, "it could not be seen what was installed in %s; say with start how its server starts", p.cwd)
+	}
+	for _, b := range said.Bins[:min(len(said.Bins), 100)] {
+		if plainWord.MatchString(b) && !strings.Contains(b, "/") {
+			p.bins = append(p.bins, b)
+		}
+	}
+	p.version = text(said.Version, 60)
+	return nil
+}
+
+// pip installs a distribution into an environment of its own.
+func (w *worker) pip(ctx context.Context, spec string) (product, error) {
+	venv := path.Join(w.folder, "venv")
+	python := path.Join(venv, "bin/python")
+	// Without a pip of its own it is there at once; the one outside installs into it.
+	if _, err := w.run(ctx, w.folder, true, "python3", "-m", "venv", "--without-pip", venv); err != nil {
+		return product{}, err
+	}
+	if _, err := w.run(ctx, w.folder, true, "python3", "-m", "pip", "--python", python, "install", "--no-compile", "--upgrade", "--", spec); err != nil {
+		return product{}, err
+	}
+	p := product{cwd: w.folder, path: []string{path.Join(venv, "bin")}}
+	out, err := w.run(ctx, w.folder, false, python, "-c", pipFind, spec)
+	if err != nil {
+		return product{}, err
+	}
+	return p, read(out, &p)
+}
+
+// pipFind prints the programs of the distribution that a specification names.
+const pipFind = `
+import json, re, sys
+from importlib import metadata
+spec = sys.argv[1]
+def plain(n): return re.sub(r"[-_.]+", "-", n or "").lower()
+name = plain(re.match(r"[A-Za-z0-9._-]*", spec.split("[")[0]).group())
+found = None
+for d in metadata.distributions():
+    if plain(d.metadata["Name"]) == name: found = d
+if found is None:
+    for d in metadata.distributions():
+        url = d.read_text("direct_url.json")
+        if url and (spec in url or "file://" in url): found = d
+bins = sorted({e.name for e in found.entry_points if e.group == "console_scripts"}) if found else []
+print(json.dumps({"bins": bins, "version": found.version if found else ""}))
+`
+
+// git fetches a repository, and installs what is in it.
+func (w *worker) git(ctx context.Context) (product, error) {
+	u, err := url.Parse(w.order.Spec)
+	if err != nil {
+		return product{}, err
+	}
+	ref := u.Fragment
+	u.Fragment = ""
+	repo := path.Join(w.folder, "repo")
+	if _, err := w.run(ctx, w.folder, false, "rm", "-rf", repo); err != nil {
+		return product{}, err
+	}
+	if err := w.fetch(ctx, u.String(), ref, repo); err != nil {
+		return product{}, err
+	}
+	version, err := w.run(ctx, repo, false, "git", "rev-parse", "--short", "HEAD")
+	if err != nil {
+		return product{}, err
+	}
+	out, err := w.run(ctx, repo, false, "sh", "-c", `for f in package.json pyproject.toml setup.py requirements.txt; do test -f "$f" && echo "$f"; done; true`)
+	if err != nil {
+		return product{}, err
+	}
+	p := product{cwd: repo}
+	switch files := " " + strings.Join(strings.Fields(out), " ") + " "; {
+	case strings.Contains(files, " package.json "):
+		p, err = w.gitNode(ctx, repo)
+	case strings.Contains(files, " pyproject.toml ") || strings.Contains(files, " setup.py "):
+		p, err = w.pip(ctx, repo)
+		p.cwd = repo
+	case strings.Contains(files, " requirements.txt "):
+		p, err = w.gitRequirements(ctx, repo)
+	}
+	p.version = strings.TrimSpace(text(version, 60))
+	return p, err
+}
+
+// fetch clones a repository, as little of it as is needed.
+func (w *worker) fetch(ctx context.Context, from, ref, repo string) error {
+	if ref == "" {
+		_, err := w.run(ctx, w.folder, true, "git", "clone", "--depth", "1", "--", from, repo)
+		return err
+	}
+	if _, err := w.run(ctx, w.folder, true, "git", "clone", "--depth", "1", "--branch", ref, "--", from, repo); err == nil {
+		return nil
+	}
+	// It may be a commit.
+	if _, err := w.run(ctx, w.folder, true, "git", "clone", "--", from, repo); err != nil {
+		return err
+	}
+	_, err := w.run(ctx, repo, true, "git", "checkout", "--detach", ref)
+	return err
+}
+
+func (w *worker) gitNode(ctx context.Context, repo string) (product, error) {
+	p := product{cwd: repo, path: []string{path.Join(repo, ".sandlot-bin"), path.Join(repo, "node_modules/.bin")}}
+	if _, err := w.run(ctx, repo, true, "npm", "install", "--no-audit", "--no-fund", "--loglevel=http"); err != nil {
+		return p, err
+	}
+	if _, err := w.run(ctx, repo, true, "npm", "run", "build", "--if-present"); err != nil {
+		return p, err
+	}
+	out, err := w.run(ctx, repo, false, "node", "-e", gitNodeFind)
+	if err != nil {
+		return p, err
+	}
+	return p, read(out, &p)
+}
+
+// gitNodeFind makes the repository's own programs ones that can be started by
+// their names.
+const gitNodeFind = `
+const fs = require('fs'), path = require('path')
+const p = JSON.parse(fs.readFileSync('package.json'))
+const bin = typeof p.bin === 'string' ? {[(p.name || 'server').split('/').pop()]: p.bin} : p.bin || {}
+fs.rmSync('.sandlot-bin', {recursive: true, force: true})
+fs.mkdirSync('.sandlot-bin')
+for (const [name, file] of Object.entries(bin)) {
+  const to = path.resolve(file), from = path.join('.sandlot-bin', path.basename(name))
+  const first = fs.readFileSync(to, 'utf8').split('\n')[0]
+  if (first.startsWith('#!')) { fs.chmodSync(to, 0o755); fs.symlinkSync(to, from) }
+  else fs.writeFileSync(from, '#!/bin/sh\nexec node "' + to + '" "$@"\n', {mode: 0o755})
+}
+console.log(JSON.stringify({bins: Object.keys(bin).map(n => path.basename(n)), version: p.version}))
+`
+
+func (w *worker) gitRequirements(ctx context.Context, repo string) (product, error) {
+	venv := path.Join(w.folder, "venv")
+	if _, err := w.run(ctx, w.folder, true, "python3", "-m", "venv", "--without-pip", venv); err != nil {
+		return product{}, err
+	}
+	_, err := w.run(ctx, repo, true, "python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile", "-r", "requirements.txt")
+	return product{cwd: repo, path: []string{path.Join(venv, "bin")}}, err
+}

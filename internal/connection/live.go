@@ -1,0 +1,343 @@
+package connection
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/tool"
+	"sandlot/internal/upstream"
+)
+
+// live is a server that runs: one session with it.
+type live struct {
+	s        *server
+	rec      Record // as it was at the start
+	settings Configured
+	secrets  secrets
+	session  *upstream.Session
+	process  *process // the program, where there is one
+	since    time.Time
+	refresh  chan struct{}
+	ending   atomic.Bool
+	over     sync.Once
+	held     int // calls that use it; the server's lock guards it
+
+	mu      sync.Mutex
+	flights map[*flight]bool
+	free    chan struct{} // closed, and made anew, when a flight ends
+}
+
+// flight is a call on its way.
+type flight struct{ client tool.Client }
+
+func newLive(s *server) *live {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &live{s: s, rec: s.rec, settings: s.settings, secrets: s.secrets, since: time.Now(), refresh: make(chan struct{}, 1), flights: map[*flight]bool{}, free: make(chan struct{})}
+}
+
+// local says whether its program runs in a sandbox.
+func (l *live) local() bool { return l.settings.Kind == Stdio && l.settings.Where != OnHost }
+
+// capabilities is what servers are told that clients can. In the older era that
+// is said once, before it is known who will call.
+func (l *live) capabilities() json.RawMessage {
+	if l.local() { // the client's folders are not in the sandbox
+		return json.RawMessage(`{"elicitation":{"form":{},"url":{}},"sampling":{}}`)
+	}
+	return json.RawMessage(`{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{}}`)
+}
+
+// dial opens the way to the server. It may be called a second time, with a
+// fresh program for one that did not understand the newer era.
+func (l *live) dial(ctx context.Context) (upstream.Pipe, error) {
+	s := l.s
+	if l.settings.Kind != Stdio {
+		return l.remote()(ctx)
+	}
+	if l.process != nil {
+		l.process.end()
+	}
+	argv := withPath(l.rec.Path, l.settings.Command, l.settings.Args)
+	var p *process
+	var err error
+	if l.settings.Where == OnHost {
+		p, err = onHost(s, argv, l.secrets.env, l.rec.Cwd)
+	} else {
+		p, err = s.book.inSandbox(ctx, s, argv, l.secrets.env, l.rec.Cwd)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.process = p
+	return upstream.Lines(p.stdout, p.stdin, s.log.noise), nil
+}
+
+// remote is the way to a server that runs elsewhere.
+func (l *live) remote() upstream.Dial {
+	_ = http.Header{}
+	return nil
+}
+
+// read asks the server for all that it offers, stores that, and makes it known.
+func (l *live) read(ctx context.Context) error {
+	var o offered
+	can := l.session.Can()
+	list := func(when bool, method, field string) []json.RawMessage {
+		if !when {
+			return nil
+		}
+		all, err := l.session.List(ctx, method, field, maxDefinitions)
+		if err != nil {
+			o.odd = append(o.odd, fmt.Sprintf("%s: %s", method, text(err.Error(), 300)))
+		}
+		return all
+	}
+	o.tools = list(can.Tools, "tools/list", "tools")
+	o.prompts = list(can.Prompts, "prompts/list", "prompts")
+	o.resources = list(can.Resources, "resources/list", "resources")
+	o.templates = list(can.Resources, "resources/templates/list", "resourceTemplates")
+	o.instructions = l.session.Instructions()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case <-l.session.Done():
+		return fmt.Errorf("it ended while it was asked what it offers: %w", l.session.Err())
+	default:
+	}
+	return l.s.book.publish(l.s, o, l.session.Version() < newerEra)
+}
+
+// newerEra is the first revision of the protocol without sessions.
+const newerEra = "2026-07-28"
+
+// resume brings back what clients had asked of the session before.
+func (l *live) resume(ctx context.Context) {
+	s := l.s
+	s.mu.Lock()
+	level := s.level
+	var uris []string
+	for u := range s.follows {
+		uris = append(uris, u)
+	}
+	s.mu.Unlock()
+	if level != "" && l.session.Can().Logging {
+		_ = l.session.SetLevel(ctx, level) // it says less then
+	}
+	for _, u := range uris {
+		if err := l.session.Subscribe(ctx, u); err != nil {
+			s.log.line("[sandlot] the changes of %s cannot be followed any more: %s", clip(u), text(err.Error(), 200))
+		}
+	}
+}
+
+// watch is with the session until it is over.
+func (l *live) watch(ctx context.Context) {
+	rest := 100 * time.Millisecond
+	last := time.Now()
+	for {
+		select {
+		case <-l.session.Done():
+			if !l.ending.Load() {
+				l.s.lost(l)
+			}
+			return
+		case <-ctx.Done():
+			l.end()
+			return
+		case <-l.refresh:
+		}
+		// One that announces changes all the time is asked ever less often.
+		if time.Since(last) > 20*rest {
+			rest = 100 * time.Millisecond
+		} else {
+			rest = min(2*rest, 10*time.Second)
+		}
+		select {
+		case <-time.After(rest):
+		case <-l.session.Done():
+			continue
+		case <-ctx.Done():
+			continue
+		}
+		last = time.Now()
+		again, cancel := context.WithTimeout(ctx, handshakeLimit)
+		if err := l.read(again); err != nil && !l.ending.Load() {
+			l.s.log.line("[sandlot] what it offers could not be read again: %s", text(err.Error(), 300))
+		}
+		cancel()
+		l.s.book.changed(l.s.owner.ID)
+	}
+}
+
+// end ends the session and the program, and waits for them.
+func (l *live) end() {
+	l.ending.Store(true)
+	l.over.Do(func() {
+		if l.session != nil {
+			l.session.Close()
+		}
+		if l.process != nil {
+			l.process.end()
+		}
+	})
+}
+
+// how says how its program ended, and whether it did that by itself.
+func (l *live) how() (string, bool) {
+	if l.process == nil {
+		return "", false
+	}
+	select {
+	case <-l.process.done:
+		return l.process.how()
+	case <-time.After(farewell):
+		return "", false
+	}
+}
+
+// Announce implements upstream.Handler.
+func (l *live) Announce(method string, params json.RawMessage) {
+	switch method {
+	case "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed":
+		select {
+		case l.refresh <- struct{}{}:
+		default:
+		}
+	case "notifications/resources/updated":
+		var p struct{ URI string }
+		if json.Unmarshal(params, &p) == nil {
+			l.s.book.updated(l.s, p.URI)
+		}
+	case "notifications/message":
+		l.logged(params)
+	}
+}
+
+// logged passes on what the server says: to those whose calls are on their way,
+// or else to all of its owner's clients.
+func (l *live) logged(params json.RawMessage) {
+	var p object
+	if len(params) > 64<<10 || json.Unmarshal(params, &p) != nil {
+		return
+	}
+	cleaned(p)
+	name := l.s.name
+	if logger := asText(p["logger"]); logger != "" {
+		name += "/" + text(logger, 120)
+	}
+	p["logger"] = quoted(name)
+	b, err := json.Marshal(p)
+	if err != nil {
+		return
+	}
+	clients := l.clients()
+	for _, c := range clients {
+		c.Tell("notifications/message", b)
+	}
+	if len(clients) == 0 && l.s.book.OnLog != nil {
+		l.s.book.OnLog(l.s.owner.ID, b)
+	}
+}
+
+// clients are those whose calls are on their way, each once.
+func (l *live) clients() []tool.Client {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seen := map[string]bool{}
+	var all []tool.Client
+	for f := range l.flights {
+		if f.client != nil && !seen[f.client.ID()] {
+			seen[f.client.ID()] = true
+			all = append(all, f.client)
+		}
+	}
+	return all
+}
+
+// Ask implements upstream.Handler. A server of the older era does not say for
+// which call it asks: there must be no doubt.
+func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	l.s.asks()
+	switch clients := l.clients(); len(clients) {
+	case 0:
+		return nil, &upstream.Error{Code: -32601, Message: "no client that can be asked has a call on its way"}
+	case 1:
+		r, err := clients[0].Ask(ctx, method, params)
+		if err != nil {
+			return nil, refusal(err)
+		}
+		return r, nil
+	}
+	return nil, &upstream.Error{Code: -32603, Message: "several clients have calls on their way, and it cannot be told which of them is asked; from now on their calls wait for each other, so try again"}
+}
+
+// refusal is a client's error as the server is told of it.
+func refusal(err error) error {
+	f := fault.From(err)
+	if f.Kind == fault.Internal {
+		return &upstream.Error{Code: -32603, Message: text(err.Error(), 500)}
+	}
+	return &upstream.Error{Code: int64(f.RPC()), Message: f.Error()}
+}
+
+// asks remembers that the server asks clients in the middle of a call.
+func (s *server) asks() {
+	s.mu.Lock()
+	known := s.rec.Asks
+	s.mu.Unlock()
+	if known {
+		return
+	}
+	if err := s.update(func(r *Record) { r.Asks = true }); err != nil {
+		s.book.Log.Error("could not store a connection", "connection", s.id, "error", err)
+	}
+}
+
+// board gives a call its place. Where a server asks clients in the middle of
+// calls, those of one client wait until those of another have ended.
+func (l *live) board(ctx context.Context, client tool.Client, alone bool) (func(), error) {
+	f := &flight{client}
+	for {
+		l.mu.Lock()
+		if !alone || client == nil || !l.others(client) {
+			l.flights[f] = true
+			l.mu.Unlock()
+			return func() { l.land(f) }, nil
+		}
+		free := l.free
+		l.mu.Unlock()
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return nil, fault.From(ctx.Err())
+		case <-l.session.Done():
+			return nil, upstream.ErrClosed
+		}
+	}
+}
+
+// others says whether calls of other clients are on their way. The lock is held.
+func (l *live) others(client tool.Client) bool {
+	for f := range l.flights {
+		if f.client != nil && f.client.ID() != client.ID() {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *live) land(f *flight) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.flights, f)
+	close(l.free)
+	l.free = make(chan struct{})
+}

@@ -1,0 +1,249 @@
+package connection
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+	"golang.org/x/oauth2"
+
+	"sandlot/internal/fault"
+)
+
+// logins are the log-ins of users that have not come back from their browser
+// yet, by the state that comes back with them, which only the browser and the
+// authorization server know.
+type logins struct {
+	mu      sync.Mutex
+	waiting map[string]chan *sdk.AuthorizationResult
+}
+
+const (
+	loginLimit = 10 * time.Minute
+	maxLogins  = 1000
+)
+
+// client is what a server that runs elsewhere is reached with. What a user
+// names is reached as far as policy lets their sandbox; what the operator's
+// settings name is reached as it is.
+func (b *Book) client(s *server) *http.Client {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxResponseHeaderBytes = 64 << 10
+	t.ResponseHeaderTimeout = callMost
+	t.MaxIdleConnsPerHost = 8
+	t.IdleConnTimeout = 30 * time.Second
+	if !s.configured {
+		t.Proxy = nil // the way out knows the operator's
+		t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if b.Reach == nil {
+				return nil, errors.New("this server reaches no others for its users")
+			}
+			return b.Reach(ctx, s.owner, network, addr)
+		}
+	}
+	return &http.Client{Transport: t}
+}
+
+// login is how one server's user logs in. It implements the SDK's OAuthHandler.
+type login struct {
+	s     *server
+	inner *sdk.AuthorizationCodeHandler
+
+	mu      sync.Mutex
+	running *attempt
+}
+
+// attempt is one log-in. It outlives the request that needed it: people take
+// their time.
+type attempt struct {
+	asked chan struct{} // closed when the user has to be asked
+	done  chan struct{}
+	err   error
+}
+
+// login returns how the server's user logs in, or nil when they cannot.
+func (b *Book) login(s *server) sdk.OAuthHandler {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b.Callback == "" {
+		return nil
+	}
+	if s.auth != nil {
+		return s.auth
+	}
+	l := &login{s: s}
+	c := &sdk.AuthorizationCodeHandlerConfig{
+		RedirectURL: b.Callback, Client: b.client(s), AuthorizationCodeFetcher: l.ask, RequestRefreshToken: true,
+		DynamicClientRegistrationConfig: &sdk.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
+			RedirectURIs: []string{b.Callback}, ClientName: "Sandlot", GrantTypes: []string{"authorization_code", "refresh_token"}}},
+	}
+	switch o := s.settings.OAuth; {
+	case strings.HasPrefix(o.ClientID, "https://"):
+		c.ClientIDMetadataDocumentConfig = &sdk.ClientIDMetadataDocumentConfig{URL: o.ClientID}
+	case o.ClientID != "":
+		c.PreregisteredClient = &oauthex.ClientCredentials{ClientID: o.ClientID}
+		if o.ClientSecret != "" {
+			c.PreregisteredClient.ClientSecretAuth = &oauthex.ClientSecretAuth{ClientSecret: o.ClientSecret}
+		}
+	}
+	var err error
+	if l.inner, err = sdk.NewAuthorizationCodeHandler(c); err != nil {
+		b.Log.Error("log-ins are not possible", "connection", s.id, "error", err)
+		return nil
+	}
+	s.auth = l
+	return l
+}
+
+// TokenSource implements the SDK's OAuthHandler.
+func (l *login) TokenSource(ctx context.Context) (oauth2.TokenSource, error) {
+	return l.inner.TokenSource(ctx)
+}
+
+// Authorize implements the SDK's OAuthHandler. When the user has to log in it
+// does not wait for that, but says where.
+func (l *login) Authorize(ctx context.Context, req *http.Request, resp *http.Response) error {
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	resp.Body.Close()
+	l.mu.Lock()
+	a := l.running
+	if a == nil {
+		a = &attempt{asked: make(chan struct{}), done: make(chan struct{})}
+		l.running = a
+		again := *resp
+		again.Body = io.NopCloser(bytes.NewReader(body))
+		if !l.s.book.spawn(func(ctx context.Context) { l.run(ctx, a, req, &again) }) {
+			a.err = errors.New("the server is stopping")
+			l.running = nil
+			close(a.done)
+		}
+	}
+	l.mu.Unlock()
+	select {
+	case <-a.done:
+		return a.err
+	case <-a.asked:
+		l.s.mu.Lock()
+		defer l.s.mu.Unlock()
+		return fault.New(fault.Connection, "%s wants its user to log in: open %s in a browser, and use it again after that", l.s.title(), l.s.authURL).
+			With("connection_id", l.s.id).With("name", l.s.name).With("auth_url", l.s.authURL)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+type attemptKey struct{}
+
+// run logs in, and starts the server when that is done.
+func (l *login) run(ctx context.Context, a *attempt, req *http.Request, resp *http.Response) {
+	ctx, cancel := context.WithTimeout(ctx, loginLimit)
+	defer cancel()
+	ctx = context.WithValue(ctx, attemptKey{}, a)
+	a.err = l.inner.Authorize(ctx, req.Clone(ctx), resp)
+	l.mu.Lock()
+	l.running = nil
+	l.mu.Unlock()
+	asked := false
+	select {
+	case <-a.asked:
+		asked = true
+	default:
+	}
+	close(a.done)
+	if !asked {
+		return
+	}
+	s := l.s
+	s.mu.Lock()
+	s.authURL = ""
+	if s.state == NeedsAuth {
+		s.failures, s.next = 0, time.Time{}
+		if a.err != nil {
+			s.set(Idle, fmt.Sprintf("the log-in failed: %s", text(a.err.Error(), 300)))
+		} else {
+			s.set(Idle, "")
+			if s.live == nil && s.start == nil && s.unusable() == nil {
+				s.begin()
+			}
+		}
+	}
+	s.mu.Unlock()
+	s.book.changed(s.owner.ID)
+}
+
+// ask makes it known where the user logs in, and waits until they come back.
+func (l *login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.AuthorizationResult, error) {
+	u, err := url.Parse(args.URL)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
+		return nil, fmt.Errorf("the authorization server's address cannot be used")
+	}
+	back := make(chan *sdk.AuthorizationResult, 1)
+	state := u.Query().Get("state")
+	all := &l.s.book.logins
+	if !all.put(state, back) {
+		return nil, errors.New("too many log-ins are on their way; try again later")
+	}
+	defer all.drop(state)
+	l.s.mu.Lock()
+	l.s.authURL = args.URL
+	l.s.set(NeedsAuth, "its user has to log in")
+	l.s.mu.Unlock()
+	if a, ok := ctx.Value(attemptKey{}).(*attempt); ok {
+		close(a.asked)
+	}
+	l.s.book.changed(l.s.owner.ID)
+	select {
+	case r := <-back:
+		if r.Code == "" {
+			return nil, errors.New("the authorization server refused")
+		}
+		return r, nil
+	case <-ctx.Done():
+		return nil, errors.New("nobody logged in")
+	}
+}
+
+func (l *logins) put(state string, back chan *sdk.AuthorizationResult) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waiting == nil {
+		l.waiting = map[string]chan *sdk.AuthorizationResult{}
+	}
+	if len(l.waiting) >= maxLogins || state == "" || l.waiting[state] != nil {
+		return false
+	}
+	l.waiting[state] = back
+	return true
+}
+
+func (l *logins) drop(state string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.waiting, state)
+}
+
+// Came is called when a browser comes back from a log-in. It says whether
+// anyone waits for it; what came is good once.
+func (b *Book) Came(query url.Values) bool {
+	l := &b.logins
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	state := query.Get("state")
+	back := l.waiting[state]
+	delete(l.waiting, state)
+	if back == nil {
+		return false
+	}
+	back <- &sdk.AuthorizationResult{Code: query.Get("code"), State: state, Iss: query.Get("iss")}
+	return true
+}

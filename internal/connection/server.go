@@ -1,0 +1,475 @@
+package connection
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/upstream"
+)
+
+// server is one connection of one principal.
+type server struct {
+	book  *Book
+	owner auth.Principal
+	// What never changes of its record.
+	id, name   string
+	configured bool
+	created    time.Time
+
+	log  logbook
+	gate chan struct{} // held by whoever starts, changes, stops or removes it
+
+	storing sync.Mutex // held while the record changes, here and in the store
+
+	mu       sync.Mutex
+	rec      Record
+	settings Configured // what runs
+	secrets  secrets
+	state    State
+	why      string // the last error
+	authURL  string
+	auth     *login
+	live     *live
+	start    *start
+	failures int       // since it last worked
+	next     time.Time // no start before it
+	retry    *time.Timer
+	removed  bool
+	restarts int
+	calls    int
+	used     time.Time
+	took     samples
+	level    string          // how much its clients want to be told
+	follows  map[string]bool // resources that clients follow, by its own URIs
+}
+
+// secrets are values that are never stored.
+type secrets struct {
+	env, headers map[string]string
+	known        bool
+}
+
+// start is one attempt to start, for which any number of calls wait.
+type start struct {
+	done chan struct{}
+	err  error
+}
+
+// Time limits that a server's settings do not name.
+const (
+	handshakeLimit = 30 * time.Second
+	callLimit      = 2 * time.Minute // since the last sign of life
+	callMost       = time.Hour
+	steady         = time.Minute // who lives so long has not failed to start
+	maxFailures    = 6
+	firstPause     = 500 * time.Millisecond
+	longestPause   = 30 * time.Second
+)
+
+// pause is how long to wait after so many failures in a row.
+func pause(failures int) time.Duration {
+	if failures <= 0 {
+		return 0
+	}
+	return min(firstPause<<min(failures-1, 10), longestPause)
+}
+
+// fetching are programs that install what they run when it is not there yet.
+var fetching = []string{"npx", "uvx", "bunx", "pipx", "pnpm", "yarn", "uv", "go", "docker"}
+
+// handshake is how long it may take until the server answers.
+func (c Configured) handshake(install time.Duration) time.Duration {
+	if c.Timeout > 0 {
+		return c.Timeout
+	}
+	if slices.Contains(fetching, path.Base(c.Command)) {
+		return install
+	}
+	return handshakeLimit
+}
+
+// call is how long a call may take since its last sign of life.
+func (c Configured) call() time.Duration { return cmp.Or(max(c.Timeout, 0), callLimit) }
+
+// title is how the server is called in words.
+func (s *server) title() string {
+	if s.configured {
+		return fmt.Sprintf("the configured server %q", s.name)
+	}
+	return fmt.Sprintf("%q (%s)", s.name, s.id)
+}
+
+// fault is one that names the server. The lock is not held.
+func (s *server) fault(kind fault.Kind, cause error, format string, args ...any) *fault.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := fault.Wrap(kind, cause, "%s %s", s.title(), fmt.Sprintf(format, args...)).
+		With("connection_id", s.id).With("name", s.name).With("state", string(s.state))
+	if last, _ := s.log.tail(8); last != "" && s.settings.Kind == Stdio {
+		f = f.With("log", last)
+	}
+	return f
+}
+
+// update changes the record: in the store first, then in memory.
+func (s *server) update(change func(*Record)) error {
+	s.storing.Lock()
+	defer s.storing.Unlock()
+	s.mu.Lock()
+	r, removed := s.rec, s.removed
+	s.mu.Unlock()
+	change(&r)
+	if !removed {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := s.book.Store.PutConnection(ctx, r); err != nil {
+			return fmt.Errorf("storing the connection: %w", err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rec = r
+	return nil
+}
+
+// enter waits for the gate.
+func (s *server) enter(ctx context.Context) error {
+	select {
+	case s.gate <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fault.From(ctx.Err())
+	}
+}
+
+func (s *server) leave() { <-s.gate }
+
+// set changes the state and tells who listens. The lock is held.
+func (s *server) set(state State, why string) {
+	s.state, s.why = state, why
+	s.book.Log.Debug("connection", "owner", s.owner.ID, "connection", s.id, "name", s.name, "state", state, "why", why)
+}
+
+// unusable says why the server cannot be started, if it cannot. The lock is held.
+func (s *server) unusable() error {
+	say := func(kind fault.Kind, format string, args ...any) error {
+		return fault.New(kind, "%s %s", s.title(), fmt.Sprintf(format, args...)).
+			With("connection_id", s.id).With("name", s.name).With("state", string(s.state))
+	}
+	switch {
+	case s.removed:
+		return say(fault.NotFound, "is gone")
+	case s.settings.Broken != "":
+		return say(fault.Configuration, "cannot be used: %s", s.settings.Broken)
+	case s.state == Disabled:
+		return say(fault.Connection, "is disconnected; restart_external_mcp connects it again")
+	case !s.secrets.known:
+		return say(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env", strings.Join(append(slices.Clone(s.rec.EnvKeys), s.rec.HeaderKeys...), ", ")).(*fault.Error).
+			With("env_keys", s.rec.EnvKeys).With("header_keys", s.rec.HeaderKeys)
+	case s.state == Failed:
+		f := say(fault.Connection, "does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.why).(*fault.Error)
+		if last, _ := s.log.tail(8); last != "" && s.settings.Kind == Stdio {
+			f = f.With("log", last)
+		}
+		return f
+	}
+	return nil
+}
+
+// use returns the server as it runs, and starts it when it does not. The caller
+// calls release.
+func (s *server) use(ctx context.Context) (*live, func(), error) {
+	for {
+		s.mu.Lock()
+		if l := s.live; l != nil {
+			l.held++
+			s.used = time.Now()
+			s.mu.Unlock()
+			return l, func() { s.release(l) }, nil
+		}
+		st := s.start
+		if st == nil {
+			if err := s.unusable(); err != nil {
+				s.mu.Unlock()
+				return nil, nil, err
+			}
+			st = s.begin()
+		}
+		s.mu.Unlock()
+		select {
+		case <-st.done:
+			if st.err != nil {
+				return nil, nil, st.err
+			}
+		case <-ctx.Done():
+			return nil, nil, fault.From(ctx.Err())
+		}
+	}
+}
+
+func (s *server) release(l *live) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.held--
+	s.used = time.Now()
+}
+
+// begin starts an attempt. The lock is held, and there is none.
+func (s *server) begin() *start {
+	st := &start{done: make(chan struct{})}
+	s.start = st
+	if s.retry != nil {
+		s.retry.Stop()
+		s.retry = nil
+	}
+	wait := time.Until(s.next)
+	if wait <= 0 {
+		s.set(Starting, s.why)
+	}
+	if !s.book.spawn(func(ctx context.Context) { s.attempt(ctx, st, wait) }) {
+		st.err = fault.New(fault.Connection, "the server is stopping")
+		s.start = nil
+		close(st.done)
+	}
+	return st
+}
+
+// attempt waits for the pause to end, and starts the server.
+func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
+	var l *live
+	err := s.enter(ctx)
+	if err == nil {
+		defer s.leave()
+		select {
+		case <-time.After(wait):
+			s.mu.Lock()
+			if err = s.unusable(); err == nil {
+				s.set(Starting, s.why)
+			}
+			s.mu.Unlock()
+			if err == nil {
+				l, err = s.connect(ctx)
+			}
+		case <-ctx.Done():
+			err = fault.From(ctx.Err())
+		}
+	}
+	s.mu.Lock()
+	s.start = nil
+	switch {
+	case err == nil && s.removed:
+		err = s.unusable()
+	case err == nil:
+		s.live, s.used = l, time.Now()
+		s.set(Connected, "")
+		s.authURL = ""
+	case ctx.Err() != nil || s.removed || s.state == Disabled:
+		s.set(Idle, "")
+	default:
+		s.failed(err)
+	}
+	s.mu.Unlock()
+	if err != nil && l != nil {
+		l.end()
+	}
+	st.err = err
+	if err == nil {
+		s.book.spawn(l.watch)
+	}
+	s.book.changed(s.owner.ID)
+	close(st.done)
+}
+
+// failed takes note of a start that failed, or a death. The lock is held.
+func (s *server) failed(err error) {
+	why := fault.From(err).Message
+	s.failures++
+	if s.failures >= maxFailures {
+		s.set(Failed, fmt.Sprintf("it failed %d times in a row, and was given up: %s", s.failures, why))
+		return
+	}
+	s.next = time.Now().Add(pause(s.failures))
+	if s.state == NeedsAuth {
+		s.why = why
+		return
+	}
+	s.set(Backoff, why)
+}
+
+// connect starts the server and reads what it offers. The gate is held.
+func (s *server) connect(ctx context.Context) (*live, error) {
+	began := time.Now()
+	l := newLive(s)
+	limit := l.settings.handshake(s.book.InstallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	sess, err := upstream.Connect(ctx, l.dial, upstream.Options{Name: "sandlot", Version: s.book.Version, Capabilities: l.capabilities(),
+		Handshake: limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older, Handler: l, Log: s.book.Log})
+	if err == nil {
+		l.session = sess
+		err = l.read(ctx)
+	}
+	if err != nil {
+		l.end()
+		return nil, s.startFault(l, err, time.Since(began), limit)
+	}
+	l.resume(ctx)
+	s.book.Log.Info("connection: started", "owner", s.owner.ID, "connection", s.id, "name", s.name,
+		"protocol", sess.Version(), "took", time.Since(began).Round(time.Millisecond))
+	return l, nil
+}
+
+// startFault says in words why a server did not start.
+func (s *server) startFault(l *live, err error, took, limit time.Duration) error {
+	var f *fault.Error
+	if errors.As(err, &f) {
+		return f
+	}
+	how, itself := l.how()
+	switch {
+	case itself:
+		return s.fault(fault.Connection, err, "did not start: %s", how)
+	case errors.Is(err, upstream.ErrTimeout) || errors.Is(err, context.DeadlineExceeded):
+		return s.fault(fault.Connection, err, "did not answer within %s of its start; it has to speak MCP on its %s", limit.Round(time.Second),
+			map[bool]string{true: "standard input and output", false: "address"}[l.settings.Kind == Stdio])
+	}
+	return s.fault(fault.Connection, err, "did not start: %s", text(err.Error(), 500))
+}
+
+// halt stops the server; it keeps its place. The gate is held.
+func (s *server) halt(state State, why string) {
+	s.mu.Lock()
+	l := s.live
+	s.live = nil
+	if s.retry != nil {
+		s.retry.Stop()
+		s.retry = nil
+	}
+	s.set(state, why)
+	s.mu.Unlock()
+	if l != nil {
+		l.end()
+	}
+}
+
+// lost is called when a session is over that nobody ended.
+func (s *server) lost(l *live) {
+	l.end()
+	how, itself := l.how()
+	err := l.session.Err()
+	s.mu.Lock()
+	if s.live != l {
+		s.mu.Unlock()
+		return
+	}
+	s.live = nil
+	s.restarts++
+	switch {
+	case errors.Is(err, upstream.ErrLost), !itself && l.local():
+		// Its session, or the sandbox that it ran in, is over: it did nothing wrong.
+		s.set(Idle, "")
+	default:
+		if time.Since(l.since) > steady {
+			s.failures = 0
+		}
+		if how == "" && err != nil {
+			how = text(err.Error(), 500)
+		}
+		s.log.line("[sandlot] %s", how)
+		s.failed(fault.New(fault.Connection, "%s", how))
+	}
+	again := s.state == Backoff && (l.held > 0 || len(s.follows) > 0 || time.Since(s.used) < steady)
+	if again {
+		s.retry = time.AfterFunc(time.Until(s.next), func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.live == nil && s.start == nil && s.unusable() == nil {
+				s.begin()
+			}
+		})
+	}
+	s.mu.Unlock()
+	s.book.Log.Warn("connection: lost", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", how, "error", err, "failures", s.failures)
+	s.book.changed(s.owner.ID)
+}
+
+// worked is called when a call was answered.
+func (s *server) worked(took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failures = 0
+	s.calls++
+	s.took.add(took)
+}
+
+// samples are the last durations.
+type samples struct {
+	all [64]time.Duration
+	n   int
+}
+
+func (s *samples) add(d time.Duration) {
+	s.all[s.n%len(s.all)] = d
+	s.n++
+}
+
+func (s *samples) at(q float64) time.Duration {
+	n := min(s.n, len(s.all))
+	if n == 0 {
+		return 0
+	}
+	sorted := slices.Clone(s.all[:n])
+	slices.Sort(sorted)
+	return sorted[min(int(q*float64(n)), n-1)]
+}
+
+// info is what its owner may know. The lock is not held.
+func (s *server) info() Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rec
+	i := Info{ID: r.ID, Name: r.Name, Configured: r.Configured, Kind: s.settings.Kind, Where: s.settings.Where, Cwd: r.Cwd,
+		EnvKeys: r.EnvKeys, Created: r.Created, Updated: r.Updated, State: s.state, LastError: s.why, AuthURL: s.authURL,
+		Prompts: len(r.Catalog.Prompts), Resources: len(r.Catalog.Resources) + len(r.Catalog.Templates), Install: r.Install,
+		Restarts: s.restarts, Calls: s.calls, P50: s.took.at(0.5), P95: s.took.at(0.95)}
+	if !r.Configured { // the operator's own settings are the operator's
+		i.Command, i.Args, i.URL = r.Command, r.Args, r.URL
+	}
+	for _, d := range r.Catalog.Tools {
+		n := Named{d.Key, d.Remote, d.Held}
+		if d.Held != "" && s.trust() == Hold {
+			i.Held = append(i.Held, n)
+		} else {
+			i.Tools = append(i.Tools, n)
+		}
+	}
+	if l := s.live; l != nil {
+		i.Version, i.Server = l.session.Version(), l.session.Info()
+		if l.process != nil {
+			i.Pid = l.process.pid
+		}
+	}
+	if i.State == Connected && len(i.Held) > 0 {
+		i.State = NeedsApproval
+	}
+	if !s.secrets.known && i.State == Idle {
+		i.State = NeedsEnv
+	}
+	return i
+}
+
+func (s *server) trust() Trust {
+	if s.settings.Trust == Warn {
+		return Warn
+	}
+	return Hold
+}

@@ -1,0 +1,57 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"sandlot/internal/connection"
+)
+
+// PutConnection implements connection.Store.
+func (s *DB) PutConnection(ctx context.Context, r connection.Record) error {
+	catalog, err := json.Marshal(r.Catalog)
+	if err != nil {
+		return err
+	}
+	r.Catalog = connection.Catalog{}
+	record, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	_, err = s.db.ExecContext(ctx, `INSERT INTO connections (owner, id, record, catalog) VALUES (?,?,?,?)
+		ON CONFLICT (owner, id) DO UPDATE SET record=excluded.record, catalog=excluded.catalog`, r.Owner, r.ID, string(record), string(catalog))
+	return err
+}
+
+// Connections implements connection.Store.
+func (s *DB) Connections(ctx context.Context) ([]connection.Record, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT owner, id, record, catalog FROM connections ORDER BY owner, id`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []connection.Record
+	for rows.Next() {
+		var owner, id, record, catalog string
+		if err := rows.Scan(&owner, &id, &record, &catalog); err != nil {
+			return nil, err
+		}
+		var r connection.Record
+		if err := json.Unmarshal([]byte(record), &r); err != nil {
+			return nil, fmt.Errorf("connection %s of %s: %w", id, owner, err)
+		}
+		if err := json.Unmarshal([]byte(catalog), &r.Catalog); err != nil {
+			r.Catalog = connection.Catalog{Pins: map[string]string{}, Read: true} // all is held back until it is approved
+		}
+		r.Owner, r.ID = owner, id
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
+
+// RemoveConnection implements connection.Store.
+func (s *DB) RemoveConnection(ctx context.Context, owner, id string) error {
+	_, err := s.db.ExecContext(ctx, `DELETE FROM connections WHERE owner = ? AND id = ?`, owner, id)
+	return err
+}
