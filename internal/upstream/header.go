@@ -1,0 +1,170 @@
+package upstream
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Headers of the newer era over HTTP repeat what the body says, so that what
+// stands between client and server can read it:
+// https://modelcontextprotocol.io/specification/2026-07-28/basic/transports/streamable-http
+
+const (
+	maxMarked = 64 // arguments of one tool that are repeated
+	maxDepth  = 32 // of a schema that is searched for them
+)
+
+// marked is an argument that is repeated in a header.
+type marked struct {
+	path   []string
+	header string
+}
+
+// property is what is looked at of a schema.
+type property struct {
+	Type       json.RawMessage            `json:"type"`
+	Header     json.RawMessage            `json:"x-mcp-header"`
+	Properties map[string]json.RawMessage `json:"properties"`
+}
+
+// ValidTool says what is wrong with a tool's definition, so that it must not be
+// used: it is not an object, it has no name, or its inputSchema marks arguments
+// for headers in a way that HTTP could not carry.
+func ValidTool(tool json.RawMessage) error {
+	var t struct {
+		Name        string          `json:"name"`
+		InputSchema json.RawMessage `json:"inputSchema"`
+	}
+	if !isObject(tool) || json.Unmarshal(tool, &t) != nil || t.Name == "" {
+		return fmt.Errorf("the definition of the tool is not an object with a name")
+	}
+	_, err := markedIn(t.InputSchema)
+	return err
+}
+
+// markedIn returns the arguments that a schema marks.
+func markedIn(schema json.RawMessage) ([]marked, error) {
+	if !strings.Contains(string(schema), `-header"`) && !strings.Contains(string(schema), `\u`) {
+		return nil, nil // most are like that; a name can be written with escapes
+	}
+	var all []marked
+	err := collect(schema, nil, &all)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for _, m := range all {
+		name := strings.ToLower(m.header)
+		if seen[name] {
+			return nil, fmt.Errorf("two arguments are marked for the header %q", clip(m.header, 100))
+		}
+		seen[name] = true
+	}
+	return all, nil
+}
+
+func collect(schema json.RawMessage, path []string, all *[]marked) error {
+	var p property
+	if !isObject(schema) || len(path) > maxDepth || json.Unmarshal(schema, &p) != nil {
+		return nil // not ours to judge
+	}
+	if p.Header != nil && len(path) > 0 {
+		name, err := checkMark(p)
+		if err != nil {
+			return fmt.Errorf("the argument %q: %w", clip(strings.Join(path, "."), 200), err)
+		}
+		if *all = append(*all, marked{path: path, header: name}); len(*all) > maxMarked {
+			return fmt.Errorf("over %d arguments are marked for headers", maxMarked)
+		}
+	}
+	for name, sub := range p.Properties {
+		if err := collect(sub, append(slices.Clip(path), name), all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkMark returns the header that an argument is marked for.
+func checkMark(p property) (string, error) {
+	var name string
+	if json.Unmarshal(p.Header, &name) != nil || name == "" || len(name) > 128 {
+		return "", fmt.Errorf("x-mcp-header is not a string of 1 to 128 characters")
+	}
+	if strings.ContainsFunc(name, func(r rune) bool { return !isTokenRune(r) }) {
+		return "", fmt.Errorf("x-mcp-header %q is not a name that a header can have", clip(name, 100))
+	}
+	switch string(p.Type) {
+	case `"string"`, `"integer"`, `"boolean"`:
+		return name, nil
+	}
+	return "", fmt.Errorf("x-mcp-header stands at a type that is not string, integer or boolean")
+}
+
+// isTokenRune says whether RFC 9110 allows a character in a header's name.
+func isTokenRune(r rune) bool {
+	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+}
+
+// paramHeaders returns the headers that repeat arguments of a call.
+func paramHeaders(schema, arguments json.RawMessage) http.Header {
+	all, err := markedIn(schema)
+	if err != nil || len(all) == 0 {
+		return nil
+	}
+	h := http.Header{}
+	for _, m := range all {
+		value := arguments
+		for _, name := range m.path {
+			var o object
+			_ = json.Unmarshal(value, &o) // no object has no members
+			value = o[name]
+		}
+		if s, ok := headerValue(value); ok {
+			h.Set("Mcp-Param-"+m.header, s)
+		}
+	}
+	return h
+}
+
+// headerValue writes a value for a header. Only strings, booleans and integers
+// that every program reads as the same number are repeated.
+func headerValue(raw json.RawMessage) (string, bool) {
+	var v any
+	if len(raw) == 0 || json.Unmarshal(raw, &v) != nil {
+		return "", false
+	}
+	switch v := v.(type) {
+	case string:
+		return headerText(v), true
+	case bool:
+		return strconv.FormatBool(v), true
+	case float64:
+		const most = 1<<53 - 1
+		if v < -most || v > most || v != float64(int64(v)) {
+			return "", false
+		}
+		return strconv.FormatInt(int64(v), 10), true
+	}
+	return "", false
+}
+
+const (
+	base64Begin = "=?base64?"
+	base64End   = "?="
+)
+
+// headerText writes a text so that it survives as a header's value.
+func headerText(s string) string {
+	plain := strings.TrimSpace(s) == s && !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r > 0x7e }) &&
+		!(strings.HasPrefix(s, base64Begin) && strings.HasSuffix(s, base64End))
+	if plain {
+		return s
+	}
+	return base64Begin + base64.StdEncoding.EncodeToString([]byte(s)) + base64End
+}

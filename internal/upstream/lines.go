@@ -1,0 +1,231 @@
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+const (
+	maxNoise = 4 << 10   // of a line that is no message
+	keptEnds = 4 << 10   // of a line that is too long
+	keptLine = 256 << 10 // a buffer that has grown beyond is not kept
+	// A program whose input cannot be written has mostly ended: what it still said
+	// is read first.
+	lastWords = time.Second
+	// For what does not end although it is closed.
+	ending = 5 * time.Second
+)
+
+// Lines is a pipe over a program's standard output and input: one message a
+// line. Other lines (banners, logs) go to noise, which may be nil; a line is cut
+// at 4 KiB and must not be kept. Both are closed with the session: stdout if it
+// is an io.Closer, else it has to end when stdin does. The program is the
+// caller's: to start, to end, and to listen to its standard error.
+func Lines(stdout io.Reader, stdin io.WriteCloser, noise func(line []byte)) Pipe {
+	if noise == nil {
+		noise = func([]byte) {}
+	}
+	return &lines{stdout: stdout, stdin: stdin, noise: noise, queue: make(chan []byte), ended: make(chan struct{}),
+		wrote: make(chan struct{}), read: make(chan struct{}), stop: make(chan struct{})}
+}
+
+type lines struct {
+	stdout io.Reader
+	stdin  io.WriteCloser
+	noise  func([]byte)
+
+	queue   chan []byte
+	stop    chan struct{} // closed by close
+	ended   chan struct{} // closed when nothing can be written any more
+	read    chan struct{} // closed when nothing more is read
+	wrote   chan struct{} // closed when nothing more is written
+	started bool
+}
+
+func (l *lines) traits() traits { return traits{} }
+func (l *lines) agreed(string)  {}
+func (l *lines) abandon(int64)  {}
+
+func (l *lines) start(to inbox, limit int) {
+	l.started = true
+	go l.write(to)
+	go l.listen(to, limit)
+}
+
+func (l *lines) send(ctx context.Context, m outgoing) error {
+	select {
+	case <-l.stop:
+		return ErrClosed
+	case <-l.ended:
+		return fmt.Errorf("%w: it takes no input any more", ErrClosed)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case l.queue <- append(m.body, '\n'):
+		return nil
+	}
+}
+
+func (l *lines) write(to inbox) {
+	defer close(l.wrote)
+	for {
+		select {
+		case <-l.stop:
+			return
+		case b := <-l.queue:
+			_, err := l.stdin.Write(b)
+			if err == nil {
+				continue
+			}
+			close(l.ended)
+			t := time.NewTimer(lastWords)
+			defer t.Stop()
+			select {
+			case <-l.stop:
+			case <-l.read:
+			case <-t.C:
+				to.lost(fmt.Errorf("%w: it takes no input any more (%w)", ErrClosed, err))
+			}
+			return
+		}
+	}
+}
+
+func (l *lines) listen(to inbox, limit int) {
+	defer close(l.read)
+	r := lineReader{from: bufio.NewReaderSize(l.stdout, 64<<10), limit: limit}
+	for {
+		line, err := r.next()
+		if len(line) > 0 {
+			l.take(to, line)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, ErrTooLarge):
+			if id, ok := guess(line); ok {
+				to.fail(id, fmt.Errorf("%w: an answer of over %d bytes", ErrTooLarge, limit))
+			}
+		default:
+			if errors.Is(err, io.EOF) {
+				err = fmt.Errorf("%w: it ended its output", ErrClosed)
+			} else {
+				err = fmt.Errorf("%w: its output broke off: %w", ErrClosed, err)
+			}
+			to.lost(err)
+			return
+		}
+	}
+}
+
+// take hands a line to the session, or to those who listen to noise.
+func (l *lines) take(to inbox, line []byte) {
+	if _, ok := to.receive(line); ok {
+		return
+	}
+	if id, ok := guess(line); ok && line[0] == '{' {
+		to.fail(id, errors.New("the server's answer is no JSON that can be read"))
+	}
+	l.noise(line[:min(len(line), maxNoise)])
+}
+
+func (l *lines) close() error {
+	close(l.stop)
+	// Whatever the program makes of it: it is the caller who ends the program.
+	_ = l.stdin.Close()
+	if c, ok := l.stdout.(io.Closer); ok {
+		_ = c.Close()
+	}
+	if !l.started {
+		return nil
+	}
+	t := time.NewTimer(ending)
+	defer t.Stop()
+	for _, over := range []chan struct{}{l.wrote, l.read} {
+		select {
+		case <-over:
+		case <-t.C:
+			return errors.New("the program's input and output could not be closed; end the program")
+		}
+	}
+	return nil
+}
+
+// lineReader reads lines of bounded length.
+type lineReader struct {
+	from  *bufio.Reader
+	limit int
+	buf   []byte
+}
+
+// next returns the next line that is not empty, without white space around it.
+// It is valid until the next call. Of a line that is longer than the limit the
+// beginning and the end come, with ErrTooLarge. The last line may come with the
+// error that ended it.
+func (r *lineReader) next() ([]byte, error) {
+	for {
+		line, err := r.line()
+		line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte("\ufeff")))
+		if len(line) > 0 || err != nil {
+			return line, err
+		}
+	}
+}
+
+func (r *lineReader) line() ([]byte, error) {
+	if cap(r.buf) > keptLine {
+		r.buf = nil
+	}
+	r.buf = r.buf[:0]
+	var tail []byte // what is left of a line that is too long
+	for {
+		part, err := r.from.ReadSlice('\n')
+		switch {
+		case tail != nil:
+			tail = append(tail, part...)
+			if over := len(tail) - keptEnds; over > 0 {
+				tail = append(tail[:0], tail[over:]...)
+			}
+		case len(r.buf)+len(bytes.TrimRight(part, "\r\n")) > r.limit:
+			all := append(r.buf, part...)
+			tail = append(make([]byte, 0, 2*keptEnds+r.from.Size()), all[max(0, len(all)-keptEnds):]...)
+			r.buf = all[:min(len(all)-len(tail), keptEnds)]
+		default:
+			r.buf = append(r.buf, part...)
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			continue
+		}
+		if tail != nil && err == nil {
+			err = ErrTooLarge
+		}
+		return append(r.buf, tail...), err
+	}
+}
+
+// An answer of which only the ends are known says at one of them whose it is:
+// programs write the members of a message in some fixed order.
+var (
+	idFirst = regexp.MustCompile(`^\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*([1-9][0-9]{0,17})\s*,\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"(?:result|error)"`)
+	answers = regexp.MustCompile(`^\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"(?:result|error)"`)
+	idLast  = regexp.MustCompile(`,\s*"id"\s*:\s*([1-9][0-9]{0,17})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$`)
+)
+
+// guess returns which request a line that cannot be read seems to answer.
+func guess(line []byte) (int64, bool) {
+	head, tail := line[:min(len(line), keptEnds)], line[max(0, len(line)-keptEnds):]
+	m := idFirst.FindSubmatch(head)
+	if m == nil && answers.Match(head) {
+		m = idLast.FindSubmatch(tail)
+	}
+	if m == nil {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(string(m[1]), 10, 64)
+	return n, err == nil
+}

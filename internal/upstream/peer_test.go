@@ -1,0 +1,193 @@
+package upstream
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// noLeaks fails the test when goroutines of this package, or of HTTP, outlive it.
+func noLeaks(t *testing.T) {
+	t.Helper()
+	t.Cleanup(func() {
+		var left string
+		for range 100 {
+			buf := make([]byte, 1<<20)
+			left = ""
+			for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+				if strings.Contains(g, "internal/upstream.") && !strings.Contains(g, "testing.tRunner") || strings.Contains(g, "net/http.(*persistConn)") {
+					left += g + "\n\n"
+				}
+			}
+			if left == "" {
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		t.Errorf("goroutines are left:\n%s", left)
+	})
+}
+
+// program is a hand-written server behind a pair of pipes.
+type program struct {
+	t    *testing.T
+	in   *bufio.Reader
+	out  io.WriteCloser
+	quit func() // the program ends
+}
+
+// spoken is a message that a program was sent.
+type spoken struct {
+	ID     json.RawMessage
+	Method string
+	Params json.RawMessage
+	Result json.RawMessage
+	Error  *Error
+}
+
+// next returns the next message; ok is false when there are no more.
+func (p *program) next() (m spoken, ok bool) {
+	line, err := p.in.ReadBytes('\n')
+	if err != nil {
+		return m, false
+	}
+	if err := json.Unmarshal(line, &m); err != nil {
+		p.t.Errorf("what was sent is no JSON: %s", line)
+	}
+	return m, true
+}
+
+// wait skips messages until one with the method comes.
+func (p *program) wait(method string) (spoken, bool) {
+	for {
+		m, ok := p.next()
+		if !ok || m.Method == method {
+			return m, ok
+		}
+	}
+}
+
+func (p *program) say(format string, args ...any) { fmt.Fprintf(p.out, format+"\n", args...) }
+
+func (p *program) answer(m spoken, result string) {
+	p.say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
+}
+
+func (p *program) refuse(m spoken, code int, message string) {
+	p.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":%q}}`, m.ID, code, message)
+}
+
+const (
+	allOlder = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"peer","version":"1"},"instructions":"Be kind."}`
+	allNewer = `{"resultType":"complete","ttlMs":0,"cacheScope":"private","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"peer","version":"2"}}}`
+)
+
+// greet does the handshake of the older era.
+func (p *program) greet() bool {
+	for {
+		m, ok := p.next()
+		switch {
+		case !ok:
+			return false
+		case m.Method == "initialize":
+			p.answer(m, allOlder)
+		case m.Method == "notifications/initialized":
+			return true
+		default:
+			p.refuse(m, -32601, "Method not found")
+		}
+	}
+}
+
+// greetNewer does the handshake of the newer era.
+func (p *program) greetNewer() bool {
+	m, ok := p.wait("server/discover")
+	p.answer(m, allNewer)
+	return ok
+}
+
+// programs returns a dial that starts a program each time; they have ended when
+// the test ends.
+func programs(t *testing.T, noise func([]byte), run ...func(p *program)) Dial {
+	t.Helper()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	n := 0
+	t.Cleanup(wg.Wait)
+	return func(context.Context) (Pipe, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if n >= len(run) {
+			return nil, errors.New("no program is left")
+		}
+		f := run[n]
+		n++
+		inR, inW := io.Pipe()
+		outR, outW := io.Pipe()
+		p := &program{t: t, in: bufio.NewReaderSize(inR, 64<<10), out: outW}
+		wg.Go(func() {
+			defer outW.Close()
+			defer inR.Close()
+			f(p)
+		})
+		return Lines(outR, inW, noise), nil
+	}
+}
+
+// connected returns a session that is closed when the test ends.
+func connected(t *testing.T, dial Dial, o Options) *Session {
+	t.Helper()
+	s, err := Connect(t.Context(), dial, o)
+	if err != nil {
+		t.Fatalf("Connect: %v", err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// ears is a Handler that keeps what it hears.
+type ears struct {
+	ask func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
+
+	mu    sync.Mutex
+	heard []string
+}
+
+func (e *ears) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	if e.ask == nil {
+		return nil, &Error{Code: codeUnknownMethod, Message: "nobody is here"}
+	}
+	return e.ask(ctx, method, params)
+}
+
+func (e *ears) Announce(method string, params json.RawMessage) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.heard = append(e.heard, method+string(params))
+}
+
+func (e *ears) all() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]string(nil), e.heard...)
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 500 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("this did not happen within 5 s: %s", what)
+}
