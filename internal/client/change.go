@@ -1,0 +1,204 @@
+package client
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// maxFile bounds a client's file, in bytes.
+const maxFile = 64 << 20
+
+// Change is what is to be done to a client's file.
+type Change struct {
+	Path string // the file itself, where the client's path is a link
+	New  bool   // there is no such file yet
+
+	old, text []byte
+	mode      fs.FileMode
+	uid, gid  int
+	hidden    string
+}
+
+// Plan reads the client's file and says what would change; it writes nothing.
+func (c Client) Plan(path string, s Server) (*Change, error) {
+	target, err := follow(path)
+	if err != nil {
+		return nil, err
+	}
+	ch := &Change{Path: target, mode: 0o600, uid: -1, gid: -1, hidden: s.Token}
+	if s.TokenEnv != "" { // a name, and no secret
+		ch.hidden = ""
+	}
+	st, err := os.Stat(target)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		ch.New = true
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a file", path)
+	default:
+		ch.mode = st.Mode().Perm()
+		if owner, ok := st.Sys().(*syscall.Stat_t); ok {
+			ch.uid, ch.gid = int(owner.Uid), int(owner.Gid)
+		}
+		if ch.old, err = read(target); err != nil {
+			return nil, err
+		}
+	}
+	if ch.text, err = c.Put(ch.old, s); err != nil {
+		return nil, fmt.Errorf("%s is left as it is: %w", path, err)
+	}
+	return ch, nil
+}
+
+// follow finds the file behind links, so that it is changed and they stay.
+func follow(path string) (string, error) {
+	if _, err := os.Lstat(path); err != nil {
+		abs, err := filepath.Abs(path)
+		return abs, err
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", fmt.Errorf("%s is a link to nothing that can be read; correct it, or name another file with --file", path)
+	}
+	return filepath.Abs(real)
+}
+
+func read(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(text) > maxFile {
+		err = fmt.Errorf("%s is larger than %d MiB", path, maxFile>>20)
+	}
+	return text, err
+}
+
+// Nothing says that the file is already as it should be.
+func (ch *Change) Nothing() bool { return !ch.New && bytes.Equal(ch.old, ch.text) }
+
+// Write makes the change at once, and keeps a copy of the file as it was, whose
+// path it returns. A file that has changed since Plan is left as it is.
+func (ch *Change) Write(now time.Time) (backup string, err error) {
+	if err := os.MkdirAll(filepath.Dir(ch.Path), 0o700); err != nil {
+		return "", err
+	}
+	text, err := read(ch.Path)
+	if gone := errors.Is(err, fs.ErrNotExist); gone != ch.New || err != nil && !gone || !bytes.Equal(text, ch.old) {
+		return "", fmt.Errorf("%s has changed in the meantime; try again", ch.Path)
+	}
+	if !ch.New {
+		if backup, err = ch.keep(now); err != nil {
+			return "", fmt.Errorf("no copy of %s can be made, so it is left as it is: %w", ch.Path, err)
+		}
+	}
+	f, err := os.CreateTemp(filepath.Dir(ch.Path), "."+filepath.Base(ch.Path)+".*")
+	if err != nil {
+		return backup, err
+	}
+	err = errors.Join(ch.fill(f, ch.text), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), ch.Path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return backup, err
+}
+
+func (ch *Change) fill(f *os.File, text []byte) error {
+	if os.Getuid() == 0 && ch.uid >= 0 { // the user's file stays the user's
+		if err := f.Chown(ch.uid, ch.gid); err != nil {
+			return err
+		}
+	}
+	_, err := f.Write(text)
+	return errors.Join(err, f.Chmod(ch.mode))
+}
+
+func (ch *Change) keep(now time.Time) (string, error) {
+	for n := 0; ; n++ {
+		path := ch.Path + now.Format(".bak-20060102-150405")
+		if n > 0 {
+			path += fmt.Sprintf("-%d", n)
+		}
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if errors.Is(err, fs.ErrExist) && n < 100 {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		return path, errors.Join(ch.fill(f, ch.old), f.Sync(), f.Close())
+	}
+}
+
+// tokens are what ours look like.
+var tokens = regexp.MustCompile(`slt_[a-z2-7]{20,}`)
+
+// Diff is the change in the unified form, without our tokens. It has one part:
+// all that is changed stands together.
+func (ch *Change) Diff() string {
+	a, b := lines(ch.old), lines(ch.text)
+	head, tail := 0, 0
+	for head < len(a) && head < len(b) && a[head] == b[head] {
+		head++
+	}
+	for tail < len(a)-head && tail < len(b)-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
+		tail++
+	}
+	const context = 3
+	from, after := max(head-context, 0), max(tail-context, 0)
+	name := ch.Path
+	if ch.New {
+		name = "/dev/null"
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "--- %s\n+++ %s\n@@ -%s +%s @@\n", name, ch.Path, span(from, len(a)-after-from), span(from, len(b)-after-from))
+	say := func(mark string, part []string) {
+		for _, l := range part {
+			out.WriteString(mark + l)
+			if !strings.HasSuffix(l, "\n") {
+				out.WriteString("\n\\ No newline at end of file\n")
+			}
+		}
+	}
+	say(" ", a[from:head])
+	say("-", a[head:len(a)-tail])
+	say("+", b[head:len(b)-tail])
+	say(" ", a[len(a)-tail:len(a)-after])
+	text := out.String()
+	if ch.hidden != "" {
+		text = strings.ReplaceAll(text, ch.hidden, "[secret]")
+	}
+	return tokens.ReplaceAllString(text, "[secret]")
+}
+
+// span is a range of lines as unified diffs write it.
+func span(from, count int) string {
+	if count == 0 {
+		return fmt.Sprintf("%d,0", from)
+	}
+	return fmt.Sprintf("%d,%d", from+1, count)
+}
+
+func lines(text []byte) []string {
+	all := strings.SplitAfter(string(text), "\n")
+	if all[len(all)-1] == "" {
+		all = all[:len(all)-1]
+	}
+	return all
+}

@@ -1,0 +1,309 @@
+package client
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/tailscale/hujson"
+)
+
+// Put returns the text of the client's file with the server in it. All else
+// stays as it is, byte for byte: comments, order, white space. An entry of that
+// name keeps the keys that are not ours. When it says already what it should,
+// text is returned as it was.
+func (c Client) Put(text []byte, s Server) ([]byte, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return []byte(c.Snippet(s) + "\n"), nil
+	}
+	mark := []byte("\xef\xbb\xbf")
+	body, marked := bytes.CutPrefix(text, mark)
+	root, err := hujson.Parse(body)
+	if err != nil {
+		return nil, fmt.Errorf("it is not JSON%s; correct it first", place(err))
+	}
+	top, err := object(&root, "the file")
+	if err != nil {
+		return nil, err
+	}
+	d := document{body, newDocument(body, top)}
+	out, err := c.put(d, &root, top, s)
+	if err == nil {
+		err = c.only(body, out, s)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if marked {
+		out = append(mark, out...)
+	}
+	return out, nil
+}
+
+func (c Client) put(d document, root *hujson.Value, top *hujson.Object, s Server) ([]byte, error) {
+	list, err := member(top, c.key)
+	if err != nil {
+		return nil, err
+	}
+	if list == nil {
+		return d.add(root, top, c.key, map[string]any{s.Name: c.entry(s)}), nil
+	}
+	servers, err := object(list, c.key)
+	if err != nil {
+		return nil, err
+	}
+	old, err := member(servers, s.Name)
+	if err != nil {
+		return nil, err
+	}
+	if old == nil {
+		return d.add(list, servers, s.Name, c.entry(s)), nil
+	}
+	was, err := object(old, s.Name)
+	if err != nil {
+		return nil, err
+	}
+	merged, same, err := merge(was, c.entry(s))
+	if err != nil || same {
+		return d.text, err
+	}
+	if comments(old) {
+		return nil, fmt.Errorf("its entry %q has comments, which would be lost; make it this by hand:\n%s", s.Name, c.Snippet(s))
+	}
+	return d.replace(old, merged), nil
+}
+
+// comments says whether a value has any inside.
+func comments(v *hujson.Value) bool {
+	inside := v.Clone()
+	inside.BeforeExtra, inside.AfterExtra = nil, nil
+	for part := range inside.All() {
+		extra := slices.Concat(part.BeforeExtra, part.AfterExtra)
+		switch p := part.Value.(type) {
+		case *hujson.Object:
+			extra = append(extra, p.AfterExtra...)
+		case *hujson.Array:
+			extra = append(extra, p.AfterExtra...)
+		}
+		if !extra.IsStandard() {
+			return true
+		}
+	}
+	return false
+}
+
+// place says where a parser stopped, and not at what.
+func place(err error) string {
+	if at := regexp.MustCompile(`line \d+, column \d+`).FindString(err.Error()); at != "" {
+		return ": look at " + at
+	}
+	return ""
+}
+
+func object(v *hujson.Value, what string) (*hujson.Object, error) {
+	o, ok := v.Value.(*hujson.Object)
+	if !ok {
+		return nil, fmt.Errorf("%s is not a JSON object, with { and }; correct it first", what)
+	}
+	return o, nil
+}
+
+// member finds the value of a key, or nil.
+func member(o *hujson.Object, key string) (*hujson.Value, error) {
+	var found *hujson.Value
+	for i := range o.Members {
+		if name(o.Members[i]) != key {
+			continue
+		}
+		if found != nil {
+			return nil, fmt.Errorf("%q stands in it twice; correct it first", key)
+		}
+		found = &o.Members[i].Value
+	}
+	return found, nil
+}
+
+func name(m hujson.ObjectMember) string {
+	l, _ := m.Name.Value.(hujson.Literal)
+	return l.String()
+}
+
+// pair is a key with its value, in the order of the file.
+type pair struct {
+	key   string
+	value json.RawMessage
+}
+
+// pairs is an object that keeps its order.
+type pairs []pair
+
+func (p pairs) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, e := range p {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		key, err := json.Marshal(e.key)
+		if err != nil {
+			return nil, err
+		}
+		b.Write(key)
+		b.WriteByte(':')
+		b.Write(e.value)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// merge gives an entry its new values, and leaves the keys that are not ours.
+func merge(was *hujson.Object, e entry) (merged pairs, same bool, err error) {
+	want := map[string]json.RawMessage{}
+	text, err := json.Marshal(e)
+	if err == nil {
+		err = json.Unmarshal(text, &want)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	same = true
+	for _, m := range was.Members {
+		key, value := name(m), m.Value.Clone()
+		value.BeforeExtra, value.AfterExtra = nil, nil
+		value.Standardize()
+		old, now := json.RawMessage(value.Pack()), want[key]
+		if !slices.Contains(ours, key) {
+			merged = append(merged, pair{key, old})
+			continue
+		}
+		same = same && now != nil && equal(old, now)
+		if now != nil {
+			merged = append(merged, pair{key, now})
+		}
+		delete(want, key)
+	}
+	for _, key := range ours {
+		if now := want[key]; now != nil {
+			merged, same = append(merged, pair{key, now}), false
+		}
+	}
+	return merged, same, nil
+}
+
+func equal(a, b []byte) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
+}
+
+// only makes sure that nothing but our entry has changed.
+func (c Client) only(before, after []byte, s Server) error {
+	a, errA := c.without(before, s)
+	b, errB := c.without(after, s)
+	if err := errors.Join(errA, errB); err != nil || !reflect.DeepEqual(a, b) {
+		return fmt.Errorf("it cannot be changed without a risk for the rest of it; put this in by hand:\n%s", c.Snippet(s))
+	}
+	return nil
+}
+
+func (c Client) without(text []byte, s Server) (map[string]any, error) {
+	plain, err := hujson.Standardize(bytes.Clone(text))
+	if err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(plain))
+	dec.UseNumber()
+	top := map[string]any{}
+	if err := dec.Decode(&top); err != nil {
+		return nil, err
+	}
+	list, _ := top[c.key].(map[string]any)
+	if e, ok := list[s.Name].(map[string]any); ok {
+		for _, k := range ours {
+			delete(e, k)
+		}
+		if len(e) == 0 {
+			delete(list, s.Name)
+		}
+	}
+	if len(list) == 0 {
+		delete(top, c.key)
+	}
+	return top, nil
+}
+
+// document is a text that parts are put into.
+type document struct {
+	text []byte
+	style
+}
+
+// style is how the text is written.
+type style struct {
+	indent, newline string
+	dense           bool // all on one line
+}
+
+func newDocument(text []byte, top *hujson.Object) style {
+	s := style{indent: "  ", newline: "\n"}
+	if bytes.Contains(text, []byte("\r\n")) {
+		s.newline = "\r\n"
+	}
+	s.dense = len(top.Members) > 0 && !bytes.Contains(bytes.TrimSpace(text), []byte("\n"))
+	if len(top.Members) > 0 {
+		if lead, whole := margin(text, top.Members[0].Name.StartOffset); whole && lead != "" {
+			s.indent = lead
+		}
+	}
+	return s
+}
+
+// margin is the white space at the beginning of the line of an offset, and
+// whether there is nothing else before it.
+func margin(text []byte, offset int) (string, bool) {
+	line := text[bytes.LastIndexByte(text[:offset], '\n')+1 : offset]
+	lead := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]
+	return string(lead), len(lead) == len(line)
+}
+
+func (d document) write(v any, margin string) string {
+	if d.dense {
+		b, _ := json.Marshal(v) // of texts, and of JSON that was parsed
+		return string(b)
+	}
+	return strings.ReplaceAll(render(v, margin, d.indent), "\n", d.newline)
+}
+
+func (d document) replace(old *hujson.Value, v any) []byte {
+	lead, _ := margin(d.text, old.StartOffset)
+	return slices.Concat(d.text[:old.StartOffset], []byte(d.write(v, lead)), d.text[old.EndOffset:])
+}
+
+// add puts a member at the end of an object.
+func (d document) add(at *hujson.Value, o *hujson.Object, key string, v any) []byte {
+	closing, _ := margin(d.text, at.StartOffset)
+	lead := closing + d.indent
+	end := at.EndOffset - 1 // of the }
+	rest := end - len(o.AfterExtra)
+	head, comma := d.text[:rest], ""
+	if n := len(o.Members); n > 0 {
+		if l, whole := margin(d.text, o.Members[0].Name.StartOffset); whole {
+			lead = l
+		}
+		last := o.Members[n-1].Value
+		if last.AfterExtra == nil { // no comma after it
+			head, comma = d.text[:last.EndOffset], ","
+			rest = last.EndOffset
+		}
+	}
+	quoted, _ := json.Marshal(key)
+	if d.dense {
+		return slices.Concat(head, []byte(comma), bytes.TrimRight(d.text[rest:end], " \t"), fmt.Appendf(nil, "%s:%s", quoted, d.write(v, "")), d.text[end:])
+	}
+	kept := bytes.TrimRight(d.text[rest:end], " \t\r\n")
+	return slices.Concat(head, []byte(comma), kept, fmt.Appendf(nil, "%s%s%s: %s%s%s", d.newline, lead, quoted, d.write(v, lead), d.newline, closing), d.text[end:])
+}
