@@ -307,3 +307,22 @@ func (d document) add(at *hujson.Value, o *hujson.Object, key string, v any) []b
 	kept := bytes.TrimRight(d.text[rest:end], " \t\r\n")
 	return slices.Concat(head, []byte(comma), kept, fmt.Appendf(nil, "%s%s%s: %s%s%s", d.newline, lead, quoted, d.write(v, lead), d.newline, closing), d.text[end:])
 }
+
+// Has says whether the text of a client's file has a server of that name.
+func (c Client) Has(text []byte, server string) bool {
+	root, err := hujson.Parse(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")))
+	if err != nil {
+		return false
+	}
+	at := &root
+	for _, key := range []string{c.key, server} {
+		o, ok := at.Value.(*hujson.Object)
+		if !ok {
+			return false
+		}
+		if at, err = member(o, key); err != nil || at == nil {
+			return false
+		}
+	}
+	return true
+}

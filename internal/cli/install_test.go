@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+)
+
+// home is a user's, with nothing of this machine in it.
+func home(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for _, name := range []string{"SANDLOT_SERVER", "SANDLOT_TOKEN", "SANDLOT_CONFIG", "XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "SANDLOT_PORT", "SANDLOT_HOST", "SANDLOT_AUTH"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("HOME", dir)
+	t.Setenv("SANDLOT_STATE_DIR", filepath.Join(dir, "state"))
+	return dir
+}
+
+func sandlot(t *testing.T, want int, args ...string) (out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	if code := Main(args, strings.NewReader(""), &o, &e); code != want {
+		t.Fatalf("sandlot %q: exit code %d, want %d\n%s%s", args, code, want, o.String(), e.String())
+	}
+	return o.String(), e.String()
+}
+
+func says(t *testing.T, text string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("%q is not in\n%s", w, text)
+		}
+	}
+}
+
+// Each client, with its usual file: shown, written, there, and not written again.
+func TestInstall(t *testing.T) {
+	for client, file := range map[string]string{
+		"claude-desktop": ".config/Claude/claude_desktop_config.json", "claude-code": ".claude.json", "cursor": ".cursor/mcp.json", "vscode": ".config/Code/User/mcp.json",
+		"crush": ".config/crush/crush.json", "kiro": ".kiro/settings/mcp.json", "windsurf": ".codeium/windsurf/mcp_config.json", "gemini": ".gemini/settings.json",
+	} {
+		t.Run(client, func(t *testing.T) {
+			path := filepath.Join(home(t), file)
+			if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte("{\n  // mine\n  \"theme\": \"dark\"\n}\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, _ := sandlot(t, 0, "install", client, "--dry-run")
+			says(t, out, "--- "+path, "+++ "+path, `+    "sandlot": {`)
+			if text, _ := os.ReadFile(path); strings.Contains(string(text), "sandlot") {
+				t.Fatal("a dry run writes")
+			}
+			out, _ = sandlot(t, 0, "install", client, "--yes")
+			says(t, out, path+" is written", path+".bak-")
+			text, _ := os.ReadFile(path)
+			says(t, string(text), "// mine", `"theme": "dark"`)
+			if client == "claude-desktop" {
+				self, _ := os.Executable()
+				says(t, string(text), `"command": "`+self+`"`, `"stdio"`, `"--state-dir"`)
+			} else {
+				says(t, string(text), "http://localhost:8000/mcp")
+			}
+			out, _ = sandlot(t, 0, "install", client, "--yes")
+			says(t, out, "nothing to do")
+			if again, _ := os.ReadFile(path); !bytes.Equal(text, again) {
+				t.Error("a second time it is written again")
+			}
+			out, _ = sandlot(t, 0, "install", "--list")
+			says(t, out, "installed  "+path)
+		})
+	}
+}
+
+func TestInstallElsewhere(t *testing.T) {
+	dir := home(t)
+	t.Setenv("SANDLOT_PORT", "9123")
+	file := filepath.Join(dir, "deep", "mcp.json")
+	_, errs := sandlot(t, 0, "install", "cursor", "--file", file, "--name", "box", "--yes")
+	says(t, errs, "is Cursor installed for this user?")
+	text, _ := os.ReadFile(file)
+	says(t, string(text), `"box"`, "http://localhost:9123/mcp")
+	out, _ := sandlot(t, 0, "install", "cursor", "--file", file, "--url", "https://sandlot.example.com", "--token-env", "TOK", "--yes")
+	says(t, out, `"Authorization": "Bearer ${env:TOK}"`, "https://sandlot.example.com/mcp")
+	out, _ = sandlot(t, 0, "install", "cursor", "--file", file, "--token", "s3cret-s3cret", "--yes")
+	says(t, out, "Bearer [secret]")
+	if text, _ = os.ReadFile(file); strings.Contains(out, "s3cret") || !strings.Contains(string(text), "Bearer s3cret-s3cret") {
+		t.Errorf("%s\n%s", out, text)
+	}
+	out, _ = sandlot(t, 0, "--server", "http://10.1.2.3:8000/", "install", "claude-desktop", "--file", file, "--token", "s3cret-s3cret", "--yes")
+	says(t, out, `"SANDLOT_SERVER": "http://10.1.2.3:8000"`, `"SANDLOT_TOKEN": "[secret]"`)
+}
+
+func TestInstallAsksForAToken(t *testing.T) {
+	home(t)
+	_, errs := sandlot(t, 0, "install", "cursor", "--yes")
+	if strings.Contains(errs, "token") {
+		t.Error(errs)
+	}
+	token, _ := sandlot(t, 0, "token", "create", "--user", "alice")
+	_, errs = sandlot(t, 0, "install", "cursor", "--dry-run")
+	says(t, errs, "this server asks for a token")
+	_, errs = sandlot(t, 0, "install", "cursor", "--token", strings.TrimSpace(token), "--yes")
+	if errs != "" {
+		t.Error(errs)
+	}
+}
+
+func TestInstallRefuses(t *testing.T) {
+	dir := home(t)
+	for _, tt := range []struct {
+		code int
+		args []string
+		word string
+	}{
+		{2, nil, "which client?"},
+		{2, []string{"curser"}, `did you mean "cursor"?`},
+		{2, []string{"a", "b"}, "at most 1"},
+		{2, []string{"cursor", "--name", "a b"}, "the name"},
+		{2, []string{"cursor", "--url", "nowhere"}, "the URL"},
+		{2, []string{"cursor", "--token", "a", "--token-env", "B"}, "not both"},
+		{2, []string{"claude-desktop", "--token", "a"}, "needs no token"},
+		{2, []string{"claude-desktop", "--url", "http://x/", "--token-env", "A"}, "puts no variables"},
+		{1, []string{"cursor"}, "no terminal"},
+	} {
+		out, errs := sandlot(t, tt.code, append([]string{"install"}, tt.args...)...)
+		says(t, errs, tt.word)
+		if strings.Contains(out, "is written") {
+			t.Errorf("%q: %s", tt.args, out)
+		}
+	}
+	path := filepath.Join(dir, "mcp.json")
+	if err := os.WriteFile(path, []byte("{ broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, errs := sandlot(t, 1, "install", "cursor", "--file", path, "--yes")
+	says(t, errs, "is left as it is", "not JSON")
+	if files, _ := filepath.Glob(filepath.Join(dir, "mcp.json*")); len(files) != 1 {
+		t.Errorf("left behind: %q", files)
+	}
+}
+
+func TestInstallList(t *testing.T) {
+	dir := home(t)
+	out, _ := sandlot(t, 0, "install", "--list")
+	if n := strings.Count(out, "\n"); n != 8 || strings.Count(out, "no file") != 8 {
+		t.Errorf("%s", out)
+	}
+	out, _ = sandlot(t, 0, "install", "--list", "--json")
+	var rows []struct {
+		Client, Name, File string
+		Exists, Installed  bool
+	}
+	if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) != 8 || rows[2].Client != "cursor" || rows[2].File != filepath.Join(dir, ".cursor/mcp.json") || rows[2].Exists {
+		t.Errorf("%v %+v", err, rows)
+	}
+}
+
+// On a terminal it is asked, and only a yes is one.
+func TestInstallOnATerminal(t *testing.T) {
+	for answer, code := range map[string]int{"y\n": 0, "Yes\n": 0, "n\n": 1, "\n": 1, "maybe\n": 1} {
+		path := filepath.Join(home(t), ".cursor", "mcp.json")
+		terminal, in, err := pty.Open()
+		if err != nil {
+			t.Skip("no terminals here: ", err)
+		}
+		go func() {
+			time.Sleep(50 * time.Millisecond)
+			terminal.WriteString(answer)
+		}()
+		var out, errs bytes.Buffer
+		if got := Main([]string{"install", "cursor"}, in, &out, &errs); got != code {
+			t.Errorf("%q: exit code %d, want %d: %s", answer, got, code, errs.String())
+		}
+		says(t, errs.String(), "Write this to "+path+"? [y/N]")
+		if _, err := os.Stat(path); (err == nil) != (code == 0) {
+			t.Errorf("%q: %v", answer, err)
+		}
+		terminal.Close()
+		in.Close()
+	}
+}
