@@ -85,6 +85,8 @@ func New(c Config) *Server {
 	closed("GET /v1/connections/{id}", s.inspectConnection)
 	closed("POST /v1/connections/{id}/approve", s.approveConnection)
 	closed("POST /v1/stdio", s.stdio)
+	closed("GET /install", s.installList)
+	closed("GET /install/{client}", s.installGuidance)
 	closed("/v1/", func(w http.ResponseWriter, r *http.Request) {
 		problem(w, r, fault.New(fault.NotFound, "there is no %s %s; see docs/guide/api.md", r.Method, r.URL.Path))
 	})

@@ -1,0 +1,106 @@
+package api
+
+import (
+	"net"
+	"net/http"
+	"os"
+
+	"sandlot/internal/client"
+	"sandlot/internal/fault"
+)
+
+// placeholder stands where the user's token goes: no answer holds one.
+const placeholder = "YOUR_TOKEN"
+
+// Guidance is how one MCP client is told of this server.
+type Guidance struct {
+	Client  string            `json:"client"`
+	Title   string            `json:"title"`
+	Name    string            `json:"name"` // of the server, in the client
+	File    map[string]string `json:"file"` // by operating system
+	Config  map[string]any    `json:"config"`
+	Command string            `json:"command,omitempty"`
+	Steps   []string          `json:"instructions"`
+}
+
+// installList lists the clients that installGuidance knows.
+func (s *Server) installList(w http.ResponseWriter, _ *http.Request) {
+	type row struct {
+		Client string            `json:"client"`
+		Title  string            `json:"title"`
+		File   map[string]string `json:"file"`
+		Path   string            `json:"path"`
+	}
+	rows := []row{}
+	for _, c := range client.All() {
+		rows = append(rows, row{c.ID, c.Title, c.Files(), "/install/" + c.ID})
+	}
+	writeJSON(w, http.StatusOK, map[string]any{"clients": rows})
+}
+
+// installGuidance says what to put into a client's file. The query may have the
+// url by which the client reaches this server, and the name for it there.
+func (s *Server) installGuidance(w http.ResponseWriter, r *http.Request) {
+	g, err := s.guidance(r)
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, g)
+}
+
+func (s *Server) guidance(r *http.Request) (*Guidance, error) {
+	c, err := client.Find(r.PathValue("client"))
+	if err != nil {
+		return nil, err
+	}
+	to := client.Server{Name: "sandlot", URL: r.URL.Query().Get("url"), Args: []string{"stdio"}}
+	if n := r.URL.Query().Get("name"); n != "" {
+		to.Name = n
+	}
+	if to.URL == "" {
+		if to.URL, err = own(r); err != nil {
+			return nil, err
+		}
+	}
+	needed, err := s.Door.Required(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	if needed {
+		to.Token = placeholder
+	}
+	if to.Program, err = os.Executable(); err != nil {
+		return nil, err
+	}
+	if err := c.Check(&to); err != nil {
+		return nil, fault.Wrap(fault.InvalidParameters, err, "%v", err)
+	}
+	return &Guidance{Client: c.ID, Title: c.Title, Name: to.Name, File: c.Files(), Config: c.Config(to), Command: c.Command(to), Steps: steps(c, needed)}, nil
+}
+
+// own is the address by which the request came.
+func own(r *http.Request) (string, error) {
+	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && at.Network() == "unix" {
+		return "", fault.New(fault.InvalidParameters, "over the socket it is not known how clients reach this server: say ?url=http://localhost:8000/mcp").With("argument", "url")
+	}
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + r.Host + "/mcp", nil
+}
+
+func steps(c client.Client, token bool) []string {
+	list := []string{"Merge config into the client's file, and leave all else in it as it is; `sandlot install " + c.ID + "` does that on the server's machine."}
+	if c.Command(client.Server{Name: "x", URL: "http://x/"}) != "" {
+		list[0] = "Run command, or merge config into the client's file and leave all else in it as it is; `sandlot install " + c.ID + "` does that on the server's machine."
+	}
+	if c.Stdio() {
+		list = append(list, "The program's path is that on the server's machine; on another one, put the path of its own sandlot there.")
+	}
+	if token {
+		list = append(list, "Put your token in the place of "+placeholder+"; the operator makes one with `sandlot token create --user NAME`.")
+	}
+	return append(list, c.Next)
+}

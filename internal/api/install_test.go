@@ -1,0 +1,98 @@
+package api
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/client"
+)
+
+func TestInstallGuidance(t *testing.T) {
+	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	var list struct {
+		Clients []struct {
+			Client, Title, Path string
+			File                map[string]string
+		}
+	}
+	a := do(e.Handler(), "GET", "/install", "")
+	if err := json.Unmarshal([]byte(a.body), &list); a.StatusCode != 200 || err != nil || len(list.Clients) != len(client.IDs()) {
+		t.Fatalf("%d %v %s", a.StatusCode, err, a.body)
+	}
+	for _, c := range list.Clients {
+		a := do(e.Handler(), "GET", c.Path, "")
+		m := a.json()
+		file, _ := m["file"].(map[string]any)
+		if a.StatusCode != 200 || m["client"] != c.Client || m["title"] != c.Title || m["name"] != "sandlot" || len(file) != 3 || len(m["instructions"].([]any)) < 2 {
+			t.Errorf("%s: %d %s", c.Client, a.StatusCode, a.body)
+		}
+		if !strings.Contains(a.body, "http://localhost:8000") || strings.Contains(a.body, placeholder) {
+			t.Errorf("%s: %s", c.Client, a.body)
+		}
+	}
+	m := do(e.Handler(), "GET", "/install/vscode?name=box&url=https://sandlot.example.com/mcp", "").json()
+	config, _ := json.Marshal(m["config"])
+	if string(config) != `{"servers":{"box":{"type":"http","url":"https://sandlot.example.com/mcp"}}}` {
+		t.Errorf("%s", config)
+	}
+}
+
+// Where a token is needed, the answer has a place for one, and none.
+func TestInstallGuidanceWithToken(t *testing.T) {
+	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	token := e.token("alice")
+	isProblem(t, do(e.Handler(), "GET", "/install", ""), 401, "UNAUTHORIZED")
+	isProblem(t, do(e.Handler(), "GET", "/install/cursor", ""), 401, "UNAUTHORIZED")
+	for _, id := range client.IDs() {
+		a := do(e.Handler(), "GET", "/install/"+id, "", "Authorization", token)
+		if a.StatusCode != 200 || !strings.Contains(a.body, placeholder) || strings.Contains(a.body, strings.TrimPrefix(token, "Bearer ")) {
+			t.Errorf("%s: %d %s", id, a.StatusCode, a.body)
+		}
+	}
+	m := do(e.Handler(), "GET", "/install/claude-code", "", "Authorization", token).json()
+	if m["command"] != `claude mcp add --scope user --transport http sandlot http://localhost:8000/mcp --header "Authorization: Bearer YOUR_TOKEN"` {
+		t.Errorf("%v", m["command"])
+	}
+}
+
+func TestInstallGuidanceRefuses(t *testing.T) {
+	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	a := do(e.Handler(), "GET", "/install/curser", "")
+	isProblem(t, a, 404, "NOT_FOUND")
+	if context, _ := a.json()["context"].(map[string]any); len(context["clients"].([]any)) != len(client.IDs()) || !strings.Contains(a.body, `did you mean \"cursor\"?`) {
+		t.Error(a.body)
+	}
+	isProblem(t, do(e.Handler(), "GET", "/install/cursor?url=nowhere", ""), 400, "INVALID_PARAMETERS")
+	isProblem(t, do(e.Handler(), "GET", "/install/cursor?name=a%20b", ""), 400, "INVALID_PARAMETERS")
+	isProblem(t, do(e.Handler(), "GET", "/install", "", "Host", "evil.example"), 403, "FORBIDDEN")
+	isProblem(t, do(e.Handler(), "POST", "/install/cursor", "{}"), 404, "NOT_FOUND")
+}
+
+// Over the socket it is not known by which address clients come.
+func TestInstallGuidanceOverTheSocket(t *testing.T) {
+	e := newEdge(t, auth.Auto, Guard{})
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: e.Owner()}}
+	s.Start()
+	defer s.Close()
+	c := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", l.Addr().String()) }}}
+	for query, want := range map[string]int{"": 400, "?url=http://localhost:8000/mcp": 200} {
+		res, err := c.Get("http://sandlot/install/cursor" + query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("%q: %d, want %d", query, res.StatusCode, want)
+		}
+	}
+}
