@@ -81,8 +81,16 @@ func (l *live) dial(ctx context.Context) (upstream.Pipe, error) {
 
 // remote is the way to a server that runs elsewhere.
 func (l *live) remote() upstream.Dial {
-	_ = http.Header{}
-	return nil
+	s := l.s
+	h := http.Header{}
+	for k, v := range l.secrets.headers {
+		h.Set(k, v)
+	}
+	r := upstream.Remote{URL: l.settings.URL, Header: h, Client: s.book.client(s), OAuth: s.book.login(s)}
+	if l.settings.Kind == SSE {
+		return upstream.SSE(r)
+	}
+	return upstream.HTTP(r)
 }
 
 // read asks the server for all that it offers, stores that, and makes it known.
@@ -268,7 +276,7 @@ func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (
 	l.s.asks()
 	switch clients := l.clients(); len(clients) {
 	case 0:
-		return nil, &upstream.Error{Code: -32601, Message: "no client that can be asked has a call on its way"}
+		return nil, &upstream.Error{Code: -32601, Message: "the one that called cannot be asked: it is no client of MCP"}
 	case 1:
 		r, err := clients[0].Ask(ctx, method, params)
 		if err != nil {

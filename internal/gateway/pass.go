@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -73,14 +74,11 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 			case *mcp.ListToolsRequest, *mcp.ListPromptsRequest, *mcp.ListResourcesRequest, *mcp.ListResourceTemplatesRequest:
 				g.ready(ctx, e)
 			case *mcp.CallToolRequest:
-				if !e.foreign(method, r.Params.Name) && e.definition(method, r.Params.Name) == nil {
-					g.ready(ctx, e)
-				}
-				if e.foreign(method, r.Params.Name) {
+				if g.foreign(ctx, e, method, r.Params.Name) {
 					return g.passTool(ctx, e, r)
 				}
 			case *mcp.GetPromptRequest:
-				if e.foreign(method, r.Params.Name) {
+				if g.foreign(ctx, e, method, r.Params.Name) {
 					return g.passRequest(ctx, e, passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState))
 				}
 			case *mcp.ReadResourceRequest:
@@ -328,17 +326,17 @@ func (g *Gateway) features(e *endpoint) {
 		}
 	}
 	old := e.passedOn()
-	next := map[featureKey]json.RawMessage{}
+	e.setPassedOn(want) // before the SDK hears of it: what it lists can be called
+	next := want
 	for k, raw := range want {
 		if before, ok := old[k]; ok && string(before) == string(raw) {
-			next[k] = before
 			continue
 		}
 		if err := e.offer(k, raw); err != nil {
 			g.Log.Warn("a third-party server's definition cannot be offered", "principal", e.principal.ID, "method", k.method, "name", clip(k.key), "error", err)
-			continue
+			next = maps.Clone(next)
+			delete(next, k)
 		}
-		next[k] = raw
 	}
 	e.setPassedOn(next)
 	for k := range old {
@@ -412,9 +410,16 @@ func (e *endpoint) setPassedOn(m map[featureKey]json.RawMessage) {
 	e.third = m
 }
 
-// foreign says whether a third-party server answers that.
-func (e *endpoint) foreign(method, key string) bool {
-	_, ok := e.passedOn()[featureKey{method, key}]
+// foreign says whether a third-party server answers that. What is new may be
+// used before it is announced.
+func (g *Gateway) foreign(ctx context.Context, e *endpoint, method, key string) bool {
+	k := featureKey{method, key}
+	if _, ok := e.passedOn()[k]; ok || e.own[k] != nil || g.Hub.Foreign() == nil {
+		return ok
+	}
+	g.ready(ctx, e)
+	g.features(e)
+	_, ok := e.passedOn()[k]
 	return ok
 }
 
