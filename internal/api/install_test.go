@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -84,7 +85,9 @@ func TestInstallGuidanceOverTheSocket(t *testing.T) {
 	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: e.Owner()}}
 	s.Start()
 	defer s.Close()
-	c := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", l.Addr().String()) }}}
+	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", l.Addr().String())
+	}}}
 	for query, want := range map[string]int{"": 400, "?url=http://localhost:8000/mcp": 200} {
 		res, err := c.Get("http://sandlot/install/cursor" + query)
 		if err != nil {

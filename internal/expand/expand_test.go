@@ -57,6 +57,8 @@ func TestValue(t *testing.T) {
 		{"$(true)", ""},
 		{"$(echo $PATH)", env["PATH"]},
 		{"$(echo a # b\n)", "a"},
+		{"é\\\n€$(echo é)$(echo x)", "é€éx"},
+		{"two\nlines$(echo \\\n y)\n", "two\nlinesy\n"},
 		{"Bearer $(printf %s $MSG)", "Bearer s3cret"},
 	} {
 		got, err := Value(t.Context(), tt.text, env)
