@@ -102,12 +102,14 @@ func (l *lines) listen(to inbox, limit int) {
 	r := lineReader{from: bufio.NewReaderSize(l.stdout, 64<<10), limit: limit}
 	for {
 		line, err := r.next()
-		if len(line) > 0 {
+		large := errors.Is(err, ErrTooLarge) // and only its ends came, which may look whole
+		if len(line) > 0 && !large {
 			l.take(to, line)
 		}
 		switch {
 		case err == nil:
-		case errors.Is(err, ErrTooLarge):
+		case large:
+			l.noise(line[:min(len(line), maxNoise)])
 			if id, ok := guess(line); ok {
 				to.fail(id, fmt.Errorf("%w: an answer of over %d bytes", ErrTooLarge, limit))
 			}

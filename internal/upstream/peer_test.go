@@ -38,10 +38,9 @@ func noLeaks(t *testing.T) {
 
 // program is a hand-written server behind a pair of pipes.
 type program struct {
-	t    *testing.T
-	in   *bufio.Reader
-	out  io.WriteCloser
-	quit func() // the program ends
+	t   *testing.T
+	in  *bufio.Reader
+	out io.WriteCloser
 }
 
 // spoken is a message that a program was sent.
