@@ -33,8 +33,12 @@ type live struct {
 	free    chan struct{} // closed, and made anew, when a flight ends
 }
 
-// flight is a call on its way.
-type flight struct{ client tool.Client }
+// flight is a call on its way. While its client is asked it does not stand in
+// the way of others: people take their time.
+type flight struct {
+	client tool.Client
+	asked  bool
+}
 
 func newLive(s *server) *live {
 	s.mu.Lock()
@@ -274,17 +278,49 @@ func (l *live) clients() []tool.Client {
 // which call it asks: there must be no doubt.
 func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	l.s.asks()
-	switch clients := l.clients(); len(clients) {
-	case 0:
-		return nil, &upstream.Error{Code: -32601, Message: "the one that called cannot be asked: it is no client of MCP"}
-	case 1:
-		r, err := clients[0].Ask(ctx, method, params)
-		if err != nil {
-			return nil, refusal(err)
-		}
-		return r, nil
+	f, err := l.askable()
+	if err != nil {
+		return nil, err
 	}
-	return nil, &upstream.Error{Code: -32603, Message: "several clients have calls on their way, and it cannot be told which of them is asked; from now on their calls wait for each other, so try again"}
+	r, err := f.client.Ask(ctx, method, params)
+	// Its call goes on, and may ask again: it must be the only one that can then.
+	if wait := l.wait(ctx, f); wait != nil {
+		return nil, wait
+	}
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return r, nil
+}
+
+// askable returns the one call that a question can be of.
+func (l *live) askable() (*flight, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var one *flight
+	called := false
+	for f := range l.flights {
+		called = true
+		switch {
+		case f.client == nil || f.asked:
+		case one == nil || one.client.ID() == f.client.ID():
+			one = f
+		default:
+			return nil, &upstream.Error{Code: -32603, Message: "several clients have calls on their way, and it cannot be told which of them is asked; from now on their calls wait for each other, so try again"}
+		}
+	}
+	if one == nil {
+		return nil, &upstream.Error{Code: -32601, Message: map[bool]string{true: "the one that called cannot be asked: it is no client of MCP, or is asked already", false: "no call is on its way"}[called]}
+	}
+	one.asked = true
+	l.freed()
+	return one, nil
+}
+
+// freed wakes those who wait for others. The lock is held.
+func (l *live) freed() {
+	close(l.free)
+	l.free = make(chan struct{})
 }
 
 // refusal is a client's error as the server is told of it.
@@ -310,42 +346,73 @@ func (s *server) asks() {
 }
 
 // board gives a call its place. Where a server asks clients in the middle of
-// calls, those of one client wait until those of another have ended.
-func (l *live) board(ctx context.Context, client tool.Client, alone bool) (func(), error) {
-	f := &flight{client}
-	for {
-		l.mu.Lock()
-		if !alone || client == nil || !l.others(client) {
-			l.flights[f] = true
-			l.mu.Unlock()
-			return func() { l.land(f) }, nil
-		}
-		free := l.free
-		l.mu.Unlock()
-		select {
-		case <-free:
-		case <-ctx.Done():
-			return nil, fault.From(ctx.Err())
-		case <-l.session.Done():
-			return nil, upstream.ErrClosed
+// calls, those of one client wait until those of another have ended, or are
+// asked themselves.
+func (l *live) board(ctx context.Context, client tool.Client, alone bool) (*flight, error) {
+	wait := alone && client != nil
+	f := &flight{client: client, asked: wait} // until it is its turn
+	l.mu.Lock()
+	l.flights[f] = true
+	l.mu.Unlock()
+	if wait {
+		if err := l.wait(ctx, f); err != nil {
+			l.land(f)
+			return nil, err
 		}
 	}
-}
-
-// others says whether calls of other clients are on their way. The lock is held.
-func (l *live) others(client tool.Client) bool {
-	for f := range l.flights {
-		if f.client != nil && f.client.ID() != client.ID() {
-			return true
-		}
-	}
-	return false
+	return f, nil
 }
 
 func (l *live) land(f *flight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.flights, f)
-	close(l.free)
-	l.free = make(chan struct{})
+	l.freed()
+}
+
+func (l *live) isAsked(f *flight) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return f.asked
+}
+
+// asking says that a call's client is asked by a server of the newer era, which
+// says whom it asks.
+func (l *live) asking(f *flight, yes bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.asked = yes
+}
+
+// wait waits until no call of another client is on its way that can be meant
+// when the server asks; from then on f can.
+func (l *live) wait(ctx context.Context, f *flight) error {
+	for {
+		l.mu.Lock()
+		if !l.others(f) {
+			f.asked = false
+			l.mu.Unlock()
+			return nil
+		}
+		free := l.free
+		l.mu.Unlock()
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return fault.From(ctx.Err())
+		case <-l.session.Done():
+			return upstream.ErrClosed
+		}
+	}
+}
+
+// others says whether calls of other clients are on their way that can be
+// meant. The lock is held.
+func (l *live) others(f *flight) bool {
+	for o := range l.flights {
+		if o != f && o.client != nil && !o.asked && o.client.ID() != f.client.ID() {
+			return true
+		}
+	}
+	return false
 }

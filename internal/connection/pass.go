@@ -264,13 +264,13 @@ func (s *server) once(ctx context.Context, q query) (json.RawMessage, error) {
 	s.mu.Lock()
 	alone := older && s.rec.Asks
 	s.mu.Unlock()
-	land, err := l.board(ctx, q.client, alone)
+	f, err := l.board(ctx, q.client, alone)
 	if err != nil {
 		return nil, s.callFault(l, q, err)
 	}
-	defer land()
+	defer l.land(f)
 	began := time.Now()
-	raw, err := l.rounds(ctx, q)
+	raw, err := l.rounds(ctx, q, f)
 	if err != nil {
 		return nil, s.callFault(l, q, err)
 	}
@@ -292,13 +292,48 @@ func (q query) patience(s *server) (stop func()) {
 	return func() { t.Stop() }
 }
 
+// watchdog ends a call that gives no sign of life: no answer and no progress,
+// while its client is not asked.
+type watchdog struct {
+	limit time.Duration
+	asked func() bool
+	stop  context.CancelCauseFunc
+	timer *time.Timer
+}
+
+func watch(ctx context.Context, limit time.Duration, asked func() bool) (context.Context, *watchdog) {
+	ctx, stop := context.WithCancelCause(ctx)
+	w := &watchdog{limit: limit, asked: asked, stop: stop}
+	w.timer = time.AfterFunc(limit, func() {
+		if asked() {
+			w.timer.Reset(limit)
+			return
+		}
+		stop(upstream.ErrTimeout)
+	})
+	return ctx, w
+}
+
+func (w *watchdog) alive() { w.timer.Reset(w.limit) }
+
+func (w *watchdog) end() {
+	w.timer.Stop()
+	w.stop(nil)
+}
+
 const maxRounds = 10
 
 // rounds makes the call, and those that follow when a server of the newer era
 // asks for input and the client is one that is asked while it waits.
-func (l *live) rounds(ctx context.Context, q query) (json.RawMessage, error) {
-	r := upstream.Request{Method: q.method, Params: q.params, Meta: q.meta, Schema: q.schema, Timeout: l.settings.call(), Most: callMost,
-		Capabilities: json.RawMessage("{}"), Progress: q.relay}
+func (l *live) rounds(ctx context.Context, q query, f *flight) (json.RawMessage, error) {
+	ctx, dog := watch(ctx, l.settings.call(), func() bool { return l.isAsked(f) })
+	defer dog.end()
+	relay := func(params json.RawMessage) {
+		dog.alive()
+		q.relay(params)
+	}
+	r := upstream.Request{Method: q.method, Params: q.params, Meta: q.meta, Schema: q.schema, Timeout: callMost, Most: callMost,
+		Capabilities: json.RawMessage("{}"), Progress: relay}
 	if q.client != nil {
 		r.Capabilities = q.client.Can()
 	}
@@ -308,6 +343,9 @@ func (l *live) rounds(ctx context.Context, q query) (json.RawMessage, error) {
 	for range maxRounds {
 		raw, err := l.session.Call(ctx, r)
 		if err != nil {
+			if cause := context.Cause(ctx); errors.Is(cause, upstream.ErrTimeout) {
+				err = cause
+			}
 			return nil, err
 		}
 		var asks struct {
@@ -321,7 +359,10 @@ func (l *live) rounds(ctx context.Context, q query) (json.RawMessage, error) {
 		if q.client != nil && q.client.Retries() {
 			return raw, nil
 		}
+		l.asking(f, true)
 		answers, err := q.answers(ctx, asks.InputRequests)
+		l.asking(f, false)
+		dog.alive()
 		if err != nil {
 			return nil, err
 		}

@@ -90,7 +90,7 @@ func (g *guard) run(stop <-chan struct{}) {
 		}
 		last = used
 		if limit > 0 && used > limit {
-			g.relieve()
+			g.relieve(limit)
 			pause = often
 		}
 		if most > 0 && active && time.Since(counted) > 500*time.Millisecond {
@@ -116,24 +116,40 @@ func (g *guard) crowd(most uint64, since time.Time) time.Time {
 	return since
 }
 
-// relieve kills the process with the most memory.
-func (g *guard) relieve() {
-	worst, size := 0, int64(0)
-	for _, pid := range ours() {
-		if pid == os.Getpid() || pid == 1 {
-			continue
-		}
-		if rss := rssOf(pid); rss > size {
-			worst, size = pid, rss
-		}
-	}
+// relieve kills the process with the most memory, and waits until what it held
+// is free: that takes the kernel a moment, in which the others, which did
+// nothing wrong, would be next.
+func (g *guard) relieve(limit uint64) {
+	worst, size := largest(0)
 	if worst == 0 || size < 4<<20 {
 		return // what fills the memory is no process
 	}
 	g.note("memory")
 	g.blame(worst, "memory")
 	_ = syscall.Kill(worst, unix.SIGKILL)
-	time.Sleep(2 * often) // until what it held is free
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+		time.Sleep(often)
+		if memoryUsed() <= limit {
+			return
+		}
+		if _, next := largest(worst); next > size/2 { // it was not alone
+			return
+		}
+	}
+}
+
+// largest returns the process with the most memory, but for one, and how many
+// bytes that are.
+func largest(but int) (worst int, size int64) {
+	for _, pid := range ours() {
+		if pid == os.Getpid() || pid == 1 || pid == but {
+			continue
+		}
+		if rss := rssOf(pid); rss > size {
+			worst, size = pid, rss
+		}
+	}
+	return worst, size
 }
 
 // thin kills the group, or session, with the most processes.
