@@ -15,10 +15,10 @@ type declined struct{ why string }
 
 func (d *declined) Error() string { return d.why }
 
-// unreachable is a request that did not reach the server.
+// unreachable is a request to which nothing came back.
 type unreachable struct{ cause error }
 
-func (u *unreachable) Error() string { return fmt.Sprintf("the server cannot be reached: %v", u.cause) }
+func (u *unreachable) Error() string { return fmt.Sprintf("the server cannot be reached, or hung up: %v", u.cause) }
 func (u *unreachable) Unwrap() error { return u.cause }
 
 // Connect begins a session. It asks for the newer era by server/discover, and

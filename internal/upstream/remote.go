@@ -172,6 +172,10 @@ func (r *remote) once(ctx context.Context, a ask) (*http.Request, *http.Response
 			if ctx.Err() != nil {
 				return nil, nil, "", context.Cause(ctx)
 			}
+			var in *url.Error // whose text has the whole address, and a secret may be in that
+			if errors.As(err, &in) {
+				err = in.Err
+			}
 			return nil, nil, "", &unreachable{err}
 		}
 		next, err := redirected(a.method, to, resp)
