@@ -124,13 +124,18 @@ func certificate(t *testing.T) (tls.Certificate, string) {
 	return tls.Certificate{Certificate: [][]byte{der, caDER}, PrivateKey: key}, file
 }
 
-// gitServer serves one repository as /git/repo.git.
+// gitServer serves /git/repo.git, and test/servers/repo as /git/greeter.git.
 func gitServer(t *testing.T) http.Handler {
 	t.Helper()
 	dir := t.TempDir()
-	script := `set -e; git init -q -b main w; cd w; echo content > file; git add file
-git -c user.name=t -c user.email=t@web.test commit -qm first; git clone -q --bare . ../repo.git; git -C ../repo.git update-server-info`
-	cmd := exec.Command("sh", "-c", script)
+	greeter, err := filepath.Abs("servers/repo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := `set -e
+publish() { git init -q -b main; git add .; git -c user.name=t -c user.email=t@web.test commit -qm first; git clone -q --bare . ../$1.git; git -C ../$1.git update-server-info; }
+mkdir w; cd w; echo content > file; publish repo; cd ..; cp -r "$1" g; cd g; publish greeter`
+	cmd := exec.Command("sh", "-c", script, "sh", greeter)
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("git: %v\n%s", err, out)
@@ -503,17 +508,24 @@ print(urllib.request.urlopen("http://web.test:PORT/hello").read())`, "hello from
 	c.want(id, "6*7", "42")
 }
 
-// TestPackages installs real packages from the registries of this machine's own
-// settings, each in one call: the one test that needs them. Each is bounded.
-func TestPackages(t *testing.T) {
-	registries := []string{"SANDLOT_NETWORK_REGISTRIES=auto"}
-	for _, kv := range os.Environ() { // where and how this machine finds them
+// registries are settings with which packages come from where this machine has
+// them from.
+func registries() []string {
+	all := []string{"SANDLOT_NETWORK_REGISTRIES=auto"}
+	for _, kv := range os.Environ() {
 		for _, prefix := range []string{"PIP_", "npm_config_", "NPM_CONFIG_", "GO", "SSL_CERT", "NODE_EXTRA", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"} {
 			if strings.HasPrefix(kv, prefix) {
-				registries = append(registries, kv)
+				all = append(all, kv)
 			}
 		}
 	}
+	return all
+}
+
+// TestPackages installs real packages from the registries of this machine's own
+// settings, each in one call: the one test that needs them. Each is bounded.
+func TestPackages(t *testing.T) {
+	registries := registries()
 	for kind, s := range map[string]*server{"root": start(t, registries...), "unprivileged": startUnprivileged(t, registries...)} {
 		c := s.connect(older, "", nil)
 		for name, command := range map[string]string{
