@@ -16,6 +16,7 @@ import (
 const (
 	maxSessionID = 1 << 10
 	deleteLimit  = 3 * time.Second
+	openLimit    = 250 * time.Millisecond
 )
 
 // HTTP reaches a server by Streamable HTTP.
@@ -246,14 +247,20 @@ func (h *httpPipe) one(resp *http.Response, id int64) error {
 }
 
 // agreed implements Pipe. In the older era a stream is opened for what the
-// server says unasked.
+// server says unasked. What it says before that is there is lost at many
+// servers: so it is waited for, but not long.
 func (h *httpPipe) agreed(version string) {
 	h.mu.Lock()
 	h.version = version
 	h.mu.Unlock()
-	if version < newerEra {
-		h.work(h.hear)
+	if version >= newerEra {
+		return
 	}
+	open, say := context.WithTimeout(h.ctx, openLimit)
+	if h.work(func() { h.hear(say) }) {
+		<-open.Done()
+	}
+	say()
 }
 
 func (h *httpPipe) close() error {

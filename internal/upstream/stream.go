@@ -154,13 +154,14 @@ func (h *httpPipe) get(ctx context.Context, after string, quiet bool) (*http.Res
 }
 
 // hear takes what the server of the older era says unasked, for as long as the
-// session lives. Servers need not offer that.
-func (h *httpPipe) hear() {
+// session lives. Servers need not offer that. It says when that is known.
+func (h *httpPipe) hear(known func()) {
 	s := &stream{}
 	pause := resumePause
 	for first := true; ; first = false {
 		began := time.Now()
 		resp, err := h.get(h.ctx, s.last, true)
+		known()
 		switch {
 		case h.ctx.Err() != nil:
 			if err == nil {
