@@ -48,6 +48,8 @@ func TestAnswers(t *testing.T) {
 		{"banners around", "\nStarting…\n{not json\n{\"level\":\"info\"}\n[INFO] hi\nnull\n\x00\xff\n" + `  {"jsonrpc":"2.0","id":ID,"result":{}}  ` + "\r", `{}`, ""},
 		{"after a byte order mark", "\ufeff" + `{"jsonrpc":"2.0","id":ID,"result":{}}`, `{}`, ""},
 		{"in an array", `[{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":ID,"result":{}}]`, `{}`, ""},
+		{"in a huge array", `[` + strings.Repeat(`{"method":"x"},`, 2000) + `{"jsonrpc":"2.0","id":ID,"result":{}}]`, "", "timeout"},
+		{"in an array that is cut off", `[{"jsonrpc":"2.0","id":ID,"result":{}},`, "", "timeout"},
 		{"bytes that are no text", `{"jsonrpc":"2.0","id":ID,"result":{"a":"` + "\xff" + `"}}`, "{\"a\":\"\ufffd\"}", ""},
 		{"deep", `{"jsonrpc":"2.0","id":ID,"result":{"a":` + deep + `}}`, `{"a":` + deep + `}`, ""},
 		{"too deep", `{"jsonrpc":"2.0","id":ID,"result":{"a":` + tooDeep + `}}`, "", "no JSON that can be read"},
@@ -105,6 +107,24 @@ func TestNoise(t *testing.T) {
 	}
 	if _, err := s.Call(t.Context(), Request{Method: "ping"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHugeLine has a server answer with more than anyone takes by default.
+func TestHugeLine(t *testing.T) {
+	noLeaks(t)
+	s := connected(t, programs(t, nil, after(func(p *program) {
+		m, _ := p.next()
+		p.answer(m, `{"a":"`+strings.Repeat("x", 20<<20)+`"}`)
+		m, _ = p.next()
+		p.answer(m, `{"a":"`+strings.Repeat("x", 10<<20)+`"}`)
+		serve(p)
+	})), Options{Older: true})
+	if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("20 MiB: %v", err)
+	}
+	if got, err := s.Call(t.Context(), Request{Method: "x"}); err != nil || len(got) < 10<<20 {
+		t.Errorf("10 MiB: %d bytes, %v", len(got), err)
 	}
 }
 

@@ -18,7 +18,9 @@ func (d *declined) Error() string { return d.why }
 // unreachable is a request to which nothing came back.
 type unreachable struct{ cause error }
 
-func (u *unreachable) Error() string { return fmt.Sprintf("the server cannot be reached, or hung up: %v", u.cause) }
+func (u *unreachable) Error() string {
+	return fmt.Sprintf("the server cannot be reached, or hung up: %v", u.cause)
+}
 func (u *unreachable) Unwrap() error { return u.cause }
 
 // Connect begins a session. It asks for the newer era by server/discover, and
@@ -175,7 +177,7 @@ func (s *Session) discover(ctx context.Context) error {
 
 // question is a call of the handshake, which the context bounds.
 func (s *Session) question(ctx context.Context, method string, params object) (json.RawMessage, error) {
-	return s.Call(ctx, Request{Method: method, Params: params, Timeout: s.options.Handshake})
+	return s.Call(ctx, Request{Method: method, Params: params, Timeout: 2 * s.options.Handshake})
 }
 
 // supports reads the data of a refusal.
@@ -190,7 +192,9 @@ func supports(data json.RawMessage) bool {
 func (s *Session) discovered(raw json.RawMessage) error {
 	var r struct {
 		SupportedVersions []string `json:"supportedVersions"`
-		Meta              object   `json:"_meta"`
+		Meta              struct {
+			Server json.RawMessage `json:"io.modelcontextprotocol/serverInfo"`
+		} `json:"_meta"`
 		welcome
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -199,8 +203,8 @@ func (s *Session) discovered(raw json.RawMessage) error {
 	if !slices.Contains(r.SupportedVersions, newerEra) {
 		return &declined{fmt.Sprintf("the server does not speak the protocol's revision %s", newerEra)}
 	}
-	if info := r.Meta[metaServer]; isObject(info) {
-		r.ServerInfo = info
+	if isObject(r.Meta.Server) {
+		r.ServerInfo = r.Meta.Server
 	}
 	s.welcome(r.welcome)
 	return nil

@@ -15,6 +15,7 @@ import (
 // https://modelcontextprotocol.io/specification/2026-07-28/basic/transports/streamable-http
 
 const (
+	maxSchema = 1 << 20
 	maxMarked = 64 // arguments of one tool that are repeated
 	maxDepth  = 32 // of a schema that is searched for them
 )
@@ -33,8 +34,8 @@ type property struct {
 }
 
 // ValidTool says what is wrong with a tool's definition, so that it must not be
-// used: it is not an object, it has no name, or its inputSchema marks arguments
-// for headers in a way that HTTP could not carry.
+// used: it is not an object, it has no name, or its inputSchema has over 1 MiB
+// or marks arguments for headers in a way that HTTP could not carry.
 func ValidTool(tool json.RawMessage) error {
 	var t struct {
 		Name        string          `json:"name"`
@@ -49,6 +50,9 @@ func ValidTool(tool json.RawMessage) error {
 
 // markedIn returns the arguments that a schema marks.
 func markedIn(schema json.RawMessage) ([]marked, error) {
+	if len(schema) > maxSchema {
+		return nil, fmt.Errorf("the inputSchema has over %d bytes", maxSchema)
+	}
 	if !strings.Contains(string(schema), `-header"`) && !strings.Contains(string(schema), `\u`) {
 		return nil, nil // most are like that; a name can be written with escapes
 	}

@@ -115,7 +115,9 @@ func TestHTTPAnswers(t *testing.T) {
 		{"a status", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			http.Error(w, "out of\x1b order"+strings.Repeat("!", 1<<20), 500)
 		}, "", "HTTP 500: out of order!!"},
-		{"a login", func(w http.ResponseWriter, _ *http.Request, m spoken) { http.Error(w, "who are you?", 401) }, "", "wants a login (HTTP 401); check the credentials that it is given. It said: who are you?"},
+		{"a login", func(w http.ResponseWriter, _ *http.Request, m spoken) {
+			http.Error(w, "who are you?", http.StatusUnauthorized)
+		}, "", "wants a login (HTTP 401); check the credentials that it is given. It said: who are you?"},
 		{"a huge answer", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			reply(w, m, `{"a":"`+strings.Repeat("x", 1<<20)+`"}`)
 		}, "", ErrTooLarge.Error()},
@@ -131,12 +133,13 @@ func TestHTTPAnswers(t *testing.T) {
 				say("%s", strings.Repeat("x", 1<<14))
 			}
 		}, "", ErrTooLarge.Error()},
-		{"noise without end", func(w http.ResponseWriter, _ *http.Request, m spoken) {
+		{"noise", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			say := events(w)
-			for range 10000 {
+			for range 1000 {
 				say("data: x\n\n")
 			}
-		}, "", "no messages"},
+			say("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", m.ID)
+		}, "{}", ""},
 		{"a connection that breaks", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			w.Header().Set("Content-Length", "1000")
 			reply(w, m, "{}")
@@ -148,20 +151,22 @@ func TestHTTPAnswers(t *testing.T) {
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"unknown"}}`, m.ID)
 		}, "", "error -32601: unknown"},
 		{"a redirect elsewhere", func(w http.ResponseWriter, r *http.Request, m spoken) {
-			http.Redirect(w, r, "http://other.invalid/steal", 307)
+			http.Redirect(w, r, "http://other.invalid/steal", http.StatusTemporaryRedirect)
 		}, "", "another origin, http://other.invalid"},
 		{"a redirect to another port", func(w http.ResponseWriter, r *http.Request, m spoken) {
-			http.Redirect(w, r, "http://127.0.0.1:1/", 308)
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusPermanentRedirect)
 		}, "", "another origin"},
 		{"a redirect here", func(w http.ResponseWriter, r *http.Request, m spoken) {
 			if r.URL.Path != "/there" {
-				http.Redirect(w, r, "/there", 307)
+				http.Redirect(w, r, "/there", http.StatusTemporaryRedirect)
 				return
 			}
 			reply(w, m, "{}")
 		}, "{}", ""},
-		{"redirects without end", func(w http.ResponseWriter, r *http.Request, m spoken) { http.Redirect(w, r, "/x", 307) }, "", "redirects over 5 times"},
-		{"a redirect to a page", func(w http.ResponseWriter, r *http.Request, m spoken) { http.Redirect(w, r, "/x", 303) }, "", "redirects (HTTP 303) to a page"},
+		{"redirects without end", func(w http.ResponseWriter, r *http.Request, m spoken) {
+			http.Redirect(w, r, "/x", http.StatusTemporaryRedirect)
+		}, "", "redirects over 5 times"},
+		{"a redirect to a page", func(w http.ResponseWriter, r *http.Request, m spoken) { http.Redirect(w, r, "/x", http.StatusSeeOther) }, "", "redirects (HTTP 303) to a page"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -273,7 +278,7 @@ func TestResumeEnds(t *testing.T) {
 	}{
 		{"nothing new", "broke 6 times in a row", func(w http.ResponseWriter, _ *http.Request) { events(w)("") }},
 		{"refused", "HTTP 400: no", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 400) }},
-		{"out of order", "broke 6 times in a row", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 503) }},
+		{"out of order", "broke 6 times in a row", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) }},
 		{"forgotten", ErrClosed.Error(), func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 404) }},
 	}
 	for _, tt := range tests {
@@ -472,6 +477,23 @@ func TestHTTPHangs(t *testing.T) {
 	}
 }
 
+// TestHTTPProbeHangs has a server that does not answer what it does not know.
+func TestHTTPProbeHangs(t *testing.T) {
+	noLeaks(t)
+	h := &web{t: t, post: func(w http.ResponseWriter, _ *http.Request, m spoken) { reply(w, m, "{}") }}
+	s := listening(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Mcp-Method") == "server/discover" {
+			io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+			return
+		}
+		h.ServeHTTP(w, r)
+	}))
+	if got := connected(t, HTTP(Remote{URL: s.URL}), Options{Handshake: 2 * time.Second}); got.Version() != olderEra {
+		t.Errorf("revision %s", got.Version())
+	}
+}
+
 func TestSSEIsHostile(t *testing.T) {
 	tests := []struct {
 		name, problem string
@@ -481,7 +503,7 @@ func TestSSEIsHostile(t *testing.T) {
 		{"no endpoint", "ready within", ": hello\n\n"},
 		{"two endpoints", "says twice", "event: endpoint\ndata: /x\n\nevent: endpoint\ndata: /y\n\n"},
 		{"an endpoint that is none", "another origin", "event: endpoint\ndata: http://[::1\n\n"},
-		{"noise", "no messages", strings.Repeat("data: x\n\n", 1000)},
+		{"noise", "ready within", strings.Repeat("data: x\n\n", 1000)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -77,6 +77,7 @@ func TestValidTool(t *testing.T) {
 		{`{"name":"t"}`, ""},
 		{`{"name":"t","inputSchema":7}`, ""},
 		{`{"name":"t","inputSchema":` + deep + `}`, ""},
+		{`{"name":"t","inputSchema":"` + strings.Repeat("x", 1<<20) + `"}`, "over 1048576 bytes"},
 		{`null`, "not an object"},
 		{`{"inputSchema":{}}`, "not an object with a name"},
 		{with(`"a":{"type":"string","x-mcp-header":""}`), "1 to 128"},

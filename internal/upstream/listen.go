@@ -12,6 +12,7 @@ import (
 const (
 	maxSubscriptions = 256 // of the newer era, where each is a request that stays open
 	ackLimit         = 15 * time.Second
+	maxAck           = 64 << 10
 	firstPause       = time.Second
 	longestPause     = 5 * time.Minute
 	steadyListen     = 30 * time.Second // one that has lived so long has not failed
@@ -130,7 +131,14 @@ func (s *Session) listen(uri string) (*listen, error) {
 // keepListening asks for announcements until that is not wanted any more, or
 // refused.
 func (s *Session) keepListening(ctx context.Context, l *listen) {
-	defer close(l.over)
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.listens[l.uri] == l {
+			delete(s.listens, l.uri)
+		}
+		close(l.over)
+	}()
 	pause := firstPause
 	for {
 		began := time.Now()
@@ -198,7 +206,9 @@ func (s *Session) listenOnce(ctx context.Context, l *listen) error {
 // announced while there was none may have been missed.
 func (s *Session) acknowledged(params json.RawMessage) {
 	var p struct {
-		Meta          object `json:"_meta"`
+		Meta struct {
+			ID json.RawMessage `json:"io.modelcontextprotocol/subscriptionId"`
+		} `json:"_meta"`
 		Notifications struct {
 			ToolsListChanged      bool     `json:"toolsListChanged"`
 			PromptsListChanged    bool     `json:"promptsListChanged"`
@@ -206,10 +216,10 @@ func (s *Session) acknowledged(params json.RawMessage) {
 			ResourceSubscriptions []string `json:"resourceSubscriptions"`
 		} `json:"notifications"`
 	}
-	if json.Unmarshal(params, &p) != nil {
+	if len(params) > maxAck || json.Unmarshal(params, &p) != nil {
 		return
 	}
-	id, ok := ours(p.Meta[metaSubscription])
+	id, ok := ours(p.Meta.ID)
 	if !ok {
 		return
 	}

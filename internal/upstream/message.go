@@ -16,10 +16,8 @@ const (
 	metaToken        = "progressToken"
 	metaVersion      = "io.modelcontextprotocol/protocolVersion"
 	metaClient       = "io.modelcontextprotocol/clientInfo"
-	metaServer       = "io.modelcontextprotocol/serverInfo"
 	metaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	metaLevel        = "io.modelcontextprotocol/logLevel"
-	metaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
 // message is one JSON-RPC message of the server.
@@ -30,6 +28,8 @@ type message struct {
 	Result json.RawMessage `json:"result"`
 	Error  json.RawMessage `json:"error"`
 }
+
+const maxBatch = 1000 // messages in one array
 
 var errNoMessage = errors.New("this is no JSON-RPC message")
 
@@ -44,17 +44,39 @@ func decode(b []byte) ([]message, error) {
 		return nil, errNoMessage
 	}
 	all := make([]message, 1)
-	into := any(&all[0])
-	if b[0] == '[' {
-		into = &all
+	var err error
+	if b[0] == '{' {
+		err = json.Unmarshal(b, &all[0])
+	} else {
+		all, err = batch(b)
 	}
-	if err := json.Unmarshal(b, into); err != nil {
+	if err != nil {
 		return nil, errNoMessage
 	}
 	for _, m := range all {
 		if m.Method == nil && m.Result == nil && m.Error == nil {
 			return nil, errNoMessage
 		}
+	}
+	return all, nil
+}
+
+// batch reads an array of messages.
+func batch(b []byte) ([]message, error) {
+	if !json.Valid(b) {
+		return nil, errNoMessage
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	if _, err := d.Token(); err != nil {
+		return nil, err
+	}
+	var all []message
+	for d.More() {
+		var m message
+		if err := d.Decode(&m); err != nil || len(all) == maxBatch {
+			return nil, errNoMessage
+		}
+		all = append(all, m)
 	}
 	return all, nil
 }
@@ -126,14 +148,33 @@ func text(s string) json.RawMessage {
 
 func number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
 
-// without returns an object without one of its members, and that member.
+// without returns an object without one of its members, and that member. All
+// else stays as it is.
 func without(raw json.RawMessage, key string) (rest, member json.RawMessage) {
-	var o object
-	if json.Unmarshal(raw, &o) != nil || o == nil {
+	if !isObject(raw) {
 		return nil, nil
 	}
-	member = o[key]
-	delete(o, key)
-	rest, _ = encode(o)
-	return rest, member
+	d := json.NewDecoder(bytes.NewReader(raw))
+	_, err := d.Token()
+	rest = append(make(json.RawMessage, 0, len(raw)), '{')
+	for err == nil && d.More() {
+		var name json.Token
+		var value json.RawMessage
+		if name, err = d.Token(); err == nil {
+			err = d.Decode(&value)
+		}
+		if name == key {
+			member = value
+			continue
+		}
+		if len(rest) > 1 {
+			rest = append(rest, ',')
+		}
+		s, _ := name.(string)
+		rest = append(append(append(rest, text(s)...), ':'), value...)
+	}
+	if err != nil {
+		return nil, nil
+	}
+	return append(rest, '}'), member
 }

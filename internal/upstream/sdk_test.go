@@ -34,11 +34,11 @@ func realServer() *mcp.Server {
 		return nil, ctx.Err()
 	})
 	s.AddTool(&mcp.Tool{Name: "ask", InputSchema: schema}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		res, err := r.Session.ListRoots(ctx, nil)
+		res, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "Where?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"place":{"type":"string"}}}`)})
 		if err != nil {
 			return nil, err
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: res.Roots[0].URI}}}, nil
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(res.Content["place"])}}}, nil
 	})
 	s.AddResource(&mcp.Resource{Name: "r", URI: "file:///r"}, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "file:///r", Text: "hello"}}}, nil
@@ -187,12 +187,12 @@ func TestRealServerAsks(t *testing.T) {
 	for _, name := range []string{"stateful", "sse"} {
 		t.Run(name, func(t *testing.T) {
 			noLeaks(t)
-			s := connected(t, ways(t, realServer())[name], Options{Capabilities: json.RawMessage(`{"roots":{}}`),
+			s := connected(t, ways(t, realServer())[name], Options{Capabilities: json.RawMessage(`{"elicitation":{}}`),
 				Handler: &ears{ask: func(_ context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
-					return json.RawMessage(`{"roots":[{"uri":"file:///here","name":"x"}]}`), nil
+					return json.RawMessage(`{"action":"accept","content":{"place":"here"}}`), nil
 				}}})
 			raw, err := s.Call(t.Context(), Request{Method: "tools/call", Params: object{"name": text("ask")}})
-			if err != nil || !strings.Contains(string(raw), "file:///here") {
+			if err != nil || !strings.Contains(string(raw), `"here"`) {
 				t.Errorf("%s, %v", raw, err)
 			}
 		})

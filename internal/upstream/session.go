@@ -74,7 +74,7 @@ func (s *Session) Instructions() string { return s.instructions }
 // Can returns what the server has declared that it can do.
 func (s *Session) Can() Can { return s.can }
 
-// Done is closed when the session is over.
+// Done is closed when the session is over. It has to be closed then, too.
 func (s *Session) Done() <-chan struct{} { return s.done }
 
 // Err says why the session is over; nil while it is not.

@@ -9,11 +9,10 @@ import (
 )
 
 const (
-	maxResumes   = 5 // in a row of one stream, without anything new
-	resumePause  = time.Second
-	longestHear  = time.Minute
-	steadyHear   = 10 * time.Second // a stream that has lived so long has not failed
-	maxMalformed = 100              // events of one stream that are no messages
+	maxResumes  = 5 // in a row of one stream, without anything new
+	resumePause = time.Second
+	longestHear = time.Minute
+	steadyHear  = 10 * time.Second // a stream that has lived so long has not failed
 )
 
 // stream is what is known of one stream of events.
@@ -22,7 +21,6 @@ type stream struct {
 	last     string
 	retry    time.Duration
 	fresh    bool // something new came since it was opened
-	bad      int
 	answered bool
 }
 
@@ -53,10 +51,6 @@ func (h *httpPipe) take(s *stream, e event) error {
 		switch {
 		case !ok && e.cut:
 			return errors.New("the stream ended in the middle of an event")
-		case !ok:
-			if s.bad++; s.bad > maxMalformed {
-				return fmt.Errorf("%w: over %d events that are no messages", ErrTooLarge, maxMalformed)
-			}
 		case s.id != 0 && answered == s.id:
 			s.answered = true
 		}
