@@ -44,7 +44,7 @@ func thirds(w *web) []third {
 			{"trigger-long-running-operation", args{"duration": 1, "steps": 4}}, {"trigger-elicitation-request", nil}, {"trigger-url-elicitation", args{"url": "https://example.test/x", "message": "Open it", "elicitationId": "1"}},
 			{"trigger-sampling-request", args{"prompt": "hi", "maxTokens": 5}}, {"simulate-research-query", args{"topic": "sand"}}, {"get-sum", args{"a": "x"}}}},
 		{name: "files", kind: "npm", spec: "@modelcontextprotocol/server-filesystem", start: []string{"mcp-server-filesystem", "/workspace/data"},
-			prepare: "mkdir -p /workspace/data/sub && echo one > " + file + " && echo two > /workspace/data/sub/b.txt && printf '\\211PNG' > /workspace/data/p.png", calls: []call{
+			prepare: "mkdir -p /workspace/data/sub && echo one > " + file + " && echo two > /workspace/data/sub/b.txt && printf w > /workspace/data/w.txt && printf '\\211PNG' > /workspace/data/p.png", calls: []call{
 				{"list_allowed_directories", nil}, {"read_file", args{"path": file}}, {"read_text_file", args{"path": file, "head": 1}}, {"read_media_file", args{"path": "/workspace/data/p.png"}},
 				{"read_multiple_files", args{"paths": []string{file, "/workspace/data/none"}}}, {"list_directory", args{"path": "/workspace/data"}}, {"list_directory_with_sizes", args{"path": "/workspace/data"}},
 				{"directory_tree", args{"path": "/workspace/data"}}, {"search_files", args{"path": "/workspace/data", "pattern": "**/*.txt"}}, {"get_file_info", args{"path": file}},
@@ -164,13 +164,23 @@ func (th third) compare(t *testing.T, c *client, d *mcp.ClientSession, r *result
 			t.Errorf("description of %s: %q, through the hub %q", tool.Name, tool.Description, got.Description)
 		}
 	}
+	// What one sequence of calls changes, it puts back.
+	var want []string
 	for _, call := range th.calls {
-		want := outcome(d.CallTool(t.Context(), &mcp.CallToolParams{Name: call.tool, Arguments: call.a}))
-		got := outcome(c.CallTool(t.Context(), &mcp.CallToolParams{Name: r.exposed(t, call.tool), Arguments: call.a}))
-		if want != got {
-			t.Errorf("%s %v\n  directly:        %.1500s\n  through the hub: %.1500s", call.tool, call.a, want, got)
+		want = append(want, outcome(d.CallTool(t.Context(), &mcp.CallToolParams{Name: call.tool, Arguments: call.given()})))
+	}
+	for i, call := range th.calls {
+		if got := outcome(c.CallTool(t.Context(), &mcp.CallToolParams{Name: r.exposed(t, call.tool), Arguments: call.given()})); got != want[i] {
+			t.Errorf("%s %v\n  directly:        %.1500s\n  through the hub: %.1500s", call.tool, call.a, want[i], got)
 		}
 	}
+}
+
+func (c call) given() args {
+	if c.a == nil {
+		return args{}
+	}
+	return c.a
 }
 
 func asJSON(v any) string { b, _ := json.Marshal(v); return string(b) }
@@ -179,12 +189,18 @@ func asJSON(v any) string { b, _ := json.Marshal(v); return string(b) }
 // server knows of its own process.
 var volatile = regexp.MustCompile(`[0-9]+|"SANDLOT[^"]*":"[^"]*"|\\"(_|PWD|OLDPWD|SHLVL|PATH)\\": ?\\"[^"]*\\",?|\\n *`)
 
+var runs = regexp.MustCompile(`#+`)
+
+func steady(s string) string {
+	return runs.ReplaceAllString(volatile.ReplaceAllString(s, "#"), "#")
+}
+
 func outcome(r *mcp.CallToolResult, err error) string {
 	if err != nil {
-		return volatile.ReplaceAllString("error "+err.Error(), "#")
+		return steady("error " + err.Error())
 	}
 	r.Meta = nil
-	return volatile.ReplaceAllString(asJSON(r), "#")
+	return steady(asJSON(r))
 }
 
 // everythingServer starts the SDK's own conformance server, on loopback.

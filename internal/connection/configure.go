@@ -157,3 +157,32 @@ func (b *Book) Ready(ctx context.Context, p auth.Principal) bool {
 	}
 	return waited
 }
+
+// turn lets servers of the settings with one prefix take their names in the
+// order of the servers' own names, when they start for the first time.
+func (b *Book) turn(ctx context.Context, s *server) {
+	s.mu.Lock()
+	prefix, read := s.settings.Prefix, s.rec.Catalog.Read
+	s.mu.Unlock()
+	if prefix == nil || read {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for _, other := range b.all(s.owner.ID) {
+		if other == s {
+			return
+		}
+		other.mu.Lock()
+		st, same := other.start, other.settings.Prefix != nil && *other.settings.Prefix == *prefix && !other.rec.Catalog.Read
+		other.mu.Unlock()
+		if st == nil || !same {
+			continue
+		}
+		select {
+		case <-st.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -124,6 +124,7 @@ func (l *live) read(ctx context.Context) error {
 		return fmt.Errorf("it ended while it was asked what it offers: %w", l.session.Err())
 	default:
 	}
+	l.s.book.turn(ctx, l.s)
 	return l.s.book.publish(l.s, o, l.session.Version() < newerEra)
 }
 
