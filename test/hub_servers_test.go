@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -270,5 +271,55 @@ func TestHubConformance(t *testing.T) {
 				t.Errorf("%d scenarios were required, want %d: %v\n%s", required, want, err, tail(out, 3000))
 			}
 		})
+	}
+}
+
+// required reads which scenarios a revision requires of clients.
+func required(t *testing.T, revision string) (names []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(tools(t), "node_modules/@modelcontextprotocol/conformance/requirements", revision+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(text), "\nclient:\n")
+	for line := range strings.Lines(list) {
+		name, ok := strings.CutPrefix(strings.TrimSpace(line), "- ")
+		if !ok && !strings.HasPrefix(strings.TrimSpace(line), "#") {
+			break
+		}
+		if ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// TestHubClientConformance: with the hub as the client, all scenarios that a
+// revision requires of clients pass. Each has a Sandlot of its own, whose user
+// logs in where that is needed.
+func TestHubClientConformance(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "conformance-client")
+	if out, err := exec.Command("go", "build", "-o", program, "./conformance").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Setenv("SANDLOT_CONFORMANCE_HUB", binary(t))
+	few := make(chan struct{}, 2) // at once
+	for _, revision := range []string{older, newer} {
+		names := required(t, revision)
+		if len(names) < 15 {
+			t.Fatalf("%s requires %q", revision, names)
+		}
+		var all sync.WaitGroup
+		for _, name := range names {
+			all.Go(func() {
+				few <- struct{}{}
+				defer func() { <-few }()
+				out, err := run(t, t.TempDir(), "conformance", "client", "--command", program, "--scenario", name, "--spec-version", revision)
+				if err != nil {
+					t.Errorf("%s, %s: %v\n%s", revision, name, err, tail(out, 2500))
+				}
+			})
+		}
+		all.Wait()
 	}
 }

@@ -168,11 +168,14 @@ func (l *login) run(ctx context.Context, a *attempt, req *http.Request, resp *ht
 	s.authURL = ""
 	if s.state == NeedsAuth {
 		s.failures, s.next = 0, time.Time{}
-		if a.err != nil {
+		switch {
+		case s.live != nil: // it was in the middle of its work
+			s.set(Connected, "")
+		case a.err != nil:
 			s.set(Idle, fmt.Sprintf("the log-in failed: %s", text(a.err.Error(), 300)))
-		} else {
+		default:
 			s.set(Idle, "")
-			if s.live == nil && s.start == nil && s.unusable() == nil {
+			if s.start == nil && s.unusable() == nil {
 				s.begin()
 			}
 		}

@@ -26,7 +26,7 @@ var only = map[string][]string{
 	"sandlot/internal/guest/network": {"sandlot/internal/guest"},
 	// Each foreign library stays behind one package.
 	"github.com/modelcontextprotocol/go-sdk/mcp":     {"sandlot/internal/gateway", "sandlot/test/bench"},
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc": {"sandlot/internal/gateway"},
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc": {"sandlot/internal/gateway", "sandlot/test/bench"},
 	"github.com/modelcontextprotocol/go-sdk/auth":    {"sandlot/internal/connection", "sandlot/internal/upstream", "sandlot/test/conformance"},
 	"github.com/modelcontextprotocol/go-sdk/oauthex": {"sandlot/internal/connection", "sandlot/test/conformance"},
 	// Third-party servers are spoken to in one place.

@@ -28,6 +28,7 @@ var topics = []struct {
 	{"restart", restart},
 	{"neighbours", neighbours},
 	{"network", network},
+	{"hub", hub},
 }
 
 // bench is one run.

@@ -1,6 +1,8 @@
 // Command conformance is the client that MCP's conformance suite tests: it does
 // the work of the scenario that MCP_CONFORMANCE_SCENARIO names, on the server at
-// the URL that is its argument, by package upstream.
+// the URL that is its argument, by package upstream. With SANDLOT_CONFORMANCE_HUB,
+// the path of sandlot's program, it does that through a hub that is connected to
+// that server.
 package main
 
 import (
@@ -53,6 +55,9 @@ func run(ctx context.Context, address string) error {
 	work, login, err := scenario(name)
 	if err != nil {
 		return err
+	}
+	if program := os.Getenv("SANDLOT_CONFORMANCE_HUB"); program != "" {
+		return throughHub(ctx, program, address, work, login, g)
 	}
 	r := upstream.Remote{URL: address}
 	if login {

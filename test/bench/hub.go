@@ -1,0 +1,337 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// hubServer is the real server whose start is measured.
+const hubServer = "@modelcontextprotocol/server-memory"
+
+// third is the hub and the servers behind it.
+type third struct {
+	*server
+	dir     string
+	peer    string // the program, on the host
+	address string // where it serves over HTTP
+	serving *exec.Cmd
+	clients []client
+	ways    []*way
+
+	starts, first samples // of hubServer
+	list          samples
+	listed        int
+	grown         int64 // of the server's memory, bytes
+	many          []*http.Server
+}
+
+// way is one path to the echo tool.
+type way struct {
+	name string
+	tool string
+	c    client
+	base *way // what it is compared with
+	goal time.Duration
+	took samples
+}
+
+// hub measures what calls of third-party servers cost.
+func hub(b *bench) (sec section, err error) {
+	h := &third{}
+	if h.dir, err = tempDir(); err != nil {
+		return sec, err
+	}
+	defer func() { err = errors.Join(err, h.end(), os.RemoveAll(h.dir)) }()
+	h.peer = filepath.Join(h.dir, "mcppeer")
+	build := exec.CommandContext(b.ctx, "go", "build", "-o", h.peer, "./test/bench/mcppeer")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return sec, fmt.Errorf("building mcppeer: %w\n%s", err, out)
+	}
+	port, err := freePort()
+	if err != nil {
+		return sec, err
+	}
+	h.address = fmt.Sprintf("127.0.0.1:%d", port)
+	h.serving = exec.Command(h.peer, h.address)
+	if err := h.serving.Start(); err != nil {
+		return sec, err
+	}
+	settings := []string{"SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0", "SANDLOT_MCP_IDLE_TIMEOUT=1h"}
+	for _, kv := range os.Environ() {
+		if strings.HasPrefix(kv, "npm_config_") || strings.HasPrefix(kv, "NPM_CONFIG_") || strings.HasPrefix(kv, "SSL_CERT") || strings.HasPrefix(kv, "NODE_EXTRA") || strings.HasPrefix(strings.ToUpper(kv), "HTTPS_PROXY") {
+			settings = append(settings, kv)
+		}
+	}
+	file := filepath.Join(h.dir, "sandlot.yaml")
+	text := fmt.Sprintf("mcp:\n  web: {url: \"http://%s/mcp\"}\n  host: {command: %s, where: host}\n", h.address, h.peer)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return sec, err
+	}
+	err = b.with(func(s *server) error {
+		h.server = s
+		for _, f := range []func() error{h.enter, h.calls, h.startsUp} {
+			if err := f(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, append(settings, "SANDLOT_CONFIG="+file)...)
+	if err == nil {
+		err = h.listing(b)
+	}
+	return h.section(), err
+}
+
+func (h *third) end() error {
+	for _, c := range h.clients {
+		c.close()
+	}
+	for _, s := range h.many {
+		s.Close()
+	}
+	if h.serving != nil && h.serving.Process != nil {
+		h.serving.Process.Kill()
+		_ = h.serving.Wait() // it was killed
+	}
+	return nil
+}
+
+// direct connects to a server without the hub.
+func (h *third) direct(t mcp.Transport) (client, error) {
+	c, err := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil).Connect(h.ctx, t, nil)
+	if err != nil {
+		return nil, err
+	}
+	k := &sdkClient{c, &http.Transport{}}
+	h.clients = append(h.clients, k)
+	return k, nil
+}
+
+func (h *third) enter() error {
+	stdio, err := h.direct(&mcp.CommandTransport{Command: exec.Command(h.peer)})
+	if err != nil {
+		return err
+	}
+	web, err := h.direct(&mcp.StreamableClientTransport{Endpoint: "http://" + h.address + "/mcp", DisableStandaloneSSE: true})
+	if err != nil {
+		return err
+	}
+	if _, err := h.cli("cp", h.peer, "home:mcppeer"); err != nil {
+		return err
+	}
+	if _, err := h.cli("exec", "--session", "home", "--", "chmod", "755", "/workspace/mcppeer"); err != nil {
+		return err
+	}
+	out, err := h.cli("mcp", "add", "box", "--json", "--", "/workspace/mcppeer")
+	if err != nil {
+		return err
+	}
+	id := between(out, `"connectionId": "`, `"`)
+	h.ways = []*way{{name: "stdio, directly on the host", tool: "echo", c: stdio}, {name: "HTTP, directly on the host", tool: "echo", c: web}}
+	for _, era := range []string{older, newer} {
+		c, err := h.connect(era, "")
+		if err != nil {
+			return err
+		}
+		h.clients = append(h.clients, c)
+		h.ways = append(h.ways,
+			&way{name: "through the hub to stdio in a sandbox, MCP " + era, tool: "ext_" + id + "_echo", c: c, base: h.ways[0], goal: 500 * time.Microsecond},
+			&way{name: "through the hub to stdio on the host, MCP " + era, tool: "ext_host_echo", c: c, base: h.ways[0]},
+			&way{name: "through the hub to HTTP, MCP " + era, tool: "ext_web_echo", c: c, base: h.ways[1], goal: 300 * time.Microsecond})
+	}
+	return nil
+}
+
+func between(s, before, after string) string {
+	_, s, _ = strings.Cut(s, before)
+	s, _, _ = strings.Cut(s, after)
+	return s
+}
+
+// calls calls the echo tool on each way, in turns.
+func (h *third) calls() error {
+	const block = 20
+	for range pick(h.bench, 50, 3) {
+		for _, w := range h.ways {
+			for n := range block + 1 {
+				took := &w.took
+				if n == 0 {
+					took = new(samples) // after a rest
+				}
+				text := fmt.Sprintf("%d", n)
+				if err := took.take(func() error {
+					r, err := w.c.call(h.ctx, w.tool, args{"text": text})
+					if err == nil && r.text != fmt.Sprintf(`{"text":"%s"}`, text) {
+						err = fmt.Errorf("%s: a wrong answer: %q", w.name, r.text)
+					}
+					return err
+				}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// startsUp compares the first call of a server that does not run with its start on
+// the host.
+func (h *third) startsUp() error {
+	host := filepath.Join(h.dir, "npm")
+	if out, err := exec.CommandContext(h.ctx, "npm", "install", "--prefix", host, "--no-audit", "--no-fund", "--loglevel=error", hubServer).CombinedOutput(); err != nil {
+		return fmt.Errorf("npm install on the host: %w\n%s", err, out)
+	}
+	out, err := h.cli("mcp", "add", "memory", "--json", "--npm", hubServer)
+	if err != nil {
+		return err
+	}
+	tool := "ext_" + between(out, `"connectionId": "`, `"`) + "_read_graph"
+	c, err := h.connect(older, "")
+	if err != nil {
+		return err
+	}
+	h.clients = append(h.clients, c)
+	for range pick(h.bench, 20, 2) {
+		if err := h.starts.take(func() error { return h.startOnHost(host) }); err != nil {
+			return err
+		}
+		// Its program ends, and it starts again when it is called.
+		if _, err := h.cli("exec", "--session", "home", "--", "sh", "-c", "pkill -f mcp-server-memory; sleep 1"); err != nil {
+			return err
+		}
+		time.Sleep(2 * time.Second)
+		if err := h.first.take(func() error {
+			r, err := c.call(h.ctx, tool, args{})
+			if err == nil && !strings.Contains(r.text, "entities") {
+				err = fmt.Errorf("a wrong answer: %q", r.text)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *third) startOnHost(dir string) error {
+	ctx, cancel := context.WithTimeout(h.ctx, time.Minute)
+	defer cancel()
+	c, err := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil).Connect(ctx,
+		&mcp.CommandTransport{Command: exec.Command(filepath.Join(dir, "node_modules/.bin/mcp-server-memory")), TerminateDuration: 2 * time.Second}, &mcp.ClientSessionOptions{ProtocolVersion: older})
+	if err != nil {
+		return err
+	}
+	_, err = c.CallTool(ctx, &mcp.CallToolParams{Name: "read_graph", Arguments: args{}})
+	go c.Close() // its end is not its start
+	return err
+}
+
+// listing lists the tools of fifty servers.
+func (h *third) listing(b *bench) error {
+	const servers, each = 50, 40
+	var text strings.Builder
+	text.WriteString("mcp:\n")
+	for n := range servers {
+		s := mcp.NewServer(&mcp.Implementation{Name: "many", Version: "1"}, nil)
+		for k := range each {
+			s.AddTool(&mcp.Tool{Name: fmt.Sprintf("tool_%d", k), Description: strings.Repeat("Does something useful. ", 10),
+				InputSchema: map[string]any{"type": "object", "properties": map[string]any{"a": map[string]any{"type": "string", "description": "An argument of this tool."}, "b": map[string]any{"type": "number"}}}},
+				func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+					return &mcp.CallToolResult{}, nil
+				})
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		web := &http.Server{Handler: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)}
+		h.many = append(h.many, web)
+		go web.Serve(l)
+		fmt.Fprintf(&text, "  s%02d: {url: \"http://%s/mcp\"}\n", n, l.Addr())
+	}
+	file := filepath.Join(h.dir, "many.yaml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		return err
+	}
+	return b.with(func(s *server) error {
+		c, err := s.connect(older, "")
+		if err != nil {
+			return err
+		}
+		defer c.close()
+		k := c.(*sdkClient)
+		if _, err := tools(s.ctx, k); err != nil {
+			return err
+		}
+		before, err := s.metric(s.ctx, "process_resident_memory_bytes")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
+			return err
+		}
+		for h.listed < servers*each {
+			time.Sleep(500 * time.Millisecond)
+			if h.listed, err = tools(s.ctx, k); err != nil {
+				return err
+			}
+		}
+		for range pick(s.bench, 100, 5) {
+			if err := h.list.take(func() error { _, err := tools(s.ctx, k); return err }); err != nil {
+				return err
+			}
+		}
+		after, err := s.metric(s.ctx, "process_resident_memory_bytes")
+		h.grown = int64(after - before)
+		return err
+	}, "SANDLOT_CONFIG="+file, "SANDLOT_POOL_SIZE=0")
+}
+
+// tools lists all pages, and counts the tools of third-party servers.
+func tools(ctx context.Context, k *sdkClient) (n int, err error) {
+	for t, err := range k.session.Tools(ctx, nil) {
+		if err != nil {
+			return n, err
+		}
+		if strings.HasPrefix(t.Name, "ext_") {
+			n++
+		}
+	}
+	return n, nil
+}
+
+func (h *third) section() section {
+	calls := timings("the tool echo")
+	for _, w := range h.ways {
+		verdict := ""
+		if w.base != nil {
+			verdict = fmt.Sprintf("P50 %s more than directly", show(w.took.p(50)-w.base.took.p(50)))
+			if w.goal > 0 {
+				verdict = w.took.against(goal{50, w.base.took.p(50) + w.goal}) + " (" + show(w.goal) + " more than directly)"
+			}
+		}
+		calls.add(w.name, w.took, verdict)
+	}
+	starts := timings("from nothing to the first answer")
+	starts.add("on the host, the official Go client over stdio", h.starts)
+	ratio := float64(h.first.p(50)) / float64(max(h.starts.p(50), 1))
+	starts.add("the first call of the stopped server through the hub", h.first, fmt.Sprintf("%.2f × the host's; ", ratio)+verdict("P50 ≤ 1.3 ×", ratio <= 1.3))
+	list := timings("all tools")
+	list.add(fmt.Sprintf("%d tools of 50 servers, in pages of 1000", h.listed), h.list, h.list.against(goal{50, 50 * time.Millisecond}))
+	return section{title: "The hub",
+		method: "A server with one tool, made with the official Go SDK ([test/bench/mcppeer](../test/bench/mcppeer)), is called with the official Go client: directly over its standard input and output, directly over Streamable HTTP, and through Sandlot, where it runs in the caller's home, on the host (`where: host`), or is connected to over HTTP; all answers are checked. Directly, the newest revision of the protocol is spoken that both know; what stands in a row is what the client speaks to Sandlot. All take turns, 20 calls each after one that does not count.\n\n" +
+			"*Starts*: `" + hubServer + "`, installed in the home and on the host with this machine's own Node, from its start (on the host), or a call while it does not run (through the hub), to the answer of `read_graph`; the sandbox runs. *Listing*: `tools/list`, from the official client's call to the last page's last tool, which that client decodes.",
+		tables: []table{calls, starts, list},
+		notes:  []string{fmt.Sprintf("The server's resident memory grew by %.1f MB (10⁶ bytes) when these %d tools were connected and listed.", float64(h.grown)/1e6, h.listed)}}
+}
