@@ -27,8 +27,9 @@ type Config struct {
 	Idle, InstallTimeout time.Duration
 	// Reserved says whether a tool of ours has that name.
 	Reserved func(tool string) bool
-	// Reach dials for a principal's own remote servers, as far as policy allows.
-	Reach func(ctx context.Context, p auth.Principal, network, addr string) (net.Conn, error)
+	// Reach dials for a principal's own remote servers, as far as policy allows,
+	// and for what the operator's lead to: that is public, or listed.
+	Reach func(ctx context.Context, p auth.Principal, operator bool, network, addr string) (net.Conn, error)
 	// OnChange is told that what a principal is offered has changed, OnUpdate
 	// that a resource has, and OnLog what a server says that belongs to no call.
 	OnChange func(owner string)
@@ -44,8 +45,6 @@ type Config struct {
 type Book struct {
 	Config
 	logins logins
-
-	naming sync.Mutex // held while exposed names are given
 
 	life context.Context // of everything that runs here
 	stop context.CancelFunc
@@ -65,8 +64,11 @@ type owner struct {
 	principal auth.Principal
 	servers   map[string]*server // by id
 	view      *view
-	seen      bool // the configured servers are among them
-	changing  bool // OnChange is on its way
+	seen      bool            // the configured servers are among them
+	changing  bool            // OnChange is on its way
+	updates   map[string]bool // resources of which OnUpdate has to be told; nil: nobody does
+	naming    sync.Mutex      // held while exposed names are given
+	installs  map[string]bool // folders into which something is being installed
 }
 
 // New returns a book; Recover fills it.
@@ -134,7 +136,7 @@ func (b *Book) owner(p auth.Principal) *owner {
 
 // server makes one of a record.
 func (b *Book) server(p auth.Principal, r Record, known secrets) *server {
-	return &server{book: b, owner: p, id: r.ID, name: r.Name, configured: r.Configured, created: r.Created, gate: make(chan struct{}, 1), rec: r, secrets: known, state: Idle, follows: map[string]bool{},
+	return &server{book: b, owner: p, id: r.ID, name: r.Name, configured: r.Configured, created: r.Created, gate: make(chan struct{}, 1), rec: r, secrets: known, state: Idle, follows: map[string]int{},
 		settings: Configured{Name: r.Name, Kind: r.Kind, Command: r.Command, Args: r.Args, URL: r.URL, Where: InSandbox}}
 }
 
@@ -155,7 +157,11 @@ func (b *Book) Run(ctx context.Context) {
 func (b *Book) sweep() {
 	for _, s := range b.all("") {
 		s.mu.Lock()
-		idle := s.live != nil && s.live.held == 0 && len(s.follows) == 0 && time.Since(s.used) > b.Idle
+		limit := b.Idle
+		if len(s.follows) > 0 { // who follows a resource need not call; but clients go without a word
+			limit = max(limit, followed)
+		}
+		idle := s.live != nil && s.live.held == 0 && time.Since(s.used) > limit
 		s.mu.Unlock()
 		if idle {
 			b.spawn(s.rest)
@@ -174,8 +180,15 @@ func (s *server) rest(ctx context.Context) {
 	s.mu.Unlock()
 	if !busy {
 		s.halt(Idle, "")
+		s.mu.Lock()
+		clear(s.follows)
+		s.mu.Unlock()
 	}
 }
+
+// followed is how long a server runs without use for those who follow one of its
+// resources.
+const followed = time.Hour
 
 // all returns the servers of one owner, or of all, in an order that stays.
 func (b *Book) all(owner string) []*server {
@@ -287,7 +300,10 @@ func (b *Book) Logs(p auth.Principal, what string, lines int) (Info, string, int
 	if err != nil {
 		return Info{}, "", 0, err
 	}
-	if i := s.info(); s.configured && i.Where == OnHost && p.ID != auth.Local.ID {
+	s.mu.Lock()
+	shows := s.shows(p)
+	s.mu.Unlock()
+	if !shows {
 		return Info{}, "", 0, fault.New(fault.NotFound, "the log of %s is the operator's", s.title())
 	}
 	log, total := s.log.tail(lines)
@@ -309,20 +325,38 @@ func (b *Book) Connect(ctx context.Context, p auth.Principal, a Ask) (Info, erro
 	if err != nil {
 		return b.add(ctx, p, r, known)
 	}
-	if old.rec.Configured {
-		return Info{}, fault.New(fault.InvalidParameters, "the operator's settings have a server of the name %q; choose another name", a.Name).With("argument", "name")
+	if old.configured {
+		return Info{}, taken(a.Name)
 	}
 	return old.replace(ctx, r, known)
+}
+
+func taken(name string) error {
+	return fault.New(fault.InvalidParameters, "the operator's settings have a server of the name %q; choose another name", name).With("argument", "name")
+}
+
+// crowded says whether a principal who has n connections may have no more.
+func crowded(n int) error {
+	if n < maxConnections {
+		return nil
+	}
+	return fault.New(fault.ResourceLimit, "you have %d connections, which is the limit; disconnect_external_mcp with delete: true removes one", n).
+		With("resource_type", "connections").With("current_usage", n).With("limit", maxConnections)
 }
 
 // add makes a new connection.
 func (b *Book) add(ctx context.Context, p auth.Principal, r Record, known secrets) (Info, error) {
 	b.mu.Lock()
 	o := b.owner(p)
-	if len(o.servers) >= maxConnections {
+	n := 0
+	for _, s := range o.servers {
+		if !s.configured {
+			n++
+		}
+	}
+	if err := crowded(n); err != nil {
 		b.mu.Unlock()
-		return Info{}, fault.New(fault.ResourceLimit, "you have %d connections, which is the limit; disconnect_external_mcp with delete: true removes one", maxConnections).
-			With("resource_type", "connections").With("current_usage", maxConnections).With("limit", maxConnections)
+		return Info{}, err
 	}
 	for r.ID == "" || o.servers[r.ID] != nil {
 		r.ID = newID()
@@ -359,6 +393,7 @@ func (s *server) ready(ctx context.Context) error {
 
 // replace takes up other settings for the same name: its tools keep their names.
 func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, error) {
+	s.interrupt()
 	if err := s.enter(ctx); err != nil {
 		return Info{}, err
 	}
@@ -366,7 +401,10 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 	before, settings, had := s.rec, s.settings, s.secrets
 	s.mu.Unlock()
 	r.ID, r.Created = before.ID, before.Created
-	r.Catalog = Catalog{Names: before.Catalog.Names}
+	r.Catalog = Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
+	if r.runs(before) { // what was approved of it is still what was approved
+		r.Catalog, r.Older, r.Asks = before.Catalog, before.Older, before.Asks
+	}
 	s.halt(Idle, "")
 	err := s.adopt(r, known)
 	s.leave()
@@ -378,6 +416,7 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 	}
 	// What was there before is there again.
 	back := context.WithoutCancel(ctx)
+	s.interrupt()
 	if s.enter(back) == nil {
 		s.halt(Idle, "")
 		if lost := s.adopt(before, had); lost != nil {
@@ -395,11 +434,23 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 	return Info{}, err
 }
 
+// runs says whether two records run, or reach, the same.
+func (r Record) runs(o Record) bool {
+	return r.Kind == o.Kind && r.Command == o.Command && slices.Equal(r.Args, o.Args) && r.URL == o.URL && r.Cwd == o.Cwd && slices.Equal(r.Path, o.Path)
+}
+
 // adopt makes r what runs from now on. The gate is held, and nothing runs.
 func (s *server) adopt(r Record, known secrets) error {
-	if err := s.update(func(old *Record) { *old = r }); err != nil {
+	if err := s.updateIf(func(old *Record) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.gen++ // what is still on its way belongs to what was
+		*old = r
+		return nil
+	}); err != nil {
 		return err
 	}
+	s.forgetLogin()
 	fresh := s.book.server(s.owner, r, known)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -422,6 +473,7 @@ func (b *Book) Disconnect(ctx context.Context, p auth.Principal, what string, fo
 		s.remove(context.WithoutCancel(ctx))
 		return i, nil
 	}
+	s.interrupt()
 	if err := s.enter(ctx); err != nil {
 		return Info{}, err
 	}
@@ -436,23 +488,36 @@ func (b *Book) Disconnect(ctx context.Context, p auth.Principal, what string, fo
 
 // remove ends a server and forgets it.
 func (s *server) remove(ctx context.Context) {
+	b := s.book
 	s.mu.Lock()
 	s.removed = true
 	s.mu.Unlock()
+	b.mu.Lock() // at once: its name may come again
+	o := b.owners[s.owner.ID]
+	mine := o != nil && o.servers[s.id] == s
+	if mine {
+		delete(o.servers, s.id)
+	}
+	delete(b.stored, s.owner.ID+"\x00"+s.name)
+	b.mu.Unlock()
+	b.changed(s.owner.ID)
+	s.interrupt()
 	if s.enter(ctx) == nil {
 		s.halt(Disabled, "")
 		s.leave()
 	}
-	b := s.book
+	s.forgetLogin()
+	b.mu.Lock()
+	again := o != nil && o.servers[s.id] != nil
+	b.mu.Unlock()
+	if !mine || again {
+		return // what is stored is another's by now
+	}
+	s.storing.Lock() // what was being stored is stored
+	defer s.storing.Unlock()
 	if err := b.Store.RemoveConnection(ctx, s.owner.ID, s.id); err != nil {
 		b.Log.Error("could not remove a connection", "connection", s.id, "error", err)
 	}
-	b.mu.Lock()
-	if o := b.owners[s.owner.ID]; o != nil && o.servers[s.id] == s {
-		delete(o.servers, s.id)
-	}
-	b.mu.Unlock()
-	b.changed(s.owner.ID)
 }
 
 // Restart stops a server and starts it again, with values for variables that
@@ -462,10 +527,12 @@ func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, 
 	if err != nil {
 		return Info{}, err
 	}
-	if err := s.give(env, headers); err != nil {
+	s.interrupt()
+	if err := s.enter(ctx); err != nil {
 		return Info{}, err
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.give(env, headers); err != nil {
+		s.leave()
 		return Info{}, err
 	}
 	s.halt(Idle, "")
@@ -488,7 +555,7 @@ func (s *server) off() bool {
 	return s.rec.Off
 }
 
-// give takes values for variables and headers.
+// give takes values for variables and headers. The gate is held.
 func (s *server) give(env, headers map[string]string) error {
 	s.mu.Lock()
 	rec, had := s.rec, s.secrets
@@ -504,6 +571,9 @@ func (s *server) give(env, headers map[string]string) error {
 		return err
 	}
 	next := secrets{env: merged(had.env, env), headers: merged(had.headers, headers)}
+	if len(next.env) > maxEnv || len(next.headers) > maxEnv {
+		return fault.New(fault.InvalidParameters, "%s would have %d variables and %d headers; at most %d of each can be given", s.title(), len(next.env), len(next.headers), maxEnv).With("argument", "env")
+	}
 	var missing []string
 	for _, k := range rec.EnvKeys {
 		if _, ok := next.env[k]; !ok {
@@ -538,15 +608,16 @@ func merged(a, b map[string]string) map[string]string {
 	return m
 }
 
-// Approve takes a server's tools as they are now.
-func (b *Book) Approve(ctx context.Context, p auth.Principal, what string) (Info, error) {
+// Approve takes a server's tools as they are now; with seen, the hashes of tools
+// by their own names, those that are what was seen.
+func (b *Book) Approve(ctx context.Context, p auth.Principal, what string, seen map[string]string) (Info, error) {
 	s, err := b.find(p, what)
 	if err != nil {
 		return Info{}, err
 	}
 	if err := s.update(func(r *Record) {
 		r.Catalog.Tools = slices.Clone(r.Catalog.Tools)
-		r.Catalog.approve()
+		r.Catalog.approve(seen)
 	}); err != nil {
 		return Info{}, err
 	}

@@ -1,6 +1,7 @@
 package connection
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -17,6 +18,8 @@ type Catalog struct {
 	Resources    []Definition `json:"resources,omitempty"`
 	Templates    []Definition `json:"templates,omitempty"`
 	Instructions string       `json:"instructions,omitempty"`
+	// Prefix is what its exposed names begin with.
+	Prefix string `json:"prefix,omitempty"`
 	// Names are the exposed names of all tools and prompts that it ever
 	// offered, by its own names: a name never means another thing later.
 	Names map[string]string `json:"names,omitempty"`
@@ -31,7 +34,7 @@ type Definition struct {
 	Remote string          `json:"remote"`           // its own name or URI
 	Key    string          `json:"key"`              // the exposed one
 	Raw    json.RawMessage `json:"raw"`              // made safe, with the exposed one
-	Schema json.RawMessage `json:"schema,omitempty"` // a tool's input schema as the server has it
+	Schema json.RawMessage `json:"schema,omitempty"` // a tool's input schema, where headers are made of arguments
 	Hash   string          `json:"hash,omitempty"`
 	Held   string          `json:"held,omitempty"` // why it is held back
 }
@@ -44,8 +47,8 @@ const nameLength = 44
 type namer struct {
 	prefix string // with its "_"; may be empty
 	known  map[string]string
-	// taken says whether somebody else has that name.
-	taken func(name string) bool
+	// taken says whether somebody else has that name, or URI.
+	taken func(kind, name string) bool
 }
 
 // name returns the exposed name of a server's own one; kind keeps tools and
@@ -83,8 +86,46 @@ func (n *namer) name(kind, remote string) string {
 	return name
 }
 
+// ownScheme stands before a URI that another server has too, with the id of
+// the connection.
+const ownScheme = "ext+"
+
+// uri returns the exposed form of a server's own URI or template. Two servers may
+// mean different things by the same one: the first keeps it.
+func (n *namer) uri(id, kind, remote string) string {
+	key := kind + "/" + remote
+	if known := n.known[key]; known != "" {
+		return known
+	}
+	exposed := remote
+	if n.taken != nil && n.taken(kind, remote) {
+		exposed = ownScheme + strings.ToLower(safeID(id)) + ":" + remote
+	}
+	if n.known == nil {
+		n.known = map[string]string{}
+	}
+	n.known[key] = exposed
+	return exposed
+}
+
+// fitURI says why a URI, or a template of some, is not taken.
+func fitURI(s string, template bool) error {
+	lower := strings.ToLower(s)
+	switch {
+	case strings.HasPrefix(lower, "sandlot:"), strings.HasPrefix(lower, ownScheme):
+		return fmt.Errorf("its URI begins as those of Sandlot do")
+	case !template:
+		return nil
+	case len(s) > 512 || strings.Count(s, "{") > 16:
+		return fmt.Errorf("its template is too long, or has too many variables")
+	case strings.HasPrefix(s, "{"):
+		return fmt.Errorf("its template begins with a variable, so that it would stand for all URIs")
+	}
+	return nil
+}
+
 func (n *namer) used(kind, name string) bool {
-	if n.taken != nil && n.taken(name) {
+	if n.taken != nil && n.taken(kind, name) {
 		return true
 	}
 	for k, v := range n.known {
@@ -107,6 +148,12 @@ func (c *Catalog) forget() {
 	for _, d := range c.Prompts {
 		live["prompt/"+d.Remote] = true
 	}
+	for _, d := range c.Resources {
+		live["resource/"+d.Remote] = true
+	}
+	for _, d := range c.Templates {
+		live["resource template/"+d.Remote] = true
+	}
 	for k := range c.Names {
 		if !live[k] {
 			delete(c.Names, k)
@@ -117,8 +164,10 @@ func (c *Catalog) forget() {
 // offered is what a server said that it offers, as it came.
 type offered struct {
 	tools, prompts, resources, templates []json.RawMessage
-	instructions                         string
-	odd                                  []string
+	// keep says which lists could not be read this time.
+	keep         struct{ tools, prompts, resources, templates bool }
+	instructions string
+	odd          []string
 }
 
 // reading makes a catalog of what a server offers.
@@ -126,6 +175,7 @@ type reading struct {
 	settings Configured
 	mark     string // stands before descriptions
 	trust    Trust
+	id       string // of the connection
 	names    *namer
 	valid    func(tool json.RawMessage) error // of headers
 	old      Catalog
@@ -133,12 +183,13 @@ type reading struct {
 }
 
 func (r *reading) catalog(o offered) Catalog {
-	r.left = maxCatalog
 	r.names.known = map[string]string{}
-	for k, v := range r.old.Names {
-		r.names.known[k] = v
+	if r.old.Prefix == r.names.prefix {
+		for k, v := range r.old.Names {
+			r.names.known[k] = v
+		}
 	}
-	c := Catalog{Read: true, Instructions: text(o.instructions, maxDescription), Pins: map[string]string{}, Odd: o.odd}
+	c := Catalog{Read: true, Prefix: r.names.prefix, Instructions: text(o.instructions, maxDescription), Pins: map[string]string{}, Odd: o.odd}
 	for k, v := range r.old.Pins {
 		c.Pins[k] = v
 	}
@@ -165,6 +216,18 @@ func (r *reading) catalog(o offered) Catalog {
 	c.Prompts = r.others(o.prompts, "prompt", "name", &c)
 	c.Resources = r.others(o.resources, "resource", "uri", &c)
 	c.Templates = r.others(o.templates, "resource template", "uriTemplate", &c)
+	if o.keep.tools {
+		c.Tools, c.Pins = r.old.Tools, r.old.Pins
+	}
+	if o.keep.prompts {
+		c.Prompts = r.old.Prompts
+	}
+	if o.keep.resources {
+		c.Resources = r.old.Resources
+	}
+	if o.keep.templates {
+		c.Templates = r.old.Templates
+	}
 	c.Names = r.names.known
 	c.forget()
 	return c
@@ -190,7 +253,7 @@ func (r *reading) allowed(remote string) bool {
 // spend says whether there is room for so many bytes.
 func (r *reading) spend(n int) error {
 	if r.left -= n; r.left < 0 {
-		return fmt.Errorf("all definitions of this server have over %d MiB", maxCatalog>>20)
+		return fmt.Errorf("there is no room for more: the definitions of one server may have %d MiB, and those of all of one user's servers %d MiB", maxCatalog>>20, maxCatalogs>>20)
 	}
 	return nil
 }
@@ -203,7 +266,10 @@ func (r *reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	if err != nil {
 		return Definition{}, err
 	}
-	d := Definition{Remote: asText(t["name"]), Schema: t["inputSchema"], Hash: hash(raw)}
+	d := Definition{Remote: asText(t["name"]), Hash: hash(raw)}
+	if bytes.Contains(t["inputSchema"], []byte("x-mcp-header")) {
+		d.Schema = t["inputSchema"]
+	}
 	if d.Remote == "" || len(d.Remote) > 256 {
 		return d, fmt.Errorf("its name has %d bytes", len(d.Remote))
 	}
@@ -259,13 +325,18 @@ func (r *reading) other(raw json.RawMessage, what, key string) (Definition, erro
 	if d.Remote == "" || len(d.Remote) > 4096 || hasControl(d.Remote) {
 		return d, fmt.Errorf("its %s is missing, too long or has control characters", key)
 	}
-	d.Key = d.Remote
 	mark := ""
 	if what == "prompt" {
 		d.Key = r.names.name("prompt", d.Remote)
 		mark = r.mark
-	} else if !isString(t["name"]) {
-		t["name"] = t[key]
+	} else {
+		if err := fitURI(d.Remote, what != "resource"); err != nil {
+			return d, err
+		}
+		d.Key = r.names.uri(r.id, what, d.Remote)
+		if !isString(t["name"]) {
+			t["name"] = t[key]
+		}
 	}
 	describe(t, mark)
 	t[key] = quoted(d.Key)
@@ -274,10 +345,15 @@ func (r *reading) other(raw json.RawMessage, what, key string) (Definition, erro
 	return d, err
 }
 
-// approve takes every tool as it is now.
-func (c *Catalog) approve() {
-	c.Pins = map[string]string{}
+// approve takes the tools as they are now: all, or those that are what was seen.
+func (c *Catalog) approve(seen map[string]string) {
+	pins := map[string]string{}
 	for i, d := range c.Tools {
-		c.Pins[d.Remote], c.Tools[i].Held = d.Hash, ""
+		if seen == nil || seen[d.Remote] == d.Hash {
+			pins[d.Remote], c.Tools[i].Held = d.Hash, ""
+		} else if old, ok := c.Pins[d.Remote]; ok {
+			pins[d.Remote] = old
+		}
 	}
+	c.Pins = pins
 }

@@ -8,7 +8,7 @@ import (
 )
 
 func reread(old Catalog, tools ...string) Catalog {
-	r := &reading{mark: "[external:it]", trust: Hold, old: old, names: &namer{prefix: "ext_abc_"}}
+	r := &reading{mark: "[external:it]", trust: Hold, old: old, left: maxCatalog, names: &namer{prefix: "ext_abc_"}}
 	var o offered
 	for _, t := range tools {
 		o.tools = append(o.tools, json.RawMessage(t))
@@ -18,7 +18,7 @@ func reread(old Catalog, tools ...string) Catalog {
 
 func TestNames(t *testing.T) {
 	long := strings.Repeat("very_long_name_", 10)
-	n := &namer{prefix: "ext_abc_", taken: func(name string) bool { return name == "ext_abc_taken" }}
+	n := &namer{prefix: "ext_abc_", taken: func(_, name string) bool { return name == "ext_abc_taken" }}
 	seen := map[string]string{}
 	for _, remote := range []string{"plain", "with.dots", "with dots", "with_dots", "ünï", "", long, long + "2", "taken", "a/b", "a\\b", "tool\n", strings.Repeat("é", 100)} {
 		name := n.name("tool", remote)
@@ -79,13 +79,13 @@ func TestPins(t *testing.T) {
 		if back := reread(changed, tool); back.Tools[0].Held != "" {
 			t.Errorf("what was approved is held after another %s", name)
 		}
-		changed.approve()
+		changed.approve(nil)
 		if again := reread(changed, next); again.Tools[0].Held != "" {
 			t.Errorf("an approved %s is held", name)
 		}
 	}
-	if same := reread(c, `{"inputSchema":{"properties":{"a":{"type":"number"}},"type":"object"},"description":"Adds.","name":"add","_meta":{"seen":1}}`); same.Tools[0].Held != "" {
-		t.Error("the order of keys, or _meta, makes a tool another one")
+	if same := reread(c, `{"inputSchema":{"properties":{"a":{"type":"number"}},"type":"object"},"description":"Adds.","name":"add"}`); same.Tools[0].Held != "" {
+		t.Error("the order of keys makes a tool another one")
 	}
 	if more := reread(c, tool, `{"name":"sub"}`); more.Tools[1].Held == "" {
 		t.Error("a new tool is not held")
@@ -201,7 +201,7 @@ func FuzzSafeResult(f *testing.F) {
 	})
 }
 
-func TestPattern(t *testing.T) {
+func TestMatches(t *testing.T) {
 	for _, tt := range []struct {
 		template, uri string
 		want          bool
@@ -209,11 +209,11 @@ func TestPattern(t *testing.T) {
 		{"test://{id}/data", "test://7/data", true}, {"test://{id}/data", "test://7/other", false},
 		{"file:///{+path}", "file:///a/b/c", true}, {"a:b", "a:b", true}, {"a:b", "a:bc", false}, {"x{?q*}", "x?a=1", true},
 	} {
-		if re := pattern(tt.template); re == nil || re.MatchString(tt.uri) != tt.want {
+		if matches(tt.template, tt.uri) != tt.want {
 			t.Errorf("%s matches %s: %v", tt.template, tt.uri, !tt.want)
 		}
 	}
-	if pattern("broken{") != nil {
+	if matches("broken{", "broken{") {
 		t.Error("a broken template matches")
 	}
 }

@@ -65,6 +65,9 @@ func (b *Book) take(p auth.Principal) []*server {
 	for _, s := range sorted(o.servers) {
 		if c, stays := want[s.name]; s.configured {
 			delete(want, s.name)
+			if !stays { // at once: it may come again
+				delete(o.servers, s.id)
+			}
 			b.spawn(func(ctx context.Context) { s.reconfigure(ctx, c, stays) })
 		}
 	}
@@ -119,11 +122,17 @@ func (s *server) reconfigure(ctx context.Context, c Configured, stays bool) {
 	s.mu.Lock()
 	same := reflect.DeepEqual(s.settings, c)
 	s.mu.Unlock()
-	if same || s.enter(ctx) != nil {
+	if same {
+		return
+	}
+	s.interrupt()
+	if s.enter(ctx) != nil {
 		return
 	}
 	s.halt(Idle, "")
+	s.forgetLogin()
 	s.mu.Lock()
+	s.gen++
 	s.settings, s.secrets = c, secrets{env: c.Env, headers: c.Headers, known: true}
 	s.failures, s.next = 0, time.Time{}
 	s.place()
@@ -167,7 +176,7 @@ func (b *Book) turn(ctx context.Context, s *server) {
 	if prefix == nil || read {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	for _, other := range b.all(s.owner.ID) {
 		if other == s {

@@ -167,31 +167,33 @@ func (a *Ask) check() error {
 
 // Info is what a principal may know of one of their connections.
 type Info struct {
-	ID, Name   string
-	Configured bool
-	Kind       Kind
-	Where      Where
-	Command    string
-	Args       []string
-	Cwd        string
-	URL        string
-	EnvKeys    []string
-	Created    time.Time
-	Updated    time.Time
-	State      State
-	LastError  string
-	AuthURL    string // where its user logs in
-	Version    string // of the protocol
-	Server     json.RawMessage
-	Tools      []Named
-	Held       []Named // tools that are held back
-	Prompts    int
-	Resources  int
-	Install    *Install
-	Restarts   int
-	Calls      int
-	P50, P95   time.Duration // of its last calls
-	Pid        int
+	ID         string          `json:"id"`
+	Name       string          `json:"name"`
+	Configured bool            `json:"configured"`
+	Kind       Kind            `json:"transport"`
+	Where      Where           `json:"where"`
+	Command    string          `json:"command,omitempty"`
+	Args       []string        `json:"args,omitempty"`
+	Cwd        string          `json:"cwd,omitempty"`
+	URL        string          `json:"url,omitempty"`
+	EnvKeys    []string        `json:"envKeys,omitempty"`
+	Created    time.Time       `json:"createdAt"`
+	Updated    time.Time       `json:"updatedAt"`
+	State      State           `json:"state"`
+	LastError  string          `json:"lastError,omitempty"`
+	AuthURL    string          `json:"authUrl,omitempty"` // where its user logs in
+	Version    string          `json:"protocolVersion,omitempty"`
+	Server     json.RawMessage `json:"serverInfo,omitempty"`
+	Tools      []Named         `json:"-"`
+	Held       []Named         `json:"-"` // tools that are held back
+	Prompts    int             `json:"-"`
+	Resources  int             `json:"-"`
+	Install    *Install        `json:"install,omitempty"`
+	Restarts   int             `json:"restarts"`
+	Calls      int             `json:"calls"`
+	P50        time.Duration   `json:"-"` // of its last calls
+	P95        time.Duration   `json:"-"`
+	Pid        int             `json:"-"`
 }
 
 // Named is a tool under its two names.

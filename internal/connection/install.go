@@ -92,6 +92,14 @@ func (b *Book) Install(ctx context.Context, p auth.Principal, o Order) (Installe
 	if err != nil {
 		return Installed{}, err
 	}
+	if err := b.free(p, o.Name); err != nil {
+		return Installed{}, err
+	}
+	leave, err := b.installing(ctx, p, o.Name, folder)
+	if err != nil {
+		return Installed{}, err
+	}
+	defer leave()
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, b.InstallTimeout)
 	defer cancel()
@@ -117,7 +125,68 @@ func (b *Book) Install(ctx context.Context, p auth.Principal, o Order) (Installe
 		o.Progress("Installed; starting " + strings.Join(append([]string{a.Command}, a.Args...), " "))
 	}
 	info, err := b.Connect(ctx, p, a)
+	info.Install = a.Install // whatever was connected under that name meanwhile
 	return Installed{Info: info, Commands: w.commands, Log: w.log(), Took: time.Since(began)}, err
+}
+
+// free says whether a principal may give a connection that name.
+func (b *Book) free(p auth.Principal, name string) error {
+	b.configure(p)
+	n := 0
+	for _, s := range b.all(p.ID) {
+		if s.name == name {
+			if s.configured {
+				return taken(name)
+			}
+			return nil
+		}
+		if !s.configured {
+			n++
+		}
+	}
+	return crowded(n)
+}
+
+// installing takes a folder for one installation, and shows that it is on its
+// way. What is there of the same name, of another connection, is not taken.
+func (b *Book) installing(ctx context.Context, p auth.Principal, name, folder string) (leave func(), err error) {
+	for _, s := range b.all(p.ID) {
+		s.mu.Lock()
+		i := s.rec.Install
+		s.mu.Unlock()
+		if i != nil && i.Folder == folder && s.name != name {
+			return nil, fault.New(fault.InvalidParameters, "the folder %s is that of %q; choose another name, or a workdir", folder, s.name).With("argument", "name")
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o := b.owner(p)
+	if o.installs[folder] {
+		return nil, fault.New(fault.InvalidParameters, "something is being installed into %s already; wait until that is done", folder).With("argument", "name")
+	}
+	if o.installs == nil {
+		o.installs = map[string]bool{}
+	}
+	o.installs[folder] = true
+	for _, s := range o.servers {
+		if s.name == name {
+			s.mu.Lock()
+			s.installs = true
+			s.mu.Unlock()
+		}
+	}
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(o.installs, folder)
+		for _, s := range o.servers {
+			if s.name == name {
+				s.mu.Lock()
+				s.installs = false
+				s.mu.Unlock()
+			}
+		}
+	}, nil
 }
 
 // product is what an installation brought.
@@ -214,6 +283,7 @@ func (w *worker) failed(d *agentv1.ExecDone, argv []string) error {
 		refused = append(refused, agent.Printable(r.Host, 260)+": "+agent.Printable(r.Reason, 300))
 	}
 	if len(refused) > 0 {
+		f.Message += ". Network access was refused: " + strings.Join(refused, "; ") + ". The operator of this server can allow it: network.allow in sandlot.yaml"
 		f = f.With("network_refused", refused)
 	}
 	return f
@@ -350,11 +420,19 @@ func (w *worker) git(ctx context.Context) (product, error) {
 	}
 	ref := u.Fragment
 	u.Fragment = ""
-	repo := path.Join(w.folder, "repo")
-	if _, err := w.run(ctx, w.folder, false, "rm", "-rf", repo); err != nil {
+	repo, fresh := path.Join(w.folder, "repo"), path.Join(w.folder, ".repo-new")
+	other, err := w.run(ctx, w.folder, false, "sh", "-c", `rm -rf .repo-new; test -e repo && ! test -d repo/.git && echo other; true`)
+	if err != nil {
 		return product{}, err
 	}
-	if err := w.fetch(ctx, u.String(), ref, repo); err != nil {
+	if strings.TrimSpace(other) != "" {
+		return product{}, fault.New(fault.InvalidParameters, "%s is there, and is no repository: choose another workdir", repo).With("argument", "workdir")
+	}
+	// What is there is replaced when the new one is whole.
+	if err := w.fetch(ctx, u.String(), ref, fresh); err != nil {
+		return product{}, err
+	}
+	if _, err := w.run(ctx, w.folder, false, "sh", "-c", `rm -rf repo && mv .repo-new repo`); err != nil {
 		return product{}, err
 	}
 	version, err := w.run(ctx, repo, false, "git", "rev-parse", "--short", "HEAD")

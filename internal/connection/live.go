@@ -3,6 +3,7 @@ package connection
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -20,6 +21,8 @@ type live struct {
 	rec      Record // as it was at the start
 	settings Configured
 	secrets  secrets
+	gen      int // of the server, as it was
+	client   *http.Client
 	session  *upstream.Session
 	process  *process // the program, where there is one
 	since    time.Time
@@ -38,12 +41,13 @@ type live struct {
 type flight struct {
 	client tool.Client
 	asked  bool
+	waits  bool // for its turn
 }
 
 func newLive(s *server) *live {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &live{s: s, rec: s.rec, settings: s.settings, secrets: s.secrets, since: time.Now(), refresh: make(chan struct{}, 1), flights: map[*flight]bool{}, free: make(chan struct{})}
+	return &live{s: s, rec: s.rec, settings: s.settings, secrets: s.secrets, gen: s.gen, since: time.Now(), refresh: make(chan struct{}, 1), flights: map[*flight]bool{}, free: make(chan struct{})}
 }
 
 // local says whether its program runs in a sandbox.
@@ -90,7 +94,8 @@ func (l *live) remote() upstream.Dial {
 	for k, v := range l.secrets.headers {
 		h.Set(k, v)
 	}
-	r := upstream.Remote{URL: l.settings.URL, Header: h, Client: s.book.client(s), OAuth: s.book.login(s)}
+	l.client = s.book.client(s, l.settings)
+	r := upstream.Remote{URL: l.settings.URL, Header: h, Client: l.client, OAuth: s.book.login(s)}
 	if l.settings.Kind == SSE {
 		return upstream.SSE(r)
 	}
@@ -98,26 +103,39 @@ func (l *live) remote() upstream.Dial {
 }
 
 // read asks the server for all that it offers, stores that, and makes it known.
-func (l *live) read(ctx context.Context) error {
+// A list that cannot be read ends the first reading, if it is that of the tools;
+// later ones leave what was there.
+func (l *live) read(ctx context.Context, first bool) error {
 	var o offered
+	var failed error
 	can := l.session.Can()
-	list := func(when bool, method, field string) []json.RawMessage {
+	list := func(when bool, method, field string) (all []json.RawMessage, keep bool) {
 		if !when {
-			return nil
+			return nil, false
 		}
 		all, err := l.session.List(ctx, method, field, maxDefinitions)
-		if err != nil {
-			o.odd = append(o.odd, fmt.Sprintf("%s: %s", method, text(err.Error(), 300)))
+		if err == nil {
+			return all, false
 		}
-		return all
+		o.odd = append(o.odd, fmt.Sprintf("%s: %s", method, text(err.Error(), 300)))
+		if len(all) > 0 && errors.Is(err, upstream.ErrTooLarge) {
+			return all, false // there is more than is taken
+		}
+		if field == "tools" && first {
+			failed = fmt.Errorf("%s: %w", method, err)
+		}
+		return nil, true
 	}
-	o.tools = list(can.Tools, "tools/list", "tools")
-	o.prompts = list(can.Prompts, "prompts/list", "prompts")
-	o.resources = list(can.Resources, "resources/list", "resources")
-	o.templates = list(can.Resources, "resources/templates/list", "resourceTemplates")
+	o.tools, o.keep.tools = list(can.Tools, "tools/list", "tools")
+	o.prompts, o.keep.prompts = list(can.Prompts, "prompts/list", "prompts")
+	o.resources, o.keep.resources = list(can.Resources, "resources/list", "resources")
+	o.templates, o.keep.templates = list(can.Resources, "resources/templates/list", "resourceTemplates")
 	o.instructions = l.session.Instructions()
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if failed != nil {
+		return failed
 	}
 	select {
 	case <-l.session.Done():
@@ -125,7 +143,7 @@ func (l *live) read(ctx context.Context) error {
 	default:
 	}
 	l.s.book.turn(ctx, l.s)
-	return l.s.book.publish(l.s, o, l.session.Version() < newerEra)
+	return l.s.book.publish(l.s, l.gen, o, l.session.Version() < newerEra)
 }
 
 // newerEra is the first revision of the protocol without sessions.
@@ -182,7 +200,7 @@ func (l *live) watch(ctx context.Context) {
 		}
 		last = time.Now()
 		again, cancel := context.WithTimeout(ctx, handshakeLimit)
-		if err := l.read(again); err != nil && !l.ending.Load() {
+		if err := l.read(again, false); err != nil && !l.ending.Load() {
 			l.s.log.line("[sandlot] what it offers could not be read again: %s", text(err.Error(), 300))
 		}
 		cancel()
@@ -200,18 +218,22 @@ func (l *live) end() {
 		if l.process != nil {
 			l.process.end()
 		}
+		if l.client != nil {
+			l.client.CloseIdleConnections()
+		}
 	})
 }
 
-// how says how its program ended, and whether it did that by itself.
-func (l *live) how() (string, bool) {
-	if l.process == nil {
+// how says how its program ended, if it does within that time, and whether it
+// did that by itself.
+func (l *live) how(within time.Duration) (string, bool) {
+	if l.process == nil || l.ending.Load() {
 		return "", false
 	}
 	select {
 	case <-l.process.done:
 		return l.process.how()
-	case <-time.After(farewell):
+	case <-time.After(max(within, 50*time.Millisecond)):
 		return "", false
 	}
 }
@@ -284,34 +306,41 @@ func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (
 		return nil, err
 	}
 	r, err := f.client.Ask(ctx, method, params)
-	// Its call goes on, and may ask again: it must be the only one that can then.
-	if wait := l.wait(ctx, f); wait != nil {
-		return nil, wait
-	}
+	// Its call goes on at once: the server may do one thing after the other.
+	l.asking(f, false)
 	if err != nil {
 		return nil, refusal(err)
 	}
 	return r, nil
 }
 
-// askable returns the one call that a question can be of.
+// askable returns the one call that a question can be of: where there is doubt,
+// nobody is asked.
 func (l *live) askable() (*flight, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var one *flight
-	called := false
+	callers := map[string]bool{}
 	for f := range l.flights {
-		called = true
 		switch {
-		case f.client == nil || f.asked:
-		case one == nil || one.client.ID() == f.client.ID():
+		case f.waits:
+			continue
+		case f.client == nil:
+			callers[""] = true
+			continue
+		}
+		callers[f.client.ID()] = true
+		if one == nil || one.asked {
 			one = f
-		default:
-			return nil, &upstream.Error{Code: -32603, Message: "several clients have calls on their way, and it cannot be told which of them is asked; from now on their calls wait for each other, so try again"}
 		}
 	}
-	if one == nil {
-		return nil, &upstream.Error{Code: -32601, Message: map[bool]string{true: "the one that called cannot be asked: it is no client of MCP, or is asked already", false: "no call is on its way"}[called]}
+	switch {
+	case len(callers) == 0:
+		return nil, &upstream.Error{Code: -32601, Message: "no call is on its way"}
+	case one == nil:
+		return nil, &upstream.Error{Code: -32601, Message: "the one that called cannot be asked: it is no client of MCP"}
+	case len(callers) > 1:
+		return nil, &upstream.Error{Code: -32603, Message: "several clients have calls on their way, and it cannot be told which of them is asked; from now on their calls wait for each other, so try again"}
 	}
 	one.asked = true
 	l.freed()
@@ -351,7 +380,7 @@ func (s *server) asks() {
 // asked themselves.
 func (l *live) board(ctx context.Context, client tool.Client, alone bool) (*flight, error) {
 	wait := alone && client != nil
-	f := &flight{client: client, asked: wait} // until it is its turn
+	f := &flight{client: client, waits: wait}
 	l.mu.Lock()
 	l.flights[f] = true
 	l.mu.Unlock()
@@ -377,21 +406,21 @@ func (l *live) isAsked(f *flight) bool {
 	return f.asked
 }
 
-// asking says that a call's client is asked by a server of the newer era, which
-// says whom it asks.
+// asking says whether a call's client is asked now.
 func (l *live) asking(f *flight, yes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f.asked = yes
+	l.freed()
 }
 
-// wait waits until no call of another client is on its way that can be meant
-// when the server asks; from then on f can.
+// wait waits until no call of another client is on its way but those whose
+// clients are asked.
 func (l *live) wait(ctx context.Context, f *flight) error {
 	for {
 		l.mu.Lock()
 		if !l.others(f) {
-			f.asked = false
+			f.waits = false
 			l.mu.Unlock()
 			return nil
 		}
@@ -411,7 +440,7 @@ func (l *live) wait(ctx context.Context, f *flight) error {
 // meant. The lock is held.
 func (l *live) others(f *flight) bool {
 	for o := range l.flights {
-		if o != f && o.client != nil && !o.asked && o.client.ID() != f.client.ID() {
+		if o != f && o.client != nil && !o.asked && !o.waits && o.client.ID() != f.client.ID() {
 			return true
 		}
 	}

@@ -34,30 +34,75 @@ const (
 )
 
 // client is what a server that runs elsewhere is reached with. What a user
-// names is reached as far as policy lets their sandbox; what the operator's
-// settings name is reached as it is.
-func (b *Book) client(s *server) *http.Client {
+// names is reached as far as policy lets their sandbox. What the operator's
+// settings name is reached as it is; where that leads to, such as the place to
+// log in, is no more than anyone's public address.
+func (b *Book) client(s *server, settings Configured) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxResponseHeaderBytes = 64 << 10
 	t.ResponseHeaderTimeout = callMost
 	t.MaxIdleConnsPerHost = 8
 	t.IdleConnTimeout = 30 * time.Second
+	reach := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if b.Reach == nil {
+			return nil, errors.New("this server reaches no others for its users")
+		}
+		return b.Reach(ctx, s.owner, s.configured, network, addr)
+	}
 	if !s.configured {
 		t.Proxy = nil // the way out knows the operator's
-		t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if b.Reach == nil {
-				return nil, errors.New("this server reaches no others for its users")
-			}
-			return b.Reach(ctx, s.owner, network, addr)
-		}
+		t.DialContext = reach
+		return &http.Client{Transport: t}
 	}
-	return &http.Client{Transport: t}
+	return &http.Client{Transport: ways{named: origin(settings.URL), direct: t, reach: reach}}
+}
+
+// ways are how a configured server is reached, and what it leads to.
+type ways struct {
+	named  string
+	direct *http.Transport
+	reach  func(ctx context.Context, network, addr string) (net.Conn, error)
+}
+
+func origin(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(u.Scheme + "://" + u.Host)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (w ways) RoundTrip(r *http.Request) (*http.Response, error) {
+	if origin(r.URL.String()) == w.named {
+		return w.direct.RoundTrip(r)
+	}
+	t := w.direct.Clone()
+	t.Proxy, t.DialContext, t.DisableKeepAlives = nil, w.reach, true
+	return t.RoundTrip(r)
+}
+
+// CloseIdleConnections is what http.Client calls.
+func (w ways) CloseIdleConnections() { w.direct.CloseIdleConnections() }
+
+// forgetLogin gives up the server's log-in, and what it brought: what runs under
+// that name is another one, or gone.
+func (s *server) forgetLogin() {
+	s.mu.Lock()
+	l := s.auth
+	s.auth, s.authURL = nil, ""
+	s.mu.Unlock()
+	if l != nil {
+		l.cancel()
+	}
 }
 
 // login is how one server's user logs in. It implements the SDK's OAuthHandler.
 type login struct {
-	s     *server
-	inner *sdk.AuthorizationCodeHandler
+	s      *server
+	inner  *sdk.AuthorizationCodeHandler
+	ctx    context.Context // ends when it is given up
+	cancel context.CancelFunc
 
 	mu      sync.Mutex
 	running *attempt
@@ -82,8 +127,9 @@ func (b *Book) login(s *server) sdk.OAuthHandler {
 		return s.auth
 	}
 	l := &login{s: s}
+	l.ctx, l.cancel = context.WithCancel(b.life)
 	c := &sdk.AuthorizationCodeHandlerConfig{
-		RedirectURL: b.Callback, Client: b.client(s), AuthorizationCodeFetcher: l.ask, RequestRefreshToken: true,
+		RedirectURL: b.Callback, Client: b.client(s, s.settings), AuthorizationCodeFetcher: l.ask, RequestRefreshToken: true,
 		DynamicClientRegistrationConfig: &sdk.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
 			RedirectURIs: []string{b.Callback}, ClientName: "Sandlot", GrantTypes: []string{"authorization_code", "refresh_token"}}},
 	}
@@ -122,7 +168,7 @@ func (l *login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 		l.running = a
 		again := *resp
 		again.Body = io.NopCloser(bytes.NewReader(body))
-		if !l.s.book.spawn(func(ctx context.Context) { l.run(ctx, a, req, &again) }) {
+		if !l.s.book.spawn(func(context.Context) { l.run(l.ctx, a, req, &again) }) {
 			a.err = errors.New("the server is stopping")
 			l.running = nil
 			close(a.done)
@@ -165,6 +211,10 @@ func (l *login) run(ctx context.Context, a *attempt, req *http.Request, resp *ht
 	}
 	s := l.s
 	s.mu.Lock()
+	if s.auth != l { // it was given up
+		s.mu.Unlock()
+		return
+	}
 	s.authURL = ""
 	if s.state == NeedsAuth {
 		s.failures, s.next = 0, time.Time{}

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"sandlot/internal/auth"
@@ -157,7 +159,7 @@ func (v *view) resource(uri string) (*server, string) {
 		}
 	}
 	for _, e := range v.templates {
-		if e.match != nil && e.match.MatchString(uri) {
+		if matches(e.Key, uri) {
 			return e.server, uri
 		}
 	}
@@ -214,10 +216,8 @@ func (v *view) complete(params object) (*server, error) {
 		}
 		s, ref["name"] = e.server, quoted(e.Remote)
 	case uri != "":
-		for _, e := range v.templates {
-			if e.Key == uri {
-				s, ref["uri"] = e.server, quoted(e.Remote)
-			}
+		if e, ok := v.byTemplate[uri]; ok {
+			s, ref["uri"] = e.server, quoted(e.Remote)
 		}
 		if s == nil {
 			owner, remote := v.resource(uri)
@@ -298,15 +298,19 @@ type watchdog struct {
 	limit time.Duration
 	asked func() bool
 	stop  context.CancelCauseFunc
+
+	mu    sync.Mutex
 	timer *time.Timer
 }
 
 func watch(ctx context.Context, limit time.Duration, asked func() bool) (context.Context, *watchdog) {
 	ctx, stop := context.WithCancelCause(ctx)
 	w := &watchdog{limit: limit, asked: asked, stop: stop}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(limit, func() {
 		if asked() {
-			w.timer.Reset(limit)
+			w.alive()
 			return
 		}
 		stop(upstream.ErrTimeout)
@@ -314,9 +318,15 @@ func watch(ctx context.Context, limit time.Duration, asked func() bool) (context
 	return ctx, w
 }
 
-func (w *watchdog) alive() { w.timer.Reset(w.limit) }
+func (w *watchdog) alive() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer.Reset(w.limit)
+}
 
 func (w *watchdog) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.timer.Stop()
 	w.stop(nil)
 }
@@ -445,7 +455,7 @@ func (s *server) callFault(l *live, q query, err error) error {
 	}
 	select {
 	case <-l.session.Done():
-		how, itself := l.how()
+		how, itself := l.how(farewell)
 		if itself {
 			return s.fault(fault.Connection, err, "died during the call: %s. It is started again when it is used", how)
 		}
@@ -467,7 +477,11 @@ func (b *Book) Subscribe(ctx context.Context, p auth.Principal, uri string) erro
 	}
 	defer release()
 	s.mu.Lock()
-	follows, full := s.follows[remote], len(s.follows) >= maxDefinitions
+	full := len(s.follows) >= maxDefinitions
+	follows := s.follows[remote] > 0
+	if follows {
+		s.follows[remote]++
+	}
 	s.mu.Unlock()
 	if follows {
 		return nil
@@ -480,7 +494,7 @@ func (b *Book) Subscribe(ctx context.Context, p auth.Principal, uri string) erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.follows[remote] = true
+	s.follows[remote]++
 	return nil
 }
 
@@ -492,9 +506,13 @@ func (b *Book) Unsubscribe(ctx context.Context, p auth.Principal, uri string) er
 	}
 	s.mu.Lock()
 	l, follows := s.live, s.follows[remote]
-	delete(s.follows, remote)
+	if follows > 1 {
+		s.follows[remote]--
+	} else {
+		delete(s.follows, remote)
+	}
 	s.mu.Unlock()
-	if l == nil || !follows {
+	if l == nil || follows != 1 {
 		return nil
 	}
 	if err := l.session.Unsubscribe(ctx, remote); err != nil {
@@ -505,15 +523,23 @@ func (b *Book) Unsubscribe(ctx context.Context, p auth.Principal, uri string) er
 
 // SetLevel implements tool.Foreign.
 func (b *Book) SetLevel(ctx context.Context, p auth.Principal, level string) {
+	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
 	for _, s := range b.all(p.ID) {
 		s.mu.Lock()
-		s.level = level
+		more := slices.Index(levels, level) < slices.Index(levels, s.level) || s.level == ""
+		if more { // one client that wants less does not silence the others
+			s.level = level
+		}
 		l := s.live
 		s.mu.Unlock()
-		if l != nil && l.session.Can().Logging {
-			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-			_ = l.session.SetLevel(ctx, level) // it says more, or less, than wanted
-			cancel()
+		if more && l != nil && l.session.Can().Logging {
+			all.Go(func() { _ = l.session.SetLevel(ctx, level) }) // it says less then
 		}
 	}
+	all.Wait()
 }
+
+// levels of MCP's logging, the most talkative first.
+var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}

@@ -96,6 +96,9 @@ const (
 
 // home opens the principal's home.
 func (b *Book) home(ctx context.Context, s *server) (*session.Lease, error) {
+	if b.Sessions == nil {
+		return nil, fault.New(fault.Connection, "this server has no sandboxes")
+	}
 	return b.Sessions.Open(ctx, s.owner, session.Ask{ID: "home"})
 }
 

@@ -22,7 +22,8 @@ const (
 	maxSchema      = 256 << 10
 	maxDefinition  = 512 << 10
 	maxDepth       = 64
-	maxCatalog     = 8 << 20 // of all definitions of one server
+	maxCatalog     = 8 << 20  // of all definitions of one server
+	maxCatalogs    = 32 << 20 // of all servers of one principal
 	maxResult      = 8 << 20
 )
 
@@ -123,11 +124,7 @@ func hash(raw json.RawMessage) string {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
-	_ = d.Decode(&v) // it was read before
-	if m, ok := v.(map[string]any); ok {
-		delete(m, "_meta")
-		delete(m, "icons")
-	}
+	_ = d.Decode(&v)        // it was read before
 	b, _ := json.Marshal(v) // sorts keys
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16])
@@ -144,21 +141,51 @@ func schema(raw json.RawMessage) (json.RawMessage, error) {
 	if deep(raw) {
 		return nil, fmt.Errorf("its schema is nested deeper than %d", maxDepth)
 	}
-	var m object
-	if json.Unmarshal(raw, &m) != nil {
+	var v any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	m, ok := map[string]any{}, false
+	if d.Decode(&v) == nil {
+		m, ok = v.(map[string]any)
+	}
+	if !ok {
 		return nil, fmt.Errorf("its schema is no object")
 	}
-	switch string(m["type"]) {
-	case `"object"`:
-		return raw, nil
-	case "":
-		if m == nil {
-			m = object{}
-		}
-		m["type"] = json.RawMessage(`"object"`)
-		return json.Marshal(m)
+	if kind, given := m["type"]; !given {
+		m["type"] = "object"
+	} else if kind != "object" {
+		return nil, fmt.Errorf("its schema is of type %s, not object", clip(fmt.Sprint(kind)))
 	}
-	return nil, fmt.Errorf("its schema is of type %s, not object", clip(string(m["type"])))
+	cleanWords(m)
+	return plainJSON(m)
+}
+
+// cleanWords makes what models read of a schema safe. What was written twice in
+// it is there once: what was decoded last, which is what is approved.
+func cleanWords(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			cleanWords(e)
+		}
+	case map[string]any:
+		for k, e := range v {
+			if s, ok := e.(string); ok && (k == "description" || k == "title" || k == "$comment") {
+				v[k] = text(s, maxDescription)
+				continue
+			}
+			cleanWords(e)
+		}
+	}
+}
+
+// plainJSON writes a value as it is, without what is for HTML.
+func plainJSON(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSpace(b.Bytes()), err
 }
 
 // safeTool makes a tool's definition fit for clients, but for its name.
@@ -200,9 +227,17 @@ func describe(t object, mark string) {
 		delete(t, "title")
 	}
 	for _, k := range []string{"annotations", "execution"} {
-		if raw, ok := t[k]; ok && (len(raw) > 4<<10 || !isObject(raw)) {
-			delete(t, k)
+		raw, ok := t[k]
+		if !ok {
+			continue
 		}
+		var v map[string]any
+		if len(raw) > 4<<10 || json.Unmarshal(raw, &v) != nil || v == nil {
+			delete(t, k)
+			continue
+		}
+		cleanWords(v)
+		t[k], _ = plainJSON(v)
 	}
 	if raw, ok := t["icons"]; ok && (len(raw) > 64<<10 || raw[0] != '[') {
 		delete(t, "icons")

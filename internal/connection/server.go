@@ -3,9 +3,11 @@ package connection
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -38,18 +40,20 @@ type server struct {
 	why      string // the last error
 	authURL  string
 	auth     *login
+	gen      int // counts what it has been: another program or address is another one
 	live     *live
 	start    *start
 	failures int       // since it last worked
 	next     time.Time // no start before it
 	retry    *time.Timer
 	removed  bool
+	installs bool // it is being installed anew
 	restarts int
 	calls    int
 	used     time.Time
 	took     samples
-	level    string          // how much its clients want to be told
-	follows  map[string]bool // resources that clients follow, by its own URIs
+	level    string         // how much its clients want to be told
+	follows  map[string]int // how many clients follow a resource, by its own URIs
 }
 
 // secrets are values that are never stored.
@@ -60,8 +64,9 @@ type secrets struct {
 
 // start is one attempt to start, for which any number of calls wait.
 type start struct {
-	done chan struct{}
-	err  error
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
 }
 
 // Time limits that a server's settings do not name.
@@ -114,20 +119,62 @@ func (s *server) fault(kind fault.Kind, cause error, format string, args ...any)
 	defer s.mu.Unlock()
 	f := fault.Wrap(kind, cause, "%s %s", s.title(), fmt.Sprintf(format, args...)).
 		With("connection_id", s.id).With("name", s.name).With("state", string(s.state))
-	if last, _ := s.log.tail(8); last != "" && s.settings.Kind == Stdio {
-		f = f.With("log", last)
+	return s.withLog(f)
+}
+
+// withLog adds the last lines of the server's log, for those who may see it. The
+// lock is held.
+func (s *server) withLog(f *fault.Error) *fault.Error {
+	if last, _ := s.log.tail(20); last != "" && s.settings.Kind == Stdio && s.shows(s.owner) {
+		return f.With("log", last)
 	}
 	return f
 }
 
+// telling are words of lines that say what went wrong.
+var telling = regexp.MustCompile(`(?i)error|cannot|could not|not found|no such|exception|fail|usage|denied|missing|invalid`)
+
+// lastWords is the line of the log that says most likely what went wrong, as the
+// end of a sentence.
+func (s *server) lastWords(c Configured) string {
+	last, _ := s.log.tail(20)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last == "" || c.Kind != Stdio || !s.shows(s.owner) {
+		return ""
+	}
+	lines := strings.Split(last, "\n")
+	words := lines[len(lines)-1]
+	for _, l := range lines {
+		if telling.MatchString(l) {
+			words = l
+			break
+		}
+	}
+	return ". It said: " + text(strings.TrimSpace(words), 300)
+}
+
+// shows says whether a principal may see what the server prints: a server on the
+// machine itself is the operator's. The lock is held.
+func (s *server) shows(p auth.Principal) bool {
+	return !s.configured || s.settings.Where != OnHost || p.ID == auth.Local.ID
+}
+
 // update changes the record: in the store first, then in memory.
 func (s *server) update(change func(*Record)) error {
+	return s.updateIf(func(r *Record) error { change(r); return nil })
+}
+
+// updateIf changes the record unless change says why not.
+func (s *server) updateIf(change func(*Record) error) error {
 	s.storing.Lock()
 	defer s.storing.Unlock()
 	s.mu.Lock()
 	r, removed := s.rec, s.removed
 	s.mu.Unlock()
-	change(&r)
+	if err := change(&r); err != nil {
+		return err
+	}
 	if !removed {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -176,11 +223,7 @@ func (s *server) unusable() error {
 		return say(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env", strings.Join(append(slices.Clone(s.rec.EnvKeys), s.rec.HeaderKeys...), ", ")).(*fault.Error).
 			With("env_keys", s.rec.EnvKeys).With("header_keys", s.rec.HeaderKeys)
 	case s.state == Failed:
-		f := say(fault.Connection, "does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.why).(*fault.Error)
-		if last, _ := s.log.tail(8); last != "" && s.settings.Kind == Stdio {
-			f = f.With("log", last)
-		}
-		return f
+		return s.withLog(say(fault.Connection, "does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.why).(*fault.Error))
 	}
 	return nil
 }
@@ -225,7 +268,8 @@ func (s *server) release(l *live) {
 
 // begin starts an attempt. The lock is held, and there is none.
 func (s *server) begin() *start {
-	st := &start{done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(s.book.life)
+	st := &start{cancel: cancel, done: make(chan struct{})}
 	s.start = st
 	if s.retry != nil {
 		s.retry.Stop()
@@ -235,7 +279,8 @@ func (s *server) begin() *start {
 	if wait <= 0 {
 		s.set(Starting, s.why)
 	}
-	if !s.book.spawn(func(ctx context.Context) { s.attempt(ctx, st, wait) }) {
+	if !s.book.spawn(func(context.Context) { defer cancel(); s.attempt(ctx, st, wait) }) {
+		cancel()
 		st.err = fault.New(fault.Connection, "the server is stopping")
 		s.start = nil
 		close(st.done)
@@ -272,36 +317,65 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		s.live, s.used = l, time.Now()
 		s.set(Connected, "")
 		s.authURL = ""
-	case ctx.Err() != nil || s.removed || s.state == Disabled:
+	case s.removed || s.state == Disabled: // it stays so
+	case ctx.Err() != nil:
 		s.set(Idle, "")
+		err = fault.New(fault.Connection, "%s was stopped while it started", s.title()).With("connection_id", s.id).With("name", s.name)
 	default:
 		s.failed(err)
+		if s.state == Backoff && !s.rec.Catalog.Read && s.configured {
+			s.again() // nothing of it is known yet, so that nobody can use it
+		}
 	}
 	s.mu.Unlock()
+	if err == nil && !s.book.spawn(l.watch) {
+		s.mu.Lock()
+		s.live = nil
+		s.mu.Unlock()
+		err = fault.New(fault.Connection, "the server is stopping")
+	}
 	if err != nil && l != nil {
 		l.end()
 	}
 	st.err = err
-	if err == nil {
-		s.book.spawn(l.watch)
-	}
 	s.book.changed(s.owner.ID)
 	close(st.done)
+}
+
+// again starts the server when its pause has ended. The lock is held.
+func (s *server) again() {
+	s.retry = time.AfterFunc(time.Until(s.next), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.live == nil && s.start == nil && s.unusable() == nil {
+			s.begin()
+		}
+	})
+}
+
+// interrupt ends a start that is on its way: whoever wants the gate need not wait
+// for it.
+func (s *server) interrupt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.start != nil {
+		s.start.cancel()
+	}
 }
 
 // failed takes note of a start that failed, or a death. The lock is held.
 func (s *server) failed(err error) {
 	why := fault.From(err).Message
+	if s.state == NeedsAuth {
+		s.why = why
+		return
+	}
 	s.failures++
 	if s.failures >= maxFailures {
 		s.set(Failed, fmt.Sprintf("it failed %d times in a row, and was given up: %s", s.failures, why))
 		return
 	}
 	s.next = time.Now().Add(pause(s.failures))
-	if s.state == NeedsAuth {
-		s.why = why
-		return
-	}
 	s.set(Backoff, why)
 }
 
@@ -313,14 +387,16 @@ func (s *server) connect(ctx context.Context) (*live, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	sess, err := upstream.Connect(ctx, l.dial, upstream.Options{Name: "sandlot", Version: s.book.Version, Capabilities: l.capabilities(),
-		Handshake: limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older, Handler: l, Log: s.book.Log})
+		Handshake: limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older || slices.Contains(fetching, path.Base(l.settings.Command)), // what fetches is not started twice
+		Handler: l, Log: s.book.Log})
 	if err == nil {
 		l.session = sess
-		err = l.read(ctx)
+		err = l.read(ctx, true)
 	}
 	if err != nil {
+		f := s.startFault(l, err, limit)
 		l.end()
-		return nil, s.startFault(l, err, time.Since(began), limit)
+		return nil, f
 	}
 	l.resume(ctx)
 	s.book.Log.Info("connection: started", "owner", s.owner.ID, "connection", s.id, "name", s.name,
@@ -329,18 +405,21 @@ func (s *server) connect(ctx context.Context) (*live, error) {
 }
 
 // startFault says in words why a server did not start.
-func (s *server) startFault(l *live, err error, took, limit time.Duration) error {
+func (s *server) startFault(l *live, err error, limit time.Duration) error {
 	var f *fault.Error
 	if errors.As(err, &f) {
 		return f
 	}
-	how, itself := l.how()
-	switch {
-	case itself:
-		return s.fault(fault.Connection, err, "did not start: %s", how)
-	case errors.Is(err, upstream.ErrTimeout) || errors.Is(err, context.DeadlineExceeded):
-		return s.fault(fault.Connection, err, "did not answer within %s of its start; it has to speak MCP on its %s", limit.Round(time.Second),
-			map[bool]string{true: "standard input and output", false: "address"}[l.settings.Kind == Stdio])
+	silent := errors.Is(err, upstream.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+	if how, itself := l.how(0); itself && !silent {
+		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords(l.settings))
+	}
+	if s.configured && l.settings.Kind != Stdio && s.owner.ID != auth.Local.ID { // where it is, is the operator's
+		return s.fault(fault.Connection, err, "cannot be reached, or does not speak MCP; the server's log says more")
+	}
+	if silent {
+		return s.fault(fault.Connection, err, "did not answer within %s of its start; it has to speak MCP on its %s%s", limit.Round(time.Second),
+			map[bool]string{true: "standard input and output", false: "address"}[l.settings.Kind == Stdio], s.lastWords(l.settings))
 	}
 	return s.fault(fault.Connection, err, "did not start: %s", text(err.Error(), 500))
 }
@@ -363,8 +442,8 @@ func (s *server) halt(state State, why string) {
 
 // lost is called when a session is over that nobody ended.
 func (s *server) lost(l *live) {
+	how, itself := l.how(farewell)
 	l.end()
-	how, itself := l.how()
 	err := l.session.Err()
 	s.mu.Lock()
 	if s.live != l {
@@ -387,18 +466,12 @@ func (s *server) lost(l *live) {
 		s.log.line("[sandlot] %s", how)
 		s.failed(fault.New(fault.Connection, "%s", how))
 	}
-	again := s.state == Backoff && (l.held > 0 || len(s.follows) > 0 || time.Since(s.used) < steady)
-	if again {
-		s.retry = time.AfterFunc(time.Until(s.next), func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.live == nil && s.start == nil && s.unusable() == nil {
-				s.begin()
-			}
-		})
+	if s.state == Backoff && (l.held > 0 || len(s.follows) > 0 || time.Since(s.used) < steady) {
+		s.again()
 	}
+	failures := s.failures
 	s.mu.Unlock()
-	s.book.Log.Warn("connection: lost", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", how, "error", err, "failures", s.failures)
+	s.book.Log.Warn("connection: lost", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", how, "error", err, "failures", failures)
 	s.book.changed(s.owner.ID)
 }
 
@@ -453,10 +526,13 @@ func (s *server) info() Info {
 		}
 	}
 	if l := s.live; l != nil {
-		i.Version, i.Server = l.session.Version(), l.session.Info()
+		i.Version, i.Server = l.session.Version(), implementation(l.session.Info())
 		if l.process != nil {
 			i.Pid = l.process.pid
 		}
+	}
+	if s.installs {
+		i.State = Installing
 	}
 	if i.State == Connected && len(i.Held) > 0 {
 		i.State = NeedsApproval
@@ -467,9 +543,27 @@ func (s *server) info() Info {
 	return i
 }
 
-func (s *server) trust() Trust {
-	if s.settings.Trust == Warn {
+func (s *server) trust() Trust { return s.settings.trust() }
+
+func (c Configured) trust() Trust {
+	if c.Trust == Warn {
 		return Warn
 	}
 	return Hold
+}
+
+// implementation is what a server says that it is, made safe.
+func implementation(raw json.RawMessage) json.RawMessage {
+	var m object
+	if json.Unmarshal(raw, &m) != nil {
+		return nil
+	}
+	safe := map[string]string{}
+	for _, k := range []string{"name", "title", "version"} {
+		if v := text(asText(m[k]), maxTitle); v != "" {
+			safe[k] = v
+		}
+	}
+	b, _ := json.Marshal(safe)
+	return b
 }

@@ -1,12 +1,11 @@
 package connection
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
-	"maps"
-	"regexp"
-	"slices"
+	"errors"
 	"strings"
+	"sync"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/tool"
@@ -16,11 +15,12 @@ import (
 // view is all that one principal is offered by third-party servers. It is made
 // anew when something changes, and not changed then.
 type view struct {
-	tools     map[string]entry
-	list      []tool.Tool
-	prompts   map[string]entry
-	resources map[string]entry
-	templates []entry
+	tools      map[string]entry
+	list       []tool.Tool
+	prompts    map[string]entry
+	resources  map[string]entry
+	templates  []entry
+	byTemplate map[string]entry
 
 	promptList, resourceList, templateList []tool.Item
 }
@@ -29,11 +29,10 @@ type view struct {
 type entry struct {
 	server *server
 	Definition
-	match *regexp.Regexp // of a template
 }
 
 func newView() *view {
-	return &view{tools: map[string]entry{}, prompts: map[string]entry{}, resources: map[string]entry{}}
+	return &view{tools: map[string]entry{}, prompts: map[string]entry{}, resources: map[string]entry{}, byTemplate: map[string]entry{}}
 }
 
 // review makes an owner's view anew. The lock is held.
@@ -41,7 +40,7 @@ func (b *Book) review(o *owner) {
 	v := newView()
 	for _, s := range sorted(o.servers) {
 		s.mu.Lock()
-		c, hide, trust := s.rec.Catalog, s.state == Disabled || s.removed, s.trust()
+		c, hide, trust := s.rec.Catalog, s.state == Disabled || s.removed || s.rec.Off, s.trust()
 		s.mu.Unlock()
 		if hide {
 			continue
@@ -66,58 +65,47 @@ func (v *view) add(s *server, c Catalog, trust Trust) {
 		}
 	}
 	for _, d := range c.Resources {
-		// Two servers may mean different things by the same URI.
-		d = v.distinct(s, d, "uri", func(key string) bool { _, taken := v.resources[key]; return taken })
-		v.resources[d.Key] = entry{server: s, Definition: d}
-		v.resourceList = append(v.resourceList, tool.Item{Key: d.Key, Raw: d.Raw})
+		if _, taken := v.resources[d.Key]; !taken {
+			v.resources[d.Key] = entry{server: s, Definition: d}
+			v.resourceList = append(v.resourceList, tool.Item{Key: d.Key, Raw: d.Raw})
+		}
 	}
 	for _, d := range c.Templates {
-		d = v.distinct(s, d, "uriTemplate", func(key string) bool {
-			return slices.ContainsFunc(v.templates, func(e entry) bool { return e.Key == key })
-		})
-		v.templates = append(v.templates, entry{server: s, Definition: d, match: pattern(d.Key)})
-		v.templateList = append(v.templateList, tool.Item{Key: d.Key, Raw: d.Raw})
+		if _, taken := v.byTemplate[d.Key]; !taken {
+			e := entry{server: s, Definition: d}
+			v.byTemplate[d.Key] = e
+			v.templates = append(v.templates, e)
+			v.templateList = append(v.templateList, tool.Item{Key: d.Key, Raw: d.Raw})
+		}
 	}
 }
 
-// ownScheme stands before a URI that another server has too, with the id of
-// the connection.
-const ownScheme = "ext+"
-
-func (v *view) distinct(s *server, d Definition, field string, taken func(string) bool) Definition {
-	if !taken(d.Key) {
-		return d
+// matches says whether a template (RFC 6570) may stand for a URI: what is fixed
+// in it is there, in its order.
+func matches(template, uri string) bool {
+	before, rest, variable := strings.Cut(template, "{")
+	if !variable {
+		return template == uri
 	}
-	d.Key = ownScheme + strings.ToLower(s.id) + ":" + d.Remote
-	var t object
-	if json.Unmarshal(d.Raw, &t) == nil {
-		t[field] = quoted(d.Key)
-		d.Raw, _ = json.Marshal(t)
+	if !strings.HasPrefix(uri, before) {
+		return false
 	}
-	return d
-}
-
-// pattern matches the URIs of a template (RFC 6570), generously.
-func pattern(template string) *regexp.Regexp {
-	var b strings.Builder
-	b.WriteString("^")
-	for rest := template; ; {
-		before, after, found := strings.Cut(rest, "{")
-		b.WriteString(regexp.QuoteMeta(before))
-		if !found {
-			break
+	uri = uri[len(before):]
+	for {
+		_, after, closed := strings.Cut(rest, "}")
+		if !closed {
+			return false
 		}
-		_, rest, found = strings.Cut(after, "}")
-		if !found {
-			return nil
+		fixed, next, more := strings.Cut(after, "{")
+		if !more {
+			return strings.HasSuffix(uri, fixed)
 		}
-		b.WriteString(".*")
+		i := strings.Index(uri, fixed)
+		if i < 0 {
+			return false
+		}
+		uri, rest = uri[i+len(fixed):], next
 	}
-	re, err := regexp.Compile(b.String() + "$")
-	if err != nil {
-		return nil
-	}
-	return re
 }
 
 // reviewed makes an owner's view anew.
@@ -158,10 +146,15 @@ func (b *Book) viewOf(p auth.Principal) *view {
 	return b.owner(p).view
 }
 
-// publish stores what a server offers, and makes it known.
-func (b *Book) publish(s *server, o offered, older bool) error {
-	b.naming.Lock()
-	defer b.naming.Unlock()
+// errStale is for what comes from a server that is another one by now.
+var errStale = errors.New("the server was replaced")
+
+// publish stores what a server offers, and makes it known. gen says what the
+// server was when it was asked.
+func (b *Book) publish(s *server, gen int, o offered, older bool) error {
+	naming := b.names(s.owner.ID)
+	naming.Lock()
+	defer naming.Unlock()
 	s.mu.Lock()
 	settings, old := s.settings, s.rec.Catalog
 	s.mu.Unlock()
@@ -174,14 +167,62 @@ func (b *Book) publish(s *server, o offered, older bool) error {
 			prefix += "_"
 		}
 	}
-	r := &reading{settings: settings, mark: mark, trust: s.trust(), old: old, valid: upstream.ValidTool,
-		names: &namer{prefix: prefix, taken: func(name string) bool { return b.taken(s, name) }}}
+	taken, left := b.others(s)
+	r := &reading{settings: settings, mark: mark, trust: settings.trust(), old: old, valid: upstream.ValidTool, id: s.id, left: min(maxCatalog, left),
+		names: &namer{prefix: prefix, taken: func(kind, name string) bool {
+			return taken[kind+"/"+name] || kind == "tool" && b.Reserved(name)
+		}}}
 	c := r.catalog(o)
-	if err := s.update(func(r *Record) { r.Catalog, r.Older = c, older }); err != nil {
+	if err := s.updateIf(func(r *Record) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.gen != gen {
+			return errStale
+		}
+		r.Catalog, r.Older = c, older
+		return nil
+	}); err != nil {
 		return err
 	}
 	b.reviewed(s.owner.ID)
 	return nil
+}
+
+// names returns what is held while exposed names of one owner are given.
+func (b *Book) names(id string) *sync.Mutex {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return &b.owner(principalOf(id)).naming
+}
+
+// others returns the names and URIs that the owner's other servers have, now or
+// when they run again, and how many bytes of definitions there is room for.
+func (b *Book) others(s *server) (taken map[string]bool, left int) {
+	taken, left = map[string]bool{}, maxCatalogs
+	for _, other := range b.all(s.owner.ID) {
+		if other == s {
+			continue
+		}
+		other.mu.Lock()
+		c := other.rec.Catalog
+		other.mu.Unlock()
+		left -= c.size()
+		for key, name := range c.Names {
+			kind, _, _ := strings.Cut(key, "/")
+			taken[kind+"/"+name] = true
+		}
+	}
+	return taken, max(left, 0)
+}
+
+// size is how many bytes the definitions have.
+func (c Catalog) size() (n int) {
+	for _, list := range [][]Definition{c.Tools, c.Prompts, c.Resources, c.Templates} {
+		for _, d := range list {
+			n += len(d.Raw) + len(d.Schema)
+		}
+	}
+	return n
 }
 
 func safeID(id string) string {
@@ -193,39 +234,39 @@ func safeID(id string) string {
 	}, id)
 }
 
-// taken says whether something else of the same owner has that name, now or
-// when it runs again.
-func (b *Book) taken(s *server, name string) bool {
-	if b.Reserved(name) {
-		return true
-	}
-	for _, other := range b.all(s.owner.ID) {
-		if other == s {
-			continue
-		}
-		other.mu.Lock()
-		names := other.rec.Catalog.Names
-		other.mu.Unlock()
-		for known := range maps.Values(names) {
-			if known == name {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// updated tells that a resource has changed, by the URI that its clients know.
+// updated tells that a resource has changed that somebody follows, by the URI
+// that clients know. However often that is said, it is told one at a time.
 func (b *Book) updated(s *server, uri string) {
-	if b.OnUpdate == nil {
+	s.mu.Lock()
+	follows := s.follows[uri] > 0
+	key := cmp.Or(s.rec.Catalog.Names["resource/"+uri], uri)
+	s.mu.Unlock()
+	if b.OnUpdate == nil || !follows {
 		return
 	}
-	key := uri
-	for k, e := range b.viewOf(s.owner).resources {
-		if e.server == s && e.Remote == uri {
-			key = k
-			break
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o := b.owner(s.owner)
+	if o.updates == nil {
+		o.updates = map[string]bool{}
+		b.spawn(func(ctx context.Context) { b.tell(ctx, o) })
+	}
+	o.updates[key] = true
+}
+
+// tell tells of the resources that have changed, until there are no more.
+func (b *Book) tell(ctx context.Context, o *owner) {
+	for ctx.Err() == nil {
+		b.mu.Lock()
+		all := o.updates
+		if o.updates = map[string]bool{}; len(all) == 0 {
+			o.updates = nil
+			b.mu.Unlock()
+			return
+		}
+		b.mu.Unlock()
+		for uri := range all {
+			b.OnUpdate(o.principal.ID, uri)
 		}
 	}
-	b.spawn(func(context.Context) { b.OnUpdate(s.owner.ID, key) })
 }

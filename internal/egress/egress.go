@@ -187,7 +187,11 @@ type Forbidden struct {
 
 // Error implements error.
 func (f Forbidden) Error() string {
-	return fmt.Sprintf("%s may not be reached: %s. The operator of this server can allow it (network.allow in sandlot.yaml)", hostPort(f.Host, f.Port), f.Why)
+	setting := "network.allow"
+	if (Refusal{Reason: f.Why}).Remedy() == AnException {
+		setting = "network.allow_private, with name and range,"
+	}
+	return fmt.Sprintf("%s may not be reached: %s. The operator of this server can allow it (%s in sandlot.yaml)", hostPort(f.Host, f.Port), f.Why, setting)
 }
 
 // refused is the error for what policy forbids: why, for people.
