@@ -22,7 +22,7 @@ import (
 func (a *App) connections(ctx context.Context) error {
 	c := a.Config
 	a.third = connection.New(connection.Config{Store: a.store, Sessions: a.Book, Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install,
-		Reach: a.reach, Callback: callback(c.Server.Host, c.Server.Port), Log: a.log})
+		Reach: a.reach, Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port), Log: a.log})
 	a.closers = append(a.closers, func() error { a.third.Close(); return nil })
 	if err := a.third.Recover(ctx); err != nil {
 		return fmt.Errorf("reading the connections: %w", err)
@@ -74,7 +74,13 @@ func (a *App) reach(ctx context.Context, p auth.Principal, operator bool, _, add
 }
 
 // callback is where browsers come back to from a log-in.
-func callback(host string, port int) string {
+func callback(public, host string, port int) string {
+	if public != "" {
+		return public + "/oauth/callback"
+	}
+	if !auth.Loopback(host) {
+		return "" // no browser comes back to what all addresses are called
+	}
 	u := url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(port)), Path: "/oauth/callback"}
 	return u.String()
 }

@@ -57,6 +57,7 @@ type Server struct {
 	StateDir    string
 	MaxBodyMB   int
 	PortsDomain string // that exposed ports have their names in
+	PublicURL   string // without a slash at its end; empty: the address of the settings
 }
 
 // Sessions bound sessions and their calls.

@@ -2,8 +2,10 @@ package config
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
@@ -116,6 +118,7 @@ func table() []setting {
 	add("log_level", "INFO", "DEBUG, INFO, WARNING or ERROR")(setLevel, func(c *Config) string { return c.Server.LogLevel })
 	add("state_dir", StateDir(), "where the server keeps its state")(setStateDir, func(c *Config) string { return c.Server.StateDir })
 	add("max_body_mb", "16", "the largest MCP request, in MiB; files have no such limit")(number(func(c *Config) *int { return &c.Server.MaxBodyMB }, 1, 1024))
+	add("public_url", "", "the address under which browsers reach this server, such as https://sandlot.example.com: log-ins at third-party MCP servers come back there; empty: http://HOST:PORT")(setPublicURL, func(c *Config) string { return c.Server.PublicURL })
 	add("ports_domain", "", "the domain of exposed ports: its names {port}-{session}.DOMAIN all lead to this server; empty: localhost")(setPortsDomain, func(c *Config) string { return c.Server.PortsDomain })
 
 	add("runtime", "gvisor", "what makes sandboxes")(str(func(c *Config) *string { return &c.Runtime.Name }, "gvisor"))
@@ -180,6 +183,15 @@ func setAuth(c *Config, v string) error {
 		return nil
 	}
 	return fmt.Errorf("must be one of auto, required, off")
+}
+
+func setPublicURL(c *Config, v string) error {
+	u, err := url.Parse(v)
+	if v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "") {
+		return errors.New("must be an address such as https://sandlot.example.com")
+	}
+	c.Server.PublicURL = strings.TrimSuffix(v, "/")
+	return nil
 }
 
 func setPortsDomain(c *Config, v string) error {

@@ -187,11 +187,16 @@ type Forbidden struct {
 
 // Error implements error.
 func (f Forbidden) Error() string {
-	setting := "network.allow"
-	if (Refusal{Reason: f.Why}).Remedy() == AnException {
-		setting = "network.allow_private, with name and range,"
+	advice := ""
+	switch (Refusal{Reason: f.Why}).Remedy() {
+	case ARule:
+		advice = ". The operator of this server can allow it: network.allow in sandlot.yaml"
+	case AnException:
+		advice = ". The operator of this server alone can allow it, with name and range: network.allow_private in sandlot.yaml"
+	case AMode:
+		advice = ". The operator of this server can give you a network: network.mode in sandlot.yaml"
 	}
-	return fmt.Sprintf("%s may not be reached: %s. The operator of this server can allow it (%s in sandlot.yaml)", hostPort(f.Host, f.Port), f.Why, setting)
+	return fmt.Sprintf("%s may not be reached: %s%s", hostPort(f.Host, f.Port), f.Why, advice)
 }
 
 // refused is the error for what policy forbids: why, for people.
