@@ -66,7 +66,7 @@ func thirds(w *web) []third {
 				{"git_log", args{"repo_path": "/workspace/r", "max_count": 1}}, {"git_show", args{"repo_path": "/workspace/r", "revision": "HEAD"}}, {"git_branch", args{"repo_path": "/workspace/r", "branch_type": "local"}},
 				{"git_add", args{"repo_path": "/workspace/r", "files": []string{"f"}}}, {"git_reset", args{"repo_path": "/workspace/r"}}, {"git_checkout", args{"repo_path": "/workspace/r", "branch_name": "none"}},
 				{"git_create_branch", args{"repo_path": "/workspace/r", "branch_name": "side"}}, {"git_commit", args{"repo_path": "/nowhere", "message": "x"}}}},
-		{name: "fetch", kind: "pip", spec: "mcp-server-fetch", start: []string{"mcp-server-fetch", "--ignore-robots-txt"}, calls: []call{
+		{name: "fetch", kind: "pip", spec: "mcp-server-fetch", start: []string{"mcp-server-fetch", "--ignore-robots-txt", "--allow-private-ips"}, calls: []call{
 			{"fetch", args{"url": fmt.Sprintf("http://web.test:%d/hello", w.Port)}}}},
 		{name: "greeter", kind: "git", spec: fmt.Sprintf("https://web.test:%d/git/greeter.git#main", w.TLSPort), calls: []call{{"greet", args{"name": "Ann"}}}},
 	}
@@ -110,6 +110,11 @@ func TestThirdParty(t *testing.T) {
 			}
 			d := th.direct(t, s, opts, r)
 			th.compare(t, c, d, r)
+			if th.name == "fetch" {
+				if got := c.call(r.exposed(t, "fetch"), th.calls[0].a); !strings.Contains(got.All, "hello from web.test") {
+					t.Errorf("fetched %q", got.All)
+				}
+			}
 			c.call("disconnect_external_mcp", args{"name": th.name})
 		})
 	}

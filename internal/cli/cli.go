@@ -61,6 +61,11 @@ func Main(args []string, in io.Reader, out, errw io.Writer) int {
 	if errors.As(err, &f) && f.Unwrap() != nil && f.Kind != fault.Configuration {
 		fmt.Fprintln(errw, "  cause:", f.Unwrap())
 	}
+	if p, ok := errors.AsType[*api.Problem](err); ok {
+		if log, _ := p.Context["log"].(string); log != "" {
+			fmt.Fprintln(errw, "  it printed:\n    "+strings.ReplaceAll(harmless(log), "\n", "\n    "))
+		}
+	}
 	var u usage
 	if errors.As(err, &u) || strings.HasPrefix(err.Error(), "unknown command") {
 		return 2

@@ -67,7 +67,7 @@ func hub(b *bench) (sec section, err error) {
 	if err := h.serving.Start(); err != nil {
 		return sec, err
 	}
-	settings := []string{"SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0", "SANDLOT_MCP_IDLE_TIMEOUT=1h"}
+	settings := []string{"SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0"}
 	for _, kv := range os.Environ() {
 		if strings.HasPrefix(kv, "npm_config_") || strings.HasPrefix(kv, "NPM_CONFIG_") || strings.HasPrefix(kv, "SSL_CERT") || strings.HasPrefix(kv, "NODE_EXTRA") || strings.HasPrefix(strings.ToUpper(kv), "HTTPS_PROXY") {
 			settings = append(settings, kv)
@@ -80,13 +80,17 @@ func hub(b *bench) (sec section, err error) {
 	}
 	err = b.with(func(s *server) error {
 		h.server = s
-		for _, f := range []func() error{h.enter, h.calls, h.startsUp} {
-			if err := f(); err != nil {
-				return err
-			}
+		if err := h.enter(); err != nil {
+			return err
 		}
-		return nil
-	}, append(settings, "SANDLOT_CONFIG="+file)...)
+		return h.calls()
+	}, append(settings, "SANDLOT_MCP_IDLE_TIMEOUT=1h", "SANDLOT_CONFIG="+file)...)
+	if err == nil {
+		err = b.with(func(s *server) error {
+			h.server = s
+			return h.startsUp()
+		}, append(settings, "SANDLOT_MCP_IDLE_TIMEOUT=1s")...)
+	}
 	if err == nil {
 		err = h.listing(b)
 	}
@@ -206,11 +210,17 @@ func (h *third) startsUp() error {
 		if err := h.starts.take(func() error { return h.startOnHost(host) }); err != nil {
 			return err
 		}
-		// Its program ends, and it starts again when it is called.
-		if _, err := h.cli("exec", "--session", "home", "--", "sh", "-c", "pkill -f mcp-server-memory; sleep 1"); err != nil {
-			return err
+		// It is stopped when nobody has used it for a second.
+		for {
+			time.Sleep(500 * time.Millisecond)
+			out, err := h.cli("mcp", "list", "--json")
+			if err != nil {
+				return err
+			}
+			if strings.Contains(out, `"state": "idle"`) {
+				break
+			}
 		}
-		time.Sleep(2 * time.Second)
 		if err := h.first.take(func() error {
 			r, err := c.call(h.ctx, tool, args{})
 			if err == nil && !strings.Contains(r.text, "entities") {
