@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -37,6 +38,14 @@ func orNull(id json.RawMessage) json.RawMessage {
 	return id
 }
 
+// orNothing is data that may not be there.
+func orNothing(data json.RawMessage) any {
+	if len(data) == 0 {
+		return nil
+	}
+	return data
+}
+
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -58,6 +67,10 @@ func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal,
 		return
 	}
 	result, err := g.answer(r, p, q)
+	if said, ok := errors.AsType[*tool.Refusal](err); ok { // a third-party server's own words
+		writeJSON(w, http.StatusOK, rpcError(q.ID, int(said.Code), said.Message, orNothing(said.Data)))
+		return
+	}
 	if err != nil {
 		f := fault.From(err)
 		g.report(r.Context(), q.Method, f)
@@ -110,7 +123,8 @@ func parseBare(body []byte) (request, any) {
 	return request{"2.0", id, name, loose.Params}, nil
 }
 
-func (g *Gateway) answer(r *http.Request, p auth.Principal, q request) (any, error) {
+func (g *Gateway) answer(r *http.Request, p auth.Principal, q request) (_ any, err error) {
+	defer g.recovered(r.Context(), q.Method, &err)
 	switch q.Method {
 	case "ping":
 		return map[string]any{}, nil

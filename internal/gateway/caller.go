@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -12,7 +13,8 @@ import (
 
 // caller is a client that waits for its call, as third-party servers see it.
 type caller struct {
-	q *passedOn
+	q    *passedOn
+	said outbox // of the call; sent before its result
 
 	mu  sync.Mutex
 	ctx context.Context // of the request that waits; nil while none does
@@ -40,13 +42,20 @@ func (c *caller) waiting() (context.Context, *passedOn) {
 	return c.ctx, c.q
 }
 
-// Tell implements tool.Client. A client that went away is noticed by the call
-// itself.
+// flushing is how long a result waits for what was said before it.
+const flushing = 2 * time.Second
+
+// Tell implements tool.Client. It does not wait for the client; one that went
+// away is noticed by the call itself.
 func (c *caller) Tell(method string, params json.RawMessage) {
 	ctx, q := c.waiting()
 	if ctx == nil {
 		return
 	}
+	c.said.put(notice{log: method == "notifications/message", send: func() { tell(ctx, q, method, params) }})
+}
+
+func tell(ctx context.Context, q *passedOn, method string, params json.RawMessage) {
 	switch method {
 	case "notifications/progress":
 		var p mcp.ProgressNotificationParams

@@ -10,9 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -46,51 +44,6 @@ type Gateway struct {
 	mu        sync.Mutex
 	endpoints map[string]*endpoint // by principal's id and kind
 	streams   map[*endpoint]bool   // those of one stream alone
-}
-
-// endpoint is what one principal's clients talk to. Each has handlers of its
-// own, so that no MCP session can be used by anyone else.
-type endpoint struct {
-	principal           auth.Principal
-	server              *mcp.Server
-	stateful, stateless http.Handler
-	own                 map[featureKey]json.RawMessage // definitions of ours
-	shelf               shelf
-
-	syncing sync.Mutex // held while third changes
-
-	mu      sync.Mutex
-	leaving map[*mcp.ServerSession]bool    // those that trim closes
-	third   map[featureKey]json.RawMessage // definitions of third-party servers; replaced whole
-}
-
-// maxSessions bounds the MCP sessions of the older era on one endpoint. Clients
-// that do not end theirs would fill an hour with them.
-const maxSessions = 256
-
-// trim closes the oldest sessions when there are too many. Their clients are
-// told that they are gone, and begin new ones. A call that runs there comes to
-// its end, but the SDK drops its answer.
-func (e *endpoint) trim() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var live []*mcp.ServerSession // the oldest first, as the server keeps them
-	for s := range e.server.Sessions() {
-		if s.ID() != "" && !e.leaving[s] {
-			live = append(live, s)
-		}
-	}
-	for len(live) > maxSessions {
-		s := live[0]
-		live = live[1:]
-		e.leaving[s] = true
-		go func() {
-			_ = s.Close() // waits for its calls
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			delete(e.leaving, s)
-		}()
-	}
 }
 
 // New returns the gateway.
@@ -158,33 +111,13 @@ func method(body []byte) string {
 	return m.Method
 }
 
-func (g *Gateway) endpoint(p auth.Principal) *endpoint {
-	key := p.ID
-	if p.Service {
-		key += " service"
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if e := g.endpoints[key]; e != nil {
-		return e
-	}
-	e := g.server(p)
-	get := func(*http.Request) *mcp.Server { return e.server }
-	options := mcp.StreamableHTTPOptions{Logger: quiet(g.Log), MaxRequestBodyBytes: g.MaxBody, SessionTimeout: time.Hour,
-		PropagateRequestCancellation: true, DisableLocalhostProtection: true} // the host is checked before the gateway
-	e.stateful = mcp.NewStreamableHTTPHandler(get, &options)
-	options.Stateless = true
-	e.stateless = mcp.NewStreamableHTTPHandler(get, &options)
-	g.endpoints[key] = e
-	return e
-}
-
 // Serve speaks MCP over one byte stream (stdio) until it ends.
 func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser, out io.WriteCloser) error {
 	e := g.server(p)
 	g.mu.Lock()
 	g.streams[e] = true
 	g.mu.Unlock()
+	g.filled(e)
 	defer func() {
 		g.mu.Lock()
 		delete(g.streams, e)
@@ -194,82 +127,14 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 	return e.server.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: int(g.MaxBody)})
 }
 
+// Close gives up the calls that wait for their clients to come again; their
+// contexts do not end with requests. No request may be on its way.
+func (g *Gateway) Close() { g.each("", func(e *endpoint) { e.shelf.end() }) }
+
 // connected is for the first message of a client.
 func (g *Gateway) connected(p auth.Principal) {
 	if g.Connected != nil {
 		g.Connected(p)
-	}
-}
-
-// patientWriter keeps a stream of events alive in silence: proxies and clients
-// give up on a response in which nothing comes.
-type patientWriter struct {
-	http.ResponseWriter
-	mu      sync.Mutex
-	timer   *time.Timer
-	stopped bool
-}
-
-const heartbeat = 10 * time.Second
-
-func (p *patientWriter) WriteHeader(code int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.Header().Set("X-Accel-Buffering", "no")
-	p.ResponseWriter.WriteHeader(code)
-	p.arm()
-}
-
-// arm starts the clock of a stream of events. The lock is held.
-func (p *patientWriter) arm() {
-	if p.stopped || !strings.HasPrefix(p.Header().Get("Content-Type"), "text/event-stream") {
-		return
-	}
-	if p.timer != nil {
-		p.timer.Reset(heartbeat)
-		return
-	}
-	p.timer = time.AfterFunc(heartbeat, p.beat)
-}
-
-func (p *patientWriter) beat() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stopped {
-		return
-	}
-	if _, err := io.WriteString(p.ResponseWriter, ": still working\n\n"); err != nil {
-		return
-	}
-	http.NewResponseController(p.ResponseWriter).Flush()
-	p.timer.Reset(heartbeat)
-}
-
-func (p *patientWriter) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n, err := p.ResponseWriter.Write(b)
-	p.arm()
-	return n, err
-}
-
-// Flush implements http.Flusher.
-func (p *patientWriter) Flush() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	http.NewResponseController(p.ResponseWriter).Flush()
-	p.arm()
-}
-
-// Unwrap is for http.ResponseController.
-func (p *patientWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
-
-func (p *patientWriter) stop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stopped = true
-	if p.timer != nil {
-		p.timer.Stop()
 	}
 }
 

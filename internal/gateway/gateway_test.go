@@ -42,7 +42,7 @@ func post(g *Gateway, p auth.Principal, session, body string) *httptest.Response
 	return w
 }
 
-func begin(t *testing.T, g *Gateway, p auth.Principal) string {
+func begin(t testing.TB, g *Gateway, p auth.Principal) string {
 	t.Helper()
 	w := post(g, p, "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
 	id := w.Header().Get("Mcp-Session-Id")

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -82,11 +80,11 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 					return g.passRequest(ctx, e, passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState))
 				}
 			case *mcp.ReadResourceRequest:
-				if g.Hub.Foreign() != nil && !strings.HasPrefix(r.Params.URI, "sandlot:") {
+				if g.Hub.Foreign() != nil && !ours(r.Params.URI) {
 					return g.passRequest(ctx, e, passed(method, r, r.Params.URI, r.Params.InputResponses, r.Params.RequestState))
 				}
 			case *mcp.CompleteRequest:
-				if g.Hub.Foreign() != nil && r.Params.Ref != nil {
+				if g.Hub.Foreign() != nil && r.Params.Ref != nil && !ours(r.Params.Ref.URI) {
 					return g.passRequest(ctx, e, passed(method, r, r.Params.Ref.Name+r.Params.Ref.URI, nil, ""))
 				}
 			}
@@ -121,56 +119,6 @@ type versioned interface{ ProtocolVersion() string }
 func newer(req mcp.Request) bool {
 	v, ok := req.(versioned)
 	return ok && v.ProtocolVersion() >= statelessFrom
-}
-
-// whole puts the definitions into a list as they came from their servers.
-func (e *endpoint) whole(res mcp.Result, newer bool) (mcp.Result, error) {
-	var items []json.RawMessage
-	var field string
-	switch l := res.(type) {
-	case *mcp.ListToolsResult:
-		field = "tools"
-		for _, t := range l.Tools {
-			items = append(items, e.definition("tools/call", t.Name))
-		}
-		l.Tools = nil
-	case *mcp.ListPromptsResult:
-		field = "prompts"
-		for _, p := range l.Prompts {
-			items = append(items, e.definition("prompts/get", p.Name))
-		}
-		l.Prompts = nil
-	case *mcp.ListResourcesResult:
-		field = "resources"
-		for _, r := range l.Resources {
-			items = append(items, e.definition("resources/read", r.URI))
-		}
-		l.Resources = nil
-	case *mcp.ListResourceTemplatesResult:
-		field = "resourceTemplates"
-		for _, r := range l.ResourceTemplates {
-			items = append(items, e.definition("resources/templates", r.URITemplate))
-		}
-		l.ResourceTemplates = nil
-	default:
-		return res, nil
-	}
-	b, err := json.Marshal(res)
-	if err != nil {
-		return nil, err
-	}
-	r, err := raw(b, newer)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]json.RawMessage, 0, len(items)) // never null
-	for _, i := range items {
-		if i != nil { // it went while the list was made
-			list = append(list, i)
-		}
-	}
-	r.fields[field], err = json.Marshal(list)
-	return r, err
 }
 
 // request is what the methods that are passed on have in common.
@@ -265,6 +213,8 @@ func (g *Gateway) pass(ctx context.Context, e *endpoint, q *passedOn, answer ans
 	} else {
 		c := &caller{q: q, ctx: ctx}
 		b, err = answer(ctx, c, tool.Inputs{})
+		c.said.flush(ctx, flushing)
+		c.said.end()
 	}
 	if err != nil {
 		return nil, g.passError(ctx, q, err)
@@ -300,134 +250,4 @@ func (g *Gateway) passError(ctx context.Context, q *passedOn, err error) error {
 		return mcp.ResourceNotFoundError(q.key)
 	}
 	return wireError(f)
-}
-
-// features brings what the SDK knows of third-party servers up to date; it
-// announces what changed.
-func (g *Gateway) features(e *endpoint) {
-	e.syncing.Lock()
-	defer e.syncing.Unlock()
-	want := map[featureKey]json.RawMessage{}
-	add := func(method, key string, raw json.RawMessage) { want[featureKey{method, key}] = raw }
-	for _, t := range g.Hub.Tools(context.Background(), e.principal) {
-		if t.Raw != nil {
-			add("tools/call", t.Name, t.Raw)
-		}
-	}
-	if f := g.Hub.Foreign(); f != nil {
-		for _, i := range f.Prompts(e.principal) {
-			add("prompts/get", i.Key, i.Raw)
-		}
-		for _, i := range f.Resources(e.principal) {
-			add("resources/read", i.Key, i.Raw)
-		}
-		for _, i := range f.Templates(e.principal) {
-			add("resources/templates", i.Key, i.Raw)
-		}
-	}
-	old := e.passedOn()
-	e.setPassedOn(want) // before the SDK hears of it: what it lists can be called
-	next := want
-	for k, raw := range want {
-		if before, ok := old[k]; ok && string(before) == string(raw) {
-			continue
-		}
-		if err := e.offer(k, raw); err != nil {
-			g.Log.Warn("a third-party server's definition cannot be offered", "principal", e.principal.ID, "method", k.method, "name", clip(k.key), "error", err)
-			next = maps.Clone(next)
-			delete(next, k)
-		}
-	}
-	e.setPassedOn(next)
-	for k := range old {
-		if _, ok := next[k]; !ok {
-			e.withdraw(k)
-		}
-	}
-}
-
-// featureKey is one thing of a third-party server, by the method that uses it.
-type featureKey struct{ method, key string }
-
-// offer tells the SDK of one. It panics on what it does not like.
-func (e *endpoint) offer(k featureKey, raw json.RawMessage) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%v", r)
-		}
-	}()
-	switch k.method {
-	case "tools/call":
-		var d struct {
-			InputSchema json.RawMessage `json:"inputSchema"`
-		}
-		if err := json.Unmarshal(raw, &d); err != nil {
-			return err
-		}
-		e.server.AddTool(&mcp.Tool{Name: k.key, InputSchema: d.InputSchema}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			return nil, errElsewhere
-		})
-	case "prompts/get":
-		e.server.AddPrompt(&mcp.Prompt{Name: k.key}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-			return nil, errElsewhere
-		})
-	case "resources/read":
-		e.server.AddResource(&mcp.Resource{URI: k.key, Name: k.key}, elsewhere)
-	case "resources/templates":
-		e.server.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: k.key, Name: k.key}, elsewhere)
-	}
-	return nil
-}
-
-var errElsewhere = errors.New("it is gone")
-
-func elsewhere(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-	return nil, errElsewhere
-}
-
-func (e *endpoint) withdraw(k featureKey) {
-	switch k.method {
-	case "tools/call":
-		e.server.RemoveTools(k.key)
-	case "prompts/get":
-		e.server.RemovePrompts(k.key)
-	case "resources/read":
-		e.server.RemoveResources(k.key)
-	case "resources/templates":
-		e.server.RemoveResourceTemplates(k.key)
-	}
-}
-
-func (e *endpoint) passedOn() map[featureKey]json.RawMessage {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.third
-}
-
-func (e *endpoint) setPassedOn(m map[featureKey]json.RawMessage) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.third = m
-}
-
-// foreign says whether a third-party server answers that. What is new may be
-// used before it is announced.
-func (g *Gateway) foreign(ctx context.Context, e *endpoint, method, key string) bool {
-	k := featureKey{method, key}
-	if _, ok := e.passedOn()[k]; ok || e.own[k] != nil || g.Hub.Foreign() == nil {
-		return ok
-	}
-	g.ready(ctx, e)
-	g.features(e)
-	_, ok := e.passedOn()[k]
-	return ok
-}
-
-// definition is what clients are told of one thing, ours or not.
-func (e *endpoint) definition(method, key string) json.RawMessage {
-	k := featureKey{method, key}
-	if raw, ok := e.passedOn()[k]; ok {
-		return raw
-	}
-	return e.own[k]
 }

@@ -135,23 +135,20 @@ func (g *Gateway) passRetrying(ctx context.Context, e *endpoint, q *passedOn, an
 		call.deliver(q.inputs.Responses)
 	} else {
 		q.inputs.State = state.Upstream
-		call = start(ctx, q, answer)
+		call = g.start(ctx, q, answer)
 	}
-	b, err := g.await(ctx, e, q, call)
-	if err != nil {
-		return nil, err
-	}
-	return g.sealed(e, q, b)
+	return g.await(ctx, e, q, call)
 }
 
 // start begins a call that may outlive ctx.
-func start(ctx context.Context, q *passedOn, answer answerer) *suspended {
+func (g *Gateway) start(ctx context.Context, q *passedOn, answer answerer) *suspended {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c := &suspended{cancel: cancel, done: make(chan struct{}),
 		client: &retrier{caller: caller{q: q, ctx: ctx}, questions: make(chan *question)}}
 	in := q.inputs
 	go func() {
 		defer close(c.done)
+		defer g.recovered(own, q.method, &c.err)
 		c.result, c.err = answer(own, c.client, in)
 	}()
 	return c
@@ -178,11 +175,17 @@ func (g *Gateway) await(ctx context.Context, e *endpoint, q *passedOn, c *suspen
 	select {
 	case <-c.done:
 		c.cancel()
-		return c.result, c.err
+		c.client.said.flush(ctx, flushing)
+		c.client.said.end()
+		if c.err != nil {
+			return nil, c.err
+		}
+		return g.sealed(e, q, c.result)
 	case c.asked = <-c.client.questions:
 		return g.hold(e, q, c)
 	case <-ctx.Done():
 		c.cancel()
+		c.client.said.end()
 		<-c.done
 		return nil, fault.From(ctx.Err())
 	}
@@ -190,6 +193,7 @@ func (g *Gateway) await(ctx context.Context, e *endpoint, q *passedOn, c *suspen
 
 // hold puts a call aside and returns the result that asks its client.
 func (g *Gateway) hold(e *endpoint, q *passedOn, c *suspended) (json.RawMessage, error) {
+	c.client.said.flush(context.Background(), flushing)
 	c.client.attach(nil, nil)
 	ask := map[string]any{"method": c.asked.method}
 	if len(c.asked.params) > 0 {
@@ -202,6 +206,8 @@ func (g *Gateway) hold(e *endpoint, q *passedOn, c *suspended) (json.RawMessage,
 	}
 	sealed, err := g.seal.make(e.principal, q, state{Call: id})
 	if err != nil {
+		c.cancel()
+		e.shelf.take(id)
 		return nil, err
 	}
 	return json.Marshal(map[string]any{"resultType": "input_required", "inputRequests": map[string]any{answerName: ask}, "requestState": sealed})
@@ -210,7 +216,7 @@ func (g *Gateway) hold(e *endpoint, q *passedOn, c *suspended) (json.RawMessage,
 // sealed hides the state of a server of the newer era that asks for input: what
 // comes back must be what went out, from whom it went to.
 func (g *Gateway) sealed(e *endpoint, q *passedOn, b json.RawMessage) (json.RawMessage, error) {
-	if !bytes.Contains(b, []byte("input_required")) {
+	if !bytes.Contains(b, []byte("input_required")) && !bytes.Contains(b, []byte(`\u`)) {
 		return b, nil
 	}
 	var r object
@@ -219,10 +225,7 @@ func (g *Gateway) sealed(e *endpoint, q *passedOn, b json.RawMessage) (json.RawM
 		return b, nil
 	}
 	if json.Unmarshal(r["requestState"], &upstream) != nil || upstream == "" {
-		return b, nil // it is sealed already, or there is none
-	}
-	if g.seal.ours(upstream) {
-		return b, nil
+		return b, nil // there is none
 	}
 	s, err := g.seal.make(e.principal, q, state{Upstream: upstream})
 	if err != nil {
@@ -232,14 +235,18 @@ func (g *Gateway) sealed(e *endpoint, q *passedOn, b json.RawMessage) (json.RawM
 	return json.Marshal(r)
 }
 
-// end gives up all calls that wait.
+// end gives up all calls that wait, and waits for their ends.
 func (s *shelf) end() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, c := range s.calls {
+	all := s.calls
+	s.calls = nil
+	s.mu.Unlock()
+	for _, c := range all {
 		c.timer.Stop()
 		c.cancel()
-		delete(s.calls, id)
+	}
+	for _, c := range all {
+		<-c.done
 	}
 }
 

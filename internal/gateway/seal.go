@@ -65,9 +65,6 @@ func (s seal) make(p auth.Principal, q *passedOn, st state) (string, error) {
 	return sealMark + base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, bound(p, q))), nil
 }
 
-// ours says whether a state looks as if it was sealed here.
-func (s seal) ours(text string) bool { return strings.HasPrefix(text, sealMark) }
-
 // open returns the state that a request brings; none is an empty one.
 func (s seal) open(p auth.Principal, q *passedOn) (state, error) {
 	var st state
@@ -75,8 +72,9 @@ func (s seal) open(p auth.Principal, q *passedOn) (state, error) {
 		return st, nil
 	}
 	wrong := fault.Wrap(fault.InvalidParameters, errState, "%v", errState).With("argument", "requestState")
-	body, err := base64.RawURLEncoding.DecodeString(strings.TrimPrefix(q.inputs.State, sealMark))
-	if err != nil || !s.ours(q.inputs.State) {
+	text, sealed := strings.CutPrefix(q.inputs.State, sealMark)
+	body, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || !sealed {
 		return st, wrong
 	}
 	plain, err := s.aead.Open(nil, nil, body, bound(p, q))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -44,7 +45,7 @@ func (q quieter) WithGroup(name string) slog.Handler { return quieter{q.Handler.
 
 const instructions = `Sandlot gives you an isolated Linux computer. execute_code runs Python, JavaScript or bash and keeps variables between calls; execute_command runs shell commands; sandbox_*_file tools move files. Files in /workspace persist. Without session_id you use your own default computer; pass the session_id of a result to stay on it, or "new" for a fresh one. Long jobs: execute_command with background: true, then read_process.`
 
-// server makes the MCP server of one principal.
+// server makes the MCP server of one principal, in which nothing is yet.
 func (g *Gateway) server(p auth.Principal) *endpoint {
 	s := mcp.NewServer(&mcp.Implementation{Name: "sandlot", Title: "Sandlot", Version: g.Version}, &mcp.ServerOptions{
 		Instructions: instructions,
@@ -72,27 +73,14 @@ func (g *Gateway) server(p auth.Principal) *endpoint {
 		},
 	})
 	e := &endpoint{principal: p, server: s, own: map[featureKey]json.RawMessage{}, leaving: map[*mcp.ServerSession]bool{}}
-	s.AddReceivingMiddleware(g.levels(p), g.passing(e), readyFirst)
-	for _, t := range g.Hub.Tools(context.Background(), p) {
-		if t.Alias == "" && t.Raw == nil {
-			d := describe(t)
-			e.own[featureKey{"tools/call", t.Name}], _ = json.Marshal(d)
-			s.AddTool(d, g.handler(p, t.Name))
-		}
-	}
-	for _, r := range g.Hub.ResourceTemplates() {
-		d := &mcp.ResourceTemplate{URITemplate: r.URI, Name: r.Name, Description: r.Description}
-		e.own[featureKey{"resources/templates", r.URI}], _ = json.Marshal(d)
-		s.AddResourceTemplate(d, g.reader(p))
-	}
-	g.features(e)
+	s.AddReceivingMiddleware(g.guarded, g.levels(p), g.passing(e), readyFirst)
 	return e
 }
 
 // follow passes a subscription on.
 func (g *Gateway) follow(ctx context.Context, p auth.Principal, uri string, do func(tool.Foreign, context.Context, auth.Principal, string) error) error {
 	f := g.Hub.Foreign()
-	if f == nil {
+	if f == nil || ours(uri) {
 		return nil // nothing of ours changes by itself
 	}
 	err := do(f, ctx, p, uri)
@@ -139,16 +127,26 @@ func (g *Gateway) each(owner string, do func(*endpoint)) {
 
 // Changed says that what third-party servers offer to that principal is not
 // what it was; without an owner, to all.
-func (g *Gateway) Changed(owner string) { g.each(owner, g.features) }
-
-// Updated says that a resource has changed.
-func (g *Gateway) Updated(owner, uri string) {
+func (g *Gateway) Changed(owner string) {
 	g.each(owner, func(e *endpoint) {
-		_ = e.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: uri})
+		var err error
+		defer g.recovered(context.Background(), "features", &err) // that is logged
+		g.filled(e)
+		g.features(e)
 	})
 }
 
-// Logged passes on what a server says that belongs to no call.
+// Updated says that a resource has changed. It does not wait for clients.
+func (g *Gateway) Updated(owner, uri string) {
+	g.each(owner, func(e *endpoint) {
+		e.say(nil, notice{key: uri, send: func() {
+			_ = e.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: uri})
+		}})
+	})
+}
+
+// Logged passes on what a server says that belongs to no call. It does not wait
+// for clients.
 func (g *Gateway) Logged(owner string, params json.RawMessage) {
 	var p mcp.LoggingMessageParams
 	if json.Unmarshal(params, &p) != nil {
@@ -157,12 +155,30 @@ func (g *Gateway) Logged(owner string, params json.RawMessage) {
 	g.each(owner, func(e *endpoint) {
 		for s := range e.server.Sessions() {
 			if i := s.InitializeParams(); i != nil && i.ProtocolVersion < statelessFrom {
-				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-				_ = s.Log(ctx, &p) // a client that went away misses it
-				cancel()
+				e.say(s, notice{log: true, send: func() {
+					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+					defer cancel()
+					_ = s.Log(ctx, &p) // a client that went away misses it
+				}})
 			}
 		}
 	})
+}
+
+// say sends to one session, or with nil to all, what belongs to no call.
+func (e *endpoint) say(s *mcp.ServerSession, n notice) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	o := e.saying[s]
+	if o == nil {
+		maps.DeleteFunc(e.saying, func(_ *mcp.ServerSession, o *outbox) bool { return !o.sending() })
+		if e.saying == nil {
+			e.saying = map[*mcp.ServerSession]*outbox{}
+		}
+		o = &outbox{}
+		e.saying[s] = o
+	}
+	o.put(n)
 }
 
 // readyFirst lists the tools that need no arguments before the others. Programs

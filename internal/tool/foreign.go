@@ -56,8 +56,11 @@ type Request struct {
 	Inputs Inputs
 }
 
-// Foreign passes what is neither a tool nor ours on to third-party servers.
+// Foreign gives the tools of third-party servers, and passes what is neither a
+// tool nor ours on to them. A list that it returned is not changed later: the
+// same slice again says that nothing has changed.
 type Foreign interface {
+	Source
 	// Ready waits until what is offered is known, or ctx ends. It says whether
 	// it waited.
 	Ready(ctx context.Context, p auth.Principal) bool
