@@ -1,0 +1,118 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/hub"
+	"sandlot/internal/tool"
+)
+
+// home is a source of ours with one tool and one resource.
+type home struct {
+	call func() (*tool.Result, error)
+}
+
+func (home) Tools(context.Context, auth.Principal) []tool.Tool { return []tool.Tool{{Name: "own"}} }
+func (home) Has(_ auth.Principal, name string) bool            { return name == "own" }
+
+func (h home) Call(context.Context, tool.Call) (*tool.Result, error) { return h.call() }
+
+const ourTemplate = "sandlot://sessions/{session_id}/files/{+path}"
+
+func (home) ResourceTemplates() []tool.Link {
+	return []tool.Link{{URI: ourTemplate, Name: "session file"}}
+}
+
+func (home) Read(_ context.Context, _ auth.Principal, uri string, _ int) (tool.Blob, int64, error) {
+	if !strings.HasPrefix(uri, "sandlot://") {
+		return tool.Blob{}, 0, fault.New(fault.NotFound, "no %s", uri)
+	}
+	return tool.Blob{MIME: "text/plain", Data: []byte("our file")}, 8, nil
+}
+
+// theirs is a third-party source that offers and does what a test wants.
+type theirs struct {
+	tools                         []tool.Tool
+	prompts, resources, templates []tool.Item
+	call                          func(context.Context, tool.Call) (*tool.Result, error)
+	pass                          func(context.Context, tool.Request) (json.RawMessage, error)
+	list                          func() // called by Tools
+	followed                      []string
+}
+
+func (t *theirs) Tools(context.Context, auth.Principal) []tool.Tool {
+	if t.list != nil {
+		t.list()
+	}
+	return t.tools
+}
+
+func (t *theirs) Has(_ auth.Principal, name string) bool { return strings.HasPrefix(name, "ext_") }
+
+func (t *theirs) Call(ctx context.Context, c tool.Call) (*tool.Result, error) { return t.call(ctx, c) }
+
+func (t *theirs) Ready(context.Context, auth.Principal) bool { return false }
+func (t *theirs) Prompts(auth.Principal) []tool.Item         { return t.prompts }
+func (t *theirs) Resources(auth.Principal) []tool.Item       { return t.resources }
+func (t *theirs) Templates(auth.Principal) []tool.Item       { return t.templates }
+
+func (t *theirs) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
+	return t.pass(ctx, r)
+}
+
+func (t *theirs) Subscribe(_ context.Context, _ auth.Principal, uri string) error {
+	t.followed = append(t.followed, uri)
+	return nil
+}
+
+func (t *theirs) Unsubscribe(context.Context, auth.Principal, string) error { return nil }
+func (t *theirs) SetLevel(context.Context, auth.Principal, string)          {}
+
+func foreignTool(name, schema string) tool.Tool {
+	return tool.Tool{Name: name, Raw: json.RawMessage(fmt.Sprintf(`{"name":%q,"inputSchema":%s}`, name, schema))}
+}
+
+func over(sources ...tool.Source) *Gateway {
+	return New(Config{Hub: hub.New(sources...), Log: slog.New(slog.DiscardHandler)})
+}
+
+// ask sends a request of the newer era and returns what is answered, without
+// the framing of events.
+func ask(g *Gateway, method, name, params string) string {
+	if params != "" {
+		params += ","
+	}
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}`, method, params)
+	r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
+	for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name} {
+		if v != "" {
+			r.Header.Set(k, v)
+		}
+	}
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Local)))
+	b, _ := io.ReadAll(w.Result().Body)
+	_, data, events := strings.Cut(string(b), "data: ")
+	if !events {
+		return string(b)
+	}
+	return strings.TrimSpace(data)
+}
+
+// bare sends a request without MCP headers.
+func bare(g *Gateway, body string) string {
+	r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Local)))
+	return w.Body.String()
+}

@@ -1,0 +1,58 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"sandlot/internal/hub"
+	"sandlot/internal/tool"
+)
+
+// A panic anywhere is an internal error of its call, and logged.
+func TestPanics(t *testing.T) {
+	var log bytes.Buffer
+	th := &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+		prompts: []tool.Item{{Key: "ext_p", Raw: json.RawMessage(`{"name":"ext_p"}`)}},
+		call:    func(context.Context, tool.Call) (*tool.Result, error) { panic("a tool of theirs") },
+		pass:    func(context.Context, tool.Request) (json.RawMessage, error) { panic("a request") }}
+	own := home{call: func() (*tool.Result, error) { panic("a tool of ours") }}
+	g := New(Config{Hub: hub.New(own, th), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for what, got := range map[string]string{
+		"own tool":  ask(g, "tools/call", "own", `"name":"own","arguments":{}`),
+		"tool":      ask(g, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`),
+		"prompt":    ask(g, "prompts/get", "ext_p", `"name":"ext_p"`),
+		"resource":  ask(g, "resources/read", "x://y", `"uri":"x://y"`),
+		"bare call": bare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"own"}}`),
+	} {
+		if !strings.Contains(got, `"code":-32603`) || !strings.Contains(got, "something went wrong inside Sandlot") {
+			t.Errorf("%s: %s", what, got)
+		}
+	}
+	id := begin(t, g, local)
+	if w := post(g, local, id, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_t","arguments":{}}}`); !strings.Contains(w.Body.String(), "-32603") {
+		t.Errorf("older era: %s", w.Body)
+	}
+	th.list = func() { panic("a list") }
+	g.Changed("")
+	th.list = nil
+	if n := strings.Count(log.String(), "msg=panic"); n != 7 || !strings.Contains(log.String(), "guard_test.go") {
+		t.Errorf("%d panics logged:\n%s", n, &log)
+	}
+}
+
+// What a third-party server answers reaches clients without MCP as it came.
+func TestBareRefusal(t *testing.T) {
+	g := over(&theirs{call: func(context.Context, tool.Call) (*tool.Result, error) {
+		return nil, &tool.Refusal{Code: -32099, Message: "path must be absolute", Data: json.RawMessage(`{"big":12345678901234567890}`)}
+	}})
+	got := bare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_t"}}`)
+	for _, want := range []string{`"code":-32099`, `"message":"path must be absolute"`, `"data":{"big":12345678901234567890}`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s has no %s", got, want)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/tool"
+)
+
+var local = auth.Local
+
+func resultOf(t *testing.T, answer string) (kind, state, rest string) {
+	t.Helper()
+	var r struct {
+		Result struct{ ResultType, RequestState string }
+	}
+	if err := json.Unmarshal([]byte(answer), &r); err != nil {
+		t.Fatalf("%s: %v", answer, err)
+	}
+	return r.Result.ResultType, r.Result.RequestState, answer
+}
+
+// A server behind this one may be such a server too: its states are sealed again.
+func TestStatesOfAnotherSandlot(t *testing.T) {
+	theirState := sealMark + "AAAA"
+	var came string
+	g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
+		if c.Inputs.Empty() {
+			return &tool.Result{Raw: json.RawMessage(`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{}}},"requestState":"` + theirState + `"}`)}, nil
+		}
+		came = c.Inputs.State
+		return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
+	}})
+	kind, state, answer := resultOf(t, ask(g, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`))
+	if kind != "input_required" || state == theirState || !strings.HasPrefix(state, sealMark) {
+		t.Fatalf("asked with %s", answer)
+	}
+	kind, _, answer = resultOf(t, ask(g, "tools/call", "ext_t", fmt.Sprintf(`"name":"ext_t","arguments":{},"requestState":%q,"inputResponses":{"q":{"action":"accept"}}`, state)))
+	if kind != "complete" || came != theirState {
+		t.Errorf("the server got %q; %s", came, answer)
+	}
+	if got := ask(g, "tools/call", "ext_t", fmt.Sprintf(`"name":"ext_t","arguments":{},"requestState":%q`, theirState)); !strings.Contains(got, "-32602") {
+		t.Errorf("a state that was not sealed here: %s", got)
+	}
+}
+
+// A call that waits for its client's answer ends with the gateway, and leaves
+// no goroutine (synctest says so).
+func TestCloseEndsCallsThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan error, 1)
+		g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+			_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
+			ended <- err
+			return nil, err
+		}})
+		kind, _, answer := resultOf(t, ask(g, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`))
+		if kind != "input_required" {
+			t.Fatal(answer)
+		}
+		g.Close()
+		select {
+		case err := <-ended:
+			if err == nil {
+				t.Error("it was answered")
+			}
+		default:
+			t.Error("the call still waits")
+		}
+		g.Close()
+	})
+}
