@@ -4,6 +4,8 @@ package hub
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"sandlot/internal/auth"
@@ -71,6 +73,8 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 
 func outcome(r *tool.Result, err error) string {
 	switch {
+	case refused(err):
+		return "error" // a third-party server's own
 	case err != nil:
 		return fault.From(err).Code()
 	case r.IsError:
@@ -79,15 +83,31 @@ func outcome(r *tool.Result, err error) string {
 	return "ok"
 }
 
-// Unknown is the fault for a tool that is not there.
+func refused(err error) bool {
+	_, ok := errors.AsType[*tool.Refusal](err)
+	return ok
+}
+
+// maxNames bounds the names that an error tells.
+const maxNames = 100
+
+// Unknown is the fault for a tool that is not there. It tells the names that are,
+// the nearest one among them; of very many the first ones.
 func Unknown(name string, known []tool.Tool) error {
 	names := make([]string, len(known))
 	for i, t := range known {
 		names[i] = t.Name
 	}
 	f := fault.New(fault.NotFound, "Unknown tool: %q", clip(name))
-	if near := tool.Nearest(name, names); near != "" {
+	near := tool.Nearest(name, names)
+	if near != "" {
 		f = fault.New(fault.NotFound, "Unknown tool: %q; did you mean %q?", clip(name), near)
+	}
+	if some := names[:min(len(names), maxNames)]; len(some) < len(names) {
+		f.With("tools_count", len(names))
+		if names = some; near != "" && !slices.Contains(some, near) {
+			names = append([]string{near}, some[:maxNames-1]...)
+		}
 	}
 	return f.With("tool", clip(name)).With("available_tools", names)
 }

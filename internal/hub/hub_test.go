@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -131,6 +132,21 @@ func TestUnknownTool(t *testing.T) {
 	}
 }
 
+func TestUnknownAmongMany(t *testing.T) {
+	var many []string
+	for i := range 5000 {
+		many = append(many, fmt.Sprintf("ext_tool_number_%04d", i))
+	}
+	h := New(source{name: "a", tools: append(many, "execute_code")})
+	for name, first := range map[string]string{"execute_kode": "execute_code", "banana": many[0]} {
+		_, err := h.Call(t.Context(), tool.Call{Principal: auth.Local, Name: name})
+		c := fault.From(err).Context
+		if names := c["available_tools"].([]string); len(names) != maxNames || names[0] != first || c["tools_count"] != 5001 {
+			t.Errorf("%s: %d names, the first %s, of %v", name, len(names), names[0], c["tools_count"])
+		}
+	}
+}
+
 func TestObserve(t *testing.T) {
 	tests := []struct {
 		source  source
@@ -141,6 +157,7 @@ func TestObserve(t *testing.T) {
 		{source{err: fault.New(fault.SessionNotFound, "x")}, "SESSION_NOT_FOUND"},
 		{source{err: errors.New("x")}, "INTERNAL_ERROR"},
 		{source{err: context.Canceled}, "CANCELED"},
+		{source{err: &tool.Refusal{Code: -32000, Message: "no"}}, "error"},
 	}
 	for _, tt := range tests {
 		tt.source.tools = []string{"x"}
