@@ -13,27 +13,32 @@ const (
 )
 
 // List calls a method that lists ("tools/list"), page after page, and returns
-// what stands in the field ("tools") of all of them. More than most items, or
-// more than 1000 pages, or a page that comes again, is an error; what came so
-// far is returned with it.
+// what stands in the field ("tools") of all of them. More than most items, more
+// than Options.MaxList bytes or 1000 pages, or a page that comes again, is an
+// error; what came so far is returned with it.
 func (s *Session) List(ctx context.Context, method, field string, most int) ([]json.RawMessage, error) {
 	var all []json.RawMessage
 	params, seen := object{}, map[string]bool{}
+	left := room{most, s.options.MaxList}
 	for range maxPages {
 		raw, err := s.Call(ctx, Request{Method: method, Params: params})
 		if err != nil {
 			return all, err
 		}
-		items, cursor, err := page(raw, field, most-len(all))
+		items, cursor, err := page(raw, field, left)
 		all = append(all, items...)
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", method, err)
 		}
+		left.items -= len(items)
+		left.bytes -= len(raw) // what is thrown away was sent too
 		switch {
 		case cursor == "":
 			return all, nil
 		case seen[cursor]:
 			return all, fmt.Errorf("%s: the server gives the same page again and again", method)
+		case left.bytes <= 0:
+			return all, fmt.Errorf("%s: %w", method, errListBytes)
 		}
 		seen[cursor] = true
 		params = object{"cursor": text(cursor)}
@@ -41,9 +46,14 @@ func (s *Session) List(ctx context.Context, method, field string, most int) ([]j
 	return all, fmt.Errorf("%w: %s has over %d pages", ErrTooLarge, method, maxPages)
 }
 
+// room is what may still come of a list.
+type room struct{ items, bytes int }
+
+var errListBytes = fmt.Errorf("%w: the list has more bytes than there is room for", ErrTooLarge)
+
 // page reads one page without taking more of it apart than it must: a page of
 // 16 MiB can have millions of items.
-func page(raw json.RawMessage, field string, most int) (items []json.RawMessage, cursor string, err error) {
+func page(raw json.RawMessage, field string, left room) (items []json.RawMessage, cursor string, err error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := d.Token(); err != nil {
 		return nil, "", err
@@ -55,7 +65,7 @@ func page(raw json.RawMessage, field string, most int) (items []json.RawMessage,
 		}
 		switch key {
 		case field:
-			items, err = array(d, items, most)
+			items, err = array(d, items, left)
 		case "nextCursor":
 			cursor, err = readCursor(d)
 		default:
@@ -69,7 +79,7 @@ func page(raw json.RawMessage, field string, most int) (items []json.RawMessage,
 	return items, cursor, nil
 }
 
-func array(d *json.Decoder, items []json.RawMessage, most int) ([]json.RawMessage, error) {
+func array(d *json.Decoder, items []json.RawMessage, left room) ([]json.RawMessage, error) {
 	open, err := d.Token()
 	if err != nil {
 		return items, err
@@ -81,12 +91,15 @@ func array(d *json.Decoder, items []json.RawMessage, most int) ([]json.RawMessag
 		return items, fmt.Errorf("the server's list is not an array")
 	}
 	for d.More() {
-		if len(items) >= most {
-			return items, fmt.Errorf("%w: the list has more items than the %d that there is room for", ErrTooLarge, most)
+		if len(items) >= left.items {
+			return items, fmt.Errorf("%w: the list has more items than the %d that there is room for", ErrTooLarge, left.items)
 		}
 		var item json.RawMessage
 		if err := d.Decode(&item); err != nil {
 			return items, err
+		}
+		if left.bytes -= len(item); left.bytes < 0 {
+			return items, errListBytes
 		}
 		items = append(items, item)
 	}

@@ -29,6 +29,12 @@ func TestList(t *testing.T) {
 		{"pages without end", func(n int) string { return fmt.Sprintf(`{"nextCursor":"%d"}`, n) }, 0, "over 1000 pages"},
 		{"too many items", func(n int) string { return fmt.Sprintf(`{"tools":[1,2,3,4],"nextCursor":"%d"}`, n) }, 10, "more items than"},
 		{"millions of items", func(int) string { return `{"tools":[` + strings.Repeat("0,", 1<<20) + `0]}` }, 10, "more items than"},
+		{"too many bytes on many pages", func(n int) string {
+			return fmt.Sprintf(`{"tools":["x"],"other":"%s","nextCursor":"%d"}`, strings.Repeat("x", 1<<20), n)
+		}, 3, "more bytes than"},
+		{"too many bytes on one page", func(int) string {
+			return `{"tools":["` + strings.Repeat("x", 2<<20) + `","` + strings.Repeat("y", 2<<20) + `"]}`
+		}, 1, "more bytes than"},
 		{"no array", func(int) string { return `{"tools":{"a":1}}` }, 0, "not an array"},
 		{"a cursor that is a number", func(int) string { return `{"tools":[1],"nextCursor":5}` }, 1, "not a string"},
 		{"a huge cursor", func(int) string { return `{"tools":[1],"nextCursor":"` + strings.Repeat("x", 1<<20) + `"}` }, 1, "not a string"},
@@ -50,7 +56,7 @@ func TestList(t *testing.T) {
 					}
 					p.answer(m, tt.page(n))
 				}
-			})), Options{Older: true})
+			})), Options{Older: true, MaxList: 3 << 20})
 			got, err := s.List(t.Context(), "tools/list", "tools", 10)
 			if len(got) != tt.want {
 				t.Errorf("%d items, want %d", len(got), tt.want)

@@ -27,6 +27,7 @@ const (
 	defaultProbe      = 2 * time.Second
 	defaultTimeout    = time.Minute
 	defaultMaxMessage = 16 << 20
+	defaultMaxList    = 16 << 20
 )
 
 // Options is what a session is made with.
@@ -37,6 +38,7 @@ type Options struct {
 	Probe         time.Duration   // how long a program may leave server/discover unanswered; 0: 2 s, or a third of Handshake if that is less
 	Older         bool            // begin with initialize: the server spoke the older era the last time
 	MaxMessage    int             // bytes; 0: 16 MiB
+	MaxList       int             // bytes of all pages of one list; 0: 16 MiB
 	Handler       Handler         // nil: requests are refused, and announcements dropped
 	Log           *slog.Logger    // nil: nothing is logged
 }
@@ -70,6 +72,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxMessage <= 0 {
 		o.MaxMessage = defaultMaxMessage
+	}
+	if o.MaxList <= 0 {
+		o.MaxList = defaultMaxList
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
