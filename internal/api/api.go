@@ -6,6 +6,8 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -193,11 +195,28 @@ func write(w http.ResponseWriter, status int, kind string, v any) {
 
 // problem answers with problem details, RFC 9457.
 func problem(w http.ResponseWriter, r *http.Request, err error) {
+	if said, ok := errors.AsType[*tool.Refusal](err); ok {
+		writeProblem(w, refused(said))
+		return
+	}
 	f := fault.From(err)
 	if cause := f.Unwrap(); cause != nil && f.HTTP() >= 500 {
 		slog.WarnContext(r.Context(), "request failed", "path", r.URL.Path, "fault", f.Code(), "cause", cause)
 	}
 	writeProblem(w, Problem{Title: f.Code(), Status: f.HTTP(), Detail: f.Error(), Data: f.Data()})
+}
+
+// refused is what a third-party server answered in place of a result.
+func refused(said *tool.Refusal) Problem {
+	kind, status := fault.Connection, http.StatusBadGateway
+	if said.Code == -32602 {
+		kind, status = fault.InvalidParameters, http.StatusBadRequest
+	}
+	f := fault.New(kind, "%s", said.Message).With("rpc_code", said.Code)
+	if json.Valid(said.Data) {
+		f.With("rpc_data", said.Data)
+	}
+	return Problem{Title: f.Code(), Status: status, Detail: fmt.Sprintf("the MCP server refused: %s (%d)", said.Message, said.Code), Data: f.Data()}
 }
 
 func writeProblem(w http.ResponseWriter, p Problem) {

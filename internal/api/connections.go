@@ -2,10 +2,12 @@ package api
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/connection"
+	"sandlot/internal/fault"
 )
 
 // loggedIn is where a browser comes back to when a user has logged in at a
@@ -59,12 +61,27 @@ func (s *Server) inspectConnection(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, 200, all)
 }
 
+// approveConnection approves tools as they are now, or, with a body of
+// {"tools": {name: hash}}, those alone that still are what was seen.
 func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	i, err := s.Connections.Approve(r.Context(), p, r.PathValue("id"))
+	var q struct {
+		Tools map[string]string `json:"tools"`
+	}
+	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<20))
+	body.DisallowUnknownFields()
+	if err := body.Decode(&q); err != nil && err != io.EOF { // nothing: all of them
+		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but tools, the hashes of what was seen by the server's names: %v", err))
+		return
+	}
+	i, err := s.Connections.Approve(r.Context(), p, r.PathValue("id"), q.Tools)
 	if err != nil {
 		problem(w, r, err)
 		return
 	}
-	writeJSON(w, 200, map[string]any{"connectionId": i.ID, "name": i.Name, "toolCount": len(i.Tools), "state": i.State})
+	held := []map[string]any{}
+	for _, n := range i.Held {
+		held = append(held, map[string]any{"remoteName": n.Remote, "reason": n.Why})
+	}
+	writeJSON(w, 200, map[string]any{"connectionId": i.ID, "name": i.Name, "toolCount": len(i.Tools), "state": i.State, "heldTools": held})
 }

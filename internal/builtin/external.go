@@ -154,6 +154,9 @@ func held(b *strings.Builder, i connection.Info) {
 
 // runsAs is exactly what runs, or is connected to.
 func runsAs(i connection.Info) string {
+	if i.Configured {
+		return "by the operator's settings"
+	}
 	if i.Kind != connection.Stdio {
 		return i.URL
 	}
@@ -234,9 +237,13 @@ func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, a tool.Args)
 	}
 	r := connected(done.Info)
 	r.Fields["installLog"] = done.Log
-	r.Fields["installed"] = map[string]any{"type": what.Text("type"), "spec": what.Text("spec"), "version": done.Install.Version, "folder": done.Install.Folder,
+	var version, folder string
+	if i := done.Install; i != nil { // another may have taken the name meanwhile
+		version, folder = i.Version, i.Folder
+	}
+	r.Fields["installed"] = map[string]any{"type": what.Text("type"), "spec": what.Text("spec"), "version": version, "folder": folder,
 		"commands": done.Commands, "seconds": done.Took.Round(100 * time.Millisecond).Seconds()}
-	r.Content = append([]tool.Content{tool.Text(fmt.Sprintf("Installed %s %s into %s with:\n%s", what.Text("spec"), done.Install.Version, done.Install.Folder, strings.Join(done.Commands, "\n")))}, r.Content...)
+	r.Content = append([]tool.Content{tool.Text(fmt.Sprintf("Installed %s %s into %s with:\n%s", what.Text("spec"), version, folder, strings.Join(done.Commands, "\n")))}, r.Content...)
 	return r, nil
 }
 
