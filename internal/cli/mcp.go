@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"sandlot/internal/agent"
-	"sandlot/internal/api"
 )
 
 func (p *program) mcp() *cobra.Command {
@@ -314,81 +313,6 @@ func (p *program) mcpLogs() *cobra.Command {
 			return err
 		}
 		return p.mcpResult(c, "external_mcp_logs", map[string]any{"connectionId": r.ID, "lines": lines})
-	}
-	return c
-}
-
-func (p *program) mcpInspect() *cobra.Command {
-	c := &cobra.Command{Use: "inspect NAME", Short: "Show what an MCP server offers, and what of it was approved", Args: cobra.ExactArgs(1)}
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		r, err := p.connection(c, args[0])
-		if err != nil {
-			return err
-		}
-		var all api.Inspected
-		var raw json.RawMessage
-		if err := p.ask(c.Context(), "GET", "/v1/connections/"+url.PathEscape(r.ID), nil, &raw); err != nil {
-			return err
-		}
-		if p.asJSON {
-			return p.json(raw)
-		}
-		if err := json.Unmarshal(raw, &all); err != nil {
-			return err
-		}
-		p.inspected(all)
-		return nil
-	}
-	return c
-}
-
-func (p *program) inspected(all api.Inspected) {
-	fmt.Fprintf(p.out, "%s (%s): %s\n", all.Name, all.ID, all.State)
-	for _, t := range all.Tools {
-		var d struct{ Description string }
-		_ = json.Unmarshal(t.Raw, &d)
-		fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Key, agent.Printable(t.Remote, 200), t.Hash)
-		if t.Held != "" {
-			fmt.Fprintf(p.out, ", HELD BACK: %s (approved: %s)", t.Held, t.Approved)
-		}
-		fmt.Fprintf(p.out, "\n  %s\n", strings.ReplaceAll(harmless(d.Description), "\n", "\n  "))
-	}
-	for _, d := range all.Prompts {
-		fmt.Fprintf(p.out, "\nprompt %s\n", d.Key)
-	}
-	for _, d := range all.Resources {
-		fmt.Fprintf(p.out, "\nresource %s\n", harmless(d.Key))
-	}
-	for _, d := range all.Templates {
-		fmt.Fprintf(p.out, "\nresource template %s\n", harmless(d.Key))
-	}
-	for _, o := range all.Odd {
-		fmt.Fprintf(p.out, "\nleft out: %s\n", harmless(o))
-	}
-}
-
-func (p *program) mcpApprove() *cobra.Command {
-	c := &cobra.Command{Use: "approve NAME", Short: "Approve an MCP server's tools as they are now", Args: cobra.ExactArgs(1),
-		Long: `A tool that is new, or whose definition has changed, since its server was connected is held back,
-as it may say something else than what was approved. Look at it with "sandlot mcp inspect" first.`}
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		r, err := p.connection(c, args[0])
-		if err != nil {
-			return err
-		}
-		var done struct {
-			ToolCount int `json:"toolCount"`
-		}
-		if err := p.ask(c.Context(), "POST", "/v1/connections/"+url.PathEscape(r.ID)+"/approve", nil, &done); err != nil {
-			return err
-		}
-		if p.asJSON {
-			return p.json(done)
-		}
-		fmt.Fprintf(p.out, "approved; %s offers %d tools\n", r.Name, done.ToolCount)
-		return nil
 	}
 	return c
 }

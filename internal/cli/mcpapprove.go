@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/api"
+)
+
+func (p *program) mcpInspect() *cobra.Command {
+	c := &cobra.Command{Use: "inspect NAME", Short: "Show what an MCP server offers, and what of it was approved", Args: cobra.ExactArgs(1)}
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		all, raw, err := p.inspect(c, args[0])
+		if err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(raw)
+		}
+		p.inspected(all)
+		return nil
+	}
+	return c
+}
+
+// inspect finds out all that there is to know of one connection.
+func (p *program) inspect(c *cobra.Command, what string) (all api.Inspected, raw json.RawMessage, err error) {
+	r, err := p.connection(c, what)
+	if err != nil {
+		return all, nil, err
+	}
+	if err := p.ask(c.Context(), "GET", "/v1/connections/"+url.PathEscape(r.ID), nil, &raw); err != nil {
+		return all, nil, err
+	}
+	return all, raw, json.Unmarshal(raw, &all)
+}
+
+func (p *program) inspected(all api.Inspected) {
+	fmt.Fprintf(p.out, "%s (%s): %s\n", all.Name, all.ID, all.State)
+	for _, t := range all.Tools {
+		p.inspectedTool(t)
+	}
+	for _, d := range all.Prompts {
+		fmt.Fprintf(p.out, "\nprompt %s\n", d.Key)
+	}
+	for _, d := range all.Resources {
+		fmt.Fprintf(p.out, "\nresource %s\n", harmless(d.Key))
+	}
+	for _, d := range all.Templates {
+		fmt.Fprintf(p.out, "\nresource template %s\n", harmless(d.Key))
+	}
+	for _, o := range all.Odd {
+		fmt.Fprintf(p.out, "\nleft out: %s\n", harmless(o))
+	}
+}
+
+// inspectedTool prints all that a model is told of a tool: who approves it must
+// have seen it.
+func (p *program) inspectedTool(t api.InspectedTool) {
+	fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Key, agent.Printable(t.Remote, 200), t.Hash)
+	if t.Held != "" {
+		fmt.Fprintf(p.out, ", HELD BACK: %s", t.Held)
+		if t.Approved != "" {
+			fmt.Fprintf(p.out, " (approved: %s)", t.Approved)
+		}
+	}
+	var d map[string]json.RawMessage
+	_ = json.Unmarshal(t.Raw, &d) // it is an object, or there is nothing to show
+	var description string
+	_ = json.Unmarshal(d["description"], &description)
+	fmt.Fprintf(p.out, "\n  %s\n", strings.ReplaceAll(harmless(description), "\n", "\n  "))
+	delete(d, "name")
+	delete(d, "description")
+	if rest, err := json.MarshalIndent(d, "  ", "  "); err == nil && len(d) > 0 {
+		fmt.Fprintf(p.out, "  %s\n", harmless(string(rest)))
+	}
+}
+
+func (p *program) mcpApprove() *cobra.Command {
+	var sure bool
+	c := &cobra.Command{Use: "approve NAME", Short: "Approve an MCP server's tools as they are now", Args: cobra.ExactArgs(1),
+		Long: `A tool that is new, or whose definition has changed, since its server was connected is held back,
+as it may say something else than what was approved. What is approved is shown, and on a terminal you
+are asked. What changes after it was shown stays held back.`}
+	c.Flags().BoolVar(&sure, "yes", false, "do not ask")
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error { return p.approve(c, args[0], sure) }
+	return c
+}
+
+// onTerminal says whether somebody is there to be asked.
+func (p *program) onTerminal() bool {
+	in, ok := p.in.(*os.File)
+	return ok && term.IsTerminal(int(in.Fd()))
+}
+
+func (p *program) approve(c *cobra.Command, what string, sure bool) error {
+	all, _, err := p.inspect(c, what)
+	if err != nil {
+		return err
+	}
+	seen, held := map[string]string{}, 0
+	for _, t := range all.Tools {
+		seen[t.Remote] = t.Hash
+		if t.Held == "" {
+			continue
+		}
+		held++
+		if !p.asJSON {
+			p.inspectedTool(t)
+		}
+	}
+	if held > 0 && !p.asJSON && !sure && p.onTerminal() {
+		if err := p.confirm(c.Context(), fmt.Sprintf("\nApprove %d of the tools of %s as shown above?", held, all.Name)); err != nil {
+			return errors.New("nothing was approved")
+		}
+	}
+	var done struct {
+		ToolCount int `json:"toolCount"`
+		Held      []struct {
+			Remote string `json:"remoteName"`
+			Reason string `json:"reason"`
+		} `json:"heldTools"`
+	}
+	if err := p.ask(c.Context(), "POST", "/v1/connections/"+url.PathEscape(all.ID)+"/approve", map[string]any{"tools": seen}, &done); err != nil {
+		return err
+	}
+	if p.asJSON {
+		return p.json(done)
+	}
+	fmt.Fprintf(p.out, "approved; %s offers %d tools\n", all.Name, done.ToolCount)
+	for _, h := range done.Held {
+		fmt.Fprintf(p.out, "still held back: %s, as %s\n", agent.Printable(h.Remote, 100), h.Reason)
+	}
+	return nil
+}
