@@ -158,22 +158,22 @@ var anyObject = json.RawMessage(`{"type":"object"}`)
 // needed is what the SDK needs of a tool's input schema: which arguments come in
 // headers too. It takes schemas apart many times, and most have none of that.
 func needed(raw json.RawMessage) (json.RawMessage, error) {
+	if bytes.Contains(bytes.ToLower(raw), []byte("x-mcp-header")) || bytes.Contains(raw, []byte(`\u`)) {
+		var d struct {
+			InputSchema json.RawMessage `json:"inputSchema"`
+		}
+		err := json.Unmarshal(raw, &d)
+		return d.InputSchema, err
+	}
 	var d struct {
-		InputSchema json.RawMessage `json:"inputSchema"`
+		InputSchema struct {
+			Type any `json:"type"`
+		} `json:"inputSchema"`
 	}
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return nil, err
 	}
-	if bytes.Contains(bytes.ToLower(d.InputSchema), []byte("x-mcp-header")) || bytes.Contains(d.InputSchema, []byte(`\u`)) {
-		return d.InputSchema, nil
-	}
-	var s struct {
-		Type any `json:"type"`
-	}
-	if err := json.Unmarshal(d.InputSchema, &s); err != nil {
-		return nil, err
-	}
-	if s.Type != "object" {
+	if d.InputSchema.Type != "object" {
 		return nil, errors.New("the type of its input schema is not object")
 	}
 	return anyObject, nil

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -65,6 +66,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	session, version := r.Header.Get("Mcp-Session-Id"), r.Header.Get("Mcp-Protocol-Version")
+	stream := false
 	if r.Method == http.MethodPost {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.MaxBody))
 		if err != nil {
@@ -77,13 +79,14 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.ContentLength = int64(len(body))
+		stream = strings.Contains(r.Header.Get("Accept"), "text/event-stream") && method(body) != "initialize"
 	}
 	e := g.endpoint(p)
 	h := e.stateful
 	if session == "" && version >= statelessFrom {
 		h = e.stateless
 	}
-	pw := &patientWriter{ResponseWriter: w}
+	pw := newPatientWriter(w, stream)
 	defer pw.stop()
 	h.ServeHTTP(pw, r)
 	if session == "" && h == e.stateful { // it may have begun one

@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"bytes"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -9,27 +11,83 @@ import (
 )
 
 // patientWriter keeps a stream of events alive in silence: proxies and clients
-// give up on a response in which nothing comes.
+// give up on a response in which nothing comes. Where a stream is expected it
+// begins one when nothing has come at all; what then turns out to be no stream
+// comes as one event.
 type patientWriter struct {
 	http.ResponseWriter
+	header http.Header // as the handler sets it
+
 	mu      sync.Mutex
 	timer   *time.Timer
 	stopped bool
+	sent    bool // the header
+	begun   bool // here, not by the handler
+	whole   bool // what the handler writes is no stream
+	body    bytes.Buffer
 }
 
 const heartbeat = 10 * time.Second
 
+// newPatientWriter returns one; stream says that the client takes a stream of
+// events in answer.
+func newPatientWriter(w http.ResponseWriter, stream bool) *patientWriter {
+	p := &patientWriter{ResponseWriter: w, header: http.Header{}}
+	if stream {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.timer = time.AfterFunc(heartbeat, p.beat)
+	}
+	return p
+}
+
+// Header implements http.ResponseWriter.
+func (p *patientWriter) Header() http.Header { return p.header }
+
+// WriteHeader implements http.ResponseWriter.
 func (p *patientWriter) WriteHeader(code int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.Header().Set("X-Accel-Buffering", "no")
-	p.ResponseWriter.WriteHeader(code)
+	p.send(code)
 	p.arm()
+}
+
+// streams says whether the handler writes a stream of events. The lock is held.
+func (p *patientWriter) streams() bool {
+	return strings.HasPrefix(p.header.Get("Content-Type"), "text/event-stream")
+}
+
+// send sends the header, once. The lock is held.
+func (p *patientWriter) send(code int) {
+	if p.begun {
+		p.whole = p.whole || code != http.StatusOK || !p.streams()
+	}
+	if p.sent {
+		return
+	}
+	p.sent = true
+	maps.Copy(p.ResponseWriter.Header(), p.header)
+	p.ResponseWriter.Header().Set("X-Accel-Buffering", "no")
+	p.ResponseWriter.WriteHeader(code)
+	if !p.streams() && p.timer != nil {
+		p.timer.Stop()
+	}
+}
+
+// begin begins a stream of events, as the handler has said nothing yet. The lock
+// is held.
+func (p *patientWriter) begin() {
+	p.sent, p.begun = true, true
+	h := p.ResponseWriter.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no")
+	p.ResponseWriter.WriteHeader(http.StatusOK)
 }
 
 // arm starts the clock of a stream of events. The lock is held.
 func (p *patientWriter) arm() {
-	if p.stopped || !strings.HasPrefix(p.Header().Get("Content-Type"), "text/event-stream") {
+	if p.stopped || !p.begun && !p.streams() {
 		return
 	}
 	if p.timer != nil {
@@ -45,6 +103,9 @@ func (p *patientWriter) beat() {
 	if p.stopped {
 		return
 	}
+	if !p.sent {
+		p.begin()
+	}
 	p.allow(0)
 	if _, err := io.WriteString(p.ResponseWriter, ": still working\n\n"); err != nil {
 		return
@@ -56,6 +117,10 @@ func (p *patientWriter) beat() {
 func (p *patientWriter) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.send(http.StatusOK)
+	if p.whole {
+		return p.body.Write(b)
+	}
 	p.allow(len(b))
 	n, err := p.ResponseWriter.Write(b)
 	p.arm()
@@ -66,6 +131,7 @@ func (p *patientWriter) Write(b []byte) (int, error) {
 func (p *patientWriter) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.send(http.StatusOK)
 	p.allow(0)
 	http.NewResponseController(p.ResponseWriter).Flush()
 	p.arm()
@@ -88,6 +154,11 @@ func (p *patientWriter) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stopped = true
+	if one := bytes.TrimSpace(p.body.Bytes()); len(one) > 0 {
+		p.allow(len(one))
+		// Nobody is told when it cannot be written any more.
+		_, _ = io.WriteString(p.ResponseWriter, "event: message\ndata: "+strings.ReplaceAll(string(one), "\n", "\ndata: ")+"\n\n")
+	}
 	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Time{}) // the connection is used again
 	if p.timer != nil {
 		p.timer.Stop()
