@@ -181,20 +181,26 @@ func (e *endpoint) say(s *mcp.ServerSession, n notice) {
 	o.put(n)
 }
 
-// readyFirst lists the tools that need no arguments before the others. Programs
-// that look whether a server works call the first one with none.
+// readyFirst lists the tools that take no arguments, and then those that need
+// none, before the others. Programs that look whether a server works call the
+// first one with none.
 func readyFirst(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		r, err := next(ctx, method, req)
 		if l, ok := r.(*mcp.ListToolsResult); ok && err == nil {
-			slices.SortStableFunc(l.Tools, func(a, b *mcp.Tool) int { return required(a) - required(b) })
+			slices.SortStableFunc(l.Tools, func(a, b *mcp.Tool) int { return ready(a) - ready(b) })
 		}
 		return r, err
 	}
 }
 
-func required(t *mcp.Tool) int {
-	if s, ok := t.InputSchema.(map[string]any); ok && s["required"] == nil {
+// ready is less for a tool that may be called earlier.
+func ready(t *mcp.Tool) int {
+	s, ok := t.InputSchema.(map[string]any)
+	if !ok || s["required"] != nil {
+		return 2
+	}
+	if p, ok := s["properties"].(map[string]any); ok && len(p) == 0 {
 		return 0
 	}
 	return 1
