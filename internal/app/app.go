@@ -381,6 +381,7 @@ func (a *App) Close() error {
 	a.warming.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
+	a.Gateway.Close()
 	a.Book.Close(ctx)
 	return a.release()
 }

@@ -441,16 +441,20 @@ func (r Record) runs(o Record) bool {
 
 // adopt makes r what runs from now on. The gate is held, and nothing runs.
 func (s *server) adopt(r Record, known secrets) error {
+	elsewhere := false
 	if err := s.updateIf(func(old *Record) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.gen++ // what is still on its way belongs to what was
+		elsewhere = old.URL != r.URL
 		*old = r
 		return nil
 	}); err != nil {
 		return err
 	}
-	s.forgetLogin()
+	if elsewhere { // a log-in is good for one address
+		s.forgetLogin()
+	}
 	fresh := s.book.server(s.owner, r, known)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -538,6 +542,9 @@ func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, 
 	s.halt(Idle, "")
 	s.mu.Lock()
 	s.failures, s.next = 0, time.Time{}
+	if s.auth != nil {
+		s.auth.useful()
+	}
 	s.mu.Unlock()
 	if s.off() {
 		err = s.update(func(r *Record) { r.Off, r.Updated = false, time.Now().UTC() })

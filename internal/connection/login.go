@@ -106,6 +106,18 @@ type login struct {
 
 	mu      sync.Mutex
 	running *attempt
+	asked   int // how often its user had to log in since it last worked
+}
+
+// maxAsked is how often a user is asked to log in at a server that refuses them
+// all the same.
+const maxAsked = 3
+
+// useful is called when the server does what it is asked to.
+func (l *login) useful() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked = 0
 }
 
 // attempt is one log-in. It outlives the request that needed it: people take
@@ -163,6 +175,10 @@ func (l *login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	resp.Body.Close()
 	l.mu.Lock()
 	a := l.running
+	if a == nil && l.asked >= maxAsked {
+		l.mu.Unlock()
+		return fmt.Errorf("its user has logged in %d times, and it refuses them all the same; restart_external_mcp tries again", maxAsked)
+	}
 	if a == nil {
 		a = &attempt{asked: make(chan struct{}), done: make(chan struct{})}
 		l.running = a
@@ -251,6 +267,9 @@ func (l *login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.Auth
 	l.s.authURL = args.URL
 	l.s.set(NeedsAuth, "its user has to log in")
 	l.s.mu.Unlock()
+	l.mu.Lock()
+	l.asked++
+	l.mu.Unlock()
 	if a, ok := ctx.Value(attemptKey{}).(*attempt); ok {
 		close(a.asked)
 	}

@@ -314,6 +314,9 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 	case err == nil && s.removed:
 		err = s.unusable()
 	case err == nil:
+		if s.auth != nil {
+			s.auth.useful()
+		}
 		s.live, s.used = l, time.Now()
 		s.set(Connected, "")
 		s.authURL = ""
@@ -396,6 +399,7 @@ func (s *server) connect(ctx context.Context) (*live, error) {
 	if err != nil {
 		f := s.startFault(l, err, limit)
 		l.end()
+		s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", f, "error", err)
 		return nil, f
 	}
 	l.resume(ctx)
@@ -480,6 +484,9 @@ func (s *server) worked(took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failures = 0
+	if s.auth != nil {
+		s.auth.useful()
+	}
 	s.calls++
 	s.took.add(took)
 }

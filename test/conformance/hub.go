@@ -61,7 +61,8 @@ func throughHub(ctx context.Context, program, address string, w work, login bool
 		return fmt.Errorf("making a token: %w", err)
 	}
 	serve := exec.Command(program, "serve", "--state-dir", state, "--config", file, "--port", port, "--host", "127.0.0.1")
-	serve.Env = append(os.Environ(), "SANDLOT_POOL_SIZE=0", "SANDLOT_NETWORK_REGISTRIES=none")
+	serve.Env = append(os.Environ(), "SANDLOT_POOL_SIZE=0", "SANDLOT_NETWORK_REGISTRIES=none",
+		"SANDLOT_NETWORK_ALLOW_PRIVATE=localhost=127.0.0.0/8,127.0.0.1=127.0.0.0/8", "SANDLOT_NETWORK_HOSTS=localhost=127.0.0.1") // the suite's authorization servers
 	var log bytes.Buffer
 	serve.Stdout, serve.Stderr = &log, &log
 	if err := serve.Start(); err != nil {
