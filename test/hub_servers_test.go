@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 clients of the older era have sampling and logging
+
 package test
 
 import (

@@ -324,15 +324,6 @@ while True:
 	}
 }
 
-func defs(n int, f func(i int) string) []Definition {
-	var all []Definition
-	for i := range n {
-		u := f(i)
-		all = append(all, Definition{Remote: u, Key: u, Raw: json.RawMessage(`{"uriTemplate":"x"}`)})
-	}
-	return all
-}
-
 type fakeClient struct {
 	id  string
 	ask func(ctx context.Context) (json.RawMessage, error)

@@ -60,14 +60,18 @@ func (r *retrier) Ask(ctx context.Context, method string, params json.RawMessage
 	}
 }
 
-// attach makes a request the one that waits; nil says that none does.
+// detach says that no request waits.
+func (r *retrier) detach() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ctx = nil
+}
+
+// attach makes a request the one that waits.
 func (r *retrier) attach(ctx context.Context, q *passedOn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ctx = ctx
-	if q != nil {
-		r.q = q
-	}
+	r.ctx, r.q = ctx, q
 }
 
 // suspended is a call that outlives its request.
@@ -194,7 +198,7 @@ func (g *Gateway) await(ctx context.Context, e *endpoint, q *passedOn, c *suspen
 // hold puts a call aside and returns the result that asks its client.
 func (g *Gateway) hold(e *endpoint, q *passedOn, c *suspended) (json.RawMessage, error) {
 	c.client.said.flush(context.Background(), flushing)
-	c.client.attach(nil, nil)
+	c.client.detach()
 	ask := map[string]any{"method": c.asked.method}
 	if len(c.asked.params) > 0 {
 		ask["params"] = c.asked.params
