@@ -28,7 +28,7 @@ unit: build ## the packages' own tests with the race detector, real gVisor inclu
 	go test -race -timeout 10m $$(go list ./internal/...)
 
 whole: build tools ## the whole program: clients, attacks, faults, leaks
-	SANDLOT_TOOLS=$(TOOLS) go test -timeout 20m -v ./test/... 2>&1 | test/quiet
+	SANDLOT_TOOLS=$(TOOLS) go test -timeout 24m -v ./test/... 2>&1 | test/quiet
 
 bench: build tools ## measure, and write docs/benchmarks.md
 	go run ./test/bench -tools $(TOOLS) -out docs/benchmarks.md

@@ -96,6 +96,7 @@ func TestThirdParty(t *testing.T) {
 	c := s.connect(older, "", opts)
 	for _, th := range thirds(w) {
 		t.Run(th.name, func(t *testing.T) {
+			t.Parallel()
 			c := &client{t, c.ClientSession}
 			if th.prepare != "" {
 				c.shell("home", th.prepare)

@@ -27,6 +27,7 @@ type live struct {
 	since    time.Time
 	refresh  chan struct{}
 	ending   atomic.Bool
+	died     atomic.Bool // its program, by itself
 	over     sync.Once
 	held     int // calls that use it; the server's lock guards it
 
@@ -209,6 +210,13 @@ func (l *live) watch(ctx context.Context) {
 
 // end ends the session and the program, and waits for them.
 func (l *live) end() {
+	if l.process != nil && !l.ending.Load() {
+		select {
+		case <-l.process.done:
+			l.died.Store(true) // before anybody ended it
+		default:
+		}
+	}
 	l.ending.Store(true)
 	l.over.Do(func() {
 		if l.session != nil {
@@ -226,7 +234,12 @@ func (l *live) end() {
 // how says how its program ended, if it does within that time, and whether it
 // did that by itself.
 func (l *live) how(within time.Duration) (string, bool) {
-	if l.process == nil || l.ending.Load() {
+	switch {
+	case l.process == nil:
+		return "", false
+	case l.died.Load():
+		return l.process.how()
+	case l.ending.Load():
 		return "", false
 	}
 	select {
