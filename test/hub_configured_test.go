@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -185,7 +186,15 @@ func TestManyTools(t *testing.T) {
 	}
 }
 
-// TestManyCycles: a thousand times a server is connected, crashes and is
+// cycles is how many there are; SANDLOT_CYCLES=1000 makes them many.
+func cycles() int {
+	if n, err := strconv.Atoi(os.Getenv("SANDLOT_CYCLES")); err == nil {
+		return n
+	}
+	return 240
+}
+
+// TestManyCycles: again and again a server is connected, crashes and is
 // disconnected, which leaves no process, handle, goroutine or memory.
 func TestManyCycles(t *testing.T) {
 	s := start(t)
@@ -216,7 +225,7 @@ func TestManyCycles(t *testing.T) {
 	}
 	cycle(10) // what is made once is there then
 	before := use(t, s)
-	cycle(250)
+	cycle(cycles() / users)
 	var after usage
 	until(t, "everything is as before", func() bool {
 		after = use(t, s)

@@ -79,6 +79,7 @@ func thirds(w *web) []third {
 // standard output, in the same home. Packages come from where this machine has
 // them from; all else is the test's own.
 func TestThirdParty(t *testing.T) {
+	t.Parallel() // with the other one that waits for packages
 	w := startWeb(t)
 	s := start(t, append(append(registries(), w.settings("web.test")...), "SANDLOT_DEFAULT_FLAVOR=large")...)
 	opts := &mcp.ClientOptions{

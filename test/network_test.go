@@ -525,6 +525,7 @@ func registries() []string {
 // TestPackages installs real packages from the registries of this machine's own
 // settings, each in one call: the one test that needs them. Each is bounded.
 func TestPackages(t *testing.T) {
+	t.Parallel() // with the other one that waits for packages
 	registries := registries()
 	for kind, s := range map[string]*server{"root": start(t, registries...), "unprivileged": startUnprivileged(t, registries...)} {
 		c := s.connect(older, "", nil)

@@ -16,7 +16,7 @@ import (
 func soak(t *testing.T) time.Duration {
 	d, err := time.ParseDuration(os.Getenv("SANDLOT_SOAK"))
 	if err != nil {
-		d = 20 * time.Second
+		d = 10 * time.Second
 	}
 	return d
 }
