@@ -105,11 +105,20 @@ func (t *Tools) background(ctx context.Context, l *session.Lease, a tool.Args, c
 
 func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, a tool.Args, cmd *agentv1.Command) (*tool.Result, error) {
 	timeout := t.timeout(a)
-	limited, cancel := context.WithTimeout(ctx, timeout+patience)
+	d, err := t.execute(ctx, l, c, &agentv1.ExecRequest{Command: cmd, Stdin: []byte(a.Text("stdin")), TimeoutMillis: uint64(timeout.Milliseconds())})
+	if err != nil {
+		return nil, err
+	}
+	return commandResult(l, a, d, timeout), nil
+}
+
+// execute runs a command to its end and checks what the agent says of it.
+func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x *agentv1.ExecRequest) (*agentv1.ExecDone, error) {
+	x.Bounds, x.Live = t.bounds(), c.Progress != nil
+	limited, cancel := context.WithTimeout(ctx, time.Duration(x.TimeoutMillis)*time.Millisecond+patience)
 	defer cancel()
 	live := relay{progress: c.Progress}
-	e, err := l.Agent().Run(limited, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: cmd, Stdin: []byte(a.Text("stdin")),
-		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: t.bounds(), Live: c.Progress != nil}}}, live.event)
+	e, err := l.Agent().Run(limited, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: x}}, live.event)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
@@ -117,7 +126,7 @@ func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, a
 	if d == nil || !t.honest(d.Stdout) || !t.honest(d.Stderr) {
 		return nil, l.Fault(ctx, agent.ErrLies, fault.CommandExecution)
 	}
-	return commandResult(l, a, d, timeout), nil
+	return d, nil
 }
 
 func commandResult(l *session.Lease, a tool.Args, d *agentv1.ExecDone, timeout time.Duration) *tool.Result {

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"sandlot/internal/agent"
 	"sandlot/internal/connection"
 	"sandlot/internal/fault"
 	"sandlot/internal/session"
@@ -45,17 +45,9 @@ func (t *Tools) shell(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resu
 	timeout := min(time.Duration(a.Int("timeoutMs", 60000))*time.Millisecond, t.MaxTimeout)
 	cmd := Command(l.Booted.Template, a.Text("command"), nil, false)
 	cmd.Cwd = a.Text("cwd")
-	limited, cancel := context.WithTimeout(ctx, timeout+patience)
-	defer cancel()
-	live := relay{progress: c.Progress}
-	e, err := l.Agent().Run(limited, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: cmd,
-		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: t.bounds(), Live: c.Progress != nil}}}, live.event)
+	d, err := t.execute(ctx, l, c, &agentv1.ExecRequest{Command: cmd, TimeoutMillis: uint64(timeout.Milliseconds())})
 	if err != nil {
-		return nil, l.Fault(ctx, err, fault.CommandExecution)
-	}
-	d := e.GetExecuted()
-	if d == nil || !t.honest(d.Stdout) || !t.honest(d.Stderr) {
-		return nil, l.Fault(ctx, agent.ErrLies, fault.CommandExecution)
+		return nil, err
 	}
 	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
 	ending := ""
@@ -160,27 +152,8 @@ func runsAs(i connection.Info) string {
 	if i.Kind != connection.Stdio {
 		return i.URL
 	}
-	words := []string{}
-	for _, w := range append([]string{i.Command}, i.Args...) {
-		words = append(words, quote(w))
-	}
-	return fmt.Sprintf("%s (in %s of your home session)", strings.Join(words, " "), cmpOr(i.Cwd, "/workspace"))
-}
-
-func cmpOr(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
-func quote(w string) string {
-	if w != "" && !strings.ContainsFunc(w, func(r rune) bool {
-		return !strings.ContainsRune("@%+=:,./_~^-", r) && (r < '0' || r > '9') && (r < 'A' || r > 'z')
-	}) {
-		return w
-	}
-	return "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+	line := connection.CommandLine(append([]string{i.Command}, i.Args...))
+	return fmt.Sprintf("%s (in %s of your home session)", line, cmp.Or(i.Cwd, "/workspace"))
 }
 
 func connectionFields(i connection.Info) map[string]any {
@@ -304,7 +277,7 @@ func which(a tool.Args) (string, error) {
 	if (id == "") == (name == "") {
 		return "", fault.New(fault.InvalidParameters, "give connectionId or name, one of them").With("argument", "connectionId")
 	}
-	return cmpOr(id, name), nil
+	return cmp.Or(id, name), nil
 }
 
 func disconnectExternal() tool.Tool {
@@ -378,7 +351,7 @@ func (t *Tools) externalLog(_ context.Context, c tool.Call, a tool.Args) (*tool.
 	if err != nil {
 		return nil, err
 	}
-	text := cmpOr(log, "It has printed nothing.")
+	text := cmp.Or(log, "It has printed nothing.")
 	if i.LastError != "" {
 		text += "\n\nLast error: " + i.LastError
 	}

@@ -306,13 +306,22 @@ func (w *worker) say(line string) {
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_~^-]+$`)
 
-// shown is a command as it would be typed.
-func shown(argv []string) string {
+// CommandLine is a command as it would be typed.
+func CommandLine(argv []string) string {
 	words := make([]string, len(argv))
 	for i, a := range argv {
 		if words[i] = a; !plainWord.MatchString(a) {
-			words[i] = "'" + strings.ReplaceAll(text(a, 500), "'", `'\''`) + "'"
+			words[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
 		}
 	}
 	return strings.Join(words, " ")
+}
+
+// shown is a command in a log or a message.
+func shown(argv []string) string {
+	short := make([]string, len(argv))
+	for i, a := range argv {
+		short[i] = text(a, 500)
+	}
+	return CommandLine(short)
 }

@@ -111,12 +111,11 @@ func (b *Book) inSandbox(ctx context.Context, s *server, argv []string, env map[
 	defer l.Release()
 	open, cancel := context.WithTimeout(ctx, waiting)
 	defer cancel()
-	stream, reply, err := l.Agent().Stream(open, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{
+	stream, _, err := l.Agent().Stream(open, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{
 		Exec: &agentv1.Command{Argv: argv, Env: env, Cwd: cwd}}})
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	_ = reply // its id says nothing to anyone
 	out, in := io.Pipe()
 	p := &process{stdout: out, done: make(chan struct{})}
 	input := &frameWriter{stream: stream}
