@@ -160,6 +160,21 @@ func TestConnection(t *testing.T) {
 	})
 }
 
+// TestShellExec: the result has the succeeded system's fields.
+func TestShellExec(t *testing.T) {
+	s := start(t)
+	eachEra(t, s, func(t *testing.T, c *client) {
+		r := c.call("sandbox_shell_exec", args{"command": "pwd; echo err >&2; exit 3"})
+		if !r.IsError || r.Fields["exitCode"] != 3.0 || r.Fields["stdout"] != "/workspace" || r.Fields["stderr"] != "err" || r.Fields["timedOut"] != false {
+			t.Errorf("%v %q", r.Fields, r.All)
+		}
+		r = c.call("sandbox_shell_exec", args{"command": "pwd; sleep 60", "cwd": "/tmp", "timeoutMs": 500})
+		if !r.IsError || r.Fields["exitCode"] != 124.0 || r.Fields["stdout"] != "/tmp" || r.Fields["timedOut"] != true {
+			t.Errorf("%v %q", r.Fields, r.All)
+		}
+	})
+}
+
 // TestConnectionInput: bad input is refused with a word of what to do, and a
 // server that does not start leaves nothing.
 func TestConnectionInput(t *testing.T) {
