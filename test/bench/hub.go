@@ -68,11 +68,7 @@ func hub(b *bench) (sec section, err error) {
 		return sec, err
 	}
 	settings := []string{"SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0"}
-	for _, kv := range os.Environ() {
-		if strings.HasPrefix(kv, "npm_config_") || strings.HasPrefix(kv, "NPM_CONFIG_") || strings.HasPrefix(kv, "SSL_CERT") || strings.HasPrefix(kv, "NODE_EXTRA") || strings.HasPrefix(strings.ToUpper(kv), "HTTPS_PROXY") {
-			settings = append(settings, kv)
-		}
-	}
+	settings = append(settings, inherited("npm_config_", "NPM_CONFIG_", "SSL_CERT", "NODE_EXTRA", "HTTPS_PROXY", "https_proxy")...)
 	file := filepath.Join(h.dir, "sandlot.yaml")
 	text := fmt.Sprintf("mcp:\n  web: {url: \"http://%s/mcp\"}\n  host: {command: %s, where: host}\n", h.address, h.peer)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -78,13 +78,7 @@ func network(b *bench) (section, error) {
 	e := &exits{}
 	settings := []string{"SANDLOT_NETWORK_HOSTS=" + netHost + "=127.0.0.1", "SANDLOT_NETWORK_ALLOW_PRIVATE=" + netHost + "=127.0.0.0/8",
 		"SANDLOT_NETWORK_CONNECTION_RATE=100000", "SANDLOT_NETWORK_MAX_CONNECTIONS=2000", "SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0"}
-	for _, kv := range os.Environ() { // where and how this machine finds its registries
-		for _, prefix := range []string{"PIP_", "SSL_CERT", "HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"} {
-			if strings.HasPrefix(kv, prefix) {
-				settings = append(settings, kv)
-			}
-		}
-	}
+	settings = append(settings, inherited("PIP_", "SSL_CERT", "HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")...)
 	direct := netHost + "," + os.Getenv("NO_PROXY") + "," + os.Getenv("no_proxy")
 	settings = append(settings, "NO_PROXY="+direct, "no_proxy="+direct)
 	err := b.with(func(s *server) (err error) {
@@ -100,6 +94,17 @@ func network(b *bench) (section, error) {
 		return section{}, err
 	}
 	return e.section(), nil
+}
+
+// inherited are the variables of this machine that begin so: where and how it
+// finds its registries.
+func inherited(prefixes ...string) (settings []string) {
+	for _, kv := range os.Environ() {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(kv, p) }) {
+			settings = append(settings, kv)
+		}
+	}
+	return settings
 }
 
 // enter makes the session, starts the server on the host, and brings the client
