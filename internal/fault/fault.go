@@ -26,6 +26,7 @@ const (
 	NotFound
 	FileAccess
 	Unauthorized
+	Forbidden
 	Canceled
 )
 
@@ -48,6 +49,7 @@ var rows = map[Kind]row{
 	NotFound:          {"NOT_FOUND", "validation", "low", "", -32602, 404, []string{"Check the name; list what is there first"}},
 	FileAccess:        {"FILE_ACCESS_ERROR", "validation", "low", "", -32602, 400, []string{"List the directory to see what is there (sandbox_list_files)"}},
 	Unauthorized:      {"UNAUTHORIZED", "authentication", "medium", "Unauthorized: ", -32600, 401, []string{"Send a valid token: Authorization: Bearer …", "Make one with `sandlot token create --user NAME`"}},
+	Forbidden:         {"FORBIDDEN", "policy", "medium", "Not allowed: ", -32600, 403, []string{"Ask the operator of this server"}},
 	Canceled:          {"CANCELED", "execution", "low", "Canceled: ", -32800, 499, []string{"Call again"}},
 }
 
@@ -57,6 +59,7 @@ type Error struct {
 	Kind    Kind
 	Message string         // without the kind's prefix
 	Context map[string]any // facts that a program can use
+	Advice  []string       // what can be done about it; empty: what goes for the kind
 	Cause   error
 }
 
@@ -110,7 +113,11 @@ func (e *Error) Data() Data {
 	if c == nil {
 		c = map[string]any{}
 	}
-	return Data{r.code, r.category, r.severity, r.advice, c}
+	advice := e.Advice
+	if len(advice) == 0 {
+		advice = r.advice
+	}
+	return Data{r.code, r.category, r.severity, advice, c}
 }
 
 // From returns the fault in err's chain, or an Internal one that hides it.

@@ -22,6 +22,7 @@ type endpoint struct {
 
 	fill sync.Once                      // puts in what is offered, which takes its time
 	own  map[featureKey]json.RawMessage // definitions of ours; nil: an alias, which is not listed
+	asks map[string]bool                // our tools that may ask their client's user
 
 	syncing sync.Mutex                     // held while third changes
 	offered offered                        // what third was made of
@@ -65,6 +66,7 @@ func (g *Gateway) filled(e *endpoint) {
 				continue
 			}
 			k := featureKey{"tools/call", t.Name}
+			e.asks[t.Name] = t.Asks
 			if t.Alias != "" {
 				e.own[k] = nil
 				continue

@@ -88,6 +88,10 @@ func over(sources ...tool.Source) *Gateway {
 // ask sends a request of the newer era and returns what is answered, without
 // the framing of events.
 func ask(g *Gateway, method, name, params string) string {
+	return askAs(g, auth.Local, method, name, params)
+}
+
+func askAs(g *Gateway, p auth.Principal, method, name, params string) string {
 	if params != "" {
 		params += ","
 	}
@@ -100,7 +104,7 @@ func ask(g *Gateway, method, name, params string) string {
 		}
 	}
 	w := httptest.NewRecorder()
-	g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Local)))
+	g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), p)))
 	b, _ := io.ReadAll(w.Result().Body)
 	_, data, events := strings.Cut(string(b), "data: ")
 	if !events {
@@ -116,3 +120,16 @@ func bare(g *Gateway, body string) string {
 	g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Local)))
 	return w.Body.String()
 }
+
+// asker is a source of ours with a tool that asks its client's user.
+type asker struct {
+	call func(context.Context, tool.Call) (*tool.Result, error)
+}
+
+func (asker) Tools(context.Context, auth.Principal) []tool.Tool {
+	return []tool.Tool{{Name: "careful", Asks: true}, {Name: "careless"}}
+}
+
+func (asker) Has(_ auth.Principal, name string) bool { return strings.HasPrefix(name, "care") }
+
+func (a asker) Call(ctx context.Context, c tool.Call) (*tool.Result, error) { return a.call(ctx, c) }

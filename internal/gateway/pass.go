@@ -77,6 +77,9 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 				if g.foreign(ctx, e, method, r.Params.Name) {
 					return g.passTool(ctx, e, r)
 				}
+				if e.asks[r.Params.Name] {
+					return g.passOwn(ctx, e, r)
+				}
 			case *mcp.GetPromptRequest:
 				if g.foreign(ctx, e, method, r.Params.Name) {
 					return g.passRequest(ctx, e, passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState))
@@ -194,6 +197,24 @@ func (g *Gateway) passTool(ctx context.Context, e *endpoint, r *mcp.CallToolRequ
 			return nil, err
 		}
 		return res.Raw, nil
+	})
+}
+
+// passOwn calls a tool of ours that may ask its client's user: in front of the
+// SDK's handlers too, which cannot suspend a call.
+func (g *Gateway) passOwn(ctx context.Context, e *endpoint, r *mcp.CallToolRequest) (mcp.Result, error) {
+	q := passed("tools/call", r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
+	return g.pass(ctx, e, q, func(ctx context.Context, client tool.Client, _ tool.Inputs) (json.RawMessage, error) {
+		n := newProgress(func(p *mcp.ProgressNotificationParams) {
+			b, _ := json.Marshal(p)
+			client.Tell("notifications/progress", b)
+		})
+		defer n.stop()
+		res, err := g.Hub.Call(ctx, tool.Call{Principal: e.principal, Name: r.Params.Name, Args: r.Params.Arguments, Progress: n.say, Client: client})
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(result(res))
 	})
 }
 

@@ -11,12 +11,13 @@ import (
 
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
+	"sandlot/internal/tool"
 )
 
 const (
-	// held is how long a call waits for its client to come again with what a
-	// server asked for.
-	held = 10 * time.Minute
+	// held is how long a call waits for its client to come again with what was
+	// asked for.
+	held = tool.Thinking
 	// maxHeld bounds the calls of one principal that wait so.
 	maxHeld = 64
 )

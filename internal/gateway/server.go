@@ -74,7 +74,7 @@ func (g *Gateway) server(p auth.Principal) *endpoint {
 			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{}}}, nil // nothing of ours has any
 		},
 	})
-	e := &endpoint{principal: p, server: s, own: map[featureKey]json.RawMessage{}, leaving: map[*mcp.ServerSession]bool{}}
+	e := &endpoint{principal: p, server: s, own: map[featureKey]json.RawMessage{}, asks: map[string]bool{}, leaving: map[*mcp.ServerSession]bool{}}
 	s.AddReceivingMiddleware(g.guarded, g.levels(p), g.passing(e), readyFirst)
 	return e
 }
@@ -222,7 +222,10 @@ func (g *Gateway) handler(p auth.Principal, name string) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		c := tool.Call{Principal: p, Name: name, Args: req.Params.Arguments}
 		if token := req.Params.GetProgressToken(); token != nil {
-			n := newProgress(ctx, req.Session, token)
+			n := newProgress(func(p *mcp.ProgressNotificationParams) {
+				p.ProgressToken = token
+				_ = req.Session.NotifyProgress(ctx, p) // a client that went away is noticed by the call itself
+			})
 			defer n.stop()
 			c.Progress = n.say
 		}
@@ -301,10 +304,8 @@ func (g *Gateway) reader(p auth.Principal) mcp.ResourceHandler {
 // progress tells a client that waits what happens: each new text, and, when
 // there is none for a while, that time passes.
 type progress struct {
-	ctx     context.Context
-	session *mcp.ServerSession
-	token   any
-	start   time.Time
+	send  func(*mcp.ProgressNotificationParams)
+	start time.Time
 
 	mu      sync.Mutex
 	last    float64
@@ -315,8 +316,8 @@ type progress struct {
 // silence is how long a call says nothing before it says that it still runs.
 const silence = 5 * time.Second
 
-func newProgress(ctx context.Context, s *mcp.ServerSession, token any) *progress {
-	p := &progress{ctx: ctx, session: s, token: token, start: time.Now()}
+func newProgress(send func(*mcp.ProgressNotificationParams)) *progress {
+	p := &progress{send: send, start: time.Now()}
 	p.timer = time.AfterFunc(silence, func() {
 		p.say(fmt.Sprintf("Still running after %d s", int(time.Since(p.start).Seconds())))
 	})
@@ -332,8 +333,7 @@ func (p *progress) say(text string) {
 		return
 	}
 	p.last = max(time.Since(p.start).Seconds(), p.last+0.001)
-	// A client that went away is noticed by the call itself.
-	_ = p.session.NotifyProgress(p.ctx, &mcp.ProgressNotificationParams{ProgressToken: p.token, Message: text, Progress: p.last})
+	p.send(&mcp.ProgressNotificationParams{Message: text, Progress: p.last})
 	p.timer.Reset(silence)
 }
 

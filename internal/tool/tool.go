@@ -17,6 +17,8 @@ type Tool struct {
 	// Output is a JSON schema of the structured result, of type object.
 	Output map[string]any
 	Hints  Hints
+	// Asks: a call may ask the user of its client, and wait for the answer.
+	Asks bool
 	// Alias: it is another name of the tool named here, and left out of lists.
 	Alias string
 	// Raw is the whole definition of a third-party server's tool as MCP has it,
