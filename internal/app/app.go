@@ -196,7 +196,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	if err := a.connections(ctx); err != nil {
 		return err
 	}
-	tools := builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Connections: a.third, Templates: templates, Flavors: c.Flavors, Volumes: c.Volumes,
+	tools := builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Connections: a.third, Consent: c.MCP.Consent, Templates: templates, Flavors: c.Flavors, Volumes: c.Volumes,
 		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max, Labeled: c.Output.Style == "labeled", Log: a.log})
 	a.third.Reserved = func(name string) bool { return tools.Has(auth.Local, name) }
 	h := hub.New(tools, a.third)

@@ -26,9 +26,11 @@ type Config struct {
 	Ports    *port.Book
 	// Connections are third-party MCP servers; without it there are none.
 	Connections *connection.Book
-	Templates   []*image.Template
-	Flavors     []image.Flavor
-	Volumes     []sandbox.Mount
+	// Consent says whether users' agents may add them.
+	Consent   tool.Policy
+	Templates []*image.Template
+	Flavors   []image.Flavor
+	Volumes   []sandbox.Mount
 	// Timeout is a call's time when it names none, MaxTimeout the most it may name.
 	Timeout, MaxTimeout time.Duration
 	// MaxOutput is how many bytes of each stream a result holds.
@@ -67,11 +69,11 @@ func New(c Config) *Tools {
 	t.add(getVolumePath(), t.volumes)
 	if c.Connections != nil {
 		t.add(shellExec(), t.shell)
-		t.add(connectExternal(), t.connect)
-		t.add(installExternal(), t.installAndConnect)
+		t.add(connectExternal(), declinable(t.connect))
+		t.add(installExternal(), declinable(t.installAndConnect))
 		t.add(listExternal(), t.listConnections)
 		t.add(disconnectExternal(), t.disconnect)
-		t.add(restartExternal(), t.restart)
+		t.add(restartExternal(), declinable(t.restart))
 		t.add(externalLogs(), t.externalLog)
 	}
 	alias := getVolumePath()

@@ -85,7 +85,7 @@ func connectExternal() tool.Tool {
 			{Name: "url", Type: tool.String, Description: "A remote server's address, in place of command."},
 			{Name: "transport", Type: tool.String, Enum: []string{"stdio", "http", "sse"}, Description: "How it is spoken to; http (Streamable HTTP) when there is a url, else stdio."},
 			{Name: "headers", Type: tool.Map, Description: "Headers for a remote server, such as Authorization. Values are never stored."}},
-		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true},
+		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Asks: true,
 	}
 }
 
@@ -100,7 +100,7 @@ func connectionSchema() map[string]any {
 
 func (t *Tools) connect(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
 	i, err := t.Connections.Connect(ctx, c.Principal, connection.Ask{Name: a.Text("name"), Kind: connection.Kind(a.Text("transport")), Command: a.Text("command"),
-		Args: a.Strings("args"), Cwd: a.Text("cwd"), URL: a.Text("url"), Env: a.Map("env"), Headers: a.Map("headers")})
+		Args: a.Strings("args"), Cwd: a.Text("cwd"), URL: a.Text("url"), Env: a.Map("env"), Headers: a.Map("headers"), Agree: t.agree(c)})
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func installExternal() tool.Tool {
 					{Name: "args", Type: tool.Strings, Description: "Its arguments."}}},
 			envParam(),
 			{Name: "workdir", Type: tool.String, Description: "The folder beneath /workspace to install into.", Default: "external-mcp/{name}"}},
-		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true},
+		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Asks: true,
 	}
 }
 
@@ -197,7 +197,7 @@ func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, a tool.Args)
 	what, start := a.Object("install"), a.Object("start")
 	workdir := a.Text("workdir")
 	done, err := t.Connections.Install(ctx, c.Principal, connection.Order{Type: what.Text("type"), Spec: what.Text("spec"), Workdir: workdir,
-		Ask: connection.Ask{Name: a.Text("name"), Command: start.Text("command"), Args: start.Strings("args"), Env: a.Map("env")}, Progress: c.Progress})
+		Ask: connection.Ask{Name: a.Text("name"), Command: start.Text("command"), Args: start.Strings("args"), Env: a.Map("env"), Agree: t.agree(c)}, Progress: c.Progress})
 	if err != nil {
 		f := fault.From(err)
 		if f.Kind != fault.CommandExecution || done.Log == "" {
@@ -315,7 +315,7 @@ func restartExternal() tool.Tool {
 		Name: "restart_external_mcp", Title: "Restart an MCP server",
 		Description: "Stop a third-party MCP server and start it again; also one that was disconnected, that was given up, or that needs values of env again.",
 		Params:      append(whichParams(), envParam(), tool.Param{Name: "headers", Type: tool.Map, Description: "Headers of a remote server."}),
-		Output:      connectionSchema(), Hints: tool.Hints{OpenWorld: true},
+		Output:      connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Asks: true,
 	}
 }
 
@@ -324,7 +324,7 @@ func (t *Tools) restart(ctx context.Context, c tool.Call, a tool.Args) (*tool.Re
 	if err != nil {
 		return nil, err
 	}
-	i, err := t.Connections.Restart(ctx, c.Principal, what, a.Map("env"), a.Map("headers"))
+	i, err := t.Connections.Restart(ctx, c.Principal, what, a.Map("env"), a.Map("headers"), t.agree(c))
 	if err != nil {
 		return nil, err
 	}

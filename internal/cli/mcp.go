@@ -106,14 +106,15 @@ func pairs(flag string, given []string) (map[string]string, error) {
 
 func (p *program) mcpAdd() *cobra.Command {
 	var npm, pip, git, address, cwd, workdir string
-	var sse bool
+	var sse, sure bool
 	var env, headers []string
 	c := &cobra.Command{
 		Use: "add NAME [flags] [-- COMMAND ARG...]", Short: "Add an MCP server, install it where that is asked for, and start it", Args: cobra.MinimumNArgs(1),
 		Long: `Add an MCP server under a name of yours. What runs is shown. A used name replaces that server.
 With --npm, --pip or --git it is installed in your home session first; COMMAND may then be left out
 when the package has one program. Values of --env and --header are never stored: after a restart of
-the server give them again with "sandlot mcp restart".`,
+the server give them again with "sandlot mcp restart". Where the server wants its user's consent
+(mcp_consent: ask), what will be installed and run is shown first, and you are asked.`,
 		Example: `  sandlot mcp add memory --npm @modelcontextprotocol/server-memory
   sandlot mcp add files --npm @modelcontextprotocol/server-filesystem -- mcp-server-filesystem /workspace
   sandlot mcp add mine --git https://example.com/server.git#main
@@ -130,6 +131,7 @@ the server give them again with "sandlot mcp restart".`,
 	f.StringVar(&workdir, "workdir", "", "folder beneath /workspace to install into")
 	f.StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	f.StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
+	f.BoolVar(&sure, "yes", false, "consent without being asked")
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		vars, err := pairs("env", env)
@@ -155,7 +157,7 @@ the server give them again with "sandlot mcp restart".`,
 			ask["install"] = map[string]string{"type": kind, "spec": spec}
 		}
 		if ask["install"] == nil {
-			return p.mcpConnect(c, ask, start, address, cwd, sse, heads)
+			return p.mcpConnect(c, ask, start, address, cwd, sse, heads, sure)
 		}
 		if len(start) > 0 {
 			ask["start"] = map[string]any{"command": start[0], "args": start[1:]}
@@ -163,12 +165,12 @@ the server give them again with "sandlot mcp restart".`,
 		if workdir != "" {
 			ask["workdir"] = workdir
 		}
-		return p.mcpResult(c, "auto_install_and_connect_mcp", ask)
+		return p.mcpConsented(c, "auto_install_and_connect_mcp", ask, sure)
 	}
 	return c
 }
 
-func (p *program) mcpConnect(c *cobra.Command, ask map[string]any, start []string, address, cwd string, sse bool, headers map[string]string) error {
+func (p *program) mcpConnect(c *cobra.Command, ask map[string]any, start []string, address, cwd string, sse bool, headers map[string]string, sure bool) error {
 	switch {
 	case address != "" && len(start) == 0:
 		ask["url"], ask["transport"] = address, map[bool]string{true: "sse", false: "http"}[sse]
@@ -183,7 +185,7 @@ func (p *program) mcpConnect(c *cobra.Command, ask map[string]any, start []strin
 	default:
 		return usage{errors.New("say what to add: --npm, --pip, --git or --url, or a command after --")}
 	}
-	return p.mcpResult(c, "connect_external_mcp", ask)
+	return p.mcpConsented(c, "connect_external_mcp", ask, sure)
 }
 
 // mcpResult calls a tool and prints its words, or all of it.
@@ -192,6 +194,10 @@ func (p *program) mcpResult(c *cobra.Command, name string, ask map[string]any) e
 	if err := p.ask(c.Context(), "POST", "/v1/tools/"+url.PathEscape(name), ask, &res); err != nil {
 		return err
 	}
+	return p.printed(res)
+}
+
+func (p *program) printed(res json.RawMessage) error {
 	if p.asJSON {
 		if err := p.json(res); err != nil {
 			return err
@@ -276,9 +282,11 @@ func (p *program) connection(c *cobra.Command, what string) (connectionRow, erro
 
 func (p *program) mcpRestart() *cobra.Command {
 	var env, headers []string
+	var sure bool
 	c := &cobra.Command{Use: "restart NAME", Short: "Start an MCP server again, with values that were not stored", Args: cobra.ExactArgs(1)}
 	c.Flags().StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	c.Flags().StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
+	c.Flags().BoolVar(&sure, "yes", false, "consent to variables that it did not have without being asked")
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		r, err := p.connection(c, args[0])
@@ -297,7 +305,7 @@ func (p *program) mcpRestart() *cobra.Command {
 		if err := errors.Join(err, herr); err != nil {
 			return err
 		}
-		return p.mcpResult(c, "restart_external_mcp", ask)
+		return p.mcpConsented(c, "restart_external_mcp", ask, sure)
 	}
 	return c
 }

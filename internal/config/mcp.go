@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sandlot/internal/connection"
+	"sandlot/internal/tool"
 )
 
 // MCP is what the settings say of third-party MCP servers. Which ones there
@@ -23,6 +24,7 @@ import (
 type MCP struct {
 	Idle    time.Duration // without use, after which a server's program is stopped
 	Install time.Duration // that installing one may take
+	Consent tool.Policy   // whether users' agents may add them
 	// Files of other MCP clients, whose servers are taken up too: absolute paths.
 	// A change of one of them matters as one of the settings file does.
 	Files []string
@@ -42,6 +44,7 @@ type entry struct {
 // mcpRows are the settings of MCP servers beside the servers themselves.
 func mcpRows(add func(key, value, help string, older ...string) func(func(*Config, string) error, func(*Config) string)) {
 	add("mcp_files", "", "files of MCP clients whose servers are taken up too, separated by commas: Claude's, Cursor's, VS Code's, crush.json")(setMCPFiles, func(c *Config) string { return strings.Join(c.MCP.Files, ",") })
+	add("mcp_consent", "allow", "what users' agents may do before a third-party MCP server is installed, started or connected: allow, ask (the user is asked first) or deny (the operator's servers alone)")(str(func(c *Config) *string { return (*string)(&c.MCP.Consent) }, "allow", "ask", "deny"))
 	add("mcp_idle_timeout", "10m", "how long a third-party MCP server runs without use")(duration(func(c *Config) *time.Duration { return &c.MCP.Idle }, time.Second, 3650*day))
 	add("mcp_install_timeout", "10m", "how long installing a third-party MCP server may take")(duration(func(c *Config) *time.Duration { return &c.MCP.Install }, time.Second, day))
 }

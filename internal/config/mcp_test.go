@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sandlot/internal/connection"
+	"sandlot/internal/tool"
 )
 
 // mcpEnv has variables with which servers are configured; their values must
@@ -273,5 +274,20 @@ func TestServersDoNotChangeTheirSettings(t *testing.T) {
 	second, _ := c.Servers(t.Context())
 	if !reflect.DeepEqual(first, second) || first[0].Command != "$B" || first[0].Args[0] != "$B" || first[0].Env["V"] != "$B" {
 		t.Errorf("%+v, then %+v", first, second)
+	}
+}
+
+func TestConsentSetting(t *testing.T) {
+	if got := Default().MCP.Consent; got != tool.Allow {
+		t.Errorf("by default %q", got)
+	}
+	c, err := Load(Source{Env: map[string]string{"SANDLOT_MCP_CONSENT": "ask"}})
+	if err != nil || c.MCP.Consent != tool.Ask {
+		t.Errorf("%v %v", c, err)
+	}
+	for _, bad := range []string{"never", "Ask", "true"} {
+		if _, err := Load(Source{Env: map[string]string{"SANDLOT_MCP_CONSENT": bad}}); err == nil || !strings.Contains(err.Error(), "allow, ask, deny") {
+			t.Errorf("%s: %v", bad, err)
+		}
 	}
 }

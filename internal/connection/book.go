@@ -137,7 +137,12 @@ func (b *Book) owner(p auth.Principal) *owner {
 // server makes one of a record.
 func (b *Book) server(p auth.Principal, r Record, known secrets) *server {
 	return &server{book: b, owner: p, id: r.ID, name: r.Name, configured: r.Configured, created: r.Created, gate: make(chan struct{}, 1), rec: r, secrets: known, state: Idle, follows: map[string]int{},
-		settings: Configured{Name: r.Name, Kind: r.Kind, Command: r.Command, Args: r.Args, URL: r.URL, Where: InSandbox}}
+		settings: configuredAs(r)}
+}
+
+// configuredAs is a user's connection in the form of the settings' ones.
+func configuredAs(r Record) Configured {
+	return Configured{Name: r.Name, Kind: r.Kind, Command: r.Command, Args: r.Args, URL: r.URL, Where: InSandbox}
 }
 
 // Run stops servers that nobody uses, until ctx ends.

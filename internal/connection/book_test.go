@@ -442,7 +442,7 @@ sys.stderr.write("connecting to postgres://admin:hunter2@10.0.0.5/db\n"); sys.ex
 	b.Ready(context.Background(), P)
 	_, _, _, err := b.Logs(P, "x", 10)
 	t.Log("Logs:", err)
-	_, err = b.Restart(context.Background(), P, "x", nil, nil)
+	_, err = b.Restart(context.Background(), P, "x", nil, nil, nil)
 	f := fault.From(err)
 	if strings.Contains(fmt.Sprint(f.Context), "hunter2") {
 		t.Errorf("the log that Logs refuses is in the fault of restart: %v", f.Context["log"])

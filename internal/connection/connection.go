@@ -112,6 +112,7 @@ type Ask struct {
 	Env     map[string]string
 	Headers map[string]string
 	Install *Install
+	Agree   Agree
 }
 
 // check says what is wrong with it.

@@ -74,6 +74,13 @@ func (o *Order) check() (folder string, err error) {
 			return wrong("install", "install.spec: %q is no name of a branch, tag or commit", clip(u.Fragment))
 		}
 	}
+	start := o.Ask // what is wrong with it is said before anything is installed
+	if start.Command == "" {
+		start.Command = "the program that it brings"
+	}
+	if err := start.check(); err != nil {
+		return "", err
+	}
 	folder = path.Join(pool.WorkspaceDir, "external-mcp", slug(o.Name))
 	if o.Workdir != "" {
 		folder = path.Join(pool.WorkspaceDir, strings.TrimPrefix(o.Workdir, pool.WorkspaceDir))
@@ -94,6 +101,10 @@ func (b *Book) Install(ctx context.Context, p auth.Principal, o Order) (Installe
 	if err := b.free(p, o.Name); err != nil {
 		return Installed{}, err
 	}
+	if err := b.agreed(ctx, b.named(p, o.Name), o.Agree, o.plan(folder)); err != nil {
+		return Installed{}, err
+	}
+	o.Agree = nil // to all that follows
 	leave, err := b.installing(ctx, p, o.Name, folder)
 	if err != nil {
 		return Installed{}, err

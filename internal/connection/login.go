@@ -197,8 +197,10 @@ func (l *login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	case <-a.asked:
 		l.s.mu.Lock()
 		defer l.s.mu.Unlock()
-		return fault.New(fault.Connection, "%s wants its user to log in: open %s in a browser, and use it again after that", l.s.title(), l.s.authURL).
+		f := fault.New(fault.Connection, "%s wants its user to log in: open %s in a browser, and use it again after that", l.s.title(), l.s.authURL).
 			With("connection_id", l.s.id).With("name", l.s.name).With("auth_url", l.s.authURL)
+		f.Advice = []string{"Open the link in auth_url in a browser, log in, and call again", "Open only links that you asked for yourself"}
+		return f
 	case <-ctx.Done():
 		return ctx.Err()
 	}

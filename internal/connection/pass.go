@@ -62,7 +62,7 @@ func (b *Book) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	}
 	safe, isError, err := safeResult(raw)
 	if err != nil {
-		return nil, err
+		return nil, e.server.advised(err)
 	}
 	return &tool.Result{Raw: safe, IsError: isError}, nil
 }
@@ -101,7 +101,8 @@ func (b *Book) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error
 	if err != nil {
 		return nil, err
 	}
-	return safeObject(raw)
+	safe, err := safeObject(raw)
+	return safe, s.advised(err)
 }
 
 // safeObject makes a result that is no tool's fit for clients.

@@ -23,9 +23,31 @@ func (w *worker) install(ctx context.Context) (product, error) {
 	return w.git(ctx)
 }
 
+// The commands that install, as far as they are known before.
+
+func npmInstall(folder, spec string) []string {
+	return []string{"npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--loglevel=http", "--", spec}
+}
+
+// makeVenv makes an environment without a pip of its own, which is there at once.
+func makeVenv(venv string) []string {
+	return []string{"python3", "-m", "venv", "--without-pip", venv}
+}
+
+func pipInstall(venv, spec string) []string {
+	return []string{"python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile", "--upgrade", "--", spec}
+}
+
+func clone(from, ref, repo string) []string {
+	if ref == "" {
+		return []string{"git", "clone", "--depth", "1", "--", from, repo}
+	}
+	return []string{"git", "clone", "--depth", "1", "--branch", ref, "--", from, repo}
+}
+
 // npm installs a package and finds its programs.
 func (w *worker) npm(ctx context.Context, spec string) (product, error) {
-	if _, err := w.run(ctx, w.folder, true, "npm", "install", "--prefix", w.folder, "--no-audit", "--no-fund", "--loglevel=http", "--", spec); err != nil {
+	if _, err := w.run(ctx, w.folder, true, npmInstall(w.folder, spec)...); err != nil {
 		return product{}, err
 	}
 	p := product{cwd: w.folder, path: []string{path.Join(w.folder, "node_modules/.bin")}}
@@ -70,16 +92,14 @@ func read(out string, p *product) error {
 // pip installs a distribution into an environment of its own.
 func (w *worker) pip(ctx context.Context, spec string) (product, error) {
 	venv := path.Join(w.folder, "venv")
-	python := path.Join(venv, "bin/python")
-	// Without a pip of its own it is there at once; the one outside installs into it.
-	if _, err := w.run(ctx, w.folder, true, "python3", "-m", "venv", "--without-pip", venv); err != nil {
+	if _, err := w.run(ctx, w.folder, true, makeVenv(venv)...); err != nil {
 		return product{}, err
 	}
-	if _, err := w.run(ctx, w.folder, true, "python3", "-m", "pip", "--python", python, "install", "--no-compile", "--upgrade", "--", spec); err != nil {
+	if _, err := w.run(ctx, w.folder, true, pipInstall(venv, spec)...); err != nil { // by the pip outside
 		return product{}, err
 	}
 	p := product{cwd: w.folder, path: []string{path.Join(venv, "bin")}}
-	out, err := w.run(ctx, w.folder, false, python, "-c", pipFind, spec)
+	out, err := w.run(ctx, w.folder, false, path.Join(venv, "bin/python"), "-c", pipFind, spec)
 	if err != nil {
 		return product{}, err
 	}
@@ -151,12 +171,8 @@ func (w *worker) git(ctx context.Context) (product, error) {
 
 // fetch clones a repository, as little of it as is needed.
 func (w *worker) fetch(ctx context.Context, from, ref, repo string) error {
-	if ref == "" {
-		_, err := w.run(ctx, w.folder, true, "git", "clone", "--depth", "1", "--", from, repo)
+	if _, err := w.run(ctx, w.folder, true, clone(from, ref, repo)...); err == nil || ref == "" {
 		return err
-	}
-	if _, err := w.run(ctx, w.folder, true, "git", "clone", "--depth", "1", "--branch", ref, "--", from, repo); err == nil {
-		return nil
 	}
 	// It may be a commit.
 	if _, err := w.run(ctx, w.folder, true, "git", "clone", "--", from, repo); err != nil {
@@ -200,7 +216,7 @@ console.log(JSON.stringify({bins: Object.keys(bin).map(n => path.basename(n)), v
 
 func (w *worker) gitRequirements(ctx context.Context, repo string) (product, error) {
 	venv := path.Join(w.folder, "venv")
-	if _, err := w.run(ctx, w.folder, true, "python3", "-m", "venv", "--without-pip", venv); err != nil {
+	if _, err := w.run(ctx, w.folder, true, makeVenv(venv)...); err != nil {
 		return product{}, err
 	}
 	_, err := w.run(ctx, repo, true, "python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile", "-r", "requirements.txt")

@@ -17,19 +17,42 @@ func (b *Book) Connect(ctx context.Context, p auth.Principal, a Ask) (Info, erro
 	if err := a.check(); err != nil {
 		return Info{}, err
 	}
-	b.configure(p)
+	if err := b.free(p, a.Name); err != nil {
+		return Info{}, err
+	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	r := Record{Owner: p.ID, Name: a.Name, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd, Path: a.Path, URL: a.URL,
 		EnvKeys: slices.Sorted(maps.Keys(a.Env)), HeaderKeys: slices.Sorted(maps.Keys(a.Headers)), Install: a.Install, Created: now, Updated: now}
 	known := secrets{env: a.Env, headers: a.Headers, known: true}
-	old, err := b.find(p, a.Name)
-	if err != nil {
+	if old := b.named(p, a.Name); old == nil || !old.record().covers(r) {
+		if err := b.agreed(ctx, old, a.Agree, a.plan()); err != nil {
+			return Info{}, err
+		}
+	}
+	switch old := b.named(p, a.Name); { // people take their time
+	case old == nil:
 		return b.add(ctx, p, r, known)
-	}
-	if old.configured {
+	case old.configured:
 		return Info{}, taken(a.Name)
+	default:
+		return old.replace(ctx, r, known)
 	}
-	return old.replace(ctx, r, known)
+}
+
+// named returns a principal's server of that name, or nil.
+func (b *Book) named(p auth.Principal, name string) *server {
+	for _, s := range b.all(p.ID) {
+		if s.name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+func (s *server) record() Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rec
 }
 
 func taken(name string) error {
@@ -77,7 +100,7 @@ func (b *Book) add(ctx context.Context, p auth.Principal, r Record, known secret
 	}
 	if err != nil && s.info().State != NeedsAuth {
 		s.remove(context.WithoutCancel(ctx))
-		return Info{}, err
+		return Info{}, notThere(err, configuredAs(r))
 	}
 	return s.info(), nil
 }
@@ -132,7 +155,7 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 		s.leave()
 		s.book.reviewed(s.owner.ID)
 	}
-	return Info{}, err
+	return Info{}, notThere(err, configuredAs(r))
 }
 
 // runs says whether two records run, or reach, the same.
@@ -226,11 +249,24 @@ func (s *server) remove(ctx context.Context) {
 }
 
 // Restart stops a server and starts it again, with values for variables that
-// were not stored; those that are not given stay as they are.
-func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string) (Info, error) {
+// were not stored; those that are not given stay as they are. With variables
+// that it did not have it is another one.
+func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string, agree Agree) (Info, error) {
 	s, err := b.find(p, what)
 	if err != nil {
 		return Info{}, err
+	}
+	next, err := s.given(env, headers)
+	if err != nil {
+		return Info{}, err
+	}
+	r := s.record()
+	was := r
+	r.EnvKeys, r.HeaderKeys = next.keys()
+	if !was.covers(r) {
+		if err := b.agreed(ctx, s, agree, r.plan()); err != nil {
+			return Info{}, err
+		}
 	}
 	s.interrupt()
 	if err := s.enter(ctx); err != nil {
@@ -263,24 +299,24 @@ func (s *server) off() bool {
 	return s.rec.Off
 }
 
-// give takes values for variables and headers. The gate is held.
-func (s *server) give(env, headers map[string]string) error {
+// given is what a server's values are with these, which may be none.
+func (s *server) given(env, headers map[string]string) (secrets, error) {
 	s.mu.Lock()
 	rec, had := s.rec, s.secrets
 	s.mu.Unlock()
 	if len(env)+len(headers) == 0 {
-		return nil
+		return had, nil
 	}
 	if rec.Configured {
-		return fault.New(fault.InvalidParameters, "%s has its values from the operator's settings", s.title()).With("argument", "env")
+		return had, fault.New(fault.InvalidParameters, "%s has its values from the operator's settings", s.title()).With("argument", "env")
 	}
 	a := Ask{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env, Headers: headers}
 	if err := a.check(); err != nil {
-		return err
+		return had, err
 	}
 	next := secrets{env: merged(had.env, env), headers: merged(had.headers, headers)}
 	if len(next.env) > maxEnv || len(next.headers) > maxEnv {
-		return fault.New(fault.InvalidParameters, "%s would have %d variables and %d headers; at most %d of each can be given", s.title(), len(next.env), len(next.headers), maxEnv).With("argument", "env")
+		return had, fault.New(fault.InvalidParameters, "%s would have %d variables and %d headers; at most %d of each can be given", s.title(), len(next.env), len(next.headers), maxEnv).With("argument", "env")
 	}
 	var missing []string
 	for _, k := range rec.EnvKeys {
@@ -294,17 +330,32 @@ func (s *server) give(env, headers map[string]string) error {
 		}
 	}
 	if next.known = len(missing) == 0; !next.known {
-		return fault.New(fault.InvalidParameters, "%s needs %s too", s.title(), strings.Join(missing, ", ")).With("argument", "env").With("missing", missing)
+		return had, fault.New(fault.InvalidParameters, "%s needs %s too", s.title(), strings.Join(missing, ", ")).With("argument", "env").With("missing", missing)
 	}
-	if err := s.update(func(r *Record) {
-		r.EnvKeys, r.HeaderKeys = slices.Sorted(maps.Keys(next.env)), slices.Sorted(maps.Keys(next.headers))
-	}); err != nil {
+	return next, nil
+}
+
+// give takes values for variables and headers. The gate is held.
+func (s *server) give(env, headers map[string]string) error {
+	if len(env)+len(headers) == 0 {
+		return nil
+	}
+	next, err := s.given(env, headers)
+	if err != nil {
+		return err
+	}
+	if err := s.update(func(r *Record) { r.EnvKeys, r.HeaderKeys = next.keys() }); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.secrets = next
 	return nil
+}
+
+// keys are the names that the values have.
+func (s secrets) keys() (env, headers []string) {
+	return slices.Sorted(maps.Keys(s.env)), slices.Sorted(maps.Keys(s.headers))
 }
 
 func merged(a, b map[string]string) map[string]string {

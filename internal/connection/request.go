@@ -215,7 +215,7 @@ func (s *server) callFault(l *live, q query, err error) error {
 	case errors.As(err, &said):
 		return &tool.Refusal{Code: said.Code, Message: text(said.Message, 4000), Data: said.Data}
 	case errors.As(err, &f):
-		return f
+		return s.advised(f)
 	case errors.Is(err, upstream.ErrLost):
 		<-l.session.Done()
 		s.lost(l)

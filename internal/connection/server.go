@@ -117,6 +117,7 @@ func (s *server) fault(kind fault.Kind, cause error, format string, args ...any)
 	defer s.mu.Unlock()
 	f := fault.Wrap(kind, cause, "%s %s", s.title(), fmt.Sprintf(format, args...)).
 		With("connection_id", s.id).With("name", s.name).With("state", string(s.state))
+	f.Advice = s.advice()
 	return s.withLog(f)
 }
 
@@ -206,7 +207,7 @@ func (s *server) set(state State, why string) {
 
 // unusable says why the server cannot be started, if it cannot. The lock is held.
 func (s *server) unusable() error {
-	say := func(kind fault.Kind, format string, args ...any) error {
+	say := func(kind fault.Kind, format string, args ...any) *fault.Error {
 		return fault.New(kind, "%s %s", s.title(), fmt.Sprintf(format, args...)).
 			With("connection_id", s.id).With("name", s.name).With("state", string(s.state))
 	}
@@ -216,12 +217,18 @@ func (s *server) unusable() error {
 	case s.settings.Broken != "":
 		return say(fault.Configuration, "cannot be used: %s", s.settings.Broken)
 	case s.state == Disabled:
-		return say(fault.Connection, "is disconnected; restart_external_mcp connects it again")
+		f := say(fault.Connection, "is disconnected; restart_external_mcp connects it again")
+		f.Advice = []string{"Connect it again: restart_external_mcp, or " + s.command("restart")}
+		return f
 	case !s.secrets.known:
-		return say(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env", strings.Join(append(slices.Clone(s.rec.EnvKeys), s.rec.HeaderKeys...), ", ")).(*fault.Error).
+		f := say(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env", strings.Join(append(slices.Clone(s.rec.EnvKeys), s.rec.HeaderKeys...), ", ")).
 			With("env_keys", s.rec.EnvKeys).With("header_keys", s.rec.HeaderKeys)
+		f.Advice = []string{"Give all of the values again: restart_external_mcp, or " + s.command("restart", s.rec.options()...)}
+		return f
 	case s.state == Failed:
-		return s.withLog(say(fault.Connection, "does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.why).(*fault.Error))
+		f := say(fault.Connection, "does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.why)
+		f.Advice = s.advice()
+		return s.withLog(f)
 	}
 	return nil
 }

@@ -197,7 +197,7 @@ func (s *server) connect(ctx context.Context) (*live, error) {
 func (s *server) startFault(l *live, err error, limit time.Duration) error {
 	var f *fault.Error
 	if errors.As(err, &f) {
-		return f
+		return s.advised(f)
 	}
 	silent := errors.Is(err, upstream.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 	if how, itself := l.how(0); itself && !silent {

@@ -1,0 +1,122 @@
+package builtin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"sandlot/internal/connection"
+	"sandlot/internal/tool"
+)
+
+// agree asks whoever has to be asked before a call installs, starts or connects
+// a third-party server.
+func (t *Tools) agree(c tool.Call) connection.Agree {
+	return func(ctx context.Context, p connection.Plan) error {
+		err := t.Consent.Consent(ctx, c, question(p))
+		if t.Consent == tool.Ask && c.Principal.Authenticated && t.Log != nil {
+			t.Log.InfoContext(ctx, "consent", "principal", c.Principal.ID, "tool", c.Name, "name", p.Name, "given", err == nil, "why", err)
+		}
+		return err
+	}
+}
+
+// declinable makes a result of a user's no.
+func declinable(h handler) handler {
+	return func(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
+		r, err := h(ctx, c, a)
+		declined, ok := errors.AsType[*tool.Declined](err)
+		if !ok {
+			return r, err
+		}
+		text := declined.Why + ": nothing was installed, started or changed."
+		return &tool.Result{IsError: true, Content: []tool.Content{tool.Text(text)}, Words: "Do not try again unless the user asks for it.",
+			Fields: map[string]any{"success": false, "connectionId": "", "name": a.Text("name"), "toolCount": 0, "tools": []any{}, "declined": true, "error": text}}, nil
+	}
+}
+
+// question is what a user has to know of a plan. All that an agent wrote is in
+// it as it is, but in a form in which nothing can hide.
+func question(p connection.Plan) tool.Question {
+	var b strings.Builder
+	remote := p.Kind != connection.Stdio
+	verb := "Start"
+	switch {
+	case p.Install != nil:
+		verb = "Install and start"
+	case remote:
+		verb = "Connect"
+	}
+	fmt.Fprintf(&b, "%s the MCP server %q?\n", verb, p.Name)
+	if i := p.Install; i != nil {
+		what := map[string]string{"npm": "npm package", "pip": "Python package", "git": "git repository"}[i.Type]
+		fmt.Fprintf(&b, "\nInstalls: %s %s, into %s of your home session, with\n", what, connection.Exactly([]string{i.Spec}), connection.Exactly([]string{i.Folder}))
+		for _, c := range p.Commands {
+			fmt.Fprintf(&b, "  %s\n", c)
+		}
+		if i.Type == "git" {
+			b.WriteString("  and what npm or pip install for it, as it says itself\n")
+		}
+	}
+	if remote {
+		fmt.Fprintf(&b, "\nConnects to: %s\n", connection.Exactly([]string{p.URL}))
+	} else {
+		runs := connection.Exactly(append([]string{p.Command}, p.Args...))
+		if p.Command == "" {
+			runs = strings.TrimSpace("the one program that it brings " + connection.Exactly(p.Args))
+		}
+		fmt.Fprintf(&b, "\nRuns: %s\nIn: %s of your home session\n", runs, connection.Exactly([]string{p.Cwd}))
+	}
+	names(&b, "Variables", p.EnvKeys)
+	names(&b, "Headers", p.HeaderKeys)
+	if p.Instead != "" {
+		fmt.Fprintf(&b, "Instead of: %s\n", p.Instead)
+	}
+	if remote {
+		b.WriteString("\nIt is sent what your agents pass to its tools.")
+	} else {
+		b.WriteString("\nIt can read and change all that is in /workspace, and use the network of your home session.")
+	}
+	return tool.Question{What: fmt.Sprintf("%s the MCP server %q", map[string]string{"Start": "starting", "Install and start": "installing and starting", "Connect": "connecting"}[verb], p.Name),
+		Message: b.String(), Yourself: byHand(p)}
+}
+
+func names(b *strings.Builder, what string, all []string) {
+	if len(all) > 0 {
+		fmt.Fprintf(b, "%s: %s (values are not shown)\n", what, strings.Join(all, ", "))
+	}
+}
+
+// byHand is the command that does the same, as it would be typed.
+func byHand(p connection.Plan) string {
+	argv := []string{"sandlot", "mcp", "add", p.Name}
+	start := append([]string{p.Command}, p.Args...)
+	switch {
+	case p.Install != nil:
+		argv = append(argv, "--"+p.Install.Type, p.Install.Spec)
+		if p.Workdir != "" {
+			argv = append(argv, "--workdir", p.Workdir)
+		}
+		if p.Command == "" {
+			start = nil
+		}
+	case p.Kind != connection.Stdio:
+		argv, start = append(argv, "--url", p.URL), nil
+		if p.Kind == connection.SSE {
+			argv = append(argv, "--sse")
+		}
+	case p.Cwd != "/workspace":
+		argv = append(argv, "--cwd", p.Cwd)
+	}
+	for _, k := range p.EnvKeys {
+		argv = append(argv, "--env", k)
+	}
+	for _, k := range p.HeaderKeys {
+		argv = append(argv, "--header", k)
+	}
+	if len(start) > 0 {
+		argv = append(append(argv, "--"), start...)
+	}
+	return connection.Exactly(argv)
+}

@@ -1,0 +1,244 @@
+package builtin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/connection"
+	"sandlot/internal/fault"
+	"sandlot/internal/tool"
+)
+
+// shelf keeps nothing.
+type shelf struct{}
+
+func (shelf) PutConnection(context.Context, connection.Record) error   { return nil }
+func (shelf) Connections(context.Context) ([]connection.Record, error) { return nil, nil }
+func (shelf) RemoveConnection(context.Context, string, string) error   { return nil }
+
+// person is a client whose user decides.
+type person struct {
+	decision string
+	asked    []string
+}
+
+func (*person) ID() string                   { return "p" }
+func (*person) Can() json.RawMessage         { return json.RawMessage(`{"elicitation":{}}`) }
+func (*person) Retries() bool                { return false }
+func (*person) Tell(string, json.RawMessage) {}
+
+func (p *person) Ask(_ context.Context, _ string, params json.RawMessage) (json.RawMessage, error) {
+	var q struct{ Message string }
+	err := json.Unmarshal(params, &q)
+	p.asked = append(p.asked, q.Message)
+	return fmt.Appendf(nil, `{"action":"accept","content":{"decision":%q}}`, p.decision), err
+}
+
+// remote is an MCP server that counts who comes.
+func remote(t *testing.T) (address string, calls *atomic.Int32) {
+	calls = new(atomic.Int32)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		calls.Add(1)
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		_ = json.NewDecoder(r.Body).Decode(&m) // of a GET there is none
+		w.Header().Set("Content-Type", "application/json")
+		switch m.Method {
+		case "initialize":
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, m.ID)
+		case "server/discover":
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, m.ID)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, calls
+}
+
+func toolsWith(t *testing.T, policy tool.Policy) *Tools {
+	b := connection.New(connection.Config{Store: shelf{}, Version: "1", Reach: func(ctx context.Context, _ auth.Principal, _ bool, network, addr string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}})
+	t.Cleanup(b.Close)
+	return New(Config{Connections: b, Consent: policy})
+}
+
+// Nothing is done before the user has agreed to exactly that, and they are asked
+// again when it changes, not when it is the same.
+func TestConsentBeforeConnecting(t *testing.T) {
+	one, calls := remote(t)
+	two, others := remote(t)
+	tools := toolsWith(t, tool.Ask)
+	anna := auth.User("anna", false)
+	p := &person{}
+	call := func(client tool.Client, name, args string) (*tool.Result, error) {
+		return tools.Call(t.Context(), tool.Call{Principal: anna, Client: client, Name: name, Args: json.RawMessage(args)})
+	}
+	connect := func(url, header string) string {
+		return fmt.Sprintf(`{"name":"docs","url":%q,"headers":{%q:"secret value"}}`, url, header)
+	}
+
+	p.decision = "deny"
+	r, err := call(p, "connect_external_mcp", connect(one, "X-Key"))
+	if err != nil || !r.IsError || r.Fields["declined"] != true || !strings.Contains(*r.Content[0].Text, "nothing was installed, started or changed") {
+		t.Fatalf("refused: %+v %v", r, err)
+	}
+	if calls.Load() != 0 || len(tools.Connections.List(anna)) != 0 {
+		t.Fatal("what was refused was connected")
+	}
+	if q := p.asked[0]; !strings.Contains(q, one) || !strings.Contains(q, "X-Key") || strings.Contains(q, "secret value") || !strings.Contains(q, `"docs"`) {
+		t.Errorf("asked %q", q)
+	}
+	if _, err := call(nil, "connect_external_mcp", connect(one, "X-Key")); !fault.Is(err, fault.Forbidden) || calls.Load() != 0 {
+		t.Errorf("a client that cannot be asked: %v, %d calls", err, calls.Load())
+	}
+	if _, err := call(p, "connect_external_mcp", `{"name":"docs"}`); !fault.Is(err, fault.InvalidParameters) || len(p.asked) != 1 {
+		t.Errorf("asked of what cannot be: %v, %q", err, p.asked)
+	}
+
+	p.decision = "allow"
+	step := func(what string, client tool.Client, name, args string, asked int, want string) {
+		t.Helper()
+		p.asked = nil
+		r, err := call(client, name, args)
+		if err != nil || r.IsError {
+			t.Fatalf("%s: %+v %v", what, r, err)
+		}
+		if len(p.asked) != asked || asked > 0 && !strings.Contains(p.asked[0], want) {
+			t.Errorf("%s: asked %q", what, p.asked)
+		}
+	}
+	step("at first", p, "connect_external_mcp", connect(one, "X-Key"), 1, one)
+	step("the same again", p, "connect_external_mcp", connect(one, "X-Key"), 0, "")
+	step("the same, from a client that cannot be asked", nil, "connect_external_mcp", connect(one, "X-Key"), 0, "")
+	step("a restart", nil, "restart_external_mcp", `{"name":"docs"}`, 0, "")
+	step("a restart with a value", p, "restart_external_mcp", `{"name":"docs","headers":{"X-Key":"other"}}`, 0, "")
+	step("a restart with a further header", p, "restart_external_mcp", `{"name":"docs","headers":{"X-More":"v"}}`, 1, "X-Key, X-More")
+	step("that again", p, "restart_external_mcp", `{"name":"docs","headers":{"X-More":"w"}}`, 0, "")
+	step("with fewer", p, "connect_external_mcp", connect(one, "X-More"), 0, "")
+	step("with another header", p, "connect_external_mcp", connect(one, "X-Third"), 1, "X-Third")
+
+	p.decision = "deny"
+	if r, err := call(p, "connect_external_mcp", connect(two, "X-Third")); err != nil || !r.IsError || others.Load() != 0 {
+		t.Errorf("another address: %+v %v, %d calls", r, err, others.Load())
+	}
+	if q := p.asked[len(p.asked)-1]; !strings.Contains(q, two) || !strings.Contains(q, "Instead of: "+one) {
+		t.Errorf("asked %q", q)
+	}
+	if all := tools.Connections.List(anna); len(all) != 1 || all[0].URL != one || all[0].State != connection.Connected {
+		t.Errorf("what was there is %+v", all)
+	}
+	if r, err := call(p, "restart_external_mcp", `{"name":"docs","headers":{"X-Fourth":"v"}}`); err != nil || !r.IsError {
+		t.Errorf("a further header, refused: %+v %v", r, err)
+	}
+	// Without a sandbox book an installation that begins would panic.
+	r, err = call(p, "auto_install_and_connect_mcp", `{"name":"mem","install":{"type":"npm","spec":"some-package@^1"},"start":{"command":"run it","args":["--x"]},"env":{"KEY":"secret value"}}`)
+	if err != nil || !r.IsError {
+		t.Fatalf("an installation, refused: %+v %v", r, err)
+	}
+	q := p.asked[len(p.asked)-1]
+	for _, want := range []string{"npm package some-package@^1", "npm install --prefix /workspace/external-mcp/mem", "Runs: 'run it' --x", "In: /workspace/external-mcp/mem", "Variables: KEY"} {
+		if !strings.Contains(q, want) {
+			t.Errorf("asked %q, without %q", q, want)
+		}
+	}
+	if strings.Contains(q, "secret value") {
+		t.Errorf("asked %q", q)
+	}
+	if _, err := call(p, "auto_install_and_connect_mcp", `{"name":"mem","install":{"type":"npm","spec":"a"},"env":{"A B":"c"}}`); !fault.Is(err, fault.InvalidParameters) {
+		t.Errorf("what is wrong is said before: %v", err)
+	}
+}
+
+// The local user is told, and nobody else's policy is theirs.
+func TestConsentOfTheLocalUser(t *testing.T) {
+	one, calls := remote(t)
+	tools := toolsWith(t, tool.Ask)
+	r, err := tools.Call(t.Context(), tool.Call{Principal: auth.Local, Name: "connect_external_mcp", Args: fmt.Appendf(nil, `{"name":"docs","url":%q}`, one)})
+	if err != nil || r.IsError || calls.Load() == 0 || r.Fields["runs"] != one {
+		t.Errorf("%+v %v", r, err)
+	}
+}
+
+// With deny nothing is added, and what is there can be used.
+func TestConsentDenied(t *testing.T) {
+	one, calls := remote(t)
+	tools := toolsWith(t, tool.Allow)
+	anna := auth.User("anna", false)
+	call := func(who auth.Principal, name, args string) error {
+		_, err := tools.Call(t.Context(), tool.Call{Principal: who, Client: &person{decision: "allow"}, Name: name, Args: json.RawMessage(args)})
+		return err
+	}
+	if err := call(anna, "connect_external_mcp", fmt.Sprintf(`{"name":"docs","url":%q}`, one)); err != nil {
+		t.Fatal(err)
+	}
+	tools.Consent = tool.Deny
+	before := calls.Load()
+	for _, who := range []auth.Principal{anna, auth.Local} {
+		for name, args := range map[string]string{"connect_external_mcp": fmt.Sprintf(`{"name":"other","url":%q}`, one), "auto_install_and_connect_mcp": `{"name":"mem","install":{"type":"npm","spec":"a"}}`} {
+			if err := call(who, name, args); !fault.Is(err, fault.Forbidden) || !strings.Contains(err.Error(), "forbidden by the operator") {
+				t.Errorf("%s of %s: %v", name, who.ID, err)
+			}
+		}
+	}
+	if calls.Load() != before {
+		t.Error("what is forbidden was connected")
+	}
+	if err := call(anna, "restart_external_mcp", `{"name":"docs"}`); err != nil {
+		t.Errorf("what is there: %v", err)
+	}
+}
+
+// What an agent writes cannot hide in a question.
+func TestQuestionHidesNothing(t *testing.T) {
+	q := question(connection.Plan{Name: "x", Kind: connection.Stdio, Command: "sh", Cwd: "/workspace",
+		Args: []string{"-c", "true\nIn: /workspace\n", "a\u202eb", "caf\u00e9", "it's"}})
+	for _, want := range []string{`$'true\nIn: /workspace\n'`, `$'a\u202eb'`, `$'caf\u00e9'`, `'it'\''s'`} {
+		if !strings.Contains(q.Message, want) {
+			t.Errorf("%q is missing in %q", want, q.Message)
+		}
+	}
+	if n := strings.Count(q.Message, "\nIn: "); n != 1 {
+		t.Errorf("%d places where it runs: %q", n, q.Message)
+	}
+	remote := question(connection.Plan{Name: "x", Kind: connection.HTTP, URL: "https://ex\u0430mple.com/mcp"})
+	if strings.ContainsFunc(remote.Message, func(r rune) bool { return r > 127 }) {
+		t.Errorf("%q", remote.Message)
+	}
+}
+
+// Who cannot be asked is told how it is done by hand.
+func TestByHand(t *testing.T) {
+	for want, p := range map[string]connection.Plan{
+		"sandlot mcp add mem --npm @a/b@^2 --env KEY -- run --x": {Name: "mem", Kind: connection.Stdio, Install: &connection.Install{Type: "npm", Spec: "@a/b@^2"}, Command: "run", Args: []string{"--x"}, EnvKeys: []string{"KEY"}},
+		"sandlot mcp add mem --pip mcp --workdir here":           {Name: "mem", Kind: connection.Stdio, Install: &connection.Install{Type: "pip", Spec: "mcp"}, Workdir: "here"},
+		"sandlot mcp add d --url https://h/m --sse --header K":   {Name: "d", Kind: connection.SSE, URL: "https://h/m", HeaderKeys: []string{"K"}},
+		"sandlot mcp add d --cwd /workspace/x -- node 'a b'":     {Name: "d", Kind: connection.Stdio, Command: "node", Args: []string{"a b"}, Cwd: "/workspace/x"},
+		"sandlot mcp add d -- node":                              {Name: "d", Kind: connection.Stdio, Command: "node", Cwd: "/workspace"},
+	} {
+		if got := byHand(p); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	var asks []string
+	for _, d := range New(Config{Connections: connection.New(connection.Config{})}).list {
+		if d.Asks {
+			asks = append(asks, d.Name)
+		}
+	}
+	if want := []string{"connect_external_mcp", "auto_install_and_connect_mcp", "restart_external_mcp"}; !slices.Equal(asks, want) {
+		t.Errorf("%v ask, want %v", asks, want)
+	}
+}

@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"sandlot/internal/api"
+	"sandlot/internal/app"
+	"sandlot/internal/fault"
+)
+
+// mcpConsented calls a tool for which the server may want its user's consent. It
+// asks for that as it asks any MCP client's user: so this is one then, and
+// nothing in the API says yes in the place of a person.
+func (p *program) mcpConsented(c *cobra.Command, name string, ask map[string]any, sure bool) error {
+	err := p.mcpResult(c, name, ask)
+	if wants, ok := errors.AsType[*api.Problem](err); !ok || wants.ErrorCode != fault.New(fault.Forbidden, "").Code() || wants.Context["consent"] != "ask" {
+		return err
+	}
+	client, done, err := p.connect(c.Context(), "ERROR")
+	if err != nil {
+		return err
+	}
+	res, err := p.asked(c.Context(), client, name, ask, sure)
+	if err = errors.Join(err, done()); err != nil {
+		return err
+	}
+	return p.printed(res)
+}
+
+// message is one of MCP.
+type message struct {
+	JSONRPC string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  any             `json:"params,omitempty"`
+	Result  any             `json:"result,omitempty"`
+	Error   any             `json:"error,omitempty"`
+}
+
+// asked calls a tool as an MCP client whose user can be asked: the one at the
+// terminal.
+func (p *program) asked(ctx context.Context, client *api.Client, name string, args map[string]any, sure bool) (json.RawMessage, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	in, say := io.Pipe()
+	hear, out := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := client.Stdio(ctx, in, out)
+		if err == nil {
+			err = errors.New("the server has closed the connection")
+		}
+		in.CloseWithError(err)
+		out.CloseWithError(err)
+		ended <- err
+	}()
+	res, err := p.converse(ctx, say, hear, name, args, sure)
+	cancel()
+	say.Close()
+	hear.Close()
+	<-ended
+	return res, err
+}
+
+// converse makes the one call, and answers what is asked meanwhile.
+func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, name string, args map[string]any, sure bool) (json.RawMessage, error) {
+	enc := json.NewEncoder(say)
+	write := func(m message) error {
+		m.JSONRPC = "2.0"
+		return enc.Encode(m)
+	}
+	err := write(message{ID: json.RawMessage("1"), Method: "initialize", Params: map[string]any{"protocolVersion": "2025-11-25",
+		"capabilities": map[string]any{"elicitation": map[string]any{}}, "clientInfo": map[string]any{"name": "sandlot", "version": app.Version}}})
+	for dec := json.NewDecoder(hear); err == nil; {
+		var m struct {
+			ID             json.RawMessage
+			Method         string
+			Params, Result json.RawMessage
+			Error          *struct {
+				Message string
+				Data    fault.Data
+			}
+		}
+		if err = dec.Decode(&m); err != nil {
+			break
+		}
+		switch {
+		case m.Method != "" && m.ID != nil:
+			err = write(p.answer(ctx, m.ID, m.Method, m.Params, sure))
+		case m.Method != "": // a notification
+		case m.Error != nil:
+			return nil, &api.Problem{Title: m.Error.Data.ErrorCode, Detail: m.Error.Message, Data: m.Error.Data}
+		case string(m.ID) == "1":
+			err = errors.Join(write(message{Method: "notifications/initialized"}),
+				write(message{ID: json.RawMessage("2"), Method: "tools/call", Params: map[string]any{"name": name, "arguments": args}}))
+		default:
+			return m.Result, nil
+		}
+	}
+	return nil, err
+}
+
+// answer answers a question of the server: the user has seen it, and said so.
+func (p *program) answer(ctx context.Context, id json.RawMessage, method string, params json.RawMessage, sure bool) message {
+	switch method {
+	case "ping":
+		return message{ID: id, Result: struct{}{}}
+	case "elicitation/create":
+		var q struct{ Message string }
+		if json.Unmarshal(params, &q) != nil {
+			break
+		}
+		fmt.Fprintf(p.err, "%s\n\n", harmless(q.Message))
+		if !sure && !p.onTerminal() {
+			fmt.Fprintln(p.err, "There is no terminal to ask on: --yes consents.")
+		}
+		if !sure && (!p.onTerminal() || p.confirm(ctx, "Do you consent?") != nil) {
+			return message{ID: id, Result: map[string]any{"action": "decline"}}
+		}
+		return message{ID: id, Result: map[string]any{"action": "accept", "content": map[string]any{"decision": "allow"}}}
+	}
+	return message{ID: id, Error: map[string]any{"code": -32601, "message": "this client cannot do that"}}
+}
