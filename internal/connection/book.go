@@ -64,11 +64,13 @@ type owner struct {
 	principal auth.Principal
 	servers   map[string]*server // by id
 	view      *view
-	seen      bool            // the configured servers are among them
-	changing  bool            // OnChange is on its way
-	updates   map[string]bool // resources of which OnUpdate has to be told; nil: nobody does
-	naming    sync.Mutex      // held while exposed names are given
-	installs  map[string]bool // folders into which something is being installed
+	seen      bool              // the configured servers are among them
+	changing  bool              // OnChange is on its way
+	updates   map[string]bool   // resources of which OnUpdate has to be told; nil: nobody does
+	naming    sync.Mutex        // held while exposed names are given
+	installs  map[string]bool   // folders into which something is being installed
+	levels    map[string]string // how much each client wants to be told
+	level     string            // what its servers have been told
 }
 
 // New returns a book; Recover fills it.
@@ -136,7 +138,7 @@ func (b *Book) owner(p auth.Principal) *owner {
 
 // server makes one of a record.
 func (b *Book) server(p auth.Principal, r Record, known secrets) *server {
-	return &server{book: b, owner: p, id: r.ID, name: r.Name, configured: r.Configured, created: r.Created, gate: make(chan struct{}, 1), rec: r, secrets: known, state: Idle, follows: map[string]int{},
+	return &server{book: b, owner: p, id: r.ID, name: r.Name, configured: r.Configured, created: r.Created, gate: make(chan struct{}, 1), rec: r, secrets: known, state: Idle, follows: followers{},
 		settings: configuredAs(r)}
 }
 

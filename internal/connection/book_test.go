@@ -294,9 +294,9 @@ func TestSubscriptions(t *testing.T) {
 	s.mu.Unlock()
 	b.reviewed(P.ID)
 	ctx := context.Background()
-	t.Log(b.Subscribe(ctx, P, "a://b"), b.Subscribe(ctx, P, "a://b")) // two clients
-	t.Log(b.Unsubscribe(ctx, P, "a://b"))                             // one of them
-	if !(s.follows["a://b"] > 0) {
+	t.Log(b.Subscribe(ctx, P, "one", "a://b"), b.Subscribe(ctx, P, "two", "a://b"))
+	t.Log(b.Unsubscribe(ctx, P, "one", "a://b"))
+	if len(s.follows["a://b"]) != 1 {
 		t.Error("one client's unsubscribe ended the other's subscription")
 	}
 }

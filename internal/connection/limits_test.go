@@ -250,3 +250,94 @@ func TestWhereALoginLeads(t *testing.T) {
 		})
 	}
 }
+
+// Each client follows what it wants and hears as much as it wants, and a server
+// is told when the last of them is gone.
+func TestClientsLeave(t *testing.T) {
+	heard := filepath.Join(t.TempDir(), "heard")
+	b := book(t, &memStore{}, nil)
+	s := own(b, P, "x", "aaaaaa", onhost("x", script(t, `
+while True:
+    m=readmsg()
+    if m.get("method") in ("resources/subscribe","resources/unsubscribe","logging/setLevel"):
+        open(os.environ["HEARD"],"a").write(m["method"].split("/")[1]+" "+str(m["params"].get("uri") or m["params"].get("level"))+"\n")
+    base(m)
+`), map[string]string{"HEARD": heard}))
+	if err := s.ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	for _, uri := range []string{"a://1", "a://2"} {
+		s.rec.Catalog.Resources = append(s.rec.Catalog.Resources, Definition{Remote: uri, Key: uri, Raw: json.RawMessage(`{}`)})
+	}
+	s.mu.Unlock()
+	b.reviewed(P.ID)
+	told := ""
+	// hears waits for what the server is told next, in any order.
+	hears := func(what string, lines ...string) {
+		t.Helper()
+		time.Sleep(100 * time.Millisecond) // and no more than that
+		until(t, what, func() bool {
+			text, _ := os.ReadFile(heard)
+			return len(strings.Split(string(text), "\n")) > strings.Count(told, "\n")+len(lines)
+		})
+		text, err := os.ReadFile(heard)
+		if err != nil && len(lines) > 0 {
+			t.Fatal(err)
+		}
+		now := strings.TrimPrefix(string(text), told)
+		for _, l := range lines {
+			if !strings.Contains(now, l+"\n") {
+				t.Errorf("%s: it heard %q, not %q", what, now, l)
+			}
+		}
+		if strings.Count(now, "\n") != len(lines) {
+			t.Errorf("%s: it heard %q", what, now)
+		}
+		told = string(text)
+	}
+	follow := func(client, uri string) {
+		t.Helper()
+		if err := b.Subscribe(t.Context(), P, client, uri); err != nil {
+			t.Fatal(err)
+		}
+	}
+	follow("one", "a://1")
+	follow("one", "a://2")
+	hears("two resources", "subscribe a://1", "subscribe a://2")
+	follow("two", "a://1")
+	follow("two", "a://1")
+	hears("a second client")
+	if err := b.Unsubscribe(t.Context(), P, "three", "a://1"); err != nil {
+		t.Fatal(err)
+	}
+	b.Left(P, "three")
+	hears("one that followed nothing")
+	b.Left(P, "one")
+	hears("the first is gone", "unsubscribe a://2")
+	gone, cancel := context.WithCancel(t.Context())
+	cancel() // as a request of the newer era that is over
+	if err := b.Unsubscribe(gone, P, "two", "a://1"); err != nil {
+		t.Fatal(err)
+	}
+	hears("the last one", "unsubscribe a://1")
+
+	b.SetLevel(t.Context(), P, "one", "warning")
+	hears("a level", "setLevel warning")
+	b.SetLevel(t.Context(), P, "two", "debug")
+	hears("a more curious client", "setLevel debug")
+	b.SetLevel(t.Context(), P, "one", "error")
+	hears("one that wants less")
+	b.Left(P, "two")
+	hears("the curious one is gone", "setLevel error")
+	b.Left(P, "one")
+	hears("nobody is left")
+	b.SetLevel(t.Context(), auth.User("bob", false), "one", "debug")
+	hears("another user")
+	b.SetLevel(t.Context(), P, "four", "info")
+	hears("a new one", "setLevel info")
+	if _, err := b.Restart(t.Context(), P, "x", nil, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	hears("when it starts again", "setLevel info")
+}

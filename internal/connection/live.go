@@ -152,8 +152,8 @@ const newerEra = "2026-07-28"
 // resume brings back what clients had asked of the session before.
 func (l *live) resume(ctx context.Context) {
 	s := l.s
+	level := s.book.level(s.owner.ID)
 	s.mu.Lock()
-	level := s.level
 	var uris []string
 	for u := range s.follows {
 		uris = append(uris, u)

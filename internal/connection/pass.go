@@ -3,10 +3,7 @@ package connection
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
@@ -237,82 +234,3 @@ func (v *view) complete(params object) (*server, error) {
 	params["ref"], _ = json.Marshal(ref)
 	return s, nil
 }
-
-// Subscribe implements tool.Foreign.
-func (b *Book) Subscribe(ctx context.Context, p auth.Principal, uri string) error {
-	s, remote := b.viewOf(p).resource(uri)
-	if s == nil {
-		return nil // ours, or none that changes
-	}
-	l, release, err := s.use(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
-	s.mu.Lock()
-	full := len(s.follows) >= maxDefinitions
-	follows := s.follows[remote] > 0
-	if follows {
-		s.follows[remote]++
-	}
-	s.mu.Unlock()
-	if follows {
-		return nil
-	}
-	if full {
-		return fault.New(fault.ResourceLimit, "%d resources of one server are followed already", maxDefinitions).With("resource_type", "subscriptions").With("limit", maxDefinitions)
-	}
-	if err := l.session.Subscribe(ctx, remote); err != nil {
-		return s.callFault(l, query{method: "resources/subscribe"}, err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.follows[remote]++
-	return nil
-}
-
-// Unsubscribe implements tool.Foreign.
-func (b *Book) Unsubscribe(ctx context.Context, p auth.Principal, uri string) error {
-	s, remote := b.viewOf(p).resource(uri)
-	if s == nil {
-		return nil
-	}
-	s.mu.Lock()
-	l, follows := s.live, s.follows[remote]
-	if follows > 1 {
-		s.follows[remote]--
-	} else {
-		delete(s.follows, remote)
-	}
-	s.mu.Unlock()
-	if l == nil || follows != 1 {
-		return nil
-	}
-	if err := l.session.Unsubscribe(ctx, remote); err != nil {
-		return s.callFault(l, query{method: "resources/unsubscribe"}, err)
-	}
-	return nil
-}
-
-// SetLevel implements tool.Foreign.
-func (b *Book) SetLevel(ctx context.Context, p auth.Principal, level string) {
-	var all sync.WaitGroup
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	for _, s := range b.all(p.ID) {
-		s.mu.Lock()
-		more := slices.Index(levels, level) < slices.Index(levels, s.level) || s.level == ""
-		if more { // one client that wants less does not silence the others
-			s.level = level
-		}
-		l := s.live
-		s.mu.Unlock()
-		if more && l != nil && l.session.Can().Logging {
-			all.Go(func() { _ = l.session.SetLevel(ctx, level) }) // it says less then
-		}
-	}
-	all.Wait()
-}
-
-// levels of MCP's logging, the most talkative first.
-var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}

@@ -50,8 +50,7 @@ type server struct {
 	calls    int
 	used     time.Time
 	took     samples
-	level    string         // how much its clients want to be told
-	follows  map[string]int // how many clients follow a resource, by its own URIs
+	follows  followers
 }
 
 // secrets are values that are never stored.

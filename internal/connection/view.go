@@ -238,7 +238,7 @@ func safeID(id string) string {
 // that clients know. However often that is said, it is told one at a time.
 func (b *Book) updated(s *server, uri string) {
 	s.mu.Lock()
-	follows := s.follows[uri] > 0
+	follows := len(s.follows[uri]) > 0
 	key := cmp.Or(s.rec.Catalog.Names["resource/"+uri], uri)
 	s.mu.Unlock()
 	if b.OnUpdate == nil || !follows {

@@ -5,7 +5,6 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"sync"
 	"time"
 
@@ -24,10 +23,7 @@ type caller struct {
 
 // ID implements tool.Client.
 func (c *caller) ID() string {
-	if id := c.q.session.ID(); id != "" {
-		return id
-	}
-	return fmt.Sprintf("%p", c.q.session)
+	return clientOf(c.q.session)
 }
 
 // Can implements tool.Client.

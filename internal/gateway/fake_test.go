@@ -47,6 +47,7 @@ type theirs struct {
 	pass                          func(context.Context, tool.Request) (json.RawMessage, error)
 	list                          func() // called by Tools
 	followed                      []string
+	left                          chan string
 }
 
 func (t *theirs) Tools(context.Context, auth.Principal) []tool.Tool {
@@ -69,13 +70,18 @@ func (t *theirs) Pass(ctx context.Context, r tool.Request) (json.RawMessage, err
 	return t.pass(ctx, r)
 }
 
-func (t *theirs) Subscribe(_ context.Context, _ auth.Principal, uri string) error {
+func (t *theirs) Subscribe(_ context.Context, _ auth.Principal, _, uri string) error {
 	t.followed = append(t.followed, uri)
 	return nil
 }
 
-func (t *theirs) Unsubscribe(context.Context, auth.Principal, string) error { return nil }
-func (t *theirs) SetLevel(context.Context, auth.Principal, string)          {}
+func (t *theirs) Unsubscribe(context.Context, auth.Principal, string, string) error { return nil }
+func (t *theirs) SetLevel(context.Context, auth.Principal, string, string)          {}
+func (t *theirs) Left(_ auth.Principal, client string) {
+	if t.left != nil {
+		t.left <- client
+	}
+}
 
 func foreignTool(name, schema string) tool.Tool {
 	return tool.Tool{Name: name, Raw: json.RawMessage(fmt.Sprintf(`{"name":%q,"inputSchema":%s}`, name, schema))}

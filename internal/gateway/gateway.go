@@ -43,8 +43,9 @@ type Gateway struct {
 	seal seal
 
 	mu        sync.Mutex
-	endpoints map[string]*endpoint // by principal's id and kind
-	streams   map[*endpoint]bool   // those of one stream alone
+	endpoints map[string]*endpoint        // by principal's id and kind
+	streams   map[*endpoint]bool          // those of one stream alone
+	noticed   map[*mcp.ServerSession]bool // whose end is waited for
 }
 
 // New returns the gateway.
@@ -52,7 +53,7 @@ func New(c Config) *Gateway {
 	if c.MaxBody == 0 {
 		c.MaxBody = 16 << 20
 	}
-	return &Gateway{Config: c, seal: newSeal(c.Key), endpoints: map[string]*endpoint{}, streams: map[*endpoint]bool{}}
+	return &Gateway{Config: c, seal: newSeal(c.Key), endpoints: map[string]*endpoint{}, streams: map[*endpoint]bool{}, noticed: map[*mcp.ServerSession]bool{}}
 }
 
 // statelessFrom is the first revision of the protocol without sessions.

@@ -73,6 +73,7 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 			switch r := req.(type) {
 			case *mcp.ListToolsRequest, *mcp.ListPromptsRequest, *mcp.ListResourcesRequest, *mcp.ListResourceTemplatesRequest:
 				g.ready(ctx, e)
+				g.features(e) // what was connected a moment ago is announced a moment later, and is there now
 			case *mcp.CallToolRequest:
 				if g.foreign(ctx, e, method, r.Params.Name) {
 					return g.passTool(ctx, e, r)

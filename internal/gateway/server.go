@@ -65,10 +65,10 @@ func (g *Gateway) server(p auth.Principal) *endpoint {
 			c.CacheScope = "private"
 		},
 		SubscribeHandler: func(ctx context.Context, r *mcp.SubscribeRequest) error {
-			return g.follow(ctx, p, r.Params.URI, tool.Foreign.Subscribe)
+			return g.follow(ctx, p, r.Session, r.Params.URI, tool.Foreign.Subscribe)
 		},
 		UnsubscribeHandler: func(ctx context.Context, r *mcp.UnsubscribeRequest) error {
-			return g.follow(ctx, p, r.Params.URI, tool.Foreign.Unsubscribe)
+			return g.follow(ctx, p, r.Session, r.Params.URI, tool.Foreign.Unsubscribe)
 		},
 		CompletionHandler: func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{}}}, nil // nothing of ours has any
@@ -80,12 +80,13 @@ func (g *Gateway) server(p auth.Principal) *endpoint {
 }
 
 // follow passes a subscription on.
-func (g *Gateway) follow(ctx context.Context, p auth.Principal, uri string, do func(tool.Foreign, context.Context, auth.Principal, string) error) error {
+func (g *Gateway) follow(ctx context.Context, p auth.Principal, s *mcp.ServerSession, uri string, do func(f tool.Foreign, ctx context.Context, p auth.Principal, client, uri string) error) error {
 	f := g.Hub.Foreign()
 	if f == nil || ours(uri) {
 		return nil // nothing of ours changes by itself
 	}
-	err := do(f, ctx, p, uri)
+	err := do(f, ctx, p, clientOf(s), uri)
+	g.noticeEnd(p, s)
 	if said, ok := errors.AsType[*tool.Refusal](err); ok {
 		return &jsonrpc.Error{Code: said.Code, Message: said.Message, Data: said.Data}
 	}
@@ -95,6 +96,31 @@ func (g *Gateway) follow(ctx context.Context, p auth.Principal, uri string, do f
 	return nil
 }
 
+// clientOf tells sessions apart. In the newer era each request is one.
+func clientOf(s *mcp.ServerSession) string {
+	if id := s.ID(); id != "" {
+		return id
+	}
+	return fmt.Sprintf("%p", s)
+}
+
+// noticeEnd says when a session is over that third-party servers were told of.
+func (g *Gateway) noticeEnd(p auth.Principal, s *mcp.ServerSession) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.noticed[s] {
+		return
+	}
+	g.noticed[s] = true
+	go func() { // ends with the session
+		_ = s.Wait() // however it ends
+		g.mu.Lock()
+		delete(g.noticed, s)
+		g.mu.Unlock()
+		g.Hub.Foreign().Left(p, clientOf(s))
+	}()
+}
+
 // levels passes on how much clients want to be told.
 func (g *Gateway) levels(p auth.Principal) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
@@ -102,7 +128,8 @@ func (g *Gateway) levels(p auth.Principal) mcp.Middleware {
 			res, err := next(ctx, method, req)
 			//lint:ignore SA1019 clients of the older era set the level
 			if l, ok := req.(*mcp.ServerRequest[*mcp.SetLoggingLevelParams]); ok && err == nil && g.Hub.Foreign() != nil {
-				g.Hub.Foreign().SetLevel(ctx, p, string(l.Params.Level))
+				g.Hub.Foreign().SetLevel(ctx, p, clientOf(l.Session), string(l.Params.Level))
+				g.noticeEnd(p, l.Session)
 			}
 			return res, err
 		}

@@ -70,11 +70,14 @@ type Foreign interface {
 	// Pass returns the whole result object, as MCP has it. Errors are faults,
 	// or, with a *Refusal in the chain, what the server answered.
 	Pass(ctx context.Context, r Request) (json.RawMessage, error)
-	// Subscribe and Unsubscribe follow a resource's changes.
-	Subscribe(ctx context.Context, p auth.Principal, uri string) error
-	Unsubscribe(ctx context.Context, p auth.Principal, uri string) error
-	// SetLevel says how much the principal's servers should log from now on.
-	SetLevel(ctx context.Context, p auth.Principal, level string)
+	// Subscribe and Unsubscribe follow a resource's changes for one client, and
+	// SetLevel says how much it wants to be told of what servers log. Client tells
+	// those of one principal apart.
+	Subscribe(ctx context.Context, p auth.Principal, client, uri string) error
+	Unsubscribe(ctx context.Context, p auth.Principal, client, uri string) error
+	SetLevel(ctx context.Context, p auth.Principal, client, level string)
+	// Left says that a client is gone, with all that it wanted. It does not wait.
+	Left(p auth.Principal, client string)
 }
 
 // Refusal is the JSON-RPC error of a third-party server, passed on as it is.

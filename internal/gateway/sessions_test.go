@@ -1,0 +1,78 @@
+package gateway
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/tool"
+)
+
+// What a session wanted to hear of ends with it, and not with another.
+func TestLeft(t *testing.T) {
+	third := &theirs{resources: []tool.Item{{Key: "a://b", Raw: []byte(`{"uri":"a://b","name":"b"}`)}}, left: make(chan string, 10)}
+	g := over(third)
+	e := g.endpoint(auth.Local)
+	connect := func() (*mcp.ClientSession, *mcp.ServerSession) {
+		here, there := mcp.NewInMemoryTransports()
+		s, err := e.server.Connect(t.Context(), there, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, nil).Connect(t.Context(), here, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, s
+	}
+	one, ofOne := connect()
+	two, ofTwo := connect()
+	if clientOf(ofOne) == clientOf(ofTwo) {
+		t.Fatal("two sessions are one client")
+	}
+	for range 2 { // twice is once
+		if err := one.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "a://b"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	//lint:ignore SA1019 clients of the older era set the level
+	if err := two.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "debug"}); err != nil {
+		t.Fatal(err)
+	}
+	next := func() string {
+		select {
+		case who := <-third.left:
+			return who
+		case <-time.After(200 * time.Millisecond):
+			return ""
+		}
+	}
+	if who := next(); who != "" {
+		t.Fatalf("%s left, and did not", who)
+	}
+	one.Close()
+	if who := next(); who != clientOf(ofOne) {
+		t.Errorf("%q left, not %q", who, clientOf(ofOne))
+	}
+	two.Close()
+	if who := next(); who != clientOf(ofTwo) {
+		t.Errorf("%q left, not %q", who, clientOf(ofTwo))
+	}
+	if who := next(); who != "" {
+		t.Errorf("%q left again", who)
+	}
+}
+
+// What is offered from now on is in the next list, before it is announced.
+func TestListIsFresh(t *testing.T) {
+	third := &theirs{}
+	g := over(home{}, third)
+	_ = ask(g, "tools/list", "", "") // as it was
+	third.tools = []tool.Tool{foreignTool("ext_new", `{"type":"object"}`)}
+	if got := ask(g, "tools/list", "", ""); !strings.Contains(got, `"ext_new"`) || !strings.Contains(got, `"own"`) {
+		t.Errorf("listed %s", got)
+	}
+}
