@@ -49,7 +49,7 @@ var rows = map[Kind]row{
 	NotFound:          {"NOT_FOUND", "validation", "low", "", -32602, 404, []string{"Check the name; list what is there first"}},
 	FileAccess:        {"FILE_ACCESS_ERROR", "validation", "low", "", -32602, 400, []string{"List the directory to see what is there (sandbox_list_files)"}},
 	Unauthorized:      {"UNAUTHORIZED", "authentication", "medium", "Unauthorized: ", -32600, 401, []string{"Send a valid token: Authorization: Bearer …", "Make one with `sandlot token create --user NAME`"}},
-	Forbidden:         {"FORBIDDEN", "policy", "medium", "Not allowed: ", -32600, 403, []string{"Ask the operator of this server"}},
+	Forbidden:         {"FORBIDDEN", "authentication", "medium", "Not allowed: ", -32600, 403, []string{"Ask the operator of this server"}},
 	Canceled:          {"CANCELED", "execution", "low", "Canceled: ", -32800, 499, []string{"Call again"}},
 }
 

@@ -66,7 +66,7 @@ func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 // unaskable is for clients that cannot ask their user.
 func unaskable(q Question) error {
 	f := fault.New(fault.Forbidden, "%s needs the user's consent, and this client cannot ask them", q.What).With("consent", string(Ask))
-	f.Advice = []string{"The user adds it themselves, on a terminal: " + q.Yourself, "Use an MCP client that can ask its user (elicitation)",
+	f.Advice = []string{"The user adds it themselves, on a terminal and with their token in SANDLOT_TOKEN: " + q.Yourself, "Use an MCP client that can ask its user (elicitation)",
 		"The operator of this server can do without consent: mcp_consent: allow"}
 	return f
 }
