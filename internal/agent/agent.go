@@ -49,6 +49,7 @@ type Client struct {
 	log    *slog.Logger
 	http   *http.Transport
 
+	ctx    context.Context // until Close, or the sandbox is gone
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup
 
@@ -57,17 +58,21 @@ type Client struct {
 	greeted chan struct{} // held by each connection that has not proved itself
 	network atomic.Pointer[Network]
 
-	mu      sync.Mutex
-	mux     *yamux.Session  // nil while there is no link
-	idle    []*yamux.Stream // run streams of mux that wait for their next request
-	dead    error           // why there will never be a link again
-	changed chan struct{}   // closed, and replaced, when one of the above changes
+	mu   sync.Mutex
+	mux  *yamux.Session  // nil while there is no link
+	idle []*yamux.Stream // run streams of mux that wait for their next request
+	dead error           // why there will never be a link again
+	// expected are the connections that the sandbox was asked for.
+	expected map[wire.Ticket]*expected
+	// interps are the ways to interpreters, by language.
+	interps map[string]*interpreter
+	changed chan struct{} // closed, and replaced, when one of the above changes
 }
 
 // New starts to keep the link to box's agent. Close ends it; the sandbox lives on.
 func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	c := &Client{box: box, secret: box.Spec().Secret, log: log, cancel: cancel,
+	c := &Client{box: box, secret: box.Spec().Secret, log: log, ctx: ctx, cancel: cancel,
 		links: make(chan net.Conn, 1), greeted: make(chan struct{}, maxGreeted), changed: make(chan struct{})}
 	c.http = &http.Transport{
 		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return c.open(ctx, wire.Call) },
@@ -95,8 +100,19 @@ func (c *Client) Route(n Network) { c.network.Store(&n) }
 
 // Close ends the link. The agent waits for the next host.
 func (c *Client) Close() {
-	c.cancel(nil)
+	c.mu.Lock()
+	c.cancel(nil) // nothing begins that is not waited for
+	c.mu.Unlock()
 	c.work.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, i := range c.interps {
+		select {
+		case i.turn <- struct{}{}: // and nobody gets it again
+			i.close()
+		default: // whoever has it closes it
+		}
+	}
 }
 
 // accept takes what dials from the sandbox until that is gone, or unfit.
@@ -124,11 +140,15 @@ func (c *Client) accept(ctx context.Context) {
 			return
 		}
 		conns.Go(func() {
-			network, err := c.admit(ctx, conn)
+			purpose, asked, err := c.admit(ctx, conn)
 			switch {
-			case err == nil && network:
+			case err == nil && purpose == wire.Network:
 				<-c.greeted
 				c.carry(ctx, conn)
+				return
+			case err == nil && purpose == wire.Direct:
+				<-c.greeted
+				c.deliver(asked, conn)
 				return
 			case err == nil:
 				refused.Store(0)
@@ -152,11 +172,15 @@ func (c *Client) accept(ctx context.Context) {
 	}
 }
 
-// admit lets a connection prove itself.
-func (c *Client) admit(ctx context.Context, conn net.Conn) (network bool, err error) {
+// admit lets a connection prove itself; asked is what a direct one is for.
+func (c *Client) admit(ctx context.Context, conn net.Conn) (purpose wire.Purpose, asked *expected, err error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	return wire.Admit(conn, c.secret)
+	purpose, err = wire.Admit(conn, c.secret, func(t wire.Ticket) bool {
+		asked = c.claim(t)
+		return asked != nil
+	})
+	return purpose, asked, err
 }
 
 // carry serves a connection to the network.
@@ -412,7 +436,7 @@ func run(s *yamux.Stream, r *agentv1.RunRequest, event func(*agentv1.RunEvent) e
 		switch k := e.Event.(type) {
 		case *agentv1.RunEvent_Refused:
 			return e, Refused(k.Refused)
-		case *agentv1.RunEvent_Executed, *agentv1.RunEvent_Evaluated:
+		case *agentv1.RunEvent_Executed, *agentv1.RunEvent_Evaluated, *agentv1.RunEvent_Left:
 			return e, nil
 		}
 		if err := event(e); err != nil {

@@ -139,12 +139,11 @@ func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, q *ag
 	timer := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 	defer timer.Stop()
 	live := relay{progress: c.Progress, language: q.Language, waits: func() { timer.Reset(limit) }}
-	e, err := l.Agent().Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: q}}, live.event)
+	d, err := l.Agent().Evaluate(ctx, q, live.event)
 	if err != nil {
 		return nil, err
 	}
-	d := e.GetEvaluated()
-	if d == nil || !t.honest(d.Stdout) || !t.honest(d.Stderr) || !t.honest(d.Result) {
+	if !t.honest(d.Stdout) || !t.honest(d.Stderr) || !t.honest(d.Result) {
 		return nil, agent.ErrLies
 	}
 	return d, nil

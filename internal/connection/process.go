@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -111,49 +112,69 @@ func (b *Book) inSandbox(ctx context.Context, s *server, argv []string, env map[
 	defer l.Release()
 	open, cancel := context.WithTimeout(ctx, waiting)
 	defer cancel()
-	stream, _, err := l.Agent().Stream(open, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{
-		Exec: &agentv1.Command{Argv: argv, Env: env, Cwd: cwd}}})
+	program, err := l.Agent().Start(open, &agentv1.Command{Argv: argv, Env: env, Cwd: cwd})
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	out, in := io.Pipe()
-	p := &process{stdout: out, done: make(chan struct{})}
-	input := &frameWriter{stream: stream}
-	p.stdin = input
+	p := &process{stdin: program.In, done: make(chan struct{})}
+	p.stdout = &output{Conn: program.Out, done: p.done}
 	go func() {
 		defer close(p.done)
-		defer stream.Close()
-		in.CloseWithError(p.receive(stream, in, &s.log))
+		defer program.Stream.Close()
+		p.receive(program.Stream, &s.log)
+		program.Out.SetReadDeadline(time.Now().Add(leftover)) // what the program left behind may hold it
 	}()
 	p.end = func() {
-		input.Close()
-		out.CloseWithError(io.ErrClosedPipe) // what it still says is let go
+		program.In.Close()
+		program.Out.Close() // what it still says is let go
 		select {
 		case <-p.done:
 		case <-time.After(farewell):
-			stream.Close() // the agent hangs up, and kills
+			program.Stream.Close() // the agent hangs up, and kills
 			<-p.done
 		}
 	}
 	return p, nil
 }
 
+// leftover is how long output is still taken from what a program left behind
+// when it ended.
+const leftover = 100 * time.Millisecond
+
+// output is a program's output. Its end waits for the program's: who finds it
+// wants to know how that was.
+type output struct {
+	net.Conn
+	done <-chan struct{}
+}
+
+// Read implements io.Reader.
+func (o *output) Read(p []byte) (int, error) {
+	n, err := o.Conn.Read(p)
+	if n > 0 || err == nil || errors.Is(err, net.ErrClosed) {
+		return n, err
+	}
+	select {
+	case <-o.done:
+	case <-time.After(farewell):
+	}
+	return n, io.EOF
+}
+
 // receive takes a program's frames until it ends.
-func (p *process) receive(stream net.Conn, stdout *io.PipeWriter, log io.Writer) error {
-	from, buf := bufio.NewReaderSize(stream, 64<<10), make([]byte, wire.MaxFrame)
+func (p *process) receive(stream net.Conn, log io.Writer) {
+	from, buf := bufio.NewReaderSize(stream, 4<<10), make([]byte, wire.MaxFrame)
 	for {
 		kind, data, err := wire.ReadFrame(from, buf)
 		if err != nil {
-			return io.ErrUnexpectedEOF
+			return
 		}
 		switch kind {
-		case wire.FrameStdout:
-			_, _ = stdout.Write(data) // nobody listens any more: its end is waited for
 		case wire.FrameStderr:
 			log.Write(data)
 		case wire.FrameExit:
 			p.ended(exitWords(data))
-			return io.EOF
+			return
 		}
 	}
 }
@@ -173,42 +194,6 @@ func codeWords(code int) string {
 		return fmt.Sprintf("it was ended by signal %d (%s)", code-128, syscall.Signal(code-128))
 	}
 	return fmt.Sprintf("it ended with exit code %d", code)
-}
-
-// frameWriter is a program's standard input at the other end of a stream.
-type frameWriter struct {
-	mu     sync.Mutex
-	stream net.Conn
-	closed bool
-}
-
-// Write implements io.Writer.
-func (w *frameWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
-		return 0, io.ErrClosedPipe
-	}
-	for n := 0; n < len(p); {
-		part := p[n:min(len(p), n+wire.MaxFrame)]
-		if err := wire.WriteFrame(w.stream, wire.FrameStdin, part); err != nil {
-			return n, err
-		}
-		n += len(part)
-	}
-	return len(p), nil
-}
-
-// Close ends the input; a program that does not take it is not waited for.
-func (w *frameWriter) Close() error {
-	w.stream.SetWriteDeadline(time.Now().Add(time.Second))
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
-		return nil
-	}
-	w.closed = true
-	return wire.WriteFrame(w.stream, wire.FrameStdin, nil)
 }
 
 // harmless are the names of the server's own environment that a program on the

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -42,6 +43,9 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 			return a.fork(argv, attr)
 		},
 		Killed: a.guard.recent})
+	if n := a.network.Load(); n != nil {
+		i.CallMe(n.Lately())
+	}
 	a.interps[l.Name] = i
 	return i
 }
@@ -118,6 +122,58 @@ func (a *Agent) StopInterpreter(_ context.Context, r *connect.Request[agentv1.St
 	return connect.NewResponse(&agentv1.StopInterpreterResponse{}), nil
 }
 
+// OpenInterpreter implements the wire.
+func (a *Agent) OpenInterpreter(ctx context.Context, r *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error) {
+	l, err := a.language(r.Msg.Language)
+	if err != nil {
+		return nil, err
+	}
+	err = interp.ErrNone
+	if l.Driver != "" {
+		err = a.interpreter(l).Open(ctx, a.config.Socket, r.Msg.Ticket)
+	}
+	switch {
+	case errors.Is(err, interp.ErrNone):
+		return nil, connect.NewError(connect.CodeUnimplemented, err)
+	case err != nil:
+		return nil, connect.NewError(connect.CodeInternal, err)
+	}
+	return connect.NewResponse(&agentv1.OpenInterpreterResponse{}), nil
+}
+
+// heard is what one piece of code says, on its way to the host.
+type heard struct {
+	a              *Agent
+	m              *agentv1.EvaluateRequest
+	live           *live
+	stdout, stderr *capture
+}
+
+func (a *Agent) hear(m *agentv1.EvaluateRequest, lv *live) *heard {
+	return &heard{a, m, lv, newCapture("stdout", a.spool, m.Bounds), newCapture("stderr", a.spool, m.Bounds)}
+}
+
+// call is the piece as its interpreter takes it; end is called when it is over.
+func (h *heard) call() (c interp.Call, end func()) {
+	ticks, end := h.live.ticks()
+	c = interp.Call{Code: h.m.Code, Timeout: time.Duration(min(h.m.TimeoutMillis, 1<<40)) * time.Millisecond,
+		Stdout: h.live.tee(h.stdout, false), Stderr: h.live.tee(h.stderr, true), Ticks: ticks}
+	if h.live != nil {
+		c.Tick = h.live.flush
+	}
+	return c, end
+}
+
+func (h *heard) done(r *interp.Result) *agentv1.EvaluateDone {
+	d := done(r, h.stdout, h.stderr)
+	if r.Result != nil {
+		c := newCapture("result", h.a.spool, h.m.Bounds)
+		io.WriteString(c, toUTF8(*r.Result))
+		d.Result = c.done()
+	}
+	return d
+}
+
 // evaluate runs a piece of code to its end.
 func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send sender) (*agentv1.EvaluateDone, error) {
 	l, err := a.language(m.Language)
@@ -128,17 +184,12 @@ func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send s
 	if l.Driver == "" {
 		return a.runFile(ctx, l, m, lv)
 	}
-	stdout, stderr := newCapture("stdout", a.spool, m.Bounds), newCapture("stderr", a.spool, m.Bounds)
-	ticks, stop := lv.ticks()
-	defer stop()
-	call := interp.Call{Code: m.Code, Timeout: time.Duration(min(m.TimeoutMillis, 1<<40)) * time.Millisecond,
-		Stdout: lv.tee(stdout, false), Stderr: lv.tee(stderr, true), Ticks: ticks,
-		Waiting: func(d time.Duration) {
-			// A host that is gone is noticed by the context.
-			_ = send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Waiting{Waiting: &agentv1.Waiting{Language: l.Name, RunningForMicros: uint64(d.Microseconds())}}})
-		}}
-	if lv != nil {
-		call.Tick = lv.flush
+	h := a.hear(m, lv)
+	call, end := h.call()
+	defer end()
+	call.Waiting = func(d time.Duration) {
+		// A host that is gone is noticed by the context.
+		_ = send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Waiting{Waiting: &agentv1.Waiting{Language: l.Name, RunningForMicros: uint64(d.Microseconds())}}})
 	}
 	r, err := a.interpreter(l).Run(ctx, call)
 	if err != nil {
@@ -147,13 +198,29 @@ func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send s
 		}
 		return nil, connect.NewError(connect.CodeInternal, err)
 	}
-	d := done(r, stdout, stderr)
-	if r.Result != nil {
-		c := newCapture("result", a.spool, m.Bounds)
-		io.WriteString(c, toUTF8(*r.Result))
-		d.Result = c.done()
+	return h.done(r), nil
+}
+
+// charge takes charge of a piece that the host gave to its driver; nil when
+// that is over.
+func (a *Agent) charge(ctx context.Context, q *agentv1.AttendRequest, send sender) (*agentv1.EvaluateDone, error) {
+	m := q.GetPiece()
+	l, err := a.language(m.GetLanguage())
+	if err != nil {
+		return nil, err
 	}
-	return d, nil
+	if l.Driver == "" {
+		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("this language has no driver"))
+	}
+	h := a.hear(m, newLive(m.Live, send))
+	call, end := h.call()
+	defer end()
+	began := time.Now().Add(-time.Duration(min(q.ElapsedMicros, 1<<40)) * time.Microsecond)
+	r, taken, err := a.interpreter(l).Attend(ctx, q.Id, began, q.Stop, call)
+	if err != nil || !taken {
+		return nil, err
+	}
+	return h.done(r), nil
 }
 
 func done(r *interp.Result, stdout, stderr *capture) *agentv1.EvaluateDone {

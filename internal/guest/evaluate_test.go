@@ -181,7 +181,7 @@ func (h *host) link() *yamux.Session {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if _, err := wire.Admit(c, h.secret); err != nil {
+	if _, err := wire.Admit(c, h.secret, nil); err != nil {
 		h.t.Fatal(err)
 	}
 	mux, err := yamux.Client(wire.Strict(wire.Whole(c)), wire.Mux())

@@ -46,15 +46,35 @@ func (a *Agent) runs(ctx context.Context, s net.Conn) {
 		select {
 		case r := <-requests:
 			e := a.run(ctx, r, send)
-			if n := a.network.Load(); n != nil {
-				n.Settle()
-			}
+			a.settle()
 			if send(e) != nil {
 				return
 			}
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// settle returns when the host knows what programs were refused until now.
+func (a *Agent) settle() {
+	n := a.network.Load()
+	if n == nil {
+		return
+	}
+	n.Settle()
+	if !n.Lately() {
+		a.callMe(false)
+	}
+}
+
+// callMe makes interpreters to which the host gives pieces itself leave their
+// ends to the agent, or no more.
+func (a *Agent) callMe(yes bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, i := range a.interps {
+		i.CallMe(yes)
 	}
 }
 
@@ -71,6 +91,13 @@ func (a *Agent) run(ctx context.Context, r *agentv1.RunRequest, send sender) *ag
 	case *agentv1.RunRequest_Evaluate:
 		var d *agentv1.EvaluateDone
 		if d, err = a.evaluate(ctx, k.Evaluate, send); err == nil {
+			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: d}}
+		}
+	case *agentv1.RunRequest_Attend:
+		var d *agentv1.EvaluateDone
+		if d, err = a.charge(ctx, k.Attend, send); err == nil && d == nil {
+			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Left{Left: true}}
+		} else if err == nil {
 			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: d}}
 		}
 	default:

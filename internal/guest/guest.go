@@ -160,6 +160,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.config.Init && a.config.Boot.GetNetwork() {
 		a.work.Go(func() {
 			n := network.New(a.dialNet)
+			n.Refused = func() { a.callMe(true) }
 			a.network.Store(n)
 			if err := n.Start(ctx); err != nil {
 				fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
@@ -230,6 +231,31 @@ func (a *Agent) dialNet(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// dialDirect makes a connection that the host gave a ticket for, as a file for
+// a program, which finds it as it would find a pipe.
+func (a *Agent) dialDirect(ticket []byte) (*os.File, error) {
+	if len(ticket) != wire.SecretLen {
+		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the ticket of a connection has a wrong length"))
+	}
+	c, err := net.Dial("unix", a.config.Socket)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if err := wire.GreetDirect(c, wire.Ticket(ticket)); err != nil {
+		return nil, err
+	}
+	f, err := c.(*net.UnixConn).File()
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.SetNonblock(int(f.Fd()), false); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // dispatch looks at what a stream is for.

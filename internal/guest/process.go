@@ -69,10 +69,11 @@ func (p *process) blame(by string) {
 
 // wiring is where a process's streams go.
 type wiring struct {
-	stdin          io.Reader // copied in; nil: no input, unless open
-	open           bool      // keep stdin for writes
-	stdout, stderr io.Writer // nil stderr: in one with stdout, in the order of the writes
-	output         *window   // what stdout is, where it is kept
+	stdin          io.Reader   // copied in; nil: no input, unless open
+	open           bool        // keep stdin for writes
+	stdout, stderr io.Writer   // nil stderr: in one with stdout, in the order of the writes
+	output         *window     // what stdout is, where it is kept
+	direct         [2]*os.File // in place of stdin and stdout
 	size           *agentv1.Pty
 	terminal       func(*os.File) // gets the terminal's own side
 }
@@ -148,6 +149,9 @@ func startError(name string, err error) error {
 }
 
 func (p *process) openPipes(attr *syscall.ProcAttr, w wiring) (childs []*os.File, err error) {
+	if w.direct[0] != nil {
+		return p.openDirect(attr, w)
+	}
 	in, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -176,6 +180,18 @@ func (p *process) openPipes(attr *syscall.ProcAttr, w wiring) (childs []*os.File
 		p.pump(r, sink)
 	}
 	return childs, nil
+}
+
+// openDirect gives the process connections in place of pipes. They are closed
+// here once it has them.
+func (p *process) openDirect(attr *syscall.ProcAttr, w wiring) ([]*os.File, error) {
+	r, errOut, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	attr.Files = []uintptr{w.direct[0].Fd(), w.direct[1].Fd(), errOut.Fd()}
+	p.pump(r, w.stderr)
+	return []*os.File{errOut}, nil
 }
 
 func (p *process) openTerminal(attr *syscall.ProcAttr, w wiring) ([]*os.File, error) {

@@ -164,7 +164,14 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 		})
 	}
 	w := wiring{stdin: stdin, stdout: sink(wire.FrameStdout), stderr: sink(wire.FrameStderr), size: c.Pty, terminal: func(f *os.File) { terminal = f }}
-	p, err := a.spawn("interactive", c, w)
+	err := a.connectProgram(c, &w)
+	var p *process
+	if err == nil {
+		p, err = a.spawn("interactive", c, w)
+	}
+	for _, f := range w.direct {
+		f.Close() // the program has its own; nil is closed already
+	}
 	if err != nil {
 		close(replied)
 		refuse(s, err)
@@ -208,6 +215,25 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 	stdin.Close()
 	s.SetReadDeadline(time.Now())
 	<-ended
+}
+
+// connectProgram makes the connections that a command wants for its input and
+// output.
+func (a *Agent) connectProgram(c *agentv1.Command, w *wiring) (err error) {
+	tickets := c.GetTickets()
+	if len(tickets) == 0 {
+		return nil
+	}
+	if len(tickets) != len(w.direct) || c.Pty != nil {
+		return connect.NewError(connect.CodeInvalidArgument, errors.New("a command without a terminal may have two tickets"))
+	}
+	for i := range w.direct {
+		if w.direct[i], err = a.dialDirect(tickets[i]); err != nil {
+			return err
+		}
+	}
+	w.stdin, w.stdout = nil, nil
+	return nil
 }
 
 // control reads the frames of the other side until it is gone or the process

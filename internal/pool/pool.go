@@ -309,6 +309,9 @@ func (p *Pool) fill(ctx context.Context, t *image.Template) error {
 		p.own(o.ID, false)
 		return errors.Join(err, p.Shelf.Remove(ws))
 	}
+	for _, l := range t.Warm {
+		b.Agent.Prepare(l) // whoever takes it before that is served all the same
+	}
 	p.put(t.Name, b)
 	return nil
 }

@@ -7,8 +7,9 @@
 // the Connect RPCs of proto/agent.proto; a Run stream carries one RunRequest
 // after the other, each answered with RunEvents; a Raw stream begins with a
 // StreamOpen message, is answered with a StreamReply, and carries bytes after
-// that. A connection that begins with NetGreeting is not multiplexed: it is one
-// TCP connection of the sandbox to the network, or a look-up.
+// that. Two other greetings begin connections that are not multiplexed: with
+// NetGreeting one TCP connection of the sandbox to the network, or a look-up;
+// with DirectGreeting one that the host asked for, and gave a ticket for.
 package wire
 
 import (
@@ -32,6 +33,9 @@ const (
 	// for its network: it carries NetRequests, and then the bytes of one TCP
 	// connection.
 	NetGreeting = "SANDLOTN"
+	// DirectGreeting is sent instead, with a Ticket in place of the secret, on a
+	// connection that carries bytes straight between the host and a program.
+	DirectGreeting = "SANDLOTD"
 	// SecretLen is the length of the secret that follows, in bytes.
 	SecretLen = 32
 
@@ -39,6 +43,19 @@ const (
 	refused  = 0x15 // NAK
 
 	greetingTimeout = 5 * time.Second
+)
+
+// Ticket lets one connection in, once.
+type Ticket [SecretLen]byte
+
+// Purpose is what a connection is for.
+type Purpose byte
+
+// What connections are for.
+const (
+	Link Purpose = iota
+	Network
+	Direct
 )
 
 // Kinds of streams: the first byte that the host writes on each.
@@ -85,6 +102,9 @@ func Greet(c net.Conn, secret []byte) error { return greet(c, Greeting, secret) 
 // GreetNet is the agent's side of the start of a network connection.
 func GreetNet(c net.Conn, secret []byte) error { return greet(c, NetGreeting, secret) }
 
+// GreetDirect is the start of a connection that the host gave a ticket for.
+func GreetDirect(c net.Conn, t Ticket) error { return greet(c, DirectGreeting, t[:]) }
+
 func greet(c net.Conn, greeting string, secret []byte) error {
 	c.SetDeadline(time.Now().Add(greetingTimeout))
 	defer c.SetDeadline(time.Time{})
@@ -101,24 +121,31 @@ func greet(c net.Conn, greeting string, secret []byte) error {
 	return nil
 }
 
-// Admit is the host's side: it reads the greeting and answers it, and says
-// whether this is a network connection. The connection is useless after an
-// error; the caller closes it.
-func Admit(c net.Conn, secret []byte) (network bool, err error) {
+// Admit is the host's side: it reads the greeting and answers it, and says what
+// the connection is for. A ticket is good when claim says so, which it does
+// once. The connection is useless after an error; the caller closes it.
+func Admit(c net.Conn, secret []byte, claim func(Ticket) bool) (Purpose, error) {
 	c.SetDeadline(time.Now().Add(greetingTimeout))
 	defer c.SetDeadline(time.Time{})
 	buf := make([]byte, len(Greeting)+SecretLen)
 	if _, err := io.ReadFull(c, buf); err != nil {
-		return false, fmt.Errorf("wire: reading the greeting: %w", err)
+		return 0, fmt.Errorf("wire: reading the greeting: %w", err)
 	}
-	network = string(buf[:len(NetGreeting)]) == NetGreeting
-	known := network || string(buf[:len(Greeting)]) == Greeting
-	if subtle.ConstantTimeCompare(buf[len(Greeting):], secret) != 1 || !known {
+	purpose, good := Link, false
+	switch key := buf[len(Greeting):]; string(buf[:len(Greeting)]) {
+	case Greeting:
+		good = subtle.ConstantTimeCompare(key, secret) == 1
+	case NetGreeting:
+		purpose, good = Network, subtle.ConstantTimeCompare(key, secret) == 1
+	case DirectGreeting:
+		purpose, good = Direct, claim != nil && claim(Ticket(key))
+	}
+	if !good {
 		c.Write([]byte{refused})
-		return false, errors.New("wire: a process that does not know the secret tried to be the agent")
+		return 0, errors.New("wire: a process that does not know the secret tried to be the agent")
 	}
-	_, err = c.Write([]byte{accepted})
-	return network, err
+	_, err := c.Write([]byte{accepted})
+	return purpose, err
 }
 
 // Mux returns the settings of yamux for both sides. The window bounds what one

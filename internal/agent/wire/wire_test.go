@@ -37,7 +37,7 @@ func TestGreeting(t *testing.T) {
 			defer guest.Close()
 			greeted := make(chan error, 1)
 			go func() { greeted <- Greet(guest, tt.secret) }()
-			_, err := Admit(host, key)
+			_, err := Admit(host, key, nil)
 			if (err == nil) != tt.good {
 				t.Errorf("Admit: %v, want it to be let in: %v", err, tt.good)
 			}
@@ -76,7 +76,7 @@ func TestAdmitRefuses(t *testing.T) {
 					io.Copy(io.Discard, c)
 				}
 			})
-			if _, err := Admit(c, key); err == nil {
+			if _, err := Admit(c, key, nil); err == nil {
 				t.Error("it was let in")
 			}
 		})
@@ -90,7 +90,7 @@ func TestAdmitReadsNotTooMuch(t *testing.T) {
 		io.ReadFull(c, make([]byte, 1))
 		c.Write([]byte("next"))
 	})
-	if _, err := Admit(c, key); err != nil {
+	if _, err := Admit(c, key, nil); err != nil {
 		t.Fatal(err)
 	}
 	if rest, err := io.ReadAll(c); err != nil || string(rest) != "next" {
@@ -116,7 +116,7 @@ func TestSlowGreeting(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := peer(t, do)
 				start := time.Now()
-				if _, err := Admit(c, key); err == nil {
+				if _, err := Admit(c, key, nil); err == nil {
 					t.Error("it was let in")
 				}
 				if took := time.Since(start); took > greetingTimeout { // of the bubble's clock
@@ -160,7 +160,7 @@ func TestTheDeadlineIsTakenAway(t *testing.T) {
 		defer host.Close()
 		defer guest.Close()
 		go Greet(guest, key)
-		if _, err := Admit(host, key); err != nil {
+		if _, err := Admit(host, key, nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)

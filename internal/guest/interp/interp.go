@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandlot/internal/agent/wire"
 )
 
 var (
@@ -50,6 +52,7 @@ type Interp struct {
 	config Config
 	turn   chan struct{} // held by the piece of code that runs
 	halt   chan struct{} // asks that piece to stop
+	page   *page         // nil for drivers that do not use it
 
 	mu       sync.Mutex
 	proc     *proc
@@ -62,7 +65,11 @@ type Interp struct {
 
 // New returns an interpreter that has not started.
 func New(c Config) *Interp {
-	return &Interp{config: c, turn: make(chan struct{}, 1), halt: make(chan struct{}, 1)}
+	i := &Interp{config: c, turn: make(chan struct{}, 1), halt: make(chan struct{}, 1)}
+	if c.Driver == "python" {
+		i.page, _ = newPage() // without it the host gives the driver no pieces
+	}
+	return i
 }
 
 // proc is one life of the language's process.
@@ -77,22 +84,7 @@ type proc struct {
 }
 
 // Reply is what a driver says when a piece of code has ended.
-type Reply struct {
-	ID        int64   `json:"id"`
-	OK        bool    `json:"ok"`
-	Result    *string `json:"result"`
-	Error     string  `json:"error"`
-	Traceback string  `json:"traceback"`
-	Exit      int32   `json:"exit"`
-	Rich      []Rich  `json:"rich"`
-	Stopped   bool    `json:"interrupted"`
-}
-
-// Rich is a value in another form than text.
-type Rich struct {
-	MIME string `json:"mime"`
-	Data []byte `json:"data"`
-}
+type Reply = wire.Reply
 
 // Result is how a piece of code ended.
 type Result struct {
@@ -332,6 +324,11 @@ func (i *Interp) launch() (*proc, error) {
 	for n, f := range childs {
 		files[n] = f.Fd()
 	}
+	if i.page != nil {
+		i.page.reset()
+		// The driver reads its own output where the host gives it pieces.
+		files = append(files, i.page.file.Fd(), number(out), number(errOut))
+	}
 	env := append(i.config.Env(), "MPLBACKEND=agg")
 	if i.config.Driver == "bash" {
 		env = append(env, "SANDLOT_SAVE="+i.saveFile())
@@ -350,10 +347,19 @@ func (i *Interp) launch() (*proc, error) {
 		return nil, fmt.Errorf("starting %s: %w", i.config.Command[0], err)
 	}
 	p.pid, p.requests = pid, requests
-	p.out, p.err = newTap(out), newTap(errOut)
+	p.out, p.err = newTap(out, i.page, pageTapOut), newTap(errOut, i.page, pageTapErr)
 	go func() { p.exit = <-status; close(p.done) }()
 	go p.listen(replies, i.config.Driver)
 	return p, p.ready()
+}
+
+// number is a file's descriptor, which stays as it is: Fd would make it blocking.
+func number(f *os.File) uintptr {
+	var n uintptr
+	if raw, err := f.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { n = fd })
+	}
+	return n
 }
 
 func (i *Interp) saveFile() string { return fmt.Sprintf("/tmp/.sandlot-bash-%p", i) }
@@ -424,6 +430,13 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
+// connect tells a Python driver where to dial.
+func (p *proc) connect(id int64, where string) error {
+	p.requests.SetWriteDeadline(time.Now().Add(openLimit))
+	_, err := fmt.Fprintf(p.requests, "%d -1 %d\n%s", id, len(where), where)
+	return err
+}
+
 func (p *proc) send(driver string, id int64, n int, code string) error {
 	p.requests.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	switch driver {
@@ -469,24 +482,46 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 		return nil, err
 	}
 	start := time.Now()
-	i.mu.Lock()
-	i.running, i.killedBy = start, ""
-	i.seq++
-	n := i.seq
-	lost := i.lost
-	i.lost = ""
-	i.mu.Unlock()
+	n := i.begin(start)
 	p.out.attach(c.Stdout)
 	p.err.attach(c.Stderr)
-	r := &Result{}
-	id := 1 + rand.Int64N(1<<53-1) // code that writes to the driver's pipe cannot guess the next one
+	id := token()
+	if err := p.send(i.config.Driver, id, n, c.Code); err != nil && p.alive() {
+		p.kill()
+	}
+	return i.finish(ctx, p, id, start, c), nil
+}
+
+// token names a piece: code that writes to the driver's pipe cannot guess the
+// next one.
+func token() int64 { return 1 + rand.Int64N(1<<53-1) }
+
+// begin says that a piece runs, and returns its number.
+func (i *Interp) begin(start time.Time) int {
 	select {
 	case <-i.halt: // was for the piece before
 	default:
 	}
-	if err := p.send(i.config.Driver, id, n, c.Code); err != nil && p.alive() {
-		p.kill()
-	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.running, i.killedBy = start, ""
+	i.seq++
+	return i.seq
+}
+
+// told is why the state was lost, which is said once.
+func (i *Interp) told() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	lost := i.lost
+	i.lost = ""
+	return lost
+}
+
+// finish waits for the end of the piece that runs and gathers what there is to
+// say of it.
+func (i *Interp) finish(ctx context.Context, p *proc, id int64, start time.Time, c Call) *Result {
+	r, lost := &Result{}, i.told()
 	i.await(ctx, p, id, c, r)
 	drain(p.out, p.err)
 	r.Took = time.Since(start)
@@ -498,12 +533,12 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 		r.StateLost = true
 	}
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.running = time.Time{}
 	if r.KilledBy == "" && !r.OK {
 		r.KilledBy = i.killedBy
 	}
-	i.mu.Unlock()
-	return r, nil
+	return r
 }
 
 // Pauses between the ways of stopping code, each ruder than the one before.

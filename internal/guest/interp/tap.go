@@ -14,8 +14,10 @@ import (
 // gives each byte to the call that runs. All reading is done under one lock, so
 // that what was written before a call's end is in that call's output.
 type tap struct {
-	f   *os.File
-	raw syscall.RawConn
+	f    *os.File
+	raw  syscall.RawConn
+	page *page // nil: nobody else reads
+	word int   // of the page, for this stream
 
 	mu      sync.Mutex
 	sink    io.Writer // nil between calls
@@ -30,8 +32,8 @@ const (
 	maxDrain = 4 << 20
 )
 
-func newTap(f *os.File) *tap {
-	t := &tap{f: f, buf: make([]byte, 32<<10)}
+func newTap(f *os.File, shared *page, word int) *tap {
+	t := &tap{f: f, page: shared, word: word, buf: make([]byte, 32<<10)}
 	// Fd would make the file blocking.
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -45,16 +47,49 @@ func newTap(f *os.File) *tap {
 // step takes what is there; false means: wait for more.
 func (t *tap) step(fd uintptr) bool {
 	for {
-		t.mu.Lock()
-		n, err := t.once(fd)
-		t.mu.Unlock()
+		n, err, mine := t.turn(fd)
 		switch {
-		case errors.Is(err, unix.EAGAIN):
+		case !mine, errors.Is(err, unix.EAGAIN):
 			return false
 		case n <= 0:
 			return true
 		}
 	}
+}
+
+// turn reads one piece, unless the driver does that itself.
+func (t *tap) turn(fd uintptr) (n int, err error, mine bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sink == nil && t.page != nil {
+		if !t.page.enter(t.word) {
+			return 0, nil, false
+		}
+		defer t.page.leave(t.word)
+	}
+	n, err = t.once(fd)
+	return n, err, true
+}
+
+// kick takes what is there now: what came while the driver was to read it woke
+// nobody.
+func (t *tap) kick() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.take()
+}
+
+// take reads what is there. The lock is held.
+func (t *tap) take() {
+	t.raw.Control(func(fd uintptr) {
+		for taken := 0; taken < maxDrain; {
+			n, err := t.once(fd)
+			if n <= 0 || err != nil {
+				return
+			}
+			taken += n
+		}
+	})
 }
 
 // once reads one piece. The lock is held.
@@ -109,15 +144,7 @@ func drain(taps ...*tap) {
 func (t *tap) detach() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.raw.Control(func(fd uintptr) {
-		for taken := 0; taken < maxDrain; {
-			n, err := t.once(fd)
-			if n <= 0 || err != nil {
-				return
-			}
-			taken += n
-		}
-	})
+	t.take()
 	t.sink = nil
 	return t.between
 }

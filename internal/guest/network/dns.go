@@ -193,6 +193,9 @@ func (n *Network) look(ctx context.Context, q dnsmessage.Question) (dnsmessage.R
 		n.work.Go(func() { n.host.prepare(ctx) }) // a connection follows
 	} else {
 		n.refused.Store(time.Now().UnixNano())
+		if n.Refused != nil {
+			n.Refused()
+		}
 		n.watch(a)
 	}
 	return &dnsmessage.AResource{A: a.As4()}, dnsmessage.RCodeSuccess

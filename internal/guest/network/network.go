@@ -38,6 +38,10 @@ const maxConns = 4096
 
 // Network serves the programs of one sandbox.
 type Network struct {
+	// Refused is called when a name is refused, before its program is told. It is
+	// set before Start.
+	Refused func()
+
 	host  *host
 	names *names
 	slots chan struct{}

@@ -75,11 +75,15 @@ func (w *watcher) take(fd int) (any bool) {
 // settled is how long Settle waits at most.
 const settled = 200 * time.Millisecond
 
+// Lately says whether a name was refused of late: programs may try to reach it
+// still.
+func (n *Network) Lately() bool { return time.Since(time.Unix(0, n.refused.Load())) <= 10*time.Second }
+
 // Settle returns when the host knows what programs were refused until now, so
 // that a result can say it.
 func (n *Network) Settle() {
-	if time.Since(time.Unix(0, n.refused.Load())) > 10*time.Second {
-		return // no name was refused of late
+	if !n.Lately() {
+		return
 	}
 	n.mu.Lock()
 	watchers := slices.Collect(maps.Values(n.watchers))

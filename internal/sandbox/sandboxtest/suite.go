@@ -59,6 +59,7 @@ func (s *Subject) Run(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *Bench){
 		"Commands":     commands,
 		"Interpreters": interpreters,
+		"Direct":       direct,
 		"Background":   background,
 		"Files":        files,
 		"Mounts":       mounts,

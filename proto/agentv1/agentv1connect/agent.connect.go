@@ -46,6 +46,8 @@ const (
 	AgentStartInterpreterProcedure = "/sandlot.agent.v1.Agent/StartInterpreter"
 	// AgentStopInterpreterProcedure is the fully-qualified name of the Agent's StopInterpreter RPC.
 	AgentStopInterpreterProcedure = "/sandlot.agent.v1.Agent/StopInterpreter"
+	// AgentOpenInterpreterProcedure is the fully-qualified name of the Agent's OpenInterpreter RPC.
+	AgentOpenInterpreterProcedure = "/sandlot.agent.v1.Agent/OpenInterpreter"
 	// AgentStartProcessProcedure is the fully-qualified name of the Agent's StartProcess RPC.
 	AgentStartProcessProcedure = "/sandlot.agent.v1.Agent/StartProcess"
 	// AgentListProcessesProcedure is the fully-qualified name of the Agent's ListProcesses RPC.
@@ -77,6 +79,7 @@ type AgentClient interface {
 	Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error)
 	StartInterpreter(context.Context, *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error)
 	StopInterpreter(context.Context, *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error)
+	OpenInterpreter(context.Context, *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error)
 	StartProcess(context.Context, *connect.Request[agentv1.StartProcessRequest]) (*connect.Response[agentv1.StartProcessResponse], error)
 	ListProcesses(context.Context, *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error)
 	ReadProcess(context.Context, *connect.Request[agentv1.ReadProcessRequest]) (*connect.Response[agentv1.ReadProcessResponse], error)
@@ -129,6 +132,12 @@ func NewAgentClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			httpClient,
 			baseURL+AgentStopInterpreterProcedure,
 			connect.WithSchema(agentMethods.ByName("StopInterpreter")),
+			connect.WithClientOptions(opts...),
+		),
+		openInterpreter: connect.NewClient[agentv1.OpenInterpreterRequest, agentv1.OpenInterpreterResponse](
+			httpClient,
+			baseURL+AgentOpenInterpreterProcedure,
+			connect.WithSchema(agentMethods.ByName("OpenInterpreter")),
 			connect.WithClientOptions(opts...),
 		),
 		startProcess: connect.NewClient[agentv1.StartProcessRequest, agentv1.StartProcessResponse](
@@ -207,6 +216,7 @@ type agentClient struct {
 	usage            *connect.Client[agentv1.UsageRequest, agentv1.UsageResponse]
 	startInterpreter *connect.Client[agentv1.StartInterpreterRequest, agentv1.StartInterpreterResponse]
 	stopInterpreter  *connect.Client[agentv1.StopInterpreterRequest, agentv1.StopInterpreterResponse]
+	openInterpreter  *connect.Client[agentv1.OpenInterpreterRequest, agentv1.OpenInterpreterResponse]
 	startProcess     *connect.Client[agentv1.StartProcessRequest, agentv1.StartProcessResponse]
 	listProcesses    *connect.Client[agentv1.ListProcessesRequest, agentv1.ListProcessesResponse]
 	readProcess      *connect.Client[agentv1.ReadProcessRequest, agentv1.ReadProcessResponse]
@@ -243,6 +253,11 @@ func (c *agentClient) StartInterpreter(ctx context.Context, req *connect.Request
 // StopInterpreter calls sandlot.agent.v1.Agent.StopInterpreter.
 func (c *agentClient) StopInterpreter(ctx context.Context, req *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error) {
 	return c.stopInterpreter.CallUnary(ctx, req)
+}
+
+// OpenInterpreter calls sandlot.agent.v1.Agent.OpenInterpreter.
+func (c *agentClient) OpenInterpreter(ctx context.Context, req *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error) {
+	return c.openInterpreter.CallUnary(ctx, req)
 }
 
 // StartProcess calls sandlot.agent.v1.Agent.StartProcess.
@@ -307,6 +322,7 @@ type AgentHandler interface {
 	Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error)
 	StartInterpreter(context.Context, *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error)
 	StopInterpreter(context.Context, *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error)
+	OpenInterpreter(context.Context, *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error)
 	StartProcess(context.Context, *connect.Request[agentv1.StartProcessRequest]) (*connect.Response[agentv1.StartProcessResponse], error)
 	ListProcesses(context.Context, *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error)
 	ReadProcess(context.Context, *connect.Request[agentv1.ReadProcessRequest]) (*connect.Response[agentv1.ReadProcessResponse], error)
@@ -355,6 +371,12 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 		AgentStopInterpreterProcedure,
 		svc.StopInterpreter,
 		connect.WithSchema(agentMethods.ByName("StopInterpreter")),
+		connect.WithHandlerOptions(opts...),
+	)
+	agentOpenInterpreterHandler := connect.NewUnaryHandler(
+		AgentOpenInterpreterProcedure,
+		svc.OpenInterpreter,
+		connect.WithSchema(agentMethods.ByName("OpenInterpreter")),
 		connect.WithHandlerOptions(opts...),
 	)
 	agentStartProcessHandler := connect.NewUnaryHandler(
@@ -435,6 +457,8 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 			agentStartInterpreterHandler.ServeHTTP(w, r)
 		case AgentStopInterpreterProcedure:
 			agentStopInterpreterHandler.ServeHTTP(w, r)
+		case AgentOpenInterpreterProcedure:
+			agentOpenInterpreterHandler.ServeHTTP(w, r)
 		case AgentStartProcessProcedure:
 			agentStartProcessHandler.ServeHTTP(w, r)
 		case AgentListProcessesProcedure:
@@ -484,6 +508,10 @@ func (UnimplementedAgentHandler) StartInterpreter(context.Context, *connect.Requ
 
 func (UnimplementedAgentHandler) StopInterpreter(context.Context, *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.StopInterpreter is not implemented"))
+}
+
+func (UnimplementedAgentHandler) OpenInterpreter(context.Context, *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.OpenInterpreter is not implemented"))
 }
 
 func (UnimplementedAgentHandler) StartProcess(context.Context, *connect.Request[agentv1.StartProcessRequest]) (*connect.Response[agentv1.StartProcessResponse], error) {

@@ -1,0 +1,20 @@
+package wire
+
+// Reply is what an interpreter's driver says, as JSON, when a piece of code has
+// ended.
+type Reply struct {
+	ID        int64   `json:"id"`
+	OK        bool    `json:"ok"`
+	Result    *string `json:"result"`
+	Error     string  `json:"error"`
+	Traceback string  `json:"traceback"`
+	Exit      int32   `json:"exit"`
+	Rich      []Rich  `json:"rich"`
+	Stopped   bool    `json:"interrupted"`
+}
+
+// Rich is a value in another form than text.
+type Rich struct {
+	MIME string `json:"mime"`
+	Data []byte `json:"data"`
+}

@@ -1,0 +1,97 @@
+package interp
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"time"
+)
+
+// ErrNone is returned by Open for a language whose driver does not take pieces
+// from the host itself.
+var ErrNone = errors.New("this interpreter takes pieces of code from the agent alone")
+
+// openLimit is how long a driver may take to dial the host.
+const openLimit = 10 * time.Second
+
+// Open makes the driver dial the host's socket with a ticket, and take its
+// pieces from there until that connection ends.
+func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
+	if i.page == nil {
+		return ErrNone
+	}
+	if err := i.take(ctx, nil); err != nil {
+		return err
+	}
+	defer i.give()
+	p, err := i.ensure()
+	if err != nil {
+		return err
+	}
+	id := token()
+	if err := p.connect(id, hex.EncodeToString(ticket)+" "+socket); err != nil {
+		return err
+	}
+	late := time.NewTimer(openLimit)
+	defer late.Stop()
+	for {
+		select {
+		case r := <-p.replies:
+			if r.ID == id && r.OK {
+				return nil
+			}
+			if r.ID == id {
+				return ErrNone
+			}
+		case <-p.done:
+			return errors.New("the interpreter ended")
+		case <-late.C:
+			return errors.New("the interpreter did not dial the host")
+		}
+	}
+}
+
+// Attend takes charge of a piece that the host gave to the driver itself, and
+// began when Call says. Taken is false when it is over: the driver answers the
+// host then. With stop, it is stopped at once.
+func (i *Interp) Attend(ctx context.Context, id int64, began time.Time, stop bool, c Call) (r *Result, taken bool, err error) {
+	if err := i.take(ctx, nil); err != nil {
+		return nil, false, err
+	}
+	defer i.give()
+	i.mu.Lock()
+	p := i.proc
+	i.mu.Unlock()
+	if p == nil {
+		r := &Result{Reply: Reply{Exit: 1}, Took: time.Since(began)}
+		r.StateLost, r.Reason = true, i.told()
+		return r, true, nil
+	}
+	if p.alive() && !i.page.take() {
+		return nil, false, nil
+	}
+	defer i.page.give()
+	i.begin(began)
+	p.out.attach(c.Stdout)
+	p.err.attach(c.Stderr)
+	p.out.kick()
+	p.err.kick()
+	if stop {
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		ctx = gone
+	}
+	return i.finish(ctx, p, id, began, c), true, nil
+}
+
+// CallMe makes the driver call the agent at the end of each piece, or not.
+func (i *Interp) CallMe(yes bool) {
+	if i.page == nil {
+		return
+	}
+	var n uint32
+	if yes {
+		n = 1
+	}
+	i.page.words[pageCall].Store(n)
+}

@@ -1,0 +1,180 @@
+package sandboxtest
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"sandlot/internal/agent"
+	"sandlot/proto/agentv1"
+)
+
+// inline is how much of each stream comes inline here, at each end.
+const inline = 1000
+
+// piece runs code as the server does.
+func (b *Bench) piece(t *testing.T, code string, timeout time.Duration) *agentv1.EvaluateDone {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
+	defer cancel()
+	d, err := b.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: code, TimeoutMillis: uint64(timeout.Milliseconds()),
+		Bounds: &agentv1.Bounds{HeadBytes: inline, TailBytes: inline}}, func(*agentv1.RunEvent) error { return nil })
+	if err != nil {
+		t.Fatalf("%.100s: %v", code, err)
+	}
+	return d
+}
+
+// viaAgent runs code as a server does that has no way to the interpreter.
+func (b *Bench) viaAgent(t *testing.T, code string, timeout time.Duration) *agentv1.EvaluateDone {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
+	defer cancel()
+	e, err := b.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "python", Code: code,
+		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadBytes: inline, TailBytes: inline}}}}, func(*agentv1.RunEvent) error { return nil })
+	if err != nil {
+		t.Fatalf("%.100s: %v", code, err)
+	}
+	return e.GetEvaluated()
+}
+
+// direct compares what is said of the same pieces of code when the agent hands
+// them to the interpreter, and when the host does.
+func direct(t *testing.T, b *Bench) {
+	pieces := []string{
+		"1 + 1", "x = 1", "print('a')", "print('a')\n'b'", "import sys\nprint('e', file=sys.stderr)\nprint('o')", "1/0", "raise SystemExit(3)", "import sys; sys.exit('why')",
+		"def (", "'ä€😀'", "print('ä' * 400)", "'\\ud800'", "print(chr(0) + '\\ud800')", "import os\n_ = os.write(1, bytes(range(256)))",
+		"print('x' * 999)", "print('x' * 1000)", "print('x' * 2500)", "print('x' * 2500000)", "'r' * 999", "'r' * 3000", "'ä' * 600",
+		"import os\nprint('a', flush=True)\n_ = os.system('echo b')\nprint('c')",
+		"import subprocess\nprint('a')\n_ = subprocess.run(['sh', '-c', 'echo b; echo e >&2; sleep 0.05; echo c'])\nprint('d')",
+		"import time\nprint('a')\ntime.sleep(0.03)\nprint('b')\n'after'",
+		"import time\nfor n in range(40):\n    print(n)\n    time.sleep(0.001)",
+		"await __import__('asyncio').sleep(0.001)\nprint('waited')", "input()", "_ = [print(i) for i in range(300)]",
+		"import os\npid = os.fork()\nif pid == 0:\n    print('child', flush=True)\nelse:\n    _ = os.waitpid(pid, 0)\n    print('parent')",
+		"import os\nos.close(1)", "print('again')", "import sys\nsys.stdout.close()", "print('once more')", "import sys\nsys.stdout = None", "print('back')",
+		"class R:\n    def _repr_png_(self): return b'png' * 100\n    def __repr__(self): return 'R'\nR()", "class B:\n    def _repr_html_(self): return 'h' * 400000\n    def __repr__(self): return 'B'\nB()",
+		"x", "_", "None", "", "# nothing", "while True: pass", "x",
+	}
+	var through []*agentv1.EvaluateDone
+	for _, code := range pieces {
+		through = append(through, b.viaAgent(t, code, limit(code)))
+	}
+	if _, err := b.StopInterpreter(t.Context(), agent.Request(&agentv1.StopInterpreterRequest{})); err != nil {
+		t.Fatal(err)
+	}
+	if !b.Open(t.Context(), "python") {
+		t.Fatal("there is no way to the interpreter")
+	}
+	for n, code := range pieces {
+		d := b.piece(t, code, limit(code))
+		if got, want := shape(d), shape(through[n]); got != want {
+			t.Errorf("%.100q:\n directly %s\nby agent %s", code, got, want)
+		}
+		if !b.Open(t.Context(), "python") {
+			t.Fatalf("%.100q took the way to the interpreter away", code)
+		}
+	}
+	between(t, b)
+	givenUp(t, b)
+	died(t, b)
+}
+
+func limit(code string) time.Duration {
+	if strings.Contains(code, "while True") {
+		return 300 * time.Millisecond
+	}
+	return time.Minute
+}
+
+// shape is what two runs of a piece have in common.
+func shape(d *agentv1.EvaluateDone) string {
+	d = proto.Clone(d).(*agentv1.EvaluateDone)
+	d.DurationMicros = 0
+	for _, c := range []*agentv1.Captured{d.Stdout, d.Stderr, d.Result} {
+		if c != nil && c.Path != "" {
+			c.Path = "there is one"
+		}
+	}
+	text, _ := protojson.Marshal(d)
+	return strings.ReplaceAll(string(text), " ", "") // protojson puts some in at random
+}
+
+// between looks at what is written while no piece runs: it comes with the next,
+// whoever runs that, and never stands in the writer's way.
+func between(t *testing.T, b *Bench) {
+	b.piece(t, "import subprocess\np = subprocess.Popen(['sh', '-c', 'sleep 0.2; head -c 300000 /dev/zero | tr \"\\\\0\" y; echo end > /tmp/written'])", time.Minute)
+	for range 100 {
+		if b.sh(t, "cat /tmp/written 2>/dev/null") == "end" {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	b.want(t, "cat /tmp/written", "end")
+	var got uint64
+	for range 3 {
+		d := b.piece(t, "import time\ntime.sleep(0.03)", time.Minute) // the agent attends
+		got += d.Stdout.GetTotal()
+	}
+	if got == 0 || got > 300_000 {
+		t.Errorf("%d bytes were kept of what was written between pieces", got)
+	}
+	// A writer that never rests does not take a piece's own output.
+	b.piece(t, "q = subprocess.Popen(['sh', '-c', 'while :; do echo -; done'])", time.Minute)
+	for n := range 30 {
+		d := b.piece(t, fmt.Sprintf("print('mine', %d)", n), time.Minute)
+		out := string(d.Stdout.GetHead()) + string(d.Stdout.GetTail())
+		own := strings.NewReplacer("-", "", "\n", "").Replace(out)
+		if d.Stdout.GetPath() == "" && own != fmt.Sprintf("mine %d", n) {
+			t.Errorf("piece %d lost what it printed: %.200q", n, out)
+		}
+	}
+	b.piece(t, "q.kill(); _ = q.wait()", time.Minute)
+	b.piece(t, "", time.Minute) // takes the rest
+}
+
+// givenUp looks at pieces whose caller goes away, at once and later.
+func givenUp(t *testing.T, b *Bench) {
+	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
+		b.piece(t, "kept = 7", time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		_, err := b.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "import time\ntime.sleep(30)", Bounds: &agentv1.Bounds{HeadBytes: inline}}, func(*agentv1.RunEvent) error { return nil })
+		cancel()
+		if err == nil {
+			t.Errorf("given up after %s, and there is a result", after)
+		}
+		start := time.Now()
+		if d := b.piece(t, "kept", time.Minute); string(d.Result.GetHead()) != "7" || time.Since(start) > 20*time.Second {
+			t.Errorf("given up after %s: the next piece says %v after %s", after, d, time.Since(start))
+		}
+	}
+}
+
+// died looks at an interpreter that ends in a piece, and between two.
+func died(t *testing.T, b *Bench) {
+	b.Open(t.Context(), "python")
+	if d := b.piece(t, "import os, signal\nprint('last', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)", time.Minute); !d.StateLost || d.Ok || string(d.Stdout.GetHead()) != "last\n" {
+		t.Errorf("killed in a piece: %v", d)
+	}
+	if d := b.piece(t, "6 * 7", time.Minute); string(d.Result.GetHead()) != "42" || d.StateLost {
+		t.Errorf("after that: %v", d)
+	}
+	b.Open(t.Context(), "python")
+	b.sh(t, "pkill -KILL -x python3; pkill -KILL -f sandlot_driver; pkill -KILL python; sleep 0.1")
+	if d := b.piece(t, "6 * 7", time.Minute); string(d.Result.GetHead()) != "42" || !d.StateLost {
+		t.Errorf("killed between pieces: %v", d)
+	}
+	// Its child holds the connection open.
+	b.Open(t.Context(), "python")
+	d := b.piece(t, "import os, time\nif os.fork() == 0:\n    time.sleep(3)\n    os._exit(0)\nos._exit(9)", time.Minute)
+	if !d.StateLost || d.ExitCode != 9 {
+		t.Errorf("ended while a child lives: %v", d)
+	}
+	if d := b.piece(t, "6 * 7", time.Minute); string(d.Result.GetHead()) != "42" {
+		t.Errorf("after that: %v", d)
+	}
+}
