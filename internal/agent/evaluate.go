@@ -265,7 +265,7 @@ func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.Evaluate
 		}
 		d, left, aerr := c.attend(ctx, i, id, began, q, event)
 		if aerr != nil || !left {
-			if aerr != nil || d.GetStateLost() {
+			if aerr != nil && i.stop == nil || d.GetStateLost() {
 				i.close()
 			}
 			return d, aerr

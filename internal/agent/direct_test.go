@@ -1,0 +1,278 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/proto/agentv1"
+	"sandlot/proto/agentv1/agentv1connect"
+)
+
+// driven is an agent whose interpreter is the test: do serves the connection to
+// it, attended says what the agent answers when it is asked to take charge.
+type driven struct {
+	honest
+	t        *testing.T
+	b        *box
+	do       func(net.Conn)
+	attended func(*agentv1.AttendRequest) *agentv1.RunEvent
+	opened   atomic.Int64
+}
+
+func (d *driven) OpenInterpreter(_ context.Context, r *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error) {
+	d.opened.Add(1)
+	host, guest := socketpair(d.t)
+	d.b.dialed <- host
+	if err := wire.GreetDirect(guest, wire.Ticket(r.Msg.Ticket)); err != nil {
+		return nil, connect.NewError(connect.CodeInternal, err)
+	}
+	go func() {
+		defer guest.Close()
+		d.do(guest)
+	}()
+	return connect.NewResponse(&agentv1.OpenInterpreterResponse{}), nil
+}
+
+func (d *driven) run(c net.Conn) {
+	for {
+		r := new(agentv1.RunRequest)
+		if wire.ReadMessage(c, r) != nil {
+			return
+		}
+		e := &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true, Error: "by the agent"}}}
+		if a := r.GetAttend(); a != nil {
+			if d.attended == nil {
+				io.Copy(io.Discard, c)
+				return
+			}
+			e = d.attended(a)
+		}
+		if wire.WriteMessage(c, e) != nil {
+			return
+		}
+	}
+}
+
+// drive returns a client that has a way to an interpreter that does so.
+func drive(t *testing.T, d *driven) *Client {
+	t.Helper()
+	c, b := client(t)
+	d.t, d.b = t, b
+	_, handler := agentv1connect.NewAgentHandler(d)
+	b.serve(t, &peer{call: handler, run: d.run})
+	if !c.Open(t.Context(), "python") {
+		t.Fatal("there is no way to the interpreter")
+	}
+	return c
+}
+
+// asked reads one piece and returns its id.
+func asked(c net.Conn) (id string, ok bool) {
+	var size, limit int
+	if n, err := fmt.Fscanf(c, "%s %d %d\n", &id, &size, &limit); n != 3 || err != nil {
+		return "", false
+	}
+	_, err := io.CopyN(io.Discard, c, int64(size))
+	return id, err == nil
+}
+
+func answered(id, stdout, stderr string) []byte {
+	reply := `{"id":` + id + `,"ok":true,"result":"2"}`
+	return fmt.Appendf(nil, "%d %d %d\n%s%s%s", len(reply), len(stdout), len(stderr), reply, stdout, stderr)
+}
+
+const limit = 100
+
+func evaluate(ctx context.Context, c *Client) (*agentv1.EvaluateDone, error) {
+	return c.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "1 + 1", Bounds: &agentv1.Bounds{HeadBytes: limit}}, ignore)
+}
+
+func TestAnHonestDriver(t *testing.T) {
+	d := &driven{do: func(c net.Conn) {
+		for {
+			id, ok := asked(c)
+			if !ok {
+				return
+			}
+			c.Write(answered(id, "out", "err"))
+		}
+	}}
+	c := drive(t, d)
+	for range 100 {
+		e, err := evaluate(t.Context(), c)
+		if err != nil || string(e.GetResult().GetHead()) != "2" || string(e.Stdout.Head) != "out" || e.Stdout.Total != 3 || string(e.Stderr.Head) != "err" {
+			t.Fatalf("Evaluate = %v, %v", e, err)
+		}
+	}
+	if n := d.opened.Load(); n != 1 {
+		t.Errorf("the way was made %d times", n)
+	}
+}
+
+// What a driver says is bounded, checked, and never ends more than its own way.
+func TestLyingDrivers(t *testing.T) {
+	left := func(*agentv1.AttendRequest) *agentv1.RunEvent {
+		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Left{Left: true}}
+	}
+	tests := []struct {
+		name string
+		say  func(net.Conn, string)
+		want error
+	}{
+		{"another id", func(c net.Conn, id string) { c.Write(answered("1"+id, "", "")) }, ErrLies},
+		{"no numbers", func(c net.Conn, id string) { io.WriteString(c, "x y z\n{}") }, ErrLies},
+		{"a line without an end", func(c net.Conn, id string) { c.Write(bytes.Repeat([]byte("1"), 1<<20)) }, ErrLies},
+		{"more than may be inline", func(c net.Conn, id string) { c.Write(answered(id, strings.Repeat("x", limit+1), "")) }, ErrLies},
+		{"a size that nothing has", func(c net.Conn, id string) { io.WriteString(c, "999999999 0 0\n") }, ErrLies},
+		{"negative sizes", func(c net.Conn, id string) { io.WriteString(c, "10 -5 5\n{\"id\":1}  ") }, ErrLies},
+		{"sizes that overflow", func(c net.Conn, id string) { io.WriteString(c, "99999999999999999999999 0 0\n") }, ErrLies},
+		{"no JSON", func(c net.Conn, id string) { io.WriteString(c, "4 0 0\n{{{{") }, ErrLies},
+		{"a long result", func(c net.Conn, id string) {
+			r := `{"id":` + id + `,"ok":true,"result":"` + strings.Repeat("x", limit+1) + `"}`
+			fmt.Fprintf(c, "%d 0 0\n%s", len(r), r)
+		}, ErrLies},
+		{"half an answer, and the end", func(c net.Conn, id string) { c.Write(answered(id, "out", "")[:20]); c.Close() }, ErrLost},
+		{"it leaves the end to the agent again and again", func(c net.Conn, id string) {
+			for range 10 {
+				io.WriteString(c, leave)
+				time.Sleep(time.Millisecond)
+			}
+		}, ErrLost},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			d := &driven{attended: left, do: func(c net.Conn) {
+				if id, ok := asked(c); ok {
+					tt.say(c, id)
+					io.Copy(io.Discard, c)
+				}
+			}}
+			c := drive(t, d)
+			if e, err := evaluate(t.Context(), c); e != nil || !errors.Is(err, tt.want) {
+				t.Errorf("Evaluate = %v, %v, want %v", e, err, tt.want)
+			}
+			// The next goes through the agent.
+			if e, err := evaluate(t.Context(), c); err != nil || e.Error != "by the agent" {
+				t.Errorf("after that: %v, %v", e, err)
+			}
+		})
+	}
+}
+
+// A driver that speaks out of turn, or has gone, is not asked.
+func TestADriverOutOfTurn(t *testing.T) {
+	for name, say := range map[string]func(net.Conn){
+		"it speaks first": func(c net.Conn) { io.WriteString(c, "2 0 0\n{}") },
+		"it goes":         func(c net.Conn) { c.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, b := client(t)
+			said := make(chan struct{}, 10)
+			d := &driven{t: t, b: b, do: func(c net.Conn) {
+				say(c)
+				said <- struct{}{}
+				io.Copy(io.Discard, c)
+			}}
+			_, handler := agentv1connect.NewAgentHandler(d)
+			b.serve(t, &peer{call: handler, run: d.run})
+			c.Open(t.Context(), "python")
+			<-said
+			if e, err := evaluate(t.Context(), c); err != nil || e.Error != "by the agent" {
+				t.Errorf("Evaluate = %v, %v, want the agent's answer", e, err)
+			}
+		})
+	}
+}
+
+// A piece that lasts is the agent's; one that is given up is stopped before the
+// next begins.
+func TestAttending(t *testing.T) {
+	attends := make(chan *agentv1.AttendRequest, 10)
+	d := &driven{do: func(c net.Conn) { io.Copy(io.Discard, c) }, attended: func(a *agentv1.AttendRequest) *agentv1.RunEvent {
+		attends <- a
+		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true, Error: "attended"}}}
+	}}
+	c := drive(t, d)
+	if e, err := evaluate(t.Context(), c); err != nil || e.Error != "attended" {
+		t.Errorf("Evaluate = %v, %v", e, err)
+	}
+	if a := <-attends; a.Id == 0 || a.Stop || a.GetPiece().GetCode() != "" || a.ElapsedMicros < uint64(soon.Microseconds()) {
+		t.Errorf("the agent was asked %v", a)
+	}
+	gone, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("why")
+	cancel(why)
+	if e, err := evaluate(gone, c); e != nil || !errors.Is(err, why) {
+		t.Errorf("given up: %v, %v", e, err)
+	}
+	if e, err := evaluate(t.Context(), c); err != nil || e.Error != "attended" {
+		t.Errorf("after that: %v, %v", e, err)
+	}
+	stopped := false
+	for len(attends) > 0 {
+		stopped = (<-attends).Stop || stopped
+	}
+	if !stopped {
+		t.Error("what was given up was not stopped")
+	}
+}
+
+// An agent that never answers holds a call no longer than its context.
+func TestAMuteAttendant(t *testing.T) {
+	c := drive(t, &driven{do: func(c net.Conn) { io.Copy(io.Discard, c) }})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if e, err := evaluate(ctx, c); e != nil || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Evaluate = %v, %v", e, err)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it held the call for %s", took)
+	}
+}
+
+// A ticket is good once, and for nothing else.
+func TestTickets(t *testing.T) {
+	c, b := client(t)
+	e := c.expect()
+	dial := func(ticket wire.Ticket) error {
+		host, guest := socketpair(t)
+		t.Cleanup(func() { guest.Close() })
+		b.dialed <- host
+		return wire.GreetDirect(guest, ticket)
+	}
+	if err := dial(wire.Ticket(key)); !errors.Is(err, wire.ErrRefused) {
+		t.Errorf("the secret was taken for a ticket: %v", err)
+	}
+	if err := dial(e.ticket); err != nil {
+		t.Error(err)
+	}
+	if err := dial(e.ticket); !errors.Is(err, wire.ErrRefused) {
+		t.Errorf("a ticket was good twice: %v", err)
+	}
+	conn, err := e.wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	late := c.expect()
+	c.forget(late)
+	if err := dial(late.ticket); !errors.Is(err, wire.ErrRefused) {
+		t.Errorf("a forgotten ticket was good: %v", err)
+	}
+	if c.mu.Lock(); len(c.expected) != 0 {
+		t.Errorf("%d connections are expected still", len(c.expected))
+	}
+	c.mu.Unlock()
+}
