@@ -232,7 +232,7 @@ func TestConsentOnTerminal(t *testing.T) {
 // TestConsentDenied: with mcp_consent: deny the operator's servers are all that
 // there are.
 func TestConsentDenied(t *testing.T) {
-	s := startConfigured(t, "mcp_consent: deny\nmcp:\n  theirs: {command: python3, args: [/workspace/odd.py, plain, theirs]}\n")
+	s := startConfigured(t, "mcp_consent: deny\nmcp:\n  theirs: {command: python3, args: [/workspace/odd.py, plain, theirs], principals: [ann]}\n") // the local user's would be starting when the test ends
 	token := s.token("ann")
 	s.put(token, "odd.py")
 	u := &user{action: "accept", says: "allow"}
