@@ -64,6 +64,7 @@ func bystander(t *testing.T, s *server, token string) (end func()) {
 // TestAttacks runs hostile code of one user beside the calls of another. After
 // each the attacker's own session answers again, or says what was lost.
 func TestAttacks(t *testing.T) {
+	t.Parallel()
 	s := start(t, "SANDLOT_DISK_MB=512", "SANDLOT_MAX_PROCESSES=256")
 	mallory, victim := s.token("mallory"), s.token("victim")
 	for _, a := range []struct {
@@ -88,6 +89,7 @@ func TestAttacks(t *testing.T) {
 		{"many rich values", "python", "class P:\n  def _repr_png_(self): return b'x' * (1 << 20)\nfor i in range(1000): display(P())", 20},
 	} {
 		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
 			s := *s
 			s.t = t
 			c := s.connect(older, mallory, nil)
@@ -125,6 +127,7 @@ func tail(s string, n int) string { return s[max(0, len(s)-n):] }
 
 // TestEscapes tries to reach what is the host's, or another's.
 func TestEscapes(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	canary := filepath.Join(t.TempDir(), "canary")
 	const secret = "canary-of-the-host-7361"
@@ -266,6 +269,7 @@ func TestUsers(t *testing.T) {
 // secret, and speaks the wire wrongly. The server must end its calls, hold
 // little, and serve the others.
 func TestHostileAgent(t *testing.T) {
+	t.Parallel()
 	agent := filepath.Join(t.TempDir(), "agent")
 	build := exec.Command("go", "build", "-o", agent, "./hostile")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

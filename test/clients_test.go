@@ -28,6 +28,7 @@ func run(t *testing.T, dir string, argv ...string) (string, error) {
 }
 
 func TestPythonSDK(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	script, _ := filepath.Abs("clients/tour.py")
 	out, err := run(t, t.TempDir(), filepath.Join(tools(t), "py/bin/python"), script, s.URL+"/mcp")
@@ -77,6 +78,7 @@ func TestInspector(t *testing.T) {
 
 // TestConformance runs the scenarios that are for any server.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	for revision, scenarios := range map[string][]string{
 		newer: {"tools-list", "resources-list", "prompts-list", "caching", "http-header-validation", "dns-rebinding-protection",

@@ -1,6 +1,9 @@
 // Package test holds the tests of the whole program: real servers, real
 // sandboxes, real clients. They need the programs of `make build` and the tools
 // of `make tools`.
+//
+// Each test has a server, a state folder and users of its own, and looks at its
+// end for what is left of them. The long ones run two at a time.
 package test
 
 import (

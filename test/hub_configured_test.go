@@ -147,6 +147,7 @@ func nothing(text string) mcp.ToolHandler {
 
 // TestManyTools: fifty servers with two thousand tools, all with the same names.
 func TestManyTools(t *testing.T) {
+	t.Parallel()
 	var section strings.Builder
 	section.WriteString("mcp:\n")
 	for n := range 50 {
@@ -197,6 +198,7 @@ func cycles() int {
 // TestManyCycles: again and again a server is connected, crashes and is
 // disconnected, which leaves no process, handle, goroutine or memory.
 func TestManyCycles(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	ann := s.token("ann")
 	s.put(ann, "tiny.sh")

@@ -79,7 +79,7 @@ func thirds(w *web) []third {
 // standard output, in the same home. Packages come from where this machine has
 // them from; all else is the test's own.
 func TestThirdParty(t *testing.T) {
-	t.Parallel() // with the other one that waits for packages
+	t.Parallel()
 	w := startWeb(t)
 	s := start(t, append(append(registries(), w.settings("web.test")...), "SANDLOT_DEFAULT_FLAVOR=large")...)
 	opts := &mcp.ClientOptions{
@@ -249,6 +249,7 @@ func startConfigured(t *testing.T, section string, settings ...string) *server {
 // TestHubConformance: all required scenarios of both revisions pass for a server
 // behind the hub, as if it were asked itself.
 func TestHubConformance(t *testing.T) {
+	t.Parallel()
 	for revision, flags := range map[string][]string{newer: nil, older: {"-stateless=false"}} {
 		t.Run(revision, func(t *testing.T) {
 			s := startConfigured(t, "mcp:\n  fixture: {type: http, url: \""+everythingServer(t, flags...)+"\", prefix: \"\", trust: warn}\n")
@@ -307,6 +308,7 @@ func required(t *testing.T, revision string) (names []string) {
 // revision requires of clients pass. Each has a Sandlot of its own, whose user
 // logs in where that is needed.
 func TestHubClientConformance(t *testing.T) {
+	t.Parallel()
 	program := filepath.Join(t.TempDir(), "conformance-client")
 	if out, err := exec.Command("go", "build", "-o", program, "./conformance").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -227,6 +227,7 @@ func TestConnectionInput(t *testing.T) {
 
 // TestConnectionFaults: what third-party servers do wrong is contained, and said.
 func TestConnectionFaults(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.put("", "odd.py")
 	c := s.connect(older, "", nil)

@@ -421,6 +421,7 @@ func TestNetworkUsers(t *testing.T) {
 // TestNetworkAttacks is root in a sandbox who wants out. It is proven first that
 // it is one, and all that could be reached is the test's own server.
 func TestNetworkAttacks(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t)
 	s := start(t, w.settings("web.test")...)
 	mallory, victim := s.token("mallory"), s.token("victim")
@@ -525,7 +526,7 @@ func registries() []string {
 // TestPackages installs real packages from the registries of this machine's own
 // settings, each in one call: the one test that needs them. Each is bounded.
 func TestPackages(t *testing.T) {
-	t.Parallel() // with the other one that waits for packages
+	t.Parallel()
 	registries := registries()
 	for kind, s := range map[string]*server{"root": start(t, registries...), "unprivileged": startUnprivileged(t, registries...)} {
 		c := s.connect(older, "", nil)

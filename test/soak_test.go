@@ -47,6 +47,7 @@ func use(t *testing.T, s *server) usage {
 // TestSoak has 20 clients at work, in sessions that come and go. At the end the
 // server holds no more than at the beginning.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	s := start(t, "MSB_MAX_SESSIONS=100", "MSB_CLEANUP_INTERVAL=1")
 	users := make([]string, 4)
 	for i := range users {
@@ -122,6 +123,7 @@ func TestSoak(t *testing.T) {
 
 // TestManySessions has 100 live sessions at once.
 func TestManySessions(t *testing.T) {
+	t.Parallel()
 	s := start(t, "MSB_MAX_SESSIONS=200")
 	c := s.connect(older, "", nil)
 	const many = 100

@@ -11,6 +11,7 @@ import (
 // TestTheClientIsKilled while its input waits for a process that takes none:
 // the process ends, and the session is free again.
 func TestTheClientIsKilled(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	c := s.connect(older, "", nil)
 	for over, flags := range map[string][]string{"socket": {"--state-dir", s.State}, "network": {"--server", s.URL}} {

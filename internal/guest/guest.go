@@ -168,10 +168,16 @@ func (a *Agent) Run(ctx context.Context) error {
 			n.Wait(ctx)
 		})
 	}
-	for ctx.Err() == nil {
-		a.link(ctx)
+	for lost := time.Now(); ctx.Err() == nil; {
+		if a.link(ctx) {
+			lost = time.Now()
+		}
+		pause := redial
+		if time.Since(lost) > abandoned {
+			pause = rarely
+		}
 		select {
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}
@@ -192,21 +198,30 @@ func (a *Agent) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// link serves one connection to the host until it breaks.
-func (a *Agent) link(ctx context.Context) {
+// How long to wait before dialing again: a server that starts again is back
+// soon, and where none is for a while, each attempt costs the machine something.
+const (
+	redial    = 20 * time.Millisecond
+	abandoned = 10 * time.Second
+	rarely    = 250 * time.Millisecond
+)
+
+// link serves one connection to the host until it breaks. It returns false when
+// there was none.
+func (a *Agent) link(ctx context.Context) bool {
 	c, err := net.Dial("unix", a.config.Socket)
 	if err != nil {
-		return
+		return false
 	}
 	if wire.Greet(c, a.config.Secret) != nil {
 		c.Close()
-		return
+		return false
 	}
 	cfg := wire.Mux()
 	mux, err := yamux.Server(wire.Whole(c), cfg)
 	if err != nil {
 		c.Close()
-		return
+		return false
 	}
 	stop := context.AfterFunc(ctx, func() { mux.Close() })
 	defer stop()
@@ -214,7 +229,7 @@ func (a *Agent) link(ctx context.Context) {
 	for {
 		s, err := mux.AcceptStream()
 		if err != nil {
-			return
+			return true
 		}
 		a.work.Go(func() { a.dispatch(ctx, s) })
 	}

@@ -34,44 +34,50 @@ func main() {
 		panic(err)
 	}
 	go guest.New(c).Run(context.Background())
-	for {
-		honest, err := l.Accept()
-		if err != nil {
-			panic(err)
-		}
-		mode := between(honest, host)
-		for mode != "" {
-			if conn, err := net.Dial("unix", host); err == nil {
-				if wire.Greet(conn, c.Secret) == nil {
-					turn(mode, conn)
-				}
-				conn.Close()
+	go func() {
+		for {
+			honest, err := l.Accept()
+			if err != nil {
+				panic(err)
 			}
-			time.Sleep(5 * time.Millisecond)
+			go between(honest, host)
+		}
+	}()
+	mode := ""
+	for mode == "" {
+		time.Sleep(20 * time.Millisecond)
+		text, _ := os.ReadFile(order)
+		mode = strings.TrimSpace(string(text))
+	}
+	close(turned)
+	for ; ; time.Sleep(5 * time.Millisecond) {
+		if conn, err := net.Dial("unix", host); err == nil {
+			if wire.Greet(conn, c.Secret) == nil {
+				turn(mode, conn)
+			}
+			conn.Close()
 		}
 	}
 }
 
-// between relays the honest agent's link until it breaks, or the order comes.
-func between(honest net.Conn, path string) string {
+// turned is closed when the order has come.
+var turned = make(chan struct{})
+
+// between relays one of the honest agent's connections until it breaks, or the
+// order comes.
+func between(honest net.Conn, path string) {
 	defer honest.Close()
 	host, err := net.Dial("unix", path)
 	if err != nil {
-		return ""
+		return
 	}
 	defer host.Close()
 	over := make(chan struct{}, 2)
 	go func() { io.Copy(host, honest); over <- struct{}{} }()
 	go func() { io.Copy(honest, host); over <- struct{}{} }()
-	for {
-		select {
-		case <-over:
-			return ""
-		case <-time.After(20 * time.Millisecond):
-			if text, err := os.ReadFile(order); err == nil {
-				return strings.TrimSpace(string(text))
-			}
-		}
+	select {
+	case <-over:
+	case <-turned:
 	}
 }
 

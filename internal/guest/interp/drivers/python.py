@@ -350,10 +350,12 @@ def _main():
             self.word = memoryview(self.memory).cast("I")
             self.peek = socket.MSG_PEEK | socket.MSG_DONTWAIT
             self.link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.link.settimeout(5)
             self.link.connect(path)
             self.link.sendall(b"SANDLOTD" + bytes.fromhex(ticket))
             if self.link.recv(1) != b"\x06":
                 raise OSError("refused")
+            self.link.settimeout(None)
 
         def say(self, word):
             """Write the state so that the agent sees it before this reads on."""
