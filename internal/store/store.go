@@ -27,7 +27,11 @@ import (
 var migrations embed.FS
 
 // DB is the database. It implements auth.Store, session.Store and port.Store.
-type DB struct{ db *sql.DB }
+type DB struct {
+	db *sql.DB
+
+	hasTokens, tokenByHash *sql.Stmt
+}
 
 // Open opens the database in the folder dir, makes it when it is not there,
 // and brings it up to date. Several processes may have it open.
@@ -44,16 +48,29 @@ func Open(ctx context.Context, dir string) (*DB, error) {
 		return nil, err
 	}
 	db.SetMaxOpenConns(4)
-	s := &DB{db}
+	s := &DB{db: db}
 	if err := s.migrate(ctx); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("bringing the database %s up to date: %w", path, err)
+	}
+	if err := s.prepare(ctx); err != nil {
+		db.Close()
+		return nil, err
 	}
 	return s, nil
 }
 
 // Close closes the database.
 func (s *DB) Close() error { return s.db.Close() }
+
+// prepare makes the statements that each request asks.
+func (s *DB) prepare(ctx context.Context) (err error) {
+	if s.hasTokens, err = s.db.PrepareContext(ctx, `SELECT EXISTS (SELECT 1 FROM tokens)`); err != nil {
+		return err
+	}
+	s.tokenByHash, err = s.db.PrepareContext(ctx, `SELECT `+tokenColumns+` FROM tokens WHERE hash = ?`)
+	return err
+}
 
 func (s *DB) migrate(ctx context.Context) error {
 	names, err := fs.Glob(migrations, "migrations/*.sql")
@@ -136,7 +153,7 @@ func (s *DB) Tokens(ctx context.Context) ([]auth.Token, error) {
 
 // TokenByHash implements auth.Store.
 func (s *DB) TokenByHash(ctx context.Context, hash string) (auth.Token, error) {
-	t, err := scanToken(s.db.QueryRowContext(ctx, `SELECT `+tokenColumns+` FROM tokens WHERE hash = ?`, hash))
+	t, err := scanToken(s.tokenByHash.QueryRowContext(ctx, hash))
 	if errors.Is(err, sql.ErrNoRows) {
 		return t, auth.ErrNoToken
 	}
@@ -158,7 +175,7 @@ func (s *DB) RemoveToken(ctx context.Context, id string) error {
 // HasTokens implements auth.Store.
 func (s *DB) HasTokens(ctx context.Context) (bool, error) {
 	var has bool
-	err := s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM tokens)`).Scan(&has)
+	err := s.hasTokens.QueryRowContext(ctx).Scan(&has)
 	return has, err
 }
 
