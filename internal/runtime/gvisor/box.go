@@ -49,6 +49,9 @@ type box struct {
 	runtime *Runtime
 	dir     string
 	gone    chan struct{} // closed when its process has ended
+	// stale: an earlier server's, and not taken over. The process ids that runsc
+	// wrote down may be those of others by now.
+	stale bool
 
 	mu       sync.Mutex
 	spec     sandbox.Spec
@@ -261,10 +264,14 @@ func (b *box) Stop(ctx context.Context) error {
 	b.mu.Unlock()
 	b.kill("stopped")
 	id := b.spec.ID
-	// runsc's own removal takes its state, its cgroups and its mounts along.
-	err := b.runtime.runsc(ctx, b, "delete", "-force", id)
-	if err != nil && strings.Contains(err.Error(), "does not exist") {
-		err = nil
+	var err error
+	if !b.stale {
+		// runsc's own removal takes its state, its cgroups and its mounts along,
+		// and kills by process id.
+		err = b.runtime.runsc(ctx, b, "delete", "-force", id)
+		if err != nil && strings.Contains(err.Error(), "does not exist") {
+			err = nil
+		}
 	}
 	if kerr := b.runtime.exterminate(ctx, id); kerr != nil {
 		return errors.Join(err, kerr)

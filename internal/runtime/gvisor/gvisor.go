@@ -203,6 +203,7 @@ func (r *Runtime) Recover(ctx context.Context) ([]sandbox.Sandbox, error) {
 		b, err := r.recover(e.Name())
 		if err != nil {
 			r.Log.Info("removing what is left of a sandbox", "sandbox", e.Name(), "reason", err)
+			b.stale = true
 			dead.Go(func() {
 				if err := b.Stop(ctx); err != nil {
 					r.Log.Error("could not remove what is left of a sandbox", "sandbox", b.spec.ID, "error", err)

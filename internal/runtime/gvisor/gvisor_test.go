@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -165,6 +166,58 @@ func TestRootless(t *testing.T) {
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestSuite/Isolation") {
 		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// TestRecycledIDs: after the machine, or the container around the server, was
+// started again, the process ids of dead sandboxes are those of other programs.
+func TestRecycledIDs(t *testing.T) {
+	s := subject(t, os.Getuid() != 0)
+	rt := s.Open(t).(*Runtime)
+	b, err := rt.Create(t.Context(), s.Spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.Kill(t, b)
+	bystander := exec.Command("sleep", "600")
+	if err := bystander.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer bystander.Wait()
+	defer bystander.Process.Kill()
+	states, _ := filepath.Glob(filepath.Join(rt.runscRoot(), "*"+b.Spec().ID+"*.state"))
+	if len(states) != 1 {
+		t.Fatalf("runsc's state is in %q", states)
+	}
+	text, err := os.ReadFile(states[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := regexp.MustCompile(`"(pid|goferPid)":\s*[0-9]+`)
+	if n := len(ids.FindAll(text, -1)); n != 2 {
+		t.Fatalf("runsc wrote down %d process ids", n)
+	}
+	text = ids.ReplaceAll(text, fmt.Appendf(nil, `"$1":%d`, bystander.Process.Pid))
+	if err := os.WriteFile(states[0], text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	rt = s.Open(t).(*Runtime)
+	found, err := rt.Recover(t.Context())
+	if err != nil || len(found) != 0 {
+		t.Errorf("recovered %d sandboxes, %v", len(found), err)
+	}
+	if err := rt.Close(); err != nil {
+		t.Error(err)
+	}
+	if state := procState(bystander.Process.Pid); state == 'Z' || state == 0 {
+		t.Error("a program that has nothing to do with sandboxes was killed")
+	}
+	if rest := s.Left(); len(rest) != 0 {
+		t.Errorf("this is left: %q", rest)
 	}
 }
 
