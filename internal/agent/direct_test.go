@@ -28,6 +28,7 @@ type driven struct {
 	do       func(net.Conn)
 	attended func(*agentv1.AttendRequest) *agentv1.RunEvent
 	opened   atomic.Int64
+	cold     bool // it says nothing when it is asked to get ready
 }
 
 func (d *driven) OpenInterpreter(_ context.Context, r *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error) {
@@ -39,6 +40,9 @@ func (d *driven) OpenInterpreter(_ context.Context, r *connect.Request[agentv1.O
 	}
 	go func() {
 		defer guest.Close()
+		if _, err := io.ReadFull(guest, make([]byte, len(warm))); err == nil && !d.cold {
+			io.WriteString(guest, leave)
+		}
 		d.do(guest)
 	}()
 	return connect.NewResponse(&agentv1.OpenInterpreterResponse{}), nil
@@ -174,12 +178,14 @@ func TestLyingDrivers(t *testing.T) {
 func TestADriverOutOfTurn(t *testing.T) {
 	for name, say := range map[string]func(net.Conn){
 		"it speaks first": func(c net.Conn) { io.WriteString(c, "2 0 0\n{}") },
+		"it speaks later": func(c net.Conn) { io.WriteString(c, leave+"2 0 0\n{}") },
 		"it goes":         func(c net.Conn) { c.Close() },
+		"it goes later":   func(c net.Conn) { io.WriteString(c, leave); c.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, b := client(t)
 			said := make(chan struct{}, 10)
-			d := &driven{t: t, b: b, do: func(c net.Conn) {
+			d := &driven{t: t, b: b, cold: true, do: func(c net.Conn) {
 				say(c)
 				said <- struct{}{}
 				io.Copy(io.Discard, c)

@@ -124,10 +124,26 @@ func (c *Client) connect(ctx context.Context, i *interpreter) {
 		i.none = connect.CodeOf(err) == connect.CodeUnimplemented
 		return // pieces go through the agent
 	}
-	if conn, err := e.wait(ctx); err == nil {
-		i.conn, i.r = conn, bufio.NewReaderSize(conn, 16<<10)
+	conn, err := e.wait(ctx)
+	if err != nil {
+		return
+	}
+	i.conn, i.r = conn, bufio.NewReaderSize(conn, 16<<10)
+	// What each piece does is done once, so that the first is as quick as others.
+	conn.SetDeadline(time.Now().Add(sendLimit))
+	if _, err = io.WriteString(conn, warm); err == nil {
+		var said []byte
+		if said, err = i.r.ReadSlice('\n'); err == nil && string(said) != leave {
+			err = ErrLies
+		}
+	}
+	if err != nil {
+		i.close()
 	}
 }
+
+// warm asks a driver to get ready; it says leave when it is.
+const warm = "0 -1 0\n"
 
 func (c *Client) evaluated(e *agentv1.RunEvent, err error) (*agentv1.EvaluateDone, error) {
 	if err != nil {
@@ -205,7 +221,7 @@ func (i *interpreter) open() bool {
 	gone := true
 	if sc, ok := i.conn.(syscall.Conn); ok {
 		if raw, err := sc.SyscallConn(); err == nil {
-			raw.Control(func(fd uintptr) { gone = !quiet(int(fd)) })
+			raw.Control(func(fd uintptr) { gone = i.r.Buffered() > 0 || !quiet(int(fd)) })
 		}
 	}
 	if gone {
@@ -218,7 +234,7 @@ func (i *interpreter) open() bool {
 const leave = "0 0 0\n"
 
 // quiet says whether a connection is open and nothing waits to be read, which is
-// how an honest driver leaves it: but for a word that came too late.
+// how an honest driver leaves it: but for that word, when it came too late.
 func quiet(fd int) bool {
 	var b [len(leave)]byte
 	n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT)
@@ -248,7 +264,6 @@ func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.Evaluate
 		return nil, errUnsent
 	}
 	i.conn.SetReadDeadline(began.Add(soon))
-	i.r.Reset(i.conn)
 	_, err := i.r.Peek(1)
 	for again := false; ; again = true {
 		if err == nil {

@@ -75,6 +75,7 @@ type Pool struct {
 	mu    sync.Mutex
 	ready map[string][]*Booted // by template's name
 	owned map[string]bool      // sandboxes that are booting or wait here
+	taken time.Time            // when one was last
 }
 
 // New returns an empty pool.
@@ -192,6 +193,7 @@ func (p *Pool) pop(template string) *Booted {
 		return nil
 	}
 	b := l[0]
+	p.taken = time.Now()
 	p.ready[template] = l[1:]
 	delete(p.owned, b.ID)
 	select {
@@ -272,6 +274,10 @@ func (p *Pool) Run(ctx context.Context) {
 	}
 }
 
+// breath is how long the pool lets the one that was just taken have the
+// machine, before it boots the next, as long as another waits.
+const breath = 100 * time.Millisecond
+
 // trouble is when a template that did not boot is tried again.
 type trouble struct {
 	pause time.Duration
@@ -285,10 +291,14 @@ func (p *Pool) lacking(troubles map[string]trouble) (*image.Template, time.Durat
 	defer p.mu.Unlock()
 	wait := time.Hour
 	for _, t := range p.Templates {
-		if len(p.ready[t.Name]) >= p.Warm {
+		n := len(p.ready[t.Name])
+		if n >= p.Warm {
 			continue
 		}
 		left := time.Until(troubles[t.Name].until)
+		if n > 0 {
+			left = max(left, time.Until(p.taken.Add(breath)))
+		}
 		if left <= 0 {
 			return t, 0
 		}

@@ -373,6 +373,8 @@ def _main():
                 return False
             head, _, code = data.partition(b"\n")
             token, size, limit = map(int, head.split())
+            if size < 0:
+                return self.warm()
             if len(code) < size:
                 parts, size = [code], size - len(code)
                 while size > 0:
@@ -398,6 +400,19 @@ def _main():
             if kept is not DONE:
                 answer(reply)
             self.word[STATE] = IDLE
+            return True
+
+        def warm(self):
+            """Do once what each piece does, for no one, so that the first one is as quick."""
+            body, last, _ = compile_piece("a = 1\na + 1", "<start>")
+            names = {}
+            eval(body, names)
+            form({"id": 0, "ok": True, "exit": 0, "result": text_of(eval(last, names)), "rich": []})
+            figures()
+            flush()
+            self.say(IDLE)
+            self.streams(0)
+            self.link.sendall(b"0 0 0\n")
             return True
 
         def end(self, reply, limit):
