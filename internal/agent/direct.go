@@ -3,8 +3,10 @@ package agent
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
@@ -111,3 +113,57 @@ func (c *Client) Start(ctx context.Context, cmd *agentv1.Command) (*Program, err
 	}
 	return p, nil
 }
+
+// Transfer opens a stream for the bytes of a file, and returns it with the
+// agent's answer. Those of a large one have a connection of their own.
+func (c *Client) Transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply, error) {
+	e := c.expect()
+	defer c.forget(e)
+	open.Ticket = e.ticket[:]
+	s, reply, err := c.Stream(ctx, open)
+	if err != nil || !reply.Direct {
+		return s, reply, err
+	}
+	data, err := e.wait(ctx)
+	if err != nil {
+		s.Close()
+		return nil, nil, err
+	}
+	widen(data)
+	return &transfer{Conn: s, data: data, down: open.GetReadFile() != nil}, reply, nil
+}
+
+// transfer is a stream whose file goes over a connection of its own.
+type transfer struct {
+	net.Conn
+	data net.Conn
+	down bool // the file comes
+}
+
+// Read implements net.Conn: it reads the file that comes, or the answer to one
+// that went.
+func (t *transfer) Read(p []byte) (int, error) {
+	if t.down {
+		return t.data.Read(p)
+	}
+	return t.Conn.Read(p)
+}
+
+// Write implements net.Conn.
+func (t *transfer) Write(p []byte) (int, error) { return t.data.Write(p) }
+
+// SetReadDeadline implements net.Conn.
+func (t *transfer) SetReadDeadline(d time.Time) error {
+	return errors.Join(t.Conn.SetReadDeadline(d), t.data.SetReadDeadline(d))
+}
+
+// SetWriteDeadline implements net.Conn.
+func (t *transfer) SetWriteDeadline(d time.Time) error { return t.data.SetWriteDeadline(d) }
+
+// SetDeadline implements net.Conn.
+func (t *transfer) SetDeadline(d time.Time) error {
+	return errors.Join(t.Conn.SetDeadline(d), t.data.SetDeadline(d))
+}
+
+// Close implements net.Conn.
+func (t *transfer) Close() error { return errors.Join(t.data.Close(), t.Conn.Close()) }

@@ -54,7 +54,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 	}
 	defer l.Release()
 	offset, limit, ranged := span(r.Header.Get("Range"))
-	stream, reply, err := l.Agent().Stream(r.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{
+	stream, reply, err := l.Agent().Transfer(r.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{
 		ReadFile: &agentv1.ReadStream{Path: filePath(r), Offset: offset, Limit: limit}}})
 	if err != nil {
 		problem(w, r, l.Fault(r.Context(), err, fault.FileAccess))
@@ -138,7 +138,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	}
 	defer l.Release()
 	size := uint64(r.ContentLength)
-	stream, _, err := l.Agent().Stream(r.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{
+	stream, _, err := l.Agent().Transfer(r.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{
 		WriteFile: &agentv1.WriteStream{Path: filePath(r), Size: &size}}})
 	if err != nil {
 		problem(w, r, l.Fault(r.Context(), err, fault.FileAccess))

@@ -30,9 +30,9 @@ func (a *Agent) raw(s net.Conn) {
 	case *agentv1.StreamOpen_Exec:
 		a.interactive(s, k.Exec)
 	case *agentv1.StreamOpen_ReadFile:
-		a.sendFile(s, k.ReadFile)
+		a.sendFile(s, k.ReadFile, open.Ticket)
 	case *agentv1.StreamOpen_WriteFile:
-		a.receiveFile(s, k.WriteFile)
+		a.receiveFile(s, k.WriteFile, open.Ticket)
 	case *agentv1.StreamOpen_Dial:
 		a.dial(s, k.Dial)
 	default:
@@ -51,9 +51,25 @@ func refusal(err error) *agentv1.StreamReply {
 	return reply
 }
 
-const streamBuffer = 256 << 10
+const streamBuffer = 1 << 20
 
-func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream) {
+// large is from what size on a file's bytes are worth a connection.
+const large = 4 << 20
+
+// own makes the connection that a file's bytes go over; nil: they go over the
+// stream.
+func (a *Agent) own(ticket []byte, size int64) *os.File {
+	if len(ticket) == 0 || size < large {
+		return nil
+	}
+	f, err := a.dialDirect(ticket)
+	if err != nil {
+		return nil
+	}
+	return f
+}
+
+func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream, ticket []byte) {
 	p, err := a.files.find(r.Path, true)
 	if err != nil {
 		refuse(s, err)
@@ -66,18 +82,24 @@ func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream) {
 		return
 	}
 	defer f.Close()
-	if wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(st.Size())}) != nil {
-		return
-	}
 	length := st.Size() - int64(min(r.Offset, uint64(st.Size())))
 	if r.Limit > 0 {
 		length = min(length, int64(min(r.Limit, 1<<62)))
 	}
 	section := io.NewSectionReader(f, int64(min(r.Offset, uint64(st.Size()))), length)
-	io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{section}, make([]byte, streamBuffer))
+	var to io.Writer = s
+	own := a.own(ticket, length)
+	if own != nil {
+		defer own.Close()
+		to = own
+	}
+	if wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(st.Size()), Direct: own != nil}) != nil {
+		return
+	}
+	io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{section}, make([]byte, streamBuffer))
 }
 
-func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream) {
+func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream, ticket []byte) {
 	p, err := a.files.find(w.Path, true)
 	if err != nil {
 		refuse(s, err)
@@ -89,13 +111,18 @@ func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream) {
 		refuse(s, a.files.explain(w.Path, err))
 		return
 	}
-	if err := wire.WriteMessage(s, &agentv1.StreamReply{}); err != nil {
+	var from io.Reader = s
+	own := a.own(ticket, int64(min(w.GetSize(), 1<<62)))
+	if own != nil {
+		defer own.Close()
+		from = own
+	}
+	if err := wire.WriteMessage(s, &agentv1.StreamReply{Direct: own != nil}); err != nil {
 		n.commit(err)
 		return
 	}
-	var from io.Reader = s
 	if w.Size != nil {
-		from = io.LimitReader(s, int64(min(*w.Size, 1<<62)))
+		from = io.LimitReader(from, int64(min(*w.Size, 1<<62)))
 	}
 	size, err := io.CopyBuffer(struct{ io.Writer }{n.file}, struct{ io.Reader }{from}, make([]byte, streamBuffer))
 	if err == nil && w.Size != nil && uint64(size) != *w.Size {
@@ -105,7 +132,9 @@ func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream) {
 		refuse(s, a.files.explain(w.Path, err))
 		// The rest is taken, so that the other side reads the answer.
 		s.SetReadDeadline(time.Now().Add(10 * time.Second))
-		io.Copy(io.Discard, from)
+		if own == nil {
+			io.Copy(io.Discard, from)
+		}
 		return
 	}
 	_ = wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(size)})

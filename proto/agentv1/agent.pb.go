@@ -3489,7 +3489,9 @@ type StreamOpen struct {
 	//	*StreamOpen_ReadFile
 	//	*StreamOpen_WriteFile
 	//	*StreamOpen_Dial
-	Kind          isStreamOpen_Kind `protobuf_oneof:"kind"`
+	Kind isStreamOpen_Kind `protobuf_oneof:"kind"`
+	// ticket: of a connection that the bytes of a large file may go over.
+	Ticket        []byte `protobuf:"bytes,5,opt,name=ticket,proto3" json:"ticket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3565,6 +3567,13 @@ func (x *StreamOpen) GetDial() uint32 {
 		}
 	}
 	return 0
+}
+
+func (x *StreamOpen) GetTicket() []byte {
+	if x != nil {
+		return x.Ticket
+	}
+	return nil
 }
 
 type isStreamOpen_Kind interface {
@@ -3729,8 +3738,10 @@ type StreamReply struct {
 	// For clients of the HTTP API; an agent leaves them empty.
 	SessionId      string `protobuf:"bytes,5,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	SessionCreated bool   `protobuf:"varint,6,opt,name=session_created,json=sessionCreated,proto3" json:"session_created,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// direct: the file's bytes go over the ticket's connection; replies do not.
+	Direct        bool `protobuf:"varint,7,opt,name=direct,proto3" json:"direct,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StreamReply) Reset() {
@@ -3801,6 +3812,13 @@ func (x *StreamReply) GetSessionId() string {
 func (x *StreamReply) GetSessionCreated() bool {
 	if x != nil {
 		return x.SessionCreated
+	}
+	return false
+}
+
+func (x *StreamReply) GetDirect() bool {
+	if x != nil {
+		return x.Direct
 	}
 	return false
 }
@@ -4294,14 +4312,15 @@ const file_agent_proto_rawDesc = "" +
 	"\tevaluated\x18\x04 \x01(\v2\x1e.sandlot.agent.v1.EvaluateDoneH\x00R\tevaluated\x129\n" +
 	"\arefused\x18\x05 \x01(\v2\x1d.sandlot.agent.v1.StreamReplyH\x00R\arefused\x12\x14\n" +
 	"\x04left\x18\x06 \x01(\bH\x00R\x04leftB\a\n" +
-	"\x05event\"\xd8\x01\n" +
+	"\x05event\"\xf0\x01\n" +
 	"\n" +
 	"StreamOpen\x12/\n" +
 	"\x04exec\x18\x01 \x01(\v2\x19.sandlot.agent.v1.CommandH\x00R\x04exec\x12;\n" +
 	"\tread_file\x18\x02 \x01(\v2\x1c.sandlot.agent.v1.ReadStreamH\x00R\breadFile\x12>\n" +
 	"\n" +
 	"write_file\x18\x03 \x01(\v2\x1d.sandlot.agent.v1.WriteStreamH\x00R\twriteFile\x12\x14\n" +
-	"\x04dial\x18\x04 \x01(\rH\x00R\x04dialB\x06\n" +
+	"\x04dial\x18\x04 \x01(\rH\x00R\x04dial\x12\x16\n" +
+	"\x06ticket\x18\x05 \x01(\fR\x06ticketB\x06\n" +
 	"\x04kind\"N\n" +
 	"\n" +
 	"ReadStream\x12\x12\n" +
@@ -4312,7 +4331,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x17\n" +
 	"\x04size\x18\x02 \x01(\x04H\x00R\x04size\x88\x01\x01\x12\x12\n" +
 	"\x04mode\x18\x03 \x01(\rR\x04modeB\a\n" +
-	"\x05_size\"\xb6\x01\n" +
+	"\x05_size\"\xce\x01\n" +
 	"\vStreamReply\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x12\n" +
@@ -4321,7 +4340,8 @@ const file_agent_proto_rawDesc = "" +
 	"process_id\x18\x04 \x01(\tR\tprocessId\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x05 \x01(\tR\tsessionId\x12'\n" +
-	"\x0fsession_created\x18\x06 \x01(\bR\x0esessionCreated\"\x85\x01\n" +
+	"\x0fsession_created\x18\x06 \x01(\bR\x0esessionCreated\x12\x16\n" +
+	"\x06direct\x18\a \x01(\bR\x06direct\"\x85\x01\n" +
 	"\n" +
 	"NetRequest\x128\n" +
 	"\aconnect\x18\x01 \x01(\v2\x1c.sandlot.agent.v1.NetConnectH\x00R\aconnect\x125\n" +

@@ -1,8 +1,11 @@
 package sandboxtest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
 )
 
@@ -82,6 +86,50 @@ func direct(t *testing.T, b *Bench) {
 	between(t, b)
 	givenUp(t, b)
 	died(t, b)
+	transfers(t, b)
+}
+
+// transfers moves files that are large enough for a connection of their own,
+// and one that is not.
+func transfers(t *testing.T, b *Bench) {
+	for _, n := range []int{1000, 9 << 20} {
+		data := bytes.Repeat([]byte("0123456789abcdef"), n/16)
+		size := uint64(len(data))
+		open := func() (net.Conn, *agentv1.StreamReply) {
+			s, reply, err := b.Transfer(t.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{WriteFile: &agentv1.WriteStream{Path: "moved", Size: &size}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if reply.Direct != (n > 4<<20) {
+				t.Errorf("%d bytes, directly: %v", n, reply.Direct)
+			}
+			return s, reply
+		}
+		up, _ := open()
+		reply := new(agentv1.StreamReply)
+		if _, err := up.Write(data); err != nil {
+			t.Fatal(err)
+		}
+		if err := wire.ReadMessage(up, reply); err != nil || reply.Size != size {
+			t.Errorf("sent %d bytes: %v, %v", size, reply, err)
+		}
+		up.Close()
+		// One that breaks changes nothing.
+		half, _ := open()
+		half.Write(make([]byte, len(data)/2))
+		half.Close()
+		time.Sleep(50 * time.Millisecond)
+		down, _, err := b.Transfer(t.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{ReadFile: &agentv1.ReadStream{Path: "moved", Offset: 16}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(down); err != nil || !bytes.Equal(got, data[16:]) {
+			t.Errorf("%d bytes came, %v", len(got), err)
+		}
+		down.Close()
+	}
+	b.want(t, "ls -A /workspace", "moved")
+	b.sh(t, "rm moved")
 }
 
 func limit(code string) time.Duration {
