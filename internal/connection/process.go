@@ -116,17 +116,29 @@ func (b *Book) inSandbox(ctx context.Context, s *server, argv []string, env map[
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	p := &process{stdin: program.In, done: make(chan struct{})}
-	p.stdout = &output{Conn: program.Out, done: p.done}
+	out, in := io.Pipe()
+	p := &process{stdin: program.In, stdout: out, done: make(chan struct{})}
+	over := make(chan struct{}) // the output's
 	go func() {
-		defer close(p.done)
-		defer program.Stream.Close()
+		defer close(over)
+		pump(in, program.Out)
+		// Whoever finds the end wants to know how it was.
+		select {
+		case <-p.done:
+		case <-time.After(farewell):
+		}
+		in.CloseWithError(io.EOF)
+	}()
+	go func() {
 		p.receive(program.Stream, &s.log)
+		close(p.done)
 		program.Out.SetReadDeadline(time.Now().Add(leftover)) // what the program left behind may hold it
+		<-over
+		program.Close()
 	}()
 	p.end = func() {
 		program.In.Close()
-		program.Out.Close() // what it still says is let go
+		out.CloseWithError(io.ErrClosedPipe) // what it still says is let go
 		select {
 		case <-p.done:
 		case <-time.After(farewell):
@@ -141,24 +153,45 @@ func (b *Book) inSandbox(ctx context.Context, s *server, argv []string, env map[
 // when it ended.
 const leftover = 100 * time.Millisecond
 
-// output is a program's output. Its end waits for the program's: who finds it
-// wants to know how that was.
-type output struct {
-	net.Conn
-	done <-chan struct{}
+// pump passes a program's output on until its end. A reader that went away does
+// not stop the program.
+func pump(to io.Writer, from net.Conn) {
+	buf := make([]byte, 64<<10)
+	for late := 0; late < maxRest; {
+		n, err := from.Read(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			n, err = rest(from, buf) // it has ended; what it has said by then counts
+			late += n
+		}
+		if n > 0 {
+			_, _ = to.Write(buf[:n])
+		}
+		if err != nil {
+			return
+		}
+	}
 }
 
-// Read implements io.Reader.
-func (o *output) Read(p []byte) (int, error) {
-	n, err := o.Conn.Read(p)
-	if n > 0 || err == nil || errors.Is(err, net.ErrClosed) {
-		return n, err
+// maxRest is more than a socket holds of what was said before the end.
+const maxRest = 1 << 20
+
+// rest reads what is there now.
+func rest(from net.Conn, buf []byte) (n int, err error) {
+	conn, ok := from.(syscall.Conn)
+	if !ok {
+		return 0, io.EOF
 	}
-	select {
-	case <-o.done:
-	case <-time.After(farewell):
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
 	}
-	return n, io.EOF
+	if cerr := raw.Control(func(fd uintptr) { n, err = unix.Read(int(fd), buf) }); cerr != nil {
+		return 0, cerr
+	}
+	if err == nil && n <= 0 {
+		return 0, io.EOF
+	}
+	return max(n, 0), err
 }
 
 // receive takes a program's frames until it ends.
