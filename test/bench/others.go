@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -29,8 +30,9 @@ func prints(text, name string, args ...string) error {
 // container is a running one of Docker's.
 type container struct{ id string }
 
-// dockerImage has Python, and is fetched if a Docker engine answers.
-const dockerImage = "python:3-slim"
+// dockerImage has Python, and is fetched if a Docker engine answers. Where no
+// registry can be reached, SANDLOT_BENCH_IMAGE names one that is there.
+func dockerImage() string { return cmp.Or(os.Getenv("SANDLOT_BENCH_IMAGE"), "python:3-slim") }
 
 // dockerBox starts a container, if this machine can.
 func dockerBox(ctx context.Context) (*container, error) {
@@ -41,9 +43,9 @@ func dockerBox(ctx context.Context) (*container, error) {
 	}
 	long, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(long, "docker", "run", "--detach", "--rm", "--network", "none", dockerImage, "sleep", "infinity").Output()
+	out, err := exec.CommandContext(long, "docker", "run", "--detach", "--rm", "--network", "none", "--entrypoint", "sleep", dockerImage(), "infinity").Output()
 	if err != nil {
-		return nil, fmt.Errorf("a Docker engine answers, but runs no container of %s: %v", dockerImage, err)
+		return nil, fmt.Errorf("a Docker engine answers, but runs no container of %s: %v", dockerImage(), err)
 	}
 	return &container{strings.TrimSpace(string(out))}, nil
 }
