@@ -308,7 +308,6 @@ func required(t *testing.T, revision string) (names []string) {
 // revision requires of clients pass. Each has a Sandlot of its own, whose user
 // logs in where that is needed.
 func TestHubClientConformance(t *testing.T) {
-	t.Parallel()
 	program := filepath.Join(t.TempDir(), "conformance-client")
 	if out, err := exec.Command("go", "build", "-o", program, "./conformance").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -91,15 +91,23 @@ func (p *Program) Close() {
 	p.Stream.Close()
 }
 
+// ErrOlder is returned for what the agent of a sandbox that an older server made
+// does not know.
+var ErrOlder = errors.New("this sandbox was made by an older version of Sandlot; stop the session, and its next call makes a new one")
+
 // Start starts a program. Ctx bounds the start alone.
 func (c *Client) Start(ctx context.Context, cmd *agentv1.Command) (*Program, error) {
 	in, out := c.expect(), c.expect()
 	defer c.forget(in)
 	defer c.forget(out)
 	cmd.Tickets = [][]byte{in.ticket[:], out.ticket[:]}
-	stream, _, err := c.Stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd}})
+	stream, reply, err := c.Stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd}})
 	if err != nil {
 		return nil, err
+	}
+	if !reply.Direct {
+		stream.Close()
+		return nil, ErrOlder
 	}
 	p := &Program{Stream: stream}
 	if p.In, err = in.wait(ctx); err != nil {
@@ -124,7 +132,9 @@ func (c *Client) Transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Co
 	if err != nil || !reply.Direct {
 		return s, reply, err
 	}
-	data, err := e.wait(ctx)
+	short, cancel := context.WithTimeout(ctx, sendLimit)
+	defer cancel()
+	data, err := e.wait(short)
 	if err != nil {
 		s.Close()
 		return nil, nil, err

@@ -61,7 +61,7 @@ func (c *Client) interpreter(language string) *interpreter {
 // event, whose error ends it. When ctx ends, it is stopped.
 func (c *Client) Evaluate(ctx context.Context, q *agentv1.EvaluateRequest, event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
 	i := c.interpreter(q.Language)
-	if err := i.wait(ctx, event); err != nil {
+	if err := c.wait(ctx, i, event); err != nil {
 		return nil, err
 	}
 	i.begin(time.Now())
@@ -104,7 +104,7 @@ const prepareLimit = 20 * time.Second
 // Open makes the way to a language's driver, and says whether there is one.
 func (c *Client) Open(ctx context.Context, language string) bool {
 	i := c.interpreter(language)
-	if i.wait(ctx, nil) != nil {
+	if c.wait(ctx, i, nil) != nil {
 		return false
 	}
 	defer c.over(i)
@@ -129,6 +129,8 @@ func (c *Client) connect(ctx context.Context, i *interpreter) {
 		return
 	}
 	i.conn, i.r = conn, bufio.NewReaderSize(conn, 16<<10)
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
 	// What each piece does is done once, so that the first is as quick as others.
 	conn.SetDeadline(time.Now().Add(sendLimit))
 	if _, err = io.WriteString(conn, warm); err == nil {
@@ -156,7 +158,7 @@ func (c *Client) evaluated(e *agentv1.RunEvent, err error) (*agentv1.EvaluateDon
 }
 
 // wait waits for its turn, and says so once a second.
-func (i *interpreter) wait(ctx context.Context, event func(*agentv1.RunEvent) error) error {
+func (c *Client) wait(ctx context.Context, i *interpreter, event func(*agentv1.RunEvent) error) error {
 	select {
 	case i.turn <- struct{}{}:
 		return nil
@@ -174,6 +176,8 @@ func (i *interpreter) wait(ctx context.Context, event func(*agentv1.RunEvent) er
 		case <-tick.C:
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-c.ctx.Done():
+			return context.Cause(c.ctx)
 		}
 	}
 }
@@ -200,17 +204,30 @@ func (c *Client) over(i *interpreter) {
 	i.begin(time.Time{})
 	stop := i.stop
 	i.stop = nil
-	if c.ctx.Err() != nil {
-		i.close()
-	}
 	if stop == nil {
-		<-i.turn
+		c.pass(i)
 		return
 	}
 	go func() {
 		stop()
-		<-i.turn
+		c.pass(i)
 	}()
+}
+
+// pass gives the turn back. At the client's end the way is closed.
+func (c *Client) pass(i *interpreter) {
+	if c.ctx.Err() != nil {
+		i.close()
+	}
+	<-i.turn
+	if c.ctx.Err() != nil { // Close may have been beside
+		select {
+		case i.turn <- struct{}{}:
+			i.close()
+			<-i.turn
+		default:
+		}
+	}
 }
 
 // open says whether there is a way. A driver that died has closed it.
@@ -312,11 +329,7 @@ func (c *Client) attend(ctx context.Context, i *interpreter, id int64, began tim
 		// The agent may never have been told. Then the piece runs on, until it is
 		// stopped; and its end is waited for in any case.
 		r.GetAttend().Stop = true
-		i.stop = func() {
-			stop, cancel := context.WithTimeout(c.ctx, stopLimit)
-			defer cancel()
-			_, _ = c.Run(stop, r, func(*agentv1.RunEvent) error { return nil })
-		}
+		i.stop = func() { c.stop(i, id, r) }
 		return nil, false, context.Cause(ctx)
 	}
 	if err == nil && e.GetLeft() {
@@ -324,6 +337,34 @@ func (c *Client) attend(ctx context.Context, i *interpreter, id int64, began tim
 	}
 	d, err = c.evaluated(e, err)
 	return d, false, err
+}
+
+// stop stops a piece that was given up, and returns when it is over: what comes
+// back next on the way is the next piece's.
+func (c *Client) stop(i *interpreter, id int64, r *agentv1.RunRequest) {
+	ctx, cancel := context.WithTimeout(c.ctx, stopLimit)
+	defer cancel()
+	for {
+		e, err := c.Run(ctx, r, func(*agentv1.RunEvent) error { return nil })
+		if err != nil {
+			i.close()
+			return
+		}
+		if !e.GetLeft() {
+			return // the agent had it
+		}
+		if i.conn == nil {
+			return
+		}
+		d, err := i.answer(id, maxAnswer)
+		if err != nil {
+			i.close()
+			return
+		}
+		if d != nil {
+			return // the driver had it
+		}
+	}
 }
 
 // stopLimit is more than the agent takes to stop what does not want to.

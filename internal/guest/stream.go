@@ -206,7 +206,7 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 		refuse(s, err)
 		return
 	}
-	err = wire.WriteMessage(s, &agentv1.StreamReply{ProcessId: p.id})
+	err = wire.WriteMessage(s, &agentv1.StreamReply{ProcessId: p.id, Direct: len(c.Tickets) > 0})
 	close(replied)
 	if terminal != nil {
 		go io.Copy(terminal, stdin)

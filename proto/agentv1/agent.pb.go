@@ -3738,7 +3738,8 @@ type StreamReply struct {
 	// For clients of the HTTP API; an agent leaves them empty.
 	SessionId      string `protobuf:"bytes,5,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	SessionCreated bool   `protobuf:"varint,6,opt,name=session_created,json=sessionCreated,proto3" json:"session_created,omitempty"`
-	// direct: the file's bytes go over the ticket's connection; replies do not.
+	// direct: the bytes of the file, or of the program's input and output, go over
+	// the tickets' connections; replies do not.
 	Direct        bool `protobuf:"varint,7,opt,name=direct,proto3" json:"direct,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrNone is returned by Open for a language whose driver does not take pieces
@@ -24,9 +26,15 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 		return err
 	}
 	defer i.give()
-	p, err := i.ensure()
+	p, err := i.ready()
 	if err != nil {
 		return err
+	}
+	i.mu.Lock()
+	lost := i.lost
+	i.mu.Unlock()
+	if lost != "" {
+		return errors.New("the next piece has to say first what was lost: " + lost)
 	}
 	id := token()
 	if err := p.connect(id, hex.EncodeToString(ticket)+" "+socket); err != nil {
@@ -51,6 +59,30 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 	}
 }
 
+// ready returns the living process when it runs no piece that a host, which is
+// gone, gave it: such a one is stopped. The turn is held.
+func (i *Interp) ready() (*proc, error) {
+	p, err := i.ensure()
+	if err != nil || i.page == nil {
+		return p, err
+	}
+	for _, pause := range []time.Duration{firstPause, secondPause} {
+		if i.page.idle() || !p.alive() {
+			break
+		}
+		i.Signal(unix.SIGINT)
+		for until := time.Now().Add(pause); !i.page.idle() && p.alive() && time.Now().Before(until); {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if i.page.idle() && p.alive() {
+		return p, nil
+	}
+	p.kill()
+	<-p.done
+	return i.ensure()
+}
+
 // Attend takes charge of a piece that the host gave to the driver itself, and
 // began when Call says. Taken is false when it is over: the driver answers the
 // host then. With stop, it is stopped at once.
@@ -67,7 +99,7 @@ func (i *Interp) Attend(ctx context.Context, id int64, began time.Time, stop boo
 		r.StateLost, r.Reason = true, i.told()
 		return r, true, nil
 	}
-	if p.alive() && !i.page.take() {
+	if p.alive() && !i.page.take(id) {
 		return nil, false, nil
 	}
 	defer i.page.give()

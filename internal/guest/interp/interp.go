@@ -477,7 +477,7 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 		return nil, err
 	}
 	defer i.give()
-	p, err := i.ensure()
+	p, err := i.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -537,6 +537,9 @@ func (i *Interp) finish(ctx context.Context, p *proc, id int64, start time.Time,
 	i.running = time.Time{}
 	if r.KilledBy == "" && !r.OK {
 		r.KilledBy = i.killedBy
+	}
+	if r.StateLost && ctx.Err() != nil {
+		i.lost = r.Reason // nobody hears of it: the next piece says so
 	}
 	return r
 }

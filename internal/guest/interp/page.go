@@ -20,7 +20,7 @@ type page struct {
 	words *[pageWords]atomic.Uint32
 }
 
-// The page's words. The driver writes pageState, the agent the others.
+// The page's words. The driver writes pageState and pageBegun, the agent the others.
 const (
 	// pageState is what the driver does with a piece of the host's.
 	pageState = iota
@@ -33,6 +33,13 @@ const (
 	pageTapErr
 	// pageCall: the agent wants to be called at the end of each piece.
 	pageCall
+	// pageBegun is the end of the id of the last piece that the driver began. It
+	// is the driver's, too.
+	pageBegun
+	// pageKeptOut, pageKeptErr: the agent keeps something of that stream for the
+	// next piece.
+	pageKeptOut
+	pageKeptErr
 	pageWords
 )
 
@@ -75,18 +82,33 @@ func (p *page) reset() {
 	}
 }
 
-// take gives the agent charge of the piece that runs. It fails when none does.
-// The driver looks at pageAttend after it has written its state, and the agent
-// at the state after it has written pageAttend, so at least one of them sees
-// the other; the agent decides.
-func (p *page) take() bool {
+// take gives the agent charge of a piece, also of one that the driver has not
+// begun yet. It fails when the piece is over. The driver looks at pageAttend
+// after it has written its state, and the agent at the state after it has
+// written pageAttend, so at least one of them sees the other; the agent decides.
+func (p *page) take(id int64) bool {
 	p.words[pageAttend].Store(1)
-	if p.words[pageState].Load() == stateRunning {
-		p.words[pageTaken].Store(1)
-		return true
+	if p.words[pageBegun].Load() == uint32(id) && p.words[pageState].Load() != stateRunning {
+		p.words[pageAttend].Store(0)
+		return false
 	}
-	p.words[pageAttend].Store(0)
-	return false
+	p.words[pageTaken].Store(1)
+	return true
+}
+
+// idle says that the driver runs no piece of the host's.
+func (p *page) idle() bool { return p.words[pageState].Load() == stateIdle }
+
+// keep says whether the agent keeps something of a stream for the next piece.
+func (p *page) keep(tap int, yes bool) {
+	word, n := pageKeptOut, uint32(0)
+	if tap == pageTapErr {
+		word = pageKeptErr
+	}
+	if yes {
+		n = 1
+	}
+	p.words[word].Store(n)
 }
 
 // give is the end of take.

@@ -5,7 +5,9 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,8 +18,9 @@ import (
 type tap struct {
 	f    *os.File
 	raw  syscall.RawConn
-	page *page // nil: nobody else reads
-	word int   // of the page, for this stream
+	page *page       // nil: nobody else reads
+	word int         // of the page, for this stream
+	late atomic.Bool // it will look again
 
 	mu      sync.Mutex
 	sink    io.Writer // nil between calls
@@ -49,12 +52,29 @@ func (t *tap) step(fd uintptr) bool {
 	for {
 		n, err, mine := t.turn(fd)
 		switch {
-		case !mine, errors.Is(err, unix.EAGAIN):
+		case !mine:
+			t.again()
+			return false
+		case errors.Is(err, unix.EAGAIN):
 			return false
 		case n <= 0:
 			return true
 		}
 	}
+}
+
+// lookAgain is when a stream that was the driver's to read is looked at again:
+// what the driver left there wakes nobody.
+const lookAgain = 50 * time.Millisecond
+
+func (t *tap) again() {
+	if t.late.Swap(true) {
+		return
+	}
+	time.AfterFunc(lookAgain, func() {
+		t.late.Store(false)
+		_ = t.raw.Control(func(fd uintptr) { t.step(fd) }) // but when it is closed
+	})
 }
 
 // turn reads one piece, unless the driver does that itself.
@@ -103,6 +123,9 @@ func (t *tap) once(fd uintptr) (int, error) {
 			t.sink.Write(t.buf[:n])
 		} else if room := maxBetween - len(t.between); room > 0 {
 			t.between = append(t.between, t.buf[:min(n, room)]...)
+			if t.page != nil {
+				t.page.keep(t.word, true)
+			}
 		}
 	}
 	return n, err
@@ -115,6 +138,9 @@ func (t *tap) attach(w io.Writer) {
 	if len(t.between) > 0 {
 		w.Write(t.between)
 		t.between = nil
+		if t.page != nil {
+			t.page.keep(t.word, false)
+		}
 	}
 	t.sink = w
 }

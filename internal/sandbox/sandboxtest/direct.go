@@ -85,6 +85,7 @@ func direct(t *testing.T, b *Bench) {
 	}
 	between(t, b)
 	givenUp(t, b)
+	held(t, b)
 	died(t, b)
 	transfers(t, b)
 }
@@ -163,12 +164,7 @@ func between(t *testing.T, b *Bench) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	b.want(t, "cat /tmp/written", "end")
-	var got uint64
-	for range 3 {
-		d := b.piece(t, "import time\ntime.sleep(0.03)", time.Minute) // the agent attends
-		got += d.Stdout.GetTotal()
-	}
-	if got == 0 || got > 300_000 {
+	if got := b.piece(t, "", time.Minute).Stdout.GetTotal(); got == 0 || got > 300_000 {
 		t.Errorf("%d bytes were kept of what was written between pieces", got)
 	}
 	// A writer that never rests does not take a piece's own output.
@@ -183,6 +179,27 @@ func between(t *testing.T, b *Bench) {
 	}
 	b.piece(t, "q.kill(); _ = q.wait()", time.Minute)
 	b.piece(t, "", time.Minute) // takes the rest
+}
+
+// held looks at pieces that the driver cannot begin: another thread holds the
+// interpreter's lock.
+func held(t *testing.T, b *Bench) {
+	b.piece(t, "import threading\nkept = 7\nthreading.Thread(target=lambda: sum(range(6 * 10 ** 7))).start()", time.Minute)
+	start := time.Now()
+	d := b.piece(t, "import time\nprint('begun', flush=True)\ntime.sleep(40)", 3*time.Second)
+	if !d.TimedOut || time.Since(start) > 20*time.Second {
+		t.Errorf("a limit of 3 s: %v after %s", d, time.Since(start))
+	}
+	b.piece(t, "threading.Thread(target=lambda: sum(range(3 * 10 ** 7))).start()", time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	_, err := b.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "given = 'up'\nimport time\ntime.sleep(20)", Bounds: &agentv1.Bounds{HeadBytes: inline}}, func(*agentv1.RunEvent) error { return nil })
+	cancel()
+	if err == nil {
+		t.Error("given up, and there is a result")
+	}
+	if d := b.piece(t, "'mine'", time.Minute); string(d.Result.GetHead()) != "'mine'" || !d.Ok {
+		t.Errorf("the piece after one that was given up: %v", d)
+	}
 }
 
 // givenUp looks at pieces whose caller goes away, at once and later.

@@ -41,7 +41,7 @@ def _main():
     if sys.path and sys.path[0] != "":
         sys.path.insert(0, "")
     ns = main.__dict__
-    state = {"mine": True, "n": 0, "mend": False, "running": False, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0}
+    state = {"mine": True, "n": 0, "mend": False, "link": None, "running": False, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0}
     MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
@@ -51,7 +51,17 @@ def _main():
     interrupts = (KeyboardInterrupt,)
 
     # A process that the code forks must not answer for this one.
-    os.register_at_fork(after_in_child=lambda: state.update(mine=False))
+    def child():
+        state.update(mine=False)
+        if state["link"] is not None:
+            state["link"].close()  # its end has to be seen when this one dies
+            for fd in (6, 7):
+                try:
+                    os.close(fd)
+                except OSError:
+                    pass
+
+    os.register_at_fork(after_in_child=child)
 
     def on_interrupt(signum, frame):
         if state["running"] and state["mine"]:
@@ -329,7 +339,7 @@ def _main():
     # Pieces that the host gives to this driver itself. What a piece writes is
     # read here then, when it ends, unless the agent has taken charge of it: the
     # words of the shared memory say so (interp/page.go).
-    STATE, ATTEND, TAKEN, TAP_OUT, TAP_ERR, CALL = range(6)
+    STATE, ATTEND, TAKEN, TAP_OUT, TAP_ERR, CALL, BEGUN, KEPT_OUT, KEPT_ERR = range(9)
     IDLE, RUNNING, FINISHING = range(3)
     FIONREAD, MAX_WHOLE = 0x541B, 256 << 10
 
@@ -356,16 +366,18 @@ def _main():
             if self.link.recv(1) != b"\x06":
                 raise OSError("refused")
             self.link.settimeout(None)
+            self.rest = b""
 
         def say(self, word):
             """Write the state so that the agent sees it before this reads on."""
             self.word[STATE] = word
-            with self.fence:
-                pass
+            for _ in (1, 2):  # a release, and an acquire after it
+                with self.fence:
+                    pass
 
         def take(self):
             """Run the next piece. False: the host is gone."""
-            data = self.link.recv(65536)
+            data = self.rest or self.link.recv(65536)
             while data and b"\n" not in data:
                 more = self.link.recv(65536)
                 data = data + more if more else more
@@ -373,6 +385,7 @@ def _main():
                 return False
             head, _, code = data.partition(b"\n")
             token, size, limit = map(int, head.split())
+            code, self.rest = code[:max(size, 0)], code[max(size, 0):]
             if size < 0:
                 return self.warm()
             if len(code) < size:
@@ -384,6 +397,7 @@ def _main():
                     parts.append(part)
                     size -= len(part)
                 code = b"".join(parts)
+            self.word[BEGUN] = token & 0xFFFFFFFF
             self.say(RUNNING)
             while self.word[TAP_OUT] or self.word[TAP_ERR]:
                 self.sleep(0.0001)
@@ -394,10 +408,11 @@ def _main():
             self.say(FINISHING)
             while self.word[ATTEND] and not self.word[TAKEN]:
                 self.sleep(0.0001)
-            kept = self.word[ATTEND] or self.end(reply, limit)
+            kept = self.word[TAKEN] or self.end(reply, limit)
             if not kept:
                 return False
             if kept is not DONE:
+                state["mend"] = True
                 answer(reply)
             self.word[STATE] = IDLE
             return True
@@ -408,7 +423,6 @@ def _main():
             names = {}
             eval(body, names)
             form({"id": 0, "ok": True, "exit": 0, "result": text_of(eval(last, names)), "rich": []})
-            figures()
             flush()
             self.say(IDLE)
             self.streams(0)
@@ -426,7 +440,8 @@ def _main():
                 elif fd < 3:
                     state["mend"] = True
             data = form(reply).encode("utf-8", "replace")
-            if max(out, err, len(reply.get("result", "").encode("utf-8", "replace"))) > limit or len(data) > MAX_WHOLE or self.word[CALL]:
+            if max(out, err, len(reply.get("result", "").encode("utf-8", "replace"))) > limit or len(data) > MAX_WHOLE or \
+                    self.word[CALL] or self.word[KEPT_OUT] or self.word[KEPT_ERR]:
                 self.say(RUNNING)
                 self.link.sendall(b"0 0 0\n")
                 while not self.word[TAKEN]:
@@ -469,6 +484,7 @@ def _main():
             answer({"id": token, "ok": False})
             return None
         answer({"id": token, "ok": True})
+        state["link"] = made.link
         return made
 
     answer({"id": 0, "ok": True})
@@ -485,7 +501,7 @@ def _main():
                 except Exception:
                     pass  # code of the user has closed something of it
                 direct.close()
-                direct = None
+                direct = state["link"] = None
             head = requests.readline().split()
             if not head or not state["mine"]:
                 os._exit(0)
