@@ -17,7 +17,9 @@ build: ## make the three programs in bin/
 run: build ## build and start the server on http://localhost:8000/mcp
 	@exec bin/sandlot serve
 
-test: tools build lint unit whole ## install what the tests need and run all of them
+test: ## install what the tests need and run all of them
+	@$(MAKE) --no-print-directory -j2 --output-sync=target tools lint
+	@$(MAKE) --no-print-directory unit whole
 
 lint: build ## gofmt, go vet, staticcheck
 	@bad=$$(gofmt -l $(GO_DIRS)); if [ -n "$$bad" ]; then echo "not gofmt'd:"; echo "$$bad"; exit 1; fi
