@@ -69,6 +69,8 @@ func FromEnvironment() (Config, error) {
 func Main() int {
 	debug.SetGCPercent(50)
 	runtime.GOMAXPROCS(1)
+	// What booting took is given back once there is time for that.
+	time.AfterFunc(rested, debug.FreeOSMemory)
 	// What runs here can gain nothing by executing a file, and cannot read this
 	// process's memory.
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -83,6 +85,9 @@ func Main() int {
 	fmt.Fprintln(os.Stderr, "sandlot-agent:", err)
 	return 1
 }
+
+// rested is when a sandbox has booted, and most likely waits.
+const rested = 3 * time.Second
 
 // keepCapabilities keeps what this process may do from all that it starts: a
 // program that root executes has the bounding set, which is empty from now on.
