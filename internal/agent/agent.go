@@ -333,11 +333,22 @@ func (c *Client) session(ctx context.Context) (*yamux.Session, error) {
 	}
 }
 
+// open opens a stream of a kind. A link that turns out to be over is waited for
+// to be replaced: nothing of the call was said on it.
 func (c *Client) open(ctx context.Context, kind byte) (*yamux.Stream, error) {
-	mux, err := c.session(ctx)
-	if err != nil {
-		return nil, err
+	for {
+		mux, err := c.session(ctx)
+		if err != nil {
+			return nil, err
+		}
+		s, err := openOn(ctx, mux, kind)
+		if err == nil || ctx.Err() != nil || !mux.IsClosed() {
+			return s, err
+		}
 	}
+}
+
+func openOn(ctx context.Context, mux *yamux.Session, kind byte) (*yamux.Stream, error) {
 	// A peer that does not read or acknowledge holds it for half a minute.
 	type result struct {
 		s   *yamux.Stream

@@ -302,6 +302,9 @@ func TestTheNextLink(t *testing.T) {
 		}
 		runs(t, c, name)
 		mux.Close()
+		for c.Linked() { // a call on it meanwhile would be lost
+			time.Sleep(time.Millisecond)
+		}
 	}
 	// While there is none, a call waits for it.
 	got := make(chan error, 1)

@@ -114,7 +114,7 @@ func TestWaitingForTheInterpreter(t *testing.T) {
 	r := newRig(t)
 	r.eval("python", "import time")
 	first := make(chan *agentv1.EvaluateDone, 1)
-	go func() { first <- r.eval("python", "time.sleep(0.5); 'first'") }()
+	go func() { first <- r.eval("python", "time.sleep(2); over = True; 'first'") }()
 	for {
 		u, err := r.Usage(t.Context(), connect.NewRequest(&agentv1.UsageRequest{}))
 		if err != nil {
@@ -128,14 +128,9 @@ func TestWaitingForTheInterpreter(t *testing.T) {
 	if d := r.exec(&agentv1.ExecRequest{Command: sh("echo x")}); d.ExitCode != 0 {
 		t.Errorf("got %v", d)
 	}
-	all := r.events(&agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "python", Code: "'second'"}}})
-	select {
-	case d := <-first:
-		if value(d) != "'first'" {
-			t.Errorf("the first: %v", d)
-		}
-	default:
-		t.Error("the second did not wait for the first")
+	all := r.events(&agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "python", Code: "over and 'second'"}}})
+	if d := <-first; value(d) != "'first'" {
+		t.Errorf("the first: %v", d)
 	}
 	if w := all[0].GetWaiting(); w.GetLanguage() != "python" || w.GetRunningForMicros() == 0 {
 		t.Errorf("the first event of the second is %v", all[0])
