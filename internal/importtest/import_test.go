@@ -56,6 +56,7 @@ var never = map[string][]string{
 	"sandlot/internal/connection": {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway", "sandlot/internal/store", "sandlot/internal/config"},
 	"sandlot/internal/upstream":   {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/session"},
 	"sandlot/internal/session":    {"sandlot/internal/runtime", "sandlot/internal/store", "sandlot/internal/gateway", "sandlot/internal/builtin"},
+	"sandlot/internal/vault":      {"sandlot/internal/store", "sandlot/internal/connection", "sandlot/internal/api", "sandlot/internal/session"},
 	"sandlot/internal/egress":     {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/config"},
 	"sandlot/internal/port":       {"sandlot/internal/api", "sandlot/internal/store", "net/http"},
 	"sandlot/cmd/sandlot":         {"gvisor.dev/gvisor", "sandlot/internal/guest"},

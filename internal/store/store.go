@@ -1,5 +1,5 @@
 // Package store keeps what must outlive the server in one SQLite database:
-// tokens, sessions and exposed ports.
+// tokens, sessions, exposed ports, connections and secrets.
 package store
 
 import (
@@ -26,7 +26,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// DB is the database. It implements auth.Store, session.Store and port.Store.
+// DB is the database. It implements auth.Store, session.Store, port.Store,
+// connection.Store and vault.Store.
 type DB struct {
 	db *sql.DB
 
