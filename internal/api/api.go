@@ -26,6 +26,7 @@ import (
 	"sandlot/internal/port"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
+	"sandlot/internal/vault"
 )
 
 // Config is what the edge needs.
@@ -37,8 +38,10 @@ type Config struct {
 	Ports    *port.Book
 	// Connections are third-party MCP servers.
 	Connections *connection.Book
-	Metrics     *Metrics
-	Network     func() NetworkState
+	// Secrets are what users have stored for them.
+	Secrets *vault.Vault
+	Metrics *Metrics
+	Network func() NetworkState
 	// Check says whether the runtime works.
 	Check   func(ctx context.Context) error
 	Version string
@@ -86,6 +89,9 @@ func New(c Config) *Server {
 	closed("GET /v1/connections", s.listConnections)
 	closed("GET /v1/connections/{id}", s.inspectConnection)
 	closed("POST /v1/connections/{id}/approve", s.approveConnection)
+	closed("GET /v1/secrets", s.listSecrets)
+	closed("PUT /v1/secrets/{name}", s.setSecret)
+	closed("DELETE /v1/secrets/{name}", s.removeSecret)
 	closed("POST /v1/stdio", s.stdio)
 	closed("GET /install", s.installList)
 	closed("GET /install/{client}", s.installGuidance)

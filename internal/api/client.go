@@ -150,6 +150,21 @@ func (c *Client) JSON(ctx context.Context, method, path string, in, out any) err
 	return json.NewDecoder(resp.Body).Decode(out)
 }
 
+// SetSecret stores a secret of the caller. It returns what there is to know of it.
+func (c *Client) SetSecret(ctx context.Context, name string, value secret.Value) (Secret, error) {
+	var s Secret
+	r, err := c.request(ctx, http.MethodPut, "/v1/secrets/"+url.PathEscape(name), strings.NewReader(value.Reveal()))
+	if err != nil {
+		return s, err
+	}
+	resp, err := c.do(r)
+	if err != nil {
+		return s, err
+	}
+	defer resp.Body.Close()
+	return s, json.NewDecoder(resp.Body).Decode(&s)
+}
+
 func filesPath(session, file string) string {
 	return "/v1/sessions/" + url.PathEscape(session) + "/files" + (&url.URL{Path: "/" + strings.TrimPrefix(file, "/")}).EscapedPath()
 }

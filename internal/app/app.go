@@ -36,6 +36,7 @@ import (
 	"sandlot/internal/session"
 	"sandlot/internal/store"
 	"sandlot/internal/tool"
+	"sandlot/internal/vault"
 	"sandlot/internal/workspace"
 )
 
@@ -54,6 +55,7 @@ type App struct {
 	door    *auth.Door
 	ports   *port.Book
 	third   *connection.Book
+	vault   *vault.Vault
 	egress  *egress.Broker
 	hosts   atomic.Pointer[map[string]netip.Addr]
 	found   atomic.Pointer[[]egress.Rule] // registries
@@ -212,7 +214,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 		Fresh:     func(p auth.Principal) bool { return !p.Authenticated },
 		Connected: a.prewarm})
 	a.third.OnChange, a.third.OnUpdate, a.third.OnLog = a.Gateway.Changed, a.Gateway.Updated, a.Gateway.Logged
-	a.api = api.New(api.Config{Door: a.door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
+	a.api = api.New(api.Config{Door: a.door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Secrets: a.vault, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
 		Version: Version, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins}})
 	return nil
 }

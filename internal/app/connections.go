@@ -15,13 +15,18 @@ import (
 	"sandlot/internal/connection"
 	"sandlot/internal/egress"
 	"sandlot/internal/secret"
+	"sandlot/internal/vault"
 )
 
 // connections takes over the third-party MCP servers that an earlier server
 // had, and those of the settings.
 func (a *App) connections(ctx context.Context) error {
 	c := a.Config
-	a.third = connection.New(connection.Config{Store: a.store, Sessions: a.Book, Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install,
+	a.vault = &vault.Vault{Store: a.store, KeyFile: c.Server.SecretsKey}
+	if a.vault.KeyFile == "" {
+		a.vault.KeyFile, a.vault.Make = filepath.Join(c.Server.StateDir, "secrets.key"), true
+	}
+	a.third = connection.New(connection.Config{Store: a.store, Sessions: a.Book, Secrets: a.vault, Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install,
 		Reach: a.reach, Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port), Log: a.log})
 	a.closers = append(a.closers, func() error { a.third.Close(); return nil })
 	if err := a.third.Recover(ctx); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"sandlot/internal/connection"
@@ -68,8 +69,11 @@ func question(p connection.Plan) tool.Question {
 		}
 		fmt.Fprintf(&b, "\nRuns: %s\nIn: %s of your home session\n", runs, connection.Exactly([]string{p.Cwd}))
 	}
-	names(&b, "Variables", p.EnvKeys)
-	names(&b, "Headers", p.HeaderKeys)
+	names(&b, "Variables", p.EnvKeys, p.Env)
+	names(&b, "Headers", p.HeaderKeys, p.Headers)
+	if len(p.Env)+len(p.Headers) > 0 {
+		b.WriteString("It is given the values of your stored secrets that are named in ${secret:…}.\n")
+	}
 	if p.Instead != "" {
 		fmt.Fprintf(&b, "Instead of: %s\n", p.Instead)
 	}
@@ -82,10 +86,27 @@ func question(p connection.Plan) tool.Question {
 		Message: b.String(), Yourself: byHand(p)}
 }
 
-func names(b *strings.Builder, what string, all []string) {
-	if len(all) > 0 {
-		fmt.Fprintf(b, "%s: %s (values are not shown)\n", what, strings.Join(all, ", "))
+// names lists variables or headers; secrets are what those of them refer to that
+// do.
+func names(b *strings.Builder, what string, all []string, secrets map[string]string) {
+	words := slices.Clone(all)
+	for i, k := range all {
+		if r := secrets[k]; r != "" {
+			words[i] = k + " = " + r
+		}
 	}
+	if len(all) > 0 {
+		fmt.Fprintf(b, "%s: %s (values are not shown)\n", what, strings.Join(words, ", "))
+	}
+}
+
+// option gives a variable or header on the command line: a reference to a secret
+// as it is, where there is nothing beside it, and else what a variable holds.
+func option(key, refers string) string {
+	if refers == "" || strings.Contains(refers, "…") {
+		return key
+	}
+	return key + "=" + refers
 }
 
 // byHand is the command that does the same, as it would be typed.
@@ -110,10 +131,10 @@ func byHand(p connection.Plan) string {
 		argv = append(argv, "--cwd", p.Cwd)
 	}
 	for _, k := range p.EnvKeys {
-		argv = append(argv, "--env", k)
+		argv = append(argv, "--env", option(k, p.Env[k]))
 	}
 	for _, k := range p.HeaderKeys {
-		argv = append(argv, "--header", k)
+		argv = append(argv, "--header", option(k, p.Headers[k]))
 	}
 	if len(start) > 0 {
 		argv = append(append(argv, "--"), start...)

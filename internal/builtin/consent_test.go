@@ -242,3 +242,48 @@ func TestByHand(t *testing.T) {
 		t.Errorf("%v ask, want %v", asks, want)
 	}
 }
+
+// A user sees which of their secrets a server is given, and nothing of what
+// stands beside them.
+func TestQuestionNamesSecrets(t *testing.T) {
+	q := question(connection.Plan{Name: "x", Kind: connection.Stdio, Command: "run", Cwd: "/workspace", EnvKeys: []string{"KEY", "MODE", "URL"},
+		Env: map[string]string{"KEY": "${secret:GH}", "URL": "…${secret:PW}…"}})
+	for _, want := range []string{"Variables: KEY = ${secret:GH}, MODE, URL = …${secret:PW}… (values are not shown)\n", "the values of your stored secrets"} {
+		if !strings.Contains(q.Message, want) {
+			t.Errorf("%q is not in\n%s", want, q.Message)
+		}
+	}
+	if want := "sandlot mcp add x --env 'KEY=${secret:GH}' --env MODE --env URL -- run"; q.Yourself != want {
+		t.Errorf("by hand: %s\nwant     %s", q.Yourself, want)
+	}
+	if q := question(connection.Plan{Name: "x", Kind: connection.HTTP, URL: "https://a", HeaderKeys: []string{"A", "B"}, Headers: map[string]string{"A": "…${secret:GH}"}}); !strings.Contains(q.Message, "Headers: A = …${secret:GH}, B (values") {
+		t.Errorf("asked %q", q.Message)
+	}
+	if q := question(connection.Plan{Name: "x", Kind: connection.Stdio, Command: "run", EnvKeys: []string{"KEY"}}); strings.Contains(q.Message, "secret") {
+		t.Errorf("asked %q", q.Message)
+	}
+}
+
+// Agents learn how a value is stored, by their user, and no tool takes one to
+// store.
+func TestToolsTellOfSecrets(t *testing.T) {
+	tools := toolsWith(t, tool.Allow)
+	for _, name := range []string{"connect_external_mcp", "auto_install_and_connect_mcp", "restart_external_mcp"} {
+		found := false
+		for _, d := range tools.list {
+			for _, p := range d.Params {
+				if d.Name == name && p.Name == "env" {
+					found = strings.Contains(p.Description, "`sandlot secret set NAME`") && strings.Contains(p.Description, "${secret:NAME}")
+				}
+			}
+		}
+		if !found {
+			t.Errorf("%s does not tell", name)
+		}
+	}
+	for _, d := range tools.list {
+		if strings.Contains(d.Name, "secret") {
+			t.Errorf("there is a tool %s", d.Name)
+		}
+	}
+}

@@ -70,7 +70,7 @@ func nameParam() tool.Param {
 }
 
 func envParam() tool.Param {
-	return tool.Param{Name: "env", Type: tool.Map, Description: "Environment variables, such as API keys. Values are never stored: after a restart of Sandlot they have to be given again."}
+	return tool.Param{Name: "env", Type: tool.Map, Description: "Environment variables. Values are never stored: after a restart of Sandlot they have to be given again. For an API key or a password, ask the user to run `sandlot secret set NAME` on a terminal, and give ${secret:NAME} in its place: that lasts, and keeps the value out of this chat."}
 }
 
 func connectExternal() tool.Tool {
@@ -84,7 +84,7 @@ func connectExternal() tool.Tool {
 			{Name: "cwd", Type: tool.String, Description: "The directory that it starts in.", Default: "/workspace"},
 			{Name: "url", Type: tool.String, Description: "A remote server's address, in place of command."},
 			{Name: "transport", Type: tool.String, Enum: []string{"stdio", "http", "sse"}, Description: "How it is spoken to; http (Streamable HTTP) when there is a url, else stdio."},
-			{Name: "headers", Type: tool.Map, Description: "Headers for a remote server, such as Authorization. Values are never stored."}},
+			{Name: "headers", Type: tool.Map, Description: "Headers for a remote server, such as Authorization. As with env: Bearer ${secret:NAME} for what the user has stored."}},
 		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Asks: true,
 	}
 }
@@ -94,8 +94,9 @@ func connectionSchema() map[string]any {
 		"success": typed("boolean", "Whether it runs."), "connectionId": typed("string", "For disconnect_external_mcp and the others."), "name": typed("string", "Its name."),
 		"toolCount": typed("integer", "How many tools it offers."), "tools": map[string]any{"type": "array", "items": map[string]any{"type": "object", "properties": map[string]any{
 			"toolName": typed("string", "The name to call."), "remoteName": typed("string", "The server's own name for it.")}}},
-		"envKeys": map[string]any{"type": "array", "items": map[string]any{"type": "string"}}, "envStored": typed("boolean", "Always false."),
-		"state": typed("string", "Where it is."), "runs": typed("string", "Exactly what runs, or is connected to."), "installLog": typed("string", "The end of what the installation printed.")}}
+		"envKeys": map[string]any{"type": "array", "items": map[string]any{"type": "string"}}, "envStored": typed("boolean", "Always false: values are not stored; those with ${secret:NAME} are, as they are written."),
+		"secrets": map[string]any{"type": "array", "items": map[string]any{"type": "string"}, "description": "Names of the user's stored secrets that it is given."},
+		"state":   typed("string", "Where it is."), "runs": typed("string", "Exactly what runs, or is connected to."), "installLog": typed("string", "The end of what the installation printed.")}}
 }
 
 func (t *Tools) connect(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
@@ -163,6 +164,9 @@ func connectionFields(i connection.Info) map[string]any {
 	}
 	f := map[string]any{"connectionId": i.ID, "name": i.Name, "toolCount": len(tools), "tools": tools,
 		"envKeys": append([]string{}, i.EnvKeys...), "envStored": false, "state": string(i.State)}
+	if len(i.Secrets) > 0 {
+		f["secrets"] = i.Secrets
+	}
 	if len(i.Held) > 0 {
 		var rows []map[string]any
 		for _, n := range i.Held {
@@ -314,7 +318,7 @@ func restartExternal() tool.Tool {
 	return tool.Tool{
 		Name: "restart_external_mcp", Title: "Restart an MCP server",
 		Description: "Stop a third-party MCP server and start it again; also one that was disconnected, that was given up, or that needs values of env again.",
-		Params:      append(whichParams(), envParam(), tool.Param{Name: "headers", Type: tool.Map, Description: "Headers of a remote server."}),
+		Params:      append(whichParams(), envParam(), tool.Param{Name: "headers", Type: tool.Map, Description: "Headers of a remote server. As with env."}),
 		Output:      connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Asks: true,
 	}
 }

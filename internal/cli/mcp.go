@@ -113,13 +113,14 @@ func (p *program) mcpAdd() *cobra.Command {
 		Long: `Add an MCP server under a name of yours. What runs is shown. A used name replaces that server.
 With --npm, --pip or --git it is installed in your home session first; COMMAND may then be left out
 when the package has one program. Values of --env and --header are never stored: after a restart of
-the server give them again with "sandlot mcp restart". Where the server wants its user's consent
-(mcp_consent: ask), what will be installed and run is shown first, and you are asked.`,
+the server give them again with "sandlot mcp restart". What "sandlot secret set NAME" has stored lasts:
+${secret:NAME} stands for it in a value (in single quotes, for the shell). Where the server wants its
+user's consent (mcp_consent: ask), what will be installed and run is shown first, and you are asked.`,
 		Example: `  sandlot mcp add memory --npm @modelcontextprotocol/server-memory
   sandlot mcp add files --npm @modelcontextprotocol/server-filesystem -- mcp-server-filesystem /workspace
   sandlot mcp add mine --git https://example.com/server.git#main
   sandlot mcp add search --env API_KEY -- node /workspace/search.js
-  sandlot mcp add docs --url https://example.com/mcp --header "Authorization=Bearer TOKEN"`,
+  sandlot mcp add docs --url https://example.com/mcp --header 'Authorization=Bearer ${secret:DOCS}'`,
 	}
 	f := c.Flags()
 	f.StringVar(&npm, "npm", "", "npm package to install")

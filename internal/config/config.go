@@ -57,6 +57,7 @@ type Server struct {
 	StateDir    string
 	MaxBodyMB   int
 	PortsDomain string // that exposed ports have their names in
+	SecretsKey  string // path of the file with the key of secrets; empty: in the state folder
 	PublicURL   string // without a slash at its end; empty: the address of the settings
 }
 

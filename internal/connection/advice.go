@@ -19,11 +19,11 @@ func (s *server) command(verb string, more ...string) string {
 
 // options are those of the command line that give a server its values, each
 // without it: it is taken from a variable of that name.
-func (r Record) options() (all []string) {
-	for _, k := range r.EnvKeys {
+func options(env, headers []string) (all []string) {
+	for _, k := range env {
 		all = append(all, "--env", k)
 	}
-	for _, k := range r.HeaderKeys {
+	for _, k := range headers {
 		all = append(all, "--header", k)
 	}
 	return all
@@ -75,7 +75,7 @@ func (s *server) advised(err error) error {
 // notThere is for a fault after which the server is not there.
 func notThere(err error, c Configured) error {
 	f, ok := errors.AsType[*fault.Error](err)
-	if !ok || !ofServer(f) || f.Context["auth_url"] != nil {
+	if !ok || !ofServer(f) || f.Context["auth_url"] != nil || f.Context["secret"] != nil {
 		return err
 	}
 	own := *f

@@ -21,7 +21,10 @@ import (
 type Config struct {
 	Store    Store
 	Sessions *session.Book
-	Version  string
+	// Secrets are what values of variables and headers may refer to; nil: there
+	// are none.
+	Secrets Secrets
+	Version string
 	// Idle is how long a server that nobody uses runs on; InstallTimeout bounds
 	// an installation, and the start of a program that installs.
 	Idle, InstallTimeout time.Duration
@@ -106,7 +109,7 @@ func (b *Book) Recover(ctx context.Context) error {
 			continue
 		}
 		o := b.owner(principalOf(r.Owner))
-		s := b.server(o.principal, r, secrets{known: len(r.EnvKeys)+len(r.HeaderKeys) == 0})
+		s := b.server(o.principal, r, r.stored())
 		if r.Off {
 			s.state = Disabled
 		}

@@ -15,8 +15,8 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Record is what is stored of a connection: names of variables and headers,
-// never their values.
+// Record is what is stored of a connection: names of variables and headers, and
+// of their values those that refer to stored secrets, as they were written.
 type Record struct {
 	ID         string // short; for a configured server its name
 	Owner      string // the principal's id
@@ -30,10 +30,12 @@ type Record struct {
 	URL        string
 	EnvKeys    []string
 	HeaderKeys []string
-	Install    *Install // how it came here
-	Off        bool     // disconnected: it is in the list, and nothing more
-	Older      bool     // it spoke the older era the last time
-	Asks       bool     // it has asked clients in the middle of a call
+	Env        map[string]string // the values that refer to secrets
+	Headers    map[string]string // and of headers
+	Install    *Install          // how it came here
+	Off        bool              // disconnected: it is in the list, and nothing more
+	Older      bool              // it spoke the older era the last time
+	Asks       bool              // it has asked clients in the middle of a call
 	Created    time.Time
 	Updated    time.Time
 	Catalog    Catalog
@@ -65,7 +67,7 @@ const (
 	Idle          State = "idle"           // stopped; it starts when it is used
 	Backoff       State = "backoff"        // it died, and starts again after a pause
 	Failed        State = "error"          // it starts when it is told to
-	NeedsEnv      State = "needs_env"      // values were not stored, and have to be given again
+	NeedsEnv      State = "needs_env"      // values were not stored, and have to be given again, or a secret is missing
 	NeedsAuth     State = "needs auth"     // its user has to log in
 	NeedsApproval State = "needs_approval" // connected, but some of its tools are held back
 )
@@ -157,10 +159,16 @@ func (a *Ask) check() error {
 		if len(v) > maxEnvValue || hasNUL(v) {
 			return wrong("env", "the value of env %s has over %d bytes, or a NUL in it", k, maxEnvValue)
 		}
+		if err := checkReferences("env", k, v); err != nil {
+			return err
+		}
 	}
 	for k, v := range a.Headers {
 		if !headerForm.MatchString(k) || len(v) > maxEnvValue || hasControl(v) {
 			return wrong("headers", "the header %q, or its value, is none that HTTP knows", clip(k))
+		}
+		if err := checkReferences("headers", k, v); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -178,6 +186,7 @@ type Info struct {
 	Cwd        string          `json:"cwd,omitempty"`
 	URL        string          `json:"url,omitempty"`
 	EnvKeys    []string        `json:"envKeys,omitempty"`
+	Secrets    []string        `json:"secrets,omitempty"` // stored ones that it refers to
 	Created    time.Time       `json:"createdAt"`
 	Updated    time.Time       `json:"updatedAt"`
 	State      State           `json:"state"`

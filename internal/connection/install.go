@@ -98,6 +98,9 @@ func (b *Book) Install(ctx context.Context, p auth.Principal, o Order) (Installe
 	if err != nil {
 		return Installed{}, err
 	}
+	if _, err := b.revealed(ctx, p.ID, secrets{env: o.Env, headers: o.Headers}); err != nil { // before anything is installed
+		return Installed{}, err
+	}
 	if err := b.free(p, o.Name); err != nil {
 		return Installed{}, err
 	}

@@ -19,8 +19,8 @@ type live struct {
 	s        *server
 	rec      Record // as it was at the start
 	settings Configured
-	secrets  secrets
-	gen      int // of the server, as it was
+	secrets  secrets // with the stored ones in their places
+	gen      int     // of the server, as it was
 	client   *http.Client
 	session  *upstream.Session
 	process  *process // the program, where there is one

@@ -30,6 +30,9 @@ type Plan struct {
 	URL        string
 	EnvKeys    []string
 	HeaderKeys []string
+	// Env and Headers are those of the values that refer to stored secrets; all
+	// else that stands in them is a "…".
+	Env, Headers map[string]string
 	// Instead is what runs, or is reached, under that name so far, if anything.
 	Instead string
 }
@@ -42,7 +45,8 @@ type Agree func(ctx context.Context, p Plan) error
 // plan is what an ask comes to.
 func (a Ask) plan() Plan {
 	p := Plan{Name: a.Name, Install: a.Install, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd, URL: a.URL,
-		EnvKeys: slices.Sorted(maps.Keys(a.Env)), HeaderKeys: slices.Sorted(maps.Keys(a.Headers))}
+		EnvKeys: slices.Sorted(maps.Keys(a.Env)), HeaderKeys: slices.Sorted(maps.Keys(a.Headers)),
+		Env: shownReferences(a.Env), Headers: shownReferences(a.Headers)}
 	if p.Cwd == "" {
 		p.Cwd = pool.WorkspaceDir
 	}
@@ -51,7 +55,7 @@ func (a Ask) plan() Plan {
 
 // plan is what a record comes to.
 func (r Record) plan() Plan {
-	p := Ask{Name: r.Name, Kind: r.Kind, Command: r.Command, Args: r.Args, Cwd: r.Cwd, URL: r.URL}.plan()
+	p := Ask{Name: r.Name, Kind: r.Kind, Command: r.Command, Args: r.Args, Cwd: r.Cwd, URL: r.URL, Env: r.Env, Headers: r.Headers}.plan()
 	p.EnvKeys, p.HeaderKeys = r.EnvKeys, r.HeaderKeys
 	return p
 }
@@ -103,9 +107,10 @@ func (r Record) runsAs() string {
 }
 
 // covers says whether what a record runs is known to be agreed to, as another
-// one runs it: the same, with no variables or headers that this one has not.
+// one runs it: the same, with no variables, headers or stored secrets that this
+// one has not.
 func (r Record) covers(o Record) bool {
-	return o.runs(r) && within(o.EnvKeys, r.EnvKeys) && within(o.HeaderKeys, r.HeaderKeys)
+	return o.runs(r) && within(o.EnvKeys, r.EnvKeys) && within(o.HeaderKeys, r.HeaderKeys) && within(o.secretNames(), r.secretNames())
 }
 
 func within(some, all []string) bool {

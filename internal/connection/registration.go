@@ -22,8 +22,12 @@ func (b *Book) Connect(ctx context.Context, p auth.Principal, a Ask) (Info, erro
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	r := Record{Owner: p.ID, Name: a.Name, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd, Path: a.Path, URL: a.URL,
-		EnvKeys: slices.Sorted(maps.Keys(a.Env)), HeaderKeys: slices.Sorted(maps.Keys(a.Headers)), Install: a.Install, Created: now, Updated: now}
+		EnvKeys: slices.Sorted(maps.Keys(a.Env)), HeaderKeys: slices.Sorted(maps.Keys(a.Headers)),
+		Env: references(a.Env), Headers: references(a.Headers), Install: a.Install, Created: now, Updated: now}
 	known := secrets{env: a.Env, headers: a.Headers, known: true}
+	if _, err := b.revealed(ctx, p.ID, known); err != nil {
+		return Info{}, err
+	}
 	if old := b.named(p, a.Name); old == nil || !old.record().covers(r) {
 		if err := b.agreed(ctx, old, a.Agree, a.plan()); err != nil {
 			return Info{}, err
@@ -262,7 +266,12 @@ func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, 
 	}
 	r := s.record()
 	was := r
-	r.EnvKeys, r.HeaderKeys = next.keys()
+	next.name(&r)
+	if len(env)+len(headers) > 0 {
+		if _, err := b.revealed(ctx, p.ID, next); err != nil {
+			return Info{}, err
+		}
+	}
 	if !was.covers(r) {
 		if err := b.agreed(ctx, s, agree, r.plan()); err != nil {
 			return Info{}, err
@@ -318,17 +327,8 @@ func (s *server) given(env, headers map[string]string) (secrets, error) {
 	if len(next.env) > maxEnv || len(next.headers) > maxEnv {
 		return had, fault.New(fault.InvalidParameters, "%s would have %d variables and %d headers; at most %d of each can be given", s.title(), len(next.env), len(next.headers), maxEnv).With("argument", "env")
 	}
-	var missing []string
-	for _, k := range rec.EnvKeys {
-		if _, ok := next.env[k]; !ok {
-			missing = append(missing, k)
-		}
-	}
-	for _, k := range rec.HeaderKeys {
-		if _, ok := next.headers[k]; !ok {
-			missing = append(missing, k)
-		}
-	}
+	lacksEnv, lacksHeaders := rec.missing(next)
+	missing := append(lacksEnv, lacksHeaders...)
 	if next.known = len(missing) == 0; !next.known {
 		return had, fault.New(fault.InvalidParameters, "%s needs %s too", s.title(), strings.Join(missing, ", ")).With("argument", "env").With("missing", missing)
 	}
@@ -344,7 +344,7 @@ func (s *server) give(env, headers map[string]string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.update(func(r *Record) { r.EnvKeys, r.HeaderKeys = next.keys() }); err != nil {
+	if err := s.update(next.name); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -353,9 +353,11 @@ func (s *server) give(env, headers map[string]string) error {
 	return nil
 }
 
-// keys are the names that the values have.
-func (s secrets) keys() (env, headers []string) {
-	return slices.Sorted(maps.Keys(s.env)), slices.Sorted(maps.Keys(s.headers))
+// name puts into a record what is stored of the values: their names, and those
+// that refer to stored secrets.
+func (s secrets) name(r *Record) {
+	r.EnvKeys, r.HeaderKeys = slices.Sorted(maps.Keys(s.env)), slices.Sorted(maps.Keys(s.headers))
+	r.Env, r.Headers = references(s.env), references(s.headers)
 }
 
 func merged(a, b map[string]string) map[string]string {

@@ -53,7 +53,8 @@ type server struct {
 	follows  followers
 }
 
-// secrets are values that are never stored.
+// secrets are values of variables and headers as they were given. Those that
+// refer to stored secrets are stored, as written; the others never are.
 type secrets struct {
 	env, headers map[string]string
 	known        bool
@@ -220,9 +221,10 @@ func (s *server) unusable() error {
 		f.Advice = []string{"Connect it again: restart_external_mcp, or " + s.command("restart")}
 		return f
 	case !s.secrets.known:
-		f := say(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env", strings.Join(append(slices.Clone(s.rec.EnvKeys), s.rec.HeaderKeys...), ", ")).
-			With("env_keys", s.rec.EnvKeys).With("header_keys", s.rec.HeaderKeys)
-		f.Advice = []string{"Give all of the values again: restart_external_mcp, or " + s.command("restart", s.rec.options()...)}
+		env, headers := s.rec.missing(s.secrets)
+		f := say(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env, or ${secret:NAME} in place of one that its user stores with `sandlot secret set NAME`", strings.Join(append(slices.Clone(env), headers...), ", ")).
+			With("env_keys", env).With("header_keys", headers)
+		f.Advice = []string{"Give all of the values again: restart_external_mcp, or " + s.command("restart", options(env, headers)...)}
 		return f
 	case s.state == Failed:
 		f := say(fault.Connection, "does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.why)
@@ -271,7 +273,7 @@ func (s *server) info() Info {
 	defer s.mu.Unlock()
 	r := s.rec
 	i := Info{ID: r.ID, Name: r.Name, Configured: r.Configured, Kind: s.settings.Kind, Where: s.settings.Where, Cwd: r.Cwd,
-		EnvKeys: r.EnvKeys, Created: r.Created, Updated: r.Updated, State: s.state, LastError: s.why, AuthURL: s.authURL,
+		EnvKeys: r.EnvKeys, Secrets: r.secretNames(), Created: r.Created, Updated: r.Updated, State: s.state, LastError: s.why, AuthURL: s.authURL,
 		Prompts: len(r.Catalog.Prompts), Resources: len(r.Catalog.Resources) + len(r.Catalog.Templates), Install: r.Install,
 		Restarts: s.restarts, Calls: s.calls, P50: s.took.at(0.5), P95: s.took.at(0.95)}
 	if !r.Configured { // the operator's own settings are the operator's

@@ -109,6 +109,8 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 	case ctx.Err() != nil:
 		s.set(Idle, "")
 		err = fault.New(fault.Connection, "%s was stopped while it started", s.title()).With("connection_id", s.id).With("name", s.name)
+	case errors.As(err, new(unrevealed)):
+		s.set(NeedsEnv, fault.From(err).Message)
 	default:
 		s.failed(err)
 		if s.state == Backoff && !s.rec.Catalog.Read && s.configured {
@@ -174,6 +176,15 @@ func (s *server) connect(ctx context.Context) (*live, error) {
 	limit := l.settings.handshake(s.book.InstallTimeout)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	if !s.configured { // what the operator wrote is as it is
+		full, err := s.book.revealed(ctx, s.owner.ID, l.secrets)
+		if err != nil {
+			f := s.lacking(err)
+			s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", f)
+			return nil, f
+		}
+		l.secrets = full
+	}
 	sess, err := upstream.Connect(ctx, l.dial, upstream.Options{Name: "sandlot", Version: s.book.Version, Capabilities: l.capabilities(),
 		Handshake: limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older || slices.Contains(fetching, path.Base(l.settings.Command)), // what fetches is not started twice
 		Handler: l, Log: s.book.Log})

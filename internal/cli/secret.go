@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"sandlot/internal/api"
+	"sandlot/internal/connection"
+	"sandlot/internal/secret"
+	"sandlot/internal/vault"
+)
+
+func (p *program) secret() *cobra.Command {
+	c := &cobra.Command{
+		Use: "secret", Short: "Values for third-party MCP servers, stored encrypted",
+		Long: `Values for your third-party MCP servers, such as API keys, stored encrypted on the server. In a value
+of --env or --header of "sandlot mcp add", ${secret:NAME} stands for one. A value can be stored, given
+to your servers and removed, and not be shown again.`,
+		Example: `  sandlot secret set GITHUB_TOKEN
+  sandlot mcp add github --npm some-github-server --env 'GITHUB_TOKEN=${secret:GITHUB_TOKEN}'
+  sandlot secret list`,
+	}
+	c.AddCommand(p.secretSet(), p.secretList(), p.secretRemove())
+	return c
+}
+
+func (p *program) secretSet() *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use: "set NAME", Short: "Store a value, read from the terminal, standard input or a file",
+		Long: `Store a value under a name, in the place of the one that was there. On a terminal it is asked for,
+and not shown; else it is standard input, or with --file a file. One line end at its end is not part of
+it. It is never an argument: others on the machine see those, and shells keep them. Servers that run
+take a new value up at their next start.`,
+		Example: "  sandlot secret set GITHUB_TOKEN\n  pass show github | sandlot secret set GITHUB_TOKEN\n  sandlot secret set DEPLOY_KEY --file key.pem",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage{errors.New("give one name, and no value: that is read from the terminal, standard input or --file")}
+			}
+			return nil
+		},
+	}
+	c.Flags().StringVar(&file, "file", "", "file with the value")
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		value, err := p.secretValue(c.Context(), args[0], file)
+		if err != nil {
+			return err
+		}
+		client, done, err := p.connect(c.Context(), "ERROR")
+		if err != nil {
+			return err
+		}
+		s, err := client.SetSecret(c.Context(), args[0], value)
+		if err := errors.Join(err, done()); err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(s)
+		}
+		fmt.Fprintf(p.out, "%s is stored. Its reference, in a value of a variable or header: ${secret:%s}\n", s.Name, s.Name)
+		for _, name := range s.UsedBy {
+			fmt.Fprintf(p.out, "%s takes it up at its next start: %s\n", name, connection.CommandLine([]string{"sandlot", "mcp", "restart", name}))
+		}
+		return nil
+	}
+	return c
+}
+
+// secretValue reads the value of a secret.
+func (p *program) secretValue(ctx context.Context, name, file string) (secret.Value, error) {
+	if file == "" && p.onTerminal() {
+		return p.unseen(ctx, "Value of "+name+" (it is not shown): ")
+	}
+	from := p.in
+	if file != "" {
+		f, err := os.Open(file)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		from = f
+	}
+	text, err := io.ReadAll(io.LimitReader(from, vault.MaxValue+3)) // with a line end, and too much
+	value, ended := strings.CutSuffix(string(text), "\n")
+	if ended {
+		value = strings.TrimSuffix(value, "\r")
+	}
+	return secret.Value(value), err
+}
+
+// longestLine is what Linux's terminals take of one, in bytes; the rest is lost.
+const longestLine = 4095
+
+// unseen reads a line from the terminal without showing it.
+func (p *program) unseen(ctx context.Context, question string) (secret.Value, error) {
+	fd := int(p.in.(*os.File).Fd())
+	before, err := term.GetState(fd)
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprint(p.err, question)
+	defer fmt.Fprintln(p.err)
+	type answer struct {
+		line []byte
+		err  error
+	}
+	said := make(chan answer, 1)
+	go func() { // it ends with the program
+		line, err := term.ReadPassword(fd)
+		if err == nil && len(line) >= longestLine {
+			err = fmt.Errorf("a terminal takes lines of at most %d bytes: give the value by --file or standard input", longestLine-1)
+		}
+		said <- answer{line, err}
+	}()
+	select {
+	case a := <-said:
+		return secret.Value(a.line), a.err
+	case <-ctx.Done():
+		return "", errors.Join(errors.New("nothing was stored"), term.Restore(fd, before))
+	}
+}
+
+func (p *program) secretList() *cobra.Command {
+	c := &cobra.Command{Use: "list", Short: "List your secrets, and what uses them; values are not shown", Args: cobra.NoArgs}
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		var list struct {
+			Secrets []api.Secret `json:"secrets"`
+		}
+		if err := p.ask(c.Context(), "GET", "/v1/secrets", nil, &list); err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(list.Secrets)
+		}
+		for _, s := range list.Secrets {
+			used := "used by nothing"
+			if len(s.UsedBy) > 0 {
+				used = "used by " + strings.Join(s.UsedBy, ", ")
+			}
+			fmt.Fprintf(p.out, "%-24s created %s  changed %s  %s\n", s.Name, s.Created.Format(time.RFC3339), s.Changed.Format(time.RFC3339), used)
+			if !s.Readable {
+				fmt.Fprintf(p.out, "  it cannot be read any more, as the key that it was stored with is gone: store it again with `sandlot secret set %s`\n", s.Name)
+			}
+		}
+		return nil
+	}
+	return c
+}
+
+func (p *program) secretRemove() *cobra.Command {
+	c := &cobra.Command{Use: "remove NAME", Short: "Forget a secret, and say what still refers to it", Args: cobra.ExactArgs(1)}
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		var gone struct {
+			Name   string   `json:"name"`
+			UsedBy []string `json:"used_by"`
+		}
+		if err := p.ask(c.Context(), "DELETE", "/v1/secrets/"+url.PathEscape(args[0]), nil, &gone); err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(gone)
+		}
+		fmt.Fprintf(p.out, "%s is removed\n", gone.Name)
+		for _, name := range gone.UsedBy {
+			fmt.Fprintf(p.out, "%s refers to it: it runs on if it runs, and does not start again\n", name)
+		}
+		return nil
+	}
+	return c
+}
