@@ -150,7 +150,7 @@ func (p *program) secretList() *cobra.Command {
 			}
 			fmt.Fprintf(p.out, "%-24s created %s  changed %s  %s\n", s.Name, s.Created.Format(time.RFC3339), s.Changed.Format(time.RFC3339), used)
 			if !s.Readable {
-				fmt.Fprintf(p.out, "  it cannot be read any more, as the key that it was stored with is gone: store it again with `sandlot secret set %s`\n", s.Name)
+				fmt.Fprintf(p.out, "  it cannot be read any more (its key is gone, or what is stored was changed): store it again with `sandlot secret set %s`\n", s.Name)
 			}
 		}
 		return nil

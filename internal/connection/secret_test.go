@@ -168,6 +168,10 @@ func TestSecretsInHeaders(t *testing.T) {
 	if !strings.Contains(st.text(), "Authorization:Bearer ${secret:GH}") {
 		t.Errorf("stored %s", st.text())
 	}
+	b.Stored(P, "GH")
+	if i := b.List(P)[0]; i.State != Connected {
+		t.Errorf("stored again, what runs is %s", i.State)
+	}
 	restart := func() error {
 		t.Helper()
 		_, err := b.Restart(t.Context(), P, "x", nil, nil, nil)

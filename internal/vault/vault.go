@@ -53,7 +53,8 @@ type Info struct {
 	Name    string    `json:"name"`
 	Created time.Time `json:"created"`
 	Changed time.Time `json:"changed"`
-	// Readable is false when the key that it was stored with is gone.
+	// Readable is false when the key that it was stored with is gone, or what is
+	// stored was changed.
 	Readable bool `json:"readable"`
 }
 
@@ -137,7 +138,7 @@ func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, e
 			return secret.Value(text), nil
 		}
 	}
-	f := fault.Wrap(fault.Configuration, err, "the secret %s cannot be read any more, as the key that it was stored with is gone: store it again with `sandlot secret set %s`", name, name).With("secret", name)
+	f := fault.Wrap(fault.Configuration, err, "the secret %s cannot be read any more (its key is gone, or what is stored was changed): store it again with `sandlot secret set %s`", name, name).With("secret", name)
 	f.Advice = []string{"Store it again: `sandlot secret set " + name + "`"}
 	return "", f
 }

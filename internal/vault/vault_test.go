@@ -88,7 +88,7 @@ func is(t *testing.T, v *Vault, owner, name, want string) {
 	t.Helper()
 	got, err := v.Reveal(t.Context(), owner, name)
 	if want != "" && (err != nil || got.Reveal() != want) {
-		t.Errorf("%s of %s is %q, %v; want %q", name, owner, got.Reveal(), err, want)
+		t.Errorf("%s of %s is %.40q, %v; want %.40q", name, owner, got.Reveal(), err, want)
 	}
 	if want == "" && (err == nil || got != "" || !strings.Contains(err.Error(), "sandlot secret set "+name)) {
 		t.Errorf("%s of %s is %q, %v", name, owner, got.Reveal(), err)
