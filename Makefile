@@ -28,6 +28,7 @@ lint: build ## gofmt, go vet, staticcheck
 
 unit: build ## the packages' own tests with the race detector, real gVisor included
 	go test -race -timeout 10m $$(go list ./internal/...)
+	CGO_ENABLED=0 go test -trimpath ./cmd/...
 
 whole: build tools ## the whole program: clients, attacks, faults, leaks
 	SANDLOT_TOOLS=$(TOOLS) go test -timeout 24m -v ./test/... 2>&1 | test/quiet

@@ -3,6 +3,13 @@
 // boot, and everything linked into it is paid for each time.
 package main
 
-import "gvisor.dev/gvisor/runsc/cli/maincli"
+import (
+	"os"
 
-func main() { maincli.Main() }
+	"gvisor.dev/gvisor/runsc/cli/maincli"
+)
+
+func main() {
+	useFilters(os.Args)
+	maincli.Main()
+}
