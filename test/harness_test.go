@@ -160,6 +160,18 @@ func (s *server) launch() {
 	}
 }
 
+// snapshotted waits until the server has made its snapshot.
+func (s *server) snapshotted() {
+	s.t.Helper()
+	for range 600 {
+		if made, _ := filepath.Glob(filepath.Join(s.State, "snapshots", "[^.]*")); len(made) > 0 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.t.Fatalf("the server made no snapshot\n%s", s.log.String())
+}
+
 // kill ends the server as a crash does.
 func (s *server) kill() {
 	s.t.Helper()

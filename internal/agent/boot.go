@@ -23,7 +23,7 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 	for _, m := range s.Mounts {
 		c.FileRoots = append(c.FileRoots, &agentv1.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
 	}
-	boot, err := proto.Marshal(&agentv1.Boot{Configure: c, Warm: s.Template.Warm, Network: brokered})
+	boot, err := proto.MarshalOptions{Deterministic: true}.Marshal(&agentv1.Boot{Configure: c, Warm: s.Template.Warm, Network: brokered}) // runtimes compare it
 	if err != nil {
 		return nil, fmt.Errorf("what the agent is told at its start: %w", err)
 	}

@@ -194,6 +194,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 		return err
 	}
 	metrics := api.NewMetrics(a.Book.Live, a.Pool.Sizes, names)
+	metrics.Starts(a.Pool.Started)
 	metrics.Network(a.egress.Totals)
 	if err := a.connections(ctx); err != nil {
 		return err

@@ -83,6 +83,7 @@ type Runtime struct {
 	Agent     string // path; empty: beside the server
 	Start     time.Duration
 	Pool      int
+	Snapshots bool
 	Processes int
 	DiskMB    int
 }

@@ -127,6 +127,7 @@ func table() []setting {
 	add("agent", "", "path of sandlot-agent; empty: beside the server's program")(str(func(c *Config) *string { return &c.Runtime.Agent }))
 	add("sandbox_start_timeout", "180", "seconds that a sandbox may take to start", "MSB_SANDBOX_START_TIMEOUT")(duration(func(c *Config) *time.Duration { return &c.Runtime.Start }, time.Second, time.Hour))
 	add("pool_size", "2", "booted sandboxes that wait for new sessions, for each template", "POOL_SIZE")(number(func(c *Config) *int { return &c.Runtime.Pool }, 0, 1000))
+	add("snapshots", "true", "start new sandboxes from a snapshot of one that has booted; false: boot each")(boolean(func(c *Config) *bool { return &c.Runtime.Snapshots }))
 	add("max_processes", "512", "processes and threads in a sandbox")(number(func(c *Config) *int { return &c.Runtime.Processes }, 16, 1<<20))
 	add("disk_mb", "10240", "what a sandbox may write outside /workspace, and in it, in MB each")(number(func(c *Config) *int { return &c.Runtime.DiskMB }, 16, 1<<30))
 

@@ -4,6 +4,7 @@
 package guest
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
@@ -13,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -106,7 +108,6 @@ func keepCapabilities() error {
 type Agent struct {
 	agentv1connect.UnimplementedAgentHandler
 	config  Config
-	bootID  string
 	nursery *nursery
 	guard   *guard
 	spool   *spool
@@ -117,6 +118,8 @@ type Agent struct {
 	work    sync.WaitGroup
 
 	mu        sync.Mutex
+	secret    []byte
+	bootID    string
 	env       map[string]string
 	languages []*agentv1.Language
 	interps   map[string]*interp.Interp
@@ -128,9 +131,7 @@ type Agent struct {
 
 // New returns an agent that does nothing yet.
 func New(c Config) *Agent {
-	boot := make([]byte, 8)
-	unix.Getrandom(boot, 0)
-	a := &Agent{config: c, bootID: hex.EncodeToString(boot), nursery: newNursery(c.Init), spool: newSpool(), files: newFiles(),
+	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), nursery: newNursery(c.Init), spool: newSpool(), files: newFiles(),
 		calls: make(chan net.Conn), env: map[string]string{}, interps: map[string]*interp.Interp{}, processes: map[string]*process{}, used: time.Now()}
 	for _, kv := range c.Env {
 		if k, v, ok := strings.Cut(kv, "="); ok {
@@ -147,6 +148,12 @@ func New(c Config) *Agent {
 	mux.Handle(agentv1connect.NewAgentHandler(a, connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(wire.MaxMessage)))
 	a.server = &http.Server{Handler: mux}
 	return a
+}
+
+func newBootID() string {
+	id := make([]byte, 8)
+	unix.Getrandom(id, 0)
+	return hex.EncodeToString(id)
 }
 
 // Run serves until ctx ends. Every process that it started is killed then.
@@ -176,6 +183,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	for lost := time.Now(); ctx.Err() == nil; {
 		if a.link(ctx) {
 			lost = time.Now()
+		}
+		if a.renew() {
+			continue
 		}
 		pause := redial
 		if time.Since(lost) > abandoned {
@@ -211,6 +221,35 @@ const (
 	rarely    = 250 * time.Millisecond
 )
 
+// renew makes this the agent of another sandbox, when it is in a copy of the one
+// that it booted in: the host has put a new secret beside the socket. What the
+// kernel does not keep of the network is set again.
+func (a *Agent) renew() bool {
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(a.config.Socket), wire.SecretFile))
+	if err != nil {
+		return false
+	}
+	secret, err := hex.DecodeString(string(text))
+	if err != nil || len(secret) != wire.SecretLen || bytes.Equal(secret, a.proof()) {
+		return false
+	}
+	if n := a.network.Load(); n != nil {
+		if err := n.Redirect(); err != nil {
+			fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.secret, a.bootID, a.used = secret, newBootID(), time.Now()
+	return true
+}
+
+func (a *Agent) proof() []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.secret
+}
+
 // link serves one connection to the host until it breaks. It returns false when
 // there was none.
 func (a *Agent) link(ctx context.Context) bool {
@@ -218,7 +257,7 @@ func (a *Agent) link(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	if wire.Greet(c, a.config.Secret) != nil {
+	if wire.Greet(c, a.proof()) != nil {
 		c.Close()
 		return false
 	}
@@ -246,7 +285,7 @@ func (a *Agent) dialNet(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := wire.GreetNet(c, a.config.Secret); err != nil {
+	if err := wire.GreetNet(c, a.proof()); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -369,6 +408,8 @@ func (a *Agent) limit(l *agentv1.Limits) {
 
 // Hello implements the wire.
 func (a *Agent) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	return connect.NewResponse(&agentv1.HelloResponse{BootId: a.bootID}), nil
 }
 

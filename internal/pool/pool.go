@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"sandlot/internal/agent"
@@ -70,7 +71,9 @@ type Config struct {
 type Pool struct {
 	Config
 
-	wake chan struct{}
+	wake   chan struct{}
+	copies atomic.Int64 // sandboxes that were started from a snapshot
+	boots  atomic.Int64
 
 	mu    sync.Mutex
 	ready map[string][]*Booted // by template's name
@@ -104,9 +107,45 @@ func (p *Pool) Boot(ctx context.Context, o Order) (*Booted, error) {
 	if o.ID == "" {
 		o.ID = secret.ID()
 	}
+	spec := p.spec(o)
+	if shooter, ok := p.Runtime.(sandbox.Snapshotter); ok && shooter.Snapshotted(spec) {
+		b, err := p.boot(ctx, o, spec, min(p.Start, copied))
+		switch {
+		case err == nil && shooter.Snapshotted(spec):
+			p.copies.Add(1)
+			return b, nil
+		case err == nil: // the runtime had to boot it
+			p.boots.Add(1)
+			return b, nil
+		case ctx.Err() != nil:
+			return nil, err
+		}
+		p.Log.Warn("a sandbox that was started from a snapshot did not get ready, and boots", "sandbox", o.ID, "error", err)
+		shooter.Forget(spec)
+	}
+	b, err := p.boot(ctx, o, spec, p.Start)
+	if err == nil {
+		p.boots.Add(1)
+	}
+	return b, err
+}
+
+// Started returns how many sandboxes were started from a snapshot, and how many
+// booted.
+func (p *Pool) Started() (snapshots, boots int64) { return p.copies.Load(), p.boots.Load() }
+
+// copied is how long a copy of a booted sandbox may take until it is ready.
+const copied = 30 * time.Second
+
+func (p *Pool) spec(o Order) sandbox.Spec {
 	mounts := append([]sandbox.Mount{{Source: p.Shelf.Path(o.Workspace), Target: WorkspaceDir}}, p.Volumes...)
-	box, err := p.Runtime.Create(ctx, sandbox.Spec{ID: o.ID, Template: o.Template, Limits: p.Limits(o.Flavor),
-		Mounts: mounts, Secret: secret.Bytes(wire.SecretLen)})
+	return sandbox.Spec{ID: o.ID, Template: o.Template, Limits: p.Limits(o.Flavor), Mounts: mounts, Secret: secret.Bytes(wire.SecretLen)}
+}
+
+func (p *Pool) boot(ctx context.Context, o Order, spec sandbox.Spec, most time.Duration) (*Booted, error) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	box, err := p.Runtime.Create(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -247,6 +286,9 @@ func (p *Pool) Owns(id string) bool {
 // pauses, and does not hold the others up.
 func (p *Pool) Run(ctx context.Context) {
 	defer p.drain()
+	var shots sync.WaitGroup
+	defer shots.Wait()
+	shots.Go(func() { p.snapshot(ctx) })
 	troubles := map[string]trouble{}
 	for {
 		t, wait := p.lacking(troubles)

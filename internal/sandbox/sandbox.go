@@ -40,7 +40,8 @@ type Mount struct {
 
 // Spec is what a sandbox is created from.
 type Spec struct {
-	// ID is unguessable, 1 to 64 characters of [a-z0-9-], and never used again.
+	// ID is unguessable, 1 to 64 characters of [a-z0-9-], and not used again, but
+	// for what did not get ready and was stopped.
 	ID       string
 	Template *image.Template
 	Limits   Limits
@@ -106,6 +107,22 @@ type Sandbox interface {
 // Resizer is a Sandbox whose limits can change while it runs.
 type Resizer interface {
 	Resize(ctx context.Context, l Limits) error
+}
+
+// Snapshotter is a Runtime that can start sandboxes as copies of one that has
+// booted, which is quicker than to boot each. Sandboxes are of one kind when all
+// but their ids, secrets and the sources of their mounts is the same.
+type Snapshotter interface {
+	// CanSnapshot says whether it does that here, with its settings.
+	CanSnapshot() bool
+	// Snapshotted says whether Create starts sandboxes of that kind from a
+	// snapshot. When it cannot, it boots them, and the snapshot is gone.
+	Snapshotted(spec Spec) bool
+	// Snapshot makes one for the kind of b, whose agent is linked and which has
+	// done nothing for anybody. It ends b, which has to be stopped all the same.
+	Snapshot(ctx context.Context, b Sandbox) error
+	// Forget removes the snapshot of that kind: what starts from it is no good.
+	Forget(spec Spec)
 }
 
 // Lister is a Runtime that can say which of this instance's sandboxes live.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -152,21 +151,6 @@ func in(t *testing.T, change func(*Rules), test func(*testing.T, *world)) {
 	t.Errorf("%d goroutines, %d at the beginning\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
 }
 
-// alone runs the test in a process of its own: yamux keeps its timers for
-// others to use, and those of a bubble are of no use outside of it.
-func alone(t *testing.T) bool {
-	t.Helper()
-	if os.Getenv("SANDLOT_TEST_ALONE") == t.Name() {
-		return true
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
-	cmd.Env = append(os.Environ(), "SANDLOT_TEST_ALONE="+t.Name())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-	return false
-}
-
 func TestDefaults(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		home := w.use(ann, Ask{})
@@ -208,7 +192,7 @@ func TestRequests(t *testing.T) {
 }
 
 func TestIdle(t *testing.T) {
-	if !alone(t) {
+	if !sandboxtest.Alone(t) {
 		return
 	}
 	synctest.Test(t, func(t *testing.T) {

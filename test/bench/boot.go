@@ -3,43 +3,67 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"time"
 )
 
 // boot measures new sessions without a pool beside gVisor alone.
 func boot(b *bench) (section, error) {
-	var sandlot, printed, ended samples
-	err := b.with(func(s *server) error {
-		c := s.bare("")
-		defer c.close()
-		raw, err := s.newBundle(c)
-		if err != nil {
-			return err
-		}
-		for i := range pick(b, 100, 3) {
-			if err := newSession(b.ctx, c, &sandlot); err != nil {
-				return errors.Join(err, raw.close())
+	var copied, booted, printed, ended samples
+	err := b.with(func(copies *server) error {
+		return b.with(func(boots *server) error {
+			if err := copies.snapshotted(); err != nil {
+				return err
 			}
-			if err := raw.run(fmt.Sprintf("raw-%d", i), &printed, &ended); err != nil {
-				return errors.Join(err, raw.close())
+			c, d := copies.bare(""), boots.bare("")
+			defer c.close()
+			defer d.close()
+			raw, err := boots.newBundle(d)
+			if err != nil {
+				return err
 			}
-		}
-		return raw.close()
+			for i := range pick(b, 100, 3) {
+				err := newSession(b.ctx, c, &copied)
+				if err == nil {
+					err = newSession(b.ctx, d, &booted)
+				}
+				if err == nil {
+					err = raw.run(fmt.Sprintf("raw-%d", i), &printed, &ended)
+				}
+				if err != nil {
+					return errors.Join(err, raw.close())
+				}
+			}
+			return raw.close()
+		}, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
 	}, "SANDLOT_POOL_SIZE=0")
 	if err != nil {
 		return section{}, err
 	}
 	return section{title: "A new session without a pool",
-		method: "`SANDLOT_POOL_SIZE=0`. From a bare call with `session_id: \"new\"` to the answer of `40+2`: a sandbox boots, its agent connects, its Python starts and answers. " +
-			"Alternately with that, the same `sandlot-runsc` runs `python3 -c 'print(1)'` in the same root file system, with the mounts, limits, flags and cgroup of the session's own sandbox, from its start until it has printed.",
-		tables: []table{compared(sandlot, printed, ended)}}, nil
+		method: "`SANDLOT_POOL_SIZE=0`. From a bare call with `session_id: \"new\"` to the answer of `40+2`: a sandbox starts from the snapshot that the server made of one that had booted, or it boots (`SANDLOT_SNAPSHOTS=false`), its agent connects, its Python answers. " +
+			"In turns with that, the same `sandlot-runsc` runs `python3 -c 'print(1)'` in the same root file system, with the mounts, limits, flags and cgroup of a session's own sandbox, from its start until it has printed.",
+		tables: []table{compared(copied, booted, printed, ended)}}, nil
 }
 
-func compared(sandlot, printed, ended samples) table {
+// snapshotted waits until the server has made its snapshot.
+func (s *server) snapshotted() error {
+	for range 300 {
+		if made, _ := filepath.Glob(filepath.Join(s.state, "snapshots", "[^.]*")); len(made) > 0 {
+			return nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return errors.New("the server makes no snapshot")
+}
+
+func compared(sandlot, booted, printed, ended samples) table {
 	t := timings("boot to the first answer")
 	t.add("raw `sandlot-runsc run`, until it has printed", printed)
 	t.add("raw `sandlot-runsc run`, until it has ended", ended)
-	t.add("Sandlot", sandlot)
-	row := []string{"Sandlot / raw until it has printed", ""}
+	t.add("Sandlot, from a snapshot", sandlot)
+	t.add("Sandlot, without snapshots", booted)
+	row := []string{"Sandlot, from a snapshot / raw until it has printed", ""}
 	for _, p := range []float64{50, 95, 99} {
 		row = append(row, fmt.Sprintf("%.2f", ratio(sandlot, printed, p)))
 	}

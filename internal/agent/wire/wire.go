@@ -77,10 +77,13 @@ const (
 )
 
 // SocketDir is where the runtime mounts the folder with the agent's socket,
-// read-only, and Socket the socket's name in it.
+// read-only, and Socket the socket's name in it. SecretFile stands beside the
+// socket of a sandbox that is a copy of one that had booted, until its agent
+// dials: the secret, in hexadecimal, that the agent has from then on.
 const (
-	SocketDir = "/run/sandlot"
-	Socket    = "agent.sock"
+	SocketDir  = "/run/sandlot"
+	Socket     = "agent.sock"
+	SecretFile = "secret"
 )
 
 // The agent learns these from its environment, and removes them from it.

@@ -52,6 +52,8 @@ type box struct {
 	// stale: an earlier server's, and not taken over. The process ids that runsc
 	// wrote down may be those of others by now.
 	stale bool
+	// kind is that of the snapshot that it was started from.
+	kind string
 
 	mu       sync.Mutex
 	spec     sandbox.Spec
@@ -61,6 +63,7 @@ type box struct {
 	pidfd    *os.File
 	reason   string // why this runtime killed it
 	stopped  bool
+	spoken   bool // its agent has dialed
 }
 
 func newBox(r *Runtime, spec sandbox.Spec) *box {
@@ -167,6 +170,7 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 	for {
 		c, err := l.AcceptUnix()
 		if err == nil {
+			b.hush()
 			return c, nil
 		}
 		select {
@@ -185,6 +189,21 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 		case <-b.gone:
 		case <-ctx.Done():
 		}
+	}
+}
+
+// whisper tells the agent of a copy its secret, and hush takes that away when it
+// has dialed: nothing else has run in the sandbox by then.
+func (b *box) whisper() error {
+	return os.WriteFile(filepath.Join(b.dir, "sock", wire.SecretFile), []byte(hex.EncodeToString(b.spec.Secret)), 0o600)
+}
+
+func (b *box) hush() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.spoken {
+		b.spoken = true
+		os.Remove(filepath.Join(b.dir, "sock", wire.SecretFile))
 	}
 }
 

@@ -33,6 +33,8 @@ type Config struct {
 	Log      *slog.Logger
 	// Open gives sandboxes the machine's own network, in place of none.
 	Open bool
+	// Snapshots: start sandboxes from those that were made of their kind.
+	Snapshots bool
 	// Rootless forces the way of an unprivileged user; it is the only one for them.
 	Rootless bool
 }
@@ -47,8 +49,11 @@ type Runtime struct {
 
 	mu    sync.Mutex
 	boxes map[string]*box
-	roots map[string]string       // skeletons, by template's name
-	over  map[string][]image.Bind // what is mounted over them
+	roots map[string]string    // skeletons, by template's name
+	shots map[string]*snapshot // by kind; nil for none
+
+	shooting sync.Mutex              // one snapshot is made at a time
+	over     map[string][]image.Bind // what is mounted over them
 }
 
 // New returns the runtime. It touches nothing yet.
@@ -59,7 +64,7 @@ func New(c Config) (*Runtime, error) {
 		}
 	}
 	c.Rootless = c.Rootless || os.Getuid() != 0
-	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}, over: map[string][]image.Bind{}}
+	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}, shots: map[string]*snapshot{}, over: map[string][]image.Bind{}}
 	if !c.Rootless {
 		r.cgroups = findCgroups(c.StateDir)
 	}
@@ -142,15 +147,22 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 		return nil, fmt.Errorf("making the sandbox's folder: %w", err)
 	}
 	b := newBox(r, spec)
-	if err := r.start(ctx, b, root); err != nil {
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-		defer cancel()
-		return nil, errors.Join(err, b.Stop(stop))
+	err = r.start(ctx, b, root)
+	if err == nil {
+		return b, nil
 	}
-	return b, nil
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	if err := errors.Join(err, b.Stop(stop)); b.kind == "" || ctx.Err() != nil || !b.stopped {
+		return nil, err
+	}
+	r.Log.Warn("a sandbox did not start from its snapshot, and boots", "template", spec.Template.Name, "error", err)
+	r.Forget(spec)
+	return r.Create(ctx, spec)
 }
 
-// start boots the sandbox of a folder that exists.
+// start boots the sandbox of a folder that exists, or restores it from the
+// snapshot of its kind.
 func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	rec := b.record()
 	if err := r.store(rec); err != nil {
@@ -163,7 +175,15 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 		return err
 	}
 	pidFile := filepath.Join(b.dir, "pid")
-	if err := r.runsc(ctx, b, "run", "-bundle", b.dir, "-detach", "-pid-file", pidFile, b.spec.ID); err != nil {
+	how := []string{"run", "-bundle", b.dir, "-detach", "-pid-file", pidFile}
+	if s := r.shot(b.spec); s != nil {
+		if err := b.whisper(); err != nil {
+			return err
+		}
+		b.kind = s.Kind
+		how = []string{"restore", "-bundle", b.dir, "-detach", "-pid-file", pidFile, "-image-path", s.dir}
+	}
+	if err := r.runsc(ctx, b, append(how, b.spec.ID)...); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(pidFile)

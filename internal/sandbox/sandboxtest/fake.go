@@ -62,7 +62,7 @@ func (f *Fake) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, err
 	if f.boxes == nil {
 		f.boxes = map[string]*FakeBox{}
 	}
-	if f.boxes[s.ID] != nil {
+	if old := f.boxes[s.ID]; old != nil && old.alive() {
 		return nil, errors.New("fake: the id was used before")
 	}
 	f.boxes[s.ID] = b

@@ -1,0 +1,76 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/secret"
+)
+
+// quiet is how long a server has been up before it makes snapshots: its first
+// users do not wait for that.
+const quiet = 5 * time.Second
+
+// settled is how long a sandbox that is made a snapshot of is left alone before:
+// its agent gives back what booting took.
+const settled = 4 * time.Second
+
+// snapshot makes the snapshots that the templates lack, one after the other,
+// where the runtime can. What goes wrong is said, and sandboxes boot.
+func (p *Pool) snapshot(ctx context.Context) {
+	shooter, ok := p.Runtime.(sandbox.Snapshotter)
+	if !ok || !shooter.CanSnapshot() {
+		return
+	}
+	select {
+	case <-time.After(quiet):
+	case <-ctx.Done():
+		return
+	}
+	for _, t := range p.Templates {
+		began := time.Now()
+		made, err := p.shoot(ctx, shooter, t)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			p.Log.Warn("no snapshot of a booted sandbox could be made: each one boots", "template", t.Name, "error", err)
+		case made:
+			p.Log.Info("new sandboxes start from a snapshot", "template", t.Name, "took", time.Since(began))
+		}
+	}
+}
+
+func (p *Pool) shoot(ctx context.Context, shooter sandbox.Snapshotter, t *image.Template) (made bool, err error) {
+	ws, err := p.Shelf.New()
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, p.Shelf.Remove(ws)) }()
+	o := Order{ID: secret.ID(), Workspace: ws, Template: t, Flavor: p.Flavor}
+	if shooter.Snapshotted(p.spec(o)) {
+		return false, nil
+	}
+	p.own(o.ID, true)
+	defer p.own(o.ID, false)
+	b, err := p.Boot(ctx, o)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, b.Destroy()) }()
+	select {
+	case <-time.After(settled):
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	limit, cancel := context.WithTimeout(ctx, p.Start)
+	defer cancel()
+	if err := shooter.Snapshot(limit, b.Box); err != nil {
+		return false, fmt.Errorf("making a snapshot: %w", err)
+	}
+	return true, nil
+}

@@ -1,0 +1,189 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/workspace"
+)
+
+// shooter is a fake runtime with snapshots.
+type shooter struct {
+	*sandboxtest.Fake
+	cannot bool
+	fails  error // what Snapshot returns
+	dead   bool  // copies never get ready
+
+	mu     sync.Mutex
+	there  map[string]bool // by template
+	calls  []string
+	copies int
+}
+
+func (s *shooter) note(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, what)
+}
+
+func (s *shooter) said() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string{}, s.calls...)
+}
+
+func (s *shooter) CanSnapshot() bool { return !s.cannot }
+
+func (s *shooter) Snapshotted(spec sandbox.Spec) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.there[spec.Template.Name]
+}
+
+func (s *shooter) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	if s.Snapshotted(spec) {
+		s.mu.Lock()
+		s.copies++
+		s.mu.Unlock()
+		s.Fake.Mute = s.dead
+		defer func() { s.Fake.Mute = false }()
+	}
+	return s.Fake.Create(ctx, spec)
+}
+
+func (s *shooter) Snapshot(_ context.Context, b sandbox.Sandbox) error {
+	s.note("snapshot of " + b.Spec().Template.Name)
+	if s.fails == nil {
+		s.mu.Lock()
+		s.there[b.Spec().Template.Name] = true
+		s.mu.Unlock()
+	}
+	s.Box(b.Spec().ID).Die("snapshot")
+	return s.fails
+}
+
+func (s *shooter) Forget(spec sandbox.Spec) {
+	s.note("forget " + spec.Template.Name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.there[spec.Template.Name] = false
+}
+
+var _ sandbox.Snapshotter = (*shooter)(nil)
+
+// within runs the pool for a minute in a bubble.
+func within(t *testing.T, rt *shooter, warm int, f func(t *testing.T, p *Pool)) {
+	t.Helper()
+	if !sandboxtest.Alone(t) {
+		return
+	}
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		rt.Fake, rt.there = &sandboxtest.Fake{Boot: 100 * time.Millisecond}, map[string]bool{}
+		shelf, err := workspace.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := New(Config{Runtime: rt, Shelf: shelf, Start: time.Minute, Warm: warm, Templates: []*image.Template{{Name: "one"}, {Name: "two"}},
+			Flavor: image.Flavors[0], Log: sandboxtest.Log(t)})
+		ctx, cancel := context.WithCancel(t.Context())
+		var run sync.WaitGroup
+		run.Go(func() { p.Run(ctx) })
+		time.Sleep(time.Minute)
+		f(t, p)
+		cancel()
+		run.Wait()
+		synctest.Wait()
+		if _, alive := rt.Made(); alive != 0 {
+			t.Errorf("%d sandboxes live on", alive)
+		}
+		if left, _ := os.ReadDir(dir); len(left) != 0 {
+			t.Errorf("%d workspaces are left", len(left))
+		}
+	})
+}
+
+// boots boots one more, as a session does.
+func boots(t *testing.T, p *Pool) time.Duration {
+	t.Helper()
+	ws, err := p.Shelf.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	b, err := p.Boot(t.Context(), Order{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor})
+	took := time.Since(began)
+	if err != nil {
+		t.Error(err)
+	} else if err := b.Destroy(); err != nil {
+		t.Error(err)
+	}
+	if err := p.Shelf.Remove(ws); err != nil {
+		t.Error(err)
+	}
+	return took
+}
+
+func TestSnapshots(t *testing.T) {
+	rt := &shooter{}
+	within(t, rt, 1, func(t *testing.T, p *Pool) {
+		if got := rt.said(); len(got) != 2 || got[0] != "snapshot of one" || got[1] != "snapshot of two" {
+			t.Errorf("it did %q", got)
+		}
+		boots(t, p)
+		if n, _ := p.Started(); rt.copies != 1 || n != 1 {
+			t.Errorf("%d were started from a snapshot, it says %d", rt.copies, n)
+		}
+	})
+}
+
+// What a snapshot cannot be made of boots, again and again.
+func TestNoSnapshotCanBeMade(t *testing.T) {
+	rt := &shooter{fails: errors.New("no")}
+	within(t, rt, 0, func(t *testing.T, p *Pool) {
+		if got := rt.said(); len(got) != 2 {
+			t.Errorf("it did %q", got)
+		}
+		boots(t, p)
+		if rt.copies != 0 {
+			t.Errorf("%d were started from a snapshot", rt.copies)
+		}
+	})
+}
+
+// Where there are none, nothing is booted for one.
+func TestRuntimeWithoutSnapshots(t *testing.T) {
+	rt := &shooter{cannot: true}
+	within(t, rt, 0, func(t *testing.T, p *Pool) {
+		if created, _ := rt.Made(); created != 0 {
+			t.Errorf("%d sandboxes were made for nothing", created)
+		}
+		boots(t, p)
+	})
+}
+
+// A copy whose agent never answers is replaced by one that boots, and the
+// snapshot is forgotten.
+func TestDeadCopies(t *testing.T) {
+	rt := &shooter{dead: true}
+	within(t, rt, 0, func(t *testing.T, p *Pool) {
+		if took := boots(t, p); took < copied || took > copied+time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if took := boots(t, p); took > time.Second {
+			t.Errorf("the next took %v", took)
+		}
+		got := rt.said()
+		if n, _ := p.Started(); len(got) != 3 || got[2] != "forget one" || rt.copies != 1 || n != 0 {
+			t.Errorf("it did %q, and made %d copies", got, rt.copies)
+		}
+	})
+}

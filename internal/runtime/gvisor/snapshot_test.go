@@ -1,0 +1,302 @@
+package gvisor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/secret"
+	"sandlot/proto/agentv1"
+)
+
+// copier makes a snapshot of each kind before the first sandbox of it.
+type copier struct {
+	*Runtime
+	t     *testing.T
+	first *sync.Mutex
+}
+
+func (c copier) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	if _, err := c.kind(spec); err != nil || len(spec.Secret) != wire.SecretLen || ctx.Err() != nil || !validID.MatchString(spec.ID) {
+		return c.Runtime.Create(ctx, spec)
+	}
+	for _, m := range spec.Mounts {
+		if _, err := os.Stat(m.Source); err != nil {
+			return c.Runtime.Create(ctx, spec)
+		}
+	}
+	c.first.Lock() // those that come together wait for it
+	if !c.Snapshotted(spec) {
+		shoot(c.t, c.Runtime, spec)
+	}
+	c.first.Unlock()
+	b, err := c.Runtime.Create(ctx, spec)
+	if err == nil && b.(*box).kind == "" {
+		c.t.Errorf("a sandbox was booted, in spite of its snapshot")
+	}
+	return b, err
+}
+
+// shoot makes a snapshot for spec, with empty folders for its mounts.
+func shoot(t *testing.T, r *Runtime, spec sandbox.Spec) {
+	t.Helper()
+	spec.ID, spec.Secret = secret.ID(), secret.Bytes(wire.SecretLen)
+	mounts := spec.Mounts
+	spec.Mounts = nil
+	for _, m := range mounts {
+		m.Source = t.TempDir()
+		spec.Mounts = append(spec.Mounts, m)
+	}
+	b, err := r.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Stop(context.WithoutCancel(t.Context()))
+	c := agent.New(b, sandboxtest.Log(t))
+	defer c.Close()
+	for _, l := range spec.Template.Warm {
+		if _, err := c.StartInterpreter(t.Context(), agent.Request(&agentv1.StartInterpreterRequest{Language: l})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Snapshot(t.Context(), b); err != nil {
+		t.Fatal("making a snapshot:", err)
+	}
+}
+
+// privileged is a subject of which there are snapshots: root's.
+func privileged(t *testing.T) *sandboxtest.Subject {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("gVisor restores no sandboxes of unprivileged users")
+	}
+	return subject(t, false)
+}
+
+// TestCopies runs the suite with sandboxes that are copies.
+func TestCopies(t *testing.T) {
+	s := privileged(t)
+	open := s.Open
+	s.Open = func(t *testing.T) sandbox.Runtime {
+		r := open(t).(*Runtime)
+		r.Snapshots = true
+		return copier{r, t, new(sync.Mutex)}
+	}
+	s.Run(t)
+}
+
+func run(t *testing.T, c *agent.Client, code string) string {
+	t.Helper()
+	e, err := c.Run(t.Context(), &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "python", Code: code,
+		TimeoutMillis: 20000}}}, func(*agentv1.RunEvent) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := e.GetEvaluated()
+	if !d.GetOk() {
+		t.Fatalf("%s: %s", code, d.GetTraceback())
+	}
+	return string(d.GetResult().GetHead())
+}
+
+// TestSnapshot: copies are sandboxes of their own.
+func TestSnapshot(t *testing.T) {
+	s := privileged(t)
+	r := s.Open(t).(*Runtime)
+	r.Snapshots = true
+	spec := func() sandbox.Spec {
+		sp := s.Spec()
+		sp.Mounts = []sandbox.Mount{{Source: t.TempDir(), Target: "/workspace"}}
+		return sp
+	}
+	shoot(t, r, spec())
+	if left := s.Left(); len(left) > 0 {
+		t.Errorf("making a snapshot left %q", left)
+	}
+	saw := map[string]map[string]bool{}
+	for i := range 3 {
+		sp := spec()
+		b, err := r.Create(t.Context(), sp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Stop(context.WithoutCancel(t.Context()))
+		if b.(*box).kind == "" {
+			t.Fatal("it was booted")
+		}
+		c := agent.New(b, sandboxtest.Log(t))
+		defer c.Close()
+		h, err := c.Hello(t.Context(), agent.Request(&agentv1.HelloRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(filepath.Join(b.(*box).dir, "sock", wire.SecretFile)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the secret is still beside the socket: %v", err)
+		}
+		unique := map[string]string{"boot id": h.Msg.BootId, "random bytes": run(t, c, "import os; os.urandom(16).hex()"),
+			"uuid": run(t, c, "import uuid; uuid.uuid4()"), "random": run(t, c, "import random; random.random()")}
+		for what, v := range unique {
+			if saw[what] == nil {
+				saw[what] = map[string]bool{}
+			}
+			saw[what][v] = true
+		}
+		// Nobody else's files, variables or secrets.
+		got := run(t, c, fmt.Sprintf(`before = os.path.exists("/tmp/mine"), os.listdir("/workspace"), "x" in globals()
+open("/tmp/mine", "w").write("x"); open("/workspace/%d", "w").write("x"); x = 1
+before`, i))
+		if got != "(False, [], False)" {
+			t.Errorf("copy %d found %s", i, got)
+		}
+		if names, _ := os.ReadDir(sp.Mounts[0].Source); len(names) != 1 || names[0].Name() != strconv.Itoa(i) {
+			t.Errorf("copy %d wrote %v to its workspace", i, names)
+		}
+		now, err := strconv.ParseFloat(run(t, c, "import time; time.time()"), 64)
+		if d := time.Since(time.UnixMilli(int64(now * 1000))).Abs(); err != nil || d > 2*time.Second {
+			t.Errorf("its clock is off by %v, %v", d, err)
+		}
+	}
+	for what, values := range saw {
+		if len(values) != 3 {
+			t.Errorf("three copies have %d different values of %s", len(values), what)
+		}
+	}
+	// The secret of the sandbox that the snapshot was made of stands in its memory,
+	// and is good for nothing.
+	pages, err := os.ReadFile(filepath.Join(r.shot(spec()).dir, "pages.img"))
+	if err != nil || len(pages) == 0 {
+		t.Fatal(err)
+	}
+	for _, b := range r.List() {
+		if bytes.Contains(pages, b.Spec().Secret) {
+			t.Error("a copy's secret is in the snapshot")
+		}
+		if err := b.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if left := s.Left(); len(left) > 0 {
+		t.Errorf("this is left: %q", left)
+	}
+}
+
+// TestSnapshotIsNoGood: whatever is wrong with a snapshot, sandboxes boot.
+func TestSnapshotIsNoGood(t *testing.T) {
+	s := privileged(t)
+	r := s.Open(t).(*Runtime)
+	defer r.Close()
+	r.Snapshots = true
+	bin := t.TempDir()
+	copyFile(t, r.Agent, filepath.Join(bin, "agent"))
+	r.Agent = filepath.Join(bin, "agent")
+	part := func(name string) string { return filepath.Join(r.shot(s.Spec()).dir, name) }
+	for what, spoil := range map[string]func(){
+		"empty pages":    func() { os.Truncate(part("pages.img"), 0) },
+		"no state":       func() { os.Remove(part("checkpoint.img")) },
+		"a broken state": func() { os.WriteFile(part("checkpoint.img"), bytes.Repeat([]byte("x"), 1<<16), 0o600) },
+		"another agent": func() {
+			later := time.Now().Add(time.Hour)
+			os.Chtimes(r.Agent, later, later)
+		},
+		"an older format": func() {
+			os.WriteFile(part(snapshotFile), []byte(`{"kind":"other"}`), 0o600)
+			r.shots = map[string]*snapshot{}
+		},
+		"a changed file": func() {
+			sh := r.shot(s.Spec())
+			sh.Files[0].Modified++
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			shoot(t, r, s.Spec())
+			if !r.Snapshotted(s.Spec()) {
+				t.Fatal("there is no snapshot")
+			}
+			spoil()
+			b, err := r.Create(t.Context(), s.Spec())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Stop(context.WithoutCancel(t.Context()))
+			if b.(*box).kind != "" {
+				t.Error("it was not booted")
+			}
+			c := agent.New(b, sandboxtest.Log(t))
+			defer c.Close()
+			if got := run(t, c, "40+2"); got != "42" {
+				t.Errorf("it answers %q", got)
+			}
+			if r.Snapshotted(s.Spec()) {
+				t.Error("the snapshot is still used")
+			}
+		})
+	}
+	if left := s.Left(); len(left) > 0 {
+		t.Errorf("this is left: %q", left)
+	}
+}
+
+// TestNoSnapshots: where they cannot be, none is made, and sandboxes boot.
+func TestNoSnapshots(t *testing.T) {
+	for what, c := range map[string]Config{"rootless": {Rootless: true, Snapshots: true}, "open": {Open: true, Snapshots: true}, "off": {}} {
+		c.Runsc, c.Agent, c.StateDir, c.Log = "/runsc", "/agent", t.TempDir(), sandboxtest.Log(t)
+		r, err := New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.CanSnapshot() || r.Snapshot(t.Context(), newBox(r, sandbox.Spec{})) == nil {
+			t.Errorf("%s: there are snapshots", what)
+		}
+		r.Close()
+	}
+}
+
+// TestSnapshotsAreFew: those of older programs and settings are removed.
+func TestSnapshotsAreFew(t *testing.T) {
+	r, err := New(Config{Runsc: "/runsc", Agent: "/agent", StateDir: t.TempDir(), Log: sandboxtest.Log(t), Snapshots: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for i := range 20 {
+		at := filepath.Join(r.snapshots(), strings.Repeat(fmt.Sprintf("%x", i%16), 4)+strconv.Itoa(i))
+		if i == 19 {
+			at = filepath.Join(r.snapshots(), ".making-1")
+		}
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		when := time.Unix(int64(1e9+i), 0)
+		if err := os.Chtimes(at, when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.prune()
+	entries, _ := os.ReadDir(r.snapshots())
+	if len(entries) != keep-1 {
+		t.Errorf("%d are left, not %d", len(entries), keep-1)
+	}
+	for _, e := range entries {
+		if i, err := e.Info(); err != nil || i.ModTime().Unix() < 1e9+12 || strings.HasPrefix(e.Name(), ".") {
+			t.Errorf("%s is left", e.Name())
+		}
+	}
+}
