@@ -57,6 +57,7 @@ type Client struct {
 	links   chan net.Conn
 	greeted chan struct{} // held by each connection that has not proved itself
 	network atomic.Pointer[Network]
+	turns   *Turns
 
 	mu   sync.Mutex
 	mux  *yamux.Session  // nil while there is no link
@@ -90,6 +91,10 @@ func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 	c.work.Go(func() { c.keep(ctx) })
 	return c
 }
+
+// Share makes the client's pieces of code take turns with others'. It is called
+// before the first.
+func (c *Client) Share(t *Turns) { c.turns = t }
 
 // Network serves a connection that the sandbox made to reach the network, and
 // closes it. It returns when it ends, or ctx does.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,6 +73,7 @@ type Pool struct {
 	Config
 
 	wake   chan struct{}
+	turns  *agent.Turns
 	copies atomic.Int64 // sandboxes that were started from a snapshot
 	boots  atomic.Int64
 
@@ -83,7 +85,7 @@ type Pool struct {
 
 // New returns an empty pool.
 func New(c Config) *Pool {
-	return &Pool{Config: c, wake: make(chan struct{}, 1), ready: map[string][]*Booted{}, owned: map[string]bool{}}
+	return &Pool{Config: c, wake: make(chan struct{}, 1), turns: agent.NewTurns(runtime.NumCPU() + runtime.NumCPU()/2), ready: map[string][]*Booted{}, owned: map[string]bool{}}
 }
 
 // Limits returns the limits of a sandbox of that flavor.
@@ -159,8 +161,9 @@ func (p *Pool) boot(ctx context.Context, o Order, spec sandbox.Spec, most time.D
 
 // Adopt takes over a sandbox that lives already.
 func (p *Pool) Adopt(box sandbox.Sandbox, o Order) *Booted {
-	return &Booted{ID: box.Spec().ID, Workspace: o.Workspace, Template: o.Template, Flavor: o.Flavor,
-		Box: box, Agent: agent.New(box, p.Log)}
+	c := agent.New(box, p.Log)
+	c.Share(p.turns)
+	return &Booted{ID: box.Spec().ID, Workspace: o.Workspace, Template: o.Template, Flavor: o.Flavor, Box: box, Agent: c}
 }
 
 func (p *Pool) prepare(ctx context.Context, b *Booted) error {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -99,6 +100,17 @@ func (c cgroups) resize(id string, l sandbox.Limits) error {
 	}
 	return errors.Join(os.WriteFile(c.file(id, "memory", "memory.limit_in_bytes"), []byte(memory), 0),
 		os.WriteFile(c.file(id, "cpu", "cpu.cfs_quota_us"), []byte(cpu), 0))
+}
+
+// weigh gives all sandboxes together the weight of one process on each
+// processor. By default they have that of one process on one, and the server and
+// its clients, of which each thread has as much, leave them little.
+func (c cgroups) weigh() error {
+	n := runtime.NumCPU()
+	if c.version == 2 {
+		return os.WriteFile(c.file("", "", "cpu.weight"), fmt.Append(nil, min(100*n, 10_000)), 0)
+	}
+	return os.WriteFile(c.file("", "cpu", "cpu.shares"), fmt.Append(nil, min(1024*n, 1<<18)), 0)
 }
 
 // oomKilled says whether the kernel killed something in the sandbox's group.

@@ -43,9 +43,11 @@ type Config struct {
 type Runtime struct {
 	Config
 	cgroups cgroups
-	ctx     context.Context
-	cancel  context.CancelFunc
-	work    sync.WaitGroup
+	// weightless: that the sandboxes' weight cannot be set is said once.
+	weightless sync.Once
+	ctx        context.Context
+	cancel     context.CancelFunc
+	work       sync.WaitGroup
 
 	mu    sync.Mutex
 	boxes map[string]*box
@@ -185,6 +187,11 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	}
 	if err := r.runsc(ctx, b, append(how, b.spec.ID)...); err != nil {
 		return err
+	}
+	if r.cgroups.usable() {
+		if err := r.cgroups.weigh(); err != nil { // it is slower among many, and nothing else
+			r.weightless.Do(func() { r.Log.Warn("could not set the weight of the sandboxes' cgroup", "error", err) })
+		}
 	}
 	text, err := os.ReadFile(pidFile)
 	if err != nil {

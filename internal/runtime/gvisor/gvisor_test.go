@@ -1,12 +1,14 @@
 package gvisor
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -218,6 +220,36 @@ func TestRecycledIDs(t *testing.T) {
 	}
 	if rest := s.Left(); len(rest) != 0 {
 		t.Errorf("this is left: %q", rest)
+	}
+}
+
+// TestWeight: all sandboxes together weigh as much as a process on each
+// processor.
+func TestWeight(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("an unprivileged user's sandboxes are in no cgroup of theirs")
+	}
+	s := subject(t, false)
+	rt := s.Open(t).(*Runtime)
+	if !rt.cgroups.usable() {
+		t.Skip("this machine has no cgroups")
+	}
+	b, err := rt.Create(t.Context(), s.Spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, each := "cpu.shares", int64(1024)
+	if rt.cgroups.version == 2 {
+		name, each = "cpu.weight", 100
+	}
+	if got, want := rt.cgroups.number("", "cpu", name), each*int64(runtime.NumCPU()); got != want {
+		t.Errorf("%s is %d, not %d", name, got, want)
+	}
+	if got := rt.cgroups.number(b.Spec().ID, "cpu", name); got != each {
+		t.Errorf("a sandbox's %s is %d, not %d", name, got, each)
+	}
+	if err := errors.Join(b.Stop(t.Context()), rt.Close()); err != nil {
+		t.Error(err)
 	}
 }
 
