@@ -273,11 +273,12 @@ var errUnsent = errors.New("agent: the piece was not sent")
 
 // direct runs a piece on the way to its driver.
 func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.EvaluateRequest, event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
-	if err := c.turns.take(ctx); err != nil {
+	if err := c.turns.take(ctx, c.ctx); err != nil {
 		return nil, err
 	}
 	leaveTurn := sync.OnceFunc(c.turns.leave)
 	defer leaveTurn()
+	defer time.AfterFunc(soon, leaveTurn).Stop() // whatever the sandbox does, or reads
 	began, id := time.Now(), 1+rand.Int64N(1<<53-1)
 	limit := int(q.GetBounds().GetHeadBytes())
 	i.conn.SetDeadline(began.Add(sendLimit))
@@ -287,7 +288,6 @@ func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.Evaluate
 	}
 	i.conn.SetReadDeadline(began.Add(soon))
 	_, err := i.r.Peek(1)
-	leaveTurn()
 	for again := false; ; again = true {
 		if err == nil {
 			d, err := i.answer(id, limit)

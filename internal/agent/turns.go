@@ -12,8 +12,9 @@ type Turns struct{ slots chan struct{} }
 // NewTurns lets n have theirs at once.
 func NewTurns(n int) *Turns { return &Turns{make(chan struct{}, n)} }
 
-// take waits for a turn; leave gives it back. Nil has one for everybody.
-func (t *Turns) take(ctx context.Context) error {
+// take waits for a turn until one of both ends; leave gives it back. Nil has one
+// for everybody.
+func (t *Turns) take(ctx, client context.Context) error {
 	if t == nil {
 		return nil
 	}
@@ -22,6 +23,8 @@ func (t *Turns) take(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	case <-client.Done():
+		return context.Cause(client)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,7 +19,7 @@ func TestTurns(t *testing.T) {
 		var order []int
 		take := func(i int) {
 			go func() {
-				if turns.take(t.Context()) == nil {
+				if turns.take(t.Context(), t.Context()) == nil {
 					order = append(order, i)
 				}
 			}()
@@ -29,7 +30,7 @@ func TestTurns(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := turns.take(ctx); !errors.Is(err, context.DeadlineExceeded) { // and holds nothing after
+		if err := turns.take(ctx, t.Context()); !errors.Is(err, context.DeadlineExceeded) { // and holds nothing after
 			t.Errorf("take: %v", err)
 		}
 		if len(order) != 2 {
@@ -47,7 +48,7 @@ func TestTurns(t *testing.T) {
 		}
 	})
 	var none *Turns
-	if err := none.take(t.Context()); err != nil {
+	if err := none.take(t.Context(), t.Context()); err != nil {
 		t.Error(err)
 	}
 	none.leave()
@@ -107,7 +108,7 @@ func TestTurnsAreGivenBack(t *testing.T) {
 	close(over)
 
 	// Who leaves while waiting holds nothing.
-	if err := turns.take(t.Context()); err != nil {
+	if err := turns.take(t.Context(), t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -119,4 +120,29 @@ func TestTurnsAreGivenBack(t *testing.T) {
 	if len(turns.slots) != 0 {
 		t.Error("a turn is held by nobody")
 	}
+}
+
+// A sandbox that does not take a piece has no longer turn than others.
+func TestTurnOfADriverThatDoesNotRead(t *testing.T) {
+	turns := NewTurns(1)
+	over := make(chan struct{})
+	c := drive(t, &driven{do: func(net.Conn) { <-over }})
+	c.Share(turns)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: strings.Repeat("#", 8<<20)}, ignore)
+		done <- err
+	}()
+	for len(turns.slots) == 0 {
+		time.Sleep(100 * time.Microsecond)
+	}
+	for began := time.Now(); len(turns.slots) > 0; time.Sleep(time.Millisecond) {
+		if time.Since(began) > sendLimit/2 {
+			t.Fatal("it keeps its turn")
+		}
+	}
+	close(over)
+	cancel()
+	<-done
 }

@@ -194,7 +194,7 @@ func (p *program) sweep(ctx context.Context) {
 		if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
 			continue // it begins at this moment
 		}
-		if done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "auth": "off"}, "ERROR", true); err == nil && done() == nil {
+		if done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "snapshots": "false", "auth": "off"}, "ERROR", true); err == nil && done() == nil {
 			os.RemoveAll(dir)
 		}
 	}
@@ -208,7 +208,7 @@ func (p *program) fleeting(ctx context.Context) (*api.Client, func() error, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "auth": "off"}, "ERROR", true)
+	done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "snapshots": "false", "auth": "off"}, "ERROR", true)
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}

@@ -181,11 +181,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		})
 	}
 	for lost := time.Now(); ctx.Err() == nil; {
+		a.renew()
 		if a.link(ctx) {
 			lost = time.Now()
-		}
-		if a.renew() {
-			continue
+			if a.renew() {
+				continue // a copy's link is broken from the beginning
+			}
 		}
 		pause := redial
 		if time.Since(lost) > abandoned {

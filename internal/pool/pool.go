@@ -104,6 +104,7 @@ type Order struct {
 // Boot makes one sandbox and waits until its agent answers and its warm
 // interpreters have started. When it fails nothing is left but the workspace.
 func (p *Pool) Boot(ctx context.Context, o Order) (*Booted, error) {
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, p.Start)
 	defer cancel()
 	if o.ID == "" {
@@ -111,7 +112,7 @@ func (p *Pool) Boot(ctx context.Context, o Order) (*Booted, error) {
 	}
 	spec := p.spec(o)
 	if shooter, ok := p.Runtime.(sandbox.Snapshotter); ok && shooter.Snapshotted(spec) {
-		b, err := p.boot(ctx, o, spec, min(p.Start, copied))
+		b, err := p.boot(ctx, o, spec, min(p.Start/2, copied))
 		switch {
 		case err == nil && shooter.Snapshotted(spec):
 			p.copies.Add(1)
@@ -119,7 +120,7 @@ func (p *Pool) Boot(ctx context.Context, o Order) (*Booted, error) {
 		case err == nil: // the runtime had to boot it
 			p.boots.Add(1)
 			return b, nil
-		case ctx.Err() != nil:
+		case caller.Err() != nil:
 			return nil, err
 		}
 		p.Log.Warn("a sandbox that was started from a snapshot did not get ready, and boots", "sandbox", o.ID, "error", err)
@@ -153,8 +154,7 @@ func (p *Pool) boot(ctx context.Context, o Order, spec sandbox.Spec, most time.D
 	}
 	b := p.Adopt(box, o)
 	if err := p.prepare(ctx, b); err != nil {
-		b.Destroy()
-		return nil, fmt.Errorf("the sandbox booted but its agent did not get ready: %w", err)
+		return nil, errors.Join(fmt.Errorf("the sandbox booted but its agent did not get ready: %w", err), b.Destroy())
 	}
 	return b, nil
 }

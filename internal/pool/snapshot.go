@@ -19,6 +19,10 @@ const quiet = 5 * time.Second
 // its agent gives back what booting took.
 const settled = 4 * time.Second
 
+// again is how long after it those are looked for that are lacking then: one that
+// could not be made, or was no longer good.
+const again = 10 * time.Minute
+
 // snapshot makes the snapshots that the templates lack, one after the other,
 // where the runtime can. What goes wrong is said, and sandboxes boot.
 func (p *Pool) snapshot(ctx context.Context) {
@@ -26,11 +30,17 @@ func (p *Pool) snapshot(ctx context.Context) {
 	if !ok || !shooter.CanSnapshot() {
 		return
 	}
-	select {
-	case <-time.After(quiet):
-	case <-ctx.Done():
-		return
+	for pause := quiet; ; pause = again {
+		select {
+		case <-time.After(pause):
+			p.shootAll(ctx, shooter)
+		case <-ctx.Done():
+			return
+		}
 	}
+}
+
+func (p *Pool) shootAll(ctx context.Context, shooter sandbox.Snapshotter) {
 	for _, t := range p.Templates {
 		began := time.Now()
 		made, err := p.shoot(ctx, shooter, t)
@@ -66,6 +76,9 @@ func (p *Pool) shoot(ctx context.Context, shooter sandbox.Snapshotter, t *image.
 	case <-time.After(settled):
 	case <-ctx.Done():
 		return false, ctx.Err()
+	}
+	if !b.Agent.Linked() {
+		return false, errors.New("the agent has no link just now")
 	}
 	limit, cancel := context.WithTimeout(ctx, p.Start)
 	defer cancel()

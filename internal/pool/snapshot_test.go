@@ -21,6 +21,7 @@ type shooter struct {
 	cannot bool
 	fails  error // what Snapshot returns
 	dead   bool  // copies never get ready
+	start  time.Duration
 
 	mu     sync.Mutex
 	there  map[string]bool // by template
@@ -85,6 +86,9 @@ func within(t *testing.T, rt *shooter, warm int, f func(t *testing.T, p *Pool)) 
 	if !sandboxtest.Alone(t) {
 		return
 	}
+	if rt.start == 0 {
+		rt.start = time.Minute
+	}
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		rt.Fake, rt.there = &sandboxtest.Fake{Boot: 100 * time.Millisecond}, map[string]bool{}
@@ -92,7 +96,7 @@ func within(t *testing.T, rt *shooter, warm int, f func(t *testing.T, p *Pool)) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := New(Config{Runtime: rt, Shelf: shelf, Start: time.Minute, Warm: warm, Templates: []*image.Template{{Name: "one"}, {Name: "two"}},
+		p := New(Config{Runtime: rt, Shelf: shelf, Start: rt.start, Warm: warm, Templates: []*image.Template{{Name: "one"}, {Name: "two"}},
 			Flavor: image.Flavors[0], Log: sandboxtest.Log(t)})
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
@@ -107,6 +111,19 @@ func within(t *testing.T, rt *shooter, warm int, f func(t *testing.T, p *Pool)) 
 		}
 		if left, _ := os.ReadDir(dir); len(left) != 0 {
 			t.Errorf("%d workspaces are left", len(left))
+		}
+	})
+}
+
+// A copy's time is half of a boot's, so that there is time to boot after it.
+func TestDeadCopiesInAHurry(t *testing.T) {
+	rt := &shooter{dead: true, start: 10 * time.Second}
+	within(t, rt, 0, func(t *testing.T, p *Pool) {
+		if took := boots(t, p); took > p.Start {
+			t.Errorf("it took %v", took)
+		}
+		if took := boots(t, p); took > time.Second {
+			t.Errorf("the next took %v", took)
 		}
 	})
 }

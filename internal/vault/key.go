@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 )
@@ -48,17 +50,20 @@ func (v *Vault) key(create bool) (cipher.AEAD, error) {
 // made makes the key, on the disk before it is used, and whole or not at all.
 func (v *Vault) made() ([]byte, error) {
 	dir := filepath.Dir(v.KeyFile)
-	f, err := os.CreateTemp(dir, ".secrets.key.*") // mode 0600
+	// It has no name before it is whole, so that no crash leaves a part, or a copy.
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, &fs.PathError{Op: "make a file in", Path: dir, Err: err}
 	}
-	defer os.Remove(f.Name())
+	f := os.NewFile(uintptr(fd), "the key of secrets")
+	defer f.Close()
 	_, err = f.Write(secret.Bytes(keyBytes))
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(err, f.Sync()); err != nil {
 		return nil, err
 	}
-	if err := os.Link(f.Name(), v.KeyFile); err != nil && !errors.Is(err, fs.ErrExist) { // never over another one
-		return nil, err
+	err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, v.KeyFile, unix.AT_SYMLINK_FOLLOW)
+	if err != nil && !errors.Is(err, fs.ErrExist) { // never over another one
+		return nil, &fs.PathError{Op: "link", Path: v.KeyFile, Err: err}
 	}
 	if d, err := os.Open(dir); err == nil {
 		_ = d.Sync() // not every file system can

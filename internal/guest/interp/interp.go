@@ -7,11 +7,11 @@ import (
 	"bufio"
 	"context"
 	_ "embed"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"runtime"
 	"strings"
@@ -493,8 +493,13 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 }
 
 // token names a piece: code that writes to the driver's pipe cannot guess the
-// next one.
-func token() int64 { return 1 + rand.Int64N(1<<53-1) }
+// next one, not even by those of a sandbox that was started from the same
+// snapshot, in which this process's own generator is the same.
+func token() int64 {
+	var b [8]byte
+	unix.Getrandom(b[:], 0)
+	return 1 + int64(binary.NativeEndian.Uint64(b[:])>>11)
+}
 
 // begin says that a piece runs, and returns its number.
 func (i *Interp) begin(start time.Time) int {

@@ -47,7 +47,7 @@ type Network struct {
 	slots chan struct{}
 	work  sync.WaitGroup
 	stop  []io.Closer
-	port  uint16 // of the redirected connections
+	port  atomic.Uint32 // of the redirected connections; 0 before Start
 
 	refused atomic.Int64 // when a refused name was looked up, in ns since 1970
 	tell    chan netip.AddrPort
@@ -80,13 +80,13 @@ func (n *Network) Start(ctx context.Context) error {
 		n.serve(ctx, proxy, n.proxied)
 	}
 	n.work.Go(func() { n.tellRefused(ctx) })
-	n.port = uint16(transparent.Addr().(*net.TCPAddr).Port)
+	n.port.Store(uint32(transparent.Addr().(*net.TCPAddr).Port))
 	return errors.Join(perr, n.resolve(ctx), point("/etc/resolv.conf"), n.Redirect())
 }
 
 // Redirect leads every connection here. Start does so, and who finds the
 // kernel's tables empty after that: in a sandbox that was restored.
-func (n *Network) Redirect() error { return redirect(n.port) }
+func (n *Network) Redirect() error { return redirect(uint16(n.port.Load())) }
 
 // Wait returns when ctx of Start has ended and nothing is left.
 func (n *Network) Wait(ctx context.Context) {

@@ -201,9 +201,13 @@ func (b *box) whisper() error {
 func (b *box) hush() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.spoken {
+		return
+	}
+	err := os.Remove(filepath.Join(b.dir, "sock", wire.SecretFile))
+	b.spoken = err == nil || errors.Is(err, os.ErrNotExist)
 	if !b.spoken {
-		b.spoken = true
-		os.Remove(filepath.Join(b.dir, "sock", wire.SecretFile))
+		b.runtime.Log.Error("could not remove a sandbox's secret from its folder", "sandbox", b.spec.ID, "error", err)
 	}
 }
 

@@ -49,13 +49,13 @@ type Runtime struct {
 	cancel     context.CancelFunc
 	work       sync.WaitGroup
 
+	shooting sync.Mutex // one snapshot is made at a time
+
 	mu    sync.Mutex
 	boxes map[string]*box
-	roots map[string]string    // skeletons, by template's name
-	shots map[string]*snapshot // by kind; nil for none
-
-	shooting sync.Mutex              // one snapshot is made at a time
-	over     map[string][]image.Bind // what is mounted over them
+	roots map[string]string       // skeletons, by template's name
+	over  map[string][]image.Bind // what is mounted over them
+	shots map[string]*snapshot    // by kind; nil for none
 }
 
 // New returns the runtime. It touches nothing yet.
@@ -155,8 +155,9 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	}
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
 	defer cancel()
-	if err := errors.Join(err, b.Stop(stop)); b.kind == "" || ctx.Err() != nil || !b.stopped {
-		return nil, err
+	left := b.Stop(stop)
+	if b.kind == "" || ctx.Err() != nil || left != nil {
+		return nil, errors.Join(err, left)
 	}
 	r.Log.Warn("a sandbox did not start from its snapshot, and boots", "template", spec.Template.Name, "error", err)
 	r.Forget(spec)

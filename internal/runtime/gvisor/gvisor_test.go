@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,7 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
+	goruntime "runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -131,13 +132,17 @@ func left(state string) (found []string) {
 
 // TestSuite passes as root, and, when the process is an unprivileged user's,
 // rootless.
-func TestSuite(t *testing.T) { subject(t, os.Getuid() != 0).Run(t) }
+func TestSuite(t *testing.T) {
+	t.Parallel()
+	subject(t, os.Getuid() != 0).Run(t)
+}
 
 // TestRootless runs the suite as an unprivileged user.
 func TestRootless(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("TestSuite is that already: this is an unprivileged user")
 	}
+	t.Parallel()
 	// The user must reach the programs, wherever this checkout is.
 	dir := t.TempDir()
 	for up := dir; strings.HasPrefix(up, filepath.Clean(os.TempDir())+"/"); up = filepath.Dir(up) {
@@ -223,6 +228,47 @@ func TestRecycledIDs(t *testing.T) {
 	}
 }
 
+// TestCompiledFilters: gVisor's processes find the filters that sandlot-runsc
+// holds for them, with the flags that they are given.
+func TestCompiledFilters(t *testing.T) {
+	if goruntime.GOARCH != "amd64" {
+		t.Skip("there are none")
+	}
+	t.Parallel()
+	s := subject(t, os.Getuid() != 0)
+	rt := s.Open(t).(*Runtime)
+	defer rt.Close()
+	b := newBox(rt, s.Spec())
+	root, err := rt.skeleton(b.spec.Template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.MkdirAll(b.dir, 0o700), rt.bundle(b, root), b.listen()); err != nil {
+		t.Fatal(err)
+	}
+	defer b.Stop(context.WithoutCancel(t.Context()))
+	log := filepath.Join(t.TempDir(), "log") + "/"
+	if err := rt.runsc(t.Context(), b, "--debug", "--debug-log="+log, "run", "-bundle", b.dir, "-detach", b.spec.ID); err != nil {
+		t.Fatal(err)
+	}
+	var said string
+	for range 500 {
+		files, _ := filepath.Glob(log + "*")
+		said = ""
+		for _, f := range files {
+			text, _ := os.ReadFile(f)
+			said += string(text)
+		}
+		if strings.Count(said, "Loaded precompiled seccomp instructions") >= 2 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := strings.Count(said, "Loaded precompiled seccomp instructions"); n != 2 || strings.Contains(said, "No precompiled program found") {
+		t.Errorf("%d of 2 processes found theirs", n)
+	}
+}
+
 // TestWeight: all sandboxes together weigh as much as a process on each
 // processor.
 func TestWeight(t *testing.T) {
@@ -238,11 +284,11 @@ func TestWeight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name, each := "cpu.shares", int64(1024)
+	name, each, most := "cpu.shares", int64(1024), int64(1<<18)
 	if rt.cgroups.version == 2 {
-		name, each = "cpu.weight", 100
+		name, each, most = "cpu.weight", 100, 10_000
 	}
-	if got, want := rt.cgroups.number("", "cpu", name), each*int64(runtime.NumCPU()); got != want {
+	if got, want := rt.cgroups.number("", "cpu", name), min(each*int64(goruntime.NumCPU()), most); got != want {
 		t.Errorf("%s is %d, not %d", name, got, want)
 	}
 	if got := rt.cgroups.number(b.Spec().ID, "cpu", name); got != each {

@@ -1,16 +1,16 @@
 package gvisor
 
 import (
-	"cmp"
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -22,39 +22,13 @@ import (
 
 // snapshot is a checkpoint of a sandbox that had booted and done nothing yet.
 // What it had of the host's files it has by name: a copy maps them again, so
-// they have to be the same.
+// they have to be the same, and so do the links and folders by which they were
+// found.
 type snapshot struct {
-	dir   string
-	Kind  string     `json:"kind"`
-	Files []sameFile `json:"files"`
-}
-
-// sameFile is a file of the host, as it was.
-type sameFile struct {
-	Path                string `json:"path"`
-	Device, Inode, Size uint64
-	Modified, Changed   int64 // ns since 1970
-}
-
-func look(path string) (sameFile, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return sameFile{}, fmt.Errorf("%s: %w", path, err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return sameFile{}, fmt.Errorf("%s: %w", path, errNoFile)
-	}
-	return sameFile{Path: path, Device: st.Dev, Inode: st.Ino, Size: uint64(st.Size), Modified: st.Mtim.Nano(), Changed: st.Ctim.Nano()}, nil
-}
-
-var errNoFile = errors.New("it is not a regular file")
-
-func (f sameFile) changed() error {
-	now, err := look(f.Path)
-	if err == nil && now != f {
-		err = fmt.Errorf("%s has changed", f.Path)
-	}
-	return err
+	dir    string
+	Kind   string            `json:"kind"`
+	Images map[string]string `json:"images"` // SHA-256 of what gVisor wrote, by name
+	Files  []sameFile        `json:"files"`
 }
 
 const snapshotFile = "snapshot.json"
@@ -76,10 +50,6 @@ func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var kernel unix.Utsname
-	if err := unix.Uname(&kernel); err != nil {
-		return "", err
-	}
 	programs := []sameFile{}
 	for _, p := range []string{r.Runsc, r.Agent} {
 		f, err := look(p)
@@ -88,12 +58,34 @@ func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 		}
 		programs = append(programs, f)
 	}
-	text, err := json.Marshal([]any{plan, programs, r.command(context.Background(), b).Args, unix.ByteSliceToString(kernel.Release[:])})
+	text, err := json.Marshal([]any{plan, programs, r.command(context.Background(), b).Args, machine()})
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:16]), nil
+}
+
+// machine is what a snapshot takes for granted of the kernel and the processors.
+func machine() []string {
+	m := []string{runtime.GOARCH, fmt.Sprint(runtime.NumCPU())}
+	var kernel unix.Utsname
+	if unix.Uname(&kernel) == nil {
+		m = append(m, unix.ByteSliceToString(kernel.Release[:]))
+	}
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return m
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan() && lines.Text() != ""; { // of the first
+		for _, name := range []string{"model name", "flags", "Features", "CPU part"} {
+			if strings.HasPrefix(lines.Text(), name) {
+				m = append(m, lines.Text())
+			}
+		}
+	}
+	return m
 }
 
 // shot returns the snapshot for spec, if there is one that is still good.
@@ -128,20 +120,83 @@ func (r *Runtime) shot(spec sandbox.Spec) *snapshot {
 func (r *Runtime) load(kind string) *snapshot {
 	s := &snapshot{dir: filepath.Join(r.snapshots(), kind)}
 	text, err := os.ReadFile(filepath.Join(s.dir, snapshotFile))
-	if err != nil || json.Unmarshal(text, s) != nil || s.Kind != kind {
+	if err == nil {
+		err = json.Unmarshal(text, s)
+	}
+	if err == nil {
+		err = s.whole()
+	}
+	if s.Kind != kind || err != nil {
 		s = nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if now, known := r.shots[kind]; known {
+		return now
+	}
 	r.shots[kind] = s
 	return s
 }
 
+// whole says whether what gVisor wrote is on the disk as it was.
+func (s *snapshot) whole() error {
+	images, err := digests(s.dir)
+	if err != nil {
+		return err
+	}
+	delete(images, snapshotFile)
+	for name, sum := range images {
+		if s.Images[name] != sum {
+			return fmt.Errorf("%s has changed", name)
+		}
+	}
+	if len(images) != len(s.Images) || len(images) == 0 {
+		return errors.New("a part is missing")
+	}
+	return nil
+}
+
+// digests returns the SHA-256 of each file of a folder, once it is on the disk.
+func digests(dir string) (map[string]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	sums := map[string]string{}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if err := flush(path); err != nil {
+			return nil, err
+		}
+		data, err := os.ReadFile(path) // some megabytes
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(data)
+		sums[e.Name()] = hex.EncodeToString(sum[:])
+	}
+	return sums, nil
+}
+
+func flush(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// drop forgets the snapshot of that kind, and removes it.
 func (r *Runtime) drop(kind string) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.shots[kind] = nil
-	if err := os.RemoveAll(filepath.Join(r.snapshots(), kind)); err != nil {
+	r.mu.Unlock()
+	r.discard(kind)
+}
+
+func (r *Runtime) discard(name string) {
+	if err := os.RemoveAll(filepath.Join(r.snapshots(), name)); err != nil {
 		r.Log.Warn("could not remove a snapshot", "error", err)
 	}
 }
@@ -175,13 +230,12 @@ func (r *Runtime) Snapshot(ctx context.Context, sb sandbox.Sandbox) error {
 	}
 	r.shooting.Lock()
 	defer r.shooting.Unlock()
-	r.prune()
+	defer r.prune()
 	making, err := os.MkdirTemp(r.snapshots(), ".making-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(making)
-	s := snapshot{Kind: kind}
+	s := snapshot{Kind: kind, dir: filepath.Join(r.snapshots(), kind)}
 	if s.Files, err = b.hostFiles(); err != nil {
 		return err
 	}
@@ -193,16 +247,19 @@ func (r *Runtime) Snapshot(ctx context.Context, sb sandbox.Sandbox) error {
 			return err
 		}
 	}
+	if s.Images, err = digests(making); err != nil {
+		return err
+	}
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(making, snapshotFile), text, 0o600); err != nil {
+	last := filepath.Join(making, snapshotFile)
+	if err := errors.Join(os.WriteFile(last, text, 0o600), flush(last), flush(making)); err != nil {
 		return err
 	}
 	r.drop(kind)
-	s.dir = filepath.Join(r.snapshots(), kind)
-	if err := os.Rename(making, s.dir); err != nil {
+	if err := errors.Join(os.Rename(making, s.dir), flush(r.snapshots())); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -211,88 +268,34 @@ func (r *Runtime) Snapshot(ctx context.Context, sb sandbox.Sandbox) error {
 	return nil
 }
 
-// keep is how many snapshots are kept: of other settings, and older programs.
-const keep = 8
+// keep is how many snapshots are kept that this server has no use for: of other
+// settings, and older programs.
+const keep = 4
 
-// prune removes the oldest snapshots, and those that were not finished.
+// prune removes what was not finished, and the oldest of those without use.
 func (r *Runtime) prune() {
 	entries, err := os.ReadDir(r.snapshots())
 	if err != nil {
 		return
 	}
 	age := map[string]int64{}
+	idle := []string{}
 	for _, e := range entries {
-		if i, err := e.Info(); err == nil && !strings.HasPrefix(e.Name(), ".") {
+		r.mu.Lock()
+		used := r.shots[e.Name()] != nil
+		r.mu.Unlock()
+		i, err := e.Info()
+		switch {
+		case err != nil || used:
+		case strings.HasPrefix(e.Name(), "."):
+			r.discard(e.Name())
+		default:
 			age[e.Name()] = i.ModTime().UnixNano()
+			idle = append(idle, e.Name())
 		}
 	}
-	slices.SortFunc(entries, func(a, b os.DirEntry) int { return cmp.Compare(age[b.Name()], age[a.Name()]) })
-	for i, e := range entries {
-		if i >= keep-1 || age[e.Name()] == 0 {
-			r.drop(e.Name())
-		}
+	slices.SortFunc(idle, func(a, b string) int { return int(min(max(age[b]-age[a], -1), 1)) })
+	for _, name := range idle[min(keep, len(idle)):] {
+		r.discard(name)
 	}
-}
-
-// goferRoot is where gVisor's file server has the sandbox's root.
-const goferRoot = "/root"
-
-// hostFiles returns the files of the host that the sandbox holds open, which are
-// those too that its programs have mapped.
-func (b *box) hostFiles() ([]sameFile, error) {
-	b.mu.Lock()
-	pid := b.pid
-	b.mu.Unlock()
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		return nil, err
-	}
-	files := map[string]sameFile{}
-	for _, e := range fds {
-		fd := fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name())
-		inside, err := os.Readlink(fd)
-		if err != nil {
-			return nil, err
-		}
-		inside, ok := strings.CutPrefix(inside, goferRoot+"/")
-		if !ok {
-			continue
-		}
-		has, err := look(fd)
-		if errors.Is(err, errNoFile) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		f, err := look(b.outside("/" + inside))
-		if err != nil {
-			return nil, err
-		}
-		if has.Path = f.Path; has != f {
-			return nil, fmt.Errorf("%s is not what the sandbox has of it", f.Path)
-		}
-		files[f.Path] = f
-	}
-	if len(files) == 0 {
-		return nil, errors.New("the sandbox seems to have none of the host's files")
-	}
-	return slices.Collect(maps.Values(files)), nil
-}
-
-// outside is the host's path of a file that the sandbox sees.
-func (b *box) outside(path string) string {
-	source, target := b.runtime.root(b.spec.Template.Name), ""
-	for _, m := range b.runtime.mounts(b) {
-		if m.Type == "bind" && len(m.Destination) > len(target) && (path == m.Destination || strings.HasPrefix(path, m.Destination+"/")) {
-			source, target = m.Source, m.Destination
-		}
-	}
-	return filepath.Join(source, strings.TrimPrefix(path, target))
-}
-
-func (r *Runtime) root(template string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.roots[template]
 }

@@ -1,0 +1,135 @@
+package gvisor
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// sameFile is a file, folder or link of the host, as it was.
+type sameFile struct {
+	Path                string `json:"path"`
+	Follow              bool   // it is what a link at Path leads to
+	Mode                uint32
+	Device, Inode, Size uint64
+	Modified, Changed   int64 // ns since 1970
+}
+
+// look follows a link at the path, peek does not.
+func look(path string) (sameFile, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return sameFile{}, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return same(path, true, st), nil
+}
+
+func peek(path string) (sameFile, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return sameFile{}, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return same(path, false, st), nil
+}
+
+func same(path string, follow bool, st unix.Stat_t) sameFile {
+	return sameFile{path, follow, st.Mode, st.Dev, st.Ino, uint64(st.Size), st.Mtim.Nano(), st.Ctim.Nano()}
+}
+
+// is says whether both are the same file, at whatever path.
+func (f sameFile) is(g sameFile) bool {
+	g.Path, g.Follow = f.Path, f.Follow
+	return f == g
+}
+
+func (f sameFile) changed() error {
+	again := peek
+	if f.Follow {
+		again = look
+	}
+	now, err := again(f.Path)
+	if err == nil && now != f {
+		err = fmt.Errorf("%s has changed", f.Path)
+	}
+	return err
+}
+
+// goferRoot is where gVisor's file server has the sandbox's root.
+const goferRoot = "/root"
+
+// hostFiles returns what the sandbox holds open of the host: the files that its
+// programs have mapped or read, and the folders and links by which they were
+// found. The sandbox's own socket and what it may write are not among them.
+func (b *box) hostFiles() ([]sameFile, error) {
+	b.mu.Lock()
+	pid := b.pid
+	b.mu.Unlock()
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]sameFile{}
+	for _, e := range fds {
+		fd := fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name())
+		inside, err := os.Readlink(fd)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it was closed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		inside, ok := strings.CutPrefix(inside, goferRoot+"/")
+		if !ok {
+			continue
+		}
+		path, shared := b.outside("/" + inside)
+		if !shared {
+			continue
+		}
+		has, err := look(fd)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		f, err := peek(path)
+		if err == nil && !f.is(has) {
+			f, err = look(path)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !f.is(has) {
+			return nil, fmt.Errorf("%s is not what the sandbox has of it", path)
+		}
+		files[path] = f
+	}
+	if len(files) == 0 {
+		return nil, errors.New("the sandbox seems to have none of the host's files")
+	}
+	return slices.Collect(maps.Values(files)), nil
+}
+
+// outside is the host's path of a file that the sandbox sees; shared says that it
+// is one of those that all sandboxes of the kind see, and none may change.
+func (b *box) outside(path string) (host string, shared bool) {
+	r := b.runtime
+	r.mu.Lock()
+	source, target := r.roots[b.spec.Template.Name], ""
+	r.mu.Unlock()
+	shared = true
+	for _, m := range r.mounts(b) {
+		if len(m.Destination) > len(target) && (path == m.Destination || strings.HasPrefix(path, m.Destination+"/")) {
+			source, target = m.Source, m.Destination
+			shared = m.Type == "bind" && slices.Contains(m.Options, "ro") && source != filepath.Join(b.dir, "sock")
+		}
+	}
+	return filepath.Join(source, strings.TrimPrefix(path, target)), shared
+}
