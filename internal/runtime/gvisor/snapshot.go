@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -67,7 +68,7 @@ func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 }
 
 // machine is what a snapshot takes for granted of the kernel and the processors.
-func machine() []string {
+var machine = sync.OnceValue(func() []string {
 	m := []string{runtime.GOARCH, fmt.Sprint(runtime.NumCPU())}
 	var kernel unix.Utsname
 	if unix.Uname(&kernel) == nil {
@@ -86,7 +87,7 @@ func machine() []string {
 		}
 	}
 	return m
-}
+})
 
 // shot returns the snapshot for spec, if there is one that is still good.
 func (r *Runtime) shot(spec sandbox.Spec) *snapshot {
