@@ -143,9 +143,15 @@ func TestSnapshot(t *testing.T) {
 			t.Errorf("%s is a sandbox's own", real)
 		}
 	}
-	python, err := filepath.EvalSymlinks("/usr/bin/python3")
-	if err != nil {
-		t.Fatal(err)
+	python := ""
+	for _, l := range s.Template.Languages {
+		if l.Driver == "python" {
+			real, err := filepath.EvalSymlinks(l.Command[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			python = real
+		}
 	}
 	for _, want := range []string{python, r.Agent, "libc.so.6", "/usr/lib"} {
 		if !had[want] {
