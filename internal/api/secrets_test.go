@@ -6,9 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +14,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/connection"
+	"sandlot/internal/connection/connectiontest"
 	"sandlot/internal/secret"
 	"sandlot/internal/vault"
 )
@@ -70,10 +68,7 @@ func (unkept) RemoveConnection(context.Context, string, string) error   { return
 // withSecrets gives an edge secrets and connections.
 func (e *edge) withSecrets() *edge {
 	e.Secrets = &vault.Vault{Store: &sealed{all: map[[2]string]vault.Record{}}, KeyFile: filepath.Join(e.t.TempDir(), "secrets.key"), Make: true}
-	e.Connections = connection.New(connection.Config{Store: unkept{}, Version: "1", Secrets: e.Secrets,
-		Reach: func(ctx context.Context, _ auth.Principal, _ bool, network, addr string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, addr)
-		}})
+	e.Connections = connection.New(connection.Config{Store: unkept{}, Version: "1", Secrets: e.Secrets, Reach: connectiontest.Reach})
 	e.t.Cleanup(e.Connections.Close)
 	return e
 }
@@ -154,27 +149,11 @@ func TestSecretsAreGuarded(t *testing.T) {
 // Who stores, lists or removes one is told which connections refer to it.
 func TestSecretsInUse(t *testing.T) {
 	e := newEdge(t, auth.Off, Guard{Loopback: true}).withSecrets()
-	there := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var m struct {
-			ID     json.RawMessage
-			Method string
-		}
-		_ = json.NewDecoder(r.Body).Decode(&m) // of a GET there is none
-		w.Header().Set("Content-Type", "application/json")
-		switch m.Method {
-		case "initialize":
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, m.ID)
-		case "server/discover":
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, m.ID)
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
-	}))
-	defer there.Close()
+	there := connectiontest.Empty(t, nil)
 	if _, err := e.Secrets.Set(t.Context(), auth.Local.ID, "GH", secret.Value("hunter2")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Connections.Connect(t.Context(), auth.Local, connection.Ask{Name: "docs", URL: there.URL, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}"}}); err != nil {
+	if _, err := e.Connections.Connect(t.Context(), auth.Local, connection.Ask{Name: "docs", URL: there, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, q := range [][2]string{{"PUT", "/v1/secrets/GH"}, {"GET", "/v1/secrets"}, {"GET", "/v1/connections/docs"}, {"DELETE", "/v1/secrets/GH"}} {

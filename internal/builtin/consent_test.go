@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -14,6 +12,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/connection"
+	"sandlot/internal/connection/connectiontest"
 	"sandlot/internal/fault"
 	"sandlot/internal/tool"
 )
@@ -46,31 +45,11 @@ func (p *person) Ask(_ context.Context, _ string, params json.RawMessage) (json.
 // remote is an MCP server that counts who comes.
 func remote(t *testing.T) (address string, calls *atomic.Int32) {
 	calls = new(atomic.Int32)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		calls.Add(1)
-		var m struct {
-			ID     json.RawMessage
-			Method string
-		}
-		_ = json.NewDecoder(r.Body).Decode(&m) // of a GET there is none
-		w.Header().Set("Content-Type", "application/json")
-		switch m.Method {
-		case "initialize":
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, m.ID)
-		case "server/discover":
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, m.ID)
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
-	}))
-	t.Cleanup(s.Close)
-	return s.URL, calls
+	return connectiontest.Empty(t, func(string, http.Header) { calls.Add(1) }), calls
 }
 
 func toolsWith(t *testing.T, policy tool.Policy) *Tools {
-	b := connection.New(connection.Config{Store: shelf{}, Version: "1", Reach: func(ctx context.Context, _ auth.Principal, _ bool, network, addr string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, addr)
-	}})
+	b := connection.New(connection.Config{Store: shelf{}, Version: "1", Reach: connectiontest.Reach})
 	t.Cleanup(b.Close)
 	return New(Config{Connections: b, Consent: policy})
 }

@@ -17,41 +17,16 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/connection/connectiontest"
 	"sandlot/internal/fault"
 	"sandlot/internal/tool"
 )
 
-// empty is an MCP server that offers nothing.
-func empty(t *testing.T) string {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var m struct {
-			ID     json.RawMessage
-			Method string
-		}
-		_ = json.NewDecoder(r.Body).Decode(&m) // of a GET there is none
-		w.Header().Set("Content-Type", "application/json")
-		switch m.Method {
-		case "initialize":
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, m.ID)
-		case "server/discover":
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, m.ID)
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
-	}))
-	t.Cleanup(s.Close)
-	return s.URL
-}
-
-func reachAll(ctx context.Context, _ auth.Principal, _ bool, network, addr string) (net.Conn, error) {
-	return new(net.Dialer).DialContext(ctx, network, addr)
-}
-
 // A user has a hundred connections, however fast they come; the operator's do
 // not count, and a used name is no further one.
 func TestHundredConnections(t *testing.T) {
-	url := empty(t)
-	b := book(t, &memStore{}, func(c *Config) { c.Reach = reachAll })
+	url := connectiontest.Empty(t, nil)
+	b := book(t, &memStore{}, func(c *Config) { c.Reach = connectiontest.Reach })
 	b.SetConfigured([]Configured{{Name: "operators", Kind: HTTP, URL: url}})
 	b.List(P)
 	for n := range maxConnections - 1 {

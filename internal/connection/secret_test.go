@@ -8,13 +8,13 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/connection/connectiontest"
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 	"sandlot/internal/vault"
@@ -94,28 +94,14 @@ func (d *door) calls() int {
 
 func opened(t *testing.T) (*door, string) {
 	d := &door{}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var m struct {
-			ID     json.RawMessage
-			Method string
-		}
-		_ = json.NewDecoder(r.Body).Decode(&m) // of a GET there is none
+	return d, connectiontest.Empty(t, func(method string, h http.Header) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.n++
-		w.Header().Set("Content-Type", "application/json")
-		switch m.Method {
-		case "initialize":
-			d.last = r.Header.Clone()
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, m.ID)
-		case "server/discover":
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, m.ID)
-		default:
-			w.WriteHeader(http.StatusAccepted)
+		if method == "initialize" {
+			d.last = h.Clone()
 		}
-	}))
-	t.Cleanup(s.Close)
-	return d, s.URL
+	})
 }
 
 // log is all that a book logs.
@@ -137,7 +123,7 @@ func (l *log) String() string {
 }
 
 func withSecrets(t *testing.T, st Store, s *safe, l *log) *Book {
-	b := New(Config{Store: st, Version: "1", Reach: reachAll, Secrets: s, Log: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	b := New(Config{Store: st, Version: "1", Reach: connectiontest.Reach, Secrets: s, Log: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	t.Cleanup(b.Close)
 	return b
 }
