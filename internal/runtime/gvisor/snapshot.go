@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -157,7 +158,7 @@ func (s *snapshot) whole() error {
 	return nil
 }
 
-// digests returns the SHA-256 of each file of a folder, once it is on the disk.
+// digests returns the SHA-256 of each file of a folder.
 func digests(dir string) (map[string]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -165,11 +166,7 @@ func digests(dir string) (map[string]string, error) {
 	}
 	sums := map[string]string{}
 	for _, e := range entries {
-		path := filepath.Join(dir, e.Name())
-		if err := flush(path); err != nil {
-			return nil, err
-		}
-		data, err := os.ReadFile(path) // some megabytes
+		data, err := os.ReadFile(filepath.Join(dir, e.Name())) // some megabytes
 		if err != nil {
 			return nil, err
 		}
@@ -255,9 +252,13 @@ func (r *Runtime) Snapshot(ctx context.Context, sb sandbox.Sandbox) error {
 	if err != nil {
 		return err
 	}
-	last := filepath.Join(making, snapshotFile)
-	if err := errors.Join(os.WriteFile(last, text, 0o600), flush(last), flush(making)); err != nil {
+	if err := os.WriteFile(filepath.Join(making, snapshotFile), text, 0o600); err != nil {
 		return err
+	}
+	for _, name := range append(slices.Collect(maps.Keys(s.Images)), snapshotFile, "") { // and the folder
+		if err := flush(filepath.Join(making, name)); err != nil {
+			return err
+		}
 	}
 	r.drop(kind)
 	if err := errors.Join(os.Rename(making, s.dir), flush(r.snapshots())); err != nil {
