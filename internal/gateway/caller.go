@@ -1,5 +1,3 @@
-//lint:file-ignore SA1019 clients of the older era have sampling, roots and logging
-
 package gateway
 
 import (
@@ -9,7 +7,6 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
-	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // caller is a client that waits for its call, as third-party servers see it.
@@ -23,7 +20,7 @@ type caller struct {
 
 // ID implements tool.Client.
 func (c *caller) ID() string {
-	return clientOf(c.q.session)
+	return c.q.line.client()
 }
 
 // Can implements tool.Client.
@@ -50,24 +47,7 @@ func (c *caller) Tell(method string, params json.RawMessage) {
 	if ctx == nil {
 		return
 	}
-	c.said.put(notice{log: method == "notifications/message", send: func() { tell(ctx, q, method, params) }})
-}
-
-func tell(ctx context.Context, q *passedOn, method string, params json.RawMessage) {
-	switch method {
-	case "notifications/progress":
-		var p mcp.ProgressNotificationParams
-		if q.token == nil || json.Unmarshal(params, &p) != nil {
-			return
-		}
-		p.ProgressToken = q.token
-		_ = q.session.NotifyProgress(ctx, &p)
-	case "notifications/message":
-		var p mcp.LoggingMessageParams
-		if json.Unmarshal(params, &p) == nil {
-			_ = q.session.Log(ctx, &p)
-		}
-	}
+	c.said.put(notice{log: method == "notifications/message", send: func() { q.line.tell(ctx, method, params) }})
 }
 
 // Ask implements tool.Client.
@@ -82,30 +62,7 @@ func (c *caller) Ask(ctx context.Context, method string, params json.RawMessage)
 	ask, cancel := context.WithCancel(waits)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	var res any
-	var err error
-	switch method {
-	case "elicitation/create":
-		var p mcp.ElicitParams
-		if err := json.Unmarshal(params, &p); err != nil {
-			return nil, unreadable(method)
-		}
-		res, err = q.session.Elicit(ask, &p)
-	case "sampling/createMessage":
-		var p mcp.CreateMessageWithToolsParams
-		if err := json.Unmarshal(params, &p); err != nil {
-			return nil, unreadable(method)
-		}
-		res, err = q.session.CreateMessageWithTools(ask, &p)
-	case "roots/list":
-		res, err = q.session.ListRoots(ask, &mcp.ListRootsParams{})
-	default:
-		return nil, cannot(method)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(res)
+	return q.line.ask(ask, method, params)
 }
 
 func unreadable(method string) error {

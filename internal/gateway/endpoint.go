@@ -19,6 +19,7 @@ type endpoint struct {
 	server              *mcp.Server
 	stateful, stateless http.Handler
 	shelf               shelf
+	short               shortcut
 
 	fill sync.Once                      // puts in what is offered, which takes its time
 	own  map[featureKey]json.RawMessage // definitions of ours; nil: an alias, which is not listed

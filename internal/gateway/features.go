@@ -200,8 +200,9 @@ func (e *endpoint) passedOn() map[featureKey]json.RawMessage {
 
 func (e *endpoint) setPassedOn(m map[featureKey]json.RawMessage) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.third = m
+	e.mu.Unlock()
+	e.short.forget()
 }
 
 // foreign says whether a third-party server answers that. What is new may be

@@ -5,7 +5,6 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -68,21 +67,26 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	session, version := r.Header.Get("Mcp-Session-Id"), r.Header.Get("Mcp-Protocol-Version")
 	stream := false
+	var m message
 	if r.Method == http.MethodPost {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.MaxBody))
 		if err != nil {
 			g.unreadable(w, err)
 			return
 		}
-		if session == "" && version == "" && method(body) != "initialize" {
+		m = readMessage(body)
+		if session == "" && version == "" && m.Method != "initialize" {
 			g.bare(w, r, p, body)
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.ContentLength = int64(len(body))
-		stream = strings.Contains(r.Header.Get("Accept"), "text/event-stream") && method(body) != "initialize"
+		stream = strings.Contains(r.Header.Get("Accept"), "text/event-stream") && m.Method != "initialize"
 	}
 	e := g.endpoint(p)
+	if r.Method == http.MethodPost && g.early(w, r, e, m) {
+		return
+	}
 	h := e.stateful
 	if session == "" && version >= statelessFrom {
 		h = e.stateless
@@ -103,16 +107,6 @@ func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
 		return
 	}
 	writeJSON(w, http.StatusBadRequest, rpcError(nil, -32700, "Parse error: the request could not be read", nil))
-}
-
-func method(body []byte) string {
-	var m struct {
-		Method string `json:"method"`
-	}
-	if json.Unmarshal(body, &m) != nil {
-		return ""
-	}
-	return m.Method
 }
 
 // Serve speaks MCP over one byte stream (stdio) until it ends.

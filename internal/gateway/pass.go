@@ -75,12 +75,16 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 				g.ready(ctx, e)
 				g.features(e) // what was connected a moment ago is announced a moment later, and is there now
 			case *mcp.CallToolRequest:
-				if g.foreign(ctx, e, method, r.Params.Name) {
-					return g.passTool(ctx, e, r)
+				foreign := g.foreign(ctx, e, method, r.Params.Name)
+				if foreign || e.asks[r.Params.Name] {
+					q := passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
+					e.short.take(e, r, q.can)
+					if foreign {
+						return g.pass(ctx, e, q, g.theirTool(e, q, r.Params.Arguments))
+					}
+					return g.pass(ctx, e, q, g.askingTool(e, q, r.Params.Arguments))
 				}
-				if e.asks[r.Params.Name] {
-					return g.passOwn(ctx, e, r)
-				}
+				e.short.take(e, r, nil)
 			case *mcp.GetPromptRequest:
 				if g.foreign(ctx, e, method, r.Params.Name) {
 					return g.passRequest(ctx, e, passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState))
@@ -129,19 +133,18 @@ func newer(req mcp.Request) bool {
 
 // request is what the methods that are passed on have in common.
 type passedOn struct {
-	method  string
-	key     string // name or URI
-	session *mcp.ServerSession
-	token   any
-	newer   bool
-	can     json.RawMessage
-	meta    map[string]any
-	params  object
-	inputs  tool.Inputs
+	method string
+	key    string // name or URI
+	line   line
+	newer  bool
+	can    json.RawMessage
+	meta   map[string]any
+	params object
+	inputs tool.Inputs
 }
 
 func passed[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap, state string) *passedOn {
-	q := &passedOn{method: method, key: key, session: r.Session, newer: newer(r), meta: r.Params.GetMeta(), params: object{}}
+	q := &passedOn{method: method, key: key, newer: newer(r), meta: r.Params.GetMeta(), params: object{}}
 	q.can = abilities(r.ClientCapabilities())
 	if b, err := json.Marshal(r.Params); err == nil {
 		_ = json.Unmarshal(b, &q.params)
@@ -149,9 +152,11 @@ func passed[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, re
 	for _, own := range []string{"_meta", "inputResponses", "requestState"} {
 		delete(q.params, own)
 	}
+	l := sessionLine{session: r.Session}
 	if t, ok := any(r.Params).(interface{ GetProgressToken() any }); ok {
-		q.token = t.GetProgressToken()
+		l.token = t.GetProgressToken()
 	}
+	q.line = l
 	if responses != nil {
 		q.inputs.Responses, _ = json.Marshal(responses)
 	}
@@ -189,34 +194,33 @@ func passable(meta map[string]any) object {
 	return out
 }
 
-func (g *Gateway) passTool(ctx context.Context, e *endpoint, r *mcp.CallToolRequest) (mcp.Result, error) {
-	q := passed("tools/call", r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
-	return g.pass(ctx, e, q, func(ctx context.Context, client tool.Client, in tool.Inputs) (json.RawMessage, error) {
-		res, err := g.Hub.Call(ctx, tool.Call{Principal: e.principal, Name: r.Params.Name, Args: r.Params.Arguments,
+// theirTool calls a tool of a third-party server.
+func (g *Gateway) theirTool(e *endpoint, q *passedOn, args json.RawMessage) answerer {
+	return func(ctx context.Context, client tool.Client, in tool.Inputs) (json.RawMessage, error) {
+		res, err := g.Hub.Call(ctx, tool.Call{Principal: e.principal, Name: q.key, Args: args,
 			Client: client, Meta: passable(q.meta), Inputs: in})
 		if err != nil {
 			return nil, err
 		}
 		return res.Raw, nil
-	})
+	}
 }
 
-// passOwn calls a tool of ours that may ask its client's user: in front of the
+// askingTool calls a tool of ours that may ask its client's user: in front of the
 // SDK's handlers too, which cannot suspend a call.
-func (g *Gateway) passOwn(ctx context.Context, e *endpoint, r *mcp.CallToolRequest) (mcp.Result, error) {
-	q := passed("tools/call", r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
-	return g.pass(ctx, e, q, func(ctx context.Context, client tool.Client, _ tool.Inputs) (json.RawMessage, error) {
+func (g *Gateway) askingTool(e *endpoint, q *passedOn, args json.RawMessage) answerer {
+	return func(ctx context.Context, client tool.Client, _ tool.Inputs) (json.RawMessage, error) {
 		n := newProgress(func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)
 			client.Tell("notifications/progress", b)
 		})
 		defer n.stop()
-		res, err := g.Hub.Call(ctx, tool.Call{Principal: e.principal, Name: r.Params.Name, Args: r.Params.Arguments, Progress: n.say, Client: client})
+		res, err := g.Hub.Call(ctx, tool.Call{Principal: e.principal, Name: q.key, Args: args, Progress: n.say, Client: client})
 		if err != nil {
 			return nil, err
 		}
 		return json.Marshal(result(res))
-	})
+	}
 }
 
 func (g *Gateway) passRequest(ctx context.Context, e *endpoint, q *passedOn) (mcp.Result, error) {
@@ -230,8 +234,20 @@ func (g *Gateway) passRequest(ctx context.Context, e *endpoint, q *passedOn) (mc
 type answerer func(ctx context.Context, client tool.Client, in tool.Inputs) (json.RawMessage, error)
 
 func (g *Gateway) pass(ctx context.Context, e *endpoint, q *passedOn, answer answerer) (mcp.Result, error) {
-	var b json.RawMessage
-	var err error
+	b, err := g.passedAnswer(ctx, e, q, answer)
+	if err != nil {
+		return nil, err
+	}
+	r, err := raw(b, q.newer)
+	if err == nil && q.method == "resources/read" && q.newer {
+		r.defaults(object{"ttlMs": json.RawMessage("0"), "cacheScope": json.RawMessage(`"private"`)})
+	}
+	return r, err
+}
+
+// passedAnswer returns what was answered, or the error that the client is to be
+// told.
+func (g *Gateway) passedAnswer(ctx context.Context, e *endpoint, q *passedOn, answer answerer) (b json.RawMessage, err error) {
 	if q.newer {
 		b, err = g.passRetrying(ctx, e, q, answer)
 	} else {
@@ -243,11 +259,7 @@ func (g *Gateway) pass(ctx context.Context, e *endpoint, q *passedOn, answer ans
 	if err != nil {
 		return nil, g.passError(ctx, q, err)
 	}
-	r, err := raw(b, q.newer)
-	if err == nil && q.method == "resources/read" && q.newer {
-		r.defaults(object{"ttlMs": json.RawMessage("0"), "cacheScope": json.RawMessage(`"private"`)})
-	}
-	return r, err
+	return b, nil
 }
 
 func (r *rawResult) defaults(d object) {

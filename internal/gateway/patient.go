@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"maps"
 	"net/http"
@@ -147,6 +148,31 @@ func (p *patientWriter) allow(n int) {
 	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(limit)) // not all can
 }
 
+// event sends one event of a stream, which it begins when nothing was sent.
+func (p *patientWriter) event(data []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped || p.sent && !p.begun {
+		return // the answer was sent
+	}
+	if !p.sent {
+		p.begin()
+	}
+	p.allow(len(data))
+	// A client that went away is noticed when it is answered.
+	_, _ = io.WriteString(p.ResponseWriter, frame(data))
+	http.NewResponseController(p.ResponseWriter).Flush()
+	p.arm()
+}
+
+// frame makes one event of a message.
+func frame(message []byte) string {
+	if line := (&bytes.Buffer{}); bytes.ContainsAny(message, "\r\n") && json.Compact(line, message) == nil {
+		message = line.Bytes()
+	}
+	return "event: message\ndata: " + strings.ReplaceAll(string(message), "\n", "\ndata: ") + "\n\n"
+}
+
 // Unwrap is for http.ResponseController.
 func (p *patientWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
@@ -157,7 +183,7 @@ func (p *patientWriter) stop() {
 	if one := bytes.TrimSpace(p.body.Bytes()); len(one) > 0 {
 		p.allow(len(one))
 		// Nobody is told when it cannot be written any more.
-		_, _ = io.WriteString(p.ResponseWriter, "event: message\ndata: "+strings.ReplaceAll(string(one), "\n", "\ndata: ")+"\n\n")
+		_, _ = io.WriteString(p.ResponseWriter, frame(one))
 	}
 	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Time{}) // the connection is used again
 	if p.timer != nil {

@@ -47,9 +47,13 @@ func (q quieter) WithGroup(name string) slog.Handler { return quieter{q.Handler.
 
 const instructions = `Sandlot gives you an isolated Linux computer. execute_code runs Python, JavaScript or bash and keeps variables between calls; execute_command runs shell commands; sandbox_*_file tools move files. Files in /workspace persist. Without session_id you use your own default computer; pass the session_id of a result to stay on it, or "new" for a fresh one. Long jobs: execute_command with background: true, then read_process.`
 
+func (g *Gateway) implementation() *mcp.Implementation {
+	return &mcp.Implementation{Name: "sandlot", Title: "Sandlot", Version: g.Version}
+}
+
 // server makes the MCP server of one principal, in which nothing is yet.
 func (g *Gateway) server(p auth.Principal) *endpoint {
-	s := mcp.NewServer(&mcp.Implementation{Name: "sandlot", Title: "Sandlot", Version: g.Version}, &mcp.ServerOptions{
+	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{
 		Instructions: instructions,
 		Logger:       quiet(g.Log),
 		PageSize:     1000,
@@ -75,7 +79,7 @@ func (g *Gateway) server(p auth.Principal) *endpoint {
 		},
 	})
 	e := &endpoint{principal: p, server: s, own: map[featureKey]json.RawMessage{}, asks: map[string]bool{}, leaving: map[*mcp.ServerSession]bool{}}
-	s.AddReceivingMiddleware(g.guarded, g.levels(p), g.passing(e), readyFirst)
+	s.AddReceivingMiddleware(g.guarded, g.levels(e), g.passing(e), readyFirst)
 	return e
 }
 
@@ -122,14 +126,15 @@ func (g *Gateway) noticeEnd(p auth.Principal, s *mcp.ServerSession) {
 }
 
 // levels passes on how much clients want to be told.
-func (g *Gateway) levels(p auth.Principal) mcp.Middleware {
+func (g *Gateway) levels(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			res, err := next(ctx, method, req)
 			//lint:ignore SA1019 clients of the older era set the level
 			if l, ok := req.(*mcp.ServerRequest[*mcp.SetLoggingLevelParams]); ok && err == nil && g.Hub.Foreign() != nil {
-				g.Hub.Foreign().SetLevel(ctx, p, clientOf(l.Session), string(l.Params.Level))
-				g.noticeEnd(p, l.Session)
+				e.short.levelled(l.Session.ID(), e.lives)
+				g.Hub.Foreign().SetLevel(ctx, e.principal, clientOf(l.Session), string(l.Params.Level))
+				g.noticeEnd(e.principal, l.Session)
 			}
 			return res, err
 		}
@@ -247,23 +252,32 @@ func describe(t tool.Tool) *mcp.Tool {
 
 func (g *Gateway) handler(p auth.Principal, name string) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		c := tool.Call{Principal: p, Name: name, Args: req.Params.Arguments}
+		var tell func(*mcp.ProgressNotificationParams)
 		if token := req.Params.GetProgressToken(); token != nil {
-			n := newProgress(func(p *mcp.ProgressNotificationParams) {
+			tell = func(p *mcp.ProgressNotificationParams) {
 				p.ProgressToken = token
 				_ = req.Session.NotifyProgress(ctx, p) // a client that went away is noticed by the call itself
-			})
-			defer n.stop()
-			c.Progress = n.say
+			}
 		}
-		r, err := g.Hub.Call(ctx, c)
-		if err != nil {
-			f := fault.From(err)
-			g.report(ctx, name, f)
-			return nil, wireError(f)
-		}
-		return result(r), nil
+		return g.ownTool(ctx, p, name, req.Params.Arguments, tell)
 	}
+}
+
+// ownTool calls a tool of ours. With tell, the client is told what happens.
+func (g *Gateway) ownTool(ctx context.Context, p auth.Principal, name string, args json.RawMessage, tell func(*mcp.ProgressNotificationParams)) (*mcp.CallToolResult, error) {
+	c := tool.Call{Principal: p, Name: name, Args: args}
+	if tell != nil {
+		n := newProgress(tell)
+		defer n.stop()
+		c.Progress = n.say
+	}
+	r, err := g.Hub.Call(ctx, c)
+	if err != nil {
+		f := fault.From(err)
+		g.report(ctx, name, f)
+		return nil, wireError(f)
+	}
+	return result(r), nil
 }
 
 func wireError(f *fault.Error) error {

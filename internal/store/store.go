@@ -152,9 +152,11 @@ func (s *DB) Tokens(ctx context.Context) ([]auth.Token, error) {
 	return all, rows.Err()
 }
 
-// TokenByHash implements auth.Store.
+// TokenByHash implements auth.Store. Each request asks this, or HasTokens: both
+// read a page or two and wait for nobody, and a query that could be given up would
+// cost a goroutine or two, which is more than the query does.
 func (s *DB) TokenByHash(ctx context.Context, hash string) (auth.Token, error) {
-	t, err := scanToken(s.tokenByHash.QueryRowContext(ctx, hash))
+	t, err := scanToken(s.tokenByHash.QueryRowContext(context.WithoutCancel(ctx), hash))
 	if errors.Is(err, sql.ErrNoRows) {
 		return t, auth.ErrNoToken
 	}
@@ -176,7 +178,7 @@ func (s *DB) RemoveToken(ctx context.Context, id string) error {
 // HasTokens implements auth.Store.
 func (s *DB) HasTokens(ctx context.Context) (bool, error) {
 	var has bool
-	err := s.hasTokens.QueryRowContext(ctx).Scan(&has)
+	err := s.hasTokens.QueryRowContext(context.WithoutCancel(ctx)).Scan(&has)
 	return has, err
 }
 

@@ -1,0 +1,73 @@
+//lint:file-ignore SA1019 clients of the older era have sampling, roots and logging
+
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// line is the way to a client while a call of it runs.
+type line interface {
+	// client tells those of one principal apart.
+	client() string
+	// tell sends a notification of the call. A client that went away is noticed
+	// by the call itself.
+	tell(ctx context.Context, method string, params json.RawMessage)
+	// ask asks what the client said that it can, and waits for its answer.
+	ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
+}
+
+// sessionLine is that of a call that the SDK reads and answers.
+type sessionLine struct {
+	session *mcp.ServerSession
+	token   any // of progress; nil: the client does not want to know
+}
+
+func (l sessionLine) client() string { return clientOf(l.session) }
+
+func (l sessionLine) tell(ctx context.Context, method string, params json.RawMessage) {
+	switch method {
+	case "notifications/progress":
+		var p mcp.ProgressNotificationParams
+		if l.token == nil || json.Unmarshal(params, &p) != nil {
+			return
+		}
+		p.ProgressToken = l.token
+		_ = l.session.NotifyProgress(ctx, &p)
+	case "notifications/message":
+		var p mcp.LoggingMessageParams
+		if json.Unmarshal(params, &p) == nil {
+			_ = l.session.Log(ctx, &p)
+		}
+	}
+}
+
+func (l sessionLine) ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	var res any
+	var err error
+	switch method {
+	case "elicitation/create":
+		var p mcp.ElicitParams
+		if err := json.Unmarshal(params, &p); err != nil {
+			return nil, unreadable(method)
+		}
+		res, err = l.session.Elicit(ctx, &p)
+	case "sampling/createMessage":
+		var p mcp.CreateMessageWithToolsParams
+		if err := json.Unmarshal(params, &p); err != nil {
+			return nil, unreadable(method)
+		}
+		res, err = l.session.CreateMessageWithTools(ctx, &p)
+	case "roots/list":
+		res, err = l.session.ListRoots(ctx, &mcp.ListRootsParams{})
+	default:
+		return nil, cannot(method)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(res)
+}

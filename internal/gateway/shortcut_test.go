@@ -1,0 +1,564 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/tool"
+)
+
+// rig is a gateway behind a real HTTP server, with a client's session of the
+// older era.
+type rig struct {
+	t       *testing.T
+	g       *Gateway
+	url     string
+	session string
+	can     string
+}
+
+// door lets a request in as the user that it names.
+func door(g *Gateway) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p := auth.Local
+		if name := r.Header.Get("User"); name != "" {
+			p = auth.User(name, false)
+		}
+		g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), p)))
+	})
+}
+
+func newRig(t *testing.T, g *Gateway, can string) *rig {
+	s := httptest.NewServer(door(g))
+	t.Cleanup(s.Close)
+	r := &rig{t: t, g: g, url: s.URL, can: can}
+	res := r.post(t.Context(), fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":"t","version":"1"}}}`, can), nil)
+	r.session = res.Header.Get("Mcp-Session-Id")
+	if r.session == "" {
+		t.Fatal("no session")
+	}
+	r.older(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return r
+}
+
+func (r *rig) post(ctx context.Context, body string, headers map[string]string) *http.Response {
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	q.Header.Set("Content-Type", "application/json")
+	q.Header.Set("Accept", "application/json, text/event-stream")
+	for k, v := range headers {
+		q.Header.Del(k)
+		if v != "" {
+			q.Header.Set(k, v)
+		}
+	}
+	res, err := http.DefaultClient.Do(q)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return res
+}
+
+// said is an answer: how it came, and its message without the framing.
+type said struct {
+	status int
+	short  bool // it came as one object, with a status that the SDK gives a stream
+	body   map[string]any
+	text   string
+}
+
+func (r *rig) read(res *http.Response) said {
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s := said{status: res.StatusCode, short: res.StatusCode == http.StatusOK && res.Header.Get("Content-Type") == "application/json", text: string(b)}
+	_, data, events := strings.Cut(string(b), "data: ")
+	if !events {
+		data = string(b)
+	}
+	_ = json.Unmarshal([]byte(data), &s.body) // else it stays empty
+	return s
+}
+
+func (r *rig) olderHeaders() map[string]string {
+	return map[string]string{"Mcp-Session-Id": r.session, "Mcp-Protocol-Version": "2025-11-25"}
+}
+
+func (r *rig) older(body string) said { return r.read(r.post(r.t.Context(), body, r.olderHeaders())) }
+
+func newerHeaders(name string) map[string]string {
+	return map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": name}
+}
+
+// newerCall is a call's body in the newer era; meta comes beside what has to be there.
+func (r *rig) newerCall(params, meta string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":%s%s}}}`, params, r.can, meta)
+}
+
+func (r *rig) newer(name, params, meta string) said {
+	return r.read(r.post(r.t.Context(), r.newerCall(params, meta), newerHeaders(name)))
+}
+
+// both has tools of ours and of a third party, of which some go wrong.
+func both(calls *atomic.Int64) *Gateway {
+	ours := asker{call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
+		calls.Add(1)
+		switch {
+		case strings.Contains(string(c.Args), "panic"):
+			panic("as asked")
+		case strings.Contains(string(c.Args), "fault"):
+			return nil, fault.New(fault.InvalidParameters, "no such thing").With("argument", "a")
+		}
+		return &tool.Result{Content: []tool.Content{tool.Text("told " + string(c.Args))}, Fields: map[string]any{"n": 1, "html": "<&>"}, Words: "words", IsError: strings.Contains(string(c.Args), "wrong")}, nil
+	}}
+	third := &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`),
+		foreignTool("ext_h", `{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`)},
+		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
+			calls.Add(1)
+			meta, _ := json.Marshal(c.Meta)
+			switch {
+			case strings.Contains(string(c.Args), "refuse"):
+				return nil, &tool.Refusal{Code: -32001, Message: "theirs", Data: json.RawMessage(`{"x":1}`)}
+			case strings.Contains(string(c.Args), "typed"):
+				return &tool.Result{Raw: json.RawMessage(`{"resultType":"complete","content":[],"_meta":{"theirs":1}}`)}, nil
+			}
+			return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[{"type":"text","text":"é"}],`+"\n"+`"structuredContent":{"args":%s,"meta":%s},"unknown":[1.0]}`, c.Args, meta))}, nil
+		}}
+	return over(ours, third)
+}
+
+// An answer is the same whoever gives it.
+func TestShortcutSaysTheSame(t *testing.T) {
+	var calls atomic.Int64
+	r := newRig(t, both(&calls), `{}`)
+	for _, name := range []string{"careless", "careful", "ext_a"} {
+		for _, args := range []string{`{"a":"1"}`, `{"a":"wrong"}`, `{"a":"fault"}`, `{"a":"panic"}`, `{"a":"refuse"}`, `{"a":"typed"}`, ``} {
+			for _, newer := range []bool{false, true} {
+				params := fmt.Sprintf(`"name":%q`, name)
+				if args != "" {
+					params += `,"arguments":` + args
+				}
+				ask := func(n int) said {
+					if newer {
+						return r.newer(name, params, `,"theirs":{"n":[1, 2]}`)
+					}
+					return r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%s,"_meta":{"theirs":{"n":[1, 2]}}}}`, n, params))
+				}
+				what := fmt.Sprintf("%s %s newer=%v", name, args, newer)
+				if name == "ext_a" && args == "" {
+					continue // the test's own server wants some
+				}
+				r.g.each("", func(e *endpoint) { e.short.forget() })
+				first, second := ask(5), ask(5)
+				if first.short {
+					t.Fatalf("%s: the first call took the shortcut: %s", what, first.text)
+				}
+				if first.status == http.StatusOK && !second.short {
+					t.Errorf("%s: the second call did not take the shortcut: %s", what, second.text)
+				}
+				if first.body == nil || first.status != second.status || !reflect.DeepEqual(first.body, second.body) {
+					t.Errorf("%s:\nthe SDK    %d %s\nshortcut   %d %s", what, first.status, first.text, second.status, second.text)
+				}
+			}
+		}
+	}
+	if calls.Load() == 0 {
+		t.Error("nothing was called")
+	}
+}
+
+// What is not like a call that the SDK took comes to the SDK.
+func TestShortcutIsNarrow(t *testing.T) {
+	var calls atomic.Int64
+	r := newRig(t, both(&calls), `{}`)
+	const params = `"name":"careless","arguments":{"a":"1"}`
+	older := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `}}`
+	ready := func() {
+		t.Helper()
+		r.older(older)
+		r.newer("careless", params, "")
+		r.newer("ext_a", `"name":"ext_a","arguments":{}`, "")
+		if !r.older(older).short || !r.newer("careless", params, "").short || !r.newer("ext_a", `"name":"ext_a","arguments":{}`, "").short {
+			t.Fatal("a call that the SDK took does not take the shortcut")
+		}
+	}
+	with := func(base map[string]string, more ...string) map[string]string {
+		h := map[string]string{}
+		for k, v := range base {
+			h[k] = v
+		}
+		for i := 0; i < len(more); i += 2 {
+			h[more[i]] = more[i+1]
+		}
+		return h
+	}
+	newer := newerHeaders("careless")
+	for what, c := range map[string]struct {
+		body    string
+		headers map[string]string
+		status  int
+		says    string
+	}{
+		"another name in the header":  {r.newerCall(params, ""), with(newer, "Mcp-Name", "careful"), 400, "Mcp-Name"},
+		"no name in the header":       {r.newerCall(params, ""), with(newer, "Mcp-Name", ""), 400, "Mcp-Name"},
+		"another method in it":        {r.newerCall(params, ""), with(newer, "Mcp-Method", "tools/list"), 400, "Mcp-Method"},
+		"no version in the header":    {r.newerCall(params, ""), with(newer, "Mcp-Protocol-Version", "2025-11-25"), 400, ""},
+		"no version in _meta":         {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `}}`, newer, 400, "protocolVersion"},
+		"another version in _meta":    {strings.Replace(r.newerCall(params, ""), "2026-07-28", "2025-11-25", 1), newer, 400, ""},
+		"no stream accepted":          {older, with(r.olderHeaders(), "Accept", "application/json"), 400, "Accept"},
+		"another type of body":        {older, with(r.olderHeaders(), "Content-Type", "text/plain"), 415, "Content-Type"},
+		"an event to go on from":      {older, with(r.olderHeaders(), "Last-Event-Id", "1"), 400, "Last-Event-ID"},
+		"a session that is not there": {older, with(r.olderHeaders(), "Mcp-Session-Id", "ABC"), 404, "session not found"},
+		"somebody else's session":     {older, with(r.olderHeaders(), "User", "eve"), 404, "session not found"},
+		"a version that is not there": {older, with(r.olderHeaders(), "Mcp-Protocol-Version", "2020-01-01"), 400, "nsupported"},
+		"a likeness of the client's":  {r.newerCall(params, ""), with(newer, "Mcp-Name", "careful", likeness, "x"), 400, "Mcp-Name"},
+		"no id":                       {`{"jsonrpc":"2.0","method":"tools/call","params":{` + params + `}}`, r.olderHeaders(), 400, ""},
+		"an id that is none":          {`{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{` + params + `}}`, r.olderHeaders(), 400, ""},
+	} {
+		ready()
+		before := calls.Load()
+		got := r.read(r.post(t.Context(), c.body, c.headers))
+		if got.status != c.status || !strings.Contains(got.text, c.says) {
+			t.Errorf("%s: %d %s", what, got.status, got.text)
+		}
+		if calls.Load() != before {
+			t.Errorf("%s: it was called", what)
+		}
+	}
+	// These are calls, and more than ordinary ones.
+	for what, ask := range map[string]func() said{
+		"wants logs":      func() said { return r.newer("careless", params, `,"io.modelcontextprotocol/logLevel":"debug"`) },
+		"another client":  func() said { return r.newer("careless", params, `,"io.modelcontextprotocol/other":1`) },
+		"another session": func() said { return newRig(t, r.g, `{}`).older(older) },
+		"a retry":         func() said { return r.newer("careless", params+`,"inputResponses":{}`, "") },
+		"arguments in headers": func() said {
+			h := with(newerHeaders("ext_h"), "Mcp-Param-A", "x")
+			body := r.newerCall(`"name":"ext_h","arguments":{"a":"x"}`, "")
+			r.read(r.post(t.Context(), body, h))
+			return r.read(r.post(t.Context(), body, h))
+		},
+		"a token that is none": func() said {
+			return r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `,"_meta":{"progressToken":[1]}}}`)
+		},
+	} {
+		ready()
+		if got := ask(); got.short {
+			t.Errorf("%s: it took the shortcut: %s", what, got.text)
+		}
+	}
+	// What tools are may change.
+	ready()
+	r.g.each("", func(e *endpoint) { e.setPassedOn(e.passedOn()) })
+	if r.older(older).short {
+		t.Error("a call took the shortcut after the tools changed")
+	}
+	// Somebody who wants to hear of logs hears of them.
+	ready()
+	r.older(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
+	for range 3 {
+		if r.older(older).short {
+			t.Error("a call took the shortcut, and its session wants logs")
+		}
+	}
+	r = newRig(t, r.g, `{}`)
+	ready()
+	q, _ := http.NewRequest(http.MethodDelete, r.url, nil)
+	for k, v := range r.olderHeaders() {
+		q.Header.Set(k, v)
+	}
+	if res, err := http.DefaultClient.Do(q); err != nil || res.StatusCode/100 != 2 {
+		t.Fatal("the session was not ended")
+	}
+	if got := r.older(older); got.status != http.StatusNotFound {
+		t.Errorf("after its session's end: %d %s", got.status, got.text)
+	}
+}
+
+// A client that can be asked for more than its roots is asked by the SDK.
+func TestShortcutOfAskable(t *testing.T) {
+	var calls atomic.Int64
+	for _, can := range []string{`{"elicitation":{}}`, `{"sampling":{}}`} {
+		r := newRig(t, both(&calls), can)
+		for name, short := range map[string]bool{"ext_a": false, "careful": false, "careless": true} {
+			body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, name)
+			r.older(body)
+			if got := r.older(body); got.short != short {
+				t.Errorf("%s with %s: shortcut %v: %s", name, can, got.short, got.text)
+			}
+		}
+	}
+}
+
+// The SDK has to see a session now and then, and a call counts for a while only.
+func TestShortcutForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, o := &shortcut{}, &ordinary{like: "x"}
+		s.taken = map[string]taken{"x": {until: time.Now().Add(remembered)}}
+		time.Sleep(remembered - 1)
+		if _, ok := s.like(o); !ok {
+			t.Error("forgotten too early")
+		}
+		time.Sleep(time.Nanosecond)
+		if _, ok := s.like(o); ok {
+			t.Error("not forgotten")
+		}
+	})
+}
+
+// waiting is a gateway whose tool waits until it is let go or given up, and says
+// something meanwhile.
+func waiting() (g *Gateway, began chan tool.Call, ended chan error, let chan struct{}) {
+	began, ended, let = make(chan tool.Call, 10), make(chan error, 10), make(chan struct{}, 10)
+	ours := asker{call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+		if c.Progress != nil {
+			c.Progress("as it\nwere")
+		}
+		if string(c.Args) == `{"quick":true}` {
+			return &tool.Result{Words: "quick"}, nil
+		}
+		began <- c
+		select {
+		case <-ctx.Done():
+			ended <- ctx.Err()
+			return nil, fault.From(ctx.Err())
+		case <-let:
+			ended <- nil
+			return &tool.Result{Words: "let go"}, nil
+		}
+	}}
+	return over(ours), began, ended, let
+}
+
+const quick, slow = `"name":"careless","arguments":{"quick":true}`, `"name":"careless","arguments":{}`
+
+// A call of the older era ends when its client says so, and not with the
+// connection; one of the newer era with the connection.
+func TestShortcutCancel(t *testing.T) {
+	g, began, ended, let := waiting()
+	r := newRig(t, g, `{}`)
+	call := func(id, params string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{%s}}`, id, params)
+	}
+	r.older(call("1", quick))
+	done := make(chan said, 1)
+	go func() { done <- r.older(call(`"a"`, slow)) }()
+	<-began
+	for _, other := range []string{`"b"`, `1`, `{}`, `null`} {
+		r.older(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + other + `}}`)
+	}
+	stranger := newRig(t, g, `{}`)
+	stranger.older(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}`)
+	select {
+	case err := <-ended:
+		t.Fatalf("the call ended without being cancelled: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	if got := r.older(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}`); got.status != http.StatusAccepted {
+		t.Errorf("cancelled: %d %s", got.status, got.text)
+	}
+	if err := <-ended; err == nil {
+		t.Error("the call was not given up")
+	}
+	if got := <-done; got.body["error"] == nil || !got.short {
+		t.Errorf("what was cancelled: %s", got.text)
+	}
+
+	ctx, leave := context.WithCancel(t.Context())
+	gone := func(body string, headers map[string]string) {
+		q, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.url, strings.NewReader(body))
+		q.Header.Set("Content-Type", "application/json")
+		q.Header.Set("Accept", "application/json, text/event-stream")
+		for k, v := range headers {
+			q.Header.Set(k, v)
+		}
+		if res, err := http.DefaultClient.Do(q); err == nil {
+			res.Body.Close()
+		}
+	}
+	go gone(call("3", slow), r.olderHeaders())
+	<-began
+	leave()
+	select {
+	case err := <-ended:
+		t.Fatalf("a call of the older era ended with its connection: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	let <- struct{}{}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+
+	r.newer("careless", quick, "")
+	ctx, leave = context.WithCancel(t.Context())
+	go gone(r.newerCall(slow, ""), newerHeaders("careless"))
+	<-began
+	leave()
+	if err := <-ended; err == nil {
+		t.Error("a call of the newer era outlived its connection")
+	}
+}
+
+// Two calls of one id do not meet, and neither stops the other's cancelling.
+func TestShortcutSameID(t *testing.T) {
+	g, began, ended, let := waiting()
+	r := newRig(t, g, `{}`)
+	r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + quick + `}}`)
+	body := `{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{` + slow + `}}`
+	done := make(chan said, 2)
+	for range 2 {
+		go func() { done <- r.older(body) }()
+		<-began
+	}
+	for range 2 {
+		let <- struct{}{}
+		<-ended
+	}
+	for range 2 {
+		if got := <-done; got.body["result"] == nil {
+			t.Error(got.text)
+		}
+	}
+	r.g.each("", func(e *endpoint) {
+		if len(e.short.running) > 0 {
+			t.Errorf("%d calls are left", len(e.short.running))
+		}
+	})
+}
+
+// A client that gave a token hears what happens before the answer.
+func TestShortcutProgress(t *testing.T) {
+	g, began, ended, let := waiting()
+	r := newRig(t, g, `{}`)
+	for _, token := range []string{`"t"`, `17`} {
+		for _, newer := range []bool{false, true} {
+			ask := func(params string) said {
+				if newer {
+					return r.newer("careless", params, `,"progressToken":`+token)
+				}
+				return r.older(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{` + params + `,"_meta":{"progressToken":` + token + `}}}`)
+			}
+			ask(quick)
+			done := make(chan said, 1)
+			go func() { done <- ask(slow) }()
+			<-began
+			let <- struct{}{}
+			<-ended
+			got := <-done
+			events := strings.Split(strings.TrimSpace(got.text), "\n\n")
+			if len(events) != 2 {
+				t.Fatalf("newer=%v: %d events: %s", newer, len(events), got.text)
+			}
+			for i, want := range []string{`"progressToken":` + token, `let go`} {
+				data, ok := strings.CutPrefix(events[i], "event: message\ndata: ")
+				if !ok || !json.Valid([]byte(data)) || !strings.Contains(data, want) {
+					t.Errorf("newer=%v: event %d: %s", newer, i, events[i])
+				}
+			}
+			if !strings.Contains(events[0], `"message":"as it\nwere"`) || !strings.Contains(events[0], `"method":"notifications/progress"`) {
+				t.Errorf("newer=%v: %s", newer, events[0])
+			}
+		}
+	}
+}
+
+// A server may ask for its client's roots; the client answers in a request of its
+// own, and nobody else can.
+func TestShortcutRoots(t *testing.T) {
+	third := &theirs{tools: []tool.Tool{foreignTool("ext_r", `{"type":"object"}`)},
+		call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+			if string(c.Args) == `{"quick":true}` {
+				return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
+			}
+			roots, err := c.Client.Ask(ctx, "roots/list", nil)
+			if err != nil {
+				return nil, &tool.Refusal{Code: -32000, Message: "no roots: " + err.Error()}
+			}
+			return &tool.Result{Raw: json.RawMessage(`{"content":[],"structuredContent":` + string(roots) + `}`)}, nil
+		}}
+	g := over(third)
+	r := newRig(t, g, `{"roots":{"listChanged":true}}`)
+	r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_r","arguments":{"quick":true}}}`)
+	for _, reply := range []string{`"result":{"roots":[{"uri":"file:///a"}]}`, `"error":{"code":-1,"message":"no"}`} {
+		res := r.post(t.Context(), `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_r","arguments":{}}}`, r.olderHeaders())
+		lines := newLines(res.Body)
+		var q struct{ ID, Method string }
+		if err := json.Unmarshal([]byte(lines.data()), &q); err != nil || q.Method != "roots/list" {
+			t.Fatalf("asked %+v: %v", q, err)
+		}
+		stranger := newRig(t, g, `{}`)
+		stranger.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"roots":[{"uri":"file:///stranger"}]}}`, q.ID))
+		if got := r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,%s}`, q.ID, reply)); got.status != http.StatusAccepted {
+			t.Errorf("its answer: %d %s", got.status, got.text)
+		}
+		got := lines.data()
+		if want := map[bool]string{true: "file:///a", false: "no roots"}[strings.HasPrefix(reply, `"result"`)]; !strings.Contains(got, want) {
+			t.Errorf("%s gave %s", reply, got)
+		}
+		res.Body.Close()
+	}
+}
+
+// lines reads events.
+type lines struct{ *bufio.Scanner }
+
+func newLines(r io.Reader) lines { return lines{bufio.NewScanner(r)} }
+
+func (l lines) data() string {
+	for l.Scan() {
+		if d, ok := strings.CutPrefix(l.Text(), "data: "); ok {
+			return d
+		}
+	}
+	return ""
+}
+
+// A session of its own, with many clients at once.
+func TestShortcutMany(t *testing.T) {
+	var calls atomic.Int64
+	g := both(&calls)
+	const clients, each = 8, 40
+	done := make(chan int, clients)
+	for n := range clients {
+		r := newRig(t, g, `{}`)
+		go func() {
+			short := 0
+			for i := range each {
+				want := fmt.Sprintf("%d-%d", n, i)
+				name, text := "careless", "told "
+				if i%2 == 1 {
+					name, text = "ext_a", ""
+				}
+				got := r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":%q,"arguments":{"a":%q}}}`, want, name, want))
+				if got.body["id"] != want || !strings.Contains(got.text, want) || text != "" && !strings.Contains(got.text, text) {
+					t.Errorf("%s: %s", want, got.text)
+				}
+				if got.short {
+					short++
+				}
+			}
+			done <- short
+		}()
+	}
+	for range clients {
+		if short := <-done; short != each-2 {
+			t.Errorf("%d of %d took the shortcut", short, each)
+		}
+	}
+}
