@@ -72,8 +72,7 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			switch r := req.(type) {
 			case *mcp.ListToolsRequest, *mcp.ListPromptsRequest, *mcp.ListResourcesRequest, *mcp.ListResourceTemplatesRequest:
-				g.ready(ctx, e)
-				g.features(e) // what was connected a moment ago is announced a moment later, and is there now
+				g.fresh(ctx, e)
 			case *mcp.CallToolRequest:
 				foreign := g.foreign(ctx, e, method, r.Params.Name)
 				if foreign || e.asks[r.Params.Name] {
@@ -98,13 +97,26 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 					return g.passRequest(ctx, e, passed(method, r, r.Params.Ref.Name+r.Params.Ref.URI, nil, ""))
 				}
 			}
+			age := e.short.now()
 			res, err := next(ctx, method, req)
 			if err != nil {
 				return res, err
 			}
-			return e.whole(res, newer(req))
+			if res, err = e.whole(res, newer(req)); err == nil {
+				if p, ok := res.(*page); ok {
+					e.short.keep(g, req, p, age)
+				}
+			}
+			return res, err
 		}
 	}
+}
+
+// fresh brings up to date what there is: what was connected a moment ago is
+// announced a moment later, and is there now.
+func (g *Gateway) fresh(ctx context.Context, e *endpoint) {
+	g.ready(ctx, e)
+	g.features(e)
 }
 
 // patience is how long a list waits for servers of which nothing is known yet.

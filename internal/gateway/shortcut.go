@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -19,21 +20,29 @@ import (
 	"sandlot/internal/secret"
 )
 
-// shortcut answers tool calls without the SDK, which makes a session of each
-// request of the newer era, and a stream and several goroutines of one of the
-// older. It takes those alone that are in all but their arguments like one that
+// shortcut answers tool calls and lists without the SDK, which makes a session of
+// each request of the newer era, and a stream and several goroutines of one of the
+// older. It takes those alone that are in all but a call's arguments like one that
 // the SDK took a moment ago: the same headers, the same session, tool and client.
-// So what a request must be is the SDK's to say.
+// So what a request must be is the SDK's to say, and what a list is, too.
 type shortcut struct {
 	mu      sync.Mutex
-	taken   map[string]taken                // by what a call is like
+	taken   map[string]taken                // by what a request is like
+	pages   map[pageKey]json.RawMessage     // of lists, as they were answered
+	size    int                             // of them, in bytes
 	age     int                             // grows when all is forgotten
 	running map[string]context.CancelFunc   // calls of the older era, by session and id
 	asked   map[string]chan json.RawMessage // what clients were asked, by session and id
 	loud    map[string]bool                 // sessions that want to be told of logs
 }
 
-// taken is a call that the SDK took.
+// pageKey is which page of which list, in which era.
+type pageKey struct {
+	what  string
+	newer bool
+}
+
+// taken is a request that the SDK took.
 type taken struct {
 	until time.Time
 	can   json.RawMessage // what the client can
@@ -43,8 +52,10 @@ const (
 	// remembered is how long a call counts as one that the SDK took. It has to
 	// see each session now and then, so that it does not end it.
 	remembered = 10 * time.Minute
-	// maxTaken bounds the calls that are remembered on one endpoint.
+	// maxTaken bounds the requests that are remembered on one endpoint, and
+	// maxPages the pages of lists, in bytes.
 	maxTaken = 1024
+	maxPages = 8 << 20
 	// maxLike bounds what is remembered of each, in bytes.
 	maxLike = 4 << 10
 	// likeness is the header in which the SDK carries what a call is like. What a
@@ -68,41 +79,30 @@ func readMessage(body []byte) (m message) {
 	return m
 }
 
-// ordinary is a tool call that may take the shortcut.
+// ordinary is a tool call, or a list, that may take the shortcut.
 type ordinary struct {
+	method  string
 	id      json.RawMessage
 	name    string
 	args    json.RawMessage
+	cursor  json.RawMessage // of a list; nil: the first page
 	meta    object
 	session string
 	newer   bool
 	like    string // what it has in common with others
 }
 
-// ordinaryCall reads a tool call; nil when it is more than one.
-func ordinaryCall(r *http.Request, m message) *ordinary {
-	if m.Method != "tools/call" || !isID(m.ID) || m.Result != nil || m.Error != nil || len(r.Header["Last-Event-Id"]) > 0 {
+// ordinaryRequest reads a request; nil when it is none that may take the shortcut.
+func ordinaryRequest(r *http.Request, m message) *ordinary {
+	if !isID(m.ID) || m.Result != nil || m.Error != nil || len(r.Header["Last-Event-Id"]) > 0 {
 		return nil
 	}
-	var params object
-	if json.Unmarshal(m.Params, &params) != nil {
+	o := &ordinary{method: m.Method, id: m.ID, session: r.Header.Get("Mcp-Session-Id")}
+	if !o.read(m.Params) {
 		return nil
 	}
-	o := &ordinary{id: m.ID, args: params["arguments"], session: r.Header.Get("Mcp-Session-Id")}
-	if json.Unmarshal(params["name"], &o.name) != nil || o.name == "" || string(o.args) == "null" {
-		return nil
-	}
-	if meta, ok := params["_meta"]; ok && json.Unmarshal(meta, &o.meta) != nil {
-		return nil
-	}
-	for k := range params {
-		if k != "name" && k != "arguments" && k != "_meta" {
-			return nil
-		}
-	}
-	version := r.Header.Get("Mcp-Protocol-Version")
-	o.newer = o.session == "" && version >= statelessFrom
-	like := []string{strconv.Quote(o.name)} // headers have no control characters either
+	o.newer = o.session == "" && r.Header.Get("Mcp-Protocol-Version") >= statelessFrom
+	like := []string{o.method, strconv.Quote(o.name), string(o.cursor)} // headers have no control characters either
 	for _, h := range []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name", "Content-Type", "Accept"} {
 		like = append(like, strings.Join(r.Header[h], "\x00"))
 	}
@@ -127,6 +127,41 @@ func ordinaryCall(r *http.Request, m message) *ordinary {
 	return o
 }
 
+// read takes the parameters, unless there is more to them.
+func (o *ordinary) read(raw json.RawMessage) bool {
+	var params object
+	if len(raw) > 0 && json.Unmarshal(raw, &params) != nil {
+		return false
+	}
+	if meta, ok := params["_meta"]; ok && json.Unmarshal(meta, &o.meta) != nil {
+		return false
+	}
+	known := []string{"_meta"}
+	switch o.method {
+	case "tools/call":
+		known = append(known, "name", "arguments")
+		o.args = params["arguments"]
+		if json.Unmarshal(params["name"], &o.name) != nil || o.name == "" || string(o.args) == "null" {
+			return false
+		}
+	case "tools/list", "prompts/list", "resources/list", "resources/templates/list":
+		known = append(known, "cursor")
+		var s string
+		if c, ok := params["cursor"]; ok && json.Unmarshal(c, &s) != nil {
+			return false
+		}
+		o.cursor = params["cursor"]
+	default:
+		return false
+	}
+	for k := range params {
+		if !slices.Contains(known, k) {
+			return false
+		}
+	}
+	return true
+}
+
 // isID says whether a value is a string or a number.
 func isID(v json.RawMessage) bool {
 	return len(v) > 0 && (v[0] == '"' || v[0] == '-' || v[0] >= '0' && v[0] <= '9')
@@ -138,9 +173,7 @@ func (s *shortcut) take(e *endpoint, r *mcp.CallToolRequest, can json.RawMessage
 	if r.Extra == nil || r.Extra.Header.Get(likeness) == "" {
 		return
 	}
-	s.mu.Lock()
-	age := s.age
-	s.mu.Unlock()
+	age := s.now()
 	k := featureKey{"tools/call", r.Params.Name}
 	def := e.own[k]
 	if def == nil {
@@ -161,10 +194,65 @@ func (s *shortcut) take(e *endpoint, r *mcp.CallToolRequest, can json.RawMessage
 	if age != s.age || session != "" && s.loud[session] {
 		return
 	}
+	s.put(r.Extra.Header.Get(likeness), can)
+}
+
+// put remembers what a request was like. The lock is held.
+func (s *shortcut) put(like string, can json.RawMessage) {
 	if s.taken == nil || len(s.taken) >= maxTaken {
 		s.taken = map[string]taken{}
 	}
-	s.taken[r.Extra.Header.Get(likeness)] = taken{time.Now().Add(remembered), can}
+	s.taken[like] = taken{time.Now().Add(remembered), can}
+}
+
+// now returns what tells whether all was forgotten since.
+func (s *shortcut) now() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.age
+}
+
+// keep remembers a list that the SDK took, and a page of it, which was made after
+// age.
+func (s *shortcut) keep(g *Gateway, req mcp.Request, p *page, age int) {
+	x := req.GetExtra()
+	if x == nil || x.Header.Get(likeness) == "" {
+		return
+	}
+	whole := &rawResult{fields: maps.Clone(p.fields)}
+	whole.Meta = maps.Clone(p.Meta)
+	if newer(req) {
+		g.signed(whole)
+	}
+	b, err := (&page{whole, p.field, p.items}).MarshalJSON()
+	if err != nil {
+		return // the SDK says so
+	}
+	k := pageOf(x.Header.Get(likeness), newer(req))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if age != s.age || len(b) > maxPages {
+		return
+	}
+	s.put(x.Header.Get(likeness), nil)
+	if s.pages == nil || s.size-len(s.pages[k])+len(b) > maxPages || len(s.pages) >= maxTaken {
+		s.pages, s.size = map[pageKey]json.RawMessage{}, 0
+	}
+	s.size += len(b) - len(s.pages[k])
+	s.pages[k] = b
+}
+
+// page returns a page of a list, if it is known.
+func (s *shortcut) page(o *ordinary) json.RawMessage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pages[pageOf(o.like, o.newer)]
+}
+
+// pageOf is the page that a request like that is about: the method and the
+// cursor, of all that it is like.
+func pageOf(like string, newer bool) pageKey {
+	return pageKey{strings.Join(strings.SplitN(like, "\x01", 4)[:3], "\x01"), newer}
 }
 
 // forget forgets all calls, when what tools are has changed.
@@ -176,7 +264,7 @@ func (s *shortcut) forget() {
 
 // clear is forget for those who hold the lock.
 func (s *shortcut) clear() {
-	s.taken = nil
+	s.taken, s.pages, s.size = nil, nil, 0
 	s.age++
 }
 
@@ -279,7 +367,7 @@ func (g *Gateway) early(w http.ResponseWriter, r *http.Request, e *endpoint, m m
 		w.WriteHeader(http.StatusAccepted)
 		return true
 	}
-	o := ordinaryCall(r, m)
+	o := ordinaryRequest(r, m)
 	if o == nil {
 		return false
 	}
@@ -290,11 +378,22 @@ func (g *Gateway) early(w http.ResponseWriter, r *http.Request, e *endpoint, m m
 	return false
 }
 
-// shortly answers a call by the shortcut, if it may take it.
+// shortly answers a request by the shortcut, if it may take it.
 func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o *ordinary) bool {
+	if o.method != "tools/call" {
+		g.fresh(r.Context(), e)
+	}
 	t, ok := e.short.like(o)
 	if !ok || o.session != "" && !e.lives(o.session) {
 		return false
+	}
+	if o.method != "tools/call" {
+		b := e.short.page(o)
+		if b == nil {
+			return false
+		}
+		answer(w, http.StatusOK, o.id, "result", b)
+		return true
 	}
 	ctx := r.Context()
 	if !o.newer {
@@ -308,27 +407,31 @@ func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o
 	pw := newPatientWriter(w, true)
 	defer pw.stop()
 	b, err := g.ordinarily(ctx, e, o, t.can, pw)
-	status := http.StatusOK
-	pw.Header().Set("Cache-Control", "no-cache, no-transform")
-	pw.Header().Set("Content-Type", "application/json")
-	out := bytes.NewBuffer(make([]byte, 0, len(b)+len(o.id)+64))
-	out.WriteString(`{"jsonrpc":"2.0","id":`)
-	out.Write(o.id)
-	if err != nil {
-		said := wireOf(err)
-		if o.newer {
-			status = statusOf(said.Code)
-		}
-		b, _ = json.Marshal(said)
-		out.WriteString(`,"error":`)
-	} else {
-		out.WriteString(`,"result":`)
+	if err == nil {
+		answer(pw, http.StatusOK, o.id, "result", b)
+		return true
 	}
+	said, status := wireOf(err), http.StatusOK
+	if o.newer {
+		status = statusOf(said.Code)
+	}
+	b, _ = json.Marshal(said)
+	answer(pw, status, o.id, "error", b)
+	return true
+}
+
+// answer writes an answer to a request, whose outcome is its result or an error.
+func answer(w http.ResponseWriter, status int, id json.RawMessage, outcome string, b json.RawMessage) {
+	w.Header().Set("Cache-Control", "no-cache, no-transform")
+	w.Header().Set("Content-Type", "application/json")
+	out := bytes.NewBuffer(make([]byte, 0, len(b)+len(id)+64))
+	out.WriteString(`{"jsonrpc":"2.0","id":`)
+	out.Write(id)
+	out.WriteString(`,"` + outcome + `":`)
 	out.Write(b)
 	out.WriteString("}")
-	pw.WriteHeader(status)
-	_, _ = pw.Write(out.Bytes()) // the client went away
-	return true
+	w.WriteHeader(status)
+	_, _ = w.Write(out.Bytes()) // the client went away
 }
 
 // wireOf is an error as clients are told of it.
@@ -353,11 +456,11 @@ func statusOf(code int64) int {
 
 // ordinarily makes the call and returns the result's object.
 func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can json.RawMessage, pw *patientWriter) (b json.RawMessage, err error) {
-	defer g.recovered(ctx, "tools/call", &err)
+	defer g.recovered(ctx, o.method, &err)
 	l := &ownLine{short: &e.short, session: o.session, token: o.meta["progressToken"], writer: pw}
 	own := e.own[featureKey{"tools/call", o.name}] != nil
 	if !own || e.asks[o.name] {
-		q := &passedOn{method: "tools/call", key: o.name, line: l, newer: o.newer, can: can, meta: map[string]any{}, params: object{}}
+		q := &passedOn{method: o.method, key: o.name, line: l, newer: o.newer, can: can, meta: map[string]any{}, params: object{}}
 		for k, v := range o.meta {
 			q.meta[k] = v
 		}
@@ -404,14 +507,19 @@ func (g *Gateway) typed(b json.RawMessage, newer bool) (json.RawMessage, error) 
 		return nil, err
 	}
 	if newer {
-		if r.Meta == nil {
-			r.Meta = mcp.Meta{}
-		}
-		if r.Meta[mcp.MetaKeyServerInfo] == nil {
-			r.Meta[mcp.MetaKeyServerInfo] = g.implementation()
-		}
+		g.signed(r)
 	}
 	return r.MarshalJSON()
+}
+
+// signed says in a result of the newer era who answers, as the SDK does.
+func (g *Gateway) signed(r *rawResult) {
+	if r.Meta == nil {
+		r.Meta = mcp.Meta{}
+	}
+	if r.Meta[mcp.MetaKeyServerInfo] == nil {
+		r.Meta[mcp.MetaKeyServerInfo] = g.implementation()
+	}
 }
 
 // ownLine is that of a call that takes the shortcut: what is said to the client

@@ -562,3 +562,50 @@ func TestShortcutMany(t *testing.T) {
 		}
 	}
 }
+
+// A list is the same whoever gives it, and never an old one.
+func TestShortcutLists(t *testing.T) {
+	item := func(field, key string) []tool.Item {
+		return []tool.Item{{Key: key, Raw: json.RawMessage(fmt.Sprintf(`{%q:%q,"name":"n","_meta":{"x":"<&>"}}`, field, key))}}
+	}
+	third := &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)}, prompts: item("name", "p"), resources: item("uri", "a://b"), templates: item("uriTemplate", "a://{c}")}
+	r := newRig(t, over(home{}, third), `{}`)
+	ask := func(newer bool, method, params string) said {
+		if !newer {
+			return r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":{%s}}`, method, params))
+		}
+		body := r.newerCall(params, "")
+		if params == "" {
+			body = strings.Replace(body, "{,", "{", 1)
+		}
+		h := newerHeaders("")
+		h["Mcp-Method"] = method
+		return r.read(r.post(t.Context(), strings.Replace(body, "tools/call", method, 1), h))
+	}
+	for method, name := range map[string]string{"tools/list": "ext_a", "prompts/list": `"p"`, "resources/list": "a://b", "resources/templates/list": "a://{c}"} {
+		for _, newer := range []bool{false, true} {
+			first, second := ask(newer, method, ""), ask(newer, method, "")
+			if first.short || !second.short || !strings.Contains(first.text, name) || !reflect.DeepEqual(first.body, second.body) {
+				t.Errorf("%s newer=%v:\nthe SDK    %s\nshortcut   %s", method, newer, first.text, second.text)
+			}
+			for range 2 {
+				if got := ask(newer, method, `"cursor":"nonsense"`); got.short && got.body["error"] == nil {
+					t.Errorf("%s newer=%v: with a cursor that is none: %s", method, newer, got.text)
+				}
+			}
+		}
+	}
+	third.tools = append([]tool.Tool{foreignTool("ext_b", `{"type":"object"}`)}, third.tools...)
+	for _, newer := range []bool{false, true} {
+		for range 2 {
+			if got := ask(newer, "tools/list", ""); !strings.Contains(got.text, "ext_b") {
+				t.Errorf("newer=%v: an old list: %s", newer, got.text)
+			}
+		}
+	}
+	r.g.each("", func(e *endpoint) {
+		if e.short.size <= 0 || len(e.short.pages) != 2 {
+			t.Errorf("%d pages of %d bytes are kept", len(e.short.pages), e.short.size)
+		}
+	})
+}
