@@ -103,6 +103,9 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 		return nil, err
 	}
 	a.closers = append(a.closers, a.runtime.Close)
+	if w, ok := a.runtime.(sandbox.Warner); ok && w.Warning() != "" {
+		log.Warn(w.Warning())
+	}
 	shelf, err := workspace.Open(filepath.Join(c.Server.StateDir, "workspaces"))
 	if err != nil {
 		return nil, err

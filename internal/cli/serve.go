@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/store"
 )
 
@@ -260,6 +261,9 @@ func (p *program) examine(ctx context.Context) error {
 		mode = "without root (boots are slower; memory is watched by the server, not enforced by the kernel)"
 	}
 	say(true, cfg.Runtime.Name, "runs here, "+mode)
+	if w, ok := rt.(sandbox.Warner); ok && w.Warning() != "" {
+		say(true, "limits", "WARNING: "+w.Warning())
+	}
 	p.bootOne(ctx, cfg, say)
 	if bad {
 		return exit(1)

@@ -125,6 +125,13 @@ type Snapshotter interface {
 	Forget(spec Spec)
 }
 
+// Warner is a Runtime that may work here and yet hold less than it should.
+type Warner interface {
+	// Warning says what does not hold here, and what the operator can do; it is
+	// empty when there is nothing to say. It does not change.
+	Warning() string
+}
+
 // Lister is a Runtime that can say which of this instance's sandboxes live.
 type Lister interface {
 	List() []Sandbox

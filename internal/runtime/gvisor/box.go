@@ -34,7 +34,7 @@ func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd
 	}
 	if r.Rootless {
 		global = append(global, "--rootless", "--ignore-cgroups")
-	} else if !r.cgroups.usable() {
+	} else if !b.cgroups.usable() {
 		global = append(global, "--ignore-cgroups")
 	}
 	cmd := exec.CommandContext(ctx, r.Runsc, append(global, args...)...)
@@ -48,6 +48,7 @@ func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd
 type box struct {
 	runtime *Runtime
 	dir     string
+	cgroups cgroups       // of none where it has no group
 	gone    chan struct{} // closed when its process has ended
 	// stale: an earlier server's, and not taken over. The process ids that runsc
 	// wrote down may be those of others by now.
@@ -61,13 +62,14 @@ type box struct {
 	pid      int
 	started  uint64
 	pidfd    *os.File
-	reason   string // why this runtime killed it
+	memory   []string // descriptors of gVisor's that hold the sandbox's memory
+	reason   string   // why this runtime killed it
 	stopped  bool
 	spoken   bool // its agent has dialed
 }
 
 func newBox(r *Runtime, spec sandbox.Spec) *box {
-	return &box{runtime: r, dir: r.path(spec.ID), spec: spec, gone: make(chan struct{})}
+	return &box{runtime: r, dir: r.path(spec.ID), cgroups: r.cgroups, spec: spec, gone: make(chan struct{})}
 }
 
 // Spec implements sandbox.Sandbox.
@@ -224,15 +226,15 @@ func scarce(err error) bool {
 // Status implements sandbox.Sandbox.
 func (b *box) Status(context.Context) (sandbox.Status, error) {
 	b.mu.Lock()
-	pid, started, reason, id := b.pid, b.started, b.reason, b.spec.ID
+	pid, started, reason := b.pid, b.started, b.reason
 	b.mu.Unlock()
 	if now, err := startTime(pid); err == nil && now == started && pid != 0 {
 		st := sandbox.Status{Life: sandbox.Running}
-		st.MemoryBytes, st.CPU = b.runtime.cost(id, pid)
+		st.MemoryBytes, st.CPU = b.cost(pid)
 		return st, nil
 	}
 	st := sandbox.Status{Life: sandbox.Dead, Reason: reason}
-	if st.Reason == "" && b.runtime.cgroups.oomKilled(id) {
+	if st.Reason == "" && b.cgroups.oomKilled(b.spec.ID) {
 		st.Reason = "memory"
 	}
 	if st.Reason == "" {
@@ -243,12 +245,10 @@ func (b *box) Status(context.Context) (sandbox.Status, error) {
 
 // Resize implements sandbox.Resizer.
 func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
-	if !b.runtime.cgroups.usable() {
-		if !b.runtime.Rootless {
-			return errors.New("gvisor: no cgroups to set limits in")
+	if b.cgroups.usable() {
+		if err := b.cgroups.resize(b.spec.ID, l); err != nil {
+			return err
 		}
-	} else if err := b.runtime.cgroups.resize(b.spec.ID, l); err != nil {
-		return err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -301,7 +301,7 @@ func (b *box) Stop(ctx context.Context) error {
 	}
 	b.ended()
 	b.forsake()
-	if cerr := b.runtime.cgroups.remove(ctx, id); cerr != nil {
+	if cerr := b.cgroups.remove(ctx, id); cerr != nil {
 		return errors.Join(err, cerr)
 	}
 	leftovers, _ := filepath.Glob(filepath.Join(b.runtime.runscRoot(), "*"+id+"*"))

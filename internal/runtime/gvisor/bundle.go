@@ -248,8 +248,8 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 		spec.Process.Capabilities = &specs.LinuxCapabilities{}
 		spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
 	}
-	if r.cgroups.usable() {
-		spec.Linux.CgroupsPath = r.cgroups.path(b.spec.ID)
+	if b.cgroups.usable() {
+		spec.Linux.CgroupsPath = b.cgroups.path(b.spec.ID)
 		spec.Linux.Resources = resources(l)
 	}
 	return spec, nil

@@ -44,6 +44,58 @@ func findCgroups(stateDir string) cgroups {
 
 func (c cgroups) usable() bool { return c.version != 0 }
 
+// controllers are those of version 1 in which runsc makes a group for a sandbox,
+// where they are there. It does without a read-only one unless a limit is set in it.
+var controllers = []struct {
+	name  string
+	limit bool
+}{{"memory", true}, {"cpu", true}, {"pids", true}, {"cpuacct", false}, {"cpuset", false}, {"blkio", false}, {"devices", false}, {"freezer", false},
+	{"hugetlb", false}, {"net_cls", false}, {"net_prio", false}, {"perf_event", false}, {"rdma", false}, {"systemd", false}}
+
+// try makes a group and removes it, wherever a sandbox needs one, and returns why
+// that fails. What a sandbox can do without is left out.
+func (c cgroups) try() error {
+	if c.version == 2 {
+		return tryGroup(filepath.Join(cgroupRoot, c.name+".try"))
+	}
+	for _, k := range controllers {
+		dir := filepath.Join(cgroupRoot, k.name)
+		if _, err := os.Stat(dir); err != nil {
+			continue // runsc says so, if it matters
+		}
+		if err := tryGroup(filepath.Join(dir, c.name+".try")); err != nil && (k.limit || !errors.Is(err, unix.EROFS)) {
+			return err
+		}
+	}
+	return nil
+}
+
+// tryGroup leaves nothing, also of one that was killed at it.
+func tryGroup(dir string) error {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := unix.Rmdir(dir); err != nil && err != unix.ENOENT {
+		return &os.PathError{Op: "rmdir", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// refused says whether an error of try is the lasting state of this place, and
+// not a want that passes.
+func refused(err error) bool {
+	return errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
+}
+
+// has says whether that sandbox has a group.
+func (c cgroups) has(id string) bool {
+	if !c.usable() {
+		return false
+	}
+	_, err := os.Stat(c.file(id, "memory", ""))
+	return err == nil
+}
+
 // path is what runsc is told.
 func (c cgroups) path(id string) string { return "/" + c.name + "/" + id }
 

@@ -35,7 +35,8 @@ type Config struct {
 	Open bool
 	// Snapshots: start sandboxes from those that were made of their kind.
 	Snapshots bool
-	// Rootless forces the way of an unprivileged user; it is the only one for them.
+	// Rootless forces the way of an unprivileged user; it is the only one for them,
+	// and for root without CAP_SYS_ADMIN.
 	Rootless bool
 }
 
@@ -43,6 +44,7 @@ type Config struct {
 type Runtime struct {
 	Config
 	cgroups cgroups
+	warning string
 	// weightless: that the sandboxes' weight cannot be set is said once.
 	weightless sync.Once
 	ctx        context.Context
@@ -58,7 +60,8 @@ type Runtime struct {
 	shots map[string]*snapshot    // by kind; nil for none
 }
 
-// New returns the runtime. It touches nothing yet.
+// New returns the runtime. All that it touches is a cgroup, which it makes and
+// removes as root to see whether it may.
 func New(c Config) (*Runtime, error) {
 	for _, p := range []string{c.Runsc, c.Agent, c.StateDir} {
 		if !filepath.IsAbs(p) {
@@ -68,12 +71,49 @@ func New(c Config) (*Runtime, error) {
 	c.Rootless = c.Rootless || os.Getuid() != 0
 	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}, shots: map[string]*snapshot{}, over: map[string][]image.Bind{}}
 	if !c.Rootless {
-		r.cgroups = findCgroups(c.StateDir)
+		r.settle()
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.work.Go(r.watch)
 	return r, nil
 }
+
+// settle decides in which way root's sandboxes are made. Without CAP_SYS_ADMIN it
+// is an unprivileged user's; where no cgroup can be made they run without. Any
+// other trouble with cgroups is left for runsc to tell, each time: limits are not
+// lost for it.
+func (r *Runtime) settle() {
+	if !administers() {
+		r.Rootless = true
+		r.warning = "the server is root without the capability CAP_SYS_ADMIN, so sandboxes are made as an unprivileged user's, without cgroups: " + unbound
+		return
+	}
+	c := findCgroups(r.StateDir)
+	why := "this machine has none at " + cgroupRoot
+	if c.usable() {
+		err := c.try()
+		if !refused(err) {
+			r.cgroups = c
+			return
+		}
+		why = err.Error()
+	}
+	r.warning = "sandboxes have no cgroups (" + why + "): " + unbound
+}
+
+// unbound is what it means to have no cgroups.
+const unbound = "the kernel bounds neither their memory, which the server watches instead, nor their CPU, nor gVisor's threads; " +
+	"give the server CAP_SYS_ADMIN and a writable " + cgroupRoot + ", or bound all of it from outside (a container's memory and CPUs), and start it again"
+
+// administers says whether this process has CAP_SYS_ADMIN.
+func administers() bool {
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var has [2]unix.CapUserData // of 32 capabilities each
+	return unix.Capget(&h, &has[0]) != nil || has[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}
+
+// Warning implements sandbox.Warner.
+func (r *Runtime) Warning() string { return r.warning }
 
 // Name implements sandbox.Runtime.
 func (r *Runtime) Name() string { return "gvisor" }
@@ -189,8 +229,8 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	if err := r.runsc(ctx, b, append(how, b.spec.ID)...); err != nil {
 		return err
 	}
-	if r.cgroups.usable() {
-		if err := r.cgroups.weigh(); err != nil { // it is slower among many, and nothing else
+	if b.cgroups.usable() {
+		if err := b.cgroups.weigh(); err != nil { // it is slower among many, and nothing else
 			r.weightless.Do(func() { r.Log.Warn("could not set the weight of the sandboxes' cgroup", "error", err) })
 		}
 	}
@@ -269,6 +309,9 @@ func (r *Runtime) recover(id string) (*box, error) {
 	}
 	if now, err := startTime(rec.PID); err != nil || now != rec.Started {
 		return b, errors.New("it died")
+	}
+	if !b.cgroups.has(id) { // it was made where there were none
+		b.cgroups = cgroups{}
 	}
 	if err := b.listen(); err != nil {
 		return b, err

@@ -166,12 +166,12 @@ func TestRootless(t *testing.T) {
 	if err := os.Chown(tmp, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "suite"), "-test.run=^TestSuite$", "-test.v", "-test.timeout=8m")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "suite"), "-test.run=^(TestSuite|TestMemoryFromOutside)$", "-test.v", "-test.timeout=8m")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "SANDLOT_TEST_BIN=" + dir, "SANDLOT_TEST_LOG=" + os.Getenv("SANDLOT_TEST_LOG")}
 	cmd.Dir = tmp
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestSuite/Isolation") {
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestSuite/Isolation") || !strings.Contains(string(out), "--- PASS: TestMemoryFromOutside") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }

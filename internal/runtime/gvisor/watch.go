@@ -58,13 +58,13 @@ func (r *Runtime) watch() {
 				now[b] = m
 			}
 			r.look(b, m)
-			if id, limits := b.identity(); r.cgroups.usable() {
-				_, cpu := r.cost(id, 0)
+			if id, limits := b.identity(); b.cgroups.usable() {
+				_, cpu := b.cost(0)
 				keeper.look(id, limits.CPUs, cpu, time.Now(), &m.pulse)
 			}
 		}
 		for b, m := range seen {
-			if now[b] == nil {
+			if now[b] == nil && b.cgroups.usable() {
 				keeper.calm(&m.pulse)
 				keeper.free(b.spec.ID, &m.pulse)
 			}
@@ -80,8 +80,8 @@ func (r *Runtime) look(b *box, m *measure) {
 	if pid == 0 {
 		return
 	}
-	if !r.cgroups.usable() && limits.MemoryBytes > 0 {
-		if used := rss(pid); used > headroom(limits.MemoryBytes) {
+	if !b.cgroups.usable() && limits.MemoryBytes > 0 {
+		if used := b.footprint(pid); used > headroom(limits.MemoryBytes) {
 			r.Log.Warn("a sandbox reached its memory limit", "sandbox", b.spec.ID, "bytes", used)
 			b.kill("memory")
 			return
@@ -198,38 +198,74 @@ func tree(dir string, most int64) (size, entries int64) {
 	return size, entries
 }
 
-// cost is what a sandbox uses of the host.
-func (r *Runtime) cost(id string, pid int) (memory int64, cpu time.Duration) {
-	switch r.cgroups.version {
+// cost is what the sandbox, whose process is pid, uses of the host.
+func (b *box) cost(pid int) (memory int64, cpu time.Duration) {
+	c, id := b.cgroups, b.spec.ID
+	switch c.version {
 	case 1:
-		return r.cgroups.number(id, "memory", "memory.usage_in_bytes"), time.Duration(r.cgroups.number(id, "cpuacct", "cpuacct.usage"))
+		return c.number(id, "memory", "memory.usage_in_bytes"), time.Duration(c.number(id, "cpuacct", "cpuacct.usage"))
 	case 2:
-		return r.cgroups.number(id, "", "memory.current"), time.Duration(field(r.cgroups.file(id, "", "cpu.stat"), "usage_usec")) * time.Microsecond
+		return c.number(id, "", "memory.current"), time.Duration(field(c.file(id, "", "cpu.stat"), "usage_usec")) * time.Microsecond
 	}
-	return rss(pid), cpuTime(pid)
+	return b.footprint(pid), cpuTime(pid)
 }
 
-// rss is the memory of a process, and of those whose memory it holds: gVisor's
-// process maps what its sandbox uses.
-func rss(pid int) int64 {
+// footprint is the memory of the sandbox whose process is pid. What its programs
+// use is in files in memory that gVisor's process holds; that is mapped only
+// while it is touched, so it does not show in any process's size.
+func (b *box) footprint(pid int) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	total, found := int64(0), false
+	for _, f := range b.memory {
+		name, err := os.Readlink(f)
+		i, serr := os.Stat(f)
+		if err == nil && serr == nil && strings.HasPrefix(name, memoryFile) {
+			total, found = total+blocks(i), true
+		}
+	}
+	if found {
+		return total + anonymous(pid)
+	}
+	b.memory = nil // the next look finds them
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, _ := os.ReadDir(dir)
+	seen := map[uint64]bool{}
+	for _, e := range entries {
+		f := filepath.Join(dir, e.Name())
+		name, err := os.Readlink(f)
+		if err != nil || !strings.HasPrefix(name, memoryFile) {
+			continue
+		}
+		i, err := os.Stat(f)
+		if err != nil {
+			continue
+		}
+		if st, ok := i.Sys().(*syscall.Stat_t); ok && !seen[st.Ino] {
+			seen[st.Ino] = true
+			b.memory = append(b.memory, f)
+			total += blocks(i)
+		}
+	}
+	return total + anonymous(pid)
+}
+
+// memoryFile is what gVisor calls those files.
+const memoryFile = "/memfd:runsc-memory"
+
+// anonymous is the memory that a process has for itself.
+func anonymous(pid int) int64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
 		return 0
 	}
 	f := strings.Fields(string(text))
-	if len(f) < 2 {
+	if len(f) < 3 {
 		return 0
 	}
-	pages, _ := strconv.ParseInt(f[1], 10, 64)
-	total := pages * int64(os.Getpagesize())
-	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	var stubs int64
-	for _, c := range strings.Fields(string(children)) {
-		if child, err := strconv.Atoi(c); err == nil {
-			stubs += rss(child)
-		}
-	}
-	return max(total, stubs)
+	resident, _ := strconv.ParseInt(f[1], 10, 64)
+	shared, _ := strconv.ParseInt(f[2], 10, 64)
+	return (resident - shared) * int64(os.Getpagesize())
 }
 
 func cpuTime(pid int) time.Duration {
