@@ -45,8 +45,11 @@ type Config struct {
 	// Check says whether the runtime works.
 	Check   func(ctx context.Context) error
 	Version string
-	Guard   Guard
-	Log     *slog.Logger
+	// PublicURL is where clients reach this server, without a slash at its end;
+	// empty: where their requests come to.
+	PublicURL string
+	Guard     Guard
+	Log       *slog.Logger
 }
 
 // Server serves the API.

@@ -39,7 +39,9 @@ func (s *Server) installList(w http.ResponseWriter, _ *http.Request) {
 }
 
 // installGuidance says what to put into a client's file. The query may have the
-// url by which the client reaches this server, and the name for it there.
+// url by which the client reaches this server, and the name for it there. Without
+// a url it is PublicURL, or else where the request came to: a proxy may have
+// given that another name.
 func (s *Server) installGuidance(w http.ResponseWriter, r *http.Request) {
 	g, err := s.guidance(r)
 	if err != nil {
@@ -57,6 +59,9 @@ func (s *Server) guidance(r *http.Request) (*Guidance, error) {
 	to := client.Server{Name: "sandlot", URL: r.URL.Query().Get("url"), Args: []string{"stdio"}}
 	if n := r.URL.Query().Get("name"); n != "" {
 		to.Name = n
+	}
+	if to.URL == "" && s.PublicURL != "" {
+		to.URL = s.PublicURL + "/mcp"
 	}
 	if to.URL == "" {
 		if to.URL, err = own(r); err != nil {

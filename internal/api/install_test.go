@@ -75,6 +75,30 @@ func TestInstallGuidanceRefuses(t *testing.T) {
 	isProblem(t, do(e.Handler(), "POST", "/install/cursor", "{}"), 404, "NOT_FOUND")
 }
 
+// What clients are told is public_url: a proxy gives the request another name, or
+// there is none, over the socket. What the request says itself goes before it.
+func TestInstallGuidanceBehindAProxy(t *testing.T) {
+	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e.PublicURL = "https://sandlot.example.com/box"
+	for _, id := range client.IDs() {
+		a := do(e.Handler(), "GET", "/install/"+id, "", "Host", "localhost")
+		if stdio := id == "claude-desktop"; a.StatusCode != 200 || strings.Contains(a.body, "http://localhost") || !stdio && !strings.Contains(a.body, "https://sandlot.example.com/box/mcp") {
+			t.Errorf("%s: %d %s", id, a.StatusCode, a.body)
+		}
+	}
+	a := do(e.Handler(), "GET", "/install/cursor?url=http://10.1.2.3:8000/mcp", "")
+	if !strings.Contains(a.body, "http://10.1.2.3:8000/mcp") || strings.Contains(a.body, "example.com") {
+		t.Errorf("%s", a.body)
+	}
+	over := httptest.NewRequest("GET", "/install/cursor", nil)
+	over = over.WithContext(context.WithValue(over.Context(), http.LocalAddrContextKey, net.Addr(&net.UnixAddr{Net: "unix", Name: "s"})))
+	w := httptest.NewRecorder()
+	e.Owner().ServeHTTP(w, over)
+	if w.Code != 200 || !strings.Contains(w.Body.String(), "https://sandlot.example.com/box/mcp") {
+		t.Errorf("over the socket: %d %s", w.Code, w.Body)
+	}
+}
+
 // Over the socket it is not known by which address clients come.
 func TestInstallGuidanceOverTheSocket(t *testing.T) {
 	e := newEdge(t, auth.Auto, Guard{})

@@ -219,7 +219,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 		Connected: a.prewarm})
 	a.third.OnChange, a.third.OnUpdate, a.third.OnLog = a.Gateway.Changed, a.Gateway.Updated, a.Gateway.Logged
 	a.api = api.New(api.Config{Door: a.door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Secrets: a.vault, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
-		Version: Version, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins}})
+		Version: Version, PublicURL: c.Server.PublicURL, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins}})
 	return nil
 }
 

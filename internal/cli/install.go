@@ -45,7 +45,7 @@ name of a variable only, and the client puts its value in.`,
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server.Name, "name", "sandlot", "what the server is called there")
-	flags.StringVar(&f.server.URL, "url", "", "address of MCP (default: that of the settings, or of --server)")
+	flags.StringVar(&f.server.URL, "url", "", "address of MCP (default: of --server, or where the settings have it listen on this machine)")
 	flags.StringVar(&f.server.Token, "token", "", "token that the client is to send")
 	flags.StringVar(&f.server.TokenEnv, "token-env", "", "variable of the client's environment that has the token")
 	flags.StringVar(&f.file, "file", "", "settings file of the client (default: where the client has it; see --list)")
@@ -202,7 +202,8 @@ func (p *program) local(cfg *config.Config) []string {
 	return args
 }
 
-// address is where a server with these settings has MCP.
+// address is where a server with these settings has MCP on its own machine, where
+// the client is too: public_url may lead through a proxy that is elsewhere.
 func address(cfg *config.Config) string {
 	host := cfg.Server.Host
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {

@@ -102,6 +102,17 @@ func TestInstallElsewhere(t *testing.T) {
 	says(t, out, `"SANDLOT_SERVER": "http://10.1.2.3:8000"`, `"SANDLOT_TOKEN": "[secret]"`)
 }
 
+// A client on the server's machine needs no way around: public_url is for others.
+func TestInstallBesideAProxy(t *testing.T) {
+	home(t)
+	t.Setenv("SANDLOT_PUBLIC_URL", "https://sandlot.example.com")
+	out, _ := sandlot(t, 0, "install", "cursor", "--dry-run")
+	says(t, out, "http://localhost:8000/mcp")
+	if strings.Contains(out, "example.com") {
+		t.Error(out)
+	}
+}
+
 func TestInstallAsksForAToken(t *testing.T) {
 	home(t)
 	_, errs := sandlot(t, 0, "install", "cursor", "--yes")

@@ -71,20 +71,24 @@ func (p *program) serve() *cobra.Command {
 		if err != nil {
 			return errors.Join(err, a.Close())
 		}
-		fmt.Fprint(p.out, welcome(cfg, network, a.NeedsToken(c.Context())))
+		fmt.Fprint(p.out, welcome(cfg, network[0].Addr().(*net.TCPAddr), a.NeedsToken(c.Context())))
 		log.Info("serving", "version", app.Version, "address", network[0].Addr().String(), "state", cfg.Server.StateDir, "runtime", cfg.Runtime.Name)
 		return errors.Join(a.Run(c.Context(), network, owner, grace), a.Close())
 	}
 	return c
 }
 
-// welcome says how to connect a client.
-func welcome(c *config.Config, network []net.Listener, needsToken bool) string {
+// welcome says how to connect a client, by the address that clients have for this
+// server: public_url, or else what it listens on.
+func welcome(c *config.Config, at *net.TCPAddr, needsToken bool) string {
 	host := c.Server.Host
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host, _ = os.Hostname()
 	}
-	url := "http://" + net.JoinHostPort(host, strconv.Itoa(network[0].Addr().(*net.TCPAddr).Port)) + "/mcp"
+	url, behind := "http://"+net.JoinHostPort(host, strconv.Itoa(at.Port))+"/mcp", ""
+	if c.Server.PublicURL != "" {
+		url, behind = c.Server.PublicURL+"/mcp", fmt.Sprintf(" (public_url), and listens on %s", at)
+	}
 	self, err := os.Executable()
 	if err != nil {
 		self = "sandlot"
@@ -99,7 +103,7 @@ func welcome(c *config.Config, network []net.Listener, needsToken bool) string {
 	if c.From["state_dir"] != "default" {
 		state = fmt.Sprintf(`, "--state-dir", %q`, c.Server.StateDir)
 	}
-	return fmt.Sprintf(`Sandlot %s is at %s%s
+	return fmt.Sprintf(`Sandlot %s is at %s%s%s
 
   curl            curl -X POST %s%s -H "Content-Type: application/json" -d '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"execute_code","arguments":{"code":"print(6*7)"}}}'
   Claude Code     claude mcp add --transport http sandlot %s%s
@@ -108,7 +112,7 @@ func welcome(c *config.Config, network []net.Listener, needsToken bool) string {
   VS Code         .vscode/mcp.json:           {"servers": {"sandlot": {"type": "http", "url": %q%s}}}
 
 Stop it with Ctrl-C: sessions are kept, and are there again after the next start.
-`, app.Version, url, token, url, curl, url, claude, self, state, url, headers, url, headers)
+`, app.Version, url, behind, token, url, curl, url, claude, self, state, url, headers, url, headers)
 }
 
 func (p *program) stdio() *cobra.Command {
