@@ -44,7 +44,8 @@ type server struct {
 	log   *logBuffer
 
 	program string
-	user    int // 0: the test's own
+	user    int    // 0: the test's own
+	dir     string // in which it starts; empty: the test's own
 }
 
 // as makes a command run as the server's user.
@@ -139,7 +140,7 @@ func freePort(t *testing.T) int {
 func (s *server) launch() {
 	s.t.Helper()
 	s.cmd = s.as(exec.Command(s.program, s.args...))
-	s.cmd.Env = s.env
+	s.cmd.Env, s.cmd.Dir = s.env, s.dir
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)

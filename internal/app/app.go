@@ -61,6 +61,7 @@ type App struct {
 	found   atomic.Pointer[[]egress.Rule] // registries
 	stale   bool                          // what is known of them is not fresh
 	latest  atomic.Pointer[config.Config] // whose network section holds
+	waiting []string                      // settings that the next start takes up; of follow alone
 
 	applying sync.Mutex // held while that changes
 	closers  []func() error

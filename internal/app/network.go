@@ -2,16 +2,22 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"sandlot/internal/api"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/session"
 )
 
@@ -29,7 +35,7 @@ func (a *App) applyPolicies(c *config.Config) {
 // network is what the operator is shown.
 func (a *App) network() api.NetworkState {
 	p := a.Book.Policies()
-	return api.NetworkState{Policy: p.Operator, Templates: p.Templates, Usage: a.egress.Totals(), File: a.Config.File}
+	return api.NetworkState{Policy: p.Operator, Templates: p.Templates, Usage: a.egress.Totals(), File: a.latest.Load().File}
 }
 
 // addresses finds a name's addresses: the operator's own hosts come first.
@@ -48,9 +54,10 @@ const glance = time.Second
 // follow takes up a change of the settings file's network and mcp sections, and
 // of the files that the latter names, for what runs too. A file that is wrong,
 // or empty, changes nothing, and is told of once. One that is being written is
-// left alone until two looks see the same.
+// left alone until two looks see the same. Where none was read at the start, the
+// first one that appears where it would have been is followed.
 func (a *App) follow(ctx context.Context) {
-	held := stamps{a.Config.Stamp, a.stamps().others}
+	held := stamps{a.Config.File, a.Config.Stamp, a.stamps().others}
 	seen := held
 	tick := time.NewTicker(glance / 2)
 	defer tick.Stop()
@@ -65,28 +72,44 @@ func (a *App) follow(ctx context.Context) {
 			seen = now
 			continue
 		}
-		file := now.file != held.file
+		file := now.path != held.path || now.file != held.file
 		held = now
-		a.reload(ctx, now.file, file)
+		a.reload(ctx, now, file)
 	}
 }
 
 // stamps tell whether any of the files that are followed has changed.
 type stamps struct {
+	path   string // of the settings file, or empty
 	file   config.Stamp
 	others string
 }
 
 func (a *App) stamps() stamps {
-	var s stamps
-	if a.Config.File != "" {
-		s.file = stampOf(a.Config.File)
+	c := a.latest.Load()
+	s := stamps{path: c.File}
+	if s.path == "" {
+		s.path = appeared(a.Config.Source)
 	}
-	for _, f := range a.latest.Load().MCP.Files {
+	if s.path != "" {
+		s.file = stampOf(s.path)
+	}
+	for _, f := range c.MCP.Files {
 		st := stampOf(f)
 		s.others += fmt.Sprintf("%s %d %d\n", f, st.Modified.UnixNano(), st.Size)
 	}
 	return s
+}
+
+// appeared returns the settings file that a server which starts now would read.
+func appeared(s config.Source) string {
+	places, _ := s.Places()
+	for _, p := range places {
+		if abs, err := filepath.Abs(p); err == nil && stampOf(abs) != (config.Stamp{}) {
+			return abs
+		}
+	}
+	return ""
 }
 
 func stampOf(file string) config.Stamp {
@@ -97,25 +120,68 @@ func stampOf(file string) config.Stamp {
 	return config.Stamp{Modified: st.ModTime(), Size: st.Size()}
 }
 
+// mine says why a settings file that has appeared is not taken up: what somebody
+// else can write, a sandbox above all, has no say over a server that runs.
+func mine(file string, volumes []sandbox.Mount) error {
+	real, err := filepath.EvalSymlinks(file)
+	if err == nil {
+		real, err = filepath.Abs(real)
+	}
+	if err != nil {
+		return err
+	}
+	st, err := os.Stat(real)
+	if err != nil {
+		return err
+	}
+	if owner, ok := st.Sys().(*syscall.Stat_t); ok && owner.Uid != 0 && int(owner.Uid) != os.Getuid() || st.Mode().Perm()&0o002 != 0 {
+		return errors.New("others than the server's user can write it")
+	}
+	for _, at := range []string{file, real} {
+		abs, err := filepath.Abs(at)
+		if err != nil {
+			return err
+		}
+		if abs, err = filepath.EvalSymlinks(filepath.Dir(abs)); err != nil {
+			return err
+		}
+		for _, v := range volumes {
+			if rel, err := filepath.Rel(v.Source, abs); err == nil && filepath.IsLocal(rel) && !v.ReadOnly {
+				return fmt.Errorf("sandboxes can write it, as it is in the volume %s", v.Source)
+			}
+		}
+	}
+	return nil
+}
+
 // reload takes up what has changed: file says whether the settings file is among
 // that.
-func (a *App) reload(ctx context.Context, now config.Stamp, file bool) {
+func (a *App) reload(ctx context.Context, now stamps, file bool) {
+	before := a.latest.Load()
 	if !file {
-		a.configureServers(ctx, a.latest.Load())
+		a.configureServers(ctx, before)
 		return
 	}
-	if now.Size == 0 {
-		a.log.Error("the settings file is gone, or empty; the settings from before hold", "file", a.Config.File)
+	if now.file.Size == 0 {
+		if now.path != "" {
+			a.log.Error("the settings file is gone, or empty; the settings from before hold", "file", now.path)
+		}
 		return
+	}
+	if a.Config.File == "" {
+		if err := mine(now.path, a.Config.Volumes); err != nil {
+			a.log.Error("a settings file that was not there at the start is not taken up while the server runs", "file", now.path, "why", err)
+			return
+		}
 	}
 	source := a.Config.Source
-	source.File = a.Config.File
+	source.File = now.path
 	c, err := config.Load(source)
 	if err != nil {
 		a.log.Error("the changed settings are wrong; those from before hold", "error", err)
 		return
 	}
-	if before := a.latest.Load(); !maps.Equal(c.Network.Registries, before.Network.Registries) || (c.Network.Registries == nil) != (before.Network.Registries == nil) {
+	if !maps.Equal(c.Network.Registries, before.Network.Registries) || (c.Network.Registries == nil) != (before.Network.Registries == nil) {
 		set, err := a.ask(ctx, registryKey(c), c)
 		if err != nil {
 			a.log.Error("the changed registries cannot be used; the settings from before hold", "error", err)
@@ -125,8 +191,19 @@ func (a *App) reload(ctx context.Context, now config.Stamp, file bool) {
 	}
 	a.applyPolicies(c)
 	a.configureServers(ctx, c)
+	a.tell(c, before)
+}
+
+// tell says what of the changed settings holds now, and, once, what does not.
+func (a *App) tell(c, before *config.Config) {
+	taken, _ := c.Changed(before)
+	_, waiting := c.Changed(a.Config)
+	a.log.Info("the settings file is taken up", "file", c.File, "changed", strings.Join(taken, ", "), "mode", c.Network.Policy.Mode)
 	if now := c.Network.Policy.Mode == egress.Open; now != (a.Config.Network.Policy.Mode == egress.Open) {
 		a.log.Warn("network.mode open is taken up, or left, at the next start of the server; until then sandboxes with a broker reach nothing", "mode", c.Network.Policy.Mode)
 	}
-	a.log.Info("the settings file has changed: what sandboxes may reach and the MCP servers hold now, all else (limits too) from the next start on", "mode", c.Network.Policy.Mode)
+	if !slices.Equal(waiting, a.waiting) && len(waiting) > 0 {
+		a.log.Warn("settings of the file hold from the next start of the server on", "settings", strings.Join(waiting, ", "))
+	}
+	a.waiting = waiting
 }

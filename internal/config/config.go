@@ -38,6 +38,7 @@ type Config struct {
 	From map[string]string
 
 	limitedMemory, limitedCPU string // mcp-codemode's limits of a container
+	told                      map[string]string
 }
 
 // Stamp tells one content of a settings file from the next.
@@ -96,7 +97,7 @@ type Output struct {
 
 // Default returns the settings of a server that was told nothing.
 func Default() *Config {
-	c := &Config{From: map[string]string{}, Flavors: append([]image.Flavor{}, image.Flavors...)}
+	c := &Config{From: map[string]string{}, told: map[string]string{}, Flavors: append([]image.Flavor{}, image.Flavors...)}
 	for _, s := range settings {
 		if err := s.set(c, s.value); err != nil {
 			panic("config: default of " + s.key + ": " + err.Error())

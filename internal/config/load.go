@@ -67,7 +67,13 @@ func Load(s Source) (*Config, error) {
 	if s.Env["SANDBOX_IMAGE"] != "" {
 		c.Notes = append(c.Notes, "SANDBOX_IMAGE is set, but this version makes no sandbox out of a container's image; default_template is used")
 	}
-	return c, c.finish()
+	if err := c.finish(); err != nil {
+		return c, err
+	}
+	for _, row := range settings {
+		c.told[row.key] = row.get(c)
+	}
+	return c, nil
 }
 
 // variables sets a row from its variables: Sandlot's own wins over the older ones.
@@ -90,27 +96,32 @@ func (c *Config) variables(row setting, env map[string]string) error {
 	return nil
 }
 
+// Places are the files of which the first that is there is read. One that was
+// named has to be there.
+func (s Source) Places() (paths []string, named bool) {
+	if s.File != "" {
+		return []string{s.File}, true
+	}
+	if v := s.Env["SANDLOT_CONFIG"]; v != "" {
+		return []string{v}, true
+	}
+	state := StateDir()
+	if d := s.Env["SANDLOT_STATE_DIR"]; d != "" {
+		state = d
+	}
+	if d := s.Flags["state_dir"]; d != "" {
+		state = d
+	}
+	return []string{"sandlot.yaml", filepath.Join(state, "sandlot.yaml")}, false
+}
+
 // file reads sandlot.yaml.
 func (c *Config) file(s Source) error {
-	paths := []string{s.File}
-	if s.File == "" {
-		if v := s.Env["SANDLOT_CONFIG"]; v != "" {
-			paths, s.File = []string{v}, v
-		} else {
-			state := c.Server.StateDir
-			if d := s.Env["SANDLOT_STATE_DIR"]; d != "" {
-				state = d
-			}
-			if d := s.Flags["state_dir"]; d != "" {
-				state = d
-			}
-			paths = []string{"sandlot.yaml", filepath.Join(state, "sandlot.yaml")}
-		}
-	}
+	paths, named := s.Places()
 	for _, p := range paths {
 		st, _ := os.Stat(p) // before it is read: a change in between is seen later
 		text, err := os.ReadFile(p)
-		if errors.Is(err, fs.ErrNotExist) && s.File == "" {
+		if errors.Is(err, fs.ErrNotExist) && !named {
 			continue
 		}
 		if err != nil {
@@ -162,6 +173,9 @@ func (c *Config) parse(path string, text []byte) error {
 			err = c.mcp(&node, path)
 		default:
 			err = flatten(flat, key, &node)
+		}
+		if err == nil {
+			err = c.tell(key, node)
 		}
 		if err != nil {
 			return wrong("%s: %v", key, err)

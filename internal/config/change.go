@@ -1,0 +1,61 @@
+package config
+
+import (
+	"maps"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// live are the settings that a running server takes up when the file changes.
+var live = []string{"mcp", "mcp_files", "network.allow", "network.allow_private", "network.hosts", "network.mode", "network.registries", templateNetworks}
+
+const templateNetworks = "templates.*.network"
+
+// Changed names the settings that were loaded as others than before: those that
+// a running server takes up, and those that wait for its next start. Sections are
+// named whole.
+func (c *Config) Changed(before *Config) (taken, waiting []string) {
+	all := maps.Clone(c.told)
+	maps.Copy(all, before.told)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		switch {
+		case c.told[key] == before.told[key]:
+		case slices.Contains(live, key):
+			taken = append(taken, key)
+		default:
+			waiting = append(waiting, key)
+		}
+	}
+	return taken, waiting
+}
+
+// tell keeps what a section says, for Changed.
+func (c *Config) tell(key string, n yaml.Node) error {
+	switch key {
+	case "flavors", "mcp":
+		text, err := yaml.Marshal(&n)
+		c.told[key] = string(text)
+		return err
+	case "templates":
+		var all map[string]map[string]any
+		if err := n.Decode(&all); err != nil {
+			return err
+		}
+		networks := map[string]any{}
+		for name, t := range all {
+			if t["network"] != nil {
+				networks[name] = t["network"]
+			}
+			delete(t, "network")
+		}
+		rest, err := yaml.Marshal(all)
+		if err != nil {
+			return err
+		}
+		rules, err := yaml.Marshal(networks)
+		c.told[key], c.told[templateNetworks] = string(rest), string(rules)
+		return err
+	}
+	return nil
+}
