@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -261,6 +262,35 @@ func TestConsentDenied(t *testing.T) {
 	if len(u.questions()) > 0 {
 		t.Errorf("asked %q", u.questions())
 	}
+}
+
+// TestConsentIsFollowed: a change of mcp_consent holds while the server runs.
+func TestConsentIsFollowed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sandlot.yaml")
+	rewrite(t, file, "mcp_consent: deny\n")
+	s := start(t, "SANDLOT_CONFIG="+file)
+	token := s.token("ann")
+	s.put(token, "odd.py")
+	u := &user{action: "accept", says: "allow"}
+	c := s.connect(older, token, u.options())
+	connect := func(name string) error {
+		_, err := c.try(t.Context(), "connect_external_mcp", args{"name": name, "command": "python3", "args": []string{"/workspace/odd.py", "plain", name}})
+		return err
+	}
+	if err := connect("one"); code(err) != "FORBIDDEN" {
+		t.Errorf("denied: %v", err)
+	}
+	rewrite(t, file, "mcp_consent: ask\n")
+	until(t, "the user is asked", func() bool { return connect("one") == nil })
+	if n := len(u.questions()); n != 1 {
+		t.Errorf("asked %d times: %q", n, u.questions())
+	}
+	if !strings.Contains(s.log.String(), "changed=mcp_consent") {
+		t.Errorf("the log does not say so\n%s", s.log)
+	}
+	rewrite(t, file, "mcp_consent: deny\n")
+	n := 0
+	until(t, "it is denied again", func() bool { n++; return code(connect(fmt.Sprintf("more-%d", n))) == "FORBIDDEN" })
 }
 
 // TestClientHeadersStay: what a client sends to Sandlot beside its request goes

@@ -55,6 +55,7 @@ type App struct {
 	door    *auth.Door
 	ports   *port.Book
 	third   *connection.Book
+	tools   *builtin.Tools
 	vault   *vault.Vault
 	egress  *egress.Broker
 	hosts   atomic.Pointer[map[string]netip.Addr]
@@ -203,10 +204,10 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	if err := a.connections(ctx); err != nil {
 		return err
 	}
-	tools := builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Connections: a.third, Consent: c.MCP.Consent, Templates: templates, Flavors: c.Flavors, Volumes: c.Volumes,
+	a.tools = builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Connections: a.third, Consent: c.MCP.Consent, Templates: templates, Flavors: c.Flavors, Volumes: c.Volumes,
 		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max, Labeled: c.Output.Style == "labeled", Log: a.log})
-	a.third.Reserved = func(name string) bool { return tools.Has(auth.Local, name) }
-	h := hub.New(tools, a.third)
+	a.third.Reserved = func(name string) bool { return a.tools.Has(auth.Local, name) }
+	h := hub.New(a.tools, a.third)
 	h.Observe = func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
 		metrics.Call(call.Name, outcome, took)
 		a.log.InfoContext(ctx, "tool call", "principal", call.Principal.ID, "tool", call.Name, "outcome", outcome, "took", took)

@@ -51,11 +51,11 @@ func (a *App) addresses(ctx context.Context, name string) ([]netip.Addr, error) 
 // glance is how often the settings file is looked at.
 const glance = time.Second
 
-// follow takes up a change of the settings file's network and mcp sections, and
-// of the files that the latter names, for what runs too. A file that is wrong,
-// or empty, changes nothing, and is told of once. One that is being written is
-// left alone until two looks see the same. Where none was read at the start, the
-// first one that appears where it would have been is followed.
+// follow takes up a change of the settings file's network and mcp sections, of
+// mcp_consent, and of the files that mcp_files names, for what runs too. A file
+// that is wrong, or empty, changes nothing, and is told of once. One that is being
+// written is left alone until two looks see the same. Where none was read at the
+// start, the first one that appears where it would have been is followed.
 func (a *App) follow(ctx context.Context) {
 	held := stamps{a.Config.File, a.Config.Stamp, a.stamps().others}
 	seen := held
@@ -191,6 +191,7 @@ func (a *App) reload(ctx context.Context, now stamps, file bool) {
 	}
 	a.applyPolicies(c)
 	a.configureServers(ctx, c)
+	a.tools.SetConsent(c.MCP.Consent)
 	a.tell(c, before)
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"sandlot/internal/auth"
@@ -26,7 +27,7 @@ type Config struct {
 	Ports    *port.Book
 	// Connections are third-party MCP servers; without it there are none.
 	Connections *connection.Book
-	// Consent says whether users' agents may add them.
+	// Consent says at first whether users' agents may add them; see SetConsent.
 	Consent   tool.Policy
 	Templates []*image.Template
 	Flavors   []image.Flavor
@@ -46,6 +47,8 @@ type Tools struct {
 	list  []tool.Tool
 	calls map[string]handler
 	once  *replies
+
+	policy atomic.Pointer[tool.Policy]
 }
 
 type handler func(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error)
@@ -53,6 +56,7 @@ type handler func(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, 
 // New returns the tools.
 func New(c Config) *Tools {
 	t := &Tools{Config: c, calls: map[string]handler{}, once: newReplies()}
+	t.SetConsent(c.Consent)
 	t.add(t.executeCode(), t.runCode)
 	t.add(t.executeCommand(), t.runCommand)
 	t.add(readFile(), t.read)
@@ -81,6 +85,10 @@ func New(c Config) *Tools {
 	t.add(alias, t.volumes)
 	return t
 }
+
+// SetConsent says whether users' agents may add third-party MCP servers from now
+// on. A user who is being asked at this moment decides all the same.
+func (t *Tools) SetConsent(p tool.Policy) { t.policy.Store(&p) }
 
 func (t *Tools) add(d tool.Tool, h handler) {
 	t.list = append(t.list, d)

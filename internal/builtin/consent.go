@@ -12,11 +12,12 @@ import (
 )
 
 // agree asks whoever has to be asked before a call installs, starts or connects
-// a third-party server.
+// a third-party server. What holds when it begins to ask goes for that question.
 func (t *Tools) agree(c tool.Call) connection.Agree {
 	return func(ctx context.Context, p connection.Plan) error {
-		err := t.Consent.Consent(ctx, c, question(p))
-		if t.Consent == tool.Ask && c.Principal.Authenticated && t.Log != nil {
+		policy := *t.policy.Load()
+		err := policy.Consent(ctx, c, question(p))
+		if policy == tool.Ask && c.Principal.Authenticated && t.Log != nil {
 			t.Log.InfoContext(ctx, "consent", "principal", c.Principal.ID, "tool", c.Name, "name", p.Name, "given", err == nil, "why", err)
 		}
 		return err

@@ -54,6 +54,79 @@ func toolsWith(t *testing.T, policy tool.Policy) *Tools {
 	return New(Config{Connections: b, Consent: policy})
 }
 
+// slow is a person who thinks until they are told to answer.
+type slow struct {
+	person
+	thinking, answer chan struct{}
+}
+
+func (p *slow) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	close(p.thinking)
+	<-p.answer
+	return p.person.Ask(ctx, method, params)
+}
+
+// A change of the operator's mind holds from the next question on, in both
+// directions; who is being asked decides all the same.
+func TestConsentChanges(t *testing.T) {
+	address, calls := remote(t)
+	tools := toolsWith(t, tool.Allow)
+	anna := auth.User("anna", false)
+	connect := func(client tool.Client, name string) (*tool.Result, error) {
+		return tools.Call(t.Context(), tool.Call{Principal: anna, Client: client, Name: "connect_external_mcp", Args: fmt.Appendf(nil, `{"name":%q,"url":%q}`, name, address)})
+	}
+	works := func(client tool.Client, name string) {
+		t.Helper()
+		if r, err := connect(client, name); err != nil || r.IsError {
+			t.Errorf("%s: %+v %v", name, r, err)
+		}
+	}
+	forbidden := func(client tool.Client, name string) {
+		t.Helper()
+		before := calls.Load()
+		if _, err := connect(client, name); !fault.Is(err, fault.Forbidden) || calls.Load() != before {
+			t.Errorf("%s: %v, %d calls", name, err, calls.Load()-before)
+		}
+	}
+	p := &person{decision: "allow"}
+	works(p, "free")
+	for i, other := range []tool.Policy{tool.Deny, tool.Allow} { // what is set while a user thinks
+		tools.SetConsent(tool.Ask)
+		forbidden(nil, "unaskable")
+		works(p, fmt.Sprintf("asked-%d", i))
+		if len(p.asked) != i+1 {
+			t.Errorf("asked %q", p.asked)
+		}
+		for _, decision := range []string{"allow", "deny"} {
+			tools.SetConsent(tool.Ask)
+			thinker := &slow{person{decision: decision}, make(chan struct{}), make(chan struct{})}
+			type end struct {
+				r   *tool.Result
+				err error
+			}
+			ended := make(chan end, 1)
+			go func() {
+				r, err := connect(thinker, fmt.Sprintf("slow-%s-%d", decision, i))
+				ended <- end{r, err}
+			}()
+			<-thinker.thinking
+			tools.SetConsent(other)
+			close(thinker.answer)
+			if e := <-ended; e.err != nil || e.r.IsError != (decision == "deny") {
+				t.Errorf("%s, while it became %s: %+v %v", decision, other, e.r, e.err)
+			}
+		}
+	}
+	tools.SetConsent(tool.Deny)
+	forbidden(p, "denied")
+	works(p, "free") // what is there already is no question
+	tools.SetConsent(tool.Allow)
+	works(nil, "free-again")
+	if len(p.asked) != 2 {
+		t.Errorf("asked %q", p.asked)
+	}
+}
+
 // Nothing is done before the user has agreed to exactly that, and they are asked
 // again when it changes, not when it is the same.
 func TestConsentBeforeConnecting(t *testing.T) {
@@ -163,7 +236,7 @@ func TestConsentDenied(t *testing.T) {
 	if err := call(anna, "connect_external_mcp", fmt.Sprintf(`{"name":"docs","url":%q}`, one)); err != nil {
 		t.Fatal(err)
 	}
-	tools.Consent = tool.Deny
+	tools.SetConsent(tool.Deny)
 	before := calls.Load()
 	for _, who := range []auth.Principal{anna, auth.Local} {
 		for name, args := range map[string]string{"connect_external_mcp": fmt.Sprintf(`{"name":"other","url":%q}`, one), "auto_install_and_connect_mcp": `{"name":"mem","install":{"type":"npm","spec":"a"}}`} {

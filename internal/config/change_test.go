@@ -33,6 +33,7 @@ func TestChanged(t *testing.T) {
 		"back":                      {"network: {allow: [a.example]}\nlog_level: DEBUG\n", "", []string{"network.allow"}, []string{"log_level"}},
 		"what a variable sets":      {"max_sessions: 4\n", "max_sessions: 5\n", nil, nil},
 		"MCP servers":               {"mcp: {a: {command: x, env: {K: one}}}\n", "mcp: {a: {command: x, env: {K: two}}}\n", []string{"mcp"}, nil},
+		"consent":                   {"mcp_consent: ask\n", "mcp_consent: deny\nmcp_idle_timeout: 5m\n", []string{"mcp_consent"}, []string{"mcp_idle_timeout"}},
 		"a flavor":                  {"flavors: {tiny: {cpus: 1, memory_mb: 64}}\n", "flavors: {tiny: {cpus: 1, memory_mb: 65}}\n", nil, []string{"flavors"}},
 		"a template's network":      {template("a", "none"), template("a", "public"), []string{"templates.*.network"}, nil},
 		"a template":                {template("a", "none"), template("b", "none"), nil, []string{"templates"}},
