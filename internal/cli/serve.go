@@ -268,11 +268,24 @@ func (p *program) examine(ctx context.Context) error {
 	if w, ok := rt.(sandbox.Warner); ok && w.Warning() != "" {
 		say(true, "limits", "WARNING: "+w.Warning())
 	}
+	say(true, "snapshots", snapshots(rt))
 	p.bootOne(ctx, cfg, say)
 	if bad {
 		return exit(1)
 	}
 	return nil
+}
+
+// snapshots says whether a server's sandboxes start from snapshots, or why not.
+func snapshots(rt sandbox.Runtime) string {
+	shooter, ok := rt.(sandbox.Snapshotter)
+	if !ok {
+		return "none, each sandbox boots: the runtime " + rt.Name() + " makes none"
+	}
+	if err := shooter.CanSnapshot(); err != nil {
+		return "none, each sandbox boots: " + err.Error()
+	}
+	return "new sandboxes start from one that has booted, some seconds after the server's start"
 }
 
 func (p *program) bootOne(ctx context.Context, cfg *config.Config, say func(bool, string, string)) {

@@ -1,12 +1,37 @@
 package cli
 
 import (
+	"errors"
 	"net"
 	"strings"
 	"testing"
 
 	"sandlot/internal/config"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/sandbox/sandboxtest"
 )
+
+// shooter is a runtime that may make snapshots.
+type shooter struct {
+	sandbox.Snapshotter
+	sandboxtest.Fake
+	why error
+}
+
+func (s *shooter) CanSnapshot() error { return s.why }
+
+// The doctor says whether there are snapshots, or else why not.
+func TestDoctorOnSnapshots(t *testing.T) {
+	for want, rt := range map[string]sandbox.Runtime{
+		"new sandboxes start from one that has booted, some seconds after the server's start":   &shooter{},
+		"none, each sandbox boots: they are turned off":                                         &shooter{why: errors.New("they are turned off")},
+		"none, each sandbox boots: the runtime " + (&sandboxtest.Fake{}).Name() + " makes none": &sandboxtest.Fake{},
+	} {
+		if got := snapshots(rt); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
 
 // The start tells clients the address that they have for the server.
 func TestWelcome(t *testing.T) {

@@ -27,7 +27,7 @@ const again = 10 * time.Minute
 // where the runtime can. What goes wrong is said, and sandboxes boot.
 func (p *Pool) snapshot(ctx context.Context) {
 	shooter, ok := p.Runtime.(sandbox.Snapshotter)
-	if !ok || !shooter.CanSnapshot() {
+	if !ok || shooter.CanSnapshot() != nil {
 		return
 	}
 	for pause := quiet; ; pause = again {

@@ -41,7 +41,12 @@ func (s *shooter) said() []string {
 	return append([]string{}, s.calls...)
 }
 
-func (s *shooter) CanSnapshot() bool { return !s.cannot }
+func (s *shooter) CanSnapshot() error {
+	if s.cannot {
+		return errors.New("they are off")
+	}
+	return nil
+}
 
 func (s *shooter) Snapshotted(spec sandbox.Spec) bool {
 	s.mu.Lock()

@@ -113,8 +113,9 @@ type Resizer interface {
 // booted, which is quicker than to boot each. Sandboxes are of one kind when all
 // but their ids, secrets and the sources of their mounts is the same.
 type Snapshotter interface {
-	// CanSnapshot says whether it does that here, with its settings.
-	CanSnapshot() bool
+	// CanSnapshot returns nil where it does that, and else why not here, or not
+	// with its settings, in words that end a sentence.
+	CanSnapshot() error
 	// Snapshotted says whether Create starts sandboxes of that kind from a
 	// snapshot. When it cannot, it boots them, and the snapshot is gone.
 	Snapshotted(spec Spec) bool

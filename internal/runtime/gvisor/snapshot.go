@@ -92,7 +92,7 @@ var machine = sync.OnceValue(func() []string {
 
 // shot returns the snapshot for spec, if there is one that is still good.
 func (r *Runtime) shot(spec sandbox.Spec) *snapshot {
-	if !r.CanSnapshot() {
+	if r.CanSnapshot() != nil {
 		return nil
 	}
 	kind, err := r.kind(spec)
@@ -199,9 +199,26 @@ func (r *Runtime) discard(name string) {
 	}
 }
 
+// Why there are no snapshots.
+var (
+	errSnapshotsOff      = errors.New("snapshots are turned off (snapshots: false)")
+	errSnapshotsOpen     = errors.New("gVisor restores none with the machine's own network (network.mode: open)")
+	errSnapshotsRootless = errors.New("gVisor restores none for an unprivileged user")
+)
+
 // CanSnapshot implements sandbox.Snapshotter. gVisor restores nothing for an
 // unprivileged user, and no sandbox that has the machine's own network.
-func (r *Runtime) CanSnapshot() bool { return r.Snapshots && !r.Open && !r.Rootless }
+func (r *Runtime) CanSnapshot() error {
+	switch {
+	case !r.Snapshots:
+		return errSnapshotsOff
+	case r.Open:
+		return errSnapshotsOpen
+	case r.Rootless:
+		return errSnapshotsRootless
+	}
+	return nil
+}
 
 // Snapshotted implements sandbox.Snapshotter.
 func (r *Runtime) Snapshotted(spec sandbox.Spec) bool { return r.shot(spec) != nil }
@@ -216,7 +233,7 @@ func (r *Runtime) Forget(spec sandbox.Spec) {
 // Snapshot implements sandbox.Snapshotter.
 func (r *Runtime) Snapshot(ctx context.Context, sb sandbox.Sandbox) error {
 	b, ok := sb.(*box)
-	if !ok || !r.CanSnapshot() {
+	if !ok || r.CanSnapshot() != nil {
 		return errors.New("gvisor: there are no snapshots of this sandbox")
 	}
 	kind, err := r.kind(b.Spec())
