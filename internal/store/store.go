@@ -1,5 +1,5 @@
 // Package store keeps what must outlive the server in one SQLite database:
-// tokens, sessions, exposed ports, connections and secrets.
+// tokens, sessions, exposed ports, connections, secrets and log-ins.
 package store
 
 import (
@@ -27,7 +27,7 @@ import (
 var migrations embed.FS
 
 // DB is the database. It implements auth.Store, session.Store, port.Store,
-// connection.Store and vault.Store.
+// connection.Store, vault.Store and vault.LoginStore.
 type DB struct {
 	db *sql.DB
 

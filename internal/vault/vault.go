@@ -1,6 +1,7 @@
 // Package vault owns stored secrets: values that a principal stores under a
-// name, for their third-party MCP servers. What is kept of one is sealed for its
-// principal and name, by a key that stands in a file beside the store.
+// name, for their third-party MCP servers, and what came of their log-ins there.
+// What is kept of one is sealed for its principal and name, or connection and
+// address, by a key that stands in a file beside the store.
 package vault
 
 import (
