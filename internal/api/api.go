@@ -74,6 +74,7 @@ func New(c Config) *Server {
 	})
 	open("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, map[string]any{"status": "ok"}) })
 	open("GET /readyz", s.ready)
+	open("GET /oauth/start/{id}", s.startLogin)
 	open("GET /oauth/callback", s.loggedIn)
 	closed := func(pattern string, h http.HandlerFunc) { s.mux.Handle(pattern, s.identify(h)) }
 	closed("GET /metrics", promhttp.HandlerFor(c.Metrics.Registry, promhttp.HandlerOpts{}).ServeHTTP)

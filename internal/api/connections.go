@@ -10,23 +10,6 @@ import (
 	"sandlot/internal/fault"
 )
 
-// loggedIn is where a browser comes back to when a user has logged in at a
-// third-party server. Who waits for it is found by the state that it brings.
-func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-	w.Header().Set("Referrer-Policy", "no-referrer")
-	said := "You are logged in. You can close this page and go on."
-	switch q := r.URL.Query(); {
-	case s.Connections == nil || !s.Connections.Came(q):
-		w.WriteHeader(http.StatusNotFound)
-		said = "Nobody waits for this log-in any more. Use the connection again to get a new link."
-	case q.Get("code") == "":
-		said = "The log-in was refused. Use the connection again to get a new link."
-	}
-	_, _ = w.Write([]byte("<!doctype html><title>Sandlot</title><body style=\"font: 16px sans-serif; margin: 4em\"><p>" + said))
-}
-
 func (s *Server) listConnections(w http.ResponseWriter, r *http.Request) {
 	s.tool(w, r, "list_external_mcp", json.RawMessage(`{}`))
 }

@@ -27,7 +27,7 @@ func (a *App) connections(ctx context.Context) error {
 		a.vault.KeyFile, a.vault.Make = filepath.Join(c.Server.StateDir, "secrets.key"), true
 	}
 	a.third = connection.New(connection.Config{Store: a.store, Sessions: a.Book, Secrets: a.vault, Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install,
-		Reach: a.reach, Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port), Log: a.log})
+		Reach: a.reach, Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port), Logins: &vault.Logins{Vault: a.vault, Store: a.store}, Log: a.log})
 	a.closers = append(a.closers, func() error { a.third.Close(); return nil })
 	if err := a.third.Recover(ctx); err != nil {
 		return fmt.Errorf("reading the connections: %w", err)

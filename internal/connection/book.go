@@ -39,15 +39,19 @@ type Config struct {
 	OnUpdate func(owner, uri string)
 	OnLog    func(owner string, params json.RawMessage)
 	// Callback is where a browser comes back from a log-in; without it there is
-	// none.
+	// none. The links to begin one are beside it: start/ and an id.
 	Callback string
-	Log      *slog.Logger
+	// Logins keep what log-ins brought; nil: they are in memory alone.
+	Logins Logins
+	Log    *slog.Logger
 }
 
 // Book keeps all connections. It implements tool.Source and tool.Foreign.
 type Book struct {
 	Config
 	logins logins
+
+	memory, unread sync.Once // said that log-ins cannot be stored, or read
 
 	life context.Context // of everything that runs here
 	stop context.CancelFunc
@@ -118,6 +122,13 @@ func (b *Book) Recover(ctx context.Context) error {
 	for _, o := range b.owners {
 		b.review(o)
 	}
+	b.strays(func(owner, key string) bool { // a crash was faster
+		if strings.HasPrefix(key, "=") {
+			return false
+		}
+		o := b.owners[owner]
+		return o == nil || o.servers[key] == nil || o.servers[key].rec.Off
+	})
 	return nil
 }
 

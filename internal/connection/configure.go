@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"sandlot/internal/auth"
@@ -23,6 +24,11 @@ func (b *Book) SetConfigured(list []Configured) {
 		}
 	}
 	b.mu.Unlock()
+	b.strays(func(owner, key string) bool { // of users who have not come since, too
+		name, configured := strings.CutPrefix(key, "=")
+		p := principalOf(owner)
+		return configured && !slices.ContainsFunc(list, func(c Configured) bool { return c.Name == name && c.admits(p) && !c.Disabled })
+	})
 	for _, p := range known {
 		b.configure(p)
 		b.changed(p.ID)

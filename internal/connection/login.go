@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,19 +19,8 @@ import (
 	"golang.org/x/oauth2"
 
 	"sandlot/internal/fault"
-)
-
-// logins are the log-ins of users that have not come back from their browser
-// yet, by the state that comes back with them, which only the browser and the
-// authorization server know.
-type logins struct {
-	mu      sync.Mutex
-	waiting map[string]chan *sdk.AuthorizationResult
-}
-
-const (
-	loginLimit = 10 * time.Minute
-	maxLogins  = 1000
+	"sandlot/internal/secret"
+	"sandlot/internal/upstream"
 )
 
 // client is what a server that runs elsewhere is reached with. What a user
@@ -85,28 +75,24 @@ func (w ways) RoundTrip(r *http.Request) (*http.Response, error) {
 // CloseIdleConnections is what http.Client calls.
 func (w ways) CloseIdleConnections() { w.direct.CloseIdleConnections() }
 
-// forgetLogin gives up the server's log-in, and what it brought: what runs under
-// that name is another one, or gone.
-func (s *server) forgetLogin() {
-	s.mu.Lock()
-	l := s.auth
-	s.auth, s.authURL = nil, ""
-	s.mu.Unlock()
-	if l != nil {
-		l.cancel()
-	}
-}
-
 // login is how one server's user logs in. It implements the SDK's OAuthHandler.
 type login struct {
-	s      *server
-	inner  *sdk.AuthorizationCodeHandler
-	ctx    context.Context // ends when it is given up
-	cancel context.CancelFunc
+	s       *server
+	address string // of the server, for which alone it is good
+	known   OAuth  // how Sandlot is known there, by the settings
+	client  *http.Client
+	inner   *sdk.AuthorizationCodeHandler
+	ctx     context.Context // ends when it is given up
+	cancel  context.CancelFunc
+
+	restoring sync.Mutex // held while it is looked for what was stored
+	restored  bool       // it was
 
 	mu      sync.Mutex
+	source  *source // what the last log-in brought; nil: nothing, or it is used up
 	running *attempt
-	asked   int // how often its user had to log in since it last worked
+	asked   int  // how often its user had to log in since it last worked
+	renewed bool // the token was renewed because it was refused, since it last worked
 }
 
 // maxAsked is how often a user is asked to log in at a server that refuses them
@@ -117,7 +103,7 @@ const maxAsked = 3
 func (l *login) useful() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.asked = 0
+	l.asked, l.renewed = 0, false
 }
 
 // attempt is one log-in. It outlives the request that needed it: people take
@@ -138,10 +124,11 @@ func (b *Book) login(s *server) sdk.OAuthHandler {
 	if s.auth != nil {
 		return s.auth
 	}
-	l := &login{s: s}
+	l := &login{s: s, address: s.settings.URL, known: s.settings.OAuth, client: b.client(s, s.settings), restored: s.anew}
 	l.ctx, l.cancel = context.WithCancel(b.life)
 	c := &sdk.AuthorizationCodeHandlerConfig{
-		RedirectURL: b.Callback, Client: b.client(s, s.settings), AuthorizationCodeFetcher: l.ask, RequestRefreshToken: true,
+		RedirectURL: b.Callback, Client: l.client, AuthorizationCodeFetcher: l.ask, RequestRefreshToken: true,
+		NewTokenSource: l.brought, ScopeFilter: l.scopes,
 		DynamicClientRegistrationConfig: &sdk.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
 			RedirectURIs: []string{b.Callback}, ClientName: "Sandlot", GrantTypes: []string{"authorization_code", "refresh_token"}}},
 	}
@@ -165,12 +152,28 @@ func (b *Book) login(s *server) sdk.OAuthHandler {
 
 // TokenSource implements the SDK's OAuthHandler.
 func (l *login) TokenSource(ctx context.Context) (oauth2.TokenSource, error) {
-	return l.inner.TokenSource(ctx)
+	if err := l.restore(ctx); err != nil {
+		return nil, err
+	}
+	if k := l.current(); k != nil {
+		return k, nil
+	}
+	return nil, nil
+}
+
+func (l *login) current() *source {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.source
 }
 
 // Authorize implements the SDK's OAuthHandler. When the user has to log in it
-// does not wait for that, but says where.
+// does not wait for that, but says where. They need not when the token can be
+// renewed.
 func (l *login) Authorize(ctx context.Context, req *http.Request, resp *http.Response) error {
+	if resp.StatusCode == http.StatusUnauthorized && l.renew() {
+		return upstream.ErrRenewed
+	}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	resp.Body.Close()
 	l.mu.Lock()
@@ -213,7 +216,7 @@ func (l *login) run(ctx context.Context, a *attempt, req *http.Request, resp *ht
 	ctx, cancel := context.WithTimeout(ctx, loginLimit)
 	defer cancel()
 	ctx = context.WithValue(ctx, attemptKey{}, a)
-	a.err = l.inner.Authorize(ctx, req.Clone(ctx), resp)
+	a.err = told(l.inner.Authorize(ctx, req.Clone(ctx), resp))
 	l.mu.Lock()
 	l.running = nil
 	l.mu.Unlock()
@@ -252,21 +255,21 @@ func (l *login) run(ctx context.Context, a *attempt, req *http.Request, resp *ht
 	s.book.changed(s.owner.ID)
 }
 
-// ask makes it known where the user logs in, and waits until they come back.
+// ask makes it known where the user begins to log in, and waits until they come
+// back.
 func (l *login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.AuthorizationResult, error) {
 	u, err := url.Parse(args.URL)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
 		return nil, fmt.Errorf("the authorization server's address cannot be used")
 	}
-	back := make(chan *sdk.AuthorizationResult, 1)
-	state := u.Query().Get("state")
+	p := &pending{s: l.s, id: secret.ID(), state: u.Query().Get("state"), to: u, back: make(chan *sdk.AuthorizationResult, 1)}
 	all := &l.s.book.logins
-	if !all.put(state, back) {
+	if !all.put(p) {
 		return nil, errors.New("too many log-ins are on their way; try again later")
 	}
-	defer all.drop(state)
+	defer all.drop(p)
 	l.s.mu.Lock()
-	l.s.authURL = args.URL
+	l.s.authURL = l.s.book.startsAt(p.id)
 	l.s.set(NeedsAuth, "its user has to log in")
 	l.s.mu.Unlock()
 	l.mu.Lock()
@@ -277,7 +280,7 @@ func (l *login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.Auth
 	}
 	l.s.book.changed(l.s.owner.ID)
 	select {
-	case r := <-back:
+	case r := <-p.back:
 		if r.Code == "" {
 			return nil, errors.New("the authorization server refused")
 		}
@@ -287,37 +290,68 @@ func (l *login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.Auth
 	}
 }
 
-func (l *logins) put(state string, back chan *sdk.AuthorizationResult) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.waiting == nil {
-		l.waiting = map[string]chan *sdk.AuthorizationResult{}
+// scopes are what is asked for: what the server wants, and what an earlier server
+// of ours was granted, which a log-in for more must not lose.
+func (l *login) scopes(wanted []string) []string {
+	k := l.current()
+	if k == nil || !k.earlier { // what this server was granted the SDK knows
+		return wanted
 	}
-	if len(l.waiting) >= maxLogins || state == "" || l.waiting[state] != nil {
-		return false
+	all := slices.Clone(wanted)
+	for _, s := range k.scopes {
+		if !slices.Contains(all, s) {
+			all = append(all, s)
+		}
 	}
-	l.waiting[state] = back
-	return true
+	return all
 }
 
-func (l *logins) drop(state string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.waiting, state)
+// told is what may be told of an error of a log-in: the words of an authorization
+// server may repeat what it was sent, or what it gave.
+func told(err error) error {
+	var refused *oauth2.RetrieveError
+	switch {
+	case errors.As(err, &refused):
+		r := &tokenRefusal{}
+		if refused.Response != nil {
+			r.status = refused.Response.StatusCode
+		}
+		if slices.Contains(tokenErrors, refused.ErrorCode) {
+			r.code = refused.ErrorCode
+		}
+		return r
+	case err != nil && strings.Contains(err.Error(), "registration response"):
+		return errors.New("the authorization server's answer to the registration of a client cannot be read")
+	}
+	return err
 }
 
-// Came is called when a browser comes back from a log-in. It says whether
-// anyone waits for it; what came is good once.
-func (b *Book) Came(query url.Values) bool {
-	l := &b.logins
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	state := query.Get("state")
-	back := l.waiting[state]
-	delete(l.waiting, state)
-	if back == nil {
-		return false
+// tokenErrors are the errors of RFC 6749, 5.2.
+var tokenErrors = []string{"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type", "invalid_scope"}
+
+// tokenRefusal is what is left of an answer of an authorization server.
+type tokenRefusal struct {
+	status int // of HTTP; 0: none was an error
+	code   string
+}
+
+func (r *tokenRefusal) Error() string {
+	s := "the authorization server gives no token"
+	if r.status != 0 {
+		s += fmt.Sprintf(" (HTTP %d)", r.status)
 	}
-	back <- &sdk.AuthorizationResult{Code: query.Get("code"), State: state, Iss: query.Get("iss")}
-	return true
+	if r.code != "" {
+		s += ": " + r.code
+	}
+	return s
+}
+
+// Unwrap gives what the code says to those who act on it.
+func (r *tokenRefusal) Unwrap() error { return &oauth2.RetrieveError{ErrorCode: r.code} }
+
+// final says whether a log-in is over: it will not be renewed, however often that
+// is asked for.
+func final(err error) bool {
+	var refused *oauth2.RetrieveError
+	return errors.As(err, &refused) && upstream.LoginOver(refused.ErrorCode)
 }

@@ -92,12 +92,21 @@ func TestTokenStays(t *testing.T) {
 	if i.AuthURL == "" {
 		t.Fatal(errors.Unwrap(err))
 	}
-	_, q, _ := strings.Cut(i.AuthURL, "?")
-	r, _ := http.NewRequest("GET", "http://x/?"+q, nil)
+	_, id, _ := strings.Cut(i.AuthURL, "/start/")
+	page, err := b.Invite(id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := b.Begin(id, []string{page.Browser}, page.Proof)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, _ := http.NewRequest("GET", to, nil)
 	v := r.URL.Query()
 	v.Set("code", "abc")
-	// The callback is open: whoever opens the link lends their account to Anna.
-	t.Log("callback taken without any principal:", b.Came(v))
+	if _, err := b.Came(v, func(string) []string { return []string{page.Browser} }); err != nil {
+		t.Fatal(err)
+	}
 	until(t, "connected", func() bool { return b.List(P)[0].State == Connected })
 	_, err = b.Connect(ctx, P, Ask{Name: "bank", URL: evil + "/mcp"})
 	time.Sleep(200 * time.Millisecond)

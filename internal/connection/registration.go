@@ -127,6 +127,7 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 	}
 	s.mu.Lock()
 	before, settings, had := s.rec, s.settings, s.secrets
+	login, link := s.auth, s.authURL
 	s.mu.Unlock()
 	r.ID, r.Created = before.ID, before.Created
 	r.Catalog = Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
@@ -140,6 +141,7 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 		err = s.ready(ctx)
 	}
 	if err == nil || s.info().State == NeedsAuth {
+		s.settle()
 		return s.info(), nil
 	}
 	// What was there before is there again.
@@ -150,6 +152,7 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 		if lost := s.adopt(before, had); lost != nil {
 			s.book.Log.Error("could not store a connection", "connection", before.ID, "error", lost)
 		}
+		s.putBack(login, link)
 		s.mu.Lock()
 		s.settings = settings
 		if before.Off {
@@ -167,22 +170,19 @@ func (r Record) runs(o Record) bool {
 	return r.Kind == o.Kind && r.Command == o.Command && slices.Equal(r.Args, o.Args) && r.URL == o.URL && r.Cwd == o.Cwd && slices.Equal(r.Path, o.Path)
 }
 
-// adopt makes r what runs from now on. The gate is held, and nothing runs.
+// adopt makes r what runs from now on. The gate is held, and nothing runs. Its
+// user has to log in anew: what ran before was another server.
 func (s *server) adopt(r Record, known secrets) error {
-	elsewhere := false
 	if err := s.updateIf(func(old *Record) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.gen++ // what is still on its way belongs to what was
-		elsewhere = old.URL != r.URL
 		*old = r
 		return nil
 	}); err != nil {
 		return err
 	}
-	if elsewhere { // a log-in is good for one address
-		s.forgetLogin()
-	}
+	s.setAside()
 	fresh := s.book.server(s.owner, r, known)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,6 +212,7 @@ func (b *Book) Disconnect(ctx context.Context, p auth.Principal, what string, fo
 	err = s.update(func(r *Record) { r.Off, r.Updated = true, time.Now().UTC() })
 	if err == nil {
 		s.halt(Disabled, "")
+		s.forgetLogin()
 	}
 	s.leave()
 	b.changed(p.ID)
@@ -238,10 +239,18 @@ func (s *server) remove(ctx context.Context) {
 		s.halt(Disabled, "")
 		s.leave()
 	}
-	s.forgetLogin()
+	l := s.dropLogin()
 	b.mu.Lock()
-	again := o != nil && o.servers[s.id] != nil
+	again, same := o != nil && o.servers[s.id] != nil, false
+	if o != nil {
+		for _, other := range o.servers {
+			same = same || other != s && other.loginKey() == s.loginKey()
+		}
+	}
 	b.mu.Unlock()
+	if !same { // else it is another's by now
+		s.unkeep(l)
+	}
 	if !mine || again {
 		return // what is stored is another's by now
 	}

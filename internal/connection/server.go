@@ -30,6 +30,9 @@ type server struct {
 
 	storing sync.Mutex // held while the record changes, here and in the store
 
+	keeping sync.Mutex // held while the stored log-in changes
+	kept    *login     // whose it is; nil: of an earlier server, or there is none
+
 	mu       sync.Mutex
 	rec      Record
 	settings Configured // what runs
@@ -38,7 +41,9 @@ type server struct {
 	why      string // the last error
 	authURL  string
 	auth     *login
-	gen      int // counts what it has been: another program or address is another one
+	aside    *login // that of what ran before, while it is replaced
+	anew     bool   // it is being replaced: a stored log-in is not its own
+	gen      int    // counts what it has been: another program or address is another one
 	live     *live
 	start    *start
 	failures int       // since it last worked

@@ -129,8 +129,15 @@ func (r *remote) login(ctx context.Context, req *http.Request, resp *http.Respon
 		io.Closer
 	}{io.LimitReader(resp.Body, maxWords), resp.Body}
 	defer resp.Body.Close() // twice does no harm
-	return true, r.OAuth.Authorize(ctx, req, resp)
+	if err := r.OAuth.Authorize(ctx, req, resp); !errors.Is(err, ErrRenewed) {
+		return true, err
+	}
+	return false, nil
 }
+
+// ErrRenewed is what a handler returns from Authorize when it has another token
+// without having asked anyone. Should that be refused too, it is called again.
+var ErrRenewed = errors.New("the token was renewed")
 
 // token returns the access token to send; empty: none.
 func (r *remote) token(ctx context.Context) (string, error) {
@@ -144,7 +151,7 @@ func (r *remote) token(ctx context.Context) (string, error) {
 	t, err := source.Token()
 	var refused *oauth2.RetrieveError
 	switch {
-	case errors.As(err, &refused) && refused.ErrorCode == "invalid_grant":
+	case errors.As(err, &refused) && LoginOver(refused.ErrorCode):
 		return "", nil // it cannot be renewed: the server will ask for a login
 	case err != nil:
 		return "", &ErrUnauthorized{Status: http.StatusUnauthorized, Cause: err}
@@ -152,6 +159,13 @@ func (r *remote) token(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	return t.AccessToken, nil
+}
+
+// LoginOver says whether an error of an authorization server (RFC 6749, 5.2) means
+// that a log-in cannot be renewed any more: it was revoked, or the client is not
+// known there.
+func LoginOver(code string) bool {
+	return code == "invalid_grant" || code == "invalid_client" || code == "unauthorized_client"
 }
 
 // once makes a request and follows redirects within the origin.

@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -79,7 +82,11 @@ func throughHub(ctx context.Context, program, address string, w work, login bool
 	if err != nil {
 		return err
 	}
-	h := &hub{direct{s}, &http.Client{Timeout: 10 * time.Second}, map[string]bool{}}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		return err
+	}
+	h := &hub{direct{s}, &http.Client{Timeout: 10 * time.Second, Jar: jar}, map[string]bool{}}
 	return errors.Join(h.ready(ctx), w(ctx, h, g), s.Close())
 }
 
@@ -134,18 +141,34 @@ func (h *hub) ready(ctx context.Context) error {
 	}
 }
 
-// visit is the user's browser.
+// onward is where the page goes on to that a link to log in leads to.
+var onward = regexp.MustCompile(`href="(\?go=[0-9a-f]+)"`)
+
+// visit is the user's browser, and a user who goes on.
 func (h *hub) visit(address string) error {
 	h.visited[address] = true
-	resp, err := h.browser.Get(address)
+	page, err := h.see(address)
 	if err != nil {
 		return err
 	}
+	next := onward.FindSubmatch(page)
+	if next == nil {
+		return fmt.Errorf("the page does not lead to a log-in: %s", page)
+	}
+	_, err = h.see(address + string(next[1]))
+	return err
+}
+
+func (h *hub) see(address string) ([]byte, error) {
+	resp, err := h.browser.Get(address)
+	if err != nil {
+		return nil, err
+	}
 	defer resp.Body.Close()
 	if resp.StatusCode != 200 {
-		return fmt.Errorf("the browser came back with status %d", resp.StatusCode)
+		return nil, fmt.Errorf("the browser came back with status %d", resp.StatusCode)
 	}
-	return nil
+	return io.ReadAll(resp.Body)
 }
 
 func (h *hub) List(ctx context.Context, method, field string) ([]json.RawMessage, error) {

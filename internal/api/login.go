@@ -1,0 +1,130 @@
+package api
+
+import (
+	"errors"
+	"html/template"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"sandlot/internal/connection"
+)
+
+// loginCookie begins the name of the cookie that binds a log-in to the browser in
+// which it was begun. The log-in's id is the rest.
+const loginCookie = "sandlot_login_"
+
+// loginPage is what people see of a log-in at a third-party server: an invitation
+// to go on, or words. It has no script, and nothing on it comes from elsewhere.
+var loginPage = template.Must(template.New("").Parse(`<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{{.Title}}</title>
+<body style="font: 16px/1.5 system-ui, sans-serif; max-width: 36em; margin: 12vh auto; padding: 0 1em; overflow-wrap: anywhere"><h1 style="font-size: 1.4em">{{.Title}}</h1>
+{{with .Invitation}}<p>This is for the Sandlot user <b><bdi>{{.User}}</bdi></b>, and for {{if .Operator}}the operator's server{{else}}their connection{{end}} <b><bdi>{{.Server}}</bdi></b>{{with .Address}} at <b><bdi>{{.}}</bdi></b>{{end}}.</p>
+<p>You log in at <b><bdi>{{.Host}}</bdi></b>. From then on <b><bdi>{{.User}}</bdi></b>, and the agents that work for them, use the account with which you log in.</p>
+<p><b>Go on only if you are <bdi>{{.User}}</bdi> and asked for this link yourself.</b> If somebody sent it to you, close this page: your account would become theirs to use.</p>
+<p><a href="?go={{.Proof}}" style="display: inline-block; padding: .5em 1em; border: 1px solid; border-radius: .4em">Go on to log in at <bdi>{{.Host}}</bdi></a></p>
+{{else}}<p>{{.Text}}</p>
+{{end}}<p style="color: gray">Sandlot</p>
+`))
+
+// loginSays is what a page says.
+type loginSays struct {
+	Title, Text string
+	Invitation  *connection.Invitation
+}
+
+func (s *Server) loginSays(w http.ResponseWriter, status int, p loginSays) {
+	loginHeaders(w)
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_ = loginPage.Execute(w, p) // the browser went away
+}
+
+func loginHeaders(w http.ResponseWriter) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Referrer-Policy", "no-referrer")
+}
+
+// newLink is what helps when a log-in cannot go on.
+const newLink = " Use the connection again to get a new link, and open that in the browser in which you log in."
+
+// loginFails says why a log-in does not go on.
+func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
+	if errors.Is(err, connection.ErrOtherBrowser) {
+		s.loginSays(w, http.StatusForbidden, loginSays{Title: "Not in this browser", Text: other + newLink})
+		return
+	}
+	s.loginSays(w, http.StatusNotFound, loginSays{Title: "This log-in is over", Text: "Nobody waits for this log-in any more: it was done, given up, or not begun within ten minutes." + newLink})
+}
+
+// startLogin shows someone who opens a link to log in at a third-party server
+// what it is for, and leads them there when they go on from that page.
+func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
+	id, over := r.PathValue("id"), connection.ErrLoginOver
+	if s.Connections == nil {
+		s.loginFails(w, over, "")
+		return
+	}
+	mine := loginCookies(r, id)
+	if proof := r.URL.Query().Get("go"); proof != "" {
+		to, err := s.Connections.Begin(id, mine, proof)
+		if err != nil {
+			s.loginFails(w, err, "This log-in is another browser's, or this one did not send back the cookie of the page before, without which it cannot log in here.")
+			return
+		}
+		loginHeaders(w)
+		w.Header().Set("Location", to)
+		w.WriteHeader(http.StatusFound)
+		return
+	}
+	i, err := s.Connections.Invite(id, mine)
+	if err != nil {
+		s.loginFails(w, err, "Somebody went on to log in with this link in another browser.")
+		return
+	}
+	http.SetCookie(w, s.cookie(id, i.Browser, int(connection.LoginLimit.Seconds())))
+	s.loginSays(w, http.StatusOK, loginSays{Title: "Log in for " + i.Server, Invitation: &i})
+}
+
+// cookie is the one of a log-in, for as many seconds; negative: no more.
+func (s *Server) cookie(id, value string, age int) *http.Cookie {
+	c := &http.Cookie{Name: loginCookie + id, Value: value, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteLaxMode}
+	if u, err := url.Parse(s.Connections.Callback); err == nil {
+		c.Path, c.Secure = u.Path[:strings.LastIndex(u.Path, "/")+1], u.Scheme == "https"
+	}
+	return c
+}
+
+// loginCookies are the values of the cookies of a log-in. There may be several:
+// others can set some of that name, for a longer path or a domain.
+func loginCookies(r *http.Request, id string) (values []string) {
+	for _, c := range r.CookiesNamed(loginCookie + id) {
+		values = append(values, c.Value)
+	}
+	return values
+}
+
+// loggedIn is where a browser comes back to when a user has logged in at a
+// third-party server. Who waits for it is found by the state that it brings, and
+// that it is the browser in which the user began, by its cookie.
+func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
+	if s.Connections == nil {
+		s.loginFails(w, connection.ErrLoginOver, "")
+		return
+	}
+	q := r.URL.Query()
+	id, err := s.Connections.Came(q, func(id string) []string { return loginCookies(r, id) })
+	if err != nil {
+		s.loginFails(w, err, "This log-in was begun in another browser, or the cookie of it is gone. Nothing was connected.")
+		return
+	}
+	http.SetCookie(w, s.cookie(id, "", -1))
+	if q.Get("code") == "" {
+		s.loginSays(w, http.StatusOK, loginSays{Title: "Not logged in", Text: "The log-in was refused." + newLink})
+		return
+	}
+	s.loginSays(w, http.StatusOK, loginSays{Title: "You are logged in", Text: "You can close this page and go on."})
+}
