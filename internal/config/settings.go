@@ -119,7 +119,7 @@ func table() []setting {
 	add("state_dir", StateDir(), "where the server keeps its state")(setStateDir, func(c *Config) string { return c.Server.StateDir })
 	add("max_body_mb", "16", "the largest MCP request, in MiB; files have no such limit")(number(func(c *Config) *int { return &c.Server.MaxBodyMB }, 1, 1024))
 	add("public_url", "", "the address under which clients and browsers reach this server, such as https://sandlot.example.com: the start and GET /install name it, and log-ins at third-party MCP servers come back there; empty: http://HOST:PORT")(setPublicURL, func(c *Config) string { return c.Server.PublicURL })
-	add("secrets.key_file", "", "a file of 32 random bytes, with which users' secrets are stored; empty: secrets.key in the state folder, which is made")(setSecretsKey, func(c *Config) string { return c.Server.SecretsKey })
+	add("secrets.key_file", "", "a file of 32 random bytes, with which users' secrets and log-ins are stored; empty: secrets.key in the state folder, which is made")(setSecretsKey, func(c *Config) string { return c.Server.SecretsKey })
 	add("ports_domain", "", "the domain of exposed ports: its names {port}-{session}.DOMAIN all lead to this server; empty: localhost")(setPortsDomain, func(c *Config) string { return c.Server.PortsDomain })
 
 	add("runtime", "gvisor", "what makes sandboxes")(str(func(c *Config) *string { return &c.Runtime.Name }, "gvisor"))

@@ -15,6 +15,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/auth"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/connection/connectiontest"
@@ -256,11 +259,15 @@ func TestLoginsAreForgotten(t *testing.T) {
 			}
 		}, false},
 		"not connected to one that does not work": {func(t *testing.T, b *Book, bank, _ *connectiontest.Bank) {
+			before := get(b, P, "bank").auth
 			bad := strings.TrimSuffix(bank.URL, "/mcp") + "/none"
 			if i, err := b.Connect(t.Context(), P, Ask{Name: "bank", URL: bad}); err == nil {
 				t.Errorf("%+v", i)
 			}
 			works(t, b, P, "bank", true)
+			if get(b, P, "bank").auth != before {
+				t.Error("what is in memory of it alone is lost")
+			}
 		}, true},
 		"its tokens ended": {func(t *testing.T, b *Book, bank, _ *connectiontest.Bank) { bank.Expire() }, true},
 		"revoked": {func(t *testing.T, b *Book, bank, _ *connectiontest.Bank) {
@@ -356,10 +363,11 @@ func TestRenewedOnceAndStoredFirst(t *testing.T) {
 	<-entered
 	closed := make(chan struct{})
 	go func() { b.Close(); close(closed) }()
+	<-b.life.Done()
 	select { // it must not be over: what the authorization server gave is not stored
 	case <-closed:
 		t.Error("the server ended while a token was renewed")
-	case <-b.life.Done():
+	case <-time.After(200 * time.Millisecond):
 	}
 	close(goOn)
 	all.Wait()
@@ -516,6 +524,36 @@ func TestConfiguredLogins(t *testing.T) {
 		if l.rows.rows() != 0 {
 			t.Errorf("%s: it is still stored", name)
 		}
+	}
+}
+
+// What comes back is taken once, however soon it comes again.
+func TestStateIsGoodOnce(t *testing.T) {
+	b := newLasting(t).server()
+	p := &pending{s: &server{book: b, owner: P, name: "x"}, id: secret.ID(), state: "s", to: &url.URL{Scheme: "https", Host: "login.example"}, back: make(chan *sdk.AuthorizationResult, 2)}
+	if !b.logins.put(p) || b.logins.put(&pending{id: secret.ID(), state: "s"}) || b.logins.put(&pending{id: secret.ID()}) {
+		t.Error("a state is none, or that of two")
+	}
+	i, err := b.Invite(p.id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine := func(string) []string { return []string{i.Browser} }
+	q := url.Values{"state": {"s"}, "code": {"c"}}
+	if _, err := b.Came(q, mine); err != ErrOtherBrowser { // it has not gone on
+		t.Errorf("before it began: %v", err)
+	}
+	if _, err := b.Begin(p.id, mine(""), i.Proof); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Came(q, mine); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Came(q, mine); err != ErrLoginOver || len(p.back) != 1 {
+		t.Errorf("the second time: %v; taken %d times", err, len(p.back))
+	}
+	if _, err := b.Begin(p.id, mine(""), i.Proof); err != ErrLoginOver {
+		t.Errorf("begun again: %v", err)
 	}
 }
 

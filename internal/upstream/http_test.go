@@ -335,6 +335,7 @@ type token struct {
 	logins  atomic.Int64
 	current atomic.Value
 	fail    error
+	renews  bool // the first time without a login
 }
 
 func (k *token) TokenSource(context.Context) (oauth2.TokenSource, error) {
@@ -347,7 +348,11 @@ func (k *token) TokenSource(context.Context) (oauth2.TokenSource, error) {
 
 func (k *token) Authorize(_ context.Context, _ *http.Request, resp *http.Response) error {
 	resp.Body.Close()
-	k.current.Store(fmt.Sprint("t", k.logins.Add(1)))
+	n := k.logins.Add(1)
+	k.current.Store(fmt.Sprint("t", n))
+	if k.renews && n == 1 {
+		return fmt.Errorf("without a login: %w", ErrRenewed)
+	}
 	return k.fail
 }
 
@@ -398,6 +403,17 @@ func TestLogin(t *testing.T) {
 			t.Errorf("%v after %d requests and %d logins", err, asked.Load(), k.logins.Load())
 		}
 	})
+	for good, logins := range map[string]int64{"t1": 1, "t2": 2, "none": 2} { // the renewed token, that of the login after it, or neither
+		t.Run("after a renewal, "+good, func(t *testing.T) {
+			noLeaks(t)
+			k := &token{renews: true}
+			_, err := Connect(t.Context(), HTTP(Remote{URL: listening(t, guard(func(s string) bool { return s == good }, http.NotFoundHandler())).URL, OAuth: k}), Options{})
+			var login *ErrUnauthorized
+			if errors.As(err, &login) != (good == "none") || k.logins.Load() != logins {
+				t.Errorf("%v after %d logins", err, k.logins.Load())
+			}
+		})
+	}
 	t.Run("that fails", func(t *testing.T) {
 		noLeaks(t)
 		k := &token{fail: errors.New("the user said no")}

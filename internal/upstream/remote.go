@@ -92,7 +92,7 @@ type ask struct {
 }
 
 // do makes a request. When the server wants a login, it is made once, and the
-// request again. The answer's status is the caller's to judge, but for 401 and
+// request again; after a token that was renewed without one, too. The answer's status is the caller's to judge, but for 401 and
 // 403, which are an *ErrUnauthorized.
 func (r *remote) do(ctx context.Context, a ask) (*http.Response, error) {
 	for tries, asked := 0, false; ; tries++ {
