@@ -99,6 +99,9 @@ type Order struct {
 	Workspace string // its id; it must exist
 	Template  *image.Template
 	Flavor    image.Flavor
+	// Early: it is wanted as soon as it is linked. Whether it answers is looked at
+	// beside; one that does not is stopped.
+	Early bool
 }
 
 // Boot makes one sandbox and waits until its agent answers and its warm
@@ -113,24 +116,13 @@ func (p *Pool) Boot(ctx context.Context, o Order) (*Booted, error) {
 	spec := p.spec(o)
 	if shooter, ok := p.Runtime.(sandbox.Snapshotter); ok && shooter.Snapshotted(spec) {
 		b, err := p.boot(ctx, o, spec, min(p.Start/2, copied))
-		switch {
-		case err == nil && shooter.Snapshotted(spec):
-			p.copies.Add(1)
-			return b, nil
-		case err == nil: // the runtime had to boot it
-			p.boots.Add(1)
-			return b, nil
-		case caller.Err() != nil:
-			return nil, err
+		if err == nil || caller.Err() != nil {
+			return b, err
 		}
 		p.Log.Warn("a sandbox that was started from a snapshot did not get ready, and boots", "sandbox", o.ID, "error", err)
 		shooter.Forget(spec)
 	}
-	b, err := p.boot(ctx, o, spec, p.Start)
-	if err == nil {
-		p.boots.Add(1)
-	}
-	return b, err
+	return p.boot(ctx, o, spec, p.Start)
 }
 
 // Started returns how many sandboxes were started from a snapshot, and how many
@@ -153,8 +145,25 @@ func (p *Pool) boot(ctx context.Context, o Order, spec sandbox.Spec, most time.D
 		return nil, err
 	}
 	b := p.Adopt(box, o)
-	if err := p.prepare(ctx, b); err != nil {
+	shooter, ok := p.Runtime.(sandbox.Snapshotter)
+	isCopy := ok && shooter.Copied(box)
+	ready := p.prepare
+	if isCopy {
+		ready = p.answers
+		if o.Early {
+			ready = func(ctx context.Context, b *Booted) error { return b.Agent.Wait(ctx) }
+		}
+	}
+	if err := ready(ctx, b); err != nil {
 		return nil, errors.Join(fmt.Errorf("the sandbox booted but its agent did not get ready: %w", err), b.Destroy())
+	}
+	if !isCopy {
+		p.boots.Add(1)
+		return b, nil
+	}
+	p.copies.Add(1)
+	if o.Early {
+		go p.watch(b, spec)
 	}
 	return b, nil
 }
@@ -166,6 +175,7 @@ func (p *Pool) Adopt(box sandbox.Sandbox, o Order) *Booted {
 	return &Booted{ID: box.Spec().ID, Workspace: o.Workspace, Template: o.Template, Flavor: o.Flavor, Box: box, Agent: c}
 }
 
+// prepare waits until a sandbox that boots is ready.
 func (p *Pool) prepare(ctx context.Context, b *Booted) error {
 	if err := b.Agent.Wait(ctx); err != nil {
 		return err

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
+	"sandlot/proto/agentv1"
 )
 
 // quiet is how long a server has been up before it makes snapshots: its first
@@ -22,6 +24,36 @@ const settled = 4 * time.Second
 // again is how long after it those are looked for that are lacking then: one that
 // could not be made, or was no longer good.
 const again = 10 * time.Minute
+
+// answers waits until a copy answers. It is configured, and its warm interpreters
+// have started, as they had in what it is a copy of.
+func (p *Pool) answers(ctx context.Context, b *Booted) error {
+	if err := b.Agent.Wait(ctx); err != nil {
+		return err
+	}
+	_, err := b.Agent.Hello(ctx, agent.Request(&agentv1.HelloRequest{}))
+	return err
+}
+
+// watch looks whether a copy answers that somebody uses already. One that does
+// not is stopped, which its user is told, and the next sandbox boots. It ends with
+// the sandbox's client.
+func (p *Pool) watch(b *Booted, spec sandbox.Spec) {
+	ctx, cancel := context.WithTimeout(context.Background(), min(p.Start/2, copied))
+	defer cancel()
+	if p.answers(ctx, b) == nil || ctx.Err() == nil {
+		return // what breaks otherwise is noticed by its user
+	}
+	p.Log.Warn("a sandbox that was started from a snapshot does not answer, and is stopped", "sandbox", b.ID)
+	if shooter, ok := p.Runtime.(sandbox.Snapshotter); ok {
+		shooter.Forget(spec)
+	}
+	stop, done := context.WithTimeout(context.Background(), 30*time.Second)
+	defer done()
+	if err := b.Box.Stop(stop); err != nil {
+		p.Log.Warn("could not stop a sandbox", "sandbox", b.ID, "error", err)
+	}
+}
 
 // snapshot makes the snapshots that the templates lack, one after the other,
 // where the runtime can. What goes wrong is said, and sandboxes boot.

@@ -25,6 +25,7 @@ type shooter struct {
 
 	mu     sync.Mutex
 	there  map[string]bool // by template
+	copied map[string]bool // sandboxes
 	calls  []string
 	copies int
 }
@@ -54,8 +55,21 @@ func (s *shooter) Snapshotted(spec sandbox.Spec) bool {
 	return s.there[spec.Template.Name]
 }
 
+func (s *shooter) Copied(b sandbox.Sandbox) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.copied[b.Spec().ID]
+}
+
 func (s *shooter) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	if s.Snapshotted(spec) {
+	isCopy := s.Snapshotted(spec)
+	s.mu.Lock()
+	if s.copied == nil {
+		s.copied = map[string]bool{}
+	}
+	s.copied[spec.ID] = isCopy
+	s.mu.Unlock()
+	if isCopy {
 		s.mu.Lock()
 		s.copies++
 		s.mu.Unlock()
@@ -133,7 +147,77 @@ func TestDeadCopiesInAHurry(t *testing.T) {
 	})
 }
 
-// boots boots one more, as a session does.
+// One that is wanted early is a copy that does not answer. It is stopped, and the
+// next boots.
+func TestDeadCopyWantedEarly(t *testing.T) {
+	rt := &shooter{dead: true}
+	within(t, rt, 0, func(t *testing.T, p *Pool) {
+		ws, err := p.Shelf.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		b, err := p.Boot(t.Context(), Order{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor, Early: true})
+		if err != nil || time.Since(began) > time.Second {
+			t.Fatalf("it took %v: %v", time.Since(began), err)
+		}
+		if got := rt.said(); len(got) != 2 {
+			t.Errorf("it did %q", got)
+		}
+		time.Sleep(copied + time.Second)
+		if got := rt.said(); len(got) != 3 || got[2] != "forget one" {
+			t.Errorf("it did %q", got)
+		}
+		if st, err := b.Box.Status(t.Context()); err == nil && st.Life != sandbox.Dead {
+			t.Errorf("it lives on: %+v", st)
+		}
+		if err := errors.Join(b.Destroy(), p.Shelf.Remove(ws)); err != nil {
+			t.Error(err)
+		}
+		if took := boots(t, p); took > time.Second {
+			t.Errorf("the next took %v", took)
+		}
+	})
+}
+
+// One that is wanted early, and answers, is left alone.
+func TestCopyWantedEarly(t *testing.T) { leftAlone(t, false) }
+
+// So is one that was let go meanwhile.
+func TestCopyLetGo(t *testing.T) { leftAlone(t, true) }
+
+func leftAlone(t *testing.T, letGo bool) {
+	t.Helper()
+	rt := &shooter{dead: letGo}
+	within(t, rt, 0, func(t *testing.T, p *Pool) {
+		ws, err := p.Shelf.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := p.Boot(t.Context(), Order{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor, Early: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if letGo {
+			b.LetGo()
+		}
+		time.Sleep(2 * copied)
+		if st, err := b.Box.Status(t.Context()); err != nil || st.Life == sandbox.Dead {
+			t.Errorf("it was stopped: %+v %v", st, err)
+		}
+		if got := rt.said(); len(got) != 2 {
+			t.Errorf("it did %q", got)
+		}
+		if n, _ := p.Started(); n != 1 {
+			t.Errorf("it says that %d were started from a snapshot", n)
+		}
+		if err := errors.Join(b.Destroy(), p.Shelf.Remove(ws)); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// boots boots one more, which has to be ready.
 func boots(t *testing.T, p *Pool) time.Duration {
 	t.Helper()
 	ws, err := p.Shelf.New()

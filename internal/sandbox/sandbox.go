@@ -119,6 +119,9 @@ type Snapshotter interface {
 	// Snapshotted says whether Create starts sandboxes of that kind from a
 	// snapshot. When it cannot, it boots them, and the snapshot is gone.
 	Snapshotted(spec Spec) bool
+	// Copied says whether b was started from a snapshot: its agent is configured,
+	// and its warm interpreters have started.
+	Copied(b Sandbox) bool
 	// Snapshot makes one for the kind of b, whose agent is linked and which has
 	// done nothing for anybody. It ends b, which has to be stopped all the same.
 	Snapshot(ctx context.Context, b Sandbox) error

@@ -191,7 +191,7 @@ func (s *Session) boot(ctx context.Context) error {
 	s.setBooting(true)
 	defer s.setBooting(false)
 	// Others may wait for the same boot: it goes on when this caller leaves.
-	b, err := s.book.Pool.Boot(context.WithoutCancel(ctx), pool.Order{ID: id, Workspace: r.Workspace, Template: t, Flavor: f})
+	b, err := s.book.Pool.Boot(context.WithoutCancel(ctx), pool.Order{ID: id, Workspace: r.Workspace, Template: t, Flavor: f, Early: true})
 	if err != nil {
 		err = errors.Join(err, s.update(func(r *Record) { r.Sandbox = "" }))
 		return fault.Wrap(fault.SandboxCreation, err, "%s", creationAdvice(err))

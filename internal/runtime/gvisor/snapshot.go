@@ -223,6 +223,12 @@ func (r *Runtime) CanSnapshot() error {
 // Snapshotted implements sandbox.Snapshotter.
 func (r *Runtime) Snapshotted(spec sandbox.Spec) bool { return r.shot(spec) != nil }
 
+// Copied implements sandbox.Snapshotter.
+func (r *Runtime) Copied(sb sandbox.Sandbox) bool {
+	b, ok := sb.(*box)
+	return ok && b.kind != ""
+}
+
 // Forget implements sandbox.Snapshotter.
 func (r *Runtime) Forget(spec sandbox.Spec) {
 	if kind, err := r.kind(spec); err == nil {
