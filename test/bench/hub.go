@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -29,10 +28,7 @@ type third struct {
 	ways    []*way
 
 	starts, first samples // of hubServer
-	list          samples
-	listed        int
-	grown         int64 // of the server's memory, bytes
-	many          []*http.Server
+	tools         catalog
 }
 
 // way is one path to the echo tool.
@@ -88,7 +84,7 @@ func hub(b *bench) (sec section, err error) {
 		}, append(settings, "SANDLOT_MCP_IDLE_TIMEOUT=1s")...)
 	}
 	if err == nil {
-		err = h.listing(b)
+		err = h.tools.measure(b, h.dir)
 	}
 	return h.section(), err
 }
@@ -97,14 +93,11 @@ func (h *third) end() error {
 	for _, c := range h.clients {
 		c.close()
 	}
-	for _, s := range h.many {
-		s.Close()
-	}
 	if h.serving != nil && h.serving.Process != nil {
 		h.serving.Process.Kill()
 		_ = h.serving.Wait() // it was killed
 	}
-	return nil
+	return h.tools.end()
 }
 
 // direct connects to a server without the hub.
@@ -243,80 +236,6 @@ func (h *third) startOnHost(dir string) error {
 	return err
 }
 
-// listing lists the tools of fifty servers.
-func (h *third) listing(b *bench) error {
-	const servers, each = 50, 40
-	var text strings.Builder
-	text.WriteString("mcp:\n")
-	for n := range servers {
-		s := mcp.NewServer(&mcp.Implementation{Name: "many", Version: "1"}, nil)
-		for k := range each {
-			s.AddTool(&mcp.Tool{Name: fmt.Sprintf("tool_%d", k), Description: strings.Repeat("Does something useful. ", 10),
-				InputSchema: map[string]any{"type": "object", "properties": map[string]any{"a": map[string]any{"type": "string", "description": "An argument of this tool."}, "b": map[string]any{"type": "number"}}}},
-				func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-					return &mcp.CallToolResult{}, nil
-				})
-		}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return err
-		}
-		web := &http.Server{Handler: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)}
-		h.many = append(h.many, web)
-		go web.Serve(l)
-		fmt.Fprintf(&text, "  s%02d: {url: \"http://%s/mcp\"}\n", n, l.Addr())
-	}
-	file := filepath.Join(h.dir, "many.yaml")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		return err
-	}
-	return b.with(func(s *server) error {
-		c, err := s.connect(older, "")
-		if err != nil {
-			return err
-		}
-		defer c.close()
-		k := c.(*sdkClient)
-		if _, err := tools(s.ctx, k); err != nil {
-			return err
-		}
-		before, err := s.metric(s.ctx, "process_resident_memory_bytes")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
-			return err
-		}
-		for h.listed < servers*each {
-			time.Sleep(500 * time.Millisecond)
-			if h.listed, err = tools(s.ctx, k); err != nil {
-				return err
-			}
-		}
-		for range pick(s.bench, 100, 5) {
-			if err := h.list.take(func() error { _, err := tools(s.ctx, k); return err }); err != nil {
-				return err
-			}
-		}
-		after, err := s.metric(s.ctx, "process_resident_memory_bytes")
-		h.grown = int64(after - before)
-		return err
-	}, "SANDLOT_CONFIG="+file, "SANDLOT_POOL_SIZE=0")
-}
-
-// tools lists all pages, and counts the tools of third-party servers.
-func tools(ctx context.Context, k *sdkClient) (n int, err error) {
-	for t, err := range k.session.Tools(ctx, nil) {
-		if err != nil {
-			return n, err
-		}
-		if strings.HasPrefix(t.Name, "ext_") {
-			n++
-		}
-	}
-	return n, nil
-}
-
 func (h *third) section() section {
 	calls := timings("the tool echo")
 	for _, w := range h.ways {
@@ -333,11 +252,9 @@ func (h *third) section() section {
 	starts.add("on the host, the official Go client over stdio", h.starts)
 	ratio := float64(h.first.p(50)) / float64(max(h.starts.p(50), 1))
 	starts.add("the first call of the stopped server through the hub", h.first, fmt.Sprintf("%.2f × the host's; ", ratio)+verdict("P50 ≤ 1.3 ×", ratio <= 1.3))
-	list := timings("all tools")
-	list.add(fmt.Sprintf("%d tools of 50 servers, in pages of 1000", h.listed), h.list, h.list.against(goal{50, 50 * time.Millisecond}))
 	return section{title: "The hub",
 		method: "A server with one tool, made with the official Go SDK ([test/bench/mcppeer](../test/bench/mcppeer)), is called with the official Go client: directly over its standard input and output, directly over Streamable HTTP, and through Sandlot, where it runs in the caller's home, on the host (`where: host`), or is connected to over HTTP; all answers are checked. Directly, the newest revision of the protocol is spoken that both know; what stands in a row is what the client speaks to Sandlot. All take turns, 20 calls each after one that does not count.\n\n" +
-			"*Starts*: `" + hubServer + "`, installed in the home and on the host with this machine's own Node, from its start (on the host), or a call while it does not run (through the hub), to the answer of `read_graph`; the sandbox runs. *Listing*: `tools/list`, from the official client's call to the last page's last tool, which that client decodes.",
-		tables: []table{calls, starts, list},
-		notes:  []string{fmt.Sprintf("The server's resident memory grew by %.1f MB (10⁶ bytes) when these %d tools were connected and listed.", float64(h.grown)/1e6, h.listed)}}
+			"*Starts*: `" + hubServer + "`, installed in the home and on the host with this machine's own Node, from its start (on the host), or a call while it does not run (through the hub), to the answer of `read_graph`; the sandbox runs. *Listing*: `tools/list`, all pages, from the first request to the last byte, with a plain HTTP client; and to the last tool that the official client has decoded, from Sandlot and from a server that does nothing but send it the same bytes.",
+		tables: []table{calls, starts, h.tools.table()},
+		notes:  []string{fmt.Sprintf("The server's resident memory grew by %.1f MB (10⁶ bytes) when these %d tools were connected and listed.", float64(h.tools.grown)/1e6, h.tools.listed)}}
 }
