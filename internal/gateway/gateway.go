@@ -84,8 +84,12 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		stream = strings.Contains(r.Header.Get("Accept"), "text/event-stream") && m.Method != "initialize"
 	}
 	e := g.endpoint(p)
-	if r.Method == http.MethodPost && g.early(w, r, e, m) {
-		return
+	if r.Method == http.MethodPost {
+		answered, end := g.early(w, r, e, m)
+		defer end()
+		if answered {
+			return
+		}
 	}
 	h := e.stateful
 	if session == "" && version >= statelessFrom {

@@ -15,6 +15,14 @@ type page struct {
 	items []json.RawMessage
 }
 
+// method is the one that lists what is in it.
+func (p *page) method() string {
+	if p.field == "resourceTemplates" {
+		return "resources/templates/list"
+	}
+	return p.field + "/list"
+}
+
 // MarshalJSON implements json.Marshaler.
 func (p *page) MarshalJSON() ([]byte, error) {
 	head, err := p.rawResult.MarshalJSON()

@@ -251,10 +251,13 @@ func (g *Gateway) pass(ctx context.Context, e *endpoint, q *passedOn, answer ans
 		return nil, err
 	}
 	r, err := raw(b, q.newer)
-	if err == nil && q.method == "resources/read" && q.newer {
+	if err != nil {
+		return nil, g.passError(ctx, q, err)
+	}
+	if q.method == "resources/read" && q.newer {
 		r.defaults(object{"ttlMs": json.RawMessage("0"), "cacheScope": json.RawMessage(`"private"`)})
 	}
-	return r, err
+	return r, nil
 }
 
 // passedAnswer returns what was answered, or the error that the client is to be

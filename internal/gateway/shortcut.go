@@ -7,8 +7,6 @@ import (
 	"errors"
 	"maps"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +15,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/fault"
-	"sandlot/internal/secret"
 )
 
 // shortcut answers tool calls and lists without the SDK, which makes a session of
@@ -31,9 +28,9 @@ type shortcut struct {
 	pages   map[pageKey]json.RawMessage     // of lists, as they were answered
 	size    int                             // of them, in bytes
 	age     int                             // grows when all is forgotten
-	running map[string]context.CancelFunc   // calls of the older era, by session and id
-	asked   map[string]chan json.RawMessage // what clients were asked, by session and id
 	loud    map[string]bool                 // sessions that want to be told of logs
+	running map[string]run                  // requests of the older era, by session and id
+	asked   map[string]chan json.RawMessage // what clients were asked, by session and id
 }
 
 // pageKey is which page of which list, in which era.
@@ -56,121 +53,17 @@ const (
 	// maxPages the pages of lists, in bytes.
 	maxTaken = 1024
 	maxPages = 8 << 20
-	// maxLike bounds what is remembered of each, in bytes.
-	maxLike = 4 << 10
+	// maxLike and maxCan bound what is remembered of each, in bytes.
+	maxLike, maxCan = 4 << 10, 4 << 10
 	// likeness is the header in which the SDK carries what a call is like. What a
 	// client sends in it is thrown away.
 	likeness = "Sandlot-Likeness"
 )
 
-// message is one of a client, as far as it says where it belongs.
-type message struct {
-	ID     json.RawMessage `json:"id"`
-	Method string          `json:"method"`
-	Params json.RawMessage `json:"params"`
-	Result json.RawMessage `json:"result"`
-	Error  json.RawMessage `json:"error"`
-}
-
-func readMessage(body []byte) (m message) {
-	if json.Unmarshal(body, &m) != nil {
-		return message{}
-	}
-	return m
-}
-
-// ordinary is a tool call, or a list, that may take the shortcut.
-type ordinary struct {
-	method  string
-	id      json.RawMessage
-	name    string
-	args    json.RawMessage
-	cursor  json.RawMessage // of a list; nil: the first page
-	meta    object
-	session string
-	newer   bool
-	like    string // what it has in common with others
-}
-
-// ordinaryRequest reads a request; nil when it is none that may take the shortcut.
-func ordinaryRequest(r *http.Request, m message) *ordinary {
-	if !isID(m.ID) || m.Result != nil || m.Error != nil || len(r.Header["Last-Event-Id"]) > 0 {
-		return nil
-	}
-	o := &ordinary{method: m.Method, id: m.ID, session: r.Header.Get("Mcp-Session-Id")}
-	if !o.read(m.Params) {
-		return nil
-	}
-	o.newer = o.session == "" && r.Header.Get("Mcp-Protocol-Version") >= statelessFrom
-	like := []string{o.method, strconv.Quote(o.name), string(o.cursor)} // headers have no control characters either
-	for _, h := range []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name", "Content-Type", "Accept"} {
-		like = append(like, strings.Join(r.Header[h], "\x00"))
-	}
-	var own []string
-	for k, v := range o.meta {
-		switch {
-		case k == "progressToken":
-			if !isID(v) {
-				return nil
-			}
-		case strings.Contains(k, "logLevel"):
-			return nil
-		case strings.HasPrefix(k, "io.modelcontextprotocol/"):
-			own = append(own, strconv.Quote(k)+"\x00"+string(v))
-		}
-	}
-	slices.Sort(own)
-	o.like = strings.Join(append(like, own...), "\x01")
-	if len(o.like) > maxLike {
-		return nil
-	}
-	return o
-}
-
-// read takes the parameters, unless there is more to them.
-func (o *ordinary) read(raw json.RawMessage) bool {
-	var params object
-	if len(raw) > 0 && json.Unmarshal(raw, &params) != nil {
-		return false
-	}
-	if meta, ok := params["_meta"]; ok && json.Unmarshal(meta, &o.meta) != nil {
-		return false
-	}
-	known := []string{"_meta"}
-	switch o.method {
-	case "tools/call":
-		known = append(known, "name", "arguments")
-		o.args = params["arguments"]
-		if json.Unmarshal(params["name"], &o.name) != nil || o.name == "" || string(o.args) == "null" {
-			return false
-		}
-	case "tools/list", "prompts/list", "resources/list", "resources/templates/list":
-		known = append(known, "cursor")
-		var s string
-		if c, ok := params["cursor"]; ok && json.Unmarshal(c, &s) != nil {
-			return false
-		}
-		o.cursor = params["cursor"]
-	default:
-		return false
-	}
-	for k := range params {
-		if !slices.Contains(known, k) {
-			return false
-		}
-	}
-	return true
-}
-
-// isID says whether a value is a string or a number.
-func isID(v json.RawMessage) bool {
-	return len(v) > 0 && (v[0] == '"' || v[0] == '-' || v[0] >= '0' && v[0] <= '9')
-}
-
 // take remembers a call that the SDK took, when others like it may be answered
 // without it. Can is what its client can, where the tool may ask.
 func (s *shortcut) take(e *endpoint, r *mcp.CallToolRequest, can json.RawMessage) {
-	if r.Extra == nil || r.Extra.Header.Get(likeness) == "" {
+	if r.Extra == nil || len(can) > maxCan || !about(r.Extra.Header.Get(likeness), "tools/call", r.Params.Name, "") {
 		return
 	}
 	age := s.now()
@@ -216,7 +109,7 @@ func (s *shortcut) now() int {
 // age.
 func (s *shortcut) keep(g *Gateway, req mcp.Request, p *page, age int) {
 	x := req.GetExtra()
-	if x == nil || x.Header.Get(likeness) == "" {
+	if x == nil || !about(x.Header.Get(likeness), p.method(), "", cursorOf(req)) {
 		return
 	}
 	whole := &rawResult{fields: maps.Clone(p.fields)}
@@ -249,11 +142,8 @@ func (s *shortcut) page(o *ordinary) json.RawMessage {
 	return s.pages[pageOf(o.like, o.newer)]
 }
 
-// pageOf is the page that a request like that is about: the method and the
-// cursor, of all that it is like.
-func pageOf(like string, newer bool) pageKey {
-	return pageKey{strings.Join(strings.SplitN(like, "\x01", 4)[:3], "\x01"), newer}
-}
+// pageOf is the page that a request like that is about.
+func pageOf(like string, newer bool) pageKey { return pageKey{subject(like), newer} }
 
 // forget forgets all calls, when what tools are has changed.
 func (s *shortcut) forget() {
@@ -293,62 +183,6 @@ func (s *shortcut) like(o *ordinary) (taken, bool) {
 	return t, ok && time.Now().Before(t.until)
 }
 
-// begin makes the context of a call of the older era: it ends when its client
-// cancels it, not when the connection does. False: one with that id runs.
-func (s *shortcut) begin(ctx context.Context, o *ordinary) (context.Context, func(), bool) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	key := o.session + "\x00" + string(o.id)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.running == nil {
-		s.running = map[string]context.CancelFunc{}
-	}
-	if s.running[key] != nil {
-		cancel()
-		return nil, nil, false
-	}
-	s.running[key] = cancel
-	return ctx, func() {
-		cancel()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.running, key)
-	}, true
-}
-
-// heard takes what a client of the older era says of calls that run here. True:
-// nobody else is to hear it.
-func (s *shortcut) heard(session string, m message) bool {
-	switch {
-	case m.Method == "notifications/cancelled":
-		var p struct {
-			RequestID json.RawMessage `json:"requestId"`
-		}
-		_ = json.Unmarshal(m.Params, &p) // the SDK says what is wrong with it
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if cancel := s.running[session+"\x00"+string(p.RequestID)]; cancel != nil {
-			cancel()
-		}
-		return false
-	case m.Method == "" && len(m.ID) > 0:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		key := session + "\x00" + string(m.ID)
-		answer := s.asked[key]
-		if answer == nil {
-			return false
-		}
-		delete(s.asked, key)
-		if m.Result == nil {
-			m.Result = json.RawMessage("null") // an error
-		}
-		answer <- m.Result
-		return true
-	}
-	return false
-}
-
 // lives says whether there is a session of the older era.
 func (e *endpoint) lives(id string) bool {
 	for s := range e.server.Sessions() {
@@ -359,41 +193,50 @@ func (e *endpoint) lives(id string) bool {
 	return false
 }
 
-// early takes what need not come to the SDK.
-func (g *Gateway) early(w http.ResponseWriter, r *http.Request, e *endpoint, m message) bool {
+// early answers what need not come to the SDK. What does is over when end is
+// called.
+func (g *Gateway) early(w http.ResponseWriter, r *http.Request, e *endpoint, m message) (answered bool, end func()) {
 	r.Header.Del(likeness)
 	session := r.Header.Get("Mcp-Session-Id")
 	if session != "" && e.short.heard(session, m) {
 		w.WriteHeader(http.StatusAccepted)
-		return true
+		return true, func() {}
 	}
 	o := ordinaryRequest(r, m)
-	if o == nil {
-		return false
+	if o != nil {
+		if g.shortly(w, r, e, o) {
+			return true, func() {}
+		}
+		r.Header.Set(likeness, o.like)
 	}
-	if g.shortly(w, r, e, o) {
-		return true
+	if session == "" || len(m.ID) == 0 {
+		return false, func() {}
 	}
-	r.Header.Set(likeness, o.like)
-	return false
+	if end, ok := e.short.leave(session, m.ID); ok {
+		return false, end
+	}
+	twice(w, m.ID)
+	return true, func() {}
+}
+
+// twice refuses a request whose id one has that runs here, as the SDK does.
+func twice(w http.ResponseWriter, id json.RawMessage) {
+	b, _ := json.Marshal(jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "duplicate in-flight request ID " + strings.Trim(string(id), `"`)})
+	answer(w, http.StatusBadRequest, id, "error", b)
 }
 
 // shortly answers a request by the shortcut, if it may take it.
 func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o *ordinary) bool {
-	if o.method != "tools/call" {
-		g.fresh(r.Context(), e)
-	}
 	t, ok := e.short.like(o)
 	if !ok || o.session != "" && !e.lives(o.session) {
 		return false
 	}
 	if o.method != "tools/call" {
-		b := e.short.page(o)
-		if b == nil {
-			return false
+		b := g.knownPage(r.Context(), e, o)
+		if b != nil {
+			answer(w, http.StatusOK, o.id, "result", b)
 		}
-		answer(w, http.StatusOK, o.id, "result", b)
-		return true
+		return b != nil
 	}
 	ctx := r.Context()
 	if !o.newer {
@@ -418,6 +261,20 @@ func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o
 	b, _ = json.Marshal(said)
 	answer(pw, status, o.id, "error", b)
 	return true
+}
+
+// knownPage returns a page of a list, if it is known and what there is has not
+// changed. It waits for nothing.
+func (g *Gateway) knownPage(ctx context.Context, e *endpoint, o *ordinary) json.RawMessage {
+	if f := g.Hub.Foreign(); f != nil {
+		now, cancel := context.WithCancel(ctx)
+		cancel()
+		if f.Ready(now, e.principal) {
+			return nil // the SDK's way waits
+		}
+	}
+	g.features(e) // and forgets what is old
+	return e.short.page(o)
 }
 
 // answer writes an answer to a request, whose outcome is its result or an error.
@@ -499,7 +356,7 @@ func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can 
 
 // typed makes a result that a server gave one of the client's era.
 func (g *Gateway) typed(b json.RawMessage, newer bool) (json.RawMessage, error) {
-	if !newer && !bytes.Contains(b, []byte("resultType")) && !bytes.Contains(b, []byte(`\u`)) {
+	if !newer && isObject(b) && !bytes.Contains(b, []byte("resultType")) && !bytes.Contains(b, []byte(`\u`)) {
 		return b, nil
 	}
 	r, err := raw(b, newer)
@@ -548,36 +405,5 @@ func (l *ownLine) tell(_ context.Context, method string, params json.RawMessage)
 func (l *ownLine) send(m map[string]any) {
 	if b, err := json.Marshal(m); err == nil {
 		l.writer.event(b)
-	}
-}
-
-// ask asks a client of the older era. Only roots/list comes here: what else it
-// can be asked does not take the shortcut.
-func (l *ownLine) ask(ctx context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
-	if method != "roots/list" || l.session == "" {
-		return nil, cannot(method)
-	}
-	id := "sandlot-" + secret.ID()
-	key, answer := l.session+"\x00\""+id+"\"", make(chan json.RawMessage, 1)
-	l.short.mu.Lock()
-	if l.short.asked == nil {
-		l.short.asked = map[string]chan json.RawMessage{}
-	}
-	l.short.asked[key] = answer
-	l.short.mu.Unlock()
-	defer func() {
-		l.short.mu.Lock()
-		defer l.short.mu.Unlock()
-		delete(l.short.asked, key)
-	}()
-	l.send(map[string]any{"jsonrpc": "2.0", "id": id, "method": method})
-	select {
-	case a := <-answer:
-		if string(a) == "null" {
-			return nil, cannot(method)
-		}
-		return a, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 }

@@ -415,31 +415,42 @@ func TestShortcutCancel(t *testing.T) {
 	}
 }
 
-// Two calls of one id do not meet, and neither stops the other's cancelling.
+// Of two calls with one id the second is refused, whichever way the first took.
 func TestShortcutSameID(t *testing.T) {
 	g, began, ended, let := waiting()
 	r := newRig(t, g, `{}`)
-	r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + quick + `}}`)
-	body := `{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{` + slow + `}}`
-	done := make(chan said, 2)
-	for range 2 {
-		go func() { done <- r.older(body) }()
-		<-began
+	call := func(id, params string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{%s}}`, id, params)
 	}
-	for range 2 {
-		let <- struct{}{}
-		<-ended
-	}
-	for range 2 {
-		if got := <-done; got.body["result"] == nil {
-			t.Error(got.text)
+	for _, warm := range []bool{false, true} {
+		if warm {
+			r.older(call("1", quick))
+		}
+		for _, odd := range []string{"", `,"_meta":{"a":"b\u0063"}`, `,"_meta":{"progressToken":[]}`} {
+			done := make(chan said, 1)
+			go func() { done <- r.older(call("9", slow)) }()
+			<-began
+			if got := r.older(call("9", slow+odd)); got.status != http.StatusBadRequest || !strings.Contains(got.text, "duplicate in-flight request ID 9") {
+				t.Errorf("warm=%v %s: %d %s", warm, odd, got.status, got.text)
+			}
+			if got := r.older(call("10", quick)); got.body["result"] == nil {
+				t.Errorf("another id: %s", got.text)
+			}
+			let <- struct{}{}
+			<-ended
+			if got := <-done; got.body["result"] == nil || got.short != warm {
+				t.Errorf("warm=%v: %s", warm, got.text)
+			}
+			r.g.each("", func(e *endpoint) {
+				if len(e.short.running) > 0 {
+					t.Errorf("%d calls are left", len(e.short.running))
+				}
+				if !warm {
+					e.short.forget()
+				}
+			})
 		}
 	}
-	r.g.each("", func(e *endpoint) {
-		if len(e.short.running) > 0 {
-			t.Errorf("%d calls are left", len(e.short.running))
-		}
-	})
 }
 
 // A client that gave a token hears what happens before the answer.
@@ -608,4 +619,134 @@ func TestShortcutLists(t *testing.T) {
 			t.Errorf("%d pages of %d bytes are kept", len(e.short.pages), e.short.size)
 		}
 	})
+}
+
+// What can be read in two ways teaches the shortcut nothing, and what the SDK
+// refuses is refused however many like it went before.
+func TestShortcutIsNotFooled(t *testing.T) {
+	var calls atomic.Int64
+	r := newRig(t, both(&calls), `{}`)
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+	call := func(inside string) string {
+		return `{"jsonrpc":"2.0","id":7,"method":"tools/call",` + inside + `}`
+	}
+	good, other := `{"name":"careless","arguments":{"a":"1"},`+meta+`}`, `{"name":"ext_a","arguments":{"a":"1"},`+meta+`}`
+	headed := `{"name":"ext_h","arguments":{"a":"x"},` + meta + `}`
+	poisons := []string{
+		call(`"params":` + good + `,"Params":` + other), call(`"Params":` + other + `,"params":` + good), call(`"params":` + good + `,"params":` + good),
+		call(`"params":` + good + `,"Params":` + headed), call(`"params":` + good + `,"METHOD":"tools/list"`), call(`"params":` + good + `,"extra":1`),
+		call(`"params":` + strings.Replace(good, `"name":"careless"`, `"name":"careless","name":"careless"`, 1)),
+		call(`"params":` + strings.Replace(good, `"_meta":`, `"_meta":{},"_meta":`, 1)), call(`"params":` + strings.TrimSuffix(good, "}") + `,"_meta":{}}`),
+		call(`"params":` + strings.Replace(good, `"_meta":{`, `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`, 1)),
+		call(`"params":` + strings.Replace(good, "careless", "care\\u006cess", 1)),
+	}
+	for _, poison := range poisons {
+		for range 2 {
+			if got := r.read(r.post(t.Context(), poison, newerHeaders("careless"))); got.short {
+				t.Errorf("it took the shortcut: %s", poison)
+			}
+		}
+		for _, body := range []string{call(`"params":` + other), call(`"params":` + headed), call(`"params":{"name":"careless","arguments":{"a":"1"}}`)} {
+			before := calls.Load()
+			if got := r.read(r.post(t.Context(), body, newerHeaders("careless"))); got.status != http.StatusBadRequest || calls.Load() != before {
+				t.Fatalf("after %s:\n%s was answered %d %s", poison, body, got.status, got.text)
+			}
+		}
+	}
+	// The same requests before and after many good ones.
+	deep := strings.Repeat(`{"a":`, 1500) + "1" + strings.Repeat("}", 1500)
+	for what, body := range map[string]string{
+		"no jsonrpc":     `{"id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
+		"jsonrpc 1.0":    `{"jsonrpc":"1.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
+		"other letters":  `{"jsonrpc":"2.0","ID":1,"METHOD":"tools/call","PARAMS":{"name":"careless","arguments":{}}}`,
+		"deep":           `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":` + deep + `}}`,
+		"a long number":  `{"jsonrpc":"2.0","id":1e400,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
+		"a fraction":     `{"jsonrpc":"2.0","id":1.5,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
+		"an error":       `{"jsonrpc":"2.0","id":1,"method":"tools/call","error":null,"params":{"name":"careless","arguments":{}}}`,
+		"half a token":   `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{},"_meta":{"progressToken":1.5}}}`,
+		"something else": `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}} {}`,
+		"bad letters":    "{\"jsonrpc\":\"2.0\",\"id\":\"\xff\",\"method\":\"tools/call\",\"params\":{\"name\":\"careless\",\"arguments\":{}}}",
+	} {
+		cold := newRig(t, r.g, `{}`).older(body)
+		for range 2 {
+			r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`)
+		}
+		if warm := r.older(body); warm.status != cold.status || warm.short || !reflect.DeepEqual(warm.body, cold.body) {
+			t.Errorf("%s:\ncold %d %s\nwarm %d %s", what, cold.status, cold.text, warm.status, warm.text)
+		}
+	}
+}
+
+// What a client says of itself is not kept again and again.
+func TestShortcutIsBounded(t *testing.T) {
+	var calls atomic.Int64
+	r := newRig(t, both(&calls), `{"experimental":{"x":"`+strings.Repeat("a", 1<<20)+`"}}`)
+	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_a","arguments":{}}}`
+	for i := range 2 * maxTaken / 100 {
+		h := r.olderHeaders()
+		h["Accept"] = fmt.Sprintf("application/json, text/event-stream, text/x%d", i)
+		for range 2 {
+			if got := r.read(r.post(t.Context(), body, h)); got.short {
+				t.Error("it took the shortcut")
+			}
+		}
+	}
+	small := newRig(t, r.g, `{}`)
+	for i := range maxTaken + 50 {
+		h := small.olderHeaders()
+		h["Accept"] = fmt.Sprintf("application/json, text/event-stream, text/x%d", i)
+		small.read(small.post(t.Context(), body, h))
+	}
+	r.g.each("", func(e *endpoint) {
+		size := 0
+		for k, v := range e.short.taken {
+			size += len(k) + len(v.can)
+		}
+		if len(e.short.taken) > maxTaken || size > maxTaken*(maxLike+maxCan) || size > 1<<20 {
+			t.Errorf("%d requests of %d bytes are remembered", len(e.short.taken), size)
+		}
+	})
+}
+
+// slow is a third-party source that is not ready.
+type slowSource struct {
+	*theirs
+	asked atomic.Int64
+}
+
+func (s *slowSource) Ready(ctx context.Context, _ auth.Principal) bool {
+	if ctx.Err() == nil {
+		s.asked.Add(1)
+	}
+	return true
+}
+
+// A list that has to wait does so once, on the SDK's way.
+func TestShortcutDoesNotWait(t *testing.T) {
+	third := &slowSource{theirs: &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)}}}
+	r := newRig(t, over(third), `{}`)
+	for range 3 {
+		before := third.asked.Load()
+		if got := r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.short || !strings.Contains(got.text, "ext_a") {
+			t.Errorf("listed %s", got.text)
+		}
+		if n := third.asked.Load() - before; n != 1 {
+			t.Errorf("it waited %d times", n)
+		}
+	}
+}
+
+// A result that is none is an error, however it comes.
+func TestShortcutOfNoResult(t *testing.T) {
+	for _, raw := range []string{`"text"`, `[1]`, `null`, ``} {
+		third := &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)},
+			call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
+				return &tool.Result{Raw: json.RawMessage(raw)}, nil
+			}}
+		r := newRig(t, over(third), `{}`)
+		body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_a","arguments":{}}}`
+		if cold, warm := r.older(body), r.older(body); !warm.short || warm.body["error"] == nil || !reflect.DeepEqual(cold.body, warm.body) {
+			t.Errorf("%q: %s\n%s", raw, cold.text, warm.text)
+		}
+	}
 }

@@ -1,0 +1,129 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/secret"
+)
+
+// run is a request of the older era that has not been answered. Cancel gives it
+// up; nil: it is the SDK's.
+type run struct {
+	cancel context.CancelFunc
+	others int // of the same id, which the SDK refuses
+}
+
+func runKey(session string, id json.RawMessage) string { return session + "\x00" + string(id) }
+
+// begin makes the context of a call of the older era: it ends when its client
+// cancels it, not when the connection does. False: one with that id runs.
+func (s *shortcut) begin(ctx context.Context, o *ordinary) (context.Context, func(), bool) {
+	key := runKey(o.session, o.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, runs := s.running[key]; runs {
+		return nil, nil, false
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.note(key, run{cancel: cancel})
+	return ctx, func() {
+		cancel()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.running, key)
+	}, true
+}
+
+// leave notes a request that the SDK answers, until end is called. False: one
+// with that id takes the shortcut.
+func (s *shortcut) leave(session string, id json.RawMessage) (end func(), ok bool) {
+	key := runKey(session, id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, runs := s.running[key]
+	if runs && r.cancel != nil {
+		return nil, false
+	}
+	r.others++
+	s.note(key, r)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		r := s.running[key]
+		if r.others--; r.others > 0 {
+			s.running[key] = r
+			return
+		}
+		delete(s.running, key)
+	}, true
+}
+
+func (s *shortcut) note(key string, r run) {
+	if s.running == nil {
+		s.running = map[string]run{}
+	}
+	s.running[key] = r
+}
+
+// heard takes what a client of the older era says of calls that run here. True:
+// nobody else is to hear it.
+func (s *shortcut) heard(session string, m message) bool {
+	switch {
+	case m.Method == "notifications/cancelled":
+		params, _ := members(m.Params) // the SDK says what is wrong with it
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r := s.running[runKey(session, params["requestId"])]; r.cancel != nil {
+			r.cancel()
+		}
+		return false
+	case m.Method == "" && len(m.ID) > 0:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		key := runKey(session, m.ID)
+		answer := s.asked[key]
+		if answer == nil {
+			return false
+		}
+		delete(s.asked, key)
+		answer <- m.Result
+		return true
+	}
+	return false
+}
+
+// ask asks a client of the older era. Only roots/list comes here: what else it
+// can be asked does not take the shortcut.
+func (l *ownLine) ask(ctx context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
+	if method != "roots/list" || l.session == "" {
+		return nil, cannot(method)
+	}
+	id := "sandlot-" + secret.ID()
+	key, answer := runKey(l.session, json.RawMessage(`"`+id+`"`)), make(chan json.RawMessage, 1)
+	l.short.mu.Lock()
+	if l.short.asked == nil {
+		l.short.asked = map[string]chan json.RawMessage{}
+	}
+	l.short.asked[key] = answer
+	l.short.mu.Unlock()
+	defer func() {
+		l.short.mu.Lock()
+		defer l.short.mu.Unlock()
+		delete(l.short.asked, key)
+	}()
+	l.send(map[string]any{"jsonrpc": "2.0", "id": id, "method": method})
+	select {
+	case a := <-answer:
+		//lint:ignore SA1019 clients of the older era have roots
+		var roots *mcp.ListRootsResult // as the SDK reads it
+		if json.Unmarshal(a, &roots) != nil || roots == nil {
+			return nil, cannot(method)
+		}
+		return json.Marshal(roots)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
