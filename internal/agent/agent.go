@@ -96,9 +96,15 @@ func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 // before the first.
 func (c *Client) Share(t *Turns) { c.turns = t }
 
-// Network serves a connection that the sandbox made to reach the network, and
-// closes it. It returns when it ends, or ctx does.
-type Network func(ctx context.Context, c net.Conn)
+// Network is a sandbox's way to the network.
+type Network interface {
+	// Pace returns when one more connection for it may come, or ctx ends. As
+	// long as a few wait for that, nothing else that the sandbox dials is let in.
+	Pace(ctx context.Context)
+	// Serve serves a connection that the sandbox made to reach the network, and
+	// closes it. It returns when it ends, or ctx does.
+	Serve(ctx context.Context, c net.Conn)
+}
 
 // Route gives the sandbox a way to the network. Until then it has none.
 func (c *Client) Route(n Network) { c.network.Store(&n) }
@@ -132,6 +138,7 @@ func (c *Client) accept(ctx context.Context) {
 		}
 	}()
 	var refused atomic.Int64 // one after the other
+	var told warnings
 	for {
 		conn, err := c.box.Connect(ctx)
 		if err != nil {
@@ -148,9 +155,13 @@ func (c *Client) accept(ctx context.Context) {
 			purpose, asked, err := c.admit(ctx, conn)
 			switch {
 			case err == nil && purpose == wire.Network:
-				<-c.greeted
-				c.carry(ctx, conn)
-				return
+				if n := c.network.Load(); n != nil {
+					(*n).Pace(ctx)
+					<-c.greeted
+					(*n).Serve(ctx, conn)
+					return
+				}
+				conn.Close()
 			case err == nil && purpose == wire.Direct:
 				<-c.greeted
 				c.deliver(asked, conn)
@@ -161,8 +172,8 @@ func (c *Client) accept(ctx context.Context) {
 			default:
 				conn.Close()
 				n := refused.Add(1)
-				if n == 1 {
-					c.log.Warn("refused a link from a sandbox", "sandbox", c.box.Spec().ID, "error", err)
+				if times := told.due(); times > 0 {
+					c.log.Warn("refused links from a sandbox", "sandbox", c.box.Spec().ID, "times", times, "error", err)
 				}
 				if n >= tooMany && !c.Linked() {
 					c.cancel(ErrUnfit)
@@ -188,14 +199,26 @@ func (c *Client) admit(ctx context.Context, conn net.Conn) (purpose wire.Purpose
 	return purpose, asked, err
 }
 
-// carry serves a connection to the network.
-func (c *Client) carry(ctx context.Context, conn net.Conn) {
-	serve := c.network.Load()
-	if serve == nil {
-		conn.Close()
-		return
+// warnings are bounded: a sandbox can make something to warn of all the time.
+type warnings struct {
+	mu    sync.Mutex
+	last  time.Time
+	times int
+}
+
+// warnEvery is the time between two warnings about one sandbox.
+const warnEvery = 10 * time.Second
+
+// due takes note of something to warn of, and returns how often it happened
+// since the last warning if it is time for one, else 0.
+func (w *warnings) due() (times int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.times++
+	if now := time.Now(); now.Sub(w.last) >= warnEvery {
+		times, w.times, w.last = w.times, 0, now
 	}
-	(*serve)(ctx, conn)
+	return times
 }
 
 // offer makes conn the next link, in place of one that waits already.

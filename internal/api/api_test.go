@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
@@ -63,6 +64,8 @@ func (m *records) PutSession(_ context.Context, r session.Record) error {
 	m.all[r.ID] = r
 	return nil
 }
+
+func (m *records) PutTraffic(context.Context, map[string]egress.Traffic) error { return nil }
 
 func (m *records) Sessions(context.Context) ([]session.Record, error) {
 	m.mu.Lock()

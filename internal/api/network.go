@@ -19,6 +19,8 @@ type NetworkChange struct {
 	Allow []egress.Rule `json:"allow,omitempty"` // added
 	Deny  []egress.Rule `json:"deny,omitempty"`  // no longer among those that were added
 	Reset bool          `json:"reset,omitempty"` // first all is as in the settings again
+	// Recount makes what the session moved count from nothing again.
+	Recount bool `json:"recount,omitempty"`
 }
 
 // maxRules bounds what is added for one session.
@@ -89,13 +91,16 @@ func (s *Server) changeNetwork(w http.ResponseWriter, r *http.Request) {
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&c); err != nil {
-		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object with mode, allow, deny or reset: %v", err))
+		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object with mode, allow, deny, reset or recount: %v", err))
 		return
 	}
 	err := c.check()
 	if err == nil {
 		var n session.Network
-		if n, err = s.Sessions.ChangeNetwork(r.Context(), r.PathValue("id"), c.apply); err == nil {
+		if n, err = s.Sessions.ChangeNetwork(r.Context(), r.PathValue("id"), c.apply); err == nil && c.Recount {
+			n, err = s.Sessions.Recount(r.Context(), n.Session)
+		}
+		if err == nil {
 			writeJSON(w, http.StatusOK, n)
 			return
 		}

@@ -41,6 +41,9 @@ func refused(l *session.Lease, r *tool.Result) {
 	if remedies[egress.AMode] {
 		lines = append(lines, fmt.Sprintf("The operator of this server can give this session a network: `sandlot network mode allowlist --session %s`.", l.ID()))
 	}
+	if remedies[egress.MoreBytes] {
+		lines = append(lines, fmt.Sprintf("Another session (session_id \"new\") has as much for itself. The operator of this server can give this one more: `sandlot network recount --session %s`, or network.max_mb in sandlot.yaml.", l.ID()))
+	}
 	r.Content = append(r.Content, tool.Text(strings.Join(lines, "\n")))
 	r.Fields["network_refused"] = data
 }

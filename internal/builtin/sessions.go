@@ -53,13 +53,20 @@ func sessionRow(i session.Info) map[string]any {
 		"namespace": "default", "sandbox_name": i.Sandbox,
 		"limits":    map[string]any{"cpus": i.Flavor.CPUs, "memory_mb": i.Flavor.MemoryMB},
 		"processes": 0,
+		"network":   map[string]any{"sent_mb": megabytes(i.Traffic.Up), "received_mb": megabytes(i.Traffic.Down)},
+	}
+	if i.MaxBytes > 0 {
+		row["limits"].(map[string]any)["network_mb"] = megabytes(uint64(i.MaxBytes))
 	}
 	if u := i.Usage; u != nil {
 		row["processes"] = u.Processes
-		row["usage"] = map[string]any{"memory_mb": float64(u.MemoryBytes>>10) / 1024, "cpu_seconds": float64(u.CpuMicros) / 1e6, "disk_mb": float64(u.DiskBytes>>10) / 1024}
+		row["usage"] = map[string]any{"memory_mb": megabytes(u.MemoryBytes), "cpu_seconds": float64(u.CpuMicros) / 1e6, "disk_mb": megabytes(u.DiskBytes)}
 	}
 	return row
 }
+
+// megabytes rounds down to kilobytes.
+func megabytes(bytes uint64) float64 { return float64(bytes>>10) / 1024 }
 
 func stopSession() tool.Tool {
 	return tool.Tool{

@@ -28,7 +28,8 @@ the socket in the server's state folder.`,
   sandlot network --session home
   sandlot network allow api.example.com:443 --session home
   sandlot network mode none --session home
-  sandlot network reset --session home`,
+  sandlot network reset --session home
+  sandlot network recount --session home`,
 		Args: cobra.NoArgs,
 	}
 	var id string
@@ -68,6 +69,9 @@ the socket in the server's state folder.`,
 	})
 	change("reset", "Give a session what the settings say again", cobra.NoArgs, func([]string) (api.NetworkChange, error) {
 		return api.NetworkChange{Reset: true}, nil
+	})
+	change("recount", "Let a session use network.max_mb from nothing again", cobra.NoArgs, func([]string) (api.NetworkChange, error) {
+		return api.NetworkChange{Recount: true}, nil
 	})
 	return c
 }
@@ -127,6 +131,9 @@ func (p *program) sessionNetwork(ctx context.Context, method, id string, body an
 	}
 	if n.Usage != nil {
 		showUsage(p.out, *n.Usage)
+	}
+	if n.MaxBytes > 0 {
+		fmt.Fprintf(p.out, "limit       %d of %d bytes used\n", n.Traffic.Up+n.Traffic.Down, n.MaxBytes)
 	}
 	return nil
 }

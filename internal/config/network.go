@@ -36,7 +36,7 @@ func networkRows(add func(key, value, help string, older ...string) func(func(*C
 	add("network.hosts", "", "names that sandboxes find at an address: mirror.corp=10.1.2.3, separated by commas; they need a rule like any other")(setHosts, hostsText)
 	add("network.max_connections", "256", "connections of a sandbox at once")(number(func(c *Config) *int { return &c.Network.Limits.Connections }, 1, 4096))
 	add("network.connection_rate", "200", "new connections of a sandbox in a second, and look-ups")(number(func(c *Config) *int { return &c.Network.Limits.Rate }, 1, 100000))
-	add("network.max_mb", "0", "MB that a sandbox may send and receive together; 0: no limit")(setBytes, func(c *Config) string { return fmt.Sprint(c.Network.Limits.Bytes >> 20) })
+	add("network.max_mb", "0", "MB that a session may send and receive together; 0: no limit")(setBytes, func(c *Config) string { return fmt.Sprint(c.Network.Limits.Bytes >> 20) })
 	add("network.idle_timeout", "10m", "how long nothing may move on a connection")(duration(func(c *Config) *time.Duration { return &c.Network.Limits.Idle }, time.Second, 7*day))
 }
 

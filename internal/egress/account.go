@@ -2,8 +2,10 @@ package egress
 
 import (
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -35,6 +37,41 @@ func (c *counters) usage() Usage {
 	}
 }
 
+// Traffic is what a session moved, in bytes, over all its sandboxes.
+type Traffic struct {
+	Up   uint64 `json:"bytes_up"` // from the sandbox
+	Down uint64 `json:"bytes_down"`
+}
+
+// Account counts the traffic of one session. The exits of all its sandboxes
+// have the same one, so that none begins at nothing.
+type Account struct{ up, down atomic.Uint64 }
+
+// NewAccount returns an account of a session that has moved t already.
+func NewAccount(t Traffic) *Account {
+	a := new(Account)
+	a.up.Store(t.Up)
+	a.down.Store(t.Down)
+	return a
+}
+
+// Traffic returns what was counted until now.
+func (a *Account) Traffic() Traffic { return Traffic{a.up.Load(), a.down.Load()} }
+
+// Clear makes the account count from nothing.
+func (a *Account) Clear() {
+	a.up.Store(0)
+	a.down.Store(0)
+}
+
+func (a *Account) add(n int, up bool) {
+	if up {
+		a.up.Add(uint64(n))
+	} else {
+		a.down.Add(uint64(n))
+	}
+}
+
 // Refusal is what a sandbox was not allowed to reach.
 type Refusal struct {
 	Host   string    `json:"host"`
@@ -52,6 +89,7 @@ const (
 	ARule              // a rule that names the host
 	AMode              // another mode
 	AnException        // the name with the range of its address
+	MoreBytes          // a higher limit, or to count anew
 )
 
 // Remedy says what the operator can do about it.
@@ -63,6 +101,8 @@ func (r Refusal) Remedy() Remedy {
 		return AMode
 	case strings.HasPrefix(r.Reason, atAddress):
 		return AnException
+	case strings.HasPrefix(r.Reason, allUsed):
+		return MoreBytes
 	}
 	return Nothing
 }
@@ -103,9 +143,7 @@ type bucket struct {
 }
 
 func (b *bucket) take() bool {
-	now := time.Now()
-	b.used = max(0, b.used-b.rate*now.Sub(b.at).Seconds())
-	b.at = now
+	b.drain()
 	if b.used+1 > b.burst {
 		return false
 	}
@@ -113,29 +151,66 @@ func (b *bucket) take() bool {
 	return true
 }
 
+// owe takes one in any case, and returns how long to wait so that the rate is
+// kept: a second at most.
+func (b *bucket) owe() time.Duration {
+	b.drain()
+	b.used = min(b.used+1, b.burst+b.rate)
+	return time.Duration(max(0, b.used-b.burst) / b.rate * float64(time.Second))
+}
+
+func (b *bucket) drain() {
+	now := time.Now()
+	b.used = max(0, b.used-b.rate*now.Sub(b.at).Seconds())
+	b.at = now
+}
+
 // logRate bounds the lines about what did not become a connection.
 const logRate = 10
 
 // journal writes one sandbox's lines. Those that a flood could make are
-// bounded, apart from the others, so that no flood hides a connection.
+// bounded, apart from the others, so that no flood hides a connection; what is
+// left out is told a second later, by verdict. Its user guards it, with mu.
 type journal struct {
 	log     *slog.Logger
+	mu      *sync.Mutex
 	lines   bucket
-	omitted int
+	omitted map[string]int // by verdict
+	timer   *time.Timer    // flushes; nil when there is nothing to
 }
 
-func (j *journal) failure(msg string, args ...any) {
-	if !j.lines.take() {
-		j.omitted++
+// summary is how long lines that are left out are added up.
+const summary = time.Second
+
+func (j *journal) failure(verdict string, args ...any) {
+	if j.lines.take() {
+		j.log.Info("network: failed", args...)
 		return
 	}
-	j.flush()
-	j.log.Info(msg, args...)
+	if j.omitted == nil {
+		j.omitted = map[string]int{}
+	}
+	j.omitted[verdict]++
+	if j.timer == nil {
+		j.timer = time.AfterFunc(summary, func() {
+			j.mu.Lock()
+			defer j.mu.Unlock()
+			j.flush()
+		})
+	}
 }
 
 func (j *journal) flush() {
-	if j.omitted > 0 {
-		j.log.Info("network: lines left out", "lines", j.omitted)
-		j.omitted = 0
+	if j.timer == nil {
+		return
 	}
+	j.timer.Stop()
+	lines := 0
+	var args []any
+	for _, v := range slices.Sorted(maps.Keys(j.omitted)) {
+		lines += j.omitted[v]
+		args = append(args, v, j.omitted[v])
+	}
+	j.log.Info("network: lines left out", append([]any{"lines", lines}, args...)...)
+	j.timer, j.omitted = nil, nil
 }

@@ -1,9 +1,6 @@
 package egress
 
-import (
-	"net/netip"
-	"slices"
-)
+import "net/netip"
 
 // open says who can open addresses that are not public.
 type open int
@@ -95,10 +92,23 @@ func embedded(a netip.Addr) netip.Addr {
 	return netip.AddrFrom4([4]byte(b[12:]))
 }
 
-// ownAddress says whether a reaches the machine that own are the addresses of.
-func ownAddress(a netip.Addr, own []netip.Addr) bool {
+// minBits is how long a range of an interface is that means neighbours: a
+// shorter one stands for more than any network has.
+const minBits = 8
+
+// near says what a is to the machine that own are the addresses and networks
+// of: "the server's own", in "the server's own network", or nothing, empty.
+func near(a netip.Addr, own []netip.Prefix) (what string) {
 	if nat64.Contains(a) {
 		a = embedded(a)
 	}
-	return slices.Contains(own, a)
+	for _, p := range own {
+		switch {
+		case p.Addr() == a:
+			return "the server's own"
+		case p.Bits() >= minBits && p.Contains(a):
+			what = "in the server's own network"
+		}
+	}
+	return what
 }

@@ -33,18 +33,18 @@ type Config struct {
 	// Proxy returns the proxy that leads there, or nil. An error refuses the
 	// connection: it is never made past a proxy.
 	Proxy func(host string, port uint16) (*url.URL, error)
-	// Own returns the machine's addresses. As long as it returns none, nothing
-	// is reached.
-	Own    func() []netip.Addr
+	// Own returns the machine's addresses, each with the range that its network
+	// says is beside it. As long as it returns none, nothing is reached.
+	Own    func() []netip.Prefix
 	Limits Limits
 }
 
-// Limits are of one sandbox. Zero is the default.
+// Limits are of one sandbox; Bytes are of a session. Zero is the default.
 type Limits struct {
 	Connections int           // at once; 256
 	Rate        int           // new connections a second, and look-ups; 200
 	Burst       int           // the same at once; 400
-	Bytes       int64         // both ways together, as long as the Exit lives; 0 is no limit
+	Bytes       int64         // of an Account, both ways together; 0 is no limit
 	Idle        time.Duration // of a connection on which nothing moves; 10 minutes
 	Dial        time.Duration // to connect; 15 seconds
 }
@@ -73,7 +73,7 @@ type Broker struct {
 	names  *resolver
 	dial   dialFunc
 	proxy  func(host string, port uint16) (*url.URL, error)
-	own    func() []netip.Addr
+	own    func() []netip.Prefix
 	limits Limits
 	totals counters
 }
@@ -117,6 +117,9 @@ func New(c Config) *Broker {
 		limits: c.Limits,
 	}
 }
+
+// MaxBytes is how much a session may move, both ways together; 0 is no limit.
+func (b *Broker) MaxBytes() int64 { return b.limits.Bytes }
 
 // Totals counts what all sandboxes did since the server's start.
 func (b *Broker) Totals() Usage { return b.totals.usage() }

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"sandlot/proto/agentv1"
@@ -27,9 +26,9 @@ type Owner struct{ Principal, Session, Sandbox string }
 
 // Exit is one sandbox's way out.
 type Exit struct {
-	b     *Broker
-	count counters
-	bytes atomic.Int64
+	b       *Broker
+	count   counters
+	account *Account
 
 	wg sync.WaitGroup // lines
 
@@ -40,22 +39,50 @@ type Exit struct {
 	spare    int // lines that wait for a request
 	connects int // lines that connect or are connected
 	connectRate,
-	lookupRate bucket
+	lookupRate,
+	lineRate, // connections from the agent
+	busyRate bucket // answers that it asks for too much
 	refusals refusals
 	journal  journal
 }
 
-// Exit returns the way out of one sandbox, whose bytes begin to count. Close
-// ends it.
-func (b *Broker) Exit(owner Owner, policy *Policy) *Exit {
+// Exit returns the way out of one sandbox, whose bytes count for the account.
+// Close ends it.
+func (b *Broker) Exit(owner Owner, policy *Policy, account *Account) *Exit {
 	rate := bucket{rate: float64(b.limits.Rate), burst: float64(b.limits.Burst)}
-	return &Exit{
-		b: b, policy: policy, lines: map[*line]bool{},
-		connectRate: rate, lookupRate: rate,
-		journal: journal{
-			log:   b.log.With("principal", owner.Principal, "session", owner.Session, "sandbox", owner.Sandbox),
-			lines: bucket{rate: logRate, burst: logRate},
-		},
+	e := &Exit{
+		b: b, policy: policy, account: account, lines: map[*line]bool{},
+		connectRate: rate, lookupRate: rate, busyRate: rate,
+		// An agent needs one for each connection, and makes one ready with each
+		// look-up.
+		lineRate: bucket{rate: 2 * rate.rate, burst: 2 * rate.burst},
+	}
+	e.journal = journal{
+		log: b.log.With("principal", owner.Principal, "session", owner.Session, "sandbox", owner.Sandbox),
+		mu:  &e.mu, lines: bucket{rate: logRate, burst: logRate},
+	}
+	return e
+}
+
+// Pace returns when one more connection from the agent may come, or ctx ends:
+// an agent that makes them as fast as it can, and asks for nothing that counts,
+// waits for that, and costs the server no more than what it may do anyway.
+func (e *Exit) Pace(ctx context.Context) {
+	e.mu.Lock()
+	wait := e.lineRate.owe()
+	e.mu.Unlock()
+	pause(ctx, wait)
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -67,6 +94,7 @@ func (e *Exit) Serve(ctx context.Context, c net.Conn) {
 	defer cancel()
 	l := &line{exit: e, in: c, cancel: cancel}
 	if !e.enter(l) {
+		e.turnedAway()
 		return
 	}
 	defer e.leave(l)
@@ -83,6 +111,12 @@ func (e *Exit) enter(l *line) bool {
 	e.lines[l] = true
 	e.wg.Add(1)
 	return true
+}
+
+// turnedAway takes note of a connection from the agent that had no place.
+func (e *Exit) turnedAway() {
+	e.both(func(c *counters) { c.busy.Add(1) })
+	e.failed("", 0, agentv1.NetReply_BUSY, "this sandbox has more connections to the server than it may have", nil)
 }
 
 func (e *Exit) leave(l *line) {
@@ -165,26 +199,38 @@ func (e *Exit) waited() {
 	e.spare--
 }
 
-// limitReached says whether the bytes of this sandbox are used up.
+// limitReached says whether the bytes of this session are used up.
 func (e *Exit) limitReached() bool {
-	return e.b.limits.Bytes > 0 && e.bytes.Load() > e.b.limits.Bytes
+	t := e.account.Traffic()
+	return e.b.limits.Bytes > 0 && t.Up+t.Down > uint64(e.b.limits.Bytes)
+}
+
+// allUsed begins the reason of what is refused when limitReached.
+const allUsed = "this session has used all "
+
+func (e *Exit) allUsed() string {
+	n, unit := e.b.limits.Bytes, "bytes"
+	if n%(1<<20) == 0 {
+		n, unit = n>>20, "MB"
+	}
+	return fmt.Sprintf(allUsed+"%d %s of network that it may use", n, unit)
 }
 
 // begin takes a place for a connection and returns the policy to judge it by;
-// busy says why there is none.
-func (e *Exit) begin() (p *Policy, busy string) {
+// the error, busy or refused, says why there is none.
+func (e *Exit) begin() (*Policy, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
+	case !e.connectRate.take(): // first: what is refused counts too
+		return nil, busy(fmt.Sprintf("this session opens more than %d connections a second", e.b.limits.Rate))
 	case e.limitReached():
-		return nil, fmt.Sprintf("this session has used the %d bytes of network that it may use", e.b.limits.Bytes)
+		return nil, refused(e.allUsed())
 	case e.connects >= e.b.limits.Connections:
-		return nil, fmt.Sprintf("this session has %d connections open, which is the limit", e.connects)
-	case !e.connectRate.take():
-		return nil, fmt.Sprintf("this session opens more than %d connections a second", e.b.limits.Rate)
+		return nil, busy(fmt.Sprintf("this session has %d connections open, which is the limit", e.connects))
 	}
 	e.connects++
-	return e.policy, ""
+	return e.policy, nil
 }
 
 func (e *Exit) end() {
@@ -194,13 +240,24 @@ func (e *Exit) end() {
 }
 
 // beginLookup is begin for a look-up, which takes no place.
-func (e *Exit) beginLookup() (p *Policy, busy string) {
+func (e *Exit) beginLookup() (*Policy, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.lookupRate.take() {
-		return nil, fmt.Sprintf("this session looks up more than %d names a second", e.b.limits.Rate)
+	switch {
+	case !e.lookupRate.take():
+		return nil, busy(fmt.Sprintf("this session looks up more than %d names a second", e.b.limits.Rate))
+	case e.limitReached():
+		return nil, refused(e.allUsed())
 	}
-	return e.policy, ""
+	return e.policy, nil
+}
+
+// penalty is what a line waits that was told that it asks for too much: all of
+// them together do not hear that more often than they may ask.
+func (e *Exit) penalty() time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return max(busyPause, e.busyRate.owe())
 }
 
 // admit makes out the line's connection, if the policy of this moment still
@@ -222,7 +279,8 @@ func (e *Exit) admit(l *line, t Target, out net.Conn) error {
 // failed takes note of a request that came to nothing.
 func (e *Exit) failed(host string, port uint16, code agentv1.NetReply_Code, why string, detail error) {
 	host = printable(host)
-	args := []any{"host", host, "port", port, "verdict", verdict(code), "reason", why}
+	outcome := verdict(code)
+	args := []any{"host", host, "port", port, "verdict", outcome, "reason", why}
 	if detail != nil {
 		args = append(args, "error", detail)
 	}
@@ -231,7 +289,7 @@ func (e *Exit) failed(host string, port uint16, code agentv1.NetReply_Code, why 
 	if code == agentv1.NetReply_REFUSED {
 		e.refusals.add(host, port, why)
 	}
-	e.journal.failure("network: failed", args...)
+	e.journal.failure(outcome, args...)
 }
 
 // finished takes note of a connection that was made.

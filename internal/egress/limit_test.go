@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
+	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,7 +37,7 @@ func TestConnectionsAtOnce(t *testing.T) {
 	<-open[0].done
 	c.want(ok, toAddr("20.0.0.1", 1))
 	// Another sandbox does not notice.
-	other := r.b.Exit(Owner{}, &Policy{Mode: Public})
+	other := r.b.Exit(Owner{}, &Policy{Mode: Public}, new(Account))
 	defer other.Close()
 	here, there := socketpair(t)
 	defer here.Close()
@@ -103,31 +106,196 @@ func TestBytesOfASession(t *testing.T) {
 		t.Errorf("%d bytes came", len(got))
 	}
 	quiet.ended()
-	if m := r.client().want(isBusy, toAddr("20.0.0.1", 1)); !strings.Contains(m, "100000 bytes") {
-		t.Errorf("%q", m)
+	for _, ask := range []*agentv1.NetRequest{toAddr("20.0.0.1", 1), lookup("a.example")} {
+		if m := r.client().want(no, ask); !strings.Contains(m, "100000 bytes") {
+			t.Errorf("%q", m)
+		}
 	}
 	if !strings.Contains(r.log.String(), "verdict=limit") {
 		t.Error(r.log.String())
 	}
+	// Those that were cut are told of, and those that were refused.
+	list := r.exit.TakeRefusals()
+	if len(list) != 2 || list[0].Host != "20.0.0.1" || list[0].Times != 3 || list[1].Host != "a.example" {
+		t.Errorf("%+v", list)
+	}
+	for _, x := range list {
+		if x.Remedy() != MoreBytes {
+			t.Errorf("the remedy of %q: %v", x.Reason, x.Remedy())
+		}
+	}
+}
+
+// The bytes of a session are those of all its sandboxes, and of no other's.
+func TestAccount(t *testing.T) {
+	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Bytes = 100_000 }))
+	r.serve("20.0.0.1:1", echo)
+	account := NewAccount(Traffic{Up: 20_000, Down: 20_000}) // of an earlier server
+	sandbox := func(a *Account) *client {
+		e := r.b.Exit(Owner{}, &Policy{Mode: Public}, a)
+		here, there := socketpair(t)
+		c := &client{t, here, make(chan struct{})}
+		go func() { defer close(c.done); e.Serve(context.Background(), there) }()
+		t.Cleanup(func() { here.Close(); <-c.done; e.Close() })
+		return c
+	}
+	piece := strings.Repeat("x", 10_000)
+	for range 2 { // each in a sandbox of its own, one after the other
+		c := sandbox(account)
+		c.want(ok, toAddr("20.0.0.1", 1))
+		c.roundTrip(piece)
+		c.Close()
+		<-c.done
+	}
+	if got := account.Traffic(); got != (Traffic{40_000, 40_000}) {
+		t.Errorf("%+v", got)
+	}
+	third := sandbox(account)
+	third.want(ok, toAddr("20.0.0.1", 1))
+	go io.WriteString(third, piece+piece)
+	if got := third.ended(); len(got) > 20_000 {
+		t.Errorf("%d bytes came", len(got))
+	}
+	sandbox(account).want(no, toAddr("20.0.0.1", 1))
+	sandbox(new(Account)).want(ok, toAddr("20.0.0.1", 1))
+	account.Clear()
+	sandbox(account).want(ok, toAddr("20.0.0.1", 1))
 }
 
 func TestLogFlood(t *testing.T) {
 	r := newRig(t, &Policy{Mode: Public})
 	r.serve("20.0.0.1:1", echo)
 	c := r.client()
+	begun := time.Now()
 	for i := range 500 {
 		c.want(no, toAddr("127.0.0.1", uint32(i+1)))
 	}
+	took := time.Since(begun)
 	c.want(ok, toAddr("20.0.0.1", 1))
 	c.Close()
 	<-c.done
 	r.exit.Close()
 	log := r.log.String()
-	if n := strings.Count(log, "\n"); n > 40 {
-		t.Errorf("%d lines", n)
+	if n, bound := strings.Count(log, "\n"), 15+int(12*took.Seconds()); n > bound {
+		t.Errorf("%d lines in %v", n, took)
 	}
-	if !strings.Contains(log, "left out") || !strings.Contains(log, "verdict=ok") {
-		t.Errorf("the log lacks what was left out, or the connection: %s", log)
+	if !strings.Contains(log, "verdict=ok") {
+		t.Errorf("the log lacks the connection: %s", log)
+	}
+	// Each of them is counted, in the log as well.
+	if u := r.exit.Usage(); u.Refused != 500 || r.b.Totals().Refused != 500 {
+		t.Errorf("%+v", u)
+	}
+	if n := strings.Count(log, "verdict=refused") + leftOut(t, log, "refused"); n != 500 {
+		t.Errorf("the log tells of %d", n)
+	}
+}
+
+// leftOut adds up what the log says was left out, of one verdict.
+func leftOut(t *testing.T, log, verdict string) (sum int) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`left out.* lines=.*\b`+verdict+`=(\d+)`).FindAllStringSubmatch(log, -1) {
+		n, err := strconv.Atoi(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
+}
+
+// What a flood left out is told a second later, not with the next failure.
+func TestLeftOutIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log safeBuffer
+		e, c, _, _ := piped(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		defer e.Close()
+		for range 2 * logRate {
+			var reply agentv1.NetReply
+			wire.WriteMessage(c, toAddr("127.0.0.1", 1))
+			if err := wire.ReadBounded(c, &reply, wire.MaxNet); err != nil || reply.GetCode() != no {
+				t.Fatal(&reply, err)
+			}
+		}
+		time.Sleep(summary - time.Millisecond)
+		if strings.Contains(log.String(), "left out") {
+			t.Error("told at once")
+		}
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		if n := leftOut(t, log.String(), "refused"); n != logRate {
+			t.Errorf("%d were left out: %s", n, log.String())
+		}
+	})
+}
+
+// An agent that hears that it asks for too much, on all the connections that it
+// may have, does not hear it more often than it may ask.
+func TestBusyFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rate, lines, seconds = 100, 50, 10
+		e, first, _, _ := piped(t, limits(func(l *Limits) { l.Rate, l.Burst = rate, rate }))
+		defer e.Close()
+		answers := make(chan agentv1.NetReply_Code)
+		flood := func(c net.Conn) {
+			for {
+				var reply agentv1.NetReply
+				if wire.WriteMessage(c, toAddr("127.0.0.1", 1)) != nil || wire.ReadBounded(c, &reply, wire.MaxNet) != nil {
+					return
+				}
+				answers <- reply.GetCode()
+			}
+		}
+		var floods, serves sync.WaitGroup
+		clients := []net.Conn{first}
+		for range lines {
+			here, there := net.Pipe()
+			clients = append(clients, here)
+			serves.Go(func() { e.Serve(t.Context(), there) })
+		}
+		for _, c := range clients {
+			floods.Go(func() { flood(c) })
+		}
+		counts := map[agentv1.NetReply_Code]int{}
+		end := time.After(seconds * time.Second)
+	loop:
+		for {
+			select {
+			case code := <-answers:
+				counts[code]++
+			case <-end:
+				break loop
+			}
+		}
+		for _, c := range clients {
+			c.Close()
+		}
+		go func() { floods.Wait(); close(answers) }()
+		for range answers {
+		}
+		serves.Wait()
+		for _, code := range []agentv1.NetReply_Code{no, isBusy} {
+			if n := counts[code]; n < rate || n > (seconds+1)*rate+lines {
+				t.Errorf("%v: %d times in %d seconds", code, n, seconds)
+			}
+		}
+	})
+}
+
+// A connection of an agent that has too many of them is counted, and told of.
+func TestTurnedAway(t *testing.T) {
+	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Connections = 1 }))
+	r.exit.mu.Lock()
+	for range extraLines + 1 {
+		r.exit.lines[new(line)] = true
+	}
+	r.exit.mu.Unlock()
+	r.client().ended()
+	r.exit.mu.Lock()
+	clear(r.exit.lines)
+	r.exit.mu.Unlock()
+	if u := r.exit.Usage(); u.Busy != 1 || !strings.Contains(r.log.String(), "verdict=busy") {
+		t.Errorf("%+v, %s", u, r.log.String())
 	}
 }
 
@@ -141,12 +309,12 @@ func piped(t *testing.T, change ...func(*Config)) (*Exit, net.Conn, net.Conn, ch
 		},
 		Dial:  func(context.Context, string, string) (net.Conn, error) { return near, nil },
 		Proxy: noProxy,
-		Own:   func() []netip.Addr { return ownForTest },
+		Own:   func() []netip.Prefix { return ownForTest },
 	}
 	for _, f := range change {
 		f(&c)
 	}
-	e := New(c).Exit(Owner{}, &Policy{Mode: Allowlist, Allow: rules(t, "a.example", "20.0.0.1")})
+	e := New(c).Exit(Owner{}, &Policy{Mode: Allowlist, Allow: rules(t, "a.example", "20.0.0.1")}, new(Account))
 	here, there := net.Pipe()
 	done := make(chan struct{})
 	go func() { defer close(done); e.Serve(t.Context(), there) }()
@@ -363,11 +531,11 @@ func TestResolverIsBounded(t *testing.T) {
 func TestOwnAddressesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		list, asked := ownForTest, 0
-		own := ownAddresses(func() []netip.Addr { asked++; return list })
+		own := ownAddresses(func() []netip.Prefix { asked++; return list })
 		own()
 		list = nil // as when there is no file descriptor left
 		own()
-		time.Sleep(11 * time.Second)
+		time.Sleep(ownKept + time.Millisecond)
 		if len(own()) != len(ownForTest) || asked != 2 {
 			t.Errorf("%v, asked %d times", own(), asked)
 		}

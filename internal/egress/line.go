@@ -18,8 +18,8 @@ import (
 const (
 	// A request that has begun is whole, and an answer taken, within that time.
 	messageTimeout = 10 * time.Second
-	// busyPause is what a connection waits after it was told that it asks for
-	// too much: the answer comes at once, the next one does not.
+	// busyPause is what a connection waits at least after it was told that it
+	// asks for too much: the answer comes at once, the next one does not.
 	busyPause = 20 * time.Millisecond
 )
 
@@ -134,7 +134,7 @@ func (l *line) fail(ctx context.Context, host string, port uint16, err error) bo
 			c.unreachable.Add(1)
 		}
 	})
-	if code != agentv1.NetReply_NO_NAME {
+	if code != agentv1.NetReply_NO_NAME || port != 0 { // a look-up of what is no name is no connection
 		l.exit.failed(host, port, code, message, detail)
 	}
 	if code == agentv1.NetReply_REFUSED {
@@ -144,10 +144,7 @@ func (l *line) fail(ctx context.Context, host string, port uint16, err error) bo
 		return false
 	}
 	if code == agentv1.NetReply_BUSY {
-		select {
-		case <-time.After(busyPause):
-		case <-ctx.Done():
-		}
+		pause(ctx, l.exit.penalty())
 	}
 	return true
 }
@@ -187,11 +184,11 @@ func explain(err error) (code agentv1.NetReply_Code, message string, detail erro
 
 func (l *line) lookup(ctx context.Context, name string) bool {
 	l.exit.both(func(c *counters) { c.lookups.Add(1) })
-	p, full := l.exit.beginLookup()
-	if full != "" {
-		return l.fail(ctx, name, 0, busy(full))
+	p, err := l.exit.beginLookup()
+	if err == nil {
+		err = l.exit.lookup(ctx, p, name)
 	}
-	if err := l.exit.lookup(ctx, p, name); err != nil {
+	if err != nil {
 		return l.fail(ctx, name, 0, err)
 	}
 	return l.reply(agentv1.NetReply_OK, "")
@@ -248,8 +245,8 @@ func (l *line) connect(ctx context.Context, c *agentv1.NetConnect) bool {
 		host = t.Addr.String()
 	}
 	p, full := l.exit.begin()
-	if full != "" {
-		return l.fail(ctx, host, t.Port, busy(full))
+	if full != nil {
+		return l.fail(ctx, host, t.Port, full)
 	}
 	defer l.exit.end()
 	if err == nil || !p.on() {
@@ -305,7 +302,7 @@ func (l *line) count(n int, up bool) bool {
 			c.down.Add(uint64(n))
 		}
 	})
-	l.exit.bytes.Add(int64(n))
+	l.exit.account.add(n, up)
 	if l.exit.limitReached() {
 		l.exit.exhaust()
 		return false
@@ -318,7 +315,8 @@ func (e *Exit) exhaust() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for l := range e.lines {
-		if l.out != nil {
+		if l.out != nil && l.why == "" {
+			e.refusals.add(l.target.Host(), l.target.Port, e.allUsed())
 			l.cutLocked("limit")
 		}
 	}

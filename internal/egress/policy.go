@@ -142,7 +142,7 @@ func localName(name string) bool {
 }
 
 // refuseAddress judges the address, whatever the name says.
-func (p *Policy) refuseAddress(t Target, own []netip.Addr) string {
+func (p *Policy) refuseAddress(t Target, own []netip.Prefix) string {
 	k, special := kindOf(t.Addr)
 	if (!special || k.open == named) && slices.ContainsFunc(p.Registries, func(r Rule) bool { return r.covers(t) }) {
 		return ""
@@ -155,15 +155,16 @@ func (p *Policy) refuseAddress(t Target, own []netip.Addr) string {
 		return "the server's own addresses are not known now"
 	case special:
 		return fmt.Sprintf(atAddress+"%s is %s", t.Addr, k.what)
-	case ownAddress(t.Addr, own):
-		return fmt.Sprintf(atAddress+"%s is the server's own", t.Addr)
+	}
+	if what := near(t.Addr, own); what != "" {
+		return fmt.Sprintf(atAddress+"%s is %s", t.Addr, what)
 	}
 	return ""
 }
 
 // refuse judges a target as a whole. One without an address is resolved by the
 // operator's proxy, which is for names that the operator named.
-func (p *Policy) refuse(t Target, own []netip.Addr) string {
+func (p *Policy) refuse(t Target, own []netip.Prefix) string {
 	if why := p.refuseName(t); why != "" {
 		return why
 	}

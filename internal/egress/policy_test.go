@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-var ownForTest = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("20.9.9.9"), netip.MustParseAddr("2a00:9::9")}
+var ownForTest = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("20.9.9.9/24"), netip.MustParsePrefix("2a00:9::9/64")}
 
 // special are addresses that no name may lead to; each with the kind of opening
 // that it has.
@@ -78,12 +78,46 @@ func TestOwnAddresses(t *testing.T) {
 			t.Errorf("%s: %q", s, why)
 		}
 	}
+	// Neighbours, of both families; not who has a like address.
+	for _, s := range []string{"20.9.9.1", "20.9.9.255", "2a00:9::1", "2a00:9::ffff:ffff:ffff:ffff", "64:ff9b::20.9.9.1"} {
+		if why := p.refuse(Target{"a.example", addr(s), 443}, ownForTest); !strings.Contains(why, "in the server's own network") {
+			t.Errorf("%s: %q", s, why)
+		}
+	}
+	for _, s := range []string{"20.9.8.1", "2a00:9:0:1::1"} {
+		if why := p.refuse(Target{"a.example", addr(s), 443}, ownForTest); why != "" {
+			t.Errorf("%s: %q", s, why)
+		}
+	}
+	// A range that is as good as everything says nothing about neighbours.
+	wide := []netip.Prefix{netip.MustParsePrefix("20.9.9.9/1"), netip.MustParsePrefix("2a00:9::9/3")}
+	if p.refuse(Target{"a.example", addr("20.9.9.9"), 443}, wide) == "" || p.refuse(Target{"a.example", addr("20.9.9.1"), 443}, wide) != "" || p.refuse(Target{"a.example", addr("2a00:9::1"), 443}, wide) != "" {
+		t.Error("a wide range counts, or its own address does not")
+	}
 	if p.refuse(Target{"a.example", addr("20.0.0.1"), 443}, nil) == "" {
 		t.Error("allowed although the server's addresses are not known")
 	}
-	p.Private = []Private{{rules(t, "a.example")[0], netip.MustParsePrefix("20.9.9.9/32")}}
-	if why := p.refuse(Target{"a.example", addr("20.9.9.9"), 443}, ownForTest); why != "" {
-		t.Errorf("the operator's exception: %s", why)
+	for _, s := range []string{"20.9.9.9/32", "2a00:9::1/128"} {
+		n := netip.MustParsePrefix(s)
+		p.Private = []Private{{rules(t, "a.example")[0], n}}
+		if why := p.refuse(Target{"a.example", n.Addr(), 443}, ownForTest); why != "" {
+			t.Errorf("the operator's exception: %s", why)
+		}
+	}
+}
+
+func TestOnLink(t *testing.T) {
+	const zero = "00000000000000000000000000000000"
+	table := "2a000009000000000000000000000000 40 " + zero + " 00 " + zero + " 00000100 00000001 00000000 00000001     eth0\n" +
+		"2a000010000000000000000000000000 40 " + zero + " 00 fe800000000000000000000000000001 00000100 00000001 00000000 00000003     eth0\n" + // by a router
+		"2a000011000000000000000000000000 40 " + zero + " 00 " + zero + " 00000100 00000001 00000000 00000201     eth0\n" + // unreachable
+		"2a000012000000000000000000000000 40 " + zero + " 00 " + zero + " 00000100 00000001 00000000 00000001       lo\n" +
+		"fe800000000000000000000000000000 40 " + zero + " 00 " + zero + " 00000100 00000001 00000000 00000001     eth0\n" +
+		zero + " 00 " + zero + " 00 " + zero + " ffffffff 00000001 00000000 00200200       lo\n" +
+		"nonsense\n2a00 zz " + zero + " 00 " + zero + " 0 0 0 1 eth0\n"
+	got := onLink(strings.NewReader(table))
+	if len(got) != 1 || got[0] != netip.MustParsePrefix("2a00:9::/64") {
+		t.Errorf("%v", got)
 	}
 }
 

@@ -1,11 +1,17 @@
 package egress
 
 import (
+	"bufio"
 	"context"
+	"encoding/hex"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -130,18 +136,23 @@ func sorted(addrs []netip.Addr) []netip.Addr {
 	return out
 }
 
+// ownKept is how long the machine's addresses are known before they are asked
+// for again.
+const ownKept = time.Second
+
 // ownAddresses returns a function that knows the machine's addresses, asks for
-// them at most every ten seconds, and keeps the last ones when nobody answers.
-func ownAddresses(ask func() []netip.Addr) func() []netip.Addr {
+// them again when they are older than ownKept, and keeps the last ones when
+// nobody answers.
+func ownAddresses(ask func() []netip.Prefix) func() []netip.Prefix {
 	var (
 		mu    sync.Mutex
-		known []netip.Addr
+		known []netip.Prefix
 		asked time.Time
 	)
-	return func() []netip.Addr {
+	return func() []netip.Prefix {
 		mu.Lock()
 		defer mu.Unlock()
-		if now := time.Now(); asked.IsZero() || now.Sub(asked) > 10*time.Second {
+		if now := time.Now(); asked.IsZero() || now.Sub(asked) > ownKept {
 			asked = now
 			if a := ask(); len(a) > 0 {
 				known = a
@@ -151,15 +162,53 @@ func ownAddresses(ask func() []netip.Addr) func() []netip.Addr {
 	}
 }
 
-func interfaceAddresses() []netip.Addr {
+// interfaceAddresses returns the addresses of all interfaces, of both families,
+// and the IPv6 networks that routes say are beside it.
+func interfaceAddresses() []netip.Prefix {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil
 	}
-	var out []netip.Addr
+	var out []netip.Prefix
 	for _, a := range list {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			out = append(out, p.Addr().Unmap().WithZone(""))
+		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().Is4In6() {
+			out = append(out, p)
+		}
+	}
+	if f, err := os.Open("/proc/net/ipv6_route"); err == nil {
+		defer f.Close()
+		out = append(out, onLink(io.LimitReader(f, maxRoutes))...)
+	}
+	return out
+}
+
+// maxRoutes bounds what is read of the table of routes, in bytes.
+const maxRoutes = 1 << 20
+
+// onLink reads /proc/net/ipv6_route, and returns the ranges that are reached
+// without a router. An address that came by DHCPv6 has none of its own: its
+// neighbours are known by the route alone.
+func onLink(table io.Reader) (out []netip.Prefix) {
+	const (
+		destination, length, router, flags, device = 0, 1, 4, 8, 9
+
+		up, gateway, reject = 0x1, 0x2, 0x200 // RTF_*
+	)
+	lines := bufio.NewScanner(table)
+	for lines.Scan() {
+		f := strings.Fields(lines.Text())
+		if len(f) <= device || f[device] == "lo" || strings.Trim(f[router], "0") != "" {
+			continue
+		}
+		a, err := hex.DecodeString(f[destination])
+		bits, err2 := strconv.ParseUint(f[length], 16, 8)
+		kind, err3 := strconv.ParseUint(f[flags], 16, 32)
+		addr, ok := netip.AddrFromSlice(a)
+		if err != nil || err2 != nil || err3 != nil || !ok || kind&(up|gateway|reject) != up {
+			continue
+		}
+		if p := netip.PrefixFrom(addr, int(bits)); p.IsValid() && unicast6.Contains(addr) {
+			out = append(out, p)
 		}
 	}
 	return out

@@ -40,7 +40,7 @@ type Booted struct {
 // Connect gives the sandbox its way to the network.
 func (b *Booted) Connect(e *egress.Exit) {
 	b.Exit = e
-	b.Agent.Route(e.Serve)
+	b.Agent.Route(e)
 }
 
 // LetGo ends what this process has of the sandbox, which lives on.

@@ -52,6 +52,7 @@ type Config struct {
 type Book struct {
 	Config
 	policies atomic.Pointer[Policies] // none is reached as long as there are none
+	traffic  sync.Mutex               // held while sessions' traffic is stored
 
 	mu       sync.Mutex
 	sessions map[string]*Session
@@ -166,14 +167,15 @@ func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, 
 	var err error
 	now := time.Now().UTC()
 	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now, Used: now}
+	account := new(egress.Account)
 	booted := b.Pool.Take(ctx, t, f)
 	if booted != nil {
 		r.Sandbox, r.Workspace = booted.ID, booted.Workspace
-		b.connect(booted, r)
+		b.connect(booted, r, account)
 	} else if r.Workspace, err = b.Pool.Shelf.New(); err != nil {
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
-	s := &Session{book: b, gate: make(chan struct{}, 1), rec: r, booted: booted, reserved: true}
+	s := &Session{book: b, gate: make(chan struct{}, 1), account: account, rec: r, booted: booted, reserved: true}
 	b.mu.Lock()
 	if home && b.homes[p.ID] != nil {
 		b.mu.Unlock()
@@ -695,13 +697,13 @@ func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
 }
 
 func (b *Book) recover(r Record, boxes map[string]sandbox.Sandbox) {
-	s := &Session{book: b, gate: make(chan struct{}, 1), rec: r}
+	s := &Session{book: b, gate: make(chan struct{}, 1), account: egress.NewAccount(r.Traffic), stored: r.Traffic, rec: r}
 	if box := boxes[r.Sandbox]; box != nil && r.Sandbox != "" {
 		t, f, err := b.resolve(r.Template, r.Flavor)
 		if err == nil {
 			delete(boxes, r.Sandbox)
 			s.booted = b.Pool.Adopt(box, pool.Order{Workspace: r.Workspace, Template: t, Flavor: f})
-			b.connect(s.booted, r)
+			b.connect(s.booted, r, s.account)
 			s.found = s.booted
 		}
 	}
@@ -719,8 +721,11 @@ func (b *Book) recover(r Record, boxes map[string]sandbox.Sandbox) {
 	}
 }
 
-// Run looks at the clocks until ctx ends.
+// Run looks at the clocks, and stores what sessions moved, until ctx ends.
 func (b *Book) Run(ctx context.Context) {
+	var traffic sync.WaitGroup
+	traffic.Go(func() { b.keepTraffic(ctx) }) // no sandbox that is slow to answer keeps it waiting
+	defer traffic.Wait()
 	tick := time.NewTicker(b.Sweep)
 	defer tick.Stop()
 	for {
@@ -774,6 +779,7 @@ func (b *Book) Close(ctx context.Context) {
 			booted.LetGo()
 		}
 	}
+	b.storeTraffic(ctx)
 }
 
 // Rest stops the sandboxes that this book booted, and keeps what is worth

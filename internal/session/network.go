@@ -79,9 +79,9 @@ func (s *Session) applyPolicy() {
 }
 
 // connect gives a sandbox that is not published yet the session's way out.
-func (b *Book) connect(booted *pool.Booted, r Record) {
+func (b *Book) connect(booted *pool.Booted, r Record, account *egress.Account) {
 	if b.Egress != nil {
-		booted.Connect(b.Egress.Exit(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r)))
+		booted.Connect(b.Egress.Exit(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r), account))
 	}
 }
 
@@ -92,6 +92,10 @@ type Network struct {
 	Change  Change         `json:"change"`
 	Policy  *egress.Policy `json:"policy"`
 	Usage   *egress.Usage  `json:"usage,omitempty"` // of the sandbox that it has now
+	// Traffic is of all its sandboxes, and MaxBytes what it may come to, both
+	// ways together; 0 is no limit.
+	Traffic  egress.Traffic `json:"traffic"`
+	MaxBytes int64          `json:"max_bytes,omitempty"`
 }
 
 // Network returns a session's network: the principal's own sessions, or, for the
@@ -103,7 +107,7 @@ func (b *Book) Network(p *auth.Principal, id string) (Network, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := Network{Session: s.rec.ID, Owner: s.rec.Owner, Change: s.rec.Network, Policy: b.policy(s.rec)}
+	n := Network{Session: s.rec.ID, Owner: s.rec.Owner, Change: s.rec.Network, Policy: b.policy(s.rec), Traffic: s.account.Traffic(), MaxBytes: b.maxBytes()}
 	if s.booted != nil && s.booted.Exit != nil {
 		u := s.booted.Exit.Usage()
 		n.Usage = &u

@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
@@ -34,6 +35,9 @@ type Record struct {
 	Used      time.Time
 	Lost      string // why variables and processes are gone, until it was said
 	Network   Change // what the operator set for it alone
+	// Traffic is what it moved over the network, in all its sandboxes.
+	// PutSession leaves it as it is stored.
+	Traffic egress.Traffic
 }
 
 // State is what is stored of where a session is.
@@ -48,6 +52,9 @@ const (
 // Store keeps records.
 type Store interface {
 	PutSession(ctx context.Context, r Record) error
+	// PutTraffic sets what sessions moved, by their ids; none that is not there
+	// is made.
+	PutTraffic(ctx context.Context, moved map[string]egress.Traffic) error
 	Sessions(ctx context.Context) ([]Record, error)
 	RemoveSession(ctx context.Context, id string) error
 }
@@ -56,6 +63,9 @@ type Store interface {
 type Session struct {
 	book *Book
 	gate chan struct{} // held by whoever boots, stops or removes it
+
+	account *egress.Account // of all its sandboxes
+	stored  egress.Traffic  // what the store has of it; guarded by book.traffic
 
 	storing sync.Mutex // held while the record changes, here and in the store
 
@@ -198,7 +208,7 @@ func (s *Session) boot(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.book.connect(b, s.rec)
+	s.book.connect(b, s.rec, s.account)
 	s.booted = b
 	return nil
 }
@@ -348,6 +358,8 @@ type Info struct {
 	Status string // creating, ready, running, processing, stopped, error
 	Flavor image.Flavor
 	Usage  *agentv1.UsageResponse // nil when it has no sandbox, or it did not answer
+	// MaxBytes is what Traffic may come to, both ways together; 0 is no limit.
+	MaxBytes int64
 }
 
 // info looks at the session; it boots nothing.
@@ -355,7 +367,8 @@ func (s *Session) info(ctx context.Context) Info {
 	s.mu.Lock()
 	r, b, active, booting := s.rec, s.booted, s.active, s.booting
 	s.mu.Unlock()
-	i := Info{Record: r, Status: "stopped"}
+	i := Info{Record: r, Status: "stopped", MaxBytes: s.book.maxBytes()}
+	i.Traffic = s.account.Traffic()
 	i.Flavor, _ = s.book.flavor(r.Flavor)
 	switch {
 	case booting:

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
@@ -27,6 +28,7 @@ type memory struct {
 	mu     sync.Mutex
 	all    map[string]Record
 	broken error
+	puts   int // of traffic
 }
 
 func (m *memory) PutSession(_ context.Context, r Record) error {
@@ -35,7 +37,24 @@ func (m *memory) PutSession(_ context.Context, r Record) error {
 	if m.broken != nil {
 		return m.broken
 	}
+	r.Traffic = m.all[r.ID].Traffic
 	m.all[r.ID] = r
+	return nil
+}
+
+func (m *memory) PutTraffic(_ context.Context, moved map[string]egress.Traffic) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.broken != nil {
+		return m.broken
+	}
+	m.puts++
+	for id, t := range moved {
+		if r, ok := m.all[id]; ok {
+			r.Traffic = t
+			m.all[id] = r
+		}
+	}
 	return nil
 }
 
@@ -59,6 +78,7 @@ type world struct {
 	fake  *sandboxtest.Fake
 	store *memory
 	shelf string
+	out   *egress.Broker // of books that are opened from now on
 }
 
 var (
@@ -88,7 +108,7 @@ func (w *world) open(change func(*Rules)) {
 	}
 	log := sandboxtest.Log(w.t)
 	p := pool.New(pool.Config{Runtime: w.fake, Shelf: shelf, Start: 2 * time.Second, Templates: rules.Templates, Flavor: image.Flavors[0], Log: log})
-	w.Book = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log})
+	w.Book = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out})
 	if err := w.Recover(w.t.Context(), w.fake); err != nil {
 		w.t.Fatal(err)
 	}

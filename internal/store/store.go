@@ -182,13 +182,13 @@ func (s *DB) HasTokens(ctx context.Context) (bool, error) {
 	return has, err
 }
 
-const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network`
+const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network, sent, received`
 
 func scanSession(row interface{ Scan(...any) error }) (session.Record, error) {
 	var r session.Record
 	var created, used int64
 	var network string
-	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created, &used, &r.Lost, &network)
+	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created, &used, &r.Lost, &network, &r.Traffic.Up, &r.Traffic.Down)
 	if network != "" && json.Unmarshal([]byte(network), &r.Network) != nil {
 		r.Network = session.Change{Mode: egress.None} // what cannot be read allows nothing
 	}
@@ -206,11 +206,26 @@ func (s *DB) PutSession(ctx context.Context, r session.Record) error {
 		}
 		network = string(b)
 	}
-	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,0,0)
 		ON CONFLICT (id) DO UPDATE SET template=excluded.template, flavor=excluded.flavor, sandbox=excluded.sandbox,
 		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost, network=excluded.network`,
 		r.ID, r.Owner, r.Home, r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State, r.Created.UnixMilli(), r.Used.UnixMilli(), r.Lost, network)
 	return err
+}
+
+// PutTraffic implements session.Store.
+func (s *DB) PutTraffic(ctx context.Context, moved map[string]egress.Traffic) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	for id, t := range moved {
+		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sent = ?, received = ? WHERE id = ?`, int64(t.Up), int64(t.Down), id); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
 }
 
 // Sessions implements session.Store.

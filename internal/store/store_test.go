@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/egress"
 	"sandlot/internal/session"
 )
 
@@ -88,6 +89,47 @@ func TestPutSessionAgain(t *testing.T) {
 	put(t, db, thief)
 	if got := sessions(t, db)[0]; got.Owner != "user:ann" || !got.Created.Equal(at) {
 		t.Errorf("the owner became %s, the beginning %s", got.Owner, got.Created)
+	}
+}
+
+func TestTraffic(t *testing.T) {
+	dir := t.TempDir()
+	db := open(t, dir)
+	a, b := record("a"), record("b")
+	a.Traffic = egress.Traffic{Up: 5, Down: 5} // is nothing that PutSession stores
+	put(t, db, a)
+	put(t, db, b)
+	moved := map[string]egress.Traffic{"a": {Up: 1 << 40, Down: 2}, "b": {Down: 3}, "gone": {Up: 9}}
+	if err := db.PutTraffic(t.Context(), moved); err != nil {
+		t.Fatal(err)
+	}
+	put(t, db, a)
+	db.Close()
+	db = open(t, dir)
+	got := sessions(t, db)
+	if len(got) != 2 || got[0].Traffic != moved["a"] || got[1].Traffic != moved["b"] {
+		t.Errorf("%+v", got)
+	}
+	if err := db.PutTraffic(t.Context(), map[string]egress.Traffic{"a": {}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := sessions(t, db); got[0].Traffic != (egress.Traffic{}) || got[1].Traffic != moved["b"] {
+		t.Errorf("counted anew: %+v", got)
+	}
+}
+
+// A database of before traffic was counted is taken over: its sessions have
+// moved nothing.
+func TestTrafficComesToAnOlderDatabase(t *testing.T) {
+	dir := t.TempDir()
+	old := before(t, dir, 6)
+	if _, err := old.Exec(`INSERT INTO sessions (id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network)
+		VALUES ('a', 'user:ann', true, 'host', 'small', '', 'ws', 'stopped', 1, 2, '', '')`); err != nil {
+		t.Fatal(err)
+	}
+	old.Close()
+	if got := sessions(t, open(t, dir)); len(got) != 1 || !got[0].Home || got[0].Traffic != (egress.Traffic{}) {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -1,0 +1,84 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"sandlot/internal/egress"
+)
+
+// trafficEvery is the time between two looks at what sessions moved: no more than
+// what a session moves in it is forgotten when the server is killed.
+const trafficEvery = 2 * time.Second
+
+// keepTraffic stores what sessions moved until ctx ends.
+func (b *Book) keepTraffic(ctx context.Context) {
+	tick := time.NewTicker(trafficEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			b.storeTraffic(context.WithoutCancel(ctx))
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// storeTraffic stores what sessions moved since it was stored last, all in one
+// write. What cannot be stored now is stored the next time.
+func (b *Book) storeTraffic(ctx context.Context) {
+	b.traffic.Lock()
+	defer b.traffic.Unlock()
+	changed := map[string]egress.Traffic{}
+	all := b.all()
+	for _, s := range all {
+		if t := s.account.Traffic(); t != s.stored {
+			changed[s.record().ID] = t
+		}
+	}
+	if len(changed) == 0 {
+		return
+	}
+	if err := b.Store.PutTraffic(ctx, changed); err != nil {
+		b.Log.Error("could not store what sessions moved over the network", "error", err)
+		return
+	}
+	for _, s := range all {
+		if t, ok := changed[s.record().ID]; ok {
+			s.stored = t
+		}
+	}
+}
+
+// Recount makes a session's traffic count from nothing, so that it may move as
+// much as a new one: in the store first. It is for the operator alone.
+func (b *Book) Recount(ctx context.Context, id string) (Network, error) {
+	s, err := b.any(nil, id)
+	if err != nil {
+		return Network{}, err
+	}
+	if err := b.recount(ctx, s); err != nil {
+		return Network{}, err
+	}
+	return b.Network(nil, s.record().ID)
+}
+
+func (b *Book) recount(ctx context.Context, s *Session) error {
+	b.traffic.Lock()
+	defer b.traffic.Unlock()
+	if err := b.Store.PutTraffic(ctx, map[string]egress.Traffic{s.record().ID: {}}); err != nil {
+		return err
+	}
+	s.account.Clear()
+	s.stored = egress.Traffic{}
+	return nil
+}
+
+// maxBytes is how much a session may move; 0 is no limit.
+func (b *Book) maxBytes() int64 {
+	if b.Egress == nil {
+		return 0
+	}
+	return b.Egress.MaxBytes()
+}
