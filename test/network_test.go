@@ -397,6 +397,67 @@ func TestNetworkServerKilled(t *testing.T) {
 	}
 }
 
+// TestNetworkLimit: the bytes of a session are used up for good, whatever becomes
+// of its sandbox and of the server, until the operator says so; and its programs
+// and its user learn of it.
+func TestNetworkLimit(t *testing.T) {
+	w := startWeb(t)
+	s := start(t, append(w.settings("web.test"), "SANDLOT_NETWORK_MAX_MB=1")...)
+	c := s.connect(older, "", nil)
+	home := c.code("home", "1").session()
+	get := w.script("curl -sS -m 5 http://web.test:PORT/hello; echo; curl -sS -m 5 -x http://127.0.0.1:3128 http://web.test:PORT/hello; true")
+	const reason = "this session has used all 1 MB of network that it may use"
+	if r := c.shell("home", get); strings.Count(r.All, "hello from web.test") != 2 {
+		t.Fatalf("at first: %q", r.All)
+	}
+	refused := func(when string) {
+		t.Helper()
+		r := c.shell("home", get)
+		if strings.Contains(r.All, "hello from") || !strings.Contains(r.All, "curl: (") || !strings.Contains(r.All, "web.test was refused: "+reason) ||
+			!strings.Contains(r.All, "Network access refused: web.test:"+strconv.Itoa(w.Port)+": "+reason) ||
+			!strings.Contains(r.All, `session_id "new"`) || !strings.Contains(r.All, "sandlot network recount --session "+home) {
+			t.Errorf("%s: %q", when, r.All)
+		}
+	}
+	if r := c.shell("home", w.script("curl -sS http://web.test:PORT/big | wc -c")); !strings.Contains(r.All, reason) || strings.Contains(r.Text, strconv.Itoa(big256)) {
+		t.Errorf("the download: %q", r.All)
+	}
+	refused("after the download")
+	if r := c.shell("new", get); strings.Count(r.All, "hello from web.test") != 2 {
+		t.Errorf("a new session: %q", r.All)
+	}
+	c.call("stop_session", args{"session_id": "home"})
+	refused("in another sandbox")
+	time.Sleep(2500 * time.Millisecond) // it is stored every two seconds
+	s.kill()
+	s.launch()
+	c = s.connect(older, "", nil)
+	refused("after a crash of the server")
+	c.call("stop_session", args{"session_id": "home"})
+	refused("in another sandbox, after a crash of the server")
+	row := c.call("get_sessions", args{"session_id": home}).Fields["sessions"].([]any)[0].(map[string]any)
+	moved, limits := row["network"].(map[string]any), row["limits"].(map[string]any)
+	if got := moved["received_mb"].(float64); got < 0.9 || limits["network_mb"] != 1.0 {
+		t.Errorf("get_sessions: %v, %v", moved, limits)
+	}
+	if out, errs, code := s.cli("network", "--session", "home"); code != 0 || !strings.Contains(out, "of 1048576 bytes used") {
+		t.Errorf("%q %q", out, errs)
+	}
+	if out, errs, code := s.cli("network", "recount", "--session", "home"); code != 0 || !strings.Contains(out, "limit       0 of 1048576 bytes used") {
+		t.Errorf("%q %q", out, errs)
+	}
+	var r *result
+	for range 60 { // programs may hold what they heard of a name for a moment
+		if r = c.shell("home", get); strings.Count(r.All, "hello from web.test") == 2 {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if strings.Count(r.All, "hello from web.test") != 2 {
+		t.Errorf("counted anew: %q", r.All)
+	}
+}
+
 // TestNetworkUsers: what one user may reach, and did, is not another's.
 func TestNetworkUsers(t *testing.T) {
 	w := startWeb(t)

@@ -539,6 +539,11 @@ func TestOwnAddressesAreKept(t *testing.T) {
 		if len(own()) != len(ownForTest) || asked != 2 {
 			t.Errorf("%v, asked %d times", own(), asked)
 		}
+		list = []netip.Prefix{netip.MustParsePrefix("2a00:10::1/64")}
+		time.Sleep(ownKept + time.Millisecond)
+		if got := own(); len(got) != 1 || got[0] != list[0] {
+			t.Errorf("after a change: %v", got)
+		}
 	})
 	if a := interfaceAddresses(); len(a) == 0 {
 		t.Error("this machine has no address")

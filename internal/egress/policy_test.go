@@ -1,8 +1,12 @@
 package egress
 
 import (
+	"errors"
 	"net/netip"
+	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -104,6 +108,58 @@ func TestOwnAddresses(t *testing.T) {
 			t.Errorf("the operator's exception: %s", why)
 		}
 	}
+}
+
+// A machine, in a network namespace of its own, gets addresses and networks, and
+// loses them.
+func TestOwnAddressesChange(t *testing.T) {
+	const inside = "SANDLOT_TEST_NAMESPACE"
+	if os.Getenv(inside) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestOwnAddressesChange$", "-test.v")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+			UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}}
+		out, err := cmd.CombinedOutput()
+		if errors.Is(err, syscall.EPERM) || strings.Contains(string(out), "--- SKIP") {
+			t.Skipf("no network namespace can be made here: %v %s", err, out)
+		}
+		if err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	ip := func(args string) {
+		t.Helper()
+		out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
+		if errors.Is(err, exec.ErrNotFound) || strings.Contains(string(out), "Operation not supported") || strings.Contains(string(out), "Unknown device type") {
+			t.Skip(string(out), err)
+		}
+		if err != nil {
+			t.Fatalf("ip %s: %v %s", args, err, out)
+		}
+	}
+	is := func(a, want string) {
+		t.Helper()
+		if got := near(addr(a), interfaceAddresses()); got != want {
+			t.Errorf("%s is %q, want %q", a, got, want)
+		}
+	}
+	const own, beside = "the server's own", "in the server's own network"
+	ip("link add d0 type veth peer name d1")
+	ip("link set d1 up")
+	ip("link set d0 up")
+	is("2a00:9::9", "")
+	ip("-6 addr add 2a00:9::9/64 dev d0 nodad")
+	ip("-6 addr add 2a00:10::9/128 dev d0 nodad") // as by DHCPv6
+	ip("-6 route add 2a00:10::/64 dev d0")
+	ip("-6 route add 2a00:11::/64 via 2a00:9::1")
+	ip("addr add 20.9.9.9/24 dev d0")
+	for a, want := range map[string]string{"2a00:9::9": own, "2a00:9::1": beside, "2a00:10::9": own, "2a00:10::1": beside, "2a00:11::1": "", "20.9.9.9": own, "20.9.9.1": beside, "20.9.8.1": ""} {
+		is(a, want)
+	}
+	ip("link del d0")
+	is("2a00:9::9", "")
+	is("20.9.9.1", "")
 }
 
 func TestOnLink(t *testing.T) {
