@@ -191,6 +191,40 @@ func TestLogFlood(t *testing.T) {
 	}
 }
 
+// Each connection that was asked for has a line that says who asked, for what, and
+// what came of it, and is counted in the totals; so has one to what is no name,
+// but not a look-up of that.
+func TestEachIsLoggedAndCounted(t *testing.T) {
+	r := newRig(t, &Policy{Mode: Public})
+	r.serve("20.0.0.1:1", echo)
+	c := r.connected(toAddr("20.0.0.1", 1))
+	c.roundTrip("12345")
+	c.Close()
+	<-c.done
+	c = r.client()
+	c.want(no, toAddr("127.0.0.1", 2))
+	c.want(unreachable, toAddr("20.0.0.1", 3))
+	c.want(agentv1.NetReply_NO_NAME, lookup("nowhere.example"))
+	c.want(agentv1.NetReply_NO_NAME, toName("nowhere.example", 4))
+	log := r.log.String()
+	for _, want := range []string{
+		`network: connection" principal=user:ann session=s1 sandbox=box1 host=20.0.0.1 port=1 address=20.0.0.1 up=5 down=5 `,
+		`network: failed" principal=user:ann session=s1 sandbox=box1 host=127.0.0.1 port=2 verdict=refused `,
+		`network: failed" principal=user:ann session=s1 sandbox=box1 host=20.0.0.1 port=3 verdict=unreachable `,
+		`network: failed" principal=user:ann session=s1 sandbox=box1 host=nowhere.example port=4 verdict="no name" `,
+	} {
+		if strings.Count(log, want) != 1 {
+			t.Errorf("the log lacks %q", want)
+		}
+	}
+	if n := strings.Count(log, "\n"); n != 4 {
+		t.Errorf("%d lines", n)
+	}
+	if u := r.b.Totals(); u.Connected != 1 || u.Refused != 1 || u.Unreachable != 3 || u.Lookups != 1 || u.Up != 5 || u.Down != 5 || u.Open != 0 {
+		t.Errorf("%+v", u)
+	}
+}
+
 // leftOut adds up what the log says was left out, of one verdict.
 func leftOut(t *testing.T, log, verdict string) (sum int) {
 	t.Helper()
