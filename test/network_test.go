@@ -376,18 +376,26 @@ func TestNetworkServerKilled(t *testing.T) {
 	s := start(t, w.settings("web.test")...)
 	c := s.connect(older, "", nil)
 	c.code("home", "kept = 42")
-	p := c.call("execute_command", args{"command": w.script("curl -sSN http://web.test:PORT/slow > /dev/null; echo ended $?"), "session_id": "home", "background": true})
-	time.Sleep(500 * time.Millisecond)
+	p := c.call("execute_command", args{"command": w.script("curl -sSN http://web.test:PORT/slow > /tmp/slow; echo ended $?"), "session_id": "home", "background": true})
+	began := false
+	for range 600 {
+		if began = c.shell("home", "cat /tmp/slow 2>/dev/null | wc -c").Text != "0"; began {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if !began {
+		t.Fatal("the download does not begin")
+	}
 	s.kill()
 	s.launch()
 	c = s.connect(older, "", nil)
 	c.want("home", "kept", "42")
 	var r *result
-	for range 100 {
+	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
 		if r = c.call("read_process", args{"process_id": p.Fields["process_id"]}); strings.Contains(r.Text, "ended") {
 			break
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	if !strings.Contains(r.Text, "ended 56") && !strings.Contains(r.Text, "ended 18") {
 		t.Errorf("the download: %q", r.All)
