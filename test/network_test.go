@@ -329,7 +329,7 @@ func TestNetworkChanges(t *testing.T) {
 	write("none")
 	reaches(false, get)
 	var r *result
-	for range 50 {
+	for range 300 {
 		if r = c.call("read_process", args{"process_id": running.Fields["process_id"]}); strings.Contains(r.All, "ended") {
 			break
 		}
