@@ -18,7 +18,7 @@ import (
 
 // ownKeys are what an entry of sandlot.yaml may have: Crush's, and ours.
 var ownKeys = []string{"type", "command", "args", "env", "url", "headers", "timeout", "disabled", "disabled_tools", "enabled_tools",
-	"oauth", "oauth_client_id", "oauth_client_secret", "where", "prefix", "principals", "trust"}
+	"oauth", "oauth_client_id", "oauth_client_secret", "oauth_issuer", "where", "prefix", "principals", "trust"}
 
 // read makes the server that the entry describes. One that is disabled is not
 // expanded: nothing of it is needed, and no command has to run for it.
@@ -154,7 +154,7 @@ func (r *reader) server() connection.Configured {
 		Kind: connection.Kind(r.text("type", "stdio", "http", "sse")), Command: r.text("command"), Args: r.list("args"), Env: r.pairs("env"),
 		URL: r.text("url"), Headers: r.pairs("headers"), Timeout: r.timeout(), Disabled: r.yes("disabled"),
 		DisabledTools: r.list("disabled_tools"), EnabledTools: r.list("enabled_tools"),
-		OAuth: connection.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret")},
+		OAuth: connection.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret"), Issuer: r.text("oauth_issuer")},
 		Where: connection.Where(r.text("where", "sandbox", "host")), Principals: r.list("principals"),
 		Trust: connection.Trust(r.text("trust", "warn", "hold")),
 	}
@@ -232,6 +232,7 @@ func (x *expansion) server(s *connection.Configured, home string) error {
 	maps.DeleteFunc(s.Headers, func(_, v string) bool { return v == "" })
 	s.OAuth.ClientID = x.text("oauth_client_id", s.OAuth.ClientID)
 	s.OAuth.ClientSecret = x.text("oauth_client_secret", s.OAuth.ClientSecret)
+	s.OAuth.Issuer = x.text("oauth_issuer", s.OAuth.Issuer)
 	return x.err
 }
 
@@ -272,6 +273,28 @@ func check(s *connection.Configured) error {
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			return errors.New("url: it must begin with http:// or https:// and a host")
 		}
+		return checkOAuth(s.OAuth)
+	}
+	return nil
+}
+
+// checkOAuth says what is wrong with how Sandlot is known to a server. A secret
+// has to say to whom it may be sent: the server itself can lead anywhere.
+func checkOAuth(o connection.OAuth) error {
+	if o.Issuer != "" {
+		u, err := url.Parse(o.Issuer)
+		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+			return errors.New("oauth_issuer: it must be the https:// address of an authorization server, as its metadata have it in \"issuer\"")
+		}
+	}
+	switch {
+	case o.ClientSecret == "":
+	case o.ClientID == "":
+		return errors.New("oauth_client_secret: it needs oauth_client_id")
+	case strings.HasPrefix(o.ClientID, "https://"):
+		return errors.New("oauth_client_secret: a client whose oauth_client_id is an https:// address has none")
+	case o.Issuer == "":
+		return errors.New("oauth_client_secret: add oauth_issuer, the address of the authorization server that the secret is for (\"issuer\" in its metadata, such as https://accounts.example.com); it is sent to no other")
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ var (
 
 // crushKeys are Crush's own; ours, which say where a server runs and who may
 // use it, are for sandlot.yaml alone.
-var crushKeys = ownKeys[:13]
+var crushKeys = ownKeys[:14]
 
 // crushElse are keys of Crush that say nothing to Sandlot.
 var crushElse = []string{"sessionless", "oauth_callback_port", "channel_enabled", "channel_reply"}
@@ -93,7 +93,7 @@ func fromEditor(keys map[string]any) (map[string]any, []string, error) {
 			kept[k] = milliseconds(v)
 		case "oauth":
 			if m, ok := v.(map[string]any); ok {
-				kept["oauth_client_id"], kept["oauth_client_secret"] = m["clientId"], m["clientSecret"]
+				kept["oauth_client_id"], kept["oauth_client_secret"], kept["oauth_issuer"] = m["clientId"], m["clientSecret"], m["issuer"]
 			}
 		}
 	}

@@ -81,9 +81,9 @@ func TestMCPSection(t *testing.T) {
 				Env: map[string]string{"A": "s3cret", "B": "", "C": "", "D": "8080", "E": ""}, Timeout: 30 * time.Second, DisabledTools: []string{"a"},
 				EnabledTools: []string{"b", "c"}, Where: "host", Prefix: &gh, Principals: []string{"alice", "local"}, Trust: "warn"}},
 		{"all of a remote one", `{url: "https://api.example.com/mcp/$UNSET", headers: {Authorization: Bearer $TOKEN, X-None: $UNSET, X-Two: "${UNSET:-two}"}, timeout: 2m,
-			oauth: true, oauth_client_id: id, oauth_client_secret: $TOKEN, prefix: "", trust: hold}`,
+			oauth: true, oauth_client_id: id, oauth_client_secret: $TOKEN, oauth_issuer: https://accounts.example.com, prefix: "", trust: hold}`,
 			connection.Configured{Kind: "http", URL: "https://api.example.com/mcp/", Headers: map[string]string{"Authorization": "Bearer s3cret", "X-Two": "two"},
-				Timeout: 2 * time.Minute, OAuth: connection.OAuth{ClientID: "id", ClientSecret: "s3cret"}, Where: "sandbox", Prefix: &empty, Trust: "hold"}},
+				Timeout: 2 * time.Minute, OAuth: connection.OAuth{ClientID: "id", ClientSecret: "s3cret", Issuer: "https://accounts.example.com"}, Where: "sandbox", Prefix: &empty, Trust: "hold"}},
 		{"the older transport", "{type: sse, url: 'http://localhost:9/sse'}", connection.Configured{Kind: "sse", URL: "http://localhost:9/sse", Where: "sandbox"}},
 		{"both, and the type says which", "{type: http, command: x, url: 'http://localhost:9/'}", connection.Configured{Kind: "http", URL: "http://localhost:9/", Where: "sandbox"}},
 		{"home of the machine", "{command: ~/bin/x, where: host}", connection.Configured{Kind: "stdio", Command: "/home/op/bin/x", Where: "host"}},
@@ -142,6 +142,10 @@ func TestBrokenServers(t *testing.T) {
 		{"{command: x, args: [a, '$(echo $TOKEN; exit 3)']}", []string{"args 2", "exit status 3"}},
 		{"{url: 'http://x/$'}", []string{"url: a $ stands alone"}},
 		{"{url: 'http://x/', oauth_client_secret: '$(false)'}", []string{"oauth_client_secret", "failed"}},
+		{"{url: 'http://x/', oauth_client_id: id, oauth_client_secret: $TOKEN}", []string{"add oauth_issuer"}},
+		{"{url: 'http://x/', oauth_client_secret: $TOKEN, oauth_issuer: 'https://a.example'}", []string{"oauth_client_secret", "needs oauth_client_id"}},
+		{"{url: 'http://x/', oauth_client_id: 'https://me.example/c', oauth_client_secret: $TOKEN, oauth_issuer: 'https://a.example'}", []string{"oauth_client_secret", "has none"}},
+		{"{url: 'http://x/', oauth_client_id: id, oauth_issuer: a.example}", []string{"oauth_issuer", "https://"}},
 	} {
 		t.Run(tt.yaml, func(t *testing.T) {
 			list, notes := servers(t, "mcp:\n  bad: "+tt.yaml+"\n  good: {command: x}", nil)

@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/url"
 	"sync"
 	"time"
@@ -16,7 +17,8 @@ import (
 
 const (
 	loginLimit = 10 * time.Minute
-	maxLogins  = 1000
+	maxLogins  = 1000 // that wait for a browser
+	ownLogins  = 20   // of them, of one principal
 )
 
 // LoginLimit is how long a link to log in is good.
@@ -42,24 +44,38 @@ type logins struct {
 // pending is one of them.
 type pending struct {
 	s         *server
+	address   string // the server's, as it is shown; it may have another by now
 	id, state string
 	to        *url.URL // at the authorization server
+	receivers []string // hosts, besides that one, that get something of the log-in
 	back      chan *sdk.AuthorizationResult
 	browser   string // the cookie of the one that went on to log in; empty: none has
 }
 
-// put adds one, unless there are too many.
-func (l *logins) put(p *pending) bool {
+// put adds one, unless there are too many. The error is one of ours.
+func (l *logins) put(p *pending) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.byID == nil {
 		l.byID, l.byState = map[string]*pending{}, map[string]*pending{}
 	}
-	if len(l.byID) >= maxLogins || p.state == "" || l.byState[p.state] != nil {
-		return false
+	if p.state == "" || l.byState[p.state] != nil {
+		return ours("the state of the log-in is not its own")
+	}
+	n := 0
+	for _, other := range l.byID {
+		if other.s.owner.ID == p.s.owner.ID {
+			n++
+		}
+	}
+	if n >= ownLogins {
+		return ours(fmt.Sprintf("%d log-ins of this user wait for a browser, which is the limit; do one of them, or try again later", n))
+	}
+	if len(l.byID) >= maxLogins {
+		return ours("too many log-ins are on their way; try again later")
 	}
 	l.byID[p.id], l.byState[p.state] = p, p
-	return true
+	return nil
 }
 
 func (l *logins) drop(p *pending) {
@@ -86,7 +102,10 @@ type Invitation struct {
 	Server   string // its name
 	Address  string // where it is, without what may be secret
 	Operator bool   // it is one of the operator's
-	Host     string // of the authorization server
+	Host     string // of the place to log in, in ASCII
+	// Receivers are other hosts that get something of the log-in: above all where
+	// tokens are, to which the one who logs in gives access.
+	Receivers []string
 	// Browser is for the browser's cookie, and Proof for the link that goes on: it
 	// shows that the page was seen in that browser.
 	Browser, Proof string
@@ -109,11 +128,8 @@ func (b *Book) Invite(id string, cookies []string) (Invitation, error) {
 	if browser == "" {
 		browser = secret.ID()
 	}
-	p.s.mu.Lock()
-	address := p.s.settings.URL
-	p.s.mu.Unlock()
-	return Invitation{User: text(p.s.owner.Name, 200), Server: text(p.s.name, 200), Address: shownAddress(address, p.s.configured), Operator: p.s.configured,
-		Host: text(p.to.Host, 300), Browser: browser, Proof: p.proof(browser)}, nil
+	return Invitation{User: text(p.s.owner.Name, 200), Server: text(p.s.name, 200), Address: p.address, Operator: p.s.configured,
+		Host: p.to.Host, Receivers: p.receivers, Browser: browser, Proof: p.proof(browser)}, nil
 }
 
 // own is which of the cookies is the one of the browser that went on to log in,
@@ -174,15 +190,20 @@ func (b *Book) Came(query url.Values, cookies func(id string) []string) (string,
 }
 
 // shownAddress is a server's address as strangers may see it: of a user's own
-// without what stands behind a question mark, of the operator's the host alone.
-func shownAddress(address string, configured bool) string {
+// without what stands behind a question mark, of the operator's the host alone,
+// which is in ASCII. The error is one of ours.
+func shownAddress(address string, configured bool) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil {
-		return ""
+		return "", ours("it cannot be read")
 	}
-	shown := url.URL{Scheme: u.Scheme, Host: u.Host}
+	host, err := ascii(u)
+	if err != nil {
+		return "", err
+	}
+	shown := url.URL{Scheme: u.Scheme, Host: host}
 	if !configured {
 		shown.Path = u.Path
 	}
-	return text(shown.String(), 300)
+	return text(shown.String(), 2*maxHost), nil
 }

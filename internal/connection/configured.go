@@ -57,7 +57,8 @@ type Configured struct {
 	Broken string
 }
 
-// OAuth is how Sandlot is known to a server that wants users to log in.
+// OAuth is how Sandlot is known to a server that wants users to log in. Issuer is
+// the authorization server at which that is so; without it a secret is never sent.
 type OAuth struct {
-	ClientID, ClientSecret string
+	ClientID, ClientSecret, Issuer string
 }

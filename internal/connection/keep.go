@@ -32,15 +32,20 @@ type Logins interface {
 	All(ctx context.Context) ([][2]string, error)
 }
 
-const (
-	renewLimit = 15 * time.Second // for a new token
-	storeLimit = 10 * time.Second
+const storeLimit = 10 * time.Second
+
+// Time limits of renewals, which tests shorten.
+var (
+	renewLimit = 2 * time.Minute  // for a new token, whoever waits for it
+	renewWait  = 15 * time.Second // for those who wait, and after the end of the server
+	storeAgain = time.Minute      // until what could not be stored is stored again
 )
 
 // keptLogin is what is stored of a log-in: all that is needed to renew it. It is
 // secret as a whole.
 type keptLogin struct {
 	Setting string           `json:"setting,omitempty"` // the settings' client id
+	Issuer  string           `json:"issuer,omitempty"`  // and its issuer
 	Client  string           `json:"client"`            // as which Sandlot is registered
 	Secret  string           `json:"secret,omitempty"`  // unless the settings have it
 	Style   oauth2.AuthStyle `json:"style,omitempty"`
@@ -91,8 +96,20 @@ func (k *source) Token() (*oauth2.Token, error) {
 	}
 	r := k.begin()
 	k.mu.Unlock()
-	<-r.done
-	return r.token, r.err
+	if err := r.wait(); err != nil {
+		return nil, err
+	}
+	return r.token, nil
+}
+
+// wait waits for the renewal, but not for as long as it may take.
+func (r *renewal) wait() error {
+	select {
+	case <-r.done:
+		return r.err
+	case <-time.After(renewWait):
+		return ours("the authorization server takes long to renew the log-in; try again later")
+	}
 }
 
 // begin begins to renew the token, unless that is on its way. The lock is held.
@@ -104,7 +121,7 @@ func (k *source) begin() *renewal {
 	k.renewal = r
 	// Neither who waits nor the end of the server breaks it off: the authorization
 	// server may have given a new token for the old one by then.
-	if !k.l.s.book.spawn(func(context.Context) { k.renew(r, old) }) {
+	if !k.l.s.book.spawn(func(life context.Context) { k.renew(life, r, old) }) {
 		k.renewal, r.err = nil, errors.New("the server is stopping")
 		close(r.done)
 	}
@@ -112,14 +129,16 @@ func (k *source) begin() *renewal {
 }
 
 // renew gets a new token for an old one, and stores it before anyone uses it.
-func (k *source) renew(r *renewal, old *oauth2.Token) {
+// When life ends it has a little time left.
+func (k *source) renew(life context.Context, r *renewal, old *oauth2.Token) {
 	ctx, cancel := context.WithTimeout(context.Background(), renewLimit)
 	defer cancel()
+	defer context.AfterFunc(life, func() { time.AfterFunc(renewWait, cancel) })()
 	c := *k.l.client
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // tokens go where they belong
 	t, err := k.cfg.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &c), &oauth2.Token{RefreshToken: old.RefreshToken}).Token()
 	if err == nil {
-		k.l.keep(k, t)
+		k.l.keep(k, t, old.RefreshToken)
 	}
 	k.mu.Lock()
 	k.renewal = nil
@@ -134,27 +153,35 @@ func (k *source) renew(r *renewal, old *oauth2.Token) {
 	close(r.done)
 }
 
-// renew has the token renewed that a server refused although it should be good.
-// It does that once, until the server does what it is asked to again: then its
-// user has to log in.
-func (l *login) renew() bool {
+// renew has the token renewed that a server refused although it should be good,
+// and says whether there is a new one. It does that once, until the server does
+// what it is asked to again: then its user has to log in, as when it says that the
+// log-in is over. An error means that it may go on, but not now.
+func (l *login) renew() (bool, error) {
 	l.mu.Lock()
-	k := l.source
-	if k == nil || l.renewed {
-		l.mu.Unlock()
-		return false
-	}
-	l.renewed = true
+	k, renewed := l.source, l.renewed
 	l.mu.Unlock()
+	if k == nil {
+		return false, nil
+	}
 	k.mu.Lock()
-	if k.token.RefreshToken == "" {
+	if k.token.RefreshToken == "" || renewed && k.renewal == nil {
 		k.mu.Unlock()
-		return false
+		return false, nil
 	}
 	r := k.begin()
 	k.mu.Unlock()
-	<-r.done
-	return r.err == nil
+	switch err := r.wait(); {
+	case err == nil:
+		l.mu.Lock()
+		l.renewed = true
+		l.mu.Unlock()
+		return true, nil
+	case final(err):
+		return false, nil
+	default:
+		return false, err
+	}
 }
 
 // brought takes what a log-in has brought. It is stored before it is used.
@@ -166,7 +193,7 @@ func (l *login) brought(_ context.Context, cfg *oauth2.Config, t *oauth2.Token) 
 	s := l.s
 	s.keeping.Lock()
 	defer s.keeping.Unlock()
-	l.store(k, t)
+	l.store(k, t, "")
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.source = k
@@ -174,13 +201,33 @@ func (l *login) brought(_ context.Context, cfg *oauth2.Config, t *oauth2.Token) 
 }
 
 // keep stores a token in the place of the one that k has, unless another log-in
-// has taken k's place.
-func (l *login) keep(k *source, t *oauth2.Token) {
+// has taken k's place. Used is the refresh token for which it was given.
+func (l *login) keep(k *source, t *oauth2.Token, used string) {
 	l.s.keeping.Lock()
 	defer l.s.keeping.Unlock()
 	if l.current() == k {
-		l.store(k, t)
+		l.store(k, t, used)
 	}
+}
+
+// keepLater is for a token that could neither be stored nor have what is stored
+// removed, which is good for nothing any more.
+func (l *login) keepLater(k *source, t *oauth2.Token, used string) {
+	l.s.book.spawn(func(life context.Context) {
+		select {
+		case <-life.Done():
+			return
+		case <-l.ctx.Done():
+			return
+		case <-time.After(storeAgain):
+		}
+		k.mu.Lock()
+		last := k.token == t
+		k.mu.Unlock()
+		if last {
+			l.keep(k, t, used)
+		}
+	})
 }
 
 // over forgets what a log-in brought: it is good for nothing any more.
@@ -202,18 +249,21 @@ func (l *login) over(k *source) {
 	}
 }
 
-// store stores what k is with a token. Where that cannot be done it is in memory
-// alone. The server's keeping is held.
-func (l *login) store(k *source, t *oauth2.Token) {
+// store stores what k is with a token that was given for the refresh token used.
+// Where that cannot be done it is in memory alone, and what is stored is removed
+// if it is of no more use: a refresh token that comes a second time ends the
+// log-in. The server's keeping is held.
+func (l *login) store(k *source, t *oauth2.Token, used string) {
 	s := l.s
 	b := s.book
 	s.mu.Lock()
 	mine := !s.removed && (s.auth == l || s.aside == l && (s.kept == nil || s.kept == l))
+	others := s.kept != nil && s.kept != l || s.kept == nil && s.anew // what is stored
 	s.mu.Unlock()
 	if !mine || b.Logins == nil {
 		return
 	}
-	r := keptLogin{Setting: l.known.ClientID, Client: k.cfg.ClientID, Style: k.cfg.Endpoint.AuthStyle, URL: k.cfg.Endpoint.TokenURL, Scopes: k.scopes,
+	r := keptLogin{Setting: l.known.ClientID, Issuer: l.known.Issuer, Client: k.cfg.ClientID, Style: k.cfg.Endpoint.AuthStyle, URL: k.cfg.Endpoint.TokenURL, Scopes: k.scopes,
 		Access: t.AccessToken, Refresh: t.RefreshToken, Type: t.TokenType, Expiry: t.Expiry}
 	if l.known.ClientID == "" {
 		r.Secret = k.cfg.ClientSecret
@@ -224,15 +274,24 @@ func (l *login) store(k *source, t *oauth2.Token) {
 		defer cancel()
 		err = b.Logins.Keep(ctx, s.owner.ID, s.loginKey(), l.address, secret.Value(text))
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		s.kept = l
+		return
+	}
+	if !others && (used == "" || t.RefreshToken != used) {
+		if b.forget(s.owner.ID, s.loginKey()) == nil {
+			s.kept = nil
+		} else {
+			l.keepLater(k, t, used)
+		}
+	}
+	switch {
 	case fault.Is(err, fault.Configuration):
 		b.memory.Do(func() {
 			b.Log.Warn("log-ins at third-party MCP servers are kept in memory alone, and are needed again after a restart", "why", err, "error", errors.Unwrap(err))
 		})
 	default:
-		b.Log.Error("could not store a log-in; after a restart it is needed again", "owner", s.owner.ID, "connection", s.id, "error", err)
+		b.Log.Error("could not store a log-in; it is in memory alone, and is needed again after a restart", "owner", s.owner.ID, "connection", s.id, "error", err)
 	}
 }
 
@@ -256,10 +315,10 @@ func (l *login) restore(ctx context.Context) error {
 		return nil
 	}
 	var r keptLogin
-	if text == "" || json.Unmarshal([]byte(text.Reveal()), &r) != nil || r.Setting != l.known.ClientID {
+	if text == "" || json.Unmarshal([]byte(text.Reveal()), &r) != nil || r.Setting != l.known.ClientID || r.Issuer != l.known.Issuer {
 		return nil
 	}
-	if r.Setting != "" {
+	if r.Setting != "" && r.Issuer != "" {
 		r.Secret = l.known.ClientSecret
 	}
 	k := &source{l: l, earlier: true, scopes: r.Scopes, cfg: &oauth2.Config{ClientID: r.Client, ClientSecret: r.Secret, Endpoint: oauth2.Endpoint{TokenURL: r.URL, AuthStyle: r.Style}},
@@ -314,26 +373,36 @@ func (s *server) unstore(l *login) {
 	s.book.forget(s.owner.ID, s.loginKey())
 }
 
-// forget removes what is stored of a log-in.
-func (b *Book) forget(owner, key string) {
+// forget removes what is stored of a log-in. An error is in the log.
+func (b *Book) forget(owner, key string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), storeLimit)
 	defer cancel()
-	if err := b.Logins.Forget(ctx, owner, key); err != nil {
+	err := b.Logins.Forget(ctx, owner, key)
+	if err != nil {
 		b.Log.Error("could not remove a stored log-in", "owner", owner, "connection", key, "error", err)
 	}
+	return err
 }
 
 // setAside takes the log-in from a server that becomes another one. Until it is
-// known whether that works, nothing of it is lost.
+// known whether that works, nothing of it is lost but a link to log in: whoever
+// had that would log in at what is there no more.
 func (s *server) setAside() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.auth != nil {
+		s.auth.giveUp()
+	}
 	s.aside, s.auth, s.authURL, s.anew = s.auth, nil, "", true
 }
 
 // putBack ends what setAside began, as if it had not: l is the log-in that there
-// was, and link the one to begin it with.
-func (s *server) putBack(l *login, link string) {
+// was.
+func (s *server) putBack(l *login) {
+	link := ""
+	if l != nil {
+		link = l.link() // it may not have come to setAside
+	}
 	s.mu.Lock()
 	var fresh *login
 	for _, other := range []*login{s.auth, s.aside} {

@@ -308,15 +308,15 @@ func TestRefusedTokenIsRenewed(t *testing.T) {
 	counts(t, bank, 1, 1)
 	s := get(b, P, "bank")
 	a := s.auth
-	if !a.renew() {
+	if ok, err := a.renew(); !ok || err != nil {
 		t.Error("it is not renewed again, after it has worked")
 	}
-	if a.renew() {
+	if ok, err := a.renew(); ok || err != nil {
 		t.Error("it is renewed again and again")
 	}
 	counts(t, bank, 1, 2)
 	a.useful()
-	if !a.renew() {
+	if ok, err := a.renew(); !ok || err != nil {
 		t.Error("it is not renewed, after it has worked")
 	}
 }
@@ -502,7 +502,7 @@ func TestConfiguredLogins(t *testing.T) {
 	counts(t, bank, 1, 0)
 
 	// At another address, or as another client, it is not used.
-	for _, changed := range []Configured{{Name: "bank", Kind: HTTP, URL: other.URL}, {Name: "bank", Kind: HTTP, URL: bank.URL, OAuth: OAuth{ClientID: "other", ClientSecret: "s"}}} {
+	for _, changed := range []Configured{{Name: "bank", Kind: HTTP, URL: other.URL}, {Name: "bank", Kind: HTTP, URL: bank.URL, OAuth: OAuth{ClientID: "other", ClientSecret: "s", Issuer: strings.TrimSuffix(bank.URL, "/mcp")}}} {
 		b = l.server(changed)
 		needs(b, P)
 		b.Close()
@@ -531,7 +531,7 @@ func TestConfiguredLogins(t *testing.T) {
 func TestStateIsGoodOnce(t *testing.T) {
 	b := newLasting(t).server()
 	p := &pending{s: &server{book: b, owner: P, name: "x"}, id: secret.ID(), state: "s", to: &url.URL{Scheme: "https", Host: "login.example"}, back: make(chan *sdk.AuthorizationResult, 2)}
-	if !b.logins.put(p) || b.logins.put(&pending{id: secret.ID(), state: "s"}) || b.logins.put(&pending{id: secret.ID()}) {
+	if b.logins.put(p) != nil || b.logins.put(&pending{s: p.s, id: secret.ID(), state: "s"}) == nil || b.logins.put(&pending{s: p.s, id: secret.ID()}) == nil {
 		t.Error("a state is none, or that of two")
 	}
 	i, err := b.Invite(p.id, nil)
@@ -563,9 +563,14 @@ func TestInvitation(t *testing.T) {
 	const odd = `<script>alert("1")</script>`
 	b := newLasting(t).server()
 	put := func(name, address string, configured bool) string {
-		p := &pending{s: &server{book: b, owner: auth.Principal{ID: "user:x", Name: odd}, name: name, configured: configured, settings: Configured{URL: address}},
-			id: secret.ID(), state: secret.ID(), to: &url.URL{Scheme: "https", Host: "login.example"}}
-		b.logins.put(p)
+		l := &login{s: &server{book: b, owner: auth.Principal{ID: "user:x", Name: odd}, name: name, configured: configured}, address: address}
+		p, err := l.pending(&attempt{}, "https://login.example/authorize?state="+secret.ID())
+		if err == nil {
+			err = b.logins.put(p)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		return p.id
 	}
 	own, err := b.Invite(put("mine", "https://bank.example/a/mcp?key=hunter2", false), nil)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/auth"
@@ -78,9 +79,9 @@ func (w ways) CloseIdleConnections() { w.direct.CloseIdleConnections() }
 // login is how one server's user logs in. It implements the SDK's OAuthHandler.
 type login struct {
 	s       *server
-	address string // of the server, for which alone it is good
-	known   OAuth  // how Sandlot is known there, by the settings
-	client  *http.Client
+	address string       // of the server, for which alone it is good
+	known   OAuth        // how Sandlot is known there, by the settings
+	client  *http.Client // to renew tokens with
 	inner   *sdk.AuthorizationCodeHandler
 	ctx     context.Context // ends when it is given up
 	cancel  context.CancelFunc
@@ -109,9 +110,39 @@ func (l *login) useful() {
 // attempt is one log-in. It outlives the request that needed it: people take
 // their time.
 type attempt struct {
-	asked chan struct{} // closed when the user has to be asked
-	done  chan struct{}
-	err   error
+	cancel context.CancelFunc
+	heard  heard
+	asked  chan struct{} // closed when the user has to be asked
+	link   string        // at which they begin; it is there when asked is closed
+	done   chan struct{}
+	err    error
+}
+
+// giveUp ends the log-in that is on its way, if one is: its link leads nowhere
+// from then on. Another one can begin.
+func (l *login) giveUp() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running != nil {
+		l.running.cancel()
+		l.running = nil
+	}
+}
+
+// link is where a log-in that is on its way begins; empty: none is.
+func (l *login) link() string {
+	l.mu.Lock()
+	a := l.running
+	l.mu.Unlock()
+	if a == nil {
+		return ""
+	}
+	select {
+	case <-a.asked:
+		return a.link
+	default:
+		return ""
+	}
 }
 
 // login returns how the server's user logs in, or nil when they cannot.
@@ -126,8 +157,14 @@ func (b *Book) login(s *server) sdk.OAuthHandler {
 	}
 	l := &login{s: s, address: s.settings.URL, known: s.settings.OAuth, client: b.client(s, s.settings), restored: s.anew}
 	l.ctx, l.cancel = context.WithCancel(b.life)
+	if l.known.ClientSecret != "" && l.known.Issuer == "" {
+		b.Log.Error("log-ins are not possible: a client's secret is sent to its issuer alone, and oauth_issuer does not say which that is", "connection", s.id)
+		return nil
+	}
+	heeded := *l.client
+	heeded.Transport = heeding{l.client.Transport}
 	c := &sdk.AuthorizationCodeHandlerConfig{
-		RedirectURL: b.Callback, Client: l.client, AuthorizationCodeFetcher: l.ask, RequestRefreshToken: true,
+		RedirectURL: b.Callback, Client: &heeded, AuthorizationCodeFetcher: l.ask, RequestRefreshToken: true,
 		NewTokenSource: l.brought, ScopeFilter: l.scopes,
 		DynamicClientRegistrationConfig: &sdk.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
 			RedirectURIs: []string{b.Callback}, ClientName: "Sandlot", GrantTypes: []string{"authorization_code", "refresh_token"}}},
@@ -136,7 +173,7 @@ func (b *Book) login(s *server) sdk.OAuthHandler {
 	case strings.HasPrefix(o.ClientID, "https://"):
 		c.ClientIDMetadataDocumentConfig = &sdk.ClientIDMetadataDocumentConfig{URL: o.ClientID}
 	case o.ClientID != "":
-		c.PreregisteredClient = &oauthex.ClientCredentials{ClientID: o.ClientID}
+		c.PreregisteredClient = &oauthex.ClientCredentials{ClientID: o.ClientID, Issuer: o.Issuer}
 		if o.ClientSecret != "" {
 			c.PreregisteredClient.ClientSecretAuth = &oauthex.ClientSecretAuth{ClientSecret: o.ClientSecret}
 		}
@@ -171,8 +208,15 @@ func (l *login) current() *source {
 // does not wait for that, but says where. They need not when the token can be
 // renewed.
 func (l *login) Authorize(ctx context.Context, req *http.Request, resp *http.Response) error {
-	if resp.StatusCode == http.StatusUnauthorized && l.renew() {
-		return upstream.ErrRenewed
+	if resp.StatusCode == http.StatusUnauthorized {
+		renewed, err := l.renew()
+		if renewed {
+			return upstream.ErrRenewed
+		}
+		if err != nil { // it may be good for long yet
+			return fault.Wrap(fault.Connection, err, "%s has a log-in that could not be renewed: %v; try again later, or disconnect and connect it to log in anew", l.s.title(), err).
+				With("connection_id", l.s.id).With("name", l.s.name)
+		}
 	}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	resp.Body.Close()
@@ -184,10 +228,13 @@ func (l *login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	}
 	if a == nil {
 		a = &attempt{asked: make(chan struct{}), done: make(chan struct{})}
+		var life context.Context
+		life, a.cancel = context.WithTimeout(l.ctx, loginLimit)
 		l.running = a
 		again := *resp
 		again.Body = io.NopCloser(bytes.NewReader(body))
-		if !l.s.book.spawn(func(context.Context) { l.run(l.ctx, a, req, &again) }) {
+		if !l.s.book.spawn(func(context.Context) { l.run(life, a, req, &again) }) {
+			a.cancel()
 			a.err = errors.New("the server is stopping")
 			l.running = nil
 			close(a.done)
@@ -198,10 +245,8 @@ func (l *login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	case <-a.done:
 		return a.err
 	case <-a.asked:
-		l.s.mu.Lock()
-		defer l.s.mu.Unlock()
-		f := fault.New(fault.Connection, "%s wants its user to log in: open %s in a browser, and use it again after that", l.s.title(), l.s.authURL).
-			With("connection_id", l.s.id).With("name", l.s.name).With("auth_url", l.s.authURL)
+		f := fault.Wrap(fault.Connection, errAsked, "%s wants its user to log in: open %s in a browser, and use it again after that", l.s.title(), a.link).
+			With("connection_id", l.s.id).With("name", l.s.name).With("auth_url", a.link)
 		f.Advice = []string{"Open the link in auth_url in a browser, log in, and call again", "Open only links that you asked for yourself"}
 		return f
 	case <-ctx.Done():
@@ -209,16 +254,20 @@ func (l *login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	}
 }
 
+// errAsked means that a user was asked to log in.
+var errAsked = errors.New("its user has to log in")
+
 type attemptKey struct{}
 
 // run logs in, and starts the server when that is done.
 func (l *login) run(ctx context.Context, a *attempt, req *http.Request, resp *http.Response) {
-	ctx, cancel := context.WithTimeout(ctx, loginLimit)
-	defer cancel()
+	defer a.cancel()
 	ctx = context.WithValue(ctx, attemptKey{}, a)
-	a.err = told(l.inner.Authorize(ctx, req.Clone(ctx), resp))
+	a.err = a.told(l.inner.Authorize(ctx, req.Clone(ctx), resp))
 	l.mu.Lock()
-	l.running = nil
+	if l.running == a {
+		l.running = nil
+	}
 	l.mu.Unlock()
 	asked := false
 	select {
@@ -232,7 +281,7 @@ func (l *login) run(ctx context.Context, a *attempt, req *http.Request, resp *ht
 	}
 	s := l.s
 	s.mu.Lock()
-	if s.auth != l { // it was given up
+	if s.auth != l || s.authURL != a.link { // it was given up
 		s.mu.Unlock()
 		return
 	}
@@ -258,36 +307,69 @@ func (l *login) run(ctx context.Context, a *attempt, req *http.Request, resp *ht
 // ask makes it known where the user begins to log in, and waits until they come
 // back.
 func (l *login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.AuthorizationResult, error) {
-	u, err := url.Parse(args.URL)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, fmt.Errorf("the authorization server's address cannot be used")
+	a, ok := ctx.Value(attemptKey{}).(*attempt)
+	if !ok {
+		return nil, ours("nobody waits for it")
 	}
-	p := &pending{s: l.s, id: secret.ID(), state: u.Query().Get("state"), to: u, back: make(chan *sdk.AuthorizationResult, 1)}
-	all := &l.s.book.logins
-	if !all.put(p) {
-		return nil, errors.New("too many log-ins are on their way; try again later")
+	p, err := l.pending(a, args.URL)
+	if err != nil {
+		return nil, err
+	}
+	s := l.s
+	all := &s.book.logins
+	if err := all.put(p); err != nil {
+		return nil, err
 	}
 	defer all.drop(p)
-	l.s.mu.Lock()
-	l.s.authURL = l.s.book.startsAt(p.id)
-	l.s.set(NeedsAuth, "its user has to log in")
-	l.s.mu.Unlock()
+	s.mu.Lock()
+	if s.auth != l || s.removed || ctx.Err() != nil { // what runs under that name is another server by now
+		s.mu.Unlock()
+		return nil, ours("it was given up")
+	}
+	a.link = s.book.startsAt(p.id)
+	s.authURL, s.fresh = a.link, false
+	s.set(NeedsAuth, errAsked.Error())
+	s.mu.Unlock()
 	l.mu.Lock()
 	l.asked++
 	l.mu.Unlock()
-	if a, ok := ctx.Value(attemptKey{}).(*attempt); ok {
-		close(a.asked)
-	}
+	close(a.asked)
 	l.s.book.changed(l.s.owner.ID)
 	select {
 	case r := <-p.back:
 		if r.Code == "" {
-			return nil, errors.New("the authorization server refused")
+			return nil, ours("the authorization server refused")
 		}
 		return r, nil
 	case <-ctx.Done():
-		return nil, errors.New("nobody logged in")
+		return nil, ours("nobody logged in")
 	}
+}
+
+// pending is a log-in at an address of an authorization server, which is judged
+// with all that was said of the others.
+func (l *login) pending(a *attempt, address string) (*pending, error) {
+	to, err := logsIn(address)
+	if err != nil {
+		return nil, ours("the place to log in cannot be used: " + reason(err))
+	}
+	receivers, err := a.heard.receivers(to.Host)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(l.known.ClientID, "https://") || l.known.ClientID == "" { // else the SDK has seen to it
+		a.heard.mu.Lock()
+		issuer := a.heard.named.Issuer
+		a.heard.mu.Unlock()
+		if l.known.Issuer != "" && !issuerIs(issuer, l.known.Issuer) {
+			return nil, errIssuer
+		}
+	}
+	shown, err := shownAddress(l.address, l.s.configured)
+	if err != nil {
+		return nil, ours("the server's own address cannot be shown: " + reason(err))
+	}
+	return &pending{s: l.s, address: shown, receivers: receivers, id: secret.ID(), state: to.Query().Get("state"), to: to, back: make(chan *sdk.AuthorizationResult, 1)}, nil
 }
 
 // scopes are what is asked for: what the server wants, and what an earlier server
@@ -306,25 +388,97 @@ func (l *login) scopes(wanted []string) []string {
 	return all
 }
 
+// ours is an error in our own words, which may be told.
+type ours string
+
+func (r ours) Error() string { return string(r) }
+
+// errIssuer means that the operator's settings name another authorization server
+// than the MCP server does.
+const errIssuer = ours("the server leads to another authorization server than the one that its settings name (oauth_issuer)")
+
+// steps are those of a log-in, by how the SDK's errors begin. What follows there
+// may be an authorization server's own words, and is told nobody.
+var steps = []struct{ begins, say string }{
+	{"failed to parse WWW-Authenticate", "the server's WWW-Authenticate cannot be read"},
+	{"protected resource metadata has no", "the server names no authorization server"},
+	{"failed to get authorization server metadata", "the authorization server's metadata cannot be used"},
+	{"authorization server issuer", string(errIssuer)},
+	{"failed to register client", "the authorization server does not register Sandlot as a client"},
+	{"no configured client registration", "the authorization server registers no clients by itself: the operator's settings have to name one (oauth_client_id)"},
+	{"authorization response issuer", "it was not the authorization server itself that answered (iss)"},
+	{"authorization server advertises RFC 9207", "the authorization server did not say that it was it that answered (iss)"},
+	{"authorization server does not advertise RFC 9207", "the authorization server says who it is (iss) though its metadata do not have that"},
+	{"token exchange failed", "the authorization server gives no token"},
+}
+
 // told is what may be told of an error of a log-in: the words of an authorization
 // server may repeat what it was sent, or what it gave.
+func (a *attempt) told(err error) error {
+	var refused *oauth2.RetrieveError
+	var unregistered *oauthex.ClientRegistrationError
+	if own, ok := errors.AsType[ours](err); ok || err == nil || errors.As(err, &refused) {
+		if ok {
+			return own
+		}
+		return told(err)
+	}
+	for _, s := range steps {
+		if !strings.HasPrefix(err.Error(), s.begins) {
+			continue
+		}
+		if errors.As(err, &unregistered) && slices.Contains(registrationErrors, unregistered.ErrorCode) {
+			return ours(s.say + a.heard.told() + ": " + unregistered.ErrorCode)
+		}
+		return ours(s.say + a.heard.told())
+	}
+	return ours("the log-in could not be done" + a.heard.told())
+}
+
+// told is what may be told of why there is no token.
 func told(err error) error {
 	var refused *oauth2.RetrieveError
-	switch {
-	case errors.As(err, &refused):
-		r := &tokenRefusal{}
-		if refused.Response != nil {
-			r.status = refused.Response.StatusCode
+	if err == nil || !errors.As(err, &refused) {
+		if err != nil {
+			err = ours("the authorization server gives no token: " + reason(err))
 		}
-		if slices.Contains(tokenErrors, refused.ErrorCode) {
-			r.code = refused.ErrorCode
-		}
-		return r
-	case err != nil && strings.Contains(err.Error(), "registration response"):
-		return errors.New("the authorization server's answer to the registration of a client cannot be read")
+		return err
 	}
-	return err
+	r := &tokenRefusal{}
+	if refused.Response != nil {
+		r.status = refused.Response.StatusCode
+	}
+	if slices.Contains(tokenErrors, refused.ErrorCode) {
+		r.code = refused.ErrorCode
+	}
+	return r
 }
+
+// reason is what may be told of why a request was not made, or not answered: our
+// own words, and never those of who was asked, such as the names of a certificate.
+func reason(err error) string {
+	var f *fault.Error
+	own, ok := errors.AsType[ours](err)
+	var slow net.Error
+	switch {
+	case ok:
+		return string(own)
+	case errors.As(err, &f):
+		return f.Message
+	case errors.Is(err, context.Canceled):
+		return "it was given up"
+	case errors.As(err, &slow) && slow.Timeout(), errors.Is(err, context.DeadlineExceeded):
+		return "there was no answer in time"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nothing listens there"
+	case errors.As(err, &slow):
+		return "it cannot be reached"
+	}
+	return "there was no answer that can be used"
+}
+
+// registrationErrors are the errors of RFC 7591, 3.2.2.
+var registrationErrors = []string{"invalid_redirect_uri", "invalid_client_metadata", "invalid_software_statement", "unapproved_software_statement"}
 
 // tokenErrors are the errors of RFC 6749, 5.2.
 var tokenErrors = []string{"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type", "invalid_scope"}

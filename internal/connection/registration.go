@@ -2,6 +2,7 @@ package connection
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -96,17 +97,25 @@ func (b *Book) add(ctx context.Context, p auth.Principal, r Record, known secret
 		}
 	}
 	s := b.server(p, r, known)
+	s.fresh = true
 	o.servers[r.ID] = s
 	b.mu.Unlock()
 	err := s.update(func(*Record) {})
 	if err == nil {
 		err = s.ready(ctx)
 	}
-	if err != nil && s.info().State != NeedsAuth {
-		s.remove(context.WithoutCancel(ctx))
-		return Info{}, notThere(err, configuredAs(r))
+	if err == nil || errors.Is(err, errAsked) {
+		return s.info(), nil
 	}
-	return s.info(), nil
+	s.mu.Lock()
+	theirs := s.claims > 0
+	s.removed = s.removed || !theirs
+	s.mu.Unlock()
+	if theirs { // it is that call's to say what becomes of it
+		return Info{}, fault.Wrap(fault.Connection, err, "another call connected %q while this one started it", r.Name)
+	}
+	s.remove(context.WithoutCancel(ctx))
+	return Info{}, notThere(err, configuredAs(r))
 }
 
 // ready waits until the server runs.
@@ -121,13 +130,21 @@ func (s *server) ready(ctx context.Context) error {
 
 // replace takes up other settings for the same name: its tools keep their names.
 func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, error) {
+	s.mu.Lock()
+	gone := s.removed
+	s.claims++
+	claim := s.claims
+	s.mu.Unlock()
+	if gone {
+		return Info{}, fault.New(fault.Connection, "another connection of the name %q ends at this moment; try again", r.Name)
+	}
 	s.interrupt()
 	if err := s.enter(ctx); err != nil {
-		return Info{}, err
+		return Info{}, s.unclaimed(ctx, err)
 	}
 	s.mu.Lock()
 	before, settings, had := s.rec, s.settings, s.secrets
-	login, link := s.auth, s.authURL
+	login, fresh := s.auth, s.fresh
 	s.mu.Unlock()
 	r.ID, r.Created = before.ID, before.Created
 	r.Catalog = Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
@@ -140,19 +157,28 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 	if err == nil {
 		err = s.ready(ctx)
 	}
-	if err == nil || s.info().State == NeedsAuth {
+	if err == nil || errors.Is(err, errAsked) {
 		s.settle()
 		return s.info(), nil
 	}
-	// What was there before is there again.
 	back := context.WithoutCancel(ctx)
+	if fresh { // what was there before has never worked, and whoever made it was told so
+		s.mu.Lock()
+		last := s.claims == claim
+		s.mu.Unlock()
+		if last {
+			s.remove(back)
+		}
+		return Info{}, notThere(err, configuredAs(r))
+	}
+	// What was there before is there again.
 	s.interrupt()
 	if s.enter(back) == nil {
 		s.halt(Idle, "")
 		if lost := s.adopt(before, had); lost != nil {
 			s.book.Log.Error("could not store a connection", "connection", before.ID, "error", lost)
 		}
-		s.putBack(login, link)
+		s.putBack(login)
 		s.mu.Lock()
 		s.settings = settings
 		if before.Off {
@@ -163,6 +189,19 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 		s.book.reviewed(s.owner.ID)
 	}
 	return Info{}, notThere(err, configuredAs(r))
+}
+
+// unclaimed is for a call that gave up before it took a connection over: should
+// nobody else have one, it goes.
+func (s *server) unclaimed(ctx context.Context, err error) error {
+	s.mu.Lock()
+	s.claims--
+	alone := s.claims == 0 && s.fresh && s.start == nil
+	s.mu.Unlock()
+	if alone {
+		s.remove(context.WithoutCancel(ctx))
+	}
+	return err
 }
 
 // runs says whether two records run, or reach, the same.

@@ -50,6 +50,8 @@ type server struct {
 	next     time.Time // no start before it
 	retry    *time.Timer
 	removed  bool
+	claims   int  // how often another Connect took it over
+	fresh    bool // Connect made it, and it has not run yet, nor was its user asked to log in
 	installs bool // it is being installed anew
 	restarts int
 	calls    int

@@ -102,7 +102,7 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		if s.auth != nil {
 			s.auth.useful()
 		}
-		s.live, s.used = l, time.Now()
+		s.live, s.used, s.fresh = l, time.Now(), false
 		s.set(Connected, "")
 		s.authURL = ""
 	case s.removed || s.state == Disabled: // it stays so
