@@ -40,7 +40,7 @@ func logIn(t *testing.T, link string) {
 	if next == nil {
 		t.Fatalf("the page of %s leads nowhere", link)
 	}
-	if page := see(link + next[1]); !strings.Contains(page, "You are logged in") {
+	if page := see(link + next[1]); !strings.Contains(page, "Sandlot finishes the log-in now") {
 		t.Fatal(page)
 	}
 }

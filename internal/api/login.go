@@ -20,7 +20,8 @@ var loginPage = template.Must(template.New("").Parse(`<!doctype html><html lang=
 <body style="font: 16px/1.5 system-ui, sans-serif; max-width: 36em; margin: 12vh auto; padding: 0 1em; overflow-wrap: anywhere"><h1 style="font-size: 1.4em">{{.Title}}</h1>
 {{with .Invitation}}<p>This is for the Sandlot user <b><bdi>{{.User}}</bdi></b>, and for {{if .Operator}}the operator's server{{else}}their connection{{end}} <b><bdi>{{.Server}}</bdi></b>{{with .Address}} at <b><bdi>{{.}}</bdi></b>{{end}}.</p>
 <p>You log in at <b><bdi>{{.Host}}</bdi></b>. From then on <b><bdi>{{.User}}</bdi></b>, and the agents that work for them, use the account with which you log in.</p>
-<p><b>Go on only if you are <bdi>{{.User}}</bdi> and asked for this link yourself.</b> If somebody sent it to you, close this page: your account would become theirs to use.</p>
+{{with .Receivers}}<p><b>What that account lets Sandlot do goes to another place than where you log in:</b> {{range $n, $host := .}}{{if $n}}, {{end}}<b><bdi>{{$host}}</bdi></b>{{end}}. Some providers have it so. Go on only if you know that this belongs to <b><bdi>{{$.Invitation.Host}}</bdi></b>; otherwise it may take over your account there.</p>
+{{end}}<p><b>Go on only if you are <bdi>{{.User}}</bdi> and asked for this link yourself.</b> If somebody sent it to you, close this page: your account would become theirs to use.</p>
 <p><a href="?go={{.Proof}}" style="display: inline-block; padding: .5em 1em; border: 1px solid; border-radius: .4em">Go on to log in at <bdi>{{.Host}}</bdi></a></p>
 {{else}}<p>{{.Text}}</p>
 {{end}}<p style="color: gray">Sandlot</p>
@@ -126,5 +127,5 @@ func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
 		s.loginSays(w, http.StatusOK, loginSays{Title: "Not logged in", Text: "The log-in was refused." + newLink})
 		return
 	}
-	s.loginSays(w, http.StatusOK, loginSays{Title: "You are logged in", Text: "You can close this page and go on."})
+	s.loginSays(w, http.StatusOK, loginSays{Title: "Back at Sandlot", Text: "Sandlot finishes the log-in now; you can close this page. The connection shows whether it worked."})
 }

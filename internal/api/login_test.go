@@ -152,7 +152,7 @@ func TestLoginInABrowser(t *testing.T) {
 		if !strings.HasPrefix(back, base+"/oauth/callback?") {
 			t.Fatalf("the browser comes back to %s", back)
 		}
-		if _, said := anns.see(back, 200); !strings.Contains(said, "You are logged in") {
+		if _, said := anns.see(back, 200); !strings.Contains(said, "Sandlot finishes the log-in now") {
 			t.Error(said)
 		}
 		for end := time.Now().Add(10 * time.Second); e.state(ann, "my bank").State != connection.Connected; time.Sleep(10 * time.Millisecond) {
@@ -240,7 +240,7 @@ func TestLoginIsOneBrowsers(t *testing.T) {
 	anns.see(base+"/oauth/start/"+strings.Repeat("a", 26), 404)
 
 	// After all that, ann comes back; and what she brings is taken once.
-	if _, said := anns.see(back, 200); !strings.Contains(said, "You are logged in") {
+	if _, said := anns.see(back, 200); !strings.Contains(said, "Sandlot finishes the log-in now") {
 		t.Error(said)
 	}
 	anns.see(back, 404)
