@@ -119,3 +119,44 @@ func TestLasting(t *testing.T) {
 		t.Errorf("afterwards synchronous is %d", n)
 	}
 }
+
+// Nothing of a row that was removed or replaced is left in the database's file.
+func TestRemovedLoginIsGone(t *testing.T) {
+	dir := t.TempDir()
+	db, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := func(c string) []byte { return bytes.Repeat([]byte("sealed-"+c+";"), 60) }
+	for _, c := range []string{"a", "b", "c", "d"} {
+		if err := db.PutLogin(t.Context(), "user:x", c, mark(c)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.RemoveLogin(t.Context(), "user:x", "b"); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.PutLogin(t.Context(), "user:x", "c", []byte("another")); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []byte
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b...)
+	}
+	for c, want := range map[string]bool{"a": true, "b": false, "c": false, "d": true} {
+		if got := bytes.Contains(all, mark(c)[:20]); got != want {
+			t.Errorf("%s is there: %v", c, got)
+		}
+	}
+}
