@@ -302,3 +302,24 @@ func TestLoginCookieIsSecure(t *testing.T) {
 		}
 	}
 }
+
+// The page names all that get something of a log-in, and warns when that is
+// another than the place to log in.
+func TestLoginPageNamesAll(t *testing.T) {
+	for _, c := range []struct {
+		receivers []string
+		warns     bool
+	}{{nil, false}, {[]string{"tokens.evil.test", "clients.evil.test:8443"}, true}} {
+		w := httptest.NewRecorder()
+		(&Server{}).loginSays(w, 200, loginSays{Title: "x", Invitation: &connection.Invitation{User: "ann", Server: "bank", Host: "accounts.example.com", Receivers: c.receivers}})
+		page := w.Body.String()
+		if strings.Contains(page, "may take over your account") != c.warns || !strings.HasSuffix(strings.TrimSpace(page), "Sandlot</p>") {
+			t.Errorf("%q:\n%s", c.receivers, page)
+		}
+		for _, host := range c.receivers {
+			if !strings.Contains(page, "<b><bdi>"+host+"</bdi></b>") {
+				t.Errorf("it does not name %s:\n%s", host, page)
+			}
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package connection
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/auth"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
@@ -625,5 +628,56 @@ func TestSlowRenewal(t *testing.T) {
 	r.mu.Unlock()
 	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
 		t.Errorf("%s, %v", i.State, err)
+	}
+}
+
+// When what is stored cannot even be removed that is tried again, until what is
+// stored is good.
+func TestStoredWhenItCanBe(t *testing.T) {
+	again := storeAgain
+	storeAgain = 100 * time.Millisecond
+	r := newRogue(t)
+	l := newLasting(t)
+	b := l.server()
+	defer func() { b.Close(); storeAgain = again }()
+	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
+	connected(t, b, "bank")
+	r.expire()
+	l.rows.fill(true)
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
+		t.Fatalf("%s, %v", i.State, err)
+	}
+	if said := l.log.String(); !strings.Contains(said, "could not store a log-in") || !strings.Contains(said, "could not remove a stored log-in") {
+		t.Errorf("the log does not say so: %s", said)
+	}
+	l.rows.mu.Lock()
+	n := l.rows.puts
+	l.rows.mu.Unlock()
+	l.rows.fill(false)
+	until(t, "it is stored", func() bool { l.rows.mu.Lock(); defer l.rows.mu.Unlock(); return l.rows.puts > n })
+	b.Close()
+	r.expire()
+	before := len(r.tokenRequests())
+	b = l.server()
+	works(t, b, P, "bank", true)
+	if got := r.tokenRequests()[before:]; len(got) != 1 || got[0].Get("refresh_token") != "refresh2" {
+		t.Errorf("it is renewed with %v", got)
+	}
+}
+
+// A log-in that was given up asks nobody, however far it had come.
+func TestAskAfterItsEnd(t *testing.T) {
+	r := newRogue(t)
+	b := newLasting(t).server()
+	linkOf(t, b, "bank", r.URL+"/mcp")
+	s := get(b, P, "bank")
+	l := s.auth
+	s.setAside()
+	a := &attempt{asked: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), attemptKey{}, a), time.Second)
+	defer cancel()
+	_, err := l.ask(ctx, &sdk.AuthorizationArgs{URL: "https://accounts.example.com/authorize?state=x"})
+	if err == nil || err.Error() != "it was given up" || s.info().AuthURL != "" {
+		t.Errorf("%v; its link is %q", err, s.info().AuthURL)
 	}
 }

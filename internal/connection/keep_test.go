@@ -31,6 +31,16 @@ type sealedLogins struct {
 	all  map[[2]string][]byte
 	puts int
 	hook func() // before one is put
+	full bool   // nothing can be put or removed
+}
+
+var errFull = errors.New("the disk is full")
+
+// fill has nothing be put or removed any more, or again.
+func (m *sealedLogins) fill(full bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.full = full
 }
 
 func (m *sealedLogins) PutLogin(_ context.Context, owner, connection string, sealed []byte) error {
@@ -44,6 +54,9 @@ func (m *sealedLogins) PutLogin(_ context.Context, owner, connection string, sea
 	defer m.mu.Unlock()
 	if m.all == nil {
 		m.all = map[[2]string][]byte{}
+	}
+	if m.full {
+		return errFull
 	}
 	m.puts++
 	m.all[[2]string{owner, connection}] = sealed
@@ -62,6 +75,9 @@ func (m *sealedLogins) Login(_ context.Context, owner, connection string) ([]byt
 func (m *sealedLogins) RemoveLogin(_ context.Context, owner, connection string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.full {
+		return errFull
+	}
 	delete(m.all, [2]string{owner, connection})
 	return nil
 }

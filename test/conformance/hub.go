@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/cookiejar"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,35 @@ type hub struct {
 	direct
 	browser *http.Client
 	visited map[string]bool
+}
+
+// issuerOf is the authorization server that the suite's server names, which an
+// operator would know.
+func issuerOf(ctx context.Context, address string) (string, error) {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "", err
+	}
+	for _, path := range []string{u.Path, ""} {
+		at := url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/.well-known/oauth-protected-resource" + path}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+		if err != nil {
+			return "", err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return "", err
+		}
+		var m struct {
+			Servers []string `json:"authorization_servers"`
+		}
+		err = json.NewDecoder(resp.Body).Decode(&m)
+		resp.Body.Close()
+		if err == nil && len(m.Servers) > 0 {
+			return m.Servers[0], nil
+		}
+	}
+	return "", fmt.Errorf("%s names no authorization server", address)
 }
 
 // throughHub starts a Sandlot with the suite's server in its settings, and does
@@ -47,7 +77,11 @@ func throughHub(ctx context.Context, program, address string, w work, login bool
 		settings["oauth_client_id"] = "https://conformance-test.local/client-metadata.json"
 	}
 	if g.ClientID != "" {
-		settings["oauth_client_id"], settings["oauth_client_secret"] = g.ClientID, g.ClientSecret
+		issuer, err := issuerOf(ctx, address)
+		if err != nil {
+			return err
+		}
+		settings["oauth_client_id"], settings["oauth_client_secret"], settings["oauth_issuer"] = g.ClientID, g.ClientSecret, issuer
 	}
 	text, err := json.Marshal(map[string]any{"mcp": map[string]any{"fixture": settings}}) // JSON is YAML
 	if err != nil {
