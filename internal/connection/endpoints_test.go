@@ -629,6 +629,14 @@ func TestSlowRenewal(t *testing.T) {
 	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
 		t.Errorf("%s, %v", i.State, err)
 	}
+	// A refusal for good is the user's to mend.
+	r.expire()
+	r.mu.Lock()
+	r.answer = func(url.Values) map[string]any { return map[string]any{"error": "invalid_request"} }
+	r.mu.Unlock()
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err == nil || i.State != NeedsAuth || i.AuthURL == "" {
+		t.Errorf("%s, %v", i.State, err)
+	}
 }
 
 // When what is stored cannot even be removed that is tried again, until what is

@@ -155,8 +155,8 @@ func (k *source) renew(life context.Context, r *renewal, old *oauth2.Token) {
 
 // renew has the token renewed that a server refused although it should be good,
 // and says whether there is a new one. It does that once, until the server does
-// what it is asked to again: then its user has to log in, as when it says that the
-// log-in is over. An error means that it may go on, but not now.
+// what it is asked to again: then its user has to log in, as when the token is
+// refused with a code that says why. An error means that it may go on, but not now.
 func (l *login) renew() (bool, error) {
 	l.mu.Lock()
 	k, renewed := l.source, l.renewed
@@ -171,13 +171,14 @@ func (l *login) renew() (bool, error) {
 	}
 	r := k.begin()
 	k.mu.Unlock()
+	var refused *tokenRefusal
 	switch err := r.wait(); {
 	case err == nil:
 		l.mu.Lock()
 		l.renewed = true
 		l.mu.Unlock()
 		return true, nil
-	case final(err):
+	case errors.As(err, &refused) && refused.code != "":
 		return false, nil
 	default:
 		return false, err
