@@ -233,10 +233,13 @@ func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o
 	}
 	if o.method != "tools/call" {
 		b := g.knownPage(r.Context(), e, o)
-		if b != nil {
-			answer(w, http.StatusOK, o.id, "result", b)
+		if b == nil {
+			return false
 		}
-		return b != nil
+		pw := newPatientWriter(w, false)
+		defer pw.stop()
+		answer(pw, http.StatusOK, o.id, "result", b)
+		return true
 	}
 	ctx := r.Context()
 	if !o.newer {

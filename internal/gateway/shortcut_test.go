@@ -750,3 +750,49 @@ func TestShortcutOfNoResult(t *testing.T) {
 		}
 	}
 }
+
+// limited notes whether what is written to it may take for ever.
+type limited struct {
+	*httptest.ResponseRecorder
+	until time.Time
+	t     *testing.T
+}
+
+func (l *limited) SetWriteDeadline(at time.Time) error {
+	l.until = at
+	return nil
+}
+
+func (l *limited) Write(b []byte) (int, error) {
+	if time.Until(l.until) <= 0 || time.Until(l.until) > 2*time.Minute {
+		l.t.Errorf("%d bytes may take until %v", len(b), l.until)
+	}
+	return l.ResponseRecorder.Write(b)
+}
+
+// A client that does not read is cut off, whatever it asked for.
+func TestShortcutCannotHang(t *testing.T) {
+	var calls atomic.Int64
+	g := both(&calls)
+	for _, params := range []string{"", `"name":"careless","arguments":{}`, `"name":"careless","arguments":{"a":"fault"}`} {
+		for n := range 3 {
+			method := "tools/call"
+			if params == "" {
+				method = "tools/list"
+			}
+			body := strings.Replace((&rig{can: `{}`}).newerCall(params, ""), "{,", "{", 1)
+			q := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(strings.Replace(body, "tools/call", method, 1)))
+			for k, v := range newerHeaders("careless") {
+				q.Header.Set(k, v)
+			}
+			q.Header.Set("Mcp-Method", method)
+			q.Header.Set("Content-Type", "application/json")
+			q.Header.Set("Accept", "application/json, text/event-stream")
+			w := &limited{httptest.NewRecorder(), time.Time{}, t}
+			g.ServeHTTP(w, q.WithContext(auth.With(q.Context(), auth.Local)))
+			if short := strings.HasPrefix(w.Header().Get("Content-Type"), "application/json"); w.Body.Len() == 0 || n > 0 && !short || !w.until.IsZero() {
+				t.Errorf("%s: shortcut %v, %q, and then until %v", method, short, w.Body, w.until)
+			}
+		}
+	}
+}
