@@ -1,0 +1,55 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Run looks at the clocks, and stores what sessions moved, until ctx ends.
+func (b *Book) Run(ctx context.Context) {
+	var traffic sync.WaitGroup
+	traffic.Go(func() { b.keepTraffic(ctx) }) // no sandbox that is slow to answer keeps it waiting
+	defer traffic.Wait()
+	tick := time.NewTicker(b.Sweep)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			b.sweep(ctx, time.Now())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b *Book) sweep(ctx context.Context, now time.Time) {
+	for _, s := range b.all() {
+		r := s.record()
+		switch {
+		case s.live() && now.Sub(r.Used) > b.Idle:
+			if !s.busy(ctx) && now.Sub(s.record().Used) > b.Idle {
+				b.expire(ctx, s, fmt.Sprintf("it was idle for %s", b.Idle))
+			}
+		case s.live():
+			s.persistUse(ctx)
+		case !r.Home && now.Sub(r.Used) > b.Retention:
+			b.lapse(ctx, s)
+		}
+	}
+}
+
+// persistUse stores when the session was used last.
+func (s *Session) persistUse(ctx context.Context) {
+	if err := s.enter(ctx); err != nil {
+		return
+	}
+	defer s.leave()
+	if s.gone() {
+		return
+	}
+	if err := s.update(func(*Record) {}); err != nil {
+		s.book.Log.Error("could not store a session's last use", "session", s.record().ID, "error", err)
+	}
+}

@@ -1,0 +1,175 @@
+package session
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"sandlot/internal/auth"
+)
+
+// expire stops a session's sandbox unless a call uses it. What is worth keeping
+// of it is kept. It says whether it did.
+func (b *Book) expire(ctx context.Context, s *Session, why string) bool {
+	if s.enter(ctx) != nil {
+		return false
+	}
+	defer s.leave()
+	s.mu.Lock()
+	booted := s.booted
+	if s.active > 0 || s.removed || booted == nil {
+		s.mu.Unlock()
+		return false
+	}
+	s.booted = nil
+	s.mu.Unlock()
+	if err := booted.Destroy(); err != nil {
+		b.Log.Error("could not stop an idle sandbox", "sandbox", booted.ID, "error", err)
+	}
+	r := s.record()
+	if empty, err := b.Pool.Shelf.Empty(r.Workspace); err == nil && empty && !r.Home {
+		b.forget(ctx, s)
+		return true
+	}
+	if err := s.update(func(r *Record) { r.Sandbox, r.State, r.Lost = "", Stopped, why }); err != nil {
+		b.Log.Error("could not store that a session stopped", "session", r.ID, "error", err)
+	}
+	b.thin(ctx, r.Owner)
+	return true
+}
+
+// keptFor is how many stopped sessions with files a principal may have, for each
+// live one that they may have.
+const keptFor = 5
+
+// thin forgets the principal's oldest stopped sessions when there are too many.
+func (b *Book) thin(ctx context.Context, owner string) {
+	var stopped []*Session
+	for _, s := range b.all() {
+		if r := s.record(); r.Owner == owner && !r.Home && r.State == Stopped && !s.live() {
+			stopped = append(stopped, s)
+		}
+	}
+	slices.SortFunc(stopped, func(x, y *Session) int { return x.record().Used.Compare(y.record().Used) })
+	for _, s := range stopped[:max(0, len(stopped)-keptFor*b.MaxSessions)] {
+		b.lapse(ctx, s)
+	}
+}
+
+// lapse forgets a stopped session, unless a call has woken it.
+func (b *Book) lapse(ctx context.Context, s *Session) {
+	select {
+	case s.gate <- struct{}{}:
+	default:
+		return
+	}
+	defer s.leave()
+	s.mu.Lock()
+	awake := s.booted != nil || s.active > 0 || s.removed
+	s.mu.Unlock()
+	if !awake {
+		b.forget(ctx, s)
+	}
+}
+
+// forget removes the record and the workspace. The gate is held, and no sandbox
+// is left.
+func (b *Book) forget(ctx context.Context, s *Session) {
+	s.mu.Lock()
+	s.removed = true
+	r := s.rec
+	s.mu.Unlock()
+	r.State, r.Sandbox = Removed, ""
+	if err := b.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
+		b.Log.Error("could not store that a session is removed", "session", r.ID, "error", err)
+	}
+	b.mu.Lock()
+	delete(b.sessions, r.ID)
+	if b.homes[r.Owner] == s {
+		delete(b.homes, r.Owner)
+	}
+	b.mu.Unlock()
+	if err := b.Pool.Shelf.Remove(r.Workspace); err != nil {
+		b.Log.Error("could not remove a workspace", "session", r.ID, "error", err)
+		return // the record stays, so that it is tried again at the next start
+	}
+	if err := b.Store.RemoveSession(context.WithoutCancel(ctx), r.ID); err != nil {
+		b.Log.Error("could not remove a session's record", "session", r.ID, "error", err)
+	}
+}
+
+// remove ends a session: sandbox, and, but for a home, workspace and record.
+func (b *Book) remove(ctx context.Context, s *Session) {
+	s.mu.Lock()
+	booted := s.booted
+	s.mu.Unlock()
+	// Whoever holds the gate waits for this sandbox: end it first.
+	if booted != nil {
+		s.drop(booted, "it was stopped")
+	}
+	if s.enter(ctx) != nil {
+		return
+	}
+	defer s.leave()
+	s.mu.Lock()
+	booted, home := s.booted, s.rec.Home
+	s.mu.Unlock()
+	if booted != nil {
+		s.drop(booted, "it was stopped")
+	}
+	if !home {
+		b.forget(ctx, s)
+		return
+	}
+	if err := s.update(func(r *Record) { r.State, r.Lost = Stopped, "it was stopped" }); err != nil {
+		b.Log.Error("could not store that a session stopped", "session", s.record().ID, "error", err)
+	}
+}
+
+// Stop ends the caller's session. It returns false when they have none of that id.
+func (b *Book) Stop(ctx context.Context, p auth.Principal, id string) bool {
+	s := b.mine(p, id)
+	if s == nil {
+		return false
+	}
+	b.remove(context.WithoutCancel(ctx), s)
+	return true
+}
+
+// Close lets go of all sandboxes; they live on, for the next server.
+func (b *Book) Close(ctx context.Context) {
+	for _, s := range b.all() {
+		s.mu.Lock()
+		booted := s.booted
+		s.mu.Unlock()
+		if booted != nil {
+			s.persistUse(ctx)
+			booted.LetGo()
+		}
+	}
+	b.storeTraffic(ctx)
+}
+
+// Rest stops the sandboxes that this book booted, and keeps what is worth
+// keeping of their sessions.
+func (b *Book) Rest(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, s := range b.all() {
+		s.mu.Lock()
+		booted, found := s.booted, s.found
+		s.mu.Unlock()
+		if booted != nil && booted != found {
+			wg.Go(func() { b.expire(ctx, s, "the program that served it ended") })
+		}
+	}
+	wg.Wait()
+}
+
+// StopAll ends all sessions of all principals; homes keep their files.
+func (b *Book) StopAll(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, s := range b.all() {
+		wg.Go(func() { b.remove(ctx, s) })
+	}
+	wg.Wait()
+}
