@@ -76,8 +76,9 @@ type idleCost struct {
 // network measures the way out of a sandbox.
 func network(b *bench) (section, error) {
 	e := &exits{}
+	// Without snapshots there is one sandbox at a time, and it is known whose a process is.
 	settings := []string{"SANDLOT_NETWORK_HOSTS=" + netHost + "=127.0.0.1", "SANDLOT_NETWORK_ALLOW_PRIVATE=" + netHost + "=127.0.0.0/8",
-		"SANDLOT_NETWORK_CONNECTION_RATE=100000", "SANDLOT_NETWORK_MAX_CONNECTIONS=2000", "SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0"}
+		"SANDLOT_NETWORK_CONNECTION_RATE=100000", "SANDLOT_NETWORK_MAX_CONNECTIONS=2000", "SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false"}
 	settings = append(settings, inherited("PIP_", "SSL_CERT", "HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")...)
 	direct := netHost + "," + os.Getenv("NO_PROXY") + "," + os.Getenv("no_proxy")
 	settings = append(settings, "NO_PROXY="+direct, "no_proxy="+direct)
