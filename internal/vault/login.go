@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
@@ -67,15 +66,9 @@ func (l *Logins) Kept(ctx context.Context, owner, connection, address string) (s
 	if err != nil {
 		return "", err
 	}
-	k, err := l.Vault.key(false)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	if err == nil {
-		var text []byte
-		if text, err = k.Open(nil, nil, sealed, loginPurpose(owner, connection, address)); err == nil {
-			return secret.Value(text), nil
-		}
+	login, lost, err := l.Vault.open(sealed, loginPurpose(owner, connection, address))
+	if !lost {
+		return login, err
 	}
 	return "", fault.Wrap(fault.Configuration, err, "a stored log-in cannot be read (its key is gone, or it is for another address, or what is stored was changed)")
 }

@@ -129,19 +129,24 @@ func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, e
 	if err != nil {
 		return "", err
 	}
-	k, err := v.key(false)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", err
-	}
-	if err == nil {
-		var text []byte
-		if text, err = k.Open(nil, nil, r.Sealed, purpose(owner, name)); err == nil {
-			return secret.Value(text), nil
-		}
+	value, lost, err := v.open(r.Sealed, purpose(owner, name))
+	if !lost {
+		return value, err
 	}
 	f := fault.Wrap(fault.Configuration, err, "the secret %s cannot be read any more (its key is gone, or what is stored was changed): store it again with `sandlot secret set %s`", name, name).With("secret", name)
 	f.Advice = []string{"Store it again: `sandlot secret set " + name + "`"}
 	return "", f
+}
+
+// open opens what was sealed for a purpose. Lost: it cannot be read any more, as
+// the key is gone or what is stored was changed; err is why.
+func (v *Vault) open(sealed, purpose []byte) (value secret.Value, lost bool, err error) {
+	k, err := v.key(false)
+	if err != nil {
+		return "", errors.Is(err, fs.ErrNotExist), err
+	}
+	text, err := k.Open(nil, nil, sealed, purpose)
+	return secret.Value(text), err != nil, err
 }
 
 // None is the fault for a name that no secret of the principal has.
