@@ -155,10 +155,18 @@ var errElsewhere = errors.New("it is gone")
 // anyObject stands for schemas of which the SDK needs nothing.
 var anyObject = json.RawMessage(`{"type":"object"}`)
 
+// mentions says whether a JSON text may have a word in it, as escapes may hide it.
+func mentions(raw json.RawMessage, word string) bool {
+	return bytes.Contains(raw, []byte(word)) || bytes.Contains(raw, []byte(`\u`))
+}
+
+// headed says whether a tool's definition may want arguments in headers too.
+func headed(raw json.RawMessage) bool { return mentions(bytes.ToLower(raw), "x-mcp-header") }
+
 // needed is what the SDK needs of a tool's input schema: which arguments come in
 // headers too. It takes schemas apart many times, and most have none of that.
 func needed(raw json.RawMessage) (json.RawMessage, error) {
-	if bytes.Contains(bytes.ToLower(raw), []byte("x-mcp-header")) || bytes.Contains(raw, []byte(`\u`)) {
+	if headed(raw) {
 		var d struct {
 			InputSchema json.RawMessage `json:"inputSchema"`
 		}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -221,7 +220,7 @@ func (g *Gateway) hold(e *endpoint, q *passedOn, c *suspended) (json.RawMessage,
 // sealed hides the state of a server of the newer era that asks for input: what
 // comes back must be what went out, from whom it went to.
 func (g *Gateway) sealed(e *endpoint, q *passedOn, b json.RawMessage) (json.RawMessage, error) {
-	if !bytes.Contains(b, []byte("input_required")) && !bytes.Contains(b, []byte(`\u`)) {
+	if !mentions(b, "input_required") {
 		return b, nil
 	}
 	var r object

@@ -74,7 +74,7 @@ func (s *shortcut) take(e *endpoint, r *mcp.CallToolRequest, can json.RawMessage
 			return
 		}
 		// The SDK compares arguments with headers where a definition says so.
-		if bytes.Contains(bytes.ToLower(def), []byte("x-mcp-header")) || bytes.Contains(def, []byte(`\u`)) {
+		if headed(def) {
 			return
 		}
 	}
@@ -359,7 +359,7 @@ func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can 
 
 // typed makes a result that a server gave one of the client's era.
 func (g *Gateway) typed(b json.RawMessage, newer bool) (json.RawMessage, error) {
-	if !newer && isObject(b) && !bytes.Contains(b, []byte("resultType")) && !bytes.Contains(b, []byte(`\u`)) {
+	if !newer && isObject(b) && !mentions(b, "resultType") {
 		return b, nil
 	}
 	r, err := raw(b, newer)
