@@ -88,7 +88,7 @@ func (b *box) identity() (string, sandbox.Limits) {
 // listen opens the agent's socket. The sandbox sees its folder read-only. The
 // path may be longer than a socket's address: it goes through a descriptor.
 func (b *box) listen() error {
-	dir := filepath.Join(b.dir, "sock")
+	dir := b.sock()
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -197,7 +197,7 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 // whisper tells the agent of a copy its secret, and hush takes that away when it
 // has dialed: nothing else has run in the sandbox by then.
 func (b *box) whisper() error {
-	return os.WriteFile(filepath.Join(b.dir, "sock", wire.SecretFile), []byte(hex.EncodeToString(b.spec.Secret)), 0o600)
+	return os.WriteFile(filepath.Join(b.sock(), wire.SecretFile), []byte(hex.EncodeToString(b.spec.Secret)), 0o600)
 }
 
 func (b *box) hush() {
@@ -206,7 +206,7 @@ func (b *box) hush() {
 	if b.spoken {
 		return
 	}
-	err := os.Remove(filepath.Join(b.dir, "sock", wire.SecretFile))
+	err := os.Remove(filepath.Join(b.sock(), wire.SecretFile))
 	b.spoken = err == nil || errors.Is(err, os.ErrNotExist)
 	if !b.spoken {
 		b.runtime.Log.Error("could not remove a sandbox's secret from its folder", "sandbox", b.spec.ID, "error", err)

@@ -210,8 +210,8 @@ func touch(path string) error {
 
 // bundle writes config.json and makes the sandbox's folders.
 func (r *Runtime) bundle(b *box, root string) error {
-	for _, d := range []string{"disk", "sock"} {
-		if err := os.Mkdir(filepath.Join(b.dir, d), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+	for _, d := range []string{filepath.Join(b.dir, "disk"), b.sock()} {
+		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}
@@ -283,7 +283,7 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 		bind(r.Agent, agentPath, true),
-		bind(filepath.Join(b.dir, "sock"), wire.SocketDir, true),
+		bind(b.sock(), wire.SocketDir, true),
 	}
 	r.mu.Lock()
 	over := r.over[b.spec.Template.Name]
@@ -298,6 +298,9 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 	}
 	return list
 }
+
+// sock is the folder of the socket that its agent dials.
+func (b *box) sock() string { return filepath.Join(b.dir, "sock") }
 
 func bind(source, target string, readOnly bool) specs.Mount {
 	mode := "rw"

@@ -128,7 +128,7 @@ func (b *box) outside(path string) (host string, shared bool) {
 	for _, m := range r.mounts(b) {
 		if len(m.Destination) > len(target) && (path == m.Destination || strings.HasPrefix(path, m.Destination+"/")) {
 			source, target = m.Source, m.Destination
-			shared = m.Type == "bind" && slices.Contains(m.Options, "ro") && source != filepath.Join(b.dir, "sock")
+			shared = m.Type == "bind" && slices.Contains(m.Options, "ro") && source != b.sock()
 		}
 	}
 	return filepath.Join(source, strings.TrimPrefix(path, target)), shared
