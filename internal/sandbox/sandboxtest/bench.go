@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -258,6 +259,28 @@ func mounts(t *testing.T, b *Bench) {
 	}
 	b.want(t, "touch /usr/x 2>/dev/null || echo refused", "refused")
 	b.want(t, "echo t > /tmp/t && cat /tmp/t", "t")
+
+	// What others change in a shared folder is seen at once, though the sandbox
+	// has looked there before.
+	readOnly := b.Box.Spec().Mounts[1].Source
+	for _, m := range []struct{ host, inside string }{{b.Workspace, "/workspace"}, {readOnly, "/data"}} {
+		b.want(t, "ls "+m.inside+"/later 2>/dev/null || echo none; cat "+m.inside+"/later 2>/dev/null || echo none", "none\nnone")
+		for _, text := range []string{"first", "second, longer", "3"} {
+			making, name := filepath.Join(m.host, ".making"), filepath.Join(m.host, "later")
+			if err := errors.Join(os.WriteFile(making, []byte(text), 0o644), os.Rename(making, name)); err != nil {
+				t.Fatal(err)
+			}
+			b.want(t, fmt.Sprintf("stat -c %%s %s/later; cat %[1]s/later", m.inside), fmt.Sprintf("%d\n%s", len(text), text))
+			if err := os.WriteFile(name, []byte(text+text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			b.want(t, fmt.Sprintf("stat -c %%s %s/later; cat %[1]s/later", m.inside), fmt.Sprintf("%d\n%s", 2*len(text), text+text))
+		}
+		if err := os.Remove(filepath.Join(m.host, "later")); err != nil {
+			t.Fatal(err)
+		}
+		b.want(t, "ls "+m.inside+"/later 2>/dev/null || echo none", "none")
+	}
 }
 
 func terminal(t *testing.T, b *Bench) {
