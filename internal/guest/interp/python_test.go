@@ -27,6 +27,10 @@ func TestPythonValues(t *testing.T) {
 		{"(\n  x\n);", "", ""},
 		{"x # no semicolon;", "5", ""},
 		{"'a;'", "'a;'", ""},
+		{"(w := x + 1)", "6", ""},
+		{"w", "6", ""},
+		{"1, 2", "(1, 2)", ""},
+		{"*'ab', 'c'", "('a', 'b', 'c')", ""},
 		{"x\n# done;", "5", ""},
 		// await
 		{"import asyncio\nawait asyncio.sleep(0)\n7", "7", ""},
@@ -61,6 +65,9 @@ func TestPythonErrors(t *testing.T) {
 	}
 	l.fails("x = (1,\n  2\nfoo bar", 1, "SyntaxError")
 	l.fails("print('a')\n  print('b')", 1, "IndentationError", "line 2")
+	l.fails("  1", 1, "IndentationError", "line 1")
+	l.fails("1 +", 1, "SyntaxError", "line 1")
+	l.fails("return 1", 1, "'return' outside function")
 	l.fails("f()", 1, "line 1, in <module>", "line 2, in f", "raise ValueError('oh')") // of the earlier piece
 	l.fails("try:\n    1/0\nexcept ZeroDivisionError as e:\n    raise KeyError('k') from e", 1, "ZeroDivisionError", "direct cause", "KeyError")
 	o = l.fails("import asyncio\nasync def g():\n    await asyncio.sleep(0)\n    1/0\nawait g()", 1, "line 4, in g", "ZeroDivisionError")
@@ -78,6 +85,11 @@ func TestPythonErrors(t *testing.T) {
 	// A warning is no failure.
 	if o := l.run("import warnings\nwarnings.warn('careful')\n1"); !o.OK || !strings.Contains(o.err, "careful") || o.value() != "1" {
 		t.Errorf("a warning: %s", o)
+	}
+	for _, code := range []string{"'a' is 'a'", "s = 'a' is 'a'", "len('\\d')", "s = '\\d'"} {
+		if o := l.run(code); !o.OK || strings.Count(o.err, "Warning") > 1 {
+			t.Errorf("%s warns twice: %s", code, o)
+		}
 	}
 }
 
