@@ -587,6 +587,62 @@ func TestUsedTokenIsNotStored(t *testing.T) {
 	}
 }
 
+// A log-in that cannot be renewed for long, without a word that it is over, is
+// given up when its user restarts the connection, and not before.
+func TestStuckRenewal(t *testing.T) {
+	after := stuckAfter
+	stuckAfter = time.Hour
+	r := newRogue(t)
+	b := newLasting(t).server()
+	defer func() { b.Close(); stuckAfter = after }()
+	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
+	connected(t, b, "bank")
+	r.expire()
+	r.mu.Lock()
+	answer := r.answer
+	r.answer = func(url.Values) map[string]any { return map[string]any{"error": "temporarily_unavailable"} }
+	r.mu.Unlock()
+	for range 2 {
+		if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err == nil || i.State == NeedsAuth || !strings.Contains(err.Error(), "ten minutes") {
+			t.Errorf("%s, %v", i.State, err)
+		}
+	}
+	stuckAfter = 0
+	k := get(b, P, "bank").auth.current()
+	k.mu.Lock()
+	again := k.begin()
+	k.mu.Unlock()
+	<-again.done
+	if again.err == nil || get(b, P, "bank").auth.current() != k {
+		t.Errorf("without a restart: %v", again.err)
+	}
+	// What works by then is kept.
+	r.mu.Lock()
+	odd := r.answer
+	r.answer = answer
+	r.mu.Unlock()
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected || get(b, P, "bank").auth.current() != k {
+		t.Errorf("it can be renewed: %s, %v", i.State, err)
+	}
+	r.expire()
+	r.mu.Lock()
+	r.answer = odd
+	r.mu.Unlock()
+	i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil) // the first that fails again
+	if err == nil || i.State == NeedsAuth {
+		t.Errorf("%s, %v", i.State, err)
+	}
+	i, err = b.Restart(t.Context(), P, "bank", nil, nil, nil)
+	if err == nil || i.State != NeedsAuth || i.AuthURL == "" {
+		t.Fatalf("%s, %v", i.State, err)
+	}
+	r.mu.Lock()
+	r.answer = answer
+	r.mu.Unlock()
+	comes(t, b, i.AuthURL)
+	connected(t, b, "bank")
+}
+
 // A renewal that takes long loses nothing, and asks nobody to log in.
 func TestSlowRenewal(t *testing.T) {
 	wait := renewWait

@@ -39,6 +39,7 @@ var (
 	renewLimit = 2 * time.Minute  // for a new token, whoever waits for it
 	renewWait  = 15 * time.Second // for those who wait, and after the end of the server
 	storeAgain = time.Minute      // until what could not be stored is stored again
+	stuckAfter = 10 * time.Minute // without a renewal that works, a restart gives the log-in up
 )
 
 // keptLogin is what is stored of a log-in: all that is needed to renew it. It is
@@ -76,7 +77,8 @@ type source struct {
 
 	mu      sync.Mutex
 	token   *oauth2.Token
-	renewal *renewal // that is on its way
+	renewal *renewal  // that is on its way
+	failing time.Time // since when none has worked; zero: the last one has
 }
 
 // renewal is one attempt to renew a token, for which any number of calls wait.
@@ -142,8 +144,11 @@ func (k *source) renew(life context.Context, r *renewal, old *oauth2.Token) {
 	}
 	k.mu.Lock()
 	k.renewal = nil
-	if err == nil {
-		k.token = t
+	switch {
+	case err == nil:
+		k.token, k.failing = t, time.Time{}
+	case k.failing.IsZero():
+		k.failing = time.Now()
 	}
 	k.mu.Unlock()
 	if err = told(err); final(err) {
@@ -151,6 +156,25 @@ func (k *source) renew(life context.Context, r *renewal, old *oauth2.Token) {
 	}
 	r.token, r.err = t, err
 	close(r.done)
+}
+
+// unstick gives up what could not be renewed for long, and cannot be now, so that
+// its user logs in anew.
+func (l *login) unstick() {
+	k := l.current()
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	if k.failing.IsZero() || time.Since(k.failing) < stuckAfter {
+		k.mu.Unlock()
+		return
+	}
+	r := k.begin()
+	k.mu.Unlock()
+	if r.wait() != nil {
+		l.over(k)
+	}
 }
 
 // renew has the token renewed that a server refused although it should be good,

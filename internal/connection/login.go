@@ -214,7 +214,7 @@ func (l *login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 			return upstream.ErrRenewed
 		}
 		if err != nil { // it may be good for long yet
-			return fault.Wrap(fault.Connection, err, "%s has a log-in that could not be renewed: %v; try again later, or disconnect and connect it to log in anew", l.s.title(), err).
+			return fault.Wrap(fault.Connection, err, "%s has a log-in that could not be renewed: %v; try again later, or, when this has lasted ten minutes, restart it to log in anew", l.s.title(), err).
 				With("connection_id", l.s.id).With("name", l.s.name)
 		}
 	}

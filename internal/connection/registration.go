@@ -336,10 +336,12 @@ func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, 
 	s.halt(Idle, "")
 	s.mu.Lock()
 	s.failures, s.next = 0, time.Time{}
-	if s.auth != nil {
-		s.auth.useful()
-	}
+	l := s.auth
 	s.mu.Unlock()
+	if l != nil {
+		l.useful()
+		l.unstick()
+	}
 	if s.off() {
 		err = s.update(func(r *Record) { r.Off, r.Updated = false, time.Now().UTC() })
 	}
