@@ -86,17 +86,23 @@ func (b *bundle) adapt() error {
 	p := b.config.Process
 	p.Args = []string{b.python, "-c", "print(1)"}
 	p.Env = slices.DeleteFunc(p.Env, func(e string) bool { return strings.HasPrefix(e, "SANDLOT_") })
-	for i, m := range b.config.Mounts {
-		if m.Destination != "/workspace" && m.Destination != "/run/sandlot" {
-			continue
-		}
-		own := filepath.Join(b.dir, filepath.Base(m.Destination))
+	for _, at := range []string{"/workspace", "/run/sandlot"} {
+		own := filepath.Join(b.dir, filepath.Base(at))
 		if err := os.Mkdir(own, 0o700); err != nil {
 			return err
 		}
-		b.config.Mounts[i].Source = own
+		b.mount(at, own)
 	}
 	return nil
+}
+
+// mount has another folder of the host at one of its places.
+func (b *bundle) mount(at, folder string) {
+	for i, m := range b.config.Mounts {
+		if m.Destination == at {
+			b.config.Mounts[i].Source = folder
+		}
+	}
 }
 
 // command makes a runsc command, in the environment that the server gives it.

@@ -55,9 +55,13 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // connect connects with the official client; the token may be empty.
 func (s *server) connect(version, token string) (client, error) {
+	return connectTo(s.ctx, s.url+"/mcp", version, token)
+}
+
+func connectTo(ctx context.Context, endpoint, version, token string) (client, error) {
 	t := &http.Transport{}
 	c := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
-	session, err := c.Connect(s.ctx, &mcp.StreamableClientTransport{Endpoint: s.url + "/mcp", HTTPClient: &http.Client{Transport: bearer{token, t}}, DisableStandaloneSSE: true},
+	session, err := c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: &http.Client{Transport: bearer{token, t}}, DisableStandaloneSSE: true},
 		&mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
@@ -100,25 +104,30 @@ func (s *server) bare(token string) client {
 func (c *bareClient) close() { c.http.CloseIdleConnections() }
 
 func (c *bareClient) call(ctx context.Context, tool string, a args) (answer, error) {
-	body, err := json.Marshal(args{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": args{"name": tool, "arguments": a}})
-	if err != nil {
-		return answer{}, err
-	}
-	q, err := http.NewRequestWithContext(ctx, "POST", c.url, bytes.NewReader(body))
-	if err != nil {
-		return answer{}, err
-	}
-	q.Header.Set("Content-Type", "application/json")
-	resp, err := c.http.Do(q)
-	if err != nil {
-		return answer{}, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
+	text, err := c.post(ctx, tool, a)
 	if err != nil {
 		return answer{}, err
 	}
 	return parse(text)
+}
+
+// post makes a call and returns the body of the response.
+func (c *bareClient) post(ctx context.Context, tool string, a args) ([]byte, error) {
+	body, err := json.Marshal(args{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": args{"name": tool, "arguments": a}})
+	if err != nil {
+		return nil, err
+	}
+	q, err := http.NewRequestWithContext(ctx, "POST", c.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	q.Header.Set("Content-Type", "application/json")
+	resp, err := c.http.Do(q)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return io.ReadAll(resp.Body)
 }
 
 func parse(text []byte) (answer, error) {

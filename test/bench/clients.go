@@ -22,12 +22,16 @@ type crowd struct {
 
 func (c *crowd) rate() float64 { return float64(len(c.took)) / c.length.Seconds() }
 
+// group is the crowds of one kind of client.
+type group struct {
+	name  string
+	found []*crowd
+}
+
 // clients measures many clients at once, each with a session of its own.
 func clients(b *bench) (section, error) {
 	most := crowds[len(crowds)-1]
-	rounds, length := pick(b, 3, 1), pick(b, 4*time.Second, 300*time.Millisecond)
-	kinds := []string{"bare calls, HTTP keep-alive", "MCP " + newer + ", the official Go client"}
-	found := make([][]*crowd, len(kinds))
+	kinds := []*group{{name: "bare calls, HTTP keep-alive"}, {name: "MCP " + newer + ", the official Go client"}, {name: "beside: a question to each of so many Pythons in raw sandboxes"}}
 	err := b.with(func(s *server) error {
 		all, sessions, err := s.members(most)
 		for _, kind := range all {
@@ -38,33 +42,50 @@ func clients(b *bench) (section, error) {
 		if err != nil {
 			return err
 		}
-		for k := range kinds {
-			for _, n := range crowds {
-				found[k] = append(found[k], &crowd{clients: n})
-			}
-		}
-		for range rounds {
-			for k := range kinds {
-				for _, f := range found[k] {
-					if err := f.run(b.ctx, all[k], sessions, length); err != nil {
-						return err
-					}
-				}
-			}
-		}
-		return nil
+		return b.grow(kinds[:2], all[:], sessions)
 	}, fmt.Sprintf("MSB_MAX_SESSIONS=%d", most), "SANDLOT_POOL_SIZE=0")
+	if err == nil {
+		err = b.alone(func(raw *bundle) error {
+			boxes, end, err := raw.speakers(most)
+			if err == nil {
+				err = b.grow(kinds[2:], [][]client{boxes}, make([]string, most))
+			}
+			return errors.Join(err, end())
+		})
+	}
 	if err != nil {
 		return section{}, err
 	}
 	sec := section{title: "Many clients",
 		method: fmt.Sprintf("Clients that call `1+1` one call after the other, each over a connection and in a session of its own; all %d sessions live all the time, without a pool beside them. Each number of clients has %d turns of %v, after a warm-up. "+
-			"The clients are part of one program on the same machine; \"busy\" is the share of all %d cores that anything used meanwhile.", most, rounds, length, runtime.NumCPU())}
-	for k, name := range kinds {
-		sec.tables = append(sec.tables, growth(name, found[k]))
+			"The clients are part of one program on the same machine; \"busy\" is the share of all %d cores that anything used meanwhile. Beside that, as many sandboxes of raw `sandlot-runsc`: the program writes `1+1` to a socket of each, from which a Python reads, and waits for the 2.", most, b.rounds(), b.turn(), runtime.NumCPU())}
+	for _, k := range kinds {
+		sec.tables = append(sec.tables, growth(k.name, k.found))
 	}
 	sec.notes = []string{"Throughput has grown to the limit of the cores where it no longer grows and the cores are busy: its goal is at least 90 % of the best of the fewer clients, so that it does not collapse."}
 	return sec, nil
+}
+
+func (b *bench) rounds() int         { return pick(b, 3, 1) }
+func (b *bench) turn() time.Duration { return pick(b, 4*time.Second, 300*time.Millisecond) }
+
+// grow lets ever more clients of each kind call.
+func (b *bench) grow(kinds []*group, all [][]client, sessions []string) error {
+	for _, k := range kinds {
+		for _, n := range crowds {
+			k.found = append(k.found, &crowd{clients: n})
+		}
+	}
+	for range b.rounds() {
+		for i, k := range kinds {
+			for _, f := range k.found {
+				if err := f.run(b.ctx, all[i], sessions, b.turn()); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // members makes the sessions, and clients of each kind for them.

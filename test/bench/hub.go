@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,14 +22,14 @@ const hubServer = "@modelcontextprotocol/server-memory"
 type third struct {
 	*server
 	dir     string
-	peer    string // the program, on the host
-	address string // where it serves over HTTP
-	serving *exec.Cmd
+	program string  // mcppeer, on the host
+	peers   []*peer // it, over HTTP; and a proxy before that
 	clients []client
 	ways    []*way
 
-	starts, first samples // of hubServer
-	tools         catalog
+	starts, first       samples // of hubServer
+	nodeHere, nodeThere samples // of Node alone, on the host and in a sandbox
+	tools               catalog
 }
 
 // way is one path to the echo tool.
@@ -48,35 +49,32 @@ func hub(b *bench) (sec section, err error) {
 		return sec, err
 	}
 	defer func() { err = errors.Join(err, h.end(), os.RemoveAll(h.dir)) }()
-	h.peer = filepath.Join(h.dir, "mcppeer")
-	build := exec.CommandContext(b.ctx, "go", "build", "-o", h.peer, "./test/bench/mcppeer")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return sec, fmt.Errorf("building mcppeer: %w\n%s", err, out)
-	}
-	port, err := freePort()
-	if err != nil {
+	if h.program, err = b.buildPeer(h.dir); err != nil {
 		return sec, err
 	}
-	h.address = fmt.Sprintf("127.0.0.1:%d", port)
-	h.serving = exec.Command(h.peer, h.address)
-	if err := h.serving.Start(); err != nil {
+	if err := h.serve(); err != nil {
 		return sec, err
 	}
 	settings := []string{"SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0"}
 	settings = append(settings, inherited("npm_config_", "NPM_CONFIG_", "SSL_CERT", "NODE_EXTRA", "HTTPS_PROXY", "https_proxy")...)
 	file := filepath.Join(h.dir, "sandlot.yaml")
-	text := fmt.Sprintf("mcp:\n  web: {url: \"http://%s/mcp\"}\n  host: {command: %s, where: host}\n", h.address, h.peer)
+	text := fmt.Sprintf("mcp:\n  web: {url: %q}\n  host: {command: %s, where: host}\n", h.peers[0].url(), h.program)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return sec, err
 	}
-	err = b.with(func(s *server) error {
-		h.server = s
-		if err := h.enter(); err != nil {
-			return err
-		}
-		return h.calls()
-	}, append(settings, "SANDLOT_MCP_IDLE_TIMEOUT=1h", "SANDLOT_CONFIG="+file)...)
+	err = b.alone(func(raw *bundle) error {
+		return b.with(func(s *server) error {
+			h.server = s
+			if err := h.enter(); err != nil {
+				return err
+			}
+			end, err := h.enterParts(raw)
+			if err != nil {
+				return err
+			}
+			return errors.Join(h.calls(), end())
+		}, append(settings, "SANDLOT_MCP_IDLE_TIMEOUT=1h", "SANDLOT_CONFIG="+file)...)
+	})
 	if err == nil {
 		err = b.with(func(s *server) error {
 			h.server = s
@@ -93,11 +91,24 @@ func (h *third) end() error {
 	for _, c := range h.clients {
 		c.close()
 	}
-	if h.serving != nil && h.serving.Process != nil {
-		h.serving.Process.Kill()
-		_ = h.serving.Wait() // it was killed
+	for _, p := range h.peers {
+		p.end()
 	}
 	return h.tools.end()
+}
+
+// serve starts the peer over HTTP, and a proxy before it.
+func (h *third) serve() error {
+	p, err := startPeer(h.program)
+	if err != nil {
+		return err
+	}
+	h.peers = append(h.peers, p)
+	proxy, err := startPeer(h.program, "http://"+p.address)
+	if err == nil {
+		h.peers = append(h.peers, proxy)
+	}
+	return err
 }
 
 // direct connects to a server without the hub.
@@ -112,15 +123,15 @@ func (h *third) direct(t mcp.Transport) (client, error) {
 }
 
 func (h *third) enter() error {
-	stdio, err := h.direct(&mcp.CommandTransport{Command: exec.Command(h.peer)})
+	stdio, err := h.direct(&mcp.CommandTransport{Command: exec.Command(h.program)})
 	if err != nil {
 		return err
 	}
-	web, err := h.direct(&mcp.StreamableClientTransport{Endpoint: "http://" + h.address + "/mcp", DisableStandaloneSSE: true})
+	web, err := h.direct(&mcp.StreamableClientTransport{Endpoint: h.peers[0].url(), DisableStandaloneSSE: true})
 	if err != nil {
 		return err
 	}
-	if _, err := h.cli("cp", h.peer, "home:mcppeer"); err != nil {
+	if _, err := h.cli("cp", h.program, "home:mcppeer"); err != nil {
 		return err
 	}
 	if _, err := h.cli("exec", "--session", "home", "--", "chmod", "755", "/workspace/mcppeer"); err != nil {
@@ -144,6 +155,35 @@ func (h *third) enter() error {
 			&way{name: "through the hub to HTTP, MCP " + era, tool: "ext_web_echo", c: c, base: h.ways[1], goal: 300 * time.Microsecond})
 	}
 	return nil
+}
+
+// enterParts adds what a hub cannot do without: one more HTTP server between the
+// client and the other, and a sandbox around a program. End ends the sandbox.
+func (h *third) enterParts(raw *bundle) (end func() error, err error) {
+	proxied, err := h.direct(&mcp.StreamableClientTransport{Endpoint: h.peers[1].url(), DisableStandaloneSSE: true})
+	if err != nil {
+		return nil, err
+	}
+	const id = "peer"
+	if err := os.Link(h.program, filepath.Join(raw.dir, "workspace", "mcppeer")); err != nil {
+		return nil, err
+	}
+	raw.config.Process.Args = []string{"/workspace/mcppeer"}
+	if err := raw.write(id); err != nil {
+		return nil, err
+	}
+	boxed, err := h.direct(&mcp.CommandTransport{Command: raw.command(id, "run", "-bundle", filepath.Join(raw.dir, id), id), TerminateDuration: 10 * time.Second})
+	if err != nil {
+		return nil, err
+	}
+	h.ways = append(h.ways,
+		&way{name: "beside: HTTP, through a proxy that only passes on (`net/http/httputil`)", tool: "echo", c: proxied, base: h.ways[1]},
+		&way{name: "beside: stdio in a raw sandbox, through no hub", tool: "echo", c: boxed, base: h.ways[0]})
+	return func() error {
+		boxed.close()
+		_ = raw.command(id, "delete", "-force", id).Run() // it has ended
+		return os.RemoveAll(filepath.Join(raw.dir, id))
+	}, nil
 }
 
 func between(s, before, after string) string {
@@ -196,6 +236,9 @@ func (h *third) startsUp() error {
 	}
 	h.clients = append(h.clients, c)
 	for range pick(h.bench, 20, 2) {
+		if err := h.node(c); err != nil {
+			return err
+		}
 		if err := h.starts.take(func() error { return h.startOnHost(host) }); err != nil {
 			return err
 		}
@@ -221,6 +264,30 @@ func (h *third) startsUp() error {
 		}
 	}
 	return nil
+}
+
+// node takes how long Node takes to do nothing, the home's and the same on the
+// host, both timed by a Python beside it.
+func (h *third) node(c client) error {
+	r, err := c.call(h.ctx, "execute_code", args{"session_id": "home", "code": "import shutil; print(shutil.which('node'))"})
+	if err != nil {
+		return err
+	}
+	code := "import subprocess, time; t = time.monotonic_ns(); subprocess.run([" + strconv.Quote(r.text) + ", '-e', '0'], check=True); print(time.monotonic_ns() - t)"
+	add := func(s *samples, text string, err error) error {
+		if err != nil {
+			return err
+		}
+		ns, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+		*s = append(*s, time.Duration(ns))
+		return err
+	}
+	out, err := exec.CommandContext(h.ctx, "python3", "-c", code).Output()
+	if err := add(&h.nodeHere, string(out), err); err != nil {
+		return err
+	}
+	r, err = c.call(h.ctx, "execute_code", args{"session_id": "home", "code": code})
+	return add(&h.nodeThere, r.text, err)
 }
 
 func (h *third) startOnHost(dir string) error {
@@ -250,10 +317,12 @@ func (h *third) section() section {
 	}
 	starts := timings("from nothing to the first answer")
 	starts.add("on the host, the official Go client over stdio", h.starts)
-	ratio := float64(h.first.p(50)) / float64(max(h.starts.p(50), 1))
-	starts.add("the first call of the stopped server through the hub", h.first, fmt.Sprintf("%.2f × the host's; ", ratio)+verdict("P50 ≤ 1.3 ×", ratio <= 1.3))
+	times := ratio(h.first, h.starts, 50)
+	starts.add("the first call of the stopped server through the hub", h.first, fmt.Sprintf("%.2f × the host's; ", times)+verdict("P50 ≤ 1.3 ×", times <= 1.3))
+	starts.add("beside: `node -e 0` on the host, timed by a Python", h.nodeHere)
+	starts.add("beside: the same `node -e 0` in the home, timed there", h.nodeThere, fmt.Sprintf("%.2f × the host's", ratio(h.nodeThere, h.nodeHere, 50)))
 	return section{title: "The hub",
-		method: "A server with one tool, made with the official Go SDK ([test/bench/mcppeer](../test/bench/mcppeer)), is called with the official Go client: directly over its standard input and output, directly over Streamable HTTP, and through Sandlot, where it runs in the caller's home, on the host (`where: host`), or is connected to over HTTP; all answers are checked. Directly, the newest revision of the protocol is spoken that both know; what stands in a row is what the client speaks to Sandlot. All take turns, 20 calls each after one that does not count.\n\n" +
+		method: "A server with one tool, made with the official Go SDK ([test/bench/mcppeer](../test/bench/mcppeer)), is called with the official Go client: directly over its standard input and output, directly over Streamable HTTP, and through Sandlot, where it runs in the caller's home, on the host (`where: host`), or is connected to over HTTP; all answers are checked. Directly, the newest revision of the protocol is spoken that both know; what stands in a row is what the client speaks to Sandlot. All take turns, 20 calls each after one that does not count. *Beside* is what a hub cannot do without, alone: one more HTTP server in between, and a sandbox around the program, whose standard input and output raw `sandlot-runsc` passes on.\n\n" +
 			"*Starts*: `" + hubServer + "`, installed in the home and on the host with this machine's own Node, from its start (on the host), or a call while it does not run (through the hub), to the answer of `read_graph`; the sandbox runs. *Listing*: `tools/list`, all pages, from the first request to the last byte, with a plain HTTP client; and to the last tool that the official client has decoded, from Sandlot and from a server that does nothing but send it the same bytes.",
 		tables: []table{calls, starts, h.tools.table()},
 		notes:  []string{fmt.Sprintf("The server's resident memory grew by %.1f MB (10⁶ bytes) when these %d tools were connected and listed.", float64(h.tools.grown)/1e6, h.tools.listed)}}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,6 +37,7 @@ func machine() table {
 		{"kernel", said("uname", "-sr")},
 		{"Go", runtime.Version()},
 		{"load before the run", load()},
+		{"to another process", wakeUp()},
 		{"user", map[bool]string{true: "root", false: "not root"}[os.Getuid() == 0]},
 	}}
 }
@@ -57,6 +59,39 @@ func processor() string {
 		}
 	}
 	return runtime.GOARCH
+}
+
+// wakeUp is what it takes here to hand something to another process, of which each
+// call needs several: half of how long a byte needs through a pipe to cat and back,
+// wherever the kernel has them run.
+func wakeUp() string {
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return "unknown"
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil || cmd.Start() != nil {
+		return "unknown"
+	}
+	var took samples
+	b := []byte{0}
+	for range 5000 {
+		if err = took.take(func() error {
+			_, err := in.Write(b)
+			if err == nil {
+				_, err = out.Read(b)
+			}
+			return err
+		}); err != nil {
+			break
+		}
+	}
+	in.Close()
+	if errors.Join(err, cmd.Wait()) != nil {
+		return "unknown"
+	}
+	return fmt.Sprintf("P50 %d µs, P99 %d µs (half of a byte's way through pipes to `cat` and back)", took.p(50).Microseconds()/2, took.p(99).Microseconds()/2)
 }
 
 func ram() uint64 {

@@ -1,7 +1,11 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -10,6 +14,7 @@ import (
 type contender struct {
 	name  string
 	goals []goal
+	rest  time.Duration // before each, not counted
 	run   func() error
 	took  samples
 }
@@ -20,6 +25,7 @@ type race struct {
 	session string
 	python  string       // the interpreter
 	fast    []*contender // over connections
+	beside  []*contender // the parts of a call, each alone
 	slow    []*contender // a process for each call
 	docker  *contender   // of slow; nil without Docker
 	notes   []string
@@ -28,17 +34,24 @@ type race struct {
 
 // warm measures a call in a session that is there.
 func warm(b *bench) (sec section, err error) {
-	err = b.with(func(s *server) error {
-		r := &race{server: s}
-		defer r.close()
-		if err := r.enter(); err != nil {
-			return err
-		}
-		if err := r.start(); err != nil {
-			return err
-		}
-		sec = r.section()
-		return nil
+	err = b.alone(func(raw *bundle) error {
+		return b.with(func(s *server) (err error) {
+			r := &race{server: s}
+			defer r.close()
+			if err := r.enter(); err != nil {
+				return err
+			}
+			end, err := r.enterParts(raw)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, end()) }()
+			if err := r.start(); err != nil {
+				return err
+			}
+			sec = r.section()
+			return nil
+		})
 	})
 	return sec, err
 }
@@ -47,8 +60,9 @@ func (r *race) section() section {
 	return section{title: "A warm call",
 		method: "`execute_code(\"1+1\")` in one session that exists, from the client's call to its answer, each client over one connection that is kept. " +
 			"The official clients speak Streamable HTTP, the bare call is one JSON-RPC request as curl sends it. For comparison, what starts a process for each expression; on the host it is the same interpreter, `" + r.python + "`. " +
-			"All take turns: 20 calls of each client after one that is not counted, then one process of each kind.",
-		tables: []table{results("1+1", append(r.fast, r.slow...))}, notes: append(r.notes, r.faster()...)}
+			"All take turns: 20 calls of each client after one that is not counted, then one process of each kind.\n\n" +
+			"*Beside* is what parts of a call take by themselves here: the official client with a server that answers every call with the bytes of Sandlot's answer, and does nothing else; and a Python in a sandbox of raw `sandlot-runsc` that reads `1+1` from a socket of the host, and writes 2, each time after " + partRest.String() + " without a question.",
+		tables: []table{results("1+1", slices.Concat(r.fast, r.beside, r.slow))}, notes: append(r.notes, r.faster()...)}
 }
 
 // timesFaster is how much faster than `docker exec` a call has to be.
@@ -105,6 +119,47 @@ func (r *race) calls(c client) func() error {
 	return func() error { return onePlusOne(r.ctx, c, r.session) }
 }
 
+// partRest is how long a raw sandbox rests between two questions: in a call, that
+// is what the client and the server take.
+const partRest = 700 * time.Microsecond
+
+// enterParts adds the parts of a call, each by itself.
+func (r *race) enterParts(raw *bundle) (end func() error, err error) {
+	bare := &bareClient{r.url + "/mcp", &http.Client{Transport: &http.Transport{}}}
+	defer bare.close()
+	text, err := bare.post(r.ctx, "execute_code", args{"code": "1+1", "session_id": r.session})
+	if err != nil {
+		return nil, err
+	}
+	var answer struct{ Result json.RawMessage }
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return nil, err
+	}
+	program, err := r.buildPeer(raw.dir)
+	if err != nil {
+		return nil, err
+	}
+	p, err := startPeer(program, "=", string(answer.Result))
+	if err != nil {
+		return nil, err
+	}
+	r.ends = append(r.ends, p.end)
+	c, err := connectTo(r.ctx, p.url(), older, "")
+	if err != nil {
+		return nil, err
+	}
+	r.ends = append(r.ends, c.close)
+	box, err := raw.speak("spoken")
+	if err != nil {
+		return nil, err
+	}
+	r.beside = []*contender{
+		{name: "beside: the official Go client, MCP " + older + ", and a constant", run: r.calls(c)},
+		{name: "beside: a Python in a raw sandbox, over a socket", rest: partRest, run: r.calls(box)},
+	}
+	return box.end, nil
+}
+
 // enterOthers adds what is there for comparison alone.
 func (r *race) enterOthers() {
 	if py, err := r.pythonClient(r.session); err != nil {
@@ -128,9 +183,10 @@ func (r *race) enterOthers() {
 func (r *race) start() error {
 	const turn = 20
 	for range pick(r.bench, 100, 3) {
-		for _, c := range r.fast {
+		for _, c := range slices.Concat(r.fast, r.beside) {
 			err := c.run()
 			for i := 0; i < turn && err == nil; i++ {
+				time.Sleep(c.rest)
 				err = c.took.take(c.run)
 			}
 			if err != nil {

@@ -1,30 +1,78 @@
-// Mcppeer is an MCP server with one tool, made with the official SDK: over stdio,
-// or with an address over Streamable HTTP.
+// Mcppeer is an MCP server with one tool, made with the official SDK:
+//
+//	mcppeer                  over stdio
+//	mcppeer ADDRESS          over Streamable HTTP
+//	mcppeer ADDRESS URL      not a server, but a proxy that passes all on to URL
+//	mcppeer ADDRESS = TEXT   no tool, but TEXT as the result of each call
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"os"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	switch len(args) {
+	case 0:
+		return echo().Run(context.Background(), &mcp.StdioTransport{})
+	case 1:
+		server := echo()
+		return http.ListenAndServe(args[0], mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	case 2:
+		to, err := url.Parse(args[1])
+		if err != nil {
+			return err
+		}
+		return http.ListenAndServe(args[0], &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }})
+	default:
+		return http.ListenAndServe(args[0], constant(args[2]))
+	}
+}
+
+func echo() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "mcppeer", Version: "1"}, nil)
 	server.AddTool(&mcp.Tool{Name: "echo", InputSchema: map[string]any{"type": "object", "properties": map[string]any{"text": map[string]any{"type": "string"}}}},
 		func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(r.Params.Arguments)}}}, nil
 		})
-	var err error
-	if len(os.Args) > 1 {
-		err = http.ListenAndServe(os.Args[1], mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
-	} else {
-		err = server.Run(context.Background(), &mcp.StdioTransport{})
+	return server
+}
+
+// constant is as little of a server as a client of 2025-11-25 can call.
+type constant string
+
+func (c constant) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		ID     json.RawMessage
+		Method string
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	if r.Method != http.MethodPost || json.NewDecoder(r.Body).Decode(&q) != nil {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
 	}
+	result := string(c)
+	switch q.Method {
+	case "initialize":
+		result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"constant","version":"1"}}`
+	case "tools/call":
+	default:
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, q.ID, result)
 }

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// asking is the program of a spoken: it answers with the value of each line.
+const asking = `import socket
+s = socket.socket(socket.AF_UNIX)
+s.connect("/run/sandlot/ask")
+while line := s.recv(65536):
+    s.sendall(b"%d\n" % eval(line))
+`
+
+// spoken is a Python in a sandbox of gVisor's alone, that is asked over a socket
+// of the host: the least that a piece of code can cost there. It implements client.
+type spoken struct {
+	bundle *bundle
+	id     string
+	cmd    *exec.Cmd
+	conn   net.Conn
+}
+
+// speak boots a sandbox whose Python waits for questions.
+func (b *bundle) speak(id string) (*spoken, error) {
+	folder := filepath.Join(b.dir, id, "sock")
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(folder, "ask")})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	b.mount("/run/sandlot", folder)
+	b.config.Process.Args = []string{b.python, "-c", asking}
+	if err := b.write(id); err != nil {
+		return nil, err
+	}
+	s := &spoken{bundle: b, id: id, cmd: b.command(id, "run", "-bundle", filepath.Join(b.dir, id), id)}
+	var says bytes.Buffer
+	s.cmd.Stdout, s.cmd.Stderr = &says, &says
+	if err := s.cmd.Start(); err != nil {
+		return nil, err
+	}
+	l.SetDeadline(time.Now().Add(30 * time.Second))
+	if s.conn, err = l.Accept(); err != nil {
+		s.cmd.Process.Kill()
+		return nil, errors.Join(fmt.Errorf("raw gVisor: %w", err), s.end(), errors.New(says.String()))
+	}
+	return s, nil
+}
+
+// call asks for the value of the code.
+func (s *spoken) call(_ context.Context, _ string, a args) (answer, error) {
+	if _, err := fmt.Fprintln(s.conn, a["code"]); err != nil {
+		return answer{}, err
+	}
+	buf := make([]byte, 64)
+	n, err := s.conn.Read(buf)
+	session, _ := a["session_id"].(string)
+	return answer{text: strings.TrimSpace(string(buf[:n])), session: session}, err
+}
+
+func (s *spoken) close() { s.conn.Close() }
+
+// end waits for the sandbox, whose Python ends when it is closed.
+func (s *spoken) end() error {
+	if s.conn != nil {
+		s.close()
+	}
+	_ = s.cmd.Wait() // it may have been killed
+	_ = s.bundle.command(s.id, "delete", "-force", s.id).Run()
+	return os.RemoveAll(filepath.Join(s.bundle.dir, s.id))
+}
+
+// speakers boots n of them. End ends all that there are.
+func (b *bundle) speakers(n int) (all []client, end func() error, err error) {
+	end = func() (err error) {
+		for _, c := range all {
+			err = errors.Join(err, c.(*spoken).end())
+		}
+		return err
+	}
+	for i := range n {
+		s, err := b.speak(fmt.Sprintf("spoken-%d", i))
+		if err != nil {
+			return all, end, err
+		}
+		all = append(all, s)
+	}
+	return all, end, nil
+}
+
+// alone starts a server without a pool, and gives f what a session's sandbox is
+// made of. All of it is gone after.
+func (b *bench) alone(f func(*bundle) error) error {
+	return b.with(func(s *server) error {
+		c := s.bare("")
+		defer c.close()
+		raw, err := s.newBundle(c)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f(raw), raw.close())
+	}, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
+}
+
+// peer is a running test/bench/mcppeer.
+type peer struct {
+	address string
+	cmd     *exec.Cmd
+}
+
+// buildPeer makes test/bench/mcppeer, static, in the folder.
+func (b *bench) buildPeer(dir string) (string, error) {
+	program := filepath.Join(dir, "mcppeer")
+	cmd := exec.CommandContext(b.ctx, "go", "build", "-o", program, "./test/bench/mcppeer")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building mcppeer: %w\n%s", err, out)
+	}
+	return program, nil
+}
+
+// startPeer serves on a free port, with more arguments for what.
+func startPeer(program string, more ...string) (*peer, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	p := &peer{address: fmt.Sprintf("127.0.0.1:%d", port)}
+	p.cmd = exec.Command(program, append([]string{p.address}, more...)...)
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	for range 500 {
+		c, err := net.Dial("tcp", p.address)
+		if err == nil {
+			return p, c.Close()
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	p.end()
+	return nil, errors.New("mcppeer does not come up")
+}
+
+func (p *peer) url() string { return "http://" + p.address + "/mcp" }
+
+func (p *peer) end() {
+	p.cmd.Process.Kill()
+	_ = p.cmd.Wait() // it was killed
+}
