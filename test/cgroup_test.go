@@ -13,6 +13,7 @@ import (
 // the server runs, says which limits the kernel does not hold, once, and leaves
 // nothing. It runs in a mount namespace of its own, which nobody else sees.
 func TestReadOnlyCgroups(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("cgroups need root")
 	}

@@ -3,7 +3,7 @@
 // of `make tools`.
 //
 // Each test has a server, a state folder and users of its own, and looks at its
-// end for what is left of them. The long ones run two at a time.
+// end for what is left of them. The long ones run side by side.
 package test
 
 import (
@@ -56,10 +56,12 @@ func (s *server) as(cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// logBuffer keeps the last part of what a program says.
+// logBuffer keeps the last part of what a program says, and of the warnings and
+// errors that the server said before.
 type logBuffer struct {
 	mu   sync.Mutex
 	data []byte
+	loud []byte
 }
 
 func (b *logBuffer) Write(p []byte) (int, error) {
@@ -67,6 +69,13 @@ func (b *logBuffer) Write(p []byte) (int, error) {
 	defer b.mu.Unlock()
 	b.data = append(b.data, p...)
 	if over := len(b.data) - 64<<10; over > 0 {
+		over += bytes.IndexByte(b.data[over:], '\n') + 1 // a whole line, if there is one
+		for line := range bytes.Lines(b.data[:over]) {
+			if bytes.Contains(line, []byte("level=WARN")) || bytes.Contains(line, []byte("level=ERROR")) {
+				b.loud = append(b.loud, line...)
+			}
+		}
+		b.loud = b.loud[max(0, len(b.loud)-64<<10):]
 		b.data = append(b.data[:0], b.data[over:]...)
 	}
 	return len(p), nil
@@ -75,7 +84,7 @@ func (b *logBuffer) Write(p []byte) (int, error) {
 func (b *logBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return string(b.data)
+	return string(b.loud) + string(b.data)
 }
 
 func binary(t testing.TB) string {

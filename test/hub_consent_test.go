@@ -71,6 +71,7 @@ func code(err error) string {
 // TestConsent: with mcp_consent: ask nothing is installed, started or connected
 // before its user has agreed to exactly that, in both eras.
 func TestConsent(t *testing.T) {
+	t.Parallel()
 	s := start(t, "SANDLOT_MCP_CONSENT=ask")
 	token := s.token("ann")
 	s.put(token, "odd.py")

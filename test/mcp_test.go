@@ -148,6 +148,7 @@ func TestTimeLimit(t *testing.T) {
 }
 
 func TestCancellation(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	eachEra(t, s, func(t *testing.T, c *client) {
 		id := c.code("new", "n = 0").session()

@@ -200,6 +200,7 @@ func static(t *testing.T, s *server, session string) {
 
 // TestNetwork reaches a server with every kind of program.
 func TestNetwork(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t)
 	t.Run("root", func(t *testing.T) { w.everyWay(t, start(t, w.settings("web.test")...)) })
 	t.Run("from a snapshot", func(t *testing.T) {
@@ -409,6 +410,7 @@ func TestNetworkServerKilled(t *testing.T) {
 // of its sandbox and of the server, until the operator says so; and its programs
 // and its user learn of it.
 func TestNetworkLimit(t *testing.T) {
+	t.Parallel()
 	w := startWeb(t)
 	s := start(t, append(w.settings("web.test"), "SANDLOT_NETWORK_MAX_MB=1")...)
 	c := s.connect(older, "", nil)

@@ -9,6 +9,7 @@ import (
 // else was asked of it: its files are its own session's, and a crash of the server
 // takes nothing from it.
 func TestCopies(t *testing.T) {
+	t.Parallel()
 	s := start(t, "SANDLOT_POOL_SIZE=0")
 	s.snapshotted()
 	c := s.connect(older, "", nil)
