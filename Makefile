@@ -35,7 +35,7 @@ unit: build ## the packages' own tests with the race detector, real gVisor inclu
 	go test ./cmd/...
 
 whole: build tools ## the whole program: clients, attacks, faults, leaks
-	SANDLOT_TOOLS=$(TOOLS) go test -timeout 24m -parallel 3 -v ./test/... 2>&1 | test/quiet
+	SANDLOT_TOOLS=$(TOOLS) go test -timeout 24m -v ./test/... 2>&1 | test/quiet
 
 bench: build tools ## measure, and write docs/benchmarks.md
 	go run ./test/bench -tools $(TOOLS) -out docs/benchmarks.md

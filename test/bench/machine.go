@@ -1,10 +1,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -25,10 +25,10 @@ Written by `+"`make bench`"+`, which runs [test/bench](../test/bench). Do not ed
 %s
 
 Server, sandboxes and clients share this machine, so a client's own work is in the numbers. Servers have their default settings, and a new state folder in %s, except where a topic says otherwise. Where two things are compared, their samples are taken alternately in the same run. Every answer is checked, and a wrong one ends the run. Percentiles are by the nearest rank: of fewer than 100 samples P99 is the longest.
-`, few, machine().markdown(), "`"+os.TempDir()+"`")
+`, few, b.machine().markdown(), "`"+os.TempDir()+"`")
 }
 
-func machine() table {
+func (b *bench) machine() table {
 	return table{head: []string{"machine", ""}, rows: [][]string{
 		{"date", time.Now().UTC().Format("2006-01-02 15:04 MST")},
 		{"Sandlot", said("git", "describe", "--tags", "--always", "--dirty")},
@@ -37,7 +37,7 @@ func machine() table {
 		{"kernel", said("uname", "-sr")},
 		{"Go", runtime.Version()},
 		{"load before the run", load()},
-		{"to another process", wakeUp()},
+		{"wake-ups", b.wakeUp()},
 		{"user", map[bool]string{true: "root", false: "not root"}[os.Getuid() == 0]},
 	}}
 }
@@ -61,37 +61,23 @@ func processor() string {
 	return runtime.GOARCH
 }
 
-// wakeUp is what it takes here to hand something to another process, of which each
-// call needs several: half of how long a byte needs through a pipe to cat and back,
-// wherever the kernel has them run.
-func wakeUp() string {
-	cmd := exec.Command("cat")
-	in, err := cmd.StdinPipe()
+// wakeUp is what the doctor says of idle processors.
+func (b *bench) wakeUp() string {
+	dir, err := tempDir()
 	if err != nil {
 		return "unknown"
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil || cmd.Start() != nil {
-		return "unknown"
-	}
-	var took samples
-	b := []byte{0}
-	for range 5000 {
-		if err = took.take(func() error {
-			_, err := in.Write(b)
-			if err == nil {
-				_, err = out.Read(b)
-			}
-			return err
-		}); err != nil {
-			break
+	defer os.RemoveAll(dir)
+	cmd := exec.CommandContext(b.ctx, filepath.Join(b.bin, "sandlot"), "doctor")
+	cmd.Env = append(os.Environ(), "SANDLOT_STATE_DIR="+dir)
+	out, _ := cmd.Output() // something else may not be well
+	for line := range strings.Lines(string(out)) {
+		if _, text, ok := strings.Cut(line, "wake-ups"); ok {
+			text, _, _ = strings.Cut(strings.TrimSpace(text), ", which")
+			return text + " (`sandlot doctor`)"
 		}
 	}
-	in.Close()
-	if errors.Join(err, cmd.Wait()) != nil {
-		return "unknown"
-	}
-	return fmt.Sprintf("P50 %d µs, P99 %d µs (half of a byte's way through pipes to `cat` and back)", took.p(50).Microseconds()/2, took.p(99).Microseconds()/2)
+	return "unknown"
 }
 
 func ram() uint64 {
