@@ -196,8 +196,9 @@ def _main():
 
     def compile_piece(code, name):
         # The quickest pieces are one expression on one line. What is more than that
-        # fails at once here, and hardly ever with a warning that then comes twice.
-        if len(code) < 500 and not code[:1].isspace() and not ("\n" in code or ";" in code or "\\" in code):
+        # is mostly seen by these signs, or fails here, hardly ever with a warning that
+        # then comes twice.
+        if len(code) < 500 and not (code[:1].isspace() or "\n" in code or ";" in code or "\\" in code or "=" in code or "import " in code):
             try:
                 return None, compile(code, name, "eval", _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), False
             except Exception:
