@@ -128,6 +128,19 @@ func (r *rogue) expire() {
 	r.good = nil
 }
 
+// answers has the token endpoint answer so, and returns how it did before.
+func (r *rogue) answers(next func(url.Values) map[string]any) (before func(url.Values) map[string]any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, r.answer = r.answer, next
+	return before
+}
+
+// refuse is an answer of an error.
+func refuse(code string) func(url.Values) map[string]any {
+	return func(url.Values) map[string]any { return map[string]any{"error": code} }
+}
+
 // blocks has a path answer when the test says so.
 func (r *rogue) blocks(path string) (open func()) {
 	gate := make(chan struct{})
@@ -598,10 +611,7 @@ func TestStuckRenewal(t *testing.T) {
 	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
 	connected(t, b, "bank")
 	r.expire()
-	r.mu.Lock()
-	answer := r.answer
-	r.answer = func(url.Values) map[string]any { return map[string]any{"error": "temporarily_unavailable"} }
-	r.mu.Unlock()
+	answer := r.answers(refuse("temporarily_unavailable"))
 	for range 2 {
 		if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err == nil || i.State == NeedsAuth || !strings.Contains(err.Error(), "ten minutes") {
 			t.Errorf("%s, %v", i.State, err)
@@ -617,17 +627,12 @@ func TestStuckRenewal(t *testing.T) {
 		t.Errorf("without a restart: %v", again.err)
 	}
 	// What works by then is kept.
-	r.mu.Lock()
-	odd := r.answer
-	r.answer = answer
-	r.mu.Unlock()
+	odd := r.answers(answer)
 	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected || get(b, P, "bank").auth.current() != k {
 		t.Errorf("it can be renewed: %s, %v", i.State, err)
 	}
 	r.expire()
-	r.mu.Lock()
-	r.answer = odd
-	r.mu.Unlock()
+	r.answers(odd)
 	i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil) // the first that fails again
 	if err == nil || i.State == NeedsAuth {
 		t.Errorf("%s, %v", i.State, err)
@@ -636,9 +641,7 @@ func TestStuckRenewal(t *testing.T) {
 	if err == nil || i.State != NeedsAuth || i.AuthURL == "" {
 		t.Fatalf("%s, %v", i.State, err)
 	}
-	r.mu.Lock()
-	r.answer = answer
-	r.mu.Unlock()
+	r.answers(answer)
 	comes(t, b, i.AuthURL)
 	connected(t, b, "bank")
 }
@@ -672,24 +675,17 @@ func TestSlowRenewal(t *testing.T) {
 	}
 	// Nor does an authorization server that is out of order.
 	r.expire()
-	r.mu.Lock()
-	answer := r.answer
-	r.answer = func(url.Values) map[string]any { return map[string]any{"error": "temporarily_unavailable"} }
-	r.mu.Unlock()
+	answer := r.answers(refuse("temporarily_unavailable"))
 	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err == nil || i.State == NeedsAuth || !fault.Is(err, fault.Connection) {
 		t.Errorf("%s, %v", i.State, err)
 	}
-	r.mu.Lock()
-	r.answer = answer
-	r.mu.Unlock()
+	r.answers(answer)
 	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
 		t.Errorf("%s, %v", i.State, err)
 	}
 	// A refusal for good is the user's to mend.
 	r.expire()
-	r.mu.Lock()
-	r.answer = func(url.Values) map[string]any { return map[string]any{"error": "invalid_request"} }
-	r.mu.Unlock()
+	r.answers(refuse("invalid_request"))
 	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err == nil || i.State != NeedsAuth || i.AuthURL == "" {
 		t.Errorf("%s, %v", i.State, err)
 	}
