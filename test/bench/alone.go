@@ -107,12 +107,17 @@ func (b *bench) alone(f func(*bundle) error) error {
 	return b.with(func(s *server) error {
 		c := s.bare("")
 		defer c.close()
-		raw, err := s.newBundle(c)
-		if err != nil {
-			return err
-		}
-		return errors.Join(f(raw), raw.close())
+		return s.raw(c, f)
 	}, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
+}
+
+// raw gives f what a session's sandbox is made of. The server has no other one.
+func (s *server) raw(c client, f func(*bundle) error) error {
+	b, err := s.newBundle(c)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(b), b.close())
 }
 
 // peer is a running test/bench/mcppeer.
@@ -121,13 +126,13 @@ type peer struct {
 	cmd     *exec.Cmd
 }
 
-// buildPeer makes test/bench/mcppeer, static, in the folder.
-func (b *bench) buildPeer(dir string) (string, error) {
-	program := filepath.Join(dir, "mcppeer")
-	cmd := exec.CommandContext(b.ctx, "go", "build", "-o", program, "./test/bench/mcppeer")
+// build makes a program below test/bench, static, in the folder.
+func (b *bench) build(name, dir string) (string, error) {
+	program := filepath.Join(dir, name)
+	cmd := exec.CommandContext(b.ctx, "go", "build", "-o", program, "./test/bench/"+name)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building mcppeer: %w\n%s", err, out)
+		return "", fmt.Errorf("building %s: %w\n%s", name, err, out)
 	}
 	return program, nil
 }

@@ -18,23 +18,21 @@ func boot(b *bench) (section, error) {
 			c, d := copies.bare(""), boots.bare("")
 			defer c.close()
 			defer d.close()
-			raw, err := boots.newBundle(d)
-			if err != nil {
-				return err
-			}
-			for i := range pick(b, 100, 3) {
-				err := newSession(b.ctx, c, &copied)
-				if err == nil {
-					err = newSession(b.ctx, d, &booted)
+			return boots.raw(d, func(raw *bundle) error {
+				for i := range pick(b, 100, 3) {
+					err := newSession(b.ctx, c, &copied)
+					if err == nil {
+						err = newSession(b.ctx, d, &booted)
+					}
+					if err == nil {
+						err = raw.run(fmt.Sprintf("raw-%d", i), &printed, &ended)
+					}
+					if err != nil {
+						return err
+					}
 				}
-				if err == nil {
-					err = raw.run(fmt.Sprintf("raw-%d", i), &printed, &ended)
-				}
-				if err != nil {
-					return errors.Join(err, raw.close())
-				}
-			}
-			return raw.close()
+				return nil
+			})
 		}, "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false")
 	}, "SANDLOT_POOL_SIZE=0")
 	if err != nil {

@@ -97,7 +97,7 @@ type bareClient struct {
 	http *http.Client
 }
 
-func (s *server) bare(token string) client {
+func (s *server) bare(token string) *bareClient {
 	return &bareClient{s.url + "/mcp", &http.Client{Transport: bearer{token, &http.Transport{MaxConnsPerHost: 1}}}}
 }
 

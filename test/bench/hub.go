@@ -49,7 +49,7 @@ func hub(b *bench) (sec section, err error) {
 		return sec, err
 	}
 	defer func() { err = errors.Join(err, h.end(), os.RemoveAll(h.dir)) }()
-	if h.program, err = b.buildPeer(h.dir); err != nil {
+	if h.program, err = b.build("mcppeer", h.dir); err != nil {
 		return sec, err
 	}
 	if err := h.serve(); err != nil {

@@ -119,11 +119,8 @@ func (e *exits) enter() (err error) {
 			err = errors.Join(err, e.endPeer())
 		}
 	}()
-	e.peer = filepath.Join(e.dir, "netpeer")
-	build := exec.CommandContext(e.ctx, "go", "build", "-o", e.peer, "./test/bench/netpeer")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("building netpeer: %w\n%s", err, out)
+	if e.peer, err = e.build("netpeer", e.dir); err != nil {
+		return err
 	}
 	if err := e.servePeer(); err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -125,7 +124,7 @@ const partRest = 700 * time.Microsecond
 
 // enterParts adds the parts of a call, each by itself.
 func (r *race) enterParts(raw *bundle) (end func() error, err error) {
-	bare := &bareClient{r.url + "/mcp", &http.Client{Transport: &http.Transport{}}}
+	bare := r.bare("")
 	defer bare.close()
 	text, err := bare.post(r.ctx, "execute_code", args{"code": "1+1", "session_id": r.session})
 	if err != nil {
@@ -135,7 +134,7 @@ func (r *race) enterParts(raw *bundle) (end func() error, err error) {
 	if err := json.Unmarshal(text, &answer); err != nil {
 		return nil, err
 	}
-	program, err := r.buildPeer(raw.dir)
+	program, err := r.build("mcppeer", raw.dir)
 	if err != nil {
 		return nil, err
 	}
