@@ -419,9 +419,33 @@ func TestConnectionChanges(t *testing.T) {
 	say := r.exposed(t, "say")
 	c.call(r.exposed(t, "change"), nil)
 	until(t, "the changed tool is held back", func() bool { return c.toolNames()[say] == nil })
-	if _, err := c.try(t.Context(), say, nil); err == nil {
-		t.Error("a tool that is held back can be called")
+	says := func(t *testing.T, what, said string, words ...string) {
+		t.Helper()
+		for _, w := range append(words, "sandlot mcp") {
+			if !strings.Contains(said, w) {
+				t.Errorf("%s: %q is not said: %s", what, w, said)
+			}
+		}
 	}
+	call := func(body string) string { return strings.ReplaceAll(body, "TOOL", say) }
+	everywhere := func(words ...string) {
+		t.Helper()
+		eachEra(t, s, func(t *testing.T, c *client) {
+			_, err := c.try(t.Context(), say, nil)
+			var wire *jsonrpc.Error
+			if !errors.As(err, &wire) {
+				t.Fatalf("%s: %v", say, err)
+			}
+			says(t, "MCP", wire.Message+string(wire.Data), words...)
+		})
+		_, _, said := s.post("/mcp", call(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"TOOL","arguments":{}}}`))
+		says(t, "bare", said, words...)
+		_, _, said = s.post(call("/v1/tools/TOOL"), "{}")
+		says(t, "HTTP", said, words...)
+		_, said, _ = s.cli("mcp", "call", "shifty", "say")
+		says(t, "the command", said, words...)
+	}
+	everywhere("held back", "changed since it was approved", "approve shifty")
 	row := c.state("shifty")
 	if held, _ := json.Marshal(row["heldTools"]); row["state"] != "needs_approval" || !strings.Contains(string(held), "changed since it was approved") {
 		t.Errorf("listed as %v", row)
@@ -437,6 +461,9 @@ func TestConnectionChanges(t *testing.T) {
 	if got := c.call(say, args{"text": "x"}); got.Text != "shifty: x" {
 		t.Errorf("approved: %q", got.All)
 	}
+	c.call("disconnect_external_mcp", args{"name": "shifty"})
+	until(t, "its tools are gone", func() bool { return c.toolNames()[say] == nil })
+	everywhere("is disconnected", "restart shifty")
 }
 
 // TestConnectionUsers: two users with a connection of the same name, and an

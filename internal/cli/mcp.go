@@ -42,9 +42,27 @@ type connectionRow struct {
 		Remote string `json:"remoteName"`
 	} `json:"tools"`
 	Held []struct {
+		Tool   string `json:"toolName"`
 		Remote string `json:"remoteName"`
 		Reason string `json:"reason"`
 	} `json:"heldTools"`
+}
+
+// exposed is the exposed name of a tool under either of its names: one that is
+// held back too, of which the server says why it cannot be called. Empty: it has
+// none of that name.
+func (r connectionRow) exposed(tool string) string {
+	for _, t := range r.Tools {
+		if t.Remote == tool || t.Tool == tool {
+			return t.Tool
+		}
+	}
+	for _, t := range r.Held {
+		if t.Remote == tool || t.Tool == tool {
+			return t.Tool
+		}
+	}
+	return ""
 }
 
 func (r connectionRow) runs() string {
@@ -343,14 +361,26 @@ func (p *program) mcpCall() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		for _, t := range r.Tools {
-			if t.Remote == args[1] || t.Tool == args[1] {
-				return p.mcpResult(c, t.Tool, ask)
-			}
+		if t := r.exposed(args[1]); t != "" {
+			return p.mcpResult(c, t, ask)
 		}
-		return fmt.Errorf("%s has no tool %q; `sandlot mcp inspect %s` shows what it has", r.Name, args[1], r.Name)
+		return r.lacks("tool", args[1])
 	}
 	return c
+}
+
+// lacks says that a connection has nothing of that name, and how it is when that
+// may be why.
+func (r connectionRow) lacks(what, name string) error {
+	state := ""
+	if r.State != "connected" && r.State != "idle" {
+		state = ", which is " + r.State
+		if r.LastError != "" {
+			state += " (" + agent.Printable(r.LastError, 500) + ")"
+		}
+		state += ","
+	}
+	return fmt.Errorf("%s%s has no %s %q; `sandlot mcp inspect %s` shows what it has", r.Name, state, what, name, r.Name)
 }
 
 // arguments reads a tool's arguments from the command line.

@@ -43,6 +43,21 @@ type Definition struct {
 // before it, and some take no more than 60 characters then.
 const nameLength = 44
 
+// hashed is how much of that is a hash, in a name that would be longer.
+const hashed = 7
+
+// plainName is a server's own name with the prefix, in letters that all clients
+// take.
+func plainName(prefix, remote string) string {
+	return prefix + strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
+			return r
+		}
+		return '_'
+	}, remote)
+}
+
 // namer gives exposed names of one server.
 type namer struct {
 	prefix string // with its "_"; may be empty
@@ -58,13 +73,7 @@ func (n *namer) name(kind, remote string) string {
 	if known := n.known[key]; known != "" {
 		return known
 	}
-	safe := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
-			return r
-		}
-		return '_'
-	}, remote)
+	safe := plainName("", remote)
 	sum := sha256.Sum256([]byte(remote))
 	tail := "_" + hex.EncodeToString(sum[:3])
 	name := n.prefix + safe

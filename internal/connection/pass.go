@@ -42,8 +42,11 @@ type query struct {
 // Call implements tool.Source.
 func (b *Book) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	e, ok := b.viewOf(c.Principal).tools[c.Name]
-	if !ok {
-		return nil, fault.New(fault.NotFound, "unknown tool %q", clip(c.Name))
+	if !ok { // it was there a moment ago
+		if why := b.Missing(c.Principal, c.Name); why != nil {
+			return nil, why
+		}
+		return nil, fault.New(fault.NotFound, "Unknown tool: %q", clip(c.Name)).With("tool", clip(c.Name))
 	}
 	args := c.Args
 	if len(args) == 0 || string(args) == "null" {

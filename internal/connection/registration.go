@@ -308,6 +308,9 @@ func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, 
 	if err != nil {
 		return Info{}, err
 	}
+	if err := s.barred(); err != nil {
+		return Info{}, err
+	}
 	next, err := s.given(env, headers)
 	if err != nil {
 		return Info{}, err
@@ -350,6 +353,16 @@ func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, 
 		err = s.ready(ctx)
 	}
 	return s.info(), err
+}
+
+// barred says why the operator's settings do not let the server start, if so.
+func (s *server) barred() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.configured && (s.settings.Disabled || s.settings.Broken != "") {
+		return s.unusable()
+	}
+	return nil
 }
 
 func (s *server) off() bool {

@@ -221,6 +221,10 @@ func (s *server) unusable() error {
 	switch {
 	case s.removed:
 		return say(fault.NotFound, "is gone")
+	case s.configured && s.settings.Disabled:
+		f := say(fault.Connection, "is disabled in the settings (mcp.%s.disabled)", s.name)
+		f.Advice = []string{"Ask the operator of this server to enable it"}
+		return f
 	case s.settings.Broken != "":
 		return say(fault.Configuration, "cannot be used: %s", s.settings.Broken)
 	case s.state == Disabled:

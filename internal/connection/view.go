@@ -156,16 +156,10 @@ func (b *Book) publish(s *server, gen int, o offered, older bool) error {
 	naming.Lock()
 	defer naming.Unlock()
 	s.mu.Lock()
-	settings, old := s.settings, s.rec.Catalog
+	settings, old, prefix, mark := s.settings, s.rec.Catalog, s.prefix(), ""
 	s.mu.Unlock()
-	prefix, mark := "ext_"+safeID(s.id)+"_", ""
 	if !s.configured {
 		mark = "[external:" + s.name + "]"
-	}
-	if settings.Prefix != nil {
-		if prefix = *settings.Prefix; prefix != "" {
-			prefix += "_"
-		}
 	}
 	taken, left := b.others(s)
 	r := &reading{settings: settings, mark: mark, trust: settings.trust(), old: old, valid: upstream.ValidTool, id: s.id, left: min(maxCatalog, left),

@@ -83,6 +83,11 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 					}
 					return g.pass(ctx, e, q, g.askingTool(e, q, r.Params.Arguments))
 				}
+				if _, own := e.own[featureKey{method, r.Params.Name}]; !own && g.Hub.Foreign() != nil {
+					if why := g.Hub.Missing(ctx, e.principal, r.Params.Name); why != nil {
+						return nil, wireError(fault.From(why))
+					}
+				}
 				e.short.take(e, r, nil)
 			case *mcp.GetPromptRequest:
 				if g.foreign(ctx, e, method, r.Params.Name) {

@@ -68,7 +68,29 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 			return r, err
 		}
 	}
-	return nil, Unknown(c.Name, h.Tools(ctx, c.Principal))
+	return nil, h.missing(ctx, c.Principal, c.Name)
+}
+
+// Missing is the fault for a tool that the principal cannot call; nil: they can.
+func (h *Hub) Missing(ctx context.Context, p auth.Principal, name string) error {
+	for _, s := range h.sources {
+		if s.Has(p, name) {
+			return nil
+		}
+	}
+	return h.missing(ctx, p, name)
+}
+
+// missing says why no source has a tool, or that none knows it.
+func (h *Hub) missing(ctx context.Context, p auth.Principal, name string) error {
+	for _, s := range h.sources {
+		if e, ok := s.(tool.Explainer); ok {
+			if why := e.Missing(p, name); why != nil {
+				return why
+			}
+		}
+	}
+	return Unknown(name, h.Tools(ctx, p))
 }
 
 func outcome(r *tool.Result, err error) string {

@@ -110,6 +110,13 @@ type Source interface {
 	Call(ctx context.Context, c Call) (*Result, error)
 }
 
+// Explainer is a Source that can say why a tool is not there which it has, or had.
+type Explainer interface {
+	// Missing returns a fault that says it, or nil: it knows nothing of that name,
+	// or nothing that the principal may know.
+	Missing(p auth.Principal, name string) error
+}
+
 // Reader gives resources.
 type Reader interface {
 	// ResourceTemplates lists the URI templates of what can be read.
