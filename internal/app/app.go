@@ -300,6 +300,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	var work sync.WaitGroup
 	work.Go(func() { a.Pool.Run(background) })
 	work.Go(func() { a.Book.Run(background) })
+	work.Go(func() { a.Pool.Shelf.Run(background, a.log) })
 	work.Go(func() { a.reap(background) })
 	work.Go(func() { // one after the other: what one sees the other may change
 		a.recheck(background)

@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/store"
+	"sandlot/internal/tree"
 )
 
 // grace is how long running calls may take to end when the server stops.
@@ -198,7 +199,7 @@ func (p *program) sweep(ctx context.Context) {
 			continue // it begins at this moment
 		}
 		if done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "snapshots": "false", "auth": "off"}, "ERROR", true); err == nil && done() == nil {
-			os.RemoveAll(dir)
+			tree.Remove(ctx, dir) // the next one tries again
 		}
 	}
 }
@@ -216,7 +217,7 @@ func (p *program) fleeting(ctx context.Context) (*api.Client, func() error, erro
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	client, err := api.NewClient(app.SocketPath(dir), "", "")
-	return client, func() error { return errors.Join(done(), os.RemoveAll(dir)) }, err
+	return client, func() error { return errors.Join(done(), tree.Remove(context.WithoutCancel(ctx), dir)) }, err
 }
 
 func (p *program) settings() *cobra.Command {

@@ -47,13 +47,22 @@ func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	if err != nil { // it is tried again at the next start
 		b.Log.Error("could not remove what is left of a session", "error", err)
 	}
+	b.tidy(kept)
+	return nil
+}
+
+// tidy removes the workspaces that belong to nobody. What stays is found again
+// at the next start.
+func (b *Book) tidy(kept map[string]bool) {
 	all, err := b.Pool.Shelf.All()
 	for _, id := range all {
 		if !kept[id] {
 			err = errors.Join(err, b.Pool.Shelf.Remove(id))
 		}
 	}
-	return err
+	if err != nil {
+		b.Log.Error("could not remove the workspaces that belong to nobody", "error", err)
+	}
 }
 
 func (b *Book) recover(r Record, boxes map[string]sandbox.Sandbox) {

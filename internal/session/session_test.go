@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
@@ -387,6 +389,34 @@ func TestStoreFails(t *testing.T) {
 		}
 		w.store.broken = nil
 		w.use(ann, Ask{})
+	})
+}
+
+// TestNextServerStarts: what cannot be removed does not keep the next server from
+// starting, and is removed when it can be.
+func TestNextServerStarts(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	in(t, nil, func(t *testing.T, w *world) {
+		stuck, nobodys := filepath.Join(w.shelf, strings.Repeat("a", 26)), filepath.Join(w.shelf, strings.Repeat("b", 26))
+		if err := errors.Join(os.Mkdir(stuck, 0o700), os.Mkdir(nobodys, 0o700), unix.Mount("none", stuck, "tmpfs", 0, "size=64k")); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Unmount(stuck, unix.MNT_DETACH)
+		w.open(nil)
+		w.use(ann, Ask{})
+		if all, err := w.Pool.Shelf.All(); err != nil || !slices.Contains(all, filepath.Base(stuck)) || slices.Contains(all, filepath.Base(nobodys)) {
+			t.Errorf("%v, %v, want what is stuck, and not the other", all, err)
+		}
+		w.Close(context.Background())
+		if err := unix.Unmount(stuck, 0); err != nil {
+			t.Fatal(err)
+		}
+		w.open(nil)
+		if all, err := w.Pool.Shelf.All(); err != nil || slices.Contains(all, filepath.Base(stuck)) {
+			t.Errorf("%v, %v, want it removed", all, err)
+		}
 	})
 }
 

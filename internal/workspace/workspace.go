@@ -4,19 +4,26 @@
 package workspace
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
+	"time"
 
 	"sandlot/internal/secret"
+	"sandlot/internal/tree"
 )
 
 // Shelf holds all workspaces of one server.
-type Shelf struct{ dir string }
+type Shelf struct {
+	dir     string
+	removed chan struct{}
+}
 
 // Open returns the shelf in the folder dir, which it makes when needed.
 func Open(dir string) (*Shelf, error) {
@@ -27,7 +34,11 @@ func Open(dir string) (*Shelf, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Shelf{real}, nil
+	s := &Shelf{real, make(chan struct{}, 1)}
+	if err := os.Mkdir(s.trash(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("making the folder for removed workspaces: %w", err)
+	}
+	return s, nil
 }
 
 var valid = regexp.MustCompile(`^[a-z2-7]{26}$`)
@@ -75,43 +86,78 @@ func (s *Shelf) Empty(id string) (bool, error) {
 	return false, err
 }
 
-// Remove deletes it with all that is in it. One that is not there is fine.
+// Remove takes it away at once, and leaves what is in it to Run. One that is not
+// there is fine.
 func (s *Shelf) Remove(id string) error {
-	err := os.RemoveAll(s.Path(id))
-	if errors.Is(err, fs.ErrPermission) { // folders that its own user closed
-		open(s.Path(id))
-		err = os.RemoveAll(s.Path(id))
+	from, to := s.Path(id), filepath.Join(s.trash(), id+"-"+secret.ID())
+	err := os.Rename(from, to)
+	if errors.Is(err, fs.ErrPermission) { // its own user has closed it
+		if os.Chmod(from, 0o700) == nil {
+			err = os.Rename(from, to)
+		}
 	}
-	return err
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, gone := os.Lstat(from); errors.Is(gone, fs.ErrNotExist) {
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("removing a workspace: %w", err)
+	}
+	select {
+	case s.removed <- struct{}{}:
+	default:
+	}
+	return nil
 }
 
-// open makes the folders accessible that hostile code may have closed. No link
-// is followed.
-func open(dir string) {
-	os.Chmod(dir, 0o700)
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return
-	}
-	defer root.Close()
-	pending := []string{"."}
-	for len(pending) > 0 {
-		name := pending[len(pending)-1]
-		pending = pending[:len(pending)-1]
-		root.Chmod(name, 0o700) // what fails shows when it is removed
-		f, err := root.Open(name)
-		if err != nil {
-			continue
+// again is how long after a failure Run tries to remove what is left.
+const again = 10 * time.Minute
+
+// Run empties what Remove has taken away, also before an earlier server ended,
+// until ctx ends. It says what cannot be removed, and tries again later. It is
+// called once.
+func (s *Shelf) Run(ctx context.Context, log *slog.Logger) {
+	for {
+		later := time.NewTimer(again)
+		if s.empty(ctx, log) {
+			later.Stop()
 		}
-		list, _ := f.ReadDir(-1)
-		f.Close()
-		for _, e := range list {
-			if e.IsDir() {
-				pending = append(pending, filepath.Join(name, e.Name()))
-			}
+		select {
+		case <-s.removed:
+		case <-later.C:
+		case <-ctx.Done():
+		}
+		later.Stop()
+		if ctx.Err() != nil {
+			return
 		}
 	}
 }
+
+// empty removes all that was taken away, and says whether nothing is left.
+func (s *Shelf) empty(ctx context.Context, log *slog.Logger) bool {
+	entries, err := os.ReadDir(s.trash())
+	if err != nil {
+		log.Error("could not list removed workspaces", "error", err)
+		return false
+	}
+	all := true
+	for _, e := range entries {
+		err := tree.Remove(ctx, filepath.Join(s.trash(), e.Name()))
+		if ctx.Err() != nil {
+			return false
+		}
+		if err != nil {
+			log.Error("could not remove what was in a workspace; it is tried again later", "error", err)
+			all = false
+		}
+	}
+	return all
+}
+
+// trash is the folder of what was removed and is not emptied yet.
+func (s *Shelf) trash() string { return filepath.Join(s.dir, ".removed") }
 
 // All lists the ids of all workspaces.
 func (s *Shelf) All() ([]string, error) {

@@ -1,11 +1,15 @@
 package workspace
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 )
 
 func shelf(t *testing.T) *Shelf {
@@ -196,5 +200,73 @@ func TestOpenFails(t *testing.T) {
 	}
 	if _, err := Open(file); err == nil {
 		t.Error("a file is a shelf")
+	}
+}
+
+// Remove takes no longer for a workspace of many files: Run removes them, also
+// what an earlier server left, and ends when it is told to.
+func TestRun(t *testing.T) {
+	s := shelf(t)
+	busy, left := fresh(t, s), fresh(t, s)
+	for _, id := range []string{busy, left} {
+		at := s.Path(id)
+		for range 100 {
+			at = filepath.Join(at, "folder")
+		}
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Remove(left); err != nil {
+		t.Fatal(err)
+	}
+	waiting := func() int {
+		entries, err := os.ReadDir(s.trash())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	if n := waiting(); n != 1 {
+		t.Fatalf("%d workspaces wait to be emptied, want 1", n)
+	}
+	s, err := Open(s.dir) // the next server
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.Run(ctx, slog.New(slog.DiscardHandler)) }()
+	for _, remove := range []string{"", busy} {
+		if remove != "" {
+			if err := errors.Join(os.Chmod(s.Path(remove), 0o500), s.Remove(remove)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 1000 {
+			if waiting() == 0 {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if n := waiting(); n != 0 {
+			t.Errorf("%d workspaces were not emptied", n)
+		}
+	}
+	stop()
+	<-ended
+	if all, err := s.All(); err != nil || len(all) != 0 {
+		t.Errorf("All = %v, %v, want none", all, err)
+	}
+}
+
+// The same workspace may be made and removed again before it was emptied.
+func TestRemoveAgain(t *testing.T) {
+	s := shelf(t)
+	id := fresh(t, s)
+	for range 3 {
+		if err := errors.Join(s.Ensure(id), os.WriteFile(filepath.Join(s.Path(id), "file"), nil, 0o600), s.Remove(id)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -1,0 +1,168 @@
+package tree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Size is what a folder takes.
+type Size struct {
+	Bytes   int64 // on the disk, of its files; one with several names counts for each
+	Entries int64 // files and folders
+}
+
+// Limits are where Measure gives up.
+type Limits struct {
+	Entries int64
+	Depth   int // of folders in folders
+}
+
+// Why a folder is not measured to its end.
+var (
+	ErrEntries = errors.New("the folder has too many files")
+	ErrDepth   = errors.New("the folder is too deep")
+	// ErrMoved means that a deep folder was moved while it was measured, again and
+	// again.
+	ErrMoved = errors.New("the folder changes faster than it can be measured")
+)
+
+const (
+	// held is how many levels keep their folder open; from those below, the way
+	// back is by "..".
+	held = 48
+	// tries is how often a walk begins again that lost its way back.
+	tries = 4
+)
+
+// Measure says what a folder takes. With an error it returns what it has seen.
+func Measure(ctx context.Context, dir string, l Limits) (size Size, err error) {
+	for range tries {
+		w := walk{limits: l, buffer: make([]byte, batch)}
+		if size, err = w.run(ctx, dir); !errors.Is(err, ErrMoved) {
+			break
+		}
+	}
+	return size, err
+}
+
+// level is a folder on the way from the top to where a walk is.
+type level struct {
+	folder           // fd is -1 while it is closed
+	pending []string // folders in it that were read and not entered
+	next    int64    // where the rest of it is
+}
+
+type walk struct {
+	limits Limits
+	buffer []byte
+	size   Size
+	levels []level
+}
+
+func (w *walk) run(ctx context.Context, dir string) (Size, error) {
+	top, err := open(unix.AT_FDCWD, dir)
+	if err != nil {
+		return Size{}, err
+	}
+	w.levels = []level{{folder: top}}
+	defer func() {
+		for _, l := range w.levels {
+			if l.fd >= 0 {
+				l.close()
+			}
+		}
+	}()
+	for len(w.levels) > 0 {
+		if err := w.step(ctx); err != nil {
+			return w.size, err
+		}
+	}
+	return w.size, nil
+}
+
+// step enters a folder, reads some names, or goes back up.
+func (w *walk) step(ctx context.Context) error {
+	at := &w.levels[len(w.levels)-1]
+	if n := len(at.pending); n > 0 {
+		name := at.pending[n-1]
+		at.pending = at.pending[:n-1]
+		return w.enter(at, name)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	list, next, err := at.read(w.buffer)
+	if err != nil && !gone(err) {
+		return fmt.Errorf("reading a folder: %w", err)
+	}
+	if len(list) == 0 {
+		return w.leave()
+	}
+	at.next = next
+	for _, e := range list {
+		if w.size.Entries++; w.size.Entries >= w.limits.Entries {
+			return ErrEntries
+		}
+		if e.kind == unix.DT_DIR {
+			at.pending = append(at.pending, e.name)
+			continue
+		}
+		st, err := at.stat(&e)
+		switch {
+		case err != nil: // it is gone
+		case e.kind == unix.DT_DIR:
+			at.pending = append(at.pending, e.name)
+		default:
+			w.size.Bytes += st.Blocks * 512
+		}
+	}
+	return nil
+}
+
+func (w *walk) enter(at *level, name string) error {
+	f, err := open(at.fd, name)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(w.levels) > w.limits.Depth {
+		f.close()
+		return ErrDepth
+	}
+	if len(w.levels) > held {
+		at.close()
+		at.fd = -1
+	}
+	w.levels = append(w.levels, level{folder: f})
+	return nil
+}
+
+// leave goes back up. The folder above is opened again where it was closed: by
+// "..", if that is still the same.
+func (w *walk) leave() error {
+	last := w.levels[len(w.levels)-1]
+	defer last.close()
+	w.levels = w.levels[:len(w.levels)-1]
+	if len(w.levels) == 0 || w.levels[len(w.levels)-1].fd >= 0 {
+		return nil
+	}
+	above := &w.levels[len(w.levels)-1]
+	f, err := open(last.fd, "..")
+	if err != nil {
+		return err
+	}
+	if f.identity != above.identity {
+		f.close()
+		return ErrMoved
+	}
+	above.folder = f
+	if _, err := unix.Seek(f.fd, above.next, unix.SEEK_SET); err != nil {
+		return fmt.Errorf("reading a folder on: %w", err)
+	}
+	return nil
+}
