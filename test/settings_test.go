@@ -1,7 +1,9 @@
 package test
 
 import (
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -69,8 +71,8 @@ func TestSettingsAppear(t *testing.T) {
 	until(t, "what waits again is told again", logged(waits+"max_sessions"))
 }
 
-// TestSettingsOfASandbox: a settings file that a sandbox can write is not taken
-// up by a server that runs, wherever a start would read it.
+// TestSettingsOfASandbox: neither a settings file nor a client's file that a sandbox
+// can write is taken up by a server that runs, wherever it looks for them.
 func TestSettingsOfASandbox(t *testing.T) {
 	shared, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -80,17 +82,84 @@ func TestSettingsOfASandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	clients := filepath.Join(shared, ".mcp.json")
+	rewrite(t, clients, `{"mcpServers": {}}`)
 	s := &server{t: t, State: state, dir: shared, log: &logBuffer{}, program: binary(t)}
-	s.begin([]string{"SANDLOT_VOLUMES=" + shared + ":/data"})
+	s.begin([]string{"SANDLOT_VOLUMES=" + shared + ":/data", "SANDLOT_CONFIG=" + shared, "SANDLOT_MCP_FILES=" + clients})
+	until(t, "the client's file is refused", func() bool { return strings.Contains(s.log.String(), clients+": sandboxes can write it") })
 	c := s.connect(newer, "", nil)
 	trap := filepath.Join(shared, "trap")
-	c.code("", `open("/data/sandlot.yaml", "w").write("mcp: {evil: {command: touch, args: ['`+trap+`'], where: host}}\n")`)
-	until(t, "the log says so", func() bool { return strings.Contains(s.log.String(), "sandboxes can write it") })
-	if row := c.state("evil"); row != nil {
-		t.Errorf("it was taken up: %v", row)
+	t.Cleanup(func() { os.Remove(filepath.Join(shared, "sandlot.yaml")) }) // commands refuse it too
+	c.code("", `
+import os
+assert os.path.exists("/.sandlot/agent"), "this is no sandbox"
+open("/data/.mcp.json", "w").write('{"mcp": {"worse": {"command": "$(touch `+trap+`; echo true)"}}}')
+open("/data/sandlot.yaml", "w").write("mcp: {evil: {command: touch, args: ['`+trap+`'], where: host}}\n")`)
+	until(t, "the log says so", func() bool {
+		return strings.Contains(s.log.String(), "file="+filepath.Join(shared, "sandlot.yaml")+` why="sandboxes can write it`)
+	})
+	for _, name := range []string{"evil", "worse"} {
+		if row := c.state(name); row != nil {
+			t.Errorf("it was taken up: %v", row)
+		}
 	}
 	c.toolNames() // which starts servers
 	if _, err := os.Stat(trap); err == nil {
 		t.Error("a sandbox ran a program on the machine")
+	}
+}
+
+// TestHostileFolder: what stands in the folder in which a command is started, or
+// comes there later, is no settings file of any command.
+func TestHostileFolder(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostile := "mcp:\n  a: {command: \"$(touch ran; echo true)\"}\n  b: {where: host, command: touch, args: [" + dir + "/ran]}\n" +
+		"runsc: " + dir + "/runsc\nagent: " + dir + "/runsc\nstate_dir: " + dir + "/state\nport: 1\n"
+	rewrite(t, filepath.Join(dir, "runsc"), "#!/bin/sh\ntouch "+dir+"/ran\n")
+	if err := os.Chmod(filepath.Join(dir, "runsc"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	state := t.TempDir()
+	run := func(stdin io.Reader, args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), binary(t), append(args, "--state-dir", state)...)
+		cmd.Dir, cmd.Stdin = dir, stdin
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "SANDLOT_NETWORK_REGISTRIES=none", "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false"}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+		for _, made := range []string{"ran", "state"} {
+			if _, err := os.Stat(filepath.Join(dir, made)); err == nil {
+				t.Fatalf("%v followed the folder's settings: %s is there", args, made)
+			}
+		}
+		return string(out)
+	}
+	list := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + older + `","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}` + "\n" +
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" + `{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}` + "\n"
+	r, w := io.Pipe()
+	go func() { // it comes while the command runs, which reads on for three seconds
+		io.WriteString(w, list)
+		os.WriteFile(filepath.Join(dir, "sandlot.yaml"), []byte(hostile), 0o600)
+		time.Sleep(3 * time.Second)
+		io.WriteString(w, list)
+		w.Close()
+	}()
+	run(r, "stdio")
+	run(strings.NewReader(list), "stdio")
+	for _, args := range [][]string{{"run", "-"}, {"doctor"}, {"token", "list"}, {"install", "cursor", "--dry-run"}} {
+		run(nil, args...)
+	}
+	if out := run(nil, "config"); strings.Contains(out, dir) {
+		t.Errorf("the folder's settings are shown:\n%s", out)
+	}
+	cmd := exec.CommandContext(t.Context(), binary(t), "config", "--config", "sandlot.yaml")
+	cmd.Dir = dir
+	if out, err := cmd.Output(); err != nil || !strings.Contains(string(out), dir+"/state") {
+		t.Errorf("one that is named is not read: %v\n%s", err, out)
 	}
 }

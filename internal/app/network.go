@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -11,13 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"sandlot/internal/api"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
-	"sandlot/internal/sandbox"
 	"sandlot/internal/session"
 )
 
@@ -55,7 +52,7 @@ const glance = time.Second
 // mcp_consent, and of the files that mcp_files names, for what runs too. A file
 // that is wrong, or empty, changes nothing, and is told of once. One that is being
 // written is left alone until two looks see the same. Where none was read at the
-// start, the first one that appears where it would have been is followed.
+// start, one that appears where it would have been is followed.
 func (a *App) follow(ctx context.Context) {
 	held := stamps{a.Config.File, a.Config.Stamp, a.stamps().others}
 	seen := held
@@ -103,11 +100,9 @@ func (a *App) stamps() stamps {
 
 // appeared returns the settings file that a server which starts now would read.
 func appeared(s config.Source) string {
-	places, _ := s.Places()
-	for _, p := range places {
-		if abs, err := filepath.Abs(p); err == nil && stampOf(abs) != (config.Stamp{}) {
-			return abs
-		}
+	place, _, _ := s.Place()
+	if abs, err := filepath.Abs(place); err == nil && stampOf(abs) != (config.Stamp{}) {
+		return abs
 	}
 	return ""
 }
@@ -118,40 +113,6 @@ func stampOf(file string) config.Stamp {
 		return config.Stamp{}
 	}
 	return config.Stamp{Modified: st.ModTime(), Size: st.Size()}
-}
-
-// mine says why a settings file that has appeared is not taken up: what somebody
-// else can write, a sandbox above all, has no say over a server that runs.
-func mine(file string, volumes []sandbox.Mount) error {
-	real, err := filepath.EvalSymlinks(file)
-	if err == nil {
-		real, err = filepath.Abs(real)
-	}
-	if err != nil {
-		return err
-	}
-	st, err := os.Stat(real)
-	if err != nil {
-		return err
-	}
-	if owner, ok := st.Sys().(*syscall.Stat_t); ok && owner.Uid != 0 && int(owner.Uid) != os.Getuid() || st.Mode().Perm()&0o002 != 0 {
-		return errors.New("others than the server's user can write it")
-	}
-	for _, at := range []string{file, real} {
-		abs, err := filepath.Abs(at)
-		if err != nil {
-			return err
-		}
-		if abs, err = filepath.EvalSymlinks(filepath.Dir(abs)); err != nil {
-			return err
-		}
-		for _, v := range volumes {
-			if rel, err := filepath.Rel(v.Source, abs); err == nil && filepath.IsLocal(rel) && !v.ReadOnly {
-				return fmt.Errorf("sandboxes can write it, as it is in the volume %s", v.Source)
-			}
-		}
-	}
-	return nil
 }
 
 // reload takes up what has changed: file says whether the settings file is among
@@ -168,11 +129,10 @@ func (a *App) reload(ctx context.Context, now stamps, file bool) {
 		}
 		return
 	}
-	if a.Config.File == "" {
-		if err := mine(now.path, a.Config.Volumes); err != nil {
-			a.log.Error("a settings file that was not there at the start is not taken up while the server runs", "file", now.path, "why", err)
-			return
-		}
+	_, named, _ := a.Config.Source.Place()
+	if err := a.Config.Untrusted(now.path, named); err != nil {
+		a.log.Error("the settings file is not taken up; the settings from before hold", "file", now.path, "why", err)
+		return
 	}
 	source := a.Config.Source
 	source.File = now.path
@@ -181,6 +141,7 @@ func (a *App) reload(ctx context.Context, now stamps, file bool) {
 		a.log.Error("the changed settings are wrong; those from before hold", "error", err)
 		return
 	}
+	c.Follow(before, a.Config.Volumes)
 	if !maps.Equal(c.Network.Registries, before.Network.Registries) || (c.Network.Registries == nil) != (before.Network.Registries == nil) {
 		set, err := a.ask(ctx, registryKey(c), c)
 		if err != nil {

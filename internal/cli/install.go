@@ -170,7 +170,11 @@ func (p *program) aim(ctx context.Context, k client.Client, s *client.Server) er
 			if s.Token != "" || s.TokenEnv != "" {
 				return usage{fmt.Errorf("%s starts `sandlot stdio`, which needs no token on this machine; give --url too for a server elsewhere", k.Title)}
 			}
-			s.Args = append(s.Args, p.local(cfg)...)
+			s.Args = append(s.Args, local(cfg)...)
+			place, _, _ := cfg.Source.Place()
+			if abs, err := filepath.Abs(place); err == nil {
+				fmt.Fprintf(p.err, "note: wherever it is started, its settings are those of %s\n", abs)
+			}
 			return nil
 		}
 	}
@@ -189,11 +193,13 @@ func (p *program) aim(ctx context.Context, k client.Client, s *client.Server) er
 
 // local are the flags by which a program that somebody else starts finds the
 // same settings and the same state.
-func (p *program) local(cfg *config.Config) []string {
+func local(cfg *config.Config) []string {
 	var args []string
-	if p.configFile != "" {
-		if abs, err := filepath.Abs(p.configFile); err == nil {
+	if place, named, needed := cfg.Source.Place(); named {
+		if abs, err := filepath.Abs(place); err == nil && needed {
 			args = append(args, "--config", abs)
+		} else if err == nil {
+			args = append(args, "--config", filepath.Dir(abs)+"/")
 		}
 	}
 	if cfg.From["state_dir"] != "default" {

@@ -202,3 +202,24 @@ func TestInstallOnATerminal(t *testing.T) {
 		in.Close()
 	}
 }
+
+// A client that starts the program in any folder names the settings file, or its
+// place is told: no other one counts.
+func TestInstallNamesTheSettings(t *testing.T) {
+	dir := home(t)
+	file := filepath.Join(dir, "mine.yaml")
+	if err := os.WriteFile(file, []byte("port: 9124\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	out, errs := sandlot(t, 0, "install", "claude-desktop", "--dry-run")
+	if strings.Contains(out, "--config") {
+		t.Error(out)
+	}
+	says(t, errs, "its settings are those of", "/sandlot.yaml")
+	out, _ = sandlot(t, 0, "--config", "mine.yaml", "install", "claude-desktop", "--dry-run")
+	says(t, out, `"--config"`, `"`+file+`"`)
+	t.Setenv("SANDLOT_CONFIG", dir)
+	out, _ = sandlot(t, 0, "install", "claude-desktop", "--dry-run")
+	says(t, out, `"--config"`, `"`+dir+`/"`)
+}

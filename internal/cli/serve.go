@@ -99,8 +99,8 @@ func welcome(c *config.Config, at *net.TCPAddr, needsToken bool) string {
 		headers = `, "headers": {"Authorization": "Bearer TOKEN"}`
 	}
 	state := ""
-	if c.From["state_dir"] != "default" {
-		state = fmt.Sprintf(`, "--state-dir", %q`, c.Server.StateDir)
+	for _, arg := range local(c) {
+		state += fmt.Sprintf(", %q", arg)
 	}
 	return fmt.Sprintf(`Sandlot %s is at %s%s%s
 

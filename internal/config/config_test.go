@@ -388,9 +388,21 @@ func TestWhichFile(t *testing.T) {
 	if got := port(Source{Env: vars{"SANDLOT_STATE_DIR": other}, Flags: vars{"state_dir": state}}); got != 1001 {
 		t.Errorf("port %d, want that of the flag's state folder", got)
 	}
-	write("sandlot.yaml", "1002")
-	if got := port(Source{Env: env}); got != 1002 {
-		t.Errorf("port %d, want the working folder's", got)
+	write("sandlot.yaml", "1002") // of whoever made the folder that we are in
+	if got := port(Source{Env: env}); got != 1001 {
+		t.Errorf("port %d, want the state folder's", got)
+	}
+	if got := port(Source{Env: vars{"SANDLOT_STATE_DIR": other}}); got != 8000 {
+		t.Errorf("port %d, want the default", got)
+	}
+	if got := port(Source{Env: env, File: "sandlot.yaml"}); got != 1002 {
+		t.Errorf("port %d, want that of the file that was named", got)
+	}
+	if got := port(Source{Env: vars{"SANDLOT_CONFIG": state}}); got != 1001 {
+		t.Errorf("port %d, want that of the folder that was named", got)
+	}
+	if got := port(Source{Env: vars{"SANDLOT_CONFIG": other + "/"}}); got != 8000 {
+		t.Errorf("port %d: the folder that was named has none", got)
 	}
 	named := filepath.Join(other, "mine.yaml")
 	write(named, "1003")

@@ -22,7 +22,7 @@ import (
 
 // Source is what settings are read from.
 type Source struct {
-	File  string            // path of sandlot.yaml; empty: ./sandlot.yaml or the state folder's, if there
+	File  string            // path of sandlot.yaml; empty: SANDLOT_CONFIG, or the state folder's, if there
 	Env   map[string]string // variables
 	Flags map[string]string // by key; only those that were given
 }
@@ -96,14 +96,19 @@ func (c *Config) variables(row setting, env map[string]string) error {
 	return nil
 }
 
-// Places are the files of which the first that is there is read. One that was
-// named has to be there.
-func (s Source) Places() (paths []string, named bool) {
-	if s.File != "" {
-		return []string{s.File}, true
+// Place is the settings file, and whether somebody named it, or its folder: one
+// that was named itself has to be there. The folder in which a program is started
+// has no say: it may be one that was cloned, or unpacked.
+func (s Source) Place() (path string, named, needed bool) {
+	path = s.File
+	if path == "" {
+		path = s.Env["SANDLOT_CONFIG"]
 	}
-	if v := s.Env["SANDLOT_CONFIG"]; v != "" {
-		return []string{v}, true
+	if path != "" {
+		if st, err := os.Stat(path); err == nil && st.IsDir() || strings.HasSuffix(path, "/") {
+			return filepath.Join(path, "sandlot.yaml"), true, false
+		}
+		return path, true, true
 	}
 	state := StateDir()
 	if d := s.Env["SANDLOT_STATE_DIR"]; d != "" {
@@ -112,30 +117,31 @@ func (s Source) Places() (paths []string, named bool) {
 	if d := s.Flags["state_dir"]; d != "" {
 		state = d
 	}
-	return []string{"sandlot.yaml", filepath.Join(state, "sandlot.yaml")}, false
+	return filepath.Join(state, "sandlot.yaml"), false, false
 }
 
 // file reads sandlot.yaml.
 func (c *Config) file(s Source) error {
-	paths, named := s.Places()
-	for _, p := range paths {
-		st, _ := os.Stat(p) // before it is read: a change in between is seen later
-		text, err := os.ReadFile(p)
-		if errors.Is(err, fs.ErrNotExist) && !named {
-			continue
-		}
-		if err != nil {
-			return fault.Wrap(fault.Configuration, err, "the settings file cannot be read: %v", err)
-		}
-		if c.File, err = filepath.Abs(p); err != nil {
-			return err
-		}
-		if st != nil {
-			c.Stamp = Stamp{st.ModTime(), st.Size()}
-		}
-		return c.parse(p, text)
+	p, named, needed := s.Place()
+	st, _ := os.Stat(p) // before it is read: a change in between is seen later
+	text, err := os.ReadFile(p)
+	if errors.Is(err, fs.ErrNotExist) && !needed {
+		return nil
 	}
-	return nil
+	if err != nil {
+		return fault.Wrap(fault.Configuration, err, "the settings file cannot be read: %v", err)
+	}
+	if c.File, err = filepath.Abs(p); err != nil {
+		return err
+	}
+	if st != nil {
+		_, flag := s.Flags["state_dir"]
+		if !named && !flag && s.Env["SANDLOT_STATE_DIR"] == "" && !ours(st) { // nobody named the folder either
+			return fault.New(fault.Configuration, "the settings file %s is another user's; take it over (chown), or name it with --config", c.File)
+		}
+		c.Stamp = Stamp{st.ModTime(), st.Size()}
+	}
+	return c.parse(p, text)
 }
 
 type templateSection struct {
@@ -351,6 +357,11 @@ func knownTemplate(n *yaml.Node) error {
 
 // finish checks what depends on several settings.
 func (c *Config) finish() error {
+	if c.File != "" {
+		if err := c.Untrusted(c.File, true); err != nil {
+			return fault.Wrap(fault.Configuration, err, "the settings file %s is not used: %v", c.File, err)
+		}
+	}
 	if c.limitedMemory != "" || c.limitedCPU != "" {
 		f := image.Flavor{Name: "container", CPUs: 1, MemoryMB: 256}
 		if c.limitedMemory != "" {

@@ -16,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sandlot/internal/connection"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/tool"
 )
 
@@ -28,8 +29,12 @@ type MCP struct {
 	// Files of other MCP clients, whose servers are taken up too: absolute paths.
 	// A change of one of them matters as one of the settings file does.
 	Files []string
+	// FilesEnv are the variables of the server that these files may name.
+	FilesEnv []string
 
 	section []entry
+	last    map[string][]entry // of each of Files, when it was last as it should be
+	running []sandbox.Mount    // volumes of the server that runs with other settings
 }
 
 // entry is one server as it stands in a file.
@@ -44,6 +49,7 @@ type entry struct {
 // mcpRows are the settings of MCP servers beside the servers themselves.
 func mcpRows(add func(key, value, help string, older ...string) func(func(*Config, string) error, func(*Config) string)) {
 	add("mcp_files", "", "files of MCP clients whose servers are taken up too, separated by commas: Claude's, Cursor's, VS Code's, crush.json")(setMCPFiles, func(c *Config) string { return strings.Join(c.MCP.Files, ",") })
+	add("mcp_files_env", "", "names of the server's variables that files of mcp_files may put into what they say, separated by commas; no other is given to them")(setMCPFilesEnv, func(c *Config) string { return strings.Join(c.MCP.FilesEnv, ",") })
 	add("mcp_consent", "allow", "what users' agents may do before a third-party MCP server is installed, started or connected: allow, ask (the user is asked first) or deny (the operator's servers alone)")(str(func(c *Config) *string { return (*string)(&c.MCP.Consent) }, "allow", "ask", "deny"))
 	add("mcp_idle_timeout", "10m", "how long a third-party MCP server runs without use")(duration(func(c *Config) *time.Duration { return &c.MCP.Idle }, time.Second, 3650*day))
 	add("mcp_install_timeout", "10m", "how long installing a third-party MCP server may take")(duration(func(c *Config) *time.Duration { return &c.MCP.Install }, time.Second, day))
@@ -71,6 +77,42 @@ func setMCPFiles(c *Config, v string) error {
 		}
 	}
 	return nil
+}
+
+func setMCPFilesEnv(c *Config, v string) error {
+	c.MCP.FilesEnv = nil
+	for _, name := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
+		if !envForm.MatchString(name) {
+			return fmt.Errorf("%q must be the name of a variable, such as GITHUB_TOKEN", clipped(name))
+		}
+		c.MCP.FilesEnv = append(c.MCP.FilesEnv, name)
+	}
+	return nil
+}
+
+// Follow makes c the settings that a server takes up while it runs: what was last
+// right in the files of clients still holds where they are wrong now, and what
+// sandboxes write is what they write already, too.
+func (c *Config) Follow(before *Config, volumes []sandbox.Mount) {
+	c.MCP.last, c.MCP.running = before.MCP.last, volumes
+}
+
+// clients are the entries of a client's file. One that is wrong, gone, or not the
+// operator's alone changes nothing: what it had said holds, if it was read.
+func (c *Config) clients(file string) (entries []entry, note string) {
+	if c.MCP.last == nil {
+		c.MCP.last = map[string][]entry{}
+	}
+	entries, err := readClients(file, c.trust(true))
+	if err == nil {
+		c.MCP.last[file] = entries
+		return entries, ""
+	}
+	kept, was := c.MCP.last[file]
+	if was {
+		return kept, fmt.Sprintf("mcp_files: %s: %v; what it said before holds", file, err)
+	}
+	return nil, fmt.Sprintf("mcp_files: %s: %v; no server is taken from it", file, err)
 }
 
 // mcp keeps the section's entries. What is wrong in one of them is told by
@@ -108,10 +150,9 @@ func section(tree any, err error) (map[string]any, error) {
 func (c *Config) Servers(ctx context.Context) (list []connection.Configured, notes []string) {
 	all := slices.Clone(c.MCP.section)
 	for _, f := range c.MCP.Files {
-		entries, err := readClients(f)
-		if err != nil {
-			notes = append(notes, fmt.Sprintf("mcp_files: %s: %v; no server is taken from it", f, err))
-			continue
+		entries, note := c.clients(f)
+		if note != "" {
+			notes = append(notes, note)
 		}
 		all = append(all, entries...)
 	}

@@ -30,7 +30,7 @@ func (e entry) read(ctx context.Context, c *Config) (s connection.Configured, no
 	r := &reader{keys: keys}
 	s = r.server()
 	if err = errors.Join(err, r.err); err == nil && !s.Disabled {
-		x := &expansion{ctx: ctx, env: c.Source.Env, value: e.form.expand}
+		x := &expansion{ctx: ctx, env: variables{c.Source.Env, c.MCP.FilesEnv}, value: e.form.expand}
 		err = x.server(&s, c.home(s.Where))
 	}
 	if err == nil && !s.Disabled {
@@ -194,8 +194,8 @@ func (r *reader) server() connection.Configured {
 // expansion puts values in, and keeps what is wrong first.
 type expansion struct {
 	ctx   context.Context
-	env   map[string]string
-	value func(ctx context.Context, text string, env map[string]string) (string, error)
+	env   variables
+	value func(ctx context.Context, text string, env variables) (string, error)
 	err   error
 }
 

@@ -24,7 +24,21 @@ import (
 type form struct {
 	// translate gives the keys their names in sandlot.yaml.
 	translate func(keys map[string]any) (translated map[string]any, notes []string, err error)
-	expand    func(ctx context.Context, text string, env map[string]string) (string, error)
+	expand    func(ctx context.Context, text string, env variables) (string, error)
+}
+
+// variables are those of the server that an entry may name.
+type variables struct {
+	all    map[string]string
+	listed []string // in mcp_files_env, for the files of clients
+}
+
+// may says why a client's file does not get a variable.
+func (v variables) may(name string) error {
+	if slices.Contains(v.listed, name) {
+		return nil
+	}
+	return fmt.Errorf("the variable %s is not given to files of MCP clients; the operator can list it in mcp_files_env", clipped(name))
 }
 
 var (
@@ -35,12 +49,16 @@ var (
 			}
 		}
 		return keys, nil, nil
-	}, expand.Value}
-	crush  = form{fromCrush, expand.Value}
-	editor = form{fromEditor, func(_ context.Context, text string, env map[string]string) (string, error) {
+	}, func(ctx context.Context, text string, env variables) (string, error) {
+		return expand.Value(ctx, text, env.all)
+	}}
+	crush = form{fromCrush, func(_ context.Context, text string, env variables) (string, error) {
+		return expand.Variables(text, env.all, env.may)
+	}}
+	editor = form{fromEditor, func(_ context.Context, text string, env variables) (string, error) {
 		return braces(text, env, true)
 	}}
-	vsCode = form{fromEditor, func(_ context.Context, text string, env map[string]string) (string, error) {
+	vsCode = form{fromEditor, func(_ context.Context, text string, env variables) (string, error) {
 		return braces(text, env, false)
 	}}
 )
@@ -115,7 +133,7 @@ func milliseconds(v any) any {
 
 // braces expands ${env:VAR} and, where plain is set, Claude Code's ${VAR} and
 // ${VAR:-text}. What was put in is not looked at again.
-func braces(text string, env map[string]string, plain bool) (string, error) {
+func braces(text string, env variables, plain bool) (string, error) {
 	var out strings.Builder
 	for {
 		before, rest, found := strings.Cut(text, "${")
@@ -136,12 +154,15 @@ func braces(text string, env map[string]string, plain bool) (string, error) {
 	}
 }
 
-func brace(body string, env map[string]string, plain bool) (string, error) {
+func brace(body string, env variables, plain bool) (string, error) {
 	name, text, fallback := strings.Cut(body, ":-")
-	value := env[name]
 	switch {
 	case strings.HasPrefix(body, "env:"):
-		return env[strings.TrimPrefix(body, "env:")], nil
+		name = strings.TrimPrefix(body, "env:")
+		if err := env.may(name); err != nil {
+			return "", err
+		}
+		return env.all[name], nil
 	case strings.HasPrefix(body, "input:"):
 		return "", fmt.Errorf("${%s} is something that the editor asks its user for; write ${env:NAME} and start the server with that variable", clipped(body))
 	case body == "pathSeparator" || body == "/":
@@ -152,6 +173,12 @@ func brace(body string, env map[string]string, plain bool) (string, error) {
 		return "", errors.New("a ${…} is not one that is known here")
 	case !plain:
 		return "", fmt.Errorf("${%s}: a variable is written ${env:%s} in this form", clipped(name), clipped(name))
+	}
+	if err := env.may(name); err != nil {
+		return "", err
+	}
+	value := env.all[name]
+	switch {
 	case value == "" && fallback:
 		return text, nil
 	case value == "":
@@ -165,10 +192,13 @@ const maxClientFile = 64 << 20
 
 // readClients reads the servers in a client's file, in the form that its keys
 // tell of.
-func readClients(path string) ([]entry, error) {
-	f, err := os.Open(path)
+func readClients(path string, judge *trust) ([]entry, error) {
+	f, err := judge.open(path)
+	if errors.As(err, new(*os.PathError)) {
+		err = errors.New("it cannot be read: " + plainly(err))
+	}
 	if err != nil {
-		return nil, errors.New("it cannot be read: " + plainly(err))
+		return nil, err
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxClientFile+1))

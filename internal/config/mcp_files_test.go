@@ -1,6 +1,11 @@
 package config
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -42,7 +47,7 @@ func TestClientFiles(t *testing.T) {
   "lsp": {"go": {"command": "gopls", "bogus": 1}},
   "mcp": {
     "filesystem": {"type": "stdio", "command": "node", "args": ["/path/to/mcp-server.js"], "timeout": 120, "disabled": false, "disabled_tools": ["x"], "env": {"NODE_ENV": "production"}},
-    "github": {"type": "http", "url": "https://api.example.com/mcp/", "timeout": 120, "headers": {"Authorization": "Bearer $(printf %s \"$TOKEN\")", "X-None": "$UNSET"}, "sessionless": true},
+    "github": {"type": "http", "url": "https://api.example.com/mcp/", "timeout": 120, "headers": {"Authorization": "Bearer $TOKEN", "X-None": "$UNSET"}, "sessionless": true},
     "streaming": {"type": "sse", "url": "https://example.com/mcp/sse", "headers": {"API-Key": "${TOKEN:?set it}"}}
   }
 }`
@@ -158,6 +163,124 @@ func TestUnknownCrushKey(t *testing.T) {
 	if len(list) != 1 || len(notes) != 1 || !strings.Contains(notes[0], `did you mean "disabled"?`) {
 		t.Errorf("%+v, %q", list, notes)
 	}
+}
+
+// A client's file runs nothing on the machine, whatever form its keys have, and
+// learns no variable that is not listed for it.
+func TestClientFilesRunNothing(t *testing.T) {
+	ran := filepath.Join(t.TempDir(), "ran")
+	command := "$(touch " + ran + "; echo true)"
+	for _, text := range []string{command, "${TOKEN:-" + command + "}", "${UNSET:-a" + command + "}", "${UNSET:+" + command + "}", "${UNSET:?" + command + "}", "`touch " + ran + "`", "$((1))", "<(touch " + ran + ")"} {
+		for name, keys := range map[string]map[string]any{"command": {"command": text}, "args": {"command": "x", "args": []string{text}}, "env": {"command": "x", "env": map[string]string{"A": text}},
+			"url": {"url": "https://example.com/" + text}, "headers": {"url": "https://example.com/", "headers": map[string]string{"A": text}}, "oauth": {"url": "https://example.com/", "oauth_client_id": text}} {
+			file, err := json.Marshal(map[string]any{"mcp": map[string]any{"x": keys}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, _ := servers(t, "", map[string]string{"mcp.json": string(file)})
+			if _, err := os.Stat(ran); err == nil {
+				t.Fatalf("%s of %q ran a program", name, text)
+			}
+			if strings.Contains(text, "$(") && (len(list) != 1 || !strings.Contains(list[0].Broken, "sandlot.yaml alone") && !strings.Contains(list[0].Broken, "not known")) {
+				t.Errorf("%s of %q: %+v", name, text, list)
+			}
+		}
+	}
+}
+
+func TestClientFilesLearnWhatIsListed(t *testing.T) {
+	for _, tt := range []struct{ file, text string }{
+		{"mcp", "$SECRET"}, {"mcp", "${SECRET:-none}"}, {"mcp", "${UNSET:-$SECRET}"}, {"mcp", "${SECRET:+a}"}, {"mcp", "${TOKEN:+$SECRET}"},
+		{"mcpServers", "${SECRET}"}, {"mcpServers", "${SECRET:-none}"}, {"mcpServers", "${env:SECRET}"},
+		{"servers", "${env:SECRET}"},
+	} {
+		for _, listed := range []bool{false, true} {
+			file := filepath.Join(t.TempDir(), "mcp.json")
+			text := fmt.Sprintf(`{%q: {"x": {"url": "https://example.com/?%s"}}}`, tt.file, tt.text)
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			env := vars{"SECRET": "s3cret", "TOKEN": "t", "SANDLOT_MCP_FILES": file, "SANDLOT_MCP_FILES_ENV": "TOKEN,UNSET"}
+			if listed {
+				env["SANDLOT_MCP_FILES_ENV"] += ", SECRET"
+			}
+			c, err := load(t, "", env, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, _ := c.Servers(t.Context())
+			says := "SECRET is not given to files of MCP clients; the operator can list it in mcp_files_env"
+			if len(list) != 1 || strings.Contains(list[0].Broken, says) == listed || (list[0].Broken == "") != listed || !listed && strings.Contains(fmt.Sprint(list), "s3cret") {
+				t.Errorf("%s %s, listed %v: %+v", tt.file, tt.text, listed, list)
+			}
+		}
+	}
+	if _, err := load(t, "mcp_files_env: [A-B]\n", nil, nil); err == nil || !strings.Contains(err.Error(), "A-B") {
+		t.Errorf("a name that is none: %v", err)
+	}
+}
+
+// A client's file that sandboxes or others can write is not read, at the start and
+// at a change; what it said when it was the operator's alone holds.
+func TestClientFilesOfOthers(t *testing.T) {
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "mcp.json")
+	write := func(name string, mode os.FileMode) {
+		t.Helper()
+		err := os.WriteFile(file, []byte(`{"mcpServers": {"`+name+`": {"command": "x"}}}`), 0o600)
+		if err := errors.Join(err, os.Chmod(file, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(c *Config, want, note string) {
+		t.Helper()
+		list, notes := c.Servers(t.Context())
+		got := ""
+		for _, s := range list {
+			got += s.Name
+		}
+		if got != want || (note == "") != (len(notes) == 0) || note != "" && (len(notes) != 1 || !strings.Contains(notes[0], note)) {
+			t.Errorf("%q, %q; want %q, %q", got, notes, want, note)
+		}
+	}
+	settings := func(volumes string) *Config {
+		t.Helper()
+		c, err := load(t, "", vars{"SANDLOT_MCP_FILES": file, "SANDLOT_VOLUMES": volumes}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	write("evil", 0o666)
+	first := settings("")
+	read(first, "", "no server is taken from it")
+	write("good", 0o600)
+	read(first, "good", "")
+	write("evil", 0o602)
+	read(first, "good", "chmod go-w")
+	next := settings("")
+	next.Follow(first, nil)
+	read(next, "good", "what it said before holds")
+	write("evil", 0o600)
+	shared := settings(dir + ":/data")
+	read(shared, "", "add :ro to the volume")
+	read(settings(dir+":/data:ro"), "evil", "")
+	shared.Follow(first, nil)
+	read(shared, "good", "add :ro to the volume")
+	running := settings("")
+	running.Follow(first, shared.Volumes) // of which the new settings say nothing any more
+	read(running, "good", "sandboxes can write it")
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read(first, "good", "not JSON")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	read(first, "good", "no such file")
 }
 
 func TestClientFileIsNoFile(t *testing.T) {

@@ -36,6 +36,7 @@ func servers(t *testing.T, text string, files map[string]string) (list []connect
 	}
 	slices.Sort(paths)
 	env["SANDLOT_MCP_FILES"] = strings.Join(paths, ",")
+	env["SANDLOT_MCP_FILES_ENV"] = "A,API_BASE_URL,TOKEN,ODD,BREAK,EMPTY,UNSET,HOME"
 	c, err := load(t, text, env, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -34,6 +34,21 @@ const maxOutput = 64 << 10
 //
 // An error says what is wrong without any part of a value; the caller says where.
 func Value(ctx context.Context, text string, env map[string]string) (string, error) {
+	list := pairs(env)
+	return expanded(text, env, nil, func(w io.Writer, c *syntax.CmdSubst) error {
+		return run(ctx, w, text[c.Left.Offset()+2:c.Right.Offset()], list)
+	})
+}
+
+// Variables does the same for a text that may be another's: no command ever runs,
+// and may says of each variable that the text names, used or not, why it is not
+// given away, or returns nil.
+func Variables(text string, env map[string]string, may func(name string) error) (string, error) {
+	return expanded(text, env, may, nil)
+}
+
+// expanded is what a text stands for. Without command it may have none.
+func expanded(text string, env map[string]string, may func(string) error, command func(io.Writer, *syntax.CmdSubst) error) (string, error) {
 	if !strings.ContainsAny(text, "$`\\") {
 		return text, nil
 	}
@@ -47,11 +62,13 @@ func Value(ctx context.Context, text string, env map[string]string) (string, err
 	if err := check(word); err != nil {
 		return "", err
 	}
+	if command == nil {
+		if err := harmless(word, may); err != nil {
+			return "", err
+		}
+	}
 	prune(word, env)
-	list := pairs(env)
-	out, err := shell.Document(&shell.Config{Env: shell.ListEnviron(list...), CmdSubst: func(w io.Writer, c *syntax.CmdSubst) error {
-		return run(ctx, w, text[c.Left.Offset()+2:c.Right.Offset()], list)
-	}}, word)
+	out, err := shell.Document(&shell.Config{Env: shell.ListEnviron(pairs(env)...), CmdSubst: command}, word)
 	return out, tell(err)
 }
 
@@ -85,6 +102,22 @@ func check(word *syntax.Word) (err error) {
 		// What stands in a command is the shell's.
 		_, command := n.(*syntax.CmdSubst)
 		return !command && wrong == nil
+	})
+	return err
+}
+
+// harmless refuses commands, and the variables that are not given away.
+func harmless(word *syntax.Word, may func(string) error) (err error) {
+	syntax.Walk(word, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.CmdSubst, *syntax.ProcSubst:
+			err = errors.New("$(command) is for sandlot.yaml alone: no other file runs a program on this machine; write \\$ for a $ that stands for itself")
+		case *syntax.ParamExp:
+			if err == nil && n.Param != nil {
+				err = may(n.Param.Value)
+			}
+		}
+		return err == nil
 	})
 	return err
 }

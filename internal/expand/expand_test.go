@@ -1,6 +1,7 @@
 package expand
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -173,5 +174,31 @@ func TestTimeLimit(t *testing.T) {
 		t.Error("a program that was left behind holds the output, and that is no error")
 	} else if time.Since(start) > 5*time.Second {
 		t.Errorf("it took %s: %v", time.Since(start), err)
+	}
+}
+
+// What may be another's text runs nothing and learns what it may, nothing else.
+func TestVariables(t *testing.T) {
+	ran := filepath.Join(t.TempDir(), "ran")
+	env := map[string]string{"A": "a", "SECRET": "s3cret"}
+	may := func(name string) error {
+		if name == "SECRET" {
+			return errors.New("not SECRET")
+		}
+		return nil
+	}
+	for text, want := range map[string]string{"$A-${A:+b}${NONE:-c}": "a-bc", `\$(x) \$A`: "$(x) $A", "plain": "plain"} {
+		if got, err := Variables(text, env, may); got != want || err != nil {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"$(touch " + ran + ")", "${A:-$(touch " + ran + ")}", "${NONE:-x$(touch " + ran + ")}", "${NONE:-${NONE:-$(touch " + ran + ")}}",
+		"$SECRET", "${SECRET:-x}", "${A:-$SECRET}", "${SECRET:+x}", "${SECRET:?x}", "`touch " + ran + "`", "$((SECRET))", "${!SECRET}", "${#SECRET}"} {
+		if got, err := Variables(text, env, may); got != "" || err == nil {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("a program ran")
 	}
 }
