@@ -18,9 +18,10 @@ import (
 
 // Principal is who is asking. Its zero value is nobody.
 type Principal struct {
-	// ID is what everything belongs to: "local", or "user:" and the name.
+	// ID is what everything belongs to: "local", or "user:" and the name. Ids are
+	// made and read in this package alone.
 	ID string
-	// Name is what people read.
+	// Name is what people read. It decides nothing: two may have one.
 	Name string
 	// Service marks a token that many people stand behind: calls without a
 	// session id get a session of their own.
@@ -34,7 +35,34 @@ var Local = Principal{ID: "local", Name: "local"}
 
 // User returns the principal of a named user.
 func User(name string, service bool) Principal {
-	return Principal{ID: "user:" + name, Name: name, Service: service, Authenticated: true}
+	return Principal{ID: userPrefix + name, Name: name, Service: service, Authenticated: true}
+}
+
+// userPrefix begins the id of a user.
+const userPrefix = "user:"
+
+// Known returns the principal that has a stored id. An id of another form belongs
+// to nobody here, such as one that a later version has stored.
+func Known(id string) (Principal, bool) {
+	if id == Local.ID {
+		return Local, true
+	}
+	if name, ok := strings.CutPrefix(id, userPrefix); ok && userName.MatchString(name) {
+		return User(name, false), true
+	}
+	return Principal{}, false
+}
+
+// ParseID reads who is meant in the settings: local, a user's name, or an id. It
+// returns the id.
+func ParseID(text string) (string, error) {
+	if p, ok := Known(text); ok {
+		return p.ID, nil
+	}
+	if p, ok := Known(userPrefix + text); ok {
+		return p.ID, nil
+	}
+	return "", fmt.Errorf("%q must be local, or the name of a user", text)
 }
 
 type key struct{}
@@ -170,6 +198,9 @@ var userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`)
 func Issue(ctx context.Context, store Store, user string, service bool, expires time.Duration) (Token, secret.Value, error) {
 	if !userName.MatchString(user) {
 		return Token{}, "", fault.New(fault.InvalidParameters, "user %q: a name has 1 to 64 letters, digits and . _ @ + -, and begins with a letter or digit", user)
+	}
+	if strings.EqualFold(user, Local.Name) { // in the settings it is the local user
+		return Token{}, "", fault.New(fault.InvalidParameters, "user %q: that is what the user of the server's own machine is called; choose another name", user)
 	}
 	if expires < 0 {
 		return Token{}, "", fault.New(fault.InvalidParameters, "expires %s: must not be negative", expires)

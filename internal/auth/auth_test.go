@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/secret"
 )
 
 // shelf is a Store in memory; broken makes it fail.
@@ -287,5 +288,47 @@ func TestPrincipals(t *testing.T) {
 	}
 	if User("local", false).ID == Local.ID {
 		t.Error("a user called local is the local user")
+	}
+}
+
+// Ids are read as they are made; what is not one is nobody, and not the local user.
+func TestKnown(t *testing.T) {
+	for _, want := range []Principal{Local, User("ann", false), User("local", false), User("A.b_c@d+e-f", false)} {
+		if p, ok := Known(want.ID); !ok || p != want {
+			t.Errorf("%s is %+v, %v", want.ID, p, ok)
+		}
+	}
+	for _, id := range []string{"", "ann", "Local", "local ", "user:", "user:a b", "user:user:a", "team:ann", "oidc:https://x#1", "USER:ann", "user:a\x00", "user:a\n"} {
+		if p, ok := Known(id); ok || p != (Principal{}) {
+			t.Errorf("%q is %+v", id, p)
+		}
+	}
+	for text, want := range map[string]string{"local": "local", "user:local": "user:local", "ann": "user:ann", "user:ann": "user:ann", "": "", "a b": "", "team:ann": "", "user:": ""} {
+		if id, err := ParseID(text); id != want || (err == nil) != (want != "") {
+			t.Errorf("%q is %q, %v", text, id, err)
+		}
+	}
+}
+
+// No user is called as the local user is, and a token of before of one that is so
+// does not make them one.
+func TestAUserCalledLocal(t *testing.T) {
+	s := &shelf{}
+	for _, name := range []string{"local", "Local", "LOCAL"} {
+		if _, _, err := Issue(t.Context(), s, name, false, 0); !fault.Is(err, fault.InvalidParameters) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	value := secret.NewToken()
+	if err := s.AddToken(t.Context(), Token{ID: "old", User: "local", Hash: secret.Hash(value.Reveal())}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := NewDoor(t.Context(), Auto, "localhost", s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := d.Admit(t.Context(), "Bearer "+value.Reveal())
+	if err != nil || p.ID == Local.ID || !p.Authenticated {
+		t.Errorf("%+v, %v", p, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/connection"
 )
 
@@ -116,6 +117,20 @@ func (r *reader) list(key string) []string {
 	return list
 }
 
+// principals are ids: what people are called decides nothing.
+func (r *reader) principals() []string {
+	list := r.list("principals")
+	for i, who := range list {
+		id, err := auth.ParseID(who)
+		if err != nil {
+			r.wrong("principals", "%v", err)
+			continue // it stays in the list, and is nobody
+		}
+		list[i] = id
+	}
+	return list
+}
+
 func (r *reader) pairs(key string) map[string]string {
 	items, ok := r.keys[key].(map[string]any)
 	if !ok && r.keys[key] != nil {
@@ -155,7 +170,7 @@ func (r *reader) server() connection.Configured {
 		URL: r.text("url"), Headers: r.pairs("headers"), Timeout: r.timeout(), Disabled: r.yes("disabled"),
 		DisabledTools: r.list("disabled_tools"), EnabledTools: r.list("enabled_tools"),
 		OAuth: connection.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret"), Issuer: r.text("oauth_issuer")},
-		Where: connection.Where(r.text("where", "sandbox", "host")), Principals: r.list("principals"),
+		Where: connection.Where(r.text("where", "sandbox", "host")), Principals: r.principals(),
 		Trust: connection.Trust(r.text("trust", "warn", "hold")),
 	}
 	r.yes("oauth") // who may log in is told by the server

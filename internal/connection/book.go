@@ -112,7 +112,12 @@ func (b *Book) Recover(ctx context.Context) error {
 			b.stored[r.Owner+"\x00"+r.Name] = r
 			continue
 		}
-		o := b.owner(principalOf(r.Owner))
+		p, known := auth.Known(r.Owner)
+		if !known {
+			b.Log.Error("a stored connection belongs to nobody that is known here; it is left alone", "connection", r.ID, "owner", r.Owner)
+			continue
+		}
+		o := b.owner(p)
 		s := b.server(o.principal, r, r.stored())
 		if r.Off {
 			s.state = Disabled
@@ -130,14 +135,6 @@ func (b *Book) Recover(ctx context.Context) error {
 		return o == nil || o.servers[key] == nil || o.servers[key].rec.Off
 	})
 	return nil
-}
-
-// principalOf is the principal of an id that was stored.
-func principalOf(id string) auth.Principal {
-	if name, ok := strings.CutPrefix(id, "user:"); ok {
-		return auth.User(name, false)
-	}
-	return auth.Local
 }
 
 // owner returns what is known of a principal. The lock is held.

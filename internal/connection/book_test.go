@@ -419,13 +419,13 @@ while True:
 	if err := s.ready(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	b.names(P.ID).Lock()               // another server's publish is on its way
+	b.names(P).Lock()                  // another server's publish is on its way
 	time.Sleep(700 * time.Millisecond) // the old one's second reading waits for it
 	s.enter(context.Background())
 	s.halt(Idle, "")
 	s.adopt(Record{ID: s.id, Owner: P.ID, Name: "x", Kind: HTTP, URL: "https://new", Created: s.created}, secrets{known: true})
 	s.leave()
-	b.names(P.ID).Unlock()
+	b.names(P).Unlock()
 	time.Sleep(300 * time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,7 +26,7 @@ func (b *Book) SetConfigured(list []Configured) {
 	b.mu.Unlock()
 	b.strays(func(owner, key string) bool { // of users who have not come since, too
 		name, configured := strings.CutPrefix(key, "=")
-		p := principalOf(owner)
+		p, _ := auth.Known(owner)
 		return configured && !slices.ContainsFunc(list, func(c Configured) bool { return c.Name == name && c.admits(p) && !c.Disabled })
 	})
 	for _, p := range known {
@@ -35,9 +35,9 @@ func (b *Book) SetConfigured(list []Configured) {
 	}
 }
 
-// admits says whether a principal may use it.
+// admits says whether a principal may use it; nobody may.
 func (c Configured) admits(p auth.Principal) bool {
-	return len(c.Principals) == 0 || slices.Contains(c.Principals, p.Name) || slices.Contains(c.Principals, p.ID)
+	return p.ID != "" && (len(c.Principals) == 0 || slices.Contains(c.Principals, p.ID))
 }
 
 // configure gives a principal the servers of the settings, and starts those

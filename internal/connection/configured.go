@@ -47,7 +47,7 @@ type Configured struct {
 	// Prefix stands before the names of its tools, with a "_" between; nil: the
 	// form ext_{name}_{tool}; empty: the tools' own names.
 	Prefix *string
-	// Principals may use it, by their names; empty: everyone.
+	// Principals may use it, by their ids; empty: everyone.
 	Principals []string
 	Trust      Trust
 	// From says where the setting stands, for people.

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/oauth2"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 )
@@ -471,7 +472,7 @@ func (b *Book) strays(gone func(owner, key string) bool) {
 		return
 	}
 	for _, l := range all {
-		if gone(l[0], l[1]) {
+		if _, known := auth.Known(l[0]); known && gone(l[0], l[1]) {
 			b.forget(l[0], l[1])
 		}
 	}

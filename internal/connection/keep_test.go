@@ -526,7 +526,7 @@ func TestConfiguredLogins(t *testing.T) {
 	if l.rows.rows() != 1 {
 		t.Errorf("%d are stored", l.rows.rows())
 	}
-	for name, gone := range map[string][]Configured{"removed": nil, "for others": {{Name: "bank", Kind: HTTP, URL: bank.URL, Principals: []string{"bob"}}},
+	for name, gone := range map[string][]Configured{"removed": nil, "for others": {{Name: "bank", Kind: HTTP, URL: bank.URL, Principals: []string{"user:bob"}}},
 		"disabled": {{Name: "bank", Kind: HTTP, URL: bank.URL, Disabled: true}}} {
 		b = l.server(c)
 		if l.rows.rows() == 0 {

@@ -152,7 +152,7 @@ var errStale = errors.New("the server was replaced")
 // publish stores what a server offers, and makes it known. gen says what the
 // server was when it was asked.
 func (b *Book) publish(s *server, gen int, o offered, older bool) error {
-	naming := b.names(s.owner.ID)
+	naming := b.names(s.owner)
 	naming.Lock()
 	defer naming.Unlock()
 	s.mu.Lock()
@@ -183,10 +183,10 @@ func (b *Book) publish(s *server, gen int, o offered, older bool) error {
 }
 
 // names returns what is held while exposed names of one owner are given.
-func (b *Book) names(id string) *sync.Mutex {
+func (b *Book) names(p auth.Principal) *sync.Mutex {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return &b.owner(principalOf(id)).naming
+	return &b.owner(p).naming
 }
 
 // others returns the names and URIs that the owner's other servers have, now or
