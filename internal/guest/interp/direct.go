@@ -92,8 +92,13 @@ func (i *Interp) Attend(ctx context.Context, id int64, began time.Time, stop boo
 	}
 	defer i.give()
 	i.mu.Lock()
-	p := i.proc
+	p, had := i.proc, i.attended == id
 	i.mu.Unlock()
+	if had {
+		// The host gave the piece up while its end was on the way here: the driver
+		// has answered the agent, and does not answer the host as well.
+		return &Result{Reply: Reply{Exit: 130}, Interrupted: true, Took: time.Since(began)}, true, nil
+	}
 	if p == nil {
 		r := &Result{Reply: Reply{Exit: 1}, Took: time.Since(began)}
 		r.StateLost, r.Reason = true, i.told()
@@ -103,11 +108,15 @@ func (i *Interp) Attend(ctx context.Context, id int64, began time.Time, stop boo
 		return nil, false, nil
 	}
 	defer i.page.give()
+	i.mu.Lock()
+	i.attended = id
+	i.mu.Unlock()
 	i.begin(began)
 	p.out.attach(c.Stdout)
 	p.err.attach(c.Stderr)
 	p.out.kick()
 	p.err.kick()
+	p.ring()
 	if stop {
 		gone, cancel := context.WithCancel(ctx)
 		cancel()

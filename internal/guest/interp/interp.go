@@ -60,6 +60,7 @@ type Interp struct {
 	lost     string    // why the state was lost, until it was said
 	killedBy string
 	seq      int
+	attended int64  // the id of the last piece of the host's that was taken charge of
 	restore  string // bash: a file with the state that its last shell saved
 }
 
@@ -79,6 +80,7 @@ type proc struct {
 	exit     syscall.WaitStatus
 	requests *os.File
 	replies  chan Reply
+	bell     *os.File // python: asks the driver to write what the code has printed
 	out, err *tap
 	started  time.Time
 }
@@ -226,6 +228,9 @@ func (p *proc) kill() { _ = syscall.Kill(-p.pid, syscall.SIGKILL) }
 
 func (p *proc) close() {
 	p.requests.Close()
+	if p.bell != nil {
+		p.bell.Close()
+	}
 	p.out.close()
 	p.err.close()
 }
@@ -290,6 +295,9 @@ func (i *Interp) driver() []string {
 // startLimit is how long an interpreter may take to start.
 const startLimit = 60 * time.Second
 
+// pipeSize is how many bytes a program may print before it waits for the agent.
+const pipeSize = 256 << 10
+
 func (i *Interp) launch() (*proc, error) {
 	p := &proc{started: time.Now(), done: make(chan struct{}), replies: make(chan Reply, 4)}
 	null, err := os.Open(os.DevNull)
@@ -320,6 +328,9 @@ func (i *Interp) launch() (*proc, error) {
 	if err := errors.Join(e1, e2, e3, e4); err != nil {
 		return nil, err
 	}
+	for _, f := range []*os.File{out, errOut} {
+		_, _ = unix.FcntlInt(number(f), unix.F_SETPIPE_SZ, pipeSize) // at best
+	}
 	files := make([]uintptr, len(childs))
 	for n, f := range childs {
 		files[n] = f.Fd()
@@ -327,7 +338,12 @@ func (i *Interp) launch() (*proc, error) {
 	if i.page != nil {
 		i.page.reset()
 		// The driver reads its own output where the host gives it pieces.
-		files = append(files, i.page.file.Fd(), number(out), number(errOut))
+		bell, e := pipe(true)
+		if e != nil {
+			return nil, e
+		}
+		p.bell = bell
+		files = append(files, i.page.file.Fd(), number(out), number(errOut), childs[len(childs)-1].Fd())
 	}
 	env := append(i.config.Env(), "MPLBACKEND=agg")
 	if i.config.Driver == "bash" {
@@ -341,8 +357,8 @@ func (i *Interp) launch() (*proc, error) {
 	}
 	pid, status, err := i.config.Start(i.driver(), &syscall.ProcAttr{Dir: i.config.Dir, Env: env, Files: files})
 	if err != nil {
-		for _, f := range []*os.File{out, errOut, requests, replies} {
-			f.Close()
+		for _, f := range []*os.File{out, errOut, requests, replies, p.bell} {
+			f.Close() // nil is closed already
 		}
 		return nil, fmt.Errorf("starting %s: %w", i.config.Command[0], err)
 	}
@@ -580,8 +596,12 @@ func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result
 		}
 	}
 	ticks := c.Ticks
+	write, stopWriting := p.writes()
+	defer stopWriting()
 	for {
 		select {
+		case <-write:
+			p.ring()
 		case reply := <-p.replies:
 			if reply.ID != id {
 				continue
@@ -610,6 +630,30 @@ func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result
 				ticks = nil
 			}
 		}
+	}
+}
+
+// flushEvery is how long what code has printed may wait in the driver.
+const flushEvery = 50 * time.Millisecond
+
+// writes returns a channel that ticks when the driver is to be asked to write,
+// and never where it does not buffer.
+func (p *proc) writes() (<-chan time.Time, func()) {
+	if p.bell == nil {
+		return nil, func() {}
+	}
+	t := time.NewTicker(flushEvery)
+	return t.C, t.Stop
+}
+
+// ring asks the driver to write what the code has printed. One that has not
+// heard yet is not asked again.
+func (p *proc) ring() {
+	if raw, err := p.bell.SyscallConn(); err == nil {
+		_ = raw.Write(func(fd uintptr) bool {
+			_, _ = unix.Write(int(fd), []byte{1})
+			return true
+		})
 	}
 }
 

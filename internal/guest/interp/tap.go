@@ -36,7 +36,7 @@ const (
 )
 
 func newTap(f *os.File, shared *page, word int) *tap {
-	t := &tap{f: f, page: shared, word: word, buf: make([]byte, 32<<10)}
+	t := &tap{f: f, page: shared, word: word, buf: make([]byte, whole)}
 	// Fd would make the file blocking.
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -59,9 +59,18 @@ func (t *tap) step(fd uintptr) bool {
 			return false
 		case n <= 0:
 			return true
+		case n < whole:
+			time.Sleep(gather)
 		}
 	}
 }
+
+// A program that writes line by line is not interrupted for each: what comes
+// within gather is read together. Who has filled half of the pipe does not wait.
+const (
+	gather = 3 * time.Millisecond
+	whole  = 32 << 10
+)
 
 // lookAgain is when a stream that was the driver's to read is looked at again:
 // what the driver left there wakes nobody.

@@ -17,12 +17,73 @@
   hide('__filename', path.join(proc.cwd(), 'code.js')); hide('__dirname', proc.cwd());
   proc.argv.length = 1;
 
+  const { writeSync } = fs;
   const answer = (reply) => {
     let data = Buffer.from(stringify(reply) + '\n');
     while (data.length) {
-      try { data = data.subarray(fs.writeSync(4, data)); } catch (e) { if (e.code !== 'EAGAIN') throw e; }
+      try { data = data.subarray(writeSync(4, data)); } catch (e) { if (e.code !== 'EAGAIN') throw e; }
     }
   };
+
+  // Output is buffered while a piece runs: each write costs a sandbox as much as a
+  // hundred lines. The first ones of every 50 ms go out at once, so that what is
+  // said before long work is heard; the rest when 64 KiB have come, with the first
+  // write 50 ms later, when the code waits for something, before anything else can
+  // write to the same place, and at the end.
+  let running = false;
+  const FLUSH_MS = 50, FLUSH_BYTES = 65536, AT_ONCE = 100;
+  const clock = performance, later = setTimeout, never = new Int32Array(new SharedArrayBuffer(4));
+  const writeAll = (fd, data) => {
+    while (data.length) {
+      try { data = data.subarray(writeSync(fd, data)); } catch (e) {
+        if (e.code !== 'EAGAIN') return;
+        Atomics.wait(never, 0, 0, 1);
+      }
+    }
+  };
+  const buffered = (stream, fd) => {
+    let text = '', parts = [], size = 0, since = -Infinity, count = 0, timer = null;
+    const flush = () => {
+      if (!size) return;
+      if (text) parts.push(Buffer.from(text));
+      const data = parts.length === 1 ? parts[0] : Buffer.concat(parts);
+      text = ''; parts = []; size = 0;
+      writeAll(fd, data);
+    };
+    stream._writev = null;
+    stream._write = (chunk, encoding, done) => {
+      if (typeof chunk === 'string' && (encoding === 'utf8' || encoding === 'utf-8')) text += chunk;
+      else {
+        if (text) parts.push(Buffer.from(text));
+        text = '';
+        parts.push(typeof chunk === 'string' ? Buffer.from(chunk, encoding) : Buffer.from(chunk));
+      }
+      size += chunk.length;
+      const t = clock.now();
+      if (t - since > FLUSH_MS) { since = t; count = 0; flush(); }
+      else if (!running || ++count < AT_ONCE || size >= FLUSH_BYTES) flush();
+      else if (!timer) timer = later(() => { timer = null; flush(); }, FLUSH_MS).unref();
+      done();
+    };
+    return flush;
+  };
+  const flushes = [buffered(proc.stdout, 1), buffered(proc.stderr, 2)];
+  const flush = () => { for (const f of flushes) f(); };
+  const ahead = (object, name, when) => {
+    const inner = object[name];
+    if (typeof inner !== 'function') return;
+    const outer = { [name](...args) { if (!when || when(...args)) flush(); return Reflect.apply(inner, this, args); } }[name];
+    object[name] = Object.assign(outer, inner);
+  };
+  const { internalBinding } = require('internal/test/binding');
+  ahead(internalBinding('spawn_sync'), 'spawn');
+  ahead(internalBinding('process_wrap').Process.prototype, 'spawn');
+  for (const name of ['write', 'writeSync', 'writev', 'writevSync', 'writeFile', 'writeFileSync', 'appendFileSync']) {
+    ahead(fs, name, (to) => to === 1 || to === 2 || typeof to === 'string' && /^\/(dev|proc)\//.test(to));
+  }
+  for (const name of ['abort', 'kill', 'dlopen']) ahead(proc, name);
+  require('module').syncBuiltinESMExports();
+  proc.on('exit', flush);
 
   // names that a pattern declares
   const names = (p, out = []) => {
@@ -143,7 +204,7 @@
   class Exit { constructor(code) { this.code = code; } }
 
   // What interrupts an await, and process.exit.
-  let stop = null, running = false, exited = null;
+  let stop = null, exited = null;
   proc.on('SIGINT', () => { if (stop) stop({ interrupted: true }); });
   proc.exit = (code) => {
     if (!running) realExit(code);
@@ -194,8 +255,6 @@
     return out;
   };
 
-  const flushed = (s) => new Promise((done) => { if (s.writableLength) s.write('', done); else done(); });
-
   const piece = async (request) => {
     const reply = { id: request.id, ok: false, exit: 1, rich: [] };
     const interrupted = new Promise((_, reject) => { stop = reject; });
@@ -236,7 +295,7 @@
     clearInterval(keep);
     running = false;
     stop = null;
-    await Promise.race([Promise.all([flushed(proc.stdout), flushed(proc.stderr)]), new Promise((r) => setTimeout(r, 2000).unref())]);
+    flush();
     return reply;
   };
 

@@ -6,12 +6,14 @@ def _main():
     import _ast, _signal, builtins, io, os, sys
 
     requests, replies = os.fdopen(3, "rb", 65536), 4
-    # 5 is memory shared with the agent, 6 and 7 are the other ends of 1 and 2.
-    for fd in (3, 4, 5, 6, 7):
+    # 5 is memory shared with the agent, 6 and 7 are the other ends of 1 and 2, and
+    # on 8 the agent says now and then that what was printed is to be written.
+    BELL = 8
+    for fd in (3, 4, 5, 6, 7, BELL):
         try:
             os.set_inheritable(fd, False)
         except OSError:
-            pass  # the agent gave fewer
+            BELL = None  # the agent gave fewer
     spare_out, spare_err = os.dup(1), os.dup(2)
     os.set_inheritable(spare_out, False)
     os.set_inheritable(spare_err, False)
@@ -50,9 +52,63 @@ def _main():
     write = os.write
     interrupts = (KeyboardInterrupt,)
 
-    # A process that the code forks must not answer for this one.
+    # Output is buffered while a piece runs, and written when 64 KiB have come,
+    # whenever the agent asks for it, before anything else can write to the same
+    # place, and at the end: each write costs a sandbox as much as a hundred prints.
+    # Between pieces each line is written at once.
+    BUFFER = 65536
+    guard = late("_thread").allocate_lock()
+
+    class Raw(io.FileIO):
+        def fileno(self):
+            # Whoever asks may write to it: then no line may wait.
+            number = super().fileno()
+            for s in streams:
+                if s.buffer.raw is self and not s.line_buffering:
+                    s.reconfigure(line_buffering=True)
+            return number
+
+    def open_stream(fd, mode=True):
+        return io.TextIOWrapper(io.BufferedWriter(Raw(fd, "w", closefd=False), BUFFER), encoding="utf-8", errors="backslashreplace",
+                                line_buffering=mode, write_through=True)
+
+    streams = [open_stream(1), open_stream(2)]
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = streams
+
+    def flush():
+        for s in (sys.stdout, sys.stderr, *streams):
+            try:
+                s.flush()
+            except Exception:
+                pass
+
+    def buffering(yes):
+        for s in streams:
+            try:
+                s.reconfigure(line_buffering=not yes or BELL is None)
+            except Exception:
+                pass
+
+    def listen():
+        while True:
+            try:
+                if not read(BELL, 4096):
+                    return
+            except OSError:
+                return
+            with guard:
+                flush()
+
+    # A process that the code forks must not answer for this one. Nobody asks it to
+    # write, so it writes each line at once.
+    def parent():
+        flush()
+        guard.acquire()
+
     def child():
+        guard.release()
         state.update(mine=False)
+        buffering(False)
         if state["link"] is not None:
             state["link"].close()  # its end has to be seen when this one dies
             for fd in (6, 7):
@@ -61,7 +117,42 @@ def _main():
                 except OSError:
                     pass
 
-    os.register_at_fork(after_in_child=child)
+    os.register_at_fork(before=parent, after_in_parent=guard.release, after_in_child=child)
+
+    def ahead(modules, name, when=None):
+        """Write what was printed before a function writes, starts or ends something."""
+        inner = getattr(modules[0], name, None)
+        if inner is None:
+            return
+
+        def outer(*args, **named):
+            if when is None or when(*args):
+                flush()
+            return inner(*args, **named)
+
+        outer.__name__ = outer.__qualname__ = name
+        outer.__module__, outer.__doc__, outer.__wrapped__ = inner.__module__, inner.__doc__, inner
+        for module in modules:
+            if getattr(module, name, None) is inner:
+                setattr(module, name, outer)
+
+    def standard(fd=None, *_):
+        return fd == 1 or fd == 2
+
+    posix = sys.modules[os.system.__module__]
+    for name in ("_exit", "abort", "kill", "killpg", "system", "execv", "execve", "posix_spawn", "posix_spawnp"):
+        ahead([posix, os], name)
+    for name in ("write", "writev", "pwrite", "close", "sendfile"):
+        ahead([posix, os], name, standard)
+    ahead([posix, os], "dup2", lambda fd=None, to=None, *_: standard(to))
+    # Python 3.12 warns of a fork beside threads. The one of listen waits at one place.
+    quiet_fork = {"__name__": "sandlot_fork", "inner": os.fork}
+    exec("def fork():\n    return inner()", quiet_fork)
+    late("_warnings").filters.insert(0, ("ignore", None, DeprecationWarning, "sandlot_fork", 0))
+    quiet_fork["fork"].__wrapped__, quiet_fork["fork"].__doc__ = os.fork, os.fork.__doc__
+    posix.fork = os.fork = quiet_fork["fork"]
+    for name in ("raise_signal", "pthread_kill"):
+        ahead([_signal, sys.modules.get("signal")], name)
 
     def on_interrupt(signum, frame):
         if state["running"] and state["mine"]:
@@ -71,29 +162,56 @@ def _main():
 
     _signal.signal(_signal.SIGINT, on_interrupt)
 
+    # What is to be done when a module has been imported, once.
+    imported = {}
+
+    class Imports:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name not in imported:
+                return None
+            then = imported.pop(name)
+            finders = (finder.find_spec for finder in list(sys.meta_path) if finder is not Imports)
+            spec = next((s for s in (find(name, path) for find in finders) if s is not None), None)
+            if spec is None or spec.loader is None:
+                imported[name] = then  # it may be installed later
+                return spec
+            if isinstance(spec.loader, type):
+                spec.loader = Loader(spec.loader)
+            run = spec.loader.exec_module
+
+            def exec_module(module):
+                run(module)
+                try:
+                    then(module)
+                except Exception:
+                    pass
+
+            spec.loader.exec_module = exec_module
+            return spec
+
+    class Loader:
+        """A loader of modules that are built in, which is a class of Python's own."""
+        def __init__(self, real):
+            self.real = real
+
+        def __getattr__(self, name):
+            return getattr(self.real, name)
+
+    sys.meta_path.insert(0, Imports)
+
+    def when_imported(name, then):
+        if name in sys.modules:
+            then(sys.modules[name])
+        else:
+            imported[name] = then
+
+    when_imported("_posixsubprocess", lambda m: ahead([m], "fork_exec"))
+
     # The pieces' lines, for tracebacks and inspect. They are linecache's as soon
     # as something imports that.
     sources = {}
-
-    class Sources:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name != "linecache":
-                return None
-            sys.meta_path.remove(Sources)
-            specs = (finder.find_spec(name, None) for finder in sys.meta_path)
-            spec = next((s for s in specs if s is not None), None)
-            if spec is not None and not isinstance(spec.loader, type):
-                run = spec.loader.exec_module
-
-                def exec_module(module):
-                    run(module)
-                    module.cache.update(sources)
-
-                spec.loader.exec_module = exec_module
-            return spec
-
-    sys.meta_path.insert(0, Sources)
+    when_imported("linecache", lambda m: m.cache.update(sources))
 
     def remember(name, code):
         sources[name] = (len(code), None, code.splitlines(True), name)
@@ -278,26 +396,13 @@ def _main():
                 os.fstat(fd)
             except OSError:
                 os.dup2(spare, fd)
-        for name, fd in (("stdout", 1), ("stderr", 2)):
+        for n, name in enumerate(("stdout", "stderr")):
+            if streams[n].closed:
+                streams[n] = open_stream(n + 1)
             s = getattr(sys, name, None)
             if s is None or getattr(s, "closed", False):
-                s = io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), encoding="utf-8", errors="backslashreplace", line_buffering=True, write_through=True)
-                setattr(sys, name, s)
-                setattr(sys, "__%s__" % name, s)
-
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")
-    # Buffered, and flushed at the end of each piece and by each newline.
-    sys.stdout.reconfigure(line_buffering=False, write_through=False)
-    raw_out = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False), 8192), encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    sys.stdout = sys.__stdout__ = raw_out
-
-    def flush():
-        for s in (sys.stdout, sys.stderr, raw_out):
-            try:
-                s.flush()
-            except Exception:
-                pass
+                setattr(sys, name, streams[n])
+                setattr(sys, "__%s__" % name, streams[n])
 
     def piece(token, name, code):
         reply = {"id": token, "ok": False, "exit": 1}
@@ -305,6 +410,7 @@ def _main():
         state.update(rich=[], rich_size=0, dropped=0)
         ns.pop("__warningregistry__", None)
         value = None
+        buffering(True)
         try:
             state["running"] = True
             body, last, quiet = compile_piece(code, name)
@@ -342,6 +448,7 @@ def _main():
             print("[%d rich values were left out: they are too large]" % state["dropped"], file=sys.stderr)
         reply["rich"] = state["rich"]
         flush()
+        buffering(False)
         return reply
 
     # Pieces that the host gives to this driver itself. What a piece writes is
@@ -496,6 +603,8 @@ def _main():
         state["link"] = made.link
         return made
 
+    if BELL is not None:
+        late("_thread").start_new_thread(listen, ())
     answer({"id": 0, "ok": True})
     direct = None
     while True:
