@@ -11,9 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -180,6 +182,9 @@ func (a *Agent) Run(ctx context.Context) error {
 			n.Wait(ctx)
 		})
 	}
+	woken := make(chan os.Signal, 1)
+	signal.Notify(woken, wire.Wake)
+	defer signal.Stop(woken)
 	for lost := time.Now(); ctx.Err() == nil; {
 		a.renew()
 		if a.link(ctx) {
@@ -188,12 +193,9 @@ func (a *Agent) Run(ctx context.Context) error {
 				continue // a copy's link is broken from the beginning
 			}
 		}
-		pause := redial
-		if time.Since(lost) > abandoned {
-			pause = rarely
-		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(pause(time.Since(lost))):
+		case <-woken:
 		case <-ctx.Done():
 		}
 	}
@@ -214,13 +216,22 @@ func (a *Agent) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// How long to wait before dialing again: a server that starts again is back
-// soon, and where none is for a while, each attempt costs the machine something.
-const (
-	redial    = 20 * time.Millisecond
-	abandoned = 10 * time.Second
-	rarely    = 250 * time.Millisecond
-)
+// pause is how long an agent waits before it dials again that has had no host
+// for that long. A server that takes a sandbox over wakes its agent
+// (wire.Wake), so this is for links that broke while the server lives, and for
+// wake-ups that got lost. To dial in vain takes some milliseconds of a
+// processor, and all agents of a server lose it at once: the next one needs the
+// processors more than they do.
+func pause(alone time.Duration) time.Duration {
+	p := 4 * time.Second
+	switch {
+	case alone < 100*time.Millisecond:
+		p = 100 * time.Millisecond
+	case alone < 10*time.Second:
+		p = time.Second
+	}
+	return p*3/4 + rand.N(p/2)
+}
 
 // renew makes this the agent of another sandbox, when it is in a copy of the one
 // that it booted in: the host has put a new secret beside the socket. What the

@@ -79,9 +79,13 @@ type Runtime interface {
 	// Create makes and starts a sandbox. When it fails, nothing is left.
 	// The sandbox outlives ctx, and the server.
 	Create(ctx context.Context, spec Spec) (Sandbox, error)
-	// Recover returns the sandboxes of this instance that an earlier server
-	// left alive, and removes what is left of those that died.
-	Recover(ctx context.Context) ([]Sandbox, error)
+	// Left returns the ids of this instance's sandboxes that an earlier server
+	// left, alive or dead. It is quick whatever their number, and is called
+	// before the first Create.
+	Left(ctx context.Context) ([]string, error)
+	// Recover takes over one of those. With ErrGone it was dead, or unfit, and
+	// what was left of it is removed; with any other error nothing has changed.
+	Recover(ctx context.Context, id string) (Sandbox, error)
 	// Close releases what the runtime holds in this process. Sandboxes live on.
 	Close() error
 }

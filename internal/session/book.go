@@ -51,6 +51,8 @@ type Book struct {
 	Config
 	policies atomic.Pointer[Policies] // none is reached as long as there are none
 	traffic  sync.Mutex               // held while sessions' traffic is stored
+	// leftovers are Recover's and then Run's.
+	leftovers leftovers
 
 	mu       sync.Mutex
 	sessions map[string]*Session

@@ -7,11 +7,13 @@ import (
 	"time"
 )
 
-// Run looks at the clocks, and stores what sessions moved, until ctx ends.
+// Run takes over what an earlier server left, looks at the clocks, and stores
+// what sessions moved, until ctx ends.
 func (b *Book) Run(ctx context.Context) {
-	var traffic sync.WaitGroup
-	traffic.Go(func() { b.keepTraffic(ctx) }) // no sandbox that is slow to answer keeps it waiting
-	defer traffic.Wait()
+	var work sync.WaitGroup
+	work.Go(func() { b.keepTraffic(ctx) }) // no sandbox that is slow to answer keeps it waiting
+	work.Go(func() { b.adoptAll(ctx) })
+	defer work.Wait()
 	tick := time.NewTicker(b.Sweep)
 	defer tick.Stop()
 	for {

@@ -65,7 +65,7 @@ func (b *Book) lapse(ctx context.Context, s *Session) {
 	}
 	defer s.leave()
 	s.mu.Lock()
-	awake := s.booted != nil || s.active > 0 || s.removed
+	awake := s.booted != nil || s.left || s.active > 0 || s.removed
 	s.mu.Unlock()
 	if !awake {
 		b.forget(ctx, s)
@@ -111,6 +111,12 @@ func (b *Book) remove(ctx context.Context, s *Session) {
 		return
 	}
 	defer s.leave()
+	if s.gone() {
+		return // another call was faster
+	}
+	if err := s.adopt(ctx); err != nil { // the next server finds that nobody has it
+		b.Log.Error("could not take over the sandbox of a session that is stopped", "session", s.record().ID, "error", err)
+	}
 	s.mu.Lock()
 	booted, home := s.booted, s.rec.Home
 	s.mu.Unlock()

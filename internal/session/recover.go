@@ -1,26 +1,40 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
+	"time"
 
 	"sandlot/internal/egress"
+	"sandlot/internal/fault"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 )
 
-// Recover takes over what an earlier server left, and removes what belongs to
-// nobody. It is called once, before the first Open.
+// leftovers is what an earlier server left and no session has: it is removed
+// when Run has taken over the sessions' sandboxes.
+type leftovers struct {
+	sandboxes  []string // the old pool's, or made when the server died
+	removed    []Record // of sessions whose removal did not come to its end
+	workspaces []string // of nobody
+}
+
+// Recover reads which sessions an earlier server had. It is called once, before
+// the first Open, and is quick: each sandbox is taken over when its session is
+// asked for, and by Run, which removes what belongs to nobody too.
 func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
-	boxes, err := rt.Recover(ctx)
+	ids, err := rt.Left(ctx)
 	if err != nil {
-		return fmt.Errorf("recovering sandboxes: %w", err)
+		return fmt.Errorf("looking for sandboxes: %w", err)
 	}
-	byID := map[string]sandbox.Sandbox{}
-	for _, box := range boxes {
-		byID[box.Spec().ID] = box
+	unowned := map[string]bool{}
+	for _, id := range ids {
+		unowned[id] = true
 	}
 	records, err := b.Store.Sessions(ctx)
 	if err != nil {
@@ -28,24 +42,15 @@ func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	}
 	kept := map[string]bool{}
 	for _, r := range records {
+		kept[r.Workspace] = true
 		if r.State == Removed { // as far as the last server came
-			err = errors.Join(err, b.Pool.Shelf.Remove(r.Workspace), b.Store.RemoveSession(ctx, r.ID))
+			b.leftovers.removed = append(b.leftovers.removed, r)
 			continue
 		}
-		kept[r.Workspace] = true
-		b.recover(r, byID)
+		b.recover(r, unowned)
 	}
-	var wg sync.WaitGroup
-	for _, box := range byID { // owned by nobody: the old pool's, or made when the server died
-		wg.Go(func() {
-			if err := box.Stop(ctx); err != nil {
-				b.Log.Error("could not remove an unowned sandbox", "sandbox", box.Spec().ID, "error", err)
-			}
-		})
-	}
-	wg.Wait()
-	if err != nil { // it is tried again at the next start
-		b.Log.Error("could not remove what is left of a session", "error", err)
+	for id := range unowned {
+		b.leftovers.sandboxes = append(b.leftovers.sandboxes, id)
 	}
 	b.tidy(kept)
 	return nil
@@ -57,7 +62,7 @@ func (b *Book) tidy(kept map[string]bool) {
 	all, err := b.Pool.Shelf.All()
 	for _, id := range all {
 		if !kept[id] {
-			err = errors.Join(err, b.Pool.Shelf.Remove(id))
+			b.leftovers.workspaces = append(b.leftovers.workspaces, id)
 		}
 	}
 	if err != nil {
@@ -65,21 +70,20 @@ func (b *Book) tidy(kept map[string]bool) {
 	}
 }
 
-func (b *Book) recover(r Record, boxes map[string]sandbox.Sandbox) {
+// recover makes the session of a record. When its sandbox is among unowned it is
+// taken out of there.
+func (b *Book) recover(r Record, unowned map[string]bool) {
 	s := &Session{book: b, gate: make(chan struct{}, 1), account: egress.NewAccount(r.Traffic), stored: r.Traffic, rec: r}
-	if box := boxes[r.Sandbox]; box != nil && r.Sandbox != "" {
-		t, f, err := b.resolve(r.Template, r.Flavor)
-		if err == nil {
-			delete(boxes, r.Sandbox)
-			s.booted = b.Pool.Adopt(box, pool.Order{Workspace: r.Workspace, Template: t, Flavor: f})
-			b.connect(s.booted, r, s.account)
-			s.found = s.booted
+	if r.Sandbox != "" && unowned[r.Sandbox] {
+		if _, _, err := b.resolve(r.Template, r.Flavor); err == nil {
+			delete(unowned, r.Sandbox)
+			s.left = true
 		}
 	}
-	if s.booted == nil && r.Sandbox != "" {
+	if !s.left && r.Sandbox != "" {
 		s.rec.Sandbox = ""
 		if s.rec.Lost == "" {
-			s.rec.Lost = "it ended while the server was away"
+			s.rec.Lost = whileAway
 		}
 	}
 	b.mu.Lock()
@@ -88,4 +92,182 @@ func (b *Book) recover(r Record, boxes map[string]sandbox.Sandbox) {
 	if r.Home {
 		b.homes[r.Owner] = s
 	}
+}
+
+// whileAway is why a sandbox is lost that the next server did not find alive.
+const whileAway = "it ended while the server was away"
+
+// adopt takes over the sandbox that an earlier server left to the session, if
+// that was not done yet. The gate is held. With an error it can be tried again.
+func (s *Session) adopt(ctx context.Context) error {
+	s.mu.Lock()
+	left, r := s.left, s.rec
+	s.mu.Unlock()
+	if !left {
+		return nil
+	}
+	t, f, err := s.book.resolve(r.Template, r.Flavor)
+	if err != nil {
+		return err
+	}
+	// Who gives up waiting leaves nothing half done.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	box, err := s.book.Pool.Runtime.Recover(ctx, r.Sandbox)
+	if err != nil && !errors.Is(err, sandbox.ErrGone) {
+		return fault.Wrap(fault.SandboxCreation, err, "the session's sandbox could not be taken over from an earlier server")
+	}
+	if err != nil {
+		s.mu.Lock()
+		s.left = false
+		s.mu.Unlock()
+		return s.update(func(r *Record) {
+			if r.Sandbox = ""; r.Lost == "" {
+				r.Lost = whileAway
+			}
+		})
+	}
+	booted := s.book.Pool.Adopt(box, pool.Order{Workspace: r.Workspace, Template: t, Flavor: f})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.book.connect(booted, s.rec, s.account)
+	s.booted, s.found, s.left = booted, booted, false
+	return nil
+}
+
+// settle waits until the session has taken over its sandbox, if one was left.
+func (s *Session) settle(ctx context.Context) error {
+	if !s.isLeft() {
+		return nil
+	}
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	defer s.leave()
+	if s.gone() {
+		return nil
+	}
+	return s.adopt(ctx)
+}
+
+func (s *Session) isLeft() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left
+}
+
+const (
+	// linking is how long Run waits for one agent before it goes on to the next:
+	// longer than an agent pauses.
+	linking = 2 * time.Second
+	// adoptAgain is the pause before a sandbox that could not be taken over is
+	// tried again.
+	adoptAgain = 5 * time.Second
+)
+
+// adopting is how many sandboxes Run takes over at once. An agent takes most of
+// that time to dial, and its processor is needed for little of it.
+func adopting() int { return 4 * runtime.NumCPU() }
+
+// adoptAll takes over what an earlier server left to sessions, those first that
+// were used last, and then removes what belongs to nobody.
+func (b *Book) adoptAll(ctx context.Context) {
+	for ctx.Err() == nil {
+		left := b.all()
+		left = slices.DeleteFunc(left, func(s *Session) bool { return !s.isLeft() })
+		if len(left) == 0 {
+			break
+		}
+		slices.SortFunc(left, func(x, y *Session) int { return y.record().Used.Compare(x.record().Used) })
+		if err := each(ctx, left, b.adoptOne); err == nil {
+			continue
+		}
+		select {
+		case <-time.After(adoptAgain):
+		case <-ctx.Done():
+		}
+	}
+	b.removeLeftovers(ctx)
+}
+
+func (b *Book) adoptOne(ctx context.Context, s *Session) error {
+	if err := s.settle(ctx); err != nil {
+		if ctx.Err() == nil {
+			b.Log.Error("could not take over a session's sandbox; it is tried again", "session", s.record().ID, "error", err)
+		}
+		return err
+	}
+	s.mu.Lock()
+	booted := s.booted
+	s.mu.Unlock()
+	if booted != nil {
+		ctx, cancel := context.WithTimeout(ctx, linking)
+		defer cancel()
+		_ = booted.Agent.Wait(ctx) // who needs it waits longer
+	}
+	return nil
+}
+
+// removeLeftovers removes what belongs to nobody. What fails is tried again at
+// the next start.
+func (b *Book) removeLeftovers(ctx context.Context) {
+	rt := b.Pool.Runtime
+	_ = each(ctx, b.leftovers.sandboxes, func(ctx context.Context, id string) error {
+		box, err := rt.Recover(ctx, id)
+		if err == nil {
+			err = box.Stop(ctx)
+		}
+		if err != nil && !errors.Is(err, sandbox.ErrGone) {
+			b.Log.Error("could not remove an unowned sandbox", "sandbox", id, "error", err)
+		}
+		return nil
+	})
+	for _, r := range b.leftovers.removed {
+		if ctx.Err() != nil {
+			return
+		}
+		err := b.Pool.Shelf.Remove(r.Workspace)
+		if err == nil {
+			err = b.Store.RemoveSession(ctx, r.ID)
+		}
+		if err != nil {
+			b.Log.Error("could not remove what is left of a session", "session", r.ID, "error", err)
+		}
+	}
+	for _, id := range b.leftovers.workspaces {
+		if ctx.Err() != nil {
+			return
+		}
+		if err := b.Pool.Shelf.Remove(id); err != nil {
+			b.Log.Error("could not remove a workspace of nobody", "workspace", id, "error", err)
+		}
+	}
+}
+
+// each does something with all of a list, a few at a time, until ctx ends, and
+// returns one of the errors.
+func each[T any](ctx context.Context, list []T, do func(context.Context, T) error) error {
+	var work sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	slots := make(chan struct{}, adopting())
+	for _, x := range list {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		work.Go(func() {
+			defer func() { <-slots }()
+			if err := do(ctx, x); err != nil {
+				mu.Lock()
+				failed = cmp.Or(failed, err)
+				mu.Unlock()
+			}
+		})
+	}
+	work.Wait()
+	return failed
 }

@@ -43,7 +43,7 @@ func (b *Book) room(ctx context.Context, s *Session, f image.Flavor) (settle fun
 func (s *Session) counts() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.reserved && (s.booted != nil || s.booting)
+	return !s.reserved && (s.booted != nil || s.booting || s.left)
 }
 
 // settling returns what turns a reservation into a session that counts by itself.
@@ -60,7 +60,7 @@ func (b *Book) settling(s *Session, taken place) func() {
 func (s *Session) live() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.booted != nil || s.booting
+	return s.booted != nil || s.booting || s.left
 }
 
 // reserve makes room for one more session of the owner, or says why there is none. A
@@ -138,6 +138,9 @@ func (b *Book) evict(ctx context.Context, owner string) bool {
 
 // busy says whether something runs in the session.
 func (s *Session) busy(ctx context.Context) bool {
+	if s.settle(ctx) != nil {
+		return true // nobody knows
+	}
 	s.mu.Lock()
 	booted, active := s.booted, s.active
 	s.mu.Unlock()

@@ -76,6 +76,7 @@ type Session struct {
 	booting bool
 	active  int // calls that hold it
 	removed bool
+	left    bool // an earlier server's sandbox is not taken over yet
 	// reserved: the book counts it as a reservation still.
 	reserved bool
 }
@@ -157,6 +158,9 @@ func (s *Session) gone() bool {
 
 // revive leaves the session with a linked sandbox. The gate is held.
 func (s *Session) revive(ctx context.Context) error {
+	if err := s.adopt(ctx); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	b := s.booted
 	s.mu.Unlock()
@@ -364,8 +368,11 @@ type Info struct {
 
 // info looks at the session; it boots nothing.
 func (s *Session) info(ctx context.Context) Info {
+	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
+	_ = s.settle(wait) // what is not taken over in time is told as far as it is known
+	cancel()
 	s.mu.Lock()
-	r, b, active, booting := s.rec, s.booted, s.active, s.booting
+	r, b, active, booting, left := s.rec, s.booted, s.active, s.booting, s.left
 	s.mu.Unlock()
 	i := Info{Record: r, Status: "stopped", MaxBytes: s.book.maxBytes()}
 	i.Traffic = s.account.Traffic()
@@ -373,6 +380,8 @@ func (s *Session) info(ctx context.Context) Info {
 	switch {
 	case booting:
 		i.Status = "creating"
+	case left:
+		i.Status = "ready"
 	case b == nil && r.State == Live && r.Lost != "":
 		i.Status = "error"
 	case b != nil:

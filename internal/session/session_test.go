@@ -446,6 +446,7 @@ func TestNextServer(t *testing.T) {
 		if l := w.use(bob, Ask{ID: dead.ID()}); !strings.Contains(l.Notice, "while the server was away") {
 			t.Errorf("%q", l.Notice)
 		}
+		w.adoptAll(context.Background())
 		if w.fake.Box(orphan.ID) != nil {
 			t.Error("a sandbox without owner lives on")
 		}
@@ -572,6 +573,7 @@ func TestForgottenHalfway(t *testing.T) {
 		w.store.all[r.ID] = r
 		w.open(nil)
 		w.fails(ann, Ask{ID: r.ID}, fault.SessionNotFound)
+		w.adoptAll(context.Background())
 		if left, _ := os.ReadDir(w.shelf); len(left) != 0 || len(w.store.all) != 0 {
 			t.Errorf("%d workspaces and %d records are left", len(left), len(w.store.all))
 		}

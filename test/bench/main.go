@@ -26,6 +26,7 @@ var topics = []struct {
 	{"files", files},
 	{"clients", clients},
 	{"restart", restart},
+	{"takeover", takeover},
 	{"neighbours", neighbours},
 	{"network", network},
 	{"hub", hub},

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/yamux"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -85,6 +86,10 @@ const (
 	Socket     = "agent.sock"
 	SecretFile = "secret"
 )
+
+// Wake is the signal by which a runtime that can send one tells an agent that a
+// server has opened its socket again. It does nothing to one that does not know it.
+const Wake = unix.SIGWINCH
 
 // The agent learns these from its environment, and removes them from it.
 const (

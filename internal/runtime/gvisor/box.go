@@ -3,6 +3,7 @@ package gvisor
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -109,6 +110,26 @@ func (b *box) listen() error {
 	defer b.mu.Unlock()
 	b.listener = l
 	return nil
+}
+
+// wake makes the agent of a sandbox that was taken over dial at once, by a
+// signal that gVisor delivers, as `runsc kill` would. Without it the agent dials
+// some seconds later.
+func (b *box) wake() {
+	ctx, cancel := context.WithTimeout(b.runtime.ctx, 5*time.Second)
+	defer cancel()
+	path := filepath.Join(b.runtime.runscRoot(), "runsc-"+b.spec.ID+".sock")
+	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	call := map[string]any{"method": "containerManager.Signal", "arg": map[string]any{"CID": b.spec.ID, "Signo": int(wire.Wake)}}
+	if json.NewEncoder(c).Encode(call) == nil {
+		c.Read(make([]byte, 256)) // whatever it says
+	}
 }
 
 // attend watches the sandbox's process.

@@ -253,36 +253,40 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	return b.attend(rec.PID, rec.Started)
 }
 
-// Recover implements sandbox.Runtime.
-func (r *Runtime) Recover(ctx context.Context) ([]sandbox.Sandbox, error) {
+// Left implements sandbox.Runtime.
+func (r *Runtime) Left(context.Context) ([]string, error) {
 	entries, err := os.ReadDir(r.dir())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	var alive []sandbox.Sandbox
-	var dead sync.WaitGroup
+	var ids []string
 	for _, e := range entries {
-		if !validID.MatchString(e.Name()) {
-			continue
+		if validID.MatchString(e.Name()) {
+			ids = append(ids, e.Name())
 		}
-		b, err := r.recover(e.Name())
-		if err != nil {
-			r.Log.Info("removing what is left of a sandbox", "sandbox", e.Name(), "reason", err)
-			b.stale = true
-			dead.Go(func() {
-				if err := b.Stop(ctx); err != nil {
-					r.Log.Error("could not remove what is left of a sandbox", "sandbox", b.spec.ID, "error", err)
-				}
-			})
-			continue
-		}
-		alive = append(alive, b)
 	}
-	dead.Wait()
-	return alive, nil
+	return ids, nil
+}
+
+// Recover implements sandbox.Runtime.
+func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, error) {
+	if !validID.MatchString(id) {
+		return nil, fmt.Errorf("gvisor: %q is no sandbox's id", id)
+	}
+	b, err := r.recover(id)
+	if err == nil {
+		return b, nil
+	}
+	if scarce(err) { // it lives, and can be taken over when there is room
+		b.forsake()
+		return nil, err
+	}
+	r.Log.Info("removing what is left of a sandbox", "sandbox", id, "reason", err)
+	b.stale = true
+	if serr := b.Stop(ctx); serr != nil {
+		r.Log.Error("could not remove what is left of a sandbox", "sandbox", id, "error", serr)
+	}
+	return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
 }
 
 // recover takes one sandbox over. With an error the box is good for Stop alone.
@@ -316,10 +320,14 @@ func (r *Runtime) recover(id string) (*box, error) {
 	if err := b.listen(); err != nil {
 		return b, err
 	}
+	if err := b.attend(rec.PID, rec.Started); err != nil {
+		return b, err
+	}
 	r.mu.Lock()
 	r.boxes[id] = b
 	r.mu.Unlock()
-	return b, b.attend(rec.PID, rec.Started)
+	r.work.Go(b.wake)
+	return b, nil
 }
 
 // List implements sandbox.Lister.

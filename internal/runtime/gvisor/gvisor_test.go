@@ -213,9 +213,8 @@ func TestRecycledIDs(t *testing.T) {
 	}
 
 	rt = s.Open(t).(*Runtime)
-	found, err := rt.Recover(t.Context())
-	if err != nil || len(found) != 0 {
-		t.Errorf("recovered %d sandboxes, %v", len(found), err)
+	if found := sandboxtest.RecoverAll(t, rt); len(found) != 0 {
+		t.Errorf("recovered %d sandboxes", len(found))
 	}
 	if err := rt.Close(); err != nil {
 		t.Error(err)

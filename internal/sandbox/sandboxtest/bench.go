@@ -414,9 +414,9 @@ func survivesHost(t *testing.T, b *Bench) {
 	closeRuntime(t, b.runtime)
 
 	b.runtime = b.subject.Open(t)
-	found, err := b.runtime.Recover(t.Context())
-	if err != nil || len(found) != 1 {
-		t.Fatalf("recovered %d, %v", len(found), err)
+	found := RecoverAll(t, b.runtime)
+	if len(found) != 1 {
+		t.Fatalf("recovered %d", len(found))
 	}
 	b.Box = found[0]
 	b.Client = agent.New(b.Box, Log(t))

@@ -26,10 +26,12 @@ import (
 type Fake struct {
 	Boot      time.Duration // how long Create takes
 	Broken    error         // what Check and Create return
-	Forgetful error         // what Recover returns
+	Forgetful error         // what Left returns
 	Mute      bool          // agents made now dial, prove themselves, and never answer
 	Liars     bool          // agents made now know no secret
 	Stuck     bool          // Stop hangs until its context ends
+	// Reluctant is called by Recover, which returns its error.
+	Reluctant func(ctx context.Context, id string) error
 	// Dial answers dials of a port; the default says that nothing listens.
 	Dial func(port uint32) (net.Conn, error)
 	// Run answers runs; the default says that all went well.
@@ -70,9 +72,26 @@ func (f *Fake) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, err
 	return b, nil
 }
 
+// Left implements sandbox.Runtime.
+func (f *Fake) Left(context.Context) ([]string, error) {
+	var ids []string
+	for _, b := range f.List() {
+		ids = append(ids, b.Spec().ID)
+	}
+	return ids, f.Forgetful
+}
+
 // Recover implements sandbox.Runtime.
-func (f *Fake) Recover(context.Context) ([]sandbox.Sandbox, error) {
-	return f.List(), f.Forgetful
+func (f *Fake) Recover(ctx context.Context, id string) (sandbox.Sandbox, error) {
+	if f.Reluctant != nil {
+		if err := f.Reluctant(ctx, id); err != nil {
+			return nil, err
+		}
+	}
+	if b := f.Box(id); b != nil && b.alive() {
+		return b, nil
+	}
+	return nil, sandbox.ErrGone
 }
 
 // List implements sandbox.Lister.

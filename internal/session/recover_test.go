@@ -1,0 +1,227 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/sandbox/sandboxtest"
+)
+
+// leave makes sessions of ann's with a sandbox each, and lets them go as a
+// server does that ends.
+func leave(w *world, n int) (left []*Lease) {
+	for range n {
+		left = append(left, w.use(ann, Ask{ID: "new"}))
+	}
+	w.Close(context.Background())
+	return left
+}
+
+// TestAskedForFirst: who asks for a session waits for its sandbox alone, while
+// all others cannot be taken over, and those follow.
+func TestAskedForFirst(t *testing.T) {
+	const many = 50
+	in(t, func(r *Rules) { r.MaxSessions = many }, func(t *testing.T, w *world) {
+		left := leave(w, many)
+		quick, slow := left[0], left[1]
+		free := make(chan struct{})
+		w.fake.Reluctant = func(_ context.Context, id string) error {
+			if id != quick.Booted.ID {
+				<-free
+			}
+			return nil
+		}
+		w.open(func(r *Rules) { r.MaxSessions = many })
+		ctx, stop := context.WithCancel(t.Context())
+		var work sync.WaitGroup
+		work.Go(func() { w.Run(ctx) })
+		began := time.Now()
+		if l := w.use(ann, Ask{ID: quick.ID()}); l.Booted.ID != quick.Booted.ID || l.Notice != "" {
+			t.Errorf("another sandbox, %q", l.Notice)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it waited %s for others", took)
+		}
+		if w.Live() != many {
+			t.Errorf("%d of %d live", w.Live(), many)
+		}
+		asked := make(chan error, 1)
+		work.Go(func() {
+			l, err := w.Open(context.Background(), ann, Ask{ID: slow.ID()})
+			if err == nil {
+				l.Release()
+			}
+			asked <- err
+		})
+		time.Sleep(50 * time.Millisecond)
+		close(free)
+		if err := <-asked; err != nil {
+			t.Error(err)
+		}
+		for i := 0; ; i++ {
+			rest := slices.DeleteFunc(w.all(), func(s *Session) bool { return !s.isLeft() })
+			if len(rest) == 0 {
+				break
+			}
+			if i == 1000 {
+				t.Fatalf("%d are not taken over", len(rest))
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		stop()
+		work.Wait()
+	})
+}
+
+// TestLeftCounts: what is not taken over yet counts towards the limits, keeps its
+// idle clock, and is stopped, removed and evicted as if it were.
+func TestLeftCounts(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		left := leave(w, 3)
+		w.open(func(r *Rules) { r.Evict, r.MaxMemoryMB = false, 3*1024 })
+		w.fails(ann, Ask{ID: "new"}, fault.ResourceLimit)
+		w.fails(bob, Ask{ID: "new"}, fault.ResourceLimit) // by the memory of all
+		for _, l := range left {
+			if !w.Owns(l.Booted.ID) {
+				t.Error("its sandbox belongs to nobody")
+			}
+		}
+		if !w.Stop(context.Background(), ann, left[0].ID()) || w.fake.Box(left[0].Booted.ID) != nil {
+			t.Error("a session that was stopped has a sandbox")
+		}
+		w.sweep(context.Background(), time.Now().Add(w.Idle+w.Sweep))
+		if _, alive := w.fake.Made(); alive != 0 {
+			t.Errorf("%d idle ones live", alive)
+		}
+	})
+	in(t, nil, func(t *testing.T, w *world) {
+		leave(w, 3)
+		w.open(nil)
+		w.use(ann, Ask{ID: "new"}) // one makes room
+		if _, alive := w.fake.Made(); alive != 3 {
+			t.Errorf("%d live", alive)
+		}
+	})
+	in(t, nil, func(t *testing.T, w *world) {
+		left := leave(w, 2)
+		w.open(nil)
+		infos, err := w.List(context.Background(), ann, "")
+		if err != nil || len(infos) != 2 || infos[0].Status != "ready" || infos[0].Usage == nil {
+			t.Errorf("%+v, %v", infos, err)
+		}
+		if w.use(ann, Ask{ID: left[1].ID()}).Booted.ID != left[1].Booted.ID {
+			t.Error("another sandbox")
+		}
+	})
+}
+
+// TestStopWhileRecovering: a server that stops, or dies, in the middle of taking
+// over loses nothing for the next one.
+func TestStopWhileRecovering(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, w *world) {
+		left := leave(w, 3)
+		var free atomic.Value
+		free.Store(left[0].Booted.ID)
+		w.fake.Reluctant = func(_ context.Context, id string) error {
+			if id == free.Load() || free.Load() == "" {
+				return nil
+			}
+			return errors.New("too many open files")
+		}
+		run := func() (stop func()) {
+			w.open(nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() { w.Run(ctx); close(done) }()
+			time.Sleep(time.Second)
+			return func() { cancel(); <-done }
+		}
+		for _, clean := range []bool{true, false} {
+			stop := run()
+			w.fails(ann, Ask{ID: left[1].ID()}, fault.SandboxCreation)
+			stop()
+			if clean {
+				w.Close(context.Background())
+				continue
+			}
+			for _, s := range w.all() { // all that the kernel does for one that is killed
+				if s.booted != nil {
+					s.booted.LetGo()
+				}
+			}
+		}
+		free.Store(left[1].Booted.ID)
+		stop := run()
+		free.Store("")
+		time.Sleep(2 * adoptAgain)
+		for _, l := range left {
+			if s := w.mine(ann, l.ID()); s == nil || s.isLeft() || s.record().Sandbox != l.Booted.ID {
+				t.Error("a sandbox is not taken over")
+			}
+			if now := w.use(ann, Ask{ID: l.ID()}); now.Booted.ID != l.Booted.ID || now.Notice != "" {
+				t.Errorf("another sandbox: %q", now.Notice)
+			}
+		}
+		stop()
+	})
+}
+
+// bubble is in within a synctest bubble.
+func bubble(t *testing.T, change func(*Rules), test func(*testing.T, *world)) {
+	t.Helper()
+	if !sandboxtest.Alone(t) {
+		return
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, change)
+		defer synctest.Wait()
+		defer w.close()
+		test(t, w)
+	})
+}
+
+// TestAFewAtOnce: Run takes over no more than a few at the same time, the ones
+// used last before the others.
+func TestAFewAtOnce(t *testing.T) {
+	const many = 40
+	in(t, func(r *Rules) { r.MaxSessions = 1 }, func(t *testing.T, w *world) {
+		var ids []string
+		for i := range many {
+			ids = append(ids, w.use(auth.User(fmt.Sprint("user", i), false), Ask{ID: "new"}).Booted.ID)
+			time.Sleep(time.Millisecond)
+		}
+		w.Close(context.Background())
+		var mu sync.Mutex
+		now, most := 0, 0
+		var order []string
+		w.fake.Reluctant = func(_ context.Context, id string) error {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			order = append(order, id)
+			mu.Unlock()
+			time.Sleep(10 * time.Millisecond)
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return nil
+		}
+		w.open(nil)
+		w.adoptAll(context.Background())
+		if most > adopting() || len(order) != many {
+			t.Errorf("%d at once, %d in all", most, len(order))
+		}
+		if last := ids[many-adopting():]; !slices.Contains(last, order[0]) {
+			t.Error("one that was not used for long is first")
+		}
+	})
+}
