@@ -51,8 +51,7 @@ type Book struct {
 	Config
 	policies atomic.Pointer[Policies] // none is reached as long as there are none
 	traffic  sync.Mutex               // held while sessions' traffic is stored
-	// leftovers are Recover's and then Run's.
-	leftovers leftovers
+	unowned  []string                 // sandboxes that an earlier server left; Recover's, and then Run's
 
 	mu       sync.Mutex
 	sessions map[string]*Session

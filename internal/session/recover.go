@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -16,17 +17,9 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// leftovers is what an earlier server left and no session has: it is removed
-// when Run has taken over the sessions' sandboxes.
-type leftovers struct {
-	sandboxes  []string // the old pool's, or made when the server died
-	removed    []Record // of sessions whose removal did not come to its end
-	workspaces []string // of nobody
-}
-
 // Recover reads which sessions an earlier server had. It is called once, before
 // the first Open, and is quick: each sandbox is taken over when its session is
-// asked for, and by Run, which removes what belongs to nobody too.
+// asked for, or by Run, which also removes those that belong to nobody.
 func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	ids, err := rt.Left(ctx)
 	if err != nil {
@@ -42,15 +35,16 @@ func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	}
 	kept := map[string]bool{}
 	for _, r := range records {
-		kept[r.Workspace] = true
 		if r.State == Removed { // as far as the last server came
-			b.leftovers.removed = append(b.leftovers.removed, r)
+			err = errors.Join(err, b.Pool.Shelf.Remove(r.Workspace), b.Store.RemoveSession(ctx, r.ID))
 			continue
 		}
+		kept[r.Workspace] = true
 		b.recover(r, unowned)
 	}
-	for id := range unowned {
-		b.leftovers.sandboxes = append(b.leftovers.sandboxes, id)
+	b.unowned = slices.Collect(maps.Keys(unowned))
+	if err != nil { // it is tried again at the next start
+		b.Log.Error("could not remove what is left of a session", "error", err)
 	}
 	b.tidy(kept)
 	return nil
@@ -62,7 +56,7 @@ func (b *Book) tidy(kept map[string]bool) {
 	all, err := b.Pool.Shelf.All()
 	for _, id := range all {
 		if !kept[id] {
-			b.leftovers.workspaces = append(b.leftovers.workspaces, id)
+			err = errors.Join(err, b.Pool.Shelf.Remove(id))
 		}
 	}
 	if err != nil {
@@ -187,7 +181,7 @@ func (b *Book) adoptAll(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	b.removeLeftovers(ctx)
+	b.removeUnowned(ctx)
 }
 
 func (b *Book) adoptOne(ctx context.Context, s *Session) error {
@@ -208,12 +202,12 @@ func (b *Book) adoptOne(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// removeLeftovers removes what belongs to nobody. What fails is tried again at
-// the next start.
-func (b *Book) removeLeftovers(ctx context.Context) {
-	rt := b.Pool.Runtime
-	_ = each(ctx, b.leftovers.sandboxes, func(ctx context.Context, id string) error {
-		box, err := rt.Recover(ctx, id)
+// removeUnowned removes the sandboxes that belong to nobody: the old pool's, and
+// what was being made when the server died. What fails is tried again at the next
+// start.
+func (b *Book) removeUnowned(ctx context.Context) {
+	_ = each(ctx, b.unowned, func(ctx context.Context, id string) error {
+		box, err := b.Pool.Runtime.Recover(ctx, id)
 		if err == nil {
 			err = box.Stop(ctx)
 		}
@@ -222,26 +216,6 @@ func (b *Book) removeLeftovers(ctx context.Context) {
 		}
 		return nil
 	})
-	for _, r := range b.leftovers.removed {
-		if ctx.Err() != nil {
-			return
-		}
-		err := b.Pool.Shelf.Remove(r.Workspace)
-		if err == nil {
-			err = b.Store.RemoveSession(ctx, r.ID)
-		}
-		if err != nil {
-			b.Log.Error("could not remove what is left of a session", "session", r.ID, "error", err)
-		}
-	}
-	for _, id := range b.leftovers.workspaces {
-		if ctx.Err() != nil {
-			return
-		}
-		if err := b.Pool.Shelf.Remove(id); err != nil {
-			b.Log.Error("could not remove a workspace of nobody", "workspace", id, "error", err)
-		}
-	}
 }
 
 // each does something with all of a list, a few at a time, until ctx ends, and

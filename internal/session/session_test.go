@@ -374,7 +374,7 @@ func TestRuntimeFails(t *testing.T) {
 		if _, alive := w.fake.Made(); alive != 0 || len(w.store.all) != 0 {
 			t.Errorf("%d sandboxes and %d records are left", alive, len(w.store.all))
 		}
-		if left, _ := os.ReadDir(w.shelf); len(left) != 0 {
+		if left, _ := w.Pool.Shelf.All(); len(left) != 0 {
 			t.Errorf("%d workspaces are left", len(left))
 		}
 		w.use(ann, Ask{})
@@ -481,7 +481,7 @@ func TestStop(t *testing.T) {
 		}
 		all.Wait()
 		w.fails(ann, Ask{ID: s.ID()}, fault.SessionNotFound)
-		if left, _ := os.ReadDir(w.shelf); len(left) != 0 {
+		if left, _ := w.Pool.Shelf.All(); len(left) != 0 {
 			t.Errorf("%d workspaces are left", len(left))
 		}
 	})
@@ -556,7 +556,7 @@ func TestStoppedAreBounded(t *testing.T) {
 		w.fails(ann, Ask{ID: ids[0]}, fault.SessionNotFound)
 		w.fails(ann, Ask{ID: ids[1]}, fault.SessionNotFound)
 		w.use(ann, Ask{ID: ids[2]})
-		if left, _ := os.ReadDir(w.shelf); len(left) > keptFor+1 {
+		if left, _ := w.Pool.Shelf.All(); len(left) > keptFor+1 {
 			t.Errorf("%d workspaces are kept", len(left))
 		}
 	})
@@ -574,7 +574,7 @@ func TestForgottenHalfway(t *testing.T) {
 		w.open(nil)
 		w.fails(ann, Ask{ID: r.ID}, fault.SessionNotFound)
 		w.adoptAll(context.Background())
-		if left, _ := os.ReadDir(w.shelf); len(left) != 0 || len(w.store.all) != 0 {
+		if left, _ := w.Pool.Shelf.All(); len(left) != 0 || len(w.store.all) != 0 {
 			t.Errorf("%d workspaces and %d records are left", len(left), len(w.store.all))
 		}
 	})
