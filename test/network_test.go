@@ -492,7 +492,7 @@ func TestNetworkUsers(t *testing.T) {
 	if code, _, body := s.request("PATCH", "/v1/sessions/"+a+"/network", strings.NewReader(`{"mode":"public"}`), "Authorization", "Bearer "+s.token("ann")); code < 400 {
 		t.Errorf("ann changes her own network: %d %q", code, body)
 	}
-	if code, _, body := s.request("GET", "/metrics", nil, "Authorization", token); code != 200 || !strings.Contains(body, `sandlot_network_connections_total{verdict="refused"}`) {
+	if code, _, body := s.request("GET", "/metrics", nil, "Authorization", "Bearer "+s.token("eye", "--metrics")); code != 200 || !strings.Contains(body, `sandlot_network_connections_total{verdict="refused"}`) {
 		t.Errorf("%d %q", code, body)
 	}
 }

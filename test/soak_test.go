@@ -35,7 +35,7 @@ func use(t *testing.T, s *server) usage {
 		t.Fatal(err)
 	}
 	u.files = len(fds)
-	_, _, text := s.request("GET", "/metrics", nil, "Authorization", "Bearer "+s.token("metrics"))
+	_, _, text := s.request("GET", "/metrics", nil, "Authorization", "Bearer "+s.token("eye", "--metrics"))
 	for line := range strings.Lines(text) {
 		if v, ok := strings.CutPrefix(line, "go_goroutines "); ok {
 			fmt.Sscan(v, &u.goroutines)

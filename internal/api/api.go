@@ -77,7 +77,7 @@ func New(c Config) *Server {
 	open("GET /oauth/start/{id}", s.startLogin)
 	open("GET /oauth/callback", s.loggedIn)
 	closed := func(pattern string, h http.HandlerFunc) { s.mux.Handle(pattern, s.identify(h)) }
-	closed("GET /metrics", promhttp.HandlerFor(c.Metrics.Registry, promhttp.HandlerOpts{}).ServeHTTP)
+	closed("GET /metrics", measures(promhttp.HandlerFor(c.Metrics.Registry, promhttp.HandlerOpts{})))
 	s.mux.Handle("/mcp", s.mcp())
 	closed("GET /v1/sessions", s.listSessions)
 	closed("POST /v1/sessions", s.createSession)
@@ -128,6 +128,19 @@ func (s *Server) Owner() http.Handler {
 	}))
 }
 
+// measures lets those in who may read what is counted of all users.
+func measures(next http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if p, _ := auth.From(r.Context()); !p.Measures() {
+			f := fault.New(fault.Forbidden, "this token may not read the metrics, which are of all users").With("right", string(auth.ReadMetrics))
+			f.Advice = []string{"The operator makes one that may: sandlot token create --user NAME --metrics", "On the server's machine: curl --unix-socket STATE_DIR/api.sock http://localhost/metrics"}
+			problem(w, r, f)
+			return
+		}
+		next.ServeHTTP(w, r)
+	}
+}
+
 // identify lets a request in when it is known who asks.
 func (s *Server) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -176,7 +189,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 		status, wrapper, code = "unhealthy", "disconnected", 503
 	}
 	names := []string{}
-	for _, t := range s.Hub.Tools(r.Context(), auth.Local) {
+	for _, t := range s.Hub.Own() { // anyone may ask, so nothing of anyone's is named or started
 		if t.Alias == "" {
 			names = append(names, t.Name)
 		}

@@ -318,6 +318,17 @@ func TestCORS(t *testing.T) {
 	if past || a.StatusCode != 204 || !strings.Contains(a.Header.Get("Access-Control-Allow-Methods"), "POST") || !strings.Contains(a.Header.Get("Access-Control-Allow-Headers"), "Authorization") {
 		t.Errorf("preflight: %d %v", a.StatusCode, a.Header)
 	}
+	// Headers that repeat a tool's arguments are allowed by the names that are asked for.
+	_, a = reached(listed, "OPTIONS", "Origin", "https://a.example", "Access-Control-Request-Method", "POST",
+		"Access-Control-Request-Headers", "content-type, mcp-param-region,Mcp-Param-B, x-evil, mcp-param-a\"b")
+	if got := a.Header.Get("Access-Control-Allow-Headers"); !strings.HasSuffix(got, "Mcp-Name, Mcp-Param-Region, Mcp-Param-B") {
+		t.Errorf("allowed headers: %s", got)
+	}
+	many := strings.Repeat("mcp-param-x"+strings.Repeat("y", 50)+",", 500)
+	_, a = reached(listed, "OPTIONS", "Origin", "https://a.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", many)
+	if got := a.Header.Get("Access-Control-Allow-Headers"); len(got) > 6000 {
+		t.Errorf("%d bytes of allowed headers", len(got))
+	}
 	if past, a := reached(listed, "GET"); !past || len(corsOf(a.Header)) > 0 {
 		t.Errorf("without an origin: %v", corsOf(a.Header))
 	}

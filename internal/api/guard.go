@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/net/http/httpguts"
 
 	"sandlot/internal/fault"
 )
@@ -98,6 +99,10 @@ func (g Guard) allowed(origin, host string) bool {
 const (
 	corsMethods = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
 	corsHeaders = "Authorization, Content-Type, Accept, Last-Event-ID, Mcp-Session-Id, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
+	// headerParam begins headers that repeat a tool's argument; tools name them.
+	headerParam = "Mcp-Param-"
+	// maxParams bounds how many of them are allowed by name.
+	maxParams = 64
 	corsExpose  = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, X-Request-Id"
 )
 
@@ -116,10 +121,30 @@ func (g Guard) cors(w http.ResponseWriter, r *http.Request, origin string) bool 
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", corsMethods)
-	h.Set("Access-Control-Allow-Headers", corsHeaders)
+	h.Set("Access-Control-Allow-Headers", corsHeaders+params(r))
+	h.Add("Vary", "Access-Control-Request-Headers")
 	h.Set("Access-Control-Max-Age", "600")
 	w.WriteHeader(http.StatusNoContent)
 	return true
+}
+
+// params returns those of the headers that a preflight asks for that repeat an
+// argument of a tool. They have to be allowed by name, as a * does not hold for
+// requests with credentials.
+func params(r *http.Request) string {
+	var all []string
+	for line := range slices.Values(r.Header.Values("Access-Control-Request-Headers")) {
+		for name := range strings.SplitSeq(line, ",") {
+			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			if len(all) < maxParams && strings.HasPrefix(name, headerParam) && httpguts.ValidHeaderFieldName(name) && !slices.Contains(all, name) {
+				all = append(all, name)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return ", " + strings.Join(all, ", ")
 }
 
 // Metrics counts what happens, for Prometheus.
@@ -156,7 +181,11 @@ func (m *Metrics) Starts(started func() (snapshots, boots int64)) {
 	}
 }
 
-// Call counts one tool call.
+// External is the one label of all tools of third-party servers: their names are
+// their users' alone, and there may be any number of them.
+const External = "ext"
+
+// Call counts one tool call, of a tool of ours or of External.
 func (m *Metrics) Call(tool, outcome string, took time.Duration) {
 	m.calls.WithLabelValues(tool, outcome).Observe(took.Seconds())
 }
@@ -180,7 +209,7 @@ func (m *Metrics) count(log *slog.Logger, next http.Handler) http.Handler {
 		r = r.WithContext(context.WithValue(r.Context(), requestID{}, id))
 		sw := &statusWriter{ResponseWriter: w, status: 200}
 		defer func() {
-			m.requests.WithLabelValues(method(r.Method), strconv.Itoa(sw.status)).Inc()
+			m.requests.WithLabelValues(method(r.Method), status(sw.status)).Inc()
 			log.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", sw.status, "took", time.Since(start))
 		}()
 		next.ServeHTTP(sw, r)
@@ -194,6 +223,14 @@ func method(m string) string {
 		return m
 	}
 	return "other"
+}
+
+// status keeps out those that a server in a sandbox made up.
+func status(code int) string {
+	if http.StatusText(code) == "" {
+		return "other"
+	}
+	return strconv.Itoa(code)
 }
 
 type statusWriter struct {

@@ -209,7 +209,11 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	a.third.Reserved = func(name string) bool { return a.tools.Has(auth.Local, name) }
 	h := hub.New(a.tools, a.third)
 	h.Observe = func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
-		metrics.Call(call.Name, outcome, took)
+		label := api.External
+		if a.tools.Has(auth.Local, call.Name) {
+			label = call.Name
+		}
+		metrics.Call(label, outcome, took)
 		a.log.InfoContext(ctx, "tool call", "principal", call.Principal.ID, "tool", call.Name, "outcome", outcome, "took", took)
 	}
 	key, err := a.key()

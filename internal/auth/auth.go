@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +29,14 @@ type Principal struct {
 	Service bool
 	// Authenticated is false for the local user on loopback.
 	Authenticated bool
+	// Token is the id of the token that was brought; empty: none was.
+	Token string
+	// Metrics says that the token may read /metrics.
+	Metrics bool
 }
+
+// Measures says whether the principal may read what the server counts of all users.
+func (p Principal) Measures() bool { return p.Metrics || p.ID == Local.ID && !p.Authenticated }
 
 // Local is the one user of a server without authentication.
 var Local = Principal{ID: "local", Name: "local"}
@@ -81,10 +89,19 @@ type Token struct {
 	ID      string     `json:"id"`
 	User    string     `json:"user"`
 	Service bool       `json:"service,omitempty"`
+	Metrics bool       `json:"metrics,omitempty"` // it may read /metrics
 	Created time.Time  `json:"created"`
 	Expires *time.Time `json:"expires"`
 	Hash    string     `json:"-"`
 }
+
+func (t Token) expired(now time.Time) bool { return t.Expires != nil && !now.Before(*t.Expires) }
+
+// Right is what a token may do beside what its user may.
+type Right string
+
+// ReadMetrics is the right to read /metrics, which are of all users.
+const ReadMetrics Right = "metrics"
 
 // Store keeps tokens. A token that was created or revoked by another process
 // is seen by the next call.
@@ -185,17 +202,19 @@ func (d *Door) Admit(ctx context.Context, header string) (Principal, error) {
 	if subtle.ConstantTimeCompare([]byte(t.Hash), []byte(hash)) != 1 {
 		return Principal{}, fault.New(fault.Unauthorized, "the token is unknown or was revoked")
 	}
-	if t.Expires != nil && !d.now().Before(*t.Expires) {
+	if t.expired(d.now()) {
 		return Principal{}, fault.New(fault.Unauthorized, "the token has expired")
 	}
-	return User(t.User, t.Service), nil
+	p := User(t.User, t.Service)
+	p.Token, p.Metrics = t.ID, t.Metrics
+	return p, nil
 }
 
 var userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`)
 
 // Issue makes and stores a token. It is shown once: only its hash is kept.
 // Expires zero means never.
-func Issue(ctx context.Context, store Store, user string, service bool, expires time.Duration) (Token, secret.Value, error) {
+func Issue(ctx context.Context, store Store, user string, service bool, expires time.Duration, rights ...Right) (Token, secret.Value, error) {
 	if !userName.MatchString(user) {
 		return Token{}, "", fault.New(fault.InvalidParameters, "user %q: a name has 1 to 64 letters, digits and . _ @ + -, and begins with a letter or digit", user)
 	}
@@ -207,6 +226,7 @@ func Issue(ctx context.Context, store Store, user string, service bool, expires 
 	}
 	value := secret.NewToken()
 	t := Token{ID: "tok_" + secret.ID()[:12], User: user, Service: service, Created: time.Now().UTC().Truncate(time.Second), Hash: secret.Hash(value.Reveal())}
+	t.Metrics = slices.Contains(rights, ReadMetrics)
 	if expires > 0 {
 		e := t.Created.Add(expires)
 		t.Expires = &e

@@ -156,17 +156,22 @@ func TestTheLastTokenRevoked(t *testing.T) {
 
 func TestAdmit(t *testing.T) {
 	s := &shelf{}
-	_, ann := issue(t, s, "ann", false, 0)
-	_, bot := issue(t, s, "bot", true, time.Hour)
+	annTok, ann := issue(t, s, "ann", false, 0)
+	botTok, bot := issue(t, s, "bot", true, time.Hour)
+	eyeTok, value, err := Issue(t.Context(), s, "eye", false, 0, ReadMetrics)
+	if err != nil {
+		t.Fatal(err)
+	}
 	d := door(t, Auto, "localhost", s)
 	secretPart := strings.TrimPrefix(ann, "Bearer ")
 	tests := []struct {
 		name, header string
 		want         Principal
 	}{
-		{"a user", ann, Principal{ID: "user:ann", Name: "ann", Authenticated: true}},
-		{"a service", bot, Principal{ID: "user:bot", Name: "bot", Service: true, Authenticated: true}},
-		{"the scheme in another case", "bearer " + secretPart, Principal{ID: "user:ann", Name: "ann", Authenticated: true}},
+		{"a user", ann, Principal{ID: "user:ann", Name: "ann", Authenticated: true, Token: annTok.ID}},
+		{"a service", bot, Principal{ID: "user:bot", Name: "bot", Service: true, Authenticated: true, Token: botTok.ID}},
+		{"the right to read metrics", "Bearer " + value.Reveal(), Principal{ID: "user:eye", Name: "eye", Authenticated: true, Token: eyeTok.ID, Metrics: true}},
+		{"the scheme in another case", "bearer " + secretPart, Principal{ID: "user:ann", Name: "ann", Authenticated: true, Token: annTok.ID}},
 		{"no scheme", secretPart, Principal{}},
 		{"another scheme", "Basic " + secretPart, Principal{}},
 		{"an empty token", "Bearer ", Principal{}},

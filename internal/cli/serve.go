@@ -269,10 +269,10 @@ func (p *program) tokens(ctx context.Context, use func(*store.DB) error) error {
 
 func (p *program) tokenCreate() *cobra.Command {
 	var user, expires string
-	var service bool
+	var service, metrics bool
 	c := &cobra.Command{
 		Use: "create --user NAME", Short: "Create a token and print it, once", Args: cobra.NoArgs,
-		Example: "  sandlot token create --user alice\n  sandlot token create --user ci --service --expires 90d --json",
+		Example: "  sandlot token create --user alice\n  sandlot token create --user ci --service --expires 90d --json\n  sandlot token create --user prometheus --metrics",
 		RunE: func(c *cobra.Command, _ []string) error {
 			life, err := time.Duration(0), error(nil)
 			if expires != "" {
@@ -281,7 +281,11 @@ func (p *program) tokenCreate() *cobra.Command {
 				}
 			}
 			return p.tokens(c.Context(), func(db *store.DB) error {
-				t, value, err := auth.Issue(c.Context(), db, user, service, life)
+				var rights []auth.Right
+				if metrics {
+					rights = append(rights, auth.ReadMetrics)
+				}
+				t, value, err := auth.Issue(c.Context(), db, user, service, life, rights...)
 				if err != nil {
 					return err
 				}
@@ -295,6 +299,7 @@ func (p *program) tokenCreate() *cobra.Command {
 	}
 	c.Flags().StringVar(&user, "user", "", "whose token it is")
 	c.Flags().BoolVar(&service, "service", false, "many people stand behind it: calls without session_id get a new session each")
+	c.Flags().BoolVar(&metrics, "metrics", false, "it may read /metrics, which count what all users do")
 	c.Flags().StringVar(&expires, "expires", "", "how long it is valid, such as 90d (default: for ever)")
 	p.jsonFlag(c)
 	c.MarkFlagRequired("user")
@@ -318,6 +323,9 @@ func (p *program) tokenList() *cobra.Command {
 				}
 				if t.Service {
 					kind = "service"
+				}
+				if t.Metrics {
+					expires += "  may read /metrics"
 				}
 				fmt.Fprintf(p.out, "%s  %-8s %-20s created %s  expires %s\n", t.ID, kind, t.User, t.Created.Format(time.RFC3339), expires)
 			}

@@ -56,6 +56,18 @@ func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
 	return all
 }
 
+// Own lists the tools that are the same for everyone: none of a third-party server.
+// Nothing is started for it.
+func (h *Hub) Own() []tool.Tool {
+	var all []tool.Tool
+	for _, s := range h.sources {
+		if _, foreign := s.(tool.Foreign); !foreign {
+			all = append(all, s.Tools(context.Background(), auth.Principal{})...)
+		}
+	}
+	return all
+}
+
 // Call calls a tool by its exposed name.
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	for _, s := range h.sources {

@@ -112,18 +112,18 @@ func (s *DB) AddToken(ctx context.Context, t auth.Token) error {
 	if t.Expires != nil {
 		expires = t.Expires.Unix()
 	}
-	_, err := s.db.ExecContext(ctx, `INSERT INTO tokens (id, hash, user, service, created, expires) VALUES (?,?,?,?,?,?)`,
-		t.ID, t.Hash, t.User, t.Service, t.Created.Unix(), expires)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO tokens (`+tokenColumns+`) VALUES (?,?,?,?,?,?,?)`,
+		t.ID, t.Hash, t.User, t.Service, t.Created.Unix(), expires, t.Metrics)
 	return err
 }
 
-const tokenColumns = `id, hash, user, service, created, expires`
+const tokenColumns = `id, hash, user, service, created, expires, metrics`
 
 func scanToken(row interface{ Scan(...any) error }) (auth.Token, error) {
 	var t auth.Token
 	var created int64
 	var expires sql.NullInt64
-	if err := row.Scan(&t.ID, &t.Hash, &t.User, &t.Service, &created, &expires); err != nil {
+	if err := row.Scan(&t.ID, &t.Hash, &t.User, &t.Service, &created, &expires, &t.Metrics); err != nil {
 		return t, err
 	}
 	t.Created = time.Unix(created, 0).UTC()
