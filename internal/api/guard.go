@@ -102,8 +102,8 @@ const (
 	// headerParam begins headers that repeat a tool's argument; tools name them.
 	headerParam = "Mcp-Param-"
 	// maxParams bounds how many of them are allowed by name.
-	maxParams = 64
-	corsExpose  = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, X-Request-Id"
+	maxParams  = 64
+	corsExpose = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, X-Request-Id"
 )
 
 // cors sets the headers; it answers a preflight and says that it did.
