@@ -31,7 +31,9 @@ import (
 
 // Config is what the edge needs.
 type Config struct {
-	Door     *auth.Door
+	Door *auth.Door
+	// Watch ends what a token holds open with the token.
+	Watch    *auth.Watch
 	Gateway  *gateway.Gateway
 	Hub      *hub.Hub
 	Sessions *session.Book
@@ -156,8 +158,22 @@ func (s *Server) identify(next http.Handler) http.Handler {
 			problem(w, r, err)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(auth.With(r.Context(), p)))
+		ctx, release := s.Watch.Hold(auth.With(r.Context(), p), p)
+		defer release()
+		defer context.AfterFunc(ctx, func() { cut(ctx, w) })()
+		next.ServeHTTP(w, r.WithContext(ctx))
 	})
+}
+
+// cut ends a request that lasts longer than its token, whatever it waits for. There
+// is a moment to say so, where nothing was answered.
+func cut(ctx context.Context, w http.ResponseWriter) {
+	if !errors.Is(context.Cause(ctx), auth.ErrEnded) {
+		return
+	}
+	soon, control := time.Now().Add(time.Second), http.NewResponseController(w)
+	_ = control.SetReadDeadline(soon) // what was taken over is closed by who did
+	_ = control.SetWriteDeadline(soon)
 }
 
 // mcp answers a GET that does not ask for events with the server's health, as

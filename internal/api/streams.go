@@ -42,6 +42,11 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (net.Conn,
 		return nil, nil, false
 	}
 	c.SetDeadline(time.Time{})
+	context.AfterFunc(r.Context(), func() {
+		if errors.Is(context.Cause(r.Context()), auth.ErrEnded) {
+			c.Close()
+		}
+	})
 	rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol + "\r\n\r\n")
 	if rw.Flush() != nil {
 		c.Close()

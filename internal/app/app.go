@@ -53,6 +53,7 @@ type App struct {
 	runtime sandbox.Runtime
 	api     *api.Server
 	door    *auth.Door
+	watch   *auth.Watch
 	ports   *port.Book
 	third   *connection.Book
 	tools   *builtin.Tools
@@ -191,6 +192,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	if a.door, err = auth.NewDoor(ctx, c.Server.Auth, c.Server.Host, a.store); err != nil {
 		return err
 	}
+	a.watch = auth.NewWatch(a.store, a.log)
 	names := []string{}
 	for _, t := range templates {
 		names = append(names, t.Name)
@@ -222,9 +224,10 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	}
 	a.Gateway = gateway.New(gateway.Config{Hub: h, Version: Version, Key: key, MaxBody: int64(c.Server.MaxBodyMB) << 20, Log: a.log,
 		Fresh:     func(p auth.Principal) bool { return !p.Authenticated },
+		Hold:      a.watch.Hold,
 		Connected: a.prewarm})
 	a.third.OnChange, a.third.OnUpdate, a.third.OnLog = a.Gateway.Changed, a.Gateway.Updated, a.Gateway.Logged
-	a.api = api.New(api.Config{Door: a.door, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Secrets: a.vault, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
+	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Secrets: a.vault, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
 		Version: Version, PublicURL: c.Server.PublicURL, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins}})
 	return nil
 }
@@ -311,6 +314,8 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 		a.follow(background)
 	})
 	work.Go(func() { a.ports.Run(background) })
+	work.Go(func() { a.watch.Run(background) })
+	work.Go(func() { a.Gateway.Run(background) })
 	work.Go(func() { a.third.Run(background) })
 	if len(network) == 0 {
 		a.ports.Unserve()

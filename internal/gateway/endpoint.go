@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -12,10 +13,13 @@ import (
 	"sandlot/internal/auth"
 )
 
-// endpoint is what one principal's clients talk to. Each has handlers of its
-// own, so that no MCP session can be used by anyone else.
+// endpoint is what the clients of one token talk to. Each has handlers of its own,
+// so that no MCP session can be used by anyone else, and what is called by it has
+// the rights of that token, and ends with it.
 type endpoint struct {
-	principal           auth.Principal
+	principal           auth.Principal // with the token
+	life                context.Context // ends with the token
+	release             func()          // of life
 	server              *mcp.Server
 	stateful, stateless http.Handler
 	shelf               shelf
@@ -33,19 +37,28 @@ type endpoint struct {
 	leaving map[*mcp.ServerSession]bool    // those that trim closes
 	third   map[featureKey]json.RawMessage // definitions of third-party servers; replaced whole
 	saying  map[*mcp.ServerSession]*outbox // what belongs to no call; nil: to all sessions
+
+	users int       // requests that are on their way; the gateway's mu guards it
+	used  time.Time // when the last one was answered, likewise
 }
 
-// endpoint returns the principal's, and makes it when there is none. Only those
-// who want the same one wait while it is filled.
+// endpointKey tells endpoints apart: by all that a call may depend on.
+func endpointKey(p auth.Principal) string {
+	return fmt.Sprintf("%s %t %t %t %s", p.ID, p.Service, p.Authenticated, p.Metrics, p.Token)
+}
+
+// endpoint returns the one of the principal's token, and makes it when there is
+// none. It stays until leave is called. Only those who want the same one wait while
+// it is filled.
 func (g *Gateway) endpoint(p auth.Principal) *endpoint {
-	key := p.ID
-	if p.Service {
-		key += " service"
-	}
+	key := endpointKey(p)
 	g.mu.Lock()
 	e := g.endpoints[key]
 	if e == nil {
-		e = g.server(p)
+		life, release := g.living(context.Background(), p)
+		e = g.server(life, p)
+		e.release = release
+		context.AfterFunc(life, func() { g.retire(key, e) })
 		get := func(*http.Request) *mcp.Server { return e.server }
 		options := mcp.StreamableHTTPOptions{Logger: quiet(g.Log), MaxRequestBodyBytes: g.MaxBody, SessionTimeout: time.Hour,
 			PropagateRequestCancellation: true, DisableLocalhostProtection: true} // the host is checked before the gateway
@@ -54,9 +67,89 @@ func (g *Gateway) endpoint(p auth.Principal) *endpoint {
 		e.stateless = mcp.NewStreamableHTTPHandler(get, &options)
 		g.endpoints[key] = e
 	}
+	e.users++
 	g.mu.Unlock()
 	g.filled(e)
 	return e
+}
+
+// leave says that a request of the endpoint's was answered.
+func (g *Gateway) leave(e *endpoint) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	e.users--
+	e.used = time.Now()
+}
+
+func (g *Gateway) living(ctx context.Context, p auth.Principal) (context.Context, func()) {
+	if g.Hold != nil {
+		return g.Hold(ctx, p)
+	}
+	return context.WithCancel(ctx)
+}
+
+// retire ends what is left on an endpoint whose life is over.
+func (g *Gateway) retire(key string, e *endpoint) {
+	g.mu.Lock()
+	if g.endpoints[key] == e {
+		delete(g.endpoints, key)
+	}
+	g.mu.Unlock()
+	var closing sync.WaitGroup
+	for s := range e.server.Sessions() {
+		closing.Go(func() { _ = s.Close() }) // after its calls, which have ended too
+	}
+	e.shelf.end()
+	closing.Wait()
+}
+
+const (
+	// restful is how long an endpoint is kept that nobody uses, and resting how
+	// often they are looked at.
+	restful, resting = 10 * time.Minute, time.Minute
+)
+
+// Run frees endpoints that nobody uses any more, until ctx ends. The next request
+// makes them again.
+func (g *Gateway) Run(ctx context.Context) {
+	tick := time.NewTicker(resting)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			g.sweep()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (g *Gateway) sweep() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for key, e := range g.endpoints {
+		if e.users == 0 && time.Since(e.used) >= restful && !e.busy() {
+			delete(g.endpoints, key)
+			e.release()
+		}
+	}
+}
+
+// busy says whether the endpoint has what a client may come back to.
+func (e *endpoint) busy() bool {
+	for range e.server.Sessions() {
+		return true
+	}
+	e.shelf.mu.Lock()
+	defer e.shelf.mu.Unlock()
+	return len(e.shelf.calls) > 0
+}
+
+// within returns a context that ends with the endpoint too; release lets go of it.
+func (e *endpoint) within(ctx context.Context) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(e.life, func() { cancel(context.Cause(e.life)) })
+	return ctx, func() { stop(); cancel(nil) }
 }
 
 // filled waits until all that is offered is in.

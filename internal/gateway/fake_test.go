@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -139,3 +140,17 @@ func (asker) Tools(context.Context, auth.Principal) []tool.Tool {
 func (asker) Has(_ auth.Principal, name string) bool { return strings.HasPrefix(name, "care") }
 
 func (a asker) Call(ctx context.Context, c tool.Call) (*tool.Result, error) { return a.call(ctx, c) }
+
+// stdioPipe speaks over stdio as p: what is written to in is read, and out has the
+// answers, a line each.
+func stdioPipe(g *Gateway, p auth.Principal) (in io.WriteCloser, out *bufio.Scanner) {
+	inRead, inWrite := io.Pipe()
+	outRead, outWrite := io.Pipe()
+	go func() {
+		_ = g.Serve(context.Background(), p, inRead, outWrite)
+		outWrite.Close()
+		inRead.Close()
+	}()
+	lines := bufio.NewScanner(outRead)
+	return inWrite, lines
+}

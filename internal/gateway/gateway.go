@@ -26,6 +26,8 @@ type Config struct {
 	// Fresh says that a bare call of that principal without a session id gets a
 	// session of its own.
 	Fresh func(auth.Principal) bool
+	// Hold returns a context that ends with the principal's token; nil: none ends.
+	Hold func(context.Context, auth.Principal) (_ context.Context, release func())
 	// Connected is called when a principal's client connects; it must not block.
 	Connected func(auth.Principal)
 	// MaxBody bounds a request, in bytes.
@@ -42,7 +44,7 @@ type Gateway struct {
 	seal seal
 
 	mu        sync.Mutex
-	endpoints map[string]*endpoint        // by principal's id and kind
+	endpoints map[string]*endpoint        // by endpointKey
 	streams   map[*endpoint]bool          // those of one stream alone
 	noticed   map[*mcp.ServerSession]bool // whose end is waited for
 }
@@ -84,6 +86,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		stream = strings.Contains(r.Header.Get("Accept"), "text/event-stream") && m.Method != "initialize"
 	}
 	e := g.endpoint(p)
+	defer g.leave(e)
 	if r.Method == http.MethodPost {
 		answered, end := g.early(w, r, e, m)
 		defer end()
@@ -115,7 +118,9 @@ func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
 
 // Serve speaks MCP over one byte stream (stdio) until it ends.
 func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser, out io.WriteCloser) error {
-	e := g.server(p)
+	ctx, release := g.living(ctx, p)
+	defer release()
+	e := g.server(ctx, p)
 	g.mu.Lock()
 	g.streams[e] = true
 	g.mu.Unlock()
@@ -131,7 +136,14 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 
 // Close gives up the calls that wait for their clients to come again; their
 // contexts do not end with requests. No request may be on its way.
-func (g *Gateway) Close() { g.each("", func(e *endpoint) { e.shelf.end() }) }
+func (g *Gateway) Close() {
+	g.each("", func(e *endpoint) {
+		e.shelf.end()
+		if e.release != nil {
+			e.release()
+		}
+	})
+}
 
 // connected is for the first message of a client.
 func (g *Gateway) connected(p auth.Principal) {

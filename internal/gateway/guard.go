@@ -31,6 +31,15 @@ func (g *Gateway) guarded(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
+// bounded ends what answers a client with the endpoint.
+func (e *endpoint) bounded(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		ctx, release := e.within(ctx)
+		defer release()
+		return next(ctx, method, req)
+	}
+}
+
 func (g *Gateway) attempt(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request) (res mcp.Result, broken, err error) {
 	defer g.recovered(ctx, method, &broken)
 	res, err = next(ctx, method, req)

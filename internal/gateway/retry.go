@@ -139,14 +139,14 @@ func (g *Gateway) passRetrying(ctx context.Context, e *endpoint, q *passedOn, an
 		call.deliver(q.inputs.Responses)
 	} else {
 		q.inputs.State = state.Upstream
-		call = g.start(ctx, q, answer)
+		call = g.start(ctx, e, q, answer)
 	}
 	return g.await(ctx, e, q, call)
 }
 
 // start begins a call that may outlive ctx.
-func (g *Gateway) start(ctx context.Context, q *passedOn, answer answerer) *suspended {
-	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+func (g *Gateway) start(ctx context.Context, e *endpoint, q *passedOn, answer answerer) *suspended {
+	own, cancel := e.within(context.WithoutCancel(ctx))
 	c := &suspended{cancel: cancel, done: make(chan struct{}),
 		client: &retrier{caller: caller{q: q, ctx: ctx}, questions: make(chan *question)}}
 	in := q.inputs

@@ -18,8 +18,9 @@ type run struct {
 
 func runKey(session string, id json.RawMessage) string { return session + "\x00" + string(id) }
 
-// begin makes the context of a call of the older era: it ends when its client
-// cancels it, not when the connection does. False: one with that id runs.
+// begin makes the context of a call of the older era, of one that does not end when
+// the connection does: it ends when its client cancels it. False: one with that id
+// runs.
 func (s *shortcut) begin(ctx context.Context, o *ordinary) (context.Context, func(), bool) {
 	key := runKey(o.session, o.id)
 	s.mu.Lock()
@@ -27,7 +28,7 @@ func (s *shortcut) begin(ctx context.Context, o *ordinary) (context.Context, fun
 	if _, runs := s.running[key]; runs {
 		return nil, nil, false
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithCancel(ctx)
 	s.note(key, run{cancel: cancel})
 	return ctx, func() {
 		cancel()

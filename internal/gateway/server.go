@@ -51,8 +51,9 @@ func (g *Gateway) implementation() *mcp.Implementation {
 	return &mcp.Implementation{Name: "sandlot", Title: "Sandlot", Version: g.Version}
 }
 
-// server makes the MCP server of one principal, in which nothing is yet.
-func (g *Gateway) server(p auth.Principal) *endpoint {
+// server makes the MCP server of one token, in which nothing is yet. Its calls end
+// with life.
+func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{
 		Instructions: instructions,
 		Logger:       quiet(g.Log),
@@ -78,8 +79,8 @@ func (g *Gateway) server(p auth.Principal) *endpoint {
 			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{}}}, nil // nothing of ours has any
 		},
 	})
-	e := &endpoint{principal: p, server: s, own: map[featureKey]json.RawMessage{}, asks: map[string]bool{}, leaving: map[*mcp.ServerSession]bool{}}
-	s.AddReceivingMiddleware(g.guarded, g.levels(e), g.passing(e), readyFirst)
+	e := &endpoint{principal: p, life: life, server: s, used: time.Now(), own: map[featureKey]json.RawMessage{}, asks: map[string]bool{}, leaving: map[*mcp.ServerSession]bool{}}
+	s.AddReceivingMiddleware(e.bounded, g.guarded, g.levels(e), g.passing(e), readyFirst)
 	return e
 }
 

@@ -241,9 +241,12 @@ func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o
 		answer(pw, http.StatusOK, o.id, "result", b)
 		return true
 	}
-	ctx := r.Context()
+	ctx, release := e.within(r.Context())
+	defer release()
 	if !o.newer {
-		own, end, ok := e.short.begin(ctx, o)
+		whole, release := e.within(context.WithoutCancel(ctx))
+		defer release()
+		own, end, ok := e.short.begin(whole, o)
 		if !ok {
 			return false
 		}

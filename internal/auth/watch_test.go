@@ -1,0 +1,83 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{}
+		d := door(t, Auto, "localhost", s)
+		admit := func(header string) Principal {
+			p, err := d.Admit(t.Context(), header)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		one, oneHeader := issue(t, s, "ann", false, 0)
+		_, otherHeader := issue(t, s, "ann", false, 0)
+		_, shortHeader := issue(t, s, "ann", false, time.Minute)
+		w := NewWatch(s, slog.New(slog.DiscardHandler))
+		ctx, stop := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		go func() { defer close(over); w.Run(ctx) }()
+		hold := func(p Principal) context.Context {
+			c, release := w.Hold(t.Context(), p)
+			t.Cleanup(release)
+			return c
+		}
+		first, second, other := hold(admit(oneHeader)), hold(admit(oneHeader)), hold(admit(otherHeader))
+		short, local := hold(admit(shortHeader)), hold(Local)
+		done, release := w.Hold(t.Context(), admit(oneHeader))
+		release()
+		if done.Err() == nil || errors.Is(context.Cause(done), ErrEnded) {
+			t.Errorf("what was let go: %v", context.Cause(done))
+		}
+		open := func(when string, want ...bool) {
+			t.Helper()
+			synctest.Wait()
+			for i, c := range []context.Context{first, second, other, short, local} {
+				if (c.Err() == nil) != want[i] || c.Err() != nil && !errors.Is(context.Cause(c), ErrEnded) {
+					t.Errorf("%s: %d is open: %v, %v", when, i, c.Err() == nil, context.Cause(c))
+				}
+			}
+		}
+		time.Sleep(10 * time.Second)
+		open("at the start", true, true, true, true, true)
+		s.broken = errors.New("the disk is full")
+		time.Sleep(10 * time.Second)
+		open("while nobody can look", true, true, true, true, true)
+		s.broken = nil
+		if err := s.RemoveToken(t.Context(), one.ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		open("revoked", false, false, true, true, true)
+		time.Sleep(time.Minute)
+		open("expired", false, false, true, false, true)
+		stop()
+		<-over
+		if len(w.held) != 1 {
+			t.Errorf("%d tokens hold something", len(w.held))
+		}
+	})
+}
+
+// Without a watch nothing ends, and what is let go does.
+func TestNoWatch(t *testing.T) {
+	var w *Watch
+	ctx, release := w.Hold(t.Context(), Principal{Token: "tok_x"})
+	if ctx.Err() != nil {
+		t.Error("it ended")
+	}
+	release()
+	if ctx.Err() == nil {
+		t.Error("it is not let go")
+	}
+}

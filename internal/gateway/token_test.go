@@ -1,0 +1,188 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/hub"
+	"sandlot/internal/tool"
+)
+
+// lives is what a Gateway's Hold is in tests: it ends by the token's id.
+type lives map[string]context.CancelCauseFunc
+
+func (l lives) hold(ctx context.Context, p auth.Principal) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	before := l[p.Token]
+	l[p.Token] = func(err error) {
+		if before != nil {
+			before(err)
+		}
+		cancel(err)
+	}
+	return ctx, func() { cancel(nil) }
+}
+
+func holding(l lives, sources ...tool.Source) *Gateway {
+	return New(Config{Hub: hub.New(sources...), Hold: l.hold, Log: slog.New(slog.DiscardHandler)})
+}
+
+func withToken(name, id string, metrics bool) auth.Principal {
+	p := auth.User(name, false)
+	p.Token, p.Metrics = id, metrics
+	return p
+}
+
+// says is a source whose tool says with which token and rights it was called.
+func says() asker {
+	return asker{func(_ context.Context, c tool.Call) (*tool.Result, error) {
+		return &tool.Result{Words: fmt.Sprint("called by ", c.Principal.Token, c.Principal.Metrics)}, nil
+	}}
+}
+
+// A call has the rights of its own token, in both eras, by the SDK and by the
+// shortcut, whoever of the same user came first.
+func TestCallsCarryTheirToken(t *testing.T) {
+	g := over(says(), &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)}, call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
+		return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[{"type":"text","text":"called by %s%t"}]}`, c.Principal.Token, c.Principal.Metrics))}, nil
+	}})
+	one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", true)
+	sessions := map[string]string{one.Token: begin(t, g, one), two.Token: begin(t, g, two)}
+	for range 3 { // the first by the SDK, the others by the shortcut
+		for _, p := range []auth.Principal{one, two} {
+			want := fmt.Sprint("called by ", p.Token, p.Metrics)
+			for _, name := range []string{"careful", "careless", "ext_a"} {
+				if got := askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q`, name)); !strings.Contains(got, want) {
+					t.Errorf("%s of the newer era by %s: %s", name, p.Token, got)
+				}
+				body := fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":%q}}`, name)
+				if w := post(g, p, sessions[p.Token], body); !strings.Contains(w.Body.String(), want) {
+					t.Errorf("%s of the older era by %s: %s", name, p.Token, w.Body)
+				}
+			}
+		}
+	}
+	// No token uses the session of another, of the same user neither.
+	if w := post(g, two, sessions[one.Token], `{"jsonrpc":"2.0","id":8,"method":"ping"}`); w.Code != http.StatusNotFound {
+		t.Errorf("another token's session: %d %s", w.Code, w.Body)
+	}
+}
+
+// With a token ends what it holds: streams, sessions, running calls, stdio. What
+// other tokens of the same user hold does not.
+func TestATokenEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := lives{}
+		ended := make(chan string, 20)
+		g := holding(l, asker{func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+			if string(c.Args) != `{"wait":true}` {
+				return &tool.Result{Words: "ok"}, nil
+			}
+			<-ctx.Done()
+			ended <- c.Principal.Token
+			return nil, ctx.Err()
+		}}, &theirs{})
+		one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", false)
+		const wait, quick = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"careless","arguments":{"wait":true}}}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless"}}`
+		ids := map[string]string{}
+		streams := make(chan string, 20)
+		for _, p := range []auth.Principal{one, two} {
+			id := begin(t, g, p)
+			ids[p.Token] = id
+			go post(g, p, id, fmt.Sprintf(wait, 3)) // by the SDK
+			synctest.Wait()
+			post(g, p, id, quick)
+			go post(g, p, id, fmt.Sprintf(wait, 4)) // by the shortcut
+			go func() {
+				r := httptest.NewRequest(http.MethodGet, "/mcp", nil)
+				r.Header.Set("Accept", "text/event-stream")
+				r.Header.Set("Mcp-Session-Id", id)
+				g.ServeHTTP(httptest.NewRecorder(), r.WithContext(auth.With(t.Context(), p)))
+				streams <- p.Token
+			}()
+			go func() {
+				in, out := stdioPipe(g, p)
+				go func() {
+					for out.Scan() {
+					}
+				}()
+				fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+				fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+				fmt.Fprintf(in, wait+"\n", 9)
+			}()
+		}
+		synctest.Wait()
+		l[one.Token](auth.ErrEnded)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := len(ended); n != 3 {
+			t.Errorf("%d calls ended", n)
+		}
+		for range len(ended) {
+			if who := <-ended; who != one.Token {
+				t.Errorf("a call of %s ended", who)
+			}
+		}
+		if len(streams) != 1 || <-streams != one.Token {
+			t.Errorf("%d streams ended", len(streams))
+		}
+		if w := post(g, two, ids[two.Token], `{"jsonrpc":"2.0","id":5,"method":"ping"}`); w.Code != 200 {
+			t.Errorf("the other token's session: %d", w.Code)
+		}
+		if w := post(g, one, ids[one.Token], `{"jsonrpc":"2.0","id":5,"method":"ping"}`); w.Code != 404 {
+			t.Errorf("the session of a token that ended: %d", w.Code)
+		}
+		l[one.Token](auth.ErrEnded) // of what came too late
+		l[two.Token](auth.ErrEnded)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if len(g.endpoints) != 0 || len(g.streams) != 0 || len(ended) != 3 {
+			t.Errorf("%d endpoints and %d streams are left, %d calls ended", len(g.endpoints), len(g.streams), len(ended))
+		}
+	})
+}
+
+// Endpoints that nobody uses are freed, and made again.
+func TestEndpointsAreFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := holding(lives{}, says(), &theirs{})
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go g.Run(ctx)
+		for n := range 50 {
+			if got := askAs(g, withToken(fmt.Sprint("u", n), fmt.Sprint("tok_", n), false), "tools/list", "", ""); !strings.Contains(got, "careful") {
+				t.Fatal(got)
+			}
+		}
+		ann := withToken("ann", "tok_a", false)
+		id := begin(t, g, ann) // which she may come back to
+		time.Sleep(9 * time.Minute)
+		if len(g.endpoints) != 51 {
+			t.Errorf("%d endpoints after nine minutes", len(g.endpoints))
+		}
+		time.Sleep(3 * time.Minute)
+		if len(g.endpoints) != 1 {
+			t.Errorf("%d endpoints are kept", len(g.endpoints))
+		}
+		if w := post(g, ann, id, `{"jsonrpc":"2.0","id":5,"method":"ping"}`); w.Code != 200 {
+			t.Errorf("the session is gone: %d", w.Code)
+		}
+		if got := askAs(g, withToken("u1", "tok_1", false), "tools/list", "", ""); !strings.Contains(got, "careful") {
+			t.Errorf("again: %s", got)
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if len(g.endpoints) != 0 {
+			t.Errorf("%d endpoints are left", len(g.endpoints))
+		}
+	})
+}
