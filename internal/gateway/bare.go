@@ -87,8 +87,8 @@ func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal,
 func parseBare(body []byte) (request, any) {
 	var q request
 	trimmed := bytes.TrimSpace(body)
-	if !json.Valid(trimmed) {
-		return q, rpcError(nil, -32700, "Parse error: the body is not JSON", nil)
+	if wrong := unparsable(trimmed); wrong != nil {
+		return q, wrong
 	}
 	if trimmed[0] == '[' {
 		return q, rpcError(nil, -32600, "Invalid request: batches are not supported; send one request at a time", nil)

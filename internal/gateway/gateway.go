@@ -81,6 +81,10 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			g.bare(w, r, p, body)
 			return
 		}
+		if wrong := broken(m, body); wrong != nil {
+			writeJSON(w, http.StatusBadRequest, wrong)
+			return
+		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.ContentLength = int64(len(body))
 		stream = strings.Contains(r.Header.Get("Accept"), "text/event-stream") && m.Method != "initialize"
@@ -88,6 +92,9 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := g.endpoint(p)
 	defer g.leave(e)
 	if r.Method == http.MethodPost {
+		if unknown(w, r, e, m) {
+			return
+		}
 		answered, end := g.early(w, r, e, m)
 		defer end()
 		if answered {
@@ -104,6 +111,14 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if session == "" && h == e.stateful { // it may have begun one
 		e.trim()
 	}
+}
+
+// broken returns what is to be answered to a body that is no JSON.
+func broken(m message, body []byte) any {
+	if m.plain { // it was read
+		return nil
+	}
+	return unparsable(body)
 }
 
 func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
@@ -131,7 +146,8 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 		g.mu.Unlock()
 		e.shelf.end()
 	}()
-	return e.server.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out, MaxLineLength: int(g.MaxBody)})
+	whole := &wholes{Closer: out, to: out}
+	return e.server.Run(ctx, &mcp.IOTransport{Reader: newInlet(in, whole, g.MaxBody), Writer: whole, MaxLineLength: int(g.MaxBody) + 2})
 }
 
 // Close gives up the calls that wait for their clients to come again; their

@@ -1,0 +1,161 @@
+package gateway
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// inlet is standard input as the SDK gets it: a message on each line, and nothing
+// else. The SDK ends at the first thing that is none; here it is answered, as
+// JSON-RPC says, and the next line is read.
+type inlet struct {
+	io.Closer
+	from    *bufio.Reader
+	most    int64 // bytes of a line
+	out     io.Writer
+	batches bool // the client is of a revision that has them
+
+	rest []byte // of a line that is being read
+}
+
+func newInlet(in io.ReadCloser, out io.Writer, most int64) *inlet {
+	return &inlet{Closer: in, from: bufio.NewReaderSize(in, 16<<10), most: most, out: out}
+}
+
+// Read implements io.Reader.
+func (l *inlet) Read(p []byte) (int, error) {
+	for len(l.rest) == 0 {
+		line, err := l.next()
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			if wrong := l.check(line); wrong != nil {
+				if err := l.say(wrong); err != nil {
+					return 0, err
+				}
+			} else {
+				l.rest = append(line, '\n')
+			}
+		}
+		if err != nil && len(l.rest) == 0 {
+			return 0, err
+		}
+	}
+	n := copy(p, l.rest)
+	if l.rest = l.rest[n:]; len(l.rest) == 0 {
+		l.rest = nil
+	}
+	return n, nil
+}
+
+// next reads a line. Of one that is too long the rest is thrown away.
+func (l *inlet) next() ([]byte, error) {
+	var line []byte
+	for {
+		part, err := l.from.ReadSlice('\n')
+		if int64(len(line)+len(part)) > l.most {
+			for errors.Is(err, bufio.ErrBufferFull) {
+				_, err = l.from.ReadSlice('\n')
+			}
+			if said := l.say(rpcError(nil, jsonrpc.CodeInvalidRequest, "Request too large: at most "+bytesText(l.most), nil)); said != nil {
+				return nil, said
+			}
+			return nil, err
+		}
+		line = append(line, part...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, err
+		}
+	}
+}
+
+// check returns what is to be answered to a line that is no message.
+func (l *inlet) check(line []byte) any {
+	if wrong := unparsable(line); wrong != nil {
+		return wrong
+	}
+	all := []json.RawMessage{line}
+	if line[0] == '[' {
+		if !l.batches {
+			return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: batches are not part of this protocol; send one message on each line", nil)
+		}
+		all = nil // else the line itself would be written over
+		if json.Unmarshal(line, &all) != nil || len(all) == 0 {
+			return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: an empty batch", nil)
+		}
+	}
+	seen := map[jsonrpc.ID]bool{}
+	for _, one := range all {
+		m, err := jsonrpc.DecodeMessage(one)
+		if err != nil {
+			return rpcError(idOf(one), jsonrpc.CodeInvalidRequest, "Invalid request: the line is no JSON-RPC 2.0 message", nil)
+		}
+		q, ok := m.(*jsonrpc.Request)
+		if !ok {
+			continue
+		}
+		if q.IsCall() && seen[q.ID] {
+			return rpcError(idOf(one), jsonrpc.CodeInvalidRequest, "Invalid request: two requests of a batch have the same id", nil)
+		}
+		seen[q.ID] = true
+		if q.Method == "initialize" {
+			l.batches = batches(q.Params)
+		}
+	}
+	return nil
+}
+
+// batches says whether a client asks for a revision of the protocol that has them.
+func batches(params json.RawMessage) bool {
+	var p struct{ ProtocolVersion string }
+	return json.Unmarshal(params, &p) == nil && p.ProtocolVersion != "" && p.ProtocolVersion < "2025-06-18"
+}
+
+// unparsable returns what is to be answered to bytes that are no JSON.
+func unparsable(b []byte) any {
+	if !utf8.Valid(b) {
+		return rpcError(nil, jsonrpc.CodeParseError, "Parse error: the request is not UTF-8", nil)
+	}
+	if !json.Valid(b) {
+		return rpcError(nil, jsonrpc.CodeParseError, "Parse error: the request is not JSON", nil)
+	}
+	return nil
+}
+
+// idOf returns the id of what may be a request; nil: it has none.
+func idOf(b json.RawMessage) json.RawMessage {
+	var m struct {
+		ID json.RawMessage `json:"id"`
+	}
+	if json.Unmarshal(b, &m) != nil || !isID(m.ID) {
+		return nil
+	}
+	return m.ID
+}
+
+func (l *inlet) say(m any) error {
+	b, err := json.Marshal(m)
+	if err == nil {
+		_, err = l.out.Write(append(b, '\n'))
+	}
+	return err
+}
+
+// wholes is standard output, on which several write whole messages.
+type wholes struct {
+	io.Closer
+	mu sync.Mutex
+	to io.Writer
+}
+
+// Write implements io.Writer.
+func (w *wholes) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(b)
+}

@@ -1,0 +1,169 @@
+package gateway
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"sandlot/internal/auth"
+)
+
+// reply is what is of interest in a JSON-RPC answer.
+type reply struct {
+	ID     any
+	Result json.RawMessage
+	Error  struct{ Code int }
+}
+
+func replyOf(t *testing.T, text string) (r reply) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		t.Errorf("%q is no JSON: %v", text, err)
+	}
+	return r
+}
+
+// notMessages are lines, and what is answered to them: code and id.
+var notMessages = []struct {
+	line string
+	code int
+	id   any
+}{
+	{`this is not JSON`, -32700, nil},
+	{`{"jsonrpc":"2.0","id":1,`, -32700, nil},
+	{"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\xff\"}", -32700, nil},
+	{"\xff\xfe", -32700, nil},
+	{`{"jsonrpc":"2.0","id":1,"method":"ping"} trailing`, -32700, nil},
+	{`{"jsonrpc":"1.0","id":4,"method":"ping"}`, -32600, 4.0},
+	{`{"id":"x"}`, -32600, "x"},
+	{`{"jsonrpc":"2.0","id":{},"method":"ping"}`, -32600, nil},
+	{`{"jsonrpc":"2.0","id":5,"method":7}`, -32600, 5.0},
+	{`[]`, -32600, nil},
+	{`[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, -32600, nil},
+	{`"text"`, -32600, nil},
+	{`null`, -32600, nil},
+	{`{"jsonrpc":"2.0","id":6,"method":"no/such"}`, -32601, 6.0},
+	{strings.Repeat("[", 3000), -32700, nil},
+}
+
+func TestStdioGoesOn(t *testing.T) {
+	g := over(says(), &theirs{})
+	g.MaxBody = 1 << 20
+	in, out := stdioPipe(g, auth.Local)
+	defer in.Close()
+	out.Buffer(nil, 4<<20)
+	say := func(line string) string {
+		t.Helper()
+		fmt.Fprintln(in, line)
+		if !out.Scan() {
+			t.Fatalf("after %.100q it ended: %v", line, out.Err())
+		}
+		return out.Text()
+	}
+	lives := func(after string) {
+		t.Helper()
+		if r := replyOf(t, say("{\"jsonrpc\":\"2.0\",\"id\":\"p\",\"method\":\"ping\"}\r\n ")); r.ID != "p" || string(r.Result) != "{}" {
+			t.Errorf("after %.100q: %+v", after, r)
+		}
+	}
+	if r := replyOf(t, say("rubbish before all")); r.Error.Code != -32700 {
+		t.Errorf("%+v", r)
+	}
+	say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	for _, tt := range append(notMessages, struct {
+		line string
+		code int
+		id   any
+	}{`{"jsonrpc":"2.0","id":1,"x":"` + strings.Repeat("x", 3<<20) + `"}`, -32600, nil}) {
+		if r := replyOf(t, say(tt.line)); r.Error.Code != tt.code || r.ID != tt.id {
+			t.Errorf("%.100q: %+v", tt.line, r)
+		}
+		lives(tt.line)
+	}
+	if r := replyOf(t, say(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"careless"}}`)); r.ID != 9.0 || r.Result == nil {
+		t.Errorf("a call: %+v", r)
+	}
+}
+
+// A line that the stream ends in the middle of is answered too.
+func TestStdioEnds(t *testing.T) {
+	for _, last := range []string{`{"jsonrpc":"2.0","id":3,"method":"no/such"}`, `{"jsonrpc":`} {
+		l := newInlet(http.NoBody, &strings.Builder{}, 100)
+		var said strings.Builder
+		l.from, l.out = bufio.NewReader(strings.NewReader(last)), &said
+		b := make([]byte, 200)
+		n, err := l.Read(b)
+		if got := string(b[:n]) + said.String(); got == "" || n == 0 && err == nil {
+			t.Errorf("%q: %q, %v", last, got, err)
+		}
+	}
+}
+
+// The revisions that have batches keep them.
+func TestStdioBatches(t *testing.T) {
+	g := over(says(), &theirs{})
+	in, out := stdioPipe(g, auth.Local)
+	defer in.Close()
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	out.Scan()
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	fmt.Fprintln(in, `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]`)
+	if out.Scan(); !strings.HasPrefix(out.Text(), "[") || strings.Count(out.Text(), `"result"`) != 2 {
+		t.Errorf("a batch: %s", out.Text())
+	}
+	for _, bad := range []string{`[]`, `[1]`, `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":1,"method":"ping"}]`} {
+		fmt.Fprintln(in, bad)
+		if out.Scan(); replyOf(t, out.Text()).Error.Code != -32600 {
+			t.Errorf("%s: %s", bad, out.Text())
+		}
+	}
+}
+
+// Over HTTP a client reads JSON-RPC too, whatever it sent.
+func TestHTTPAnswersInJSON(t *testing.T) {
+	g := over(says(), &theirs{})
+	id := begin(t, g, auth.Local)
+	newer := func(body string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
+		for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+			"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "no/such"} {
+			r.Header.Set(k, v)
+		}
+		w := httptest.NewRecorder()
+		g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Local)))
+		return w
+	}
+	const such = `{"jsonrpc":"2.0","id":6,"method":"no/such","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
+	check := func(what string, w *httptest.ResponseRecorder, status, code int, id any) {
+		t.Helper()
+		if r := replyOf(t, w.Body.String()); w.Code != status || r.Error.Code != code || r.ID != id || !strings.HasPrefix(w.Header().Get("Content-Type"), "application/json") {
+			t.Errorf("%s: %d %s", what, w.Code, w.Body)
+		}
+	}
+	check("an unknown method", post(g, auth.Local, id, `{"jsonrpc":"2.0","id":6,"method":"no/such"}`), 200, -32601, 6.0)
+	check("one of the newer era", newer(such), 404, -32601, 6.0)
+	check("one without a session", post(g, auth.Local, "", `{"jsonrpc":"2.0","id":6,"method":"no/such"}`), 200, -32601, 6.0)
+	for _, body := range []string{"nonsense", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{\"a\":\"\xff\"}}"} {
+		check("broken", post(g, auth.Local, id, body), 400, -32700, nil)
+		check("broken, of the newer era", newer(body), 400, -32700, nil)
+		check("broken and bare", post(g, auth.Local, "", body), 200, -32700, nil)
+	}
+	if w := post(g, auth.Local, id, `{"jsonrpc":"2.0","method":"notifications/unheard"}`); w.Code != 202 || w.Body.Len() > 0 {
+		t.Errorf("an unknown notification: %d %s", w.Code, w.Body)
+	}
+	if w := post(g, auth.Local, "gone", `{"jsonrpc":"2.0","id":6,"method":"no/such"}`); w.Code != 404 {
+		t.Errorf("a session that is not there: %d", w.Code)
+	}
+	// What the SDK serves is known here.
+	for m := range methods {
+		w := post(g, auth.Local, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q}`, m))
+		if strings.Contains(w.Body.String(), "unsupported") {
+			t.Errorf("%s: %s", m, w.Body)
+		}
+	}
+}
