@@ -17,7 +17,7 @@ import (
 // so that no MCP session can be used by anyone else, and what is called by it has
 // the rights of that token, and ends with it.
 type endpoint struct {
-	principal           auth.Principal // with the token
+	principal           auth.Principal  // with the token
 	life                context.Context // ends with the token
 	release             func()          // of life
 	server              *mcp.Server
