@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"net/http"
+	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -476,14 +478,41 @@ func TestBare(t *testing.T) {
 	}
 }
 
+// TestCORS: pages of any origin come in with a token alone; without one they are
+// listed, or the server does not start.
 func TestCORS(t *testing.T) {
-	s := start(t, "MCP_ENABLE_CORS=true")
-	code, header, _ := s.request("OPTIONS", "/mcp", nil, "Origin", "https://app.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type")
-	if code/100 != 2 || header.Get("Access-Control-Allow-Origin") == "" || header.Get("Access-Control-Allow-Credentials") != "" {
+	state := t.TempDir()
+	for _, settings := range [][]string{{"MCP_ENABLE_CORS=true"}, {"SANDLOT_CORS_ENABLED=true", "SANDLOT_CORS_ORIGINS=*"}, {"SANDLOT_CORS_ENABLED=true", "SANDLOT_AUTH=off"}} {
+		cmd := exec.CommandContext(t.Context(), binary(t), "serve", "--state-dir", state, "--port", strconv.Itoa(freePort(t)))
+		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "SANDLOT_NETWORK_REGISTRIES=none", "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false"}, settings...)
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "cors.origins") || !strings.Contains(string(out), "auth: required") {
+			t.Errorf("%v: exit code %d\n%s", settings, code, out)
+		}
+	}
+	ask := func(s *server, origin string, headers ...string) (int, http.Header) {
+		t.Helper()
+		code, header, _ := s.request("OPTIONS", "/mcp", nil, "Origin", origin, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type")
+		code2, header2, _ := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, append(headers, "Origin", origin)...)
+		if (code/100 == 2) != (code2 == 200) || header.Get("Access-Control-Allow-Origin") != header2.Get("Access-Control-Allow-Origin") {
+			t.Errorf("%s: asked for HTTP %d %v, got HTTP %d %v", origin, code, header, code2, header2)
+		}
+		return code2, header2
+	}
+	s := start(t, "MCP_ENABLE_CORS=true", "SANDLOT_AUTH=required")
+	token := s.token("ann")
+	if code, header := ask(s, "https://app.example", "Authorization", "Bearer "+token); code != 200 || header.Get("Access-Control-Allow-Origin") != "*" || header.Get("Access-Control-Allow-Credentials") != "" ||
+		!strings.Contains(header.Get("Access-Control-Expose-Headers"), "Mcp-Session-Id") {
 		t.Errorf("HTTP %d %v", code, header)
 	}
-	if code, header, _ := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "Origin", "https://app.example"); code != 200 || !strings.Contains(header.Get("Access-Control-Expose-Headers"), "Mcp-Session-Id") {
-		t.Errorf("HTTP %d %v", code, slices.Collect(maps.Keys(header)))
+	if code, _ := ask(s, "null", "Authorization", "Bearer "+token); code != 403 {
+		t.Errorf("null: HTTP %d", code)
+	}
+	s = start(t, "MCP_ENABLE_CORS=true", "SANDLOT_CORS_ORIGINS=https://app.example")
+	for origin, want := range map[string]int{"https://app.example": 200, "https://evil.example": 403, "null": 403} {
+		if code, header := ask(s, origin); code != want || (header.Get("Access-Control-Allow-Origin") == origin) != (want == 200) {
+			t.Errorf("%s: HTTP %d %v", origin, code, header)
+		}
 	}
 }
 

@@ -227,7 +227,9 @@ func TestHost(t *testing.T) {
 func TestOrigin(t *testing.T) {
 	listed := Guard{CORS: true, Origins: []string{"https://app.example"}}
 	offList := Guard{Origins: []string{"https://app.example"}}
-	any := Guard{CORS: true}
+	yes := func(context.Context) bool { return true }
+	no := func(context.Context) bool { return false }
+	any := Guard{CORS: true, Closed: yes}
 	tests := []struct {
 		name   string
 		g      Guard
@@ -251,7 +253,13 @@ func TestOrigin(t *testing.T) {
 		{"longer than the listed", listed, "https://app.example.evil.example", false},
 		{"null where some are listed", listed, "null", false},
 		{"any", any, "https://evil.example", true},
-		{"null where any may", any, "null", true},
+		{"null where any may", any, "null", false},
+		{"a file where any may", any, "file://", false},
+		{"nonsense where any may", any, "%%%", false},
+		{"any without a token", Guard{CORS: true, Closed: no}, "https://evil.example", false},
+		{"any when nothing says that there is one", Guard{CORS: true}, "https://evil.example", false},
+		{"its own without a token", Guard{CORS: true, Closed: no}, "http://localhost:8000", true},
+		{"listed without a token", Guard{CORS: true, Origins: []string{"https://app.example"}, Closed: no}, "https://app.example", true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -303,7 +311,7 @@ func TestCORS(t *testing.T) {
 		}
 	}
 	// Any: without credentials.
-	past, a := reached(Guard{CORS: true}, "GET", "Origin", "https://a.example")
+	past, a := reached(Guard{CORS: true, Closed: func(context.Context) bool { return true }}, "GET", "Origin", "https://a.example")
 	if !past || a.Header.Get("Access-Control-Allow-Origin") != "*" || a.Header.Get("Access-Control-Allow-Credentials") != "" || !strings.Contains(a.Header.Get("Access-Control-Expose-Headers"), "Mcp-Session-Id") {
 		t.Errorf("any: %v", a.Header)
 	}

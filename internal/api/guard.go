@@ -27,6 +27,10 @@ type Guard struct {
 	Loopback bool     // the server listens on loopback alone
 	CORS     bool     // send CORS headers
 	Origins  []string // allowed ones; empty with CORS: any, without credentials
+	// Closed says whether every request needs a token now. Where it does not, or
+	// nothing says so, CORS allows no origin that is not listed: a page needs no
+	// credentials then to do what the user can.
+	Closed func(context.Context) bool
 	// Apart says which hosts are those of servers in sandboxes: whatever CORS
 	// allows, their pages are not.
 	Apart func(host string) bool
@@ -38,7 +42,7 @@ func (g Guard) protect(next http.Handler) http.Handler {
 			return
 		}
 		origin := r.Header.Get("Origin")
-		if origin != "" && !g.allowed(origin, r.Host) {
+		if origin != "" && !g.allowed(r, origin) {
 			refuse(w, "Origin "+strconv.Quote(clipped(origin))+" is not allowed; the operator can list it in cors.origins")
 			return
 		}
@@ -82,18 +86,20 @@ func local(hostport string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-func (g Guard) allowed(origin, host string) bool {
+// allowed says whether a page of that origin may send the request. The origin
+// "null" is anybody's, such as of a page in a frame without rights: it never may.
+func (g Guard) allowed(r *http.Request, origin string) bool {
 	u, err := url.Parse(origin)
 	if err != nil || u.Host == "" {
-		return g.CORS && len(g.Origins) == 0
+		return false
 	}
 	if g.Apart != nil && g.Apart(u.Host) {
 		return false
 	}
-	if strings.EqualFold(u.Host, host) || slices.Contains(g.Origins, origin) {
+	if strings.EqualFold(u.Host, r.Host) || slices.Contains(g.Origins, origin) {
 		return true
 	}
-	return g.CORS && len(g.Origins) == 0
+	return g.CORS && len(g.Origins) == 0 && g.Closed != nil && g.Closed(r.Context())
 }
 
 const (

@@ -231,7 +231,7 @@ func TestPortHostsAreApart(t *testing.T) {
 
 // Pages of ports are refused by the API, whatever CORS allows.
 func TestPortPagesDoNotReachTheAPI(t *testing.T) {
-	for name, g := range map[string]Guard{"no CORS": {Loopback: true}, "any": {Loopback: true, CORS: true}} {
+	for name, g := range map[string]Guard{"no CORS": {Loopback: true}, "any": {Loopback: true, CORS: true, Closed: func(context.Context) bool { return true }}} {
 		t.Run(name, func(t *testing.T) {
 			x := expose(t, g, mirror)
 			for _, origin := range []string{"http://" + x.name, "https://" + strings.ToUpper(x.name), "http://80-x.localhost:8000", "http://80-" + x.session + ".localhost."} {

@@ -228,7 +228,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 		Connected: a.prewarm})
 	a.third.OnChange, a.third.OnUpdate, a.third.OnLog = a.Gateway.Changed, a.Gateway.Updated, a.Gateway.Logged
 	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Secrets: a.vault, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
-		Version: Version, PublicURL: c.Server.PublicURL, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins}})
+		Version: Version, PublicURL: c.Server.PublicURL, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins, Closed: a.closed}})
 	return nil
 }
 
@@ -251,11 +251,15 @@ func (a *App) prewarm(p auth.Principal) {
 }
 
 // Listen opens the addresses of the settings.
-func (a *App) Listen() (network []net.Listener, owner net.Listener, err error) {
+func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Listener, err error) {
 	if a.Config.Network.Policy.Mode == egress.Open && a.Config.Server.Auth != auth.Required {
 		return nil, nil, fault.New(fault.Configuration, "network.mode=\"open\" (%s): every sandbox could speak to this server as its user, since the machine's network is theirs too; set auth: required, or choose public", a.Config.From["network.mode"])
 	}
 	c := a.Config.Server
+	if c.CORS && len(c.CORSOrigins) == 0 && !a.closed(ctx) {
+		return nil, nil, fault.New(fault.Configuration, "cors.enabled=\"true\" (%s): this server asks for no token, so every web page that is opened on this machine could use it as its user; "+
+			"list the origins of the pages that may in cors.origins (SANDLOT_CORS_ORIGINS), or set auth: required and make tokens with `sandlot token create --user NAME`", a.Config.From["cors.enabled"])
+	}
 	addrs := []string{c.Host}
 	if strings.EqualFold(c.Host, "localhost") {
 		addrs = []string{"127.0.0.1", "::1"}
@@ -402,6 +406,12 @@ func (a *App) Close() error {
 	a.Gateway.Close()
 	a.Book.Close(ctx)
 	return a.release()
+}
+
+// closed says whether every request over the network needs a token now.
+func (a *App) closed(ctx context.Context) bool {
+	need, err := a.door.Required(ctx)
+	return need && err == nil
 }
 
 // NeedsToken says whether clients over the network have to bring a token.

@@ -66,7 +66,7 @@ func (p *program) serve() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		network, owner, err := a.Listen()
+		network, owner, err := a.Listen(c.Context())
 		if err != nil {
 			return errors.Join(err, a.Close())
 		}

@@ -113,7 +113,7 @@ func table() []setting {
 	add("host", "localhost", "the address to listen on; anything but loopback needs a token", "MCP_SERVER_HOST", "MCP_HOST")(setHost, func(c *Config) string { return c.Server.Host })
 	add("port", "8000", "the port to listen on", "MCP_SERVER_PORT", "MCP_PORT")(number(func(c *Config) *int { return &c.Server.Port }, 1, 65535))
 	add("cors.enabled", "false", "send CORS headers", "MCP_ENABLE_CORS")(boolean(func(c *Config) *bool { return &c.Server.CORS }))
-	add("cors.origins", "", "allowed origins, separated by commas; empty with cors: any, without credentials")(setOrigins, func(c *Config) string { return strings.Join(c.Server.CORSOrigins, ",") })
+	add("cors.origins", "", "allowed origins, separated by commas; empty with cors: any, without credentials, where a token is required")(setOrigins, func(c *Config) string { return strings.Join(c.Server.CORSOrigins, ",") })
 	add("auth", "auto", "auto: a token is needed as soon as one exists; required; off (loopback only)")(setAuth, func(c *Config) string { return string(c.Server.Auth) })
 	add("log_level", "INFO", "DEBUG, INFO, WARNING or ERROR")(setLevel, func(c *Config) string { return c.Server.LogLevel })
 	add("state_dir", StateDir(), "where the server keeps its state")(setStateDir, func(c *Config) string { return c.Server.StateDir })
