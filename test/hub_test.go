@@ -466,6 +466,45 @@ func TestConnectionChanges(t *testing.T) {
 	everywhere("is disconnected", "restart shifty")
 }
 
+// TestConnectionShelf: prompts and resources, from the command line.
+func TestConnectionShelf(t *testing.T) {
+	s := start(t)
+	s.put("", "odd.py")
+	c := s.connect(newer, "", nil)
+	if r := c.odd("shelf", "shelf", nil); r.Fields["promptCount"] != 1.0 || r.Fields["resourceCount"] != 2.0 {
+		t.Errorf("connected as %v", r.Fields)
+	}
+	if row := c.state("shelf"); row["promptCount"] != 1.0 || row["resourceCount"] != 2.0 {
+		t.Errorf("listed as %v", row)
+	}
+	data := strings.Builder{}
+	for i := range 256 * 4096 {
+		data.WriteByte(byte(i))
+	}
+	for _, tt := range []struct {
+		args []string
+		out  string
+		code int
+		says string
+	}{
+		{[]string{"prompt", "shelf", "greet", "who=a=b"}, "user:\nGreet a=b.\n", 0, ""},
+		{[]string{"prompt", "shelf", "gret", "who=a"}, "", 1, `did you mean "greet"?`},
+		{[]string{"prompt", "shelf", "greet", "who"}, "", 2, "KEY=VALUE"},
+		{[]string{"read", "shelf", "odd://text"}, "\x1b[31mred\n", 0, ""},
+		{[]string{"read", "shelf", "odd://data"}, data.String(), 0, ""},
+		{[]string{"read", "self", "odd://data"}, "", 1, `no connection "self"`},
+	} {
+		out, stderr, code := s.cli(append([]string{"mcp"}, tt.args...)...)
+		if out != tt.out || code != tt.code || !strings.Contains(stderr, tt.says) {
+			t.Errorf("%q: %d %.100q %s", tt.args, code, out, stderr)
+		}
+	}
+	out, _, _ := s.cli("mcp", "read", "shelf", "odd://text", "--json")
+	if !strings.Contains(out, `"uri": "odd://text"`) {
+		t.Error(out)
+	}
+}
+
 // TestConnectionUsers: two users with a connection of the same name, and an
 // attacker who knows its id.
 func TestConnectionUsers(t *testing.T) {

@@ -95,6 +95,8 @@ func New(c Config) *Server {
 	closed("GET /v1/connections", s.listConnections)
 	closed("GET /v1/connections/{id}", s.inspectConnection)
 	closed("POST /v1/connections/{id}/approve", s.approveConnection)
+	closed("POST /v1/connections/{id}/prompt", s.getPrompt)
+	closed("POST /v1/connections/{id}/read", s.readResource)
 	closed("GET /v1/secrets", s.listSecrets)
 	closed("PUT /v1/secrets/{name}", s.setSecret)
 	closed("DELETE /v1/secrets/{name}", s.removeSecret)

@@ -68,3 +68,45 @@ func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request) {
 	}
 	writeJSON(w, 200, map[string]any{"connectionId": i.ID, "name": i.Name, "toolCount": len(i.Tools), "state": i.State, "heldTools": held})
 }
+
+// getPrompt gets a prompt of a third-party server: {"name": …, "arguments": {…}},
+// and the result as MCP has it.
+func (s *Server) getPrompt(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Name      string            `json:"name"`
+		Arguments map[string]string `json:"arguments"`
+	}
+	p, _ := auth.From(r.Context())
+	s.foreign(w, r, &q, "name and arguments, whose values are texts", func() (json.RawMessage, error) {
+		return s.Connections.Prompt(r.Context(), p, r.PathValue("id"), q.Name, q.Arguments)
+	})
+}
+
+// readResource reads a resource of a third-party server: {"uri": …}, and the
+// result as MCP has it.
+func (s *Server) readResource(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		URI string `json:"uri"`
+	}
+	p, _ := auth.From(r.Context())
+	s.foreign(w, r, &q, "uri", func() (json.RawMessage, error) {
+		return s.Connections.Resource(r.Context(), p, r.PathValue("id"), q.URI)
+	})
+}
+
+// foreign reads a body with nothing but what fields says, and answers with what
+// ask returns.
+func (s *Server) foreign(w http.ResponseWriter, r *http.Request, q any, fields string, ask func() (json.RawMessage, error)) {
+	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<20))
+	body.DisallowUnknownFields()
+	if err := body.Decode(q); err != nil {
+		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but %s: %v", fields, err))
+		return
+	}
+	res, err := ask()
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	writeJSON(w, 200, res)
+}

@@ -94,6 +94,7 @@ func connectionSchema() map[string]any {
 		"success": typed("boolean", "Whether it runs."), "connectionId": typed("string", "For disconnect_external_mcp and the others."), "name": typed("string", "Its name."),
 		"toolCount": typed("integer", "How many tools it offers."), "tools": map[string]any{"type": "array", "items": map[string]any{"type": "object", "properties": map[string]any{
 			"toolName": typed("string", "The name to call."), "remoteName": typed("string", "The server's own name for it.")}}},
+		"promptCount": typed("integer", "How many prompts it offers."), "resourceCount": typed("integer", "How many resources, with the templates of such."),
 		"envKeys": map[string]any{"type": "array", "items": map[string]any{"type": "string"}}, "envStored": typed("boolean", "Always false: values are not stored; those with ${secret:NAME} are, as they are written."),
 		"secrets": map[string]any{"type": "array", "items": map[string]any{"type": "string"}, "description": "Names of the user's stored secrets that it is given."},
 		"state":   typed("string", "Where it is."), "runs": typed("string", "Exactly what runs, or is connected to."), "installLog": typed("string", "The end of what the installation printed.")}}
@@ -163,6 +164,7 @@ func connectionFields(i connection.Info) map[string]any {
 		tools = append(tools, map[string]any{"toolName": n.Exposed, "remoteName": n.Remote})
 	}
 	f := map[string]any{"connectionId": i.ID, "name": i.Name, "toolCount": len(tools), "tools": tools,
+		"promptCount": i.Prompts, "resourceCount": i.Resources,
 		"envKeys": append([]string{}, i.EnvKeys...), "envStored": false, "state": string(i.State)}
 	if len(i.Secrets) > 0 {
 		f["secrets"] = i.Secrets
@@ -259,6 +261,9 @@ func (t *Tools) listConnections(_ context.Context, c tool.Call, _ tool.Args) (*t
 		}
 		rows = append(rows, row)
 		fmt.Fprintf(&b, "%s  %s  %s, %s", i.ID, i.Name, i.State, plural(len(i.Tools), "tool", "tools"))
+		if i.Prompts+i.Resources > 0 {
+			fmt.Fprintf(&b, ", %s, %s", plural(i.Prompts, "prompt", "prompts"), plural(i.Resources, "resource", "resources"))
+		}
 		if i.LastError != "" {
 			fmt.Fprintf(&b, ": %s", i.LastError)
 		}

@@ -22,7 +22,7 @@ func (p *program) mcp() *cobra.Command {
 your home session or are connected to over HTTP, and those of the operator's settings.`,
 		Example: "  sandlot mcp add time --pip mcp-server-time\n  sandlot mcp list\n  sandlot mcp call time get_current_time timezone=UTC",
 	}
-	c.AddCommand(p.mcpList(), p.mcpAdd(), p.mcpRemove(), p.mcpRestart(), p.mcpLogs(), p.mcpInspect(), p.mcpApprove(), p.mcpCall())
+	c.AddCommand(p.mcpList(), p.mcpAdd(), p.mcpRemove(), p.mcpRestart(), p.mcpLogs(), p.mcpInspect(), p.mcpApprove(), p.mcpCall(), p.mcpPrompt(), p.mcpRead())
 	return c
 }
 

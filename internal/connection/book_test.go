@@ -391,14 +391,14 @@ func TestAskOfBareCall(t *testing.T) {
 	bare := &flight{}
 	other := &flight{client: &fakeClient{id: "B"}}
 	l.flights[bare], l.flights[other] = true, true
-	if f, err := l.askable(); err == nil && f == other {
+	if f, err := l.asker(); err == nil && f == other {
 		t.Error("with a call that cannot be asked on its way, its question goes to another client")
 	}
 	l = &live{flights: map[*flight]bool{}, free: make(chan struct{})}
 	a := &flight{client: &fakeClient{id: "A"}, asked: true}
 	other.asked = false
 	l.flights[a], l.flights[other] = true, true
-	if f, err := l.askable(); err == nil && f == other {
+	if f, err := l.asker(); err == nil && f == other {
 		t.Error("a second question while A is asked goes to B")
 	}
 }

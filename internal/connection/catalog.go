@@ -275,6 +275,9 @@ func (r *reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	if err != nil {
 		return Definition{}, err
 	}
+	if err := safeOutput(t); err != nil {
+		c.note("outputSchema of tool", raw, err)
+	}
 	d := Definition{Remote: asText(t["name"]), Hash: hash(raw)}
 	if bytes.Contains(t["inputSchema"], []byte("x-mcp-header")) {
 		d.Schema = t["inputSchema"]

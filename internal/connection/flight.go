@@ -13,7 +13,10 @@ import (
 // which call it asks: there must be no doubt.
 func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	l.s.asks()
-	f, err := l.askable()
+	if err := askable(params); err != nil {
+		return nil, &upstream.Error{Code: -32602, Message: err.Error()}
+	}
+	f, err := l.asker()
 	if err != nil {
 		return nil, err
 	}
@@ -26,9 +29,9 @@ func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (
 	return r, nil
 }
 
-// askable returns the one call that a question can be of: where there is doubt,
+// asker returns the one call that a question can be of: where there is doubt,
 // nobody is asked.
-func (l *live) askable() (*flight, error) {
+func (l *live) asker() (*flight, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var one *flight

@@ -97,12 +97,7 @@ func (b *Book) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error
 	default:
 		return nil, fault.New(fault.NotFound, "no server answers %s", clip(r.Method))
 	}
-	raw, err := s.request(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	safe, err := safeObject(raw)
-	return safe, s.advised(err)
+	return s.whole(ctx, q)
 }
 
 // safeObject makes a result that is no tool's fit for clients.
@@ -118,6 +113,8 @@ func safeObject(raw json.RawMessage) (json.RawMessage, error) {
 	cleaned(r)
 	if string(r["resultType"]) != `"input_required"` {
 		delete(r, "resultType")
+	} else if err := askables(r["inputRequests"]); err != nil {
+		return nil, err
 	}
 	var contents []object
 	if json.Unmarshal(r["contents"], &contents) == nil {

@@ -171,6 +171,9 @@ func (q query) answers(ctx context.Context, needs map[string]need) (json.RawMess
 		if q.client == nil {
 			return nil, fault.New(fault.Connection, "the server wants to ask something (%s), and this client cannot be asked: use an MCP client that can", clip(n.Method))
 		}
+		if err := askable(n.Params); err != nil {
+			return nil, fault.New(fault.Connection, "the server asks for input in a form that is not passed on: %v", err)
+		}
 		a, err := q.client.Ask(ctx, n.Method, n.Params)
 		if err != nil {
 			return nil, err

@@ -130,55 +130,6 @@ func hash(raw json.RawMessage) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// schema returns a JSON schema of an object, or an error that says why it is none.
-func schema(raw json.RawMessage) (json.RawMessage, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return json.RawMessage(`{"type":"object"}`), nil
-	}
-	if len(raw) > maxSchema {
-		return nil, fmt.Errorf("its schema has %d bytes, and %d are taken", len(raw), maxSchema)
-	}
-	if deep(raw) {
-		return nil, fmt.Errorf("its schema is nested deeper than %d", maxDepth)
-	}
-	var v any
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	m, ok := map[string]any{}, false
-	if d.Decode(&v) == nil {
-		m, ok = v.(map[string]any)
-	}
-	if !ok {
-		return nil, fmt.Errorf("its schema is no object")
-	}
-	if kind, given := m["type"]; !given {
-		m["type"] = "object"
-	} else if kind != "object" {
-		return nil, fmt.Errorf("its schema is of type %s, not object", clip(fmt.Sprint(kind)))
-	}
-	cleanWords(m)
-	return plainJSON(m)
-}
-
-// cleanWords makes what models read of a schema safe. What was written twice in
-// it is there once: what was decoded last, which is what is approved.
-func cleanWords(v any) {
-	switch v := v.(type) {
-	case []any:
-		for _, e := range v {
-			cleanWords(e)
-		}
-	case map[string]any:
-		for k, e := range v {
-			if s, ok := e.(string); ok && (k == "description" || k == "title" || k == "$comment") {
-				v[k] = text(s, maxDescription)
-				continue
-			}
-			cleanWords(e)
-		}
-	}
-}
-
 // plainJSON writes a value as it is, without what is for HTML.
 func plainJSON(v any) (json.RawMessage, error) {
 	var b bytes.Buffer
@@ -188,7 +139,8 @@ func plainJSON(v any) (json.RawMessage, error) {
 	return bytes.TrimSpace(b.Bytes()), err
 }
 
-// safeTool makes a tool's definition fit for clients, but for its name.
+// safeTool makes a tool's definition fit for clients, but for its name and the
+// schema of its results.
 func safeTool(raw json.RawMessage, mark string) (object, error) {
 	if len(raw) > maxDefinition {
 		return nil, fmt.Errorf("its definition has %d bytes, and %d are taken", len(raw), maxDefinition)
@@ -202,11 +154,6 @@ func safeTool(raw json.RawMessage, mark string) (object, error) {
 		return nil, err
 	}
 	t["inputSchema"] = in
-	if out, ok := t["outputSchema"]; ok {
-		if len(out) > maxSchema || deep(out) || !isObject(out) {
-			delete(t, "outputSchema")
-		}
-	}
 	describe(t, mark)
 	return t, nil
 }
@@ -264,6 +211,9 @@ func safeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	}
 	cleaned(r)
 	if string(r["resultType"]) == `"input_required"` {
+		if err := askables(r["inputRequests"]); err != nil {
+			return nil, false, err
+		}
 		b, err := json.Marshal(r)
 		return b, false, err
 	}

@@ -1,9 +1,10 @@
 """An MCP server over stdio, with nothing but Python, that behaves as its first
 argument says."""
-import json, os, sys, threading, time
+import base64, json, os, sys, threading, time
 
 mode = sys.argv[1] if len(sys.argv) > 1 else "plain"
 name = sys.argv[2] if len(sys.argv) > 2 else "odd"
+shelf = {"prompts": {}, "resources": {}} if mode == "shelf" else {}
 lock = threading.Lock()
 changed = False
 answers = {}
@@ -92,7 +93,16 @@ def handle(m):
     elif method == "initialize":
         if mode == "silent":
             return
-        send({"id": i, "result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}, "logging": {}}, "serverInfo": {"name": name, "version": "1"}}})
+        send({"id": i, "result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}, "logging": {}, **shelf}, "serverInfo": {"name": name, "version": "1"}}})
+    elif method == "prompts/list" and mode == "shelf":
+        send({"id": i, "result": {"prompts": [{"name": "greet", "arguments": [{"name": "who"}]}]}})
+    elif method == "prompts/get":
+        send({"id": i, "result": {"messages": [{"role": "user", "content": {"type": "text", "text": f"Greet {p['arguments']['who']}."}}]}})
+    elif method == "resources/list" and mode == "shelf":
+        send({"id": i, "result": {"resources": [{"uri": "odd://text", "name": "text"}, {"uri": "odd://data", "name": "data"}]}})
+    elif method == "resources/read":
+        one = {"text": "\x1b[31mred\n"} if p["uri"] == "odd://text" else {"blob": base64.b64encode(bytes(range(256)) * 4096).decode()}
+        send({"id": i, "result": {"contents": [{"uri": p["uri"], **one}]}})
     elif method == "tools/list":
         send({"id": i, "result": {"tools": tools()}})
     elif method == "tools/call":
