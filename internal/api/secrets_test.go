@@ -61,9 +61,12 @@ func (m *sealed) RemoveSecret(_ context.Context, owner, name string) error {
 // unkept is a connection.Store that keeps nothing.
 type unkept struct{}
 
-func (unkept) PutConnection(context.Context, connection.Record) error   { return nil }
-func (unkept) Connections(context.Context) ([]connection.Record, error) { return nil, nil }
-func (unkept) RemoveConnection(context.Context, string, string) error   { return nil }
+func (unkept) PutConnection(context.Context, connection.Record) error { return nil }
+func (unkept) Connections(context.Context, string) ([]connection.Record, error) {
+	return nil, nil
+}
+func (unkept) Connected(context.Context) ([][2]string, error)         { return nil, nil }
+func (unkept) RemoveConnection(context.Context, string, string) error { return nil }
 
 // withSecrets gives an edge secrets and connections.
 func (e *edge) withSecrets() *edge {

@@ -20,9 +20,12 @@ import (
 // shelf keeps nothing.
 type shelf struct{}
 
-func (shelf) PutConnection(context.Context, connection.Record) error   { return nil }
-func (shelf) Connections(context.Context) ([]connection.Record, error) { return nil, nil }
-func (shelf) RemoveConnection(context.Context, string, string) error   { return nil }
+func (shelf) PutConnection(context.Context, connection.Record) error { return nil }
+func (shelf) Connections(context.Context, string) ([]connection.Record, error) {
+	return nil, nil
+}
+func (shelf) Connected(context.Context) ([][2]string, error)         { return nil, nil }
+func (shelf) RemoveConnection(context.Context, string, string) error { return nil }
 
 // person is a client whose user decides.
 type person struct {

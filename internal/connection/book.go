@@ -63,24 +63,9 @@ type Book struct {
 	mu         sync.Mutex
 	owners     map[string]*owner
 	configured []Configured
-	stored     map[string]Record // of configured servers that nobody has asked for yet, by owner and name
 }
 
-// owner is what the book knows of one principal.
-type owner struct {
-	principal auth.Principal
-	servers   map[string]*server // by id
-	view      *view
-	seen      bool              // the configured servers are among them
-	changing  bool              // OnChange is on its way
-	updates   map[string]bool   // resources of which OnUpdate has to be told; nil: nobody does
-	naming    sync.Mutex        // held while exposed names are given
-	installs  map[string]bool   // folders into which something is being installed
-	levels    map[string]string // how much each client wants to be told
-	level     string            // what its servers have been told
-}
-
-// New returns a book; Recover fills it.
+// New returns a book.
 func New(c Config) *Book {
 	if c.Idle <= 0 {
 		c.Idle = 10 * time.Minute
@@ -94,57 +79,27 @@ func New(c Config) *Book {
 	if c.Reserved == nil {
 		c.Reserved = func(string) bool { return false }
 	}
-	b := &Book{Config: c, owners: map[string]*owner{}, stored: map[string]Record{}}
+	b := &Book{Config: c, owners: map[string]*owner{}}
 	b.life, b.stop = context.WithCancel(context.Background())
 	return b
 }
 
-// Recover takes over what an earlier server stored. Nothing is started.
+// Recover removes what an earlier server stored of log-ins at what is not there
+// any more, as a crash was faster. What it stored of users is read when they come.
 func (b *Book) Recover(ctx context.Context) error {
-	all, err := b.Store.Connections(ctx)
+	if b.Logins == nil {
+		return nil
+	}
+	all, err := b.Store.Connected(ctx)
 	if err != nil {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, r := range all {
-		if r.Configured {
-			b.stored[r.Owner+"\x00"+r.Name] = r
-			continue
-		}
-		p, known := auth.Known(r.Owner)
-		if !known {
-			b.Log.Error("a stored connection belongs to nobody that is known here; it is left alone", "connection", r.ID, "owner", r.Owner)
-			continue
-		}
-		o := b.owner(p)
-		s := b.server(o.principal, r, r.stored())
-		if r.Off {
-			s.state = Disabled
-		}
-		o.servers[r.ID] = s
+	there := map[[2]string]bool{}
+	for _, c := range all {
+		there[c] = true
 	}
-	for _, o := range b.owners {
-		b.review(o)
-	}
-	b.strays(func(owner, key string) bool { // a crash was faster
-		if strings.HasPrefix(key, "=") {
-			return false
-		}
-		o := b.owners[owner]
-		return o == nil || o.servers[key] == nil || o.servers[key].rec.Off
-	})
+	b.strays(func(owner, key string) bool { return !strings.HasPrefix(key, "=") && !there[[2]string{owner, key}] })
 	return nil
-}
-
-// owner returns what is known of a principal. The lock is held.
-func (b *Book) owner(p auth.Principal) *owner {
-	o := b.owners[p.ID]
-	if o == nil {
-		o = &owner{principal: p, servers: map[string]*server{}, view: newView()}
-		b.owners[p.ID] = o
-	}
-	return o
 }
 
 // server makes one of a record.
@@ -158,7 +113,8 @@ func configuredAs(r Record) Configured {
 	return Configured{Name: r.Name, Kind: r.Kind, Command: r.Command, Args: r.Args, URL: r.URL, Where: InSandbox}
 }
 
-// Run stops servers that nobody uses, until ctx ends.
+// Run stops servers that nobody uses, and frees what is known of users who do not
+// come, until ctx ends.
 func (b *Book) Run(ctx context.Context) {
 	tick := time.NewTicker(min(max(b.Idle/4, 50*time.Millisecond), 15*time.Second))
 	defer tick.Stop()
@@ -166,6 +122,7 @@ func (b *Book) Run(ctx context.Context) {
 		select {
 		case <-tick.C:
 			b.sweep()
+			b.rest()
 		case <-ctx.Done():
 			return
 		}
@@ -212,11 +169,15 @@ const followed = time.Hour
 func (b *Book) all(owner string) []*server {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var all []*server
-	for id, o := range b.owners {
-		if owner == "" || id == owner {
-			all = append(all, sorted(o.servers)...)
+	if owner != "" {
+		if o := b.owners[owner]; o != nil {
+			return sorted(o.servers)
 		}
+		return nil
+	}
+	var all []*server
+	for _, o := range b.owners {
+		all = append(all, sorted(o.servers)...)
 	}
 	return all
 }
@@ -272,7 +233,9 @@ func (b *Book) Close() {
 
 // find returns a principal's server by its id or its name.
 func (b *Book) find(p auth.Principal, what string) (*server, error) {
-	b.configure(p)
+	if err := b.configure(p); err != nil {
+		return nil, err
+	}
 	var names []string
 	for _, s := range b.all(p.ID) {
 		if s.id == what || s.name == what {
@@ -286,7 +249,7 @@ func (b *Book) find(p auth.Principal, what string) (*server, error) {
 // List returns a principal's connections: the configured ones, then their own,
 // the newest first.
 func (b *Book) List(p auth.Principal) []Info {
-	b.configure(p)
+	_ = b.configure(p) // what cannot be read is in the log
 	var own, all []Info
 	for _, s := range b.all(p.ID) {
 		if i := s.info(); i.Configured {

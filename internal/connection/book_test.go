@@ -41,7 +41,8 @@ func (m *memStore) PutConnection(_ context.Context, r Record) error {
 	m.recs[r.Owner+r.ID] = r
 	return nil
 }
-func (m *memStore) Connections(context.Context) ([]Record, error)          { return nil, nil }
+func (m *memStore) Connections(context.Context, string) ([]Record, error)  { return nil, nil }
+func (m *memStore) Connected(context.Context) ([][2]string, error)         { return nil, nil }
 func (m *memStore) RemoveConnection(context.Context, string, string) error { return nil }
 func (m *memStore) set(f func(Record))                                     { m.mu.Lock(); m.hook = f; m.mu.Unlock() }
 
@@ -99,6 +100,7 @@ func book(t *testing.T, st *memStore, change func(*Config)) *Book {
 }
 
 func get(b *Book, p auth.Principal, name string) *server {
+	_ = b.arrive(p)
 	for _, s := range b.all(p.ID) {
 		if s.name == name {
 			return s
@@ -122,7 +124,7 @@ func own(b *Book, p auth.Principal, name, id string, c Configured) *server {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.owner(p)
-	o.seen = true
+	o.seen, o.loaded = true, true
 	s := b.server(p, Record{ID: id, Owner: p.ID, Name: name, Kind: Stdio, Command: c.Command, Args: c.Args, Created: time.Now()}, secrets{known: true, env: c.Env})
 	s.settings = c
 	o.servers[id] = s

@@ -12,7 +12,8 @@ import (
 
 // Catalog is what a server offered the last time that it was asked.
 type Catalog struct {
-	Read         bool         `json:"read,omitempty"` // it was asked
+	Read         bool         `json:"read,omitempty"`     // it was asked
+	Enclosed     bool         `json:"enclosed,omitempty"` // its schemas refer to nothing but themselves
 	Tools        []Definition `json:"tools,omitempty"`
 	Prompts      []Definition `json:"prompts,omitempty"`
 	Resources    []Definition `json:"resources,omitempty"`
@@ -198,7 +199,7 @@ func (r *reading) catalog(o offered) Catalog {
 			r.names.known[k] = v
 		}
 	}
-	c := Catalog{Read: true, Prefix: r.names.prefix, Instructions: text(o.instructions, maxDescription), Pins: map[string]string{}, Odd: o.odd}
+	c := Catalog{Read: true, Enclosed: true, Prefix: r.names.prefix, Instructions: text(o.instructions, maxDescription), Pins: map[string]string{}, Odd: o.odd}
 	for k, v := range r.old.Pins {
 		c.Pins[k] = v
 	}
@@ -240,6 +241,27 @@ func (r *reading) catalog(o offered) Catalog {
 	c.Names = r.names.known
 	c.forget()
 	return c
+}
+
+// enclose leaves out what an earlier version of Sandlot let in.
+func (c *Catalog) enclose() {
+	if c.Enclosed || !c.Read {
+		return
+	}
+	c.Enclosed = true
+	c.Tools = slices.DeleteFunc(c.Tools, func(d Definition) bool {
+		var t object
+		err := json.Unmarshal(d.Raw, &t)
+		for _, k := range []string{"inputSchema", "outputSchema"} {
+			if raw, ok := t[k]; ok && err == nil {
+				_, err = readSchema(raw)
+			}
+		}
+		if err != nil {
+			c.note("tool", json.RawMessage(`{"name":`+string(quoted(d.Remote))+`}`), err)
+		}
+		return err != nil
+	})
 }
 
 func (c *Catalog) note(what string, raw json.RawMessage, err error) {

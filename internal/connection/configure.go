@@ -30,8 +30,11 @@ func (b *Book) SetConfigured(list []Configured) {
 		return configured && !slices.ContainsFunc(list, func(c Configured) bool { return c.Name == name && c.admits(p) && !c.Disabled })
 	})
 	for _, p := range known {
-		b.configure(p)
+		_ = b.configure(p) // what cannot be read is in the log
 		b.changed(p.ID)
+	}
+	if b.OnChange != nil { // clients of those who are not in memory may wait for it
+		b.spawn(func(context.Context) { b.OnChange("") })
 	}
 }
 
@@ -40,21 +43,25 @@ func (c Configured) admits(p auth.Principal) bool {
 	return p.ID != "" && (len(c.Principals) == 0 || slices.Contains(c.Principals, p.ID))
 }
 
-// configure gives a principal the servers of the settings, and starts those
-// that are new.
-func (b *Book) configure(p auth.Principal) {
-	for _, s := range b.take(p) {
+// configure makes sure that what is stored of a principal is there, gives them the
+// servers of the settings, and starts those that are new.
+func (b *Book) configure(p auth.Principal) error {
+	if err := b.arrive(p); err != nil {
+		return err
+	}
+	for _, s := range b.assign(p) {
 		s.mu.Lock()
 		if s.live == nil && s.start == nil && s.unusable() == nil {
 			s.begin()
 		}
 		s.mu.Unlock()
 	}
+	return nil
 }
 
-// take returns the servers of the settings that a principal did not have yet,
+// assign returns the servers of the settings that a principal did not have yet,
 // and of which nothing is known.
-func (b *Book) take(p auth.Principal) []*server {
+func (b *Book) assign(p auth.Principal) []*server {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.owner(p)
@@ -93,7 +100,7 @@ func (b *Book) take(p auth.Principal) []*server {
 // lock is held.
 func (b *Book) configuredServer(o *owner, c Configured) *server {
 	now := time.Now().UTC()
-	r, known := b.stored[o.principal.ID+"\x00"+c.Name]
+	r, known := o.stored[c.Name]
 	if !known {
 		r = Record{Owner: o.principal.ID, Name: c.Name, Configured: true, Created: now, Updated: now}
 	}
@@ -154,7 +161,9 @@ func (s *server) reconfigure(ctx context.Context, c Configured, stays bool) {
 // Ready waits until the configured servers of a principal of which nothing is
 // known yet have started, or failed to, or ctx ends. It says whether it waited.
 func (b *Book) Ready(ctx context.Context, p auth.Principal) bool {
-	b.configure(p)
+	if b.configure(p) != nil {
+		return false
+	}
 	waited := false
 	for _, s := range b.all(p.ID) {
 		s.mu.Lock()

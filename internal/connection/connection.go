@@ -52,7 +52,11 @@ type Install struct {
 // Store keeps records.
 type Store interface {
 	PutConnection(ctx context.Context, r Record) error
-	Connections(ctx context.Context) ([]Record, error)
+	// Connections returns those of one owner.
+	Connections(ctx context.Context, owner string) ([]Record, error)
+	// Connected lists owner and id of all that users have registered and not
+	// disconnected.
+	Connected(ctx context.Context) ([][2]string, error)
 	RemoveConnection(ctx context.Context, owner, id string) error
 }
 

@@ -173,9 +173,12 @@ func (b *Book) Left(p auth.Principal, client string) {
 		})
 	}
 	b.mu.Lock()
-	o := b.owner(p)
-	_, wanted := o.levels[client]
-	delete(o.levels, client)
+	wanted := false
+	o := b.owners[p.ID]
+	if o != nil {
+		_, wanted = o.levels[client]
+		delete(o.levels, client)
+	}
 	b.mu.Unlock()
 	if wanted {
 		b.spawn(func(ctx context.Context) { b.relevel(ctx, o) })

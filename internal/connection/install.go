@@ -101,6 +101,11 @@ func (b *Book) Install(ctx context.Context, p auth.Principal, o Order) (Installe
 	if _, err := b.revealed(ctx, p.ID, secrets{env: o.Env, headers: o.Headers}); err != nil { // before anything is installed
 		return Installed{}, err
 	}
+	release, err := b.hold(p)
+	if err != nil {
+		return Installed{}, err
+	}
+	defer release()
 	if err := b.free(p, o.Name); err != nil {
 		return Installed{}, err
 	}
@@ -144,7 +149,9 @@ func (b *Book) Install(ctx context.Context, p auth.Principal, o Order) (Installe
 
 // free says whether a principal may give a connection that name.
 func (b *Book) free(p auth.Principal, name string) error {
-	b.configure(p)
+	if err := b.configure(p); err != nil {
+		return err
+	}
 	n := 0
 	for _, s := range b.all(p.ID) {
 		if s.name == name {

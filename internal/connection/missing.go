@@ -14,7 +14,9 @@ import (
 // of the principal's own servers has, had, or would have if it ran. Nil: no server
 // of theirs knows it.
 func (b *Book) Missing(p auth.Principal, name string) error {
-	b.configure(p)
+	if err := b.configure(p); err != nil {
+		return err
+	}
 	var why *fault.Error
 	longest := -1
 	for _, s := range b.all(p.ID) {

@@ -18,6 +18,11 @@ func (b *Book) Connect(ctx context.Context, p auth.Principal, a Ask) (Info, erro
 	if err := a.check(); err != nil {
 		return Info{}, err
 	}
+	release, err := b.hold(p)
+	if err != nil {
+		return Info{}, err
+	}
+	defer release()
 	if err := b.free(p, a.Name); err != nil {
 		return Info{}, err
 	}
@@ -232,6 +237,11 @@ func (s *server) adopt(r Record, known secrets) error {
 // Disconnect stops a server and takes back what it offers. Its registration
 // stays in the list unless it is deleted.
 func (b *Book) Disconnect(ctx context.Context, p auth.Principal, what string, forget bool) (Info, error) {
+	release, err := b.hold(p)
+	if err != nil {
+		return Info{}, err
+	}
+	defer release()
 	s, err := b.find(p, what)
 	if err != nil {
 		return Info{}, err
@@ -270,7 +280,9 @@ func (s *server) remove(ctx context.Context) {
 	if mine {
 		delete(o.servers, s.id)
 	}
-	delete(b.stored, s.owner.ID+"\x00"+s.name)
+	if o != nil {
+		delete(o.stored, s.name)
+	}
 	b.mu.Unlock()
 	b.changed(s.owner.ID)
 	s.interrupt()
@@ -304,6 +316,11 @@ func (s *server) remove(ctx context.Context) {
 // were not stored; those that are not given stay as they are. With variables
 // that it did not have it is another one.
 func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string, agree Agree) (Info, error) {
+	release, err := b.hold(p)
+	if err != nil {
+		return Info{}, err
+	}
+	defer release()
 	s, err := b.find(p, what)
 	if err != nil {
 		return Info{}, err
@@ -435,6 +452,11 @@ func merged(a, b map[string]string) map[string]string {
 // Approve takes a server's tools as they are now; with seen, the hashes of tools
 // by their own names, those that are what was seen.
 func (b *Book) Approve(ctx context.Context, p auth.Principal, what string, seen map[string]string) (Info, error) {
+	release, err := b.hold(p)
+	if err != nil {
+		return Info{}, err
+	}
+	defer release()
 	s, err := b.find(p, what)
 	if err != nil {
 		return Info{}, err

@@ -52,17 +52,31 @@ func (s *safe) set(p auth.Principal, name, value string) {
 // kept is a store that gives back what it has.
 type kept struct{ memStore }
 
-func (k *kept) Connections(context.Context) ([]Record, error) {
+func (k *kept) Connections(_ context.Context, owner string) ([]Record, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var all []Record
 	for _, r := range k.recs {
+		if r.Owner != owner {
+			continue
+		}
 		var again Record // as a store would
 		b, _ := json.Marshal(r)
 		if err := json.Unmarshal(b, &again); err != nil {
 			return nil, err
 		}
 		all = append(all, again)
+	}
+	return all, nil
+}
+
+func (k *kept) Connected(context.Context) (all [][2]string, _ error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, r := range k.recs {
+		if !r.Configured && !r.Off {
+			all = append(all, [2]string{r.Owner, r.ID})
+		}
 	}
 	return all, nil
 }

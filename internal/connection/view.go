@@ -112,7 +112,7 @@ func matches(template, uri string) bool {
 func (b *Book) reviewed(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if o := b.owners[id]; o != nil {
+	if o := b.owners[id]; o != nil && o.loaded {
 		b.review(o)
 	}
 }
@@ -123,7 +123,7 @@ func (b *Book) changed(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.owners[id]
-	if o == nil {
+	if o == nil || !o.loaded {
 		return
 	}
 	b.review(o)
@@ -140,7 +140,7 @@ func (b *Book) changed(id string) {
 
 // viewOf returns what a principal is offered now.
 func (b *Book) viewOf(p auth.Principal) *view {
-	b.configure(p)
+	_ = b.configure(p) // what cannot be read is in the log
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.owner(p).view

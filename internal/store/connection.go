@@ -25,8 +25,8 @@ func (s *DB) PutConnection(ctx context.Context, r connection.Record) error {
 }
 
 // Connections implements connection.Store.
-func (s *DB) Connections(ctx context.Context) ([]connection.Record, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT owner, id, record, catalog FROM connections ORDER BY owner, id`)
+func (s *DB) Connections(ctx context.Context, owner string) ([]connection.Record, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT owner, id, record, catalog FROM connections WHERE owner = ? ORDER BY id`, owner)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +48,14 @@ func (s *DB) Connections(ctx context.Context) ([]connection.Record, error) {
 		all = append(all, r)
 	}
 	return all, rows.Err()
+}
+
+// Connected implements connection.Store. Of a record that cannot be read it counts
+// as true.
+func (s *DB) Connected(ctx context.Context) ([][2]string, error) {
+	return s.pairs(ctx, `SELECT owner, id FROM connections WHERE NOT json_valid(record)
+		OR (NOT coalesce(json_extract(CASE WHEN json_valid(record) THEN record END, '$.Configured'), 0)
+			AND NOT coalesce(json_extract(CASE WHEN json_valid(record) THEN record END, '$.Off'), 0)) ORDER BY owner, id`)
 }
 
 // RemoveConnection implements connection.Store.

@@ -31,7 +31,12 @@ func (s *DB) RemoveLogin(ctx context.Context, owner, connection string) error {
 
 // Logins implements vault.LoginStore.
 func (s *DB) Logins(ctx context.Context) ([][2]string, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT principal, connection FROM logins ORDER BY principal, connection`)
+	return s.pairs(ctx, `SELECT principal, connection FROM logins ORDER BY principal, connection`)
+}
+
+// pairs returns the rows of a query for two texts.
+func (s *DB) pairs(ctx context.Context, query string) ([][2]string, error) {
+	rows, err := s.db.QueryContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}

@@ -157,7 +157,7 @@ func TestSecretsComeToAnOlderDatabase(t *testing.T) {
 	if all, err := db.Tokens(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("tokens %v, %v", all, err)
 	}
-	all, err := db.Connections(t.Context())
+	all, err := db.Connections(t.Context(), "user:ann")
 	if err != nil || len(all) != 1 || all[0].Name != "x" || len(all[0].EnvKeys) != 1 || all[0].Env != nil {
 		t.Fatalf("connections %+v, %v", all, err)
 	}
@@ -166,7 +166,7 @@ func TestSecretsComeToAnOlderDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Close()
-	again, err := open(t, dir).Connections(t.Context())
+	again, err := open(t, dir).Connections(t.Context(), "user:ann")
 	if err != nil || !reflect.DeepEqual(again, all) {
 		t.Errorf("stored %+v, %v\nwant %+v", again, err, all)
 	}
