@@ -140,7 +140,6 @@ func TestOwnersWhoStay(t *testing.T) {
 		st := &library{}
 		b := New(Config{Store: st, Version: "1"})
 		ctx, stop := context.WithCancel(t.Context())
-		go b.Run(ctx)
 		whole := map[string]func(p auth.Principal, s *server){
 			"running":    func(_ auth.Principal, s *server) { s.live = &live{s: s, held: 1} },
 			"starting":   func(_ auth.Principal, s *server) { s.start = &start{cancel: func() {}, done: make(chan struct{})} },
@@ -162,6 +161,7 @@ func TestOwnersWhoStay(t *testing.T) {
 		get(b, values, "x").secrets = secrets{headers: map[string]string{"A": "given"}, known: true}
 		get(b, failed, "x").set(Failed, "it was given up")
 		before := st.reads.Load()
+		go b.Run(ctx)
 		time.Sleep(3 * restAfter)
 		synctest.Wait()
 		for name := range whole {
