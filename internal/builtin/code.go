@@ -3,11 +3,14 @@ package builtin
 import (
 	"context"
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/session"
@@ -213,12 +216,12 @@ func (t *Tools) codeResult(l *session.Lease, d *agentv1.EvaluateDone, lang image
 		if text := join(stdout.text, stderr.text, trouble); text != "" || value == "" {
 			r.Content = append(r.Content, tool.Text(text))
 		}
-		if value != "" {
+		if value != "" && !pictured(value, d.Rich) {
 			r.Content = append(r.Content, tool.Text(value))
 		}
 	}
 	output(r, stdout, stderr, result)
-	r.Content = append(r.Content, rich(d.Rich)...)
+	r.Content = append(r.Content, rich(l, d.Rich)...)
 	refused(l, r)
 	r.Words = words(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit), fmt.Sprintf("%.1f ms", millis(d.DurationMicros)))
 	return r
@@ -273,16 +276,39 @@ func labeled(stdout, stderr stream, trouble, value string, exit int32) string {
 	return strings.Join(parts, "\n")
 }
 
+// nameless is the text of a value that says nothing but its type.
+var nameless = regexp.MustCompile(`^<[\w.<>]+ object( at 0x[0-9a-f]+)?>$`)
+
+// pictured says whether a value's rich form makes its text needless.
+func pictured(value string, forms []*agentv1.Rich) bool {
+	return len(forms) > 0 && nameless.MatchString(value)
+}
+
+// linked returns the file of the sandbox that a driver wrote a value to: a list
+// of one URI beneath the folder of outputs.
+func linked(v *agentv1.Rich) (file string, ok bool) {
+	if v.Mime != "text/uri-list" || len(v.Data) > 300 {
+		return "", false
+	}
+	name, ok := strings.CutPrefix(string(v.Data), "file://"+wire.OutputDir+"/")
+	return wire.OutputDir + "/" + name, ok && name == agent.Printable(path.Base(name), 200)
+}
+
 // maxRich is how many rich values a result holds.
 const maxRich = 16
 
-func rich(values []*agentv1.Rich) []tool.Content {
+func rich(l *session.Lease, values []*agentv1.Rich) []tool.Content {
 	var blocks []tool.Content
 	for i, v := range values {
 		if i == maxRich {
 			return append(blocks, tool.Text(fmt.Sprintf("[%s left out]", plural(len(values)-maxRich, "more value", "more values"))))
 		}
 		mime := agent.Printable(v.Mime, 100)
+		if file, ok := linked(v); ok {
+			blocks = append(blocks, tool.Content{Link: &tool.Link{URI: FileURI(l.ID(), file), Name: path.Base(file), MIME: "text/html",
+				Description: "The value as HTML"}})
+			continue
+		}
 		switch mime {
 		case "image/png", "image/jpeg", "image/gif", "image/webp":
 			blocks = append(blocks, tool.Content{Image: &tool.Blob{MIME: mime, Data: v.Data}})

@@ -15,6 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest/interp"
 	"sandlot/proto/agentv1"
 )
@@ -37,7 +38,7 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 	if i := a.interps[l.Name]; i != nil {
 		return i
 	}
-	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.files.base(),
+	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.files.base(), Output: wire.OutputDir,
 		Env: func() []string { return a.environment(nil) },
 		Start: func(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
 			return a.fork(argv, attr)

@@ -24,6 +24,7 @@ func Host() (*Template, error) {
 	if err := t.system(); err != nil {
 		return nil, err
 	}
+	t.fonts()
 	t.interpreters()
 	if len(t.Languages) == 0 {
 		return nil, errors.New("no interpreter was found: install python3, node or bash")
@@ -52,12 +53,31 @@ func (t *Template) system() error {
 		}
 		t.Links[strings.TrimPrefix(d, "/")] = target
 	}
-	for _, f := range []string{"/etc/alternatives", "/etc/ssl/certs", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/mime.types", "/etc/localtime"} {
+	for _, f := range []string{"/etc/alternatives", "/etc/ssl/certs", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/fonts", "/etc/mime.types", "/etc/localtime"} {
 		if real, err := filepath.EvalSymlinks(f); err == nil && readable(real) {
 			t.Binds = append(t.Binds, Bind{real, f})
 		}
 	}
 	return nil
+}
+
+// fonts gives programs that draw a configuration where the machine has none:
+// fontconfig complains without one, in the midst of other output.
+func (t *Template) fonts() {
+	for _, b := range t.Binds {
+		if b.Target == "/etc/fonts" {
+			return
+		}
+	}
+	t.Files = map[string][]byte{"etc/fonts/fonts.conf": []byte(`<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "urn:fontconfig:fonts.dtd">
+<fontconfig>
+  <dir>/usr/share/fonts</dir>
+  <dir>/usr/local/share/fonts</dir>
+  <dir prefix="xdg">fonts</dir>
+  <cachedir prefix="xdg">fontconfig</cachedir>
+</fontconfig>
+`)}
 }
 
 func readable(path string) bool {

@@ -27,6 +27,8 @@ import (
 var (
 	//go:embed drivers/python.py
 	pythonDriver string
+	//go:embed drivers/notebook.py
+	notebook string
 	//go:embed drivers/node.js
 	nodeDriver string
 	//go:embed drivers/bash.sh
@@ -41,6 +43,7 @@ type Config struct {
 	Driver  string   // python, node or bash
 	Command []string // the interpreter's program
 	Dir     string
+	Output  string // the folder for values that a result links to; "": none are
 	Env     func() []string
 	Start   Start
 	// Killed says which limit of the sandbox ended something since then, or "".
@@ -285,7 +288,7 @@ func (i *Interp) bury(p *proc, why string) {
 func (i *Interp) driver() []string {
 	switch i.config.Driver {
 	case "python":
-		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "-u", "-X", "utf8", "-c", pythonDriver)
+		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "-u", "-X", "utf8", "-c", pythonDriver, notebook, i.config.Output)
 	case "node":
 		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--expose-internals", "--no-warnings", "-e", nodeDriver)
 	}

@@ -39,13 +39,15 @@ def _main():
     main = type(sys)("__main__")
     main.__dict__.update(__builtins__=builtins, __doc__=None)
     sys.modules["__main__"] = main
+    # What Jupyter adds (notebook.py), and the folder of outputs that a result links to.
+    NOTEBOOK, OUTPUT = (sys.argv[1:3] + ["", ""])[:2]
     sys.argv = [""]
     if sys.path and sys.path[0] != "":
         sys.path.insert(0, "")
     ns = main.__dict__
-    state = {"mine": True, "n": 0, "mend": False, "link": None, "running": False, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0}
+    state = {"mine": True, "n": 0, "mend": False, "link": None, "running": False, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked": 0}
     MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
-    TYPES = ["image/png", "image/jpeg", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
+    TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
                "text/markdown": "_repr_markdown_", "text/latex": "_repr_latex_", "application/json": "_repr_json_"}
     # 0x80 is inspect.CO_COROUTINE.
@@ -168,6 +170,8 @@ def _main():
     class Imports:
         @staticmethod
         def find_spec(name, path=None, target=None):
+            if path is None:
+                user_site()
             if name not in imported:
                 return None
             then = imported.pop(name)
@@ -207,6 +211,118 @@ def _main():
             imported[name] = then
 
     when_imported("_posixsubprocess", lambda m: ahead([m], "fork_exec"))
+    when_imported("matplotlib.pyplot", lambda m: setattr(m, "show", figures))
+
+    # With IPython its display is this one; without it a module of the name has what
+    # is of use here.
+    def ours(module):
+        for name, mine in (("display", display), ("update_display", display), ("clear_output", clear_output), ("publish_display_data", publish)):
+            if hasattr(module, name):
+                setattr(module, name, mine)
+
+    for name in ("IPython.core.display_functions", "IPython.core.display", "IPython.display"):
+        when_imported(name, ours)
+
+    class Last:
+        """Is asked for what nobody found."""
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if path is None and fresh_folders():
+                late("importlib").invalidate_caches()
+                for finder in sys.meta_path:
+                    spec = finder.find_spec(name, None) if finder not in (Last, Imports) else None
+                    if spec is not None:
+                        return spec
+            if NOTEBOOK and (name == "IPython" or name.startswith("IPython.") and not hasattr(sys.modules.get("IPython"), "__file__")):
+                made = notebook()["modules"]().get(name)
+                if made is not None:
+                    return sys.modules["_frozen_importlib"].ModuleSpec(name, Made(made), is_package=True)
+            return None
+
+    class Made:
+        def __init__(self, module):
+            self.module = module
+
+        def create_module(self, spec):
+            return self.module
+
+        def exec_module(self, module):
+            pass
+
+    sys.meta_path.append(Last)
+
+    # What pip installs while this runs is found: the user's folder may not have been
+    # there at the start, and other folders may have got links to further ones.
+    looked = {}
+
+    def fresh_folders():
+        """Follow what was put into the folders of packages; say whether there was any."""
+        fresh = False
+        for path in list(sys.path):
+            if not path.endswith("-packages"):
+                continue
+            try:
+                changed = os.stat(path).st_mtime_ns
+            except OSError:
+                continue
+            if looked.get(path) != changed:
+                looked[path], fresh = changed, True
+                late("site").addsitedir(path, set(sys.path))
+        return fresh
+
+    def user_site():
+        site = sys.modules.get("site") or late("site")
+        if state.get("no_site") or site.ENABLE_USER_SITE is False:
+            return
+        folder = site.getusersitepackages()
+        if folder in sys.path or not os.path.isdir(folder):
+            return
+        before = sys.path[:]
+        state["no_site"] = True  # what it does imports something itself
+        try:
+            site.addsitedir(folder)
+        finally:
+            state["no_site"] = False
+        new = [p for p in sys.path if p not in before]
+        at = next((n for n, p in enumerate(before) if p.endswith(("site-packages", "dist-packages"))), len(before))
+        sys.path[:] = before[:at] + new + before[at:]
+        late("importlib").invalidate_caches()
+
+    def notebook():
+        found = state.get("notebook")
+        if found is None:
+            path, sys.path[:] = sys.path[:], library
+            try:
+                found = {"__name__": "sandlot_notebook", "kernel": kernel}
+                exec(compile(NOTEBOOK, "<string>", "exec", dont_inherit=True), found)
+            finally:
+                sys.path[:] = path
+            state["notebook"] = found
+        return found
+
+    # Nobody can answer a question.
+    ask = builtins.input
+    terminal = sys.stdin
+
+    def input(prompt="", /):
+        try:
+            return ask(prompt)
+        except EOFError:
+            if sys.stdin is not terminal:
+                raise
+            raise EOFError("input() has nobody to answer it here: put the value into the code, or read it from a file") from None
+
+    input.__doc__, input.__self__ = ask.__doc__, builtins
+    builtins.input = input
+
+    def getpass(prompt="Password: ", stream=None, **_):
+        """Nobody can answer."""
+        raise EOFError("getpass() has nobody to answer it here: read the value from a file or a variable of the environment")
+
+    def no_password(module):
+        module.getpass = module.unix_getpass = getpass
+
+    when_imported("getpass", no_password)
 
     # The pieces' lines, for tracebacks and inspect. They are linecache's as soon
     # as something imports that.
@@ -245,7 +361,7 @@ def _main():
             data = data[0]
         if not isinstance(data, (str, bytes, bytearray)):
             data = late("json").dumps(data)
-        if isinstance(data, str) and mime in ("image/png", "image/jpeg"):
+        if isinstance(data, str) and mime.startswith("image/") and mime != "image/svg+xml":
             data = base64.b64decode(data)
         data = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
         if state["rich_size"] + len(data) > MAX_RICH:
@@ -255,48 +371,101 @@ def _main():
         state["rich"].append({"mime": mime, "data": base64.b64encode(data).decode()})
 
     def show_rich(value):
+        """Keep a value's best form. True: that says all; "text": its text is to be shown; False: it has none."""
         if isinstance(value, type):
             return False
+        if type(value).__module__.startswith("matplotlib.") and callable(getattr(value, "savefig", None)):
+            picture(value)
+            return True
         bundle = getattr(value, "_repr_mimebundle_", None)
         if callable(bundle):
             found = bundle(include=None, exclude=None)
-            found = (found[0] if isinstance(found, tuple) else found) or {}
-            for mime in TYPES:
-                if mime in found:
-                    keep(mime, found[mime])
-                    return True
+            if choose((found[0] if isinstance(found, tuple) else found) or {}, value):
+                return True
         for mime in TYPES:
-            method = getattr(value, METHODS[mime], None)
+            method = getattr(value, METHODS.get(mime, ""), None)
             if callable(method):
                 data = method()
                 if data is not None:
-                    keep(mime, data)
-                    return True
+                    return keep_html(data, value) if mime == "text/html" else keep(mime, data) or True
         return False
 
-    def display(*values, **_):
+    def choose(bundle, value=None):
+        for mime in TYPES:
+            if mime in bundle:
+                return keep_html(bundle[mime], value) if mime == "text/html" else keep(mime, bundle[mime]) or True
+        return False
+
+    def keep_html(data, value):
+        """A value's HTML stands where its text says nothing, and is linked to where that says enough."""
+        text = "" if value is None else text_of(value)
+        if not text or text[0] == "<" and text[-1] == ">" and " object" in text and len(text) < 300 or not OUTPUT:
+            keep("text/html", data)
+            return True
+        if isinstance(data, tuple):
+            data = data[0]
+        try:
+            state["linked"] += 1
+            path = "%s/value-%d-%d.html" % (OUTPUT, os.getpid(), state["linked"])
+            os.makedirs(OUTPUT, exist_ok=True)
+            with io.open(path, "w", encoding="utf-8", errors="replace") as f:
+                f.write(str(data)[:MAX_RICH])
+            if state["linked"] > 32:
+                os.remove("%s/value-%d-%d.html" % (OUTPUT, os.getpid(), state["linked"] - 32))
+        except OSError:
+            return "text"
+        keep("text/uri-list", "file://" + path)
+        return "text"
+
+    class Handle:
+        """What display returns with a display_id."""
+        def __init__(self, display_id=None):
+            self.display_id = display_id
+
+        def display(self, value, **named):
+            display(value, **named)
+
+        update = display
+
+    def display(*values, raw=False, clear=False, display_id=None, **_):
         """Show values: as image, HTML or other rich form where they have one."""
+        if clear:
+            clear_output()
         for v in values:
             try:
-                shown = show_rich(v)
+                shown = choose(v) if raw and isinstance(v, dict) else show_rich(v)
             except interrupts:
                 raise
             except Exception:
                 shown = False
-            if not shown:
-                print(repr(v) if not isinstance(v, str) else v)
+            if shown is True:
+                continue
+            if raw and isinstance(v, dict):
+                v = v.get("text/plain", v)
+            print(repr(v) if not isinstance(v, str) else v)
+        return Handle(display_id) if display_id else None
+
+    def publish(data, *_, **__):
+        display(data, raw=True)
+
+    def clear_output(*_, **__):
+        state.update(rich=[], rich_size=0)
 
     builtins.display = display
 
-    def figures():
+    def picture(figure):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", bbox_inches="tight")
+        keep("image/png", buffer.getvalue())
         plt = sys.modules.get("matplotlib.pyplot")
-        if plt is None:
-            return
-        for number in plt.get_fignums():
-            buffer = io.BytesIO()
-            plt.figure(number).savefig(buffer, format="png", bbox_inches="tight")
-            keep("image/png", buffer.getvalue())
-        plt.close("all")
+        if plt is not None:
+            plt.close(figure)
+
+    def figures(*_, **__):
+        """Keep what pyplot has drawn, in its order."""
+        plt = sys.modules.get("matplotlib.pyplot")
+        for number in plt.get_fignums() if plt is not None else ():
+            picture(plt.figure(number))
 
     def text_of(value):
         text = repr(value)
@@ -330,6 +499,22 @@ def _main():
         body = compile(tree, name, "exec", flags, dont_inherit=True) if tree.body else None
         value = compile(last, name, "eval", flags, dont_inherit=True) if last is not None else None
         return body, value, quiet
+
+    def compile_cell(code, name):
+        try:
+            return compile_piece(code, name)
+        except SyntaxError as e:
+            wrong = e
+        python = notebook()["translate"](code) if NOTEBOOK else None
+        if python is None:
+            raise wrong
+        try:
+            return compile_piece(python, name)
+        except SyntaxError as e:
+            lines = code.split("\n")
+            if e.lineno and e.lineno <= len(lines):
+                e.text = lines[e.lineno - 1]
+            raise e
 
     def loop():
         asyncio = late("asyncio")
@@ -407,13 +592,13 @@ def _main():
     def piece(token, name, code):
         reply = {"id": token, "ok": False, "exit": 1}
         remember(name, code)
-        state.update(rich=[], rich_size=0, dropped=0)
+        state.update(name=name, rich=[], rich_size=0, dropped=0)
         ns.pop("__warningregistry__", None)
         value = None
         buffering(True)
         try:
             state["running"] = True
-            body, last, quiet = compile_piece(code, name)
+            body, last, quiet = compile_cell(code, name)
             if body is not None:
                 run_code(body)
             if last is not None:
@@ -603,6 +788,14 @@ def _main():
         state["link"] = made.link
         return made
 
+    class kernel:
+        """What notebook.py may use."""
+
+    for name, value in dict(ns=ns, state=state, interrupts=interrupts, keep=keep, display=display, clear_output=clear_output, publish=publish,
+                            Handle=Handle, user_site=user_site, compile=compile_cell, run=run_code).items():
+        setattr(kernel, name, staticmethod(value) if callable(value) and not isinstance(value, type) else value)
+    kernel.own_output = staticmethod(lambda: sys.stdout is streams[0] and sys.stderr is streams[1])
+    builtins.get_ipython = lambda: notebook()["SHELL"]
     if BELL is not None:
         late("_thread").start_new_thread(listen, ())
     answer({"id": 0, "ok": True})

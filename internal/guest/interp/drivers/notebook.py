@@ -1,0 +1,545 @@
+# What Jupyter adds to Python: lines that begin with ! or %, cells that begin with
+# %%, and IPython.display. The driver (python.py) loads this when a piece does not
+# compile, or asks for IPython, and gives it `kernel`: its own functions.
+import builtins, os, re, shlex, subprocess, sys, time
+
+ns, shell = kernel.ns, next((s for s in ("/bin/bash", "/usr/bin/bash", "/bin/sh") if os.path.exists(s)), "sh")
+
+
+class UsageError(Exception):
+    """A magic that is not known, or was called in another way than it can be."""
+
+
+UsageError.__module__ = "builtins"  # shown without a module
+
+
+class SList(list):
+    """The lines that a command printed."""
+    l = list = property(lambda self: self)
+    s = spstr = property(" ".join)
+    n = nlstr = property("\n".join)
+
+    @property
+    def p(self):
+        import pathlib
+        return [pathlib.Path(line) for line in self]
+
+    paths = p
+
+    def grep(self, pattern, prune=False, field=None):
+        """The lines in which a regular expression, or a function, finds something."""
+        found = pattern if callable(pattern) else lambda text: re.search(pattern, text, re.IGNORECASE)
+        part = (lambda line: line) if field is None else (lambda line: (line.split() + [""] * (field + 1))[field])
+        return SList(line for line in self if bool(found(part(line))) != prune)
+
+    def fields(self, *numbers):
+        """The words of each line, or those with the numbers."""
+        if not numbers:
+            return [line.split() for line in self]
+        return SList(" ".join(words[n] for n in numbers if -len(words) <= n < len(words)) for words in map(str.split, self))
+
+
+# Which lines are not Python.
+
+ASSIGN = re.compile(r"([A-Za-z_][\w.\[\]'\", *]*?)\s*=\s*([!%])(?![=\s])(.*)", re.S)
+BARE = re.compile(r"pip3?\s+(install|uninstall|list|show|freeze|download|check)\b")
+HELP = re.compile(r"\?{1,2}\s*([\w.]+)|([\w.]+)\?{1,2}")
+
+
+def translate(code):
+    """Python for a piece with magics, with each line where it was; None when there are none."""
+    lines = code.split("\n")
+    first = next((n for n, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
+    if first is not None and re.match(r"%%[\w!]", lines[first]):
+        head, body = lines[first][2:], "\n".join(lines[first + 1:])
+        name, _, args = head.strip().partition(" ")
+        return "\n" * first + "__sandlot__.cell(%r, %r, %r, %d)" % (name, args.strip(), body, first + 1)
+    out, found, n, inside = [], False, 0, Reader()
+    while n < len(lines):
+        line = lines[n]
+        python = magic(line) if inside.between() else None
+        if python is None:
+            inside.read(line)
+            out.append(line)
+            n += 1
+            continue
+        found, rest = True, 1
+        while line.endswith("\\") and n + rest < len(lines):
+            line += "\n" + lines[n + rest]
+            rest += 1
+        out += [magic(line)] + [""] * (rest - 1)
+        n += rest
+    return "\n".join(out) if found else None
+
+
+def magic(line):
+    """Python for one line, or None when it is none of ours."""
+    text = line.lstrip()
+    indent, text = line[:len(line) - len(text)], text.rstrip()
+    if text.startswith("!!"):
+        return indent + "__sandlot__.getoutput(%r)" % text[2:]
+    if text.startswith("!"):
+        return indent + "__sandlot__.system(%r)" % text[1:]
+    if re.match(r"%\w", text):
+        return indent + line_call(text[1:])
+    if BARE.match(text):
+        return indent + line_call(text)
+    m = ASSIGN.fullmatch(text)
+    if m and m[2] == "!":
+        return "%s%s = __sandlot__.getoutput(%r)" % (indent, m[1], m[3])
+    if m and m[3][:1].isidentifier():
+        return "%s%s = %s" % (indent, m[1], line_call(m[3]))
+    m = HELP.fullmatch(text)
+    if m:
+        return indent + "__sandlot__.help(%r)" % (m[1] or m[2])
+    return None
+
+
+def line_call(text):
+    name, _, args = text.partition(" ")
+    end = ""
+    if name not in ("time", "timeit", "env", "set_env") and args.endswith(";"):
+        args, end = args[:-1], ";"
+    return "__sandlot__.line(%r, %r)%s" % (name, args.strip(), end)
+
+
+class Reader:
+    """Follows brackets, strings and continued lines, to know where a statement may begin."""
+
+    def __init__(self):
+        self.quote, self.depth, self.goes_on = "", 0, False
+
+    def between(self):
+        return not (self.quote or self.depth or self.goes_on)
+
+    def read(self, line):
+        n, self.goes_on = 0, False
+        while n < len(line):
+            c = line[n]
+            if self.quote:
+                if c == "\\":
+                    n += 1
+                elif line.startswith(self.quote, n):
+                    n += len(self.quote) - 1
+                    self.quote = ""
+            elif c == "#":
+                return
+            elif c in "'\"":
+                self.quote = c * 3 if line.startswith(c * 3, n) else c
+                n += len(self.quote) - 1
+            elif c in "([{":
+                self.depth += 1
+            elif c in ")]}":
+                self.depth = max(self.depth - 1, 0)
+            elif c == "\\" and n == len(line) - 1:
+                self.goes_on = True
+            n += 1
+        if len(self.quote) == 1 and not line.endswith("\\"):
+            self.quote = ""  # it ended with the line, which is an error
+
+
+# What they do.
+
+def expand(text, local):
+    """Puts in {expressions} and $names of the code; what is none stays for the shell."""
+    import ast
+
+    def value(source):
+        tree = ast.parse(source.strip(), mode="eval").body
+        if isinstance(tree, (ast.Tuple, ast.Constant)):
+            raise ValueError  # the shell's own braces
+        if isinstance(tree, ast.Name) and tree.id not in local and tree.id not in ns:
+            raise NameError(tree.id)
+        return str(eval(source.strip(), ns, local))
+
+    def put(m):
+        if m[0] in ("{{", "}}", "$$"):
+            return m[0][0]
+        try:
+            if m[1] is not None:
+                return value(m[1])
+            name = m[2]
+            return str(local[name] if name in local else ns[name])
+        except kernel.interrupts:
+            raise
+        except Exception:
+            return m[0]
+
+    return re.sub(r"\{\{|\}\}|\$\$(?=[A-Za-z_{])|(?<!\$)\{([^{}\n]+)\}|\$([A-Za-z_]\w*)", put, text)
+
+
+def run(argv, stdin=None):
+    """Runs a program whose output is this one's; returns its exit code."""
+    if kernel.own_output():
+        return subprocess.run(argv, input=stdin, text=stdin is not None).returncode
+    done = subprocess.run(argv, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace")
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    return done.returncode
+
+
+class Shell:
+    """What a piece with magics calls; also get_ipython()."""
+    config = {}
+
+    def system(self, command, depth=0):
+        frame = sys._getframe(1 + depth)
+        ns["_exit_code"] = run([shell, "-c", expand(command, frame.f_locals)])
+
+    def getoutput(self, command, depth=0):
+        frame = sys._getframe(1 + depth)
+        done = subprocess.run([shell, "-c", expand(command, frame.f_locals)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              encoding="utf-8", errors="replace")
+        ns["_exit_code"] = done.returncode
+        return SList(done.stdout.splitlines())
+
+    def line(self, name, args, depth=0):
+        frame = sys._getframe(1 + depth)
+        do = LINES.get(name)
+        if do is None:
+            raise unknown("%", name)
+        if name not in ("time", "timeit"):
+            args = expand(args, frame.f_locals)
+        return do(args)
+
+    def cell(self, name, args, body, offset=0):
+        do = CELLS.get(name)
+        if do is None:
+            raise unknown("%%", name)
+        return do(args, body, offset)
+
+    def run_line_magic(self, name, line, _stack_depth=1):
+        return self.line(name, line, 1)
+
+    def run_cell_magic(self, name, line, cell):
+        return self.cell(name, line, cell)
+
+    def magic(self, text):
+        name, _, args = text.lstrip("%").partition(" ")
+        return self.line(name, args, 1)
+
+    def help(self, name):
+        import pydoc
+        print(pydoc.plain(pydoc.render_doc(eval(name, ns))))
+
+
+def unknown(sign, name):
+    return UsageError("there is no magic %s%s here. There are %s; and for whole cells %s. Shell commands begin with !" % (
+        sign, name, ", ".join("%" + n for n in sorted(LINES)), ", ".join("%%" + n for n in sorted(CELLS))))
+
+
+def do_cd(args):
+    words = [w for w in shlex.split(args) if w != "-q"]
+    to = words[0] if words else "~"
+    if to == "-":
+        to = kernel.state.get("last_dir", os.getcwd())
+    kernel.state["last_dir"], _ = os.getcwd(), os.chdir(os.path.expanduser(to))
+    if "-q" not in args.split():
+        print(os.getcwd())
+
+
+def do_env(args):
+    name, sign, value = args.partition("=")
+    if not sign:
+        name, sign, value = args.partition(" ")
+    name, value = name.strip(), value.strip()
+    if not name:
+        return dict(os.environ)
+    if not sign:
+        if name not in os.environ:
+            raise UsageError("the environment has no variable %s" % name)
+        return os.environ[name]
+    os.environ[name] = value
+    print("env: %s=%s" % (name, value))
+
+
+def do_pip(args):
+    import importlib.util
+    kernel.user_site()
+    if importlib.util.find_spec("pip") is None:
+        raise UsageError("this Python has no pip")
+    ns["_exit_code"] = run([sys.executable, "-m", "pip", *shlex.split(args)])
+    kernel.user_site()
+
+
+def span(seconds):
+    for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return "%.3g %s" % (seconds / size, unit)
+    return "%.3g ns" % (seconds * 1e9)
+
+
+def do_time(code, offset=0):
+    body, last, quiet = kernel.compile("\n" * offset + (translate(code) or code), kernel.state["name"])
+    before, start = os.times(), time.perf_counter()
+    value = None
+    try:
+        if body is not None:
+            kernel.run(body)
+        if last is not None:
+            value = kernel.run(last)
+    finally:
+        wall, after = time.perf_counter() - start, os.times()
+        user, system = after[0] - before[0] + after[2] - before[2], after[1] - before[1] + after[3] - before[3]
+        print("CPU times: user %s, sys: %s, total: %s\nWall time: %s" % (span(user), span(system), span(user + system), span(wall)))
+    return None if quiet else value
+
+
+def do_timeit(args, body=None, offset=0):
+    import timeit
+    number, repeat, words = 0, 7, args.split(" ")
+    while words and re.match(r"-[nrtcpqo]", words[0]):
+        word = words.pop(0)
+        if word[:2] in ("-n", "-r"):
+            count = int(word[2:] or words.pop(0))
+            number, repeat = (count, repeat) if word[1] == "n" else (number, count)
+    line = " ".join(words).strip()
+    timer = timeit.Timer(body, line or "pass", globals=ns) if body is not None else timeit.Timer(line, globals=ns)
+    number = number or timer.autorange()[0]
+    each = [t / number for t in timer.repeat(repeat, number)]
+    mean = sum(each) / len(each)
+    deviation = (sum((t - mean) ** 2 for t in each) / len(each)) ** 0.5
+    print("%s ± %s per loop (mean ± std. dev. of %d run%s, %s loop%s each)" % (
+        span(mean), span(deviation), repeat, "s" * (repeat != 1), format(number, ","), "s" * (number != 1)))
+
+
+def names():
+    import types
+    return sorted(n for n, v in ns.items() if not n.startswith("_") and not isinstance(v, types.ModuleType))
+
+
+def do_who(args):
+    print("   ".join(names()) or "There are no variables.")
+
+
+def do_whos(args):
+    rows = [("Variable", "Type", "Value")]
+    for n in names():
+        text = repr(ns[n]).replace("\n", " ")
+        rows.append((n, type(ns[n]).__name__, text if len(text) <= 60 else text[:57] + "..."))
+    wide = [max(len(r[i]) for r in rows) for i in (0, 1)]
+    for r in rows:
+        print("%-*s  %-*s  %s" % (wide[0], r[0], wide[1], r[1], r[2]))
+
+
+def do_run(args):
+    words = shlex.split(args)
+    if not words:
+        raise UsageError("%run needs the name of a file")
+    path = words[0] if os.path.exists(words[0]) else words[0] + ".py"
+    with open(path, encoding="utf-8") as f:
+        code = compile(f.read(), path, "exec")
+    old, sys.argv, had = sys.argv, [path, *words[1:]], ns.get("__file__")
+    ns["__file__"] = path
+    try:
+        exec(code, ns)
+    finally:
+        sys.argv = old
+        ns.pop("__file__", None) if had is None else ns.update(__file__=had)
+
+
+def do_nothing(args):
+    """What is for a screen, or is so anyway."""
+
+
+def do_writefile(args, body, offset):
+    words = shlex.split(args)
+    more = "-a" in words or "--append" in words
+    words = [w for w in words if not w.startswith("-")]
+    if len(words) != 1:
+        raise UsageError("%%writefile needs the name of one file")
+    path = os.path.expanduser(expand(words[0], {}))
+    there = os.path.exists(path)
+    with open(path, "a" if more else "w", encoding="utf-8") as f:
+        f.write(body if body.endswith("\n") or not body else body + "\n")
+    print("%s %s" % ("Appending to" if more and there else "Overwriting" if there else "Writing", path))
+
+
+def script(*program):
+    def do(args, body, offset):
+        words, keep, argv = shlex.split(args), {}, list(program)
+        while words:
+            word = words.pop(0)
+            if word in ("--out", "--err", "--proc") and words:
+                keep[word] = words.pop(0)
+            elif word not in ("--no-raise-error", "--raise-error", "--bg"):
+                argv.append(word)
+        if not argv:
+            raise UsageError("%%script needs the name of a program")
+        if keep:
+            done = subprocess.run(argv, input=body, capture_output=True, encoding="utf-8", errors="replace")
+            for flag, text in (("--out", done.stdout), ("--err", done.stderr)):
+                if flag in keep:
+                    ns[keep[flag]] = text
+                else:
+                    (sys.stdout if flag == "--out" else sys.stderr).write(text)
+            code = done.returncode
+        elif os.path.basename(argv[0]) in ("bash", "sh") and "-s" not in argv:
+            code = run([*argv, "-c", body])
+        else:
+            code = run(argv, stdin=body)
+        if code and "--no-raise-error" not in args:
+            raise subprocess.CalledProcessError(code, " ".join(argv))
+    return do
+
+
+def do_capture(args, body, offset):
+    import contextlib, io, types
+    out, err = io.StringIO(), io.StringIO()
+    words = [w for w in args.split() if not w.startswith("-")]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        body_, last, _ = kernel.compile("\n" * offset + (translate(body) or body), kernel.state["name"])
+        for code in (body_, last):
+            if code is not None:
+                kernel.run(code)
+    if words:
+        ns[words[0]] = types.SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue(), show=lambda: print(out.getvalue(), end=""))
+
+
+def shows(mime):
+    return lambda args, body, offset: kernel.keep(mime, body)
+
+
+def command(name):
+    return lambda args: Shell.system(SHELL, name + " " + args)
+
+
+LINES = {"cd": do_cd, "pwd": lambda args: os.getcwd(), "env": do_env, "set_env": do_env, "pip": do_pip, "pip3": do_pip, "time": do_time, "timeit": do_timeit,
+         "who": do_who, "whos": do_whos, "run": do_run, "system": lambda args: Shell.system(SHELL, args), "sx": lambda args: Shell.getoutput(SHELL, args),
+         "lsmagic": lambda args: print(str(unknown("%", "")).split(". ", 1)[1])}
+LINES.update((name, do_nothing) for name in ("matplotlib", "load_ext", "reload_ext", "autoreload", "config"))
+LINES.update((name, command(name)) for name in ("ls", "cat", "mkdir", "rm", "cp", "mv"))
+CELLS = {"bash": script(shell), "sh": script("/bin/sh"), "script": script(), "python": script(sys.executable), "python3": script(sys.executable),
+         "time": lambda args, body, offset: do_time(args + "\n" + body if args else body, offset - 1 if args else offset),
+         "timeit": do_timeit, "writefile": do_writefile, "file": do_writefile, "capture": do_capture,
+         "html": shows("text/html"), "HTML": shows("text/html"), "markdown": shows("text/markdown"), "latex": shows("text/latex"), "svg": shows("image/svg+xml")}
+SHELL = Shell()
+
+
+# IPython.display, where there is no IPython.
+
+class DisplayObject:
+    mime = None
+
+    def __init__(self, data=None, url=None, filename=None, metadata=None, **_):
+        if data is not None and isinstance(data, (str, os.PathLike)) and filename is None and url is None:
+            data, url, filename = self.find(os.fspath(data))
+        self.data, self.url, self.filename, self.metadata = data, url, filename, metadata or {}
+        if filename is not None:
+            with open(filename, "rb") as f:
+                self.data = f.read()
+        elif url is not None:
+            import urllib.request
+            with urllib.request.urlopen(url) as r:
+                self.data = r.read()
+
+    def find(self, data):
+        """A text is the data itself, but for classes whose data is none."""
+        if data.startswith(("http://", "https://")) and "\n" not in data and " " not in data:
+            return None, data, None
+        return data, None, None
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        data = self.data
+        if isinstance(data, bytes) and not self.mime.startswith("image/"):
+            data = data.decode("utf-8", "replace")
+        return {self.mime: data}
+
+
+class Image(DisplayObject):
+    def find(self, data):
+        url = data.startswith(("http://", "https://"))
+        return None, data if url else None, None if url else data
+
+    @property
+    def mime(self):
+        data = self.data or b""
+        for magic_, mime in ((b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif"), (b"RIFF", "image/webp")):
+            if bytes(data[:4]).startswith(magic_):
+                return mime
+        return "image/png"
+
+
+class SVG(DisplayObject):
+    mime = "image/svg+xml"
+
+    def find(self, data):
+        return super().find(data) if data.startswith("http") or "<" in data else (None, None, data)
+
+
+class JSON(DisplayObject):
+    mime = "application/json"
+
+    def find(self, data):
+        return data, None, None
+
+
+def kind(name, mime):
+    return type(name, (DisplayObject,), {"mime": mime, "__doc__": "Data to show as %s." % mime})
+
+
+class Math(DisplayObject):
+    mime = "text/latex"
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {self.mime: "$\\displaystyle %s$" % self.data.strip("$")}
+
+
+class IFrame:
+    def __init__(self, src, width="100%", height=400, **_):
+        self.src, self.width, self.height = src, width, height
+
+    def _repr_html_(self):
+        import html
+        return '<iframe src="%s" width="%s" height="%s"></iframe>' % (html.escape(str(self.src)), self.width, self.height)
+
+
+class Pretty(DisplayObject):
+    def find(self, data):
+        return data, None, None
+
+    def __repr__(self):
+        return str(self.data)
+
+    _repr_mimebundle_ = None
+
+
+class FileLink:
+    def __init__(self, path, **_):
+        self.path = path
+
+    def __repr__(self):
+        return os.path.abspath(self.path)
+
+
+made = {}
+
+
+def modules():
+    """IPython and IPython.display, as far as they are of use here."""
+    if made:
+        return made
+    for name in ("IPython", "IPython.display", "IPython.core", "IPython.core.display", "IPython.core.display_functions", "IPython.core.getipython"):
+        made[name] = type(sys)(name, "A small part of IPython, which is not installed: display and what it shows.")
+        made[name].__path__ = []
+    show = made["IPython.display"]
+    show.__dict__.update(DisplayObject=DisplayObject, TextDisplayObject=DisplayObject, Image=Image, SVG=SVG, JSON=JSON, Math=Math, IFrame=IFrame,
+                         Pretty=Pretty, FileLink=FileLink, HTML=kind("HTML", "text/html"), Markdown=kind("Markdown", "text/markdown"),
+                         Latex=kind("Latex", "text/latex"), Javascript=kind("Javascript", "application/javascript"), GeoJSON=kind("GeoJSON", "application/geo+json"),
+                         DisplayHandle=kernel.Handle, display=kernel.display, update_display=kernel.display, clear_output=kernel.clear_output,
+                         publish_display_data=kernel.publish, set_matplotlib_formats=lambda *_, **__: None, set_matplotlib_close=lambda *_, **__: None)
+    for name in ("html", "markdown", "latex", "svg", "json", "png", "jpeg", "pretty"):
+        setattr(show, "display_" + name, lambda *values, **named: kernel.display(*values, **named))
+    made["IPython.core.display"].__dict__.update(show.__dict__, __name__="IPython.core.display")
+    made["IPython.core.display_functions"].__dict__.update(show.__dict__, __name__="IPython.core.display_functions")
+
+    def get_ipython():
+        return SHELL if sys._getframe(1).f_globals is ns else None
+
+    for name in ("IPython", "IPython.core.getipython"):
+        made[name].get_ipython = get_ipython
+    made["IPython"].__dict__.update(display=show, core=made["IPython.core"], version_info=(8, 30, 0), __version__="8.30.0")
+    return made
+
+
+builtins.__sandlot__ = SHELL
