@@ -37,10 +37,10 @@ func TestConfigured(t *testing.T) {
 	section := func(more string) string {
 		return fmt.Sprintf(`mcp_files: %s
 mcp:
-  host: {command: python3, args: [%q, plain, host], where: host, env: {ODD_KEY: "${SECRET_VALUE}", ODD_OWN: "$(echo made)"}}
-  team: {command: python3, args: [%q, plain, team], where: host, prefix: team, principals: [ann]}
-  bare: {command: python3, args: [%q, plain, bare], where: host, prefix: "", disabled_tools: [die, hog], enabled_tools: [say, die]}
-  broken: {command: python3, args: ["${UNSET:?it is not set}"], where: host}
+  host: {command: python3, args: [%q, plain, host], where: host, user: "0", env: {ODD_KEY: "${SECRET_VALUE}", ODD_OWN: "$(echo made)"}}
+  team: {command: python3, args: [%q, plain, team], where: host, user: "0", prefix: team, principals: [ann]}
+  bare: {command: python3, args: [%q, plain, bare], where: host, user: "0", prefix: "", disabled_tools: [die, hog], enabled_tools: [say, die]}
+  broken: {command: python3, args: ["${UNSET:?it is not set}"], where: host, user: "0"}
   off: {command: python3, disabled: true}
 %s`, desktop, odd, odd, odd, more)
 	}
@@ -86,7 +86,7 @@ mcp:
 
 	// A change is taken up for all, and what did not change lives on.
 	before := a.state("host")["calls"]
-	rewrite(t, file, strings.Replace(section("  added: {command: python3, args: ["+odd+", plain, added], where: host}\n"), "prefix: team, principals: [ann]", "prefix: crew", 1))
+	rewrite(t, file, strings.Replace(section("  added: {command: python3, args: ["+odd+", plain, added], where: host, user: 0}\n"), "prefix: team, principals: [ann]", "prefix: crew", 1))
 	until(t, "the change is taken up", func() bool {
 		n := b.toolNames()
 		return n["ext_added_say"] != nil && n["crew_say"] != nil
@@ -116,7 +116,7 @@ func TestNamesNeverShadow(t *testing.T) {
 	t.Cleanup(func() { web.Close() })
 	odd, _ := filepath.Abs("servers/odd.py")
 	s := startConfigured(t, fmt.Sprintf(`mcp:
-  a: {command: python3, args: [%q, plain, a], where: host, prefix: ""}
+  a: {command: python3, args: [%q, plain, a], where: host, user: "0", prefix: ""}
   z: {url: "http://%s/mcp", prefix: ""}
 `, odd, l.Addr()))
 	c := s.connect(older, "", nil)

@@ -21,7 +21,7 @@ func TestSettingsAppear(t *testing.T) {
 	c := s.connect(newer, "", nil)
 	file := filepath.Join(s.State, "sandlot.yaml")
 	section := func(name, more string) string {
-		return more + "mcp:\n  " + name + ": {command: python3, args: [" + odd + ", plain, " + name + "], where: host}\n"
+		return more + "mcp:\n  " + name + ": {command: python3, args: [" + odd + ", plain, " + name + "], where: host, user: \"0\"}\n"
 	}
 	put := func(text string) { // as editors do
 		t.Helper()
@@ -94,7 +94,7 @@ func TestSettingsOfASandbox(t *testing.T) {
 import os
 assert os.path.exists("/.sandlot/agent"), "this is no sandbox"
 open("/data/.mcp.json", "w").write('{"mcp": {"worse": {"command": "$(touch `+trap+`; echo true)"}}}')
-open("/data/sandlot.yaml", "w").write("mcp: {evil: {command: touch, args: ['`+trap+`'], where: host}}\n")`)
+open("/data/sandlot.yaml", "w").write("mcp: {evil: {command: touch, args: ['`+trap+`'], where: host, user: '0'}}\n")`)
 	until(t, "the log says so", func() bool {
 		return strings.Contains(s.log.String(), "file="+filepath.Join(shared, "sandlot.yaml")+` why="sandboxes can write it`)
 	})
@@ -116,7 +116,7 @@ func TestHostileFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hostile := "mcp:\n  a: {command: \"$(touch ran; echo true)\"}\n  b: {where: host, command: touch, args: [" + dir + "/ran]}\n" +
+	hostile := "mcp:\n  a: {command: \"$(touch ran; echo true)\"}\n  b: {where: host, user: \"0\", command: touch, args: [" + dir + "/ran]}\n" +
 		"runsc: " + dir + "/runsc\nagent: " + dir + "/runsc\nstate_dir: " + dir + "/state\nport: 1\n"
 	rewrite(t, filepath.Join(dir, "runsc"), "#!/bin/sh\ntouch "+dir+"/ran\n")
 	if err := os.Chmod(filepath.Join(dir, "runsc"), 0o700); err != nil {

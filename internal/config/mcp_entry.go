@@ -19,7 +19,7 @@ import (
 
 // ownKeys are what an entry of sandlot.yaml may have: Crush's, and ours.
 var ownKeys = []string{"type", "command", "args", "env", "url", "headers", "timeout", "disabled", "disabled_tools", "enabled_tools",
-	"oauth", "oauth_client_id", "oauth_client_secret", "oauth_issuer", "where", "prefix", "principals", "trust"}
+	"oauth", "oauth_client_id", "oauth_client_secret", "oauth_issuer", "where", "prefix", "principals", "trust", "user"}
 
 // read makes the server that the entry describes. One that is disabled is not
 // expanded: nothing of it is needed, and no command has to run for it.
@@ -32,7 +32,7 @@ func (e entry) read(ctx context.Context, c *Config) (s connection.Configured, no
 	s = r.server()
 	if err = errors.Join(err, r.err); err == nil && !s.Disabled {
 		x := &expansion{ctx: ctx, env: variables{c.Source.Env, c.MCP.FilesEnv}, value: e.form.expand}
-		err = x.server(&s, c.home(s.Where))
+		err = x.server(&s, c.home(s))
 	}
 	if err == nil && !s.Disabled {
 		err = check(&s)
@@ -48,8 +48,11 @@ func (e entry) read(ctx context.Context, c *Config) (s connection.Configured, no
 }
 
 // home is the folder that ~ stands for where the server runs.
-func (c *Config) home(w connection.Where) string {
-	if w == connection.OnHost {
+func (c *Config) home(s connection.Configured) string {
+	if s.Where == connection.OnHost {
+		if h := connection.HomeOf(s.User); h != "" {
+			return h
+		}
 		if h := c.Source.Env["HOME"]; h != "" {
 			return h
 		}
@@ -170,7 +173,7 @@ func (r *reader) server() connection.Configured {
 		URL: r.text("url"), Headers: r.pairs("headers"), Timeout: r.timeout(), Disabled: r.yes("disabled"),
 		DisabledTools: r.list("disabled_tools"), EnabledTools: r.list("enabled_tools"),
 		OAuth: connection.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret"), Issuer: r.text("oauth_issuer")},
-		Where: connection.Where(r.text("where", "sandbox", "host")), Principals: r.principals(),
+		Where: connection.Where(r.text("where", "sandbox", "host")), Principals: r.principals(), User: r.text("user"),
 		Trust: connection.Trust(r.text("trust", "warn", "hold")),
 	}
 	r.yes("oauth") // who may log in is told by the server
@@ -185,6 +188,8 @@ func (r *reader) server() connection.Configured {
 		s.Where = connection.InSandbox
 	}
 	switch {
+	case s.User != "" && s.Where != connection.OnHost:
+		r.wrong("user", "it is for a program with where: host; in a sandbox there is no other user")
 	case s.Kind == "" && s.Command != "" && s.URL != "":
 		r.wrong("type", "there are both a command and a url: say stdio, http or sse")
 	case s.Kind == "" && s.URL != "":
@@ -261,6 +266,11 @@ var (
 
 // check says what is wrong with the expanded texts, and never what they are.
 func check(s *connection.Configured) error {
+	if s.Kind == connection.Stdio && s.Where == connection.OnHost {
+		if err := connection.CheckUser(s.User); err != nil {
+			return err
+		}
+	}
 	if s.Kind == connection.Stdio && strings.TrimSpace(s.Command) == "" {
 		return errors.New("command: what it stands for is empty")
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,9 @@ import (
 // mcpEnv has variables with which servers are configured; their values must
 // never be told.
 var mcpEnv = vars{"TOKEN": "s3cret", "ODD": "s3cret \"$(id)\"\n`x` ${TOKEN}", "BREAK": "s3cret\r\nX: y", "EMPTY": "", "HOME": "/home/op", "PATH": os.Getenv("PATH")}
+
+// me is the user who runs the tests: root has to be named.
+var me = strconv.Itoa(os.Getuid())
 
 // servers loads a settings file and client files beside it.
 func servers(t *testing.T, text string, files map[string]string) (list []connection.Configured, notes []string) {
@@ -77,17 +81,17 @@ func TestMCPSection(t *testing.T) {
 	}{
 		{"the least", "{command: npx}", connection.Configured{Kind: "stdio", Command: "npx", Where: "sandbox"}},
 		{"all of a program", `{type: stdio, command: npx, args: [-y, "@x/server@^2", 7, true], env: {A: $TOKEN, B: "", C: , D: 8080, E: "$UNSET"}, timeout: 30,
-			disabled: false, disabled_tools: [a], enabled_tools: [b, c], where: host, prefix: gh, principals: [alice, local], trust: warn, oauth: false}`,
+			disabled: false, disabled_tools: [a], enabled_tools: [b, c], where: host, user: ` + me + `, prefix: gh, principals: [alice, local], trust: warn, oauth: false}`,
 			connection.Configured{Kind: "stdio", Command: "npx", Args: []string{"-y", "@x/server@^2", "7", "true"},
 				Env: map[string]string{"A": "s3cret", "B": "", "C": "", "D": "8080", "E": ""}, Timeout: 30 * time.Second, DisabledTools: []string{"a"},
-				EnabledTools: []string{"b", "c"}, Where: "host", Prefix: &gh, Principals: []string{"user:alice", "local"}, Trust: "warn"}},
+				EnabledTools: []string{"b", "c"}, Where: "host", User: me, Prefix: &gh, Principals: []string{"user:alice", "local"}, Trust: "warn"}},
 		{"all of a remote one", `{url: "https://api.example.com/mcp/$UNSET", headers: {Authorization: Bearer $TOKEN, X-None: $UNSET, X-Two: "${UNSET:-two}"}, timeout: 2m,
 			oauth: true, oauth_client_id: id, oauth_client_secret: $TOKEN, oauth_issuer: https://accounts.example.com, prefix: "", trust: hold}`,
 			connection.Configured{Kind: "http", URL: "https://api.example.com/mcp/", Headers: map[string]string{"Authorization": "Bearer s3cret", "X-Two": "two"},
 				Timeout: 2 * time.Minute, OAuth: connection.OAuth{ClientID: "id", ClientSecret: "s3cret", Issuer: "https://accounts.example.com"}, Where: "sandbox", Prefix: &empty, Trust: "hold"}},
 		{"the older transport", "{type: sse, url: 'http://localhost:9/sse'}", connection.Configured{Kind: "sse", URL: "http://localhost:9/sse", Where: "sandbox"}},
 		{"both, and the type says which", "{type: http, command: x, url: 'http://localhost:9/'}", connection.Configured{Kind: "http", URL: "http://localhost:9/", Where: "sandbox"}},
-		{"home of the machine", "{command: ~/bin/x, where: host}", connection.Configured{Kind: "stdio", Command: "/home/op/bin/x", Where: "host"}},
+		{"home of the machine", "{command: ~/bin/x, where: host, user: " + me + "}", connection.Configured{Kind: "stdio", Command: "/home/op/bin/x", Where: "host", User: me}},
 		{"home of the sandbox", "{command: ~/bin/x, args: ['~']}", connection.Configured{Kind: "stdio", Command: "/root/bin/x", Args: []string{"~"}, Where: "sandbox"}},
 		{"a command's output", `{command: x, env: {A: "<$(printf '%s\n\n' \"$TOKEN\")>"}}`, connection.Configured{Kind: "stdio", Command: "x", Env: map[string]string{"A": "<s3cret>"}, Where: "sandbox"}},
 		{"a hostile value", `{command: x, args: ["$ODD"], env: {A: "$ODD"}}`, connection.Configured{Kind: "stdio", Command: "x", Args: []string{mcpEnv["ODD"]}, Env: map[string]string{"A": mcpEnv["ODD"]}, Where: "sandbox"}},
@@ -131,6 +135,8 @@ func TestBrokenServers(t *testing.T) {
 		{"{type: http, command: x}", []string{"url: type http needs one"}},
 		{"{type: stdio, url: 'http://x/'}", []string{"command: type stdio needs one"}},
 		{"{command: x, url: 'http://x/'}", []string{"type", "both"}},
+		{"{command: x, where: host, user: no-such-user}", []string{"user", "no-such-user"}},
+		{"{command: x, user: root}", []string{"user", "where: host"}},
 		{"{command: x, where: moon}", []string{"where", "sandbox, host"}},
 		{"{command: x, trust: all}", []string{"trust", "warn, hold"}},
 		{"{command: x, prefix: 'a.b'}", []string{"prefix"}},

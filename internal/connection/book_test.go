@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,7 +87,7 @@ func script(t *testing.T, body string) string {
 }
 
 func onhost(name, file string, env map[string]string) Configured {
-	return Configured{Name: name, Kind: Stdio, Command: "python3", Args: []string{"-u", file}, Where: OnHost, Env: env, Trust: Hold}
+	return Configured{Name: name, Kind: Stdio, Command: "python3", Args: []string{"-u", file}, Where: OnHost, User: me(), Env: env, Trust: Hold}
 }
 
 func book(t *testing.T, st *memStore, change func(*Config)) *Book {
@@ -108,6 +109,9 @@ func get(b *Book, p auth.Principal, name string) *server {
 	}
 	return nil
 }
+
+// me names the user who runs the tests: root has to be named.
+func me() string { return strconv.Itoa(os.Getuid()) }
 
 func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
@@ -583,7 +587,7 @@ while True:
 
 func TestRaceDirect(t *testing.T) {
 	b := book(t, &memStore{}, nil)
-	s := own(b, P, "x", "aaaaaa", Configured{Kind: Stdio, Command: "/nonexistent", Where: OnHost})
+	s := own(b, P, "x", "aaaaaa", Configured{Kind: Stdio, Command: "/nonexistent", Where: OnHost, User: me()})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 3000 {

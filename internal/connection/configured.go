@@ -44,6 +44,9 @@ type Configured struct {
 	DisabledTools, EnabledTools []string
 	OAuth                       OAuth
 	Where                       Where
+	// User of the machine as whom a program runs that is OnHost; empty: the
+	// server's own, who must not be root then.
+	User string
 	// Prefix stands before the names of its tools, with a "_" between; nil: the
 	// form ext_{name}_{tool}; empty: the tools' own names.
 	Prefix *string

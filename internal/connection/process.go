@@ -238,18 +238,19 @@ var harmless = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_
 // onHost starts a program on the server's machine, as the operator's settings
 // said. It and all that it starts are one process group.
 func onHost(s *server, argv []string, env map[string]string, cwd string) (*process, error) {
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Dir = cwd
-	cmd.Env = []string{}
-	for _, name := range harmless {
-		if v, ok := os.LookupEnv(name); ok {
-			cmd.Env = append(cmd.Env, name+"="+v)
-		}
+	as, err := s.as()
+	if err != nil {
+		return nil, err
 	}
+	cmd := exec.Command(argv[0], argv[1:]...)
+	if cmd.Dir = cwd; cwd == "" {
+		cmd.Dir = as.folder()
+	}
+	cmd.Env = as.environment()
 	for k, v := range env {
 		cmd.Env = append(cmd.Env, k+"="+v)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: as.credential}
 	cmd.Stderr = &s.log
 	cmd.WaitDelay = farewell
 	stdin, err := cmd.StdinPipe()

@@ -58,7 +58,7 @@ func hub(b *bench) (sec section, err error) {
 	settings := []string{"SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0"}
 	settings = append(settings, inherited("npm_config_", "NPM_CONFIG_", "SSL_CERT", "NODE_EXTRA", "HTTPS_PROXY", "https_proxy")...)
 	file := filepath.Join(h.dir, "sandlot.yaml")
-	text := fmt.Sprintf("mcp:\n  web: {url: %q}\n  host: {command: %s, where: host}\n", h.peers[0].url(), h.program)
+	text := fmt.Sprintf("mcp:\n  web: {url: %q}\n  host: {command: %s, where: host, user: \"%d\"}\n", h.peers[0].url(), h.program, os.Getuid())
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return sec, err
 	}
