@@ -54,6 +54,8 @@ func (a *App) provide(ctx context.Context, templates []*image.Template) error {
 		t.Add(files, env)
 		if t.Rootfs == "" {
 			t.Binds = append(t.Binds, stores...)
+		} else {
+			t.Furnish() // as the template host is
 		}
 	}
 	return nil

@@ -144,7 +144,7 @@ func (t *Tools) flavorParam() tool.Param {
 
 func (t *Tools) timeoutParam() tool.Param {
 	return tool.Param{Name: "timeout", Type: tool.Integer, Default: int(t.Timeout.Seconds()),
-		Description: "Seconds after which it is stopped. What was printed until then is returned, with exit code 124."}.
+		Description: "Seconds after which it is stopped. What was printed until then is returned, with exit code 124. In the background there is no limit unless this gives one."}.
 		Range(1, t.MaxTimeout.Seconds())
 }
 

@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/session"
+	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
 	"sandlot/proto/agentv1"
 )
@@ -30,16 +31,15 @@ func (t *Tools) executeCode() tool.Tool {
 			{Name: "language", Type: tool.String, Description: "The language of the code: " + strings.Join(t.languages(), ", ") + ". Default: python, or what the template is named after."},
 			t.templateParam(), sessionParam(), t.flavorParam(), t.timeoutParam(), keyParam(),
 		},
-		Output: outputSchema([]string{"session_id", "session_created", "code_success"}, sessionFields(map[string]any{
-			"execution_time_ms": typed("number", "How long the code ran."),
-			"template":          typed("string", "The template asked for."),
-			"language":          typed("string", "The language that ran."),
-			"code_success":      typed("boolean", "False when the code raised, was rejected or ran out of time."),
-			"exit_code":         typed("integer", "0 for success; 124 when the time was over."),
-			"result":            map[string]any{"type": []string{"string", "null"}, "description": "The last expression's value as text."},
-			"truncated":         typed("boolean", "Whether output was left out here; the whole is in the linked resource."),
-			"state_lost":        typed("boolean", "The interpreter had to be restarted: variables are gone."),
-		})),
+		Output: outputSchema([]string{"session_id", "session_created", "code_success"}, sessionFields(timeFields(map[string]any{
+			"template":     typed("string", "The template asked for."),
+			"language":     typed("string", "The language that ran."),
+			"code_success": typed("boolean", "False when the code raised, was rejected or ran out of time."),
+			"exit_code":    typed("integer", "0 for success; 124 when the time was over."),
+			"result":       map[string]any{"type": []string{"string", "null"}, "description": "The last expression's value as text."},
+			"truncated":    typed("boolean", "Whether output was left out here; the whole is in the linked resource."),
+			"state_lost":   typed("boolean", "The interpreter had to be restarted: variables are gone."),
+		}))),
 		Hints: tool.Hints{Destructive: true},
 	}
 }
@@ -167,7 +167,7 @@ const maxEvents = 200_000
 func (r *relay) event(e *agentv1.RunEvent) error {
 	switch k := e.Event.(type) {
 	case *agentv1.RunEvent_Output:
-		return r.say(strings.ToValidUTF8(string(k.Output.GetData()), "\uFFFD"))
+		return r.say(terminal.Text(string(k.Output.GetData())))
 	case *agentv1.RunEvent_Waiting:
 		if r.waits != nil {
 			r.waits()
@@ -189,13 +189,13 @@ func (r *relay) say(text string) error {
 
 func (t *Tools) codeResult(l *session.Lease, d *agentv1.EvaluateDone, lang image.Language, template string, timeout time.Duration) *tool.Result {
 	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
-	trouble := join(strings.TrimRight(strings.ToValidUTF8(d.Traceback, "\uFFFD"), "\n"), ending(l, d, timeout))
+	trouble := join(visible(d.Traceback), ending(l, d, timeout))
 	exit := d.ExitCode
 	if !d.Ok && exit == 0 {
 		exit = 1
 	}
 	r := &tool.Result{IsError: !d.Ok, Fields: where(l)}
-	r.Fields["execution_time_ms"] = millis(d.DurationMicros)
+	took(r.Fields, d.DurationMicros)
 	r.Fields["template"] = template
 	r.Fields["language"] = lang.Name
 	r.Fields["code_success"] = d.Ok
@@ -256,6 +256,8 @@ func killed(l *session.Lease, by string) string {
 		return fmt.Sprintf("Killed: the sandbox reached its memory limit of %d MB.", l.Booted.Flavor.MemoryMB)
 	case "processes":
 		return "Killed: the sandbox reached its limit of processes."
+	case "time":
+		return "Ended: its time limit was over."
 	}
 	return "Killed: a limit of the sandbox was reached (" + agent.Printable(by, 40) + ")."
 }

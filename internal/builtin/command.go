@@ -30,15 +30,14 @@ func (t *Tools) executeCommand() tool.Tool {
 			{Name: "background", Type: tool.Boolean, Description: "Return at once and let it run on.", Default: false},
 			sessionParam(), t.templateParam(), t.flavorParam(), t.timeoutParam(), keyParam(),
 		},
-		Output: outputSchema([]string{"session_id", "session_created", "success"}, sessionFields(map[string]any{
-			"execution_time_ms": typed("number", "How long it ran."),
-			"command":           typed("string", "The command."),
-			"args":              map[string]any{"type": "array", "items": map[string]any{"type": "string"}},
-			"exit_code":         map[string]any{"type": []string{"integer", "null"}, "description": "Null while it runs in the background; 124 when the time was over; 128+n after signal n."},
-			"success":           typed("boolean", "Whether the exit code is 0; in the background: whether it started."),
-			"process_id":        typed("string", "Of a command in the background."),
-			"truncated":         typed("boolean", "Whether output was left out here; the whole is in the linked resource."),
-		})),
+		Output: outputSchema([]string{"session_id", "session_created", "success"}, sessionFields(timeFields(map[string]any{
+			"command":    typed("string", "The command."),
+			"args":       map[string]any{"type": "array", "items": map[string]any{"type": "string"}},
+			"exit_code":  map[string]any{"type": []string{"integer", "null"}, "description": "Null while it runs in the background; 124 when the time was over; 128+n after signal n."},
+			"success":    typed("boolean", "Whether the exit code is 0; in the background: whether it started."),
+			"process_id": typed("string", "Of a command in the background."),
+			"truncated":  typed("boolean", "Whether output was left out here; the whole is in the linked resource."),
+		}))),
 		Hints: tool.Hints{Destructive: true},
 	}
 }
@@ -82,23 +81,27 @@ func commandFields(l *session.Lease, a tool.Args) map[string]any {
 }
 
 func (t *Tools) background(ctx context.Context, l *session.Lease, a tool.Args, cmd *agentv1.Command) (*tool.Result, error) {
-	for _, p := range []string{"timeout"} {
-		if a.Has(p) {
-			return nil, fault.New(fault.InvalidParameters, "argument %q does not go with background: it runs until it ends or stop_process ends it", p).With("argument", p)
-		}
+	var limit time.Duration // none, unless it is asked for
+	if a.Has("timeout") {
+		limit = t.timeout(a)
 	}
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	p, err := l.Agent().StartProcess(ctx, agent.Request(&agentv1.StartProcessRequest{Command: cmd, Stdin: []byte(a.Text("stdin")), StdinOpen: !a.Has("stdin")}))
+	p, err := l.Agent().StartProcess(ctx, agent.Request(&agentv1.StartProcessRequest{Command: cmd, Stdin: []byte(a.Text("stdin")), StdinOpen: !a.Has("stdin"),
+		TimeoutMillis: uint64(limit.Milliseconds())}))
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
 	id := processID(l, p.Msg.ProcessId)
 	r := &tool.Result{Fields: commandFields(l, a)}
 	r.Fields["process_id"], r.Fields["success"], r.Fields["exit_code"], r.Fields["truncated"] = id, true, nil, false
-	r.Fields["execution_time_ms"] = millis(uint64(time.Since(start).Microseconds()))
-	r.Content = append(notice(l), tool.Text(fmt.Sprintf("Started in the background: process_id %s. Its output: read_process; its end: stop_process.", id)))
+	took(r.Fields, uint64(time.Since(start).Microseconds()))
+	text := fmt.Sprintf("Started in the background: process_id %s. Its output: read_process; its end: stop_process", id)
+	if limit > 0 {
+		text += fmt.Sprintf(", or after %d seconds its time limit", int(limit.Seconds()))
+	}
+	r.Content = append(notice(l), tool.Text(text+"."))
 	r.Words = words(l, "process_id: "+id)
 	return r, nil
 }
@@ -141,7 +144,7 @@ func commandResult(l *session.Lease, a tool.Args, d *agentv1.ExecDone, timeout t
 		ending = fmt.Sprintf("The command printed nothing and ended with exit code %d", d.ExitCode)
 	}
 	r := &tool.Result{IsError: d.ExitCode != 0, Fields: commandFields(l, a)}
-	r.Fields["execution_time_ms"] = millis(d.DurationMicros)
+	took(r.Fields, d.DurationMicros)
 	r.Fields["exit_code"] = d.ExitCode
 	r.Fields["success"] = d.ExitCode == 0
 	r.Content = append(notice(l), tool.Text(join(stdout.text, stderr.text, ending)))

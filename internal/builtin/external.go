@@ -57,7 +57,7 @@ func (t *Tools) shell(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resu
 	case d.KilledBy != "":
 		ending = killed(l, d.KilledBy)
 	}
-	r := &tool.Result{IsError: d.ExitCode != 0, Fields: map[string]any{"exitCode": d.ExitCode, "stdout": stdout.text, "stderr": stderr.text, "timedOut": d.TimedOut, "session_id": l.ID()}}
+	r := &tool.Result{IsError: d.ExitCode != 0, Fields: map[string]any{"exitCode": d.ExitCode, "stdout": stdout.data, "stderr": stderr.data, "timedOut": d.TimedOut, "session_id": l.ID()}}
 	r.Content = append(notice(l), tool.Text(join(stdout.text, stderr.text, ending)))
 	output(r, stdout, stderr)
 	refused(l, r)

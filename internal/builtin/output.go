@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"sandlot/internal/session"
+	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
 	"sandlot/proto/agentv1"
 )
@@ -26,12 +27,14 @@ func (t *Tools) honest(c *agentv1.Captured) bool {
 
 // stream is one captured output, ready to show.
 type stream struct {
-	name      string
-	text      string
-	truncated bool
-	total     uint64
-	binary    string // base64 of what is inline, when it is not text
-	link      *tool.Link
+	name string
+	// text is what a terminal would show of it, without what is blank at its end;
+	// data is all of it as the program wrote it, but for bytes that are not UTF-8.
+	text, data string
+	truncated  bool
+	total      uint64
+	binary     string // base64 of what is inline, when it is not text
+	link       *tool.Link
 }
 
 func render(l *session.Lease, name string, c *agentv1.Captured) stream {
@@ -43,11 +46,11 @@ func render(l *session.Lease, name string, c *agentv1.Captured) stream {
 	s.truncated = c.Total > inline
 	if !s.truncated {
 		whole := append(c.Head[:len(c.Head):len(c.Head)], c.Tail...)
-		s.text = strings.ToValidUTF8(string(whole), "\uFFFD")
 		if !utf8.Valid(whole) {
 			s.binary = base64.StdEncoding.EncodeToString(whole)
 		}
-		s.text = strings.TrimRight(s.text, " \t\r\n")
+		s.data = strings.ToValidUTF8(string(whole), "\uFFFD")
+		s.text = visible(s.data)
 		return s
 	}
 	rest := "the rest was not kept"
@@ -58,10 +61,15 @@ func render(l *session.Lease, name string, c *agentv1.Captured) stream {
 			rest = fmt.Sprintf("its first %d bytes are in the resource %s", c.Kept, s.link.URI)
 		}
 	}
-	s.text = fmt.Sprintf("%s\n… [%d of %d bytes of %s left out here; %s] …\n%s", edge(c.Head), c.Total-inline, c.Total, name, rest,
-		strings.TrimRight(edge(c.Tail), " \t\r\n"))
+	between := fmt.Sprintf("… [%d of %d bytes of %s left out here; %s] …", c.Total-inline, c.Total, name, rest)
+	head, tail := edge(c.Head), edge(c.Tail)
+	s.data = head + "\n" + between + "\n" + tail
+	s.text = terminal.Text(head) + "\n" + between + "\n" + visible(tail)
 	return s
 }
+
+// visible is what people read of an output.
+func visible(data string) string { return strings.TrimRight(terminal.Text(data), " \t\n") }
 
 // edge makes text of bytes that were cut anywhere.
 func edge(b []byte) string {
@@ -93,6 +101,18 @@ func join(parts ...string) string {
 		}
 	}
 	return strings.Join(full, "\n")
+}
+
+// took says how long a call ran: in whole milliseconds, and exactly.
+func took(fields map[string]any, micros uint64) {
+	fields["execution_time_ms"], fields["execution_time_us"] = (micros+500)/1000, micros
+}
+
+// timeFields are those of took.
+func timeFields(fields map[string]any) map[string]any {
+	fields["execution_time_ms"] = typed("integer", "How long it ran, in milliseconds.")
+	fields["execution_time_us"] = typed("integer", "The same in microseconds.")
+	return fields
 }
 
 // output puts streams into a result: links after the text, and what a program

@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/fault"
 	"sandlot/internal/session"
+	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
 	"sandlot/proto/agentv1"
 )
@@ -87,11 +88,15 @@ func processRow(l *session.Lease, p *agentv1.Process) map[string]any {
 	if p.Kind == "interpreter" && !p.Busy {
 		row["status"] = "waiting for code"
 	}
+	if p.TimeoutMillis > 0 {
+		row["timeout"] = p.TimeoutMillis / 1000
+	}
 	if !p.Running {
 		row["exit_code"], row["ended_at"] = p.ExitCode, stamp(p.EndedUnixMillis)
 		row["status"] = fmt.Sprintf("ended with exit code %d", p.ExitCode)
 		if p.KilledBy != "" {
 			row["killed_by"] = agent.Printable(p.KilledBy, 40)
+			row["status"] = fmt.Sprintf("%s (limit: %s)", row["status"], row["killed_by"])
 		}
 	}
 	return row
@@ -119,7 +124,9 @@ func readProcess() tool.Tool {
 			"output_base64": typed("string", "The same bytes, when they are not text."),
 			"cursor":        typed("integer", "Pass it the next time."),
 			"running":       typed("boolean", "Whether it still runs."),
-			"exit_code":     map[string]any{"type": []string{"integer", "null"}, "description": "Null while it runs."},
+			"exit_code":     map[string]any{"type": []string{"integer", "null"}, "description": "Null while it runs; 124 when its time was over; 128+n after signal n."},
+			"bytes_left":    typed("integer", "How much was printed that is not in this output: call again with cursor for it. 0: that was all until now."),
+			"killed_by":     typed("string", "The limit that ended it: time, memory or processes."),
 			"truncated":     typed("boolean", "Whether output between the given cursor and this was dropped: a process keeps its last MiB."),
 		})),
 		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
@@ -138,7 +145,7 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, a tool.Args) (*tool
 	defer cancel()
 	resp, err := l.Agent().ReadProcess(limited, agent.Request(&agentv1.ReadProcessRequest{ProcessId: pid, Cursor: uint64(a.Int("cursor", 0)),
 		MaxBytes: uint32(most), WaitMillis: uint64(wait.Milliseconds())}))
-	if err == nil && (int64(len(resp.Msg.Output)) > most || resp.Msg.Cursor > 1<<53) {
+	if err == nil && (int64(len(resp.Msg.Output)) > most || resp.Msg.Cursor > 1<<53 || resp.Msg.Left > 1<<53) {
 		err = agent.ErrLies
 	}
 	if err != nil {
@@ -147,32 +154,44 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, a tool.Args) (*tool
 	m := resp.Msg
 	out := m.Output
 	if cut := edge(out); len(cut) < len(out) && utf8.ValidString(cut) && len(cut) > 0 && utf8.Valid(out[:len(cut)]) {
-		m.Cursor -= uint64(len(out) - len(cut)) // the rest of a character comes the next time
+		rest := uint64(len(out) - len(cut)) // of a character; it comes the next time
+		m.Cursor, m.Left = m.Cursor-rest, m.Left+rest
 		out = out[:len(cut)]
 	}
 	r := &tool.Result{Fields: where(l), Words: words(l, fmt.Sprintf("cursor: %d", m.Cursor), fmt.Sprintf("running: %t", m.Running))}
 	r.Fields["process_id"], r.Fields["cursor"], r.Fields["running"] = a.Text("process_id"), m.Cursor, m.Running
-	r.Fields["truncated"] = m.Skipped > 0
-	r.Fields["exit_code"] = nil
-	text := strings.ToValidUTF8(string(out), "\uFFFD")
-	r.Fields["output"] = text
+	r.Fields["truncated"], r.Fields["exit_code"], r.Fields["bytes_left"] = m.Skipped > 0, nil, m.Left
+	data := strings.ToValidUTF8(string(out), "\uFFFD")
+	r.Fields["output"] = data
 	if !utf8.Valid(out) {
 		r.Fields["output_base64"] = base64.StdEncoding.EncodeToString(out)
 	}
+	text := terminal.Text(data)
 	if m.Skipped > 0 {
 		text = fmt.Sprintf("[%d bytes before this were dropped]\n%s", m.Skipped, text)
 	}
+	if m.Left > 0 {
+		r.Words += fmt.Sprintf("; %d bytes more are there: call again with this cursor", m.Left)
+	}
 	if !m.Running {
 		r.Fields["exit_code"] = m.ExitCode
-		ended := fmt.Sprintf("exit_code: %d", m.ExitCode)
+		r.Words += fmt.Sprintf("; exit_code: %d", m.ExitCode)
 		if m.KilledBy != "" {
-			ended += "; " + killed(l, m.KilledBy)
+			r.Fields["killed_by"] = agent.Printable(m.KilledBy, 40)
+			r.Words += "; " + ended(l, m)
 		}
-		r.Words += "; " + ended
 	}
 	r.Content = append(notice(l), tool.Text(text))
 	refused(l, r)
 	return r, nil
+}
+
+// ended says what ended a process.
+func ended(l *session.Lease, m *agentv1.ReadProcessResponse) string {
+	if m.KilledBy == "time" && m.TimeoutMillis > 0 {
+		return fmt.Sprintf("Ended: its time limit of %d seconds was over.", m.TimeoutMillis/1000)
+	}
+	return killed(l, m.KilledBy)
 }
 
 func writeProcess() tool.Tool {

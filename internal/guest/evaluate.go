@@ -39,7 +39,7 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 		return i
 	}
 	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.files.base(), Output: wire.OutputDir,
-		Env: func() []string { return a.environment(nil) },
+		Env: func() []string { return a.quietEnvironment(nil) },
 		Start: func(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
 			return a.fork(argv, attr)
 		},

@@ -160,6 +160,9 @@ func newBootID() string {
 
 // Run serves until ctx ends. Every process that it started is killed then.
 func (a *Agent) Run(ctx context.Context) error {
+	if a.config.Init {
+		a.home().prepare(pythons(a.table()))
+	}
 	stop := make(chan struct{})
 	a.work.Go(func() { a.nursery.run(stop) })
 	a.work.Go(func() { a.guard.run(stop) })
@@ -250,6 +253,7 @@ func (a *Agent) renew() bool {
 			fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
 		}
 	}
+	a.home().folders() // this workspace is another
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.secret, a.bootID, a.used = secret, newBootID(), time.Now()
@@ -394,12 +398,41 @@ func (a *Agent) touch() {
 	a.used = time.Now()
 }
 
+// home is the place to work in of all that runs in this sandbox.
+func (a *Agent) home() home {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return home{root: "/", env: maps.Clone(a.env)}
+}
+
+// table returns the languages.
+func (a *Agent) table() []*agentv1.Language {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.languages
+}
+
 // environment is the template's, the session's and the call's.
 func (a *Agent) environment(call map[string]string) []string {
+	return listed(a.variables(call))
+}
+
+// quietEnvironment is that of programs whose output no terminal shows.
+func (a *Agent) quietEnvironment(call map[string]string) []string {
+	env := a.variables(call)
+	quiet(env)
+	return listed(env)
+}
+
+func (a *Agent) variables(call map[string]string) map[string]string {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	env := maps.Clone(a.env)
-	a.mu.Unlock()
 	maps.Copy(env, call)
+	return env
+}
+
+func listed(env map[string]string) []string {
 	list := make([]string, 0, len(env))
 	for k, v := range env {
 		list = append(list, k+"="+v)
@@ -438,6 +471,9 @@ func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
 		return err
 	}
 	a.limit(m.Limits)
+	if m.Git != nil && a.config.Init {
+		a.home().git(m.Git)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	maps.Copy(a.env, m.Env)

@@ -29,6 +29,7 @@ type process struct {
 	argv    []string
 	pid     int
 	started time.Time
+	limit   time.Duration // after which it is ended; 0: never
 
 	stdin  *os.File // nil when it has none
 	output *window  // of a background process
@@ -76,6 +77,7 @@ type wiring struct {
 	direct         [2]*os.File // in place of stdin and stdout
 	size           *agentv1.Pty
 	terminal       func(*os.File) // gets the terminal's own side
+	limit          time.Duration  // what the process remembers as its limit; 0: none
 }
 
 // spawn starts a program of a user.
@@ -87,8 +89,11 @@ func (a *Agent) spawn(kind string, c *agentv1.Command, w wiring) (*process, erro
 	if err != nil {
 		return nil, err
 	}
-	p := &process{kind: kind, argv: c.Argv, started: time.Now(), output: w.output, done: make(chan struct{})}
+	p := &process{kind: kind, argv: c.Argv, started: time.Now(), output: w.output, limit: w.limit, done: make(chan struct{})}
 	attr := &syscall.ProcAttr{Dir: dir, Env: a.environment(c.Env)}
+	if kind != "interactive" {
+		attr.Env = a.quietEnvironment(c.Env)
+	}
 	var closeAfter []*os.File
 	if w.size != nil {
 		closeAfter, err = p.openTerminal(attr, w)
@@ -266,7 +271,9 @@ func (a *Agent) attend(p *process, status <-chan syscall.WaitStatus) {
 		p.stdin.Close()
 	}
 	p.mu.Lock()
-	p.exit, p.ended = exitCode(st), time.Now()
+	if p.exit, p.ended = exitCode(st), time.Now(); p.killedBy == byTime {
+		p.exit = 124 // as timeout(1) has it
+	}
 	p.mu.Unlock()
 	if p.output != nil {
 		p.output.close()
@@ -274,6 +281,34 @@ func (a *Agent) attend(p *process, status <-chan syscall.WaitStatus) {
 	close(p.done)
 	a.touch()
 	a.retire(p)
+}
+
+// byTime is what killed a process whose time was over.
+const byTime = "time"
+
+// farewell is how long a background process may take to end when its time is
+// over.
+const farewell = 5 * time.Second
+
+// expire ends a process when its time is over.
+func (a *Agent) expire(p *process) {
+	t := time.NewTimer(p.limit)
+	defer t.Stop()
+	select {
+	case <-p.done:
+	case <-t.C:
+		p.overdue()
+		a.end(p, farewell)
+	}
+}
+
+// overdue remembers that its time was over, unless it has ended.
+func (p *process) overdue() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.killedBy == "" && p.ended.IsZero() {
+		p.killedBy = byTime
+	}
 }
 
 // end stops a process and all that it started: TERM, then KILL.
@@ -418,9 +453,13 @@ func (a *Agent) StartProcess(_ context.Context, r *connect.Request[agentv1.Start
 	if len(r.Msg.Stdin) > 0 {
 		w.stdin = bytes.NewReader(r.Msg.Stdin)
 	}
+	w.limit = time.Duration(min(r.Msg.TimeoutMillis, 1<<40)) * time.Millisecond
 	p, err := a.spawn("background", r.Msg.Command, w)
 	if err != nil {
 		return nil, err
+	}
+	if p.limit > 0 {
+		a.work.Go(func() { a.expire(p) })
 	}
 	return connect.NewResponse(&agentv1.StartProcessResponse{ProcessId: p.id}), nil
 }
@@ -446,7 +485,8 @@ func (p *process) describe() *agentv1.Process {
 	running := p.running()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	d := &agentv1.Process{ProcessId: p.id, Running: running, Kind: p.kind, Pid: uint32(p.pid), StartedUnixMillis: uint64(p.started.UnixMilli()), KilledBy: p.killedBy}
+	d := &agentv1.Process{ProcessId: p.id, Running: running, Kind: p.kind, Pid: uint32(p.pid), StartedUnixMillis: uint64(p.started.UnixMilli()), KilledBy: p.killedBy,
+		TimeoutMillis: uint64(p.limit.Milliseconds())}
 	size := 0
 	for _, s := range p.argv {
 		if size += len(s); size > 2000 {
@@ -500,9 +540,8 @@ func (a *Agent) ReadProcess(ctx context.Context, r *connect.Request[agentv1.Read
 
 func (p *process) answer(data []byte, next, skipped uint64) *agentv1.ReadProcessResponse {
 	d := p.describe()
-	// It is over only when all was read.
-	running := d.Running || next < d.OutputBytes
-	return &agentv1.ReadProcessResponse{Output: data, Cursor: next, Skipped: skipped, Running: running, ExitCode: d.ExitCode, KilledBy: d.KilledBy}
+	return &agentv1.ReadProcessResponse{Output: data, Cursor: next, Skipped: skipped, Left: d.OutputBytes - next, Running: d.Running,
+		ExitCode: d.ExitCode, KilledBy: d.KilledBy, TimeoutMillis: d.TimeoutMillis}
 }
 
 // WriteProcess implements the wire.

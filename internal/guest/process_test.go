@@ -315,7 +315,7 @@ func (r *rig) rest(id string) (out string, last *agentv1.ReadProcessResponse) {
 		m := r.output(id, cursor, 1<<20, 10_000)
 		out += string(m.Output)
 		cursor = m.Cursor
-		if !m.Running {
+		if !m.Running && m.Left == 0 {
 			return out, m
 		}
 	}
@@ -392,17 +392,40 @@ func (r *rig) listed(id string) *agentv1.Process {
 	return nil
 }
 
-// It is over only when all was read.
-func TestRunningUntilAllWasRead(t *testing.T) {
+// A process that has ended says so, though output is left to be read.
+func TestEndedBeforeAllWasRead(t *testing.T) {
 	r := newRig(t)
 	id := r.start(&agentv1.StartProcessRequest{Command: sh("printf 0123456789; exit 5")})
 	r.rest(id)
-	if m := r.output(id, 0, 4, 0); !m.Running || string(m.Output) != "0123" {
+	if m := r.output(id, 0, 4, 0); m.Running || m.ExitCode != 5 || m.Left != 6 || string(m.Output) != "0123" {
 		t.Errorf("a part: %v", m)
 	}
-	if m := r.output(id, 4, 100, 0); m.Running || m.ExitCode != 5 || string(m.Output) != "456789" {
+	if m := r.output(id, 4, 100, 0); m.Running || m.ExitCode != 5 || m.Left != 0 || string(m.Output) != "456789" {
 		t.Errorf("the rest: %v", m)
 	}
+}
+
+// A background process with a time limit is ended after it: its whole group, by
+// TERM, and by KILL where that does not help.
+func TestBackgroundTimeLimit(t *testing.T) {
+	r := newRig(t)
+	obeys := r.start(&agentv1.StartProcessRequest{Command: sh("sleep 61 & echo $!; sleep 60"), TimeoutMillis: 300})
+	graceful := r.start(&agentv1.StartProcessRequest{Command: sh("trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done"), TimeoutMillis: 300})
+	quick := r.start(&agentv1.StartProcessRequest{Command: sh("exit 3"), TimeoutMillis: 300})
+	child := number(t, r.output(obeys, 0, 100, 10_000).Output)
+	for id, want := range map[string]int32{obeys: 124, graceful: 124, quick: 3} {
+		out, m := r.rest(id)
+		if m.ExitCode != want || m.TimeoutMillis != 300 || (m.KilledBy == "time") != (want == 124) {
+			t.Errorf("%q, %v, want exit code %d", out, m, want)
+		}
+		if id == graceful && out != "bye\n" {
+			t.Errorf("it was not asked to end: %q", out)
+		}
+		if p := r.listed(id); p.KilledBy != m.KilledBy || p.TimeoutMillis != 300 {
+			t.Errorf("listed: %v", p)
+		}
+	}
+	dead(t, child)
 }
 
 func TestBackgroundInput(t *testing.T) {

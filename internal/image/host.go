@@ -17,10 +17,7 @@ import (
 // process.
 func Host() (*Template, error) {
 	t := &Template{Name: "host", Links: map[string]string{}, Provides: []string{"base"},
-		Env: map[string]string{
-			"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "USER": "root",
-			"TERM": "xterm-256color", "PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-			"PYTHONDONTWRITEBYTECODE": "1"}}
+		Env: map[string]string{"PATH": systemPath, "TERM": "xterm-256color"}}
 	if err := t.system(); err != nil {
 		return nil, err
 	}
@@ -29,6 +26,7 @@ func Host() (*Template, error) {
 	if len(t.Languages) == 0 {
 		return nil, errors.New("no interpreter was found: install python3, node or bash")
 	}
+	t.Furnish()
 	return t, nil
 }
 

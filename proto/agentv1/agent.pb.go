@@ -79,7 +79,7 @@ func (x NetReply_Code) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NetReply_Code.Descriptor instead.
 func (NetReply_Code) EnumDescriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{62, 0}
+	return file_agent_proto_rawDescGZIP(), []int{63, 0}
 }
 
 type HelloRequest struct {
@@ -180,9 +180,11 @@ type ConfigureRequest struct {
 	Env map[string]string `protobuf:"bytes,1,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// file_roots are where the file calls may go; the first is the default
 	// directory of processes and the base of relative paths.
-	FileRoots     []*FileRoot `protobuf:"bytes,2,rep,name=file_roots,json=fileRoots,proto3" json:"file_roots,omitempty"`
-	Languages     []*Language `protobuf:"bytes,3,rep,name=languages,proto3" json:"languages,omitempty"`
-	Limits        *Limits     `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	FileRoots []*FileRoot `protobuf:"bytes,2,rep,name=file_roots,json=fileRoots,proto3" json:"file_roots,omitempty"`
+	Languages []*Language `protobuf:"bytes,3,rep,name=languages,proto3" json:"languages,omitempty"`
+	Limits    *Limits     `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	// git is who commits where nothing else is set; absent: as before.
+	Git           *Identity `protobuf:"bytes,5,opt,name=git,proto3" json:"git,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -245,6 +247,65 @@ func (x *ConfigureRequest) GetLimits() *Limits {
 	return nil
 }
 
+func (x *ConfigureRequest) GetGit() *Identity {
+	if x != nil {
+		return x.Git
+	}
+	return nil
+}
+
+type Identity struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Email         string                 `protobuf:"bytes,2,opt,name=email,proto3" json:"email,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Identity) Reset() {
+	*x = Identity{}
+	mi := &file_agent_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Identity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Identity) ProtoMessage() {}
+
+func (x *Identity) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Identity.ProtoReflect.Descriptor instead.
+func (*Identity) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Identity) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Identity) GetEmail() string {
+	if x != nil {
+		return x.Email
+	}
+	return ""
+}
+
 type ConfigureResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -253,7 +314,7 @@ type ConfigureResponse struct {
 
 func (x *ConfigureResponse) Reset() {
 	*x = ConfigureResponse{}
-	mi := &file_agent_proto_msgTypes[3]
+	mi := &file_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -265,7 +326,7 @@ func (x *ConfigureResponse) String() string {
 func (*ConfigureResponse) ProtoMessage() {}
 
 func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[3]
+	mi := &file_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -278,7 +339,7 @@ func (x *ConfigureResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigureResponse.ProtoReflect.Descriptor instead.
 func (*ConfigureResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{3}
+	return file_agent_proto_rawDescGZIP(), []int{4}
 }
 
 // Boot is what an agent is told when it starts, so that interpreters are on
@@ -296,7 +357,7 @@ type Boot struct {
 
 func (x *Boot) Reset() {
 	*x = Boot{}
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -308,7 +369,7 @@ func (x *Boot) String() string {
 func (*Boot) ProtoMessage() {}
 
 func (x *Boot) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[4]
+	mi := &file_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -321,7 +382,7 @@ func (x *Boot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Boot.ProtoReflect.Descriptor instead.
 func (*Boot) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{4}
+	return file_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Boot) GetConfigure() *ConfigureRequest {
@@ -355,7 +416,7 @@ type FileRoot struct {
 
 func (x *FileRoot) Reset() {
 	*x = FileRoot{}
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +428,7 @@ func (x *FileRoot) String() string {
 func (*FileRoot) ProtoMessage() {}
 
 func (x *FileRoot) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[5]
+	mi := &file_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +441,7 @@ func (x *FileRoot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileRoot.ProtoReflect.Descriptor instead.
 func (*FileRoot) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{5}
+	return file_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FileRoot) GetPath() string {
@@ -415,7 +476,7 @@ type Language struct {
 
 func (x *Language) Reset() {
 	*x = Language{}
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -427,7 +488,7 @@ func (x *Language) String() string {
 func (*Language) ProtoMessage() {}
 
 func (x *Language) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[6]
+	mi := &file_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -440,7 +501,7 @@ func (x *Language) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Language.ProtoReflect.Descriptor instead.
 func (*Language) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{6}
+	return file_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Language) GetName() string {
@@ -482,7 +543,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -494,7 +555,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[7]
+	mi := &file_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -507,7 +568,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{7}
+	return file_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Limits) GetMemoryBytes() uint64 {
@@ -539,7 +600,7 @@ type UsageRequest struct {
 
 func (x *UsageRequest) Reset() {
 	*x = UsageRequest{}
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +612,7 @@ func (x *UsageRequest) String() string {
 func (*UsageRequest) ProtoMessage() {}
 
 func (x *UsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[8]
+	mi := &file_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +625,7 @@ func (x *UsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageRequest.ProtoReflect.Descriptor instead.
 func (*UsageRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{8}
+	return file_agent_proto_rawDescGZIP(), []int{9}
 }
 
 type UsageResponse struct {
@@ -584,7 +645,7 @@ type UsageResponse struct {
 
 func (x *UsageResponse) Reset() {
 	*x = UsageResponse{}
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +657,7 @@ func (x *UsageResponse) String() string {
 func (*UsageResponse) ProtoMessage() {}
 
 func (x *UsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[9]
+	mi := &file_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +670,7 @@ func (x *UsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageResponse.ProtoReflect.Descriptor instead.
 func (*UsageResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{9}
+	return file_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *UsageResponse) GetMemoryBytes() uint64 {
@@ -672,7 +733,7 @@ type InterpreterState struct {
 
 func (x *InterpreterState) Reset() {
 	*x = InterpreterState{}
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +745,7 @@ func (x *InterpreterState) String() string {
 func (*InterpreterState) ProtoMessage() {}
 
 func (x *InterpreterState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[10]
+	mi := &file_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +758,7 @@ func (x *InterpreterState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterpreterState.ProtoReflect.Descriptor instead.
 func (*InterpreterState) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{10}
+	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *InterpreterState) GetLanguage() string {
@@ -739,7 +800,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +812,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
+	mi := &file_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +825,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
+	return file_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Command) GetArgv() []string {
@@ -812,7 +873,7 @@ type Pty struct {
 
 func (x *Pty) Reset() {
 	*x = Pty{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +885,7 @@ func (x *Pty) String() string {
 func (*Pty) ProtoMessage() {}
 
 func (x *Pty) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +898,7 @@ func (x *Pty) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pty.ProtoReflect.Descriptor instead.
 func (*Pty) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Pty) GetRows() uint32 {
@@ -865,7 +926,7 @@ type Bounds struct {
 
 func (x *Bounds) Reset() {
 	*x = Bounds{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +938,7 @@ func (x *Bounds) String() string {
 func (*Bounds) ProtoMessage() {}
 
 func (x *Bounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +951,7 @@ func (x *Bounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bounds.ProtoReflect.Descriptor instead.
 func (*Bounds) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Bounds) GetHeadBytes() uint32 {
@@ -924,7 +985,7 @@ type Captured struct {
 
 func (x *Captured) Reset() {
 	*x = Captured{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -936,7 +997,7 @@ func (x *Captured) String() string {
 func (*Captured) ProtoMessage() {}
 
 func (x *Captured) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -949,7 +1010,7 @@ func (x *Captured) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Captured.ProtoReflect.Descriptor instead.
 func (*Captured) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Captured) GetHead() []byte {
@@ -997,7 +1058,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1009,7 +1070,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1022,7 +1083,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Output) GetData() []byte {
@@ -1054,7 +1115,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1066,7 +1127,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1079,7 +1140,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExecRequest) GetCommand() *Command {
@@ -1132,7 +1193,7 @@ type ExecDone struct {
 
 func (x *ExecDone) Reset() {
 	*x = ExecDone{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1205,7 @@ func (x *ExecDone) String() string {
 func (*ExecDone) ProtoMessage() {}
 
 func (x *ExecDone) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1218,7 @@ func (x *ExecDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecDone.ProtoReflect.Descriptor instead.
 func (*ExecDone) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExecDone) GetExitCode() int32 {
@@ -1215,7 +1276,7 @@ type EvaluateRequest struct {
 
 func (x *EvaluateRequest) Reset() {
 	*x = EvaluateRequest{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1288,7 @@ func (x *EvaluateRequest) String() string {
 func (*EvaluateRequest) ProtoMessage() {}
 
 func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1301,7 @@ func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateRequest.ProtoReflect.Descriptor instead.
 func (*EvaluateRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EvaluateRequest) GetLanguage() string {
@@ -1289,7 +1350,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1362,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1375,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Waiting) GetLanguage() string {
@@ -1357,7 +1418,7 @@ type EvaluateDone struct {
 
 func (x *EvaluateDone) Reset() {
 	*x = EvaluateDone{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1430,7 @@ func (x *EvaluateDone) String() string {
 func (*EvaluateDone) ProtoMessage() {}
 
 func (x *EvaluateDone) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1443,7 @@ func (x *EvaluateDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateDone.ProtoReflect.Descriptor instead.
 func (*EvaluateDone) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EvaluateDone) GetOk() bool {
@@ -1494,7 +1555,7 @@ type Rich struct {
 
 func (x *Rich) Reset() {
 	*x = Rich{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1506,7 +1567,7 @@ func (x *Rich) String() string {
 func (*Rich) ProtoMessage() {}
 
 func (x *Rich) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1519,7 +1580,7 @@ func (x *Rich) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rich.ProtoReflect.Descriptor instead.
 func (*Rich) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Rich) GetMime() string {
@@ -1545,7 +1606,7 @@ type StartInterpreterRequest struct {
 
 func (x *StartInterpreterRequest) Reset() {
 	*x = StartInterpreterRequest{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1618,7 @@ func (x *StartInterpreterRequest) String() string {
 func (*StartInterpreterRequest) ProtoMessage() {}
 
 func (x *StartInterpreterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1631,7 @@ func (x *StartInterpreterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartInterpreterRequest.ProtoReflect.Descriptor instead.
 func (*StartInterpreterRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StartInterpreterRequest) GetLanguage() string {
@@ -1588,7 +1649,7 @@ type StartInterpreterResponse struct {
 
 func (x *StartInterpreterResponse) Reset() {
 	*x = StartInterpreterResponse{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1661,7 @@ func (x *StartInterpreterResponse) String() string {
 func (*StartInterpreterResponse) ProtoMessage() {}
 
 func (x *StartInterpreterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1674,7 @@ func (x *StartInterpreterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartInterpreterResponse.ProtoReflect.Descriptor instead.
 func (*StartInterpreterResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 // OpenInterpreter makes the driver dial the host with a ticket. From then on the
@@ -1629,7 +1690,7 @@ type OpenInterpreterRequest struct {
 
 func (x *OpenInterpreterRequest) Reset() {
 	*x = OpenInterpreterRequest{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1641,7 +1702,7 @@ func (x *OpenInterpreterRequest) String() string {
 func (*OpenInterpreterRequest) ProtoMessage() {}
 
 func (x *OpenInterpreterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1654,7 +1715,7 @@ func (x *OpenInterpreterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenInterpreterRequest.ProtoReflect.Descriptor instead.
 func (*OpenInterpreterRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *OpenInterpreterRequest) GetLanguage() string {
@@ -1679,7 +1740,7 @@ type OpenInterpreterResponse struct {
 
 func (x *OpenInterpreterResponse) Reset() {
 	*x = OpenInterpreterResponse{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1752,7 @@ func (x *OpenInterpreterResponse) String() string {
 func (*OpenInterpreterResponse) ProtoMessage() {}
 
 func (x *OpenInterpreterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1765,7 @@ func (x *OpenInterpreterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenInterpreterResponse.ProtoReflect.Descriptor instead.
 func (*OpenInterpreterResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 type StopInterpreterRequest struct {
@@ -1716,7 +1777,7 @@ type StopInterpreterRequest struct {
 
 func (x *StopInterpreterRequest) Reset() {
 	*x = StopInterpreterRequest{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1789,7 @@ func (x *StopInterpreterRequest) String() string {
 func (*StopInterpreterRequest) ProtoMessage() {}
 
 func (x *StopInterpreterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1802,7 @@ func (x *StopInterpreterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopInterpreterRequest.ProtoReflect.Descriptor instead.
 func (*StopInterpreterRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StopInterpreterRequest) GetLanguage() string {
@@ -1759,7 +1820,7 @@ type StopInterpreterResponse struct {
 
 func (x *StopInterpreterResponse) Reset() {
 	*x = StopInterpreterResponse{}
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1771,7 +1832,7 @@ func (x *StopInterpreterResponse) String() string {
 func (*StopInterpreterResponse) ProtoMessage() {}
 
 func (x *StopInterpreterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[27]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1784,21 +1845,23 @@ func (x *StopInterpreterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopInterpreterResponse.ProtoReflect.Descriptor instead.
 func (*StopInterpreterResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{27}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 type StartProcessRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Command       *Command               `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
-	Stdin         []byte                 `protobuf:"bytes,2,opt,name=stdin,proto3" json:"stdin,omitempty"`
-	StdinOpen     bool                   `protobuf:"varint,3,opt,name=stdin_open,json=stdinOpen,proto3" json:"stdin_open,omitempty"` // keep it open for WriteProcess
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Command   *Command               `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
+	Stdin     []byte                 `protobuf:"bytes,2,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	StdinOpen bool                   `protobuf:"varint,3,opt,name=stdin_open,json=stdinOpen,proto3" json:"stdin_open,omitempty"` // keep it open for WriteProcess
+	// timeout_millis: it is ended after that time, as by StopProcess; 0: never.
+	TimeoutMillis uint64 `protobuf:"varint,4,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StartProcessRequest) Reset() {
 	*x = StartProcessRequest{}
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +1873,7 @@ func (x *StartProcessRequest) String() string {
 func (*StartProcessRequest) ProtoMessage() {}
 
 func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[28]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +1886,7 @@ func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessRequest.ProtoReflect.Descriptor instead.
 func (*StartProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StartProcessRequest) GetCommand() *Command {
@@ -1847,6 +1910,13 @@ func (x *StartProcessRequest) GetStdinOpen() bool {
 	return false
 }
 
+func (x *StartProcessRequest) GetTimeoutMillis() uint64 {
+	if x != nil {
+		return x.TimeoutMillis
+	}
+	return 0
+}
+
 type StartProcessResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ProcessId     string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
@@ -1856,7 +1926,7 @@ type StartProcessResponse struct {
 
 func (x *StartProcessResponse) Reset() {
 	*x = StartProcessResponse{}
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1868,7 +1938,7 @@ func (x *StartProcessResponse) String() string {
 func (*StartProcessResponse) ProtoMessage() {}
 
 func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1881,7 +1951,7 @@ func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessResponse.ProtoReflect.Descriptor instead.
 func (*StartProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StartProcessResponse) GetProcessId() string {
@@ -1903,16 +1973,17 @@ type Process struct {
 	// kind: "background", "exec", "interactive" or "interpreter".
 	Kind     string `protobuf:"bytes,8,opt,name=kind,proto3" json:"kind,omitempty"`
 	Pid      uint32 `protobuf:"varint,9,opt,name=pid,proto3" json:"pid,omitempty"`
-	KilledBy string `protobuf:"bytes,10,opt,name=killed_by,json=killedBy,proto3" json:"killed_by,omitempty"`
+	KilledBy string `protobuf:"bytes,10,opt,name=killed_by,json=killedBy,proto3" json:"killed_by,omitempty"` // as ExecDone's, or "time"
 	// busy: it is an interpreter that runs code now.
-	Busy          bool `protobuf:"varint,11,opt,name=busy,proto3" json:"busy,omitempty"`
+	Busy          bool   `protobuf:"varint,11,opt,name=busy,proto3" json:"busy,omitempty"`
+	TimeoutMillis uint64 `protobuf:"varint,12,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"` // that it was started with
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +1995,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2008,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Process) GetProcessId() string {
@@ -2017,6 +2088,13 @@ func (x *Process) GetBusy() bool {
 	return false
 }
 
+func (x *Process) GetTimeoutMillis() uint64 {
+	if x != nil {
+		return x.TimeoutMillis
+	}
+	return 0
+}
+
 type ListProcessesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2025,7 +2103,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2037,7 +2115,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2050,7 +2128,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_proto_rawDescGZIP(), []int{32}
 }
 
 type ListProcessesResponse struct {
@@ -2062,7 +2140,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2074,7 +2152,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2087,7 +2165,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*Process {
@@ -2110,7 +2188,7 @@ type ReadProcessRequest struct {
 
 func (x *ReadProcessRequest) Reset() {
 	*x = ReadProcessRequest{}
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2200,7 @@ func (x *ReadProcessRequest) String() string {
 func (*ReadProcessRequest) ProtoMessage() {}
 
 func (x *ReadProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2213,7 @@ func (x *ReadProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadProcessRequest.ProtoReflect.Descriptor instead.
 func (*ReadProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReadProcessRequest) GetProcessId() string {
@@ -2174,13 +2252,15 @@ type ReadProcessResponse struct {
 	ExitCode      int32                  `protobuf:"varint,4,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
 	Skipped       uint64                 `protobuf:"varint,5,opt,name=skipped,proto3" json:"skipped,omitempty"` // bytes between the cursor given and the first kept
 	KilledBy      string                 `protobuf:"bytes,6,opt,name=killed_by,json=killedBy,proto3" json:"killed_by,omitempty"`
+	Left          uint64                 `protobuf:"varint,7,opt,name=left,proto3" json:"left,omitempty"`                                        // bytes from the new cursor on that are there already
+	TimeoutMillis uint64                 `protobuf:"varint,8,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"` // that it was started with
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReadProcessResponse) Reset() {
 	*x = ReadProcessResponse{}
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2272,7 @@ func (x *ReadProcessResponse) String() string {
 func (*ReadProcessResponse) ProtoMessage() {}
 
 func (x *ReadProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2285,7 @@ func (x *ReadProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadProcessResponse.ProtoReflect.Descriptor instead.
 func (*ReadProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReadProcessResponse) GetOutput() []byte {
@@ -2250,6 +2330,20 @@ func (x *ReadProcessResponse) GetKilledBy() string {
 	return ""
 }
 
+func (x *ReadProcessResponse) GetLeft() uint64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *ReadProcessResponse) GetTimeoutMillis() uint64 {
+	if x != nil {
+		return x.TimeoutMillis
+	}
+	return 0
+}
+
 type WriteProcessRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ProcessId     string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
@@ -2261,7 +2355,7 @@ type WriteProcessRequest struct {
 
 func (x *WriteProcessRequest) Reset() {
 	*x = WriteProcessRequest{}
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2367,7 @@ func (x *WriteProcessRequest) String() string {
 func (*WriteProcessRequest) ProtoMessage() {}
 
 func (x *WriteProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2380,7 @@ func (x *WriteProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteProcessRequest.ProtoReflect.Descriptor instead.
 func (*WriteProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WriteProcessRequest) GetProcessId() string {
@@ -2319,7 +2413,7 @@ type WriteProcessResponse struct {
 
 func (x *WriteProcessResponse) Reset() {
 	*x = WriteProcessResponse{}
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2331,7 +2425,7 @@ func (x *WriteProcessResponse) String() string {
 func (*WriteProcessResponse) ProtoMessage() {}
 
 func (x *WriteProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2344,7 +2438,7 @@ func (x *WriteProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteProcessResponse.ProtoReflect.Descriptor instead.
 func (*WriteProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WriteProcessResponse) GetWritten() uint32 {
@@ -2366,7 +2460,7 @@ type StopProcessRequest struct {
 
 func (x *StopProcessRequest) Reset() {
 	*x = StopProcessRequest{}
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +2472,7 @@ func (x *StopProcessRequest) String() string {
 func (*StopProcessRequest) ProtoMessage() {}
 
 func (x *StopProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +2485,7 @@ func (x *StopProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProcessRequest.ProtoReflect.Descriptor instead.
 func (*StopProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StopProcessRequest) GetProcessId() string {
@@ -2425,7 +2519,7 @@ type StopProcessResponse struct {
 
 func (x *StopProcessResponse) Reset() {
 	*x = StopProcessResponse{}
-	mi := &file_agent_proto_msgTypes[38]
+	mi := &file_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2437,7 +2531,7 @@ func (x *StopProcessResponse) String() string {
 func (*StopProcessResponse) ProtoMessage() {}
 
 func (x *StopProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[38]
+	mi := &file_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2450,7 +2544,7 @@ func (x *StopProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProcessResponse.ProtoReflect.Descriptor instead.
 func (*StopProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StopProcessResponse) GetRunning() bool {
@@ -2481,7 +2575,7 @@ type FileInfo struct {
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_agent_proto_msgTypes[39]
+	mi := &file_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2493,7 +2587,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[39]
+	mi := &file_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2506,7 +2600,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *FileInfo) GetPath() string {
@@ -2562,7 +2656,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_agent_proto_msgTypes[40]
+	mi := &file_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2668,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[40]
+	mi := &file_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2681,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReadFileRequest) GetPath() string {
@@ -2621,7 +2715,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_agent_proto_msgTypes[41]
+	mi := &file_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2633,7 +2727,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[41]
+	mi := &file_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2646,7 +2740,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReadFileResponse) GetData() []byte {
@@ -2677,7 +2771,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_agent_proto_msgTypes[42]
+	mi := &file_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2689,7 +2783,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[42]
+	mi := &file_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2702,7 +2796,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WriteFileRequest) GetPath() string {
@@ -2749,7 +2843,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_agent_proto_msgTypes[43]
+	mi := &file_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2761,7 +2855,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[43]
+	mi := &file_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2774,7 +2868,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WriteFileResponse) GetSize() uint64 {
@@ -2795,7 +2889,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_agent_proto_msgTypes[44]
+	mi := &file_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2807,7 +2901,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[44]
+	mi := &file_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2820,7 +2914,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListFilesRequest) GetPath() string {
@@ -2854,7 +2948,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_agent_proto_msgTypes[45]
+	mi := &file_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +2960,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[45]
+	mi := &file_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +2973,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListFilesResponse) GetFiles() []*FileInfo {
@@ -2905,7 +2999,7 @@ type StatFileRequest struct {
 
 func (x *StatFileRequest) Reset() {
 	*x = StatFileRequest{}
-	mi := &file_agent_proto_msgTypes[46]
+	mi := &file_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2917,7 +3011,7 @@ func (x *StatFileRequest) String() string {
 func (*StatFileRequest) ProtoMessage() {}
 
 func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[46]
+	mi := &file_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2930,7 +3024,7 @@ func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
 func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{46}
+	return file_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StatFileRequest) GetPath() string {
@@ -2949,7 +3043,7 @@ type StatFileResponse struct {
 
 func (x *StatFileResponse) Reset() {
 	*x = StatFileResponse{}
-	mi := &file_agent_proto_msgTypes[47]
+	mi := &file_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2961,7 +3055,7 @@ func (x *StatFileResponse) String() string {
 func (*StatFileResponse) ProtoMessage() {}
 
 func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[47]
+	mi := &file_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,7 +3068,7 @@ func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
 func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{47}
+	return file_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StatFileResponse) GetInfo() *FileInfo {
@@ -2994,7 +3088,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_agent_proto_msgTypes[48]
+	mi := &file_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3006,7 +3100,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[48]
+	mi := &file_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3019,7 +3113,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{48}
+	return file_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RemoveFileRequest) GetPath() string {
@@ -3044,7 +3138,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_agent_proto_msgTypes[49]
+	mi := &file_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3150,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[49]
+	mi := &file_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3163,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{49}
+	return file_agent_proto_rawDescGZIP(), []int{50}
 }
 
 type MoveFileRequest struct {
@@ -3082,7 +3176,7 @@ type MoveFileRequest struct {
 
 func (x *MoveFileRequest) Reset() {
 	*x = MoveFileRequest{}
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3094,7 +3188,7 @@ func (x *MoveFileRequest) String() string {
 func (*MoveFileRequest) ProtoMessage() {}
 
 func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3107,7 +3201,7 @@ func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
 func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{50}
+	return file_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *MoveFileRequest) GetFrom() string {
@@ -3132,7 +3226,7 @@ type MoveFileResponse struct {
 
 func (x *MoveFileResponse) Reset() {
 	*x = MoveFileResponse{}
-	mi := &file_agent_proto_msgTypes[51]
+	mi := &file_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3144,7 +3238,7 @@ func (x *MoveFileResponse) String() string {
 func (*MoveFileResponse) ProtoMessage() {}
 
 func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[51]
+	mi := &file_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3157,7 +3251,7 @@ func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
 func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{51}
+	return file_agent_proto_rawDescGZIP(), []int{52}
 }
 
 // AttendRequest gives the agent charge of a piece that the host gave to a driver
@@ -3175,7 +3269,7 @@ type AttendRequest struct {
 
 func (x *AttendRequest) Reset() {
 	*x = AttendRequest{}
-	mi := &file_agent_proto_msgTypes[52]
+	mi := &file_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3187,7 +3281,7 @@ func (x *AttendRequest) String() string {
 func (*AttendRequest) ProtoMessage() {}
 
 func (x *AttendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[52]
+	mi := &file_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3200,7 +3294,7 @@ func (x *AttendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendRequest.ProtoReflect.Descriptor instead.
 func (*AttendRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{52}
+	return file_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AttendRequest) GetPiece() *EvaluateRequest {
@@ -3248,7 +3342,7 @@ type RunRequest struct {
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_agent_proto_msgTypes[53]
+	mi := &file_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3260,7 +3354,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[53]
+	mi := &file_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3273,7 +3367,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{53}
+	return file_agent_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RunRequest) GetKind() isRunRequest_Kind {
@@ -3350,7 +3444,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_agent_proto_msgTypes[54]
+	mi := &file_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3362,7 +3456,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[54]
+	mi := &file_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3375,7 +3469,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{54}
+	return file_agent_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RunEvent) GetEvent() isRunEvent_Event {
@@ -3498,7 +3592,7 @@ type StreamOpen struct {
 
 func (x *StreamOpen) Reset() {
 	*x = StreamOpen{}
-	mi := &file_agent_proto_msgTypes[55]
+	mi := &file_agent_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3510,7 +3604,7 @@ func (x *StreamOpen) String() string {
 func (*StreamOpen) ProtoMessage() {}
 
 func (x *StreamOpen) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[55]
+	mi := &file_agent_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3523,7 +3617,7 @@ func (x *StreamOpen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamOpen.ProtoReflect.Descriptor instead.
 func (*StreamOpen) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{55}
+	return file_agent_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *StreamOpen) GetKind() isStreamOpen_Kind {
@@ -3620,7 +3714,7 @@ type ReadStream struct {
 
 func (x *ReadStream) Reset() {
 	*x = ReadStream{}
-	mi := &file_agent_proto_msgTypes[56]
+	mi := &file_agent_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3632,7 +3726,7 @@ func (x *ReadStream) String() string {
 func (*ReadStream) ProtoMessage() {}
 
 func (x *ReadStream) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[56]
+	mi := &file_agent_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3645,7 +3739,7 @@ func (x *ReadStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadStream.ProtoReflect.Descriptor instead.
 func (*ReadStream) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{56}
+	return file_agent_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ReadStream) GetPath() string {
@@ -3680,7 +3774,7 @@ type WriteStream struct {
 
 func (x *WriteStream) Reset() {
 	*x = WriteStream{}
-	mi := &file_agent_proto_msgTypes[57]
+	mi := &file_agent_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3692,7 +3786,7 @@ func (x *WriteStream) String() string {
 func (*WriteStream) ProtoMessage() {}
 
 func (x *WriteStream) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[57]
+	mi := &file_agent_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3705,7 +3799,7 @@ func (x *WriteStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteStream.ProtoReflect.Descriptor instead.
 func (*WriteStream) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{57}
+	return file_agent_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *WriteStream) GetPath() string {
@@ -3747,7 +3841,7 @@ type StreamReply struct {
 
 func (x *StreamReply) Reset() {
 	*x = StreamReply{}
-	mi := &file_agent_proto_msgTypes[58]
+	mi := &file_agent_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3759,7 +3853,7 @@ func (x *StreamReply) String() string {
 func (*StreamReply) ProtoMessage() {}
 
 func (x *StreamReply) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[58]
+	mi := &file_agent_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3772,7 +3866,7 @@ func (x *StreamReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamReply.ProtoReflect.Descriptor instead.
 func (*StreamReply) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{58}
+	return file_agent_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *StreamReply) GetCode() uint32 {
@@ -3842,7 +3936,7 @@ type NetRequest struct {
 
 func (x *NetRequest) Reset() {
 	*x = NetRequest{}
-	mi := &file_agent_proto_msgTypes[59]
+	mi := &file_agent_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3854,7 +3948,7 @@ func (x *NetRequest) String() string {
 func (*NetRequest) ProtoMessage() {}
 
 func (x *NetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[59]
+	mi := &file_agent_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3867,7 +3961,7 @@ func (x *NetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetRequest.ProtoReflect.Descriptor instead.
 func (*NetRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{59}
+	return file_agent_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *NetRequest) GetKind() isNetRequest_Kind {
@@ -3923,7 +4017,7 @@ type NetConnect struct {
 
 func (x *NetConnect) Reset() {
 	*x = NetConnect{}
-	mi := &file_agent_proto_msgTypes[60]
+	mi := &file_agent_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3935,7 +4029,7 @@ func (x *NetConnect) String() string {
 func (*NetConnect) ProtoMessage() {}
 
 func (x *NetConnect) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[60]
+	mi := &file_agent_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3948,7 +4042,7 @@ func (x *NetConnect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetConnect.ProtoReflect.Descriptor instead.
 func (*NetConnect) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{60}
+	return file_agent_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *NetConnect) GetName() string {
@@ -3982,7 +4076,7 @@ type NetLookup struct {
 
 func (x *NetLookup) Reset() {
 	*x = NetLookup{}
-	mi := &file_agent_proto_msgTypes[61]
+	mi := &file_agent_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3994,7 +4088,7 @@ func (x *NetLookup) String() string {
 func (*NetLookup) ProtoMessage() {}
 
 func (x *NetLookup) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[61]
+	mi := &file_agent_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4007,7 +4101,7 @@ func (x *NetLookup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetLookup.ProtoReflect.Descriptor instead.
 func (*NetLookup) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{61}
+	return file_agent_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *NetLookup) GetName() string {
@@ -4027,7 +4121,7 @@ type NetReply struct {
 
 func (x *NetReply) Reset() {
 	*x = NetReply{}
-	mi := &file_agent_proto_msgTypes[62]
+	mi := &file_agent_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4039,7 +4133,7 @@ func (x *NetReply) String() string {
 func (*NetReply) ProtoMessage() {}
 
 func (x *NetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[62]
+	mi := &file_agent_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4052,7 +4146,7 @@ func (x *NetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetReply.ProtoReflect.Descriptor instead.
 func (*NetReply) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{62}
+	return file_agent_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *NetReply) GetCode() NetReply_Code {
@@ -4077,16 +4171,20 @@ const file_agent_proto_rawDesc = "" +
 	"\fHelloRequest\"B\n" +
 	"\rHelloResponse\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\xb0\x02\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\"\xde\x02\n" +
 	"\x10ConfigureRequest\x12=\n" +
 	"\x03env\x18\x01 \x03(\v2+.sandlot.agent.v1.ConfigureRequest.EnvEntryR\x03env\x129\n" +
 	"\n" +
 	"file_roots\x18\x02 \x03(\v2\x1a.sandlot.agent.v1.FileRootR\tfileRoots\x128\n" +
 	"\tlanguages\x18\x03 \x03(\v2\x1a.sandlot.agent.v1.LanguageR\tlanguages\x120\n" +
-	"\x06limits\x18\x04 \x01(\v2\x18.sandlot.agent.v1.LimitsR\x06limits\x1a6\n" +
+	"\x06limits\x18\x04 \x01(\v2\x18.sandlot.agent.v1.LimitsR\x06limits\x12,\n" +
+	"\x03git\x18\x05 \x01(\v2\x1a.sandlot.agent.v1.IdentityR\x03git\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x13\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"4\n" +
+	"\bIdentity\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05email\x18\x02 \x01(\tR\x05email\"\x13\n" +
 	"\x11ConfigureResponse\"v\n" +
 	"\x04Boot\x12@\n" +
 	"\tconfigure\x18\x01 \x01(\v2\".sandlot.agent.v1.ConfigureRequestR\tconfigure\x12\x12\n" +
@@ -4198,15 +4296,16 @@ const file_agent_proto_rawDesc = "" +
 	"\x17OpenInterpreterResponse\"4\n" +
 	"\x16StopInterpreterRequest\x12\x1a\n" +
 	"\blanguage\x18\x01 \x01(\tR\blanguage\"\x19\n" +
-	"\x17StopInterpreterResponse\"\x7f\n" +
+	"\x17StopInterpreterResponse\"\xa6\x01\n" +
 	"\x13StartProcessRequest\x123\n" +
 	"\acommand\x18\x01 \x01(\v2\x19.sandlot.agent.v1.CommandR\acommand\x12\x14\n" +
 	"\x05stdin\x18\x02 \x01(\fR\x05stdin\x12\x1d\n" +
 	"\n" +
-	"stdin_open\x18\x03 \x01(\bR\tstdinOpen\"5\n" +
+	"stdin_open\x18\x03 \x01(\bR\tstdinOpen\x12%\n" +
+	"\x0etimeout_millis\x18\x04 \x01(\x04R\rtimeoutMillis\"5\n" +
 	"\x14StartProcessResponse\x12\x1d\n" +
 	"\n" +
-	"process_id\x18\x01 \x01(\tR\tprocessId\"\xc9\x02\n" +
+	"process_id\x18\x01 \x01(\tR\tprocessId\"\xf0\x02\n" +
 	"\aProcess\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -4220,7 +4319,8 @@ const file_agent_proto_rawDesc = "" +
 	"\x03pid\x18\t \x01(\rR\x03pid\x12\x1b\n" +
 	"\tkilled_by\x18\n" +
 	" \x01(\tR\bkilledBy\x12\x12\n" +
-	"\x04busy\x18\v \x01(\bR\x04busy\"\x16\n" +
+	"\x04busy\x18\v \x01(\bR\x04busy\x12%\n" +
+	"\x0etimeout_millis\x18\f \x01(\x04R\rtimeoutMillis\"\x16\n" +
 	"\x14ListProcessesRequest\"P\n" +
 	"\x15ListProcessesResponse\x127\n" +
 	"\tprocesses\x18\x01 \x03(\v2\x19.sandlot.agent.v1.ProcessR\tprocesses\"\x89\x01\n" +
@@ -4230,14 +4330,16 @@ const file_agent_proto_rawDesc = "" +
 	"\x06cursor\x18\x02 \x01(\x04R\x06cursor\x12\x1b\n" +
 	"\tmax_bytes\x18\x03 \x01(\rR\bmaxBytes\x12\x1f\n" +
 	"\vwait_millis\x18\x04 \x01(\x04R\n" +
-	"waitMillis\"\xb3\x01\n" +
+	"waitMillis\"\xee\x01\n" +
 	"\x13ReadProcessResponse\x12\x16\n" +
 	"\x06output\x18\x01 \x01(\fR\x06output\x12\x16\n" +
 	"\x06cursor\x18\x02 \x01(\x04R\x06cursor\x12\x18\n" +
 	"\arunning\x18\x03 \x01(\bR\arunning\x12\x1b\n" +
 	"\texit_code\x18\x04 \x01(\x05R\bexitCode\x12\x18\n" +
 	"\askipped\x18\x05 \x01(\x04R\askipped\x12\x1b\n" +
-	"\tkilled_by\x18\x06 \x01(\tR\bkilledBy\"Z\n" +
+	"\tkilled_by\x18\x06 \x01(\tR\bkilledBy\x12\x12\n" +
+	"\x04left\x18\a \x01(\x04R\x04left\x12%\n" +
+	"\x0etimeout_millis\x18\b \x01(\x04R\rtimeoutMillis\"Z\n" +
 	"\x13WriteProcessRequest\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -4399,151 +4501,153 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_agent_proto_goTypes = []any{
 	(NetReply_Code)(0),               // 0: sandlot.agent.v1.NetReply.Code
 	(*HelloRequest)(nil),             // 1: sandlot.agent.v1.HelloRequest
 	(*HelloResponse)(nil),            // 2: sandlot.agent.v1.HelloResponse
 	(*ConfigureRequest)(nil),         // 3: sandlot.agent.v1.ConfigureRequest
-	(*ConfigureResponse)(nil),        // 4: sandlot.agent.v1.ConfigureResponse
-	(*Boot)(nil),                     // 5: sandlot.agent.v1.Boot
-	(*FileRoot)(nil),                 // 6: sandlot.agent.v1.FileRoot
-	(*Language)(nil),                 // 7: sandlot.agent.v1.Language
-	(*Limits)(nil),                   // 8: sandlot.agent.v1.Limits
-	(*UsageRequest)(nil),             // 9: sandlot.agent.v1.UsageRequest
-	(*UsageResponse)(nil),            // 10: sandlot.agent.v1.UsageResponse
-	(*InterpreterState)(nil),         // 11: sandlot.agent.v1.InterpreterState
-	(*Command)(nil),                  // 12: sandlot.agent.v1.Command
-	(*Pty)(nil),                      // 13: sandlot.agent.v1.Pty
-	(*Bounds)(nil),                   // 14: sandlot.agent.v1.Bounds
-	(*Captured)(nil),                 // 15: sandlot.agent.v1.Captured
-	(*Output)(nil),                   // 16: sandlot.agent.v1.Output
-	(*ExecRequest)(nil),              // 17: sandlot.agent.v1.ExecRequest
-	(*ExecDone)(nil),                 // 18: sandlot.agent.v1.ExecDone
-	(*EvaluateRequest)(nil),          // 19: sandlot.agent.v1.EvaluateRequest
-	(*Waiting)(nil),                  // 20: sandlot.agent.v1.Waiting
-	(*EvaluateDone)(nil),             // 21: sandlot.agent.v1.EvaluateDone
-	(*Rich)(nil),                     // 22: sandlot.agent.v1.Rich
-	(*StartInterpreterRequest)(nil),  // 23: sandlot.agent.v1.StartInterpreterRequest
-	(*StartInterpreterResponse)(nil), // 24: sandlot.agent.v1.StartInterpreterResponse
-	(*OpenInterpreterRequest)(nil),   // 25: sandlot.agent.v1.OpenInterpreterRequest
-	(*OpenInterpreterResponse)(nil),  // 26: sandlot.agent.v1.OpenInterpreterResponse
-	(*StopInterpreterRequest)(nil),   // 27: sandlot.agent.v1.StopInterpreterRequest
-	(*StopInterpreterResponse)(nil),  // 28: sandlot.agent.v1.StopInterpreterResponse
-	(*StartProcessRequest)(nil),      // 29: sandlot.agent.v1.StartProcessRequest
-	(*StartProcessResponse)(nil),     // 30: sandlot.agent.v1.StartProcessResponse
-	(*Process)(nil),                  // 31: sandlot.agent.v1.Process
-	(*ListProcessesRequest)(nil),     // 32: sandlot.agent.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),    // 33: sandlot.agent.v1.ListProcessesResponse
-	(*ReadProcessRequest)(nil),       // 34: sandlot.agent.v1.ReadProcessRequest
-	(*ReadProcessResponse)(nil),      // 35: sandlot.agent.v1.ReadProcessResponse
-	(*WriteProcessRequest)(nil),      // 36: sandlot.agent.v1.WriteProcessRequest
-	(*WriteProcessResponse)(nil),     // 37: sandlot.agent.v1.WriteProcessResponse
-	(*StopProcessRequest)(nil),       // 38: sandlot.agent.v1.StopProcessRequest
-	(*StopProcessResponse)(nil),      // 39: sandlot.agent.v1.StopProcessResponse
-	(*FileInfo)(nil),                 // 40: sandlot.agent.v1.FileInfo
-	(*ReadFileRequest)(nil),          // 41: sandlot.agent.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 42: sandlot.agent.v1.ReadFileResponse
-	(*WriteFileRequest)(nil),         // 43: sandlot.agent.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 44: sandlot.agent.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 45: sandlot.agent.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 46: sandlot.agent.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 47: sandlot.agent.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 48: sandlot.agent.v1.StatFileResponse
-	(*RemoveFileRequest)(nil),        // 49: sandlot.agent.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 50: sandlot.agent.v1.RemoveFileResponse
-	(*MoveFileRequest)(nil),          // 51: sandlot.agent.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 52: sandlot.agent.v1.MoveFileResponse
-	(*AttendRequest)(nil),            // 53: sandlot.agent.v1.AttendRequest
-	(*RunRequest)(nil),               // 54: sandlot.agent.v1.RunRequest
-	(*RunEvent)(nil),                 // 55: sandlot.agent.v1.RunEvent
-	(*StreamOpen)(nil),               // 56: sandlot.agent.v1.StreamOpen
-	(*ReadStream)(nil),               // 57: sandlot.agent.v1.ReadStream
-	(*WriteStream)(nil),              // 58: sandlot.agent.v1.WriteStream
-	(*StreamReply)(nil),              // 59: sandlot.agent.v1.StreamReply
-	(*NetRequest)(nil),               // 60: sandlot.agent.v1.NetRequest
-	(*NetConnect)(nil),               // 61: sandlot.agent.v1.NetConnect
-	(*NetLookup)(nil),                // 62: sandlot.agent.v1.NetLookup
-	(*NetReply)(nil),                 // 63: sandlot.agent.v1.NetReply
-	nil,                              // 64: sandlot.agent.v1.ConfigureRequest.EnvEntry
-	nil,                              // 65: sandlot.agent.v1.Command.EnvEntry
+	(*Identity)(nil),                 // 4: sandlot.agent.v1.Identity
+	(*ConfigureResponse)(nil),        // 5: sandlot.agent.v1.ConfigureResponse
+	(*Boot)(nil),                     // 6: sandlot.agent.v1.Boot
+	(*FileRoot)(nil),                 // 7: sandlot.agent.v1.FileRoot
+	(*Language)(nil),                 // 8: sandlot.agent.v1.Language
+	(*Limits)(nil),                   // 9: sandlot.agent.v1.Limits
+	(*UsageRequest)(nil),             // 10: sandlot.agent.v1.UsageRequest
+	(*UsageResponse)(nil),            // 11: sandlot.agent.v1.UsageResponse
+	(*InterpreterState)(nil),         // 12: sandlot.agent.v1.InterpreterState
+	(*Command)(nil),                  // 13: sandlot.agent.v1.Command
+	(*Pty)(nil),                      // 14: sandlot.agent.v1.Pty
+	(*Bounds)(nil),                   // 15: sandlot.agent.v1.Bounds
+	(*Captured)(nil),                 // 16: sandlot.agent.v1.Captured
+	(*Output)(nil),                   // 17: sandlot.agent.v1.Output
+	(*ExecRequest)(nil),              // 18: sandlot.agent.v1.ExecRequest
+	(*ExecDone)(nil),                 // 19: sandlot.agent.v1.ExecDone
+	(*EvaluateRequest)(nil),          // 20: sandlot.agent.v1.EvaluateRequest
+	(*Waiting)(nil),                  // 21: sandlot.agent.v1.Waiting
+	(*EvaluateDone)(nil),             // 22: sandlot.agent.v1.EvaluateDone
+	(*Rich)(nil),                     // 23: sandlot.agent.v1.Rich
+	(*StartInterpreterRequest)(nil),  // 24: sandlot.agent.v1.StartInterpreterRequest
+	(*StartInterpreterResponse)(nil), // 25: sandlot.agent.v1.StartInterpreterResponse
+	(*OpenInterpreterRequest)(nil),   // 26: sandlot.agent.v1.OpenInterpreterRequest
+	(*OpenInterpreterResponse)(nil),  // 27: sandlot.agent.v1.OpenInterpreterResponse
+	(*StopInterpreterRequest)(nil),   // 28: sandlot.agent.v1.StopInterpreterRequest
+	(*StopInterpreterResponse)(nil),  // 29: sandlot.agent.v1.StopInterpreterResponse
+	(*StartProcessRequest)(nil),      // 30: sandlot.agent.v1.StartProcessRequest
+	(*StartProcessResponse)(nil),     // 31: sandlot.agent.v1.StartProcessResponse
+	(*Process)(nil),                  // 32: sandlot.agent.v1.Process
+	(*ListProcessesRequest)(nil),     // 33: sandlot.agent.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),    // 34: sandlot.agent.v1.ListProcessesResponse
+	(*ReadProcessRequest)(nil),       // 35: sandlot.agent.v1.ReadProcessRequest
+	(*ReadProcessResponse)(nil),      // 36: sandlot.agent.v1.ReadProcessResponse
+	(*WriteProcessRequest)(nil),      // 37: sandlot.agent.v1.WriteProcessRequest
+	(*WriteProcessResponse)(nil),     // 38: sandlot.agent.v1.WriteProcessResponse
+	(*StopProcessRequest)(nil),       // 39: sandlot.agent.v1.StopProcessRequest
+	(*StopProcessResponse)(nil),      // 40: sandlot.agent.v1.StopProcessResponse
+	(*FileInfo)(nil),                 // 41: sandlot.agent.v1.FileInfo
+	(*ReadFileRequest)(nil),          // 42: sandlot.agent.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 43: sandlot.agent.v1.ReadFileResponse
+	(*WriteFileRequest)(nil),         // 44: sandlot.agent.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 45: sandlot.agent.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 46: sandlot.agent.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 47: sandlot.agent.v1.ListFilesResponse
+	(*StatFileRequest)(nil),          // 48: sandlot.agent.v1.StatFileRequest
+	(*StatFileResponse)(nil),         // 49: sandlot.agent.v1.StatFileResponse
+	(*RemoveFileRequest)(nil),        // 50: sandlot.agent.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 51: sandlot.agent.v1.RemoveFileResponse
+	(*MoveFileRequest)(nil),          // 52: sandlot.agent.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),         // 53: sandlot.agent.v1.MoveFileResponse
+	(*AttendRequest)(nil),            // 54: sandlot.agent.v1.AttendRequest
+	(*RunRequest)(nil),               // 55: sandlot.agent.v1.RunRequest
+	(*RunEvent)(nil),                 // 56: sandlot.agent.v1.RunEvent
+	(*StreamOpen)(nil),               // 57: sandlot.agent.v1.StreamOpen
+	(*ReadStream)(nil),               // 58: sandlot.agent.v1.ReadStream
+	(*WriteStream)(nil),              // 59: sandlot.agent.v1.WriteStream
+	(*StreamReply)(nil),              // 60: sandlot.agent.v1.StreamReply
+	(*NetRequest)(nil),               // 61: sandlot.agent.v1.NetRequest
+	(*NetConnect)(nil),               // 62: sandlot.agent.v1.NetConnect
+	(*NetLookup)(nil),                // 63: sandlot.agent.v1.NetLookup
+	(*NetReply)(nil),                 // 64: sandlot.agent.v1.NetReply
+	nil,                              // 65: sandlot.agent.v1.ConfigureRequest.EnvEntry
+	nil,                              // 66: sandlot.agent.v1.Command.EnvEntry
 }
 var file_agent_proto_depIdxs = []int32{
-	64, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
-	6,  // 1: sandlot.agent.v1.ConfigureRequest.file_roots:type_name -> sandlot.agent.v1.FileRoot
-	7,  // 2: sandlot.agent.v1.ConfigureRequest.languages:type_name -> sandlot.agent.v1.Language
-	8,  // 3: sandlot.agent.v1.ConfigureRequest.limits:type_name -> sandlot.agent.v1.Limits
-	3,  // 4: sandlot.agent.v1.Boot.configure:type_name -> sandlot.agent.v1.ConfigureRequest
-	11, // 5: sandlot.agent.v1.UsageResponse.interpreters:type_name -> sandlot.agent.v1.InterpreterState
-	65, // 6: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
-	13, // 7: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
-	12, // 8: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
-	14, // 9: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
-	15, // 10: sandlot.agent.v1.ExecDone.stdout:type_name -> sandlot.agent.v1.Captured
-	15, // 11: sandlot.agent.v1.ExecDone.stderr:type_name -> sandlot.agent.v1.Captured
-	14, // 12: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
-	15, // 13: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
-	15, // 14: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
-	15, // 15: sandlot.agent.v1.EvaluateDone.result:type_name -> sandlot.agent.v1.Captured
-	22, // 16: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
-	12, // 17: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
-	31, // 18: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
-	40, // 19: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
-	40, // 20: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
-	19, // 21: sandlot.agent.v1.AttendRequest.piece:type_name -> sandlot.agent.v1.EvaluateRequest
-	17, // 22: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
-	19, // 23: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
-	53, // 24: sandlot.agent.v1.RunRequest.attend:type_name -> sandlot.agent.v1.AttendRequest
-	16, // 25: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
-	20, // 26: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
-	18, // 27: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
-	21, // 28: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
-	59, // 29: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
-	12, // 30: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
-	57, // 31: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
-	58, // 32: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
-	61, // 33: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
-	62, // 34: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
-	0,  // 35: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
-	1,  // 36: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
-	3,  // 37: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
-	9,  // 38: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
-	23, // 39: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
-	27, // 40: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
-	25, // 41: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
-	29, // 42: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
-	32, // 43: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
-	34, // 44: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
-	36, // 45: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
-	38, // 46: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
-	41, // 47: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
-	43, // 48: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
-	45, // 49: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
-	47, // 50: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
-	49, // 51: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
-	51, // 52: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
-	2,  // 53: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
-	4,  // 54: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
-	10, // 55: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
-	24, // 56: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
-	28, // 57: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
-	26, // 58: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
-	30, // 59: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
-	33, // 60: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
-	35, // 61: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
-	37, // 62: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
-	39, // 63: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
-	42, // 64: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
-	44, // 65: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
-	46, // 66: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
-	48, // 67: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
-	50, // 68: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
-	52, // 69: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
-	53, // [53:70] is the sub-list for method output_type
-	36, // [36:53] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	65, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
+	7,  // 1: sandlot.agent.v1.ConfigureRequest.file_roots:type_name -> sandlot.agent.v1.FileRoot
+	8,  // 2: sandlot.agent.v1.ConfigureRequest.languages:type_name -> sandlot.agent.v1.Language
+	9,  // 3: sandlot.agent.v1.ConfigureRequest.limits:type_name -> sandlot.agent.v1.Limits
+	4,  // 4: sandlot.agent.v1.ConfigureRequest.git:type_name -> sandlot.agent.v1.Identity
+	3,  // 5: sandlot.agent.v1.Boot.configure:type_name -> sandlot.agent.v1.ConfigureRequest
+	12, // 6: sandlot.agent.v1.UsageResponse.interpreters:type_name -> sandlot.agent.v1.InterpreterState
+	66, // 7: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
+	14, // 8: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
+	13, // 9: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
+	15, // 10: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
+	16, // 11: sandlot.agent.v1.ExecDone.stdout:type_name -> sandlot.agent.v1.Captured
+	16, // 12: sandlot.agent.v1.ExecDone.stderr:type_name -> sandlot.agent.v1.Captured
+	15, // 13: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
+	16, // 14: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
+	16, // 15: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
+	16, // 16: sandlot.agent.v1.EvaluateDone.result:type_name -> sandlot.agent.v1.Captured
+	23, // 17: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
+	13, // 18: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
+	32, // 19: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
+	41, // 20: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
+	41, // 21: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
+	20, // 22: sandlot.agent.v1.AttendRequest.piece:type_name -> sandlot.agent.v1.EvaluateRequest
+	18, // 23: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
+	20, // 24: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
+	54, // 25: sandlot.agent.v1.RunRequest.attend:type_name -> sandlot.agent.v1.AttendRequest
+	17, // 26: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
+	21, // 27: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
+	19, // 28: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
+	22, // 29: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
+	60, // 30: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
+	13, // 31: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
+	58, // 32: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
+	59, // 33: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
+	62, // 34: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
+	63, // 35: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
+	0,  // 36: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
+	1,  // 37: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
+	3,  // 38: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
+	10, // 39: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
+	24, // 40: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
+	28, // 41: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
+	26, // 42: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
+	30, // 43: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
+	33, // 44: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
+	35, // 45: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
+	37, // 46: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
+	39, // 47: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
+	42, // 48: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
+	44, // 49: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
+	46, // 50: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
+	48, // 51: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
+	50, // 52: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
+	52, // 53: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
+	2,  // 54: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
+	5,  // 55: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
+	11, // 56: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
+	25, // 57: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
+	29, // 58: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
+	27, // 59: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
+	31, // 60: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
+	34, // 61: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
+	36, // 62: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
+	38, // 63: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
+	40, // 64: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
+	43, // 65: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
+	45, // 66: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
+	47, // 67: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
+	49, // 68: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
+	51, // 69: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
+	53, // 70: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
+	54, // [54:71] is the sub-list for method output_type
+	37, // [37:54] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -4551,13 +4655,13 @@ func file_agent_proto_init() {
 	if File_agent_proto != nil {
 		return
 	}
-	file_agent_proto_msgTypes[42].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[53].OneofWrappers = []any{
+	file_agent_proto_msgTypes[43].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[54].OneofWrappers = []any{
 		(*RunRequest_Exec)(nil),
 		(*RunRequest_Evaluate)(nil),
 		(*RunRequest_Attend)(nil),
 	}
-	file_agent_proto_msgTypes[54].OneofWrappers = []any{
+	file_agent_proto_msgTypes[55].OneofWrappers = []any{
 		(*RunEvent_Output)(nil),
 		(*RunEvent_Waiting)(nil),
 		(*RunEvent_Executed)(nil),
@@ -4565,14 +4669,14 @@ func file_agent_proto_init() {
 		(*RunEvent_Refused)(nil),
 		(*RunEvent_Left)(nil),
 	}
-	file_agent_proto_msgTypes[55].OneofWrappers = []any{
+	file_agent_proto_msgTypes[56].OneofWrappers = []any{
 		(*StreamOpen_Exec)(nil),
 		(*StreamOpen_ReadFile)(nil),
 		(*StreamOpen_WriteFile)(nil),
 		(*StreamOpen_Dial)(nil),
 	}
-	file_agent_proto_msgTypes[57].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[59].OneofWrappers = []any{
+	file_agent_proto_msgTypes[58].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[60].OneofWrappers = []any{
 		(*NetRequest_Connect)(nil),
 		(*NetRequest_Lookup)(nil),
 	}
@@ -4582,7 +4686,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   65,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,206 @@
+package guest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sandlot/proto/agentv1"
+)
+
+// home makes a sandbox a place to work in: what is installed lies in the folder
+// of PYTHONUSERBASE, which is in the workspace and outlives the sandbox, and Git
+// knows who commits. It works on the root given, with the environment of all that
+// runs there.
+type home struct {
+	root string // "/", but in tests
+	env  map[string]string
+}
+
+// base is where pip, npm and uv install to; empty where the template has none.
+func (h home) base() string { return h.env["PYTHONUSERBASE"] }
+
+func (h home) at(path string) string { return filepath.Join(h.root, path) }
+
+// prepare does all of it. What cannot be done is left: the root is an operator's,
+// and may have its own ways.
+func (h home) prepare(python []string) {
+	if h.base() == "" {
+		return
+	}
+	h.folders()
+	h.links()
+	for _, p := range python {
+		h.steerPip(p)
+	}
+	if len(python) > 0 {
+		h.steerUV(python[0])
+	}
+}
+
+// folders makes those that must be there: older npm's fail without a folder for
+// what is installed globally.
+func (h home) folders() {
+	if h.base() == "" {
+		return
+	}
+	for _, d := range []string{"bin", "lib"} {
+		_ = os.MkdirAll(h.at(filepath.Join(h.base(), d)), 0o755)
+	}
+}
+
+// links leads ~/.local and Git's settings of the user to what is kept.
+func (h home) links() {
+	dir := h.env["HOME"]
+	if dir == "" || !filepath.IsAbs(dir) {
+		return
+	}
+	for name, target := range map[string]string{".local": h.base(), ".gitconfig": filepath.Join(h.base(), "gitconfig")} {
+		_ = os.Symlink(target, h.at(filepath.Join(dir, name))) // one that is there stays
+	}
+}
+
+// steerPip makes pip choose the user's base by itself, as it does where it may
+// not write beside the interpreter. PIP_USER would do so in virtual environments
+// too, and they have no such base.
+func (h home) steerPip(python string) {
+	prefix := filepath.Dir(filepath.Dir(python))
+	if h.has(filepath.Join(prefix, "conda-meta")) {
+		return // conda installs there as well
+	}
+	for _, p := range []string{prefix, "/usr/local"} {
+		if p != "/usr" { // where the system's package manager writes
+			h.close(filepath.Join(p, "lib/python3*/*-packages"))
+		}
+	}
+	if prefix == "/usr" {
+		h.steerSystemPip()
+	}
+}
+
+// close takes the right to write from folders.
+func (h home) close(pattern string) {
+	found, _ := filepath.Glob(h.at(pattern))
+	for _, d := range found {
+		_ = os.Chmod(d, 0o555)
+	}
+}
+
+// steerSystemPip does it for the Python of a distribution. Where pip and the
+// system's package manager have a folder in common, Python's packages of the
+// system cannot be installed any more.
+func (h home) steerSystemPip() {
+	folder := "dist-packages" // Debian
+	if h.has("/etc/redhat-release") {
+		folder = "site-packages"
+	} else if !h.has("/usr/lib/python3/dist-packages") { // Alpine, Arch
+		h.close("/usr/lib/python3.*/site-packages")
+		return
+	}
+	found, _ := filepath.Glob(h.at("/usr/lib/python3.*"))
+	for _, d := range found {
+		own := h.at(filepath.Join("/usr/local/lib", filepath.Base(d), folder))
+		if os.MkdirAll(own, 0o755) == nil {
+			_ = os.Chmod(own, 0o555)
+		}
+	}
+}
+
+func (h home) has(path string) bool {
+	_, err := os.Stat(h.at(path))
+	return err == nil
+}
+
+var versioned = regexp.MustCompile(`^python(3\.[0-9]+)$`)
+
+// steerUV makes the virtual environment that `uv pip` finds where there is no
+// nearer one. It is the user's base in another form: what is installed into it
+// goes there.
+func (h home) steerUV(python string) {
+	real, err := filepath.EvalSymlinks(h.at(python))
+	if err != nil {
+		return
+	}
+	m := versioned.FindStringSubmatch(filepath.Base(real))
+	dir := h.at("/.venv")
+	if _, err := os.Lstat(dir); m == nil || err == nil {
+		return
+	}
+	site := filepath.Join(dir, "lib", m[0], "site-packages")
+	if os.MkdirAll(filepath.Join(dir, "bin"), 0o755) != nil || os.MkdirAll(site, 0o755) != nil {
+		return
+	}
+	_ = os.Symlink(python, filepath.Join(dir, "bin/python"))
+	_ = os.Symlink("python", filepath.Join(dir, "bin/python3"))
+	_ = os.WriteFile(filepath.Join(site, "_sandlot.py"), []byte(uvSite), 0o644)
+	_ = os.WriteFile(filepath.Join(site, "sandlot.pth"), []byte("import _sandlot\n"), 0o644)
+	_ = os.WriteFile(filepath.Join(dir, "pyvenv.cfg"), fmt.Appendf(nil, "home = %s\ninclude-system-site-packages = true\nversion = %s.0\n", filepath.Dir(python), m[1]), 0o644)
+}
+
+const uvSite = `# What is installed into this environment goes to the user's base.
+import os, sysconfig
+base = os.environ.get("PYTHONUSERBASE")
+for name in ("venv", "posix_venv", "posix_prefix", "posix_local") if base else ():
+    scheme = sysconfig._INSTALL_SCHEMES.get(name)
+    if scheme:
+        packages = base + "/lib/python{py_version_short}/site-packages"
+        scheme.update(purelib=packages, platlib=packages, scripts=base + "/bin", data=base)
+`
+
+// gitMark begins what the agent writes into Git's settings of the system.
+const gitMark = "# Sandlot: who commits where nothing else is set.\n"
+
+// git writes Git's settings of the system, which count least, before those that
+// the root has itself.
+func (h home) git(id *agentv1.Identity) {
+	path := h.at("/etc/gitconfig")
+	own, _ := os.ReadFile(path)
+	if i := strings.Index(string(own), gitMark); i >= 0 {
+		own = own[i+len(gitMark):]
+		_, rest, _ := strings.Cut(string(own), gitMark)
+		own = []byte(rest)
+	}
+	text := fmt.Sprintf("%s[user]\n\tname = %s\n\temail = %s\n[init]\n\tdefaultBranch = main\n[safe]\n\tdirectory = *\n[core]\n\texcludesFile = /etc/gitignore\n%s%s",
+		gitMark, quoted(id.Name), quoted(id.Email), gitMark, own)
+	_ = os.WriteFile(path, []byte(text), 0o644)
+	ignore := h.at("/etc/gitignore")
+	if _, err := os.Lstat(ignore); err != nil {
+		_ = os.WriteFile(ignore, []byte("# What pip and npm installed.\n/.local/\n"), 0o644)
+	}
+}
+
+// quoted is a value in Git's settings.
+func quoted(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return -1
+		}
+		return r
+	}, toUTF8(s))
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}
+
+// pythons are the programs of a table of languages that are Python's, the first
+// for itself first.
+func pythons(languages []*agentv1.Language) (found []string) {
+	for _, l := range languages {
+		if l.Driver == "python" && len(l.Command) > 0 && filepath.IsAbs(l.Command[0]) && !slices.Contains(found, l.Command[0]) {
+			found = append(found, l.Command[0])
+		}
+	}
+	return found
+}
+
+// quiet adds NO_COLOR to an environment that says nothing of colours: nobody sees
+// those of a program that writes to a pipe.
+func quiet(env map[string]string) {
+	for _, name := range []string{"NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"} {
+		if _, said := env[name]; said {
+			return
+		}
+	}
+	env["NO_COLOR"] = "1"
+}

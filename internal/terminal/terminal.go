@@ -1,0 +1,403 @@
+// Package terminal makes of the bytes that a program wrote the text that a
+// terminal would show in the end: a progress bar is its last state, and colours
+// and other escape sequences are gone. What it is given may be hostile: time and
+// memory are linear in its length, whatever it asks for.
+package terminal
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// Text returns what a terminal would show of s in the end: valid UTF-8 whose only
+// control characters are newlines and tabs. The terminal has no right edge and
+// does not scroll: what a longer output wrote first is there too. Spaces at the
+// end of a line stay, unless something was written over on that line.
+func Text(s string) string {
+	if plain(s) {
+		return s
+	}
+	v := &screen{budget: 32*len(s) + 1<<16, padding: len(s) + 1<<12}
+	v.lines = make([]line, 1)
+	v.feed(strings.ToValidUTF8(s, "\uFFFD"))
+	return v.text()
+}
+
+// plain says whether a terminal would show s as it is.
+func plain(s string) bool {
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c < ' ' && c != '\n' && c != '\t', c == 0x7f:
+			return false
+		case c >= utf8.RuneSelf:
+			if c == 0xc2 && i+1 < len(s) && s[i+1] < 0xa0 { // the controls of C1
+				return false
+			}
+			if r, n := utf8.DecodeRuneInString(s[i:]); r == utf8.RuneError && n == 1 {
+				return false
+			} else {
+				i += n - 1
+			}
+		}
+	}
+	return true
+}
+
+// Limits of what a sequence can ask for, beyond what is there already.
+const (
+	maxColumn = 512
+	maxRow    = 500
+	maxNumber = 9999
+	maxString = 4096 // bytes of a title and the like
+)
+
+type line struct {
+	cells []rune
+	over  bool // the cursor was moved on it
+}
+
+type place struct{ row, col int }
+
+// screen is the state of the terminal. Lines are never empty.
+type screen struct {
+	lines []line
+	place
+	top   int   // the row that a program means by its first
+	home  bool  // top was set
+	saved place // by the program
+
+	main *screen // what was there before the alternate screen
+
+	budget  int // cells that sequences may still touch
+	padding int // cells and lines that may still be made without being written
+}
+
+func (v *screen) feed(s string) {
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == 0x1b:
+			i += v.escape(s[i:])
+			continue
+		case r == 0x9b:
+			i += n + v.control(s[i+n:])
+			continue
+		case r == 0x90 || r == 0x98 || r >= 0x9d && r <= 0x9f:
+			i += n + str(s[i+n:])
+			continue
+		case r < ' ' || r >= 0x7f && r < 0xa0:
+			v.motion(r)
+		default:
+			v.put(r)
+		}
+		i += n
+	}
+}
+
+func (v *screen) put(r rune) {
+	v.reach()
+	l := &v.lines[v.row]
+	if v.col < len(l.cells) {
+		l.cells[v.col], l.over = r, true
+	} else {
+		l.cells = append(l.cells, r)
+	}
+	v.col++
+}
+
+// reach makes the line as long as the cursor stands.
+func (v *screen) reach() {
+	l := &v.lines[v.row]
+	for len(l.cells) < v.col {
+		if v.padding--; v.padding < 0 {
+			v.col = len(l.cells)
+			return
+		}
+		l.cells = append(l.cells, ' ')
+	}
+}
+
+// motion does what a control character asks for.
+func (v *screen) motion(r rune) {
+	switch r {
+	case '\n', '\v', '\f', 0x85:
+		v.down()
+		v.col = 0
+	case '\r':
+		v.col = 0
+	case '\b':
+		v.col = max(0, v.col-1)
+	case '\t':
+		if l := v.lines[v.row]; v.col >= len(l.cells) {
+			v.put('\t')
+		} else {
+			v.col = min(v.col/8*8+8, len(l.cells))
+		}
+	}
+}
+
+// down goes to the next line, which it makes where there is none.
+func (v *screen) down() {
+	if v.row++; v.row == len(v.lines) {
+		v.lines = append(v.lines, line{})
+	}
+}
+
+// escape takes a sequence that begins with ESC, and returns its length.
+func (v *screen) escape(s string) int {
+	if len(s) < 2 {
+		return 1
+	}
+	switch c := s[1]; {
+	case c == '[':
+		return 2 + v.control(s[2:])
+	case c == ']' || c == 'P' || c == 'X' || c == '^' || c == '_' || c == 'k':
+		return 2 + str(s[2:])
+	case c == '7':
+		v.saved = v.place
+	case c == '8':
+		v.moveTo(v.saved)
+	case c == 'M':
+		v.row = max(min(v.top, v.row), v.row-1)
+	case c == 'D':
+		v.down()
+	case c == 'E':
+		v.motion('\n')
+	case c == 'c':
+		v.erase(2)
+		v.col = 0
+	case c >= 0x20 && c < 0x30: // such as ESC ( B
+		n := 2
+		for n < len(s) && n < 5 && s[n] >= 0x20 && s[n] < 0x30 {
+			n++
+		}
+		if n < len(s) && s[n] >= 0x30 && s[n] < 0x7f {
+			n++
+		}
+		return n
+	case c < ' ' || c >= 0x7f:
+		return 1
+	}
+	return 2
+}
+
+// str returns how long a string is, such as a title, with its end.
+func str(s string) int {
+	for i := 0; i < len(s) && i < maxString; i++ {
+		switch {
+		case s[i] == 0x07:
+			return i + 1
+		case s[i] == 0x1b && i+1 < len(s) && s[i+1] == '\\':
+			return i + 2
+		case s[i] == 0xc2 && i+1 < len(s) && s[i+1] == 0x9c:
+			return i + 2
+		case s[i] == 0x1b || s[i] == '\n': // it was never ended
+			return i
+		}
+	}
+	if len(s) < maxString {
+		return len(s)
+	}
+	return 0
+}
+
+// control takes what follows a CSI, and returns its length.
+func (v *screen) control(s string) int {
+	var numbers [2]int // the others say nothing that matters here
+	n, mark := 0, byte(0)
+	for i := 0; i < len(s) && i < 64; i++ {
+		switch c := s[i]; {
+		case c >= '0' && c <= '9':
+			if n < len(numbers) {
+				numbers[n] = min(numbers[n]*10+int(c-'0'), maxNumber)
+			}
+		case c == ';' || c == ':':
+			n++
+		case c >= 0x20 && c < 0x40:
+			mark = c
+		case c >= 0x40 && c < 0x7f:
+			if mark == 0 {
+				v.move(c, numbers[0], numbers[1])
+			} else if mark == '?' && (c == 'h' || c == 'l') {
+				v.mode(numbers[0], c == 'h')
+			}
+			return i + 1
+		default:
+			return i // no sequence
+		}
+	}
+	return min(len(s), 64)
+}
+
+// move does what a CSI sequence asks for, as far as it is about the text.
+func (v *screen) move(c byte, a, b int) {
+	n := max(a, 1)
+	switch c {
+	case 'A', 'F':
+		v.row = max(min(v.top, v.row), v.row-n)
+	case 'B', 'E', 'e':
+		v.row = min(len(v.lines)-1, v.row+n)
+	case 'C', 'a':
+		v.column(v.col + n)
+	case 'D':
+		v.col = max(0, v.col-n)
+	case 'G', '`':
+		v.column(n - 1)
+	case 'd':
+		v.moveTo(place{v.start() + n - 1, v.col})
+	case 'H', 'f':
+		v.moveTo(place{v.start() + n - 1, max(b, 1) - 1})
+	case 'J':
+		v.erase(a)
+	case 'K':
+		v.eraseLine(a)
+	case 'X':
+		v.blank(v.col, v.col+n)
+	case 'P':
+		v.delete(n)
+	case '@':
+		v.insert(n)
+	case 's':
+		v.saved = v.place
+	case 'u':
+		v.moveTo(v.saved)
+	}
+	if c == 'E' || c == 'F' {
+		v.col = 0
+	}
+}
+
+func (v *screen) column(n int) {
+	v.col = min(n, max(maxColumn, len(v.lines[v.row].cells)))
+}
+
+// start returns the row that a program means by its first. What was written
+// before it first asked for it stays above.
+func (v *screen) start() int {
+	if !v.home {
+		v.home = true
+		if v.col = 0; len(v.lines[v.row].cells) > 0 {
+			v.row = len(v.lines) - 1
+			v.down()
+		}
+		v.top = v.row
+	}
+	return v.top
+}
+
+func (v *screen) moveTo(p place) {
+	p.row = min(p.row, max(len(v.lines)-1, v.top+maxRow))
+	for len(v.lines) <= p.row && v.padding > 0 {
+		v.padding--
+		v.lines = append(v.lines, line{})
+	}
+	v.row = min(p.row, len(v.lines)-1)
+	v.column(p.col)
+}
+
+// spend says whether a sequence may touch that many cells.
+func (v *screen) spend(n int) bool {
+	v.budget -= n
+	return v.budget >= 0
+}
+
+func (v *screen) erase(how int) {
+	switch how {
+	case 0:
+		v.eraseLine(0)
+		v.lines = v.lines[:v.row+1]
+	case 1:
+		for i := v.start(); i < v.row && v.spend(1); i++ {
+			v.lines[i] = line{}
+		}
+		v.eraseLine(1)
+	case 2:
+		top := v.start()
+		v.lines = append(v.lines[:top], line{})
+		v.row = top
+	}
+}
+
+func (v *screen) eraseLine(how int) {
+	l := &v.lines[v.row]
+	l.over = true
+	switch how {
+	case 0:
+		l.cells = l.cells[:min(v.col, len(l.cells))]
+	case 1:
+		v.blank(0, v.col+1)
+	case 2:
+		l.cells = l.cells[:0]
+	}
+}
+
+// blank makes spaces of the cells from one column to another.
+func (v *screen) blank(from, to int) {
+	l := &v.lines[v.row]
+	l.over = true
+	to = min(to, len(l.cells))
+	if from >= to || !v.spend(to-from) {
+		return
+	}
+	for i := from; i < to; i++ {
+		l.cells[i] = ' '
+	}
+}
+
+// delete takes cells out at the cursor.
+func (v *screen) delete(n int) {
+	l := &v.lines[v.row]
+	if v.col >= len(l.cells) || !v.spend(len(l.cells)-v.col) {
+		return
+	}
+	l.over = true
+	l.cells = append(l.cells[:v.col], l.cells[min(v.col+n, len(l.cells)):]...)
+}
+
+// insert puts spaces in at the cursor.
+func (v *screen) insert(n int) {
+	l := &v.lines[v.row]
+	n = min(n, maxColumn)
+	if v.col >= len(l.cells) || n > v.padding || !v.spend(len(l.cells)-v.col+n) {
+		return
+	}
+	v.padding -= n
+	l.over = true
+	tail := append([]rune(strings.Repeat(" ", n)), l.cells[v.col:]...)
+	l.cells = append(l.cells[:v.col], tail...)
+}
+
+// mode turns to the alternate screen, which leaves nothing, and back.
+func (v *screen) mode(n int, on bool) {
+	if n != 47 && n != 1047 && n != 1049 {
+		return
+	}
+	switch {
+	case on && v.main == nil:
+		before := *v
+		v.main = &before
+		v.lines, v.place, v.saved, v.top, v.home = make([]line, 1), place{}, place{}, 0, true
+	case !on && v.main != nil:
+		m := v.main
+		v.lines, v.place, v.saved, v.top, v.home, v.main = m.lines, m.place, m.saved, m.top, m.home, nil
+	}
+}
+
+func (v *screen) text() string {
+	var b strings.Builder
+	if v.main != nil { // the program was ended on its alternate screen
+		b.WriteString(v.main.text())
+		b.WriteByte('\n')
+	}
+	for i, l := range v.lines {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		text := string(l.cells)
+		if l.over {
+			text = strings.TrimRight(text, " ")
+		}
+		b.WriteString(text)
+	}
+	return b.String()
+}
