@@ -161,7 +161,9 @@ func newBootID() string {
 // Run serves until ctx ends. Every process that it started is killed then.
 func (a *Agent) Run(ctx context.Context) error {
 	if a.config.Init {
-		a.home().prepare(pythons(a.table()))
+		h := a.home()
+		h.prepare(pythons(a.table()))
+		h.git(&agentv1.Identity{Name: "local", Email: "local@sandlot.invalid"}) // the local user, until it is told another
 	}
 	stop := make(chan struct{})
 	a.work.Go(func() { a.nursery.run(stop) })

@@ -35,6 +35,8 @@ type Booted struct {
 	Box       sandbox.Sandbox
 	Agent     *agent.Client
 	Exit      *egress.Exit // its way to the network; nil as long as it is nobody's
+
+	git atomic.Pointer[agentv1.Identity] // who commits in it; nil: the agent's own choice
 }
 
 // Connect gives the sandbox its way to the network.
@@ -198,7 +200,21 @@ func (p *Pool) Configure(ctx context.Context, b *Booted) error {
 	for _, v := range p.Volumes {
 		c.FileRoots = append(c.FileRoots, &agentv1.FileRoot{Path: v.Target, ReadOnly: v.ReadOnly})
 	}
+	c.Git = b.git.Load()
 	_, err := b.Agent.Configure(ctx, agent.Request(c))
+	return err
+}
+
+// Introduce tells a sandbox, once, who commits in it where its user sets nothing
+// else.
+func (p *Pool) Introduce(ctx context.Context, b *Booted, id *agentv1.Identity) error {
+	if !b.git.CompareAndSwap(nil, id) {
+		return nil
+	}
+	err := p.Configure(ctx, b)
+	if err != nil {
+		b.git.Store(nil)
+	}
 	return err
 }
 

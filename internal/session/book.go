@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
@@ -19,6 +21,7 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
 	"sandlot/internal/secret"
+	"sandlot/proto/agentv1"
 )
 
 // Rules bound what principals may have.
@@ -94,7 +97,36 @@ func (b *Book) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, error
 		}
 		return nil, err
 	}
+	b.introduce(ctx, p, l.Booted)
 	return l, nil
+}
+
+// introduce tells a sandbox who its user is. The local user is whom it takes for
+// granted.
+func (b *Book) introduce(ctx context.Context, p auth.Principal, booted *pool.Booted) {
+	if p.ID == auth.Local.ID {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.Patience)
+	defer cancel()
+	if err := b.Pool.Introduce(ctx, booted, identity(p)); err != nil {
+		b.Log.Warn("could not tell a sandbox who its user is", "sandbox", booted.ID, "error", err)
+	}
+}
+
+// identity is who commits for a principal. Nobody gets mail there, unless the
+// name is an address.
+func identity(p auth.Principal) *agentv1.Identity {
+	if name, host, ok := strings.Cut(p.Name, "@"); ok && name != "" && host != "" && !strings.ContainsAny(p.Name, " <>") {
+		return &agentv1.Identity{Name: name, Email: p.Name}
+	}
+	mailbox := strings.Map(func(r rune) rune {
+		if r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("._+-", r) {
+			return r
+		}
+		return '-'
+	}, p.Name)
+	return &agentv1.Identity{Name: p.Name, Email: mailbox + "@sandlot.invalid"}
 }
 
 // find returns the session, and what to call when it has booted, or failed to.

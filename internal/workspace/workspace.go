@@ -13,7 +13,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sandlot/internal/secret"
 	"sandlot/internal/tree"
@@ -69,7 +72,11 @@ func (s *Shelf) Path(id string) string {
 	return filepath.Join(s.dir, id)
 }
 
-// Empty says whether there is nothing in it.
+// furniture are the folders that a sandbox's agent makes in its workspace.
+var furniture = map[string][]string{"": {".local"}, ".local": {"bin", "lib"}}
+
+// Empty says whether there is nothing in it but the folders that every sandbox
+// makes.
 func (s *Shelf) Empty(id string) (bool, error) {
 	f, err := os.Open(s.Path(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,11 +86,33 @@ func (s *Shelf) Empty(id string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	_, err = f.Readdirnames(1)
-	if errors.Is(err, io.EOF) {
-		return true, nil
+	return bare(f, "")
+}
+
+// bare says whether an open folder has nothing but furniture. Links are not
+// followed.
+func bare(f *os.File, name string) (bool, error) {
+	known := furniture[name]
+	names, err := f.Readdirnames(len(known) + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, err
 	}
-	return false, err
+	for _, n := range names {
+		if len(names) > len(known) || !slices.Contains(known, n) {
+			return false, nil
+		}
+		fd, err := unix.Openat(int(f.Fd()), n, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return false, nil // no folder, or closed by its user
+		}
+		below := os.NewFile(uintptr(fd), n)
+		empty, err := bare(below, n)
+		below.Close()
+		if err != nil || !empty {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // Remove takes it away at once, and leaves what is in it to Run. One that is not

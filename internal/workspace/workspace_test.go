@@ -70,11 +70,34 @@ func TestEmpty(t *testing.T) {
 	if empty, err := s.Empty(id); err != nil || !empty {
 		t.Errorf("a new one: %v, %v", empty, err)
 	}
-	if err := os.WriteFile(filepath.Join(s.Path(id), ".hidden"), nil, 0o600); err != nil {
-		t.Fatal(err)
+	in := func(name string) string { return filepath.Join(s.Path(id), name) }
+	for _, d := range []string{".local/bin", ".local/lib"} { // every sandbox makes them
+		if err := os.MkdirAll(in(d), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if empty, err := s.Empty(id); err != nil || empty {
-		t.Errorf("with a file: %v, %v", empty, err)
+	if empty, err := s.Empty(id); err != nil || !empty {
+		t.Errorf("with what every sandbox makes: %v, %v", empty, err)
+	}
+	for _, name := range []string{".hidden", ".local/x", ".local/bin/x", ".local/lib/x"} {
+		if err := os.WriteFile(in(name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if empty, err := s.Empty(id); err != nil || empty {
+			t.Errorf("with %s: %v, %v", name, empty, err)
+		}
+		if err := os.Remove(in(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	outside := t.TempDir()
+	for _, d := range []string{".local/bin", ".local"} {
+		if err := errors.Join(os.RemoveAll(in(d)), os.Symlink(outside, in(d))); err != nil {
+			t.Fatal(err)
+		}
+		if empty, err := s.Empty(id); err != nil || empty {
+			t.Errorf("%s is a link: %v, %v", d, empty, err)
+		}
 	}
 	if err := s.Remove(id); err != nil {
 		t.Fatal(err)
