@@ -223,6 +223,7 @@ func (t *Tools) codeResult(l *session.Lease, d *agentv1.EvaluateDone, lang image
 	output(r, stdout, stderr, result)
 	r.Content = append(r.Content, rich(l, d.Rich)...)
 	refused(l, r)
+	system(l, r, "", stdout.text, stderr.text, trouble)
 	r.Words = words(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit), fmt.Sprintf("%.1f ms", millis(d.DurationMicros)))
 	return r
 }

@@ -150,6 +150,7 @@ func commandResult(l *session.Lease, a tool.Args, d *agentv1.ExecDone, timeout t
 	r.Content = append(notice(l), tool.Text(join(stdout.text, stderr.text, ending)))
 	output(r, stdout, stderr)
 	refused(l, r)
+	system(l, r, strings.Join(append([]string{a.Text("command")}, a.Strings("args")...), " "), stdout.text, stderr.text)
 	r.Words = words(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.DurationMicros)))
 	return r
 }

@@ -61,6 +61,7 @@ func (t *Tools) shell(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resu
 	r.Content = append(notice(l), tool.Text(join(stdout.text, stderr.text, ending)))
 	output(r, stdout, stderr)
 	refused(l, r)
+	system(l, r, a.Text("command"), stdout.text, stderr.text)
 	r.Words = fmt.Sprintf("exitCode: %d", d.ExitCode)
 	return r, nil
 }

@@ -183,6 +183,7 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, a tool.Args) (*tool
 	}
 	r.Content = append(notice(l), tool.Text(text))
 	refused(l, r)
+	system(l, r, "", text)
 	return r, nil
 }
 

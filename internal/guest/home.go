@@ -137,7 +137,8 @@ func (h home) steerUV(python string) {
 	_ = os.Symlink("python", filepath.Join(dir, "bin/python3"))
 	_ = os.WriteFile(filepath.Join(site, "_sandlot.py"), []byte(uvSite), 0o644)
 	_ = os.WriteFile(filepath.Join(site, "sandlot.pth"), []byte("import _sandlot\n"), 0o644)
-	_ = os.WriteFile(filepath.Join(dir, "pyvenv.cfg"), fmt.Appendf(nil, "home = %s\ninclude-system-site-packages = true\nversion = %s.0\n", filepath.Dir(python), m[1]), 0o644)
+	config := fmt.Sprintf("home = %s\ninclude-system-site-packages = true\nversion = %s.0\n", filepath.Dir(python), m[1])
+	_ = os.WriteFile(filepath.Join(dir, "pyvenv.cfg"), []byte(config), 0o644)
 }
 
 const uvSite = `# What is installed into this environment goes to the user's base.
@@ -153,6 +154,17 @@ for name in ("venv", "posix_venv", "posix_prefix", "posix_local") if base else (
 // gitMark begins what the agent writes into Git's settings of the system.
 const gitMark = "# Sandlot: who commits where nothing else is set.\n"
 
+const gitSettings = `%s[user]
+	name = %s
+	email = %s
+[init]
+	defaultBranch = main
+[safe]
+	directory = *
+[core]
+	excludesFile = /etc/gitignore
+%s%s`
+
 // git writes Git's settings of the system, which count least, before those that
 // the root has itself.
 func (h home) git(id *agentv1.Identity) {
@@ -163,9 +175,7 @@ func (h home) git(id *agentv1.Identity) {
 		_, rest, _ := strings.Cut(string(own), gitMark)
 		own = []byte(rest)
 	}
-	text := fmt.Sprintf("%s[user]\n\tname = %s\n\temail = %s\n[init]\n\tdefaultBranch = main\n[safe]\n\tdirectory = *\n[core]\n\texcludesFile = /etc/gitignore\n%s%s",
-		gitMark, quoted(id.Name), quoted(id.Email), gitMark, own)
-	_ = os.WriteFile(path, []byte(text), 0o644)
+	_ = os.WriteFile(path, fmt.Appendf(nil, gitSettings, gitMark, quoted(id.Name), quoted(id.Email), gitMark, own), 0o644)
 	ignore := h.at("/etc/gitignore")
 	if _, err := os.Lstat(ignore); err != nil {
 		_ = os.WriteFile(ignore, []byte("# What pip and npm installed.\n/.local/\n"), 0o644)
@@ -187,7 +197,10 @@ func quoted(s string) string {
 // for itself first.
 func pythons(languages []*agentv1.Language) (found []string) {
 	for _, l := range languages {
-		if l.Driver == "python" && len(l.Command) > 0 && filepath.IsAbs(l.Command[0]) && !slices.Contains(found, l.Command[0]) {
+		if l.Driver != "python" || len(l.Command) == 0 || slices.Contains(found, l.Command[0]) {
+			continue
+		}
+		if filepath.IsAbs(l.Command[0]) {
 			found = append(found, l.Command[0])
 		}
 	}

@@ -1,0 +1,56 @@
+package builtin
+
+import (
+	"fmt"
+	"regexp"
+
+	"sandlot/internal/session"
+	"sandlot/internal/tool"
+)
+
+var (
+	// installs is a command that installs into the system: at the beginning of a
+	// command line, or after what may stand before a command.
+	installs = regexp.MustCompile(`(?m)(?:^|[;&|({]|\b(?:sudo|then|do|else|exec|env|time|xargs)\b)[ \t]*` +
+		`(?:-[^ \t]+[ \t]+|[A-Za-z_][A-Za-z0-9_]*=[^ \t]*[ \t]+)*` +
+		`(?:sudo[ \t]+(?:-[^ \t]+[ \t]+)*)?(?:/usr)?(?:/s?bin/)?` +
+		`(?:apt-get|apt|aptitude|yum|dnf|microdnf|zypper|apk|pacman|dpkg|rpm)(?:[ \t]+-[^ \t;&|]+)*[ \t]+` +
+		`(?:(?:install|reinstall|add|update|upgrade|full-upgrade|dist-upgrade|remove|purge|groupinstall|build-dep)\b|` +
+		`(?:-i|--install|-U|-S[a-z]*|-ivh|-Uvh)\b|[^ \t;&|]+\.(?:deb|rpm|apk)\b)`)
+	// optioned is dpkg -i and its like, whose verb is an option.
+	optioned = regexp.MustCompile(`(?m)(?:^|[;&|({]|\bsudo\b)[ \t]*(?:sudo[ \t]+)?` +
+		`(?:dpkg[ \t]+(?:-i|--install|-r|-P)|rpm[ \t]+-[iUe][a-z]*|pacman[ \t]+-[SU][a-z]*)\b`)
+	// declined is what these programs say where they may not.
+	declined = regexp.MustCompile(`/var/lib/dpkg/lock|/var/lib/apt/lists|dpkg: error: |E: Unable to locate package |` +
+		`ERROR: Unable to lock database|` +
+		`(?:apt-get|apt|aptitude|yum|dnf|microdnf|zypper|apk|pacman|dpkg|rpm): (?:command )?not found`)
+)
+
+// systemAdvice is what a user of a template without a root of its own can do.
+const systemAdvice = "The system's folders of the template %q (/usr, /etc …) are those of the server's machine, and read-only: " +
+	"apt-get, dpkg, yum and apk install nothing here. `pip install`, `uv pip install` and `npm install -g` do, and many " +
+	"programs are packages there too. Else the operator of this server can install it on the machine, where sandboxes find " +
+	"it at once, or add a template with a root file system of its own: templates in sandlot.yaml."
+
+// system says that nothing can be installed into a root that is the machine's, when
+// a command tried it.
+func system(l *session.Lease, r *tool.Result, command string, outputs ...string) {
+	if l.Booted.Template.Rootfs != "" || !triedSystem(command, outputs...) {
+		return
+	}
+	r.Content = append(r.Content, tool.Text(fmt.Sprintf(systemAdvice, l.Booted.Template.Name)))
+}
+
+// triedSystem says whether a command installs into the system, or what it printed
+// does so.
+func triedSystem(command string, outputs ...string) bool {
+	if installs.MatchString(command) || optioned.MatchString(command) {
+		return true
+	}
+	for _, o := range outputs {
+		if declined.MatchString(o) {
+			return true
+		}
+	}
+	return false
+}

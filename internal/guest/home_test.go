@@ -1,0 +1,143 @@
+package guest
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sandlot/proto/agentv1"
+)
+
+// tree makes folders, and files of what does not end with a slash.
+func tree(t *testing.T, root string, names ...string) {
+	t.Helper()
+	for _, n := range names {
+		at := filepath.Join(root, n)
+		err := os.MkdirAll(filepath.Dir(at), 0o755)
+		if strings.HasSuffix(n, "/") {
+			err = errors.Join(err, os.MkdirAll(at, 0o755))
+		} else {
+			err = errors.Join(err, os.WriteFile(at, nil, 0o755))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// closed says whether pip finds that it may not write there.
+func closed(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().Perm() == 0o555
+}
+
+func TestHome(t *testing.T) {
+	tests := []struct {
+		name, python   string
+		there          []string
+		closed, open   []string
+		without, venvs bool
+	}{
+		{name: "Debian", python: "/usr/bin/python3.11", there: []string{"usr/lib/python3/dist-packages/", "usr/lib/python3.11/"},
+			closed: []string{"usr/local/lib/python3.11/dist-packages"}, open: []string{"usr/lib/python3/dist-packages", "usr/lib/python3.11"}, venvs: true},
+		{name: "Fedora", python: "/usr/bin/python3.11", there: []string{"etc/redhat-release", "usr/lib/python3.11/site-packages/"},
+			closed: []string{"usr/local/lib/python3.11/site-packages"}, open: []string{"usr/lib/python3.11/site-packages"}, venvs: true},
+		{name: "Alpine", python: "/usr/bin/python3.11", there: []string{"usr/lib/python3.11/site-packages/"},
+			closed: []string{"usr/lib/python3.11/site-packages"}, venvs: true},
+		{name: "Python's own image", python: "/usr/local/bin/python3.11", there: []string{"usr/local/lib/python3.11/site-packages/", "usr/lib/python3/dist-packages/"},
+			closed: []string{"usr/local/lib/python3.11/site-packages"}, open: []string{"usr/lib/python3/dist-packages"}, venvs: true},
+		{name: "conda", python: "/opt/conda/bin/python3.11", there: []string{"opt/conda/conda-meta/", "opt/conda/lib/python3.11/site-packages/"},
+			open: []string{"opt/conda/lib/python3.11/site-packages"}, venvs: true},
+		{name: "an odd name", python: "/opt/py/bin/pypy"},
+		{name: "a template that wants none of it", python: "/usr/local/bin/python3.11", there: []string{"usr/local/lib/python3.11/site-packages/"},
+			open: []string{"usr/local/lib/python3.11/site-packages"}, without: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			root := t.TempDir()
+			tree(t, root, append(tt.there, tt.python, "root/", "workspace/")...)
+			h := home{root: root, env: map[string]string{"PYTHONUSERBASE": "/workspace/.local", "HOME": "/root"}}
+			if tt.without {
+				delete(h.env, "PYTHONUSERBASE")
+			}
+			h.prepare([]string{tt.python})
+			h.prepare([]string{tt.python}) // does no harm
+			for _, p := range tt.closed {
+				if !closed(filepath.Join(root, p)) {
+					t.Errorf("pip would write to %s", p)
+				}
+			}
+			for _, p := range tt.open {
+				if closed(filepath.Join(root, p)) {
+					t.Errorf("nothing can be written to %s any more", p)
+				}
+			}
+			if h.has("/.venv/pyvenv.cfg") != tt.venvs {
+				t.Errorf("an environment for uv: %t", !tt.venvs)
+			}
+			if h.has("/workspace/.local/lib") == tt.without || h.has("/workspace/.local/bin") == tt.without {
+				t.Errorf("the user's base: %t", tt.without)
+			}
+			if target, err := os.Readlink(filepath.Join(root, "root/.local")); (target == "/workspace/.local") == tt.without {
+				t.Errorf("~/.local: %q, %v", target, err)
+			}
+		})
+	}
+}
+
+// What a root has of its own stays.
+func TestHomeKeepsWhatIsThere(t *testing.T) {
+	root := t.TempDir()
+	tree(t, root, "usr/bin/python3.11", "root/.local/bin/own", "root/.gitconfig", ".venv/own")
+	h := home{root: root, env: map[string]string{"PYTHONUSERBASE": "/workspace/.local", "HOME": "/root"}}
+	h.prepare([]string{"/usr/bin/python3.11"})
+	if _, err := os.Readlink(filepath.Join(root, "root/.gitconfig")); err == nil || !h.has("/root/.local/bin/own") || h.has("/.venv/pyvenv.cfg") {
+		t.Error("something was replaced")
+	}
+}
+
+func TestGitSettings(t *testing.T) {
+	root := t.TempDir()
+	tree(t, root, "etc/")
+	h := home{root: root}
+	file := filepath.Join(root, "etc/gitconfig")
+	own := "[alias]\n\tst = status\n"
+	if err := os.WriteFile(file, []byte(own), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(key string) string {
+		out, _ := exec.Command("git", "config", "--file", file, key).Output()
+		return strings.TrimSuffix(string(out), "\n")
+	}
+	for _, name := range []string{"local", "Ann Bär", `a"b\c`, "x\n[core]\n\tpager = evil", "# ; ["} {
+		h.git(&agentv1.Identity{Name: name, Email: "a@sandlot.invalid"})
+		want := strings.NewReplacer("\n", "", "\t", "").Replace(name)
+		if got := ask("user.name"); got != want || ask("user.email") != "a@sandlot.invalid" || ask("core.pager") != "" || ask("alias.st") != "status" {
+			t.Errorf("%q: user.name is %q, core.pager %q, alias.st %q", name, got, ask("core.pager"), ask("alias.st"))
+		}
+	}
+	text, _ := os.ReadFile(file)
+	if strings.Count(string(text), own) != 1 || strings.Count(string(text), "[user]") != 1 {
+		t.Errorf("%s", text)
+	}
+}
+
+// Programs on pipes are told that nobody sees their colours, unless the user said
+// something else.
+func TestNoColor(t *testing.T) {
+	r := newRig(t)
+	show := sh("echo $NO_COLOR,$FORCE_COLOR")
+	for want, env := range map[string]map[string]string{"1,\n": nil, ",1\n": {"FORCE_COLOR": "1"}, "no,\n": {"NO_COLOR": "no"}, ",\n": {"NO_COLOR": ""}} {
+		show.Env = env
+		if out, _ := r.rest(r.start(&agentv1.StartProcessRequest{Command: show})); out != want {
+			t.Errorf("%v: %q", env, out)
+		}
+	}
+	if slices.Contains(r.environment(nil), "NO_COLOR=1") {
+		t.Error("a terminal is told to show no colours")
+	}
+}
