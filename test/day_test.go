@@ -1,0 +1,226 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// TestDay does a day's work as an agent would, with the real tools, in a fresh
+// home: in the template host, on a server without root, and in a root file system
+// of its own.
+func TestDay(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "sandlot.yaml")
+	settings := fmt.Sprintf("templates: {own: {rootfs: %s, languages: [{name: python, driver: python, command: [/usr/bin/python3]}, "+
+		"{name: node, driver: node, command: [/usr/bin/node]}, {name: bash, driver: bash, command: [/bin/bash]}]}}\n", rootfs(t))
+	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for template, s := range map[string]*server{
+		"own":  start(t, append(registries(), "SANDLOT_CONFIG="+file, "SANDLOT_DEFAULT_TEMPLATE=own")...),
+		"host": startUnprivileged(t, registries()...),
+	} {
+		t.Run(template, func(t *testing.T) {
+			d := &day{t: t, server: s, template: template, token: s.token("ann")}
+			d.client = s.connect(older, d.token, nil)
+			d.installs()
+			d.commits()
+			d.shows()
+			d.background()
+			d.system()
+			d.call("stop_session", args{"session_id": d.session})
+			d.uses("after a new start")
+			d.keeps()
+		})
+	}
+}
+
+// rootfs makes a root file system of its own of the machine's programs.
+func rootfs(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	script := `set -e; cd "$1"; mkdir -p usr/lib etc/ssl/certs root tmp var/tmp usr/share usr/local/lib
+ln -s usr/bin bin; ln -s usr/bin sbin; ln -s usr/lib lib; test ! -e /lib64 || ln -s usr/lib64 lib64
+put() { for f in "$@"; do test ! -e "$f" || { mkdir -p ".$(dirname $f)"; cp -al "$f" ".$f" 2>/dev/null || cp -a "$f" ".$f"; }; done; }
+put /usr/bin /usr/lib64 /usr/lib/python3* /usr/lib/git-core /usr/lib/node_modules /usr/share/nodejs /usr/share/python-wheels /usr/share/git-core
+put /etc/alternatives /usr/lib/*-linux-gnu/*.so* /usr/lib/*-linux-gnu/*/libblas* /usr/lib/*-linux-gnu/*/liblapack*
+printf 'root:x:0:0:root:/root:/bin/bash\n' > etc/passwd; printf 'root:x:0:\n' > etc/group; printf '127.0.0.1 localhost\n' > etc/hosts; : > etc/resolv.conf`
+	out, err := exec.Command("bash", "-c", script, "bash", root).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	return root
+}
+
+type day struct {
+	t *testing.T
+	*server
+	*client
+	template, token, session string
+}
+
+// does runs a command in the home, which must do without a complaint.
+func (d *day) does(command string, want ...string) *result {
+	d.t.Helper()
+	r := d.call("execute_command", args{"command": command, "session_id": "home", "timeout": 240})
+	d.session = r.session()
+	if r.Fields["exit_code"] != 0.0 {
+		d.t.Fatalf("%s: %s", command, tail(r.All, 3000))
+	}
+	for _, w := range want {
+		if !strings.Contains(r.Text, w) {
+			d.t.Errorf("%s: %q is not in %q", command, w, tail(r.All, 3000))
+		}
+	}
+	return r
+}
+
+// installs installs in every way, and uses it at once.
+func (d *day) installs() {
+	d.does("pip install cowsay && cowsay -t moo && command -v cowsay", "Successfully installed cowsay", "moo", "/workspace/.local/bin/cowsay")
+	if r := d.does("pip install --user six uv"); strings.Contains(r.Text, "not on PATH") {
+		d.t.Errorf("%q", r.Text)
+	}
+	d.does("uv pip install --no-progress isodd 'toolz' && python3 -c 'import toolz; print(toolz.__file__)'", "/workspace/.local/lib/python3")
+	d.does("npm install -g semver && semver 1.2.3 && npm root -g", "added 1 package", "1.2.3", "/workspace/.local/lib/node_modules")
+	d.does("npx -y semver@7 2.3.4", "2.3.4")
+	d.does("mkdir -p js && cd js && npm install ms && node -e 'console.log(require(\"ms\")(1000))'", "1s")
+	// Environments are as they are elsewhere.
+	d.does("python3 -m venv venv && venv/bin/pip install -q toolz && venv/bin/python -c 'import toolz; print(toolz.__file__)'", "/workspace/venv/lib")
+	d.does("mkdir -p /tmp/p && cd /tmp/p && uv venv -q && uv pip install -q toolz && ls .venv/lib/python3*/site-packages", "toolz")
+	d.does("pip install -q --target /tmp/t toolz && ls /tmp/t", "toolz")
+	d.uses("at once")
+}
+
+// uses uses what is installed.
+func (d *day) uses(when string) {
+	d.t.Helper()
+	d.does("cowsay -t "+strings.ReplaceAll(when, " ", "-")+" && semver 3.4.5 && uv --version && python3 -c 'import six, toolz, cowsay; print(7*6)'", "3.4.5", "uv ", "42")
+	d.does("venv/bin/python -c 'import toolz; print(7*6)'", "42")
+	if r := d.call("execute_code", args{"code": "require('semver').valid('4.5.6')", "language": "node", "session_id": "home"}); !strings.Contains(r.All, "4.5.6") {
+		d.t.Errorf("Node, %s: %q", when, r.All)
+	}
+	if when == "at once" {
+		return
+	}
+	if r := d.call("execute_code", args{"code": "import six, toolz, cowsay; print(7*6)", "session_id": "home"}); !strings.HasPrefix(r.All, "42") && !strings.Contains(r.All, "\n42") {
+		d.t.Errorf("Python, %s: %q", when, r.All)
+	}
+}
+
+func (d *day) commits() {
+	r := d.does("mkdir g && cd g && git init && echo a > a && git add -A && git commit -m first && git log --format='%an <%ae>'", "ann <ann@sandlot.invalid>")
+	if strings.Contains(r.Text, "hint:") {
+		d.t.Errorf("%q", r.Text)
+	}
+	d.does("cd g && git config --global user.name Ann && git commit -q --amend --reset-author --no-edit && git log --format='%an <%ae>'", "Ann <ann@sandlot.invalid>")
+	d.does("cd g && git config user.email ann@example.test && git commit -q --amend --reset-author --no-edit && git log --format='%an <%ae>'", "Ann <ann@example.test>")
+	d.does("git init -q . && git status --short", "?? g/")
+	if r := d.does("git status --short; rm -rf .git"); strings.Contains(r.Text, ".local") {
+		d.t.Errorf("%q", r.Text)
+	}
+	r = d.call("execute_command", args{"command": "git clone https://example.com/a.git", "session_id": "home"})
+	if !strings.Contains(r.All, "sandlot network allow example.com:443 --session "+d.session) {
+		d.t.Errorf("%q", r.All)
+	}
+}
+
+// shows prints as programs do for a terminal.
+func (d *day) shows() {
+	const bar = `for i in 0 50 100; do printf '\r\033[32m%s%%\033[0m' $i; sleep 0.01; done; echo; echo done`
+	if r := d.does(bar); r.Text != "100%\ndone" {
+		d.t.Errorf("%q", r.Text)
+	}
+	if r := d.call("execute_code", args{"code": bar, "language": "bash", "session_id": "home"}); r.Text != "100%\ndone" {
+		d.t.Errorf("%q", r.Text)
+	}
+	r := d.call("sandbox_shell_exec", args{"command": bar})
+	if raw := "\r\x1b[32m0%\x1b[0m\r\x1b[32m50%\x1b[0m\r\x1b[32m100%\x1b[0m\ndone\n"; r.Fields["stdout"] != raw || r.Text != "100%\ndone" {
+		d.t.Errorf("%q, %q", r.Fields["stdout"], r.Text)
+	}
+	if out, _, _ := d.cli("exec", "--session", "new", "--", "printf", `a\rb\033[31mc\n`); out != "a\rb\x1b[31mc\n" {
+		d.t.Errorf("sandlot exec changed the bytes: %q", out)
+	}
+	// The whole of an output is as it came.
+	r = d.does(`printf '\033[31m'; head -c 100000 /dev/zero | tr '\0' x; printf '\033[0m\n'`, "left out here")
+	for _, link := range links(r) {
+		_, text := d.resource(link)
+		if len(text) != 100010 || !strings.HasPrefix(text, "\x1b[31mx") || !strings.HasSuffix(text, "x\x1b[0m\n") {
+			d.t.Errorf("%d bytes, %.20q", len(text), text)
+		}
+	}
+	if us, ms := r.Fields["execution_time_us"].(float64), r.Fields["execution_time_ms"].(float64); ms != float64(int64(ms)) || us < 900*ms-1000 || us > 1100*ms+1000 {
+		d.t.Errorf("%v us, %v ms", us, ms)
+	}
+}
+
+// background starts something that is ended by its time limit, which outlives the
+// server.
+func (d *day) background() {
+	r := d.call("execute_command", args{"command": "seq 30000; sleep 600", "background": true, "timeout": 8, "session_id": "home"})
+	id, _ := r.Fields["process_id"].(string)
+	if r.IsError || id == "" {
+		d.t.Fatalf("%q", r.All)
+	}
+	d.kill()
+	d.launch()
+	d.client = d.connect(newer, d.token, nil)
+	for cursor := 0.0; ; {
+		r = d.call("read_process", args{"process_id": id, "cursor": cursor, "wait": 30})
+		cursor = r.Fields["cursor"].(float64)
+		if r.Fields["running"] == false {
+			break
+		}
+	}
+	if r.Fields["exit_code"] != 124.0 || r.Fields["killed_by"] != "time" || !strings.Contains(r.All, "its time limit of 8 seconds was over") {
+		d.t.Errorf("%v %q", r.Fields, tail(r.All, 300))
+	}
+	// It has ended, whatever is left to be read.
+	r = d.call("read_process", args{"process_id": id, "max_bytes": 10})
+	if r.Fields["running"] != false || r.Fields["exit_code"] != 124.0 || r.Fields["bytes_left"].(float64) < 100000 || r.Fields["output"] != "1\n2\n3\n4\n5\n" {
+		d.t.Errorf("%v", r.Fields)
+	}
+}
+
+// system tries to install into the system.
+func (d *day) system() {
+	for _, command := range []string{"apt-get install -y jq", "cd /tmp && sudo apt update", "dpkg -i x.deb", "apk add jq"} {
+		r := d.call("execute_command", args{"command": command, "session_id": "home"})
+		if said := strings.Contains(r.All, "are those of the server's machine"); said != (d.template == "host") {
+			d.t.Errorf("%s: %q", command, r.All)
+		}
+	}
+}
+
+// keeps looks for what lies in the workspace, and for what should not.
+func (d *day) keeps() {
+	if r := d.does("cd /workspace && ls -A && find . -path '*cache*' -not -name '*.py' | grep -v node_modules/ | grep -v site-packages/; git config --global user.name"); r.Text != ".local\ng\njs\nvenv\nAnn" {
+		d.t.Errorf("the workspace: %q", r.Text)
+	}
+}
+
+// links returns the addresses of what a result links to.
+func links(r *result) (found []string) {
+	for _, b := range r.Content {
+		if l, ok := b.(*mcp.ResourceLink); ok {
+			found = append(found, l.URI)
+		}
+	}
+	return found
+}
+
+// resource reads a resource's text.
+func (d *day) resource(uri string) (mime, text string) {
+	d.t.Helper()
+	r, err := d.ReadResource(d.t.Context(), &mcp.ReadResourceParams{URI: uri})
+	if err != nil || len(r.Contents) != 1 {
+		d.t.Fatalf("%s: %v", uri, err)
+	}
+	return r.Contents[0].MIMEType, r.Contents[0].Text + string(r.Contents[0].Blob)
+}
