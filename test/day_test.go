@@ -27,6 +27,7 @@ func TestDay(t *testing.T) {
 		"host": startUnprivileged(t, registries()...),
 	} {
 		t.Run(template, func(t *testing.T) {
+			t.Parallel()
 			d := &day{t: t, server: s, template: template, token: s.token("ann")}
 			d.client = s.connect(older, d.token, nil)
 			d.installs()
@@ -74,7 +75,7 @@ func (d *day) does(command string, want ...string) *result {
 		d.t.Fatalf("%s: %s", command, tail(r.All, 3000))
 	}
 	for _, w := range want {
-		if !strings.Contains(r.Text, w) {
+		if !strings.Contains(r.All, w) {
 			d.t.Errorf("%s: %q is not in %q", command, w, tail(r.All, 3000))
 		}
 	}

@@ -165,11 +165,11 @@ func TestShellExec(t *testing.T) {
 	s := start(t)
 	eachEra(t, s, func(t *testing.T, c *client) {
 		r := c.call("sandbox_shell_exec", args{"command": "pwd; echo err >&2; exit 3"})
-		if !r.IsError || r.Fields["exitCode"] != 3.0 || r.Fields["stdout"] != "/workspace" || r.Fields["stderr"] != "err" || r.Fields["timedOut"] != false {
+		if !r.IsError || r.Fields["exitCode"] != 3.0 || r.Fields["stdout"] != "/workspace\n" || r.Fields["stderr"] != "err\n" || r.Fields["timedOut"] != false {
 			t.Errorf("%v %q", r.Fields, r.All)
 		}
 		r = c.call("sandbox_shell_exec", args{"command": "pwd; sleep 60", "cwd": "/tmp", "timeoutMs": 500})
-		if !r.IsError || r.Fields["exitCode"] != 124.0 || r.Fields["stdout"] != "/tmp" || r.Fields["timedOut"] != true {
+		if !r.IsError || r.Fields["exitCode"] != 124.0 || r.Fields["stdout"] != "/tmp\n" || r.Fields["timedOut"] != true {
 			t.Errorf("%v %q", r.Fields, r.All)
 		}
 	})

@@ -18,6 +18,8 @@ var only = map[string][]string{
 	"sandlot/internal/cli":     {"sandlot/cmd/sandlot"},
 	"sandlot/internal/app":     {"sandlot/internal/cli"},
 	"sandlot/internal/client":  {"sandlot/internal/api", "sandlot/internal/cli"},
+	// Text for people is made where results are.
+	"sandlot/internal/terminal": {"sandlot/internal/builtin"},
 	// The operator's own texts alone are expanded, and their commands run.
 	"sandlot/internal/expand": {"sandlot/internal/config"},
 	// What hostile code has written is walked through in one place.

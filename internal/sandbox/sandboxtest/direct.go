@@ -129,7 +129,7 @@ func transfers(t *testing.T, b *Bench) {
 		}
 		down.Close()
 	}
-	b.want(t, "ls -A /workspace", "moved")
+	b.want(t, "ls -A -I .local /workspace", "moved")
 	b.sh(t, "rm moved")
 }
 
