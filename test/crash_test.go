@@ -293,7 +293,7 @@ func TestFilesAPI(t *testing.T) {
 	}
 	want, got := fmt.Sprintf("%d\nbig", len(data)), ""
 	for range 100 { // until the agent has noticed
-		if got = c.shell(id, "wc -c < /workspace/big; ls -A /workspace").Text; got == want {
+		if got = c.shell(id, "wc -c < /workspace/big; ls -A -I .local /workspace").Text; got == want {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -367,7 +367,7 @@ func (a *Agent) ListFiles(ctx context.Context, r *connect.Request[agentv1.ListFi
 	} else if !st.IsDir() {
 		return nil, a.files.explain(r.Msg.Path, syscall.ENOTDIR)
 	}
-	l := &listing{root: p.root, base: p.name, limit: int(min(max(r.Msg.Limit, 1), 10_000)), depth: int(min(max(r.Msg.Depth, 1), 10))}
+	l := &listing{root: p.root, base: p.name, closed: a.installed(r.Msg.Path), limit: int(min(max(r.Msg.Limit, 1), 10_000)), depth: int(min(max(r.Msg.Depth, 1), 10))}
 	if err := l.walk(ctx); err != nil {
 		return nil, a.files.explain(r.Msg.Path, err)
 	}
@@ -375,10 +375,24 @@ func (a *Agent) ListFiles(ctx context.Context, r *connect.Request[agentv1.ListFi
 	return connect.NewResponse(&agentv1.ListFilesResponse{Files: l.out, Truncated: l.truncated}), nil
 }
 
+// installed is where a folder has what was installed, relative to it: files that
+// are many, and nobody's work. It is empty where the folder does not have it.
+func (a *Agent) installed(dir string) string {
+	if !path.IsAbs(dir) {
+		dir = path.Join(a.files.base(), dir)
+	}
+	base := a.variables(nil)["PYTHONUSERBASE"]
+	if rel, ok := within(path.Clean(dir), base); ok && rel != "." {
+		return rel
+	}
+	return ""
+}
+
 // listing walks a folder level by level, in memory bounded by its limit.
 type listing struct {
 	root         *os.Root
 	base         string
+	closed       string // is listed, and what is in it is not
 	limit, depth int
 	out          []*agentv1.FileInfo
 	truncated    bool
@@ -430,7 +444,7 @@ func (l *listing) read(ctx context.Context, f *os.File, dir string) (sub []strin
 				i.Target = toUTF8(target)
 			}
 			l.out = append(l.out, i)
-			if st.IsDir() {
+			if st.IsDir() && name != l.closed {
 				sub = append(sub, name)
 			}
 		}
