@@ -32,6 +32,9 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 		env = append(env, k+"="+v)
 	}
 	slices.Sort(env)
+	if s.Orphan > 0 {
+		env = append(env, wire.EnvOrphan+"="+s.Orphan.String())
+	}
 	return append(env, wire.EnvSecret+"="+hex.EncodeToString(s.Secret), wire.EnvSocket+"="+path.Join(wire.SocketDir, wire.Socket),
 		wire.EnvBoot+"="+base64.StdEncoding.EncodeToString(boot)), nil
 }

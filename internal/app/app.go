@@ -144,6 +144,9 @@ func (a *App) takeState() error {
 		return fault.Wrap(fault.Configuration, ErrRunning, "another server uses the state folder %s; stop it, or name another folder with --state-dir", real)
 	}
 	a.lock = f
+	if err := sign(f); err != nil {
+		return fault.Wrap(fault.Configuration, err, "the state folder %s cannot be written: %v", real, err)
+	}
 	return nil
 }
 
@@ -177,7 +180,7 @@ func (a *App) sessions(templates []*image.Template, shelf *workspace.Shelf) {
 		}
 	}
 	a.Pool = pool.New(pool.Config{Runtime: a.runtime, Shelf: shelf, Volumes: c.Volumes, Processes: int64(c.Runtime.Processes),
-		DiskBytes: int64(c.Runtime.DiskMB) << 20, Start: c.Runtime.Start, Warm: c.Runtime.Pool, Templates: templates, Flavor: flavor, Log: a.log})
+		DiskBytes: int64(c.Runtime.DiskMB) << 20, Start: c.Runtime.Start, Orphan: c.Sessions.Orphan, Warm: c.Runtime.Pool, Templates: templates, Flavor: flavor, Log: a.log})
 	a.Book = session.New(session.Config{Pool: a.Pool, Store: a.store, Log: a.log, Rules: session.Rules{
 		DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor, Templates: templates, Flavors: c.Flavors,
 		MaxSessions: c.Sessions.Max, MaxMemoryMB: c.Sessions.MaxMemoryMB, Idle: c.Sessions.Timeout, Retention: c.Sessions.Retention,

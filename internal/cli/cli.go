@@ -95,7 +95,7 @@ or let the client start "sandlot stdio".`,
 	f.StringVar(&p.configFile, "config", "", "settings file, or its folder (default: SANDLOT_CONFIG, or sandlot.yaml in the state folder)")
 	f.StringVar(&p.stateDir, "state-dir", "", "folder with the server's state (default "+config.StateDir()+")")
 	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"), "URL of a server (default: the one of the state folder); its token is read from SANDLOT_TOKEN")
-	root.AddCommand(p.serve(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copy(), p.forward(), p.ports(), p.network(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(), p.token(), p.version())
+	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copy(), p.forward(), p.ports(), p.network(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(), p.token(), p.version())
 	for _, c := range root.Commands() {
 		args := c.Args
 		if args != nil {

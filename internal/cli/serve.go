@@ -22,9 +22,6 @@ import (
 	"sandlot/internal/tree"
 )
 
-// grace is how long running calls may take to end when the server stops.
-const grace = 30 * time.Second
-
 // serverFlags are settings that serve takes as flags too.
 func serverFlags(c *cobra.Command) func() map[string]string {
 	f := c.Flags()
@@ -72,7 +69,7 @@ func (p *program) serve() *cobra.Command {
 		}
 		fmt.Fprint(p.out, welcome(cfg, network[0].Addr().(*net.TCPAddr), a.NeedsToken(c.Context())))
 		log.Info("serving", "version", app.Version, "address", network[0].Addr().String(), "state", cfg.Server.StateDir, "runtime", cfg.Runtime.Name)
-		return errors.Join(a.Run(c.Context(), network, owner, grace), a.Close())
+		return errors.Join(a.Run(c.Context(), network, owner, app.Grace), a.Close())
 	}
 	return c
 }
@@ -110,7 +107,7 @@ func welcome(c *config.Config, at *net.TCPAddr, needsToken bool) string {
   Cursor          ~/.cursor/mcp.json:         {"mcpServers": {"sandlot": {"url": %q%s}}}
   VS Code         .vscode/mcp.json:           {"servers": {"sandlot": {"type": "http", "url": %q%s}}}
 
-Stop it with Ctrl-C: sessions are kept, and are there again after the next start.
+Stop it with Ctrl-C: sessions' sandboxes live on for the next start. To end them too: sandlot stop --sessions
 `, app.Version, url, behind, token, url, curl, url, claude, self, state, url, headers, url, headers)
 }
 
@@ -174,7 +171,7 @@ func (p *program) within(ctx context.Context, flags map[string]string, level str
 	}
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
-	go func() { ended <- a.Run(run, nil, owner, grace) }()
+	go func() { ended <- a.Run(run, nil, owner, app.Grace) }()
 	return func() error {
 		stop()
 		err := <-ended

@@ -70,7 +70,8 @@ type Sessions struct {
 	MaxMemoryMB     int // together; 0: no limit
 	Timeout         time.Duration
 	Sweep           time.Duration
-	Orphans         time.Duration
+	Orphans         time.Duration // between two looks for sandboxes of nobody
+	Orphan          time.Duration // a sandbox's life without a server; 0: for ever
 	Evict           bool
 	Retention       time.Duration
 	Execution       time.Duration // a call's time when it names none

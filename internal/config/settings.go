@@ -137,6 +137,7 @@ func table() []setting {
 	add("max_total_memory_mb", "0", "memory of all live sessions' flavors together; 0: no limit", "MSB_MAX_TOTAL_MEMORY_MB")(number(func(c *Config) *int { return &c.Sessions.MaxMemoryMB }, 0, 1<<40))
 	add("session_timeout", "1800", "seconds without use after which a session stops", "MSB_SESSION_TIMEOUT")(duration(func(c *Config) *time.Duration { return &c.Sessions.Timeout }, time.Second, 3650*day))
 	add("cleanup_interval", "60", "seconds between two looks for idle sessions", "MSB_CLEANUP_INTERVAL")(duration(func(c *Config) *time.Duration { return &c.Sessions.Sweep }, time.Second, day))
+	add("orphan_timeout", "3600", "seconds without a server after which a sandbox ends itself; 0: never")(duration(func(c *Config) *time.Duration { return &c.Sessions.Orphan }, 0, 3650*day))
 	add("orphan_cleanup_interval", "600", "seconds between two looks for sandboxes that belong to nobody", "MSB_ORPHAN_CLEANUP_INTERVAL")(duration(func(c *Config) *time.Duration { return &c.Sessions.Orphans }, time.Second, day))
 	add("enable_lru_eviction", "true", "at the limit, stop the caller's session that was idle for longest", "MSB_ENABLE_LRU_EVICTION")(boolean(func(c *Config) *bool { return &c.Sessions.Evict }))
 	add("workspace_retention", "7d", "how long the files of a stopped session are kept; a home's are kept for ever")(duration(func(c *Config) *time.Duration { return &c.Sessions.Retention }, 0, 36500*day))

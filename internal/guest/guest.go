@@ -46,6 +46,9 @@ type Config struct {
 	Env    []string // of everything that it starts
 	// Init: this is the first process of the sandbox.
 	Init bool
+	// Orphan is how long to live without a host; 0 is for ever. The clock does not
+	// go by the time of day.
+	Orphan time.Duration
 }
 
 // FromEnvironment reads the configuration and removes it from the environment.
@@ -62,7 +65,12 @@ func FromEnvironment() (Config, error) {
 	if err = errors.Join(err, proto.Unmarshal(boot, c.Boot)); err != nil {
 		return Config{}, fmt.Errorf("%s: %w", wire.EnvBoot, err)
 	}
-	for _, name := range []string{wire.EnvSecret, wire.EnvSocket, wire.EnvBoot} {
+	if v := os.Getenv(wire.EnvOrphan); v != "" {
+		if c.Orphan, err = time.ParseDuration(v); err != nil {
+			return Config{}, fmt.Errorf("%s: %w", wire.EnvOrphan, err)
+		}
+	}
+	for _, name := range []string{wire.EnvSecret, wire.EnvSocket, wire.EnvBoot, wire.EnvOrphan} {
 		os.Unsetenv(name)
 	}
 	c.Env = os.Environ()
@@ -158,8 +166,11 @@ func newBootID() string {
 	return hex.EncodeToString(id)
 }
 
-// Run serves until ctx ends. Every process that it started is killed then.
+// Run serves until ctx ends, or there was no host for Config.Orphan. Every process
+// that it started is killed then.
 func (a *Agent) Run(ctx context.Context) error {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
 	if a.config.Init {
 		h := a.home()
 		h.prepare(pythons(a.table()))
@@ -187,23 +198,11 @@ func (a *Agent) Run(ctx context.Context) error {
 			n.Wait(ctx)
 		})
 	}
-	woken := make(chan os.Signal, 1)
-	signal.Notify(woken, wire.Wake)
-	defer signal.Stop(woken)
-	for lost := time.Now(); ctx.Err() == nil; {
-		a.renew()
-		if a.link(ctx) {
-			lost = time.Now()
-			if a.renew() {
-				continue // a copy's link is broken from the beginning
-			}
-		}
-		select {
-		case <-time.After(pause(time.Since(lost))):
-		case <-woken:
-		case <-ctx.Done():
-		}
+	orphaned := a.stayLinked(ctx)
+	if orphaned && a.config.Init { // whatever may hang below
+		time.AfterFunc(10*time.Second, func() { os.Exit(1) })
 	}
+	end()
 	a.server.Close()
 	a.mu.Lock()
 	all := slices.Collect(maps.Values(a.processes))
@@ -218,8 +217,41 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	close(stop)
 	a.work.Wait()
+	if orphaned {
+		return ErrOrphaned
+	}
 	return ctx.Err()
 }
+
+// stayLinked links the agent to one host after the other until ctx ends, or until
+// there was none for too long; then it returns true.
+func (a *Agent) stayLinked(ctx context.Context) (orphaned bool) {
+	woken := make(chan os.Signal, 1)
+	signal.Notify(woken, wire.Wake)
+	defer signal.Stop(woken)
+	for lost := time.Now(); ctx.Err() == nil; {
+		if a.renew() {
+			lost = time.Now() // how long the original had no host says nothing
+		}
+		if a.link(ctx) {
+			lost = time.Now()
+			if a.renew() {
+				continue // a copy's link is broken from the beginning
+			}
+		} else if a.config.Orphan > 0 && time.Since(lost) > a.config.Orphan {
+			return true
+		}
+		select {
+		case <-time.After(pause(time.Since(lost))):
+		case <-woken:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// ErrOrphaned is returned by Run when there was no host for Config.Orphan.
+var ErrOrphaned = errors.New("there was no server for too long")
 
 // pause is how long an agent waits before it dials again that has had no host
 // for that long. A server that takes a sandbox over wakes its agent
@@ -230,8 +262,8 @@ func (a *Agent) Run(ctx context.Context) error {
 func pause(alone time.Duration) time.Duration {
 	p := 4 * time.Second
 	switch {
-	case alone < 100*time.Millisecond:
-		p = 100 * time.Millisecond
+	case alone < 300*time.Millisecond:
+		p = 300 * time.Millisecond
 	case alone < 10*time.Second:
 		p = time.Second
 	}

@@ -61,6 +61,8 @@ type Config struct {
 	// Limits are those that a flavor does not give: processes and disk.
 	Processes int64
 	DiskBytes int64
+	// Orphan is how long a sandbox lives without a server; 0 is for ever.
+	Orphan time.Duration
 	// Start bounds a boot.
 	Start time.Duration
 	// Warm is how many booted sandboxes to keep for each template.
@@ -136,7 +138,7 @@ const copied = 30 * time.Second
 
 func (p *Pool) spec(o Order) sandbox.Spec {
 	mounts := append([]sandbox.Mount{{Source: p.Shelf.Path(o.Workspace), Target: WorkspaceDir}}, p.Volumes...)
-	return sandbox.Spec{ID: o.ID, Template: o.Template, Limits: p.Limits(o.Flavor), Mounts: mounts, Secret: secret.Bytes(wire.SecretLen)}
+	return sandbox.Spec{ID: o.ID, Template: o.Template, Limits: p.Limits(o.Flavor), Mounts: mounts, Orphan: p.Orphan, Secret: secret.Bytes(wire.SecretLen)}
 }
 
 func (p *Pool) boot(ctx context.Context, o Order, spec sandbox.Spec, most time.Duration) (*Booted, error) {

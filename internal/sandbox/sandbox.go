@@ -46,6 +46,9 @@ type Spec struct {
 	Template *image.Template
 	Limits   Limits
 	Mounts   []Mount
+	// Orphan is how long it lives without a server, until its agent ends it with
+	// all that runs in it; 0 is for ever.
+	Orphan time.Duration
 	// Secret proves the agent: wire.SecretLen bytes. A runtime stores it, with
 	// mode 0600, so that Recover can return it.
 	Secret []byte

@@ -95,7 +95,8 @@ const Wake = unix.SIGWINCH
 const (
 	EnvSecret = "SANDLOT_AGENT_SECRET" // hex
 	EnvSocket = "SANDLOT_AGENT_SOCKET"
-	EnvBoot   = "SANDLOT_AGENT_BOOT" // base64 of a Boot
+	EnvOrphan = "SANDLOT_AGENT_ORPHAN" // Spec.Orphan, as time.Duration prints it; may be missing
+	EnvBoot   = "SANDLOT_AGENT_BOOT"   // base64 of a Boot
 )
 
 // OutputDir, inside the sandbox, keeps whole outputs that did not fit inline.

@@ -43,7 +43,7 @@ func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	alike := sandbox.Spec{ID: "any", Template: spec.Template, Limits: spec.Limits, Secret: make([]byte, wire.SecretLen), Mounts: slices.Clone(spec.Mounts)}
+	alike := sandbox.Spec{ID: "any", Template: spec.Template, Limits: spec.Limits, Orphan: spec.Orphan, Secret: make([]byte, wire.SecretLen), Mounts: slices.Clone(spec.Mounts)}
 	for i := range alike.Mounts {
 		alike.Mounts[i].Source = ""
 	}

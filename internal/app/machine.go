@@ -1,0 +1,223 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/config"
+	"sandlot/internal/fault"
+	"sandlot/internal/runtime/gvisor"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/store"
+)
+
+// StateFolder is one state folder of this machine, and what runs of it.
+type StateFolder struct {
+	Path      string    `json:"path"`
+	UID       int       `json:"uid"` // of its owner
+	Server    *Server   `json:"server"`
+	Sandboxes []Sandbox `json:"sandboxes"`
+}
+
+// Server is the running server of a state folder.
+type Server struct {
+	PID   int       `json:"pid"`
+	Since time.Time `json:"since"`
+
+	started uint64
+}
+
+// Sandbox is a living sandbox of a state folder. Session and Owner are empty for
+// those that wait for a session, and where the database is not this user's.
+type Sandbox struct {
+	ID          string    `json:"id"`
+	Session     string    `json:"session"`
+	Owner       string    `json:"owner"`
+	Template    string    `json:"template"`
+	PID         int       `json:"pid"`
+	Since       time.Time `json:"since"`
+	MemoryBytes int64     `json:"memory_bytes"`
+	Held        bool      `json:"held"` // its state folder has a server
+}
+
+// Machine returns the state folders of this machine of which something runs, as
+// far as this user may see it, and those of also that are there.
+func Machine(ctx context.Context, also ...string) []StateFolder {
+	var found []StateFolder
+	for _, dir := range append(also, append(gvisor.StateDirs(), servedDirs()...)...) {
+		real, err := filepath.EvalSymlinks(dir)
+		if err != nil || slices.ContainsFunc(found, func(f StateFolder) bool { return f.Path == real }) {
+			continue
+		}
+		if f, err := Folder(ctx, real); err == nil {
+			found = append(found, f)
+		}
+	}
+	return slices.DeleteFunc(found, func(f StateFolder) bool { return f.Server == nil && len(f.Sandboxes) == 0 })
+}
+
+// Folder looks at one state folder.
+func Folder(ctx context.Context, dir string) (StateFolder, error) {
+	st, err := os.Lstat(dir)
+	if err != nil || !st.IsDir() {
+		return StateFolder{}, errors.Join(err, errors.New("not a folder"))
+	}
+	f := StateFolder{Path: dir, UID: int(st.Sys().(*syscall.Stat_t).Uid), Sandboxes: []Sandbox{}}
+	processes, err := gvisor.Inspect(dir)
+	if err != nil {
+		return f, err
+	}
+	f.Server = serverOf(dir, f.UID)
+	sessions := map[string][2]string{}
+	if f.UID == os.Getuid() { // who else made the database is not to be trusted with it
+		if sessions, err = store.Sandboxes(ctx, dir); err != nil {
+			slog.DebugContext(ctx, "the sessions of a state folder cannot be read", "folder", dir, "error", err)
+		}
+	}
+	for _, p := range processes {
+		s := sessions[p.ID]
+		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, Session: s[0], Owner: s[1], Template: p.Template, PID: p.PID,
+			Since: p.Since, MemoryBytes: p.MemoryBytes, Held: f.Server != nil})
+	}
+	slices.SortFunc(f.Sandboxes, func(x, y Sandbox) int { return x.Since.Compare(y.Since) })
+	return f, nil
+}
+
+// sign writes into the lock which process has it.
+func sign(lock *os.File) error {
+	started, err := gvisor.StartTime(os.Getpid())
+	if err == nil {
+		err = lock.Truncate(0)
+	}
+	if err == nil {
+		_, err = lock.WriteAt(fmt.Appendf(nil, "%d %d\n", os.Getpid(), started), 0)
+	}
+	return err
+}
+
+// serverOf returns the server that signed the lock of a state folder, if it lives.
+// Of a folder that is not root's, it must be its owner's process.
+func serverOf(dir string, owner int) *Server {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	defer lock.Close()
+	text, err := io.ReadAll(io.LimitReader(lock, 100))
+	if err != nil {
+		return nil
+	}
+	s := new(Server)
+	if _, err := fmt.Fscan(bytes.NewReader(text), &s.PID, &s.started); err != nil || s.PID <= 1 {
+		return nil
+	}
+	proc, err := os.Stat(fmt.Sprintf("/proc/%d", s.PID))
+	if err != nil || owner != 0 && int(proc.Sys().(*syscall.Stat_t).Uid) != owner {
+		return nil
+	}
+	if now, err := gvisor.StartTime(s.PID); err != nil || now != s.started {
+		return nil
+	}
+	s.Since = gvisor.Since(s.started)
+	return s
+}
+
+// servedDirs returns the folders of which a program called sandlot has a file
+// called lock open.
+func servedDirs() []string {
+	programs, _ := filepath.Glob("/proc/[0-9]*/exe")
+	var dirs []string
+	for _, exe := range programs {
+		name, err := os.Readlink(exe)
+		if err != nil || filepath.Base(strings.TrimSuffix(name, " (deleted)")) != "sandlot" {
+			continue
+		}
+		open, _ := filepath.Glob(filepath.Join(filepath.Dir(exe), "fd", "*"))
+		for _, fd := range open {
+			if file, err := os.Readlink(fd); err == nil && filepath.Base(file) == "lock" {
+				dirs = append(dirs, filepath.Dir(file))
+			}
+		}
+	}
+	return dirs
+}
+
+// StopServer ends the server of a state folder, if one runs, and waits until it
+// has ended. It says whether there was one.
+func StopServer(ctx context.Context, f StateFolder) (bool, error) {
+	if f.Server == nil {
+		return false, nil
+	}
+	fd, err := unix.PidfdOpen(f.Server.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	if now, err := gvisor.StartTime(f.Server.PID); err != nil || now != f.Server.started {
+		return false, nil // that id is another's by now
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {
+		return false, fault.Wrap(fault.Configuration, err, "process %d, the server, cannot be stopped: %v; do it as its user", f.Server.PID, err)
+	}
+	for ctx.Err() == nil {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
+		if n > 0 {
+			return true, nil
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return true, err
+		}
+	}
+	return true, fault.New(fault.Configuration, "the server, process %d, has not ended yet; running calls have %s to end. `kill -9 %d` ends it at once, and loses no session", f.Server.PID, Grace, f.Server.PID)
+}
+
+// Grace is how long running calls may take to end when the server stops.
+const Grace = 30 * time.Second
+
+// EndSandboxes ends all sandboxes of the settings' state folder, which has no
+// server, and returns how many lived. Sessions and their files are kept.
+func EndSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) (ended int, err error) {
+	a := &App{Config: c, log: log}
+	a.warm, a.cold = context.WithCancel(context.Background())
+	defer func() { err = errors.Join(err, a.release()) }()
+	if err := a.takeState(); err != nil {
+		return 0, err
+	}
+	rt, err := Runtime(c, log)
+	if err != nil {
+		return 0, err
+	}
+	a.closers = append(a.closers, rt.Close)
+	ids, err := rt.Left(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	for _, id := range ids {
+		box, err := rt.Recover(ctx, id)
+		if errors.Is(err, sandbox.ErrGone) {
+			continue // it was dead, and what was left of it is removed
+		}
+		if err == nil {
+			ended++
+			err = box.Stop(ctx)
+		}
+		errs = append(errs, err)
+	}
+	return ended, errors.Join(errs...)
+}

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"sandlot/internal/app"
+	"sandlot/internal/fault"
+)
+
+func (p *program) ps() *cobra.Command {
+	c := &cobra.Command{
+		Use: "ps", Short: "Show what of Sandlot runs on this machine", Args: cobra.NoArgs,
+		Long: `Show the state folders of which something runs on this machine, their servers and
+their sandboxes, also those that have no server. It shows what the user who asks
+may see; root sees all. With --state-dir it shows that folder alone.`,
+		Example: "  sandlot ps\n  sandlot ps --json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			folders, err := p.folders(c.Context())
+			if err != nil {
+				return err
+			}
+			if p.asJSON {
+				return p.json(map[string]any{"state_folders": folders})
+			}
+			return p.showFolders(folders)
+		},
+	}
+	p.jsonFlag(c)
+	return c
+}
+
+// folders looks at the state folder that was named, or at all that run.
+func (p *program) folders(ctx context.Context) ([]app.StateFolder, error) {
+	if p.stateDir == "" {
+		found := []app.StateFolder{}
+		also := []string{}
+		if cfg, err := p.load(nil); err == nil {
+			also = append(also, cfg.Server.StateDir)
+		}
+		return append(found, app.Machine(ctx, also...)...), nil
+	}
+	dir, err := filepath.EvalSymlinks(p.stateDir)
+	if err != nil {
+		return nil, fault.Wrap(fault.Configuration, err, "the state folder %s cannot be read: %v", p.stateDir, err)
+	}
+	f, err := app.Folder(ctx, dir)
+	return []app.StateFolder{f}, err
+}
+
+func (p *program) showFolders(folders []app.StateFolder) error {
+	if len(folders) == 0 {
+		_, err := fmt.Fprintln(p.out, "nothing of Sandlot runs")
+		return err
+	}
+	for i, f := range folders {
+		if i > 0 {
+			fmt.Fprintln(p.out)
+		}
+		server := "no server"
+		if f.Server != nil {
+			server = fmt.Sprintf("server %d, for %s", f.Server.PID, age(f.Server.Since))
+		}
+		fmt.Fprintf(p.out, "%s: %s, %d sandboxes\n", harmless(f.Path), server, len(f.Sandboxes))
+		if len(f.Sandboxes) == 0 {
+			continue
+		}
+		t := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "  SESSION\tOWNER\tTEMPLATE\tAGE\tMEMORY\tPID\tSERVER")
+		for _, s := range f.Sandboxes {
+			session, held := s.Session, "yes"
+			if session == "" {
+				session = "-"
+			}
+			if !s.Held {
+				held = "no"
+			}
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", harmless(session), harmless(s.Owner), harmless(s.Template), age(s.Since), s.MemoryBytes>>20, s.PID, held)
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// age is how long ago something was, in its largest two units.
+func age(since time.Time) string {
+	d := max(time.Since(since), 0).Truncate(time.Second)
+	switch {
+	case d > 24*time.Hour:
+		return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+	case d > time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return d.String()
+}
+
+func (p *program) stop() *cobra.Command {
+	var sessions bool
+	c := &cobra.Command{
+		Use: "stop", Short: "Stop the server of a state folder, and with --sessions its sandboxes", Args: cobra.NoArgs,
+		Long: `Stop the server of the state folder and wait until it has ended. Running calls may
+end, for half a minute. Sessions' sandboxes live on for the next server, or until
+orphan_timeout is over; with --sessions they are ended too, also where no server
+runs. Sessions and the files in their workspaces are kept: the next call in one
+starts a sandbox over them.`,
+		Example: "  sandlot stop\n  sandlot stop --sessions",
+		RunE:    func(c *cobra.Command, _ []string) error { return p.stopAll(c.Context(), sessions) },
+	}
+	c.Flags().BoolVar(&sessions, "sessions", false, "end the sandboxes too")
+	return c
+}
+
+// patience is longer than a server may take to stop.
+const patience = app.Grace + 30*time.Second
+
+func (p *program) stopAll(ctx context.Context, sessions bool) error {
+	cfg, err := p.load(nil)
+	if err != nil {
+		return err
+	}
+	dir, err := filepath.EvalSymlinks(cfg.Server.StateDir)
+	if errors.Is(err, os.ErrNotExist) {
+		_, err = fmt.Fprintf(p.out, "there is no state folder %s\n", cfg.Server.StateDir)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	f, err := app.Folder(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if f.UID != os.Getuid() {
+		return fault.New(fault.Configuration, "the state folder %s is not yours, but the user's with the id %d; stop it as that user", dir, f.UID)
+	}
+	wait, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	stopped, err := app.StopServer(wait, f)
+	if err != nil {
+		return err
+	}
+	if stopped {
+		fmt.Fprintf(p.out, "the server of %s, process %d, has ended\n", dir, f.Server.PID)
+	} else {
+		fmt.Fprintf(p.out, "%s has no server\n", dir)
+	}
+	if sessions {
+		n, err := app.EndSandboxes(ctx, cfg, app.Logger(p.err, "ERROR", false))
+		if err == nil || n > 0 {
+			fmt.Fprintf(p.out, "%d sandboxes were ended; sessions and their files are kept\n", n)
+		}
+		return err
+	}
+	if f, err = app.Folder(ctx, dir); err == nil && len(f.Sandboxes) > 0 {
+		fmt.Fprintf(p.out, "%d sandboxes live on, for the next server or until %s without one are over; `sandlot stop --sessions` ends them\n", len(f.Sandboxes), cfg.Sessions.Orphan)
+	}
+	return err
+}

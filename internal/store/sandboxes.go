@@ -1,0 +1,40 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+)
+
+// Sandboxes returns whose sandboxes are in the database of the folder dir, by
+// their ids: the session's id and its owner's. It changes nothing, whichever
+// version of this program the database is of.
+func Sandboxes(ctx context.Context, dir string) (all map[string][2]string, err error) {
+	all = map[string][2]string{}
+	path := filepath.Join(dir, "sandlot.db")
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path}).String()+"?mode=ro&_pragma=busy_timeout(2000)")
+	if err != nil {
+		return all, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	rows, err := db.QueryContext(ctx, `SELECT sandbox, id, owner FROM sessions WHERE sandbox <> ''`)
+	if err != nil {
+		return all, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var box, id, owner string
+		if err := rows.Scan(&box, &id, &owner); err != nil {
+			return all, err
+		}
+		all[box] = [2]string{id, owner}
+	}
+	return all, rows.Err()
+}

@@ -1,0 +1,195 @@
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// folder is a state folder as `sandlot ps --json` shows it.
+type folder struct {
+	Path   string `json:"path"`
+	Server *struct {
+		PID int `json:"pid"`
+	} `json:"server"`
+	Sandboxes []struct {
+		ID          string `json:"id"`
+		Session     string `json:"session"`
+		PID         int    `json:"pid"`
+		MemoryBytes int64  `json:"memory_bytes"`
+		Held        bool   `json:"held"`
+	} `json:"sandboxes"`
+}
+
+// ps shows the server's state folder; with all, it is picked from what runs on
+// the machine.
+func (s *server) ps(all bool) folder {
+	s.t.Helper()
+	cmd := exec.Command(s.program, "ps", "--json")
+	cmd.Env = s.env
+	if !all {
+		cmd.Args = append(cmd.Args, "--state-dir", s.State)
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		s.t.Fatalf("%v: %v", cmd.Args, err)
+	}
+	var shown struct {
+		Folders []folder `json:"state_folders"`
+	}
+	if err := json.Unmarshal(out, &shown); err != nil {
+		s.t.Fatalf("%v: %s", err, out)
+	}
+	for _, f := range shown.Folders {
+		if f.Path == s.State {
+			return f
+		}
+	}
+	if !all {
+		s.t.Fatalf("%s is not shown", s.State)
+	}
+	return folder{}
+}
+
+// running are the processes of the server's sandboxes.
+func (s *server) running() (found []string) {
+	for _, l := range s.left() {
+		if strings.HasPrefix(l, "process ") {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// TestPsAndStop: what runs is shown with and without a server, and ended on
+// demand, and nothing else is.
+func TestPsAndStop(t *testing.T) {
+	s := start(t)
+	c := s.connect(older, "", nil)
+	id := c.code("new", "x = 1\nopen('/workspace/f', 'w').write('kept')").session()
+	check := func(f folder, server int) {
+		t.Helper()
+		if (f.Server == nil) != (server == 0) || f.Server != nil && f.Server.PID != server {
+			t.Errorf("the server: %+v, want %d", f.Server, server)
+		}
+		for _, b := range f.Sandboxes {
+			if b.Session == id && b.Held == (server != 0) && b.MemoryBytes > 1<<20 && syscall.Kill(b.PID, 0) == nil {
+				return
+			}
+		}
+		t.Errorf("the session is not shown as it is: %+v", f.Sandboxes)
+	}
+	check(s.ps(false), s.cmd.Process.Pid)
+	check(s.ps(true), s.cmd.Process.Pid)
+	if out, _, _ := s.cli("ps"); !strings.Contains(out, id) || !strings.Contains(out, fmt.Sprintf("server %d", s.cmd.Process.Pid)) {
+		t.Errorf("%q", out)
+	}
+	s.kill()
+	check(s.ps(false), 0)
+	check(s.ps(true), 0)
+
+	// A record of a process that has the id of a sandbox's by chance.
+	bystander := exec.Command("sleep", "1000")
+	if err := bystander.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { bystander.Process.Kill(); bystander.Wait() }()
+	forged := filepath.Join(s.State, "sandboxes", "forged")
+	text := fmt.Sprintf(`{"id":"forged","template":"host","secret":"%064d","pid":%d,"started":1}`, 0, bystander.Process.Pid)
+	if err := os.Mkdir(forged, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(forged, "sandbox.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range s.ps(false).Sandboxes {
+		if b.ID == "forged" {
+			t.Error("another's process is shown as a sandbox")
+		}
+	}
+	// Without --sessions nothing of the sessions is touched.
+	if out, errs, code := s.cli("stop"); code != 0 || !strings.Contains(out, "has no server") || !strings.Contains(out, "live on") {
+		t.Errorf("%d %q %q", code, out, errs)
+	}
+	check(s.ps(false), 0)
+	if out, errs, code := s.cli("stop", "--sessions"); code != 0 || !strings.Contains(out, "were ended") {
+		t.Errorf("%d %q %q", code, out, errs)
+	}
+	if rest := s.left(); len(rest) > 0 {
+		t.Errorf("this is left: %q", rest)
+	}
+	if f := s.ps(false); len(f.Sandboxes) > 0 {
+		t.Errorf("%+v", f)
+	}
+	if err := syscall.Kill(bystander.Process.Pid, 0); err != nil || procState(t, bystander.Process.Pid) == "Z" {
+		t.Error("a process that is no sandbox was ended")
+	}
+	transport.CloseIdleConnections()
+	s.launch()
+	c = s.connect(older, "", nil)
+	if r := c.code(id, "open('/workspace/f').read() + str('x' in globals())"); !strings.Contains(r.All, "keptFalse") || !strings.Contains(r.All, "while the server was away") {
+		t.Errorf("%q", r.All)
+	}
+	// The server that runs, and with it the pool's sandboxes, but no session's.
+	if out, errs, code := s.cli("stop"); code != 0 || !strings.Contains(out, fmt.Sprintf("process %d, has ended", s.cmd.Process.Pid)) || !strings.Contains(out, "live on") {
+		t.Errorf("%d %q %q", code, out, errs)
+	}
+	s.cmd.Wait()
+	f := s.ps(false)
+	check(f, 0)
+	for _, b := range f.Sandboxes {
+		if b.Session == "" {
+			t.Errorf("a sandbox of the pool outlives the server: %+v", b)
+		}
+	}
+	transport.CloseIdleConnections()
+	s.launch()
+	if out, errs, code := s.cli("stop", "--sessions"); code != 0 || !strings.Contains(out, fmt.Sprintf("process %d, has ended", s.cmd.Process.Pid)) || !strings.Contains(out, "were ended") {
+		t.Errorf("%d %q %q", code, out, errs)
+	}
+	s.cmd.Wait()
+	if rest := s.left(); len(rest) > 0 {
+		t.Errorf("this is left: %q", rest)
+	}
+	transport.CloseIdleConnections()
+	s.launch()
+}
+
+func procState(t *testing.T, pid int) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "Z"
+	}
+	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))[0]
+}
+
+// TestOrphanTimeout: sandboxes that have no server for that long end themselves,
+// the session's and the pool's; while there is one they live.
+func TestOrphanTimeout(t *testing.T) {
+	s := start(t, "SANDLOT_ORPHAN_TIMEOUT=4")
+	c := s.connect(older, "", nil)
+	id := c.code("new", "x = 1").session()
+	time.Sleep(6 * time.Second)
+	c.want(id, "x", "1")
+	s.kill()
+	if len(s.running()) == 0 {
+		t.Fatal("the sandboxes end with the server")
+	}
+	for deadline := time.Now().Add(time.Minute); len(s.running()) > 0; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("they live on: %q", s.running())
+		}
+	}
+	transport.CloseIdleConnections()
+	s.launch()
+	if r := s.connect(older, "", nil).code(id, "'x' in globals()"); !strings.Contains(r.All, "False") || !strings.Contains(r.All, "while the server was away") {
+		t.Errorf("%q", r.All)
+	}
+}
