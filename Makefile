@@ -9,7 +9,7 @@ GO_DIRS := cmd internal proto test
 export CGO_ENABLED := 0
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
 
-.PHONY: help build run test lint unit whole bench proto tools clean
+.PHONY: help build run test quick lint unit whole bench proto tools clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 10
@@ -24,6 +24,9 @@ run: build ## build and start the server on http://localhost:8000/mcp
 test: ## install what the tests need and run all of them
 	@$(MAKE) --no-print-directory -j2 --output-sync=target tools lint
 	@$(MAKE) --no-print-directory unit whole
+
+quick: ## lint and test what changed since BASE (else: since main), in minutes
+	@test/quick $(BASE)
 
 lint: build ## gofmt, go vet, staticcheck
 	@bad=$$(gofmt -l $(GO_DIRS)); if [ -n "$$bad" ]; then echo "not gofmt'd:"; echo "$$bad"; exit 1; fi

@@ -239,6 +239,12 @@ func TestConnectionFaults(t *testing.T) {
 		}
 		c.want("home", "6*7", "42")
 	}
+	// It takes all the time that a server has to answer; the others come meanwhile.
+	endless := make(chan error, 1)
+	go func() {
+		_, err := c.try(t.Context(), "connect_external_mcp", args{"name": "noise", "command": "python3", "args": []string{"/workspace/odd.py", "noise"}})
+		endless <- err
+	}()
 	t.Run("a crash in every call", func(t *testing.T) {
 		r := c.odd("crash", "crash", nil)
 		say := r.exposed(t, "say")
@@ -306,8 +312,7 @@ func TestConnectionFaults(t *testing.T) {
 		}
 	})
 	t.Run("a line without an end", func(t *testing.T) {
-		_, err := c.try(t.Context(), "connect_external_mcp", args{"name": "noise", "command": "python3", "args": []string{"/workspace/odd.py", "noise"}})
-		if err == nil {
+		if err := <-endless; err == nil {
 			t.Error("it is connected")
 		}
 		works()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"regexp"
 	"runtime"
 	"strconv"
@@ -83,10 +84,19 @@ func TestFloodOfConnections(t *testing.T) {
 	for range extraLines + 50 {
 		all = append(all, r.client())
 	}
-	for _, c := range all[maxSpare:] {
+	ended := make(chan error, len(all)) // which of them are spared is chance
+	for _, c := range all {
 		c.SetReadDeadline(time.Now().Add(20 * time.Second))
-		if _, err := c.Read(make([]byte, 1)); err == nil {
+		go func() {
+			_, err := c.Read(make([]byte, 1))
+			ended <- err
+		}()
+	}
+	for range all[maxSpare:] {
+		if err := <-ended; err == nil {
 			t.Fatal("something is said on a connection without request")
+		} else if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("more connections are left than may be")
 		}
 	}
 	r.exit.mu.Lock()
