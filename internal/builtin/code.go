@@ -121,8 +121,9 @@ func language(t *image.Template, a tool.Args) (image.Language, error) {
 	if !ok {
 		return l, unknownLanguage(asked, t.LanguageNames())
 	}
-	// The shells go with every template.
-	if named && template != "" && byTemplate.Name != l.Name && l.Name != "bash" && l.Name != "sh" {
+	// The shells go with every template, and TypeScript with Node's.
+	same := byTemplate.Driver == l.Driver && slices.Equal(byTemplate.Command, l.Command)
+	if named && template != "" && !same && l.Name != "bash" && l.Name != "sh" {
 		return l, fault.New(fault.InvalidParameters, "language %q and template %q do not go together; leave one of them out", asked, template).
 			With("argument", "language").With("given", asked).With("template", template)
 	}

@@ -31,11 +31,24 @@ func (a *Agent) language(name string) (*agentv1.Language, error) {
 	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("language not found in sandbox: %.60s", name))
 }
 
+// shared is the name of the interpreter of a language. Languages with the same
+// driver and program have one together, such as TypeScript with JavaScript: what
+// one declares the other sees. The caller holds mu.
+func (a *Agent) shared(l *agentv1.Language) string {
+	for _, other := range a.languages {
+		if other.Driver == l.Driver && slices.Equal(other.Command, l.Command) {
+			return other.Name
+		}
+	}
+	return l.Name
+}
+
 // interpreter returns the one of a language, which may not have started.
 func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if i := a.interps[l.Name]; i != nil {
+	name := a.shared(l)
+	if i := a.interps[name]; i != nil {
 		return i
 	}
 	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.files.base(), Output: wire.OutputDir,
@@ -47,7 +60,7 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 	if n := a.network.Load(); n != nil {
 		i.CallMe(n.Lately())
 	}
-	a.interps[l.Name] = i
+	a.interps[name] = i
 	return i
 }
 
@@ -110,8 +123,14 @@ func (a *Agent) StartInterpreter(ctx context.Context, r *connect.Request[agentv1
 func (a *Agent) StopInterpreter(_ context.Context, r *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error) {
 	a.mu.Lock()
 	var ended []*interp.Interp
+	asked := r.Msg.Language
+	for _, l := range a.languages {
+		if l.Name == asked {
+			asked = a.shared(l)
+		}
+	}
 	for name, i := range a.interps {
-		if r.Msg.Language == "" || r.Msg.Language == name {
+		if asked == "" || asked == name {
 			ended = append(ended, i)
 			delete(a.interps, name)
 		}
@@ -157,7 +176,7 @@ func (a *Agent) hear(m *agentv1.EvaluateRequest, lv *live) *heard {
 // call is the piece as its interpreter takes it; end is called when it is over.
 func (h *heard) call() (c interp.Call, end func()) {
 	ticks, end := h.live.ticks()
-	c = interp.Call{Code: h.m.Code, Timeout: time.Duration(min(h.m.TimeoutMillis, 1<<40)) * time.Millisecond,
+	c = interp.Call{Code: h.m.Code, Language: h.m.Language, Timeout: time.Duration(min(h.m.TimeoutMillis, 1<<40)) * time.Millisecond,
 		Stdout: h.live.tee(h.stdout, false), Stderr: h.live.tee(h.stderr, true), Ticks: ticks}
 	if h.live != nil {
 		c.Tick = h.live.flush

@@ -95,7 +95,9 @@ func (t *Template) interpreters() {
 		t.Warm = append(t.Warm, "python")
 	}
 	if p := t.find("node", "console.log(process.execPath); console.log('')", "-e"); p != "" {
-		t.Languages = append(t.Languages, Language{Name: "node", Driver: "node", Command: []string{p}, Extension: ".mjs", Aliases: []string{"javascript", "js", "nodejs"}})
+		t.Languages = append(t.Languages, Language{Name: "node", Driver: "node", Command: []string{p}, Extension: ".mjs", Aliases: []string{"javascript", "js", "nodejs"}},
+			// Where Node is too old for it, its driver says so.
+			Language{Name: "typescript", Driver: "node", Command: []string{p}, Extension: ".mts", Aliases: []string{"ts"}})
 		t.Provides = append(t.Provides, "node")
 	}
 	if p := t.find("bash", "", ""); p != "" {

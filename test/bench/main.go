@@ -22,6 +22,7 @@ var topics = []struct {
 	{"warm", warm},
 	{"new", fresh},
 	{"boot", boot},
+	{"output", output},
 	{"memory", memory},
 	{"files", files},
 	{"clients", clients},

@@ -456,7 +456,8 @@ func (p *proc) connect(id int64, where string) error {
 	return err
 }
 
-func (p *proc) send(driver string, id int64, n int, code string) error {
+func (p *proc) send(driver string, id int64, n int, c Call) error {
+	code := c.Code
 	p.requests.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	switch driver {
 	case "bash":
@@ -467,10 +468,11 @@ func (p *proc) send(driver string, id int64, n int, code string) error {
 		return err
 	}
 	b, err := json.Marshal(struct {
-		ID   int64  `json:"id"`
-		N    int    `json:"n"`
-		Code string `json:"code"`
-	}{id, n, code})
+		ID       int64  `json:"id"`
+		N        int    `json:"n"`
+		Code     string `json:"code"`
+		Language string `json:"language"`
+	}{id, n, code, c.Language})
 	if err != nil {
 		return err
 	}
@@ -481,6 +483,7 @@ func (p *proc) send(driver string, id int64, n int, code string) error {
 // Call is one piece of code to run.
 type Call struct {
 	Code           string
+	Language       string        // of the code, where one driver has several
 	Timeout        time.Duration // from when it begins; 0: none
 	Stdout, Stderr io.Writer
 	Waiting        func(time.Duration)
@@ -505,7 +508,7 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 	p.out.attach(c.Stdout)
 	p.err.attach(c.Stderr)
 	id := token()
-	if err := p.send(i.config.Driver, id, n, c.Code); err != nil && p.alive() {
+	if err := p.send(i.config.Driver, id, n, c); err != nil && p.alive() {
 		p.kill()
 	}
 	return i.finish(ctx, p, id, start, c), nil

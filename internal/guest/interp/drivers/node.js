@@ -5,6 +5,7 @@
   const fs = require('fs'), vm = require('vm'), util = require('util'), path = require('path');
   const { createRequire } = require('module');
   const acorn = require('internal/deps/acorn/acorn/dist/acorn');
+  const walk = require('internal/deps/acorn/acorn-walk/dist/walk');
   const proc = process, realExit = process.exit.bind(process), realError = Error;
   const stringify = JSON.stringify, parseJSON = JSON.parse, inspect = util.inspect;
   const MAX_RESULT = 4 << 20, MAX_TRACE = 200000;
@@ -85,6 +86,55 @@
   require('module').syncBuiltinESMExports();
   proc.on('exit', flush);
 
+  // import() finds what require finds too: packages that were installed after they
+  // had been asked for, and those of NODE_PATH.
+  const load = async (name, options) => {
+    try { return await import(name, options); } catch (e) {
+      if (!e || e.code !== 'ERR_MODULE_NOT_FOUND' || !/^[@\w]/.test(String(name)) || /^\w+:/.test(String(name))) throw e;
+      let file;
+      try { file = base.resolve(String(name)); } catch { throw e; }
+      return import(require('url').pathToFileURL(file));
+    }
+  };
+  hide('__sandlot_import', load);
+
+  // Nobody can answer a question. One that was asked would wait for ever.
+  const unanswered = (name) => new Error(`${name} has nobody to answer it here: put the value into the code, or read it from a file`);
+  for (const name of ['prompt', 'confirm']) hide(name, () => { throw unanswered(name + '()'); });
+  let patient = true;
+  const refuseQuestions = () => {
+    patient = false;
+    const refuse = (Interface, answer) => {
+      const ask = Interface.prototype.question;
+      const question = function (...args) { return this.input === proc.stdin ? answer(unanswered('readline')) : Reflect.apply(ask, this, args); };
+      const later = ask[util.promisify.custom];
+      if (later) question[util.promisify.custom] = function (...args) { return this.input === proc.stdin ? Promise.reject(unanswered('readline')) : Reflect.apply(later, this, args); };
+      Interface.prototype.question = question;
+    };
+    refuse(require('readline').Interface, (e) => { throw e; });
+    refuse(require('readline/promises').Interface, (e) => Promise.reject(e));
+  };
+
+  // TypeScript's types are taken out, with each line left where it was but for what
+  // is more than types, such as enum.
+  const strip = (code) => {
+    const { stripTypeScriptTypes } = require('module');
+    if (!stripTypeScriptTypes) {
+      throw new Error(`TypeScript needs Node 22.13 or newer, and this is ${proc.version}: write JavaScript, or install a newer Node`);
+    }
+    try {
+      try { return stripTypeScriptTypes(code); } catch (e) {
+        if (e.code !== 'ERR_UNSUPPORTED_TYPESCRIPT_SYNTAX') throw e;
+        return stripTypeScriptTypes(code, { mode: 'transform' });
+      }
+    } catch (e) {
+      if (!/TYPESCRIPT/.test(e && e.code)) throw e;
+      const err = new SyntaxError(e.message);
+      err.stack = `SyntaxError: ${e.message}`;
+      throw err;
+    }
+  };
+
   // names that a pattern declares
   const names = (p, out = []) => {
     if (!p) return out;
@@ -100,7 +150,7 @@
 
   const imported = (s) => {
     // `import a, {b as c}, * as d from 'x'` becomes assignments from await import.
-    const source = `await import(${s.source.raw})`;
+    const source = `await __sandlot_import(${s.source.raw})`;
     if (!s.specifiers.length) return { code: `${source};`, declared: [] };
     const parts = [], declared = [];
     for (const sp of s.specifiers) {
@@ -123,6 +173,7 @@
     const edits = [], declared = [], functions = [];
     const edit = (start, end, text) => edits.push({ start, end, text });
     const lines = (start, end) => '\n'.repeat(code.slice(start, end).split('\n').length - 1);
+    walk.simple(ast, { ImportExpression(e) { edit(e.start, e.start + 'import'.length, '__sandlot_import'); } });
     const last = ast.body[ast.body.length - 1];
     for (const s of ast.body) {
       switch (s.type) {
@@ -264,7 +315,9 @@
     lineCount = request.code.split('\n').length;
     const keep = setInterval(() => {}, 1 << 30);
     try {
-      const script = compile(request.n, request.code);
+      if (patient && /readline/.test(request.code)) refuseQuestions();
+      const code = request.language === 'typescript' ? strip(request.code) : request.code;
+      const script = compile(request.n, code);
       const end = script.runInThisContext({ breakOnSigint: true, displayErrors: true });
       const value = await Promise.race([end, interrupted]);
       if (exited) throw exited;
