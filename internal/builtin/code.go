@@ -288,14 +288,23 @@ func pictured(value string, forms []*agentv1.Rich) bool {
 	return len(forms) > 0 && nameless.MatchString(value)
 }
 
-// linked returns the file of the sandbox that a driver wrote a value to: a list
-// of one URI beneath the folder of outputs.
-func linked(v *agentv1.Rich) (file string, ok bool) {
+// linked returns the link to a file of the sandbox that a driver wrote a value
+// to, and nil for other values. It comes as a list of one URI, beneath the folder
+// of outputs, after a comment with its size.
+func linked(l *session.Lease, v *agentv1.Rich) *tool.Link {
+	var size int64
+	var uri string
 	if v.Mime != "text/uri-list" || len(v.Data) > 300 {
-		return "", false
+		return nil
 	}
-	name, ok := strings.CutPrefix(string(v.Data), "file://"+wire.OutputDir+"/")
-	return wire.OutputDir + "/" + name, ok && name == agent.Printable(path.Base(name), 200)
+	if n, _ := fmt.Sscanf(string(v.Data), "# %d bytes\n%s", &size, &uri); n != 2 || size < 0 {
+		return nil
+	}
+	name, ok := strings.CutPrefix(uri, "file://"+wire.OutputDir+"/")
+	if !ok || name != agent.Printable(path.Base(name), 200) {
+		return nil
+	}
+	return &tool.Link{URI: FileURI(l.ID(), wire.OutputDir+"/"+name), Name: name, MIME: "text/html", Size: size, Description: "The value as HTML"}
 }
 
 // maxRich is how many rich values a result holds.
@@ -308,9 +317,8 @@ func rich(l *session.Lease, values []*agentv1.Rich) []tool.Content {
 			return append(blocks, tool.Text(fmt.Sprintf("[%s left out]", plural(len(values)-maxRich, "more value", "more values"))))
 		}
 		mime := agent.Printable(v.Mime, 100)
-		if file, ok := linked(v); ok {
-			blocks = append(blocks, tool.Content{Link: &tool.Link{URI: FileURI(l.ID(), file), Name: path.Base(file), MIME: "text/html",
-				Description: "The value as HTML"}})
+		if link := linked(l, v); link != nil {
+			blocks = append(blocks, tool.Content{Link: link})
 			continue
 		}
 		switch mime {

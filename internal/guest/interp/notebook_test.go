@@ -158,7 +158,10 @@ func TestTextOrHTML(t *testing.T) {
 	if !o.OK || len(o.Rich) != 1 || o.Rich[0].MIME != "text/uri-list" || o.value() != "a b\n1 2" {
 		t.Fatalf("%d rich values: %s", len(o.Rich), o)
 	}
-	path := strings.TrimPrefix(string(o.Rich[0].Data), "file://")
+	path, ok := strings.CutPrefix(string(o.Rich[0].Data), "# 7 bytes\nfile://")
+	if !ok {
+		t.Fatalf("the link is %q", o.Rich[0].Data)
+	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "<table>" || filepath.Dir(path) != l.config.Output {
 		t.Errorf("%s holds %q, %v", path, text, err)
 	}

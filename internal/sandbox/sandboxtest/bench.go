@@ -171,7 +171,15 @@ func interpreters(t *testing.T, b *Bench) {
 				t.Errorf("%s after that: %+v", l.Name, d)
 			}
 		case "node":
-			b.eval(t, l.Name, "const x = 40", time.Minute)
+			b.eval(t, "node", "const x = 40", time.Minute)
+			if l.Name == "typescript" {
+				// The same interpreter, where its Node is new enough; else an error that says so.
+				d := b.eval(t, l.Name, "const y: number = x + 2; y", time.Minute)
+				if string(d.GetResult().GetHead()) != "42" && !strings.Contains(d.Traceback, "TypeScript needs Node") {
+					t.Errorf("%s: %+v", l.Name, d)
+				}
+				continue
+			}
 			if d := b.eval(t, l.Name, "await Promise.resolve(x + 2)", time.Minute); string(d.GetResult().GetHead()) != "42" || !d.Ok {
 				t.Errorf("%s: %+v", l.Name, d)
 			}

@@ -61,7 +61,9 @@ func direct(t *testing.T, b *Bench) {
 		"await __import__('asyncio').sleep(0.001)\nprint('waited')", "input()", "_ = [print(i) for i in range(300)]",
 		"import os\npid = os.fork()\nif pid == 0:\n    print('child', flush=True)\nelse:\n    _ = os.waitpid(pid, 0)\n    print('parent')",
 		"import os\nos.close(1)", "print('again')", "import sys\nsys.stdout.close()", "print('once more')", "import sys\nsys.stdout = None", "print('back')",
-		"class R:\n    def _repr_png_(self): return b'png' * 100\n    def __repr__(self): return 'R'\nR()", "class B:\n    def _repr_html_(self): return 'h' * 400000\n    def __repr__(self): return 'B'\nB()",
+		"class R:\n    def _repr_png_(self): return b'png' * 100\n    def __repr__(self): return 'R'\nR()", "class B:\n    def _repr_html_(self): return 'h' * 400000\n    def __repr__(self): return '<B object>'\nB()",
+		"print('a')\n!echo b; echo e >&2\nprint('c')", "l = !echo x; echo y\nl", "%%bash\necho $((6 * 7))", "%nothing", "from IPython.display import display, HTML\ndisplay(HTML('h'))",
+		"import os\nfor i in range(30000): print(i)\n_ = os.system('echo end')",
 		"x", "_", "None", "", "# nothing", "while True: pass", "x",
 	}
 	var through []*agentv1.EvaluateDone

@@ -404,17 +404,18 @@ def _main():
             return True
         if isinstance(data, tuple):
             data = data[0]
+        data = str(data)[:MAX_RICH].encode("utf-8", "replace")
         try:
             state["linked"] += 1
             path = "%s/value-%d-%d.html" % (OUTPUT, os.getpid(), state["linked"])
             os.makedirs(OUTPUT, exist_ok=True)
-            with io.open(path, "w", encoding="utf-8", errors="replace") as f:
-                f.write(str(data)[:MAX_RICH])
+            with io.open(path, "wb") as f:
+                f.write(data)
             if state["linked"] > 32:
                 os.remove("%s/value-%d-%d.html" % (OUTPUT, os.getpid(), state["linked"] - 32))
         except OSError:
             return "text"
-        keep("text/uri-list", "file://" + path)
+        keep("text/uri-list", "# %d bytes\nfile://%s" % (len(data), path))
         return "text"
 
     class Handle:
