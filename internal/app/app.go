@@ -273,7 +273,7 @@ func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Lis
 			network = append(network, l)
 			continue
 		}
-		if h == "::1" { // a machine may have no IPv6
+		if h == "::1" && len(addrs) > 1 && (errors.Is(lerr, unix.EADDRNOTAVAIL) || errors.Is(lerr, unix.EAFNOSUPPORT)) { // a machine may have no IPv6
 			continue
 		}
 		err = fault.Wrap(fault.Configuration, lerr, "cannot listen on %s port %d: %v; name another with --port", h, c.Port, lerr)
@@ -297,13 +297,38 @@ func (a *App) ListenOwner() (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	old := unix.Umask(0o177)
-	defer unix.Umask(old)
-	l, err := net.Listen("unix", path)
+	// Made in a folder of its own, which nobody else enters, and then put into its
+	// place: the umask is the whole process's, and is left alone.
+	dir, err := os.MkdirTemp(a.Config.Server.StateDir, ".s")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	made := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
 	if err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "cannot listen on %s: %v (a state folder's path may have at most 90 characters)", path, err)
 	}
-	return l, nil
+	l.SetUnlinkOnClose(false) // it has another name by then
+	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, path)); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return ownerSocket{l, path}, nil
+}
+
+// ownerSocket is removed when it is closed.
+type ownerSocket struct {
+	*net.UnixListener
+	path string
+}
+
+// Close implements net.Listener.
+func (s ownerSocket) Close() error {
+	err := os.Remove(s.path)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(s.UnixListener.Close(), err)
 }
 
 // Run serves on the listeners until ctx ends, and then lets running calls end,

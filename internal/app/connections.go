@@ -22,9 +22,12 @@ import (
 // had, and those of the settings.
 func (a *App) connections(ctx context.Context) error {
 	c := a.Config
-	a.vault = &vault.Vault{Store: a.store, KeyFile: c.Server.SecretsKey}
-	if a.vault.KeyFile == "" {
-		a.vault.KeyFile, a.vault.Make = filepath.Join(c.Server.StateDir, "secrets.key"), true
+	a.vault = keeper(c, a.store)
+	if err := a.vault.Settle(ctx, a.store); err != nil {
+		return err
+	}
+	if err := a.vault.Check(); err != nil {
+		return err
 	}
 	a.third = connection.New(connection.Config{Store: a.store, Sessions: a.Book, Secrets: a.vault, Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install,
 		Reach: a.reach, Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port), Logins: &vault.Logins{Vault: a.vault, Store: a.store}, Log: a.log})

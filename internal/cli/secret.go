@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"sandlot/internal/api"
+	"sandlot/internal/app"
 	"sandlot/internal/connection"
 	"sandlot/internal/secret"
 	"sandlot/internal/vault"
@@ -29,7 +30,7 @@ to your servers and removed, and not be shown again.`,
   sandlot mcp add github --npm some-github-server --env 'GITHUB_TOKEN=${secret:GITHUB_TOKEN}'
   sandlot secret list`,
 	}
-	c.AddCommand(p.secretSet(), p.secretList(), p.secretRemove())
+	c.AddCommand(p.secretSet(), p.secretList(), p.secretRemove(), p.secretRekey())
 	return c
 }
 
@@ -153,6 +154,37 @@ func (p *program) secretList() *cobra.Command {
 				fmt.Fprintf(p.out, "  it cannot be read any more (its key is gone, or what is stored was changed): store it again with `sandlot secret set %s`\n", s.Name)
 			}
 		}
+		return nil
+	}
+	return c
+}
+
+func (p *program) secretRekey() *cobra.Command {
+	var drop bool
+	c := &cobra.Command{Use: "rekey", Short: "Change the key that secrets and log-ins are stored with, while no server runs", Args: cobra.NoArgs,
+		Long: `Make a new key, and store all users' secrets and log-ins with it: for when the old one may be known to
+others. The file of the key is replaced. The server of the state folder must not run meanwhile; a crash in
+between leaves the old key with what it opens, or the new one. Copies of the old key and of the database, as
+in backups, still open each other.`,
+		Example: "  sandlot secret rekey"}
+	c.Flags().BoolVar(&drop, "drop", false, "remove what cannot be read with the old key, or for an address that is not known")
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cfg, err := p.load(nil)
+		if err != nil {
+			return err
+		}
+		if p.server != "" {
+			return usage{errors.New("the key is changed on the server's own machine, without --server")}
+		}
+		sealed, dropped, err := app.Rekey(c.Context(), cfg, drop)
+		if err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(map[string]int{"sealed": sealed, "removed": dropped})
+		}
+		fmt.Fprintf(p.out, "There is a new key. Secrets and log-ins stored with it: %d; removed: %d.\n", sealed, dropped)
 		return nil
 	}
 	return c

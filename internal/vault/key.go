@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -25,7 +26,11 @@ func purpose(owner, name string) []byte { return []byte("sandlot secret\x00" + o
 // key reads the key, which seals with nonces of its own making. Where there is
 // none it makes one, or the error is fs.ErrNotExist.
 func (v *Vault) key(create bool) (cipher.AEAD, error) {
-	b, err := os.ReadFile(v.KeyFile)
+	err := private(v.KeyFile)
+	var b []byte
+	if err == nil {
+		b, err = os.ReadFile(v.KeyFile)
+	}
 	if errors.Is(err, fs.ErrNotExist) && create {
 		b, err = v.made()
 	}
@@ -47,27 +52,75 @@ func (v *Vault) key(create bool) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
+// Check says whether the key file can be used, if it is there or was named.
+func (v *Vault) Check() error {
+	_, err := v.key(false)
+	var f *fault.Error
+	switch {
+	case err == nil, v.Make && errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.As(err, &f):
+		return fault.Wrap(fault.Configuration, err, "the file with the key of secrets (secrets.key_file) cannot be used: %v", f.Unwrap())
+	}
+	return err
+}
+
 // made makes the key, on the disk before it is used, and whole or not at all.
 func (v *Vault) made() ([]byte, error) {
-	dir := filepath.Dir(v.KeyFile)
+	if err := v.write(v.KeyFile, secret.Bytes(keyBytes)); err != nil && !errors.Is(err, fs.ErrExist) { // never over another one
+		return nil, err
+	}
+	return os.ReadFile(v.KeyFile)
+}
+
+// write writes a key to a file that is not there, for whom the key file is.
+func (v *Vault) write(path string, key []byte) error {
+	dir := filepath.Dir(path)
 	// It has no name before it is whole, so that no crash leaves a part, or a copy.
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, &fs.PathError{Op: "make a file in", Path: dir, Err: err}
+		return &fs.PathError{Op: "make a file in", Path: dir, Err: err}
 	}
 	f := os.NewFile(uintptr(fd), "the key of secrets")
 	defer f.Close()
-	_, err = f.Write(secret.Bytes(keyBytes))
+	if st, err := os.Stat(v.KeyFile); err == nil {
+		if sys, ok := st.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
+			if err := f.Chown(int(sys.Uid), int(sys.Gid)); err != nil {
+				return err
+			}
+		}
+	}
+	_, err = f.Write(key)
 	if err := errors.Join(err, f.Sync()); err != nil {
-		return nil, err
+		return err
 	}
-	err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, v.KeyFile, unix.AT_SYMLINK_FOLLOW)
-	if err != nil && !errors.Is(err, fs.ErrExist) { // never over another one
-		return nil, &fs.PathError{Op: "link", Path: v.KeyFile, Err: err}
+	if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW); err != nil {
+		return &fs.PathError{Op: "link", Path: path, Err: err}
 	}
-	if d, err := os.Open(dir); err == nil {
-		_ = d.Sync() // not every file system can
-		d.Close()
+	return synced(dir)
+}
+
+// synced puts the names in a folder on the disk, as far as its file system can.
+func synced(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil
 	}
-	return os.ReadFile(v.KeyFile)
+	_ = d.Sync()
+	return d.Close()
+}
+
+// private says why a key file is not one: others than its owner can read it.
+func private(path string) error {
+	st, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	mode := st.Mode().Perm()
+	group := mode&0o070 != 0 && !(ok && (sys.Gid == 0 || int(sys.Gid) == os.Getgid()) && mode&0o030 == 0)
+	if mode&0o007 != 0 || group {
+		return fmt.Errorf("others can read it (mode %04o): chmod 600 %s, and consider a new key (sandlot secret rekey), as this one may be known", mode, path)
+	}
+	return nil
 }

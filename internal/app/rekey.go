@@ -1,0 +1,71 @@
+package app
+
+import (
+	"context"
+	"path/filepath"
+
+	"sandlot/internal/config"
+	"sandlot/internal/fault"
+	"sandlot/internal/store"
+	"sandlot/internal/vault"
+)
+
+// Rekey changes the key of users' secrets and log-ins, and seals all of them anew,
+// while no server runs. What cannot be read is removed, if drop is set.
+func Rekey(ctx context.Context, c *config.Config, drop bool) (sealed, dropped int, err error) {
+	a := &App{Config: c}
+	if err := a.takeState(); err != nil {
+		return 0, 0, fault.Wrap(fault.Configuration, err, "the key is not changed: %v", err)
+	}
+	defer a.lock.Close()
+	db, err := store.Open(ctx, c.Server.StateDir)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer db.Close()
+	addresses, err := addressesOf(ctx, c, db)
+	if err != nil {
+		return 0, 0, err
+	}
+	return keeper(c, db).Rekey(ctx, db, func(owner, connection string) string {
+		if connection != "" && connection[0] == '=' {
+			owner = ""
+		}
+		return addresses[[2]string{owner, connection}]
+	}, drop)
+}
+
+// addressesOf are those for which log-ins are sealed, by owner and connection; one of
+// the settings has no owner.
+func addressesOf(ctx context.Context, c *config.Config, db *store.DB) (map[[2]string]string, error) {
+	addresses := map[[2]string]string{}
+	logins, err := db.Logins(ctx)
+	if err != nil || len(logins) == 0 {
+		return nil, err
+	}
+	for _, l := range logins {
+		all, err := db.Connections(ctx, l[0])
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range all {
+			if !r.Configured {
+				addresses[[2]string{r.Owner, r.ID}] = r.URL
+			}
+		}
+	}
+	servers, _ := c.Servers(ctx)
+	for _, s := range servers {
+		addresses[[2]string{"", "=" + s.Name}] = s.URL
+	}
+	return addresses, nil
+}
+
+// keeper is the vault of the settings.
+func keeper(c *config.Config, db *store.DB) *vault.Vault {
+	v := &vault.Vault{Store: db, KeyFile: c.Server.SecretsKey}
+	if v.KeyFile == "" {
+		v.KeyFile, v.Make = filepath.Join(c.Server.StateDir, "secrets.key"), true
+	}
+	return v
+}

@@ -1,0 +1,78 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"sandlot/internal/vault"
+)
+
+// Sealed implements vault.Rows.
+func (s *DB) Sealed(ctx context.Context) ([]vault.Row, error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT 0, principal, name, value FROM secrets UNION ALL SELECT 1, principal, connection, value FROM logins`)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []vault.Row
+	for rows.Next() {
+		var r vault.Row
+		if err := rows.Scan(&r.Login, &r.Owner, &r.Name, &r.Sealed); err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
+
+// Reseal implements vault.Rows.
+func (s *DB) Reseal(ctx context.Context, rows []vault.Row, fingerprint string) error {
+	c, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := c.ExecContext(ctx, `PRAGMA synchronous=FULL`); err != nil {
+		return err
+	}
+	defer c.ExecContext(context.WithoutCancel(ctx), `PRAGMA synchronous=NORMAL`)
+	tx, err := c.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	for _, r := range rows {
+		table, name := "secrets", "name"
+		if r.Login {
+			table, name = "logins", "connection"
+		}
+		change := `UPDATE ` + table + ` SET value = ? WHERE principal = ? AND ` + name + ` = ?`
+		args := []any{r.Sealed, r.Owner, r.Name}
+		if r.Sealed == nil {
+			change, args = `DELETE FROM `+table+` WHERE principal = ? AND `+name+` = ?`, args[1:]
+		}
+		if _, err := tx.ExecContext(ctx, change, args...); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT INTO vault_key (one, fingerprint) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET fingerprint=excluded.fingerprint`, fingerprint); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	// What was sealed with the old key is not to be found in the file beside.
+	_, err = c.ExecContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`)
+	return err
+}
+
+// KeyFingerprint implements vault.Rows.
+func (s *DB) KeyFingerprint(ctx context.Context) (string, error) {
+	var f string
+	err := s.db.QueryRowContext(ctx, `SELECT fingerprint FROM vault_key`).Scan(&f)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return f, err
+}

@@ -1,0 +1,135 @@
+package vault
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/secret"
+)
+
+// Row is what is stored of a secret, or of a log-in at the connection Name.
+type Row struct {
+	Login       bool
+	Owner, Name string
+	Sealed      []byte // nil: the row is to be removed
+}
+
+// Rows are all that was sealed by the vault's key.
+type Rows interface {
+	Sealed(ctx context.Context) ([]Row, error)
+	// Reseal changes what is stored of rows, and the fingerprint of the key that it
+	// is sealed with: all or nothing, and on the disk when it returns.
+	Reseal(ctx context.Context, rows []Row, fingerprint string) error
+	// KeyFingerprint returns that of the last Reseal, or "".
+	KeyFingerprint(ctx context.Context) (string, error)
+}
+
+// fingerprint tells keys apart, and says nothing of them.
+func fingerprint(key []byte) string {
+	sum := sha256.Sum256(append([]byte("sandlot fingerprint of a key\x00"), key...))
+	return hex.EncodeToString(sum[:16])
+}
+
+func (v *Vault) next() string { return v.KeyFile + ".new" }
+
+// Rekey makes a new key and seals with it all that is stored. address is that of an
+// owner's connection, for which its log-in was sealed. What the old key does not
+// open is removed, if drop is set, or else nothing changes. Nobody else may use
+// the vault meanwhile. A crash leaves either key with what it opens: Settle.
+func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connection string) string, drop bool) (sealed, dropped int, err error) {
+	if real, err := filepath.EvalSymlinks(v.KeyFile); err == nil {
+		v.KeyFile = real // the link stays one
+	}
+	if err := v.Settle(ctx, rows); err != nil {
+		return 0, 0, err
+	}
+	old, err := v.key(false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, 0, fault.Wrap(fault.Configuration, err, "there is no key yet, as no secret is stored: nothing is to be changed")
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	key := secret.Bytes(keyBytes)
+	if err := v.write(v.next(), key); err != nil {
+		return 0, 0, fault.Wrap(fault.Configuration, err, "the new key cannot be written beside the old one: %v; nothing has changed", err)
+	}
+	all, err := rows.Sealed(ctx)
+	if err == nil {
+		sealed, dropped, err = reseal(all, old, key, address)
+	}
+	if err == nil && dropped > 0 && !drop {
+		err = fault.New(fault.Configuration, "%d of %d secrets and log-ins cannot be read with the key that is there, or a log-in's server is not in the settings as this command reads them (give it the variables of the server); nothing has changed. With --drop they are removed", dropped, len(all))
+	}
+	if err == nil {
+		err = rows.Reseal(ctx, all, fingerprint(key))
+	}
+	if err != nil {
+		// Whether it was stored is not known for certain: the store says so.
+		return 0, 0, errors.Join(err, v.Settle(context.WithoutCancel(ctx), rows))
+	}
+	return sealed, dropped, v.Settle(context.WithoutCancel(ctx), rows)
+}
+
+// reseal seals rows anew; those that do not open lose what is sealed.
+func reseal(all []Row, old cipher.AEAD, key []byte, address func(owner, connection string) string) (sealed, dropped int, err error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return 0, 0, err
+	}
+	k, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return 0, 0, err
+	}
+	for i := range all {
+		r := &all[i]
+		p := purpose(r.Owner, r.Name)
+		if r.Login {
+			p = loginPurpose(r.Owner, r.Name, address(r.Owner, r.Name))
+		}
+		text, err := old.Open(nil, nil, r.Sealed, p)
+		if err != nil {
+			r.Sealed = nil
+			dropped++
+			continue
+		}
+		r.Sealed = k.Seal(nil, nil, text, p)
+		sealed++
+	}
+	return sealed, dropped, nil
+}
+
+// Settle ends a change of the key that was cut short: the key with which everything
+// is sealed takes its place, and the other one is gone. It is for the start, before
+// the vault is used.
+func (v *Vault) Settle(ctx context.Context, rows Rows) error {
+	key, err := os.ReadFile(v.next())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	sealed, err := rows.KeyFingerprint(ctx)
+	if err != nil {
+		return err
+	}
+	if sealed != fingerprint(key) {
+		err = os.Remove(v.next())
+	} else {
+		err = os.Rename(v.next(), v.KeyFile)
+	}
+	if err != nil {
+		return fmt.Errorf("the change of the key of secrets cannot be ended: %w", err)
+	}
+	return synced(filepath.Dir(v.KeyFile))
+}

@@ -1,0 +1,161 @@
+package vault
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/secret"
+)
+
+// sealedRows are secrets and log-ins in memory, all changed at once.
+type sealedRows struct {
+	secrets *records
+	logins  rows
+	mark    string
+	broken  error
+	after   bool // it breaks when everything is stored
+}
+
+func (s *sealedRows) Sealed(context.Context) (all []Row, err error) {
+	for k, r := range s.secrets.all {
+		all = append(all, Row{Owner: k[0], Name: k[1], Sealed: r.Sealed})
+	}
+	for k, b := range s.logins {
+		all = append(all, Row{Login: true, Owner: k[0], Name: k[1], Sealed: b})
+	}
+	return all, nil
+}
+
+func (s *sealedRows) Reseal(_ context.Context, all []Row, mark string) error {
+	if s.broken != nil && !s.after {
+		return s.broken
+	}
+	for _, r := range all {
+		k := [2]string{r.Owner, r.Name}
+		switch {
+		case r.Login && r.Sealed == nil:
+			delete(s.logins, k)
+		case r.Login:
+			s.logins[k] = r.Sealed
+		case r.Sealed == nil:
+			delete(s.secrets.all, k)
+		default:
+			o := s.secrets.all[k]
+			o.Sealed = r.Sealed
+			s.secrets.all[k] = o
+		}
+	}
+	s.mark = mark
+	return s.broken
+}
+
+func (s *sealedRows) KeyFingerprint(context.Context) (string, error) { return s.mark, nil }
+
+// After a change of the key all is there as it was, the old key opens nothing, and
+// whatever goes wrong leaves one key that opens everything.
+func TestRekey(t *testing.T) {
+	v, m := fresh(t)
+	l := &Logins{Vault: v, Store: rows{}}
+	all := &sealedRows{secrets: m, logins: l.Store.(rows)}
+	const there = "https://bank.example/mcp"
+	address := func(owner, connection string) string {
+		if connection == "lost" {
+			return ""
+		}
+		return there
+	}
+	if _, _, err := v.Rekey(t.Context(), all, address, false); !fault.Is(err, fault.Configuration) {
+		t.Errorf("without a key: %v", err)
+	}
+	set(t, v, ann, "A", "of ann")
+	set(t, v, bob, "A", "of bob")
+	if err := l.Keep(t.Context(), ann, "x", there, "log-in of ann"); err != nil {
+		t.Fatal(err)
+	}
+	whole := func(what string) {
+		t.Helper()
+		is(t, v, ann, "A", "of ann")
+		is(t, v, bob, "A", "of bob")
+		if got, err := l.Kept(t.Context(), ann, "x", there); err != nil || got.Reveal() != "log-in of ann" {
+			t.Errorf("%s: %q, %v", what, got.Reveal(), err)
+		}
+		if left, _ := filepath.Glob(v.KeyFile + ".*"); len(left) > 0 {
+			t.Errorf("%s: %v is left", what, left)
+		}
+		if st, err := os.Stat(v.KeyFile); err != nil || st.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v %v", what, st, err)
+		}
+	}
+	key := func() []byte { b, _ := os.ReadFile(v.KeyFile); return b }
+	first, sealed := key(), bytes.Clone(m.row(ann, "A").Sealed)
+	if n, dropped, err := v.Rekey(t.Context(), all, address, false); n != 3 || dropped != 0 || err != nil || bytes.Equal(first, key()) {
+		t.Errorf("%d, %d, %v", n, dropped, err)
+	}
+	whole("a change")
+	if bytes.Equal(sealed, m.row(ann, "A").Sealed) {
+		t.Error("it is stored as it was")
+	}
+
+	// It does not reach the store; it does, and the answer is an error.
+	for _, after := range []bool{false, true} {
+		before := key()
+		all.broken, all.after = errors.New("no disk"), after
+		if _, _, err := v.Rekey(t.Context(), all, address, false); !errors.Is(err, all.broken) || bytes.Equal(before, key()) == after {
+			t.Errorf("the store fails: %v", err)
+		}
+		all.broken = nil
+		whole("the store fails")
+	}
+	// A crash before and after it is stored.
+	now := key()
+	if err := os.WriteFile(v.next(), secret.Bytes(keyBytes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Settle(t.Context(), all); err != nil || !bytes.Equal(now, key()) {
+		t.Error(err)
+	}
+	whole("a crash before")
+	if err := errors.Join(os.Rename(v.KeyFile, v.next()), os.WriteFile(v.KeyFile, first, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Settle(t.Context(), all); err != nil || !bytes.Equal(now, key()) {
+		t.Error(err)
+	}
+	whole("a crash after")
+
+	// What does not open holds the change, until it may go.
+	if err := l.Keep(t.Context(), bob, "lost", there, "log-in of bob"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := v.Rekey(t.Context(), all, address, false); !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), "--drop") || !bytes.Equal(now, key()) {
+		t.Errorf("one does not open: %v", err)
+	}
+	if n, dropped, err := v.Rekey(t.Context(), all, address, true); n != 3 || dropped != 1 || err != nil || len(all.logins) != 1 {
+		t.Errorf("%d, %d, %v", n, dropped, err)
+	}
+	whole("one is dropped")
+}
+
+// A key that others can read is refused, with what to do.
+func TestKeyOfOthers(t *testing.T) {
+	v, _ := fresh(t)
+	set(t, v, ann, "A", "a")
+	for mode, want := range map[os.FileMode]bool{0o600: true, 0o400: true, 0o604: false, 0o644: false, 0o666: false, 0o602: false, 0o660: false} {
+		if err := os.Chmod(v.KeyFile, mode); err != nil {
+			t.Fatal(err)
+		}
+		err := v.Check()
+		if (err == nil) != want || err != nil && !strings.Contains(err.Error(), "chmod 600 "+v.KeyFile) {
+			t.Errorf("%04o: %v", mode, err)
+		}
+		if _, err := v.Reveal(t.Context(), ann, "A"); (err == nil) != want {
+			t.Errorf("%04o: %v", mode, err)
+		}
+	}
+}
