@@ -1,12 +1,16 @@
 package guest
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"sandlot/proto/agentv1"
 )
@@ -168,19 +172,36 @@ const gitSettings = `%s[user]
 // git writes Git's settings of the system, which count least, before those that
 // the root has itself.
 func (h home) git(id *agentv1.Identity) {
-	path := h.at("/etc/gitconfig")
-	own, _ := os.ReadFile(path)
-	if i := strings.Index(string(own), gitMark); i >= 0 {
-		own = own[i+len(gitMark):]
-		_, rest, _ := strings.Cut(string(own), gitMark)
-		own = []byte(rest)
+	// What is there may be anybody's: no link is followed, and no pipe waited for.
+	file, err := os.OpenFile(h.at("/etc/gitconfig"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
+	if err != nil {
+		return
 	}
-	_ = os.WriteFile(path, fmt.Appendf(nil, gitSettings, gitMark, quoted(id.Name), quoted(id.Email), gitMark, own), 0o644)
-	ignore := h.at("/etc/gitignore")
-	if _, err := os.Lstat(ignore); err != nil {
-		_ = os.WriteFile(ignore, []byte("# What pip and npm installed.\n/.local/\n"), 0o644)
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil || !st.Mode().IsRegular() || st.Size() > maxGit {
+		return
+	}
+	own, err := io.ReadAll(io.LimitReader(file, maxGit))
+	if err != nil {
+		return
+	}
+	if before, rest, ok := bytes.Cut(own, []byte(gitMark)); ok && len(before) == 0 {
+		_, own, _ = bytes.Cut(rest, []byte(gitMark))
+	}
+	text := fmt.Appendf(nil, gitSettings, gitMark, quoted(id.Name), quoted(id.Email), gitMark, own)
+	if file.Truncate(0) == nil {
+		_, _ = file.WriteAt(text, 0)
+	}
+	ignore, err := os.OpenFile(h.at("/etc/gitignore"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err == nil {
+		_, _ = ignore.WriteString("# What pip and npm installed.\n/.local/\n")
+		ignore.Close()
 	}
 }
+
+// maxGit is more than Git's settings of a system are long, in bytes.
+const maxGit = 64 << 10
 
 // quoted is a value in Git's settings.
 func quoted(s string) string {

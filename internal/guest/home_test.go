@@ -1,12 +1,14 @@
 package guest
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sandlot/proto/agentv1"
@@ -123,6 +125,31 @@ func TestGitSettings(t *testing.T) {
 	text, _ := os.ReadFile(file)
 	if strings.Count(string(text), own) != 1 || strings.Count(string(text), "[user]") != 1 {
 		t.Errorf("%s", text)
+	}
+}
+
+// Whoever works in the sandbox can put anything in the place of Git's settings.
+func TestGitSettingsOfOthers(t *testing.T) {
+	id := &agentv1.Identity{Name: "ann", Email: "ann@sandlot.invalid"}
+	root, outside := t.TempDir(), filepath.Join(t.TempDir(), "canary")
+	tree(t, root, "etc/")
+	file := filepath.Join(root, "etc/gitconfig")
+	for name, make := range map[string]func() error{
+		"a pipe":   func() error { return syscall.Mkfifo(file, 0o644) },
+		"a link":   func() error { return os.Symlink(outside, file) },
+		"a folder": func() error { return os.Mkdir(file, 0o755) },
+		"too much": func() error { return os.WriteFile(file, bytes.Repeat([]byte("#"), maxGit+1), 0o644) },
+	} {
+		if err := make(); err != nil {
+			t.Fatal(err)
+		}
+		home{root: root}.git(id) // it must return
+		if _, err := os.Lstat(outside); err == nil {
+			t.Errorf("%s: a file outside was written", name)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -32,6 +32,9 @@ var homeEnv = map[string]string{
 // installed there is found, and is kept. What the template sets itself stays.
 func (t *Template) Furnish() {
 	env := maps.Clone(homeEnv)
+	if base, ok := t.Env["PYTHONUSERBASE"]; ok && base != UserBase { // it has a place of its own, or none
+		maps.DeleteFunc(env, func(_, v string) bool { return strings.HasPrefix(v, UserBase) })
+	}
 	maps.Copy(env, t.Env)
 	if env["PYTHONUSERBASE"] == UserBase {
 		first := []string{UserBase + "/bin"}

@@ -206,3 +206,30 @@ func TestProgram(t *testing.T) {
 		}
 	}
 }
+
+// What a template does not set itself lets what is installed stay.
+func TestFurnish(t *testing.T) {
+	tests := []struct {
+		name string
+		env  map[string]string
+		want map[string]string
+	}{
+		{"nothing is set", nil, map[string]string{"PYTHONUSERBASE": UserBase, "npm_config_prefix": UserBase, "HOME": "/root",
+			"PATH": UserBase + "/bin:/root/.local/bin:" + systemPath}},
+		{"its own path and home", map[string]string{"PATH": "/opt/bin", "HOME": "/home/me", "LANG": "de"}, map[string]string{"LANG": "de",
+			"HOME": "/home/me", "PATH": UserBase + "/bin:/home/me/.local/bin:/opt/bin"}},
+		{"turned off", map[string]string{"PYTHONUSERBASE": "", "PATH": "/bin"}, map[string]string{"PATH": "/bin", "PYTHONUSERBASE": ""}},
+	}
+	for _, tt := range tests {
+		tm := &Template{Env: tt.env}
+		tm.Furnish()
+		for k, v := range tt.want {
+			if got, ok := tm.Env[k]; !ok || got != v {
+				t.Errorf("%s: %s is %q, want %q", tt.name, k, got, v)
+			}
+		}
+		if tm.Env["PYTHONUSERBASE"] == "" && (tm.Env["npm_config_prefix"] != "" || tm.Env["GOBIN"] != "") {
+			t.Errorf("%s: %v", tt.name, tm.Env)
+		}
+	}
+}

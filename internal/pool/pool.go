@@ -207,17 +207,13 @@ func (p *Pool) Configure(ctx context.Context, b *Booted) error {
 	return err
 }
 
-// Introduce tells a sandbox, once, who commits in it where its user sets nothing
-// else.
+// Introduce tells a sandbox who commits in it where its user sets nothing else. It
+// is told once, whether it listens or not.
 func (p *Pool) Introduce(ctx context.Context, b *Booted, id *agentv1.Identity) error {
 	if !b.git.CompareAndSwap(nil, id) {
 		return nil
 	}
-	err := p.Configure(ctx, b)
-	if err != nil {
-		b.git.Store(nil)
-	}
-	return err
+	return p.Configure(ctx, b)
 }
 
 // Destroy stops the sandbox. Its workspace stays.

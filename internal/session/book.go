@@ -101,13 +101,16 @@ func (b *Book) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, error
 	return l, nil
 }
 
+// introduction is how long a sandbox may take to hear who its user is.
+const introduction = 5 * time.Second
+
 // introduce tells a sandbox who its user is. The local user is whom it takes for
 // granted.
 func (b *Book) introduce(ctx context.Context, p auth.Principal, booted *pool.Booted) {
 	if p.ID == auth.Local.ID {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.Patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), introduction)
 	defer cancel()
 	if err := b.Pool.Introduce(ctx, booted, identity(p)); err != nil {
 		b.Log.Warn("could not tell a sandbox who its user is", "sandbox", booted.ID, "error", err)
