@@ -99,7 +99,7 @@ func (t *Tools) background(ctx context.Context, l *session.Lease, a tool.Args, c
 	took(r.Fields, uint64(time.Since(start).Microseconds()))
 	text := fmt.Sprintf("Started in the background: process_id %s. Its output: read_process; its end: stop_process", id)
 	if limit > 0 {
-		text += fmt.Sprintf(", or after %d seconds its time limit", int(limit.Seconds()))
+		text += fmt.Sprintf(", or its time limit in %d seconds", int(limit.Seconds()))
 	}
 	r.Content = append(notice(l), tool.Text(text+"."))
 	r.Words = words(l, "process_id: "+id)
