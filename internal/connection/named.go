@@ -23,11 +23,13 @@ func (b *Book) Prompt(ctx context.Context, p auth.Principal, what, name string, 
 		if names = append(names, d.Remote); d.Remote != name && d.Key != name {
 			continue
 		}
-		given, err := json.Marshal(args)
-		if err != nil {
-			return nil, err
+		params := object{"name": quoted(d.Remote)}
+		if len(args) > 0 {
+			if params["arguments"], err = json.Marshal(args); err != nil {
+				return nil, err
+			}
 		}
-		return s.whole(ctx, query{method: "prompts/get", params: object{"name": quoted(d.Remote), "arguments": given}})
+		return s.whole(ctx, query{method: "prompts/get", params: params})
 	}
 	f := fault.New(fault.NotFound, "%s has no prompt %q", s.title(), clip(name))
 	if near := tool.Nearest(name, names); near != "" {

@@ -19,7 +19,7 @@ while True:
     if meth=="prompts/list": ok(m["id"],{"prompts":[{"name":"sum up"}]})
     elif meth=="resources/list": ok(m["id"],{"resources":[{"uri":"x://a"}]})
     elif base(m): pass
-    elif meth=="prompts/get": ok(m["id"],{"messages":[{"role":"user","content":{"type":"text","text":p["name"]+" "+p["arguments"].get("topic","")}}]})
+    elif meth=="prompts/get": ok(m["id"],{"messages":[{"role":"user","content":{"type":"text","text":p["name"]+" "+(p["arguments"]["topic"] if "arguments" in p else "nothing")}}]})
     elif meth=="resources/read": ok(m["id"],{"contents":[{"uri":p["uri"],"blob":"not base64!" if p["uri"]=="x://bad" else "AAH/"}]})
 `), nil))
 	for _, name := range []string{"sum up", "ext_aaaaaa_sum_up"} {
@@ -28,7 +28,11 @@ while True:
 			t.Errorf("%s: %s, %v", name, raw, err)
 		}
 	}
-	_, err := b.Prompt(t.Context(), P, "aaaaaa", "sum_up", nil)
+	raw, err := b.Prompt(t.Context(), P, "x", "sum up", nil)
+	if err != nil || !strings.Contains(string(raw), `"sum up nothing"`) {
+		t.Errorf("without arguments: %s, %v", raw, err)
+	}
+	_, err = b.Prompt(t.Context(), P, "aaaaaa", "sum_up", nil)
 	if f := fault.From(err); f.Kind != fault.NotFound || !strings.Contains(f.Message, `did you mean "sum up"?`) {
 		t.Error(err)
 	}

@@ -206,7 +206,11 @@ func (w *enclosing) keyword(k string, v any, moved bool) error {
 		return w.schema(v, moved)
 	}
 	for _, name := range slices.Sorted(maps.Keys(named)) {
-		if err := w.schema(named[name], moved); err != nil {
+		err := w.schema(named[name], moved)
+		if _, text := named[name].(string); text && referWords[name] { // no schema; some follow it all the same
+			err = w.reference(name, named[name], moved)
+		}
+		if err != nil {
 			return err
 		}
 	}

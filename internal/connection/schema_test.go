@@ -35,7 +35,8 @@ var (
 		"data that is referred to":   `"default":{"$ref":"https://schemas.example"},"properties":{"a":{"$ref":"#/default"}}`,
 		"data that is referred to 2": `"enum":[1,{"a":{"$ref":"x"}}],"properties":{"a":{"$ref":"#/%65num/1/a"}}`,
 		"data with an anchor":        `"const":{"$anchor":"evil","$ref":"x"},"properties":{"a":{"$ref":"#evil"}}`,
-		"names that are referred to": `"properties":{"$ref":"x","a":{"$ref":"#/properties"}}`,
+		"names that are referred to": `"properties":{"default":{"$ref":"#"},"$defs":{"$ref":{"$ref":"x"}}},"items":{"$ref":"#/properties/$defs/$ref"}`,
+		"a name that is no schema":   `"properties":{"$ref":"https://schemas.example"}`,
 		"into another $id":           `"properties":{"a":{"$id":"https://schemas.example/a","default":{"$ref":"#/b"}},"b":{"$ref":"#/properties/a/default"}}`,
 	}
 	staying = map[string]string{

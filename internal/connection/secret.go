@@ -190,7 +190,7 @@ func (s *server) lacking(err error) error {
 // their names, by those of the secrets.
 func (b *Book) UsesOf(p auth.Principal) map[string][]string {
 	uses := map[string][]string{}
-	_ = b.configure(p) // what cannot be read is in the log
+	_ = b.arrive(p) // what cannot be read is in the log
 	for _, s := range b.all(p.ID) {
 		for _, name := range s.record().secretNames() {
 			uses[name] = append(uses[name], s.name)
@@ -202,7 +202,7 @@ func (b *Book) UsesOf(p auth.Principal) map[string][]string {
 // Stored is called when a principal has stored a secret: what waited for it need
 // not say so any more. What runs takes it up at its next start.
 func (b *Book) Stored(p auth.Principal, name string) {
-	_ = b.configure(p) // what cannot be read is in the log
+	_ = b.arrive(p) // what cannot be read is in the log
 	for _, s := range b.all(p.ID) {
 		s.mu.Lock()
 		if s.state == NeedsEnv && slices.Contains(s.rec.secretNames(), name) {
