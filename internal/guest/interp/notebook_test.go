@@ -214,6 +214,8 @@ func TestInstalledMeanwhile(t *testing.T) {
 	l := newLang(t, "python", program(t, "python3"))
 	env := l.config.Env
 	l.config.Env = func() []string { return append(env(), "PYTHONUSERBASE="+base) }
+	// An interpreter that started without its site module, as warm ones do, imports it for that.
+	l.want("import sys; sys.modules.pop('site', None) is None", "False", "")
 	l.fails("import sandlot_test_new", 1, "ModuleNotFoundError")
 	dir := strings.Trim(l.run("import site; site.getusersitepackages()").value(), "'")
 	if !strings.HasPrefix(dir, base) {

@@ -271,18 +271,23 @@ def _main():
         return fresh
 
     def user_site():
-        site = sys.modules.get("site") or late("site")
-        if state.get("no_site") or site.ENABLE_USER_SITE is False:
+        """Follow the user's folder of packages when it appears."""
+        if state.get("in_site"):
+            return  # asked by what it imports itself
+        state["in_site"] = True
+        try:
+            add_user_site(late("site"))
+        finally:
+            state["in_site"] = False
+
+    def add_user_site(site):
+        if site.ENABLE_USER_SITE is False:
             return
         folder = site.getusersitepackages()
         if folder in sys.path or not os.path.isdir(folder):
             return
         before = sys.path[:]
-        state["no_site"] = True  # what it does imports something itself
-        try:
-            site.addsitedir(folder)
-        finally:
-            state["no_site"] = False
+        site.addsitedir(folder)
         new = [p for p in sys.path if p not in before]
         at = next((n for n, p in enumerate(before) if p.endswith(("site-packages", "dist-packages"))), len(before))
         sys.path[:] = before[:at] + new + before[at:]
