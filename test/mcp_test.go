@@ -125,6 +125,7 @@ func TestCode(t *testing.T) {
 		if !found {
 			t.Errorf("no image in %v", r.Content)
 		}
+		notebook(t, c, id)
 		if r := c.call("stop_session", args{"session_id": id}); r.Text != "Session "+id+" stopped successfully" {
 			t.Errorf("%q", r.All)
 		}
@@ -569,4 +570,49 @@ func TestTurns(t *testing.T) {
 	default:
 	}
 	<-done
+}
+
+// notebook runs cells as they are written for Jupyter, and values with HTML.
+func notebook(t *testing.T, c *client, id string) {
+	t.Helper()
+	r := c.code(id, "n = 3\nlines = !seq $n\n!echo {len(lines)} lines\n%cd -q /tmp\n!pwd\nlines")
+	if r.IsError || !strings.Contains(r.Text, "3 lines\n/tmp") || r.Fields["result"] != "['1', '2', '3']" {
+		t.Errorf("a cell: %q %v", r.All, r.Fields)
+	}
+	r = c.code(id, "%nothing")
+	if !r.IsError || !strings.Contains(r.Text, "there is no magic %nothing here") || !strings.Contains(r.Text, "%%bash") {
+		t.Errorf("an unknown magic: %q", r.All)
+	}
+	r = c.code(id, "from IPython.display import HTML\nHTML('<b>alone</b>')")
+	if len(r.Content) == 0 || !strings.Contains(string(must(json.Marshal(r.Content[0]))), "alone") || strings.Contains(r.All, "object") {
+		t.Errorf("HTML alone: %s", must(json.Marshal(r.Content)))
+	}
+	r = c.code(id, "class Frame:\n  def _repr_html_(self): return '<table>'\n  def __repr__(self): return 'a b'\nFrame()")
+	var link *mcp.ResourceLink
+	for _, b := range r.Content {
+		if l, ok := b.(*mcp.ResourceLink); ok {
+			link = l
+		}
+	}
+	if r.Text != "a b" || link == nil || link.MIMEType != "text/html" || link.Size == nil || *link.Size != 7 || strings.Contains(string(must(json.Marshal(r.Content))), "table>") {
+		t.Fatalf("a value with text and HTML: %s", must(json.Marshal(r.Content)))
+	}
+	_, path, _ := strings.Cut(link.URI, "/files")
+	if r := c.call("sandbox_read_file", args{"path": path, "session_id": id}); r.Text != "<table>" {
+		t.Errorf("behind the link %s: %q", link.URI, r.All)
+	}
+	if r := c.code(id, "!which fc-match >/dev/null && fc-match sans 2>&1 | grep -c Fontconfig"); strings.HasPrefix(r.Text, "1") {
+		t.Errorf("fontconfig complains: %q", r.All)
+	}
+	r = c.code(id, "input('Name? ')")
+	if !r.IsError || !strings.Contains(r.Text, "nobody to answer it here") {
+		t.Errorf("a question: %q", r.All)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -81,6 +81,10 @@ func TestHost(t *testing.T) {
 			t.Errorf("bind %v", b)
 		}
 	}
+	_, own := h.Files["etc/fonts/fonts.conf"]
+	if shown := slices.ContainsFunc(h.Binds, func(b Bind) bool { return b.Target == "/etc/fonts" }); shown == own {
+		t.Errorf("fontconfig finds its settings: the machine's %v, our own %v", shown, own)
+	}
 	for name, target := range h.Links {
 		if strings.HasPrefix(name, "/") || filepath.IsAbs(target) && !strings.HasPrefix(target, "/usr") {
 			t.Errorf("link %s → %s", name, target)

@@ -176,7 +176,8 @@ func TestPythonThatWillNotStop(t *testing.T) {
 
 func TestPythonMendsItsStreams(t *testing.T) {
 	l := python(t)
-	for _, breaks := range []string{"import sys; sys.stdout.close()", "import os; os.close(1)", "import sys; sys.stdout = None", "import sys; sys.stderr.close()", "import os; os.close(2)", "import os; os.close(1); os.close(2)"} {
+	for _, breaks := range []string{"import sys; sys.stdout.close()", "import os; os.close(1)", "import sys; sys.stdout = None", "import sys; sys.stderr.close()", "import os; os.close(2)", "import os; os.close(1); os.close(2)",
+		"import sys; _ = sys.stdout.detach()", "import sys; del sys.stdout", "import sys, io; sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')"} {
 		if o := l.run(breaks); !o.OK || o.StateLost {
 			t.Errorf("%q: %s", breaks, o)
 		}

@@ -61,12 +61,18 @@ def _main():
     BUFFER = 65536
     guard = late("_thread").allocate_lock()
 
+    def closed(stream):
+        try:
+            return stream is None or getattr(stream, "closed", False)
+        except ValueError:
+            return True  # its buffer was detached
+
     class Raw(io.FileIO):
         def fileno(self):
             # Whoever asks may write to it: then no line may wait.
             number = super().fileno()
             for s in streams:
-                if s.buffer.raw is self and not s.line_buffering:
+                if not closed(s) and s.buffer.raw is self and not s.line_buffering:
                     s.reconfigure(line_buffering=True)
             return number
 
@@ -78,7 +84,7 @@ def _main():
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = streams
 
     def flush():
-        for s in (sys.stdout, sys.stderr, *streams):
+        for s in (getattr(sys, "stdout", None), getattr(sys, "stderr", None), *streams):
             try:
                 s.flush()
             except Exception:
@@ -107,8 +113,12 @@ def _main():
         flush()
         guard.acquire()
 
+    def release():
+        if guard.locked():
+            guard.release()
+
     def child():
-        guard.release()
+        release()
         state.update(mine=False)
         buffering(False)
         if state["link"] is not None:
@@ -119,7 +129,7 @@ def _main():
                 except OSError:
                     pass
 
-    os.register_at_fork(before=parent, after_in_parent=guard.release, after_in_child=child)
+    os.register_at_fork(before=parent, after_in_parent=release, after_in_child=child)
 
     def ahead(modules, name, when=None):
         """Write what was printed before a function writes, starts or ends something."""
@@ -588,10 +598,9 @@ def _main():
             except OSError:
                 os.dup2(spare, fd)
         for n, name in enumerate(("stdout", "stderr")):
-            if streams[n].closed:
+            if closed(streams[n]):
                 streams[n] = open_stream(n + 1)
-            s = getattr(sys, name, None)
-            if s is None or getattr(s, "closed", False):
+            if closed(getattr(sys, name, None)):
                 setattr(sys, name, streams[n])
                 setattr(sys, "__%s__" % name, streams[n])
 
@@ -800,7 +809,7 @@ def _main():
     for name, value in dict(ns=ns, state=state, interrupts=interrupts, keep=keep, display=display, clear_output=clear_output, publish=publish,
                             Handle=Handle, user_site=user_site, compile=compile_cell, run=run_code).items():
         setattr(kernel, name, staticmethod(value) if callable(value) and not isinstance(value, type) else value)
-    kernel.own_output = staticmethod(lambda: sys.stdout is streams[0] and sys.stderr is streams[1])
+    kernel.own_output = staticmethod(lambda: getattr(sys, "stdout", None) is streams[0] and sys.stderr is streams[1])
     builtins.get_ipython = lambda: notebook()["SHELL"]
     if BELL is not None:
         late("_thread").start_new_thread(listen, ())
@@ -808,7 +817,7 @@ def _main():
     direct = None
     while True:
         try:
-            if direct is None or state["mend"] or getattr(sys.stdout, "closed", True) or getattr(sys.stderr, "closed", True):
+            if direct is None or state["mend"] or closed(getattr(sys, "stdout", None)) or closed(getattr(sys, "stderr", None)):
                 state["mend"] = False
                 mend_streams()
             if direct is not None:
