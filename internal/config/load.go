@@ -64,6 +64,9 @@ func Load(s Source) (*Config, error) {
 	if s.Env["MSB_SERVER_URL"] != "" {
 		c.Notes = append(c.Notes, "MSB_SERVER_URL is set, but this version has no microsandbox runtime; gvisor is used")
 	}
+	if s.Env["MSB_API_KEY"] != "" {
+		c.Notes = append(c.Notes, "MSB_API_KEY is set, but this version has no microsandbox runtime, and no use for its key")
+	}
 	if s.Env["SANDBOX_IMAGE"] != "" {
 		c.Notes = append(c.Notes, "SANDBOX_IMAGE is set, but this version makes no sandbox out of a container's image; default_template is used")
 	}
