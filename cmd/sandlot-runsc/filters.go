@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"slices"
+	"strings"
 	_ "unsafe" // for the links
 
 	"gvisor.dev/gvisor/pkg/seccomp/precompiledseccomp"
@@ -32,7 +33,11 @@ func useFilters(args []string) {
 		fill(bootTable, bootFilters())
 	case slices.Contains(args, "gofer"):
 		gofer.ListPrecompiled()
-		fill(goferTable, goferFilters())
+		list := goferFilters()
+		for i := range list { // those of sockets, which are none
+			list[i].Name = strings.Replace(list[i].Name, "ExtraRules=false", "ExtraRules=true", 1)
+		}
+		fill(goferTable, list)
 	}
 }
 

@@ -57,7 +57,7 @@ func TestFilters(t *testing.T) {
 		same(t, o.ConfigKey(), p, ok, o.Vars(), rules, deny, bootconfig.SeccompOptions(o))
 	}
 	for _, lisafs := range []bool{false, true} {
-		o := gofer.Options{UDSOpenEnabled: true, DirectFS: true, LisafsNeeded: lisafs}
+		o := gofer.Options{UDSOpenEnabled: true, DirectFS: true, LisafsNeeded: lisafs, ExtraRules: []seccomp.SyscallRules{new(sockets).SeccompRules()}}
 		rules, deny := goferconfig.Rules(o)
 		p, ok := gofer.GetPrecompiled(o.ConfigKey())
 		same(t, o.ConfigKey(), p, ok, o.Vars(), rules, deny, seccomp.ProgramOptions{})

@@ -5,11 +5,21 @@ package main
 
 import (
 	"os"
+	"slices"
 
 	"gvisor.dev/gvisor/runsc/cli/maincli"
+	"gvisor.dev/gvisor/runsc/fsgofer/extension"
 )
 
 func main() {
 	useFilters(os.Args)
+	switch {
+	case slices.Contains(os.Args, "boot"):
+		os.Args = useMachine(os.Args)
+		must(keepPlain())
+	case slices.Contains(os.Args, "gofer"):
+		extension.Register(&sockets{})
+		must(keepPlain())
+	}
 	maincli.Main()
 }

@@ -37,6 +37,7 @@ import (
 	"sandlot/internal/store"
 	"sandlot/internal/tool"
 	"sandlot/internal/vault"
+	"sandlot/internal/volume"
 	"sandlot/internal/workspace"
 )
 
@@ -59,6 +60,7 @@ type App struct {
 	tools   *builtin.Tools
 	vault   *vault.Vault
 	egress  *egress.Broker
+	volumes *volume.Volumes
 	hosts   atomic.Pointer[map[string]netip.Addr]
 	found   atomic.Pointer[[]egress.Rule] // registries
 	stale   bool                          // what is known of them is not fresh
@@ -179,7 +181,11 @@ func (a *App) sessions(templates []*image.Template, shelf *workspace.Shelf) {
 			flavor = f
 		}
 	}
-	a.Pool = pool.New(pool.Config{Runtime: a.runtime, Shelf: shelf, Volumes: c.Volumes, Processes: int64(c.Runtime.Processes),
+	a.volumes = volume.New(volume.Config{Mounts: c.Volumes, LimitBytes: int64(c.VolumeMB) << 20, Log: a.log})
+	if s, ok := a.runtime.(sandbox.Sealer); ok {
+		a.volumes.Seal = s.Seal
+	}
+	a.Pool = pool.New(pool.Config{Runtime: a.runtime, Shelf: shelf, Volumes: a.volumes.Mounts, Processes: int64(c.Runtime.Processes),
 		DiskBytes: int64(c.Runtime.DiskMB) << 20, Start: c.Runtime.Start, Orphan: c.Sessions.Orphan, Warm: c.Runtime.Pool, Templates: templates, Flavor: flavor, Log: a.log})
 	a.Book = session.New(session.Config{Pool: a.Pool, Store: a.store, Log: a.log, Rules: session.Rules{
 		DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor, Templates: templates, Flavors: c.Flavors,
@@ -209,7 +215,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	if err := a.connections(ctx); err != nil {
 		return err
 	}
-	a.tools = builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Connections: a.third, Consent: c.MCP.Consent, Templates: templates, Flavors: c.Flavors, Volumes: c.Volumes,
+	a.tools = builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Connections: a.third, Consent: c.MCP.Consent, Templates: templates, Flavors: c.Flavors, Volumes: a.volumes.Usage,
 		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max, Labeled: c.Output.Style == "labeled", Log: a.log})
 	a.third.Reserved = func(name string) bool { return a.tools.Has(auth.Local, name) }
 	h := hub.New(a.tools, a.third)
@@ -340,6 +346,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	work.Go(func() { a.Pool.Run(background) })
 	work.Go(func() { a.Book.Run(background) })
 	work.Go(func() { a.Pool.Shelf.Run(background, a.log) })
+	work.Go(func() { a.volumes.Run(background) })
 	work.Go(func() { a.reap(background) })
 	work.Go(func() { // one after the other: what one sees the other may change
 		a.recheck(background)

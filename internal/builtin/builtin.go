@@ -16,9 +16,9 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/port"
-	"sandlot/internal/sandbox"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
+	"sandlot/internal/volume"
 )
 
 // Config is what the tools need.
@@ -31,7 +31,8 @@ type Config struct {
 	Consent   tool.Policy
 	Templates []*image.Template
 	Flavors   []image.Flavor
-	Volumes   []sandbox.Mount
+	// Volumes lists the shared folders, and how full they are; nil: none.
+	Volumes func() []volume.Usage
 	// Timeout is a call's time when it names none, MaxTimeout the most it may name.
 	Timeout, MaxTimeout time.Duration
 	// MaxOutput is how many bytes of each stream a result holds.

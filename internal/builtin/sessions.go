@@ -8,6 +8,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
+	"sandlot/internal/volume"
 )
 
 func getSessions() tool.Tool {
@@ -102,9 +103,20 @@ func getVolumePath() tool.Tool {
 func (t *Tools) volumes(context.Context, tool.Call, tool.Args) (*tool.Result, error) {
 	rows := []map[string]any{}
 	lines := []string{}
-	for _, v := range t.Volumes {
-		rows = append(rows, map[string]any{"host_path": v.Source, "container_path": v.Target, "read_only": v.ReadOnly})
-		lines = append(lines, fmt.Sprintf("%s -> %s", v.Source, v.Target))
+	var all []volume.Usage
+	if t.Volumes != nil {
+		all = t.Volumes()
+	}
+	for _, v := range all {
+		row := map[string]any{"host_path": v.Source, "container_path": v.Target, "read_only": v.ReadOnly || v.Full}
+		line := fmt.Sprintf("%s -> %s", v.Source, v.Target)
+		if v.Measured {
+			row["used_mb"], row["limit_mb"], row["full"] = v.UsedBytes>>20, v.LimitBytes>>20, v.Full
+		}
+		if v.Full {
+			line += fmt.Sprintf(" (full: %d of %d MB; it can only be read until something in it is removed on the host)", v.UsedBytes>>20, v.LimitBytes>>20)
+		}
+		rows, lines = append(rows, row), append(lines, line)
 	}
 	text := strings.Join(lines, "\n")
 	if text == "" {

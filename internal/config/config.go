@@ -23,6 +23,7 @@ type Config struct {
 	MCP      MCP
 
 	Volumes   []sandbox.Mount
+	VolumeMB  int               // what each of Volumes may hold; 0: any number
 	Templates []*image.Template // the operator's own
 	Flavors   []image.Flavor
 

@@ -288,7 +288,9 @@ func memoryUsed() uint64 {
 		return 0
 	}
 	defer f.Close()
-	var total, free uint64
+	// Not what is missing from the total, which gVisor does not show beyond the
+	// sandbox's limit.
+	var anonymous, shared uint64
 	for s := bufio.NewScanner(f); s.Scan(); {
 		line := strings.Fields(s.Text())
 		if len(line) < 2 {
@@ -296,15 +298,13 @@ func memoryUsed() uint64 {
 		}
 		n, _ := strconv.ParseUint(line[1], 10, 64)
 		switch line[0] {
-		case "MemTotal:":
-			total = n << 10
-		case "MemFree:":
-			free += n << 10
-		case "Cached:", "Buffers:":
-			free += n << 10
+		case "AnonPages:":
+			anonymous = n << 10
+		case "Shmem:":
+			shared = n << 10
 		}
 	}
-	return total - min(free, total)
+	return anonymous - min(shared, anonymous)
 }
 
 func procStat(pid int) ([]string, error) {

@@ -23,7 +23,8 @@ var only = map[string][]string{
 	// The operator's own texts alone are expanded, and their commands run.
 	"sandlot/internal/expand": {"sandlot/internal/config"},
 	// What hostile code has written is walked through in one place.
-	"sandlot/internal/tree": {"sandlot/internal/workspace", "sandlot/internal/runtime/gvisor", "sandlot/internal/app", "sandlot/internal/cli"},
+	"sandlot/internal/tree":   {"sandlot/internal/workspace", "sandlot/internal/runtime/gvisor", "sandlot/internal/volume", "sandlot/internal/cli"},
+	"sandlot/internal/volume": {"sandlot/internal/app", "sandlot/internal/builtin"},
 	// Inside the sandbox.
 	"sandlot/internal/guest":         {"sandlot/cmd/sandlot-agent", "sandlot/test/hostile"},
 	"sandlot/internal/guest/interp":  {"sandlot/internal/guest"},
@@ -47,7 +48,7 @@ var only = map[string][]string{
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
 	"github.com/tailscale/hujson":            {"sandlot/internal/client", "sandlot/internal/config"},
 	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/trust"},
-	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/test/bench"},
+	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/cmd/sandlot-runsc", "sandlot/test/bench"},
 }
 
 // never lists what a package does not import, directly or through others.

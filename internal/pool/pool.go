@@ -57,7 +57,8 @@ func (b *Booted) LetGo() {
 type Config struct {
 	Runtime sandbox.Runtime
 	Shelf   *workspace.Shelf
-	Volumes []sandbox.Mount
+	// Volumes returns the shared folders as a new sandbox gets them; nil: none.
+	Volumes func() []sandbox.Mount
 	// Limits are those that a flavor does not give: processes and disk.
 	Processes int64
 	DiskBytes int64
@@ -136,8 +137,17 @@ func (p *Pool) Started() (snapshots, boots int64) { return p.copies.Load(), p.bo
 // copied is how long a copy of a booted sandbox may take until it is ready.
 const copied = 30 * time.Second
 
+// volumes are the shared folders as a sandbox gets them now.
+func (p *Pool) volumes() []sandbox.Mount {
+	if p.Volumes == nil {
+		return nil
+	}
+	return p.Volumes()
+}
+
 func (p *Pool) spec(o Order) sandbox.Spec {
-	mounts := append([]sandbox.Mount{{Source: p.Shelf.Path(o.Workspace), Target: WorkspaceDir}}, p.Volumes...)
+	mounts := []sandbox.Mount{{Source: p.Shelf.Path(o.Workspace), Target: WorkspaceDir}}
+	mounts = append(mounts, p.volumes()...)
 	return sandbox.Spec{ID: o.ID, Template: o.Template, Limits: p.Limits(o.Flavor), Mounts: mounts, Orphan: p.Orphan, Secret: secret.Bytes(wire.SecretLen)}
 }
 
@@ -199,7 +209,7 @@ func (p *Pool) prepare(ctx context.Context, b *Booted) error {
 func (p *Pool) Configure(ctx context.Context, b *Booted) error {
 	c := agent.Configure(b.Template, p.Limits(b.Flavor))
 	c.FileRoots = []*agentv1.FileRoot{{Path: WorkspaceDir}}
-	for _, v := range p.Volumes {
+	for _, v := range p.volumes() {
 		c.FileRoots = append(c.FileRoots, &agentv1.FileRoot{Path: v.Target, ReadOnly: v.ReadOnly})
 	}
 	c.Git = b.git.Load()
@@ -224,9 +234,12 @@ func (b *Booted) Destroy() error {
 	return b.Box.Stop(ctx)
 }
 
-// Take returns a warm sandbox of that template, if there is one. Limits of
-// another flavor are set on it where the runtime can; else none is returned.
-func (p *Pool) Take(ctx context.Context, t *image.Template, f image.Flavor) *Booted {
+// Take returns a warm sandbox of that template, if there is one and it is as large
+// as the flavor: what a sandbox sees of its machine is settled when it boots.
+func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
+	if f.CPUs != p.Flavor.CPUs || f.MemoryMB != p.Flavor.MemoryMB {
+		return nil
+	}
 	for {
 		b := p.pop(t.Name)
 		if b == nil {
@@ -236,11 +249,8 @@ func (p *Pool) Take(ctx context.Context, t *image.Template, f image.Flavor) *Boo
 			go p.discard(b)
 			continue
 		}
-		if p.fit(ctx, b, f) {
-			return b
-		}
-		p.put(t.Name, b) // it serves those who want what it is
-		return nil
+		b.Flavor = f
+		return b
 	}
 }
 
@@ -267,18 +277,6 @@ func (p *Pool) pop(template string) *Booted {
 	default:
 	}
 	return b
-}
-
-func (p *Pool) fit(ctx context.Context, b *Booted, f image.Flavor) bool {
-	if b.Flavor == f {
-		return true
-	}
-	r, ok := b.Box.(sandbox.Resizer)
-	if !ok || r.Resize(ctx, p.Limits(f)) != nil {
-		return false
-	}
-	b.Flavor = f
-	return p.Configure(ctx, b) == nil
 }
 
 func (p *Pool) discard(b *Booted) {

@@ -3,7 +3,6 @@ package pool
 import (
 	"context"
 	"errors"
-	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -128,7 +127,7 @@ func within(t *testing.T, rt *shooter, warm int, f func(t *testing.T, p *Pool)) 
 		if _, alive := rt.Made(); alive != 0 {
 			t.Errorf("%d sandboxes live on", alive)
 		}
-		if left, _ := os.ReadDir(dir); len(left) != 0 {
+		if left, _ := p.Shelf.All(); len(left) != 0 {
 			t.Errorf("%d workspaces are left", len(left))
 		}
 	})

@@ -28,7 +28,7 @@ type Limits struct {
 	CPUs        float64
 	MemoryBytes int64
 	Processes   int64 // threads included
-	DiskBytes   int64 // of the root file system, and of each writable mount
+	DiskBytes   int64 // of the root file system, and of each writable mount of its own
 }
 
 // Mount is a folder of the host that the sandbox sees.
@@ -36,6 +36,8 @@ type Mount struct {
 	Source   string // an existing folder, without symbolic links
 	Target   string // an absolute, clean path in the sandbox
 	ReadOnly bool
+	// Shared: others see it too, and what is in it is not this sandbox's to answer for.
+	Shared bool
 }
 
 // Spec is what a sandbox is created from.
@@ -146,4 +148,11 @@ type Warner interface {
 // Lister is a Runtime that can say which of this instance's sandboxes live.
 type Lister interface {
 	List() []Sandbox
+}
+
+// Sealer is a Runtime that can change how sandboxes that run see a folder.
+type Sealer interface {
+	// Seal makes the sandboxes' writable mounts of a folder read-only, or writable
+	// again, and returns in how many that could not be done, or not yet.
+	Seal(ctx context.Context, source string, readOnly bool) (left int)
 }

@@ -198,7 +198,7 @@ func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, 
 	now := time.Now().UTC()
 	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now, Used: now}
 	account := new(egress.Account)
-	booted := b.Pool.Take(ctx, t, f)
+	booted := b.Pool.Take(t, f)
 	if booted != nil {
 		r.Sandbox, r.Workspace = booted.ID, booted.Workspace
 		b.connect(booted, r, account)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +19,9 @@ type Size struct {
 type Limits struct {
 	Entries int64
 	Depth   int // of folders in folders
+	// Foreign: the folders are not the server's own. What cannot be opened is not
+	// counted, and its mode stays as it is.
+	Foreign bool
 }
 
 // Why a folder is not measured to its end.
@@ -63,7 +67,7 @@ type walk struct {
 }
 
 func (w *walk) run(ctx context.Context, dir string) (Size, error) {
-	top, err := open(unix.AT_FDCWD, dir)
+	top, err := w.open(unix.AT_FDCWD, dir)
 	if err != nil {
 		return Size{}, err
 	}
@@ -81,6 +85,13 @@ func (w *walk) run(ctx context.Context, dir string) (Size, error) {
 		}
 	}
 	return w.size, nil
+}
+
+func (w *walk) open(at int, name string) (folder, error) {
+	if w.limits.Foreign {
+		return openAsIs(at, name)
+	}
+	return open(at, name)
 }
 
 // step enters a folder, reads some names, or goes back up.
@@ -123,8 +134,8 @@ func (w *walk) step(ctx context.Context) error {
 }
 
 func (w *walk) enter(at *level, name string) error {
-	f, err := open(at.fd, name)
-	if gone(err) {
+	f, err := w.open(at.fd, name)
+	if gone(err) || w.limits.Foreign && errors.Is(err, fs.ErrPermission) {
 		return nil
 	}
 	if err != nil {
@@ -152,7 +163,7 @@ func (w *walk) leave() error {
 		return nil
 	}
 	above := &w.levels[len(w.levels)-1]
-	f, err := open(last.fd, "..")
+	f, err := w.open(last.fd, "..")
 	if err != nil {
 		return err
 	}

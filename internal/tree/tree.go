@@ -34,12 +34,15 @@ const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXE
 // folder that its owner has closed to itself is opened: its user is the server's,
 // where the sandbox's is.
 func open(at int, name string) (folder, error) {
-	fd, err := openat(at, name, flags)
-	if err == unix.EACCES {
-		if err = unlock(at, name); err == nil {
-			fd, err = openat(at, name, flags)
-		}
+	f, err := openAsIs(at, name)
+	if errors.Is(err, unix.EACCES) && unlock(at, name) == nil {
+		f, err = openAsIs(at, name)
 	}
+	return f, err
+}
+
+func openAsIs(at int, name string) (folder, error) {
+	fd, err := openat(at, name, flags)
 	if err != nil {
 		return folder{}, &os.PathError{Op: "open", Path: name, Err: err}
 	}

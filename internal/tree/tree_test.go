@@ -242,3 +242,26 @@ func TestRemoveStuck(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Folders of others that cannot be opened are passed by, and stay as they are.
+func TestMeasureForeign(t *testing.T) {
+	dir := t.TempDir()
+	closed := filepath.Join(dir, "closed")
+	if err := errors.Join(os.MkdirAll(filepath.Join(closed, "in"), 0o700), os.Mkdir(filepath.Join(dir, "open"), 0o755), os.Chmod(closed, 0)); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Chmod(closed, 0o700)
+	want := int64(2)
+	if os.Getuid() == 0 {
+		want = 3 // nothing is closed to root
+	}
+	if got, err := Measure(t.Context(), dir, Limits{Entries: 100, Depth: 10, Foreign: true}); err != nil || got.Entries != want {
+		t.Errorf("%+v, %v, want %d entries", got, err, want)
+	}
+	if st, err := os.Stat(closed); err != nil || st.Mode().Perm() != 0 {
+		t.Errorf("its mode is %v, %v", st, err)
+	}
+	if got, err := Measure(t.Context(), dir, Limits{Entries: 100, Depth: 10}); err != nil || got.Entries != 3 {
+		t.Errorf("one's own: %+v, %v, want 3 entries", got, err)
+	}
+}

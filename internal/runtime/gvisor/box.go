@@ -27,7 +27,8 @@ import (
 func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd {
 	global := []string{"--root=" + r.runscRoot(), "--host-uds=open", "--platform=systrap",
 		"--host-settings=ignore", "--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
-		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"), max(b.spec.Limits.DiskBytes, 16<<20))}
+		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"), max(b.spec.Limits.DiskBytes, 16<<20)),
+		fmt.Sprintf("--fdlimit=%d", hostDescriptors())}
 	if r.Open {
 		global = append(global, "--network=host")
 	} else {
@@ -44,6 +45,17 @@ func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
 }
+
+// hostDescriptors is how many descriptors each of gVisor's two processes for a
+// sandbox may have: so many that eleven sandboxes, which is what one user has by
+// default, take half of the machine's at most.
+var hostDescriptors = sync.OnceValue(func() int {
+	all := int64(1 << 20)
+	if text, err := os.ReadFile("/proc/sys/fs/file-max"); err == nil {
+		fmt.Sscan(string(text), &all)
+	}
+	return int(min(max(all/(2*2*11), 4096), 16384))
+})
 
 // box implements sandbox.Sandbox and sandbox.Resizer.
 type box struct {

@@ -5,11 +5,14 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -100,29 +103,30 @@ func (r *Runtime) skeleton(t *image.Template) (string, error) {
 // and returns how they are mounted over it.
 func (r *Runtime) cover(t *image.Template) ([]image.Bind, error) {
 	dir := filepath.Join(r.StateDir, "roots", t.Name+"-files")
+	in, err := os.OpenRoot(t.Rootfs)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
 	var over []image.Bind
 	for _, name := range slices.Sorted(maps.Keys(t.Files)) {
 		if byHash.MatchString(name) {
 			continue
 		}
-		source, at := filepath.Join(dir, name), filepath.Join(t.Rootfs, name)
+		source := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(source), 0o755); err != nil {
 			return nil, err
 		}
 		if err := os.WriteFile(source, t.Files[name], 0o644); err != nil {
 			return nil, err
 		}
-		real, err := filepath.EvalSymlinks(filepath.Dir(at))
-		if errors.Is(err, os.ErrNotExist) {
-			continue // no program of this root looks there
+		if st, err := in.Stat(filepath.Dir(name)); err != nil || !st.IsDir() {
+			continue // no program of this root looks there, or a link leads out of the root
 		}
-		if err != nil || !strings.HasPrefix(real+"/", t.Rootfs+"/") {
-			continue // a link that leads out of the root, or to another of these
+		if st, err := in.Lstat(name); err == nil && !st.Mode().IsRegular() {
+			continue // a link to another of these
 		}
-		if st, err := os.Lstat(at); err == nil && !st.Mode().IsRegular() {
-			continue
-		}
-		if err := touch(at); err != nil {
+		if err := touchIn(in, name); err != nil {
 			return nil, err
 		}
 		over = append(over, image.Bind{Source: source, Target: "/" + name})
@@ -133,15 +137,37 @@ func (r *Runtime) cover(t *image.Template) ([]image.Bind, error) {
 // byHash is a certificate's name as OpenSSL finds it in a folder.
 var byHash = regexp.MustCompile(`/[0-9a-f]{8}\.[0-9]+$`)
 
-// prepared says whether an operator's root has the places to mount at; runsc
-// cannot make them in a folder that it shares read-only.
+// prepared makes the places to mount at in an operator's root, where they are not
+// there; runsc cannot make them in a folder that it shares read-only. No link in it
+// leads out of it.
 func prepared(root string) error {
+	in, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
 	for _, d := range []string{"proc", "dev", "tmp", "workspace", "run/sandlot", ".sandlot"} {
-		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
-			return err
+		if err := in.MkdirAll(d, 0o755); err != nil {
+			return unprepared(root, err)
 		}
 	}
-	return touch(filepath.Join(root, agentPath))
+	return unprepared(root, touchIn(in, strings.TrimPrefix(agentPath, "/")))
+}
+
+func unprepared(root string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("the root file system %s needs a folder, and no link out of it, at this place: %w", root, err)
+}
+
+// touchIn makes an empty file, unless there is one.
+func touchIn(in *os.Root, name string) error {
+	f, err := in.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 func build(root string, t *image.Template, files map[string]string) error {
@@ -243,6 +269,7 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 		Mounts: r.mounts(b),
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace},
 			{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}}},
+		Annotations: machineOf(l),
 	}
 	if r.Open {
 		spec.Process.Capabilities = &specs.LinuxCapabilities{}
@@ -253,6 +280,18 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 		spec.Linux.Resources = resources(l)
 	}
 	return spec, nil
+}
+
+// machineOf is what sandlot-runsc lets the sandbox see of a machine.
+func machineOf(l sandbox.Limits) map[string]string {
+	m := map[string]string{}
+	if l.MemoryBytes > 0 {
+		m["dev.sandlot.memory"] = strconv.FormatInt(l.MemoryBytes, 10)
+	}
+	if l.CPUs > 0 {
+		m["dev.sandlot.cpus"] = strconv.Itoa(int(math.Ceil(l.CPUs)))
+	}
+	return m
 }
 
 // capabilities are the agent's, for the sandbox's network; it gives none of them
@@ -294,7 +333,11 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 		list = append(list, bind(x.Source, x.Target, true))
 	}
 	for _, m := range b.spec.Mounts {
-		list = append(list, bind(m.Source, m.Target, m.ReadOnly))
+		at := bind(m.Source, m.Target, m.ReadOnly)
+		if m.Shared { // what a program has closed is closed on the host too, as Seal needs it
+			at.Options = append(at.Options, "dcache=0")
+		}
+		list = append(list, at)
 	}
 	return list
 }

@@ -63,6 +63,7 @@ func (s *Subject) Run(t *testing.T) {
 		"Background":   background,
 		"Files":        files,
 		"Mounts":       mounts,
+		"HostFiles":    hostFiles,
 		"Terminal":     terminal,
 		"Memory":       memory,
 		"Processes":    processes,

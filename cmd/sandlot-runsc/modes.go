@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	_ "unsafe" // for the link
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/bpf"
+	"gvisor.dev/gvisor/pkg/seccomp"
+	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
+)
+
+// goferCaps are the capabilities of gVisor's file server.
+//
+//go:linkname goferCaps gvisor.dev/gvisor/runsc/cmd.goferCaps
+var goferCaps *specs.LinuxCapabilities
+
+// keepPlain makes the process of a sandbox's kernel, or of its file server, one
+// that cannot give a file of the host set-user-ID or set-group-ID bits, or make
+// a device. As root's, its files are root's. The system call fails with EPERM,
+// which the sandbox's program is told. Without CAP_FSETID the host's kernel takes
+// such bits from a file that is written.
+func keepPlain() error {
+	for _, c := range []*specs.LinuxCapabilities{goferCaps, sentrycmd.DirectfsSandboxLinuxCaps} {
+		for _, set := range []*[]string{&c.Bounding, &c.Effective, &c.Permitted, &c.Inheritable, &c.Ambient} {
+			*set = slices.DeleteFunc(slices.Clone(*set), func(name string) bool { return name == "CAP_FSETID" })
+		}
+	}
+	filter, err := plainFiles()
+	if err != nil {
+		return err
+	}
+	return seccomp.SetFilter(filter)
+}
+
+// plainFiles compiles the filter. It stands beside gVisor's own, which says what
+// else is allowed; the stricter answer holds.
+func plainFiles() ([]bpf.Instruction, error) {
+	rules := seccomp.NewSyscallRules()
+	for nr, arg := range modeArgument {
+		rules.Set(nr, seccomp.Or{masked(arg, linux.S_ISUID, linux.S_ISUID), masked(arg, linux.S_ISGID, linux.S_ISGID)})
+	}
+	for nr, arg := range openArguments {
+		var either seccomp.Or
+		for _, make := range []uintptr{unix.O_CREAT, unix.O_TMPFILE &^ unix.O_DIRECTORY} {
+			for _, bit := range []uintptr{linux.S_ISUID, linux.S_ISGID} {
+				both := masked(arg+1, bit, bit)
+				both[arg] = seccomp.MaskedEqual(make, make)
+				either = append(either, both)
+			}
+		}
+		rules.Set(nr, either)
+	}
+	for nr, arg := range nodeArgument {
+		rules.Set(nr, seccomp.Or{masked(arg, linux.S_ISUID, linux.S_ISUID), masked(arg, linux.S_ISGID, linux.S_ISGID),
+			masked(arg, linux.S_IFMT, linux.S_IFCHR), masked(arg, linux.S_IFMT, linux.S_IFBLK)})
+	}
+	// What runs in a sandbox has these filters too, below gVisor's own, which catch
+	// each of its system calls before: so nothing but these is refused here.
+	p := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: rules, Action: seccomp.ReturnError.Code(uint16(unix.EPERM))}},
+		Options: seccomp.ProgramOptions{DefaultAction: seccomp.Allow, BadArchAction: seccomp.Allow}}
+	instructions, _, err := p.Build()
+	return instructions, err
+}
+
+// masked matches an argument of which some bits have a value.
+func masked(arg int, mask, value uintptr) seccomp.PerArg {
+	var p seccomp.PerArg
+	for i := range p {
+		p[i] = seccomp.AnyValue{}
+	}
+	p[arg] = seccomp.MaskedEqual(mask, value)
+	return p
+}
+
+// must ends the process, which is not yet a sandbox's.
+func must(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sandlot-runsc:", err)
+		os.Exit(128)
+	}
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+	"gvisor.dev/gvisor/pkg/bpf"
+)
+
+// What the filter refuses, and nothing else.
+func TestPlainFiles(t *testing.T) {
+	instructions, err := plainFiles()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := bpf.Compile(instructions, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const create, refuse, allow = unix.O_CREAT | unix.O_EXCL | unix.O_RDWR, uint32(linux.SECCOMP_RET_ERRNO) | uint32(unix.EPERM), uint32(linux.SECCOMP_RET_ALLOW)
+	for _, c := range []struct {
+		name string
+		nr   uintptr
+		args [6]uint64
+		want uint32
+	}{
+		{"fchmod", unix.SYS_FCHMOD, [6]uint64{3, 0o755}, allow},
+		{"fchmod, sticky", unix.SYS_FCHMOD, [6]uint64{3, 0o1777}, allow},
+		{"fchmod, set-user-ID", unix.SYS_FCHMOD, [6]uint64{3, 0o4755}, refuse},
+		{"fchmod, set-group-ID", unix.SYS_FCHMOD, [6]uint64{3, 0o2755}, refuse},
+		{"fchmod, all", unix.SYS_FCHMOD, [6]uint64{3, 0o7777}, refuse},
+		{"fchmod, high bits beside", unix.SYS_FCHMOD, [6]uint64{3, 1<<32 | 0o4000}, refuse},
+		{"fchmodat", unix.SYS_FCHMODAT, [6]uint64{3, 0o4755, 0o644}, allow},
+		{"fchmodat, set-user-ID", unix.SYS_FCHMODAT, [6]uint64{3, 0, 0o4644}, refuse},
+		{"fchmodat2, set-user-ID", unix.SYS_FCHMODAT2, [6]uint64{3, 0, 0o4644}, refuse},
+		{"openat, create", unix.SYS_OPENAT, [6]uint64{3, 0, create, 0o644}, allow},
+		{"openat, create, set-user-ID", unix.SYS_OPENAT, [6]uint64{3, 0, create, 0o4755}, refuse},
+		{"openat, create, set-group-ID", unix.SYS_OPENAT, [6]uint64{3, 0, create, 0o2755}, refuse},
+		{"openat, no name, set-user-ID", unix.SYS_OPENAT, [6]uint64{3, 0, unix.O_TMPFILE | unix.O_RDWR, 0o4755}, refuse},
+		{"openat, mode unused", unix.SYS_OPENAT, [6]uint64{3, 0, unix.O_RDONLY | unix.O_DIRECTORY, 0xffffffff}, allow},
+		{"mknodat, file", unix.SYS_MKNODAT, [6]uint64{3, 0, unix.S_IFREG | 0o644}, allow},
+		{"mknodat, fifo", unix.SYS_MKNODAT, [6]uint64{3, 0, unix.S_IFIFO | 0o644}, allow},
+		{"mknodat, file, set-user-ID", unix.SYS_MKNODAT, [6]uint64{3, 0, unix.S_IFREG | 0o4755}, refuse},
+		{"mknodat, block device", unix.SYS_MKNODAT, [6]uint64{3, 0, unix.S_IFBLK | 0o644, 8 << 8}, refuse},
+		{"mknodat, character device", unix.SYS_MKNODAT, [6]uint64{3, 0, unix.S_IFCHR | 0o644, 1 << 8}, refuse},
+		{"mkdirat", unix.SYS_MKDIRAT, [6]uint64{3, 0, 0o755}, allow},
+		{"write", unix.SYS_WRITE, [6]uint64{0o4000, 0o4000, 0o4000, 0o4000}, allow},
+	} {
+		data := make([]byte, 64) // struct seccomp_data
+		binary.NativeEndian.PutUint32(data, uint32(c.nr))
+		binary.NativeEndian.PutUint32(data[4:], linux.AUDIT_ARCH_X86_64)
+		for i, a := range c.args {
+			binary.NativeEndian.PutUint64(data[16+8*i:], a)
+		}
+		if got, err := bpf.Exec[bpf.NativeEndian](program, data); err != nil || got != c.want {
+			t.Errorf("%s: %#x, %v, want %#x", c.name, got, err, c.want)
+		}
+	}
+}
+
+func TestWith(t *testing.T) {
+	got := with([]string{"runsc", "boot", "--cpu-num", "2", "id"}, "--cpu-num", "4")
+	got = with(got, "--total-memory", "1")
+	want := []string{"runsc", "boot", "--cpu-num", "4", "--total-memory", "1", "id"}
+	for i := range want {
+		if len(got) != len(want) || got[i] != want[i] {
+			t.Fatalf("%q, want %q", got, want)
+		}
+	}
+}

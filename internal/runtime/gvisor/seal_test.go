@@ -1,0 +1,95 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sandlot/internal/agent"
+	"sandlot/internal/sandbox"
+	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/proto/agentv1"
+)
+
+// shell runs a shell line in a sandbox and returns what it printed.
+func shell(t *testing.T, c *agent.Client, line string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	e, err := c.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"/bin/bash", "-c", line}},
+		TimeoutMillis: 30_000, Bounds: &agentv1.Bounds{HeadBytes: 4096, TailBytes: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
+	if err != nil {
+		t.Fatalf("%s: %v", line, err)
+	}
+	d := e.GetExecuted()
+	return strings.TrimSpace(string(d.Stdout.Head) + string(d.Stderr.Head))
+}
+
+// A volume that is full is read-only in sandboxes that run, and nothing else is.
+func TestSeal(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can")
+	}
+	t.Parallel()
+	s := subject(t, false)
+	rt := s.Open(t).(*Runtime)
+	spec := s.Spec()
+	own, shared := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(shared, "old"), []byte("old\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	spec.Mounts = []sandbox.Mount{{Source: own, Target: "/workspace"}, {Source: shared, Target: "/share", Shared: true}}
+	b, err := rt.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := agent.New(b, sandboxtest.Log(t))
+	defer c.Close()
+	const tries = `cd /share; { echo more >> old; } 2>&1; { echo x > new; } 2>&1; mkdir d 2>&1; rm old 2>&1; cat old 2>/dev/null; echo y > /workspace/f && cat /workspace/f`
+	if left := rt.Seal(t.Context(), shared, true); left != 0 {
+		t.Fatalf("%d sandboxes are not sealed", left)
+	}
+	if got := shell(t, c, tries); strings.Count(got, "Read-only file system") != 4 || !strings.HasSuffix(got, "old\ny") {
+		t.Errorf("sealed: %s", got)
+	}
+	if entries, err := os.ReadDir(shared); err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v, want one file", entries, err)
+	}
+	if left := rt.Seal(t.Context(), shared, false); left != 0 {
+		t.Fatalf("%d sandboxes are not as they were", left)
+	}
+	if got := shell(t, c, tries+`; cat new`); !strings.HasSuffix(got, "y\nx") || strings.Contains(got, "Read-only") {
+		t.Errorf("not sealed any more: %s", got)
+	}
+	// What was written and is closed does not stand in the way for ever.
+	left := -1
+	for range 100 {
+		if left = rt.Seal(t.Context(), shared, true); left == 0 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if left != 0 {
+		t.Error("a file that was written and closed keeps it writable")
+	}
+	if got := shell(t, c, `echo more >> /share/new`); !strings.Contains(got, "Read-only file system") {
+		t.Errorf("sealed again: %s", got)
+	}
+	// One that is open for writing does.
+	if left := rt.Seal(t.Context(), shared, false); left != 0 {
+		t.Error("it is not writable again")
+	}
+	if got := shell(t, c, `(exec 3>>/share/new; sleep 600) >/dev/null 2>&1 & sleep 0.3; echo begun`); got != "begun" {
+		t.Error(got)
+	}
+	if left := rt.Seal(t.Context(), shared, true); left != 1 {
+		t.Errorf("%d are left, want the one that writes", left)
+	}
+	if err := errors.Join(b.Stop(t.Context()), rt.Close()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,183 @@
+package sandboxtest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// listen opens a socket of the host in a folder that the sandbox sees, and counts
+// who reaches it.
+func listen(t *testing.T, dir, name string) (reached func() int) {
+	t.Helper()
+	count := make(chan struct{}, 100)
+	path := filepath.Join(dir, name)
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			count <- struct{}{}
+			c.Write([]byte("reached"))
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-ended })
+	c, err := net.Dial("unix", path) // on the host it is there
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	<-count
+	return func() int { return len(count) }
+}
+
+// sockets: no socket of the host but the agent's own is reached from a sandbox,
+// wherever it is, and by whatever name.
+func sockets(t *testing.T, b *Bench) {
+	readOnly := b.Box.Spec().Mounts[1].Source
+	reached := []func() int{listen(t, b.Workspace, "host.sock"), listen(t, readOnly, "host.sock"), listen(t, readOnly, "agent.sock")}
+	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: filepath.Join(b.Workspace, "datagram.sock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer datagrams.Close()
+	if err := syscall.Mkfifo(filepath.Join(b.Workspace, "pipe"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	b.want(t, `cd /workspace && ln -s /data/host.sock link && ln host.sock hard && mkdir sub && mv host.sock sub/agent.sock; echo $?`, "0")
+	// The agent's own socket has one name, which stays.
+	b.want(t, `ln /run/sandlot/agent.sock /workspace/own 2>/dev/null || echo refused`, "refused")
+	b.want(t, `mv /run/sandlot/agent.sock /workspace/own 2>/dev/null || echo refused`, "refused")
+	got := b.sh(t, `timeout 15 python3 -c '
+import os, socket
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+    for path in ("/workspace/sub/agent.sock", "/workspace/hard", "/workspace/link", "/data/host.sock", "/data/agent.sock", "/data/../workspace/hard",
+                 "/proc/self/root/data/host.sock", "/proc/self/cwd/hard", "/workspace/datagram.sock"):
+        os.chdir("/workspace")
+        s = socket.socket(socket.AF_UNIX, kind); s.settimeout(3)
+        try: s.connect(path); s.send(b"x"); print(path, kind, "connected")
+        except OSError: pass
+for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR):
+    try: os.open("/workspace/sub/agent.sock", flags); print("opened")
+    except OSError: pass
+# What it makes itself works as ever.
+a, c = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+a.bind("/tmp/mine"); a.listen(); c.connect("/tmp/mine"); print("own")
+'`)
+	if got != "own" {
+		t.Errorf("from the sandbox: %s", got)
+	}
+	for i, n := range reached {
+		if n() != 0 {
+			t.Errorf("socket %d of the host was reached", i)
+		}
+	}
+	if got := b.sh(t, `exec 3<>/workspace/pipe && echo in >&3 && head -1 <&3`); strings.Contains(got, "Permission") {
+		t.Logf("pipes of the host are refused: %s", got)
+	}
+}
+
+// plainFiles: what a sandbox makes on the host is no program that runs as another
+// user, no device, and nobody else's.
+func plainFiles(t *testing.T, b *Bench) {
+	had := filepath.Join(b.Workspace, "had")
+	if err := errors.Join(os.WriteFile(had, []byte("#!/bin/sh\n"), 0o755), os.Chmod(had, 0o755|fs.ModeSetuid|fs.ModeSetgid)); err != nil {
+		t.Fatal(err)
+	}
+	got := b.sh(t, `cd /workspace && timeout 15 python3 -c '
+import os, stat
+def tried(what, f):
+    try: f(); print(what, "is done")
+    except PermissionError: pass
+open("f", "w").close(); os.mkdir("d")
+for bits in (0o4755, 0o2755, 0o6755, 0o4000):
+    try: os.chmod("f", bits)
+    except PermissionError: pass # or it has no effect
+    if os.stat("f").st_mode & 0o6000: print("chmod %o is done" % bits)
+    tried("open %o" % bits, lambda: os.close(os.open("new%o" % bits, os.O_CREAT | os.O_EXCL | os.O_WRONLY, bits)))
+    tried("mknod %o" % bits, lambda: os.mknod("node%o" % bits, stat.S_IFREG | bits))
+tried("block", lambda: os.mknod("block", stat.S_IFBLK | 0o666, os.makedev(8, 0)))
+tried("char", lambda: os.mknod("char", stat.S_IFCHR | 0o666, os.makedev(1, 3)))
+tried("whiteout", lambda: os.mknod("whiteout", stat.S_IFCHR | 0o666, 0))
+try: os.setxattr("f", "security.capability", bytes.fromhex("0100000280000000000000008000000000000000")); print("capability is done")
+except OSError: pass
+tried("chown", lambda: os.chown("f", 1000, 1000))
+tried("chown", lambda: os.chown("d", 1, 1))
+with open("had", "a") as f: f.write("more")
+os.chmod("f", 0o1755); os.chmod("f", 0o640); os.mkdir("d/e", 0o2755)
+'; tar -cf t.tar f d && mkdir x && tar -xf t.tar -C x && git init -q r; ls -l x/f | cut -c1-10; echo alive`)
+	if got != "-rw-r-----\nalive" {
+		t.Errorf("from the sandbox: %s", got)
+	}
+	files := 0
+	err := filepath.WalkDir(b.Workspace, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		files++
+		i, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if bad := i.Mode() & (fs.ModeSetuid | fs.ModeSetgid | fs.ModeDevice); bad != 0 {
+			t.Errorf("%s is %v on the host", path, i.Mode())
+		}
+		if owner := i.Sys().(*syscall.Stat_t).Uid; owner != uint32(os.Getuid()) {
+			t.Errorf("%s belongs to %d", path, owner)
+		}
+		return nil
+	})
+	if err != nil || files < 4 {
+		t.Errorf("%d files, %v", files, err)
+	}
+}
+
+// machine: a sandbox sees a machine of its limits.
+func machine(t *testing.T, b *Bench) {
+	l := b.Box.Spec().Limits
+	b.want(t, "awk '/^MemTotal/ {print $2}' /proc/meminfo", fmt.Sprint(l.MemoryBytes>>10))
+	cpus := fmt.Sprint(min(max(2, int(l.CPUs)), runtime.NumCPU()))
+	b.want(t, "nproc; getconf _NPROCESSORS_ONLN; grep -c ^processor /proc/cpuinfo", strings.Join([]string{cpus, cpus, cpus}, "\n"))
+	b.want(t, `python3 -c 'import os; print(os.cpu_count(), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))'`, fmt.Sprintf("%s %d", cpus, l.MemoryBytes))
+	b.want(t, `node -e 'const os = require("os"); console.log(os.cpus().length, os.totalmem())'`, fmt.Sprintf("%s %d", cpus, l.MemoryBytes))
+}
+
+// hostFiles is sockets, plainFiles and machine in one sandbox, and the end of what
+// one may hold open of the host's.
+func hostFiles(t *testing.T, b *Bench) {
+	t.Run("sockets", func(t *testing.T) { sockets(t, b) })
+	t.Run("plain", func(t *testing.T) { plainFiles(t, b) })
+	t.Run("machine", func(t *testing.T) { machine(t, b) })
+	t.Run("descriptors", func(t *testing.T) { descriptors(t, b) })
+}
+
+// descriptors: a sandbox that opens all files that it may has an end, of which it
+// is told, and lives on.
+func descriptors(t *testing.T, b *Bench) {
+	got := b.sh(t, `mkdir /workspace/many && cd /workspace/many && timeout 60 python3 -c '
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
+n = 0
+try:
+    while n < 40000: os.open("f%d" % n, os.O_CREAT | os.O_RDWR); n += 1
+except OSError as e: print(e.errno in (23, 24), n > 1000)
+'; rm -rf /workspace/many; echo alive`)
+	if got != "True True\nalive" {
+		t.Errorf("from the sandbox: %s", got)
+	}
+}

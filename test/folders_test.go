@@ -1,0 +1,103 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// eventually waits until f says yes.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+// TestFolders is hostile use of the folders that a sandbox shares with the host:
+// a volume that is full, and a workspace that is very deep.
+func TestFolders(t *testing.T) {
+	shared := t.TempDir()
+	s := start(t, "SANDLOT_VOLUMES="+shared+":/share", "SANDLOT_VOLUME_LIMIT_MB=16", "SANDLOT_DISK_MB=64", "SANDLOT_POOL_SIZE=1")
+	anns := s.token("ann")
+	ann, bob := s.connect(older, anns, nil), s.connect(older, s.token("bob"), nil)
+	a, b := ann.code("new", "x = 1").session(), bob.code("new", "x = 2").session()
+	proven(t, ann, a)
+	proven(t, bob, b)
+	volume := func() map[string]any {
+		return ann.call("get_volume_path", nil).Fields["volume_mappings"].([]any)[0].(map[string]any)
+	}
+
+	t.Run("full volume", func(t *testing.T) {
+		if r := ann.shell(a, "head -c 100000000 /dev/zero > /share/log; ls /share"); !strings.Contains(r.Text, "log") {
+			t.Errorf("%q", r.All)
+		}
+		eventually(t, "the volume is full", func() bool { return volume()["full"] == true })
+		if v := volume(); v["read_only"] != true || v["limit_mb"] != 16.0 {
+			t.Errorf("%v", v)
+		}
+		refused := func() bool {
+			return strings.Contains(bob.shell(b, "{ echo more > /share/bobs; } 2>&1").Text, "Read-only file system")
+		}
+		if os.Getuid() == 0 {
+			eventually(t, "running sandboxes cannot write it", refused)
+		}
+		next := bob.code("new", "open('/share/new', 'w')").session()
+		if r := bob.shell(next, "touch /share/new 2>&1"); !strings.Contains(r.Text, "Read-only file system") {
+			t.Errorf("a new sandbox: %q", r.All)
+		}
+		// Each answers for its own workspace alone: what they write there has them
+		// measured, and they live on.
+		for id, c := range map[string]*client{a: ann, b: bob} {
+			c.shell(id, "for i in 1 2 3; do head -c 6000000 /dev/urandom > /workspace/f; sync; sleep 0.5; done")
+		}
+		ann.want(a, "print(x)", "1")
+		bob.want(b, "print(x)", "2")
+		if !strings.Contains(s.log.String(), "a volume has reached its limit") || strings.Contains(s.log.String(), "a sandbox reached its disk limit") {
+			t.Errorf("the log says otherwise:\n%s", s.log)
+		}
+		if err := os.Remove(filepath.Join(shared, "log")); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the volume can be written again", func() bool { return volume()["full"] == false && !refused() })
+	})
+
+	t.Run("deep workspace", func(t *testing.T) {
+		id := ann.code("new", `import os
+os.chdir("/workspace"); os.mkdir("X")
+for i in range(1500):
+    os.mkdir("Y"); os.rename("X", "Y/" + "a" * 200); os.rename("Y", "X")
+print(len(os.listdir("/workspace")))`)
+		if id.Text != "1" {
+			t.Fatalf("%q", id.All)
+		}
+		workspaces := filepath.Join(s.State, "workspaces")
+		before, _ := os.ReadDir(workspaces)
+		ann.call("stop_session", args{"session_id": id.session()})
+		if after, _ := os.ReadDir(workspaces); len(after) != len(before)-1 {
+			t.Errorf("%d workspaces, there were %d", len(after), len(before))
+		}
+		s.stop()
+		s.launch()
+		ann = s.connect(older, anns, nil)
+		eventually(t, "what was removed is gone", func() bool {
+			left, err := os.ReadDir(filepath.Join(workspaces, ".removed"))
+			return err == nil && len(left) == 0
+		})
+		ann.want(a, "print(x)", "1")
+	})
+
+	t.Run("flavor", func(t *testing.T) {
+		for flavor, megabytes := range map[string]int{"small": 1024, "large": 4096} {
+			r := ann.call("execute_command", args{"session_id": "new", "flavor": flavor, "command": "awk '/^MemTotal/ {print $2}' /proc/meminfo"})
+			if want := fmt.Sprint(megabytes << 10); strings.TrimSpace(r.Text) != want {
+				t.Errorf("%s: %q kB, want %s", flavor, r.Text, want)
+			}
+		}
+	})
+}
