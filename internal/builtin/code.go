@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -61,6 +62,20 @@ func (t *Tools) runCode(ctx context.Context, c tool.Call, a tool.Args) (*tool.Re
 	return t.once.do(ctx, c, a, func(ctx context.Context) (*tool.Result, error) { return t.evaluate(ctx, c, a) })
 }
 
+// knowing adds to a fault of that kind what its call knows, where it says nothing.
+func knowing(err error, kind fault.Kind, facts map[string]any) error {
+	f, ok := errors.AsType[*fault.Error](err)
+	if !ok || f.Kind != kind {
+		return err
+	}
+	for name, value := range facts {
+		if _, there := f.Context[name]; !there {
+			f = f.With(name, value)
+		}
+	}
+	return f
+}
+
 func (t *Tools) evaluate(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
 	if err := t.knows(a.Text("language")); err != nil {
 		return nil, err
@@ -78,7 +93,7 @@ func (t *Tools) evaluate(ctx context.Context, c tool.Call, a tool.Args) (*tool.R
 	done, err := t.stream(ctx, l, c, &agentv1.EvaluateRequest{Language: lang.Name, Code: a.Text("code"),
 		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: t.bounds(), Live: c.Progress != nil})
 	if err != nil {
-		return nil, l.Fault(ctx, err, fault.CodeExecution)
+		return nil, knowing(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution, map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID(), "error_type": "sandbox_unavailable"})
 	}
 	template := a.Text("template")
 	if template == "" {

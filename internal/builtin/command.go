@@ -91,7 +91,7 @@ func (t *Tools) background(ctx context.Context, l *session.Lease, a tool.Args, c
 	p, err := l.Agent().StartProcess(ctx, agent.Request(&agentv1.StartProcessRequest{Command: cmd, Stdin: []byte(a.Text("stdin")), StdinOpen: !a.Has("stdin"),
 		TimeoutMillis: uint64(limit.Milliseconds())}))
 	if err != nil {
-		return nil, l.Fault(ctx, err, fault.CommandExecution)
+		return nil, knowing(l.Fault(ctx, err, fault.CommandExecution), fault.CommandExecution, map[string]any{"command": a.Text("command"), "session_id": l.ID()})
 	}
 	id := processID(l, p.Msg.ProcessId)
 	r := &tool.Result{Fields: commandFields(l, a)}
@@ -110,7 +110,7 @@ func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, a
 	timeout := t.timeout(a)
 	d, err := t.execute(ctx, l, c, &agentv1.ExecRequest{Command: cmd, Stdin: []byte(a.Text("stdin")), TimeoutMillis: uint64(timeout.Milliseconds())})
 	if err != nil {
-		return nil, err
+		return nil, knowing(err, fault.CommandExecution, map[string]any{"command": a.Text("command"), "session_id": l.ID()})
 	}
 	return commandResult(l, a, d, timeout), nil
 }

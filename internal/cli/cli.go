@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
+	"sandlot/internal/tool"
 )
 
 // exit ends the program with a code and no message.
@@ -97,6 +98,7 @@ or let the client start "sandlot stdio".`,
 	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"), "URL of a server (default: the one of the state folder); its token is read from SANDLOT_TOKEN")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copy(), p.forward(), p.ports(), p.network(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(), p.token(), p.version())
 	for _, c := range root.Commands() {
+		group(c)
 		args := c.Args
 		if args != nil {
 			c.Args = func(c *cobra.Command, a []string) error {
@@ -108,6 +110,33 @@ or let the client start "sandlot stdio".`,
 		}
 	}
 	return root
+}
+
+// group makes a command that has others, and does nothing itself, refuse what is
+// none of them.
+func group(c *cobra.Command) {
+	if !c.HasSubCommands() {
+		return
+	}
+	names := []string{}
+	for _, sub := range c.Commands() {
+		group(sub)
+		names = append(names, sub.Name())
+	}
+	if c.Runnable() {
+		return
+	}
+	c.Args = cobra.ArbitraryArgs
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return c.Help()
+		}
+		meant := ""
+		if near := tool.Nearest(args[0], names); near != "" {
+			meant = fmt.Sprintf("; did you mean %q?", near)
+		}
+		return usage{fmt.Errorf("unknown command %q for %q%s; see `%s --help`", args[0], c.CommandPath(), meant, c.CommandPath())}
+	}
 }
 
 // load reads the settings; flags are those that the command adds.

@@ -18,22 +18,43 @@ import (
 )
 
 func (p *program) doctor() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use: "doctor", Short: "Check that sandboxes work on this machine", Args: cobra.NoArgs,
 		Long: "Check the settings, the programs and the machine, boot one sandbox and run code in it.",
-		RunE: func(c *cobra.Command, _ []string) error { return p.examine(c.Context()) },
 	}
+	p.jsonFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		checks, bad := []check{}, false
+		err := p.examine(c.Context(), func(ok bool, what, more string) {
+			mark := "ok  "
+			if !ok {
+				mark, bad = "FAIL", true
+			}
+			checks = append(checks, check{what, ok, more})
+			if !p.asJSON {
+				fmt.Fprintf(p.out, "%s  %-12s %s\n", mark, what, more)
+			}
+		})
+		if p.asJSON {
+			err = errors.Join(p.json(map[string]any{"ok": !bad && err == nil, "checks": checks}), err)
+		}
+		if err == nil && bad {
+			err = exit(1)
+		}
+		return err
+	}
+	return c
 }
 
-func (p *program) examine(ctx context.Context) error {
-	bad := false
-	say := func(ok bool, what, more string) {
-		mark := "ok  "
-		if !ok {
-			mark, bad = "FAIL", true
-		}
-		fmt.Fprintf(p.out, "%s  %-12s %s\n", mark, what, more)
-	}
+// check is one thing that the doctor looked at.
+type check struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"`
+}
+
+// examine says what it finds; its error is that no more can be looked at.
+func (p *program) examine(ctx context.Context, say func(ok bool, what, more string)) error {
 	cfg, err := p.load(nil)
 	if err != nil {
 		say(false, "settings", err.Error())
@@ -71,9 +92,6 @@ func (p *program) examine(ctx context.Context) error {
 		say(true, "wake-ups", wakeUps(took, strings.TrimSpace(string(poll)), strings.TrimSpace(string(governor))))
 	}
 	p.bootOne(ctx, cfg, say)
-	if bad {
-		return exit(1)
-	}
 	return nil
 }
 

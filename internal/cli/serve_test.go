@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -46,5 +49,43 @@ func TestWelcome(t *testing.T) {
 	says(t, public, "is at https://sandlot.example.com/box/mcp (public_url), and listens on 127.0.0.1:8123\n", "claude mcp add --transport http sandlot https://sandlot.example.com/box/mcp --header")
 	if n := strings.Count(public, "https://sandlot.example.com/box/mcp"); n != 5 || strings.Contains(public, "http://") {
 		t.Errorf("%d times:\n%s", n, public)
+	}
+}
+
+// A word that is no command of a group is wrong usage, with the nearest one.
+func TestUnknownCommands(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		near string
+	}{
+		{[]string{"mcp", "lst"}, "list"}, {[]string{"secret", "sett"}, "set"}, {[]string{"token", "creat"}, "create"},
+		{[]string{"mcp", "NO-SUCH"}, ""}, {[]string{"token", "no-such", "x"}, ""},
+	} {
+		var out, errs bytes.Buffer
+		if code := Main(tt.args, strings.NewReader(""), &out, &errs); code != 2 || out.Len() > 0 || !strings.Contains(errs.String(), strconv.Quote(tt.args[1])) ||
+			strings.Contains(errs.String(), "did you mean "+strconv.Quote(tt.near)) != (tt.near != "") {
+			t.Errorf("%v: %d %s%s", tt.args, code, out.String(), errs.String())
+		}
+	}
+	var out bytes.Buffer
+	if code := Main([]string{"mcp"}, strings.NewReader(""), &out, &out); code != 0 || !strings.Contains(out.String(), "Available Commands") {
+		t.Errorf("mcp alone: %d %s", code, out.String())
+	}
+}
+
+// What the doctor says, for programs.
+func TestDoctorJSON(t *testing.T) {
+	t.Setenv("SANDLOT_PORT", "none")
+	var out, errs bytes.Buffer
+	code := Main([]string{"doctor", "--json", "--state-dir", t.TempDir()}, strings.NewReader(""), &out, &errs)
+	var said struct {
+		OK     bool
+		Checks []struct {
+			Name, Detail string
+			OK           bool
+		}
+	}
+	if err := json.Unmarshal(out.Bytes(), &said); err != nil || code != 1 || said.OK || len(said.Checks) != 1 || said.Checks[0].Name != "settings" || said.Checks[0].OK || !strings.Contains(said.Checks[0].Detail, "SANDLOT_PORT") {
+		t.Errorf("%d %v %s%s", code, err, out.String(), errs.String())
 	}
 }

@@ -169,7 +169,7 @@ func TestTwoVariablesForOneSetting(t *testing.T) {
 }
 
 func TestNotesOfWhatThisVersionCannot(t *testing.T) {
-	for _, name := range []string{"MSB_SERVER_URL", "SANDBOX_IMAGE"} {
+	for _, name := range []string{"MSB_SERVER_URL", "MSB_API_KEY", "SANDBOX_IMAGE"} {
 		c, err := load(t, "", vars{name: "something"}, nil)
 		if err != nil || len(c.Notes) != 1 || !strings.Contains(c.Notes[0], name) {
 			t.Errorf("%s: %v, %v, want one note that names it", name, c, err)
@@ -440,6 +440,40 @@ func TestMegabytes(t *testing.T) {
 		if got, err := megabytes(in); err != nil || got != want {
 			t.Errorf("megabytes(%q) = %d, %v, want %d", in, got, err, want)
 		}
+	}
+}
+
+// EXEC_TIMEOUT bounds what a call may name, as in the system that it is from, unless
+// something says how much it may be.
+func TestExecTimeoutIsABound(t *testing.T) {
+	for _, tt := range []struct {
+		env       vars
+		time, max time.Duration
+	}{
+		{nil, 300 * time.Second, 300 * time.Second},
+		{vars{"EXEC_TIMEOUT": "30"}, 30 * time.Second, 30 * time.Second},
+		{vars{"EXEC_TIMEOUT": "600"}, 600 * time.Second, 600 * time.Second},
+		{vars{"EXEC_TIMEOUT": "30", "SANDLOT_MAX_EXECUTION_TIMEOUT": "60"}, 30 * time.Second, 60 * time.Second},
+		{vars{"MSB_EXECUTION_TIMEOUT": "30"}, 30 * time.Second, 300 * time.Second},
+		{vars{"MSB_EXECUTION_TIMEOUT": "60", "EXEC_TIMEOUT": "30"}, 60 * time.Second, 300 * time.Second},
+	} {
+		c, err := load(t, "", tt.env, nil)
+		if err != nil || c.Sessions.Execution != tt.time || c.Sessions.MaxExecution != tt.max {
+			t.Errorf("%v: %+v, %v", tt.env, c.Sessions, err)
+		}
+	}
+}
+
+// The default flavor may be written in any case.
+func TestDefaultFlavorInAnyCase(t *testing.T) {
+	for text, want := range map[string]string{"LARGE": "large", "Medium": "medium", "small": "small", "HUGE": "Huge"} {
+		c, err := load(t, "flavors: {Huge: {cpus: 8, memory_mb: 16384}}\n", vars{"MSB_DEFAULT_FLAVOR": text}, nil)
+		if err != nil || c.Sessions.DefaultFlavor != want {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if _, err := load(t, "", vars{"MSB_DEFAULT_FLAVOR": "larger"}, nil); err == nil {
+		t.Error("one that there is not")
 	}
 }
 

@@ -61,8 +61,11 @@ func Load(s Source) (*Config, error) {
 			c.From[row.key] = "flag"
 		}
 	}
-	if s.Env["MSB_SERVER_URL"] != "" {
-		c.Notes = append(c.Notes, "MSB_SERVER_URL is set, but this version has no microsandbox runtime; gvisor is used")
+	for _, name := range []string{"MSB_SERVER_URL", "MSB_API_KEY"} {
+		if s.Env[name] != "" {
+			c.Notes = append(c.Notes, name+" is set, which chooses the microsandbox runtime together with "+map[string]string{"MSB_SERVER_URL": "MSB_API_KEY", "MSB_API_KEY": "MSB_SERVER_URL"}[name]+
+				"; this version does not have that runtime yet: sandboxes are made by gvisor on this machine, and the variable is not used. Unset it")
+		}
 	}
 	if s.Env["MSB_API_KEY"] != "" {
 		c.Notes = append(c.Notes, "MSB_API_KEY is set, but this version has no microsandbox runtime, and no use for its key")
@@ -382,8 +385,17 @@ func (c *Config) finish() error {
 	for _, f := range c.Flavors {
 		names = append(names, f.Name)
 	}
+	for _, name := range names {
+		if !slices.Contains(names, c.Sessions.DefaultFlavor) && strings.EqualFold(name, c.Sessions.DefaultFlavor) {
+			c.Sessions.DefaultFlavor = name
+		}
+	}
 	if !slices.Contains(names, c.Sessions.DefaultFlavor) {
 		return fault.New(fault.Configuration, "default_flavor=%q (%s): must be one of %s", c.Sessions.DefaultFlavor, c.From["default_flavor"], strings.Join(names, ", "))
+	}
+	// What bounded mcp-codemode's calls, and was not only what they had by default.
+	if c.From["execution_timeout"] == "variable EXEC_TIMEOUT" && c.From["max_execution_timeout"] == "default" {
+		c.Sessions.MaxExecution, c.From["max_execution_timeout"] = c.Sessions.Execution, "variable EXEC_TIMEOUT"
 	}
 	c.Sessions.MaxExecution = max(c.Sessions.MaxExecution, c.Sessions.Execution)
 	return nil

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 )
 
 // Kind is one row of the list.
@@ -106,13 +107,21 @@ type Data struct {
 	Context             map[string]any `json:"context"`
 }
 
+// fields are what the context of a fault of that kind always has.
+var fields = map[Kind][]string{
+	ResourceLimit:    {"resource_type", "current_usage", "limit"},
+	CodeExecution:    {"template", "session_id", "error_type"},
+	CommandExecution: {"command", "exit_code", "session_id"},
+}
+
 // Data returns the fault as a program reads it.
 func (e *Error) Data() Data {
 	r := rows[e.Kind]
-	c := e.Context
-	if c == nil {
-		c = map[string]any{}
+	c := map[string]any{}
+	for _, name := range fields[e.Kind] {
+		c[name] = nil // a program finds each of them, also where nothing is known
 	}
+	maps.Copy(c, e.Context)
 	advice := e.Advice
 	if len(advice) == 0 {
 		advice = r.advice

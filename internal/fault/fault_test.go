@@ -123,3 +123,22 @@ func TestIs(t *testing.T) {
 		t.Error("Is is wrong")
 	}
 }
+
+// The context of a fault has all that its kind promises, null where it is not known.
+func TestContextIsWhole(t *testing.T) {
+	for kind, names := range map[Kind][]string{ResourceLimit: {"resource_type", "current_usage", "limit"}, CodeExecution: {"template", "session_id", "error_type"}, CommandExecution: {"command", "exit_code", "session_id"}} {
+		e := New(kind, "x").With("session_id", "s").With("more", 1)
+		c := e.Data().Context
+		for _, name := range names {
+			if _, there := c[name]; !there {
+				t.Errorf("%v has no %s", kind, name)
+			}
+		}
+		if c["session_id"] != "s" || c["more"] != 1 || len(e.Context) != 2 {
+			t.Errorf("%v: %v, %v", kind, c, e.Context)
+		}
+	}
+	if c := New(NotFound, "x").Data().Context; c == nil || len(c) > 0 {
+		t.Errorf("%v", c)
+	}
+}
