@@ -72,8 +72,8 @@ func TestFolders(t *testing.T) {
 os.chdir("/workspace"); os.mkdir("X")
 for i in range(1500):
     os.mkdir("Y"); os.rename("X", "Y/" + "a" * 200); os.rename("Y", "X")
-print(len(os.listdir("/workspace")))`)
-		if id.Text != "1" {
+print(os.path.isdir("X"))`)
+		if id.Text != "True" {
 			t.Fatalf("%q", id.All)
 		}
 		workspaces := filepath.Join(s.State, "workspaces")
