@@ -51,7 +51,7 @@ func TestTheClientIsKilled(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			cmd.Process.Kill()
 			cmd.Wait()
-			if n := <-written; n < 4<<20 {
+			if n := <-written; n < 512<<10 {
 				t.Errorf("only %d bytes were on the way", n)
 			}
 			waitFor(t, "the session is free", func() bool { return status(c) != "processing" })

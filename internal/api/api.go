@@ -23,6 +23,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
+	"sandlot/internal/limit"
 	"sandlot/internal/port"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
@@ -33,7 +34,9 @@ import (
 type Config struct {
 	Door *auth.Door
 	// Watch ends what a token holds open with the token.
-	Watch    *auth.Watch
+	Watch *auth.Watch
+	// Limits bounds what each principal holds; nil: the default.
+	Limits   *limit.Book
 	Gateway  *gateway.Gateway
 	Hub      *hub.Hub
 	Sessions *session.Book
@@ -67,6 +70,9 @@ type Server struct {
 
 // New returns the edge.
 func New(c Config) *Server {
+	if c.Limits == nil {
+		c.Limits = limit.New(limit.Default)
+	}
 	s := &Server{Config: c, mux: http.NewServeMux(), inside: newInside()}
 	s.Guard.Apart = c.Ports.Links.Claims
 	open := func(pattern string, h http.HandlerFunc) { s.mux.HandleFunc(pattern, h) }
@@ -160,22 +166,8 @@ func (s *Server) identify(next http.Handler) http.Handler {
 			problem(w, r, err)
 			return
 		}
-		ctx, release := s.Watch.Hold(auth.With(r.Context(), p), p)
-		defer release()
-		defer context.AfterFunc(ctx, func() { cut(ctx, w) })()
-		next.ServeHTTP(w, r.WithContext(ctx))
+		s.counted(next, w, r, p)
 	})
-}
-
-// cut ends a request that lasts longer than its token, whatever it waits for. There
-// is a moment to say so, where nothing was answered.
-func cut(ctx context.Context, w http.ResponseWriter) {
-	if !errors.Is(context.Cause(ctx), auth.ErrEnded) {
-		return
-	}
-	soon, control := time.Now().Add(time.Second), http.NewResponseController(w)
-	_ = control.SetReadDeadline(soon) // what was taken over is closed by who did
-	_ = control.SetWriteDeadline(soon)
 }
 
 // mcp answers a GET that does not ask for events with the server's health, as
@@ -297,7 +289,7 @@ func (s *Server) createSession(w http.ResponseWriter, r *http.Request) {
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&q); err != nil && err != io.EOF { // nothing: the defaults
-		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but template and flavor: %v", err))
+		unread(w, r, err, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but template and flavor: %v", err))
 		return
 	}
 	l, err := s.open(r, session.Ask{ID: "new", Template: q.Template, Flavor: q.Flavor})
@@ -317,7 +309,7 @@ func (s *Server) open(r *http.Request, a session.Ask) (*session.Lease, error) {
 func (s *Server) call(w http.ResponseWriter, r *http.Request) {
 	var args json.RawMessage
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 16<<20)).Decode(&args); err != nil {
-		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object with the tool's arguments"))
+		unread(w, r, err, fault.New(fault.InvalidParameters, "the body must be a JSON object with the tool's arguments"))
 		return
 	}
 	s.tool(w, r, r.PathValue("name"), args)

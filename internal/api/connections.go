@@ -54,7 +54,7 @@ func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request) {
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<20))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&q); err != nil && err != io.EOF { // nothing: all of them
-		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but tools, the hashes of what was seen by the server's names: %v", err))
+		unread(w, r, err, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but tools, the hashes of what was seen by the server's names: %v", err))
 		return
 	}
 	i, err := s.Connections.Approve(r.Context(), p, r.PathValue("id"), q.Tools)

@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/session"
 	"sandlot/proto/agentv1"
 )
@@ -47,6 +48,12 @@ func span(h string) (offset, limit uint64, ok bool) {
 }
 
 func (s *Server) download(w http.ResponseWriter, r *http.Request) {
+	done, err := s.hold(r.Context(), limit.Streams)
+	if err != nil {
+		busy(w, r, err)
+		return
+	}
+	defer done()
 	l, err := s.open(r, session.Ask{ID: r.PathValue("id")})
 	if err != nil {
 		problem(w, r, err)
@@ -131,6 +138,13 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 			Data: fault.New(fault.InvalidParameters, "").Data()})
 		return
 	}
+	done, err := s.hold(r.Context(), limit.Streams)
+	if err != nil {
+		busy(w, r, err)
+		return
+	}
+	defer done()
+	streamed(r)
 	l, err := s.open(r, session.Ask{ID: r.PathValue("id")})
 	if err != nil {
 		problem(w, r, err)

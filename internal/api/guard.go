@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"context"
@@ -214,7 +215,9 @@ func (m *Metrics) count(log *slog.Logger, next http.Handler) http.Handler {
 		w.Header().Set("X-Request-Id", id)
 		r = r.WithContext(context.WithValue(r.Context(), requestID{}, id))
 		sw := &statusWriter{ResponseWriter: w, status: 200}
+		sw.allow(time.Time{}) // of the request before
 		defer func() {
+			sw.allow(time.Now().Add(stall)) // for what is still on its way to the client
 			m.requests.WithLabelValues(method(r.Method), status(sw.status)).Inc()
 			log.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", sw.status, "took", time.Since(start))
 		}()
@@ -242,6 +245,9 @@ func status(code int) string {
 type statusWriter struct {
 	http.ResponseWriter
 	status int
+
+	mu  sync.Mutex
+	cut bool // its last deadline stays
 }
 
 func (s *statusWriter) WriteHeader(code int) {
@@ -249,5 +255,51 @@ func (s *statusWriter) WriteHeader(code int) {
 	s.ResponseWriter.WriteHeader(code)
 }
 
-func (s *statusWriter) Flush()                      { http.NewResponseController(s.ResponseWriter).Flush() }
+// piece is what a client has to take in a minute.
+const piece = 64 << 10
+
+// Write gives the client a minute for each piece.
+func (s *statusWriter) Write(b []byte) (n int, err error) {
+	for err == nil && (n == 0 || n < len(b)) {
+		s.allow(time.Now().Add(stall))
+		var k int
+		k, err = s.ResponseWriter.Write(b[n:min(len(b), n+piece)])
+		if n += k; k == 0 {
+			break
+		}
+	}
+	return n, err
+}
+
+// Flush implements http.Flusher.
+func (s *statusWriter) Flush() {
+	s.allow(time.Now().Add(stall))
+	http.NewResponseController(s.ResponseWriter).Flush()
+}
+
+func (s *statusWriter) allow(until time.Time) {
+	_ = http.NewResponseController(s).SetWriteDeadline(until) // tests have none
+}
+
+// SetWriteDeadline is for http.ResponseController. A later one than that of a
+// request that was cut does not count.
+func (s *statusWriter) SetWriteDeadline(until time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cut {
+		return nil
+	}
+	return http.NewResponseController(s.ResponseWriter).SetWriteDeadline(until)
+}
+
+// end cuts the request soon, whatever it waits for.
+func (s *statusWriter) end(soon time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cut = true
+	control := http.NewResponseController(s.ResponseWriter)
+	_ = control.SetReadDeadline(soon) // what was taken over is closed by who did
+	_ = control.SetWriteDeadline(soon)
+}
+
 func (s *statusWriter) Unwrap() http.ResponseWriter { return s.ResponseWriter }

@@ -23,6 +23,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/port"
 	"sandlot/internal/session"
 )
@@ -110,6 +111,13 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 		return
 	}
 	defer v.use.Leave()
+	done, err := s.Limits.Take(v.use.Owner, limit.Visits, 1)
+	if err != nil {
+		v.refuse(w, r, port.ErrFull)
+		return
+	}
+	defer done()
+	defer serves(r)()
 	if v.lease, err = s.Sessions.Wake(v.use.Context, auth.Principal{ID: v.use.Owner}, v.session); err != nil {
 		v.asleep(w, r, err)
 		return
@@ -442,7 +450,7 @@ func (v *visit) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		v.page(w, r, http.StatusUnauthorized, "A link is needed", "Open this address with its whole link, which has a "+port.Param+" in it. Programs can send the token in the header "+TokenHeader+".")
 	case errors.Is(err, port.ErrFull):
 		w.Header().Set("Retry-After", "1")
-		v.page(w, r, http.StatusServiceUnavailable, "Too many connections", fmt.Sprintf("This session has %d connections from outside; more can be opened when some of them end.", port.MaxConns))
+		v.page(w, r, http.StatusServiceUnavailable, "Too many connections", fmt.Sprintf("This session, or its user, has %d connections from outside; more can be opened when some of them end.", port.MaxConns))
 	default:
 		v.page(w, r, http.StatusNotFound, "There is nothing here", "This link is not valid, or not any more: it was closed, has expired, or a newer one took its place.")
 	}
@@ -506,6 +514,12 @@ func (s *Server) dial(w http.ResponseWriter, r *http.Request) {
 		problem(w, r, fault.New(fault.InvalidParameters, "the port must be a number from 1 to 65535"))
 		return
 	}
+	done, err := s.hold(r.Context(), limit.Streams)
+	if err != nil {
+		busy(w, r, err)
+		return
+	}
+	defer done()
 	p, _ := auth.From(r.Context())
 	id, err := s.Sessions.Find(p, r.PathValue("id"))
 	if err != nil {
@@ -568,6 +582,12 @@ func pass(to, from net.Conn) {
 // caller is the client's side of a dialed connection. When the server inside has
 // ended its half, the other half has as long as the link leaves it.
 type caller struct{ dialed }
+
+// Write gives the client a minute to take what comes.
+func (c *caller) Write(b []byte) (int, error) {
+	c.SetWriteDeadline(time.Now().Add(stall))
+	return c.dialed.Write(b)
+}
 
 func (c *caller) CloseWrite() error {
 	c.SetReadDeadline(time.Now().Add(wire.Mux().StreamCloseTimeout))

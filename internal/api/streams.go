@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/session"
 	"sandlot/proto/agentv1"
 )
@@ -58,6 +59,12 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (net.Conn,
 // exec runs an interactive process: after the upgrade the client sends one
 // Command, gets one StreamReply, and then frames go both ways (wire.Frame*).
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
+	done, err := s.hold(r.Context(), limit.Streams)
+	if err != nil {
+		busy(w, r, err)
+		return
+	}
+	defer done()
 	l, err := s.open(r, session.Ask{ID: r.PathValue("id"), Template: r.URL.Query().Get("template"), Flavor: r.URL.Query().Get("flavor")})
 	if err != nil {
 		problem(w, r, err)
@@ -108,9 +115,13 @@ const (
 // it is written to then: an empty piece of output says nothing.
 func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) bool {
 	var mu sync.Mutex
+	var closing atomic.Bool // the deadline of the end counts
 	say := func(kind byte, data []byte) error {
 		mu.Lock()
 		defer mu.Unlock()
+		if !closing.Load() {
+			client.SetWriteDeadline(time.Now().Add(stall))
+		}
 		return wire.WriteFrame(client, kind, data)
 	}
 	input := &patient{Conn: stream}
@@ -124,6 +135,7 @@ func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) bool {
 		if !lost.Load() {
 			end = end.Add(ending)
 		}
+		closing.Store(true)
 		stream.SetDeadline(end)
 		client.SetWriteDeadline(end)
 	})
@@ -179,16 +191,22 @@ func (w *patient) Write(p []byte) (int, error) {
 
 // stdio speaks MCP's stdio transport on an upgraded connection.
 func (s *Server) stdio(w http.ResponseWriter, r *http.Request) {
+	done, err := s.hold(r.Context(), limit.Streams)
+	if err != nil {
+		busy(w, r, err)
+		return
+	}
+	defer done()
 	p, _ := auth.From(r.Context())
 	c, rw, ok := upgrade(w, r, upgradeMCP)
 	if !ok {
 		return
 	}
 	defer c.Close()
-	err := s.Gateway.Serve(r.Context(), p, struct {
+	err = s.Gateway.Serve(r.Context(), p, struct {
 		io.Reader
 		io.Closer
-	}{rw, c}, c)
+	}{rw, c}, &taking{Conn: c, from: rw.Reader})
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		s.Log.DebugContext(r.Context(), "a stdio client ended", "error", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"sandlot/internal/agent/wire"
 )
@@ -66,5 +67,26 @@ func TestInputThatWaits(t *testing.T) {
 		if _, err := client.Read(buf); err != io.EOF {
 			t.Errorf("the connection goes on: %v", err)
 		}
+	})
+}
+
+// A client that takes nothing of what a process says for a minute is cut off.
+func TestAClientThatTakesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, ours := net.Pipe()
+		stream, agent := net.Pipe()
+		defer client.Close()
+		go func() {
+			for wire.WriteFrame(agent, wire.FrameStdout, make([]byte, 1000)) == nil {
+			}
+		}()
+		began := time.Now()
+		if pipe(ours, ours, stream) {
+			t.Error("the process is said to have ended")
+		}
+		if took := time.Since(began); took < stall || took > 2*stall {
+			t.Errorf("after %v", took)
+		}
+		agent.Close()
 	})
 }

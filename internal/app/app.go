@@ -30,6 +30,7 @@ import (
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
 	"sandlot/internal/image"
+	"sandlot/internal/limit"
 	"sandlot/internal/pool"
 	"sandlot/internal/port"
 	"sandlot/internal/sandbox"
@@ -236,8 +237,15 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 		Hold:      a.watch.Hold,
 		Connected: a.prewarm})
 	a.third.OnChange, a.third.OnUpdate, a.third.OnLog = a.Gateway.Changed, a.Gateway.Updated, a.Gateway.Logged
+<<<<<<< HEAD
 	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Secrets: a.vault, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
 		Version: Version, PublicURL: c.Server.PublicURL, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins, Closed: a.closed}})
+=======
+	limits := limit.Default
+	limits[limit.Bytes] = max(limits[limit.Bytes], 2*int64(c.Server.MaxBodyMB)<<20)
+	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Limits: limit.New(limits), Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Secrets: a.vault, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
+		Version: Version, PublicURL: c.Server.PublicURL, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins}})
+>>>>>>> 1a2ce4f (limit, api, gateway: bound what one principal holds, and who comes without a token)
 	return nil
 }
 
@@ -360,14 +368,15 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 		a.ports.Unserve()
 	}
 
-	public := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 20 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
+	conns := api.NewConns()
+	public := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute, ConnContext: conns.Context, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	private := &http.Server{Handler: a.api.Owner(), ReadHeaderTimeout: 20 * time.Second, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	public.RegisterOnShutdown(a.ports.Part)
 	failed := make(chan error, len(network)+1)
 	var serving sync.WaitGroup
 	for _, l := range network {
-		serving.Go(func() { failed <- public.Serve(l) })
+		serving.Go(func() { failed <- public.Serve(conns.Listener(l)) })
 	}
 	serving.Go(func() { failed <- private.Serve(owner) })
 

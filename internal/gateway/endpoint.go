@@ -178,31 +178,56 @@ func (g *Gateway) filled(e *endpoint) {
 	})
 }
 
-// maxSessions bounds the MCP sessions of the older era on one endpoint. Clients
-// that do not end theirs would fill an hour with them.
+// maxSessions bounds the MCP sessions of the older era of one principal, by whatever
+// tokens. Clients that do not end theirs would fill an hour with them.
 const maxSessions = 256
 
-// trim closes the oldest sessions when there are too many. Their clients are
-// told that they are gone, and begin new ones. A call that runs there comes to
-// its end, but the SDK drops its answer.
-func (e *endpoint) trim() {
+// trim closes the oldest sessions when a principal has too many, of the token with
+// the most. Their clients are told that they are gone, and begin new ones. A call
+// that runs there comes to its end, but the SDK drops its answer.
+func (g *Gateway) trim(p auth.Principal) {
+	g.trimming.Lock()
+	defer g.trimming.Unlock()
+	live, all := map[*endpoint][]*mcp.ServerSession{}, 0
+	g.each(p.ID, func(e *endpoint) {
+		live[e] = e.live()
+		all += len(live[e])
+	})
+	for ; all > maxSessions; all-- {
+		var most *endpoint
+		for e, its := range live {
+			if most == nil || len(its) > len(live[most]) {
+				most = e
+			}
+		}
+		most.close(live[most][0])
+		live[most] = live[most][1:]
+	}
+}
+
+// live returns the sessions that clients can come back to, the oldest first, as the
+// server keeps them.
+func (e *endpoint) live() []*mcp.ServerSession {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var live []*mcp.ServerSession // the oldest first, as the server keeps them
+	var live []*mcp.ServerSession
 	for s := range e.server.Sessions() {
 		if s.ID() != "" && !e.leaving[s] {
 			live = append(live, s)
 		}
 	}
-	for len(live) > maxSessions {
-		s := live[0]
-		live = live[1:]
-		e.leaving[s] = true
-		go func() {
-			_ = s.Close() // waits for its calls
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			delete(e.leaving, s)
-		}()
-	}
+	return live
+}
+
+// close closes a session, which waits for its calls.
+func (e *endpoint) close(s *mcp.ServerSession) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leaving[s] = true
+	go func() {
+		_ = s.Close()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		delete(e.leaving, s)
+	}()
 }

@@ -43,6 +43,7 @@ type Gateway struct {
 	Config
 	seal seal
 
+	trimming  sync.Mutex // held while sessions are counted
 	mu        sync.Mutex
 	endpoints map[string]*endpoint        // by endpointKey
 	streams   map[*endpoint]bool          // those of one stream alone
@@ -109,7 +110,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer pw.stop()
 	h.ServeHTTP(pw, r)
 	if session == "" && h == e.stateful { // it may have begun one
-		e.trim()
+		g.trim(p)
 	}
 }
 
@@ -122,6 +123,16 @@ func broken(m message, body []byte) any {
 }
 
 func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
+	if said, ok := errors.AsType[*fault.Error](err); ok { // why it was not read
+		status := http.StatusBadRequest
+		w.Header().Set("Connection", "close")
+		if said.Kind == fault.ResourceLimit {
+			status = http.StatusTooManyRequests
+			w.Header().Set("Retry-After", "1")
+		}
+		writeJSON(w, status, rpcError(nil, said.RPC(), said.Error(), said.Data()))
+		return
+	}
 	var big *http.MaxBytesError
 	if errors.As(err, &big) {
 		writeJSON(w, http.StatusRequestEntityTooLarge, rpcError(nil, -32600, "Request too large: at most "+

@@ -29,6 +29,38 @@ func (b blocks) Call(context.Context, tool.Call) (*tool.Result, error) {
 	return &tool.Result{Words: "done"}, nil
 }
 
+// More tokens are not more sessions: the one with the most loses its oldest.
+func TestSessionsOfAllTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := over(says())
+		defer g.Close()
+		few, many := withToken("ann", "tok_few", false), withToken("ann", "tok_many", false)
+		first := begin(t, g, few)
+		var ids []string
+		for range maxSessions + 10 {
+			ids = append(ids, begin(t, g, many))
+		}
+		synctest.Wait()
+		all := 0
+		for _, e := range g.endpoints {
+			all += len(e.live())
+			for s := range e.server.Sessions() {
+				defer s.Close()
+			}
+		}
+		if all != maxSessions {
+			t.Errorf("%d sessions", all)
+		}
+		const ping = `{"jsonrpc":"2.0","id":2,"method":"ping"}`
+		if code := post(g, few, first, ping).Code; code != 200 {
+			t.Errorf("the token with few lost one: %d", code)
+		}
+		if old, last := post(g, many, ids[0], ping).Code, post(g, many, ids[len(ids)-1], ping).Code; old != 404 || last != 200 {
+			t.Errorf("the oldest %d, the newest %d", old, last)
+		}
+	})
+}
+
 // post sends a message of the older era.
 func post(g *Gateway, p auth.Principal, session, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))

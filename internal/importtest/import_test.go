@@ -25,6 +25,7 @@ var only = map[string][]string{
 	// What hostile code has written is walked through in one place.
 	"sandlot/internal/tree":   {"sandlot/internal/workspace", "sandlot/internal/runtime/gvisor", "sandlot/internal/volume", "sandlot/internal/cli"},
 	"sandlot/internal/volume": {"sandlot/internal/app", "sandlot/internal/builtin"},
+	"sandlot/internal/limit":  {"sandlot/internal/api", "sandlot/internal/app"},
 	// Inside the sandbox.
 	"sandlot/internal/guest":         {"sandlot/cmd/sandlot-agent", "sandlot/test/hostile"},
 	"sandlot/internal/guest/interp":  {"sandlot/internal/guest"},
@@ -44,6 +45,7 @@ var only = map[string][]string{
 	"github.com/prometheus/client_golang":    {"sandlot/internal/api"},
 	"golang.org/x/net/dns":                   {"sandlot/internal/guest/network"},
 	"golang.org/x/net/http/httpproxy":        {"sandlot/internal/egress"},
+	"golang.org/x/sync":                      {"sandlot/internal/limit"},
 	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
 	"github.com/tailscale/hujson":            {"sandlot/internal/client", "sandlot/internal/config"},

@@ -67,7 +67,7 @@ const (
 )
 
 // maxWindow bounds what one stream can make the other side hold.
-const maxWindow = 4 << 20
+const maxWindow = 512 << 10
 
 // MaxMessage bounds one message in either direction, MaxFrame one frame, and
 // MaxNet a NetRequest or NetReply, in bytes.

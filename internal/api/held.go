@@ -1,0 +1,153 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/limit"
+)
+
+// holder is in the context of a request that counts for its principal. What comes
+// over the owner's socket does not.
+type holder struct{}
+
+// hold takes one of a kind for the principal of a request.
+func (s *Server) hold(ctx context.Context, k limit.Kind) (release func(), err error) {
+	owner, counts := ctx.Value(holder{}).(string)
+	if !counts {
+		return func() {}, nil
+	}
+	return s.Limits.Take(owner, k, 1)
+}
+
+// counted lets a request in when its principal has not too many already. All that
+// it holds ends with the token, and when nothing moves for a minute.
+func (s *Server) counted(next http.Handler, w http.ResponseWriter, r *http.Request, p auth.Principal) {
+	ctx, release := s.Watch.Hold(context.WithValue(auth.With(r.Context(), p), holder{}, p.ID), p)
+	defer release()
+	defer context.AfterFunc(ctx, func() { cut(ctx, w) })()
+	done, err := s.hold(ctx, limit.Requests)
+	if err != nil {
+		busy(w, r, err)
+		return
+	}
+	defer done()
+	defer serves(r)()
+	r = r.WithContext(ctx)
+	if r.Body != nil && r.Body != http.NoBody {
+		b := &body{ReadCloser: r.Body, control: http.NewResponseController(w), ctx: ctx}
+		b.take = func(n int64) (func(), error) { return s.Limits.Take(p.ID, limit.Bytes, n) }
+		defer b.release()
+		r.Body = b
+	}
+	next.ServeHTTP(w, r)
+}
+
+// cut ends a request that lasts longer than its token, whatever it waits for. There
+// is a moment to say so, where nothing was answered.
+func cut(ctx context.Context, w http.ResponseWriter) {
+	if !errors.Is(context.Cause(ctx), auth.ErrEnded) {
+		return
+	}
+	if sw, ok := w.(*statusWriter); ok {
+		sw.end(time.Now().Add(time.Second))
+	}
+}
+
+// retryAfter is when a client that was refused may try again, in seconds.
+const retryAfter = "1"
+
+// busy answers who holds too much: in JSON-RPC where that is spoken.
+func busy(w http.ResponseWriter, r *http.Request, err error) {
+	w.Header().Set("Retry-After", retryAfter)
+	w.Header().Set("Connection", "close") // what is left of the body is not read
+	if r.URL.Path != "/mcp" {
+		problem(w, r, err)
+		return
+	}
+	f := fault.From(err)
+	write(w, f.HTTP(), "application/json", map[string]any{"jsonrpc": "2.0", "id": nil,
+		"error": map[string]any{"code": f.RPC(), "message": f.Error(), "data": f.Data()}})
+}
+
+// body is that of a request: each read has a minute, and what is kept of it in
+// memory counts for its principal until the answer.
+type body struct {
+	io.ReadCloser
+	control *http.ResponseController
+	ctx     context.Context
+	take    func(n int64) (release func(), err error) // nil: nothing of it is kept
+	ended   bool
+
+	taken, read int64
+	releases    []func()
+}
+
+// A body is counted in shares, each as large as what came before.
+const leastShare, mostShare = 4 << 10, 1 << 20
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	if b.take != nil && b.read >= b.taken && !b.ended {
+		n := min(max(b.taken, leastShare), mostShare)
+		release, err := b.take(n)
+		if err != nil {
+			return 0, err
+		}
+		b.taken += n
+		b.releases = append(b.releases, release)
+	}
+	if b.take != nil && !b.ended {
+		p = p[:min(int64(len(p)), b.taken-b.read)]
+	}
+	b.allow(time.Now().Add(stall))
+	n, err := b.ReadCloser.Read(p)
+	b.read += int64(n)
+	if err != nil {
+		b.ended = true
+		b.allow(time.Time{}) // else the connection would end while the answer is made
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fault.Wrap(fault.InvalidParameters, err, "nothing of the request came for %v", stall)
+	}
+	return n, err
+}
+
+func (b *body) allow(until time.Time) {
+	if context.Cause(b.ctx) == nil {
+		_ = b.control.SetReadDeadline(until) // tests have none
+	}
+}
+
+func (b *body) release() {
+	for _, r := range b.releases {
+		r()
+	}
+}
+
+// streamed is for bodies of which nothing is kept.
+func streamed(r *http.Request) {
+	if b, ok := r.Body.(*body); ok {
+		b.take = nil
+	}
+}
+
+// unread answers a body that could not be read, in other words where it is at fault
+// itself.
+func unread(w http.ResponseWriter, r *http.Request, err error, otherwise *fault.Error) {
+	if said, ok := errors.AsType[*fault.Error](err); ok {
+		if said.Kind == fault.ResourceLimit {
+			busy(w, r, said)
+			return
+		}
+		w.Header().Set("Connection", "close")
+		otherwise = said
+	}
+	problem(w, r, otherwise)
+}

@@ -1,0 +1,178 @@
+package api
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/limit"
+)
+
+// Who holds too much is told so, in the words of the protocol, and others are not.
+func TestLimitsAreTold(t *testing.T) {
+	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	e.Limits = limit.New(limit.Limits{limit.Requests: 2, limit.Streams: 1, limit.Visits: 1, limit.Bytes: 64 << 10})
+	ann, bob := e.token("ann"), e.token("bob")
+	h := e.Handler()
+	told := func(what string, a answer, mcp bool) {
+		t.Helper()
+		m := a.json()
+		if mcp {
+			m, _ = m["error"].(map[string]any)
+			m, _ = m["data"].(map[string]any)
+		}
+		if a.StatusCode != 429 || a.Header.Get("Retry-After") == "" || m["error_code"] != "RESOURCE_LIMIT_EXCEEDED" || !strings.Contains(a.body, "one user may have") {
+			t.Errorf("%s: %d %v %s", what, a.StatusCode, a.Header, a.body)
+		}
+	}
+	big := `{"a":"` + strings.Repeat("x", 100<<10) + `"}`
+	told("a body", do(h, "POST", "/v1/tools/get_sessions", big, "Authorization", ann), false)
+	told("a body for MCP", do(h, "POST", "/mcp", big, "Authorization", ann), true)
+	if a := do(h, "POST", "/v1/tools/get_sessions", big[:60<<10]+`"}`, "Authorization", ann); a.StatusCode != 200 {
+		t.Errorf("what was held is not given back: %d %s", a.StatusCode, a.body)
+	}
+	var release []func()
+	hold := func(k limit.Kind, n int64) {
+		t.Helper()
+		done, err := e.Limits.Take("user:ann", k, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release = append(release, done)
+	}
+	hold(limit.Streams, 1)
+	for _, r := range [][2]string{{"POST", "/v1/stdio"}, {"POST", "/v1/sessions/x/exec"}, {"POST", "/v1/sessions/x/ports/80"}, {"GET", "/v1/sessions/x/files/f"}, {"PUT", "/v1/sessions/x/files/f"}} {
+		told(r[1], do(h, r[0], r[1], "x", "Authorization", ann), false)
+		if a := do(h, r[0], r[1], "x", "Authorization", bob); a.StatusCode == 429 {
+			t.Errorf("bob, %s: %s", r[1], a.body)
+		}
+		if a := do(e.Owner(), r[0], r[1], "x"); a.StatusCode == 429 {
+			t.Errorf("the owner, %s: %s", r[1], a.body)
+		}
+	}
+	hold(limit.Requests, 2)
+	told("a request", do(h, "GET", "/v1/sessions", "", "Authorization", ann), false)
+	told("a request with her other token", do(h, "GET", "/v1/sessions", "", "Authorization", e.token("ann")), false)
+	told("MCP", do(h, "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "Authorization", ann), true)
+	if a := do(h, "GET", "/v1/sessions", "", "Authorization", bob); a.StatusCode != 200 {
+		t.Errorf("bob: %d", a.StatusCode)
+	}
+	for _, done := range release {
+		done()
+	}
+	if a := do(h, "GET", "/v1/sessions", "", "Authorization", ann); a.StatusCode != 200 {
+		t.Errorf("afterwards: %d", a.StatusCode)
+	}
+}
+
+// pipes is a listener of connections in memory.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (p pipes) Close() error   { close(p); return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// within serves h in memory, in a bubble of synctest.
+func within(t *testing.T, h http.Handler) (dial func() net.Conn) {
+	l := make(pipes)
+	srv := &http.Server{Handler: h}
+	over := make(chan struct{})
+	go func() { defer close(over); _ = srv.Serve(l) }()
+	t.Cleanup(func() { srv.Close(); <-over })
+	return func() net.Conn {
+		a, b := net.Pipe()
+		l <- b
+		t.Cleanup(func() { a.Close() })
+		return a
+	}
+}
+
+// A body of which nothing comes for a minute ends; a slow one that moves does not.
+func TestBodiesMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t, auth.Required, Guard{Loopback: true})
+		token := e.token("ann")
+		dial := within(t, e.Handler())
+		for path, want := range map[string]int{"/mcp": 400, "/v1/tools/get_sessions": 400} {
+			c := dial()
+			began := time.Now()
+			fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\nContent-Length: 100\r\n\r\n", path, token)
+			for range 5 {
+				time.Sleep(50 * time.Second)
+				fmt.Fprint(c, " ")
+			}
+			r, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			text, _ := io.ReadAll(r.Body)
+			if took := time.Since(began); r.StatusCode != want || took < 5*time.Minute || took > 6*time.Minute || !strings.Contains(string(text), "nothing of the request came") {
+				t.Errorf("%s: %d after %v: %s", path, r.StatusCode, took, text)
+			}
+		}
+	})
+}
+
+// A client that takes nothing of an answer for a minute is cut off.
+func TestReadersMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMetrics(func() int { return 0 }, func() map[string]int { return nil }, nil)
+		ended := make(chan error, 1)
+		dial := within(t, m.count(slog.New(slog.DiscardHandler), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for {
+				if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+					ended <- err
+					return
+				}
+			}
+		})))
+		c := dial()
+		began := time.Now()
+		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		for range 150 { // slow is not stuck
+			time.Sleep(time.Second)
+			if _, err := io.ReadFull(c, make([]byte, 2<<10)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := <-ended; err == nil || time.Since(began) > 4*time.Minute {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// The connection is as good as new for the next request, however long that takes.
+func TestDeadlinesEndWithTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t, auth.Required, Guard{Loopback: true})
+		token := e.token("ann")
+		c := within(t, e.Handler())()
+		from := bufio.NewReader(c)
+		for range 3 {
+			fmt.Fprintf(c, "POST /v1/tools/get_sessions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nAuthorization: %s\r\nContent-Length: 2\r\n\r\n", token)
+			if r, err := http.ReadResponse(from, nil); err != nil || r.StatusCode != 100 {
+				t.Fatal(err)
+			}
+			fmt.Fprint(c, "{}")
+			r, err := http.ReadResponse(from, nil)
+			if err != nil || r.StatusCode != 200 {
+				t.Fatal(err)
+			}
+			io.Copy(io.Discard, r.Body)
+			time.Sleep(5 * time.Minute)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"sandlot/internal/auth"
+)
+
+// crowdedServer serves an edge over TCP with few connections.
+func crowdedServer(t *testing.T, e *edge, most, each int) (addr string, c *Conns) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = newConns(most, each)
+	srv := &http.Server{Handler: e.Handler(), ConnContext: c.Context}
+	over := make(chan struct{})
+	go func() { defer close(over); _ = srv.Serve(c.Listener(l)) }()
+	t.Cleanup(func() { srv.Close(); <-over })
+	return l.Addr().String(), c
+}
+
+// from dials from an address of loopback.
+func from(t *testing.T, ip, to string) net.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}, Timeout: 10 * time.Second}
+	c, err := d.Dial("tcp", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// get sends a request over a connection that is open.
+func get(c net.Conn, path, header string) (int, error) {
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", path, header)
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0, err
+	}
+	_, err = io.Copy(io.Discard, r.Body)
+	return r.StatusCode, err
+}
+
+// Who opens connections without end ends their own, and nobody else's: neither
+// those with a token from the same address, nor strangers of another.
+func TestConnectionsAreBounded(t *testing.T) {
+	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	token := "Authorization: " + e.token("ann") + "\r\n"
+	addr, c := crowdedServer(t, e, 60, 20)
+	ann := from(t, "127.0.0.1", addr)
+	if code, err := get(ann, "/v1/tools", token); err != nil || code == 401 {
+		t.Fatalf("ann: %d, %v", code, err)
+	}
+	stranger := from(t, "127.0.0.9", addr)
+	for range 200 {
+		from(t, "127.0.0.1", addr)
+	}
+	for a := range 4 { // each has fewer than one address may
+		for range 15 {
+			from(t, fmt.Sprintf("127.0.0.%d", 2+a), addr)
+		}
+	}
+	if code, err := get(from(t, "127.0.0.1", addr), "/healthz", ""); err != nil || code != 200 {
+		t.Errorf("a new one from the flooding address: %d, %v", code, err)
+	}
+	if code, err := get(stranger, "/healthz", ""); err != nil || code != 200 {
+		t.Errorf("a stranger of another address: %d, %v", code, err)
+	}
+	if code, err := get(ann, "/v1/tools", token); err != nil || code == 401 {
+		t.Errorf("ann was thrown out: %d, %v", code, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open > 60 || c.resting.Len() != 1 {
+		t.Errorf("%d are open, %d rest", c.open, c.resting.Len())
+	}
+	for from, l := range c.strangers {
+		if l.Len() > 20 {
+			t.Errorf("%d strangers of %s", l.Len(), from)
+		}
+	}
+}
+
+// A token takes no place for good: connections that rest go before others' new
+// ones are refused; those that serve a request stay.
+func TestRestingConnectionsGiveWay(t *testing.T) {
+	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	token := "Authorization: " + e.token("ann") + "\r\n"
+	addr, c := crowdedServer(t, e, 20, 20)
+	for range 60 {
+		if code, err := get(from(t, "127.0.0.1", addr), "/v1/tools", token); err != nil || code == 401 {
+			t.Fatalf("ann: %d, %v", code, err)
+		}
+	}
+	if code, err := get(from(t, "127.0.0.2", addr), "/healthz", ""); err != nil || code != 200 {
+		t.Errorf("another: %d, %v", code, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open > 20 {
+		t.Errorf("%d are open", c.open)
+	}
+}
+
+// Connections that serve requests stay, and where all do, a new one is refused.
+func TestServingConnectionsStay(t *testing.T) {
+	c := newConns(16, 16)
+	pipe := func() net.Conn { a, b := net.Pipe(); t.Cleanup(func() { b.Close() }); return a }
+	var rest []func()
+	for range 16 {
+		n := c.admit(pipe())
+		r, _ := http.NewRequestWithContext(context.WithValue(t.Context(), connKey{}, n), "GET", "/", nil)
+		rest = append(rest, serves(r))
+	}
+	if c.admit(pipe()) != nil {
+		t.Error("one more than there may be")
+	}
+	rest[3]()
+	n := c.admit(pipe())
+	if n == nil || c.open != 16 {
+		t.Fatalf("no place where one rests; %d open", c.open)
+	}
+	n.Close()
+	n.Close() // twice is once
+	rest[3]() // of one that has gone
+	if c.open != 15 || len(c.strangers) != 0 || c.resting.Len() != 0 {
+		t.Errorf("%d open, %d addresses, %d rest", c.open, len(c.strangers), c.resting.Len())
+	}
+}
+
+func TestNetworks(t *testing.T) {
+	for a, want := range map[string]string{"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64"} {
+		if got := network(&net.TCPAddr{IP: net.ParseIP(a)}); got.String() != want {
+			t.Errorf("%s counts as %s, not %s", a, got, want)
+		}
+	}
+}
