@@ -33,6 +33,9 @@ func (s *server) lasting(t *testing.T, token string) (all []held) {
 		}
 		t.Cleanup(func() { c.Close() })
 		c.SetReadDeadline(time.Now().Add(time.Minute))
+		if !strings.Contains(head, "Upgrade") {
+			head += "\r\nConnection: close" // after the answer
+		}
 		fmt.Fprintf(c, "%s\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n%s", head, token, body)
 		h := held{what, c, bufio.NewReader(c)}
 		all = append(all, h)
@@ -80,7 +83,10 @@ func (s *server) lasting(t *testing.T, token string) (all []held) {
 func TestARevokedTokenHoldsNothing(t *testing.T) {
 	t.Parallel()
 	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0")
-	revoked, stays := s.token("ann"), s.token("ann")
+	revoked := s.token("ann")
+	list, _, _ := s.cli("token", "list")
+	id, _, _ := strings.Cut(list, " ")
+	stays := s.token("ann")
 	if code, _, text := s.request("POST", "/v1/tools/execute_command", strings.NewReader(`{"command":"python3 -m http.server --bind 127.0.0.1 8000","background":true}`), "Authorization", "Bearer "+stays); code != 200 {
 		t.Fatalf("%d %s", code, text)
 	}
@@ -88,8 +94,6 @@ func TestARevokedTokenHoldsNothing(t *testing.T) {
 	own, others := s.lasting(t, revoked), s.lasting(t, stays)
 	short := s.lasting(t, s.token("ann", "--expires", "8s"))
 	time.Sleep(time.Second)
-	list, _, _ := s.cli("token", "list")
-	id, _, _ := strings.Cut(list, " ") // the oldest
 	if _, errs, code := s.cli("token", "revoke", id); code != 0 {
 		t.Fatal(errs)
 	}
