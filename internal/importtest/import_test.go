@@ -23,14 +23,9 @@ var only = map[string][]string{
 	// The operator's own texts alone are expanded, and their commands run.
 	"sandlot/internal/expand": {"sandlot/internal/config"},
 	// What hostile code has written is walked through in one place.
-<<<<<<< HEAD
 	"sandlot/internal/tree":   {"sandlot/internal/workspace", "sandlot/internal/runtime/gvisor", "sandlot/internal/volume", "sandlot/internal/cli"},
 	"sandlot/internal/volume": {"sandlot/internal/app", "sandlot/internal/builtin"},
 	"sandlot/internal/limit":  {"sandlot/internal/api", "sandlot/internal/app"},
-=======
-	"sandlot/internal/tree":  {"sandlot/internal/workspace", "sandlot/internal/runtime/gvisor", "sandlot/internal/app", "sandlot/internal/cli"},
-	"sandlot/internal/limit": {"sandlot/internal/api", "sandlot/internal/app"},
->>>>>>> d32143b (test: read answers to their ends)
 	// Inside the sandbox.
 	"sandlot/internal/guest":         {"sandlot/cmd/sandlot-agent", "sandlot/test/hostile"},
 	"sandlot/internal/guest/interp":  {"sandlot/internal/guest"},
