@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -235,6 +236,7 @@ func TestCommands(t *testing.T) {
 			link = l
 		}
 	}
+	testCharacters(t, c, id)
 	if r := c.code(id, "'x' * 300_000"); r.Fields["truncated"] != true || !strings.Contains(r.All, "left out here") || len(r.All) > 60_000 {
 		t.Errorf("a long value: truncated %v, %d bytes", r.Fields["truncated"], len(r.All))
 	}
@@ -244,6 +246,41 @@ func TestCommands(t *testing.T) {
 	got, err := c.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: link.URI})
 	if err != nil || len(got.Contents) != 1 || len(got.Contents[0].Text) != 3_000_004 {
 		t.Errorf("the whole output: %v", err)
+	}
+}
+
+// The bound of an output is one of characters: text of several bytes a character
+// keeps as many as plain text, in commands, in cells that answer at once, in those
+// that last, and in values.
+func testCharacters(t *testing.T, c *client, id string) {
+	t.Helper()
+	const most = 50_000
+	write := func(stream, char string, n int) string {
+		return fmt.Sprintf("import sys; sys.%s.buffer.write(b'%s' * %d); sys.%[1]s.buffer.flush()", stream, char, n)
+	}
+	runs := map[string]func(char string, n int) *result{
+		"a command": func(char string, n int) *result {
+			return c.shell(id, `python3 -c "`+write("stdout", char, n)+`"`)
+		},
+		"a cell": func(char string, n int) *result { return c.code(id, write("stdout", char, n)) },
+		"a long cell": func(char string, n int) *result {
+			return c.code(id, "import time; time.sleep(0.3); "+write("stderr", char, n))
+		},
+	}
+	for char, bytes := range map[string]string{"x": "x", "é": `\xc3\xa9`, "語": `\xe8\xaa\x9e`, "😀": `\xf0\x9f\x98\x80`, "\uFFFD": `\xff`} {
+		head, tail := strings.Repeat(char, most*2/5)+"\n… [", "] …\n"+strings.Repeat(char, most*3/5)
+		for name, run := range runs {
+			if r := run(bytes, most); r.Fields["truncated"] != false || r.Text != head[:len(char)*most*2/5]+tail[len("] …\n"):] {
+				t.Errorf("%s, %d of %q: truncated %v, %.300q", name, most, char, r.Fields["truncated"], r.All)
+			}
+			r := run(bytes, most+1)
+			if r.Fields["truncated"] != true || !strings.HasPrefix(r.Text, head) || !strings.HasSuffix(r.Text, tail) {
+				t.Errorf("%s, %d of %q: truncated %v, %d characters", name, most+1, char, r.Fields["truncated"], utf8.RuneCountInString(r.Text))
+			}
+		}
+	}
+	if r := c.code(id, "'語' * 49_998"); r.Fields["truncated"] != false || r.Fields["result"] != "'"+strings.Repeat("語", 49_998)+"'" {
+		t.Errorf("a value of 50000 characters: truncated %v, %d bytes", r.Fields["truncated"], len(r.All))
 	}
 }
 

@@ -99,7 +99,7 @@ func answered(id, stdout, stderr string) []byte {
 const limit = 100
 
 func evaluate(ctx context.Context, c *Client) (*agentv1.EvaluateDone, error) {
-	return c.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "1 + 1", Bounds: &agentv1.Bounds{HeadBytes: limit}}, ignore)
+	return c.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "1 + 1", Bounds: &agentv1.Bounds{HeadChars: limit}}, ignore)
 }
 
 func TestAnHonestDriver(t *testing.T) {

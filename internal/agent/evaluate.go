@@ -280,7 +280,7 @@ func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.Evaluate
 	defer leaveTurn()
 	defer time.AfterFunc(soon, leaveTurn).Stop() // whatever the sandbox does, or reads
 	began, id := time.Now(), 1+rand.Int64N(1<<53-1)
-	limit := int(q.GetBounds().GetHeadBytes())
+	limit := int(q.GetBounds().GetHeadChars())
 	i.conn.SetDeadline(began.Add(sendLimit))
 	if _, err := fmt.Fprintf(i.conn, "%d %d %d\n%s", id, len(q.Code), limit, q.Code); err != nil {
 		i.close() // what came of it is no whole piece

@@ -35,7 +35,7 @@ type Config struct {
 	Volumes func() []volume.Usage
 	// Timeout is a call's time when it names none, MaxTimeout the most it may name.
 	Timeout, MaxTimeout time.Duration
-	// MaxOutput is how many bytes of each stream a result holds.
+	// MaxOutput is how many characters of each stream a result holds.
 	MaxOutput int
 	// Labeled: the text of execute_code has the [stdout] form.
 	Labeled bool

@@ -17,12 +17,12 @@ import (
 // end: the end is worth more, errors stand there.
 func (t *Tools) bounds() *agentv1.Bounds {
 	head := t.MaxOutput * 2 / 5
-	return &agentv1.Bounds{HeadBytes: uint32(head), TailBytes: uint32(t.MaxOutput - head)}
+	return &agentv1.Bounds{HeadChars: uint32(head), TailChars: uint32(t.MaxOutput - head)}
 }
 
 // honest says whether a captured stream is what an honest agent returns.
 func (t *Tools) honest(c *agentv1.Captured) bool {
-	return c == nil || len(c.Head)+len(c.Tail) <= t.MaxOutput && len(c.Path) < 512 && uint64(len(c.Head)+len(c.Tail)) <= c.Total
+	return c == nil || utf8.RuneCount(c.Head)+utf8.RuneCount(c.Tail) <= t.MaxOutput && len(c.Path) < 512 && uint64(len(c.Head)+len(c.Tail)) <= c.Total
 }
 
 // stream is one captured output, ready to show.
@@ -49,7 +49,7 @@ func render(l *session.Lease, name string, c *agentv1.Captured) stream {
 		if !utf8.Valid(whole) {
 			s.binary = base64.StdEncoding.EncodeToString(whole)
 		}
-		s.data = strings.ToValidUTF8(string(whole), "\uFFFD")
+		s.data = text(whole)
 		s.text = visible(s.data)
 		return s
 	}
@@ -62,7 +62,7 @@ func render(l *session.Lease, name string, c *agentv1.Captured) stream {
 		}
 	}
 	between := fmt.Sprintf("… [%d of %d bytes of %s left out here; %s] …", c.Total-inline, c.Total, name, rest)
-	head, tail := edge(c.Head), edge(c.Tail)
+	head, tail := text(c.Head), text(c.Tail)
 	s.data = head + "\n" + between + "\n" + tail
 	s.text = terminal.Text(head) + "\n" + between + "\n" + visible(tail)
 	return s
@@ -70,6 +70,15 @@ func render(l *session.Lease, name string, c *agentv1.Captured) stream {
 
 // visible is what people read of an output.
 func visible(data string) string { return strings.TrimRight(terminal.Text(data), " \t\n") }
+
+// text is b with U+FFFD for each byte that is not UTF-8: as many characters as the
+// agent counted.
+func text(b []byte) string {
+	if utf8.Valid(b) {
+		return string(b)
+	}
+	return string([]rune(string(b)))
+}
 
 // edge makes text of bytes that were cut anywhere.
 func edge(b []byte) string {

@@ -67,9 +67,6 @@ func Load(s Source) (*Config, error) {
 				"; this version does not have that runtime yet: sandboxes are made by gvisor on this machine, and the variable is not used. Unset it")
 		}
 	}
-	if s.Env["MSB_API_KEY"] != "" {
-		c.Notes = append(c.Notes, "MSB_API_KEY is set, but this version has no microsandbox runtime, and no use for its key")
-	}
 	if s.Env["SANDBOX_IMAGE"] != "" {
 		c.Notes = append(c.Notes, "SANDBOX_IMAGE is set, but this version makes no sandbox out of a container's image; default_template is used")
 	}

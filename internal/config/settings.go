@@ -148,7 +148,7 @@ func table() []setting {
 	mcpRows(add)
 
 	add("output_style", "plain", "the text of execute_code: plain or labeled")(str(func(c *Config) *string { return &c.Output.Style }, "plain", "labeled"))
-	add("max_output_size", "50000", "bytes of each output stream in a result", "MAX_OUTPUT_SIZE")(number(func(c *Config) *int { return &c.Output.Max }, 256, 4<<20))
+	add("max_output_size", "50000", "characters of each output stream in a result", "MAX_OUTPUT_SIZE")(number(func(c *Config) *int { return &c.Output.Max }, 256, 1<<20))
 	add("volumes", "", "shared folders: host:sandbox, optionally :ro; separated by commas, or a JSON array", "MSB_SHARED_VOLUME_PATH")(setVolumes, volumesText)
 	add("volume_limit_mb", "10240", "what each shared folder may hold before sandboxes can only read it, in MB; 0: no limit")(number(func(c *Config) *int { return &c.VolumeMB }, 0, 1<<30))
 	add("container_memory_limit", "", "memory of the default flavor, such as 256m", "CONTAINER_MEMORY_LIMIT")(setMemory, func(c *Config) string { return c.limitedMemory })

@@ -268,7 +268,7 @@ func (w *worker) run(ctx context.Context, cwd string, show bool, argv ...string)
 	left := time.Until(w.began.Add(w.limit))
 	e, err := w.lease.Agent().Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{
 		Command:       &agentv1.Command{Argv: argv, Cwd: cwd, Env: map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}},
-		TimeoutMillis: uint64(max(left, time.Second).Milliseconds()), Bounds: &agentv1.Bounds{HeadBytes: 4 << 10, TailBytes: 64 << 10}, Live: show}}}, w.event)
+		TimeoutMillis: uint64(max(left, time.Second).Milliseconds()), Bounds: &agentv1.Bounds{HeadChars: 4 << 10, TailChars: 64 << 10}, Live: show}}}, w.event)
 	if err != nil {
 		return "", w.lease.Fault(ctx, err, fault.CommandExecution)
 	}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"unicode/utf8"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
@@ -17,17 +18,25 @@ const (
 	maxSpoolFiles = 32
 )
 
+// maxInline is how many characters of a stream can be returned inline at each of
+// its ends: three streams of that many fit into a message.
+const maxInline = 1 << 20
+
 // capture keeps the beginning and the end of one output stream, counts all of
-// it, and writes the whole to a file once it does not fit.
+// it, and writes the whole to a file once it does not fit. What is kept is
+// counted in characters: a byte that is not UTF-8 is one.
 type capture struct {
 	name       string
 	spool      *spool
-	head, tail int
+	head, tail int // characters
 
 	mu    sync.Mutex
 	first []byte
-	last  []byte // ring
+	last  []byte // ring of as many bytes as tail characters can have
 	at    int    // where the ring's oldest byte is, once it is full
+	begun []byte // of a character whose rest has not come
+	chars int    // in first
+	all   uint64 // characters of the stream, without begun
 	total uint64
 	file  *os.File
 	path  string
@@ -38,7 +47,7 @@ type capture struct {
 func newCapture(name string, s *spool, b *agentv1.Bounds) *capture {
 	c := &capture{name: name, spool: s, head: 20000, tail: 30000}
 	if b != nil {
-		c.head, c.tail = int(min(b.HeadBytes, 8<<20)), int(min(b.TailBytes, 8<<20))
+		c.head, c.tail = int(min(b.HeadChars, maxInline)), int(min(b.TailChars, maxInline))
 	}
 	return c
 }
@@ -47,26 +56,52 @@ func (c *capture) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(p)
-	inline := uint64(c.head + c.tail)
-	if c.total+uint64(n) > inline {
-		c.keep(p)
-	}
 	c.total += uint64(n)
-	if room := c.head - len(c.first); room > 0 {
-		k := min(room, len(p))
-		c.first = append(c.first, p[:k]...)
-		p = p[k:]
+	if len(c.begun) > 0 {
+		p = append(c.begun, p...)
 	}
-	c.ring(p)
+	whole := len(p) - unfinished(p)
+	c.begun = append([]byte(nil), p[whole:]...)
+	c.add(p[:whole])
 	return n, nil
 }
 
+// add takes bytes that end where a character does.
+func (c *capture) add(p []byte) {
+	c.all += uint64(utf8.RuneCount(p))
+	if c.all > uint64(c.head+c.tail) {
+		c.keep(p)
+	}
+	k := 0
+	for c.chars < c.head && k < len(p) {
+		_, size := utf8.DecodeRune(p[k:])
+		k += size
+		c.chars++
+	}
+	c.first = append(c.first, p[:k]...)
+	c.ring(p[k:])
+}
+
+// unfinished is how many bytes at the end of p begin a character that may go on.
+func unfinished(p []byte) int {
+	for i := 1; i < utf8.UTFMax && i <= len(p); i++ {
+		if utf8.RuneStart(p[len(p)-i]) {
+			if utf8.FullRune(p[len(p)-i:]) {
+				return 0
+			}
+			return i
+		}
+	}
+	return 0
+}
+
 func (c *capture) ring(p []byte) {
-	if len(p) >= c.tail {
-		c.last, c.at = append(c.last[:0], p[len(p)-c.tail:]...), 0
+	size := c.tail * utf8.UTFMax
+	if len(p) >= size {
+		c.last, c.at = append(c.last[:0], p[len(p)-size:]...), 0
 		return
 	}
-	if room := c.tail - len(c.last); room > 0 {
+	if room := size - len(c.last); room > 0 {
 		k := min(room, len(p))
 		c.last = append(c.last, p[:k]...)
 		p = p[k:]
@@ -115,12 +150,25 @@ func (c *capture) ordered() []byte {
 func (c *capture) done() *agentv1.Captured {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.add(c.begun) // no rest comes
+	c.begun = nil
 	if c.file != nil {
 		c.file.Close()
 		c.file = nil
 	}
 	c.full = true
-	return &agentv1.Captured{Head: c.first, Tail: c.ordered(), Total: c.total, Path: c.path, Kept: c.kept}
+	return &agentv1.Captured{Head: c.first, Tail: c.end(), Total: c.total, Path: c.path, Kept: c.kept}
+}
+
+// end is the last characters of what the ring has.
+func (c *capture) end() []byte {
+	b := c.ordered()
+	at := len(b)
+	for n := 0; n < c.tail && at > 0; n++ {
+		_, size := utf8.DecodeLastRune(b[:at])
+		at -= size
+	}
+	return b[at:]
 }
 
 // spool makes the files of whole outputs and removes the oldest.

@@ -5,7 +5,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"sandlot/proto/agentv1"
 )
@@ -24,14 +26,46 @@ func noise(r *rand.Rand, n int) []byte {
 	return b
 }
 
-// The first bytes and the last ones, whatever the writes were like.
+// words is text in which characters have one to four bytes, with some that are
+// broken; the last one may be.
+func words(r *rand.Rand, n int) []byte {
+	var b []byte
+	for len(b) < n {
+		b = append(b, []string{"a", "é", "語", "😀", "\xff", "\xe8\xaa", "\x80"}[r.IntN(7)]...)
+	}
+	return b[:n]
+}
+
+// ends are the first characters of data, and the last ones of the rest, as a
+// conversion to characters counts them.
+func ends(data []byte, head, tail int) ([]byte, []byte) {
+	var at []int
+	for i := range string(data) {
+		at = append(at, i)
+	}
+	at = append(at, len(data))
+	n := len(at) - 1
+	h := min(head, n)
+	return data[:at[h]], data[at[max(h, n-tail)]:]
+}
+
+// The first characters and the last ones, whatever the writes were like.
 func TestCapture(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
+	for _, data := range []func(*rand.Rand, int) []byte{noise, words} {
+		for range 10 {
+			testCapture(t, r, data)
+		}
+	}
+}
+
+func testCapture(t *testing.T, r *rand.Rand, text func(*rand.Rand, int) []byte) {
+	t.Helper()
 	for _, bounds := range []struct{ head, tail uint32 }{{10, 10}, {1, 100}, {100, 1}, {0, 10}, {10, 0}, {0, 0}, {7, 13}} {
 		for _, total := range []int{0, 1, 9, 10, 11, 19, 20, 21, 40, 101, 102, 1000} {
 			for _, most := range []int{1, 3, 10, 1000} {
-				data := noise(r, total)
-				c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadBytes: bounds.head, TailBytes: bounds.tail})
+				data := text(r, total)
+				c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadChars: bounds.head, TailChars: bounds.tail})
 				for rest := data; len(rest) > 0; {
 					n := min(len(rest), 1+r.IntN(most))
 					if k, err := c.Write(rest[:n]); k != n || err != nil {
@@ -40,12 +74,11 @@ func TestCapture(t *testing.T) {
 					rest = rest[n:]
 				}
 				got := c.done()
-				head := data[:min(total, int(bounds.head))]
-				tail := data[max(len(head), total-int(bounds.tail)):]
+				head, tail := ends(data, int(bounds.head), int(bounds.tail))
 				if !bytes.Equal(got.Head, head) || !bytes.Equal(got.Tail, tail) || got.Total != uint64(total) {
 					t.Fatalf("bounds %v, %d bytes in pieces of up to %d: head %d, tail %d, total %d", bounds, total, most, len(got.Head), len(got.Tail), got.Total)
 				}
-				fits := total <= int(bounds.head+bounds.tail)
+				fits := utf8.RuneCount(data) <= int(bounds.head+bounds.tail)
 				if fits != (got.Path == "") {
 					t.Fatalf("bounds %v, %d bytes: path %q", bounds, total, got.Path)
 				}
@@ -60,9 +93,32 @@ func TestCapture(t *testing.T) {
 	}
 }
 
+// Text of several bytes a character keeps as many characters as plain text, and
+// what is kept of it takes no more memory than that.
+func TestCaptureCountsCharacters(t *testing.T) {
+	for _, char := range []string{"a", "é", "語", "😀", "\xff"} {
+		c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadChars: 40, TailChars: 60})
+		c.Write([]byte(strings.Repeat(char, 100)))
+		if got := c.done(); string(got.Head) != strings.Repeat(char, 40) || string(got.Tail) != strings.Repeat(char, 60) || got.Path != "" {
+			t.Errorf("100 of %q: %d and %d bytes, path %q", char, len(got.Head), len(got.Tail), got.Path)
+		}
+		c = newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadChars: 40, TailChars: 60})
+		for i := range 10_000 * len(char) {
+			c.Write([]byte{char[i%len(char)]})
+		}
+		if cap(c.first) > 2*40*utf8.UTFMax || cap(c.last) > 2*60*utf8.UTFMax || len(c.begun) >= utf8.UTFMax {
+			t.Errorf("10000 of %q take %d, %d and %d bytes", char, cap(c.first), cap(c.last), cap(c.begun))
+		}
+		got := c.done()
+		if string(got.Head) != strings.Repeat(char, 40) || string(got.Tail) != strings.Repeat(char, 60) || got.Kept != uint64(10_000*len(char)) {
+			t.Errorf("10000 of %q: %d and %d bytes, %d in the file", char, len(got.Head), len(got.Tail), got.Kept)
+		}
+	}
+}
+
 // A file has a bound too; head, tail and total are right beyond it.
 func TestCaptureOfFarTooMuch(t *testing.T) {
-	c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadBytes: 4, TailBytes: 4})
+	c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadChars: 4, TailChars: 4})
 	piece := bytes.Repeat([]byte("x"), 1<<20)
 	for range maxSpool/len(piece) + 1 {
 		c.Write(piece)
@@ -83,7 +139,7 @@ func TestCaptureWithoutAFolder(t *testing.T) {
 	if err := os.WriteFile(s.dir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := newCapture("stdout", s, &agentv1.Bounds{HeadBytes: 2, TailBytes: 2})
+	c := newCapture("stdout", s, &agentv1.Bounds{HeadChars: 2, TailChars: 2})
 	c.Write([]byte("abcdef"))
 	if got := c.done(); string(got.Head) != "ab" || string(got.Tail) != "ef" || got.Total != 6 || got.Path != "" {
 		t.Errorf("got %v", got)
@@ -94,7 +150,7 @@ func TestCaptureBounds(t *testing.T) {
 	if c := newCapture("x", nil, nil); c.head+c.tail != 50_000 {
 		t.Errorf("without bounds: %d and %d", c.head, c.tail)
 	}
-	if c := newCapture("x", nil, &agentv1.Bounds{HeadBytes: 1<<32 - 1, TailBytes: 1<<32 - 1}); c.head != 8<<20 || c.tail != 8<<20 {
+	if c := newCapture("x", nil, &agentv1.Bounds{HeadChars: 1<<32 - 1, TailChars: 1<<32 - 1}); c.head != maxInline || c.tail != maxInline {
 		t.Errorf("bounds without bounds: %d and %d", c.head, c.tail)
 	}
 }

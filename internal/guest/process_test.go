@@ -222,7 +222,7 @@ func TestExecuteLeavesSomethingBehind(t *testing.T) {
 
 func TestExecuteBounds(t *testing.T) {
 	r := newRig(t)
-	d := r.exec(&agentv1.ExecRequest{Command: sh("printf 0123456789; printf abc >&2"), Bounds: &agentv1.Bounds{HeadBytes: 2, TailBytes: 3}})
+	d := r.exec(&agentv1.ExecRequest{Command: sh("printf 0123456789; printf abc >&2"), Bounds: &agentv1.Bounds{HeadChars: 2, TailChars: 3}})
 	if string(d.Stdout.Head) != "01" || string(d.Stdout.Tail) != "789" || d.Stdout.Total != 10 || string(d.Stderr.Head)+string(d.Stderr.Tail) != "abc" || d.Stderr.Path != "" {
 		t.Errorf("got %v", d)
 	}

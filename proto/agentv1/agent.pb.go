@@ -915,11 +915,12 @@ func (x *Pty) GetCols() uint32 {
 	return 0
 }
 
-// Bounds say how much of each stream is returned inline.
+// Bounds say how many characters of each stream are returned inline. A byte that
+// is not UTF-8 is one.
 type Bounds struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	HeadBytes     uint32                 `protobuf:"varint,1,opt,name=head_bytes,json=headBytes,proto3" json:"head_bytes,omitempty"`
-	TailBytes     uint32                 `protobuf:"varint,2,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
+	HeadChars     uint32                 `protobuf:"varint,1,opt,name=head_chars,json=headChars,proto3" json:"head_chars,omitempty"`
+	TailChars     uint32                 `protobuf:"varint,2,opt,name=tail_chars,json=tailChars,proto3" json:"tail_chars,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -954,22 +955,22 @@ func (*Bounds) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *Bounds) GetHeadBytes() uint32 {
+func (x *Bounds) GetHeadChars() uint32 {
 	if x != nil {
-		return x.HeadBytes
+		return x.HeadChars
 	}
 	return 0
 }
 
-func (x *Bounds) GetTailBytes() uint32 {
+func (x *Bounds) GetTailChars() uint32 {
 	if x != nil {
-		return x.TailBytes
+		return x.TailChars
 	}
 	return 0
 }
 
-// Captured is one output stream: the first bytes and, when it was longer than
-// head and tail together, the last ones.
+// Captured is one output stream: the first characters and, when it was longer
+// than head and tail together, the last ones.
 type Captured struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Head  []byte                 `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`
@@ -4233,9 +4234,9 @@ const file_agent_proto_rawDesc = "" +
 	"\x04cols\x18\x02 \x01(\rR\x04cols\"F\n" +
 	"\x06Bounds\x12\x1d\n" +
 	"\n" +
-	"head_bytes\x18\x01 \x01(\rR\theadBytes\x12\x1d\n" +
+	"head_chars\x18\x01 \x01(\rR\theadChars\x12\x1d\n" +
 	"\n" +
-	"tail_bytes\x18\x02 \x01(\rR\ttailBytes\"p\n" +
+	"tail_chars\x18\x02 \x01(\rR\ttailChars\"p\n" +
 	"\bCaptured\x12\x12\n" +
 	"\x04head\x18\x01 \x01(\fR\x04head\x12\x12\n" +
 	"\x04tail\x18\x02 \x01(\fR\x04tail\x12\x14\n" +

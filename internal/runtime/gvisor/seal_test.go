@@ -21,7 +21,7 @@ func shell(t *testing.T, c *agent.Client, line string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	e, err := c.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"/bin/bash", "-c", line}},
-		TimeoutMillis: 30_000, Bounds: &agentv1.Bounds{HeadBytes: 4096, TailBytes: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
+		TimeoutMillis: 30_000, Bounds: &agentv1.Bounds{HeadChars: 4096, TailChars: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
 	if err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}

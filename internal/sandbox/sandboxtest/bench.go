@@ -90,7 +90,7 @@ func (b *Bench) exec(t *testing.T, line string, timeout time.Duration) *agentv1.
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+20*time.Second)
 	defer cancel()
 	e, err := b.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"/bin/bash", "-c", line}},
-		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadBytes: 4096, TailBytes: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
+		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadChars: 4096, TailChars: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
 	if err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
@@ -109,7 +109,7 @@ func (b *Bench) eval(t *testing.T, language, code string, timeout time.Duration)
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
 	defer cancel()
 	e, err := b.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: language, Code: code,
-		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadBytes: 4096, TailBytes: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
+		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadChars: 4096, TailChars: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
 	if err != nil {
 		t.Fatalf("%s: %v", code, err)
 	}

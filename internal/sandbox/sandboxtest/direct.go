@@ -27,7 +27,7 @@ func (b *Bench) piece(t *testing.T, code string, timeout time.Duration) *agentv1
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
 	defer cancel()
 	d, err := b.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: code, TimeoutMillis: uint64(timeout.Milliseconds()),
-		Bounds: &agentv1.Bounds{HeadBytes: inline, TailBytes: inline}}, func(*agentv1.RunEvent) error { return nil })
+		Bounds: &agentv1.Bounds{HeadChars: inline, TailChars: inline}}, func(*agentv1.RunEvent) error { return nil })
 	if err != nil {
 		t.Fatalf("%.100s: %v", code, err)
 	}
@@ -40,7 +40,7 @@ func (b *Bench) viaAgent(t *testing.T, code string, timeout time.Duration) *agen
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
 	defer cancel()
 	e, err := b.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "python", Code: code,
-		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadBytes: inline, TailBytes: inline}}}}, func(*agentv1.RunEvent) error { return nil })
+		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadChars: inline, TailChars: inline}}}}, func(*agentv1.RunEvent) error { return nil })
 	if err != nil {
 		t.Fatalf("%.100s: %v", code, err)
 	}
@@ -194,7 +194,7 @@ func held(t *testing.T, b *Bench) {
 	}
 	b.piece(t, "threading.Thread(target=lambda: sum(range(3 * 10 ** 7))).start()", time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-	_, err := b.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "given = 'up'\nimport time\ntime.sleep(20)", Bounds: &agentv1.Bounds{HeadBytes: inline}}, func(*agentv1.RunEvent) error { return nil })
+	_, err := b.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "given = 'up'\nimport time\ntime.sleep(20)", Bounds: &agentv1.Bounds{HeadChars: inline}}, func(*agentv1.RunEvent) error { return nil })
 	cancel()
 	if err == nil {
 		t.Error("given up, and there is a result")
@@ -210,7 +210,7 @@ func givenUp(t *testing.T, b *Bench) {
 	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond} {
 		b.piece(t, "kept = 7", time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), after)
-		_, err := b.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "import time\ntime.sleep(30)", Bounds: &agentv1.Bounds{HeadBytes: inline}}, func(*agentv1.RunEvent) error { return nil })
+		_, err := b.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "import time\ntime.sleep(30)", Bounds: &agentv1.Bounds{HeadChars: inline}}, func(*agentv1.RunEvent) error { return nil })
 		cancel()
 		if err == nil {
 			t.Errorf("given up after %s, and there is a result", after)
