@@ -202,7 +202,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	if a.door, err = auth.NewDoor(ctx, c.Server.Auth, c.Server.Host, a.store); err != nil {
 		return err
 	}
-	a.watch = auth.NewWatch(a.store, a.log)
+	a.watch = auth.NewWatch(a.door, a.log)
 	names := []string{}
 	for _, t := range templates {
 		names = append(names, t.Name)
@@ -232,14 +232,15 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	if err != nil {
 		return err
 	}
-	a.Gateway = gateway.New(gateway.Config{Hub: h, Version: Version, Key: key, MaxBody: int64(c.Server.MaxBodyMB) << 20, Log: a.log,
+	limits := limit.Default
+	limits[limit.Bytes] = max(limits[limit.Bytes], 2*int64(c.Server.MaxBodyMB)<<20)
+	shares := limit.New(limits)
+	a.Gateway = gateway.New(gateway.Config{Hub: h, Version: Version, Key: key, MaxBody: int64(c.Server.MaxBodyMB) << 20, Limits: shares, Log: a.log,
 		Fresh:     func(p auth.Principal) bool { return !p.Authenticated },
 		Hold:      a.watch.Hold,
 		Connected: a.prewarm})
 	a.third.OnChange, a.third.OnUpdate, a.third.OnLog = a.Gateway.Changed, a.Gateway.Updated, a.Gateway.Logged
-	limits := limit.Default
-	limits[limit.Bytes] = max(limits[limit.Bytes], 2*int64(c.Server.MaxBodyMB)<<20)
-	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Limits: limit.New(limits), Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Secrets: a.vault, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
+	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Limits: shares, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Secrets: a.vault, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
 		Version: Version, PublicURL: c.Server.PublicURL, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins, Closed: a.closed}})
 	return nil
 }

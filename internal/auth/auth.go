@@ -31,6 +31,8 @@ type Principal struct {
 	Authenticated bool
 	// Token is the id of the token that was brought; empty: none was.
 	Token string
+	// Open says that none was required of who came over the network.
+	Open bool
 	// Metrics says that the token may read /metrics.
 	Metrics bool
 }
@@ -185,7 +187,9 @@ func (d *Door) Admit(ctx context.Context, header string) (Principal, error) {
 		if need {
 			return Principal{}, fault.New(fault.Unauthorized, "this server needs a token")
 		}
-		return Local, nil
+		p := Local
+		p.Open = true
+		return p, nil
 	}
 	scheme, token, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "bearer") || token == "" {

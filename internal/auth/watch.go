@@ -9,37 +9,43 @@ import (
 	"sandlot/internal/fault"
 )
 
-// ErrEnded is the cause of a context that ended with its token.
-var ErrEnded error = fault.New(fault.Unauthorized, "the token was revoked, or has expired")
+// ErrEnded is the cause of a context that ended with its token, or, without one,
+// when tokens came to be required.
+var ErrEnded error = fault.New(fault.Unauthorized, "the token was revoked, or has expired, or one is required by now")
 
 // looks is how often the tokens that hold something are looked at: what one holds
 // ends that much later than the token, at most.
 const looks = 2 * time.Second
 
 // Watch ends what was let in by a token, and lasts, when the token is revoked or
-// expires. Whoever revokes it may be another process. A nil Watch ends nothing.
+// expires, and what was let in without one when one is required. Whoever revokes or
+// makes one may be another process. A nil Watch ends nothing.
 type Watch struct {
-	store Store
-	log   *slog.Logger
-	now   func() time.Time
+	door *Door
+	log  *slog.Logger
+	now  func() time.Time
 
 	mu   sync.Mutex
-	held map[string]map[*hold]struct{} // by the token's id
+	held map[string]map[*hold]struct{} // by the token's id; openly: what came without one
 }
+
+// openly is under which id is held what came without a token. None has it.
+const openly = ""
 
 // hold is one thing that a token holds.
 type hold struct{ cancel context.CancelCauseFunc }
 
-// NewWatch returns one; it looks while Run runs.
-func NewWatch(store Store, log *slog.Logger) *Watch {
-	return &Watch{store: store, log: log, now: time.Now, held: map[string]map[*hold]struct{}{}}
+// NewWatch returns one for what comes in by that door; it looks while Run runs.
+func NewWatch(d *Door, log *slog.Logger) *Watch {
+	return &Watch{door: d, log: log, now: time.Now, held: map[string]map[*hold]struct{}{}}
 }
 
 // Hold returns a context that ends with the token of p, with the cause ErrEnded,
-// until release is called, which ends it too. Who brought no token holds for ever.
+// until release is called, which ends it too. Who came by the owner's socket holds
+// for ever, and who needed no token until one is needed.
 func (w *Watch) Hold(ctx context.Context, p Principal) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	if w == nil || p.Token == "" {
+	if w == nil || p.Token == openly && !p.Open {
 		return ctx, func() { cancel(nil) }
 	}
 	h := &hold{cancel}
@@ -90,11 +96,15 @@ func (w *Watch) look(ctx context.Context) error {
 	if len(held) == 0 {
 		return nil
 	}
-	all, err := w.store.Tokens(ctx)
+	required, err := w.door.Required(ctx)
 	if err != nil {
 		return err
 	}
-	good := map[string]bool{}
+	all, err := w.door.store.Tokens(ctx)
+	if err != nil {
+		return err
+	}
+	good := map[string]bool{openly: !required}
 	for _, t := range all {
 		good[t.ID] = !t.expired(w.now())
 	}
@@ -113,6 +123,10 @@ func (w *Watch) end(id string) {
 	w.mu.Unlock()
 	for h := range all {
 		h.cancel(ErrEnded)
+	}
+	if id == openly {
+		w.log.Info("a token is required now; what came in without one is over", "held", len(all))
+		return
 	}
 	w.log.Info("a token is no longer good; what it held is over", "token", id, "held", len(all))
 }

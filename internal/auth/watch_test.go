@@ -23,7 +23,7 @@ func TestWatch(t *testing.T) {
 		one, oneHeader := issue(t, s, "ann", false, 0)
 		_, otherHeader := issue(t, s, "ann", false, 0)
 		_, shortHeader := issue(t, s, "ann", false, time.Minute)
-		w := NewWatch(s, slog.New(slog.DiscardHandler))
+		w := NewWatch(d, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan struct{})
 		go func() { defer close(over); w.Run(ctx) }()
@@ -50,10 +50,10 @@ func TestWatch(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		open("at the start", true, true, true, true, true)
-		s.broken = errors.New("the disk is full")
+		s.breaks(errors.New("the disk is full"))
 		time.Sleep(10 * time.Second)
 		open("while nobody can look", true, true, true, true, true)
-		s.broken = nil
+		s.breaks(nil)
 		if err := s.RemoveToken(t.Context(), one.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -65,6 +65,41 @@ func TestWatch(t *testing.T) {
 		<-over
 		if len(w.held) != 1 {
 			t.Errorf("%d tokens hold something", len(w.held))
+		}
+	})
+}
+
+// What came in without a token ends when the first one is made; what came by the
+// owner's socket does not.
+func TestTheFirstToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for mode, ends := range map[Mode]bool{Auto: true, Off: false} {
+			s := &shelf{}
+			d := door(t, mode, "localhost", s)
+			p, err := d.Admit(t.Context(), "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := NewWatch(d, slog.New(slog.DiscardHandler))
+			ctx, stop := context.WithCancel(t.Context())
+			over := make(chan struct{})
+			go func() { defer close(over); w.Run(ctx) }()
+			held, release := w.Hold(t.Context(), p)
+			defer release()
+			owner, releaseOwner := w.Hold(t.Context(), Local)
+			defer releaseOwner()
+			time.Sleep(10 * time.Second)
+			if held.Err() != nil {
+				t.Errorf("%s: it ended before there was a token", mode)
+			}
+			issue(t, s, "ann", false, 0)
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			if errors.Is(context.Cause(held), ErrEnded) != ends || owner.Err() != nil {
+				t.Errorf("%s: with a token: %v, the owner's %v", mode, context.Cause(held), owner.Err())
+			}
+			stop()
+			<-over
 		}
 	})
 }

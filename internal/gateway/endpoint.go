@@ -44,7 +44,7 @@ type endpoint struct {
 
 // endpointKey tells endpoints apart: by all that a call may depend on.
 func endpointKey(p auth.Principal) string {
-	return fmt.Sprintf("%s %t %t %t %s", p.ID, p.Service, p.Authenticated, p.Metrics, p.Token)
+	return fmt.Sprintf("%s %t %t %t %t %s", p.ID, p.Service, p.Authenticated, p.Metrics, p.Open, p.Token)
 }
 
 // endpoint returns the one of the principal's token, and makes it when there is

@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
+	"sandlot/internal/limit"
 )
 
 // Config is what the gateway needs.
@@ -28,6 +29,8 @@ type Config struct {
 	Fresh func(auth.Principal) bool
 	// Hold returns a context that ends with the principal's token; nil: none ends.
 	Hold func(context.Context, auth.Principal) (_ context.Context, release func())
+	// Limits bounds what each principal holds; nil: the default.
+	Limits *limit.Book
 	// Connected is called when a principal's client connects; it must not block.
 	Connected func(auth.Principal)
 	// MaxBody bounds a request, in bytes.
@@ -54,6 +57,9 @@ type Gateway struct {
 func New(c Config) *Gateway {
 	if c.MaxBody == 0 {
 		c.MaxBody = 16 << 20
+	}
+	if c.Limits == nil {
+		c.Limits = limit.New(limit.Default)
 	}
 	return &Gateway{Config: c, seal: newSeal(c.Key), endpoints: map[string]*endpoint{}, streams: map[*endpoint]bool{}, noticed: map[*mcp.ServerSession]bool{}}
 }

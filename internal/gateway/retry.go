@@ -9,17 +9,14 @@ import (
 	"time"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/secret"
 	"sandlot/internal/tool"
 )
 
-const (
-	// held is how long a call waits for its client to come again with what was
-	// asked for.
-	held = tool.Thinking
-	// maxHeld bounds the calls of one principal that wait so.
-	maxHeld = 64
-)
+// held is how long a call waits for its client to come again with what was
+// asked for.
+const held = tool.Thinking
 
 // retrier is a client of the newer era: it cannot be asked while it waits, but
 // comes again with answers. A server of the older era asks in the middle of a
@@ -82,21 +79,24 @@ type suspended struct {
 	result json.RawMessage
 	err    error
 
-	asked *question // what it waits for; owned by who holds the call
-	timer *time.Timer
+	asked   *question // what it waits for; owned by who holds the call
+	timer   *time.Timer
+	release func() // of the principal's limit
 }
 
-// shelf keeps the calls of one principal that wait for their clients.
+// shelf keeps the calls of one endpoint that wait for their clients.
 type shelf struct {
 	mu    sync.Mutex
 	calls map[string]*suspended
+	ended bool
 }
 
-// put keeps a call and returns the handle under which it waits.
+// put keeps a call and returns the handle under which it waits; false: the endpoint
+// is over.
 func (s *shelf) put(c *suspended) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.calls) >= maxHeld {
+	if s.ended {
 		return "", false
 	}
 	if s.calls == nil {
@@ -120,6 +120,7 @@ func (s *shelf) take(id string) *suspended {
 	delete(s.calls, id)
 	if c != nil {
 		c.timer.Stop()
+		c.release()
 	}
 	return c
 }
@@ -203,10 +204,16 @@ func (g *Gateway) hold(e *endpoint, q *passedOn, c *suspended) (json.RawMessage,
 	if len(c.asked.params) > 0 {
 		ask["params"] = c.asked.params
 	}
+	var err error
+	if c.release, err = g.Limits.Take(e.principal.ID, limit.Waiting, 1); err != nil {
+		c.cancel()
+		return nil, err
+	}
 	id, ok := e.shelf.put(c)
 	if !ok {
 		c.cancel()
-		return nil, fault.New(fault.ResourceLimit, "%d calls wait for answers of their users already", maxHeld).With("resource_type", "waiting_calls").With("limit", maxHeld)
+		c.release()
+		return nil, fault.New(fault.Canceled, "the call ended while it waited")
 	}
 	sealed, err := g.seal.make(e.principal, q, state{Call: id})
 	if err != nil {
@@ -243,11 +250,12 @@ func (g *Gateway) sealed(e *endpoint, q *passedOn, b json.RawMessage) (json.RawM
 func (s *shelf) end() {
 	s.mu.Lock()
 	all := s.calls
-	s.calls = nil
+	s.calls, s.ended = nil, true
 	s.mu.Unlock()
 	for _, c := range all {
 		c.timer.Stop()
 		c.cancel()
+		c.release()
 	}
 	for _, c := range all {
 		<-c.done

@@ -7,8 +7,10 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/limit"
 	"sandlot/internal/tool"
 )
 
@@ -71,6 +73,38 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 			}
 		default:
 			t.Error("the call still waits")
+		}
+		g.Close()
+	})
+}
+
+// Calls that wait for their user are bounded for each user, whatever tokens they
+// have, and those that are over count no more.
+func TestWaitingCallsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+			_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
+			return nil, err
+		}})
+		call := func(user string, token int) string {
+			return askAs(g, withToken(user, fmt.Sprint("tok_", user, token), false), "tools/call", "ext_t", `"name":"ext_t","arguments":{}`)
+		}
+		most := int(limit.Default[limit.Waiting])
+		for n := range most {
+			if kind, _, answer := resultOf(t, call("ann", n%8)); kind != "input_required" {
+				t.Fatalf("%d: %s", n, answer)
+			}
+		}
+		if got := call("ann", 99); !strings.Contains(got, "RESOURCE_LIMIT") || !strings.Contains(got, "waiting_calls") {
+			t.Errorf("one more, by another token: %s", got)
+		}
+		if kind, _, answer := resultOf(t, call("bob", 1)); kind != "input_required" {
+			t.Errorf("another user: %s", answer)
+		}
+		time.Sleep(held + time.Minute) // nobody answered
+		synctest.Wait()
+		if kind, _, answer := resultOf(t, call("ann", 99)); kind != "input_required" {
+			t.Errorf("after the others ended: %s", answer)
 		}
 		g.Close()
 	})

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,12 +19,20 @@ import (
 )
 
 // lives is what a Gateway's Hold is in tests: it ends by the token's id.
-type lives map[string]context.CancelCauseFunc
+type lives struct {
+	mu  sync.Mutex
+	all map[string]context.CancelCauseFunc
+}
 
-func (l lives) hold(ctx context.Context, p auth.Principal) (context.Context, func()) {
+func (l *lives) hold(ctx context.Context, p auth.Principal) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	before := l[p.Token]
-	l[p.Token] = func(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all == nil {
+		l.all = map[string]context.CancelCauseFunc{}
+	}
+	before := l.all[p.Token]
+	l.all[p.Token] = func(err error) {
 		if before != nil {
 			before(err)
 		}
@@ -32,7 +41,21 @@ func (l lives) hold(ctx context.Context, p auth.Principal) (context.Context, fun
 	return ctx, func() { cancel(nil) }
 }
 
-func holding(l lives, sources ...tool.Source) *Gateway {
+// end ends what a token holds.
+func (l *lives) end(id string) {
+	l.mu.Lock()
+	all := l.all[id]
+	l.mu.Unlock()
+	all(auth.ErrEnded)
+}
+
+func (g *Gateway) kept() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.endpoints)
+}
+
+func holding(l *lives, sources ...tool.Source) *Gateway {
 	return New(Config{Hub: hub.New(sources...), Hold: l.hold, Log: slog.New(slog.DiscardHandler)})
 }
 
@@ -81,7 +104,7 @@ func TestCallsCarryTheirToken(t *testing.T) {
 // other tokens of the same user hold does not.
 func TestATokenEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := lives{}
+		l := &lives{}
 		ended := make(chan string, 20)
 		g := holding(l, asker{func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 			if string(c.Args) != `{"wait":true}` {
@@ -121,7 +144,7 @@ func TestATokenEnds(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		l[one.Token](auth.ErrEnded)
+		l.end(one.Token)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if n := len(ended); n != 3 {
@@ -141,11 +164,11 @@ func TestATokenEnds(t *testing.T) {
 		if w := post(g, one, ids[one.Token], `{"jsonrpc":"2.0","id":5,"method":"ping"}`); w.Code != 404 {
 			t.Errorf("the session of a token that ended: %d", w.Code)
 		}
-		l[one.Token](auth.ErrEnded) // of what came too late
-		l[two.Token](auth.ErrEnded)
+		l.end(one.Token) // of what came too late
+		l.end(two.Token)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if len(g.endpoints) != 0 || len(g.streams) != 0 || len(ended) != 3 {
+		if g.kept() != 0 || len(g.streams) != 0 || len(ended) != 3 {
 			t.Errorf("%d endpoints and %d streams are left, %d calls ended", len(g.endpoints), len(g.streams), len(ended))
 		}
 	})
@@ -154,7 +177,7 @@ func TestATokenEnds(t *testing.T) {
 // Endpoints that nobody uses are freed, and made again.
 func TestEndpointsAreFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := holding(lives{}, says(), &theirs{})
+		g := holding(&lives{}, says(), &theirs{})
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go g.Run(ctx)
@@ -166,12 +189,12 @@ func TestEndpointsAreFreed(t *testing.T) {
 		ann := withToken("ann", "tok_a", false)
 		id := begin(t, g, ann) // which she may come back to
 		time.Sleep(9 * time.Minute)
-		if len(g.endpoints) != 51 {
-			t.Errorf("%d endpoints after nine minutes", len(g.endpoints))
+		if g.kept() != 51 {
+			t.Errorf("%d endpoints after nine minutes", g.kept())
 		}
 		time.Sleep(3 * time.Minute)
-		if len(g.endpoints) != 1 {
-			t.Errorf("%d endpoints are kept", len(g.endpoints))
+		if g.kept() != 1 {
+			t.Errorf("%d endpoints are kept", g.kept())
 		}
 		if w := post(g, ann, id, `{"jsonrpc":"2.0","id":5,"method":"ping"}`); w.Code != 200 {
 			t.Errorf("the session is gone: %d", w.Code)
@@ -181,8 +204,8 @@ func TestEndpointsAreFreed(t *testing.T) {
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if len(g.endpoints) != 0 {
-			t.Errorf("%d endpoints are left", len(g.endpoints))
+		if g.kept() != 0 {
+			t.Errorf("%d endpoints are left", g.kept())
 		}
 	})
 }

@@ -24,6 +24,8 @@ const (
 	Visits
 	// Bytes are those of bodies that are held in memory.
 	Bytes
+	// Waiting are calls that outlive their requests, as they wait for their users.
+	Waiting
 	kinds
 )
 
@@ -31,10 +33,11 @@ const (
 type Limits [kinds]int64
 
 // Default keeps what one principal can take below 300 MB.
-var Default = Limits{Requests: 512, Streams: 64, Visits: 128, Bytes: 32 << 20}
+var Default = Limits{Requests: 512, Streams: 64, Visits: 128, Bytes: 32 << 20, Waiting: 64}
 
 var words = [kinds][2]string{Requests: {"requests", "requests at once"}, Streams: {"streams", "processes, stdio connections, ports and files open at once"},
-	Visits: {"visits", "connections to exposed ports at once"}, Bytes: {"request_bytes", "bytes of requests in memory at once"}}
+	Visits: {"visits", "connections to exposed ports at once"}, Bytes: {"request_bytes", "bytes of requests in memory at once"},
+	Waiting: {"waiting_calls", "calls that wait for their user"}}
 
 // Book keeps what all principals hold. Those who hold nothing take no memory.
 type Book struct {
