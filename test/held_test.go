@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,79 +37,168 @@ func slowest(t *testing.T, s *server, bob string) time.Duration {
 	return all[98]
 }
 
-// TestOneUserHoldsMuch takes a thousand of each thing that a client can hold, with
-// one token: most are refused, the server stays small, and others' calls are as
-// fast as before. Those who come without a token take nothing from those with one.
-func TestOneUserHoldsMuch(t *testing.T) {
-	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0")
-	ann, bob := s.token("ann"), s.token("bob")
-	if code, _, text := s.request("POST", "/v1/tools/execute_command", strings.NewReader(`{"command":"python3 -m http.server --bind 127.0.0.1 8000","background":true}`), "Authorization", "Bearer "+ann); code != 200 {
-		t.Fatalf("%d %s", code, text)
-	}
-	slowest(t, s, bob)
-	before := slowest(t, s, bob)
+// flood is a client that opens more than it may, as one user.
+type flood struct {
+	*server
+	t     *testing.T
+	token string
+	links []*link // to ports that never answer
+}
 
-	const each = 1000
-	var refused int
-	var mu sync.Mutex
-	flood := func(open func(n int) net.Conn) {
-		var all sync.WaitGroup
-		turns := make(chan struct{}, 50)
-		for n := range each {
-			turns <- struct{}{}
-			c := open(n)
-			all.Go(func() {
-				defer func() { <-turns }()
-				c.SetReadDeadline(time.Now().Add(300 * time.Millisecond)) // those that are held say nothing
-				r, err := http.ReadResponse(bufio.NewReaderSize(c, 512), nil)
-				if err == nil && r.StatusCode == http.StatusTooManyRequests {
-					mu.Lock()
-					refused++
-					mu.Unlock()
-				}
-				c.SetReadDeadline(time.Time{})
-			})
-		}
-		all.Wait()
+// heldKind is something that a client can hold, and how many of it one user may.
+type heldKind struct {
+	name  string
+	bound int
+	reads bool // the client takes what comes
+	open  func(f *flood, n int) net.Conn
+}
+
+func (f *flood) dial(head, body string) net.Conn {
+	c, err := net.Dial("tcp", strings.TrimPrefix(f.URL, "http://"))
+	if err != nil {
+		f.t.Error(err)
+		return nil
 	}
-	send := func(head, body string) func(int) net.Conn {
-		return func(int) net.Conn {
-			c, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { c.Close() })
-			_, _ = io.WriteString(c, head+"\r\nAuthorization: Bearer "+ann+"\r\n\r\n"+body) // it may be closed already
-			return c
-		}
+	_, _ = io.WriteString(c, head+"\r\nAuthorization: Bearer "+f.token+"\r\n\r\n"+body) // it may be closed already
+	return c
+}
+
+// session begins an MCP session; empty: it was refused.
+func (f *flood) session() string {
+	c := f.dial("POST /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: "+fmt.Sprint(len(hello)), hello)
+	if c == nil {
+		return ""
 	}
+	defer c.Close()
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return ""
+	}
+	return r.Header.Get("Mcp-Session-Id")
+}
+
+func fixed(head, body string) func(*flood, int) net.Conn {
+	return func(f *flood, _ int) net.Conn { return f.dial(head, body) }
+}
+
+// heldKinds are all that a client with a token can hold.
+func heldKinds(t *testing.T) []heldKind {
 	var flooding bytes.Buffer // a process whose output nobody takes
 	if err := wire.WriteMessage(&flooding, &agentv1.Command{Argv: []string{"head", "-c", "8000000", "/dev/zero"}}); err != nil {
 		t.Fatal(err)
 	}
-	kinds := map[string]func(int) net.Conn{
-		"processes": send("POST /v1/sessions/home/exec"+upgrading+"sandlot-exec", flooding.String()),
-		"stdio":     send("POST /v1/stdio"+upgrading+"sandlot-mcp", hello+"\n"),
-		"ports":     send("POST /v1/sessions/home/ports/8000"+upgrading+"sandlot-dial", ""),
-		"bodies": send("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 16000000",
-			strings.Repeat(" ", 200<<10)),
-		"sessions": send("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: "+fmt.Sprint(len(hello)), hello),
-		"strangers": func(int) net.Conn {
-			c, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { c.Close() })
-			return c
-		},
+	const listen = `{"jsonrpc":"2.0","id":8,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
+	return []heldKind{
+		{"processes", 64, false, fixed("POST /v1/sessions/home/exec"+upgrading+"sandlot-exec", flooding.String())},
+		{"stdio", 64, false, fixed("POST /v1/stdio"+upgrading+"sandlot-mcp", hello+"\n")},
+		{"ports", 64, false, fixed("POST /v1/sessions/home/ports/8080"+upgrading+"sandlot-dial", "")},
+		{"visits", 128, false, func(f *flood, n int) net.Conn {
+			l := f.links[n%len(f.links)] // of two sessions: one alone has a bound of its own
+			return f.dial("GET / HTTP/1.1\r\nHost: "+l.host+"\r\n"+tokenHeader+": "+l.token, "")
+		}},
+		{"bodies", 128, false, fixed("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 16000000", strings.Repeat(" ", 200<<10))},
+		{"streams of sessions", 256, true, func(f *flood, _ int) net.Conn {
+			return f.dial("GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: "+f.session(), "")
+		}},
+		{"subscriptions", 512, true, fixed("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream"+
+			"\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\nContent-Length: "+fmt.Sprint(len(listen)), listen)},
 	}
-	for _, kind := range []string{"sessions", "processes", "stdio", "ports", "bodies", "strangers"} {
-		refused = 0
-		flood(kinds[kind])
-		t.Logf("%s: %d of %d refused, the server has %d MiB", kind, refused, each, memory(t, s.cmd.Process.Pid)>>20)
-		if kind != "sessions" && kind != "strangers" && refused < each/4 {
-			t.Errorf("%s: only %d of %d were refused", kind, refused, each)
+}
+
+// open opens n of a kind, and returns how many are over: refused, or made to give
+// way. It waits until that many are, or for half a minute.
+func (f *flood) open(k heldKind, n, until int) int {
+	var over atomic.Int64
+	turns := make(chan struct{}, 50)
+	var all sync.WaitGroup
+	for i := range n {
+		turns <- struct{}{}
+		all.Go(func() {
+			defer func() { <-turns }()
+			c := k.open(f, i)
+			if c == nil {
+				return
+			}
+			f.t.Cleanup(func() { c.Close() })
+			told := make(chan struct{})
+			go func() {
+				from := bufio.NewReaderSize(c, 512)
+				r, err := http.ReadResponse(from, nil)
+				refused := err != nil || r.StatusCode >= 400
+				if refused {
+					over.Add(1)
+				}
+				close(told)
+				if refused || !k.reads {
+					return
+				}
+				_, _ = io.Copy(io.Discard, r.Body) // until it ends
+				over.Add(1)
+			}()
+			select {
+			case <-told:
+			case <-time.After(300 * time.Millisecond): // most that are held say nothing
+			}
+		})
+	}
+	all.Wait()
+	for deadline := time.Now().Add(30 * time.Second); int(over.Load()) < until && time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+	}
+	return int(over.Load())
+}
+
+// hanging exposes a port that takes connections, and answers none, in two sessions.
+func (f *flood) hanging() {
+	c := f.connect(older, f.token, nil)
+	hang := "import socket, sys\ns = socket.socket()\ns.bind(('127.0.0.1', int(sys.argv[1])))\ns.listen(1000)\nheld = []\nwhile True: held.append(s.accept())"
+	for _, session := range []string{"home", "new"} {
+		id := begin(c, session, "hang.py", hang, 8080)
+		f.links = append(f.links, f.expose(c, args{"port": 8080, "session_id": id}))
+	}
+}
+
+// TestOneUserHoldsMuch takes a thousand of each thing that a client can hold, with
+// one token: most are refused, the server stays small, and others' calls are as
+// fast as before. Those who come without a token take nothing from those with one.
+// Before, one user for each kind shows that it is its own bound that holds.
+func TestOneUserHoldsMuch(t *testing.T) {
+	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0")
+	bob := s.token("bob")
+	slowest(t, s, bob)
+	before := slowest(t, s, bob)
+	t.Run("each", func(t *testing.T) { // what is held ends with it
+		for i, k := range heldKinds(t) {
+			f := &flood{server: s, t: t, token: s.token(fmt.Sprint("user", i))}
+			if k.name == "ports" || k.name == "visits" {
+				f.hanging()
+			} else if code, _, text := s.request("POST", "/v1/tools/execute_code", strings.NewReader(`{"code":"6*7"}`), "Authorization", "Bearer "+f.token); code != 200 {
+				t.Fatalf("%d %s", code, text)
+			}
+			const more = 100
+			over := f.open(k, k.bound+more, more)
+			if over < more || over > more+k.bound/4 {
+				t.Errorf("%s: of %d, %d are over", k.name, k.bound+more, over)
+			}
+			t.Logf("%s: of %d, %d are over", k.name, k.bound+more, over)
 		}
+	})
+	const each = 1000
+	ann := &flood{server: s, t: t, token: s.token("ann")}
+	ann.hanging()
+	for _, k := range heldKinds(t) {
+		over := ann.open(k, each, each-k.bound)
+		t.Logf("%s: %d of %d are over, the server has %d MiB", k.name, over, each, memory(t, s.cmd.Process.Pid)>>20)
+		if over < each-k.bound {
+			t.Errorf("%s: only %d of %d are over", k.name, over, each)
+		}
+	}
+	for range each { // strangers
+		c, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
 	}
 	after := slowest(t, s, bob)
 	m := memory(t, s.cmd.Process.Pid)

@@ -158,6 +158,16 @@ func TestConnection(t *testing.T) {
 			t.Errorf("deleted: %v %v", gone.Fields, c.state(name))
 		}
 	})
+	// Its names are its user's alone: whoever reads the metrics sees one label.
+	code, _, text := s.request("GET", "/metrics", nil)
+	if code != 200 || !strings.Contains(text, `sandlot_tool_call_seconds_count{outcome="ok",tool="ext"}`) {
+		t.Errorf("the metrics: %d\n%s", code, text)
+	}
+	for _, name := range []string{"ext_", "say", "odd"} {
+		if strings.Contains(text, `"`+name) {
+			t.Errorf("the metrics name %s", name)
+		}
+	}
 }
 
 // TestShellExec: the result has the succeeded system's fields.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +21,14 @@ type held struct {
 	what string
 	conn net.Conn
 	from *bufio.Reader
+}
+
+// with is a header with that token, if there is one.
+func with(token string, header ...string) []string {
+	if token == "" {
+		return header
+	}
+	return append(header, "Authorization", "Bearer "+token)
 }
 
 // lasting opens all that a token can hold.
@@ -36,7 +45,10 @@ func (s *server) lasting(t *testing.T, token string) (all []held) {
 		if !strings.Contains(head, "Upgrade") {
 			head += "\r\nConnection: close" // after the answer
 		}
-		fmt.Fprintf(c, "%s\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n%s", head, token, body)
+		if token != "" {
+			head += "\r\nAuthorization: Bearer " + token
+		}
+		fmt.Fprintf(c, "%s\r\nHost: localhost\r\n\r\n%s", head, body)
 		h := held{what, c, bufio.NewReader(c)}
 		all = append(all, h)
 		return h
@@ -56,7 +68,7 @@ func (s *server) lasting(t *testing.T, token string) (all []held) {
 	upgraded("exec", "/v1/sessions/home/exec", "sandlot-exec", sleeps.String())
 	upgraded("stdio", "/v1/stdio", "sandlot-mcp", hello+"\n"+`{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n"+wait+"\n")
 	upgraded("port", "/v1/sessions/home/ports/8000", "sandlot-dial", "")
-	code, header, text := s.request("POST", "/mcp", strings.NewReader(hello), "Authorization", "Bearer "+token, "Content-Type", "application/json", "Accept", "application/json, text/event-stream")
+	code, header, text := s.request("POST", "/mcp", strings.NewReader(hello), with(token, "Content-Type", "application/json", "Accept", "application/json, text/event-stream")...)
 	session := "\r\nMcp-Session-Id: " + header.Get("Mcp-Session-Id")
 	if code != 200 || header.Get("Mcp-Session-Id") == "" {
 		t.Fatalf("initialize: %d %s", code, text)
@@ -75,6 +87,74 @@ func (s *server) lasting(t *testing.T, token string) (all []held) {
 	open("a call over HTTP", fmt.Sprintf("POST /v1/tools/execute_command HTTP/1.1\r\nContent-Length: %d", len(body)), body)
 	open("a body", "POST /v1/tools/execute_command HTTP/1.1\r\nContent-Length: 100", "{")
 	return all
+}
+
+// ends says which of them do not end in time.
+func ends(t *testing.T, all []held, within time.Duration) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for _, h := range all {
+		h.conn.SetReadDeadline(deadline)
+		if _, err := io.Copy(io.Discard, h.from); err != nil && strings.Contains(err.Error(), "timeout") {
+			t.Errorf("%s goes on", h.what)
+		}
+	}
+}
+
+// TestTheFirstTokenIsMade while all is held open that can be, without one: it ends
+// within five seconds. What came by the owner's socket does not.
+func TestTheFirstTokenIsMade(t *testing.T) {
+	t.Parallel()
+	s := start(t, "SANDLOT_POOL_SIZE=0")
+	if code, _, text := s.request("POST", "/v1/tools/execute_command", strings.NewReader(`{"command":"python3 -m http.server --bind 127.0.0.1 8000","background":true,"session_id":"home"}`)); code != 200 {
+		t.Fatalf("%d %s", code, text)
+	}
+	time.Sleep(time.Second) // until it listens
+	owner := s.ownStdio(t)
+	owner.say(t, hello)
+	all := s.lasting(t, "")
+	time.Sleep(time.Second)
+	s.token("ann")
+	ends(t, all, 5*time.Second)
+	owner.say(t, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+}
+
+// stdioClient is `sandlot stdio`.
+type stdioClient struct {
+	in   io.Writer
+	from *bufio.Reader
+}
+
+// ownStdio runs it on the owner's socket.
+func (s *server) ownStdio(t *testing.T) stdioClient {
+	t.Helper()
+	cmd := exec.Command(binary(t), "stdio", "--state-dir", s.State)
+	cmd.Env = s.env
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { in.Close(); cmd.Wait() })
+	return stdioClient{in, bufio.NewReader(out)}
+}
+
+// say sends a request with the id 1, and waits for its answer.
+func (c stdioClient) say(t *testing.T, line string) {
+	t.Helper()
+	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := c.from.ReadString('\n')
+	if err != nil || !strings.Contains(answer, `"id":1`) || strings.Contains(answer, `"error"`) {
+		t.Fatalf("%s: %q, %v", line, answer, err)
+	}
 }
 
 // TestARevokedTokenHoldsNothing opens all that a token can hold with two tokens of
@@ -97,18 +177,8 @@ func TestARevokedTokenHoldsNothing(t *testing.T) {
 	if _, errs, code := s.cli("token", "revoke", id); code != 0 {
 		t.Fatal(errs)
 	}
-	ends := func(all []held, within time.Duration) {
-		t.Helper()
-		deadline := time.Now().Add(within)
-		for _, h := range all {
-			h.conn.SetReadDeadline(deadline)
-			if _, err := io.Copy(io.Discard, h.from); err != nil && strings.Contains(err.Error(), "timeout") {
-				t.Errorf("%s goes on", h.what)
-			}
-		}
-	}
-	ends(own, 5*time.Second)
-	ends(short, 12*time.Second)
+	ends(t, own, 5*time.Second)
+	ends(t, short, 12*time.Second)
 	for _, h := range others {
 		h.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		if _, err := io.Copy(io.Discard, h.from); err == nil || !strings.Contains(err.Error(), "timeout") {

@@ -73,6 +73,39 @@ func TestLimitsAreTold(t *testing.T) {
 	}
 }
 
+// Visits to a user's ports are bounded over all their sessions, and told so as a page.
+func TestVisitsAreBounded(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	x := expose(t, Guard{Loopback: true}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/wait" {
+			close(entered)
+			<-leave
+		}
+	}))
+	x.Limits = limit.New(limit.Limits{limit.Requests: 1, limit.Visits: 1})
+	over := make(chan int)
+	go func() { over <- x.ask("GET", "/wait", TokenHeader, x.token).StatusCode }()
+	<-entered
+	if a := x.ask("GET", "/", TokenHeader, x.token); a.StatusCode != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(a.body, "connections from outside") {
+		t.Errorf("one too many: %d %v %s", a.StatusCode, a.Header, a.body)
+	}
+	if a := x.ask("GET", x.path+"/", TokenHeader, x.token); a.StatusCode != 503 {
+		t.Errorf("one too many, by path: %d", a.StatusCode)
+	}
+	if done, err := x.Limits.Take("user:ann", limit.Requests, 1); err != nil {
+		t.Errorf("her own requests are bounded by visits of others: %v", err)
+	} else {
+		done()
+	}
+	close(leave)
+	if code := <-over; code != 200 {
+		t.Errorf("the first one: %d", code)
+	}
+	if a := x.ask("GET", "/", TokenHeader, x.token); a.StatusCode != 200 {
+		t.Errorf("afterwards: %d %s", a.StatusCode, a.body)
+	}
+}
+
 // pipes is a listener of connections in memory.
 type pipes chan net.Conn
 
