@@ -41,7 +41,7 @@ func (s *Server) counted(next http.Handler, w http.ResponseWriter, r *http.Reque
 	defer serves(r)()
 	r = r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
-		b := &body{ReadCloser: r.Body, control: http.NewResponseController(w), ctx: ctx}
+		b := &body{ReadCloser: r.Body, began: time.Now(), control: http.NewResponseController(w), ctx: ctx}
 		b.take = func(n int64) (func(), error) { return s.Limits.Take(p.ID, limit.Bytes, n) }
 		defer b.release()
 		r.Body = b
@@ -76,10 +76,11 @@ func busy(w http.ResponseWriter, r *http.Request, err error) {
 		"error": map[string]any{"code": f.RPC(), "message": f.Error(), "data": f.Data()}})
 }
 
-// body is that of a request: each read has a minute, and what is kept of it in
-// memory counts for its principal until the answer.
+// body is that of a request: each read has a minute. What is kept of it in memory
+// counts for its principal until the answer, and comes at slowestBody at least.
 type body struct {
 	io.ReadCloser
+	began   time.Time
 	control *http.ResponseController
 	ctx     context.Context
 	take    func(n int64) (release func(), err error) // nil: nothing of it is kept
@@ -91,6 +92,9 @@ type body struct {
 
 // A body is counted in shares, each as large as what came before.
 const leastShare, mostShare = 4 << 10, 1 << 20
+
+// A body that is kept in memory has patience, and a second for each slowestBody bytes.
+const patience, slowestBody = 10 * time.Minute, 1 << 10
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
@@ -106,7 +110,11 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.take != nil && !b.ended {
 		p = p[:min(int64(len(p)), b.taken-b.read)]
 	}
-	b.allow(time.Now().Add(stall))
+	until := time.Now().Add(stall)
+	if all := b.began.Add(patience + time.Duration(b.read/slowestBody)*time.Second); b.take != nil && all.Before(until) {
+		until = all
+	}
+	b.allow(until)
 	n, err := b.ReadCloser.Read(p)
 	b.read += int64(n)
 	if err != nil {
@@ -114,7 +122,7 @@ func (b *body) Read(p []byte) (int, error) {
 		b.allow(time.Time{}) // else the connection would end while the answer is made
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fault.Wrap(fault.InvalidParameters, err, "nothing of the request came for %v", stall)
+		err = fault.Wrap(fault.InvalidParameters, err, "nothing of the request came for %v, or it came too slowly", stall)
 	}
 	return n, err
 }

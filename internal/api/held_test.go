@@ -159,6 +159,35 @@ func TestBodiesMove(t *testing.T) {
 	})
 }
 
+// A body that comes a byte at a time comes to an end too, unless nothing of it is kept.
+func TestBodiesComeInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEdge(t, auth.Required, Guard{Loopback: true})
+		c := within(t, e.Handler())()
+		over := make(chan int)
+		go func() {
+			r, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			over <- r.StatusCode
+		}()
+		fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\nTransfer-Encoding: chunked\r\n\r\n", e.token("ann"))
+		for began := time.Now(); time.Since(began) < 11*time.Minute; time.Sleep(59 * time.Second) {
+			go fmt.Fprint(c, "1\r\n \r\n")
+		}
+		select {
+		case code := <-over:
+			if code != 400 {
+				t.Errorf("answered with %d", code)
+			}
+		default:
+			t.Error("it is still read")
+		}
+	})
+}
+
 // A client that takes nothing of an answer for a minute is cut off.
 func TestReadersMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -88,7 +88,11 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			g.bare(w, r, p, body)
 			return
 		}
-		if wrong := broken(m, body); wrong != nil {
+		wrong := broken(m, body)
+		if wrong == nil {
+			wrong = malformed(m, r, body)
+		}
+		if wrong != nil {
 			writeJSON(w, http.StatusBadRequest, wrong)
 			return
 		}

@@ -91,12 +91,11 @@ func (l *inlet) check(line []byte) any {
 	}
 	seen := map[jsonrpc.ID]bool{}
 	for _, one := range all {
-		m, err := jsonrpc.DecodeMessage(one)
-		if err != nil {
-			return rpcError(idOf(one), jsonrpc.CodeInvalidRequest, "Invalid request: the line is no JSON-RPC 2.0 message", nil)
+		q, wrong := decode(one)
+		if wrong != nil {
+			return wrong
 		}
-		q, ok := m.(*jsonrpc.Request)
-		if !ok {
+		if q == nil {
 			continue
 		}
 		if q.IsCall() && seen[q.ID] {

@@ -1,0 +1,64 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// The protocol has batches up to the revision before this one.
+const batchlessFrom = "2025-06-18"
+
+// malformed returns what is to be answered to JSON that is no message, or none that
+// can be answered under its id; the SDK says it in words that are no JSON-RPC.
+func malformed(m message, r *http.Request, body []byte) any {
+	if m.plain && isID(m.ID) && !nested(body) {
+		return nil // it was read
+	}
+	body = bytes.TrimSpace(body)
+	if body[0] == '[' {
+		if r.Header.Get("Mcp-Protocol-Version") < batchlessFrom {
+			return nil // the SDK knows what was agreed on
+		}
+		return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: batches are not part of this protocol; send one message at a time", nil)
+	}
+	q, wrong := decode(body)
+	if wrong == nil && q != nil && !q.IsCall() && !strings.HasPrefix(q.Method, "notifications/") {
+		return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: "+strconv.Quote(clip(q.Method))+" needs an id, a string or a whole number", nil)
+	}
+	return wrong
+}
+
+// decode reads a message, as the SDK will; nil: it is an answer. Wrong is what is to
+// be answered to what is none.
+func decode(raw json.RawMessage) (_ *jsonrpc.Request, wrong any) {
+	m, err := jsonrpc.DecodeMessage(raw)
+	id := idOf(raw)
+	switch q, request := m.(*jsonrpc.Request); {
+	case !whole(raw):
+		return nil, rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: id must be a string or a whole number of at most 2^53", nil)
+	case err != nil:
+		return nil, rpcError(id, jsonrpc.CodeInvalidRequest, "Invalid request: no JSON-RPC 2.0 message, or one that is nested too deep", nil)
+	case request:
+		return q, nil
+	}
+	return nil, nil
+}
+
+// whole says whether the SDK answers under the id that a message has: it takes
+// numbers for whole ones.
+func whole(raw json.RawMessage) bool {
+	var m struct {
+		ID json.RawMessage `json:"id"`
+	}
+	if json.Unmarshal(raw, &m) != nil || len(m.ID) == 0 || m.ID[0] == '"' || string(m.ID) == "null" {
+		return true
+	}
+	n, err := strconv.ParseFloat(string(m.ID), 64)
+	return err == nil && n == math.Trunc(n) && math.Abs(n) <= 1<<53
+}
