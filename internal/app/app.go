@@ -352,10 +352,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	work.Go(func() { a.Pool.Shelf.Run(background, a.log) })
 	work.Go(func() { a.volumes.Run(background) })
 	work.Go(func() { a.reap(background) })
-	work.Go(func() { // one after the other: what one sees the other may change
-		a.recheck(background)
-		a.follow(background)
-	})
+	work.Go(func() { a.follow(background) })
 	work.Go(func() { a.ports.Run(background) })
 	work.Go(func() { a.watch.Run(background) })
 	work.Go(func() { a.Gateway.Run(background) })

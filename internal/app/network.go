@@ -52,15 +52,21 @@ const glance = time.Second
 // mcp_consent, and of the files that mcp_files names, for what runs too. A file
 // that is wrong, or empty, changes nothing, and is told of once. One that is being
 // written is left alone until two looks see the same. Where none was read at the
-// start, one that appears where it would have been is followed.
+// start, one that appears where it would have been is followed. Once, it asks
+// again for the registries, one after the other, as both change the policies.
 func (a *App) follow(ctx context.Context) {
 	held := stamps{a.Config.File, a.Config.Stamp, a.stamps().others}
 	seen := held
 	tick := time.NewTicker(glance / 2)
 	defer tick.Stop()
+	later := time.NewTimer(a.settled())
+	defer later.Stop()
 	for {
 		select {
 		case <-tick.C:
+		case <-later.C:
+			a.recheck(ctx)
+			continue
 		case <-ctx.Done():
 			return
 		}

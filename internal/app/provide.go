@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -107,7 +108,7 @@ type remembered struct {
 // registries returns what is remembered, or asks.
 func (a *App) registries(ctx context.Context) (registry.Set, error) {
 	key := registryKey(a.Config)
-	if text, err := os.ReadFile(rememberedFile()); err == nil {
+	if text, err := os.ReadFile(rememberedFile(key)); err == nil {
 		var r remembered
 		if json.Unmarshal(text, &r) == nil && r.Key == key {
 			a.stale = time.Since(r.At) > time.Minute
@@ -125,7 +126,7 @@ func (a *App) ask(ctx context.Context, key string, c *config.Config) (registry.S
 	for _, note := range set.Notes {
 		a.log.Info("package registries", "note", note)
 	}
-	if file := rememberedFile(); file != "" {
+	if file := rememberedFile(key); file != "" {
 		if err := remember(file, remembered{key, time.Now(), set}); err != nil {
 			a.log.Debug("could not remember the package registries", "error", err)
 		}
@@ -154,17 +155,41 @@ func remember(file string, r remembered) error {
 	}
 	if err != nil {
 		os.Remove(f.Name())
+		return err
 	}
-	return err
+	return forgetOldest(filepath.Dir(file))
 }
 
-// rememberedFile is in the user's own folder for such things, or "".
-func rememberedFile() string {
+// rememberedFile is in the user's own folder for such things, or "". Each key has
+// a file of its own: two servers of one user that differ would else forget each
+// other's answers, and ask before they serve at every start.
+func rememberedFile(key string) string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""
 	}
-	return filepath.Join(dir, "sandlot", "registries.json")
+	return filepath.Join(dir, "sandlot", "registries", key[:16]+".json")
+}
+
+// mostRemembered bounds how many keys' answers are kept.
+const mostRemembered = 16
+
+func forgetOldest(dir string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil || len(files) <= mostRemembered {
+		return err
+	}
+	modified := map[string]time.Time{}
+	for _, f := range files {
+		if st, err := os.Stat(f); err == nil {
+			modified[f] = st.ModTime()
+		}
+	}
+	slices.SortFunc(files, func(x, y string) int { return modified[x].Compare(modified[y]) })
+	for _, f := range files[:len(files)-mostRemembered] {
+		err = errors.Join(err, os.Remove(f))
+	}
+	return err
 }
 
 // registryKey changes with what the tools' answers depend on, but for their
@@ -182,6 +207,15 @@ func registryKey(c *config.Config) string {
 	setting, _ := json.Marshal(c.Network.Registries)
 	sum := sha256.Sum256([]byte(Version + "\x00" + string(setting) + "\x00" + strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
+}
+
+// settled is how long after its start a server asks for what can wait: that takes
+// a second of a processor, and what an earlier server left is taken over first.
+func (a *App) settled() time.Duration {
+	if a.Book.Live() == 0 {
+		return 0
+	}
+	return 5 * time.Second
 }
 
 // recheck asks the machine's tools again, while the server serves already.

@@ -257,15 +257,12 @@ var ErrOrphaned = errors.New("there was no server for too long")
 // for that long. A server that takes a sandbox over wakes its agent
 // (wire.Wake), so this is for links that broke while the server lives, and for
 // wake-ups that got lost. To dial in vain takes some milliseconds of a
-// processor, and all agents of a server lose it at once: the next one needs the
-// processors more than they do.
+// processor, and all agents of a server lose it at once: the next one, which is
+// there within a second or two, needs the processors more than they do.
 func pause(alone time.Duration) time.Duration {
 	p := 4 * time.Second
-	switch {
-	case alone < 300*time.Millisecond:
-		p = 300 * time.Millisecond
-	case alone < 10*time.Second:
-		p = time.Second
+	if alone < 10*time.Second {
+		p = 2 * time.Second
 	}
 	return p*3/4 + rand.N(p/2)
 }
