@@ -154,6 +154,8 @@ const (
 	// linking is how long Run waits for one agent before it goes on to the next:
 	// longer than an agent pauses.
 	linking = 2 * time.Second
+	// removing is how long the sandboxes that belong to nobody may take to end.
+	removing = 20 * time.Second
 	// adoptAgain is the pause before a sandbox that could not be taken over is
 	// tried again.
 	adoptAgain = 5 * time.Second
@@ -164,8 +166,10 @@ const (
 func adopting() int { return 4 * runtime.NumCPU() }
 
 // adoptAll takes over what an earlier server left to sessions, those first that
-// were used last, and then removes what belongs to nobody.
+// were used last, and then removes what belongs to nobody: that also when ctx
+// ends before.
 func (b *Book) adoptAll(ctx context.Context) {
+	defer b.removeUnowned(ctx)
 	for ctx.Err() == nil {
 		left := b.all()
 		left = slices.DeleteFunc(left, func(s *Session) bool { return !s.isLeft() })
@@ -173,7 +177,9 @@ func (b *Book) adoptAll(ctx context.Context) {
 			break
 		}
 		slices.SortFunc(left, func(x, y *Session) int { return y.record().Used.Compare(x.record().Used) })
-		if err := each(ctx, left, b.adoptOne); err == nil {
+		err := each(ctx, left, b.adoptOne)
+		b.removeUnowned(ctx)
+		if err == nil {
 			continue
 		}
 		select {
@@ -181,7 +187,6 @@ func (b *Book) adoptAll(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	b.removeUnowned(ctx)
 }
 
 func (b *Book) adoptOne(ctx context.Context, s *Session) error {
@@ -203,10 +208,14 @@ func (b *Book) adoptOne(ctx context.Context, s *Session) error {
 }
 
 // removeUnowned removes the sandboxes that belong to nobody: the old pool's, and
-// what was being made when the server died. What fails is tried again at the next
-// start.
+// what was being made when the server died. A server that stops does that, too:
+// nobody would use them. What fails is tried again at the next start.
 func (b *Book) removeUnowned(ctx context.Context) {
-	_ = each(ctx, b.unowned, func(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removing)
+	defer cancel()
+	all := b.unowned
+	b.unowned = nil
+	_ = each(ctx, all, func(ctx context.Context, id string) error {
 		box, err := b.Pool.Runtime.Recover(ctx, id)
 		if err == nil {
 			err = box.Stop(ctx)

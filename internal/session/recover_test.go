@@ -11,9 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
+	"sandlot/internal/secret"
 )
 
 // leave makes sessions of ann's with a sandbox each, and lets them go as a
@@ -223,5 +226,48 @@ func TestAFewAtOnce(t *testing.T) {
 		if last := ids[many-adopting():]; !slices.Contains(last, order[0]) {
 			t.Error("one that was not used for long is first")
 		}
+	})
+}
+
+// TestUnowned: what belongs to nobody is removed by a server that stops at once,
+// and by one that cannot take over a session's.
+func TestUnowned(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, w *world) {
+		left := leave(w, 1)
+		stray := func() {
+			t.Helper()
+			if _, err := w.fake.Create(context.Background(), sandbox.Spec{ID: secret.ID(), Template: w.Templates[0], Secret: make([]byte, wire.SecretLen)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		alive := func(want int) {
+			t.Helper()
+			if _, n := w.fake.Made(); n != want {
+				t.Errorf("%d live, want %d", n, want)
+			}
+		}
+		stray()
+		w.open(nil)
+		alive(2)
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		w.Run(stopped)
+		alive(1)
+		stray()
+		w.fake.Reluctant = func(_ context.Context, id string) error {
+			if id == left[0].Booted.ID {
+				return errors.New("too many open files")
+			}
+			return nil
+		}
+		w.open(nil)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { w.Run(ctx); close(done) }()
+		time.Sleep(time.Second)
+		alive(1)
+		stop()
+		<-done
+		w.fake.Reluctant = nil
 	})
 }
