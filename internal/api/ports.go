@@ -529,7 +529,7 @@ func (s *Server) dial(w http.ResponseWriter, r *http.Request) {
 	leave, err := s.Ports.Join(id)
 	if err != nil {
 		problem(w, r, fault.Wrap(fault.ResourceLimit, err, "the session has %d connections from outside", port.MaxConns).
-			With("resource_type", "connections").With("limit", port.MaxConns))
+			With("resource_type", "connections").With("current_usage", port.MaxConns).With("limit", port.MaxConns))
 		return
 	}
 	defer leave()

@@ -93,7 +93,7 @@ func (t *Tools) evaluate(ctx context.Context, c tool.Call, a tool.Args) (*tool.R
 	done, err := t.stream(ctx, l, c, &agentv1.EvaluateRequest{Language: lang.Name, Code: a.Text("code"),
 		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: t.bounds(), Live: c.Progress != nil})
 	if err != nil {
-		return nil, knowing(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution, map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID(), "error_type": "sandbox_unavailable"})
+		return nil, knowing(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution, map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()})
 	}
 	template := a.Text("template")
 	if template == "" {

@@ -47,7 +47,7 @@ func (t *Tools) shell(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resu
 	cmd.Cwd = a.Text("cwd")
 	d, err := t.execute(ctx, l, c, &agentv1.ExecRequest{Command: cmd, TimeoutMillis: uint64(timeout.Milliseconds())})
 	if err != nil {
-		return nil, err
+		return nil, knowing(err, fault.CommandExecution, map[string]any{"command": a.Text("command"), "session_id": l.ID()})
 	}
 	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
 	ending := ""

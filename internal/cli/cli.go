@@ -112,8 +112,7 @@ or let the client start "sandlot stdio".`,
 	return root
 }
 
-// group makes a command that has others, and does nothing itself, refuse what is
-// none of them.
+// group makes a command that has others refuse what is none of them.
 func group(c *cobra.Command) {
 	if !c.HasSubCommands() {
 		return
@@ -123,15 +122,19 @@ func group(c *cobra.Command) {
 		group(sub)
 		names = append(names, sub.Name())
 	}
-	if c.Runnable() {
-		return
+	if c.Runnable() && c.Args != nil && c.Args(c, []string{""}) == nil {
+		return // a word may be its own
+	}
+	run := c.RunE
+	if run == nil {
+		run = func(c *cobra.Command, _ []string) error { return c.Help() }
 	}
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return c.Help()
+			return run(c, args)
 		}
-		meant := ""
+		meant := "; its commands are " + strings.Join(names, ", ")
 		if near := tool.Nearest(args[0], names); near != "" {
 			meant = fmt.Sprintf("; did you mean %q?", near)
 		}

@@ -56,7 +56,7 @@ func (b *Book) Subscribe(ctx context.Context, p auth.Principal, client, uri stri
 		return nil
 	}
 	if full {
-		return fault.New(fault.ResourceLimit, "%d resources of one server are followed already", maxDefinitions).With("resource_type", "subscriptions").With("limit", maxDefinitions)
+		return fault.New(fault.ResourceLimit, "%d resources of one server are followed already", maxDefinitions).With("resource_type", "subscriptions").With("current_usage", maxDefinitions).With("limit", maxDefinitions)
 	}
 	if err := l.session.Subscribe(ctx, remote); err != nil {
 		return s.callFault(l, query{method: "resources/subscribe"}, err)

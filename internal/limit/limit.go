@@ -5,6 +5,7 @@ package limit
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 
@@ -50,6 +51,7 @@ type Book struct {
 // share is what one principal holds.
 type share struct {
 	held [kinds]*semaphore.Weighted
+	used [kinds]atomic.Int64
 	uses int // that will give something back; the book's mu guards it
 }
 
@@ -61,13 +63,15 @@ func New(most Limits) *Book { return &Book{most: most, all: map[string]*share{}}
 func (b *Book) Take(owner string, k Kind, n int64) (release func(), err error) {
 	s := b.enter(owner)
 	if !s.held[k].TryAcquire(n) {
-		b.leave(owner, s)
+		defer b.leave(owner, s)
 		f := fault.New(fault.ResourceLimit, "there are as many %s as one user may have (%d)", words[k][1], b.most[k]).
-			With("resource_type", words[k][0]).With("limit", b.most[k])
+			With("resource_type", words[k][0]).With("current_usage", s.used[k].Load()).With("limit", b.most[k])
 		f.Advice = []string{"Wait for some of them to end, and try again", "End what is not needed any more"}
 		return nil, f
 	}
+	s.used[k].Add(n)
 	return sync.OnceFunc(func() {
+		s.used[k].Add(-n)
 		s.held[k].Release(n)
 		b.leave(owner, s)
 	}), nil

@@ -19,8 +19,12 @@ func TestTake(t *testing.T) {
 	}
 	full := func(owner string, k Kind, n int64) {
 		t.Helper()
+		used := map[Kind]int64{Requests: 2, Bytes: 100}[k]
+		if k == Bytes && n == 41 {
+			used = 60
+		}
 		_, err := b.Take(owner, k, n)
-		if f := fault.From(err); err == nil || f.Kind != fault.ResourceLimit || f.HTTP() != 429 || f.Context["limit"] != b.most[k] || len(f.Advice) == 0 {
+		if f := fault.From(err); err == nil || f.Kind != fault.ResourceLimit || f.HTTP() != 429 || f.Context["limit"] != b.most[k] || f.Context["current_usage"] != used || len(f.Advice) == 0 {
 			t.Errorf("%s takes %d of %d: %v", owner, n, k, err)
 		}
 	}

@@ -309,7 +309,7 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	if f := refusal(err); f != nil {
 		return f.With("session_id", l.ID())
 	}
-	why := ""
+	why, what := "", "sandbox_ended"
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	// A dead sandbox closes the link a moment before its death is known.
@@ -320,20 +320,28 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 			break
 		}
 		if connect.CodeOf(err) == connect.CodeDeadlineExceeded || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, agent.ErrLies) {
-			why = "its agent stopped answering"
+			why, what = "its agent stopped answering", "sandbox_unresponsive"
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	if why == "" {
-		return fault.Wrap(kind, err, "the link to the sandbox broke in the middle of the call; the session lives on").With("session_id", l.ID())
+		return l.about(fault.Wrap(kind, err, "the link to the sandbox broke in the middle of the call; the session lives on"), "link_lost")
 	}
 	if l.enter(look) == nil {
 		l.drop(l.Booted, why)
 		l.leave()
 	}
-	return fault.Wrap(kind, err, "the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything outside /workspace are gone. The next call starts it again", why).
-		With("session_id", l.ID()).With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
+	return l.about(fault.Wrap(kind, err, "the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything outside /workspace are gone. The next call starts it again", why), what).
+		With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
+}
+
+// about says whose sandbox a fault is of, and for code what happened to it.
+func (l *Lease) about(f *fault.Error, what string) *fault.Error {
+	if f.Kind == fault.CodeExecution {
+		f = f.With("template", l.Booted.Template.Name).With("error_type", what)
+	}
+	return f.With("session_id", l.ID())
 }
 
 // refusal returns the fault for an answer that an honest agent gives.

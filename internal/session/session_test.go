@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
@@ -354,6 +355,28 @@ func TestDeath(t *testing.T) {
 		if l.Booted.ID == s.Booted.ID || !strings.Contains(l.Notice, "memory limit") || l.record().Workspace != s.record().Workspace {
 			t.Errorf("%q", l.Notice)
 		}
+	})
+}
+
+// A fault of code says what happened to it, and where.
+func TestErrorTypes(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		s := w.use(ann, Ask{ID: "new"})
+		is := func(err error, want any) {
+			t.Helper()
+			c := fault.From(s.Fault(t.Context(), err, fault.CodeExecution)).Data().Context
+			if c["error_type"] != want || c["template"] != s.Booted.Template.Name || c["session_id"] != s.ID() {
+				t.Errorf("%v, want %v", c, want)
+			}
+		}
+		is(errors.New("broken"), "link_lost")
+		if c := fault.From(s.Fault(t.Context(), errors.New("x"), fault.CommandExecution)).Data().Context; c["error_type"] != nil || c["session_id"] != s.ID() {
+			t.Errorf("%v", c)
+		}
+		w.fake.Box(s.Booted.ID).Die("memory")
+		is(errors.New("broken"), "sandbox_ended")
+		s = w.use(ann, Ask{ID: s.ID()})
+		is(agent.ErrLies, "sandbox_unresponsive")
 	})
 }
 

@@ -39,16 +39,22 @@ func fingerprint(key []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-func (v *Vault) next() string { return v.KeyFile + ".new" }
+// file is where the key is: a link to it stays one.
+func (v *Vault) file() string {
+	if real, err := filepath.EvalSymlinks(v.KeyFile); err == nil {
+		return real
+	}
+	return v.KeyFile
+}
+
+// next is where the next key waits, beside the key and so on its disk.
+func (v *Vault) next() string { return v.file() + ".new" }
 
 // Rekey makes a new key and seals with it all that is stored. address is that of an
 // owner's connection, for which its log-in was sealed. What the old key does not
 // open is removed, if drop is set, or else nothing changes. Nobody else may use
 // the vault meanwhile. A crash leaves either key with what it opens: Settle.
 func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connection string) string, drop bool) (sealed, dropped int, err error) {
-	if real, err := filepath.EvalSymlinks(v.KeyFile); err == nil {
-		v.KeyFile = real // the link stays one
-	}
 	if err := v.Settle(ctx, rows); err != nil {
 		return 0, 0, err
 	}
@@ -126,10 +132,10 @@ func (v *Vault) Settle(ctx context.Context, rows Rows) error {
 	if sealed != fingerprint(key) {
 		err = os.Remove(v.next())
 	} else {
-		err = os.Rename(v.next(), v.KeyFile)
+		err = os.Rename(v.next(), v.file())
 	}
 	if err != nil {
 		return fmt.Errorf("the change of the key of secrets cannot be ended: %w", err)
 	}
-	return synced(filepath.Dir(v.KeyFile))
+	return synced(filepath.Dir(v.file()))
 }
