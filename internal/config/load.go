@@ -123,9 +123,16 @@ func (s Source) Place() (path string, named, needed bool) {
 	return filepath.Join(state, "sandlot.yaml"), false, false
 }
 
+// chosen says whether somebody named the settings file, or the state folder.
+func (s Source) chosen() bool {
+	_, named, _ := s.Place()
+	_, flag := s.Flags["state_dir"]
+	return named || flag || s.Env["SANDLOT_STATE_DIR"] != ""
+}
+
 // file reads sandlot.yaml.
 func (c *Config) file(s Source) error {
-	p, named, needed := s.Place()
+	p, _, needed := s.Place()
 	st, _ := os.Stat(p) // before it is read: a change in between is seen later
 	text, err := os.ReadFile(p)
 	if errors.Is(err, fs.ErrNotExist) && !needed {
@@ -138,8 +145,7 @@ func (c *Config) file(s Source) error {
 		return err
 	}
 	if st != nil {
-		_, flag := s.Flags["state_dir"]
-		if !named && !flag && s.Env["SANDLOT_STATE_DIR"] == "" && !ours(st) { // nobody named the folder either
+		if !s.chosen() && !ours(st) {
 			return fault.New(fault.Configuration, "the settings file %s is another user's; take it over (chown), or name it with --config", c.File)
 		}
 		c.Stamp = Stamp{st.ModTime(), st.Size()}
@@ -361,8 +367,12 @@ func knownTemplate(n *yaml.Node) error {
 // finish checks what depends on several settings.
 func (c *Config) finish() error {
 	if c.File != "" {
-		if err := c.Untrusted(c.File, true); err != nil {
-			return fault.Wrap(fault.Configuration, err, "the settings file %s is not used: %v", c.File, err)
+		chosen, or := c.Source.chosen(), ""
+		if !chosen {
+			or = "; or name it with --config"
+		}
+		if err := c.Untrusted(c.File, chosen); err != nil {
+			return fault.Wrap(fault.Configuration, err, "the settings file %s is not used: %v%s", c.File, err, or)
 		}
 	}
 	if c.limitedMemory != "" || c.limitedCPU != "" {

@@ -1,9 +1,11 @@
 package config
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sandlot/internal/sandbox"
@@ -114,5 +116,36 @@ func TestSettingsInAVolume(t *testing.T) {
 	}
 	if _, err := Load(Source{File: file}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Where nobody named the settings or the state folder, nobody else may have put
+// them there: not by a link to a file of the user's own either, such as one of a
+// folder that was cloned.
+func TestSettingsThatOthersLeadTo(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs two users")
+	}
+	const user, other = 54321, 54322
+	dir := t.TempDir()
+	cloned := filepath.Join(dir, "cloned.yaml")
+	state := filepath.Join(dir, "sandlot-54321")
+	place := filepath.Join(state, "sandlot.yaml")
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o1777), os.WriteFile(cloned, []byte("port: 9999\n"), 0o644), os.Chown(cloned, user, user),
+		os.Mkdir(state, 0o755), os.Chown(state, other, other), os.Symlink(cloned, place), os.Lchown(place, other, other)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HOME", "")
+	t.Setenv("XDG_STATE_HOME", "")
+	t.Setenv("TMPDIR", dir)
+	if err := syscall.Setresuid(user, user, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Setresuid(0, 0, 0)
+	if c, err := Load(Source{}); err == nil || !strings.Contains(err.Error(), "others than the server's user can write it") || !strings.Contains(err.Error(), "--config") {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if c, err := Load(Source{File: cloned}); err != nil || c.Server.Port != 9999 {
+		t.Errorf("named: %v", err)
 	}
 }
