@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -245,13 +246,25 @@ func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
 		if b == nil {
 			return nil
 		}
-		if !b.Agent.Linked() {
+		if !b.Agent.Linked() || p.outdated(b) {
 			go p.discard(b)
 			continue
 		}
 		b.Flavor = f
 		return b
 	}
+}
+
+// outdated says whether a sandbox has a shared folder for reading alone, as it was
+// full when that sandbox booted, which can be written by now.
+func (p *Pool) outdated(b *Booted) bool {
+	has := b.Box.Spec().Mounts
+	for _, v := range p.volumes() {
+		if !v.ReadOnly && slices.ContainsFunc(has, func(m sandbox.Mount) bool { return m.Target == v.Target && m.ReadOnly }) {
+			return true
+		}
+	}
+	return false
 }
 
 func (p *Pool) put(template string, b *Booted) {

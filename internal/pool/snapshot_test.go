@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -290,5 +291,37 @@ func TestDeadCopies(t *testing.T) {
 		if n, _ := p.Started(); len(got) != 3 || got[2] != "forget one" || rt.copies != 1 || n != 0 {
 			t.Errorf("it did %q, and made %d copies", got, rt.copies)
 		}
+	})
+}
+
+// A warm sandbox that booted while a shared folder was full is not given out when
+// the folder can be written again.
+func TestOutdated(t *testing.T) {
+	rt := &shooter{cannot: true}
+	within(t, rt, 1, func(t *testing.T, p *Pool) {
+		var full atomic.Bool
+		full.Store(true)
+		p.Volumes = func() []sandbox.Mount {
+			return []sandbox.Mount{{Source: "/a", Target: "/share", Shared: true, ReadOnly: full.Load()}}
+		}
+		take := func() *Booted { return p.Take(p.Templates[0], p.Flavor) }
+		p.discard(take()) // it had none
+		time.Sleep(time.Minute)
+		b := take()
+		if b == nil || !b.Box.Spec().Mounts[1].ReadOnly {
+			t.Fatalf("%+v, want one that cannot write", b)
+		}
+		p.discard(b)
+		time.Sleep(time.Minute)
+		full.Store(false)
+		if b := take(); b != nil {
+			t.Errorf("it has %+v", b.Box.Spec().Mounts)
+		}
+		time.Sleep(time.Minute)
+		b = take()
+		if b == nil || b.Box.Spec().Mounts[1].ReadOnly {
+			t.Fatalf("%+v, want one that can write", b)
+		}
+		p.discard(b)
 	})
 }

@@ -25,7 +25,8 @@ type Config struct {
 	// LimitBytes is what each may hold; 0: any number.
 	LimitBytes int64
 	// Seal makes the running sandboxes' mounts of a folder read-only, or writable
-	// again, as far as it can; it returns how many are not. It may be nil.
+	// again, as far as it can; it returns how many are not. It is called at each
+	// look: sandboxes start, are taken over, and close files. It may be nil.
 	Seal func(ctx context.Context, source string, readOnly bool) (left int)
 	Log  *slog.Logger
 }
@@ -42,7 +43,6 @@ type state struct {
 	used     int64 // bytes, when it was measured last
 	measured bool
 	full     bool
-	sealed   bool // all sandboxes' mounts are as full says
 	failed   bool // to be measured, which was said
 	next     time.Time
 	free     uint64 // of its file system when it was measured last, in bytes
@@ -53,7 +53,7 @@ func New(c Config) *Volumes {
 	v := &Volumes{Config: c, states: map[string]*state{}}
 	for _, m := range c.Mounts {
 		if !m.ReadOnly && c.LimitBytes > 0 {
-			v.states[m.Source] = &state{sealed: true}
+			v.states[m.Source] = &state{}
 		}
 	}
 	return v
@@ -134,8 +134,8 @@ func (v *Volumes) watch(ctx context.Context, source string, s *state) {
 			s.free, s.next = free, time.Now().Add(min(max(share*time.Since(now), often), seldom))
 			v.measured(source, s, size, err)
 		}
-		if !s.sealed {
-			s.sealed = v.Seal == nil || v.Seal(ctx, source, s.full) == 0
+		if v.Seal != nil && s.measured {
+			v.Seal(ctx, source, s.full)
 		}
 		select {
 		case <-t.C:
@@ -162,7 +162,6 @@ func (v *Volumes) measured(source string, s *state, size tree.Size, err error) {
 	changed := full != s.full
 	s.used, s.measured, s.full = size.Bytes, true, full
 	v.mu.Unlock()
-	s.sealed = s.sealed && !full && !changed // sandboxes come, and what they had open is closed
 	switch {
 	case changed && hostile:
 		v.Log.Warn("a volume cannot be measured and is read-only", "volume", source, "error", err)

@@ -58,7 +58,7 @@ func TestLimit(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); v.Run(ctx) }()
-	for range 2 {
+	for range 3 { // also when all are: others start
 		select {
 		case c := <-calls:
 			if c != (call{dir, true}) {

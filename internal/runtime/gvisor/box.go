@@ -68,6 +68,7 @@ type box struct {
 	stale bool
 	// kind is that of the snapshot that it was started from.
 	kind string
+	seal seal // of its shared folders
 
 	mu       sync.Mutex
 	spec     sandbox.Spec

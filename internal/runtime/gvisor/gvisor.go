@@ -247,6 +247,7 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	if err := r.store(rec); err != nil {
 		return err
 	}
+	b.seal.fresh(b.spec.Mounts)
 	r.mu.Lock()
 	r.boxes[b.spec.ID] = b
 	r.mu.Unlock()

@@ -9,41 +9,117 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"sandlot/internal/sandbox"
 )
+
+// seal is what is known of how a sandbox's mounts are.
+type seal struct {
+	mu       sync.Mutex
+	server   int             // the process of gVisor's file server; 0: not looked for
+	readOnly map[string]bool // by source; what an earlier server did is not in it
+	failed   bool            // which was said
+}
 
 // Seal implements sandbox.Sealer. A sandbox's mounts are in the mount namespace of
 // gVisor's file server, where root alone comes in. The kernel refuses it while a
-// file of the folder is open for writing.
+// file of the folder is open for writing. Where all is as it is wanted, it costs
+// nothing.
 func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left int) {
-	targets := map[string][]string{}
-	for _, b := range r.List() {
-		spec := b.Spec()
-		for _, m := range spec.Mounts {
-			if m.Source == source && !m.ReadOnly {
-				targets[spec.ID] = append(targets[spec.ID], m.Target)
-			}
+	var servers map[string]int
+	for _, sb := range r.List() {
+		b, ok := sb.(*box)
+		targets := writableAt(sb.Spec().Mounts, source)
+		if !ok || len(targets) == 0 || b.seal.is(source, readOnly) {
+			continue
 		}
-	}
-	if len(targets) == 0 {
-		return 0
-	}
-	servers := r.fileServers()
-	for id, list := range targets {
-		pid := servers[id]
-		if pid == 0 || r.Rootless || ctx.Err() != nil {
+		if r.Rootless || ctx.Err() != nil {
 			left++
 			continue
 		}
-		if err := setReadOnly(pid, id, list, readOnly); err != nil {
-			if !errors.Is(err, unix.EBUSY) {
-				r.Log.Warn("could not change how a sandbox sees a volume", "sandbox", id, "volume", source, "error", err)
-			}
+		if servers == nil && !b.seal.found() {
+			servers = r.fileServers()
+		}
+		if err := b.seal.set(servers, b.Spec().ID, source, targets, readOnly); err != nil {
 			left++
+			if b.seal.news(err) {
+				r.Log.Warn("could not change how a sandbox sees a volume", "sandbox", b.Spec().ID, "volume", source, "error", err)
+			}
 		}
 	}
 	return left
+}
+
+// writableAt is where a folder is mounted for a sandbox that may write it.
+func writableAt(mounts []sandbox.Mount, source string) (targets []string) {
+	for _, m := range mounts {
+		if m.Source == source && !m.ReadOnly {
+			targets = append(targets, m.Target)
+		}
+	}
+	return targets
+}
+
+// fresh says that the mounts are as they were asked for: of a sandbox that has
+// just started.
+func (s *seal) fresh(mounts []sandbox.Mount) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.readOnly = map[string]bool{}
+	for _, m := range mounts {
+		if !m.ReadOnly {
+			s.readOnly[m.Source] = false
+		}
+	}
+}
+
+func (s *seal) is(source string, readOnly bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, known := s.readOnly[source]
+	return known && now == readOnly
+}
+
+func (s *seal) found() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.server != 0
+}
+
+// set changes the mounts of a folder, of which there may be several.
+func (s *seal) set(servers map[string]int, id, source string, targets []string, readOnly bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if pid := servers[id]; pid != 0 {
+		s.server = pid
+	}
+	if s.server == 0 {
+		return unix.ESRCH
+	}
+	if s.readOnly == nil {
+		s.readOnly = map[string]bool{}
+	}
+	delete(s.readOnly, source) // some may be changed, and others not
+	if err := setReadOnly(s.server, id, targets, readOnly); err != nil {
+		return err
+	}
+	s.readOnly[source] = readOnly
+	return nil
+}
+
+// news says whether an error is to be said: not that a file is open for writing, or
+// that the sandbox ends, and nothing twice.
+func (s *seal) news(err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ESRCH) {
+		return false
+	}
+	s.failed = true
+	return true
 }
 
 // fileServers finds the processes of gVisor's file servers, by sandbox.

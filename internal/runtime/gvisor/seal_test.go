@@ -89,7 +89,42 @@ func TestSeal(t *testing.T) {
 	if left := rt.Seal(t.Context(), shared, true); left != 1 {
 		t.Errorf("%d are left, want the one that writes", left)
 	}
+	// One that starts later is sealed, and the next server makes it writable again.
+	later := s.Spec()
+	later.Mounts = []sandbox.Mount{{Source: shared, Target: "/share", Shared: true}}
+	lb, err := rt.Create(t.Context(), later)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := rt.Seal(t.Context(), shared, true); left != 1 {
+		t.Errorf("%d are left, want the one that writes", left)
+	}
+	lc := agent.New(lb, sandboxtest.Log(t))
+	if got := shell(t, lc, `echo more >> /share/new`); !strings.Contains(got, "Read-only file system") {
+		t.Errorf("one that started later: %s", got)
+	}
+	lc.Close()
+	c.Close()
 	if err := errors.Join(b.Stop(t.Context()), rt.Close()); err != nil {
+		t.Error(err)
+	}
+	next, err := New(rt.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := next.Recover(t.Context(), later.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := next.Seal(t.Context(), shared, false); left != 0 {
+		t.Errorf("the next server leaves %d as they were", left)
+	}
+	ac := agent.New(again, sandboxtest.Log(t))
+	defer ac.Close()
+	if got := shell(t, ac, `echo more >> /share/new && echo written`); got != "written" {
+		t.Errorf("the next server: %s", got)
+	}
+	if err := errors.Join(again.Stop(t.Context()), next.Close()); err != nil {
 		t.Error(err)
 	}
 }
