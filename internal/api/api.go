@@ -242,10 +242,16 @@ func problem(w http.ResponseWriter, r *http.Request, err error) {
 // refused is what a third-party server answered in place of a result.
 func refused(said *tool.Refusal) Problem {
 	kind, status := fault.Connection, http.StatusBadGateway
-	if said.Code == -32602 {
+	switch said.Code {
+	case -32602:
 		kind, status = fault.InvalidParameters, http.StatusBadRequest
+	case -32002: // of a resource, up to revision 2025-11-25
+		kind, status = fault.NotFound, http.StatusNotFound
 	}
 	f := fault.New(kind, "%s", said.Message).With("rpc_code", said.Code)
+	if kind == fault.NotFound {
+		f.Advice = []string{"Look at what the server offers: GET /v1/connections/{id}, or `sandlot mcp inspect NAME`; not all that can be read is in a list"}
+	}
 	if json.Valid(said.Data) {
 		f.With("rpc_data", said.Data)
 	}

@@ -12,7 +12,7 @@ import (
 
 // What a third-party server answers is no fault of ours, and is said.
 func TestRefusal(t *testing.T) {
-	for code, status := range map[int64]int{-32602: 400, -32603: 502, 7: 502} {
+	for code, status := range map[int64]int{-32602: 400, -32002: 404, -32603: 502, 7: 502} {
 		for _, data := range []string{"", `{"big":12345678901234567890}`} {
 			w := httptest.NewRecorder()
 			problem(w, httptest.NewRequest("POST", "/v1/tools/ext_t", nil),

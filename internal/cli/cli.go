@@ -99,17 +99,27 @@ or let the client start "sandlot stdio".`,
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copy(), p.forward(), p.ports(), p.network(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(), p.token(), p.version())
 	for _, c := range root.Commands() {
 		group(c)
-		args := c.Args
-		if args != nil {
-			c.Args = func(c *cobra.Command, a []string) error {
-				if err := args(c, a); err != nil {
-					return usage{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
-				}
-				return nil
-			}
-		}
+		counted(c)
 	}
 	return root
+}
+
+// counted makes a command, and those in it, say how they are used when they get too
+// few arguments, or too many.
+func counted(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		counted(sub)
+	}
+	args := c.Args
+	if args == nil {
+		return
+	}
+	c.Args = func(c *cobra.Command, a []string) error {
+		if err := args(c, a); err != nil {
+			return usage{fmt.Errorf("%w; it is `%s`, see `%s --help`", err, c.UseLine(), c.CommandPath())}
+		}
+		return nil
+	}
 }
 
 // group makes a command that has others refuse what is none of them.

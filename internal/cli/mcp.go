@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/tool"
 )
 
 func (p *program) mcp() *cobra.Command {
@@ -291,10 +292,15 @@ func (p *program) connection(c *cobra.Command, what string) (connectionRow, erro
 	if err := p.ask(c.Context(), "GET", "/v1/connections", nil, &list); err != nil {
 		return connectionRow{}, err
 	}
+	var names []string
 	for _, r := range list.Connections {
 		if r.ID == what || r.Name == what {
 			return r, nil
 		}
+		names = append(names, r.Name)
+	}
+	if near := tool.Nearest(what, names); near != "" {
+		return connectionRow{}, fmt.Errorf("there is no connection %q; did you mean %q?", what, near)
 	}
 	return connectionRow{}, fmt.Errorf("there is no connection %q; `sandlot mcp list` shows yours", what)
 }

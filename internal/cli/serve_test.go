@@ -75,6 +75,17 @@ func TestUnknownCommands(t *testing.T) {
 	}
 }
 
+// Too few words, or too many, are wrong usage in every command, and it says how it is
+// used.
+func TestCountOfArguments(t *testing.T) {
+	for _, args := range [][]string{{"mcp", "prompt", "x"}, {"mcp", "read", "x"}, {"mcp", "logs"}, {"token", "revoke"}, {"secret", "remove"}, {"forward", "x"}, {"network", "mode"}} {
+		var out, errs bytes.Buffer
+		if code := Main(args, strings.NewReader(""), &out, &errs); code != 2 || !strings.Contains(errs.String(), "`sandlot "+strings.Join(args[:len(args)-1], " ")) {
+			t.Errorf("%v: %d %s%s", args, code, out.String(), errs.String())
+		}
+	}
+}
+
 // What the doctor says, for programs.
 func TestDoctorJSON(t *testing.T) {
 	t.Setenv("SANDLOT_PORT", "none")

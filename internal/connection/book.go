@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/session"
+	"sandlot/internal/tool"
 )
 
 // Config is what a book needs.
@@ -243,7 +245,11 @@ func (b *Book) find(p auth.Principal, what string) (*server, error) {
 		}
 		names = append(names, s.name)
 	}
-	return nil, fault.New(fault.NotFound, "there is no connection %q; list_external_mcp shows yours", clip(what)).With("connection", clip(what)).With("connections", names)
+	meant := "list_external_mcp shows yours"
+	if near := tool.Nearest(what, names); near != "" {
+		meant = "did you mean " + strconv.Quote(near) + "?"
+	}
+	return nil, fault.New(fault.NotFound, "there is no connection %q; %s", clip(what), meant).With("connection", clip(what)).With("connections", names)
 }
 
 // List returns a principal's connections: the configured ones, then their own,

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 )
 
@@ -52,5 +53,18 @@ while True:
 	}
 	if i := b.List(P)[0]; i.Prompts != 1 || i.Resources != 1 {
 		t.Errorf("%+v", i)
+	}
+}
+
+// A name that is not there leads to the nearest that is, of the caller's alone.
+func TestTheNearestConnection(t *testing.T) {
+	b := book(t, &memStore{}, nil)
+	own(b, P, "notes", "aaaaaa", Configured{})
+	_, err := b.Prompt(t.Context(), P, "notez", "x", nil)
+	if err == nil || !strings.Contains(err.Error(), `did you mean "notes"?`) {
+		t.Errorf("hers: %v", err)
+	}
+	if _, err := b.Prompt(t.Context(), auth.User("mallory", false), "notez", "x", nil); err == nil || strings.Contains(err.Error(), `"notes"`) {
+		t.Errorf("another's: %v", err)
 	}
 }

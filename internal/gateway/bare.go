@@ -78,7 +78,7 @@ func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal,
 		if f.Kind == fault.NotFound && f.Context["tool"] != nil || f.Context["method"] != nil {
 			code = -32601
 		}
-		writeJSON(w, http.StatusOK, rpcError(q.ID, code, f.Error(), f.Data()))
+		writeJSON(w, http.StatusOK, rpcError(q.ID, code, words(f), f.Data()))
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result})

@@ -49,7 +49,7 @@ func TestMissingTools(t *testing.T) {
 				Data    fault.Data
 			}
 		}
-		if err := json.Unmarshal([]byte(said), &m); err != nil || m.Error.Code != -32600 || m.Error.Message != "Not allowed: it is held back" || m.Error.Data.RecoverySuggestions[0] != "approve it" {
+		if err := json.Unmarshal([]byte(said), &m); err != nil || m.Error.Code != -32600 || m.Error.Message != "Not allowed: it is held back. approve it" || m.Error.Data.RecoverySuggestions[0] != "approve it" {
 			t.Errorf("%s: %s", era, said)
 		}
 	}

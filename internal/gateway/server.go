@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -281,12 +282,21 @@ func (g *Gateway) ownTool(ctx context.Context, p auth.Principal, name string, ar
 	return result(r), nil
 }
 
+// words are what a fault is in JSON-RPC. Most clients show their users and models
+// the message alone: what helps in this very case is in it too.
+func words(f *fault.Error) string {
+	if len(f.Advice) == 0 || strings.Contains(f.Error(), f.Advice[0]) {
+		return f.Error()
+	}
+	return f.Error() + ". " + f.Advice[0]
+}
+
 func wireError(f *fault.Error) error {
 	data, err := json.Marshal(f.Data())
 	if err != nil {
 		data = nil
 	}
-	return &jsonrpc.Error{Code: int64(f.RPC()), Message: f.Error(), Data: data}
+	return &jsonrpc.Error{Code: int64(f.RPC()), Message: words(f), Data: data}
 }
 
 func result(r *tool.Result) *mcp.CallToolResult {
