@@ -3,6 +3,7 @@ package test
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -87,6 +88,11 @@ func TestPsAndStop(t *testing.T) {
 	}
 	check(s.ps(false), s.cmd.Process.Pid)
 	check(s.ps(true), s.cmd.Process.Pid)
+	near := exec.Command(s.program, "ps", "--state-dir", filepath.Base(s.State)) // by a relative name
+	near.Env, near.Dir = s.env, filepath.Dir(s.State)
+	if out, err := near.Output(); err != nil || !strings.Contains(string(out), id) {
+		t.Errorf("%q, %v", out, err)
+	}
 	if out, _, _ := s.cli("ps"); !strings.Contains(out, id) || !strings.Contains(out, fmt.Sprintf("server %d", s.cmd.Process.Pid)) {
 		t.Errorf("%q", out)
 	}
@@ -191,5 +197,73 @@ func TestOrphanTimeout(t *testing.T) {
 	s.launch()
 	if r := s.connect(older, "", nil).code(id, "'x' in globals()"); !strings.Contains(r.All, "False") || !strings.Contains(r.All, "while the server was away") {
 		t.Errorf("%q", r.All)
+	}
+}
+
+// TestKilledWhileRecovering: servers that are killed, or stopped, while they take
+// over what the last one left lose no session, and leave nothing to nobody.
+func TestKilledWhileRecovering(t *testing.T) {
+	const sessions = 6
+	s := start(t, "SANDLOT_POOL_SIZE=0", fmt.Sprintf("SANDLOT_MAX_SESSIONS=%d", sessions+1))
+	c := s.connect(older, "", nil)
+	var ids, before []string
+	for i := range sessions {
+		r := c.code("new", fmt.Sprintf("import os, threading\nkept = %d\nopen('/workspace/f%d', 'w').write('kept')\nos.getpid()", i, i))
+		ids = append(ids, r.session())
+		before = append(before, r.Text)
+	}
+	boxed := map[string]string{} // sandboxes, by session
+	for _, b := range s.ps(false).Sandboxes {
+		boxed[b.Session] = b.ID
+	}
+	processes := len(s.running())
+	ask := func(i int) error {
+		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"execute_code","arguments":{"code":"kept","session_id":%q}}}`, ids[i])
+		r, err := http.Post(s.URL+"/mcp", "application/json", strings.NewReader(body))
+		if err == nil {
+			r.Body.Close()
+		}
+		return err
+	}
+	for round := range 6 {
+		s.kill()
+		transport.CloseIdleConnections()
+		s.launch()
+		asked := make(chan struct{})
+		go func() { ask(round % sessions); close(asked) }() // for one that is on its way
+		time.Sleep(time.Duration(round) * 40 * time.Millisecond)
+		if round == 3 {
+			s.stop()
+		} else {
+			s.kill()
+		}
+		<-asked
+		s.launch()
+	}
+	// Where the folder of the socket is gone no agent comes back: the session is
+	// told so, and goes on.
+	lost := sessions - 1
+	s.kill()
+	if err := os.RemoveAll(filepath.Join(s.State, "sandboxes", boxed[ids[lost]], "sock")); err != nil {
+		t.Fatal(err)
+	}
+	transport.CloseIdleConnections()
+	s.launch()
+	c = s.connect(older, "", nil)
+	for i, id := range ids[:lost] {
+		if r := c.code(id, "(kept, os.getpid())"); r.Text != fmt.Sprintf("(%d, %s)", i, before[i]) {
+			t.Errorf("session %d: %q", i, r.All)
+		}
+	}
+	if r := c.code(ids[lost], fmt.Sprintf("(open('/workspace/f%d').read(), 'kept' in globals())", lost)); !strings.Contains(r.All, "('kept', False)") || !strings.Contains(r.All, "stopped answering") {
+		t.Errorf("%q", r.All)
+	}
+	if now := s.running(); len(now) != processes {
+		t.Errorf("%d processes of sandboxes, want %d: %q", len(now), processes, now)
+	}
+	for _, b := range s.ps(false).Sandboxes {
+		if b.Session != ids[lost] && boxed[b.Session] != b.ID {
+			t.Errorf("session %q has another sandbox, or none has this: %+v", b.Session, b)
+		}
 	}
 }

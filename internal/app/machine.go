@@ -11,9 +11,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/config"
@@ -70,9 +72,16 @@ func Machine(ctx context.Context, also ...string) []StateFolder {
 
 // Folder looks at one state folder.
 func Folder(ctx context.Context, dir string) (StateFolder, error) {
+	dir, err := filepath.Abs(dir) // as its sandboxes name it
+	if err != nil {
+		return StateFolder{}, err
+	}
 	st, err := os.Lstat(dir)
-	if err != nil || !st.IsDir() {
-		return StateFolder{}, errors.Join(err, errors.New("not a folder"))
+	if err != nil {
+		return StateFolder{}, err
+	}
+	if !st.IsDir() {
+		return StateFolder{}, fmt.Errorf("%s is not a folder", dir)
 	}
 	f := StateFolder{Path: dir, UID: int(st.Sys().(*syscall.Stat_t).Uid), Sandboxes: []Sandbox{}}
 	processes, err := gvisor.Inspect(dir)
@@ -207,17 +216,36 @@ func EndSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) (ende
 	if err != nil {
 		return 0, err
 	}
-	var errs []error
+	return endAll(ctx, rt, ids)
+}
+
+// endAll ends sandboxes, a few at a time, until ctx ends.
+func endAll(ctx context.Context, rt sandbox.Runtime, ids []string) (ended int, err error) {
+	var mu sync.Mutex
+	var work errgroup.Group
+	work.SetLimit(4)
 	for _, id := range ids {
-		box, err := rt.Recover(ctx, id)
-		if errors.Is(err, sandbox.ErrGone) {
-			continue // it was dead, and what was left of it is removed
-		}
-		if err == nil {
-			ended++
-			err = box.Stop(ctx)
-		}
-		errs = append(errs, err)
+		work.Go(func() error {
+			if ctx.Err() != nil {
+				return nil // said once, below
+			}
+			box, e := rt.Recover(ctx, id)
+			if errors.Is(e, sandbox.ErrGone) {
+				return nil // it was dead, and what was left of it is removed
+			}
+			if e == nil {
+				e = box.Stop(ctx)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if e == nil {
+				ended++
+			} else if ctx.Err() == nil {
+				err = errors.Join(err, e)
+			}
+			return nil
+		})
 	}
-	return ended, errors.Join(errs...)
+	_ = work.Wait()
+	return ended, errors.Join(err, ctx.Err())
 }

@@ -47,7 +47,10 @@ func (p *program) folders(ctx context.Context) ([]app.StateFolder, error) {
 		}
 		return append(found, app.Machine(ctx, also...)...), nil
 	}
-	dir, err := filepath.EvalSymlinks(p.stateDir)
+	dir, err := filepath.Abs(p.stateDir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
 	if err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "the state folder %s cannot be read: %v", p.stateDir, err)
 	}

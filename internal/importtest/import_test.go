@@ -45,7 +45,7 @@ var only = map[string][]string{
 	"github.com/prometheus/client_golang":    {"sandlot/internal/api"},
 	"golang.org/x/net/dns":                   {"sandlot/internal/guest/network"},
 	"golang.org/x/net/http/httpproxy":        {"sandlot/internal/egress"},
-	"golang.org/x/sync":                      {"sandlot/internal/limit"},
+	"golang.org/x/sync":                      {"sandlot/internal/limit", "sandlot/internal/app"},
 	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
 	"github.com/tailscale/hujson":            {"sandlot/internal/client", "sandlot/internal/config"},
