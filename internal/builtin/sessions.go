@@ -113,7 +113,10 @@ func (t *Tools) volumes(context.Context, tool.Call, tool.Args) (*tool.Result, er
 		if v.Measured {
 			row["used_mb"], row["limit_mb"], row["full"] = v.UsedBytes>>20, v.LimitBytes>>20, v.Full
 		}
-		if v.Full {
+		switch {
+		case v.Odd:
+			line += " (folders in it are too deep, or move too fast, to be measured; it can only be read until they are removed on the host)"
+		case v.Full:
 			line += fmt.Sprintf(" (full: %d of %d MB; it can only be read until something in it is removed on the host)", v.UsedBytes>>20, v.LimitBytes>>20)
 		}
 		rows, lines = append(rows, row), append(lines, line)

@@ -43,6 +43,7 @@ type state struct {
 	used     int64 // bytes, when it was measured last
 	measured bool
 	full     bool
+	odd      bool // full, as it cannot be measured
 	failed   bool // to be measured, which was said
 	next     time.Time
 	free     uint64 // of its file system when it was measured last, in bytes
@@ -80,6 +81,7 @@ type Usage struct {
 	UsedBytes     int64 // on the disk
 	LimitBytes    int64 // 0: none
 	Full          bool
+	Odd           bool // Full, as it is too deep or changes too fast to be measured
 }
 
 // Usage lists the volumes, in the order of the settings.
@@ -90,7 +92,7 @@ func (v *Volumes) Usage() []Usage {
 	for _, m := range v.Config.Mounts {
 		u := Usage{Mount: m}
 		if s := v.states[m.Source]; s != nil {
-			u.Measured, u.UsedBytes, u.LimitBytes, u.Full = s.measured, s.used, v.LimitBytes, s.full
+			u.Measured, u.UsedBytes, u.LimitBytes, u.Full, u.Odd = s.measured, s.used, v.LimitBytes, s.full, s.odd
 		}
 		list = append(list, u)
 	}
@@ -98,7 +100,8 @@ func (v *Volumes) Usage() []Usage {
 }
 
 const (
-	// tick is how often the free space is looked at, which costs nothing.
+	// tick is how often the free space and the sandboxes are looked at, which costs
+	// nothing.
 	tick = time.Second
 	// often and seldom bound the time between two measurements of a folder, which
 	// are a twentieth of the time at most.
@@ -117,6 +120,9 @@ func (v *Volumes) Run(ctx context.Context) {
 	defer all.Wait()
 	for source, s := range v.states {
 		all.Go(func() { v.watch(ctx, source, s) })
+		if v.Seal != nil {
+			all.Go(func() { v.enforce(ctx, source, s) })
+		}
 	}
 }
 
@@ -134,13 +140,30 @@ func (v *Volumes) watch(ctx context.Context, source string, s *state) {
 			s.free, s.next = free, time.Now().Add(min(max(share*time.Since(now), often), seldom))
 			v.measured(source, s, size, err)
 		}
-		if v.Seal != nil && s.measured {
-			v.Seal(ctx, source, s.full)
-		}
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// enforce has the sandboxes' mounts as they should be, also while the folder is
+// measured, which may last.
+func (v *Volumes) enforce(ctx context.Context, source string, s *state) {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+		v.mu.Lock()
+		known, full := s.measured, s.full
+		v.mu.Unlock()
+		if known {
+			v.Seal(ctx, source, full)
 		}
 	}
 }
@@ -160,7 +183,7 @@ func (v *Volumes) measured(source string, s *state, size tree.Size, err error) {
 	full := hostile || size.Bytes > v.LimitBytes || s.full && size.Bytes > v.LimitBytes/16*lower
 	v.mu.Lock()
 	changed := full != s.full
-	s.used, s.measured, s.full = size.Bytes, true, full
+	s.used, s.measured, s.full, s.odd = size.Bytes, true, full, hostile
 	v.mu.Unlock()
 	switch {
 	case changed && hostile:

@@ -54,6 +54,11 @@ func TestLimit(t *testing.T) {
 	write(8)
 	step(false)
 
+	v.measured(dir, v.states[dir], tree.Size{Bytes: 1}, tree.ErrDepth)
+	if u := v.Usage()[0]; !u.Full || !u.Odd || u.UsedBytes != 1 {
+		t.Errorf("too deep: %+v", u)
+	}
+	step(false)
 	write(17)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
