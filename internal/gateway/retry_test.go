@@ -109,3 +109,62 @@ func TestWaitingCallsAreBounded(t *testing.T) {
 		g.Close()
 	})
 }
+
+// A call that waits for its user ends with its token, whatever it waits for: a
+// question of its server's that nobody has answered, or the server itself after an
+// answer. Another token of the same user cannot go on with it, and keeps its own.
+func TestATokenEndsCallsThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, ended := &lives{}, make(chan string, 10)
+		g := holding(l, &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+			_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
+			if err == nil {
+				<-ctx.Done() // the server thinks
+				err = ctx.Err()
+			}
+			ended <- c.Principal.Token
+			return nil, err
+		}})
+		one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", false)
+		call := func(p auth.Principal, more string) string {
+			return askAs(g, p, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`+more)
+		}
+		goesOn := func(state string) string {
+			return fmt.Sprintf(`,"requestState":%q,"inputResponses":{"input":{"action":"accept"}}`, state)
+		}
+		_, waits, _ := resultOf(t, call(one, ""))
+		_, thinks, _ := resultOf(t, call(one, ""))
+		_, others, _ := resultOf(t, call(two, ""))
+		answers := make(chan string, 1)
+		go func() { answers <- call(one, goesOn(thinks)) }()
+		synctest.Wait()
+		if got := call(two, goesOn(waits)); !strings.Contains(got, "is over") {
+			t.Errorf("with her other token: %s", got)
+		}
+		l.end(one.Token)
+		synctest.Wait()
+		if len(ended) != 2 || <-ended != one.Token || <-ended != one.Token {
+			t.Errorf("%d calls more ended", len(ended))
+		}
+		if got := <-answers; !strings.Contains(got, `"error"`) {
+			t.Errorf("the one that waited for its server: %s", got)
+		}
+		if got := call(one, goesOn(waits)); !strings.Contains(got, `"error"`) {
+			t.Errorf("after its token: %s", got)
+		}
+		go func() { answers <- call(two, goesOn(others)) }()
+		synctest.Wait()
+		if len(ended) != 0 {
+			t.Error("the other token's call ended")
+		}
+		g.Close()
+		l.end(two.Token)
+		synctest.Wait()
+		<-answers
+		if release, err := g.Limits.Take("user:ann", limit.Waiting, limit.Default[limit.Waiting]); err != nil {
+			t.Errorf("something still counts: %v", err)
+		} else {
+			release()
+		}
+	})
+}
