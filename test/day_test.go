@@ -84,12 +84,27 @@ func (d *day) does(command string, want ...string) *result {
 
 // installs installs in every way, and uses it at once.
 func (d *day) installs() {
+	// The interpreters run already, and find what comes.
+	code := func(language, code, want string) {
+		d.t.Helper()
+		if r := d.call("execute_code", args{"code": code, "language": language, "session_id": "home"}); r.IsError || r.Fields["result"] != want {
+			d.t.Errorf("%s: %s: %q", language, code, tail(r.All, 3000))
+		}
+	}
+	code("python", "x = 1; x", "1")
+	code("node", "var x = 1; x", "1")
 	d.does("pip install cowsay && cowsay -t moo && command -v cowsay", "Successfully installed cowsay", "moo", "/workspace/.local/bin/cowsay")
 	if r := d.does("pip install --user six uv"); strings.Contains(r.Text, "not on PATH") {
 		d.t.Errorf("%q", r.Text)
 	}
 	d.does("uv pip install --no-progress isodd 'toolz' && python3 -c 'import toolz; print(toolz.__file__)'", "/workspace/.local/lib/python3")
 	d.does("npm install -g semver && semver 1.2.3 && npm root -g", "added 1 package", "1.2.3", "/workspace/.local/lib/node_modules")
+	code("python", "import cowsay, six, toolz; x + cowsay.__name__.count('c') + len(toolz.__name__)", "7")
+	code("python", "%pip install -q iniconfig\nimport iniconfig; iniconfig.__name__", "'iniconfig'")
+	code("node", "x + Number(require('semver').major('4.5.6'))", "5")
+	code("node", "import semver from 'semver'; x + semver.major('5.5.6')", "6")
+	code("node", "(await import('semver')).default.major('7.5.6')", "7")
+	d.does("python -c 'import six; print(7*6)'", "42")
 	d.does("npx -y semver@7 2.3.4", "2.3.4")
 	d.does("mkdir -p js && cd js && npm install ms && node -e 'console.log(require(\"ms\")(1000))'", "1s")
 	// Environments are as they are elsewhere.
@@ -106,9 +121,6 @@ func (d *day) uses(when string) {
 	d.does("venv/bin/python -c 'import toolz; print(7*6)'", "42")
 	if r := d.call("execute_code", args{"code": "require('semver').valid('4.5.6')", "language": "node", "session_id": "home"}); !strings.Contains(r.All, "4.5.6") {
 		d.t.Errorf("Node, %s: %q", when, r.All)
-	}
-	if when == "at once" {
-		return
 	}
 	if r := d.call("execute_code", args{"code": "import six, toolz, cowsay; print(7*6)", "session_id": "home"}); !strings.HasPrefix(r.All, "42") && !strings.Contains(r.All, "\n42") {
 		d.t.Errorf("Python, %s: %q", when, r.All)
@@ -138,12 +150,24 @@ func (d *day) shows() {
 	if r := d.does(bar); r.Text != "100%\ndone" {
 		d.t.Errorf("%q", r.Text)
 	}
-	if r := d.call("execute_code", args{"code": bar, "language": "bash", "session_id": "home"}); r.Text != "100%\ndone" {
-		d.t.Errorf("%q", r.Text)
-	}
+	const raw = "\r\x1b[32m0%\x1b[0m\r\x1b[32m50%\x1b[0m\r\x1b[32m100%\x1b[0m\ndone\n"
 	r := d.call("sandbox_shell_exec", args{"command": bar})
-	if raw := "\r\x1b[32m0%\x1b[0m\r\x1b[32m50%\x1b[0m\r\x1b[32m100%\x1b[0m\ndone\n"; r.Fields["stdout"] != raw || r.Text != "100%\ndone" {
+	if r.Fields["stdout"] != raw || r.Text != "100%\ndone" {
 		d.t.Errorf("%q, %q", r.Fields["stdout"], r.Text)
+	}
+	// Its bytes are a link away.
+	for language, code := range map[string]string{"bash": bar, "python": fmt.Sprintf("print(%q, end='')", raw)} {
+		r := d.call("execute_code", args{"code": code, "language": language, "session_id": "home"})
+		if r.Text != "100%\ndone" || len(links(r)) != 1 {
+			d.t.Errorf("%s: %q, %d links", language, r.Text, len(links(r)))
+			continue
+		}
+		if _, text := d.resource(links(r)[0]); text != raw {
+			d.t.Errorf("%s: %q", language, text)
+		}
+	}
+	if r := d.does("printf 'one\\r\\ntwo\\n'"); len(links(r)) != 0 {
+		d.t.Errorf("a link to what is shown as it is: %q", r.All)
 	}
 	if out, _, _ := d.cli("exec", "--session", "new", "--", "printf", `a\rb\033[31mc\n`); out != "a\rb\x1b[31mc\n" {
 		d.t.Errorf("sandlot exec changed the bytes: %q", out)

@@ -9,9 +9,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"path"
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
@@ -407,6 +409,15 @@ func (i *interpreter) answer(id int64, limit int) (*agentv1.EvaluateDone, error)
 	}
 	d := &agentv1.EvaluateDone{Ok: reply.OK, Error: reply.Error, Traceback: reply.Traceback, ExitCode: reply.Exit, Interrupted: reply.Stopped,
 		Stdout: captured(data[size : size+stdout]), Stderr: captured(data[size+stdout:])}
+	for n, c := range []*agentv1.Captured{d.Stdout, d.Stderr} {
+		if c.Path = reply.Raw[n]; c.Path == "" {
+			continue
+		}
+		if path.Dir(c.Path) != wire.OutputDir || !utf8.ValidString(c.Path) {
+			return nil, ErrLies
+		}
+		c.Kept = c.Total
+	}
 	for _, v := range reply.Rich {
 		d.Rich = append(d.Rich, &agentv1.Rich{Mime: v.MIME, Data: v.Data})
 	}

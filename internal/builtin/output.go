@@ -51,6 +51,10 @@ func render(l *session.Lease, name string, c *agentv1.Captured) stream {
 		}
 		s.data = text(whole)
 		s.text = visible(s.data)
+		if c.Path != "" && s.text != strings.TrimRight(s.data, " \t\n") {
+			s.link = outputLink(l.ID(), name, c)
+			s.link.Description = fmt.Sprintf("%s as it came, %d bytes", name, c.Total)
+		}
 		return s
 	}
 	rest := "the rest was not kept"

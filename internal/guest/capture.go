@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,7 +16,7 @@ import (
 // Limits of what whole outputs may take in OutputDir.
 const (
 	maxSpool      = 64 << 20
-	maxSpoolFiles = 32
+	maxSpoolFiles = 64
 )
 
 // maxInline is how many characters of a stream can be returned inline at each of
@@ -142,16 +143,27 @@ func (c *capture) put(p []byte) {
 	}
 }
 
+// rewrites says whether a program has written over what it wrote, or sent escape
+// sequences. A CR that was cut from its LF counts, which does no harm.
+func rewrites(b []byte) bool {
+	return bytes.IndexByte(b, 0x1b) >= 0 || bytes.IndexByte(b, '\b') >= 0 || bytes.Count(b, []byte("\r")) != bytes.Count(b, []byte("\r\n"))
+}
+
 func (c *capture) ordered() []byte {
 	return append(append(make([]byte, 0, len(c.last)), c.last[c.at:]...), c.last[:c.at]...)
 }
 
-// done returns what was captured. Nothing is written after it.
+// done returns what was captured. Nothing is written after it. What a terminal
+// would show otherwise is in a file as well, though it fits: the text of a result
+// is what a terminal shows.
 func (c *capture) done() *agentv1.Captured {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.add(c.begun) // no rest comes
 	c.begun = nil
+	if c.file == nil && !c.full && c.total > 0 && (rewrites(c.first) || rewrites(c.last)) {
+		c.keep(nil)
+	}
 	if c.file != nil {
 		c.file.Close()
 		c.file = nil

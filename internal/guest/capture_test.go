@@ -79,6 +79,9 @@ func testCapture(t *testing.T, r *rand.Rand, text func(*rand.Rand, int) []byte) 
 					t.Fatalf("bounds %v, %d bytes in pieces of up to %d: head %d, tail %d, total %d", bounds, total, most, len(got.Head), len(got.Tail), got.Total)
 				}
 				fits := utf8.RuneCount(data) <= int(bounds.head+bounds.tail)
+				if fits && got.Path != "" && bytes.ContainsAny(data, "\r\b\x1b") { // noise may be anything
+					fits = false
+				}
 				if fits != (got.Path == "") {
 					t.Fatalf("bounds %v, %d bytes: path %q", bounds, total, got.Path)
 				}
@@ -246,5 +249,25 @@ func TestWindowEnds(t *testing.T) {
 	}
 	if data, _, _, closed, _ := w.read(0, 10); string(data) != "abc" || !closed {
 		t.Errorf("after the end: %q, %v", data, closed)
+	}
+}
+
+// What a terminal would show otherwise is kept as it came, though it fits.
+func TestCaptureKeepsWhatIsRewritten(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "a\n\tb": false, "a\r\nb\r\n": false, "a\rb": true, "a\r\nb\r": true, "\x1b[31ma": true, "a\b": true} {
+		for _, head := range []uint32{0, 2, 100} {
+			c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadChars: head, TailChars: 100})
+			c.Write([]byte(text))
+			got := c.done()
+			if !want && head != 2 && got.Path != "" || want && got.Path == "" {
+				t.Errorf("%q: the file %q", text, got.Path)
+			}
+			if got.Path == "" {
+				continue
+			}
+			if whole, err := os.ReadFile(got.Path); err != nil || string(whole) != text || got.Kept != uint64(len(text)) || string(got.Head)+string(got.Tail) != text {
+				t.Errorf("%q: the file has %q of %d, %v", text, whole, got.Kept, err)
+			}
+		}
 	}
 }

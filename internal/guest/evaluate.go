@@ -190,6 +190,9 @@ func (h *heard) done(r *interp.Result) *agentv1.EvaluateDone {
 		c := newCapture("result", h.a.spool, h.m.Bounds)
 		io.WriteString(c, toUTF8(*r.Result))
 		d.Result = c.done()
+		if d.Result.Total <= uint64(len(d.Result.Head)+len(d.Result.Tail)) {
+			d.Result.Path, d.Result.Kept = "", 0 // that of a value has none beside what does not fit
+		}
 	}
 	return d
 }

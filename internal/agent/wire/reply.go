@@ -11,6 +11,9 @@ type Reply struct {
 	Exit      int32   `json:"exit"`
 	Rich      []Rich  `json:"rich"`
 	Stopped   bool    `json:"interrupted"`
+	// Raw, where a driver sends its output itself, names the files with stdout and
+	// stderr as they came; "" where a terminal would show them as they are.
+	Raw [2]string `json:"raw"`
 }
 
 // Rich is a value in another form than text.

@@ -298,6 +298,10 @@ func (i *Interp) driver() []string {
 // startLimit is how long an interpreter may take to start.
 const startLimit = 60 * time.Second
 
+// maxStartText is how much of what an interpreter said is told when it does not
+// start, in bytes.
+const maxStartText = 4 << 10
+
 // pipeSize is how many bytes a program may print before it waits for the agent.
 const pipeSize = 256 << 10
 
@@ -385,6 +389,7 @@ func (i *Interp) saveFile() string { return fmt.Sprintf("/tmp/.sandlot-bash-%p",
 
 // ready waits until the driver says that it is there.
 func (p *proc) ready() error {
+	why := ""
 	select {
 	case r := <-p.replies:
 		if r.ID == 0 && r.OK {
@@ -392,12 +397,25 @@ func (p *proc) ready() error {
 		}
 	case <-p.done:
 	case <-time.After(startLimit):
-		p.kill()
-		<-p.done
+		why = fmt.Sprintf("it was not ready within %v", startLimit)
 	}
+	select {
+	case <-p.done:
+		if p.exit.Signaled() {
+			why = fmt.Sprintf("it died of signal %d", p.exit.Signal())
+		} else {
+			why = fmt.Sprintf("it ended with code %d", p.exit.ExitStatus())
+		}
+	default:
+	}
+	p.kill() // what it started may live
+	<-p.done
 	text := p.err.detach()
 	p.close()
-	return fmt.Errorf("the interpreter did not start: %s", strings.TrimSpace(string(text)))
+	if len(text) > maxStartText {
+		text = text[len(text)-maxStartText:]
+	}
+	return errors.New(strings.TrimSpace("the interpreter did not start: " + why + "\n" + string(text)))
 }
 
 // maxReply bounds what a driver may say of one piece of code: more than the
@@ -499,11 +517,12 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 		return nil, err
 	}
 	defer i.give()
+	start := time.Now()
 	p, err := i.ready()
 	if err != nil {
-		return nil, err
+		return i.unstarted(err, start), nil
 	}
-	start := time.Now()
+	start = time.Now()
 	n := i.begin(start)
 	p.out.attach(c.Stdout)
 	p.err.attach(c.Stderr)
@@ -512,6 +531,21 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 		p.kill()
 	}
 	return i.finish(ctx, p, id, start, c), nil
+}
+
+// unstarted is the result of a piece for which there was no interpreter: mostly
+// for what the user has made of the sandbox.
+func (i *Interp) unstarted(err error, start time.Time) *Result {
+	text := err.Error()
+	if i.config.Driver == "python" {
+		text += "\nCommands and other languages work. What Python loads at its start may be broken: files .pth, sitecustomize.py and " +
+			"usercustomize.py among the installed packages, modules in /workspace with names of Python's own, variables such as PYTHONPATH."
+	}
+	r := &Result{Reply: Reply{Exit: 1, Error: text, Traceback: text}, Took: time.Since(start)}
+	if lost := i.told(); lost != "" {
+		r.StateLost, r.Reason = true, "before this call: "+lost
+	}
+	return r
 }
 
 // token names a piece: code that writes to the driver's pipe cannot guess the

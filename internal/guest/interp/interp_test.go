@@ -96,9 +96,9 @@ type lang struct {
 	t *testing.T
 }
 
-func newLang(t *testing.T, driver, command string) *lang {
+func newLang(t *testing.T, driver string, command ...string) *lang {
 	t.Helper()
-	i := New(Config{Driver: driver, Command: []string{command}, Dir: t.TempDir(), Start: start,
+	i := New(Config{Driver: driver, Command: command, Dir: t.TempDir(), Start: start,
 		Env:    func() []string { return []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LANG=C.UTF-8"} },
 		Killed: func(time.Time) string { return "" }})
 	t.Cleanup(func() {
@@ -286,6 +286,11 @@ func TestAnInterpreterThatDoesNotStart(t *testing.T) {
 	l = newLang(t, "python", "/no/such/python")
 	if err := l.Warm(t.Context()); err == nil || !strings.Contains(err.Error(), "/no/such/python") {
 		t.Errorf("no program: %v", err)
+	}
+	// Who runs code there learns why.
+	l = newLang(t, "python", "/bin/sh", "-c", "echo it is broken >&2; exit 5")
+	if o := l.run("1"); o.OK || o.Exit != 1 || !strings.Contains(o.Traceback, "it ended with code 5\nit is broken\n") || !strings.Contains(o.Traceback, ".pth") {
+		t.Errorf("code for it: %s", o)
 	}
 }
 

@@ -2,11 +2,14 @@ package interp
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // What is printed stands in the order in which it was, whoever writes it.
@@ -40,6 +43,34 @@ func TestPythonOutputOrder(t *testing.T) {
 		if o := l.run("import os, signal\n" + tt.code); o.Exit != tt.exit || o.out != "last\n" || !o.StateLost {
 			t.Errorf("%s: %s", tt.code, o)
 		}
+	}
+}
+
+// Of a burst of writes no more than a few lines wait in Node, though the code then
+// blocks the event loop in silence and is killed.
+func TestNodeTailOfABurst(t *testing.T) {
+	l := node(t)
+	for _, n := range []int{5, 90, 2007, 20_011} {
+		var out safe
+		done := make(chan *Result, 1)
+		go func() {
+			code := fmt.Sprintf("for (let i = 1; i <= %d; i++) console.log(i); Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60000)", n)
+			r, _ := l.Run(t.Context(), Call{Code: code, Stdout: &out, Stderr: new(safe)})
+			done <- r
+		}()
+		few := n - 31
+		if n < 100 {
+			few = n
+		}
+		lines := func() int { return strings.Count(out.String(), "\n") }
+		for end := time.Now().Add(20 * time.Second); lines() < few && time.Now().Before(end); {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if got := lines(); got < few || got > n {
+			t.Errorf("%d of %d lines came while the code ran", got, n)
+		}
+		l.Signal(unix.SIGKILL)
+		<-done
 	}
 }
 

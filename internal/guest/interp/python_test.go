@@ -93,6 +93,20 @@ func TestPythonErrors(t *testing.T) {
 	}
 }
 
+// The marks beneath a line of a traceback stand where they belong, in the last
+// line of a piece, too.
+func TestPythonTracebackMarks(t *testing.T) {
+	l := python(t)
+	if got := l.run("import sys; sys.version_info >= (3, 11)").value(); got != "True" {
+		return // this Python makes no marks
+	}
+	for _, code := range []string{"1/0", "1/0\n", "x = 1\n1/0"} {
+		if o := l.run(code); !strings.Contains(o.Traceback, "\n    1/0\n    ~^~\n") {
+			t.Errorf("%q: %s", code, o.Traceback)
+		}
+	}
+}
+
 func TestPythonExit(t *testing.T) {
 	l := python(t)
 	l.want("kept = 1", "", "")

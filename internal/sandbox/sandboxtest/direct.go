@@ -64,6 +64,7 @@ func direct(t *testing.T, b *Bench) {
 		"class R:\n    def _repr_png_(self): return b'png' * 100\n    def __repr__(self): return 'R'\nR()", "class B:\n    def _repr_html_(self): return 'h' * 400000\n    def __repr__(self): return '<B object>'\nB()",
 		"print('a')\n!echo b; echo e >&2\nprint('c')", "l = !echo x; echo y\nl", "%%bash\necho $((6 * 7))", "%nothing", "from IPython.display import display, HTML\ndisplay(HTML('h'))",
 		"import os\nfor i in range(30000): print(i)\n_ = os.system('echo end')",
+		"print('a\\rb')", "import sys\nprint('\\x1b[31mred', file=sys.stderr)\nprint('plain\\r')", "print('a\\r\\n')",
 		"x", "_", "None", "", "# nothing", "while True: pass", "x",
 	}
 	var through []*agentv1.EvaluateDone

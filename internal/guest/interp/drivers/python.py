@@ -345,7 +345,8 @@ def _main():
     when_imported("linecache", lambda m: m.cache.update(sources))
 
     def remember(name, code):
-        sources[name] = (len(code), None, code.splitlines(True), name)
+        # Python 3.11 counts on the last line's end, too.
+        sources[name] = (len(code), None, (code + "\n").splitlines(True), name)
         cache = getattr(sys.modules.get("linecache"), "cache", None)
         if cache is not None:
             cache[name] = sources[name]
@@ -422,16 +423,27 @@ def _main():
         data = str(data)[:MAX_RICH].encode("utf-8", "replace")
         try:
             state["linked"] += 1
-            path = "%s/value-%d-%d.html" % (OUTPUT, os.getpid(), state["linked"])
-            os.makedirs(OUTPUT, exist_ok=True)
-            with io.open(path, "wb") as f:
-                f.write(data)
-            if state["linked"] > 32:
-                os.remove("%s/value-%d-%d.html" % (OUTPUT, os.getpid(), state["linked"] - 32))
+            path = keep_file("value-%d-%d.html" % (os.getpid(), state["linked"]), data)
         except OSError:
             return "text"
         keep("text/uri-list", "# %d bytes\nfile://%s" % (len(data), path))
         return "text"
+
+    files = []
+
+    def keep_file(name, data):
+        """Write a file that a result links to, and remove the oldest."""
+        path = OUTPUT + "/" + name
+        os.makedirs(OUTPUT, exist_ok=True)
+        files.append(path)
+        with io.open(path, "wb") as f:
+            f.write(data)
+        while len(files) > 32:
+            try:
+                os.remove(files.pop(0))
+            except OSError:
+                pass
+        return path
 
     class Handle:
         """What display returns with a display_id."""
@@ -768,6 +780,9 @@ def _main():
                 return True
             if out or err:
                 out, err = read(6, out) if out else b"", read(7, err) if err else b""
+                if rewrites(out) or rewrites(err):
+                    reply["raw"] = [keep_raw("stdout", out), keep_raw("stderr", err)]
+                    data = form(reply).encode("utf-8", "replace")
                 data = b"%d %d %d\n%b%b%b" % (len(data), len(out), len(err), data, out, err)
             else:
                 data = b"%d 0 0\n%b" % (len(data), data)
@@ -788,6 +803,20 @@ def _main():
         def close(self):
             self.word[STATE] = IDLE
             self.link.close()
+
+    def rewrites(data):
+        """Whether a terminal would show something else than these bytes. The agent asks the same (capture.go)."""
+        return b"\x1b" in data or b"\b" in data or b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
+
+    def keep_raw(stream, data):
+        """Write an output to a file as it came, and return its name; "" where there is none."""
+        if not OUTPUT or not rewrites(data):
+            return ""
+        try:
+            state["linked"] += 1
+            return keep_file("%s-%d-%d.txt" % (stream, os.getpid(), state["linked"]), data)
+        except OSError:
+            return ""
 
     DONE, read = object(), os.read
 
