@@ -42,6 +42,28 @@ func (h home) prepare(python []string) {
 	}
 	if len(python) > 0 {
 		h.steerUV(python[0])
+		h.namePython(python[0])
+	}
+}
+
+// programs is the last folder of PATH, which is made here (image.Programs).
+const programs = "/var/lib/sandlot/bin"
+
+// namePython calls Python "python" too where nothing else is called so, as on a
+// Debian as it comes: most of what is written for Python says that.
+func (h home) namePython(python string) {
+	path := filepath.SplitList(h.env["PATH"])
+	if !slices.Contains(path, programs) {
+		return
+	}
+	for _, dir := range path {
+		// What is in the workspace comes and goes.
+		if dir != programs && !strings.HasPrefix(dir, "/workspace/") && h.has(filepath.Join(dir, "python")) {
+			return
+		}
+	}
+	if os.MkdirAll(h.at(programs), 0o755) == nil {
+		_ = os.Symlink(python, h.at(filepath.Join(programs, "python")))
 	}
 }
 

@@ -91,6 +91,22 @@ func TestHome(t *testing.T) {
 	}
 }
 
+// Where there is python3 alone it is python, too.
+func TestHomeNamesPython(t *testing.T) {
+	for own, want := range map[string]string{"": "/usr/bin/python3", "usr/bin/python": "", "opt/bin/python": "", "workspace/.local/bin/python": "/usr/bin/python3"} {
+		root := t.TempDir()
+		tree(t, root, "usr/bin/python3", "workspace/.local/bin/")
+		if own != "" {
+			tree(t, root, own)
+		}
+		h := home{root: root, env: map[string]string{"PYTHONUSERBASE": "/workspace/.local", "PATH": "/workspace/.local/bin:/opt/bin:/usr/bin:" + programs}}
+		h.prepare([]string{"/usr/bin/python3"})
+		if got, _ := os.Readlink(filepath.Join(root, programs, "python")); got != want {
+			t.Errorf("beside %q python is %q, want %q", own, got, want)
+		}
+	}
+}
+
 // What a root has of its own stays.
 func TestHomeKeepsWhatIsThere(t *testing.T) {
 	root := t.TempDir()

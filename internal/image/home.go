@@ -9,6 +9,10 @@ import (
 // the workspace, so that it outlives the sandbox; their caches are not.
 const UserBase = "/workspace/.local"
 
+// Programs is the last folder of PATH: the agent makes there what a root does not
+// have, such as python where it has python3 alone.
+const Programs = "/var/lib/sandlot/bin"
+
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // homeEnv is what makes a sandbox a place to work in, where the template does not
@@ -41,7 +45,7 @@ func (t *Template) Furnish() {
 		if home := env["HOME"]; home != "" && home != "/" {
 			first = append(first, home+"/.local/bin")
 		}
-		env["PATH"] = strings.Join(append(first, env["PATH"]), ":")
+		env["PATH"] = strings.Join(append(first, env["PATH"], Programs), ":")
 	}
 	t.Env = env
 }

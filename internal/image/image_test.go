@@ -219,9 +219,9 @@ func TestFurnish(t *testing.T) {
 		want map[string]string
 	}{
 		{"nothing is set", nil, map[string]string{"PYTHONUSERBASE": UserBase, "npm_config_prefix": UserBase, "HOME": "/root",
-			"PATH": UserBase + "/bin:/root/.local/bin:" + systemPath}},
+			"PATH": UserBase + "/bin:/root/.local/bin:" + systemPath + ":" + Programs}},
 		{"its own path and home", map[string]string{"PATH": "/opt/bin", "HOME": "/home/me", "LANG": "de"}, map[string]string{"LANG": "de",
-			"HOME": "/home/me", "PATH": UserBase + "/bin:/home/me/.local/bin:/opt/bin"}},
+			"HOME": "/home/me", "PATH": UserBase + "/bin:/home/me/.local/bin:/opt/bin:" + Programs}},
 		{"turned off", map[string]string{"PYTHONUSERBASE": "", "PATH": "/bin"}, map[string]string{"PATH": "/bin", "PYTHONUSERBASE": ""}},
 	}
 	for _, tt := range tests {

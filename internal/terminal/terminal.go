@@ -10,9 +10,9 @@ import (
 )
 
 // Text returns what a terminal would show of s in the end: valid UTF-8 whose only
-// control characters are newlines and tabs. The terminal has no right edge and
-// does not scroll: what a longer output wrote first is there too. Spaces at the
-// end of a line stay, unless something was written over on that line.
+// control characters are newlines and tabs. The terminal has no right edge, and
+// what has scrolled out of it is there too. Spaces at the end of a line stay,
+// unless something was written over on that line.
 func Text(s string) string {
 	if plain(s) {
 		return s
@@ -48,6 +48,7 @@ const (
 	maxColumn = 512
 	maxRow    = 500
 	maxNumber = 9999
+	maxKept   = 1000 // rows that can still change; the others take what their text takes
 	maxString = 4096 // bytes of a title and the like
 )
 
@@ -60,6 +61,7 @@ type place struct{ row, col int }
 
 // screen is the state of the terminal. Lines are never empty.
 type screen struct {
+	above []byte // what has scrolled out, with a newline at its end
 	lines []line
 	place
 	top   int   // the row that a program means by its first
@@ -138,9 +140,32 @@ func (v *screen) motion(r rune) {
 
 // down goes to the next line, which it makes where there is none.
 func (v *screen) down() {
-	if v.row++; v.row == len(v.lines) {
-		v.lines = append(v.lines, line{})
+	if v.row++; v.row < len(v.lines) {
+		return
 	}
+	if len(v.lines) >= 2*maxKept {
+		v.scroll(len(v.lines) - maxKept)
+	}
+	v.lines = append(v.lines, line{})
+}
+
+// scroll moves the first lines out of the screen.
+func (v *screen) scroll(n int) {
+	for _, l := range v.lines[:n] {
+		v.above = append(append(v.above, l.text()...), '\n')
+	}
+	kept := copy(v.lines, v.lines[n:])
+	clear(v.lines[kept:])
+	v.lines = v.lines[:kept]
+	v.row, v.top, v.saved.row = v.row-n, max(0, v.top-n), max(0, v.saved.row-n)
+}
+
+func (l line) text() string {
+	text := string(l.cells)
+	if l.over {
+		text = strings.TrimRight(text, " ")
+	}
+	return text
 }
 
 // escape takes a sequence that begins with ESC, and returns its length.
@@ -376,10 +401,10 @@ func (v *screen) mode(n int, on bool) {
 	case on && v.main == nil:
 		before := *v
 		v.main = &before
-		v.lines, v.place, v.saved, v.top, v.home = make([]line, 1), place{}, place{}, 0, true
+		v.above, v.lines, v.place, v.saved, v.top, v.home = nil, make([]line, 1), place{}, place{}, 0, true
 	case !on && v.main != nil:
 		m := v.main
-		v.lines, v.place, v.saved, v.top, v.home, v.main = m.lines, m.place, m.saved, m.top, m.home, nil
+		v.above, v.lines, v.place, v.saved, v.top, v.home, v.main = m.above, m.lines, m.place, m.saved, m.top, m.home, nil
 	}
 }
 
@@ -389,15 +414,12 @@ func (v *screen) text() string {
 		b.WriteString(v.main.text())
 		b.WriteByte('\n')
 	}
+	b.Write(v.above)
 	for i, l := range v.lines {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		text := string(l.cells)
-		if l.over {
-			text = strings.TrimRight(text, " ")
-		}
-		b.WriteString(text)
+		b.WriteString(l.text())
 	}
 	return b.String()
 }

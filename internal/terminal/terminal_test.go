@@ -1,6 +1,8 @@
 package terminal
 
 import (
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +68,51 @@ func TestHostile(t *testing.T) {
 			if len(out) > 3*len(in)+1<<16 {
 				t.Errorf("%q: %d bytes of %d", piece, len(out), len(in))
 			}
+		}
+	}
+}
+
+// Many lines take not much more than their text does.
+func TestMemory(t *testing.T) {
+	for _, piece := range []string{"\n", "a\n", "\x1bD", "\x1b[?1049h\n", "\x1b[500;1H\n", "\x1b7\n\n\x1b8\n"} {
+		in := "\x1b[m" + strings.Repeat(piece, 1<<20/len(piece))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		Text(in)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 24<<20 {
+			t.Errorf("%q: %d MiB for 1 MiB", piece, took>>20)
+		}
+	}
+}
+
+// What has scrolled out is there, and rows are counted from where they are.
+func TestScroll(t *testing.T) {
+	var in, want strings.Builder
+	for i := range 5 * maxKept {
+		fmt.Fprintf(&in, "%d\n", i)
+		if i == 3*maxKept {
+			in.WriteString("\x1b7")
+		}
+	}
+	in.WriteString("\x1b[2A\x1b[Klast but one\x1b[2B\rend\x1b8\x1b[Ksaved, and gone from the screen")
+	for i := range 5 * maxKept {
+		switch i {
+		case 5*maxKept - 2:
+			want.WriteString("last but one\n")
+		default:
+			fmt.Fprintf(&want, "%d\n", i)
+		}
+	}
+	want.WriteString("end")
+	got := strings.Split(Text(in.String()), "\n")
+	wanted := strings.Split(want.String(), "\n")
+	if len(got) != len(wanted) {
+		t.Fatalf("%d lines, want %d", len(got), len(wanted))
+	}
+	for i := range wanted {
+		if got[i] != wanted[i] && got[i] != "saved, and gone from the screen" {
+			t.Fatalf("line %d is %q, want %q", i, got[i], wanted[i])
 		}
 	}
 }
