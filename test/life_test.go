@@ -226,9 +226,11 @@ func TestKilledWhileRecovering(t *testing.T) {
 		return err
 	}
 	for round := range 6 {
-		s.kill()
+		old := s.cmd // the next one may come before the kernel has closed what it had
+		old.Process.Kill()
 		transport.CloseIdleConnections()
 		s.launch()
+		old.Wait()
 		asked := make(chan struct{})
 		go func() { ask(round % sessions); close(asked) }() // for one that is on its way
 		time.Sleep(time.Duration(round) * 40 * time.Millisecond)

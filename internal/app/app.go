@@ -142,7 +142,7 @@ func (a *App) takeState() error {
 	if err != nil {
 		return fault.Wrap(fault.Configuration, err, "the state folder %s cannot be written: %v", real, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := take(f); err != nil {
 		f.Close()
 		return fault.Wrap(fault.Configuration, ErrRunning, "another server uses the state folder %s; stop it, or name another folder with --state-dir", real)
 	}

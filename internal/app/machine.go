@@ -116,6 +116,28 @@ func sign(lock *os.File) error {
 	return err
 }
 
+// closing is how long the kernel may take to close what a server had that was
+// killed: each of its sandboxes notices.
+const closing = 20 * time.Second
+
+// take locks a state folder's lock. It waits for a server that has been killed,
+// and for no other.
+func take(lock *os.File) error {
+	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) || time.Since(began) > closing {
+			return err
+		}
+		text := make([]byte, 100)
+		n, _ := lock.ReadAt(text, 0)
+		var pid int
+		var started uint64
+		if _, serr := fmt.Fscan(bytes.NewReader(text[:n]), &pid, &started); serr != nil || !gvisor.Ending(pid, started) {
+			return err
+		}
+	}
+}
+
 // serverOf returns the server that signed the lock of a state folder, if it lives.
 // Of a folder that is not root's, it must be its owner's process.
 func serverOf(dir string, owner int) *Server {

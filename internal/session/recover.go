@@ -154,6 +154,8 @@ const (
 	// linking is how long Run waits for one agent before it goes on to the next:
 	// longer than an agent pauses.
 	linking = 2 * time.Second
+	// headStart is how long calls come before everything else.
+	headStart = 500 * time.Millisecond
 	// removing is how long the sandboxes that belong to nobody may take to end.
 	removing = 20 * time.Second
 	// adoptAgain is the pause before a sandbox that could not be taken over is
@@ -170,6 +172,10 @@ func adopting() int { return 4 * runtime.NumCPU() }
 // ends before.
 func (b *Book) adoptAll(ctx context.Context) {
 	defer b.removeUnowned(ctx)
+	select { // the first calls have the processors to themselves
+	case <-time.After(headStart):
+	case <-ctx.Done():
+	}
 	for ctx.Err() == nil {
 		left := b.all()
 		left = slices.DeleteFunc(left, func(s *Session) bool { return !s.isLeft() })

@@ -121,6 +121,20 @@ func StateDirs() []string {
 // Together with its id it tells the process from all others.
 func StartTime(pid int) (uint64, error) { return startTime(pid) }
 
+// exiting is the kernel's PF_EXITING.
+const exiting = 0x4
+
+// Ending says whether the process with that id and start time has ended, or is
+// about to: the kernel closes what it had, and it runs no more code of its own.
+func Ending(pid int, started uint64) bool {
+	f, err := stat(pid)
+	if err != nil || f[0] == "Z" || f[0] == "X" || f[19] != strconv.FormatUint(started, 10) {
+		return true
+	}
+	flags, err := strconv.ParseUint(f[6], 10, 64)
+	return err == nil && flags&exiting != 0
+}
+
 // ticksPerSecond is the kernel's USER_HZ.
 const ticksPerSecond = 100
 
