@@ -1,20 +1,16 @@
 package config
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/tailscale/hujson"
 	"go.yaml.in/yaml/v3"
 
 	"sandlot/internal/expand"
@@ -208,17 +204,16 @@ func readClients(path string, judge *trust) ([]entry, error) {
 	if len(text) > maxClientFile {
 		return nil, fmt.Errorf("it is larger than %d MiB", maxClientFile>>20)
 	}
-	tree, err := jsonTree(text)
-	top, ok := tree.(map[string]any)
+	top, err := clientSections(text)
 	if err != nil {
-		return nil, fmt.Errorf("it is not JSON%s", place(err))
-	}
-	if !ok {
-		return nil, errors.New("it is not a JSON object")
+		return nil, err
 	}
 	list, how, err := clientServers(top)
 	if err != nil {
 		return nil, err
+	}
+	if len(list) > maxClientServers {
+		return nil, fmt.Errorf("it has %d servers, and %d are taken from a file", len(list), maxClientServers)
 	}
 	var all []entry
 	for _, name := range slices.Sorted(maps.Keys(list)) {
@@ -227,14 +222,6 @@ func readClients(path string, judge *trust) ([]entry, error) {
 		all = append(all, e)
 	}
 	return all, nil
-}
-
-// place says where a parser stopped, and not at what: that may be a secret.
-func place(err error) string {
-	if at := regexp.MustCompile(`line \d+, column \d+`).FindString(err.Error()); at != "" {
-		return ": look at " + at
-	}
-	return ""
 }
 
 func plainly(err error) string {
@@ -271,39 +258,6 @@ func clientServers(top map[string]any) (map[string]any, *form, error) {
 		return nil, nil, errors.New("its servers are not an object of names with settings")
 	}
 	return list, how, nil
-}
-
-// jsonTree reads JSON with comments into texts, lists and maps.
-func jsonTree(text []byte) (any, error) {
-	plain, err := hujson.Standardize(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")))
-	if err != nil {
-		return nil, err
-	}
-	dec := json.NewDecoder(bytes.NewReader(plain))
-	dec.UseNumber()
-	var v any
-	if err := dec.Decode(&v); err != nil {
-		return nil, err
-	}
-	return texts(v), nil
-}
-
-func texts(v any) any {
-	switch v := v.(type) {
-	case json.Number:
-		return v.String()
-	case bool:
-		return strconv.FormatBool(v)
-	case []any:
-		for i := range v {
-			v[i] = texts(v[i])
-		}
-	case map[string]any:
-		for k := range v {
-			v[k] = texts(v[k])
-		}
-	}
-	return v
 }
 
 // yamlTree does the same for YAML: a text is as it was written.
