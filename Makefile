@@ -34,11 +34,11 @@ lint: build ## gofmt, go vet, staticcheck
 	go tool staticcheck ./...
 
 unit: build ## the packages' own tests with the race detector, real gVisor included
-	CGO_ENABLED=1 go test -race -timeout 10m ./internal/...
+	CGO_ENABLED=1 go test -race -timeout 15m ./internal/...
 	go test ./cmd/...
 
 whole: build tools ## the whole program: clients, attacks, faults, leaks
-	SANDLOT_TOOLS=$(TOOLS) go test -timeout 24m -v ./test/... 2>&1 | test/quiet
+	SANDLOT_TOOLS=$(TOOLS) go test -timeout 40m -v ./test/... 2>&1 | test/quiet
 
 bench: build tools ## measure, and write docs/benchmarks.md
 	go run ./test/bench -tools $(TOOLS) -out docs/benchmarks.md
