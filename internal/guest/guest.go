@@ -308,7 +308,7 @@ func (a *Agent) link(ctx context.Context) bool {
 		c.Close()
 		return false
 	}
-	cfg := wire.Mux()
+	cfg := wire.AgentMux()
 	mux, err := yamux.Server(wire.Whole(c), cfg)
 	if err != nil {
 		c.Close()

@@ -25,7 +25,7 @@ func (r *rig) muxed(open *agentv1.StreamOpen) *yamux.Stream {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	guest, err := yamux.Server(wire.Whole(b), wire.Mux())
+	guest, err := yamux.Server(wire.Whole(b), wire.AgentMux())
 	if err != nil {
 		r.t.Fatal(err)
 	}

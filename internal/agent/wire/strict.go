@@ -71,7 +71,7 @@ func (s *strict) Read(p []byte) (int, error) {
 func (s *strict) frame() error {
 	length := binary.BigEndian.Uint32(s.head[8:])
 	switch {
-	case s.head[0] != 0 || s.head[1] > typeGoAway || s.head[1] == typeData && length > maxWindow:
+	case s.head[0] != 0 || s.head[1] > typeGoAway || s.head[1] == typeData && length > serverWindow:
 		return ErrNoise
 	case s.head[1] == typePing || binary.BigEndian.Uint16(s.head[2:])&flagSYN != 0:
 		return ErrForward

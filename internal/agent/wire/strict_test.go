@@ -48,7 +48,7 @@ func TestStrict(t *testing.T) {
 		{"an answer to no ping", sent(ping, ack, 1, nil), ErrForward},
 		{"another version", otherVersion, ErrNoise},
 		{"another type", sent(4, 0, 0, nil), ErrNoise},
-		{"more than a window", sent(data, 0, maxWindow+1, nil), ErrNoise},
+		{"more than a window", sent(data, 0, serverWindow+1, nil), ErrNoise},
 		{"more than a window, with a sign", sent(data, 0, -1, nil), ErrNoise},
 	}
 	for _, tt := range tests {

@@ -66,8 +66,13 @@ const (
 	Run  byte = 'X'
 )
 
-// maxWindow bounds what one stream can make the other side hold.
-const maxWindow = 512 << 10
+// What one stream can make each side hold, in bytes. The server holds little, as
+// it has the streams of all users. What the agent holds is the sandbox's own
+// memory: a signal has to pass input that waits there.
+const (
+	serverWindow = 512 << 10
+	agentWindow  = 4 << 20
+)
 
 // MaxMessage bounds one message in either direction, MaxFrame one frame, and
 // MaxNet a NetRequest or NetReply, in bytes.
@@ -157,12 +162,18 @@ func Admit(c net.Conn, secret []byte, claim func(Ticket) bool) (Purpose, error) 
 	return purpose, err
 }
 
-// Mux returns the settings of yamux for both sides. The window bounds what one
-// stream can make the other side hold.
+// AgentMux returns the settings of yamux for the agent's side.
+func AgentMux() *yamux.Config {
+	c := Mux()
+	c.MaxStreamWindowSize = agentWindow
+	return c
+}
+
+// Mux returns the settings of yamux for the server's side.
 func Mux() *yamux.Config {
 	c := yamux.DefaultConfig()
 	c.EnableKeepAlive = false // a Unix socket tells when its peer dies
-	c.MaxStreamWindowSize = maxWindow
+	c.MaxStreamWindowSize = serverWindow
 	c.StreamOpenTimeout = 30 * time.Second
 	c.StreamCloseTimeout = 30 * time.Second
 	c.ConnectionWriteTimeout = 20 * time.Second
