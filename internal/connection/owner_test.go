@@ -88,7 +88,12 @@ func TestOwnersRest(t *testing.T) {
 		b := New(Config{Store: st, Version: "1"})
 		ctx, stop := context.WithCancel(t.Context())
 		go b.Run(ctx)
-		if err := b.Recover(ctx); err != nil || st.reads.Load() != 0 || len(b.owners) != 0 {
+		owners := func() int {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return len(b.owners)
+		}
+		if err := b.Recover(ctx); err != nil || st.reads.Load() != 0 || owners() != 0 {
 			t.Errorf("at the start %d are read: %v", st.reads.Load(), err)
 		}
 		users := make([]auth.Principal, 2000)
@@ -104,13 +109,13 @@ func TestOwnersRest(t *testing.T) {
 			t.Errorf("%d reads", st.reads.Load())
 		}
 		time.Sleep(restAfter - time.Minute)
-		if len(b.List(users[0])) != 1 || len(b.owners) != 2000 {
-			t.Errorf("there are %d owners", len(b.owners))
+		if len(b.List(users[0])) != 1 || owners() != 2000 {
+			t.Errorf("there are %d owners", owners())
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if len(b.owners) != 1 || b.owners[users[0].ID] == nil {
-			t.Errorf("after a while there are %d owners", len(b.owners))
+		if owners() != 1 || b.owners[users[0].ID] == nil {
+			t.Errorf("after a while there are %d owners", owners())
 		}
 		runtime.GC()
 		runtime.GC()

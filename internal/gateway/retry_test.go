@@ -146,7 +146,8 @@ func TestATokenEndsCallsThatWait(t *testing.T) {
 		if len(ended) != 2 || <-ended != one.Token || <-ended != one.Token {
 			t.Errorf("%d calls more ended", len(ended))
 		}
-		if got := <-answers; !strings.Contains(got, `"error"`) {
+		// Its client has lost the connection: whether an error is written still is chance.
+		if got := <-answers; got != "" && !strings.Contains(got, `"error"`) {
 			t.Errorf("the one that waited for its server: %s", got)
 		}
 		if got := call(one, goesOn(waits)); !strings.Contains(got, `"error"`) {

@@ -22,6 +22,8 @@ type shooter struct {
 	fails  error // what Snapshot returns
 	dead   bool  // copies never get ready
 	start  time.Duration
+	// volumes is what the pool is given.
+	volumes func() []sandbox.Mount
 
 	mu     sync.Mutex
 	there  map[string]bool // by template
@@ -116,7 +118,7 @@ func within(t *testing.T, rt *shooter, warm int, f func(t *testing.T, p *Pool)) 
 			t.Fatal(err)
 		}
 		p := New(Config{Runtime: rt, Shelf: shelf, Start: rt.start, Warm: warm, Templates: []*image.Template{{Name: "one"}, {Name: "two"}},
-			Flavor: image.Flavors[0], Log: sandboxtest.Log(t)})
+			Flavor: image.Flavors[0], Log: sandboxtest.Log(t), Volumes: rt.volumes})
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
 		run.Go(func() { p.Run(ctx) })
@@ -297,16 +299,13 @@ func TestDeadCopies(t *testing.T) {
 // A warm sandbox that booted while a shared folder was full is not given out when
 // the folder can be written again.
 func TestOutdated(t *testing.T) {
-	rt := &shooter{cannot: true}
+	var full atomic.Bool
+	full.Store(true)
+	rt := &shooter{cannot: true, volumes: func() []sandbox.Mount {
+		return []sandbox.Mount{{Source: "/a", Target: "/share", Shared: true, ReadOnly: full.Load()}}
+	}}
 	within(t, rt, 1, func(t *testing.T, p *Pool) {
-		var full atomic.Bool
-		full.Store(true)
-		p.Volumes = func() []sandbox.Mount {
-			return []sandbox.Mount{{Source: "/a", Target: "/share", Shared: true, ReadOnly: full.Load()}}
-		}
 		take := func() *Booted { return p.Take(p.Templates[0], p.Flavor) }
-		p.discard(take()) // it had none
-		time.Sleep(time.Minute)
 		b := take()
 		if b == nil || !b.Box.Spec().Mounts[1].ReadOnly {
 			t.Fatalf("%+v, want one that cannot write", b)
