@@ -100,7 +100,7 @@ func (s *Server) foreign(w http.ResponseWriter, r *http.Request, q any, fields s
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<20))
 	body.DisallowUnknownFields()
 	if err := body.Decode(q); err != nil {
-		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but %s: %v", fields, err))
+		unread(w, r, err, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but %s: %v", fields, err))
 		return
 	}
 	res, err := ask()

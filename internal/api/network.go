@@ -91,7 +91,7 @@ func (s *Server) changeNetwork(w http.ResponseWriter, r *http.Request) {
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&c); err != nil {
-		problem(w, r, fault.New(fault.InvalidParameters, "the body must be a JSON object with mode, allow, deny, reset or recount: %v", err))
+		unread(w, r, err, fault.New(fault.InvalidParameters, "the body must be a JSON object with mode, allow, deny, reset or recount: %v", err))
 		return
 	}
 	err := c.check()

@@ -189,6 +189,9 @@ func (w *patient) Write(p []byte) (int, error) {
 	return w.Conn.Write(p)
 }
 
+// deadline is that of reads from a connection.
+type deadline interface{ SetReadDeadline(time.Time) error }
+
 // stdio speaks MCP's stdio transport on an upgraded connection.
 func (s *Server) stdio(w http.ResponseWriter, r *http.Request) {
 	done, err := s.hold(r.Context(), limit.Streams)
@@ -206,7 +209,8 @@ func (s *Server) stdio(w http.ResponseWriter, r *http.Request) {
 	err = s.Gateway.Serve(r.Context(), p, struct {
 		io.Reader
 		io.Closer
-	}{rw, c}, &taking{Conn: c, from: rw.Reader})
+		deadline
+	}{rw, c, c}, &taking{Conn: c, from: rw.Reader})
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		s.Log.DebugContext(r.Context(), "a stdio client ended", "error", err)
 	}

@@ -135,8 +135,7 @@ func (a *App) reload(ctx context.Context, now stamps, file bool) {
 		}
 		return
 	}
-	_, named, _ := a.Config.Source.Place()
-	if err := a.Config.Untrusted(now.path, named); err != nil {
+	if err := a.Config.Untrusted(now.path, a.Config.Source.Chosen()); err != nil {
 		a.log.Error("the settings file is not taken up; the settings from before hold", "file", now.path, "why", err)
 		return
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
 	"time"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/tool"
 )
@@ -58,7 +60,15 @@ func (r *replies) do(ctx context.Context, c tool.Call, a tool.Args, run func(con
 	}
 	if first {
 		go func() {
-			result, err := safely(context.WithoutCancel(ctx), run)
+			goesOn, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+			defer cancel(nil)
+			// It ends with the token of its client, and not with the client.
+			defer context.AfterFunc(ctx, func() {
+				if cause := context.Cause(ctx); errors.Is(cause, auth.ErrEnded) {
+					cancel(cause)
+				}
+			})()
+			result, err := safely(goesOn, run)
 			r.finish(k, mine, result, err)
 		}()
 	}

@@ -123,8 +123,8 @@ func (s Source) Place() (path string, named, needed bool) {
 	return filepath.Join(state, "sandlot.yaml"), false, false
 }
 
-// chosen says whether somebody named the settings file, or the state folder.
-func (s Source) chosen() bool {
+// Chosen says whether somebody named the settings file, or the state folder.
+func (s Source) Chosen() bool {
 	_, named, _ := s.Place()
 	_, flag := s.Flags["state_dir"]
 	return named || flag || s.Env["SANDLOT_STATE_DIR"] != ""
@@ -145,7 +145,7 @@ func (c *Config) file(s Source) error {
 		return err
 	}
 	if st != nil {
-		if !s.chosen() && !ours(st) {
+		if !s.Chosen() && !ours(st) {
 			return fault.New(fault.Configuration, "the settings file %s is another user's; take it over (chown), or name it with --config", c.File)
 		}
 		c.Stamp = Stamp{st.ModTime(), st.Size()}
@@ -367,7 +367,7 @@ func knownTemplate(n *yaml.Node) error {
 // finish checks what depends on several settings.
 func (c *Config) finish() error {
 	if c.File != "" {
-		chosen, or := c.Source.chosen(), ""
+		chosen, or := c.Source.Chosen(), ""
 		if !chosen {
 			or = "; or name it with --config"
 		}

@@ -307,8 +307,11 @@ func askable(params json.RawMessage) error {
 // askables is askable for all questions of a result that asks for input.
 func askables(requests json.RawMessage) error {
 	var all map[string]object
+	if len(requests) == 0 {
+		return nil
+	}
 	if json.Unmarshal(requests, &all) != nil {
-		return nil // the client says what is wrong with it
+		return fault.New(fault.Connection, "the server asks for input in a form that is not passed on: it cannot be read")
 	}
 	for _, q := range all {
 		if err := askable(q["params"]); err != nil {

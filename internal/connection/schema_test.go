@@ -108,6 +108,11 @@ func TestReferencesInQuestions(t *testing.T) {
 			}
 		}
 	}
+	// One that cannot be read hides none beside it.
+	asks := json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":1,"b":{"method":"elicitation/create","params":{"requestedSchema":{"$ref":"https://x"}}}}}`)
+	if _, _, err := safeResult(asks); err == nil {
+		t.Error("questions that cannot be read are passed on")
+	}
 }
 
 // However references lead to each other, looking at them takes little time.

@@ -168,7 +168,10 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 		e.shelf.end()
 	}()
 	whole := &wholes{Closer: out, to: out}
-	return e.server.Run(ctx, &mcp.IOTransport{Reader: newInlet(in, whole, g.MaxBody), Writer: whole, MaxLineLength: int(g.MaxBody) + 2})
+	lines := newInlet(in, whole, g.MaxBody)
+	lines.take = func(n int64) (func(), error) { return g.Limits.Take(p.ID, limit.Bytes, n) }
+	defer lines.release()
+	return e.server.Run(ctx, &mcp.IOTransport{Reader: lines, Writer: whole, MaxLineLength: int(g.MaxBody) + 2})
 }
 
 // Close gives up the calls that wait for their clients to come again; their

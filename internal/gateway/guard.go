@@ -3,10 +3,12 @@ package gateway
 import (
 	"context"
 	"runtime/debug"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 )
 
 // recovered makes a fault of a panic, for the SDK's goroutines and ours, where a
@@ -31,12 +33,22 @@ func (g *Gateway) guarded(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// bounded ends what answers a client with the endpoint.
-func (e *endpoint) bounded(next mcp.MethodHandler) mcp.MethodHandler {
-	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		ctx, release := e.within(ctx)
-		defer release()
-		return next(ctx, method, req)
+// bounded ends what answers a client with the endpoint, and counts it for its
+// principal: a call may come on a stream, in a batch, or outlive its request.
+func (g *Gateway) bounded(e *endpoint) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			ctx, release := e.within(ctx)
+			defer release()
+			if !strings.HasPrefix(method, "notifications/") {
+				done, err := g.Limits.Take(e.principal.ID, limit.Calls, 1)
+				if err != nil {
+					return nil, wireError(fault.From(err))
+				}
+				defer done()
+			}
+			return next(ctx, method, req)
+		}
 	}
 }
 

@@ -14,6 +14,11 @@ import (
 // The protocol has batches up to the revision before this one.
 const batchlessFrom = "2025-06-18"
 
+// maxBatch is how many messages a batch may have.
+const maxBatch = 100
+
+var batchSize = "Invalid request: a batch has between 1 and " + strconv.Itoa(maxBatch) + " messages"
+
 // malformed returns what is to be answered to JSON that is no message, or none that
 // can be answered under its id; the SDK says it in words that are no JSON-RPC.
 func malformed(m message, r *http.Request, body []byte) any {
@@ -23,6 +28,10 @@ func malformed(m message, r *http.Request, body []byte) any {
 	body = bytes.TrimSpace(body)
 	if body[0] == '[' {
 		if r.Header.Get("Mcp-Protocol-Version") < batchlessFrom {
+			var all []json.RawMessage
+			if json.Unmarshal(body, &all) == nil && len(all) > maxBatch {
+				return rpcError(nil, jsonrpc.CodeInvalidRequest, batchSize, nil)
+			}
 			return nil // the SDK knows what was agreed on
 		}
 		return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: batches are not part of this protocol; send one message at a time", nil)

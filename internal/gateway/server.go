@@ -81,7 +81,7 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 		},
 	})
 	e := &endpoint{principal: p, life: life, server: s, used: time.Now(), own: map[featureKey]json.RawMessage{}, asks: map[string]bool{}, leaving: map[*mcp.ServerSession]bool{}}
-	s.AddReceivingMiddleware(e.bounded, g.guarded, g.levels(e), g.passing(e), readyFirst)
+	s.AddReceivingMiddleware(g.bounded(e), g.guarded, g.levels(e), g.passing(e), readyFirst)
 	return e
 }
 

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"sandlot/internal/fault"
 )
 
 // inlet is standard input as the SDK gets it: a message on each line, and nothing
@@ -21,9 +24,16 @@ type inlet struct {
 	most    int64 // bytes of a line
 	out     io.Writer
 	batches bool // the client is of a revision that has them
+	// take counts bytes of a line for their principal; nil: nobody counts.
+	take func(n int64) (release func(), err error)
 
-	rest []byte // of a line that is being read
+	rest []byte   // of a line that is being read
+	held []func() // release what the line counts
 }
+
+// lineTime is how long a line that has begun may wait for its next bytes, where
+// the input knows deadlines.
+const lineTime = time.Minute
 
 func newInlet(in io.ReadCloser, out io.Writer, most int64) *inlet {
 	return &inlet{Closer: in, from: bufio.NewReaderSize(in, 16<<10), most: most, out: out}
@@ -49,6 +59,7 @@ func (l *inlet) Read(p []byte) (int, error) {
 	n := copy(p, l.rest)
 	if l.rest = l.rest[n:]; len(l.rest) == 0 {
 		l.rest = nil
+		l.release()
 	}
 	return n, nil
 }
@@ -56,21 +67,65 @@ func (l *inlet) Read(p []byte) (int, error) {
 // next reads a line. Of one that is too long the rest is thrown away.
 func (l *inlet) next() ([]byte, error) {
 	var line []byte
+	l.release()
+	if l.from.Buffered() == 0 { // nothing has begun: it may take its time
+		l.deadline(time.Time{})
+		if _, err := l.from.Peek(1); err != nil {
+			return nil, err
+		}
+	}
 	for {
+		l.deadline(time.Now().Add(lineTime))
 		part, err := l.from.ReadSlice('\n')
 		if int64(len(line)+len(part)) > l.most {
-			for errors.Is(err, bufio.ErrBufferFull) {
-				_, err = l.from.ReadSlice('\n')
-			}
-			if said := l.say(rpcError(nil, jsonrpc.CodeInvalidRequest, "Request too large: at most "+bytesText(l.most), nil)); said != nil {
-				return nil, said
-			}
-			return nil, err
+			return nil, l.skip(err, rpcError(nil, jsonrpc.CodeInvalidRequest, "Request too large: at most "+bytesText(l.most), nil))
+		}
+		if over := l.count(len(part)); over != nil {
+			said := fault.From(over)
+			return nil, l.skip(err, rpcError(nil, said.RPC(), said.Error(), said.Data()))
 		}
 		line = append(line, part...)
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			return line, err
 		}
+	}
+}
+
+// skip throws the rest of a line away, and answers it; err is that of its last read.
+func (l *inlet) skip(err error, answer any) error {
+	for errors.Is(err, bufio.ErrBufferFull) {
+		l.deadline(time.Now().Add(lineTime))
+		_, err = l.from.ReadSlice('\n')
+	}
+	l.release()
+	if said := l.say(answer); said != nil {
+		return said
+	}
+	return err
+}
+
+// count counts bytes of the line that is read, until release.
+func (l *inlet) count(n int) error {
+	if l.take == nil || n == 0 {
+		return nil
+	}
+	done, err := l.take(int64(n))
+	if err == nil {
+		l.held = append(l.held, done)
+	}
+	return err
+}
+
+func (l *inlet) release() {
+	for _, done := range l.held {
+		done()
+	}
+	l.held = nil
+}
+
+func (l *inlet) deadline(at time.Time) {
+	if d, ok := l.Closer.(interface{ SetReadDeadline(time.Time) error }); ok {
+		_ = d.SetReadDeadline(at) // one that has none waits
 	}
 }
 
@@ -85,8 +140,8 @@ func (l *inlet) check(line []byte) any {
 			return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: batches are not part of this protocol; send one message on each line", nil)
 		}
 		all = nil // else the line itself would be written over
-		if json.Unmarshal(line, &all) != nil || len(all) == 0 {
-			return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: an empty batch", nil)
+		if json.Unmarshal(line, &all) != nil || len(all) == 0 || len(all) > maxBatch {
+			return rpcError(nil, jsonrpc.CodeInvalidRequest, batchSize, nil)
 		}
 	}
 	seen := map[jsonrpc.ID]bool{}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,13 +11,18 @@ import (
 	"testing"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/limit"
+	"sandlot/internal/tool"
 )
 
 // reply is what is of interest in a JSON-RPC answer.
 type reply struct {
 	ID     any
 	Result json.RawMessage
-	Error  struct{ Code int }
+	Error  struct {
+		Code    int
+		Message string
+	}
 }
 
 func replyOf(t *testing.T, text string) (r reply) {
@@ -116,7 +122,8 @@ func TestStdioBatches(t *testing.T) {
 	if out.Scan(); !strings.HasPrefix(out.Text(), "[") || strings.Count(out.Text(), `"result"`) != 2 {
 		t.Errorf("a batch: %s", out.Text())
 	}
-	for _, bad := range []string{`[]`, `[1]`, `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":1,"method":"ping"}]`} {
+	many := strings.Repeat(`{"jsonrpc":"2.0","method":"notifications/x"},`, maxBatch) + `{"jsonrpc":"2.0","method":"notifications/x"}`
+	for _, bad := range []string{`[]`, `[1]`, "[" + many + "]", `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":1,"method":"ping"}]`} {
 		fmt.Fprintln(in, bad)
 		if out.Scan(); replyOf(t, out.Text()).Error.Code != -32600 {
 			t.Errorf("%s: %s", bad, out.Text())
@@ -165,5 +172,48 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 		if strings.Contains(w.Body.String(), "unsupported") {
 			t.Errorf("%s: %s", m, w.Body)
 		}
+	}
+}
+
+// What comes on a stream counts for its principal: the bytes of a line, and each call
+// while it is answered.
+func TestStdioCounts(t *testing.T) {
+	began, ends := make(chan struct{}, 10), make(chan struct{})
+	g := over(says(), &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(context.Context, tool.Call) (*tool.Result, error) {
+		began <- struct{}{}
+		<-ends
+		return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
+	}})
+	most := limit.Default
+	most[limit.Bytes], most[limit.Calls] = 20<<10, 1
+	g.Limits = limit.New(most)
+	in, out := stdioPipe(g, auth.Local)
+	defer in.Close()
+	say := func(line string) reply {
+		t.Helper()
+		fmt.Fprintln(in, line)
+		if !out.Scan() {
+			t.Fatalf("the stream ended: %v", out.Err())
+		}
+		return replyOf(t, out.Text())
+	}
+	if r := say(`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"` + strings.Repeat("a", 40<<10) + `"}}`); !strings.Contains(r.Error.Message, "bytes of requests") {
+		t.Errorf("a line over the limit: %+v", r)
+	}
+	for range 5 { // what was counted is given back
+		if r := say(`{"jsonrpc":"2.0","id":2,"method":"ping","params":{"a":"` + strings.Repeat("a", 18<<10) + `"}}`); r.Result == nil {
+			t.Errorf("a line below it: %+v", r)
+		}
+	}
+	say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"ext_t","arguments":{}}}`)
+	<-began
+	if r := say(`{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"ext_t","arguments":{}}}`); !strings.Contains(r.Error.Message, "calls at once") {
+		t.Errorf("a second call: %+v", r)
+	}
+	close(ends)
+	if out.Scan(); replyOf(t, out.Text()).ID != 3.0 {
+		t.Errorf("the first call: %s", out.Text())
 	}
 }

@@ -25,6 +25,9 @@ const (
 	Visits
 	// Bytes are those of bodies that are held in memory.
 	Bytes
+	// Calls are those that are being answered: a stream brings many, and one may
+	// outlive the request that brought it.
+	Calls
 	// Waiting are calls that outlive their requests, as they wait for their users.
 	Waiting
 	kinds
@@ -34,10 +37,11 @@ const (
 type Limits [kinds]int64
 
 // Default keeps what one principal can take below 300 MB.
-var Default = Limits{Requests: 512, Streams: 64, Visits: 128, Bytes: 32 << 20, Waiting: 64}
+var Default = Limits{Requests: 512, Streams: 64, Visits: 128, Bytes: 32 << 20, Calls: 512, Waiting: 64}
 
 var words = [kinds][2]string{Requests: {"requests", "requests at once"}, Streams: {"streams", "processes, stdio connections, ports and files open at once"},
 	Visits: {"visits", "connections to exposed ports at once"}, Bytes: {"request_bytes", "bytes of requests in memory at once"},
+	Calls:   {"calls", "calls at once"},
 	Waiting: {"waiting_calls", "calls that wait for their user"}}
 
 // Book keeps what all principals hold. Those who hold nothing take no memory.

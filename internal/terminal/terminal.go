@@ -84,7 +84,7 @@ func (v *screen) feed(s string) {
 		case r == 0x9b:
 			i += n + v.control(s[i+n:])
 			continue
-		case r == 0x90 || r == 0x98 || r >= 0x9d && r <= 0x9f:
+		case opens(r):
 			i += n + str(s[i+n:])
 			continue
 		case r < ' ' || r >= 0x7f && r < 0xa0:
@@ -206,6 +206,9 @@ func (v *screen) escape(s string) int {
 	return 2
 }
 
+// opens says whether a control character of C1 begins a string.
+func opens(r rune) bool { return r == 0x90 || r == 0x98 || r >= 0x9d && r <= 0x9f }
+
 // str returns how long a string is, such as a title, with its end.
 func str(s string) int {
 	for i := 0; i < len(s) && i < maxString; i++ {
@@ -217,6 +220,8 @@ func str(s string) int {
 		case s[i] == 0xc2 && i+1 < len(s) && s[i+1] == 0x9c:
 			return i + 2
 		case s[i] == 0x1b || s[i] == '\n': // it was never ended
+			return i
+		case s[i] == 0xc2 && i+1 < len(s) && opens(rune(s[i+1])): // nor was it here
 			return i
 		}
 	}

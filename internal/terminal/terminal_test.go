@@ -56,7 +56,7 @@ func TestText(t *testing.T) {
 // What is hostile costs no more than what is long.
 func TestHostile(t *testing.T) {
 	for _, piece := range []string{"\x1b[9999C\x1b[9999Cx\n", "\x1b[1Kx\x1b[9999C", "\x1b[9999;9999Hx", "x\x1b[9999X\r", "\x1b[@", "x\x1b[P\r",
-		"\x1b[2J\x1b[H\n", "\x1b[?1049hx\x1b[?1049l", "\x1b]", "\x1bP\x1b", "\x1b[", "\x1b[1J\n", "\x1b[9999;9999;9999;", "\x1b[512Gx\r\x1b[1K", "\x1b7\x1b8\x1b[9999B\x1b[9999A"} {
+		"\x1b[2J\x1b[H\n", "\x1b[?1049hx\x1b[?1049l", "\x1b]", "\u009d", "\u0090x", "\x1bP\x1b", "\x1b[", "\x1b[1J\n", "\x1b[9999;9999;9999;", "\x1b[512Gx\r\x1b[1K", "\x1b7\x1b8\x1b[9999B\x1b[9999A"} {
 		for _, head := range []string{"", strings.Repeat("y", 1<<18), strings.Repeat("y\n", 1<<17)} {
 			in := head + strings.Repeat(piece, 1<<18/len(piece))
 			began := time.Now()

@@ -216,6 +216,8 @@ func TestInstalledMeanwhile(t *testing.T) {
 	l.config.Env = func() []string { return append(env(), "PYTHONUSERBASE="+base) }
 	// An interpreter that started without its site module, as warm ones do, imports it for that.
 	l.want("import sys; sys.modules.pop('site', None) is None", "False", "")
+	// A finder of before Python 3.4 is passed over, as Python does.
+	l.want("sys.meta_path.append(type('Old', (), {'find_module': lambda self, name, path=None: None})())", "", "")
 	l.fails("import sandlot_test_new", 1, "ModuleNotFoundError")
 	dir := strings.Trim(l.run("import site; site.getusersitepackages()").value(), "'")
 	if !strings.HasPrefix(dir, base) {

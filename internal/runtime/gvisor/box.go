@@ -148,11 +148,17 @@ func (b *box) wake() {
 // attend watches the sandbox's process.
 func (b *box) attend(pid int, started uint64) error {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if err != nil {
+	if errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("%w: %w", sandbox.ErrGone, err)
+	}
+	if err != nil {
+		return err
 	}
 	if now, err := startTime(pid); err != nil || now != started {
 		unix.Close(fd)
+		if scarce(err) {
+			return err
+		}
 		return sandbox.ErrGone
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")

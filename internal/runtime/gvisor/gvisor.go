@@ -312,7 +312,9 @@ func (r *Runtime) recover(id string) (*box, error) {
 	if rec.Open != r.Open {
 		return b, errors.New("its network is of another kind than the settings want")
 	}
-	if now, err := startTime(rec.PID); err != nil || now != rec.Started {
+	if now, err := startTime(rec.PID); scarce(err) {
+		return b, err
+	} else if err != nil || now != rec.Started {
 		return b, errors.New("it died")
 	}
 	if !b.cgroups.has(id) { // it was made where there were none

@@ -185,8 +185,8 @@ def _main():
             if name not in imported:
                 return None
             then = imported.pop(name)
-            finders = (finder.find_spec for finder in list(sys.meta_path) if finder is not Imports)
-            spec = next((s for s in (find(name, path) for find in finders) if s is not None), None)
+            finders = (getattr(finder, "find_spec", None) for finder in list(sys.meta_path) if finder is not Imports)
+            spec = next((s for s in (find(name, path) for find in finders if find) if s is not None), None)
             if spec is None or spec.loader is None:
                 imported[name] = then  # it may be installed later
                 return spec
@@ -240,7 +240,8 @@ def _main():
             if path is None and fresh_folders():
                 late("importlib").invalidate_caches()
                 for finder in sys.meta_path:
-                    spec = finder.find_spec(name, None) if finder not in (Last, Imports) else None
+                    find = getattr(finder, "find_spec", None)  # old ones have find_module alone
+                    spec = find(name, None) if find and finder not in (Last, Imports) else None
                     if spec is not None:
                         return spec
             if NOTEBOOK and (name == "IPython" or name.startswith("IPython.") and not hasattr(sys.modules.get("IPython"), "__file__")):
