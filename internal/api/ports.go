@@ -437,9 +437,19 @@ type taking struct {
 
 func (t *taking) Read(b []byte) (int, error) { return t.from.Read(b) }
 
-func (t *taking) Write(b []byte) (int, error) {
-	t.Conn.SetWriteDeadline(time.Now().Add(stall))
-	return t.Conn.Write(b)
+// Write gives each piece of b a time of its own: who reads steadily is not cut off
+// in a long answer.
+func (t *taking) Write(b []byte) (written int, err error) {
+	const piece = 64 << 10
+	for {
+		part := b[:min(len(b), piece)]
+		t.Conn.SetWriteDeadline(time.Now().Add(stall))
+		n, err := t.Conn.Write(part)
+		written += n
+		if b = b[n:]; err != nil || len(b) == 0 {
+			return written, err
+		}
+	}
 }
 
 // refuse answers those who may not use a port, in the same words whatever the

@@ -126,13 +126,16 @@ starts a sandbox over them.`,
 const patience = app.Grace + 30*time.Second
 
 func (p *program) stopAll(ctx context.Context, sessions bool) error {
-	cfg, err := p.load(nil)
-	if err != nil {
-		return err
+	cfg, wrong := p.load(nil)
+	named := p.stateDir // a server can be stopped though its settings have become wrong
+	if wrong == nil {
+		named = cfg.Server.StateDir
+	} else if named == "" || sessions {
+		return wrong
 	}
-	dir, err := filepath.EvalSymlinks(cfg.Server.StateDir)
+	dir, err := filepath.EvalSymlinks(named)
 	if errors.Is(err, os.ErrNotExist) {
-		_, err = fmt.Fprintf(p.out, "there is no state folder %s\n", cfg.Server.StateDir)
+		_, err = fmt.Fprintf(p.out, "there is no state folder %s\n", named)
 		return err
 	}
 	if err != nil {
@@ -163,7 +166,9 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 		}
 		return err
 	}
-	if f, err = app.Folder(ctx, dir); err == nil && len(f.Sandboxes) > 0 {
+	if f, err = app.Folder(ctx, dir); err == nil && len(f.Sandboxes) > 0 && wrong != nil {
+		fmt.Fprintf(p.out, "%d sandboxes live on; the settings are wrong: %v\n", len(f.Sandboxes), wrong)
+	} else if err == nil && len(f.Sandboxes) > 0 {
 		fmt.Fprintf(p.out, "%d sandboxes live on, for the next server or until %s without one are over; `sandlot stop --sessions` ends them\n", len(f.Sandboxes), cfg.Sessions.Orphan)
 	}
 	return err

@@ -210,8 +210,10 @@ func (p *Pool) prepare(ctx context.Context, b *Booted) error {
 func (p *Pool) Configure(ctx context.Context, b *Booted) error {
 	c := agent.Configure(b.Template, p.Limits(b.Flavor))
 	c.FileRoots = []*agentv1.FileRoot{{Path: WorkspaceDir}}
-	for _, v := range p.volumes() {
-		c.FileRoots = append(c.FileRoots, &agentv1.FileRoot{Path: v.Target, ReadOnly: v.ReadOnly})
+	for _, m := range b.Box.Spec().Mounts {
+		if m.Shared { // as it was mounted: a folder that is full for a while is not the agent's to judge
+			c.FileRoots = append(c.FileRoots, &agentv1.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
+		}
 	}
 	c.Git = b.git.Load()
 	_, err := b.Agent.Configure(ctx, agent.Request(c))
