@@ -92,7 +92,7 @@ func heldKinds(t *testing.T) []heldKind {
 		{"processes", 64, false, fixed("POST /v1/sessions/home/exec"+upgrading+"sandlot-exec", flooding.String())},
 		{"stdio", 64, false, fixed("POST /v1/stdio"+upgrading+"sandlot-mcp", hello+"\n")},
 		{"ports", 64, false, fixed("POST /v1/sessions/home/ports/8080"+upgrading+"sandlot-dial", "")},
-		{"visits", 128, false, func(f *flood, n int) net.Conn {
+		{"visits", 192, false, func(f *flood, n int) net.Conn {
 			l := f.links[n%len(f.links)] // of two sessions: one alone has a bound of its own
 			return f.dial("GET / HTTP/1.1\r\nHost: "+l.host+"\r\n"+tokenHeader+": "+l.token, "")
 		}},

@@ -29,7 +29,7 @@ type Conns struct {
 
 const (
 	// mostConns is the most that there may be, and strangersEach of one address.
-	mostConns, strangersEach = 8192, 128
+	mostConns, strangersEach = 8192, 512
 	// ownFiles is the part of a process's descriptors that is for connections: one in
 	// so many. Each may need others, to its sandbox.
 	ownFiles = 4
