@@ -167,7 +167,7 @@ func (l *inlet) check(line []byte) any {
 // batches says whether a client asks for a revision of the protocol that has them.
 func batches(params json.RawMessage) bool {
 	var p struct{ ProtocolVersion string }
-	return json.Unmarshal(params, &p) == nil && p.ProtocolVersion != "" && p.ProtocolVersion < "2025-06-18"
+	return json.Unmarshal(params, &p) == nil && p.ProtocolVersion != "" && p.ProtocolVersion < batchlessFrom
 }
 
 // unparsable returns what is to be answered to bytes that are no JSON.
