@@ -86,6 +86,7 @@ type proc struct {
 	bell     *os.File // python: asks the driver to write what the code has printed
 	out, err *tap
 	started  time.Time
+	unheard  bool // the last piece ended without a word of the SIGINT that it was sent
 }
 
 // Reply is what a driver says when a piece of code has ended.
@@ -490,7 +491,10 @@ func (p *proc) send(driver string, id int64, n int, c Call) error {
 		N        int    `json:"n"`
 		Code     string `json:"code"`
 		Language string `json:"language"`
-	}{id, n, code, c.Language})
+		// Signalled says that the piece before may not have heard its SIGINT.
+		Signalled bool `json:"signalled"`
+	}{id, n, code, c.Language, p.unheard})
+	p.unheard = false
 	if err != nil {
 		return err
 	}
@@ -647,6 +651,7 @@ func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result
 				continue
 			}
 			r.Reply = reply
+			p.unheard = stops > 0 && !reply.Stopped
 			r.Interrupted = reply.Stopped
 			if r.TimedOut {
 				r.OK = false

@@ -3,6 +3,9 @@ package interp
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestNodeValues(t *testing.T) {
@@ -117,6 +120,19 @@ func TestNodeTimeouts(t *testing.T) {
 		l.want("kept", "1", "")
 	}
 	l.want("await Promise.resolve('awake')", "'awake'", "")
+}
+
+// A piece may end before the process has heard the signal that was to stop it.
+func TestNodeHearsASignalLate(t *testing.T) {
+	l := node(t)
+	l.want("var kept = 1", "", "")
+	l.proc.unheard = true
+	late := time.AfterFunc(30*time.Millisecond, func() { l.Signal(unix.SIGINT) })
+	defer late.Stop()
+	l.want("await new Promise(r => setTimeout(r, 100)); kept", "1", "")
+	l.want("kept", "1", "")
+	l.proc.unheard = true // and one that never comes costs a moment
+	l.want("kept", "1", "")
 }
 
 func TestNodeRich(t *testing.T) {

@@ -34,6 +34,7 @@
   // can write to the same place, and at the end.
   let running = false;
   const FLUSH_MS = 50, FLUSH_BYTES = 65536, AT_ONCE = 100, TOGETHER = 32;
+  const SIGNAL_MS = 250;
   const clock = performance, later = setTimeout, soon = setImmediate, never = new Int32Array(new SharedArrayBuffer(4));
   const writeAll = (fd, data) => {
     while (data.length) {
@@ -257,7 +258,12 @@
 
   // What interrupts an await, and process.exit.
   let stop = null, exited = null;
-  proc.on('SIGINT', () => { if (stop) stop({ interrupted: true }); });
+  let signalled = false, onSignal = null;
+  proc.on('SIGINT', () => {
+    signalled = true;
+    if (onSignal) onSignal();
+    if (stop) stop({ interrupted: true });
+  });
   proc.exit = (code) => {
     if (!running) realExit(code);
     exited = new Exit(Number(code ?? proc.exitCode ?? 0) & 0xff);
@@ -309,6 +315,13 @@
 
   const piece = async (request) => {
     const reply = { id: request.id, ok: false, exit: 1, rich: [] };
+    // The signal that was to stop the piece before may still be on its way: that piece
+    // ended by itself, or by the death of a process that it waited for.
+    if (request.signalled && !signalled) {
+      await new Promise((done) => { onSignal = done; later(done, SIGNAL_MS); });
+      onSignal = null;
+    }
+    signalled = false;
     const interrupted = new Promise((_, reject) => { stop = reject; });
     interrupted.catch(() => {});
     exited = null;
