@@ -42,6 +42,13 @@ func (b *bench) machine() table {
 	}}
 }
 
+// apart says what a section was measured on that was not measured with the others.
+func (b *bench) apart() string {
+	return fmt.Sprintf("*Measured apart from the other sections: %s, Sandlot %s, %s, %d cores, load before the run %s.*",
+		time.Now().UTC().Format("2006-01-02 15:04 MST"), said("git", "describe", "--tags", "--always", "--dirty"),
+		processor(), runtime.NumCPU(), load())
+}
+
 // said is what a program prints, or "unknown".
 func said(name string, args ...string) string {
 	out, err := exec.Command(name, args...).Output()

@@ -5,8 +5,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -62,7 +64,7 @@ func run(ctx context.Context) error {
 	out := flag.String("out", "docs/benchmarks.md", "the `file` to write")
 	tools := flag.String("tools", ".tools", "the `folder` of make tools: its Python client is measured too, if it is there")
 	quick := flag.Bool("quick", false, "take few samples, to try this program")
-	only := flag.String("only", "", "measure only the topics whose names match this `regexp`")
+	only := flag.String("only", "", "measure only the topics whose names match this `regexp`, and leave the file's other sections")
 	flag.Parse()
 	match, err := regexp.Compile(*only)
 	if err != nil {
@@ -77,33 +79,46 @@ func run(ctx context.Context) error {
 			return fmt.Errorf("%w; run `make build`", err)
 		}
 	}
-	text, err := b.measure(match)
+	var before []byte
+	if *only != "" {
+		before, err = os.ReadFile(*out)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	preface := b.preface()
+	apart := ""
+	if len(before) > 0 {
+		preface, apart = "", b.apart()
+	}
+	parts, err := b.measure(match, apart)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(*out, []byte(text), 0o644)
+	return os.WriteFile(*out, []byte(merge(string(before), append([]string{preface}, parts...))), 0o644)
 }
 
-// measure runs the topics one after the other and returns the report. Each
-// section is printed as soon as it is there.
-func (b *bench) measure(match *regexp.Regexp) (string, error) {
-	text, found := b.preface(), false
+// measure runs the topics one after the other and returns the report's sections, each
+// with the note. Each section is printed as soon as it is there.
+func (b *bench) measure(match *regexp.Regexp, note string) (parts []string, err error) {
 	for _, t := range topics {
 		if !match.MatchString(t.name) {
 			continue
 		}
-		found = true
 		fmt.Fprintln(os.Stderr, "bench: measuring", t.name)
 		s, err := t.run(b)
 		if err != nil {
-			return "", fmt.Errorf("%s: %w", t.name, err)
+			return nil, fmt.Errorf("%s: %w", t.name, err)
+		}
+		if note != "" {
+			s.notes = append(s.notes, note)
 		}
 		part := s.markdown()
 		fmt.Println(part)
-		text += "\n" + part
+		parts = append(parts, part)
 	}
-	if !found {
-		return "", fmt.Errorf("no topic matches %s", match)
+	if len(parts) == 0 {
+		return nil, fmt.Errorf("no topic matches %s", match)
 	}
-	return text, nil
+	return parts, nil
 }

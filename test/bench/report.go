@@ -1,6 +1,9 @@
 package main
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // section is one topic of the report.
 type section struct {
@@ -32,6 +35,26 @@ func (s section) markdown() string {
 	}
 	parts = append(parts, s.notes...)
 	return strings.Join(parts, "\n\n") + "\n"
+}
+
+// merge puts new sections into a report, in place of those with the same title, else at
+// its end. The first of the parts is the preface, or empty: the report's own stays.
+func merge(report string, parts []string) string {
+	old := strings.Split(report, "\n## ")
+	if parts[0] != "" {
+		old[0] = strings.TrimSuffix(parts[0], "\n") + "\n"
+	}
+	for _, p := range parts[1:] {
+		p = strings.TrimPrefix(p, "## ")
+		title, _, _ := strings.Cut(p, "\n")
+		same := func(s string) bool { return strings.HasPrefix(s, title+"\n") }
+		if i := slices.IndexFunc(old, same); i > 0 {
+			old[i] = p
+		} else {
+			old = append(old, p)
+		}
+	}
+	return strings.Join(old, "\n## ")
 }
 
 func (t table) markdown() string {
