@@ -14,8 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/internal/agent/wire"
-	"sandlot/proto/agentv1"
+	"sandlot/internal/agent"
 )
 
 const upgrading = " HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: "
@@ -84,7 +83,7 @@ func fixed(head, body string) func(*flood, int) net.Conn {
 // heldKinds are all that a client with a token can hold.
 func heldKinds(t *testing.T) []heldKind {
 	var flooding bytes.Buffer // a process whose output nobody takes
-	if err := wire.WriteMessage(&flooding, &agentv1.Command{Argv: []string{"head", "-c", "8000000", "/dev/zero"}}); err != nil {
+	if err := agent.WriteCommand(&flooding, agent.Command{Args: []string{"head", "-c", "8000000", "/dev/zero"}}); err != nil {
 		t.Fatal(err)
 	}
 	const listen = `{"jsonrpc":"2.0","id":8,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`

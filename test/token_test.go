@@ -12,8 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/internal/agent/wire"
-	"sandlot/proto/agentv1"
+	"sandlot/internal/agent"
 )
 
 // held is a request that lasts, by some token.
@@ -61,7 +60,7 @@ func (s *server) lasting(t *testing.T, token string) (all []held) {
 		}
 	}
 	var sleeps bytes.Buffer
-	if err := wire.WriteMessage(&sleeps, &agentv1.Command{Argv: []string{"sleep", "1000"}}); err != nil {
+	if err := agent.WriteCommand(&sleeps, agent.Command{Args: []string{"sleep", "1000"}}); err != nil {
 		t.Fatal(err)
 	}
 	const wait = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"execute_command","arguments":{"command":"sleep 300","session_id":"home"}}}`

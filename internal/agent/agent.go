@@ -25,13 +25,14 @@ import (
 	"sandlot/proto/agentv1/agentv1connect"
 )
 
-// ErrLies is returned for an answer that no honest agent gives.
-var ErrLies = errors.New("the agent's answer makes no sense")
+// ErrProtocol is returned for an answer that breaks the protocol: the agent, or
+// who speaks in its place, is not to be trusted with another call.
+var ErrProtocol = errors.New("the agent's answer makes no sense")
 
 // unread says what it means that an answer could not be read.
 func unread(err error) error {
 	if errors.Is(err, wire.ErrMessage) {
-		return ErrLies
+		return ErrProtocol
 	}
 	return ErrLost
 }
@@ -42,7 +43,7 @@ var ErrLost = errors.New("the link to the sandbox broke")
 // Client talks to one sandbox's agent. Its methods may be called from many
 // goroutines.
 type Client struct {
-	agentv1connect.AgentClient
+	rpc agentv1connect.AgentClient
 
 	box    sandbox.Sandbox
 	secret []byte
@@ -85,7 +86,7 @@ func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 		ReadBufferSize:         4 << 10,
 		WriteBufferSize:        4 << 10,
 	}
-	c.AgentClient = agentv1connect.NewAgentClient(&http.Client{Transport: c.http}, "http://agent",
+	c.rpc = agentv1connect.NewAgentClient(&http.Client{Transport: c.http}, "http://agent",
 		connect.WithCodec(wire.Codec{}), connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(wire.MaxMessage))
 	c.work.Go(func() { c.accept(ctx) })
 	c.work.Go(func() { c.keep(ctx) })
@@ -432,7 +433,7 @@ func (c *Client) Stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn
 	}
 	if reply.Code != 0 {
 		s.Close()
-		return nil, nil, Refused(reply)
+		return nil, nil, refused(reply)
 	}
 	return s, reply, nil
 }
@@ -442,7 +443,7 @@ func (c *Client) Stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn
 const maxIdle = 32
 
 // Run runs one command or one piece of code to its end, and returns its last
-// event, which an honest agent makes of the request's kind. The others are given to event, whose
+// event, which the agent makes of the request's kind. The others are given to event, whose
 // error ends the run. When ctx ends, what runs is stopped.
 func (c *Client) Run(ctx context.Context, r *agentv1.RunRequest, event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
 	s, err := c.take(ctx)
@@ -474,7 +475,7 @@ func run(s *yamux.Stream, r *agentv1.RunRequest, event func(*agentv1.RunEvent) e
 		}
 		switch k := e.Event.(type) {
 		case *agentv1.RunEvent_Refused:
-			return e, Refused(k.Refused)
+			return e, refused(k.Refused)
 		case *agentv1.RunEvent_Executed, *agentv1.RunEvent_Evaluated, *agentv1.RunEvent_Left:
 			return e, nil
 		}
@@ -511,12 +512,4 @@ func (c *Client) put(s *yamux.Stream) {
 	if !keep {
 		s.Close()
 	}
-}
-
-// Request wraps a message as Connect wants it.
-func Request[T any](m *T) *connect.Request[T] { return connect.NewRequest(m) }
-
-// Refused is the error that a reply holds.
-func Refused(reply *agentv1.StreamReply) error {
-	return connect.NewWireError(connect.Code(reply.Code), errors.New(Printable(reply.Message, 2000)))
 }

@@ -254,11 +254,7 @@ func runs(t *testing.T, c *Client, word string) {
 }
 
 func hello(ctx context.Context, c *Client) (string, error) {
-	r, err := c.Hello(ctx, Request(&agentv1.HelloRequest{}))
-	if err != nil {
-		return "", err
-	}
-	return r.Msg.BootId, nil
+	return c.Hello(ctx)
 }
 
 func TestAnHonestAgent(t *testing.T) {
@@ -565,9 +561,9 @@ func TestLyingRuns(t *testing.T) {
 		end  bool // the agent hangs up after that
 		want error
 	}{
-		{"a huge message", binary.BigEndian.AppendUint32(nil, 1<<31), false, ErrLies},
-		{"a message just too large", binary.BigEndian.AppendUint32(nil, wire.MaxMessage+1), false, ErrLies},
-		{"no message", framed([]byte{0xff, 0xff, 0xff}), false, ErrLies},
+		{"a huge message", binary.BigEndian.AppendUint32(nil, 1<<31), false, ErrProtocol},
+		{"a message just too large", binary.BigEndian.AppendUint32(nil, wire.MaxMessage+1), false, ErrProtocol},
+		{"no message", framed([]byte{0xff, 0xff, 0xff}), false, ErrProtocol},
 		{"half a message, and the end", half, true, ErrLost},
 		{"nothing, and the end", nil, true, ErrLost},
 	}
@@ -620,7 +616,7 @@ func TestUnexpectedEvents(t *testing.T) {
 			return err == nil && n == 3 && e.GetExecuted() != nil
 		}},
 		{"a refusal", encoded(t, refused(&agentv1.StreamReply{Code: uint32(connect.CodeNotFound), Message: "no \x1b[31msuch\x00 thing"})), func(_ *agentv1.RunEvent, _ int, err error) bool {
-			return connect.CodeOf(err) == connect.CodeNotFound && strings.Contains(err.Error(), "no [31msuch thing")
+			return ReasonOf(err) == NotFound && strings.Contains(err.Error(), "no [31msuch thing")
 		}},
 		{"a refusal with no code and a long text", encoded(t, refused(&agentv1.StreamReply{Message: strings.Repeat("ä", 100_000)})), func(_ *agentv1.RunEvent, _ int, err error) bool {
 			return err != nil && len(err.Error()) < 2200
@@ -751,22 +747,22 @@ func TestRefusedStreams(t *testing.T) {
 	tests := []struct {
 		name string
 		raw  func(net.Conn)
-		code connect.Code
+		code Reason
 	}{
 		{"refused", func(c net.Conn) {
 			wire.ReadMessage(c, new(agentv1.StreamOpen))
 			wire.WriteMessage(c, &agentv1.StreamReply{Code: uint32(connect.CodeNotFound), Message: "no"})
-		}, connect.CodeNotFound},
-		{"hung up", func(c net.Conn) { wire.ReadMessage(c, new(agentv1.StreamOpen)) }, connect.CodeUnknown},
-		{"too large", func(c net.Conn) { c.Write([]byte{0xff, 0xff, 0xff, 0xff}); io.Copy(io.Discard, c) }, connect.CodeUnknown},
+		}, NotFound},
+		{"hung up", func(c net.Conn) { wire.ReadMessage(c, new(agentv1.StreamOpen)) }, Other},
+		{"too large", func(c net.Conn) { c.Write([]byte{0xff, 0xff, 0xff, 0xff}); io.Copy(io.Discard, c) }, Other},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c, b := client(t)
 			b.serve(t, &peer{raw: tt.raw})
 			s, _, err := c.Stream(t.Context(), &agentv1.StreamOpen{})
-			if err == nil || s != nil || connect.CodeOf(err) != tt.code {
-				t.Errorf("Stream = %v, %v, want code %s", s, err, tt.code)
+			if err == nil || s != nil || ReasonOf(err) != tt.code {
+				t.Errorf("Stream = %v, %v, want code %d", s, err, tt.code)
 			}
 		})
 	}
@@ -927,7 +923,7 @@ func TestARefusedRunsStream(t *testing.T) {
 	p := &peer{run: raw(encoded(t, &agentv1.RunEvent{Event: &agentv1.RunEvent_Refused{Refused: &agentv1.StreamReply{Code: uint32(connect.CodeNotFound)}}}))}
 	b.serve(t, p)
 	for range 3 {
-		if _, err := c.Run(t.Context(), command("x"), ignore); connect.CodeOf(err) != connect.CodeNotFound {
+		if _, err := c.Run(t.Context(), command("x"), ignore); ReasonOf(err) != NotFound {
 			t.Errorf("Run: %v", err)
 		}
 	}

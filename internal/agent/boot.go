@@ -10,7 +10,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/proto/agentv1"
 )
@@ -19,11 +18,11 @@ import (
 // variables, and the agent's own, which it removes before it starts anything.
 // With brokered, the sandbox has no network but what the agent leads to the host.
 func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
-	c := Configure(s.Template, s.Limits)
+	c := Settings{Template: s.Template, Limits: s.Limits}
 	for _, m := range s.Mounts {
-		c.FileRoots = append(c.FileRoots, &agentv1.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
+		c.Roots = append(c.Roots, FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
 	}
-	boot, err := proto.MarshalOptions{Deterministic: true}.Marshal(&agentv1.Boot{Configure: c, Warm: s.Template.Warm, Network: brokered}) // runtimes compare it
+	boot, err := proto.MarshalOptions{Deterministic: true}.Marshal(&agentv1.Boot{Configure: c.message(), Warm: s.Template.Warm, Network: brokered}) // runtimes compare it
 	if err != nil {
 		return nil, fmt.Errorf("what the agent is told at its start: %w", err)
 	}
@@ -37,15 +36,4 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 	}
 	return append(env, wire.EnvSecret+"="+hex.EncodeToString(s.Secret), wire.EnvSocket+"="+path.Join(wire.SocketDir, wire.Socket),
 		wire.EnvBoot+"="+base64.StdEncoding.EncodeToString(boot)), nil
-}
-
-// Configure returns what an agent is told of its template and limits, without
-// file roots.
-func Configure(t *image.Template, l sandbox.Limits) *agentv1.ConfigureRequest {
-	c := &agentv1.ConfigureRequest{Env: t.Env,
-		Limits: &agentv1.Limits{MemoryBytes: uint64(l.MemoryBytes), Processes: uint64(l.Processes), DiskBytes: uint64(l.DiskBytes)}}
-	for _, l := range t.Languages {
-		c.Languages = append(c.Languages, &agentv1.Language{Name: l.Name, Driver: l.Driver, Command: l.Command, Extension: l.Extension})
-	}
-	return c
 }

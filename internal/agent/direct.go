@@ -96,10 +96,11 @@ func (p *Program) Close() {
 var ErrOlder = errors.New("this sandbox was made by an older version of Sandlot; stop the session, and its next call makes a new one")
 
 // Start starts a program. Ctx bounds the start alone.
-func (c *Client) Start(ctx context.Context, cmd *agentv1.Command) (*Program, error) {
+func (c *Client) Start(ctx context.Context, program Command) (*Program, error) {
 	in, out := c.expect(), c.expect()
 	defer c.forget(in)
 	defer c.forget(out)
+	cmd := program.message()
 	cmd.Tickets = [][]byte{in.ticket[:], out.ticket[:]}
 	stream, reply, err := c.Stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd}})
 	if err != nil {
@@ -122,9 +123,9 @@ func (c *Client) Start(ctx context.Context, cmd *agentv1.Command) (*Program, err
 	return p, nil
 }
 
-// Transfer opens a stream for the bytes of a file, and returns it with the
+// transfer opens a stream for the bytes of a file, and returns it with the
 // agent's answer. Those of a large one have a connection of their own.
-func (c *Client) Transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply, error) {
+func (c *Client) transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply, error) {
 	e := c.expect()
 	defer c.forget(e)
 	open.Ticket = e.ticket[:]
@@ -140,11 +141,11 @@ func (c *Client) Transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Co
 		return nil, nil, err
 	}
 	widen(data)
-	return &transfer{Conn: s, data: data, down: open.GetReadFile() != nil}, reply, nil
+	return &fileTransfer{Conn: s, data: data, down: open.GetReadFile() != nil}, reply, nil
 }
 
-// transfer is a stream whose file goes over a connection of its own.
-type transfer struct {
+// fileTransfer is a stream whose file goes over a connection of its own.
+type fileTransfer struct {
 	net.Conn
 	data net.Conn
 	down bool // the file comes
@@ -152,7 +153,7 @@ type transfer struct {
 
 // Read implements net.Conn: it reads the file that comes, or the answer to one
 // that went.
-func (t *transfer) Read(p []byte) (int, error) {
+func (t *fileTransfer) Read(p []byte) (int, error) {
 	if t.down {
 		return t.data.Read(p)
 	}
@@ -160,20 +161,20 @@ func (t *transfer) Read(p []byte) (int, error) {
 }
 
 // Write implements net.Conn.
-func (t *transfer) Write(p []byte) (int, error) { return t.data.Write(p) }
+func (t *fileTransfer) Write(p []byte) (int, error) { return t.data.Write(p) }
 
 // SetReadDeadline implements net.Conn.
-func (t *transfer) SetReadDeadline(d time.Time) error {
+func (t *fileTransfer) SetReadDeadline(d time.Time) error {
 	return errors.Join(t.Conn.SetReadDeadline(d), t.data.SetReadDeadline(d))
 }
 
 // SetWriteDeadline implements net.Conn.
-func (t *transfer) SetWriteDeadline(d time.Time) error { return t.data.SetWriteDeadline(d) }
+func (t *fileTransfer) SetWriteDeadline(d time.Time) error { return t.data.SetWriteDeadline(d) }
 
 // SetDeadline implements net.Conn.
-func (t *transfer) SetDeadline(d time.Time) error {
+func (t *fileTransfer) SetDeadline(d time.Time) error {
 	return errors.Join(t.Conn.SetDeadline(d), t.data.SetDeadline(d))
 }
 
 // Close implements net.Conn.
-func (t *transfer) Close() error { return errors.Join(t.data.Close(), t.Conn.Close()) }
+func (t *fileTransfer) Close() error { return errors.Join(t.data.Close(), t.Conn.Close()) }

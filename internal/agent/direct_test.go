@@ -99,7 +99,7 @@ func answered(id, stdout, stderr string) []byte {
 const limit = 100
 
 func evaluate(ctx context.Context, c *Client) (*agentv1.EvaluateDone, error) {
-	return c.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "1 + 1", Bounds: &agentv1.Bounds{HeadChars: limit}}, ignore)
+	return c.evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "1 + 1", Bounds: &agentv1.Bounds{HeadChars: limit}}, ignore)
 }
 
 func TestAnHonestDriver(t *testing.T) {
@@ -134,18 +134,18 @@ func TestLyingDrivers(t *testing.T) {
 		say  func(net.Conn, string)
 		want error
 	}{
-		{"another id", func(c net.Conn, id string) { c.Write(answered("1"+id, "", "")) }, ErrLies},
-		{"no numbers", func(c net.Conn, id string) { io.WriteString(c, "x y z\n{}") }, ErrLies},
-		{"a line without an end", func(c net.Conn, id string) { c.Write(bytes.Repeat([]byte("1"), 1<<20)) }, ErrLies},
-		{"more than may be inline", func(c net.Conn, id string) { c.Write(answered(id, strings.Repeat("x", limit+1), "")) }, ErrLies},
-		{"a size that nothing has", func(c net.Conn, id string) { io.WriteString(c, "999999999 0 0\n") }, ErrLies},
-		{"negative sizes", func(c net.Conn, id string) { io.WriteString(c, "10 -5 5\n{\"id\":1}  ") }, ErrLies},
-		{"sizes that overflow", func(c net.Conn, id string) { io.WriteString(c, "99999999999999999999999 0 0\n") }, ErrLies},
-		{"no JSON", func(c net.Conn, id string) { io.WriteString(c, "4 0 0\n{{{{") }, ErrLies},
+		{"another id", func(c net.Conn, id string) { c.Write(answered("1"+id, "", "")) }, ErrProtocol},
+		{"no numbers", func(c net.Conn, id string) { io.WriteString(c, "x y z\n{}") }, ErrProtocol},
+		{"a line without an end", func(c net.Conn, id string) { c.Write(bytes.Repeat([]byte("1"), 1<<20)) }, ErrProtocol},
+		{"more than may be inline", func(c net.Conn, id string) { c.Write(answered(id, strings.Repeat("x", limit+1), "")) }, ErrProtocol},
+		{"a size that nothing has", func(c net.Conn, id string) { io.WriteString(c, "999999999 0 0\n") }, ErrProtocol},
+		{"negative sizes", func(c net.Conn, id string) { io.WriteString(c, "10 -5 5\n{\"id\":1}  ") }, ErrProtocol},
+		{"sizes that overflow", func(c net.Conn, id string) { io.WriteString(c, "99999999999999999999999 0 0\n") }, ErrProtocol},
+		{"no JSON", func(c net.Conn, id string) { io.WriteString(c, "4 0 0\n{{{{") }, ErrProtocol},
 		{"a long result", func(c net.Conn, id string) {
 			r := `{"id":` + id + `,"ok":true,"result":"` + strings.Repeat("x", limit+1) + `"}`
 			fmt.Fprintf(c, "%d 0 0\n%s", len(r), r)
-		}, ErrLies},
+		}, ErrProtocol},
 		{"half an answer, and the end", func(c net.Conn, id string) { c.Write(answered(id, "out", "")[:20]); c.Close() }, ErrLost},
 		{"it leaves the end to the agent again and again", func(c net.Conn, id string) {
 			for range 10 {

@@ -15,7 +15,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
@@ -59,9 +58,9 @@ func (c *Client) interpreter(language string) *interpreter {
 	return i
 }
 
-// Evaluate runs one piece of code to its end; what it says meanwhile is given to
+// evaluate runs one piece of code to its end; what it says meanwhile is given to
 // event, whose error ends it. When ctx ends, it is stopped.
-func (c *Client) Evaluate(ctx context.Context, q *agentv1.EvaluateRequest, event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
+func (c *Client) evaluate(ctx context.Context, q *agentv1.EvaluateRequest, event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
 	i := c.interpreter(q.Language)
 	if err := c.wait(ctx, i, event); err != nil {
 		return nil, err
@@ -74,11 +73,16 @@ func (c *Client) Evaluate(ctx context.Context, q *agentv1.EvaluateRequest, event
 			return d, err
 		}
 	}
-	d, err := c.evaluated(c.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: q}}, event))
+	d, err := c.evaluateByAgent(ctx, q, event)
 	if err == nil {
 		c.Prepare(q.Language)
 	}
 	return d, err
+}
+
+// evaluateByAgent runs one piece of code that the agent hands to the driver.
+func (c *Client) evaluateByAgent(ctx context.Context, q *agentv1.EvaluateRequest, event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
+	return c.evaluated(c.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: q}}, event))
 }
 
 // Prepare makes the way to a language's driver, beside other work, where there
@@ -121,9 +125,9 @@ func (c *Client) connect(ctx context.Context, i *interpreter) {
 	}
 	e := c.expect()
 	defer c.forget(e)
-	_, err := c.OpenInterpreter(ctx, Request(&agentv1.OpenInterpreterRequest{Language: i.language, Ticket: e.ticket[:]}))
+	_, err := call(ctx, c.rpc.OpenInterpreter, &agentv1.OpenInterpreterRequest{Language: i.language, Ticket: e.ticket[:]})
 	if err != nil {
-		i.none = connect.CodeOf(err) == connect.CodeUnimplemented
+		i.none = ReasonOf(err) == Unsupported
 		return // pieces go through the agent
 	}
 	conn, err := e.wait(ctx)
@@ -138,7 +142,7 @@ func (c *Client) connect(ctx context.Context, i *interpreter) {
 	if _, err = io.WriteString(conn, warm); err == nil {
 		var said []byte
 		if said, err = i.r.ReadSlice('\n'); err == nil && string(said) != leave {
-			err = ErrLies
+			err = ErrProtocol
 		}
 	}
 	if err != nil {
@@ -156,7 +160,7 @@ func (c *Client) evaluated(e *agentv1.RunEvent, err error) (*agentv1.EvaluateDon
 	if d := e.GetEvaluated(); d != nil {
 		return d, nil
 	}
-	return nil, ErrLies
+	return nil, ErrProtocol
 }
 
 // wait waits for its turn, and says so once a second.
@@ -394,7 +398,7 @@ func (i *interpreter) answer(id int64, limit int) (*agentv1.EvaluateDone, error)
 	var size, stdout, stderr int
 	if n, err := fmt.Sscanf(string(line), "%d %d %d\n", &size, &stdout, &stderr); err != nil || n != 3 ||
 		size < 0 || size > maxAnswer || stdout < 0 || stdout > limit || stderr < 0 || stderr > limit {
-		return nil, ErrLies
+		return nil, ErrProtocol
 	}
 	if size == 0 {
 		return nil, nil
@@ -405,7 +409,7 @@ func (i *interpreter) answer(id int64, limit int) (*agentv1.EvaluateDone, error)
 	}
 	var reply wire.Reply
 	if json.Unmarshal(data[:size], &reply) != nil || reply.ID != id || reply.Result != nil && len(*reply.Result) > limit {
-		return nil, ErrLies
+		return nil, ErrProtocol
 	}
 	d := &agentv1.EvaluateDone{Ok: reply.OK, Error: reply.Error, Traceback: reply.Traceback, ExitCode: reply.Exit, Interrupted: reply.Stopped,
 		Stdout: captured(data[size : size+stdout]), Stderr: captured(data[size+stdout:])}
@@ -414,7 +418,7 @@ func (i *interpreter) answer(id int64, limit int) (*agentv1.EvaluateDone, error)
 			continue
 		}
 		if path.Dir(c.Path) != wire.OutputDir || !utf8.ValidString(c.Path) {
-			return nil, ErrLies
+			return nil, ErrProtocol
 		}
 		c.Kept = c.Total
 	}
@@ -429,7 +433,7 @@ func (i *interpreter) answer(id int64, limit int) (*agentv1.EvaluateDone, error)
 
 func broken(err error) error {
 	if errors.Is(err, bufio.ErrBufferFull) {
-		return ErrLies
+		return ErrProtocol
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
 }

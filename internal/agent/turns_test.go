@@ -131,7 +131,7 @@ func TestTurnOfADriverThatDoesNotRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := c.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: strings.Repeat("#", 8<<20)}, ignore)
+		_, err := c.evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: strings.Repeat("#", 8<<20)}, ignore)
 		done <- err
 	}()
 	for len(turns.slots) == 0 {

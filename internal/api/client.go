@@ -15,12 +15,9 @@ import (
 	"os"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/secret"
-	"sandlot/proto/agentv1"
 )
 
 // Client talks to a server, through its socket or its URL.
@@ -288,7 +285,7 @@ type Terminal struct {
 }
 
 // Exec runs a process in a session and returns its exit code.
-func (c *Client) Exec(ctx context.Context, session string, cmd *agentv1.Command, t Terminal) (int, error) {
+func (c *Client) Exec(ctx context.Context, session string, cmd agent.Command, t Terminal) (int, error) {
 	conn, br, err := c.upgrade(ctx, "/v1/sessions/"+url.PathEscape(session)+"/exec", upgradeExec)
 	if err != nil {
 		return 0, err
@@ -296,12 +293,15 @@ func (c *Client) Exec(ctx context.Context, session string, cmd *agentv1.Command,
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	reply := new(agentv1.StreamReply)
-	if err := errors.Join(wire.WriteMessage(conn, proto.Message(cmd)), wire.ReadMessage(br, reply)); err != nil {
+	if err := agent.WriteCommand(conn, cmd); err != nil {
 		return 0, err
 	}
-	if reply.Code != 0 {
-		return 0, errors.New(agent.Printable(reply.Message, 2000))
+	started, err := agent.ReadStarted(br)
+	if err != nil {
+		return 0, err
+	}
+	if started.Failure != "" {
+		return 0, errors.New(started.Failure)
 	}
 	over := make(chan struct{})
 	defer close(over)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -12,11 +13,9 @@ import (
 	"time"
 
 	"sandlot/internal/agent"
-	"sandlot/internal/agent/wire"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/session"
-	"sandlot/proto/agentv1"
 )
 
 // stall is how long a transfer of a file may stand still.
@@ -61,20 +60,18 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 	}
 	defer l.Release()
 	offset, limit, ranged := span(r.Header.Get("Range"))
-	stream, reply, err := l.Agent().Transfer(r.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{
-		ReadFile: &agentv1.ReadStream{Path: filePath(r), Offset: offset, Limit: limit}}})
+	stream, size, err := l.Agent().Download(r.Context(), filePath(r), int64(offset), int64(limit))
 	if err != nil {
 		problem(w, r, l.Fault(r.Context(), err, fault.FileAccess))
 		return
 	}
 	defer stream.Close()
-	size := reply.Size
-	if size > 1<<60 || ranged && offset > size {
+	if ranged && offset > uint64(size) {
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", size))
 		problem(w, r, fault.New(fault.InvalidParameters, "the range begins after the end of the file, which has %d bytes", size))
 		return
 	}
-	length := size - offset
+	length := uint64(size) - offset
 	if limit > 0 {
 		length = min(length, limit)
 	}
@@ -151,33 +148,27 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer l.Release()
-	size := uint64(r.ContentLength)
-	stream, _, err := l.Agent().Transfer(r.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{
-		WriteFile: &agentv1.WriteStream{Path: filePath(r), Size: &size}}})
+	stream, err := l.Agent().Upload(r.Context(), filePath(r), r.ContentLength)
 	if err != nil {
 		problem(w, r, l.Fault(r.Context(), err, fault.FileAccess))
 		return
 	}
 	defer stream.Close()
-	m, body := &moving{stream}, &source{Reader: r.Body}
-	_, copied := io.CopyBuffer(plainWriter{m}, body, make([]byte, copyBuffer))
+	body := &source{Reader: r.Body}
+	_, copied := io.CopyBuffer(plainWriter{&moving{stream}}, body, make([]byte, copyBuffer))
 	if body.broken != nil { // closing the stream tells the agent to throw away what came
 		problem(w, r, fault.Wrap(fault.InvalidParameters, body.broken, "the transfer broke, and nothing was changed"))
 		return
 	}
-	reply := new(agentv1.StreamReply)
-	if err := wire.ReadMessage(m, reply); err != nil {
-		if copied != nil {
+	size, err := stream.Commit(time.Now().Add(stall))
+	if err != nil {
+		if copied != nil && !errors.As(err, new(*agent.Refusal)) {
 			err = copied
 		}
 		problem(w, r, l.Fault(r.Context(), err, fault.FileAccess))
 		return
 	}
-	if reply.Code != 0 {
-		problem(w, r, l.Fault(r.Context(), agent.Refused(reply), fault.FileAccess))
-		return
-	}
-	writeJSON(w, http.StatusCreated, map[string]any{"path": filePath(r), "size": reply.Size})
+	writeJSON(w, http.StatusCreated, map[string]any{"path": filePath(r), "size": size})
 }
 
 func (s *Server) removeFile(w http.ResponseWriter, r *http.Request) {
@@ -187,8 +178,7 @@ func (s *Server) removeFile(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer l.Release()
-	q := agent.Request(&agentv1.RemoveFileRequest{Path: filePath(r), Recursive: r.URL.Query().Get("recursive") == "true"})
-	if _, err := l.Agent().RemoveFile(r.Context(), q); err != nil {
+	if err := l.Agent().RemoveFile(r.Context(), filePath(r), r.URL.Query().Get("recursive") == "true"); err != nil {
 		problem(w, r, l.Fault(r.Context(), err, fault.FileAccess))
 		return
 	}

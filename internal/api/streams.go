@@ -13,15 +13,12 @@ import (
 	"syscall"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/session"
-	"sandlot/proto/agentv1"
 )
 
 // Protocols that a request can be upgraded to.
@@ -76,32 +73,31 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer c.Close()
-	cmd := new(agentv1.Command)
 	c.SetReadDeadline(time.Now().Add(opening))
-	if err := wire.ReadMessage(rw, cmd); err != nil {
+	cmd, err := agent.ReadCommand(rw)
+	if err != nil {
 		return
 	}
 	c.SetReadDeadline(time.Time{})
 	// What was hijacked has a context that does not end with the client.
 	ctx, cancel := context.WithTimeout(r.Context(), opening)
 	defer cancel()
-	stream, reply, err := l.Agent().Stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd}})
+	stream, err := l.Agent().Interactive(ctx, cmd)
 	if err != nil {
 		f := fault.From(l.Fault(ctx, err, fault.CommandExecution))
-		_ = wire.WriteMessage(c, &agentv1.StreamReply{Code: uint32(connect.CodeUnknown), Message: f.Error()})
+		_ = agent.WriteStarted(c, agent.Started{Failure: f.Error()})
 		return
 	}
 	defer stream.Close()
-	reply.SessionCreated, reply.SessionId = l.Created, l.ID()
-	if wire.WriteMessage(c, reply) == nil && pipe(c, rw, stream) {
+	started := agent.Started{ProcessID: stream.ProcessID, SessionID: l.ID(), SessionCreated: l.Created}
+	if agent.WriteStarted(c, started) == nil && pipe(c, rw, stream) {
 		return
 	}
 	// The agent sees the end of the stream behind the input that the process
 	// does not take.
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(r.Context()), ending)
 	defer cancel()
-	_, _ = l.Agent().StopProcess(ctx, agent.Request(&agentv1.StopProcessRequest{ // most often it has ended
-		ProcessId: reply.ProcessId, Signal: int32(syscall.SIGHUP), GraceMillis: 1000}))
+	_, _, _ = l.Agent().StopProcess(ctx, stream.ProcessID, syscall.SIGHUP, time.Second) // most often it has ended
 }
 
 const (

@@ -220,7 +220,7 @@ func sessionFields(more map[string]any) map[string]any {
 	return f
 }
 
-func millis(micros uint64) float64 { return float64(micros) / 1000 }
+func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func plural(n int, one, many string) string {
 	if n == 1 {

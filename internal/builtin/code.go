@@ -17,7 +17,6 @@ import (
 	"sandlot/internal/session"
 	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
-	"sandlot/proto/agentv1"
 )
 
 func (t *Tools) executeCode() tool.Tool {
@@ -90,8 +89,7 @@ func (t *Tools) evaluate(ctx context.Context, c tool.Call, a tool.Args) (*tool.R
 		return nil, err
 	}
 	timeout := t.timeout(a)
-	done, err := t.stream(ctx, l, c, &agentv1.EvaluateRequest{Language: lang.Name, Code: a.Text("code"),
-		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: t.bounds(), Live: c.Progress != nil})
+	done, err := t.stream(ctx, l, c, agent.Code{Language: lang.Name, Source: a.Text("code"), Timeout: timeout, Inline: t.inline()})
 	if err != nil {
 		return nil, knowing(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution, map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()})
 	}
@@ -151,81 +149,59 @@ const patience = 15 * time.Second
 
 // stream runs one piece of code and returns its end. Time in which the piece
 // waits for its turn does not count.
-func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, q *agentv1.EvaluateRequest) (*agentv1.EvaluateDone, error) {
+func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, code agent.Code) (*agent.CodeResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	limit := time.Duration(q.TimeoutMillis)*time.Millisecond + patience
+	limit := code.Timeout + patience
 	timer := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 	defer timer.Stop()
-	live := relay{progress: c.Progress, language: q.Language, waits: func() { timer.Reset(limit) }}
-	d, err := l.Agent().Evaluate(ctx, q, live.event)
-	if err != nil {
-		return nil, err
-	}
-	if !t.honest(d.Stdout) || !t.honest(d.Stderr) || !t.honest(d.Result) {
-		return nil, agent.ErrLies
-	}
-	return d, nil
-}
-
-// relay passes live output on to the client that waits. What comes out of a
-// sandbox is bounded here too.
-type relay struct {
-	progress func(string)
-	language string // of the code that may have to wait
-	waits    func()
-	events   int
-}
-
-// maxEvents is more than an honest agent sends in the longest call.
-const maxEvents = 200_000
-
-func (r *relay) event(e *agentv1.RunEvent) error {
-	switch k := e.Event.(type) {
-	case *agentv1.RunEvent_Output:
-		return r.say(terminal.Text(string(k.Output.GetData())))
-	case *agentv1.RunEvent_Waiting:
-		if r.waits != nil {
-			r.waits()
+	o := observer(c)
+	o.Waiting = func(held time.Duration) error {
+		timer.Reset(limit)
+		if c.Progress != nil {
+			c.Progress(agent.Printable(fmt.Sprintf("Waiting: another piece of %s code has been running in this session for %d s", code.Language, int(held.Seconds())), 4096))
 		}
-		return r.say(fmt.Sprintf("Waiting: another piece of %s code has been running in this session for %d s", r.language, k.Waiting.GetRunningForMicros()/1e6))
+		return nil
 	}
-	return agent.ErrLies
+	return l.Agent().Evaluate(ctx, code, o)
 }
 
-func (r *relay) say(text string) error {
-	if r.events++; r.events > maxEvents {
-		return agent.ErrLies
+// observer passes live output on to the client that waits, when one does. What
+// comes out of a sandbox is bounded here too.
+func observer(c tool.Call) agent.Observer {
+	if c.Progress == nil {
+		return agent.Observer{}
 	}
-	if r.progress != nil {
-		r.progress(agent.Printable(text, 4096))
-	}
-	return nil
+	return agent.Observer{Output: func(b []byte) error {
+		c.Progress(agent.Printable(terminal.Text(string(b)), 4096))
+		return nil
+	}}
 }
 
-func (t *Tools) codeResult(l *session.Lease, d *agentv1.EvaluateDone, lang image.Language, template string, timeout time.Duration) *tool.Result {
+func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Language, template string, timeout time.Duration) *tool.Result {
 	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
 	trouble := join(visible(d.Traceback), ending(l, d, timeout))
 	exit := d.ExitCode
-	if !d.Ok && exit == 0 {
+	if !d.OK && exit == 0 {
 		exit = 1
 	}
-	r := &tool.Result{IsError: !d.Ok, Fields: where(l)}
-	took(r.Fields, d.DurationMicros)
+	r := &tool.Result{IsError: !d.OK, Fields: where(l)}
+	took(r.Fields, d.Duration)
 	r.Fields["template"] = template
 	r.Fields["language"] = lang.Name
-	r.Fields["code_success"] = d.Ok
+	r.Fields["code_success"] = d.OK
 	r.Fields["exit_code"] = exit
 	r.Fields["result"] = nil
 	if d.StateLost {
 		r.Fields["state_lost"] = true
 	}
 	r.Content = notice(l)
-	result := render(l, "result", d.Result)
-	value := result.text
-	if d.Result != nil {
-		r.Fields["result"] = value
+	var result stream
+	if d.Value != nil {
+		result = render(l, "result", *d.Value)
+		r.Fields["result"] = result.text
 	}
+	value := result.text
 	if t.Labeled {
 		r.Content = append(r.Content, tool.Text(labeled(stdout, stderr, trouble, value, exit)))
 	} else {
@@ -240,17 +216,17 @@ func (t *Tools) codeResult(l *session.Lease, d *agentv1.EvaluateDone, lang image
 	r.Content = append(r.Content, rich(l, d.Rich)...)
 	refused(l, r)
 	system(l, r, "", stdout.text, stderr.text, trouble)
-	r.Words = words(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit), fmt.Sprintf("%.1f ms", millis(d.DurationMicros)))
+	r.Words = words(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit), fmt.Sprintf("%.1f ms", millis(d.Duration)))
 	return r
 }
 
 // ending says how the run ended when it did not end by itself.
-func ending(l *session.Lease, d *agentv1.EvaluateDone, timeout time.Duration) string {
+func ending(l *session.Lease, d *agent.CodeResult, timeout time.Duration) string {
 	state := "Variables were kept."
 	if d.StateLost {
 		state = "Variables are gone: the interpreter was restarted"
 		if d.Reason != "" {
-			state += " (" + agent.Printable(d.Reason, 300) + ")"
+			state += " (" + d.Reason + ")"
 		}
 		state += "."
 	}
@@ -276,11 +252,11 @@ func killed(l *session.Lease, by string) string {
 	case "time":
 		return "Ended: its time limit was over."
 	}
-	return "Killed: a limit of the sandbox was reached (" + agent.Printable(by, 40) + ")."
+	return "Killed: a limit of the sandbox was reached (" + by + ")."
 }
 
 // labeled is the text form of mcp-codemode.
-func labeled(stdout, stderr stream, trouble, value string, exit int32) string {
+func labeled(stdout, stderr stream, trouble, value string, exit int) string {
 	var parts []string
 	if out := join(stdout.text, value); out != "" {
 		parts = append(parts, "[stdout]", out)
@@ -299,17 +275,17 @@ func labeled(stdout, stderr stream, trouble, value string, exit int32) string {
 var nameless = regexp.MustCompile(`^<[\w.<>]+ object( at 0x[0-9a-f]+)?>$`)
 
 // pictured says whether a value's rich form makes its text needless.
-func pictured(value string, forms []*agentv1.Rich) bool {
+func pictured(value string, forms []agent.Rich) bool {
 	return len(forms) > 0 && nameless.MatchString(value)
 }
 
 // linked returns the link to a file of the sandbox that a driver wrote a value
 // to, and nil for other values. It comes as a list of one URI, beneath the folder
 // of outputs, after a comment with its size.
-func linked(l *session.Lease, v *agentv1.Rich) *tool.Link {
+func linked(l *session.Lease, v agent.Rich) *tool.Link {
 	var size int64
 	var uri string
-	if v.Mime != "text/uri-list" || len(v.Data) > 300 {
+	if v.MIME != "text/uri-list" || len(v.Data) > 300 {
 		return nil
 	}
 	if n, _ := fmt.Sscanf(string(v.Data), "# %d bytes\n%s", &size, &uri); n != 2 || size < 0 {
@@ -325,22 +301,21 @@ func linked(l *session.Lease, v *agentv1.Rich) *tool.Link {
 // maxRich is how many rich values a result holds.
 const maxRich = 16
 
-func rich(l *session.Lease, values []*agentv1.Rich) []tool.Content {
+func rich(l *session.Lease, values []agent.Rich) []tool.Content {
 	var blocks []tool.Content
 	for i, v := range values {
 		if i == maxRich {
 			return append(blocks, tool.Text(fmt.Sprintf("[%s left out]", plural(len(values)-maxRich, "more value", "more values"))))
 		}
-		mime := agent.Printable(v.Mime, 100)
 		if link := linked(l, v); link != nil {
 			blocks = append(blocks, tool.Content{Link: link})
 			continue
 		}
-		switch mime {
+		switch v.MIME {
 		case "image/png", "image/jpeg", "image/gif", "image/webp":
-			blocks = append(blocks, tool.Content{Image: &tool.Blob{MIME: mime, Data: v.Data}})
+			blocks = append(blocks, tool.Content{Image: &tool.Blob{MIME: v.MIME, Data: v.Data}})
 		default:
-			blocks = append(blocks, tool.Content{Resource: &tool.Resource{URI: fmt.Sprintf("sandlot://output/%d", i), MIME: mime,
+			blocks = append(blocks, tool.Content{Resource: &tool.Resource{URI: fmt.Sprintf("sandlot://output/%d", i), MIME: v.MIME,
 				Text: strings.ToValidUTF8(string(v.Data), "\uFFFD")}})
 		}
 	}

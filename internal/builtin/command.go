@@ -11,7 +11,6 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
-	"sandlot/proto/agentv1"
 )
 
 func (t *Tools) executeCommand() tool.Tool {
@@ -53,7 +52,7 @@ func (t *Tools) runCommand(ctx context.Context, c tool.Call, a tool.Args) (*tool
 		}
 		defer l.Release()
 		cmd := Command(l.Booted.Template, a.Text("command"), a.Strings("args"), a.Has("args"))
-		cmd.Cwd, cmd.Env = a.Text("cwd"), a.Map("env")
+		cmd.Dir, cmd.Env = a.Text("cwd"), a.Map("env")
 		if a.Bool("background") {
 			return t.background(ctx, l, a, cmd)
 		}
@@ -62,15 +61,15 @@ func (t *Tools) runCommand(ctx context.Context, c tool.Call, a tool.Args) (*tool
 }
 
 // Command makes argv of a command line, or of a program and its arguments.
-func Command(t *image.Template, command string, args []string, literal bool) *agentv1.Command {
+func Command(t *image.Template, command string, args []string, literal bool) agent.Command {
 	if literal {
-		return &agentv1.Command{Argv: append([]string{command}, args...)}
+		return agent.Command{Args: append([]string{command}, args...)}
 	}
 	shell := "/bin/sh"
 	if l, ok := t.Language("bash"); ok && len(l.Command) > 0 {
 		shell = l.Command[0]
 	}
-	return &agentv1.Command{Argv: []string{shell, "-c", command}}
+	return agent.Command{Args: []string{shell, "-c", command}}
 }
 
 func commandFields(l *session.Lease, a tool.Args) map[string]any {
@@ -80,7 +79,7 @@ func commandFields(l *session.Lease, a tool.Args) map[string]any {
 	return f
 }
 
-func (t *Tools) background(ctx context.Context, l *session.Lease, a tool.Args, cmd *agentv1.Command) (*tool.Result, error) {
+func (t *Tools) background(ctx context.Context, l *session.Lease, a tool.Args, cmd agent.Command) (*tool.Result, error) {
 	var limit time.Duration // none, unless it is asked for
 	if a.Has("timeout") {
 		limit = t.timeout(a)
@@ -88,15 +87,14 @@ func (t *Tools) background(ctx context.Context, l *session.Lease, a tool.Args, c
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	p, err := l.Agent().StartProcess(ctx, agent.Request(&agentv1.StartProcessRequest{Command: cmd, Stdin: []byte(a.Text("stdin")), StdinOpen: !a.Has("stdin"),
-		TimeoutMillis: uint64(limit.Milliseconds())}))
+	p, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, Stdin: []byte(a.Text("stdin")), KeepStdin: !a.Has("stdin"), Timeout: limit})
 	if err != nil {
 		return nil, knowing(l.Fault(ctx, err, fault.CommandExecution), fault.CommandExecution, map[string]any{"command": a.Text("command"), "session_id": l.ID()})
 	}
-	id := processID(l, p.Msg.ProcessId)
+	id := processID(l, p)
 	r := &tool.Result{Fields: commandFields(l, a)}
 	r.Fields["process_id"], r.Fields["success"], r.Fields["exit_code"], r.Fields["truncated"] = id, true, nil, false
-	took(r.Fields, uint64(time.Since(start).Microseconds()))
+	took(r.Fields, time.Since(start))
 	text := fmt.Sprintf("Started in the background: process_id %s. Its output: read_process; its end: stop_process", id)
 	if limit > 0 {
 		text += fmt.Sprintf(", or its time limit in %d seconds", int(limit.Seconds()))
@@ -106,33 +104,28 @@ func (t *Tools) background(ctx context.Context, l *session.Lease, a tool.Args, c
 	return r, nil
 }
 
-func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, a tool.Args, cmd *agentv1.Command) (*tool.Result, error) {
+func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, a tool.Args, cmd agent.Command) (*tool.Result, error) {
 	timeout := t.timeout(a)
-	d, err := t.execute(ctx, l, c, &agentv1.ExecRequest{Command: cmd, Stdin: []byte(a.Text("stdin")), TimeoutMillis: uint64(timeout.Milliseconds())})
+	d, err := t.execute(ctx, l, c, agent.Exec{Command: cmd, Stdin: []byte(a.Text("stdin")), Timeout: timeout})
 	if err != nil {
 		return nil, knowing(err, fault.CommandExecution, map[string]any{"command": a.Text("command"), "session_id": l.ID()})
 	}
 	return commandResult(l, a, d, timeout), nil
 }
 
-// execute runs a command to its end and checks what the agent says of it.
-func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x *agentv1.ExecRequest) (*agentv1.ExecDone, error) {
-	x.Bounds, x.Live = t.bounds(), c.Progress != nil
-	limited, cancel := context.WithTimeout(ctx, time.Duration(x.TimeoutMillis)*time.Millisecond+patience)
+// execute runs a command to its end.
+func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x agent.Exec) (*agent.ExecResult, error) {
+	x.Inline = t.inline()
+	limited, cancel := context.WithTimeout(ctx, x.Timeout+patience)
 	defer cancel()
-	live := relay{progress: c.Progress}
-	e, err := l.Agent().Run(limited, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: x}}, live.event)
+	d, err := l.Agent().Exec(limited, x, observer(c))
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
-	}
-	d := e.GetExecuted()
-	if d == nil || !t.honest(d.Stdout) || !t.honest(d.Stderr) {
-		return nil, l.Fault(ctx, agent.ErrLies, fault.CommandExecution)
 	}
 	return d, nil
 }
 
-func commandResult(l *session.Lease, a tool.Args, d *agentv1.ExecDone, timeout time.Duration) *tool.Result {
+func commandResult(l *session.Lease, a tool.Args, d *agent.ExecResult, timeout time.Duration) *tool.Result {
 	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
 	ending := ""
 	switch {
@@ -144,13 +137,13 @@ func commandResult(l *session.Lease, a tool.Args, d *agentv1.ExecDone, timeout t
 		ending = fmt.Sprintf("The command printed nothing and ended with exit code %d", d.ExitCode)
 	}
 	r := &tool.Result{IsError: d.ExitCode != 0, Fields: commandFields(l, a)}
-	took(r.Fields, d.DurationMicros)
+	took(r.Fields, d.Duration)
 	r.Fields["exit_code"] = d.ExitCode
 	r.Fields["success"] = d.ExitCode == 0
 	r.Content = append(notice(l), tool.Text(join(stdout.text, stderr.text, ending)))
 	output(r, stdout, stderr)
 	refused(l, r)
 	system(l, r, strings.Join(append([]string{a.Text("command")}, a.Strings("args")...), " "), stdout.text, stderr.text)
-	r.Words = words(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.DurationMicros)))
+	r.Words = words(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.Duration)))
 	return r
 }

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/connection"
 	"sandlot/internal/fault"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
-	"sandlot/proto/agentv1"
 )
 
 func shellExec() tool.Tool {
@@ -44,8 +44,8 @@ func (t *Tools) shell(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resu
 	defer l.Release()
 	timeout := min(time.Duration(a.Int("timeoutMs", 60000))*time.Millisecond, t.MaxTimeout)
 	cmd := Command(l.Booted.Template, a.Text("command"), nil, false)
-	cmd.Cwd = a.Text("cwd")
-	d, err := t.execute(ctx, l, c, &agentv1.ExecRequest{Command: cmd, TimeoutMillis: uint64(timeout.Milliseconds())})
+	cmd.Dir = a.Text("cwd")
+	d, err := t.execute(ctx, l, c, agent.Exec{Command: cmd, Timeout: timeout})
 	if err != nil {
 		return nil, knowing(err, fault.CommandExecution, map[string]any{"command": a.Text("command"), "session_id": l.ID()})
 	}

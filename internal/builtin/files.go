@@ -19,7 +19,6 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
-	"sandlot/proto/agentv1"
 )
 
 // FileURI names a file of a session as an MCP resource.
@@ -127,14 +126,11 @@ func fileResult(l *session.Lease, p string, data []byte, offset, size int64, enc
 func fetch(ctx context.Context, l *session.Lease, p string, offset, limit int64) ([]byte, int64, error) {
 	short, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	resp, err := l.Agent().ReadFile(short, agent.Request(&agentv1.ReadFileRequest{Path: p, Offset: uint64(offset), Limit: uint32(limit)}))
-	if err == nil && (int64(len(resp.Msg.Data)) > limit || resp.Msg.Size > 1<<60) {
-		err = agent.ErrLies
-	}
+	data, size, err := l.Agent().ReadFile(short, p, offset, limit)
 	if err != nil {
 		return nil, 0, l.Fault(ctx, err, fault.FileAccess)
 	}
-	return resp.Msg.Data, int64(resp.Msg.Size), nil
+	return data, size, nil
 }
 
 func writeFile() tool.Tool {
@@ -158,7 +154,7 @@ func writeFile() tool.Tool {
 var octal = regexp.MustCompile(`^0?[0-7]{3}$`)
 
 func (t *Tools) write(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	q := &agentv1.WriteFileRequest{Path: a.Text("path"), Data: []byte(a.Text("content")), Append: a.Bool("append")}
+	q := agent.FileWrite{Path: a.Text("path"), Data: []byte(a.Text("content")), Append: a.Bool("append")}
 	if a.Text("encoding") == "base64" {
 		data, err := base64.StdEncoding.DecodeString(a.Text("content"))
 		if err != nil {
@@ -170,8 +166,8 @@ func (t *Tools) write(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resu
 		if q.Append {
 			return nil, fault.New(fault.InvalidParameters, "append and offset do not go together; leave one of them out").With("argument", "offset")
 		}
-		at := uint64(a.Int("offset", 0))
-		q.Offset = &at
+		at := a.Int("offset", 0)
+		q.At = &at
 	}
 	if m := a.Text("mode"); m != "" {
 		if !octal.MatchString(m) {
@@ -187,12 +183,12 @@ func (t *Tools) write(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resu
 	defer l.Release()
 	short, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	resp, err := l.Agent().WriteFile(short, agent.Request(q))
+	size, err := l.Agent().WriteFile(short, q)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.FileAccess)
 	}
 	r := &tool.Result{Fields: where(l), Words: words(l)}
-	r.Fields["path"], r.Fields["bytes_written"], r.Fields["size"] = a.Text("path"), len(q.Data), resp.Msg.Size
+	r.Fields["path"], r.Fields["bytes_written"], r.Fields["size"] = a.Text("path"), len(q.Data), size
 	r.Content = append(notice(l), tool.Text(fmt.Sprintf("Wrote %d bytes to %s", len(q.Data), a.Text("path"))))
 	return r, nil
 }
@@ -225,19 +221,15 @@ func (t *Tools) files(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resu
 	defer l.Release()
 	short, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	limit := a.Int("limit", 500)
-	resp, err := l.Agent().ListFiles(short, agent.Request(&agentv1.ListFilesRequest{Path: dir, Depth: uint32(a.Int("depth", 1)), Limit: uint32(limit)}))
-	if err == nil && int64(len(resp.Msg.Files)) > limit {
-		err = agent.ErrLies
-	}
+	files, cut, err := l.Agent().ListFiles(short, dir, int(a.Int("depth", 1)), int(a.Int("limit", 500)))
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.FileAccess)
 	}
 	rows := []map[string]any{}
 	lines := []string{}
-	for _, f := range resp.Msg.Files {
+	for _, f := range files {
 		row := map[string]any{"name": strings.ToValidUTF8(f.Path, "\uFFFD"), "type": f.Type, "size": f.Size,
-			"mode": fmt.Sprintf("%04o", f.Mode&0o7777), "modified": stamp(uint64(max(0, f.ModifiedUnixMillis)))}
+			"mode": fmt.Sprintf("%04o", f.Mode), "modified": when(f.Modified)}
 		name := agent.Printable(f.Path, 4096)
 		if f.Type == "directory" {
 			name += "/"
@@ -253,11 +245,11 @@ func (t *Tools) files(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resu
 	switch {
 	case len(lines) == 0:
 		text = "(empty directory)"
-	case resp.Msg.Truncated:
+	case cut:
 		text += fmt.Sprintf("\n[only the first %d entries; list a subdirectory, or raise limit]", len(lines))
 	}
 	r := &tool.Result{Fields: where(l), Words: words(l), Content: append(notice(l), tool.Text(text))}
-	r.Fields["path"], r.Fields["files"], r.Fields["truncated"] = dir, rows, resp.Msg.Truncated
+	r.Fields["path"], r.Fields["files"], r.Fields["truncated"] = dir, rows, cut
 	return r, nil
 }
 

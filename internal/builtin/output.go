@@ -5,24 +5,20 @@ import (
 	"fmt"
 	"path"
 	"strings"
+	"time"
 	"unicode/utf8"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/session"
 	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
-	"sandlot/proto/agentv1"
 )
 
-// bounds splits the output that a result may hold between its beginning and its
+// inline splits the output that a result may hold between its beginning and its
 // end: the end is worth more, errors stand there.
-func (t *Tools) bounds() *agentv1.Bounds {
+func (t *Tools) inline() agent.Inline {
 	head := t.MaxOutput * 2 / 5
-	return &agentv1.Bounds{HeadChars: uint32(head), TailChars: uint32(t.MaxOutput - head)}
-}
-
-// honest says whether a captured stream is what an honest agent returns.
-func (t *Tools) honest(c *agentv1.Captured) bool {
-	return c == nil || utf8.RuneCount(c.Head)+utf8.RuneCount(c.Tail) <= t.MaxOutput && len(c.Path) < 512 && uint64(len(c.Head)+len(c.Tail)) <= c.Total
+	return agent.Inline{Head: head, Tail: t.MaxOutput - head}
 }
 
 // stream is one captured output, ready to show.
@@ -32,18 +28,14 @@ type stream struct {
 	// data is all of it as the program wrote it, but for bytes that are not UTF-8.
 	text, data string
 	truncated  bool
-	total      uint64
+	total      int64
 	binary     string // base64 of what is inline, when it is not text
 	link       *tool.Link
 }
 
-func render(l *session.Lease, name string, c *agentv1.Captured) stream {
-	if c == nil {
-		return stream{}
-	}
+func render(l *session.Lease, name string, c agent.Output) stream {
 	s := stream{name: name, total: c.Total}
-	inline := uint64(len(c.Head) + len(c.Tail))
-	s.truncated = c.Total > inline
+	s.truncated = c.Total > c.Inline()
 	if !s.truncated {
 		whole := append(c.Head[:len(c.Head):len(c.Head)], c.Tail...)
 		if !utf8.Valid(whole) {
@@ -65,7 +57,7 @@ func render(l *session.Lease, name string, c *agentv1.Captured) stream {
 			rest = fmt.Sprintf("its first %d bytes are in the resource %s", c.Kept, s.link.URI)
 		}
 	}
-	between := fmt.Sprintf("… [%d of %d bytes of %s left out here; %s] …", c.Total-inline, c.Total, name, rest)
+	between := fmt.Sprintf("… [%d of %d bytes of %s left out here; %s] …", c.Total-c.Inline(), c.Total, name, rest)
 	head, tail := text(c.Head), text(c.Tail)
 	s.data = head + "\n" + between + "\n" + tail
 	s.text = terminal.Text(head) + "\n" + between + "\n" + visible(tail)
@@ -100,8 +92,8 @@ func edge(b []byte) string {
 	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
 
-func outputLink(session, name string, c *agentv1.Captured) *tool.Link {
-	return &tool.Link{URI: FileURI(session, c.Path), Name: path.Base(c.Path), MIME: "text/plain", Size: int64(c.Kept),
+func outputLink(session, name string, c agent.Output) *tool.Link {
+	return &tool.Link{URI: FileURI(session, c.Path), Name: path.Base(c.Path), MIME: "text/plain", Size: c.Kept,
 		Description: fmt.Sprintf("The whole %s, %d bytes", name, c.Total)}
 }
 
@@ -117,7 +109,8 @@ func join(parts ...string) string {
 }
 
 // took says how long a call ran: in whole milliseconds, and exactly.
-func took(fields map[string]any, micros uint64) {
+func took(fields map[string]any, d time.Duration) {
+	micros := d.Microseconds()
 	fields["execution_time_ms"], fields["execution_time_us"] = (micros+500)/1000, micros
 }
 

@@ -15,12 +15,11 @@ import (
 	"sandlot/internal/session"
 	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
-	"sandlot/proto/agentv1"
 )
 
 // processID is the handle that a client gets: it names the session too, so that
 // it is enough by itself.
-func processID(l *session.Lease, id string) string { return l.ID() + "." + agent.Printable(id, 32) }
+func processID(l *session.Lease, id string) string { return l.ID() + "." + id }
 
 func processParam() tool.Param {
 	return tool.Param{Name: "process_id", Type: tool.String, Required: true, Description: "As execute_command or list_processes gave it."}
@@ -58,13 +57,13 @@ func (t *Tools) processes(ctx context.Context, c tool.Call, a tool.Args) (*tool.
 	defer l.Release()
 	short, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	list, err := l.Agent().ListProcesses(short, agent.Request(&agentv1.ListProcessesRequest{}))
+	list, err := l.Agent().ListProcesses(short)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
 	rows := []map[string]any{}
 	lines := []string{}
-	for _, p := range list.Msg.Processes {
+	for _, p := range list {
 		row := processRow(l, p)
 		rows = append(rows, row)
 		lines = append(lines, fmt.Sprintf("%s  %s  %s  %s", row["process_id"], row["kind"], row["status"], row["command"]))
@@ -79,35 +78,27 @@ func (t *Tools) processes(ctx context.Context, c tool.Call, a tool.Args) (*tool.
 	return r, nil
 }
 
-func processRow(l *session.Lease, p *agentv1.Process) map[string]any {
+func processRow(l *session.Lease, p agent.Process) map[string]any {
 	row := map[string]any{
-		"process_id": processID(l, p.ProcessId), "command": agent.Printable(strings.Join(p.Argv, " "), 500),
-		"kind": agent.Printable(p.Kind, 20), "running": p.Running, "pid": p.Pid, "output_bytes": p.OutputBytes,
-		"started_at": stamp(p.StartedUnixMillis), "status": "running",
+		"process_id": processID(l, p.ID), "command": agent.Printable(strings.Join(p.Args, " "), 500),
+		"kind": p.Kind, "running": p.Running, "pid": p.PID, "output_bytes": p.Written,
+		"started_at": when(p.Started), "status": "running",
 	}
 	if p.Kind == "interpreter" && !p.Busy {
 		row["status"] = "waiting for code"
 	}
-	if p.TimeoutMillis > 0 {
-		row["timeout"] = p.TimeoutMillis / 1000
+	if p.Timeout > 0 {
+		row["timeout"] = int(p.Timeout.Seconds())
 	}
 	if !p.Running {
-		row["exit_code"], row["ended_at"] = p.ExitCode, stamp(p.EndedUnixMillis)
+		row["exit_code"], row["ended_at"] = p.ExitCode, when(p.Ended)
 		row["status"] = fmt.Sprintf("ended with exit code %d", p.ExitCode)
 		if p.KilledBy != "" {
-			row["killed_by"] = agent.Printable(p.KilledBy, 40)
+			row["killed_by"] = p.KilledBy
 			row["status"] = fmt.Sprintf("%s (limit: %s)", row["status"], row["killed_by"])
 		}
 	}
 	return row
-}
-
-// maxStamp is in the year 9999, the last that RFC 3339 can write.
-const maxStamp = 253402300799000
-
-// stamp is RFC 3339 with zone, of a time that a sandbox says.
-func stamp(ms uint64) string {
-	return time.UnixMilli(int64(min(ms, maxStamp))).UTC().Format(time.RFC3339)
 }
 
 func readProcess() tool.Tool {
@@ -143,18 +134,13 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, a tool.Args) (*tool
 	most := a.Int("max_bytes", 50000)
 	limited, cancel := context.WithTimeout(ctx, wait+patience)
 	defer cancel()
-	resp, err := l.Agent().ReadProcess(limited, agent.Request(&agentv1.ReadProcessRequest{ProcessId: pid, Cursor: uint64(a.Int("cursor", 0)),
-		MaxBytes: uint32(most), WaitMillis: uint64(wait.Milliseconds())}))
-	if err == nil && (int64(len(resp.Msg.Output)) > most || resp.Msg.Cursor > 1<<53 || resp.Msg.Left > 1<<53) {
-		err = agent.ErrLies
-	}
+	m, err := l.Agent().ReadProcess(limited, pid, a.Int("cursor", 0), int(most), wait)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	m := resp.Msg
-	out := m.Output
+	out := m.Data
 	if cut := edge(out); len(cut) < len(out) && utf8.ValidString(cut) && len(cut) > 0 && utf8.Valid(out[:len(cut)]) {
-		rest := uint64(len(out) - len(cut)) // of a character; it comes the next time
+		rest := int64(len(out) - len(cut)) // of a character; it comes the next time
 		m.Cursor, m.Left = m.Cursor-rest, m.Left+rest
 		out = out[:len(cut)]
 	}
@@ -177,7 +163,7 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, a tool.Args) (*tool
 		r.Fields["exit_code"] = m.ExitCode
 		r.Words += fmt.Sprintf("; exit_code: %d", m.ExitCode)
 		if m.KilledBy != "" {
-			r.Fields["killed_by"] = agent.Printable(m.KilledBy, 40)
+			r.Fields["killed_by"] = m.KilledBy
 			r.Words += "; " + ended(l, m)
 		}
 	}
@@ -188,9 +174,9 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, a tool.Args) (*tool
 }
 
 // ended says what ended a process.
-func ended(l *session.Lease, m *agentv1.ReadProcessResponse) string {
-	if m.KilledBy == "time" && m.TimeoutMillis > 0 {
-		return fmt.Sprintf("Ended: its time limit of %d seconds was over.", m.TimeoutMillis/1000)
+func ended(l *session.Lease, m agent.ProcessOutput) string {
+	if m.KilledBy == "time" && m.Timeout > 0 {
+		return fmt.Sprintf("Ended: its time limit of %d seconds was over.", int(m.Timeout.Seconds()))
 	}
 	return killed(l, m.KilledBy)
 }
@@ -215,12 +201,12 @@ func (t *Tools) writeInput(ctx context.Context, c tool.Call, a tool.Args) (*tool
 	defer l.Release()
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	resp, err := l.Agent().WriteProcess(limited, agent.Request(&agentv1.WriteProcessRequest{ProcessId: pid, Data: []byte(a.Text("data")), Eof: a.Bool("eof")}))
+	written, err := l.Agent().WriteProcess(limited, pid, []byte(a.Text("data")), a.Bool("eof"))
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	r := &tool.Result{Fields: where(l), Words: words(l), Content: append(notice(l), tool.Text(fmt.Sprintf("Wrote %d bytes", resp.Msg.Written)))}
-	r.Fields["process_id"], r.Fields["written"] = a.Text("process_id"), resp.Msg.Written
+	r := &tool.Result{Fields: where(l), Words: words(l), Content: append(notice(l), tool.Text(fmt.Sprintf("Wrote %d bytes", written)))}
+	r.Fields["process_id"], r.Fields["written"] = a.Text("process_id"), written
 	return r, nil
 }
 
@@ -249,26 +235,26 @@ func (t *Tools) stop(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resul
 	if name == "" {
 		name = "TERM"
 	}
-	q := &agentv1.StopProcessRequest{ProcessId: pid, Signal: int32(unix.SignalNum("SIG" + name))}
+	grace := time.Duration(0)
 	switch name {
 	case "TERM", "INT", "HUP", "QUIT":
-		q.GraceMillis = 5000
+		grace = 5 * time.Second
 	}
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	resp, err := l.Agent().StopProcess(limited, agent.Request(q))
+	running, exit, err := l.Agent().StopProcess(limited, pid, unix.SignalNum("SIG"+name), grace)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
 	r := &tool.Result{Fields: where(l), Words: words(l)}
-	r.Fields["process_id"], r.Fields["running"], r.Fields["exit_code"] = a.Text("process_id"), resp.Msg.Running, nil
+	r.Fields["process_id"], r.Fields["running"], r.Fields["exit_code"] = a.Text("process_id"), running, nil
 	text := fmt.Sprintf("Signal %s was sent; the process still runs", name)
 	if strings.HasPrefix(pid, "interpreter-") {
 		text = "The interpreter runs no code now"
 	}
-	if !resp.Msg.Running {
-		r.Fields["exit_code"] = resp.Msg.ExitCode
-		text = fmt.Sprintf("The process ended with exit code %d", resp.Msg.ExitCode)
+	if !running {
+		r.Fields["exit_code"] = exit
+		text = fmt.Sprintf("The process ended with exit code %d", exit)
 	}
 	r.Content = append(notice(l), tool.Text(text))
 	return r, nil

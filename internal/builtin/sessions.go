@@ -61,7 +61,7 @@ func sessionRow(i session.Info) map[string]any {
 	}
 	if u := i.Usage; u != nil {
 		row["processes"] = u.Processes
-		row["usage"] = map[string]any{"memory_mb": megabytes(u.MemoryBytes), "cpu_seconds": float64(u.CpuMicros) / 1e6, "disk_mb": megabytes(u.DiskBytes)}
+		row["usage"] = map[string]any{"memory_mb": megabytes(u.MemoryBytes), "cpu_seconds": float64(u.CPU.Microseconds()) / 1e6, "disk_mb": megabytes(u.DiskBytes)}
 	}
 	return row
 }

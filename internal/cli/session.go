@@ -17,9 +17,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"sandlot/internal/agent"
 	"sandlot/internal/api"
 	"sandlot/internal/image"
-	"sandlot/proto/agentv1"
 )
 
 // target is where a command runs: a session of a server, or a sandbox that is
@@ -197,10 +197,10 @@ func finish(code int, err error) error {
 
 // attach runs argv in the target with this process's streams.
 func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Reader, tty bool) (int, error) {
-	cmd := &agentv1.Command{Argv: argv}
+	cmd := agent.Command{Args: argv}
 	tm := api.Terminal{Stdin: in, Stdout: p.out, Stderr: p.err, Resize: make(chan [2]uint16, 1), Signal: make(chan byte, 4)}
 	if tty {
-		restore, err := terminal(p.in, cmd, tm)
+		restore, err := terminal(p.in, &cmd, tm)
 		if err != nil {
 			return 0, err
 		}
@@ -210,7 +210,7 @@ func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Re
 }
 
 // terminal makes this terminal the process's.
-func terminal(in io.Reader, cmd *agentv1.Command, t api.Terminal) (restore func(), err error) {
+func terminal(in io.Reader, cmd *agent.Command, t api.Terminal) (restore func(), err error) {
 	f, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return nil, usage{errors.New("standard input is not a terminal")}
@@ -219,7 +219,7 @@ func terminal(in io.Reader, cmd *agentv1.Command, t api.Terminal) (restore func(
 	if err != nil {
 		return nil, err
 	}
-	cmd.Pty = &agentv1.Pty{Rows: uint32(rows), Cols: uint32(cols)}
+	cmd.Terminal = &agent.Size{Rows: rows, Cols: cols}
 	cmd.Env = map[string]string{"TERM": os.Getenv("TERM")}
 	old, err := term.MakeRaw(int(f.Fd()))
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
 	"sandlot/internal/session"
-	"sandlot/proto/agentv1"
 )
 
 // Order is what a principal wants to be installed and connected.
@@ -266,18 +265,19 @@ func (w *worker) run(ctx context.Context, cwd string, show bool, argv ...string)
 		w.say("Running " + shown(argv))
 	}
 	left := time.Until(w.began.Add(w.limit))
-	e, err := w.lease.Agent().Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{
-		Command:       &agentv1.Command{Argv: argv, Cwd: cwd, Env: map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}},
-		TimeoutMillis: uint64(max(left, time.Second).Milliseconds()), Bounds: &agentv1.Bounds{HeadChars: 4 << 10, TailChars: 64 << 10}, Live: show}}}, w.event)
+	var o agent.Observer
+	if show {
+		o.Output = w.passOn
+	}
+	d, err := w.lease.Agent().Exec(ctx, agent.Exec{
+		Command: agent.Command{Args: argv, Dir: cwd, Env: map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1",
+			"GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}},
+		Timeout: max(left, time.Second), Inline: agent.Inline{Head: 4 << 10, Tail: 64 << 10}}, o)
 	if err != nil {
 		return "", w.lease.Fault(ctx, err, fault.CommandExecution)
 	}
-	d := e.GetExecuted()
-	if d == nil {
-		return "", w.lease.Fault(ctx, agent.ErrLies, fault.CommandExecution)
-	}
-	out := string(d.Stdout.GetHead()) + string(d.Stdout.GetTail())
-	errs := string(d.Stderr.GetHead()) + string(d.Stderr.GetTail())
+	out := string(d.Stdout.Head) + string(d.Stdout.Tail)
+	errs := string(d.Stderr.Head) + string(d.Stderr.Tail)
 	if show {
 		w.output.Write([]byte(out))
 		w.output.Write([]byte(errs))
@@ -288,13 +288,13 @@ func (w *worker) run(ctx context.Context, cwd string, show bool, argv ...string)
 	return out, nil
 }
 
-func (w *worker) failed(d *agentv1.ExecDone, argv []string) error {
+func (w *worker) failed(d *agent.ExecResult, argv []string) error {
 	how := fmt.Sprintf("ended with exit code %d", d.ExitCode)
 	if d.TimedOut {
 		how = fmt.Sprintf("took longer than %s (mcp_install_timeout); what is there is kept, and a second try goes on from it", w.limit)
 	}
 	if d.KilledBy != "" {
-		how = "was ended, as the sandbox reached its limit of " + agent.Printable(d.KilledBy, 60)
+		how = "was ended, as the sandbox reached its limit of " + d.KilledBy
 	}
 	f := fault.New(fault.CommandExecution, "the installation of %q failed: %s %s", w.order.Spec, shown(argv), how).
 		With("exit_code", d.ExitCode).With("command", shown(argv)).With("log", w.log())
@@ -309,10 +309,10 @@ func (w *worker) failed(d *agentv1.ExecDone, argv []string) error {
 	return f
 }
 
-// event passes on what a command prints, now and then.
-func (w *worker) event(e *agentv1.RunEvent) error {
-	if o := e.GetOutput(); o != nil && time.Since(w.told) > time.Second {
-		lines := strings.Split(strings.TrimSpace(string(o.Data)), "\n")
+// passOn passes on what a command prints, now and then.
+func (w *worker) passOn(output []byte) error {
+	if time.Since(w.told) > time.Second {
+		lines := strings.Split(strings.TrimSpace(string(output)), "\n")
 		w.say(text(lines[len(lines)-1], 300))
 	}
 	return nil

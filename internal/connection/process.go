@@ -23,7 +23,6 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/fault"
 	"sandlot/internal/session"
-	"sandlot/proto/agentv1"
 )
 
 // process is a server's program that runs somewhere.
@@ -112,7 +111,7 @@ func (b *Book) inSandbox(ctx context.Context, s *server, argv []string, env map[
 	defer l.Release()
 	open, cancel := context.WithTimeout(ctx, waiting)
 	defer cancel()
-	program, err := l.Agent().Start(open, &agentv1.Command{Argv: argv, Env: env, Cwd: cwd})
+	program, err := l.Agent().Start(open, agent.Command{Args: argv, Env: env, Dir: cwd})
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}

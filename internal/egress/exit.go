@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"sandlot/proto/agentv1"
+	"sandlot/internal/agent/wire"
 )
 
 const (
@@ -116,7 +116,7 @@ func (e *Exit) enter(l *line) bool {
 // turnedAway takes note of a connection from the agent that had no place.
 func (e *Exit) turnedAway() {
 	e.both(func(c *counters) { c.busy.Add(1) })
-	e.failed("", 0, agentv1.NetReply_BUSY, "this sandbox has more connections to the server than it may have", nil)
+	e.failed("", 0, wire.NetBusy, "this sandbox has more connections to the server than it may have", nil)
 }
 
 func (e *Exit) leave(l *line) {
@@ -277,7 +277,7 @@ func (e *Exit) admit(l *line, t Target, out net.Conn) error {
 }
 
 // failed takes note of a request that came to nothing.
-func (e *Exit) failed(host string, port uint16, code agentv1.NetReply_Code, why string, detail error) {
+func (e *Exit) failed(host string, port uint16, code wire.NetCode, why string, detail error) {
 	host = printable(host)
 	outcome := verdict(code)
 	args := []any{"host", host, "port", port, "verdict", outcome, "reason", why}
@@ -286,7 +286,7 @@ func (e *Exit) failed(host string, port uint16, code agentv1.NetReply_Code, why 
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if code == agentv1.NetReply_REFUSED {
+	if code == wire.NetRefused {
 		e.refusals.add(host, port, why)
 	}
 	e.journal.failure(outcome, args...)
@@ -312,17 +312,17 @@ func address(a netip.Addr) string {
 	return a.String()
 }
 
-func verdict(c agentv1.NetReply_Code) string {
+func verdict(c wire.NetCode) string {
 	switch c {
-	case agentv1.NetReply_OK:
+	case wire.NetOK:
 		return "ok"
-	case agentv1.NetReply_REFUSED:
+	case wire.NetRefused:
 		return "refused"
-	case agentv1.NetReply_NO_NAME:
+	case wire.NetNoName:
 		return "no name"
-	case agentv1.NetReply_BUSY:
+	case wire.NetBusy:
 		return "busy"
-	case agentv1.NetReply_BROKEN:
+	case wire.NetBroken:
 		return "broken"
 	}
 	return "unreachable"

@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/proto/agentv1"
 )
 
 func limits(f func(*Limits)) func(*Config) { return func(c *Config) { f(&c.Limits) } }
@@ -49,10 +48,10 @@ func TestConnectionsAtOnce(t *testing.T) {
 func TestRate(t *testing.T) {
 	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Rate, l.Burst = 1, 5 }))
 	c := r.client()
-	codes := map[agentv1.NetReply_Code]int{}
+	codes := map[wire.NetCode]int{}
 	for range 8 {
-		codes[c.ask(toAddr("127.0.0.1", 1)).GetCode()]++
-		codes[c.ask(lookup("127.1")).GetCode()]++
+		codes[c.ask(toAddr("127.0.0.1", 1)).Code]++
+		codes[c.ask(lookup("127.1")).Code]++
 	}
 	if codes[isBusy] < 5 || codes[no] < 10 {
 		t.Errorf("%v", codes)
@@ -116,7 +115,7 @@ func TestBytesOfASession(t *testing.T) {
 		t.Errorf("%d bytes came", len(got))
 	}
 	quiet.ended()
-	for _, ask := range []*agentv1.NetRequest{toAddr("20.0.0.1", 1), lookup("a.example")} {
+	for _, ask := range []wire.NetRequest{toAddr("20.0.0.1", 1), lookup("a.example")} {
 		if m := r.client().want(no, ask); !strings.Contains(m, "100000 bytes") {
 			t.Errorf("%q", m)
 		}
@@ -214,8 +213,8 @@ func TestEachIsLoggedAndCounted(t *testing.T) {
 	c = r.client()
 	c.want(no, toAddr("127.0.0.1", 2))
 	c.want(unreachable, toAddr("20.0.0.1", 3))
-	c.want(agentv1.NetReply_NO_NAME, lookup("nowhere.example"))
-	c.want(agentv1.NetReply_NO_NAME, toName("nowhere.example", 4))
+	c.want(wire.NetNoName, lookup("nowhere.example"))
+	c.want(wire.NetNoName, toName("nowhere.example", 4))
 	log := r.log.String()
 	for _, want := range []string{
 		`network: connection" principal=user:ann session=s1 sandbox=box1 host=20.0.0.1 port=1 address=20.0.0.1 up=5 down=5 `,
@@ -255,9 +254,8 @@ func TestLeftOutIsTold(t *testing.T) {
 		e, c, _, _ := piped(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		defer e.Close()
 		for range 2 * logRate {
-			var reply agentv1.NetReply
-			wire.WriteMessage(c, toAddr("127.0.0.1", 1))
-			if err := wire.ReadBounded(c, &reply, wire.MaxNet); err != nil || reply.GetCode() != no {
+			wire.WriteNetRequest(c, toAddr("127.0.0.1", 1))
+			if reply, err := wire.ReadNetReply(c); err != nil || reply.Code != no {
 				t.Fatal(&reply, err)
 			}
 		}
@@ -280,14 +278,15 @@ func TestBusyFlood(t *testing.T) {
 		const rate, lines, seconds = 100, 50, 10
 		e, first, _, _ := piped(t, limits(func(l *Limits) { l.Rate, l.Burst = rate, rate }))
 		defer e.Close()
-		answers := make(chan agentv1.NetReply_Code)
+		answers := make(chan wire.NetCode)
 		flood := func(c net.Conn) {
 			for {
-				var reply agentv1.NetReply
-				if wire.WriteMessage(c, toAddr("127.0.0.1", 1)) != nil || wire.ReadBounded(c, &reply, wire.MaxNet) != nil {
+				err := wire.WriteNetRequest(c, toAddr("127.0.0.1", 1))
+				reply, rerr := wire.ReadNetReply(c)
+				if err != nil || rerr != nil {
 					return
 				}
-				answers <- reply.GetCode()
+				answers <- reply.Code
 			}
 		}
 		var floods, serves sync.WaitGroup
@@ -300,7 +299,7 @@ func TestBusyFlood(t *testing.T) {
 		for _, c := range clients {
 			floods.Go(func() { flood(c) })
 		}
-		counts := map[agentv1.NetReply_Code]int{}
+		counts := map[wire.NetCode]int{}
 		end := time.After(seconds * time.Second)
 	loop:
 		for {
@@ -318,7 +317,7 @@ func TestBusyFlood(t *testing.T) {
 		for range answers {
 		}
 		serves.Wait()
-		for _, code := range []agentv1.NetReply_Code{no, isBusy} {
+		for _, code := range []wire.NetCode{no, isBusy} {
 			if n := counts[code]; n < rate || n > (seconds+1)*rate+lines {
 				t.Errorf("%v: %d times in %d seconds", code, n, seconds)
 			}
@@ -365,13 +364,12 @@ func piped(t *testing.T, change ...func(*Config)) (*Exit, net.Conn, net.Conn, ch
 	return e, here, far, done
 }
 
-func connectPiped(t *testing.T, c net.Conn, to *agentv1.NetRequest) {
+func connectPiped(t *testing.T, c net.Conn, to wire.NetRequest) {
 	t.Helper()
-	var reply agentv1.NetReply
-	if err := wire.WriteMessage(c, to); err != nil {
+	if err := wire.WriteNetRequest(c, to); err != nil {
 		t.Fatal(err)
 	}
-	if err := wire.ReadBounded(c, &reply, wire.MaxNet); err != nil || reply.GetCode() != ok {
+	if reply, err := wire.ReadNetReply(c); err != nil || reply.Code != ok {
 		t.Fatal(&reply, err)
 	}
 }
@@ -444,7 +442,7 @@ func TestReplyThatNobodyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, c, _, done := piped(t)
 		defer e.Close()
-		wire.WriteMessage(c, lookup("b.example"))
+		wire.WriteNetRequest(c, lookup("b.example"))
 		begun := time.Now()
 		<-done
 		if d := time.Since(begun); d != messageTimeout {
@@ -486,13 +484,12 @@ func TestSlowDial(t *testing.T) {
 			}
 		})
 		begun := time.Now()
-		wire.WriteMessage(c, toName("a.example", 443))
-		var reply agentv1.NetReply
-		wire.ReadBounded(c, &reply, wire.MaxNet)
-		if d := time.Since(begun); d != 15*time.Second || reply.GetCode() != unreachable {
+		wire.WriteNetRequest(c, toName("a.example", 443))
+		reply, _ := wire.ReadNetReply(c)
+		if d := time.Since(begun); d != 15*time.Second || reply.Code != unreachable {
 			t.Errorf("%v after %v", &reply, d)
 		}
-		wire.WriteMessage(c, toName("a.example", 443))
+		wire.WriteNetRequest(c, toName("a.example", 443))
 		time.Sleep(time.Second)
 		e.Close() // also ends what is being dialed
 		<-done

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/proto/agentv1"
 )
 
 const (
@@ -76,15 +75,14 @@ func (l *line) serve(ctx context.Context) {
 }
 
 // request waits for a request, which has little time once it has begun.
-func (l *line) request() (*agentv1.NetRequest, error) {
+func (l *line) request() (wire.NetRequest, error) {
 	var first [1]byte
 	if err := l.wait(first[:]); err != nil {
-		return nil, err
+		return wire.NetRequest{}, err
 	}
 	l.in.SetReadDeadline(time.Now().Add(messageTimeout))
 	defer l.in.SetReadDeadline(time.Time{})
-	r := new(agentv1.NetRequest)
-	return r, wire.ReadBounded(io.MultiReader(bytes.NewReader(first[:]), l.in), r, wire.MaxNet)
+	return wire.ReadNetRequest(io.MultiReader(bytes.NewReader(first[:]), l.in))
 }
 
 func (l *line) wait(b []byte) error {
@@ -98,26 +96,26 @@ func (l *line) wait(b []byte) error {
 }
 
 // answer does what r asks, and says whether another request may follow.
-func (l *line) answer(ctx context.Context, r *agentv1.NetRequest) bool {
-	switch {
-	case r.GetLookup() != nil:
-		return l.lookup(ctx, r.GetLookup().GetName())
-	case r.GetConnect() != nil:
-		return l.connect(ctx, r.GetConnect())
+func (l *line) answer(ctx context.Context, r wire.NetRequest) bool {
+	switch r.Kind {
+	case wire.NetLookup:
+		return l.lookup(ctx, r.Name)
+	case wire.NetConnect:
+		return l.connect(ctx, r)
 	}
 	return l.broken("this is no request")
 }
 
-func (l *line) reply(code agentv1.NetReply_Code, message string) bool {
+func (l *line) reply(code wire.NetCode, message string) bool {
 	l.in.SetWriteDeadline(time.Now().Add(messageTimeout))
 	defer l.in.SetWriteDeadline(time.Time{})
-	return wire.WriteMessage(l.in, &agentv1.NetReply{Code: code, Message: message}) == nil
+	return wire.WriteNetReply(l.in, wire.NetReply{Code: code, Message: message}) == nil
 }
 
 func (l *line) broken(message string) bool {
 	l.exit.both(func(c *counters) { c.broken.Add(1) })
-	l.exit.failed("", 0, agentv1.NetReply_BROKEN, message, nil)
-	l.reply(agentv1.NetReply_BROKEN, message)
+	l.exit.failed("", 0, wire.NetBroken, message, nil)
+	l.reply(wire.NetBroken, message)
 	return false
 }
 
@@ -126,24 +124,24 @@ func (l *line) fail(ctx context.Context, host string, port uint16, err error) bo
 	code, message, detail := explain(err)
 	l.exit.both(func(c *counters) {
 		switch code {
-		case agentv1.NetReply_REFUSED:
+		case wire.NetRefused:
 			c.refused.Add(1)
-		case agentv1.NetReply_BUSY:
+		case wire.NetBusy:
 			c.busy.Add(1)
 		default:
 			c.unreachable.Add(1)
 		}
 	})
-	if code != agentv1.NetReply_NO_NAME || port != 0 { // a look-up of what is no name is no connection
+	if code != wire.NetNoName || port != 0 { // a look-up of what is no name is no connection
 		l.exit.failed(host, port, code, message, detail)
 	}
-	if code == agentv1.NetReply_REFUSED {
+	if code == wire.NetRefused {
 		message = fmt.Sprintf("%s was refused: %s", printable(host), message)
 	}
 	if !l.reply(code, message) {
 		return false
 	}
-	if code == agentv1.NetReply_BUSY {
+	if code == wire.NetBusy {
 		pause(ctx, l.exit.penalty())
 	}
 	return true
@@ -155,7 +153,7 @@ type busy string
 func (b busy) Error() string { return string(b) }
 
 // explain says what the sandbox may know of an error.
-func explain(err error) (code agentv1.NetReply_Code, message string, detail error) {
+func explain(err error) (code wire.NetCode, message string, detail error) {
 	var (
 		r     refused
 		b     busy
@@ -165,21 +163,21 @@ func explain(err error) (code agentv1.NetReply_Code, message string, detail erro
 	)
 	switch {
 	case errors.As(err, &r):
-		return agentv1.NetReply_REFUSED, string(r), nil
+		return wire.NetRefused, string(r), nil
 	case errors.As(err, &b):
-		return agentv1.NetReply_BUSY, string(b), nil
+		return wire.NetBusy, string(b), nil
 	case errors.Is(err, errNoName):
-		return agentv1.NetReply_NO_NAME, "there is no such name", nil
+		return wire.NetNoName, "there is no such name", nil
 	case errors.As(err, &p):
-		return agentv1.NetReply_UNREACHABLE, p.Error(), nil
+		return wire.NetUnreachable, p.Error(), nil
 	case errors.As(err, &never):
-		return agentv1.NetReply_UNREACHABLE, "the name cannot be looked up now", err
+		return wire.NetUnreachable, "the name cannot be looked up now", err
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return agentv1.NetReply_UNREACHABLE, "it refused the connection", nil
+		return wire.NetUnreachable, "it refused the connection", nil
 	case errors.As(err, &slow) && slow.Timeout():
-		return agentv1.NetReply_UNREACHABLE, "it did not answer in time", nil
+		return wire.NetUnreachable, "it did not answer in time", nil
 	}
-	return agentv1.NetReply_UNREACHABLE, "it could not be reached", err
+	return wire.NetUnreachable, "it could not be reached", err
 }
 
 func (l *line) lookup(ctx context.Context, name string) bool {
@@ -191,7 +189,7 @@ func (l *line) lookup(ctx context.Context, name string) bool {
 	if err != nil {
 		return l.fail(ctx, name, 0, err)
 	}
-	return l.reply(agentv1.NetReply_OK, "")
+	return l.reply(wire.NetOK, "")
 }
 
 func (e *Exit) lookup(ctx context.Context, p *Policy, name string) error {
@@ -217,12 +215,12 @@ func (e *Exit) lookup(ctx context.Context, p *Policy, name string) error {
 
 // target reads where a connection shall go. ok is false when that makes no
 // sense; an error is why it is refused.
-func target(c *agentv1.NetConnect) (t Target, err error, ok bool) {
-	name, raw := c.GetName(), c.GetAddress()
-	if (name == "") == (len(raw) == 0) || c.GetPort() == 0 || c.GetPort() > 65535 {
+func target(r wire.NetRequest) (t Target, err error, ok bool) {
+	name, raw := r.Name, r.Address
+	if (name == "") == (len(raw) == 0) || r.Port == 0 || r.Port > 65535 {
 		return t, nil, false
 	}
-	t.Port = uint16(c.GetPort())
+	t.Port = uint16(r.Port)
 	if name != "" {
 		t.Name, t.Addr, err = parseHost(name)
 		if err != nil {
@@ -235,12 +233,12 @@ func target(c *agentv1.NetConnect) (t Target, err error, ok bool) {
 	return t, nil, ok
 }
 
-func (l *line) connect(ctx context.Context, c *agentv1.NetConnect) bool {
-	t, err, ok := target(c)
+func (l *line) connect(ctx context.Context, r wire.NetRequest) bool {
+	t, err, ok := target(r)
 	if !ok {
 		return l.broken("a connection goes to a name or an address, and to a port")
 	}
-	host := c.GetName()
+	host := r.Name
 	if host == "" {
 		host = t.Addr.String()
 	}
@@ -286,7 +284,7 @@ func (l *line) carry() {
 	if l.target.Name != "" {
 		f.inspect = l.inspect
 	}
-	if l.reply(agentv1.NetReply_OK, "") {
+	if l.reply(wire.NetOK, "") {
 		f.carry(e.b.limits.Idle)
 	}
 	e.finished(l, f)
@@ -342,7 +340,7 @@ func (l *line) inspect(first []byte) ([]byte, error) {
 	}
 	if why != "" && l.exit.strict(l, host) {
 		l.exit.both(func(c *counters) { c.refused.Add(1) })
-		l.exit.failed(host, l.target.Port, agentv1.NetReply_REFUSED, why, nil)
+		l.exit.failed(host, l.target.Port, wire.NetRefused, why, nil)
 		l.cut("server name")
 		return nil, errCut
 	}

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/proto/agentv1"
 )
 
 func TestMain(m *testing.M) {
@@ -183,7 +182,7 @@ func socketpair(t testing.TB) (a, b *net.UnixConn) {
 	return out[0], out[1]
 }
 
-func (c *client) ask(r *agentv1.NetRequest) *agentv1.NetReply {
+func (c *client) ask(r wire.NetRequest) wire.NetReply {
 	c.t.Helper()
 	reply, err := c.try(r)
 	if err != nil {
@@ -192,47 +191,46 @@ func (c *client) ask(r *agentv1.NetRequest) *agentv1.NetReply {
 	return reply
 }
 
-func (c *client) try(r *agentv1.NetRequest) (*agentv1.NetReply, error) {
-	if err := wire.WriteMessage(c, r); err != nil {
-		return nil, err
+func (c *client) try(r wire.NetRequest) (wire.NetReply, error) {
+	if err := wire.WriteNetRequest(c, r); err != nil {
+		return wire.NetReply{}, err
 	}
 	return c.reply()
 }
 
-func (c *client) reply() (*agentv1.NetReply, error) {
+func (c *client) reply() (wire.NetReply, error) {
 	c.SetReadDeadline(time.Now().Add(20 * time.Second))
 	defer c.SetReadDeadline(time.Time{})
-	reply := new(agentv1.NetReply)
-	return reply, wire.ReadBounded(c, reply, wire.MaxNet)
+	return wire.ReadNetReply(c)
 }
 
-func toName(name string, port uint32) *agentv1.NetRequest {
-	return &agentv1.NetRequest{Kind: &agentv1.NetRequest_Connect{Connect: &agentv1.NetConnect{Name: name, Port: port}}}
+func toName(name string, port uint32) wire.NetRequest {
+	return wire.NetRequest{Kind: wire.NetConnect, Name: name, Port: port}
 }
 
-func toAddr(a string, port uint32) *agentv1.NetRequest {
-	return &agentv1.NetRequest{Kind: &agentv1.NetRequest_Connect{Connect: &agentv1.NetConnect{Address: addr(a).AsSlice(), Port: port}}}
+func toAddr(a string, port uint32) wire.NetRequest {
+	return wire.NetRequest{Kind: wire.NetConnect, Address: addr(a).AsSlice(), Port: port}
 }
 
-func lookup(name string) *agentv1.NetRequest {
-	return &agentv1.NetRequest{Kind: &agentv1.NetRequest_Lookup{Lookup: &agentv1.NetLookup{Name: name}}}
+func lookup(name string) wire.NetRequest {
+	return wire.NetRequest{Kind: wire.NetLookup, Name: name}
 }
 
 // want asks and checks the code of the reply.
-func (c *client) want(code agentv1.NetReply_Code, r *agentv1.NetRequest) string {
+func (c *client) want(code wire.NetCode, r wire.NetRequest) string {
 	c.t.Helper()
 	reply := c.ask(r)
-	if reply.GetCode() != code {
-		c.t.Fatalf("%v: %v %q, want %v", r, reply.GetCode(), reply.GetMessage(), code)
+	if reply.Code != code {
+		c.t.Fatalf("%v: %v %q, want %v", r, reply.Code, reply.Message, code)
 	}
-	return reply.GetMessage()
+	return reply.Message
 }
 
 // connected returns a client that is connected to there.
-func (r *rig) connected(to *agentv1.NetRequest) *client {
+func (r *rig) connected(to wire.NetRequest) *client {
 	r.t.Helper()
 	c := r.client()
-	c.want(agentv1.NetReply_OK, to)
+	c.want(wire.NetOK, to)
 	return c
 }
 

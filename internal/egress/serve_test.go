@@ -15,16 +15,15 @@ import (
 	"time"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/proto/agentv1"
 )
 
 const (
-	ok          = agentv1.NetReply_OK
-	no          = agentv1.NetReply_REFUSED
-	noName      = agentv1.NetReply_NO_NAME
-	unreachable = agentv1.NetReply_UNREACHABLE
-	isBusy      = agentv1.NetReply_BUSY
-	isBroken    = agentv1.NetReply_BROKEN
+	ok          = wire.NetOK
+	no          = wire.NetRefused
+	noName      = wire.NetNoName
+	unreachable = wire.NetUnreachable
+	isBusy      = wire.NetBusy
+	isBroken    = wire.NetBroken
 )
 
 func TestRequests(t *testing.T) {
@@ -95,7 +94,7 @@ func TestNoneNeverResolves(t *testing.T) {
 		r := newRig(t, p)
 		r.name("a.example", "20.0.0.1")
 		c := r.client()
-		for _, q := range []*agentv1.NetRequest{lookup("a.example"), lookup("20.0.0.1"), lookup("127.1"), lookup("\x00"), toName("a.example", 80), toName("127.1", 80), toAddr("20.0.0.1", 80)} {
+		for _, q := range []wire.NetRequest{lookup("a.example"), lookup("20.0.0.1"), lookup("127.1"), lookup("\x00"), toName("a.example", 80), toName("127.1", 80), toAddr("20.0.0.1", 80)} {
 			if m := c.want(no, q); !strings.Contains(m, "no network") {
 				t.Errorf("%s: %v: %q", name, q, m)
 			}
@@ -321,15 +320,16 @@ func TestHostileRequests(t *testing.T) {
 	} {
 		c := r.client()
 		io.WriteString(c, b)
-		if reply, err := c.reply(); err == nil && reply.GetCode() != isBroken {
+		if reply, err := c.reply(); err == nil && reply.Code != isBroken {
 			t.Errorf("%s: %v", name, reply)
 		}
 		c.ended()
 	}
-	for _, q := range []*agentv1.NetConnect{{}, {Name: "a.example"}, {Port: 80}, {Name: "a.example", Port: 65536}, {Name: "a.example", Address: []byte{1, 2, 3, 4}, Port: 1},
+	for _, q := range []wire.NetRequest{{}, {Name: "a.example"}, {Port: 80}, {Name: "a.example", Port: 65536}, {Name: "a.example", Address: []byte{1, 2, 3, 4}, Port: 1},
 		{Address: []byte{1, 2, 3}, Port: 1}, {Address: make([]byte, 17), Port: 1}} {
 		c := r.client()
-		c.want(isBroken, &agentv1.NetRequest{Kind: &agentv1.NetRequest_Connect{Connect: q}})
+		q.Kind = wire.NetConnect
+		c.want(isBroken, q)
 		c.ended()
 	}
 	// One that ends in the middle.
@@ -367,12 +367,12 @@ func TestManyClients(t *testing.T) {
 			defer c.Close()
 			host := string(rune('a'+i%4)) + ".good.example"
 			for range 3 {
-				if a, err := c.try(lookup("x" + host + ".bad.example")); err != nil || a.GetCode() != no {
+				if a, err := c.try(lookup("x" + host + ".bad.example")); err != nil || a.Code != no {
 					t.Errorf("%v, %v", a, err)
 					return
 				}
 			}
-			if a, err := c.try(toName(host, 1)); err != nil || a.GetCode() != ok {
+			if a, err := c.try(toName(host, 1)); err != nil || a.Code != ok {
 				t.Errorf("%v, %v", a, err)
 				return
 			}
@@ -405,9 +405,9 @@ func TestPipelinedBytesAreKept(t *testing.T) {
 	r := newRig(t, &Policy{Mode: Public})
 	r.serve("20.0.0.1:1", echo)
 	c := r.client()
-	wire.WriteMessage(c, toAddr("20.0.0.1", 1))
+	wire.WriteNetRequest(c, toAddr("20.0.0.1", 1))
 	io.WriteString(c, "early")
-	if reply, err := c.reply(); err != nil || reply.GetCode() != ok {
+	if reply, err := c.reply(); err != nil || reply.Code != ok {
 		t.Fatal(reply, err)
 	}
 	b := make([]byte, 5)

@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/proto/agentv1"
+	"sandlot/internal/agent/wire"
 )
 
 func certificate(t testing.TB, name string) tls.Certificate {
@@ -220,7 +220,7 @@ func TestProxyError(t *testing.T) {
 	} {
 		r := newRig(t, &Policy{Mode: Public}, change)
 		r.serve("20.0.0.1:1", echo)
-		if reply := r.client().ask(toAddr("20.0.0.1", 1)); reply.GetCode() != agentv1.NetReply_UNREACHABLE {
+		if reply := r.client().ask(toAddr("20.0.0.1", 1)); reply.Code != wire.NetUnreachable {
 			t.Errorf("%s: %v", name, reply)
 		}
 		if _, dialed := r.asked(); slices.Contains(dialed, "20.0.0.1:1") {

@@ -41,7 +41,7 @@ var only = map[string][]string{
 	"modernc.org/sqlite":                     {"sandlot/internal/store"},
 	"github.com/spf13/cobra":                 {"sandlot/internal/cli"},
 	"go.yaml.in/yaml":                        {"sandlot/internal/config"},
-	"github.com/hashicorp/yamux":             {"sandlot/internal/agent", "sandlot/internal/guest", "sandlot/internal/sandbox/sandboxtest", "sandlot/test/hostile"},
+	"github.com/hashicorp/yamux":             {"sandlot/internal/agent", "sandlot/internal/guest", "sandlot/test/hostile"},
 	"github.com/prometheus/client_golang":    {"sandlot/internal/api"},
 	"golang.org/x/net/dns":                   {"sandlot/internal/guest/network"},
 	"golang.org/x/net/http/httpproxy":        {"sandlot/internal/egress"},

@@ -21,7 +21,6 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
 	"sandlot/internal/workspace"
-	"sandlot/proto/agentv1"
 )
 
 // WorkspaceDir is where a sandbox sees its workspace.
@@ -37,7 +36,7 @@ type Booted struct {
 	Agent     *agent.Client
 	Exit      *egress.Exit // its way to the network; nil as long as it is nobody's
 
-	git atomic.Pointer[agentv1.Identity] // who commits in it; nil: the agent's own choice
+	git atomic.Pointer[agent.Identity] // who commits in it; nil: the agent's own choice
 }
 
 // Connect gives the sandbox its way to the network.
@@ -199,7 +198,7 @@ func (p *Pool) prepare(ctx context.Context, b *Booted) error {
 		return err
 	}
 	for _, l := range b.Template.Warm {
-		if _, err := b.Agent.StartInterpreter(ctx, agent.Request(&agentv1.StartInterpreterRequest{Language: l})); err != nil {
+		if err := b.Agent.StartInterpreter(ctx, l); err != nil {
 			return fmt.Errorf("starting %s: %w", l, err)
 		}
 	}
@@ -208,21 +207,18 @@ func (p *Pool) prepare(ctx context.Context, b *Booted) error {
 
 // Configure tells the agent its languages, roots and limits.
 func (p *Pool) Configure(ctx context.Context, b *Booted) error {
-	c := agent.Configure(b.Template, p.Limits(b.Flavor))
-	c.FileRoots = []*agentv1.FileRoot{{Path: WorkspaceDir}}
+	s := agent.Settings{Template: b.Template, Limits: p.Limits(b.Flavor), Roots: []agent.FileRoot{{Path: WorkspaceDir}}, Git: b.git.Load()}
 	for _, m := range b.Box.Spec().Mounts {
 		if m.Shared { // as it was mounted: a folder that is full for a while is not the agent's to judge
-			c.FileRoots = append(c.FileRoots, &agentv1.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
+			s.Roots = append(s.Roots, agent.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
 		}
 	}
-	c.Git = b.git.Load()
-	_, err := b.Agent.Configure(ctx, agent.Request(c))
-	return err
+	return b.Agent.Configure(ctx, s)
 }
 
 // Introduce tells a sandbox who commits in it where its user sets nothing else. It
 // is told once, whether it listens or not.
-func (p *Pool) Introduce(ctx context.Context, b *Booted, id *agentv1.Identity) error {
+func (p *Pool) Introduce(ctx context.Context, b *Booted, id *agent.Identity) error {
 	if !b.git.CompareAndSwap(nil, id) {
 		return nil
 	}

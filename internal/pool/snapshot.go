@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"sandlot/internal/agent"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
-	"sandlot/proto/agentv1"
 )
 
 // quiet is how long a server has been up before it makes snapshots: its first
@@ -31,7 +29,7 @@ func (p *Pool) answers(ctx context.Context, b *Booted) error {
 	if err := b.Agent.Wait(ctx); err != nil {
 		return err
 	}
-	_, err := b.Agent.Hello(ctx, agent.Request(&agentv1.HelloRequest{}))
+	_, err := b.Agent.Hello(ctx)
 	return err
 }
 

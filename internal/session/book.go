@@ -21,7 +21,6 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
 	"sandlot/internal/secret"
-	"sandlot/proto/agentv1"
 )
 
 // Rules bound what principals may have.
@@ -119,9 +118,9 @@ func (b *Book) introduce(ctx context.Context, p auth.Principal, booted *pool.Boo
 
 // identity is who commits for a principal. Nobody gets mail there, unless the
 // name is an address.
-func identity(p auth.Principal) *agentv1.Identity {
+func identity(p auth.Principal) *agent.Identity {
 	if name, host, ok := strings.Cut(p.Name, "@"); ok && name != "" && host != "" && !strings.ContainsAny(p.Name, " <>") {
-		return &agentv1.Identity{Name: name, Email: p.Name}
+		return &agent.Identity{Name: name, Email: p.Name}
 	}
 	mailbox := strings.Map(func(r rune) rune {
 		if r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("._+-", r) {
@@ -129,7 +128,7 @@ func identity(p auth.Principal) *agentv1.Identity {
 		}
 		return '-'
 	}, p.Name)
-	return &agentv1.Identity{Name: p.Name, Email: mailbox + "@sandlot.invalid"}
+	return &agent.Identity{Name: p.Name, Email: mailbox + "@sandlot.invalid"}
 }
 
 // find returns the session, and what to call when it has booted, or failed to.

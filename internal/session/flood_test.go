@@ -19,7 +19,6 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
-	"sandlot/proto/agentv1"
 )
 
 // socket is a sandbox of which there is nothing but the socket that its agent
@@ -74,19 +73,18 @@ func (s *socket) link() (net.Conn, error) {
 }
 
 // ask says one request on a connection of its own.
-func (s *socket) ask(r *agentv1.NetRequest) (agentv1.NetReply_Code, error) {
+func (s *socket) ask(r wire.NetRequest) (wire.NetCode, error) {
 	c, err := s.greeted()
 	if err != nil {
 		return 0, err
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(20 * time.Second))
-	reply := new(agentv1.NetReply)
-	if err := wire.WriteMessage(c, r); err != nil {
+	if err := wire.WriteNetRequest(c, r); err != nil {
 		return 0, err
 	}
-	err = wire.ReadBounded(c, reply, wire.MaxNet)
-	return reply.GetCode(), err
+	reply, err := wire.ReadNetReply(c)
+	return reply.Code, err
 }
 
 // lines is a log that counts its lines.
@@ -114,7 +112,7 @@ func (l *lines) String() string {
 func TestFloodOfGreetings(t *testing.T) {
 	const rate, burst, floods = 50, 50, 32
 	const long = 2 * time.Second
-	refused := &agentv1.NetRequest{Kind: &agentv1.NetRequest_Connect{Connect: &agentv1.NetConnect{Address: []byte{127, 0, 0, 1}, Port: 1}}}
+	refused := wire.NetRequest{Kind: wire.NetConnect, Address: []byte{127, 0, 0, 1}, Port: 1}
 	for name, attack := range map[string]func(*socket) bool{ // true: it was let in
 		"nothing": func(s *socket) bool {
 			c, err := s.greeted()
@@ -185,7 +183,7 @@ func TestFloodOfGreetings(t *testing.T) {
 			answers := 0
 			for ctx.Err() == nil {
 				at := time.Now()
-				if code, err := victim.ask(refused); err != nil || code != agentv1.NetReply_REFUSED {
+				if code, err := victim.ask(refused); err != nil || code != wire.NetRefused {
 					t.Fatalf("the other sandbox: %v, %v", code, err)
 				}
 				answers++

@@ -6,10 +6,8 @@ import (
 	"net"
 	"time"
 
-	"connectrpc.com/connect"
-
+	"sandlot/internal/agent"
 	"sandlot/internal/auth"
-	"sandlot/proto/agentv1"
 )
 
 // Wake opens the principal's session of that id for what is no call: what was
@@ -48,15 +46,15 @@ const dialing = 15 * time.Second
 func (l *Lease) Dial(ctx context.Context, port int) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialing)
 	defer cancel()
-	c, _, err := l.Agent().Stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: uint32(port)}})
+	c, err := l.Agent().Dial(ctx, port)
 	switch {
 	case err == nil:
 		return c, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeNotFound:
+	case agent.ReasonOf(err) == agent.NotFound:
 		return nil, ErrNobody
-	case connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeDeadlineExceeded:
+	case agent.ReasonOf(err) == agent.TimedOut:
 		return nil, context.DeadlineExceeded
 	}
 	return nil, err

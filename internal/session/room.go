@@ -5,11 +5,9 @@ import (
 	"slices"
 	"time"
 
-	"sandlot/internal/agent"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
-	"sandlot/proto/agentv1"
 )
 
 // place is what sessions take of the limits: their number, without homes, and
@@ -152,18 +150,18 @@ func (s *Session) busy(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	u, err := booted.Agent.Usage(ctx, agent.Request(&agentv1.UsageRequest{}))
+	u, err := booted.Agent.Usage(ctx)
 	if err != nil { // an agent that is slow may have much to do
 		st, serr := booted.Box.Status(ctx)
 		return serr == nil && st.Life == sandbox.Running && booted.Agent.Linked()
 	}
-	if u.Msg.IdleMicros < uint64(24*time.Hour/time.Microsecond) {
-		last := time.Now().Add(-time.Duration(u.Msg.IdleMicros) * time.Microsecond).UTC()
+	if u.Idle < 24*time.Hour {
+		last := time.Now().Add(-u.Idle).UTC()
 		s.mu.Lock()
 		if last.After(s.rec.Used) {
 			s.rec.Used = last
 		}
 		s.mu.Unlock()
 	}
-	return u.Msg.Busy
+	return u.Busy
 }

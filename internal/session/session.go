@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"sandlot/internal/agent"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
@@ -18,7 +16,6 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
-	"sandlot/proto/agentv1"
 )
 
 // Record is what is stored of a session.
@@ -319,7 +316,7 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 			why = death(l.Booted)
 			break
 		}
-		if connect.CodeOf(err) == connect.CodeDeadlineExceeded || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, agent.ErrLies) {
+		if agent.ReasonOf(err) == agent.TimedOut || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, agent.ErrProtocol) {
 			why, what = "its agent stopped answering", "sandbox_unresponsive"
 			break
 		}
@@ -344,22 +341,21 @@ func (l *Lease) about(f *fault.Error, what string) *fault.Error {
 	return f.With("session_id", l.ID())
 }
 
-// refusal returns the fault for an answer that an honest agent gives.
+// refusal returns the fault for what an agent refuses.
 func refusal(err error) *fault.Error {
-	var ce *connect.Error
-	if !errors.As(err, &ce) || !connect.IsWireError(err) {
+	r, ok := errors.AsType[*agent.Refusal](err)
+	if !ok {
 		return nil
 	}
-	msg := agent.Printable(ce.Message(), 2000)
-	switch ce.Code() {
-	case connect.CodeNotFound:
-		return fault.Wrap(fault.NotFound, err, "%s", msg)
-	case connect.CodeFailedPrecondition, connect.CodeOutOfRange, connect.CodePermissionDenied, connect.CodeAlreadyExists:
-		return fault.Wrap(fault.FileAccess, err, "%s", msg)
-	case connect.CodeInvalidArgument:
-		return fault.Wrap(fault.InvalidParameters, err, "%s", msg)
-	case connect.CodeResourceExhausted:
-		return fault.Wrap(fault.ResourceLimit, err, "%s", msg)
+	switch r.Reason {
+	case agent.NotFound:
+		return fault.Wrap(fault.NotFound, err, "%s", r.Message)
+	case agent.Conflict, agent.OutsideRoot, agent.Denied:
+		return fault.Wrap(fault.FileAccess, err, "%s", r.Message)
+	case agent.Invalid:
+		return fault.Wrap(fault.InvalidParameters, err, "%s", r.Message)
+	case agent.Exhausted:
+		return fault.Wrap(fault.ResourceLimit, err, "%s", r.Message)
 	}
 	return nil
 }
@@ -369,7 +365,7 @@ type Info struct {
 	Record
 	Status string // creating, ready, running, processing, stopped, error
 	Flavor image.Flavor
-	Usage  *agentv1.UsageResponse // nil when it has no sandbox, or it did not answer
+	Usage  *agent.Usage // nil when it has no sandbox, or it did not answer
 	// MaxBytes is what Traffic may come to, both ways together; 0 is no limit.
 	MaxBytes int64
 }
@@ -396,10 +392,10 @@ func (s *Session) info(ctx context.Context) Info {
 		i.Status = "ready"
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		u, err := b.Agent.Usage(ctx, agent.Request(&agentv1.UsageRequest{}))
+		u, err := b.Agent.Usage(ctx)
 		if err == nil {
-			i.Usage = u.Msg
-			if u.Msg.Busy {
+			i.Usage = &u
+			if u.Busy {
 				i.Status = "running"
 			}
 		}

@@ -376,7 +376,7 @@ func TestErrorTypes(t *testing.T) {
 		w.fake.Box(s.Booted.ID).Die("memory")
 		is(errors.New("broken"), "sandbox_ended")
 		s = w.use(ann, Ask{ID: s.ID()})
-		is(agent.ErrLies, "sandbox_unresponsive")
+		is(agent.ErrProtocol, "sandbox_unresponsive")
 	})
 }
 

@@ -16,7 +16,6 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/sandbox/sandboxtest"
-	"sandlot/proto/agentv1"
 )
 
 // echoes is a broker whose whole network is one server that says what it hears.
@@ -62,21 +61,21 @@ func (w *world) again() {
 
 // moves sends n bytes out of the lease's sandbox and has them back. It returns
 // the answer of the broker.
-func moves(t *testing.T, l *Lease, n int) *agentv1.NetReply {
+func moves(t *testing.T, l *Lease, n int) wire.NetReply {
 	t.Helper()
 	here, there := net.Pipe()
 	done := make(chan struct{})
 	go func() { defer close(done); l.Booted.Exit.Serve(context.Background(), there) }()
 	defer func() { here.Close(); <-done }()
-	reply := new(agentv1.NetReply)
-	to := &agentv1.NetConnect{Address: []byte{20, 0, 0, 1}, Port: 1}
-	if err := wire.WriteMessage(here, &agentv1.NetRequest{Kind: &agentv1.NetRequest_Connect{Connect: to}}); err != nil {
+	to := wire.NetRequest{Kind: wire.NetConnect, Address: []byte{20, 0, 0, 1}, Port: 1}
+	if err := wire.WriteNetRequest(here, to); err != nil {
 		t.Fatal(err)
 	}
-	if err := wire.ReadBounded(here, reply, wire.MaxNet); err != nil {
+	reply, err := wire.ReadNetReply(here)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if reply.GetCode() == agentv1.NetReply_OK {
+	if reply.Code == wire.NetOK {
 		go here.Write(make([]byte, n))
 		if _, err := io.ReadFull(here, make([]byte, n)); err != nil {
 			reply.Message = err.Error()
@@ -102,7 +101,7 @@ func TestTrafficOutlivesSandboxes(t *testing.T) {
 		w.network()
 		l := w.use(ann, Ask{ID: "new"})
 		for i := range 4 {
-			if r := moves(t, l, 12_000); r.GetCode() != agentv1.NetReply_OK || r.GetMessage() != "" {
+			if r := moves(t, l, 12_000); r.Code != wire.NetOK || r.Message != "" {
 				t.Fatalf("sandbox %d: %v", i, r)
 			}
 			w.fake.Box(l.Booted.ID).Die("killed")
@@ -121,10 +120,10 @@ func TestTrafficOutlivesSandboxes(t *testing.T) {
 		if n.Traffic != (egress.Traffic{Up: 48_000, Down: 48_000}) || n.MaxBytes != 100_000 || n.Usage.Up != 0 {
 			t.Errorf("%+v, the sandbox alone %+v", n, n.Usage)
 		}
-		if r := moves(t, l, 12_000); r.GetMessage() == "" {
+		if r := moves(t, l, 12_000); r.Message == "" {
 			t.Error("more than the limit passed")
 		}
-		if r := moves(t, l, 1); r.GetCode() != agentv1.NetReply_REFUSED || !strings.Contains(r.GetMessage(), "100000 bytes") {
+		if r := moves(t, l, 1); r.Code != wire.NetRefused || !strings.Contains(r.Message, "100000 bytes") {
 			t.Errorf("the next connection: %v", r)
 		}
 		list := l.Refusals()
@@ -132,7 +131,7 @@ func TestTrafficOutlivesSandboxes(t *testing.T) {
 			t.Errorf("%+v", list)
 		}
 		for _, other := range []*Lease{w.use(ann, Ask{ID: "new"}), w.use(bob, Ask{})} {
-			if r := moves(t, other, 12_000); r.GetCode() != agentv1.NetReply_OK || r.GetMessage() != "" {
+			if r := moves(t, other, 12_000); r.Code != wire.NetOK || r.Message != "" {
 				t.Errorf("another session: %v", r)
 			}
 		}
@@ -140,7 +139,7 @@ func TestTrafficOutlivesSandboxes(t *testing.T) {
 		if n, err := w.Recount(t.Context(), l.ID()); err != nil || n.Traffic != (egress.Traffic{}) {
 			t.Errorf("%+v, %v", n, err)
 		}
-		if r := moves(t, l, 12_000); r.GetCode() != agentv1.NetReply_OK || r.GetMessage() != "" {
+		if r := moves(t, l, 12_000); r.Code != wire.NetOK || r.Message != "" {
 			t.Errorf("counted anew: %v", r)
 		}
 		infos, err := w.List(t.Context(), ann, l.ID())

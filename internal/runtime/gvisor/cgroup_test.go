@@ -19,7 +19,6 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
-	"sandlot/proto/agentv1"
 )
 
 // nested says in which mount namespace of its own a test runs.
@@ -235,8 +234,7 @@ func fill(t *testing.T, b sandbox.Sandbox) {
 	if err := b.(sandbox.Resizer).Resize(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
-	go c.Run(t.Context(), &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "python",
-		Code: "import time; y = b'y' * (320 << 20); time.sleep(20)", TimeoutMillis: 20000}}}, func(*agentv1.RunEvent) error { return nil })
+	go c.Evaluate(t.Context(), agent.Code{Language: "python", Source: "import time; y = b'y' * (320 << 20); time.sleep(20)", Timeout: 20 * time.Second}, agent.Observer{})
 	select {
 	case <-b.(*box).gone:
 	case <-time.After(15 * time.Second):

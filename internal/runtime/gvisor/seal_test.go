@@ -12,7 +12,6 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
-	"sandlot/proto/agentv1"
 )
 
 // shell runs a shell line in a sandbox and returns what it printed.
@@ -20,12 +19,11 @@ func shell(t *testing.T, c *agent.Client, line string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
-	e, err := c.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"/bin/bash", "-c", line}},
-		TimeoutMillis: 30_000, Bounds: &agentv1.Bounds{HeadChars: 4096, TailChars: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
+	d, err := c.Exec(ctx, agent.Exec{Command: agent.Command{Args: []string{"/bin/bash", "-c", line}}, Timeout: 30 * time.Second,
+		Inline: agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
 	if err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
-	d := e.GetExecuted()
 	return strings.TrimSpace(string(d.Stdout.Head) + string(d.Stderr.Head))
 }
 

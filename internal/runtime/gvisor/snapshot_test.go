@@ -18,7 +18,6 @@ import (
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 	"sandlot/internal/secret"
-	"sandlot/proto/agentv1"
 )
 
 // copier makes a snapshot of each kind before the first sandbox of it.
@@ -68,7 +67,7 @@ func shoot(t *testing.T, r *Runtime, spec sandbox.Spec) []byte {
 	c := agent.New(b, sandboxtest.Log(t))
 	defer c.Close()
 	for _, l := range spec.Template.Warm {
-		if _, err := c.StartInterpreter(t.Context(), agent.Request(&agentv1.StartInterpreterRequest{Language: l})); err != nil {
+		if err := c.StartInterpreter(t.Context(), l); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -105,16 +104,17 @@ func TestCopies(t *testing.T) {
 
 func run(t *testing.T, c *agent.Client, code string) string {
 	t.Helper()
-	e, err := c.Run(t.Context(), &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "python", Code: code,
-		TimeoutMillis: 20000}}}, func(*agentv1.RunEvent) error { return nil })
+	d, err := c.Evaluate(t.Context(), agent.Code{Language: "python", Source: code, Timeout: 20 * time.Second, Inline: agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := e.GetEvaluated()
-	if !d.GetOk() {
-		t.Fatalf("%s: %s", code, d.GetTraceback())
+	if !d.OK {
+		t.Fatalf("%s: %s", code, d.Traceback)
 	}
-	return string(d.GetResult().GetHead())
+	if d.Value == nil {
+		return ""
+	}
+	return string(d.Value.Head)
 }
 
 // TestSnapshot: copies are sandboxes of their own.
@@ -171,14 +171,14 @@ func TestSnapshot(t *testing.T) {
 		}
 		c := agent.New(b, sandboxtest.Log(t))
 		defer c.Close()
-		h, err := c.Hello(t.Context(), agent.Request(&agentv1.HelloRequest{}))
+		h, err := c.Hello(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(filepath.Join(b.(*box).dir, "sock", wire.SecretFile)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the secret is still beside the socket: %v", err)
 		}
-		unique := map[string]string{"boot id": h.Msg.BootId, "random bytes": run(t, c, "import os; os.urandom(16).hex()"),
+		unique := map[string]string{"boot id": h, "random bytes": run(t, c, "import os; os.urandom(16).hex()"),
 			"uuid": run(t, c, "import uuid; uuid.uuid4()"), "random": run(t, c, "import random; random.random()")}
 		for what, v := range unique {
 			if saw[what] == nil {

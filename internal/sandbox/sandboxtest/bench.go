@@ -13,12 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/sandbox"
-	"sandlot/proto/agentv1"
 )
 
 // Bench is one booted sandbox of real programs, with a workspace, a folder that
@@ -68,9 +65,8 @@ func (s *Subject) proof() string {
 
 func (b *Bench) configure(t *testing.T) {
 	t.Helper()
-	c := agent.Configure(b.subject.Template, b.Box.Spec().Limits)
-	c.FileRoots = []*agentv1.FileRoot{{Path: "/workspace"}, {Path: "/data", ReadOnly: true}}
-	if _, err := b.Configure(t.Context(), agent.Request(c)); err != nil {
+	s := agent.Settings{Template: b.subject.Template, Limits: b.Box.Spec().Limits, Roots: []agent.FileRoot{{Path: "/workspace"}, {Path: "/data", ReadOnly: true}}}
+	if err := b.Configure(t.Context(), s); err != nil {
 		t.Fatal("configuring:", err)
 	}
 }
@@ -85,17 +81,19 @@ func (b *Bench) close(t *testing.T) {
 }
 
 // exec runs a shell line to its end.
-func (b *Bench) exec(t *testing.T, line string, timeout time.Duration) *agentv1.ExecDone {
+func (b *Bench) exec(t *testing.T, line string, timeout time.Duration) *agent.ExecResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+20*time.Second)
 	defer cancel()
-	e, err := b.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"/bin/bash", "-c", line}},
-		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadChars: 4096, TailChars: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
+	d, err := b.Exec(ctx, agent.Exec{Command: bash(line), Timeout: timeout, Inline: agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
 	if err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
-	return e.GetExecuted()
+	return d
 }
+
+// bash is a shell line.
+func bash(line string) agent.Command { return agent.Command{Args: []string{"/bin/bash", "-c", line}} }
 
 // sh runs a shell line and returns what it printed.
 func (b *Bench) sh(t *testing.T, line string) string {
@@ -104,16 +102,23 @@ func (b *Bench) sh(t *testing.T, line string) string {
 	return strings.TrimSpace(string(d.Stdout.Head) + string(d.Stdout.Tail) + string(d.Stderr.Head))
 }
 
-func (b *Bench) eval(t *testing.T, language, code string, timeout time.Duration) *agentv1.EvaluateDone {
+func (b *Bench) eval(t *testing.T, language, code string, timeout time.Duration) *agent.CodeResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
 	defer cancel()
-	e, err := b.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: language, Code: code,
-		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadChars: 4096, TailChars: 4096}}}}, func(*agentv1.RunEvent) error { return nil })
+	d, err := b.Evaluate(ctx, agent.Code{Language: language, Source: code, Timeout: timeout, Inline: agent.Inline{Head: 4096, Tail: 4096}, ThroughAgent: true}, agent.Observer{})
 	if err != nil {
 		t.Fatalf("%s: %v", code, err)
 	}
-	return e.GetEvaluated()
+	return d
+}
+
+// value is the text of a piece's value; empty: there is none.
+func value(d *agent.CodeResult) string {
+	if d.Value == nil {
+		return ""
+	}
+	return string(d.Value.Head)
 }
 
 func (b *Bench) want(t *testing.T, line, want string) {
@@ -153,21 +158,21 @@ func interpreters(t *testing.T, b *Bench) {
 		switch l.Driver {
 		case "python":
 			b.eval(t, l.Name, "x = 40", time.Minute)
-			if d := b.eval(t, l.Name, "x + 2", time.Minute); string(d.GetResult().GetHead()) != "42" || !d.Ok {
+			if d := b.eval(t, l.Name, "x + 2", time.Minute); value(d) != "42" || !d.OK {
 				t.Errorf("%s: %+v", l.Name, d)
 			}
 			d := b.eval(t, l.Name, "import time\ny = 1\ntime.sleep(60)", time.Second)
 			if !d.TimedOut || d.StateLost {
 				t.Errorf("%s, interrupted: %+v", l.Name, d)
 			}
-			if d := b.eval(t, l.Name, "x, y", time.Minute); string(d.GetResult().GetHead()) != "(40, 1)" {
+			if d := b.eval(t, l.Name, "x, y", time.Minute); value(d) != "(40, 1)" {
 				t.Errorf("%s forgot: %+v", l.Name, d)
 			}
 			d = b.eval(t, l.Name, "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", time.Second)
 			if !d.TimedOut || !d.StateLost || d.Reason == "" {
 				t.Errorf("%s that ignores interrupts: %+v", l.Name, d)
 			}
-			if d := b.eval(t, l.Name, "1 + 1", time.Minute); string(d.GetResult().GetHead()) != "2" {
+			if d := b.eval(t, l.Name, "1 + 1", time.Minute); value(d) != "2" {
 				t.Errorf("%s after that: %+v", l.Name, d)
 			}
 		case "node":
@@ -175,17 +180,17 @@ func interpreters(t *testing.T, b *Bench) {
 			if l.Name == "typescript" {
 				// The same interpreter, where its Node is new enough; else an error that says so.
 				d := b.eval(t, l.Name, "const y: number = x + 2; y", time.Minute)
-				if string(d.GetResult().GetHead()) != "42" && !strings.Contains(d.Traceback, "TypeScript needs Node") {
+				if value(d) != "42" && !strings.Contains(d.Traceback, "TypeScript needs Node") {
 					t.Errorf("%s: %+v", l.Name, d)
 				}
 				continue
 			}
-			if d := b.eval(t, l.Name, "await Promise.resolve(x + 2)", time.Minute); string(d.GetResult().GetHead()) != "42" || !d.Ok {
+			if d := b.eval(t, l.Name, "await Promise.resolve(x + 2)", time.Minute); value(d) != "42" || !d.OK {
 				t.Errorf("%s: %+v", l.Name, d)
 			}
 		case "bash":
 			b.eval(t, l.Name, "x=40; f() { echo $((x + 2)); }", time.Minute)
-			if d := b.eval(t, l.Name, "f", time.Minute); string(d.Stdout.Head) != "42\n" || !d.Ok {
+			if d := b.eval(t, l.Name, "f", time.Minute); string(d.Stdout.Head) != "42\n" || !d.OK {
 				t.Errorf("%s: %+v", l.Name, d)
 			}
 		}
@@ -194,66 +199,66 @@ func interpreters(t *testing.T, b *Bench) {
 
 func (b *Bench) start(t *testing.T, line string) string {
 	t.Helper()
-	r, err := b.StartProcess(t.Context(), agent.Request(&agentv1.StartProcessRequest{Command: &agentv1.Command{Argv: []string{"/bin/bash", "-c", line}}, StdinOpen: true}))
+	id, err := b.StartProcess(t.Context(), agent.Background{Command: bash(line), KeepStdin: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r.Msg.ProcessId
+	return id
 }
 
 func background(t *testing.T, b *Bench) {
 	id := b.start(t, "while read l; do echo got $l; done; echo end; exit 3")
-	if _, err := b.WriteProcess(t.Context(), agent.Request(&agentv1.WriteProcessRequest{ProcessId: id, Data: []byte("one\ntwo\n"), Eof: true})); err != nil {
+	if _, err := b.WriteProcess(t.Context(), id, []byte("one\ntwo\n"), true); err != nil {
 		t.Fatal(err)
 	}
 	var out []byte
-	cursor, code := uint64(0), int32(-1)
+	cursor, code := int64(0), -1
 	for running := true; running; {
-		r, err := b.ReadProcess(t.Context(), agent.Request(&agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: 5, WaitMillis: 10_000}))
+		r, err := b.ReadProcess(t.Context(), id, cursor, 5, 10*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, cursor, code = append(out, r.Msg.Output...), r.Msg.Cursor, r.Msg.ExitCode
-		running = r.Msg.Running || len(r.Msg.Output) > 0
+		out, cursor, code = append(out, r.Data...), r.Cursor, r.ExitCode
+		running = r.Running || len(r.Data) > 0
 	}
 	if string(out) != "got one\ngot two\nend\n" || code != 3 {
 		t.Errorf("output %q, exit code %d", out, code)
 	}
 	id = b.start(t, "sleep 1000 & sleep 1000")
-	r, err := b.StopProcess(t.Context(), agent.Request(&agentv1.StopProcessRequest{ProcessId: id, Signal: int32(syscall.SIGTERM), GraceMillis: 5000}))
-	if err != nil || r.Msg.Running || r.Msg.ExitCode != 128+15 {
-		t.Errorf("stopping: %+v, %v", r, err)
+	running, code, err := b.StopProcess(t.Context(), id, syscall.SIGTERM, 5*time.Second)
+	if err != nil || running || code != 128+15 {
+		t.Errorf("stopping: running %v, exit code %d, %v", running, code, err)
 	}
 	b.want(t, "pgrep -c sleep || true", "0")
 }
 
 func files(t *testing.T, b *Bench) {
 	data := []byte{0, 1, 2, 0xff, '\n', 0x80}
-	if _, err := b.WriteFile(t.Context(), agent.Request(&agentv1.WriteFileRequest{Path: "dir/a", Data: data})); err != nil {
+	if _, err := b.WriteFile(t.Context(), agent.FileWrite{Path: "dir/a", Data: data}); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(b.Workspace, "dir/a")); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("on the host: %v, %v", got, err)
 	}
-	r, err := b.ReadFile(t.Context(), agent.Request(&agentv1.ReadFileRequest{Path: "/workspace/dir/a", Offset: 2, Limit: 2}))
-	if err != nil || !bytes.Equal(r.Msg.Data, data[2:4]) || r.Msg.Size != 6 {
-		t.Errorf("a range: %v, %v", r, err)
+	part, size, err := b.ReadFile(t.Context(), "/workspace/dir/a", 2, 2)
+	if err != nil || !bytes.Equal(part, data[2:4]) || size != 6 {
+		t.Errorf("a range: %v of %d bytes, %v", part, size, err)
 	}
 	b.sh(t, "ln -s /etc/passwd out; ln -s dir/a in; ln -s ../etc up; ln -s /proc/1/environ env")
 	for _, p := range []string{"out", "/etc/passwd", "../etc/passwd", "dir/../../etc/passwd", "up/passwd", "env", "/workspace-other/x"} {
-		_, err := b.ReadFile(t.Context(), agent.Request(&agentv1.ReadFileRequest{Path: p, Limit: 100}))
-		if connect.CodeOf(err) != connect.CodeOutOfRange {
+		_, _, err := b.ReadFile(t.Context(), p, 0, 100)
+		if agent.ReasonOf(err) != agent.OutsideRoot {
 			t.Errorf("reading %s: %v", p, err)
 		}
-		_, err = b.WriteFile(t.Context(), agent.Request(&agentv1.WriteFileRequest{Path: p, Data: data}))
-		if code := connect.CodeOf(err); code != connect.CodeOutOfRange {
+		_, err = b.WriteFile(t.Context(), agent.FileWrite{Path: p, Data: data})
+		if agent.ReasonOf(err) != agent.OutsideRoot {
 			t.Errorf("writing %s: %v", p, err)
 		}
 	}
-	if _, err := b.ReadFile(t.Context(), agent.Request(&agentv1.ReadFileRequest{Path: "in", Limit: 100})); err != nil {
+	if _, _, err := b.ReadFile(t.Context(), "in", 0, 100); err != nil {
 		t.Error("a link that stays inside:", err)
 	}
-	if _, err := b.WriteFile(t.Context(), agent.Request(&agentv1.WriteFileRequest{Path: "/data/new", Data: data})); err == nil {
+	if _, err := b.WriteFile(t.Context(), agent.FileWrite{Path: "/data/new", Data: data}); err == nil {
 		t.Error("wrote into a root that may only be read")
 	}
 }
@@ -292,8 +297,8 @@ func mounts(t *testing.T, b *Bench) {
 }
 
 func terminal(t *testing.T, b *Bench) {
-	s, _, err := b.Stream(t.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: &agentv1.Command{
-		Argv: []string{"/bin/bash", "--norc", "-c", "tty; stty size; read l; echo \"[$l]\"; read m; exit 5"}, Pty: &agentv1.Pty{Rows: 33, Cols: 77}}}})
+	s, err := b.Interactive(t.Context(), agent.Command{
+		Args: []string{"/bin/bash", "--norc", "-c", "tty; stty size; read l; echo \"[$l]\"; read m; exit 5"}, Terminal: &agent.Size{Rows: 33, Cols: 77}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +340,7 @@ func memory(t *testing.T, b *Bench) {
 	if d.ExitCode == 0 || d.TimedOut {
 		t.Errorf("a memory bomb ended with %d, killed by %q, timed out %v", d.ExitCode, d.KilledBy, d.TimedOut)
 	}
-	if got := b.eval(t, "python", "kept", time.Minute); string(got.GetResult().GetHead()) != "1" {
+	if got := b.eval(t, "python", "kept", time.Minute); value(got) != "1" {
 		t.Errorf("another process lost its state: %+v", got)
 	}
 }
@@ -378,7 +383,7 @@ func isolation(t *testing.T, b *Bench) {
 		}
 	}
 	// A link that the sandbox made is not followed by the host.
-	if _, err := b.ReadFile(t.Context(), agent.Request(&agentv1.ReadFileRequest{Path: "/workspace/l", Limit: 100})); err == nil {
+	if _, _, err := b.ReadFile(t.Context(), "/workspace/l", 0, 100); err == nil {
 		t.Error("a file call followed a link out of the workspace")
 	}
 	b.want(t, "awk '/^CapEff|^CapPrm|^CapBnd|^CapAmb/ {print $2}' /proc/self/status | sort -u", "0000000000000000")
@@ -409,7 +414,7 @@ try:
     s.connect(("192.0.2.1", 80)); s.recv(1); print("connected") # the agent leads it to a host that serves none
 except OSError as e: print("refused")'`, "refused")
 	// The false agent did no harm.
-	if _, err := b.Hello(t.Context(), agent.Request(&agentv1.HelloRequest{})); err != nil {
+	if _, err := b.Hello(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -428,24 +433,24 @@ func survivesHost(t *testing.T, b *Bench) {
 	}
 	b.Box = found[0]
 	b.Client = agent.New(b.Box, Log(t))
-	if d := b.eval(t, "python", "x", time.Minute); string(d.GetResult().GetHead()) != "5" {
+	if d := b.eval(t, "python", "x", time.Minute); value(d) != "5" {
 		t.Errorf("the interpreter forgot: %+v", d)
 	}
-	if _, err := b.WriteProcess(t.Context(), agent.Request(&agentv1.WriteProcessRequest{ProcessId: id, Data: []byte("now\n")})); err != nil {
+	if _, err := b.WriteProcess(t.Context(), id, []byte("now\n"), false); err != nil {
 		t.Fatal(err)
 	}
-	for cursor := uint64(0); ; {
-		r, err := b.ReadProcess(t.Context(), agent.Request(&agentv1.ReadProcessRequest{ProcessId: id, MaxBytes: 1000, Cursor: cursor, WaitMillis: 5000}))
+	for cursor := int64(0); ; {
+		r, err := b.ReadProcess(t.Context(), id, cursor, 1000, 5*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasSuffix(string(r.Msg.Output), "after now\n") {
+		if strings.HasSuffix(string(r.Data), "after now\n") {
 			break
 		}
-		if !r.Msg.Running {
-			t.Fatalf("the process ended: %q", r.Msg.Output)
+		if !r.Running {
+			t.Fatalf("the process ended: %q", r.Data)
 		}
-		if len(r.Msg.Output) == 0 {
+		if len(r.Data) == 0 {
 			t.Fatal("no output in 5 s")
 		}
 	}

@@ -3,48 +3,41 @@ package sandboxtest
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-
 	"sandlot/internal/agent"
-	"sandlot/internal/agent/wire"
-	"sandlot/proto/agentv1"
 )
 
 // inline is how much of each stream comes inline here, at each end.
 const inline = 1000
 
 // piece runs code as the server does.
-func (b *Bench) piece(t *testing.T, code string, timeout time.Duration) *agentv1.EvaluateDone {
+func (b *Bench) piece(t *testing.T, code string, timeout time.Duration) *agent.CodeResult {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
-	defer cancel()
-	d, err := b.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: code, TimeoutMillis: uint64(timeout.Milliseconds()),
-		Bounds: &agentv1.Bounds{HeadChars: inline, TailChars: inline}}, func(*agentv1.RunEvent) error { return nil })
-	if err != nil {
-		t.Fatalf("%.100s: %v", code, err)
-	}
-	return d
+	return b.run(t, agent.Code{Source: code, Timeout: timeout})
 }
 
 // viaAgent runs code as a server does that has no way to the interpreter.
-func (b *Bench) viaAgent(t *testing.T, code string, timeout time.Duration) *agentv1.EvaluateDone {
+func (b *Bench) viaAgent(t *testing.T, code string, timeout time.Duration) *agent.CodeResult {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
+	return b.run(t, agent.Code{Source: code, Timeout: timeout, ThroughAgent: true})
+}
+
+func (b *Bench) run(t *testing.T, code agent.Code) *agent.CodeResult {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), code.Timeout+30*time.Second)
 	defer cancel()
-	e, err := b.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "python", Code: code,
-		TimeoutMillis: uint64(timeout.Milliseconds()), Bounds: &agentv1.Bounds{HeadChars: inline, TailChars: inline}}}}, func(*agentv1.RunEvent) error { return nil })
+	code.Language, code.Inline = "python", agent.Inline{Head: inline, Tail: inline}
+	d, err := b.Evaluate(ctx, code, agent.Observer{})
 	if err != nil {
-		t.Fatalf("%.100s: %v", code, err)
+		t.Fatalf("%.100s: %v", code.Source, err)
 	}
-	return e.GetEvaluated()
+	return d
 }
 
 // direct compares what is said of the same pieces of code when the agent hands
@@ -67,11 +60,11 @@ func direct(t *testing.T, b *Bench) {
 		"print('a\\rb')", "import sys\nprint('\\x1b[31mred', file=sys.stderr)\nprint('plain\\r')", "print('a\\r\\n')",
 		"x", "_", "None", "", "# nothing", "while True: pass", "x",
 	}
-	var through []*agentv1.EvaluateDone
+	var through []*agent.CodeResult
 	for _, code := range pieces {
 		through = append(through, b.viaAgent(t, code, limit(code)))
 	}
-	if _, err := b.StopInterpreter(t.Context(), agent.Request(&agentv1.StopInterpreterRequest{})); err != nil {
+	if err := b.StopInterpreter(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if !b.Open(t.Context(), "python") {
@@ -98,32 +91,30 @@ func direct(t *testing.T, b *Bench) {
 func transfers(t *testing.T, b *Bench) {
 	for _, n := range []int{1000, 9 << 20} {
 		data := bytes.Repeat([]byte("0123456789abcdef"), n/16)
-		size := uint64(len(data))
-		open := func() (net.Conn, *agentv1.StreamReply) {
-			s, reply, err := b.Transfer(t.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{WriteFile: &agentv1.WriteStream{Path: "moved", Size: &size}}})
+		open := func() *agent.Upload {
+			up, err := b.Upload(t.Context(), "moved", int64(len(data)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if reply.Direct != (n > 4<<20) {
-				t.Errorf("%d bytes, directly: %v", n, reply.Direct)
+			if up.Direct != (n > 4<<20) {
+				t.Errorf("%d bytes, directly: %v", n, up.Direct)
 			}
-			return s, reply
+			return up
 		}
-		up, _ := open()
-		reply := new(agentv1.StreamReply)
+		up := open()
 		if _, err := up.Write(data); err != nil {
 			t.Fatal(err)
 		}
-		if err := wire.ReadMessage(up, reply); err != nil || reply.Size != size {
-			t.Errorf("sent %d bytes: %v, %v", size, reply, err)
+		if size, err := up.Commit(time.Now().Add(time.Minute)); err != nil || size != int64(len(data)) {
+			t.Errorf("sent %d bytes: %d, %v", len(data), size, err)
 		}
 		up.Close()
 		// One that breaks changes nothing.
-		half, _ := open()
+		half := open()
 		half.Write(make([]byte, len(data)/2))
 		half.Close()
 		time.Sleep(50 * time.Millisecond)
-		down, _, err := b.Transfer(t.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{ReadFile: &agentv1.ReadStream{Path: "moved", Offset: 16}}})
+		down, _, err := b.Download(t.Context(), "moved", 16, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,16 +135,27 @@ func limit(code string) time.Duration {
 }
 
 // shape is what two runs of a piece have in common.
-func shape(d *agentv1.EvaluateDone) string {
-	d = proto.Clone(d).(*agentv1.EvaluateDone)
-	d.DurationMicros = 0
-	for _, c := range []*agentv1.Captured{d.Stdout, d.Stderr, d.Result} {
-		if c != nil && c.Path != "" {
-			c.Path = "there is one"
+func shape(d *agent.CodeResult) string {
+	same := *d
+	same.Duration = 0
+	if d.Value != nil {
+		value := *d.Value
+		same.Value = &value
+	}
+	for _, o := range []*agent.Output{&same.Stdout, &same.Stderr, same.Value} {
+		if o == nil {
+			continue
+		}
+		o.Head, o.Tail = append([]byte{}, o.Head...), append([]byte{}, o.Tail...)
+		if o.Path != "" {
+			o.Path = "there is one"
 		}
 	}
-	text, _ := protojson.Marshal(d)
-	return strings.ReplaceAll(string(text), " ", "") // protojson puts some in at random
+	text, err := json.Marshal(same)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 // between looks at what is written while no piece runs: it comes with the next,
@@ -167,16 +169,16 @@ func between(t *testing.T, b *Bench) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	b.want(t, "cat /tmp/written", "end")
-	if got := b.piece(t, "", time.Minute).Stdout.GetTotal(); got == 0 || got > 300_000 {
+	if got := b.piece(t, "", time.Minute).Stdout.Total; got == 0 || got > 300_000 {
 		t.Errorf("%d bytes were kept of what was written between pieces", got)
 	}
 	// A writer that never rests does not take a piece's own output.
 	b.piece(t, "q = subprocess.Popen(['sh', '-c', 'while :; do echo -; done'])", time.Minute)
 	for n := range 30 {
 		d := b.piece(t, fmt.Sprintf("print('mine', %d)", n), time.Minute)
-		out := string(d.Stdout.GetHead()) + string(d.Stdout.GetTail())
+		out := string(d.Stdout.Head) + string(d.Stdout.Tail)
 		own := strings.NewReplacer("-", "", "\n", "").Replace(out)
-		if d.Stdout.GetPath() == "" && own != fmt.Sprintf("mine %d", n) {
+		if d.Stdout.Path == "" && own != fmt.Sprintf("mine %d", n) {
 			t.Errorf("piece %d lost what it printed: %.200q", n, out)
 		}
 	}
@@ -195,12 +197,12 @@ func held(t *testing.T, b *Bench) {
 	}
 	b.piece(t, "threading.Thread(target=lambda: sum(range(3 * 10 ** 7))).start()", time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-	_, err := b.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "given = 'up'\nimport time\ntime.sleep(20)", Bounds: &agentv1.Bounds{HeadChars: inline}}, func(*agentv1.RunEvent) error { return nil })
+	_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "given = 'up'\nimport time\ntime.sleep(20)", Inline: agent.Inline{Head: inline}}, agent.Observer{})
 	cancel()
 	if err == nil {
 		t.Error("given up, and there is a result")
 	}
-	if d := b.piece(t, "'mine'", time.Minute); string(d.Result.GetHead()) != "'mine'" || !d.Ok {
+	if d := b.piece(t, "'mine'", time.Minute); value(d) != "'mine'" || !d.OK {
 		t.Errorf("the piece after one that was given up: %v", d)
 	}
 }
@@ -211,13 +213,13 @@ func givenUp(t *testing.T, b *Bench) {
 	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond} {
 		b.piece(t, "kept = 7", time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), after)
-		_, err := b.Evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "import time\ntime.sleep(30)", Bounds: &agentv1.Bounds{HeadChars: inline}}, func(*agentv1.RunEvent) error { return nil })
+		_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "import time\ntime.sleep(30)", Inline: agent.Inline{Head: inline}}, agent.Observer{})
 		cancel()
 		if err == nil {
 			t.Errorf("given up after %s, and there is a result", after)
 		}
 		start := time.Now()
-		if d := b.piece(t, "kept", time.Minute); string(d.Result.GetHead()) != "7" || time.Since(start) > 2*time.Second {
+		if d := b.piece(t, "kept", time.Minute); value(d) != "7" || time.Since(start) > 2*time.Second {
 			t.Errorf("given up after %s: the next piece says %v after %s", after, d, time.Since(start))
 		}
 	}
@@ -226,15 +228,15 @@ func givenUp(t *testing.T, b *Bench) {
 // died looks at an interpreter that ends in a piece, and between two.
 func died(t *testing.T, b *Bench) {
 	b.Open(t.Context(), "python")
-	if d := b.piece(t, "import os, signal\nprint('last', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)", time.Minute); !d.StateLost || d.Ok || string(d.Stdout.GetHead()) != "last\n" {
+	if d := b.piece(t, "import os, signal\nprint('last', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)", time.Minute); !d.StateLost || d.OK || string(d.Stdout.Head) != "last\n" {
 		t.Errorf("killed in a piece: %v", d)
 	}
-	if d := b.piece(t, "6 * 7", time.Minute); string(d.Result.GetHead()) != "42" || d.StateLost {
+	if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" || d.StateLost {
 		t.Errorf("after that: %v", d)
 	}
 	b.Open(t.Context(), "python")
 	b.sh(t, "pkill -KILL -x python3; pkill -KILL -f sandlot_driver; pkill -KILL python; sleep 0.1")
-	if d := b.piece(t, "6 * 7", time.Minute); string(d.Result.GetHead()) != "42" || !d.StateLost {
+	if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" || !d.StateLost {
 		t.Errorf("killed between pieces: %v", d)
 	}
 	// Its child holds the connection open.
@@ -243,7 +245,7 @@ func died(t *testing.T, b *Bench) {
 	if !d.StateLost || d.ExitCode != 9 {
 		t.Errorf("ended while a child lives: %v", d)
 	}
-	if d := b.piece(t, "6 * 7", time.Minute); string(d.Result.GetHead()) != "42" {
+	if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" {
 		t.Errorf("after that: %v", d)
 	}
 }

@@ -5,19 +5,13 @@ package sandboxtest
 import (
 	"context"
 	"errors"
-	"io"
 	"net"
-	"net/http"
 	"sync"
 	"time"
 
-	"connectrpc.com/connect"
-	"github.com/hashicorp/yamux"
-
+	"sandlot/internal/agent/agenttest"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/sandbox"
-	"sandlot/proto/agentv1"
-	"sandlot/proto/agentv1/agentv1connect"
 )
 
 // Fake is a runtime of sandboxes that live in memory: their agents answer every
@@ -34,8 +28,6 @@ type Fake struct {
 	Reluctant func(ctx context.Context, id string) error
 	// Dial answers dials of a port; the default says that nothing listens.
 	Dial func(port uint32) (net.Conn, error)
-	// Run answers runs; the default says that all went well.
-	Run func(*agentv1.RunRequest) *agentv1.RunEvent
 
 	mu    sync.Mutex
 	boxes map[string]*FakeBox
@@ -129,7 +121,6 @@ func (f *Fake) Box(id string) *FakeBox {
 
 // FakeBox is one sandbox of a Fake.
 type FakeBox struct {
-	agentv1connect.UnimplementedAgentHandler
 	fake       *Fake
 	mute, liar bool
 	gone       chan struct{}
@@ -223,124 +214,23 @@ func (b *FakeBox) Connect(ctx context.Context) (net.Conn, error) {
 // serve is the agent's side of one link.
 func (b *FakeBox) serve(c net.Conn, secret []byte) {
 	defer func() { <-b.linked }()
-	defer c.Close()
-	if wire.Greet(c, secret) != nil {
-		return
-	}
-	mux, err := yamux.Server(wire.Whole(c), wire.Mux())
-	if err != nil {
-		return
-	}
-	defer mux.Close()
-	routes := http.NewServeMux()
-	routes.Handle(agentv1connect.NewAgentHandler(b))
-	calls := make(chan net.Conn)
-	server := &http.Server{Handler: routes}
-	go server.Serve(listener{calls, mux.CloseChan()})
-	defer server.Close()
-	for {
-		s, err := mux.AcceptStream()
-		if err != nil {
-			return
-		}
-		go b.dispatch(s, calls, mux.CloseChan())
-	}
+	agenttest.Agent{Mute: b.mute, Boot: b.Spec().ID, Usage: b.usage, Dial: b.dial}.Serve(c, secret)
 }
 
-func (b *FakeBox) dispatch(s net.Conn, calls chan<- net.Conn, closed <-chan struct{}) {
-	var kind [1]byte
-	if _, err := s.Read(kind[:]); err != nil {
-		s.Close()
-		return
-	}
-	if b.mute {
-		<-closed
-		return
-	}
-	if kind[0] == wire.Call {
-		select {
-		case calls <- s:
-		case <-closed:
-		}
-		return
-	}
-	defer s.Close()
-	if kind[0] == wire.Raw {
-		b.raw(s)
-	}
-	for kind[0] == wire.Run {
-		r := new(agentv1.RunRequest)
-		if wire.ReadMessage(s, r) != nil || wire.WriteMessage(s, b.run(r)) != nil {
-			return
-		}
-	}
-}
-
-// raw answers a dial; of other streams it knows nothing.
-func (b *FakeBox) raw(s net.Conn) {
-	open := new(agentv1.StreamOpen)
-	if wire.ReadMessage(s, open) != nil {
-		return
-	}
+func (b *FakeBox) dial(port uint32) (net.Conn, error) {
 	if b.fake.Dial == nil {
-		_ = wire.WriteMessage(s, &agentv1.StreamReply{Code: uint32(connect.CodeNotFound), Message: "nothing listens"})
-		return
+		return nil, errors.New("nothing listens")
 	}
-	c, err := b.fake.Dial(open.GetDial())
-	if err != nil {
-		_ = wire.WriteMessage(s, &agentv1.StreamReply{Code: uint32(connect.CodeNotFound), Message: err.Error()})
-		return
-	}
-	defer c.Close()
-	if wire.WriteMessage(s, &agentv1.StreamReply{}) != nil {
-		return
-	}
-	var both sync.WaitGroup
-	both.Go(func() {
-		io.Copy(c, s)
-		if h, ok := c.(interface{ CloseWrite() error }); ok {
-			h.CloseWrite()
-		}
-	})
-	io.Copy(s, c)
-	s.Close()
-	both.Wait()
+	return b.fake.Dial(port)
 }
 
-func (b *FakeBox) run(r *agentv1.RunRequest) *agentv1.RunEvent {
-	if b.fake.Run != nil {
-		return b.fake.Run(r)
-	}
-	if r.GetExec() != nil {
-		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: &agentv1.ExecDone{Stdout: &agentv1.Captured{}, Stderr: &agentv1.Captured{}}}}
-	}
-	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true, Stdout: &agentv1.Captured{}, Stderr: &agentv1.Captured{}}}}
-}
-
-// Hello implements the wire.
-func (b *FakeBox) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
-	return connect.NewResponse(&agentv1.HelloResponse{BootId: b.Spec().ID}), nil
-}
-
-// Configure implements the wire.
-func (b *FakeBox) Configure(context.Context, *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
-	return connect.NewResponse(&agentv1.ConfigureResponse{}), nil
-}
-
-// StartInterpreter implements the wire.
-func (b *FakeBox) StartInterpreter(context.Context, *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error) {
-	return connect.NewResponse(&agentv1.StartInterpreterResponse{}), nil
-}
-
-// Usage implements the wire.
-func (b *FakeBox) Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
+func (b *FakeBox) usage() (busy bool, idle time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	u := &agentv1.UsageResponse{Busy: b.busy, IdleMicros: uint64((365 * 24 * time.Hour).Microseconds())}
-	if !b.idle.IsZero() {
-		u.IdleMicros = uint64(time.Since(b.idle).Microseconds())
+	if b.idle.IsZero() {
+		return b.busy, 365 * 24 * time.Hour
 	}
-	return connect.NewResponse(u), nil
+	return b.busy, time.Since(b.idle)
 }
 
 // Status implements sandbox.Sandbox.
@@ -373,19 +263,3 @@ func (b *FakeBox) Stop(ctx context.Context) error {
 	delete(b.fake.boxes, b.spec.ID)
 	return nil
 }
-
-type listener struct {
-	calls  chan net.Conn
-	closed <-chan struct{}
-}
-
-func (l listener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.calls:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-func (l listener) Close() error   { return nil }
-func (l listener) Addr() net.Addr { return &net.UnixAddr{Name: "fake", Net: "unix"} }

@@ -18,7 +18,6 @@ import (
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/secret"
-	"sandlot/proto/agentv1"
 )
 
 // Subject is a runtime under test.
@@ -114,11 +113,11 @@ func hello(t *testing.T, b sandbox.Sandbox) string {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	r, err := c.Hello(ctx, agent.Request(&agentv1.HelloRequest{}))
+	r, err := c.Hello(ctx)
 	if err != nil {
 		t.Fatal("the agent does not answer:", err)
 	}
-	return r.Msg.BootId
+	return r
 }
 
 func stop(t *testing.T, b sandbox.Sandbox) {
@@ -246,7 +245,7 @@ func death(t *testing.T, s *Subject) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	for {
-		_, err := c.Hello(ctx, agent.Request(&agentv1.HelloRequest{}))
+		_, err := c.Hello(ctx)
 		if errors.Is(err, sandbox.ErrGone) {
 			break
 		}
@@ -299,7 +298,7 @@ func together(t *testing.T, s *Subject) {
 			}
 			c := agent.New(b, Log(t))
 			defer c.Close()
-			if _, err := c.Hello(t.Context(), agent.Request(&agentv1.HelloRequest{})); err != nil {
+			if _, err := c.Hello(t.Context()); err != nil {
 				t.Error(err)
 			}
 			var stops sync.WaitGroup

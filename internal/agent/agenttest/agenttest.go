@@ -1,0 +1,161 @@
+// Package agenttest plays the agent's side of a link, for tests of the host's: it
+// answers every call, and runs nothing.
+package agenttest
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/hashicorp/yamux"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/proto/agentv1"
+	"sandlot/proto/agentv1/agentv1connect"
+)
+
+// Agent says how the agent behaves.
+type Agent struct {
+	Mute bool   // it proves itself, and never answers
+	Boot string // what Hello returns
+	// Usage says whether something runs, and how long nothing did.
+	Usage func() (busy bool, idle time.Duration)
+	// Dial connects to a port of the sandbox. Its error says that nothing listens.
+	Dial func(port uint32) (net.Conn, error)
+}
+
+// Serve proves itself to the host at the other end of c, serves a link there, and
+// returns when the link has ended.
+func (a Agent) Serve(c net.Conn, secret []byte) {
+	defer c.Close()
+	if wire.Greet(c, secret) != nil {
+		return
+	}
+	mux, err := yamux.Server(wire.Whole(c), wire.Mux())
+	if err != nil {
+		return
+	}
+	defer mux.Close()
+	routes := http.NewServeMux()
+	routes.Handle(agentv1connect.NewAgentHandler(calls{agent: a}))
+	l := listener{make(chan net.Conn), mux.CloseChan()}
+	server := &http.Server{Handler: routes}
+	go server.Serve(l)
+	defer server.Close()
+	for {
+		s, err := mux.AcceptStream()
+		if err != nil {
+			return
+		}
+		go a.dispatch(s, l)
+	}
+}
+
+func (a Agent) dispatch(s net.Conn, l listener) {
+	var kind [1]byte
+	if _, err := s.Read(kind[:]); err != nil {
+		s.Close()
+		return
+	}
+	if a.Mute {
+		<-l.closed
+		return
+	}
+	if kind[0] == wire.Call {
+		select {
+		case l.calls <- s:
+		case <-l.closed:
+		}
+		return
+	}
+	defer s.Close()
+	if kind[0] == wire.Raw {
+		a.raw(s)
+	}
+	for kind[0] == wire.Run {
+		r := new(agentv1.RunRequest)
+		if wire.ReadMessage(s, r) != nil || wire.WriteMessage(s, done(r)) != nil {
+			return
+		}
+	}
+}
+
+// done says that a run went well.
+func done(r *agentv1.RunRequest) *agentv1.RunEvent {
+	if r.GetExec() != nil {
+		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: &agentv1.ExecDone{}}}
+	}
+	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true}}}
+}
+
+// raw answers a dial; of other streams it knows nothing.
+func (a Agent) raw(s net.Conn) {
+	open := new(agentv1.StreamOpen)
+	if wire.ReadMessage(s, open) != nil {
+		return
+	}
+	c, err := a.Dial(open.GetDial())
+	if err != nil {
+		_ = wire.WriteMessage(s, &agentv1.StreamReply{Code: uint32(connect.CodeNotFound), Message: err.Error()})
+		return
+	}
+	defer c.Close()
+	if wire.WriteMessage(s, &agentv1.StreamReply{}) != nil {
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() {
+		io.Copy(c, s)
+		if h, ok := c.(interface{ CloseWrite() error }); ok {
+			h.CloseWrite()
+		}
+	})
+	io.Copy(s, c)
+	s.Close()
+	both.Wait()
+}
+
+// calls answers the RPCs.
+type calls struct {
+	agentv1connect.UnimplementedAgentHandler
+	agent Agent
+}
+
+func (c calls) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
+	return connect.NewResponse(&agentv1.HelloResponse{BootId: c.agent.Boot}), nil
+}
+
+func (c calls) Configure(context.Context, *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
+	return connect.NewResponse(&agentv1.ConfigureResponse{}), nil
+}
+
+func (c calls) StartInterpreter(
+	context.Context, *connect.Request[agentv1.StartInterpreterRequest],
+) (*connect.Response[agentv1.StartInterpreterResponse], error) {
+	return connect.NewResponse(&agentv1.StartInterpreterResponse{}), nil
+}
+
+func (c calls) Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
+	busy, idle := c.agent.Usage()
+	return connect.NewResponse(&agentv1.UsageResponse{Busy: busy, IdleMicros: uint64(idle.Microseconds())}), nil
+}
+
+type listener struct {
+	calls  chan net.Conn
+	closed <-chan struct{}
+}
+
+func (l listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.calls:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+func (l listener) Close() error   { return nil }
+func (l listener) Addr() net.Addr { return &net.UnixAddr{Name: "fake", Net: "unix"} }

@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/proto/agentv1"
+)
+
+// File is one entry of a folder in a sandbox.
+type File struct {
+	Path     string // relative to the folder that was listed
+	Type     string // file, directory, symlink or other
+	Size     int64  // bytes
+	Mode     uint32 // permission bits
+	Modified time.Time
+	Target   string // of a symbolic link
+}
+
+// ReadFile returns at most most bytes of a file, from an offset on, and the size
+// of the whole file.
+func (c *Client) ReadFile(ctx context.Context, path string, offset, most int64) (data []byte, size int64, err error) {
+	m, err := call(ctx, c.rpc.ReadFile, &agentv1.ReadFileRequest{Path: path, Offset: uint64(offset), Limit: uint32(most)})
+	if err != nil {
+		return nil, 0, err
+	}
+	if int64(len(m.Data)) > most || m.Size > maxSize {
+		return nil, 0, ErrProtocol
+	}
+	return m.Data, int64(m.Size), nil
+}
+
+// FileWrite says what to write into a file.
+type FileWrite struct {
+	Path   string
+	Data   []byte
+	Append bool
+	At     *int64 // write there and keep the rest; nil: replace the file
+	Mode   uint32 // permission bits; 0: keep them, or 0644
+}
+
+// WriteFile writes a file, with the folders on the way, and returns its size.
+func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err error) {
+	q := &agentv1.WriteFileRequest{Path: w.Path, Data: w.Data, Append: w.Append, Mode: w.Mode}
+	if w.At != nil {
+		at := uint64(*w.At)
+		q.Offset = &at
+	}
+	m, err := call(ctx, c.rpc.WriteFile, q)
+	if err != nil {
+		return 0, err
+	}
+	if m.Size > maxSize {
+		return 0, ErrProtocol
+	}
+	return int64(m.Size), nil
+}
+
+// ListFiles returns at most most entries of a folder, and of those below it down
+// to a depth; 1 is the folder alone. Cut says that there are more.
+func (c *Client) ListFiles(ctx context.Context, path string, depth, most int) (files []File, cut bool, err error) {
+	m, err := call(ctx, c.rpc.ListFiles, &agentv1.ListFilesRequest{Path: path, Depth: uint32(depth), Limit: uint32(most)})
+	if err != nil {
+		return nil, false, err
+	}
+	if len(m.Files) > most {
+		return nil, false, ErrProtocol
+	}
+	files = make([]File, len(m.Files))
+	for n, f := range m.Files {
+		switch f.Type {
+		case "file", "directory", "symlink", "other":
+		default:
+			return nil, false, ErrProtocol
+		}
+		if f.Size > maxSize {
+			return nil, false, ErrProtocol
+		}
+		files[n] = File{Path: f.Path, Type: f.Type, Size: int64(f.Size), Mode: f.Mode & 0o7777,
+			Modified: moment(uint64(max(0, f.ModifiedUnixMillis))), Target: f.Target}
+	}
+	return files, m.Truncated, nil
+}
+
+// RemoveFile removes a file, a symbolic link itself, or a folder, which must be
+// empty unless recursive is set.
+func (c *Client) RemoveFile(ctx context.Context, path string, recursive bool) error {
+	_, err := call(ctx, c.rpc.RemoveFile, &agentv1.RemoveFileRequest{Path: path, Recursive: recursive})
+	return err
+}
+
+// Download opens a file for reading, from an offset on and at most most bytes; 0
+// is to its end. It returns the size of the whole file, too. What comes may be
+// less than that, or more.
+func (c *Client) Download(ctx context.Context, path string, offset, most int64) (conn net.Conn, size int64, err error) {
+	conn, reply, err := c.transfer(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{
+		ReadFile: &agentv1.ReadStream{Path: path, Offset: uint64(offset), Limit: uint64(most)}}})
+	if err != nil {
+		return nil, 0, err
+	}
+	if reply.Size > maxSize {
+		conn.Close()
+		return nil, 0, ErrProtocol
+	}
+	return conn, int64(reply.Size), nil
+}
+
+// Upload is a file on its way into a sandbox.
+type Upload struct {
+	net.Conn
+	Direct bool // its bytes go over a connection of their own
+}
+
+// Upload opens a file for writing. It replaces the one that is there when all
+// bytes of its size were written and Commit was called; closing it before that
+// changes nothing.
+func (c *Client) Upload(ctx context.Context, path string, size int64) (*Upload, error) {
+	n := uint64(size)
+	conn, reply, err := c.transfer(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{WriteFile: &agentv1.WriteStream{Path: path, Size: &n}}})
+	if err != nil {
+		return nil, err
+	}
+	return &Upload{conn, reply.Direct}, nil
+}
+
+// Commit waits until the file is in its place, and returns its size.
+func (u *Upload) Commit(deadline time.Time) (size int64, err error) {
+	u.SetReadDeadline(deadline)
+	reply := new(agentv1.StreamReply)
+	if err := wire.ReadMessage(u, reply); err != nil {
+		return 0, err
+	}
+	switch {
+	case reply.Code != 0:
+		return 0, refused(reply)
+	case reply.Size > maxSize:
+		return 0, ErrProtocol
+	}
+	return int64(reply.Size), nil
+}

@@ -1,0 +1,92 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/proto/agentv1"
+)
+
+// Reason says why an agent refuses a request.
+type Reason int
+
+// The reasons that callers tell apart; Other stands for all the rest.
+const (
+	Other       Reason = iota
+	Invalid            // the request makes no sense
+	NotFound           // no such file, process or language, or nobody listens
+	Conflict           // the state of the file or process does not allow it: a folder where a file is needed, a file that exists
+	OutsideRoot        // a path outside of the file roots
+	Denied             // a file that may not be read, or not be written
+	Exhausted          // a limit is reached, or the disk is full
+	TimedOut           // the agent gave up waiting
+	Unsupported        // the agent, or the language's driver, cannot do it
+)
+
+// Refusal is the error of a request that the agent understood and refuses.
+type Refusal struct {
+	Reason  Reason
+	Message string // printable, at most 2000 bytes
+}
+
+func (r *Refusal) Error() string { return "the agent refuses: " + r.Message }
+
+// ReasonOf returns the reason of the Refusal in err's chain, and Other without one.
+func ReasonOf(err error) Reason {
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		return r.Reason
+	}
+	return Other
+}
+
+// refusal makes the error of a Connect code and its text.
+func refusal(code connect.Code, message string) *Refusal {
+	r := &Refusal{Message: Printable(message, 2000)}
+	switch code {
+	case connect.CodeInvalidArgument:
+		r.Reason = Invalid
+	case connect.CodeNotFound:
+		r.Reason = NotFound
+	case connect.CodeFailedPrecondition, connect.CodeAlreadyExists:
+		r.Reason = Conflict
+	case connect.CodeOutOfRange:
+		r.Reason = OutsideRoot
+	case connect.CodePermissionDenied:
+		r.Reason = Denied
+	case connect.CodeResourceExhausted:
+		r.Reason = Exhausted
+	case connect.CodeDeadlineExceeded:
+		r.Reason = TimedOut
+	case connect.CodeUnimplemented:
+		r.Reason = Unsupported
+	}
+	return r
+}
+
+// refused is the error that a reply holds.
+func refused(reply *agentv1.StreamReply) error {
+	return refusal(connect.Code(reply.GetCode()), reply.GetMessage())
+}
+
+// call makes one RPC. Its error is a Refusal, ErrProtocol, or says why there is
+// no answer.
+func call[Q, A any](ctx context.Context, rpc func(context.Context, *connect.Request[Q]) (*connect.Response[A], error), q *Q) (*A, error) {
+	r, err := rpc(ctx, connect.NewRequest(q))
+	if err == nil {
+		return r.Msg, nil
+	}
+	var c *connect.Error
+	switch {
+	case errors.As(err, &c) && connect.IsWireError(err):
+		return nil, refusal(c.Code(), c.Message())
+	case errors.Is(err, wire.ErrMessage), connect.CodeOf(err) == connect.CodeResourceExhausted:
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+	case connect.CodeOf(err) == connect.CodeDeadlineExceeded:
+		return nil, fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	return nil, err
+}

@@ -1,0 +1,162 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"sandlot/proto/agentv1"
+)
+
+// Observer is told what happens while a command or a piece of code runs. An
+// error of one of its functions ends the run; a function may be nil.
+type Observer struct {
+	// Output gets what is written meanwhile, some of it, in the order of writing.
+	Output func([]byte) error
+	// Waiting is called while another piece of code holds the interpreter, which
+	// has run for that long.
+	Waiting func(time.Duration) error
+}
+
+// maxEvents is more than an agent sends in the longest call.
+const maxEvents = 200_000
+
+// events returns the function that passes a run's events on.
+func (o Observer) events() func(*agentv1.RunEvent) error {
+	n := 0
+	return func(e *agentv1.RunEvent) error {
+		if n++; n > maxEvents {
+			return ErrProtocol
+		}
+		switch k := e.Event.(type) {
+		case *agentv1.RunEvent_Output:
+			if o.Output != nil {
+				return o.Output(k.Output.GetData())
+			}
+			return nil
+		case *agentv1.RunEvent_Waiting:
+			if o.Waiting != nil {
+				return o.Waiting(span(k.Waiting.GetRunningForMicros()))
+			}
+			return nil
+		}
+		return ErrProtocol
+	}
+}
+
+// Inline bounds how many characters of each output a result has: of its
+// beginning, and of its end. A byte that is not UTF-8 is one character.
+type Inline struct{ Head, Tail int }
+
+func (i Inline) message() *agentv1.Bounds {
+	return &agentv1.Bounds{HeadChars: uint32(i.Head), TailChars: uint32(i.Tail)}
+}
+
+// Exec is a command to run to its end.
+type Exec struct {
+	Command
+	Stdin   []byte
+	Timeout time.Duration // 0: none
+	Inline  Inline
+}
+
+// ExecResult is how a command ended.
+type ExecResult struct {
+	ExitCode       int // 128+n after signal n; 124 when the time was over
+	TimedOut       bool
+	KilledBy       string // the limit that ended it, as Process's
+	Stdout, Stderr Output
+	Duration       time.Duration
+}
+
+// Exec runs a command to its end. When ctx ends, the command is stopped.
+func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, error) {
+	e, err := c.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: x.message(), Stdin: x.Stdin,
+		TimeoutMillis: uint64(x.Timeout.Milliseconds()), Bounds: x.Inline.message(), Live: o.Output != nil}}}, o.events())
+	if err != nil {
+		return nil, err
+	}
+	d := e.GetExecuted()
+	if d == nil {
+		return nil, ErrProtocol
+	}
+	r := &ExecResult{ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, KilledBy: Printable(d.KilledBy, 40), Duration: span(d.DurationMicros)}
+	if r.Stdout, err = x.Inline.output(d.Stdout); err != nil {
+		return nil, err
+	}
+	if r.Stderr, err = x.Inline.output(d.Stderr); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Code is a piece of code to run to its end.
+type Code struct {
+	Language string
+	Source   string
+	Timeout  time.Duration // 0: none
+	Inline   Inline
+	// ThroughAgent keeps the piece off a direct connection to the interpreter. The
+	// result is the same; the runtimes' suite compares both.
+	ThroughAgent bool
+}
+
+// CodeResult is how a piece of code ended.
+type CodeResult struct {
+	OK             bool
+	Stdout, Stderr Output
+	Value          *Output // the last expression's value as text; nil: there is none
+	Rich           []Rich  // the same in other forms
+	Error          string  // the exception's name and message
+	Traceback      string
+	ExitCode       int
+	TimedOut       bool
+	Interrupted    bool
+	StateLost      bool   // the interpreter died, or had to be killed
+	Reason         string // why, printable
+	KilledBy       string // the limit that ended it, as Process's
+	Duration       time.Duration
+}
+
+// Rich is a value in another form than text.
+type Rich struct {
+	MIME string // printable
+	Data []byte
+}
+
+// Evaluate runs a piece of code to its end. When ctx ends, the piece is stopped.
+func (c *Client) Evaluate(ctx context.Context, code Code, o Observer) (*CodeResult, error) {
+	q := &agentv1.EvaluateRequest{Language: code.Language, Code: code.Source, TimeoutMillis: uint64(code.Timeout.Milliseconds()),
+		Bounds: code.Inline.message(), Live: o.Output != nil}
+	evaluate := c.evaluate
+	if code.ThroughAgent {
+		evaluate = c.evaluateByAgent
+	}
+	d, err := evaluate(ctx, q, o.events())
+	if err != nil {
+		return nil, err
+	}
+	return code.Inline.result(d)
+}
+
+// result checks what the agent, or a driver, says of a piece of code.
+func (i Inline) result(d *agentv1.EvaluateDone) (r *CodeResult, err error) {
+	r = &CodeResult{OK: d.Ok, Error: d.Error, Traceback: d.Traceback, ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, Interrupted: d.Interrupted,
+		StateLost: d.StateLost, Reason: Printable(d.Reason, 300), KilledBy: Printable(d.KilledBy, 40), Duration: span(d.DurationMicros)}
+	if r.Stdout, err = i.output(d.Stdout); err != nil {
+		return nil, err
+	}
+	if r.Stderr, err = i.output(d.Stderr); err != nil {
+		return nil, err
+	}
+	if d.Result != nil {
+		value, err := i.output(d.Result)
+		if err != nil {
+			return nil, err
+		}
+		r.Value = &value
+	}
+	for _, v := range d.Rich {
+		r.Rich = append(r.Rich, Rich{MIME: Printable(v.Mime, 100), Data: v.Data})
+	}
+	return r, nil
+}

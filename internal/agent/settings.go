@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+	"sandlot/proto/agentv1"
+)
+
+// Settings are what an agent is told of its sandbox. They may be given again,
+// and replace what was given before.
+type Settings struct {
+	Template *image.Template // its languages, and variables for all that starts from now on
+	Limits   sandbox.Limits
+	// Roots are where file calls may go. The first is where programs start, and
+	// what relative paths are relative to.
+	Roots []FileRoot
+	Git   *Identity // nil: as before
+}
+
+// FileRoot is a folder of the sandbox.
+type FileRoot struct {
+	Path     string
+	ReadOnly bool
+}
+
+// Identity is who commits where nothing else is set.
+type Identity struct{ Name, Email string }
+
+func (s Settings) message() *agentv1.ConfigureRequest {
+	l := s.Limits
+	m := &agentv1.ConfigureRequest{Env: s.Template.Env,
+		Limits: &agentv1.Limits{MemoryBytes: uint64(l.MemoryBytes), Processes: uint64(l.Processes), DiskBytes: uint64(l.DiskBytes)}}
+	for _, r := range s.Roots {
+		m.FileRoots = append(m.FileRoots, &agentv1.FileRoot{Path: r.Path, ReadOnly: r.ReadOnly})
+	}
+	for _, l := range s.Template.Languages {
+		m.Languages = append(m.Languages, &agentv1.Language{Name: l.Name, Driver: l.Driver, Command: l.Command, Extension: l.Extension})
+	}
+	if s.Git != nil {
+		m.Git = &agentv1.Identity{Name: s.Git.Name, Email: s.Git.Email}
+	}
+	return m
+}
+
+// Configure gives the agent its settings.
+func (c *Client) Configure(ctx context.Context, s Settings) error {
+	_, err := call(ctx, c.rpc.Configure, s.message())
+	return err
+}
+
+// Hello asks the agent for a word of life, and returns the id that it gave
+// itself when it started.
+func (c *Client) Hello(ctx context.Context) (boot string, err error) {
+	m, err := call(ctx, c.rpc.Hello, &agentv1.HelloRequest{})
+	if err != nil {
+		return "", err
+	}
+	return Printable(m.BootId, 100), nil
+}
+
+// StartInterpreter starts a language's interpreter, which then waits for code.
+func (c *Client) StartInterpreter(ctx context.Context, language string) error {
+	_, err := call(ctx, c.rpc.StartInterpreter, &agentv1.StartInterpreterRequest{Language: language})
+	return err
+}
+
+// StopInterpreter ends a language's interpreter, or all of them when language is
+// empty.
+func (c *Client) StopInterpreter(ctx context.Context, language string) error {
+	_, err := call(ctx, c.rpc.StopInterpreter, &agentv1.StopInterpreterRequest{Language: language})
+	return err
+}
+
+// Usage is what a sandbox uses, as its agent says.
+type Usage struct {
+	MemoryBytes uint64
+	CPU         time.Duration
+	DiskBytes   uint64 // of the writable root file system
+	Processes   int
+	Busy        bool          // a call runs, or a background process lives
+	Idle        time.Duration // since the last byte of output, or end of a call
+}
+
+// Usage asks the agent what the sandbox uses.
+func (c *Client) Usage(ctx context.Context) (Usage, error) {
+	m, err := call(ctx, c.rpc.Usage, &agentv1.UsageRequest{})
+	if err != nil {
+		return Usage{}, err
+	}
+	return Usage{MemoryBytes: m.MemoryBytes, CPU: span(m.CpuMicros), DiskBytes: m.DiskBytes, Processes: int(m.Processes), Busy: m.Busy, Idle: span(m.IdleMicros)}, nil
+}

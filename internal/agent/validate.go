@@ -1,0 +1,55 @@
+package agent
+
+import (
+	"path"
+	"time"
+	"unicode/utf8"
+
+	"sandlot/internal/agent/wire"
+	"sandlot/proto/agentv1"
+)
+
+// Bounds of what a sandbox may claim.
+const (
+	maxSize   = 1 << 60 // bytes
+	maxCursor = 1 << 53 // what a JSON number holds exactly
+	maxSpan   = 100 * 365 * 24 * time.Hour
+	maxMillis = 253402300799000 // in the year 9999, the last that RFC 3339 can write
+)
+
+// Output is what a program wrote to one stream: its first characters and, when
+// it was longer than both bounds together, its last ones.
+type Output struct {
+	Head, Tail []byte
+	Total      int64  // bytes that the program wrote
+	Path       string // of a file in the sandbox with the first Kept bytes; empty: none
+	Kept       int64
+}
+
+// Inline returns how many bytes Head and Tail have together.
+func (o *Output) Inline() int64 { return int64(len(o.Head) + len(o.Tail)) }
+
+// output checks a captured stream against the bounds that were asked for.
+func (i Inline) output(c *agentv1.Captured) (Output, error) {
+	o := Output{Head: c.GetHead(), Tail: c.GetTail(), Total: int64(c.GetTotal()), Path: c.GetPath(), Kept: int64(c.GetKept())}
+	switch {
+	case c.GetTotal() > maxSize, c.GetKept() > c.GetTotal(), o.Inline() > o.Total,
+		utf8.RuneCount(o.Head)+utf8.RuneCount(o.Tail) > i.Head+i.Tail,
+		o.Path != "" && (path.Dir(o.Path) != wire.OutputDir || len(o.Path) >= 512):
+		return Output{}, ErrProtocol
+	}
+	return o, nil
+}
+
+// span is a time that a sandbox measured.
+func span(micros uint64) time.Duration {
+	return time.Duration(min(micros, uint64(maxSpan/time.Microsecond))) * time.Microsecond
+}
+
+// timeLimit is the time limit that a process was given, as its sandbox says.
+func timeLimit(millis uint64) time.Duration {
+	return time.Duration(min(millis, uint64(maxSpan/time.Millisecond))) * time.Millisecond
+}
+
+// moment is a point in time that a sandbox names.
+func moment(millis uint64) time.Time { return time.UnixMilli(int64(min(millis, maxMillis))).UTC() }
