@@ -83,6 +83,7 @@ mcp:
 	if strings.Contains(s.log.String(), "hidden value") {
 		t.Error("the log has a value of the settings")
 	}
+	logsAreTheOperators(t, s, ann)
 
 	// A change is taken up for all, and what did not change lives on.
 	before := a.state("host")["calls"]
@@ -102,6 +103,24 @@ mcp:
 		t.Error("a broken file took servers away")
 	}
 	rewrite(t, file, section("")) // the test's own commands read it
+}
+
+// logsAreTheOperators: what a program on the machine prints is for a token with the
+// role, in both protocols and over HTTP, and for no other token of the same user.
+func logsAreTheOperators(t *testing.T, s *server, plain string) {
+	for token, sees := range map[string]bool{s.token("ann", "--role", "operator"): true, s.token("ann", "--role", "logs"): true, plain: false,
+		s.token("ann", "--role", "metrics"): false, s.token("operator"): false} {
+		for _, version := range []string{older, newer} {
+			_, err := s.connect(version, token, nil).try(t.Context(), "external_mcp_logs", args{"name": "host"})
+			if (err == nil) != sees || err != nil && !strings.Contains(err.Error(), "is the operator's") {
+				t.Errorf("the log, %v: %v", sees, err)
+			}
+		}
+		code, _, body := s.request("POST", "/v1/tools/external_mcp_logs", strings.NewReader(`{"name":"host"}`), "Authorization", "Bearer "+token)
+		if (code == 200) != sees {
+			t.Errorf("the log over HTTP, %v: %d %s", sees, code, body)
+		}
+	}
 }
 
 // TestNamesNeverShadow: a server cannot take the name of a tool that is there.

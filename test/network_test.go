@@ -492,6 +492,31 @@ func TestNetworkUsers(t *testing.T) {
 	if code, _, body := s.request("PATCH", "/v1/sessions/"+a+"/network", strings.NewReader(`{"mode":"public"}`), "Authorization", "Bearer "+s.token("ann")); code < 400 {
 		t.Errorf("ann changes her own network: %d %q", code, body)
 	}
+	// An operator's token does over the network what the owner does by the socket.
+	operator := s.token("eve", "--role", "operator")
+	remote := func(token string, command ...string) (string, string, int) {
+		env := append([]string{}, s.env...)
+		s.env = append(s.env[:len(s.env):len(s.env)], "SANDLOT_TOKEN="+token)
+		defer func() { s.env = env }()
+		return s.cli(append([]string{"--server", s.URL}, command...)...)
+	}
+	if out, errs, code := remote(operator, "network", "reset", "--session", a); code != 0 || !strings.Contains(out, a) || !strings.Contains(out, "mode        allowlist") {
+		t.Errorf("an operator: %s %s", out, errs)
+	}
+	for name, token := range map[string]string{"ann": strings.TrimPrefix(token, "Bearer "), "one called operator": s.token("operator")} {
+		if out, errs, code := remote(token, "network", "mode", "none", "--session", "home"); code == 0 || !strings.Contains(errs, "needs the role operator") {
+			t.Errorf("%s: %s %s", name, out, errs)
+		}
+		if _, errs, code := remote(token, "sessions", "stop", "--all"); code == 0 || !strings.Contains(errs, "needs the role operator") {
+			t.Errorf("%s stops everybody's: %s", name, errs)
+		}
+	}
+	if _, errs, code := remote(operator, "sessions", "stop", "--all"); code != 0 {
+		t.Error(errs)
+	}
+	if list, _, _ := s.cli("token", "list"); !strings.Contains(list, "roles operator") {
+		t.Errorf("the list: %s", list)
+	}
 	if code, _, body := s.request("GET", "/metrics", nil, "Authorization", "Bearer "+s.token("eye", "--metrics")); code != 200 || !strings.Contains(body, `sandlot_network_connections_total{verdict="refused"}`) {
 		t.Errorf("%d %q", code, body)
 	}

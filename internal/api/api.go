@@ -85,7 +85,12 @@ func New(c Config) *Server {
 	open("GET /oauth/start/{id}", s.startLogin)
 	open("GET /oauth/callback", s.loggedIn)
 	closed := func(pattern string, h http.HandlerFunc) { s.mux.Handle(pattern, s.identify(h)) }
-	closed("GET /metrics", measures(promhttp.HandlerFor(c.Metrics.Registry, promhttp.HandlerOpts{})))
+	role := func(r auth.Role, what, pattern string, h http.Handler) { closed(pattern, requires(r, what, h)) }
+	role(auth.Metrics, "read the metrics, which are of all users", "GET /metrics",
+		promhttp.HandlerFor(c.Metrics.Registry, promhttp.HandlerOpts{}))
+	role(auth.Operator, "end the sessions of all users", "DELETE /v1/sessions", http.HandlerFunc(s.stopAll))
+	role(auth.Operator, "see what holds for the network of all users", "GET /v1/network", http.HandlerFunc(s.allNetwork))
+	role(auth.Operator, "change what a session may reach", "PATCH /v1/sessions/{id}/network", http.HandlerFunc(s.changeNetwork))
 	s.mux.Handle("/mcp", s.mcp())
 	closed("GET /v1/sessions", s.listSessions)
 	closed("POST /v1/sessions", s.createSession)
@@ -121,30 +126,22 @@ func (s *Server) Handler() http.Handler {
 }
 
 // Owner is for the socket in the state folder: who can open it owns the server,
-// and needs no token.
+// and needs no token. Who brings one has the rights of the token.
 func (s *Server) Owner() http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("/", s.mux)
-	mux.HandleFunc("DELETE /v1/sessions", func(w http.ResponseWriter, r *http.Request) { // of all principals
-		s.Sessions.StopAll(context.WithoutCancel(r.Context()))
-		w.WriteHeader(http.StatusNoContent)
-	})
-	s.ownerNetwork(mux)
 	return s.Metrics.count(s.Log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "" {
-			r = r.WithContext(auth.With(r.Context(), auth.Local))
+			r = r.WithContext(auth.With(r.Context(), auth.Owner()))
 		}
-		mux.ServeHTTP(w, r)
+		s.mux.ServeHTTP(w, r)
 	}))
 }
 
-// measures lets those in who may read what is counted of all users.
-func measures(next http.Handler) http.HandlerFunc {
+// requires lets those in who have a role; what is what it lets them do.
+func requires(role auth.Role, what string, next http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if p, _ := auth.From(r.Context()); !p.Measures() {
-			f := fault.New(fault.Forbidden, "this token may not read the metrics, which are of all users").With("right", string(auth.ReadMetrics))
-			f.Advice = []string{"The operator makes one that may: sandlot token create --user NAME --metrics", "On the server's machine: curl --unix-socket STATE_DIR/api.sock http://localhost/metrics"}
-			problem(w, r, f)
+		p, _ := auth.From(r.Context())
+		if err := p.Require(role, what); err != nil {
+			problem(w, r, err)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -287,6 +284,12 @@ func (s *Server) deleteSession(w http.ResponseWriter, r *http.Request) {
 		problem(w, r, err)
 		return
 	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// stopAll ends the sessions of all principals.
+func (s *Server) stopAll(w http.ResponseWriter, r *http.Request) {
+	s.Sessions.StopAll(context.WithoutCancel(r.Context()))
 	w.WriteHeader(http.StatusNoContent)
 }
 

@@ -15,7 +15,7 @@ func TestWhoMayReadMetrics(t *testing.T) {
 		t.Errorf("the local user on loopback: %d", a.StatusCode)
 	}
 	ann := e.token("ann")
-	_, v, err := auth.Issue(t.Context(), e.tokens, "prometheus", false, 0, auth.ReadMetrics)
+	_, v, err := auth.Issue(t.Context(), e.tokens, "prometheus", false, 0, auth.Metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestWhoMayReadMetrics(t *testing.T) {
 	}
 	// A user who is called local is not the local user.
 	isProblem(t, do(e.Handler(), "GET", "/metrics", "", "Authorization", e.token("local2")), 403, "FORBIDDEN")
-	if (auth.Principal{ID: auth.Local.ID, Authenticated: true}).Measures() || (auth.Principal{}).Measures() {
+	if (auth.Principal{ID: auth.Local.ID, Authenticated: true}).Has(auth.Metrics) || (auth.Principal{}).Has(auth.Metrics) {
 		t.Error("somebody else counts as the local user")
 	}
 }

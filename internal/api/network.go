@@ -61,10 +61,10 @@ type NetworkState struct {
 	File      string                   `json:"settings_file,omitempty"` // whose changes are taken up
 }
 
-// sessionNetwork shows what one's own session may reach.
+// sessionNetwork shows what one's own session may reach, and an operator's anyone's.
 func (s *Server) sessionNetwork(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	n, err := s.Sessions.Network(&p, r.PathValue("id"))
+	n, err := s.Sessions.Network(p, r.PathValue("id"))
 	if err != nil {
 		problem(w, r, err)
 		return
@@ -72,18 +72,9 @@ func (s *Server) sessionNetwork(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, n)
 }
 
-// ownerNetwork adds what the operator alone may do.
-func (s *Server) ownerNetwork(mux *http.ServeMux) {
-	mux.HandleFunc("GET /v1/network", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, s.Network()) })
-	mux.HandleFunc("GET /v1/sessions/{id}/network", func(w http.ResponseWriter, r *http.Request) {
-		n, err := s.Sessions.Network(nil, r.PathValue("id"))
-		if err != nil {
-			problem(w, r, err)
-			return
-		}
-		writeJSON(w, http.StatusOK, n)
-	})
-	mux.HandleFunc("PATCH /v1/sessions/{id}/network", s.changeNetwork)
+// allNetwork shows what holds for all sessions.
+func (s *Server) allNetwork(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, s.Network())
 }
 
 func (s *Server) changeNetwork(w http.ResponseWriter, r *http.Request) {
@@ -96,9 +87,10 @@ func (s *Server) changeNetwork(w http.ResponseWriter, r *http.Request) {
 	}
 	err := c.check()
 	if err == nil {
+		p, _ := auth.From(r.Context())
 		var n session.Network
-		if n, err = s.Sessions.ChangeNetwork(r.Context(), r.PathValue("id"), c.apply); err == nil && c.Recount {
-			n, err = s.Sessions.Recount(r.Context(), n.Session)
+		if n, err = s.Sessions.ChangeNetwork(r.Context(), p, r.PathValue("id"), c.apply); err == nil && c.Recount {
+			n, err = s.Sessions.Recount(r.Context(), p, n.Session)
 		}
 		if err == nil {
 			writeJSON(w, http.StatusOK, n)

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -17,7 +16,8 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Principal is who is asking. Its zero value is nobody.
+// Principal is who is asking. Its zero value is nobody. Two are == when no call can
+// come out differently for them.
 type Principal struct {
 	// ID is what everything belongs to: "local", or "user:" and the name. Ids are
 	// made and read in this package alone.
@@ -33,15 +33,35 @@ type Principal struct {
 	Token string
 	// Open says that none was required of who came over the network.
 	Open bool
-	// Metrics says that the token may read /metrics.
-	Metrics bool
+	// Roles are what the token, or the socket, lets the principal do beside what is
+	// their own. No name, id or header gives one.
+	Roles Roles
 }
 
-// Measures says whether the principal may read what the server counts of all users.
-func (p Principal) Measures() bool { return p.Metrics || p.ID == Local.ID && !p.Authenticated }
+// Has says whether the principal has a role.
+func (p Principal) Has(r Role) bool { return p.Roles.Has(r) }
 
-// Local is the one user of a server without authentication.
-var Local = Principal{ID: "local", Name: "local"}
+// Identity returns who p is, without what their token adds: who owns what outlives
+// a request, and is used by all tokens of one user.
+func (p Principal) Identity() Principal {
+	if p.ID == Local.ID {
+		return Local
+	}
+	return Principal{ID: p.ID, Name: p.Name, Authenticated: p.Authenticated}
+}
+
+// Local is the one user of a server without authentication. Who reaches such a
+// server is trusted with what it counts and says, and not to be its operator: that
+// every program of the machine, and who is led to it by a browser, would be.
+var Local = Principal{ID: "local", Name: "local", Roles: NewRoles(Metrics, Logs)}
+
+// Owner returns the principal of who opened the socket in the state folder: the
+// local user, as operator.
+func Owner() Principal {
+	p := Local
+	p.Roles |= NewRoles(Operator)
+	return p
+}
 
 // User returns the principal of a named user.
 func User(name string, service bool) Principal {
@@ -89,21 +109,27 @@ func From(ctx context.Context) (Principal, bool) {
 // Token is a stored token, without its secret.
 type Token struct {
 	ID      string     `json:"id"`
-	User    string     `json:"user"`
+	Owner   string     `json:"-"`    // the principal's id
+	User    string     `json:"user"` // the principal's name
 	Service bool       `json:"service,omitempty"`
-	Metrics bool       `json:"metrics,omitempty"` // it may read /metrics
+	Roles   Roles      `json:"roles,omitempty"`
 	Created time.Time  `json:"created"`
 	Expires *time.Time `json:"expires"`
 	Hash    string     `json:"-"`
 }
 
+// principal returns who brings the token. A token whose stored owner is not a user
+// that this version knows is nobody's: the local user has none.
+func (t Token) principal() (Principal, bool) {
+	p, ok := Known(t.Owner)
+	if !ok || p.ID == Local.ID {
+		return Principal{}, false
+	}
+	p.Name, p.Service, p.Roles, p.Token = t.User, t.Service, t.Roles, t.ID
+	return p, true
+}
+
 func (t Token) expired(now time.Time) bool { return t.Expires != nil && !now.Before(*t.Expires) }
-
-// Right is what a token may do beside what its user may.
-type Right string
-
-// ReadMetrics is the right to read /metrics, which are of all users.
-const ReadMetrics Right = "metrics"
 
 // Store keeps tokens. A token that was created or revoked by another process
 // is seen by the next call.
@@ -209,8 +235,10 @@ func (d *Door) Admit(ctx context.Context, header string) (Principal, error) {
 	if t.expired(d.now()) {
 		return Principal{}, fault.New(fault.Unauthorized, "the token has expired")
 	}
-	p := User(t.User, t.Service)
-	p.Token, p.Metrics = t.ID, t.Metrics
+	p, ok := t.principal()
+	if !ok {
+		return Principal{}, fault.New(fault.Unauthorized, "the token is of a user that this version of the server does not know")
+	}
 	return p, nil
 }
 
@@ -218,7 +246,8 @@ var userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`)
 
 // Issue makes and stores a token. It is shown once: only its hash is kept.
 // Expires zero means never.
-func Issue(ctx context.Context, store Store, user string, service bool, expires time.Duration, rights ...Right) (Token, secret.Value, error) {
+func Issue(ctx context.Context, store Store, user string, service bool, expires time.Duration,
+	roles ...Role) (Token, secret.Value, error) {
 	if !userName.MatchString(user) {
 		return Token{}, "", fault.New(fault.InvalidParameters, "user %q: a name has 1 to 64 letters, digits and . _ @ + -, and begins with a letter or digit", user)
 	}
@@ -228,9 +257,14 @@ func Issue(ctx context.Context, store Store, user string, service bool, expires 
 	if expires < 0 {
 		return Token{}, "", fault.New(fault.InvalidParameters, "expires %s: must not be negative", expires)
 	}
-	value := secret.NewToken()
-	t := Token{ID: "tok_" + secret.ID()[:12], User: user, Service: service, Created: time.Now().UTC().Truncate(time.Second), Hash: secret.Hash(value.Reveal())}
-	t.Metrics = slices.Contains(rights, ReadMetrics)
+	for _, r := range roles {
+		if _, err := ParseRole(string(r)); err != nil {
+			return Token{}, "", err
+		}
+	}
+	value, owner := secret.NewToken(), User(user, service)
+	t := Token{ID: "tok_" + secret.ID()[:12], Owner: owner.ID, User: owner.Name, Service: owner.Service, Roles: NewRoles(roles...),
+		Created: time.Now().UTC().Truncate(time.Second), Hash: secret.Hash(value.Reveal())}
 	if expires > 0 {
 		e := t.Created.Add(expires)
 		t.Expires = &e

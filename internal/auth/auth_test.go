@@ -189,7 +189,7 @@ func TestAdmit(t *testing.T) {
 	s := &shelf{}
 	annTok, ann := issue(t, s, "ann", false, 0)
 	botTok, bot := issue(t, s, "bot", true, time.Hour)
-	eyeTok, value, err := Issue(t.Context(), s, "eye", false, 0, ReadMetrics)
+	eyeTok, value, err := Issue(t.Context(), s, "eye", false, 0, Metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestAdmit(t *testing.T) {
 	}{
 		{"a user", ann, Principal{ID: "user:ann", Name: "ann", Authenticated: true, Token: annTok.ID}},
 		{"a service", bot, Principal{ID: "user:bot", Name: "bot", Service: true, Authenticated: true, Token: botTok.ID}},
-		{"the right to read metrics", "Bearer " + value.Reveal(), Principal{ID: "user:eye", Name: "eye", Authenticated: true, Token: eyeTok.ID, Metrics: true}},
+		{"the role metrics", "Bearer " + value.Reveal(), Principal{ID: "user:eye", Name: "eye", Authenticated: true, Token: eyeTok.ID, Roles: NewRoles(Metrics)}},
 		{"the scheme in another case", "bearer " + secretPart, Principal{ID: "user:ann", Name: "ann", Authenticated: true, Token: annTok.ID}},
 		{"no scheme", secretPart, Principal{}},
 		{"another scheme", "Basic " + secretPart, Principal{}},
@@ -356,7 +356,7 @@ func TestAUserCalledLocal(t *testing.T) {
 		}
 	}
 	value := secret.NewToken()
-	if err := s.AddToken(t.Context(), Token{ID: "old", User: "local", Hash: secret.Hash(value.Reveal())}); err != nil {
+	if err := s.AddToken(t.Context(), Token{ID: "old", Owner: "user:local", User: "local", Hash: secret.Hash(value.Reveal())}); err != nil {
 		t.Fatal(err)
 	}
 	d, err := NewDoor(t.Context(), Auto, "localhost", s)

@@ -165,6 +165,19 @@ func (p *program) load(flags map[string]string) (*config.Config, error) {
 
 // client returns a client for the server that is meant, whether or not it runs.
 func (p *program) client() (*api.Client, error) {
+	return p.clientAs(secret.Value(os.Getenv("SANDLOT_TOKEN")))
+}
+
+// operator returns one for what operators alone may do: over the socket as its owner,
+// whatever token the user has for their own calls.
+func (p *program) operator() (*api.Client, error) {
+	if p.server == "" {
+		return p.clientAs("")
+	}
+	return p.client()
+}
+
+func (p *program) clientAs(token secret.Value) (*api.Client, error) {
 	socket := ""
 	if p.server == "" {
 		c, err := p.load(nil)
@@ -173,7 +186,7 @@ func (p *program) client() (*api.Client, error) {
 		}
 		socket = app.SocketPath(c.Server.StateDir)
 	}
-	return api.NewClient(socket, p.server, secret.Value(os.Getenv("SANDLOT_TOKEN")))
+	return api.NewClient(socket, p.server, token)
 }
 
 func (p *program) json(v any) error {

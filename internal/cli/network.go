@@ -23,7 +23,8 @@ func (p *program) network() *cobra.Command {
 What holds for all of them stands in sandlot.yaml, and a change of it is taken up
 within a second, for running sandboxes too. These commands show that, and change
 what one session may reach beside it. They are for the operator: they go through
-the socket in the server's state folder.`,
+the socket in the server's state folder, or, with --server, by a token that has the
+role operator.`,
 		Example: `  sandlot network
   sandlot network --session home
   sandlot network allow api.example.com:443 --session home
@@ -33,7 +34,7 @@ the socket in the server's state folder.`,
 		Args: cobra.NoArgs,
 	}
 	var id string
-	c.PersistentFlags().StringVar(&id, "session", "", `a session's id, or "home" of the local user`)
+	c.PersistentFlags().StringVar(&id, "session", "", `a session's id, or "home" for your own`)
 	p.jsonFlag(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if id == "" {
@@ -88,7 +89,7 @@ func parseRules(args []string) (list []egress.Rule, err error) {
 }
 
 func (p *program) showNetwork(ctx context.Context) error {
-	c, err := p.client()
+	c, err := p.operator()
 	if err != nil {
 		return err
 	}
@@ -113,7 +114,7 @@ func (p *program) showNetwork(ctx context.Context) error {
 }
 
 func (p *program) sessionNetwork(ctx context.Context, method, id string, body any) error {
-	c, err := p.client()
+	c, err := p.operator()
 	if err != nil {
 		return err
 	}

@@ -267,9 +267,10 @@ func (p *program) tokens(ctx context.Context, use func(*store.DB) error) error {
 func (p *program) tokenCreate() *cobra.Command {
 	var user, expires string
 	var service, metrics bool
+	var names []string
 	c := &cobra.Command{
 		Use: "create --user NAME", Short: "Create a token and print it, once", Args: cobra.NoArgs,
-		Example: "  sandlot token create --user alice\n  sandlot token create --user ci --service --expires 90d --json\n  sandlot token create --user prometheus --metrics",
+		Example: "  sandlot token create --user alice\n  sandlot token create --user ci --service --expires 90d --json\n  sandlot token create --user prometheus --role metrics\n  sandlot token create --user admin --role operator",
 		RunE: func(c *cobra.Command, _ []string) error {
 			life, err := time.Duration(0), error(nil)
 			if expires != "" {
@@ -277,17 +278,28 @@ func (p *program) tokenCreate() *cobra.Command {
 					return usage{fmt.Errorf("--expires %q must be a duration such as 90d or 12h", expires)}
 				}
 			}
-			return p.tokens(c.Context(), func(db *store.DB) error {
-				var rights []auth.Right
-				if metrics {
-					rights = append(rights, auth.ReadMetrics)
+			if metrics {
+				names = append(names, string(auth.Metrics))
+			}
+			var roles []auth.Role
+			for _, name := range names {
+				r, err := auth.ParseRole(name)
+				if err != nil {
+					return usage{err}
 				}
-				t, value, err := auth.Issue(c.Context(), db, user, service, life, rights...)
+				roles = append(roles, r)
+			}
+			return p.tokens(c.Context(), func(db *store.DB) error {
+				t, value, err := auth.Issue(c.Context(), db, user, service, life, roles...)
 				if err != nil {
 					return err
 				}
 				if p.asJSON {
-					return p.json(map[string]any{"id": t.ID, "user": t.User, "token": value.Reveal(), "expires": t.Expires})
+					shown := map[string]any{"id": t.ID, "user": t.User, "token": value.Reveal(), "expires": t.Expires}
+					if t.Roles != 0 {
+						shown["roles"] = t.Roles
+					}
+					return p.json(shown)
 				}
 				_, err = fmt.Fprintln(p.out, value.Reveal())
 				return err
@@ -296,7 +308,8 @@ func (p *program) tokenCreate() *cobra.Command {
 	}
 	c.Flags().StringVar(&user, "user", "", "whose token it is")
 	c.Flags().BoolVar(&service, "service", false, "many people stand behind it: calls without session_id get a new session each")
-	c.Flags().BoolVar(&metrics, "metrics", false, "it may read /metrics, which count what all users do")
+	c.Flags().StringSliceVar(&names, "role", nil, "what it may do beside what is its user's: operator, metrics or logs")
+	c.Flags().BoolVar(&metrics, "metrics", false, "the same as --role metrics")
 	c.Flags().StringVar(&expires, "expires", "", "how long it is valid, such as 90d (default: for ever)")
 	p.jsonFlag(c)
 	c.MarkFlagRequired("user")
@@ -321,8 +334,8 @@ func (p *program) tokenList() *cobra.Command {
 				if t.Service {
 					kind = "service"
 				}
-				if t.Metrics {
-					expires += "  may read /metrics"
+				if t.Roles != 0 {
+					expires += "  roles " + t.Roles.String()
 				}
 				fmt.Fprintf(p.out, "%s  %-8s %-20s created %s  expires %s\n", t.ID, kind, t.User, t.Created.Format(time.RFC3339), expires)
 			}

@@ -281,7 +281,7 @@ func (p *program) stopSession() *cobra.Command {
 		Long:    "End a session: its processes and its files; a home keeps its files. The server's operator can end those of all users.",
 		Example: "  sandlot sessions stop home\n  sandlot sessions stop --all",
 	}
-	c.Flags().BoolVar(&all, "all", false, "end all sessions of all users (on the server's machine only)")
+	c.Flags().BoolVar(&all, "all", false, "end all sessions of all users, as operator")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if all == (len(args) == 1) {
 			return usage{errors.New("name one session, or --all")}
@@ -293,6 +293,8 @@ func (p *program) stopSession() *cobra.Command {
 		path := "/v1/sessions"
 		if !all {
 			path += "/" + args[0]
+		} else if client, err = p.operator(); err != nil {
+			return errors.Join(err, done())
 		}
 		return errors.Join(client.JSON(c.Context(), "DELETE", path, nil, nil), done())
 	}

@@ -38,7 +38,7 @@ func (s *server) advice() []string {
 	}
 	all = append(all, "Start it again: restart_external_mcp, or "+s.command("restart"))
 	switch {
-	case s.configured && s.owner.ID == auth.Local.ID:
+	case s.configured && s.owner.Has(auth.Logs):
 		all = append(all, fmt.Sprintf("Check mcp.%s in the settings, and Sandlot's log", s.name))
 	case s.configured:
 		all = append(all, "Ask the operator of this server: what it is, is in their settings")

@@ -38,7 +38,7 @@ const restAfter = 10 * time.Minute
 func (b *Book) owner(p auth.Principal) *owner {
 	o := b.owners[p.ID]
 	if o == nil {
-		o = &owner{principal: p, servers: map[string]*server{}, view: newView(), used: time.Now()}
+		o = &owner{principal: p.Identity(), servers: map[string]*server{}, view: newView(), used: time.Now()}
 		b.owners[p.ID] = o
 	}
 	return o

@@ -235,6 +235,21 @@ func TestStoredReferences(t *testing.T) {
 	}
 }
 
+// What an owner's servers say of themselves does not depend on the rights of the
+// token that was there first.
+func TestOwnersHaveNoToken(t *testing.T) {
+	b := New(Config{Store: &library{}, Version: "1"})
+	t.Cleanup(b.Close)
+	first := P
+	first.Token, first.Roles, first.Service = "tok_1", auth.NewRoles(auth.Operator), true
+	if s := get(b, first, "x"); s == nil || s.owner != P.Identity() || s.owner.Roles != 0 || get(b, P, "x") != s {
+		t.Errorf("%+v", s)
+	}
+	if s := get(b, auth.Owner(), "x"); s.owner != auth.Local {
+		t.Errorf("%+v", s.owner)
+	}
+}
+
 // Who may use a configured server is told by ids: a name that somebody is shown
 // under decides nothing.
 func TestPrincipalsAreIDs(t *testing.T) {
@@ -246,6 +261,7 @@ func TestPrincipalsAreIDs(t *testing.T) {
 		{auth.Local, true}, {auth.User("ann", false), true}, {auth.User("ann", true), true}, {auth.User("bob", false), false},
 		{auth.User("local", false), false}, {auth.Principal{ID: "user:eve", Name: "ann"}, false}, {auth.Principal{ID: "user:eve", Name: "local"}, false},
 		{auth.Principal{ID: "user:eve", Name: "user:ann"}, false}, {auth.Principal{}, false},
+		{auth.Principal{ID: "user:eve", Roles: auth.NewRoles(auth.Operator)}, false}, {auth.User("operator", false), false},
 	} {
 		if got := c.admits(tt.p); got != tt.want {
 			t.Errorf("%+v: %v", tt.p, got)

@@ -163,7 +163,7 @@ func (s *server) lastWords(c Configured) string {
 // shows says whether a principal may see what the server prints: a server on the
 // machine itself is the operator's. The lock is held.
 func (s *server) shows(p auth.Principal) bool {
-	return !s.configured || s.settings.Where != OnHost || p.ID == auth.Local.ID
+	return !s.configured || s.settings.Where != OnHost || p.Has(auth.Logs)
 }
 
 // update changes the record: in the store first, then in memory.

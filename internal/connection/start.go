@@ -214,7 +214,7 @@ func (s *server) startFault(l *live, err error, limit time.Duration) error {
 	if how, itself := l.how(0); itself && !silent {
 		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords(l.settings))
 	}
-	if s.configured && l.settings.Kind != Stdio && s.owner.ID != auth.Local.ID { // where it is, is the operator's
+	if s.configured && l.settings.Kind != Stdio && !s.owner.Has(auth.Logs) { // where it is, is the operator's
 		return s.fault(fault.Connection, err, "cannot be reached, or does not speak MCP; the server's log says more")
 	}
 	if silent {

@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -42,30 +41,24 @@ type endpoint struct {
 	used  time.Time // when the last one was answered, likewise
 }
 
-// endpointKey tells endpoints apart: by all that a call may depend on.
-func endpointKey(p auth.Principal) string {
-	return fmt.Sprintf("%s %t %t %t %t %s", p.ID, p.Service, p.Authenticated, p.Metrics, p.Open, p.Token)
-}
-
 // endpoint returns the one of the principal's token, and makes it when there is
 // none. It stays until leave is called. Only those who want the same one wait while
 // it is filled.
 func (g *Gateway) endpoint(p auth.Principal) *endpoint {
-	key := endpointKey(p)
 	g.mu.Lock()
-	e := g.endpoints[key]
+	e := g.endpoints[p]
 	if e == nil {
 		life, release := g.living(context.Background(), p)
 		e = g.server(life, p)
 		e.release = release
-		context.AfterFunc(life, func() { g.retire(key, e) })
+		context.AfterFunc(life, func() { g.retire(p, e) })
 		get := func(*http.Request) *mcp.Server { return e.server }
 		options := mcp.StreamableHTTPOptions{Logger: quiet(g.Log), MaxRequestBodyBytes: g.MaxBody, SessionTimeout: time.Hour,
 			PropagateRequestCancellation: true, DisableLocalhostProtection: true} // the host is checked before the gateway
 		e.stateful = mcp.NewStreamableHTTPHandler(get, &options)
 		options.Stateless = true
 		e.stateless = mcp.NewStreamableHTTPHandler(get, &options)
-		g.endpoints[key] = e
+		g.endpoints[p] = e
 	}
 	e.users++
 	g.mu.Unlock()
@@ -89,10 +82,10 @@ func (g *Gateway) living(ctx context.Context, p auth.Principal) (context.Context
 }
 
 // retire ends what is left on an endpoint whose life is over.
-func (g *Gateway) retire(key string, e *endpoint) {
+func (g *Gateway) retire(p auth.Principal, e *endpoint) {
 	g.mu.Lock()
-	if g.endpoints[key] == e {
-		delete(g.endpoints, key)
+	if g.endpoints[p] == e {
+		delete(g.endpoints, p)
 	}
 	g.mu.Unlock()
 	var closing sync.WaitGroup
@@ -127,9 +120,9 @@ func (g *Gateway) Run(ctx context.Context) {
 func (g *Gateway) sweep() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for key, e := range g.endpoints {
+	for p, e := range g.endpoints {
 		if e.users == 0 && time.Since(e.used) >= restful && !e.busy() {
-			delete(g.endpoints, key)
+			delete(g.endpoints, p)
 			e.release()
 		}
 	}

@@ -48,9 +48,9 @@ type Gateway struct {
 
 	trimming  sync.Mutex // held while sessions are counted
 	mu        sync.Mutex
-	endpoints map[string]*endpoint        // by endpointKey
-	streams   map[*endpoint]bool          // those of one stream alone
-	noticed   map[*mcp.ServerSession]bool // whose end is waited for
+	endpoints map[auth.Principal]*endpoint // a call may depend on all of a principal
+	streams   map[*endpoint]bool           // those of one stream alone
+	noticed   map[*mcp.ServerSession]bool  // whose end is waited for
 }
 
 // New returns the gateway.
@@ -61,7 +61,7 @@ func New(c Config) *Gateway {
 	if c.Limits == nil {
 		c.Limits = limit.New(limit.Default)
 	}
-	return &Gateway{Config: c, seal: newSeal(c.Key), endpoints: map[string]*endpoint{}, streams: map[*endpoint]bool{}, noticed: map[*mcp.ServerSession]bool{}}
+	return &Gateway{Config: c, seal: newSeal(c.Key), endpoints: map[auth.Principal]*endpoint{}, streams: map[*endpoint]bool{}, noticed: map[*mcp.ServerSession]bool{}}
 }
 
 // statelessFrom is the first revision of the protocol without sessions.

@@ -61,14 +61,17 @@ func holding(l *lives, sources ...tool.Source) *Gateway {
 
 func withToken(name, id string, metrics bool) auth.Principal {
 	p := auth.User(name, false)
-	p.Token, p.Metrics = id, metrics
+	p.Token = id
+	if metrics {
+		p.Roles = auth.NewRoles(auth.Metrics)
+	}
 	return p
 }
 
 // says is a source whose tool says with which token and rights it was called.
 func says() asker {
 	return asker{func(_ context.Context, c tool.Call) (*tool.Result, error) {
-		return &tool.Result{Words: fmt.Sprint("called by ", c.Principal.Token, c.Principal.Metrics)}, nil
+		return &tool.Result{Words: fmt.Sprint("called by ", c.Principal.Token, c.Principal.Has(auth.Metrics))}, nil
 	}}
 }
 
@@ -76,13 +79,13 @@ func says() asker {
 // shortcut, whoever of the same user came first.
 func TestCallsCarryTheirToken(t *testing.T) {
 	g := over(says(), &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)}, call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
-		return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[{"type":"text","text":"called by %s%t"}]}`, c.Principal.Token, c.Principal.Metrics))}, nil
+		return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[{"type":"text","text":"called by %s%t"}]}`, c.Principal.Token, c.Principal.Has(auth.Metrics)))}, nil
 	}})
 	one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", true)
 	sessions := map[string]string{one.Token: begin(t, g, one), two.Token: begin(t, g, two)}
 	for range 3 { // the first by the SDK, the others by the shortcut
 		for _, p := range []auth.Principal{one, two} {
-			want := fmt.Sprint("called by ", p.Token, p.Metrics)
+			want := fmt.Sprint("called by ", p.Token, p.Has(auth.Metrics))
 			for _, name := range []string{"careful", "careless", "ext_a"} {
 				if got := askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q`, name)); !strings.Contains(got, want) {
 					t.Errorf("%s of the newer era by %s: %s", name, p.Token, got)

@@ -98,9 +98,9 @@ type Network struct {
 	MaxBytes int64          `json:"max_bytes,omitempty"`
 }
 
-// Network returns a session's network: the principal's own sessions, or, for the
-// operator, with no principal, anyone's.
-func (b *Book) Network(p *auth.Principal, id string) (Network, error) {
+// Network returns a session's network: of the principal's own sessions, or, for an
+// operator, of anyone's.
+func (b *Book) Network(p auth.Principal, id string) (Network, error) {
 	s, err := b.any(p, id)
 	if err != nil {
 		return Network{}, err
@@ -115,29 +115,25 @@ func (b *Book) Network(p *auth.Principal, id string) (Network, error) {
 	return n, nil
 }
 
-// any finds a principal's session, or, for the operator, anyone's; "home" is then
-// the local user's.
-func (b *Book) any(p *auth.Principal, id string) (*Session, error) {
-	owner := auth.Local
-	if p != nil {
-		owner = *p
-	}
-	s := b.mine(owner, id)
-	if s == nil && p == nil {
+// any finds a principal's session, or, for an operator, anyone's; "home" is always
+// their own.
+func (b *Book) any(p auth.Principal, id string) (*Session, error) {
+	s := b.mine(p, id)
+	if s == nil && p.Has(auth.Operator) {
 		b.mu.Lock()
 		s = b.sessions[id]
 		b.mu.Unlock()
 	}
 	if s == nil {
-		return nil, b.unknown(owner.ID, id)
+		return nil, b.unknown(p.ID, id)
 	}
 	return s, nil
 }
 
 // ChangeNetwork changes what one session may reach: stored first, then in force.
-// It is for the operator alone.
-func (b *Book) ChangeNetwork(ctx context.Context, id string, change func(*Change)) (Network, error) {
-	s, err := b.any(nil, id)
+// It is for operators alone.
+func (b *Book) ChangeNetwork(ctx context.Context, p auth.Principal, id string, change func(*Change)) (Network, error) {
+	s, err := b.any(p, id)
 	if err != nil {
 		return Network{}, err
 	}
@@ -146,7 +142,7 @@ func (b *Book) ChangeNetwork(ctx context.Context, id string, change func(*Change
 	}
 	defer s.leave()
 	if s.gone() {
-		return Network{}, b.unknown("", id)
+		return Network{}, b.unknown(p.ID, id)
 	}
 	if err := s.update(func(r *Record) {
 		r.Network.Allow = slices.Clone(r.Network.Allow)
@@ -155,7 +151,7 @@ func (b *Book) ChangeNetwork(ctx context.Context, id string, change func(*Change
 		return Network{}, err
 	}
 	s.applyPolicy()
-	return b.Network(nil, s.record().ID)
+	return b.Network(p, s.record().ID)
 }
 
 // Refusals returns what the session's sandbox was not allowed to reach since it

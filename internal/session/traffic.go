@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 )
 
@@ -52,16 +53,16 @@ func (b *Book) storeTraffic(ctx context.Context) {
 }
 
 // Recount makes a session's traffic count from nothing, so that it may move as
-// much as a new one: in the store first. It is for the operator alone.
-func (b *Book) Recount(ctx context.Context, id string) (Network, error) {
-	s, err := b.any(nil, id)
+// much as a new one: in the store first. It is for operators alone.
+func (b *Book) Recount(ctx context.Context, p auth.Principal, id string) (Network, error) {
+	s, err := b.any(p, id)
 	if err != nil {
 		return Network{}, err
 	}
 	if err := b.recount(ctx, s); err != nil {
 		return Network{}, err
 	}
-	return b.Network(nil, s.record().ID)
+	return b.Network(p, s.record().ID)
 }
 
 func (b *Book) recount(ctx context.Context, s *Session) error {

@@ -87,7 +87,7 @@ func moves(t *testing.T, l *Lease, n int) wire.NetReply {
 // networkOf returns what a session's network is.
 func (w *world) networkOf(p auth.Principal, id string) Network {
 	w.t.Helper()
-	n, err := w.Network(&p, id)
+	n, err := w.Network(p, id)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestTrafficOutlivesSandboxes(t *testing.T) {
 			}
 		}
 		// The operator lets it begin anew.
-		if n, err := w.Recount(t.Context(), l.ID()); err != nil || n.Traffic != (egress.Traffic{}) {
+		if n, err := w.Recount(t.Context(), auth.Owner(), l.ID()); err != nil || n.Traffic != (egress.Traffic{}) {
 			t.Errorf("%+v, %v", n, err)
 		}
 		if r := moves(t, l, 12_000); r.Code != wire.NetOK || r.Message != "" {
@@ -199,7 +199,7 @@ func TestTrafficOutlivesServer(t *testing.T) {
 		w.store.mu.Unlock()
 		moves(t, l, each)
 		time.Sleep(2 * trafficEvery)
-		if _, err := w.Recount(t.Context(), l.ID()); err == nil {
+		if _, err := w.Recount(t.Context(), auth.Owner(), l.ID()); err == nil {
 			t.Error("counted anew without being stored")
 		}
 		w.store.mu.Lock()

@@ -112,20 +112,22 @@ func (s *DB) AddToken(ctx context.Context, t auth.Token) error {
 	if t.Expires != nil {
 		expires = t.Expires.Unix()
 	}
-	_, err := s.db.ExecContext(ctx, `INSERT INTO tokens (`+tokenColumns+`) VALUES (?,?,?,?,?,?,?)`,
-		t.ID, t.Hash, t.User, t.Service, t.Created.Unix(), expires, t.Metrics)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO tokens (`+tokenColumns+`) VALUES (?,?,?,?,?,?,?,?)`,
+		t.ID, t.Hash, t.Owner, t.User, t.Service, t.Roles.String(), t.Created.Unix(), expires)
 	return err
 }
 
-const tokenColumns = `id, hash, user, service, created, expires, metrics`
+const tokenColumns = `id, hash, principal, user, service, roles, created, expires`
 
 func scanToken(row interface{ Scan(...any) error }) (auth.Token, error) {
 	var t auth.Token
 	var created int64
 	var expires sql.NullInt64
-	if err := row.Scan(&t.ID, &t.Hash, &t.User, &t.Service, &created, &expires, &t.Metrics); err != nil {
+	var roles string
+	if err := row.Scan(&t.ID, &t.Hash, &t.Owner, &t.User, &t.Service, &roles, &created, &expires); err != nil {
 		return t, err
 	}
+	t.Roles = auth.StoredRoles(roles)
 	t.Created = time.Unix(created, 0).UTC()
 	if expires.Valid {
 		e := time.Unix(expires.Int64, 0).UTC()

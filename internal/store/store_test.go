@@ -218,12 +218,12 @@ func TestASecondProcessIsSeenAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tok, value, err := auth.Issue(t.Context(), command, "ann", false, 0, auth.ReadMetrics)
+	tok, value, err := auth.Issue(t.Context(), command, "ann", false, 0, auth.Metrics)
 	if err != nil {
 		t.Fatal(err)
 	}
 	header := "Bearer " + value.Reveal()
-	if p, err := d.Admit(t.Context(), header); err != nil || p.Name != "ann" || p.Token != tok.ID || !p.Metrics {
+	if p, err := d.Admit(t.Context(), header); err != nil || p.Name != "ann" || p.Token != tok.ID || !p.Has(auth.Metrics) {
 		t.Errorf("a new token: %+v, %v", p, err)
 	}
 	if err := command.RemoveToken(t.Context(), tok.ID); err != nil {

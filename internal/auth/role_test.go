@@ -1,0 +1,110 @@
+package auth
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"sandlot/internal/fault"
+)
+
+// A set of roles survives being stored and shown. What is not known gives nothing,
+// and an operator has all.
+func TestRoles(t *testing.T) {
+	for _, tt := range []struct {
+		set    Roles
+		stored string
+		shown  string
+		has    []Role
+	}{
+		{NewRoles(), "", "[]", nil},
+		{NewRoles(Metrics), "metrics", `["metrics"]`, []Role{Metrics}},
+		{NewRoles(Logs, Metrics, Logs), "metrics, logs", `["metrics","logs"]`, []Role{Metrics, Logs}},
+		{NewRoles(Operator), "operator", `["operator"]`, []Role{Operator, Metrics, Logs}},
+		{NewRoles("root", "OPERATOR", "operator, metrics", ""), "", "[]", nil},
+	} {
+		if got := tt.set.String(); got != tt.stored || StoredRoles(got) != tt.set {
+			t.Errorf("%q, want %q", got, tt.stored)
+		}
+		var again Roles
+		text, err := json.Marshal(tt.set)
+		if err != nil || string(text) != tt.shown || json.Unmarshal(text, &again) != nil || again != tt.set {
+			t.Errorf("%s, want %s (%v)", text, tt.shown, err)
+		}
+		for _, r := range []Role{Operator, Metrics, Logs, "", "root"} {
+			want := strings.Contains(","+joined(tt.has)+",", ","+string(r)+",") && r != ""
+			p := Principal{Roles: tt.set}
+			if err := p.Require(r, "do it"); p.Has(r) != want || (err == nil) != want || err != nil && !fault.Is(err, fault.Forbidden) {
+				t.Errorf("%q has %q: %v, %v", tt.set, r, p.Has(r), err)
+			}
+		}
+	}
+	if got := StoredRoles("metrics, of a later version, logs"); got != NewRoles(Metrics, Logs) {
+		t.Errorf("%q", got)
+	}
+	if _, err := ParseRole("Operator"); !fault.Is(err, fault.InvalidParameters) || !strings.Contains(err.Error(), "operator, metrics, logs") {
+		t.Error(err)
+	}
+}
+
+func joined(list []Role) string {
+	var names []string
+	for _, r := range list {
+		names = append(names, string(r))
+	}
+	return strings.Join(names, ",")
+}
+
+// The local user is an operator by the owner's socket alone; a user by a token alone
+// that was made so, not by a name; and what outlives the token has none of it.
+func TestRolesAreTheTokens(t *testing.T) {
+	s := &shelf{}
+	d := door(t, Auto, "localhost", s)
+	if p, err := d.Admit(t.Context(), ""); err != nil || p.Has(Operator) || !p.Has(Metrics) || !p.Has(Logs) {
+		t.Errorf("nobody, on loopback: %+v, %v", p, err)
+	}
+	if p := Owner(); !p.Has(Operator) || p.ID != Local.ID || p.Open || Local.Has(Operator) {
+		t.Errorf("the owner: %+v", p)
+	}
+	for _, name := range []string{"operator", "ann", "metrics", "root"} {
+		_, plain := issue(t, s, name, false, 0)
+		tok, value, err := Issue(t.Context(), s, name, true, 0, Operator)
+		if err != nil || tok.Roles != NewRoles(Operator) {
+			t.Fatal(tok, err)
+		}
+		p, err := d.Admit(t.Context(), plain)
+		if err != nil || p.Roles != 0 {
+			t.Errorf("%s, by a plain token: %+v, %v", name, p, err)
+		}
+		p, err = d.Admit(t.Context(), "Bearer "+value.Reveal())
+		if err != nil || !p.Has(Operator) || p.ID != "user:"+name || !p.Service {
+			t.Errorf("%s, by an operator's token: %+v, %v", name, p, err)
+		}
+		if i := p.Identity(); i != User(name, false) {
+			t.Errorf("%s, without the token: %+v", name, i)
+		}
+	}
+	if Owner().Identity() != Local {
+		t.Error("the owner's things are not the local user's")
+	}
+	if _, _, err := Issue(t.Context(), s, "ann", false, 0, "root"); !fault.Is(err, fault.InvalidParameters) {
+		t.Errorf("an unknown role: %v", err)
+	}
+}
+
+// A stored token is its owner's, whole; one of the local user's, or of somebody that
+// this version does not know, lets nobody in.
+func TestTokensOfUnknownOwners(t *testing.T) {
+	for owner, good := range map[string]bool{"user:ann": true, "local": false, "": false, "team:ann": false, "user:": false, "ann": false} {
+		s := &shelf{}
+		_, header := issue(t, s, "ann", false, 0)
+		s.tokens[0].Owner, s.tokens[0].User, s.tokens[0].Roles = owner, "Ann", NewRoles(Operator)
+		p, err := door(t, Auto, "localhost", s).Admit(t.Context(), header)
+		if good && (err != nil || p.ID != owner || p.Name != "Ann" || !p.Has(Operator)) {
+			t.Errorf("%q: %+v, %v", owner, p, err)
+		}
+		if !good && (!fault.Is(err, fault.Unauthorized) || p != Principal{}) {
+			t.Errorf("%q: %+v, %v", owner, p, err)
+		}
+	}
+}

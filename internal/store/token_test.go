@@ -1,0 +1,49 @@
+package store
+
+import (
+	"testing"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/secret"
+)
+
+// Tokens of before there were roles are whose they were, and may what they might.
+func TestRolesComeToAnOlderDatabase(t *testing.T) {
+	dir := t.TempDir()
+	old := before(t, dir, 9)
+	for _, row := range []string{
+		`INSERT INTO tokens (id, hash, user, service, created, expires, metrics) VALUES ('tok_1', '` + secret.Hash("a") + `', 'ann', true, 1, NULL, false)`,
+		`INSERT INTO tokens (id, hash, user, service, created, expires, metrics) VALUES ('tok_2', '` + secret.Hash("b") + `', 'local', false, 1, NULL, true)`,
+	} {
+		if _, err := old.Exec(row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old.Close()
+	db := open(t, dir)
+	d, err := auth.NewDoor(t.Context(), auth.Auto, "localhost", db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for token, want := range map[string]auth.Principal{
+		"a": {ID: "user:ann", Name: "ann", Service: true, Authenticated: true, Token: "tok_1"},
+		"b": {ID: "user:local", Name: "local", Authenticated: true, Token: "tok_2", Roles: auth.NewRoles(auth.Metrics)},
+	} {
+		if p, err := d.Admit(t.Context(), "Bearer "+token); err != nil || p != want {
+			t.Errorf("%+v, %v, want %+v", p, err, want)
+		}
+	}
+	_, value, err := auth.Issue(t.Context(), db, "eve", false, 0, auth.Operator, auth.Metrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := d.Admit(t.Context(), "Bearer "+value.Reveal()); err != nil || p.Roles != auth.NewRoles(auth.Operator, auth.Metrics) {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if _, err := db.db.Exec(`UPDATE tokens SET roles = 'king, logs'`); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := db.Tokens(t.Context()); err != nil || len(all) != 3 || all[0].Roles != auth.NewRoles(auth.Logs) {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
