@@ -113,11 +113,8 @@ func (t *Tools) volumes(context.Context, tool.Call, tool.Args) (*tool.Result, er
 		if v.Measured {
 			row["used_mb"], row["limit_mb"], row["full"] = v.UsedBytes>>20, v.LimitBytes>>20, v.Full
 		}
-		switch {
-		case v.Odd:
-			line += " (folders in it are too deep, or move too fast, to be measured; it can only be read until they are removed on the host)"
-		case v.Full:
-			line += fmt.Sprintf(" (full: %d of %d MB; it can only be read until something in it is removed on the host)", v.UsedBytes>>20, v.LimitBytes>>20)
+		if v.Full {
+			line += " (" + fullness(v) + ")"
 		}
 		rows, lines = append(rows, row), append(lines, line)
 	}
@@ -126,4 +123,21 @@ func (t *Tools) volumes(context.Context, tool.Call, tool.Args) (*tool.Result, er
 		text = "No shared folders are set."
 	}
 	return &tool.Result{Content: []tool.Content{tool.Text(text)}, Fields: map[string]any{"volume_mappings": rows}}, nil
+}
+
+// fullness says why a shared folder can only be read, and until when.
+func fullness(v volume.Usage) string {
+	switch v.Why {
+	case volume.Deep:
+		return "folders in it are too deep, or move too fast, to be measured; it can only be read until they are removed on the host"
+	case volume.Closed:
+		return "folders in it cannot be read by the server, so that it cannot be measured; " +
+			"it can only be read until they can (chmod u+rx on the host)"
+	case volume.Slow:
+		return "it could not be measured in time; it can only be read until it is: fewer files are quicker"
+	case volume.Disk:
+		return "its disk is nearly full; it can only be read until there is room on the disk of the host"
+	}
+	return fmt.Sprintf("full: %d of %d MB; it can only be read until something in it is removed on the host",
+		v.UsedBytes>>20, v.LimitBytes>>20)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,8 +20,9 @@ type Size struct {
 type Limits struct {
 	Entries int64
 	Depth   int // of folders in folders
-	// Foreign: the folders are not the server's own. What cannot be opened is not
-	// counted, and its mode stays as it is.
+	// Foreign: the folders are not the server's own, and their modes stay as they are.
+	// A folder that cannot be read is not counted, if no sandbox can have closed it or
+	// can write it; else it is ErrClosed.
 	Foreign bool
 }
 
@@ -31,6 +33,9 @@ var (
 	// ErrMoved means that a deep folder was moved while it was measured, again and
 	// again.
 	ErrMoved = errors.New("the folder changes faster than it can be measured")
+	// ErrClosed means that a folder in it cannot be read by this user, though
+	// sandboxes may have put into it what they like.
+	ErrClosed = errors.New("the folder has one in it that cannot be read")
 )
 
 const (
@@ -122,8 +127,14 @@ func (w *walk) step(ctx context.Context) error {
 			continue
 		}
 		st, err := at.stat(&e)
+		if errors.Is(err, unix.EACCES) {
+			if err := w.unsearchable(at); err != nil {
+				return err
+			}
+			st, err = at.stat(&e)
+		}
 		switch {
-		case err != nil: // it is gone
+		case err != nil: // it is gone, or nobody's here
 		case e.kind == unix.DT_DIR:
 			at.pending = append(at.pending, e.name)
 		default:
@@ -135,7 +146,16 @@ func (w *walk) step(ctx context.Context) error {
 
 func (w *walk) enter(at *level, name string) error {
 	f, err := w.open(at.fd, name)
-	if gone(err) || w.limits.Foreign && errors.Is(err, fs.ErrPermission) {
+	if w.limits.Foreign && errors.Is(err, fs.ErrPermission) {
+		return closed(at.fd, name)
+	}
+	if errors.Is(err, unix.EACCES) {
+		if err := w.unsearchable(at); err != nil {
+			return err
+		}
+		f, err = w.open(at.fd, name)
+	}
+	if gone(err) {
 		return nil
 	}
 	if err != nil {
@@ -151,6 +171,59 @@ func (w *walk) enter(at *level, name string) error {
 	}
 	w.levels = append(w.levels, level{folder: f})
 	return nil
+}
+
+// unsearchable is called when a name in a folder cannot be looked at, and returns
+// nil if that is to be tried once more. A folder that is open for reading may be
+// closed to look-ups, which would hide how large its files are.
+func (w *walk) unsearchable(at *level) error {
+	if w.limits.Foreign {
+		return closed(at.fd, ".")
+	}
+	if err := unix.Fchmod(at.fd, 0o700); err != nil {
+		return &os.PathError{Op: "chmod", Path: ".", Err: err}
+	}
+	return nil
+}
+
+// closed judges a folder that cannot be read or searched, by its name in an open one,
+// or "." for that one itself. It returns ErrClosed if sandboxes may have closed it,
+// who are the server's own user on the machine, and if they can write it unread.
+func closed(at int, name string) error {
+	var st, above unix.Stat_t
+	if unix.Fstat(at, &above) != nil {
+		return nil
+	}
+	err := unix.Fstatat(at, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case errors.Is(err, unix.EACCES) && own(&above) && unsearched(at):
+		return ErrClosed
+	case err != nil || name == ".":
+		return nil // it is gone, or others' file system
+	case own(&st), unix.Faccessat(at, name, unix.W_OK|unix.X_OK, unix.AT_EACCESS) == nil:
+		return ErrClosed
+	}
+	return nil
+}
+
+// unsearched says whether names in an open folder cannot be looked up.
+func unsearched(fd int) bool {
+	var st unix.Stat_t
+	return errors.Is(unix.Fstatat(fd, ".", &st, 0), unix.EACCES)
+}
+
+// own says whether modes keep this process out of what is its user's own. They do not
+// keep root out: what does is another file system, where root is somebody else.
+func own(st *unix.Stat_t) bool {
+	return int(st.Uid) == os.Geteuid() && !overrides()
+}
+
+// overrides says whether this process has the capability to read every folder.
+func overrides() bool {
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var has [2]unix.CapUserData
+	const any = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+	return unix.Capget(&h, &has[0]) == nil && has[0].Effective&any != 0
 }
 
 // leave goes back up. The folder above is opened again where it was closed: by

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -263,5 +264,64 @@ func TestMeasureForeign(t *testing.T) {
 	}
 	if got, err := Measure(t.Context(), dir, Limits{Entries: 100, Depth: 10}); err != nil || got.Entries != 3 {
 		t.Errorf("one's own: %+v, %v, want 3 entries", got, err)
+	}
+}
+
+// What a sandbox of an unprivileged server has closed does not hide what is in it: in
+// its own folder it is opened, in others' it counts as not measured. Folders of others
+// that no sandbox can write are left out.
+func TestMeasureClosed(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs two users")
+	}
+	const user, other = 54321, 54322
+	top := t.TempDir()
+	if err := os.Chmod(filepath.Dir(top), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dirs := map[string]struct {
+		mode, inner os.FileMode
+		uid         int
+		want        error
+	}{
+		"closed":        {0, 0o700, user, ErrClosed},
+		"listed alone":  {0o400, 0o700, user, ErrClosed},
+		"not listed":    {0o300, 0o700, user, ErrClosed},
+		"below":         {0o700, 0, user, ErrClosed},
+		"of others":     {0o700, 0o700, other, nil},
+		"others' names": {0o744, 0o700, other, nil},
+		"drop box":      {0o733, 0o700, other, ErrClosed},
+	}
+	for name, d := range dirs {
+		for _, kind := range []string{"own", "foreign"} {
+			at := filepath.Join(top, kind, name)
+			inner := filepath.Join(at, "d", "inner")
+			file := filepath.Join(inner, "file")
+			if err := errors.Join(os.MkdirAll(inner, 0o755), os.WriteFile(file, make([]byte, 1<<20), 0o600), os.Chown(file, d.uid, d.uid), os.Chown(inner, d.uid, d.uid),
+				os.Chmod(inner, d.inner), os.Chown(filepath.Dir(inner), d.uid, d.uid), os.Chmod(filepath.Dir(inner), d.mode), os.Chown(at, user, user)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := syscall.Setresuid(user, user, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Setresuid(0, 0, 0)
+	for name, d := range dirs {
+		foreign := plenty
+		foreign.Foreign = true
+		at := filepath.Join(top, "foreign", name)
+		if _, err := Measure(t.Context(), at, foreign); err != d.want {
+			t.Errorf("foreign, %s: %v, want %v", name, err, d.want)
+		}
+		if i, err := os.Lstat(filepath.Join(at, "d")); err != nil || i.Mode().Perm() != d.mode {
+			t.Errorf("foreign, %s: its mode is %v now", name, i.Mode())
+		}
+		if d.uid != user {
+			continue
+		}
+		if size, err := Measure(t.Context(), filepath.Join(top, "own", name), plenty); err != nil || size.Bytes < 1<<20 {
+			t.Errorf("own, %s: %+v, %v", name, size, err)
+		}
 	}
 }

@@ -6,14 +6,10 @@ package volume
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"sandlot/internal/sandbox"
 	"sandlot/internal/tree"
@@ -34,24 +30,36 @@ type Config struct {
 // Volumes are the shared folders of one server. Run measures them.
 type Volumes struct {
 	Config
+	measure func(ctx context.Context, source string) (tree.Size, error)
+	space   func(source string) space
 
 	mu     sync.Mutex
 	states map[string]*state // by source, of those that can be written
 }
 
+// state is what is known of a volume.
 type state struct {
 	used     int64 // bytes, when it was measured last
 	measured bool
 	full     bool
-	odd      bool // full, as it cannot be measured
+	why      Why
 	failed   bool // to be measured, which was said
-	next     time.Time
-	free     uint64 // of its file system when it was measured last, in bytes
 }
+
+// Why says why a volume is full.
+type Why string
+
+const (
+	Limit  Why = "limit"  // its files have more than the limit
+	Deep   Why = "deep"   // folders in it are too deep, or move too fast, to be measured
+	Closed Why = "closed" // folders in it cannot be read by the server, and sandboxes could have closed them
+	Slow   Why = "slow"   // it could not be measured in time
+	Disk   Why = "disk"   // its disk has next to nothing free, or loses it faster than is measured
+)
 
 // New returns the volumes. None of them is full before Run.
 func New(c Config) *Volumes {
-	v := &Volumes{Config: c, states: map[string]*state{}}
+	v := &Volumes{Config: c, measure: measureFolder, space: spaceOf, states: map[string]*state{}}
 	for _, m := range c.Mounts {
 		if !m.ReadOnly && c.LimitBytes > 0 {
 			v.states[m.Source] = &state{}
@@ -81,7 +89,7 @@ type Usage struct {
 	UsedBytes     int64 // on the disk
 	LimitBytes    int64 // 0: none
 	Full          bool
-	Odd           bool // Full, as it is too deep or changes too fast to be measured
+	Why           Why // of Full
 }
 
 // Usage lists the volumes, in the order of the settings.
@@ -92,59 +100,34 @@ func (v *Volumes) Usage() []Usage {
 	for _, m := range v.Config.Mounts {
 		u := Usage{Mount: m}
 		if s := v.states[m.Source]; s != nil {
-			u.Measured, u.UsedBytes, u.LimitBytes, u.Full, u.Odd = s.measured, s.used, v.LimitBytes, s.full, s.odd
+			u.Measured, u.UsedBytes, u.LimitBytes, u.Full, u.Why = s.measured, s.used, v.LimitBytes, s.full, s.why
 		}
 		list = append(list, u)
 	}
 	return list
 }
 
-const (
-	// tick is how often the free space and the sandboxes are looked at, which costs
-	// nothing.
-	tick = time.Second
-	// often and seldom bound the time between two measurements of a folder, which
-	// are a twentieth of the time at most.
-	often, seldom, share = 5 * time.Second, 10 * time.Minute, 20
-	// lower is how far below its limit, of 16 parts, a full one has to be to be
-	// written again.
-	lower = 15
-)
-
-// Run measures the volumes until ctx ends.
+// Run measures the volumes until ctx ends. It does not wait for a disk that does not
+// answer.
 func (v *Volumes) Run(ctx context.Context) {
 	if len(v.states) == 0 {
 		return
 	}
-	var all sync.WaitGroup
-	defer all.Wait()
+	var all, disks sync.WaitGroup
 	for source, s := range v.states {
-		all.Go(func() { v.watch(ctx, source, s) })
+		w := &watch{v: v, source: source, s: s, disk: &disks, measured: make(chan result, 1), looked: make(chan space, 1)}
+		all.Go(func() { w.run(ctx) })
 		if v.Seal != nil {
 			all.Go(func() { v.enforce(ctx, source, s) })
 		}
 	}
-}
-
-func (v *Volumes) watch(ctx context.Context, source string, s *state) {
-	t := time.NewTicker(tick)
-	defer t.Stop()
-	for {
-		free := freeBytes(source)
-		grown := s.free > free && s.free-free > uint64(v.LimitBytes/16)
-		if now := time.Now(); now.After(s.next) || grown {
-			size, err := tree.Measure(ctx, source, tree.Limits{Entries: math.MaxInt64, Depth: 4096, Foreign: true})
-			if ctx.Err() != nil {
-				return
-			}
-			s.free, s.next = free, time.Now().Add(min(max(share*time.Since(now), often), seldom))
-			v.measured(source, s, size, err)
-		}
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return
-		}
+	all.Wait()
+	answered := make(chan struct{})
+	go func() { disks.Wait(); close(answered) }() // ends with the last system call on a disk
+	select {
+	case <-answered:
+	case <-time.After(parting):
+		v.Log.Warn("the disk of a volume does not answer; the server ends without it")
 	}
 }
 
@@ -160,7 +143,7 @@ func (v *Volumes) enforce(ctx context.Context, source string, s *state) {
 			return
 		}
 		v.mu.Lock()
-		known, full := s.measured, s.full
+		known, full := s.measured || s.full, s.full
 		v.mu.Unlock()
 		if known {
 			v.Seal(ctx, source, full)
@@ -168,38 +151,24 @@ func (v *Volumes) enforce(ctx context.Context, source string, s *state) {
 	}
 }
 
-// measured takes up what was found. One that cannot be measured as it is too deep,
-// or changes too fast, is full: that is what its sandboxes have made of it.
-func (v *Volumes) measured(source string, s *state, size tree.Size, err error) {
-	hostile := errors.Is(err, tree.ErrDepth) || errors.Is(err, tree.ErrMoved)
-	if err != nil && !hostile {
-		if !s.failed {
-			v.Log.Warn("could not measure a volume", "volume", source, "error", err)
-		}
-		s.failed = true
-		return
-	}
-	s.failed = false
-	full := hostile || size.Bytes > v.LimitBytes || s.full && size.Bytes > v.LimitBytes/16*lower
+// fill makes a volume full for a reason, or, with an empty one, writable again. It
+// says so in the log when that changes.
+func (v *Volumes) fill(source string, s *state, why Why, err error) {
 	v.mu.Lock()
-	changed := full != s.full
-	s.used, s.measured, s.full, s.odd = size.Bytes, true, full, hostile
+	changed := (why != "") != s.full
+	s.full, s.why = why != "", why
+	used := s.used
 	v.mu.Unlock()
 	switch {
-	case changed && hostile:
-		v.Log.Warn("a volume cannot be measured and is read-only", "volume", source, "error", err)
-	case changed && full:
-		v.Log.Warn("a volume has reached its limit and is read-only; remove something, or raise volume_limit_mb", "volume", source,
-			"megabytes", size.Bytes>>20, "limit", v.LimitBytes>>20)
-	case changed:
-		v.Log.Info("a volume is below its limit and can be written again", "volume", source, "megabytes", size.Bytes>>20)
+	case !changed:
+	case why == "":
+		v.Log.Info("a volume is below its limit and can be written again", "volume", source, "megabytes", used>>20)
+	case why == Limit:
+		v.Log.Warn("a volume has reached its limit and is read-only; remove something, or raise volume_limit_mb",
+			"volume", source, "megabytes", used>>20, "limit", v.LimitBytes>>20)
+	case why == Disk:
+		v.Log.Warn("the disk of a volume fills up, and the volume is read-only; make room on it", "volume", source)
+	default:
+		v.Log.Warn("a volume cannot be measured and is read-only", "volume", source, "why", string(why), "error", err)
 	}
-}
-
-func freeBytes(path string) uint64 {
-	var st unix.Statfs_t
-	if unix.Statfs(path, &st) != nil {
-		return 0
-	}
-	return st.Bavail * uint64(st.Bsize)
 }

@@ -5,7 +5,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sandlot/internal/sandbox"
@@ -33,11 +35,11 @@ func TestLimit(t *testing.T) {
 			tries++
 			return tries % 2 // the first does not do
 		}})
+	w := &watch{v: v, source: dir, s: v.states[dir]}
 	step := func(want bool) {
 		t.Helper()
-		s := v.states[dir]
 		size := measure(t, dir)
-		v.measured(dir, s, size, nil)
+		w.take(result{size, nil})
 		if got := v.Mounts()[0]; got.ReadOnly != want || !got.Shared || !v.Mounts()[1].ReadOnly {
 			t.Errorf("with %d bytes: %+v", size.Bytes, got)
 		}
@@ -54,8 +56,8 @@ func TestLimit(t *testing.T) {
 	write(8)
 	step(false)
 
-	v.measured(dir, v.states[dir], tree.Size{Bytes: 1}, tree.ErrDepth)
-	if u := v.Usage()[0]; !u.Full || !u.Odd || u.UsedBytes != 1 {
+	w.take(result{tree.Size{Bytes: 1}, tree.ErrDepth})
+	if u := v.Usage()[0]; !u.Full || u.Why != Deep || u.UsedBytes != 1 {
 		t.Errorf("too deep: %+v", u)
 	}
 	step(false)
@@ -87,6 +89,75 @@ func measure(t *testing.T, dir string) tree.Size {
 		t.Fatal(err)
 	}
 	return size
+}
+
+// A volume that cannot be measured in time is full, whether the disk is slow or does
+// not answer at all; so is one whose disk fills up. Nothing waits for the disk.
+func TestDisks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dead := make(chan struct{})
+		now := space{10 << 30, 100 << 30}
+		var answer func(ctx context.Context) (tree.Size, error)
+		var mu sync.Mutex
+		v := New(Config{LimitBytes: 1 << 30, Log: slog.New(slog.DiscardHandler), Mounts: []sandbox.Mount{{Source: "/v", Target: "/share"}}})
+		v.measure = func(ctx context.Context, _ string) (tree.Size, error) {
+			mu.Lock()
+			do := answer
+			mu.Unlock()
+			return do(ctx)
+		}
+		v.space = func(string) space { mu.Lock(); defer mu.Unlock(); return now }
+		set := func(free uint64, do func(ctx context.Context) (tree.Size, error)) {
+			mu.Lock()
+			defer mu.Unlock()
+			now.free, answer = free, do
+		}
+		quick := func(context.Context) (tree.Size, error) { return tree.Size{Bytes: 1 << 20}, nil }
+		slow := func(ctx context.Context) (tree.Size, error) { <-ctx.Done(); return tree.Size{}, ctx.Err() }
+		gone := func(context.Context) (tree.Size, error) { <-dead; return tree.Size{}, nil }
+		is := func(what string, want Why) {
+			t.Helper()
+			synctest.Wait()
+			if u := v.Usage()[0]; u.Why != want || u.Full != (want != "") || v.Mounts()[0].ReadOnly != u.Full {
+				t.Errorf("%s: %+v, want %q", what, u, want)
+			}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		set(10<<30, quick)
+		go func() { defer close(ended); v.Run(ctx) }()
+		time.Sleep(2 * time.Second)
+		is("at first", "")
+		set(1<<30-1, quick) // a hundredth of it
+		time.Sleep(3 * time.Second)
+		is("next to nothing is free", Disk)
+		set(3<<29, quick)
+		time.Sleep(20 * time.Second)
+		is("a little is free", Disk)
+		set(10<<30, quick)
+		time.Sleep(20 * time.Second)
+		is("there is room again", "")
+		set(10<<30, slow)
+		time.Sleep(20 * time.Second)
+		set(8<<30, slow)
+		time.Sleep(3 * time.Second)
+		is("more than the limit is gone while it is measured", Disk)
+		time.Sleep(longest)
+		is("slow", Slow)
+		set(10<<30, quick)
+		time.Sleep(2 * seldom)
+		is("quick again", "")
+		set(10<<30, gone)
+		time.Sleep(longest + 20*time.Second)
+		is("no answer", Slow)
+		stop()
+		began := time.Now()
+		<-ended
+		if took := time.Since(began); took > parting {
+			t.Errorf("the end waits %s for a disk that does not answer", took)
+		}
+		close(dead)
+	})
 }
 
 // Without a limit nothing is measured.
