@@ -53,9 +53,10 @@ type Book struct {
 	Config
 	policies atomic.Pointer[Policies] // none is reached as long as there are none
 	traffic  sync.Mutex               // held while sessions' traffic is stored
-	unowned  []string                 // sandboxes that an earlier server left; Recover's, and then Run's
+	orphaned chan struct{}            // told that there is one more in unowned
 
 	mu       sync.Mutex
+	unowned  []string // sandboxes that are nobody's any more and live; Run ends them
 	sessions map[string]*Session
 	homes    map[string]*Session // by owner
 	reserved map[string]place    // of sessions that are being booted, by owner
@@ -63,7 +64,7 @@ type Book struct {
 
 // New returns an empty book; Recover fills it.
 func New(c Config) *Book {
-	return &Book{Config: c, sessions: map[string]*Session{}, homes: map[string]*Session{}, reserved: map[string]place{}}
+	return &Book{Config: c, orphaned: make(chan struct{}, 1), sessions: map[string]*Session{}, homes: map[string]*Session{}, reserved: map[string]place{}}
 }
 
 // Ask says which session a call wants.

@@ -13,6 +13,7 @@ func (b *Book) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { b.keepTraffic(ctx) }) // no sandbox that is slow to answer keeps it waiting
 	work.Go(func() { b.adoptAll(ctx) })
+	work.Go(func() { b.endUnowned(ctx) })
 	defer work.Wait()
 	tick := time.NewTicker(b.Sweep)
 	defer tick.Stop()

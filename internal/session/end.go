@@ -114,12 +114,17 @@ func (b *Book) remove(ctx context.Context, s *Session) {
 	if s.gone() {
 		return // another call was faster
 	}
-	if err := s.adopt(ctx); err != nil { // the next server finds that nobody has it
-		b.Log.Error("could not take over the sandbox of a session that is stopped", "session", s.record().ID, "error", err)
+	if err := s.adopt(ctx); err != nil {
+		b.Log.Error("could not take over the sandbox of a session that is stopped; it ends as soon as that can be done",
+			"session", s.record().ID, "error", err)
 	}
 	s.mu.Lock()
-	booted, home := s.booted, s.rec.Home
+	booted, home, left, sandbox := s.booted, s.rec.Home, s.left, s.rec.Sandbox
+	s.ending = left
 	s.mu.Unlock()
+	if left && !home {
+		b.abandon(sandbox)
+	}
 	if booted != nil {
 		s.drop(booted, "it was stopped")
 	}

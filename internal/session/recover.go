@@ -42,7 +42,9 @@ func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
 		kept[r.Workspace] = true
 		b.recover(r, unowned)
 	}
+	b.mu.Lock()
 	b.unowned = slices.Collect(maps.Keys(unowned))
+	b.mu.Unlock()
 	if err != nil { // it is tried again at the next start
 		b.Log.Error("could not remove what is left of a session", "error", err)
 	}
@@ -71,7 +73,7 @@ func (b *Book) recover(r Record, unowned map[string]bool) {
 	if r.Sandbox != "" && unowned[r.Sandbox] {
 		if _, _, err := b.resolve(r.Template, r.Flavor); err == nil {
 			delete(unowned, r.Sandbox)
-			s.left = true
+			s.left, s.ending = true, r.State == Stopped
 		}
 	}
 	if !s.left && r.Sandbox != "" {
@@ -95,7 +97,7 @@ const whileAway = "it ended while the server was away"
 // that was not done yet. The gate is held. With an error it can be tried again.
 func (s *Session) adopt(ctx context.Context) error {
 	s.mu.Lock()
-	left, r := s.left, s.rec
+	left, ending, r := s.left, s.ending, s.rec
 	s.mu.Unlock()
 	if !left {
 		return nil
@@ -108,12 +110,17 @@ func (s *Session) adopt(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	box, err := s.book.Pool.Runtime.Recover(ctx, r.Sandbox)
+	if err == nil && ending { // the session was stopped while this could not be done
+		if err = box.Stop(ctx); err == nil {
+			err = sandbox.ErrGone
+		}
+	}
 	if err != nil && !errors.Is(err, sandbox.ErrGone) {
 		return fault.Wrap(fault.SandboxCreation, err, "the session's sandbox could not be taken over from an earlier server")
 	}
 	if err != nil {
 		s.mu.Lock()
-		s.left = false
+		s.left, s.ending = false, false
 		s.mu.Unlock()
 		return s.update(func(r *Record) {
 			if r.Sandbox = ""; r.Lost == "" {
@@ -213,21 +220,55 @@ func (b *Book) adoptOne(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// removeUnowned removes the sandboxes that belong to nobody: the old pool's, and
-// what was being made when the server died. A server that stops does that, too:
-// nobody would use them. What fails is tried again at the next start.
+// abandon leaves a sandbox that lives and is nobody's any more to Run.
+func (b *Book) abandon(ids ...string) {
+	b.mu.Lock()
+	b.unowned = append(b.unowned, ids...)
+	b.mu.Unlock()
+	select {
+	case b.orphaned <- struct{}{}:
+	default:
+	}
+}
+
+// endUnowned ends, until ctx does, what sessions that were stopped have left behind,
+// and what could not be removed before. It tries again until all are gone.
+func (b *Book) endUnowned(ctx context.Context) {
+	defer b.removeUnowned(ctx)
+	for {
+		select {
+		case <-b.orphaned:
+		case <-ctx.Done():
+			return
+		}
+		select { // it has just been tried
+		case <-time.After(adoptAgain):
+		case <-ctx.Done():
+			return
+		}
+		b.removeUnowned(ctx)
+	}
+}
+
+// removeUnowned removes the sandboxes that belong to nobody: the old pool's, what was
+// being made when the server died, and those of sessions that were removed. A server
+// that stops does that, too: nobody would use them. What fails is tried again, by the
+// next server too.
 func (b *Book) removeUnowned(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removing)
 	defer cancel()
+	b.mu.Lock()
 	all := b.unowned
 	b.unowned = nil
+	b.mu.Unlock()
 	_ = each(ctx, all, func(ctx context.Context, id string) error {
 		box, err := b.Pool.Runtime.Recover(ctx, id)
 		if err == nil {
 			err = box.Stop(ctx)
 		}
 		if err != nil && !errors.Is(err, sandbox.ErrGone) {
-			b.Log.Error("could not remove an unowned sandbox", "sandbox", id, "error", err)
+			b.Log.Error("could not remove an unowned sandbox; it is tried again", "sandbox", id, "error", err)
+			b.abandon(id)
 		}
 		return nil
 	})

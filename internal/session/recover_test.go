@@ -271,3 +271,61 @@ func TestUnowned(t *testing.T) {
 		w.fake.Reluctant = nil
 	})
 }
+
+// TestStoppedInVain: the sandbox of a session that is stopped while nobody can take it
+// over ends as soon as that can be done: by this server or, of a home, by the next.
+func TestStoppedInVain(t *testing.T) {
+	bubble(t, nil, func(t *testing.T, w *world) {
+		var full atomic.Bool
+		w.fake.Reluctant = func(context.Context, string) error {
+			if full.Load() {
+				return errors.New("too many open files")
+			}
+			return nil
+		}
+		run := func() (stop func()) {
+			full.Store(true)
+			w.open(nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() { w.Run(ctx); close(done) }()
+			time.Sleep(time.Second)
+			return func() { cancel(); <-done; w.Close(context.Background()) }
+		}
+		alive := func(want int) {
+			t.Helper()
+			if _, n := w.fake.Made(); n != want {
+				t.Errorf("%d live, want %d", n, want)
+			}
+		}
+		home, other := w.use(ann, Ask{ID: "home"}), w.use(ann, Ask{ID: "new"})
+		w.Close(context.Background())
+		stop := run()
+		for _, id := range []string{home.ID(), other.ID()} {
+			if !w.Stop(context.Background(), ann, id) {
+				t.Error("it is not there")
+			}
+		}
+		alive(2)
+		if all, err := w.List(context.Background(), ann, ""); err != nil || len(all) != 1 || all[0].Status != "stopped" {
+			t.Errorf("%+v, %v", all, err)
+		}
+		full.Store(false)
+		time.Sleep(2 * adoptAgain)
+		alive(0)
+		if l := w.use(ann, Ask{ID: "home"}); l.Booted.ID == home.Booted.ID || l.Notice == "" {
+			t.Errorf("the home's sandbox is there again: %q", l.Notice)
+		}
+		stop()
+
+		stop = run() // again, with a server that ends meanwhile
+		w.Stop(context.Background(), ann, "home")
+		stop()
+		alive(1)
+		stop = run()
+		full.Store(false)
+		time.Sleep(2 * adoptAgain)
+		alive(0)
+		stop()
+	})
+}

@@ -74,6 +74,7 @@ type Session struct {
 	active  int // calls that hold it
 	removed bool
 	left    bool // an earlier server's sandbox is not taken over yet
+	ending  bool // and ends as soon as it is
 	// reserved: the book counts it as a reservation still.
 	reserved bool
 }
@@ -376,7 +377,7 @@ func (s *Session) info(ctx context.Context) Info {
 	_ = s.settle(wait) // what is not taken over in time is told as far as it is known
 	cancel()
 	s.mu.Lock()
-	r, b, active, booting, left := s.rec, s.booted, s.active, s.booting, s.left
+	r, b, active, booting, left := s.rec, s.booted, s.active, s.booting, s.left && !s.ending
 	s.mu.Unlock()
 	i := Info{Record: r, Status: "stopped", MaxBytes: s.book.maxBytes()}
 	i.Traffic = s.account.Traffic()
