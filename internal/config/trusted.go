@@ -18,6 +18,7 @@ type trust struct {
 	volumes bool     // the operator's own are among them
 	others  bool     // other users of the machine are looked for too
 	links   int      // that were followed
+	accounts
 }
 
 // maxLinks is how many links a name may lead through; the kernel has as many.
@@ -121,15 +122,20 @@ func (t *trust) folder(path string) error {
 		}
 	}
 	// In a folder with the sticky bit nobody moves or removes what is another's.
-	if t.others && (!ours(st) || writable(st) && st.Mode()&os.ModeSticky == 0) {
-		return fmt.Errorf("others than the server's user can write it, as they can write the folder %s; move it to a folder of the server's user, or take the right away (chown, chmod go-w)", path)
+	if !t.others {
+		return nil
 	}
-	return nil
+	why := t.writers(st)
+	if ours(st) && (why == "" || st.Mode()&os.ModeSticky != 0) {
+		return nil
+	}
+	return fmt.Errorf("others than the server's user can write it, as they can write the folder %s%s; "+
+		"move it to a folder of the server's user, or take the right away (chown, chmod go-w)", path, because(why))
 }
 
 func (t *trust) file(path string, st os.FileInfo) error {
-	if t.others && (!ours(st) || writable(st)) {
-		return fmt.Errorf("others than the server's user can write it; take the right away (chown, chmod go-w %s)", path)
+	if why := t.writers(st); t.others && (!ours(st) || why != "") {
+		return fmt.Errorf("others than the server's user can write it%s; take the right away (chown, chmod go-w %s)", because(why), path)
 	}
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Nlink > 1 && t.volumes {
 		return errors.New("sandboxes may write it, as it has a second name (a hard link), which may be in a volume; make it a file of its own")
@@ -143,18 +149,30 @@ func ours(st os.FileInfo) bool {
 	return ok && (sys.Uid == 0 || int(sys.Uid) == os.Getuid())
 }
 
-// writable says whether others than the owner, and the group of the server's own
-// user, can write.
-func writable(st os.FileInfo) bool {
+// writers says in words who beside the server's user and root can write: empty for
+// nobody.
+func (t *trust) writers(st os.FileInfo) string {
 	sys, ok := st.Sys().(*syscall.Stat_t)
-	mode := st.Mode().Perm()
-	return !ok || mode&0o002 != 0 || mode&0o020 != 0 && sys.Gid != 0 && int(sys.Gid) != os.Getgid()
+	switch mode := st.Mode().Perm(); {
+	case !ok || mode&0o002 != 0:
+		return "everyone can"
+	case mode&0o020 != 0:
+		return t.strangers(int(sys.Gid), os.Getuid())
+	}
+	return ""
+}
+
+func because(why string) string {
+	if why == "" {
+		return ""
+	}
+	return " (" + why + ")"
 }
 
 // trust returns a judge that knows what sandboxes write on this machine: volumes,
 // and what the state folder has of theirs.
 func (c *Config) trust(others bool) *trust {
-	t := &trust{others: others}
+	t := &trust{others: others, accounts: machineAccounts}
 	for _, v := range slices.Concat(c.Volumes, c.MCP.running) {
 		if !v.ReadOnly {
 			t.shared, t.volumes = append(t.shared, v.Source), true

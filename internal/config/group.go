@@ -1,0 +1,81 @@
+package config
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// accounts are the files that say who is in which group of this machine.
+type accounts struct{ passwd, group string }
+
+var machineAccounts = accounts{"/etc/passwd", "/etc/group"}
+
+// strangers says in words why a file that its group can write is not the user's
+// alone: empty, if all who are in the group are that user and root. Groups that are
+// kept elsewhere (LDAP) may have any members.
+func (a accounts) strangers(gid, uid int) string {
+	name, members, err := a.members(gid)
+	if err != nil {
+		return fmt.Sprintf("who is in its group %d cannot be read (%v)", gid, err)
+	}
+	if name == "" {
+		return fmt.Sprintf("its group %d is not in %s, so who is in it is not known", gid, a.group)
+	}
+	names := map[string]bool{}
+	for _, m := range members {
+		names[m] = true
+	}
+	var others []string
+	err = records(a.passwd, 4, func(f []string) {
+		id, primary := f[2], f[3]
+		trusted := id == "0" || id == strconv.Itoa(uid)
+		if !trusted && (names[f[0]] || primary == strconv.Itoa(gid)) {
+			others = append(others, f[0])
+		}
+		delete(names, f[0])
+	})
+	if err != nil {
+		return fmt.Sprintf("who is in its group %s cannot be read (%v)", name, err)
+	}
+	for m := range names { // of whom only the name is known here
+		others = append(others, m)
+	}
+	if len(others) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("its group %s has other members, such as %q", name, others[0])
+}
+
+// members returns a group's name and whom /etc/group lists; an empty name, if the
+// group is not there.
+func (a accounts) members(gid int) (name string, members []string, err error) {
+	err = records(a.group, 3, func(f []string) {
+		if f[2] != strconv.Itoa(gid) {
+			return
+		}
+		name = f[0]
+		if len(f) > 3 && f[3] != "" {
+			members = append(members, strings.Split(f[3], ",")...)
+		}
+	})
+	return name, members, err
+}
+
+// records reads a file of lines with colons, those that have so many fields.
+func records(file string, fields int, do func([]string)) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if r := strings.Split(lines.Text(), ":"); len(r) >= fields && !strings.HasPrefix(r[0], "#") {
+			do(r)
+		}
+	}
+	return lines.Err()
+}
