@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -460,20 +459,6 @@ func (l *listing) read(ctx context.Context, f *os.File, dir string) (sub []strin
 	}
 }
 
-// StatFile implements the wire.
-func (a *Agent) StatFile(_ context.Context, r *connect.Request[agentv1.StatFileRequest]) (*connect.Response[agentv1.StatFileResponse], error) {
-	p, err := a.files.find(r.Msg.Path, true)
-	if err != nil {
-		return nil, err
-	}
-	defer p.close()
-	st, err := p.root.Stat(p.name)
-	if err != nil {
-		return nil, a.files.explain(r.Msg.Path, err)
-	}
-	return connect.NewResponse(&agentv1.StatFileResponse{Info: describe(filepath.Join(p.root.Name(), p.name), st)}), nil
-}
-
 // RemoveFile implements the wire. A link is removed, not what it points to.
 func (a *Agent) RemoveFile(_ context.Context, r *connect.Request[agentv1.RemoveFileRequest]) (*connect.Response[agentv1.RemoveFileResponse], error) {
 	p, err := a.files.find(r.Msg.Path, false)
@@ -492,31 +477,4 @@ func (a *Agent) RemoveFile(_ context.Context, r *connect.Request[agentv1.RemoveF
 		return nil, a.files.explain(r.Msg.Path, err)
 	}
 	return connect.NewResponse(&agentv1.RemoveFileResponse{}), nil
-}
-
-// MoveFile implements the wire.
-func (a *Agent) MoveFile(_ context.Context, r *connect.Request[agentv1.MoveFileRequest]) (*connect.Response[agentv1.MoveFileResponse], error) {
-	from, err := a.files.find(r.Msg.From, false)
-	if err != nil {
-		return nil, err
-	}
-	defer from.close()
-	to, err := a.files.find(r.Msg.To, false)
-	if err != nil {
-		return nil, err
-	}
-	defer to.close()
-	if err := errors.Join(from.writable(), to.writable()); err != nil {
-		return nil, a.files.explain(r.Msg.From, err)
-	}
-	if from.root.Name() != to.root.Name() {
-		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("a file moves within one folder tree; copy it and remove it"))
-	}
-	if err := to.parents(); err != nil {
-		return nil, a.files.explain(r.Msg.To, err)
-	}
-	if err := from.root.Rename(from.name, to.name); err != nil {
-		return nil, a.files.explain(r.Msg.From, err)
-	}
-	return connect.NewResponse(&agentv1.MoveFileResponse{}), nil
 }

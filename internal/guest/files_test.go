@@ -46,11 +46,6 @@ func (r *rig) remove(path string, recursive bool) error {
 	return err
 }
 
-func (r *rig) move(from, to string) error {
-	_, err := r.MoveFile(r.t.Context(), connect.NewRequest(&agentv1.MoveFileRequest{From: from, To: to}))
-	return err
-}
-
 func paths(files []*agentv1.FileInfo) string {
 	var all []string
 	for _, f := range files {
@@ -170,9 +165,6 @@ func TestFileErrors(t *testing.T) {
 		{"remove the root", r.remove(".", true), connect.CodeFailedPrecondition, "Path is a directory"},
 		{"remove the root, by its name", r.remove(r.dir, true), connect.CodeFailedPrecondition, "Path is a directory"},
 		{"remove outside", r.remove("../x", true), connect.CodeOutOfRange, "resolves outside"},
-		{"move what is not there", r.move("none", "x"), connect.CodeNotFound, "File not found in sandbox: none"},
-		{"move outside", r.move("f", "../x"), connect.CodeOutOfRange, "Path '../x' resolves outside"},
-		{"move from outside", r.move("../x", "y"), connect.CodeOutOfRange, "Path '../x' resolves outside"},
 		{"a name that is no text", read("\xff"), connect.CodeNotFound, "File not found in sandbox: \uFFFD"},
 	}
 	for _, tt := range tests {
@@ -220,12 +212,6 @@ func TestLinks(t *testing.T) {
 		if got, _, err := r.list(p, 3, 100); err == nil {
 			t.Errorf("list(%q) = %s", p, paths(got))
 		}
-	}
-	if err := r.move("real/f", "out/f"); err == nil {
-		t.Error("a file was moved out")
-	}
-	if err := r.move("out/secret", "in"); err == nil {
-		t.Error("a file was moved in")
 	}
 	if err := r.remove("out/secret", true); err == nil {
 		t.Error("a file outside was removed")
@@ -334,8 +320,6 @@ func TestASwappedLink(t *testing.T) {
 			t.Fatal("a listing of outside")
 		}
 		r.remove("d/new", true)
-		r.move("d/secret", "d/secret2")
-		r.move("d/secret2", "d/secret")
 	}
 	close(stop)
 	swapping.Wait()
@@ -504,29 +488,10 @@ func TestListingManyFiles(t *testing.T) {
 	}
 }
 
-func TestStatFile(t *testing.T) {
+func TestRemove(t *testing.T) {
 	r := newRig(t)
-	r.write("d/f", "abc")
-	m, err := r.StatFile(t.Context(), connect.NewRequest(&agentv1.StatFileRequest{Path: "d/f"}))
-	if err != nil || m.Msg.Info.Path != r.dir+"/d/f" || m.Msg.Info.Size != 3 || m.Msg.Info.Type != "file" {
-		t.Errorf("Stat = %v, %v", m, err)
-	}
-	_, err = r.StatFile(t.Context(), connect.NewRequest(&agentv1.StatFileRequest{Path: "none"}))
-	refused(t, err, connect.CodeNotFound, "File not found in sandbox: none")
-}
-
-func TestMoveAndRemove(t *testing.T) {
-	r := newRig(t)
-	r.write("f", "x")
-	r.write("d/g", "y")
-	if err := r.move("f", "new/folder/f"); err != nil {
-		t.Error(err)
-	}
-	r.is("new/folder/f", "x")
-	if err := r.move("d", "e"); err != nil {
-		t.Error(err)
-	}
-	r.is("e/g", "y")
+	r.write("new/folder/f", "x")
+	r.write("e/g", "y")
 	if err := r.remove("e/g", false); err != nil {
 		t.Error(err)
 	}
@@ -561,14 +526,8 @@ func TestRoots(t *testing.T) {
 		refused(t, err, connect.CodePermissionDenied, "Path is read-only: "+p)
 	}
 	refused(t, r.remove(shared+"/secret", true), connect.CodePermissionDenied, "Path is read-only")
-	refused(t, r.move(shared+"/secret", "mine"), connect.CodePermissionDenied, "Path is read-only")
-	refused(t, r.move("inner/f", "mine"), connect.CodePermissionDenied, "Path is read-only")
 	_, _, err := r.read("/nowhere/f", 0, 1)
 	refused(t, err, connect.CodeOutOfRange, "All paths must be within "+r.dir+" or "+shared+" or ")
-	// Neither can the folder around a read-only one be moved away with it.
-	r.configure(&agentv1.FileRoot{Path: r.dir}, &agentv1.FileRoot{Path: shared})
-	r.write("g", "x")
-	refused(t, r.move("g", shared+"/g"), connect.CodeFailedPrecondition, "within one folder tree")
 	for _, bad := range []string{"relative", "/a/../b", "/a/", ""} {
 		_, err := r.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: bad}}}))
 		refused(t, err, connect.CodeInvalidArgument, "clean absolute path")

@@ -79,7 +79,7 @@ func (x NetReply_Code) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NetReply_Code.Descriptor instead.
 func (NetReply_Code) EnumDescriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{63, 0}
+	return file_agent_proto_rawDescGZIP(), []int{59, 0}
 }
 
 type HelloRequest struct {
@@ -2564,7 +2564,7 @@ func (x *StopProcessResponse) GetExitCode() int32 {
 
 type FileInfo struct {
 	state              protoimpl.MessageState `protogen:"open.v1"`
-	Path               string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"` // relative to what was listed; absolute for Stat
+	Path               string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"` // relative to what was listed
 	Type               string                 `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"` // "file", "directory", "symlink", "other"
 	Size               uint64                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
 	Mode               uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"` // permission bits
@@ -2991,94 +2991,6 @@ func (x *ListFilesResponse) GetTruncated() bool {
 	return false
 }
 
-type StatFileRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StatFileRequest) Reset() {
-	*x = StatFileRequest{}
-	mi := &file_agent_proto_msgTypes[47]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StatFileRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StatFileRequest) ProtoMessage() {}
-
-func (x *StatFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[47]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StatFileRequest.ProtoReflect.Descriptor instead.
-func (*StatFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{47}
-}
-
-func (x *StatFileRequest) GetPath() string {
-	if x != nil {
-		return x.Path
-	}
-	return ""
-}
-
-type StatFileResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Info          *FileInfo              `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StatFileResponse) Reset() {
-	*x = StatFileResponse{}
-	mi := &file_agent_proto_msgTypes[48]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StatFileResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StatFileResponse) ProtoMessage() {}
-
-func (x *StatFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[48]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StatFileResponse.ProtoReflect.Descriptor instead.
-func (*StatFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{48}
-}
-
-func (x *StatFileResponse) GetInfo() *FileInfo {
-	if x != nil {
-		return x.Info
-	}
-	return nil
-}
-
 type RemoveFileRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
@@ -3089,7 +3001,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_agent_proto_msgTypes[49]
+	mi := &file_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3101,7 +3013,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[49]
+	mi := &file_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3114,7 +3026,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{49}
+	return file_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RemoveFileRequest) GetPath() string {
@@ -3139,7 +3051,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3151,7 +3063,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3164,95 +3076,7 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{50}
-}
-
-type MoveFileRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	From          string                 `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
-	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MoveFileRequest) Reset() {
-	*x = MoveFileRequest{}
-	mi := &file_agent_proto_msgTypes[51]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MoveFileRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MoveFileRequest) ProtoMessage() {}
-
-func (x *MoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[51]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MoveFileRequest.ProtoReflect.Descriptor instead.
-func (*MoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{51}
-}
-
-func (x *MoveFileRequest) GetFrom() string {
-	if x != nil {
-		return x.From
-	}
-	return ""
-}
-
-func (x *MoveFileRequest) GetTo() string {
-	if x != nil {
-		return x.To
-	}
-	return ""
-}
-
-type MoveFileResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *MoveFileResponse) Reset() {
-	*x = MoveFileResponse{}
-	mi := &file_agent_proto_msgTypes[52]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *MoveFileResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*MoveFileResponse) ProtoMessage() {}
-
-func (x *MoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[52]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use MoveFileResponse.ProtoReflect.Descriptor instead.
-func (*MoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{52}
+	return file_agent_proto_rawDescGZIP(), []int{48}
 }
 
 // AttendRequest gives the agent charge of a piece that the host gave to a driver
@@ -3270,7 +3094,7 @@ type AttendRequest struct {
 
 func (x *AttendRequest) Reset() {
 	*x = AttendRequest{}
-	mi := &file_agent_proto_msgTypes[53]
+	mi := &file_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3282,7 +3106,7 @@ func (x *AttendRequest) String() string {
 func (*AttendRequest) ProtoMessage() {}
 
 func (x *AttendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[53]
+	mi := &file_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3295,7 +3119,7 @@ func (x *AttendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttendRequest.ProtoReflect.Descriptor instead.
 func (*AttendRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{53}
+	return file_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AttendRequest) GetPiece() *EvaluateRequest {
@@ -3343,7 +3167,7 @@ type RunRequest struct {
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_agent_proto_msgTypes[54]
+	mi := &file_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3355,7 +3179,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[54]
+	mi := &file_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3368,7 +3192,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{54}
+	return file_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RunRequest) GetKind() isRunRequest_Kind {
@@ -3445,7 +3269,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_agent_proto_msgTypes[55]
+	mi := &file_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3457,7 +3281,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[55]
+	mi := &file_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3470,7 +3294,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{55}
+	return file_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RunEvent) GetEvent() isRunEvent_Event {
@@ -3593,7 +3417,7 @@ type StreamOpen struct {
 
 func (x *StreamOpen) Reset() {
 	*x = StreamOpen{}
-	mi := &file_agent_proto_msgTypes[56]
+	mi := &file_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3605,7 +3429,7 @@ func (x *StreamOpen) String() string {
 func (*StreamOpen) ProtoMessage() {}
 
 func (x *StreamOpen) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[56]
+	mi := &file_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3618,7 +3442,7 @@ func (x *StreamOpen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamOpen.ProtoReflect.Descriptor instead.
 func (*StreamOpen) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{56}
+	return file_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StreamOpen) GetKind() isStreamOpen_Kind {
@@ -3715,7 +3539,7 @@ type ReadStream struct {
 
 func (x *ReadStream) Reset() {
 	*x = ReadStream{}
-	mi := &file_agent_proto_msgTypes[57]
+	mi := &file_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3727,7 +3551,7 @@ func (x *ReadStream) String() string {
 func (*ReadStream) ProtoMessage() {}
 
 func (x *ReadStream) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[57]
+	mi := &file_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3740,7 +3564,7 @@ func (x *ReadStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadStream.ProtoReflect.Descriptor instead.
 func (*ReadStream) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{57}
+	return file_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ReadStream) GetPath() string {
@@ -3775,7 +3599,7 @@ type WriteStream struct {
 
 func (x *WriteStream) Reset() {
 	*x = WriteStream{}
-	mi := &file_agent_proto_msgTypes[58]
+	mi := &file_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3787,7 +3611,7 @@ func (x *WriteStream) String() string {
 func (*WriteStream) ProtoMessage() {}
 
 func (x *WriteStream) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[58]
+	mi := &file_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3800,7 +3624,7 @@ func (x *WriteStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteStream.ProtoReflect.Descriptor instead.
 func (*WriteStream) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{58}
+	return file_agent_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *WriteStream) GetPath() string {
@@ -3842,7 +3666,7 @@ type StreamReply struct {
 
 func (x *StreamReply) Reset() {
 	*x = StreamReply{}
-	mi := &file_agent_proto_msgTypes[59]
+	mi := &file_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3854,7 +3678,7 @@ func (x *StreamReply) String() string {
 func (*StreamReply) ProtoMessage() {}
 
 func (x *StreamReply) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[59]
+	mi := &file_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3867,7 +3691,7 @@ func (x *StreamReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamReply.ProtoReflect.Descriptor instead.
 func (*StreamReply) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{59}
+	return file_agent_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StreamReply) GetCode() uint32 {
@@ -3937,7 +3761,7 @@ type NetRequest struct {
 
 func (x *NetRequest) Reset() {
 	*x = NetRequest{}
-	mi := &file_agent_proto_msgTypes[60]
+	mi := &file_agent_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3949,7 +3773,7 @@ func (x *NetRequest) String() string {
 func (*NetRequest) ProtoMessage() {}
 
 func (x *NetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[60]
+	mi := &file_agent_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3962,7 +3786,7 @@ func (x *NetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetRequest.ProtoReflect.Descriptor instead.
 func (*NetRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{60}
+	return file_agent_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *NetRequest) GetKind() isNetRequest_Kind {
@@ -4018,7 +3842,7 @@ type NetConnect struct {
 
 func (x *NetConnect) Reset() {
 	*x = NetConnect{}
-	mi := &file_agent_proto_msgTypes[61]
+	mi := &file_agent_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4030,7 +3854,7 @@ func (x *NetConnect) String() string {
 func (*NetConnect) ProtoMessage() {}
 
 func (x *NetConnect) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[61]
+	mi := &file_agent_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4043,7 +3867,7 @@ func (x *NetConnect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetConnect.ProtoReflect.Descriptor instead.
 func (*NetConnect) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{61}
+	return file_agent_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *NetConnect) GetName() string {
@@ -4077,7 +3901,7 @@ type NetLookup struct {
 
 func (x *NetLookup) Reset() {
 	*x = NetLookup{}
-	mi := &file_agent_proto_msgTypes[62]
+	mi := &file_agent_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4089,7 +3913,7 @@ func (x *NetLookup) String() string {
 func (*NetLookup) ProtoMessage() {}
 
 func (x *NetLookup) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[62]
+	mi := &file_agent_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4102,7 +3926,7 @@ func (x *NetLookup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetLookup.ProtoReflect.Descriptor instead.
 func (*NetLookup) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{62}
+	return file_agent_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *NetLookup) GetName() string {
@@ -4122,7 +3946,7 @@ type NetReply struct {
 
 func (x *NetReply) Reset() {
 	*x = NetReply{}
-	mi := &file_agent_proto_msgTypes[63]
+	mi := &file_agent_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4134,7 +3958,7 @@ func (x *NetReply) String() string {
 func (*NetReply) ProtoMessage() {}
 
 func (x *NetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[63]
+	mi := &file_agent_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4147,7 +3971,7 @@ func (x *NetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetReply.ProtoReflect.Descriptor instead.
 func (*NetReply) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{63}
+	return file_agent_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *NetReply) GetCode() NetReply_Code {
@@ -4385,19 +4209,11 @@ const file_agent_proto_rawDesc = "" +
 	"\x05limit\x18\x03 \x01(\rR\x05limit\"c\n" +
 	"\x11ListFilesResponse\x120\n" +
 	"\x05files\x18\x01 \x03(\v2\x1a.sandlot.agent.v1.FileInfoR\x05files\x12\x1c\n" +
-	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"%\n" +
-	"\x0fStatFileRequest\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\"B\n" +
-	"\x10StatFileResponse\x12.\n" +
-	"\x04info\x18\x01 \x01(\v2\x1a.sandlot.agent.v1.FileInfoR\x04info\"E\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"E\n" +
 	"\x11RemoveFileRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1c\n" +
 	"\trecursive\x18\x02 \x01(\bR\trecursive\"\x14\n" +
-	"\x12RemoveFileResponse\"5\n" +
-	"\x0fMoveFileRequest\x12\x12\n" +
-	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\x02 \x01(\tR\x02to\"\x12\n" +
-	"\x10MoveFileResponse\"\x93\x01\n" +
+	"\x12RemoveFileResponse\"\x93\x01\n" +
 	"\rAttendRequest\x127\n" +
 	"\x05piece\x18\x01 \x01(\v2!.sandlot.agent.v1.EvaluateRequestR\x05piece\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\x12%\n" +
@@ -4468,7 +4284,8 @@ const file_agent_proto_rawDesc = "" +
 	"\vUNREACHABLE\x10\x03\x12\b\n" +
 	"\x04BUSY\x10\x04\x12\n" +
 	"\n" +
-	"\x06BROKEN\x10\x052\x82\f\n" +
+	"\x06BROKEN\x10\x052\xdc\n" +
+	"\n" +
 	"\x05Agent\x12H\n" +
 	"\x05Hello\x12\x1e.sandlot.agent.v1.HelloRequest\x1a\x1f.sandlot.agent.v1.HelloResponse\x12T\n" +
 	"\tConfigure\x12\".sandlot.agent.v1.ConfigureRequest\x1a#.sandlot.agent.v1.ConfigureResponse\x12H\n" +
@@ -4483,11 +4300,9 @@ const file_agent_proto_rawDesc = "" +
 	"\vStopProcess\x12$.sandlot.agent.v1.StopProcessRequest\x1a%.sandlot.agent.v1.StopProcessResponse\x12Q\n" +
 	"\bReadFile\x12!.sandlot.agent.v1.ReadFileRequest\x1a\".sandlot.agent.v1.ReadFileResponse\x12T\n" +
 	"\tWriteFile\x12\".sandlot.agent.v1.WriteFileRequest\x1a#.sandlot.agent.v1.WriteFileResponse\x12T\n" +
-	"\tListFiles\x12\".sandlot.agent.v1.ListFilesRequest\x1a#.sandlot.agent.v1.ListFilesResponse\x12Q\n" +
-	"\bStatFile\x12!.sandlot.agent.v1.StatFileRequest\x1a\".sandlot.agent.v1.StatFileResponse\x12W\n" +
+	"\tListFiles\x12\".sandlot.agent.v1.ListFilesRequest\x1a#.sandlot.agent.v1.ListFilesResponse\x12W\n" +
 	"\n" +
-	"RemoveFile\x12#.sandlot.agent.v1.RemoveFileRequest\x1a$.sandlot.agent.v1.RemoveFileResponse\x12Q\n" +
-	"\bMoveFile\x12!.sandlot.agent.v1.MoveFileRequest\x1a\".sandlot.agent.v1.MoveFileResponseB\x1fZ\x1dsandlot/proto/agentv1;agentv1b\x06proto3"
+	"RemoveFile\x12#.sandlot.agent.v1.RemoveFileRequest\x1a$.sandlot.agent.v1.RemoveFileResponseB\x1fZ\x1dsandlot/proto/agentv1;agentv1b\x06proto3"
 
 var (
 	file_agent_proto_rawDescOnce sync.Once
@@ -4502,7 +4317,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_agent_proto_goTypes = []any{
 	(NetReply_Code)(0),               // 0: sandlot.agent.v1.NetReply.Code
 	(*HelloRequest)(nil),             // 1: sandlot.agent.v1.HelloRequest
@@ -4552,35 +4367,31 @@ var file_agent_proto_goTypes = []any{
 	(*WriteFileResponse)(nil),        // 45: sandlot.agent.v1.WriteFileResponse
 	(*ListFilesRequest)(nil),         // 46: sandlot.agent.v1.ListFilesRequest
 	(*ListFilesResponse)(nil),        // 47: sandlot.agent.v1.ListFilesResponse
-	(*StatFileRequest)(nil),          // 48: sandlot.agent.v1.StatFileRequest
-	(*StatFileResponse)(nil),         // 49: sandlot.agent.v1.StatFileResponse
-	(*RemoveFileRequest)(nil),        // 50: sandlot.agent.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 51: sandlot.agent.v1.RemoveFileResponse
-	(*MoveFileRequest)(nil),          // 52: sandlot.agent.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),         // 53: sandlot.agent.v1.MoveFileResponse
-	(*AttendRequest)(nil),            // 54: sandlot.agent.v1.AttendRequest
-	(*RunRequest)(nil),               // 55: sandlot.agent.v1.RunRequest
-	(*RunEvent)(nil),                 // 56: sandlot.agent.v1.RunEvent
-	(*StreamOpen)(nil),               // 57: sandlot.agent.v1.StreamOpen
-	(*ReadStream)(nil),               // 58: sandlot.agent.v1.ReadStream
-	(*WriteStream)(nil),              // 59: sandlot.agent.v1.WriteStream
-	(*StreamReply)(nil),              // 60: sandlot.agent.v1.StreamReply
-	(*NetRequest)(nil),               // 61: sandlot.agent.v1.NetRequest
-	(*NetConnect)(nil),               // 62: sandlot.agent.v1.NetConnect
-	(*NetLookup)(nil),                // 63: sandlot.agent.v1.NetLookup
-	(*NetReply)(nil),                 // 64: sandlot.agent.v1.NetReply
-	nil,                              // 65: sandlot.agent.v1.ConfigureRequest.EnvEntry
-	nil,                              // 66: sandlot.agent.v1.Command.EnvEntry
+	(*RemoveFileRequest)(nil),        // 48: sandlot.agent.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 49: sandlot.agent.v1.RemoveFileResponse
+	(*AttendRequest)(nil),            // 50: sandlot.agent.v1.AttendRequest
+	(*RunRequest)(nil),               // 51: sandlot.agent.v1.RunRequest
+	(*RunEvent)(nil),                 // 52: sandlot.agent.v1.RunEvent
+	(*StreamOpen)(nil),               // 53: sandlot.agent.v1.StreamOpen
+	(*ReadStream)(nil),               // 54: sandlot.agent.v1.ReadStream
+	(*WriteStream)(nil),              // 55: sandlot.agent.v1.WriteStream
+	(*StreamReply)(nil),              // 56: sandlot.agent.v1.StreamReply
+	(*NetRequest)(nil),               // 57: sandlot.agent.v1.NetRequest
+	(*NetConnect)(nil),               // 58: sandlot.agent.v1.NetConnect
+	(*NetLookup)(nil),                // 59: sandlot.agent.v1.NetLookup
+	(*NetReply)(nil),                 // 60: sandlot.agent.v1.NetReply
+	nil,                              // 61: sandlot.agent.v1.ConfigureRequest.EnvEntry
+	nil,                              // 62: sandlot.agent.v1.Command.EnvEntry
 }
 var file_agent_proto_depIdxs = []int32{
-	65, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
+	61, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
 	7,  // 1: sandlot.agent.v1.ConfigureRequest.file_roots:type_name -> sandlot.agent.v1.FileRoot
 	8,  // 2: sandlot.agent.v1.ConfigureRequest.languages:type_name -> sandlot.agent.v1.Language
 	9,  // 3: sandlot.agent.v1.ConfigureRequest.limits:type_name -> sandlot.agent.v1.Limits
 	4,  // 4: sandlot.agent.v1.ConfigureRequest.git:type_name -> sandlot.agent.v1.Identity
 	3,  // 5: sandlot.agent.v1.Boot.configure:type_name -> sandlot.agent.v1.ConfigureRequest
 	12, // 6: sandlot.agent.v1.UsageResponse.interpreters:type_name -> sandlot.agent.v1.InterpreterState
-	66, // 7: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
+	62, // 7: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
 	14, // 8: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
 	13, // 9: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
 	15, // 10: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
@@ -4594,61 +4405,56 @@ var file_agent_proto_depIdxs = []int32{
 	13, // 18: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
 	32, // 19: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
 	41, // 20: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
-	41, // 21: sandlot.agent.v1.StatFileResponse.info:type_name -> sandlot.agent.v1.FileInfo
-	20, // 22: sandlot.agent.v1.AttendRequest.piece:type_name -> sandlot.agent.v1.EvaluateRequest
-	18, // 23: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
-	20, // 24: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
-	54, // 25: sandlot.agent.v1.RunRequest.attend:type_name -> sandlot.agent.v1.AttendRequest
-	17, // 26: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
-	21, // 27: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
-	19, // 28: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
-	22, // 29: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
-	60, // 30: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
-	13, // 31: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
-	58, // 32: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
-	59, // 33: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
-	62, // 34: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
-	63, // 35: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
-	0,  // 36: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
-	1,  // 37: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
-	3,  // 38: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
-	10, // 39: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
-	24, // 40: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
-	28, // 41: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
-	26, // 42: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
-	30, // 43: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
-	33, // 44: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
-	35, // 45: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
-	37, // 46: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
-	39, // 47: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
-	42, // 48: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
-	44, // 49: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
-	46, // 50: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
-	48, // 51: sandlot.agent.v1.Agent.StatFile:input_type -> sandlot.agent.v1.StatFileRequest
-	50, // 52: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
-	52, // 53: sandlot.agent.v1.Agent.MoveFile:input_type -> sandlot.agent.v1.MoveFileRequest
-	2,  // 54: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
-	5,  // 55: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
-	11, // 56: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
-	25, // 57: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
-	29, // 58: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
-	27, // 59: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
-	31, // 60: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
-	34, // 61: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
-	36, // 62: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
-	38, // 63: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
-	40, // 64: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
-	43, // 65: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
-	45, // 66: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
-	47, // 67: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
-	49, // 68: sandlot.agent.v1.Agent.StatFile:output_type -> sandlot.agent.v1.StatFileResponse
-	51, // 69: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
-	53, // 70: sandlot.agent.v1.Agent.MoveFile:output_type -> sandlot.agent.v1.MoveFileResponse
-	54, // [54:71] is the sub-list for method output_type
-	37, // [37:54] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	20, // 21: sandlot.agent.v1.AttendRequest.piece:type_name -> sandlot.agent.v1.EvaluateRequest
+	18, // 22: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
+	20, // 23: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
+	50, // 24: sandlot.agent.v1.RunRequest.attend:type_name -> sandlot.agent.v1.AttendRequest
+	17, // 25: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
+	21, // 26: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
+	19, // 27: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
+	22, // 28: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
+	56, // 29: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
+	13, // 30: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
+	54, // 31: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
+	55, // 32: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
+	58, // 33: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
+	59, // 34: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
+	0,  // 35: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
+	1,  // 36: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
+	3,  // 37: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
+	10, // 38: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
+	24, // 39: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
+	28, // 40: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
+	26, // 41: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
+	30, // 42: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
+	33, // 43: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
+	35, // 44: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
+	37, // 45: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
+	39, // 46: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
+	42, // 47: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
+	44, // 48: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
+	46, // 49: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
+	48, // 50: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
+	2,  // 51: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
+	5,  // 52: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
+	11, // 53: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
+	25, // 54: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
+	29, // 55: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
+	27, // 56: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
+	31, // 57: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
+	34, // 58: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
+	36, // 59: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
+	38, // 60: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
+	40, // 61: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
+	43, // 62: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
+	45, // 63: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
+	47, // 64: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
+	49, // 65: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
+	51, // [51:66] is the sub-list for method output_type
+	36, // [36:51] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -4657,12 +4463,12 @@ func file_agent_proto_init() {
 		return
 	}
 	file_agent_proto_msgTypes[43].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[54].OneofWrappers = []any{
+	file_agent_proto_msgTypes[50].OneofWrappers = []any{
 		(*RunRequest_Exec)(nil),
 		(*RunRequest_Evaluate)(nil),
 		(*RunRequest_Attend)(nil),
 	}
-	file_agent_proto_msgTypes[55].OneofWrappers = []any{
+	file_agent_proto_msgTypes[51].OneofWrappers = []any{
 		(*RunEvent_Output)(nil),
 		(*RunEvent_Waiting)(nil),
 		(*RunEvent_Executed)(nil),
@@ -4670,14 +4476,14 @@ func file_agent_proto_init() {
 		(*RunEvent_Refused)(nil),
 		(*RunEvent_Left)(nil),
 	}
-	file_agent_proto_msgTypes[56].OneofWrappers = []any{
+	file_agent_proto_msgTypes[52].OneofWrappers = []any{
 		(*StreamOpen_Exec)(nil),
 		(*StreamOpen_ReadFile)(nil),
 		(*StreamOpen_WriteFile)(nil),
 		(*StreamOpen_Dial)(nil),
 	}
-	file_agent_proto_msgTypes[58].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[60].OneofWrappers = []any{
+	file_agent_proto_msgTypes[54].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[56].OneofWrappers = []any{
 		(*NetRequest_Connect)(nil),
 		(*NetRequest_Lookup)(nil),
 	}
@@ -4687,7 +4493,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   66,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -64,12 +64,8 @@ const (
 	AgentWriteFileProcedure = "/sandlot.agent.v1.Agent/WriteFile"
 	// AgentListFilesProcedure is the fully-qualified name of the Agent's ListFiles RPC.
 	AgentListFilesProcedure = "/sandlot.agent.v1.Agent/ListFiles"
-	// AgentStatFileProcedure is the fully-qualified name of the Agent's StatFile RPC.
-	AgentStatFileProcedure = "/sandlot.agent.v1.Agent/StatFile"
 	// AgentRemoveFileProcedure is the fully-qualified name of the Agent's RemoveFile RPC.
 	AgentRemoveFileProcedure = "/sandlot.agent.v1.Agent/RemoveFile"
-	// AgentMoveFileProcedure is the fully-qualified name of the Agent's MoveFile RPC.
-	AgentMoveFileProcedure = "/sandlot.agent.v1.Agent/MoveFile"
 )
 
 // AgentClient is a client for the sandlot.agent.v1.Agent service.
@@ -88,9 +84,7 @@ type AgentClient interface {
 	ReadFile(context.Context, *connect.Request[agentv1.ReadFileRequest]) (*connect.Response[agentv1.ReadFileResponse], error)
 	WriteFile(context.Context, *connect.Request[agentv1.WriteFileRequest]) (*connect.Response[agentv1.WriteFileResponse], error)
 	ListFiles(context.Context, *connect.Request[agentv1.ListFilesRequest]) (*connect.Response[agentv1.ListFilesResponse], error)
-	StatFile(context.Context, *connect.Request[agentv1.StatFileRequest]) (*connect.Response[agentv1.StatFileResponse], error)
 	RemoveFile(context.Context, *connect.Request[agentv1.RemoveFileRequest]) (*connect.Response[agentv1.RemoveFileResponse], error)
-	MoveFile(context.Context, *connect.Request[agentv1.MoveFileRequest]) (*connect.Response[agentv1.MoveFileResponse], error)
 }
 
 // NewAgentClient constructs a client for the sandlot.agent.v1.Agent service. By default, it uses
@@ -188,22 +182,10 @@ func NewAgentClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			connect.WithSchema(agentMethods.ByName("ListFiles")),
 			connect.WithClientOptions(opts...),
 		),
-		statFile: connect.NewClient[agentv1.StatFileRequest, agentv1.StatFileResponse](
-			httpClient,
-			baseURL+AgentStatFileProcedure,
-			connect.WithSchema(agentMethods.ByName("StatFile")),
-			connect.WithClientOptions(opts...),
-		),
 		removeFile: connect.NewClient[agentv1.RemoveFileRequest, agentv1.RemoveFileResponse](
 			httpClient,
 			baseURL+AgentRemoveFileProcedure,
 			connect.WithSchema(agentMethods.ByName("RemoveFile")),
-			connect.WithClientOptions(opts...),
-		),
-		moveFile: connect.NewClient[agentv1.MoveFileRequest, agentv1.MoveFileResponse](
-			httpClient,
-			baseURL+AgentMoveFileProcedure,
-			connect.WithSchema(agentMethods.ByName("MoveFile")),
 			connect.WithClientOptions(opts...),
 		),
 	}
@@ -225,9 +207,7 @@ type agentClient struct {
 	readFile         *connect.Client[agentv1.ReadFileRequest, agentv1.ReadFileResponse]
 	writeFile        *connect.Client[agentv1.WriteFileRequest, agentv1.WriteFileResponse]
 	listFiles        *connect.Client[agentv1.ListFilesRequest, agentv1.ListFilesResponse]
-	statFile         *connect.Client[agentv1.StatFileRequest, agentv1.StatFileResponse]
 	removeFile       *connect.Client[agentv1.RemoveFileRequest, agentv1.RemoveFileResponse]
-	moveFile         *connect.Client[agentv1.MoveFileRequest, agentv1.MoveFileResponse]
 }
 
 // Hello calls sandlot.agent.v1.Agent.Hello.
@@ -300,19 +280,9 @@ func (c *agentClient) ListFiles(ctx context.Context, req *connect.Request[agentv
 	return c.listFiles.CallUnary(ctx, req)
 }
 
-// StatFile calls sandlot.agent.v1.Agent.StatFile.
-func (c *agentClient) StatFile(ctx context.Context, req *connect.Request[agentv1.StatFileRequest]) (*connect.Response[agentv1.StatFileResponse], error) {
-	return c.statFile.CallUnary(ctx, req)
-}
-
 // RemoveFile calls sandlot.agent.v1.Agent.RemoveFile.
 func (c *agentClient) RemoveFile(ctx context.Context, req *connect.Request[agentv1.RemoveFileRequest]) (*connect.Response[agentv1.RemoveFileResponse], error) {
 	return c.removeFile.CallUnary(ctx, req)
-}
-
-// MoveFile calls sandlot.agent.v1.Agent.MoveFile.
-func (c *agentClient) MoveFile(ctx context.Context, req *connect.Request[agentv1.MoveFileRequest]) (*connect.Response[agentv1.MoveFileResponse], error) {
-	return c.moveFile.CallUnary(ctx, req)
 }
 
 // AgentHandler is an implementation of the sandlot.agent.v1.Agent service.
@@ -331,9 +301,7 @@ type AgentHandler interface {
 	ReadFile(context.Context, *connect.Request[agentv1.ReadFileRequest]) (*connect.Response[agentv1.ReadFileResponse], error)
 	WriteFile(context.Context, *connect.Request[agentv1.WriteFileRequest]) (*connect.Response[agentv1.WriteFileResponse], error)
 	ListFiles(context.Context, *connect.Request[agentv1.ListFilesRequest]) (*connect.Response[agentv1.ListFilesResponse], error)
-	StatFile(context.Context, *connect.Request[agentv1.StatFileRequest]) (*connect.Response[agentv1.StatFileResponse], error)
 	RemoveFile(context.Context, *connect.Request[agentv1.RemoveFileRequest]) (*connect.Response[agentv1.RemoveFileResponse], error)
-	MoveFile(context.Context, *connect.Request[agentv1.MoveFileRequest]) (*connect.Response[agentv1.MoveFileResponse], error)
 }
 
 // NewAgentHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -427,22 +395,10 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 		connect.WithSchema(agentMethods.ByName("ListFiles")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentStatFileHandler := connect.NewUnaryHandler(
-		AgentStatFileProcedure,
-		svc.StatFile,
-		connect.WithSchema(agentMethods.ByName("StatFile")),
-		connect.WithHandlerOptions(opts...),
-	)
 	agentRemoveFileHandler := connect.NewUnaryHandler(
 		AgentRemoveFileProcedure,
 		svc.RemoveFile,
 		connect.WithSchema(agentMethods.ByName("RemoveFile")),
-		connect.WithHandlerOptions(opts...),
-	)
-	agentMoveFileHandler := connect.NewUnaryHandler(
-		AgentMoveFileProcedure,
-		svc.MoveFile,
-		connect.WithSchema(agentMethods.ByName("MoveFile")),
 		connect.WithHandlerOptions(opts...),
 	)
 	return "/sandlot.agent.v1.Agent/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -475,12 +431,8 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 			agentWriteFileHandler.ServeHTTP(w, r)
 		case AgentListFilesProcedure:
 			agentListFilesHandler.ServeHTTP(w, r)
-		case AgentStatFileProcedure:
-			agentStatFileHandler.ServeHTTP(w, r)
 		case AgentRemoveFileProcedure:
 			agentRemoveFileHandler.ServeHTTP(w, r)
-		case AgentMoveFileProcedure:
-			agentMoveFileHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -546,14 +498,6 @@ func (UnimplementedAgentHandler) ListFiles(context.Context, *connect.Request[age
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.ListFiles is not implemented"))
 }
 
-func (UnimplementedAgentHandler) StatFile(context.Context, *connect.Request[agentv1.StatFileRequest]) (*connect.Response[agentv1.StatFileResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.StatFile is not implemented"))
-}
-
 func (UnimplementedAgentHandler) RemoveFile(context.Context, *connect.Request[agentv1.RemoveFileRequest]) (*connect.Response[agentv1.RemoveFileResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.RemoveFile is not implemented"))
-}
-
-func (UnimplementedAgentHandler) MoveFile(context.Context, *connect.Request[agentv1.MoveFileRequest]) (*connect.Response[agentv1.MoveFileResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.MoveFile is not implemented"))
 }
