@@ -413,9 +413,9 @@ func begin(mux *yamux.Session, kind byte) (*yamux.Stream, error) {
 	return s, nil
 }
 
-// Stream opens a raw stream, and returns it with the agent's answer. Closing it
+// stream opens a raw stream, and returns it with the agent's answer. Closing it
 // ends what was started on it.
-func (c *Client) Stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply, error) {
+func (c *Client) stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply, error) {
 	s, err := c.open(ctx, wire.Raw)
 	if err != nil {
 		return nil, nil, err
@@ -442,10 +442,10 @@ func (c *Client) Stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn
 // once open, and close, streams of their own.
 const maxIdle = 32
 
-// Run runs one command or one piece of code to its end, and returns its last
+// run runs one command or one piece of code to its end, and returns its last
 // event, which the agent makes of the request's kind. The others are given to event, whose
 // error ends the run. When ctx ends, what runs is stopped.
-func (c *Client) Run(ctx context.Context, r *agentv1.RunRequest, event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
+func (c *Client) run(ctx context.Context, r *agentv1.RunRequest, event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
 	s, err := c.take(ctx)
 	if err != nil {
 		return nil, err

@@ -102,7 +102,7 @@ func (c *Client) Start(ctx context.Context, program Command) (*Program, error) {
 	defer c.forget(out)
 	cmd := program.message()
 	cmd.Tickets = [][]byte{in.ticket[:], out.ticket[:]}
-	stream, reply, err := c.Stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd}})
+	stream, reply, err := c.stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd}})
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +129,7 @@ func (c *Client) transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Co
 	e := c.expect()
 	defer c.forget(e)
 	open.Ticket = e.ticket[:]
-	s, reply, err := c.Stream(ctx, open)
+	s, reply, err := c.stream(ctx, open)
 	if err != nil || !reply.Direct {
 		return s, reply, err
 	}

@@ -82,7 +82,7 @@ func (c *Client) evaluate(ctx context.Context, q *agentv1.EvaluateRequest, event
 
 // evaluateByAgent runs one piece of code that the agent hands to the driver.
 func (c *Client) evaluateByAgent(ctx context.Context, q *agentv1.EvaluateRequest, event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
-	return c.evaluated(c.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: q}}, event))
+	return c.evaluated(c.run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: q}}, event))
 }
 
 // Prepare makes the way to a language's driver, beside other work, where there
@@ -336,7 +336,7 @@ func (c *Client) attend(ctx context.Context, i *interpreter, id int64, began tim
 		m.TimeoutMillis = uint64(max(int64(q.TimeoutMillis)-elapsed.Milliseconds(), 1))
 	}
 	r := &agentv1.RunRequest{Kind: &agentv1.RunRequest_Attend{Attend: &agentv1.AttendRequest{Piece: m, Id: id, ElapsedMicros: uint64(elapsed.Microseconds())}}}
-	e, err := c.Run(ctx, r, event)
+	e, err := c.run(ctx, r, event)
 	if ctx.Err() != nil {
 		// The agent may never have been told. Then the piece runs on, until it is
 		// stopped; and its end is waited for in any case.
@@ -357,7 +357,7 @@ func (c *Client) stop(i *interpreter, id int64, r *agentv1.RunRequest) {
 	ctx, cancel := context.WithTimeout(c.ctx, stopLimit)
 	defer cancel()
 	for {
-		e, err := c.Run(ctx, r, func(*agentv1.RunEvent) error { return nil })
+		e, err := c.run(ctx, r, func(*agentv1.RunEvent) error { return nil })
 		if err != nil {
 			i.close()
 			return

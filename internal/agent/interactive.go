@@ -21,7 +21,7 @@ type Interactive struct {
 
 // Interactive starts a program. Ctx bounds the start alone.
 func (c *Client) Interactive(ctx context.Context, cmd Command) (*Interactive, error) {
-	stream, reply, err := c.Stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd.message()}})
+	stream, reply, err := c.stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd.message()}})
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +30,7 @@ func (c *Client) Interactive(ctx context.Context, cmd Command) (*Interactive, er
 
 // Dial connects to a port of the sandbox's loopback.
 func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
-	conn, _, err := c.Stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: uint32(port)}})
+	conn, _, err := c.stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: uint32(port)}})
 	return conn, err
 }
 

@@ -70,7 +70,7 @@ type ExecResult struct {
 
 // Exec runs a command to its end. When ctx ends, the command is stopped.
 func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, error) {
-	e, err := c.Run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: x.message(), Stdin: x.Stdin,
+	e, err := c.run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: x.message(), Stdin: x.Stdin,
 		TimeoutMillis: uint64(x.Timeout.Milliseconds()), Bounds: x.Inline.message(), Live: o.Output != nil}}}, o.events())
 	if err != nil {
 		return nil, err
