@@ -19,12 +19,12 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
-	"sandlot/internal/connection"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
 	"sandlot/internal/port"
+	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 	"sandlot/internal/vault"
@@ -42,7 +42,7 @@ type Config struct {
 	Sessions *session.Book
 	Ports    *port.Book
 	// Connections are third-party MCP servers.
-	Connections *connection.Book
+	Connections *servers.Book
 	// Secrets are what users have stored for them.
 	Secrets *vault.Vault
 	Metrics *Metrics

@@ -6,8 +6,8 @@ import (
 	"net/http"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/connection"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers"
 )
 
 func (s *Server) listConnections(w http.ResponseWriter, r *http.Request) {
@@ -16,17 +16,17 @@ func (s *Server) listConnections(w http.ResponseWriter, r *http.Request) {
 
 // Inspected is all that there is to know of one connection.
 type Inspected struct {
-	connection.Info
-	Tools     []InspectedTool         `json:"tools"`
-	Prompts   []connection.Definition `json:"prompts"`
-	Resources []connection.Definition `json:"resources"`
-	Templates []connection.Definition `json:"resource_templates"`
-	Odd       []string                `json:"left_out,omitempty"`
+	servers.Info
+	Tools     []InspectedTool      `json:"tools"`
+	Prompts   []servers.Definition `json:"prompts"`
+	Resources []servers.Definition `json:"resources"`
+	Templates []servers.Definition `json:"resource_templates"`
+	Odd       []string             `json:"left_out,omitempty"`
 }
 
 // InspectedTool is one tool, and whether it is what was approved.
 type InspectedTool struct {
-	connection.Definition
+	servers.Definition
 	Approved string `json:"approved,omitempty"` // the hash that was
 }
 

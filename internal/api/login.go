@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strings"
 
-	"sandlot/internal/connection"
+	"sandlot/internal/servers"
 )
 
 // loginCookie begins the name of the cookie that binds a log-in to the browser in
@@ -30,7 +30,7 @@ var loginPage = template.Must(template.New("").Parse(`<!doctype html><html lang=
 // loginSays is what a page says.
 type loginSays struct {
 	Title, Text string
-	Invitation  *connection.Invitation
+	Invitation  *servers.Invitation
 }
 
 func (s *Server) loginSays(w http.ResponseWriter, status int, p loginSays) {
@@ -54,7 +54,7 @@ const newLink = " Use the connection again to get a new link, and open that in t
 
 // loginFails says why a log-in does not go on.
 func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
-	if errors.Is(err, connection.ErrOtherBrowser) {
+	if errors.Is(err, servers.ErrOtherBrowser) {
 		s.loginSays(w, http.StatusForbidden, loginSays{Title: "Not in this browser", Text: other + newLink})
 		return
 	}
@@ -64,7 +64,7 @@ func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
 // startLogin shows someone who opens a link to log in at a third-party server
 // what it is for, and leads them there when they go on from that page.
 func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
-	id, over := r.PathValue("id"), connection.ErrLoginOver
+	id, over := r.PathValue("id"), servers.ErrLoginOver
 	if s.Connections == nil {
 		s.loginFails(w, over, "")
 		return
@@ -86,7 +86,7 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 		s.loginFails(w, err, "Somebody went on to log in with this link in another browser.")
 		return
 	}
-	http.SetCookie(w, s.cookie(id, i.Browser, int(connection.LoginLimit.Seconds())))
+	http.SetCookie(w, s.cookie(id, i.Browser, int(servers.LoginLimit.Seconds())))
 	s.loginSays(w, http.StatusOK, loginSays{Title: "Log in for " + i.Server, Invitation: &i})
 }
 
@@ -113,7 +113,7 @@ func loginCookies(r *http.Request, id string) (values []string) {
 // that it is the browser in which the user began, by its cookie.
 func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
 	if s.Connections == nil {
-		s.loginFails(w, connection.ErrLoginOver, "")
+		s.loginFails(w, servers.ErrLoginOver, "")
 		return
 	}
 	q := r.URL.Query()

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/connection"
-	"sandlot/internal/connection/connectiontest"
+	"sandlot/internal/servers"
+	"sandlot/internal/servers/serverstest"
 )
 
 // browser is one that does not follow redirects by itself.
@@ -80,12 +80,12 @@ func (b browser) agree(address string) string {
 func (e *edge) withLogins(prefix string) (base string) {
 	s := httptest.NewServer(http.StripPrefix(prefix, e.Handler()))
 	e.t.Cleanup(s.Close)
-	e.Connections = connection.New(connection.Config{Store: unkept{}, Version: "1", Callback: s.URL + prefix + "/oauth/callback", Reach: connectiontest.Reach})
+	e.Connections = servers.New(servers.Config{Store: unkept{}, Version: "1", Callback: s.URL + prefix + "/oauth/callback", Reach: serverstest.Reach})
 	e.t.Cleanup(e.Connections.Close)
 	return s.URL + prefix
 }
 
-func (e *edge) state(p auth.Principal, name string) connection.Info {
+func (e *edge) state(p auth.Principal, name string) servers.Info {
 	e.t.Helper()
 	i, _, err := e.Connections.Info(p, name)
 	if err != nil {
@@ -97,8 +97,8 @@ func (e *edge) state(p auth.Principal, name string) connection.Info {
 // link connects a principal to a bank, and returns what they are given to log in.
 func (e *edge) link(p auth.Principal, name, address string) string {
 	e.t.Helper()
-	i, err := e.Connections.Connect(e.t.Context(), p, connection.Ask{Name: name, URL: address})
-	if err != nil || i.State != connection.NeedsAuth {
+	i, err := e.Connections.Connect(e.t.Context(), p, servers.Ask{Name: name, URL: address})
+	if err != nil || i.State != servers.NeedsAuth {
 		e.t.Fatalf("%+v, %v", i, err)
 	}
 	return i.AuthURL
@@ -111,7 +111,7 @@ func TestLoginInABrowser(t *testing.T) {
 	for _, prefix := range []string{"", "/behind/proxy"} {
 		e := newEdge(t, auth.Required, Guard{Loopback: true})
 		base := e.withLogins(prefix)
-		bank := connectiontest.NewBank(t, 0)
+		bank := serverstest.NewBank(t, 0)
 		link := e.link(ann, "my bank", bank.URL)
 		// Nothing of the authorization server's is in it.
 		if !regexp.MustCompile("^" + regexp.QuoteMeta(base) + `/oauth/start/[a-z2-7]{26}$`).MatchString(link) {
@@ -155,7 +155,7 @@ func TestLoginInABrowser(t *testing.T) {
 		if _, said := anns.see(back, 200); !strings.Contains(said, "Sandlot finishes the log-in now") {
 			t.Error(said)
 		}
-		for end := time.Now().Add(10 * time.Second); e.state(ann, "my bank").State != connection.Connected; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(10 * time.Second); e.state(ann, "my bank").State != servers.Connected; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("it is %+v", e.state(ann, "my bank"))
 			}
@@ -180,7 +180,7 @@ func TestLoginInABrowser(t *testing.T) {
 func TestLoginIsOneBrowsers(t *testing.T) {
 	e := newEdge(t, auth.Required, Guard{Loopback: true})
 	base := e.withLogins("")
-	bank, other := connectiontest.NewBank(t, 0), connectiontest.NewBank(t, 0)
+	bank, other := serverstest.NewBank(t, 0), serverstest.NewBank(t, 0)
 	link, evil := e.link(ann, "bank", bank.URL), e.link(auth.User("eve", false), "bank", other.URL)
 	anns, eves, bare := newBrowser(t), newBrowser(t), newBrowser(t)
 	bare.Jar = nil // it keeps no cookies
@@ -221,18 +221,18 @@ func TestLoginIsOneBrowsers(t *testing.T) {
 	mine := eves.agree(eves.follow(evilNext))
 	refused(anns, "ann with eve's way back", mine, "Nothing was connected")
 	for _, p := range []auth.Principal{ann, auth.User("eve", false)} {
-		if i := e.state(p, "bank"); i.State != connection.NeedsAuth {
+		if i := e.state(p, "bank"); i.State != servers.NeedsAuth {
 			t.Errorf("%s is %s", p.Name, i.State)
 		}
 	}
-	for _, k := range []*connectiontest.Bank{bank, other} {
+	for _, k := range []*serverstest.Bank{bank, other} {
 		if n, _, _ := k.Counts(); n != 0 {
 			t.Errorf("%d log-ins", n)
 		}
 	}
 
 	// An answer to a log-in that nobody went on with is nobody's.
-	third := e.link(ann, "third", connectiontest.NewBank(t, 0).URL)
+	third := e.link(ann, "third", serverstest.NewBank(t, 0).URL)
 	anns.open(third)
 	anns.see(base+"/oauth/callback?state=&code=x", 404)
 	anns.see(base+"/oauth/callback?state=guess&code=x", 404)
@@ -261,10 +261,10 @@ func TestLoginIsOneBrowsers(t *testing.T) {
 func TestLoginPageEscapes(t *testing.T) {
 	e := newEdge(t, auth.Required, Guard{Loopback: true})
 	e.withLogins("")
-	bank := connectiontest.NewBank(t, 0)
+	bank := serverstest.NewBank(t, 0)
 	const name, user = `</title><script>alert(1)</script>`, `<img src=x onerror="alert(2)">`
 	p := auth.Principal{ID: "user:" + user, Name: user, Authenticated: true}
-	e.Connections.SetConfigured([]connection.Configured{{Name: name, Kind: connection.HTTP, URL: bank.URL}})
+	e.Connections.SetConfigured([]servers.Configured{{Name: name, Kind: servers.HTTP, URL: bank.URL}})
 	for end := time.Now().Add(10 * time.Second); e.state(p, name).AuthURL == ""; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("it is %+v", e.state(p, name))
@@ -288,9 +288,9 @@ func TestLoginPageEscapes(t *testing.T) {
 func TestLoginCookieIsSecure(t *testing.T) {
 	for callback, want := range map[string]bool{"https://sandlot.example/oauth/callback": true, "http://127.0.0.1:8000/oauth/callback": false} {
 		e := newEdge(t, auth.Required, Guard{})
-		e.Connections = connection.New(connection.Config{Store: unkept{}, Version: "1", Callback: callback, Reach: connectiontest.Reach})
+		e.Connections = servers.New(servers.Config{Store: unkept{}, Version: "1", Callback: callback, Reach: serverstest.Reach})
 		t.Cleanup(e.Connections.Close)
-		link := e.link(ann, "bank", connectiontest.NewBank(t, 0).URL)
+		link := e.link(ann, "bank", serverstest.NewBank(t, 0).URL)
 		u, err := url.Parse(link)
 		if err != nil || link != strings.Replace(callback, "callback", "start/", 1)+u.Path[len("/oauth/start/"):] {
 			t.Fatal(link, err)
@@ -311,7 +311,7 @@ func TestLoginPageNamesAll(t *testing.T) {
 		warns     bool
 	}{{nil, false}, {[]string{"tokens.evil.test", "clients.evil.test:8443"}, true}} {
 		w := httptest.NewRecorder()
-		(&Server{}).loginSays(w, 200, loginSays{Title: "x", Invitation: &connection.Invitation{User: "ann", Server: "bank", Host: "accounts.example.com", Receivers: c.receivers}})
+		(&Server{}).loginSays(w, 200, loginSays{Title: "x", Invitation: &servers.Invitation{User: "ann", Server: "bank", Host: "accounts.example.com", Receivers: c.receivers}})
 		page := w.Body.String()
 		if strings.Contains(page, "may take over your account") != c.warns || !strings.HasSuffix(strings.TrimSpace(page), "Sandlot</p>") {
 			t.Errorf("%q:\n%s", c.receivers, page)

@@ -13,9 +13,9 @@ import (
 	"testing"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/connection"
-	"sandlot/internal/connection/connectiontest"
 	"sandlot/internal/secret"
+	"sandlot/internal/servers"
+	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/vault"
 )
 
@@ -58,11 +58,11 @@ func (m *sealed) RemoveSecret(_ context.Context, owner, name string) error {
 	return nil
 }
 
-// unkept is a connection.Store that keeps nothing.
+// unkept is a servers.Store that keeps nothing.
 type unkept struct{}
 
-func (unkept) PutConnection(context.Context, connection.Record) error { return nil }
-func (unkept) Connections(context.Context, string) ([]connection.Record, error) {
+func (unkept) PutConnection(context.Context, servers.Record) error { return nil }
+func (unkept) Connections(context.Context, string) ([]servers.Record, error) {
 	return nil, nil
 }
 func (unkept) Connected(context.Context) ([][2]string, error)         { return nil, nil }
@@ -71,7 +71,7 @@ func (unkept) RemoveConnection(context.Context, string, string) error { return n
 // withSecrets gives an edge secrets and connections.
 func (e *edge) withSecrets() *edge {
 	e.Secrets = &vault.Vault{Store: &sealed{all: map[[2]string]vault.Record{}}, KeyFile: filepath.Join(e.t.TempDir(), "secrets.key"), Make: true}
-	e.Connections = connection.New(connection.Config{Store: unkept{}, Version: "1", Secrets: e.Secrets, Reach: connectiontest.Reach})
+	e.Connections = servers.New(servers.Config{Store: unkept{}, Version: "1", Secrets: e.Secrets, Reach: serverstest.Reach})
 	e.t.Cleanup(e.Connections.Close)
 	return e
 }
@@ -152,11 +152,11 @@ func TestSecretsAreGuarded(t *testing.T) {
 // Who stores, lists or removes one is told which connections refer to it.
 func TestSecretsInUse(t *testing.T) {
 	e := newEdge(t, auth.Off, Guard{Loopback: true}).withSecrets()
-	there := connectiontest.Empty(t, nil)
+	there := serverstest.Empty(t, nil)
 	if _, err := e.Secrets.Set(t.Context(), auth.Local.ID, "GH", secret.Value("hunter2")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Connections.Connect(t.Context(), auth.Local, connection.Ask{Name: "docs", URL: there, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}"}}); err != nil {
+	if _, err := e.Connections.Connect(t.Context(), auth.Local, servers.Ask{Name: "docs", URL: there, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, q := range [][2]string{{"PUT", "/v1/secrets/GH"}, {"GET", "/v1/secrets"}, {"GET", "/v1/connections/docs"}, {"DELETE", "/v1/secrets/GH"}} {

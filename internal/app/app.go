@@ -24,7 +24,6 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/builtin"
 	"sandlot/internal/config"
-	"sandlot/internal/connection"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
@@ -34,6 +33,7 @@ import (
 	"sandlot/internal/pool"
 	"sandlot/internal/port"
 	"sandlot/internal/sandbox"
+	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/store"
 	"sandlot/internal/tool"
@@ -57,7 +57,7 @@ type App struct {
 	door    *auth.Door
 	watch   *auth.Watch
 	ports   *port.Book
-	third   *connection.Book
+	third   *servers.Book
 	tools   *builtin.Tools
 	vault   *vault.Vault
 	egress  *egress.Broker

@@ -12,9 +12,9 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
-	"sandlot/internal/connection"
 	"sandlot/internal/egress"
 	"sandlot/internal/secret"
+	"sandlot/internal/servers"
 	"sandlot/internal/vault"
 )
 
@@ -29,7 +29,7 @@ func (a *App) connections(ctx context.Context) error {
 	if err := a.vault.Check(); err != nil {
 		return err
 	}
-	a.third = connection.New(connection.Config{Store: a.store, Sessions: a.Book, Secrets: a.vault, Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install,
+	a.third = servers.New(servers.Config{Store: a.store, Sessions: a.Book, Secrets: a.vault, Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install,
 		Reach: a.reach, Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port), Logins: &vault.Logins{Vault: a.vault, Store: a.store}, Log: a.log})
 	a.closers = append(a.closers, func() error { a.third.Close(); return nil })
 	if err := a.third.Recover(ctx); err != nil {
@@ -49,7 +49,7 @@ func (a *App) configureServers(ctx context.Context, c *config.Config) {
 		switch {
 		case s.Broken != "":
 			a.log.Error("a configured MCP server cannot be used", "name", s.Name, "from", s.From, "why", s.Broken)
-		case s.Where == connection.OnHost && !s.Disabled:
+		case s.Where == servers.OnHost && !s.Disabled:
 			a.log.Warn("a configured MCP server runs on this machine, unconfined, for everyone who may use it", "name", s.Name, "user", s.User, "from", s.From)
 		}
 	}

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/connection"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/port"
+	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 	"sandlot/internal/volume"
@@ -26,7 +26,7 @@ type Config struct {
 	Sessions *session.Book
 	Ports    *port.Book
 	// Connections are third-party MCP servers; without it there are none.
-	Connections *connection.Book
+	Connections *servers.Book
 	// Consent says at first whether users' agents may add them; see SetConsent.
 	Consent   tool.Policy
 	Templates []*image.Template

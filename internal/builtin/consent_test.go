@@ -11,17 +11,17 @@ import (
 	"testing"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/connection"
-	"sandlot/internal/connection/connectiontest"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers"
+	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/tool"
 )
 
 // shelf keeps nothing.
 type shelf struct{}
 
-func (shelf) PutConnection(context.Context, connection.Record) error { return nil }
-func (shelf) Connections(context.Context, string) ([]connection.Record, error) {
+func (shelf) PutConnection(context.Context, servers.Record) error { return nil }
+func (shelf) Connections(context.Context, string) ([]servers.Record, error) {
 	return nil, nil
 }
 func (shelf) Connected(context.Context) ([][2]string, error)         { return nil, nil }
@@ -48,11 +48,11 @@ func (p *person) Ask(_ context.Context, _ string, params json.RawMessage) (json.
 // remote is an MCP server that counts who comes.
 func remote(t *testing.T) (address string, calls *atomic.Int32) {
 	calls = new(atomic.Int32)
-	return connectiontest.Empty(t, func(string, http.Header) { calls.Add(1) }), calls
+	return serverstest.Empty(t, func(string, http.Header) { calls.Add(1) }), calls
 }
 
 func toolsWith(t *testing.T, policy tool.Policy) *Tools {
-	b := connection.New(connection.Config{Store: shelf{}, Version: "1", Reach: connectiontest.Reach})
+	b := servers.New(servers.Config{Store: shelf{}, Version: "1", Reach: serverstest.Reach})
 	t.Cleanup(b.Close)
 	return New(Config{Connections: b, Consent: policy})
 }
@@ -192,7 +192,7 @@ func TestConsentBeforeConnecting(t *testing.T) {
 	if q := p.asked[len(p.asked)-1]; !strings.Contains(q, two) || !strings.Contains(q, "Instead of: "+one) {
 		t.Errorf("asked %q", q)
 	}
-	if all := tools.Connections.List(anna); len(all) != 1 || all[0].URL != one || all[0].State != connection.Connected {
+	if all := tools.Connections.List(anna); len(all) != 1 || all[0].URL != one || all[0].State != servers.Connected {
 		t.Errorf("what was there is %+v", all)
 	}
 	if r, err := call(p, "restart_external_mcp", `{"name":"docs","headers":{"X-Fourth":"v"}}`); err != nil || !r.IsError {
@@ -258,7 +258,7 @@ func TestConsentDenied(t *testing.T) {
 
 // What an agent writes cannot hide in a question.
 func TestQuestionHidesNothing(t *testing.T) {
-	q := question(connection.Plan{Name: "x", Kind: connection.Stdio, Command: "sh", Cwd: "/workspace",
+	q := question(servers.Plan{Name: "x", Kind: servers.Stdio, Command: "sh", Cwd: "/workspace",
 		Args: []string{"-c", "true\nIn: /workspace\n", "a\u202eb", "caf\u00e9", "it's"}})
 	for _, want := range []string{`$'true\nIn: /workspace\n'`, `$'a\u202eb'`, `$'caf\u00e9'`, `'it'\''s'`} {
 		if !strings.Contains(q.Message, want) {
@@ -268,7 +268,7 @@ func TestQuestionHidesNothing(t *testing.T) {
 	if n := strings.Count(q.Message, "\nIn: "); n != 1 {
 		t.Errorf("%d places where it runs: %q", n, q.Message)
 	}
-	remote := question(connection.Plan{Name: "x", Kind: connection.HTTP, URL: "https://ex\u0430mple.com/mcp"})
+	remote := question(servers.Plan{Name: "x", Kind: servers.HTTP, URL: "https://ex\u0430mple.com/mcp"})
 	if strings.ContainsFunc(remote.Message, func(r rune) bool { return r > 127 }) {
 		t.Errorf("%q", remote.Message)
 	}
@@ -276,19 +276,19 @@ func TestQuestionHidesNothing(t *testing.T) {
 
 // Who cannot be asked is told how it is done by hand.
 func TestByHand(t *testing.T) {
-	for want, p := range map[string]connection.Plan{
-		"sandlot mcp add mem --npm @a/b@^2 --env KEY -- run --x": {Name: "mem", Kind: connection.Stdio, Install: &connection.Install{Type: "npm", Spec: "@a/b@^2"}, Command: "run", Args: []string{"--x"}, EnvKeys: []string{"KEY"}},
-		"sandlot mcp add mem --pip mcp --workdir here":           {Name: "mem", Kind: connection.Stdio, Install: &connection.Install{Type: "pip", Spec: "mcp"}, Workdir: "here"},
-		"sandlot mcp add d --url https://h/m --sse --header K":   {Name: "d", Kind: connection.SSE, URL: "https://h/m", HeaderKeys: []string{"K"}},
-		"sandlot mcp add d --cwd /workspace/x -- node 'a b'":     {Name: "d", Kind: connection.Stdio, Command: "node", Args: []string{"a b"}, Cwd: "/workspace/x"},
-		"sandlot mcp add d -- node":                              {Name: "d", Kind: connection.Stdio, Command: "node", Cwd: "/workspace"},
+	for want, p := range map[string]servers.Plan{
+		"sandlot mcp add mem --npm @a/b@^2 --env KEY -- run --x": {Name: "mem", Kind: servers.Stdio, Install: &servers.Install{Type: "npm", Spec: "@a/b@^2"}, Command: "run", Args: []string{"--x"}, EnvKeys: []string{"KEY"}},
+		"sandlot mcp add mem --pip mcp --workdir here":           {Name: "mem", Kind: servers.Stdio, Install: &servers.Install{Type: "pip", Spec: "mcp"}, Workdir: "here"},
+		"sandlot mcp add d --url https://h/m --sse --header K":   {Name: "d", Kind: servers.SSE, URL: "https://h/m", HeaderKeys: []string{"K"}},
+		"sandlot mcp add d --cwd /workspace/x -- node 'a b'":     {Name: "d", Kind: servers.Stdio, Command: "node", Args: []string{"a b"}, Cwd: "/workspace/x"},
+		"sandlot mcp add d -- node":                              {Name: "d", Kind: servers.Stdio, Command: "node", Cwd: "/workspace"},
 	} {
 		if got := byHand(p); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
 	var asks []string
-	for _, d := range New(Config{Connections: connection.New(connection.Config{})}).list {
+	for _, d := range New(Config{Connections: servers.New(servers.Config{})}).list {
 		if d.Asks {
 			asks = append(asks, d.Name)
 		}
@@ -301,7 +301,7 @@ func TestByHand(t *testing.T) {
 // A user sees which of their secrets a server is given, and nothing of what
 // stands beside them.
 func TestQuestionNamesSecrets(t *testing.T) {
-	q := question(connection.Plan{Name: "x", Kind: connection.Stdio, Command: "run", Cwd: "/workspace", EnvKeys: []string{"KEY", "MODE", "URL"},
+	q := question(servers.Plan{Name: "x", Kind: servers.Stdio, Command: "run", Cwd: "/workspace", EnvKeys: []string{"KEY", "MODE", "URL"},
 		Env: map[string]string{"KEY": "${secret:GH}", "URL": "…${secret:PW}…"}})
 	for _, want := range []string{"Variables: KEY = ${secret:GH}, MODE, URL = …${secret:PW}… (values are not shown)\n", "the values of your stored secrets"} {
 		if !strings.Contains(q.Message, want) {
@@ -311,10 +311,10 @@ func TestQuestionNamesSecrets(t *testing.T) {
 	if want := "sandlot mcp add x --env 'KEY=${secret:GH}' --env MODE --env URL -- run"; q.Yourself != want {
 		t.Errorf("by hand: %s\nwant     %s", q.Yourself, want)
 	}
-	if q := question(connection.Plan{Name: "x", Kind: connection.HTTP, URL: "https://a", HeaderKeys: []string{"A", "B"}, Headers: map[string]string{"A": "…${secret:GH}"}}); !strings.Contains(q.Message, "Headers: A = …${secret:GH}, B (values") {
+	if q := question(servers.Plan{Name: "x", Kind: servers.HTTP, URL: "https://a", HeaderKeys: []string{"A", "B"}, Headers: map[string]string{"A": "…${secret:GH}"}}); !strings.Contains(q.Message, "Headers: A = …${secret:GH}, B (values") {
 		t.Errorf("asked %q", q.Message)
 	}
-	if q := question(connection.Plan{Name: "x", Kind: connection.Stdio, Command: "run", EnvKeys: []string{"KEY"}}); strings.Contains(q.Message, "secret") {
+	if q := question(servers.Plan{Name: "x", Kind: servers.Stdio, Command: "run", EnvKeys: []string{"KEY"}}); strings.Contains(q.Message, "secret") {
 		t.Errorf("asked %q", q.Message)
 	}
 }

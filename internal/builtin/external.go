@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"sandlot/internal/agent"
-	"sandlot/internal/connection"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
@@ -102,7 +102,7 @@ func connectionSchema() map[string]any {
 }
 
 func (t *Tools) connect(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	i, err := t.Connections.Connect(ctx, c.Principal, connection.Ask{Name: a.Text("name"), Kind: connection.Kind(a.Text("transport")), Command: a.Text("command"),
+	i, err := t.Connections.Connect(ctx, c.Principal, servers.Ask{Name: a.Text("name"), Kind: servers.Kind(a.Text("transport")), Command: a.Text("command"),
 		Args: a.Strings("args"), Cwd: a.Text("cwd"), URL: a.Text("url"), Env: a.Map("env"), Headers: a.Map("headers"), Agree: t.agree(c)})
 	if err != nil {
 		return nil, err
@@ -111,10 +111,10 @@ func (t *Tools) connect(ctx context.Context, c tool.Call, a tool.Args) (*tool.Re
 }
 
 // connected is the result of what connects.
-func connected(i connection.Info) *tool.Result {
+func connected(i servers.Info) *tool.Result {
 	runs := runsAs(i)
 	r := &tool.Result{Fields: connectionFields(i)}
-	r.Fields["success"], r.Fields["runs"] = i.State != connection.NeedsAuth, runs
+	r.Fields["success"], r.Fields["runs"] = i.State != servers.NeedsAuth, runs
 	var b strings.Builder
 	switch {
 	case i.AuthURL != "":
@@ -137,7 +137,7 @@ func connected(i connection.Info) *tool.Result {
 	return r
 }
 
-func held(b *strings.Builder, i connection.Info) {
+func held(b *strings.Builder, i servers.Info) {
 	if len(i.Held) == 0 {
 		return
 	}
@@ -148,18 +148,18 @@ func held(b *strings.Builder, i connection.Info) {
 }
 
 // runsAs is exactly what runs, or is connected to.
-func runsAs(i connection.Info) string {
+func runsAs(i servers.Info) string {
 	if i.Configured {
 		return "by the operator's settings"
 	}
-	if i.Kind != connection.Stdio {
+	if i.Kind != servers.Stdio {
 		return i.URL
 	}
-	line := connection.CommandLine(append([]string{i.Command}, i.Args...))
+	line := servers.CommandLine(append([]string{i.Command}, i.Args...))
 	return fmt.Sprintf("%s (in %s of your home session)", line, cmp.Or(i.Cwd, "/workspace"))
 }
 
-func connectionFields(i connection.Info) map[string]any {
+func connectionFields(i servers.Info) map[string]any {
 	tools := []map[string]any{}
 	for _, n := range i.Tools {
 		tools = append(tools, map[string]any{"toolName": n.Exposed, "remoteName": n.Remote})
@@ -203,8 +203,8 @@ func installExternal() tool.Tool {
 func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
 	what, start := a.Object("install"), a.Object("start")
 	workdir := a.Text("workdir")
-	done, err := t.Connections.Install(ctx, c.Principal, connection.Order{Type: what.Text("type"), Spec: what.Text("spec"), Workdir: workdir,
-		Ask: connection.Ask{Name: a.Text("name"), Command: start.Text("command"), Args: start.Strings("args"), Env: a.Map("env"), Agree: t.agree(c)}, Progress: c.Progress})
+	done, err := t.Connections.Install(ctx, c.Principal, servers.Order{Type: what.Text("type"), Spec: what.Text("spec"), Workdir: workdir,
+		Ask: servers.Ask{Name: a.Text("name"), Command: start.Text("command"), Args: start.Strings("args"), Env: a.Map("env"), Agree: t.agree(c)}, Progress: c.Progress})
 	if err != nil {
 		f := fault.From(err)
 		if f.Kind != fault.CommandExecution || done.Log == "" {

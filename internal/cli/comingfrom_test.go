@@ -7,7 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/builtin"
-	"sandlot/internal/connection"
+	"sandlot/internal/servers"
 )
 
 // TestComingFrom: the flags, the commands and the tools on the page for newcomers
@@ -22,7 +22,7 @@ func TestComingFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools := builtin.New(builtin.Config{Connections: new(connection.Book)})
+	tools := builtin.New(builtin.Config{Connections: new(servers.Book)})
 	found := 0
 	for _, m := range regexp.MustCompile("`(--|sandlot )?([a-z]+[a-z_-]*)`").FindAllStringSubmatch(string(text), -1) {
 		found++

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/internal/connection"
+	"sandlot/internal/servers"
 )
 
 // Each client's file, as people have them.
@@ -54,38 +54,38 @@ func TestClientFiles(t *testing.T) {
 	const windsurf = `{"mcpServers": {"far": {"serverUrl": "https://example.com/mcp", "disabled": true, "disabledTools": ["a"]}}}`
 	const gemini = `{"theme": "GitHub", "mcpServers": {"far": {"httpUrl": "https://example.com/mcp", "timeout": 30000, "trust": true, "includeTools": ["a"], "excludeTools": ["b"]}}}`
 	const settings = `{"editor.tabSize": 2, "mcp": {"inputs": [], "servers": {"x": {"command": "x"}}}}`
-	far := connection.Configured{Name: "far", Kind: "http", URL: "https://example.com/mcp", Where: "sandbox"}
-	with := func(c connection.Configured, f func(*connection.Configured)) connection.Configured { f(&c); return c }
+	far := servers.Configured{Name: "far", Kind: "http", URL: "https://example.com/mcp", Where: "sandbox"}
+	with := func(c servers.Configured, f func(*servers.Configured)) servers.Configured { f(&c); return c }
 	for _, tt := range []struct {
 		name, file string
-		want       []connection.Configured
+		want       []servers.Configured
 		note       string
 	}{
-		{"Claude Desktop", claudeDesktop, []connection.Configured{{Name: "filesystem", Kind: "stdio", Command: "npx",
+		{"Claude Desktop", claudeDesktop, []servers.Configured{{Name: "filesystem", Kind: "stdio", Command: "npx",
 			Args: []string{"-y", "@modelcontextprotocol/server-filesystem", `C:\Users\me\Desktop`}, Env: vars{"NOTE": `a "quoted" é 😀 $HOME /`}}}, ""},
-		{"Claude Code", claudeCode, []connection.Configured{
+		{"Claude Code", claudeCode, []servers.Configured{
 			{Name: "api-server", Kind: "http", URL: "https://api.example.com/mcp", Headers: vars{"Authorization": "Bearer s3cret"}, Timeout: 10 * time.Minute},
-			{Name: "db", Kind: "stdio", Command: "uvx", Args: []string{"mcp-server", "--dsn", mcpEnv["ODD"]}, Env: vars{"A": "s3cret", "KEEP": "$TOKEN"}, OAuth: connection.OAuth{ClientID: "id"}}}, ""},
-		{"Cursor", cursor, []connection.Configured{
+			{Name: "db", Kind: "stdio", Command: "uvx", Args: []string{"mcp-server", "--dsn", mcpEnv["ODD"]}, Env: vars{"A": "s3cret", "KEEP": "$TOKEN"}, OAuth: servers.OAuth{ClientID: "id"}}}, ""},
+		{"Cursor", cursor, []servers.Configured{
 			{Name: "local", Kind: "stdio", Command: "python", Args: []string{"mcp-server.py"}, Env: vars{"API_KEY": ""}},
 			{Name: "remote", Kind: "http", URL: "http://localhost:3000/mcp", Headers: vars{"API_KEY": "s3cret"}}}, ""},
-		{"VS Code", code, []connection.Configured{
+		{"VS Code", code, []servers.Configured{
 			{Name: "github", Kind: "http", URL: "https://api.example.com/mcp/"},
 			{Name: "play", Kind: "stdio", Command: "npx", Args: []string{"-y", "@x/play@latest"}, Env: vars{"K": "s3cret"}}}, "cwd"},
-		{"VS Code's settings", settings, []connection.Configured{{Name: "x", Kind: "stdio", Command: "x"}}, ""},
-		{"Crush", crushJSON, []connection.Configured{
+		{"VS Code's settings", settings, []servers.Configured{{Name: "x", Kind: "stdio", Command: "x"}}, ""},
+		{"Crush", crushJSON, []servers.Configured{
 			{Name: "filesystem", Kind: "stdio", Command: "node", Args: []string{"/path/to/mcp-server.js"}, Timeout: 2 * time.Minute, DisabledTools: []string{"x"}, Env: vars{"NODE_ENV": "production"}},
 			{Name: "github", Kind: "http", URL: "https://api.example.com/mcp/", Timeout: 2 * time.Minute, Headers: vars{"Authorization": "Bearer s3cret"}},
 			{Name: "streaming", Kind: "sse", URL: "https://example.com/mcp/sse", Headers: vars{"API-Key": "s3cret"}}}, ""},
-		{"Windsurf", windsurf, []connection.Configured{with(far, func(c *connection.Configured) { c.URL, c.Disabled, c.DisabledTools = "", true, []string{"a"} })}, ""},
-		{"Gemini", gemini, []connection.Configured{with(far, func(c *connection.Configured) {
+		{"Windsurf", windsurf, []servers.Configured{with(far, func(c *servers.Configured) { c.URL, c.Disabled, c.DisabledTools = "", true, []string{"a"} })}, ""},
+		{"Gemini", gemini, []servers.Configured{with(far, func(c *servers.Configured) {
 			c.Timeout, c.EnabledTools, c.DisabledTools = 30*time.Second, []string{"a"}, []string{"b"}
 		})}, ""},
 		{"none", `{"mcpServers": {}}`, nil, ""},
 		{"none either", `{"mcp": null}`, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			list, notes := servers(t, "", map[string]string{"file.json": tt.file})
+			list, notes := readServers(t, "", map[string]string{"file.json": tt.file})
 			if len(list) != len(tt.want) {
 				t.Fatalf("%+v, %q", list, notes)
 			}
@@ -121,7 +121,7 @@ func TestBrokenClientServers(t *testing.T) {
 		{`{"mcpServers": {"x": {"command": "x", "args": {"a": 1}}}}`, "args: it must be a list"},
 		{`{"mcp": {"x": {"type": "stdio"}}}`, "command: type stdio needs one"},
 	} {
-		list, _ := servers(t, "", map[string]string{"file.json": tt.file})
+		list, _ := readServers(t, "", map[string]string{"file.json": tt.file})
 		if len(list) != 1 || list[0].Name != "x" || !strings.Contains(list[0].Broken, tt.says) {
 			t.Errorf("%s: %+v, want that it says %q", tt.file, list, tt.says)
 		}
@@ -139,7 +139,7 @@ func TestBrokenClientFiles(t *testing.T) {
 		{`{"mcpServers": []}`, "not an object of names"},
 		{`{"mcp": 7}`, "not an object of names"},
 	} {
-		list, notes := servers(t, "mcp: {ok: {command: x}}", map[string]string{"file.json": tt.file})
+		list, notes := readServers(t, "mcp: {ok: {command: x}}", map[string]string{"file.json": tt.file})
 		if len(list) != 1 || len(notes) != 1 || !strings.Contains(notes[0], tt.says) || !strings.Contains(notes[0], "file.json") || strings.Contains(notes[0], "\n") {
 			t.Errorf("%q: %+v, %q, want one note that says %q", tt.file, list, notes, tt.says)
 		}
@@ -150,8 +150,8 @@ func TestBrokenClientFiles(t *testing.T) {
 // machine itself: its keys of that name are not read.
 func TestClientFilesSayNotWhere(t *testing.T) {
 	for _, file := range []string{`{"mcpServers": {"x": {"command": "x", "where": "host", "prefix": "", "trust": "warn"}}}`, `{"mcp": {"x": {"command": "x", "where": "host", "prefix": "", "trust": "warn"}}}`} {
-		list, _ := servers(t, "", map[string]string{"file.json": file})
-		if len(list) != 1 || list[0].Where != connection.InSandbox || list[0].Prefix != nil || list[0].Trust != "" {
+		list, _ := readServers(t, "", map[string]string{"file.json": file})
+		if len(list) != 1 || list[0].Where != servers.InSandbox || list[0].Prefix != nil || list[0].Trust != "" {
 			t.Errorf("%s: %+v", file, list)
 		}
 	}
@@ -159,7 +159,7 @@ func TestClientFilesSayNotWhere(t *testing.T) {
 
 // A misspelled key of crush.json is told of.
 func TestUnknownCrushKey(t *testing.T) {
-	list, notes := servers(t, "", map[string]string{"crush.json": `{"mcp": {"x": {"command": "x", "disabeld": true}}}`})
+	list, notes := readServers(t, "", map[string]string{"crush.json": `{"mcp": {"x": {"command": "x", "disabeld": true}}}`})
 	if len(list) != 1 || len(notes) != 1 || !strings.Contains(notes[0], `did you mean "disabled"?`) {
 		t.Errorf("%+v, %q", list, notes)
 	}
@@ -177,7 +177,7 @@ func TestClientFilesRunNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			list, _ := servers(t, "", map[string]string{"mcp.json": string(file)})
+			list, _ := readServers(t, "", map[string]string{"mcp.json": string(file)})
 			if _, err := os.Stat(ran); err == nil {
 				t.Fatalf("%s of %q ran a program", name, text)
 			}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/internal/connection"
+	"sandlot/internal/servers"
 	"sandlot/internal/tool"
 )
 
@@ -23,7 +23,7 @@ var mcpEnv = vars{"TOKEN": "s3cret", "ODD": "s3cret \"$(id)\"\n`x` ${TOKEN}", "B
 var me = strconv.Itoa(os.Getuid())
 
 // servers loads a settings file and client files beside it.
-func servers(t *testing.T, text string, files map[string]string) (list []connection.Configured, notes []string) {
+func readServers(t *testing.T, text string, files map[string]string) (list []servers.Configured, notes []string) {
 	t.Helper()
 	dir := t.TempDir()
 	env := vars{}
@@ -63,7 +63,7 @@ func servers(t *testing.T, text string, files map[string]string) (list []connect
 }
 
 // single returns the only server, without where it stands.
-func single(t *testing.T, list []connection.Configured, notes []string) connection.Configured {
+func single(t *testing.T, list []servers.Configured, notes []string) servers.Configured {
 	t.Helper()
 	if len(list) != 1 || len(notes) > 0 {
 		t.Fatalf("%+v, notes %q, want one server and no note", list, notes)
@@ -77,29 +77,29 @@ func TestMCPSection(t *testing.T) {
 	empty, gh := "", "gh"
 	for _, tt := range []struct {
 		name, yaml string
-		want       connection.Configured
+		want       servers.Configured
 	}{
-		{"the least", "{command: npx}", connection.Configured{Kind: "stdio", Command: "npx", Where: "sandbox"}},
+		{"the least", "{command: npx}", servers.Configured{Kind: "stdio", Command: "npx", Where: "sandbox"}},
 		{"all of a program", `{type: stdio, command: npx, args: [-y, "@x/server@^2", 7, true], env: {A: $TOKEN, B: "", C: , D: 8080, E: "$UNSET"}, timeout: 30,
 			disabled: false, disabled_tools: [a], enabled_tools: [b, c], where: host, user: ` + me + `, prefix: gh, principals: [alice, local], trust: warn, oauth: false}`,
-			connection.Configured{Kind: "stdio", Command: "npx", Args: []string{"-y", "@x/server@^2", "7", "true"},
+			servers.Configured{Kind: "stdio", Command: "npx", Args: []string{"-y", "@x/server@^2", "7", "true"},
 				Env: map[string]string{"A": "s3cret", "B": "", "C": "", "D": "8080", "E": ""}, Timeout: 30 * time.Second, DisabledTools: []string{"a"},
 				EnabledTools: []string{"b", "c"}, Where: "host", User: me, Prefix: &gh, Principals: []string{"user:alice", "local"}, Trust: "warn"}},
 		{"all of a remote one", `{url: "https://api.example.com/mcp/$UNSET", headers: {Authorization: Bearer $TOKEN, X-None: $UNSET, X-Two: "${UNSET:-two}"}, timeout: 2m,
 			oauth: true, oauth_client_id: id, oauth_client_secret: $TOKEN, oauth_issuer: https://accounts.example.com, prefix: "", trust: hold}`,
-			connection.Configured{Kind: "http", URL: "https://api.example.com/mcp/", Headers: map[string]string{"Authorization": "Bearer s3cret", "X-Two": "two"},
-				Timeout: 2 * time.Minute, OAuth: connection.OAuth{ClientID: "id", ClientSecret: "s3cret", Issuer: "https://accounts.example.com"}, Where: "sandbox", Prefix: &empty, Trust: "hold"}},
-		{"the older transport", "{type: sse, url: 'http://localhost:9/sse'}", connection.Configured{Kind: "sse", URL: "http://localhost:9/sse", Where: "sandbox"}},
-		{"both, and the type says which", "{type: http, command: x, url: 'http://localhost:9/'}", connection.Configured{Kind: "http", URL: "http://localhost:9/", Where: "sandbox"}},
-		{"home of the machine", "{command: ~/bin/x, where: host, user: " + me + "}", connection.Configured{Kind: "stdio", Command: "/home/op/bin/x", Where: "host", User: me}},
-		{"home of the sandbox", "{command: ~/bin/x, args: ['~']}", connection.Configured{Kind: "stdio", Command: "/root/bin/x", Args: []string{"~"}, Where: "sandbox"}},
-		{"a command's output", `{command: x, env: {A: "<$(printf '%s\n\n' \"$TOKEN\")>"}}`, connection.Configured{Kind: "stdio", Command: "x", Env: map[string]string{"A": "<s3cret>"}, Where: "sandbox"}},
-		{"a hostile value", `{command: x, args: ["$ODD"], env: {A: "$ODD"}}`, connection.Configured{Kind: "stdio", Command: "x", Args: []string{mcpEnv["ODD"]}, Env: map[string]string{"A": mcpEnv["ODD"]}, Where: "sandbox"}},
-		{"disabled, so nothing is run", "{command: x, disabled: true, env: {A: '$(exit 1)'}}", connection.Configured{Kind: "stdio", Disabled: true, Where: "sandbox"}},
-		{"by an alias", "&a {command: y}", connection.Configured{Kind: "stdio", Command: "y", Where: "sandbox"}},
+			servers.Configured{Kind: "http", URL: "https://api.example.com/mcp/", Headers: map[string]string{"Authorization": "Bearer s3cret", "X-Two": "two"},
+				Timeout: 2 * time.Minute, OAuth: servers.OAuth{ClientID: "id", ClientSecret: "s3cret", Issuer: "https://accounts.example.com"}, Where: "sandbox", Prefix: &empty, Trust: "hold"}},
+		{"the older transport", "{type: sse, url: 'http://localhost:9/sse'}", servers.Configured{Kind: "sse", URL: "http://localhost:9/sse", Where: "sandbox"}},
+		{"both, and the type says which", "{type: http, command: x, url: 'http://localhost:9/'}", servers.Configured{Kind: "http", URL: "http://localhost:9/", Where: "sandbox"}},
+		{"home of the machine", "{command: ~/bin/x, where: host, user: " + me + "}", servers.Configured{Kind: "stdio", Command: "/home/op/bin/x", Where: "host", User: me}},
+		{"home of the sandbox", "{command: ~/bin/x, args: ['~']}", servers.Configured{Kind: "stdio", Command: "/root/bin/x", Args: []string{"~"}, Where: "sandbox"}},
+		{"a command's output", `{command: x, env: {A: "<$(printf '%s\n\n' \"$TOKEN\")>"}}`, servers.Configured{Kind: "stdio", Command: "x", Env: map[string]string{"A": "<s3cret>"}, Where: "sandbox"}},
+		{"a hostile value", `{command: x, args: ["$ODD"], env: {A: "$ODD"}}`, servers.Configured{Kind: "stdio", Command: "x", Args: []string{mcpEnv["ODD"]}, Env: map[string]string{"A": mcpEnv["ODD"]}, Where: "sandbox"}},
+		{"disabled, so nothing is run", "{command: x, disabled: true, env: {A: '$(exit 1)'}}", servers.Configured{Kind: "stdio", Disabled: true, Where: "sandbox"}},
+		{"by an alias", "&a {command: y}", servers.Configured{Kind: "stdio", Command: "y", Where: "sandbox"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			list, notes := servers(t, "mcp:\n  it: "+tt.yaml, nil)
+			list, notes := readServers(t, "mcp:\n  it: "+tt.yaml, nil)
 			tt.want.Name = "it"
 			if got := single(t, list, notes); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
@@ -156,7 +156,7 @@ func TestBrokenServers(t *testing.T) {
 		{"{url: 'http://x/', oauth_client_id: id, oauth_issuer: a.example}", []string{"oauth_issuer", "https://"}},
 	} {
 		t.Run(tt.yaml, func(t *testing.T) {
-			list, notes := servers(t, "mcp:\n  bad: "+tt.yaml+"\n  good: {command: x}", nil)
+			list, notes := readServers(t, "mcp:\n  bad: "+tt.yaml+"\n  good: {command: x}", nil)
 			if len(list) != 2 || list[1].Broken != "" || list[1].Command != "x" || len(notes) > 0 {
 				t.Fatalf("%+v, notes %q", list, notes)
 			}
@@ -175,7 +175,7 @@ func TestBrokenServers(t *testing.T) {
 
 func TestServerNames(t *testing.T) {
 	long := strings.Repeat("very-long-", 5)
-	list, notes := servers(t, "mcp:\n  ok_1-x: {command: x}\n  'GitHub Copilot!': {command: x}\n  'GitHub-Copilot': {command: x}\n  '@scope/server.js': {command: x}\n  '日本': {command: x}\n  '_x': {command: x}\n  "+long+": {command: x}\n", nil)
+	list, notes := readServers(t, "mcp:\n  ok_1-x: {command: x}\n  'GitHub Copilot!': {command: x}\n  'GitHub-Copilot': {command: x}\n  '@scope/server.js': {command: x}\n  '日本': {command: x}\n  '_x': {command: x}\n  "+long+": {command: x}\n", nil)
 	var got []string
 	for _, s := range list {
 		got = append(got, s.Name)
@@ -187,7 +187,7 @@ func TestServerNames(t *testing.T) {
 	if len(notes) != 6 || !strings.Contains(notes[0], `"GitHub Copilot!"`) || !strings.Contains(notes[0], "GitHub-Copilot") {
 		t.Errorf("notes %q, want one for each that is called otherwise", notes)
 	}
-	again, _ := servers(t, "mcp:\n  "+long+": {command: x}\n", nil)
+	again, _ := readServers(t, "mcp:\n  "+long+": {command: x}\n", nil)
 	if again[0].Name != got[6] {
 		t.Errorf("%q becomes %q, and %q", long, got[6], again[0].Name)
 	}
@@ -195,7 +195,7 @@ func TestServerNames(t *testing.T) {
 
 // The settings file goes before all other files, and these in their order.
 func TestTheFirstOfANameWins(t *testing.T) {
-	list, notes := servers(t, "mcp: {a: {command: first}}", map[string]string{
+	list, notes := readServers(t, "mcp: {a: {command: first}}", map[string]string{
 		"1.json": `{"mcpServers": {"a": {"command": "second"}, "b": {"command": "second"}}}`,
 		"2.json": `{"servers": {"a": {"command": "third"}, "b": {"command": "third"}, "c": {"command": "third"}}}`,
 	})

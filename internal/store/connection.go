@@ -5,16 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"sandlot/internal/connection"
+	"sandlot/internal/servers"
 )
 
-// PutConnection implements connection.Store.
-func (s *DB) PutConnection(ctx context.Context, r connection.Record) error {
+// PutConnection implements servers.Store.
+func (s *DB) PutConnection(ctx context.Context, r servers.Record) error {
 	catalog, err := json.Marshal(r.Catalog)
 	if err != nil {
 		return err
 	}
-	r.Catalog = connection.Catalog{}
+	r.Catalog = servers.Catalog{}
 	record, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -24,25 +24,25 @@ func (s *DB) PutConnection(ctx context.Context, r connection.Record) error {
 	return err
 }
 
-// Connections implements connection.Store.
-func (s *DB) Connections(ctx context.Context, owner string) ([]connection.Record, error) {
+// Connections implements servers.Store.
+func (s *DB) Connections(ctx context.Context, owner string) ([]servers.Record, error) {
 	rows, err := s.db.QueryContext(ctx, `SELECT owner, id, record, catalog FROM connections WHERE owner = ? ORDER BY id`, owner)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var all []connection.Record
+	var all []servers.Record
 	for rows.Next() {
 		var owner, id, record, catalog string
 		if err := rows.Scan(&owner, &id, &record, &catalog); err != nil {
 			return nil, err
 		}
-		var r connection.Record
+		var r servers.Record
 		if err := json.Unmarshal([]byte(record), &r); err != nil {
 			return nil, fmt.Errorf("connection %s of %s: %w", id, owner, err)
 		}
 		if err := json.Unmarshal([]byte(catalog), &r.Catalog); err != nil {
-			r.Catalog = connection.Catalog{Pins: map[string]string{}, Read: true} // all is held back until it is approved
+			r.Catalog = servers.Catalog{Pins: map[string]string{}, Read: true} // all is held back until it is approved
 		}
 		r.Owner, r.ID = owner, id
 		all = append(all, r)
@@ -50,7 +50,7 @@ func (s *DB) Connections(ctx context.Context, owner string) ([]connection.Record
 	return all, rows.Err()
 }
 
-// Connected implements connection.Store. Of a record that cannot be read it counts
+// Connected implements servers.Store. Of a record that cannot be read it counts
 // as true.
 func (s *DB) Connected(ctx context.Context) ([][2]string, error) {
 	return s.pairs(ctx, `SELECT owner, id FROM connections WHERE NOT json_valid(record)
@@ -58,7 +58,7 @@ func (s *DB) Connected(ctx context.Context) ([][2]string, error) {
 			AND NOT coalesce(json_extract(CASE WHEN json_valid(record) THEN record END, '$.Off'), 0)) ORDER BY owner, id`)
 }
 
-// RemoveConnection implements connection.Store.
+// RemoveConnection implements servers.Store.
 func (s *DB) RemoveConnection(ctx context.Context, owner, id string) error {
 	_, err := s.db.ExecContext(ctx, `DELETE FROM connections WHERE owner = ? AND id = ?`, owner, id)
 	return err

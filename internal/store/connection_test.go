@@ -5,15 +5,15 @@ import (
 	"reflect"
 	"testing"
 
-	"sandlot/internal/connection"
+	"sandlot/internal/servers"
 )
 
 // Connections are read for one owner, and all that is connected can be listed
 // without what it offers; what cannot be read is there all the same.
 func TestConnections(t *testing.T) {
 	db := open(t, t.TempDir())
-	catalog := connection.Catalog{Read: true, Tools: []connection.Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: json.RawMessage(`{}`)}}}
-	for _, r := range []connection.Record{{Owner: "user:ann", ID: "aaaaaa", Name: "x", Catalog: catalog}, {Owner: "user:ann", ID: "bbbbbb", Name: "y", Off: true},
+	catalog := servers.Catalog{Read: true, Tools: []servers.Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: json.RawMessage(`{}`)}}}
+	for _, r := range []servers.Record{{Owner: "user:ann", ID: "aaaaaa", Name: "x", Catalog: catalog}, {Owner: "user:ann", ID: "bbbbbb", Name: "y", Off: true},
 		{Owner: "user:bob", ID: "aaaaaa", Name: "z"}, {Owner: "user:bob", ID: "stock", Name: "stock", Configured: true}} {
 		if err := db.PutConnection(t.Context(), r); err != nil {
 			t.Fatal(err)

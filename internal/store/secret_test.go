@@ -13,14 +13,14 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/internal/connection"
 	"sandlot/internal/secret"
+	"sandlot/internal/servers"
 	"sandlot/internal/vault"
 )
 
 var (
-	_ vault.Store      = (*DB)(nil)
-	_ connection.Store = (*DB)(nil)
+	_ vault.Store   = (*DB)(nil)
+	_ servers.Store = (*DB)(nil)
 )
 
 func TestSecrets(t *testing.T) {

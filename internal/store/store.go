@@ -27,7 +27,7 @@ import (
 var migrations embed.FS
 
 // DB is the database. It implements auth.Store, session.Store, port.Store,
-// connection.Store, vault.Store and vault.LoginStore.
+// servers.Store, vault.Store and vault.LoginStore.
 type DB struct {
 	db *sql.DB
 

@@ -1,0 +1,96 @@
+package servers
+
+import (
+	"strings"
+	"testing"
+
+	"sandlot/internal/fault"
+)
+
+// A fault that a third-party server causes says what helps with that server.
+func TestAdvice(t *testing.T) {
+	dies := onhost("x", script(t, `
+while True:
+    m=readmsg()
+    if m.get("method")=="tools/call": sys.exit(3)
+    if base(m): continue
+`), nil)
+	ends := onhost("x", script(t, `sys.exit(7)`), nil)
+	inSandbox := func(c Configured) Configured { c.Where = InSandbox; return c }
+	for name, tt := range map[string]struct {
+		make func(b *Book) *server
+		want []string
+		not  string
+	}{
+		"it died": {func(b *Book) *server { return own(b, P, "my server", "aaaaaa", dies) }, []string{"external_mcp_logs, or `sandlot mcp logs 'my server'`", "restart_external_mcp", "Check its command, args and env"}, "operator"},
+		"it was given up": {func(b *Book) *server {
+			s := own(b, P, "x", "aaaaaa", ends)
+			s.state, s.why = Failed, "it ended"
+			return s
+		}, []string{"external_mcp_logs", "`sandlot mcp restart x`"}, "operator"},
+		"it has no values": {func(b *Book) *server {
+			s := own(b, P, "x", "aaaaaa", dies)
+			s.secrets, s.rec.EnvKeys, s.rec.HeaderKeys = secrets{}, []string{"KEY"}, []string{"X-Key"}
+			return s
+		}, []string{"`sandlot mcp restart x --env KEY --header X-Key`"}, "logs"},
+		"it is disconnected": {func(b *Book) *server {
+			s := own(b, P, "x", "aaaaaa", dies)
+			s.state = Disabled
+			return s
+		}, []string{"`sandlot mcp restart x`"}, "logs"},
+		"it is remote": {func(b *Book) *server {
+			return own(b, P, "x", "aaaaaa", Configured{Name: "x", Kind: HTTP, URL: "http://192.0.2.1/"})
+		}, []string{"Check its url and headers"}, "logs"},
+		"it is the operator's, on the machine": {func(b *Book) *server {
+			s := own(b, P, "x", "aaaaaa", ends)
+			s.configured = true
+			return s
+		}, []string{"Ask the operator"}, "logs"},
+		"it is the operator's, in the sandbox": {func(b *Book) *server {
+			s := own(b, P, "x", "aaaaaa", inSandbox(ends)) // there is no sandbox
+			s.configured = true
+			return s
+		}, []string{"Ask the operator", "external_mcp_logs"}, "connect it again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := book(t, &memStore{}, nil)
+			s := tt.make(b)
+			s.rec.Catalog = Catalog{Read: true, Tools: []Definition{{Key: "ext_t", Remote: "t", Raw: []byte(`{}`)}}}
+			_, err := s.request(t.Context(), query{method: "tools/call", params: object{"name": quoted("t"), "arguments": []byte("{}")}})
+			f := fault.From(err)
+			advice := strings.Join(f.Data().RecoverySuggestions, "\n")
+			if f.Code() != "CONNECTION_ERROR" {
+				t.Fatalf("%v", err)
+			}
+			for _, w := range tt.want {
+				if !strings.Contains(advice, w) {
+					t.Errorf("%v: %q is not advised:\n%s", err, w, advice)
+				}
+			}
+			if strings.Contains(advice, tt.not) || strings.Contains(advice, "doctor") {
+				t.Errorf("%v: advised\n%s", err, advice)
+			}
+		})
+	}
+}
+
+// One that did not start when it was connected has no log to look at, and what
+// others are told of the same fault does not change.
+func TestAdviceOfWhatDidNotStart(t *testing.T) {
+	b := book(t, &memStore{}, nil)
+	_, err := b.Connect(t.Context(), P, Ask{Name: "x", URL: "http://192.0.2.1/"})
+	f := fault.From(err)
+	if got := f.Data().RecoverySuggestions; f.Kind != fault.Connection || len(got) != 2 || !strings.Contains(got[1], "network.allow") {
+		t.Errorf("%v %q", err, got)
+	}
+	own := fault.New(fault.Connection, "it is shared")
+	own.Advice = []string{"first"}
+	if got := fault.From(notThere(own, Configured{Kind: Stdio})); got == own || own.Advice[0] != "first" || !strings.Contains(got.Advice[0], "command") {
+		t.Errorf("%v, and the one that others have %v", got.Advice, own.Advice)
+	}
+	login := fault.New(fault.Connection, "log in").With("auth_url", "https://x")
+	login.Advice = []string{"open it"}
+	if got := fault.From(notThere(login, Configured{Kind: HTTP})); got.Advice[0] != "open it" {
+		t.Errorf("a log-in: %v", got.Advice)
+	}
+}

@@ -1,0 +1,298 @@
+package servers
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/session"
+	"sandlot/internal/tool"
+)
+
+// Config is what a book needs.
+type Config struct {
+	Store    Store
+	Sessions *session.Book
+	// Secrets are what values of variables and headers may refer to; nil: there
+	// are none.
+	Secrets Secrets
+	Version string
+	// Idle is how long a server that nobody uses runs on; InstallTimeout bounds
+	// an installation, and the start of a program that installs.
+	Idle, InstallTimeout time.Duration
+	// Reserved says whether a tool of ours has that name.
+	Reserved func(tool string) bool
+	// Reach dials for a principal's own remote servers, as far as policy allows,
+	// and for what the operator's lead to: that is public, or listed.
+	Reach func(ctx context.Context, p auth.Principal, operator bool, network, addr string) (net.Conn, error)
+	// OnChange is told that what a principal is offered has changed, OnUpdate
+	// that a resource has, and OnLog what a server says that belongs to no call.
+	OnChange func(owner string)
+	OnUpdate func(owner, uri string)
+	OnLog    func(owner string, params json.RawMessage)
+	// Callback is where a browser comes back from a log-in; without it there is
+	// none. The links to begin one are beside it: start/ and an id.
+	Callback string
+	// Logins keep what log-ins brought; nil: they are in memory alone.
+	Logins Logins
+	Log    *slog.Logger
+}
+
+// Book keeps all connections. It implements tool.Source and tool.Foreign.
+type Book struct {
+	Config
+	logins logins
+
+	memory, unread sync.Once // said that log-ins cannot be stored, or read
+
+	life context.Context // of everything that runs here
+	stop context.CancelFunc
+
+	going  sync.Mutex // guards closed, and the beginning of what wg counts
+	closed bool
+	wg     sync.WaitGroup
+
+	mu         sync.Mutex
+	owners     map[string]*owner
+	configured []Configured
+}
+
+// New returns a book.
+func New(c Config) *Book {
+	if c.Idle <= 0 {
+		c.Idle = 10 * time.Minute
+	}
+	if c.InstallTimeout <= 0 {
+		c.InstallTimeout = 10 * time.Minute
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Reserved == nil {
+		c.Reserved = func(string) bool { return false }
+	}
+	b := &Book{Config: c, owners: map[string]*owner{}}
+	b.life, b.stop = context.WithCancel(context.Background())
+	return b
+}
+
+// Recover removes what an earlier server stored of log-ins at what is not there
+// any more, as a crash was faster. What it stored of users is read when they come.
+func (b *Book) Recover(ctx context.Context) error {
+	if b.Logins == nil {
+		return nil
+	}
+	all, err := b.Store.Connected(ctx)
+	if err != nil {
+		return err
+	}
+	there := map[[2]string]bool{}
+	for _, c := range all {
+		there[c] = true
+	}
+	b.strays(func(owner, key string) bool { return !strings.HasPrefix(key, "=") && !there[[2]string{owner, key}] })
+	return nil
+}
+
+// server makes one of a record.
+func (b *Book) server(p auth.Principal, r Record, known secrets) *server {
+	return &server{book: b, owner: p, id: r.ID, name: r.Name, configured: r.Configured, created: r.Created, gate: make(chan struct{}, 1), rec: r, secrets: known, state: Idle, follows: followers{},
+		settings: configuredAs(r)}
+}
+
+// configuredAs is a user's connection in the form of the settings' ones.
+func configuredAs(r Record) Configured {
+	return Configured{Name: r.Name, Kind: r.Kind, Command: r.Command, Args: r.Args, URL: r.URL, Where: InSandbox}
+}
+
+// Run stops servers that nobody uses, and frees what is known of users who do not
+// come, until ctx ends.
+func (b *Book) Run(ctx context.Context) {
+	tick := time.NewTicker(min(max(b.Idle/4, 50*time.Millisecond), 15*time.Second))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			b.sweep()
+			b.rest()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (b *Book) sweep() {
+	for _, s := range b.all("") {
+		s.mu.Lock()
+		limit := b.Idle
+		if len(s.follows) > 0 { // who follows a resource need not call; but clients go without a word
+			limit = max(limit, followed)
+		}
+		idle := s.live != nil && s.live.held == 0 && time.Since(s.used) > limit
+		s.mu.Unlock()
+		if idle {
+			b.spawn(s.rest)
+		}
+	}
+}
+
+// rest stops the server when nobody uses it.
+func (s *server) rest(ctx context.Context) {
+	if s.enter(ctx) != nil {
+		return
+	}
+	defer s.leave()
+	s.mu.Lock()
+	busy := s.live == nil || s.live.held > 0
+	s.mu.Unlock()
+	if !busy {
+		s.halt(Idle, "")
+		s.mu.Lock()
+		clear(s.follows)
+		s.mu.Unlock()
+	}
+}
+
+// followed is how long a server runs without use for those who follow one of its
+// resources.
+const followed = time.Hour
+
+// all returns the servers of one owner, or of all, in an order that stays.
+func (b *Book) all(owner string) []*server {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if owner != "" {
+		if o := b.owners[owner]; o != nil {
+			return sorted(o.servers)
+		}
+		return nil
+	}
+	var all []*server
+	for _, o := range b.owners {
+		all = append(all, sorted(o.servers)...)
+	}
+	return all
+}
+
+// sorted puts configured servers first, then the oldest.
+func sorted(m map[string]*server) []*server {
+	all := slices.Collect(maps.Values(m))
+	slices.SortFunc(all, func(x, y *server) int {
+		if x.configured != y.configured {
+			return map[bool]int{true: -1, false: 1}[x.configured]
+		}
+		if x.configured {
+			return cmp.Compare(x.name, y.name)
+		}
+		return cmp.Or(x.created.Compare(y.created), cmp.Compare(x.id, y.id))
+	})
+	return all
+}
+
+// spawn runs something that ends with the book. It returns false when that is
+// closed.
+func (b *Book) spawn(do func(ctx context.Context)) bool {
+	b.going.Lock()
+	defer b.going.Unlock()
+	if b.closed {
+		return false
+	}
+	b.wg.Go(func() { do(b.life) })
+	return true
+}
+
+// Close stops all servers. Their connections are there for the next server.
+func (b *Book) Close() {
+	b.going.Lock()
+	b.closed = true
+	b.going.Unlock()
+	b.stop()
+	var ending sync.WaitGroup
+	for _, s := range b.all("") {
+		s.mu.Lock()
+		l := s.live
+		if s.retry != nil {
+			s.retry.Stop()
+		}
+		s.mu.Unlock()
+		if l != nil {
+			ending.Go(l.end)
+		}
+	}
+	ending.Wait()
+	b.wg.Wait()
+}
+
+// find returns a principal's server by its id or its name.
+func (b *Book) find(p auth.Principal, what string) (*server, error) {
+	if err := b.configure(p); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, s := range b.all(p.ID) {
+		if s.id == what || s.name == what {
+			return s, nil
+		}
+		names = append(names, s.name)
+	}
+	meant := "list_external_mcp shows yours"
+	if near := tool.Nearest(what, names); near != "" {
+		meant = "did you mean " + strconv.Quote(near) + "?"
+	}
+	return nil, fault.New(fault.NotFound, "there is no connection %q; %s", clip(what), meant).With("connection", clip(what)).With("connections", names)
+}
+
+// List returns a principal's connections: the configured ones, then their own,
+// the newest first.
+func (b *Book) List(p auth.Principal) []Info {
+	_ = b.configure(p) // what cannot be read is in the log
+	var own, all []Info
+	for _, s := range b.all(p.ID) {
+		if i := s.info(); i.Configured {
+			all = append(all, i)
+		} else {
+			own = append(own, i)
+		}
+	}
+	slices.Reverse(own)
+	return append(all, own...)
+}
+
+// Info returns one connection, and its definitions as they are offered.
+func (b *Book) Info(p auth.Principal, what string) (Info, Catalog, error) {
+	s, err := b.find(p, what)
+	if err != nil {
+		return Info{}, Catalog{}, err
+	}
+	s.mu.Lock()
+	c := s.rec.Catalog
+	s.mu.Unlock()
+	return s.info(), c, nil
+}
+
+// Logs returns the last lines that a server wrote, and how many bytes it wrote
+// in all.
+func (b *Book) Logs(p auth.Principal, what string, lines int) (Info, string, int64, error) {
+	s, err := b.find(p, what)
+	if err != nil {
+		return Info{}, "", 0, err
+	}
+	s.mu.Lock()
+	shows := s.shows(p)
+	s.mu.Unlock()
+	if !shows {
+		return Info{}, "", 0, fault.New(fault.NotFound, "the log of %s is the operator's", s.title())
+	}
+	log, total := s.log.tail(lines)
+	return s.info(), log, total, nil
+}

@@ -1,0 +1,212 @@
+package servers
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"sandlot/internal/auth"
+)
+
+// SetConfigured makes list the servers of the operator's settings from now on:
+// those that changed are stopped, and start again with what they are now.
+func (b *Book) SetConfigured(list []Configured) {
+	b.mu.Lock()
+	b.configured = list
+	var known []auth.Principal
+	for _, o := range b.owners {
+		if o.seen {
+			o.seen = false
+			known = append(known, o.principal)
+		}
+	}
+	b.mu.Unlock()
+	b.strays(func(owner, key string) bool { // of users who have not come since, too
+		name, configured := strings.CutPrefix(key, "=")
+		p, _ := auth.Known(owner)
+		return configured && !slices.ContainsFunc(list, func(c Configured) bool { return c.Name == name && c.admits(p) && !c.Disabled })
+	})
+	for _, p := range known {
+		_ = b.configure(p) // what cannot be read is in the log
+		b.changed(p.ID)
+	}
+	if b.OnChange != nil { // clients of those who are not in memory may wait for it
+		b.spawn(func(context.Context) { b.OnChange("") })
+	}
+}
+
+// admits says whether a principal may use it; nobody may.
+func (c Configured) admits(p auth.Principal) bool {
+	return p.ID != "" && (len(c.Principals) == 0 || slices.Contains(c.Principals, p.ID))
+}
+
+// configure makes sure that what is stored of a principal is there, gives them the
+// servers of the settings, and starts those that are new.
+func (b *Book) configure(p auth.Principal) error {
+	if err := b.arrive(p); err != nil {
+		return err
+	}
+	for _, s := range b.assign(p) {
+		s.mu.Lock()
+		if s.live == nil && s.start == nil && s.unusable() == nil {
+			s.begin()
+		}
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// assign returns the servers of the settings that a principal did not have yet,
+// and of which nothing is known.
+func (b *Book) assign(p auth.Principal) []*server {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	o := b.owner(p)
+	if o.seen || b.life.Err() != nil {
+		return nil
+	}
+	o.seen = true
+	want := map[string]Configured{}
+	for _, c := range b.configured {
+		if c.admits(p) {
+			want[c.Name] = c
+		}
+	}
+	for _, s := range sorted(o.servers) {
+		if c, stays := want[s.name]; s.configured {
+			delete(want, s.name)
+			if !stays { // at once: it may come again
+				delete(o.servers, s.id)
+			}
+			b.spawn(func(ctx context.Context) { s.reconfigure(ctx, c, stays) })
+		}
+	}
+	var fresh []*server
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		s := b.configuredServer(o, want[name])
+		o.servers[s.id] = s
+		if !s.rec.Catalog.Read {
+			fresh = append(fresh, s)
+		}
+	}
+	b.review(o)
+	return fresh
+}
+
+// configuredServer makes a principal's own instance of a configured server. The
+// lock is held.
+func (b *Book) configuredServer(o *owner, c Configured) *server {
+	now := time.Now().UTC()
+	r, known := o.stored[c.Name]
+	if !known {
+		r = Record{Owner: o.principal.ID, Name: c.Name, Configured: true, Created: now, Updated: now}
+	}
+	for r.ID = c.Name; o.servers[r.ID] != nil; { // a user's connection may have that id
+		r.ID += "_"
+	}
+	s := b.server(o.principal, r, secrets{env: c.Env, headers: c.Headers, known: true})
+	s.settings = c
+	s.place()
+	return s
+}
+
+// place sets the state of a server that does not run by its settings. The lock
+// is held, or nobody else knows the server.
+func (s *server) place() {
+	switch {
+	case s.settings.Disabled:
+		s.set(Disabled, "")
+	case s.settings.Broken != "":
+		s.set(Failed, s.settings.Broken)
+	default:
+		s.set(Idle, "")
+	}
+}
+
+// reconfigure takes up changed settings, or goes.
+func (s *server) reconfigure(ctx context.Context, c Configured, stays bool) {
+	if !stays {
+		s.remove(context.WithoutCancel(ctx))
+		return
+	}
+	s.mu.Lock()
+	same := reflect.DeepEqual(s.settings, c)
+	s.mu.Unlock()
+	if same {
+		return
+	}
+	s.interrupt()
+	if s.enter(ctx) != nil {
+		return
+	}
+	s.halt(Idle, "")
+	s.forgetLogin()
+	s.mu.Lock()
+	s.gen++
+	s.settings, s.secrets = c, secrets{env: c.Env, headers: c.Headers, known: true}
+	s.failures, s.next = 0, time.Time{}
+	s.place()
+	start := s.state == Idle && s.start == nil
+	if start {
+		s.begin()
+	}
+	s.mu.Unlock()
+	s.leave()
+	s.book.changed(s.owner.ID)
+}
+
+// Ready waits until the configured servers of a principal of which nothing is
+// known yet have started, or failed to, or ctx ends. It says whether it waited.
+func (b *Book) Ready(ctx context.Context, p auth.Principal) bool {
+	if b.configure(p) != nil {
+		return false
+	}
+	waited := false
+	for _, s := range b.all(p.ID) {
+		s.mu.Lock()
+		st, read := s.start, s.rec.Catalog.Read
+		s.mu.Unlock()
+		if st == nil || read {
+			continue
+		}
+		waited = true
+		select {
+		case <-st.done:
+		case <-ctx.Done():
+			return true
+		}
+	}
+	return waited
+}
+
+// turn lets servers of the settings with one prefix take their names in the
+// order of the servers' own names, when they start for the first time.
+func (b *Book) turn(ctx context.Context, s *server) {
+	s.mu.Lock()
+	prefix, read := s.settings.Prefix, s.rec.Catalog.Read
+	s.mu.Unlock()
+	if prefix == nil || read {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for _, other := range b.all(s.owner.ID) {
+		if other == s {
+			return
+		}
+		other.mu.Lock()
+		st, same := other.start, other.settings.Prefix != nil && *other.settings.Prefix == *prefix && !other.rec.Catalog.Read
+		other.mu.Unlock()
+		if st == nil || !same {
+			continue
+		}
+		select {
+		case <-st.done:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package servers
+
+import (
+	"context"
+	"encoding/json"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/tool"
+	"sandlot/internal/upstream"
+)
+
+// Ask implements upstream.Handler. A server of the older era does not say for
+// which call it asks: there must be no doubt.
+func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	l.s.asks()
+	if err := askable(params); err != nil {
+		return nil, &upstream.Error{Code: -32602, Message: err.Error()}
+	}
+	f, err := l.asker()
+	if err != nil {
+		return nil, err
+	}
+	r, err := f.client.Ask(ctx, method, params)
+	// Its call goes on at once: the server may do one thing after the other.
+	l.asking(f, false)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return r, nil
+}
+
+// asker returns the one call that a question can be of: where there is doubt,
+// nobody is asked.
+func (l *live) asker() (*flight, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var one *flight
+	callers := map[string]bool{}
+	for f := range l.flights {
+		switch {
+		case f.waits:
+			continue
+		case f.client == nil:
+			callers[""] = true
+			continue
+		}
+		callers[f.client.ID()] = true
+		if one == nil || one.asked {
+			one = f
+		}
+	}
+	switch {
+	case len(callers) == 0:
+		return nil, &upstream.Error{Code: -32601, Message: "no call is on its way"}
+	case one == nil:
+		return nil, &upstream.Error{Code: -32601, Message: "the one that called cannot be asked: it is no client of MCP"}
+	case len(callers) > 1:
+		return nil, &upstream.Error{Code: -32603, Message: "several clients have calls on their way, and it cannot be told which of them is asked; from now on their calls wait for each other, so try again"}
+	}
+	one.asked = true
+	l.freed()
+	return one, nil
+}
+
+// freed wakes those who wait for others. The lock is held.
+func (l *live) freed() {
+	close(l.free)
+	l.free = make(chan struct{})
+}
+
+// refusal is a client's error as the server is told of it.
+func refusal(err error) error {
+	f := fault.From(err)
+	if f.Kind == fault.Internal {
+		return &upstream.Error{Code: -32603, Message: text(err.Error(), 500)}
+	}
+	return &upstream.Error{Code: int64(f.RPC()), Message: f.Error()}
+}
+
+// asks remembers that the server asks clients in the middle of a call.
+func (s *server) asks() {
+	s.mu.Lock()
+	known := s.rec.Asks
+	s.mu.Unlock()
+	if known {
+		return
+	}
+	if err := s.update(func(r *Record) { r.Asks = true }); err != nil {
+		s.book.Log.Error("could not store a connection", "connection", s.id, "error", err)
+	}
+}
+
+// board gives a call its place. Where a server asks clients in the middle of
+// calls, those of one client wait until those of another have ended, or are
+// asked themselves.
+func (l *live) board(ctx context.Context, client tool.Client, alone bool) (*flight, error) {
+	wait := alone && client != nil
+	f := &flight{client: client, waits: wait}
+	l.mu.Lock()
+	l.flights[f] = true
+	l.mu.Unlock()
+	if wait {
+		if err := l.wait(ctx, f); err != nil {
+			l.land(f)
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+func (l *live) land(f *flight) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.flights, f)
+	l.freed()
+}
+
+func (l *live) isAsked(f *flight) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return f.asked
+}
+
+// asking says whether a call's client is asked now.
+func (l *live) asking(f *flight, yes bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f.asked = yes
+	l.freed()
+}
+
+// wait waits until no call of another client is on its way but those whose
+// clients are asked.
+func (l *live) wait(ctx context.Context, f *flight) error {
+	for {
+		l.mu.Lock()
+		if !l.others(f) {
+			f.waits = false
+			l.mu.Unlock()
+			return nil
+		}
+		free := l.free
+		l.mu.Unlock()
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return fault.From(ctx.Err())
+		case <-l.session.Done():
+			return upstream.ErrClosed
+		}
+	}
+}
+
+// others says whether calls of other clients are on their way that can be
+// meant. The lock is held.
+func (l *live) others(f *flight) bool {
+	for o := range l.flights {
+		if o != f && o.client != nil && !o.asked && !o.waits && o.client.ID() != f.client.ID() {
+			return true
+		}
+	}
+	return false
+}

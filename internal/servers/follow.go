@@ -1,0 +1,186 @@
+package servers
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+)
+
+// followers are those who follow the changes of resources, by the server's own
+// URIs: clients of one principal, each once.
+type followers map[string]map[string]bool
+
+func (f followers) add(uri, client string) {
+	if f[uri] == nil {
+		f[uri] = map[string]bool{}
+	}
+	f[uri][client] = true
+}
+
+// drop takes one away and says whether they were the last.
+func (f followers) drop(uri, client string) (last bool) {
+	if !f[uri][client] {
+		return false
+	}
+	delete(f[uri], client)
+	if len(f[uri]) > 0 {
+		return false
+	}
+	delete(f, uri)
+	return true
+}
+
+// Subscribe implements tool.Foreign.
+func (b *Book) Subscribe(ctx context.Context, p auth.Principal, client, uri string) error {
+	s, remote := b.viewOf(p).resource(uri)
+	if s == nil {
+		return nil // ours, or none that changes
+	}
+	l, release, err := s.use(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	s.mu.Lock()
+	full := len(s.follows) >= maxDefinitions
+	follows := len(s.follows[remote]) > 0
+	if follows {
+		s.follows.add(remote, client)
+	}
+	s.mu.Unlock()
+	if follows {
+		return nil
+	}
+	if full {
+		return fault.New(fault.ResourceLimit, "%d resources of one server are followed already", maxDefinitions).With("resource_type", "subscriptions").With("current_usage", maxDefinitions).With("limit", maxDefinitions)
+	}
+	if err := l.session.Subscribe(ctx, remote); err != nil {
+		return s.callFault(l, query{method: "resources/subscribe"}, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.follows.add(remote, client)
+	return nil
+}
+
+// Unsubscribe implements tool.Foreign.
+func (b *Book) Unsubscribe(ctx context.Context, p auth.Principal, client, uri string) error {
+	s, remote := b.viewOf(p).resource(uri)
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	l, last := s.live, s.follows.drop(remote, client)
+	s.mu.Unlock()
+	if l == nil || !last {
+		return nil
+	}
+	// A client of the newer era ends it by going away.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hearing)
+	defer cancel()
+	if err := l.session.Unsubscribe(ctx, remote); err != nil {
+		return s.callFault(l, query{method: "resources/unsubscribe"}, err)
+	}
+	return nil
+}
+
+// hearing is how long a server may take to hear what its clients want.
+const hearing = 5 * time.Second
+
+// SetLevel implements tool.Foreign.
+func (b *Book) SetLevel(ctx context.Context, p auth.Principal, client, level string) {
+	b.mu.Lock()
+	o := b.owner(p)
+	if o.levels == nil {
+		o.levels = map[string]string{}
+	}
+	o.levels[client] = level
+	b.mu.Unlock()
+	b.relevel(ctx, o)
+}
+
+// relevel tells an owner's servers how much the most curious of their clients
+// wants to hear, when that changes: the others are told what they want of it.
+// When nobody is left it stays.
+func (b *Book) relevel(ctx context.Context, o *owner) {
+	b.mu.Lock()
+	level := ""
+	for _, l := range o.levels {
+		if level == "" || slices.Index(levels, l) < slices.Index(levels, level) {
+			level = l
+		}
+	}
+	same := level == o.level || level == ""
+	if !same {
+		o.level = level
+	}
+	b.mu.Unlock()
+	if same {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, hearing)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, s := range b.all(o.principal.ID) {
+		s.mu.Lock()
+		l := s.live
+		s.mu.Unlock()
+		if l != nil && l.session.Can().Logging {
+			all.Go(func() { _ = l.session.SetLevel(ctx, level) }) // it says less then, or more
+		}
+	}
+	all.Wait()
+}
+
+// level is what the servers of an owner have been told.
+func (b *Book) level(id string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if o := b.owners[id]; o != nil {
+		return o.level
+	}
+	return ""
+}
+
+// levels of MCP's logging, the most talkative first.
+var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+
+// Left implements tool.Foreign.
+func (b *Book) Left(p auth.Principal, client string) {
+	for _, s := range b.all(p.ID) {
+		var over []string
+		s.mu.Lock()
+		for uri := range s.follows {
+			if s.follows.drop(uri, client) {
+				over = append(over, uri)
+			}
+		}
+		l := s.live
+		s.mu.Unlock()
+		if l == nil || len(over) == 0 {
+			continue
+		}
+		b.spawn(func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, hearing)
+			defer cancel()
+			for _, uri := range over {
+				_ = l.session.Unsubscribe(ctx, uri) // it tells in vain then
+			}
+		})
+	}
+	b.mu.Lock()
+	wanted := false
+	o := b.owners[p.ID]
+	if o != nil {
+		_, wanted = o.levels[client]
+		delete(o.levels, client)
+	}
+	b.mu.Unlock()
+	if wanted {
+		b.spawn(func(ctx context.Context) { b.relevel(ctx, o) })
+	}
+}

@@ -1,0 +1,310 @@
+package servers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sandlot/internal/tool"
+	"sandlot/internal/upstream"
+)
+
+// live is a server that runs: one session with it.
+type live struct {
+	s        *server
+	rec      Record // as it was at the start
+	settings Configured
+	secrets  secrets // with the stored ones in their places
+	gen      int     // of the server, as it was
+	client   *http.Client
+	session  *upstream.Session
+	process  *process // the program, where there is one
+	since    time.Time
+	refresh  chan struct{}
+	ending   atomic.Bool
+	died     atomic.Bool // its program, by itself
+	over     sync.Once
+	held     int // calls that use it; the server's lock guards it
+
+	mu      sync.Mutex
+	flights map[*flight]bool
+	free    chan struct{} // closed, and made anew, when a flight ends
+}
+
+// flight is a call on its way. While its client is asked it does not stand in
+// the way of others: people take their time.
+type flight struct {
+	client tool.Client
+	asked  bool
+	waits  bool // for its turn
+}
+
+func newLive(s *server) *live {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &live{s: s, rec: s.rec, settings: s.settings, secrets: s.secrets, gen: s.gen, since: time.Now(), refresh: make(chan struct{}, 1), flights: map[*flight]bool{}, free: make(chan struct{})}
+}
+
+// local says whether its program runs in a sandbox.
+func (l *live) local() bool { return l.settings.Kind == Stdio && l.settings.Where != OnHost }
+
+// capabilities is what servers are told that clients can. In the older era that
+// is said once, before it is known who will call.
+func (l *live) capabilities() json.RawMessage {
+	if l.local() { // the client's folders are not in the sandbox
+		return json.RawMessage(`{"elicitation":{"form":{},"url":{}},"sampling":{}}`)
+	}
+	return json.RawMessage(`{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{}}`)
+}
+
+// dial opens the way to the server. It may be called a second time, with a
+// fresh program for one that did not understand the newer era.
+func (l *live) dial(ctx context.Context) (upstream.Pipe, error) {
+	s := l.s
+	if l.settings.Kind != Stdio {
+		return l.remote()(ctx)
+	}
+	if l.process != nil {
+		l.process.end()
+	}
+	argv := withPath(l.rec.Path, l.settings.Command, l.settings.Args)
+	var p *process
+	var err error
+	if l.settings.Where == OnHost {
+		p, err = onHost(s, argv, l.secrets.env, l.rec.Cwd)
+	} else {
+		p, err = s.book.inSandbox(ctx, s, argv, l.secrets.env, l.rec.Cwd)
+	}
+	if err != nil {
+		return nil, err
+	}
+	l.process = p
+	return upstream.Lines(p.stdout, p.stdin, s.log.noise), nil
+}
+
+// remote is the way to a server that runs elsewhere.
+func (l *live) remote() upstream.Dial {
+	s := l.s
+	h := http.Header{}
+	for k, v := range l.secrets.headers {
+		h.Set(k, v)
+	}
+	l.client = s.book.client(s, l.settings)
+	r := upstream.Remote{URL: l.settings.URL, Header: h, Client: l.client, OAuth: s.book.login(s)}
+	if l.settings.Kind == SSE {
+		return upstream.SSE(r)
+	}
+	return upstream.HTTP(r)
+}
+
+// read asks the server for all that it offers, stores that, and makes it known.
+// A list that cannot be read ends the first reading, if it is that of the tools;
+// later ones leave what was there.
+func (l *live) read(ctx context.Context, first bool) error {
+	var o offered
+	var failed error
+	can := l.session.Can()
+	list := func(when bool, method, field string) (all []json.RawMessage, keep bool) {
+		if !when {
+			return nil, false
+		}
+		all, err := l.session.List(ctx, method, field, maxDefinitions)
+		if err == nil {
+			return all, false
+		}
+		o.odd = append(o.odd, fmt.Sprintf("%s: %s", method, text(err.Error(), 300)))
+		if len(all) > 0 && errors.Is(err, upstream.ErrTooLarge) {
+			return all, false // there is more than is taken
+		}
+		if field == "tools" && first {
+			failed = fmt.Errorf("%s: %w", method, err)
+		}
+		return nil, true
+	}
+	o.tools, o.keep.tools = list(can.Tools, "tools/list", "tools")
+	o.prompts, o.keep.prompts = list(can.Prompts, "prompts/list", "prompts")
+	o.resources, o.keep.resources = list(can.Resources, "resources/list", "resources")
+	o.templates, o.keep.templates = list(can.Resources, "resources/templates/list", "resourceTemplates")
+	o.instructions = l.session.Instructions()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	select {
+	case <-l.session.Done():
+		return fmt.Errorf("it ended while it was asked what it offers: %w", l.session.Err())
+	default:
+	}
+	l.s.book.turn(ctx, l.s)
+	return l.s.book.publish(l.s, l.gen, o, l.session.Version() < newerEra)
+}
+
+// newerEra is the first revision of the protocol without sessions.
+const newerEra = "2026-07-28"
+
+// resume brings back what clients had asked of the session before.
+func (l *live) resume(ctx context.Context) {
+	s := l.s
+	level := s.book.level(s.owner.ID)
+	s.mu.Lock()
+	var uris []string
+	for u := range s.follows {
+		uris = append(uris, u)
+	}
+	s.mu.Unlock()
+	if level != "" && l.session.Can().Logging {
+		_ = l.session.SetLevel(ctx, level) // it says less then
+	}
+	for _, u := range uris {
+		if err := l.session.Subscribe(ctx, u); err != nil {
+			s.log.line("[sandlot] the changes of %s cannot be followed any more: %s", clip(u), text(err.Error(), 200))
+		}
+	}
+}
+
+// watch is with the session until it is over.
+func (l *live) watch(ctx context.Context) {
+	rest := 100 * time.Millisecond
+	last := time.Now()
+	for {
+		select {
+		case <-l.session.Done():
+			if !l.ending.Load() {
+				l.s.lost(l)
+			}
+			return
+		case <-ctx.Done():
+			l.end()
+			return
+		case <-l.refresh:
+		}
+		// One that announces changes all the time is asked ever less often.
+		if time.Since(last) > 20*rest {
+			rest = 100 * time.Millisecond
+		} else {
+			rest = min(2*rest, 10*time.Second)
+		}
+		select {
+		case <-time.After(rest):
+		case <-l.session.Done():
+			continue
+		case <-ctx.Done():
+			continue
+		}
+		last = time.Now()
+		again, cancel := context.WithTimeout(ctx, handshakeLimit)
+		if err := l.read(again, false); err != nil && !l.ending.Load() {
+			l.s.log.line("[sandlot] what it offers could not be read again: %s", text(err.Error(), 300))
+		}
+		cancel()
+		l.s.book.changed(l.s.owner.ID)
+	}
+}
+
+// end ends the session and the program, and waits for them.
+func (l *live) end() {
+	if l.process != nil && !l.ending.Load() {
+		select {
+		case <-l.process.done:
+			l.died.Store(true) // before anybody ended it
+		default:
+		}
+	}
+	l.ending.Store(true)
+	l.over.Do(func() {
+		if l.session != nil {
+			l.session.Close()
+		}
+		if l.process != nil {
+			l.process.end()
+		}
+		if l.client != nil {
+			l.client.CloseIdleConnections()
+		}
+	})
+}
+
+// how says how its program ended, if it does within that time, and whether it
+// did that by itself.
+func (l *live) how(within time.Duration) (string, bool) {
+	switch {
+	case l.process == nil:
+		return "", false
+	case l.died.Load():
+		return l.process.how()
+	case l.ending.Load():
+		return "", false
+	}
+	select {
+	case <-l.process.done:
+		return l.process.how()
+	case <-time.After(max(within, 50*time.Millisecond)):
+		return "", false
+	}
+}
+
+// Announce implements upstream.Handler.
+func (l *live) Announce(method string, params json.RawMessage) {
+	switch method {
+	case "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed":
+		select {
+		case l.refresh <- struct{}{}:
+		default:
+		}
+	case "notifications/resources/updated":
+		var p struct{ URI string }
+		if json.Unmarshal(params, &p) == nil {
+			l.s.book.updated(l.s, p.URI)
+		}
+	case "notifications/message":
+		l.logged(params)
+	}
+}
+
+// logged passes on what the server says: to those whose calls are on their way,
+// or else to all of its owner's clients.
+func (l *live) logged(params json.RawMessage) {
+	var p object
+	if len(params) > 64<<10 || json.Unmarshal(params, &p) != nil {
+		return
+	}
+	cleaned(p)
+	name := l.s.name
+	if logger := asText(p["logger"]); logger != "" {
+		name += "/" + text(logger, 120)
+	}
+	p["logger"] = quoted(name)
+	b, err := json.Marshal(p)
+	if err != nil {
+		return
+	}
+	clients := l.clients()
+	for _, c := range clients {
+		c.Tell("notifications/message", b)
+	}
+	if len(clients) == 0 && l.s.book.OnLog != nil {
+		l.s.book.OnLog(l.s.owner.ID, b)
+	}
+}
+
+// clients are those whose calls are on their way, each once.
+func (l *live) clients() []tool.Client {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seen := map[string]bool{}
+	var all []tool.Client
+	for f := range l.flights {
+		if f.client != nil && !seen[f.client.ID()] {
+			seen[f.client.ID()] = true
+			all = append(all, f.client)
+		}
+	}
+	return all
+}

@@ -1,0 +1,87 @@
+package servers
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/tool"
+)
+
+// Prompt gets a prompt of one connection, by the server's own name for it or the
+// exposed one. It returns the whole result object as MCP has it, made safe. There
+// is no client that the server could ask.
+func (b *Book) Prompt(ctx context.Context, p auth.Principal, what, name string, args map[string]string) (json.RawMessage, error) {
+	s, c, err := b.offering(ctx, p, what)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, d := range c.Prompts {
+		if names = append(names, d.Remote); d.Remote != name && d.Key != name {
+			continue
+		}
+		params := object{"name": quoted(d.Remote)}
+		if len(args) > 0 {
+			if params["arguments"], err = json.Marshal(args); err != nil {
+				return nil, err
+			}
+		}
+		return s.whole(ctx, query{method: "prompts/get", params: params})
+	}
+	f := fault.New(fault.NotFound, "%s has no prompt %q", s.title(), clip(name))
+	if near := tool.Nearest(name, names); near != "" {
+		f = fault.New(fault.NotFound, "%s has no prompt %q; did you mean %q?", s.title(), clip(name), near)
+	}
+	return nil, f.With("prompt", clip(name)).With("prompts", names[:min(len(names), 100)])
+}
+
+// Resource reads a resource of one connection, by the server's own URI or the
+// exposed one; it need not be in a list. It returns the whole result object as MCP
+// has it, of at most 8 MiB, made safe.
+func (b *Book) Resource(ctx context.Context, p auth.Principal, what, uri string) (json.RawMessage, error) {
+	if uri == "" || len(uri) > 4096 || hasControl(uri) {
+		return nil, fault.New(fault.InvalidParameters, "uri must have 1 to 4096 bytes, and no control characters").With("argument", "uri")
+	}
+	s, c, err := b.offering(ctx, p, what)
+	if err != nil {
+		return nil, err
+	}
+	if own, ok := strings.CutPrefix(uri, ownScheme+strings.ToLower(safeID(s.id))+":"); ok {
+		uri = own
+	}
+	for _, d := range c.Resources {
+		if d.Key == uri {
+			uri = d.Remote
+			break
+		}
+	}
+	return s.whole(ctx, query{method: "resources/read", params: object{"uri": quoted(uri)}})
+}
+
+// offering returns a principal's connection and what it offers: it is started, if
+// that is not known yet.
+func (b *Book) offering(ctx context.Context, p auth.Principal, what string) (*server, Catalog, error) {
+	s, err := b.find(p, what)
+	if err != nil {
+		return nil, Catalog{}, err
+	}
+	if !s.record().Catalog.Read {
+		if err := s.ready(ctx); err != nil {
+			return nil, Catalog{}, err
+		}
+	}
+	return s, s.record().Catalog, nil
+}
+
+// whole makes a request that is no tool call, and makes its result safe.
+func (s *server) whole(ctx context.Context, q query) (json.RawMessage, error) {
+	raw, err := s.request(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	safe, err := safeObject(raw)
+	return safe, s.advised(err)
+}

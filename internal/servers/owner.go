@@ -1,0 +1,203 @@
+package servers
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+)
+
+// owner is what the book knows of one principal. What is in the store is read
+// when they come, and forgotten when they have not come for a while.
+type owner struct {
+	principal auth.Principal
+	servers   map[string]*server // by id
+	view      *view
+	seen      bool              // the configured servers are among them
+	changing  bool              // OnChange is on its way
+	updates   map[string]bool   // resources of which OnUpdate has to be told; nil: nobody does
+	naming    sync.Mutex        // held while exposed names are given
+	installs  map[string]bool   // folders into which something is being installed
+	levels    map[string]string // how much each client wants to be told
+	level     string            // what its servers have been told
+
+	loading sync.Mutex        // held while it is read from the store
+	loaded  bool              // it was
+	stored  map[string]Record // of configured servers that they have not asked for yet, by name
+	used    time.Time         // when they last came
+	held    int               // calls that wait for people, or for the gate of a server
+}
+
+// restAfter is how long an owner is kept in memory whom nobody asks for.
+const restAfter = 10 * time.Minute
+
+// owner returns what is known of a principal, which may not have been read yet.
+// The lock is held.
+func (b *Book) owner(p auth.Principal) *owner {
+	o := b.owners[p.ID]
+	if o == nil {
+		o = &owner{principal: p.Identity(), servers: map[string]*server{}, view: newView(), used: time.Now()}
+		b.owners[p.ID] = o
+	}
+	return o
+}
+
+// arrive makes sure that what is stored of a principal has been read.
+func (b *Book) arrive(p auth.Principal) error {
+	b.mu.Lock()
+	o := b.owner(p)
+	o.used = time.Now() // nobody forgets it now
+	loaded := o.loaded
+	b.mu.Unlock()
+	if loaded {
+		return nil
+	}
+	o.loading.Lock()
+	defer o.loading.Unlock()
+	b.mu.Lock()
+	loaded = o.loaded
+	b.mu.Unlock()
+	if loaded {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), storeLimit)
+	defer cancel()
+	all, err := b.Store.Connections(ctx, p.ID)
+	if err != nil {
+		b.Log.Error("could not read a user's connections", "owner", p.ID, "error", err)
+		return fault.Wrap(fault.Internal, err, "your connections could not be read; try again in a moment")
+	}
+	for i := range all {
+		all[i].Catalog.enclose()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.take(o, all)
+	return nil
+}
+
+// take puts in what is stored of an owner. The lock is held.
+func (b *Book) take(o *owner, all []Record) {
+	o.stored = map[string]Record{}
+	kept := map[string]*server{} // while the owner was away
+	for _, s := range o.servers {
+		kept[s.loginKey()] = s
+	}
+	for _, r := range all {
+		key := r.ID
+		if r.Configured {
+			key = "=" + r.Name
+		}
+		switch s := kept[key]; {
+		case s != nil:
+			s.mu.Lock()
+			s.rec = r
+			s.mu.Unlock()
+		case r.Configured:
+			o.stored[r.Name] = r
+		default:
+			s := b.server(o.principal, r, r.stored())
+			if r.Off {
+				s.state = Disabled
+			}
+			o.servers[r.ID] = s
+		}
+	}
+	o.loaded = true
+	b.review(o)
+}
+
+// hold keeps an owner in memory until release is called, which a call does that
+// waits for people or for others.
+func (b *Book) hold(p auth.Principal) (release func(), err error) {
+	b.mu.Lock()
+	o := b.owner(p)
+	o.held++
+	b.mu.Unlock()
+	release = func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		o.held--
+		o.used = time.Now()
+	}
+	if err := b.arrive(p); err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+// rest frees what is in memory of owners who have not come for a while, and of
+// whom nothing runs or waits. What the store does not have stays.
+func (b *Book) rest() {
+	logins := b.logins.owners()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, o := range b.owners {
+		if logins[id] || !o.idle() {
+			continue
+		}
+		for key, s := range o.servers {
+			if !s.shelve() {
+				delete(o.servers, key)
+			}
+		}
+		o.loaded, o.seen, o.stored, o.view = false, false, nil, newView()
+		if len(o.servers) == 0 {
+			delete(b.owners, id)
+		}
+	}
+}
+
+// idle says whether nobody has asked for an owner for a while, and nothing of
+// theirs runs or waits. The book's lock is held.
+func (o *owner) idle() bool {
+	if time.Since(o.used) < restAfter || o.held > 0 || o.changing || o.updates != nil || len(o.installs)+len(o.levels) > 0 || !o.loading.TryLock() {
+		return false
+	}
+	defer o.loading.Unlock()
+	if !o.loaded && len(o.servers) > 0 {
+		return false // it rests already
+	}
+	for _, s := range o.servers {
+		if s.busy() {
+			return false
+		}
+	}
+	return true
+}
+
+// busy says whether the server runs, or something is done with it.
+func (s *server) busy() bool {
+	if !s.storing.TryLock() {
+		return true
+	}
+	defer s.storing.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live != nil || s.start != nil || s.retry != nil || s.installs || len(s.follows) > 0 || len(s.gate) > 0 || time.Since(s.used) < restAfter
+}
+
+// shelve frees what the store has of a server, and says whether there is more:
+// values that are never stored, a log-in, or that it failed.
+func (s *server) shelve() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rec.Catalog = Catalog{}
+	values := !s.configured && s.secrets.known && !s.rec.stored().known
+	plain := s.state == Idle || s.state == Disabled || s.configured && s.settings.Broken != ""
+	return values || !plain || s.auth != nil || s.aside != nil
+}
+
+// owners are those of whom log-ins wait for a browser.
+func (l *logins) owners() map[string]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := map[string]bool{}
+	for _, p := range l.byID {
+		all[p.s.owner.ID] = true
+	}
+	return all
+}

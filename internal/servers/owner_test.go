@@ -1,0 +1,273 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
+
+	"sandlot/internal/auth"
+)
+
+// storedRecords is a store with connections of an earlier server.
+type storedRecords struct {
+	memStore
+	was []Record
+}
+
+func (s *storedRecords) Connections(_ context.Context, owner string) ([]Record, error) {
+	return slices.DeleteFunc(slices.Clone(s.was), func(r Record) bool { return r.Owner != owner }), nil
+}
+
+// What is stored for an owner who is not known is nobody's, and above all not the
+// local user's.
+func TestUnknownOwnersAreNobody(t *testing.T) {
+	now := time.Now().UTC()
+	record := func(owner, id string) Record {
+		return Record{ID: id, Owner: owner, Name: id, Kind: Stdio, Command: "true", Created: now, Updated: now}
+	}
+	owners := map[string]string{"aaaaaa": "local", "bbbbbb": "user:ann", "cccccc": "team:ann", "dddddd": "", "eeeeee": "user:a b", "ffffff": "oidc:x#local"}
+	st := &storedRecords{}
+	for id, owner := range owners {
+		st.was = append(st.was, record(owner, id))
+	}
+	b := New(Config{Store: st, Version: "1", Log: slog.New(slog.DiscardHandler)})
+	t.Cleanup(b.Close)
+	if err := b.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for id, owner := range owners {
+		for _, p := range []auth.Principal{auth.Local, auth.User("ann", false)} {
+			known := get(b, p, id) != nil
+			if want := p.ID == owner; known != want {
+				t.Errorf("%q has that of %q: %v", p.ID, owner, known)
+			}
+		}
+	}
+	if n := len(b.owners); n != 2 {
+		t.Errorf("there are %d owners", n)
+	}
+}
+
+// library is a store of many owners, each with one server that offers one tool.
+type library struct {
+	memStore
+	reads  atomic.Int32
+	broken atomic.Bool
+}
+
+func (l *library) Connections(_ context.Context, owner string) ([]Record, error) {
+	if l.reads.Add(1); l.broken.Load() {
+		return nil, errors.New("the disk is full")
+	}
+	c := Catalog{Read: true, Enclosed: true, Names: map[string]string{"tool/t": "ext_aaaaaa_t"},
+		Tools: []Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: fmt.Appendf(nil, `{"name":"t","description":%q}`, strings.Repeat("x", 8<<10))}}}
+	r := Record{ID: "aaaaaa", Owner: owner, Name: "x", Kind: HTTP, URL: "http://192.0.2.1/", Catalog: c}
+	if owner == "user:values" {
+		r.HeaderKeys = []string{"A"}
+	}
+	return []Record{r}, nil
+}
+
+const libraryTool = "ext_aaaaaa_t"
+
+// Of thousands of users nothing is read before they come, and nothing is left of
+// them in memory when they have not come for a while; then it is read again.
+func TestOwnersRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &library{}
+		b := New(Config{Store: st, Version: "1"})
+		ctx, stop := context.WithCancel(t.Context())
+		go b.Run(ctx)
+		owners := func() int {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return len(b.owners)
+		}
+		if err := b.Recover(ctx); err != nil || st.reads.Load() != 0 || owners() != 0 {
+			t.Errorf("at the start %d are read: %v", st.reads.Load(), err)
+		}
+		users := make([]auth.Principal, 2000)
+		var servers []weak.Pointer[server]
+		for i := range users {
+			users[i] = auth.User(fmt.Sprint("u", i), false)
+			if !b.Has(users[i], libraryTool) || b.Has(users[i], "other") {
+				t.Fatal("a tool is not there")
+			}
+			servers = append(servers, weak.Make(get(b, users[i], "x")))
+		}
+		if st.reads.Load() != 2000 {
+			t.Errorf("%d reads", st.reads.Load())
+		}
+		time.Sleep(restAfter - time.Minute)
+		if len(b.List(users[0])) != 1 || owners() != 2000 {
+			t.Errorf("there are %d owners", owners())
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if owners() != 1 || b.owners[users[0].ID] == nil {
+			t.Errorf("after a while there are %d owners", owners())
+		}
+		runtime.GC()
+		runtime.GC()
+		left := 0
+		for _, s := range servers[1:] {
+			if s.Value() != nil {
+				left++
+			}
+		}
+		if left > 0 {
+			t.Errorf("%d servers are in memory", left)
+		}
+		for _, p := range users {
+			if !b.Has(p, libraryTool) || len(b.Tools(ctx, p)) != 1 {
+				t.Fatal("a tool does not come again")
+			}
+		}
+		stop()
+		b.Close()
+	})
+}
+
+// What runs, waits, or is in memory alone stays, and the rest of its owner with
+// it; of a server that rests only what the store has is freed.
+func TestOwnersWhoStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &library{}
+		b := New(Config{Store: st, Version: "1"})
+		ctx, stop := context.WithCancel(t.Context())
+		whole := map[string]func(p auth.Principal, s *server){
+			"running":    func(_ auth.Principal, s *server) { s.live = &live{s: s, held: 1} },
+			"starting":   func(_ auth.Principal, s *server) { s.start = &start{cancel: func() {}, done: make(chan struct{})} },
+			"trying":     func(_ auth.Principal, s *server) { s.retry = time.AfterFunc(24*time.Hour, func() {}) },
+			"following":  func(_ auth.Principal, s *server) { s.follows.add("x://a", "client") },
+			"listening":  func(p auth.Principal, _ *server) { b.SetLevel(ctx, p, "client", "info") },
+			"installing": func(p auth.Principal, _ *server) { _, _ = b.installing(ctx, p, "y", "/workspace/y") },
+			"changing":   func(_ auth.Principal, s *server) { s.gate <- struct{}{} },
+			"asked":      func(p auth.Principal, _ *server) { _, _ = b.hold(p) },
+			"logging-in": func(_ auth.Principal, s *server) {
+				_ = b.logins.put(&pending{s: s, id: "1", state: "2", to: &url.URL{}})
+			},
+		}
+		for name, do := range whole {
+			p := auth.User(name, false)
+			do(p, get(b, p, "x"))
+		}
+		values, failed := auth.User("values", false), auth.User("failed", false)
+		get(b, values, "x").secrets = secrets{headers: map[string]string{"A": "given"}, known: true}
+		get(b, failed, "x").set(Failed, "it was given up")
+		before := st.reads.Load()
+		go b.Run(ctx)
+		time.Sleep(3 * restAfter)
+		synctest.Wait()
+		for name := range whole {
+			o := b.owners["user:"+name]
+			if o == nil || !o.loaded || o.servers["aaaaaa"].rec.Catalog.size() == 0 {
+				t.Errorf("%s was forgotten", name)
+			}
+		}
+		for _, p := range []auth.Principal{values, failed} {
+			if o := b.owners[p.ID]; o == nil || o.loaded || o.servers["aaaaaa"].rec.Catalog.size() != 0 || len(o.view.list) != 0 {
+				t.Errorf("%s: what the store has is in memory, or the rest is not", p.Name)
+			}
+			if !b.Has(p, libraryTool) || len(get(b, p, "x").rec.Catalog.Tools) != 1 {
+				t.Errorf("%s: it does not come again", p.Name)
+			}
+		}
+		if st.reads.Load() != before+2 {
+			t.Errorf("%d reads, before %d", st.reads.Load(), before)
+		}
+		if s := get(b, values, "x"); s.secrets.headers["A"] != "given" || s.info().State != Idle {
+			t.Errorf("values are lost: %+v", s.info())
+		}
+		if i := b.List(failed)[0]; i.State != Failed || i.LastError != "it was given up" {
+			t.Errorf("%+v", i)
+		}
+		stop()
+		b.Close()
+	})
+}
+
+// A user whose connections cannot be read is told so, has none meanwhile, and
+// makes none that would take the place of one.
+func TestOwnersThatCannotBeRead(t *testing.T) {
+	st := &library{}
+	b := New(Config{Store: st, Version: "1"})
+	t.Cleanup(b.Close)
+	st.broken.Store(true)
+	_, err := b.Connect(t.Context(), P, Ask{Name: "x", URL: "http://192.0.2.1/"})
+	_, _, infoErr := b.Info(P, "x")
+	for what, err := range map[string]error{"connecting": err, "looking": infoErr, "calling": b.Missing(P, libraryTool)} {
+		if err == nil || !strings.Contains(err.Error(), "could not be read") || strings.Contains(err.Error(), "disk") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if b.Has(P, libraryTool) || len(st.recs) != 0 {
+		t.Error("something is there")
+	}
+	st.broken.Store(false)
+	if !b.Has(P, libraryTool) {
+		t.Error("it does not come when it can be read again")
+	}
+}
+
+// What an earlier version stored of schemas that refer elsewhere is not offered.
+func TestStoredReferences(t *testing.T) {
+	st := &storedRecords{was: []Record{{ID: "aaaaaa", Owner: P.ID, Name: "x", Kind: HTTP, URL: "http://192.0.2.1/", Catalog: Catalog{Read: true, Tools: []Definition{
+		{Remote: "good", Key: "ext_aaaaaa_good", Raw: []byte(`{"name":"ext_aaaaaa_good","inputSchema":{"type":"object"}}`)},
+		{Remote: "evil", Key: "ext_aaaaaa_evil", Raw: []byte(`{"name":"ext_aaaaaa_evil","inputSchema":{"type":"object","$ref":"https://schemas.example"}}`)}}}}}}
+	b := New(Config{Store: st, Version: "1"})
+	t.Cleanup(b.Close)
+	if !b.Has(P, "ext_aaaaaa_good") || b.Has(P, "ext_aaaaaa_evil") {
+		t.Error(b.Tools(t.Context(), P))
+	}
+	if err := b.Missing(P, "ext_aaaaaa_evil"); err == nil || !strings.Contains(err.Error(), "refers to something outside") {
+		t.Error(err)
+	}
+}
+
+// What an owner's servers say of themselves does not depend on the rights of the
+// token that was there first.
+func TestOwnersHaveNoToken(t *testing.T) {
+	b := New(Config{Store: &library{}, Version: "1"})
+	t.Cleanup(b.Close)
+	first := P
+	first.Token, first.Roles, first.Service = "tok_1", auth.NewRoles(auth.Operator), true
+	if s := get(b, first, "x"); s == nil || s.owner != P.Identity() || s.owner.Roles != 0 || get(b, P, "x") != s {
+		t.Errorf("%+v", s)
+	}
+	if s := get(b, auth.Owner(), "x"); s.owner != auth.Local {
+		t.Errorf("%+v", s.owner)
+	}
+}
+
+// Who may use a configured server is told by ids: a name that somebody is shown
+// under decides nothing.
+func TestPrincipalsAreIDs(t *testing.T) {
+	c := Configured{Name: "x", Principals: []string{"local", "user:ann"}}
+	for _, tt := range []struct {
+		p    auth.Principal
+		want bool
+	}{
+		{auth.Local, true}, {auth.User("ann", false), true}, {auth.User("ann", true), true}, {auth.User("bob", false), false},
+		{auth.User("local", false), false}, {auth.Principal{ID: "user:eve", Name: "ann"}, false}, {auth.Principal{ID: "user:eve", Name: "local"}, false},
+		{auth.Principal{ID: "user:eve", Name: "user:ann"}, false}, {auth.Principal{}, false},
+		{auth.Principal{ID: "user:eve", Roles: auth.NewRoles(auth.Operator)}, false}, {auth.User("operator", false), false},
+	} {
+		if got := c.admits(tt.p); got != tt.want {
+			t.Errorf("%+v: %v", tt.p, got)
+		}
+	}
+	if (Configured{}).admits(auth.Principal{}) || !(Configured{}).admits(auth.Local) {
+		t.Error("one for everybody")
+	}
+}

@@ -1,0 +1,224 @@
+package servers
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"path"
+	"strings"
+
+	"sandlot/internal/fault"
+)
+
+func (w *worker) install(ctx context.Context) (product, error) {
+	if _, err := w.run(ctx, "", false, "mkdir", "-p", w.folder); err != nil {
+		return product{}, err
+	}
+	switch w.order.Type {
+	case "npm":
+		return w.npm(ctx, w.order.Spec)
+	case "pip":
+		return w.pip(ctx, w.order.Spec)
+	}
+	return w.git(ctx)
+}
+
+// The commands that install, as far as they are known before.
+
+func npmInstall(folder, spec string) []string {
+	return []string{"npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--loglevel=http", "--", spec}
+}
+
+// makeVenv makes an environment without a pip of its own, which is there at once.
+func makeVenv(venv string) []string {
+	return []string{"python3", "-m", "venv", "--without-pip", venv}
+}
+
+func pipInstall(venv, spec string) []string {
+	return []string{"python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile", "--upgrade", "--", spec}
+}
+
+func clone(from, ref, repo string) []string {
+	if ref == "" {
+		return []string{"git", "clone", "--depth", "1", "--", from, repo}
+	}
+	return []string{"git", "clone", "--depth", "1", "--branch", ref, "--", from, repo}
+}
+
+// npm installs a package and finds its programs.
+func (w *worker) npm(ctx context.Context, spec string) (product, error) {
+	if _, err := w.run(ctx, w.folder, true, npmInstall(w.folder, spec)...); err != nil {
+		return product{}, err
+	}
+	p := product{cwd: w.folder, path: []string{path.Join(w.folder, "node_modules/.bin")}}
+	out, err := w.run(ctx, w.folder, false, "node", "-e", npmFind, spec)
+	if err != nil {
+		return product{}, err
+	}
+	return p, read(out, &p)
+}
+
+// npmFind prints the programs of the package that a specification names. What
+// was installed last is what it means, where its name does not say.
+const npmFind = `
+const fs = require('fs'), path = require('path'), spec = process.argv[1]
+const own = JSON.parse(fs.readFileSync('package.json')).dependencies || {}
+const base = spec.startsWith('@') ? '@' + spec.slice(1).split('@')[0] : spec.split('@')[0]
+let name = own[base] !== undefined ? base : Object.keys(own).find(n => own[n].includes(spec)) || Object.keys(own).pop()
+const p = JSON.parse(fs.readFileSync(path.join('node_modules', name, 'package.json')))
+const bins = typeof p.bin === 'string' ? [p.name.split('/').pop()] : Object.keys(p.bin || {})
+console.log(JSON.stringify({bins, version: p.version}))
+`
+
+// read takes what one of our own scripts printed in a hostile place.
+func read(out string, p *product) error {
+	var said struct {
+		Bins    []string
+		Version string
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &said); err != nil {
+		return fault.New(fault.CommandExecution, "it could not be seen what was installed in %s; say with start how its server starts", p.cwd)
+	}
+	for _, b := range said.Bins[:min(len(said.Bins), 100)] {
+		if plainWord.MatchString(b) && !strings.Contains(b, "/") {
+			p.bins = append(p.bins, b)
+		}
+	}
+	p.version = text(said.Version, 60)
+	return nil
+}
+
+// pip installs a distribution into an environment of its own.
+func (w *worker) pip(ctx context.Context, spec string) (product, error) {
+	venv := path.Join(w.folder, "venv")
+	if _, err := w.run(ctx, w.folder, true, makeVenv(venv)...); err != nil {
+		return product{}, err
+	}
+	if _, err := w.run(ctx, w.folder, true, pipInstall(venv, spec)...); err != nil { // by the pip outside
+		return product{}, err
+	}
+	p := product{cwd: w.folder, path: []string{path.Join(venv, "bin")}}
+	out, err := w.run(ctx, w.folder, false, path.Join(venv, "bin/python"), "-c", pipFind, spec)
+	if err != nil {
+		return product{}, err
+	}
+	return p, read(out, &p)
+}
+
+// pipFind prints the programs of the distribution that a specification names.
+const pipFind = `
+import json, re, sys
+from importlib import metadata
+spec = sys.argv[1]
+def plain(n): return re.sub(r"[-_.]+", "-", n or "").lower()
+name = plain(re.match(r"[A-Za-z0-9._-]*", spec.split("[")[0]).group())
+found = None
+for d in metadata.distributions():
+    if plain(d.metadata["Name"]) == name: found = d
+if found is None:
+    for d in metadata.distributions():
+        url = d.read_text("direct_url.json")
+        if url and (spec in url or "file://" in url): found = d
+bins = sorted({e.name for e in found.entry_points if e.group == "console_scripts"}) if found else []
+print(json.dumps({"bins": bins, "version": found.version if found else ""}))
+`
+
+// git fetches a repository, and installs what is in it.
+func (w *worker) git(ctx context.Context) (product, error) {
+	u, err := url.Parse(w.order.Spec)
+	if err != nil {
+		return product{}, err
+	}
+	ref := u.Fragment
+	u.Fragment = ""
+	repo, fresh := path.Join(w.folder, "repo"), path.Join(w.folder, ".repo-new")
+	other, err := w.run(ctx, w.folder, false, "sh", "-c", `rm -rf .repo-new; test -e repo && ! test -d repo/.git && echo other; true`)
+	if err != nil {
+		return product{}, err
+	}
+	if strings.TrimSpace(other) != "" {
+		return product{}, fault.New(fault.InvalidParameters, "%s is there, and is no repository: choose another workdir", repo).With("argument", "workdir")
+	}
+	// What is there is replaced when the new one is whole.
+	if err := w.fetch(ctx, u.String(), ref, fresh); err != nil {
+		return product{}, err
+	}
+	if _, err := w.run(ctx, w.folder, false, "sh", "-c", `rm -rf repo && mv .repo-new repo`); err != nil {
+		return product{}, err
+	}
+	version, err := w.run(ctx, repo, false, "git", "rev-parse", "--short", "HEAD")
+	if err != nil {
+		return product{}, err
+	}
+	out, err := w.run(ctx, repo, false, "sh", "-c", `for f in package.json pyproject.toml setup.py requirements.txt; do test -f "$f" && echo "$f"; done; true`)
+	if err != nil {
+		return product{}, err
+	}
+	p := product{cwd: repo}
+	switch files := " " + strings.Join(strings.Fields(out), " ") + " "; {
+	case strings.Contains(files, " package.json "):
+		p, err = w.gitNode(ctx, repo)
+	case strings.Contains(files, " pyproject.toml ") || strings.Contains(files, " setup.py "):
+		p, err = w.pip(ctx, repo)
+		p.cwd = repo
+	case strings.Contains(files, " requirements.txt "):
+		p, err = w.gitRequirements(ctx, repo)
+	}
+	p.version = strings.TrimSpace(text(version, 60))
+	return p, err
+}
+
+// fetch clones a repository, as little of it as is needed.
+func (w *worker) fetch(ctx context.Context, from, ref, repo string) error {
+	if _, err := w.run(ctx, w.folder, true, clone(from, ref, repo)...); err == nil || ref == "" {
+		return err
+	}
+	// It may be a commit.
+	if _, err := w.run(ctx, w.folder, true, "git", "clone", "--", from, repo); err != nil {
+		return err
+	}
+	_, err := w.run(ctx, repo, true, "git", "checkout", "--detach", ref)
+	return err
+}
+
+func (w *worker) gitNode(ctx context.Context, repo string) (product, error) {
+	p := product{cwd: repo, path: []string{path.Join(repo, ".sandlot-bin"), path.Join(repo, "node_modules/.bin")}}
+	if _, err := w.run(ctx, repo, true, "npm", "install", "--no-audit", "--no-fund", "--loglevel=http"); err != nil {
+		return p, err
+	}
+	if _, err := w.run(ctx, repo, true, "npm", "run", "build", "--if-present"); err != nil {
+		return p, err
+	}
+	out, err := w.run(ctx, repo, false, "node", "-e", gitNodeFind)
+	if err != nil {
+		return p, err
+	}
+	return p, read(out, &p)
+}
+
+// gitNodeFind makes the repository's own programs ones that can be started by
+// their names.
+const gitNodeFind = `
+const fs = require('fs'), path = require('path')
+const p = JSON.parse(fs.readFileSync('package.json'))
+const bin = typeof p.bin === 'string' ? {[(p.name || 'server').split('/').pop()]: p.bin} : p.bin || {}
+fs.rmSync('.sandlot-bin', {recursive: true, force: true})
+fs.mkdirSync('.sandlot-bin')
+for (const [name, file] of Object.entries(bin)) {
+  const to = path.resolve(file), from = path.join('.sandlot-bin', path.basename(name))
+  const first = fs.readFileSync(to, 'utf8').split('\n')[0]
+  if (first.startsWith('#!')) { fs.chmodSync(to, 0o755); fs.symlinkSync(to, from) }
+  else fs.writeFileSync(from, '#!/bin/sh\nexec node "' + to + '" "$@"\n', {mode: 0o755})
+}
+console.log(JSON.stringify({bins: Object.keys(bin).map(n => path.basename(n)), version: p.version}))
+`
+
+func (w *worker) gitRequirements(ctx context.Context, repo string) (product, error) {
+	venv := path.Join(w.folder, "venv")
+	if _, err := w.run(ctx, w.folder, true, makeVenv(venv)...); err != nil {
+		return product{}, err
+	}
+	_, err := w.run(ctx, repo, true, "python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile", "-r", "requirements.txt")
+	return product{cwd: repo, path: []string{path.Join(venv, "bin")}}, err
+}

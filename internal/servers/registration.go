@@ -1,0 +1,480 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+)
+
+// Connect adds a server, or replaces the one of that name, and starts it. Where
+// that fails nothing has changed.
+func (b *Book) Connect(ctx context.Context, p auth.Principal, a Ask) (Info, error) {
+	if err := a.check(); err != nil {
+		return Info{}, err
+	}
+	release, err := b.hold(p)
+	if err != nil {
+		return Info{}, err
+	}
+	defer release()
+	if err := b.free(p, a.Name); err != nil {
+		return Info{}, err
+	}
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	r := Record{Owner: p.ID, Name: a.Name, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd, Path: a.Path, URL: a.URL,
+		EnvKeys: slices.Sorted(maps.Keys(a.Env)), HeaderKeys: slices.Sorted(maps.Keys(a.Headers)),
+		Env: references(a.Env), Headers: references(a.Headers), Install: a.Install, Created: now, Updated: now}
+	known := secrets{env: a.Env, headers: a.Headers, known: true}
+	if _, err := b.revealed(ctx, p.ID, known); err != nil {
+		return Info{}, err
+	}
+	if old := b.named(p, a.Name); old == nil || !old.record().covers(r) {
+		if err := b.agreed(ctx, old, a.Agree, a.plan()); err != nil {
+			return Info{}, err
+		}
+	}
+	switch old := b.named(p, a.Name); { // people take their time
+	case old == nil:
+		return b.add(ctx, p, r, known)
+	case old.configured:
+		return Info{}, taken(a.Name)
+	default:
+		return old.replace(ctx, r, known)
+	}
+}
+
+// named returns a principal's server of that name, or nil.
+func (b *Book) named(p auth.Principal, name string) *server {
+	for _, s := range b.all(p.ID) {
+		if s.name == name {
+			return s
+		}
+	}
+	return nil
+}
+
+func (s *server) record() Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rec
+}
+
+func taken(name string) error {
+	return fault.New(fault.InvalidParameters, "the operator's settings have a server of the name %q; choose another name", name).With("argument", "name")
+}
+
+// crowded says whether a principal who has n connections may have no more.
+func crowded(n int) error {
+	if n < maxConnections {
+		return nil
+	}
+	return fault.New(fault.ResourceLimit, "you have %d connections, which is the limit; disconnect_external_mcp with delete: true removes one", n).
+		With("resource_type", "connections").With("current_usage", n).With("limit", maxConnections)
+}
+
+// add makes a new connection.
+func (b *Book) add(ctx context.Context, p auth.Principal, r Record, known secrets) (Info, error) {
+	b.mu.Lock()
+	o := b.owner(p)
+	n := 0
+	for _, s := range o.servers {
+		if !s.configured {
+			n++
+		}
+	}
+	if err := crowded(n); err != nil {
+		b.mu.Unlock()
+		return Info{}, err
+	}
+	for r.ID == "" || o.servers[r.ID] != nil {
+		r.ID = newID()
+	}
+	for _, s := range o.servers {
+		if s.name == r.Name { // another call was faster
+			b.mu.Unlock()
+			return s.replace(ctx, r, known)
+		}
+	}
+	s := b.server(p, r, known)
+	s.fresh = true
+	o.servers[r.ID] = s
+	b.mu.Unlock()
+	err := s.update(func(*Record) {})
+	if err == nil {
+		err = s.ready(ctx)
+	}
+	if err == nil || errors.Is(err, errAsked) {
+		return s.info(), nil
+	}
+	s.mu.Lock()
+	theirs := s.claims > 0
+	s.removed = s.removed || !theirs
+	s.mu.Unlock()
+	if theirs { // it is that call's to say what becomes of it
+		return Info{}, fault.Wrap(fault.Connection, err, "another call connected %q while this one started it", r.Name)
+	}
+	s.remove(context.WithoutCancel(ctx))
+	return Info{}, notThere(err, configuredAs(r))
+}
+
+// ready waits until the server runs.
+func (s *server) ready(ctx context.Context) error {
+	_, release, err := s.use(ctx)
+	if err != nil {
+		return err
+	}
+	release()
+	return nil
+}
+
+// replace takes up other settings for the same name: its tools keep their names.
+func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, error) {
+	s.mu.Lock()
+	gone := s.removed
+	s.claims++
+	claim := s.claims
+	s.mu.Unlock()
+	if gone {
+		return Info{}, fault.New(fault.Connection, "another connection of the name %q ends at this moment; try again", r.Name)
+	}
+	s.interrupt()
+	if err := s.enter(ctx); err != nil {
+		return Info{}, s.unclaimed(ctx, err)
+	}
+	s.mu.Lock()
+	before, settings, had := s.rec, s.settings, s.secrets
+	login, fresh := s.auth, s.fresh
+	s.mu.Unlock()
+	r.ID, r.Created = before.ID, before.Created
+	r.Catalog = Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
+	if r.runs(before) { // what was approved of it is still what was approved
+		r.Catalog, r.Older, r.Asks = before.Catalog, before.Older, before.Asks
+	}
+	s.halt(Idle, "")
+	err := s.adopt(r, known)
+	s.leave()
+	if err == nil {
+		err = s.ready(ctx)
+	}
+	if err == nil || errors.Is(err, errAsked) {
+		s.settle()
+		return s.info(), nil
+	}
+	back := context.WithoutCancel(ctx)
+	if fresh { // what was there before has never worked, and whoever made it was told so
+		s.mu.Lock()
+		last := s.claims == claim
+		s.mu.Unlock()
+		if last {
+			s.remove(back)
+		}
+		return Info{}, notThere(err, configuredAs(r))
+	}
+	// What was there before is there again.
+	s.interrupt()
+	if s.enter(back) == nil {
+		s.halt(Idle, "")
+		if lost := s.adopt(before, had); lost != nil {
+			s.book.Log.Error("could not store a connection", "connection", before.ID, "error", lost)
+		}
+		s.putBack(login)
+		s.mu.Lock()
+		s.settings = settings
+		if before.Off {
+			s.state = Disabled
+		}
+		s.mu.Unlock()
+		s.leave()
+		s.book.reviewed(s.owner.ID)
+	}
+	return Info{}, notThere(err, configuredAs(r))
+}
+
+// unclaimed is for a call that gave up before it took a connection over: should
+// nobody else have one, it goes.
+func (s *server) unclaimed(ctx context.Context, err error) error {
+	s.mu.Lock()
+	s.claims--
+	alone := s.claims == 0 && s.fresh && s.start == nil
+	s.mu.Unlock()
+	if alone {
+		s.remove(context.WithoutCancel(ctx))
+	}
+	return err
+}
+
+// runs says whether two records run, or reach, the same.
+func (r Record) runs(o Record) bool {
+	return r.Kind == o.Kind && r.Command == o.Command && slices.Equal(r.Args, o.Args) && r.URL == o.URL && r.Cwd == o.Cwd && slices.Equal(r.Path, o.Path)
+}
+
+// adopt makes r what runs from now on. The gate is held, and nothing runs. Its
+// user has to log in anew: what ran before was another server.
+func (s *server) adopt(r Record, known secrets) error {
+	if err := s.updateIf(func(old *Record) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.gen++ // what is still on its way belongs to what was
+		*old = r
+		return nil
+	}); err != nil {
+		return err
+	}
+	s.setAside()
+	fresh := s.book.server(s.owner, r, known)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settings, s.secrets, s.state, s.failures, s.next = fresh.settings, known, Idle, 0, time.Time{}
+	return nil
+}
+
+// Disconnect stops a server and takes back what it offers. Its registration
+// stays in the list unless it is deleted.
+func (b *Book) Disconnect(ctx context.Context, p auth.Principal, what string, forget bool) (Info, error) {
+	release, err := b.hold(p)
+	if err != nil {
+		return Info{}, err
+	}
+	defer release()
+	s, err := b.find(p, what)
+	if err != nil {
+		return Info{}, err
+	}
+	if s.configured {
+		return Info{}, fault.New(fault.InvalidParameters, "%s is the operator's, and can be disconnected in the settings alone (mcp.%s.disabled)", s.title(), s.name)
+	}
+	if forget {
+		i := s.info()
+		s.remove(context.WithoutCancel(ctx))
+		return i, nil
+	}
+	s.interrupt()
+	if err := s.enter(ctx); err != nil {
+		return Info{}, err
+	}
+	err = s.update(func(r *Record) { r.Off, r.Updated = true, time.Now().UTC() })
+	if err == nil {
+		s.halt(Disabled, "")
+		s.forgetLogin()
+	}
+	s.leave()
+	b.changed(p.ID)
+	return s.info(), err
+}
+
+// remove ends a server and forgets it.
+func (s *server) remove(ctx context.Context) {
+	b := s.book
+	s.mu.Lock()
+	s.removed = true
+	s.mu.Unlock()
+	b.mu.Lock() // at once: its name may come again
+	o := b.owners[s.owner.ID]
+	mine := o != nil && o.servers[s.id] == s
+	if mine {
+		delete(o.servers, s.id)
+	}
+	if o != nil {
+		delete(o.stored, s.name)
+	}
+	b.mu.Unlock()
+	b.changed(s.owner.ID)
+	s.interrupt()
+	if s.enter(ctx) == nil {
+		s.halt(Disabled, "")
+		s.leave()
+	}
+	l := s.dropLogin()
+	b.mu.Lock()
+	again, same := o != nil && o.servers[s.id] != nil, false
+	if o != nil {
+		for _, other := range o.servers {
+			same = same || other != s && other.loginKey() == s.loginKey()
+		}
+	}
+	b.mu.Unlock()
+	if !same { // else it is another's by now
+		s.unkeep(l)
+	}
+	if !mine || again {
+		return // what is stored is another's by now
+	}
+	s.storing.Lock() // what was being stored is stored
+	defer s.storing.Unlock()
+	if err := b.Store.RemoveConnection(ctx, s.owner.ID, s.id); err != nil {
+		b.Log.Error("could not remove a connection", "connection", s.id, "error", err)
+	}
+}
+
+// Restart stops a server and starts it again, with values for variables that
+// were not stored; those that are not given stay as they are. With variables
+// that it did not have it is another one.
+func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string, agree Agree) (Info, error) {
+	release, err := b.hold(p)
+	if err != nil {
+		return Info{}, err
+	}
+	defer release()
+	s, err := b.find(p, what)
+	if err != nil {
+		return Info{}, err
+	}
+	if err := s.barred(); err != nil {
+		return Info{}, err
+	}
+	next, err := s.given(env, headers)
+	if err != nil {
+		return Info{}, err
+	}
+	r := s.record()
+	was := r
+	next.name(&r)
+	if len(env)+len(headers) > 0 {
+		if _, err := b.revealed(ctx, p.ID, next); err != nil {
+			return Info{}, err
+		}
+	}
+	if !was.covers(r) {
+		if err := b.agreed(ctx, s, agree, r.plan()); err != nil {
+			return Info{}, err
+		}
+	}
+	s.interrupt()
+	if err := s.enter(ctx); err != nil {
+		return Info{}, err
+	}
+	if err := s.give(env, headers); err != nil {
+		s.leave()
+		return Info{}, err
+	}
+	s.halt(Idle, "")
+	s.mu.Lock()
+	s.failures, s.next = 0, time.Time{}
+	l := s.auth
+	s.mu.Unlock()
+	if l != nil {
+		l.useful()
+		l.unstick()
+	}
+	if s.off() {
+		err = s.update(func(r *Record) { r.Off, r.Updated = false, time.Now().UTC() })
+	}
+	s.leave()
+	if err == nil {
+		err = s.ready(ctx)
+	}
+	return s.info(), err
+}
+
+// barred says why the operator's settings do not let the server start, if so.
+func (s *server) barred() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.configured && (s.settings.Disabled || s.settings.Broken != "") {
+		return s.unusable()
+	}
+	return nil
+}
+
+func (s *server) off() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rec.Off
+}
+
+// given is what a server's values are with these, which may be none.
+func (s *server) given(env, headers map[string]string) (secrets, error) {
+	s.mu.Lock()
+	rec, had := s.rec, s.secrets
+	s.mu.Unlock()
+	if len(env)+len(headers) == 0 {
+		return had, nil
+	}
+	if rec.Configured {
+		return had, fault.New(fault.InvalidParameters, "%s has its values from the operator's settings", s.title()).With("argument", "env")
+	}
+	a := Ask{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env, Headers: headers}
+	if err := a.check(); err != nil {
+		return had, err
+	}
+	next := secrets{env: merged(had.env, env), headers: merged(had.headers, headers)}
+	if len(next.env) > maxEnv || len(next.headers) > maxEnv {
+		return had, fault.New(fault.InvalidParameters, "%s would have %d variables and %d headers; at most %d of each can be given", s.title(), len(next.env), len(next.headers), maxEnv).With("argument", "env")
+	}
+	lacksEnv, lacksHeaders := rec.missing(next)
+	missing := append(lacksEnv, lacksHeaders...)
+	if next.known = len(missing) == 0; !next.known {
+		return had, fault.New(fault.InvalidParameters, "%s needs %s too", s.title(), strings.Join(missing, ", ")).With("argument", "env").With("missing", missing)
+	}
+	return next, nil
+}
+
+// give takes values for variables and headers. The gate is held.
+func (s *server) give(env, headers map[string]string) error {
+	if len(env)+len(headers) == 0 {
+		return nil
+	}
+	next, err := s.given(env, headers)
+	if err != nil {
+		return err
+	}
+	if err := s.update(next.name); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.secrets = next
+	return nil
+}
+
+// name puts into a record what is stored of the values: their names, and those
+// that refer to stored secrets.
+func (s secrets) name(r *Record) {
+	r.EnvKeys, r.HeaderKeys = slices.Sorted(maps.Keys(s.env)), slices.Sorted(maps.Keys(s.headers))
+	r.Env, r.Headers = references(s.env), references(s.headers)
+}
+
+func merged(a, b map[string]string) map[string]string {
+	m := maps.Clone(a)
+	if m == nil {
+		m = map[string]string{}
+	}
+	maps.Copy(m, b)
+	return m
+}
+
+// Approve takes a server's tools as they are now; with seen, the hashes of tools
+// by their own names, those that are what was seen.
+func (b *Book) Approve(ctx context.Context, p auth.Principal, what string, seen map[string]string) (Info, error) {
+	release, err := b.hold(p)
+	if err != nil {
+		return Info{}, err
+	}
+	defer release()
+	s, err := b.find(p, what)
+	if err != nil {
+		return Info{}, err
+	}
+	if err := s.update(func(r *Record) {
+		r.Catalog.Tools = slices.Clone(r.Catalog.Tools)
+		r.Catalog.approve(seen)
+	}); err != nil {
+		return Info{}, err
+	}
+	s.mu.Lock()
+	if s.live != nil { // its descriptions may hold a warning
+		select {
+		case s.live.refresh <- struct{}{}:
+		default:
+		}
+	}
+	s.mu.Unlock()
+	b.changed(p.ID)
+	return s.info(), nil
+}

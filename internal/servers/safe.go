@@ -1,0 +1,353 @@
+package servers
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"sandlot/internal/fault"
+)
+
+// Bounds of what a server says, in bytes.
+const (
+	maxDescription = 8 << 10
+	maxTitle       = 256
+	maxSchema      = 256 << 10
+	maxDefinition  = 512 << 10
+	maxDepth       = 64
+	maxCatalog     = 8 << 20  // of all definitions of one server
+	maxCatalogs    = 32 << 20 // of all servers of one principal
+	maxResult      = 8 << 20
+)
+
+type object = map[string]json.RawMessage
+
+func clip(s string) string { return text(s, 120) }
+
+func hasNUL(s string) bool { return strings.ContainsRune(s, 0) }
+
+func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
+
+func checkURL(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
+		return fault.New(fault.InvalidParameters, "url %q: it must begin with https:// or http://, name a host and hold no password", clip(s)).With("argument", "url")
+	}
+	return nil
+}
+
+// text returns what may be shown of a stranger's text: valid, at most max
+// bytes, and without what people do not see and models read all the same.
+func text(s string, max int) string {
+	s = strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return r
+		}
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) && r != '\u200d' || r >= 0xE0000 && r <= 0xE0FFF {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+	if len(s) <= max {
+		return s
+	}
+	cut := max
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+// asText returns a JSON string's text, or "".
+func asText(raw json.RawMessage) string {
+	var s string
+	_ = json.Unmarshal(raw, &s)
+	return s
+}
+
+func quoted(s string) json.RawMessage {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(s)
+	return bytes.TrimSpace(b.Bytes())
+}
+
+// deep says whether a JSON text is nested deeper than it may be.
+func deep(raw []byte) bool {
+	depth, inString := 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
+}
+
+// cleanMeta returns what of a server's _meta is passed on, or nil.
+func cleanMeta(raw json.RawMessage) json.RawMessage {
+	var m object
+	if len(raw) > 64<<10 || json.Unmarshal(raw, &m) != nil {
+		return nil
+	}
+	for k := range m {
+		if strings.HasPrefix(k, "io.modelcontextprotocol/") || k == "progressToken" {
+			delete(m, k)
+		}
+	}
+	if len(m) == 0 {
+		return nil
+	}
+	b, _ := json.Marshal(m)
+	return b
+}
+
+// hash is of everything in a definition that a model or a client acts on.
+func hash(raw json.RawMessage) string {
+	var v any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	_ = d.Decode(&v)        // it was read before
+	b, _ := json.Marshal(v) // sorts keys
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:16])
+}
+
+// plainJSON writes a value as it is, without what is for HTML.
+func plainJSON(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSpace(b.Bytes()), err
+}
+
+// safeTool makes a tool's definition fit for clients, but for its name and the
+// schema of its results.
+func safeTool(raw json.RawMessage, mark string) (object, error) {
+	if len(raw) > maxDefinition {
+		return nil, fmt.Errorf("its definition has %d bytes, and %d are taken", len(raw), maxDefinition)
+	}
+	var t object
+	if err := json.Unmarshal(raw, &t); err != nil || t == nil {
+		return nil, fmt.Errorf("its definition is no object")
+	}
+	in, err := schema(t["inputSchema"])
+	if err != nil {
+		return nil, err
+	}
+	t["inputSchema"] = in
+	describe(t, mark)
+	return t, nil
+}
+
+// describe makes safe what all definitions have.
+func describe(t object, mark string) {
+	d := text(asText(t["description"]), maxDescription)
+	if mark != "" {
+		d = strings.TrimRight(mark+" "+d, " ")
+	}
+	delete(t, "description")
+	if d != "" {
+		t["description"] = quoted(d)
+	}
+	if title := text(asText(t["title"]), maxTitle); title != "" {
+		t["title"] = quoted(title)
+	} else {
+		delete(t, "title")
+	}
+	for _, k := range []string{"annotations", "execution"} {
+		raw, ok := t[k]
+		if !ok {
+			continue
+		}
+		var v map[string]any
+		if len(raw) > 4<<10 || json.Unmarshal(raw, &v) != nil || v == nil {
+			delete(t, k)
+			continue
+		}
+		cleanWords(v)
+		t[k], _ = plainJSON(v)
+	}
+	if raw, ok := t["icons"]; ok && (len(raw) > 64<<10 || raw[0] != '[') {
+		delete(t, "icons")
+	}
+	if m := cleanMeta(t["_meta"]); m != nil {
+		t["_meta"] = m
+	} else {
+		delete(t, "_meta")
+	}
+}
+
+func isObject(raw json.RawMessage) bool {
+	raw = bytes.TrimSpace(raw)
+	return len(raw) > 0 && raw[0] == '{'
+}
+
+// safeResult makes a result fit for clients: its blocks are ones that they know,
+// its data can be decoded, and it is not too large. What had to change is said
+// in its place.
+func safeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
+	var r object
+	if err := json.Unmarshal(raw, &r); err != nil || r == nil || deep(raw) {
+		return nil, false, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
+	}
+	cleaned(r)
+	if string(r["resultType"]) == `"input_required"` {
+		if err := askables(r["inputRequests"]); err != nil {
+			return nil, false, err
+		}
+		b, err := json.Marshal(r)
+		return b, false, err
+	}
+	delete(r, "resultType")
+	var blocks []json.RawMessage
+	if json.Unmarshal(r["content"], &blocks) != nil {
+		blocks = nil
+	}
+	room := maxResult - len(r["structuredContent"])
+	if room < maxResult/4 {
+		room = maxResult / 4
+	}
+	safe := make([]json.RawMessage, 0, len(blocks))
+	for _, b := range blocks {
+		b = safeBlock(b)
+		if len(b) > room {
+			b = shorten(b, room)
+		}
+		if room -= len(b); room < 4096 {
+			room = 4096
+		}
+		if safe = append(safe, b); len(safe) >= 10_000 {
+			safe = append(safe, textBlock(fmt.Sprintf("[%d further blocks were left out]", len(blocks)-len(safe))))
+			break
+		}
+	}
+	if n := len(r["structuredContent"]); n > maxResult {
+		delete(r, "structuredContent")
+		safe = append(safe, textBlock(fmt.Sprintf("[the structured content, %d bytes, was left out: at most %d are passed on]", n, maxResult)))
+	}
+	r["content"], _ = json.Marshal(safe)
+	var isError bool
+	if json.Unmarshal(r["isError"], &isError) != nil {
+		delete(r, "isError")
+	}
+	b, err := json.Marshal(r)
+	return b, isError, err
+}
+
+func cleaned(r object) {
+	if m := cleanMeta(r["_meta"]); m != nil {
+		r["_meta"] = m
+	} else {
+		delete(r, "_meta")
+	}
+}
+
+func textBlock(s string) json.RawMessage {
+	b, _ := json.Marshal(map[string]string{"type": "text", "text": s})
+	return b
+}
+
+// shorten cuts a text, and leaves anything else out; what is missing is said.
+func shorten(b json.RawMessage, room int) json.RawMessage {
+	var t struct{ Type, Text string }
+	_ = json.Unmarshal(b, &t) // it was read before
+	if t.Type != "text" {
+		return textBlock(fmt.Sprintf("[a block of type %s, %d bytes, was left out: the result is too large]", clip(t.Type), len(b)))
+	}
+	half := max(room/8, 512) // a character may take six bytes in JSON
+	if len(t.Text) <= 2*half {
+		return textBlock("[a text was left out: the result is too large]")
+	}
+	head, tail := strings.ToValidUTF8(t.Text[:half], ""), strings.ToValidUTF8(t.Text[len(t.Text)-half:], "")
+	return textBlock(fmt.Sprintf("%s\n[… %d of %d bytes were left out: the result is too large …]\n%s", head, len(t.Text)-2*half, len(t.Text), tail))
+}
+
+// safeBlock returns a block of content that clients know.
+func safeBlock(raw json.RawMessage) json.RawMessage {
+	var b object
+	if json.Unmarshal(raw, &b) != nil || b == nil {
+		return textBlock("[a block that is no object was left out]")
+	}
+	why := ""
+	switch kind := asText(b["type"]); kind {
+	case "text":
+		if !isString(b["text"]) {
+			why = "its text is no string"
+		}
+	case "image", "audio":
+		why = notBase64(b["data"])
+		if why == "" && asText(b["mimeType"]) == "" {
+			why = "it has no mimeType"
+		}
+	case "resource_link":
+		if asText(b["uri"]) == "" {
+			why = "it has no uri"
+		} else if asText(b["name"]) == "" {
+			b["name"] = b["uri"]
+			raw, _ = json.Marshal(b)
+		}
+	case "resource":
+		why = badContents(b["resource"])
+	case "tool_use", "tool_result": // of sampling
+	default:
+		return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", clip(kind), text(string(raw), 64<<10)))
+	}
+	if why != "" {
+		return textBlock(fmt.Sprintf("[a block of type %s was left out: %s]", asText(b["type"]), why))
+	}
+	if _, ok := b["_meta"]; ok {
+		cleaned(b)
+		raw, _ = json.Marshal(b)
+	}
+	return raw
+}
+
+func isString(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '"' }
+
+func notBase64(raw json.RawMessage) string {
+	if !isString(raw) {
+		return "it has no data"
+	}
+	s := asText(raw)
+	if _, err := base64.StdEncoding.DecodeString(s); err != nil {
+		return "its data is not base64"
+	}
+	return ""
+}
+
+// badContents says what is wrong with the contents of a resource.
+func badContents(raw json.RawMessage) string {
+	var c object
+	if json.Unmarshal(raw, &c) != nil || c == nil {
+		return "it holds no resource"
+	}
+	if asText(c["uri"]) == "" {
+		return "its resource has no uri"
+	}
+	if blob, ok := c["blob"]; ok {
+		return notBase64(blob)
+	}
+	if !isString(c["text"]) {
+		return "its resource has neither text nor blob"
+	}
+	return ""
+}

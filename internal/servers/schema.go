@@ -1,0 +1,322 @@
+package servers
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sandlot/internal/fault"
+)
+
+// schema returns a JSON schema of an object, or an error that says why it is none.
+func schema(raw json.RawMessage) (json.RawMessage, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return json.RawMessage(`{"type":"object"}`), nil
+	}
+	m, err := readSchema(raw)
+	if err != nil {
+		return nil, err
+	}
+	if kind, given := m["type"]; !given {
+		m["type"] = "object"
+	} else if kind != "object" {
+		return nil, fmt.Errorf("its schema is of type %s, not object", clip(fmt.Sprint(kind)))
+	}
+	return plainJSON(m)
+}
+
+// safeOutput makes the schema of a tool's results safe, or takes it out and says
+// why: a tool is of use without it.
+func safeOutput(t object) error {
+	raw, ok := t["outputSchema"]
+	if !ok {
+		return nil
+	}
+	delete(t, "outputSchema")
+	m, err := readSchema(raw)
+	if err == nil {
+		t["outputSchema"], err = plainJSON(m)
+	}
+	return err
+}
+
+// readSchema reads a schema that is bounded, refers to nothing but itself, and
+// holds no words that are not safe.
+func readSchema(raw json.RawMessage) (map[string]any, error) {
+	if len(raw) > maxSchema {
+		return nil, fmt.Errorf("its schema has %d bytes, and %d are taken", len(raw), maxSchema)
+	}
+	if deep(raw) {
+		return nil, fmt.Errorf("its schema is nested deeper than %d", maxDepth)
+	}
+	var v any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	m, ok := map[string]any{}, false
+	if d.Decode(&v) == nil {
+		m, ok = v.(map[string]any)
+	}
+	if !ok {
+		return nil, errors.New("its schema is no object")
+	}
+	for _, k := range []string{"$id", "id"} { // from there others would take what it refers to
+		if s, ok := m[k].(string); ok && !strings.HasPrefix(s, "#") {
+			delete(m, k)
+		}
+	}
+	if err := enclosed(m); err != nil {
+		return nil, err
+	}
+	cleanWords(m)
+	return m, nil
+}
+
+// cleanWords makes what models read of a schema safe. What was written twice in
+// it is there once: what was decoded last, which is what is approved.
+func cleanWords(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			cleanWords(e)
+		}
+	case map[string]any:
+		for k, e := range v {
+			if s, ok := e.(string); ok && (k == "description" || k == "title" || k == "$comment") {
+				v[k] = text(s, maxDescription)
+				continue
+			}
+			cleanWords(e)
+		}
+	}
+}
+
+// enclosing finds out whether a schema refers to anything but itself. Who
+// validates by one that does would have to fetch what its author names.
+type enclosing struct {
+	root    map[string]any
+	seen    map[place]bool
+	anchors map[string][]target
+}
+
+// target is what a reference may lead to. It is moved if it lies beneath an $id,
+// which its own references would start from.
+type target struct {
+	schema map[string]any
+	moved  bool
+}
+
+type place struct {
+	object uintptr
+	moved  bool
+}
+
+// Keywords of JSON Schema by what their values are: data, or schemas under names.
+// The values of all others are taken for schemas.
+var (
+	dataWords   = map[string]bool{"default": true, "const": true, "enum": true, "examples": true, "example": true}
+	namingWords = map[string]bool{"properties": true, "patternProperties": true, "$defs": true, "definitions": true, "dependentSchemas": true, "dependencies": true}
+	referWords  = map[string]bool{"$ref": true, "$dynamicRef": true, "$recursiveRef": true}
+)
+
+// enclosed says what a schema refers to outside of it.
+func enclosed(root map[string]any) error {
+	w := &enclosing{root: root, seen: map[place]bool{}, anchors: map[string][]target{}}
+	w.names(root, false)
+	return w.schema(root, false)
+}
+
+// base says whether references in an object start from a place that it names. An
+// id of nothing but a fragment is an anchor.
+func base(m map[string]any) bool {
+	for _, k := range []string{"$id", "id"} {
+		if s, ok := m[k].(string); ok && !strings.HasPrefix(s, "#") {
+			return true
+		}
+	}
+	return false
+}
+
+// names notes what has an anchor, in data too: who looks for one may look there.
+func (w *enclosing) names(v any, moved bool) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			w.names(e, moved)
+		}
+	case map[string]any:
+		moved = moved || base(v)
+		for _, k := range []string{"$anchor", "$dynamicAnchor", "$id", "id"} {
+			if s, ok := v[k].(string); ok {
+				s = strings.TrimPrefix(s, "#")
+				w.anchors[s] = append(w.anchors[s], target{v, moved})
+			}
+		}
+		for _, e := range v {
+			w.names(e, moved)
+		}
+	}
+}
+
+// schema looks at a value that is taken for a schema, or for several.
+func (w *enclosing) schema(v any, moved bool) error {
+	if list, ok := v.([]any); ok {
+		for _, e := range list {
+			if err := w.schema(e, moved); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	m, ok := v.(map[string]any)
+	if !ok {
+		return nil
+	}
+	moved = moved || base(m)
+	at := place{reflect.ValueOf(m).Pointer(), moved}
+	if w.seen[at] {
+		return nil
+	}
+	w.seen[at] = true
+	if s, ok := m["$schema"].(string); ok && !official(s) {
+		delete(m, "$schema")
+	}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		if err := w.keyword(k, m[k], moved); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *enclosing) keyword(k string, v any, moved bool) error {
+	named, isMap := v.(map[string]any)
+	switch {
+	case dataWords[k]:
+		return nil
+	case referWords[k]:
+		return w.reference(k, v, moved)
+	case !namingWords[k] || !isMap:
+		return w.schema(v, moved)
+	}
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		err := w.schema(named[name], moved)
+		if _, text := named[name].(string); text && referWords[name] { // no schema; some follow it all the same
+			err = w.reference(name, named[name], moved)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// official says whether a dialect is one that validators know.
+func official(dialect string) bool {
+	u, err := url.Parse(dialect)
+	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host == "json-schema.org"
+}
+
+// reference looks at what is referred to. What a reference names is a schema,
+// though it stands where data does.
+func (w *enclosing) reference(k string, v any, moved bool) error {
+	s, ok := v.(string)
+	if !ok {
+		return fmt.Errorf("its schema has a %s that is no text", k)
+	}
+	inside, fragment := strings.CutPrefix(s, "#")
+	inside, err := url.PathUnescape(inside)
+	switch {
+	case !fragment && s != "" || err != nil:
+		return fmt.Errorf("its schema refers to something outside of it: %s %q", k, clip(s))
+	case moved:
+		return fmt.Errorf("its schema refers to something from beneath an $id: %s %q", k, clip(s))
+	case inside == "": // the root
+		return nil
+	case strings.HasPrefix(inside, "/"):
+		to := w.pointed(inside)
+		return w.schema(to.schema, to.moved)
+	}
+	all := w.anchors[inside]
+	delete(w.anchors, inside) // once is enough
+	for _, to := range all {
+		if err := w.schema(to.schema, to.moved); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pointed is the object that a JSON pointer (RFC 6901) leads to, if there is one.
+func (w *enclosing) pointed(pointer string) (to target) {
+	var at any = w.root
+	for token := range strings.SplitSeq(pointer[1:], "/") {
+		token = strings.ReplaceAll(strings.ReplaceAll(token, "~1", "/"), "~0", "~")
+		switch v := at.(type) {
+		case map[string]any:
+			to.moved = to.moved || base(v)
+			at = v[token]
+		case []any:
+			i, err := strconv.Atoi(token)
+			if err != nil || i < 0 || i >= len(v) {
+				return target{}
+			}
+			at = v[i]
+		default:
+			return target{}
+		}
+	}
+	to.schema, _ = at.(map[string]any)
+	return to
+}
+
+// askable says why what a server wants to ask a client is not passed on: a schema
+// in it refers to something else.
+func askable(params json.RawMessage) error {
+	var p object
+	if !bytes.Contains(bytes.ToLower(params), []byte("ref")) && !bytes.Contains(params, []byte(`\u`)) || json.Unmarshal(params, &p) != nil {
+		return nil // the client says what is wrong with it
+	}
+	all := []json.RawMessage{p["requestedSchema"]}
+	var tools []object // of sampling
+	_ = json.Unmarshal(p["tools"], &tools)
+	for _, t := range tools {
+		all = append(all, t["inputSchema"], t["outputSchema"])
+	}
+	for _, raw := range all {
+		var m map[string]any
+		if !isObject(raw) {
+			continue
+		}
+		if deep(raw) || json.Unmarshal(raw, &m) != nil {
+			return errors.New("its schema is nested too deep, or no object")
+		}
+		if err := enclosed(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// askables is askable for all questions of a result that asks for input.
+func askables(requests json.RawMessage) error {
+	var all map[string]object
+	if len(requests) == 0 {
+		return nil
+	}
+	if json.Unmarshal(requests, &all) != nil {
+		return fault.New(fault.Connection, "the server asks for input in a form that is not passed on: it cannot be read")
+	}
+	for _, q := range all {
+		if err := askable(q["params"]); err != nil {
+			return fault.New(fault.Connection, "the server asks for input in a form that is not passed on: %v", err)
+		}
+	}
+	return nil
+}

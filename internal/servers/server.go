@@ -1,0 +1,342 @@
+package servers
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+)
+
+// server is one connection of one principal.
+type server struct {
+	book  *Book
+	owner auth.Principal
+	// What never changes of its record.
+	id, name   string
+	configured bool
+	created    time.Time
+
+	log  logbook
+	gate chan struct{} // held by whoever starts, changes, stops or removes it
+
+	storing sync.Mutex // held while the record changes, here and in the store
+
+	keeping sync.Mutex // held while the stored log-in changes
+	kept    *login     // whose it is; nil: of an earlier server, or there is none
+
+	mu       sync.Mutex
+	rec      Record
+	settings Configured // what runs
+	secrets  secrets
+	state    State
+	why      string // the last error
+	authURL  string
+	auth     *login
+	aside    *login // that of what ran before, while it is replaced
+	anew     bool   // it is being replaced: a stored log-in is not its own
+	gen      int    // counts what it has been: another program or address is another one
+	live     *live
+	start    *start
+	failures int       // since it last worked
+	next     time.Time // no start before it
+	retry    *time.Timer
+	removed  bool
+	claims   int  // how often another Connect took it over
+	fresh    bool // Connect made it, and it has not run yet, nor was its user asked to log in
+	installs bool // it is being installed anew
+	restarts int
+	calls    int
+	used     time.Time
+	took     samples
+	follows  followers
+}
+
+// secrets are values of variables and headers as they were given. Those that
+// refer to stored secrets are stored, as written; the others never are.
+type secrets struct {
+	env, headers map[string]string
+	known        bool
+}
+
+// start is one attempt to start, for which any number of calls wait.
+type start struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+// Time limits that a server's settings do not name.
+const (
+	handshakeLimit = 30 * time.Second
+	callLimit      = 2 * time.Minute // since the last sign of life
+	callMost       = time.Hour
+	steady         = time.Minute // who lives so long has not failed to start
+	maxFailures    = 6
+	firstPause     = 500 * time.Millisecond
+	longestPause   = 30 * time.Second
+)
+
+// pause is how long to wait after so many failures in a row.
+func pause(failures int) time.Duration {
+	if failures <= 0 {
+		return 0
+	}
+	return min(firstPause<<min(failures-1, 10), longestPause)
+}
+
+// fetching are programs that install what they run when it is not there yet.
+var fetching = []string{"npx", "uvx", "bunx", "pipx", "pnpm", "yarn", "uv", "go", "docker"}
+
+// handshake is how long it may take until the server answers.
+func (c Configured) handshake(install time.Duration) time.Duration {
+	if c.Timeout > 0 {
+		return c.Timeout
+	}
+	if slices.Contains(fetching, path.Base(c.Command)) {
+		return install
+	}
+	return handshakeLimit
+}
+
+// call is how long a call may take since its last sign of life.
+func (c Configured) call() time.Duration { return cmp.Or(max(c.Timeout, 0), callLimit) }
+
+// title is how the server is called in words.
+func (s *server) title() string {
+	if s.configured {
+		return fmt.Sprintf("the configured server %q", s.name)
+	}
+	return fmt.Sprintf("%q (%s)", s.name, s.id)
+}
+
+// fault is one that names the server. The lock is not held.
+func (s *server) fault(kind fault.Kind, cause error, format string, args ...any) *fault.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := fault.Wrap(kind, cause, "%s %s", s.title(), fmt.Sprintf(format, args...)).
+		With("connection_id", s.id).With("name", s.name).With("state", string(s.state))
+	f.Advice = s.advice()
+	return s.withLog(f)
+}
+
+// withLog adds the last lines of the server's log, for those who may see it. The
+// lock is held.
+func (s *server) withLog(f *fault.Error) *fault.Error {
+	if last, _ := s.log.tail(20); last != "" && s.settings.Kind == Stdio && s.shows(s.owner) {
+		return f.With("log", last)
+	}
+	return f
+}
+
+// telling are words of lines that say what went wrong.
+var telling = regexp.MustCompile(`(?i)error|cannot|could not|not found|no such|exception|fail|usage|denied|missing|invalid`)
+
+// lastWords is the line of the log that says most likely what went wrong, as the
+// end of a sentence.
+func (s *server) lastWords(c Configured) string {
+	last, _ := s.log.tail(20)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last == "" || c.Kind != Stdio || !s.shows(s.owner) {
+		return ""
+	}
+	lines := strings.Split(last, "\n")
+	words := lines[len(lines)-1]
+	for _, l := range lines {
+		if telling.MatchString(l) {
+			words = l
+			break
+		}
+	}
+	return ". It said: " + text(strings.TrimSpace(words), 300)
+}
+
+// shows says whether a principal may see what the server prints: a server on the
+// machine itself is the operator's. The lock is held.
+func (s *server) shows(p auth.Principal) bool {
+	return !s.configured || s.settings.Where != OnHost || p.Has(auth.Logs)
+}
+
+// update changes the record: in the store first, then in memory.
+func (s *server) update(change func(*Record)) error {
+	return s.updateIf(func(r *Record) error { change(r); return nil })
+}
+
+// updateIf changes the record unless change says why not.
+func (s *server) updateIf(change func(*Record) error) error {
+	s.storing.Lock()
+	defer s.storing.Unlock()
+	s.mu.Lock()
+	r, removed := s.rec, s.removed
+	s.mu.Unlock()
+	if err := change(&r); err != nil {
+		return err
+	}
+	if !removed {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := s.book.Store.PutConnection(ctx, r); err != nil {
+			return fmt.Errorf("storing the connection: %w", err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rec = r
+	return nil
+}
+
+// enter waits for the gate.
+func (s *server) enter(ctx context.Context) error {
+	select {
+	case s.gate <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fault.From(ctx.Err())
+	}
+}
+
+func (s *server) leave() { <-s.gate }
+
+// set changes the state and tells who listens. The lock is held.
+func (s *server) set(state State, why string) {
+	s.state, s.why = state, why
+	s.book.Log.Debug("connection", "owner", s.owner.ID, "connection", s.id, "name", s.name, "state", state, "why", why)
+}
+
+// unusable says why the server cannot be started, if it cannot. The lock is held.
+func (s *server) unusable() error {
+	say := func(kind fault.Kind, format string, args ...any) *fault.Error {
+		return fault.New(kind, "%s %s", s.title(), fmt.Sprintf(format, args...)).
+			With("connection_id", s.id).With("name", s.name).With("state", string(s.state))
+	}
+	switch {
+	case s.removed:
+		return say(fault.NotFound, "is gone")
+	case s.configured && s.settings.Disabled:
+		f := say(fault.Connection, "is disabled in the settings (mcp.%s.disabled)", s.name)
+		f.Advice = []string{"Ask the operator of this server to enable it"}
+		return f
+	case s.settings.Broken != "":
+		return say(fault.Configuration, "cannot be used: %s", s.settings.Broken)
+	case s.state == Disabled:
+		f := say(fault.Connection, "is disconnected; restart_external_mcp connects it again")
+		f.Advice = []string{"Connect it again: restart_external_mcp, or " + s.command("restart")}
+		return f
+	case !s.secrets.known:
+		env, headers := s.rec.missing(s.secrets)
+		f := say(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env, or ${secret:NAME} in place of one that its user stores with `sandlot secret set NAME`", strings.Join(append(slices.Clone(env), headers...), ", ")).
+			With("env_keys", env).With("header_keys", headers)
+		f.Advice = []string{"Give all of the values again: restart_external_mcp, or " + s.command("restart", options(env, headers)...)}
+		return f
+	case s.state == Failed:
+		f := say(fault.Connection, "does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.why)
+		f.Advice = s.advice()
+		return s.withLog(f)
+	}
+	return nil
+}
+
+// worked is called when a call was answered.
+func (s *server) worked(took time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failures = 0
+	if s.auth != nil {
+		s.auth.useful()
+	}
+	s.calls++
+	s.took.add(took)
+}
+
+// samples are the last durations.
+type samples struct {
+	all [64]time.Duration
+	n   int
+}
+
+func (s *samples) add(d time.Duration) {
+	s.all[s.n%len(s.all)] = d
+	s.n++
+}
+
+func (s *samples) at(q float64) time.Duration {
+	n := min(s.n, len(s.all))
+	if n == 0 {
+		return 0
+	}
+	sorted := slices.Clone(s.all[:n])
+	slices.Sort(sorted)
+	return sorted[min(int(q*float64(n)), n-1)]
+}
+
+// info is what its owner may know. The lock is not held.
+func (s *server) info() Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rec
+	i := Info{ID: r.ID, Name: r.Name, Configured: r.Configured, Kind: s.settings.Kind, Where: s.settings.Where, Cwd: r.Cwd,
+		EnvKeys: r.EnvKeys, Secrets: r.secretNames(), Created: r.Created, Updated: r.Updated, State: s.state, LastError: s.why, AuthURL: s.authURL,
+		Prompts: len(r.Catalog.Prompts), Resources: len(r.Catalog.Resources) + len(r.Catalog.Templates), Install: r.Install,
+		Restarts: s.restarts, Calls: s.calls, P50: s.took.at(0.5), P95: s.took.at(0.95)}
+	if !r.Configured { // the operator's own settings are the operator's
+		i.Command, i.Args, i.URL = r.Command, r.Args, r.URL
+	}
+	for _, d := range r.Catalog.Tools {
+		n := Named{d.Key, d.Remote, d.Held}
+		if d.Held != "" && s.trust() == Hold {
+			i.Held = append(i.Held, n)
+		} else {
+			i.Tools = append(i.Tools, n)
+		}
+	}
+	if l := s.live; l != nil {
+		i.Version, i.Server = l.session.Version(), implementation(l.session.Info())
+		if l.process != nil {
+			i.Pid = l.process.pid
+		}
+	}
+	if s.installs {
+		i.State = Installing
+	}
+	if i.State == Connected && len(i.Held) > 0 {
+		i.State = NeedsApproval
+	}
+	if !s.secrets.known && i.State == Idle {
+		i.State = NeedsEnv
+	}
+	return i
+}
+
+func (s *server) trust() Trust { return s.settings.trust() }
+
+func (c Configured) trust() Trust {
+	if c.Trust == Warn {
+		return Warn
+	}
+	return Hold
+}
+
+// implementation is what a server says that it is, made safe.
+func implementation(raw json.RawMessage) json.RawMessage {
+	var m object
+	if json.Unmarshal(raw, &m) != nil {
+		return nil
+	}
+	safe := map[string]string{}
+	for _, k := range []string{"name", "title", "version"} {
+		if v := text(asText(m[k]), maxTitle); v != "" {
+			safe[k] = v
+		}
+	}
+	b, _ := json.Marshal(safe)
+	return b
+}

@@ -1,0 +1,47 @@
+// Package serverstest holds what the tests of several packages need to
+// connect third-party MCP servers.
+package serverstest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"sandlot/internal/auth"
+)
+
+// Empty starts an MCP server that offers nothing, and returns its URL. What
+// comes is given to saw before it is answered: an MCP method, empty for a GET,
+// and the headers. Nil looks at nothing. The server ends with the test.
+func Empty(t testing.TB, saw func(method string, h http.Header)) string {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		_ = json.NewDecoder(r.Body).Decode(&m) // of a GET there is none
+		if saw != nil {
+			saw(m.Method, r.Header)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		switch m.Method {
+		case "initialize":
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, m.ID)
+		case "server/discover":
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, m.ID)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// Reach dials whatever it is asked for, as the Reach of a servers.Config.
+func Reach(ctx context.Context, _ auth.Principal, _ bool, network, addr string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, network, addr)
+}

@@ -1,0 +1,276 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/upstream"
+)
+
+// use returns the server as it runs, and starts it when it does not. The caller
+// calls release.
+func (s *server) use(ctx context.Context) (*live, func(), error) {
+	for {
+		s.mu.Lock()
+		if l := s.live; l != nil {
+			l.held++
+			s.used = time.Now()
+			s.mu.Unlock()
+			return l, func() { s.release(l) }, nil
+		}
+		st := s.start
+		if st == nil {
+			if err := s.unusable(); err != nil {
+				s.mu.Unlock()
+				return nil, nil, err
+			}
+			st = s.begin()
+		}
+		s.mu.Unlock()
+		select {
+		case <-st.done:
+			if st.err != nil {
+				return nil, nil, st.err
+			}
+		case <-ctx.Done():
+			return nil, nil, fault.From(ctx.Err())
+		}
+	}
+}
+
+func (s *server) release(l *live) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l.held--
+	s.used = time.Now()
+}
+
+// begin starts an attempt. The lock is held, and there is none.
+func (s *server) begin() *start {
+	ctx, cancel := context.WithCancel(s.book.life)
+	st := &start{cancel: cancel, done: make(chan struct{})}
+	s.start = st
+	if s.retry != nil {
+		s.retry.Stop()
+		s.retry = nil
+	}
+	wait := time.Until(s.next)
+	if wait <= 0 {
+		s.set(Starting, s.why)
+	}
+	if !s.book.spawn(func(context.Context) { defer cancel(); s.attempt(ctx, st, wait) }) {
+		cancel()
+		st.err = fault.New(fault.Connection, "the server is stopping")
+		s.start = nil
+		close(st.done)
+	}
+	return st
+}
+
+// attempt waits for the pause to end, and starts the server.
+func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
+	var l *live
+	err := s.enter(ctx)
+	if err == nil {
+		defer s.leave()
+		select {
+		case <-time.After(wait):
+			s.mu.Lock()
+			if err = s.unusable(); err == nil {
+				s.set(Starting, s.why)
+			}
+			s.mu.Unlock()
+			if err == nil {
+				l, err = s.connect(ctx)
+			}
+		case <-ctx.Done():
+			err = fault.From(ctx.Err())
+		}
+	}
+	s.mu.Lock()
+	s.start = nil
+	switch {
+	case err == nil && s.removed:
+		err = s.unusable()
+	case err == nil:
+		if s.auth != nil {
+			s.auth.useful()
+		}
+		s.live, s.used, s.fresh = l, time.Now(), false
+		s.set(Connected, "")
+		s.authURL = ""
+	case s.removed || s.state == Disabled: // it stays so
+	case ctx.Err() != nil:
+		s.set(Idle, "")
+		err = fault.New(fault.Connection, "%s was stopped while it started", s.title()).With("connection_id", s.id).With("name", s.name)
+	case errors.As(err, new(unrevealed)):
+		s.set(NeedsEnv, fault.From(err).Message)
+	default:
+		s.failed(err)
+		if s.state == Backoff && !s.rec.Catalog.Read && s.configured {
+			s.again() // nothing of it is known yet, so that nobody can use it
+		}
+	}
+	s.mu.Unlock()
+	if err == nil && !s.book.spawn(l.watch) {
+		s.mu.Lock()
+		s.live = nil
+		s.mu.Unlock()
+		err = fault.New(fault.Connection, "the server is stopping")
+	}
+	if err != nil && l != nil {
+		l.end()
+	}
+	st.err = err
+	s.book.changed(s.owner.ID)
+	close(st.done)
+}
+
+// again starts the server when its pause has ended. The lock is held.
+func (s *server) again() {
+	s.retry = time.AfterFunc(time.Until(s.next), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.live == nil && s.start == nil && s.unusable() == nil {
+			s.begin()
+		}
+	})
+}
+
+// interrupt ends a start that is on its way: whoever wants the gate need not wait
+// for it.
+func (s *server) interrupt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.start != nil {
+		s.start.cancel()
+	}
+}
+
+// failed takes note of a start that failed, or a death. The lock is held.
+func (s *server) failed(err error) {
+	why := fault.From(err).Message
+	if s.state == NeedsAuth {
+		s.why = why
+		return
+	}
+	s.failures++
+	if s.failures >= maxFailures {
+		s.set(Failed, fmt.Sprintf("it failed %d times in a row, and was given up: %s", s.failures, why))
+		return
+	}
+	s.next = time.Now().Add(pause(s.failures))
+	s.set(Backoff, why)
+}
+
+// connect starts the server and reads what it offers. The gate is held.
+func (s *server) connect(ctx context.Context) (*live, error) {
+	began := time.Now()
+	l := newLive(s)
+	limit := l.settings.handshake(s.book.InstallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if !s.configured { // what the operator wrote is as it is
+		full, err := s.book.revealed(ctx, s.owner.ID, l.secrets)
+		if err != nil {
+			f := s.lacking(err)
+			s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", f)
+			return nil, f
+		}
+		l.secrets = full
+	}
+	sess, err := upstream.Connect(ctx, l.dial, upstream.Options{Name: "sandlot", Version: s.book.Version, Capabilities: l.capabilities(),
+		Handshake: limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older || slices.Contains(fetching, path.Base(l.settings.Command)), // what fetches is not started twice
+		Handler: l, Log: s.book.Log})
+	if err == nil {
+		l.session = sess
+		err = l.read(ctx, true)
+	}
+	if err != nil {
+		f := s.startFault(l, err, limit)
+		l.end()
+		s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", f, "error", err)
+		return nil, f
+	}
+	l.resume(ctx)
+	s.book.Log.Info("connection: started", "owner", s.owner.ID, "connection", s.id, "name", s.name,
+		"protocol", sess.Version(), "took", time.Since(began).Round(time.Millisecond))
+	return l, nil
+}
+
+// startFault says in words why a server did not start.
+func (s *server) startFault(l *live, err error, limit time.Duration) error {
+	var f *fault.Error
+	if errors.As(err, &f) {
+		return s.advised(f)
+	}
+	silent := errors.Is(err, upstream.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+	if how, itself := l.how(0); itself && !silent {
+		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords(l.settings))
+	}
+	if s.configured && l.settings.Kind != Stdio && !s.owner.Has(auth.Logs) { // where it is, is the operator's
+		return s.fault(fault.Connection, err, "cannot be reached, or does not speak MCP; the server's log says more")
+	}
+	if silent {
+		return s.fault(fault.Connection, err, "did not answer within %s of its start; it has to speak MCP on its %s%s", limit.Round(time.Second),
+			map[bool]string{true: "standard input and output", false: "address"}[l.settings.Kind == Stdio], s.lastWords(l.settings))
+	}
+	return s.fault(fault.Connection, err, "did not start: %s", text(err.Error(), 500))
+}
+
+// halt stops the server; it keeps its place. The gate is held.
+func (s *server) halt(state State, why string) {
+	s.mu.Lock()
+	l := s.live
+	s.live = nil
+	if s.retry != nil {
+		s.retry.Stop()
+		s.retry = nil
+	}
+	s.set(state, why)
+	s.mu.Unlock()
+	if l != nil {
+		l.end()
+	}
+}
+
+// lost is called when a session is over that nobody ended.
+func (s *server) lost(l *live) {
+	how, itself := l.how(farewell)
+	l.end()
+	err := l.session.Err()
+	s.mu.Lock()
+	if s.live != l {
+		s.mu.Unlock()
+		return
+	}
+	s.live = nil
+	s.restarts++
+	switch {
+	case errors.Is(err, upstream.ErrLost), !itself && l.local():
+		// Its session, or the sandbox that it ran in, is over: it did nothing wrong.
+		s.set(Idle, "")
+	default:
+		if time.Since(l.since) > steady {
+			s.failures = 0
+		}
+		if how == "" && err != nil {
+			how = text(err.Error(), 500)
+		}
+		s.log.line("[sandlot] %s", how)
+		s.failed(fault.New(fault.Connection, "%s", how))
+	}
+	if s.state == Backoff && (l.held > 0 || len(s.follows) > 0 || time.Since(s.used) < steady) {
+		s.again()
+	}
+	failures := s.failures
+	s.mu.Unlock()
+	s.book.Log.Warn("connection: lost", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", how, "error", err, "failures", failures)
+	s.book.changed(s.owner.ID)
+}
