@@ -7,7 +7,7 @@ import (
 	"net/url"
 	"strings"
 
-	"sandlot/internal/servers"
+	"sandlot/internal/servers/oauth"
 )
 
 // loginCookie begins the name of the cookie that binds a log-in to the browser in
@@ -30,7 +30,7 @@ var loginPage = template.Must(template.New("").Parse(`<!doctype html><html lang=
 // loginSays is what a page says.
 type loginSays struct {
 	Title, Text string
-	Invitation  *servers.Invitation
+	Invitation  *oauth.ConsentPage
 }
 
 func (s *Server) loginSays(w http.ResponseWriter, status int, p loginSays) {
@@ -54,7 +54,7 @@ const newLink = " Use the connection again to get a new link, and open that in t
 
 // loginFails says why a log-in does not go on.
 func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
-	if errors.Is(err, servers.ErrOtherBrowser) {
+	if errors.Is(err, oauth.ErrOtherBrowser) {
 		s.loginSays(w, http.StatusForbidden, loginSays{Title: "Not in this browser", Text: other + newLink})
 		return
 	}
@@ -64,14 +64,14 @@ func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
 // startLogin shows someone who opens a link to log in at a third-party server
 // what it is for, and leads them there when they go on from that page.
 func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
-	id, over := r.PathValue("id"), servers.ErrLoginOver
+	id, over := r.PathValue("id"), oauth.ErrOver
 	if s.Connections == nil {
 		s.loginFails(w, over, "")
 		return
 	}
 	mine := loginCookies(r, id)
 	if proof := r.URL.Query().Get("go"); proof != "" {
-		to, err := s.Connections.Begin(id, mine, proof)
+		to, err := s.Connections.Redirect(id, mine, proof)
 		if err != nil {
 			s.loginFails(w, err, "This log-in is another browser's, or this one did not send back the cookie of the page before, without which it cannot log in here.")
 			return
@@ -81,12 +81,12 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusFound)
 		return
 	}
-	i, err := s.Connections.Invite(id, mine)
+	i, err := s.Connections.ConsentPage(id, mine)
 	if err != nil {
 		s.loginFails(w, err, "Somebody went on to log in with this link in another browser.")
 		return
 	}
-	http.SetCookie(w, s.cookie(id, i.Browser, int(servers.LoginLimit.Seconds())))
+	http.SetCookie(w, s.cookie(id, i.Browser, int(oauth.Limit.Seconds())))
 	s.loginSays(w, http.StatusOK, loginSays{Title: "Log in for " + i.Server, Invitation: &i})
 }
 
@@ -113,11 +113,11 @@ func loginCookies(r *http.Request, id string) (values []string) {
 // that it is the browser in which the user began, by its cookie.
 func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
 	if s.Connections == nil {
-		s.loginFails(w, servers.ErrLoginOver, "")
+		s.loginFails(w, oauth.ErrOver, "")
 		return
 	}
 	q := r.URL.Query()
-	id, err := s.Connections.Came(q, func(id string) []string { return loginCookies(r, id) })
+	id, err := s.Connections.Returned(q, func(id string) []string { return loginCookies(r, id) })
 	if err != nil {
 		s.loginFails(w, err, "This log-in was begun in another browser, or the cookie of it is gone. Nothing was connected.")
 		return

@@ -14,7 +14,9 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/servers"
+	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/serverstest"
+	"sandlot/internal/servers/spec"
 )
 
 // browser is one that does not follow redirects by itself.
@@ -97,7 +99,7 @@ func (e *edge) state(p auth.Principal, name string) servers.Info {
 // link connects a principal to a bank, and returns what they are given to log in.
 func (e *edge) link(p auth.Principal, name, address string) string {
 	e.t.Helper()
-	i, err := e.Connections.Connect(e.t.Context(), p, servers.Ask{Name: name, URL: address})
+	i, err := e.Connections.Connect(e.t.Context(), p, spec.Ask{Name: name, URL: address})
 	if err != nil || i.State != servers.NeedsAuth {
 		e.t.Fatalf("%+v, %v", i, err)
 	}
@@ -264,7 +266,7 @@ func TestLoginPageEscapes(t *testing.T) {
 	bank := serverstest.NewBank(t, 0)
 	const name, user = `</title><script>alert(1)</script>`, `<img src=x onerror="alert(2)">`
 	p := auth.Principal{ID: "user:" + user, Name: user, Authenticated: true}
-	e.Connections.SetConfigured([]servers.Configured{{Name: name, Kind: servers.HTTP, URL: bank.URL}})
+	e.Connections.SetConfigured([]spec.Configured{{Name: name, Kind: spec.HTTP, URL: bank.URL}})
 	for end := time.Now().Add(10 * time.Second); e.state(p, name).AuthURL == ""; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("it is %+v", e.state(p, name))
@@ -311,7 +313,7 @@ func TestLoginPageNamesAll(t *testing.T) {
 		warns     bool
 	}{{nil, false}, {[]string{"tokens.evil.test", "clients.evil.test:8443"}, true}} {
 		w := httptest.NewRecorder()
-		(&Server{}).loginSays(w, 200, loginSays{Title: "x", Invitation: &servers.Invitation{User: "ann", Server: "bank", Host: "accounts.example.com", Receivers: c.receivers}})
+		(&Server{}).loginSays(w, 200, loginSays{Title: "x", Invitation: &oauth.ConsentPage{User: "ann", Server: "bank", Host: "accounts.example.com", Receivers: c.receivers}})
 		page := w.Body.String()
 		if strings.Contains(page, "may take over your account") != c.warns || !strings.HasSuffix(strings.TrimSpace(page), "Sandlot</p>") {
 			t.Errorf("%q:\n%s", c.receivers, page)

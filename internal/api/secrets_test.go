@@ -16,6 +16,7 @@ import (
 	"sandlot/internal/secret"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/serverstest"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/vault"
 )
 
@@ -156,7 +157,7 @@ func TestSecretsInUse(t *testing.T) {
 	if _, err := e.Secrets.Set(t.Context(), auth.Local.ID, "GH", secret.Value("hunter2")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Connections.Connect(t.Context(), auth.Local, servers.Ask{Name: "docs", URL: there, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}"}}); err != nil {
+	if _, err := e.Connections.Connect(t.Context(), auth.Local, spec.Ask{Name: "docs", URL: there, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, q := range [][2]string{{"PUT", "/v1/secrets/GH"}, {"GET", "/v1/secrets"}, {"GET", "/v1/connections/docs"}, {"DELETE", "/v1/secrets/GH"}} {

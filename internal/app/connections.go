@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/vault"
 )
 
@@ -49,7 +50,7 @@ func (a *App) configureServers(ctx context.Context, c *config.Config) {
 		switch {
 		case s.Broken != "":
 			a.log.Error("a configured MCP server cannot be used", "name", s.Name, "from", s.From, "why", s.Broken)
-		case s.Where == servers.OnHost && !s.Disabled:
+		case s.Where == spec.OnHost && !s.Disabled:
 			a.log.Warn("a configured MCP server runs on this machine, unconfined, for everyone who may use it", "name", s.Name, "user", s.User, "from", s.From)
 		}
 	}

@@ -7,14 +7,14 @@ import (
 	"slices"
 	"strings"
 
-	"sandlot/internal/servers"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
 
 // agree asks whoever has to be asked before a call installs, starts or connects
 // a third-party server. What holds when it begins to ask goes for that question.
-func (t *Tools) agree(c tool.Call) servers.Agree {
-	return func(ctx context.Context, p servers.Plan) error {
+func (t *Tools) agree(c tool.Call) spec.Consent {
+	return func(ctx context.Context, p spec.Change) error {
 		policy := *t.policy.Load()
 		err := policy.Consent(ctx, c, question(p))
 		if policy == tool.Ask && c.Principal.Authenticated && t.Log != nil {
@@ -40,9 +40,9 @@ func declinable(h handler) handler {
 
 // question is what a user has to know of a plan. All that an agent wrote is in
 // it as it is, but in a form in which nothing can hide.
-func question(p servers.Plan) tool.Question {
+func question(p spec.Change) tool.Question {
 	var b strings.Builder
-	remote := p.Kind != servers.Stdio
+	remote := p.Kind != spec.Stdio
 	verb := "Start"
 	switch {
 	case p.Install != nil:
@@ -53,7 +53,7 @@ func question(p servers.Plan) tool.Question {
 	fmt.Fprintf(&b, "%s the MCP server %q?\n", verb, p.Name)
 	if i := p.Install; i != nil {
 		what := map[string]string{"npm": "npm package", "pip": "Python package", "git": "git repository"}[i.Type]
-		fmt.Fprintf(&b, "\nInstalls: %s %s, into %s of your home session, with\n", what, servers.Exactly([]string{i.Spec}), servers.Exactly([]string{i.Folder}))
+		fmt.Fprintf(&b, "\nInstalls: %s %s, into %s of your home session, with\n", what, spec.Exactly([]string{i.Spec}), spec.Exactly([]string{i.Folder}))
 		for _, c := range p.Commands {
 			fmt.Fprintf(&b, "  %s\n", c)
 		}
@@ -62,13 +62,13 @@ func question(p servers.Plan) tool.Question {
 		}
 	}
 	if remote {
-		fmt.Fprintf(&b, "\nConnects to: %s\n", servers.Exactly([]string{p.URL}))
+		fmt.Fprintf(&b, "\nConnects to: %s\n", spec.Exactly([]string{p.URL}))
 	} else {
-		runs := servers.Exactly(append([]string{p.Command}, p.Args...))
+		runs := spec.Exactly(append([]string{p.Command}, p.Args...))
 		if p.Command == "" {
-			runs = strings.TrimSpace("the one program that it brings " + servers.Exactly(p.Args))
+			runs = strings.TrimSpace("the one program that it brings " + spec.Exactly(p.Args))
 		}
-		fmt.Fprintf(&b, "\nRuns: %s\nIn: %s of your home session\n", runs, servers.Exactly([]string{p.Cwd}))
+		fmt.Fprintf(&b, "\nRuns: %s\nIn: %s of your home session\n", runs, spec.Exactly([]string{p.Cwd}))
 	}
 	names(&b, "Variables", p.EnvKeys, p.Env)
 	names(&b, "Headers", p.HeaderKeys, p.Headers)
@@ -111,7 +111,7 @@ func option(key, refers string) string {
 }
 
 // byHand is the command that does the same, as it would be typed.
-func byHand(p servers.Plan) string {
+func byHand(p spec.Change) string {
 	argv := []string{"sandlot", "mcp", "add", p.Name}
 	start := append([]string{p.Command}, p.Args...)
 	switch {
@@ -123,9 +123,9 @@ func byHand(p servers.Plan) string {
 		if p.Command == "" {
 			start = nil
 		}
-	case p.Kind != servers.Stdio:
+	case p.Kind != spec.Stdio:
 		argv, start = append(argv, "--url", p.URL), nil
-		if p.Kind == servers.SSE {
+		if p.Kind == spec.SSE {
 			argv = append(argv, "--sse")
 		}
 	case p.Cwd != "/workspace":
@@ -140,5 +140,5 @@ func byHand(p servers.Plan) string {
 	if len(start) > 0 {
 		argv = append(append(argv, "--"), start...)
 	}
-	return servers.Exactly(argv)
+	return spec.Exactly(argv)
 }

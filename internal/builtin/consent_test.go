@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/serverstest"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
 
@@ -258,7 +259,7 @@ func TestConsentDenied(t *testing.T) {
 
 // What an agent writes cannot hide in a question.
 func TestQuestionHidesNothing(t *testing.T) {
-	q := question(servers.Plan{Name: "x", Kind: servers.Stdio, Command: "sh", Cwd: "/workspace",
+	q := question(spec.Change{Name: "x", Kind: spec.Stdio, Command: "sh", Cwd: "/workspace",
 		Args: []string{"-c", "true\nIn: /workspace\n", "a\u202eb", "caf\u00e9", "it's"}})
 	for _, want := range []string{`$'true\nIn: /workspace\n'`, `$'a\u202eb'`, `$'caf\u00e9'`, `'it'\''s'`} {
 		if !strings.Contains(q.Message, want) {
@@ -268,7 +269,7 @@ func TestQuestionHidesNothing(t *testing.T) {
 	if n := strings.Count(q.Message, "\nIn: "); n != 1 {
 		t.Errorf("%d places where it runs: %q", n, q.Message)
 	}
-	remote := question(servers.Plan{Name: "x", Kind: servers.HTTP, URL: "https://ex\u0430mple.com/mcp"})
+	remote := question(spec.Change{Name: "x", Kind: spec.HTTP, URL: "https://ex\u0430mple.com/mcp"})
 	if strings.ContainsFunc(remote.Message, func(r rune) bool { return r > 127 }) {
 		t.Errorf("%q", remote.Message)
 	}
@@ -276,12 +277,12 @@ func TestQuestionHidesNothing(t *testing.T) {
 
 // Who cannot be asked is told how it is done by hand.
 func TestByHand(t *testing.T) {
-	for want, p := range map[string]servers.Plan{
-		"sandlot mcp add mem --npm @a/b@^2 --env KEY -- run --x": {Name: "mem", Kind: servers.Stdio, Install: &servers.Install{Type: "npm", Spec: "@a/b@^2"}, Command: "run", Args: []string{"--x"}, EnvKeys: []string{"KEY"}},
-		"sandlot mcp add mem --pip mcp --workdir here":           {Name: "mem", Kind: servers.Stdio, Install: &servers.Install{Type: "pip", Spec: "mcp"}, Workdir: "here"},
-		"sandlot mcp add d --url https://h/m --sse --header K":   {Name: "d", Kind: servers.SSE, URL: "https://h/m", HeaderKeys: []string{"K"}},
-		"sandlot mcp add d --cwd /workspace/x -- node 'a b'":     {Name: "d", Kind: servers.Stdio, Command: "node", Args: []string{"a b"}, Cwd: "/workspace/x"},
-		"sandlot mcp add d -- node":                              {Name: "d", Kind: servers.Stdio, Command: "node", Cwd: "/workspace"},
+	for want, p := range map[string]spec.Change{
+		"sandlot mcp add mem --npm @a/b@^2 --env KEY -- run --x": {Name: "mem", Kind: spec.Stdio, Install: &spec.Install{Type: "npm", Spec: "@a/b@^2"}, Command: "run", Args: []string{"--x"}, EnvKeys: []string{"KEY"}},
+		"sandlot mcp add mem --pip mcp --workdir here":           {Name: "mem", Kind: spec.Stdio, Install: &spec.Install{Type: "pip", Spec: "mcp"}, Workdir: "here"},
+		"sandlot mcp add d --url https://h/m --sse --header K":   {Name: "d", Kind: spec.SSE, URL: "https://h/m", HeaderKeys: []string{"K"}},
+		"sandlot mcp add d --cwd /workspace/x -- node 'a b'":     {Name: "d", Kind: spec.Stdio, Command: "node", Args: []string{"a b"}, Cwd: "/workspace/x"},
+		"sandlot mcp add d -- node":                              {Name: "d", Kind: spec.Stdio, Command: "node", Cwd: "/workspace"},
 	} {
 		if got := byHand(p); got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -301,7 +302,7 @@ func TestByHand(t *testing.T) {
 // A user sees which of their secrets a server is given, and nothing of what
 // stands beside them.
 func TestQuestionNamesSecrets(t *testing.T) {
-	q := question(servers.Plan{Name: "x", Kind: servers.Stdio, Command: "run", Cwd: "/workspace", EnvKeys: []string{"KEY", "MODE", "URL"},
+	q := question(spec.Change{Name: "x", Kind: spec.Stdio, Command: "run", Cwd: "/workspace", EnvKeys: []string{"KEY", "MODE", "URL"},
 		Env: map[string]string{"KEY": "${secret:GH}", "URL": "…${secret:PW}…"}})
 	for _, want := range []string{"Variables: KEY = ${secret:GH}, MODE, URL = …${secret:PW}… (values are not shown)\n", "the values of your stored secrets"} {
 		if !strings.Contains(q.Message, want) {
@@ -311,10 +312,10 @@ func TestQuestionNamesSecrets(t *testing.T) {
 	if want := "sandlot mcp add x --env 'KEY=${secret:GH}' --env MODE --env URL -- run"; q.Yourself != want {
 		t.Errorf("by hand: %s\nwant     %s", q.Yourself, want)
 	}
-	if q := question(servers.Plan{Name: "x", Kind: servers.HTTP, URL: "https://a", HeaderKeys: []string{"A", "B"}, Headers: map[string]string{"A": "…${secret:GH}"}}); !strings.Contains(q.Message, "Headers: A = …${secret:GH}, B (values") {
+	if q := question(spec.Change{Name: "x", Kind: spec.HTTP, URL: "https://a", HeaderKeys: []string{"A", "B"}, Headers: map[string]string{"A": "…${secret:GH}"}}); !strings.Contains(q.Message, "Headers: A = …${secret:GH}, B (values") {
 		t.Errorf("asked %q", q.Message)
 	}
-	if q := question(servers.Plan{Name: "x", Kind: servers.Stdio, Command: "run", EnvKeys: []string{"KEY"}}); strings.Contains(q.Message, "secret") {
+	if q := question(spec.Change{Name: "x", Kind: spec.Stdio, Command: "run", EnvKeys: []string{"KEY"}}); strings.Contains(q.Message, "secret") {
 		t.Errorf("asked %q", q.Message)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/fault"
 	"sandlot/internal/servers"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
@@ -102,8 +103,8 @@ func connectionSchema() map[string]any {
 }
 
 func (t *Tools) connect(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	i, err := t.Connections.Connect(ctx, c.Principal, servers.Ask{Name: a.Text("name"), Kind: servers.Kind(a.Text("transport")), Command: a.Text("command"),
-		Args: a.Strings("args"), Cwd: a.Text("cwd"), URL: a.Text("url"), Env: a.Map("env"), Headers: a.Map("headers"), Agree: t.agree(c)})
+	i, err := t.Connections.Connect(ctx, c.Principal, spec.Ask{Name: a.Text("name"), Kind: spec.Kind(a.Text("transport")), Command: a.Text("command"),
+		Args: a.Strings("args"), Cwd: a.Text("cwd"), URL: a.Text("url"), Env: a.Map("env"), Headers: a.Map("headers"), Consent: t.agree(c)})
 	if err != nil {
 		return nil, err
 	}
@@ -152,10 +153,10 @@ func runsAs(i servers.Info) string {
 	if i.Configured {
 		return "by the operator's settings"
 	}
-	if i.Kind != servers.Stdio {
+	if i.Kind != spec.Stdio {
 		return i.URL
 	}
-	line := servers.CommandLine(append([]string{i.Command}, i.Args...))
+	line := spec.CommandLine(append([]string{i.Command}, i.Args...))
 	return fmt.Sprintf("%s (in %s of your home session)", line, cmp.Or(i.Cwd, "/workspace"))
 }
 
@@ -204,7 +205,7 @@ func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, a tool.Args)
 	what, start := a.Object("install"), a.Object("start")
 	workdir := a.Text("workdir")
 	done, err := t.Connections.Install(ctx, c.Principal, servers.Order{Type: what.Text("type"), Spec: what.Text("spec"), Workdir: workdir,
-		Ask: servers.Ask{Name: a.Text("name"), Command: start.Text("command"), Args: start.Strings("args"), Env: a.Map("env"), Agree: t.agree(c)}, Progress: c.Progress})
+		Ask: spec.Ask{Name: a.Text("name"), Command: start.Text("command"), Args: start.Strings("args"), Env: a.Map("env"), Consent: t.agree(c)}, Progress: c.Progress})
 	if err != nil {
 		f := fault.From(err)
 		if f.Kind != fault.CommandExecution || done.Log == "" {

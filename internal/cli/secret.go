@@ -16,7 +16,7 @@ import (
 	"sandlot/internal/api"
 	"sandlot/internal/app"
 	"sandlot/internal/secret"
-	"sandlot/internal/servers"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/vault"
 )
 
@@ -70,7 +70,7 @@ take a new value up at their next start.`,
 		}
 		fmt.Fprintf(p.out, "%s is stored. Its reference, in a value of a variable or header: ${secret:%s}\n", s.Name, s.Name)
 		for _, name := range s.UsedBy {
-			fmt.Fprintf(p.out, "%s takes it up at its next start: %s\n", name, servers.CommandLine([]string{"sandlot", "mcp", "restart", name}))
+			fmt.Fprintf(p.out, "%s takes it up at its next start: %s\n", name, spec.CommandLine([]string{"sandlot", "mcp", "restart", name}))
 		}
 		return nil
 	}

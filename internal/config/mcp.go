@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sandlot/internal/sandbox"
-	"sandlot/internal/servers"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
 
@@ -147,7 +147,7 @@ func section(tree any, err error) (map[string]any, error) {
 // $(…), each time anew. One that cannot be used is Broken and says why; notes
 // are what the operator should know beside. Neither ever tells a value that was
 // put in.
-func (c *Config) Servers(ctx context.Context) (list []servers.Configured, notes []string) {
+func (c *Config) Servers(ctx context.Context) (list []spec.Configured, notes []string) {
 	all := slices.Clone(c.MCP.section)
 	for _, f := range c.MCP.Files {
 		entries, note := c.clients(f)
@@ -158,7 +158,7 @@ func (c *Config) Servers(ctx context.Context) (list []servers.Configured, notes 
 	}
 	all, names, more := named(all)
 	notes = append(notes, more...)
-	list = make([]servers.Configured, len(all))
+	list = make([]spec.Configured, len(all))
 	said := make([][]string, len(all))
 	var reading sync.WaitGroup
 	for i, e := range all {

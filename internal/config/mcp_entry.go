@@ -14,7 +14,7 @@ import (
 	"unicode"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/servers"
+	"sandlot/internal/servers/spec"
 )
 
 // ownKeys are what an entry of sandlot.yaml may have: Crush's, and ours.
@@ -23,9 +23,9 @@ var ownKeys = []string{"type", "command", "args", "env", "url", "headers", "time
 
 // read makes the server that the entry describes. One that is disabled is not
 // expanded: nothing of it is needed, and no command has to run for it.
-func (e entry) read(ctx context.Context, c *Config) (s servers.Configured, notes []string) {
+func (e entry) read(ctx context.Context, c *Config) (s spec.Configured, notes []string) {
 	if e.err != nil {
-		return servers.Configured{Broken: e.err.Error()}, nil
+		return spec.Configured{Broken: e.err.Error()}, nil
 	}
 	keys, notes, err := e.form.translate(e.keys)
 	r := &reader{keys: keys}
@@ -39,18 +39,18 @@ func (e entry) read(ctx context.Context, c *Config) (s servers.Configured, notes
 	}
 	if err != nil {
 		// Nothing but the name, who may see it, and why.
-		s = servers.Configured{Disabled: s.Disabled, Principals: s.Principals, Where: s.Where, Broken: strings.ReplaceAll(err.Error(), "\n", "; ")}
+		s = spec.Configured{Disabled: s.Disabled, Principals: s.Principals, Where: s.Where, Broken: strings.ReplaceAll(err.Error(), "\n", "; ")}
 	}
 	if s.Disabled {
-		s.Env, s.Headers, s.OAuth, s.URL, s.Command, s.Args = nil, nil, servers.OAuth{}, "", "", nil
+		s.Env, s.Headers, s.OAuth, s.URL, s.Command, s.Args = nil, nil, spec.OAuth{}, "", "", nil
 	}
 	return s, notes
 }
 
 // home is the folder that ~ stands for where the server runs.
-func (c *Config) home(s servers.Configured) string {
-	if s.Where == servers.OnHost {
-		if h := servers.HomeOf(s.User); h != "" {
+func (c *Config) home(s spec.Configured) string {
+	if s.Where == spec.OnHost {
+		if h := spec.HomeOf(s.User); h != "" {
 			return h
 		}
 		if h := c.Source.Env["HOME"]; h != "" {
@@ -167,14 +167,14 @@ func (r *reader) timeout() time.Duration {
 }
 
 // server is what the keys say, as they are written.
-func (r *reader) server() servers.Configured {
-	s := servers.Configured{
-		Kind: servers.Kind(r.text("type", "stdio", "http", "sse")), Command: r.text("command"), Args: r.list("args"), Env: r.pairs("env"),
+func (r *reader) server() spec.Configured {
+	s := spec.Configured{
+		Kind: spec.Kind(r.text("type", "stdio", "http", "sse")), Command: r.text("command"), Args: r.list("args"), Env: r.pairs("env"),
 		URL: r.text("url"), Headers: r.pairs("headers"), Timeout: r.timeout(), Disabled: r.yes("disabled"),
 		DisabledTools: r.list("disabled_tools"), EnabledTools: r.list("enabled_tools"),
-		OAuth: servers.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret"), Issuer: r.text("oauth_issuer")},
-		Where: servers.Where(r.text("where", "sandbox", "host")), Principals: r.principals(), User: r.text("user"),
-		Trust: servers.Trust(r.text("trust", "warn", "hold")),
+		OAuth: spec.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret"), Issuer: r.text("oauth_issuer")},
+		Where: spec.Where(r.text("where", "sandbox", "host")), Principals: r.principals(), User: r.text("user"),
+		Trust: spec.Trust(r.text("trust", "warn", "hold")),
 	}
 	r.yes("oauth") // who may log in is told by the server
 	if _, given := r.keys["prefix"]; given {
@@ -185,25 +185,25 @@ func (r *reader) server() servers.Configured {
 		s.Prefix = &p
 	}
 	if s.Where == "" {
-		s.Where = servers.InSandbox
+		s.Where = spec.InSandbox
 	}
 	switch {
-	case s.User != "" && s.Where != servers.OnHost:
+	case s.User != "" && s.Where != spec.OnHost:
 		r.wrong("user", "it is for a program with where: host; in a sandbox there is no other user")
 	case s.Kind == "" && s.Command != "" && s.URL != "":
 		r.wrong("type", "there are both a command and a url: say stdio, http or sse")
 	case s.Kind == "" && s.URL != "":
-		s.Kind = servers.HTTP
+		s.Kind = spec.HTTP
 	case s.Kind == "" && s.Command != "":
-		s.Kind = servers.Stdio
+		s.Kind = spec.Stdio
 	case s.Kind == "":
 		r.wrong("command", "there is neither a command, which is run, nor a url, which is connected to")
-	case s.Kind == servers.Stdio && s.Command == "":
+	case s.Kind == spec.Stdio && s.Command == "":
 		r.wrong("command", "type stdio needs one")
-	case s.Kind != servers.Stdio && s.URL == "":
+	case s.Kind != spec.Stdio && s.URL == "":
 		r.wrong("url", "type %s needs one", s.Kind)
 	}
-	if s.Kind == servers.Stdio {
+	if s.Kind == spec.Stdio {
 		s.URL, s.Headers = "", nil
 	} else {
 		s.Command, s.Args, s.Env = "", nil, nil
@@ -236,7 +236,7 @@ func (x *expansion) pairs(field string, m map[string]string) {
 	}
 }
 
-func (x *expansion) server(s *servers.Configured, home string) error {
+func (x *expansion) server(s *spec.Configured, home string) error {
 	// Before the expansion: a ~ that was put in is no home folder.
 	tilde := s.Command == "~" || strings.HasPrefix(s.Command, "~/")
 	s.Command = x.text("command", strings.TrimPrefix(s.Command, map[bool]string{true: "~"}[tilde]))
@@ -265,13 +265,13 @@ var (
 )
 
 // check says what is wrong with the expanded texts, and never what they are.
-func check(s *servers.Configured) error {
-	if s.Kind == servers.Stdio && s.Where == servers.OnHost {
-		if err := servers.CheckUser(s.User); err != nil {
+func check(s *spec.Configured) error {
+	if s.Kind == spec.Stdio && s.Where == spec.OnHost {
+		if err := spec.CheckUser(s.User); err != nil {
 			return err
 		}
 	}
-	if s.Kind == servers.Stdio && strings.TrimSpace(s.Command) == "" {
+	if s.Kind == spec.Stdio && strings.TrimSpace(s.Command) == "" {
 		return errors.New("command: what it stands for is empty")
 	}
 	if hasNUL(s.Command) || slices.ContainsFunc(s.Args, hasNUL) {
@@ -293,7 +293,7 @@ func check(s *servers.Configured) error {
 			return fmt.Errorf("headers %s: a value cannot have a line break or another control character in it", k)
 		}
 	}
-	if s.Kind != servers.Stdio {
+	if s.Kind != spec.Stdio {
 		u, err := url.Parse(s.URL)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			return errors.New("url: it must begin with http:// or https:// and a host")
@@ -305,7 +305,7 @@ func check(s *servers.Configured) error {
 
 // checkOAuth says what is wrong with how Sandlot is known to a server. A secret
 // has to say to whom it may be sent: the server itself can lead anywhere.
-func checkOAuth(o servers.OAuth) error {
+func checkOAuth(o spec.OAuth) error {
 	if o.Issuer != "" {
 		u, err := url.Parse(o.Issuer)
 		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {

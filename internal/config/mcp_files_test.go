@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/internal/servers"
+	"sandlot/internal/servers/spec"
 )
 
 // Each client's file, as people have them.
@@ -54,31 +54,31 @@ func TestClientFiles(t *testing.T) {
 	const windsurf = `{"mcpServers": {"far": {"serverUrl": "https://example.com/mcp", "disabled": true, "disabledTools": ["a"]}}}`
 	const gemini = `{"theme": "GitHub", "mcpServers": {"far": {"httpUrl": "https://example.com/mcp", "timeout": 30000, "trust": true, "includeTools": ["a"], "excludeTools": ["b"]}}}`
 	const settings = `{"editor.tabSize": 2, "mcp": {"inputs": [], "servers": {"x": {"command": "x"}}}}`
-	far := servers.Configured{Name: "far", Kind: "http", URL: "https://example.com/mcp", Where: "sandbox"}
-	with := func(c servers.Configured, f func(*servers.Configured)) servers.Configured { f(&c); return c }
+	far := spec.Configured{Name: "far", Kind: "http", URL: "https://example.com/mcp", Where: "sandbox"}
+	with := func(c spec.Configured, f func(*spec.Configured)) spec.Configured { f(&c); return c }
 	for _, tt := range []struct {
 		name, file string
-		want       []servers.Configured
+		want       []spec.Configured
 		note       string
 	}{
-		{"Claude Desktop", claudeDesktop, []servers.Configured{{Name: "filesystem", Kind: "stdio", Command: "npx",
+		{"Claude Desktop", claudeDesktop, []spec.Configured{{Name: "filesystem", Kind: "stdio", Command: "npx",
 			Args: []string{"-y", "@modelcontextprotocol/server-filesystem", `C:\Users\me\Desktop`}, Env: vars{"NOTE": `a "quoted" é 😀 $HOME /`}}}, ""},
-		{"Claude Code", claudeCode, []servers.Configured{
+		{"Claude Code", claudeCode, []spec.Configured{
 			{Name: "api-server", Kind: "http", URL: "https://api.example.com/mcp", Headers: vars{"Authorization": "Bearer s3cret"}, Timeout: 10 * time.Minute},
-			{Name: "db", Kind: "stdio", Command: "uvx", Args: []string{"mcp-server", "--dsn", mcpEnv["ODD"]}, Env: vars{"A": "s3cret", "KEEP": "$TOKEN"}, OAuth: servers.OAuth{ClientID: "id"}}}, ""},
-		{"Cursor", cursor, []servers.Configured{
+			{Name: "db", Kind: "stdio", Command: "uvx", Args: []string{"mcp-server", "--dsn", mcpEnv["ODD"]}, Env: vars{"A": "s3cret", "KEEP": "$TOKEN"}, OAuth: spec.OAuth{ClientID: "id"}}}, ""},
+		{"Cursor", cursor, []spec.Configured{
 			{Name: "local", Kind: "stdio", Command: "python", Args: []string{"mcp-server.py"}, Env: vars{"API_KEY": ""}},
 			{Name: "remote", Kind: "http", URL: "http://localhost:3000/mcp", Headers: vars{"API_KEY": "s3cret"}}}, ""},
-		{"VS Code", code, []servers.Configured{
+		{"VS Code", code, []spec.Configured{
 			{Name: "github", Kind: "http", URL: "https://api.example.com/mcp/"},
 			{Name: "play", Kind: "stdio", Command: "npx", Args: []string{"-y", "@x/play@latest"}, Env: vars{"K": "s3cret"}}}, "cwd"},
-		{"VS Code's settings", settings, []servers.Configured{{Name: "x", Kind: "stdio", Command: "x"}}, ""},
-		{"Crush", crushJSON, []servers.Configured{
+		{"VS Code's settings", settings, []spec.Configured{{Name: "x", Kind: "stdio", Command: "x"}}, ""},
+		{"Crush", crushJSON, []spec.Configured{
 			{Name: "filesystem", Kind: "stdio", Command: "node", Args: []string{"/path/to/mcp-server.js"}, Timeout: 2 * time.Minute, DisabledTools: []string{"x"}, Env: vars{"NODE_ENV": "production"}},
 			{Name: "github", Kind: "http", URL: "https://api.example.com/mcp/", Timeout: 2 * time.Minute, Headers: vars{"Authorization": "Bearer s3cret"}},
 			{Name: "streaming", Kind: "sse", URL: "https://example.com/mcp/sse", Headers: vars{"API-Key": "s3cret"}}}, ""},
-		{"Windsurf", windsurf, []servers.Configured{with(far, func(c *servers.Configured) { c.URL, c.Disabled, c.DisabledTools = "", true, []string{"a"} })}, ""},
-		{"Gemini", gemini, []servers.Configured{with(far, func(c *servers.Configured) {
+		{"Windsurf", windsurf, []spec.Configured{with(far, func(c *spec.Configured) { c.URL, c.Disabled, c.DisabledTools = "", true, []string{"a"} })}, ""},
+		{"Gemini", gemini, []spec.Configured{with(far, func(c *spec.Configured) {
 			c.Timeout, c.EnabledTools, c.DisabledTools = 30*time.Second, []string{"a"}, []string{"b"}
 		})}, ""},
 		{"none", `{"mcpServers": {}}`, nil, ""},
@@ -151,7 +151,7 @@ func TestBrokenClientFiles(t *testing.T) {
 func TestClientFilesSayNotWhere(t *testing.T) {
 	for _, file := range []string{`{"mcpServers": {"x": {"command": "x", "where": "host", "prefix": "", "trust": "warn"}}}`, `{"mcp": {"x": {"command": "x", "where": "host", "prefix": "", "trust": "warn"}}}`} {
 		list, _ := readServers(t, "", map[string]string{"file.json": file})
-		if len(list) != 1 || list[0].Where != servers.InSandbox || list[0].Prefix != nil || list[0].Trust != "" {
+		if len(list) != 1 || list[0].Where != spec.InSandbox || list[0].Prefix != nil || list[0].Trust != "" {
 			t.Errorf("%s: %+v", file, list)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/internal/servers"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
 
@@ -23,7 +23,7 @@ var mcpEnv = vars{"TOKEN": "s3cret", "ODD": "s3cret \"$(id)\"\n`x` ${TOKEN}", "B
 var me = strconv.Itoa(os.Getuid())
 
 // servers loads a settings file and client files beside it.
-func readServers(t *testing.T, text string, files map[string]string) (list []servers.Configured, notes []string) {
+func readServers(t *testing.T, text string, files map[string]string) (list []spec.Configured, notes []string) {
 	t.Helper()
 	dir := t.TempDir()
 	env := vars{}
@@ -63,7 +63,7 @@ func readServers(t *testing.T, text string, files map[string]string) (list []ser
 }
 
 // single returns the only server, without where it stands.
-func single(t *testing.T, list []servers.Configured, notes []string) servers.Configured {
+func single(t *testing.T, list []spec.Configured, notes []string) spec.Configured {
 	t.Helper()
 	if len(list) != 1 || len(notes) > 0 {
 		t.Fatalf("%+v, notes %q, want one server and no note", list, notes)
@@ -77,26 +77,26 @@ func TestMCPSection(t *testing.T) {
 	empty, gh := "", "gh"
 	for _, tt := range []struct {
 		name, yaml string
-		want       servers.Configured
+		want       spec.Configured
 	}{
-		{"the least", "{command: npx}", servers.Configured{Kind: "stdio", Command: "npx", Where: "sandbox"}},
+		{"the least", "{command: npx}", spec.Configured{Kind: "stdio", Command: "npx", Where: "sandbox"}},
 		{"all of a program", `{type: stdio, command: npx, args: [-y, "@x/server@^2", 7, true], env: {A: $TOKEN, B: "", C: , D: 8080, E: "$UNSET"}, timeout: 30,
 			disabled: false, disabled_tools: [a], enabled_tools: [b, c], where: host, user: ` + me + `, prefix: gh, principals: [alice, local], trust: warn, oauth: false}`,
-			servers.Configured{Kind: "stdio", Command: "npx", Args: []string{"-y", "@x/server@^2", "7", "true"},
+			spec.Configured{Kind: "stdio", Command: "npx", Args: []string{"-y", "@x/server@^2", "7", "true"},
 				Env: map[string]string{"A": "s3cret", "B": "", "C": "", "D": "8080", "E": ""}, Timeout: 30 * time.Second, DisabledTools: []string{"a"},
 				EnabledTools: []string{"b", "c"}, Where: "host", User: me, Prefix: &gh, Principals: []string{"user:alice", "local"}, Trust: "warn"}},
 		{"all of a remote one", `{url: "https://api.example.com/mcp/$UNSET", headers: {Authorization: Bearer $TOKEN, X-None: $UNSET, X-Two: "${UNSET:-two}"}, timeout: 2m,
 			oauth: true, oauth_client_id: id, oauth_client_secret: $TOKEN, oauth_issuer: https://accounts.example.com, prefix: "", trust: hold}`,
-			servers.Configured{Kind: "http", URL: "https://api.example.com/mcp/", Headers: map[string]string{"Authorization": "Bearer s3cret", "X-Two": "two"},
-				Timeout: 2 * time.Minute, OAuth: servers.OAuth{ClientID: "id", ClientSecret: "s3cret", Issuer: "https://accounts.example.com"}, Where: "sandbox", Prefix: &empty, Trust: "hold"}},
-		{"the older transport", "{type: sse, url: 'http://localhost:9/sse'}", servers.Configured{Kind: "sse", URL: "http://localhost:9/sse", Where: "sandbox"}},
-		{"both, and the type says which", "{type: http, command: x, url: 'http://localhost:9/'}", servers.Configured{Kind: "http", URL: "http://localhost:9/", Where: "sandbox"}},
-		{"home of the machine", "{command: ~/bin/x, where: host, user: " + me + "}", servers.Configured{Kind: "stdio", Command: "/home/op/bin/x", Where: "host", User: me}},
-		{"home of the sandbox", "{command: ~/bin/x, args: ['~']}", servers.Configured{Kind: "stdio", Command: "/root/bin/x", Args: []string{"~"}, Where: "sandbox"}},
-		{"a command's output", `{command: x, env: {A: "<$(printf '%s\n\n' \"$TOKEN\")>"}}`, servers.Configured{Kind: "stdio", Command: "x", Env: map[string]string{"A": "<s3cret>"}, Where: "sandbox"}},
-		{"a hostile value", `{command: x, args: ["$ODD"], env: {A: "$ODD"}}`, servers.Configured{Kind: "stdio", Command: "x", Args: []string{mcpEnv["ODD"]}, Env: map[string]string{"A": mcpEnv["ODD"]}, Where: "sandbox"}},
-		{"disabled, so nothing is run", "{command: x, disabled: true, env: {A: '$(exit 1)'}}", servers.Configured{Kind: "stdio", Disabled: true, Where: "sandbox"}},
-		{"by an alias", "&a {command: y}", servers.Configured{Kind: "stdio", Command: "y", Where: "sandbox"}},
+			spec.Configured{Kind: "http", URL: "https://api.example.com/mcp/", Headers: map[string]string{"Authorization": "Bearer s3cret", "X-Two": "two"},
+				Timeout: 2 * time.Minute, OAuth: spec.OAuth{ClientID: "id", ClientSecret: "s3cret", Issuer: "https://accounts.example.com"}, Where: "sandbox", Prefix: &empty, Trust: "hold"}},
+		{"the older transport", "{type: sse, url: 'http://localhost:9/sse'}", spec.Configured{Kind: "sse", URL: "http://localhost:9/sse", Where: "sandbox"}},
+		{"both, and the type says which", "{type: http, command: x, url: 'http://localhost:9/'}", spec.Configured{Kind: "http", URL: "http://localhost:9/", Where: "sandbox"}},
+		{"home of the machine", "{command: ~/bin/x, where: host, user: " + me + "}", spec.Configured{Kind: "stdio", Command: "/home/op/bin/x", Where: "host", User: me}},
+		{"home of the sandbox", "{command: ~/bin/x, args: ['~']}", spec.Configured{Kind: "stdio", Command: "/root/bin/x", Args: []string{"~"}, Where: "sandbox"}},
+		{"a command's output", `{command: x, env: {A: "<$(printf '%s\n\n' \"$TOKEN\")>"}}`, spec.Configured{Kind: "stdio", Command: "x", Env: map[string]string{"A": "<s3cret>"}, Where: "sandbox"}},
+		{"a hostile value", `{command: x, args: ["$ODD"], env: {A: "$ODD"}}`, spec.Configured{Kind: "stdio", Command: "x", Args: []string{mcpEnv["ODD"]}, Env: map[string]string{"A": mcpEnv["ODD"]}, Where: "sandbox"}},
+		{"disabled, so nothing is run", "{command: x, disabled: true, env: {A: '$(exit 1)'}}", spec.Configured{Kind: "stdio", Disabled: true, Where: "sandbox"}},
+		{"by an alias", "&a {command: y}", spec.Configured{Kind: "stdio", Command: "y", Where: "sandbox"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			list, notes := readServers(t, "mcp:\n  it: "+tt.yaml, nil)

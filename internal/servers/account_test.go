@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 )
 
 // A program on the machine is never root by oversight; as another user it has
@@ -20,7 +21,7 @@ func TestProgramsOnTheHostHaveAUser(t *testing.T) {
 	script := `id -u; id -g; id -G; echo "$HOME"; pwd; ps -o pgid= -p $$ | tr -d ' '; echo $$; env`
 	run := func(user string) ([]string, error) {
 		t.Helper()
-		s := &server{name: "x", settings: Configured{Where: OnHost, User: user}}
+		s := &server{name: "x", settings: spec.Configured{Where: spec.OnHost, User: user}}
 		p, err := onHost(s, []string{"/bin/sh", "-c", script}, map[string]string{"OWN": "given"}, "")
 		if err != nil {
 			return nil, err
@@ -67,7 +68,7 @@ func TestProgramsOnTheHostHaveAUser(t *testing.T) {
 		t.Errorf("root by name: %v %v", out, err)
 	}
 	// It ends with what it started, whoever's that is.
-	s := &server{name: "x", settings: Configured{Where: OnHost, User: "nobody"}}
+	s := &server{name: "x", settings: spec.Configured{Where: spec.OnHost, User: "nobody"}}
 	p, err := onHost(s, []string{"/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo $!; sleep 1000"}, nil, "")
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 )
 
 // What can be done about a fault that a third-party server causes. Those who
@@ -14,7 +15,7 @@ import (
 
 // command is one of `sandlot mcp`, about this server.
 func (s *server) command(verb string, more ...string) string {
-	return "`" + CommandLine(append([]string{"sandlot", "mcp", verb, s.name}, more...)) + "`"
+	return "`" + spec.CommandLine(append([]string{"sandlot", "mcp", verb, s.name}, more...)) + "`"
 }
 
 // options are those of the command line that give a server its values, each
@@ -33,7 +34,7 @@ func options(env, headers []string) (all []string) {
 // is held.
 func (s *server) advice() []string {
 	var all []string
-	if s.settings.Kind == Stdio && s.shows(s.owner) {
+	if s.settings.Kind == spec.Stdio && s.shows(s.owner) {
 		all = append(all, "Look at what it printed: external_mcp_logs, or "+s.command("logs"))
 	}
 	all = append(all, "Start it again: restart_external_mcp, or "+s.command("restart"))
@@ -42,7 +43,7 @@ func (s *server) advice() []string {
 		all = append(all, fmt.Sprintf("Check mcp.%s in the settings, and Sandlot's log", s.name))
 	case s.configured:
 		all = append(all, "Ask the operator of this server: what it is, is in their settings")
-	case s.settings.Kind == Stdio:
+	case s.settings.Kind == spec.Stdio:
 		all = append(all, "Check its command, args and env, and connect it again")
 	default:
 		all = append(all, "Check its url and headers, and connect it again")
@@ -52,8 +53,8 @@ func (s *server) advice() []string {
 
 // unstarted is for a server that did not start when it was connected, so that it
 // is not there.
-func (c Configured) unstarted() []string {
-	if c.Kind == Stdio {
+func unstarted(c spec.Configured) []string {
+	if c.Kind == spec.Stdio {
 		return []string{"Check its command, args and env", "Run the program itself to see all that it prints: sandbox_shell_exec, or `sandlot exec --session home -- COMMAND`"}
 	}
 	return []string{"Check its url, transport and headers", "Ask the operator of this server whether it may be reached from here (network.allow)"}
@@ -73,13 +74,13 @@ func (s *server) advised(err error) error {
 }
 
 // notThere is for a fault after which the server is not there.
-func notThere(err error, c Configured) error {
+func notThere(err error, c spec.Configured) error {
 	f, ok := errors.AsType[*fault.Error](err)
 	if !ok || !ofServer(f) || f.Context["auth_url"] != nil || f.Context["secret"] != nil {
 		return err
 	}
 	own := *f
-	own.Advice = c.unstarted()
+	own.Advice = unstarted(c)
 	return &own
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 )
 
 // A fault that a third-party server causes says what helps with that server.
@@ -16,7 +17,7 @@ while True:
     if base(m): continue
 `), nil)
 	ends := onhost("x", script(t, `sys.exit(7)`), nil)
-	inSandbox := func(c Configured) Configured { c.Where = InSandbox; return c }
+	inSandbox := func(c spec.Configured) spec.Configured { c.Where = spec.InSandbox; return c }
 	for name, tt := range map[string]struct {
 		make func(b *Book) *server
 		want []string
@@ -30,7 +31,7 @@ while True:
 		}, []string{"external_mcp_logs", "`sandlot mcp restart x`"}, "operator"},
 		"it has no values": {func(b *Book) *server {
 			s := own(b, P, "x", "aaaaaa", dies)
-			s.secrets, s.rec.EnvKeys, s.rec.HeaderKeys = secrets{}, []string{"KEY"}, []string{"X-Key"}
+			s.values, s.rec.EnvKeys, s.rec.HeaderKeys = spec.Values{}, []string{"KEY"}, []string{"X-Key"}
 			return s
 		}, []string{"`sandlot mcp restart x --env KEY --header X-Key`"}, "logs"},
 		"it is disconnected": {func(b *Book) *server {
@@ -39,7 +40,7 @@ while True:
 			return s
 		}, []string{"`sandlot mcp restart x`"}, "logs"},
 		"it is remote": {func(b *Book) *server {
-			return own(b, P, "x", "aaaaaa", Configured{Name: "x", Kind: HTTP, URL: "http://192.0.2.1/"})
+			return own(b, P, "x", "aaaaaa", spec.Configured{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"})
 		}, []string{"Check its url and headers"}, "logs"},
 		"it is the operator's, on the machine": {func(b *Book) *server {
 			s := own(b, P, "x", "aaaaaa", ends)
@@ -78,19 +79,19 @@ while True:
 // others are told of the same fault does not change.
 func TestAdviceOfWhatDidNotStart(t *testing.T) {
 	b := book(t, &memStore{}, nil)
-	_, err := b.Connect(t.Context(), P, Ask{Name: "x", URL: "http://192.0.2.1/"})
+	_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: "http://192.0.2.1/"})
 	f := fault.From(err)
 	if got := f.Data().RecoverySuggestions; f.Kind != fault.Connection || len(got) != 2 || !strings.Contains(got[1], "network.allow") {
 		t.Errorf("%v %q", err, got)
 	}
 	own := fault.New(fault.Connection, "it is shared")
 	own.Advice = []string{"first"}
-	if got := fault.From(notThere(own, Configured{Kind: Stdio})); got == own || own.Advice[0] != "first" || !strings.Contains(got.Advice[0], "command") {
+	if got := fault.From(notThere(own, spec.Configured{Kind: spec.Stdio})); got == own || own.Advice[0] != "first" || !strings.Contains(got.Advice[0], "command") {
 		t.Errorf("%v, and the one that others have %v", got.Advice, own.Advice)
 	}
 	login := fault.New(fault.Connection, "log in").With("auth_url", "https://x")
 	login.Advice = []string{"open it"}
-	if got := fault.From(notThere(login, Configured{Kind: HTTP})); got.Advice[0] != "open it" {
+	if got := fault.From(notThere(login, spec.Configured{Kind: spec.HTTP})); got.Advice[0] != "open it" {
 		t.Errorf("a log-in: %v", got.Advice)
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/oauth"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
@@ -44,16 +46,15 @@ type Config struct {
 	// none. The links to begin one are beside it: start/ and an id.
 	Callback string
 	// Logins keep what log-ins brought; nil: they are in memory alone.
-	Logins Logins
+	Logins oauth.Store
 	Log    *slog.Logger
 }
 
 // Book keeps all connections. It implements tool.Source and tool.Foreign.
 type Book struct {
 	Config
-	logins logins
-
-	memory, unread sync.Once // said that log-ins cannot be stored, or read
+	logins  *oauth.Logins
+	waiting func() map[string]bool // owners of whom log-ins wait for a browser
 
 	life context.Context // of everything that runs here
 	stop context.CancelFunc
@@ -64,7 +65,7 @@ type Book struct {
 
 	mu         sync.Mutex
 	owners     map[string]*owner
-	configured []Configured
+	configured []spec.Configured
 }
 
 // New returns a book.
@@ -83,6 +84,8 @@ func New(c Config) *Book {
 	}
 	b := &Book{Config: c, owners: map[string]*owner{}}
 	b.life, b.stop = context.WithCancel(context.Background())
+	b.logins = oauth.New(oauth.Config{Callback: c.Callback, Store: c.Logins, Spawn: b.spawn, Log: c.Log})
+	b.waiting = b.logins.Waiting
 	return b
 }
 
@@ -100,19 +103,16 @@ func (b *Book) Recover(ctx context.Context) error {
 	for _, c := range all {
 		there[c] = true
 	}
-	b.strays(func(owner, key string) bool { return !strings.HasPrefix(key, "=") && !there[[2]string{owner, key}] })
+	b.logins.Orphans(func(owner, key string) bool { return !strings.HasPrefix(key, "=") && !there[[2]string{owner, key}] })
 	return nil
 }
 
 // server makes one of a record.
-func (b *Book) server(p auth.Principal, r Record, known secrets) *server {
-	return &server{book: b, owner: p, id: r.ID, name: r.Name, configured: r.Configured, created: r.Created, gate: make(chan struct{}, 1), rec: r, secrets: known, state: Idle, follows: followers{},
-		settings: configuredAs(r)}
-}
-
-// configuredAs is a user's connection in the form of the settings' ones.
-func configuredAs(r Record) Configured {
-	return Configured{Name: r.Name, Kind: r.Kind, Command: r.Command, Args: r.Args, URL: r.URL, Where: InSandbox}
+func (b *Book) server(p auth.Principal, r Record, known spec.Values) *server {
+	s := &server{book: b, owner: p, id: r.ID, name: r.Name, configured: r.Configured, created: r.Created, gate: make(chan struct{}, 1),
+		rec: r, values: known, state: Idle, follows: followers{}, settings: r.Spec.Configured()}
+	s.account = b.logins.Account(oauth.Server{Owner: p, ID: s.id, Name: s.name, Title: s.title(), Key: s.loginKey(), Configured: s.configured}, s)
+	return s
 }
 
 // Run stops servers that nobody uses, and frees what is known of users who do not
@@ -249,7 +249,7 @@ func (b *Book) find(p auth.Principal, what string) (*server, error) {
 	if near := tool.Nearest(what, names); near != "" {
 		meant = "did you mean " + strconv.Quote(near) + "?"
 	}
-	return nil, fault.New(fault.NotFound, "there is no connection %q; %s", clip(what), meant).With("connection", clip(what)).With("connections", names)
+	return nil, fault.New(fault.NotFound, "there is no connection %q; %s", spec.Clip(what), meant).With("connection", spec.Clip(what)).With("connections", names)
 }
 
 // List returns a principal's connections: the configured ones, then their own,

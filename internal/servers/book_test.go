@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
 
@@ -86,8 +87,8 @@ func script(t *testing.T, body string) string {
 	return f
 }
 
-func onhost(name, file string, env map[string]string) Configured {
-	return Configured{Name: name, Kind: Stdio, Command: "python3", Args: []string{"-u", file}, Where: OnHost, User: me(), Env: env, Trust: Hold}
+func onhost(name, file string, env map[string]string) spec.Configured {
+	return spec.Configured{Name: name, Kind: spec.Stdio, Command: "python3", Args: []string{"-u", file}, Where: spec.OnHost, User: me(), Env: env, Trust: spec.Hold}
 }
 
 func book(t *testing.T, st *memStore, change func(*Config)) *Book {
@@ -124,12 +125,12 @@ func until(t *testing.T, what string, f func() bool) {
 }
 
 // own puts a user's connection by hand, which runs on the host.
-func own(b *Book, p auth.Principal, name, id string, c Configured) *server {
+func own(b *Book, p auth.Principal, name, id string, c spec.Configured) *server {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.owner(p)
 	o.seen, o.loaded = true, true
-	s := b.server(p, Record{ID: id, Owner: p.ID, Name: name, Kind: Stdio, Command: c.Command, Args: c.Args, Created: time.Now()}, secrets{known: true, env: c.Env})
+	s := b.server(p, Record{ID: id, Owner: p.ID, Spec: spec.Spec{Name: name, Kind: spec.Stdio, Command: c.Command, Args: c.Args}, Created: time.Now()}, spec.Values{Known: true, Env: c.Env})
 	s.settings = c
 	o.servers[id] = s
 	return s
@@ -197,7 +198,7 @@ func TestCloseDuringStartLeaks(t *testing.T) {
 func TestFailedConfiguredIsNeverTriedAgain(t *testing.T) {
 	b := book(t, &memStore{}, nil)
 	mark := filepath.Join(t.TempDir(), "tries")
-	b.SetConfigured([]Configured{onhost("x", script(t, `
+	b.SetConfigured([]spec.Configured{onhost("x", script(t, `
 open(STATE,"a").write("x")
 if len(open(STATE).read())<=2: sys.exit(3)
 `+pyLoop), map[string]string{"STATE": mark})})
@@ -231,11 +232,11 @@ func TestPrefixChange(t *testing.T) {
 	gh := "gh"
 	b := book(t, &memStore{}, nil)
 	c := onhost("x", script(t, pyLoop), nil)
-	b.SetConfigured([]Configured{c})
+	b.SetConfigured([]spec.Configured{c})
 	b.Ready(context.Background(), P)
 	before := b.Tools(context.Background(), P)
 	c.Prefix = &gh
-	b.SetConfigured([]Configured{c})
+	b.SetConfigured([]spec.Configured{c})
 	s := get(b, P, "x")
 	until(t, "restart", func() bool {
 		i := s.info()
@@ -276,7 +277,7 @@ while True:
 
 func TestNeedsAuthGivenUp(t *testing.T) {
 	b := book(t, &memStore{}, nil)
-	s := own(b, P, "x", "aaaaaa", Configured{Kind: HTTP, URL: "https://x"})
+	s := own(b, P, "x", "aaaaaa", spec.Configured{Kind: spec.HTTP, URL: "https://x"})
 	s.mu.Lock()
 	s.set(NeedsAuth, "its user has to log in")
 	for range 6 { // six calls while the user logs in
@@ -429,7 +430,7 @@ while True:
 	time.Sleep(700 * time.Millisecond) // the old one's second reading waits for it
 	s.enter(context.Background())
 	s.halt(Idle, "")
-	s.adopt(Record{ID: s.id, Owner: P.ID, Name: "x", Kind: HTTP, URL: "https://new", Created: s.created}, secrets{known: true})
+	s.adopt(Record{ID: s.id, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://new"}, Created: s.created}, spec.Values{Known: true})
 	s.leave()
 	b.names(P).Unlock()
 	time.Sleep(300 * time.Millisecond)
@@ -442,7 +443,7 @@ while True:
 
 func TestHostLogInFault(t *testing.T) {
 	b := book(t, &memStore{}, nil)
-	b.SetConfigured([]Configured{onhost("x", script(t, `
+	b.SetConfigured([]spec.Configured{onhost("x", script(t, `
 sys.stderr.write("connecting to postgres://admin:hunter2@10.0.0.5/db\n"); sys.exit(1)
 `), nil)})
 	b.Ready(context.Background(), P)
@@ -462,12 +463,12 @@ func TestLoginKeptAcrossURL(t *testing.T) {
 			return nil, errors.New("no")
 		}
 	})
-	s := own(b, P, "x", "aaaaaa", Configured{Kind: HTTP, URL: "https://bank.example"})
-	first := b.login(s)
+	s := own(b, P, "x", "aaaaaa", spec.Configured{Kind: spec.HTTP, URL: "https://bank.example"})
+	first := b.login(s, s.settings)
 	s.enter(context.Background())
-	s.adopt(Record{ID: s.id, Owner: P.ID, Name: "x", Kind: HTTP, URL: "https://evil.example", Created: s.created}, secrets{known: true})
+	s.adopt(Record{ID: s.id, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://evil.example"}, Created: s.created}, spec.Values{Known: true})
 	s.leave()
-	if b.login(s) == first {
+	if b.login(s, s.settings) == first {
 		t.Error("the log-in, and its token, of https://bank.example is what https://evil.example is given")
 	}
 }
@@ -485,7 +486,7 @@ func TestRaces(t *testing.T) {
 	wg.Go(func() {
 		for range 20 {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-			b.Connect(ctx, P, Ask{Name: "x", URL: "https://127.0.0.1:1"})
+			b.Connect(ctx, P, spec.Ask{Name: "x", URL: "https://127.0.0.1:1"})
 			cancel()
 		}
 	})
@@ -531,13 +532,13 @@ while True:
 func TestReAddConfigured(t *testing.T) {
 	b := book(t, &memStore{}, nil)
 	c := onhost("x", script(t, pyLoop), nil)
-	b.SetConfigured([]Configured{c})
+	b.SetConfigured([]spec.Configured{c})
 	b.Ready(context.Background(), P)
 	s := get(b, P, "x")
 	s.enter(context.Background()) // it is being started, or stopped
 	b.SetConfigured(nil)
 	time.Sleep(50 * time.Millisecond)
-	b.SetConfigured([]Configured{c})
+	b.SetConfigured([]spec.Configured{c})
 	s.leave()
 	time.Sleep(500 * time.Millisecond)
 	if len(b.List(P)) == 0 {
@@ -579,7 +580,7 @@ while True:
 		for range 100 {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
-			b.Connect(ctx, P, Ask{Name: "x", URL: "https://127.0.0.1:1"})
+			b.Connect(ctx, P, spec.Ask{Name: "x", URL: "https://127.0.0.1:1"})
 		}
 	})
 	wg.Wait()
@@ -587,7 +588,7 @@ while True:
 
 func TestRaceDirect(t *testing.T) {
 	b := book(t, &memStore{}, nil)
-	s := own(b, P, "x", "aaaaaa", Configured{Kind: Stdio, Command: "/nonexistent", Where: OnHost, User: me()})
+	s := own(b, P, "x", "aaaaaa", spec.Configured{Kind: spec.Stdio, Command: "/nonexistent", Where: spec.OnHost, User: me()})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 3000 {
@@ -598,7 +599,7 @@ func TestRaceDirect(t *testing.T) {
 		for range 3000 {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
-			b.Connect(ctx, P, Ask{Name: "x", Command: "/nonexistent"})
+			b.Connect(ctx, P, spec.Ask{Name: "x", Command: "/nonexistent"})
 		}
 	})
 	wg.Wait()
@@ -615,7 +616,7 @@ func TestValuesAreBounded(t *testing.T) {
 		}
 		err = s.give(env, nil)
 	}
-	if n := len(s.secrets.env); err == nil || n > maxEnv {
+	if n := len(s.values.Env); err == nil || n > spec.MaxValues {
 		t.Errorf("%d variables are held: %v", n, err)
 	}
 }
@@ -651,10 +652,10 @@ if os.path.exists(STATE): TOOLS=[{"name":"t","description":"EVIL","inputSchema":
 	}
 	s.halt(Idle, "")
 	settings := s.settings
-	if again.runs(s.rec) {
+	if again.Same(s.rec.Spec) {
 		again.Catalog = s.rec.Catalog
 	}
-	if err := s.adopt(again, s.secrets); err != nil {
+	if err := s.adopt(again, s.values); err != nil {
 		t.Fatal(err)
 	}
 	s.settings = settings
@@ -681,8 +682,8 @@ if os.path.exists(STATE): TOOLS=[{"name":"t","description":"EVIL","inputSchema":
 // one of Sandlot's.
 func TestURIsStay(t *testing.T) {
 	b := book(t, &memStore{}, nil)
-	old := own(b, P, "old", "aaaaaa", Configured{})
-	good := own(b, P, "good", "bbbbbb", Configured{})
+	old := own(b, P, "old", "aaaaaa", spec.Configured{})
+	good := own(b, P, "good", "bbbbbb", spec.Configured{})
 	resources := func(uris ...string) (o offered) {
 		for _, u := range uris {
 			o.resources = append(o.resources, json.RawMessage(fmt.Sprintf(`{"uri":%q,"name":"n"}`, u)))
@@ -722,7 +723,7 @@ func TestDefinitionsAreBounded(t *testing.T) {
 	}
 	total := 0
 	for k := range 5 {
-		s := own(b, P, fmt.Sprint("s", k), fmt.Sprintf("id%04d", k), Configured{})
+		s := own(b, P, fmt.Sprint("s", k), fmt.Sprintf("id%04d", k), spec.Configured{})
 		if err := b.publish(s, 0, offer(all...), true); err != nil {
 			t.Fatal(err)
 		}

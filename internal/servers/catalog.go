@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"sandlot/internal/servers/spec"
 )
 
 // Catalog is what a server offered the last time that it was asked.
@@ -182,9 +184,9 @@ type offered struct {
 
 // reading makes a catalog of what a server offers.
 type reading struct {
-	settings Configured
+	settings spec.Configured
 	mark     string // stands before descriptions
-	trust    Trust
+	trust    spec.Trust
 	id       string // of the connection
 	names    *namer
 	valid    func(tool json.RawMessage) error // of headers
@@ -199,7 +201,7 @@ func (r *reading) catalog(o offered) Catalog {
 			r.names.known[k] = v
 		}
 	}
-	c := Catalog{Read: true, Enclosed: true, Prefix: r.names.prefix, Instructions: text(o.instructions, maxDescription), Pins: map[string]string{}, Odd: o.odd}
+	c := Catalog{Read: true, Enclosed: true, Prefix: r.names.prefix, Instructions: spec.Text(o.instructions, maxDescription), Pins: map[string]string{}, Odd: o.odd}
 	for k, v := range r.old.Pins {
 		c.Pins[k] = v
 	}
@@ -214,7 +216,7 @@ func (r *reading) catalog(o offered) Catalog {
 			continue
 		}
 		seen[d.Remote] = true
-		if r.allowed(d.Remote) {
+		if r.settings.Allows(d.Remote) {
 			c.Tools = append(c.Tools, d)
 		}
 	}
@@ -271,14 +273,7 @@ func (c *Catalog) note(what string, raw json.RawMessage, err error) {
 	var d object
 	_ = json.Unmarshal(raw, &d)
 	name := asText(d["name"]) + asText(d["uri"])
-	c.Odd = append(c.Odd, fmt.Sprintf("%s %q is left out: %v", what, clip(name), err))
-}
-
-func (r *reading) allowed(remote string) bool {
-	if slices.Contains(r.settings.DisabledTools, remote) {
-		return false
-	}
-	return len(r.settings.EnabledTools) == 0 || slices.Contains(r.settings.EnabledTools, remote)
+	c.Odd = append(c.Odd, fmt.Sprintf("%s %q is left out: %v", what, spec.Clip(name), err))
 }
 
 // spend says whether there is room for so many bytes.
@@ -321,7 +316,7 @@ func (r *reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	default:
 		d.Held = "it is new since the server was approved"
 	}
-	if d.Held != "" && r.trust == Warn {
+	if d.Held != "" && r.trust == spec.Warn {
 		t["description"] = quoted(fmt.Sprintf("[Sandlot: %s] %s", d.Held, asText(t["description"])))
 	}
 	d.Raw, err = json.Marshal(t)
@@ -356,7 +351,7 @@ func (r *reading) other(raw json.RawMessage, what, key string) (Definition, erro
 		return Definition{}, fmt.Errorf("its definition is no object, too large or nested too deep")
 	}
 	d := Definition{Remote: asText(t[key])}
-	if d.Remote == "" || len(d.Remote) > 4096 || hasControl(d.Remote) {
+	if d.Remote == "" || len(d.Remote) > 4096 || spec.HasControl(d.Remote) {
 		return d, fmt.Errorf("its %s is missing, too long or has control characters", key)
 	}
 	mark := ""

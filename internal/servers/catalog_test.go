@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"sandlot/internal/servers/spec"
 )
 
 func reread(old Catalog, tools ...string) Catalog {
-	r := &reading{mark: "[external:it]", trust: Hold, old: old, left: maxCatalog, names: &namer{prefix: "ext_abc_"}}
+	r := &reading{mark: "[external:it]", trust: spec.Hold, old: old, left: maxCatalog, names: &namer{prefix: "ext_abc_"}}
 	var o offered
 	for _, t := range tools {
 		o.tools = append(o.tools, json.RawMessage(t))

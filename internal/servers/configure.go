@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/servers/spec"
 )
 
 // SetConfigured makes list the servers of the operator's settings from now on:
 // those that changed are stopped, and start again with what they are now.
-func (b *Book) SetConfigured(list []Configured) {
+func (b *Book) SetConfigured(list []spec.Configured) {
 	b.mu.Lock()
 	b.configured = list
 	var known []auth.Principal
@@ -24,10 +25,10 @@ func (b *Book) SetConfigured(list []Configured) {
 		}
 	}
 	b.mu.Unlock()
-	b.strays(func(owner, key string) bool { // of users who have not come since, too
+	b.logins.Orphans(func(owner, key string) bool { // of users who have not come since, too
 		name, configured := strings.CutPrefix(key, "=")
 		p, _ := auth.Known(owner)
-		return configured && !slices.ContainsFunc(list, func(c Configured) bool { return c.Name == name && c.admits(p) && !c.Disabled })
+		return configured && !slices.ContainsFunc(list, func(c spec.Configured) bool { return c.Name == name && c.Admits(p.ID) && !c.Disabled })
 	})
 	for _, p := range known {
 		_ = b.configure(p) // what cannot be read is in the log
@@ -36,11 +37,6 @@ func (b *Book) SetConfigured(list []Configured) {
 	if b.OnChange != nil { // clients of those who are not in memory may wait for it
 		b.spawn(func(context.Context) { b.OnChange("") })
 	}
-}
-
-// admits says whether a principal may use it; nobody may.
-func (c Configured) admits(p auth.Principal) bool {
-	return p.ID != "" && (len(c.Principals) == 0 || slices.Contains(c.Principals, p.ID))
 }
 
 // configure makes sure that what is stored of a principal is there, gives them the
@@ -69,9 +65,9 @@ func (b *Book) assign(p auth.Principal) []*server {
 		return nil
 	}
 	o.seen = true
-	want := map[string]Configured{}
+	want := map[string]spec.Configured{}
 	for _, c := range b.configured {
-		if c.admits(p) {
+		if c.Admits(p.ID) {
 			want[c.Name] = c
 		}
 	}
@@ -98,16 +94,16 @@ func (b *Book) assign(p auth.Principal) []*server {
 
 // configuredServer makes a principal's own instance of a configured server. The
 // lock is held.
-func (b *Book) configuredServer(o *owner, c Configured) *server {
+func (b *Book) configuredServer(o *owner, c spec.Configured) *server {
 	now := time.Now().UTC()
 	r, known := o.stored[c.Name]
 	if !known {
-		r = Record{Owner: o.principal.ID, Name: c.Name, Configured: true, Created: now, Updated: now}
+		r = Record{Owner: o.principal.ID, Configured: true, Spec: spec.Spec{Name: c.Name}, Created: now, Updated: now}
 	}
 	for r.ID = c.Name; o.servers[r.ID] != nil; { // a user's connection may have that id
 		r.ID += "_"
 	}
-	s := b.server(o.principal, r, secrets{env: c.Env, headers: c.Headers, known: true})
+	s := b.server(o.principal, r, spec.Values{Env: c.Env, Headers: c.Headers, Known: true})
 	s.settings = c
 	s.place()
 	return s
@@ -127,7 +123,7 @@ func (s *server) place() {
 }
 
 // reconfigure takes up changed settings, or goes.
-func (s *server) reconfigure(ctx context.Context, c Configured, stays bool) {
+func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool) {
 	if !stays {
 		s.remove(context.WithoutCancel(ctx))
 		return
@@ -146,7 +142,7 @@ func (s *server) reconfigure(ctx context.Context, c Configured, stays bool) {
 	s.forgetLogin()
 	s.mu.Lock()
 	s.gen++
-	s.settings, s.secrets = c, secrets{env: c.Env, headers: c.Headers, known: true}
+	s.settings, s.values = c, spec.Values{Env: c.Env, Headers: c.Headers, Known: true}
 	s.failures, s.next = 0, time.Time{}
 	s.place()
 	start := s.state == Idle && s.start == nil

@@ -1,7 +1,6 @@
 package servers
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,10 +13,12 @@ import (
 	"testing"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/auth"
+	"golang.org/x/oauth2"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/oauth"
+	"sandlot/internal/servers/spec"
 )
 
 // rogue is an MCP server, and the authorization server that it names, which do
@@ -162,13 +163,13 @@ func (r *rogue) tokenRequests() []url.Values {
 }
 
 // invited is the page of a link.
-func invited(t *testing.T, b *Book, link string) (string, Invitation) {
+func invited(t *testing.T, b *Book, link string) (string, oauth.ConsentPage) {
 	t.Helper()
 	_, id, ok := strings.Cut(link, "/oauth/start/")
 	if !ok {
 		t.Fatalf("the link is %q", link)
 	}
-	i, err := b.Invite(id, nil)
+	i, err := b.ConsentPage(id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +181,7 @@ func invited(t *testing.T, b *Book, link string) (string, Invitation) {
 func comes(t *testing.T, b *Book, link string) {
 	t.Helper()
 	id, i := invited(t, b, link)
-	to, err := b.Begin(id, []string{i.Browser}, i.Proof)
+	to, err := b.Redirect(id, []string{i.Browser}, i.Proof)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +190,7 @@ func comes(t *testing.T, b *Book, link string) {
 		t.Fatal(err)
 	}
 	q := url.Values{"state": {u.Query().Get("state")}, "code": {"the-code"}}
-	if _, err := b.Came(q, func(string) []string { return []string{i.Browser} }); err != nil {
+	if _, err := b.Returned(q, func(string) []string { return []string{i.Browser} }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -201,7 +202,7 @@ func connected(t *testing.T, b *Book, name string) {
 
 func linkOf(t *testing.T, b *Book, name, address string) string {
 	t.Helper()
-	i, err := b.Connect(t.Context(), P, Ask{Name: name, URL: address})
+	i, err := b.Connect(t.Context(), P, spec.Ask{Name: name, URL: address})
 	if err != nil || i.State != NeedsAuth || i.AuthURL == "" {
 		t.Fatalf("%s, %q, %v", i.State, i.AuthURL, err)
 	}
@@ -220,14 +221,14 @@ func TestClientSecretHasOneIssuer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			evil := newRogue(t)
 			evil.says(map[string]any{"authorization_endpoint": "https://accounts.example.com/authorize"})
-			o := OAuth{ClientID: "operators-client", ClientSecret: "operators-secret", Issuer: c.issuer}
+			o := spec.OAuth{ClientID: "operators-client", ClientSecret: "operators-secret", Issuer: c.issuer}
 			if c.issuer == "" {
 				o.Issuer = evil.URL
 			} else if c.issuer == "none" {
 				o.Issuer = ""
 			}
 			l := newLasting(t)
-			b := l.server(Configured{Name: "crm", Kind: HTTP, URL: evil.URL + "/mcp", OAuth: o})
+			b := l.server(spec.Configured{Name: "crm", Kind: spec.HTTP, URL: evil.URL + "/mcp", OAuth: o})
 			if _, _, err := b.Info(P, "crm"); err != nil {
 				t.Fatal(err)
 			}
@@ -264,7 +265,7 @@ func TestClientSecretHasOneIssuer(t *testing.T) {
 func TestStoredLoginHasItsIssuer(t *testing.T) {
 	r := newRogue(t)
 	l := newLasting(t)
-	c := Configured{Name: "crm", Kind: HTTP, URL: r.URL + "/mcp", OAuth: OAuth{ClientID: "c"}}
+	c := spec.Configured{Name: "crm", Kind: spec.HTTP, URL: r.URL + "/mcp", OAuth: spec.OAuth{ClientID: "c"}}
 	b := l.server(c)
 	if _, _, err := b.Info(P, "crm"); err != nil {
 		t.Fatal(err)
@@ -301,7 +302,7 @@ func TestLoginFollowsNoRedirect(t *testing.T) {
 			r.mux.HandleFunc("/moved", func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, evil.URL+"/caught", status) })
 			r.says(map[string]any{what + "_endpoint": r.URL + "/moved"})
 			b := newLasting(t).server()
-			i, err := b.Connect(t.Context(), P, Ask{Name: "bank", URL: r.URL + "/mcp"})
+			i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: r.URL + "/mcp"})
 			if what == "registration" {
 				if err == nil || !strings.Contains(err.Error(), "redirects") {
 					t.Errorf("%s, %v", i.State, err)
@@ -339,7 +340,7 @@ func TestOddEndpoints(t *testing.T) {
 		{"authorization_endpoint", "https://a.example/authorize#fragment"},
 		{"authorization_endpoint", "https://a.example@evil.test/authorize"},
 		{"authorization_endpoint", "https:///authorize"},
-		{"authorization_endpoint", "https://a.example/" + strings.Repeat("a", maxAuthorize)},
+		{"authorization_endpoint", "https://a.example/" + strings.Repeat("a", 8<<10)},
 		{"authorization_endpoint", long("\ufe0f" + "a")},
 		{"authorization_endpoint", long("a.")},
 		{"authorization_endpoint", "https://accounts.example.com\u202e.evil/authorize"},
@@ -349,7 +350,7 @@ func TestOddEndpoints(t *testing.T) {
 	} {
 		r.says(map[string]any{c.key: c.value})
 		b := newLasting(t).server()
-		i, err := b.Connect(t.Context(), P, Ask{Name: "bank", URL: r.URL + "/mcp"})
+		i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: r.URL + "/mcp"})
 		if err == nil || i.AuthURL != "" || len(b.List(P)) != 0 {
 			t.Errorf("%s %.80q: %s, %v", c.key, c.value, i.State, err)
 		}
@@ -371,7 +372,7 @@ func TestHostsAreShownWhole(t *testing.T) {
 		r.says(map[string]any{"authorization_endpoint": "https://" + host + "/authorize?tenant=1"})
 		b := newLasting(t).server()
 		id, page := invited(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
-		to, err := b.Begin(id, []string{page.Browser}, page.Proof)
+		to, err := b.Redirect(id, []string{page.Browser}, page.Proof)
 		if err != nil || page.Host == "" || !strings.HasPrefix(to, "https://"+page.Host+"/authorize?tenant=1&") {
 			t.Errorf("%.60q: the page says %q, and the browser goes to %.200q, %v", host, page.Host, to, err)
 		}
@@ -382,12 +383,6 @@ func TestHostsAreShownWhole(t *testing.T) {
 			t.Errorf("%.60q is shown as %q, want %q", host, page.Host, want)
 		}
 		b.Close()
-	}
-	if _, err := shownAddress("https://"+strings.Repeat("a", 300)+".test/mcp", false); err == nil {
-		t.Error("a server's own address is shown in part")
-	}
-	if got, err := shownAddress("https://b\u00fccher.example/mcp?k=v", false); err != nil || got != "https://xn--bcher-kva.example/mcp" {
-		t.Errorf("%q, %v", got, err)
 	}
 }
 
@@ -413,7 +408,7 @@ func TestServersWordsAreNotTold(t *testing.T) {
 		r.says(meta)
 		l := newLasting(t)
 		b := l.server()
-		_, err := b.Connect(t.Context(), P, Ask{Name: "bank", URL: r.URL + "/mcp"})
+		_, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: r.URL + "/mcp"})
 		if err == nil {
 			t.Errorf("%s: it asks to log in", what)
 			continue
@@ -438,13 +433,13 @@ func TestServersWordsAreNotTold(t *testing.T) {
 func TestOwnLogins(t *testing.T) {
 	r := newRogue(t)
 	b := newLasting(t).server()
-	for n := range ownLogins {
+	for n := range oauth.MaxOwn {
 		linkOf(t, b, fmt.Sprint("bank", n), r.URL+"/mcp")
 	}
-	if i, err := b.Connect(t.Context(), P, Ask{Name: "more", URL: r.URL + "/mcp"}); err == nil || !strings.Contains(err.Error(), "limit") {
+	if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "more", URL: r.URL + "/mcp"}); err == nil || !strings.Contains(err.Error(), "limit") {
 		t.Errorf("%s, %v", i.State, err)
 	}
-	if i, err := b.Connect(t.Context(), auth.User("bob", false), Ask{Name: "bank", URL: r.URL + "/mcp"}); err != nil || i.State != NeedsAuth {
+	if i, err := b.Connect(t.Context(), auth.User("bob", false), spec.Ask{Name: "bank", URL: r.URL + "/mcp"}); err != nil || i.State != NeedsAuth {
 		t.Errorf("another: %s, %v", i.State, err)
 	}
 }
@@ -466,22 +461,15 @@ func TestOldLoginIsStill(t *testing.T) {
 	defer all.Wait()
 	all.Go(func() { _, _ = b.Restart(t.Context(), P, "bank", nil, nil, nil) })
 	until(t, "the old one asks", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		l := s.auth
-		if l == nil {
-			return false
-		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.running != nil
+		l := s.account.Current()
+		return l != nil && l.Running()
 	})
 	var got Info
 	var err error
 	done := make(chan struct{})
 	all.Go(func() {
 		defer close(done)
-		got, err = b.Connect(t.Context(), P, Ask{Name: "bank", URL: next.URL + "/mcp"})
+		got, err = b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: next.URL + "/mcp"})
 	})
 	until(t, "the next one starts", func() bool {
 		s.mu.Lock()
@@ -514,10 +502,10 @@ func TestReplacedWhileItsUserLogsIn(t *testing.T) {
 	b := newLasting(t).server()
 	link := linkOf(t, b, "bank", bank.URL+"/mcp")
 	_, id, _ := strings.Cut(link, "/oauth/start/")
-	if i, err := b.Connect(t.Context(), P, Ask{Name: "bank", URL: dead.URL + "/mcp"}); err == nil {
+	if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: dead.URL + "/mcp"}); err == nil {
 		t.Fatalf("it connects: %+v", i)
 	}
-	until(t, "the link is over", func() bool { _, err := b.Invite(id, nil); return errors.Is(err, ErrLoginOver) })
+	until(t, "the link is over", func() bool { _, err := b.ConsentPage(id, nil); return errors.Is(err, oauth.ErrOver) })
 	i, _, err := b.Info(P, "bank")
 	if err != nil || i.URL != bank.URL+"/mcp" || i.AuthURL != "" || i.State == NeedsAuth {
 		t.Errorf("%+v, %v", i, err)
@@ -538,7 +526,7 @@ func TestConnectTakesOver(t *testing.T) {
 		b := newLasting(t).server()
 		done := make(chan error)
 		go func() {
-			_, err := b.Connect(t.Context(), P, Ask{Name: "bank", URL: first.URL + "/mcp"})
+			_, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: first.URL + "/mcp"})
 			done <- err
 		}()
 		until(t, "the first starts", func() bool { l := b.List(P); return len(l) == 1 && l[0].State == Starting })
@@ -546,7 +534,7 @@ func TestConnectTakesOver(t *testing.T) {
 		if !good {
 			address = second.URL + "/nothing"
 		}
-		i, err := b.Connect(t.Context(), P, Ask{Name: "bank", URL: address})
+		i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: address})
 		if first := <-done; first == nil {
 			t.Error("the first is there, though the second took it over")
 		}
@@ -603,11 +591,9 @@ func TestUsedTokenIsNotStored(t *testing.T) {
 // A log-in that cannot be renewed for long, without a word that it is over, is
 // given up when its user restarts the connection, and not before.
 func TestStuckRenewal(t *testing.T) {
-	after := stuckAfter
-	stuckAfter = time.Hour
 	r := newRogue(t)
 	b := newLasting(t).server()
-	defer func() { b.Close(); stuckAfter = after }()
+	b.logins.Limits.Stuck = time.Hour
 	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
 	connected(t, b, "bank")
 	r.expire()
@@ -617,18 +603,21 @@ func TestStuckRenewal(t *testing.T) {
 			t.Errorf("%s, %v", i.State, err)
 		}
 	}
-	stuckAfter = 0
-	k := get(b, P, "bank").auth.current()
-	k.mu.Lock()
-	again := k.begin()
-	k.mu.Unlock()
-	<-again.done
-	if again.err == nil || get(b, P, "bank").auth.current() != k {
-		t.Errorf("without a restart: %v", again.err)
+	b.logins.Limits.Stuck = 1
+	source := func() oauth2.TokenSource {
+		k, err := get(b, P, "bank").account.Current().TokenSource(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	k := source()
+	if _, err := get(b, P, "bank").account.Current().Renew(); err == nil || source() != k {
+		t.Errorf("without a restart: %v", err)
 	}
 	// What works by then is kept.
 	odd := r.answers(answer)
-	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected || get(b, P, "bank").auth.current() != k {
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected || source() != k {
 		t.Errorf("it can be renewed: %s, %v", i.State, err)
 	}
 	r.expire()
@@ -648,11 +637,9 @@ func TestStuckRenewal(t *testing.T) {
 
 // A renewal that takes long loses nothing, and asks nobody to log in.
 func TestSlowRenewal(t *testing.T) {
-	wait := renewWait
-	renewWait = 200 * time.Millisecond
 	r := newRogue(t)
 	b := newLasting(t).server()
-	defer func() { b.Close(); renewWait = wait }()
+	b.logins.Limits.Wait = 200 * time.Millisecond
 	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
 	connected(t, b, "bank")
 	r.expire()
@@ -665,8 +652,8 @@ func TestSlowRenewal(t *testing.T) {
 		}
 	}
 	open()
-	k := get(b, P, "bank").auth.current()
-	until(t, "renewed", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.renewal == nil })
+	k, _ := get(b, P, "bank").account.Current().TokenSource(t.Context())
+	until(t, "renewed", func() bool { _, err := k.Token(); return err == nil })
 	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
 		t.Errorf("%s, %v", i.State, err)
 	}
@@ -694,12 +681,10 @@ func TestSlowRenewal(t *testing.T) {
 // When what is stored cannot even be removed that is tried again, until what is
 // stored is good.
 func TestStoredWhenItCanBe(t *testing.T) {
-	again := storeAgain
-	storeAgain = 100 * time.Millisecond
 	r := newRogue(t)
 	l := newLasting(t)
 	b := l.server()
-	defer func() { b.Close(); storeAgain = again }()
+	b.logins.Limits.Again = 100 * time.Millisecond
 	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
 	connected(t, b, "bank")
 	r.expire()
@@ -731,13 +716,9 @@ func TestAskAfterItsEnd(t *testing.T) {
 	b := newLasting(t).server()
 	linkOf(t, b, "bank", r.URL+"/mcp")
 	s := get(b, P, "bank")
-	l := s.auth
-	s.setAside()
-	a := &attempt{asked: make(chan struct{})}
-	ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), attemptKey{}, a), time.Second)
-	defer cancel()
-	_, err := l.ask(ctx, &sdk.AuthorizationArgs{URL: "https://accounts.example.com/authorize?state=x"})
-	if err == nil || err.Error() != "it was given up" || s.info().AuthURL != "" {
-		t.Errorf("%v; its link is %q", err, s.info().AuthURL)
+	l := s.account.Current()
+	s.beginReplace()
+	if s.Asked(t.Context(), l, "http://localhost:1/oauth/start/x") || s.info().AuthURL != "" {
+		t.Errorf("its link is %q", s.info().AuthURL)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 	"sandlot/internal/upstream"
 )
@@ -72,7 +73,7 @@ func (l *live) freed() {
 func refusal(err error) error {
 	f := fault.From(err)
 	if f.Kind == fault.Internal {
-		return &upstream.Error{Code: -32603, Message: text(err.Error(), 500)}
+		return &upstream.Error{Code: -32603, Message: spec.Text(err.Error(), 500)}
 	}
 	return &upstream.Error{Code: int64(f.RPC()), Message: f.Error()}
 }

@@ -13,12 +13,13 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
 )
 
 // Order is what a principal wants to be installed and connected.
 type Order struct {
-	Ask               // Name, Env, and Command and Args of the start, which may be left out
+	spec.Ask          // Name, Env, and Command and Args of the start, which may be left out
 	Type, Spec string // npm, pip or git; what to install
 	Workdir    string // beneath /workspace; empty: external-mcp/{name}
 	// Progress is told what happens.
@@ -54,40 +55,65 @@ func (o *Order) check() (folder string, err error) {
 	wrong := func(argument, format string, args ...any) (string, error) {
 		return "", fault.New(fault.InvalidParameters, format, args...).With("argument", argument)
 	}
-	if !nameForm.MatchString(o.Name) {
-		return wrong("name", "name %q: a name has 1 to %d letters, digits, spaces and . _ @ / -, and begins with a letter or digit", clip(o.Name), maxName)
+	if err := spec.CheckName(o.Name); err != nil {
+		return "", err
 	}
 	o.Spec = strings.TrimSpace(o.Spec)
 	switch {
 	case o.Type != "npm" && o.Type != "pip" && o.Type != "git":
-		return wrong("install", "install.type %q: must be npm, pip or git", clip(o.Type))
-	case o.Spec == "" || len(o.Spec) > 500 || hasControl(o.Spec):
+		return wrong("install", "install.type %q: must be npm, pip or git", spec.Clip(o.Type))
+	case o.Spec == "" || len(o.Spec) > 500 || spec.HasControl(o.Spec):
 		return wrong("install", "install.spec must name a package, or for git a URL, in at most 500 characters")
 	case strings.HasPrefix(o.Spec, "-"):
-		return wrong("install", "install.spec %q begins with a -, which would be an option", clip(o.Spec))
+		return wrong("install", "install.spec %q begins with a -, which would be an option", spec.Clip(o.Spec))
 	}
 	if o.Type == "git" {
 		if u, err := url.Parse(o.Spec); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
-			return wrong("install", "install.spec %q: git URLs begin with https:// and hold no password; a branch, tag or commit may follow after #", clip(o.Spec))
+			return wrong("install", "install.spec %q: git URLs begin with https:// and hold no password; a branch, tag or commit may follow after #", spec.Clip(o.Spec))
 		} else if u.Fragment != "" && !refForm.MatchString(u.Fragment) {
-			return wrong("install", "install.spec: %q is no name of a branch, tag or commit", clip(u.Fragment))
+			return wrong("install", "install.spec: %q is no name of a branch, tag or commit", spec.Clip(u.Fragment))
 		}
 	}
 	start := o.Ask // what is wrong with it is said before anything is installed
 	if start.Command == "" {
 		start.Command = "the program that it brings"
 	}
-	if err := start.check(); err != nil {
+	if err := start.Check(); err != nil {
 		return "", err
 	}
 	folder = path.Join(pool.WorkspaceDir, "external-mcp", slug(o.Name))
 	if o.Workdir != "" {
 		folder = path.Join(pool.WorkspaceDir, strings.TrimPrefix(o.Workdir, pool.WorkspaceDir))
-		if folder == pool.WorkspaceDir || !strings.HasPrefix(folder, pool.WorkspaceDir+"/") || hasControl(folder) {
-			return wrong("workdir", "workdir %q: must be a folder beneath %s", clip(o.Workdir), pool.WorkspaceDir)
+		if folder == pool.WorkspaceDir || !strings.HasPrefix(folder, pool.WorkspaceDir+"/") || spec.HasControl(folder) {
+			return wrong("workdir", "workdir %q: must be a folder beneath %s", spec.Clip(o.Workdir), pool.WorkspaceDir)
 		}
 	}
 	return folder, nil
+}
+
+// change is what an order comes to.
+func (o Order) change(folder string) spec.Change {
+	a := o.Ask
+	a.Kind, a.Cwd = spec.Stdio, folder
+	a.Install = &spec.Install{Type: o.Type, Spec: o.Spec, Folder: folder}
+	c := a.Change()
+	c.Workdir = o.Workdir
+	var commands [][]string
+	switch o.Type {
+	case "npm":
+		commands = [][]string{npmInstall(folder, o.Spec)}
+	case "pip":
+		venv := path.Join(folder, "venv")
+		commands = [][]string{makeVenv(venv), pipInstall(venv, o.Spec)}
+	case "git":
+		from, ref, _ := strings.Cut(o.Spec, "#")
+		c.Cwd = path.Join(folder, "repo")
+		commands = [][]string{clone(from, ref, c.Cwd)}
+	}
+	for _, argv := range commands {
+		c.Commands = append(c.Commands, spec.Exactly(argv))
+	}
+	return c
 }
 
 // Install installs a server in its owner's home, and connects it. An
@@ -97,7 +123,7 @@ func (b *Book) Install(ctx context.Context, p auth.Principal, o Order) (Installe
 	if err != nil {
 		return Installed{}, err
 	}
-	if _, err := b.revealed(ctx, p.ID, secrets{env: o.Env, headers: o.Headers}); err != nil { // before anything is installed
+	if _, err := b.revealed(ctx, p.ID, o.Values()); err != nil { // before anything is installed
 		return Installed{}, err
 	}
 	release, err := b.hold(p)
@@ -108,10 +134,10 @@ func (b *Book) Install(ctx context.Context, p auth.Principal, o Order) (Installe
 	if err := b.free(p, o.Name); err != nil {
 		return Installed{}, err
 	}
-	if err := b.agreed(ctx, b.named(p, o.Name), o.Agree, o.plan(folder)); err != nil {
+	if err := b.agreed(ctx, b.named(p, o.Name), o.Consent, o.change(folder)); err != nil {
 		return Installed{}, err
 	}
-	o.Agree = nil // to all that follows
+	o.Consent = nil // to all that follows
 	leave, err := b.installing(ctx, p, o.Name, folder)
 	if err != nil {
 		return Installed{}, err
@@ -132,7 +158,7 @@ func (b *Book) Install(ctx context.Context, p auth.Principal, o Order) (Installe
 	}
 	a := o.Ask
 	a.Cwd, a.Path = found.cwd, found.path
-	a.Install = &Install{Type: o.Type, Spec: o.Spec, Folder: folder, Version: found.version}
+	a.Install = &spec.Install{Type: o.Type, Spec: o.Spec, Folder: folder, Version: found.version}
 	if a.Command == "" {
 		if a.Command, err = found.only(o); err != nil {
 			return Installed{Commands: w.commands, Log: w.log()}, err
@@ -313,7 +339,7 @@ func (w *worker) failed(d *agent.ExecResult, argv []string) error {
 func (w *worker) passOn(output []byte) error {
 	if time.Since(w.told) > time.Second {
 		lines := strings.Split(strings.TrimSpace(string(output)), "\n")
-		w.say(text(lines[len(lines)-1], 300))
+		w.say(spec.Text(lines[len(lines)-1], 300))
 	}
 	return nil
 }
@@ -325,24 +351,11 @@ func (w *worker) say(line string) {
 	}
 }
 
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_~^-]+$`)
-
-// CommandLine is a command as it would be typed.
-func CommandLine(argv []string) string {
-	words := make([]string, len(argv))
-	for i, a := range argv {
-		if words[i] = a; !plainWord.MatchString(a) {
-			words[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
-		}
-	}
-	return strings.Join(words, " ")
-}
-
 // shown is a command in a log or a message.
 func shown(argv []string) string {
 	short := make([]string, len(argv))
 	for i, a := range argv {
-		short[i] = text(a, 500)
+		short[i] = spec.Text(a, 500)
 	}
-	return CommandLine(short)
+	return spec.CommandLine(short)
 }

@@ -17,11 +17,10 @@ import (
 	"testing"
 	"time"
 
-	sdk "github.com/modelcontextprotocol/go-sdk/auth"
-
 	"sandlot/internal/auth"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/serverstest"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/vault"
 )
 
@@ -116,7 +115,7 @@ func newLasting(t *testing.T) *lasting {
 }
 
 // server is another server, after all that were before it.
-func (l *lasting) server(configured ...Configured) *Book {
+func (l *lasting) server(configured ...spec.Configured) *Book {
 	l.t.Helper()
 	b := New(Config{Store: l.store, Version: "1", Callback: "http://localhost:1/oauth/callback", Reach: serverstest.Reach, Logins: l.logins,
 		Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
@@ -135,15 +134,15 @@ func browse(t *testing.T, b *Book, link string) {
 	if !ok || strings.Contains(link, "state=") {
 		t.Fatalf("the link is %q", link)
 	}
-	i, err := b.Invite(id, nil)
+	i, err := b.ConsentPage(id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := b.Begin(id, []string{i.Browser}, i.Proof)
+	to, err := b.Redirect(id, []string{i.Browser}, i.Proof)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if came, err := b.Came(agree(t, to), func(of string) []string { return []string{i.Browser} }); err != nil || came != id {
+	if came, err := b.Returned(agree(t, to), func(of string) []string { return []string{i.Browser} }); err != nil || came != id {
 		t.Fatalf("came back as %q, %v", came, err)
 	}
 }
@@ -167,7 +166,7 @@ func agree(t *testing.T, to string) url.Values {
 // logIn connects a principal to a bank, and logs in there.
 func logIn(t *testing.T, b *Book, p auth.Principal, name, address string) {
 	t.Helper()
-	i, err := b.Connect(t.Context(), p, Ask{Name: name, URL: address})
+	i, err := b.Connect(t.Context(), p, spec.Ask{Name: name, URL: address})
 	if err != nil || i.State != NeedsAuth {
 		t.Fatalf("%+v, %v", i, err)
 	}
@@ -204,7 +203,7 @@ func TestLoginSurvives(t *testing.T) {
 	l := newLasting(t)
 	one := l.server()
 	logIn(t, one, P, "bank", bank.URL)
-	if _, err := one.Connect(t.Context(), bob, Ask{Name: "bank", URL: bank.URL}); err != nil {
+	if _, err := one.Connect(t.Context(), bob, spec.Ask{Name: "bank", URL: bank.URL}); err != nil {
 		t.Fatal(err)
 	}
 	if l.rows.rows() != 1 {
@@ -260,28 +259,28 @@ func TestLoginsAreForgotten(t *testing.T) {
 			if _, err := b.Disconnect(t.Context(), P, "bank", true); err != nil {
 				t.Fatal(err)
 			}
-			if i, err := b.Connect(t.Context(), P, Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != NeedsAuth {
+			if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
 		"connected anew": {func(t *testing.T, b *Book, bank, _ *serverstest.Bank) {
-			if i, err := b.Connect(t.Context(), P, Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != NeedsAuth {
+			if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
 		"connected to another": {func(t *testing.T, b *Book, _, other *serverstest.Bank) {
-			if i, err := b.Connect(t.Context(), P, Ask{Name: "bank", URL: other.URL}); err != nil || i.State != NeedsAuth {
+			if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: other.URL}); err != nil || i.State != NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
 		"not connected to one that does not work": {func(t *testing.T, b *Book, bank, _ *serverstest.Bank) {
-			before := get(b, P, "bank").auth
+			before := get(b, P, "bank").account.Current()
 			bad := strings.TrimSuffix(bank.URL, "/mcp") + "/none"
-			if i, err := b.Connect(t.Context(), P, Ask{Name: "bank", URL: bad}); err == nil {
+			if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bad}); err == nil {
 				t.Errorf("%+v", i)
 			}
 			works(t, b, P, "bank", true)
-			if get(b, P, "bank").auth != before {
+			if get(b, P, "bank").account.Current() != before {
 				t.Error("what is in memory of it alone is lost")
 			}
 		}, true},
@@ -323,16 +322,16 @@ func TestRefusedTokenIsRenewed(t *testing.T) {
 	}
 	counts(t, bank, 1, 1)
 	s := get(b, P, "bank")
-	a := s.auth
-	if ok, err := a.renew(); !ok || err != nil {
+	a := s.account.Current()
+	if ok, err := a.Renew(); !ok || err != nil {
 		t.Error("it is not renewed again, after it has worked")
 	}
-	if ok, err := a.renew(); ok || err != nil {
+	if ok, err := a.Renew(); ok || err != nil {
 		t.Error("it is renewed again and again")
 	}
 	counts(t, bank, 1, 2)
-	a.useful()
-	if ok, err := a.renew(); !ok || err != nil {
+	s.account.Useful()
+	if ok, err := a.Renew(); !ok || err != nil {
 		t.Error("it is not renewed, after it has worked")
 	}
 }
@@ -344,12 +343,16 @@ func TestRenewedOnceAndStoredFirst(t *testing.T) {
 	l := newLasting(t)
 	b := l.server()
 	logIn(t, b, P, "bank", bank.URL)
-	k := get(b, P, "bank").auth.current()
-	k.mu.Lock()
-	old := *k.token
-	old.Expiry = old.Expiry.AddDate(1, 0, 0)
-	k.token = &old
-	k.mu.Unlock()
+	login := get(b, P, "bank").account.Current()
+	k, err := login.TokenSource(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := k.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	get(b, P, "bank").account.Useful()
 	entered, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	l.rows.before(func() {
@@ -361,9 +364,14 @@ func TestRenewedOnceAndStoredFirst(t *testing.T) {
 	tokens, early := map[string]int{}, 0
 	for range 20 {
 		all.Go(func() {
-			got, err := k.Token()
+			_, err := login.Renew()
 			mu.Lock()
 			defer mu.Unlock()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got, err := k.Token()
 			if err != nil {
 				t.Error(err)
 				return
@@ -447,25 +455,25 @@ func TestLoginsWithoutKey(t *testing.T) {
 // What an authorization server says when it refuses, which may be all that it was
 // sent, is told nowhere.
 func TestRefusalsAreNotRepeated(t *testing.T) {
-	bank := serverstest.NewBank(t, 0)
+	bank := serverstest.NewBank(t, 1) // so that each use renews it
 	l := newLasting(t)
 	b := l.server()
 	logIn(t, b, P, "bank", bank.URL)
-	k := get(b, P, "bank").auth.current()
+	k, err := get(b, P, "bank").account.Current().TokenSource(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	bank.Expire()
 	bank.Forget()
-	_, err := b.Restart(t.Context(), P, "bank", nil, nil, nil)
+	_, err = b.Restart(t.Context(), P, "bank", nil, nil, nil)
 	if i, _, _ := b.Info(P, "bank"); i.State != NeedsAuth || err == nil {
 		t.Fatalf("%s, %v", i.State, err)
 	}
-	k.mu.Lock()
-	r := k.begin()
-	k.mu.Unlock()
-	<-r.done
-	if r.err == nil || !strings.Contains(r.err.Error(), "invalid_client") {
-		t.Errorf("the refusal is %v", r.err)
+	_, refusal := k.Token()
+	if refusal == nil || !strings.Contains(refusal.Error(), "invalid_client") {
+		t.Errorf("the refusal is %v", refusal)
 	}
-	said := fmt.Sprint(err, r.err)
+	said := fmt.Sprint(err, refusal)
 	for e := err; e != nil; e = errors.Unwrap(e) {
 		said += fmt.Sprintf("\n%+v", e)
 	}
@@ -489,7 +497,7 @@ func TestRefusalsAreNotRepeated(t *testing.T) {
 // settings do not have the server any more, for users who do not come too.
 func TestConfiguredLogins(t *testing.T) {
 	bank, other := serverstest.NewBank(t, 0), serverstest.NewBank(t, 0)
-	c := Configured{Name: "bank", Kind: HTTP, URL: bank.URL}
+	c := spec.Configured{Name: "bank", Kind: spec.HTTP, URL: bank.URL}
 	l := newLasting(t)
 	needs := func(b *Book, p auth.Principal) string {
 		t.Helper()
@@ -518,7 +526,7 @@ func TestConfiguredLogins(t *testing.T) {
 	counts(t, bank, 1, 0)
 
 	// At another address, or as another client, it is not used.
-	for _, changed := range []Configured{{Name: "bank", Kind: HTTP, URL: other.URL}, {Name: "bank", Kind: HTTP, URL: bank.URL, OAuth: OAuth{ClientID: "other", ClientSecret: "s", Issuer: strings.TrimSuffix(bank.URL, "/mcp")}}} {
+	for _, changed := range []spec.Configured{{Name: "bank", Kind: spec.HTTP, URL: other.URL}, {Name: "bank", Kind: spec.HTTP, URL: bank.URL, OAuth: spec.OAuth{ClientID: "other", ClientSecret: "s", Issuer: strings.TrimSuffix(bank.URL, "/mcp")}}} {
 		b = l.server(changed)
 		needs(b, P)
 		b.Close()
@@ -526,8 +534,8 @@ func TestConfiguredLogins(t *testing.T) {
 	if l.rows.rows() != 1 {
 		t.Errorf("%d are stored", l.rows.rows())
 	}
-	for name, gone := range map[string][]Configured{"removed": nil, "for others": {{Name: "bank", Kind: HTTP, URL: bank.URL, Principals: []string{"user:bob"}}},
-		"disabled": {{Name: "bank", Kind: HTTP, URL: bank.URL, Disabled: true}}} {
+	for name, gone := range map[string][]spec.Configured{"removed": nil, "for others": {{Name: "bank", Kind: spec.HTTP, URL: bank.URL, Principals: []string{"user:bob"}}},
+		"disabled": {{Name: "bank", Kind: spec.HTTP, URL: bank.URL, Disabled: true}}} {
 		b = l.server(c)
 		if l.rows.rows() == 0 {
 			logInAt(t, b, P, "bank", needs(b, P))
@@ -540,61 +548,5 @@ func TestConfiguredLogins(t *testing.T) {
 		if l.rows.rows() != 0 {
 			t.Errorf("%s: it is still stored", name)
 		}
-	}
-}
-
-// What comes back is taken once, however soon it comes again.
-func TestStateIsGoodOnce(t *testing.T) {
-	b := newLasting(t).server()
-	p := &pending{s: &server{book: b, owner: P, name: "x"}, id: secret.ID(), state: "s", to: &url.URL{Scheme: "https", Host: "login.example"}, back: make(chan *sdk.AuthorizationResult, 2)}
-	if b.logins.put(p) != nil || b.logins.put(&pending{s: p.s, id: secret.ID(), state: "s"}) == nil || b.logins.put(&pending{s: p.s, id: secret.ID()}) == nil {
-		t.Error("a state is none, or that of two")
-	}
-	i, err := b.Invite(p.id, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mine := func(string) []string { return []string{i.Browser} }
-	q := url.Values{"state": {"s"}, "code": {"c"}}
-	if _, err := b.Came(q, mine); err != ErrOtherBrowser { // it has not gone on
-		t.Errorf("before it began: %v", err)
-	}
-	if _, err := b.Begin(p.id, mine(""), i.Proof); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Came(q, mine); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Came(q, mine); err != ErrLoginOver || len(p.back) != 1 {
-		t.Errorf("the second time: %v; taken %d times", err, len(p.back))
-	}
-	if _, err := b.Begin(p.id, mine(""), i.Proof); err != ErrLoginOver {
-		t.Errorf("begun again: %v", err)
-	}
-}
-
-// Who opens the link sees whose it is, and what may be secret in an address does
-// not show.
-func TestInvitation(t *testing.T) {
-	const odd = `<script>alert("1")</script>`
-	b := newLasting(t).server()
-	put := func(name, address string, configured bool) string {
-		l := &login{s: &server{book: b, owner: auth.Principal{ID: "user:x", Name: odd}, name: name, configured: configured}, address: address}
-		p, err := l.pending(&attempt{}, "https://login.example/authorize?state="+secret.ID())
-		if err == nil {
-			err = b.logins.put(p)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p.id
-	}
-	own, err := b.Invite(put("mine", "https://bank.example/a/mcp?key=hunter2", false), nil)
-	if err != nil || own.User != odd || own.Server != "mine" || own.Address != "https://bank.example/a/mcp" || own.Host != "login.example" || own.Operator {
-		t.Errorf("%+v, %v", own, err)
-	}
-	theirs, err := b.Invite(put("theirs", "https://bank.example/hunter2/mcp?key=hunter2", true), nil)
-	if err != nil || theirs.Address != "https://bank.example" || !theirs.Operator {
-		t.Errorf("%+v, %v", theirs, err)
 	}
 }

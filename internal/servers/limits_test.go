@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/serverstest"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
 
@@ -27,10 +28,10 @@ import (
 func TestHundredConnections(t *testing.T) {
 	url := serverstest.Empty(t, nil)
 	b := book(t, &memStore{}, func(c *Config) { c.Reach = serverstest.Reach })
-	b.SetConfigured([]Configured{{Name: "operators", Kind: HTTP, URL: url}})
+	b.SetConfigured([]spec.Configured{{Name: "operators", Kind: spec.HTTP, URL: url}})
 	b.List(P)
 	for n := range maxConnections - 1 {
-		own(b, P, fmt.Sprintf("c%d", n), fmt.Sprintf("id%04d", n), Configured{Name: fmt.Sprintf("c%d", n), Kind: HTTP, URL: url})
+		own(b, P, fmt.Sprintf("c%d", n), fmt.Sprintf("id%04d", n), spec.Configured{Name: fmt.Sprintf("c%d", n), Kind: spec.HTTP, URL: url})
 	}
 	mine := func() (n int) {
 		for _, i := range b.List(P) {
@@ -44,7 +45,7 @@ func TestHundredConnections(t *testing.T) {
 	var made, full atomic.Int32
 	for n := range 10 {
 		all.Go(func() {
-			switch _, err := b.Connect(t.Context(), P, Ask{Name: fmt.Sprintf("new%d", n), URL: url}); {
+			switch _, err := b.Connect(t.Context(), P, spec.Ask{Name: fmt.Sprintf("new%d", n), URL: url}); {
 			case err == nil:
 				made.Add(1)
 			case fault.Is(err, fault.ResourceLimit):
@@ -58,24 +59,24 @@ func TestHundredConnections(t *testing.T) {
 	if made.Load() != 1 || full.Load() != 9 || mine() != maxConnections {
 		t.Errorf("%d of 10 were made and %d refused; there are %d", made.Load(), full.Load(), mine())
 	}
-	_, err := b.Connect(t.Context(), P, Ask{Name: "more", URL: url, Agree: func(context.Context, Plan) error { t.Error("asked, for nothing"); return nil }})
+	_, err := b.Connect(t.Context(), P, spec.Ask{Name: "more", URL: url, Consent: func(context.Context, spec.Change) error { t.Error("asked, for nothing"); return nil }})
 	if f := fault.From(err); f.Kind != fault.ResourceLimit || f.Context["limit"] != maxConnections || f.Context["current_usage"] != maxConnections {
 		t.Errorf("said %v %v", err, f.Context)
 	}
 	// Without a sandbox book an installation that begins would panic.
-	if _, err := b.Install(t.Context(), P, Order{Ask: Ask{Name: "more"}, Type: "npm", Spec: "a"}); !fault.Is(err, fault.ResourceLimit) {
+	if _, err := b.Install(t.Context(), P, Order{Ask: spec.Ask{Name: "more"}, Type: "npm", Spec: "a"}); !fault.Is(err, fault.ResourceLimit) {
 		t.Errorf("installing: %v", err)
 	}
-	if _, err := b.Connect(t.Context(), P, Ask{Name: "c7", URL: url + "/other"}); err != nil {
+	if _, err := b.Connect(t.Context(), P, spec.Ask{Name: "c7", URL: url + "/other"}); err != nil {
 		t.Errorf("a used name: %v", err)
 	}
-	if _, err := b.Connect(t.Context(), auth.User("bob", false), Ask{Name: "first", URL: url}); err != nil {
+	if _, err := b.Connect(t.Context(), auth.User("bob", false), spec.Ask{Name: "first", URL: url}); err != nil {
 		t.Errorf("another user: %v", err)
 	}
 	if _, err := b.Disconnect(t.Context(), P, "c8", true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Connect(t.Context(), P, Ask{Name: "more", URL: url}); err != nil || mine() != maxConnections {
+	if _, err := b.Connect(t.Context(), P, spec.Ask{Name: "more", URL: url}); err != nil || mine() != maxConnections {
 		t.Errorf("when one is gone: %v; there are %d", err, mine())
 	}
 }
@@ -207,7 +208,7 @@ func TestWhereALoginLeads(t *testing.T) {
 					return new(net.Dialer).DialContext(ctx, network, addr)
 				}
 			})
-			b.SetConfigured([]Configured{{Name: "bank", Kind: HTTP, URL: named.URL + "/mcp"}})
+			b.SetConfigured([]spec.Configured{{Name: "bank", Kind: spec.HTTP, URL: named.URL + "/mcp"}})
 			until(t, "it is "+string(tt.want), func() bool { return b.List(P)[0].State == tt.want })
 			mu.Lock()
 			defer mu.Unlock()

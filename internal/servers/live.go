@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 	"sandlot/internal/upstream"
 )
@@ -18,9 +19,9 @@ import (
 type live struct {
 	s        *server
 	rec      Record // as it was at the start
-	settings Configured
-	secrets  secrets // with the stored ones in their places
-	gen      int     // of the server, as it was
+	settings spec.Configured
+	values   spec.Values // with the stored ones in their places
+	gen      int         // of the server, as it was
 	client   *http.Client
 	session  *upstream.Session
 	process  *process // the program, where there is one
@@ -47,11 +48,11 @@ type flight struct {
 func newLive(s *server) *live {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &live{s: s, rec: s.rec, settings: s.settings, secrets: s.secrets, gen: s.gen, since: time.Now(), refresh: make(chan struct{}, 1), flights: map[*flight]bool{}, free: make(chan struct{})}
+	return &live{s: s, rec: s.rec, settings: s.settings, values: s.values, gen: s.gen, since: time.Now(), refresh: make(chan struct{}, 1), flights: map[*flight]bool{}, free: make(chan struct{})}
 }
 
 // local says whether its program runs in a sandbox.
-func (l *live) local() bool { return l.settings.Kind == Stdio && l.settings.Where != OnHost }
+func (l *live) local() bool { return l.settings.Kind == spec.Stdio && l.settings.Where != spec.OnHost }
 
 // capabilities is what servers are told that clients can. In the older era that
 // is said once, before it is known who will call.
@@ -66,7 +67,7 @@ func (l *live) capabilities() json.RawMessage {
 // fresh program for one that did not understand the newer era.
 func (l *live) dial(ctx context.Context) (upstream.Pipe, error) {
 	s := l.s
-	if l.settings.Kind != Stdio {
+	if l.settings.Kind != spec.Stdio {
 		return l.remote()(ctx)
 	}
 	if l.process != nil {
@@ -75,10 +76,10 @@ func (l *live) dial(ctx context.Context) (upstream.Pipe, error) {
 	argv := withPath(l.rec.Path, l.settings.Command, l.settings.Args)
 	var p *process
 	var err error
-	if l.settings.Where == OnHost {
-		p, err = onHost(s, argv, l.secrets.env, l.rec.Cwd)
+	if l.settings.Where == spec.OnHost {
+		p, err = onHost(s, argv, l.values.Env, l.rec.Cwd)
 	} else {
-		p, err = s.book.inSandbox(ctx, s, argv, l.secrets.env, l.rec.Cwd)
+		p, err = s.book.inSandbox(ctx, s, argv, l.values.Env, l.rec.Cwd)
 	}
 	if err != nil {
 		return nil, err
@@ -91,12 +92,12 @@ func (l *live) dial(ctx context.Context) (upstream.Pipe, error) {
 func (l *live) remote() upstream.Dial {
 	s := l.s
 	h := http.Header{}
-	for k, v := range l.secrets.headers {
+	for k, v := range l.values.Headers {
 		h.Set(k, v)
 	}
 	l.client = s.book.client(s, l.settings)
-	r := upstream.Remote{URL: l.settings.URL, Header: h, Client: l.client, OAuth: s.book.login(s)}
-	if l.settings.Kind == SSE {
+	r := upstream.Remote{URL: l.settings.URL, Header: h, Client: l.client, OAuth: s.book.login(s, l.settings)}
+	if l.settings.Kind == spec.SSE {
 		return upstream.SSE(r)
 	}
 	return upstream.HTTP(r)
@@ -117,7 +118,7 @@ func (l *live) read(ctx context.Context, first bool) error {
 		if err == nil {
 			return all, false
 		}
-		o.odd = append(o.odd, fmt.Sprintf("%s: %s", method, text(err.Error(), 300)))
+		o.odd = append(o.odd, fmt.Sprintf("%s: %s", method, spec.Text(err.Error(), 300)))
 		if len(all) > 0 && errors.Is(err, upstream.ErrTooLarge) {
 			return all, false // there is more than is taken
 		}
@@ -164,7 +165,7 @@ func (l *live) resume(ctx context.Context) {
 	}
 	for _, u := range uris {
 		if err := l.session.Subscribe(ctx, u); err != nil {
-			s.log.line("[sandlot] the changes of %s cannot be followed any more: %s", clip(u), text(err.Error(), 200))
+			s.log.line("[sandlot] the changes of %s cannot be followed any more: %s", spec.Clip(u), spec.Text(err.Error(), 200))
 		}
 	}
 }
@@ -201,7 +202,7 @@ func (l *live) watch(ctx context.Context) {
 		last = time.Now()
 		again, cancel := context.WithTimeout(ctx, handshakeLimit)
 		if err := l.read(again, false); err != nil && !l.ending.Load() {
-			l.s.log.line("[sandlot] what it offers could not be read again: %s", text(err.Error(), 300))
+			l.s.log.line("[sandlot] what it offers could not be read again: %s", spec.Text(err.Error(), 300))
 		}
 		cancel()
 		l.s.book.changed(l.s.owner.ID)
@@ -278,7 +279,7 @@ func (l *live) logged(params json.RawMessage) {
 	cleaned(p)
 	name := l.s.name
 	if logger := asText(p["logger"]); logger != "" {
-		name += "/" + text(logger, 120)
+		name += "/" + spec.Text(logger, 120)
 	}
 	p["logger"] = quoted(name)
 	b, err := json.Marshal(p)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/servers/spec"
 )
 
 // A whole log-in: then the connection is given another address.
@@ -87,28 +88,28 @@ func TestTokenStays(t *testing.T) {
 		}
 	})
 	ctx := context.Background()
-	i, err := b.Connect(ctx, P, Ask{Name: "bank", URL: good + "/mcp"})
+	i, err := b.Connect(ctx, P, spec.Ask{Name: "bank", URL: good + "/mcp"})
 	t.Log(i.State, i.AuthURL, err)
 	if i.AuthURL == "" {
 		t.Fatal(errors.Unwrap(err))
 	}
 	_, id, _ := strings.Cut(i.AuthURL, "/start/")
-	page, err := b.Invite(id, nil)
+	page, err := b.ConsentPage(id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := b.Begin(id, []string{page.Browser}, page.Proof)
+	to, err := b.Redirect(id, []string{page.Browser}, page.Proof)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r, _ := http.NewRequest("GET", to, nil)
 	v := r.URL.Query()
 	v.Set("code", "abc")
-	if _, err := b.Came(v, func(string) []string { return []string{page.Browser} }); err != nil {
+	if _, err := b.Returned(v, func(string) []string { return []string{page.Browser} }); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "connected", func() bool { return b.List(P)[0].State == Connected })
-	_, err = b.Connect(ctx, P, Ask{Name: "bank", URL: evil + "/mcp"})
+	_, err = b.Connect(ctx, P, spec.Ask{Name: "bank", URL: evil + "/mcp"})
 	time.Sleep(200 * time.Millisecond)
 	t.Log("replaced:", err)
 	if evilSaw != "" {

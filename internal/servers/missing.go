@@ -8,6 +8,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 )
 
 // Missing implements tool.Explainer: it says why a tool cannot be called that one
@@ -28,7 +29,7 @@ func (b *Book) Missing(p auth.Principal, name string) error {
 	if why == nil {
 		return nil
 	}
-	return why.With("tool", clip(name))
+	return why.With("tool", spec.Clip(name))
 }
 
 // certain is how much is known of a tool that a server has offered: more than of
@@ -92,10 +93,10 @@ func (s *server) withheld(d Definition) *fault.Error {
 	if f := s.stopped(); f != nil {
 		return f
 	}
-	if d.Held == "" || s.trust() != Hold { // another server's tool has that name
+	if d.Held == "" || s.trust() != spec.Hold { // another server's tool has that name
 		return nil
 	}
-	f := s.absent(fault.Forbidden, "has a tool %q that is held back: %s", clip(d.Remote), d.Held).With("held", d.Held)
+	f := s.absent(fault.Forbidden, "has a tool %q that is held back: %s", spec.Clip(d.Remote), d.Held).With("held", d.Held)
 	f.Advice = []string{"The user looks at it, and approves it on a terminal: " + s.command("inspect") + ", then " + s.command("approve"),
 		"list_external_mcp shows what is held back, and which tools can be called"}
 	return f
@@ -106,17 +107,17 @@ func (s *server) withdrawn(remote string) *fault.Error {
 	if f := s.stopped(); f != nil {
 		return f
 	}
-	c, r := s.rec.Catalog, reading{settings: s.settings}
+	c := s.rec.Catalog
 	switch {
 	case !c.Read:
 		return s.unread()
-	case !r.allowed(remote):
-		return s.absent(fault.NotFound, "has a tool %q, which the operator's settings leave out", clip(remote))
+	case !s.settings.Allows(remote):
+		return s.absent(fault.NotFound, "has a tool %q, which the operator's settings leave out", spec.Clip(remote))
 	}
-	if why, ok := c.oddTool(func(n string) bool { return n == clip(remote) }); ok {
+	if why, ok := c.oddTool(func(n string) bool { return n == spec.Clip(remote) }); ok {
 		return s.refused(why)
 	}
-	f := s.absent(fault.NotFound, "had a tool %q, and does not offer it any more", clip(remote))
+	f := s.absent(fault.NotFound, "had a tool %q, and does not offer it any more", spec.Clip(remote))
 	f.Advice = []string{"list_external_mcp shows what it offers now", "Look at it: " + s.command("inspect")}
 	return f
 }

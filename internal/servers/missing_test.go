@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
 
@@ -28,7 +29,7 @@ func TestMissing(t *testing.T) {
 		"disconnected": {name, func(s *server) { s.state, s.rec.Off = Disabled, true }, fault.Connection,
 			[]string{"is disconnected", "restart_external_mcp", "`sandlot mcp restart x`"}},
 		"held back, and given up": {name, func(s *server) { s.state, s.why = Failed, "it ended" }, fault.Connection, []string{"it ended", "restart_external_mcp"}},
-		"held back, without values": {name, func(s *server) { s.secrets, s.rec.EnvKeys = secrets{}, []string{"KEY"} }, fault.Connection,
+		"held back, without values": {name, func(s *server) { s.values, s.rec.EnvKeys = spec.Values{}, []string{"KEY"} }, fault.Connection,
 			[]string{"give KEY", "`sandlot mcp restart x --env KEY`"}},
 		"disabled by the operator": {name, func(s *server) { s.configured, s.settings.Disabled, s.state = true, true, Disabled }, fault.Connection, []string{"mcp.x.disabled"}},
 		"not offered any more":     {"ext_aaaaaa_gone", func(*server) {}, fault.NotFound, []string{`had a tool "gone"`, "list_external_mcp"}},
@@ -103,7 +104,7 @@ func TestDisabledByTheOperator(t *testing.T) {
 	b := book(t, &memStore{}, nil)
 	c := onhost("x", script(t, pyLoop), nil)
 	c.Disabled = true
-	b.SetConfigured([]Configured{c})
+	b.SetConfigured([]spec.Configured{c})
 	_, err := b.Restart(t.Context(), P, "x", nil, nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "mcp.x.disabled") || b.List(P)[0].State != Disabled {
 		t.Errorf("%v, %+v", err, b.List(P))

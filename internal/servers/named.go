@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
 
@@ -31,18 +32,18 @@ func (b *Book) Prompt(ctx context.Context, p auth.Principal, what, name string, 
 		}
 		return s.whole(ctx, query{method: "prompts/get", params: params})
 	}
-	f := fault.New(fault.NotFound, "%s has no prompt %q", s.title(), clip(name))
+	f := fault.New(fault.NotFound, "%s has no prompt %q", s.title(), spec.Clip(name))
 	if near := tool.Nearest(name, names); near != "" {
-		f = fault.New(fault.NotFound, "%s has no prompt %q; did you mean %q?", s.title(), clip(name), near)
+		f = fault.New(fault.NotFound, "%s has no prompt %q; did you mean %q?", s.title(), spec.Clip(name), near)
 	}
-	return nil, f.With("prompt", clip(name)).With("prompts", names[:min(len(names), 100)])
+	return nil, f.With("prompt", spec.Clip(name)).With("prompts", names[:min(len(names), 100)])
 }
 
 // Resource reads a resource of one connection, by the server's own URI or the
 // exposed one; it need not be in a list. It returns the whole result object as MCP
 // has it, of at most 8 MiB, made safe.
 func (b *Book) Resource(ctx context.Context, p auth.Principal, what, uri string) (json.RawMessage, error) {
-	if uri == "" || len(uri) > 4096 || hasControl(uri) {
+	if uri == "" || len(uri) > 4096 || spec.HasControl(uri) {
 		return nil, fault.New(fault.InvalidParameters, "uri must have 1 to 4096 bytes, and no control characters").With("argument", "uri")
 	}
 	s, c, err := b.offering(ctx, p, what)

@@ -6,6 +6,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 )
 
 // Prompts and resources of one connection, by their own names and the exposed
@@ -59,7 +60,7 @@ while True:
 // A name that is not there leads to the nearest that is, of the caller's alone.
 func TestTheNearestConnection(t *testing.T) {
 	b := book(t, &memStore{}, nil)
-	own(b, P, "notes", "aaaaaa", Configured{})
+	own(b, P, "notes", "aaaaaa", spec.Configured{})
 	_, err := b.Prompt(t.Context(), P, "notez", "x", nil)
 	if err == nil || !strings.Contains(err.Error(), `did you mean "notes"?`) {
 		t.Errorf("hers: %v", err)

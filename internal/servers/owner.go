@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/oauth"
 )
 
 // owner is what the book knows of one principal. What is in the store is read
@@ -62,7 +63,7 @@ func (b *Book) arrive(p auth.Principal) error {
 	if loaded {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), storeLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), oauth.StoreLimit)
 	defer cancel()
 	all, err := b.Store.Connections(ctx, p.ID)
 	if err != nil {
@@ -98,7 +99,7 @@ func (b *Book) take(o *owner, all []Record) {
 		case r.Configured:
 			o.stored[r.Name] = r
 		default:
-			s := b.server(o.principal, r, r.stored())
+			s := b.server(o.principal, r, r.Values())
 			if r.Off {
 				s.state = Disabled
 			}
@@ -132,7 +133,7 @@ func (b *Book) hold(p auth.Principal) (release func(), err error) {
 // rest frees what is in memory of owners who have not come for a while, and of
 // whom nothing runs or waits. What the store does not have stays.
 func (b *Book) rest() {
-	logins := b.logins.owners()
+	logins := b.waiting()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for id, o := range b.owners {
@@ -186,18 +187,7 @@ func (s *server) shelve() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rec.Catalog = Catalog{}
-	values := !s.configured && s.secrets.known && !s.rec.stored().known
+	values := !s.configured && s.values.Known && !s.rec.Values().Known
 	plain := s.state == Idle || s.state == Disabled || s.configured && s.settings.Broken != ""
-	return values || !plain || s.auth != nil || s.aside != nil
-}
-
-// owners are those of whom log-ins wait for a browser.
-func (l *logins) owners() map[string]bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := map[string]bool{}
-	for _, p := range l.byID {
-		all[p.s.owner.ID] = true
-	}
-	return all
+	return values || !plain || s.account.Held()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"weak"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/servers/spec"
 )
 
 // storedRecords is a store with connections of an earlier server.
@@ -33,7 +33,7 @@ func (s *storedRecords) Connections(_ context.Context, owner string) ([]Record, 
 func TestUnknownOwnersAreNobody(t *testing.T) {
 	now := time.Now().UTC()
 	record := func(owner, id string) Record {
-		return Record{ID: id, Owner: owner, Name: id, Kind: Stdio, Command: "true", Created: now, Updated: now}
+		return Record{ID: id, Owner: owner, Spec: spec.Spec{Name: id, Kind: spec.Stdio, Command: "true"}, Created: now, Updated: now}
 	}
 	owners := map[string]string{"aaaaaa": "local", "bbbbbb": "user:ann", "cccccc": "team:ann", "dddddd": "", "eeeeee": "user:a b", "ffffff": "oidc:x#local"}
 	st := &storedRecords{}
@@ -71,7 +71,7 @@ func (l *library) Connections(_ context.Context, owner string) ([]Record, error)
 	}
 	c := Catalog{Read: true, Enclosed: true, Names: map[string]string{"tool/t": "ext_aaaaaa_t"},
 		Tools: []Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: fmt.Appendf(nil, `{"name":"t","description":%q}`, strings.Repeat("x", 8<<10))}}}
-	r := Record{ID: "aaaaaa", Owner: owner, Name: "x", Kind: HTTP, URL: "http://192.0.2.1/", Catalog: c}
+	r := Record{ID: "aaaaaa", Owner: owner, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"}, Catalog: c}
 	if owner == "user:values" {
 		r.HeaderKeys = []string{"A"}
 	}
@@ -155,7 +155,7 @@ func TestOwnersWhoStay(t *testing.T) {
 			"changing":   func(_ auth.Principal, s *server) { s.gate <- struct{}{} },
 			"asked":      func(p auth.Principal, _ *server) { _, _ = b.hold(p) },
 			"logging-in": func(_ auth.Principal, s *server) {
-				_ = b.logins.put(&pending{s: s, id: "1", state: "2", to: &url.URL{}})
+				b.waiting = func() map[string]bool { return map[string]bool{s.owner.ID: true} }
 			},
 		}
 		for name, do := range whole {
@@ -163,7 +163,7 @@ func TestOwnersWhoStay(t *testing.T) {
 			do(p, get(b, p, "x"))
 		}
 		values, failed := auth.User("values", false), auth.User("failed", false)
-		get(b, values, "x").secrets = secrets{headers: map[string]string{"A": "given"}, known: true}
+		get(b, values, "x").values = spec.Values{Headers: map[string]string{"A": "given"}, Known: true}
 		get(b, failed, "x").set(Failed, "it was given up")
 		before := st.reads.Load()
 		go b.Run(ctx)
@@ -186,7 +186,7 @@ func TestOwnersWhoStay(t *testing.T) {
 		if st.reads.Load() != before+2 {
 			t.Errorf("%d reads, before %d", st.reads.Load(), before)
 		}
-		if s := get(b, values, "x"); s.secrets.headers["A"] != "given" || s.info().State != Idle {
+		if s := get(b, values, "x"); s.values.Headers["A"] != "given" || s.info().State != Idle {
 			t.Errorf("values are lost: %+v", s.info())
 		}
 		if i := b.List(failed)[0]; i.State != Failed || i.LastError != "it was given up" {
@@ -204,7 +204,7 @@ func TestOwnersThatCannotBeRead(t *testing.T) {
 	b := New(Config{Store: st, Version: "1"})
 	t.Cleanup(b.Close)
 	st.broken.Store(true)
-	_, err := b.Connect(t.Context(), P, Ask{Name: "x", URL: "http://192.0.2.1/"})
+	_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: "http://192.0.2.1/"})
 	_, _, infoErr := b.Info(P, "x")
 	for what, err := range map[string]error{"connecting": err, "looking": infoErr, "calling": b.Missing(P, libraryTool)} {
 		if err == nil || !strings.Contains(err.Error(), "could not be read") || strings.Contains(err.Error(), "disk") {
@@ -222,7 +222,7 @@ func TestOwnersThatCannotBeRead(t *testing.T) {
 
 // What an earlier version stored of schemas that refer elsewhere is not offered.
 func TestStoredReferences(t *testing.T) {
-	st := &storedRecords{was: []Record{{ID: "aaaaaa", Owner: P.ID, Name: "x", Kind: HTTP, URL: "http://192.0.2.1/", Catalog: Catalog{Read: true, Tools: []Definition{
+	st := &storedRecords{was: []Record{{ID: "aaaaaa", Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"}, Catalog: Catalog{Read: true, Tools: []Definition{
 		{Remote: "good", Key: "ext_aaaaaa_good", Raw: []byte(`{"name":"ext_aaaaaa_good","inputSchema":{"type":"object"}}`)},
 		{Remote: "evil", Key: "ext_aaaaaa_evil", Raw: []byte(`{"name":"ext_aaaaaa_evil","inputSchema":{"type":"object","$ref":"https://schemas.example"}}`)}}}}}}
 	b := New(Config{Store: st, Version: "1"})
@@ -253,7 +253,7 @@ func TestOwnersHaveNoToken(t *testing.T) {
 // Who may use a configured server is told by ids: a name that somebody is shown
 // under decides nothing.
 func TestPrincipalsAreIDs(t *testing.T) {
-	c := Configured{Name: "x", Principals: []string{"local", "user:ann"}}
+	c := spec.Configured{Name: "x", Principals: []string{"local", "user:ann"}}
 	for _, tt := range []struct {
 		p    auth.Principal
 		want bool
@@ -263,11 +263,11 @@ func TestPrincipalsAreIDs(t *testing.T) {
 		{auth.Principal{ID: "user:eve", Name: "user:ann"}, false}, {auth.Principal{}, false},
 		{auth.Principal{ID: "user:eve", Roles: auth.NewRoles(auth.Operator)}, false}, {auth.User("operator", false), false},
 	} {
-		if got := c.admits(tt.p); got != tt.want {
+		if got := c.Admits(tt.p.ID); got != tt.want {
 			t.Errorf("%+v: %v", tt.p, got)
 		}
 	}
-	if (Configured{}).admits(auth.Principal{}) || !(Configured{}).admits(auth.Local) {
+	if (spec.Configured{}).Admits(auth.Principal{}.ID) || !(spec.Configured{}).Admits(auth.Local.ID) {
 		t.Error("one for everybody")
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
 
@@ -46,7 +47,7 @@ func (b *Book) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		if why := b.Missing(c.Principal, c.Name); why != nil {
 			return nil, why
 		}
-		return nil, fault.New(fault.NotFound, "Unknown tool: %q", clip(c.Name)).With("tool", clip(c.Name))
+		return nil, fault.New(fault.NotFound, "Unknown tool: %q", spec.Clip(c.Name)).With("tool", spec.Clip(c.Name))
 	}
 	args := c.Args
 	if len(args) == 0 || string(args) == "null" {
@@ -79,14 +80,14 @@ func (b *Book) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error
 	case "prompts/get":
 		e, ok := v.prompts[asText(r.Params["name"])]
 		if !ok {
-			return nil, fault.New(fault.InvalidParameters, "unknown prompt %q", clip(asText(r.Params["name"])))
+			return nil, fault.New(fault.InvalidParameters, "unknown prompt %q", spec.Clip(asText(r.Params["name"])))
 		}
 		s, q.params["name"] = e.server, quoted(e.Remote)
 	case "resources/read":
 		uri := asText(r.Params["uri"])
 		owner, remote := v.resource(uri)
 		if owner == nil {
-			return nil, fault.New(fault.NotFound, "resource not found: %s", clip(uri))
+			return nil, fault.New(fault.NotFound, "resource not found: %s", spec.Clip(uri))
 		}
 		s, q.params["uri"] = owner, quoted(remote)
 	case "completion/complete":
@@ -95,7 +96,7 @@ func (b *Book) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error
 			return json.RawMessage(`{"completion":{"values":[]}}`), err
 		}
 	default:
-		return nil, fault.New(fault.NotFound, "no server answers %s", clip(r.Method))
+		return nil, fault.New(fault.NotFound, "no server answers %s", spec.Clip(r.Method))
 	}
 	return s.whole(ctx, q)
 }
@@ -207,7 +208,7 @@ func (v *view) complete(params object) (*server, error) {
 	case name != "":
 		e, ok := v.prompts[name]
 		if !ok {
-			return nil, fault.New(fault.InvalidParameters, "unknown prompt %q", clip(name))
+			return nil, fault.New(fault.InvalidParameters, "unknown prompt %q", spec.Clip(name))
 		}
 		s, ref["name"] = e.server, quoted(e.Remote)
 	case uri != "":
@@ -217,7 +218,7 @@ func (v *view) complete(params object) (*server, error) {
 		if s == nil {
 			owner, remote := v.resource(uri)
 			if owner == nil {
-				return nil, fault.New(fault.InvalidParameters, "unknown resource %q", clip(uri))
+				return nil, fault.New(fault.InvalidParameters, "unknown resource %q", spec.Clip(uri))
 			}
 			s, ref["uri"] = owner, quoted(remote)
 		}

@@ -22,6 +22,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
 )
 
@@ -86,7 +87,7 @@ func (l *logbook) tail(lines int) (string, int64) {
 	if lines > 0 && len(all) > lines {
 		all = all[len(all)-lines:]
 	}
-	return text(strings.Join(all, "\n"), logBytes), l.total
+	return spec.Text(strings.Join(all, "\n"), logBytes), l.total
 }
 
 const (
@@ -228,28 +229,22 @@ func codeWords(code int) string {
 	return fmt.Sprintf("it ended with exit code %d", code)
 }
 
-// harmless are the names of the server's own environment that a program on the
-// host gets beside its own.
-var harmless = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "TMPDIR",
-	"XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
-	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
-
 // onHost starts a program on the server's machine, as the operator's settings
 // said. It and all that it starts are one process group.
 func onHost(s *server, argv []string, env map[string]string, cwd string) (*process, error) {
-	as, err := s.as()
+	as, err := spec.AccountOf(s.settings.User)
 	if err != nil {
-		return nil, err
+		return nil, fault.Wrap(fault.Configuration, err, "%s: %v", s.name, err)
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	if cmd.Dir = cwd; cwd == "" {
-		cmd.Dir = as.folder()
+		cmd.Dir = as.Folder()
 	}
-	cmd.Env = as.environment()
+	cmd.Env = as.Environment()
 	for k, v := range env {
 		cmd.Env = append(cmd.Env, k+"="+v)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: as.credential}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: as.Credential}
 	cmd.Stderr = &s.log
 	cmd.WaitDelay = farewell
 	stdin, err := cmd.StdinPipe()

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 )
 
 func (w *worker) install(ctx context.Context) (product, error) {
@@ -81,11 +82,11 @@ func read(out string, p *product) error {
 		return fault.New(fault.CommandExecution, "it could not be seen what was installed in %s; say with start how its server starts", p.cwd)
 	}
 	for _, b := range said.Bins[:min(len(said.Bins), 100)] {
-		if plainWord.MatchString(b) && !strings.Contains(b, "/") {
+		if spec.Plain(b) && !strings.Contains(b, "/") {
 			p.bins = append(p.bins, b)
 		}
 	}
-	p.version = text(said.Version, 60)
+	p.version = spec.Text(said.Version, 60)
 	return nil
 }
 
@@ -165,7 +166,7 @@ func (w *worker) git(ctx context.Context) (product, error) {
 	case strings.Contains(files, " requirements.txt "):
 		p, err = w.gitRequirements(ctx, repo)
 	}
-	p.version = strings.TrimSpace(text(version, 60))
+	p.version = strings.TrimSpace(spec.Text(version, 60))
 	return p, err
 }
 

@@ -3,19 +3,35 @@ package servers
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/pool"
+	"sandlot/internal/servers/oauth"
+	"sandlot/internal/servers/spec"
 )
+
+// agreed asks for consent to a change, where that has to be asked for.
+func (b *Book) agreed(ctx context.Context, old *server, consent spec.Consent, c spec.Change) error {
+	if consent == nil {
+		return nil
+	}
+	if c.Cwd == "" {
+		c.Cwd = pool.WorkspaceDir
+	}
+	if old != nil {
+		c.Instead = old.record().Runs()
+	}
+	return consent(ctx, c)
+}
 
 // Connect adds a server, or replaces the one of that name, and starts it. Where
 // that fails nothing has changed.
-func (b *Book) Connect(ctx context.Context, p auth.Principal, a Ask) (Info, error) {
-	if err := a.check(); err != nil {
+func (b *Book) Connect(ctx context.Context, p auth.Principal, a spec.Ask) (Info, error) {
+	if err := a.Check(); err != nil {
 		return Info{}, err
 	}
 	release, err := b.hold(p)
@@ -27,15 +43,12 @@ func (b *Book) Connect(ctx context.Context, p auth.Principal, a Ask) (Info, erro
 		return Info{}, err
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
-	r := Record{Owner: p.ID, Name: a.Name, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd, Path: a.Path, URL: a.URL,
-		EnvKeys: slices.Sorted(maps.Keys(a.Env)), HeaderKeys: slices.Sorted(maps.Keys(a.Headers)),
-		Env: references(a.Env), Headers: references(a.Headers), Install: a.Install, Created: now, Updated: now}
-	known := secrets{env: a.Env, headers: a.Headers, known: true}
+	r, known := Record{Owner: p.ID, Spec: a.Spec(), Created: now, Updated: now}, a.Values()
 	if _, err := b.revealed(ctx, p.ID, known); err != nil {
 		return Info{}, err
 	}
-	if old := b.named(p, a.Name); old == nil || !old.record().covers(r) {
-		if err := b.agreed(ctx, old, a.Agree, a.plan()); err != nil {
+	if old := b.named(p, a.Name); old == nil || !old.record().Covers(r.Spec) {
+		if err := b.agreed(ctx, old, a.Consent, a.Change()); err != nil {
 			return Info{}, err
 		}
 	}
@@ -79,7 +92,7 @@ func crowded(n int) error {
 }
 
 // add makes a new connection.
-func (b *Book) add(ctx context.Context, p auth.Principal, r Record, known secrets) (Info, error) {
+func (b *Book) add(ctx context.Context, p auth.Principal, r Record, known spec.Values) (Info, error) {
 	b.mu.Lock()
 	o := b.owner(p)
 	n := 0
@@ -109,18 +122,21 @@ func (b *Book) add(ctx context.Context, p auth.Principal, r Record, known secret
 	if err == nil {
 		err = s.ready(ctx)
 	}
-	if err == nil || errors.Is(err, errAsked) {
+	if err == nil || errors.Is(err, oauth.ErrAsked) {
 		return s.info(), nil
 	}
 	s.mu.Lock()
 	theirs := s.claims > 0
 	s.removed = s.removed || !theirs
+	if s.removed {
+		s.account.Close()
+	}
 	s.mu.Unlock()
 	if theirs { // it is that call's to say what becomes of it
 		return Info{}, fault.Wrap(fault.Connection, err, "another call connected %q while this one started it", r.Name)
 	}
 	s.remove(context.WithoutCancel(ctx))
-	return Info{}, notThere(err, configuredAs(r))
+	return Info{}, notThere(err, r.Spec.Configured())
 }
 
 // ready waits until the server runs.
@@ -134,7 +150,7 @@ func (s *server) ready(ctx context.Context) error {
 }
 
 // replace takes up other settings for the same name: its tools keep their names.
-func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, error) {
+func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info, error) {
 	s.mu.Lock()
 	gone := s.removed
 	s.claims++
@@ -148,12 +164,12 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 		return Info{}, s.unclaimed(ctx, err)
 	}
 	s.mu.Lock()
-	before, settings, had := s.rec, s.settings, s.secrets
-	login, fresh := s.auth, s.fresh
+	before, settings, had := s.rec, s.settings, s.values
+	login, fresh := s.account.Current(), s.fresh
 	s.mu.Unlock()
 	r.ID, r.Created = before.ID, before.Created
 	r.Catalog = Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
-	if r.runs(before) { // what was approved of it is still what was approved
+	if r.Same(before.Spec) { // what was approved of it is still what was approved
 		r.Catalog, r.Older, r.Asks = before.Catalog, before.Older, before.Asks
 	}
 	s.halt(Idle, "")
@@ -162,8 +178,8 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 	if err == nil {
 		err = s.ready(ctx)
 	}
-	if err == nil || errors.Is(err, errAsked) {
-		s.settle()
+	if err == nil || errors.Is(err, oauth.ErrAsked) {
+		s.account.Commit()
 		return s.info(), nil
 	}
 	back := context.WithoutCancel(ctx)
@@ -174,7 +190,7 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 		if last {
 			s.remove(back)
 		}
-		return Info{}, notThere(err, configuredAs(r))
+		return Info{}, notThere(err, r.Spec.Configured())
 	}
 	// What was there before is there again.
 	s.interrupt()
@@ -183,7 +199,7 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 		if lost := s.adopt(before, had); lost != nil {
 			s.book.Log.Error("could not store a connection", "connection", before.ID, "error", lost)
 		}
-		s.putBack(login)
+		s.rollBack(login)
 		s.mu.Lock()
 		s.settings = settings
 		if before.Off {
@@ -193,7 +209,7 @@ func (s *server) replace(ctx context.Context, r Record, known secrets) (Info, er
 		s.leave()
 		s.book.reviewed(s.owner.ID)
 	}
-	return Info{}, notThere(err, configuredAs(r))
+	return Info{}, notThere(err, r.Spec.Configured())
 }
 
 // unclaimed is for a call that gave up before it took a connection over: should
@@ -209,14 +225,9 @@ func (s *server) unclaimed(ctx context.Context, err error) error {
 	return err
 }
 
-// runs says whether two records run, or reach, the same.
-func (r Record) runs(o Record) bool {
-	return r.Kind == o.Kind && r.Command == o.Command && slices.Equal(r.Args, o.Args) && r.URL == o.URL && r.Cwd == o.Cwd && slices.Equal(r.Path, o.Path)
-}
-
 // adopt makes r what runs from now on. The gate is held, and nothing runs. Its
 // user has to log in anew: what ran before was another server.
-func (s *server) adopt(r Record, known secrets) error {
+func (s *server) adopt(r Record, known spec.Values) error {
 	if err := s.updateIf(func(old *Record) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -226,11 +237,10 @@ func (s *server) adopt(r Record, known secrets) error {
 	}); err != nil {
 		return err
 	}
-	s.setAside()
-	fresh := s.book.server(s.owner, r, known)
+	s.beginReplace()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settings, s.secrets, s.state, s.failures, s.next = fresh.settings, known, Idle, 0, time.Time{}
+	s.settings, s.values, s.state, s.failures, s.next = r.Spec.Configured(), known, Idle, 0, time.Time{}
 	return nil
 }
 
@@ -273,6 +283,7 @@ func (s *server) remove(ctx context.Context) {
 	b := s.book
 	s.mu.Lock()
 	s.removed = true
+	s.account.Close()
 	s.mu.Unlock()
 	b.mu.Lock() // at once: its name may come again
 	o := b.owners[s.owner.ID]
@@ -300,7 +311,7 @@ func (s *server) remove(ctx context.Context) {
 	}
 	b.mu.Unlock()
 	if !same { // else it is another's by now
-		s.unkeep(l)
+		s.account.Unstore(l)
 	}
 	if !mine || again {
 		return // what is stored is another's by now
@@ -315,7 +326,7 @@ func (s *server) remove(ctx context.Context) {
 // Restart stops a server and starts it again, with values for variables that
 // were not stored; those that are not given stay as they are. With variables
 // that it did not have it is another one.
-func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string, agree Agree) (Info, error) {
+func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string, agree spec.Consent) (Info, error) {
 	release, err := b.hold(p)
 	if err != nil {
 		return Info{}, err
@@ -334,14 +345,14 @@ func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, 
 	}
 	r := s.record()
 	was := r
-	next.name(&r)
+	r.SetValues(next)
 	if len(env)+len(headers) > 0 {
 		if _, err := b.revealed(ctx, p.ID, next); err != nil {
 			return Info{}, err
 		}
 	}
-	if !was.covers(r) {
-		if err := b.agreed(ctx, s, agree, r.plan()); err != nil {
+	if !was.Covers(r.Spec) {
+		if err := b.agreed(ctx, s, agree, r.Change()); err != nil {
 			return Info{}, err
 		}
 	}
@@ -356,12 +367,9 @@ func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, 
 	s.halt(Idle, "")
 	s.mu.Lock()
 	s.failures, s.next = 0, time.Time{}
-	l := s.auth
 	s.mu.Unlock()
-	if l != nil {
-		l.useful()
-		l.unstick()
-	}
+	s.account.Useful()
+	s.account.Unstick()
 	if s.off() {
 		err = s.update(func(r *Record) { r.Off, r.Updated = false, time.Now().UTC() })
 	}
@@ -389,9 +397,9 @@ func (s *server) off() bool {
 }
 
 // given is what a server's values are with these, which may be none.
-func (s *server) given(env, headers map[string]string) (secrets, error) {
+func (s *server) given(env, headers map[string]string) (spec.Values, error) {
 	s.mu.Lock()
-	rec, had := s.rec, s.secrets
+	rec, had := s.rec, s.values
 	s.mu.Unlock()
 	if len(env)+len(headers) == 0 {
 		return had, nil
@@ -399,17 +407,17 @@ func (s *server) given(env, headers map[string]string) (secrets, error) {
 	if rec.Configured {
 		return had, fault.New(fault.InvalidParameters, "%s has its values from the operator's settings", s.title()).With("argument", "env")
 	}
-	a := Ask{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env, Headers: headers}
-	if err := a.check(); err != nil {
+	a := spec.Ask{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env, Headers: headers}
+	if err := a.Check(); err != nil {
 		return had, err
 	}
-	next := secrets{env: merged(had.env, env), headers: merged(had.headers, headers)}
-	if len(next.env) > maxEnv || len(next.headers) > maxEnv {
-		return had, fault.New(fault.InvalidParameters, "%s would have %d variables and %d headers; at most %d of each can be given", s.title(), len(next.env), len(next.headers), maxEnv).With("argument", "env")
+	next := had.Merge(env, headers)
+	if len(next.Env) > spec.MaxValues || len(next.Headers) > spec.MaxValues {
+		return had, fault.New(fault.InvalidParameters, "%s would have %d variables and %d headers; at most %d of each can be given", s.title(), len(next.Env), len(next.Headers), spec.MaxValues).With("argument", "env")
 	}
-	lacksEnv, lacksHeaders := rec.missing(next)
+	lacksEnv, lacksHeaders := rec.Missing(next)
 	missing := append(lacksEnv, lacksHeaders...)
-	if next.known = len(missing) == 0; !next.known {
+	if next.Known = len(missing) == 0; !next.Known {
 		return had, fault.New(fault.InvalidParameters, "%s needs %s too", s.title(), strings.Join(missing, ", ")).With("argument", "env").With("missing", missing)
 	}
 	return next, nil
@@ -424,29 +432,13 @@ func (s *server) give(env, headers map[string]string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.update(next.name); err != nil {
+	if err := s.update(func(r *Record) { r.SetValues(next) }); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.secrets = next
+	s.values = next
 	return nil
-}
-
-// name puts into a record what is stored of the values: their names, and those
-// that refer to stored secrets.
-func (s secrets) name(r *Record) {
-	r.EnvKeys, r.HeaderKeys = slices.Sorted(maps.Keys(s.env)), slices.Sorted(maps.Keys(s.headers))
-	r.Env, r.Headers = references(s.env), references(s.headers)
-}
-
-func merged(a, b map[string]string) map[string]string {
-	m := maps.Clone(a)
-	if m == nil {
-		m = map[string]string{}
-	}
-	maps.Copy(m, b)
-	return m
 }
 
 // Approve takes a server's tools as they are now; with seen, the hashes of tools

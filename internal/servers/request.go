@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 	"sandlot/internal/upstream"
 )
@@ -110,7 +111,7 @@ const maxRounds = 10
 // rounds makes the call, and those that follow when a server of the newer era
 // asks for input and the client is one that is asked while it waits.
 func (l *live) rounds(ctx context.Context, q query, f *flight) (json.RawMessage, error) {
-	ctx, dog := watch(ctx, l.settings.call(), func() bool { return l.isAsked(f) })
+	ctx, dog := watch(ctx, l.settings.CallLimit(callLimit), func() bool { return l.isAsked(f) })
 	defer dog.end()
 	relay := func(params json.RawMessage) {
 		dog.alive()
@@ -169,7 +170,7 @@ func (q query) answers(ctx context.Context, needs map[string]need) (json.RawMess
 	all := object{}
 	for name, n := range needs {
 		if q.client == nil {
-			return nil, fault.New(fault.Connection, "the server wants to ask something (%s), and this client cannot be asked: use an MCP client that can", clip(n.Method))
+			return nil, fault.New(fault.Connection, "the server wants to ask something (%s), and this client cannot be asked: use an MCP client that can", spec.Clip(n.Method))
 		}
 		if err := askable(n.Params); err != nil {
 			return nil, fault.New(fault.Connection, "the server asks for input in a form that is not passed on: %v", err)
@@ -206,7 +207,7 @@ func (q query) relay(params json.RawMessage) {
 	}
 	var p struct{ Message string }
 	if q.progress != nil && json.Unmarshal(params, &p) == nil && p.Message != "" {
-		q.progress(text(p.Message, 1000))
+		q.progress(spec.Text(p.Message, 1000))
 	}
 }
 
@@ -216,7 +217,7 @@ func (s *server) callFault(l *live, q query, err error) error {
 	var said *upstream.Error
 	switch {
 	case errors.As(err, &said):
-		return &tool.Refusal{Code: said.Code, Message: text(said.Message, 4000), Data: said.Data}
+		return &tool.Refusal{Code: said.Code, Message: spec.Text(said.Message, 4000), Data: said.Data}
 	case errors.As(err, &f):
 		return s.advised(f)
 	case errors.Is(err, upstream.ErrLost):
@@ -226,7 +227,7 @@ func (s *server) callFault(l *live, q query, err error) error {
 	case errors.Is(err, context.Canceled):
 		return fault.From(context.Canceled)
 	case errors.Is(err, upstream.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
-		return s.fault(fault.Connection, err, "did not answer within %s of its last sign of life; it was told to stop", l.settings.call())
+		return s.fault(fault.Connection, err, "did not answer within %s of its last sign of life; it was told to stop", l.settings.CallLimit(callLimit))
 	case errors.Is(err, upstream.ErrTooLarge):
 		return s.fault(fault.Connection, err, "answered with more than is taken")
 	}
@@ -239,5 +240,5 @@ func (s *server) callFault(l *live, q query, err error) error {
 		return s.fault(fault.Connection, err, "is gone: the connection to it ended during the call. It is made again when it is used")
 	default:
 	}
-	return s.fault(fault.Connection, err, "could not be asked: %s", text(err.Error(), 500))
+	return s.fault(fault.Connection, err, "could not be asked: %s", spec.Text(err.Error(), 500))
 }

@@ -7,12 +7,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 )
 
 // Bounds of what a server says, in bytes.
@@ -28,42 +26,6 @@ const (
 )
 
 type object = map[string]json.RawMessage
-
-func clip(s string) string { return text(s, 120) }
-
-func hasNUL(s string) bool { return strings.ContainsRune(s, 0) }
-
-func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
-
-func checkURL(s string) error {
-	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
-		return fault.New(fault.InvalidParameters, "url %q: it must begin with https:// or http://, name a host and hold no password", clip(s)).With("argument", "url")
-	}
-	return nil
-}
-
-// text returns what may be shown of a stranger's text: valid, at most max
-// bytes, and without what people do not see and models read all the same.
-func text(s string, max int) string {
-	s = strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' {
-			return r
-		}
-		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) && r != '\u200d' || r >= 0xE0000 && r <= 0xE0FFF {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(s, "\uFFFD"))
-	if len(s) <= max {
-		return s
-	}
-	cut := max
-	for cut > 0 && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
-}
 
 // asText returns a JSON string's text, or "".
 func asText(raw json.RawMessage) string {
@@ -160,7 +122,7 @@ func safeTool(raw json.RawMessage, mark string) (object, error) {
 
 // describe makes safe what all definitions have.
 func describe(t object, mark string) {
-	d := text(asText(t["description"]), maxDescription)
+	d := spec.Text(asText(t["description"]), maxDescription)
 	if mark != "" {
 		d = strings.TrimRight(mark+" "+d, " ")
 	}
@@ -168,7 +130,7 @@ func describe(t object, mark string) {
 	if d != "" {
 		t["description"] = quoted(d)
 	}
-	if title := text(asText(t["title"]), maxTitle); title != "" {
+	if title := spec.Text(asText(t["title"]), maxTitle); title != "" {
 		t["title"] = quoted(title)
 	} else {
 		delete(t, "title")
@@ -271,7 +233,7 @@ func shorten(b json.RawMessage, room int) json.RawMessage {
 	var t struct{ Type, Text string }
 	_ = json.Unmarshal(b, &t) // it was read before
 	if t.Type != "text" {
-		return textBlock(fmt.Sprintf("[a block of type %s, %d bytes, was left out: the result is too large]", clip(t.Type), len(b)))
+		return textBlock(fmt.Sprintf("[a block of type %s, %d bytes, was left out: the result is too large]", spec.Clip(t.Type), len(b)))
 	}
 	half := max(room/8, 512) // a character may take six bytes in JSON
 	if len(t.Text) <= 2*half {
@@ -309,7 +271,7 @@ func safeBlock(raw json.RawMessage) json.RawMessage {
 		why = badContents(b["resource"])
 	case "tool_use", "tool_result": // of sampling
 	default:
-		return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", clip(kind), text(string(raw), 64<<10)))
+		return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", spec.Clip(kind), spec.Text(string(raw), 64<<10)))
 	}
 	if why != "" {
 		return textBlock(fmt.Sprintf("[a block of type %s was left out: %s]", asText(b["type"]), why))

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 )
 
 // schema returns a JSON schema of an object, or an error that says why it is none.
@@ -27,7 +28,7 @@ func schema(raw json.RawMessage) (json.RawMessage, error) {
 	if kind, given := m["type"]; !given {
 		m["type"] = "object"
 	} else if kind != "object" {
-		return nil, fmt.Errorf("its schema is of type %s, not object", clip(fmt.Sprint(kind)))
+		return nil, fmt.Errorf("its schema is of type %s, not object", spec.Clip(fmt.Sprint(kind)))
 	}
 	return plainJSON(m)
 }
@@ -89,7 +90,7 @@ func cleanWords(v any) {
 	case map[string]any:
 		for k, e := range v {
 			if s, ok := e.(string); ok && (k == "description" || k == "title" || k == "$comment") {
-				v[k] = text(s, maxDescription)
+				v[k] = spec.Text(s, maxDescription)
 				continue
 			}
 			cleanWords(e)
@@ -234,9 +235,9 @@ func (w *enclosing) reference(k string, v any, moved bool) error {
 	inside, err := url.PathUnescape(inside)
 	switch {
 	case !fragment && s != "" || err != nil:
-		return fmt.Errorf("its schema refers to something outside of it: %s %q", k, clip(s))
+		return fmt.Errorf("its schema refers to something outside of it: %s %q", k, spec.Clip(s))
 	case moved:
-		return fmt.Errorf("its schema refers to something from beneath an $id: %s %q", k, clip(s))
+		return fmt.Errorf("its schema refers to something from beneath an $id: %s %q", k, spec.Clip(s))
 	case inside == "": // the root
 		return nil
 	case strings.HasPrefix(inside, "/"):

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sandlot/internal/servers/spec"
 )
 
 // References that leave a schema, and those that stay in it, or are none.
@@ -91,7 +93,7 @@ func TestReferencesInQuestions(t *testing.T) {
 			if err := askable(json.RawMessage(params)); (err == nil) != good {
 				t.Errorf("%s: %v", params, err)
 			}
-			l := &live{s: own(book(t, &memStore{}, nil), P, "x", "aaaaaa", Configured{}), flights: map[*flight]bool{}, free: make(chan struct{})}
+			l := &live{s: own(book(t, &memStore{}, nil), P, "x", "aaaaaa", spec.Configured{}), flights: map[*flight]bool{}, free: make(chan struct{})}
 			if _, err := l.Ask(t.Context(), "elicitation/create", json.RawMessage(params)); err == nil || strings.Contains(err.Error(), "its schema") == good {
 				t.Errorf("asked %s: %v", params, err)
 			}

@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/serverstest"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/vault"
 )
 
@@ -152,9 +153,9 @@ func TestSecretsInHeaders(t *testing.T) {
 	b := withSecrets(t, st, s, l)
 	s.set(P, "GH", "hunter2")
 	s.set(bob, "GH", "hunter3")
-	var plans []Plan
-	ask := Ask{Name: "x", URL: url, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}", "X-Both": "${secret:GH}-${secret:GH}"},
-		Agree: func(_ context.Context, p Plan) error { plans = append(plans, p); return nil }}
+	var plans []spec.Change
+	ask := spec.Ask{Name: "x", URL: url, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}", "X-Both": "${secret:GH}-${secret:GH}"},
+		Consent: func(_ context.Context, p spec.Change) error { plans = append(plans, p); return nil }}
 	i, err := b.Connect(t.Context(), P, ask)
 	if err != nil || d.got("Authorization") != "Bearer hunter2" || d.got("X-Both") != "hunter2-hunter2" {
 		t.Fatalf("the server was given %q, %q; %v", d.got("Authorization"), d.got("X-Both"), err)
@@ -235,7 +236,7 @@ func TestSecretsAfterARestart(t *testing.T) {
 	s.set(P, "GH", "hunter2")
 	first := withSecrets(t, st, s, l)
 	for name, headers := range map[string]map[string]string{"all": {"A": "${secret:GH}"}, "some": {"A": "x ${secret:GH}", "B": "plain"}} {
-		if _, err := first.Connect(t.Context(), P, Ask{Name: name, URL: url, Headers: headers}); err != nil {
+		if _, err := first.Connect(t.Context(), P, spec.Ask{Name: name, URL: url, Headers: headers}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -307,7 +308,7 @@ while True:
 	}
 	eve := auth.User("eve", false)
 	s.set(eve, "GH", "hunter9")
-	b.SetConfigured([]Configured{operators})
+	b.SetConfigured([]spec.Configured{operators})
 	b.Ready(t.Context(), eve)
 	if got := said(get(b, eve, "operators")); !strings.Contains(got, "a ${secret:GH} b") {
 		t.Errorf("the operator's: %s", got)
@@ -327,11 +328,11 @@ func TestSecretsRefused(t *testing.T) {
 	s.set(P, "BIG", strings.Repeat("hunter2", 9000))
 	s.set(P, "GH", "hunter2")
 	s.set(bob, "OTHERS", "hunter2")
-	agree := func(context.Context, Plan) error { t.Error("asked, for nothing"); return nil }
+	agree := func(context.Context, spec.Change) error { t.Error("asked, for nothing"); return nil }
 	for value, want := range map[string]string{"${secret:NONE}": "sandlot secret set NONE", "${secret:OTHERS}": "sandlot secret set OTHERS", "${secret:GH} ${secret:gh}": "sandlot secret set gh",
 		"${secret:}": "${secret:NAME}", "${secret:GH": "${secret:NAME}", "${secret:a-b}": "${secret:NAME}", "${secret:9}": "${secret:NAME}", "${secret:${secret:GH}}": "${secret:NAME}",
 		"${secret:" + strings.Repeat("A", 65) + "}": "${secret:NAME}", "${secret:LINE}": "HTTP", "${secret:BIG}${secret:BIG}": "larger"} {
-		_, err := b.Connect(t.Context(), P, Ask{Name: "x", URL: url, Headers: map[string]string{"A": value}, Agree: agree})
+		_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url, Headers: map[string]string{"A": value}, Consent: agree})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter") {
 			t.Errorf("%s: %v", value, err)
 		}
@@ -339,7 +340,7 @@ func TestSecretsRefused(t *testing.T) {
 			continue // a variable may have lines
 		}
 		// Without a sandbox book an installation that begins would panic.
-		if _, err := b.Install(t.Context(), P, Order{Ask: Ask{Name: "y", Env: map[string]string{"A": value}, Agree: agree}, Type: "npm", Spec: "a"}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := b.Install(t.Context(), P, Order{Ask: spec.Ask{Name: "y", Env: map[string]string{"A": value}, Consent: agree}, Type: "npm", Spec: "a"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("installing with %s: %v", value, err)
 		}
 	}
@@ -348,15 +349,15 @@ func TestSecretsRefused(t *testing.T) {
 	}
 	// Each secret is looked up once, and what it holds is no reference.
 	s.set(P, "GH", "${secret:BIG}")
-	if _, err := b.Connect(t.Context(), P, Ask{Name: "x", URL: url, Headers: map[string]string{"A": strings.Repeat("${secret:GH}", 100)}}); err != nil || d.got("A") != strings.Repeat("${secret:BIG}", 100) {
+	if _, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url, Headers: map[string]string{"A": strings.Repeat("${secret:GH}", 100)}}); err != nil || d.got("A") != strings.Repeat("${secret:BIG}", 100) {
 		t.Errorf("given %.100q, %v", d.got("A"), err)
 	}
 	s.asks = 0
 	many := map[string]string{}
-	for n := range maxEnv {
+	for n := range spec.MaxValues {
 		many[fmt.Sprint("V", n)] = strings.Repeat("${secret:BIG}", 2500)
 	}
-	if _, err := b.revealed(t.Context(), P.ID, secrets{env: many}); err == nil || s.asks != 1 {
+	if _, err := b.revealed(t.Context(), P.ID, spec.Values{Env: many}); err == nil || s.asks != 1 {
 		t.Errorf("%v; it was looked up %d times", err, s.asks)
 	}
 	if _, err := b.Restart(t.Context(), P, "x", nil, map[string]string{"B": "${secret:NONE}"}, agree); err == nil || !strings.Contains(err.Error(), "sandlot secret set NONE") {
@@ -379,7 +380,7 @@ func TestSecretsAreAgreedTo(t *testing.T) {
 	s.set(P, "ONE", "1")
 	s.set(P, "TWO", "2")
 	asked := 0
-	agree := func(_ context.Context, p Plan) error { asked++; return nil }
+	agree := func(_ context.Context, p spec.Change) error { asked++; return nil }
 	step := func(what string, want int, err error) {
 		t.Helper()
 		if err != nil || asked != want {
@@ -388,7 +389,7 @@ func TestSecretsAreAgreedTo(t *testing.T) {
 		asked = 0
 	}
 	connect := func(a, b2 string) error {
-		_, err := b.Connect(t.Context(), P, Ask{Name: "x", URL: url, Headers: map[string]string{"A": a, "B": b2}, Agree: agree})
+		_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url, Headers: map[string]string{"A": a, "B": b2}, Consent: agree})
 		return err
 	}
 	restart := func(a string) error {

@@ -1,7 +1,6 @@
 package servers
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,6 +13,8 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/oauth"
+	"sandlot/internal/servers/spec"
 )
 
 // server is one connection of one principal.
@@ -30,20 +31,16 @@ type server struct {
 
 	storing sync.Mutex // held while the record changes, here and in the store
 
-	keeping sync.Mutex // held while the stored log-in changes
-	kept    *login     // whose it is; nil: of an earlier server, or there is none
+	account *oauth.Account
 
 	mu       sync.Mutex
 	rec      Record
-	settings Configured // what runs
-	secrets  secrets
+	settings spec.Configured // what runs
+	values   spec.Values
 	state    State
 	why      string // the last error
 	authURL  string
-	auth     *login
-	aside    *login // that of what ran before, while it is replaced
-	anew     bool   // it is being replaced: a stored log-in is not its own
-	gen      int    // counts what it has been: another program or address is another one
+	gen      int // counts what it has been: another program or address is another one
 	live     *live
 	start    *start
 	failures int       // since it last worked
@@ -58,13 +55,6 @@ type server struct {
 	used     time.Time
 	took     samples
 	follows  followers
-}
-
-// secrets are values of variables and headers as they were given. Those that
-// refer to stored secrets are stored, as written; the others never are.
-type secrets struct {
-	env, headers map[string]string
-	known        bool
 }
 
 // start is one attempt to start, for which any number of calls wait.
@@ -97,7 +87,7 @@ func pause(failures int) time.Duration {
 var fetching = []string{"npx", "uvx", "bunx", "pipx", "pnpm", "yarn", "uv", "go", "docker"}
 
 // handshake is how long it may take until the server answers.
-func (c Configured) handshake(install time.Duration) time.Duration {
+func handshake(c spec.Configured, install time.Duration) time.Duration {
 	if c.Timeout > 0 {
 		return c.Timeout
 	}
@@ -106,9 +96,6 @@ func (c Configured) handshake(install time.Duration) time.Duration {
 	}
 	return handshakeLimit
 }
-
-// call is how long a call may take since its last sign of life.
-func (c Configured) call() time.Duration { return cmp.Or(max(c.Timeout, 0), callLimit) }
 
 // title is how the server is called in words.
 func (s *server) title() string {
@@ -131,7 +118,7 @@ func (s *server) fault(kind fault.Kind, cause error, format string, args ...any)
 // withLog adds the last lines of the server's log, for those who may see it. The
 // lock is held.
 func (s *server) withLog(f *fault.Error) *fault.Error {
-	if last, _ := s.log.tail(20); last != "" && s.settings.Kind == Stdio && s.shows(s.owner) {
+	if last, _ := s.log.tail(20); last != "" && s.settings.Kind == spec.Stdio && s.shows(s.owner) {
 		return f.With("log", last)
 	}
 	return f
@@ -142,11 +129,11 @@ var telling = regexp.MustCompile(`(?i)error|cannot|could not|not found|no such|e
 
 // lastWords is the line of the log that says most likely what went wrong, as the
 // end of a sentence.
-func (s *server) lastWords(c Configured) string {
+func (s *server) lastWords(c spec.Configured) string {
 	last, _ := s.log.tail(20)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if last == "" || c.Kind != Stdio || !s.shows(s.owner) {
+	if last == "" || c.Kind != spec.Stdio || !s.shows(s.owner) {
 		return ""
 	}
 	lines := strings.Split(last, "\n")
@@ -157,13 +144,13 @@ func (s *server) lastWords(c Configured) string {
 			break
 		}
 	}
-	return ". It said: " + text(strings.TrimSpace(words), 300)
+	return ". It said: " + spec.Text(strings.TrimSpace(words), 300)
 }
 
 // shows says whether a principal may see what the server prints: a server on the
 // machine itself is the operator's. The lock is held.
 func (s *server) shows(p auth.Principal) bool {
-	return !s.configured || s.settings.Where != OnHost || p.Has(auth.Logs)
+	return !s.configured || s.settings.Where != spec.OnHost || p.Has(auth.Logs)
 }
 
 // update changes the record: in the store first, then in memory.
@@ -231,8 +218,8 @@ func (s *server) unusable() error {
 		f := say(fault.Connection, "is disconnected; restart_external_mcp connects it again")
 		f.Advice = []string{"Connect it again: restart_external_mcp, or " + s.command("restart")}
 		return f
-	case !s.secrets.known:
-		env, headers := s.rec.missing(s.secrets)
+	case !s.values.Known:
+		env, headers := s.rec.Missing(s.values)
 		f := say(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env, or ${secret:NAME} in place of one that its user stores with `sandlot secret set NAME`", strings.Join(append(slices.Clone(env), headers...), ", ")).
 			With("env_keys", env).With("header_keys", headers)
 		f.Advice = []string{"Give all of the values again: restart_external_mcp, or " + s.command("restart", options(env, headers)...)}
@@ -250,9 +237,7 @@ func (s *server) worked(took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failures = 0
-	if s.auth != nil {
-		s.auth.useful()
-	}
+	s.account.Useful()
 	s.calls++
 	s.took.add(took)
 }
@@ -284,7 +269,7 @@ func (s *server) info() Info {
 	defer s.mu.Unlock()
 	r := s.rec
 	i := Info{ID: r.ID, Name: r.Name, Configured: r.Configured, Kind: s.settings.Kind, Where: s.settings.Where, Cwd: r.Cwd,
-		EnvKeys: r.EnvKeys, Secrets: r.secretNames(), Created: r.Created, Updated: r.Updated, State: s.state, LastError: s.why, AuthURL: s.authURL,
+		EnvKeys: r.EnvKeys, Secrets: r.SecretNames(), Created: r.Created, Updated: r.Updated, State: s.state, LastError: s.why, AuthURL: s.authURL,
 		Prompts: len(r.Catalog.Prompts), Resources: len(r.Catalog.Resources) + len(r.Catalog.Templates), Install: r.Install,
 		Restarts: s.restarts, Calls: s.calls, P50: s.took.at(0.5), P95: s.took.at(0.95)}
 	if !r.Configured { // the operator's own settings are the operator's
@@ -292,7 +277,7 @@ func (s *server) info() Info {
 	}
 	for _, d := range r.Catalog.Tools {
 		n := Named{d.Key, d.Remote, d.Held}
-		if d.Held != "" && s.trust() == Hold {
+		if d.Held != "" && s.trust() == spec.Hold {
 			i.Held = append(i.Held, n)
 		} else {
 			i.Tools = append(i.Tools, n)
@@ -310,20 +295,13 @@ func (s *server) info() Info {
 	if i.State == Connected && len(i.Held) > 0 {
 		i.State = NeedsApproval
 	}
-	if !s.secrets.known && i.State == Idle {
+	if !s.values.Known && i.State == Idle {
 		i.State = NeedsEnv
 	}
 	return i
 }
 
-func (s *server) trust() Trust { return s.settings.trust() }
-
-func (c Configured) trust() Trust {
-	if c.Trust == Warn {
-		return Warn
-	}
-	return Hold
-}
+func (s *server) trust() spec.Trust { return s.settings.Trusts() }
 
 // implementation is what a server says that it is, made safe.
 func implementation(raw json.RawMessage) json.RawMessage {
@@ -333,7 +311,7 @@ func implementation(raw json.RawMessage) json.RawMessage {
 	}
 	safe := map[string]string{}
 	for _, k := range []string{"name", "title", "version"} {
-		if v := text(asText(m[k]), maxTitle); v != "" {
+		if v := spec.Text(asText(m[k]), maxTitle); v != "" {
 			safe[k] = v
 		}
 	}

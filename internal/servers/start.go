@@ -10,6 +10,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/upstream"
 )
 
@@ -99,9 +100,7 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 	case err == nil && s.removed:
 		err = s.unusable()
 	case err == nil:
-		if s.auth != nil {
-			s.auth.useful()
-		}
+		s.account.Useful()
 		s.live, s.used, s.fresh = l, time.Now(), false
 		s.set(Connected, "")
 		s.authURL = ""
@@ -173,17 +172,17 @@ func (s *server) failed(err error) {
 func (s *server) connect(ctx context.Context) (*live, error) {
 	began := time.Now()
 	l := newLive(s)
-	limit := l.settings.handshake(s.book.InstallTimeout)
+	limit := handshake(l.settings, s.book.InstallTimeout)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if !s.configured { // what the operator wrote is as it is
-		full, err := s.book.revealed(ctx, s.owner.ID, l.secrets)
+		full, err := s.book.revealed(ctx, s.owner.ID, l.values)
 		if err != nil {
 			f := s.lacking(err)
 			s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", f)
 			return nil, f
 		}
-		l.secrets = full
+		l.values = full
 	}
 	sess, err := upstream.Connect(ctx, l.dial, upstream.Options{Name: "sandlot", Version: s.book.Version, Capabilities: l.capabilities(),
 		Handshake: limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older || slices.Contains(fetching, path.Base(l.settings.Command)), // what fetches is not started twice
@@ -214,14 +213,14 @@ func (s *server) startFault(l *live, err error, limit time.Duration) error {
 	if how, itself := l.how(0); itself && !silent {
 		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords(l.settings))
 	}
-	if s.configured && l.settings.Kind != Stdio && !s.owner.Has(auth.Logs) { // where it is, is the operator's
+	if s.configured && l.settings.Kind != spec.Stdio && !s.owner.Has(auth.Logs) { // where it is, is the operator's
 		return s.fault(fault.Connection, err, "cannot be reached, or does not speak MCP; the server's log says more")
 	}
 	if silent {
 		return s.fault(fault.Connection, err, "did not answer within %s of its start; it has to speak MCP on its %s%s", limit.Round(time.Second),
-			map[bool]string{true: "standard input and output", false: "address"}[l.settings.Kind == Stdio], s.lastWords(l.settings))
+			map[bool]string{true: "standard input and output", false: "address"}[l.settings.Kind == spec.Stdio], s.lastWords(l.settings))
 	}
-	return s.fault(fault.Connection, err, "did not start: %s", text(err.Error(), 500))
+	return s.fault(fault.Connection, err, "did not start: %s", spec.Text(err.Error(), 500))
 }
 
 // halt stops the server; it keeps its place. The gate is held.
@@ -261,7 +260,7 @@ func (s *server) lost(l *live) {
 			s.failures = 0
 		}
 		if how == "" && err != nil {
-			how = text(err.Error(), 500)
+			how = spec.Text(err.Error(), 500)
 		}
 		s.log.line("[sandlot] %s", how)
 		s.failed(fault.New(fault.Connection, "%s", how))

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 	"sandlot/internal/upstream"
 )
@@ -50,9 +51,9 @@ func (b *Book) review(o *owner) {
 	o.view = v
 }
 
-func (v *view) add(s *server, c Catalog, trust Trust) {
+func (v *view) add(s *server, c Catalog, trust spec.Trust) {
 	for _, d := range c.Tools {
-		if _, taken := v.tools[d.Key]; taken || d.Held != "" && trust == Hold {
+		if _, taken := v.tools[d.Key]; taken || d.Held != "" && trust == spec.Hold {
 			continue
 		}
 		v.tools[d.Key] = entry{server: s, Definition: d}
@@ -162,7 +163,7 @@ func (b *Book) publish(s *server, gen int, o offered, older bool) error {
 		mark = "[external:" + s.name + "]"
 	}
 	taken, left := b.others(s)
-	r := &reading{settings: settings, mark: mark, trust: settings.trust(), old: old, valid: upstream.ValidTool, id: s.id, left: min(maxCatalog, left),
+	r := &reading{settings: settings, mark: mark, trust: settings.Trusts(), old: old, valid: upstream.ValidTool, id: s.id, left: min(maxCatalog, left),
 		names: &namer{prefix: prefix, taken: func(kind, name string) bool {
 			return taken[kind+"/"+name] || kind == "tool" && b.Reserved(name)
 		}}}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"sandlot/internal/servers"
+	"sandlot/internal/servers/spec"
 )
 
 // Connections are read for one owner, and all that is connected can be listed
@@ -13,8 +14,8 @@ import (
 func TestConnections(t *testing.T) {
 	db := open(t, t.TempDir())
 	catalog := servers.Catalog{Read: true, Tools: []servers.Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: json.RawMessage(`{}`)}}}
-	for _, r := range []servers.Record{{Owner: "user:ann", ID: "aaaaaa", Name: "x", Catalog: catalog}, {Owner: "user:ann", ID: "bbbbbb", Name: "y", Off: true},
-		{Owner: "user:bob", ID: "aaaaaa", Name: "z"}, {Owner: "user:bob", ID: "stock", Name: "stock", Configured: true}} {
+	for _, r := range []servers.Record{{Owner: "user:ann", ID: "aaaaaa", Spec: spec.Spec{Name: "x"}, Catalog: catalog}, {Owner: "user:ann", ID: "bbbbbb", Spec: spec.Spec{Name: "y"}, Off: true},
+		{Owner: "user:bob", ID: "aaaaaa", Spec: spec.Spec{Name: "z"}}, {Owner: "user:bob", ID: "stock", Spec: spec.Spec{Name: "stock"}, Configured: true}} {
 		if err := db.PutConnection(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -35,5 +36,41 @@ func TestConnections(t *testing.T) {
 	all, err := db.Connected(t.Context())
 	if want := [][2]string{{"user:ann", "aaaaaa"}, {"user:bob", "aaaaaa"}, {"user:eve", "cccccc"}}; err != nil || !reflect.DeepEqual(all, want) {
 		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// A record is read as earlier versions stored it, and stored so that they can read it.
+func TestStoredRecordsStay(t *testing.T) {
+	const earlier = `{"ID":"aaaaaa","Owner":"user:ann","Name":"x","Configured":false,"Kind":"stdio","Command":"npx","Args":["-y","it"],"Cwd":"","Path":["/p"],"URL":"",
+		"EnvKeys":["K"],"HeaderKeys":null,"Env":{"K":"${secret:K}"},"Headers":null,"Install":{"type":"npm","spec":"it","folder":"/workspace/it"},
+		"Off":true,"Older":true,"Asks":true,"Created":"2026-01-02T03:04:05Z","Updated":"2026-01-02T03:04:06Z","Catalog":{}}`
+	db := open(t, t.TempDir())
+	if _, err := db.db.Exec(`INSERT INTO connections VALUES ('user:ann', 'aaaaaa', ?, '{}')`, earlier); err != nil {
+		t.Fatal(err)
+	}
+	all, err := db.Connections(t.Context(), "user:ann")
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	want := spec.Spec{Name: "x", Kind: spec.Stdio, Command: "npx", Args: []string{"-y", "it"}, Path: []string{"/p"}, EnvKeys: []string{"K"},
+		Env: map[string]string{"K": "${secret:K}"}, Install: &spec.Install{Type: "npm", Spec: "it", Folder: "/workspace/it"}}
+	if r := all[0]; !reflect.DeepEqual(r.Spec, want) || !r.Off || !r.Older || !r.Asks || r.Created.Year() != 2026 {
+		t.Errorf("%+v", r)
+	}
+	if err := db.PutConnection(t.Context(), all[0]); err != nil {
+		t.Fatal(err)
+	}
+	var stored string
+	if err := db.db.QueryRow(`SELECT record FROM connections`).Scan(&stored); err != nil {
+		t.Fatal(err)
+	}
+	var was, is map[string]any
+	if json.Unmarshal([]byte(earlier), &was) != nil || json.Unmarshal([]byte(stored), &is) != nil {
+		t.Fatal(stored)
+	}
+	delete(was, "Catalog")
+	delete(is, "Catalog")
+	if !reflect.DeepEqual(was, is) {
+		t.Errorf("stored %v, was %v", is, was)
 	}
 }

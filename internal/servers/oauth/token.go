@@ -1,0 +1,172 @@
+package oauth
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/oauth2"
+)
+
+// tokenSource is what one log-in brought. It renews its token, one time after the
+// other. It implements oauth2.TokenSource.
+type tokenSource struct {
+	l       *Login
+	cfg     *oauth2.Config
+	scopes  []string // that were granted
+	earlier bool     // an earlier program got it
+
+	mu      sync.Mutex
+	token   *oauth2.Token
+	renewal *renewal  // that is on its way
+	failing time.Time // since when none has worked; zero: the last one has
+}
+
+// renewal is one attempt to renew a token, for which any number of calls wait.
+type renewal struct {
+	done  chan struct{}
+	token *oauth2.Token
+	err   error
+}
+
+// Token implements oauth2.TokenSource. A token that is too old and cannot be
+// renewed is for the server to refuse.
+func (k *tokenSource) Token() (*oauth2.Token, error) {
+	k.mu.Lock()
+	if t := k.token; t.Valid() || t.RefreshToken == "" {
+		k.mu.Unlock()
+		return t, nil
+	}
+	r := k.begin()
+	k.mu.Unlock()
+	if err := r.wait(k.l.limits().Wait); err != nil {
+		return nil, err
+	}
+	return r.token, nil
+}
+
+// wait waits for the renewal, but not for as long as it may take.
+func (r *renewal) wait(limit time.Duration) error {
+	select {
+	case <-r.done:
+		return r.err
+	case <-time.After(limit):
+		return safeError("the authorization server takes long to renew the log-in; try again later")
+	}
+}
+
+// begin begins to renew the token, unless that is on its way. The lock is held.
+func (k *tokenSource) begin() *renewal {
+	if k.renewal != nil {
+		return k.renewal
+	}
+	r, old := &renewal{done: make(chan struct{})}, k.token
+	k.renewal = r
+	// Neither who waits nor the end of the server breaks it off: the authorization
+	// server may have given a new token for the old one by then.
+	if !k.l.account.logins.Spawn(func(life context.Context) { k.renew(life, r, old) }) {
+		k.renewal, r.err = nil, errors.New("the server is stopping")
+		close(r.done)
+	}
+	return r
+}
+
+// renew gets a new token for an old one, and stores it before anyone uses it.
+// When life ends it has a little time left.
+func (k *tokenSource) renew(life context.Context, r *renewal, old *oauth2.Token) {
+	ctx, cancel := context.WithTimeout(context.Background(), k.l.limits().Renew)
+	defer cancel()
+	defer context.AfterFunc(life, func() { time.AfterFunc(k.l.limits().Wait, cancel) })()
+	c := *k.l.client
+	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // tokens go where they belong
+	t, err := k.cfg.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &c), &oauth2.Token{RefreshToken: old.RefreshToken}).Token()
+	if err == nil {
+		k.l.save(k, t, old.RefreshToken)
+	}
+	k.mu.Lock()
+	k.renewal = nil
+	switch {
+	case err == nil:
+		k.token, k.failing = t, time.Time{}
+	case k.failing.IsZero():
+		k.failing = time.Now()
+	}
+	k.mu.Unlock()
+	if err = redactToken(err); final(err) {
+		k.l.over(k)
+	}
+	r.token, r.err = t, err
+	close(r.done)
+}
+
+// limits are how long renewals may take.
+func (l *Login) limits() Limits { return l.account.logins.Limits }
+
+// unstick gives up what could not be renewed for long, and cannot be now, so that
+// its user logs in anew.
+func (l *Login) unstick() {
+	k := l.current()
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	if k.failing.IsZero() || time.Since(k.failing) < l.limits().Stuck {
+		k.mu.Unlock()
+		return
+	}
+	r := k.begin()
+	k.mu.Unlock()
+	if r.wait(l.limits().Wait) != nil {
+		l.over(k)
+	}
+}
+
+// Renew has the token renewed that a server refused although it should be good,
+// and says whether there is a new one. It does that once, until the server does
+// what it is asked to again: then its user has to log in, as when the token is
+// refused with a code that says why. An error means that it may go on, but not now.
+func (l *Login) Renew() (bool, error) {
+	l.mu.Lock()
+	k, renewed := l.source, l.renewed
+	l.mu.Unlock()
+	if k == nil {
+		return false, nil
+	}
+	k.mu.Lock()
+	if k.token.RefreshToken == "" || renewed && k.renewal == nil {
+		k.mu.Unlock()
+		return false, nil
+	}
+	r := k.begin()
+	k.mu.Unlock()
+	var refused *tokenRefusal
+	switch err := r.wait(l.limits().Wait); {
+	case err == nil:
+		l.mu.Lock()
+		l.renewed = true
+		l.mu.Unlock()
+		return true, nil
+	case errors.As(err, &refused) && refused.code != "":
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
+// brought takes what a log-in has brought. It is stored before it is used.
+func (l *Login) brought(_ context.Context, cfg *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
+	k := &tokenSource{l: l, cfg: cfg, scopes: cfg.Scopes, token: t}
+	if granted, ok := t.Extra("scope").(string); ok {
+		k.scopes = strings.Fields(granted)
+	}
+	l.account.saving.Lock()
+	defer l.account.saving.Unlock()
+	l.store(k, t, "")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.source = k
+	return k, nil
+}

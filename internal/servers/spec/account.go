@@ -1,0 +1,110 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"syscall"
+)
+
+// Account is the user of the server's machine as whom a program runs that is not
+// in a sandbox.
+type Account struct {
+	name, home string
+	Credential *syscall.Credential // nil: the server's own
+}
+
+// errRoot refuses what a server that runs as root was not told to do.
+var errRoot = errors.New("where: host, and this server runs as root: name the user of this machine that the program runs as, such as user: nobody (user: root, if it has to be root)")
+
+// AccountOf finds the user that the settings name; empty is the server's own,
+// unless that is root, which has to be named.
+func AccountOf(name string) (Account, error) {
+	if name == "" {
+		if os.Getuid() == 0 {
+			return Account{}, errRoot
+		}
+		return Account{}, nil
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		if u, err = user.LookupId(name); err != nil {
+			return Account{}, fmt.Errorf("user: this machine has no user %q", name)
+		}
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	gid, gerr := strconv.ParseUint(u.Gid, 10, 32)
+	if err := errors.Join(err, gerr); err != nil {
+		return Account{}, fmt.Errorf("user: %q: %w", name, err)
+	}
+	if int(uid) == os.Getuid() {
+		return Account{}, nil
+	}
+	if os.Getuid() != 0 {
+		return Account{}, fmt.Errorf("user: only a server that runs as root can run a program as %q; leave it out, and the program runs as the server's own user", name)
+	}
+	a := Account{name: u.Username, home: u.HomeDir, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+	groups, err := u.GroupIds()
+	if err != nil {
+		return Account{}, fmt.Errorf("user: the groups of %q cannot be read: %w", name, err)
+	}
+	for _, g := range groups {
+		if id, err := strconv.ParseUint(g, 10, 32); err == nil && !slices.Contains(a.Credential.Groups, uint32(id)) {
+			a.Credential.Groups = append(a.Credential.Groups, uint32(id))
+		}
+	}
+	return a, nil
+}
+
+// CheckUser says why a program of the settings cannot run on the machine as that
+// user; empty is no user.
+func CheckUser(name string) error {
+	_, err := AccountOf(name)
+	return err
+}
+
+// HomeOf is the home folder of a program that runs as that user; empty: it has the
+// server's own.
+func HomeOf(name string) string {
+	a, _ := AccountOf(name)
+	return a.home
+}
+
+// harmless are the names of the server's own environment that a program on the
+// host gets beside its own.
+var harmless = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "TMPDIR",
+	"XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
+	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
+
+// personal are the harmless names that say who the server's user is; another one has
+// values of their own, or none.
+var personal = []string{"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"}
+
+// Environment is what a program gets beside what its settings say.
+func (a Account) Environment() []string {
+	env := []string{}
+	for _, name := range harmless {
+		if v, ok := os.LookupEnv(name); ok && (a.Credential == nil || !slices.Contains(personal, name)) {
+			env = append(env, name+"="+v)
+		}
+	}
+	if a.Credential != nil {
+		env = append(env, "HOME="+a.home, "USER="+a.name, "LOGNAME="+a.name)
+	}
+	return env
+}
+
+// Folder is where a program starts that was told no other place.
+func (a Account) Folder() string {
+	if a.Credential == nil {
+		return ""
+	}
+	if st, err := os.Stat(a.home); err == nil && st.IsDir() {
+		return a.home
+	}
+	return "/"
+}
