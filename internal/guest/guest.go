@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -229,11 +228,14 @@ func (a *Agent) stayLinked(ctx context.Context) (orphaned bool) {
 	woken := make(chan os.Signal, 1)
 	signal.Notify(woken, wire.Wake)
 	defer signal.Stop(woken)
+	var again redial
 	for lost := time.Now(); ctx.Err() == nil; {
 		if a.renew() {
 			lost = time.Now() // how long the original had no host says nothing
 		}
-		if a.link(ctx) {
+		began := time.Now()
+		end := a.link(ctx)
+		if end == linkBroke {
 			lost = time.Now()
 			if a.renew() {
 				continue // a copy's link is broken from the beginning
@@ -242,7 +244,7 @@ func (a *Agent) stayLinked(ctx context.Context) (orphaned bool) {
 			return true
 		}
 		select {
-		case <-time.After(pause(time.Since(lost))):
+		case <-time.After(again.pause(end, time.Since(began), time.Since(lost))):
 		case <-woken:
 		case <-ctx.Done():
 		}
@@ -252,20 +254,6 @@ func (a *Agent) stayLinked(ctx context.Context) (orphaned bool) {
 
 // ErrOrphaned is returned by Run when there was no host for Config.Orphan.
 var ErrOrphaned = errors.New("there was no server for too long")
-
-// pause is how long an agent waits before it dials again that has had no host
-// for that long. A server that takes a sandbox over wakes its agent
-// (wire.Wake), so this is for links that broke while the server lives, and for
-// wake-ups that got lost. To dial in vain takes some milliseconds of a
-// processor, and all agents of a server lose it at once: the next one, which is
-// there within a second or two, needs the processors more than they do.
-func pause(alone time.Duration) time.Duration {
-	p := 4 * time.Second
-	if alone < 10*time.Second {
-		p = 2 * time.Second
-	}
-	return p*3/4 + rand.N(p/2)
-}
 
 // renew makes this the agent of another sandbox, when it is in a copy of the one
 // that it booted in: the host has put a new secret beside the socket. What the
@@ -297,22 +285,21 @@ func (a *Agent) proof() []byte {
 	return a.secret
 }
 
-// link serves one connection to the host until it breaks. It returns false when
-// there was none.
-func (a *Agent) link(ctx context.Context) bool {
+// link serves one connection to the host until it breaks, and says how it ended.
+func (a *Agent) link(ctx context.Context) linkEnd {
 	c, err := net.Dial("unix", a.config.Socket)
 	if err != nil {
-		return false
+		return nobodyThere
 	}
 	if wire.Greet(c, a.proof()) != nil {
 		c.Close()
-		return false
+		return linkRefused
 	}
 	cfg := wire.AgentMux()
 	mux, err := yamux.Server(wire.Whole(c), cfg)
 	if err != nil {
 		c.Close()
-		return false
+		return linkRefused
 	}
 	stop := context.AfterFunc(ctx, func() { mux.Close() })
 	defer stop()
@@ -320,7 +307,7 @@ func (a *Agent) link(ctx context.Context) bool {
 	for {
 		s, err := mux.AcceptStream()
 		if err != nil {
-			return true
+			return linkBroke
 		}
 		a.work.Go(func() { a.dispatch(ctx, s) })
 	}

@@ -65,18 +65,54 @@ func TestOrphan(t *testing.T) {
 	}
 }
 
-// TestPause: agents without a host do not dial all the time, and are never far
-// from the next attempt.
-func TestPause(t *testing.T) {
-	dials := 0
-	for alone := time.Duration(0); alone < time.Minute; dials++ {
-		p := pause(alone)
-		if p < 100*time.Millisecond || p > 5*time.Second {
-			t.Fatalf("a pause of %s after %s", p, alone)
-		}
-		alone += p
+// TestRedial: an agent whose link broke is back soon where a server is there, and
+// agents without one do not dial all the time.
+func TestRedial(t *testing.T) {
+	tests := []struct {
+		name  string
+		end   linkEnd // of each attempt but the first, which had held a link
+		first [2]time.Duration
+		dials [2]int // in the first minute
+	}{
+		{"a server that takes it", linkBroke, [2]time.Duration{10 * time.Millisecond, 100 * time.Millisecond}, [2]int{25, 60}},
+		{"a server that refuses it", linkRefused, [2]time.Duration{10 * time.Millisecond, 200 * time.Millisecond}, [2]int{25, 60}},
+		{"nobody", nobodyThere, [2]time.Duration{time.Second, 3 * time.Second}, [2]int{12, 25}},
 	}
-	if dials > 40 {
-		t.Errorf("%d dials in the first minute", dials)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var r redial
+			alone := r.pause(linkBroke, time.Hour, 0)
+			if alone < redialFirst || alone > 10*redialFirst {
+				t.Fatalf("the first attempt after a break comes after %s", alone)
+			}
+			dials := 1
+			for ; alone < time.Minute; dials++ {
+				p := r.pause(tt.end, time.Millisecond, alone)
+				if dials == 1 && (p < tt.first[0] || p > 2*tt.first[1]) {
+					t.Errorf("the second attempt comes after %s", p)
+				}
+				if p > 5*time.Second {
+					t.Errorf("a pause of %s after %s", p, alone)
+				}
+				alone += p
+			}
+			if dials < tt.dials[0] || dials > tt.dials[1] {
+				t.Errorf("%d dials in the first minute", dials)
+			}
+		})
+	}
+	// Where nobody is, each of many agents dials once at the loss, not at the same
+	// moment, and then seldom.
+	perTenth := map[time.Duration]int{}
+	for range 200 {
+		var r redial
+		for at := r.pause(linkBroke, time.Hour, 0); at < 4*time.Second; at += r.pause(nobodyThere, 0, at) {
+			perTenth[at.Truncate(100*time.Millisecond)]++
+		}
+	}
+	for at, n := range perTenth {
+		if at > 0 && n > 60 {
+			t.Errorf("%d of 200 agents dial within a tenth of a second, %s after the loss", n, at)
+		}
 	}
 }
