@@ -4,6 +4,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestBash(t *testing.T) {
@@ -130,4 +133,16 @@ func TestBashBackground(t *testing.T) {
 	l := bash(t)
 	l.want("sleep 60 >/dev/null 2>&1 & echo started", "", "started\n")
 	l.want("kill %1; wait; echo ended", "", "ended\n")
+}
+
+// A piece may end before the shell has heard the signal that was to stop it.
+func TestBashHearsASignalLate(t *testing.T) {
+	l := bash(t)
+	l.want("x=5; mkdir sub; cd sub", "", "")
+	l.proc.unheard = true
+	pid := l.PID()
+	late := time.AfterFunc(30*time.Millisecond, func() { _ = unix.Kill(-pid, unix.SIGINT) })
+	defer late.Stop()
+	l.want("sleep 0.1; echo $x ${PWD##*/}", "", "5 sub\n")
+	l.want("echo $x", "", "5\n")
 }

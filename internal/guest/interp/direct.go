@@ -5,8 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // ErrNone is returned by Open for a language whose driver does not take pieces
@@ -22,11 +20,14 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 	if i.page == nil {
 		return ErrNone
 	}
+	if err := i.Warm(ctx); err != nil { // nobody waits behind one that hangs
+		return err
+	}
 	if err := i.take(ctx, nil); err != nil {
 		return err
 	}
 	defer i.give()
-	p, err := i.ready()
+	p, err := i.ready(ctx, openLimit)
 	if err != nil {
 		return err
 	}
@@ -60,9 +61,9 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 }
 
 // ready returns the living process when it runs no piece that a host, which is
-// gone, gave it: such a one is stopped. The turn is held.
-func (i *Interp) ready() (*proc, error) {
-	p, err := i.ensure()
+// gone, gave it: such a one is stopped. Limit is as for ensure. The turn is held.
+func (i *Interp) ready(ctx context.Context, limit time.Duration) (*proc, error) {
+	p, err := i.ensure(ctx, limit)
 	if err != nil || i.page == nil {
 		return p, err
 	}
@@ -70,7 +71,7 @@ func (i *Interp) ready() (*proc, error) {
 		if i.page.idle() || !p.alive() {
 			break
 		}
-		i.Signal(unix.SIGINT)
+		i.interrupt(p)
 		for until := time.Now().Add(pause); !i.page.idle() && p.alive() && time.Now().Before(until); {
 			time.Sleep(time.Millisecond)
 		}
@@ -80,7 +81,7 @@ func (i *Interp) ready() (*proc, error) {
 	}
 	p.kill()
 	<-p.done
-	return i.ensure()
+	return i.ensure(ctx, limit)
 }
 
 // Attend takes charge of a piece that the host gave to the driver itself, and

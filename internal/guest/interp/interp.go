@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -79,6 +80,7 @@ func New(c Config) *Interp {
 // proc is one life of the language's process.
 type proc struct {
 	pid      int
+	up       chan struct{} // closed when its driver has said that it is there
 	done     chan struct{} // closed when it has ended
 	exit     syscall.WaitStatus
 	requests *os.File
@@ -86,7 +88,10 @@ type proc struct {
 	bell     *os.File // python: asks the driver to write what the code has printed
 	out, err *tap
 	started  time.Time
+	sent     int  // how many SIGINT code was sent in this life; guarded by the turn
 	unheard  bool // the last piece ended without a word of the SIGINT that it was sent
+	failed   sync.Once
+	failure  error // why it did not start
 }
 
 // Reply is what a driver says when a piece of code has ended.
@@ -166,14 +171,18 @@ func (i *Interp) piece() int {
 	return i.seq
 }
 
-// Warm starts the process, if it has not.
+// Warm starts the process, if it has not, and waits until it has started. Others
+// may use the interpreter meanwhile: they wait as long as they want to.
 func (i *Interp) Warm(ctx context.Context) error {
 	if err := i.take(ctx, nil); err != nil {
 		return err
 	}
-	defer i.give()
-	_, err := i.ensure()
-	return err
+	p, err := i.current()
+	i.give()
+	if err != nil {
+		return err
+	}
+	return i.started(ctx, p, 0)
 }
 
 // take waits for its turn. Waiting is called now and then with how long the
@@ -239,16 +248,33 @@ func (p *proc) close() {
 	p.err.close()
 }
 
-// ensure returns the living process. The turn is held.
-func (i *Interp) ensure() (*proc, error) {
+// ensure returns the living process, which has started. It waits for that as long
+// as a call may that has this time limit; 0: none. The turn is held.
+func (i *Interp) ensure(ctx context.Context, limit time.Duration) (*proc, error) {
+	p, err := i.current()
+	if err != nil {
+		return nil, err
+	}
+	return p, i.started(ctx, p, limit)
+}
+
+// current returns the living process, which may still be starting. The turn is
+// held.
+func (i *Interp) current() (*proc, error) {
 	i.mu.Lock()
 	p := i.proc
 	i.mu.Unlock()
-	if p != nil && p.alive() {
-		return p, nil
+	if p != nil && p.alive() && i.config.Driver == "bash" && p.unheard {
+		p.retire()
 	}
-	if p != nil {
+	switch {
+	case p == nil:
+	case p.alive():
+		return p, nil
+	case p.isUp():
 		i.bury(p, "")
+	default:
+		_ = i.fail(p, "")
 	}
 	p, err := i.launch()
 	if err != nil {
@@ -279,6 +305,8 @@ func (i *Interp) bury(p *proc, why string) {
 		i.lost = "it was killed because the sandbox reached its limit of " + i.killedBy
 	case why != "":
 		i.lost = why
+	case p.closed():
+		i.lost = "the code closed the interpreter's own file descriptors, from 3 on, without which it cannot answer"
 	case p.exit.Signaled():
 		i.lost = fmt.Sprintf("it died of signal %d", p.exit.Signal())
 	default:
@@ -296,8 +324,15 @@ func (i *Interp) driver() []string {
 	return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--norc", "--noprofile", "-c", bashDriver, "bash")
 }
 
-// startLimit is how long an interpreter may take to start.
-const startLimit = 60 * time.Second
+const (
+	// startLimit is how long an interpreter may take to start.
+	startLimit = 60 * time.Second
+	// slowStart is how long one takes to start that most likely hangs. One that is
+	// younger goes on when a call has no more time for it: the next call has it.
+	slowStart = 3 * time.Second
+	// retireLimit is how long a shell may take to save its state.
+	retireLimit = 5 * time.Second
+)
 
 // maxStartText is how much of what an interpreter said is told when it does not
 // start, in bytes.
@@ -307,7 +342,7 @@ const maxStartText = 4 << 10
 const pipeSize = 256 << 10
 
 func (i *Interp) launch() (*proc, error) {
-	p := &proc{started: time.Now(), done: make(chan struct{}), replies: make(chan Reply, 4)}
+	p := &proc{started: time.Now(), up: make(chan struct{}), done: make(chan struct{}), replies: make(chan Reply, 4)}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -374,7 +409,7 @@ func (i *Interp) launch() (*proc, error) {
 	p.out, p.err = newTap(out, i.page, pageTapOut), newTap(errOut, i.page, pageTapErr)
 	go func() { p.exit = <-status; close(p.done) }()
 	go p.listen(replies, i.config.Driver)
-	return p, p.ready()
+	return p, nil
 }
 
 // number is a file's descriptor, which stays as it is: Fd would make it blocking.
@@ -388,35 +423,81 @@ func number(f *os.File) uintptr {
 
 func (i *Interp) saveFile() string { return fmt.Sprintf("/tmp/.sandlot-bash-%p", i) }
 
-// ready waits until the driver says that it is there.
-func (p *proc) ready() error {
-	why := ""
+// isUp says whether the driver has said that it is there.
+func (p *proc) isUp() bool {
 	select {
-	case r := <-p.replies:
-		if r.ID == 0 && r.OK {
-			return nil
-		}
-	case <-p.done:
-	case <-time.After(startLimit):
-		why = fmt.Sprintf("it was not ready within %v", startLimit)
-	}
-	select {
-	case <-p.done:
-		if p.exit.Signaled() {
-			why = fmt.Sprintf("it died of signal %d", p.exit.Signal())
-		} else {
-			why = fmt.Sprintf("it ended with code %d", p.exit.ExitStatus())
-		}
+	case <-p.up:
+		return true
 	default:
+		return false
 	}
-	p.kill() // what it started may live
-	<-p.done
-	text := p.err.detach()
-	p.close()
-	if len(text) > maxStartText {
-		text = text[len(text)-maxStartText:]
+}
+
+// started waits until a process has started, as long as a call may that has this
+// time limit; 0: none. One that hangs is ended.
+func (i *Interp) started(ctx context.Context, p *proc, limit time.Duration) error {
+	if p.isUp() {
+		return nil
 	}
-	return errors.New(strings.TrimSpace("the interpreter did not start: " + why + "\n" + string(text)))
+	wait := startLimit - time.Since(p.started)
+	if limit > 0 {
+		wait = min(wait, limit)
+	}
+	late := time.NewTimer(max(wait, 0))
+	defer late.Stop()
+	select {
+	case <-p.up:
+		return nil
+	case <-p.done:
+		return i.fail(p, "")
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-late.C:
+	}
+	age := time.Since(p.started)
+	if age < slowStart {
+		return fmt.Errorf("the interpreter is still starting after %v: try again, or give the call more time", age.Round(time.Millisecond))
+	}
+	return i.fail(p, fmt.Sprintf("it was not ready within %v", age.Round(100*time.Millisecond)))
+}
+
+// fail ends a process that has not started and says why it has not; "" is by its
+// own end.
+func (i *Interp) fail(p *proc, why string) error {
+	p.failed.Do(func() {
+		if !p.alive() {
+			why = "it ended with code " + strconv.Itoa(p.exit.ExitStatus())
+			if p.exit.Signaled() {
+				why = fmt.Sprintf("it died of signal %d", p.exit.Signal())
+			}
+		}
+		p.kill() // what it started may live
+		<-p.done
+		text := p.err.detach()
+		p.close()
+		if len(text) > maxStartText {
+			text = text[len(text)-maxStartText:]
+		}
+		p.failure = errors.New(strings.TrimSpace("the interpreter did not start: " + why + "\n" + string(text)))
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if i.proc == p {
+			i.proc = nil
+		}
+	})
+	return p.failure
+}
+
+// retire ends a shell that has not heard a signal, which would end the next piece.
+// Its state is the next shell's.
+func (p *proc) retire() {
+	p.requests.Close()
+	select {
+	case <-p.done:
+	case <-time.After(retireLimit):
+		p.kill()
+		<-p.done
+	}
 }
 
 // maxReply bounds what a driver may say of one piece of code: more than the
@@ -428,8 +509,10 @@ const maxReply = 48 << 20
 // others JSON.
 func (p *proc) listen(f *os.File, driver string) {
 	defer f.Close()
+	// Without a way to answer it need not wait for more: that would hold its end up.
+	defer p.requests.Close()
 	r := bufio.NewReaderSize(f, 4<<10)
-	for {
+	for up := false; ; {
 		line, err := readLine(r)
 		if err != nil {
 			return
@@ -443,6 +526,12 @@ func (p *proc) listen(f *os.File, driver string) {
 			}
 			reply = Reply{ID: id, OK: status == 0, Exit: int32(status)}
 		} else if json.Unmarshal(line, &reply) != nil {
+			continue
+		}
+		if !up {
+			if up = reply.ID == 0 && reply.OK; up {
+				close(p.up)
+			}
 			continue
 		}
 		select {
@@ -471,7 +560,7 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 // connect tells a Python driver where to dial.
 func (p *proc) connect(id int64, where string) error {
 	p.requests.SetWriteDeadline(time.Now().Add(openLimit))
-	_, err := fmt.Fprintf(p.requests, "%d -1 %d\n%s", id, len(where), where)
+	_, err := fmt.Fprintf(p.requests, "%d -1 %d %d\n%s", id, len(where), p.sent, where)
 	return err
 }
 
@@ -483,7 +572,7 @@ func (p *proc) send(driver string, id int64, n int, c Call) error {
 		_, err := fmt.Fprintf(p.requests, "%d %d\n%s", id, len(code), code)
 		return err
 	case "python":
-		_, err := fmt.Fprintf(p.requests, "%d %d %d\n%s", id, n, len(code), code)
+		_, err := fmt.Fprintf(p.requests, "%d %d %d %d\n%s", id, n, len(code), p.sent, code)
 		return err
 	}
 	b, err := json.Marshal(struct {
@@ -522,7 +611,10 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 	}
 	defer i.give()
 	start := time.Now()
-	p, err := i.ready()
+	p, err := i.ready(ctx, c.Timeout)
+	if err != nil && ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if err != nil {
 		return i.unstarted(err, start), nil
 	}
@@ -615,6 +707,17 @@ const (
 	secondPause = time.Second
 )
 
+// interrupt sends a SIGINT to the code that runs. The driver learns how many there
+// were, so that one that it hears late does not stop the next piece. The turn is
+// held.
+func (i *Interp) interrupt(p *proc) {
+	p.sent++
+	if i.page != nil {
+		i.page.words[pageSignals].Store(uint32(p.sent))
+	}
+	i.Signal(unix.SIGINT)
+}
+
 // await waits for the end of the piece: its reply, or its process's death.
 func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result) {
 	var over, next <-chan time.Time
@@ -629,10 +732,10 @@ func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result
 		over, gone = nil, nil
 		switch stops++; stops {
 		case 1:
-			i.Signal(unix.SIGINT)
+			i.interrupt(p)
 			next = time.After(firstPause)
 		case 2:
-			i.Signal(unix.SIGINT)
+			i.interrupt(p)
 			next = time.After(secondPause)
 		default:
 			next = nil
@@ -702,12 +805,21 @@ func (p *proc) ring() {
 	}
 }
 
+// closedExit is how a driver ends when the code has closed the descriptors by which
+// it hears and answers.
+const closedExit = 113
+
+// closed says that the process ended so.
+func (p *proc) closed() bool { return !p.exit.Signaled() && p.exit.ExitStatus() == closedExit }
+
 // ended says what the death of the process means for the piece that ran.
 func (i *Interp) ended(p *proc, r *Result, start time.Time) {
 	// The reply may have come just before the end.
 	if r.ID == 0 {
 		r.OK = false
-		r.Exit = int32(p.exit.ExitStatus())
+		if r.Exit = int32(p.exit.ExitStatus()); p.closed() {
+			r.Exit = 1
+		}
 		if p.exit.Signaled() {
 			r.Exit = 128 + int32(p.exit.Signal())
 			if by := i.config.Killed(start); by != "" && p.exit.Signal() == unix.SIGKILL && !r.TimedOut && !r.Interrupted {

@@ -294,6 +294,34 @@ func TestAnInterpreterThatDoesNotStart(t *testing.T) {
 	}
 }
 
+// A start that hangs takes a call no longer than its own time.
+func TestAStartThatHangs(t *testing.T) {
+	l := newLang(t, "python", "/bin/sh", "-c", "echo it sleeps >&2; exec sleep 1000")
+	warm := make(chan error, 1)
+	go func() { warm <- l.Warm(t.Context()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit/2)
+	defer cancel()
+	o := l.call(ctx, Call{Code: "1", Timeout: 100 * time.Millisecond})
+	if o.OK || o.TimedOut || !strings.Contains(o.Error, "still starting") || !strings.Contains(o.Error, "sitecustomize") || l.PID() == 0 {
+		t.Errorf("a call with little time: %s", o)
+	}
+	o = l.call(ctx, Call{Code: "1", Timeout: slowStart})
+	if o.OK || o.StateLost || !strings.Contains(o.Error, "not ready within") || !strings.Contains(o.Error, "it sleeps\n") || l.PID() != 0 {
+		t.Errorf("a call with more: %s", o)
+	}
+	if err := <-warm; err == nil || ctx.Err() != nil {
+		t.Errorf("whoever warmed it: %v, %v", err, ctx.Err())
+	}
+	// Who goes away waits no longer, and what hung is no lost state.
+	l.config.Command = []string{program(t, "python3")}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Run(gone, Call{Code: "1"}); err != context.Canceled {
+		t.Errorf("a call that was given up: %v", err)
+	}
+	l.want("1 + 1", "2", "")
+}
+
 func TestOutputBetweenCalls(t *testing.T) {
 	l := python(t)
 	l.want("import threading, time, os\nt = threading.Timer(0.1, lambda: os.write(1, b'late\\n'))\nt.start()", "", "")

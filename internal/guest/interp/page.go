@@ -40,6 +40,8 @@ const (
 	// next piece.
 	pageKeptOut
 	pageKeptErr
+	// pageSignals is how many SIGINT the agent has sent in this life of the process.
+	pageSignals
 	pageWords
 )
 

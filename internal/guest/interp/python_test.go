@@ -1,9 +1,12 @@
 package interp
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestPythonValues(t *testing.T) {
@@ -288,4 +291,112 @@ func TestPythonHugeResults(t *testing.T) {
 		}
 	}
 	l.want("1", "1", "")
+}
+
+// What the code puts in place of a stream is touched by its own thread alone, at
+// the end of a cell, and never while the driver writes its own.
+func TestPythonLeavesOthersStreamsAlone(t *testing.T) {
+	l := python(t)
+	l.want(`import os, sys, threading, time
+class Mine:
+    threads, depth = [], 0
+    def write(self, text): pass
+    def flush(self):
+        self.threads.append(threading.current_thread() is threading.main_thread())
+        os.write(1, b'flushed\n')
+real, mine = sys.stdout, Mine()
+sys.stdout = mine
+real.write('first\n')
+time.sleep(0.3)`, "", "first\nflushed\n")
+	l.want("sys.stdout = real; mine.threads", "[True]", "")
+}
+
+// An interrupt while a process is forked stops the code, and not the thread that
+// writes its output.
+func TestPythonInterruptedWhileItForks(t *testing.T) {
+	l := python(t)
+	for _, hook := range []string{"parent", "release"} {
+		o := l.run(`import os, signal, sys
+def spy(frame, event, arg):
+    if frame.f_code.co_name == '` + hook + `' and event == 'call':
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+sys.setprofile(spy)
+if os.fork() == 0: os._exit(0)
+print('not stopped')`)
+		if o.OK || !o.Interrupted || o.StateLost || o.out != "" || o.err != "" {
+			t.Errorf("in %s: %s", hook, o)
+		}
+	}
+	l.want("import subprocess, pty; subprocess.run(['echo', 'a'], preexec_fn=lambda: None).returncode", "0", "a\n")
+	var out safe
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.Run(ctx, Call{Code: "import time\nprint('here')\ntime.sleep(60)", Stdout: &out, Stderr: new(safe)})
+	}()
+	for end := time.Now().Add(20 * time.Second); out.String() == "" && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if out.String() != "here\n" {
+		t.Error("nobody writes any more what is printed while the code runs")
+	}
+	cancel()
+	<-ended
+}
+
+// A cell may end before the process has heard the signal that was to stop it.
+func TestPythonHearsASignalLate(t *testing.T) {
+	l := python(t)
+	l.want("import time; kept = 1", "", "")
+	l.proc.sent++
+	late := time.AfterFunc(30*time.Millisecond, func() { l.Signal(unix.SIGINT) })
+	defer late.Stop()
+	l.want("time.sleep(0.1); kept", "1", "")
+	l.want("kept", "1", "")
+	l.proc.sent++ // and one that never comes costs a moment
+	l.want("kept", "1", "")
+}
+
+// Who closes the descriptors of the interpreter learns that, and the next call works.
+func TestClosedDescriptors(t *testing.T) {
+	each := map[string]string{
+		"python":        "import os\nprint('last')\nfor fd in range(3, 20):\n    try: os.close(fd)\n    except OSError: pass",
+		"python, taken": "import os\nprint('last')\nos.closerange(3, 256)\nf = [open('/dev/null', 'r+b') for _ in range(20)]",
+		"python, after": "import os, threading\nprint('last')\nthreading.Timer(0.1, os.closerange, (3, 256)).start()",
+	}
+	for name, code := range each {
+		t.Run(name, func(t *testing.T) {
+			l := python(t)
+			l.want("kept = 1", "", "")
+			o := l.run(code)
+			if strings.HasSuffix(name, "after") {
+				time.Sleep(300 * time.Millisecond)
+				o = l.run("")
+			} else if o.OK || o.out != "last\n" || o.Exit != 1 {
+				t.Errorf("got %s", o)
+			}
+			if !o.StateLost || !strings.Contains(o.Reason, "file descriptors") {
+				t.Errorf("got %s", o)
+			}
+			l.want("6 * 7", "42", "")
+		})
+	}
+	b := bash(t)
+	b.want("x=5", "", "")
+	if o := b.run("for fd in {3..19}; do eval \"exec $fd>&-\"; done; echo last"); o.StateLost || o.out != "last\n" {
+		t.Errorf("bash: %s", o)
+	}
+	b.want("echo $x", "", "5\n")
+	n := node(t)
+	if o := n.run("for (let fd = 3; fd < 20; fd++) try { require('fs').closeSync(fd) } catch {}"); o.OK || !o.StateLost {
+		t.Errorf("node: %s", o)
+	}
+	n.want("6 * 7", "42", "")
+	if o := n.run("for (const fd of [3, 4]) require('fs').closeSync(fd)"); o.OK || !o.StateLost || !strings.Contains(o.Reason, "file descriptors") {
+		t.Errorf("node: %s", o)
+	}
+	n.want("6 * 7", "42", "")
 }

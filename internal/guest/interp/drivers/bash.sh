@@ -2,6 +2,7 @@
 # runs them in this shell, and answers "id status" on fd 4. When the shell
 # ends (exit, an interrupt, set -e) it saves its state for the next one.
 __sandlot_save() {
+  trap '' INT
   set +e
   { declare -p; declare -f; alias -p; printf 'cd -- %q\n' "$PWD"; } >"$__sandlot_file.new" 2>/dev/null && command mv -f -- "$__sandlot_file.new" "$__sandlot_file"
 }
@@ -26,6 +27,6 @@ while IFS=' ' read -r -u 3 __sandlot_id __sandlot_n; do
   __sandlot_last "$__sandlot_status"
   source "$__sandlot_source" </dev/null 3<&- 4>&-
   __sandlot_status=$?
-  echo "$__sandlot_id $__sandlot_status" >&4
+  # The code may have closed it: the next shell has this one's state then.
+  { echo "$__sandlot_id $__sandlot_status" >&4; } 2>/dev/null || exit "$__sandlot_status"
 done
-trap - EXIT

@@ -6,9 +6,10 @@
   const { createRequire } = require('module');
   const acorn = require('internal/deps/acorn/acorn/dist/acorn');
   const walk = require('internal/deps/acorn/acorn-walk/dist/walk');
-  const proc = process, realExit = process.exit.bind(process), realError = Error;
+  const proc = process, realExit = process.exit.bind(process), endProcess = process.reallyExit.bind(process), realError = Error;
   const stringify = JSON.stringify, parseJSON = JSON.parse, inspect = util.inspect;
   const MAX_RESULT = 4 << 20, MAX_TRACE = 200000;
+  const CLOSED = 113; // how this process ends when the code has closed what it needs (interp.go)
 
   // The user's global scope looks as in the REPL.
   const base = createRequire(path.join(proc.cwd(), 'sandlot.js'));
@@ -22,7 +23,7 @@
   const answer = (reply) => {
     let data = Buffer.from(stringify(reply) + '\n');
     while (data.length) {
-      try { data = data.subarray(writeSync(4, data)); } catch (e) { if (e.code !== 'EAGAIN') throw e; }
+      try { data = data.subarray(writeSync(4, data)); } catch (e) { if (e.code !== 'EAGAIN') endProcess(CLOSED); }
     }
   };
 
@@ -384,6 +385,7 @@
       });
     }
   });
-  input.on('end', () => realExit(0));
+  input.on('end', () => endProcess(0));
+  input.on('error', () => endProcess(CLOSED));
   answer({ id: 0, ok: true });
 })();

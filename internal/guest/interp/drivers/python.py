@@ -14,6 +14,8 @@ def _main():
             os.set_inheritable(fd, False)
         except OSError:
             BELL = None  # the agent gave fewer
+    # How this process ends when the code has closed what it needs (interp.go).
+    CLOSED = 113
     spare_out, spare_err = os.dup(1), os.dup(2)
     os.set_inheritable(spare_out, False)
     os.set_inheritable(spare_err, False)
@@ -45,7 +47,8 @@ def _main():
     if sys.path and sys.path[0] != "":
         sys.path.insert(0, "")
     ns = main.__dict__
-    state = {"mine": True, "n": 0, "mend": False, "link": None, "running": False, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked": 0}
+    state = {"mine": True, "n": 0, "mend": False, "link": None, "running": False, "held": False, "interrupted": False,
+             "heard": 0, "sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked": 0}
     MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
@@ -59,7 +62,8 @@ def _main():
     # place, and at the end: each write costs a sandbox as much as a hundred prints.
     # Between pieces each line is written at once.
     BUFFER = 65536
-    guard = late("_thread").allocate_lock()
+    thread = late("_thread")
+    guard = thread.RLock()
 
     def closed(stream):
         try:
@@ -81,14 +85,26 @@ def _main():
                                 line_buffering=mode, write_through=True)
 
     streams = [open_stream(1), open_stream(2)]
+    buffers = [s.buffer for s in streams]
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = streams
+    flush_buffer = io.BufferedWriter.flush
 
     def flush():
-        for s in (getattr(sys, "stdout", None), getattr(sys, "stderr", None), *streams):
+        """Write what the driver's own streams hold. What the code has put in their place is its own affair."""
+        for b in buffers:
+            try:
+                flush_buffer(b)
+            except Exception:
+                pass
+
+    def flush_all():
+        """At the end of a cell, write what the code's own streams hold as well, as Python does at its end."""
+        for s in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
             try:
                 s.flush()
             except Exception:
                 pass
+        flush()
 
     def buffering(yes):
         for s in streams:
@@ -108,18 +124,20 @@ def _main():
                 flush()
 
     # A process that the code forks must not answer for this one. Nobody asks it to
-    # write, so it writes each line at once.
+    # write, so it writes each line at once. The fork happens while the thread of
+    # listen does not write: the lock of a stream would be held in the child for ever.
     def parent():
         flush()
         guard.acquire()
 
     def release():
-        if guard.locked():
+        if guard._is_owned():  # a signal handler of the code may have ended parent before
             guard.release()
 
     def child():
-        release()
-        state.update(mine=False)
+        nonlocal guard
+        guard = thread.RLock()
+        state.update(mine=False, held=False, interrupted=False)
         buffering(False)
         if state["link"] is not None:
             state["link"].close()  # its end has to be seen when this one dies
@@ -131,7 +149,22 @@ def _main():
 
     os.register_at_fork(before=parent, after_in_parent=release, after_in_child=child)
 
-    def ahead(modules, name, when=None):
+    def hold():
+        """Keep an interrupt until let_go: Python drops what is raised in what it calls around a fork."""
+        if thread.get_ident() == main_thread:
+            state["held"] = True
+
+    def let_go():
+        if thread.get_ident() != main_thread:
+            return
+        state["held"] = False
+        if state["interrupted"]:
+            state["interrupted"] = False
+            raise KeyboardInterrupt
+
+    main_thread = thread.get_ident()
+
+    def ahead(modules, name, when=None, forks=False):
         """Write what was printed before a function writes, starts or ends something."""
         inner = getattr(modules[0], name, None)
         if inner is None:
@@ -140,7 +173,13 @@ def _main():
         def outer(*args, **named):
             if when is None or when(*args):
                 flush()
-            return inner(*args, **named)
+            if not forks:
+                return inner(*args, **named)
+            hold()
+            try:
+                return inner(*args, **named)
+            finally:
+                let_go()
 
         outer.__name__ = outer.__qualname__ = name
         outer.__module__, outer.__doc__, outer.__wrapped__ = inner.__module__, inner.__doc__, inner
@@ -158,16 +197,22 @@ def _main():
         ahead([posix, os], name, standard)
     ahead([posix, os], "dup2", lambda fd=None, to=None, *_: standard(to))
     # Python 3.12 warns of a fork beside threads. The one of listen waits at one place.
-    quiet_fork = {"__name__": "sandlot_fork", "inner": os.fork}
-    exec("def fork():\n    return inner()", quiet_fork)
     late("_warnings").filters.insert(0, ("ignore", None, DeprecationWarning, "sandlot_fork", 0))
-    quiet_fork["fork"].__wrapped__, quiet_fork["fork"].__doc__ = os.fork, os.fork.__doc__
-    posix.fork = os.fork = quiet_fork["fork"]
+    for name in ("fork", "forkpty"):
+        quiet = {"__name__": "sandlot_fork", "inner": getattr(os, name), "hold": hold, "let_go": let_go}
+        exec("def %s():\n    hold()\n    try:\n        return inner()\n    finally:\n        let_go()" % name, quiet)
+        quiet[name].__wrapped__, quiet[name].__doc__ = quiet["inner"], quiet["inner"].__doc__
+        setattr(posix, name, quiet[name])
+        setattr(os, name, quiet[name])
     for name in ("raise_signal", "pthread_kill"):
         ahead([_signal, sys.modules.get("signal")], name)
 
     def on_interrupt(signum, frame):
+        state["heard"] += 1
         if state["running"] and state["mine"]:
+            if state["held"]:
+                state["interrupted"] = True
+                return
             raise KeyboardInterrupt
         if not state["mine"]:
             _signal.default_int_handler(signum, frame)
@@ -220,7 +265,7 @@ def _main():
         else:
             imported[name] = then
 
-    when_imported("_posixsubprocess", lambda m: ahead([m], "fork_exec"))
+    when_imported("_posixsubprocess", lambda m: ahead([m], "fork_exec", forks=True))
     when_imported("matplotlib.pyplot", lambda m: setattr(m, "show", figures))
 
     # With IPython its display is this one; without it a module of the name has what
@@ -363,12 +408,30 @@ def _main():
             return "{" + ",".join([quote(k) + ":" + form(v) for k, v in value.items()]) + "}"
         return quote(value)
 
+    def identity(fd):
+        found = os.fstat(fd)
+        return found.st_dev, found.st_ino
+
+    own = [(fd, identity(fd)) for fd in (3, replies)]
+
+    def changed():
+        """Whether the code has closed what this driver needs, or something else has its number now."""
+        try:
+            return any(identity(fd) != was for fd, was in own)
+        except OSError:
+            return True
+
     def answer(reply):
         if not state["mine"]:
             os._exit(0)  # a fork that came back is nobody to answer
         data = form(reply).encode("utf-8", "replace") + b"\n"
-        while data:
-            data = data[write(replies, data):]
+        try:
+            if changed():
+                os._exit(CLOSED)
+            while data:
+                data = data[write(replies, data):]
+        except OSError:
+            os._exit(CLOSED)
 
     def keep(mime, data):
         base64 = late("base64")
@@ -613,9 +676,23 @@ def _main():
         for n, name in enumerate(("stdout", "stderr")):
             if closed(streams[n]):
                 streams[n] = open_stream(n + 1)
+                buffers[n] = streams[n].buffer
             if closed(getattr(sys, name, None)):
                 setattr(sys, name, streams[n])
                 setattr(sys, "__%s__" % name, streams[n])
+
+    SIGNAL = 0.25  # seconds: how long a signal may be on its way
+
+    def hear(sent):
+        """Wait until the signals that the agent has sent in this process's life are heard: a cell may
+        have ended by itself before the one that was to stop it, which would stop the next one."""
+        missing = sent - state["sent"]
+        if missing > 0 and state["heard"] < missing:
+            time = late("time")
+            end = time.monotonic() + SIGNAL
+            while state["heard"] < missing and time.monotonic() < end:
+                time.sleep(0.002)
+        state["sent"], state["heard"] = sent, 0
 
     def piece(token, name, code):
         reply = {"id": token, "ok": False, "exit": 1}
@@ -660,34 +737,35 @@ def _main():
         if state["dropped"]:
             print("[%d rich values were left out: they are too large]" % state["dropped"], file=sys.stderr)
         reply["rich"] = state["rich"]
-        flush()
+        flush_all()
         buffering(False)
         return reply
 
     # Pieces that the host gives to this driver itself. What a piece writes is
     # read here then, when it ends, unless the agent has taken charge of it: the
     # words of the shared memory say so (interp/page.go).
-    STATE, ATTEND, TAKEN, TAP_OUT, TAP_ERR, CALL, BEGUN, KEPT_OUT, KEPT_ERR = range(9)
+    STATE, ATTEND, TAKEN, TAP_OUT, TAP_ERR, CALL, BEGUN, KEPT_OUT, KEPT_ERR, SIGNALS = range(10)
     IDLE, RUNNING, FINISHING = range(3)
     FIONREAD, MAX_WHOLE = 0x541B, 256 << 10
+    ASK = 10  # seconds: a host that lost its connection has asked the agent by then
 
     class Direct:
         def __init__(self, ticket, path):
             socket, mmap = late("_socket"), late("mmap")
             self.size = late("fcntl").ioctl
-            self.sleep = late("time").sleep
+            self.sleep, self.now = late("time").sleep, late("time").monotonic
             self.fence = late("_thread").allocate_lock()
             select = late("select")
             # Each system call costs a piece more than most of them take: this one
             # tells both what was written and whether the streams are still there.
             streams = select.poll()
-            for fd, events in ((6, select.POLLIN), (7, select.POLLIN), (1, 0), (2, 0)):
+            self.link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            for fd, events in ((6, select.POLLIN), (7, select.POLLIN), (1, 0), (2, 0), (self.link.fileno(), 0)):
                 streams.register(fd, events)
-            self.streams, self.readable = streams.poll, select.POLLIN
+            self.streams, self.readable, self.closed = streams.poll, select.POLLIN, select.POLLNVAL
             self.memory = mmap.mmap(5, 4096)
             self.word = memoryview(self.memory).cast("I")
             self.peek = socket.MSG_PEEK | socket.MSG_DONTWAIT
-            self.link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self.link.settimeout(5)
             self.link.connect(path)
             self.link.sendall(b"SANDLOTD" + bytes.fromhex(ticket))
@@ -729,6 +807,8 @@ def _main():
             self.say(RUNNING)
             while self.word[TAP_OUT] or self.word[TAP_ERR]:
                 self.sleep(0.0001)
+            if self.word[SIGNALS] != state["sent"]:
+                hear(self.word[SIGNALS])
             state["n"] += 1
             reply = piece(token, "<code %d>" % state["n"], code.decode("utf-8", "replace"))
             if not state["mine"]:
@@ -761,6 +841,7 @@ def _main():
         def end(self, reply, limit):
             """Answer the host, or leave that to the agent when there is too much to say."""
             out = err = 0
+            cut = False
             for fd, event in self.streams(0):
                 if fd == 6 and event & self.readable:
                     out = self.waiting(6)
@@ -768,13 +849,17 @@ def _main():
                     err = self.waiting(7)
                 elif fd < 3:
                     state["mend"] = True
+                elif event & self.closed:
+                    cut = True  # the code has closed it
             data = form(reply).encode("utf-8", "replace")
             if max(out, err, len(reply.get("result", "").encode("utf-8", "replace"))) > limit or len(data) > MAX_WHOLE or \
-                    self.word[CALL] or self.word[KEPT_OUT] or self.word[KEPT_ERR]:
+                    self.word[CALL] or self.word[KEPT_OUT] or self.word[KEPT_ERR] or cut:
                 self.say(RUNNING)
-                self.link.sendall(b"0 0 0\n")
+                if not cut:
+                    self.link.sendall(b"0 0 0\n")
+                until = self.now() + ASK
                 while not self.word[TAKEN]:
-                    if self.gone():
+                    if self.now() > until if cut else self.gone():
                         self.word[STATE] = IDLE
                         return False
                     self.sleep(0.0002)
@@ -803,7 +888,10 @@ def _main():
 
         def close(self):
             self.word[STATE] = IDLE
-            self.link.close()
+            try:
+                self.link.close()
+            except OSError:
+                pass  # the code has closed it
 
     def rewrites(data):
         """Whether a terminal would show something else than these bytes. The agent asks the same (capture.go)."""
@@ -858,14 +946,17 @@ def _main():
                     pass  # code of the user has closed something of it
                 direct.close()
                 direct = state["link"] = None
+            if changed():
+                os._exit(CLOSED)
             head = requests.readline().split()
             if not head or not state["mine"]:
-                os._exit(0)
-            token, n, size = map(int, head)
+                os._exit(CLOSED if state["mine"] and changed() else 0)
+            token, n, size, sent = map(int, head)
             text = requests.read(size).decode("utf-8", "replace")
             if n < 0:
                 direct = connect(token, text)
                 continue
+            hear(sent)
             state["n"] = max(state["n"] + 1, n)
             answer(piece(token, "<code %d>" % state["n"], text))
         except KeyboardInterrupt:
