@@ -174,6 +174,21 @@ func TestLyingDrivers(t *testing.T) {
 	}
 }
 
+// A driver whose connection ends without an answer may be dying: the agent says so
+// once it knows.
+func TestADyingDriver(t *testing.T) {
+	asks := 0
+	d := &driven{do: func(c net.Conn) { asked(c); c.Close() }, attended: func(*agentv1.AttendRequest) *agentv1.RunEvent {
+		if asks++; asks < 4 {
+			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Left{Left: true}}
+		}
+		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{StateLost: true, Reason: "it died"}}}
+	}}
+	if e, err := evaluate(t.Context(), drive(t, d)); err != nil || !e.StateLost || asks != 4 {
+		t.Errorf("Evaluate = %v, %v after %d questions", e, err, asks)
+	}
+}
+
 // A driver that speaks out of turn, or has gone, is not asked.
 func TestADriverOutOfTurn(t *testing.T) {
 	for name, say := range map[string]func(net.Conn){

@@ -11,6 +11,7 @@ import (
 	"net"
 	"path"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -34,10 +35,10 @@ type interpreter struct {
 	// The turn guards what follows.
 	conn net.Conn // nil: pieces go through the agent
 	r    *bufio.Reader
-	none bool   // this driver takes no pieces from the host
 	stop func() // stops the piece that was given up
 
-	preparing bool // guarded by the client's mu
+	preparing bool        // guarded by the client's mu
+	none      atomic.Bool // this driver takes no pieces from the host
 }
 
 // soon is how long a piece may run before the agent takes charge of it.
@@ -89,6 +90,9 @@ func (c *Client) evaluateByAgent(ctx context.Context, q *agentv1.EvaluateRequest
 // can be one. It need not be called.
 func (c *Client) Prepare(language string) {
 	i := c.interpreter(language)
+	if i.none.Load() {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ctx.Err() != nil || i.preparing {
@@ -98,7 +102,10 @@ func (c *Client) Prepare(language string) {
 	c.work.Go(func() {
 		ctx, cancel := context.WithTimeout(c.ctx, prepareLimit)
 		defer cancel()
-		c.Open(ctx, language)
+		// One that hangs at its start keeps nobody waiting who runs code meanwhile.
+		if c.StartInterpreter(ctx, language) == nil {
+			c.Open(ctx, language)
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		i.preparing = false
@@ -120,14 +127,14 @@ func (c *Client) Open(ctx context.Context, language string) bool {
 
 // connect makes the way. The turn is held.
 func (c *Client) connect(ctx context.Context, i *interpreter) {
-	if i.none || i.open() {
+	if i.none.Load() || i.open() {
 		return
 	}
 	e := c.expect()
 	defer c.forget(e)
 	_, err := call(ctx, c.rpc.OpenInterpreter, &agentv1.OpenInterpreterRequest{Language: i.language, Ticket: e.ticket[:]})
 	if err != nil {
-		i.none = ReasonOf(err) == Unsupported
+		i.none.Store(ReasonOf(err) == Unsupported)
 		return // pieces go through the agent
 	}
 	conn, err := e.wait(ctx)
@@ -294,7 +301,7 @@ func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.Evaluate
 	}
 	i.conn.SetReadDeadline(began.Add(soon))
 	_, err := i.r.Peek(1)
-	for again := false; ; again = true {
+	for tries := 1; ; tries++ {
 		if err == nil {
 			d, err := i.answer(id, limit)
 			if err != nil {
@@ -316,12 +323,28 @@ func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.Evaluate
 		}
 		// It was over already, and the driver answers.
 		i.conn.SetReadDeadline(time.Now().Add(sendLimit))
-		if _, err = i.r.Peek(1); err != nil || again {
+		_, err = i.r.Peek(1)
+		if errors.Is(err, io.EOF) && tries < maxAsks {
+			// Its process may be dying, which the agent tells when it is over.
+			select {
+			case <-time.After(askAgain):
+				continue
+			case <-ctx.Done():
+			}
+		}
+		if err != nil || tries > 1 {
 			i.close()
 			return nil, fmt.Errorf("%w: the answer of the interpreter did not come", ErrLost)
 		}
 	}
 }
+
+// How often, and after which pause, the agent is asked about a driver that has
+// closed its connection without an answer.
+const (
+	maxAsks  = 50
+	askAgain = 20 * time.Millisecond
+)
 
 // sendLimit is how long a driver that waits for pieces may take to read one, or
 // to write its answer.

@@ -197,13 +197,23 @@ func (p *Pool) prepare(ctx context.Context, b *Booted) error {
 	if err := p.Configure(ctx, b); err != nil {
 		return err
 	}
+	short, cancel := context.WithTimeout(ctx, warmLimit)
+	defer cancel()
 	for _, l := range b.Template.Warm {
-		if err := b.Agent.StartInterpreter(ctx, l); err != nil {
-			return fmt.Errorf("starting %s: %w", l, err)
+		if err := b.Agent.StartInterpreter(short, l); err != nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("starting %s: %w", l, err)
+			}
+			// What a user has installed may break it. Commands work, and who runs code is told why.
+			p.Log.Info("an interpreter did not start", "sandbox", b.ID, "language", l, "error", err)
 		}
 	}
 	return nil
 }
+
+// warmLimit is how long a boot waits for interpreters. One that takes longer, mostly
+// for what its user has installed, goes on beside.
+const warmLimit = 15 * time.Second
 
 // Configure tells the agent its languages, roots and limits.
 func (p *Pool) Configure(ctx context.Context, b *Booted) error {

@@ -234,10 +234,31 @@ func died(t *testing.T, b *Bench) {
 	if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" || d.StateLost {
 		t.Errorf("after that: %v", d)
 	}
+	for _, code := range []string{"for fd in range(3, 20):\n    try: os.close(fd)\n    except OSError: pass",
+		"os.closerange(3, 256); f = [open('/dev/null', 'r+b') for _ in range(30)]", "os.closerange(3, 20)\nimport time\ntime.sleep(0.1)"} {
+		b.Open(t.Context(), "python")
+		if d := b.piece(t, "import os\nprint('last')\n"+code, time.Minute); !d.StateLost || d.OK || !strings.Contains(d.Reason, "file descriptors") {
+			t.Errorf("%q: %v", code, d)
+		}
+		if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" || d.StateLost {
+			t.Errorf("after %q: %v", code, d)
+		}
+	}
 	b.Open(t.Context(), "python")
 	b.sh(t, "pkill -KILL -x python3; pkill -KILL -f sandlot_driver; pkill -KILL python; sleep 0.1")
 	if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" || !d.StateLost {
 		t.Errorf("killed between pieces: %v", d)
+	}
+	// One that hangs at its start takes no more time than the call has.
+	b.sh(t, `d=$(python3 -m site --user-site); mkdir -p $d; echo 'import time; time.sleep(100)' > $d/usercustomize.py; echo $d > /tmp/site; pkill -KILL -x python3; pkill -KILL python; sleep 0.1`)
+	b.Prepare("python")
+	began := time.Now()
+	if d := b.piece(t, "6 * 7", 4*time.Second); d.OK || d.TimedOut || !strings.Contains(d.Error, "usercustomize.py") || time.Since(began) > 19*time.Second {
+		t.Errorf("an interpreter that hangs at its start: %v after %s", d, time.Since(began))
+	}
+	b.sh(t, "rm $(cat /tmp/site)/usercustomize.py")
+	if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" {
+		t.Errorf("after that: %v", d)
 	}
 	// Its child holds the connection open.
 	b.Open(t.Context(), "python")
