@@ -23,11 +23,8 @@ import (
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
-	"sandlot/internal/port"
-	"sandlot/internal/servers"
-	"sandlot/internal/session"
+	"sandlot/internal/policy"
 	"sandlot/internal/tool"
-	"sandlot/internal/vault"
 )
 
 // Config is what the edge needs.
@@ -36,17 +33,10 @@ type Config struct {
 	// Watch ends what a token holds open with the token.
 	Watch *auth.Watch
 	// Limits bounds what each principal holds; nil: the default.
-	Limits   *limit.Book
-	Gateway  *gateway.Gateway
-	Hub      *hub.Hub
-	Sessions *session.Book
-	Ports    *port.Book
-	// Connections are third-party MCP servers.
-	Connections *servers.Book
-	// Secrets are what users have stored for them.
-	Secrets *vault.Vault
+	Limits  *limit.Book
+	Gateway *gateway.Gateway
+	Hub     *hub.Hub
 	Metrics *Metrics
-	Network func() NetworkState
 	// Check says whether the runtime works.
 	Check   func(ctx context.Context) error
 	Version string
@@ -74,49 +64,22 @@ func New(c Config) *Server {
 		c.Limits = limit.New(limit.Default)
 	}
 	s := &Server{Config: c, mux: http.NewServeMux(), inside: newInside()}
-	s.Guard.Apart = c.Ports.Links.Claims
-	open := func(pattern string, h http.HandlerFunc) { s.mux.HandleFunc(pattern, h) }
-	open("GET /{$}", s.health)
-	open("/", func(w http.ResponseWriter, r *http.Request) {
+	s.Guard.Apart = c.Hub.Links().Claims
+	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		problem(w, r, fault.New(fault.NotFound, "there is no %s %s; MCP is at /mcp, the API at /v1", r.Method, agent.Printable(r.URL.Path, 200)))
 	})
-	open("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, 200, map[string]any{"status": "ok"}) })
-	open("GET /readyz", s.ready)
-	open("GET /oauth/start/{id}", s.startLogin)
-	open("GET /oauth/callback", s.loggedIn)
-	closed := func(pattern string, h http.HandlerFunc) { s.mux.Handle(pattern, s.identify(h)) }
-	role := func(r auth.Role, what, pattern string, h http.Handler) { closed(pattern, requires(r, what, h)) }
-	role(auth.Metrics, "read the metrics, which are of all users", "GET /metrics",
-		promhttp.HandlerFor(c.Metrics.Registry, promhttp.HandlerOpts{}))
-	role(auth.Operator, "end the sessions of all users", "DELETE /v1/sessions", http.HandlerFunc(s.stopAll))
-	role(auth.Operator, "see what holds for the network of all users", "GET /v1/network", http.HandlerFunc(s.allNetwork))
-	role(auth.Operator, "change what a session may reach", "PATCH /v1/sessions/{id}/network", http.HandlerFunc(s.changeNetwork))
-	s.mux.Handle("/mcp", s.mcp())
-	closed("GET /v1/sessions", s.listSessions)
-	closed("POST /v1/sessions", s.createSession)
-	closed("GET /v1/sessions/{id}", s.getSession)
-	closed("DELETE /v1/sessions/{id}", s.deleteSession)
-	closed("GET /v1/sessions/{id}/files/{path...}", s.download) // and HEAD
-	closed("PUT /v1/sessions/{id}/files/{path...}", s.upload)
-	closed("DELETE /v1/sessions/{id}/files/{path...}", s.removeFile)
-	closed("POST /v1/sessions/{id}/exec", s.exec)
-	closed("POST /v1/sessions/{id}/ports/{port}", s.dial)
-	closed("GET /v1/sessions/{id}/network", s.sessionNetwork)
-	closed("POST /v1/tools/{name}", s.call)
-	closed("GET /v1/connections", s.listConnections)
-	closed("GET /v1/connections/{id}", s.inspectConnection)
-	closed("POST /v1/connections/{id}/approve", s.approveConnection)
-	closed("POST /v1/connections/{id}/prompt", s.getPrompt)
-	closed("POST /v1/connections/{id}/read", s.readResource)
-	closed("GET /v1/secrets", s.listSecrets)
-	closed("PUT /v1/secrets/{name}", s.setSecret)
-	closed("DELETE /v1/secrets/{name}", s.removeSecret)
-	closed("POST /v1/stdio", s.stdio)
-	closed("GET /install", s.installList)
-	closed("GET /install/{client}", s.installGuidance)
-	closed("/v1/", func(w http.ResponseWriter, r *http.Request) {
+	s.mux.Handle("/v1/", s.identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		problem(w, r, fault.New(fault.NotFound, "there is no %s %s; see docs/guide/api.md", r.Method, r.URL.Path))
-	})
+	})))
+	s.mux.Handle("/mcp", s.mcp()) // names the operations of its own methods
+	for _, route := range s.routes() {
+		switch route.to {
+		case everyone:
+			s.mux.HandleFunc(route.pattern, route.handle)
+		case principals:
+			s.mux.Handle(route.pattern, s.identify(route.handle))
+		}
+	}
 	return s
 }
 
@@ -136,15 +99,18 @@ func (s *Server) Owner() http.Handler {
 	}))
 }
 
-// requires lets those in who have a role; what is what it lets them do.
-func requires(role auth.Role, what string, next http.Handler) http.HandlerFunc {
+// metrics answers who may read what is counted of all users.
+func (s *Server) metrics() http.HandlerFunc {
+	counted := promhttp.HandlerFor(s.Metrics.Registry, promhttp.HandlerOpts{})
 	return func(w http.ResponseWriter, r *http.Request) {
 		p, _ := auth.From(r.Context())
-		if err := p.Require(role, what); err != nil {
+		_, err := hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.MetricsRead}, func(context.Context) (struct{}, error) {
+			counted.ServeHTTP(w, r)
+			return struct{}{}, nil
+		})
+		if err != nil {
 			problem(w, r, err)
-			return
 		}
-		next.ServeHTTP(w, r)
 	}
 }
 
@@ -170,10 +136,10 @@ func (s *Server) identify(next http.Handler) http.Handler {
 // mcp answers a GET that does not ask for events with the server's health, as
 // the Microsandbox server did.
 func (s *Server) mcp() http.Handler {
-	closed := s.identify(s.Gateway)
+	closed, health := s.identify(s.Gateway), s.look(s.health)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && !strings.Contains(r.Header.Get("Accept"), "text/event-stream") && r.Header.Get("Mcp-Session-Id") == "" {
-			s.health(w, r)
+			health(w, r)
 			return
 		}
 		closed.ServeHTTP(w, r)
@@ -188,6 +154,19 @@ func (s *Server) working(ctx context.Context) error {
 		s.broken, s.checked = s.Check(ctx), time.Now()
 	}
 	return s.broken
+}
+
+// look answers what anyone may ask of the server itself.
+func (s *Server) look(handle http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, err := hub.Do(r.Context(), s.Hub, hub.Request{Operation: policy.HealthRead}, func(context.Context) (struct{}, error) {
+			handle(w, r)
+			return struct{}{}, nil
+		})
+		if err != nil {
+			problem(w, r, err)
+		}
+	}
 }
 
 func (s *Server) health(w http.ResponseWriter, r *http.Request) {
@@ -211,6 +190,24 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, 200, map[string]any{"status": "ready"})
+}
+
+// respond answers with v, or with what went wrong.
+func respond(w http.ResponseWriter, r *http.Request, status int, v any, err error) {
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	writeJSON(w, status, v)
+}
+
+// respondDone answers with nothing, or with what went wrong.
+func respondDone(w http.ResponseWriter, r *http.Request, err error) {
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }
@@ -278,19 +275,13 @@ func (s *Server) getSession(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) deleteSession(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	id := r.PathValue("id")
-	if !s.Sessions.Stop(r.Context(), p, id) {
-		_, err := s.Sessions.List(r.Context(), p, id)
-		problem(w, r, err)
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
+	respondDone(w, r, s.Hub.StopSession(r.Context(), p, r.PathValue("id")))
 }
 
-// stopAll ends the sessions of all principals.
-func (s *Server) stopAll(w http.ResponseWriter, r *http.Request) {
-	s.Sessions.StopAll(context.WithoutCancel(r.Context()))
-	w.WriteHeader(http.StatusNoContent)
+// deleteSessions ends those of all principals.
+func (s *Server) deleteSessions(w http.ResponseWriter, r *http.Request) {
+	p, _ := auth.From(r.Context())
+	respondDone(w, r, s.Hub.StopAllSessions(r.Context(), p))
 }
 
 func (s *Server) createSession(w http.ResponseWriter, r *http.Request) {
@@ -301,18 +292,9 @@ func (s *Server) createSession(w http.ResponseWriter, r *http.Request) {
 		unread(w, r, err, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but template and flavor: %v", err))
 		return
 	}
-	l, err := s.open(r, session.Ask{ID: "new", Template: q.Template, Flavor: q.Flavor})
-	if err != nil {
-		problem(w, r, err)
-		return
-	}
-	defer l.Release()
-	writeJSON(w, http.StatusCreated, map[string]any{"session_id": l.ID(), "template": l.Booted.Template.Name, "flavor": l.Booted.Flavor.Name})
-}
-
-func (s *Server) open(r *http.Request, a session.Ask) (*session.Lease, error) {
 	p, _ := auth.From(r.Context())
-	return s.Sessions.Open(r.Context(), p, a)
+	made, err := s.Hub.CreateSession(r.Context(), p, hub.Ask{Template: q.Template, Flavor: q.Flavor})
+	respond(w, r, http.StatusCreated, made, err)
 }
 
 func (s *Server) call(w http.ResponseWriter, r *http.Request) {

@@ -24,6 +24,7 @@ import (
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
 	"sandlot/internal/image"
+	"sandlot/internal/policy"
 	"sandlot/internal/pool"
 	"sandlot/internal/port"
 	"sandlot/internal/sandbox/sandboxtest"
@@ -94,11 +95,11 @@ func (who) Tools(context.Context, auth.Principal) []tool.Tool {
 	return []tool.Tool{{Name: "get_sessions"}, {Name: "old_name", Alias: "get_sessions"}, {Name: "fails"}}
 }
 
-func (w who) Has(p auth.Principal, name string) bool {
-	return slices.ContainsFunc(w.Tools(context.Background(), p), func(t tool.Tool) bool { return t.Name == name })
+func (w who) Find(p auth.Principal, name string) (tool.Found, bool) {
+	return tool.Found{Operation: policy.SessionList, Call: w.call}, slices.ContainsFunc(w.Tools(context.Background(), p), func(t tool.Tool) bool { return t.Name == name })
 }
 
-func (who) Call(_ context.Context, c tool.Call) (*tool.Result, error) {
+func (who) call(_ context.Context, c tool.Call) (*tool.Result, error) {
 	if c.Name == "fails" {
 		return nil, fault.Wrap(fault.CommandExecution, errors.New("dial /secret/path"), "it broke")
 	}
@@ -140,8 +141,8 @@ func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
 		t.Fatal(err)
 	}
 	ports := port.New(port.Config{Store: exposed{}, Has: book.Has, Links: links, Log: log})
-	h := hub.New(who{})
-	e.Server = New(Config{Door: door, Hub: h, Sessions: book, Ports: ports, Guard: g, Version: "v1.2.3", Log: log,
+	h := hub.New(hub.Config{Sources: []tool.Source{who{}}, Sessions: book, Ports: ports, Log: log})
+	e.Server = New(Config{Door: door, Hub: h, Guard: g, Version: "v1.2.3", Log: log,
 		Gateway: gateway.New(gateway.Config{Hub: h, Fresh: func(auth.Principal) bool { return false }, Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
 		Metrics: NewMetrics(book.Live, func() map[string]int { return nil }, nil),
 		Check:   func(context.Context) error { return e.broken }})

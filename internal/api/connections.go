@@ -7,41 +7,23 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
-	"sandlot/internal/servers"
+	"sandlot/internal/hub"
 )
 
 func (s *Server) listConnections(w http.ResponseWriter, r *http.Request) {
 	s.tool(w, r, "list_external_mcp", json.RawMessage(`{}`))
 }
 
-// Inspected is all that there is to know of one connection.
-type Inspected struct {
-	servers.Info
-	Tools     []InspectedTool      `json:"tools"`
-	Prompts   []servers.Definition `json:"prompts"`
-	Resources []servers.Definition `json:"resources"`
-	Templates []servers.Definition `json:"resource_templates"`
-	Odd       []string             `json:"left_out,omitempty"`
-}
-
-// InspectedTool is one tool, and whether it is what was approved.
-type InspectedTool struct {
-	servers.Definition
-	Approved string `json:"approved,omitempty"` // the hash that was
-}
+// What there is to know of one third-party server.
+type (
+	Inspected     = hub.Server
+	InspectedTool = hub.ServerTool
+)
 
 func (s *Server) inspectConnection(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	i, c, err := s.Connections.Info(p, r.PathValue("id"))
-	if err != nil {
-		problem(w, r, err)
-		return
-	}
-	all := Inspected{Info: i, Prompts: c.Prompts, Resources: c.Resources, Templates: c.Templates, Odd: c.Odd}
-	for _, d := range c.Tools {
-		all.Tools = append(all.Tools, InspectedTool{d, c.Pins[d.Remote]})
-	}
-	writeJSON(w, 200, all)
+	i, err := s.Hub.InspectServer(r.Context(), p, r.PathValue("id"))
+	respond(w, r, http.StatusOK, i, err)
 }
 
 // approveConnection approves tools as they are now, or, with a body of
@@ -57,7 +39,7 @@ func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request) {
 		unread(w, r, err, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but tools, the hashes of what was seen by the server's names: %v", err))
 		return
 	}
-	i, err := s.Connections.Approve(r.Context(), p, r.PathValue("id"), q.Tools)
+	i, err := s.Hub.ApproveServer(r.Context(), p, r.PathValue("id"), q.Tools)
 	if err != nil {
 		problem(w, r, err)
 		return
@@ -78,7 +60,7 @@ func (s *Server) getPrompt(w http.ResponseWriter, r *http.Request) {
 	}
 	p, _ := auth.From(r.Context())
 	s.foreign(w, r, &q, "name and arguments, whose values are texts", func() (json.RawMessage, error) {
-		return s.Connections.Prompt(r.Context(), p, r.PathValue("id"), q.Name, q.Arguments)
+		return s.Hub.ServerPrompt(r.Context(), p, r.PathValue("id"), q.Name, q.Arguments)
 	})
 }
 
@@ -90,7 +72,7 @@ func (s *Server) readResource(w http.ResponseWriter, r *http.Request) {
 	}
 	p, _ := auth.From(r.Context())
 	s.foreign(w, r, &q, "uri", func() (json.RawMessage, error) {
-		return s.Connections.Resource(r.Context(), p, r.PathValue("id"), q.URI)
+		return s.Hub.ServerResource(r.Context(), p, r.PathValue("id"), q.URI)
 	})
 }
 
@@ -104,9 +86,5 @@ func (s *Server) foreign(w http.ResponseWriter, r *http.Request, q any, fields s
 		return
 	}
 	res, err := ask()
-	if err != nil {
-		problem(w, r, err)
-		return
-	}
-	writeJSON(w, 200, res)
+	respond(w, r, http.StatusOK, res, err)
 }

@@ -23,17 +23,16 @@ func (f *foreign) Tools(context.Context, auth.Principal) []tool.Tool {
 	f.asked.Add(1)
 	return []tool.Tool{{Name: "ext_internal-payroll_transfer_salary"}}
 }
-func (f *foreign) Has(auth.Principal, string) bool { f.asked.Add(1); return false }
-func (f *foreign) Call(context.Context, tool.Call) (*tool.Result, error) {
+func (f *foreign) Find(auth.Principal, string) (tool.Found, bool) {
 	f.asked.Add(1)
-	return nil, nil
+	return tool.Found{}, false
 }
 
 // What anyone may ask starts nothing, and names nothing of anyone's.
 func TestHealthStartsNothing(t *testing.T) {
 	e := newEdge(t, auth.Required, Guard{Loopback: true})
 	third := &foreign{}
-	e.Hub = hub.New(who{}, third)
+	e.Hub = hub.New(hub.Config{Sources: []tool.Source{who{}, third}, Ports: e.Hub.Ports})
 	for _, path := range []string{"/", "/mcp", "/healthz", "/readyz"} {
 		a := do(e.Handler(), "GET", path, "")
 		if a.StatusCode != 200 || strings.Contains(a.body, "payroll") {

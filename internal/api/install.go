@@ -1,12 +1,16 @@
 package api
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"os"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/client"
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
+	"sandlot/internal/policy"
 )
 
 // placeholder stands where the user's token goes: no answer holds one.
@@ -24,18 +28,22 @@ type Guidance struct {
 }
 
 // installList lists the clients that installGuidance knows.
-func (s *Server) installList(w http.ResponseWriter, _ *http.Request) {
+func (s *Server) installList(w http.ResponseWriter, r *http.Request) {
+	p, _ := auth.From(r.Context())
 	type row struct {
 		Client string            `json:"client"`
 		Title  string            `json:"title"`
 		File   map[string]string `json:"file"`
 		Path   string            `json:"path"`
 	}
-	rows := []row{}
-	for _, c := range client.All() {
-		rows = append(rows, row{c.ID, c.Title, c.Files(), "/install/" + c.ID})
-	}
-	writeJSON(w, http.StatusOK, map[string]any{"clients": rows})
+	rows, err := hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide}, func(context.Context) ([]row, error) {
+		rows := []row{}
+		for _, c := range client.All() {
+			rows = append(rows, row{c.ID, c.Title, c.Files(), "/install/" + c.ID})
+		}
+		return rows, nil
+	})
+	respond(w, r, http.StatusOK, map[string]any{"clients": rows}, err)
 }
 
 // installGuidance says what to put into a client's file. The query may have the
@@ -43,12 +51,11 @@ func (s *Server) installList(w http.ResponseWriter, _ *http.Request) {
 // a url it is PublicURL, or else where the request came to: a proxy may have
 // given that another name.
 func (s *Server) installGuidance(w http.ResponseWriter, r *http.Request) {
-	g, err := s.guidance(r)
-	if err != nil {
-		problem(w, r, err)
-		return
-	}
-	writeJSON(w, http.StatusOK, g)
+	p, _ := auth.From(r.Context())
+	g, err := hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide}, func(context.Context) (*Guidance, error) {
+		return s.guidance(r)
+	})
+	respond(w, r, http.StatusOK, g, err)
 }
 
 func (s *Server) guidance(r *http.Request) (*Guidance, error) {

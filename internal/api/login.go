@@ -7,7 +7,8 @@ import (
 	"net/url"
 	"strings"
 
-	"sandlot/internal/servers/oauth"
+	"sandlot/internal/fault"
+	"sandlot/internal/hub"
 )
 
 // loginCookie begins the name of the cookie that binds a log-in to the browser in
@@ -30,7 +31,7 @@ var loginPage = template.Must(template.New("").Parse(`<!doctype html><html lang=
 // loginSays is what a page says.
 type loginSays struct {
 	Title, Text string
-	Invitation  *oauth.ConsentPage
+	Invitation  *hub.ConsentPage
 }
 
 func (s *Server) loginSays(w http.ResponseWriter, status int, p loginSays) {
@@ -54,7 +55,11 @@ const newLink = " Use the connection again to get a new link, and open that in t
 
 // loginFails says why a log-in does not go on.
 func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
-	if errors.Is(err, oauth.ErrOtherBrowser) {
+	if f, ok := errors.AsType[*fault.Error](err); ok { // refused
+		s.loginSays(w, f.HTTP(), loginSays{Title: "Not allowed", Text: f.Error()})
+		return
+	}
+	if errors.Is(err, hub.ErrOtherBrowser) {
 		s.loginSays(w, http.StatusForbidden, loginSays{Title: "Not in this browser", Text: other + newLink})
 		return
 	}
@@ -64,14 +69,10 @@ func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
 // startLogin shows someone who opens a link to log in at a third-party server
 // what it is for, and leads them there when they go on from that page.
 func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
-	id, over := r.PathValue("id"), oauth.ErrOver
-	if s.Connections == nil {
-		s.loginFails(w, over, "")
-		return
-	}
+	id := r.PathValue("id")
 	mine := loginCookies(r, id)
 	if proof := r.URL.Query().Get("go"); proof != "" {
-		to, err := s.Connections.Redirect(id, mine, proof)
+		to, err := s.Hub.BeginLogin(r.Context(), id, mine, proof)
 		if err != nil {
 			s.loginFails(w, err, "This log-in is another browser's, or this one did not send back the cookie of the page before, without which it cannot log in here.")
 			return
@@ -81,19 +82,19 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusFound)
 		return
 	}
-	i, err := s.Connections.ConsentPage(id, mine)
+	i, err := s.Hub.LoginPage(r.Context(), id, mine)
 	if err != nil {
 		s.loginFails(w, err, "Somebody went on to log in with this link in another browser.")
 		return
 	}
-	http.SetCookie(w, s.cookie(id, i.Browser, int(oauth.Limit.Seconds())))
+	http.SetCookie(w, s.cookie(id, i.Browser, int(hub.LoginLimit.Seconds())))
 	s.loginSays(w, http.StatusOK, loginSays{Title: "Log in for " + i.Server, Invitation: &i})
 }
 
 // cookie is the one of a log-in, for as many seconds; negative: no more.
 func (s *Server) cookie(id, value string, age int) *http.Cookie {
 	c := &http.Cookie{Name: loginCookie + id, Value: value, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteLaxMode}
-	if u, err := url.Parse(s.Connections.Callback); err == nil {
+	if u, err := url.Parse(s.Hub.LoginCallback()); err == nil {
 		c.Path, c.Secure = u.Path[:strings.LastIndex(u.Path, "/")+1], u.Scheme == "https"
 	}
 	return c
@@ -112,12 +113,8 @@ func loginCookies(r *http.Request, id string) (values []string) {
 // third-party server. Who waits for it is found by the state that it brings, and
 // that it is the browser in which the user began, by its cookie.
 func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
-	if s.Connections == nil {
-		s.loginFails(w, oauth.ErrOver, "")
-		return
-	}
 	q := r.URL.Query()
-	id, err := s.Connections.Returned(q, func(id string) []string { return loginCookies(r, id) })
+	id, err := s.Hub.FinishLogin(r.Context(), q, func(id string) []string { return loginCookies(r, id) })
 	if err != nil {
 		s.loginFails(w, err, "This log-in was begun in another browser, or the cookie of it is gone. Nothing was connected.")
 		return

@@ -82,14 +82,14 @@ func (b browser) agree(address string) string {
 func (e *edge) withLogins(prefix string) (base string) {
 	s := httptest.NewServer(http.StripPrefix(prefix, e.Handler()))
 	e.t.Cleanup(s.Close)
-	e.Connections = servers.New(servers.Config{Store: unkept{}, Version: "1", Callback: s.URL + prefix + "/oauth/callback", Reach: serverstest.Reach})
-	e.t.Cleanup(e.Connections.Close)
+	e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Callback: s.URL + prefix + "/oauth/callback", Reach: serverstest.Reach})
+	e.t.Cleanup(e.Hub.Servers.Close)
 	return s.URL + prefix
 }
 
 func (e *edge) state(p auth.Principal, name string) servers.Info {
 	e.t.Helper()
-	i, _, err := e.Connections.Info(p, name)
+	i, _, err := e.Hub.Servers.Info(p, name)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func (e *edge) state(p auth.Principal, name string) servers.Info {
 // link connects a principal to a bank, and returns what they are given to log in.
 func (e *edge) link(p auth.Principal, name, address string) string {
 	e.t.Helper()
-	i, err := e.Connections.Connect(e.t.Context(), p, spec.Ask{Name: name, URL: address})
+	i, err := e.Hub.Servers.Connect(e.t.Context(), p, spec.Ask{Name: name, URL: address})
 	if err != nil || i.State != servers.NeedsAuth {
 		e.t.Fatalf("%+v, %v", i, err)
 	}
@@ -266,7 +266,7 @@ func TestLoginPageEscapes(t *testing.T) {
 	bank := serverstest.NewBank(t, 0)
 	const name, user = `</title><script>alert(1)</script>`, `<img src=x onerror="alert(2)">`
 	p := auth.Principal{ID: "user:" + user, Name: user, Authenticated: true}
-	e.Connections.SetConfigured([]spec.Configured{{Name: name, Kind: spec.HTTP, URL: bank.URL}})
+	e.Hub.Servers.SetConfigured([]spec.Configured{{Name: name, Kind: spec.HTTP, URL: bank.URL}})
 	for end := time.Now().Add(10 * time.Second); e.state(p, name).AuthURL == ""; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("it is %+v", e.state(p, name))
@@ -290,8 +290,8 @@ func TestLoginPageEscapes(t *testing.T) {
 func TestLoginCookieIsSecure(t *testing.T) {
 	for callback, want := range map[string]bool{"https://sandlot.example/oauth/callback": true, "http://127.0.0.1:8000/oauth/callback": false} {
 		e := newEdge(t, auth.Required, Guard{})
-		e.Connections = servers.New(servers.Config{Store: unkept{}, Version: "1", Callback: callback, Reach: serverstest.Reach})
-		t.Cleanup(e.Connections.Close)
+		e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Callback: callback, Reach: serverstest.Reach})
+		t.Cleanup(e.Hub.Servers.Close)
 		link := e.link(ann, "bank", serverstest.NewBank(t, 0).URL)
 		u, err := url.Parse(link)
 		if err != nil || link != strings.Replace(callback, "callback", "start/", 1)+u.Path[len("/oauth/start/"):] {

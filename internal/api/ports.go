@@ -23,6 +23,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
 	"sandlot/internal/limit"
 	"sandlot/internal/port"
 	"sandlot/internal/session"
@@ -35,8 +36,7 @@ type visit struct {
 	prefix  string // of its path, /ports/SESSION/PORT, where it came by path; else empty
 	path    string // for the server inside, escaped
 	secure  bool   // the client came by HTTPS
-	use     *port.Use
-	lease   *session.Lease
+	use     *hub.Visit
 }
 
 // TokenHeader carries a link's token for programs.
@@ -60,8 +60,8 @@ func (s *Server) apart(next http.Handler) http.Handler {
 		v := &visit{path: r.URL.EscapedPath(), secure: r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https")}
 		ok := false
 		switch {
-		case s.Ports.Links.Claims(r.Host):
-			v.session, v.port, ok = s.Ports.Links.Named(r.Host)
+		case s.Hub.Links().Claims(r.Host):
+			v.session, v.port, ok = s.Hub.Links().Named(r.Host)
 		case strings.HasPrefix(r.URL.Path, port.Prefix):
 			if !s.Guard.knows(w, r) {
 				return
@@ -97,7 +97,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 		token = v.cookie(r)
 	}
 	if browses {
-		record, err := s.Ports.Check(v.session, v.port, token)
+		record, err := s.Hub.CheckLink(hub.Link{Session: v.session, Port: v.port, Token: token})
 		if err != nil {
 			v.refuse(w, r, err)
 			return
@@ -106,23 +106,22 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 		return
 	}
 	var err error
-	if v.use, err = s.Ports.Enter(r.Context(), v.session, v.port, token); err != nil {
+	if v.use, err = s.Hub.VisitPort(r.Context(), hub.Link{Session: v.session, Port: v.port, Token: token}); err != nil {
 		v.refuse(w, r, err)
 		return
 	}
-	defer v.use.Leave()
+	defer v.use.Close()
 	done, err := s.Limits.Take(v.use.Owner, limit.Visits, 1)
 	if err != nil {
-		v.refuse(w, r, port.ErrFull)
+		v.refuse(w, r, v.use.Fail(port.ErrFull))
 		return
 	}
 	defer done()
 	defer serves(r)()
-	if v.lease, err = s.Sessions.Wake(v.use.Context, auth.Principal{ID: v.use.Owner}, v.session); err != nil {
+	if err := v.use.Wake(); err != nil {
 		v.asleep(w, r, err)
 		return
 	}
-	defer v.lease.Release()
 	s.forward(w, r.WithContext(context.WithValue(v.use.Context, visitor{}, v)), v, rest)
 }
 
@@ -217,7 +216,7 @@ func newInside() *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			v := ctx.Value(visitor{}).(*visit)
-			c, err := v.use.Dial(func(ctx context.Context) (net.Conn, error) { return v.lease.Dial(ctx, v.port) })
+			c, err := v.use.Connect()
 			if err != nil {
 				return nil, &dialError{err}
 			}
@@ -455,7 +454,10 @@ func (t *taking) Write(b []byte) (written int, err error) {
 // refuse answers those who may not use a port, in the same words whatever the
 // reason: they learn nothing of which sessions and ports there are.
 func (v *visit) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	f, refused := errors.AsType[*fault.Error](err)
 	switch {
+	case refused:
+		v.page(w, r, f.HTTP(), "Not allowed", f.Error())
 	case errors.Is(err, port.ErrNoToken):
 		v.page(w, r, http.StatusUnauthorized, "A link is needed", "Open this address with its whole link, which has a "+port.Param+" in it. Programs can send the token in the header "+TokenHeader+".")
 	case errors.Is(err, port.ErrFull):
@@ -488,7 +490,7 @@ func (v *visit) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		v.page(w, r, http.StatusGatewayTimeout, "No answer", fmt.Sprintf("Port %d of this session takes no connection.", v.port))
 	case errors.As(err, &dial):
-		f := fault.From(v.lease.Fault(r.Context(), dial.error, fault.Connection))
+		f := v.use.Fault(r.Context(), dial.error)
 		v.page(w, r, http.StatusBadGateway, "The session does not answer", f.Error())
 	default:
 		v.page(w, r, http.StatusBadGateway, "No proper answer", fmt.Sprintf("The server on port %d of this session gave no answer that is HTTP.", v.port))
@@ -531,37 +533,12 @@ func (s *Server) dial(w http.ResponseWriter, r *http.Request) {
 	}
 	defer done()
 	p, _ := auth.From(r.Context())
-	id, err := s.Sessions.Find(p, r.PathValue("id"))
+	stream, err := s.Hub.DialPort(r.Context(), p, r.PathValue("id"), number)
 	if err != nil {
 		problem(w, r, err)
 		return
 	}
-	leave, err := s.Ports.Join(id)
-	if err != nil {
-		problem(w, r, fault.Wrap(fault.ResourceLimit, err, "the session has %d connections from outside", port.MaxConns).
-			With("resource_type", "connections").With("current_usage", port.MaxConns).With("limit", port.MaxConns))
-		return
-	}
-	defer leave()
-	l, err := s.Sessions.Wake(r.Context(), p, id)
-	if err != nil {
-		problem(w, r, err)
-		return
-	}
-	defer l.Release()
-	stream, err := l.Dial(r.Context(), number)
-	switch {
-	case errors.Is(err, session.ErrNobody):
-		problem(w, r, fault.New(fault.NotFound, "nothing listens on port %d of session %s", number, id).With("session_id", id).With("port", number))
-		return
-	case errors.Is(err, context.DeadlineExceeded):
-		problem(w, r, fault.Wrap(fault.Connection, err, "port %d of session %s takes no connection", number, id))
-		return
-	case err != nil:
-		problem(w, r, l.Fault(r.Context(), err, fault.Connection))
-		return
-	}
-	defer stream.Close()
+	defer stream.End()
 	c, rw, ok := upgrade(w, r, upgradeDial)
 	if !ok {
 		return

@@ -44,7 +44,7 @@ func expose(t *testing.T, g Guard, inside http.Handler) *exposure {
 		}
 		return net.Dial("tcp", back.Listener.Addr().String())
 	}
-	l, err := e.Sessions.Open(t.Context(), auth.User("ann", false), session.Ask{ID: "new"})
+	l, err := e.Hub.Sessions.Open(t.Context(), auth.User("ann", false), session.Ask{ID: "new"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func expose(t *testing.T, g Guard, inside http.Handler) *exposure {
 
 func (x *exposure) open(number int, public bool) string {
 	x.t.Helper()
-	_, token, err := x.Ports.Expose(x.t.Context(), "user:ann", x.session, number, public, time.Hour)
+	_, token, err := x.Hub.Ports.Expose(x.t.Context(), "user:ann", x.session, number, public, time.Hour)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestPortIsPrivate(t *testing.T) {
 	if a := x.ask("GET", x.path+"/", "Host", "evil.example", TokenHeader, x.token); a.StatusCode != 403 {
 		t.Errorf("by a rebound name: %d", a.StatusCode)
 	}
-	if _, err := x.Ports.Close(t.Context(), "user:ann", x.session, 80); err != nil {
+	if _, err := x.Hub.Ports.Close(t.Context(), "user:ann", x.session, 80); err != nil {
 		t.Fatal(err)
 	}
 	if a := x.ask("GET", "/", TokenHeader, x.token); a.StatusCode != 404 {
@@ -546,7 +546,7 @@ func TestUpgrade(t *testing.T) {
 	if resp.StatusCode != 101 {
 		t.Fatal(resp.StatusCode)
 	}
-	if ok, err := x.Ports.Close(t.Context(), "user:ann", x.session, 80); !ok {
+	if ok, err := x.Hub.Ports.Close(t.Context(), "user:ann", x.session, 80); !ok {
 		t.Fatal(err)
 	}
 	if _, err := from.ReadByte(); err == nil {
@@ -559,7 +559,7 @@ func TestUseWakes(t *testing.T) {
 	x := expose(t, Guard{Loopback: true}, shouter)
 	ann := auth.User("ann", false)
 	status := func() string {
-		l, err := x.Sessions.List(t.Context(), ann, x.session)
+		l, err := x.Hub.Sessions.List(t.Context(), ann, x.session)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -575,7 +575,7 @@ func TestUseWakes(t *testing.T) {
 			t.Fatal("it is in use for ever")
 		}
 	}
-	l, err := x.Sessions.Open(t.Context(), ann, session.Ask{ID: x.session})
+	l, err := x.Hub.Sessions.Open(t.Context(), ann, session.Ask{ID: x.session})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -584,7 +584,7 @@ func TestUseWakes(t *testing.T) {
 	if _, _, resp := x.upgrade("/", x.name, TokenHeader, x.token); resp.StatusCode != 101 {
 		t.Errorf("after its sandbox died: %d", resp.StatusCode)
 	}
-	x.Sessions.Stop(t.Context(), ann, x.session)
+	x.Hub.Sessions.Stop(t.Context(), ann, x.session)
 	if a := x.ask("GET", "/", TokenHeader, x.token); a.StatusCode != 404 {
 		t.Errorf("after the session ended: %d", a.StatusCode)
 	}
@@ -593,7 +593,7 @@ func TestUseWakes(t *testing.T) {
 func TestTooManyConnections(t *testing.T) {
 	x := expose(t, Guard{Loopback: true}, mirror)
 	for range port.MaxConns {
-		leave, err := x.Ports.Join(x.session)
+		leave, err := x.Hub.Ports.Join(x.session)
 		if err != nil {
 			t.Fatal(err)
 		}

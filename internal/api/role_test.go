@@ -11,7 +11,7 @@ import (
 // over the network. A name, a header or somebody else's session gives none.
 func TestRoles(t *testing.T) {
 	e := newEdge(t, auth.Auto, Guard{Loopback: true})
-	e.Network = func() NetworkState { return NetworkState{} }
+	e.Hub.Network = func() NetworkState { return NetworkState{} }
 	routes := []struct {
 		method, path, body string
 		role               auth.Role

@@ -71,9 +71,9 @@ func (unkept) RemoveConnection(context.Context, string, string) error { return n
 
 // withSecrets gives an edge secrets and connections.
 func (e *edge) withSecrets() *edge {
-	e.Secrets = &vault.Vault{Store: &sealed{all: map[[2]string]vault.Record{}}, KeyFile: filepath.Join(e.t.TempDir(), "secrets.key"), Make: true}
-	e.Connections = servers.New(servers.Config{Store: unkept{}, Version: "1", Secrets: e.Secrets, Reach: serverstest.Reach})
-	e.t.Cleanup(e.Connections.Close)
+	e.Hub.Vault = &vault.Vault{Store: &sealed{all: map[[2]string]vault.Record{}}, KeyFile: filepath.Join(e.t.TempDir(), "secrets.key"), Make: true}
+	e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Secrets: e.Hub.Vault, Reach: serverstest.Reach})
+	e.t.Cleanup(e.Hub.Servers.Close)
 	return e
 }
 
@@ -109,7 +109,7 @@ func TestSecrets(t *testing.T) {
 		t.Errorf("ann has %s, bob %s", list(ann), list(bob))
 	}
 	for user, want := range map[string]string{"user:ann": "hunter2", "user:bob": "hunter3\n\"{}"} {
-		if v, err := e.Secrets.Reveal(t.Context(), user, "GH"); err != nil || v.Reveal() != want {
+		if v, err := e.Hub.Vault.Reveal(t.Context(), user, "GH"); err != nil || v.Reveal() != want {
 			t.Errorf("%s stored %q, %v", user, v.Reveal(), err)
 		}
 	}
@@ -145,7 +145,7 @@ func TestSecretsAreGuarded(t *testing.T) {
 			isProblem(t, do(e.Handler(), q[0], q[1], "hunter2", "Authorization", ann, "Sec-Fetch-Site", "cross-site"), 403, "FORBIDDEN")
 		}
 	}
-	if all, err := e.Secrets.List(t.Context(), "user:ann"); err != nil || len(all) > 0 {
+	if all, err := e.Hub.Vault.List(t.Context(), "user:ann"); err != nil || len(all) > 0 {
 		t.Errorf("stored %v, %v", all, err)
 	}
 }
@@ -154,10 +154,10 @@ func TestSecretsAreGuarded(t *testing.T) {
 func TestSecretsInUse(t *testing.T) {
 	e := newEdge(t, auth.Off, Guard{Loopback: true}).withSecrets()
 	there := serverstest.Empty(t, nil)
-	if _, err := e.Secrets.Set(t.Context(), auth.Local.ID, "GH", secret.Value("hunter2")); err != nil {
+	if _, err := e.Hub.Vault.Set(t.Context(), auth.Local.ID, "GH", secret.Value("hunter2")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Connections.Connect(t.Context(), auth.Local, spec.Ask{Name: "docs", URL: there, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}"}}); err != nil {
+	if _, err := e.Hub.Servers.Connect(t.Context(), auth.Local, spec.Ask{Name: "docs", URL: there, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}"}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, q := range [][2]string{{"PUT", "/v1/secrets/GH"}, {"GET", "/v1/secrets"}, {"GET", "/v1/connections/docs"}, {"DELETE", "/v1/secrets/GH"}} {

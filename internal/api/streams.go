@@ -10,15 +10,15 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
 	"sandlot/internal/limit"
-	"sandlot/internal/session"
+	"sandlot/internal/policy"
 )
 
 // Protocols that a request can be upgraded to.
@@ -62,12 +62,13 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer done()
-	l, err := s.open(r, session.Ask{ID: r.PathValue("id"), Template: r.URL.Query().Get("template"), Flavor: r.URL.Query().Get("flavor")})
+	p, _ := auth.From(r.Context())
+	shell, err := s.Hub.OpenShell(r.Context(), p, hub.Ask{ID: r.PathValue("id"), Template: r.URL.Query().Get("template"), Flavor: r.URL.Query().Get("flavor")})
 	if err != nil {
 		problem(w, r, err)
 		return
 	}
-	defer l.Release()
+	defer shell.Close()
 	c, rw, ok := upgrade(w, r, upgradeExec)
 	if !ok {
 		return
@@ -82,22 +83,18 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 	// What was hijacked has a context that does not end with the client.
 	ctx, cancel := context.WithTimeout(r.Context(), opening)
 	defer cancel()
-	stream, err := l.Agent().Interactive(ctx, cmd)
+	stream, err := shell.Run(ctx, cmd)
 	if err != nil {
-		f := fault.From(l.Fault(ctx, err, fault.CommandExecution))
-		_ = agent.WriteStarted(c, agent.Started{Failure: f.Error()})
+		_ = agent.WriteStarted(c, agent.Started{Failure: fault.From(err).Error()})
 		return
 	}
 	defer stream.Close()
-	started := agent.Started{ProcessID: stream.ProcessID, SessionID: l.ID(), SessionCreated: l.Created}
-	if agent.WriteStarted(c, started) == nil && pipe(c, rw, stream) {
+	if agent.WriteStarted(c, shell.Started(stream)) == nil && pipe(c, rw, stream) {
 		return
 	}
-	// The agent sees the end of the stream behind the input that the process
-	// does not take.
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(r.Context()), ending)
 	defer cancel()
-	_, _, _ = l.Agent().StopProcess(ctx, stream.ProcessID, syscall.SIGHUP, time.Second) // most often it has ended
+	shell.Hangup(ctx, stream)
 }
 
 const (
@@ -197,6 +194,12 @@ func (s *Server) stdio(w http.ResponseWriter, r *http.Request) {
 	}
 	defer done()
 	p, _ := auth.From(r.Context())
+	act, err := s.Hub.Begin(hub.Request{Principal: p, Operation: policy.ClientConnect, Name: "stdio"})
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	defer act.Close()
 	c, rw, ok := upgrade(w, r, upgradeMCP)
 	if !ok {
 		return

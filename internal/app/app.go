@@ -25,6 +25,7 @@ import (
 	"sandlot/internal/builtin"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
@@ -60,6 +61,7 @@ type App struct {
 	third   *servers.Book
 	tools   *builtin.Tools
 	vault   *vault.Vault
+	events  *event.Stream
 	egress  *egress.Broker
 	volumes *volume.Volumes
 	hosts   atomic.Pointer[map[string]netip.Addr]
@@ -218,16 +220,18 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	}
 	a.tools = builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Connections: a.third, Consent: c.MCP.Consent, Templates: templates, Flavors: c.Flavors, Volumes: a.volumes.Usage,
 		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max, Labeled: c.Output.Style == "labeled", Log: a.log})
-	a.third.Reserved = func(name string) bool { return a.tools.Has(auth.Local, name) }
-	h := hub.New(a.tools, a.third)
-	h.Observe = func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
-		label := api.External
-		if a.tools.Has(auth.Local, call.Name) {
-			label = call.Name
-		}
-		metrics.Call(label, outcome, took)
-		a.log.InfoContext(ctx, "tool call", "principal", call.Principal.ID, "tool", call.Name, "outcome", outcome, "took", took)
-	}
+	a.third.Reserved = func(name string) bool { return a.ours(name) }
+	a.events = event.New()
+	h := hub.New(hub.Config{Sources: []tool.Source{a.tools, a.third}, Sessions: a.Book, Ports: a.ports, Servers: a.third, Vault: a.vault,
+		Network: a.network, Events: a.events, Log: a.log,
+		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {
+			label := api.External
+			if a.ours(call.Name) {
+				label = call.Name
+			}
+			metrics.Call(label, outcome, took)
+			a.log.InfoContext(ctx, "tool call", "principal", call.Principal.ID, "tool", call.Name, "outcome", outcome, "took", took)
+		}})
 	key, err := a.key()
 	if err != nil {
 		return err
@@ -240,9 +244,15 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 		Hold:      a.watch.Hold,
 		Connected: a.prewarm})
 	a.third.OnChange, a.third.OnUpdate, a.third.OnLog = a.Gateway.Changed, a.Gateway.Updated, a.Gateway.Logged
-	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Limits: shares, Gateway: a.Gateway, Hub: h, Sessions: a.Book, Ports: a.ports, Connections: a.third, Secrets: a.vault, Metrics: metrics, Network: a.network, Check: a.runtime.Check,
+	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Limits: shares, Gateway: a.Gateway, Hub: h, Metrics: metrics, Check: a.runtime.Check,
 		Version: Version, PublicURL: c.Server.PublicURL, Log: a.log, Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins, Closed: a.closed}})
 	return nil
+}
+
+// ours says whether a tool of that name is Sandlot's own.
+func (a *App) ours(name string) bool {
+	_, ok := a.tools.Find(auth.Local, name)
+	return ok
 }
 
 // exposed takes over the ports that an earlier server exposed.

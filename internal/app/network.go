@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"sandlot/internal/api"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
+	"sandlot/internal/hub"
 	"sandlot/internal/session"
 )
 
@@ -30,9 +30,9 @@ func (a *App) applyPolicies(c *config.Config) {
 }
 
 // network is what the operator is shown.
-func (a *App) network() api.NetworkState {
+func (a *App) network() hub.NetworkState {
 	p := a.Book.Policies()
-	return api.NetworkState{Policy: p.Operator, Templates: p.Templates, Usage: a.egress.Totals(), File: a.latest.Load().File}
+	return hub.NetworkState{Policy: p.Operator, Templates: p.Templates, Usage: a.egress.Totals(), File: a.latest.Load().File}
 }
 
 // addresses finds a name's addresses: the operator's own hosts come first.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/fault"
 	"sandlot/internal/image"
+	"sandlot/internal/policy"
 	"sandlot/internal/port"
 	"sandlot/internal/servers"
 	"sandlot/internal/session"
@@ -46,7 +46,7 @@ type Config struct {
 type Tools struct {
 	Config
 	list  []tool.Tool
-	calls map[string]handler
+	found map[string]tool.Found // by name
 	once  *replies
 
 	policy atomic.Pointer[tool.Policy]
@@ -56,34 +56,34 @@ type handler func(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, 
 
 // New returns the tools.
 func New(c Config) *Tools {
-	t := &Tools{Config: c, calls: map[string]handler{}, once: newReplies()}
+	t := &Tools{Config: c, found: map[string]tool.Found{}, once: newReplies()}
 	t.SetConsent(c.Consent)
-	t.add(t.executeCode(), t.runCode)
-	t.add(t.executeCommand(), t.runCommand)
-	t.add(readFile(), t.read)
-	t.add(writeFile(), t.write)
-	t.add(listFiles(), t.files)
-	t.add(listProcesses(), t.processes)
-	t.add(readProcess(), t.readOutput)
-	t.add(writeProcess(), t.writeInput)
-	t.add(stopProcess(), t.stop)
-	t.add(exposePort(), t.expose)
-	t.add(closePort(), t.closePort)
-	t.add(getSessions(), t.sessions)
-	t.add(stopSession(), t.end)
-	t.add(getVolumePath(), t.volumes)
+	t.add(policy.CodeExecute, t.executeCode(), t.runCode)
+	t.add(policy.ShellExecute, t.executeCommand(), t.runCommand)
+	t.add(policy.FileRead, readFile(), t.read)
+	t.add(policy.FileWrite, writeFile(), t.write)
+	t.add(policy.FileList, listFiles(), t.files)
+	t.add(policy.ProcessList, listProcesses(), t.processes)
+	t.add(policy.ProcessRead, readProcess(), t.readOutput)
+	t.add(policy.ProcessWrite, writeProcess(), t.writeInput)
+	t.add(policy.ProcessStop, stopProcess(), t.stop)
+	t.add(policy.PortExpose, exposePort(), t.expose)
+	t.add(policy.PortClose, closePort(), t.closePort)
+	t.add(policy.SessionList, getSessions(), t.sessions)
+	t.add(policy.SessionStop, stopSession(), t.end)
+	t.add(policy.VolumeList, getVolumePath(), t.volumes)
 	if c.Connections != nil {
-		t.add(shellExec(), t.shell)
-		t.add(connectExternal(), declinable(t.connect))
-		t.add(installExternal(), declinable(t.installAndConnect))
-		t.add(listExternal(), t.listConnections)
-		t.add(disconnectExternal(), t.disconnect)
-		t.add(restartExternal(), declinable(t.restart))
-		t.add(externalLogs(), t.externalLog)
+		t.add(policy.ShellExecute, shellExec(), t.shell)
+		t.add(policy.MCPConnect, connectExternal(), declinable(t.connect))
+		t.add(policy.MCPInstall, installExternal(), declinable(t.installAndConnect))
+		t.add(policy.MCPList, listExternal(), t.listConnections)
+		t.add(policy.MCPDisconnect, disconnectExternal(), t.disconnect)
+		t.add(policy.MCPRestart, restartExternal(), declinable(t.restart))
+		t.add(policy.MCPLogs, externalLogs(), t.externalLog)
 	}
 	alias := getVolumePath()
 	alias.Name, alias.Alias = "get_volume_mappings", alias.Name
-	t.add(alias, t.volumes)
+	t.add(policy.VolumeList, alias, t.volumes)
 	return t
 }
 
@@ -91,28 +91,26 @@ func New(c Config) *Tools {
 // on. A user who is being asked at this moment decides all the same.
 func (t *Tools) SetConsent(p tool.Policy) { t.policy.Store(&p) }
 
-func (t *Tools) add(d tool.Tool, h handler) {
+// add adds a tool, whose calls are that operation.
+func (t *Tools) add(o policy.Operation, d tool.Tool, h handler) {
+	d.Operation = o
 	t.list = append(t.list, d)
-	t.calls[d.Name] = h
+	t.found[d.Name] = tool.Found{Operation: o, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+		args, err := d.Parse(c.Args)
+		if err != nil {
+			return nil, err
+		}
+		return h(ctx, c, args)
+	}}
 }
 
 // Tools implements tool.Source.
 func (t *Tools) Tools(context.Context, auth.Principal) []tool.Tool { return t.list }
 
-// Has implements tool.Source.
-func (t *Tools) Has(_ auth.Principal, name string) bool { return t.calls[name] != nil }
-
-// Call implements tool.Source.
-func (t *Tools) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
-	i := slices.IndexFunc(t.list, func(d tool.Tool) bool { return d.Name == c.Name })
-	if i < 0 {
-		return nil, fault.New(fault.NotFound, "unknown tool %q", c.Name)
-	}
-	args, err := t.list[i].Parse(c.Args)
-	if err != nil {
-		return nil, err
-	}
-	return t.calls[c.Name](ctx, c, args)
+// Find implements tool.Source.
+func (t *Tools) Find(_ auth.Principal, name string) (tool.Found, bool) {
+	f, ok := t.found[name]
+	return f, ok
 }
 
 // Parameters that many tools have.

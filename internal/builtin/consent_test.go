@@ -77,7 +77,7 @@ func TestConsentChanges(t *testing.T) {
 	tools := toolsWith(t, tool.Allow)
 	anna := auth.User("anna", false)
 	connect := func(client tool.Client, name string) (*tool.Result, error) {
-		return tools.Call(t.Context(), tool.Call{Principal: anna, Client: client, Name: "connect_external_mcp", Args: fmt.Appendf(nil, `{"name":%q,"url":%q}`, name, address)})
+		return callTool(tools, t.Context(), tool.Call{Principal: anna, Client: client, Name: "connect_external_mcp", Args: fmt.Appendf(nil, `{"name":%q,"url":%q}`, name, address)})
 	}
 	works := func(client tool.Client, name string) {
 		t.Helper()
@@ -140,7 +140,7 @@ func TestConsentBeforeConnecting(t *testing.T) {
 	anna := auth.User("anna", false)
 	p := &person{}
 	call := func(client tool.Client, name, args string) (*tool.Result, error) {
-		return tools.Call(t.Context(), tool.Call{Principal: anna, Client: client, Name: name, Args: json.RawMessage(args)})
+		return callTool(tools, t.Context(), tool.Call{Principal: anna, Client: client, Name: name, Args: json.RawMessage(args)})
 	}
 	connect := func(url, header string) string {
 		return fmt.Sprintf(`{"name":"docs","url":%q,"headers":{%q:"secret value"}}`, url, header)
@@ -222,7 +222,7 @@ func TestConsentBeforeConnecting(t *testing.T) {
 func TestConsentOfTheLocalUser(t *testing.T) {
 	one, calls := remote(t)
 	tools := toolsWith(t, tool.Ask)
-	r, err := tools.Call(t.Context(), tool.Call{Principal: auth.Local, Name: "connect_external_mcp", Args: fmt.Appendf(nil, `{"name":"docs","url":%q}`, one)})
+	r, err := callTool(tools, t.Context(), tool.Call{Principal: auth.Local, Name: "connect_external_mcp", Args: fmt.Appendf(nil, `{"name":"docs","url":%q}`, one)})
 	if err != nil || r.IsError || calls.Load() == 0 || r.Fields["runs"] != one {
 		t.Errorf("%+v %v", r, err)
 	}
@@ -234,7 +234,7 @@ func TestConsentDenied(t *testing.T) {
 	tools := toolsWith(t, tool.Allow)
 	anna := auth.User("anna", false)
 	call := func(who auth.Principal, name, args string) error {
-		_, err := tools.Call(t.Context(), tool.Call{Principal: who, Client: &person{decision: "allow"}, Name: name, Args: json.RawMessage(args)})
+		_, err := callTool(tools, t.Context(), tool.Call{Principal: who, Client: &person{decision: "allow"}, Name: name, Args: json.RawMessage(args)})
 		return err
 	}
 	if err := call(anna, "connect_external_mcp", fmt.Sprintf(`{"name":"docs","url":%q}`, one)); err != nil {
@@ -342,4 +342,13 @@ func TestToolsTellOfSecrets(t *testing.T) {
 			t.Errorf("there is a tool %s", d.Name)
 		}
 	}
+}
+
+// callTool calls a tool, as the hub does.
+func callTool(t *Tools, ctx context.Context, c tool.Call) (*tool.Result, error) {
+	f, ok := t.Find(c.Principal, c.Name)
+	if !ok {
+		return nil, fmt.Errorf("there is no %s", c.Name)
+	}
+	return f.Call(ctx, c)
 }

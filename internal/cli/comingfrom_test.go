@@ -36,7 +36,7 @@ func TestComingFrom(t *testing.T) {
 				t.Errorf("there is no command %s", m[2])
 			}
 		default:
-			if isTool.MatchString(m[2]) && !tools.Has(auth.Local, m[2]) {
+			if _, ok := tools.Find(auth.Local, m[2]); isTool.MatchString(m[2]) && !ok {
 				t.Errorf("there is no tool %s", m[2])
 			}
 		}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
+	"sandlot/internal/policy"
 	"sandlot/internal/tool"
 )
 
@@ -129,7 +132,9 @@ func (g *Gateway) answer(r *http.Request, p auth.Principal, q request) (_ any, e
 	case "ping":
 		return map[string]any{}, nil
 	case "tools/list":
-		return map[string]any{"tools": g.bareTools(r, p)}, nil
+		return hub.Do(r.Context(), g.Hub, hub.Request{Principal: p, Operation: policy.ToolList}, func(ctx context.Context) (any, error) {
+			return map[string]any{"tools": g.bareTools(ctx, p)}, nil
+		})
 	case "tools/call":
 		return g.bareCall(r, p, q)
 	}
@@ -138,9 +143,9 @@ func (g *Gateway) answer(r *http.Request, p auth.Principal, q request) (_ any, e
 
 func clip(s string) string { return s[:min(len(s), 120)] }
 
-func (g *Gateway) bareTools(r *http.Request, p auth.Principal) []any {
+func (g *Gateway) bareTools(ctx context.Context, p auth.Principal) []any {
 	list := []any{}
-	for _, t := range g.Hub.Tools(r.Context(), p) {
+	for _, t := range g.Hub.Tools(ctx, p) {
 		switch {
 		case t.Raw != nil:
 			list = append(list, t.Raw)

@@ -10,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/hub"
 )
 
 // endpoint is what the clients of one token talk to. Each has handlers of its own,
@@ -29,7 +30,7 @@ type endpoint struct {
 	asks map[string]bool                // our tools that may ask their client's user
 
 	syncing sync.Mutex                     // held while third changes
-	offered offered                        // what third was made of
+	offered hub.Offered                    // what third was made of
 	refused map[featureKey]json.RawMessage // what the SDK did not take
 
 	mu      sync.Mutex

@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
+	"sandlot/internal/policy"
 	"sandlot/internal/tool"
 )
 
@@ -23,9 +24,10 @@ type home struct {
 }
 
 func (home) Tools(context.Context, auth.Principal) []tool.Tool { return []tool.Tool{{Name: "own"}} }
-func (home) Has(_ auth.Principal, name string) bool            { return name == "own" }
 
-func (h home) Call(context.Context, tool.Call) (*tool.Result, error) { return h.call() }
+func (h home) Find(_ auth.Principal, name string) (tool.Found, bool) {
+	return tool.Found{Operation: policy.ShellExecute, Call: func(context.Context, tool.Call) (*tool.Result, error) { return h.call() }}, name == "own"
+}
 
 const ourTemplate = "sandlot://sessions/{session_id}/files/{+path}"
 
@@ -58,9 +60,9 @@ func (t *theirs) Tools(context.Context, auth.Principal) []tool.Tool {
 	return t.tools
 }
 
-func (t *theirs) Has(_ auth.Principal, name string) bool { return strings.HasPrefix(name, "ext_") }
-
-func (t *theirs) Call(ctx context.Context, c tool.Call) (*tool.Result, error) { return t.call(ctx, c) }
+func (t *theirs) Find(_ auth.Principal, name string) (tool.Found, bool) {
+	return tool.Found{Operation: policy.MCPCall, Call: t.call}, strings.HasPrefix(name, "ext_")
+}
 
 func (t *theirs) Ready(context.Context, auth.Principal) bool { return false }
 func (t *theirs) Prompts(auth.Principal) []tool.Item         { return t.prompts }
@@ -89,7 +91,7 @@ func foreignTool(name, schema string) tool.Tool {
 }
 
 func over(sources ...tool.Source) *Gateway {
-	return New(Config{Hub: hub.New(sources...), Log: slog.New(slog.DiscardHandler)})
+	return New(Config{Hub: hub.New(hub.Config{Sources: sources}), Log: slog.New(slog.DiscardHandler)})
 }
 
 // ask sends a request of the newer era and returns what is answered, without
@@ -137,9 +139,9 @@ func (asker) Tools(context.Context, auth.Principal) []tool.Tool {
 	return []tool.Tool{{Name: "careful", Asks: true}, {Name: "careless"}}
 }
 
-func (asker) Has(_ auth.Principal, name string) bool { return strings.HasPrefix(name, "care") }
-
-func (a asker) Call(ctx context.Context, c tool.Call) (*tool.Result, error) { return a.call(ctx, c) }
+func (a asker) Find(_ auth.Principal, name string) (tool.Found, bool) {
+	return tool.Found{Operation: policy.MCPConnect, Call: a.call}, strings.HasPrefix(name, "care")
+}
 
 // stdioPipe speaks over stdio as p: what is written to in is read, and out has the
 // answers, a line each.

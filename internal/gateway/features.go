@@ -11,31 +11,17 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"sandlot/internal/auth"
+	"sandlot/internal/hub"
 	"sandlot/internal/tool"
 )
 
 // featureKey is one thing of a third-party server, by the method that uses it.
 type featureKey struct{ method, key string }
 
-// offered is what third-party servers offer to one principal.
-type offered struct {
-	tools                         []tool.Tool
-	prompts, resources, templates []tool.Item
-}
-
-func (g *Gateway) offers(p auth.Principal) offered {
-	f := g.Hub.Foreign()
-	if f == nil {
-		return offered{}
-	}
-	return offered{f.Tools(context.Background(), p), f.Prompts(p), f.Resources(p), f.Templates(p)}
-}
-
 // same says whether the lists are the very same ones, which nobody changes.
-func (o offered) same(as offered) bool {
-	return identical(o.tools, as.tools) && identical(o.prompts, as.prompts) &&
-		identical(o.resources, as.resources) && identical(o.templates, as.templates)
+func same(a, b hub.Offered) bool {
+	return identical(a.Tools, b.Tools) && identical(a.Prompts, b.Prompts) &&
+		identical(a.Resources, b.Resources) && identical(a.Templates, b.Templates)
 }
 
 func identical[T any](a, b []T) bool {
@@ -51,8 +37,8 @@ func ours(uri string) bool {
 
 // definitions are those of third-party servers that are offered. None takes the
 // place of ours, and of two of the same name the first one counts.
-func (e *endpoint) definitions(o offered) map[featureKey]json.RawMessage {
-	all := make(map[featureKey]json.RawMessage, len(o.tools)+len(o.prompts)+len(o.resources)+len(o.templates))
+func (e *endpoint) definitions(o hub.Offered) map[featureKey]json.RawMessage {
+	all := make(map[featureKey]json.RawMessage, len(o.Tools)+len(o.Prompts)+len(o.Resources)+len(o.Templates))
 	add := func(method, key string, raw json.RawMessage) {
 		k := featureKey{method, key}
 		_, own := e.own[k]
@@ -60,15 +46,15 @@ func (e *endpoint) definitions(o offered) map[featureKey]json.RawMessage {
 			all[k] = raw
 		}
 	}
-	for _, t := range o.tools {
+	for _, t := range o.Tools {
 		if t.Raw != nil {
 			add("tools/call", t.Name, t.Raw)
 		}
 	}
-	for _, i := range o.prompts {
+	for _, i := range o.Prompts {
 		add("prompts/get", i.Key, i.Raw)
 	}
-	for method, items := range map[string][]tool.Item{"resources/read": o.resources, "resources/templates": o.templates} {
+	for method, items := range map[string][]tool.Item{"resources/read": o.Resources, "resources/templates": o.Templates} {
 		for _, i := range items {
 			if !ours(i.Key) {
 				add(method, i.Key, i.Raw)
@@ -83,8 +69,8 @@ func (e *endpoint) definitions(o offered) map[featureKey]json.RawMessage {
 func (g *Gateway) features(e *endpoint) {
 	e.syncing.Lock()
 	defer e.syncing.Unlock()
-	now := g.offers(e.principal)
-	if e.third != nil && now.same(e.offered) {
+	now := g.Hub.External(context.Background(), e.principal)
+	if e.third != nil && same(now, e.offered) {
 		return
 	}
 	old, want := e.passedOn(), e.definitions(now)
@@ -218,7 +204,7 @@ func (e *endpoint) setPassedOn(m map[featureKey]json.RawMessage) {
 func (g *Gateway) foreign(ctx context.Context, e *endpoint, method, key string) bool {
 	k := featureKey{method, key}
 	_, own := e.own[k]
-	if _, ok := e.passedOn()[k]; ok || own || g.Hub.Foreign() == nil {
+	if _, ok := e.passedOn()[k]; ok || own || !g.Hub.HasExternal() {
 		return ok
 	}
 	g.ready(ctx, e)

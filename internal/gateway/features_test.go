@@ -94,7 +94,7 @@ func TestEndpointsAreMadeApart(t *testing.T) {
 func TestRefusedDefinitions(t *testing.T) {
 	var log bytes.Buffer
 	th := &theirs{}
-	g := New(Config{Hub: hub.New(th), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{th}}), Log: slog.New(slog.NewTextHandler(&log, nil))})
 	bad := []string{`{"type":"string"}`, `{}`, `{"type":"object","properties":{"a":{"type":"array","x-mcp-header":"A"}}}`, `7`, `{"type":"object"`}
 	for range 3 {
 		th.tools = []tool.Tool{foreignTool("ext_good", `{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`)}

@@ -11,6 +11,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/hub"
+	"sandlot/internal/policy"
 	"sandlot/internal/tool"
 )
 
@@ -21,9 +22,11 @@ func (blocks) Tools(context.Context, auth.Principal) []tool.Tool {
 	return []tool.Tool{{Name: "wait"}}
 }
 
-func (b blocks) Has(auth.Principal, string) bool { return true }
+func (b blocks) Find(auth.Principal, string) (tool.Found, bool) {
+	return tool.Found{Operation: policy.CodeExecute, Call: b.call}, true
+}
 
-func (b blocks) Call(context.Context, tool.Call) (*tool.Result, error) {
+func (b blocks) call(context.Context, tool.Call) (*tool.Result, error) {
 	b.began <- struct{}{}
 	<-b.end
 	return &tool.Result{Words: "done"}, nil
@@ -90,7 +93,7 @@ func begin(t testing.TB, g *Gateway, p auth.Principal) string {
 func TestSessionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := blocks{make(chan struct{}), make(chan struct{})}
-		g := New(Config{Hub: hub.New(source), Log: slog.New(slog.DiscardHandler)})
+		g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{source}}), Log: slog.New(slog.DiscardHandler)})
 		ann, bob := auth.User("ann", false), auth.User("bob", false)
 		const ping = `{"jsonrpc":"2.0","id":2,"method":"ping"}`
 		bobs := begin(t, g, bob)

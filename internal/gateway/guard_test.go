@@ -20,7 +20,7 @@ func TestPanics(t *testing.T) {
 		call:    func(context.Context, tool.Call) (*tool.Result, error) { panic("a tool of theirs") },
 		pass:    func(context.Context, tool.Request) (json.RawMessage, error) { panic("a request") }}
 	own := home{call: func() (*tool.Result, error) { panic("a tool of ours") }}
-	g := New(Config{Hub: hub.New(own, th), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{own, th}}), Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for what, got := range map[string]string{
 		"own tool":  ask(g, "tools/call", "own", `"name":"own","arguments":{}`),
 		"tool":      ask(g, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`),

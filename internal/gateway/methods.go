@@ -1,11 +1,44 @@
 package gateway
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/fault"
+	"sandlot/internal/hub"
+	"sandlot/internal/policy"
 )
+
+// operations are those of the requests that the SDK answers from what the gateway
+// keeps. What it asks the hub for goes through the door there: calls of tools, what
+// third-party servers answer, resources of ours, and subscriptions.
+var operations = map[string]policy.Operation{
+	"initialize": policy.ClientConnect, "server/discover": policy.ClientConnect, "logging/setLevel": policy.ClientSetLevel,
+	"tools/list": policy.ToolList, "prompts/list": policy.PromptList, "prompts/get": policy.PromptGet,
+	"resources/list": policy.ResourceList, "resources/templates/list": policy.ResourceList,
+	"subscriptions/listen": policy.ResourceSubscribe, "completion/complete": policy.CompletionComplete,
+}
+
+// answered lets a request through the door that is answered here.
+func (g *Gateway) answered(ctx context.Context, e *endpoint, method string, answer func(context.Context) (mcp.Result, error)) (mcp.Result, error) {
+	o, ok := operations[method]
+	if !ok {
+		return answer(ctx)
+	}
+	refused := true
+	res, err := hub.Do(ctx, g.Hub, hub.Request{Principal: e.principal, Operation: o}, func(ctx context.Context) (mcp.Result, error) {
+		refused = false
+		return answer(ctx)
+	})
+	if refused {
+		return nil, wireError(fault.From(err))
+	}
+	return res, err
+}
 
 // methods are those that the SDK serves. It answers any other of the older era in
 // words that are no JSON-RPC.

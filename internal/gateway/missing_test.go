@@ -15,7 +15,7 @@ import (
 // explains is a third-party source that knows why a tool is not there.
 type explains struct{ *theirs }
 
-func (explains) Has(auth.Principal, string) bool { return false }
+func (explains) Find(auth.Principal, string) (tool.Found, bool) { return tool.Found{}, false }
 
 func (explains) Missing(p auth.Principal, name string) error {
 	if p != auth.Local || name != "ext_held" {

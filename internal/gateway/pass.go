@@ -83,7 +83,7 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 					}
 					return g.pass(ctx, e, q, g.askingTool(e, q, r.Params.Arguments))
 				}
-				if _, own := e.own[featureKey{method, r.Params.Name}]; !own && g.Hub.Foreign() != nil {
+				if _, own := e.own[featureKey{method, r.Params.Name}]; !own && g.Hub.HasExternal() {
 					if why := g.Hub.Missing(ctx, e.principal, r.Params.Name); why != nil {
 						return nil, wireError(fault.From(why))
 					}
@@ -94,16 +94,16 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 					return g.passRequest(ctx, e, passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState))
 				}
 			case *mcp.ReadResourceRequest:
-				if g.Hub.Foreign() != nil && !ours(r.Params.URI) {
+				if g.Hub.HasExternal() && !ours(r.Params.URI) {
 					return g.passRequest(ctx, e, passed(method, r, r.Params.URI, r.Params.InputResponses, r.Params.RequestState))
 				}
 			case *mcp.CompleteRequest:
-				if g.Hub.Foreign() != nil && r.Params.Ref != nil && !ours(r.Params.Ref.URI) {
+				if g.Hub.HasExternal() && r.Params.Ref != nil && !ours(r.Params.Ref.URI) {
 					return g.passRequest(ctx, e, passed(method, r, r.Params.Ref.Name+r.Params.Ref.URI, nil, ""))
 				}
 			}
 			age := e.short.now()
-			res, err := next(ctx, method, req)
+			res, err := g.answered(ctx, e, method, func(ctx context.Context) (mcp.Result, error) { return next(ctx, method, req) })
 			if err != nil {
 				return res, err
 			}
@@ -129,13 +129,9 @@ const patience = 10 * time.Second
 
 // ready waits for servers that start for the first time.
 func (g *Gateway) ready(ctx context.Context, e *endpoint) {
-	f := g.Hub.Foreign()
-	if f == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if f.Ready(ctx, e.principal) {
+	if g.Hub.Ready(ctx, e.principal) {
 		g.features(e)
 	}
 }
@@ -242,7 +238,7 @@ func (g *Gateway) askingTool(e *endpoint, q *passedOn, args json.RawMessage) ans
 
 func (g *Gateway) passRequest(ctx context.Context, e *endpoint, q *passedOn) (mcp.Result, error) {
 	return g.pass(ctx, e, q, func(ctx context.Context, client tool.Client, in tool.Inputs) (json.RawMessage, error) {
-		return g.Hub.Foreign().Pass(ctx, tool.Request{Principal: e.principal, Method: q.method, Params: q.params,
+		return g.Hub.Pass(ctx, tool.Request{Principal: e.principal, Method: q.method, Params: q.params,
 			Client: client, Meta: passable(q.meta), Inputs: in})
 	})
 }

@@ -20,6 +20,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
 	"sandlot/internal/tool"
 )
 
@@ -71,10 +72,10 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 			c.CacheScope = "private"
 		},
 		SubscribeHandler: func(ctx context.Context, r *mcp.SubscribeRequest) error {
-			return g.follow(ctx, p, r.Session, r.Params.URI, tool.Foreign.Subscribe)
+			return g.follow(ctx, r.Session, hub.Subscription{Principal: p, Client: clientOf(r.Session), URI: r.Params.URI})
 		},
 		UnsubscribeHandler: func(ctx context.Context, r *mcp.UnsubscribeRequest) error {
-			return g.follow(ctx, p, r.Session, r.Params.URI, tool.Foreign.Unsubscribe)
+			return g.follow(ctx, r.Session, hub.Subscription{Principal: p, Client: clientOf(r.Session), URI: r.Params.URI, End: true})
 		},
 		CompletionHandler: func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{}}}, nil // nothing of ours has any
@@ -86,13 +87,14 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 }
 
 // follow passes a subscription on.
-func (g *Gateway) follow(ctx context.Context, p auth.Principal, s *mcp.ServerSession, uri string, do func(f tool.Foreign, ctx context.Context, p auth.Principal, client, uri string) error) error {
-	f := g.Hub.Foreign()
-	if f == nil || ours(uri) {
-		return nil // nothing of ours changes by itself
+func (g *Gateway) follow(ctx context.Context, s *mcp.ServerSession, q hub.Subscription) error {
+	if ours(q.URI) {
+		q.URI = "" // nothing of ours changes by itself
 	}
-	err := do(f, ctx, p, clientOf(s), uri)
-	g.noticeEnd(p, s)
+	err := g.Hub.Subscribe(ctx, q)
+	if q.URI != "" && g.Hub.HasExternal() {
+		g.noticeEnd(q.Principal, s)
+	}
 	if said, ok := errors.AsType[*tool.Refusal](err); ok {
 		return &jsonrpc.Error{Code: said.Code, Message: said.Message, Data: said.Data}
 	}
@@ -123,7 +125,7 @@ func (g *Gateway) noticeEnd(p auth.Principal, s *mcp.ServerSession) {
 		g.mu.Lock()
 		delete(g.noticed, s)
 		g.mu.Unlock()
-		g.Hub.Foreign().Left(p, clientOf(s))
+		g.Hub.Left(p, clientOf(s))
 	}()
 }
 
@@ -133,9 +135,9 @@ func (g *Gateway) levels(e *endpoint) mcp.Middleware {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			res, err := next(ctx, method, req)
 			//lint:ignore SA1019 clients of the older era set the level
-			if l, ok := req.(*mcp.ServerRequest[*mcp.SetLoggingLevelParams]); ok && err == nil && g.Hub.Foreign() != nil {
+			if l, ok := req.(*mcp.ServerRequest[*mcp.SetLoggingLevelParams]); ok && err == nil && g.Hub.HasExternal() {
 				e.short.levelled(l.Session.ID(), e.lives)
-				g.Hub.Foreign().SetLevel(ctx, e.principal, clientOf(l.Session), string(l.Params.Level))
+				g.Hub.SetLevel(ctx, e.principal, clientOf(l.Session), string(l.Params.Level))
 				g.noticeEnd(e.principal, l.Session)
 			}
 			return res, err
@@ -330,7 +332,7 @@ const maxResource = 8 << 20
 
 func (g *Gateway) reader(p auth.Principal) mcp.ResourceHandler {
 	return func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		b, size, err := g.Hub.Read(ctx, p, req.Params.URI, maxResource)
+		b, err := g.Hub.Read(ctx, p, req.Params.URI, maxResource)
 		if err != nil {
 			f := fault.From(err)
 			g.report(ctx, "resources/read", f)
@@ -339,9 +341,9 @@ func (g *Gateway) reader(p auth.Principal) mcp.ResourceHandler {
 			}
 			return nil, wireError(f)
 		}
-		if size > int64(len(b.Data)) {
-			return nil, wireError(fault.New(fault.ResourceLimit, "the file has %d bytes, and a resource is read up to %d; use GET /v1/sessions/{id}/files/{path}", size, maxResource).
-				With("resource_type", "resource_bytes").With("current_usage", size).With("limit", maxResource))
+		if b.Size > int64(len(b.Data)) {
+			return nil, wireError(fault.New(fault.ResourceLimit, "the file has %d bytes, and a resource is read up to %d; use GET /v1/sessions/{id}/files/{path}", b.Size, maxResource).
+				With("resource_type", "resource_bytes").With("current_usage", b.Size).With("limit", maxResource))
 		}
 		c := &mcp.ResourceContents{URI: req.Params.URI, MIMEType: b.MIME}
 		if utf8.Valid(b.Data) {

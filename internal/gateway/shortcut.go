@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
 )
 
 // shortcut answers tool calls and lists without the SDK, which makes a session of
@@ -238,7 +239,10 @@ func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o
 		}
 		pw := newPatientWriter(w, false)
 		defer pw.stop()
-		answer(pw, http.StatusOK, o.id, "result", b)
+		b, err := hub.Do(r.Context(), g.Hub, hub.Request{Principal: e.principal, Operation: operations[o.method]}, func(context.Context) (json.RawMessage, error) {
+			return b, nil
+		})
+		o.answer(pw, b, err)
 		return true
 	}
 	ctx, release := e.within(r.Context())
@@ -256,28 +260,31 @@ func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o
 	pw := newPatientWriter(w, true)
 	defer pw.stop()
 	b, err := g.ordinarily(ctx, e, o, t.can, pw)
+	o.answer(pw, b, err)
+	return true
+}
+
+// answer writes the answer to the request: its result, or the error.
+func (o *ordinary) answer(w http.ResponseWriter, b json.RawMessage, err error) {
 	if err == nil {
-		answer(pw, http.StatusOK, o.id, "result", b)
-		return true
+		answer(w, http.StatusOK, o.id, "result", b)
+		return
 	}
 	said, status := wireOf(err), http.StatusOK
 	if o.newer {
 		status = statusOf(said.Code)
 	}
 	b, _ = json.Marshal(said)
-	answer(pw, status, o.id, "error", b)
-	return true
+	answer(w, status, o.id, "error", b)
 }
 
 // knownPage returns a page of a list, if it is known and what there is has not
 // changed. It waits for nothing.
 func (g *Gateway) knownPage(ctx context.Context, e *endpoint, o *ordinary) json.RawMessage {
-	if f := g.Hub.Foreign(); f != nil {
-		now, cancel := context.WithCancel(ctx)
-		cancel()
-		if f.Ready(now, e.principal) {
-			return nil // the SDK's way waits
-		}
+	now, cancel := context.WithCancel(ctx)
+	cancel()
+	if g.Hub.Ready(now, e.principal) {
+		return nil // the SDK's way waits
 	}
 	g.features(e) // and forgets what is old
 	return e.short.page(o)

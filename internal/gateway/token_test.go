@@ -56,7 +56,7 @@ func (g *Gateway) kept() int {
 }
 
 func holding(l *lives, sources ...tool.Source) *Gateway {
-	return New(Config{Hub: hub.New(sources...), Hold: l.hold, Log: slog.New(slog.DiscardHandler)})
+	return New(Config{Hub: hub.New(hub.Config{Sources: sources}), Hold: l.hold, Log: slog.New(slog.DiscardHandler)})
 }
 
 func withToken(name, id string, metrics bool) auth.Principal {

@@ -1,171 +1,169 @@
-// Package hub is the one namespace of tools and resources that each principal
-// sees.
+// Package hub is the one door of the server: every act that a client asks for, over
+// MCP, HTTP or the owner's socket, goes through it. Policy decides, then the act is
+// done by the package whose it is, and what came of it is an event.
 package hub
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"slices"
+	"log/slog"
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/policy"
+	"sandlot/internal/port"
+	"sandlot/internal/servers"
+	"sandlot/internal/session"
 	"sandlot/internal/tool"
+	"sandlot/internal/vault"
 )
 
-// Hub joins sources. On a name that two sources give, the first one wins, always.
-type Hub struct {
-	// Observe, if set, is told of every call's end: the outcome is "ok",
-	// "error" for a result that is one, or a fault's code.
+// Config is what is behind the door.
+type Config struct {
+	// Sources give tools. On a name that two of them give, the first one wins, always.
+	Sources []tool.Source
+	// Decide is the policy; nil: policy.Decide.
+	Decide policy.Decider
+	// Sessions, Ports, Servers and Vault are whose the acts are that are no tools;
+	// nil: there are none of them.
+	Sessions *session.Book
+	Ports    *port.Book
+	Servers  *servers.Book
+	Vault    *vault.Vault
+	// Network is what holds for all sessions.
+	Network func() NetworkState
+	// Events are told of every act; nil: nobody is.
+	Events *event.Stream
+	// Observe, if set, is told of the end of every call of a tool: the outcome is
+	// that of the event.
 	Observe func(ctx context.Context, c tool.Call, outcome string, took time.Duration)
-
-	sources []tool.Source
-	readers []tool.Reader
-	foreign tool.Foreign
+	// Log takes what users cannot be told; nil: the default.
+	Log *slog.Logger
 }
 
-// New returns a hub over the sources; those that are readers give resources too.
-func New(sources ...tool.Source) *Hub {
-	h := &Hub{sources: sources}
-	for _, s := range sources {
+// Hub is the door.
+type Hub struct {
+	Config
+	readers  []tool.Reader
+	external tool.Foreign // third-party servers; nil: none
+}
+
+// New returns a hub. Sources that are readers give resources too.
+func New(c Config) *Hub {
+	h := &Hub{Config: c}
+	if h.Decide == nil {
+		h.Decide = policy.Decide
+	}
+	if h.Log == nil {
+		h.Log = slog.Default()
+	}
+	for _, s := range c.Sources {
 		if r, ok := s.(tool.Reader); ok {
 			h.readers = append(h.readers, r)
 		}
 		if f, ok := s.(tool.Foreign); ok {
-			h.foreign = f
+			h.external = f
 		}
 	}
 	return h
 }
 
-// Foreign returns what third-party servers give beside tools, or nil.
-func (h *Hub) Foreign() tool.Foreign { return h.foreign }
+// Request is one act that somebody asks for.
+type Request struct {
+	Principal auth.Principal // its zero value is nobody
+	Operation policy.Operation
+	Resource  policy.Resource
+	// Name is what the event calls it: a tool, a prompt, a stored secret. It is
+	// never an argument's value.
+	Name string
+	// Arguments are what the client gave, and Client is who asks; both may be nil.
+	Arguments json.RawMessage
+	Client    tool.Client
+}
 
-// Tools lists what the principal can call, in an order that does not change.
-func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
-	var all []tool.Tool
-	seen := map[string]bool{}
-	for _, s := range h.sources {
-		for _, t := range s.Tools(ctx, p) {
-			if !seen[t.Name] {
-				seen[t.Name] = true
-				all = append(all, t)
-			}
+// act is a request that was let in and has not ended.
+type act struct {
+	hub     *Hub
+	request Request
+	start   time.Time
+}
+
+// begin asks the policy. A refusal is an event too.
+func (h *Hub) begin(r Request) (act, error) {
+	a := act{h, r, time.Now()}
+	if err := h.Decide(policy.Question{Principal: r.Principal, Operation: r.Operation, Resource: r.Resource}).Err(); err != nil {
+		if unknown := h.unknown(r, err); unknown != nil {
+			err = unknown
 		}
+		a.publish("", fault.From(err).Code(), 0)
+		return act{}, err
 	}
-	return all
+	return a, nil
 }
 
-// Own lists the tools that are the same for everyone: none of a third-party server.
-// Nothing is started for it.
-func (h *Hub) Own() []tool.Tool {
-	var all []tool.Tool
-	for _, s := range h.sources {
-		if _, foreign := s.(tool.Foreign); !foreign {
-			all = append(all, s.Tools(context.Background(), auth.Principal{})...)
-		}
+// unknown is what is said of a session that is somebody else's: the same as of one
+// that is not there.
+func (h *Hub) unknown(r Request, refused error) error {
+	if r.Resource.Kind != "session" || h.Sessions == nil || !fault.Is(refused, fault.NotFound) {
+		return nil
 	}
-	return all
+	_, err := h.Sessions.Find(r.Principal, r.Resource.ID)
+	return err
 }
 
-// Call calls a tool by its exposed name.
-func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
-	for _, s := range h.sources {
-		if s.Has(c.Principal, c.Name) {
-			start := time.Now()
-			r, err := s.Call(ctx, c)
-			if h.Observe != nil {
-				h.Observe(ctx, c, outcome(r, err), time.Since(start))
-			}
-			return r, err
-		}
-	}
-	return nil, h.missing(ctx, c.Principal, c.Name)
+// end says what came of the act, and in which session it was, where that is known.
+func (a *act) end(session, outcome string) {
+	a.publish(session, outcome, time.Since(a.start))
 }
 
-// Missing is the fault for a tool that the principal cannot call; nil: they can.
-func (h *Hub) Missing(ctx context.Context, p auth.Principal, name string) error {
-	for _, s := range h.sources {
-		if s.Has(p, name) {
-			return nil
-		}
+func (a *act) publish(session, outcome string, took time.Duration) {
+	r := &a.request
+	if a.hub.Events == nil || r.Principal.ID == "" { // of nobody's acts nobody is told
+		return
 	}
-	return h.missing(ctx, p, name)
+	if session == "" && r.Resource.Kind == "session" {
+		session = r.Resource.ID
+	}
+	a.hub.Events.Publish(event.Event{Time: a.start.Add(took), Kind: event.Call, Principal: r.Principal.ID, Session: session,
+		Operation: string(r.Operation), Name: r.Name, Outcome: outcome, Duration: took})
 }
 
-// missing says why no source has a tool, or that none knows it.
-func (h *Hub) missing(ctx context.Context, p auth.Principal, name string) error {
-	for _, s := range h.sources {
-		if e, ok := s.(tool.Explainer); ok {
-			if why := e.Missing(p, name); why != nil {
-				return why
-			}
-		}
+// Do lets a request through the door: policy decides, handle does it, and what came
+// of it is an event.
+func Do[T any](ctx context.Context, h *Hub, r Request, handle func(context.Context) (T, error)) (answer T, err error) {
+	a, err := h.begin(r)
+	if err != nil {
+		return answer, err
 	}
-	return Unknown(name, h.Tools(ctx, p))
+	session, outcome := "", panicked
+	defer func() { a.end(session, outcome) }()
+	answer, err = handle(ctx)
+	outcome = outcomeOf(err)
+	if s, ok := any(answer).(located); ok {
+		session = s.session()
+	}
+	return answer, err
 }
 
-func outcome(r *tool.Result, err error) string {
-	switch {
-	case refused(err):
-		return "error" // a third-party server's own
-	case err != nil:
-		return fault.From(err).Code()
-	case r.IsError:
-		return "error"
-	}
-	return "ok"
-}
+// located is an answer that knows its session.
+type located interface{ session() string }
 
-func refused(err error) bool {
-	_, ok := errors.AsType[*tool.Refusal](err)
-	return ok
-}
+// nothing is the answer of an act that has none.
+type nothing = struct{}
 
-// maxNames bounds the names that an error tells.
-const maxNames = 100
+// panicked is the outcome of an act that broke.
+var panicked = fault.New(fault.Internal, "").Code()
 
-// Unknown is the fault for a tool that is not there. It tells the names that are,
-// the nearest one among them; of very many the first ones.
-func Unknown(name string, known []tool.Tool) error {
-	names := make([]string, len(known))
-	for i, t := range known {
-		names[i] = t.Name
+// outcomeOf is how an act ended.
+func outcomeOf(err error) string {
+	if err == nil {
+		return event.OK
 	}
-	f := fault.New(fault.NotFound, "Unknown tool: %q", clip(name))
-	near := tool.Nearest(name, names)
-	if near != "" {
-		f = fault.New(fault.NotFound, "Unknown tool: %q; did you mean %q?", clip(name), near)
+	if _, ok := errors.AsType[*tool.Refusal](err); ok {
+		return event.Error // a third-party server's own
 	}
-	if some := names[:min(len(names), maxNames)]; len(some) < len(names) {
-		f.With("tools_count", len(names))
-		if names = some; near != "" && !slices.Contains(some, near) {
-			names = append([]string{near}, some[:maxNames-1]...)
-		}
-	}
-	return f.With("tool", clip(name)).With("available_tools", names)
-}
-
-func clip(s string) string { return s[:min(len(s), 120)] }
-
-// ResourceTemplates lists what can be read.
-func (h *Hub) ResourceTemplates() []tool.Link {
-	var all []tool.Link
-	for _, r := range h.readers {
-		all = append(all, r.ResourceTemplates()...)
-	}
-	return all
-}
-
-// Read returns a resource: at most max bytes, and its whole size.
-func (h *Hub) Read(ctx context.Context, p auth.Principal, uri string, max int) (tool.Blob, int64, error) {
-	var last error = fault.New(fault.NotFound, "resource not found: %s", clip(uri))
-	for _, r := range h.readers {
-		b, n, err := r.Read(ctx, p, uri, max)
-		if err == nil {
-			return b, n, nil
-		}
-		last = err
-	}
-	return tool.Blob{}, 0, last
+	return fault.From(err).Code()
 }

@@ -12,6 +12,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/policy"
 	"sandlot/internal/tool"
 )
 
@@ -34,11 +35,11 @@ func (s source) Tools(_ context.Context, p auth.Principal) []tool.Tool {
 	return all
 }
 
-func (s source) Has(p auth.Principal, name string) bool {
-	return slices.Contains(s.tools, name) && (s.only == "" || s.only == p.ID)
+func (s source) Find(p auth.Principal, name string) (tool.Found, bool) {
+	return tool.Found{Operation: policy.FileRead, Call: s.call}, slices.Contains(s.tools, name) && (s.only == "" || s.only == p.ID)
 }
 
-func (s source) Call(_ context.Context, c tool.Call) (*tool.Result, error) {
+func (s source) call(_ context.Context, c tool.Call) (*tool.Result, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
@@ -61,6 +62,9 @@ func (l library) Read(_ context.Context, _ auth.Principal, uri string, max int) 
 	return tool.Blob{Data: []byte(text[:min(max, len(text))])}, int64(len(text)), nil
 }
 
+// over returns a hub over those sources.
+func over(sources ...tool.Source) *Hub { return New(Config{Sources: sources}) }
+
 func names(tools []tool.Tool) string {
 	var all []string
 	for _, t := range tools {
@@ -70,7 +74,7 @@ func names(tools []tool.Tool) string {
 }
 
 func TestTools(t *testing.T) {
-	h := New(source{name: "a", tools: []string{"run", "read"}}, source{name: "b", tools: []string{"read", "extra"}},
+	h := over(source{name: "a", tools: []string{"run", "read"}}, source{name: "b", tools: []string{"read", "extra"}},
 		source{name: "mine", tools: []string{"secret"}, only: "user:ann"})
 	const all = "a/run a/read b/extra"
 	for range 3 {
@@ -84,7 +88,7 @@ func TestTools(t *testing.T) {
 }
 
 func TestCall(t *testing.T) {
-	h := New(source{name: "a", tools: []string{"read"}}, source{name: "b", tools: []string{"read", "extra"}},
+	h := over(source{name: "a", tools: []string{"read"}}, source{name: "b", tools: []string{"read", "extra"}},
 		source{name: "mine", tools: []string{"secret"}, only: "user:ann"})
 	call := func(p auth.Principal, name string) (string, error) {
 		r, err := h.Call(t.Context(), tool.Call{Principal: p, Name: name})
@@ -106,7 +110,7 @@ func TestCall(t *testing.T) {
 }
 
 func TestUnknownTool(t *testing.T) {
-	h := New(source{name: "a", tools: []string{"execute_code", "get_sessions"}})
+	h := over(source{name: "a", tools: []string{"execute_code", "get_sessions"}})
 	for name, words := range map[string][]string{
 		"execute_kode": {`Unknown tool: "execute_kode"`, `did you mean "execute_code"?`},
 		"banana":       {`Unknown tool: "banana"`},
@@ -126,7 +130,7 @@ func TestUnknownTool(t *testing.T) {
 			t.Errorf("%q: context %v", name, c)
 		}
 	}
-	_, err := h.Call(t.Context(), tool.Call{Name: strings.Repeat("ä", 10_000)})
+	_, err := h.Call(t.Context(), tool.Call{Principal: auth.Local, Name: strings.Repeat("ä", 10_000)})
 	if err == nil || len(err.Error()) > 1000 || !utf8.ValidString(err.Error()) {
 		t.Errorf("a long name: %d bytes", len(err.Error()))
 	}
@@ -137,7 +141,7 @@ func TestUnknownAmongMany(t *testing.T) {
 	for i := range 5000 {
 		many = append(many, fmt.Sprintf("ext_tool_number_%04d", i))
 	}
-	h := New(source{name: "a", tools: append(many, "execute_code")})
+	h := over(source{name: "a", tools: append(many, "execute_code")})
 	for name, first := range map[string]string{"execute_kode": "execute_code", "banana": many[0]} {
 		_, err := h.Call(t.Context(), tool.Call{Principal: auth.Local, Name: name})
 		c := fault.From(err).Context
@@ -161,13 +165,13 @@ func TestObserve(t *testing.T) {
 	}
 	for _, tt := range tests {
 		tt.source.tools = []string{"x"}
-		h := New(tt.source)
+		h := over(tt.source)
 		var got []string
 		h.Observe = func(_ context.Context, c tool.Call, outcome string, took time.Duration) {
 			got = append(got, c.Name+" "+outcome)
 		}
-		h.Call(t.Context(), tool.Call{Name: "x"})
-		h.Call(t.Context(), tool.Call{Name: "made up"}) // is no name for a metric
+		h.Call(t.Context(), tool.Call{Principal: auth.Local, Name: "x"})
+		h.Call(t.Context(), tool.Call{Principal: auth.Local, Name: "made up"}) // is no name for a metric
 		if len(got) != 1 || got[0] != "x "+tt.outcome {
 			t.Errorf("observed %q, want x %s", got, tt.outcome)
 		}
@@ -175,7 +179,7 @@ func TestObserve(t *testing.T) {
 }
 
 func TestResources(t *testing.T) {
-	h := New(source{name: "a"}, library{source{name: "one"}, "x://one"}, library{source{name: "two"}, "x://two"})
+	h := over(source{name: "a"}, library{source{name: "one"}, "x://one"}, library{source{name: "two"}, "x://two"})
 	if got := h.ResourceTemplates(); len(got) != 2 || got[0].URI != "x://one" || got[1].URI != "x://two" {
 		t.Errorf("templates %v", got)
 	}
@@ -184,17 +188,17 @@ func TestResources(t *testing.T) {
 		max  int
 		want string
 	}{{"x://one", 100, "one text"}, {"x://two", 100, "two text"}, {"x://two", 3, "two"}} {
-		b, n, err := h.Read(t.Context(), auth.Local, tt.uri, tt.max)
-		if err != nil || string(b.Data) != tt.want || n != 8 {
-			t.Errorf("Read(%s, %d) = %q of %d, %v", tt.uri, tt.max, b.Data, n, err)
+		b, err := h.Read(t.Context(), auth.Local, tt.uri, tt.max)
+		if err != nil || string(b.Data) != tt.want || b.Size != 8 {
+			t.Errorf("Read(%s, %d) = %q of %d, %v", tt.uri, tt.max, b.Data, b.Size, err)
 		}
 	}
-	for _, h := range []*Hub{h, New()} {
-		if _, _, err := h.Read(t.Context(), auth.Local, "x://three", 10); !fault.Is(err, fault.NotFound) {
+	for _, h := range []*Hub{h, over()} {
+		if _, err := h.Read(t.Context(), auth.Local, "x://three", 10); !fault.Is(err, fault.NotFound) {
 			t.Errorf("what is not there: %v", err)
 		}
 	}
-	if _, _, err := New().Read(t.Context(), auth.Local, strings.Repeat("x", 10_000), 10); err == nil || len(err.Error()) > 1000 {
+	if _, err := over().Read(t.Context(), auth.Local, strings.Repeat("x", 10_000), 10); err == nil || len(err.Error()) > 1000 {
 		t.Errorf("a long name: %d bytes", len(err.Error()))
 	}
 }

@@ -55,9 +55,12 @@ var only = map[string][]string{
 
 // never lists what a package does not import, directly or through others.
 var never = map[string][]string{
+	// Nouns that everyone may use know nothing of those who do.
+	"sandlot/internal/policy":  {"sandlot/internal/tool", "sandlot/internal/session", "net/http"},
+	"sandlot/internal/event":   {"sandlot/internal/auth", "sandlot/internal/session", "net/http"},
 	"sandlot/internal/guest":   {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/sandbox", "sandlot/internal/hub", "sandlot/internal/fault"},
 	"sandlot/internal/tool":    {"sandlot/internal/gateway", "github.com/modelcontextprotocol/go-sdk", "net/http"},
-	"sandlot/internal/hub":     {"github.com/modelcontextprotocol/go-sdk", "net/http/httptest"},
+	"sandlot/internal/hub":     {"github.com/modelcontextprotocol/go-sdk/mcp", "github.com/modelcontextprotocol/go-sdk/jsonrpc", "net/http/httptest"},
 	"sandlot/internal/builtin": {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway", "sandlot/internal/runtime"},
 	// Clients and servers of the SDK lose what they do not know.
 	"sandlot/internal/servers":  {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway", "sandlot/internal/store", "sandlot/internal/config"},

@@ -22,6 +22,21 @@ import (
 	"sandlot/internal/tool"
 )
 
+// has says whether the principal can call a tool of that name.
+func has(b *Book, p auth.Principal, name string) bool {
+	_, ok := b.Find(p, name)
+	return ok
+}
+
+// callTool calls a tool, as the hub does.
+func callTool(b *Book, ctx context.Context, c tool.Call) (*tool.Result, error) {
+	f, ok := b.Find(c.Principal, c.Name)
+	if !ok {
+		return nil, b.Missing(c.Principal, c.Name)
+	}
+	return f.Call(ctx, c)
+}
+
 type memStore struct {
 	mu   sync.Mutex
 	recs map[string]Record
@@ -373,7 +388,7 @@ while True:
 		return json.RawMessage(`{"action":"accept","content":{}}`), nil
 	}}
 	call := func(cl tool.Client, args string) error {
-		_, err := b.Call(context.Background(), tool.Call{Principal: P, Name: "ext_aaaaaa_t", Args: json.RawMessage(args), Client: cl})
+		_, err := callTool(b, context.Background(), tool.Call{Principal: P, Name: "ext_aaaaaa_t", Args: json.RawMessage(args), Client: cl})
 		return err
 	}
 	var wg sync.WaitGroup
@@ -506,7 +521,7 @@ while True:
 		wg.Go(func() {
 			for range 3 {
 				ctx, c := context.WithTimeout(context.Background(), 3*time.Second)
-				b.Call(ctx, tool.Call{Principal: P, Name: "ext_aaaaaa_t"})
+				callTool(b, ctx, tool.Call{Principal: P, Name: "ext_aaaaaa_t"})
 				c()
 			}
 		})

@@ -49,7 +49,7 @@ func TestMissing(t *testing.T) {
 			s.rec.Catalog = known
 			tt.change(s)
 			b.reviewed(P.ID)
-			if b.Has(P, tt.name) {
+			if has(b, P, tt.name) {
 				t.Fatal("it is there")
 			}
 			check := func(err error) {
@@ -66,7 +66,7 @@ func TestMissing(t *testing.T) {
 				}
 			}
 			check(b.Missing(P, tt.name))
-			_, err := b.Call(t.Context(), tool.Call{Principal: P, Name: tt.name}) // it was there when the call began
+			_, err := callTool(b, t.Context(), tool.Call{Principal: P, Name: tt.name})
 			check(err)
 			for _, p := range []auth.Principal{auth.User("mallory", false), auth.Local} {
 				if err := b.Missing(p, tt.name); err != nil {

@@ -100,7 +100,7 @@ func TestOwnersRest(t *testing.T) {
 		var servers []weak.Pointer[server]
 		for i := range users {
 			users[i] = auth.User(fmt.Sprint("u", i), false)
-			if !b.Has(users[i], libraryTool) || b.Has(users[i], "other") {
+			if !has(b, users[i], libraryTool) || has(b, users[i], "other") {
 				t.Fatal("a tool is not there")
 			}
 			servers = append(servers, weak.Make(get(b, users[i], "x")))
@@ -129,7 +129,7 @@ func TestOwnersRest(t *testing.T) {
 			t.Errorf("%d servers are in memory", left)
 		}
 		for _, p := range users {
-			if !b.Has(p, libraryTool) || len(b.Tools(ctx, p)) != 1 {
+			if !has(b, p, libraryTool) || len(b.Tools(ctx, p)) != 1 {
 				t.Fatal("a tool does not come again")
 			}
 		}
@@ -179,7 +179,7 @@ func TestOwnersWhoStay(t *testing.T) {
 			if o := b.owners[p.ID]; o == nil || o.loaded || o.servers["aaaaaa"].rec.Catalog.size() != 0 || len(o.view.list) != 0 {
 				t.Errorf("%s: what the store has is in memory, or the rest is not", p.Name)
 			}
-			if !b.Has(p, libraryTool) || len(get(b, p, "x").rec.Catalog.Tools) != 1 {
+			if !has(b, p, libraryTool) || len(get(b, p, "x").rec.Catalog.Tools) != 1 {
 				t.Errorf("%s: it does not come again", p.Name)
 			}
 		}
@@ -211,11 +211,11 @@ func TestOwnersThatCannotBeRead(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if b.Has(P, libraryTool) || len(st.recs) != 0 {
+	if has(b, P, libraryTool) || len(st.recs) != 0 {
 		t.Error("something is there")
 	}
 	st.broken.Store(false)
-	if !b.Has(P, libraryTool) {
+	if !has(b, P, libraryTool) {
 		t.Error("it does not come when it can be read again")
 	}
 }
@@ -227,7 +227,7 @@ func TestStoredReferences(t *testing.T) {
 		{Remote: "evil", Key: "ext_aaaaaa_evil", Raw: []byte(`{"name":"ext_aaaaaa_evil","inputSchema":{"type":"object","$ref":"https://schemas.example"}}`)}}}}}}
 	b := New(Config{Store: st, Version: "1"})
 	t.Cleanup(b.Close)
-	if !b.Has(P, "ext_aaaaaa_good") || b.Has(P, "ext_aaaaaa_evil") {
+	if !has(b, P, "ext_aaaaaa_good") || has(b, P, "ext_aaaaaa_evil") {
 		t.Error(b.Tools(t.Context(), P))
 	}
 	if err := b.Missing(P, "ext_aaaaaa_evil"); err == nil || !strings.Contains(err.Error(), "refers to something outside") {

@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/policy"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
@@ -14,10 +15,15 @@ import (
 // Tools implements tool.Source.
 func (b *Book) Tools(_ context.Context, p auth.Principal) []tool.Tool { return b.viewOf(p).list }
 
-// Has implements tool.Source.
-func (b *Book) Has(p auth.Principal, name string) bool {
-	_, ok := b.viewOf(p).tools[name]
-	return ok
+// Find implements tool.Source.
+func (b *Book) Find(p auth.Principal, name string) (tool.Found, bool) {
+	e, ok := b.viewOf(p).tools[name]
+	if !ok {
+		return tool.Found{}, false
+	}
+	return tool.Found{Operation: policy.MCPCall, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+		return e.call(ctx, c)
+	}}, true
 }
 
 // Prompts implements tool.Foreign.
@@ -40,15 +46,8 @@ type query struct {
 	progress func(text string) // for those who are no clients of MCP
 }
 
-// Call implements tool.Source.
-func (b *Book) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
-	e, ok := b.viewOf(c.Principal).tools[c.Name]
-	if !ok { // it was there a moment ago
-		if why := b.Missing(c.Principal, c.Name); why != nil {
-			return nil, why
-		}
-		return nil, fault.New(fault.NotFound, "Unknown tool: %q", spec.Clip(c.Name)).With("tool", spec.Clip(c.Name))
-	}
+// call calls the tool.
+func (e entry) call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	args := c.Args
 	if len(args) == 0 || string(args) == "null" {
 		args = json.RawMessage("{}")

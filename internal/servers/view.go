@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/policy"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 	"sandlot/internal/upstream"
@@ -57,7 +58,7 @@ func (v *view) add(s *server, c Catalog, trust spec.Trust) {
 			continue
 		}
 		v.tools[d.Key] = entry{server: s, Definition: d}
-		v.list = append(v.list, tool.Tool{Name: d.Key, Raw: d.Raw})
+		v.list = append(v.list, tool.Tool{Name: d.Key, Operation: policy.MCPCall, Raw: d.Raw})
 	}
 	for _, d := range c.Prompts {
 		if _, taken := v.prompts[d.Key]; !taken {

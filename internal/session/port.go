@@ -29,6 +29,17 @@ func (b *Book) Find(p auth.Principal, id string) (string, error) {
 	return s.record().ID, nil
 }
 
+// OwnerOf returns the id of the principal whose session that is; empty: nobody's.
+func (b *Book) OwnerOf(id string) string {
+	b.mu.Lock()
+	s := b.sessions[id]
+	b.mu.Unlock()
+	if s == nil {
+		return ""
+	}
+	return s.record().Owner
+}
+
 // Has says whether the session of that id is there, and the owner's.
 func (b *Book) Has(owner, id string) bool {
 	s := b.mine(auth.Principal{ID: owner}, id)

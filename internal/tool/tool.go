@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/policy"
 )
 
 // Tool is what a client is told of one tool.
 type Tool struct {
-	Name        string
+	Name string
+	// Operation is what a call of it is.
+	Operation   policy.Operation
 	Title       string
 	Description string
 	Params      []Param
@@ -104,10 +107,17 @@ func Text(s string) Content { return Content{Text: &s} }
 type Source interface {
 	// Tools lists what the principal can call, in an order that does not change.
 	Tools(ctx context.Context, p auth.Principal) []Tool
-	// Has says whether the principal can call a tool of that name.
-	Has(p auth.Principal, name string) bool
-	// Call calls one. Errors are faults.
-	Call(ctx context.Context, c Call) (*Result, error)
+	// Find returns the tool of that name that the principal can call; false: there
+	// is none.
+	Find(p auth.Principal, name string) (Found, bool)
+}
+
+// Found is a tool that was looked up, ready to be called.
+type Found struct {
+	Operation policy.Operation
+	// Call calls the tool. The call's principal and name are those that it was
+	// found for. Errors are faults.
+	Call func(ctx context.Context, c Call) (*Result, error)
 }
 
 // Explainer is a Source that can say why a tool is not there which it has, or had.

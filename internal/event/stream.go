@@ -1,0 +1,212 @@
+package event
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sandlot/internal/secret"
+)
+
+// Bounds of what is kept: of each principal's events, and of how many principals.
+// Together that is less than 32 MB. A principal with many events loses their own
+// oldest ones, and nobody else's.
+const (
+	maxEvents     = 256
+	maxBytes      = 64 << 10
+	maxPrincipals = 256
+)
+
+// Stream keeps the latest events of each principal, for those who subscribe.
+// A nil Stream keeps nothing.
+type Stream struct {
+	// Epoch tells the ids of this server from those of one before it.
+	Epoch string
+
+	last atomic.Uint64                   // id of the newest event
+	logs sync.Map                        // *log by the principal's id
+	all  atomic.Pointer[[]*Subscription] // those of all principals' events
+
+	mu    sync.Mutex // held while logs come and go, and while all changes; before a log's
+	count int        // of logs
+}
+
+// New returns an empty stream.
+func New() *Stream { return &Stream{Epoch: secret.ID()[:8]} }
+
+// log is the latest events of one principal.
+type log struct {
+	mu      sync.Mutex
+	events  []Event // a ring, once it has maxEvents
+	oldest  int     // its place in events
+	bytes   int
+	put     uint64 // how many there were
+	kept    int    // how many of them are there
+	dropped uint64 // id of the last one that is not
+	subs    []*Subscription
+	evicted bool
+	used    time.Time
+}
+
+// Publish adds an event, and gives it its id, and its time if it has none. It waits
+// for no subscriber.
+func (s *Stream) Publish(e Event) {
+	if s == nil {
+		return
+	}
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	e.Session, e.Name, e.Operation, e.Outcome = clip(e.Session), clip(e.Name), clip(e.Operation), clip(e.Outcome)
+	for !s.log(e.Principal).add(s, e) {
+	}
+	if all := s.all.Load(); all != nil {
+		for _, sub := range *all {
+			sub.wake()
+		}
+	}
+}
+
+// add puts an event into the log. False: the log is no longer the principal's.
+func (l *log) add(s *Stream, e Event) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.evicted {
+		return false
+	}
+	e.ID = s.last.Add(1) // with the lock: whoever holds it next finds all ids that there were
+	l.used = e.Time
+	size := e.size()
+	for l.kept > 0 && (l.kept == maxEvents || l.bytes+size > maxBytes) {
+		l.drop()
+	}
+	if at := l.oldest + l.kept; at < len(l.events) {
+		l.events[at] = e
+	} else if len(l.events) < maxEvents {
+		l.events = append(l.events, e)
+	} else {
+		l.events[at%maxEvents] = e
+	}
+	l.put++
+	l.kept++
+	l.bytes += size
+	for _, sub := range l.subs {
+		sub.wake()
+	}
+	return true
+}
+
+// drop forgets the oldest event. The lock is held.
+func (l *log) drop() {
+	e := &l.events[l.oldest]
+	l.bytes -= e.size()
+	l.dropped = e.ID
+	*e = Event{}
+	l.kept--
+	l.oldest++
+	if l.oldest == maxEvents || l.kept == 0 && len(l.events) < maxEvents {
+		l.oldest = 0
+	}
+}
+
+// log returns the log of a principal, and makes it when there is none.
+func (s *Stream) log(principal string) *log {
+	if l, ok := s.logs.Load(principal); ok {
+		return l.(*log)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l, ok := s.logs.Load(principal); ok {
+		return l.(*log)
+	}
+	if s.count >= maxPrincipals {
+		s.evict()
+	}
+	l := &log{used: time.Now()}
+	s.logs.Store(principal, l)
+	s.count++
+	return l
+}
+
+// evict forgets the log that was used least lately, of those that nobody reads; all
+// are read, the one of all. The lock is held.
+func (s *Stream) evict() {
+	var victim, key any
+	var used time.Time
+	var read bool
+	s.logs.Range(func(k, v any) bool {
+		l := v.(*log)
+		l.mu.Lock()
+		at, reads := l.used, len(l.subs) > 0
+		l.mu.Unlock()
+		if victim == nil || read && !reads || read == reads && at.Before(used) {
+			victim, key, used, read = v, k, at, reads
+		}
+		return true
+	})
+	if victim == nil {
+		return
+	}
+	l := victim.(*log)
+	l.mu.Lock()
+	l.evicted = true
+	for _, sub := range l.subs {
+		sub.wake()
+	}
+	l.mu.Unlock()
+	s.logs.Delete(key)
+	s.count--
+}
+
+// at returns the event of that number, of those that were put.
+func (l *log) at(n uint64) *Event {
+	return &l.events[(l.oldest+int(n-(l.put-uint64(l.kept))))%maxEvents]
+}
+
+// subscribe makes sub one of those that are woken by events of the principal.
+func (s *Stream) subscribe(sub *Subscription) {
+	if sub.filter.Principal == "" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		var all []*Subscription
+		if now := s.all.Load(); now != nil {
+			all = slices.Clone(*now)
+		}
+		all = append(all, sub)
+		s.all.Store(&all)
+		return
+	}
+	for {
+		l := s.log(sub.filter.Principal)
+		l.mu.Lock()
+		if !l.evicted {
+			l.subs = append(l.subs, sub)
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+	}
+}
+
+// unsubscribe takes sub out again.
+func (s *Stream) unsubscribe(sub *Subscription) {
+	is := func(other *Subscription) bool { return other == sub }
+	if sub.filter.Principal != "" {
+		if v, ok := s.logs.Load(sub.filter.Principal); ok {
+			l := v.(*log)
+			l.mu.Lock()
+			l.subs = slices.DeleteFunc(l.subs, is)
+			l.mu.Unlock()
+		}
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.DeleteFunc(slices.Clone(*s.all.Load()), is)
+	if len(all) == 0 {
+		s.all.Store(nil)
+		return
+	}
+	s.all.Store(&all)
+}

@@ -1,0 +1,141 @@
+package hub
+
+import (
+	"context"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/policy"
+	"sandlot/internal/tool"
+)
+
+// Tools lists what the principal can call, in an order that does not change. It is
+// for the edge, which keeps lists for its clients; a client that asks for a list
+// goes through Do.
+func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
+	var all []tool.Tool
+	seen := map[string]bool{}
+	for _, s := range h.Sources {
+		for _, t := range s.Tools(ctx, p) {
+			if !seen[t.Name] {
+				seen[t.Name] = true
+				all = append(all, t)
+			}
+		}
+	}
+	return all
+}
+
+// Own lists the tools that are the same for everyone: none of a third-party server.
+// Nothing is started for it.
+func (h *Hub) Own() []tool.Tool {
+	var all []tool.Tool
+	for _, s := range h.Sources {
+		if _, external := s.(tool.Foreign); !external {
+			all = append(all, s.Tools(context.Background(), auth.Principal{})...)
+		}
+	}
+	return all
+}
+
+// Call calls a tool by its exposed name.
+func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
+	f, ok := h.find(c.Principal, c.Name)
+	r := Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, Arguments: c.Args, Client: c.Client}
+	if !ok { // the name is the client's, and may be anything
+		r.Operation, r.Name = policy.ToolFind, ""
+		return Do(ctx, h, r, func(ctx context.Context) (*tool.Result, error) {
+			return nil, h.missing(ctx, c.Principal, c.Name)
+		})
+	}
+	a, err := h.begin(r)
+	if err != nil {
+		return nil, err
+	}
+	session, outcome := "", panicked
+	defer func() { a.end(session, outcome) }()
+	res, err := f.Call(ctx, c)
+	outcome = outcomeOf(err)
+	if err == nil {
+		session, _ = res.Fields["session_id"].(string)
+		if res.IsError {
+			outcome = event.Error
+		}
+	}
+	if h.Observe != nil {
+		h.Observe(ctx, c, outcome, time.Since(a.start))
+	}
+	return res, err
+}
+
+func (h *Hub) find(p auth.Principal, name string) (tool.Found, bool) {
+	for _, s := range h.Sources {
+		if f, ok := s.Find(p, name); ok {
+			return f, true
+		}
+	}
+	return tool.Found{}, false
+}
+
+// Missing is the fault for a tool that the principal cannot call; nil: they can.
+func (h *Hub) Missing(ctx context.Context, p auth.Principal, name string) error {
+	if _, ok := h.find(p, name); ok {
+		return nil
+	}
+	_, err := h.Call(ctx, tool.Call{Principal: p, Name: name})
+	return err
+}
+
+// missing says why no source has a tool, or that none knows it.
+func (h *Hub) missing(ctx context.Context, p auth.Principal, name string) error {
+	for _, s := range h.Sources {
+		if e, ok := s.(tool.Explainer); ok {
+			if why := e.Missing(p, name); why != nil {
+				return why
+			}
+		}
+	}
+	return Unknown(name, h.Tools(ctx, p))
+}
+
+// maxNames bounds the names that an error tells.
+const maxNames = 100
+
+// Unknown is the fault for a tool that is not there. It tells the names that are,
+// the nearest one among them; of very many the first ones.
+func Unknown(name string, known []tool.Tool) error {
+	names := make([]string, len(known))
+	for i, t := range known {
+		names[i] = t.Name
+	}
+	f := fault.New(fault.NotFound, "Unknown tool: %q", clip(name))
+	near := tool.Nearest(name, names)
+	if near != "" {
+		f = fault.New(fault.NotFound, "Unknown tool: %q; did you mean %q?", clip(name), near)
+	}
+	if some := names[:min(len(names), maxNames)]; len(some) < len(names) {
+		f.With("tools_count", len(names))
+		if names = some; near != "" && !slices.Contains(some, near) {
+			names = append([]string{near}, some[:maxNames-1]...)
+		}
+	}
+	return f.With("tool", clip(name)).With("available_tools", names)
+}
+
+// clip bounds a text that a client gave, in bytes, and cuts no character.
+func clip(s string) string {
+	const most = 120
+	if len(s) <= most {
+		return s
+	}
+	for s = s[:most]; len(s) > 0; s = s[:len(s)-1] {
+		if r, n := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || n != 1 {
+			break
+		}
+	}
+	return s
+}

@@ -1,0 +1,119 @@
+package policy
+
+import "sandlot/internal/auth"
+
+// Operation names one act that a client can ask for: a noun and a verb.
+type Operation string
+
+// The operations. One act has one name, whichever tool, route or method asks for it.
+const (
+	ClientConnect  Operation = "client.connect"   // begin to speak MCP
+	ClientSetLevel Operation = "client.set_level" // say how much of servers' logs the client wants
+	ClientGuide    Operation = "client.guide"     // how an MCP client is told of this server
+
+	ToolList           Operation = "tool.list"
+	ToolFind           Operation = "tool.find" // a tool that is not there: nothing is called
+	PromptList         Operation = "prompt.list"
+	PromptGet          Operation = "prompt.get"
+	ResourceList       Operation = "resource.list"
+	ResourceRead       Operation = "resource.read"
+	ResourceSubscribe  Operation = "resource.subscribe"
+	CompletionComplete Operation = "completion.complete"
+
+	CodeExecute  Operation = "code.execute"
+	ShellExecute Operation = "shell.execute"
+
+	FileRead   Operation = "file.read"
+	FileWrite  Operation = "file.write"
+	FileList   Operation = "file.list"
+	FileRemove Operation = "file.remove"
+
+	ProcessList  Operation = "process.list"
+	ProcessRead  Operation = "process.read"
+	ProcessWrite Operation = "process.write"
+	ProcessStop  Operation = "process.stop"
+
+	PortExpose Operation = "port.expose"
+	PortClose  Operation = "port.close"
+	PortDial   Operation = "port.dial"  // a connection of the session's owner
+	PortVisit  Operation = "port.visit" // a connection of the bearer of a link
+
+	SessionList    Operation = "session.list"
+	SessionCreate  Operation = "session.create"
+	SessionStop    Operation = "session.stop"
+	SessionStopAll Operation = "session.stop_all" // of all principals
+
+	VolumeList Operation = "volume.list"
+
+	MCPConnect    Operation = "mcp.connect"
+	MCPInstall    Operation = "mcp.install"
+	MCPList       Operation = "mcp.list"
+	MCPInspect    Operation = "mcp.inspect"
+	MCPApprove    Operation = "mcp.approve"
+	MCPRestart    Operation = "mcp.restart"
+	MCPDisconnect Operation = "mcp.disconnect"
+	MCPLogs       Operation = "mcp.logs"
+	MCPCall       Operation = "mcp.call" // a tool of a third-party server
+
+	LoginBegin  Operation = "login.begin"  // the page that a log-in's link opens
+	LoginFinish Operation = "login.finish" // where a browser comes back to
+
+	SecretList   Operation = "secret.list"
+	SecretSet    Operation = "secret.set"
+	SecretRemove Operation = "secret.remove"
+
+	NetworkRead    Operation = "network.read"     // of one session
+	NetworkReadAll Operation = "network.read_all" // the settings that hold for all sessions
+	NetworkChange  Operation = "network.change"
+
+	EventRead   Operation = "event.read"
+	MetricsRead Operation = "metrics.read"
+	HealthRead  Operation = "health.read"
+)
+
+// rule is one row of the table.
+type rule struct {
+	changes bool
+	// role is the one that a principal needs; empty: none. Without it they may not
+	// do what says: the end of a sentence.
+	role auth.Role
+	what string
+	// others: operators may do it with what is others'.
+	others bool
+	// anyone: no principal is needed, as a link or a log-in's state admits.
+	anyone bool
+}
+
+// reads and changes are the rules of what every principal may do with their own.
+var reads, changes = rule{}, rule{changes: true}
+
+var table = map[Operation]rule{
+	ClientConnect: reads, ClientSetLevel: changes, ClientGuide: reads,
+	ToolList: reads, ToolFind: reads, PromptList: reads, PromptGet: reads,
+	ResourceList: reads, ResourceRead: reads, ResourceSubscribe: changes, CompletionComplete: reads,
+	CodeExecute: changes, ShellExecute: changes,
+	FileRead: reads, FileWrite: changes, FileList: reads, FileRemove: changes,
+	ProcessList: reads, ProcessRead: reads, ProcessWrite: changes, ProcessStop: changes,
+	PortExpose: changes, PortClose: changes, PortDial: changes, PortVisit: {anyone: true, changes: true},
+	SessionList: reads, SessionCreate: changes, SessionStop: changes, SessionStopAll: {role: auth.Operator, what: "end the sessions of all users", changes: true},
+	VolumeList: reads,
+	MCPConnect: changes, MCPInstall: changes, MCPList: reads, MCPInspect: reads, MCPApprove: changes,
+	MCPRestart: changes, MCPDisconnect: changes, MCPLogs: reads, MCPCall: changes,
+	LoginBegin: {anyone: true, changes: true}, LoginFinish: {anyone: true, changes: true},
+	SecretList: reads, SecretSet: changes, SecretRemove: changes,
+	NetworkRead:    {others: true},
+	NetworkReadAll: {role: auth.Operator, what: "see what holds for the network of all users"},
+	NetworkChange:  {role: auth.Operator, what: "change what a session may reach", changes: true, others: true},
+
+	EventRead: reads, MetricsRead: {role: auth.Metrics, what: "read the metrics, which are of all users"}, HealthRead: {anyone: true},
+}
+
+// Known says whether the table has the operation.
+func (o Operation) Known() bool {
+	_, ok := table[o]
+	return ok
+}
+
+// Changes says whether the operation changes anything. One that may, counts as one
+// that does: what code, or a third-party server, does is not known before.
+func (o Operation) Changes() bool { return table[o].changes }
