@@ -12,6 +12,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/fault"
 	"sandlot/internal/servers"
+	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
@@ -204,7 +205,7 @@ func installExternal() tool.Tool {
 func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
 	what, start := a.Object("install"), a.Object("start")
 	workdir := a.Text("workdir")
-	done, err := t.Connections.Install(ctx, c.Principal, servers.Order{Type: what.Text("type"), Spec: what.Text("spec"), Workdir: workdir,
+	done, err := t.Connections.Install(ctx, c.Principal, install.Request{Type: what.Text("type"), Spec: what.Text("spec"), Workdir: workdir,
 		Ask: spec.Ask{Name: a.Text("name"), Command: start.Text("command"), Args: start.Strings("args"), Env: a.Map("env"), Consent: t.agree(c)}, Progress: c.Progress})
 	if err != nil {
 		f := fault.From(err)

@@ -36,6 +36,8 @@ var only = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk/auth":    {"sandlot/internal/servers", "sandlot/internal/upstream", "sandlot/test/conformance"},
 	"github.com/modelcontextprotocol/go-sdk/oauthex": {"sandlot/internal/servers", "sandlot/test/conformance"},
 	// Third-party servers are spoken to in one place.
+	"sandlot/internal/servers/process":       {"sandlot/internal/servers"},
+	"sandlot/internal/servers/install":       {"sandlot/internal/servers", "sandlot/internal/builtin"},
 	"sandlot/internal/upstream":              {"sandlot/internal/servers", "sandlot/test/conformance"},
 	"gvisor.dev/gvisor":                      {"sandlot/cmd/sandlot-runsc"},
 	"modernc.org/sqlite":                     {"sandlot/internal/store"},

@@ -293,6 +293,6 @@ func (b *Book) Logs(p auth.Principal, what string, lines int) (Info, string, int
 	if !shows {
 		return Info{}, "", 0, fault.New(fault.NotFound, "the log of %s is the operator's", s.title())
 	}
-	log, total := s.log.tail(lines)
+	log, total := s.log.Tail(lines)
 	return s.info(), log, total, nil
 }

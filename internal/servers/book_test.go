@@ -202,9 +202,9 @@ func TestCloseDuringStartLeaks(t *testing.T) {
 	t.Log("ready:", err, "live after Close:", l != nil)
 	if l != nil {
 		select {
-		case <-l.process.done:
+		case <-l.process.Done():
 		default:
-			t.Errorf("process %d runs on after Close", l.process.pid)
+			t.Errorf("process %d runs on after Close", l.process.Pid)
 		}
 		l.end()
 	}

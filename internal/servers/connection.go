@@ -59,7 +59,6 @@ const (
 const (
 	maxConnections = 100
 	maxDefinitions = 1000 // of each kind, of one server
-	logBytes       = 64 << 10
 )
 
 // newID returns an id of 6 letters and digits, for names of tools that are read

@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
@@ -64,7 +65,7 @@ func TestHundredConnections(t *testing.T) {
 		t.Errorf("said %v %v", err, f.Context)
 	}
 	// Without a sandbox book an installation that begins would panic.
-	if _, err := b.Install(t.Context(), P, Order{Ask: spec.Ask{Name: "more"}, Type: "npm", Spec: "a"}); !fault.Is(err, fault.ResourceLimit) {
+	if _, err := b.Install(t.Context(), P, install.Request{Ask: spec.Ask{Name: "more"}, Type: "npm", Spec: "a"}); !fault.Is(err, fault.ResourceLimit) {
 		t.Errorf("installing: %v", err)
 	}
 	if _, err := b.Connect(t.Context(), P, spec.Ask{Name: "c7", URL: url + "/other"}); err != nil {

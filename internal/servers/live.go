@@ -10,7 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"sandlot/internal/fault"
+	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/session"
 	"sandlot/internal/tool"
 	"sandlot/internal/upstream"
 )
@@ -24,7 +27,7 @@ type live struct {
 	gen      int         // of the server, as it was
 	client   *http.Client
 	session  *upstream.Session
-	process  *process // the program, where there is one
+	process  *process.Process // the program, where there is one
 	since    time.Time
 	refresh  chan struct{}
 	ending   atomic.Bool
@@ -71,21 +74,34 @@ func (l *live) dial(ctx context.Context) (upstream.Pipe, error) {
 		return l.remote()(ctx)
 	}
 	if l.process != nil {
-		l.process.end()
+		l.process.End()
 	}
-	argv := withPath(l.rec.Path, l.settings.Command, l.settings.Args)
-	var p *process
+	c := process.Command{Name: s.name, Argv: process.WithPath(l.rec.Path, l.settings.Command, l.settings.Args), Env: l.values.Env, Cwd: l.rec.Cwd}
+	var p *process.Process
 	var err error
 	if l.settings.Where == spec.OnHost {
-		p, err = onHost(s, argv, l.values.Env, l.rec.Cwd)
+		p, err = process.OnHost(c, l.settings.User, &s.log)
 	} else {
-		p, err = s.book.inSandbox(ctx, s, argv, l.values.Env, l.rec.Cwd)
+		p, err = s.book.inSandbox(ctx, s, c)
 	}
 	if err != nil {
 		return nil, err
 	}
 	l.process = p
-	return upstream.Lines(p.stdout, p.stdin, s.log.noise), nil
+	return p.Pipe(&s.log), nil
+}
+
+// inSandbox starts a program in the home of a server's owner.
+func (b *Book) inSandbox(ctx context.Context, s *server, c process.Command) (*process.Process, error) {
+	if b.Sessions == nil {
+		return nil, fault.New(fault.Connection, "this server has no sandboxes")
+	}
+	l, err := b.Sessions.Open(ctx, s.owner, session.Ask{ID: "home"})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	return process.InSandbox(ctx, l, c, &s.log)
 }
 
 // remote is the way to a server that runs elsewhere.
@@ -165,7 +181,7 @@ func (l *live) resume(ctx context.Context) {
 	}
 	for _, u := range uris {
 		if err := l.session.Subscribe(ctx, u); err != nil {
-			s.log.line("[sandlot] the changes of %s cannot be followed any more: %s", spec.Clip(u), spec.Text(err.Error(), 200))
+			s.log.Line("[sandlot] the changes of %s cannot be followed any more: %s", spec.Clip(u), spec.Text(err.Error(), 200))
 		}
 	}
 }
@@ -202,7 +218,7 @@ func (l *live) watch(ctx context.Context) {
 		last = time.Now()
 		again, cancel := context.WithTimeout(ctx, handshakeLimit)
 		if err := l.read(again, false); err != nil && !l.ending.Load() {
-			l.s.log.line("[sandlot] what it offers could not be read again: %s", spec.Text(err.Error(), 300))
+			l.s.log.Line("[sandlot] what it offers could not be read again: %s", spec.Text(err.Error(), 300))
 		}
 		cancel()
 		l.s.book.changed(l.s.owner.ID)
@@ -213,7 +229,7 @@ func (l *live) watch(ctx context.Context) {
 func (l *live) end() {
 	if l.process != nil && !l.ending.Load() {
 		select {
-		case <-l.process.done:
+		case <-l.process.Done():
 			l.died.Store(true) // before anybody ended it
 		default:
 		}
@@ -224,7 +240,7 @@ func (l *live) end() {
 			l.session.Close()
 		}
 		if l.process != nil {
-			l.process.end()
+			l.process.End()
 		}
 		if l.client != nil {
 			l.client.CloseIdleConnections()
@@ -239,13 +255,13 @@ func (l *live) how(within time.Duration) (string, bool) {
 	case l.process == nil:
 		return "", false
 	case l.died.Load():
-		return l.process.how()
+		return l.process.How()
 	case l.ending.Load():
 		return "", false
 	}
 	select {
-	case <-l.process.done:
-		return l.process.how()
+	case <-l.process.Done():
+		return l.process.How()
 	case <-time.After(max(within, 50*time.Millisecond)):
 		return "", false
 	}

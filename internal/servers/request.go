@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 	"sandlot/internal/upstream"
@@ -233,7 +234,7 @@ func (s *server) callFault(l *live, q query, err error) error {
 	}
 	select {
 	case <-l.session.Done():
-		how, itself := l.how(farewell)
+		how, itself := l.how(process.Farewell)
 		if itself {
 			return s.fault(fault.Connection, err, "died during the call: %s. It is started again when it is used", how)
 		}

@@ -16,6 +16,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
+	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/vault"
@@ -340,7 +341,7 @@ func TestSecretsRefused(t *testing.T) {
 			continue // a variable may have lines
 		}
 		// Without a sandbox book an installation that begins would panic.
-		if _, err := b.Install(t.Context(), P, Order{Ask: spec.Ask{Name: "y", Env: map[string]string{"A": value}, Consent: agree}, Type: "npm", Spec: "a"}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := b.Install(t.Context(), P, install.Request{Ask: spec.Ask{Name: "y", Env: map[string]string{"A": value}, Consent: agree}, Type: "npm", Spec: "a"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("installing with %s: %v", value, err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/oauth"
+	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
 )
 
@@ -26,7 +27,7 @@ type server struct {
 	configured bool
 	created    time.Time
 
-	log  logbook
+	log  process.Log
 	gate chan struct{} // held by whoever starts, changes, stops or removes it
 
 	storing sync.Mutex // held while the record changes, here and in the store
@@ -118,7 +119,7 @@ func (s *server) fault(kind fault.Kind, cause error, format string, args ...any)
 // withLog adds the last lines of the server's log, for those who may see it. The
 // lock is held.
 func (s *server) withLog(f *fault.Error) *fault.Error {
-	if last, _ := s.log.tail(20); last != "" && s.settings.Kind == spec.Stdio && s.shows(s.owner) {
+	if last, _ := s.log.Tail(20); last != "" && s.settings.Kind == spec.Stdio && s.shows(s.owner) {
 		return f.With("log", last)
 	}
 	return f
@@ -130,7 +131,7 @@ var telling = regexp.MustCompile(`(?i)error|cannot|could not|not found|no such|e
 // lastWords is the line of the log that says most likely what went wrong, as the
 // end of a sentence.
 func (s *server) lastWords(c spec.Configured) string {
-	last, _ := s.log.tail(20)
+	last, _ := s.log.Tail(20)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if last == "" || c.Kind != spec.Stdio || !s.shows(s.owner) {
@@ -286,7 +287,7 @@ func (s *server) info() Info {
 	if l := s.live; l != nil {
 		i.Version, i.Server = l.session.Version(), implementation(l.session.Info())
 		if l.process != nil {
-			i.Pid = l.process.pid
+			i.Pid = l.process.Pid
 		}
 	}
 	if s.installs {

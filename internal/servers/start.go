@@ -10,6 +10,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/upstream"
 )
@@ -241,7 +242,7 @@ func (s *server) halt(state State, why string) {
 
 // lost is called when a session is over that nobody ended.
 func (s *server) lost(l *live) {
-	how, itself := l.how(farewell)
+	how, itself := l.how(process.Farewell)
 	l.end()
 	err := l.session.Err()
 	s.mu.Lock()
@@ -262,7 +263,7 @@ func (s *server) lost(l *live) {
 		if how == "" && err != nil {
 			how = spec.Text(err.Error(), 500)
 		}
-		s.log.line("[sandlot] %s", how)
+		s.log.Line("[sandlot] %s", how)
 		s.failed(fault.New(fault.Connection, "%s", how))
 	}
 	if s.state == Backoff && (l.held > 0 || len(s.follows) > 0 || time.Since(s.used) < steady) {

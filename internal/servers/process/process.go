@@ -1,8 +1,10 @@
-package servers
+// Package process runs the program of a third-party server, in a sandbox or on the
+// server's own machine, as a peer of MCP on its standard input and output. It knows
+// nothing of which server that is.
+package process
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -24,100 +26,70 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
+	"sandlot/internal/upstream"
 )
 
-// process is a server's program that runs somewhere.
-type process struct {
+// Command is what runs.
+type Command struct {
+	Name string // of the server, for faults
+	Argv []string
+	Env  map[string]string
+	Cwd  string
+}
+
+// Process is a server's program that runs somewhere.
+type Process struct {
+	Pid    int // on the server's machine; 0: it runs in a sandbox
 	stdout io.ReadCloser
 	stdin  io.WriteCloser
-	pid    int
-	// end asks the program to end, and ends it when it does not; it waits.
-	end  func()
-	done chan struct{} // closed when it has ended
+	end    func()
+	done   chan struct{}
 
 	mu   sync.Mutex
 	exit string // in words; empty: the place where it ran is gone
 }
 
-func (p *process) ended(how string) {
+// End asks the program to end, and ends it when it does not; it waits.
+func (p *Process) End() { p.end() }
+
+// Done is closed when the program has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Pipe is the way to speak MCP with it. What it prints beside goes to the log.
+func (p *Process) Pipe(log *Log) upstream.Pipe {
+	return upstream.Lines(p.stdout, p.stdin, log.Noise)
+}
+
+func (p *Process) ended(how string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.exit = how
 }
 
-// how says how it ended; the place that it ran in may have ended instead.
-func (p *process) how() (words string, itself bool) {
+// How says how it ended; the place that it ran in may have ended instead.
+func (p *Process) How() (words string, itself bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.exit, p.exit != ""
 }
 
-// logbook keeps the last bytes of what a server wrote on its standard error,
-// and what stood between its messages.
-type logbook struct {
-	mu    sync.Mutex
-	bytes []byte
-	total int64
-}
-
-// Write implements io.Writer; it never fails.
-func (l *logbook) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.total += int64(len(p))
-	if len(p) >= logBytes {
-		l.bytes = append(l.bytes[:0], p[len(p)-logBytes:]...)
-		return len(p), nil
-	}
-	if over := len(l.bytes) + len(p) - logBytes; over > 0 {
-		l.bytes = append(l.bytes[:0], l.bytes[over:]...)
-	}
-	l.bytes = append(l.bytes, p...)
-	return len(p), nil
-}
-
-// line adds a line of ours, or one that was no message.
-func (l *logbook) line(format string, args ...any) { fmt.Fprintf(l, format+"\n", args...) }
-
-// tail returns the last lines, safe to show.
-func (l *logbook) tail(lines int) (string, int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := strings.Split(strings.TrimRight(string(l.bytes), "\n"), "\n")
-	if lines > 0 && len(all) > lines {
-		all = all[len(all)-lines:]
-	}
-	return spec.Text(strings.Join(all, "\n"), logBytes), l.total
-}
-
 const (
-	farewell = 2 * time.Second // for a program whose input has ended
+	// Farewell is how long a program has whose input has ended.
+	Farewell = 2 * time.Second
 	waiting  = 30 * time.Second
 )
 
-// home opens the principal's home.
-func (b *Book) home(ctx context.Context, s *server) (*session.Lease, error) {
-	if b.Sessions == nil {
-		return nil, fault.New(fault.Connection, "this server has no sandboxes")
-	}
-	return b.Sessions.Open(ctx, s.owner, session.Ask{ID: "home"})
-}
-
-// inSandbox starts a program in the owner's home.
-func (b *Book) inSandbox(ctx context.Context, s *server, argv []string, env map[string]string, cwd string) (*process, error) {
-	l, err := b.home(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	defer l.Release()
+// InSandbox starts a program in the sandbox that is leased. It runs on when the
+// lease is released.
+func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Process, error) {
 	open, cancel := context.WithTimeout(ctx, waiting)
 	defer cancel()
-	program, err := l.Agent().Start(open, agent.Command{Args: argv, Env: env, Dir: cwd})
+	program, err := l.Agent().Start(open, agent.Command{Args: c.Argv, Env: c.Env, Dir: c.Cwd})
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
 	out, in := io.Pipe()
-	p := &process{stdin: program.In, stdout: out, done: make(chan struct{})}
+	p := &Process{stdin: program.In, stdout: out, done: make(chan struct{})}
 	over := make(chan struct{}) // the output's
 	go func() {
 		defer close(over)
@@ -125,12 +97,12 @@ func (b *Book) inSandbox(ctx context.Context, s *server, argv []string, env map[
 		// Whoever finds the end wants to know how it was.
 		select {
 		case <-p.done:
-		case <-time.After(farewell):
+		case <-time.After(Farewell):
 		}
 		in.CloseWithError(io.EOF)
 	}()
 	go func() {
-		p.receive(program.Stream, &s.log)
+		p.receive(program.Stream, log)
 		close(p.done)
 		program.Out.SetReadDeadline(time.Now().Add(leftover)) // what the program left behind may hold it
 		<-over
@@ -141,7 +113,7 @@ func (b *Book) inSandbox(ctx context.Context, s *server, argv []string, env map[
 		out.CloseWithError(io.ErrClosedPipe) // what it still says is let go
 		select {
 		case <-p.done:
-		case <-time.After(farewell):
+		case <-time.After(Farewell):
 			program.Stream.Close() // the agent hangs up, and kills
 			<-p.done
 		}
@@ -195,7 +167,7 @@ func rest(from net.Conn, buf []byte) (n int, err error) {
 }
 
 // receive takes a program's frames until it ends.
-func (p *process) receive(stream net.Conn, log io.Writer) {
+func (p *Process) receive(stream net.Conn, log io.Writer) {
 	from, buf := bufio.NewReaderSize(stream, 4<<10), make([]byte, wire.MaxFrame)
 	for {
 		kind, data, err := wire.ReadFrame(from, buf)
@@ -229,24 +201,25 @@ func codeWords(code int) string {
 	return fmt.Sprintf("it ended with exit code %d", code)
 }
 
-// onHost starts a program on the server's machine, as the operator's settings
-// said. It and all that it starts are one process group.
-func onHost(s *server, argv []string, env map[string]string, cwd string) (*process, error) {
-	as, err := spec.AccountOf(s.settings.User)
+// OnHost starts a program on the server's machine, as the user that the operator's
+// settings named; empty: as spec.AccountOf has it. It and all that it starts are one
+// process group.
+func OnHost(c Command, user string, log *Log) (*Process, error) {
+	as, err := spec.AccountOf(user)
 	if err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "%s: %v", s.name, err)
+		return nil, fault.Wrap(fault.Configuration, err, "%s: %v", c.Name, err)
 	}
-	cmd := exec.Command(argv[0], argv[1:]...)
-	if cmd.Dir = cwd; cwd == "" {
+	cmd := exec.Command(c.Argv[0], c.Argv[1:]...)
+	if cmd.Dir = c.Cwd; c.Cwd == "" {
 		cmd.Dir = as.Folder()
 	}
 	cmd.Env = as.Environment()
-	for k, v := range env {
+	for k, v := range c.Env {
 		cmd.Env = append(cmd.Env, k+"="+v)
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: as.Credential}
-	cmd.Stderr = &s.log
-	cmd.WaitDelay = farewell
+	cmd.Stderr = log
+	cmd.WaitDelay = Farewell
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -256,7 +229,7 @@ func onHost(s *server, argv []string, env map[string]string, cwd string) (*proce
 		return nil, err
 	}
 	cmd.Stdout = w
-	p := &process{stdout: stdout, stdin: stdin, done: make(chan struct{})}
+	p := &Process{stdout: stdout, stdin: stdin, done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
 		// The signal at the server's death comes when the thread that started
@@ -267,21 +240,21 @@ func onHost(s *server, argv []string, env map[string]string, cwd string) (*proce
 		err := cmd.Start()
 		w.Close()
 		if err == nil {
-			p.pid = cmd.Process.Pid
+			p.Pid = cmd.Process.Pid
 		}
 		started <- err
 		if err != nil {
 			return
 		}
 		// Its group is ended while its number is still its own.
-		_ = unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+		_ = unix.Waitid(unix.P_PID, p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		_ = syscall.Kill(-p.Pid, syscall.SIGKILL)
 		_ = cmd.Wait() // its state says what there is to say
 		p.ended(codeWords(exitCode(cmd.ProcessState)))
 	}()
 	if err := <-started; err != nil {
 		stdout.Close()
-		return nil, fault.Wrap(fault.CommandExecution, err, "%s could not be started on the server's machine: %v", argv[0], err)
+		return nil, fault.Wrap(fault.CommandExecution, err, "%s could not be started on the server's machine: %v", c.Argv[0], err)
 	}
 	p.end = func() {
 		defer stdout.Close()
@@ -289,13 +262,13 @@ func onHost(s *server, argv []string, env map[string]string, cwd string) (*proce
 		select {
 		case <-p.done:
 			return
-		case <-time.After(farewell):
+		case <-time.After(Farewell):
 		}
-		_ = syscall.Kill(-p.pid, syscall.SIGTERM)
+		_ = syscall.Kill(-p.Pid, syscall.SIGTERM)
 		select {
 		case <-p.done:
-		case <-time.After(farewell):
-			_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+		case <-time.After(Farewell):
+			_ = syscall.Kill(-p.Pid, syscall.SIGKILL)
 			<-p.done
 		}
 	}
@@ -312,16 +285,11 @@ func exitCode(st *os.ProcessState) int {
 	return st.ExitCode()
 }
 
-// withPath makes argv of a program for which folders stand first in PATH.
-func withPath(path []string, command string, args []string) []string {
+// WithPath makes argv of a program for which folders stand first in PATH.
+func WithPath(path []string, command string, args []string) []string {
 	argv := append([]string{command}, args...)
 	if len(path) == 0 {
 		return argv
 	}
 	return append([]string{"/bin/sh", "-c", `PATH="$1:$PATH"; export PATH; shift; exec "$@"`, "sh", strings.Join(path, ":")}, argv...)
-}
-
-// noise writes what a server printed between its messages into its log.
-func (l *logbook) noise(line []byte) {
-	l.line("[stdout] %s", bytes.TrimRight(line[:min(len(line), 2000)], "\r\n"))
 }

@@ -1,4 +1,4 @@
-package servers
+package install
 
 import (
 	"context"
@@ -11,17 +11,18 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-func (w *worker) install(ctx context.Context) (product, error) {
-	if _, err := w.run(ctx, "", false, "mkdir", "-p", w.folder); err != nil {
-		return product{}, err
+// Install runs the commands of the request.
+func (i *Installer) Install(ctx context.Context) (Result, error) {
+	if _, err := i.run(ctx, "", false, "mkdir", "-p", i.folder); err != nil {
+		return Result{}, err
 	}
-	switch w.order.Type {
+	switch i.request.Type {
 	case "npm":
-		return w.npm(ctx, w.order.Spec)
+		return i.npm(ctx, i.request.Spec)
 	case "pip":
-		return w.pip(ctx, w.order.Spec)
+		return i.pip(ctx, i.request.Spec)
 	}
-	return w.git(ctx)
+	return i.git(ctx)
 }
 
 // The commands that install, as far as they are known before.
@@ -47,14 +48,14 @@ func clone(from, ref, repo string) []string {
 }
 
 // npm installs a package and finds its programs.
-func (w *worker) npm(ctx context.Context, spec string) (product, error) {
-	if _, err := w.run(ctx, w.folder, true, npmInstall(w.folder, spec)...); err != nil {
-		return product{}, err
+func (i *Installer) npm(ctx context.Context, spec string) (Result, error) {
+	if _, err := i.run(ctx, i.folder, true, npmInstall(i.folder, spec)...); err != nil {
+		return Result{}, err
 	}
-	p := product{cwd: w.folder, path: []string{path.Join(w.folder, "node_modules/.bin")}}
-	out, err := w.run(ctx, w.folder, false, "node", "-e", npmFind, spec)
+	p := Result{Cwd: i.folder, Path: []string{path.Join(i.folder, "node_modules/.bin")}}
+	out, err := i.run(ctx, i.folder, false, "node", "-e", npmFind, spec)
 	if err != nil {
-		return product{}, err
+		return Result{}, err
 	}
 	return p, read(out, &p)
 }
@@ -68,41 +69,41 @@ const base = spec.startsWith('@') ? '@' + spec.slice(1).split('@')[0] : spec.spl
 let name = own[base] !== undefined ? base : Object.keys(own).find(n => own[n].includes(spec)) || Object.keys(own).pop()
 const p = JSON.parse(fs.readFileSync(path.join('node_modules', name, 'package.json')))
 const bins = typeof p.bin === 'string' ? [p.name.split('/').pop()] : Object.keys(p.bin || {})
-console.log(JSON.stringify({bins, version: p.version}))
+console.log(JSON.stringify({bins, version: p.Version}))
 `
 
 // read takes what one of our own scripts printed in a hostile place.
-func read(out string, p *product) error {
+func read(out string, p *Result) error {
 	var said struct {
 		Bins    []string
 		Version string
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &said); err != nil {
-		return fault.New(fault.CommandExecution, "it could not be seen what was installed in %s; say with start how its server starts", p.cwd)
+		return fault.New(fault.CommandExecution, "it could not be seen what was installed in %s; say with start how its server starts", p.Cwd)
 	}
 	for _, b := range said.Bins[:min(len(said.Bins), 100)] {
 		if spec.Plain(b) && !strings.Contains(b, "/") {
-			p.bins = append(p.bins, b)
+			p.Bins = append(p.Bins, b)
 		}
 	}
-	p.version = spec.Text(said.Version, 60)
+	p.Version = spec.Text(said.Version, 60)
 	return nil
 }
 
 // pip installs a distribution into an environment of its own.
-func (w *worker) pip(ctx context.Context, spec string) (product, error) {
-	venv := path.Join(w.folder, "venv")
-	if _, err := w.run(ctx, w.folder, true, makeVenv(venv)...); err != nil {
-		return product{}, err
+func (i *Installer) pip(ctx context.Context, spec string) (Result, error) {
+	venv := path.Join(i.folder, "venv")
+	if _, err := i.run(ctx, i.folder, true, makeVenv(venv)...); err != nil {
+		return Result{}, err
 	}
-	if _, err := w.run(ctx, w.folder, true, pipInstall(venv, spec)...); err != nil { // by the pip outside
-		return product{}, err
+	if _, err := i.run(ctx, i.folder, true, pipInstall(venv, spec)...); err != nil { // by the pip outside
+		return Result{}, err
 	}
-	p := product{cwd: w.folder, path: []string{path.Join(venv, "bin")}}
-	out, err := w.run(ctx, w.folder, false, path.Join(venv, "bin/python"), "-c", pipFind, spec)
+	p := Result{Cwd: i.folder, Path: []string{path.Join(venv, "bin")}}
+	out, err := i.run(ctx, i.folder, false, path.Join(venv, "bin/python"), "-c", pipFind, spec)
 	if err != nil {
-		return product{}, err
+		return Result{}, err
 	}
 	return p, read(out, &p)
 }
@@ -126,72 +127,72 @@ print(json.dumps({"bins": bins, "version": found.version if found else ""}))
 `
 
 // git fetches a repository, and installs what is in it.
-func (w *worker) git(ctx context.Context) (product, error) {
-	u, err := url.Parse(w.order.Spec)
+func (i *Installer) git(ctx context.Context) (Result, error) {
+	u, err := url.Parse(i.request.Spec)
 	if err != nil {
-		return product{}, err
+		return Result{}, err
 	}
 	ref := u.Fragment
 	u.Fragment = ""
-	repo, fresh := path.Join(w.folder, "repo"), path.Join(w.folder, ".repo-new")
-	other, err := w.run(ctx, w.folder, false, "sh", "-c", `rm -rf .repo-new; test -e repo && ! test -d repo/.git && echo other; true`)
+	repo, fresh := path.Join(i.folder, "repo"), path.Join(i.folder, ".repo-new")
+	other, err := i.run(ctx, i.folder, false, "sh", "-c", `rm -rf .repo-new; test -e repo && ! test -d repo/.git && echo other; true`)
 	if err != nil {
-		return product{}, err
+		return Result{}, err
 	}
 	if strings.TrimSpace(other) != "" {
-		return product{}, fault.New(fault.InvalidParameters, "%s is there, and is no repository: choose another workdir", repo).With("argument", "workdir")
+		return Result{}, fault.New(fault.InvalidParameters, "%s is there, and is no repository: choose another workdir", repo).With("argument", "workdir")
 	}
 	// What is there is replaced when the new one is whole.
-	if err := w.fetch(ctx, u.String(), ref, fresh); err != nil {
-		return product{}, err
+	if err := i.fetch(ctx, u.String(), ref, fresh); err != nil {
+		return Result{}, err
 	}
-	if _, err := w.run(ctx, w.folder, false, "sh", "-c", `rm -rf repo && mv .repo-new repo`); err != nil {
-		return product{}, err
+	if _, err := i.run(ctx, i.folder, false, "sh", "-c", `rm -rf repo && mv .repo-new repo`); err != nil {
+		return Result{}, err
 	}
-	version, err := w.run(ctx, repo, false, "git", "rev-parse", "--short", "HEAD")
+	version, err := i.run(ctx, repo, false, "git", "rev-parse", "--short", "HEAD")
 	if err != nil {
-		return product{}, err
+		return Result{}, err
 	}
-	out, err := w.run(ctx, repo, false, "sh", "-c", `for f in package.json pyproject.toml setup.py requirements.txt; do test -f "$f" && echo "$f"; done; true`)
+	out, err := i.run(ctx, repo, false, "sh", "-c", `for f in package.json pyproject.toml setup.py requirements.txt; do test -f "$f" && echo "$f"; done; true`)
 	if err != nil {
-		return product{}, err
+		return Result{}, err
 	}
-	p := product{cwd: repo}
+	p := Result{Cwd: repo}
 	switch files := " " + strings.Join(strings.Fields(out), " ") + " "; {
 	case strings.Contains(files, " package.json "):
-		p, err = w.gitNode(ctx, repo)
+		p, err = i.gitNode(ctx, repo)
 	case strings.Contains(files, " pyproject.toml ") || strings.Contains(files, " setup.py "):
-		p, err = w.pip(ctx, repo)
-		p.cwd = repo
+		p, err = i.pip(ctx, repo)
+		p.Cwd = repo
 	case strings.Contains(files, " requirements.txt "):
-		p, err = w.gitRequirements(ctx, repo)
+		p, err = i.gitRequirements(ctx, repo)
 	}
-	p.version = strings.TrimSpace(spec.Text(version, 60))
+	p.Version = strings.TrimSpace(spec.Text(version, 60))
 	return p, err
 }
 
 // fetch clones a repository, as little of it as is needed.
-func (w *worker) fetch(ctx context.Context, from, ref, repo string) error {
-	if _, err := w.run(ctx, w.folder, true, clone(from, ref, repo)...); err == nil || ref == "" {
+func (i *Installer) fetch(ctx context.Context, from, ref, repo string) error {
+	if _, err := i.run(ctx, i.folder, true, clone(from, ref, repo)...); err == nil || ref == "" {
 		return err
 	}
 	// It may be a commit.
-	if _, err := w.run(ctx, w.folder, true, "git", "clone", "--", from, repo); err != nil {
+	if _, err := i.run(ctx, i.folder, true, "git", "clone", "--", from, repo); err != nil {
 		return err
 	}
-	_, err := w.run(ctx, repo, true, "git", "checkout", "--detach", ref)
+	_, err := i.run(ctx, repo, true, "git", "checkout", "--detach", ref)
 	return err
 }
 
-func (w *worker) gitNode(ctx context.Context, repo string) (product, error) {
-	p := product{cwd: repo, path: []string{path.Join(repo, ".sandlot-bin"), path.Join(repo, "node_modules/.bin")}}
-	if _, err := w.run(ctx, repo, true, "npm", "install", "--no-audit", "--no-fund", "--loglevel=http"); err != nil {
+func (i *Installer) gitNode(ctx context.Context, repo string) (Result, error) {
+	p := Result{Cwd: repo, Path: []string{path.Join(repo, ".sandlot-bin"), path.Join(repo, "node_modules/.bin")}}
+	if _, err := i.run(ctx, repo, true, "npm", "install", "--no-audit", "--no-fund", "--loglevel=http"); err != nil {
 		return p, err
 	}
-	if _, err := w.run(ctx, repo, true, "npm", "run", "build", "--if-present"); err != nil {
+	if _, err := i.run(ctx, repo, true, "npm", "run", "build", "--if-present"); err != nil {
 		return p, err
 	}
-	out, err := w.run(ctx, repo, false, "node", "-e", gitNodeFind)
+	out, err := i.run(ctx, repo, false, "node", "-e", gitNodeFind)
 	if err != nil {
 		return p, err
 	}
@@ -212,14 +213,14 @@ for (const [name, file] of Object.entries(bin)) {
   if (first.startsWith('#!')) { fs.chmodSync(to, 0o755); fs.symlinkSync(to, from) }
   else fs.writeFileSync(from, '#!/bin/sh\nexec node "' + to + '" "$@"\n', {mode: 0o755})
 }
-console.log(JSON.stringify({bins: Object.keys(bin).map(n => path.basename(n)), version: p.version}))
+console.log(JSON.stringify({bins: Object.keys(bin).map(n => path.basename(n)), version: p.Version}))
 `
 
-func (w *worker) gitRequirements(ctx context.Context, repo string) (product, error) {
-	venv := path.Join(w.folder, "venv")
-	if _, err := w.run(ctx, w.folder, true, makeVenv(venv)...); err != nil {
-		return product{}, err
+func (i *Installer) gitRequirements(ctx context.Context, repo string) (Result, error) {
+	venv := path.Join(i.folder, "venv")
+	if _, err := i.run(ctx, i.folder, true, makeVenv(venv)...); err != nil {
+		return Result{}, err
 	}
-	_, err := w.run(ctx, repo, true, "python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile", "-r", "requirements.txt")
-	return product{cwd: repo, path: []string{path.Join(venv, "bin")}}, err
+	_, err := i.run(ctx, repo, true, "python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile", "-r", "requirements.txt")
+	return Result{Cwd: repo, Path: []string{path.Join(venv, "bin")}}, err
 }

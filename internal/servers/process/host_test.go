@@ -1,4 +1,4 @@
-package servers
+package process
 
 import (
 	"bufio"
@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"sandlot/internal/fault"
-	"sandlot/internal/servers/spec"
 )
 
 // A program on the machine is never root by oversight; as another user it has
@@ -21,16 +21,16 @@ func TestProgramsOnTheHostHaveAUser(t *testing.T) {
 	script := `id -u; id -g; id -G; echo "$HOME"; pwd; ps -o pgid= -p $$ | tr -d ' '; echo $$; env`
 	run := func(user string) ([]string, error) {
 		t.Helper()
-		s := &server{name: "x", settings: spec.Configured{Where: spec.OnHost, User: user}}
-		p, err := onHost(s, []string{"/bin/sh", "-c", script}, map[string]string{"OWN": "given"}, "")
+		var log Log
+		p, err := OnHost(Command{Name: "x", Argv: []string{"/bin/sh", "-c", script}, Env: map[string]string{"OWN": "given"}}, user, &log)
 		if err != nil {
 			return nil, err
 		}
-		defer p.end()
+		defer p.End()
 		out, err := io.ReadAll(p.stdout)
 		<-p.done
-		if log, _ := s.log.tail(0); err != nil || log != "" {
-			t.Errorf("%v %s", err, log)
+		if said, _ := log.Tail(0); err != nil || said != "" {
+			t.Errorf("%v %s", err, said)
 		}
 		return strings.Split(strings.TrimSpace(string(out)), "\n"), nil
 	}
@@ -68,15 +68,19 @@ func TestProgramsOnTheHostHaveAUser(t *testing.T) {
 		t.Errorf("root by name: %v %v", out, err)
 	}
 	// It ends with what it started, whoever's that is.
-	s := &server{name: "x", settings: spec.Configured{Where: spec.OnHost, User: "nobody"}}
-	p, err := onHost(s, []string{"/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo $!; sleep 1000"}, nil, "")
+	p, err := OnHost(Command{Name: "x", Argv: []string{"/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo $!; sleep 1000"}}, "nobody", new(Log))
 	if err != nil {
 		t.Fatal(err)
 	}
 	child, _ := bufio.NewReader(p.stdout).ReadString('\n')
-	p.end()
-	until(t, "what it started has ended", func() bool {
+	p.End()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(child) + "/stat")
-		return child != "" && (err != nil || strings.Contains(string(stat), ") Z "))
-	})
+		if child != "" && (err != nil || strings.Contains(string(stat), ") Z ")) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("what it started has not ended")
+		}
+	}
 }

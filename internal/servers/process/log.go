@@ -1,0 +1,56 @@
+package process
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+
+	"sandlot/internal/servers/spec"
+)
+
+// logBytes is how much of what a server wrote is kept.
+const logBytes = 64 << 10
+
+// Log is a log buffer: it keeps the last bytes of what a server wrote on its standard error,
+// and what stood between its messages.
+type Log struct {
+	mu    sync.Mutex
+	bytes []byte
+	total int64
+}
+
+// Write implements io.Writer; it never fails.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total += int64(len(p))
+	if len(p) >= logBytes {
+		l.bytes = append(l.bytes[:0], p[len(p)-logBytes:]...)
+		return len(p), nil
+	}
+	if over := len(l.bytes) + len(p) - logBytes; over > 0 {
+		l.bytes = append(l.bytes[:0], l.bytes[over:]...)
+	}
+	l.bytes = append(l.bytes, p...)
+	return len(p), nil
+}
+
+// Line adds a line of Sandlot's, or one that was no message.
+func (l *Log) Line(format string, args ...any) { fmt.Fprintf(l, format+"\n", args...) }
+
+// Tail returns the last lines, safe to show.
+func (l *Log) Tail(lines int) (string, int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := strings.Split(strings.TrimRight(string(l.bytes), "\n"), "\n")
+	if lines > 0 && len(all) > lines {
+		all = all[len(all)-lines:]
+	}
+	return spec.Text(strings.Join(all, "\n"), logBytes), l.total
+}
+
+// Noise takes what a server printed that was no message of the protocol.
+func (l *Log) Noise(line []byte) {
+	l.Line("[stdout] %s", bytes.TrimRight(line[:min(len(line), 2000)], "\r\n"))
+}
