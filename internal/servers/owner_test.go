@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -195,6 +196,77 @@ func TestOwnersWhoStay(t *testing.T) {
 		stop()
 		b.Close()
 	})
+}
+
+// Whom something is being done for is not forgotten in the middle of it, however
+// long it takes: an approval, a look, a log-in that waits for a browser.
+func TestRestAndApprovals(t *testing.T) {
+	b := New(Config{Store: &library{}, Version: "1"})
+	defer b.Close()
+	ann, bob := auth.User("ann", false), auth.User("bob", false)
+	over := make(chan struct{})
+	var resting, all sync.WaitGroup
+	resting.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			default:
+			}
+			b.mu.Lock()
+			for _, o := range b.owners { // as if they had not come for long
+				o.used = time.Time{}
+				for _, s := range o.servers {
+					s.mu.Lock()
+					s.used = time.Time{}
+					s.mu.Unlock()
+				}
+			}
+			b.mu.Unlock()
+			b.rest()
+		}
+	})
+	for range 4 {
+		all.Go(func() {
+			for range 50 {
+				i, err := b.Approve(t.Context(), ann, "x", nil)
+				if err != nil || i.Name != "x" {
+					t.Errorf("%+v, %v", i, err)
+					return
+				}
+				_ = b.Missing(ann, "ext_aaaaaa_none")
+				_ = b.List(ann)
+			}
+		})
+	}
+	all.Go(func() {
+		for i := range 50 {
+			release, err := b.hold(bob)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			s := get(b, bob, "x")
+			login := &pending{s: s, id: fmt.Sprint(i), state: fmt.Sprint("state", i), to: &url.URL{}}
+			err = b.logins.put(login)
+			release()
+			for range 20 {
+				if now := get(b, bob, "x"); err != nil || now != s {
+					t.Errorf("its server was forgotten while a log-in waits: %v", err)
+					return
+				}
+			}
+			b.logins.drop(login)
+		}
+	})
+	all.Wait()
+	close(over)
+	resting.Wait()
+	for _, p := range []auth.Principal{ann, bob} {
+		if !b.Has(p, libraryTool) {
+			t.Errorf("the tool of %s is lost", p.Name)
+		}
+	}
 }
 
 // A user whose connections cannot be read is told so, has none meanwhile, and
