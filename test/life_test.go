@@ -25,6 +25,7 @@ type folder struct {
 		PID         int    `json:"pid"`
 		MemoryBytes int64  `json:"memory_bytes"`
 		Held        bool   `json:"held"`
+		Lost        bool   `json:"lost"`
 	} `json:"sandboxes"`
 }
 
@@ -174,6 +175,48 @@ func procState(t *testing.T, pid int) string {
 		return "Z"
 	}
 	return strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))[0]
+}
+
+// TestDeletedStateFolder: sandboxes whose records, or whole state folder, were deleted
+// under them are shown, and ended on demand; programs that pretend are neither.
+func TestDeletedStateFolder(t *testing.T) {
+	s := start(t, "SANDLOT_POOL_SIZE=0")
+	pretender := exec.Command("bash", "-c", "read x", "x", "--root="+s.State+"/runsc", "boot", "aaaaaaaaaaaaaaaaaaaaaaaaaa")
+	if _, err := pretender.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := pretender.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { pretender.Process.Kill(); pretender.Wait() }()
+	for _, deleted := range []string{filepath.Join(s.State, "sandboxes"), s.State} {
+		s.connect(older, "", nil).code("home", "1")
+		s.kill()
+		if deleted == s.State { // root has a network namespace mounted in it, which rm leaves
+			syscall.Unmount(filepath.Join(s.State, "runsc", "null-netns"), 2) // MNT_DETACH
+		}
+		if err := os.RemoveAll(deleted); err != nil {
+			t.Fatal(err)
+		}
+		f := s.ps(true)
+		if len(f.Sandboxes) != 1 || !f.Sandboxes[0].Lost || f.Sandboxes[0].MemoryBytes < 1<<20 {
+			t.Errorf("without %s: %+v", deleted, f)
+		}
+		if out, _, _ := s.cli("ps"); deleted == s.State && out != "" {
+			t.Logf("%s", out)
+		}
+		if out, errs, code := s.cli("stop", "--sessions"); code != 0 || !strings.Contains(out, "1 sandboxes were ended") {
+			t.Errorf("without %s: %d %q %q", deleted, code, out, errs)
+		}
+		if got := s.ps(true); len(got.Sandboxes) > 0 {
+			t.Errorf("it lives on: %+v", got)
+		}
+		if err := syscall.Kill(pretender.Process.Pid, 0); err != nil || procState(t, pretender.Process.Pid) == "Z" {
+			t.Error("a process that is no sandbox was ended")
+		}
+		transport.CloseIdleConnections()
+		s.launch()
+	}
 }
 
 // TestOrphanTimeout: sandboxes that have no server for that long end themselves,

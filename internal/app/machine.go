@@ -28,7 +28,8 @@ import (
 // StateFolder is one state folder of this machine, and what runs of it.
 type StateFolder struct {
 	Path      string    `json:"path"`
-	UID       int       `json:"uid"` // of its owner
+	UID       int       `json:"uid"`            // of its owner
+	Gone      bool      `json:"gone,omitempty"` // it was deleted while sandboxes ran
 	Server    *Server   `json:"server"`
 	Sandboxes []Sandbox `json:"sandboxes"`
 }
@@ -52,6 +53,8 @@ type Sandbox struct {
 	Since       time.Time `json:"since"`
 	MemoryBytes int64     `json:"memory_bytes"`
 	Held        bool      `json:"held"` // its state folder has a server
+	// Lost: its record was deleted, so that no server takes it over.
+	Lost bool `json:"lost,omitempty"`
 }
 
 // Machine returns the state folders of this machine of which something runs, as
@@ -64,6 +67,13 @@ func Machine(ctx context.Context, also ...string) []StateFolder {
 			continue
 		}
 		if f, err := Folder(ctx, real); err == nil {
+			found = append(found, f)
+		}
+	}
+	for dir, lost := range gvisor.Lost() {
+		if !slices.ContainsFunc(found, func(f StateFolder) bool { return f.Path == dir }) {
+			f := StateFolder{Path: dir, UID: os.Geteuid(), Gone: true}
+			f.add(lost)
 			found = append(found, f)
 		}
 	}
@@ -100,8 +110,16 @@ func Folder(ctx context.Context, dir string) (StateFolder, error) {
 		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, Session: s[0], Owner: s[1], Template: p.Template, PID: p.PID,
 			Since: p.Since, MemoryBytes: p.MemoryBytes, Held: f.Server != nil})
 	}
-	slices.SortFunc(f.Sandboxes, func(x, y Sandbox) int { return x.Since.Compare(y.Since) })
+	f.add(gvisor.Lost()[dir])
 	return f, nil
+}
+
+// add adds the sandboxes whose records are gone, and sorts all.
+func (f *StateFolder) add(lost []gvisor.Process) {
+	for _, p := range lost {
+		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes, Lost: true})
+	}
+	slices.SortFunc(f.Sandboxes, func(x, y Sandbox) int { return x.Since.Compare(y.Since) })
 }
 
 // sign writes into the lock which process has it.
@@ -238,7 +256,22 @@ func EndSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) (ende
 	if err != nil {
 		return 0, err
 	}
-	return endAll(ctx, rt, ids)
+	ended, err = endAll(ctx, rt, ids)
+	lost, lerr := gvisor.EndLost(ctx, c.Server.StateDir)
+	return ended + lost, errors.Join(err, lerr)
+}
+
+// EndLost ends the sandboxes whose state folder was deleted while they ran, and returns
+// how many there were. The folder is named as it was.
+func EndLost(ctx context.Context, dir string) (int, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return 0, err
+	}
+	if above, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
+		dir = filepath.Join(above, filepath.Base(dir))
+	}
+	return gvisor.EndLost(ctx, dir)
 }
 
 // endAll ends sandboxes, a few at a time, until ctx ends.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -71,18 +72,25 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 		if f.Server != nil {
 			server = fmt.Sprintf("server %d, for %s", f.Server.PID, age(f.Server.Since))
 		}
+		if f.Gone {
+			server = "the folder was deleted"
+		}
 		fmt.Fprintf(p.out, "%s: %s, %d sandboxes\n", harmless(f.Path), server, len(f.Sandboxes))
 		if len(f.Sandboxes) == 0 {
 			continue
 		}
 		t := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+		lost := false
 		fmt.Fprintln(t, "  SESSION\tOWNER\tTEMPLATE\tAGE\tMEMORY\tPID\tSERVER")
 		for _, s := range f.Sandboxes {
 			session, held := s.Session, "yes"
 			if session == "" {
 				session = "-"
 			}
-			if !s.Held {
+			switch {
+			case s.Lost:
+				held, lost = "lost", true
+			case !s.Held:
 				held = "no"
 			}
 			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", harmless(session), harmless(s.Owner), harmless(s.Template), age(s.Since), s.MemoryBytes>>20, s.PID, held)
@@ -90,8 +98,19 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 		if err := t.Flush(); err != nil {
 			return err
 		}
+		if lost {
+			fmt.Fprintf(p.out, "  Records of lost ones were deleted; this ends them: sandlot --state-dir %s stop --sessions\n", harmless(quoted(f.Path)))
+		}
 	}
 	return nil
+}
+
+// quoted writes a path as a word of a shell.
+func quoted(path string) string {
+	if strings.Trim(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-") == "" {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }
 
 // age is how long ago something was, in its largest two units.
@@ -122,6 +141,19 @@ starts a sandbox over them.`,
 	return c
 }
 
+// stopLost ends the sandboxes of a state folder that was deleted.
+func (p *program) stopLost(ctx context.Context, dir string, sessions bool) error {
+	fmt.Fprintf(p.out, "there is no state folder %s\n", dir)
+	if !sessions {
+		return nil
+	}
+	n, err := app.EndLost(ctx, dir)
+	if err == nil || n > 0 {
+		fmt.Fprintf(p.out, "%d sandboxes were ended\n", n)
+	}
+	return err
+}
+
 // patience is longer than a server may take to stop.
 const patience = app.Grace + 30*time.Second
 
@@ -135,8 +167,7 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 	}
 	dir, err := filepath.EvalSymlinks(named)
 	if errors.Is(err, os.ErrNotExist) {
-		_, err = fmt.Fprintf(p.out, "there is no state folder %s\n", named)
-		return err
+		return p.stopLost(ctx, named, sessions)
 	}
 	if err != nil {
 		return err

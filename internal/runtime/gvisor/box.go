@@ -393,7 +393,7 @@ func (r *Runtime) exterminate(ctx context.Context, id string) error {
 	}
 }
 
-// processes finds the sandbox's and its file server's processes: runsc's, with
+// processes finds the sandbox's and its file server's processes: this user's, with
 // this instance's root and the unguessable id on their command line.
 func (r *Runtime) processes(id string) []int {
 	entries, err := os.ReadDir("/proc")
@@ -412,7 +412,7 @@ func (r *Runtime) processes(id string) []int {
 			continue
 		}
 		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-		if args[len(args)-1] == id && !strings.Contains(string(line), "\x00delete\x00") && state(pid) != 'Z' {
+		if args[len(args)-1] == id && !strings.Contains(string(line), "\x00delete\x00") && state(pid) != 'Z' && mine(pid) {
 			pids = append(pids, pid)
 		}
 	}

@@ -26,6 +26,8 @@ type Process struct {
 	PID         int
 	Since       time.Time
 	MemoryBytes int64
+
+	started uint64
 }
 
 // Inspect lists the living sandboxes of a state folder, whether or not it has a

@@ -29,7 +29,7 @@ type seal struct {
 // file of the folder is open for writing. Where all is as it is wanted, it costs
 // nothing.
 func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left int) {
-	var servers map[string]int
+	var servers map[string][]int
 	for _, sb := range r.List() {
 		b, ok := sb.(*box)
 		targets := writableAt(sb.Spec().Mounts, source)
@@ -43,7 +43,7 @@ func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left 
 		if servers == nil && !b.seal.found() {
 			servers = r.fileServers()
 		}
-		if err := b.seal.set(servers, b.Spec().ID, source, targets, readOnly); err != nil {
+		if err := r.setSeal(b, servers[b.Spec().ID], source, targets, readOnly); err != nil {
 			left++
 			if b.seal.news(err) {
 				r.Log.Warn("could not change how a sandbox sees a volume", "sandbox", b.Spec().ID, "volume", source, "error", err)
@@ -89,12 +89,19 @@ func (s *seal) found() bool {
 	return s.server != 0
 }
 
-// set changes the mounts of a folder, of which there may be several.
-func (s *seal) set(servers map[string]int, id, source string, targets []string, readOnly bool) error {
+// setSeal changes the mounts of a folder, of which there may be several. servers are
+// the processes that call themselves the sandbox's file server.
+func (r *Runtime) setSeal(b *box, servers []int, source string, targets []string, readOnly bool) error {
+	b.mu.Lock()
+	id, started := b.spec.ID, b.started
+	b.mu.Unlock()
+	s := &b.seal
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if pid := servers[id]; pid != 0 {
-		s.server = pid
+	for _, pid := range servers {
+		if r.isServer(pid, id, started) {
+			s.server = pid
+		}
 	}
 	if s.server == 0 {
 		return unix.ESRCH
@@ -103,7 +110,7 @@ func (s *seal) set(servers map[string]int, id, source string, targets []string, 
 		s.readOnly = map[string]bool{}
 	}
 	delete(s.readOnly, source) // some may be changed, and others not
-	if err := setReadOnly(s.server, id, targets, readOnly); err != nil {
+	if err := r.setReadOnly(s.server, id, started, targets, readOnly); err != nil {
 		return err
 	}
 	s.readOnly[source] = readOnly
@@ -122,9 +129,10 @@ func (s *seal) news(err error) bool {
 	return true
 }
 
-// fileServers finds the processes of gVisor's file servers, by sandbox.
-func (r *Runtime) fileServers() map[string]int {
-	pids := map[string]int{}
+// fileServers finds the processes that call themselves file servers of this instance,
+// by sandbox.
+func (r *Runtime) fileServers() map[string][]int {
+	pids := map[string][]int{}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -132,7 +140,8 @@ func (r *Runtime) fileServers() map[string]int {
 			continue
 		}
 		if args := commandLine(pid); slices.Contains(args, "--root="+r.runscRoot()) && slices.Contains(args, "gofer") {
-			pids[args[len(args)-1]] = pid
+			id := args[len(args)-1]
+			pids[id] = append(pids[id], pid)
 		}
 	}
 	return pids
@@ -146,15 +155,16 @@ func commandLine(pid int) []string {
 	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
 }
 
-// setReadOnly changes the mounts of the file server pid, which is that of the sandbox
-// id.
-func setReadOnly(pid int, id string, targets []string, readOnly bool) error {
+// setReadOnly changes the mounts of the file server pid, which must be that of the
+// sandbox id: root enters what its process names, so that it is looked at again when
+// the process can no longer become another.
+func (r *Runtime) setReadOnly(pid int, id string, started uint64, targets []string, readOnly bool) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if args := commandLine(pid); len(args) == 0 || args[len(args)-1] != id {
+	if !r.isServer(pid, id, started) {
 		return unix.ESRCH // the process id is another's by now
 	}
 	attr := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}

@@ -4,10 +4,15 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent"
 	"sandlot/internal/sandbox"
@@ -25,6 +30,35 @@ func shell(t *testing.T, c *agent.Client, line string) string {
 		t.Fatalf("%s: %v", line, err)
 	}
 	return strings.TrimSpace(string(d.Stdout.Head) + string(d.Stderr.Head))
+}
+
+// pretend starts programs with the command line of a sandbox's file server: one that
+// is another program, and gVisor's own name under another user.
+func pretend(t *testing.T, rt *Runtime, id string) (pids []int) {
+	t.Helper()
+	dir := t.TempDir()
+	named := filepath.Join(dir, filepath.Base(rt.Runsc))
+	text, err := os.ReadFile("/bin/bash")
+	if err == nil {
+		err = errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.WriteFile(named, text, 0o755))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, uid := range map[string]uint32{"/bin/bash": 0, named: 54321} {
+		cmd := exec.Command(path, "-c", "read x", "x", "--root="+rt.runscRoot(), "gofer", id)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		in, err := cmd.StdinPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { in.Close(); cmd.Wait() })
+		pids = append(pids, cmd.Process.Pid)
+	}
+	return pids
 }
 
 // A volume that is full is read-only in sandboxes that run, and nothing else is.
@@ -47,6 +81,15 @@ func TestSeal(t *testing.T) {
 	}
 	c := agent.New(b, sandboxtest.Log(t))
 	defer c.Close()
+	// Whoever may start a program can give it the file server's command line.
+	for _, pid := range pretend(t, rt, spec.ID) {
+		if rt.isServer(pid, spec.ID, b.(*box).started) || !slices.Contains(rt.fileServers()[spec.ID], pid) {
+			t.Errorf("process %d passes for the file server, or is not tried", pid)
+		}
+		if err := rt.setReadOnly(pid, spec.ID, b.(*box).started, []string{"/share"}, true); !errors.Is(err, unix.ESRCH) {
+			t.Errorf("its mounts: %v", err)
+		}
+	}
 	const tries = `cd /share; { echo more >> old; } 2>&1; { echo x > new; } 2>&1; mkdir d 2>&1; rm old 2>&1; cat old 2>/dev/null; echo y > /workspace/f && cat /workspace/f`
 	if left := rt.Seal(t.Context(), shared, true); left != 0 {
 		t.Fatalf("%d sandboxes are not sealed", left)

@@ -1,0 +1,144 @@
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/image"
+	"sandlot/internal/sandbox"
+)
+
+// program is what runsc is called where no setting names another.
+const program = "sandlot-runsc"
+
+// Lost returns the living sandboxes whose records are gone, such as with their state
+// folder, by the state folder that they name. It finds those of the user who asks
+// alone: whose process it is and which program it runs, nobody else can pretend.
+func Lost() map[string][]Process {
+	found := map[string][]Process{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		dir, id := sandboxOf(commandLine(pid))
+		if dir == "" || !runs(pid, program) {
+			continue
+		}
+		r := &Runtime{Config: Config{StateDir: dir}}
+		if _, err := os.Lstat(filepath.Join(r.path(id), "sandbox.json")); !errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		started, err := startTime(pid)
+		if err != nil {
+			continue
+		}
+		b := newBox(r, sandbox.Spec{ID: id, Template: &image.Template{}})
+		if groups := findCgroups(dir); groups.has(id) {
+			b.cgroups = groups
+		}
+		p := Process{ID: id, PID: pid, Since: Since(started), started: started}
+		p.MemoryBytes, _ = b.cost(pid)
+		found[dir] = append(found[dir], p)
+	}
+	return found
+}
+
+// EndLost ends the sandboxes of a state folder whose records are gone, and returns how
+// many there were.
+func EndLost(ctx context.Context, stateDir string) (ended int, err error) {
+	for _, p := range Lost()[stateDir] {
+		r := &Runtime{Config: Config{StateDir: stateDir}}
+		e := end(p.PID, p.started)
+		if e == nil {
+			e = r.exterminate(ctx, p.ID)
+		}
+		if groups := findCgroups(stateDir); e == nil && groups.has(p.ID) {
+			e = groups.remove(ctx, p.ID)
+		}
+		if e != nil {
+			err = errors.Join(err, fmt.Errorf("sandbox %s: %w", p.ID, e))
+			continue
+		}
+		ended++
+	}
+	return ended, err
+}
+
+// end kills the process with that id and start time.
+func end(pid int, started uint64) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if now, err := startTime(pid); err != nil || now != started {
+		return nil // that id is another's by now
+	}
+	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+}
+
+// sandboxOf reads the command line of a sandbox's own process: its state folder and
+// its id, or nothing.
+func sandboxOf(args []string) (stateDir, id string) {
+	if len(args) < 3 || !slices.Contains(args, "boot") || !validID.MatchString(args[len(args)-1]) {
+		return "", ""
+	}
+	for _, arg := range args {
+		root, ok := strings.CutPrefix(arg, "--root=")
+		if dir, isOurs := strings.CutSuffix(root, "/runsc"); ok && isOurs && filepath.IsAbs(dir) && filepath.Clean(dir) == dir {
+			return dir, args[len(args)-1]
+		}
+	}
+	return "", ""
+}
+
+// mine says whether a process is this user's, wholly: not a program of another user's
+// that has only the rights of this one.
+func mine(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(text), "\nUid:")
+	line, _, _ := strings.Cut(rest, "\n")
+	ids := strings.Fields(line) // real, effective, saved, of the file system
+	me := strconv.Itoa(os.Geteuid())
+	return len(ids) == 4 && !slices.ContainsFunc(ids, func(id string) bool { return id != me })
+}
+
+// runs says whether a process is this user's and runs the program of that name, which
+// may have been replaced since.
+func runs(pid int, name string) bool {
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	return err == nil && mine(pid) && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == name
+}
+
+// booting is how much earlier than a sandbox's own process its file server may have
+// started.
+const booting = 2 * time.Minute
+
+// isServer says whether a process is the file server of the sandbox whose own process
+// started at that time. Whoever may start a program can give it any command line: what
+// else is asked for, no other user's process has.
+func (r *Runtime) isServer(pid int, id string, started uint64) bool {
+	args := commandLine(pid)
+	if len(args) == 0 || args[len(args)-1] != id || !slices.Contains(args, "gofer") || !slices.Contains(args, "--root="+r.runscRoot()) {
+		return false
+	}
+	at, err := startTime(pid)
+	return err == nil && at <= started && started-at < uint64(booting/time.Second)*ticksPerSecond && runs(pid, filepath.Base(r.Runsc))
+}
