@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"sandlot/internal/agent/direct"
 	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
 )
@@ -133,7 +134,7 @@ func (c *Client) transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Co
 	if err != nil || !reply.Direct {
 		return s, reply, err
 	}
-	short, cancel := context.WithTimeout(ctx, sendLimit)
+	short, cancel := context.WithTimeout(ctx, direct.SendLimit)
 	defer cancel()
 	data, err := e.wait(short)
 	if err != nil {

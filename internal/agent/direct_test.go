@@ -14,6 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"sandlot/internal/agent/direct"
 	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
 	"sandlot/proto/agentv1/agentv1connect"
@@ -40,8 +41,8 @@ func (d *driven) OpenInterpreter(_ context.Context, r *connect.Request[agentv1.O
 	}
 	go func() {
 		defer guest.Close()
-		if _, err := io.ReadFull(guest, make([]byte, len(warm))); err == nil && !d.cold {
-			io.WriteString(guest, leave)
+		if _, err := io.ReadFull(guest, make([]byte, len(direct.Warm))); err == nil && !d.cold {
+			io.WriteString(guest, direct.Leave)
 		}
 		d.do(guest)
 	}()
@@ -149,7 +150,7 @@ func TestLyingDrivers(t *testing.T) {
 		{"half an answer, and the end", func(c net.Conn, id string) { c.Write(answered(id, "out", "")[:20]); c.Close() }, ErrLost},
 		{"it leaves the end to the agent again and again", func(c net.Conn, id string) {
 			for range 10 {
-				io.WriteString(c, leave)
+				io.WriteString(c, direct.Leave)
 				time.Sleep(time.Millisecond)
 			}
 		}, ErrLost},
@@ -193,9 +194,9 @@ func TestADyingDriver(t *testing.T) {
 func TestADriverOutOfTurn(t *testing.T) {
 	for name, say := range map[string]func(net.Conn){
 		"it speaks first": func(c net.Conn) { io.WriteString(c, "2 0 0\n{}") },
-		"it speaks later": func(c net.Conn) { io.WriteString(c, leave+"2 0 0\n{}") },
+		"it speaks later": func(c net.Conn) { io.WriteString(c, direct.Leave+"2 0 0\n{}") },
 		"it goes":         func(c net.Conn) { c.Close() },
-		"it goes later":   func(c net.Conn) { io.WriteString(c, leave); c.Close() },
+		"it goes later":   func(c net.Conn) { io.WriteString(c, direct.Leave); c.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, b := client(t)
@@ -228,7 +229,7 @@ func TestAttending(t *testing.T) {
 	if e, err := evaluate(t.Context(), c); err != nil || e.Error != "attended" {
 		t.Errorf("Evaluate = %v, %v", e, err)
 	}
-	if a := <-attends; a.Id == 0 || a.Stop || a.GetPiece().GetCode() != "" || a.ElapsedMicros < uint64(soon.Microseconds()) {
+	if a := <-attends; a.Id == 0 || a.Stop || a.GetPiece().GetCode() != "" || a.ElapsedMicros < uint64(direct.Soon.Microseconds()) {
 		t.Errorf("the agent was asked %v", a)
 	}
 	gone, cancel := context.WithCancelCause(t.Context())

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sandlot/internal/agent/direct"
 	"sandlot/proto/agentv1"
 )
 
@@ -138,7 +139,7 @@ func TestTurnOfADriverThatDoesNotRead(t *testing.T) {
 		time.Sleep(100 * time.Microsecond)
 	}
 	for began := time.Now(); len(turns.slots) > 0; time.Sleep(time.Millisecond) {
-		if time.Since(began) > sendLimit/2 {
+		if time.Since(began) > direct.SendLimit/2 {
 			t.Fatal("it keeps its turn")
 		}
 	}
