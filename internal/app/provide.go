@@ -16,7 +16,7 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
 	"sandlot/internal/image"
-	"sandlot/internal/registry"
+	"sandlot/internal/pkgregistry"
 	"sandlot/internal/trust"
 )
 
@@ -84,7 +84,7 @@ func (a *App) javaStores(b trust.Bundle) ([]image.Bind, error) {
 }
 
 // allowRegistries lets sandboxes reach where packages come from.
-func (a *App) allowRegistries(s registry.Set) {
+func (a *App) allowRegistries(s pkgregistry.Set) {
 	var rules []egress.Rule
 	for _, h := range s.Hosts {
 		r, err := egress.ParseRule(h.String())
@@ -102,11 +102,11 @@ func (a *App) allowRegistries(s registry.Set) {
 type remembered struct {
 	Key string
 	At  time.Time
-	Set registry.Set
+	Set pkgregistry.Set
 }
 
 // registries returns what is remembered, or asks.
-func (a *App) registries(ctx context.Context) (registry.Set, error) {
+func (a *App) registries(ctx context.Context) (pkgregistry.Set, error) {
 	key := registryKey(a.Config)
 	if text, err := os.ReadFile(rememberedFile(key)); err == nil {
 		var r remembered
@@ -118,8 +118,8 @@ func (a *App) registries(ctx context.Context) (registry.Set, error) {
 	return a.ask(ctx, key, a.Config)
 }
 
-func (a *App) ask(ctx context.Context, key string, c *config.Config) (registry.Set, error) {
-	set, err := registry.Detect(ctx, c.Network.Registries)
+func (a *App) ask(ctx context.Context, key string, c *config.Config) (pkgregistry.Set, error) {
+	set, err := pkgregistry.Detect(ctx, c.Network.Registries)
 	if err != nil {
 		return set, err
 	}

@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sandlot/internal/egress"
-	"sandlot/internal/registry"
+	"sandlot/internal/pkgregistry"
 )
 
 // Network is what sandboxes may reach.
@@ -137,7 +137,7 @@ func setRegistries(c *Config, v string) error {
 		name, address, ok := strings.Cut(w, "=")
 		switch {
 		case v == "none":
-		case ok && slices.Contains(registry.Keys, name):
+		case ok && slices.Contains(pkgregistry.Keys, name):
 			found[name], last = address, name
 		case last == "go": // a list of its own: go=URL,direct
 			found[last] += "," + w
@@ -146,7 +146,7 @@ func setRegistries(c *Config, v string) error {
 		}
 	}
 	c.Network.Registries = found
-	return registry.Check(found)
+	return pkgregistry.Check(found)
 }
 
 func registriesText(c *Config) string {

@@ -1,10 +1,10 @@
-// Package registry says where a sandbox's package managers fetch packages. It
+// Package pkgregistry says where a sandbox's package managers fetch packages. It
 // owns the rule that only addresses come out of the machine's settings: no
 // credential, no path of a file, no command.
 //
 // No registry is known here by name. What is public and what a mirror is, the
 // machine's own tools say.
-package registry
+package pkgregistry
 
 import (
 	"cmp"
