@@ -13,11 +13,11 @@ import (
 	"strings"
 	"time"
 
+	"sandlot/internal/cacerts"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
 	"sandlot/internal/image"
 	"sandlot/internal/pkgregistry"
-	"sandlot/internal/trust"
 )
 
 // provide gives the templates what makes the network work for their programs:
@@ -33,7 +33,7 @@ func (a *App) provide(ctx context.Context, templates []*image.Template) error {
 		files[name] = []byte(text)
 	}
 	env := set.Env()
-	certificates, err := trust.Collect()
+	certificates, err := cacerts.Collect()
 	if err != nil {
 		a.log.Warn("sandboxes trust no certificate: HTTPS will fail in them", "error", err)
 	} else {
@@ -63,12 +63,12 @@ func (a *App) provide(ctx context.Context, templates []*image.Template) error {
 }
 
 // javaStores covers the trust stores that the machine's JDKs have of their own.
-func (a *App) javaStores(b trust.Bundle) ([]image.Bind, error) {
+func (a *App) javaStores(b cacerts.Bundle) ([]image.Bind, error) {
 	if b.Len() == 0 {
 		return nil, nil
 	}
 	var binds []image.Bind
-	for _, at := range trust.JavaStores() {
+	for _, at := range cacerts.JavaStores() {
 		if !strings.HasPrefix(at, "/usr/") { // the template host shows no other
 			continue
 		}

@@ -52,7 +52,7 @@ var only = map[string][]string{
 	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
 	"github.com/tailscale/hujson":            {"sandlot/internal/client", "sandlot/internal/config"},
-	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/trust"},
+	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/cacerts"},
 	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/cmd/sandlot-runsc", "sandlot/test/bench"},
 }
 

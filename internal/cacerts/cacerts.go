@@ -1,7 +1,7 @@
-// Package trust says which CA certificates the machine trusts, and makes a
+// Package cacerts says which CA certificates the machine trusts, and makes a
 // sandbox trust the same. It owns that answer: only certificates ever leave it,
 // never a private key or any other part of a file that it read.
-package trust
+package cacerts
 
 import (
 	"bytes"

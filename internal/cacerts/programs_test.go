@@ -1,4 +1,4 @@
-package trust
+package cacerts
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package trust
+package cacerts
 
 import (
 	"crypto/x509"
