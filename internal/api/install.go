@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/client"
+	"sandlot/internal/clientconfig"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 	"sandlot/internal/policy"
@@ -38,7 +38,7 @@ func (s *Server) installList(w http.ResponseWriter, r *http.Request) {
 	}
 	rows, err := hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide}, func(context.Context) ([]row, error) {
 		rows := []row{}
-		for _, c := range client.All() {
+		for _, c := range clientconfig.All() {
 			rows = append(rows, row{c.ID, c.Title, c.Files(), "/install/" + c.ID})
 		}
 		return rows, nil
@@ -59,11 +59,11 @@ func (s *Server) installGuidance(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) guidance(r *http.Request) (*Guidance, error) {
-	c, err := client.Find(r.PathValue("client"))
+	c, err := clientconfig.Find(r.PathValue("client"))
 	if err != nil {
 		return nil, err
 	}
-	to := client.Server{Name: "sandlot", URL: r.URL.Query().Get("url"), Args: []string{"stdio"}}
+	to := clientconfig.Server{Name: "sandlot", URL: r.URL.Query().Get("url"), Args: []string{"stdio"}}
 	if n := r.URL.Query().Get("name"); n != "" {
 		to.Name = n
 	}
@@ -103,9 +103,9 @@ func own(r *http.Request) (string, error) {
 	return scheme + "://" + r.Host + "/mcp", nil
 }
 
-func steps(c client.Client, token bool) []string {
+func steps(c clientconfig.Client, token bool) []string {
 	list := []string{"Merge config into the client's file, and leave all else in it as it is; `sandlot install " + c.ID + "` does that on the server's machine."}
-	if c.Command(client.Server{Name: "x", URL: "http://x/"}) != "" {
+	if c.Command(clientconfig.Server{Name: "x", URL: "http://x/"}) != "" {
 		list[0] = "Run command, or merge config into the client's file and leave all else in it as it is; `sandlot install " + c.ID + "` does that on the server's machine."
 	}
 	if c.Stdio() {

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/client"
+	"sandlot/internal/clientconfig"
 )
 
 func TestInstallGuidance(t *testing.T) {
@@ -23,7 +23,7 @@ func TestInstallGuidance(t *testing.T) {
 		}
 	}
 	a := do(e.Handler(), "GET", "/install", "")
-	if err := json.Unmarshal([]byte(a.body), &list); a.StatusCode != 200 || err != nil || len(list.Clients) != len(client.IDs()) {
+	if err := json.Unmarshal([]byte(a.body), &list); a.StatusCode != 200 || err != nil || len(list.Clients) != len(clientconfig.IDs()) {
 		t.Fatalf("%d %v %s", a.StatusCode, err, a.body)
 	}
 	for _, c := range list.Clients {
@@ -50,7 +50,7 @@ func TestInstallGuidanceWithToken(t *testing.T) {
 	token := e.token("alice")
 	isProblem(t, do(e.Handler(), "GET", "/install", ""), 401, "UNAUTHORIZED")
 	isProblem(t, do(e.Handler(), "GET", "/install/cursor", ""), 401, "UNAUTHORIZED")
-	for _, id := range client.IDs() {
+	for _, id := range clientconfig.IDs() {
 		a := do(e.Handler(), "GET", "/install/"+id, "", "Authorization", token)
 		if a.StatusCode != 200 || !strings.Contains(a.body, placeholder) || strings.Contains(a.body, strings.TrimPrefix(token, "Bearer ")) {
 			t.Errorf("%s: %d %s", id, a.StatusCode, a.body)
@@ -66,7 +66,7 @@ func TestInstallGuidanceRefuses(t *testing.T) {
 	e := newEdge(t, auth.Auto, Guard{Loopback: true})
 	a := do(e.Handler(), "GET", "/install/curser", "")
 	isProblem(t, a, 404, "NOT_FOUND")
-	if context, _ := a.json()["context"].(map[string]any); len(context["clients"].([]any)) != len(client.IDs()) || !strings.Contains(a.body, `did you mean \"cursor\"?`) {
+	if context, _ := a.json()["context"].(map[string]any); len(context["clients"].([]any)) != len(clientconfig.IDs()) || !strings.Contains(a.body, `did you mean \"cursor\"?`) {
 		t.Error(a.body)
 	}
 	isProblem(t, do(e.Handler(), "GET", "/install/cursor?url=nowhere", ""), 400, "INVALID_PARAMETERS")
@@ -80,7 +80,7 @@ func TestInstallGuidanceRefuses(t *testing.T) {
 func TestInstallGuidanceBehindAProxy(t *testing.T) {
 	e := newEdge(t, auth.Auto, Guard{Loopback: true})
 	e.PublicURL = "https://sandlot.example.com/box"
-	for _, id := range client.IDs() {
+	for _, id := range clientconfig.IDs() {
 		a := do(e.Handler(), "GET", "/install/"+id, "", "Host", "localhost")
 		if stdio := id == "claude-desktop"; a.StatusCode != 200 || strings.Contains(a.body, "http://localhost") || !stdio && !strings.Contains(a.body, "https://sandlot.example.com/box/mcp") {
 			t.Errorf("%s: %d %s", id, a.StatusCode, a.body)

@@ -18,14 +18,14 @@ import (
 	"golang.org/x/term"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/client"
+	"sandlot/internal/clientconfig"
 	"sandlot/internal/config"
 	"sandlot/internal/store"
 )
 
 // installing is what `sandlot install` is told.
 type installing struct {
-	server           client.Server
+	server           clientconfig.Server
 	file             string
 	list, sure, show bool
 }
@@ -33,8 +33,8 @@ type installing struct {
 func (p *program) install() *cobra.Command {
 	var f installing
 	c := &cobra.Command{
-		Use: "install CLIENT", Short: "Put Sandlot into the settings of an MCP client", Args: cobra.MaximumNArgs(1), ValidArgs: client.IDs(),
-		Long: `Put Sandlot into the settings of an MCP client on this machine: ` + strings.Join(client.IDs(), ", ") + `.
+		Use: "install CLIENT", Short: "Put Sandlot into the settings of an MCP client", Args: cobra.MaximumNArgs(1), ValidArgs: clientconfig.IDs(),
+		Long: `Put Sandlot into the settings of an MCP client on this machine: ` + strings.Join(clientconfig.IDs(), ", ") + `.
 
 What changes is shown, and asked for. All else in the client's file stays as it is, and a copy of
 the file is kept beside it. A second time nothing happens.
@@ -58,9 +58,9 @@ name of a variable only, and the client puts its value in.`,
 			return p.clients(f.server.Name)
 		}
 		if len(args) == 0 {
-			return usage{fmt.Errorf("which client? One of %s; see `sandlot install --list`", strings.Join(client.IDs(), ", "))}
+			return usage{fmt.Errorf("which client? One of %s; see `sandlot install --list`", strings.Join(clientconfig.IDs(), ", "))}
 		}
-		k, err := client.Find(args[0])
+		k, err := clientconfig.Find(args[0])
 		if err != nil {
 			return usage{err}
 		}
@@ -80,7 +80,7 @@ func (p *program) clients(name string) error {
 	}
 	var rows []row
 	home, _ := os.UserHomeDir()
-	for _, k := range client.All() {
+	for _, k := range clientconfig.All() {
 		file, err := k.File(runtime.GOOS, home, os.Getenv)
 		if err != nil {
 			return err
@@ -104,7 +104,7 @@ func (p *program) clients(name string) error {
 	return nil
 }
 
-func (p *program) installInto(ctx context.Context, k client.Client, f installing) error {
+func (p *program) installInto(ctx context.Context, k clientconfig.Client, f installing) error {
 	s := f.server
 	if err := p.aim(ctx, k, &s); err != nil {
 		return err
@@ -153,7 +153,7 @@ func (p *program) installInto(ctx context.Context, k client.Client, f installing
 }
 
 // aim says how the client reaches the server that is meant.
-func (p *program) aim(ctx context.Context, k client.Client, s *client.Server) error {
+func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfig.Server) error {
 	cfg, err := p.load(nil)
 	if err != nil {
 		return err

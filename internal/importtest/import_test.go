@@ -13,11 +13,11 @@ var only = map[string][]string{
 	"sandlot/internal/runtime/gvisor": {"sandlot/internal/app"},
 	"sandlot/internal/store":          {"sandlot/internal/app", "sandlot/internal/cli"},
 	// Edges.
-	"sandlot/internal/gateway": {"sandlot/internal/app", "sandlot/internal/api"},
-	"sandlot/internal/api":     {"sandlot/internal/app", "sandlot/internal/cli"},
-	"sandlot/internal/cli":     {"sandlot/cmd/sandlot"},
-	"sandlot/internal/app":     {"sandlot/internal/cli"},
-	"sandlot/internal/client":  {"sandlot/internal/api", "sandlot/internal/cli"},
+	"sandlot/internal/gateway":      {"sandlot/internal/app", "sandlot/internal/api"},
+	"sandlot/internal/api":          {"sandlot/internal/app", "sandlot/internal/cli"},
+	"sandlot/internal/cli":          {"sandlot/cmd/sandlot"},
+	"sandlot/internal/app":          {"sandlot/internal/cli"},
+	"sandlot/internal/clientconfig": {"sandlot/internal/api", "sandlot/internal/cli"},
 	// Text for people is made where results are.
 	"sandlot/internal/terminal": {"sandlot/internal/builtin"},
 	// The operator's own texts alone are expanded, and their commands run.
@@ -51,7 +51,7 @@ var only = map[string][]string{
 	"golang.org/x/sync":                      {"sandlot/internal/limit", "sandlot/internal/app"},
 	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
-	"github.com/tailscale/hujson":            {"sandlot/internal/client", "sandlot/internal/config"},
+	"github.com/tailscale/hujson":            {"sandlot/internal/clientconfig", "sandlot/internal/config"},
 	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/cacerts"},
 	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/cmd/sandlot-runsc", "sandlot/test/bench"},
 }

@@ -1,7 +1,7 @@
-// Package client knows MCP clients, the programs that people use agents in:
+// Package clientconfig knows MCP clients, the programs that people use agents in:
 // where each keeps its list of servers, in which form, and how one entry is put
 // into that list with nothing else of the file changed.
-package client
+package clientconfig
 
 import (
 	"encoding/json"
