@@ -44,7 +44,7 @@ func (g Guard) protect(next http.Handler) http.Handler {
 		}
 		origin := r.Header.Get("Origin")
 		if origin != "" && !g.allowed(r, origin) {
-			refuse(w, "Origin "+strconv.Quote(clipped(origin))+" is not allowed; the operator can list it in cors.origins")
+			refuse(w, "Origin "+strconv.Quote(fault.Clip(origin))+" is not allowed; the operator can list it in cors.origins")
 			return
 		}
 		if origin == "" && r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -62,12 +62,10 @@ func (g Guard) protect(next http.Handler) http.Handler {
 func (g Guard) knows(w http.ResponseWriter, r *http.Request) bool {
 	ok := !g.Loopback || local(r.Host)
 	if !ok {
-		refuse(w, "Host "+strconv.Quote(clipped(r.Host))+" is not this server; use localhost or 127.0.0.1")
+		refuse(w, "Host "+strconv.Quote(fault.Clip(r.Host))+" is not this server; use localhost or 127.0.0.1")
 	}
 	return ok
 }
-
-func clipped(s string) string { return s[:min(len(s), 100)] }
 
 func refuse(w http.ResponseWriter, why string) {
 	writeProblem(w, Problem{Title: "FORBIDDEN", Status: 403, Detail: why,

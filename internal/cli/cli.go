@@ -19,7 +19,6 @@ import (
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
-	"sandlot/internal/tool"
 )
 
 // exit ends the program with a code and no message.
@@ -145,8 +144,8 @@ func group(c *cobra.Command) {
 			return run(c, args)
 		}
 		meant := "; its commands are " + strings.Join(names, ", ")
-		if near := tool.Nearest(args[0], names); near != "" {
-			meant = fmt.Sprintf("; did you mean %q?", near)
+		if near := fault.Meant(args[0], names); near != "" {
+			meant = near
 		}
 		return usage{fmt.Errorf("unknown command %q for %q%s; see `%s --help`", args[0], c.CommandPath(), meant, c.CommandPath())}
 	}

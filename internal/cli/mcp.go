@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sandlot/internal/agent"
-	"sandlot/internal/tool"
+	"sandlot/internal/fault"
 )
 
 func (p *program) mcp() *cobra.Command {
@@ -299,7 +299,7 @@ func (p *program) connection(c *cobra.Command, what string) (connectionRow, erro
 		}
 		names = append(names, r.Name)
 	}
-	if near := tool.Nearest(what, names); near != "" {
+	if near := fault.Nearest(what, names); near != "" {
 		return connectionRow{}, fmt.Errorf("there is no connection %q; did you mean %q?", what, near)
 	}
 	return connectionRow{}, fmt.Errorf("there is no connection %q; `sandlot mcp list` shows yours", what)

@@ -138,10 +138,8 @@ func (g *Gateway) answer(r *http.Request, p auth.Principal, q request) (_ any, e
 	case "tools/call":
 		return g.bareCall(r, p, q)
 	}
-	return nil, fault.New(fault.NotFound, "Method not found: %q; a request without MCP headers can be tools/list, tools/call or ping", clip(q.Method)).With("method", clip(q.Method))
+	return nil, fault.New(fault.NotFound, "Method not found: %q; a request without MCP headers can be tools/list, tools/call or ping", fault.Clip(q.Method)).With("method", fault.Clip(q.Method))
 }
-
-func clip(s string) string { return s[:min(len(s), 120)] }
 
 func (g *Gateway) bareTools(ctx context.Context, p auth.Principal) []any {
 	list := []any{}

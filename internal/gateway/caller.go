@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"sandlot/internal/fault"
 )
 
 // caller is a client that waits for its call, as third-party servers see it.
@@ -74,7 +76,7 @@ func cannot(method string) error {
 	what := map[string]string{"elicitation/create": "cannot ask its user (elicitation)", "sampling/createMessage": "does not lend its model (sampling)",
 		"roots/list": "names no roots"}[method]
 	if what == "" {
-		what = "knows no " + clip(method)
+		what = "knows no " + fault.Clip(method)
 	}
 	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "the client that made this call " + what}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 	"sandlot/internal/tool"
 )
@@ -86,7 +87,7 @@ func (g *Gateway) features(e *endpoint) {
 			if err == nil {
 				continue
 			}
-			g.Log.Warn("a third-party server's definition cannot be offered", "principal", e.principal.ID, "method", k.method, "name", clip(k.key), "error", err)
+			g.Log.Warn("a third-party server's definition cannot be offered", "principal", e.principal.ID, "method", k.method, "name", fault.Clip(k.key), "error", err)
 		}
 		if len(refused) == 0 {
 			next = maps.Clone(want)

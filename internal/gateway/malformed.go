@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"sandlot/internal/fault"
 )
 
 // The protocol has batches up to the revision before this one.
@@ -38,7 +40,7 @@ func malformed(m message, r *http.Request, body []byte) any {
 	}
 	q, wrong := decode(body)
 	if wrong == nil && q != nil && !q.IsCall() && !strings.HasPrefix(q.Method, "notifications/") {
-		return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: "+strconv.Quote(clip(q.Method))+" needs an id, a string or a whole number", nil)
+		return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: "+strconv.Quote(fault.Clip(q.Method))+" needs an id, a string or a whole number", nil)
 	}
 	return wrong
 }

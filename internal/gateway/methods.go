@@ -65,6 +65,6 @@ func unknown(w http.ResponseWriter, r *http.Request, e *endpoint, m message) boo
 	case !isID(m.ID):
 		return false
 	}
-	writeJSON(w, http.StatusOK, rpcError(m.ID, jsonrpc.CodeMethodNotFound, "Method not found: \""+clip(m.Method)+"\"", nil))
+	writeJSON(w, http.StatusOK, rpcError(m.ID, jsonrpc.CodeMethodNotFound, "Method not found: \""+fault.Clip(m.Method)+"\"", nil))
 	return true
 }

@@ -297,7 +297,7 @@ func (g *Gateway) passError(ctx context.Context, q *passedOn, err error) error {
 		return own
 	}
 	f := fault.From(err)
-	g.report(ctx, q.method+" "+clip(q.key), f)
+	g.report(ctx, q.method+" "+fault.Clip(q.key), f)
 	if q.method == "resources/read" && f.Kind == fault.NotFound {
 		return mcp.ResourceNotFoundError(q.key)
 	}

@@ -47,7 +47,7 @@ func (h *Hub) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error)
 	q := Request{Principal: r.Principal, Operation: methods[r.Method], Client: r.Client}
 	return Do(ctx, h, q, func(ctx context.Context) (json.RawMessage, error) {
 		if h.external == nil {
-			return nil, fault.New(fault.NotFound, "no server answers %s", clip(r.Method))
+			return nil, fault.New(fault.NotFound, "no server answers %s", fault.Clip(r.Method))
 		}
 		return h.external.Pass(ctx, r)
 	})
@@ -113,7 +113,7 @@ type Content struct {
 // Read returns a resource of ours, at most max bytes of it.
 func (h *Hub) Read(ctx context.Context, p auth.Principal, uri string, max int) (Content, error) {
 	return Do(ctx, h, Request{Principal: p, Operation: policy.ResourceRead}, func(ctx context.Context) (Content, error) {
-		var last error = fault.New(fault.NotFound, "resource not found: %s", clip(uri))
+		var last error = fault.New(fault.NotFound, "resource not found: %s", fault.Clip(uri))
 		for _, r := range h.readers {
 			b, n, err := r.Read(ctx, p, uri, max)
 			if err == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"time"
-	"unicode/utf8"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
@@ -112,10 +111,10 @@ func Unknown(name string, known []tool.Tool) error {
 	for i, t := range known {
 		names[i] = t.Name
 	}
-	f := fault.New(fault.NotFound, "Unknown tool: %q", clip(name))
-	near := tool.Nearest(name, names)
+	f := fault.New(fault.NotFound, "Unknown tool: %q", fault.Clip(name))
+	near := fault.Nearest(name, names)
 	if near != "" {
-		f = fault.New(fault.NotFound, "Unknown tool: %q; did you mean %q?", clip(name), near)
+		f = fault.New(fault.NotFound, "Unknown tool: %q; did you mean %q?", fault.Clip(name), near)
 	}
 	if some := names[:min(len(names), maxNames)]; len(some) < len(names) {
 		f.With("tools_count", len(names))
@@ -123,19 +122,5 @@ func Unknown(name string, known []tool.Tool) error {
 			names = append([]string{near}, some[:maxNames-1]...)
 		}
 	}
-	return f.With("tool", clip(name)).With("available_tools", names)
-}
-
-// clip bounds a text that a client gave, in bytes, and cuts no character.
-func clip(s string) string {
-	const most = 120
-	if len(s) <= most {
-		return s
-	}
-	for s = s[:most]; len(s) > 0; s = s[:len(s)-1] {
-		if r, n := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || n != 1 {
-			break
-		}
-	}
-	return s
+	return f.With("tool", fault.Clip(name)).With("available_tools", names)
 }

@@ -18,7 +18,6 @@ import (
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
-	"sandlot/internal/tool"
 )
 
 // Config is what a book needs.
@@ -246,7 +245,7 @@ func (b *Book) find(p auth.Principal, what string) (*server, error) {
 		names = append(names, s.name)
 	}
 	meant := "list_external_mcp shows yours"
-	if near := tool.Nearest(what, names); near != "" {
+	if near := fault.Nearest(what, names); near != "" {
 		meant = "did you mean " + strconv.Quote(near) + "?"
 	}
 	return nil, fault.New(fault.NotFound, "there is no connection %q; %s", spec.Clip(what), meant).With("connection", spec.Clip(what)).With("connections", names)

@@ -8,7 +8,6 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/spec"
-	"sandlot/internal/tool"
 )
 
 // Prompt gets a prompt of one connection, by the server's own name for it or the
@@ -33,7 +32,7 @@ func (b *Book) Prompt(ctx context.Context, p auth.Principal, what, name string, 
 		return s.whole(ctx, query{method: "prompts/get", params: params})
 	}
 	f := fault.New(fault.NotFound, "%s has no prompt %q", s.title(), spec.Clip(name))
-	if near := tool.Nearest(name, names); near != "" {
+	if near := fault.Nearest(name, names); near != "" {
 		f = fault.New(fault.NotFound, "%s has no prompt %q; did you mean %q?", s.title(), spec.Clip(name), near)
 	}
 	return nil, f.With("prompt", spec.Clip(name)).With("prompts", names[:min(len(names), 100)])

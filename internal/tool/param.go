@@ -3,7 +3,6 @@ package tool
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -192,13 +191,13 @@ func (t Tool) unknown(name string) error {
 	for i, p := range t.Params {
 		names[i] = p.Name
 	}
-	name = clip(name)
+	name = fault.Clip(name)
 	hint := "; allowed are: " + strings.Join(names, ", ")
 	if len(names) == 0 {
 		hint = "; it takes none"
 	}
-	if near := Nearest(name, names); near != "" {
-		hint = fmt.Sprintf("; did you mean %q?", near)
+	if meant := fault.Meant(name, names); meant != "" {
+		hint = meant
 	}
 	return fault.New(fault.InvalidParameters, "%s has no argument %q%s", t.Name, name, hint).
 		With("argument", name).With("allowed", names)
@@ -206,7 +205,7 @@ func (t Tool) unknown(name string) error {
 
 func (p Param) wrong(v any, allowed string) error {
 	b, _ := json.Marshal(v)
-	given := clip(string(b))
+	given := fault.Clip(string(b))
 	return fault.New(fault.InvalidParameters, "argument %q is %s, but must be %s", p.Name, given, allowed).
 		With("argument", p.Name).With("given", given).With("allowed", allowed)
 }
@@ -315,53 +314,4 @@ func (p Param) checkObject(v any) (any, error) {
 		out[strings.TrimPrefix(k, p.Name+".")] = e
 	}
 	return out, nil
-}
-
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) > 120 {
-		s = strings.ToValidUTF8(s[:120], "") + "…"
-	}
-	return s
-}
-
-// Nearest returns the known name that name was probably meant to be, or "".
-func Nearest(name string, known []string) string {
-	best, least := "", 3
-	if len(name) > 64 {
-		return ""
-	}
-	for _, k := range known {
-		if d := distance(strings.ToLower(name), k); d < least && d < len(k) {
-			best, least = k, d
-		}
-	}
-	if best == "" {
-		for _, k := range known {
-			if len(name) > 2 && (strings.HasPrefix(k, strings.ToLower(name)) || strings.HasPrefix(strings.ToLower(name), k)) {
-				return k
-			}
-		}
-	}
-	return best
-}
-
-// distance is Levenshtein's.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
 }

@@ -213,26 +213,3 @@ func TestSchema(t *testing.T) {
 		t.Error("an empty list of required arguments is written: older drafts refuse that")
 	}
 }
-
-func TestNearest(t *testing.T) {
-	known := []string{"code", "template", "session_id", "timeout", "id"}
-	for name, want := range map[string]string{
-		"templat": "template", "tempalte": "template", "TEMPLATE": "template", "sesion_id": "session_id", "session": "session_id",
-		"timeout_seconds": "timeout", "codes": "code", "banana": "", "": "", "ab": "", strings.Repeat("code", 20): "",
-	} {
-		if got := Nearest(name, known); got != want {
-			t.Errorf("Nearest(%q) = %q, want %q", name, got, want)
-		}
-	}
-}
-
-func TestDistance(t *testing.T) {
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"same", "same", 0}} {
-		if got := distance(tt.a, tt.b); got != tt.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
-		}
-	}
-}

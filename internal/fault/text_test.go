@@ -1,0 +1,49 @@
+package fault
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestClip(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{"", ""},
+		{"short", "short"},
+		{"a\xffb", "a\uFFFDb"},
+		{strings.Repeat("x", 120), strings.Repeat("x", 120)},
+		{strings.Repeat("x", 121), strings.Repeat("x", 120) + "…"},
+		// A character that the bound would cut goes as a whole.
+		{strings.Repeat("x", 118) + "日本", strings.Repeat("x", 118) + "…"},
+		{strings.Repeat("日", 41), strings.Repeat("日", 40) + "…"},
+		{strings.Repeat("\x80", 200), "\uFFFD…"},
+	} {
+		got := Clip(tt.text)
+		if got != tt.want || !utf8.ValidString(got) {
+			t.Errorf("%q is clipped to %q, want %q", tt.text, got, tt.want)
+		}
+	}
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"code", "template", "session_id", "timeout", "id"}
+	for name, want := range map[string]string{
+		"templat": "template", "tempalte": "template", "TEMPLATE": "template", "sesion_id": "session_id", "session": "session_id",
+		"timeout_seconds": "timeout", "codes": "code", "banana": "", "": "", "ab": "", strings.Repeat("code", 20): "",
+	} {
+		if got := Nearest(name, known); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"same", "same", 0}} {
+		if got := distance(tt.a, tt.b); got != tt.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+	}
+}
