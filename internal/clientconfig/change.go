@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// maxFile bounds a client's file, in bytes.
-const maxFile = 64 << 20
+// MaxFile bounds a client's file, in bytes; Claude Code's own grows large.
+const MaxFile = 64 << 20
 
 // Change is what is to be done to a client's file.
 type Change struct {
@@ -80,9 +80,9 @@ func read(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(text) > maxFile {
-		err = fmt.Errorf("%s is larger than %d MiB", path, maxFile>>20)
+	text, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err == nil && len(text) > MaxFile {
+		err = fmt.Errorf("%s is larger than %d MiB", path, MaxFile>>20)
 	}
 	return text, err
 }

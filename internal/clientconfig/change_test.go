@@ -44,7 +44,7 @@ func plan(t *testing.T, c Client, path string, s Server) *Change {
 func TestChangeEveryClient(t *testing.T) {
 	for _, c := range All() {
 		path := filepath.Join(t.TempDir(), "config.json")
-		before := "{\n  \"other\": [1, 2], // kept\n  \"" + c.key + "\": {\n    \"mine\": {\"command\": \"x\"}\n  }\n}\n"
+		before := "{\n  \"other\": [1, 2], // kept\n  \"" + c.format.section + "\": {\n    \"mine\": {\"command\": \"x\"}\n  }\n}\n"
 		write(t, path, before, 0o640)
 		ch := plan(t, c, path, with("slt_abcdefghijklmnopqrstuvwxyz234567"))
 		if ch.Nothing() || ch.New {

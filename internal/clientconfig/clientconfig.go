@@ -1,6 +1,6 @@
 // Package clientconfig knows MCP clients, the programs that people use agents in:
-// where each keeps its list of servers, in which form, and how one entry is put
-// into that list with nothing else of the file changed.
+// where each keeps its list of servers, in which format, what the entries mean, and how
+// one entry is put into that list with nothing else of the file changed.
 package clientconfig
 
 import (
@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"sandlot/internal/fault"
-	"sandlot/internal/tool"
 )
 
 // Client is one such program.
@@ -22,8 +21,8 @@ type Client struct {
 	// Next says what the user does when the file is changed.
 	Next string
 
-	key   string // of the object in which the servers stand
-	paths paths
+	format *Format
+	paths  paths
 	// entry is how it writes a server down.
 	entry func(Server) entry
 	// variable is how it names a variable of its environment; empty: it knows none.
@@ -89,26 +88,26 @@ func stdio(s Server) entry {
 // all is in the order in which they are listed.
 var all = []Client{
 	{ID: "claude-desktop", Title: "Claude Desktop", Next: "Quit Claude Desktop and start it again.",
-		key: "mcpServers", entry: stdio, paths: paths{"$XDG_CONFIG_HOME/Claude/claude_desktop_config.json",
+		format: editor, entry: stdio, paths: paths{"$XDG_CONFIG_HOME/Claude/claude_desktop_config.json",
 			"~/Library/Application Support/Claude/claude_desktop_config.json", `%APPDATA%\Claude\claude_desktop_config.json`}},
 	{ID: "claude-code", Title: "Claude Code", Next: "Start a new session of Claude Code; /mcp shows the server.",
-		key: "mcpServers", entry: typed, variable: "${%s}", paths: paths{"~/.claude.json", "~/.claude.json", `%USERPROFILE%\.claude.json`},
+		format: editor, entry: typed, variable: "${%s}", paths: paths{"~/.claude.json", "~/.claude.json", `%USERPROFILE%\.claude.json`},
 		command: func(s Server) string {
 			return words("claude", "mcp", "add", "--scope", "user", "--transport", "http", s.Name, s.URL) + header(" --header", s)
 		}},
 	{ID: "cursor", Title: "Cursor", Next: "Open Cursor's settings, MCP: the server is in the list.",
-		key: "mcpServers", entry: plain, variable: "${env:%s}", paths: paths{"~/.cursor/mcp.json", "~/.cursor/mcp.json", `%USERPROFILE%\.cursor\mcp.json`}},
+		format: editor, entry: plain, variable: "${env:%s}", paths: paths{"~/.cursor/mcp.json", "~/.cursor/mcp.json", `%USERPROFILE%\.cursor\mcp.json`}},
 	{ID: "vscode", Title: "VS Code", Next: "Run \"MCP: List Servers\" from the command palette of VS Code, and start the server.",
-		key: "servers", entry: typed, variable: "${env:%s}", paths: paths{"$XDG_CONFIG_HOME/Code/User/mcp.json",
+		format: vsCode, entry: typed, variable: "${env:%s}", paths: paths{"$XDG_CONFIG_HOME/Code/User/mcp.json",
 			"~/Library/Application Support/Code/User/mcp.json", `%APPDATA%\Code\User\mcp.json`}},
 	{ID: "crush", Title: "Crush", Next: "Start Crush again.",
-		key: "mcp", entry: typed, variable: "$%s", paths: paths{"$XDG_CONFIG_HOME/crush/crush.json", "$XDG_CONFIG_HOME/crush/crush.json", `%LOCALAPPDATA%\crush\crush.json`}},
+		format: crush, entry: typed, variable: "$%s", paths: paths{"$XDG_CONFIG_HOME/crush/crush.json", "$XDG_CONFIG_HOME/crush/crush.json", `%LOCALAPPDATA%\crush\crush.json`}},
 	{ID: "kiro", Title: "Kiro", Next: "Kiro connects when the file is saved; look at its panel MCP Servers.",
-		key: "mcpServers", entry: plain, variable: "${%s}", paths: paths{"~/.kiro/settings/mcp.json", "~/.kiro/settings/mcp.json", `%USERPROFILE%\.kiro\settings\mcp.json`}},
+		format: editor, entry: plain, variable: "${%s}", paths: paths{"~/.kiro/settings/mcp.json", "~/.kiro/settings/mcp.json", `%USERPROFILE%\.kiro\settings\mcp.json`}},
 	{ID: "windsurf", Title: "Windsurf", Next: "Press the refresh button of the MCP servers in Windsurf's Cascade panel.",
-		key: "mcpServers", entry: cascade, variable: "${env:%s}", paths: paths{"~/.codeium/windsurf/mcp_config.json", "~/.codeium/windsurf/mcp_config.json", `%USERPROFILE%\.codeium\windsurf\mcp_config.json`}},
+		format: editor, entry: cascade, variable: "${env:%s}", paths: paths{"~/.codeium/windsurf/mcp_config.json", "~/.codeium/windsurf/mcp_config.json", `%USERPROFILE%\.codeium\windsurf\mcp_config.json`}},
 	{ID: "gemini", Title: "Gemini CLI", Next: "Start Gemini CLI again; /mcp shows the server.",
-		key: "mcpServers", entry: gemini, variable: "${%s}", paths: paths{"~/.gemini/settings.json", "~/.gemini/settings.json", `%USERPROFILE%\.gemini\settings.json`},
+		format: editor, entry: gemini, variable: "${%s}", paths: paths{"~/.gemini/settings.json", "~/.gemini/settings.json", `%USERPROFILE%\.gemini\settings.json`},
 		command: func(s Server) string {
 			return words("gemini", "mcp", "add", "--scope", "user", "--transport", "http") + header(" --header", s) + " " + words(s.Name, s.URL)
 		}},
@@ -133,10 +132,7 @@ func Find(id string) (Client, error) {
 			return c, nil
 		}
 	}
-	near := ""
-	if n := tool.Nearest(id, IDs()); n != "" {
-		near = fmt.Sprintf("; did you mean %q?", n)
-	}
+	near := fault.Meant(id, IDs())
 	shown := []rune(id)
 	return Client{}, fault.New(fault.NotFound, "there is no client %q%s It must be one of %s", string(shown[:min(len(shown), 40)]),
 		map[bool]string{true: ".", false: near}[near == ""], strings.Join(IDs(), ", ")).With("clients", IDs())
@@ -213,7 +209,7 @@ func (c Client) Check(s *Server) error {
 	if c.variable == "" {
 		return fmt.Errorf("%s puts no variables into its settings; give the token itself", c.Title)
 	}
-	if !regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`).MatchString(s.TokenEnv) {
+	if !variableForm.MatchString(s.TokenEnv) {
 		return fmt.Errorf("%q is no name of a variable", s.TokenEnv)
 	}
 	s.Token = fmt.Sprintf(c.variable, s.TokenEnv)
@@ -222,7 +218,7 @@ func (c Client) Check(s *Server) error {
 
 // Config is the object to merge into the client's file.
 func (c Client) Config(s Server) map[string]any {
-	return map[string]any{c.key: map[string]any{s.Name: c.entry(s)}}
+	return map[string]any{c.format.section: map[string]any{s.Name: c.entry(s)}}
 }
 
 // Snippet is Config as text, for people.

@@ -46,14 +46,14 @@ func (c Client) Put(text []byte, s Server) ([]byte, error) {
 }
 
 func (c Client) put(d document, root *hujson.Value, top *hujson.Object, s Server) ([]byte, error) {
-	list, err := member(top, c.key)
+	list, err := member(top, c.format.section)
 	if err != nil {
 		return nil, err
 	}
 	if list == nil {
-		return d.add(root, top, c.key, map[string]any{s.Name: c.entry(s)}), nil
+		return d.add(root, top, c.format.section, map[string]any{s.Name: c.entry(s)}), nil
 	}
-	servers, err := object(list, c.key)
+	servers, err := object(list, c.format.section)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (c Client) without(text []byte, s Server) (map[string]any, error) {
 	if err := dec.Decode(&top); err != nil {
 		return nil, err
 	}
-	list, _ := top[c.key].(map[string]any)
+	list, _ := top[c.format.section].(map[string]any)
 	if e, ok := list[s.Name].(map[string]any); ok {
 		for _, k := range ours {
 			delete(e, k)
@@ -231,7 +231,7 @@ func (c Client) without(text []byte, s Server) (map[string]any, error) {
 		}
 	}
 	if len(list) == 0 {
-		delete(top, c.key)
+		delete(top, c.format.section)
 	}
 	return top, nil
 }
@@ -315,7 +315,7 @@ func (c Client) Has(text []byte, server string) bool {
 		return false
 	}
 	at := &root
-	for _, key := range []string{c.key, server} {
+	for _, key := range []string{c.format.section, server} {
 		o, ok := at.Value.(*hujson.Object)
 		if !ok {
 			return false

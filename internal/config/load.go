@@ -17,7 +17,6 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
-	"sandlot/internal/tool"
 )
 
 // Source is what settings are read from.
@@ -200,7 +199,7 @@ func (c *Config) parse(path string, text []byte) error {
 		i := slices.IndexFunc(settings, func(s setting) bool { return s.key == key })
 		value := flat[key]
 		if i < 0 && (value != nil || !slices.ContainsFunc(settings, func(s setting) bool { return strings.HasPrefix(s.key, key+".") })) {
-			return wrong("unknown setting %q%s", key, meant(key, keys()))
+			return wrong("unknown setting %q%s", key, fault.Meant(key, keys()))
 		}
 		if value == nil {
 			continue
@@ -221,18 +220,11 @@ func keys() []string {
 	return all
 }
 
-func meant(key string, known []string) string {
-	if near := tool.Nearest(key, known); near != "" {
-		return fmt.Sprintf("; did you mean %q?", near)
-	}
-	return ""
-}
-
 // only refuses a section's keys that are not known.
 func only(n *yaml.Node, known ...string) error {
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
 		if key := n.Content[i].Value; !slices.Contains(known, key) {
-			return fmt.Errorf("unknown setting %q%s", key, meant(key, known))
+			return fmt.Errorf("unknown setting %q%s", key, fault.Meant(key, known))
 		}
 	}
 	return nil

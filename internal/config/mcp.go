@@ -83,7 +83,7 @@ func setMCPFilesEnv(c *Config, v string) error {
 	c.MCP.FilesEnv = nil
 	for _, name := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
 		if !envForm.MatchString(name) {
-			return fmt.Errorf("%q must be the name of a variable, such as GITHUB_TOKEN", clipped(name))
+			return fmt.Errorf("%q must be the name of a variable, such as GITHUB_TOKEN", fault.Clip(name))
 		}
 		c.MCP.FilesEnv = append(c.MCP.FilesEnv, name)
 	}
@@ -183,7 +183,7 @@ func named(all []entry) (kept []entry, names, notes []string) {
 	first := map[string]string{}
 	for _, e := range all {
 		if from, twice := first[e.name]; twice {
-			notes = append(notes, fmt.Sprintf("MCP server %q of %s is left out: %s has one of that name", clipped(e.name), e.from, from))
+			notes = append(notes, fmt.Sprintf("MCP server %q of %s is left out: %s has one of that name", fault.Clip(e.name), e.from, from))
 			continue
 		}
 		first[e.name] = e.from
@@ -192,7 +192,7 @@ func named(all []entry) (kept []entry, names, notes []string) {
 			name = fmt.Sprintf("%.28s-%d", safeName(e.name), n)
 		}
 		if name != e.name {
-			notes = append(notes, fmt.Sprintf("MCP server %q of %s is called %s here: a name has 1 to %d letters, digits, _ and -", clipped(e.name), e.from, name, maxServerName))
+			notes = append(notes, fmt.Sprintf("MCP server %q of %s is called %s here: a name has 1 to %d letters, digits, _ and -", fault.Clip(e.name), e.from, name, maxServerName))
 		}
 		kept, names = append(kept, e), append(names, name)
 	}
@@ -225,13 +225,6 @@ func safeName(s string) string {
 		name = name[:maxServerName-7] + "-" + hex.EncodeToString(h[:3])
 	}
 	return name
-}
-
-func clipped(s string) string {
-	if len(s) > 80 {
-		return strings.ToValidUTF8(s[:80], "") + "…"
-	}
-	return s
 }
 
 // mcpShown lists the section's servers as they are written, without the values

@@ -14,12 +14,13 @@ import (
 	"unicode"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/clientconfig"
+	"sandlot/internal/fault"
 	"sandlot/internal/servers/spec"
 )
 
 // ownKeys are what an entry of sandlot.yaml may have: Crush's, and ours.
-var ownKeys = []string{"type", "command", "args", "env", "url", "headers", "timeout", "disabled", "disabled_tools", "enabled_tools",
-	"oauth", "oauth_client_id", "oauth_client_secret", "oauth_issuer", "where", "prefix", "principals", "trust", "user"}
+var ownKeys = append(slices.Clone(clientconfig.Keys), "where", "prefix", "principals", "trust", "user")
 
 // read makes the server that the entry describes. One that is disabled is not
 // expanded: nothing of it is needed, and no command has to run for it.
@@ -85,7 +86,7 @@ func (r *reader) text(key string, allowed ...string) string {
 		r.wrong(key, "it must be a text")
 	}
 	if v != "" && len(allowed) > 0 && !slices.Contains(allowed, v) {
-		r.wrong(key, "%q must be one of %s", clipped(v), strings.Join(allowed, ", "))
+		r.wrong(key, "%q must be one of %s", fault.Clip(v), strings.Join(allowed, ", "))
 	}
 	return v
 }
@@ -146,7 +147,7 @@ func (r *reader) pairs(key string) map[string]string {
 	for name, v := range items {
 		s, ok := v.(string)
 		if !ok && v != nil {
-			r.wrong(key+" "+clipped(name), "it must be a text")
+			r.wrong(key+" "+fault.Clip(name), "it must be a text")
 		}
 		m[name] = s
 	}
@@ -160,7 +161,7 @@ func (r *reader) timeout() time.Duration {
 	}
 	d, err := ParseDuration(v)
 	if err != nil || d < time.Second || d > day {
-		r.wrong("timeout", "%q must be seconds, or a duration such as 90s or 5m, from 1s to 24h", clipped(v))
+		r.wrong("timeout", "%q must be seconds, or a duration such as 90s or 5m, from 1s to 24h", fault.Clip(v))
 		return 0
 	}
 	return d
@@ -180,7 +181,7 @@ func (r *reader) server() spec.Configured {
 	if _, given := r.keys["prefix"]; given {
 		p := r.text("prefix")
 		if !prefixForm.MatchString(p) {
-			r.wrong("prefix", "%q must be at most 16 letters, digits, _ and -", clipped(p))
+			r.wrong("prefix", "%q must be at most 16 letters, digits, _ and -", fault.Clip(p))
 		}
 		s.Prefix = &p
 	}
@@ -232,7 +233,7 @@ func (x *expansion) text(field, text string) string {
 
 func (x *expansion) pairs(field string, m map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		m[name] = x.text(field+" "+clipped(name), m[name])
+		m[name] = x.text(field+" "+fault.Clip(name), m[name])
 	}
 }
 
@@ -279,7 +280,7 @@ func check(s *spec.Configured) error {
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Env)) {
 		if !envForm.MatchString(k) {
-			return fmt.Errorf("env %q: a name has letters, digits and _, and does not begin with a digit", clipped(k))
+			return fmt.Errorf("env %q: a name has letters, digits and _, and does not begin with a digit", fault.Clip(k))
 		}
 		if hasNUL(s.Env[k]) {
 			return fmt.Errorf("env %s: a value cannot have a NUL in it", k)
@@ -287,7 +288,7 @@ func check(s *spec.Configured) error {
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Headers)) {
 		if !headerForm.MatchString(k) {
-			return fmt.Errorf("headers %q: HTTP knows no such name", clipped(k))
+			return fmt.Errorf("headers %q: HTTP knows no such name", fault.Clip(k))
 		}
 		if hasControls(s.Headers[k]) {
 			return fmt.Errorf("headers %s: a value cannot have a line break or another control character in it", k)

@@ -17,11 +17,11 @@ var only = map[string][]string{
 	"sandlot/internal/api":          {"sandlot/internal/app", "sandlot/internal/cli"},
 	"sandlot/internal/cli":          {"sandlot/cmd/sandlot"},
 	"sandlot/internal/app":          {"sandlot/internal/cli"},
-	"sandlot/internal/clientconfig": {"sandlot/internal/api", "sandlot/internal/cli"},
+	"sandlot/internal/clientconfig": {"sandlot/internal/api", "sandlot/internal/cli", "sandlot/internal/config"},
 	// Text for people is made where results are.
 	"sandlot/internal/terminal": {"sandlot/internal/builtin"},
 	// The operator's own texts alone are expanded, and their commands run.
-	"sandlot/internal/expand": {"sandlot/internal/config"},
+	"sandlot/internal/expand": {"sandlot/internal/config", "sandlot/internal/clientconfig"},
 	// What hostile code has written is walked through in one place.
 	"sandlot/internal/tree":         {"sandlot/internal/workspace", "sandlot/internal/runtime/gvisor", "sandlot/internal/volume", "sandlot/internal/cli"},
 	"sandlot/internal/volume":       {"sandlot/internal/app", "sandlot/internal/builtin"},
@@ -51,7 +51,7 @@ var only = map[string][]string{
 	"golang.org/x/sync":                      {"sandlot/internal/limit", "sandlot/internal/app"},
 	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
-	"github.com/tailscale/hujson":            {"sandlot/internal/clientconfig", "sandlot/internal/config"},
+	"github.com/tailscale/hujson":            {"sandlot/internal/clientconfig"},
 	"software.sslmate.com/src/go-pkcs12":     {"sandlot/internal/cacerts"},
 	"github.com/opencontainers/runtime-spec": {"sandlot/internal/runtime/gvisor", "sandlot/cmd/sandlot-runsc", "sandlot/test/bench"},
 }

@@ -1,11 +1,10 @@
-package config
+package clientconfig
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 
 	"github.com/tailscale/hujson"
@@ -14,15 +13,59 @@ import (
 // Bounds of what is read of a client's file: whoever writes it, as the author of a
 // folder that was cloned, must not take the server's memory.
 const (
-	maxCommented     = 1 << 20 // bytes of a file with comments, all of which is held at once
-	maxClientSection = 1 << 20 // bytes of the section with the servers
-	maxClientServers = 1000
-	maxClientDepth   = 100 // of a file with comments
+	maxCommented = 1 << 20 // bytes of a file with comments, all of which is held at once
+	maxSection   = 1 << 20 // bytes of the section with the servers
+	maxServers   = 1000
+	maxDepth     = 100 // of a file with comments
 )
 
-// clientSections reads the sections of a client's file that may have servers, with
+// Read yields the servers in the text of a client's file, by name, and the format in
+// which they stand there. A server is a map of its keys; numbers and truth values in it
+// are texts.
+func Read(text []byte) (servers map[string]any, f *Format, err error) {
+	top, err := sections(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	found, f := find(top)
+	if f == nil {
+		return nil, nil, errors.New("it has neither mcpServers (as Claude, Cursor and others do), " +
+			"nor servers (VS Code), nor mcp (crush.json)")
+	}
+	servers, ok := found.(map[string]any)
+	if !ok && found != nil {
+		return nil, nil, errors.New("its servers are not an object of names with settings")
+	}
+	if len(servers) > maxServers {
+		return nil, nil, fmt.Errorf("it has %d servers, and %d are taken from a file", len(servers), maxServers)
+	}
+	return servers, f, nil
+}
+
+// find yields the servers, and whose format they are in.
+func find(top map[string]any) (servers any, f *Format) {
+	for _, f := range []*Format{editor, vsCode} {
+		if servers, has := top[f.section]; has {
+			return servers, f
+		}
+	}
+	servers, has := top[crush.section]
+	if !has {
+		return nil, nil
+	}
+	// VS Code's settings.json has the section of its mcp.json under "mcp".
+	if within, ok := servers.(map[string]any); ok {
+		inner, ok := within[vsCode.section].(map[string]any)
+		if ok && inner["command"] == nil && inner["url"] == nil {
+			return inner, vsCode
+		}
+	}
+	return servers, crush
+}
+
+// sections reads the sections of a client's file that may have servers, with
 // texts, lists and maps in them.
-func clientSections(text []byte) (map[string]any, error) {
+func sections(text []byte) (map[string]any, error) {
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
 	if !json.Valid(text) {
 		if len(text) > maxCommented {
@@ -52,8 +95,8 @@ func clientSections(text []byte) (map[string]any, error) {
 			return nil, errors.New("it is not JSON")
 		}
 		switch key {
-		case "mcpServers", "servers", "mcp":
-			if top[key.(string)], err = clientSection(value); err != nil {
+		case editor.section, vsCode.section, crush.section:
+			if top[key.(string)], err = section(value); err != nil {
 				return nil, err
 			}
 		}
@@ -61,9 +104,9 @@ func clientSections(text []byte) (map[string]any, error) {
 	return top, nil
 }
 
-func clientSection(text []byte) (any, error) {
-	if len(text) > maxClientSection {
-		return nil, fmt.Errorf("its servers take %d bytes, and %d are read", len(text), maxClientSection)
+func section(text []byte) (any, error) {
+	if len(text) > maxSection {
+		return nil, fmt.Errorf("its servers take %d bytes, and %d are read", len(text), maxSection)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
@@ -81,7 +124,7 @@ func deep(text []byte) bool {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; c {
 		case '[', '{':
-			if depth++; depth > maxClientDepth {
+			if depth++; depth > maxDepth {
 				return true
 			}
 		case ']', '}':
@@ -116,14 +159,7 @@ func comment(text []byte) int {
 	return len(text)
 }
 
-// place says where a parser stopped, and not at what: that may be a secret.
-func place(err error) string {
-	if at := regexp.MustCompile(`line \d+, column \d+`).FindString(err.Error()); at != "" {
-		return ": look at " + at
-	}
-	return ""
-}
-
+// texts makes numbers and truth values what they were written as.
 func texts(v any) any {
 	switch v := v.(type) {
 	case json.Number:

@@ -1,0 +1,181 @@
+package clientconfig
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sandlot/internal/expand"
+	"sandlot/internal/fault"
+)
+
+// A Format is how some clients write their servers down.
+type Format struct {
+	section   string // the key of the object in which the servers stand
+	translate func(entry map[string]any) (translated map[string]any, notes []string, err error)
+	expand    func(text string, v Variables) (string, error)
+}
+
+var (
+	crush  = &Format{"mcp", fromCrush, withDollar}
+	editor = &Format{"mcpServers", fromEditor, func(text string, v Variables) (string, error) { return braces(text, v, true) }}
+	vsCode = &Format{"servers", fromEditor, func(text string, v Variables) (string, error) { return braces(text, v, false) }}
+)
+
+// Translate gives the keys of an entry the names in Keys. What has no such name is left
+// out; notes tell of it where its user would miss it.
+func (f *Format) Translate(entry map[string]any) (translated map[string]any, notes []string, err error) {
+	return f.translate(entry)
+}
+
+// Expand puts variables into a text of an entry. No command of the text ever runs.
+func (f *Format) Expand(text string, v Variables) (string, error) { return f.expand(text, v) }
+
+// Variables are those that an entry may name.
+type Variables struct {
+	Values map[string]string
+	// May says why a variable is not given to the file that names it, or returns nil.
+	May func(name string) error
+}
+
+var variableForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// withDollar expands Crush's $VAR, ${VAR} and ${VAR:-word}.
+func withDollar(text string, v Variables) (string, error) {
+	return expand.Variables(text, v.Values, v.May)
+}
+
+// Keys are the names that the keys of an entry have after Translate: Crush's own.
+var Keys = []string{"type", "command", "args", "env", "url", "headers", "timeout", "disabled", "disabled_tools",
+	"enabled_tools", "oauth", "oauth_client_id", "oauth_client_secret", "oauth_issuer"}
+
+// crushElse are keys of Crush that say nothing to Sandlot.
+var crushElse = []string{"sessionless", "oauth_callback_port", "channel_enabled", "channel_reply"}
+
+func fromCrush(keys map[string]any) (map[string]any, []string, error) {
+	kept := map[string]any{}
+	var notes []string
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		switch {
+		case slices.Contains(Keys, k):
+			kept[k] = keys[k]
+		case !slices.Contains(crushElse, k):
+			notes = append(notes, fmt.Sprintf("its key %q is not used%s", fault.Clip(k), fault.Meant(k, Keys)))
+		}
+	}
+	return kept, notes, nil
+}
+
+// editorKeys are those of Claude, Cursor, VS Code, Windsurf, Kiro and Gemini
+// that mean what one of ours means.
+var editorKeys = map[string]string{
+	"type": "type", "transport": "type", "command": "command", "args": "args", "env": "env",
+	"url": "url", "serverUrl": "url", "httpUrl": "url", "headers": "headers", "disabled": "disabled",
+	"disabledTools": "disabled_tools", "excludeTools": "disabled_tools", "includeTools": "enabled_tools",
+}
+
+// editorTypes are those clients' other names of transports.
+var editorTypes = map[string]string{
+	"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "remote": "http", "local": "stdio",
+}
+
+func fromEditor(keys map[string]any) (map[string]any, []string, error) {
+	kept := map[string]any{}
+	var notes []string
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		v := keys[k]
+		if to, ok := editorKeys[k]; ok {
+			kept[to] = v
+			continue
+		}
+		switch k {
+		case "envFile", "headersHelper":
+			instead := map[string]string{"envFile": "env", "headersHelper": "headers"}[k]
+			return kept, nil, fmt.Errorf("%s is not supported: write the values into %s, as variables", k, instead)
+		case "cwd":
+			notes = append(notes, "its cwd is not used: servers start in /workspace")
+		case "timeout":
+			kept[k] = milliseconds(v)
+		case "oauth":
+			if m, ok := v.(map[string]any); ok {
+				kept["oauth_client_id"], kept["oauth_client_secret"], kept["oauth_issuer"] = m["clientId"], m["clientSecret"], m["issuer"]
+			}
+		}
+	}
+	if t, ok := kept["type"].(string); ok && editorTypes[t] != "" {
+		kept["type"] = editorTypes[t]
+	}
+	return kept, notes, nil
+}
+
+// milliseconds reads a timeout that is in milliseconds in some of these files
+// and in seconds in others: nobody waits for a quarter of an hour.
+func milliseconds(v any) any {
+	text, _ := v.(string)
+	if n, err := strconv.ParseFloat(text, 64); err == nil && n >= 1000 {
+		return strconv.FormatFloat(n/1000, 'f', -1, 64)
+	}
+	return v
+}
+
+// braces expands ${env:VAR} and, where plain is set, Claude Code's ${VAR} and
+// ${VAR:-text}. What was put in is not looked at again.
+func braces(text string, v Variables, plain bool) (string, error) {
+	var out strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "${")
+		out.WriteString(before)
+		if !found {
+			return out.String(), nil
+		}
+		body, after, closed := strings.Cut(rest, "}")
+		if !closed || strings.Contains(body, "${") {
+			return "", errors.New("a ${ has no } of its own; one within the other is for sandlot.yaml")
+		}
+		value, err := brace(body, v, plain)
+		if err != nil {
+			return "", err
+		}
+		out.WriteString(value)
+		text = after
+	}
+}
+
+func brace(body string, v Variables, plain bool) (string, error) {
+	name, text, fallback := strings.Cut(body, ":-")
+	switch {
+	case strings.HasPrefix(body, "env:"):
+		name = strings.TrimPrefix(body, "env:")
+		if err := v.May(name); err != nil {
+			return "", err
+		}
+		return v.Values[name], nil
+	case strings.HasPrefix(body, "input:"):
+		return "", fmt.Errorf("${%s} is something that the editor asks its user for; "+
+			"write ${env:NAME} and start the server with that variable", fault.Clip(body))
+	case body == "pathSeparator" || body == "/":
+		return "/", nil
+	case strings.HasPrefix(body, "workspaceFolder"), body == "userHome", body == "cwd",
+		strings.Contains(body, ":") && !fallback:
+		return "", fmt.Errorf("${%s} is known to the editor alone; write what it stands for", fault.Clip(body))
+	case !variableForm.MatchString(name):
+		return "", errors.New("a ${…} is not one that is known here")
+	case !plain:
+		return "", fmt.Errorf("${%s}: a variable is written ${env:%s} in this form", fault.Clip(name), fault.Clip(name))
+	}
+	if err := v.May(name); err != nil {
+		return "", err
+	}
+	value := v.Values[name]
+	switch {
+	case value == "" && fallback:
+		return text, nil
+	case value == "":
+		return "", fmt.Errorf("the variable %s is not set, and ${%s} has no default", fault.Clip(name), fault.Clip(name))
+	}
+	return value, nil
+}
