@@ -28,10 +28,11 @@ test: ## install what the tests need and run all of them
 quick: ## lint and test what changed since BASE (else: since main), in minutes
 	@test/quick $(BASE)
 
-lint: build ## gofmt, go vet, staticcheck
+lint: build ## gofmt, go vet, staticcheck, and the bounds of test/measure
 	@bad=$$(gofmt -l $(GO_DIRS)); if [ -n "$$bad" ]; then echo "not gofmt'd:"; echo "$$bad"; exit 1; fi
 	go vet ./...
 	go tool staticcheck ./...
+	go run ./test/measure
 
 unit: build ## the packages' own tests with the race detector, real gVisor included
 	CGO_ENABLED=1 go test -race -timeout 15m ./internal/...
