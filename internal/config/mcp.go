@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"sandlot/internal/fault"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"

@@ -1,0 +1,329 @@
+package importtest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A mention is a piece of a document that stands for something in the repository.
+type mention struct{ file, text string }
+
+// documents yields the documents, their text without code blocks, and their code
+// blocks. The changelog is left out: it tells of what was.
+func documents(t *testing.T) (prose, blocks map[string]string) {
+	t.Helper()
+	prose, blocks = map[string]string{}, map[string]string{}
+	for _, f := range files(t) {
+		if !strings.HasSuffix(f, ".md") || f == "CHANGELOG.md" || strings.Contains(f, "/testdata/") {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join("../..", f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, part := range strings.Split(string(data), "```") {
+			if i%2 == 0 {
+				prose[f] += part
+			} else {
+				blocks[f] += part
+			}
+		}
+	}
+	if len(prose) < 20 {
+		t.Fatalf("only %d documents were found", len(prose))
+	}
+	return prose, blocks
+}
+
+// files yields the files of the repository.
+func files(t *testing.T) []string {
+	t.Helper()
+	cmd := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("git ls-files: %v", err)
+	}
+	return slices.DeleteFunc(strings.Fields(string(out)), func(f string) bool {
+		_, err := os.Lstat(filepath.Join("../..", f))
+		return err != nil
+	})
+}
+
+// spans yields what stands between back quotes.
+func spans(text string) []string {
+	var found []string
+	for _, m := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(text, -1) {
+		found = append(found, m[1])
+	}
+	return found
+}
+
+// examples are what a document has the reader make, or names that others gave.
+var examples = []string{
+	"a_x", "x_y", // servers' tools
+	"count_words",
+	"deploy/config",
+	"internal/builtin/count.go",
+	"internal/runtime/mine",
+	"remote_revalidating", // gVisor's
+	"secrets.key",         // a file
+	"stderr_bytes",        // the code makes them of their streams' names
+	"stdout_bytes",
+}
+
+// TestPathsOfDocuments: the files, folders and packages that documents name are there.
+func TestPathsOfDocuments(t *testing.T) {
+	all := files(t)
+	folders := map[string]bool{}
+	for _, f := range all {
+		for d := path.Dir(f); d != "."; d = path.Dir(d) {
+			folders[d] = true
+		}
+	}
+	there := func(p string) bool {
+		p = strings.TrimSuffix(p, "/")
+		return slices.ContainsFunc(all, func(f string) bool { return matches(p, f) }) ||
+			slices.ContainsFunc(slices.Collect(mapKeys(folders)), func(f string) bool { return matches(p, f) })
+	}
+	file := regexp.MustCompile(`^[\w.*-]+(/[\w.*-]+)*\.go$`)
+	within := regexp.MustCompile(`^[\w.*-]+(/[\w.*-]+)+/?$`)
+	prose, _ := documents(t)
+	found := 0
+	for doc, text := range prose {
+		for _, s := range spans(text) {
+			first, _, _ := strings.Cut(s, "/")
+			ours := folders[first] || folders["internal/"+first]
+			if !file.MatchString(s) && !(within.MatchString(s) && ours) || slices.Contains(examples, s) {
+				continue
+			}
+			found++
+			if !there(s) {
+				t.Errorf("%s: there is no %s", doc, s)
+			}
+		}
+	}
+	if found < 80 {
+		t.Errorf("only %d paths were found", found)
+	}
+}
+
+func mapKeys(m map[string]bool) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// matches reports whether a file's path is, or ends in, what a document says.
+func matches(p, f string) bool {
+	tail := strings.Split(f, "/")
+	n := strings.Count(p, "/") + 1
+	if n > len(tail) {
+		return false
+	}
+	ok, _ := path.Match(p, strings.Join(tail[len(tail)-n:], "/"))
+	return ok
+}
+
+// TestLinksOfDocuments: links inside the repository lead to a file, and to a heading.
+func TestLinksOfDocuments(t *testing.T) {
+	prose, _ := documents(t)
+	found := 0
+	for doc, text := range prose {
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
+			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
+				continue
+			}
+			found++
+			to, anchor, _ := strings.Cut(m[1], "#")
+			target := doc
+			if to != "" {
+				target = path.Join(path.Dir(doc), to)
+			}
+			if _, err := os.Stat(filepath.Join("../..", target)); err != nil {
+				t.Errorf("%s: the link %s leads nowhere", doc, m[1])
+			} else if anchor != "" && !slices.Contains(anchors(prose[target]), anchor) {
+				t.Errorf("%s: %s has no heading #%s", doc, target, anchor)
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("only %d links were found", found)
+	}
+}
+
+// anchors yields the anchors of a document's headings.
+func anchors(text string) []string {
+	var found []string
+	for _, m := range regexp.MustCompile(`(?m)^#+ +(.*)$`).FindAllStringSubmatch(text, -1) {
+		a := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(m[1]), "")
+		found = append(found, strings.ReplaceAll(a, " ", "-"))
+	}
+	return found
+}
+
+// TestNamesOfDocuments: the tests, and the identifiers `package.Name`, that documents
+// name are there.
+func TestNamesOfDocuments(t *testing.T) {
+	declared, tests := identifiers(t)
+	prose, _ := documents(t)
+	name := regexp.MustCompile(`^([a-z][a-z0-9]*)\.([A-Z]\w*)(?:\.(\w+))?(?:\(.*\))?$`)
+	test := regexp.MustCompile(`^Test[A-Z]\w*…?$`)
+	found := 0
+	for doc, text := range prose {
+		for _, s := range spans(text) {
+			if test.MatchString(s) {
+				found++
+				prefix, open := strings.CutSuffix(s, "…")
+				if !slices.ContainsFunc(tests, func(n string) bool { return n == s || open && strings.HasPrefix(n, prefix) }) {
+					t.Errorf("%s: there is no test %s", doc, s)
+				}
+			}
+			m := name.FindStringSubmatch(s)
+			if m == nil || declared[m[1]] == nil {
+				continue
+			}
+			found++
+			for _, id := range m[2:] {
+				if id != "" && !declared[m[1]][id] {
+					t.Errorf("%s: package %s has no %s (%s)", doc, m[1], id, s)
+				}
+			}
+		}
+	}
+	if found < 150 {
+		t.Errorf("only %d names were found", found)
+	}
+}
+
+// identifiers yields the names that each package declares, fields and methods too, by
+// the package's name, and all tests.
+func identifiers(t *testing.T) (declared map[string]map[string]bool, tests []string) {
+	t.Helper()
+	declared = map[string]map[string]bool{}
+	for _, f := range files(t) {
+		if !strings.HasSuffix(f, ".go") {
+			continue
+		}
+		syntax, err := parser.ParseFile(token.NewFileSet(), filepath.Join("../..", f), nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := strings.TrimSuffix(syntax.Name.Name, "_test")
+		if declared[p] == nil {
+			declared[p] = map[string]bool{}
+		}
+		names(syntax, func(id *ast.Ident, local bool) {
+			if !local {
+				declared[p][id.Name] = true
+			}
+			if strings.HasPrefix(id.Name, "Test") && strings.HasSuffix(f, "_test.go") {
+				tests = append(tests, id.Name)
+			}
+		})
+	}
+	// The program's own package is called main everywhere.
+	delete(declared, "main")
+	return declared, tests
+}
+
+// TestSettingsOfDocuments: settings, their variables, and names of fields and arguments
+// that documents show stand in the code too.
+func TestSettingsOfDocuments(t *testing.T) {
+	have, settings := map[string]bool{}, map[string]bool{}
+	for _, f := range files(t) {
+		if strings.HasSuffix(f, ".md") || below(f, "internal/importtest") {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join("../..", f))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range regexp.MustCompile(`\w+`).FindAllString(string(data), -1) {
+			have[w] = true
+		}
+		if below(f, "internal/config") {
+			for _, m := range regexp.MustCompile(`\badd\("([a-z_.]+)"`).FindAllStringSubmatch(string(data), -1) {
+				settings[m[1]] = true
+			}
+		}
+	}
+	groups, variables := map[string]bool{}, map[string]bool{}
+	for s := range settings {
+		if group, _, ok := strings.Cut(s, "."); ok {
+			groups[group] = true
+		}
+		variables["SANDLOT_"+strings.ToUpper(strings.ReplaceAll(s, ".", "_"))] = true
+	}
+	name := regexp.MustCompile(`^[a-z]+(_[a-z]+)+$`)
+	member := regexp.MustCompile(`^([a-z_]+)\.([a-z_]+)$`)
+	variable := regexp.MustCompile(`\bSANDLOT_[A-Z_]*[A-Z]\b`)
+	prose, blocks := documents(t)
+	found := 0
+	for doc, text := range prose {
+		for _, s := range spans(text) {
+			if slices.Contains(examples, s) {
+				continue
+			}
+			if name.MatchString(s) {
+				if found++; !have[s] {
+					t.Errorf("%s: %s stands nowhere in the code", doc, s)
+				}
+			}
+			if m := member.FindStringSubmatch(s); m != nil && groups[m[1]] && !settings[s] {
+				t.Errorf("%s: there is no setting %s", doc, s)
+			}
+		}
+		for _, s := range variable.FindAllString(text+blocks[doc], -1) {
+			if found++; !variables[s] && !have[s] {
+				t.Errorf("%s: %s is no setting's variable, and the code does not know it", doc, s)
+			}
+		}
+	}
+	if found < 200 || len(settings) < 40 {
+		t.Errorf("only %d names and %d settings were found", found, len(settings))
+	}
+}
+
+// TestTargetsOfDocuments: what documents have the reader make, the Makefile can.
+func TestTargetsOfDocuments(t *testing.T) {
+	data, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prose, blocks := documents(t)
+	span := regexp.MustCompile(`^make ([a-z]+)\b`)
+	line := regexp.MustCompile(`(?m)^(?:\$ )?make ([a-z]+)\b`)
+	var found []mention
+	for doc, text := range prose {
+		for _, s := range spans(text) {
+			if m := span.FindStringSubmatch(s); m != nil {
+				found = append(found, mention{doc, m[1]})
+			}
+		}
+		for _, m := range line.FindAllStringSubmatch(blocks[doc], -1) {
+			found = append(found, mention{doc, m[1]})
+		}
+	}
+	if len(found) < 5 {
+		t.Errorf("only %d targets were found", len(found))
+	}
+	for _, m := range found {
+		if !regexp.MustCompile(`(?m)^` + m.text + `:`).Match(data) {
+			t.Errorf("%s: there is no `make %s`", m.file, m.text)
+		}
+	}
+}

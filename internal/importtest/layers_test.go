@@ -1,0 +1,219 @@
+package importtest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A place is where a package stands: its layer, and the packages of the same layer
+// that it may import. Those of the layers below it may import, as far as the table
+// `only` lets it.
+type place struct{ layer, beside string }
+
+// ranks orders the layers. "wire" is what the host and the agent inside share.
+// "adapter" are implementations of contracts of the layers below; app alone knows
+// them. "inside" runs in the sandbox, and shares nothing with the host but the wire.
+var ranks = map[string]int{
+	"wire": 0, "L0": 1, "L1": 2, "L2": 3, "adapter": 4, "L3": 5, "L4": 6, "L5": 7, "program": 8, "test": 9,
+}
+
+// places lists every package but those below test/, without "sandlot/internal/".
+var places = map[string]place{
+	"sandlot/proto/agentv1":                {"wire", ""},
+	"sandlot/proto/agentv1/agentv1connect": {"wire", "sandlot/proto/agentv1"},
+	"agent/wire":                           {"wire", ""},
+	"clientconfig":                         {"L0", "expand fault"},
+	"config":                               {"L0", "clientconfig expand fault pkgregistry"},
+	"expand":                               {"L0", ""},
+	"fault":                                {"L0", ""},
+	"pkgregistry":                          {"L0", ""},
+	"secret":                               {"L0", ""},
+	"terminal":                             {"L0", ""},
+	"tree":                                 {"L0", ""},
+	"cacerts":                              {"L0", ""},
+	"auth":                                 {"L1", ""},
+	"image":                                {"L1", ""},
+	"limit":                                {"L1", ""},
+	"sandbox":                              {"L1", "image"},
+	"tool":                                 {"L1", "auth"},
+	"agent":                                {"L2", ""},
+	"builtin":                              {"L2", "agent connection egress port session volume"},
+	"connection":                           {"L2", "agent pool session upstream"},
+	"egress":                               {"L2", ""},
+	"pool":                                 {"L2", "agent egress workspace"},
+	"port":                                 {"L2", ""},
+	"session":                              {"L2", "agent egress pool"},
+	"upstream":                             {"L2", ""},
+	"vault":                                {"L2", ""},
+	"volume":                               {"L2", ""},
+	"workspace":                            {"L2", ""},
+	"runtime/gvisor":                       {"adapter", ""},
+	"store":                                {"adapter", ""},
+	"hub":                                  {"L3", ""},
+	"api":                                  {"L4", "gateway"},
+	"gateway":                              {"L4", ""},
+	"app":                                  {"L5", ""},
+	"cli":                                  {"L5", "app"},
+	"guest":                                {"inside", "guest/interp guest/network"},
+	"guest/interp":                         {"inside", ""},
+	"guest/network":                        {"inside", ""},
+	"sandlot/cmd/sandlot":                  {"program", ""},
+	"sandlot/cmd/sandlot-agent":            {"program", ""},
+	"sandlot/cmd/sandlot-runsc":            {"program", ""},
+	"sandlot/cmd/sandlot-runsc/generate":   {"program", ""},
+	"connection/connectiontest":            {"test", ""},
+	"importtest":                           {"test", ""},
+	"sandbox/sandboxtest":                  {"test", ""},
+}
+
+// upward lists the imports that run up the layers today. The list only gets shorter.
+var upward = []string{
+	"config → auth",
+	"config → connection",
+	"config → egress",
+	"config → image",
+	"config → port",
+	"config → sandbox",
+	"config → tool",
+}
+
+// aroundHub lists what an edge imports below hub today. The list only gets shorter.
+var aroundHub = []string{
+	"api → agent",
+	"api → agent/wire",
+	"api → connection",
+	"api → egress",
+	"api → port",
+	"api → sandlot/proto/agentv1",
+	"api → session",
+	"api → vault",
+}
+
+// knowsWire lists the packages of the host that import the wire's messages today,
+// besides agent. The list only gets shorter.
+var knowsWire = []string{
+	"api",
+	"builtin",
+	"cli",
+	"connection",
+	"egress",
+	"pool",
+	"session",
+}
+
+// imports yields what each package of ours imports of ours, by their short names.
+func imports(t *testing.T) map[string][]string {
+	t.Helper()
+	short := func(p string) string { return strings.TrimPrefix(p, "sandlot/internal/") }
+	of := map[string][]string{}
+	for _, l := range list(t, "{{.ImportPath}}{{range .Imports}},{{.}}{{end}}", "sandlot/...") {
+		p := strings.Split(l, ",")
+		of[short(p[0])] = nil
+		for _, to := range p[1:] {
+			if strings.HasPrefix(to, "sandlot/") {
+				of[short(p[0])] = append(of[short(p[0])], short(to))
+			}
+		}
+	}
+	if len(of) < 40 {
+		t.Fatalf("only %d packages were found", len(of))
+	}
+	return of
+}
+
+func ofTests(p string) bool { return below(p, "sandlot/test") }
+
+// TestLayers: every package has a place, and imports what stands below it, or beside
+// it by the table.
+func TestLayers(t *testing.T) {
+	all := imports(t)
+	var up []string
+	for from, tos := range all {
+		at, listed := places[from]
+		if ofTests(from) {
+			at, listed = place{layer: "test"}, true
+		}
+		if !listed {
+			t.Errorf("%s is not in the table: give it a line in `places`, with its layer", from)
+			continue
+		}
+		for _, to := range tos {
+			if slices.Contains(strings.Fields(at.beside), to) || places[to].layer == "wire" && at.layer != "wire" {
+				continue
+			}
+			switch there := places[to]; {
+			case at.layer == "inside":
+				t.Errorf("%s imports %s, and runs in the sandbox: the wire alone is shared", from, to)
+			case there.layer == "inside" && at.layer != "program" && at.layer != "test":
+				t.Errorf("%s imports %s, which runs in the sandbox", from, to)
+			case there.layer == at.layer:
+				t.Errorf("%s imports %s of its own layer %s: name it in the `beside` of %[1]s's line, if that is meant", from, to, at.layer)
+			case ranks[there.layer] > ranks[at.layer]:
+				up = append(up, from+" → "+to)
+			}
+		}
+	}
+	for p, at := range places {
+		tos, there := all[p]
+		if !there {
+			t.Errorf("there is no package %s: delete its line in `places`", p)
+		}
+		for _, b := range strings.Fields(at.beside) {
+			if !slices.Contains(tos, b) {
+				t.Errorf("%s does not import %s: take that out of its line in `places`", p, b)
+			}
+		}
+	}
+	ratchet(t, "upward", upward, up, "imports up the layers")
+}
+
+// TestEdgesCallTheHub: an edge calls hub, and nothing below it but nouns.
+func TestEdgesCallTheHub(t *testing.T) {
+	var around []string
+	for from, tos := range imports(t) {
+		if places[from].layer != "L4" {
+			continue
+		}
+		for _, to := range tos {
+			switch places[to].layer {
+			case "wire", "L2", "adapter":
+				around = append(around, from+" → "+to)
+			}
+		}
+	}
+	ratchet(t, "aroundHub", aroundHub, around, "goes around hub")
+}
+
+// TestWireStaysBehindAgent: on the host, agent alone knows the messages of the wire.
+func TestWireStaysBehindAgent(t *testing.T) {
+	var knows []string
+	for from, tos := range imports(t) {
+		at := places[from].layer
+		if below(from, "agent") || at == "inside" || at == "wire" || at == "test" || ofTests(from) {
+			continue
+		}
+		if slices.ContainsFunc(tos, func(to string) bool { return below(to, "sandlot/proto") }) {
+			knows = append(knows, from)
+		}
+	}
+	ratchet(t, "knowsWire", knowsWire, knows, "knows the wire's messages")
+}
+
+// ratchet compares what is there with a list of what may still be there.
+func ratchet(t *testing.T, name string, listed, found []string, what string) {
+	t.Helper()
+	for _, f := range found {
+		if !slices.Contains(listed, f) {
+			t.Errorf("%s: %s, and must not", f, what)
+		}
+	}
+	for _, l := range listed {
+		if !slices.Contains(found, l) {
+			t.Errorf("delete the line %q of `%s`: it is gone", l, name)
+		}
+	}
+	if !slices.IsSorted(listed) {
+		t.Errorf("`%s` is not sorted", name)
+	}
+}
