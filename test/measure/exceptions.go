@@ -74,6 +74,17 @@ func compare(measures []*measured, exceptions map[string]int) (problems []proble
 	return problems, hints, format(next)
 }
 
+// present lists everything that is over a bound, with its number.
+func present(measures []*measured) map[string]int {
+	exceptions := map[string]int{}
+	for _, m := range measures {
+		for _, f := range m.over() {
+			exceptions[m.key+" "+f.name] = f.value
+		}
+	}
+	return exceptions
+}
+
 // at says where to look, at most at five places.
 func at(f finding) string {
 	if len(f.places) == 0 {
