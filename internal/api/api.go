@@ -4,6 +4,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -213,11 +214,18 @@ func respondDone(w http.ResponseWriter, r *http.Request, err error) {
 func writeJSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }
 
 func write(w http.ResponseWriter, status int, kind string, v any) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // it is ours
+	if err := heldBy(w).Made(context.Background(), int64(b.Len())); err != nil {
+		f := fault.From(err)
+		writeProblem(w, Problem{Title: f.Code(), Status: f.HTTP(), Detail: f.Error(), Data: f.Data()})
+		return
+	}
 	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(status)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // the client went away
+	_, _ = w.Write(b.Bytes()) // the client went away
 }
 
 // problem answers with problem details, RFC 9457.
@@ -309,7 +317,7 @@ func (s *Server) call(w http.ResponseWriter, r *http.Request) {
 // tool calls a tool and answers with its fields.
 func (s *Server) tool(w http.ResponseWriter, r *http.Request, name string, args json.RawMessage) {
 	p, _ := auth.From(r.Context())
-	res, err := s.Hub.Call(r.Context(), tool.Call{Principal: p, Name: name, Args: args})
+	res, err := s.Hub.Call(r.Context(), tool.Call{Principal: p, Name: name, Args: args, Held: heldBy(w)})
 	if err != nil {
 		problem(w, r, err)
 		return

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 )
 
 // Guard refuses what a browser was tricked into sending: a Host that is not
@@ -243,6 +244,8 @@ func status(code int) string {
 type statusWriter struct {
 	http.ResponseWriter
 	status int
+
+	held *limit.Held // what the answer holds until it was written; nil: it does not count
 
 	mu  sync.Mutex
 	cut bool // its last deadline stays

@@ -10,6 +10,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway"
 	"sandlot/internal/limit"
 )
 
@@ -40,13 +41,24 @@ func (s *Server) counted(next http.Handler, w http.ResponseWriter, r *http.Reque
 	defer done()
 	defer serves(r)()
 	r = r.WithContext(ctx)
+	if sw, ok := w.(*statusWriter); ok {
+		sw.held = s.Limits.Held(p.ID, limit.Answers)
+		defer sw.held.Release()
+	}
 	if r.Body != nil && r.Body != http.NoBody {
-		b := &body{ReadCloser: r.Body, began: time.Now(), control: http.NewResponseController(w), ctx: ctx}
-		b.take = func(n int64) (func(), error) { return s.Limits.Take(p.ID, limit.Bytes, n) }
-		defer b.release()
+		b := &body{ReadCloser: r.Body, began: time.Now(), control: http.NewResponseController(w), ctx: ctx, held: s.Limits.Held(p.ID, limit.Bytes)}
+		defer b.held.Release()
 		r.Body = b
 	}
 	next.ServeHTTP(w, r)
+}
+
+// heldBy is what an answer holds of its principal's bytes; nil: it does not count.
+func heldBy(w http.ResponseWriter) *limit.Held {
+	if sw, ok := w.(*statusWriter); ok {
+		return sw.held
+	}
+	return nil
 }
 
 // cut ends a request that lasts longer than its token, whatever it waits for. There
@@ -60,20 +72,15 @@ func cut(ctx context.Context, w http.ResponseWriter) {
 	}
 }
 
-// retryAfter is when a client that was refused may try again, in seconds.
-const retryAfter = "1"
-
 // busy answers who holds too much: in JSON-RPC where that is spoken.
 func busy(w http.ResponseWriter, r *http.Request, err error) {
-	w.Header().Set("Retry-After", retryAfter)
-	w.Header().Set("Connection", "close") // what is left of the body is not read
-	if r.URL.Path != "/mcp" {
-		problem(w, r, err)
+	if r.URL.Path == "/mcp" {
+		gateway.Refuse(w, fault.From(err))
 		return
 	}
-	f := fault.From(err)
-	write(w, f.HTTP(), "application/json", map[string]any{"jsonrpc": "2.0", "id": nil,
-		"error": map[string]any{"code": f.RPC(), "message": f.Error(), "data": f.Data()}})
+	w.Header().Set("Retry-After", gateway.RetryAfter)
+	w.Header().Set("Connection", "close") // what is left of the body is not read
+	problem(w, r, err)
 }
 
 // body is that of a request: each read has a minute. What is kept of it in memory
@@ -83,40 +90,32 @@ type body struct {
 	began   time.Time
 	control *http.ResponseController
 	ctx     context.Context
-	take    func(n int64) (release func(), err error) // nil: nothing of it is kept
+	held    *limit.Held
+	passing bool // nothing of it is kept, or counts
 	ended   bool
-
-	taken, read int64
-	releases    []func()
 }
-
-// A body is counted in shares, each as large as what came before.
-const leastShare, mostShare = 4 << 10, 1 << 20
 
 // A body that is kept in memory has patience, and a second for each slowestBody bytes.
 const patience, slowestBody = 10 * time.Minute, 1 << 10
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	if b.take != nil && b.read >= b.taken && !b.ended {
-		n := min(max(b.taken, leastShare), mostShare)
-		release, err := b.take(n)
+	if !b.passing && !b.ended {
+		room, err := b.held.Room()
 		if err != nil {
 			return 0, err
 		}
-		b.taken += n
-		b.releases = append(b.releases, release)
-	}
-	if b.take != nil && !b.ended {
-		p = p[:min(int64(len(p)), b.taken-b.read)]
+		p = p[:min(int64(len(p)), room)]
 	}
 	until := time.Now().Add(stall)
-	if all := b.began.Add(patience + time.Duration(b.read/slowestBody)*time.Second); b.take != nil && all.Before(until) {
+	if all := b.began.Add(patience + time.Duration(b.held.Used()/slowestBody)*time.Second); !b.passing && all.Before(until) {
 		until = all
 	}
 	b.allow(until)
 	n, err := b.ReadCloser.Read(p)
-	b.read += int64(n)
+	if !b.passing {
+		_ = b.held.Add(int64(n)) // there was room
+	}
 	if err != nil {
 		b.ended = true
 		b.allow(time.Time{}) // else the connection would end while the answer is made
@@ -133,16 +132,10 @@ func (b *body) allow(until time.Time) {
 	}
 }
 
-func (b *body) release() {
-	for _, r := range b.releases {
-		r()
-	}
-}
-
 // streamed is for bodies of which nothing is kept.
 func streamed(r *http.Request) {
 	if b, ok := r.Body.(*body); ok {
-		b.take = nil
+		b.passing = true
 	}
 }
 

@@ -215,11 +215,15 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	metrics := api.NewMetrics(a.Book.Live, a.Pool.Sizes, names)
 	metrics.Starts(a.Pool.Started)
 	metrics.Network(a.egress.Totals)
-	if err := a.connections(ctx); err != nil {
+	limits := limit.Default
+	limits[limit.Bytes] = max(limits[limit.Bytes], 2*int64(c.Server.MaxBodyMB)<<20)
+	shares := limit.New(limits)
+	if err := a.connections(ctx, shares); err != nil {
 		return err
 	}
 	a.tools = builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Connections: a.third, Consent: c.MCP.Consent, Templates: templates, Flavors: c.Flavors, Volumes: a.volumes.Usage,
-		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max, Labeled: c.Output.Style == "labeled", Log: a.log})
+		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max, Labeled: c.Output.Style == "labeled",
+		Hold: a.watch.Hold, Log: a.log})
 	a.third.Reserved = func(name string) bool { return a.ours(name) }
 	a.events = event.New()
 	h := hub.New(hub.Config{Sources: []tool.Source{a.tools, a.third}, Sessions: a.Book, Ports: a.ports, Servers: a.third, Vault: a.vault,
@@ -236,9 +240,6 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	if err != nil {
 		return err
 	}
-	limits := limit.Default
-	limits[limit.Bytes] = max(limits[limit.Bytes], 2*int64(c.Server.MaxBodyMB)<<20)
-	shares := limit.New(limits)
 	a.Gateway = gateway.New(gateway.Config{Hub: h, Version: Version, Key: key, MaxBody: int64(c.Server.MaxBodyMB) << 20, Limits: shares, Log: a.log,
 		Fresh:     func(p auth.Principal) bool { return !p.Authenticated },
 		Hold:      a.watch.Hold,

@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
+	"sandlot/internal/limit"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/spec"
@@ -21,7 +22,7 @@ import (
 
 // connections takes over the third-party MCP servers that an earlier server
 // had, and those of the settings.
-func (a *App) connections(ctx context.Context) error {
+func (a *App) connections(ctx context.Context, limits *limit.Book) error {
 	c := a.Config
 	a.vault = keeper(c, a.store)
 	if err := a.vault.Settle(ctx, a.store); err != nil {
@@ -31,7 +32,8 @@ func (a *App) connections(ctx context.Context) error {
 		return err
 	}
 	a.third = servers.New(servers.Config{Store: a.store, Sessions: a.Book, Secrets: a.vault, Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install,
-		Reach: a.reach, Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port), Logins: &vault.Logins{Vault: a.vault, Store: a.store}, Log: a.log})
+		Reach: a.reach, Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port), Logins: &vault.Logins{Vault: a.vault, Store: a.store},
+		Limits: limits, Log: a.log})
 	a.closers = append(a.closers, func() error { a.third.Close(); return nil })
 	if err := a.third.Recover(ctx); err != nil {
 		return fmt.Errorf("reading the connections: %w", err)

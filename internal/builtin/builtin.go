@@ -39,7 +39,9 @@ type Config struct {
 	MaxOutput int
 	// Labeled: the text of execute_code has the [stdout] form.
 	Labeled bool
-	Log     *slog.Logger
+	// Hold returns a context that ends with the principal's token; nil: none ends.
+	Hold func(context.Context, auth.Principal) (_ context.Context, release func())
+	Log  *slog.Logger
 }
 
 // Tools implements tool.Source and tool.Reader.
@@ -57,6 +59,9 @@ type handler func(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, 
 // New returns the tools.
 func New(c Config) *Tools {
 	t := &Tools{Config: c, found: map[string]tool.Found{}, once: newReplies()}
+	if c.Hold != nil {
+		t.once.hold = c.Hold
+	}
 	t.SetConsent(c.Consent)
 	t.add(policy.CodeExecute, t.executeCode(), t.runCode)
 	t.add(policy.ShellExecute, t.executeCommand(), t.runCommand)
@@ -100,7 +105,14 @@ func (t *Tools) add(o policy.Operation, d tool.Tool, h handler) {
 		if err != nil {
 			return nil, err
 		}
-		return h(ctx, c, args)
+		r, err := h(ctx, c, args)
+		if err == nil {
+			err = c.Held.Made(ctx, weight(r))
+		}
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
 	}}
 }
 

@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
@@ -58,14 +59,14 @@ func (t *Tools) read(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resul
 	defer l.Release()
 	offset, limit := a.Int("offset", 0), a.Int("limit", int64(50000))
 	binary := a.Text("encoding") == "base64"
-	data, size, err := fetch(ctx, l, a.Text("path"), offset, limit)
+	data, size, err := read(ctx, l, c.Held, part{a.Text("path"), offset, limit})
 	if err != nil {
 		return nil, err
 	}
 	picture := http.DetectContentType(data)
 	if !binary && offset == 0 && size <= 4<<20 && shown(picture) {
 		if int64(len(data)) < size {
-			if data, size, err = fetch(ctx, l, a.Text("path"), 0, size); err != nil {
+			if data, size, err = read(ctx, l, c.Held, part{a.Text("path"), 0, size}); err != nil {
 				return nil, err
 			}
 		}
@@ -120,6 +121,26 @@ func fileResult(l *session.Lease, p string, data []byte, offset, size int64, enc
 	r.Fields["bytes"], r.Fields["encoding"] = len(data), encoding
 	r.Fields["truncated"] = offset+int64(len(data)) < size
 	return r
+}
+
+// part is what of a file is read.
+type part struct {
+	path          string
+	offset, limit int64
+}
+
+// read reads a part of a file, of which large ones count for the principal before
+// they come.
+func read(ctx context.Context, l *session.Lease, held *limit.Held, p part) ([]byte, int64, error) {
+	data, size, err := fetch(ctx, l, p.path, p.offset, min(p.limit, limit.Large))
+	want := min(p.limit, size-p.offset)
+	if err != nil || int64(len(data)) >= want {
+		return data, size, err
+	}
+	if err := held.Wait(ctx, want); err != nil {
+		return nil, 0, err
+	}
+	return fetch(ctx, l, p.path, p.offset, want)
 }
 
 // fetch reads at most limit bytes of a file.

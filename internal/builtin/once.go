@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -22,6 +21,8 @@ type replies struct {
 	mu   sync.Mutex
 	byID map[replyKey]*reply
 	now  func() time.Time
+	// hold returns a context that ends with a principal's token.
+	hold func(context.Context, auth.Principal) (context.Context, func())
 }
 
 type replyKey struct{ owner, tool, key string }
@@ -44,10 +45,13 @@ const (
 	maxOwnReplyBytes = 16 << 20
 )
 
-func newReplies() *replies { return &replies{byID: map[replyKey]*reply{}, now: time.Now} }
+func newReplies() *replies {
+	return &replies{byID: map[replyKey]*reply{}, now: time.Now, hold: (*auth.Watch)(nil).Hold}
+}
 
 // do runs the call, or waits for the one with the same key. With a key the run
-// goes on when its client leaves, which is when clients retry.
+// goes on when its client leaves, which is when clients retry, and ends with the
+// client's token.
 func (r *replies) do(ctx context.Context, c tool.Call, a tool.Args, run func(context.Context) (*tool.Result, error)) (*tool.Result, error) {
 	key := a.Text("idempotency_key")
 	if key == "" {
@@ -60,14 +64,8 @@ func (r *replies) do(ctx context.Context, c tool.Call, a tool.Args, run func(con
 	}
 	if first {
 		go func() {
-			goesOn, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-			defer cancel(nil)
-			// It ends with the token of its client, and not with the client.
-			defer context.AfterFunc(ctx, func() {
-				if cause := context.Cause(ctx); errors.Is(cause, auth.ErrEnded) {
-					cancel(cause)
-				}
-			})()
+			goesOn, release := r.hold(context.WithoutCancel(ctx), c.Principal)
+			defer release()
 			result, err := safely(goesOn, run)
 			r.finish(k, mine, result, err)
 		}()
@@ -179,6 +177,27 @@ func (r *replies) forget(owner string) bool {
 	}
 	delete(r.byID, oldest)
 	return !at.IsZero()
+}
+
+// weight is about how many bytes of a result are in memory, without a look at numbers.
+func weight(r *tool.Result) int64 {
+	n := len(r.Words) + len(r.Raw)
+	for _, c := range r.Content {
+		switch {
+		case c.Text != nil:
+			n += len(*c.Text)
+		case c.Image != nil:
+			n += len(c.Image.Data)
+		case c.Resource != nil:
+			n += len(c.Resource.Text)
+		}
+	}
+	for _, v := range r.Fields {
+		if s, ok := v.(string); ok {
+			n += len(s)
+		}
+	}
+	return int64(n)
 }
 
 // size is about what a result holds, in bytes.

@@ -12,6 +12,7 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/session"
 	"sandlot/internal/terminal"
 	"sandlot/internal/tool"
@@ -132,6 +133,11 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, a tool.Args) (*tool
 	defer l.Release()
 	wait := time.Duration(a.Float("wait", 0) * float64(time.Second))
 	most := a.Int("max_bytes", 50000)
+	if most > limit.Large {
+		if err := c.Held.Wait(ctx, most); err != nil {
+			return nil, err
+		}
+	}
 	limited, cancel := context.WithTimeout(ctx, wait+patience)
 	defer cancel()
 	m, err := l.Agent().ReadProcess(limited, pid, a.Int("cursor", 0), int(most), wait)

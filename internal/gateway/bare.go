@@ -12,6 +12,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
+	"sandlot/internal/limit"
 	"sandlot/internal/policy"
 	"sandlot/internal/tool"
 )
@@ -52,14 +53,21 @@ func orNothing(data json.RawMessage) any {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	enc := json.NewEncoder(w)
+	_, _ = w.Write(plainJSON(v)) // the client went away
+}
+
+// plainJSON writes a value without what is for HTML.
+func plainJSON(v any) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // the client went away
+	_ = enc.Encode(v) // it is ours
+	return b.Bytes()
 }
 
 // bare answers one request with one JSON object and HTTP status 200, whatever
 // the outcome, as the Microsandbox server did.
-func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal, body []byte) {
+func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal, body []byte, a *answers) {
 	q, wrong := parseBare(body)
 	if wrong != nil {
 		writeJSON(w, http.StatusOK, wrong)
@@ -69,7 +77,13 @@ func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal,
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	result, err := g.answer(r, p, q)
+	held := a.held()
+	result, err := g.answer(r, p, q, held)
+	var b []byte
+	if err == nil {
+		b = plainJSON(map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result})
+		err = held.Made(r.Context(), int64(len(b)))
+	}
 	if said, ok := errors.AsType[*tool.Refusal](err); ok { // a third-party server's own words
 		writeJSON(w, http.StatusOK, rpcError(q.ID, int(said.Code), said.Message, orNothing(said.Data)))
 		return
@@ -84,7 +98,9 @@ func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal,
 		writeJSON(w, http.StatusOK, rpcError(q.ID, code, words(f), f.Data()))
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result})
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(b) // the client went away
 }
 
 func parseBare(body []byte) (request, any) {
@@ -126,7 +142,7 @@ func parseBare(body []byte) (request, any) {
 	return request{"2.0", id, name, loose.Params}, nil
 }
 
-func (g *Gateway) answer(r *http.Request, p auth.Principal, q request) (_ any, err error) {
+func (g *Gateway) answer(r *http.Request, p auth.Principal, q request, held *limit.Held) (_ any, err error) {
 	defer g.recovered(r.Context(), q.Method, &err)
 	switch q.Method {
 	case "ping":
@@ -136,7 +152,7 @@ func (g *Gateway) answer(r *http.Request, p auth.Principal, q request) (_ any, e
 			return map[string]any{"tools": g.bareTools(ctx, p)}, nil
 		})
 	case "tools/call":
-		return g.bareCall(r, p, q)
+		return g.bareCall(r, p, q, held)
 	}
 	return nil, fault.New(fault.NotFound, "Method not found: %q; a request without MCP headers can be tools/list, tools/call or ping", fault.Clip(q.Method)).With("method", fault.Clip(q.Method))
 }
@@ -154,7 +170,7 @@ func (g *Gateway) bareTools(ctx context.Context, p auth.Principal) []any {
 	return list
 }
 
-func (g *Gateway) bareCall(r *http.Request, p auth.Principal, q request) (any, error) {
+func (g *Gateway) bareCall(r *http.Request, p auth.Principal, q request, held *limit.Held) (any, error) {
 	var params struct {
 		Name      any             `json:"name"`
 		Arguments json.RawMessage `json:"arguments"`
@@ -168,7 +184,7 @@ func (g *Gateway) bareCall(r *http.Request, p auth.Principal, q request) (any, e
 	if !ok || name == "" {
 		return nil, fault.New(fault.InvalidParameters, "params.name, the tool's name, is missing").With("argument", "name").With("allowed", "a tool's name, as tools/list gives it")
 	}
-	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, Fresh: g.Fresh != nil && g.Fresh(p)}
+	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, Fresh: g.Fresh != nil && g.Fresh(p), Held: held}
 	res, err := g.Hub.Call(r.Context(), c)
 	if err != nil {
 		return nil, err

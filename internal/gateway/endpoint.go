@@ -23,6 +23,7 @@ type endpoint struct {
 	server              *mcp.Server
 	stateful, stateless http.Handler
 	shelf               shelf
+	unread              unread
 	short               shortcut
 
 	fill sync.Once                      // puts in what is offered, which takes its time
@@ -161,12 +162,12 @@ func (g *Gateway) filled(e *endpoint) {
 			}
 			d := describe(t)
 			e.own[k], _ = json.Marshal(d)
-			e.server.AddTool(d, g.handler(e.principal, t.Name))
+			e.server.AddTool(d, g.handler(e, t.Name))
 		}
 		for _, r := range g.Hub.ResourceTemplates() {
 			d := &mcp.ResourceTemplate{URITemplate: r.URI, Name: r.Name, Description: r.Description}
 			e.own[featureKey{"resources/templates", r.URI}], _ = json.Marshal(d)
-			e.server.AddResourceTemplate(d, g.reader(e.principal))
+			e.server.AddResourceTemplate(d, g.reader(e))
 		}
 		g.features(e)
 	})

@@ -128,11 +128,11 @@ func (g *Gateway) offer(e *endpoint, k featureKey, raw json.RawMessage) (err err
 			return nil, errElsewhere
 		})
 	case "resources/read":
-		e.server.AddResource(&mcp.Resource{URI: k.key, Name: k.key}, g.reader(e.principal))
+		e.server.AddResource(&mcp.Resource{URI: k.key, Name: k.key}, g.reader(e))
 	case "resources/templates":
 		// A template may match a URI of ours: whichever the SDK finds, what
 		// comes there is ours, as all else is passed on before.
-		e.server.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: k.key, Name: k.key}, g.reader(e.principal))
+		e.server.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: k.key, Name: k.key}, g.reader(e))
 	}
 	return nil
 }

@@ -76,6 +76,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	session, version := r.Header.Get("Mcp-Session-Id"), r.Header.Get("Mcp-Protocol-Version")
 	stream := false
+	a := &answers{book: g.Limits, owner: p.ID}
+	defer a.release()
 	var m message
 	if r.Method == http.MethodPost {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.MaxBody))
@@ -85,7 +87,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		m = readMessage(body)
 		if session == "" && version == "" && m.Method != "initialize" {
-			g.bare(w, r, p, body)
+			g.bare(w, r, p, body, a)
 			return
 		}
 		wrong := broken(m, body)
@@ -106,11 +108,14 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if unknown(w, r, e, m) {
 			return
 		}
-		answered, end := g.early(w, r, e, m)
+		answered, end := g.early(w, r, e, m, a)
 		defer end()
 		if answered {
 			return
 		}
+		key, forget := e.unread.put(a)
+		defer forget()
+		r.Header.Set(answersHeader, key)
 	}
 	h := e.stateful
 	if session == "" && version >= statelessFrom {
@@ -132,15 +137,23 @@ func broken(m message, body []byte) any {
 	return unparsable(body)
 }
 
+// RetryAfter is when a client that was refused may try again, in seconds.
+const RetryAfter = "1"
+
+// Refuse answers a request that is not read to its end.
+func Refuse(w http.ResponseWriter, f *fault.Error) {
+	status := http.StatusBadRequest
+	w.Header().Set("Connection", "close") // what is left of the body is not read
+	if f.Kind == fault.ResourceLimit {
+		status = http.StatusTooManyRequests
+		w.Header().Set("Retry-After", RetryAfter)
+	}
+	writeJSON(w, status, rpcError(nil, f.RPC(), f.Error(), f.Data()))
+}
+
 func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
 	if said, ok := errors.AsType[*fault.Error](err); ok { // why it was not read
-		status := http.StatusBadRequest
-		w.Header().Set("Connection", "close")
-		if said.Kind == fault.ResourceLimit {
-			status = http.StatusTooManyRequests
-			w.Header().Set("Retry-After", "1")
-		}
-		writeJSON(w, status, rpcError(nil, said.RPC(), said.Error(), said.Data()))
+		Refuse(w, said)
 		return
 	}
 	var big *http.MaxBytesError
@@ -169,9 +182,8 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 	}()
 	whole := &wholes{Closer: out, to: out}
 	lines := newInlet(in, whole, g.MaxBody)
-	lines.take = func(n int64) (func(), error) { return g.Limits.Take(p.ID, limit.Bytes, n) }
-	defer lines.release()
-	return e.server.Run(ctx, &mcp.IOTransport{Reader: lines, Writer: whole, MaxLineLength: int(g.MaxBody) + 2})
+	lines.holds = func() *limit.Held { return g.Limits.Held(p.ID, limit.Bytes) }
+	return e.server.Run(ctx, &duplex{in: lines, out: whole, owner: p.ID, limits: g.Limits, unread: &e.unread})
 }
 
 // Close gives up the calls that wait for their clients to come again; their

@@ -23,17 +23,21 @@ func (p *page) method() string {
 	return p.field + "/list"
 }
 
+// size is about how many bytes it has.
+func (p *page) size() (n int) {
+	for _, i := range p.items {
+		n += len(i) + 1
+	}
+	return n
+}
+
 // MarshalJSON implements json.Marshaler.
 func (p *page) MarshalJSON() ([]byte, error) {
 	head, err := p.rawResult.MarshalJSON()
 	if err != nil {
 		return nil, err
 	}
-	size := len(head) + len(p.field) + 8
-	for _, i := range p.items {
-		size += len(i) + 1
-	}
-	b := make([]byte, 0, size)
+	b := make([]byte, 0, len(head)+len(p.field)+8+p.size())
 	b = append(b, head[:len(head)-1]...)
 	if len(b) > 1 {
 		b = append(b, ',')

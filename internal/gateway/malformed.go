@@ -38,27 +38,24 @@ func malformed(m message, r *http.Request, body []byte) any {
 		}
 		return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: batches are not part of this protocol; send one message at a time", nil)
 	}
-	q, wrong := decode(body)
-	if wrong == nil && q != nil && !q.IsCall() && !strings.HasPrefix(q.Method, "notifications/") {
+	one, wrong := decode(body)
+	if q, ok := one.(*jsonrpc.Request); ok && !q.IsCall() && !strings.HasPrefix(q.Method, "notifications/") {
 		return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: "+strconv.Quote(fault.Clip(q.Method))+" needs an id, a string or a whole number", nil)
 	}
 	return wrong
 }
 
-// decode reads a message, as the SDK will; nil: it is an answer. Wrong is what is to
-// be answered to what is none.
-func decode(raw json.RawMessage) (_ *jsonrpc.Request, wrong any) {
+// decode reads a message, as the SDK will. Wrong is what is to be answered to what is
+// none.
+func decode(raw json.RawMessage) (_ jsonrpc.Message, wrong any) {
 	m, err := jsonrpc.DecodeMessage(raw)
-	id := idOf(raw)
-	switch q, request := m.(*jsonrpc.Request); {
+	switch {
 	case !whole(raw):
 		return nil, rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: id must be a string or a whole number of at most 2^53", nil)
 	case err != nil:
-		return nil, rpcError(id, jsonrpc.CodeInvalidRequest, "Invalid request: no JSON-RPC 2.0 message, or one that is nested too deep", nil)
-	case request:
-		return q, nil
+		return nil, rpcError(idOf(raw), jsonrpc.CodeInvalidRequest, "Invalid request: no JSON-RPC 2.0 message, or one that is nested too deep", nil)
 	}
-	return nil, nil
+	return m, nil
 }
 
 // whole says whether the SDK answers under the id that a message has: it takes

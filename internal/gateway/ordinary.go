@@ -89,6 +89,7 @@ type ordinary struct {
 	session string
 	newer   bool
 	like    string // what it has in common with others
+	answers *answers
 }
 
 // ordinaryRequest reads a request; nil when it is none that may take the shortcut.

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/tool"
 )
 
@@ -70,6 +71,7 @@ func raw(b json.RawMessage, newer bool) (*rawResult, error) {
 func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			unread := e.unread.to(req.GetExtra())
 			switch r := req.(type) {
 			case *mcp.ListToolsRequest, *mcp.ListPromptsRequest, *mcp.ListResourcesRequest, *mcp.ListResourceTemplatesRequest:
 				g.fresh(ctx, e)
@@ -77,6 +79,7 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 				foreign := g.foreign(ctx, e, method, r.Params.Name)
 				if foreign || e.asks[r.Params.Name] {
 					q := passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
+					q.answers = unread
 					e.short.take(e, r, q.can)
 					if foreign {
 						return g.pass(ctx, e, q, g.theirTool(e, q, r.Params.Arguments))
@@ -91,15 +94,15 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 				e.short.take(e, r, nil)
 			case *mcp.GetPromptRequest:
 				if g.foreign(ctx, e, method, r.Params.Name) {
-					return g.passRequest(ctx, e, passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState))
+					return g.passRequest(ctx, e, unread, passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState))
 				}
 			case *mcp.ReadResourceRequest:
 				if g.Hub.HasExternal() && !ours(r.Params.URI) {
-					return g.passRequest(ctx, e, passed(method, r, r.Params.URI, r.Params.InputResponses, r.Params.RequestState))
+					return g.passRequest(ctx, e, unread, passed(method, r, r.Params.URI, r.Params.InputResponses, r.Params.RequestState))
 				}
 			case *mcp.CompleteRequest:
 				if g.Hub.HasExternal() && r.Params.Ref != nil && !ours(r.Params.Ref.URI) {
-					return g.passRequest(ctx, e, passed(method, r, r.Params.Ref.Name+r.Params.Ref.URI, nil, ""))
+					return g.passRequest(ctx, e, unread, passed(method, r, r.Params.Ref.Name+r.Params.Ref.URI, nil, ""))
 				}
 			}
 			age := e.short.now()
@@ -109,6 +112,9 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 			}
 			if res, err = e.whole(res, newer(req)); err == nil {
 				if p, ok := res.(*page); ok {
+					if err := counted(ctx, unread.held(), p.size()); err != nil {
+						return nil, wireError(fault.From(err))
+					}
 					e.short.keep(g, req, p, age)
 				}
 			}
@@ -154,6 +160,8 @@ type passedOn struct {
 	meta   map[string]any
 	params object
 	inputs tool.Inputs
+
+	answers *answers
 }
 
 func passed[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap, state string) *passedOn {
@@ -209,9 +217,9 @@ func passable(meta map[string]any) object {
 
 // theirTool calls a tool of a third-party server.
 func (g *Gateway) theirTool(e *endpoint, q *passedOn, args json.RawMessage) answerer {
-	return func(ctx context.Context, client tool.Client, in tool.Inputs) (json.RawMessage, error) {
+	return func(ctx context.Context, client tool.Client, in tool.Inputs, held *limit.Held) (json.RawMessage, error) {
 		res, err := g.Hub.Call(ctx, tool.Call{Principal: e.principal, Name: q.key, Args: args,
-			Client: client, Meta: passable(q.meta), Inputs: in})
+			Client: client, Meta: passable(q.meta), Inputs: in, Held: held})
 		if err != nil {
 			return nil, err
 		}
@@ -222,13 +230,13 @@ func (g *Gateway) theirTool(e *endpoint, q *passedOn, args json.RawMessage) answ
 // askingTool calls a tool of ours that may ask its client's user: in front of the
 // SDK's handlers too, which cannot suspend a call.
 func (g *Gateway) askingTool(e *endpoint, q *passedOn, args json.RawMessage) answerer {
-	return func(ctx context.Context, client tool.Client, _ tool.Inputs) (json.RawMessage, error) {
+	return func(ctx context.Context, client tool.Client, _ tool.Inputs, held *limit.Held) (json.RawMessage, error) {
 		n := newProgress(func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)
 			client.Tell("notifications/progress", b)
 		})
 		defer n.stop()
-		res, err := g.Hub.Call(ctx, tool.Call{Principal: e.principal, Name: q.key, Args: args, Progress: n.say, Client: client})
+		res, err := g.Hub.Call(ctx, tool.Call{Principal: e.principal, Name: q.key, Args: args, Progress: n.say, Client: client, Held: held})
 		if err != nil {
 			return nil, err
 		}
@@ -236,15 +244,16 @@ func (g *Gateway) askingTool(e *endpoint, q *passedOn, args json.RawMessage) ans
 	}
 }
 
-func (g *Gateway) passRequest(ctx context.Context, e *endpoint, q *passedOn) (mcp.Result, error) {
-	return g.pass(ctx, e, q, func(ctx context.Context, client tool.Client, in tool.Inputs) (json.RawMessage, error) {
+func (g *Gateway) passRequest(ctx context.Context, e *endpoint, unread *answers, q *passedOn) (mcp.Result, error) {
+	q.answers = unread
+	return g.pass(ctx, e, q, func(ctx context.Context, client tool.Client, in tool.Inputs, held *limit.Held) (json.RawMessage, error) {
 		return g.Hub.Pass(ctx, tool.Request{Principal: e.principal, Method: q.method, Params: q.params,
-			Client: client, Meta: passable(q.meta), Inputs: in})
+			Client: client, Meta: passable(q.meta), Inputs: in, Held: held})
 	})
 }
 
 // answerer makes the call of which a request is a part, or all.
-type answerer func(ctx context.Context, client tool.Client, in tool.Inputs) (json.RawMessage, error)
+type answerer func(ctx context.Context, client tool.Client, in tool.Inputs, held *limit.Held) (json.RawMessage, error)
 
 func (g *Gateway) pass(ctx context.Context, e *endpoint, q *passedOn, answer answerer) (mcp.Result, error) {
 	b, err := g.passedAnswer(ctx, e, q, answer)
@@ -268,7 +277,7 @@ func (g *Gateway) passedAnswer(ctx context.Context, e *endpoint, q *passedOn, an
 		b, err = g.passRetrying(ctx, e, q, answer)
 	} else {
 		c := &caller{q: q, ctx: ctx}
-		b, err = answer(ctx, c, tool.Inputs{})
+		b, err = answer(ctx, c, tool.Inputs{}, q.answers.held())
 		c.said.flush(ctx, flushing)
 		c.said.end()
 	}

@@ -76,6 +76,7 @@ type suspended struct {
 	client *retrier
 	cancel context.CancelFunc
 	done   chan struct{}
+	held   *limit.Held // of the result
 	result json.RawMessage
 	err    error
 
@@ -106,7 +107,7 @@ func (s *shelf) put(c *suspended) (string, bool) {
 	s.calls[id] = c
 	c.timer = time.AfterFunc(held, func() {
 		if s.take(id) != nil {
-			c.cancel()
+			c.drop()
 		}
 	})
 	return id, true
@@ -148,15 +149,21 @@ func (g *Gateway) passRetrying(ctx context.Context, e *endpoint, q *passedOn, an
 // start begins a call that may outlive ctx.
 func (g *Gateway) start(ctx context.Context, e *endpoint, q *passedOn, answer answerer) *suspended {
 	own, cancel := e.within(context.WithoutCancel(ctx))
-	c := &suspended{cancel: cancel, done: make(chan struct{}),
+	c := &suspended{cancel: cancel, done: make(chan struct{}), held: g.Limits.Held(e.principal.ID, limit.Answers),
 		client: &retrier{caller: caller{q: q, ctx: ctx}, questions: make(chan *question)}}
 	in := q.inputs
 	go func() {
 		defer close(c.done)
 		defer g.recovered(own, q.method, &c.err)
-		c.result, c.err = answer(own, c.client, in)
+		c.result, c.err = answer(own, c.client, in, c.held)
 	}()
 	return c
+}
+
+// drop gives a call up: nobody takes its result.
+func (c *suspended) drop() {
+	c.cancel()
+	c.held.Release()
 }
 
 // answerName is under which name a question of an older server is put.
@@ -180,6 +187,7 @@ func (g *Gateway) await(ctx context.Context, e *endpoint, q *passedOn, c *suspen
 	select {
 	case <-c.done:
 		c.cancel()
+		q.answers.add(c.held)
 		c.client.said.flush(ctx, flushing)
 		c.client.said.end()
 		if c.err != nil {
@@ -189,7 +197,7 @@ func (g *Gateway) await(ctx context.Context, e *endpoint, q *passedOn, c *suspen
 	case c.asked = <-c.client.questions:
 		return g.hold(e, q, c)
 	case <-ctx.Done():
-		c.cancel()
+		c.drop()
 		c.client.said.end()
 		<-c.done
 		return nil, fault.From(ctx.Err())
@@ -206,18 +214,18 @@ func (g *Gateway) hold(e *endpoint, q *passedOn, c *suspended) (json.RawMessage,
 	}
 	var err error
 	if c.release, err = g.Limits.Take(e.principal.ID, limit.Waiting, 1); err != nil {
-		c.cancel()
+		c.drop()
 		return nil, err
 	}
 	id, ok := e.shelf.put(c)
 	if !ok {
-		c.cancel()
+		c.drop()
 		c.release()
 		return nil, fault.New(fault.Canceled, "the call ended while it waited")
 	}
 	sealed, err := g.seal.make(e.principal, q, state{Call: id})
 	if err != nil {
-		c.cancel()
+		c.drop()
 		e.shelf.take(id)
 		return nil, err
 	}
@@ -254,7 +262,7 @@ func (s *shelf) end() {
 	s.mu.Unlock()
 	for _, c := range all {
 		c.timer.Stop()
-		c.cancel()
+		c.drop()
 		c.release()
 	}
 	for _, c := range all {

@@ -254,7 +254,7 @@ func describe(t tool.Tool) *mcp.Tool {
 	return d
 }
 
-func (g *Gateway) handler(p auth.Principal, name string) mcp.ToolHandler {
+func (g *Gateway) handler(e *endpoint, name string) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		var tell func(*mcp.ProgressNotificationParams)
 		if token := req.Params.GetProgressToken(); token != nil {
@@ -263,13 +263,12 @@ func (g *Gateway) handler(p auth.Principal, name string) mcp.ToolHandler {
 				_ = req.Session.NotifyProgress(ctx, p) // a client that went away is noticed by the call itself
 			}
 		}
-		return g.ownTool(ctx, p, name, req.Params.Arguments, tell)
+		return g.ownTool(ctx, tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments, Held: e.unread.to(req.Extra).held()}, tell)
 	}
 }
 
 // ownTool calls a tool of ours. With tell, the client is told what happens.
-func (g *Gateway) ownTool(ctx context.Context, p auth.Principal, name string, args json.RawMessage, tell func(*mcp.ProgressNotificationParams)) (*mcp.CallToolResult, error) {
-	c := tool.Call{Principal: p, Name: name, Args: args}
+func (g *Gateway) ownTool(ctx context.Context, c tool.Call, tell func(*mcp.ProgressNotificationParams)) (*mcp.CallToolResult, error) {
 	if tell != nil {
 		n := newProgress(tell)
 		defer n.stop()
@@ -278,7 +277,7 @@ func (g *Gateway) ownTool(ctx context.Context, p auth.Principal, name string, ar
 	r, err := g.Hub.Call(ctx, c)
 	if err != nil {
 		f := fault.From(err)
-		g.report(ctx, name, f)
+		g.report(ctx, c.Name, f)
 		return nil, wireError(f)
 	}
 	return result(r), nil
@@ -330,9 +329,9 @@ func content(c tool.Content) mcp.Content {
 // maxResource bounds what resources/read returns.
 const maxResource = 8 << 20
 
-func (g *Gateway) reader(p auth.Principal) mcp.ResourceHandler {
+func (g *Gateway) reader(e *endpoint) mcp.ResourceHandler {
 	return func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		b, err := g.Hub.Read(ctx, p, req.Params.URI, maxResource)
+		b, err := g.Hub.Read(ctx, e.principal, req.Params.URI, maxResource, e.unread.to(req.Extra).held())
 		if err != nil {
 			f := fault.From(err)
 			g.report(ctx, "resources/read", f)

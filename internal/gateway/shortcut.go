@@ -16,6 +16,7 @@ import (
 
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
+	"sandlot/internal/tool"
 )
 
 // shortcut answers tool calls and lists without the SDK, which makes a session of
@@ -196,7 +197,7 @@ func (e *endpoint) lives(id string) bool {
 
 // early answers what need not come to the SDK. What does is over when end is
 // called.
-func (g *Gateway) early(w http.ResponseWriter, r *http.Request, e *endpoint, m message) (answered bool, end func()) {
+func (g *Gateway) early(w http.ResponseWriter, r *http.Request, e *endpoint, m message, a *answers) (answered bool, end func()) {
 	r.Header.Del(likeness)
 	session := r.Header.Get("Mcp-Session-Id")
 	if session != "" && e.short.heard(session, m) {
@@ -205,6 +206,7 @@ func (g *Gateway) early(w http.ResponseWriter, r *http.Request, e *endpoint, m m
 	}
 	o := ordinaryRequest(r, m)
 	if o != nil {
+		o.answers = a
 		if g.shortly(w, r, e, o) {
 			return true, func() {}
 		}
@@ -240,7 +242,7 @@ func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o
 		pw := newPatientWriter(w, false)
 		defer pw.stop()
 		b, err := hub.Do(r.Context(), g.Hub, hub.Request{Principal: e.principal, Operation: operations[o.method]}, func(context.Context) (json.RawMessage, error) {
-			return b, nil
+			return b, counted(r.Context(), o.answers.held(), len(b))
 		})
 		o.answer(pw, b, err)
 		return true
@@ -330,7 +332,7 @@ func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can 
 	l := &ownLine{short: &e.short, session: o.session, token: o.meta["progressToken"], writer: pw}
 	own := e.own[featureKey{"tools/call", o.name}] != nil
 	if !own || e.asks[o.name] {
-		q := &passedOn{method: o.method, key: o.name, line: l, newer: o.newer, can: can, meta: map[string]any{}, params: object{}}
+		q := &passedOn{method: o.method, key: o.name, line: l, newer: o.newer, can: can, meta: map[string]any{}, params: object{}, answers: o.answers}
 		for k, v := range o.meta {
 			q.meta[k] = v
 		}
@@ -354,7 +356,7 @@ func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can 
 			l.tell(ctx, "notifications/progress", b)
 		}
 	}
-	res, err := g.ownTool(ctx, e.principal, o.name, o.args, progress)
+	res, err := g.ownTool(ctx, tool.Call{Principal: e.principal, Name: o.name, Args: o.args, Held: o.answers.held()}, progress)
 	if err != nil {
 		return nil, err
 	}

@@ -13,22 +13,26 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 )
 
-// inlet is standard input as the SDK gets it: a message on each line, and nothing
-// else. The SDK ends at the first thing that is none; here it is answered, as
-// JSON-RPC says, and the next line is read.
+// inlet is standard input: a message on each line, or a batch of them. What is none
+// is answered, as JSON-RPC says, and the next line is read.
 type inlet struct {
 	io.Closer
 	from    *bufio.Reader
 	most    int64 // bytes of a line
 	out     io.Writer
 	batches bool // the client is of a revision that has them
-	// take counts bytes of a line for their principal; nil: nobody counts.
-	take func(n int64) (release func(), err error)
+	// holds counts a line for its principal; nil: nobody counts.
+	holds func() *limit.Held
+}
 
-	rest []byte   // of a line that is being read
-	held []func() // release what the line counts
+// parcel is a line that is in order.
+type parcel struct {
+	messages []jsonrpc.Message
+	batch    bool
+	held     *limit.Held // what the line holds
 }
 
 // lineTime is how long a line that has begun may wait for its next bytes, where
@@ -39,35 +43,34 @@ func newInlet(in io.ReadCloser, out io.Writer, most int64) *inlet {
 	return &inlet{Closer: in, from: bufio.NewReaderSize(in, 16<<10), most: most, out: out}
 }
 
-// Read implements io.Reader.
-func (l *inlet) Read(p []byte) (int, error) {
-	for len(l.rest) == 0 {
-		line, err := l.next()
+// next returns the next line that is in order, and what ended the input when there
+// is none. The last one comes before the end of the input does.
+func (l *inlet) next() (parcel, error) {
+	for {
+		var held *limit.Held
+		if l.holds != nil {
+			held = l.holds()
+		}
+		line, err := l.line(held)
 		if line = bytes.TrimSpace(line); len(line) > 0 {
-			if wrong := l.check(line); wrong != nil {
-				if err := l.say(wrong); err != nil {
-					return 0, err
-				}
-			} else {
-				l.rest = append(line, '\n')
+			messages, wrong := l.read(line)
+			if wrong == nil {
+				return parcel{messages, line[0] == '[', held}, nil
+			}
+			if err := l.say(wrong); err != nil {
+				return parcel{}, err
 			}
 		}
-		if err != nil && len(l.rest) == 0 {
-			return 0, err
+		held.Release()
+		if err != nil {
+			return parcel{}, err
 		}
 	}
-	n := copy(p, l.rest)
-	if l.rest = l.rest[n:]; len(l.rest) == 0 {
-		l.rest = nil
-		l.release()
-	}
-	return n, nil
 }
 
-// next reads a line. Of one that is too long the rest is thrown away.
-func (l *inlet) next() ([]byte, error) {
+// line reads a line. Of one that is too long the rest is thrown away.
+func (l *inlet) line(held *limit.Held) ([]byte, error) {
 	var line []byte
-	l.release()
 	if l.from.Buffered() == 0 { // nothing has begun: it may take its time
 		l.deadline(time.Time{})
 		if _, err := l.from.Peek(1); err != nil {
@@ -80,7 +83,8 @@ func (l *inlet) next() ([]byte, error) {
 		if int64(len(line)+len(part)) > l.most {
 			return nil, l.skip(err, rpcError(nil, jsonrpc.CodeInvalidRequest, "Request too large: at most "+bytesText(l.most), nil))
 		}
-		if over := l.count(len(part)); over != nil {
+		if over := held.Add(int64(len(part))); over != nil {
+			held.Release()
 			said := fault.From(over)
 			return nil, l.skip(err, rpcError(nil, said.RPC(), said.Error(), said.Data()))
 		}
@@ -97,30 +101,10 @@ func (l *inlet) skip(err error, answer any) error {
 		l.deadline(time.Now().Add(lineTime))
 		_, err = l.from.ReadSlice('\n')
 	}
-	l.release()
 	if said := l.say(answer); said != nil {
 		return said
 	}
 	return err
-}
-
-// count counts bytes of the line that is read, until release.
-func (l *inlet) count(n int) error {
-	if l.take == nil || n == 0 {
-		return nil
-	}
-	done, err := l.take(int64(n))
-	if err == nil {
-		l.held = append(l.held, done)
-	}
-	return err
-}
-
-func (l *inlet) release() {
-	for _, done := range l.held {
-		done()
-	}
-	l.held = nil
 }
 
 func (l *inlet) deadline(at time.Time) {
@@ -129,39 +113,40 @@ func (l *inlet) deadline(at time.Time) {
 	}
 }
 
-// check returns what is to be answered to a line that is no message.
-func (l *inlet) check(line []byte) any {
+// read returns the messages of a line, or what is to be answered to one that has
+// none.
+func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
 	if wrong := unparsable(line); wrong != nil {
-		return wrong
+		return nil, wrong
 	}
 	all := []json.RawMessage{line}
 	if line[0] == '[' {
 		if !l.batches {
-			return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: batches are not part of this protocol; send one message on each line", nil)
+			return nil, rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: batches are not part of this protocol; send one message on each line", nil)
 		}
 		all = nil // else the line itself would be written over
 		if json.Unmarshal(line, &all) != nil || len(all) == 0 || len(all) > maxBatch {
-			return rpcError(nil, jsonrpc.CodeInvalidRequest, batchSize, nil)
+			return nil, rpcError(nil, jsonrpc.CodeInvalidRequest, batchSize, nil)
 		}
 	}
 	seen := map[jsonrpc.ID]bool{}
 	for _, one := range all {
-		q, wrong := decode(one)
+		m, wrong := decode(one)
 		if wrong != nil {
-			return wrong
+			return nil, wrong
 		}
-		if q == nil {
-			continue
+		if q, ok := m.(*jsonrpc.Request); ok {
+			if q.IsCall() && seen[q.ID] {
+				return nil, rpcError(idOf(one), jsonrpc.CodeInvalidRequest, "Invalid request: two requests of a batch have the same id", nil)
+			}
+			seen[q.ID] = true
+			if q.Method == "initialize" {
+				l.batches = batches(q.Params)
+			}
 		}
-		if q.IsCall() && seen[q.ID] {
-			return rpcError(idOf(one), jsonrpc.CodeInvalidRequest, "Invalid request: two requests of a batch have the same id", nil)
-		}
-		seen[q.ID] = true
-		if q.Method == "initialize" {
-			l.batches = batches(q.Params)
-		}
+		messages = append(messages, m)
 	}
-	return nil
+	return messages, nil
 }
 
 // batches says whether a client asks for a revision of the protocol that has them.

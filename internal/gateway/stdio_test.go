@@ -102,10 +102,9 @@ func TestStdioEnds(t *testing.T) {
 		l := newInlet(http.NoBody, &strings.Builder{}, 100)
 		var said strings.Builder
 		l.from, l.out = bufio.NewReader(strings.NewReader(last)), &said
-		b := make([]byte, 200)
-		n, err := l.Read(b)
-		if got := string(b[:n]) + said.String(); got == "" || n == 0 && err == nil {
-			t.Errorf("%q: %q, %v", last, got, err)
+		p, err := l.next()
+		if n := len(p.messages); n == 0 && said.String() == "" || n == 0 && err == nil {
+			t.Errorf("%q: %d messages, %q, %v", last, n, said.String(), err)
 		}
 	}
 }

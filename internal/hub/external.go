@@ -6,6 +6,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/policy"
 	"sandlot/internal/tool"
 )
@@ -110,12 +111,19 @@ type Content struct {
 	Size int64
 }
 
-// Read returns a resource of ours, at most max bytes of it.
-func (h *Hub) Read(ctx context.Context, p auth.Principal, uri string, max int) (Content, error) {
+// Read returns a resource of ours, at most max bytes of it. A large one counts in held,
+// which may be nil, before it is read.
+func (h *Hub) Read(ctx context.Context, p auth.Principal, uri string, max int, held *limit.Held) (Content, error) {
 	return Do(ctx, h, Request{Principal: p, Operation: policy.ResourceRead}, func(ctx context.Context) (Content, error) {
 		var last error = fault.New(fault.NotFound, "resource not found: %s", fault.Clip(uri))
 		for _, r := range h.readers {
-			b, n, err := r.Read(ctx, p, uri, max)
+			b, n, err := r.Read(ctx, p, uri, min(max, limit.Large))
+			if err == nil && n > int64(len(b.Data)) && len(b.Data) < max {
+				if err := held.Wait(ctx, min(n, int64(max))); err != nil {
+					return Content{}, err
+				}
+				b, n, err = r.Read(ctx, p, uri, int(min(n, int64(max))))
+			}
 			if err == nil {
 				return Content{b, n}, nil
 			}

@@ -188,17 +188,17 @@ func TestResources(t *testing.T) {
 		max  int
 		want string
 	}{{"x://one", 100, "one text"}, {"x://two", 100, "two text"}, {"x://two", 3, "two"}} {
-		b, err := h.Read(t.Context(), auth.Local, tt.uri, tt.max)
+		b, err := h.Read(t.Context(), auth.Local, tt.uri, tt.max, nil)
 		if err != nil || string(b.Data) != tt.want || b.Size != 8 {
 			t.Errorf("Read(%s, %d) = %q of %d, %v", tt.uri, tt.max, b.Data, b.Size, err)
 		}
 	}
 	for _, h := range []*Hub{h, over()} {
-		if _, err := h.Read(t.Context(), auth.Local, "x://three", 10); !fault.Is(err, fault.NotFound) {
+		if _, err := h.Read(t.Context(), auth.Local, "x://three", 10, nil); !fault.Is(err, fault.NotFound) {
 			t.Errorf("what is not there: %v", err)
 		}
 	}
-	if _, err := over().Read(t.Context(), auth.Local, strings.Repeat("x", 10_000), 10); err == nil || len(err.Error()) > 1000 {
+	if _, err := over().Read(t.Context(), auth.Local, strings.Repeat("x", 10_000), 10, nil); err == nil || len(err.Error()) > 1000 {
 		t.Errorf("a long name: %d bytes", len(err.Error()))
 	}
 }

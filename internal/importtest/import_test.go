@@ -23,9 +23,10 @@ var only = map[string][]string{
 	// The operator's own texts alone are expanded, and their commands run.
 	"sandlot/internal/expand": {"sandlot/internal/config", "sandlot/internal/clientconfig"},
 	// What hostile code has written is walked through in one place.
-	"sandlot/internal/tree":         {"sandlot/internal/workspace", "sandlot/internal/runtime/gvisor", "sandlot/internal/volume", "sandlot/internal/cli"},
-	"sandlot/internal/volume":       {"sandlot/internal/app", "sandlot/internal/builtin"},
-	"sandlot/internal/limit":        {"sandlot/internal/api", "sandlot/internal/gateway", "sandlot/internal/app"},
+	"sandlot/internal/tree":   {"sandlot/internal/workspace", "sandlot/internal/runtime/gvisor", "sandlot/internal/volume", "sandlot/internal/cli"},
+	"sandlot/internal/volume": {"sandlot/internal/app", "sandlot/internal/builtin"},
+	"sandlot/internal/limit": {"sandlot/internal/api", "sandlot/internal/gateway", "sandlot/internal/app", "sandlot/internal/hub",
+		"sandlot/internal/tool", "sandlot/internal/builtin", "sandlot/internal/servers"},
 	"sandlot/internal/agent/direct": {"sandlot/internal/agent"},
 	// Inside the sandbox.
 	"sandlot/internal/guest":         {"sandlot/cmd/sandlot-agent", "sandlot/test/hostile"},

@@ -30,6 +30,10 @@ const (
 	Calls
 	// Waiting are calls that outlive their requests, as they wait for their users.
 	Waiting
+	// Answers are the bytes of large answers until their readers have taken them.
+	Answers
+	// Reading are the bytes of large answers while they are read and checked.
+	Reading
 	kinds
 )
 
@@ -37,12 +41,15 @@ const (
 type Limits [kinds]int64
 
 // Default keeps what one principal can take below 300 MB.
-var Default = Limits{Requests: 512, Streams: 64, Visits: 192, Bytes: 32 << 20, Calls: 512, Waiting: 64}
+var Default = Limits{Requests: 512, Streams: 64, Visits: 192, Bytes: 32 << 20, Calls: 512, Waiting: 64,
+	Answers: 32 << 20, Reading: 32 << 20}
 
 var words = [kinds][2]string{Requests: {"requests", "requests at once"}, Streams: {"streams", "processes, stdio connections, ports and files open at once"},
 	Visits: {"visits", "connections to exposed ports at once"}, Bytes: {"request_bytes", "bytes of requests in memory at once"},
 	Calls:   {"calls", "calls at once"},
-	Waiting: {"waiting_calls", "calls that wait for their user"}}
+	Waiting: {"waiting_calls", "calls that wait for their user"},
+	Answers: {"answer_bytes", "bytes of answers that were not read yet"},
+	Reading: {"incoming_answer_bytes", "bytes of answers on their way"}}
 
 // Book keeps what all principals hold. Those who hold nothing take no memory.
 type Book struct {
@@ -68,10 +75,7 @@ func (b *Book) Take(owner string, k Kind, n int64) (release func(), err error) {
 	s := b.enter(owner)
 	if !s.held[k].TryAcquire(n) {
 		defer b.leave(owner, s)
-		f := fault.New(fault.ResourceLimit, "there are as many %s as one user may have (%d)", words[k][1], b.most[k]).
-			With("resource_type", words[k][0]).With("current_usage", s.used[k].Load()).With("limit", b.most[k])
-		f.Advice = []string{"Wait for some of them to end, and try again", "End what is not needed any more"}
-		return nil, f
+		return nil, b.full(k, s)
 	}
 	s.used[k].Add(n)
 	return sync.OnceFunc(func() {
@@ -79,6 +83,17 @@ func (b *Book) Take(owner string, k Kind, n int64) (release func(), err error) {
 		s.held[k].Release(n)
 		b.leave(owner, s)
 	}), nil
+}
+
+// full is the fault for who is over a limit.
+func (b *Book) full(k Kind, s *share) error {
+	f := fault.New(fault.ResourceLimit, "there are as many %s as one user may have (%d)", words[k][1], b.most[k]).
+		With("resource_type", words[k][0]).With("current_usage", s.used[k].Load()).With("limit", b.most[k])
+	f.Advice = []string{"Wait for some of them to end, and try again", "End what is not needed any more"}
+	if k == Answers || k == Reading {
+		f.Advice = []string{"Read the answers of other calls first, and try again", "Ask for less at once"}
+	}
+	return f
 }
 
 func (b *Book) enter(owner string) *share {

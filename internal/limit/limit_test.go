@@ -1,8 +1,12 @@
 package limit
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"sandlot/internal/fault"
 )
@@ -68,4 +72,81 @@ func TestTakeAtOnce(t *testing.T) {
 	if len(b.all) != 0 {
 		t.Errorf("%d are kept", len(b.all))
 	}
+}
+
+// What grows takes ever larger shares, and is refused where another has the rest.
+func TestHeld(t *testing.T) {
+	b := New(Limits{Bytes: 20 << 10, Answers: 100})
+	body := b.Held("ann", Bytes)
+	for _, want := range []int64{4 << 10, 4 << 10, 8 << 10} {
+		if n, err := body.Room(); n != want || err != nil {
+			t.Fatalf("there is room for %d, want %d: %v", n, want, err)
+		}
+		if err := body.Add(want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := body.Room(); fault.From(err).Kind != fault.ResourceLimit {
+		t.Errorf("a share that is not there: %v", err)
+	}
+	line := b.Held("ann", Bytes)
+	if err := line.Add(5 << 10); err == nil {
+		t.Error("another line has more than is left")
+	}
+	line.Release()
+	body.Release()
+	body.Release()
+	if err := line.Add(1); err != nil || len(b.all) != 0 {
+		t.Errorf("one that is over counts still: %v, %d principals", err, len(b.all))
+	}
+	var none *Held
+	if none.Add(1<<40) != nil || none.Take(1<<40) != nil || none.Wait(t.Context(), 1<<40) != nil {
+		t.Error("none refuses")
+	}
+	none.Release()
+}
+
+// Who waits for bytes gets them when they are given back, and is told in time when
+// they are not. Others wait for nobody.
+func TestHeldWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Limits{Answers: 100})
+		first, second, third := b.Held("ann", Answers), b.Held("ann", Answers), b.Held("ann", Answers)
+		if err := first.Wait(t.Context(), 80); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			time.Sleep(time.Second)
+			first.Release()
+		}()
+		if err := second.Wait(t.Context(), 60); err != nil {
+			t.Errorf("they were given back: %v", err)
+		}
+		began := time.Now()
+		if err := third.Wait(t.Context(), 60); fault.From(err).Kind != fault.ResourceLimit || time.Since(began) != patience {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if err := third.Wait(t.Context(), 101); fault.From(err).Kind != fault.ResourceLimit {
+			t.Errorf("more than there ever is: %v", err)
+		}
+		other := b.Held("bob", Answers)
+		if err := other.Take(100); err != nil {
+			t.Errorf("another user: %v", err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := third.Wait(ctx, 60); !errors.Is(err, context.Canceled) {
+			t.Errorf("one whose client left: %v", err)
+		}
+		go third.Release() // while it waits
+		if err := third.Wait(t.Context(), 60); err == nil {
+			second.Release()
+		}
+		for _, h := range []*Held{second, third, other} {
+			h.Release()
+		}
+		if len(b.all) != 0 {
+			t.Errorf("%d principals hold nothing and are kept", len(b.all))
+		}
+	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
@@ -46,6 +47,8 @@ type Config struct {
 	Callback string
 	// Logins keep what log-ins brought; nil: they are in memory alone.
 	Logins oauth.Store
+	// Limits bound the bytes of large answers while they are read; nil: nothing does.
+	Limits *limit.Book
 	Log    *slog.Logger
 }
 

@@ -78,10 +78,15 @@ func (b *Book) offering(ctx context.Context, p auth.Principal, what string) (*se
 
 // whole makes a request that is no tool call, and makes its result safe.
 func (s *server) whole(ctx context.Context, q query) (json.RawMessage, error) {
+	q.came = &arrival{}
+	defer q.came.release()
 	raw, err := s.request(ctx, q)
 	if err != nil {
 		return nil, err
 	}
 	safe, err := safeObject(raw)
+	if err == nil {
+		err = q.passed(ctx, safe)
+	}
 	return safe, s.advised(err)
 }

@@ -7,9 +7,11 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/policy"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
+	"sandlot/internal/upstream"
 )
 
 // Tools implements tool.Source.
@@ -44,6 +46,49 @@ type query struct {
 	client   tool.Client
 	inputs   tool.Inputs
 	progress func(text string) // for those who are no clients of MCP
+	held     *limit.Held
+	came     *arrival // nil: what came need not be kept
+}
+
+// arrival holds the room of an answer from when it is read until what is made of it
+// counts for its client.
+type arrival struct {
+	room upstream.Room // nil: none
+}
+
+// put keeps the room of another answer.
+func (a *arrival) put(r upstream.Room) {
+	if a == nil {
+		r.Release()
+		return
+	}
+	a.release()
+	a.room = r
+}
+
+func (a *arrival) release() {
+	if a != nil && a.room != nil {
+		a.room.Release()
+		a.room = nil
+	}
+}
+
+// room makes rooms for large answers of an owner's servers; nil: nobody counts.
+func (b *Book) room(owner string) func() upstream.Room {
+	if b.Limits == nil {
+		return nil
+	}
+	return func() upstream.Room { return b.Limits.Held(owner, limit.Reading) }
+}
+
+// passed counts what is handed to a client, and gives the room of what it was made
+// of back.
+func (q query) passed(ctx context.Context, answer json.RawMessage) error {
+	defer q.came.release()
+	if len(answer) <= limit.Large {
+		return nil
+	}
+	return q.held.Wait(ctx, int64(len(answer)))
 }
 
 // call calls the tool.
@@ -55,8 +100,10 @@ func (e entry) call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	if !isObject(args) {
 		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").With("argument", "arguments")
 	}
-	raw, err := e.server.request(ctx, query{method: "tools/call", params: object{"name": quoted(e.Remote), "arguments": args},
-		meta: c.Meta, schema: e.Schema, client: c.Client, inputs: c.Inputs, progress: c.Progress})
+	q := query{method: "tools/call", params: object{"name": quoted(e.Remote), "arguments": args},
+		meta: c.Meta, schema: e.Schema, client: c.Client, inputs: c.Inputs, progress: c.Progress, held: c.Held, came: &arrival{}}
+	defer q.came.release()
+	raw, err := e.server.request(ctx, q)
 	if err != nil {
 		return nil, err
 	}
@@ -64,13 +111,16 @@ func (e entry) call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	if err != nil {
 		return nil, e.server.advised(err)
 	}
+	if err := q.passed(ctx, safe); err != nil {
+		return nil, err
+	}
 	return &tool.Result{Raw: safe, IsError: isError}, nil
 }
 
 // Pass implements tool.Foreign.
 func (b *Book) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
 	v := b.viewOf(r.Principal)
-	q := query{method: r.Method, params: object{}, meta: r.Meta, client: r.Client, inputs: r.Inputs}
+	q := query{method: r.Method, params: object{}, meta: r.Meta, client: r.Client, inputs: r.Inputs, held: r.Held}
 	for k, p := range r.Params {
 		q.params[k] = p
 	}

@@ -187,7 +187,7 @@ func (s *server) connect(ctx context.Context) (*live, error) {
 	}
 	sess, err := upstream.Connect(ctx, l.dial, upstream.Options{Name: "sandlot", Version: s.book.Version, Capabilities: l.capabilities(),
 		Handshake: limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older || slices.Contains(fetching, path.Base(l.settings.Command)), // what fetches is not started twice
-		Handler: l, Log: s.book.Log})
+		Handler: l, Room: s.book.room(s.owner.ID), Log: s.book.Log})
 	if err == nil {
 		l.session = sess
 		err = l.read(ctx, true)

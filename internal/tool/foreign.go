@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/limit"
 )
 
 // Client is who made a call, for what a third-party server sends to it while
@@ -54,6 +55,8 @@ type Request struct {
 	Meta   map[string]json.RawMessage
 	Client Client // nil: a client that cannot be asked
 	Inputs Inputs
+	// Held counts a large answer for the principal until the client has it.
+	Held *limit.Held
 }
 
 // Foreign gives the tools of third-party servers, and passes what is neither a

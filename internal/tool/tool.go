@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/limit"
 	"sandlot/internal/policy"
 )
 
@@ -54,6 +55,8 @@ type Call struct {
 	// Inputs what it brings when it comes again.
 	Meta   map[string]json.RawMessage
 	Inputs Inputs
+	// Held counts a large result for the principal until the client has it.
+	Held *limit.Held
 }
 
 // Result is what a call gives. A fault is an error instead.

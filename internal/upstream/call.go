@@ -28,6 +28,10 @@ type Request struct {
 	// for; nil: Options.Capabilities.
 	Capabilities json.RawMessage
 
+	// Held takes over what a large result holds of its owner's room; nil: it is given
+	// back when Call returns.
+	Held func(Room)
+
 	endless bool // it has no time limit: subscriptions/listen
 	// begun is told the id of the request before it is sent.
 	begun func(id int64)
@@ -189,7 +193,13 @@ func (s *Session) await(ctx context.Context, c *call, r Request) (json.RawMessag
 		}
 		switch {
 		case last:
-			return c.queue.result, c.queue.err
+			o := c.queue.take()
+			if r.Held != nil && o.err == nil {
+				r.Held(o.room)
+			} else {
+				o.room.Release()
+			}
+			return o.result, o.err
 		case over:
 			return nil, s.cutOff(c)
 		}

@@ -20,6 +20,8 @@ type event struct {
 	data  []byte
 	// cut: the stream ended before the event did; it may not be whole.
 	cut bool
+	// room is what it holds, its reader's to release; never nil.
+	room Room
 }
 
 const (
@@ -31,8 +33,10 @@ const (
 // eventReader reads a stream of events of bounded size.
 type eventReader struct {
 	from  *bufio.Reader
-	limit int           // of one event
-	retry time.Duration // what the server wants to be waited before it is asked again; 0: it has not said
+	limit int                  // of one event
+	retry time.Duration        // what the server wants to be waited before it is asked again; 0: it has not said
+	wants func() (Room, error) // for a large event; nil: it needs no room
+	room  Room                 // of the event that is read; nil: it needs none
 	begun bool
 	lines [][]byte // of what was read that are not taken yet
 }
@@ -43,7 +47,8 @@ func newEventReader(r io.Reader, limit int) *eventReader {
 
 // next returns the next event that says anything. The data is the caller's.
 func (r *eventReader) next() (event, error) {
-	var e event
+	r.release() // of one that nobody took
+	e := event{room: noRoom{}}
 	var data bytes.Buffer
 	fields, size := false, 0
 	for {
@@ -51,15 +56,17 @@ func (r *eventReader) next() (event, error) {
 		if err != nil {
 			if errors.Is(err, io.EOF) && data.Len() > 0 {
 				e.data, e.cut = bytes.TrimSuffix(data.Bytes(), []byte("\n")), true
-				return e, nil
+				return r.handOver(e), nil
 			}
+			r.release()
 			return event{}, err
 		}
 		if len(line) == 0 {
 			if e.data = bytes.TrimSuffix(data.Bytes(), []byte("\n")); fields && (len(e.data) > 0 || e.hasID) {
-				return e, nil
+				return r.handOver(e), nil
 			}
-			e, fields, size = event{}, false, 0
+			r.release()
+			e, fields, size = event{room: noRoom{}}, false, 0
 			data.Reset()
 			continue
 		}
@@ -71,6 +78,21 @@ func (r *eventReader) next() (event, error) {
 		}
 		fields = true
 		r.field(&e, &data, line)
+	}
+}
+
+// handOver puts the room of an event into it.
+func (r *eventReader) handOver(e event) event {
+	if r.room != nil {
+		e.room, r.room = r.room, nil
+	}
+	return e
+}
+
+func (r *eventReader) release() {
+	if r.room != nil {
+		r.room.Release()
+		r.room = nil
 	}
 }
 
@@ -115,6 +137,12 @@ func (r *eventReader) fill(size *int) error {
 		part, err := r.from.ReadSlice('\n')
 		if *size += len(part); *size > r.limit+keptEnds {
 			return fmt.Errorf("%w: an event of over %d bytes", ErrTooLarge, r.limit)
+		}
+		if *size > largeFrom && r.room == nil && r.wants != nil {
+			var err error
+			if r.room, err = r.wants(); err != nil {
+				return err
+			}
 		}
 		all = append(all, part...)
 		if errors.Is(err, bufio.ErrBufferFull) {

@@ -87,7 +87,7 @@ func FuzzMessages(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answered, ok := s.receive(b)
+		answered, ok := s.receive(b, noRoom{})
 		if answered != 0 && !ok {
 			t.Fatal("what was no message has answered something")
 		}
@@ -98,7 +98,7 @@ func FuzzMessages(f *testing.F) {
 // deaf is a pipe that leads nowhere.
 type deaf struct{ Pipe }
 
-func (deaf) start(inbox, int)                     {}
+func (deaf) start(inbox, int, func() Room)        {}
 func (deaf) send(context.Context, outgoing) error { return nil }
 func (deaf) traits() traits                       { return traits{} }
 func (deaf) close() error                         { return nil }

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -38,6 +39,7 @@ type httpPipe struct {
 	remote *remote
 	to     inbox
 	most   int
+	room   func() Room
 	ctx    context.Context // ends with the pipe
 	cancel context.CancelFunc
 
@@ -52,7 +54,9 @@ type httpPipe struct {
 
 func (h *httpPipe) traits() traits { return traits{streams: true} }
 
-func (h *httpPipe) start(to inbox, limit int) { h.to, h.most = to, h.remote.limit(limit) }
+func (h *httpPipe) start(to inbox, limit int, room func() Room) {
+	h.to, h.most, h.room = to, h.remote.limit(limit), room
+}
 
 // work runs f in a goroutine that close waits for.
 func (h *httpPipe) work(f func()) bool {
@@ -139,7 +143,7 @@ func (h *httpPipe) exchange(ctx context.Context, m outgoing) error {
 	}
 	switch contentType(resp) {
 	case "application/json":
-		return h.one(resp, m.id)
+		return h.one(ctx, resp, m.id)
 	case "text/event-stream":
 		return h.follow(ctx, m, resp)
 	}
@@ -225,15 +229,13 @@ func spokenError(body []byte, id int64) *Error {
 }
 
 // one takes an answer that is JSON.
-func (h *httpPipe) one(resp *http.Response, id int64) error {
-	b, err := io.ReadAll(io.LimitReader(resp.Body, int64(h.most)+1))
-	if len(b) > h.most {
-		return fmt.Errorf("%w: an answer of over %d bytes", ErrTooLarge, h.most)
-	}
+func (h *httpPipe) one(ctx context.Context, resp *http.Response, id int64) error {
+	b, room, err := h.whole(ctx, resp)
 	if err != nil {
-		return fmt.Errorf("the server's answer broke off: %w", err)
+		room.Release()
+		return err
 	}
-	answered, ok := h.to.receive(b)
+	answered, ok := h.to.receive(b, room)
 	switch {
 	case !ok:
 		return fmt.Errorf("the server's answer is no JSON-RPC message: %s", clip(string(b[:min(len(b), 200)]), 200))
@@ -244,6 +246,32 @@ func (h *httpPipe) one(resp *http.Response, id int64) error {
 		return said
 	}
 	return errors.New("the server's answer is one to something else")
+}
+
+// whole reads an answer to its end. The room is the caller's in any case.
+func (h *httpPipe) whole(ctx context.Context, resp *http.Response) (b []byte, room Room, err error) {
+	room = noRoom{}
+	b, err = io.ReadAll(io.LimitReader(resp.Body, min(largeFrom, int64(h.most)+1)))
+	if err == nil && len(b) == largeFrom {
+		size := h.most
+		if resp.ContentLength > 0 {
+			size = int(min(int64(size), resp.ContentLength))
+		}
+		if room, err = wait(ctx, h.room, size); err != nil {
+			return nil, room, err
+		}
+		all := bytes.NewBuffer(make([]byte, 0, 2*largeFrom))
+		all.Write(b)
+		_, err = all.ReadFrom(io.LimitReader(resp.Body, int64(h.most)+1-largeFrom))
+		b = all.Bytes()
+	}
+	if len(b) > h.most {
+		return nil, room, fmt.Errorf("%w: an answer of over %d bytes", ErrTooLarge, h.most)
+	}
+	if err != nil {
+		return nil, room, fmt.Errorf("the server's answer broke off: %w", err)
+	}
+	return b, room, nil
 }
 
 // agreed implements Pipe. In the older era a stream is opened for what the

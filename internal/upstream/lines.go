@@ -32,8 +32,10 @@ func Lines(stdout io.Reader, stdin io.WriteCloser, noise func(line []byte)) Pipe
 	if noise == nil {
 		noise = func([]byte) {}
 	}
-	return &lines{stdout: stdout, stdin: stdin, noise: noise, queue: make(chan []byte), ended: make(chan struct{}),
+	l := &lines{stdout: stdout, stdin: stdin, noise: noise, queue: make(chan []byte), ended: make(chan struct{}),
 		wrote: make(chan struct{}), read: make(chan struct{}), stop: make(chan struct{})}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l
 }
 
 type lines struct {
@@ -42,7 +44,9 @@ type lines struct {
 	noise  func([]byte)
 
 	queue   chan []byte
-	stop    chan struct{} // closed by close
+	stop    chan struct{}   // closed by close
+	ctx     context.Context // ends with it
+	cancel  context.CancelFunc
 	ended   chan struct{} // closed when nothing can be written any more
 	read    chan struct{} // closed when nothing more is read
 	wrote   chan struct{} // closed when nothing more is written
@@ -53,10 +57,10 @@ func (l *lines) traits() traits { return traits{} }
 func (l *lines) agreed(string)  {}
 func (l *lines) abandon(int64)  {}
 
-func (l *lines) start(to inbox, limit int) {
+func (l *lines) start(to inbox, limit int, room func() Room) {
 	l.started = true
 	go l.write(to)
-	go l.listen(to, limit)
+	go l.listen(to, limit, room)
 }
 
 func (l *lines) send(ctx context.Context, m outgoing) error {
@@ -97,21 +101,21 @@ func (l *lines) write(to inbox) {
 	}
 }
 
-func (l *lines) listen(to inbox, limit int) {
+func (l *lines) listen(to inbox, limit int, room func() Room) {
 	defer close(l.read)
-	r := lineReader{from: bufio.NewReaderSize(l.stdout, 64<<10), limit: limit}
+	r := lineReader{from: bufio.NewReaderSize(l.stdout, 64<<10), limit: limit, wants: func() (Room, error) { return wait(l.ctx, room, limit) }}
 	for {
 		line, err := r.next()
-		large := errors.Is(err, ErrTooLarge) // and only its ends came, which may look whole
+		cut, large := errors.AsType[*cutLine](err) // only its ends came, which may look whole
 		if len(line) > 0 && !large {
-			l.take(to, line)
+			l.take(to, line, r.handOver())
 		}
 		switch {
 		case err == nil:
 		case large:
 			l.noise(line[:min(len(line), maxNoise)])
 			if id, ok := guess(line); ok {
-				to.fail(id, fmt.Errorf("%w: an answer of over %d bytes", ErrTooLarge, limit))
+				to.fail(id, cut.cause)
 			}
 		default:
 			if errors.Is(err, io.EOF) {
@@ -126,8 +130,8 @@ func (l *lines) listen(to inbox, limit int) {
 }
 
 // take hands a line to the session, or to those who listen to noise.
-func (l *lines) take(to inbox, line []byte) {
-	if _, ok := to.receive(line); ok {
+func (l *lines) take(to inbox, line []byte, room Room) {
+	if _, ok := to.receive(line, room); ok {
 		return
 	}
 	if id, ok := guess(line); ok && line[0] == '{' {
@@ -138,6 +142,7 @@ func (l *lines) take(to inbox, line []byte) {
 
 func (l *lines) close() error {
 	close(l.stop)
+	l.cancel()
 	// Whatever the program makes of it: it is the caller who ends the program.
 	_ = l.stdin.Close()
 	if c, ok := l.stdout.(io.Closer); ok {
@@ -162,13 +167,31 @@ func (l *lines) close() error {
 type lineReader struct {
 	from  *bufio.Reader
 	limit int
+	wants func() (Room, error) // for a long line
 	buf   []byte
+	room  Room // of the line in buf; nil: it needs none
+}
+
+// cutLine is why only the ends of a line were kept.
+type cutLine struct{ cause error }
+
+func (c *cutLine) Error() string { return c.cause.Error() }
+func (c *cutLine) Unwrap() error { return c.cause }
+
+// handOver returns the room of the line that came, which is the caller's then.
+func (r *lineReader) handOver() Room {
+	if r.room == nil {
+		return noRoom{}
+	}
+	room := r.room
+	r.room = nil
+	return room
 }
 
 // next returns the next line that is not empty, without white space around it.
-// It is valid until the next call. Of a line that is longer than the limit the
-// beginning and the end come, with ErrTooLarge. The last line may come with the
-// error that ended it.
+// It is valid until the next call. Of a line that is longer than the limit, or for
+// which there is no room, the beginning and the end come, with a *cutLine. The last
+// line may come with the error that ended it.
 func (r *lineReader) next() ([]byte, error) {
 	for {
 		line, err := r.line()
@@ -184,7 +207,9 @@ func (r *lineReader) line() ([]byte, error) {
 		r.buf = nil
 	}
 	r.buf = r.buf[:0]
-	var tail []byte // what is left of a line that is too long
+	r.handOver().Release() // of one that nobody took
+	var tail []byte        // what is left of a line that is cut
+	var cut error
 	for {
 		part, err := r.from.ReadSlice('\n')
 		switch {
@@ -193,21 +218,36 @@ func (r *lineReader) line() ([]byte, error) {
 			if over := len(tail) - keptEnds; over > 0 {
 				tail = append(tail[:0], tail[over:]...)
 			}
-		case len(r.buf)+len(bytes.TrimRight(part, "\r\n")) > r.limit:
+		default:
+			if cut = r.fits(part); cut == nil {
+				r.buf = append(r.buf, part...)
+				break
+			}
 			all := append(r.buf, part...)
 			tail = append(make([]byte, 0, 2*keptEnds+r.from.Size()), all[max(0, len(all)-keptEnds):]...)
-			r.buf = all[:min(len(all)-len(tail), keptEnds)]
-		default:
-			r.buf = append(r.buf, part...)
+			r.buf = append([]byte(nil), all[:min(len(all)-len(tail), keptEnds)]...)
+			r.handOver().Release()
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
 		if tail != nil && err == nil {
-			err = ErrTooLarge
+			err = &cutLine{cut}
 		}
 		return append(r.buf, tail...), err
 	}
+}
+
+// fits says why a line is not kept whole with its next part; nil: it is.
+func (r *lineReader) fits(part []byte) (err error) {
+	size := len(r.buf) + len(bytes.TrimRight(part, "\r\n"))
+	if size > r.limit {
+		return fmt.Errorf("%w: an answer of over %d bytes", ErrTooLarge, r.limit)
+	}
+	if size > largeFrom && r.room == nil && r.wants != nil {
+		r.room, err = r.wants()
+	}
+	return err
 }
 
 // An answer of which only the ends are known says at one of them whose it is:

@@ -21,11 +21,13 @@ func (s *Session) List(ctx context.Context, method, field string, most int) ([]j
 	params, seen := object{}, map[string]bool{}
 	left := room{most, s.options.MaxList}
 	for range maxPages {
-		raw, err := s.Call(ctx, Request{Method: method, Params: params})
+		var room Room = noRoom{}
+		raw, err := s.Call(ctx, Request{Method: method, Params: params, Held: func(r Room) { room = r }})
 		if err != nil {
 			return all, err
 		}
 		items, cursor, err := page(raw, field, left)
+		room.Release()
 		all = append(all, items...)
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", method, err)

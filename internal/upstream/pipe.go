@@ -7,8 +7,9 @@ import (
 
 // Pipe carries the JSON-RPC messages of one session.
 type Pipe interface {
-	// start begins to read. Messages have at most limit bytes.
-	start(to inbox, limit int)
+	// start begins to read. Messages have at most limit bytes, and large ones need
+	// room, which goes to the inbox with them.
+	start(to inbox, limit int, room func() Room)
 	// send hands a message over. That of a request returns early: what becomes of
 	// it is told to the inbox.
 	send(ctx context.Context, m outgoing) error
@@ -46,8 +47,8 @@ type outgoing struct {
 type inbox interface {
 	// receive takes what may be a message. It blocks while the session cannot take
 	// more. It returns which request of ours that answers, if any, and whether it
-	// was a message at all.
-	receive(b []byte) (answered int64, ok bool)
+	// was a message at all. The room is the inbox's to release.
+	receive(b []byte, room Room) (answered int64, ok bool)
 	// fail says that a request will not be answered.
 	fail(id int64, err error)
 	// missed says that something may have been announced that did not come through.

@@ -20,11 +20,17 @@ type queue struct {
 	room     *sync.Cond
 	progress []json.RawMessage
 	bytes    int
-	answered bool // the last there is: result and err
-	result   json.RawMessage
-	err      error
+	answered bool // the last there is: the outcome
+	outcome  outcome
 	gone     bool      // nobody takes anything any more
 	heard    time.Time // the last sign of life
+}
+
+// outcome is how a call ended.
+type outcome struct {
+	result json.RawMessage
+	err    error
+	room   Room // that the result holds; never nil
 }
 
 func newQueue() *queue {
@@ -52,13 +58,14 @@ func (q *queue) push(p json.RawMessage) {
 }
 
 // finish adds the outcome; nothing comes after it.
-func (q *queue) finish(result json.RawMessage, err error) {
+func (q *queue) finish(o outcome) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.answered {
+	if q.answered || q.gone {
+		o.room.Release()
 		return
 	}
-	q.answered, q.result, q.err = true, result, err
+	q.answered, q.outcome = true, o
 	q.signal()
 }
 
@@ -78,11 +85,24 @@ func (q *queue) pop() (progress []json.RawMessage, last bool) {
 	return progress, q.answered
 }
 
-// leave lets those who wait go.
+// take returns the outcome, whose room is the caller's from then on.
+func (q *queue) take() outcome {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	o := q.outcome
+	q.outcome = outcome{}
+	return o
+}
+
+// leave lets those who wait go, and gives back what nobody took.
 func (q *queue) leave() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.gone, q.progress = true, nil
+	if q.outcome.room != nil {
+		q.outcome.room.Release()
+	}
+	q.outcome = outcome{}
 	q.room.Broadcast()
 }
 

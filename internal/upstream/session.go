@@ -16,6 +16,7 @@ const (
 	maxReplies = 64 // messages of ours that nobody waits for
 	replyLimit = 30 * time.Second
 	byeLimit   = 5 * time.Second // for telling that a call is given up
+	maxNote    = 64 << 10        // bytes of a notification of progress
 )
 
 // Session is a conversation with one server. Its methods may be used by several
@@ -56,7 +57,7 @@ func newSession(p Pipe, o Options) *Session {
 		calls: map[int64]*call{}, asks: map[string]context.CancelFunc{}, listens: map[string]*listen{}}
 	s.spoken.Store("")
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	p.start(s, o.MaxMessage)
+	p.start(s, o.MaxMessage, o.Room)
 	return s
 }
 
@@ -125,7 +126,7 @@ func (s *Session) lost(err error) { s.end(err) }
 // fail implements inbox.
 func (s *Session) fail(id int64, err error) {
 	if c := s.take(id); c != nil {
-		c.queue.finish(nil, err)
+		c.queue.finish(outcome{err: err, room: noRoom{}})
 	}
 }
 
@@ -139,38 +140,48 @@ func (s *Session) take(id int64) *call {
 }
 
 // receive implements inbox.
-func (s *Session) receive(b []byte) (answered int64, ok bool) {
+func (s *Session) receive(b []byte, room Room) (answered int64, ok bool) {
 	all, err := decode(b)
 	if err != nil {
+		room.Release()
 		return 0, false
+	}
+	if len(all) != 1 || all[0].Method != nil && all[0].ID == nil { // it is over when it was handled
+		defer room.Release()
+		room = noRoom{}
 	}
 	for i := range all {
 		m := &all[i]
 		switch {
 		case m.Method == nil:
-			answered = max(answered, s.answer(m))
+			answered = max(answered, s.answer(m, room))
 		case m.ID == nil:
 			s.notified(*m.Method, m.Params)
 		case !theirs(m.ID):
+			room.Release()
 			s.log.Debug("upstream: a request whose id cannot be answered", "method", clip(*m.Method, 100))
 		default:
-			s.asked(m)
+			s.asked(m, room)
 		}
 	}
 	return answered, true
 }
 
 // answer hands a response to its call.
-func (s *Session) answer(m *message) int64 {
+func (s *Session) answer(m *message, room Room) int64 {
 	id, ok := ours(m.ID)
 	if !ok {
+		room.Release()
 		s.log.Debug("upstream: a response to nothing that was asked", "id", clip(string(m.ID), 100))
 		return 0
 	}
-	if c := s.take(id); c != nil {
-		result, err := m.outcome()
-		c.queue.finish(result, err)
+	c := s.take(id)
+	if c == nil {
+		room.Release()
+		return id
 	}
+	result, err := m.outcome()
+	c.queue.finish(outcome{result, err, room})
 	return id // an answer that comes late, or twice, ends its stream as well
 }
 
@@ -212,6 +223,10 @@ func (s *Session) announce(method string, params json.RawMessage) {
 // progress puts a notification into the queue of its call, and waits while that
 // is full.
 func (s *Session) progress(params json.RawMessage) {
+	if len(params) > maxNote {
+		s.log.Debug("upstream: progress that is too long to be passed on", "bytes", len(params))
+		return
+	}
 	rest, token := without(params, metaToken)
 	id, ok := ours(token)
 	if !ok {
@@ -226,8 +241,14 @@ func (s *Session) progress(params json.RawMessage) {
 }
 
 // asked has a request of the server answered.
-func (s *Session) asked(m *message) {
+func (s *Session) asked(m *message, room Room) {
 	method, id := *m.Method, m.ID
+	handed := false
+	defer func() {
+		if !handed {
+			room.Release()
+		}
+	}()
 	switch {
 	case method == "ping":
 		s.reply(wireReply{ID: id, Result: json.RawMessage("{}")})
@@ -251,11 +272,14 @@ func (s *Session) asked(m *message) {
 	case full:
 		cancel()
 		s.reply(wireReply{ID: id, Error: &Error{Code: codeBusy, Message: fmt.Sprintf("%d requests are on their way; try again", maxAsks)}})
-	case !s.work(func(context.Context) {
-		defer cancel()
-		s.ask(ctx, method, m)
-	}):
-		cancel()
+	default:
+		if handed = s.work(func(context.Context) {
+			defer room.Release()
+			defer cancel()
+			s.ask(ctx, method, m)
+		}); !handed {
+			cancel()
+		}
 	}
 }
 

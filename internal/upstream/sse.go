@@ -51,6 +51,7 @@ type ssePipe struct {
 	cancel context.CancelFunc
 	to     inbox
 	most   int
+	room   func() Room
 	known  chan struct{} // closed when endpoint is set
 	// endpoint is where to write to.
 	endpoint *url.URL
@@ -76,8 +77,8 @@ func (p *ssePipe) traits() traits { return traits{older: true} }
 func (p *ssePipe) agreed(string)  {}
 func (p *ssePipe) abandon(int64)  {}
 
-func (p *ssePipe) start(to inbox, limit int) {
-	p.to, p.most = to, p.remote.limit(limit)
+func (p *ssePipe) start(to inbox, limit int, room func() Room) {
+	p.to, p.most, p.room = to, p.remote.limit(limit), room
 	p.work(func() {
 		defer p.resp.Body.Close()
 		if err := p.listen(); p.ctx.Err() == nil {
@@ -98,6 +99,7 @@ func (p *ssePipe) work(f func()) bool {
 
 func (p *ssePipe) listen() error {
 	r := newEventReader(p.resp.Body, p.most)
+	r.wants = func() (Room, error) { return wait(p.ctx, p.room, p.most) }
 	for {
 		e, err := r.next()
 		if err != nil {
@@ -105,11 +107,14 @@ func (p *ssePipe) listen() error {
 		}
 		switch e.name {
 		case "endpoint":
+			e.room.Release()
 			if err := p.address(string(e.data)); err != nil {
 				return err
 			}
 		case "", "message":
-			p.to.receive(e.data) // or drop it: some keep a stream open by events that are none
+			p.to.receive(e.data, e.room) // or drop it: some keep a stream open by events that are none
+		default:
+			e.room.Release()
 		}
 	}
 }

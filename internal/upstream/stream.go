@@ -25,8 +25,9 @@ type stream struct {
 }
 
 // read takes events until the stream ends, or its request is answered.
-func (h *httpPipe) read(s *stream, resp *http.Response) error {
+func (h *httpPipe) read(ctx context.Context, s *stream, resp *http.Response) error {
 	r := newEventReader(resp.Body, h.most)
+	r.wants = func() (Room, error) { return wait(ctx, h.room, h.most) }
 	for {
 		e, err := r.next()
 		if r.retry > 0 {
@@ -47,7 +48,7 @@ func (h *httpPipe) read(s *stream, resp *http.Response) error {
 
 func (h *httpPipe) take(s *stream, e event) error {
 	if len(e.data) > 0 && (e.name == "" || e.name == "message") {
-		answered, ok := h.to.receive(e.data)
+		answered, ok := h.to.receive(e.data, e.room)
 		switch {
 		case !ok && e.cut:
 			return errors.New("the stream ended in the middle of an event")
@@ -55,6 +56,8 @@ func (h *httpPipe) take(s *stream, e event) error {
 			s.answered = true
 		}
 		s.fresh = true
+	} else {
+		e.room.Release()
 	}
 	if e.hasID && e.id != s.last {
 		s.last, s.fresh = e.id, true
@@ -69,14 +72,14 @@ func (h *httpPipe) follow(ctx context.Context, m outgoing, resp *http.Response) 
 	s := &stream{id: m.id}
 	tries := 0
 	for {
-		err := h.read(s, resp)
+		err := h.read(ctx, s, resp)
 		resp.Body.Close()
 		switch {
 		case s.answered:
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, ErrTooLarge):
+		case errors.Is(err, ErrTooLarge), isCrowded(err):
 			return err
 		case s.last == "" || m.version >= newerEra:
 			return fmt.Errorf("the server ended its stream before it had answered %s (%v)", clip(m.method, 100), err)
@@ -92,6 +95,11 @@ func (h *httpPipe) follow(ctx context.Context, m outgoing, resp *http.Response) 
 		}
 		s.fresh = false
 	}
+}
+
+func isCrowded(err error) bool {
+	_, ok := errors.AsType[crowded](err)
+	return ok
 }
 
 // resume opens a stream again.
@@ -167,7 +175,7 @@ func (h *httpPipe) hear(known func()) {
 				h.to.missed()
 			}
 			s.fresh = false
-			_ = h.read(s, resp) // however it ends, it is opened again
+			_ = h.read(h.ctx, s, resp) // however it ends, it is opened again
 			resp.Body.Close()
 		case !first && errors.Is(err, ErrLost):
 			h.lose(err)

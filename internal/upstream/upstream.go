@@ -39,9 +39,42 @@ type Options struct {
 	Older         bool            // begin with initialize: the server spoke the older era the last time
 	MaxMessage    int             // bytes; 0: 16 MiB
 	MaxList       int             // bytes of all pages of one list; 0: 16 MiB
+	Room          func() Room     // bounds what large messages hold while they are read; nil: nothing does
 	Handler       Handler         // nil: requests are refused, and announcements dropped
 	Log           *slog.Logger    // nil: nothing is logged
 }
+
+// Room is what one large message holds of what its owner may have in memory.
+type Room interface {
+	// Wait takes n bytes more. It waits until there is room, but not for ever.
+	Wait(ctx context.Context, n int64) error
+	// Release gives all back. It may be called twice.
+	Release()
+}
+
+// crowded is an error of Room.Wait.
+type crowded struct{ error }
+
+func (c crowded) Unwrap() error { return c.error }
+
+// wait returns a room with n bytes.
+func wait(ctx context.Context, room func() Room, n int) (Room, error) {
+	r := room()
+	if err := r.Wait(ctx, int64(n)); err != nil {
+		r.Release()
+		return noRoom{}, crowded{err}
+	}
+	return r, nil
+}
+
+// largeFrom is from how many bytes on a message needs room.
+const largeFrom = 64 << 10
+
+// noRoom is for messages that need none, and where nobody counts.
+type noRoom struct{}
+
+func (noRoom) Wait(context.Context, int64) error { return nil }
+func (noRoom) Release()                          {}
 
 // Handler hears what the server asks and announces. Its methods may be called
 // before Connect returns, and must not close the session.
@@ -75,6 +108,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxList <= 0 {
 		o.MaxList = defaultMaxList
+	}
+	if o.Room == nil {
+		o.Room = func() Room { return noRoom{} }
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -1,0 +1,210 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/limit"
+)
+
+// duplex is one client on standard input and output, as the SDK has it: a transport
+// of one connection. The SDK's own ends at a batch that it does not like. What a
+// line holds, and what is answered to it, counts until the answer was written.
+type duplex struct {
+	in     *inlet
+	out    *wholes
+	owner  string
+	limits *limit.Book
+	unread *unread
+
+	lines  chan arrived // from the goroutine that reads
+	closed chan struct{}
+	once   sync.Once
+	failed error
+	queue  []jsonrpc.Message // of the last batch; Read alone uses it
+
+	mu    sync.Mutex
+	calls map[jsonrpc.ID]*exchange // that were not answered
+}
+
+// arrived is a line of the input, or what ended it.
+type arrived struct {
+	parcel
+	err error
+}
+
+// exchange is a line with calls, until all of them were answered.
+type exchange struct {
+	line    *limit.Held
+	answers *answers
+	forget  func()
+	batch   bool
+	places  map[jsonrpc.ID]int // of a batch: where in it which answer comes
+	said    []json.RawMessage  // its answers
+	left    int                // calls without one
+}
+
+// Connect implements mcp.Transport.
+func (d *duplex) Connect(context.Context) (mcp.Connection, error) {
+	d.lines, d.closed, d.calls = make(chan arrived), make(chan struct{}), map[jsonrpc.ID]*exchange{}
+	// It ends with the input, which not every one lets end before its time.
+	go func() {
+		for {
+			p, err := d.in.next()
+			select {
+			case d.lines <- arrived{p, err}:
+			case <-d.closed:
+				p.held.Release()
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return d, nil
+}
+
+// SessionID implements mcp.Connection.
+func (d *duplex) SessionID() string { return "" }
+
+// Read implements mcp.Connection.
+func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
+	for len(d.queue) == 0 {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-d.closed:
+			return nil, io.EOF
+		case l := <-d.lines:
+			if l.err != nil {
+				return nil, l.err
+			}
+			if wrong := d.take(l.parcel); wrong != nil {
+				l.held.Release()
+				if err := d.in.say(wrong); err != nil {
+					return nil, err
+				}
+				continue
+			}
+			d.queue = l.messages
+		}
+	}
+	m := d.queue[0]
+	d.queue = d.queue[1:]
+	return m, nil
+}
+
+// take notes the calls of a line, and returns what is to be answered to one that
+// cannot be taken.
+func (d *duplex) take(p parcel) (wrong any) {
+	x := &exchange{line: p.held, answers: &answers{book: d.limits, owner: d.owner}, batch: p.batch, places: map[jsonrpc.ID]int{}}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, m := range p.messages {
+		q, ok := m.(*jsonrpc.Request)
+		if !ok || !q.IsCall() {
+			continue
+		}
+		if d.calls[q.ID] != nil {
+			if p.batch {
+				return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: a request of the batch has the id of one that is not answered yet", nil)
+			}
+			continue // the SDK says so
+		}
+		x.places[q.ID] = len(x.places)
+	}
+	if len(x.places) == 0 {
+		p.held.Release()
+		return nil
+	}
+	key, forget := d.unread.put(x.answers)
+	x.forget, x.left, x.said = forget, len(x.places), make([]json.RawMessage, len(x.places))
+	for id := range x.places {
+		d.calls[id] = x
+	}
+	for _, m := range p.messages {
+		if q, ok := m.(*jsonrpc.Request); ok {
+			q.Extra = &mcp.RequestExtra{Header: http.Header{answersHeader: {key}}}
+		}
+	}
+	return nil
+}
+
+// Write implements mcp.Connection.
+func (d *duplex) Write(ctx context.Context, m jsonrpc.Message) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	b, err := jsonrpc.EncodeMessage(m)
+	if err != nil {
+		return err
+	}
+	r, ok := m.(*jsonrpc.Response)
+	if !ok {
+		return d.put(b)
+	}
+	b, done, over := d.answered(r.ID, b)
+	defer over()
+	if !done {
+		return nil // the rest of its batch is waited for
+	}
+	return d.put(b)
+}
+
+// answered returns what is to be written with an answer: itself, or its batch, when
+// that is done. Over is to be called when that was written.
+func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x := d.calls[id]
+	if x == nil {
+		return b, true, func() {}
+	}
+	delete(d.calls, id) // it may be used again when the answer is read
+	x.said[x.places[id]] = b
+	if x.left--; x.left > 0 {
+		return nil, false, func() {}
+	}
+	if x.batch {
+		b = plainJSON(x.said)
+		b = b[:len(b)-1]
+	}
+	x.line.Release() // before the next line comes
+	return b, true, x.end
+}
+
+// end gives back what an exchange holds.
+func (x *exchange) end() {
+	x.forget()
+	x.answers.release()
+	x.line.Release()
+}
+
+func (d *duplex) put(b []byte) error {
+	_, err := d.out.Write(append(b, '\n'))
+	return err
+}
+
+// Close implements mcp.Connection. Calls that are running end later, and what they
+// answer is dropped.
+func (d *duplex) Close() error {
+	d.once.Do(func() {
+		close(d.closed)
+		d.failed = errors.Join(d.in.Close(), d.out.Close())
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, x := range d.calls {
+			x.end()
+		}
+		clear(d.calls)
+	})
+	return d.failed
+}
