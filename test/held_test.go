@@ -3,10 +3,13 @@ package test
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -42,6 +45,7 @@ type flood struct {
 	t     *testing.T
 	token string
 	links []*link // to ports that never answer
+	deaf  bool    // its connections take next to nothing
 }
 
 // heldKind is something that a client can hold, and how many of it one user may.
@@ -57,6 +61,9 @@ func (f *flood) dial(head, body string) net.Conn {
 	if err != nil {
 		f.t.Error(err)
 		return nil
+	}
+	if f.deaf {
+		_ = c.(*net.TCPConn).SetReadBuffer(4 << 10)
 	}
 	_, _ = io.WriteString(c, head+"\r\nAuthorization: Bearer "+f.token+"\r\n\r\n"+body) // it may be closed already
 	return c
@@ -210,4 +217,152 @@ func TestOneUserHoldsMuch(t *testing.T) {
 			}
 		}
 	})
+}
+
+// large is a third-party server whose every answer has 8 MiB, nearly; it speaks the
+// stateless protocol over HTTP.
+func large(t *testing.T) *httptest.Server {
+	text := strings.Repeat("x", 8<<20-2048)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q struct {
+			ID     json.RawMessage
+			Method string
+		}
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil || q.ID == nil {
+			w.WriteHeader(http.StatusAccepted)
+			return
+		}
+		result := `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"resources":{}},"serverInfo":{"name":"large","version":"1"}}`
+		switch q.Method {
+		case "tools/list":
+			result = `{"resultType":"complete","tools":[{"name":"all","inputSchema":{"type":"object"}}]}`
+		case "resources/list":
+			result = `{"resultType":"complete","resources":[{"uri":"large://all","name":"all"}]}`
+		case "resources/templates/list":
+			result = `{"resultType":"complete","resourceTemplates":[]}`
+		case "tools/call":
+			result = `{"resultType":"complete","content":[{"type":"text","text":"` + text + `"}]}`
+		case "resources/read":
+			result = `{"resultType":"complete","contents":[{"uri":"large://all","text":"` + text + `"}]}`
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, q.ID, result)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// largeProgram is one over standard input and output, of the stateful protocol.
+const largeProgram = `import json, sys
+for line in sys.stdin:
+    q = json.loads(line)
+    if "id" not in q: continue
+    r = {"tools": [{"name": "all", "inputSchema": {"type": "object"}}]}
+    if q["method"] == "initialize": r = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "l", "version": "1"}}
+    if q["method"] == "tools/call": r = {"content": [{"type": "text", "text": "x" * ((8 << 20) - 2048)}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": q["id"], "result": r}), flush=True)
+`
+
+// unreadKinds are all ways in which a large answer goes to a client.
+func unreadKinds(session string) map[string]func(f *flood, n int) net.Conn {
+	post := func(path, more, body string) func(*flood, int) net.Conn {
+		return func(f *flood, n int) net.Conn {
+			b := strings.ReplaceAll(body, "ID", fmt.Sprint(n+1000))
+			return f.dial("POST "+path+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream"+more+
+				"\r\nContent-Length: "+fmt.Sprint(len(b)), b)
+		}
+	}
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+	const stateless = "\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: "
+	call := func(tool, more string) string {
+		return `{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"` + tool + `","arguments":{}` + more + `}}`
+	}
+	return map[string]func(*flood, int) net.Conn{
+		"bare calls":       post("/mcp", "", call("remote_all", "")),
+		"stateless calls":  post("/mcp", stateless+"tools/call\r\nMcp-Name: remote_all", call("remote_all", ","+meta)),
+		"stateful calls":   post("/mcp", "\r\nMcp-Protocol-Version: 2025-11-25\r\nMcp-Session-Id: "+session, call("local_all", "")),
+		"calls of the API": post("/v1/tools/local_all", "", "{}"),
+		"resources":        post("/mcp", stateless+"resources/read\r\nMcp-Name: large://all", `{"jsonrpc":"2.0","id":ID,"method":"resources/read","params":{"uri":"large://all",`+meta+`}}`),
+		"files": post("/mcp", stateless+"resources/read\r\nMcp-Name: sandlot://sessions/home/files/workspace/large",
+			`{"jsonrpc":"2.0","id":ID,"method":"resources/read","params":{"uri":"sandlot://sessions/home/files/workspace/large",`+meta+`}}`),
+		"stdio": func(f *flood, n int) net.Conn {
+			lines := hello + "\n" + `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
+			for i := range 20 {
+				lines += strings.ReplaceAll(call("local_all", ""), "ID", fmt.Sprint(i+1)) + "\n"
+			}
+			return f.dial("POST /v1/stdio"+upgrading+"sandlot-mcp", lines)
+		},
+	}
+}
+
+// TestAnswersNobodyReads has one user call for hundreds of answers of 8 MiB, in every
+// way, and read none: the server stays small, others are served, and as soon as the
+// user reads, so is that user.
+func TestAnswersNobodyReads(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "large.py")
+	rewrite(t, program, largeProgram)
+	file := filepath.Join(t.TempDir(), "sandlot.yaml")
+	rewrite(t, file, fmt.Sprintf("mcp:\n  remote: {url: %q, prefix: remote}\n  local: {command: python3, args: [%q], where: host, user: \"0\", prefix: local}\n", large(t).URL, program))
+	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0", "SANDLOT_CONFIG="+file)
+	bob := s.token("bob")
+	slowest(t, s, bob)
+	before := slowest(t, s, bob)
+	ann := &flood{server: s, t: t, token: s.token("ann"), deaf: true}
+	if code, _, text := s.request("POST", "/v1/tools/execute_code", strings.NewReader(`{"code":"open('large', 'w').write('x' * (8 << 20))"}`), "Authorization", "Bearer "+ann.token); code != 200 {
+		t.Fatalf("%d %s", code, text)
+	}
+	whole := func(tool string) (int, string) {
+		code, _, text := s.request("POST", "/v1/tools/"+tool, strings.NewReader(`{}`), "Authorization", "Bearer "+ann.token)
+		return code, text
+	}
+	for _, tool := range []string{"remote_all", "local_all"} {
+		code, text := whole(tool)
+		for deadline := time.Now().Add(time.Minute); code == 503 && time.Now().Before(deadline); code, text = whole(tool) {
+			time.Sleep(100 * time.Millisecond) // it is starting
+		}
+		if code != 200 || len(text) < 8<<20-2048 {
+			t.Fatalf("one that is read, of %s: %d, %d bytes: %.1000s", tool, code, len(text), text)
+		}
+	}
+	most := int64(0)
+	looks := func() {
+		most = max(most, memory(t, s.cmd.Process.Pid))
+	}
+	var open []net.Conn
+	for name, dial := range unreadKinds(ann.session()) {
+		for n := range 50 {
+			if c := dial(ann, n); c != nil {
+				open = append(open, c)
+			}
+			looks()
+		}
+		for range 10 {
+			time.Sleep(100 * time.Millisecond)
+			looks()
+		}
+		t.Logf("%s: the server had %d MiB, and has %d", name, most>>20, memory(t, s.cmd.Process.Pid)>>20)
+	}
+	began := time.Now()
+	if code, _ := whole("remote_all"); code != http.StatusTooManyRequests || time.Since(began) > 30*time.Second {
+		t.Errorf("one more, while none is read: %d after %v", code, time.Since(began))
+	}
+	after := slowest(t, s, bob)
+	looks()
+	t.Logf("bob's P99 was %v and is %v; the server had %d MiB", before, after, most>>20)
+	if most > 300<<20 {
+		t.Errorf("the server had %d MiB", most>>20)
+	}
+	if after > 3*before+500*time.Millisecond {
+		t.Errorf("bob's P99 was %v and is %v", before, after)
+	}
+	for _, c := range open {
+		c.Close()
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		if code, text := whole("remote_all"); code == 200 && len(text) >= 8<<20-2048 {
+			break
+		} else if time.Now().After(deadline) {
+			t.Fatalf("what was held is not given back: %d", code)
+		}
+	}
 }

@@ -19,7 +19,7 @@ import (
 // Who holds too much is told so, in the words of the protocol, and others are not.
 func TestLimitsAreTold(t *testing.T) {
 	e := newEdge(t, auth.Required, Guard{Loopback: true})
-	e.Limits = limit.New(limit.Limits{limit.Requests: 2, limit.Streams: 1, limit.Visits: 1, limit.Bytes: 64 << 10})
+	e.Limits = limit.New(limit.Limits{limit.Requests: 2, limit.Streams: 1, limit.Visits: 1, limit.Bytes: 64 << 10, limit.Answers: 1 << 20, limit.Reading: 1 << 20})
 	ann, bob := e.token("ann"), e.token("bob")
 	h := e.Handler()
 	told := func(what string, a answer, mcp bool) {

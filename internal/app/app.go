@@ -366,6 +366,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	work.Go(func() { a.follow(background) })
 	work.Go(func() { a.ports.Run(background) })
 	work.Go(func() { a.watch.Run(background) })
+	work.Go(func() { boundMemory(background) })
 	work.Go(func() { a.Gateway.Run(background) })
 	work.Go(func() { a.third.Run(background) })
 	if len(network) == 0 {

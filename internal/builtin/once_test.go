@@ -194,3 +194,38 @@ func TestBytesOfResults(t *testing.T) {
 		}
 	})
 }
+
+// A call that goes on when its client has left ends with the client's token.
+func TestARunEndsWithItsToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		var revoke context.CancelCauseFunc
+		d.replies.hold = func(ctx context.Context, p auth.Principal) (context.Context, func()) {
+			if p.Token != "a token" {
+				t.Errorf("it holds for %+v", p)
+			}
+			ctx, revoke = context.WithCancelCause(ctx)
+			return ctx, func() { revoke(nil) }
+		}
+		client, leave := context.WithCancel(t.Context())
+		var why error
+		c := tool.Call{Principal: auth.Principal{ID: "user:ann", Token: "a token"}, Name: "t", Args: json.RawMessage(`{}`)}
+		go func() {
+			_, _ = d.do(client, c, tool.Args{"idempotency_key": "k"}, func(ctx context.Context) (*tool.Result, error) {
+				<-ctx.Done()
+				why = context.Cause(ctx)
+				return nil, why
+			})
+		}()
+		synctest.Wait()
+		leave()
+		time.Sleep(time.Minute)
+		if synctest.Wait(); why != nil {
+			t.Fatalf("it ended with its client: %v", why)
+		}
+		revoke(auth.ErrEnded)
+		if synctest.Wait(); !errors.Is(why, auth.ErrEnded) {
+			t.Errorf("after its token it runs on: %v", why)
+		}
+	})
+}

@@ -49,7 +49,7 @@ func (c *caller) Tell(method string, params json.RawMessage) {
 	if ctx == nil {
 		return
 	}
-	c.said.put(notice{log: method == "notifications/message", send: func() { q.line.tell(ctx, method, params) }})
+	c.said.put(notice{log: method == "notifications/message", size: len(params), send: func() { q.line.tell(ctx, method, params) }})
 }
 
 // Ask implements tool.Client.

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// maxUnsent bounds what waits for one client that does not read.
-const maxUnsent = 64
+// maxUnsent and maxUnsentBytes bound what waits for one client that does not read.
+const maxUnsent, maxUnsentBytes = 64, 128 << 10
 
 // outbox sends notifications in order, from a goroutine of its own, so that a
 // client that does not read stops nobody but itself. When it is full, the oldest
@@ -16,6 +16,7 @@ const maxUnsent = 64
 type outbox struct {
 	mu    sync.Mutex
 	queue []notice
+	bytes int           // of what is in the queue
 	idle  chan struct{} // closed when all is sent; nil: it is
 	ended bool
 }
@@ -25,6 +26,7 @@ type notice struct {
 	log  bool   // it may be dropped before others
 	key  string // a later one with this key is as good; empty: none is
 	send func()
+	size int // in bytes, about
 }
 
 // put keeps a notification to be sent; it never waits.
@@ -34,11 +36,13 @@ func (o *outbox) put(n notice) {
 	if o.ended || n.key != "" && slices.ContainsFunc(o.queue, func(q notice) bool { return q.key == n.key }) {
 		return
 	}
-	if len(o.queue) >= maxUnsent {
+	for len(o.queue) >= maxUnsent || len(o.queue) > 0 && o.bytes+n.size > maxUnsentBytes {
 		drop := max(0, slices.IndexFunc(o.queue, func(q notice) bool { return q.log }))
+		o.bytes -= o.queue[drop].size
 		o.queue = slices.Delete(o.queue, drop, drop+1)
 	}
 	o.queue = append(o.queue, n)
+	o.bytes += n.size
 	if o.idle == nil {
 		o.idle = make(chan struct{})
 		go o.drain()
@@ -55,6 +59,7 @@ func (o *outbox) drain() {
 			return
 		}
 		n := o.queue[0]
+		o.bytes -= n.size
 		o.queue = slices.Delete(o.queue, 0, 1)
 		o.mu.Unlock()
 		n.send()
@@ -82,7 +87,7 @@ func (o *outbox) flush(ctx context.Context, most time.Duration) {
 func (o *outbox) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.ended, o.queue = true, nil
+	o.ended, o.queue, o.bytes = true, nil, 0
 }
 
 // sending says whether there is anything left to send.

@@ -19,7 +19,7 @@ func TestOutbox(t *testing.T) {
 		var sent []string
 		block := make(chan struct{})
 		say := func(log bool, key, text string) {
-			o.put(notice{log, key, func() { <-block; sent = append(sent, text) }})
+			o.put(notice{log: log, key: key, send: func() { <-block; sent = append(sent, text) }})
 		}
 		say(false, "", "first")
 		synctest.Wait() // it is being sent
@@ -76,4 +76,20 @@ func TestProgressComesBeforeTheResult(t *testing.T) {
 		}
 		at += n
 	}
+}
+
+// What waits for a client is bounded in bytes too.
+func TestOutboxBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var o outbox
+		block, sent := make(chan struct{}), 0
+		for range 10 {
+			o.put(notice{size: maxUnsentBytes / 2, send: func() { <-block; sent++ }})
+			synctest.Wait()
+		}
+		close(block)
+		if o.flush(t.Context(), time.Minute); sent != 3 || o.bytes != 0 { // the first was on its way
+			t.Errorf("%d were sent, %d bytes are left", sent, o.bytes)
+		}
+	})
 }

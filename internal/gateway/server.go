@@ -193,7 +193,7 @@ func (g *Gateway) Logged(owner string, params json.RawMessage) {
 	g.each(owner, func(e *endpoint) {
 		for s := range e.server.Sessions() {
 			if i := s.InitializeParams(); i != nil && i.ProtocolVersion < statelessFrom {
-				e.say(s, notice{log: true, send: func() {
+				e.say(s, notice{log: true, size: len(params), send: func() {
 					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 					defer cancel()
 					_ = s.Log(ctx, &p) // a client that went away misses it

@@ -216,3 +216,30 @@ func TestStdioCounts(t *testing.T) {
 		t.Errorf("the first call: %s", out.Text())
 	}
 }
+
+// Nothing that a client says of its revision later makes a batch end the stream; and
+// a batch is answered when all of its calls are, notifications aside.
+func TestStdioBatchesLater(t *testing.T) {
+	g := over(says(), &theirs{})
+	in, out := stdioPipe(g, auth.Local)
+	defer in.Close()
+	const begins = `{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n"
+	fmt.Fprintf(in, begins, 0, "2025-11-25")
+	out.Scan()
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	fmt.Fprintf(in, begins, 1, "2025-03-26")
+	out.Scan()
+	for _, line := range []string{
+		`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]`,
+		`[{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"}]`,
+		`{"jsonrpc":"2.0","id":4,"method":"ping"}`,
+	} {
+		fmt.Fprintln(in, line)
+		if !out.Scan() {
+			t.Fatalf("%s: it ended: %v", line, out.Err())
+		}
+		if want := strings.Count(line, `"ping"`); strings.Count(out.Text(), `"result"`) != want {
+			t.Errorf("%s: %s", line, out.Text())
+		}
+	}
+}

@@ -42,7 +42,7 @@ type Limits [kinds]int64
 
 // Default keeps what one principal can take below 300 MB.
 var Default = Limits{Requests: 512, Streams: 64, Visits: 192, Bytes: 32 << 20, Calls: 512, Waiting: 64,
-	Answers: 32 << 20, Reading: 32 << 20}
+	Answers: 24 << 20, Reading: 24 << 20}
 
 var words = [kinds][2]string{Requests: {"requests", "requests at once"}, Streams: {"streams", "processes, stdio connections, ports and files open at once"},
 	Visits: {"visits", "connections to exposed ports at once"}, Bytes: {"request_bytes", "bytes of requests in memory at once"},

@@ -1,0 +1,131 @@
+package upstream
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// rooms gives room to so many bytes in all, and refuses the rest at once.
+type rooms struct {
+	mu   sync.Mutex
+	left int64
+}
+
+var errFull = errors.New("there is no room")
+
+// full is one message's.
+type full struct {
+	of   *rooms
+	mine int64
+}
+
+func (r *rooms) room() Room { return &full{of: r} }
+
+func (f *full) Wait(_ context.Context, n int64) error {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	if n > f.of.left {
+		return errFull
+	}
+	f.of.left -= n
+	f.mine += n
+	return nil
+}
+
+func (f *full) Release() {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	f.of.left += f.mine
+	f.mine = 0
+}
+
+// A large answer is read when there is room, which is the caller's then; a call for
+// which there is none ends with the reason, and the session goes on. Over whichever
+// pipe, all is given back.
+func TestRoom(t *testing.T) {
+	const most = 1 << 20
+	answer := func(id, kind string) string {
+		result := `{}`
+		switch kind {
+		case "large":
+			result = `{"text":"` + strings.Repeat("x", 300<<10) + `"}`
+		case "server/discover":
+			result = `{"supportedVersions":["2026-07-28"],"capabilities":{}}`
+		}
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
+	}
+	lines := func(context.Context) (Pipe, error) {
+		in, stdin := io.Pipe()
+		stdout, out := io.Pipe()
+		go func() {
+			defer out.Close()
+			r := lineReader{from: bufio.NewReader(in), limit: most}
+			for {
+				line, err := r.next()
+				if err != nil {
+					return
+				}
+				if all, err := decode(line); err == nil && all[0].ID != nil {
+					fmt.Fprintln(out, answer(string(all[0].ID), *all[0].Method))
+				}
+			}
+		}()
+		return Lines(stdout, stdin, nil), nil
+	}
+	serve := func(events bool) Dial {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			all, err := decode(b)
+			if err != nil || all[0].ID == nil {
+				w.WriteHeader(http.StatusAccepted)
+				return
+			}
+			text := answer(string(all[0].ID), *all[0].Method)
+			w.Header().Set("Content-Type", "application/json")
+			if events {
+				w.Header().Set("Content-Type", "text/event-stream")
+				text = "data: " + text + "\n\n"
+			}
+			_, _ = io.WriteString(w, text)
+		}))
+		t.Cleanup(s.Close)
+		return HTTP(Remote{URL: s.URL})
+	}
+	for name, dial := range map[string]Dial{"lines": lines, "json": serve(false), "events": serve(true)} {
+		t.Run(name, func(t *testing.T) {
+			all := &rooms{left: most}
+			s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, Room: all.room})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			var held Room
+			if _, err := s.Call(t.Context(), Request{Method: "large", Held: func(r Room) { held = r }}); err != nil || held == nil {
+				t.Fatalf("%v, it holds %v", err, held)
+			}
+			if _, err := s.Call(t.Context(), Request{Method: "large"}); all.left < 300<<10 && !errors.Is(err, errFull) {
+				t.Errorf("with %d left: %v", all.left, err)
+			}
+			if _, err := s.Call(t.Context(), Request{Method: "small"}); err != nil {
+				t.Errorf("a small one: %v", err)
+			}
+			held.Release()
+			for range 3 { // what nobody holds is given back at once
+				if _, err := s.Call(t.Context(), Request{Method: "large"}); err != nil {
+					t.Error(err)
+				}
+			}
+			if all.left != most {
+				t.Errorf("of %d bytes %d are left", most, all.left)
+			}
+		})
+	}
+}
