@@ -13,8 +13,8 @@ import (
 // answers is what the answers to one request, or to one line, hold of their
 // principal's bytes until the client has taken them. A nil one counts nothing.
 type answers struct {
-	book  *limit.Book
-	owner string
+	limits *limit.Book
+	owner  string
 
 	mu   sync.Mutex
 	all  []*limit.Held
@@ -26,7 +26,7 @@ func (a *answers) held() *limit.Held {
 	if a == nil {
 		return nil
 	}
-	h := a.book.Held(a.owner, limit.Answers)
+	h := a.limits.Held(a.owner, limit.Answers)
 	a.add(h)
 	return h
 }

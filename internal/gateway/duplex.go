@@ -42,7 +42,7 @@ type arrived struct {
 
 // exchange is a line with calls, until all of them were answered.
 type exchange struct {
-	line    *limit.Held
+	body    *limit.Held
 	answers *answers
 	forget  func()
 	batch   bool
@@ -105,7 +105,7 @@ func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
 // take notes the calls of a line, and returns what is to be answered to one that
 // cannot be taken.
 func (d *duplex) take(p parcel) (wrong any) {
-	x := &exchange{line: p.held, answers: &answers{book: d.limits, owner: d.owner}, batch: p.batch, places: map[jsonrpc.ID]int{}}
+	x := &exchange{body: p.held, answers: &answers{limits: d.limits, owner: d.owner}, batch: p.batch, places: map[jsonrpc.ID]int{}}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, m := range p.messages {
@@ -177,7 +177,7 @@ func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over fu
 		b = plainJSON(x.said)
 		b = b[:len(b)-1]
 	}
-	x.line.Release() // before the next line comes
+	x.body.Release() // before the next line comes
 	return b, true, x.end
 }
 
@@ -185,7 +185,7 @@ func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over fu
 func (x *exchange) end() {
 	x.forget()
 	x.answers.release()
-	x.line.Release()
+	x.body.Release()
 }
 
 func (d *duplex) put(b []byte) error {

@@ -76,7 +76,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	session, version := r.Header.Get("Mcp-Session-Id"), r.Header.Get("Mcp-Protocol-Version")
 	stream := false
-	a := &answers{book: g.Limits, owner: p.ID}
+	a := &answers{limits: g.Limits, owner: p.ID}
 	defer a.release()
 	var m message
 	if r.Method == http.MethodPost {

@@ -51,7 +51,7 @@ func (l *inlet) next() (parcel, error) {
 		if l.holds != nil {
 			held = l.holds()
 		}
-		line, err := l.line(held)
+		line, err := l.readLine(held)
 		if line = bytes.TrimSpace(line); len(line) > 0 {
 			messages, wrong := l.read(line)
 			if wrong == nil {
@@ -68,8 +68,8 @@ func (l *inlet) next() (parcel, error) {
 	}
 }
 
-// line reads a line. Of one that is too long the rest is thrown away.
-func (l *inlet) line(held *limit.Held) ([]byte, error) {
+// readLine reads a line. Of one that is too long the rest is thrown away.
+func (l *inlet) readLine(held *limit.Held) ([]byte, error) {
 	var line []byte
 	if l.from.Buffered() == 0 { // nothing has begun: it may take its time
 		l.deadline(time.Time{})

@@ -38,7 +38,7 @@ var places = map[string]place{
 	"image":                                {"L1", ""},
 	"limit":                                {"L1", ""},
 	"sandbox":                              {"L1", "image"},
-	"tool":                                 {"L1", "auth policy"},
+	"tool":                                 {"L1", "auth limit policy"},
 	"agent":                                {"L2", "agent/direct"},
 	"builtin":                              {"L2", "agent egress port servers servers/install session volume"},
 	"egress":                               {"L2", ""},

@@ -10,9 +10,9 @@ import (
 // grow while they come, until Release gives all back. It takes no memory of the
 // book's while it holds nothing. A nil Held counts nothing, and never refuses.
 type Held struct {
-	book  *Book
-	owner string
-	kind  Kind
+	limits *Book
+	owner  string
+	kind   Kind
 
 	mu    sync.Mutex
 	share *share // nil: nothing is held
@@ -22,7 +22,7 @@ type Held struct {
 }
 
 // Held returns one that holds nothing yet.
-func (b *Book) Held(owner string, k Kind) *Held { return &Held{book: b, owner: owner, kind: k} }
+func (b *Book) Held(owner string, k Kind) *Held { return &Held{limits: b, owner: owner, kind: k} }
 
 // What grows is counted in shares, each as large as all that came before it.
 const leastShare, mostShare = 4 << 10, 1 << 20
@@ -30,8 +30,8 @@ const leastShare, mostShare = 4 << 10, 1 << 20
 // Large is from how many bytes on an answer counts.
 const Large = 64 << 10
 
-// patience is how long Wait waits.
-const patience = 10 * time.Second
+// waitTimeout is how long Wait waits.
+const waitTimeout = 10 * time.Second
 
 // Room returns how many bytes may come before more has to be taken, and takes the
 // next share when none are left. The fault says what the limit is.
@@ -82,9 +82,9 @@ func (h *Held) take(n int64) error {
 	if h.over {
 		return nil // what comes is thrown away
 	}
-	h.enter()
+	h.keep()
 	if !h.share.held[h.kind].TryAcquire(n) {
-		return h.book.full(h.kind, h.share)
+		return h.limits.full(h.kind, h.share)
 	}
 	h.got(n)
 	return nil
@@ -101,19 +101,19 @@ func (h *Held) Wait(ctx context.Context, n int64) error {
 		h.mu.Unlock()
 		return nil
 	}
-	s := h.book.enter(h.owner) // of its own: Release may come while it waits
+	s := h.limits.enter(h.owner) // of its own: Release may come while it waits
 	h.mu.Unlock()
-	defer h.book.leave(h.owner, s)
-	if n > h.book.most[h.kind] {
-		return h.book.full(h.kind, s)
+	defer h.limits.leave(h.owner, s)
+	if n > h.limits.most[h.kind] {
+		return h.limits.full(h.kind, s)
 	}
-	short, cancel := context.WithTimeout(ctx, patience)
+	short, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	if err := s.held[h.kind].Acquire(short, n); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return h.book.full(h.kind, s)
+		return h.limits.full(h.kind, s)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,7 +121,7 @@ func (h *Held) Wait(ctx context.Context, n int64) error {
 		s.held[h.kind].Release(n)
 		return nil
 	}
-	h.enter()
+	h.keep()
 	h.got(n)
 	return nil
 }
@@ -151,13 +151,13 @@ func (h *Held) Reading() *Held {
 	if h == nil {
 		return nil
 	}
-	return h.book.Held(h.owner, Reading)
+	return h.limits.Held(h.owner, Reading)
 }
 
-// enter makes the book keep the share. The lock is held.
-func (h *Held) enter() {
+// keep makes the book keep the share. The lock is held.
+func (h *Held) keep() {
 	if h.share == nil {
-		h.share = h.book.enter(h.owner)
+		h.share = h.limits.enter(h.owner)
 	}
 }
 
@@ -179,6 +179,6 @@ func (h *Held) Release() {
 	}
 	h.share.used[h.kind].Add(-h.taken)
 	h.share.held[h.kind].Release(h.taken)
-	h.book.leave(h.owner, h.share)
+	h.limits.leave(h.owner, h.share)
 	h.share, h.taken = nil, 0
 }

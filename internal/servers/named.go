@@ -78,8 +78,8 @@ func (b *Book) offering(ctx context.Context, p auth.Principal, what string) (*se
 
 // whole makes a request that is no tool call, and makes its result safe.
 func (s *server) whole(ctx context.Context, q query) (json.RawMessage, error) {
-	q.came = &arrival{}
-	defer q.came.release()
+	q.arrived = &arrival{}
+	defer q.arrived.release()
 	raw, err := s.request(ctx, q)
 	if err != nil {
 		return nil, err

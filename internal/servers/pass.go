@@ -47,7 +47,7 @@ type query struct {
 	inputs   tool.Inputs
 	progress func(text string) // for those who are no clients of MCP
 	held     *limit.Held
-	came     *arrival // nil: what came need not be kept
+	arrived  *arrival // nil: what came need not be kept
 }
 
 // arrival holds the room of an answer from when it is read until what is made of it
@@ -84,7 +84,7 @@ func (b *Book) room(owner string) func() upstream.Room {
 // passed counts what is handed to a client, and gives the room of what it was made
 // of back.
 func (q query) passed(ctx context.Context, answer json.RawMessage) error {
-	defer q.came.release()
+	defer q.arrived.release()
 	if len(answer) <= limit.Large {
 		return nil
 	}
@@ -101,8 +101,8 @@ func (e entry) call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").With("argument", "arguments")
 	}
 	q := query{method: "tools/call", params: object{"name": quoted(e.Remote), "arguments": args},
-		meta: c.Meta, schema: e.Schema, client: c.Client, inputs: c.Inputs, progress: c.Progress, held: c.Held, came: &arrival{}}
-	defer q.came.release()
+		meta: c.Meta, schema: e.Schema, client: c.Client, inputs: c.Inputs, progress: c.Progress, held: c.Held, arrived: &arrival{}}
+	defer q.arrived.release()
 	raw, err := e.server.request(ctx, q)
 	if err != nil {
 		return nil, err

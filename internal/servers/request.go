@@ -119,7 +119,7 @@ func (l *live) rounds(ctx context.Context, q query, f *flight) (json.RawMessage,
 		q.relay(params)
 	}
 	r := upstream.Request{Method: q.method, Params: q.params, Meta: q.meta, Schema: q.schema, Timeout: callMost, Most: callMost,
-		Capabilities: json.RawMessage("{}"), Progress: relay, Held: q.came.put}
+		Capabilities: json.RawMessage("{}"), Progress: relay, Held: q.arrived.put}
 	if q.client != nil {
 		r.Capabilities = q.client.Can()
 	}
