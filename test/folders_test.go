@@ -1,6 +1,7 @@
 package test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +18,38 @@ func eventually(t *testing.T, what string, f func() bool) {
 			t.Fatalf("not within a minute: %s", what)
 		}
 	}
+}
+
+// TestVolumesUnprivileged: a server without root seals a volume that is full in the
+// sandboxes that run; one in which a sandbox has closed a folder to it, too.
+func TestVolumesUnprivileged(t *testing.T) {
+	shared := t.TempDir()
+	if err := errors.Join(os.Chmod(filepath.Dir(shared), 0o755), os.Chown(shared, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	s := startUnprivileged(t, "SANDLOT_VOLUMES="+shared+":/share", "SANDLOT_VOLUME_LIMIT_MB=16", "SANDLOT_POOL_SIZE=0")
+	c := s.connect(older, "", nil)
+	proven(t, c, "home")
+	is := func(refused bool, told string) func() bool {
+		return func() bool {
+			r := c.shell("home", "{ echo more > /share/log && echo written; } 2>&1")
+			return strings.Contains(r.All, map[bool]string{true: "Read-only file system", false: "written"}[refused]) &&
+				strings.Contains(c.call("get_volume_path", nil).All, told)
+		}
+	}
+	c.shell("home", "mkdir -p /share/d/e; head -c 30000000 /dev/zero > /share/d/e/f; chmod 0 /share/d")
+	eventually(t, "a closed folder makes it full", is(true, "cannot be read by the server"))
+	if i, err := os.Stat(filepath.Join(shared, "d")); err != nil || i.Mode().Perm() != 0 {
+		t.Errorf("the folder's mode is %v, %v", i.Mode(), err)
+	}
+	if err := os.Chmod(filepath.Join(shared, "d"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what it hid makes it full", is(true, "MB; it can only be read until something in it is removed"))
+	if err := os.RemoveAll(filepath.Join(shared, "d")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it can be written again", is(false, ""))
 }
 
 // TestFolders is hostile use of the folders that a sandbox shares with the host:
@@ -44,9 +77,7 @@ func TestFolders(t *testing.T) {
 		refused := func() bool {
 			return strings.Contains(bob.shell(b, "{ echo more > /share/bobs; } 2>&1").Text, "Read-only file system")
 		}
-		if os.Getuid() == 0 {
-			eventually(t, "running sandboxes cannot write it", refused)
-		}
+		eventually(t, "running sandboxes cannot write it", refused)
 		next := bob.code("new", "open('/share/new', 'w')").session()
 		eventually(t, "a new sandbox cannot write it", func() bool { // one that was booting just then is sealed at the next look
 			return strings.Contains(bob.shell(next, "touch /share/new 2>&1").Text, "Read-only file system")

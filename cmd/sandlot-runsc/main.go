@@ -12,6 +12,9 @@ import (
 )
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "seal" {
+		os.Exit(seal(os.Args[2:]))
+	}
 	useFilters(os.Args)
 	switch {
 	case slices.Contains(os.Args, "boot"):

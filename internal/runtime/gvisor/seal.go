@@ -2,14 +2,16 @@ package gvisor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,28 +24,24 @@ type seal struct {
 	server   int             // the process of gVisor's file server; 0: not looked for
 	readOnly map[string]bool // by source; what an earlier server did is not in it
 	failed   bool            // which was said
+	next     time.Time       // when it is tried again, where a try costs something
 }
 
 // Seal implements sandbox.Sealer. A sandbox's mounts are in the mount namespace of
-// gVisor's file server, where root alone comes in. The kernel refuses it while a
-// file of the folder is open for writing. Where all is as it is wanted, it costs
-// nothing.
+// gVisor's file server. The kernel refuses it while a file of the folder is open for
+// writing. Where all is as it is wanted, it costs nothing.
 func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left int) {
-	var servers map[string][]int
 	for _, sb := range r.List() {
 		b, ok := sb.(*box)
 		targets := writableAt(sb.Spec().Mounts, source)
 		if !ok || len(targets) == 0 || b.seal.is(source, readOnly) {
 			continue
 		}
-		if r.Rootless || ctx.Err() != nil {
+		if ctx.Err() != nil || !b.seal.due() {
 			left++
 			continue
 		}
-		if servers == nil && !b.seal.found() {
-			servers = r.fileServers()
-		}
-		if err := r.setSeal(b, servers[b.Spec().ID], source, targets, readOnly); err != nil {
+		if err := r.setSeal(ctx, b, source, targets, readOnly); err != nil {
 			left++
 			if b.seal.news(err) {
 				r.Log.Warn("could not change how a sandbox sees a volume", "sandbox", b.Spec().ID, "volume", source, "error", err)
@@ -83,34 +81,47 @@ func (s *seal) is(source string, readOnly bool) bool {
 	return known && now == readOnly
 }
 
-func (s *seal) found() bool {
+func (s *seal) due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.server != 0
+	return !time.Now().Before(s.next)
 }
 
-// setSeal changes the mounts of a folder, of which there may be several. servers are
-// the processes that call themselves the sandbox's file server.
-func (r *Runtime) setSeal(b *box, servers []int, source string, targets []string, readOnly bool) error {
+// sealAgain is the time between two tries that need a process each.
+const sealAgain = 5 * time.Second
+
+// setSeal changes the mounts of a folder, of which there may be several.
+func (r *Runtime) setSeal(ctx context.Context, b *box, source string, targets []string, readOnly bool) (err error) {
 	b.mu.Lock()
 	id, started := b.spec.ID, b.started
 	b.mu.Unlock()
 	s := &b.seal
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, pid := range servers {
-		if r.isServer(pid, id, started) {
-			s.server = pid
-		}
+	if r.Rootless {
+		defer func() {
+			if err != nil {
+				s.next = time.Now().Add(sealAgain)
+			}
+		}()
 	}
 	if s.server == 0 {
+		s.server = r.fileServer(id)
+	}
+	if !r.isServer(s.server, id, started) {
+		s.server = 0
 		return unix.ESRCH
 	}
 	if s.readOnly == nil {
 		s.readOnly = map[string]bool{}
 	}
 	delete(s.readOnly, source) // some may be changed, and others not
-	if err := r.setReadOnly(s.server, id, started, targets, readOnly); err != nil {
+	if r.Rootless {
+		err = r.setByHelper(ctx, s.server, id, started, targets, readOnly)
+	} else {
+		err = r.setReadOnly(s.server, id, started, targets, readOnly)
+	}
+	if err != nil {
 		return err
 	}
 	s.readOnly[source] = readOnly
@@ -129,22 +140,20 @@ func (s *seal) news(err error) bool {
 	return true
 }
 
-// fileServers finds the processes that call themselves file servers of this instance,
-// by sandbox.
-func (r *Runtime) fileServers() map[string][]int {
-	pids := map[string][]int{}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
+// fileServer returns the process of a sandbox's file server, as gVisor has written it
+// down for itself, or 0.
+func (r *Runtime) fileServer(id string) int {
+	files, _ := filepath.Glob(filepath.Join(r.runscRoot(), "*"+id+"*.state"))
+	for _, f := range files {
+		var state struct {
+			Server int `json:"goferPid"`
 		}
-		if args := commandLine(pid); slices.Contains(args, "--root="+r.runscRoot()) && slices.Contains(args, "gofer") {
-			id := args[len(args)-1]
-			pids[id] = append(pids[id], pid)
+		text, err := os.ReadFile(f)
+		if err == nil && json.Unmarshal(text, &state) == nil && state.Server > 1 {
+			return state.Server
 		}
 	}
-	return pids
+	return 0
 }
 
 func commandLine(pid int) []string {
@@ -189,4 +198,33 @@ func (r *Runtime) setReadOnly(pid int, id string, started uint64, targets []stri
 		done <- err
 	}()
 	return <-done
+}
+
+// setByHelper does what setReadOnly does where the mounts belong to a user namespace,
+// which a program with one thread can enter: sandlot-runsc's "seal".
+func (r *Runtime) setByHelper(ctx context.Context, pid int, id string, started uint64, targets []string, readOnly bool) error {
+	mode := "rw"
+	if readOnly {
+		mode = "ro"
+	}
+	ctx, cancel := context.WithTimeout(ctx, sealAgain)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.Runsc, append([]string{"seal", mode, goferRoot}, targets...)...)
+	cmd.Env, cmd.Dir = []string{}, "/"
+	for _, name := range []string{"user", "mnt"} {
+		f, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "ns", name))
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+	}
+	if !r.isServer(pid, id, started) { // it is alive after they were opened: they are its own
+		return unix.ESRCH
+	}
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 {
+		return unix.Errno(exit.ExitCode())
+	}
+	return err
 }
