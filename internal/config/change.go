@@ -8,7 +8,8 @@ import (
 )
 
 // live are the settings that a running server takes up when the file changes.
-var live = []string{"mcp", "mcp_consent", "mcp_files", "mcp_files_env", "network.allow", "network.allow_private", "network.hosts", "network.mode", "network.registries", templateNetworks}
+var live = []string{"mcp", "mcp_consent", "mcp_files", "mcp_files_env", "network.allow", "network.allow_private",
+	"network.hosts", "network.mode", "network.registries", templateNetworks}
 
 const templateNetworks = "templates.*.network"
 

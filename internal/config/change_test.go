@@ -22,22 +22,30 @@ func TestChanged(t *testing.T) {
 		return c
 	}
 	template := func(command, mode string) string {
-		return "templates: {slim: {rootfs: /, languages: [{name: sh, command: [" + command + "], extension: .sh}], network: {mode: " + mode + "}}}\n"
+		return "templates: {slim: {rootfs: /, languages: [{name: sh, command: [" + command +
+			"], extension: .sh}], network: {mode: " + mode + "}}}\n"
 	}
 	for name, tt := range map[string]struct {
 		before, now    string
 		taken, waiting []string
 	}{
-		"nothing":                   {"port: 9000\n", "# a word\nport: 9000\n", nil, nil},
-		"one of each":               {"", "port: 9000\nnetwork: {mode: public, max_mb: 5}\n", []string{"network.mode"}, []string{"network.max_mb", "port"}},
-		"back":                      {"network: {allow: [a.example]}\nlog_level: DEBUG\n", "", []string{"network.allow"}, []string{"log_level"}},
-		"what a variable sets":      {"max_sessions: 4\n", "max_sessions: 5\n", nil, nil},
-		"MCP servers":               {"mcp: {a: {command: x, env: {K: one}}}\n", "mcp: {a: {command: x, env: {K: two}}}\n", []string{"mcp"}, nil},
-		"consent":                   {"mcp_consent: ask\n", "mcp_consent: deny\nmcp_idle_timeout: 5m\n", []string{"mcp_consent"}, []string{"mcp_idle_timeout"}},
-		"a flavor":                  {"flavors: {tiny: {cpus: 1, memory_mb: 64}}\n", "flavors: {tiny: {cpus: 1, memory_mb: 65}}\n", nil, []string{"flavors"}},
-		"a template's network":      {template("a", "none"), template("a", "public"), []string{"templates.*.network"}, nil},
-		"a template":                {template("a", "none"), template("b", "none"), nil, []string{"templates"}},
-		"a template that was added": {"", template("a", "none"), []string{"templates.*.network"}, []string{"templates"}},
+		"nothing": {"port: 9000\n", "# a word\nport: 9000\n", nil, nil},
+		"one of each": {"", "port: 9000\nnetwork: {mode: public, max_mb: 5}\n", []string{"network.mode"},
+			[]string{"network.max_mb", "port"}},
+		"back": {"network: {allow: [a.example]}\nlog_level: DEBUG\n", "",
+			[]string{"network.allow"}, []string{"log_level"}},
+		"what a variable sets": {"max_sessions: 4\n", "max_sessions: 5\n", nil, nil},
+		"MCP servers": {"mcp: {a: {command: x, env: {K: one}}}\n",
+			"mcp: {a: {command: x, env: {K: two}}}\n", []string{"mcp"}, nil},
+		"consent": {"mcp_consent: ask\n", "mcp_consent: deny\nmcp_idle_timeout: 5m\n",
+			[]string{"mcp_consent"}, []string{"mcp_idle_timeout"}},
+		"a flavor": {"flavors: {tiny: {cpus: 1, memory_mb: 64}}\n",
+			"flavors: {tiny: {cpus: 1, memory_mb: 65}}\n", nil, []string{"flavors"}},
+		"a template's network": {template("a", "none"), template("a", "public"), []string{"templates.*.network"},
+			nil},
+		"a template": {template("a", "none"), template("b", "none"), nil, []string{"templates"}},
+		"a template that was added": {"", template("a", "none"), []string{"templates.*.network"},
+			[]string{"templates"}},
 	} {
 		before, now := load(tt.before), load(tt.now)
 		for _, tm := range before.Templates { // as the start does

@@ -99,7 +99,8 @@ type Output struct {
 
 // Default returns the settings of a server that was told nothing.
 func Default() *Config {
-	c := &Config{From: map[string]string{}, told: map[string]string{}, Flavors: append([]image.Flavor{}, image.Flavors...)}
+	c := &Config{From: map[string]string{}, told: map[string]string{},
+		Flavors: append([]image.Flavor{}, image.Flavors...)}
 	for _, s := range settings {
 		if err := s.set(c, s.value); err != nil {
 			panic("config: default of " + s.key + ": " + err.Error())

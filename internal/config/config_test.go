@@ -43,10 +43,12 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]string{
-		"host": "localhost", "port": "8000", "cors.enabled": "false", "cors.origins": "", "auth": "auto", "runtime": "gvisor",
+		"host": "localhost", "port": "8000", "cors.enabled": "false", "cors.origins": "", "auth": "auto",
+		"runtime":          "gvisor",
 		"default_template": "host", "default_flavor": "small", "max_sessions": "10", "session_timeout": "30m0s",
-		"cleanup_interval": "1m0s", "orphan_cleanup_interval": "10m0s", "execution_timeout": "5m0s", "sandbox_start_timeout": "3m0s",
-		"enable_lru_eviction": "true", "workspace_retention": "168h0m0s", "pool_size": "2", "output_style": "plain",
+		"cleanup_interval": "1m0s", "orphan_cleanup_interval": "10m0s", "execution_timeout": "5m0s",
+		"sandbox_start_timeout": "3m0s",
+		"enable_lru_eviction":   "true", "workspace_retention": "168h0m0s", "pool_size": "2", "output_style": "plain",
 		"max_output_size": "50000", "max_total_memory_mb": "0", "log_level": "INFO", "volumes": "",
 	} {
 		r := row(t, c, key)
@@ -86,7 +88,8 @@ func TestVariables(t *testing.T) {
 		{"CONTAINER_MEMORY_LIMIT", "512m", "container_memory_limit", "512m"},
 		{"CONTAINER_CPU_LIMIT", "0.5", "container_cpu_limit", "0.5"},
 		{"SANDLOT_PORT", "9003", "port", "9003"},
-		{"SANDLOT_CORS_ORIGINS", "https://a.example,https://b.example/", "cors.origins", "https://a.example,https://b.example"},
+		{"SANDLOT_CORS_ORIGINS", "https://a.example,https://b.example/", "cors.origins",
+			"https://a.example,https://b.example"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name+"="+tt.value, func(t *testing.T) {
@@ -131,7 +134,8 @@ func TestPrecedence(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key, want := range map[string][2]string{
-		"port": {"1003", "flag"}, "max_sessions": {"22", "variable MSB_MAX_SESSIONS"}, "pool_size": {"7", "file"}, "host": {"localhost", "default"},
+		"port": {"1003", "flag"}, "max_sessions": {"22", "variable MSB_MAX_SESSIONS"}, "pool_size": {"7", "file"},
+		"host": {"localhost", "default"},
 	} {
 		if r := row(t, c, key); r.Value != want[0] || !strings.HasPrefix(r.From, want[1]) {
 			t.Errorf("%s = %q from %q, want %q from %s", key, r.Value, r.From, want[0], want[1])
@@ -161,7 +165,8 @@ func TestTwoVariablesForOneSetting(t *testing.T) {
 			if r.From != "variable "+tt.first {
 				t.Errorf("%s = %q from %q", tt.key, r.Value, r.From)
 			}
-			if len(c.Notes) != 1 || !strings.Contains(c.Notes[0], tt.first) || !strings.Contains(c.Notes[0], tt.second) {
+			if len(c.Notes) != 1 || !strings.Contains(c.Notes[0], tt.first) ||
+				!strings.Contains(c.Notes[0], tt.second) {
 				t.Errorf("notes %q, want one that names both", c.Notes)
 			}
 		})
@@ -239,7 +244,8 @@ func TestBadValues(t *testing.T) {
 
 func TestBadFlag(t *testing.T) {
 	_, err := load(t, "", nil, vars{"log_level": "LOUD"})
-	if !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), `--log-level="LOUD"`) || !strings.Contains(err.Error(), "DEBUG, INFO") {
+	if !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), `--log-level="LOUD"`) ||
+		!strings.Contains(err.Error(), "DEBUG, INFO") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -273,17 +279,20 @@ log_level:
 		!slices.Equal(c.Server.CORSOrigins, []string{"https://a.example", "http://localhost:3000"}) {
 		t.Errorf("server %+v", c.Server)
 	}
-	if c.Sessions.Timeout != 48*time.Hour || c.Sessions.Execution != 90*time.Second || c.Sessions.DefaultFlavor != "huge" || c.Sessions.Max != 4 {
+	if c.Sessions.Timeout != 48*time.Hour || c.Sessions.Execution != 90*time.Second ||
+		c.Sessions.DefaultFlavor != "huge" || c.Sessions.Max != 4 {
 		t.Errorf("sessions %+v", c.Sessions)
 	}
-	if !slices.Equal(c.Volumes, []sandbox.Mount{{Source: dir, Target: "/data", ReadOnly: true}, {Source: dir, Target: "/other"}}) {
+	if !slices.Equal(c.Volumes, []sandbox.Mount{{Source: dir, Target: "/data", ReadOnly: true},
+		{Source: dir, Target: "/other"}}) {
 		t.Errorf("volumes %+v", c.Volumes)
 	}
 	var names []string
 	for _, f := range c.Flavors {
 		names = append(names, f.String())
 	}
-	if got := strings.Join(names, ", "); got != "small (0.5 CPU, 512 MB), medium (2 CPU, 2048 MB), large (4 CPU, 4096 MB), huge (8 CPU, 16384 MB)" {
+	if got := strings.Join(names, ", "); got != "small (0.5 CPU, 512 MB), medium (2 CPU, 2048 MB), large (4 CPU, "+
+		"4096 MB), huge (8 CPU, 16384 MB)" {
 		t.Errorf("flavors %s", got)
 	}
 	if c.Server.LogLevel != "INFO" || c.From["log_level"] != "default" {
@@ -293,7 +302,9 @@ log_level:
 
 func TestTemplates(t *testing.T) {
 	root := t.TempDir()
-	c, err := load(t, "templates: {mine: {rootfs: "+root+", env: {A: b}, warm: [python], provides: [python], languages: [{name: python, driver: python, command: [/usr/bin/python3], extension: .py, aliases: [py]}]}}", nil, nil)
+	c, err := load(t, "templates: {mine: {rootfs: "+root+
+		", env: {A: b}, warm: [python], provides: [python], languages: [{name: python, driver: python, command: "+
+		"[/usr/bin/python3], extension: .py, aliases: [py]}]}}", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,7 +312,8 @@ func TestTemplates(t *testing.T) {
 		t.Fatalf("templates %v", c.Templates)
 	}
 	tm := c.Templates[0]
-	if tm.Name != "mine" || tm.Rootfs != root || tm.Env["A"] != "b" || !tm.Serves("python") || len(tm.Languages) != 1 || tm.Languages[0].Command[0] != "/usr/bin/python3" {
+	if tm.Name != "mine" || tm.Rootfs != root || tm.Env["A"] != "b" || !tm.Serves("python") || len(tm.Languages) != 1 ||
+		tm.Languages[0].Command[0] != "/usr/bin/python3" {
 		t.Errorf("template %+v", tm)
 	}
 }
@@ -315,29 +327,42 @@ func TestBadFiles(t *testing.T) {
 		{"unknown key", "prot: 1", []string{`unknown setting "prot"`, `did you mean "port"?`}},
 		{"unknown key without a value", "prot:", []string{`unknown setting "prot"`, `did you mean "port"?`}},
 		{"unknown section", "databse: {}", []string{`unknown setting "databse"`}},
-		{"unknown key of a section", "cors: {enabeld: true}", []string{`unknown setting "cors.enabeld"`, `did you mean "cors.enabled"?`}},
+		{"unknown key of a section", "cors: {enabeld: true}",
+			[]string{`unknown setting "cors.enabeld"`, `did you mean "cors.enabled"?`}},
 		{"a section as a value", "cors: true", []string{`unknown setting "cors"`}},
 		{"a value as a section", "port: {number: 1}", []string{`unknown setting "port.number"`}},
 		{"unknown key of network", "network: {mod: none}", []string{`"network.mod"`, `did you mean "network.mode"?`}},
 		{"unknown mode", "network: {mode: all}", []string{"network.mode", "allowlist"}},
 		{"a host that is none", "network: {allow: ['https://a.example/']}", []string{"network.allow", "a.example"}},
 		{"every host", "network: {allow: ['*']}", []string{"network.allow"}},
-		{"a private host without its range", "network: {allow_private: [mirror.corp]}", []string{"network", "host and cidr"}},
-		{"a private range that is none", "network: {allow_private: [{host: mirror.corp, cidr: 10.0.0.0/99}]}", []string{"network.allow_private", "10.0.0.0/8"}},
-		{"a misspelled private range", "network: {allow_private: [{host: mirror.corp, cdr: 10.0.0.0/8}]}", []string{`did you mean "cidr"?`}},
-		{"an unknown registry", "network: {registries: {maven: 'https://mirror.corp/'}}", []string{"network.registries", "pypi"}},
-		{"a registry with a password", "network: {registries: {npm: 'https://me:secret@mirror.corp/'}}", []string{"network.registries"}},
+		{"a private host without its range", "network: {allow_private: [mirror.corp]}",
+			[]string{"network", "host and cidr"}},
+		{"a private range that is none", "network: {allow_private: [{host: mirror.corp, cidr: 10.0.0.0/99}]}",
+			[]string{"network.allow_private", "10.0.0.0/8"}},
+		{"a misspelled private range", "network: {allow_private: [{host: mirror.corp, cdr: 10.0.0.0/8}]}",
+			[]string{`did you mean "cidr"?`}},
+		{"an unknown registry", "network: {registries: {maven: 'https://mirror.corp/'}}",
+			[]string{"network.registries", "pypi"}},
+		{"a registry with a password", "network: {registries: {npm: 'https://me:secret@mirror.corp/'}}",
+			[]string{"network.registries"}},
 		{"a host without address", "network: {hosts: {mirror.corp: nowhere}}", []string{"network.hosts", "10.1.2.3"}},
-		{"a template's unknown mode", "templates: {t: {rootfs: /, languages: [{name: sh, command: [/bin/sh]}], network: {mode: everything}}}", []string{"templates", "everything"}},
+		{"a template's unknown mode", "templates: {t: {rootfs: /, languages: [{name: sh, command: [/bin/sh]}], " +
+			"network: {mode: everything}}}", []string{"templates", "everything"}},
 		{"mcp servers as a list", "mcp: [{command: x}]", []string{"mcp", "names of MCP servers"}},
-		{"unknown key of a flavor", "flavors: {big: {cpus: 8, memory_mb: 100, memroy: 3}}", []string{"flavors", "big", "memroy"}},
+		{"unknown key of a flavor", "flavors: {big: {cpus: 8, memory_mb: 100, memroy: 3}}",
+			[]string{"flavors", "big", "memroy"}},
 		{"flavor without memory", "flavors: {big: {cpus: 8}}", []string{"big", "memory_mb at least 64"}},
 		{"flavor with no number of CPUs", "flavors: {big: {cpus: .nan, memory_mb: 100}}", []string{"big", "cpus"}},
-		{"unknown key of a template", "templates: {mine: {rootfs: " + root + ", evn: {A: b}, languages: [{name: a, command: [b]}]}}", []string{"templates", "mine", `"evn"`, `did you mean "env"?`}},
-		{"unknown key of a language", "templates: {mine: {rootfs: " + root + ", languages: [{name: a, comand: [b]}]}}", []string{"templates", "mine", `"comand"`, `did you mean "command"?`}},
-		{"template without a root", "templates: {mine: {rootfs: /no/such, languages: [{name: a, command: [b]}]}}", []string{"mine", "rootfs", "/no/such"}},
+		{"unknown key of a template", "templates: {mine: {rootfs: " + root +
+			", evn: {A: b}, languages: [{name: a, command: [b]}]}}",
+			[]string{"templates", "mine", `"evn"`, `did you mean "env"?`}},
+		{"unknown key of a language", "templates: {mine: {rootfs: " + root + ", languages: [{name: a, comand: [b]}]}}",
+			[]string{"templates", "mine", `"comand"`, `did you mean "command"?`}},
+		{"template without a root", "templates: {mine: {rootfs: /no/such, languages: [{name: a, command: [b]}]}}",
+			[]string{"mine", "rootfs", "/no/such"}},
 		{"template without languages", "templates: {mine: {rootfs: " + root + "}}", []string{"mine", "language"}},
-		{"template with an unknown driver", "templates: {mine: {rootfs: " + root + ", languages: [{name: a, driver: perl, command: [b]}]}}", []string{"mine", "python, node or bash"}},
+		{"template with an unknown driver", "templates: {mine: {rootfs: " + root +
+			", languages: [{name: a, driver: perl, command: [b]}]}}", []string{"mine", "python, node or bash"}},
 		{"bad value", "port: eighty", []string{`port="eighty"`, "1 to 65535"}},
 		{"list in a list", "volumes: [[a]]", []string{"volumes", "list of texts"}},
 		{"an alias of YAML", "host: &h localhost\nauth: *h", []string{"auth"}},
@@ -415,7 +440,8 @@ func TestWhichFile(t *testing.T) {
 		t.Errorf("port %d, want the flag's", got)
 	}
 	env["SANDLOT_CONFIG"] = filepath.Join(other, "none.yaml")
-	if _, err := Load(Source{Env: env}); !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), "none.yaml") {
+	if _, err := Load(Source{Env: env}); !fault.Is(err, fault.Configuration) ||
+		!strings.Contains(err.Error(), "none.yaml") {
 		t.Errorf("error %v, want one that names the missing file", err)
 	}
 }
@@ -436,7 +462,8 @@ func TestContainerLimits(t *testing.T) {
 }
 
 func TestMegabytes(t *testing.T) {
-	for in, want := range map[string]int{"256m": 256, "256M": 256, "2g": 2048, "1.5g": 1536, "131072k": 128, "134217728": 128, "134217728b": 128} {
+	for in, want := range map[string]int{"256m": 256, "256M": 256, "2g": 2048, "1.5g": 1536, "131072k": 128,
+		"134217728": 128, "134217728b": 128} {
 		if got, err := megabytes(in); err != nil || got != want {
 			t.Errorf("megabytes(%q) = %d, %v, want %d", in, got, err, want)
 		}
@@ -478,7 +505,8 @@ func TestDefaultFlavorInAnyCase(t *testing.T) {
 }
 
 func TestParseDuration(t *testing.T) {
-	for in, want := range map[string]time.Duration{"90": 90 * time.Second, "1.5": 1500 * time.Millisecond, "90s": 90 * time.Second, "30m": 30 * time.Minute, "90d": 90 * day, "0.5d": 12 * time.Hour, "0": 0} {
+	for in, want := range map[string]time.Duration{"90": 90 * time.Second, "1.5": 1500 * time.Millisecond,
+		"90s": 90 * time.Second, "30m": 30 * time.Minute, "90d": 90 * day, "0.5d": 12 * time.Hour, "0": 0} {
 		if got, err := ParseDuration(in); err != nil || got != want {
 			t.Errorf("ParseDuration(%q) = %s, %v, want %s", in, got, err, want)
 		}

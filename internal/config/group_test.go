@@ -51,7 +51,8 @@ func TestGroupWritable(t *testing.T) {
 		t.Fatal(err)
 	}
 	gid := strconv.Itoa(os.Getgid())
-	for line, want := range map[string]string{"mine:x:" + gid + ":\n": "", "mine:x:" + gid + ":root,mallory\n": `"mallory"`, "other:x:1:\n": "not known"} {
+	for line, want := range map[string]string{"mine:x:" + gid + ":\n": "", "mine:x:" + gid +
+		":root,mallory\n": `"mallory"`, "other:x:1:\n": "not known"} {
 		if err := os.WriteFile(shared, []byte(line), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +63,9 @@ func TestGroupWritable(t *testing.T) {
 		if err == nil {
 			f.Close()
 		}
-		if (err == nil) != (want == "") || err != nil && (!strings.Contains(err.Error(), "others than the server's user can write it") || !strings.Contains(err.Error(), want)) {
+		if (err == nil) != (want == "") ||
+			err != nil && (!strings.Contains(err.Error(), "others than the server's user can write it") ||
+				!strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v", line, err)
 		}
 	}

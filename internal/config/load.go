@@ -62,12 +62,15 @@ func Load(s Source) (*Config, error) {
 	}
 	for _, name := range []string{"MSB_SERVER_URL", "MSB_API_KEY"} {
 		if s.Env[name] != "" {
-			c.Notes = append(c.Notes, name+" is set, which chooses the microsandbox runtime together with "+map[string]string{"MSB_SERVER_URL": "MSB_API_KEY", "MSB_API_KEY": "MSB_SERVER_URL"}[name]+
-				"; this version does not have that runtime yet: sandboxes are made by gvisor on this machine, and the variable is not used. Unset it")
+			c.Notes = append(c.Notes, name+" is set, which chooses the microsandbox runtime together with "+
+				map[string]string{"MSB_SERVER_URL": "MSB_API_KEY", "MSB_API_KEY": "MSB_SERVER_URL"}[name]+
+				"; this version does not have that runtime yet: sandboxes are made by gvisor on this machine, and "+
+				"the variable is not used. Unset it")
 		}
 	}
 	if s.Env["SANDBOX_IMAGE"] != "" {
-		c.Notes = append(c.Notes, "SANDBOX_IMAGE is set, but this version makes no sandbox out of a container's image; default_template is used")
+		c.Notes = append(c.Notes, "SANDBOX_IMAGE is set, but this version makes no sandbox out of a container's "+
+			"image; default_template is used")
 	}
 	if err := c.finish(); err != nil {
 		return c, err
@@ -145,7 +148,8 @@ func (c *Config) file(s Source) error {
 	}
 	if st != nil {
 		if !s.Chosen() && !ours(st) {
-			return fault.New(fault.Configuration, "the settings file %s is another user's; take it over (chown), or name it with --config", c.File)
+			return fault.New(fault.Configuration,
+				"the settings file %s is another user's; take it over (chown), or name it with --config", c.File)
 		}
 		c.Stamp = Stamp{st.ModTime(), st.Size()}
 	}
@@ -198,7 +202,8 @@ func (c *Config) parse(path string, text []byte) error {
 	for _, key := range slices.Sorted(maps.Keys(flat)) {
 		i := slices.IndexFunc(settings, func(s setting) bool { return s.key == key })
 		value := flat[key]
-		if i < 0 && (value != nil || !slices.ContainsFunc(settings, func(s setting) bool { return strings.HasPrefix(s.key, key+".") })) {
+		if i < 0 && (value != nil || !slices.ContainsFunc(settings,
+			func(s setting) bool { return strings.HasPrefix(s.key, key+".") })) {
 			return wrong("unknown setting %q%s", key, fault.Meant(key, keys()))
 		}
 		if value == nil {
@@ -313,10 +318,13 @@ func (c *Config) templates(n *yaml.Node) error {
 		}
 		tm := &image.Template{Name: name, Rootfs: root, Env: t.Env, Warm: t.Warm, Provides: t.Provides}
 		for _, l := range t.Languages {
-			if l.Name == "" || len(l.Command) == 0 || !slices.Contains([]string{"", "python", "node", "bash"}, l.Driver) {
-				return fmt.Errorf("%s: a language needs name, command and, if it keeps state, driver: python, node or bash", name)
+			if l.Name == "" || len(l.Command) == 0 || !slices.Contains([]string{"", "python", "node", "bash"},
+				l.Driver) {
+				return fmt.Errorf("%s: a language needs name, command and, if it keeps state, driver: python, node "+
+					"or bash", name)
 			}
-			tm.Languages = append(tm.Languages, image.Language{Name: l.Name, Driver: l.Driver, Command: l.Command, Extension: l.Extension, Aliases: l.Aliases})
+			tm.Languages = append(tm.Languages, image.Language{Name: l.Name, Driver: l.Driver, Command: l.Command,
+				Extension: l.Extension, Aliases: l.Aliases})
 		}
 		if len(tm.Languages) == 0 {
 			return fmt.Errorf("%s: at least one language is needed", name)
@@ -390,7 +398,8 @@ func (c *Config) finish() error {
 		}
 	}
 	if !slices.Contains(names, c.Sessions.DefaultFlavor) {
-		return fault.New(fault.Configuration, "default_flavor=%q (%s): must be one of %s", c.Sessions.DefaultFlavor, c.From["default_flavor"], strings.Join(names, ", "))
+		return fault.New(fault.Configuration, "default_flavor=%q (%s): must be one of %s", c.Sessions.DefaultFlavor,
+			c.From["default_flavor"], strings.Join(names, ", "))
 	}
 	// What bounded mcp-codemode's calls, and was not only what they had by default.
 	if c.From["execution_timeout"] == "variable EXEC_TIMEOUT" && c.From["max_execution_timeout"] == "default" {

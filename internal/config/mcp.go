@@ -48,12 +48,25 @@ type entry struct {
 }
 
 // mcpRows are the settings of MCP servers beside the servers themselves.
-func mcpRows(add func(key, value, help string, older ...string) func(func(*Config, string) error, func(*Config) string)) {
-	add("mcp_files", "", "files of MCP clients whose servers are taken up too, separated by commas: Claude's, Cursor's, VS Code's, crush.json")(setMCPFiles, func(c *Config) string { return strings.Join(c.MCP.Files, ",") })
-	add("mcp_files_env", "", "names of the server's variables that files of mcp_files may put into what they say, separated by commas; no other is given to them")(setMCPFilesEnv, func(c *Config) string { return strings.Join(c.MCP.FilesEnv, ",") })
-	add("mcp_consent", "allow", "what users' agents may do before a third-party MCP server is installed, started or connected: allow, ask (the user is asked first) or deny (the operator's servers alone)")(str(func(c *Config) *string { return (*string)(&c.MCP.Consent) }, "allow", "ask", "deny"))
-	add("mcp_idle_timeout", "10m", "how long a third-party MCP server runs without use")(duration(func(c *Config) *time.Duration { return &c.MCP.Idle }, time.Second, 3650*day))
-	add("mcp_install_timeout", "10m", "how long installing a third-party MCP server may take")(duration(func(c *Config) *time.Duration { return &c.MCP.Install }, time.Second, day))
+var mcpRows = []setting{
+	{"mcp_files", "", nil,
+		"files of MCP clients whose servers are taken up too, separated by commas: Claude's, Cursor's, VS Code's, " +
+			"crush.json",
+		access{setMCPFiles, func(c *Config) string { return strings.Join(c.MCP.Files, ",") }}},
+	{"mcp_files_env", "", nil,
+		"names of the server's variables that files of mcp_files may put into what they say, separated by commas; no " +
+			"other is given to them",
+		access{setMCPFilesEnv, func(c *Config) string { return strings.Join(c.MCP.FilesEnv, ",") }}},
+	{"mcp_consent", "allow", nil,
+		"what users' agents may do before a third-party MCP server is installed, started or connected: allow, ask " +
+			"(the user is asked first) or deny (the operator's servers alone)",
+		str(func(c *Config) *string { return (*string)(&c.MCP.Consent) }, "allow", "ask", "deny")},
+	{"mcp_idle_timeout", "10m", nil,
+		"how long a third-party MCP server runs without use",
+		duration(func(c *Config) *time.Duration { return &c.MCP.Idle }, time.Second, 3650*day)},
+	{"mcp_install_timeout", "10m", nil,
+		"how long installing a third-party MCP server may take",
+		duration(func(c *Config) *time.Duration { return &c.MCP.Install }, time.Second, day)},
 }
 
 func setMCPFiles(c *Config, v string) error {
@@ -124,7 +137,8 @@ func (c *Config) mcp(n *yaml.Node, path string) error {
 		return nil
 	}
 	if n.Kind != yaml.MappingNode {
-		return errors.New("must be names of MCP servers with their settings, such as  github: {command: npx, args: [-y, server-github]}")
+		return errors.New("must be names of MCP servers with their settings, such as  github: {command: npx, args: " +
+			"[-y, server-github]}")
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		e := entry{name: n.Content[i].Value, from: path, form: &own}
@@ -184,7 +198,8 @@ func named(all []entry) (kept []entry, names, notes []string) {
 	first := map[string]string{}
 	for _, e := range all {
 		if from, twice := first[e.name]; twice {
-			notes = append(notes, fmt.Sprintf("MCP server %q of %s is left out: %s has one of that name", fault.Clip(e.name), e.from, from))
+			notes = append(notes, fmt.Sprintf("MCP server %q of %s is left out: %s has one of that name",
+				fault.Clip(e.name), e.from, from))
 			continue
 		}
 		first[e.name] = e.from
@@ -193,7 +208,8 @@ func named(all []entry) (kept []entry, names, notes []string) {
 			name = fmt.Sprintf("%.28s-%d", safeName(e.name), n)
 		}
 		if name != e.name {
-			notes = append(notes, fmt.Sprintf("MCP server %q of %s is called %s here: a name has 1 to %d letters, digits, _ and -", fault.Clip(e.name), e.from, name, maxServerName))
+			notes = append(notes, fmt.Sprintf("MCP server %q of %s is called %s here: a name has 1 to %d letters, "+
+				"digits, _ and -", fault.Clip(e.name), e.from, name, maxServerName))
 		}
 		kept, names = append(kept, e), append(names, name)
 	}
@@ -233,7 +249,8 @@ func safeName(s string) string {
 func (c *Config) mcpShown() []Row {
 	var rows []Row
 	for _, e := range c.MCP.section {
-		rows = append(rows, Row{Key: "mcp." + e.name, Value: e.show(), From: "file " + e.from, Help: "a third-party MCP server"})
+		rows = append(rows, Row{Key: "mcp." + e.name, Value: e.show(), From: "file " + e.from,
+			Help: "a third-party MCP server"})
 	}
 	return rows
 }

@@ -40,7 +40,8 @@ func (e entry) read(ctx context.Context, c *Config) (s spec.Configured, notes []
 	}
 	if err != nil {
 		// Nothing but the name, who may see it, and why.
-		s = spec.Configured{Disabled: s.Disabled, Principals: s.Principals, Where: s.Where, Broken: strings.ReplaceAll(err.Error(), "\n", "; ")}
+		s = spec.Configured{Disabled: s.Disabled, Principals: s.Principals, Where: s.Where,
+			Broken: strings.ReplaceAll(err.Error(), "\n", "; ")}
 	}
 	if s.Disabled {
 		s.Env, s.Headers, s.OAuth, s.URL, s.Command, s.Args = nil, nil, spec.OAuth{}, "", "", nil
@@ -170,10 +171,12 @@ func (r *reader) timeout() time.Duration {
 // server is what the keys say, as they are written.
 func (r *reader) server() spec.Configured {
 	s := spec.Configured{
-		Kind: spec.Kind(r.text("type", "stdio", "http", "sse")), Command: r.text("command"), Args: r.list("args"), Env: r.pairs("env"),
+		Kind: spec.Kind(r.text("type", "stdio", "http", "sse")), Command: r.text("command"), Args: r.list("args"),
+		Env: r.pairs("env"),
 		URL: r.text("url"), Headers: r.pairs("headers"), Timeout: r.timeout(), Disabled: r.yes("disabled"),
 		DisabledTools: r.list("disabled_tools"), EnabledTools: r.list("enabled_tools"),
-		OAuth: spec.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret"), Issuer: r.text("oauth_issuer")},
+		OAuth: spec.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret"),
+			Issuer: r.text("oauth_issuer")},
 		Where: spec.Where(r.text("where", "sandbox", "host")), Principals: r.principals(), User: r.text("user"),
 		Trust: spec.Trust(r.text("trust", "warn", "hold")),
 	}
@@ -280,7 +283,8 @@ func check(s *spec.Configured) error {
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Env)) {
 		if !envForm.MatchString(k) {
-			return fmt.Errorf("env %q: a name has letters, digits and _, and does not begin with a digit", fault.Clip(k))
+			return fmt.Errorf("env %q: a name has letters, digits and _, and does not begin with a digit",
+				fault.Clip(k))
 		}
 		if hasNUL(s.Env[k]) {
 			return fmt.Errorf("env %s: a value cannot have a NUL in it", k)
@@ -309,8 +313,10 @@ func check(s *spec.Configured) error {
 func checkOAuth(o spec.OAuth) error {
 	if o.Issuer != "" {
 		u, err := url.Parse(o.Issuer)
-		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return errors.New("oauth_issuer: it must be the https:// address of an authorization server, as its metadata have it in \"issuer\"")
+		if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil ||
+			u.RawQuery != "" || u.Fragment != "" {
+			return errors.New("oauth_issuer: it must be the https:// address of an authorization server, as its " +
+				"metadata have it in \"issuer\"")
 		}
 	}
 	switch {
@@ -320,7 +326,8 @@ func checkOAuth(o spec.OAuth) error {
 	case strings.HasPrefix(o.ClientID, "https://"):
 		return errors.New("oauth_client_secret: a client whose oauth_client_id is an https:// address has none")
 	case o.Issuer == "":
-		return errors.New("oauth_client_secret: add oauth_issuer, the address of the authorization server that the secret is for (\"issuer\" in its metadata, such as https://accounts.example.com); it is sent to no other")
+		return errors.New("oauth_client_secret: add oauth_issuer, the address of the authorization server that the " +
+			"secret is for (\"issuer\" in its metadata, such as https://accounts.example.com); it is sent to no other")
 	}
 	return nil
 }

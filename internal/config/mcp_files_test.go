@@ -62,22 +62,33 @@ func TestClientFiles(t *testing.T) {
 		note       string
 	}{
 		{"Claude Desktop", claudeDesktop, []spec.Configured{{Name: "filesystem", Kind: "stdio", Command: "npx",
-			Args: []string{"-y", "@modelcontextprotocol/server-filesystem", `C:\Users\me\Desktop`}, Env: vars{"NOTE": `a "quoted" é 😀 $HOME /`}}}, ""},
+			Args: []string{"-y", "@modelcontextprotocol/server-filesystem", `C:\Users\me\Desktop`},
+			Env:  vars{"NOTE": `a "quoted" é 😀 $HOME /`}}}, ""},
 		{"Claude Code", claudeCode, []spec.Configured{
-			{Name: "api-server", Kind: "http", URL: "https://api.example.com/mcp", Headers: vars{"Authorization": "Bearer s3cret"}, Timeout: 10 * time.Minute},
-			{Name: "db", Kind: "stdio", Command: "uvx", Args: []string{"mcp-server", "--dsn", mcpEnv["ODD"]}, Env: vars{"A": "s3cret", "KEEP": "$TOKEN"}, OAuth: spec.OAuth{ClientID: "id"}}}, ""},
+			{Name: "api-server", Kind: "http", URL: "https://api.example.com/mcp",
+				Headers: vars{"Authorization": "Bearer s3cret"}, Timeout: 10 * time.Minute},
+			{Name: "db", Kind: "stdio", Command: "uvx", Args: []string{"mcp-server", "--dsn", mcpEnv["ODD"]},
+				Env: vars{"A": "s3cret", "KEEP": "$TOKEN"}, OAuth: spec.OAuth{ClientID: "id"}}}, ""},
 		{"Cursor", cursor, []spec.Configured{
-			{Name: "local", Kind: "stdio", Command: "python", Args: []string{"mcp-server.py"}, Env: vars{"API_KEY": ""}},
+			{Name: "local", Kind: "stdio", Command: "python", Args: []string{"mcp-server.py"},
+				Env: vars{"API_KEY": ""}},
 			{Name: "remote", Kind: "http", URL: "http://localhost:3000/mcp", Headers: vars{"API_KEY": "s3cret"}}}, ""},
 		{"VS Code", code, []spec.Configured{
 			{Name: "github", Kind: "http", URL: "https://api.example.com/mcp/"},
-			{Name: "play", Kind: "stdio", Command: "npx", Args: []string{"-y", "@x/play@latest"}, Env: vars{"K": "s3cret"}}}, "cwd"},
+			{Name: "play", Kind: "stdio", Command: "npx", Args: []string{"-y", "@x/play@latest"},
+				Env: vars{"K": "s3cret"}}}, "cwd"},
 		{"VS Code's settings", settings, []spec.Configured{{Name: "x", Kind: "stdio", Command: "x"}}, ""},
 		{"Crush", crushJSON, []spec.Configured{
-			{Name: "filesystem", Kind: "stdio", Command: "node", Args: []string{"/path/to/mcp-server.js"}, Timeout: 2 * time.Minute, DisabledTools: []string{"x"}, Env: vars{"NODE_ENV": "production"}},
-			{Name: "github", Kind: "http", URL: "https://api.example.com/mcp/", Timeout: 2 * time.Minute, Headers: vars{"Authorization": "Bearer s3cret"}},
-			{Name: "streaming", Kind: "sse", URL: "https://example.com/mcp/sse", Headers: vars{"API-Key": "s3cret"}}}, ""},
-		{"Windsurf", windsurf, []spec.Configured{with(far, func(c *spec.Configured) { c.URL, c.Disabled, c.DisabledTools = "", true, []string{"a"} })}, ""},
+			{Name: "filesystem", Kind: "stdio", Command: "node", Args: []string{"/path/to/mcp-server.js"},
+				Timeout: 2 * time.Minute, DisabledTools: []string{"x"}, Env: vars{"NODE_ENV": "production"}},
+			{Name: "github", Kind: "http", URL: "https://api.example.com/mcp/", Timeout: 2 * time.Minute,
+				Headers: vars{"Authorization": "Bearer s3cret"}},
+			{Name: "streaming", Kind: "sse", URL: "https://example.com/mcp/sse", Headers: vars{"API-Key": "s3cret"}}},
+			""},
+		{"Windsurf", windsurf, []spec.Configured{with(far, func(c *spec.Configured) {
+			c.URL, c.Disabled,
+				c.DisabledTools = "", true, []string{"a"}
+		})}, ""},
 		{"Gemini", gemini, []spec.Configured{with(far, func(c *spec.Configured) {
 			c.Timeout, c.EnabledTools, c.DisabledTools = 30*time.Second, []string{"a"}, []string{"b"}
 		})}, ""},
@@ -95,7 +106,8 @@ func TestClientFiles(t *testing.T) {
 					t.Errorf("got  %+v\nwant %+v", got, tt.want[i])
 				}
 			}
-			if tt.note == "" && len(notes) > 0 || tt.note != "" && (len(notes) != 1 || !strings.Contains(notes[0], tt.note)) {
+			if tt.note == "" && len(notes) > 0 || tt.note != "" && (len(notes) != 1 ||
+				!strings.Contains(notes[0], tt.note)) {
 				t.Errorf("notes %q, want one of %q", notes, tt.note)
 			}
 		})
@@ -104,12 +116,15 @@ func TestClientFiles(t *testing.T) {
 
 func TestBrokenClientServers(t *testing.T) {
 	for _, tt := range []struct{ file, says string }{
-		{`{"servers": {"x": {"command": "x", "env": {"K": "${input:key}"}}}}`, "${input:key} is something that the editor asks"},
+		{`{"servers": {"x": {"command": "x", "env": {"K": "${input:key}"}}}}`,
+			"${input:key} is something that the editor asks"},
 		{`{"mcpServers": {"x": {"command": "x", "env": {"K": "${input:key}"}}}}`, "env K: ${input:key}"},
-		{`{"servers": {"x": {"command": "${workspaceFolder}/x"}}}`, "command: ${workspaceFolder} is known to the editor alone"},
+		{`{"servers": {"x": {"command": "${workspaceFolder}/x"}}}`,
+			"command: ${workspaceFolder} is known to the editor alone"},
 		{`{"servers": {"x": {"command": "${userHome}/x"}}}`, "known to the editor alone"},
 		{`{"servers": {"x": {"command": "${config:a.b}"}}}`, "known to the editor alone"},
-		{`{"servers": {"x": {"command": "x", "args": ["${TOKEN}"]}}}`, "args 1: ${TOKEN}: a variable is written ${env:TOKEN}"},
+		{`{"servers": {"x": {"command": "x", "args": ["${TOKEN}"]}}}`,
+			"args 1: ${TOKEN}: a variable is written ${env:TOKEN}"},
 		{`{"mcpServers": {"x": {"command": "x", "args": ["a", "${UNSET}"]}}}`, "args 2: the variable UNSET is not set"},
 		{`{"mcpServers": {"x": {"command": "x", "args": ["${A:-${TOKEN}}"]}}}`, "no } of its own"},
 		{`{"mcpServers": {"x": {"command": "x", "args": ["${TOKEN"]}}}`, "no } of its own"},
@@ -140,7 +155,8 @@ func TestBrokenClientFiles(t *testing.T) {
 		{`{"mcp": 7}`, "not an object of names"},
 	} {
 		list, notes := readServers(t, "mcp: {ok: {command: x}}", map[string]string{"file.json": tt.file})
-		if len(list) != 1 || len(notes) != 1 || !strings.Contains(notes[0], tt.says) || !strings.Contains(notes[0], "file.json") || strings.Contains(notes[0], "\n") {
+		if len(list) != 1 || len(notes) != 1 || !strings.Contains(notes[0], tt.says) ||
+			!strings.Contains(notes[0], "file.json") || strings.Contains(notes[0], "\n") {
 			t.Errorf("%q: %+v, %q, want one note that says %q", tt.file, list, notes, tt.says)
 		}
 	}
@@ -159,7 +175,8 @@ func TestClientFilesSayNotWhere(t *testing.T) {
 
 // A misspelled key of crush.json is told of.
 func TestUnknownCrushKey(t *testing.T) {
-	list, notes := readServers(t, "", map[string]string{"crush.json": `{"mcp": {"x": {"command": "x", "disabeld": true}}}`})
+	list, notes := readServers(t, "",
+		map[string]string{"crush.json": `{"mcp": {"x": {"command": "x", "disabeld": true}}}`})
 	if len(list) != 1 || len(notes) != 1 || !strings.Contains(notes[0], `did you mean "disabled"?`) {
 		t.Errorf("%+v, %q", list, notes)
 	}
@@ -170,9 +187,14 @@ func TestUnknownCrushKey(t *testing.T) {
 func TestClientFilesRunNothing(t *testing.T) {
 	ran := filepath.Join(t.TempDir(), "ran")
 	command := "$(touch " + ran + "; echo true)"
-	for _, text := range []string{command, "${TOKEN:-" + command + "}", "${UNSET:-a" + command + "}", "${UNSET:+" + command + "}", "${UNSET:?" + command + "}", "`touch " + ran + "`", "$((1))", "<(touch " + ran + ")"} {
-		for name, keys := range map[string]map[string]any{"command": {"command": text}, "args": {"command": "x", "args": []string{text}}, "env": {"command": "x", "env": map[string]string{"A": text}},
-			"url": {"url": "https://example.com/" + text}, "headers": {"url": "https://example.com/", "headers": map[string]string{"A": text}}, "oauth": {"url": "https://example.com/", "oauth_client_id": text}} {
+	for _, text := range []string{command, "${TOKEN:-" + command + "}", "${UNSET:-a" + command + "}", "${UNSET:+" +
+		command + "}", "${UNSET:?" + command + "}", "`touch " + ran + "`", "$((1))", "<(touch " + ran + ")"} {
+		for name, keys := range map[string]map[string]any{"command": {"command": text},
+			"args": {"command": "x", "args": []string{text}},
+			"env":  {"command": "x", "env": map[string]string{"A": text}},
+			"url":  {"url": "https://example.com/" + text}, "headers": {"url": "https://example.com/",
+				"headers": map[string]string{"A": text}}, "oauth": {"url": "https://example.com/",
+				"oauth_client_id": text}} {
 			file, err := json.Marshal(map[string]any{"mcp": map[string]any{"x": keys}})
 			if err != nil {
 				t.Fatal(err)
@@ -181,7 +203,9 @@ func TestClientFilesRunNothing(t *testing.T) {
 			if _, err := os.Stat(ran); err == nil {
 				t.Fatalf("%s of %q ran a program", name, text)
 			}
-			if strings.Contains(text, "$(") && (len(list) != 1 || !strings.Contains(list[0].Broken, "sandlot.yaml alone") && !strings.Contains(list[0].Broken, "not known")) {
+			if strings.Contains(text, "$(") &&
+				(len(list) != 1 || !strings.Contains(list[0].Broken, "sandlot.yaml alone") &&
+					!strings.Contains(list[0].Broken, "not known")) {
 				t.Errorf("%s of %q: %+v", name, text, list)
 			}
 		}
@@ -190,7 +214,8 @@ func TestClientFilesRunNothing(t *testing.T) {
 
 func TestClientFilesLearnWhatIsListed(t *testing.T) {
 	for _, tt := range []struct{ file, text string }{
-		{"mcp", "$SECRET"}, {"mcp", "${SECRET:-none}"}, {"mcp", "${UNSET:-$SECRET}"}, {"mcp", "${SECRET:+a}"}, {"mcp", "${TOKEN:+$SECRET}"},
+		{"mcp", "$SECRET"}, {"mcp", "${SECRET:-none}"}, {"mcp", "${UNSET:-$SECRET}"}, {"mcp", "${SECRET:+a}"},
+		{"mcp", "${TOKEN:+$SECRET}"},
 		{"mcpServers", "${SECRET}"}, {"mcpServers", "${SECRET:-none}"}, {"mcpServers", "${env:SECRET}"},
 		{"servers", "${env:SECRET}"},
 	} {
@@ -200,7 +225,8 @@ func TestClientFilesLearnWhatIsListed(t *testing.T) {
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			env := vars{"SECRET": "s3cret", "TOKEN": "t", "SANDLOT_MCP_FILES": file, "SANDLOT_MCP_FILES_ENV": "TOKEN,UNSET"}
+			env := vars{"SECRET": "s3cret", "TOKEN": "t", "SANDLOT_MCP_FILES": file,
+				"SANDLOT_MCP_FILES_ENV": "TOKEN,UNSET"}
 			if listed {
 				env["SANDLOT_MCP_FILES_ENV"] += ", SECRET"
 			}
@@ -210,7 +236,8 @@ func TestClientFilesLearnWhatIsListed(t *testing.T) {
 			}
 			list, _ := c.Servers(t.Context())
 			says := "SECRET is not given to files of MCP clients; the operator can list it in mcp_files_env"
-			if len(list) != 1 || strings.Contains(list[0].Broken, says) == listed || (list[0].Broken == "") != listed || !listed && strings.Contains(fmt.Sprint(list), "s3cret") {
+			if len(list) != 1 || strings.Contains(list[0].Broken, says) == listed || (list[0].Broken == "") != listed ||
+				!listed && strings.Contains(fmt.Sprint(list), "s3cret") {
 				t.Errorf("%s %s, listed %v: %+v", tt.file, tt.text, listed, list)
 			}
 		}
@@ -242,7 +269,8 @@ func TestClientFilesOfOthers(t *testing.T) {
 		for _, s := range list {
 			got += s.Name
 		}
-		if got != want || (note == "") != (len(notes) == 0) || note != "" && (len(notes) != 1 || !strings.Contains(notes[0], note)) {
+		if got != want || (note == "") != (len(notes) == 0) ||
+			note != "" && (len(notes) != 1 || !strings.Contains(notes[0], note)) {
 			t.Errorf("%q, %q; want %q, %q", got, notes, want, note)
 		}
 	}
@@ -288,7 +316,8 @@ func TestClientFileIsNoFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list, notes := c.Servers(t.Context()); len(list) != 0 || len(notes) != 1 || !strings.Contains(notes[0], "directory") {
+	if list, notes := c.Servers(t.Context()); len(list) != 0 || len(notes) != 1 ||
+		!strings.Contains(notes[0], "directory") {
 		t.Errorf("%v, %q", list, notes)
 	}
 }

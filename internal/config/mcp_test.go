@@ -17,7 +17,8 @@ import (
 
 // mcpEnv has variables with which servers are configured; their values must
 // never be told.
-var mcpEnv = vars{"TOKEN": "s3cret", "ODD": "s3cret \"$(id)\"\n`x` ${TOKEN}", "BREAK": "s3cret\r\nX: y", "EMPTY": "", "HOME": "/home/op", "PATH": os.Getenv("PATH")}
+var mcpEnv = vars{"TOKEN": "s3cret", "ODD": "s3cret \"$(id)\"\n`x` ${TOKEN}", "BREAK": "s3cret\r\nX: y", "EMPTY": "",
+	"HOME": "/home/op", "PATH": os.Getenv("PATH")}
 
 // me is the user who runs the tests: root has to be named.
 var me = strconv.Itoa(os.Getuid())
@@ -83,19 +84,31 @@ func TestMCPSection(t *testing.T) {
 		{"all of a program", `{type: stdio, command: npx, args: [-y, "@x/server@^2", 7, true], env: {A: $TOKEN, B: "", C: , D: 8080, E: "$UNSET"}, timeout: 30,
 			disabled: false, disabled_tools: [a], enabled_tools: [b, c], where: host, user: ` + me + `, prefix: gh, principals: [alice, local], trust: warn, oauth: false}`,
 			spec.Configured{Kind: "stdio", Command: "npx", Args: []string{"-y", "@x/server@^2", "7", "true"},
-				Env: map[string]string{"A": "s3cret", "B": "", "C": "", "D": "8080", "E": ""}, Timeout: 30 * time.Second, DisabledTools: []string{"a"},
-				EnabledTools: []string{"b", "c"}, Where: "host", User: me, Prefix: &gh, Principals: []string{"user:alice", "local"}, Trust: "warn"}},
+				Env:     map[string]string{"A": "s3cret", "B": "", "C": "", "D": "8080", "E": ""},
+				Timeout: 30 * time.Second, DisabledTools: []string{"a"},
+				EnabledTools: []string{"b", "c"}, Where: "host", User: me, Prefix: &gh,
+				Principals: []string{"user:alice", "local"}, Trust: "warn"}},
 		{"all of a remote one", `{url: "https://api.example.com/mcp/$UNSET", headers: {Authorization: Bearer $TOKEN, X-None: $UNSET, X-Two: "${UNSET:-two}"}, timeout: 2m,
 			oauth: true, oauth_client_id: id, oauth_client_secret: $TOKEN, oauth_issuer: https://accounts.example.com, prefix: "", trust: hold}`,
-			spec.Configured{Kind: "http", URL: "https://api.example.com/mcp/", Headers: map[string]string{"Authorization": "Bearer s3cret", "X-Two": "two"},
-				Timeout: 2 * time.Minute, OAuth: spec.OAuth{ClientID: "id", ClientSecret: "s3cret", Issuer: "https://accounts.example.com"}, Where: "sandbox", Prefix: &empty, Trust: "hold"}},
-		{"the older transport", "{type: sse, url: 'http://localhost:9/sse'}", spec.Configured{Kind: "sse", URL: "http://localhost:9/sse", Where: "sandbox"}},
-		{"both, and the type says which", "{type: http, command: x, url: 'http://localhost:9/'}", spec.Configured{Kind: "http", URL: "http://localhost:9/", Where: "sandbox"}},
-		{"home of the machine", "{command: ~/bin/x, where: host, user: " + me + "}", spec.Configured{Kind: "stdio", Command: "/home/op/bin/x", Where: "host", User: me}},
-		{"home of the sandbox", "{command: ~/bin/x, args: ['~']}", spec.Configured{Kind: "stdio", Command: "/root/bin/x", Args: []string{"~"}, Where: "sandbox"}},
-		{"a command's output", `{command: x, env: {A: "<$(printf '%s\n\n' \"$TOKEN\")>"}}`, spec.Configured{Kind: "stdio", Command: "x", Env: map[string]string{"A": "<s3cret>"}, Where: "sandbox"}},
-		{"a hostile value", `{command: x, args: ["$ODD"], env: {A: "$ODD"}}`, spec.Configured{Kind: "stdio", Command: "x", Args: []string{mcpEnv["ODD"]}, Env: map[string]string{"A": mcpEnv["ODD"]}, Where: "sandbox"}},
-		{"disabled, so nothing is run", "{command: x, disabled: true, env: {A: '$(exit 1)'}}", spec.Configured{Kind: "stdio", Disabled: true, Where: "sandbox"}},
+			spec.Configured{Kind: "http", URL: "https://api.example.com/mcp/",
+				Headers: map[string]string{"Authorization": "Bearer s3cret", "X-Two": "two"},
+				Timeout: 2 * time.Minute, OAuth: spec.OAuth{ClientID: "id", ClientSecret: "s3cret",
+					Issuer: "https://accounts.example.com"}, Where: "sandbox", Prefix: &empty, Trust: "hold"}},
+		{"the older transport", "{type: sse, url: 'http://localhost:9/sse'}",
+			spec.Configured{Kind: "sse", URL: "http://localhost:9/sse", Where: "sandbox"}},
+		{"both, and the type says which", "{type: http, command: x, url: 'http://localhost:9/'}",
+			spec.Configured{Kind: "http", URL: "http://localhost:9/", Where: "sandbox"}},
+		{"home of the machine", "{command: ~/bin/x, where: host, user: " + me + "}",
+			spec.Configured{Kind: "stdio", Command: "/home/op/bin/x", Where: "host", User: me}},
+		{"home of the sandbox", "{command: ~/bin/x, args: ['~']}",
+			spec.Configured{Kind: "stdio", Command: "/root/bin/x", Args: []string{"~"}, Where: "sandbox"}},
+		{"a command's output", `{command: x, env: {A: "<$(printf '%s\n\n' \"$TOKEN\")>"}}`,
+			spec.Configured{Kind: "stdio", Command: "x", Env: map[string]string{"A": "<s3cret>"}, Where: "sandbox"}},
+		{"a hostile value", `{command: x, args: ["$ODD"], env: {A: "$ODD"}}`,
+			spec.Configured{Kind: "stdio", Command: "x", Args: []string{mcpEnv["ODD"]},
+				Env: map[string]string{"A": mcpEnv["ODD"]}, Where: "sandbox"}},
+		{"disabled, so nothing is run", "{command: x, disabled: true, env: {A: '$(exit 1)'}}",
+			spec.Configured{Kind: "stdio", Disabled: true, Where: "sandbox"}},
 		{"by an alias", "&a {command: y}", spec.Configured{Kind: "stdio", Command: "y", Where: "sandbox"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -146,13 +159,16 @@ func TestBrokenServers(t *testing.T) {
 		{"{url: 'file:///x'}", []string{"url"}},
 		{"{url: 'http://x/', headers: {Authorization: $BREAK}}", []string{"headers Authorization", "line break"}},
 		{"{url: 'http://x/', headers: {'A B': x}}", []string{"headers", "A B"}},
-		{"{command: x, env: {GITHUB_TOKEN: '${UNSET:?put it into the unit file}'}}", []string{"env GITHUB_TOKEN: the variable UNSET is not set: put it into the unit file"}},
+		{"{command: x, env: {GITHUB_TOKEN: '${UNSET:?put it into the unit file}'}}",
+			[]string{"env GITHUB_TOKEN: the variable UNSET is not set: put it into the unit file"}},
 		{"{command: x, args: [a, '$(echo $TOKEN; exit 3)']}", []string{"args 2", "exit status 3"}},
 		{"{url: 'http://x/$'}", []string{"url: a $ stands alone"}},
 		{"{url: 'http://x/', oauth_client_secret: '$(false)'}", []string{"oauth_client_secret", "failed"}},
 		{"{url: 'http://x/', oauth_client_id: id, oauth_client_secret: $TOKEN}", []string{"add oauth_issuer"}},
-		{"{url: 'http://x/', oauth_client_secret: $TOKEN, oauth_issuer: 'https://a.example'}", []string{"oauth_client_secret", "needs oauth_client_id"}},
-		{"{url: 'http://x/', oauth_client_id: 'https://me.example/c', oauth_client_secret: $TOKEN, oauth_issuer: 'https://a.example'}", []string{"oauth_client_secret", "has none"}},
+		{"{url: 'http://x/', oauth_client_secret: $TOKEN, oauth_issuer: 'https://a.example'}",
+			[]string{"oauth_client_secret", "needs oauth_client_id"}},
+		{"{url: 'http://x/', oauth_client_id: 'https://me.example/c', oauth_client_secret: $TOKEN, oauth_issuer: " +
+			"'https://a.example'}", []string{"oauth_client_secret", "has none"}},
 		{"{url: 'http://x/', oauth_client_id: id, oauth_issuer: a.example}", []string{"oauth_issuer", "https://"}},
 	} {
 		t.Run(tt.yaml, func(t *testing.T) {
@@ -175,7 +191,9 @@ func TestBrokenServers(t *testing.T) {
 
 func TestServerNames(t *testing.T) {
 	long := strings.Repeat("very-long-", 5)
-	list, notes := readServers(t, "mcp:\n  ok_1-x: {command: x}\n  'GitHub Copilot!': {command: x}\n  'GitHub-Copilot': {command: x}\n  '@scope/server.js': {command: x}\n  '日本': {command: x}\n  '_x': {command: x}\n  "+long+": {command: x}\n", nil)
+	list, notes := readServers(t, "mcp:\n  ok_1-x: {command: x}\n  'GitHub Copilot!': {command: x}\n  "+
+		"'GitHub-Copilot': {command: x}\n  '@scope/server.js': {command: x}\n  '日本': {command: x}\n  '_x': {command: "+
+		"x}\n  "+long+": {command: x}\n", nil)
 	var got []string
 	for _, s := range list {
 		got = append(got, s.Name)
@@ -184,7 +202,8 @@ func TestServerNames(t *testing.T) {
 	if len(got) != 7 || !slices.Equal(got[:6], want) || len(got[6]) != 32 || !strings.HasPrefix(got[6], "very-long-") {
 		t.Errorf("names %q, want %q and a shortened one", got, want)
 	}
-	if len(notes) != 6 || !strings.Contains(notes[0], `"GitHub Copilot!"`) || !strings.Contains(notes[0], "GitHub-Copilot") {
+	if len(notes) != 6 || !strings.Contains(notes[0], `"GitHub Copilot!"`) ||
+		!strings.Contains(notes[0], "GitHub-Copilot") {
 		t.Errorf("notes %q, want one for each that is called otherwise", notes)
 	}
 	again, _ := readServers(t, "mcp:\n  "+long+": {command: x}\n", nil)
@@ -206,7 +225,8 @@ func TestTheFirstOfANameWins(t *testing.T) {
 	if want := []string{"a first", "b second", "c third"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if len(notes) != 3 || !strings.Contains(notes[0], "left out") || !strings.Contains(notes[0], "1.json") || !strings.Contains(notes[0], "sandlot.yaml") {
+	if len(notes) != 3 || !strings.Contains(notes[0], "left out") || !strings.Contains(notes[0], "1.json") ||
+		!strings.Contains(notes[0], "sandlot.yaml") {
 		t.Errorf("notes %q", notes)
 	}
 }
@@ -237,13 +257,15 @@ func TestServersAreShownWithoutSecrets(t *testing.T) {
 }
 
 func TestMCPSettings(t *testing.T) {
-	c, err := load(t, "mcp_files: [one.json, ~/two.json, one.json]\nmcp_idle_timeout: 90\nmcp_install_timeout: 20m\nmcp:\n", nil, nil)
+	c, err := load(t, "mcp_files: [one.json, ~/two.json, one.json]\nmcp_idle_timeout: 90\nmcp_install_timeout: "+
+		"20m\nmcp:\n", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	home, _ := os.UserHomeDir()
 	wd, _ := os.Getwd()
-	if want := []string{filepath.Join(wd, "one.json"), filepath.Join(home, "two.json")}; !slices.Equal(c.MCP.Files, want) {
+	if want := []string{filepath.Join(wd, "one.json"), filepath.Join(home, "two.json")}; !slices.Equal(c.MCP.Files,
+		want) {
 		t.Errorf("files %q, want %q", c.MCP.Files, want)
 	}
 	if c.MCP.Idle != 90*time.Second || c.MCP.Install != 20*time.Minute {
@@ -253,7 +275,8 @@ func TestMCPSettings(t *testing.T) {
 		t.Errorf("defaults %+v", d.MCP)
 	}
 	// A file that is not there is told of, and holds nothing.
-	if list, notes := c.Servers(t.Context()); len(list) != 0 || len(notes) != 2 || !strings.Contains(notes[0], "one.json") {
+	if list, notes := c.Servers(t.Context()); len(list) != 0 || len(notes) != 2 ||
+		!strings.Contains(notes[0], "one.json") {
 		t.Errorf("%v, %q", list, notes)
 	}
 }
@@ -266,7 +289,8 @@ func TestServersAreReadAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"a", "b"} {
-		if err := os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers": {%q: {"command": "x"}}}`, name), 0o600); err != nil {
+		if err := os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers": {%q: {"command": "x"}}}`, name),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		if list, notes := c.Servers(t.Context()); len(list) != 1 || list[0].Name != name || len(notes) > 0 {
@@ -284,7 +308,8 @@ func TestServersDoNotChangeTheirSettings(t *testing.T) {
 	}
 	first, _ := c.Servers(t.Context())
 	second, _ := c.Servers(t.Context())
-	if !reflect.DeepEqual(first, second) || first[0].Command != "$B" || first[0].Args[0] != "$B" || first[0].Env["V"] != "$B" {
+	if !reflect.DeepEqual(first, second) || first[0].Command != "$B" || first[0].Args[0] != "$B" ||
+		first[0].Env["V"] != "$B" {
 		t.Errorf("%+v, then %+v", first, second)
 	}
 }
@@ -298,7 +323,8 @@ func TestConsentSetting(t *testing.T) {
 		t.Errorf("%v %v", c, err)
 	}
 	for _, bad := range []string{"never", "Ask", "true"} {
-		if _, err := Load(Source{Env: map[string]string{"SANDLOT_MCP_CONSENT": bad}}); err == nil || !strings.Contains(err.Error(), "allow, ask, deny") {
+		if _, err := Load(Source{Env: map[string]string{"SANDLOT_MCP_CONSENT": bad}}); err == nil ||
+			!strings.Contains(err.Error(), "allow, ask, deny") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

@@ -28,16 +28,36 @@ type Network struct {
 }
 
 // networkRows are the settings of the network.
-func networkRows(add func(key, value, help string, older ...string) func(func(*Config, string) error, func(*Config) string)) {
-	add("network.mode", "allowlist", "what a sandbox may reach: none; allowlist (network.allow and the package registries); public (any public address); open (the machine's own network)")(setMode, func(c *Config) string { return string(c.Network.Policy.Mode) })
-	add("network.allow", "", "hosts that may be reached, such as api.example.com:443 or *.example.com, separated by commas")(setAllow, func(c *Config) string { return join(c.Network.Policy.Allow) })
-	add("network.allow_private", "", "private hosts that may be reached, with their address range: mirror.corp=10.0.0.0/8, separated by commas")(setPrivate, privateText)
-	add("network.registries", "auto", "package registries that may be reached: auto (this machine's own settings), none, or npm=URL,pypi=URL,go=URL")(setRegistries, registriesText)
-	add("network.hosts", "", "names that sandboxes find at an address: mirror.corp=10.1.2.3, separated by commas; they need a rule like any other")(setHosts, hostsText)
-	add("network.max_connections", "256", "connections of a sandbox at once")(number(func(c *Config) *int { return &c.Network.Limits.Connections }, 1, 4096))
-	add("network.connection_rate", "200", "new connections of a sandbox in a second, and look-ups")(number(func(c *Config) *int { return &c.Network.Limits.Rate }, 1, 100000))
-	add("network.max_mb", "0", "MB that a session may send and receive together; 0: no limit")(setBytes, func(c *Config) string { return fmt.Sprint(c.Network.Limits.Bytes >> 20) })
-	add("network.idle_timeout", "10m", "how long nothing may move on a connection")(duration(func(c *Config) *time.Duration { return &c.Network.Limits.Idle }, time.Second, 7*day))
+var networkRows = []setting{
+	{"network.mode", "allowlist", nil,
+		"what a sandbox may reach: none; allowlist (network.allow and the package registries); public (any public " +
+			"address); open (the machine's own network)",
+		access{setMode, func(c *Config) string { return string(c.Network.Policy.Mode) }}},
+	{"network.allow", "", nil,
+		"hosts that may be reached, such as api.example.com:443 or *.example.com, separated by commas",
+		access{setAllow, func(c *Config) string { return join(c.Network.Policy.Allow) }}},
+	{"network.allow_private", "", nil,
+		"private hosts that may be reached, with their address range: mirror.corp=10.0.0.0/8, separated by commas",
+		access{setPrivate, privateText}},
+	{"network.registries", "auto", nil,
+		"package registries that may be reached: auto (this machine's own settings), none, or npm=URL,pypi=URL,go=URL",
+		access{setRegistries, registriesText}},
+	{"network.hosts", "", nil,
+		"names that sandboxes find at an address: mirror.corp=10.1.2.3, separated by commas; they need a rule like " +
+			"any other",
+		access{setHosts, hostsText}},
+	{"network.max_connections", "256", nil,
+		"connections of a sandbox at once",
+		number(func(c *Config) *int { return &c.Network.Limits.Connections }, 1, 4096)},
+	{"network.connection_rate", "200", nil,
+		"new connections of a sandbox in a second, and look-ups",
+		number(func(c *Config) *int { return &c.Network.Limits.Rate }, 1, 100000)},
+	{"network.max_mb", "0", nil,
+		"MB that a session may send and receive together; 0: no limit",
+		access{setBytes, func(c *Config) string { return fmt.Sprint(c.Network.Limits.Bytes >> 20) }}},
+	{"network.idle_timeout", "10m", nil,
+		"how long nothing may move on a connection",
+		duration(func(c *Config) *time.Duration { return &c.Network.Limits.Idle }, time.Second, 7*day)},
 }
 
 func join[T fmt.Stringer](list []T) string {
@@ -165,7 +185,7 @@ func registriesText(c *Config) string {
 
 func setBytes(c *Config, v string) error {
 	var mb int
-	set, _ := number(func(*Config) *int { return &mb }, 0, 1<<40)
+	set := number(func(*Config) *int { return &mb }, 0, 1<<40).set
 	err := set(c, v)
 	c.Network.Limits.Bytes = int64(mb) << 20
 	return err

@@ -12,7 +12,8 @@ func TestPortsDomain(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"*.example.com", "https://example.com/path", "10.0.0.1", "a b"} {
-		if _, err := load(t, "", vars{"SANDLOT_PORTS_DOMAIN": bad}, nil); err == nil || !strings.Contains(err.Error(), "SANDLOT_PORTS_DOMAIN") {
+		if _, err := load(t, "", vars{"SANDLOT_PORTS_DOMAIN": bad}, nil); err == nil ||
+			!strings.Contains(err.Error(), "SANDLOT_PORTS_DOMAIN") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

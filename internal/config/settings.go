@@ -22,48 +22,54 @@ import (
 // setting is one row of the table from which the file, the variables, the flags
 // and the documentation are read.
 type setting struct {
-	key, value, help string
+	key, value string
 	// older are variables of the succeeded systems, the one that wins first.
 	older []string
-	set   func(*Config, string) error
-	get   func(*Config) string
+	help  string
+	access
+}
+
+// access writes a setting into the settings, and reads it from them.
+type access struct {
+	set func(*Config, string) error
+	get func(*Config) string
 }
 
 func (s setting) env() string {
 	return "SANDLOT_" + strings.ToUpper(strings.ReplaceAll(s.key, ".", "_"))
 }
 
-func str(f func(*Config) *string, allowed ...string) (func(*Config, string) error, func(*Config) string) {
-	return func(c *Config, v string) error {
+func str(f func(*Config) *string, allowed ...string) access {
+	return access{func(c *Config, v string) error {
 		if len(allowed) > 0 && !slices.Contains(allowed, v) {
 			return fmt.Errorf("must be one of %s", strings.Join(allowed, ", "))
 		}
 		*f(c) = v
 		return nil
-	}, func(c *Config) string { return *f(c) }
+	}, func(c *Config) string { return *f(c) }}
 }
 
-func number(f func(*Config) *int, min, max int) (func(*Config, string) error, func(*Config) string) {
-	return func(c *Config, v string) error {
+func number(f func(*Config) *int, min, max int) access {
+	return access{func(c *Config, v string) error {
 		n, err := strconv.Atoi(v)
 		if err != nil || n < min || n > max {
 			return fmt.Errorf("must be a whole number from %d to %d", min, max)
 		}
 		*f(c) = n
 		return nil
-	}, func(c *Config) string { return strconv.Itoa(*f(c)) }
+	}, func(c *Config) string { return strconv.Itoa(*f(c)) }}
 }
 
 // duration is in seconds when it has no unit.
-func duration(f func(*Config) *time.Duration, min, max time.Duration) (func(*Config, string) error, func(*Config) string) {
-	return func(c *Config, v string) error {
+func duration(f func(*Config) *time.Duration, min, max time.Duration) access {
+	return access{func(c *Config, v string) error {
 		d, err := ParseDuration(v)
 		if err != nil || d < min || d > max {
 			return fmt.Errorf("must be seconds, or a duration such as 90s, 30m, 7d, from %s to %s", min, max)
 		}
 		*f(c) = d
 		return nil
-	}, func(c *Config) string { return f(c).String() }
+	}, func(c *Config) string { return f(c).String() }}
 }
 
 // ParseDuration reads seconds, or a number with s, m, h or d.
@@ -81,8 +87,8 @@ func ParseDuration(v string) (time.Duration, error) {
 	return time.ParseDuration(v)
 }
 
-func boolean(f func(*Config) *bool) (func(*Config, string) error, func(*Config) string) {
-	return func(c *Config, v string) error {
+func boolean(f func(*Config) *bool) access {
+	return access{func(c *Config, v string) error {
 		switch strings.ToLower(v) {
 		case "true", "1", "yes", "on":
 			*f(c) = true
@@ -92,68 +98,141 @@ func boolean(f func(*Config) *bool) (func(*Config, string) error, func(*Config) 
 			return fmt.Errorf("must be true or false")
 		}
 		return nil
-	}, func(c *Config) string { return strconv.FormatBool(*f(c)) }
-}
-
-func one(key, value, help string, older []string, set func(*Config, string) error, get func(*Config) string) setting {
-	return setting{key, value, help, older, set, get}
+	}, func(c *Config) string { return strconv.FormatBool(*f(c)) }}
 }
 
 const day = 24 * time.Hour
 
-var settings = table()
+var settings = slices.Concat(serverRows, runtimeRows, sessionRows, networkRows, mcpRows, outputRows)
 
-func table() []setting {
-	var t []setting
-	add := func(key, value, help string, older ...string) func(func(*Config, string) error, func(*Config) string) {
-		return func(set func(*Config, string) error, get func(*Config) string) {
-			t = append(t, one(key, value, help, older, set, get))
-		}
-	}
-	add("host", "localhost", "the address to listen on; anything but loopback needs a token", "MCP_SERVER_HOST", "MCP_HOST")(setHost, func(c *Config) string { return c.Server.Host })
-	add("port", "8000", "the port to listen on", "MCP_SERVER_PORT", "MCP_PORT")(number(func(c *Config) *int { return &c.Server.Port }, 1, 65535))
-	add("cors.enabled", "false", "send CORS headers", "MCP_ENABLE_CORS")(boolean(func(c *Config) *bool { return &c.Server.CORS }))
-	add("cors.origins", "", "allowed origins, separated by commas; empty with cors: any, without credentials, where a token is required")(setOrigins, func(c *Config) string { return strings.Join(c.Server.CORSOrigins, ",") })
-	add("auth", "auto", "auto: a token is needed as soon as one exists; required; off (loopback only)")(setAuth, func(c *Config) string { return string(c.Server.Auth) })
-	add("log_level", "INFO", "DEBUG, INFO, WARNING or ERROR")(setLevel, func(c *Config) string { return c.Server.LogLevel })
-	add("state_dir", StateDir(), "where the server keeps its state")(setStateDir, func(c *Config) string { return c.Server.StateDir })
-	add("max_body_mb", "16", "the largest MCP request, in MiB; files have no such limit")(number(func(c *Config) *int { return &c.Server.MaxBodyMB }, 1, 1024))
-	add("public_url", "", "the address under which clients and browsers reach this server, such as https://sandlot.example.com: the start and GET /install name it, and log-ins at third-party MCP servers come back there; empty: http://HOST:PORT")(setPublicURL, func(c *Config) string { return c.Server.PublicURL })
-	add("secrets.key_file", "", "a file of 32 random bytes, with which users' secrets and log-ins are stored; empty: secrets.key in the state folder, which is made")(setSecretsKey, func(c *Config) string { return c.Server.SecretsKey })
-	add("ports_domain", "", "the domain of exposed ports: its names {port}-{session}.DOMAIN all lead to this server; empty: localhost")(setPortsDomain, func(c *Config) string { return c.Server.PortsDomain })
+// serverRows are the settings of the server.
+var serverRows = []setting{
+	{"host", "localhost", []string{"MCP_SERVER_HOST", "MCP_HOST"},
+		"the address to listen on; anything but loopback needs a token",
+		access{setHost, func(c *Config) string { return c.Server.Host }}},
+	{"port", "8000", []string{"MCP_SERVER_PORT", "MCP_PORT"},
+		"the port to listen on",
+		number(func(c *Config) *int { return &c.Server.Port }, 1, 65535)},
+	{"cors.enabled", "false", []string{"MCP_ENABLE_CORS"},
+		"send CORS headers",
+		boolean(func(c *Config) *bool { return &c.Server.CORS })},
+	{"cors.origins", "", nil,
+		"allowed origins, separated by commas; empty with cors: any, without credentials, where a token is required",
+		access{setOrigins, func(c *Config) string { return strings.Join(c.Server.CORSOrigins, ",") }}},
+	{"auth", "auto", nil,
+		"auto: a token is needed as soon as one exists; required; off (loopback only)",
+		access{setAuth, func(c *Config) string { return string(c.Server.Auth) }}},
+	{"log_level", "INFO", nil,
+		"DEBUG, INFO, WARNING or ERROR",
+		access{setLevel, func(c *Config) string { return c.Server.LogLevel }}},
+	{"state_dir", StateDir(), nil,
+		"where the server keeps its state",
+		access{setStateDir, func(c *Config) string { return c.Server.StateDir }}},
+	{"max_body_mb", "16", nil,
+		"the largest MCP request, in MiB; files have no such limit",
+		number(func(c *Config) *int { return &c.Server.MaxBodyMB }, 1, 1024)},
+	{"public_url", "", nil,
+		"the address under which clients and browsers reach this server, such as https://sandlot.example.com: the " +
+			"start and GET /install name it, and log-ins at third-party MCP servers come back there; empty: " +
+			"http://HOST:PORT",
+		access{setPublicURL, func(c *Config) string { return c.Server.PublicURL }}},
+	{"secrets.key_file", "", nil,
+		"a file of 32 random bytes, with which users' secrets and log-ins are stored; empty: secrets.key in the " +
+			"state folder, which is made",
+		access{setSecretsKey, func(c *Config) string { return c.Server.SecretsKey }}},
+	{"ports_domain", "", nil,
+		"the domain of exposed ports: its names {port}-{session}.DOMAIN all lead to this server; empty: localhost",
+		access{setPortsDomain, func(c *Config) string { return c.Server.PortsDomain }}},
+}
 
-	add("runtime", "gvisor", "what makes sandboxes")(str(func(c *Config) *string { return &c.Runtime.Name }, "gvisor"))
-	add("runsc", "", "path of sandlot-runsc; empty: beside the server's program")(str(func(c *Config) *string { return &c.Runtime.Runsc }))
-	add("agent", "", "path of sandlot-agent; empty: beside the server's program")(str(func(c *Config) *string { return &c.Runtime.Agent }))
-	add("sandbox_start_timeout", "180", "seconds that a sandbox may take to start", "MSB_SANDBOX_START_TIMEOUT")(duration(func(c *Config) *time.Duration { return &c.Runtime.Start }, time.Second, time.Hour))
-	add("pool_size", "2", "booted sandboxes that wait for new sessions, for each template", "POOL_SIZE")(number(func(c *Config) *int { return &c.Runtime.Pool }, 0, 1000))
-	add("snapshots", "true", "start new sandboxes from a snapshot of one that has booted; false: boot each")(boolean(func(c *Config) *bool { return &c.Runtime.Snapshots }))
-	add("max_processes", "512", "processes and threads in a sandbox")(number(func(c *Config) *int { return &c.Runtime.Processes }, 16, 1<<20))
-	add("disk_mb", "10240", "what a sandbox may write outside /workspace, and in it, in MB each")(number(func(c *Config) *int { return &c.Runtime.DiskMB }, 16, 1<<30))
+// runtimeRows are the settings of what makes sandboxes.
+var runtimeRows = []setting{
+	{"runtime", "gvisor", nil,
+		"what makes sandboxes",
+		str(func(c *Config) *string { return &c.Runtime.Name }, "gvisor")},
+	{"runsc", "", nil,
+		"path of sandlot-runsc; empty: beside the server's program",
+		str(func(c *Config) *string { return &c.Runtime.Runsc })},
+	{"agent", "", nil,
+		"path of sandlot-agent; empty: beside the server's program",
+		str(func(c *Config) *string { return &c.Runtime.Agent })},
+	{"sandbox_start_timeout", "180", []string{"MSB_SANDBOX_START_TIMEOUT"},
+		"seconds that a sandbox may take to start",
+		duration(func(c *Config) *time.Duration { return &c.Runtime.Start }, time.Second, time.Hour)},
+	{"pool_size", "2", []string{"POOL_SIZE"},
+		"booted sandboxes that wait for new sessions, for each template",
+		number(func(c *Config) *int { return &c.Runtime.Pool }, 0, 1000)},
+	{"snapshots", "true", nil,
+		"start new sandboxes from a snapshot of one that has booted; false: boot each",
+		boolean(func(c *Config) *bool { return &c.Runtime.Snapshots })},
+	{"max_processes", "512", nil,
+		"processes and threads in a sandbox",
+		number(func(c *Config) *int { return &c.Runtime.Processes }, 16, 1<<20)},
+	{"disk_mb", "10240", nil,
+		"what a sandbox may write outside /workspace, and in it, in MB each",
+		number(func(c *Config) *int { return &c.Runtime.DiskMB }, 16, 1<<30)},
+}
 
-	add("default_template", "host", "what a new session is made of")(str(func(c *Config) *string { return &c.Sessions.DefaultTemplate }))
-	add("default_flavor", "small", "how large a new session is", "MSB_DEFAULT_FLAVOR")(str(func(c *Config) *string { return &c.Sessions.DefaultFlavor }))
-	add("max_sessions", "10", "live sessions of one principal, beside their home", "MSB_MAX_SESSIONS")(number(func(c *Config) *int { return &c.Sessions.Max }, 1, 100000))
-	add("max_total_memory_mb", "0", "memory of all live sessions' flavors together; 0: no limit", "MSB_MAX_TOTAL_MEMORY_MB")(number(func(c *Config) *int { return &c.Sessions.MaxMemoryMB }, 0, 1<<40))
-	add("session_timeout", "1800", "seconds without use after which a session stops", "MSB_SESSION_TIMEOUT")(duration(func(c *Config) *time.Duration { return &c.Sessions.Timeout }, time.Second, 3650*day))
-	add("cleanup_interval", "60", "seconds between two looks for idle sessions", "MSB_CLEANUP_INTERVAL")(duration(func(c *Config) *time.Duration { return &c.Sessions.Sweep }, time.Second, day))
-	add("orphan_timeout", "3600", "seconds without a server after which a sandbox ends itself; 0: never")(duration(func(c *Config) *time.Duration { return &c.Sessions.Orphan }, 0, 3650*day))
-	add("orphan_cleanup_interval", "600", "seconds between two looks for sandboxes that belong to nobody", "MSB_ORPHAN_CLEANUP_INTERVAL")(duration(func(c *Config) *time.Duration { return &c.Sessions.Orphans }, time.Second, day))
-	add("enable_lru_eviction", "true", "at the limit, stop the caller's session that was idle for longest", "MSB_ENABLE_LRU_EVICTION")(boolean(func(c *Config) *bool { return &c.Sessions.Evict }))
-	add("workspace_retention", "7d", "how long the files of a stopped session are kept; a home's are kept for ever")(duration(func(c *Config) *time.Duration { return &c.Sessions.Retention }, 0, 36500*day))
-	add("execution_timeout", "300", "seconds that a call may take when it names no timeout", "MSB_EXECUTION_TIMEOUT", "EXEC_TIMEOUT")(duration(func(c *Config) *time.Duration { return &c.Sessions.Execution }, time.Second, day))
-	add("max_execution_timeout", "300", "the largest timeout that a call may name")(duration(func(c *Config) *time.Duration { return &c.Sessions.MaxExecution }, time.Second, day))
+// sessionRows are the settings of sessions.
+var sessionRows = []setting{
+	{"default_template", "host", nil,
+		"what a new session is made of",
+		str(func(c *Config) *string { return &c.Sessions.DefaultTemplate })},
+	{"default_flavor", "small", []string{"MSB_DEFAULT_FLAVOR"},
+		"how large a new session is",
+		str(func(c *Config) *string { return &c.Sessions.DefaultFlavor })},
+	{"max_sessions", "10", []string{"MSB_MAX_SESSIONS"},
+		"live sessions of one principal, beside their home",
+		number(func(c *Config) *int { return &c.Sessions.Max }, 1, 100000)},
+	{"max_total_memory_mb", "0", []string{"MSB_MAX_TOTAL_MEMORY_MB"},
+		"memory of all live sessions' flavors together; 0: no limit",
+		number(func(c *Config) *int { return &c.Sessions.MaxMemoryMB }, 0, 1<<40)},
+	{"session_timeout", "1800", []string{"MSB_SESSION_TIMEOUT"},
+		"seconds without use after which a session stops",
+		duration(func(c *Config) *time.Duration { return &c.Sessions.Timeout }, time.Second, 3650*day)},
+	{"cleanup_interval", "60", []string{"MSB_CLEANUP_INTERVAL"},
+		"seconds between two looks for idle sessions",
+		duration(func(c *Config) *time.Duration { return &c.Sessions.Sweep }, time.Second, day)},
+	{"orphan_timeout", "3600", nil,
+		"seconds without a server after which a sandbox ends itself; 0: never",
+		duration(func(c *Config) *time.Duration { return &c.Sessions.Orphan }, 0, 3650*day)},
+	{"orphan_cleanup_interval", "600", []string{"MSB_ORPHAN_CLEANUP_INTERVAL"},
+		"seconds between two looks for sandboxes that belong to nobody",
+		duration(func(c *Config) *time.Duration { return &c.Sessions.Orphans }, time.Second, day)},
+	{"enable_lru_eviction", "true", []string{"MSB_ENABLE_LRU_EVICTION"},
+		"at the limit, stop the caller's session that was idle for longest",
+		boolean(func(c *Config) *bool { return &c.Sessions.Evict })},
+	{"workspace_retention", "7d", nil,
+		"how long the files of a stopped session are kept; a home's are kept for ever",
+		duration(func(c *Config) *time.Duration { return &c.Sessions.Retention }, 0, 36500*day)},
+	{"execution_timeout", "300", []string{"MSB_EXECUTION_TIMEOUT", "EXEC_TIMEOUT"},
+		"seconds that a call may take when it names no timeout",
+		duration(func(c *Config) *time.Duration { return &c.Sessions.Execution }, time.Second, day)},
+	{"max_execution_timeout", "300", nil,
+		"the largest timeout that a call may name",
+		duration(func(c *Config) *time.Duration { return &c.Sessions.MaxExecution }, time.Second, day)},
+}
 
-	networkRows(add)
-	mcpRows(add)
-
-	add("output_style", "plain", "the text of execute_code: plain or labeled")(str(func(c *Config) *string { return &c.Output.Style }, "plain", "labeled"))
-	add("max_output_size", "50000", "characters of each output stream in a result", "MAX_OUTPUT_SIZE")(number(func(c *Config) *int { return &c.Output.Max }, 256, 1<<20))
-	add("volumes", "", "shared folders: host:sandbox, optionally :ro; separated by commas, or a JSON array", "MSB_SHARED_VOLUME_PATH")(setVolumes, volumesText)
-	add("volume_limit_mb", "10240", "what each shared folder may hold before sandboxes can only read it, in MB; 0: no limit")(number(func(c *Config) *int { return &c.VolumeMB }, 0, 1<<30))
-	add("container_memory_limit", "", "memory of the default flavor, such as 256m", "CONTAINER_MEMORY_LIMIT")(setMemory, func(c *Config) string { return c.limitedMemory })
-	add("container_cpu_limit", "", "CPUs of the default flavor", "CONTAINER_CPU_LIMIT")(setCPU, func(c *Config) string { return c.limitedCPU })
-	return t
+// outputRows are the settings of results, shared folders, and the default flavor.
+var outputRows = []setting{
+	{"output_style", "plain", nil,
+		"the text of execute_code: plain or labeled",
+		str(func(c *Config) *string { return &c.Output.Style }, "plain", "labeled")},
+	{"max_output_size", "50000", []string{"MAX_OUTPUT_SIZE"},
+		"characters of each output stream in a result",
+		number(func(c *Config) *int { return &c.Output.Max }, 256, 1<<20)},
+	{"volumes", "", []string{"MSB_SHARED_VOLUME_PATH"},
+		"shared folders: host:sandbox, optionally :ro; separated by commas, or a JSON array",
+		access{setVolumes, volumesText}},
+	{"volume_limit_mb", "10240", nil,
+		"what each shared folder may hold before sandboxes can only read it, in MB; 0: no limit",
+		number(func(c *Config) *int { return &c.VolumeMB }, 0, 1<<30)},
+	{"container_memory_limit", "", []string{"CONTAINER_MEMORY_LIMIT"},
+		"memory of the default flavor, such as 256m",
+		access{setMemory, func(c *Config) string { return c.limitedMemory }}},
+	{"container_cpu_limit", "", []string{"CONTAINER_CPU_LIMIT"},
+		"CPUs of the default flavor",
+		access{setCPU, func(c *Config) string { return c.limitedCPU }}},
 }
 
 func setHost(c *Config, v string) error {
@@ -191,7 +270,8 @@ func setAuth(c *Config, v string) error {
 
 func setPublicURL(c *Config, v string) error {
 	u, err := url.Parse(v)
-	if v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "") {
+	if v != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+		u.RawQuery != "" || u.Fragment != "") {
 		return errors.New("must be an address such as https://sandlot.example.com")
 	}
 	c.Server.PublicURL = strings.TrimSuffix(v, "/")
@@ -263,7 +343,8 @@ func setVolumes(c *Config, v string) error {
 }
 
 // reserved are places of the sandbox that a volume must not cover.
-var reserved = []string{"/", "/workspace", "/proc", "/sys", "/dev", "/run/sandlot", "/var/lib/sandlot", "/usr", "/bin", "/lib", "/lib64", "/etc", "/tmp", "/.sandlot"}
+var reserved = []string{"/", "/workspace", "/proc", "/sys", "/dev", "/run/sandlot", "/var/lib/sandlot", "/usr", "/bin",
+	"/lib", "/lib64", "/etc", "/tmp", "/.sandlot"}
 
 func volume(e string) (sandbox.Mount, error) {
 	rest, ro := strings.CutSuffix(e, ":ro")
@@ -276,7 +357,8 @@ func volume(e string) (sandbox.Mount, error) {
 	}
 	host, target := rest[:i], path.Clean(rest[i+1:])
 	if !path.IsAbs(target) || slices.Contains(reserved, target) {
-		return sandbox.Mount{}, fmt.Errorf("%q: the place in the sandbox must be an absolute path of its own, such as /data", e)
+		return sandbox.Mount{}, fmt.Errorf("%q: the place in the sandbox must be an absolute path of its own, such "+
+			"as /data", e)
 	}
 	real, err := filepath.EvalSymlinks(host)
 	if err == nil {

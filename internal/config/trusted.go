@@ -105,7 +105,8 @@ func (t *trust) link(path string, st os.FileInfo) (string, error) {
 		return "", errors.New("its name leads through too many links")
 	}
 	if t.others && !ours(st) {
-		return "", fmt.Errorf("others than the server's user can write it: the link %s is another user's; name the file itself", path)
+		return "", fmt.Errorf("others than the server's user can write it: the link %s is another user's; name the "+
+			"file itself", path)
 	}
 	return os.Readlink(path)
 }
@@ -118,7 +119,8 @@ func (t *trust) folder(path string) error {
 	}
 	for _, s := range t.shared {
 		if shared, err := os.Stat(s); err == nil && os.SameFile(shared, st) {
-			return fmt.Errorf("sandboxes can write it, as it is in the volume %s; move it out of there, or add :ro to the volume", s)
+			return fmt.Errorf("sandboxes can write it, as it is in the volume %s; move it out of there, or add :ro "+
+				"to the volume", s)
 		}
 	}
 	// In a folder with the sticky bit nobody moves or removes what is another's.
@@ -135,10 +137,12 @@ func (t *trust) folder(path string) error {
 
 func (t *trust) file(path string, st os.FileInfo) error {
 	if why := t.writers(st); t.others && (!ours(st) || why != "") {
-		return fmt.Errorf("others than the server's user can write it%s; take the right away (chown, chmod go-w %s)", because(why), path)
+		return fmt.Errorf("others than the server's user can write it%s; take the right away (chown, chmod go-w %s)",
+			because(why), path)
 	}
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok && sys.Nlink > 1 && t.volumes {
-		return errors.New("sandboxes may write it, as it has a second name (a hard link), which may be in a volume; make it a file of its own")
+		return errors.New("sandboxes may write it, as it has a second name (a hard link), which may be in a volume; " +
+			"make it a file of its own")
 	}
 	return nil
 }

@@ -131,8 +131,10 @@ func TestSettingsThatOthersLeadTo(t *testing.T) {
 	cloned := filepath.Join(dir, "cloned.yaml")
 	state := filepath.Join(dir, "sandlot-54321")
 	place := filepath.Join(state, "sandlot.yaml")
-	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o1777), os.WriteFile(cloned, []byte("port: 9999\n"), 0o644), os.Chown(cloned, user, user),
-		os.Mkdir(state, 0o755), os.Chown(state, other, other), os.Symlink(cloned, place), os.Lchown(place, other, other)); err != nil {
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o1777),
+		os.WriteFile(cloned, []byte("port: 9999\n"), 0o644), os.Chown(cloned, user, user),
+		os.Mkdir(state, 0o755), os.Chown(state, other, other), os.Symlink(cloned, place),
+		os.Lchown(place, other, other)); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("HOME", "")
@@ -142,7 +144,9 @@ func TestSettingsThatOthersLeadTo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Setresuid(0, 0, 0)
-	if c, err := Load(Source{}); err == nil || !strings.Contains(err.Error(), "others than the server's user can write it") || !strings.Contains(err.Error(), "--config") {
+	if c, err := Load(Source{}); err == nil ||
+		!strings.Contains(err.Error(), "others than the server's user can write it") ||
+		!strings.Contains(err.Error(), "--config") {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if c, err := Load(Source{File: cloned}); err != nil || c.Server.Port != 9999 {
