@@ -41,8 +41,11 @@ func (v *Vault) key(create bool) (cipher.AEAD, error) {
 	case errors.Is(err, fs.ErrNotExist) && v.Make:
 		return nil, err
 	case err != nil:
-		f := fault.Wrap(fault.Configuration, fmt.Errorf("%s: %w", v.KeyFile, err), "the server's file with the key of secrets cannot be used")
-		f.Advice = []string{"The operator of this server puts the file back as it was. Where that is lost: they remove it, or make a new one of 32 random bytes, and secrets are stored again", "The server's log says what is wrong with it"}
+		f := fault.Wrap(fault.Configuration, fmt.Errorf("%s: %w", v.KeyFile, err),
+			"the server's file with the key of secrets cannot be used")
+		f.Advice = []string{"The operator of this server puts the file back as it was. Where that is lost: they " +
+			"remove it, or make a new one of 32 random bytes, and secrets are stored again",
+			"The server's log says what is wrong with it"}
 		return nil, f
 	}
 	block, err := aes.NewCipher(b)
@@ -60,14 +63,16 @@ func (v *Vault) Check() error {
 	case err == nil, v.Make && errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.As(err, &f):
-		return fault.Wrap(fault.Configuration, err, "the file with the key of secrets (secrets.key_file) cannot be used: %v", f.Unwrap())
+		return fault.Wrap(fault.Configuration, err,
+			"the file with the key of secrets (secrets.key_file) cannot be used: %v", f.Unwrap())
 	}
 	return err
 }
 
 // made makes the key, on the disk before it is used, and whole or not at all.
 func (v *Vault) made() ([]byte, error) {
-	if err := v.write(v.KeyFile, secret.Bytes(keyBytes)); err != nil && !errors.Is(err, fs.ErrExist) { // never over another one
+	// never over another one
+	if err := v.write(v.KeyFile, secret.Bytes(keyBytes)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	return os.ReadFile(v.KeyFile)
@@ -94,7 +99,8 @@ func (v *Vault) write(path string, key []byte) error {
 	if err := errors.Join(err, f.Sync()); err != nil {
 		return err
 	}
-	if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW); err != nil {
+	if err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, path,
+		unix.AT_SYMLINK_FOLLOW); err != nil {
 		return &fs.PathError{Op: "link", Path: path, Err: err}
 	}
 	return synced(dir)
@@ -120,7 +126,8 @@ func private(path string) error {
 	mode := st.Mode().Perm()
 	group := mode&0o070 != 0 && !(ok && (sys.Gid == 0 || int(sys.Gid) == os.Getgid()) && mode&0o030 == 0)
 	if mode&0o007 != 0 || group {
-		return fmt.Errorf("others can read it (mode %04o): chmod 600 %s, and consider a new key (sandlot secret rekey), as this one may be known", mode, path)
+		return fmt.Errorf("others can read it (mode %04o): chmod 600 %s, and consider a new key (sandlot secret "+
+			"rekey), as this one may be known", mode, path)
 	}
 	return nil
 }

@@ -52,7 +52,8 @@ func (l *Logins) Keep(ctx context.Context, owner, connection, address string, lo
 	if err != nil {
 		return err
 	}
-	return l.Store.PutLogin(ctx, owner, connection, k.Seal(nil, nil, []byte(login.Reveal()), loginPurpose(owner, connection, address)))
+	return l.Store.PutLogin(ctx, owner, connection, k.Seal(nil, nil, []byte(login.Reveal()),
+		loginPurpose(owner, connection, address)))
 }
 
 // Kept returns a log-in; empty: there is none. One that was kept for another principal,
@@ -70,7 +71,8 @@ func (l *Logins) Kept(ctx context.Context, owner, connection, address string) (s
 	if !lost {
 		return login, err
 	}
-	return "", fault.Wrap(fault.Configuration, err, "a stored log-in cannot be read (its key is gone, or it is for another address, or what is stored was changed)")
+	return "", fault.Wrap(fault.Configuration, err,
+		"a stored log-in cannot be read (its key is gone, or it is for another address, or what is stored was changed)")
 }
 
 // Forget removes a log-in, if it is there.

@@ -55,7 +55,8 @@ func TestLogins(t *testing.T) {
 	opens := func(what, owner, connection, address, want string) {
 		t.Helper()
 		got, err := l.Kept(t.Context(), owner, connection, address)
-		if want != "" && (err != nil || got.Reveal() != want) || want == "" && (got != "" || !fault.Is(err, fault.Configuration)) {
+		if want != "" && (err != nil || got.Reveal() != want) ||
+			want == "" && (got != "" || !fault.Is(err, fault.Configuration)) {
 			t.Errorf("%s: %q, %v", what, got.Reveal(), err)
 		}
 	}
@@ -80,8 +81,10 @@ func TestLogins(t *testing.T) {
 	turned := bytes.Clone(own)
 	turned[len(turned)/2] ^= 1
 	set(t, v, ann, "x", "a secret")
-	for what, sealed := range map[string][]byte{"another connection's": m[[2]string{ann, "y"}], "another's": m[[2]string{bob, "x"}],
-		"a cut one": own[:len(own)-1], "a changed one": turned, "an empty one": nil, "a secret's": secrets.row(ann, "x").Sealed} {
+	for what, sealed := range map[string][]byte{"another connection's": m[[2]string{ann, "y"}],
+		"another's": m[[2]string{bob, "x"}],
+		"a cut one": own[:len(own)-1], "a changed one": turned, "an empty one": nil,
+		"a secret's": secrets.row(ann, "x").Sealed} {
 		m[[2]string{ann, "x"}] = sealed
 		opens(what, ann, "x", there, "")
 	}

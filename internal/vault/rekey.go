@@ -54,27 +54,33 @@ func (v *Vault) next() string { return v.file() + ".new" }
 // owner's connection, for which its log-in was sealed. What the old key does not
 // open is removed, if drop is set, or else nothing changes. Nobody else may use
 // the vault meanwhile. A crash leaves either key with what it opens: Settle.
-func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connection string) string, drop bool) (sealed, dropped int, err error) {
+func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connection string) string,
+	drop bool) (sealed, dropped int, err error) {
 	if err := v.Settle(ctx, rows); err != nil {
 		return 0, 0, err
 	}
 	old, err := v.key(false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, 0, fault.Wrap(fault.Configuration, err, "there is no key yet, as no secret is stored: nothing is to be changed")
+		return 0, 0, fault.Wrap(fault.Configuration, err,
+			"there is no key yet, as no secret is stored: nothing is to be changed")
 	}
 	if err != nil {
 		return 0, 0, err
 	}
 	key := secret.Bytes(keyBytes)
 	if err := v.write(v.next(), key); err != nil {
-		return 0, 0, fault.Wrap(fault.Configuration, err, "the new key cannot be written beside the old one: %v; nothing has changed", err)
+		return 0, 0, fault.Wrap(fault.Configuration, err,
+			"the new key cannot be written beside the old one: %v; nothing has changed", err)
 	}
 	all, err := rows.Sealed(ctx)
 	if err == nil {
 		sealed, dropped, err = reseal(all, old, key, address)
 	}
 	if err == nil && dropped > 0 && !drop {
-		err = fault.New(fault.Configuration, "%d of %d secrets and log-ins cannot be read with the key that is there, or a log-in's server is not in the settings as this command reads them (give it the variables of the server); nothing has changed. With --drop they are removed", dropped, len(all))
+		err = fault.New(fault.Configuration,
+			"%d of %d secrets and log-ins cannot be read with the key that is there, or a log-in's server is not in "+
+				"the settings as this command reads them (give it the variables of the server); nothing has changed. "+
+				"With --drop they are removed", dropped, len(all))
 	}
 	if err == nil {
 		err = rows.Reseal(ctx, all, fingerprint(key))
@@ -87,7 +93,8 @@ func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connec
 }
 
 // reseal seals rows anew; those that do not open lose what is sealed.
-func reseal(all []Row, old cipher.AEAD, key []byte, address func(owner, connection string) string) (sealed, dropped int, err error) {
+func reseal(all []Row, old cipher.AEAD, key []byte,
+	address func(owner, connection string) string) (sealed, dropped int, err error) {
 	block, err := aes.NewCipher(key)
 	if err != nil {
 		return 0, 0, err

@@ -94,7 +94,8 @@ func TestRekey(t *testing.T) {
 	}
 	key := func() []byte { b, _ := os.ReadFile(v.KeyFile); return b }
 	first, sealed := key(), bytes.Clone(m.row(ann, "A").Sealed)
-	if n, dropped, err := v.Rekey(t.Context(), all, address, false); n != 3 || dropped != 0 || err != nil || bytes.Equal(first, key()) {
+	if n, dropped, err := v.Rekey(t.Context(), all, address, false); n != 3 || dropped != 0 || err != nil ||
+		bytes.Equal(first, key()) {
 		t.Errorf("%d, %d, %v", n, dropped, err)
 	}
 	whole("a change")
@@ -106,7 +107,8 @@ func TestRekey(t *testing.T) {
 	for _, after := range []bool{false, true} {
 		before := key()
 		all.broken, all.after = errors.New("no disk"), after
-		if _, _, err := v.Rekey(t.Context(), all, address, false); !errors.Is(err, all.broken) || bytes.Equal(before, key()) == after {
+		if _, _, err := v.Rekey(t.Context(), all, address, false); !errors.Is(err, all.broken) ||
+			bytes.Equal(before, key()) == after {
 			t.Errorf("the store fails: %v", err)
 		}
 		all.broken = nil
@@ -133,10 +135,12 @@ func TestRekey(t *testing.T) {
 	if err := l.Keep(t.Context(), bob, "lost", there, "log-in of bob"); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := v.Rekey(t.Context(), all, address, false); !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), "--drop") || !bytes.Equal(now, key()) {
+	if _, _, err := v.Rekey(t.Context(), all, address, false); !fault.Is(err, fault.Configuration) ||
+		!strings.Contains(err.Error(), "--drop") || !bytes.Equal(now, key()) {
 		t.Errorf("one does not open: %v", err)
 	}
-	if n, dropped, err := v.Rekey(t.Context(), all, address, true); n != 3 || dropped != 1 || err != nil || len(all.logins) != 1 {
+	if n, dropped, err := v.Rekey(t.Context(), all, address, true); n != 3 || dropped != 1 || err != nil ||
+		len(all.logins) != 1 {
 		t.Errorf("%d, %d, %v", n, dropped, err)
 	}
 	whole("one is dropped")
@@ -146,7 +150,8 @@ func TestRekey(t *testing.T) {
 func TestKeyOfOthers(t *testing.T) {
 	v, _ := fresh(t)
 	set(t, v, ann, "A", "a")
-	for mode, want := range map[os.FileMode]bool{0o600: true, 0o400: true, 0o604: false, 0o644: false, 0o666: false, 0o602: false, 0o660: false} {
+	for mode, want := range map[os.FileMode]bool{0o600: true, 0o400: true, 0o604: false, 0o644: false, 0o666: false,
+		0o602: false, 0o660: false} {
 		if err := os.Chmod(v.KeyFile, mode); err != nil {
 			t.Fatal(err)
 		}

@@ -76,7 +76,9 @@ func checkName(name string) error {
 	if nameForm.MatchString(name) {
 		return nil
 	}
-	return fault.New(fault.InvalidParameters, "the name of a secret has 1 to 64 letters, digits and _, and does not begin with a digit").With("argument", "name")
+	return fault.New(fault.InvalidParameters,
+		"the name of a secret has 1 to 64 letters, digits and _, and does not begin with a digit").
+		With("argument", "name")
 }
 
 // Set stores a value under a name, in the place of the one that was there. It is
@@ -87,7 +89,8 @@ func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value)
 	}
 	text := value.Reveal()
 	if text == "" || len(text) > MaxValue || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-		return Info{}, fault.New(fault.InvalidParameters, "the value of a secret is text (UTF-8) of 1 to %d bytes, without NUL", MaxValue).With("argument", "value")
+		return Info{}, fault.New(fault.InvalidParameters,
+			"the value of a secret is text (UTF-8) of 1 to %d bytes, without NUL", MaxValue).With("argument", "value")
 	}
 	v.storing.Lock()
 	defer v.storing.Unlock()
@@ -104,8 +107,10 @@ func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value)
 		}
 	}
 	if !there && len(all) >= MaxSecrets {
-		f := fault.New(fault.ResourceLimit, "you have %d secrets, which is the limit", len(all)).With("resource_type", "secrets").With("current_usage", len(all)).With("limit", MaxSecrets)
-		f.Advice = []string{"Remove one that is not needed any more: `sandlot secret list`, `sandlot secret remove NAME`"}
+		f := fault.New(fault.ResourceLimit, "you have %d secrets, which is the limit", len(all)).
+			With("resource_type", "secrets").With("current_usage", len(all)).With("limit", MaxSecrets)
+		f.Advice = []string{"Remove one that is not needed any more: `sandlot secret list`, `sandlot secret remove " +
+			"NAME`"}
 		return Info{}, f
 	}
 	k, err := v.key(v.Make)
@@ -133,7 +138,9 @@ func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, e
 	if !lost {
 		return value, err
 	}
-	f := fault.Wrap(fault.Configuration, err, "the secret %s cannot be read any more (its key is gone, or what is stored was changed): store it again with `sandlot secret set %s`", name, name).With("secret", name)
+	f := fault.Wrap(fault.Configuration, err,
+		"the secret %s cannot be read any more (its key is gone, or what is stored was changed): store it again with "+
+			"`sandlot secret set %s`", name, name).With("secret", name)
 	f.Advice = []string{"Store it again: `sandlot secret set " + name + "`"}
 	return "", f
 }
@@ -154,8 +161,10 @@ func None(name string) error {
 	if checkName(name) != nil {
 		return fault.New(fault.NotFound, "there is no such secret")
 	}
-	f := fault.New(fault.NotFound, "there is no secret %s: its user stores it with `sandlot secret set %s`", name, name).With("secret", name)
-	f.Advice = []string{"The user stores it, so that its value is in no chat: `sandlot secret set " + name + "`", "See which there are: `sandlot secret list`"}
+	f := fault.New(fault.NotFound, "there is no secret %s: its user stores it with `sandlot secret set %s`", name,
+		name).With("secret", name)
+	f.Advice = []string{"The user stores it, so that its value is in no chat: `sandlot secret set " + name + "`",
+		"See which there are: `sandlot secret list`"}
 	return f
 }
 

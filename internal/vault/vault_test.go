@@ -125,7 +125,8 @@ func TestValues(t *testing.T) {
 	is(t, v, bob, "KEY", "one of bob")
 
 	list, err := v.List(t.Context(), ann)
-	if err != nil || len(list) != 2 || list[0].Name != "KEY" || list[1].Name != "other_2" || !list[0].Readable || strings.Contains(fmt.Sprintf("%+v", list), "two") {
+	if err != nil || len(list) != 2 || list[0].Name != "KEY" || list[1].Name != "other_2" || !list[0].Readable ||
+		strings.Contains(fmt.Sprintf("%+v", list), "two") {
 		t.Errorf("listed %+v, %v", list, err)
 	}
 	if err := v.Remove(t.Context(), bob, "other_2"); !fault.Is(err, fault.NotFound) {
@@ -156,19 +157,22 @@ func TestSwappedRows(t *testing.T) {
 	own := m.row(ann, "A")
 	cut, turned := own.Sealed[:len(own.Sealed)-1], bytes.Clone(own.Sealed)
 	turned[len(turned)/2] ^= 1
-	for what, sealed := range map[string][]byte{"another name's": m.row(ann, "B").Sealed, "another's": m.row(bob, "A").Sealed,
+	for what, sealed := range map[string][]byte{"another name's": m.row(ann, "B").Sealed,
+		"another's": m.row(bob, "A").Sealed,
 		"a cut one": cut, "a changed one": turned, "an empty one": nil, "one byte": {1}} {
 		put(own, sealed)
 		if got, err := v.Reveal(t.Context(), ann, "A"); err == nil || got != "" {
 			t.Errorf("%s opens as %q", what, got.Reveal())
 		}
-		if list, err := v.List(t.Context(), ann); err != nil || len(list) != 2 || list[0].Readable || !list[1].Readable {
+		if list, err := v.List(t.Context(), ann); err != nil || len(list) != 2 || list[0].Readable ||
+			!list[1].Readable {
 			t.Errorf("%s is listed as %+v, %v", what, list, err)
 		}
 	}
 	put(own, own.Sealed)
 	is(t, v, ann, "A", "of ann")
-	if string(purpose("a", "b_c")) == string(purpose("a\x00b", "c")) || bytes.Equal(purpose("user:a", "b"), purpose("user:", "ab")) {
+	if string(purpose("a", "b_c")) == string(purpose("a\x00b", "c")) ||
+		bytes.Equal(purpose("user:a", "b"), purpose("user:", "ab")) {
 		t.Error("two purposes are one")
 	}
 }
@@ -214,7 +218,8 @@ func TestLostKey(t *testing.T) {
 	if err := os.WriteFile(v.KeyFile, []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{func() error { _, err := v.Reveal(t.Context(), ann, "A"); return err }(), func() error { _, err := v.Set(t.Context(), ann, "A", "x"); return err }()} {
+	for _, err := range []error{func() error { _, err := v.Reveal(t.Context(), ann, "A"); return err }(),
+		func() error { _, err := v.Set(t.Context(), ann, "A", "x"); return err }()} {
 		f := fault.From(err)
 		if f.Kind != fault.Configuration || len(f.Advice) == 0 || strings.Contains(f.Error(), filepath.Dir(v.KeyFile)) {
 			t.Errorf("with a file that is no key: %v %q", err, f.Advice)
@@ -256,7 +261,8 @@ func TestAtOnce(t *testing.T) {
 	for n := range 10 {
 		work.Go(func() {
 			for _, v := range []*Vault{v, other} {
-				if _, err := v.Set(t.Context(), fmt.Sprintf("user:%d", n), "A", secret.Value(fmt.Sprint("value ", n))); err != nil {
+				if _, err := v.Set(t.Context(), fmt.Sprintf("user:%d", n), "A",
+					secret.Value(fmt.Sprint("value ", n))); err != nil {
 					t.Error(err)
 				}
 			}
@@ -268,7 +274,8 @@ func TestAtOnce(t *testing.T) {
 	}
 	for n := range MaxSecrets + 10 {
 		work.Go(func() {
-			if _, err := v.Set(t.Context(), ann, fmt.Sprintf("S%d", n), "x"); err != nil && !fault.Is(err, fault.ResourceLimit) {
+			if _, err := v.Set(t.Context(), ann, fmt.Sprintf("S%d", n), "x"); err != nil &&
+				!fault.Is(err, fault.ResourceLimit) {
 				t.Error(err)
 			}
 		})
@@ -285,7 +292,8 @@ func TestAtOnce(t *testing.T) {
 func TestRefused(t *testing.T) {
 	v, m := fresh(t)
 	for _, name := range []string{"", "1A", "A-B", "A B", "ä", "A\n", "A}", "../A", strings.Repeat("A", 65)} {
-		if _, err := v.Set(t.Context(), ann, name, "hunter2"); !fault.Is(err, fault.InvalidParameters) || strings.Contains(err.Error(), "hunter2") {
+		if _, err := v.Set(t.Context(), ann, name, "hunter2"); !fault.Is(err, fault.InvalidParameters) ||
+			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("name %q: %v", name, err)
 		}
 		if _, err := v.Reveal(t.Context(), ann, name); !fault.Is(err, fault.NotFound) {
@@ -295,8 +303,10 @@ func TestRefused(t *testing.T) {
 			t.Errorf("removing %q: %v", name, err)
 		}
 	}
-	for what, value := range map[string]string{"nothing": "", "a NUL": "hunter2\x00", "no text": "hunter2\xff", "too much": strings.Repeat("hunter2", MaxValue/7+1)} {
-		if _, err := v.Set(t.Context(), ann, "A", secret.Value(value)); !fault.Is(err, fault.InvalidParameters) || strings.Contains(err.Error(), "hunter2") {
+	for what, value := range map[string]string{"nothing": "", "a NUL": "hunter2\x00", "no text": "hunter2\xff",
+		"too much": strings.Repeat("hunter2", MaxValue/7+1)} {
+		if _, err := v.Set(t.Context(), ann, "A", secret.Value(value)); !fault.Is(err, fault.InvalidParameters) ||
+			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
