@@ -144,7 +144,8 @@ func TestRemoveFollowsNoLink(t *testing.T) {
 	if err := os.MkdirAll(deep, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for name, target := range map[string]string{"out": outside, "file": precious, "sibling": s.Path(other), "loop": "."} {
+	for name, target := range map[string]string{"out": outside, "file": precious, "sibling": s.Path(other),
+		"loop": "."} {
 		if err := os.Symlink(target, filepath.Join(deep, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +180,8 @@ func TestAllLeavesOthersOut(t *testing.T) {
 
 func TestPathRefusesWhatIsNoID(t *testing.T) {
 	s := shelf(t)
-	for _, id := range []string{"", ".", "..", "../x", "abc", "/etc", "aaaaaaaaaaaaaaaaaaaaaaaaa/", "aaaaaaaaaaaaaaaaaaaaaaaaaa\n", "AAAAAAAAAAAAAAAAAAAAAAAAAA"} {
+	for _, id := range []string{"", ".", "..", "../x", "abc", "/etc", "aaaaaaaaaaaaaaaaaaaaaaaaa/",
+		"aaaaaaaaaaaaaaaaaaaaaaaaaa\n", "AAAAAAAAAAAAAAAAAAAAAAAAAA"} {
 		func() {
 			defer func() {
 				if recover() == nil {
@@ -288,7 +290,8 @@ func TestRemoveAgain(t *testing.T) {
 	s := shelf(t)
 	id := fresh(t, s)
 	for range 3 {
-		if err := errors.Join(s.Ensure(id), os.WriteFile(filepath.Join(s.Path(id), "file"), nil, 0o600), s.Remove(id)); err != nil {
+		if err := errors.Join(s.Ensure(id), os.WriteFile(filepath.Join(s.Path(id), "file"), nil, 0o600),
+			s.Remove(id)); err != nil {
 			t.Fatal(err)
 		}
 	}
