@@ -409,7 +409,8 @@ func (v *screen) mode(n int, on bool) {
 		v.above, v.lines, v.place, v.saved, v.top, v.home = nil, make([]line, 1), place{}, place{}, 0, true
 	case !on && v.main != nil:
 		m := v.main
-		v.above, v.lines, v.place, v.saved, v.top, v.home, v.main = m.above, m.lines, m.place, m.saved, m.top, m.home, nil
+		v.above, v.lines, v.place, v.saved, v.top, v.home, v.main = m.above, m.lines, m.place, m.saved, m.top, m.home,
+			nil
 	}
 }
 

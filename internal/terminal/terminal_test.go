@@ -22,8 +22,10 @@ func TestText(t *testing.T) {
 		{"spaces at the end that nothing was written over stay", "a  \r\nb \x1b[0m\n", "a  \nb \n"},
 		{"a spinner", "-\b\\\b|\b/\bdone\n", "done\n"},
 		{"npm's spinner", "⠙\x1b[1G\x1b[0K⠹\x1b[1G\x1b[0Kadded 1 package\n", "added 1 package\n"},
-		{"two bars, as tqdm draws them", "a: 0%\n\rb: 0%\x1b[A\ra: 50%\n\rb: 50%\x1b[A\ra: 100%\n\rb: 100%\n", "a: 100%\nb: 100%\n"},
-		{"two bars, as Docker draws them", "one\ntwo\n\x1b[2A\x1b[2Kone done\x1b[1B\r\x1b[2Ktwo done\x1b[1B\rend\n", "one done\ntwo done\nend\n"},
+		{"two bars, as tqdm draws them", "a: 0%\n\rb: 0%\x1b[A\ra: 50%\n\rb: 50%\x1b[A\ra: 100%\n\rb: 100%\n",
+			"a: 100%\nb: 100%\n"},
+		{"two bars, as Docker draws them", "one\ntwo\n\x1b[2A\x1b[2Kone done\x1b[1B\r\x1b[2Ktwo done\x1b[1B\rend\n",
+			"one done\ntwo done\nend\n"},
 		{"a title and a link", "\x1b]0;title\x07a \x1b]8;;https://x.test\x1b\\link\x1b]8;;\x1b\\\n", "a link\n"},
 		{"a title that does not end hides its line alone", "\x1b]0;title\nb\n", "\nb\n"},
 		{"character sets", "\x1b(B\x1b)0\x1b=a\x1b>\n", "a\n"},
@@ -55,8 +57,10 @@ func TestText(t *testing.T) {
 
 // What is hostile costs no more than what is long.
 func TestHostile(t *testing.T) {
-	for _, piece := range []string{"\x1b[9999C\x1b[9999Cx\n", "\x1b[1Kx\x1b[9999C", "\x1b[9999;9999Hx", "x\x1b[9999X\r", "\x1b[@", "x\x1b[P\r",
-		"\x1b[2J\x1b[H\n", "\x1b[?1049hx\x1b[?1049l", "\x1b]", "\u009d", "\u0090x", "\x1bP\x1b", "\x1b[", "\x1b[1J\n", "\x1b[9999;9999;9999;", "\x1b[512Gx\r\x1b[1K", "\x1b7\x1b8\x1b[9999B\x1b[9999A"} {
+	for _, piece := range []string{"\x1b[9999C\x1b[9999Cx\n", "\x1b[1Kx\x1b[9999C", "\x1b[9999;9999Hx", "x\x1b[9999X\r",
+		"\x1b[@", "x\x1b[P\r",
+		"\x1b[2J\x1b[H\n", "\x1b[?1049hx\x1b[?1049l", "\x1b]", "\u009d", "\u0090x", "\x1bP\x1b", "\x1b[", "\x1b[1J\n",
+		"\x1b[9999;9999;9999;", "\x1b[512Gx\r\x1b[1K", "\x1b7\x1b8\x1b[9999B\x1b[9999A"} {
 		for _, head := range []string{"", strings.Repeat("y", 1<<18), strings.Repeat("y\n", 1<<17)} {
 			in := head + strings.Repeat(piece, 1<<18/len(piece))
 			began := time.Now()
@@ -118,7 +122,8 @@ func TestScroll(t *testing.T) {
 }
 
 func FuzzText(f *testing.F) {
-	for _, s := range []string{"a\r\x1b[Kb\n", "\x1b[2A\x1b[2K", "\x1b[9999;9999Hx\x1b[1J", "\x1b[?1049h\x1b[?1049l", "\x1b]0;x\x07\u009b1K", "\b\b\t\v\f\x1bM\x1bD\x1b8"} {
+	for _, s := range []string{"a\r\x1b[Kb\n", "\x1b[2A\x1b[2K", "\x1b[9999;9999Hx\x1b[1J", "\x1b[?1049h\x1b[?1049l",
+		"\x1b]0;x\x07\u009b1K", "\b\b\t\v\f\x1bM\x1bD\x1b8"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
