@@ -63,7 +63,8 @@ func ParseDomain(domain string) (scheme, host string, err error) {
 		text = "http://" + text
 	}
 	u, err := url.Parse(strings.TrimSuffix(text, "/"))
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Path != "" || u.RawQuery != "" || u.Fragment != "" ||
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.Path != "" || u.RawQuery != "" ||
+		u.Fragment != "" ||
 		!domainName.MatchString(u.Hostname()) || len(u.Hostname()) > 200 || net.ParseIP(u.Hostname()) != nil {
 		return "", "", fmt.Errorf("must be a domain, such as ports.example.com or https://ports.example.com")
 	}

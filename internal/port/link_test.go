@@ -26,11 +26,16 @@ func TestLinks(t *testing.T) {
 		{"localhost", 8000, "", "http://80-" + id + ".localhost:8000/", "http://localhost:8000/ports/" + id + "/80/"},
 		{"127.0.0.1", 9000, "", "http://80-" + id + ".localhost:9000/", "http://127.0.0.1:9000/ports/" + id + "/80/"},
 		{"::1", 9000, "", "http://80-" + id + ".localhost:9000/", "http://[::1]:9000/ports/" + id + "/80/"},
-		{"10.0.0.5", 8000, "", "http://10.0.0.5:8000/ports/" + id + "/80/", "http://10.0.0.5:8000/ports/" + id + "/80/"},
-		{"10.0.0.5", 8000, "ports.example.com", "http://80-" + id + ".ports.example.com:8000/", "http://10.0.0.5:8000/ports/" + id + "/80/"},
-		{"localhost", 8000, "Ports.Example.com:81", "http://80-" + id + ".ports.example.com:81/", "http://localhost:8000/ports/" + id + "/80/"},
-		{"localhost", 8000, "https://ports.example.com/", "https://80-" + id + ".ports.example.com/", "http://localhost:8000/ports/" + id + "/80/"},
-		{"localhost", 8000, "https://ports.example.com:8443", "https://80-" + id + ".ports.example.com:8443/", "http://localhost:8000/ports/" + id + "/80/"},
+		{"10.0.0.5", 8000, "", "http://10.0.0.5:8000/ports/" + id + "/80/", "http://10.0.0.5:8000/ports/" + id +
+			"/80/"},
+		{"10.0.0.5", 8000, "ports.example.com", "http://80-" + id + ".ports.example.com:8000/",
+			"http://10.0.0.5:8000/ports/" + id + "/80/"},
+		{"localhost", 8000, "Ports.Example.com:81", "http://80-" + id + ".ports.example.com:81/",
+			"http://localhost:8000/ports/" + id + "/80/"},
+		{"localhost", 8000, "https://ports.example.com/", "https://80-" + id + ".ports.example.com/",
+			"http://localhost:8000/ports/" + id + "/80/"},
+		{"localhost", 8000, "https://ports.example.com:8443", "https://80-" + id + ".ports.example.com:8443/",
+			"http://localhost:8000/ports/" + id + "/80/"},
 	} {
 		l := links(t, tt.host, tt.port, tt.domain)
 		if got := l.URL(id, 80, ""); got != tt.url {
@@ -40,10 +45,12 @@ func TestLinks(t *testing.T) {
 			t.Errorf("%s %q: %s, want %s", tt.host, tt.domain, got, tt.pathURL)
 		}
 	}
-	if got := links(t, "0.0.0.0", 8000, "").URL(id, 80, "t"); strings.Contains(got, "0.0.0.0") || !strings.HasSuffix(got, "/80/?sandlot_token=t") {
+	if got := links(t, "0.0.0.0", 8000, "").URL(id, 80, "t"); strings.Contains(got, "0.0.0.0") ||
+		!strings.HasSuffix(got, "/80/?sandlot_token=t") {
 		t.Errorf("any address: %s", got)
 	}
-	for _, bad := range []string{"a b", "ftp://x.y", "https://u@x.y", "x.y/path", "x.y?q", "x..y", "-x.y", "10.0.0.1", "x.y:0", "x.y:99999", "*.x.y", "https://"} {
+	for _, bad := range []string{"a b", "ftp://x.y", "https://u@x.y", "x.y/path", "x.y?q", "x..y", "-x.y", "10.0.0.1",
+		"x.y:0", "x.y:99999", "*.x.y", "https://"} {
 		if _, err := NewLinks("localhost", 8000, bad); err == nil {
 			t.Errorf("%q is a domain", bad)
 		}

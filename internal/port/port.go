@@ -170,15 +170,18 @@ func (b *Book) valid(r Record) bool {
 // Expose opens a port of the owner's session and returns the link's token, which
 // is shown once: only its hash is kept. A port that is exposed gets a new token,
 // and the old one is of no use any more.
-func (b *Book) Expose(ctx context.Context, owner, session string, port int, public bool, life time.Duration) (Record, secret.Value, error) {
+func (b *Book) Expose(ctx context.Context, owner, session string, port int, public bool,
+	life time.Duration) (Record, secret.Value, error) {
 	token := secret.Value("slp_" + secret.ID())
 	now := time.Now().UTC().Truncate(time.Second)
-	r := Record{Session: session, Port: port, Owner: owner, Hash: secret.Hash(token.Reveal()), Public: public, Created: now, Expires: now.Add(life)}
+	r := Record{Session: session, Port: port, Owner: owner, Hash: secret.Hash(token.Reveal()), Public: public,
+		Created: now, Expires: now.Add(life)}
 	b.change.Lock()
 	defer b.change.Unlock()
 	others := slices.DeleteFunc(b.List(owner, session), func(r Record) bool { return r.Port == port })
 	if n := len(others); n >= MaxPorts {
-		return Record{}, "", fault.New(fault.ResourceLimit, "%d ports of session %s are exposed, and %d are allowed; close one with close_port", n, session, MaxPorts).
+		return Record{}, "", fault.New(fault.ResourceLimit,
+			"%d ports of session %s are exposed, and %d are allowed; close one with close_port", n, session, MaxPorts).
 			With("resource_type", "ports").With("current_usage", n).With("limit", MaxPorts)
 	}
 	if err := b.Store.PutPort(ctx, r); err != nil {

@@ -58,7 +58,8 @@ func newWorld(t *testing.T) *world {
 
 // open makes a book over the same store, as a new server does.
 func (w *world) open() {
-	w.Book = New(Config{Store: w.store, Has: func(owner, s string) bool { return w.sessions[s] == owner }, Log: slog.New(slog.DiscardHandler)})
+	w.Book = New(Config{Store: w.store, Has: func(owner, s string) bool { return w.sessions[s] == owner },
+		Log: slog.New(slog.DiscardHandler)})
 	if err := w.Recover(context.Background()); err != nil {
 		w.t.Fatal(err)
 	}
@@ -89,12 +90,14 @@ func TestTokens(t *testing.T) {
 	w := newWorld(t)
 	token := w.expose("ann", one, 80, false, Life)
 	other := w.expose("bob", two, 80, false, Life)
-	if len(token) < 4+26 || token == other || strings.Contains(w.store.all[place{one, 80}].Hash, token) || w.store.all[place{one, 80}].Hash != secret.Hash(token) {
+	if len(token) < 4+26 || token == other || strings.Contains(w.store.all[place{one, 80}].Hash, token) ||
+		w.store.all[place{one, 80}].Hash != secret.Hash(token) {
 		t.Errorf("tokens %q, %q; stored %+v", token, other, w.store.all)
 	}
 	w.check(one, 80, token, nil)
 	w.check(two, 80, other, nil)
-	for _, wrong := range []string{other, token[:len(token)-1], token + "x", strings.ToUpper(token), secret.Hash(token), "x"} {
+	for _, wrong := range []string{other, token[:len(token)-1], token + "x", strings.ToUpper(token), secret.Hash(token),
+		"x"} {
 		w.check(one, 80, wrong, ErrUnknown)
 	}
 	w.check(one, 81, token, ErrUnknown) // of another port
