@@ -51,7 +51,8 @@ func (t *Template) system() error {
 		}
 		t.Links[strings.TrimPrefix(d, "/")] = target
 	}
-	for _, f := range []string{"/etc/alternatives", "/etc/ssl/certs", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/fonts", "/etc/mime.types", "/etc/localtime"} {
+	for _, f := range []string{"/etc/alternatives", "/etc/ssl/certs", "/etc/ld.so.cache", "/etc/ld.so.conf",
+		"/etc/ld.so.conf.d", "/etc/fonts", "/etc/mime.types", "/etc/localtime"} {
 		if real, err := filepath.EvalSymlinks(f); err == nil && readable(real) {
 			t.Binds = append(t.Binds, Bind{real, f})
 		}
@@ -90,18 +91,22 @@ func readable(path string) bool {
 // interpreters fills the table of languages with what the machine has.
 func (t *Template) interpreters() {
 	if p := t.find("python3", "import sys; print(sys.executable); print(sys.base_prefix)", "-c"); p != "" {
-		t.Languages = append(t.Languages, Language{Name: "python", Driver: "python", Command: []string{p}, Extension: ".py", Aliases: []string{"py", "python3"}})
+		t.Languages = append(t.Languages, Language{Name: "python", Driver: "python", Command: []string{p},
+			Extension: ".py", Aliases: []string{"py", "python3"}})
 		t.Provides = append(t.Provides, "python")
 		t.Warm = append(t.Warm, "python")
 	}
 	if p := t.find("node", "console.log(process.execPath); console.log('')", "-e"); p != "" {
-		t.Languages = append(t.Languages, Language{Name: "node", Driver: "node", Command: []string{p}, Extension: ".mjs", Aliases: []string{"javascript", "js", "nodejs"}},
+		t.Languages = append(t.Languages, Language{Name: "node", Driver: "node", Command: []string{p},
+			Extension: ".mjs", Aliases: []string{"javascript", "js", "nodejs"}},
 			// Where Node is too old for it, its driver says so.
-			Language{Name: "typescript", Driver: "node", Command: []string{p}, Extension: ".mts", Aliases: []string{"ts"}})
+			Language{Name: "typescript", Driver: "node", Command: []string{p}, Extension: ".mts",
+				Aliases: []string{"ts"}})
 		t.Provides = append(t.Provides, "node")
 	}
 	if p := t.find("bash", "", ""); p != "" {
-		t.Languages = append(t.Languages, Language{Name: "bash", Driver: "bash", Command: []string{p}, Extension: ".sh", Aliases: []string{"shell"}})
+		t.Languages = append(t.Languages, Language{Name: "bash", Driver: "bash", Command: []string{p}, Extension: ".sh",
+			Aliases: []string{"shell"}})
 	}
 	if program("/usr/local/go/bin/go") { // where its own installer puts it
 		t.Env["PATH"] += ":/usr/local/go/bin"
@@ -141,7 +146,8 @@ func (t *Template) find(name, question, flag string) string {
 	if prefix == "" {
 		prefix = filepath.Dir(filepath.Dir(real))
 	}
-	if prefix, err = filepath.EvalSymlinks(prefix); err != nil || !strings.HasPrefix(real, prefix+"/") || len(strings.Split(prefix, "/")) < 4 {
+	if prefix, err = filepath.EvalSymlinks(prefix); err != nil || !strings.HasPrefix(real, prefix+"/") ||
+		len(strings.Split(prefix, "/")) < 4 {
 		return "" // so short a prefix would hold more than the interpreter
 	}
 	t.Binds = append(t.Binds, Bind{prefix, prefix})

@@ -15,7 +15,8 @@ var sample = &Template{Name: "host", Provides: []string{"base", "python"}, Langu
 }}
 
 func TestLanguage(t *testing.T) {
-	for name, want := range map[string]string{"python": "python", "PYTHON": "python", "Py": "python", "JavaScript": "node", "node": "node", "": "", "ruby": "", "pyth": ""} {
+	for name, want := range map[string]string{"python": "python", "PYTHON": "python", "Py": "python",
+		"JavaScript": "node", "node": "node", "": "", "ruby": "", "pyth": ""} {
 		if l, ok := sample.Language(name); l.Name != want || ok != (want != "") {
 			t.Errorf("Language(%q) = %q, %v, want %q", name, l.Name, ok, want)
 		}
@@ -26,7 +27,8 @@ func TestLanguage(t *testing.T) {
 }
 
 func TestServes(t *testing.T) {
-	for name, want := range map[string]bool{"": true, "host": true, "base": true, "python": true, "node": false, "Host": false} {
+	for name, want := range map[string]bool{"": true, "host": true, "base": true, "python": true, "node": false,
+		"Host": false} {
 		if got := sample.Serves(name); got != want {
 			t.Errorf("Serves(%q) = %v", name, got)
 		}
@@ -39,7 +41,8 @@ func TestCovers(t *testing.T) {
 	tests := []struct {
 		f, g Flavor
 		want bool
-	}{{medium, small, true}, {small, medium, false}, {small, small, true}, {odd, small, false}, {small, odd, false}, {medium, odd, false}}
+	}{{medium, small, true}, {small, medium, false}, {small, small, true}, {odd, small, false}, {small, odd, false},
+		{medium, odd, false}}
 	for _, tt := range tests {
 		if got := tt.f.Covers(tt.g); got != tt.want {
 			t.Errorf("%s covers %s: %v", tt.f, tt.g, got)
@@ -53,7 +56,8 @@ func TestFlavors(t *testing.T) {
 	for _, f := range Flavors {
 		all = append(all, f.String())
 	}
-	if got := strings.Join(all, ", "); got != "small (1 CPU, 1024 MB), medium (2 CPU, 2048 MB), large (4 CPU, 4096 MB)" {
+	if got := strings.Join(all, ", "); got != "small (1 CPU, 1024 MB), medium (2 CPU, 2048 MB), large (4 CPU, 4096 "+
+		"MB)" {
 		t.Errorf("flavors %s", got)
 	}
 }
@@ -72,7 +76,8 @@ func TestHost(t *testing.T) {
 		if err != nil || real != b.Source || !filepath.IsAbs(b.Target) {
 			t.Errorf("bind %v: its source is %s, %v", b, real, err)
 		}
-		for _, secret := range []string{"/", "/root", "/home", "/etc", "/var", "/proc", "/sys", "/dev", "/run", "/tmp", "/etc/shadow", "/etc/passwd", "/etc/ssl", "/etc/ssl/private"} {
+		for _, secret := range []string{"/", "/root", "/home", "/etc", "/var", "/proc", "/sys", "/dev", "/run", "/tmp",
+			"/etc/shadow", "/etc/passwd", "/etc/ssl", "/etc/ssl/private"} {
 			if b.Source == secret || b.Target == secret {
 				t.Errorf("bind %v shows %s", b, secret)
 			}
@@ -97,7 +102,9 @@ func TestHost(t *testing.T) {
 		if !program(l.Command[0]) && l.Driver != "" {
 			t.Errorf("%s is run by %s, which is no program", l.Name, l.Command[0])
 		}
-		within := slices.ContainsFunc(h.Binds, func(b Bind) bool { return strings.HasPrefix(l.Command[0], b.Target+"/") }) || strings.HasPrefix(l.Command[0], "/bin/")
+		within := slices.ContainsFunc(h.Binds,
+			func(b Bind) bool { return strings.HasPrefix(l.Command[0], b.Target+"/") }) ||
+			strings.HasPrefix(l.Command[0], "/bin/")
 		if !within {
 			t.Errorf("%s is run by %s, which the sandbox does not have", l.Name, l.Command[0])
 		}
@@ -170,7 +177,8 @@ func TestFind(t *testing.T) {
 			switch {
 			case tt.want == "" && (len(tm.Binds) > 0 || tm.Env["PATH"] != "/usr/bin"):
 				t.Errorf("what was not found is bound: %v, %s", tm.Binds, tm.Env["PATH"])
-			case tt.want != "" && (len(tm.Binds) != 1 || tm.Binds[0] != Bind{prefix, prefix} || tm.Env["PATH"] != prefix+"/bin:/usr/bin"):
+			case tt.want != "" && (len(tm.Binds) != 1 || tm.Binds[0] != Bind{prefix, prefix} ||
+				tm.Env["PATH"] != prefix+"/bin:/usr/bin"):
 				t.Errorf("bound %v, path %s", tm.Binds, tm.Env["PATH"])
 			}
 		})
@@ -204,7 +212,8 @@ func TestProgram(t *testing.T) {
 	if err := os.Symlink(bash, link); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]bool{bash: true, link: true, script: false, plain: false, empty: false, dir: false, "/no/such": false} {
+	for path, want := range map[string]bool{bash: true, link: true, script: false, plain: false, empty: false,
+		dir: false, "/no/such": false} {
 		if got := program(path); got != want {
 			t.Errorf("program(%s) = %v", path, got)
 		}
@@ -218,11 +227,14 @@ func TestFurnish(t *testing.T) {
 		env  map[string]string
 		want map[string]string
 	}{
-		{"nothing is set", nil, map[string]string{"PYTHONUSERBASE": UserBase, "npm_config_prefix": UserBase, "HOME": "/root",
+		{"nothing is set", nil, map[string]string{"PYTHONUSERBASE": UserBase, "npm_config_prefix": UserBase,
+			"HOME": "/root",
 			"PATH": UserBase + "/bin:/root/.local/bin:" + systemPath + ":" + Programs}},
-		{"its own path and home", map[string]string{"PATH": "/opt/bin", "HOME": "/home/me", "LANG": "de"}, map[string]string{"LANG": "de",
-			"HOME": "/home/me", "PATH": UserBase + "/bin:/home/me/.local/bin:/opt/bin:" + Programs}},
-		{"turned off", map[string]string{"PYTHONUSERBASE": "", "PATH": "/bin"}, map[string]string{"PATH": "/bin", "PYTHONUSERBASE": ""}},
+		{"its own path and home", map[string]string{"PATH": "/opt/bin", "HOME": "/home/me", "LANG": "de"},
+			map[string]string{"LANG": "de",
+				"HOME": "/home/me", "PATH": UserBase + "/bin:/home/me/.local/bin:/opt/bin:" + Programs}},
+		{"turned off", map[string]string{"PYTHONUSERBASE": "", "PATH": "/bin"},
+			map[string]string{"PATH": "/bin", "PYTHONUSERBASE": ""}},
 	}
 	for _, tt := range tests {
 		tm := &Template{Env: tt.env}
