@@ -26,7 +26,8 @@ func (s *DB) PutConnection(ctx context.Context, r servers.Record) error {
 
 // Connections implements servers.Store.
 func (s *DB) Connections(ctx context.Context, owner string) ([]servers.Record, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT owner, id, record, catalog FROM connections WHERE owner = ? ORDER BY id`, owner)
+	rows, err := s.db.QueryContext(ctx,
+		`SELECT owner, id, record, catalog FROM connections WHERE owner = ? ORDER BY id`, owner)
 	if err != nil {
 		return nil, err
 	}

@@ -13,9 +13,12 @@ import (
 // without what it offers; what cannot be read is there all the same.
 func TestConnections(t *testing.T) {
 	db := open(t, t.TempDir())
-	catalog := servers.Catalog{Read: true, Tools: []servers.Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: json.RawMessage(`{}`)}}}
-	for _, r := range []servers.Record{{Owner: "user:ann", ID: "aaaaaa", Spec: spec.Spec{Name: "x"}, Catalog: catalog}, {Owner: "user:ann", ID: "bbbbbb", Spec: spec.Spec{Name: "y"}, Off: true},
-		{Owner: "user:bob", ID: "aaaaaa", Spec: spec.Spec{Name: "z"}}, {Owner: "user:bob", ID: "stock", Spec: spec.Spec{Name: "stock"}, Configured: true}} {
+	catalog := servers.Catalog{Read: true,
+		Tools: []servers.Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: json.RawMessage(`{}`)}}}
+	for _, r := range []servers.Record{{Owner: "user:ann", ID: "aaaaaa", Spec: spec.Spec{Name: "x"}, Catalog: catalog},
+		{Owner: "user:ann", ID: "bbbbbb", Spec: spec.Spec{Name: "y"}, Off: true},
+		{Owner: "user:bob", ID: "aaaaaa", Spec: spec.Spec{Name: "z"}},
+		{Owner: "user:bob", ID: "stock", Spec: spec.Spec{Name: "stock"}, Configured: true}} {
 		if err := db.PutConnection(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +37,8 @@ func TestConnections(t *testing.T) {
 		t.Error("what is no record was read")
 	}
 	all, err := db.Connected(t.Context())
-	if want := [][2]string{{"user:ann", "aaaaaa"}, {"user:bob", "aaaaaa"}, {"user:eve", "cccccc"}}; err != nil || !reflect.DeepEqual(all, want) {
+	if want := [][2]string{{"user:ann", "aaaaaa"}, {"user:bob", "aaaaaa"}, {"user:eve", "cccccc"}}; err != nil ||
+		!reflect.DeepEqual(all, want) {
 		t.Errorf("%v, %v", all, err)
 	}
 }
@@ -52,8 +56,10 @@ func TestStoredRecordsStay(t *testing.T) {
 	if err != nil || len(all) != 1 {
 		t.Fatalf("%+v, %v", all, err)
 	}
-	want := spec.Spec{Name: "x", Kind: spec.Stdio, Command: "npx", Args: []string{"-y", "it"}, Path: []string{"/p"}, EnvKeys: []string{"K"},
-		Env: map[string]string{"K": "${secret:K}"}, Install: &spec.Install{Type: "npm", Spec: "it", Folder: "/workspace/it"}}
+	want := spec.Spec{Name: "x", Kind: spec.Stdio, Command: "npx", Args: []string{"-y", "it"}, Path: []string{"/p"},
+		EnvKeys: []string{"K"},
+		Env:     map[string]string{"K": "${secret:K}"}, Install: &spec.Install{Type: "npm", Spec: "it",
+			Folder: "/workspace/it"}}
 	if r := all[0]; !reflect.DeepEqual(r.Spec, want) || !r.Off || !r.Older || !r.Asks || r.Created.Year() != 2026 {
 		t.Errorf("%+v", r)
 	}

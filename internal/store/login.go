@@ -17,7 +17,8 @@ func (s *DB) PutLogin(ctx context.Context, owner, connection string, sealed []by
 // Login implements vault.LoginStore.
 func (s *DB) Login(ctx context.Context, owner, connection string) ([]byte, error) {
 	var sealed []byte
-	err := s.db.QueryRowContext(ctx, `SELECT value FROM logins WHERE principal = ? AND connection = ?`, owner, connection).Scan(&sealed)
+	err := s.db.QueryRowContext(ctx, `SELECT value FROM logins WHERE principal = ? AND connection = ?`, owner,
+		connection).Scan(&sealed)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = vault.ErrNoLogin
 	}

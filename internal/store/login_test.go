@@ -49,7 +49,8 @@ func TestLogins(t *testing.T) {
 	}
 	has("user:ann", "a", "")
 	has("user:bob", "a", "3")
-	if all, err := db.Logins(t.Context()); err != nil || !slices.Equal(all, [][2]string{{"user:ann", "b"}, {"user:bob", "a"}}) {
+	if all, err := db.Logins(t.Context()); err != nil ||
+		!slices.Equal(all, [][2]string{{"user:ann", "b"}, {"user:bob", "a"}}) {
 		t.Errorf("all are %q, %v", all, err)
 	}
 }
@@ -65,13 +66,15 @@ func TestLoginsAreSealed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := db.db.ExecContext(t.Context(), `UPDATE logins SET value = (SELECT value FROM logins WHERE principal = 'user:ann') WHERE principal = 'user:bob'`); err != nil {
+	if _, err := db.db.ExecContext(t.Context(),
+		`UPDATE logins SET value = (SELECT value FROM logins WHERE principal = 'user:ann') WHERE principal = 'user:bob'`); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := l.Kept(t.Context(), "user:bob", "c", "https://a.example"); err == nil || got != "" {
 		t.Errorf("bob has %q", got.Reveal())
 	}
-	if got, err := l.Kept(t.Context(), "user:ann", "c", "https://a.example"); err != nil || got.Reveal() != "hunter2 of user:ann" {
+	if got, err := l.Kept(t.Context(), "user:ann", "c", "https://a.example"); err != nil ||
+		got.Reveal() != "hunter2 of user:ann" {
 		t.Errorf("ann has %q, %v", got.Reveal(), err)
 	}
 	files := 0

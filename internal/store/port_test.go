@@ -16,8 +16,10 @@ func TestPorts(t *testing.T) {
 	put(t, db, record("a"))
 	put(t, db, record("b"))
 	second := at.Truncate(time.Second)
-	first := port.Record{Session: "a", Port: 80, Owner: "user:ann", Hash: "h1", Created: second, Expires: second.Add(time.Hour)}
-	other := port.Record{Session: "b", Port: 80, Owner: "user:ann", Hash: "h2", Public: true, Created: second, Expires: second.Add(time.Hour)}
+	first := port.Record{Session: "a", Port: 80, Owner: "user:ann", Hash: "h1", Created: second,
+		Expires: second.Add(time.Hour)}
+	other := port.Record{Session: "b", Port: 80, Owner: "user:ann", Hash: "h2", Public: true, Created: second,
+		Expires: second.Add(time.Hour)}
 	keep := func(r port.Record) {
 		t.Helper()
 		if err := db.PutPort(t.Context(), r); err != nil {
@@ -26,7 +28,8 @@ func TestPorts(t *testing.T) {
 	}
 	has := func(db *DB, want ...port.Record) {
 		t.Helper()
-		if got, err := db.Ports(t.Context()); err != nil || len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
+		if got, err := db.Ports(t.Context()); err != nil || len(got) != len(want) ||
+			len(want) > 0 && !reflect.DeepEqual(got, want) {
 			t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
 		}
 	}

@@ -10,7 +10,8 @@ import (
 
 // Sealed implements vault.Rows.
 func (s *DB) Sealed(ctx context.Context) ([]vault.Row, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT 0, principal, name, value FROM secrets UNION ALL SELECT 1, principal, connection, value FROM logins`)
+	rows, err := s.db.QueryContext(ctx,
+		`SELECT 0, principal, name, value FROM secrets UNION ALL SELECT 1, principal, connection, value FROM logins`)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +57,8 @@ func (s *DB) Reseal(ctx context.Context, rows []vault.Row, fingerprint string) e
 			return err
 		}
 	}
-	if _, err := tx.ExecContext(ctx, `INSERT INTO vault_key (one, fingerprint) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET fingerprint=excluded.fingerprint`, fingerprint); err != nil {
+	if _, err := tx.ExecContext(ctx,
+		`INSERT INTO vault_key (one, fingerprint) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET fingerprint=excluded.fingerprint`, fingerprint); err != nil {
 		return err
 	}
 	if err := tx.Commit(); err != nil {

@@ -75,14 +75,16 @@ func TestRekeyKilled(t *testing.T) {
 		keys := dir
 		if link {
 			keys = t.TempDir()
-			if err := errors.Join(os.WriteFile(filepath.Join(keys, "k"), secret.Bytes(32), 0o600), os.Symlink(filepath.Join(keys, "k"), file)); err != nil {
+			if err := errors.Join(os.WriteFile(filepath.Join(keys, "k"), secret.Bytes(32), 0o600),
+				os.Symlink(filepath.Join(keys, "k"), file)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		db := open(t, dir)
 		v := &vault.Vault{Store: db, KeyFile: file, Make: true}
 		for i := range killed {
-			if _, err := v.Set(t.Context(), fmt.Sprintf("user:u%d", i%40), fmt.Sprintf("S%d", i), secret.Value(fmt.Sprint(i))); err != nil {
+			if _, err := v.Set(t.Context(), fmt.Sprintf("user:u%d", i%40), fmt.Sprintf("S%d", i),
+				secret.Value(fmt.Sprint(i))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -101,7 +103,8 @@ func TestRekeyKilled(t *testing.T) {
 				t.Fatalf("%s: %v", at, err)
 			}
 			for i := range killed {
-				if got, err := v.Reveal(t.Context(), fmt.Sprintf("user:u%d", i%40), fmt.Sprintf("S%d", i)); err != nil || got.Reveal() != fmt.Sprint(i) {
+				if got, err := v.Reveal(t.Context(), fmt.Sprintf("user:u%d", i%40),
+					fmt.Sprintf("S%d", i)); err != nil || got.Reveal() != fmt.Sprint(i) {
 					t.Fatalf("link %v, killed at %q: secret %d: %q, %v", link, at, i, got.Reveal(), err)
 				}
 			}

@@ -19,7 +19,8 @@ func (s *DB) PutSecret(ctx context.Context, r vault.Record) error {
 
 // Secret implements vault.Store.
 func (s *DB) Secret(ctx context.Context, owner, name string) (vault.Record, error) {
-	r, err := scanSecret(s.db.QueryRowContext(ctx, `SELECT principal, name, value, created, changed FROM secrets WHERE principal = ? AND name = ?`, owner, name))
+	r, err := scanSecret(s.db.QueryRowContext(ctx,
+		`SELECT principal, name, value, created, changed FROM secrets WHERE principal = ? AND name = ?`, owner, name))
 	if errors.Is(err, sql.ErrNoRows) {
 		err = vault.ErrNone
 	}
@@ -28,7 +29,8 @@ func (s *DB) Secret(ctx context.Context, owner, name string) (vault.Record, erro
 
 // Secrets implements vault.Store.
 func (s *DB) Secrets(ctx context.Context, owner string) ([]vault.Record, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT principal, name, value, created, changed FROM secrets WHERE principal = ? ORDER BY name`, owner)
+	rows, err := s.db.QueryContext(ctx,
+		`SELECT principal, name, value, created, changed FROM secrets WHERE principal = ? ORDER BY name`, owner)
 	if err != nil {
 		return nil, err
 	}

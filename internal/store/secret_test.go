@@ -41,7 +41,8 @@ func TestSecrets(t *testing.T) {
 	}
 	has := func(owner string, want ...vault.Record) {
 		t.Helper()
-		if got, err := db.Secrets(t.Context(), owner); err != nil || len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
+		if got, err := db.Secrets(t.Context(), owner); err != nil || len(got) != len(want) ||
+			len(want) > 0 && !reflect.DeepEqual(got, want) {
 			t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
 		}
 	}
@@ -49,14 +50,16 @@ func TestSecrets(t *testing.T) {
 	has("user:bob", bobs)
 	has("user:eve")
 	one.Sealed, one.Changed = []byte("new"), exact.Add(time.Hour)
-	keep(vault.Record{Owner: one.Owner, Name: one.Name, Sealed: one.Sealed, Created: exact.Add(time.Minute), Changed: one.Changed})
+	keep(vault.Record{Owner: one.Owner, Name: one.Name, Sealed: one.Sealed, Created: exact.Add(time.Minute),
+		Changed: one.Changed})
 	db.Close()
 	db = open(t, dir)
 	has("user:ann", two, one) // since when it is there never changes
 	if got, err := db.Secret(t.Context(), "user:ann", "B"); err != nil || !reflect.DeepEqual(got, one) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	for _, no := range [][2]string{{"user:eve", "B"}, {"user:bob", "A"}, {"user:ann", "b"}, {"user:ann", "%"}, {"", ""}} {
+	for _, no := range [][2]string{{"user:eve", "B"}, {"user:bob", "A"}, {"user:ann", "b"}, {"user:ann", "%"},
+		{"", ""}} {
 		if _, err := db.Secret(t.Context(), no[0], no[1]); !errors.Is(err, vault.ErrNone) {
 			t.Errorf("%q: %v", no, err)
 		}

@@ -43,7 +43,8 @@ func Open(ctx context.Context, dir string) (*DB, error) {
 		return nil, fmt.Errorf("opening the database: %w", err)
 	}
 	f.Close()
-	dsn := (&url.URL{Scheme: "file", Path: path}).String() + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=secure_delete(1)&_pragma=foreign_keys(1)&_txlock=immediate"
+	dsn := (&url.URL{Scheme: "file", Path: path}).String() +
+		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=secure_delete(1)&_pragma=foreign_keys(1)&_txlock=immediate"
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		return nil, err
@@ -190,7 +191,8 @@ func scanSession(row interface{ Scan(...any) error }) (session.Record, error) {
 	var r session.Record
 	var created, used int64
 	var network string
-	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created, &used, &r.Lost, &network, &r.Traffic.Up, &r.Traffic.Down)
+	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created,
+		&used, &r.Lost, &network, &r.Traffic.Up, &r.Traffic.Down)
 	if network != "" && json.Unmarshal([]byte(network), &r.Network) != nil {
 		r.Network = session.Change{Mode: egress.None} // what cannot be read allows nothing
 	}
@@ -211,7 +213,8 @@ func (s *DB) PutSession(ctx context.Context, r session.Record) error {
 	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,0,0)
 		ON CONFLICT (id) DO UPDATE SET template=excluded.template, flavor=excluded.flavor, sandbox=excluded.sandbox,
 		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost, network=excluded.network`,
-		r.ID, r.Owner, r.Home, r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State, r.Created.UnixMilli(), r.Used.UnixMilli(), r.Lost, network)
+		r.ID, r.Owner, r.Home, r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State, r.Created.UnixMilli(),
+		r.Used.UnixMilli(), r.Lost, network)
 	return err
 }
 
@@ -223,7 +226,8 @@ func (s *DB) PutTraffic(ctx context.Context, moved map[string]egress.Traffic) er
 	}
 	defer tx.Rollback()
 	for id, t := range moved {
-		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sent = ?, received = ? WHERE id = ?`, int64(t.Up), int64(t.Down), id); err != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE sessions SET sent = ?, received = ? WHERE id = ?`, int64(t.Up),
+			int64(t.Down), id); err != nil {
 			return err
 		}
 	}

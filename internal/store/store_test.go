@@ -172,7 +172,8 @@ func TestTokens(t *testing.T) {
 		t.Errorf("HasTokens = %v, %v on a new database", has, err)
 	}
 	end := at.Add(time.Hour).Truncate(time.Second)
-	one := auth.Token{ID: "tok_1", User: "ann", Service: true, Created: at.Truncate(time.Second), Expires: &end, Hash: "h1"}
+	one := auth.Token{ID: "tok_1", User: "ann", Service: true, Created: at.Truncate(time.Second), Expires: &end,
+		Hash: "h1"}
 	two := auth.Token{ID: "tok_2", User: "bob", Created: at.Add(time.Second).Truncate(time.Second), Hash: "h2"}
 	for _, tok := range []auth.Token{two, one} {
 		if err := db.AddToken(ctx, tok); err != nil {
@@ -223,7 +224,8 @@ func TestASecondProcessIsSeenAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	header := "Bearer " + value.Reveal()
-	if p, err := d.Admit(t.Context(), header); err != nil || p.Name != "ann" || p.Token != tok.ID || !p.Has(auth.Metrics) {
+	if p, err := d.Admit(t.Context(), header); err != nil || p.Name != "ann" || p.Token != tok.ID ||
+		!p.Has(auth.Metrics) {
 		t.Errorf("a new token: %+v, %v", p, err)
 	}
 	if err := command.RemoveToken(t.Context(), tok.ID); err != nil {
@@ -332,7 +334,8 @@ func TestOpenFails(t *testing.T) {
 		t.Error("a folder that is not there was opened")
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "sandlot.db"), []byte("this is no database, but long enough to be one"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "sandlot.db"), []byte("this is no database, but long enough to be one"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open(t.Context(), dir); err == nil {

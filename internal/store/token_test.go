@@ -12,8 +12,10 @@ func TestRolesComeToAnOlderDatabase(t *testing.T) {
 	dir := t.TempDir()
 	old := before(t, dir, 9)
 	for _, row := range []string{
-		`INSERT INTO tokens (id, hash, user, service, created, expires, metrics) VALUES ('tok_1', '` + secret.Hash("a") + `', 'ann', true, 1, NULL, false)`,
-		`INSERT INTO tokens (id, hash, user, service, created, expires, metrics) VALUES ('tok_2', '` + secret.Hash("b") + `', 'local', false, 1, NULL, true)`,
+		`INSERT INTO tokens (id, hash, user, service, created, expires, metrics) VALUES ('tok_1', '` +
+			secret.Hash("a") + `', 'ann', true, 1, NULL, false)`,
+		`INSERT INTO tokens (id, hash, user, service, created, expires, metrics) VALUES ('tok_2', '` +
+			secret.Hash("b") + `', 'local', false, 1, NULL, true)`,
 	} {
 		if _, err := old.Exec(row); err != nil {
 			t.Fatal(err)
@@ -37,7 +39,8 @@ func TestRolesComeToAnOlderDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p, err := d.Admit(t.Context(), "Bearer "+value.Reveal()); err != nil || p.Roles != auth.NewRoles(auth.Operator, auth.Metrics) {
+	if p, err := d.Admit(t.Context(), "Bearer "+value.Reveal()); err != nil ||
+		p.Roles != auth.NewRoles(auth.Operator, auth.Metrics) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	if _, err := db.db.Exec(`UPDATE tokens SET roles = 'king, logs'`); err != nil {
