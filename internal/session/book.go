@@ -64,7 +64,8 @@ type Book struct {
 
 // New returns an empty book; Recover fills it.
 func New(c Config) *Book {
-	return &Book{Config: c, orphaned: make(chan struct{}, 1), sessions: map[string]*Session{}, homes: map[string]*Session{}, reserved: map[string]place{}}
+	return &Book{Config: c, orphaned: make(chan struct{}, 1), sessions: map[string]*Session{},
+		homes: map[string]*Session{}, reserved: map[string]place{}}
 }
 
 // Ask says which session a call wants.
@@ -120,7 +121,8 @@ func (b *Book) introduce(ctx context.Context, p auth.Principal, booted *pool.Boo
 // identity is who commits for a principal. Nobody gets mail there, unless the
 // name is an address.
 func identity(p auth.Principal) *agent.Identity {
-	if name, host, ok := strings.Cut(p.Name, "@"); ok && name != "" && host != "" && !strings.ContainsAny(p.Name, " <>") {
+	if name, host, ok := strings.Cut(p.Name, "@"); ok && name != "" && host != "" &&
+		!strings.ContainsAny(p.Name, " <>") {
 		return &agent.Identity{Name: name, Email: p.Name}
 	}
 	mailbox := strings.Map(func(r rune) rune {
@@ -193,10 +195,12 @@ func (b *Book) create(ctx context.Context, p auth.Principal, a Ask, home bool) (
 }
 
 // record makes the session in the store and in memory.
-func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, f image.Flavor, home bool) (*Session, error) {
+func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, f image.Flavor,
+	home bool) (*Session, error) {
 	var err error
 	now := time.Now().UTC()
-	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now, Used: now}
+	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
+		Used: now}
 	account := new(egress.Account)
 	booted := b.Pool.Take(t, f)
 	if booted != nil {
@@ -272,7 +276,8 @@ func (b *Book) template(name string) (*image.Template, error) {
 			}
 		}
 	}
-	return nil, fault.New(fault.InvalidParameters, "template %q is not known; known are: %s", name, strings.Join(slices.Sorted(maps.Keys(known)), ", ")).
+	return nil, fault.New(fault.InvalidParameters, "template %q is not known; known are: %s", name,
+		strings.Join(slices.Sorted(maps.Keys(known)), ", ")).
 		With("argument", "template").With("given", name).With("allowed", slices.Sorted(maps.Keys(known)))
 }
 
@@ -287,7 +292,8 @@ func (b *Book) flavor(name string) (image.Flavor, error) {
 		}
 		known = append(known, f.Name)
 	}
-	return image.Flavor{}, fault.New(fault.InvalidParameters, "flavor %q is not known; known are: %s", name, strings.Join(known, ", ")).
+	return image.Flavor{}, fault.New(fault.InvalidParameters, "flavor %q is not known; known are: %s", name,
+		strings.Join(known, ", ")).
 		With("argument", "flavor").With("given", name).With("allowed", known)
 }
 
@@ -303,7 +309,9 @@ func (b *Book) serves(s *Session, a Ask) error {
 			return err
 		}
 		if !t.Serves(a.Template) {
-			return fault.New(fault.InvalidParameters, "session %s has the template %q, which does not provide %q; leave template out, or use session_id \"new\"", r.ID, t.Name, a.Template).
+			return fault.New(fault.InvalidParameters,
+				"session %s has the template %q, which does not provide %q; leave template out, or use session_id "+
+					"\"new\"", r.ID, t.Name, a.Template).
 				With("argument", "template").With("session_id", r.ID).With("template", t.Name).With("asked", a.Template)
 		}
 	}
@@ -319,7 +327,9 @@ func (b *Book) serves(s *Session, a Ask) error {
 		return err
 	}
 	if !has.Covers(want) {
-		return fault.New(fault.InvalidParameters, "session %s has the flavor %s, which is smaller than %s; leave flavor out, or use session_id \"new\"", r.ID, has, want).
+		return fault.New(fault.InvalidParameters,
+			"session %s has the flavor %s, which is smaller than %s; leave flavor out, or use session_id \"new\"", r.ID,
+			has, want).
 			With("argument", "flavor").With("session_id", r.ID).With("flavor", has.Name).With("asked", want.Name)
 	}
 	return nil
@@ -337,7 +347,8 @@ func (b *Book) unknown(owner, id string) error {
 	}
 	b.mu.Unlock()
 	slices.Sort(live)
-	return fault.New(fault.SessionNotFound, "%s", agent.Printable(id, 80)).With("session_id", agent.Printable(id, 80)).With("live_sessions", live)
+	return fault.New(fault.SessionNotFound, "%s", agent.Printable(id, 80)).With("session_id", agent.Printable(id, 80)).
+		With("live_sessions", live)
 }
 
 func (b *Book) all() []*Session {

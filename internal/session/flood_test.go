@@ -152,7 +152,8 @@ func TestFloodOfGreetings(t *testing.T) {
 			booted := func(id string) (*socket, *pool.Booted) {
 				s := newSocket(t, id)
 				b := &pool.Booted{ID: id, Box: s, Agent: agent.New(s, logger)}
-				b.Connect(broker.Exit(egress.Owner{Session: id}, &egress.Policy{Mode: egress.Public}, new(egress.Account)))
+				b.Connect(broker.Exit(egress.Owner{Session: id}, &egress.Policy{Mode: egress.Public},
+					new(egress.Account)))
 				t.Cleanup(b.LetGo)
 				return s, b
 			}
@@ -193,7 +194,8 @@ func TestFloodOfGreetings(t *testing.T) {
 			}
 			all.Wait()
 			took := time.Since(begun)
-			t.Logf("%d tried, %d let in within %v; the other one's %d answers took at most %v; %d goroutines more", tried.Load(), in.Load(), took, answers, slowest, most.Load())
+			t.Logf("%d tried, %d let in within %v; the other one's %d answers took at most %v; %d goroutines more",
+				tried.Load(), in.Load(), took, answers, slowest, most.Load())
 			if tried.Load() < 2*floods || !b.Agent.Linked() {
 				t.Error("that was no flood")
 			}

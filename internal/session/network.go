@@ -81,7 +81,8 @@ func (s *Session) applyPolicy() {
 // connect gives a sandbox that is not published yet the session's way out.
 func (b *Book) connect(booted *pool.Booted, r Record, account *egress.Account) {
 	if b.Egress != nil {
-		booted.Connect(b.Egress.Exit(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r), account))
+		booted.Connect(b.Egress.Exit(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r),
+			account))
 	}
 }
 
@@ -107,7 +108,8 @@ func (b *Book) Network(p auth.Principal, id string) (Network, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := Network{Session: s.rec.ID, Owner: s.rec.Owner, Change: s.rec.Network, Policy: b.policy(s.rec), Traffic: s.account.Traffic(), MaxBytes: b.maxBytes()}
+	n := Network{Session: s.rec.ID, Owner: s.rec.Owner, Change: s.rec.Network, Policy: b.policy(s.rec),
+		Traffic: s.account.Traffic(), MaxBytes: b.maxBytes()}
 	if s.booted != nil && s.booted.Exit != nil {
 		u := s.booted.Exit.Usage()
 		n.Usage = &u

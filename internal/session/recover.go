@@ -69,7 +69,8 @@ func (b *Book) tidy(kept map[string]bool) {
 // recover makes the session of a record. When its sandbox is among unowned it is
 // taken out of there.
 func (b *Book) recover(r Record, unowned map[string]bool) {
-	s := &Session{book: b, gate: make(chan struct{}, 1), account: egress.NewAccount(r.Traffic), stored: r.Traffic, rec: r}
+	s := &Session{book: b, gate: make(chan struct{}, 1), account: egress.NewAccount(r.Traffic), stored: r.Traffic,
+		rec: r}
 	if r.Sandbox != "" && unowned[r.Sandbox] {
 		if _, _, err := b.resolve(r.Template, r.Flavor); err == nil {
 			delete(unowned, r.Sandbox)
@@ -116,7 +117,8 @@ func (s *Session) adopt(ctx context.Context) error {
 		}
 	}
 	if err != nil && !errors.Is(err, sandbox.ErrGone) {
-		return fault.Wrap(fault.SandboxCreation, err, "the session's sandbox could not be taken over from an earlier server")
+		return fault.Wrap(fault.SandboxCreation, err,
+			"the session's sandbox could not be taken over from an earlier server")
 	}
 	if err != nil {
 		s.mu.Lock()
@@ -205,7 +207,8 @@ func (b *Book) adoptAll(ctx context.Context) {
 func (b *Book) adoptOne(ctx context.Context, s *Session) error {
 	if err := s.settle(ctx); err != nil {
 		if ctx.Err() == nil {
-			b.Log.Error("could not take over a session's sandbox; it is tried again", "session", s.record().ID, "error", err)
+			b.Log.Error("could not take over a session's sandbox; it is tried again", "session", s.record().ID, "error",
+				err)
 		}
 		return err
 	}

@@ -236,7 +236,9 @@ func TestUnowned(t *testing.T) {
 		left := leave(w, 1)
 		stray := func() {
 			t.Helper()
-			if _, err := w.fake.Create(context.Background(), sandbox.Spec{ID: secret.ID(), Template: w.Templates[0], Secret: make([]byte, wire.SecretLen)}); err != nil {
+			if _, err := w.fake.Create(context.Background(),
+				sandbox.Spec{ID: secret.ID(), Template: w.Templates[0],
+					Secret: make([]byte, wire.SecretLen)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -307,7 +309,8 @@ func TestStoppedInVain(t *testing.T) {
 			}
 		}
 		alive(2)
-		if all, err := w.List(context.Background(), ann, ""); err != nil || len(all) != 1 || all[0].Status != "stopped" {
+		if all, err := w.List(context.Background(), ann, ""); err != nil || len(all) != 1 ||
+			all[0].Status != "stopped" {
 			t.Errorf("%+v, %v", all, err)
 		}
 		full.Store(false)

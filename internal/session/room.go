@@ -95,10 +95,14 @@ func (b *Book) reserve(ctx context.Context, owner string, want place) error {
 			continue
 		}
 		if !fits {
-			return fault.New(fault.ResourceLimit, "%d of your %d sessions are live; stop one with stop_session, or use one of them", count, b.MaxSessions).
+			return fault.New(fault.ResourceLimit,
+				"%d of your %d sessions are live; stop one with stop_session, or use one of them", count,
+				b.MaxSessions).
 				With("resource_type", "sessions").With("current_usage", count).With("limit", b.MaxSessions)
 		}
-		return fault.New(fault.ResourceLimit, "the live sessions have %d MB of memory together, and %d MB are allowed; a session of %d MB does not fit", memory, b.MaxMemoryMB, want.mb).
+		return fault.New(fault.ResourceLimit,
+			"the live sessions have %d MB of memory together, and %d MB are allowed; a session of %d MB does not fit",
+			memory, b.MaxMemoryMB, want.mb).
 			With("resource_type", "memory").With("current_usage", memory).With("limit", b.MaxMemoryMB).
 			With("current_memory_mb", memory).With("limit_memory_mb", b.MaxMemoryMB)
 	}

@@ -138,7 +138,8 @@ func (s *Session) up(ctx context.Context, quiet bool) (b *pool.Booted, notice st
 		return nil, "", err
 	}
 	if lost := s.record().Lost; lost != "" && !quiet {
-		notice = fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; variables, processes and everything outside /workspace are gone.", lost)
+		notice = fmt.Sprintf("This session's sandbox was started again (%s). Files in /workspace are kept; "+
+			"variables, processes and everything outside /workspace are gone.", lost)
 		if err := s.update(func(r *Record) { r.Lost = "" }); err != nil {
 			return nil, "", err
 		}
@@ -203,7 +204,8 @@ func (s *Session) boot(ctx context.Context) error {
 	s.setBooting(true)
 	defer s.setBooting(false)
 	// Others may wait for the same boot: it goes on when this caller leaves.
-	b, err := s.book.Pool.Boot(context.WithoutCancel(ctx), pool.Order{ID: id, Workspace: r.Workspace, Template: t, Flavor: f, Early: true})
+	b, err := s.book.Pool.Boot(context.WithoutCancel(ctx), pool.Order{ID: id, Workspace: r.Workspace, Template: t,
+		Flavor: f, Early: true})
 	if err != nil {
 		err = errors.Join(err, s.update(func(r *Record) { r.Sandbox = "" }))
 		return fault.Wrap(fault.SandboxCreation, err, "%s", creationAdvice(err))
@@ -317,20 +319,24 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 			why = death(l.Booted)
 			break
 		}
-		if agent.ReasonOf(err) == agent.TimedOut || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, agent.ErrProtocol) {
+		if agent.ReasonOf(err) == agent.TimedOut || errors.Is(err, context.DeadlineExceeded) ||
+			errors.Is(err, agent.ErrProtocol) {
 			why, what = "its agent stopped answering", "sandbox_unresponsive"
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	if why == "" {
-		return l.about(fault.Wrap(kind, err, "the link to the sandbox broke in the middle of the call; the session lives on"), "link_lost")
+		return l.about(fault.Wrap(kind, err,
+			"the link to the sandbox broke in the middle of the call; the session lives on"), "link_lost")
 	}
 	if l.enter(look) == nil {
 		l.drop(l.Booted, why)
 		l.leave()
 	}
-	return l.about(fault.Wrap(kind, err, "the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything outside /workspace are gone. The next call starts it again", why), what).
+	return l.about(fault.Wrap(kind, err,
+		"the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything "+
+			"outside /workspace are gone. The next call starts it again", why), what).
 		With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
 }
 

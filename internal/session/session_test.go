@@ -104,13 +104,15 @@ func (w *world) open(change func(*Rules)) {
 		w.t.Fatal(err)
 	}
 	rules := Rules{DefaultTemplate: "host", DefaultFlavor: "small",
-		Templates: []*image.Template{{Name: "host", Provides: []string{"python"}}, {Name: "other"}}, Flavors: image.Flavors,
+		Templates:   []*image.Template{{Name: "host", Provides: []string{"python"}}, {Name: "other"}},
+		Flavors:     image.Flavors,
 		MaxSessions: 3, Idle: time.Minute, Retention: time.Hour, Sweep: time.Second, Evict: true, Patience: time.Second}
 	if change != nil {
 		change(&rules)
 	}
 	log := sandboxtest.Log(w.t)
-	p := pool.New(pool.Config{Runtime: w.fake, Shelf: shelf, Start: 2 * time.Second, Templates: rules.Templates, Flavor: image.Flavors[0], Log: log})
+	p := pool.New(pool.Config{Runtime: w.fake, Shelf: shelf, Start: 2 * time.Second, Templates: rules.Templates,
+		Flavor: image.Flavors[0], Log: log})
 	w.Book = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out})
 	if err := w.Recover(w.t.Context(), w.fake); err != nil {
 		w.t.Fatal(err)
@@ -177,7 +179,8 @@ func in(t *testing.T, change func(*Rules), test func(*testing.T, *world)) {
 func TestDefaults(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		home := w.use(ann, Ask{})
-		if !home.Created || w.use(ann, Ask{}).ID() != home.ID() || w.use(ann, Ask{ID: "home"}).ID() != home.ID() || w.use(ann, Ask{ID: home.ID()}).Created {
+		if !home.Created || w.use(ann, Ask{}).ID() != home.ID() || w.use(ann, Ask{ID: "home"}).ID() != home.ID() ||
+			w.use(ann, Ask{ID: home.ID()}).Created {
 			t.Error("a person's default is not their one home")
 		}
 		if w.use(bob, Ask{}).ID() == home.ID() {
@@ -225,7 +228,8 @@ func TestIdle(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		go func() { w.Run(ctx); close(done) }()
-		files, empty, busy, held := w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}), w.use(bob, Ask{ID: "new"})
+		files, empty, busy, held := w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}),
+			w.use(bob, Ask{ID: "new"})
 		if err := os.WriteFile(filepath.Join(w.shelf, files.record().Workspace, "f"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -352,7 +356,8 @@ func TestDeath(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		l := w.use(ann, Ask{ID: s.ID()})
-		if l.Booted.ID == s.Booted.ID || !strings.Contains(l.Notice, "memory limit") || l.record().Workspace != s.record().Workspace {
+		if l.Booted.ID == s.Booted.ID || !strings.Contains(l.Notice, "memory limit") ||
+			l.record().Workspace != s.record().Workspace {
 			t.Errorf("%q", l.Notice)
 		}
 	})
@@ -370,7 +375,8 @@ func TestErrorTypes(t *testing.T) {
 			}
 		}
 		is(errors.New("broken"), "link_lost")
-		if c := fault.From(s.Fault(t.Context(), errors.New("x"), fault.CommandExecution)).Data().Context; c["error_type"] != nil || c["session_id"] != s.ID() {
+		if c := fault.From(s.Fault(t.Context(), errors.New("x"), fault.CommandExecution)).
+			Data().Context; c["error_type"] != nil || c["session_id"] != s.ID() {
 			t.Errorf("%v", c)
 		}
 		w.fake.Box(s.Booted.ID).Die("memory")
@@ -422,14 +428,17 @@ func TestNextServerStarts(t *testing.T) {
 		t.Skip("only root can mount")
 	}
 	in(t, nil, func(t *testing.T, w *world) {
-		stuck, nobodys := filepath.Join(w.shelf, strings.Repeat("a", 26)), filepath.Join(w.shelf, strings.Repeat("b", 26))
-		if err := errors.Join(os.Mkdir(stuck, 0o700), os.Mkdir(nobodys, 0o700), unix.Mount("none", stuck, "tmpfs", 0, "size=64k")); err != nil {
+		stuck, nobodys := filepath.Join(w.shelf, strings.Repeat("a", 26)),
+			filepath.Join(w.shelf, strings.Repeat("b", 26))
+		if err := errors.Join(os.Mkdir(stuck, 0o700), os.Mkdir(nobodys, 0o700),
+			unix.Mount("none", stuck, "tmpfs", 0, "size=64k")); err != nil {
 			t.Fatal(err)
 		}
 		defer unix.Unmount(stuck, unix.MNT_DETACH)
 		w.open(nil)
 		w.use(ann, Ask{})
-		if all, err := w.Pool.Shelf.All(); err != nil || !slices.Contains(all, filepath.Base(stuck)) || slices.Contains(all, filepath.Base(nobodys)) {
+		if all, err := w.Pool.Shelf.All(); err != nil || !slices.Contains(all, filepath.Base(stuck)) ||
+			slices.Contains(all, filepath.Base(nobodys)) {
 			t.Errorf("%v, %v, want what is stuck, and not the other", all, err)
 		}
 		w.Close(context.Background())
@@ -451,7 +460,8 @@ func TestNextServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		orphan, err := w.Pool.Boot(context.Background(), pool.Order{Workspace: nobodys, Template: w.Templates[0], Flavor: image.Flavors[0]})
+		orphan, err := w.Pool.Boot(context.Background(), pool.Order{Workspace: nobodys, Template: w.Templates[0],
+			Flavor: image.Flavors[0]})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -143,7 +143,8 @@ func TestTrafficOutlivesSandboxes(t *testing.T) {
 			t.Errorf("counted anew: %v", r)
 		}
 		infos, err := w.List(t.Context(), ann, l.ID())
-		if err != nil || infos[0].Traffic != (egress.Traffic{Up: 12_000, Down: 12_000}) || infos[0].MaxBytes != 100_000 {
+		if err != nil || infos[0].Traffic != (egress.Traffic{Up: 12_000, Down: 12_000}) ||
+			infos[0].MaxBytes != 100_000 {
 			t.Errorf("%+v, %v", infos, err)
 		}
 	})
