@@ -90,12 +90,14 @@ type Pool struct {
 
 // New returns an empty pool.
 func New(c Config) *Pool {
-	return &Pool{Config: c, wake: make(chan struct{}, 1), turns: agent.NewTurns(runtime.NumCPU() + runtime.NumCPU()/2), ready: map[string][]*Booted{}, owned: map[string]bool{}}
+	return &Pool{Config: c, wake: make(chan struct{}, 1), turns: agent.NewTurns(runtime.NumCPU() + runtime.NumCPU()/2),
+		ready: map[string][]*Booted{}, owned: map[string]bool{}}
 }
 
 // Limits returns the limits of a sandbox of that flavor.
 func (p *Pool) Limits(f image.Flavor) sandbox.Limits {
-	return sandbox.Limits{CPUs: f.CPUs, MemoryBytes: int64(f.MemoryMB) << 20, Processes: p.Processes, DiskBytes: p.DiskBytes}
+	return sandbox.Limits{CPUs: f.CPUs, MemoryBytes: int64(f.MemoryMB) << 20, Processes: p.Processes,
+		DiskBytes: p.DiskBytes}
 }
 
 // Order says what to boot.
@@ -124,7 +126,8 @@ func (p *Pool) Boot(ctx context.Context, o Order) (*Booted, error) {
 		if err == nil || caller.Err() != nil {
 			return b, err
 		}
-		p.Log.Warn("a sandbox that was started from a snapshot did not get ready, and boots", "sandbox", o.ID, "error", err)
+		p.Log.Warn("a sandbox that was started from a snapshot did not get ready, and boots", "sandbox", o.ID, "error",
+			err)
 		shooter.Forget(spec)
 	}
 	return p.boot(ctx, o, spec, p.Start)
@@ -148,7 +151,8 @@ func (p *Pool) volumes() []sandbox.Mount {
 func (p *Pool) spec(o Order) sandbox.Spec {
 	mounts := []sandbox.Mount{{Source: p.Shelf.Path(o.Workspace), Target: WorkspaceDir}}
 	mounts = append(mounts, p.volumes()...)
-	return sandbox.Spec{ID: o.ID, Template: o.Template, Limits: p.Limits(o.Flavor), Mounts: mounts, Orphan: p.Orphan, Secret: secret.Bytes(wire.SecretLen)}
+	return sandbox.Spec{ID: o.ID, Template: o.Template, Limits: p.Limits(o.Flavor), Mounts: mounts, Orphan: p.Orphan,
+		Secret: secret.Bytes(wire.SecretLen)}
 }
 
 func (p *Pool) boot(ctx context.Context, o Order, spec sandbox.Spec, most time.Duration) (*Booted, error) {
@@ -186,7 +190,8 @@ func (p *Pool) boot(ctx context.Context, o Order, spec sandbox.Spec, most time.D
 func (p *Pool) Adopt(box sandbox.Sandbox, o Order) *Booted {
 	c := agent.New(box, p.Log)
 	c.Share(p.turns)
-	return &Booted{ID: box.Spec().ID, Workspace: o.Workspace, Template: o.Template, Flavor: o.Flavor, Box: box, Agent: c}
+	return &Booted{ID: box.Spec().ID, Workspace: o.Workspace, Template: o.Template, Flavor: o.Flavor, Box: box,
+		Agent: c}
 }
 
 // prepare waits until a sandbox that boots is ready.
@@ -217,7 +222,8 @@ const warmLimit = 15 * time.Second
 
 // Configure tells the agent its languages, roots and limits.
 func (p *Pool) Configure(ctx context.Context, b *Booted) error {
-	s := agent.Settings{Template: b.Template, Limits: p.Limits(b.Flavor), Roots: []agent.FileRoot{{Path: WorkspaceDir}}, Git: b.git.Load()}
+	s := agent.Settings{Template: b.Template, Limits: p.Limits(b.Flavor), Roots: []agent.FileRoot{{Path: WorkspaceDir}},
+		Git: b.git.Load()}
 	for _, m := range b.Box.Spec().Mounts {
 		if m.Shared { // as it was mounted: a folder that is full for a while is not the agent's to judge
 			s.Roots = append(s.Roots, agent.FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
@@ -268,7 +274,8 @@ func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
 func (p *Pool) outdated(b *Booted) bool {
 	has := b.Box.Spec().Mounts
 	for _, v := range p.volumes() {
-		if !v.ReadOnly && slices.ContainsFunc(has, func(m sandbox.Mount) bool { return m.Target == v.Target && m.ReadOnly }) {
+		if !v.ReadOnly && slices.ContainsFunc(has,
+			func(m sandbox.Mount) bool { return m.Target == v.Target && m.ReadOnly }) {
 			return true
 		}
 	}

@@ -78,7 +78,8 @@ func (p *Pool) shootAll(ctx context.Context, shooter sandbox.Snapshotter) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			p.Log.Warn("no snapshot of a booted sandbox could be made: each one boots", "template", t.Name, "error", err)
+			p.Log.Warn("no snapshot of a booted sandbox could be made: each one boots", "template", t.Name, "error",
+				err)
 		case made:
 			p.Log.Info("new sandboxes start from a snapshot", "template", t.Name, "took", time.Since(began))
 		}

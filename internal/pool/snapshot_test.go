@@ -117,8 +117,9 @@ func within(t *testing.T, rt *shooter, warm int, f func(t *testing.T, p *Pool)) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := New(Config{Runtime: rt, Shelf: shelf, Start: rt.start, Warm: warm, Templates: []*image.Template{{Name: "one"}, {Name: "two"}},
-			Flavor: image.Flavors[0], Log: sandboxtest.Log(t), Volumes: rt.volumes})
+		p := New(Config{Runtime: rt, Shelf: shelf, Start: rt.start, Warm: warm,
+			Templates: []*image.Template{{Name: "one"}, {Name: "two"}},
+			Flavor:    image.Flavors[0], Log: sandboxtest.Log(t), Volumes: rt.volumes})
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
 		run.Go(func() { p.Run(ctx) })
