@@ -195,7 +195,8 @@ func (f Forbidden) Error() string {
 	case ARule:
 		advice = ". The operator of this server can allow it: network.allow in sandlot.yaml"
 	case AnException:
-		advice = ". The operator of this server alone can allow it, with name and range: network.allow_private in sandlot.yaml"
+		advice = ". The operator of this server alone can allow it, with name and range: network.allow_private in " +
+			"sandlot.yaml"
 	case AMode:
 		advice = ". The operator of this server can give you a network: network.mode in sandlot.yaml"
 	}

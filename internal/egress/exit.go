@@ -298,7 +298,8 @@ func (e *Exit) finished(l *line, f *flow) {
 	verdict, other := l.verdict(), l.otherName
 	e.mu.Unlock()
 	args := []any{"host", l.target.Host(), "port", l.target.Port, "address", address(l.target.Addr),
-		"up", f.up.Load(), "down", f.down.Load(), "duration", time.Since(f.begun).Round(time.Millisecond), "verdict", verdict}
+		"up", f.up.Load(), "down", f.down.Load(), "duration", time.Since(f.begun).Round(time.Millisecond), "verdict",
+		verdict}
 	if other != "" {
 		args = append(args, "server_name", other)
 	}

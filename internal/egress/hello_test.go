@@ -60,7 +60,8 @@ func TestServerName(t *testing.T) {
 		{"other, fragmented", fragmented(other, 7), false},
 		{"below", clientHello(t, "x.a.example"), false},
 		{"garbage", append([]byte{0x16, 3, 1, 0, 100}, bytes.Repeat([]byte{0xff}, 100)...), false},
-		{"over the bound", append([]byte{0x16, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff}, fragmented(make([]byte, 80<<10), 0x4000)...), false},
+		{"over the bound", append([]byte{0x16, 3, 1, 0x40, 0, 1, 0, 0xff, 0xff},
+			fragmented(make([]byte, 80<<10), 0x4000)...), false},
 		{"http", []byte("GET / HTTP/1.1\r\n\r\n"), true},
 		{"no TLS", []byte{0x16, 0x04, 1, 2, 3}, true},
 		{"one byte", []byte{0x16}, true},
@@ -128,7 +129,8 @@ func TestServerNameRefusal(t *testing.T) {
 	c.Write(clientHello(t, "b.example"))
 	c.ended()
 	got := r.exit.TakeRefusals()
-	if len(got) != 1 || got[0].Host != "b.example" || got[0].Port != 443 || !strings.Contains(got[0].Reason, "a.example") {
+	if len(got) != 1 || got[0].Host != "b.example" || got[0].Port != 443 ||
+		!strings.Contains(got[0].Reason, "a.example") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -67,7 +67,8 @@ func TestSpareConnections(t *testing.T) {
 	for range maxSpare {
 		spare = append(spare, r.client())
 	}
-	eventually(t, "all wait", func() bool { r.exit.mu.Lock(); defer r.exit.mu.Unlock(); return r.exit.spare == maxSpare })
+	eventually(t, "all wait",
+		func() bool { r.exit.mu.Lock(); defer r.exit.mu.Unlock(); return r.exit.spare == maxSpare })
 	r.client().ended() // one more is given up
 	quick := r.client()
 	quick.want(no, lookup("127.1")) // unless it asks
@@ -229,7 +230,8 @@ func TestEachIsLoggedAndCounted(t *testing.T) {
 	if n := strings.Count(log, "\n"); n != 4 {
 		t.Errorf("%d lines", n)
 	}
-	if u := r.b.Totals(); u.Connected != 1 || u.Refused != 1 || u.Unreachable != 3 || u.Lookups != 1 || u.Up != 5 || u.Down != 5 || u.Open != 0 {
+	if u := r.b.Totals(); u.Connected != 1 || u.Refused != 1 || u.Unreachable != 3 || u.Lookups != 1 || u.Up != 5 ||
+		u.Down != 5 || u.Open != 0 {
 		t.Errorf("%+v", u)
 	}
 }
@@ -558,7 +560,10 @@ func TestResolver(t *testing.T) {
 }
 
 func TestResolverIsBounded(t *testing.T) {
-	r := &resolver{names: map[string]*answer{}, ask: func(context.Context, string) ([]netip.Addr, error) { return nil, nil }}
+	r := &resolver{names: map[string]*answer{}, ask: func(context.Context, string) ([]netip.Addr, error) {
+		return nil,
+			nil
+	}}
 	for i := range 3 * resolveMax {
 		if _, err := r.lookup(t.Context(), strings.Repeat("x", 1+i%50)+string(rune(i))); !errors.Is(err, errNoName) {
 			t.Fatal(err)

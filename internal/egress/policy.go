@@ -138,7 +138,8 @@ const (
 // localName says whether a name means the machine that resolves it.
 func localName(name string) bool {
 	last := name[strings.LastIndexByte(name, '.')+1:]
-	return last == "localhost" || last == "localdomain" || strings.HasSuffix(name, "-localhost") || strings.HasSuffix(name, "-loopback")
+	return last == "localhost" || last == "localdomain" || strings.HasSuffix(name, "-localhost") ||
+		strings.HasSuffix(name, "-loopback")
 }
 
 // refuseAddress judges the address, whatever the name says.

@@ -10,32 +10,44 @@ import (
 	"testing"
 )
 
-var ownForTest = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("20.9.9.9/24"), netip.MustParsePrefix("2a00:9::9/64")}
+var ownForTest = []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("20.9.9.9/24"),
+	netip.MustParsePrefix("2a00:9::9/64")}
 
 // special are addresses that no name may lead to; each with the kind of opening
 // that it has.
 var special = map[string]open{
-	"0.0.0.0": never, "0.1.2.3": never, "10.0.0.1": named, "10.255.255.255": named, "100.64.0.1": named, "100.127.255.255": named,
-	"127.0.0.1": named, "127.255.255.254": named, "169.254.169.254": inside, "169.254.0.1": inside, "168.63.129.16": inside,
+	"0.0.0.0": never, "0.1.2.3": never, "10.0.0.1": named, "10.255.255.255": named, "100.64.0.1": named,
+	"100.127.255.255": named,
+	"127.0.0.1":       named, "127.255.255.254": named, "169.254.169.254": inside, "169.254.0.1": inside,
+	"168.63.129.16":   inside,
 	"100.100.100.200": inside, "192.0.0.192": inside, "fd00:ec2::254": inside, "fd20:ce::254": inside,
-	"172.16.0.1": named, "172.31.255.255": named, "192.0.0.1": named, "192.0.2.1": named, "192.88.99.1": named, "192.168.1.1": named,
-	"198.18.0.1": named, "198.19.255.255": named, "198.51.100.1": named, "203.0.113.1": named,
+	"172.16.0.1": named, "172.31.255.255": named, "192.0.0.1": named, "192.0.2.1": named, "192.88.99.1": named,
+	"192.168.1.1": named,
+	"198.18.0.1":  named, "198.19.255.255": named, "198.51.100.1": named, "203.0.113.1": named,
 	"224.0.0.1": never, "239.255.255.255": never, "240.0.0.1": named, "255.255.255.255": never,
-	"::": never, "::1": named, "::7f00:1": never, "::10.0.0.1": never, "fe80::1": never, "febf::1": never, "fec0::1": named, "fc00::1": named, "fdff::1": named,
-	"ff02::1": never, "100::1": named, "2001::1": never, "2001:0:1::1": never, "2001:2::1": named, "2001:10::1": named, "2001:20::1": named,
-	"2001:db8::1": named, "3fff::1": named, "2002:7f00:1::": never, "2002:1400:1::": never, "4000::1": named, "1fff::1": named,
-	"64:ff9b::7f00:1": never, "64:ff9b::10.0.0.1": never, "64:ff9b::169.254.169.254": never, "64:ff9b:1::20.0.0.1": never, "5f00::1": named,
+	"::": never, "::1": named, "::7f00:1": never, "::10.0.0.1": never, "fe80::1": never, "febf::1": never,
+	"fec0::1": named, "fc00::1": named, "fdff::1": named,
+	"ff02::1": never, "100::1": named, "2001::1": never, "2001:0:1::1": never, "2001:2::1": named, "2001:10::1": named,
+	"2001:20::1":  named,
+	"2001:db8::1": named, "3fff::1": named, "2002:7f00:1::": never, "2002:1400:1::": never, "4000::1": named,
+	"1fff::1":         named,
+	"64:ff9b::7f00:1": never, "64:ff9b::10.0.0.1": never, "64:ff9b::169.254.169.254": never,
+	"64:ff9b:1::20.0.0.1": never, "5f00::1": named,
 }
 
-var public = []string{"1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.0.0.1", "128.0.0.1", "169.253.1.1",
-	"172.15.0.1", "172.32.0.1", "192.0.1.1", "192.167.0.1", "192.169.0.1", "198.17.0.1", "198.20.0.1", "223.255.255.255",
+var public = []string{"1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.0.0.1", "128.0.0.1",
+	"169.253.1.1",
+	"172.15.0.1", "172.32.0.1", "192.0.1.1", "192.167.0.1", "192.169.0.1", "198.17.0.1", "198.20.0.1",
+	"223.255.255.255",
 	"2a00::1", "2001:200::1", "2003::1", "3ffe::1", "64:ff9b::20.0.0.1"}
 
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 func TestSpecialAddresses(t *testing.T) {
-	p := &Policy{Mode: Public, Allow: rules(t, "named.example", "0.0.0.0/0", "::/0"), Registries: rules(t, "registry.example:443"),
-		Private: []Private{{rules(t, "private.example")[0], netip.MustParsePrefix("0.0.0.0/0")}, {rules(t, "private.example")[0], netip.MustParsePrefix("::/0")}}}
+	p := &Policy{Mode: Public, Allow: rules(t, "named.example", "0.0.0.0/0", "::/0"),
+		Registries: rules(t, "registry.example:443"),
+		Private: []Private{{rules(t, "private.example")[0], netip.MustParsePrefix("0.0.0.0/0")},
+			{rules(t, "private.example")[0], netip.MustParsePrefix("::/0")}}}
 	for s, o := range special {
 		a := addr(s)
 		for _, name := range []string{"", "any.example", "named.example"} {
@@ -64,7 +76,8 @@ func TestSpecialAddresses(t *testing.T) {
 
 func TestExactPrivateRange(t *testing.T) {
 	host := rules(t, "meta.example")[0]
-	for cidr, want := range map[string]bool{"169.254.169.254/32": true, "169.254.0.0/16": true, "169.0.0.0/8": false, "168.0.0.0/7": false, "0.0.0.0/0": false} {
+	for cidr, want := range map[string]bool{"169.254.169.254/32": true, "169.254.0.0/16": true, "169.0.0.0/8": false,
+		"168.0.0.0/7": false, "0.0.0.0/0": false} {
 		p := &Policy{Mode: Allowlist, Private: []Private{{host, netip.MustParsePrefix(cidr)}}}
 		if got := p.refuse(Target{"meta.example", addr("169.254.169.254"), 80}, ownForTest) == ""; got != want {
 			t.Errorf("%s opens metadata: %v", cidr, got)
@@ -83,8 +96,10 @@ func TestOwnAddresses(t *testing.T) {
 		}
 	}
 	// Neighbours, of both families; not who has a like address.
-	for _, s := range []string{"20.9.9.1", "20.9.9.255", "2a00:9::1", "2a00:9::ffff:ffff:ffff:ffff", "64:ff9b::20.9.9.1"} {
-		if why := p.refuse(Target{"a.example", addr(s), 443}, ownForTest); !strings.Contains(why, "in the server's own network") {
+	for _, s := range []string{"20.9.9.1", "20.9.9.255", "2a00:9::1", "2a00:9::ffff:ffff:ffff:ffff",
+		"64:ff9b::20.9.9.1"} {
+		if why := p.refuse(Target{"a.example", addr(s), 443}, ownForTest); !strings.Contains(why,
+			"in the server's own network") {
 			t.Errorf("%s: %q", s, why)
 		}
 	}
@@ -95,7 +110,9 @@ func TestOwnAddresses(t *testing.T) {
 	}
 	// A range that is as good as everything says nothing about neighbours.
 	wide := []netip.Prefix{netip.MustParsePrefix("20.9.9.9/1"), netip.MustParsePrefix("2a00:9::9/3")}
-	if p.refuse(Target{"a.example", addr("20.9.9.9"), 443}, wide) == "" || p.refuse(Target{"a.example", addr("20.9.9.1"), 443}, wide) != "" || p.refuse(Target{"a.example", addr("2a00:9::1"), 443}, wide) != "" {
+	if p.refuse(Target{"a.example", addr("20.9.9.9"), 443}, wide) == "" ||
+		p.refuse(Target{"a.example", addr("20.9.9.1"), 443}, wide) != "" ||
+		p.refuse(Target{"a.example", addr("2a00:9::1"), 443}, wide) != "" {
 		t.Error("a wide range counts, or its own address does not")
 	}
 	if p.refuse(Target{"a.example", addr("20.0.0.1"), 443}, nil) == "" {
@@ -118,7 +135,8 @@ func TestOwnAddressesChange(t *testing.T) {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestOwnAddressesChange$", "-test.v")
 		cmd.Env = append(os.Environ(), inside+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
-			UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}, GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}}
+			UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}}
 		out, err := cmd.CombinedOutput()
 		if errors.Is(err, syscall.EPERM) || strings.Contains(string(out), "--- SKIP") {
 			t.Skipf("no network namespace can be made here: %v %s", err, out)
@@ -131,7 +149,8 @@ func TestOwnAddressesChange(t *testing.T) {
 	ip := func(args string) {
 		t.Helper()
 		out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
-		if errors.Is(err, exec.ErrNotFound) || strings.Contains(string(out), "Operation not supported") || strings.Contains(string(out), "Unknown device type") {
+		if errors.Is(err, exec.ErrNotFound) || strings.Contains(string(out), "Operation not supported") ||
+			strings.Contains(string(out), "Unknown device type") {
 			t.Skip(string(out), err)
 		}
 		if err != nil {
@@ -154,7 +173,8 @@ func TestOwnAddressesChange(t *testing.T) {
 	ip("-6 route add 2a00:10::/64 dev d0")
 	ip("-6 route add 2a00:11::/64 via 2a00:9::1")
 	ip("addr add 20.9.9.9/24 dev d0")
-	for a, want := range map[string]string{"2a00:9::9": own, "2a00:9::1": beside, "2a00:10::9": own, "2a00:10::1": beside, "2a00:11::1": "", "20.9.9.9": own, "20.9.9.1": beside, "20.9.8.1": ""} {
+	for a, want := range map[string]string{"2a00:9::9": own, "2a00:9::1": beside, "2a00:10::9": own,
+		"2a00:10::1": beside, "2a00:11::1": "", "20.9.9.9": own, "20.9.9.1": beside, "20.9.8.1": ""} {
 		is(a, want)
 	}
 	ip("link del d0")
@@ -164,11 +184,18 @@ func TestOwnAddressesChange(t *testing.T) {
 
 func TestOnLink(t *testing.T) {
 	const zero = "00000000000000000000000000000000"
-	table := "2a000009000000000000000000000000 40 " + zero + " 00 " + zero + " 00000100 00000001 00000000 00000001     eth0\n" +
-		"2a000010000000000000000000000000 40 " + zero + " 00 fe800000000000000000000000000001 00000100 00000001 00000000 00000003     eth0\n" + // by a router
-		"2a000011000000000000000000000000 40 " + zero + " 00 " + zero + " 00000100 00000001 00000000 00000201     eth0\n" + // unreachable
-		"2a000012000000000000000000000000 40 " + zero + " 00 " + zero + " 00000100 00000001 00000000 00000001       lo\n" +
-		"fe800000000000000000000000000000 40 " + zero + " 00 " + zero + " 00000100 00000001 00000000 00000001     eth0\n" +
+	table := "2a000009000000000000000000000000 40 " + zero + " 00 " + zero +
+		" 00000100 00000001 00000000 00000001     eth0\n" +
+		// by a router
+		"2a000010000000000000000000000000 40 " + zero +
+		" 00 fe800000000000000000000000000001 00000100 00000001 00000000 00000003     eth0\n" +
+		// unreachable
+		"2a000011000000000000000000000000 40 " + zero + " 00 " + zero +
+		" 00000100 00000001 00000000 00000201     eth0\n" +
+		"2a000012000000000000000000000000 40 " + zero + " 00 " + zero +
+		" 00000100 00000001 00000000 00000001       lo\n" +
+		"fe800000000000000000000000000000 40 " + zero + " 00 " + zero +
+		" 00000100 00000001 00000000 00000001     eth0\n" +
 		zero + " 00 " + zero + " 00 " + zero + " ffffffff 00000001 00000000 00200200       lo\n" +
 		"nonsense\n2a00 zz " + zero + " 00 " + zero + " 0 0 0 1 eth0\n"
 	got := onLink(strings.NewReader(table))
@@ -178,8 +205,9 @@ func TestOnLink(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	lists := Policy{Allow: rules(t, "a.example:443", "*.b.example", "20.0.0.7:22", "20.1.0.0/16"), Registries: rules(t, "localhost:4873", "r.example:8081"),
-		Private: []Private{{rules(t, "m.example")[0], netip.MustParsePrefix("10.0.0.0/8")}}}
+	lists := Policy{Allow: rules(t, "a.example:443", "*.b.example", "20.0.0.7:22", "20.1.0.0/16"),
+		Registries: rules(t, "localhost:4873", "r.example:8081"),
+		Private:    []Private{{rules(t, "m.example")[0], netip.MustParsePrefix("10.0.0.0/8")}}}
 	for _, c := range []struct {
 		host              string
 		port              uint16
@@ -211,7 +239,8 @@ func TestNames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for mode, want := range map[Mode]bool{None: false, Open: false, "": false, "typo": false, Allowlist: c.allowlist, Public: c.public} {
+		for mode, want := range map[Mode]bool{None: false, Open: false, "": false, "typo": false,
+			Allowlist: c.allowlist, Public: c.public} {
 			p := lists
 			p.Mode = mode
 			if why := p.refuseName(Target{name, a, c.port}); (why == "") != want {
@@ -226,8 +255,10 @@ func TestNames(t *testing.T) {
 }
 
 func TestOddHosts(t *testing.T) {
-	for _, s := range []string{"127.1", "127.0.1", "2130706433", "017700000001", "0x7f000001", "0X7F.1", "0x7f.0x0.0x0.0x1", "0177.0.0.1", "127.0.0.01",
-		"127.0.0.1.", "0", "0x", "1.2.3.4.5", "a.b.0x7f", "fe80::1%eth0", "::1%1", "[::1]", "a b", "a\nb", "a\x00b", "ａ.example", "١٢٧.0.0.1", "a/b", "a:80", "@", "*", "*.example.com", ".", "", "-"} {
+	for _, s := range []string{"127.1", "127.0.1", "2130706433", "017700000001", "0x7f000001", "0X7F.1",
+		"0x7f.0x0.0x0.0x1", "0177.0.0.1", "127.0.0.01",
+		"127.0.0.1.", "0", "0x", "1.2.3.4.5", "a.b.0x7f", "fe80::1%eth0", "::1%1", "[::1]", "a b", "a\nb", "a\x00b",
+		"ａ.example", "١٢٧.0.0.1", "a/b", "a:80", "@", "*", "*.example.com", ".", "", "-"} {
 		name, a, err := parseHost(s)
 		if s == "127.0.0.1." { // a name of the DNS that is an address: judged as one
 			if err != nil || a != addr("127.0.0.1") {
@@ -239,7 +270,8 @@ func TestOddHosts(t *testing.T) {
 			t.Errorf("%q is a host: %q %v", s, name, a)
 		}
 	}
-	for s, want := range map[string]string{"::ffff:127.0.0.1": "127.0.0.1", "::FFFF:7f00:1": "127.0.0.1", "1.2.3.4": "1.2.3.4", "0:0::1": "::1"} {
+	for s, want := range map[string]string{"::ffff:127.0.0.1": "127.0.0.1", "::FFFF:7f00:1": "127.0.0.1",
+		"1.2.3.4": "1.2.3.4", "0:0::1": "::1"} {
 		if name, a, err := parseHost(s); err != nil || name != "" || a != addr(want) {
 			t.Errorf("%q: %q %v %v", s, name, a, err)
 		}

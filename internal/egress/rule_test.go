@@ -43,15 +43,21 @@ func TestParseRule(t *testing.T) {
 
 func TestParseRuleRefuses(t *testing.T) {
 	for _, in := range []string{
-		"", ".", "*", "*.", "*.*.example.com", "a*.example.com", "example.*", "*example.com", "*.203.0.113.7", "*.[::1]",
+		"", ".", "*", "*.", "*.*.example.com", "a*.example.com", "example.*", "*example.com", "*.203.0.113.7",
+		"*.[::1]",
 		"https://example.com", "example.com/path", "example.com:443/x", "user@example.com",
-		" example.com", "example.com ", "exa mple.com", "example.com\n", "ex\x00ample.com", "bücher.example", "example。com",
-		"example.com:", "example.com:0", "example.com:65536", "example.com:-1", "example.com:+1", "example.com:http", "example.com:0443", "example.com:1:2",
+		" example.com", "example.com ", "exa mple.com", "example.com\n", "ex\x00ample.com", "bücher.example",
+		"example。com",
+		"example.com:", "example.com:0", "example.com:65536", "example.com:-1", "example.com:+1", "example.com:http",
+		"example.com:0443", "example.com:1:2",
 		"..", "a..example.com", ".example.com", "-a.example.com", "a-.example.com",
 		strings.Repeat("a", 64) + ".com", strings.Repeat("a.", 127) + "com",
-		"127.1", "2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1", "1.2.3.4.5", "1.2.3.256", "1.2.3.04", "example.1", "example.0x",
-		"203.0.113.7/24", "203.0.113.0/33", "203.0.113.0/-1", "203.0.113.0/24/8", "example.com/24", "::ffff:203.0.113.0/120",
-		"fe80::1%eth0", "[fe80::1%1]:443", "[2001:db8::1", "2001:db8::1]", "[2001:db8::1]443", "[example.com]:443", "[203.0.113.7]:22", "[]", "[]:1",
+		"127.1", "2130706433", "0x7f000001", "0x7f.1", "0177.0.0.1", "1.2.3.4.5", "1.2.3.256", "1.2.3.04", "example.1",
+		"example.0x",
+		"203.0.113.7/24", "203.0.113.0/33", "203.0.113.0/-1", "203.0.113.0/24/8", "example.com/24",
+		"::ffff:203.0.113.0/120",
+		"fe80::1%eth0", "[fe80::1%1]:443", "[2001:db8::1", "2001:db8::1]", "[2001:db8::1]443", "[example.com]:443",
+		"[203.0.113.7]:22", "[]", "[]:1",
 	} {
 		if r, err := ParseRule(in); err == nil {
 			t.Errorf("%q is a rule: %v", in, r)
@@ -62,7 +68,8 @@ func TestParseRuleRefuses(t *testing.T) {
 }
 
 func FuzzParseRule(f *testing.F) {
-	for _, s := range []string{"api.example.com:443", "*.example.com", "[2001:db8::1]:443", "203.0.113.0/24:1", "127.1", "a:b:c", "[::]/0:1"} {
+	for _, s := range []string{"api.example.com:443", "*.example.com", "[2001:db8::1]:443", "203.0.113.0/24:1", "127.1",
+		"a:b:c", "[::]/0:1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -139,7 +146,8 @@ func TestCovers(t *testing.T) {
 			t.Errorf("%s covers %s:%d: %v", c.rule, c.host, c.port, got)
 		}
 	}
-	if (Rule{}).covers(Target{Name: "example.com", Port: 1}) || (Rule{}).covers(Target{Addr: netip.MustParseAddr("20.0.0.1"), Port: 1}) {
+	if (Rule{}).covers(Target{Name: "example.com", Port: 1}) || (Rule{}).
+		covers(Target{Addr: netip.MustParseAddr("20.0.0.1"), Port: 1}) {
 		t.Error("an empty rule covers something")
 	}
 }
@@ -157,7 +165,8 @@ func TestPolicyJSON(t *testing.T) {
 		t.Errorf("%s, %v", out, err)
 	}
 	for _, bad := range []string{`{"mode":"allow"}`, `{}`, `{"mode":"public","allow_private":[{"host":"a.example"}]}`,
-		`{"mode":"public","allow_private":[{"cidr":"10.0.0.0/8"}]}`, `{"mode":"public","allow_private":[{"host":"a.example","cidr":"10.0.0.1/8"}]}`} {
+		`{"mode":"public","allow_private":[{"cidr":"10.0.0.0/8"}]}`,
+		`{"mode":"public","allow_private":[{"host":"a.example","cidr":"10.0.0.1/8"}]}`} {
 		var p Policy
 		if err := json.Unmarshal([]byte(bad), &p); err != nil {
 			t.Fatal(err)

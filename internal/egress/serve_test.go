@@ -27,7 +27,8 @@ const (
 )
 
 func TestRequests(t *testing.T) {
-	r := newRig(t, &Policy{Mode: Allowlist, Allow: rules(t, "a.example:7", "dark.example", "gone.example", "in.example", "20.0.0.0/24")})
+	r := newRig(t, &Policy{Mode: Allowlist, Allow: rules(t, "a.example:7", "dark.example", "gone.example", "in.example",
+		"20.0.0.0/24")})
 	r.serve("20.0.0.1:7", echo)
 	r.name("a.example", "20.0.0.1")
 	r.name("dark.example", "20.0.0.9")
@@ -62,14 +63,17 @@ func TestRequests(t *testing.T) {
 		t.Errorf("dialed %v, want %v", dialed, want)
 	}
 	refused := r.exit.TakeRefusals()
-	if len(refused) != maxRefusals-1 || refused[3].Host != "b.example" || refused[3].Port != 443 || refused[3].Times != 2 || slices.ContainsFunc(refused, func(x Refusal) bool { return x.Host == "b.example" && x.Port == 0 }) {
+	if len(refused) != maxRefusals-1 || refused[3].Host != "b.example" || refused[3].Port != 443 ||
+		refused[3].Times != 2 || slices.ContainsFunc(refused,
+		func(x Refusal) bool { return x.Host == "b.example" && x.Port == 0 }) {
 		t.Errorf("refusals: %+v", refused)
 	}
 	if len(r.exit.TakeRefusals()) != 0 {
 		t.Error("refusals are told twice")
 	}
 	u := r.exit.Usage()
-	if u.Open != 1 || u.Connected != 1 || u.Refused != 11 || u.Unreachable != 3 || u.Lookups != 6 || u.Up != 5 || u.Down != 5 {
+	if u.Open != 1 || u.Connected != 1 || u.Refused != 11 || u.Unreachable != 3 || u.Lookups != 6 || u.Up != 5 ||
+		u.Down != 5 {
 		t.Errorf("usage: %+v", u)
 	}
 	if r.b.Totals() != u {
@@ -77,7 +81,8 @@ func TestRequests(t *testing.T) {
 	}
 	c.Close()
 	<-c.done
-	for _, want := range []string{"principal=user:ann", "session=s1", "sandbox=box1", "host=a.example", "port=7", "address=20.0.0.1", "up=5", "down=5", "verdict=ok"} {
+	for _, want := range []string{"principal=user:ann", "session=s1", "sandbox=box1", "host=a.example", "port=7",
+		"address=20.0.0.1", "up=5", "down=5", "verdict=ok"} {
 		if !strings.Contains(last(r.log.String()), want) {
 			t.Errorf("the last line lacks %s: %s", want, last(r.log.String()))
 		}
@@ -90,11 +95,13 @@ func last(log string) string {
 }
 
 func TestNoneNeverResolves(t *testing.T) {
-	for name, p := range map[string]*Policy{"nil": nil, "none": {Mode: None, Allow: rules(t, "a.example", "20.0.0.1")}, "open": {Mode: Open}, "unknown": {Mode: "all"}} {
+	for name, p := range map[string]*Policy{"nil": nil, "none": {Mode: None, Allow: rules(t, "a.example", "20.0.0.1")},
+		"open": {Mode: Open}, "unknown": {Mode: "all"}} {
 		r := newRig(t, p)
 		r.name("a.example", "20.0.0.1")
 		c := r.client()
-		for _, q := range []wire.NetRequest{lookup("a.example"), lookup("20.0.0.1"), lookup("127.1"), lookup("\x00"), toName("a.example", 80), toName("127.1", 80), toAddr("20.0.0.1", 80)} {
+		for _, q := range []wire.NetRequest{lookup("a.example"), lookup("20.0.0.1"), lookup("127.1"), lookup("\x00"),
+			toName("a.example", 80), toName("127.1", 80), toAddr("20.0.0.1", 80)} {
 			if m := c.want(no, q); !strings.Contains(m, "no network") {
 				t.Errorf("%s: %v: %q", name, q, m)
 			}
@@ -249,7 +256,8 @@ func TestSetPolicy(t *testing.T) {
 	r.serve("20.0.0.1:1", echo)
 	r.name("a.example", "20.0.0.1")
 	r.name("b.example", "20.0.0.1")
-	a, b, raw := r.connected(toName("a.example", 1)), r.connected(toName("b.example", 1)), r.connected(toAddr("20.0.0.1", 1))
+	a, b, raw := r.connected(toName("a.example", 1)), r.connected(toName("b.example", 1)),
+		r.connected(toAddr("20.0.0.1", 1))
 	waiting := r.client()
 	waiting.want(ok, lookup("b.example"))
 	r.exit.SetPolicy(&Policy{Mode: Allowlist, Allow: rules(t, "a.example")})
@@ -325,7 +333,8 @@ func TestHostileRequests(t *testing.T) {
 		}
 		c.ended()
 	}
-	for _, q := range []wire.NetRequest{{}, {Name: "a.example"}, {Port: 80}, {Name: "a.example", Port: 65536}, {Name: "a.example", Address: []byte{1, 2, 3, 4}, Port: 1},
+	for _, q := range []wire.NetRequest{{}, {Name: "a.example"}, {Port: 80}, {Name: "a.example", Port: 65536},
+		{Name: "a.example", Address: []byte{1, 2, 3, 4}, Port: 1},
 		{Address: []byte{1, 2, 3}, Port: 1}, {Address: make([]byte, 17), Port: 1}} {
 		c := r.client()
 		q.Kind = wire.NetConnect
@@ -339,8 +348,10 @@ func TestHostileRequests(t *testing.T) {
 	c.ended()
 	// Names that are none are refused, and shown without what they hide.
 	c = r.client()
-	for _, name := range []string{"\n\x1b[31m", "a b", strings.Repeat("a", 4000), "\u202e.example", "", "a..b", "fe80::1%\n"} {
-		if m := c.want(no, lookup(name)); strings.ContainsFunc(m, func(c rune) bool { return c < ' ' || c > '~' }) || len(m) > 300 {
+	for _, name := range []string{"\n\x1b[31m", "a b", strings.Repeat("a", 4000), "\u202e.example", "", "a..b",
+		"fe80::1%\n"} {
+		if m := c.want(no, lookup(name)); strings.ContainsFunc(m, func(c rune) bool { return c < ' ' || c > '~' }) ||
+			len(m) > 300 {
 			t.Errorf("%q: %q", name, m)
 		}
 	}

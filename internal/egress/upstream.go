@@ -82,11 +82,12 @@ func throughSOCKS(ctx context.Context, dial dialFunc, u *url.URL, target string)
 	// What the dialer returns cannot end one direction alone; the connection
 	// below it can.
 	var below net.Conn
-	d, err := proxy.SOCKS5("tcp", proxyAddress(u, "1080"), auth, dialFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dial(ctx, network, addr)
-		below = c
-		return c, err
-	}))
+	d, err := proxy.SOCKS5("tcp", proxyAddress(u, "1080"), auth,
+		dialFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := dial(ctx, network, addr)
+			below = c
+			return c, err
+		}))
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +144,8 @@ func connect(ctx context.Context, c net.Conn, u *url.URL, target string) (net.Co
 	ask := "CONNECT " + target + " HTTP/1.1\r\nHost: " + target + "\r\n"
 	if u.User != nil {
 		password, _ := u.User.Password()
-		ask += "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(u.User.Username()+":"+password)) + "\r\n"
+		ask += "Proxy-Authorization: Basic " +
+			base64.StdEncoding.EncodeToString([]byte(u.User.Username()+":"+password)) + "\r\n"
 	}
 	if _, err := io.WriteString(c, ask+"\r\n"); err != nil {
 		return nil, err
@@ -195,7 +197,8 @@ func (a *ahead) CloseRead() error {
 
 // dialAny tries the addresses in their order, each for its share of the time
 // that is left.
-func dialAny(ctx context.Context, addrs []netip.Addr, dial func(context.Context, netip.Addr) (net.Conn, error)) (net.Conn, netip.Addr, error) {
+func dialAny(ctx context.Context, addrs []netip.Addr, dial func(context.Context, netip.Addr) (net.Conn,
+	error)) (net.Conn, netip.Addr, error) {
 	var first error
 	for i, a := range addrs {
 		try, cancel := share(ctx, len(addrs)-i)

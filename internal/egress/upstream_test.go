@@ -139,12 +139,14 @@ func greeted(t *testing.T, c *client) {
 
 func TestUpstreamProxy(t *testing.T) {
 	for scheme, want := range map[string][]string{
-		"http":   {"CONNECT named.example:443 Basic dTpwOnc=", "CONNECT 20.0.0.5:443 Basic dTpwOnc=", "CONNECT 20.0.0.6:22 Basic dTpwOnc=", "CONNECT forbidden.example:443 Basic dTpwOnc="},
+		"http": {"CONNECT named.example:443 Basic dTpwOnc=", "CONNECT 20.0.0.5:443 Basic dTpwOnc=",
+			"CONNECT 20.0.0.6:22 Basic dTpwOnc=", "CONNECT forbidden.example:443 Basic dTpwOnc="},
 		"socks5": {"named.example:443 u:p:w", "20.0.0.5:443 u:p:w", "20.0.0.6:22 u:p:w", "forbidden.example:443 u:p:w"},
 	} {
 		t.Run(scheme, func(t *testing.T) {
 			var p proxied
-			r := newRig(t, &Policy{Mode: Public, Allow: rules(t, "named.example:443", "forbidden.example", "direct.example")},
+			r := newRig(t, &Policy{Mode: Public, Allow: rules(t, "named.example:443", "forbidden.example",
+				"direct.example")},
 				useProxy(scheme+"://u:p%3Aw@proxy.corp:3128"))
 			r.serve("proxy.corp:3128", map[string]func(*net.TCPConn){"http": p.http, "socks5": p.socks}[scheme])
 			r.serve("20.0.0.7:443", echo)
@@ -181,7 +183,8 @@ func TestUpstreamProxy(t *testing.T) {
 
 func TestUpstreamProxyPolicy(t *testing.T) {
 	var p proxied
-	r := newRig(t, &Policy{Mode: Allowlist, Allow: rules(t, "named.example", "endless.example")}, useProxy("http://proxy.corp:3128"))
+	r := newRig(t, &Policy{Mode: Allowlist, Allow: rules(t, "named.example", "endless.example")},
+		useProxy("http://proxy.corp:3128"))
 	r.serve("proxy.corp:3128", p.http)
 	c := r.connected(toName("named.example", 443))
 	c.Read(make([]byte, 3))
@@ -206,7 +209,8 @@ func TestProxyOverTLS(t *testing.T) {
 	}()
 	// Its certificate is not one that this machine trusts.
 	u, _ := url.Parse("https://proxy.corp:3128")
-	if _, err := connect(t.Context(), a, u, "a.example:443"); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if _, err := connect(t.Context(), a, u, "a.example:443"); err == nil ||
+		!strings.Contains(err.Error(), "certificate") {
 		t.Errorf("%v", err)
 	}
 	a.Close()
@@ -216,7 +220,12 @@ func TestProxyError(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"unknown scheme": useProxy("ftp://proxy.corp"),
 		"nobody there":   useProxy("http://proxy.corp:1"),
-		"no answer":      func(c *Config) { c.Proxy = func(string, uint16) (*url.URL, error) { return nil, errors.New("bad") } },
+		"no answer": func(c *Config) {
+			c.Proxy = func(string, uint16) (*url.URL, error) {
+				return nil,
+					errors.New("bad")
+			}
+		},
 	} {
 		r := newRig(t, &Policy{Mode: Public}, change)
 		r.serve("20.0.0.1:1", echo)
@@ -230,7 +239,8 @@ func TestProxyError(t *testing.T) {
 }
 
 func TestEnvironmentProxy(t *testing.T) {
-	for _, k := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy"} {
+	for _, k := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy",
+		"no_proxy", "all_proxy"} {
 		t.Setenv(k, "")
 	}
 	check := func(host string, port uint16, want string) {
