@@ -27,7 +27,8 @@ import (
 func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd {
 	global := []string{"--root=" + r.runscRoot(), "--host-uds=open", "--platform=systrap",
 		"--host-settings=ignore", "--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
-		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"), max(b.spec.Limits.DiskBytes, 16<<20)),
+		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"),
+			max(b.spec.Limits.DiskBytes, 16<<20)),
 		fmt.Sprintf("--fdlimit=%d", hostDescriptors())}
 	if r.Open {
 		global = append(global, "--network=host")
@@ -114,7 +115,8 @@ func (b *box) listen() error {
 		return err
 	}
 	defer unix.Close(fd)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, wire.Socket)})
+	l, err := net.ListenUnix("unix",
+		&net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, wire.Socket)})
 	if err != nil {
 		return fmt.Errorf("opening the agent's socket: %w", err)
 	}
@@ -139,7 +141,8 @@ func (b *box) wake() {
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	call := map[string]any{"method": "containerManager.Signal", "arg": map[string]any{"CID": b.spec.ID, "Signo": int(wire.Wake)}}
+	call := map[string]any{"method": "containerManager.Signal",
+		"arg": map[string]any{"CID": b.spec.ID, "Signo": int(wire.Wake)}}
 	if json.NewEncoder(c).Encode(call) == nil {
 		c.Read(make([]byte, 256)) // whatever it says
 	}
@@ -412,7 +415,8 @@ func (r *Runtime) processes(id string) []int {
 			continue
 		}
 		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-		if args[len(args)-1] == id && !strings.Contains(string(line), "\x00delete\x00") && state(pid) != 'Z' && mine(pid) {
+		if args[len(args)-1] == id && !strings.Contains(string(line), "\x00delete\x00") && state(pid) != 'Z' &&
+			mine(pid) {
 			pids = append(pids, pid)
 		}
 	}

@@ -38,7 +38,8 @@ var files = map[string]string{
 	"tmp/.sandlot": "",
 }
 
-var folders = []string{"etc", "proc", "sys", "dev", "tmp", "run/sandlot", "var/tmp", "var/lib/sandlot", "root", "home", "opt", "mnt", "workspace", ".sandlot"}
+var folders = []string{"etc", "proc", "sys", "dev", "tmp", "run/sandlot", "var/tmp", "var/lib/sandlot", "root", "home",
+	"opt", "mnt", "workspace", ".sandlot"}
 
 // skeleton returns the root folder of a template: what its sandboxes share and
 // cannot change, with every place to mount at. It is made once, and again when
@@ -263,17 +264,20 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 		Root: &specs.Root{Path: root},
 		Process: &specs.Process{
 			Args: []string{agentPath}, Env: env, Cwd: "/", NoNewPrivileges: true,
-			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Permitted: capabilities, Effective: capabilities},
-			Rlimits:      rlimits(l),
+			Capabilities: &specs.LinuxCapabilities{Bounding: capabilities, Permitted: capabilities,
+				Effective: capabilities},
+			Rlimits: rlimits(l),
 		},
 		Mounts: r.mounts(b),
-		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace},
+		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace},
+			{Type: specs.NetworkNamespace},
 			{Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace}}},
 		Annotations: machineOf(l),
 	}
 	if r.Open {
 		spec.Process.Capabilities = &specs.LinuxCapabilities{}
-		spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
+		spec.Linux.Namespaces = slices.DeleteFunc(spec.Linux.Namespaces,
+			func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace })
 	}
 	if b.cgroups.usable() {
 		spec.Linux.CgroupsPath = b.cgroups.path(b.spec.ID)
@@ -319,7 +323,8 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 		{Destination: "/proc", Type: "proc", Source: "proc"},
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "mode=755", "size=65536k"}},
 		{Destination: "/dev/pts", Type: "devpts", Source: "devpts"},
-		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "nodev", "mode=1777", "size=65536k"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
+			Options: []string{"nosuid", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 		bind(r.Agent, agentPath, true),
 		bind(b.sock(), wire.SocketDir, true),
@@ -350,5 +355,6 @@ func bind(source, target string, readOnly bool) specs.Mount {
 	if readOnly {
 		mode = "ro"
 	}
-	return specs.Mount{Destination: target, Type: "bind", Source: source, Options: []string{"bind", mode, "nosuid", "nodev"}}
+	return specs.Mount{Destination: target, Type: "bind", Source: source,
+		Options: []string{"bind", mode, "nosuid", "nodev"}}
 }

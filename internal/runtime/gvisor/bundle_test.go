@@ -11,7 +11,8 @@ import (
 // What Sandlot makes in an operator's root file system, it makes in there, whatever
 // links its author has put into it.
 func TestPreparedFollowsNoLinkOut(t *testing.T) {
-	for name, target := range map[string]string{".sandlot": "folder", "run": "folder", "run/sandlot": "folder", ".sandlot/agent": "file", "workspace": "folder"} {
+	for name, target := range map[string]string{".sandlot": "folder", "run": "folder", "run/sandlot": "folder",
+		".sandlot/agent": "file", "workspace": "folder"} {
 		t.Run(name, func(t *testing.T) {
 			root, outside := t.TempDir(), t.TempDir()
 			to := outside
@@ -54,7 +55,8 @@ func TestCoverFollowsNoLinkOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &Runtime{Config: Config{StateDir: t.TempDir()}}
-	over, err := r.cover(&image.Template{Name: "x", Rootfs: root, Files: map[string][]byte{"etc/certs": {1}, "usr/certs": {1}}})
+	over, err := r.cover(&image.Template{Name: "x", Rootfs: root,
+		Files: map[string][]byte{"etc/certs": {1}, "usr/certs": {1}}})
 	if err != nil || len(over) != 1 || over[0].Target != "/usr/certs" {
 		t.Errorf("%v, %v", over, err)
 	}

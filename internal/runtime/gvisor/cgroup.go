@@ -49,8 +49,10 @@ func (c cgroups) usable() bool { return c.version != 0 }
 var controllers = []struct {
 	name  string
 	limit bool
-}{{"memory", true}, {"cpu", true}, {"pids", true}, {"cpuacct", false}, {"cpuset", false}, {"blkio", false}, {"devices", false}, {"freezer", false},
-	{"hugetlb", false}, {"net_cls", false}, {"net_prio", false}, {"perf_event", false}, {"rdma", false}, {"systemd", false}}
+}{{"memory", true}, {"cpu", true}, {"pids", true}, {"cpuacct", false}, {"cpuset", false}, {"blkio", false},
+	{"devices", false}, {"freezer", false},
+	{"hugetlb", false}, {"net_cls", false}, {"net_prio", false}, {"perf_event", false}, {"rdma", false},
+	{"systemd", false}}
 
 // try makes a group and removes it, wherever a sandbox needs one, and returns why
 // that fails. What a sandbox can do without is left out.

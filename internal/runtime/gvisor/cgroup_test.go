@@ -38,7 +38,8 @@ func apart(t *testing.T, inner ...string) bool {
 	if !findCgroups("any").usable() {
 		t.Skip("this machine has no cgroups")
 	}
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$/^("+strings.Join(inner, "|")+")", "-test.v", "-test.timeout=8m")
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$/^("+strings.Join(inner, "|")+
+		")", "-test.v", "-test.timeout=8m")
 	cmd.Env = append(os.Environ(), nested+"="+t.Name())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS} // private, by os/exec
 	out, err := cmd.CombinedOutput()
@@ -64,7 +65,8 @@ func remount(t *testing.T, readOnly bool, only ...string) {
 	n := 0
 	for line := range strings.Lines(string(text)) {
 		at := strings.Fields(line)[1]
-		if at != cgroupRoot && !strings.HasPrefix(at, cgroupRoot+"/") || len(only) > 0 && !slices.Contains(only, filepath.Base(at)) {
+		if at != cgroupRoot && !strings.HasPrefix(at, cgroupRoot+"/") ||
+			len(only) > 0 && !slices.Contains(only, filepath.Base(at)) {
 			continue
 		}
 		flags := uintptr(unix.MS_BIND | unix.MS_REMOUNT)
@@ -94,7 +96,8 @@ func TestReadOnlyCgroups(t *testing.T) {
 		remount(t, true)
 		s := subject(t, false)
 		r := open(t, s)
-		if w := r.Warning(); r.cgroups.usable() || !strings.Contains(w, "read-only file system") || !strings.Contains(w, "memory") || !strings.Contains(w, "CPU") {
+		if w := r.Warning(); r.cgroups.usable() || !strings.Contains(w, "read-only file system") ||
+			!strings.Contains(w, "memory") || !strings.Contains(w, "CPU") {
 			t.Errorf("usable: %v; it warns %q", r.cgroups.usable(), w)
 		}
 		if err := r.Close(); err != nil {
@@ -192,7 +195,9 @@ func TestWithoutSysAdmin(t *testing.T) {
 				failed <- err
 				return
 			}
-			cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^(TestWithoutSysAdmin|TestSuite|TestMemoryFromOutside)$/^(|Life|Recover|Mounts|Isolation)$", "-test.v", "-test.timeout=4m")
+			cmd := exec.CommandContext(t.Context(), "/proc/self/exe",
+				"-test.run=^(TestWithoutSysAdmin|TestSuite|TestMemoryFromOutside)$/^(|Life|Recover|Mounts|Isolation)$",
+				"-test.v", "-test.timeout=4m")
 			out, err := cmd.CombinedOutput()
 			for _, name := range []string{"TestWithoutSysAdmin", "TestMemoryFromOutside", "TestSuite/Isolation"} {
 				if err == nil && !bytes.Contains(out, []byte("--- PASS: "+name+" ")) {
@@ -210,7 +215,8 @@ func TestWithoutSysAdmin(t *testing.T) {
 		return
 	}
 	r := open(t, subject(t, false))
-	if w := r.Warning(); !r.Rootless || r.cgroups.usable() || r.CanSnapshot() == nil || !strings.Contains(w, "CAP_SYS_ADMIN") || !strings.Contains(w, "memory") {
+	if w := r.Warning(); !r.Rootless || r.cgroups.usable() || r.CanSnapshot() == nil ||
+		!strings.Contains(w, "CAP_SYS_ADMIN") || !strings.Contains(w, "memory") {
 		t.Errorf("rootless: %v; it warns %q", r.Rootless, w)
 	}
 	if err := r.Close(); err != nil {
@@ -234,7 +240,8 @@ func fill(t *testing.T, b sandbox.Sandbox) {
 	if err := b.(sandbox.Resizer).Resize(t.Context(), l); err != nil {
 		t.Fatal(err)
 	}
-	go c.Evaluate(t.Context(), agent.Code{Language: "python", Source: "import time; y = b'y' * (320 << 20); time.sleep(20)", Timeout: 20 * time.Second}, agent.Observer{})
+	go c.Evaluate(t.Context(), agent.Code{Language: "python",
+		Source: "import time; y = b'y' * (320 << 20); time.sleep(20)", Timeout: 20 * time.Second}, agent.Observer{})
 	select {
 	case <-b.(*box).gone:
 	case <-time.After(15 * time.Second):

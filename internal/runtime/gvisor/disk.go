@@ -112,7 +112,8 @@ func (r *Runtime) measureDisk(b *box, d *disk, u usage, first bool) {
 // unmeasurable says whether an error means that a sandbox has made its folders so
 // that they cannot be measured.
 func unmeasurable(err error) bool {
-	for _, e := range []error{tree.ErrEntries, tree.ErrDepth, tree.ErrMoved, context.DeadlineExceeded, fs.ErrPermission} {
+	for _, e := range []error{tree.ErrEntries, tree.ErrDepth, tree.ErrMoved, context.DeadlineExceeded,
+		fs.ErrPermission} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -152,7 +153,8 @@ func unlinked(u usage) (size int64) {
 	seen := map[uint64]bool{}
 	for _, e := range entries {
 		name, err := os.Readlink(filepath.Join(dir, e.Name()))
-		if err != nil || !strings.HasSuffix(name, " (deleted)") || strings.HasPrefix(name, "/memfd:") || strings.Contains(name, "/runsc-filestore-") {
+		if err != nil || !strings.HasSuffix(name, " (deleted)") || strings.HasPrefix(name, "/memfd:") ||
+			strings.Contains(name, "/runsc-filestore-") {
 			continue
 		}
 		i, err := os.Stat(filepath.Join(dir, e.Name()))

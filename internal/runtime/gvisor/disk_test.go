@@ -87,7 +87,8 @@ func TestDiskIsItsOwn(t *testing.T) {
 // not count for who only reads it.
 func TestUnlinkedOfOthers(t *testing.T) {
 	u := usage{mounts: []sandbox.Mount{{Target: "/workspace"}, {Target: "/share", Shared: true}}}
-	for path, want := range map[string]bool{"/root/share/x (deleted)": true, "/root/share2/x (deleted)": false, "/root/workspace/x (deleted)": false, "/share/x": false} {
+	for path, want := range map[string]bool{"/root/share/x (deleted)": true, "/root/share2/x (deleted)": false,
+		"/root/workspace/x (deleted)": false, "/share/x": false} {
 		if got := u.shares(path); got != want {
 			t.Errorf("shares(%s) = %v", path, got)
 		}

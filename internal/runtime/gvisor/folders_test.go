@@ -125,7 +125,8 @@ func TestSharedFolders(t *testing.T) {
 	for _, name := range []string{"share", "fixed", "root", "workspace"} {
 		answering(t, folder[name], &came)
 	}
-	spec.Mounts = []sandbox.Mount{{Source: folder["workspace"], Target: "/workspace"}, {Source: folder["share"], Target: "/share", Shared: true},
+	spec.Mounts = []sandbox.Mount{{Source: folder["workspace"], Target: "/workspace"},
+		{Source: folder["share"], Target: "/share", Shared: true},
 		{Source: folder["fixed"], Target: "/fixed", ReadOnly: true, Shared: true}}
 	b, err := rt.Create(t.Context(), spec)
 	if err != nil {

@@ -69,7 +69,8 @@ func New(c Config) (*Runtime, error) {
 		}
 	}
 	c.Rootless = c.Rootless || os.Getuid() != 0
-	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}, shots: map[string]*snapshot{}, over: map[string][]image.Bind{}}
+	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}, shots: map[string]*snapshot{},
+		over: map[string][]image.Bind{}}
 	if !c.Rootless {
 		r.settle()
 	}
@@ -85,7 +86,8 @@ func New(c Config) (*Runtime, error) {
 func (r *Runtime) settle() {
 	if !administers() {
 		r.Rootless = true
-		r.warning = "the server is root without the capability CAP_SYS_ADMIN, so sandboxes are made as an unprivileged user's, without cgroups: " + unbound
+		r.warning = "the server is root without the capability CAP_SYS_ADMIN, so sandboxes are made as an " +
+			"unprivileged user's, without cgroups: " + unbound
 		return
 	}
 	c := findCgroups(r.StateDir)
@@ -102,8 +104,10 @@ func (r *Runtime) settle() {
 }
 
 // unbound is what it means to have no cgroups.
-const unbound = "the kernel bounds neither their memory, which the server watches instead, nor their CPU, nor gVisor's threads; " +
-	"give the server CAP_SYS_ADMIN and a writable " + cgroupRoot + ", or bound all of it from outside (a container's memory and CPUs), and start it again"
+const unbound = "the kernel bounds neither their memory, which the server watches instead, nor their CPU, nor " +
+	"gVisor's threads; " +
+	"give the server CAP_SYS_ADMIN and a writable " + cgroupRoot +
+	", or bound all of it from outside (a container's memory and CPUs), and start it again"
 
 // administers says whether this process has CAP_SYS_ADMIN.
 func administers() bool {
@@ -134,15 +138,19 @@ func (r *Runtime) Check(ctx context.Context) error {
 		return nil
 	}
 	for file, advice := range map[string]string{
-		"/proc/sys/user/max_user_namespaces":         "user namespaces are turned off; as root: sysctl user.max_user_namespaces=10000",
-		"/proc/sys/kernel/unprivileged_userns_clone": "unprivileged user namespaces are turned off; as root: sysctl kernel.unprivileged_userns_clone=1",
+		"/proc/sys/user/max_user_namespaces": "user namespaces are turned off; as root: sysctl " +
+			"user.max_user_namespaces=10000",
+		"/proc/sys/kernel/unprivileged_userns_clone": "unprivileged user namespaces are turned off; as root: sysctl " +
+			"kernel.unprivileged_userns_clone=1",
 	} {
 		if b, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(b)) == "0" {
 			return fmt.Errorf("%w: %s", sandbox.ErrUnavailable, advice)
 		}
 	}
-	if b, err := os.ReadFile("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"); err == nil && strings.TrimSpace(string(b)) == "1" {
-		return fmt.Errorf("%w: AppArmor keeps unprivileged programs from user namespaces; as root: sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run the server as root", sandbox.ErrUnavailable)
+	if b, err := os.ReadFile("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"); err == nil &&
+		strings.TrimSpace(string(b)) == "1" {
+		return fmt.Errorf("%w: AppArmor keeps unprivileged programs from user namespaces; as root: sysctl "+
+			"kernel.apparmor_restrict_unprivileged_userns=0, or run the server as root", sandbox.ErrUnavailable)
 	}
 	return ctx.Err()
 }
@@ -305,7 +313,8 @@ func (r *Runtime) recover(id string) (*box, error) {
 	if err != nil || rec.ID != id || len(secret) != wire.SecretLen {
 		return b, errors.New("its record is broken")
 	}
-	b.spec = sandbox.Spec{ID: id, Template: &image.Template{Name: rec.Template}, Limits: rec.Limits, Mounts: rec.Mounts, Secret: secret}
+	b.spec = sandbox.Spec{ID: id, Template: &image.Template{Name: rec.Template}, Limits: rec.Limits, Mounts: rec.Mounts,
+		Secret: secret}
 	if rec.PID == 0 {
 		return b, errors.New("it had not finished booting")
 	}

@@ -155,7 +155,8 @@ func TestRootless(t *testing.T) {
 		t.Fatal(err)
 	}
 	bin := programs(t)
-	for from, to := range map[string]string{self: "suite", filepath.Join(bin, "sandlot-runsc"): "sandlot-runsc", filepath.Join(bin, "sandlot-agent"): "sandlot-agent"} {
+	for from, to := range map[string]string{self: "suite", filepath.Join(bin, "sandlot-runsc"): "sandlot-runsc",
+		filepath.Join(bin, "sandlot-agent"): "sandlot-agent"} {
 		copyFile(t, from, filepath.Join(dir, to))
 	}
 	const nobody = 65534
@@ -166,12 +167,15 @@ func TestRootless(t *testing.T) {
 	if err := os.Chown(tmp, nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "suite"), "-test.run=^(TestSuite|TestMemoryFromOutside)$", "-test.v", "-test.timeout=8m")
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "SANDLOT_TEST_BIN=" + dir, "SANDLOT_TEST_LOG=" + os.Getenv("SANDLOT_TEST_LOG")}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "suite"),
+		"-test.run=^(TestSuite|TestMemoryFromOutside)$", "-test.v", "-test.timeout=8m")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + tmp, "SANDLOT_TEST_BIN=" + dir, "SANDLOT_TEST_LOG=" +
+		os.Getenv("SANDLOT_TEST_LOG")}
 	cmd.Dir = tmp
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "--- PASS: TestSuite/Isolation") || !strings.Contains(string(out), "--- PASS: TestMemoryFromOutside") {
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestSuite/Isolation") ||
+		!strings.Contains(string(out), "--- PASS: TestMemoryFromOutside") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }
@@ -247,7 +251,8 @@ func TestCompiledFilters(t *testing.T) {
 	}
 	defer b.Stop(context.WithoutCancel(t.Context()))
 	log := filepath.Join(t.TempDir(), "log") + "/"
-	if err := rt.runsc(t.Context(), b, "--debug", "--debug-log="+log, "run", "-bundle", b.dir, "-detach", b.spec.ID); err != nil {
+	if err := rt.runsc(t.Context(), b, "--debug", "--debug-log="+log, "run", "-bundle", b.dir, "-detach",
+		b.spec.ID); err != nil {
 		t.Fatal(err)
 	}
 	var said string
@@ -263,7 +268,8 @@ func TestCompiledFilters(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if n := strings.Count(said, "Loaded precompiled seccomp instructions"); n != 2 || strings.Contains(said, "No precompiled program found") {
+	if n := strings.Count(said, "Loaded precompiled seccomp instructions"); n != 2 ||
+		strings.Contains(said, "No precompiled program found") {
 		t.Errorf("%d of 2 processes found theirs", n)
 	}
 }

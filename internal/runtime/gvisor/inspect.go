@@ -90,7 +90,8 @@ func (r *Runtime) isProcess(rec record, folder os.FileInfo) bool {
 		return false
 	}
 	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(rec.PID), "cmdline"))
-	if err != nil || !slices.Contains(strings.Split(string(line), "\x00"), "--root="+r.runscRoot()) || !bytes.Contains(line, []byte(rec.ID)) {
+	if err != nil || !slices.Contains(strings.Split(string(line), "\x00"), "--root="+r.runscRoot()) ||
+		!bytes.Contains(line, []byte(rec.ID)) {
 		return false
 	}
 	owner := folder.Sys().(*syscall.Stat_t).Uid
@@ -111,7 +112,8 @@ func StateDirs() []string {
 		}
 		for arg := range strings.SplitSeq(string(line), "\x00") {
 			root, ok := strings.CutPrefix(arg, "--root=")
-			if dir, isOurs := strings.CutSuffix(root, "/runsc"); ok && isOurs && filepath.IsAbs(dir) && !slices.Contains(dirs, dir) {
+			if dir, isOurs := strings.CutSuffix(root, "/runsc"); ok && isOurs && filepath.IsAbs(dir) &&
+				!slices.Contains(dirs, dir) {
 				dirs = append(dirs, dir)
 			}
 		}
@@ -146,5 +148,6 @@ func Since(started uint64) time.Time {
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
 		return time.Time{}
 	}
-	return time.Now().Add(time.Duration(started)*(time.Second/ticksPerSecond) - time.Duration(up.Nano())).Truncate(time.Second)
+	return time.Now().Add(time.Duration(started)*(time.Second/ticksPerSecond) - time.Duration(up.Nano())).
+		Truncate(time.Second)
 }

@@ -9,7 +9,8 @@ import (
 )
 
 func TestCores(t *testing.T) {
-	for text, want := range map[string][]int{"0": {0}, "0-3": {0, 1, 2, 3}, "0-1,4,6-7": {0, 1, 4, 6, 7}, "": nil, "x": nil} {
+	for text, want := range map[string][]int{"0": {0}, "0-3": {0, 1, 2, 3}, "0-1,4,6-7": {0, 1, 4, 6, 7}, "": nil,
+		"x": nil} {
 		if got := cores(text); !slices.Equal(got, want) {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
@@ -67,7 +68,8 @@ func TestKeep(t *testing.T) {
 	beat(other, 1.4)
 	beat(other, 1.4)
 	beat(p, 1.4)
-	if roomy := len(k.cores) > 2; (p.kept != nil) != roomy || (other.kept != nil) != roomy || roomy && slices.Equal(other.kept, p.kept) {
+	if roomy := len(k.cores) > 2; (p.kept != nil) != roomy || (other.kept != nil) != roomy ||
+		roomy && slices.Equal(other.kept, p.kept) {
 		t.Errorf("of %v they are kept to %v and %v", k.cores, p.kept, other.kept)
 	}
 	for range hottest {

@@ -99,7 +99,8 @@ func sandboxOf(args []string) (stateDir, id string) {
 	}
 	for _, arg := range args {
 		root, ok := strings.CutPrefix(arg, "--root=")
-		if dir, isOurs := strings.CutSuffix(root, "/runsc"); ok && isOurs && filepath.IsAbs(dir) && filepath.Clean(dir) == dir {
+		if dir, isOurs := strings.CutSuffix(root, "/runsc"); ok && isOurs && filepath.IsAbs(dir) &&
+			filepath.Clean(dir) == dir {
 			return dir, args[len(args)-1]
 		}
 	}
@@ -136,9 +137,11 @@ const booting = 2 * time.Minute
 // else is asked for, no other user's process has.
 func (r *Runtime) isServer(pid int, id string, started uint64) bool {
 	args := commandLine(pid)
-	if len(args) == 0 || args[len(args)-1] != id || !slices.Contains(args, "gofer") || !slices.Contains(args, "--root="+r.runscRoot()) {
+	if len(args) == 0 || args[len(args)-1] != id || !slices.Contains(args, "gofer") ||
+		!slices.Contains(args, "--root="+r.runscRoot()) {
 		return false
 	}
 	at, err := startTime(pid)
-	return err == nil && at <= started && started-at < uint64(booting/time.Second)*ticksPerSecond && runs(pid, filepath.Base(r.Runsc))
+	return err == nil && at <= started && started-at < uint64(booting/time.Second)*ticksPerSecond &&
+		runs(pid, filepath.Base(r.Runsc))
 }

@@ -44,7 +44,8 @@ func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left 
 		if err := r.setSeal(ctx, b, source, targets, readOnly); err != nil {
 			left++
 			if b.seal.news(err) {
-				r.Log.Warn("could not change how a sandbox sees a volume", "sandbox", b.Spec().ID, "volume", source, "error", err)
+				r.Log.Warn("could not change how a sandbox sees a volume", "sandbox", b.Spec().ID, "volume", source,
+					"error", err)
 			}
 		}
 	}

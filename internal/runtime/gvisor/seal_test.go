@@ -23,8 +23,9 @@ func shell(t *testing.T, c *agent.Client, line string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
-	d, err := c.Exec(ctx, agent.Exec{Command: agent.Command{Args: []string{"/bin/bash", "-c", line}}, Timeout: 30 * time.Second,
-		Inline: agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
+	d, err := c.Exec(ctx, agent.Exec{Command: agent.Command{Args: []string{"/bin/bash", "-c", line}},
+		Timeout: 30 * time.Second,
+		Inline:  agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
 	if err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
@@ -95,7 +96,8 @@ func testSeal(t *testing.T, s *sandboxtest.Subject) {
 		if rt.isServer(pid, spec.ID, b.(*box).started) {
 			t.Errorf("process %d passes for the file server", pid)
 		}
-		if err := rt.setReadOnly(pid, spec.ID, b.(*box).started, []string{"/share"}, true); !errors.Is(err, unix.ESRCH) {
+		if err := rt.setReadOnly(pid, spec.ID, b.(*box).started, []string{"/share"}, true); !errors.Is(err,
+			unix.ESRCH) {
 			t.Errorf("its mounts: %v", err)
 		}
 	}
@@ -103,7 +105,8 @@ func testSeal(t *testing.T, s *sandboxtest.Subject) {
 	if left := rt.Seal(t.Context(), shared, true); left != 0 {
 		t.Fatalf("%d sandboxes are not sealed", left)
 	}
-	if got := shell(t, c, tries); strings.Count(got, "Read-only file system") != 4 || !strings.HasSuffix(got, "old\ny") {
+	if got := shell(t, c, tries); strings.Count(got, "Read-only file system") != 4 ||
+		!strings.HasSuffix(got, "old\ny") {
 		t.Errorf("sealed: %s", got)
 	}
 	if entries, err := os.ReadDir(shared); err != nil || len(entries) != 1 {

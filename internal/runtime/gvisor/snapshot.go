@@ -43,7 +43,8 @@ func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	alike := sandbox.Spec{ID: "any", Template: spec.Template, Limits: spec.Limits, Orphan: spec.Orphan, Secret: make([]byte, wire.SecretLen), Mounts: slices.Clone(spec.Mounts)}
+	alike := sandbox.Spec{ID: "any", Template: spec.Template, Limits: spec.Limits, Orphan: spec.Orphan,
+		Secret: make([]byte, wire.SecretLen), Mounts: slices.Clone(spec.Mounts)}
 	for i := range alike.Mounts {
 		alike.Mounts[i].Source = ""
 	}
@@ -260,7 +261,8 @@ func (r *Runtime) Snapshot(ctx context.Context, sb sandbox.Sandbox) error {
 	if s.Files, err = b.hostFiles(); err != nil {
 		return err
 	}
-	if err := r.runsc(ctx, b, "checkpoint", "-image-path", making, "-exclude-committed-zero-pages", b.spec.ID); err != nil {
+	if err := r.runsc(ctx, b, "checkpoint", "-image-path", making, "-exclude-committed-zero-pages",
+		b.spec.ID); err != nil {
 		return err
 	}
 	for _, f := range s.Files { // nothing was replaced meanwhile

@@ -28,7 +28,8 @@ type copier struct {
 }
 
 func (c copier) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	if _, err := c.kind(spec); err != nil || len(spec.Secret) != wire.SecretLen || ctx.Err() != nil || !validID.MatchString(spec.ID) {
+	if _, err := c.kind(spec); err != nil || len(spec.Secret) != wire.SecretLen || ctx.Err() != nil ||
+		!validID.MatchString(spec.ID) {
 		return c.Runtime.Create(ctx, spec)
 	}
 	for _, m := range spec.Mounts {
@@ -104,7 +105,8 @@ func TestCopies(t *testing.T) {
 
 func run(t *testing.T, c *agent.Client, code string) string {
 	t.Helper()
-	d, err := c.Evaluate(t.Context(), agent.Code{Language: "python", Source: code, Timeout: 20 * time.Second, Inline: agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
+	d, err := c.Evaluate(t.Context(), agent.Code{Language: "python", Source: code, Timeout: 20 * time.Second,
+		Inline: agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,13 +295,15 @@ func TestSnapshotIsNoGood(t *testing.T) {
 
 // TestNoSnapshots: where they cannot be, none is made, and sandboxes boot.
 func TestNoSnapshots(t *testing.T) {
-	for what, c := range map[string]Config{"unprivileged": {Rootless: true, Snapshots: true}, "open": {Open: true, Snapshots: true}, "off": {}} {
+	for what, c := range map[string]Config{"unprivileged": {Rootless: true, Snapshots: true},
+		"open": {Open: true, Snapshots: true}, "off": {}} {
 		c.Runsc, c.Agent, c.StateDir, c.Log = "/runsc", "/agent", t.TempDir(), sandboxtest.Log(t)
 		r, err := New(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.CanSnapshot(); err == nil || !strings.Contains(err.Error(), what) || r.Snapshot(t.Context(), newBox(r, sandbox.Spec{})) == nil {
+		if err := r.CanSnapshot(); err == nil || !strings.Contains(err.Error(), what) ||
+			r.Snapshot(t.Context(), newBox(r, sandbox.Spec{})) == nil {
 			t.Errorf("%s: there are snapshots: %v", what, err)
 		}
 		r.Close()
@@ -308,7 +312,8 @@ func TestNoSnapshots(t *testing.T) {
 
 // TestSnapshotsAreFew: those of older programs and settings are removed.
 func TestSnapshotsAreFew(t *testing.T) {
-	r, err := New(Config{Runsc: "/runsc", Agent: "/agent", StateDir: t.TempDir(), Log: sandboxtest.Log(t), Snapshots: true})
+	r, err := New(Config{Runsc: "/runsc", Agent: "/agent", StateDir: t.TempDir(), Log: sandboxtest.Log(t),
+		Snapshots: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +338,8 @@ func TestSnapshotsAreFew(t *testing.T) {
 		t.Errorf("%d are left, not %d", len(entries), keep+1)
 	}
 	for _, e := range entries {
-		if i, err := e.Info(); err != nil || e.Name() != "00000" && i.ModTime().Unix() < 1e9+15 || strings.HasPrefix(e.Name(), ".") {
+		if i, err := e.Info(); err != nil || e.Name() != "00000" && i.ModTime().Unix() < 1e9+15 ||
+			strings.HasPrefix(e.Name(), ".") {
 			t.Errorf("%s is left", e.Name())
 		}
 	}

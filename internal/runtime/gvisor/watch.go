@@ -84,7 +84,8 @@ func (b *box) cost(pid int) (memory int64, cpu time.Duration) {
 	case 1:
 		return c.number(id, "memory", "memory.usage_in_bytes"), time.Duration(c.number(id, "cpuacct", "cpuacct.usage"))
 	case 2:
-		return c.number(id, "", "memory.current"), time.Duration(field(c.file(id, "", "cpu.stat"), "usage_usec")) * time.Microsecond
+		return c.number(id, "", "memory.current"),
+			time.Duration(field(c.file(id, "", "cpu.stat"), "usage_usec")) * time.Microsecond
 	}
 	return b.footprint(pid), cpuTime(pid)
 }
