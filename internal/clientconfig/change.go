@@ -69,7 +69,8 @@ func follow(path string) (string, error) {
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return "", fmt.Errorf("%s is a link to nothing that can be read; correct it, or name another file with --file", path)
+		return "", fmt.Errorf("%s is a link to nothing that can be read; correct it, or name another file with --file",
+			path)
 	}
 	return filepath.Abs(real)
 }
@@ -167,7 +168,8 @@ func (ch *Change) Diff() string {
 		name = "/dev/null"
 	}
 	var out strings.Builder
-	fmt.Fprintf(&out, "--- %s\n+++ %s\n@@ -%s +%s @@\n", name, ch.Path, span(from, len(a)-after-from), span(from, len(b)-after-from))
+	fmt.Fprintf(&out, "--- %s\n+++ %s\n@@ -%s +%s @@\n", name, ch.Path, span(from, len(a)-after-from),
+		span(from, len(b)-after-from))
 	say := func(mark string, part []string) {
 		for _, l := range part {
 			out.WriteString(mark + l)

@@ -44,7 +44,8 @@ func plan(t *testing.T, c Client, path string, s Server) *Change {
 func TestChangeEveryClient(t *testing.T) {
 	for _, c := range All() {
 		path := filepath.Join(t.TempDir(), "config.json")
-		before := "{\n  \"other\": [1, 2], // kept\n  \"" + c.format.section + "\": {\n    \"mine\": {\"command\": \"x\"}\n  }\n}\n"
+		before := "{\n  \"other\": [1, 2], // kept\n  \"" + c.format.section +
+			"\": {\n    \"mine\": {\"command\": \"x\"}\n  }\n}\n"
 		write(t, path, before, 0o640)
 		ch := plan(t, c, path, with("slt_abcdefghijklmnopqrstuvwxyz234567"))
 		if ch.Nothing() || ch.New {
@@ -63,7 +64,8 @@ func TestChangeEveryClient(t *testing.T) {
 			}
 		}
 		after := text(t, path)
-		if !strings.Contains(after, `"other": [1, 2], // kept`) || !strings.Contains(after, `"mine": {"command": "x"}`) || !strings.Contains(after, "slt_abc") {
+		if !strings.Contains(after, `"other": [1, 2], // kept`) ||
+			!strings.Contains(after, `"mine": {"command": "x"}`) || !strings.Contains(after, "slt_abc") {
 			t.Errorf("%s: %s", c.ID, after)
 		}
 		again := plan(t, c, path, with("slt_abcdefghijklmnopqrstuvwxyz234567"))
@@ -110,7 +112,8 @@ func TestLink(t *testing.T) {
 	if err := os.Symlink("nothing", broken); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := mustFind(t, "cursor").Plan(broken, server); err == nil || !strings.Contains(err.Error(), "link to nothing") {
+	if _, err := mustFind(t, "cursor").Plan(broken, server); err == nil ||
+		!strings.Contains(err.Error(), "link to nothing") {
 		t.Error(err)
 	}
 }
@@ -120,7 +123,8 @@ func TestNothingIsWritten(t *testing.T) {
 	c := mustFind(t, "cursor")
 	path := filepath.Join(dir, "mcp.json")
 	write(t, path, "{ broken", 0o600)
-	if _, err := c.Plan(path, server); err == nil || !strings.Contains(err.Error(), "is left as it is: it is not JSON") {
+	if _, err := c.Plan(path, server); err == nil || !strings.Contains(err.Error(),
+		"is left as it is: it is not JSON") {
 		t.Error(err)
 	}
 	if _, err := c.Plan(dir, server); err == nil || !strings.Contains(err.Error(), "not a file") {
@@ -130,7 +134,8 @@ func TestNothingIsWritten(t *testing.T) {
 	write(t, path, "{}", 0o600)
 	ch := plan(t, c, path, server)
 	write(t, path, `{"new": 1}`, 0o600)
-	if _, err := ch.Write(moment); err == nil || !strings.Contains(err.Error(), "changed in the meantime") || text(t, path) != `{"new": 1}` {
+	if _, err := ch.Write(moment); err == nil || !strings.Contains(err.Error(), "changed in the meantime") ||
+		text(t, path) != `{"new": 1}` {
 		t.Error(err)
 	}
 	fresh := filepath.Join(dir, "fresh.json")
@@ -189,7 +194,8 @@ func TestDiff(t *testing.T) {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
 	write(t, path, "{\"a\": 1}", 0o600)
-	if got := plan(t, mustFind(t, "cursor"), path, server).Diff(); !strings.Contains(got, "-{\"a\": 1}\n\\ No newline at end of file\n+{") {
+	if got := plan(t, mustFind(t, "cursor"), path, server).Diff(); !strings.Contains(got,
+		"-{\"a\": 1}\n\\ No newline at end of file\n+{") {
 		t.Error(got)
 	}
 }

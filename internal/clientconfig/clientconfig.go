@@ -89,27 +89,39 @@ func stdio(s Server) entry {
 var all = []Client{
 	{ID: "claude-desktop", Title: "Claude Desktop", Next: "Quit Claude Desktop and start it again.",
 		format: editor, entry: stdio, paths: paths{"$XDG_CONFIG_HOME/Claude/claude_desktop_config.json",
-			"~/Library/Application Support/Claude/claude_desktop_config.json", `%APPDATA%\Claude\claude_desktop_config.json`}},
+			"~/Library/Application Support/Claude/claude_desktop_config.json",
+			`%APPDATA%\Claude\claude_desktop_config.json`}},
 	{ID: "claude-code", Title: "Claude Code", Next: "Start a new session of Claude Code; /mcp shows the server.",
-		format: editor, entry: typed, variable: "${%s}", paths: paths{"~/.claude.json", "~/.claude.json", `%USERPROFILE%\.claude.json`},
+		format: editor, entry: typed, variable: "${%s}", paths: paths{"~/.claude.json", "~/.claude.json",
+			`%USERPROFILE%\.claude.json`},
 		command: func(s Server) string {
-			return words("claude", "mcp", "add", "--scope", "user", "--transport", "http", s.Name, s.URL) + header(" --header", s)
+			return words("claude", "mcp", "add", "--scope", "user", "--transport", "http", s.Name, s.URL) +
+				header(" --header", s)
 		}},
 	{ID: "cursor", Title: "Cursor", Next: "Open Cursor's settings, MCP: the server is in the list.",
-		format: editor, entry: plain, variable: "${env:%s}", paths: paths{"~/.cursor/mcp.json", "~/.cursor/mcp.json", `%USERPROFILE%\.cursor\mcp.json`}},
-	{ID: "vscode", Title: "VS Code", Next: "Run \"MCP: List Servers\" from the command palette of VS Code, and start the server.",
+		format: editor, entry: plain, variable: "${env:%s}",
+		paths: paths{"~/.cursor/mcp.json", "~/.cursor/mcp.json", `%USERPROFILE%\.cursor\mcp.json`}},
+	{ID: "vscode", Title: "VS Code",
+		Next:   "Run \"MCP: List Servers\" from the command palette of VS Code, and start the server.",
 		format: vsCode, entry: typed, variable: "${env:%s}", paths: paths{"$XDG_CONFIG_HOME/Code/User/mcp.json",
 			"~/Library/Application Support/Code/User/mcp.json", `%APPDATA%\Code\User\mcp.json`}},
 	{ID: "crush", Title: "Crush", Next: "Start Crush again.",
-		format: crush, entry: typed, variable: "$%s", paths: paths{"$XDG_CONFIG_HOME/crush/crush.json", "$XDG_CONFIG_HOME/crush/crush.json", `%LOCALAPPDATA%\crush\crush.json`}},
+		format: crush, entry: typed, variable: "$%s", paths: paths{"$XDG_CONFIG_HOME/crush/crush.json",
+			"$XDG_CONFIG_HOME/crush/crush.json", `%LOCALAPPDATA%\crush\crush.json`}},
 	{ID: "kiro", Title: "Kiro", Next: "Kiro connects when the file is saved; look at its panel MCP Servers.",
-		format: editor, entry: plain, variable: "${%s}", paths: paths{"~/.kiro/settings/mcp.json", "~/.kiro/settings/mcp.json", `%USERPROFILE%\.kiro\settings\mcp.json`}},
-	{ID: "windsurf", Title: "Windsurf", Next: "Press the refresh button of the MCP servers in Windsurf's Cascade panel.",
-		format: editor, entry: cascade, variable: "${env:%s}", paths: paths{"~/.codeium/windsurf/mcp_config.json", "~/.codeium/windsurf/mcp_config.json", `%USERPROFILE%\.codeium\windsurf\mcp_config.json`}},
+		format: editor, entry: plain, variable: "${%s}", paths: paths{"~/.kiro/settings/mcp.json",
+			"~/.kiro/settings/mcp.json", `%USERPROFILE%\.kiro\settings\mcp.json`}},
+	{ID: "windsurf", Title: "Windsurf",
+		Next:   "Press the refresh button of the MCP servers in Windsurf's Cascade panel.",
+		format: editor, entry: cascade, variable: "${env:%s}",
+		paths: paths{"~/.codeium/windsurf/mcp_config.json", "~/.codeium/windsurf/mcp_config.json",
+			`%USERPROFILE%\.codeium\windsurf\mcp_config.json`}},
 	{ID: "gemini", Title: "Gemini CLI", Next: "Start Gemini CLI again; /mcp shows the server.",
-		format: editor, entry: gemini, variable: "${%s}", paths: paths{"~/.gemini/settings.json", "~/.gemini/settings.json", `%USERPROFILE%\.gemini\settings.json`},
+		format: editor, entry: gemini, variable: "${%s}", paths: paths{"~/.gemini/settings.json",
+			"~/.gemini/settings.json", `%USERPROFILE%\.gemini\settings.json`},
 		command: func(s Server) string {
-			return words("gemini", "mcp", "add", "--scope", "user", "--transport", "http") + header(" --header", s) + " " + words(s.Name, s.URL)
+			return words("gemini", "mcp", "add", "--scope", "user", "--transport", "http") + header(" --header", s) +
+				" " + words(s.Name, s.URL)
 		}},
 }
 
@@ -134,7 +146,8 @@ func Find(id string) (Client, error) {
 	}
 	near := fault.Meant(id, IDs())
 	shown := []rune(id)
-	return Client{}, fault.New(fault.NotFound, "there is no client %q%s It must be one of %s", string(shown[:min(len(shown), 40)]),
+	return Client{}, fault.New(fault.NotFound, "there is no client %q%s It must be one of %s",
+		string(shown[:min(len(shown), 40)]),
 		map[bool]string{true: ".", false: near}[near == ""], strings.Join(IDs(), ", ")).With("clients", IDs())
 }
 
@@ -189,12 +202,15 @@ var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 // client's own word of a variable.
 func (c Client) Check(s *Server) error {
 	if !nameForm.MatchString(s.Name) {
-		return fmt.Errorf("the name %q must have 1 to 32 letters, digits, _ and -, and begin with one of the first two", s.Name)
+		return fmt.Errorf("the name %q must have 1 to 32 letters, digits, _ and -, and begin with one of the first two",
+			s.Name)
 	}
 	if s.URL != "" {
 		u, err := url.Parse(s.URL)
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return fmt.Errorf("the URL must be http:// or https://, a host and a path, such as http://localhost:8000/mcp")
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+			u.RawQuery != "" || u.Fragment != "" {
+			return fmt.Errorf("the URL must be http:// or https://, a host and a path, such as " +
+				"http://localhost:8000/mcp")
 		}
 	}
 	if s.TokenEnv == "" {

@@ -22,8 +22,14 @@ type Format struct {
 
 var (
 	crush  = &Format{"mcp", fromCrush, withDollar}
-	editor = &Format{"mcpServers", fromEditor, func(text string, v Variables) (string, error) { return braces(text, v, true) }}
-	vsCode = &Format{"servers", fromEditor, func(text string, v Variables) (string, error) { return braces(text, v, false) }}
+	editor = &Format{"mcpServers", fromEditor, func(text string, v Variables) (string,
+		error) {
+		return braces(text, v, true)
+	}}
+	vsCode = &Format{"servers", fromEditor, func(text string, v Variables) (string,
+		error) {
+		return braces(text, v, false)
+	}}
 )
 
 // Translate gives the keys of an entry the names in Keys. What has no such name is left
@@ -102,7 +108,8 @@ func fromEditor(keys map[string]any) (map[string]any, []string, error) {
 			kept[k] = milliseconds(v)
 		case "oauth":
 			if m, ok := v.(map[string]any); ok {
-				kept["oauth_client_id"], kept["oauth_client_secret"], kept["oauth_issuer"] = m["clientId"], m["clientSecret"], m["issuer"]
+				kept["oauth_client_id"], kept["oauth_client_secret"], kept["oauth_issuer"] = m["clientId"],
+					m["clientSecret"], m["issuer"]
 			}
 		}
 	}
@@ -175,7 +182,8 @@ func brace(body string, v Variables, plain bool) (string, error) {
 	case value == "" && fallback:
 		return text, nil
 	case value == "":
-		return "", fmt.Errorf("the variable %s is not set, and ${%s} has no default", fault.Clip(name), fault.Clip(name))
+		return "", fmt.Errorf("the variable %s is not set, and ${%s} has no default", fault.Clip(name),
+			fault.Clip(name))
 	}
 	return value, nil
 }

@@ -73,7 +73,8 @@ func (c Client) put(d document, root *hujson.Value, top *hujson.Object, s Server
 		return d.text, err
 	}
 	if comments(old) {
-		return nil, fmt.Errorf("its entry %q has comments, which would be lost; make it this by hand:\n%s", s.Name, c.Snippet(s))
+		return nil, fmt.Errorf("its entry %q has comments, which would be lost; make it this by hand:\n%s", s.Name,
+			c.Snippet(s))
 	}
 	return d.replace(old, merged), nil
 }
@@ -205,7 +206,8 @@ func (c Client) only(before, after []byte, s Server) error {
 	a, errA := c.without(before, s)
 	b, errB := c.without(after, s)
 	if err := errors.Join(errA, errB); err != nil || !reflect.DeepEqual(a, b) {
-		return fmt.Errorf("it cannot be changed without a risk for the rest of it; put this in by hand:\n%s", c.Snippet(s))
+		return fmt.Errorf("it cannot be changed without a risk for the rest of it; put this in by hand:\n%s",
+			c.Snippet(s))
 	}
 	return nil
 }
@@ -302,10 +304,12 @@ func (d document) add(at *hujson.Value, o *hujson.Object, key string, v any) []b
 	}
 	quoted, _ := json.Marshal(key)
 	if d.dense {
-		return slices.Concat(head, []byte(comma), bytes.TrimRight(d.text[rest:end], " \t"), fmt.Appendf(nil, "%s:%s", quoted, d.write(v, "")), d.text[end:])
+		return slices.Concat(head, []byte(comma), bytes.TrimRight(d.text[rest:end], " \t"),
+			fmt.Appendf(nil, "%s:%s", quoted, d.write(v, "")), d.text[end:])
 	}
 	kept := bytes.TrimRight(d.text[rest:end], " \t\r\n")
-	return slices.Concat(head, []byte(comma), kept, fmt.Appendf(nil, "%s%s%s: %s%s%s", d.newline, lead, quoted, d.write(v, lead), d.newline, closing), d.text[end:])
+	return slices.Concat(head, []byte(comma), kept, fmt.Appendf(nil, "%s%s%s: %s%s%s", d.newline, lead, quoted,
+		d.write(v, lead), d.newline, closing), d.text[end:])
 }
 
 // Has says whether the text of a client's file has a server of that name.

@@ -16,7 +16,9 @@ func TestClientFilesAreBounded(t *testing.T) {
 			t.Errorf("%s: it is read", what)
 		}
 	}
-	if top, err := sections([]byte("{\"x\": [1], // [\n \"mcpServers\": {\"a\": {\"command\": \"/*[\"},},}")); err != nil || top["mcpServers"] == nil {
+	if top,
+		err := sections([]byte("{\"x\": [1], // [\n \"mcpServers\": {\"a\": {\"command\": \"/*[\"},},}")); err != nil ||
+		top["mcpServers"] == nil {
 		t.Errorf("%v, %v", top, err)
 	}
 }
