@@ -48,16 +48,19 @@ func Variables(text string, env map[string]string, may func(name string) error) 
 }
 
 // expanded is what a text stands for. Without command it may have none.
-func expanded(text string, env map[string]string, may func(string) error, command func(io.Writer, *syntax.CmdSubst) error) (string, error) {
+func expanded(text string, env map[string]string, may func(string) error,
+	command func(io.Writer, *syntax.CmdSubst) error) (string, error) {
 	if !strings.ContainsAny(text, "$`\\") {
 		return text, nil
 	}
 	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) || strings.Contains(text, "\r\n") {
-		return "", errors.New("a text with $ must be UTF-8, without NUL and with no carriage return at the end of a line")
+		return "", errors.New("a text with $ must be UTF-8, without NUL and with no carriage return at the end of a " +
+			"line")
 	}
 	word, err := syntax.NewParser().Document(strings.NewReader(text))
 	if err != nil {
-		return "", errors.New("it is not complete: each ${ needs its } and a name, each $( its ); write \\$ for a $ that stands for itself")
+		return "", errors.New("it is not complete: each ${ needs its } and a name, each $( its ); write \\$ for a $ " +
+			"that stands for itself")
 	}
 	if err := check(word); err != nil {
 		return "", err
@@ -111,7 +114,8 @@ func harmless(word *syntax.Word, may func(string) error) (err error) {
 	syntax.Walk(word, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.CmdSubst, *syntax.ProcSubst:
-			err = errors.New("$(command) is for sandlot.yaml alone: no other file runs a program on this machine; write \\$ for a $ that stands for itself")
+			err = errors.New("$(command) is for sandlot.yaml alone: no other file runs a program on this machine; " +
+				"write \\$ for a $ that stands for itself")
 		case *syntax.ParamExp:
 			if err == nil && n.Param != nil {
 				err = may(n.Param.Value)
@@ -135,14 +139,17 @@ func lone(text string) error {
 }
 
 var operators = []syntax.ParExpOperator{
-	syntax.DefaultUnset, syntax.DefaultUnsetOrNull, syntax.AlternateUnset, syntax.AlternateUnsetOrNull, syntax.ErrorUnset, syntax.ErrorUnsetOrNull,
+	syntax.DefaultUnset, syntax.DefaultUnsetOrNull, syntax.AlternateUnset, syntax.AlternateUnsetOrNull,
+	syntax.ErrorUnset, syntax.ErrorUnsetOrNull,
 }
 
 func param(p *syntax.ParamExp) error {
 	other := p.Excl || p.Length || p.Width || p.IsSet || p.NestedParam != nil || p.Index != nil || p.Modifiers != nil ||
 		p.Slice != nil || p.Repl != nil || p.Names != 0 || p.Flags != nil
-	if other || p.Exp != nil && !slices.Contains(operators, p.Exp.Op) || p.Param == nil || !syntax.ValidName(p.Param.Value) {
-		return errors.New("only $VAR, ${VAR}, ${VAR:-word}, ${VAR:+word}, ${VAR:?message} and $(command) are known; write \\$ for a $ that stands for itself")
+	if other || p.Exp != nil && !slices.Contains(operators, p.Exp.Op) || p.Param == nil ||
+		!syntax.ValidName(p.Param.Value) {
+		return errors.New("only $VAR, ${VAR}, ${VAR:-word}, ${VAR:+word}, ${VAR:?message} and $(command) are known; " +
+			"write \\$ for a $ that stands for itself")
 	}
 	return nil
 }

@@ -187,13 +187,16 @@ func TestVariables(t *testing.T) {
 		}
 		return nil
 	}
-	for text, want := range map[string]string{"$A-${A:+b}${NONE:-c}": "a-bc", `\$(x) \$A`: "$(x) $A", "plain": "plain"} {
+	for text, want := range map[string]string{"$A-${A:+b}${NONE:-c}": "a-bc", `\$(x) \$A`: "$(x) $A",
+		"plain": "plain"} {
 		if got, err := Variables(text, env, may); got != want || err != nil {
 			t.Errorf("%s: %q, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"$(touch " + ran + ")", "${A:-$(touch " + ran + ")}", "${NONE:-x$(touch " + ran + ")}", "${NONE:-${NONE:-$(touch " + ran + ")}}",
-		"$SECRET", "${SECRET:-x}", "${A:-$SECRET}", "${SECRET:+x}", "${SECRET:?x}", "`touch " + ran + "`", "$((SECRET))", "${!SECRET}", "${#SECRET}"} {
+	for _, text := range []string{"$(touch " + ran + ")", "${A:-$(touch " + ran + ")}", "${NONE:-x$(touch " + ran +
+		")}", "${NONE:-${NONE:-$(touch " + ran + ")}}",
+		"$SECRET", "${SECRET:-x}", "${A:-$SECRET}", "${SECRET:+x}", "${SECRET:?x}", "`touch " + ran + "`",
+		"$((SECRET))", "${!SECRET}", "${#SECRET}"} {
 		if got, err := Variables(text, env, may); got != "" || err == nil {
 			t.Errorf("%s: %q, %v", text, got, err)
 		}
