@@ -141,4 +141,5 @@ type fingerprint [sha256.Size]byte
 
 func fingerprintOf(c *x509.Certificate) fingerprint { return sha256.Sum256(c.Raw) }
 
-var errNone = errors.New("no CA certificate was found on this machine: install ca-certificates, or name a file with SSL_CERT_FILE")
+var errNone = errors.New("no CA certificate was found on this machine: install ca-certificates, or name a file with " +
+	"SSL_CERT_FILE")

@@ -34,8 +34,9 @@ func newAuthority(t testing.TB, subject pkix.Name) authority {
 		t.Fatal(err)
 	}
 	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<62))
-	template := &x509.Certificate{SerialNumber: serial, Subject: subject, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
+	template := &x509.Certificate{SerialNumber: serial, Subject: subject, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour),
+		IsCA:     true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -208,12 +209,14 @@ func TestOddFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, path := range map[string]string{
-		"empty":       f.write(t, "empty"),
-		"DER":         f.write(t, "der", string(hidden.cert.Raw)),
-		"a key":       f.write(t, "key", hidden.keyPEM(t)),
-		"headers":     f.write(t, "headers", block("CERTIFICATE", map[string]string{"Proc-Type": "4,ENCRYPTED"}, hidden.cert.Raw)),
-		"garbage":     f.write(t, "garbage", block("CERTIFICATE", nil, []byte("not DER"))),
-		"trailing":    f.write(t, "trailing", block("CERTIFICATE", nil, append(slices.Clone(hidden.cert.Raw), "more"...))),
+		"empty": f.write(t, "empty"),
+		"DER":   f.write(t, "der", string(hidden.cert.Raw)),
+		"a key": f.write(t, "key", hidden.keyPEM(t)),
+		"headers": f.write(t, "headers", block("CERTIFICATE", map[string]string{"Proc-Type": "4,ENCRYPTED"},
+			hidden.cert.Raw)),
+		"garbage": f.write(t, "garbage", block("CERTIFICATE", nil, []byte("not DER"))),
+		"trailing": f.write(t, "trailing",
+			block("CERTIFICATE", nil, append(slices.Clone(hidden.cert.Raw), "more"...))),
 		"another":     f.write(t, "another", block("CERTIFICATE REQUEST", nil, hidden.cert.Raw)),
 		"cut":         f.write(t, "cut", hidden.pem()[:200]),
 		"huge":        f.write(t, "huge", hidden.pem(), strings.Repeat("x", maxFile)),
@@ -237,7 +240,8 @@ func TestOddFiles(t *testing.T) {
 // Around a broken block the others count.
 func TestMixedFile(t *testing.T) {
 	f, a, b := newFake(t), ca(t, "a"), ca(t, "b")
-	f.env["SSL_CERT_FILE"] = f.write(t, "mixed", "text\n", a.pem(), "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n", b.keyPEM(t), b.pem(), "\x00\xff")
+	f.env["SSL_CERT_FILE"] = f.write(t, "mixed", "text\n", a.pem(),
+		"-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n", b.keyPEM(t), b.pem(), "\x00\xff")
 	has(t, f.must(t).certs, a, b)
 }
 
@@ -343,7 +347,8 @@ func TestSameBytes(t *testing.T) {
 // Node brings the public list itself and needs only what the operator added.
 func TestNodeExtra(t *testing.T) {
 	public, added := ca(t, "public"), ca(t, "added")
-	p11kit := "[p11-kit-object-v1]\nlabel: \"x\"\ntrusted: true\n" + public.pem() + "\n[p11-kit-object-v1]\nclass: x-certificate-extension\n"
+	p11kit := "[p11-kit-object-v1]\nlabel: \"x\"\ntrusted: true\n" + public.pem() +
+		"\n[p11-kit-object-v1]\nclass: x-certificate-extension\n"
 	for _, place := range shipped {
 		t.Run(strings.ReplaceAll(place, "/", "."), func(t *testing.T) {
 			f := newFake(t)
@@ -388,7 +393,8 @@ func TestEnvNamesFiles(t *testing.T) {
 
 // Two roots of one name are two entries, and a name of any script is one.
 func TestJavaStore(t *testing.T) {
-	f, a, b, c := newFake(t), ca(t, "same"), ca(t, "same"), newAuthority(t, pkix.Name{Organization: []string{"Ünïcode 😀"}})
+	f, a, b, c := newFake(t), ca(t, "same"), ca(t, "same"),
+		newAuthority(t, pkix.Name{Organization: []string{"Ünïcode 😀"}})
 	f.write(t, "etc/ssl/cert.pem", a.pem(), b.pem(), c.pem())
 	certs, err := pkcs12.DecodeTrustStore(f.must(t).JavaStore(), "")
 	if err != nil {

@@ -89,7 +89,8 @@ func (m machine) collect() (Bundle, error) {
 		return b, errNone
 	}
 	public := m.shipped()
-	b.local = slices.DeleteFunc(slices.Clone(b.certs), func(c *x509.Certificate) bool { return public[fingerprintOf(c)] != nil })
+	b.local = slices.DeleteFunc(slices.Clone(b.certs),
+		func(c *x509.Certificate) bool { return public[fingerprintOf(c)] != nil })
 	var err error
 	b.java, err = javaStore(b.certs)
 	return b, err

@@ -31,13 +31,18 @@ func (a authority) serve(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "server"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, KeyUsage: x509.KeyUsageDigitalSignature}
+	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "server"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "trusted") }))
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		io.WriteString(w, "trusted")
+	}))
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // it refuses on purpose
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	s.StartTLS()
@@ -81,14 +86,18 @@ func TestPrograms(t *testing.T) {
 	url := a.serve(t)
 	java := f.write(t, "Client.java", javaClient)
 	for name, args := range map[string][]string{
-		"curl":               {"curl", "-sS", url},
-		"python":             {"python3", "-c", "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())", url},
-		"node":               {"node", "-e", "fetch(process.argv[1]).then(r => r.text()).then(console.log)", url},
-		"git":                {"git", "ls-remote", url},
-		"openssl's folder":   {"sh", "-c", `SSL_CERT_FILE=/dev/null; echo | openssl s_client -CApath "$SSL_CERT_DIR" -verify_return_error -connect "${0#https://}" >/dev/null 2>&1 && echo trusted`, url},
-		"python's folder":    {"sh", "-c", `SSL_CERT_FILE=/dev/null exec python3 -c "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())" "$0"`, url},
-		"java":               {"java", "-Djavax.net.ssl.trustStore=" + dir + "/etc/ssl/certs/java/cacerts", java, url},
-		"java with password": {"java", "-Djavax.net.ssl.trustStorePassword=changeit", "-Djavax.net.ssl.trustStore=" + dir + "/etc/ssl/certs/java/cacerts", java, url},
+		"curl": {"curl", "-sS", url},
+		"python": {"python3", "-c",
+			"import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())", url},
+		"node": {"node", "-e", "fetch(process.argv[1]).then(r => r.text()).then(console.log)", url},
+		"git":  {"git", "ls-remote", url},
+		"openssl's folder": {"sh", "-c",
+			`SSL_CERT_FILE=/dev/null; echo | openssl s_client -CApath "$SSL_CERT_DIR" -verify_return_error -connect "${0#https://}" >/dev/null 2>&1 && echo trusted`, url},
+		"python's folder": {"sh", "-c",
+			`SSL_CERT_FILE=/dev/null exec python3 -c "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().decode())" "$0"`, url},
+		"java": {"java", "-Djavax.net.ssl.trustStore=" + dir + "/etc/ssl/certs/java/cacerts", java, url},
+		"java with password": {"java", "-Djavax.net.ssl.trustStorePassword=changeit", "-Djavax.net.ssl.trustStore=" +
+			dir + "/etc/ssl/certs/java/cacerts", java, url},
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := "SSL_CERT_DIR="
@@ -145,9 +154,11 @@ func TestKeytool(t *testing.T) {
 
 // OpenSSL itself says what names it looks for.
 func TestSubjectHash(t *testing.T) {
-	long := pkix.Name{Country: []string{"DE"}, Organization: []string{"  Two  Spaces\tand a tab "}, OrganizationalUnit: []string{"a", "B"}, CommonName: "Ärger & Öl GmbH 漢字"}
+	long := pkix.Name{Country: []string{"DE"}, Organization: []string{"  Two  Spaces\tand a tab "},
+		OrganizationalUnit: []string{"a", "B"}, CommonName: "Ärger & Öl GmbH 漢字"}
 	certs := []*x509.Certificate{ca(t, "Plain").cert, newAuthority(t, long).cert}
-	raw := pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{{Type: []int{0, 9, 2342, 19200300, 100, 1, 25}, Value: "Example"}}}
+	raw := pkix.Name{ExtraNames: []pkix.AttributeTypeAndValue{{Type: []int{0, 9, 2342, 19200300, 100, 1, 25},
+		Value: "Example"}}}
 	certs = append(certs, newAuthority(t, raw).cert)
 	if b, err := Collect(); err == nil {
 		certs = append(certs, b.certs[:min(20, len(b.certs))]...)
