@@ -21,8 +21,9 @@ type address struct {
 var (
 	errURL      = errors.New("it is not a URL with http:// or https://")
 	errHost     = errors.New("its host is not a valid name or address")
-	errLoopback = errors.New("it is this machine's loopback, which is another one in a sandbox; give an address that others can reach")
-	errPath     = errors.New("its path has a character that does not belong there")
+	errLoopback = errors.New("it is this machine's loopback, which is another one in a sandbox; give an address that " +
+		"others can reach")
+	errPath = errors.New("its path has a character that does not belong there")
 )
 
 // A path in one of these characters needs no quoting in any of the files that

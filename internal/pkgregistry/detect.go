@@ -138,7 +138,8 @@ var goNames = []string{"GOPRIVATE", "GONOPROXY", "GONOSUMDB", "GONOSUMCHECK", "G
 
 func (a *answers) askGo(ctx context.Context) {
 	// Another toolchain than the one at hand would have to be fetched.
-	out, err := run(ctx, []string{"GOTOOLCHAIN=local"}, "go", append([]string{"env", "-json", "GOPROXY", "GOSUMDB"}, goNames...)...)
+	out, err := run(ctx, []string{"GOTOOLCHAIN=local"}, "go",
+		append([]string{"env", "-json", "GOPROXY", "GOSUMDB"}, goNames...)...)
 	a.goErr = decode("go", out, err, &a.golang)
 }
 

@@ -100,7 +100,8 @@ func TestDetect(t *testing.T) {
 	tools(t, map[string]string{"npm": says(npmSays), "python3": says(pipSays), "go": says(goSays)})
 	want := Set{NPM: "https://npm.test/", Scopes: map[string]string{"@corp": "https://corp.test:8443/npm/"},
 		PyPI: "https://index.test/simple", Go: "https://proxy.test,direct", GoSum: "sum.test",
-		Hosts: []Host{{"corp.test", 8443}, {"files.test", 443}, {"index.test", 443}, {"npm.test", 443}, {"proxy.test", 443}, {"sum.test", 443}}}
+		Hosts: []Host{{"corp.test", 8443}, {"files.test", 443}, {"index.test", 443}, {"npm.test", 443},
+			{"proxy.test", 443}, {"sum.test", 443}}}
 	got := detect(t, nil)
 	if len(got.Notes) != 1 || !strings.Contains(got.Notes[0], "@corp:registry") {
 		t.Errorf("notes %q, want one of the credentials", got.Notes)
@@ -131,11 +132,13 @@ func TestNamed(t *testing.T) {
 		"pypi": {map[string]string{"pypi": "https://mirror.test/simple"},
 			Set{PyPI: "https://mirror.test/simple", Hosts: []Host{{"mirror.test", 443}}}},
 		"plain HTTP": {map[string]string{"pypi": "http://mirror.test:81/simple"},
-			Set{PyPI: "http://mirror.test:81/simple", PyPITrusted: []string{"mirror.test"}, Hosts: []Host{{"mirror.test", 81}}}},
+			Set{PyPI: "http://mirror.test:81/simple", PyPITrusted: []string{"mirror.test"},
+				Hosts: []Host{{"mirror.test", 81}}}},
 		"pip's own": {map[string]string{"pypi": "https://index.test/simple/"},
 			Set{PyPI: "https://index.test/simple/", Hosts: []Host{{"files.test", 443}, {"index.test", 443}}}},
 		"go": {map[string]string{"go": "https://mirror.test/go|off"},
-			Set{Go: "https://mirror.test/go|off", GoSum: "sum.test", Hosts: []Host{{"mirror.test", 443}, {"sum.test", 443}}}},
+			Set{Go: "https://mirror.test/go|off", GoSum: "sum.test",
+				Hosts: []Host{{"mirror.test", 443}, {"sum.test", 443}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := detect(t, c.named); !reflect.DeepEqual(got, c.want) {
@@ -157,20 +160,24 @@ func TestPipSettings(t *testing.T) {
 		want   Set
 		notes  int
 	}{
-		"mirror": {`"global.index-url": "https://mirror.test/simple"`, Set{PyPI: "https://mirror.test/simple", Hosts: []Host{{"mirror.test", 443}}}, 0},
+		"mirror": {`"global.index-url": "https://mirror.test/simple"`,
+			Set{PyPI: "https://mirror.test/simple", Hosts: []Host{{"mirror.test", 443}}}, 0},
 		"order": {`"global.index-url": "https://a.test", "install.index-url": "https://b.test", ":env:.index-url": "https://c.test", "user.index-url": "https://d.test"`,
 			Set{PyPI: "https://c.test", Hosts: []Host{{"c.test", 443}}}, 0},
 		"section": {`"global.index-url": "https://a.test", "install.index-url": "https://b.test", ":env:.index-url": ""`, Set{PyPI: "https://b.test", Hosts: []Host{{"b.test", 443}}}, 0},
 		"extra": {`"global.extra-index-url": "\nhttps://a.test/s\n https://u:hunter2@b.test/s", "global.trusted-host": "a.test b.test:8443 localhost [fd00::1] bad/host"`,
-			Set{PyPI: "https://index.test/simple", PyPIExtra: []string{"https://a.test/s", "https://b.test/s"}, PyPITrusted: []string{"a.test", "b.test:8443", "[fd00::1]"},
-				Hosts: []Host{{"a.test", 443}, {"b.test", 443}, {"files.test", 443}, {"index.test", 443}}}, 2},
-		"no index":    {`":env:.no-index": "1", "global.extra-index-url": "https://a.test"`, Set{}, 1},
-		"credentials": {`"global.index-url": "https://u:hunter2@mirror.test/s?hunter2"`, Set{PyPI: "https://mirror.test/s", Hosts: []Host{{"mirror.test", 443}}}, 1},
-		"a file":      {`"global.index-url": "file:///home/hunter2/s", "global.find-links": "/home/hunter2", "global.cert": "/hunter2"`, Set{}, 1},
-		"loopback":    {`"global.index-url": "http://localhost:3141/hunter2/s"`, Set{}, 1},
+			Set{PyPI: "https://index.test/simple", PyPIExtra: []string{"https://a.test/s", "https://b.test/s"},
+				PyPITrusted: []string{"a.test", "b.test:8443", "[fd00::1]"},
+				Hosts:       []Host{{"a.test", 443}, {"b.test", 443}, {"files.test", 443}, {"index.test", 443}}}, 2},
+		"no index": {`":env:.no-index": "1", "global.extra-index-url": "https://a.test"`, Set{}, 1},
+		"credentials": {`"global.index-url": "https://u:hunter2@mirror.test/s?hunter2"`,
+			Set{PyPI: "https://mirror.test/s", Hosts: []Host{{"mirror.test", 443}}}, 1},
+		"a file":   {`"global.index-url": "file:///home/hunter2/s", "global.find-links": "/home/hunter2", "global.cert": "/hunter2"`, Set{}, 1},
+		"loopback": {`"global.index-url": "http://localhost:3141/hunter2/s"`, Set{}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tools(t, map[string]string{"python3": says(`{"default": "https://index.test/simple", "files": "files.test", "config": {` + c.config + `}}`)})
+			tools(t,
+				map[string]string{"python3": says(`{"default": "https://index.test/simple", "files": "files.test", "config": {` + c.config + `}}`)})
 			got := detect(t, nil)
 			if len(got.Notes) != c.notes {
 				t.Errorf("notes %q, want %d", got.Notes, c.notes)
@@ -184,7 +191,8 @@ func TestPipSettings(t *testing.T) {
 }
 
 func TestUVAlone(t *testing.T) {
-	tools(t, map[string]string{"uv": says("      --default-index <DEFAULT_INDEX>\n          The default package index (by\n          default: <https://index.test/simple>) [env: UV_DEFAULT_INDEX]")})
+	tools(t, map[string]string{"uv": says("      --default-index <DEFAULT_INDEX>\n          The default package " +
+		"index (by\n          default: <https://index.test/simple>) [env: UV_DEFAULT_INDEX]")})
 	s := detect(t, nil)
 	if s.PyPI != "https://index.test/simple" || len(s.Notes) != 1 {
 		t.Errorf("%+v, want uv's index and a note that its files' host is not known", s)
@@ -197,22 +205,32 @@ func TestGoSettings(t *testing.T) {
 		want                Set
 		notes               int
 	}{
-		"list":          {"https://a.test/go|https://b.test,direct", "", "", Set{Go: "https://a.test/go|https://b.test,direct", Hosts: []Host{{"a.test", 443}, {"b.test", 443}}}, 0},
-		"off":           {"off", "off", "", Set{Go: "off", GoSum: "off"}, 0},
-		"credentials":   {"https://u:hunter2@a.test,direct", "off", "", Set{Go: "https://a.test,direct", GoSum: "off", Hosts: []Host{{"a.test", 443}}}, 1},
-		"files":         {"file:///hunter2|https://a.test,file:///hunter2,off", "", "", Set{Go: "https://a.test,off", Hosts: []Host{{"a.test", 443}}}, 2},
-		"only a file":   {"file:///hunter2", "", "", Set{}, 1},
-		"empty":         {", ,", "", "", Set{}, 0},
-		"a key":         {"direct", "sum.test+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8", "", Set{Go: "direct", GoSum: "sum.test+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8", Hosts: []Host{{"sum.test", 443}}}, 0},
-		"a key and URL": {"direct", "sum.test+033de0ae+Ac4z= https://u:hunter2@mirror.test:1/sumdb", "", Set{Go: "direct", GoSum: "sum.test+033de0ae+Ac4z= https://mirror.test:1/sumdb", Hosts: []Host{{"mirror.test", 1}}}, 1},
-		"a bad URL":     {"direct", "sum.test file:///hunter2", "", Set{Go: "direct"}, 1},
-		"a bad name":    {"direct", "user:hunter2@sum.test", "", Set{Go: "direct"}, 1},
-		"three words":   {"direct", "sum.test https://a.test hunter2", "", Set{Go: "direct"}, 1},
-		"private":       {"direct", "off", "*.corp.test,git.test/team/[a-c]*", Set{Go: "direct", GoSum: "off", GoEnv: map[string]string{"GOPRIVATE": "*.corp.test,git.test/team/[a-c]*"}}, 0},
-		"odd private":   {"direct", "off", "https://u:hunter2@git.test", Set{Go: "direct", GoSum: "off"}, 1},
+		"list": {"https://a.test/go|https://b.test,direct", "", "",
+			Set{Go: "https://a.test/go|https://b.test,direct", Hosts: []Host{{"a.test", 443}, {"b.test", 443}}}, 0},
+		"off": {"off", "off", "", Set{Go: "off", GoSum: "off"}, 0},
+		"credentials": {"https://u:hunter2@a.test,direct", "off", "",
+			Set{Go: "https://a.test,direct", GoSum: "off", Hosts: []Host{{"a.test", 443}}}, 1},
+		"files": {"file:///hunter2|https://a.test,file:///hunter2,off", "", "",
+			Set{Go: "https://a.test,off", Hosts: []Host{{"a.test", 443}}}, 2},
+		"only a file": {"file:///hunter2", "", "", Set{}, 1},
+		"empty":       {", ,", "", "", Set{}, 0},
+		"a key": {"direct", "sum.test+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8", "",
+			Set{Go: "direct", GoSum: "sum.test+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8",
+				Hosts: []Host{{"sum.test", 443}}}, 0},
+		"a key and URL": {"direct", "sum.test+033de0ae+Ac4z= https://u:hunter2@mirror.test:1/sumdb", "",
+			Set{Go: "direct", GoSum: "sum.test+033de0ae+Ac4z= https://mirror.test:1/sumdb",
+				Hosts: []Host{{"mirror.test", 1}}}, 1},
+		"a bad URL":   {"direct", "sum.test file:///hunter2", "", Set{Go: "direct"}, 1},
+		"a bad name":  {"direct", "user:hunter2@sum.test", "", Set{Go: "direct"}, 1},
+		"three words": {"direct", "sum.test https://a.test hunter2", "", Set{Go: "direct"}, 1},
+		"private": {"direct", "off", "*.corp.test,git.test/team/[a-c]*",
+			Set{Go: "direct", GoSum: "off", GoEnv: map[string]string{"GOPRIVATE": "*.corp.test,git.test/team/[a-c]*"}},
+			0},
+		"odd private": {"direct", "off", "https://u:hunter2@git.test", Set{Go: "direct", GoSum: "off"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tools(t, map[string]string{"go": says(fmt.Sprintf(`{"GOPROXY": %q, "GOSUMDB": %q, "GOPRIVATE": %q}`, c.proxy, c.sum, c.private))})
+			tools(t, map[string]string{"go": says(fmt.Sprintf(`{"GOPROXY": %q, "GOSUMDB": %q, "GOPRIVATE": %q}`,
+				c.proxy, c.sum, c.private))})
 			got := detect(t, nil)
 			if len(got.Notes) != c.notes {
 				t.Errorf("notes %q, want %d", got.Notes, c.notes)
@@ -236,11 +254,13 @@ func TestOddTools(t *testing.T) {
 		"lines":          says(`registry = "https://npm.test/\nignore-scripts=false"`),
 		"bad escape":     says(`registry = "https://npm.test/\x"`),
 		"no end":         says(`registry = "https://npm.test/`),
-		"odd scopes":     says("@UPPER:registry = \"https://x.test\"\n@:registry = \"https://x.test\"\n@a/b:registry = \"https://x.test\""),
-		"floods":         "exec /bin/cat /dev/zero",
-		"floods slyly":   "trap '' PIPE; while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx 2>/dev/null; done",
-		"hangs":          "/bin/sleep 1000",
-		"ignores TERM":   "trap '' TERM INT HUP; /bin/sleep 1000; /bin/sleep 1000",
+		"odd scopes": says("@UPPER:registry = \"https://x.test\"\n@:registry = \"https://x.test\"\n@a/b:registry " +
+			"= \"https://x.test\""),
+		"floods": "exec /bin/cat /dev/zero",
+		"floods slyly": "trap '' PIPE; while :; do echo " +
+			"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx 2>/dev/null; done",
+		"hangs":        "/bin/sleep 1000",
+		"ignores TERM": "trap '' TERM INT HUP; /bin/sleep 1000; /bin/sleep 1000",
 	} {
 		t.Run(name, func(t *testing.T) {
 			short(t, 3*time.Second)
@@ -253,7 +273,8 @@ func TestOddTools(t *testing.T) {
 			if s.NPM != "" || s.Scopes != nil || s.PyPI == "" || s.Go == "" {
 				t.Errorf("%+v", s)
 			}
-			if len(s.Notes) != 1 || strings.HasPrefix(name, "floods") && !strings.Contains(s.Notes[0], errFlood.Error()) {
+			if len(s.Notes) != 1 || strings.HasPrefix(name, "floods") &&
+				!strings.Contains(s.Notes[0], errFlood.Error()) {
 				t.Errorf("notes %q, want one", s.Notes)
 			}
 		})
@@ -325,7 +346,8 @@ func TestCancel(t *testing.T) {
 
 // What the tools are asked is asked at the root, where no project is.
 func TestAskedAtRoot(t *testing.T) {
-	tools(t, map[string]string{"go": `echo "{\"GOPROXY\": \"https://proxy.test$(pwd)\", \"GOSUMDB\": \"$GOTOOLCHAIN.test\"}"`})
+	tools(t,
+		map[string]string{"go": `echo "{\"GOPROXY\": \"https://proxy.test$(pwd)\", \"GOSUMDB\": \"$GOTOOLCHAIN.test\"}"`})
 	if s := detect(t, nil); s.Go != "https://proxy.test/" || s.GoSum != "local.test" {
 		t.Errorf("%+v", s)
 	}
@@ -395,15 +417,19 @@ func TestPipScript(t *testing.T) {
 		files map[string]string
 		hosts []Host
 	}{
-		"with its modules": {map[string]string{"__init__.py": "", "_internal/__init__.py": "", "_internal/models/__init__.py": "",
-			"_internal/models/index.py": "class PyPI: simple_url = 'https://index.test/simple'; file_storage_domain = 'files.test'", "__main__.py": fakePipMain},
+		"with its modules": {map[string]string{"__init__.py": "", "_internal/__init__.py": "",
+			"_internal/models/__init__.py": "",
+			"_internal/models/index.py": "class PyPI: simple_url = 'https://index.test/simple'; file_storage_domain " +
+				"= 'files.test'", "__main__.py": fakePipMain},
 			[]Host{{"extra.test", 443}, {"files.test", 443}, {"index.test", 443}}},
-		"of another version": {map[string]string{"__init__.py": "", "__main__.py": fakePipMain}, []Host{{"extra.test", 443}, {"index.test", 443}}},
+		"of another version": {map[string]string{"__init__.py": "", "__main__.py": fakePipMain},
+			[]Host{{"extra.test", 443}, {"index.test", 443}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakePip(t, c.files)
 			s := detect(t, nil)
-			if s.PyPI != "https://index.test/simple" || !reflect.DeepEqual(s.Hosts, c.hosts) || !reflect.DeepEqual(s.PyPITrusted, []string{"mirror.test"}) {
+			if s.PyPI != "https://index.test/simple" || !reflect.DeepEqual(s.Hosts, c.hosts) ||
+				!reflect.DeepEqual(s.PyPITrusted, []string{"mirror.test"}) {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -431,23 +457,31 @@ func TestRealTools(t *testing.T) {
 	real(t)
 	home := os.Getenv("HOME")
 	write(t, home, ".npmrc", "registry=https://u:hunter2@npm.test/x/\n@corp:registry=https://corp.test/\n//npm.test/x/:_authToken=hunter2\n")
-	write(t, home, ".config/pip/pip.conf", "[global]\nindex-url = https://u:hunter2@pip.test/simple\nextra-index-url =\n    https://a.test/s\n    https://b.test/s\n[install]\ntrusted-host = pip.test\n")
-	t.Setenv("GOENV", write(t, home, "goenv", "GOPROXY=https://u:hunter2@go.test,direct\nGOSUMDB=off\nGOPRIVATE=*.corp.test\n"))
+	write(t, home, ".config/pip/pip.conf",
+		"[global]\nindex-url = https://u:hunter2@pip.test/simple\nextra-index-url =\n    https://a.test/s\n    "+
+			"https://b.test/s\n[install]\ntrusted-host = pip.test\n")
+	t.Setenv("GOENV", write(t, home, "goenv",
+		"GOPROXY=https://u:hunter2@go.test,direct\nGOSUMDB=off\nGOPRIVATE=*.corp.test\n"))
 	s := detect(t, nil)
-	if found(t, "npm") && (s.NPM != "https://npm.test/x/" || !s.NPMMirror || !maps.Equal(s.Scopes, map[string]string{"@corp": "https://corp.test/"})) {
+	if found(t, "npm") && (s.NPM != "https://npm.test/x/" || !s.NPMMirror ||
+		!maps.Equal(s.Scopes, map[string]string{"@corp": "https://corp.test/"})) {
 		t.Errorf("npm: %q, %v", s.NPM, s.Scopes)
 	}
-	if found(t, "python3") && (s.PyPI != "https://pip.test/simple" || !reflect.DeepEqual(s.PyPIExtra, []string{"https://a.test/s", "https://b.test/s"}) || !reflect.DeepEqual(s.PyPITrusted, []string{"pip.test"})) {
+	if found(t, "python3") && (s.PyPI != "https://pip.test/simple" ||
+		!reflect.DeepEqual(s.PyPIExtra, []string{"https://a.test/s", "https://b.test/s"}) ||
+		!reflect.DeepEqual(s.PyPITrusted, []string{"pip.test"})) {
 		t.Errorf("pip: %q, %q, %q", s.PyPI, s.PyPIExtra, s.PyPITrusted)
 	}
-	if found(t, "go") && (s.Go != "https://go.test,direct" || s.GoSum != "off" || s.GoEnv["GOPRIVATE"] != "*.corp.test") {
+	if found(t, "go") && (s.Go != "https://go.test,direct" || s.GoSum != "off" ||
+		s.GoEnv["GOPRIVATE"] != "*.corp.test") {
 		t.Errorf("go: %q, %q, %v", s.Go, s.GoSum, s.GoEnv)
 	}
 	t.Setenv("npm_config_registry", "https://env.test/")
 	t.Setenv("PIP_INDEX_URL", "https://env.test/simple")
 	t.Setenv("GOPROXY", "https://env.test")
 	s = detect(t, nil)
-	if found(t, "npm") && s.NPM != "https://env.test/" || found(t, "python3") && s.PyPI != "https://env.test/simple" || found(t, "go") && s.Go != "https://env.test" {
+	if found(t, "npm") && s.NPM != "https://env.test/" || found(t, "python3") && s.PyPI != "https://env.test/simple" ||
+		found(t, "go") && s.Go != "https://env.test" {
 		t.Errorf("variables: %q, %q, %q", s.NPM, s.PyPI, s.Go)
 	}
 }

@@ -74,7 +74,8 @@ func Check(named map[string]string) error {
 				return fmt.Errorf("%s: %w", key, err)
 			}
 			if a.stripped {
-				return fmt.Errorf("%s: an address with credentials would show them to every sandbox; leave them out", key)
+				return fmt.Errorf("%s: an address with credentials would show them to every sandbox; leave them out",
+					key)
 			}
 		}
 		if len(urls) == 0 {
@@ -120,6 +121,7 @@ func (b *builder) check(setting, raw string) (address, bool) {
 }
 
 func (b *builder) done() Set {
-	b.Hosts = slices.SortedFunc(maps.Keys(b.hosts), func(x, y Host) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Port, y.Port)) })
+	b.Hosts = slices.SortedFunc(maps.Keys(b.hosts),
+		func(x, y Host) int { return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.Port, y.Port)) })
 	return b.Set
 }

@@ -12,19 +12,20 @@ const secret = "hunter2"
 
 func TestClean(t *testing.T) {
 	for raw, want := range map[string]address{
-		"https://mirror.test":                  {"https://mirror.test", Host{"mirror.test", 443}, false},
-		"https://Mirror.TEST/simple/":          {"https://mirror.test/simple/", Host{"mirror.test", 443}, false},
-		" http://mirror.test:8080/a/b \n":      {"http://mirror.test:8080/a/b", Host{"mirror.test", 8080}, false},
-		"https://user:hunter2@mirror.test/x":   {"https://mirror.test/x", Host{"mirror.test", 443}, true},
-		"https://hunter2@mirror.test:1/":       {"https://mirror.test:1/", Host{"mirror.test", 1}, true},
-		"https://mirror.test/x?token=hunter2":  {"https://mirror.test/x", Host{"mirror.test", 443}, true},
-		"https://mirror.test/x#hunter2":        {"https://mirror.test/x", Host{"mirror.test", 443}, true},
-		"https://10.1.2.3/x":                   {"https://10.1.2.3/x", Host{"10.1.2.3", 443}, false},
-		"http://[fd00::1]:81/x":                {"http://[fd00::1]:81/x", Host{"fd00::1", 81}, false},
-		"http://[fd00::1]":                     {"http://[fd00::1]", Host{"fd00::1", 80}, false},
-		"https://mirror/x":                     {"https://mirror/x", Host{"mirror", 443}, false},
-		"https://under_score.test/%7Ex/@a+b=c": {"https://under_score.test/%7Ex/@a+b=c", Host{"under_score.test", 443}, false},
-		"https://mirror.test./x":               {"https://mirror.test./x", Host{"mirror.test", 443}, false},
+		"https://mirror.test":                 {"https://mirror.test", Host{"mirror.test", 443}, false},
+		"https://Mirror.TEST/simple/":         {"https://mirror.test/simple/", Host{"mirror.test", 443}, false},
+		" http://mirror.test:8080/a/b \n":     {"http://mirror.test:8080/a/b", Host{"mirror.test", 8080}, false},
+		"https://user:hunter2@mirror.test/x":  {"https://mirror.test/x", Host{"mirror.test", 443}, true},
+		"https://hunter2@mirror.test:1/":      {"https://mirror.test:1/", Host{"mirror.test", 1}, true},
+		"https://mirror.test/x?token=hunter2": {"https://mirror.test/x", Host{"mirror.test", 443}, true},
+		"https://mirror.test/x#hunter2":       {"https://mirror.test/x", Host{"mirror.test", 443}, true},
+		"https://10.1.2.3/x":                  {"https://10.1.2.3/x", Host{"10.1.2.3", 443}, false},
+		"http://[fd00::1]:81/x":               {"http://[fd00::1]:81/x", Host{"fd00::1", 81}, false},
+		"http://[fd00::1]":                    {"http://[fd00::1]", Host{"fd00::1", 80}, false},
+		"https://mirror/x":                    {"https://mirror/x", Host{"mirror", 443}, false},
+		"https://under_score.test/%7Ex/@a+b=c": {"https://under_score.test/%7Ex/@a+b=c", Host{"under_score.test", 443},
+			false},
+		"https://mirror.test./x": {"https://mirror.test./x", Host{"mirror.test", 443}, false},
 	} {
 		if got, err := clean(raw); err != nil || got != want {
 			t.Errorf("%q: %+v, %v, want %+v", raw, got, err, want)
@@ -34,12 +35,20 @@ func TestClean(t *testing.T) {
 
 // bad are addresses of which none is taken, with a secret in each.
 var bad = []string{
-	"", "hunter2", "mirror.test/hunter2", "//hunter2@mirror.test", "file:///hunter2", "ssh://hunter2@mirror.test", "git+https://hunter2@mirror.test/",
-	"https:hunter2", "https://", "https:///hunter2", "https://hunter2@/x", "https://hunter2@mirror.test:0/", "https://hunter2@mirror.test:65536/", "https://hunter2@mirror.test:x/",
-	"https://hunter2@127.0.0.1/", "https://hunter2@localhost/", "https://hunter2@LOCALHOST.:8/", "https://hunter2@x.localhost/", "https://hunter2@[::1]/", "https://hunter2@[::ffff:127.0.0.1]/", "https://hunter2@0.0.0.0/",
-	"https://hunter2@2130706433/", "https://hunter2@0x7f.1/", "https://hunter2@127.1/", "https://hunter2@017700000001/", "https://hunter2@1.2.3.4.5/",
-	"https://hunter2@[fe80::1%25eth0]/", "https://hunter2@-x.test/", "https://hunter2@x..test/", "https://hunter2@mirror.test\n/", "https://hunter2@mir ror.test/", "https://hunter2@mirrör.test/", "https://hunter2@*.test/",
-	"https://hunter2@mirror.test/a\nb", "https://hunter2@mirror.test/a;b", "https://hunter2@mirror.test/${HOME}", "https://hunter2@mirror.test/a,b", "https://hunter2@mirror.test/a'b", "https://hunter2@mirror.test/$(id)",
+	"", "hunter2", "mirror.test/hunter2", "//hunter2@mirror.test", "file:///hunter2", "ssh://hunter2@mirror.test",
+	"git+https://hunter2@mirror.test/",
+	"https:hunter2", "https://", "https:///hunter2", "https://hunter2@/x", "https://hunter2@mirror.test:0/",
+	"https://hunter2@mirror.test:65536/", "https://hunter2@mirror.test:x/",
+	"https://hunter2@127.0.0.1/", "https://hunter2@localhost/", "https://hunter2@LOCALHOST.:8/",
+	"https://hunter2@x.localhost/", "https://hunter2@[::1]/", "https://hunter2@[::ffff:127.0.0.1]/",
+	"https://hunter2@0.0.0.0/",
+	"https://hunter2@2130706433/", "https://hunter2@0x7f.1/", "https://hunter2@127.1/", "https://hunter2@017700000001/",
+	"https://hunter2@1.2.3.4.5/",
+	"https://hunter2@[fe80::1%25eth0]/", "https://hunter2@-x.test/", "https://hunter2@x..test/",
+	"https://hunter2@mirror.test\n/", "https://hunter2@mir ror.test/", "https://hunter2@mirrör.test/",
+	"https://hunter2@*.test/",
+	"https://hunter2@mirror.test/a\nb", "https://hunter2@mirror.test/a;b", "https://hunter2@mirror.test/${HOME}",
+	"https://hunter2@mirror.test/a,b", "https://hunter2@mirror.test/a'b", "https://hunter2@mirror.test/$(id)",
 	"https://hunter2@" + strings.Repeat("a.", 130) + "test/", "https://hunter2@" + strings.Repeat("a", 64) + ".test/",
 }
 
@@ -56,7 +65,8 @@ func TestCleanRefuses(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	for _, ok := range []map[string]string{
-		nil, {}, {"npm": "https://mirror.test/npm"}, {"npm": "http://10.0.0.1", "pypi": "https://mirror.test/simple", "go": "https://mirror.test/go"},
+		nil, {}, {"npm": "https://mirror.test/npm"}, {"npm": "http://10.0.0.1", "pypi": "https://mirror.test/simple",
+			"go": "https://mirror.test/go"},
 		{"go": "https://a.test,https://b.test|direct"}, {"go": "off"},
 	} {
 		if err := Check(ok); err != nil {
@@ -64,8 +74,10 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	for _, wrong := range []map[string]string{
-		{"cargo": "https://mirror.test"}, {"npm": ""}, {"go": ""}, {"go": ",|"}, {"go": "direct,file:///hunter2"}, {"npm": "direct"},
-		{"npm": "https://user:hunter2@mirror.test"}, {"pypi": "https://mirror.test/?t=hunter2"}, {"go": "direct,https://hunter2@mirror.test"},
+		{"cargo": "https://mirror.test"}, {"npm": ""}, {"go": ""}, {"go": ",|"}, {"go": "direct,file:///hunter2"},
+		{"npm": "direct"},
+		{"npm": "https://user:hunter2@mirror.test"}, {"pypi": "https://mirror.test/?t=hunter2"},
+		{"go": "direct,https://hunter2@mirror.test"},
 	} {
 		if err := Check(wrong); err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("%v: %v", wrong, err)
@@ -74,14 +86,18 @@ func TestCheck(t *testing.T) {
 }
 
 var full = Set{
-	NPM: "https://mirror.test/npm/", NPMMirror: true, Scopes: map[string]string{"@corp": "http://corp.test:8081/npm", "@a": "https://a.test"},
-	PyPI: "http://mirror.test/simple", PyPIExtra: []string{"https://one.test/simple", "https://two.test/simple"}, PyPITrusted: []string{"mirror.test", "two.test:8443"},
-	Go: "https://mirror.test/go|direct", GoSum: "off", GoEnv: map[string]string{"GOPRIVATE": "*.corp.test"},
+	NPM: "https://mirror.test/npm/", NPMMirror: true, Scopes: map[string]string{"@corp": "http://corp.test:8081/npm",
+		"@a": "https://a.test"},
+	PyPI: "http://mirror.test/simple", PyPIExtra: []string{"https://one.test/simple", "https://two.test/simple"},
+	PyPITrusted: []string{"mirror.test", "two.test:8443"},
+	Go:          "https://mirror.test/go|direct", GoSum: "off", GoEnv: map[string]string{"GOPRIVATE": "*.corp.test"},
 }
 
 func TestFiles(t *testing.T) {
 	want := map[string]string{
-		"etc/pip.conf": "[global]\nindex-url = http://mirror.test/simple\nextra-index-url =\n    https://one.test/simple\n    https://two.test/simple\ntrusted-host =\n    mirror.test\n    two.test:8443\n",
+		"etc/pip.conf": "[global]\nindex-url = http://mirror.test/simple\nextra-index-url =\n    " +
+			"https://one.test/simple\n    https://two.test/simple\ntrusted-host =\n    mirror.test\n    " +
+			"two.test:8443\n",
 		"etc/uv/uv.toml": `allow-insecure-host = ["mirror.test", "two.test:8443"]
 [[index]]
 url = "https://one.test/simple"
@@ -165,13 +181,18 @@ func TestToolsReadFiles(t *testing.T) {
 		args []string
 		want string
 	}{
-		"pip": {[]string{"PIP_CONFIG_FILE=" + dir + "/etc/pip.conf"}, []string{"python3", "-m", "pip", "config", "list"},
+		"pip": {[]string{"PIP_CONFIG_FILE=" + dir + "/etc/pip.conf"},
+			[]string{"python3", "-m", "pip", "config", "list"},
 			"global.extra-index-url='\\nhttps://one.test/simple\\nhttps://two.test/simple'\nglobal.index-url='http://mirror.test/simple'\nglobal.trusted-host='\\nmirror.test\\ntwo.test:8443'"},
-		"npm":         {[]string{"npm_config_globalconfig=" + dir + "/etc/npmrc"}, []string{"npm", "config", "get", "registry"}, "https://mirror.test/npm/"},
-		"npm's scope": {[]string{"npm_config_globalconfig=" + dir + "/etc/npmrc"}, []string{"npm", "config", "get", "@corp:registry"}, "http://corp.test:8081/npm"},
-		"a user's own": {[]string{"npm_config_globalconfig=" + dir + "/etc/npmrc", "npm_config_userconfig=" + write(t, dir, "own", "registry=https://own.test/\n")},
+		"npm": {[]string{"npm_config_globalconfig=" + dir + "/etc/npmrc"},
+			[]string{"npm", "config", "get", "registry"}, "https://mirror.test/npm/"},
+		"npm's scope": {[]string{"npm_config_globalconfig=" + dir + "/etc/npmrc"},
+			[]string{"npm", "config", "get", "@corp:registry"}, "http://corp.test:8081/npm"},
+		"a user's own": {[]string{"npm_config_globalconfig=" + dir + "/etc/npmrc", "npm_config_userconfig=" +
+			write(t, dir, "own", "registry=https://own.test/\n")},
 			[]string{"npm", "config", "get", "registry"}, "https://own.test/"},
-		"go": {[]string{"GOPROXY=" + s.Env()["GOPROXY"]}, []string{"go", "env", "GOPROXY"}, "https://mirror.test/go|direct"},
+		"go": {[]string{"GOPROXY=" + s.Env()["GOPROXY"]}, []string{"go", "env", "GOPROXY"},
+			"https://mirror.test/go|direct"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			real(t)
