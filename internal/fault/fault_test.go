@@ -126,7 +126,9 @@ func TestIs(t *testing.T) {
 
 // The context of a fault has all that its kind promises, null where it is not known.
 func TestContextIsWhole(t *testing.T) {
-	for kind, names := range map[Kind][]string{ResourceLimit: {"resource_type", "current_usage", "limit"}, CodeExecution: {"template", "session_id", "error_type"}, CommandExecution: {"command", "exit_code", "session_id"}} {
+	for kind, names := range map[Kind][]string{ResourceLimit: {"resource_type", "current_usage", "limit"},
+		CodeExecution:    {"template", "session_id", "error_type"},
+		CommandExecution: {"command", "exit_code", "session_id"}} {
 		e := New(kind, "x").With("session_id", "s").With("more", 1)
 		c := e.Data().Context
 		for _, name := range names {

@@ -50,7 +50,8 @@ func Nearest(name string, known []string) string {
 	}
 	if best == "" {
 		for _, k := range known {
-			if len(name) > 2 && (strings.HasPrefix(k, strings.ToLower(name)) || strings.HasPrefix(strings.ToLower(name), k)) {
+			if len(name) > 2 && (strings.HasPrefix(k, strings.ToLower(name)) ||
+				strings.HasPrefix(strings.ToLower(name), k)) {
 				return k
 			}
 		}

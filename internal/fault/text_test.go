@@ -28,7 +28,8 @@ func TestClip(t *testing.T) {
 func TestNearest(t *testing.T) {
 	known := []string{"code", "template", "session_id", "timeout", "id"}
 	for name, want := range map[string]string{
-		"templat": "template", "tempalte": "template", "TEMPLATE": "template", "sesion_id": "session_id", "session": "session_id",
+		"templat": "template", "tempalte": "template", "TEMPLATE": "template", "sesion_id": "session_id",
+		"session":         "session_id",
 		"timeout_seconds": "timeout", "codes": "code", "banana": "", "": "", "ab": "", strings.Repeat("code", 20): "",
 	} {
 		if got := Nearest(name, known); got != want {
