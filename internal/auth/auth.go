@@ -171,14 +171,18 @@ func NewDoor(ctx context.Context, mode Mode, host string, store Store) (*Door, e
 		return d, nil
 	}
 	if mode == Off {
-		return nil, fault.New(fault.Configuration, "auth is off and host is %q: without authentication the server listens on loopback only; set auth to auto or required, or host to localhost", host)
+		return nil, fault.New(fault.Configuration,
+			"auth is off and host is %q: without authentication the server listens on loopback only; set auth to "+
+				"auto or required, or host to localhost", host)
 	}
 	has, err := store.HasTokens(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if !has {
-		return nil, fault.New(fault.Configuration, "host %q is not loopback and there is no token yet: make one first with `sandlot token create --user NAME`", host)
+		return nil, fault.New(fault.Configuration,
+			"host %q is not loopback and there is no token yet: make one first with `sandlot token create --user NAME`",
+			host)
 	}
 	return d, nil
 }
@@ -237,7 +241,8 @@ func (d *Door) Admit(ctx context.Context, header string) (Principal, error) {
 	}
 	p, ok := t.principal()
 	if !ok {
-		return Principal{}, fault.New(fault.Unauthorized, "the token is of a user that this version of the server does not know")
+		return Principal{}, fault.New(fault.Unauthorized,
+			"the token is of a user that this version of the server does not know")
 	}
 	return p, nil
 }
@@ -249,10 +254,12 @@ var userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`)
 func Issue(ctx context.Context, store Store, user string, service bool, expires time.Duration,
 	roles ...Role) (Token, secret.Value, error) {
 	if !userName.MatchString(user) {
-		return Token{}, "", fault.New(fault.InvalidParameters, "user %q: a name has 1 to 64 letters, digits and . _ @ + -, and begins with a letter or digit", user)
+		return Token{}, "", fault.New(fault.InvalidParameters,
+			"user %q: a name has 1 to 64 letters, digits and . _ @ + -, and begins with a letter or digit", user)
 	}
 	if strings.EqualFold(user, Local.Name) { // in the settings it is the local user
-		return Token{}, "", fault.New(fault.InvalidParameters, "user %q: that is what the user of the server's own machine is called; choose another name", user)
+		return Token{}, "", fault.New(fault.InvalidParameters,
+			"user %q: that is what the user of the server's own machine is called; choose another name", user)
 	}
 	if expires < 0 {
 		return Token{}, "", fault.New(fault.InvalidParameters, "expires %s: must not be negative", expires)
@@ -263,7 +270,8 @@ func Issue(ctx context.Context, store Store, user string, service bool, expires 
 		}
 	}
 	value, owner := secret.NewToken(), User(user, service)
-	t := Token{ID: "tok_" + secret.ID()[:12], Owner: owner.ID, User: owner.Name, Service: owner.Service, Roles: NewRoles(roles...),
+	t := Token{ID: "tok_" + secret.ID()[:12], Owner: owner.ID, User: owner.Name, Service: owner.Service,
+		Roles:   NewRoles(roles...),
 		Created: time.Now().UTC().Truncate(time.Second), Hash: secret.Hash(value.Reveal())}
 	if expires > 0 {
 		e := t.Created.Add(expires)

@@ -93,8 +93,10 @@ func issue(t *testing.T, s Store, user string, service bool, expires time.Durati
 
 func TestLoopback(t *testing.T) {
 	for host, want := range map[string]bool{
-		"localhost": true, "LOCALHOST": true, "127.0.0.1": true, "127.9.9.9": true, "::1": true, "[::1]": true, "::ffff:127.0.0.1": true,
-		"": false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "example.com": false, "localhost.example.com": false,
+		"localhost": true, "LOCALHOST": true, "127.0.0.1": true, "127.9.9.9": true, "::1": true, "[::1]": true,
+		"::ffff:127.0.0.1": true,
+		"":                 false, "0.0.0.0": false, "::": false, "10.0.0.1": false, "example.com": false,
+		"localhost.example.com": false,
 		"127.0.0.1.example.com": false, "128.0.0.1": false, "169.254.169.254": false,
 	} {
 		if got := Loopback(host); got != want {
@@ -113,9 +115,11 @@ func TestNewDoor(t *testing.T) {
 		store Store
 		opens bool
 	}{
-		{Auto, "localhost", empty, true}, {Required, "127.0.0.1", empty, true}, {Off, "::1", empty, true}, {Off, "localhost", full, true},
+		{Auto, "localhost", empty, true}, {Required, "127.0.0.1", empty, true}, {Off, "::1", empty, true},
+		{Off, "localhost", full, true},
 		{Auto, "0.0.0.0", empty, false}, {Required, "0.0.0.0", empty, false}, {Off, "0.0.0.0", empty, false},
-		{Auto, "0.0.0.0", full, true}, {Required, "example.com", full, true}, {Off, "0.0.0.0", full, false}, {Off, "", full, false},
+		{Auto, "0.0.0.0", full, true}, {Required, "example.com", full, true}, {Off, "0.0.0.0", full, false},
+		{Off, "", full, false},
 	}
 	for _, tt := range tests {
 		_, err := NewDoor(t.Context(), tt.mode, tt.host, tt.store)
@@ -200,9 +204,12 @@ func TestAdmit(t *testing.T) {
 		want         Principal
 	}{
 		{"a user", ann, Principal{ID: "user:ann", Name: "ann", Authenticated: true, Token: annTok.ID}},
-		{"a service", bot, Principal{ID: "user:bot", Name: "bot", Service: true, Authenticated: true, Token: botTok.ID}},
-		{"the role metrics", "Bearer " + value.Reveal(), Principal{ID: "user:eye", Name: "eye", Authenticated: true, Token: eyeTok.ID, Roles: NewRoles(Metrics)}},
-		{"the scheme in another case", "bearer " + secretPart, Principal{ID: "user:ann", Name: "ann", Authenticated: true, Token: annTok.ID}},
+		{"a service", bot, Principal{ID: "user:bot", Name: "bot", Service: true, Authenticated: true,
+			Token: botTok.ID}},
+		{"the role metrics", "Bearer " + value.Reveal(), Principal{ID: "user:eye", Name: "eye", Authenticated: true,
+			Token: eyeTok.ID, Roles: NewRoles(Metrics)}},
+		{"the scheme in another case", "bearer " + secretPart,
+			Principal{ID: "user:ann", Name: "ann", Authenticated: true, Token: annTok.ID}},
 		{"no scheme", secretPart, Principal{}},
 		{"another scheme", "Basic " + secretPart, Principal{}},
 		{"an empty token", "Bearer ", Principal{}},
@@ -232,7 +239,8 @@ func TestAdmit(t *testing.T) {
 // Even where no token is needed, a wrong one is not taken for the local user.
 func TestAWrongTokenIsNotTheLocalUser(t *testing.T) {
 	for _, mode := range []Mode{Auto, Off} {
-		if p, err := door(t, mode, "localhost", &shelf{}).Admit(t.Context(), "Bearer slt_x"); !fault.Is(err, fault.Unauthorized) {
+		if p, err := door(t, mode, "localhost", &shelf{}).Admit(t.Context(), "Bearer slt_x"); !fault.Is(err,
+			fault.Unauthorized) {
 			t.Errorf("auth %s: %+v, %v", mode, p, err)
 		}
 	}
@@ -264,7 +272,8 @@ func TestExpiry(t *testing.T) {
 			t.Errorf("just before its end: %v", err)
 		}
 		time.Sleep(time.Nanosecond)
-		if _, err := d.Admit(t.Context(), header); !fault.Is(err, fault.Unauthorized) || !strings.Contains(err.Error(), "expired") {
+		if _, err := d.Admit(t.Context(), header); !fault.Is(err, fault.Unauthorized) ||
+			!strings.Contains(err.Error(), "expired") {
 			t.Errorf("at its end: %v", err)
 		}
 		if _, err := d.Admit(t.Context(), ever); err != nil {
@@ -292,7 +301,8 @@ func TestIssue(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := s.tokens[0]
-	if got.User != "ann" || !got.Service || got.Expires != nil || got.ID != tok.ID || got.Hash == "" || strings.Contains(got.Hash, value.Reveal()) {
+	if got.User != "ann" || !got.Service || got.Expires != nil || got.ID != tok.ID || got.Hash == "" ||
+		strings.Contains(got.Hash, value.Reveal()) {
 		t.Errorf("stored %+v", got)
 	}
 	for _, user := range []string{"", "-x", ".", "a b", "a/b", "a\n", "ä", "a:b", strings.Repeat("a", 65)} {
@@ -334,12 +344,14 @@ func TestKnown(t *testing.T) {
 			t.Errorf("%s is %+v, %v", want.ID, p, ok)
 		}
 	}
-	for _, id := range []string{"", "ann", "Local", "local ", "user:", "user:a b", "user:user:a", "team:ann", "oidc:https://x#1", "USER:ann", "user:a\x00", "user:a\n"} {
+	for _, id := range []string{"", "ann", "Local", "local ", "user:", "user:a b", "user:user:a", "team:ann",
+		"oidc:https://x#1", "USER:ann", "user:a\x00", "user:a\n"} {
 		if p, ok := Known(id); ok || p != (Principal{}) {
 			t.Errorf("%q is %+v", id, p)
 		}
 	}
-	for text, want := range map[string]string{"local": "local", "user:local": "user:local", "ann": "user:ann", "user:ann": "user:ann", "": "", "a b": "", "team:ann": "", "user:": ""} {
+	for text, want := range map[string]string{"local": "local", "user:local": "user:local", "ann": "user:ann",
+		"user:ann": "user:ann", "": "", "a b": "", "team:ann": "", "user:": ""} {
 		if id, err := ParseID(text); id != want || (err == nil) != (want != "") {
 			t.Errorf("%q is %q, %v", text, id, err)
 		}
@@ -356,7 +368,8 @@ func TestAUserCalledLocal(t *testing.T) {
 		}
 	}
 	value := secret.NewToken()
-	if err := s.AddToken(t.Context(), Token{ID: "old", Owner: "user:local", User: "local", Hash: secret.Hash(value.Reveal())}); err != nil {
+	if err := s.AddToken(t.Context(), Token{ID: "old", Owner: "user:local", User: "local",
+		Hash: secret.Hash(value.Reveal())}); err != nil {
 		t.Fatal(err)
 	}
 	d, err := NewDoor(t.Context(), Auto, "localhost", s)

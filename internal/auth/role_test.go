@@ -34,7 +34,8 @@ func TestRoles(t *testing.T) {
 		for _, r := range []Role{Operator, Metrics, Logs, "", "root"} {
 			want := strings.Contains(","+joined(tt.has)+",", ","+string(r)+",") && r != ""
 			p := Principal{Roles: tt.set}
-			if err := p.Require(r, "do it"); p.Has(r) != want || (err == nil) != want || err != nil && !fault.Is(err, fault.Forbidden) {
+			if err := p.Require(r, "do it"); p.Has(r) != want || (err == nil) != want ||
+				err != nil && !fault.Is(err, fault.Forbidden) {
 				t.Errorf("%q has %q: %v, %v", tt.set, r, p.Has(r), err)
 			}
 		}
@@ -42,7 +43,8 @@ func TestRoles(t *testing.T) {
 	if got := StoredRoles("metrics, of a later version, logs"); got != NewRoles(Metrics, Logs) {
 		t.Errorf("%q", got)
 	}
-	if _, err := ParseRole("Operator"); !fault.Is(err, fault.InvalidParameters) || !strings.Contains(err.Error(), "operator, metrics, logs") {
+	if _, err := ParseRole("Operator"); !fault.Is(err, fault.InvalidParameters) ||
+		!strings.Contains(err.Error(), "operator, metrics, logs") {
 		t.Error(err)
 	}
 }
@@ -95,7 +97,8 @@ func TestRolesAreTheTokens(t *testing.T) {
 // A stored token is its owner's, whole; one of the local user's, or of somebody that
 // this version does not know, lets nobody in.
 func TestTokensOfUnknownOwners(t *testing.T) {
-	for owner, good := range map[string]bool{"user:ann": true, "local": false, "": false, "team:ann": false, "user:": false, "ann": false} {
+	for owner, good := range map[string]bool{"user:ann": true, "local": false, "": false, "team:ann": false,
+		"user:": false, "ann": false} {
 		s := &shelf{}
 		_, header := issue(t, s, "ann", false, 0)
 		s.tokens[0].Owner, s.tokens[0].User, s.tokens[0].Roles = owner, "Ann", NewRoles(Operator)

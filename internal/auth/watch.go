@@ -77,7 +77,8 @@ func (w *Watch) Run(ctx context.Context) {
 		select {
 		case <-tick.C:
 			if err := w.look(ctx); err != nil && ctx.Err() == nil {
-				w.log.Error("the tokens cannot be looked at; what revoked ones hold open stays open until they can", "error", err)
+				w.log.Error("the tokens cannot be looked at; what revoked ones hold open stays open until they can",
+					"error", err)
 			}
 		case <-ctx.Done():
 			return
