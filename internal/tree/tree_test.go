@@ -26,7 +26,8 @@ func deep(t *testing.T, dir string, levels int, name string) {
 	}
 	for range levels - 1 {
 		next := filepath.Join(dir, "next")
-		if err := errors.Join(os.Mkdir(next, 0o700), os.Rename(top, filepath.Join(next, name)), os.Rename(next, top)); err != nil {
+		if err := errors.Join(os.Mkdir(next, 0o700), os.Rename(top, filepath.Join(next, name)),
+			os.Rename(next, top)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -56,12 +57,15 @@ func TestMeasure(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	for name, size := range map[string]int{"a/b/c/file": 1 << 20, "a/other": 4 << 10, "empty": 0} {
 		at := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o700), os.WriteFile(at, make([]byte, size), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o700),
+			os.WriteFile(at, make([]byte, size), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.WriteFile(filepath.Join(outside, "big"), make([]byte, 8<<20), 0o600), os.Symlink(outside, filepath.Join(dir, "link")),
-		os.Symlink("..", filepath.Join(dir, "a", "up")), unix.Mkfifo(filepath.Join(dir, "a", "fifo"), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(outside, "big"), make([]byte, 8<<20), 0o600),
+		os.Symlink(outside, filepath.Join(dir, "link")),
+		os.Symlink("..", filepath.Join(dir, "a", "up")), unix.Mkfifo(filepath.Join(dir, "a", "fifo"),
+			0o600)); err != nil {
 		t.Fatal(err)
 	}
 	got, err := Measure(t.Context(), dir, plenty)
@@ -92,7 +96,8 @@ func TestMeasureWide(t *testing.T) {
 		if got, err := Measure(t.Context(), dir, plenty); err != nil || got.Entries != want {
 			t.Errorf("%+v, %v, want %d entries", got, err, want)
 		}
-		if got, err := Measure(t.Context(), dir, Limits{Entries: 500, Depth: 4096}); err != ErrEntries || got.Entries != 500 {
+		if got, err := Measure(t.Context(), dir, Limits{Entries: 500, Depth: 4096}); err != ErrEntries ||
+			got.Entries != 500 {
 			t.Errorf("%+v, %v, want ErrEntries at 500", got, err)
 		}
 	})
@@ -140,7 +145,8 @@ func TestMeasureMoved(t *testing.T) {
 		}
 	}
 	last := w.levels[len(w.levels)-1].fd
-	if err := unix.Renameat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d/a", last), unix.AT_FDCWD, filepath.Join(outside, "a")); err != nil {
+	if err := unix.Renameat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d/a", last), unix.AT_FDCWD,
+		filepath.Join(outside, "a")); err != nil {
 		t.Fatal(err)
 	}
 	where := fmt.Sprintf("/proc/self/fd/%d", last)
@@ -198,8 +204,10 @@ func TestRemove(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.Symlink(outside, filepath.Join(victim, "out")), os.Symlink(precious, filepath.Join(victim, "wide", "file")),
-		os.Mkdir(filepath.Join(victim, ".moved-1"), 0o700), os.Chmod(filepath.Join(victim, "wide", "7"), 0), os.Chmod(filepath.Join(victim, "deep"), 0o500)); err != nil {
+	if err := errors.Join(os.Symlink(outside, filepath.Join(victim, "out")),
+		os.Symlink(precious, filepath.Join(victim, "wide", "file")),
+		os.Mkdir(filepath.Join(victim, ".moved-1"), 0o700), os.Chmod(filepath.Join(victim, "wide", "7"), 0),
+		os.Chmod(filepath.Join(victim, "deep"), 0o500)); err != nil {
 		t.Fatal(err)
 	}
 	few(t, deepest+20, func() {
@@ -224,7 +232,8 @@ func TestRemoveStuck(t *testing.T) {
 	}
 	victim := filepath.Join(t.TempDir(), "victim")
 	stuck := filepath.Join(victim, "a", "b", "mounted")
-	if err := errors.Join(os.MkdirAll(stuck, 0o700), os.MkdirAll(filepath.Join(victim, "a", "other", "x"), 0o700), os.WriteFile(filepath.Join(victim, "file"), nil, 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(stuck, 0o700), os.MkdirAll(filepath.Join(victim, "a", "other", "x"), 0o700),
+		os.WriteFile(filepath.Join(victim, "file"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("none", stuck, "tmpfs", 0, "size=64k"); err != nil {
@@ -234,7 +243,8 @@ func TestRemoveStuck(t *testing.T) {
 	if err := Remove(t.Context(), victim); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("%v, want EBUSY", err)
 	}
-	for path, there := range map[string]bool{stuck: true, filepath.Join(victim, "a", "other"): false, filepath.Join(victim, "file"): false} {
+	for path, there := range map[string]bool{stuck: true, filepath.Join(victim, "a", "other"): false,
+		filepath.Join(victim, "file"): false} {
 		if _, err := os.Lstat(path); (err == nil) != there {
 			t.Errorf("%s: %v, want there = %v", path, err, there)
 		}
@@ -248,7 +258,8 @@ func TestRemoveStuck(t *testing.T) {
 func TestMeasureForeign(t *testing.T) {
 	dir := t.TempDir()
 	closed := filepath.Join(dir, "closed")
-	if err := errors.Join(os.MkdirAll(filepath.Join(closed, "in"), 0o700), os.Mkdir(filepath.Join(dir, "open"), 0o755), os.Chmod(closed, 0)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(closed, "in"), 0o700), os.Mkdir(filepath.Join(dir, "open"), 0o755),
+		os.Chmod(closed, 0)); err != nil {
 		t.Fatal(err)
 	}
 	defer os.Chmod(closed, 0o700)
@@ -256,7 +267,8 @@ func TestMeasureForeign(t *testing.T) {
 	if os.Getuid() == 0 {
 		want = 3 // nothing is closed to root
 	}
-	if got, err := Measure(t.Context(), dir, Limits{Entries: 100, Depth: 10, Foreign: true}); err != nil || got.Entries != want {
+	if got, err := Measure(t.Context(), dir, Limits{Entries: 100, Depth: 10, Foreign: true}); err != nil ||
+		got.Entries != want {
 		t.Errorf("%+v, %v, want %d entries", got, err, want)
 	}
 	if st, err := os.Stat(closed); err != nil || st.Mode().Perm() != 0 {
@@ -297,8 +309,10 @@ func TestMeasureClosed(t *testing.T) {
 			at := filepath.Join(top, kind, name)
 			inner := filepath.Join(at, "d", "inner")
 			file := filepath.Join(inner, "file")
-			if err := errors.Join(os.MkdirAll(inner, 0o755), os.WriteFile(file, make([]byte, 1<<20), 0o600), os.Chown(file, d.uid, d.uid), os.Chown(inner, d.uid, d.uid),
-				os.Chmod(inner, d.inner), os.Chown(filepath.Dir(inner), d.uid, d.uid), os.Chmod(filepath.Dir(inner), d.mode), os.Chown(at, user, user)); err != nil {
+			if err := errors.Join(os.MkdirAll(inner, 0o755), os.WriteFile(file, make([]byte, 1<<20), 0o600),
+				os.Chown(file, d.uid, d.uid), os.Chown(inner, d.uid, d.uid),
+				os.Chmod(inner, d.inner), os.Chown(filepath.Dir(inner), d.uid, d.uid),
+				os.Chmod(filepath.Dir(inner), d.mode), os.Chown(at, user, user)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -320,7 +334,8 @@ func TestMeasureClosed(t *testing.T) {
 		if d.uid != user {
 			continue
 		}
-		if size, err := Measure(t.Context(), filepath.Join(top, "own", name), plenty); err != nil || size.Bytes < 1<<20 {
+		if size, err := Measure(t.Context(), filepath.Join(top, "own", name), plenty); err != nil ||
+			size.Bytes < 1<<20 {
 			t.Errorf("own, %s: %+v, %v", name, size, err)
 		}
 	}
