@@ -115,7 +115,8 @@ func (v *Volumes) Run(ctx context.Context) {
 	}
 	var all, disks sync.WaitGroup
 	for source, s := range v.states {
-		w := &watch{v: v, source: source, s: s, disk: &disks, measured: make(chan result, 1), looked: make(chan space, 1)}
+		w := &watch{v: v, source: source, s: s, disk: &disks, measured: make(chan result, 1),
+			looked: make(chan space, 1)}
 		all.Go(func() { w.run(ctx) })
 		if v.Seal != nil {
 			all.Go(func() { v.enforce(ctx, source, s) })

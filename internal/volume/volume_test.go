@@ -29,7 +29,8 @@ func TestLimit(t *testing.T) {
 	}
 	calls := make(chan call, 100)
 	tries := 0
-	v := New(Config{LimitBytes: 16 << 20, Log: slog.New(slog.DiscardHandler), Mounts: []sandbox.Mount{{Source: dir, Target: "/share"}, {Source: fixed, Target: "/fixed", ReadOnly: true}},
+	v := New(Config{LimitBytes: 16 << 20, Log: slog.New(slog.DiscardHandler),
+		Mounts: []sandbox.Mount{{Source: dir, Target: "/share"}, {Source: fixed, Target: "/fixed", ReadOnly: true}},
 		Seal: func(_ context.Context, source string, readOnly bool) int {
 			calls <- call{source, readOnly}
 			tries++
@@ -99,7 +100,8 @@ func TestDisks(t *testing.T) {
 		now := space{10 << 30, 100 << 30}
 		var answer func(ctx context.Context) (tree.Size, error)
 		var mu sync.Mutex
-		v := New(Config{LimitBytes: 1 << 30, Log: slog.New(slog.DiscardHandler), Mounts: []sandbox.Mount{{Source: "/v", Target: "/share"}}})
+		v := New(Config{LimitBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
+			Mounts: []sandbox.Mount{{Source: "/v", Target: "/share"}}})
 		v.measure = func(ctx context.Context, _ string) (tree.Size, error) {
 			mu.Lock()
 			do := answer
