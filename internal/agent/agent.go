@@ -77,7 +77,10 @@ func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 	c := &Client{box: box, secret: box.Spec().Secret, log: log, ctx: ctx, cancel: cancel,
 		links: make(chan net.Conn, 1), greeted: make(chan struct{}, maxGreeted), changed: make(chan struct{})}
 	c.http = &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return c.open(ctx, wire.Call) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn,
+			error) {
+			return c.open(ctx, wire.Call)
+		},
 		MaxIdleConnsPerHost:    16,
 		MaxConnsPerHost:        256,
 		IdleConnTimeout:        2 * time.Minute,
@@ -87,7 +90,8 @@ func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 		WriteBufferSize:        4 << 10,
 	}
 	c.rpc = agentv1connect.NewAgentClient(&http.Client{Transport: c.http}, "http://agent",
-		connect.WithCodec(wire.Codec{}), connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(wire.MaxMessage))
+		connect.WithCodec(wire.Codec{}), connect.WithReadMaxBytes(wire.MaxMessage),
+		connect.WithSendMaxBytes(wire.MaxMessage))
 	c.work.Go(func() { c.accept(ctx) })
 	c.work.Go(func() { c.keep(ctx) })
 	return c
@@ -445,7 +449,8 @@ const maxIdle = 32
 // run runs one command or one piece of code to its end, and returns its last
 // event, which the agent makes of the request's kind. The others are given to event, whose
 // error ends the run. When ctx ends, what runs is stopped.
-func (c *Client) run(ctx context.Context, r *agentv1.RunRequest, event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
+func (c *Client) run(ctx context.Context, r *agentv1.RunRequest,
+	event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
 	s, err := c.take(ctx)
 	if err != nil {
 		return nil, err

@@ -75,7 +75,8 @@ func noneLeft(t *testing.T) {
 		left := 0
 		stacks = ""
 		for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-			if strings.Contains(g, "hashicorp/yamux") || strings.Contains(g, "agent.(*Client)") || strings.Contains(g, "net/http.(*persistConn)") {
+			if strings.Contains(g, "hashicorp/yamux") || strings.Contains(g, "agent.(*Client)") ||
+				strings.Contains(g, "net/http.(*persistConn)") {
 				left++
 				stacks += g + "\n\n"
 			}
@@ -199,14 +200,16 @@ type honest struct {
 	name string
 }
 
-func (h honest) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
+func (h honest) Hello(context.Context,
+	*connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
 	return connect.NewResponse(&agentv1.HelloResponse{BootId: h.name}), nil
 }
 
 func (h honest) peer() *peer {
 	_, handler := agentv1connect.NewAgentHandler(h)
 	return &peer{call: handler, run: echo, raw: func(c net.Conn) {
-		if wire.ReadMessage(c, new(agentv1.StreamOpen)) == nil && wire.WriteMessage(c, &agentv1.StreamReply{ProcessId: "p1"}) == nil {
+		if wire.ReadMessage(c, new(agentv1.StreamOpen)) == nil &&
+			wire.WriteMessage(c, &agentv1.StreamReply{ProcessId: "p1"}) == nil {
 			io.Copy(c, c)
 		}
 	}}
@@ -270,7 +273,8 @@ func TestAnHonestAgent(t *testing.T) {
 		t.Errorf("Hello = %q, %v", id, err)
 	}
 	events := 0
-	if _, err := c.run(t.Context(), command("x"), func(*agentv1.RunEvent) error { events++; return nil }); err != nil || events != 2 {
+	if _, err := c.run(t.Context(), command("x"), func(*agentv1.RunEvent) error { events++; return nil }); err != nil ||
+		events != 2 {
 		t.Errorf("Run: %v with %d events, want 2", err, events)
 	}
 	s, reply, err := c.stream(t.Context(), &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: 80}})
@@ -358,7 +362,8 @@ func TestUnfit(t *testing.T) {
 // the agent, and do not keep it out.
 func TestLiars(t *testing.T) {
 	c, b := client(t)
-	for _, said := range []string{"", "SANDLOT1", "SANDLOT1" + strings.Repeat("x", wire.SecretLen), strings.Repeat("G", 4096)} {
+	for _, said := range []string{"", "SANDLOT1", "SANDLOT1" + strings.Repeat("x", wire.SecretLen),
+		strings.Repeat("G", 4096)} {
 		host, guest := socketpair(t)
 		b.dialed <- host
 		guest.Write([]byte(said))
@@ -615,12 +620,15 @@ func TestUnexpectedEvents(t *testing.T) {
 		{"events without anything in them", nothing.Bytes(), func(e *agentv1.RunEvent, n int, err error) bool {
 			return err == nil && n == 3 && e.GetExecuted() != nil
 		}},
-		{"a refusal", encoded(t, refused(&agentv1.StreamReply{Code: uint32(connect.CodeNotFound), Message: "no \x1b[31msuch\x00 thing"})), func(_ *agentv1.RunEvent, _ int, err error) bool {
+		{"a refusal", encoded(t, refused(&agentv1.StreamReply{Code: uint32(connect.CodeNotFound),
+			Message: "no \x1b[31msuch\x00 thing"})), func(_ *agentv1.RunEvent, _ int, err error) bool {
 			return ReasonOf(err) == NotFound && strings.Contains(err.Error(), "no [31msuch thing")
 		}},
-		{"a refusal with no code and a long text", encoded(t, refused(&agentv1.StreamReply{Message: strings.Repeat("ä", 100_000)})), func(_ *agentv1.RunEvent, _ int, err error) bool {
-			return err != nil && len(err.Error()) < 2200
-		}},
+		{"a refusal with no code and a long text",
+			encoded(t, refused(&agentv1.StreamReply{Message: strings.Repeat("ä", 100_000)})),
+			func(_ *agentv1.RunEvent, _ int, err error) bool {
+				return err != nil && len(err.Error()) < 2200
+			}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -659,7 +667,8 @@ func TestEndlessOutput(t *testing.T) {
 		t.Errorf("cancelled after %d events: %v", n, err)
 	}
 	enough := errors.New("enough")
-	if _, err := c.run(t.Context(), command("x"), func(*agentv1.RunEvent) error { return enough }); !errors.Is(err, enough) {
+	if _, err := c.run(t.Context(), command("x"), func(*agentv1.RunEvent) error { return enough }); !errors.Is(err,
+		enough) {
 		t.Errorf("refused by who gets it: %v", err)
 	}
 }
@@ -717,9 +726,12 @@ func TestLyingCalls(t *testing.T) {
 		call http.Handler
 	}{
 		{"too large", answerWith(200, map[string]string{"Content-Type": kind}, make([]byte, wire.MaxMessage+1))},
-		{"too large when unpacked", answerWith(200, map[string]string{"Content-Type": kind, "Content-Encoding": "gzip"}, bomb(256))},
-		{"a large error", answerWith(500, map[string]string{"Content-Type": "application/json"}, []byte(`{"code":"internal","message":"`+strings.Repeat("x", wire.MaxMessage)+`"}`))},
-		{"a large header", answerWith(200, map[string]string{"Content-Type": kind, "X": strings.Repeat("x", 1<<20)}, nil)},
+		{"too large when unpacked", answerWith(200, map[string]string{"Content-Type": kind, "Content-Encoding": "gzip"},
+			bomb(256))},
+		{"a large error", answerWith(500, map[string]string{"Content-Type": "application/json"},
+			[]byte(`{"code":"internal","message":"`+strings.Repeat("x", wire.MaxMessage)+`"}`))},
+		{"a large header", answerWith(200, map[string]string{"Content-Type": kind, "X": strings.Repeat("x", 1<<20)},
+			nil)},
 		{"no message", answerWith(200, map[string]string{"Content-Type": kind}, []byte{0xff, 0xff})},
 		{"a web page", answerWith(200, map[string]string{"Content-Type": "text/html"}, []byte("<h1>hello"))},
 		{"a redirect", answerWith(302, map[string]string{"Location": "http://127.0.0.1:1/"}, nil)},
@@ -920,7 +932,8 @@ func TestAGivenUpRunsAnswer(t *testing.T) {
 // A refused run leaves its stream fit for the next one.
 func TestARefusedRunsStream(t *testing.T) {
 	c, b := client(t)
-	p := &peer{run: raw(encoded(t, &agentv1.RunEvent{Event: &agentv1.RunEvent_Refused{Refused: &agentv1.StreamReply{Code: uint32(connect.CodeNotFound)}}}))}
+	p := &peer{run: raw(encoded(t,
+		&agentv1.RunEvent{Event: &agentv1.RunEvent_Refused{Refused: &agentv1.StreamReply{Code: uint32(connect.CodeNotFound)}}}))}
 	b.serve(t, p)
 	for range 3 {
 		if _, err := c.run(t.Context(), command("x"), ignore); ReasonOf(err) != NotFound {

@@ -22,7 +22,9 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 	for _, m := range s.Mounts {
 		c.Roots = append(c.Roots, FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
 	}
-	boot, err := proto.MarshalOptions{Deterministic: true}.Marshal(&agentv1.Boot{Configure: c.message(), Warm: s.Template.Warm, Network: brokered}) // runtimes compare it
+	// runtimes compare it
+	boot, err := proto.MarshalOptions{Deterministic: true}.Marshal(&agentv1.Boot{Configure: c.message(),
+		Warm: s.Template.Warm, Network: brokered})
 	if err != nil {
 		return nil, fmt.Errorf("what the agent is told at its start: %w", err)
 	}
@@ -34,6 +36,7 @@ func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 	if s.Orphan > 0 {
 		env = append(env, wire.EnvOrphan+"="+s.Orphan.String())
 	}
-	return append(env, wire.EnvSecret+"="+hex.EncodeToString(s.Secret), wire.EnvSocket+"="+path.Join(wire.SocketDir, wire.Socket),
+	return append(env, wire.EnvSecret+"="+hex.EncodeToString(s.Secret), wire.EnvSocket+"="+
+		path.Join(wire.SocketDir, wire.Socket),
 		wire.EnvBoot+"="+base64.StdEncoding.EncodeToString(boot)), nil
 }

@@ -94,7 +94,8 @@ func (p *Program) Close() {
 
 // ErrOlder is returned for what the agent of a sandbox that an older server made
 // does not know.
-var ErrOlder = errors.New("this sandbox was made by an older version of Sandlot; stop the session, and its next call makes a new one")
+var ErrOlder = errors.New("this sandbox was made by an older version of Sandlot; stop the session, and its next call " +
+	"makes a new one")
 
 // Start starts a program. Ctx bounds the start alone.
 func (c *Client) Start(ctx context.Context, program Command) (*Program, error) {

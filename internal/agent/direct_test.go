@@ -32,7 +32,8 @@ type driven struct {
 	cold     bool // it says nothing when it is asked to get ready
 }
 
-func (d *driven) OpenInterpreter(_ context.Context, r *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error) {
+func (d *driven) OpenInterpreter(_ context.Context,
+	r *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error) {
 	d.opened.Add(1)
 	host, guest := socketpair(d.t)
 	d.b.dialed <- host
@@ -55,7 +56,8 @@ func (d *driven) run(c net.Conn) {
 		if wire.ReadMessage(c, r) != nil {
 			return
 		}
-		e := &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true, Error: "by the agent"}}}
+		e := &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true,
+			Error: "by the agent"}}}
 		if a := r.GetAttend(); a != nil {
 			if d.attended == nil {
 				io.Copy(io.Discard, c)
@@ -100,7 +102,8 @@ func answered(id, stdout, stderr string) []byte {
 const limit = 100
 
 func evaluate(ctx context.Context, c *Client) (*agentv1.EvaluateDone, error) {
-	return c.evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "1 + 1", Bounds: &agentv1.Bounds{HeadChars: limit}}, ignore)
+	return c.evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "1 + 1",
+		Bounds: &agentv1.Bounds{HeadChars: limit}}, ignore)
 }
 
 func TestAnHonestDriver(t *testing.T) {
@@ -116,7 +119,8 @@ func TestAnHonestDriver(t *testing.T) {
 	c := drive(t, d)
 	for range 100 {
 		e, err := evaluate(t.Context(), c)
-		if err != nil || string(e.GetResult().GetHead()) != "2" || string(e.Stdout.Head) != "out" || e.Stdout.Total != 3 || string(e.Stderr.Head) != "err" {
+		if err != nil || string(e.GetResult().GetHead()) != "2" || string(e.Stdout.Head) != "out" ||
+			e.Stdout.Total != 3 || string(e.Stderr.Head) != "err" {
 			t.Fatalf("Evaluate = %v, %v", e, err)
 		}
 	}
@@ -137,17 +141,23 @@ func TestLyingDrivers(t *testing.T) {
 	}{
 		{"another id", func(c net.Conn, id string) { c.Write(answered("1"+id, "", "")) }, ErrProtocol},
 		{"no numbers", func(c net.Conn, id string) { io.WriteString(c, "x y z\n{}") }, ErrProtocol},
-		{"a line without an end", func(c net.Conn, id string) { c.Write(bytes.Repeat([]byte("1"), 1<<20)) }, ErrProtocol},
-		{"more than may be inline", func(c net.Conn, id string) { c.Write(answered(id, strings.Repeat("x", limit+1), "")) }, ErrProtocol},
+		{"a line without an end", func(c net.Conn, id string) { c.Write(bytes.Repeat([]byte("1"), 1<<20)) },
+			ErrProtocol},
+		{"more than may be inline", func(c net.Conn,
+			id string) {
+			c.Write(answered(id, strings.Repeat("x", limit+1), ""))
+		}, ErrProtocol},
 		{"a size that nothing has", func(c net.Conn, id string) { io.WriteString(c, "999999999 0 0\n") }, ErrProtocol},
 		{"negative sizes", func(c net.Conn, id string) { io.WriteString(c, "10 -5 5\n{\"id\":1}  ") }, ErrProtocol},
-		{"sizes that overflow", func(c net.Conn, id string) { io.WriteString(c, "99999999999999999999999 0 0\n") }, ErrProtocol},
+		{"sizes that overflow", func(c net.Conn, id string) { io.WriteString(c, "99999999999999999999999 0 0\n") },
+			ErrProtocol},
 		{"no JSON", func(c net.Conn, id string) { io.WriteString(c, "4 0 0\n{{{{") }, ErrProtocol},
 		{"a long result", func(c net.Conn, id string) {
 			r := `{"id":` + id + `,"ok":true,"result":"` + strings.Repeat("x", limit+1) + `"}`
 			fmt.Fprintf(c, "%d 0 0\n%s", len(r), r)
 		}, ErrProtocol},
-		{"half an answer, and the end", func(c net.Conn, id string) { c.Write(answered(id, "out", "")[:20]); c.Close() }, ErrLost},
+		{"half an answer, and the end",
+			func(c net.Conn, id string) { c.Write(answered(id, "out", "")[:20]); c.Close() }, ErrLost},
 		{"it leaves the end to the agent again and again", func(c net.Conn, id string) {
 			for range 10 {
 				io.WriteString(c, direct.Leave)
@@ -179,12 +189,14 @@ func TestLyingDrivers(t *testing.T) {
 // once it knows.
 func TestADyingDriver(t *testing.T) {
 	asks := 0
-	d := &driven{do: func(c net.Conn) { asked(c); c.Close() }, attended: func(*agentv1.AttendRequest) *agentv1.RunEvent {
-		if asks++; asks < 4 {
-			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Left{Left: true}}
-		}
-		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{StateLost: true, Reason: "it died"}}}
-	}}
+	d := &driven{do: func(c net.Conn) { asked(c); c.Close() },
+		attended: func(*agentv1.AttendRequest) *agentv1.RunEvent {
+			if asks++; asks < 4 {
+				return &agentv1.RunEvent{Event: &agentv1.RunEvent_Left{Left: true}}
+			}
+			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{StateLost: true,
+				Reason: "it died"}}}
+		}}
 	if e, err := evaluate(t.Context(), drive(t, d)); err != nil || !e.StateLost || asks != 4 {
 		t.Errorf("Evaluate = %v, %v after %d questions", e, err, asks)
 	}
@@ -221,15 +233,18 @@ func TestADriverOutOfTurn(t *testing.T) {
 // next begins.
 func TestAttending(t *testing.T) {
 	attends := make(chan *agentv1.AttendRequest, 10)
-	d := &driven{do: func(c net.Conn) { io.Copy(io.Discard, c) }, attended: func(a *agentv1.AttendRequest) *agentv1.RunEvent {
-		attends <- a
-		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true, Error: "attended"}}}
-	}}
+	d := &driven{do: func(c net.Conn) { io.Copy(io.Discard, c) },
+		attended: func(a *agentv1.AttendRequest) *agentv1.RunEvent {
+			attends <- a
+			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true,
+				Error: "attended"}}}
+		}}
 	c := drive(t, d)
 	if e, err := evaluate(t.Context(), c); err != nil || e.Error != "attended" {
 		t.Errorf("Evaluate = %v, %v", e, err)
 	}
-	if a := <-attends; a.Id == 0 || a.Stop || a.GetPiece().GetCode() != "" || a.ElapsedMicros < uint64(direct.Soon.Microseconds()) {
+	if a := <-attends; a.Id == 0 || a.Stop || a.GetPiece().GetCode() != "" ||
+		a.ElapsedMicros < uint64(direct.Soon.Microseconds()) {
 		t.Errorf("the agent was asked %v", a)
 	}
 	gone, cancel := context.WithCancelCause(t.Context())

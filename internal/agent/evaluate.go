@@ -47,7 +47,8 @@ func (c *Client) interpreter(language string) *interpreter {
 
 // evaluate runs one piece of code to its end; what it says meanwhile is given to
 // event, whose error ends it. When ctx ends, it is stopped.
-func (c *Client) evaluate(ctx context.Context, q *agentv1.EvaluateRequest, event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
+func (c *Client) evaluate(ctx context.Context, q *agentv1.EvaluateRequest,
+	event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
 	i := c.interpreter(q.Language)
 	if err := c.wait(ctx, i, event); err != nil {
 		return nil, err
@@ -68,7 +69,8 @@ func (c *Client) evaluate(ctx context.Context, q *agentv1.EvaluateRequest, event
 }
 
 // evaluateByAgent runs one piece of code that the agent hands to the driver.
-func (c *Client) evaluateByAgent(ctx context.Context, q *agentv1.EvaluateRequest, event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
+func (c *Client) evaluateByAgent(ctx context.Context, q *agentv1.EvaluateRequest,
+	event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
 	return c.evaluated(c.run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: q}}, event))
 }
 
@@ -118,7 +120,8 @@ func (c *Client) connect(ctx context.Context, i *interpreter) {
 	}
 	e := c.expect()
 	defer c.forget(e)
-	_, err := call(ctx, c.rpc.OpenInterpreter, &agentv1.OpenInterpreterRequest{Language: i.language, Ticket: e.ticket[:]})
+	_, err := call(ctx, c.rpc.OpenInterpreter, &agentv1.OpenInterpreterRequest{Language: i.language,
+		Ticket: e.ticket[:]})
 	if err != nil {
 		i.none.Store(ReasonOf(err) == Unsupported)
 		return // cells go through the agent
@@ -236,7 +239,8 @@ func (i *interpreter) close() {
 }
 
 // direct runs a cell on the way to its driver.
-func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.EvaluateRequest, event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
+func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.EvaluateRequest,
+	event func(*agentv1.RunEvent) error) (*agentv1.EvaluateDone, error) {
 	if err := c.turns.take(ctx, c.ctx); err != nil {
 		return nil, err
 	}
@@ -284,7 +288,8 @@ func (s supervised) request(stop bool) *agentv1.RunRequest {
 
 // supervise lets the agent supervise a cell until its end. Over is true when the cell
 // is over, and the driver answers.
-func (c *Client) supervise(ctx context.Context, i *interpreter, s supervised, event func(*agentv1.RunEvent) error) (d *agentv1.EvaluateDone, over bool, err error) {
+func (c *Client) supervise(ctx context.Context, i *interpreter, s supervised,
+	event func(*agentv1.RunEvent) error) (d *agentv1.EvaluateDone, over bool, err error) {
 	e, err := c.run(ctx, s.request(false), event)
 	if ctx.Err() != nil {
 		// The agent may never have been told. Then the cell runs on, until it is
@@ -321,8 +326,9 @@ const stopLimit = 10 * time.Second
 
 // ofDriver is a driver's answer as the agent gives its own.
 func ofDriver(a *direct.Answer) *agentv1.EvaluateDone {
-	d := &agentv1.EvaluateDone{Ok: a.OK, Error: a.Error, Traceback: a.Traceback, ExitCode: a.Exit, Interrupted: a.Stopped,
-		Stdout: captured(a.Stdout), Stderr: captured(a.Stderr)}
+	d := &agentv1.EvaluateDone{Ok: a.OK, Error: a.Error, Traceback: a.Traceback, ExitCode: a.Exit,
+		Interrupted: a.Stopped,
+		Stdout:      captured(a.Stdout), Stderr: captured(a.Stderr)}
 	for n, c := range []*agentv1.Captured{d.Stdout, d.Stderr} {
 		if c.Path = a.Raw[n]; c.Path != "" {
 			c.Kept = c.Total

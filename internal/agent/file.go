@@ -22,7 +22,8 @@ type File struct {
 // ReadFile returns at most most bytes of a file, from an offset on, and the size
 // of the whole file.
 func (c *Client) ReadFile(ctx context.Context, path string, offset, most int64) (data []byte, size int64, err error) {
-	m, err := call(ctx, c.rpc.ReadFile, &agentv1.ReadFileRequest{Path: path, Offset: uint64(offset), Limit: uint32(most)})
+	m, err := call(ctx, c.rpc.ReadFile, &agentv1.ReadFileRequest{Path: path, Offset: uint64(offset),
+		Limit: uint32(most)})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -61,7 +62,8 @@ func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err er
 // ListFiles returns at most most entries of a folder, and of those below it down
 // to a depth; 1 is the folder alone. Cut says that there are more.
 func (c *Client) ListFiles(ctx context.Context, path string, depth, most int) (files []File, cut bool, err error) {
-	m, err := call(ctx, c.rpc.ListFiles, &agentv1.ListFilesRequest{Path: path, Depth: uint32(depth), Limit: uint32(most)})
+	m, err := call(ctx, c.rpc.ListFiles, &agentv1.ListFilesRequest{Path: path, Depth: uint32(depth),
+		Limit: uint32(most)})
 	if err != nil {
 		return nil, false, err
 	}
@@ -118,7 +120,8 @@ type Upload struct {
 // changes nothing.
 func (c *Client) Upload(ctx context.Context, path string, size int64) (*Upload, error) {
 	n := uint64(size)
-	conn, reply, err := c.transfer(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{WriteFile: &agentv1.WriteStream{Path: path, Size: &n}}})
+	conn, reply, err := c.transfer(ctx,
+		&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{WriteFile: &agentv1.WriteStream{Path: path, Size: &n}}})
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,8 @@ type Background struct {
 
 // StartProcess starts a program in the background and returns its process id.
 func (c *Client) StartProcess(ctx context.Context, b Background) (id string, err error) {
-	m, err := call(ctx, c.rpc.StartProcess, &agentv1.StartProcessRequest{Command: b.message(), Stdin: b.Stdin, StdinOpen: b.KeepStdin,
+	m, err := call(ctx, c.rpc.StartProcess, &agentv1.StartProcessRequest{Command: b.message(), Stdin: b.Stdin,
+		StdinOpen:     b.KeepStdin,
 		TimeoutMillis: uint64(b.Timeout.Milliseconds())})
 	if err != nil {
 		return "", err
@@ -81,8 +82,10 @@ func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 	}
 	all := make([]Process, len(m.Processes))
 	for n, p := range m.Processes {
-		all[n] = Process{ID: Printable(p.ProcessId, maxProcessID), Args: p.Argv, Kind: Printable(p.Kind, 20), PID: int(p.Pid), Running: p.Running, Busy: p.Busy,
-			ExitCode: int(p.ExitCode), Started: moment(p.StartedUnixMillis), Ended: moment(p.EndedUnixMillis), Written: p.OutputBytes,
+		all[n] = Process{ID: Printable(p.ProcessId, maxProcessID), Args: p.Argv, Kind: Printable(p.Kind, 20),
+			PID: int(p.Pid), Running: p.Running, Busy: p.Busy,
+			ExitCode: int(p.ExitCode), Started: moment(p.StartedUnixMillis), Ended: moment(p.EndedUnixMillis),
+			Written:  p.OutputBytes,
 			KilledBy: Printable(p.KilledBy, 40), Timeout: timeLimit(p.TimeoutMillis)}
 	}
 	return all, nil
@@ -102,15 +105,19 @@ type ProcessOutput struct {
 
 // ReadProcess returns at most most bytes of a process's output from a cursor on.
 // Where there is none it waits for some, or for the process's end.
-func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, most int, wait time.Duration) (ProcessOutput, error) {
-	m, err := call(ctx, c.rpc.ReadProcess, &agentv1.ReadProcessRequest{ProcessId: id, Cursor: uint64(cursor), MaxBytes: uint32(most), WaitMillis: uint64(wait.Milliseconds())})
+func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, most int,
+	wait time.Duration) (ProcessOutput, error) {
+	m, err := call(ctx, c.rpc.ReadProcess, &agentv1.ReadProcessRequest{ProcessId: id, Cursor: uint64(cursor),
+		MaxBytes: uint32(most), WaitMillis: uint64(wait.Milliseconds())})
 	if err != nil {
 		return ProcessOutput{}, err
 	}
-	if len(m.Output) > most || m.Cursor > maxCursor || m.Cursor < uint64(len(m.Output)) || m.Left > maxCursor || m.Skipped > maxCursor {
+	if len(m.Output) > most || m.Cursor > maxCursor || m.Cursor < uint64(len(m.Output)) || m.Left > maxCursor ||
+		m.Skipped > maxCursor {
 		return ProcessOutput{}, ErrProtocol
 	}
-	return ProcessOutput{Data: m.Output, Cursor: int64(m.Cursor), Skipped: int64(m.Skipped), Left: int64(m.Left), Running: m.Running,
+	return ProcessOutput{Data: m.Output, Cursor: int64(m.Cursor), Skipped: int64(m.Skipped), Left: int64(m.Left),
+		Running:  m.Running,
 		ExitCode: int(m.ExitCode), KilledBy: Printable(m.KilledBy, 40), Timeout: timeLimit(m.TimeoutMillis)}, nil
 }
 
@@ -130,8 +137,10 @@ func (c *Client) WriteProcess(ctx context.Context, id string, data []byte, eof b
 // StopProcess sends a signal to a process and to what it started; KILL follows
 // after grace, unless that is 0. It says whether the process still runs, and its
 // exit code when it does not.
-func (c *Client) StopProcess(ctx context.Context, id string, signal syscall.Signal, grace time.Duration) (running bool, exitCode int, err error) {
-	m, err := call(ctx, c.rpc.StopProcess, &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(signal), GraceMillis: uint64(grace.Milliseconds())})
+func (c *Client) StopProcess(ctx context.Context, id string, signal syscall.Signal,
+	grace time.Duration) (running bool, exitCode int, err error) {
+	m, err := call(ctx, c.rpc.StopProcess, &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(signal),
+		GraceMillis: uint64(grace.Milliseconds())})
 	if err != nil {
 		return false, 0, err
 	}

@@ -16,15 +16,17 @@ type Reason int
 
 // The reasons that callers tell apart; Other stands for all the rest.
 const (
-	Other       Reason = iota
-	Invalid            // the request makes no sense
-	NotFound           // no such file, process or language, or nobody listens
-	Conflict           // the state of the file or process does not allow it: a folder where a file is needed, a file that exists
-	OutsideRoot        // a path outside of the file roots
-	Denied             // a file that may not be read, or not be written
-	Exhausted          // a limit is reached, or the disk is full
-	TimedOut           // the agent gave up waiting
-	Unsupported        // the agent, or the language's driver, cannot do it
+	Other    Reason = iota
+	Invalid         // the request makes no sense
+	NotFound        // no such file, process or language, or nobody listens
+	// the state of the file or process does not allow it: a folder where a file is needed, a file
+	// that exists
+	Conflict
+	OutsideRoot // a path outside of the file roots
+	Denied      // a file that may not be read, or not be written
+	Exhausted   // a limit is reached, or the disk is full
+	TimedOut    // the agent gave up waiting
+	Unsupported // the agent, or the language's driver, cannot do it
 )
 
 // Refusal is the error of a request that the agent understood and refuses.
@@ -74,7 +76,8 @@ func refused(reply *agentv1.StreamReply) error {
 
 // call makes one RPC. Its error is a Refusal, ErrProtocol, or says why there is
 // no answer.
-func call[Q, A any](ctx context.Context, rpc func(context.Context, *connect.Request[Q]) (*connect.Response[A], error), q *Q) (*A, error) {
+func call[Q, A any](ctx context.Context, rpc func(context.Context, *connect.Request[Q]) (*connect.Response[A], error),
+	q *Q) (*A, error) {
 	r, err := rpc(ctx, connect.NewRequest(q))
 	if err == nil {
 		return r.Msg, nil

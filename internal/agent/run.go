@@ -70,8 +70,11 @@ type ExecResult struct {
 
 // Exec runs a command to its end. When ctx ends, the command is stopped.
 func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, error) {
-	e, err := c.run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: x.message(), Stdin: x.Stdin,
-		TimeoutMillis: uint64(x.Timeout.Milliseconds()), Bounds: x.Inline.message(), Live: o.Output != nil}}}, o.events())
+	e, err := c.run(ctx,
+		&agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: x.message(),
+			Stdin:         x.Stdin,
+			TimeoutMillis: uint64(x.Timeout.Milliseconds()), Bounds: x.Inline.message(), Live: o.Output != nil}}},
+		o.events())
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +82,8 @@ func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, err
 	if d == nil {
 		return nil, ErrProtocol
 	}
-	r := &ExecResult{ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, KilledBy: Printable(d.KilledBy, 40), Duration: span(d.DurationMicros)}
+	r := &ExecResult{ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, KilledBy: Printable(d.KilledBy, 40),
+		Duration: span(d.DurationMicros)}
 	if r.Stdout, err = x.Inline.output(d.Stdout); err != nil {
 		return nil, err
 	}
@@ -125,8 +129,9 @@ type Rich struct {
 
 // Evaluate runs a piece of code to its end. When ctx ends, the piece is stopped.
 func (c *Client) Evaluate(ctx context.Context, code Code, o Observer) (*CodeResult, error) {
-	q := &agentv1.EvaluateRequest{Language: code.Language, Code: code.Source, TimeoutMillis: uint64(code.Timeout.Milliseconds()),
-		Bounds: code.Inline.message(), Live: o.Output != nil}
+	q := &agentv1.EvaluateRequest{Language: code.Language, Code: code.Source,
+		TimeoutMillis: uint64(code.Timeout.Milliseconds()),
+		Bounds:        code.Inline.message(), Live: o.Output != nil}
 	evaluate := c.evaluate
 	if code.ThroughAgent {
 		evaluate = c.evaluateByAgent
@@ -140,8 +145,10 @@ func (c *Client) Evaluate(ctx context.Context, code Code, o Observer) (*CodeResu
 
 // result checks what the agent, or a driver, says of a piece of code.
 func (i Inline) result(d *agentv1.EvaluateDone) (r *CodeResult, err error) {
-	r = &CodeResult{OK: d.Ok, Error: d.Error, Traceback: d.Traceback, ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, Interrupted: d.Interrupted,
-		StateLost: d.StateLost, Reason: Printable(d.Reason, 300), KilledBy: Printable(d.KilledBy, 40), Duration: span(d.DurationMicros)}
+	r = &CodeResult{OK: d.Ok, Error: d.Error, Traceback: d.Traceback, ExitCode: int(d.ExitCode), TimedOut: d.TimedOut,
+		Interrupted: d.Interrupted,
+		StateLost:   d.StateLost, Reason: Printable(d.Reason, 300), KilledBy: Printable(d.KilledBy, 40),
+		Duration: span(d.DurationMicros)}
 	if r.Stdout, err = i.output(d.Stdout); err != nil {
 		return nil, err
 	}

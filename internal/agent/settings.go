@@ -32,12 +32,14 @@ type Identity struct{ Name, Email string }
 func (s Settings) message() *agentv1.ConfigureRequest {
 	l := s.Limits
 	m := &agentv1.ConfigureRequest{Env: s.Template.Env,
-		Limits: &agentv1.Limits{MemoryBytes: uint64(l.MemoryBytes), Processes: uint64(l.Processes), DiskBytes: uint64(l.DiskBytes)}}
+		Limits: &agentv1.Limits{MemoryBytes: uint64(l.MemoryBytes), Processes: uint64(l.Processes),
+			DiskBytes: uint64(l.DiskBytes)}}
 	for _, r := range s.Roots {
 		m.FileRoots = append(m.FileRoots, &agentv1.FileRoot{Path: r.Path, ReadOnly: r.ReadOnly})
 	}
 	for _, l := range s.Template.Languages {
-		m.Languages = append(m.Languages, &agentv1.Language{Name: l.Name, Driver: l.Driver, Command: l.Command, Extension: l.Extension})
+		m.Languages = append(m.Languages, &agentv1.Language{Name: l.Name, Driver: l.Driver, Command: l.Command,
+			Extension: l.Extension})
 	}
 	if s.Git != nil {
 		m.Git = &agentv1.Identity{Name: s.Git.Name, Email: s.Git.Email}
@@ -90,5 +92,6 @@ func (c *Client) Usage(ctx context.Context) (Usage, error) {
 	if err != nil {
 		return Usage{}, err
 	}
-	return Usage{MemoryBytes: m.MemoryBytes, CPU: span(m.CpuMicros), DiskBytes: m.DiskBytes, Processes: int(m.Processes), Busy: m.Busy, Idle: span(m.IdleMicros)}, nil
+	return Usage{MemoryBytes: m.MemoryBytes, CPU: span(m.CpuMicros), DiskBytes: m.DiskBytes,
+		Processes: int(m.Processes), Busy: m.Busy, Idle: span(m.IdleMicros)}, nil
 }

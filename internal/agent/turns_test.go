@@ -80,7 +80,8 @@ func TestTurnsAreGivenBack(t *testing.T) {
 	}}
 	c := drive(t, silent)
 	c.Share(turns)
-	if e, err := evaluate(t.Context(), c); err != nil || string(e.GetResult().GetHead()) != "2" || len(turns.slots) != 0 {
+	if e, err := evaluate(t.Context(), c); err != nil || string(e.GetResult().GetHead()) != "2" ||
+		len(turns.slots) != 0 {
 		t.Fatalf("Evaluate = %v, %v, with %d turns held", e, err, len(turns.slots))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -132,7 +133,8 @@ func TestTurnOfADriverThatDoesNotRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := c.evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: strings.Repeat("#", 8<<20)}, ignore)
+		_, err := c.evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: strings.Repeat("#", 8<<20)},
+			ignore)
 		done <- err
 	}()
 	for len(turns.slots) == 0 {

@@ -31,7 +31,8 @@ func (o *Output) Inline() int64 { return int64(len(o.Head) + len(o.Tail)) }
 
 // output checks a captured stream against the bounds that were asked for.
 func (i Inline) output(c *agentv1.Captured) (Output, error) {
-	o := Output{Head: c.GetHead(), Tail: c.GetTail(), Total: int64(c.GetTotal()), Path: c.GetPath(), Kept: int64(c.GetKept())}
+	o := Output{Head: c.GetHead(), Tail: c.GetTail(), Total: int64(c.GetTotal()), Path: c.GetPath(),
+		Kept: int64(c.GetKept())}
 	switch {
 	case c.GetTotal() > maxSize, c.GetKept() > c.GetTotal(), o.Inline() > o.Total,
 		utf8.RuneCount(o.Head)+utf8.RuneCount(o.Tail) > i.Head+i.Tail,

@@ -26,31 +26,38 @@ type liar struct {
 	all    *agentv1.ListProcessesResponse
 }
 
-func (l liar) ReadFile(context.Context, *connect.Request[agentv1.ReadFileRequest]) (*connect.Response[agentv1.ReadFileResponse], error) {
+func (l liar) ReadFile(context.Context,
+	*connect.Request[agentv1.ReadFileRequest]) (*connect.Response[agentv1.ReadFileResponse], error) {
 	return connect.NewResponse(l.read), nil
 }
 
-func (l liar) WriteFile(context.Context, *connect.Request[agentv1.WriteFileRequest]) (*connect.Response[agentv1.WriteFileResponse], error) {
+func (l liar) WriteFile(context.Context,
+	*connect.Request[agentv1.WriteFileRequest]) (*connect.Response[agentv1.WriteFileResponse], error) {
 	return connect.NewResponse(l.wrote), nil
 }
 
-func (l liar) ListFiles(context.Context, *connect.Request[agentv1.ListFilesRequest]) (*connect.Response[agentv1.ListFilesResponse], error) {
+func (l liar) ListFiles(context.Context,
+	*connect.Request[agentv1.ListFilesRequest]) (*connect.Response[agentv1.ListFilesResponse], error) {
 	return connect.NewResponse(l.list), nil
 }
 
-func (l liar) ReadProcess(context.Context, *connect.Request[agentv1.ReadProcessRequest]) (*connect.Response[agentv1.ReadProcessResponse], error) {
+func (l liar) ReadProcess(context.Context,
+	*connect.Request[agentv1.ReadProcessRequest]) (*connect.Response[agentv1.ReadProcessResponse], error) {
 	return connect.NewResponse(l.output), nil
 }
 
-func (l liar) WriteProcess(context.Context, *connect.Request[agentv1.WriteProcessRequest]) (*connect.Response[agentv1.WriteProcessResponse], error) {
+func (l liar) WriteProcess(context.Context,
+	*connect.Request[agentv1.WriteProcessRequest]) (*connect.Response[agentv1.WriteProcessResponse], error) {
 	return connect.NewResponse(l.input), nil
 }
 
-func (l liar) Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
+func (l liar) Usage(context.Context,
+	*connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
 	return connect.NewResponse(l.usage), nil
 }
 
-func (l liar) ListProcesses(context.Context, *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error) {
+func (l liar) ListProcesses(context.Context,
+	*connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error) {
 	return connect.NewResponse(l.all), nil
 }
 
@@ -75,19 +82,31 @@ func TestAnswersThatBreakTheProtocol(t *testing.T) {
 		good bool
 	}{
 		{"a file", liar{read: &agentv1.ReadFileResponse{Data: []byte("abc"), Size: 9}}, read, true},
-		{"more of a file than was asked for", liar{read: &agentv1.ReadFileResponse{Data: []byte("abcd"), Size: 9}}, read, false},
+		{"more of a file than was asked for", liar{read: &agentv1.ReadFileResponse{Data: []byte("abcd"), Size: 9}},
+			read, false},
 		{"a file of impossible size", liar{read: &agentv1.ReadFileResponse{Size: 1 << 63}}, read, false},
 		{"an impossible size after writing", liar{wrote: &agentv1.WriteFileResponse{Size: 1 << 63}}, wrote, false},
-		{"a folder", liar{list: &agentv1.ListFilesResponse{Files: []*agentv1.FileInfo{{Path: "a", Type: "other"}}}}, list, true},
-		{"more files than were asked for", liar{list: &agentv1.ListFilesResponse{Files: []*agentv1.FileInfo{{Type: "file"}, {Type: "file"}}}}, list, false},
-		{"a file of no known type", liar{list: &agentv1.ListFilesResponse{Files: []*agentv1.FileInfo{{Type: "<script>"}}}}, list, false},
-		{"a listed file of impossible size", liar{list: &agentv1.ListFilesResponse{Files: []*agentv1.FileInfo{{Type: "file", Size: 1 << 63}}}}, list, false},
-		{"output", liar{output: &agentv1.ReadProcessResponse{Output: []byte("abc"), Cursor: 3, Left: 1 << 40}}, output, true},
-		{"more output than was asked for", liar{output: &agentv1.ReadProcessResponse{Output: []byte("abcd"), Cursor: 4}}, output, false},
-		{"a cursor before the output's end", liar{output: &agentv1.ReadProcessResponse{Output: []byte("abc"), Cursor: 2}}, output, false},
+		{"a folder", liar{list: &agentv1.ListFilesResponse{Files: []*agentv1.FileInfo{{Path: "a", Type: "other"}}}},
+			list, true},
+		{"more files than were asked for",
+			liar{list: &agentv1.ListFilesResponse{Files: []*agentv1.FileInfo{{Type: "file"}, {Type: "file"}}}}, list,
+			false},
+		{"a file of no known type",
+			liar{list: &agentv1.ListFilesResponse{Files: []*agentv1.FileInfo{{Type: "<script>"}}}}, list, false},
+		{"a listed file of impossible size",
+			liar{list: &agentv1.ListFilesResponse{Files: []*agentv1.FileInfo{{Type: "file", Size: 1 << 63}}}}, list,
+			false},
+		{"output", liar{output: &agentv1.ReadProcessResponse{Output: []byte("abc"), Cursor: 3, Left: 1 << 40}}, output,
+			true},
+		{"more output than was asked for",
+			liar{output: &agentv1.ReadProcessResponse{Output: []byte("abcd"), Cursor: 4}}, output, false},
+		{"a cursor before the output's end",
+			liar{output: &agentv1.ReadProcessResponse{Output: []byte("abc"), Cursor: 2}}, output, false},
 		{"a cursor that no number holds", liar{output: &agentv1.ReadProcessResponse{Cursor: 1 << 63}}, output, false},
-		{"more output left than there can be", liar{output: &agentv1.ReadProcessResponse{Left: 1 << 63}}, output, false},
-		{"more output dropped than there can be", liar{output: &agentv1.ReadProcessResponse{Skipped: 1 << 63}}, output, false},
+		{"more output left than there can be", liar{output: &agentv1.ReadProcessResponse{Left: 1 << 63}}, output,
+			false},
+		{"more output dropped than there can be", liar{output: &agentv1.ReadProcessResponse{Skipped: 1 << 63}}, output,
+			false},
 		{"input", liar{input: &agentv1.WriteProcessResponse{Written: 3}}, input, true},
 		{"more input written than was given", liar{input: &agentv1.WriteProcessResponse{Written: 4}}, input, false},
 	}
@@ -105,7 +124,8 @@ func TestAnswersAreFitToShow(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	c := lied(t, liar{
 		usage: &agentv1.UsageResponse{IdleMicros: 1<<64 - 1, CpuMicros: 1<<64 - 1},
-		all: &agentv1.ListProcessesResponse{Processes: []*agentv1.Process{{ProcessId: "\x1b[31m" + long, Kind: long, KilledBy: long, StartedUnixMillis: 1<<64 - 1,
+		all: &agentv1.ListProcessesResponse{Processes: []*agentv1.Process{{ProcessId: "\x1b[31m" + long, Kind: long,
+			KilledBy: long, StartedUnixMillis: 1<<64 - 1,
 			EndedUnixMillis: 1<<64 - 1, TimeoutMillis: 1<<64 - 1}}}})
 	if u, err := c.Usage(t.Context()); err != nil || u.Idle != maxSpan || u.CPU != maxSpan {
 		t.Errorf("Usage = %+v, %v", u, err)
@@ -115,7 +135,8 @@ func TestAnswersAreFitToShow(t *testing.T) {
 		t.Fatalf("ListProcesses = %+v, %v", all, err)
 	}
 	p := all[0]
-	if strings.Contains(p.ID, "\x1b") || len(p.ID) > 40 || len(p.Kind) > 30 || len(p.KilledBy) > 50 || p.Timeout != maxSpan {
+	if strings.Contains(p.ID, "\x1b") || len(p.ID) > 40 || len(p.Kind) > 30 || len(p.KilledBy) > 50 ||
+		p.Timeout != maxSpan {
 		t.Errorf("%+v", p)
 	}
 	if p.Started.Year() != 9999 || p.Ended.Year() != 9999 {
@@ -134,8 +155,10 @@ func TestOutputsThatBreakTheProtocol(t *testing.T) {
 	}{
 		{"nothing", nil, true},
 		{"all of it", &agentv1.Captured{Head: []byte("abc"), Total: 3}, true},
-		{"characters, not bytes", &agentv1.Captured{Head: []byte("äöü"), Tail: []byte("ß€"), Total: 99, Path: dir + "stdout-1", Kept: 99}, true},
-		{"bytes that are no characters", &agentv1.Captured{Head: []byte("\xff\xff\xff"), Tail: []byte("\xff\xff"), Total: 5}, true},
+		{"characters, not bytes", &agentv1.Captured{Head: []byte("äöü"), Tail: []byte("ß€"), Total: 99, Path: dir +
+			"stdout-1", Kept: 99}, true},
+		{"bytes that are no characters", &agentv1.Captured{Head: []byte("\xff\xff\xff"), Tail: []byte("\xff\xff"),
+			Total: 5}, true},
 		{"more than was asked for", &agentv1.Captured{Head: []byte("abcdef"), Total: 6}, false},
 		{"more than there was", &agentv1.Captured{Head: []byte("abc"), Total: 2}, false},
 		{"more in the file than there was", &agentv1.Captured{Total: 2, Path: dir + "o", Kept: 3}, false},
@@ -159,7 +182,8 @@ func TestOutputsThatBreakTheProtocol(t *testing.T) {
 				if e.GetExecuted() != nil {
 					_, err = c.Exec(t.Context(), Exec{Inline: in}, Observer{})
 				} else {
-					_, err = c.Evaluate(t.Context(), Code{Language: "python", Inline: in, ThroughAgent: true}, Observer{})
+					_, err = c.Evaluate(t.Context(), Code{Language: "python", Inline: in, ThroughAgent: true},
+						Observer{})
 				}
 				if tt.good && err != nil || !tt.good && !errors.Is(err, ErrProtocol) {
 					t.Error(err)

@@ -125,11 +125,13 @@ type calls struct {
 	agent Agent
 }
 
-func (c calls) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
+func (c calls) Hello(context.Context,
+	*connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
 	return connect.NewResponse(&agentv1.HelloResponse{BootId: c.agent.Boot}), nil
 }
 
-func (c calls) Configure(context.Context, *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
+func (c calls) Configure(context.Context,
+	*connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
 	return connect.NewResponse(&agentv1.ConfigureResponse{}), nil
 }
 
@@ -139,7 +141,8 @@ func (c calls) StartInterpreter(
 	return connect.NewResponse(&agentv1.StartInterpreterResponse{}), nil
 }
 
-func (c calls) Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
+func (c calls) Usage(context.Context,
+	*connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
 	busy, idle := c.agent.Usage()
 	return connect.NewResponse(&agentv1.UsageResponse{Busy: busy, IdleMicros: uint64(idle.Microseconds())}), nil
 }

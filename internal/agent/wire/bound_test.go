@@ -36,7 +36,8 @@ func TestUnmarshalBounds(t *testing.T) {
 	}
 	many := &agentv1.ListFilesResponse{}
 	for range 5000 {
-		many.Files = append(many.Files, &agentv1.FileInfo{Path: strings.Repeat("x", 50), Type: "file", Size: 5, Mode: 0o644, ModifiedUnixMillis: 5})
+		many.Files = append(many.Files, &agentv1.FileInfo{Path: strings.Repeat("x", 50), Type: "file", Size: 5,
+			Mode: 0o644, ModifiedUnixMillis: 5})
 	}
 	b, err := Codec{}.Marshal(many)
 	if err != nil {

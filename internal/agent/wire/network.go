@@ -52,7 +52,8 @@ func ReadNetRequest(r io.Reader) (NetRequest, error) {
 	}
 	switch k := m.Kind.(type) {
 	case *agentv1.NetRequest_Connect:
-		return NetRequest{Kind: NetConnect, Name: k.Connect.GetName(), Address: k.Connect.GetAddress(), Port: k.Connect.GetPort()}, nil
+		return NetRequest{Kind: NetConnect, Name: k.Connect.GetName(), Address: k.Connect.GetAddress(),
+			Port: k.Connect.GetPort()}, nil
 	case *agentv1.NetRequest_Lookup:
 		return NetRequest{Kind: NetLookup, Name: k.Lookup.GetName()}, nil
 	}
@@ -64,7 +65,8 @@ func WriteNetRequest(w io.Writer, q NetRequest) error {
 	m := new(agentv1.NetRequest)
 	switch q.Kind {
 	case NetConnect:
-		m.Kind = &agentv1.NetRequest_Connect{Connect: &agentv1.NetConnect{Name: q.Name, Address: q.Address, Port: q.Port}}
+		m.Kind = &agentv1.NetRequest_Connect{Connect: &agentv1.NetConnect{Name: q.Name, Address: q.Address,
+			Port: q.Port}}
 	case NetLookup:
 		m.Kind = &agentv1.NetRequest_Lookup{Lookup: &agentv1.NetLookup{Name: q.Name}}
 	}

@@ -32,7 +32,8 @@ func TestStrict(t *testing.T) {
 	const data, window, ping, away = 0, 1, 2, 3
 	const syn, ack, fin, rst = 1, 2, 4, 8
 	looksLikeAPing := bytes.Repeat([]byte{0, ping, 0, syn}, 3000)
-	good := [][]byte{sent(window, ack, 9, nil), sent(data, ack, len(looksLikeAPing), looksLikeAPing), sent(data, fin, 0, nil), sent(window, rst, 0, nil), sent(away, 0, 0, nil)}
+	good := [][]byte{sent(window, ack, 9, nil), sent(data, ack, len(looksLikeAPing), looksLikeAPing),
+		sent(data, fin, 0, nil), sent(window, rst, 0, nil), sent(away, 0, 0, nil)}
 	otherVersion := sent(window, 0, 0, nil)
 	otherVersion[0] = 1
 	tests := []struct {
@@ -53,7 +54,9 @@ func TestStrict(t *testing.T) {
 	}
 	for _, tt := range tests {
 		all := append(bytes.Join(good, nil), tt.last...)
-		for how, r := range map[string]io.Reader{"at once": bytes.NewReader(all), "byte by byte": iotest.OneByteReader(bytes.NewReader(all)), "in halves": iotest.HalfReader(bytes.NewReader(all))} {
+		for how, r := range map[string]io.Reader{"at once": bytes.NewReader(all),
+			"byte by byte": iotest.OneByteReader(bytes.NewReader(all)),
+			"in halves":    iotest.HalfReader(bytes.NewReader(all))} {
 			t.Run(tt.name+"/"+how, func(t *testing.T) {
 				s := Strict(incoming{r: r})
 				got, err := io.ReadAll(s)

@@ -109,7 +109,8 @@ func TestWholeBothWays(t *testing.T) {
 			go echo(host)
 			go echo(guest)
 			// A piece of 12 bytes is as long as a header.
-			for _, size := range []struct{ all, piece int }{{1, 1}, {12, 12}, {144, 12}, {5000, 1}, {100_000, 1000}, {1 << 20, 1 << 20}, {6 << 20, 300_000}} {
+			for _, size := range []struct{ all, piece int }{{1, 1}, {12, 12}, {144, 12}, {5000, 1}, {100_000, 1000},
+				{1 << 20, 1 << 20}, {6 << 20, 300_000}} {
 				for way, from := range map[string]*yamux.Session{"host": host, "guest": guest} {
 					if err := through(from, random(size.all), size.piece); err != nil {
 						t.Errorf("%d bytes in pieces of %d from the %s: %v", size.all, size.piece, way, err)
@@ -169,12 +170,14 @@ func TestWholeJoinsHeaderAndBody(t *testing.T) {
 	body := bytes.Repeat([]byte("b"), 12) // looks like a header by its length
 	large := bytes.Repeat([]byte("l"), 200_000)
 	longHeader := append(header(data, 0)[:8], 0, 3, 0x0d, 0x40)
-	for _, p := range [][]byte{header(window, 9), header(data, 12), body, header(data, 0), header(ping, 5), longHeader, large, header(data, 1), {'x'}} {
+	for _, p := range [][]byte{header(window, 9), header(data, 12), body, header(data, 0), header(ping, 5), longHeader,
+		large, header(data, 1), {'x'}} {
 		if n, err := w.Write(p); n != len(p) || err != nil {
 			t.Fatalf("Write = %d, %v", n, err)
 		}
 	}
-	want := [][]byte{header(window, 9), append(header(data, 12), body...), header(data, 0), header(ping, 5), append(longHeader, large...), append(header(data, 1), 'x')}
+	want := [][]byte{header(window, 9), append(header(data, 12), body...), header(data, 0), header(ping, 5),
+		append(longHeader, large...), append(header(data, 1), 'x')}
 	if len(under.writes) != len(want) {
 		t.Fatalf("%d writes, want %d", len(under.writes), len(want))
 	}

@@ -29,7 +29,8 @@ func TestGreeting(t *testing.T) {
 		name   string
 		secret []byte
 		good   bool
-	}{{"right", key, true}, {"wrong", wrong, false}, {"wrong in its last byte", nearly, false}, {"zero", make([]byte, SecretLen), false}}
+	}{{"right", key, true}, {"wrong", wrong, false}, {"wrong in its last byte", nearly, false},
+		{"zero", make([]byte, SecretLen), false}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			host, guest := net.Pipe()
@@ -68,7 +69,8 @@ func peer(t *testing.T, do func(net.Conn)) net.Conn {
 func TestAdmitRefuses(t *testing.T) {
 	good := append([]byte(Greeting), key...)
 	other := append([]byte("SANDLOT9"), key...)
-	for name, said := range map[string][]byte{"nothing": nil, "half": good[:20], "all but one byte": good[:len(good)-1], "another protocol": other, "HTTP": []byte(strings.Repeat("GET / HTTP/1.1\r\n", 5))[:len(good)]} {
+	for name, said := range map[string][]byte{"nothing": nil, "half": good[:20], "all but one byte": good[:len(good)-1],
+		"another protocol": other, "HTTP": []byte(strings.Repeat("GET / HTTP/1.1\r\n", 5))[:len(good)]} {
 		t.Run(name, func(t *testing.T) {
 			c := peer(t, func(c net.Conn) {
 				c.Write(said)
@@ -283,12 +285,14 @@ func TestFramesAreBounded(t *testing.T) {
 	buf := make([]byte, MaxFrame)
 	for _, n := range []uint32{MaxFrame + 1, 1<<32 - 1} {
 		head := binary.BigEndian.AppendUint32([]byte{FrameStdout}, n)
-		if _, _, err := ReadFrame(bytes.NewReader(append(head, make([]byte, 10)...)), buf); err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, _, err := ReadFrame(bytes.NewReader(append(head, make([]byte, 10)...)), buf); err == nil ||
+			errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("a claimed size of %d: %v, want a refusal", n, err)
 		}
 	}
 	// A buffer that is smaller than it should be is no way to crash the host.
-	if _, _, err := ReadFrame(bytes.NewReader([]byte{1, 0, 0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}), make([]byte, 8)); err == nil {
+	if _, _, err := ReadFrame(bytes.NewReader([]byte{1, 0, 0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}),
+		make([]byte, 8)); err == nil {
 		t.Error("a frame larger than the buffer was read")
 	}
 }
@@ -312,7 +316,8 @@ func TestAFrameIsOneWrite(t *testing.T) {
 		writes = append(writes, slices.Clone(p))
 		return len(p), nil
 	})
-	if err := errors.Join(WriteFrame(w, FrameStdout, []byte("abc")), WriteMessage(w, message(3))); err != nil || len(writes) != 2 {
+	if err := errors.Join(WriteFrame(w, FrameStdout, []byte("abc")), WriteMessage(w, message(3))); err != nil ||
+		len(writes) != 2 {
 		t.Errorf("%d writes, %v, want 2", len(writes), err)
 	}
 }
