@@ -41,7 +41,8 @@ func (s *Subject) bench(t *testing.T) *Bench {
 		}
 	}
 	spec := s.Spec()
-	spec.Mounts = []sandbox.Mount{{Source: b.Workspace, Target: "/workspace"}, {Source: readOnly, Target: "/data", ReadOnly: true}}
+	spec.Mounts = []sandbox.Mount{{Source: b.Workspace, Target: "/workspace"},
+		{Source: readOnly, Target: "/data", ReadOnly: true}}
 	var err error
 	if b.Box, err = b.runtime.Create(t.Context(), spec); err != nil {
 		t.Fatal(err)
@@ -50,7 +51,8 @@ func (s *Subject) bench(t *testing.T) *Bench {
 	t.Cleanup(func() { b.close(t); s.clean(t) })
 	b.configure(t)
 	// What follows is hostile: it runs only where this is proven.
-	if got := b.sh(t, "dmesg 2>/dev/null | head -3; cat /proc/version"); !strings.Contains(strings.ToLower(got), s.proof()) {
+	if got := b.sh(t, "dmesg 2>/dev/null | head -3; cat /proc/version"); !strings.Contains(strings.ToLower(got),
+		s.proof()) {
 		t.Fatalf("this does not look like a sandbox of the runtime: %q", got)
 	}
 	return b
@@ -65,7 +67,8 @@ func (s *Subject) proof() string {
 
 func (b *Bench) configure(t *testing.T) {
 	t.Helper()
-	s := agent.Settings{Template: b.subject.Template, Limits: b.Box.Spec().Limits, Roots: []agent.FileRoot{{Path: "/workspace"}, {Path: "/data", ReadOnly: true}}}
+	s := agent.Settings{Template: b.subject.Template, Limits: b.Box.Spec().Limits,
+		Roots: []agent.FileRoot{{Path: "/workspace"}, {Path: "/data", ReadOnly: true}}}
 	if err := b.Configure(t.Context(), s); err != nil {
 		t.Fatal("configuring:", err)
 	}
@@ -85,7 +88,8 @@ func (b *Bench) exec(t *testing.T, line string, timeout time.Duration) *agent.Ex
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+20*time.Second)
 	defer cancel()
-	d, err := b.Exec(ctx, agent.Exec{Command: bash(line), Timeout: timeout, Inline: agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
+	d, err := b.Exec(ctx, agent.Exec{Command: bash(line), Timeout: timeout,
+		Inline: agent.Inline{Head: 4096, Tail: 4096}}, agent.Observer{})
 	if err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
@@ -106,7 +110,8 @@ func (b *Bench) eval(t *testing.T, language, code string, timeout time.Duration)
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
 	defer cancel()
-	d, err := b.Evaluate(ctx, agent.Code{Language: language, Source: code, Timeout: timeout, Inline: agent.Inline{Head: 4096, Tail: 4096}, ThroughAgent: true}, agent.Observer{})
+	d, err := b.Evaluate(ctx, agent.Code{Language: language, Source: code, Timeout: timeout,
+		Inline: agent.Inline{Head: 4096, Tail: 4096}, ThroughAgent: true}, agent.Observer{})
 	if err != nil {
 		t.Fatalf("%s: %v", code, err)
 	}
@@ -139,14 +144,17 @@ func commands(t *testing.T, b *Bench) {
 		t.Errorf("a signal: exit code %d", d.ExitCode)
 	}
 	d := b.exec(t, "head -c 50000000 /dev/zero | tr '\\0' x; echo END", time.Minute)
-	if d.Stdout.Total != 50_000_004 || len(d.Stdout.Head) != 4096 || len(d.Stdout.Tail) != 4096 || !bytes.HasSuffix(d.Stdout.Tail, []byte("xEND\n")) || d.Stdout.Path == "" {
-		t.Errorf("long output: total %d, head %d, tail %d, path %q", d.Stdout.Total, len(d.Stdout.Head), len(d.Stdout.Tail), d.Stdout.Path)
+	if d.Stdout.Total != 50_000_004 || len(d.Stdout.Head) != 4096 || len(d.Stdout.Tail) != 4096 ||
+		!bytes.HasSuffix(d.Stdout.Tail, []byte("xEND\n")) || d.Stdout.Path == "" {
+		t.Errorf("long output: total %d, head %d, tail %d, path %q", d.Stdout.Total, len(d.Stdout.Head),
+			len(d.Stdout.Tail), d.Stdout.Path)
 	}
 	if n := b.sh(t, "wc -c < "+d.Stdout.Path); n != fmt.Sprint(d.Stdout.Kept) || d.Stdout.Kept < 50_000_000 {
 		t.Errorf("the whole output has %s bytes, and %d were announced", n, d.Stdout.Kept)
 	}
 	// The end of the time ends the whole group, whatever it does about signals.
-	d = b.exec(t, "trap '' TERM INT HUP; (trap '' TERM INT HUP; while :; do sleep 0.1; done) & while :; do sleep 0.1; done", time.Second)
+	d = b.exec(t, "trap '' TERM INT HUP; (trap '' TERM INT HUP; while :; do sleep 0.1; done) & while :; do sleep "+
+		"0.1; done", time.Second)
 	if !d.TimedOut || d.ExitCode != 124 {
 		t.Errorf("a command that ignores signals: %+v", d)
 	}
@@ -168,7 +176,8 @@ func interpreters(t *testing.T, b *Bench) {
 			if d := b.eval(t, l.Name, "x, y", time.Minute); value(d) != "(40, 1)" {
 				t.Errorf("%s forgot: %+v", l.Name, d)
 			}
-			d = b.eval(t, l.Name, "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", time.Second)
+			d = b.eval(t, l.Name, "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+				time.Second)
 			if !d.TimedOut || !d.StateLost || d.Reason == "" {
 				t.Errorf("%s that ignores interrupts: %+v", l.Name, d)
 			}
@@ -245,7 +254,8 @@ func files(t *testing.T, b *Bench) {
 		t.Errorf("a range: %v of %d bytes, %v", part, size, err)
 	}
 	b.sh(t, "ln -s /etc/passwd out; ln -s dir/a in; ln -s ../etc up; ln -s /proc/1/environ env")
-	for _, p := range []string{"out", "/etc/passwd", "../etc/passwd", "dir/../../etc/passwd", "up/passwd", "env", "/workspace-other/x"} {
+	for _, p := range []string{"out", "/etc/passwd", "../etc/passwd", "dir/../../etc/passwd", "up/passwd", "env",
+		"/workspace-other/x"} {
 		_, _, err := b.ReadFile(t.Context(), p, 0, 100)
 		if agent.ReasonOf(err) != agent.OutsideRoot {
 			t.Errorf("reading %s: %v", p, err)
@@ -277,17 +287,20 @@ func mounts(t *testing.T, b *Bench) {
 	// has looked there before.
 	readOnly := b.Box.Spec().Mounts[1].Source
 	for _, m := range []struct{ host, inside string }{{b.Workspace, "/workspace"}, {readOnly, "/data"}} {
-		b.want(t, "ls "+m.inside+"/later 2>/dev/null || echo none; cat "+m.inside+"/later 2>/dev/null || echo none", "none\nnone")
+		b.want(t, "ls "+m.inside+"/later 2>/dev/null || echo none; cat "+m.inside+"/later 2>/dev/null || echo none",
+			"none\nnone")
 		for _, text := range []string{"first", "second, longer", "3"} {
 			making, name := filepath.Join(m.host, ".making"), filepath.Join(m.host, "later")
 			if err := errors.Join(os.WriteFile(making, []byte(text), 0o644), os.Rename(making, name)); err != nil {
 				t.Fatal(err)
 			}
-			b.want(t, fmt.Sprintf("stat -c %%s %s/later; cat %[1]s/later", m.inside), fmt.Sprintf("%d\n%s", len(text), text))
+			b.want(t, fmt.Sprintf("stat -c %%s %s/later; cat %[1]s/later", m.inside),
+				fmt.Sprintf("%d\n%s", len(text), text))
 			if err := os.WriteFile(name, []byte(text+text), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			b.want(t, fmt.Sprintf("stat -c %%s %s/later; cat %[1]s/later", m.inside), fmt.Sprintf("%d\n%s", 2*len(text), text+text))
+			b.want(t, fmt.Sprintf("stat -c %%s %s/later; cat %[1]s/later", m.inside),
+				fmt.Sprintf("%d\n%s", 2*len(text), text+text))
 		}
 		if err := os.Remove(filepath.Join(m.host, "later")); err != nil {
 			t.Fatal(err)
@@ -298,7 +311,8 @@ func mounts(t *testing.T, b *Bench) {
 
 func terminal(t *testing.T, b *Bench) {
 	s, err := b.Interactive(t.Context(), agent.Command{
-		Args: []string{"/bin/bash", "--norc", "-c", "tty; stty size; read l; echo \"[$l]\"; read m; exit 5"}, Terminal: &agent.Size{Rows: 33, Cols: 77}})
+		Args:     []string{"/bin/bash", "--norc", "-c", "tty; stty size; read l; echo \"[$l]\"; read m; exit 5"},
+		Terminal: &agent.Size{Rows: 33, Cols: 77}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +360,8 @@ func memory(t *testing.T, b *Bench) {
 }
 
 func processes(t *testing.T, b *Bench) {
-	d := b.exec(t, "for i in $(seq 1 400); do sleep 100 & done 2>/dev/null; jobs -p | wc -l; kill $(jobs -p) 2>/dev/null", 30*time.Second)
+	d := b.exec(t, "for i in $(seq 1 400); do sleep 100 & done 2>/dev/null; jobs -p | wc -l; kill $(jobs -p) "+
+		"2>/dev/null", 30*time.Second)
 	if strings.TrimSpace(string(d.Stdout.Head)) == "400" {
 		t.Error("400 processes were started where 128 are allowed")
 	}
@@ -362,7 +377,8 @@ func processes(t *testing.T, b *Bench) {
 }
 
 func disk(t *testing.T, b *Bench) {
-	d := b.exec(t, "head -c 1500000000 /dev/zero > /var/big; ls -l /var/big | awk '{print $5}'; rm -f /var/big", time.Minute)
+	d := b.exec(t, "head -c 1500000000 /dev/zero > /var/big; ls -l /var/big | awk '{print $5}'; rm -f /var/big",
+		time.Minute)
 	if strings.Contains(string(d.Stdout.Head), "1500000000") {
 		t.Error("1.5 GB fit into a root file system of 256 MB")
 	}

@@ -44,18 +44,26 @@ func (b *Bench) run(t *testing.T, code agent.Code) *agent.CodeResult {
 // them to the interpreter, and when the host does.
 func direct(t *testing.T, b *Bench) {
 	pieces := []string{
-		"1 + 1", "x = 1", "print('a')", "print('a')\n'b'", "import sys\nprint('e', file=sys.stderr)\nprint('o')", "1/0", "raise SystemExit(3)", "import sys; sys.exit('why')",
-		"def (", "'ä€😀'", "print('ä' * 400)", "'\\ud800'", "print(chr(0) + '\\ud800')", "import os\n_ = os.write(1, bytes(range(256)))",
-		"print('x' * 999)", "print('x' * 1000)", "print('x' * 2500)", "print('x' * 2500000)", "'r' * 999", "'r' * 3000", "'ä' * 600",
+		"1 + 1", "x = 1", "print('a')", "print('a')\n'b'", "import sys\nprint('e', file=sys.stderr)\nprint('o')", "1/0",
+		"raise SystemExit(3)", "import sys; sys.exit('why')",
+		"def (", "'ä€😀'", "print('ä' * 400)", "'\\ud800'", "print(chr(0) + '\\ud800')",
+		"import os\n_ = os.write(1, bytes(range(256)))",
+		"print('x' * 999)", "print('x' * 1000)", "print('x' * 2500)", "print('x' * 2500000)", "'r' * 999", "'r' * 3000",
+		"'ä' * 600",
 		"import os\nprint('a', flush=True)\n_ = os.system('echo b')\nprint('c')",
-		"import subprocess\nprint('a')\n_ = subprocess.run(['sh', '-c', 'echo b; echo e >&2; sleep 0.05; echo c'])\nprint('d')",
+		"import subprocess\nprint('a')\n_ = subprocess.run(['sh', '-c', 'echo b; echo e >&2; sleep 0.05; echo " +
+			"c'])\nprint('d')",
 		"import time\nprint('a')\ntime.sleep(0.03)\nprint('b')\n'after'",
 		"import time\nfor n in range(40):\n    print(n)\n    time.sleep(0.001)",
 		"await __import__('asyncio').sleep(0.001)\nprint('waited')", "input()", "_ = [print(i) for i in range(300)]",
-		"import os\npid = os.fork()\nif pid == 0:\n    print('child', flush=True)\nelse:\n    _ = os.waitpid(pid, 0)\n    print('parent')",
-		"import os\nos.close(1)", "print('again')", "import sys\nsys.stdout.close()", "print('once more')", "import sys\nsys.stdout = None", "print('back')",
-		"class R:\n    def _repr_png_(self): return b'png' * 100\n    def __repr__(self): return 'R'\nR()", "class B:\n    def _repr_html_(self): return 'h' * 400000\n    def __repr__(self): return '<B object>'\nB()",
-		"print('a')\n!echo b; echo e >&2\nprint('c')", "l = !echo x; echo y\nl", "%%bash\necho $((6 * 7))", "%nothing", "from IPython.display import display, HTML\ndisplay(HTML('h'))",
+		"import os\npid = os.fork()\nif pid == 0:\n    print('child', flush=True)\nelse:\n    _ = os.waitpid(pid, " +
+			"0)\n    print('parent')",
+		"import os\nos.close(1)", "print('again')", "import sys\nsys.stdout.close()", "print('once more')",
+		"import sys\nsys.stdout = None", "print('back')",
+		"class R:\n    def _repr_png_(self): return b'png' * 100\n    def __repr__(self): return 'R'\nR()",
+		"class B:\n    def _repr_html_(self): return 'h' * 400000\n    def __repr__(self): return '<B object>'\nB()",
+		"print('a')\n!echo b; echo e >&2\nprint('c')", "l = !echo x; echo y\nl", "%%bash\necho $((6 * 7))", "%nothing",
+		"from IPython.display import display, HTML\ndisplay(HTML('h'))",
 		"import os\nfor i in range(30000): print(i)\n_ = os.system('echo end')",
 		"print('a\\rb')", "import sys\nprint('\\x1b[31mred', file=sys.stderr)\nprint('plain\\r')", "print('a\\r\\n')",
 		"x", "_", "None", "", "# nothing", "while True: pass", "x",
@@ -161,7 +169,8 @@ func shape(d *agent.CodeResult) string {
 // between looks at what is written while no piece runs: it comes with the next,
 // whoever runs that, and never stands in the writer's way.
 func between(t *testing.T, b *Bench) {
-	b.piece(t, "import subprocess\np = subprocess.Popen(['sh', '-c', 'sleep 0.2; head -c 300000 /dev/zero | tr \"\\\\0\" y; echo end > /tmp/written'])", time.Minute)
+	b.piece(t, "import subprocess\np = subprocess.Popen(['sh', '-c', 'sleep 0.2; head -c 300000 /dev/zero | tr "+
+		"\"\\\\0\" y; echo end > /tmp/written'])", time.Minute)
 	for range 100 {
 		if b.sh(t, "cat /tmp/written 2>/dev/null") == "end" {
 			break
@@ -189,7 +198,8 @@ func between(t *testing.T, b *Bench) {
 // held looks at pieces that the driver cannot begin: another thread holds the
 // interpreter's lock.
 func held(t *testing.T, b *Bench) {
-	b.piece(t, "import threading\nkept = 7\nthreading.Thread(target=lambda: sum(range(6 * 10 ** 7))).start()", time.Minute)
+	b.piece(t, "import threading\nkept = 7\nthreading.Thread(target=lambda: sum(range(6 * 10 ** 7))).start()",
+		time.Minute)
 	start := time.Now()
 	d := b.piece(t, "import time\nprint('begun', flush=True)\ntime.sleep(40)", 3*time.Second)
 	if !d.TimedOut || time.Since(start) > 20*time.Second {
@@ -197,7 +207,8 @@ func held(t *testing.T, b *Bench) {
 	}
 	b.piece(t, "threading.Thread(target=lambda: sum(range(3 * 10 ** 7))).start()", time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-	_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "given = 'up'\nimport time\ntime.sleep(20)", Inline: agent.Inline{Head: inline}}, agent.Observer{})
+	_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "given = 'up'\nimport time\ntime.sleep(20)",
+		Inline: agent.Inline{Head: inline}}, agent.Observer{})
 	cancel()
 	if err == nil {
 		t.Error("given up, and there is a result")
@@ -210,10 +221,12 @@ func held(t *testing.T, b *Bench) {
 // givenUp looks at pieces whose caller goes away, at once and later. Whoever
 // waits for the interpreter has it soon after, and directly.
 func givenUp(t *testing.T, b *Bench) {
-	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond} {
+	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond,
+		300 * time.Millisecond} {
 		b.piece(t, "kept = 7", time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), after)
-		_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "import time\ntime.sleep(30)", Inline: agent.Inline{Head: inline}}, agent.Observer{})
+		_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "import time\ntime.sleep(30)",
+			Inline: agent.Inline{Head: inline}}, agent.Observer{})
 		cancel()
 		if err == nil {
 			t.Errorf("given up after %s, and there is a result", after)
@@ -228,16 +241,19 @@ func givenUp(t *testing.T, b *Bench) {
 // died looks at an interpreter that ends in a piece, and between two.
 func died(t *testing.T, b *Bench) {
 	b.Open(t.Context(), "python")
-	if d := b.piece(t, "import os, signal\nprint('last', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)", time.Minute); !d.StateLost || d.OK || string(d.Stdout.Head) != "last\n" {
+	if d := b.piece(t, "import os, signal\nprint('last', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)",
+		time.Minute); !d.StateLost || d.OK || string(d.Stdout.Head) != "last\n" {
 		t.Errorf("killed in a piece: %v", d)
 	}
 	if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" || d.StateLost {
 		t.Errorf("after that: %v", d)
 	}
 	for _, code := range []string{"for fd in range(3, 20):\n    try: os.close(fd)\n    except OSError: pass",
-		"os.closerange(3, 256); f = [open('/dev/null', 'r+b') for _ in range(30)]", "os.closerange(3, 20)\nimport time\ntime.sleep(0.1)"} {
+		"os.closerange(3, 256); f = [open('/dev/null', 'r+b') for _ in range(30)]",
+		"os.closerange(3, 20)\nimport time\ntime.sleep(0.1)"} {
 		b.Open(t.Context(), "python")
-		if d := b.piece(t, "import os\nprint('last')\n"+code, time.Minute); !d.StateLost || d.OK || !strings.Contains(d.Reason, "file descriptors") {
+		if d := b.piece(t, "import os\nprint('last')\n"+code, time.Minute); !d.StateLost || d.OK ||
+			!strings.Contains(d.Reason, "file descriptors") {
 			t.Errorf("%q: %v", code, d)
 		}
 		if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" || d.StateLost {
@@ -250,10 +266,12 @@ func died(t *testing.T, b *Bench) {
 		t.Errorf("killed between pieces: %v", d)
 	}
 	// One that hangs at its start takes no more time than the call has.
-	b.sh(t, `d=$(python3 -m site --user-site); mkdir -p $d; echo 'import time; time.sleep(100)' > $d/usercustomize.py; echo $d > /tmp/site; pkill -KILL -x python3; pkill -KILL python; sleep 0.1`)
+	b.sh(t,
+		`d=$(python3 -m site --user-site); mkdir -p $d; echo 'import time; time.sleep(100)' > $d/usercustomize.py; echo $d > /tmp/site; pkill -KILL -x python3; pkill -KILL python; sleep 0.1`)
 	b.Prepare("python")
 	began := time.Now()
-	if d := b.piece(t, "6 * 7", 4*time.Second); d.OK || d.TimedOut || !strings.Contains(d.Error, "usercustomize.py") || time.Since(began) > 19*time.Second {
+	if d := b.piece(t, "6 * 7", 4*time.Second); d.OK || d.TimedOut || !strings.Contains(d.Error, "usercustomize.py") ||
+		time.Since(began) > 19*time.Second {
 		t.Errorf("an interpreter that hangs at its start: %v after %s", d, time.Since(began))
 	}
 	b.sh(t, "rm $(cat /tmp/site)/usercustomize.py")

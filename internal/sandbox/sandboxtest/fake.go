@@ -50,7 +50,8 @@ func (f *Fake) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, err
 	if f.Broken != nil {
 		return nil, f.Broken
 	}
-	b := &FakeBox{fake: f, mute: f.Mute, liar: f.Liars, spec: s, gone: make(chan struct{}), linked: make(chan struct{}, 1)}
+	b := &FakeBox{fake: f, mute: f.Mute, liar: f.Liars, spec: s, gone: make(chan struct{}),
+		linked: make(chan struct{}, 1)}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.boxes == nil {

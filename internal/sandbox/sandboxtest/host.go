@@ -50,8 +50,10 @@ func listen(t *testing.T, dir, name string) (reached func() int) {
 // wherever it is, and by whatever name.
 func sockets(t *testing.T, b *Bench) {
 	readOnly := b.Box.Spec().Mounts[1].Source
-	reached := []func() int{listen(t, b.Workspace, "host.sock"), listen(t, readOnly, "host.sock"), listen(t, readOnly, "agent.sock")}
-	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: filepath.Join(b.Workspace, "datagram.sock")})
+	reached := []func() int{listen(t, b.Workspace, "host.sock"), listen(t, readOnly, "host.sock"),
+		listen(t, readOnly, "agent.sock")}
+	datagrams, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram",
+		Name: filepath.Join(b.Workspace, "datagram.sock")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +61,8 @@ func sockets(t *testing.T, b *Bench) {
 	if err := syscall.Mkfifo(filepath.Join(b.Workspace, "pipe"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	b.want(t, `cd /workspace && ln -s /data/host.sock link && ln host.sock hard && mkdir sub && mv host.sock sub/agent.sock; echo $?`, "0")
+	b.want(t,
+		`cd /workspace && ln -s /data/host.sock link && ln host.sock hard && mkdir sub && mv host.sock sub/agent.sock; echo $?`, "0")
 	// The agent's own socket has one name, which stays.
 	b.want(t, `ln /run/sandlot/agent.sock /workspace/own 2>/dev/null || echo refused`, "refused")
 	b.want(t, `mv /run/sandlot/agent.sock /workspace/own 2>/dev/null || echo refused`, "refused")
@@ -96,7 +99,8 @@ a.bind("/tmp/mine"); a.listen(); c.connect("/tmp/mine"); print("own")
 // user, no device, and nobody else's.
 func plainFiles(t *testing.T, b *Bench) {
 	had := filepath.Join(b.Workspace, "had")
-	if err := errors.Join(os.WriteFile(had, []byte("#!/bin/sh\n"), 0o755), os.Chmod(had, 0o755|fs.ModeSetuid|fs.ModeSetgid)); err != nil {
+	if err := errors.Join(os.WriteFile(had, []byte("#!/bin/sh\n"), 0o755),
+		os.Chmod(had, 0o755|fs.ModeSetuid|fs.ModeSetgid)); err != nil {
 		t.Fatal(err)
 	}
 	got := b.sh(t, `cd /workspace && timeout 15 python3 -c '
@@ -152,9 +156,12 @@ func machine(t *testing.T, b *Bench) {
 	l := b.Box.Spec().Limits
 	b.want(t, "awk '/^MemTotal/ {print $2}' /proc/meminfo", fmt.Sprint(l.MemoryBytes>>10))
 	cpus := fmt.Sprint(min(max(2, int(l.CPUs)), runtime.NumCPU()))
-	b.want(t, "nproc; getconf _NPROCESSORS_ONLN; grep -c ^processor /proc/cpuinfo", strings.Join([]string{cpus, cpus, cpus}, "\n"))
-	b.want(t, `python3 -c 'import os; print(os.cpu_count(), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))'`, fmt.Sprintf("%s %d", cpus, l.MemoryBytes))
-	b.want(t, `node -e 'const os = require("os"); console.log(os.cpus().length, os.totalmem())'`, fmt.Sprintf("%s %d", cpus, l.MemoryBytes))
+	b.want(t, "nproc; getconf _NPROCESSORS_ONLN; grep -c ^processor /proc/cpuinfo",
+		strings.Join([]string{cpus, cpus, cpus}, "\n"))
+	b.want(t, `python3 -c 'import os; print(os.cpu_count(), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))'`,
+		fmt.Sprintf("%s %d", cpus, l.MemoryBytes))
+	b.want(t, `node -e 'const os = require("os"); console.log(os.cpus().length, os.totalmem())'`,
+		fmt.Sprintf("%s %d", cpus, l.MemoryBytes))
 }
 
 // hostFiles is sockets, plainFiles and machine in one sandbox, and the end of what

@@ -200,7 +200,8 @@ func recovery(t *testing.T, s *Subject) {
 		t.Fatalf("recovered %d sandboxes", len(found))
 	}
 	want, got := b.Spec(), found[0].Spec()
-	if got.ID != want.ID || got.Limits != want.Limits || string(got.Secret) != string(want.Secret) || got.Template.Name != want.Template.Name || !slices.Equal(got.Mounts, want.Mounts) {
+	if got.ID != want.ID || got.Limits != want.Limits || string(got.Secret) != string(want.Secret) ||
+		got.Template.Name != want.Template.Name || !slices.Equal(got.Mounts, want.Mounts) {
 		t.Errorf("the recovered spec is another: %+v, was %+v", got, want)
 	}
 	if again := hello(t, found[0]); again != boot {
@@ -328,7 +329,8 @@ func badSpec(t *testing.T, s *Subject) {
 	short.Secret = short.Secret[:4]
 	rude := s.Spec()
 	rude.ID = "../" + rude.ID
-	for name, spec := range map[string]sandbox.Spec{"missing mount": missing, "short secret": short, "id with a path": rude} {
+	for name, spec := range map[string]sandbox.Spec{"missing mount": missing, "short secret": short,
+		"id with a path": rude} {
 		if b, err := rt.Create(t.Context(), spec); err == nil {
 			t.Error("made in spite of:", name)
 			stop(t, b)
