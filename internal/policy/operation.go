@@ -95,9 +95,10 @@ var table = map[Operation]rule{
 	FileRead: reads, FileWrite: changes, FileList: reads, FileRemove: changes,
 	ProcessList: reads, ProcessRead: reads, ProcessWrite: changes, ProcessStop: changes,
 	PortExpose: changes, PortClose: changes, PortDial: changes, PortVisit: {anyone: true, changes: true},
-	SessionList: reads, SessionCreate: changes, SessionStop: changes, SessionStopAll: {role: auth.Operator, what: "end the sessions of all users", changes: true},
-	VolumeList: reads,
-	MCPConnect: changes, MCPInstall: changes, MCPList: reads, MCPInspect: reads, MCPApprove: changes,
+	SessionList: reads, SessionCreate: changes, SessionStop: changes,
+	SessionStopAll: {role: auth.Operator, what: "end the sessions of all users", changes: true},
+	VolumeList:     reads,
+	MCPConnect:     changes, MCPInstall: changes, MCPList: reads, MCPInspect: reads, MCPApprove: changes,
 	MCPRestart: changes, MCPDisconnect: changes, MCPLogs: reads, MCPCall: changes,
 	LoginBegin: {anyone: true, changes: true}, LoginFinish: {anyone: true, changes: true},
 	SecretList: reads, SecretSet: changes, SecretRemove: changes,
@@ -105,7 +106,8 @@ var table = map[Operation]rule{
 	NetworkReadAll: {role: auth.Operator, what: "see what holds for the network of all users"},
 	NetworkChange:  {role: auth.Operator, what: "change what a session may reach", changes: true, others: true},
 
-	EventRead: reads, MetricsRead: {role: auth.Metrics, what: "read the metrics, which are of all users"}, HealthRead: {anyone: true},
+	EventRead: reads, MetricsRead: {role: auth.Metrics, what: "read the metrics, which are of all users"},
+	HealthRead: {anyone: true},
 }
 
 // Known says whether the table has the operation.
