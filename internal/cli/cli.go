@@ -92,10 +92,14 @@ or let the client start "sandlot stdio".`,
 		return usage{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	})
 	f := root.PersistentFlags()
-	f.StringVar(&p.configFile, "config", "", "settings file, or its folder (default: SANDLOT_CONFIG, or sandlot.yaml in the state folder)")
+	f.StringVar(&p.configFile, "config", "",
+		"settings file, or its folder (default: SANDLOT_CONFIG, or sandlot.yaml in the state folder)")
 	f.StringVar(&p.stateDir, "state-dir", "", "folder with the server's state (default "+config.StateDir()+")")
-	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"), "URL of a server (default: the one of the state folder); its token is read from SANDLOT_TOKEN")
-	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copy(), p.forward(), p.ports(), p.network(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(), p.token(), p.version())
+	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"),
+		"URL of a server (default: the one of the state folder); its token is read from SANDLOT_TOKEN")
+	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copy(),
+		p.forward(), p.ports(), p.network(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(), p.token(),
+		p.version())
 	for _, c := range root.Commands() {
 		group(c)
 		counted(c)
@@ -147,7 +151,8 @@ func group(c *cobra.Command) {
 		if near := fault.Meant(args[0], names); near != "" {
 			meant = near
 		}
-		return usage{fmt.Errorf("unknown command %q for %q%s; see `%s --help`", args[0], c.CommandPath(), meant, c.CommandPath())}
+		return usage{fmt.Errorf("unknown command %q for %q%s; see `%s --help`", args[0], c.CommandPath(), meant,
+			c.CommandPath())}
 	}
 }
 
@@ -200,13 +205,14 @@ func (p *program) jsonFlag(c *cobra.Command) {
 }
 
 func (p *program) version() *cobra.Command {
-	c := &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error {
-		if p.asJSON {
-			return p.json(map[string]string{"version": app.Version})
-		}
-		_, err := fmt.Fprintln(p.out, "sandlot", app.Version)
-		return err
-	}}
+	c := &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if p.asJSON {
+				return p.json(map[string]string{"version": app.Version})
+			}
+			_, err := fmt.Fprintln(p.out, "sandlot", app.Version)
+			return err
+		}}
 	p.jsonFlag(c)
 	return c
 }

@@ -60,7 +60,8 @@ func (p *program) examine(ctx context.Context, say func(ok bool, what, more stri
 		say(false, "settings", err.Error())
 		return exit(1)
 	}
-	say(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", cfg.Server.StateDir, cfg.Runtime.Name))
+	say(true, "settings", fmt.Sprintf("state in %s, runtime %s (see `sandlot config`)", cfg.Server.StateDir,
+		cfg.Runtime.Name))
 	templates, err := app.Templates(cfg)
 	if err != nil {
 		say(false, "templates", err.Error())
@@ -128,14 +129,16 @@ func (p *program) bootOne(ctx context.Context, cfg *config.Config, say func(bool
 		say(false, "boot", err.Error())
 		return
 	}
-	say(res.Result == "42", "boot", fmt.Sprintf("a sandbox booted, answered %s for 6*7 and was removed, %d ms", res.Result, took.Milliseconds()))
+	say(res.Result == "42", "boot", fmt.Sprintf("a sandbox booted, answered %s for 6*7 and was removed, %d ms",
+		res.Result, took.Milliseconds()))
 }
 
 // checkNetwork tries what no policy allows: an address for documentation.
 func checkNetwork(ctx context.Context, client *api.Client, cfg *config.Config, say func(bool, string, string)) {
 	mode := cfg.Network.Policy.Mode
 	if mode == egress.Open {
-		say(true, "network", "WARNING: open: sandboxes use this machine's own network. No rule holds; they reach whatever it reaches, services on its loopback and cloud metadata included")
+		say(true, "network", "WARNING: open: sandboxes use this machine's own network. No rule holds; they reach "+
+			"whatever it reaches, services on its loopback and cloud metadata included")
 		return
 	}
 	var res struct {
@@ -147,7 +150,8 @@ func checkNetwork(ctx context.Context, client *api.Client, cfg *config.Config, s
 	case err != nil:
 		say(false, "network", err.Error())
 	case len(res.Refused) != 1 || res.Refused[0].Host != "192.0.2.1":
-		say(false, "network", "a connection to an address that no rule allows was not led to the broker; nothing but loopback can be reached, and package managers will fail")
+		say(false, "network", "a connection to an address that no rule allows was not led to the broker; nothing but "+
+			"loopback can be reached, and package managers will fail")
 	default:
 		say(true, "network", fmt.Sprintf("%s; what no rule allows was refused (see `sandlot network`)", mode))
 	}

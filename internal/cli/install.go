@@ -33,7 +33,8 @@ type installing struct {
 func (p *program) install() *cobra.Command {
 	var f installing
 	c := &cobra.Command{
-		Use: "install CLIENT", Short: "Put Sandlot into the settings of an MCP client", Args: cobra.MaximumNArgs(1), ValidArgs: clientconfig.IDs(),
+		Use: "install CLIENT", Short: "Put Sandlot into the settings of an MCP client", Args: cobra.MaximumNArgs(1),
+		ValidArgs: clientconfig.IDs(),
 		Long: `Put Sandlot into the settings of an MCP client on this machine: ` + strings.Join(clientconfig.IDs(), ", ") + `.
 
 What changes is shown, and asked for. All else in the client's file stays as it is, and a copy of
@@ -41,11 +42,14 @@ the file is kept beside it. A second time nothing happens.
 
 A token that is given with --token is written into the file. With --token-env the file has the
 name of a variable only, and the client puts its value in.`,
-		Example: "  sandlot install --list\n  sandlot install cursor\n  sandlot install vscode --dry-run\n  sandlot install claude-code --token \"$(sandlot token create --user alice)\" --yes\n  sandlot install crush --url https://sandlot.example.com/mcp --token-env SANDLOT_TOKEN",
+		Example: "  sandlot install --list\n  sandlot install cursor\n  sandlot install vscode --dry-run\n  sandlot " +
+			"install claude-code --token \"$(sandlot token create --user alice)\" --yes\n  sandlot install crush " +
+			"--url https://sandlot.example.com/mcp --token-env SANDLOT_TOKEN",
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server.Name, "name", "sandlot", "what the server is called there")
-	flags.StringVar(&f.server.URL, "url", "", "address of MCP (default: of --server, or where the settings have it listen on this machine)")
+	flags.StringVar(&f.server.URL, "url", "",
+		"address of MCP (default: of --server, or where the settings have it listen on this machine)")
 	flags.StringVar(&f.server.Token, "token", "", "token that the client is to send")
 	flags.StringVar(&f.server.TokenEnv, "token-env", "", "variable of the client's environment that has the token")
 	flags.StringVar(&f.file, "file", "", "settings file of the client (default: where the client has it; see --list)")
@@ -58,7 +62,8 @@ name of a variable only, and the client puts its value in.`,
 			return p.clients(f.server.Name)
 		}
 		if len(args) == 0 {
-			return usage{fmt.Errorf("which client? One of %s; see `sandlot install --list`", strings.Join(clientconfig.IDs(), ", "))}
+			return usage{fmt.Errorf("which client? One of %s; see `sandlot install --list`",
+				strings.Join(clientconfig.IDs(), ", "))}
 		}
 		k, err := clientconfig.Find(args[0])
 		if err != nil {
@@ -168,7 +173,8 @@ func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfi
 		s.Args = []string{"stdio"}
 		if s.URL == "" {
 			if s.Token != "" || s.TokenEnv != "" {
-				return usage{fmt.Errorf("%s starts `sandlot stdio`, which needs no token on this machine; give --url too for a server elsewhere", k.Title)}
+				return usage{fmt.Errorf("%s starts `sandlot stdio`, which needs no token on this machine; give --url "+
+					"too for a server elsewhere", k.Title)}
 			}
 			s.Args = append(s.Args, local(cfg)...)
 			place, _, _ := cfg.Source.Place()
@@ -181,7 +187,8 @@ func (p *program) aim(ctx context.Context, k clientconfig.Client, s *clientconfi
 	if s.URL == "" {
 		s.URL = address(cfg)
 		if s.Token == "" && s.TokenEnv == "" && p.asksForToken(ctx, cfg) {
-			fmt.Fprintln(p.err, "note: this server asks for a token, and none is given: make one with `sandlot token create --user NAME`, and give it with --token")
+			fmt.Fprintln(p.err, "note: this server asks for a token, and none is given: make one with `sandlot token "+
+				"create --user NAME`, and give it with --token")
 		}
 	}
 	if u, err := url.Parse(s.URL); err == nil && (u.Path == "" || u.Path == "/") {

@@ -17,7 +17,8 @@ func home(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	t.Chdir(dir)
-	for _, name := range []string{"SANDLOT_SERVER", "SANDLOT_TOKEN", "SANDLOT_CONFIG", "XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR", "SANDLOT_PORT", "SANDLOT_HOST", "SANDLOT_AUTH"} {
+	for _, name := range []string{"SANDLOT_SERVER", "SANDLOT_TOKEN", "SANDLOT_CONFIG", "XDG_CONFIG_HOME",
+		"CLAUDE_CONFIG_DIR", "SANDLOT_PORT", "SANDLOT_HOST", "SANDLOT_AUTH"} {
 		t.Setenv(name, "")
 	}
 	t.Setenv("HOME", dir)
@@ -46,8 +47,10 @@ func says(t *testing.T, text string, words ...string) {
 // Each client, with its usual file: shown, written, there, and not written again.
 func TestInstall(t *testing.T) {
 	for client, file := range map[string]string{
-		"claude-desktop": ".config/Claude/claude_desktop_config.json", "claude-code": ".claude.json", "cursor": ".cursor/mcp.json", "vscode": ".config/Code/User/mcp.json",
-		"crush": ".config/crush/crush.json", "kiro": ".kiro/settings/mcp.json", "windsurf": ".codeium/windsurf/mcp_config.json", "gemini": ".gemini/settings.json",
+		"claude-desktop": ".config/Claude/claude_desktop_config.json", "claude-code": ".claude.json",
+		"cursor": ".cursor/mcp.json", "vscode": ".config/Code/User/mcp.json",
+		"crush": ".config/crush/crush.json", "kiro": ".kiro/settings/mcp.json",
+		"windsurf": ".codeium/windsurf/mcp_config.json", "gemini": ".gemini/settings.json",
 	} {
 		t.Run(client, func(t *testing.T) {
 			path := filepath.Join(home(t), file)
@@ -91,14 +94,17 @@ func TestInstallElsewhere(t *testing.T) {
 	says(t, errs, "is Cursor installed for this user?")
 	text, _ := os.ReadFile(file)
 	says(t, string(text), `"box"`, "http://localhost:9123/mcp")
-	out, _ := sandlot(t, 0, "install", "cursor", "--file", file, "--url", "https://sandlot.example.com", "--token-env", "TOK", "--yes")
+	out, _ := sandlot(t, 0, "install", "cursor", "--file", file, "--url", "https://sandlot.example.com", "--token-env",
+		"TOK", "--yes")
 	says(t, out, `"Authorization": "Bearer ${env:TOK}"`, "https://sandlot.example.com/mcp")
 	out, _ = sandlot(t, 0, "install", "cursor", "--file", file, "--token", "s3cret-s3cret", "--yes")
 	says(t, out, "Bearer [secret]")
-	if text, _ = os.ReadFile(file); strings.Contains(out, "s3cret") || !strings.Contains(string(text), "Bearer s3cret-s3cret") {
+	if text, _ = os.ReadFile(file); strings.Contains(out, "s3cret") ||
+		!strings.Contains(string(text), "Bearer s3cret-s3cret") {
 		t.Errorf("%s\n%s", out, text)
 	}
-	out, _ = sandlot(t, 0, "--server", "http://10.1.2.3:8000/", "install", "claude-desktop", "--file", file, "--token", "s3cret-s3cret", "--yes")
+	out, _ = sandlot(t, 0, "--server", "http://10.1.2.3:8000/", "install", "claude-desktop", "--file", file, "--token",
+		"s3cret-s3cret", "--yes")
 	says(t, out, `"SANDLOT_SERVER": "http://10.1.2.3:8000"`, `"SANDLOT_TOKEN": "[secret]"`)
 }
 
@@ -173,7 +179,8 @@ func TestInstallList(t *testing.T) {
 		Client, Name, File string
 		Exists, Installed  bool
 	}
-	if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) != 8 || rows[2].Client != "cursor" || rows[2].File != filepath.Join(dir, ".cursor/mcp.json") || rows[2].Exists {
+	if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) != 8 || rows[2].Client != "cursor" ||
+		rows[2].File != filepath.Join(dir, ".cursor/mcp.json") || rows[2].Exists {
 		t.Errorf("%v %+v", err, rows)
 	}
 }

@@ -93,13 +93,15 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 			case !s.Held:
 				held = "no"
 			}
-			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", harmless(session), harmless(s.Owner), harmless(s.Template), age(s.Since), s.MemoryBytes>>20, s.PID, held)
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%d MB\t%d\t%s\n", harmless(session), harmless(s.Owner),
+				harmless(s.Template), age(s.Since), s.MemoryBytes>>20, s.PID, held)
 		}
 		if err := t.Flush(); err != nil {
 			return err
 		}
 		if lost {
-			fmt.Fprintf(p.out, "  Records of lost ones were deleted; this ends them: sandlot --state-dir %s stop --sessions\n", harmless(quoted(f.Path)))
+			fmt.Fprintf(p.out, "  Records of lost ones were deleted; this ends them: sandlot --state-dir %s stop "+
+				"--sessions\n", harmless(quoted(f.Path)))
 		}
 	}
 	return nil
@@ -177,7 +179,8 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 		return err
 	}
 	if f.UID != os.Getuid() {
-		return fault.New(fault.Configuration, "the state folder %s is not yours, but the user's with the id %d; stop it as that user", dir, f.UID)
+		return fault.New(fault.Configuration,
+			"the state folder %s is not yours, but the user's with the id %d; stop it as that user", dir, f.UID)
 	}
 	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -200,7 +203,8 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 	if f, err = app.Folder(ctx, dir); err == nil && len(f.Sandboxes) > 0 && wrong != nil {
 		fmt.Fprintf(p.out, "%d sandboxes live on; the settings are wrong: %v\n", len(f.Sandboxes), wrong)
 	} else if err == nil && len(f.Sandboxes) > 0 {
-		fmt.Fprintf(p.out, "%d sandboxes live on, for the next server or until %s without one are over; `sandlot stop --sessions` ends them\n", len(f.Sandboxes), cfg.Sessions.Orphan)
+		fmt.Fprintf(p.out, "%d sandboxes live on, for the next server or until %s without one are over; `sandlot "+
+			"stop --sessions` ends them\n", len(f.Sandboxes), cfg.Sessions.Orphan)
 	}
 	return err
 }

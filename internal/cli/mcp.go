@@ -21,9 +21,11 @@ func (p *program) mcp() *cobra.Command {
 		Use: "mcp", Short: "Third-party MCP servers in your home session, and remote ones",
 		Long: `Third-party MCP servers, whose tools your agents see beside Sandlot's own: yours, which run in
 your home session or are connected to over HTTP, and those of the operator's settings.`,
-		Example: "  sandlot mcp add time --pip mcp-server-time\n  sandlot mcp list\n  sandlot mcp call time get_current_time timezone=UTC",
+		Example: "  sandlot mcp add time --pip mcp-server-time\n  sandlot mcp list\n  sandlot mcp call time " +
+			"get_current_time timezone=UTC",
 	}
-	c.AddCommand(p.mcpList(), p.mcpAdd(), p.mcpRemove(), p.mcpRestart(), p.mcpLogs(), p.mcpInspect(), p.mcpApprove(), p.mcpCall(), p.mcpPrompt(), p.mcpRead())
+	c.AddCommand(p.mcpList(), p.mcpAdd(), p.mcpRemove(), p.mcpRestart(), p.mcpLogs(), p.mcpInspect(), p.mcpApprove(),
+		p.mcpCall(), p.mcpPrompt(), p.mcpRead())
 	return c
 }
 
@@ -94,7 +96,8 @@ func (p *program) mcpList() *cobra.Command {
 			if err := json.Unmarshal(one, &r); err != nil {
 				return err
 			}
-			fmt.Fprintf(p.out, "%-8s %-20s %-14s %3d tools  %s\n", r.ID, r.Name, r.State, r.ToolCount, agent.Printable(r.runs(), 200))
+			fmt.Fprintf(p.out, "%-8s %-20s %-14s %3d tools  %s\n", r.ID, r.Name, r.State, r.ToolCount,
+				agent.Printable(r.runs(), 200))
 			if r.LastError != "" {
 				fmt.Fprintf(p.out, "         %s\n", agent.Printable(r.LastError, 500))
 			}
@@ -115,7 +118,8 @@ func pairs(flag string, given []string) (map[string]string, error) {
 		k, v, ok := strings.Cut(g, "=")
 		if !ok {
 			if v, ok = os.LookupEnv(k); !ok {
-				return nil, usage{fmt.Errorf("--%s %s: write NAME=VALUE, or set the variable %s and name it alone", flag, k, k)}
+				return nil, usage{fmt.Errorf("--%s %s: write NAME=VALUE, or set the variable %s and name it alone",
+					flag, k, k)}
 			}
 		}
 		m[k] = v
@@ -128,7 +132,8 @@ func (p *program) mcpAdd() *cobra.Command {
 	var sse, sure bool
 	var env, headers []string
 	c := &cobra.Command{
-		Use: "add NAME [flags] [-- COMMAND ARG...]", Short: "Add an MCP server, install it where that is asked for, and start it", Args: cobra.MinimumNArgs(1),
+		Use:   "add NAME [flags] [-- COMMAND ARG...]",
+		Short: "Add an MCP server, install it where that is asked for, and start it", Args: cobra.MinimumNArgs(1),
 		Long: `Add an MCP server under a name of yours. What runs is shown. A used name replaces that server.
 With --npm, --pip or --git it is installed in your home session first; COMMAND may then be left out
 when the package has one program. Values of --env and --header are never stored: after a restart of
@@ -190,7 +195,8 @@ user's consent (mcp_consent: ask), what will be installed and run is shown first
 	return c
 }
 
-func (p *program) mcpConnect(c *cobra.Command, ask map[string]any, start []string, address, cwd string, sse bool, headers map[string]string, sure bool) error {
+func (p *program) mcpConnect(c *cobra.Command, ask map[string]any, start []string, address, cwd string, sse bool,
+	headers map[string]string, sure bool) error {
 	switch {
 	case address != "" && len(start) == 0:
 		ask["url"], ask["transport"] = address, map[bool]string{true: "sse", false: "http"}[sse]
@@ -250,7 +256,8 @@ func (p *program) show(raw json.RawMessage, quiet bool) error {
 		case "resource_link":
 			fmt.Fprintln(p.out, harmless(b.URI))
 		default:
-			fmt.Fprintf(p.out, "[%s, %s, %d bytes; --json prints it]\n", b.Type, agent.Printable(b.MIMEType, 100), base64.StdEncoding.DecodedLen(len(b.Data)))
+			fmt.Fprintf(p.out, "[%s, %s, %d bytes; --json prints it]\n", b.Type, agent.Printable(b.MIMEType, 100),
+				base64.StdEncoding.DecodedLen(len(b.Data)))
 		}
 	}
 	if r.IsError {
@@ -271,7 +278,8 @@ func harmless(s string) string {
 
 func (p *program) mcpRemove() *cobra.Command {
 	var keep bool
-	c := &cobra.Command{Use: "remove NAME", Short: "Stop an MCP server and forget it; its files in /workspace stay", Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: "remove NAME", Short: "Stop an MCP server and forget it; its files in /workspace stay",
+		Args: cobra.ExactArgs(1)}
 	c.Flags().BoolVar(&keep, "keep", false, "keep it in the list, for `sandlot mcp restart`")
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -308,7 +316,8 @@ func (p *program) connection(c *cobra.Command, what string) (connectionRow, erro
 func (p *program) mcpRestart() *cobra.Command {
 	var env, headers []string
 	var sure bool
-	c := &cobra.Command{Use: "restart NAME", Short: "Start an MCP server again, with values that were not stored", Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: "restart NAME", Short: "Start an MCP server again, with values that were not stored",
+		Args: cobra.ExactArgs(1)}
 	c.Flags().StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	c.Flags().StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
 	c.Flags().BoolVar(&sure, "yes", false, "consent to variables that it did not have without being asked")
@@ -337,7 +346,8 @@ func (p *program) mcpRestart() *cobra.Command {
 
 func (p *program) mcpLogs() *cobra.Command {
 	var lines int
-	c := &cobra.Command{Use: "logs NAME", Short: "Print the last lines that an MCP server wrote", Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: "logs NAME", Short: "Print the last lines that an MCP server wrote",
+		Args: cobra.ExactArgs(1)}
 	c.Flags().IntVar(&lines, "lines", 100, "how many")
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -355,7 +365,8 @@ func (p *program) mcpCall() *cobra.Command {
 		Use: "call NAME TOOL [JSON | KEY=VALUE...]", Short: "Call a tool of an MCP server", Args: cobra.MinimumNArgs(2),
 		Long: `Call a tool by the server's own name for it, or by the exposed one. Arguments are one JSON object
 ("-" reads it from the input), or KEY=VALUE, where VALUE is JSON if it can be read as such, and else a text.`,
-		Example: "  sandlot mcp call time get_current_time timezone=Europe/Berlin\n  sandlot mcp call memory create_entities '{\"entities\": []}'",
+		Example: "  sandlot mcp call time get_current_time timezone=Europe/Berlin\n  sandlot mcp call memory " +
+			"create_entities '{\"entities\": []}'",
 	}
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -386,7 +397,8 @@ func (r connectionRow) lacks(what, name string) error {
 		}
 		state += ","
 	}
-	return fmt.Errorf("%s%s has no %s %q; `sandlot mcp inspect %s` shows what it has", r.Name, state, what, name, r.Name)
+	return fmt.Errorf("%s%s has no %s %q; `sandlot mcp inspect %s` shows what it has", r.Name, state, what, name,
+		r.Name)
 }
 
 // arguments reads a tool's arguments from the command line.

@@ -16,7 +16,8 @@ import (
 )
 
 func (p *program) mcpInspect() *cobra.Command {
-	c := &cobra.Command{Use: "inspect NAME", Short: "Show what an MCP server offers, and what of it was approved", Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: "inspect NAME", Short: "Show what an MCP server offers, and what of it was approved",
+		Args: cobra.ExactArgs(1)}
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		all, raw, err := p.inspect(c, args[0])
@@ -66,7 +67,8 @@ func (p *program) inspected(all api.Inspected) {
 // inspectedTool prints all that a model is told of a tool: who approves it must
 // have seen it.
 func (p *program) inspectedTool(t api.InspectedTool) {
-	fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Key, agent.Printable(t.Remote, 200), t.Hash)
+	fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Key, agent.Printable(t.Remote, 200),
+		t.Hash)
 	if t.Held != "" {
 		fmt.Fprintf(p.out, ", HELD BACK: %s", t.Held)
 		if t.Approved != "" {
@@ -87,7 +89,8 @@ func (p *program) inspectedTool(t api.InspectedTool) {
 
 func (p *program) mcpApprove() *cobra.Command {
 	var sure bool
-	c := &cobra.Command{Use: "approve NAME", Short: "Approve an MCP server's tools as they are now", Args: cobra.ExactArgs(1),
+	c := &cobra.Command{Use: "approve NAME", Short: "Approve an MCP server's tools as they are now",
+		Args: cobra.ExactArgs(1),
 		Long: `A tool that is new, or whose definition has changed, since its server was connected is held back,
 as it may say something else than what was approved. What is approved is shown, and on a terminal you
 are asked. What changes after it was shown stays held back.`}
@@ -120,7 +123,8 @@ func (p *program) approve(c *cobra.Command, what string, sure bool) error {
 		}
 	}
 	if held > 0 && !p.asJSON && !sure && p.onTerminal() {
-		if err := p.confirm(c.Context(), fmt.Sprintf("\nApprove %d of the tools of %s as shown above?", held, all.Name)); err != nil {
+		if err := p.confirm(c.Context(), fmt.Sprintf("\nApprove %d of the tools of %s as shown above?", held,
+			all.Name)); err != nil {
 			return errors.New("nothing was approved")
 		}
 	}
@@ -131,7 +135,8 @@ func (p *program) approve(c *cobra.Command, what string, sure bool) error {
 			Reason string `json:"reason"`
 		} `json:"heldTools"`
 	}
-	if err := p.ask(c.Context(), "POST", "/v1/connections/"+url.PathEscape(all.ID)+"/approve", map[string]any{"tools": seen}, &done); err != nil {
+	if err := p.ask(c.Context(), "POST", "/v1/connections/"+url.PathEscape(all.ID)+"/approve",
+		map[string]any{"tools": seen}, &done); err != nil {
 		return err
 	}
 	if p.asJSON {

@@ -19,7 +19,8 @@ import (
 // nothing in the API says yes in the place of a person.
 func (p *program) mcpConsented(c *cobra.Command, name string, ask map[string]any, sure bool) error {
 	err := p.mcpResult(c, name, ask)
-	if wants, ok := errors.AsType[*api.Problem](err); !ok || wants.ErrorCode != fault.New(fault.Forbidden, "").Code() || wants.Context["consent"] != "ask" {
+	if wants, ok := errors.AsType[*api.Problem](err); !ok || wants.ErrorCode != fault.New(fault.Forbidden, "").Code() ||
+		wants.Context["consent"] != "ask" {
 		return err
 	}
 	client, done, err := p.connect(c.Context(), "ERROR")
@@ -45,7 +46,8 @@ type message struct {
 
 // asked calls a tool as an MCP client whose user can be asked: the one at the
 // terminal.
-func (p *program) asked(ctx context.Context, client *api.Client, name string, args map[string]any, sure bool) (json.RawMessage, error) {
+func (p *program) asked(ctx context.Context, client *api.Client, name string, args map[string]any,
+	sure bool) (json.RawMessage, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	in, say := io.Pipe()
 	hear, out := io.Pipe()
@@ -68,14 +70,17 @@ func (p *program) asked(ctx context.Context, client *api.Client, name string, ar
 }
 
 // converse makes the one call, and answers what is asked meanwhile.
-func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, name string, args map[string]any, sure bool) (json.RawMessage, error) {
+func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, name string, args map[string]any,
+	sure bool) (json.RawMessage, error) {
 	enc := json.NewEncoder(say)
 	write := func(m message) error {
 		m.JSONRPC = "2.0"
 		return enc.Encode(m)
 	}
-	err := write(message{ID: json.RawMessage("1"), Method: "initialize", Params: map[string]any{"protocolVersion": "2025-11-25",
-		"capabilities": map[string]any{"elicitation": map[string]any{}}, "clientInfo": map[string]any{"name": "sandlot", "version": app.Version}}})
+	err := write(message{ID: json.RawMessage("1"), Method: "initialize",
+		Params: map[string]any{"protocolVersion": "2025-11-25",
+			"capabilities": map[string]any{"elicitation": map[string]any{}},
+			"clientInfo":   map[string]any{"name": "sandlot", "version": app.Version}}})
 	for dec := json.NewDecoder(hear); err == nil; {
 		var m struct {
 			ID             json.RawMessage
@@ -97,7 +102,8 @@ func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, n
 			return nil, &api.Problem{Title: m.Error.Data.ErrorCode, Detail: m.Error.Message, Data: m.Error.Data}
 		case string(m.ID) == "1":
 			err = errors.Join(write(message{Method: "notifications/initialized"}),
-				write(message{ID: json.RawMessage("2"), Method: "tools/call", Params: map[string]any{"name": name, "arguments": args}}))
+				write(message{ID: json.RawMessage("2"), Method: "tools/call",
+					Params: map[string]any{"name": name, "arguments": args}}))
 		default:
 			return m.Result, nil
 		}
@@ -106,7 +112,8 @@ func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, n
 }
 
 // answer answers a question of the server: the user has seen it, and said so.
-func (p *program) answer(ctx context.Context, id json.RawMessage, method string, params json.RawMessage, sure bool) message {
+func (p *program) answer(ctx context.Context, id json.RawMessage, method string, params json.RawMessage,
+	sure bool) message {
 	switch method {
 	case "ping":
 		return message{ID: id, Result: struct{}{}}
@@ -122,7 +129,8 @@ func (p *program) answer(ctx context.Context, id json.RawMessage, method string,
 		if !sure && (!p.onTerminal() || p.confirm(ctx, "Do you consent?") != nil) {
 			return message{ID: id, Result: map[string]any{"action": "decline"}}
 		}
-		return message{ID: id, Result: map[string]any{"action": "accept", "content": map[string]any{"decision": "allow"}}}
+		return message{ID: id, Result: map[string]any{"action": "accept",
+			"content": map[string]any{"decision": "allow"}}}
 	}
 	return message{ID: id, Error: map[string]any{"code": -32601, "message": "this client cannot do that"}}
 }

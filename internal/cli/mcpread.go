@@ -126,7 +126,8 @@ func (p *program) showResource(raw json.RawMessage) error {
 				return err
 			}
 		case screen:
-			return errors.New("the resource is data, which is not for a terminal: send it into a file with > FILE, or print it with --json")
+			return errors.New("the resource is data, which is not for a terminal: send it into a file with > FILE, " +
+				"or print it with --json")
 		default:
 			data, err := base64.StdEncoding.DecodeString(c.Blob)
 			if err != nil {

@@ -45,7 +45,8 @@ role operator.`,
 	change := func(use, short string, args cobra.PositionalArgs, make func([]string) (api.NetworkChange, error)) {
 		sub := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
 			if id == "" {
-				return usage{errors.New("--session is needed; what holds for all sessions stands under network: in sandlot.yaml")}
+				return usage{errors.New("--session is needed; what holds for all sessions stands under network: in " +
+					"sandlot.yaml")}
 			}
 			change, err := make(args)
 			if err != nil {
@@ -56,24 +57,29 @@ role operator.`,
 		p.jsonFlag(sub)
 		c.AddCommand(sub)
 	}
-	change("allow HOST[:PORT]...", "Let a session reach hosts", cobra.MinimumNArgs(1), func(args []string) (api.NetworkChange, error) {
-		r, err := parseRules(args)
-		return api.NetworkChange{Allow: r}, err
-	})
-	change("deny HOST[:PORT]...", "Take back what allow added", cobra.MinimumNArgs(1), func(args []string) (api.NetworkChange, error) {
-		r, err := parseRules(args)
-		return api.NetworkChange{Deny: r}, err
-	})
-	change("mode MODE", "Give a session a mode of its own: none, allowlist or public", cobra.ExactArgs(1), func(args []string) (api.NetworkChange, error) {
-		m, err := egress.ParseMode(args[0])
-		return api.NetworkChange{Mode: &m}, err
-	})
-	change("reset", "Give a session what the settings say again", cobra.NoArgs, func([]string) (api.NetworkChange, error) {
-		return api.NetworkChange{Reset: true}, nil
-	})
-	change("recount", "Let a session use network.max_mb from nothing again", cobra.NoArgs, func([]string) (api.NetworkChange, error) {
-		return api.NetworkChange{Recount: true}, nil
-	})
+	change("allow HOST[:PORT]...", "Let a session reach hosts", cobra.MinimumNArgs(1),
+		func(args []string) (api.NetworkChange, error) {
+			r, err := parseRules(args)
+			return api.NetworkChange{Allow: r}, err
+		})
+	change("deny HOST[:PORT]...", "Take back what allow added", cobra.MinimumNArgs(1),
+		func(args []string) (api.NetworkChange, error) {
+			r, err := parseRules(args)
+			return api.NetworkChange{Deny: r}, err
+		})
+	change("mode MODE", "Give a session a mode of its own: none, allowlist or public", cobra.ExactArgs(1),
+		func(args []string) (api.NetworkChange, error) {
+			m, err := egress.ParseMode(args[0])
+			return api.NetworkChange{Mode: &m}, err
+		})
+	change("reset", "Give a session what the settings say again", cobra.NoArgs,
+		func([]string) (api.NetworkChange, error) {
+			return api.NetworkChange{Reset: true}, nil
+		})
+	change("recount", "Let a session use network.max_mb from nothing again", cobra.NoArgs,
+		func([]string) (api.NetworkChange, error) {
+			return api.NetworkChange{Recount: true}, nil
+		})
 	return c
 }
 
@@ -165,6 +171,7 @@ func showPolicy(w io.Writer, p *egress.Policy) {
 }
 
 func showUsage(w io.Writer, u egress.Usage) {
-	fmt.Fprintf(w, "connections %d open, %d made, %d refused, %d unanswered, %d over a limit\n", u.Open, u.Connected, u.Refused, u.Unreachable, u.Busy)
+	fmt.Fprintf(w, "connections %d open, %d made, %d refused, %d unanswered, %d over a limit\n", u.Open, u.Connected,
+		u.Refused, u.Unreachable, u.Busy)
 	fmt.Fprintf(w, "bytes       %d sent, %d received\n", u.Up, u.Down)
 }

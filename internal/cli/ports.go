@@ -130,7 +130,8 @@ func (p *program) ports() *cobra.Command {
 			if row["public"] == true {
 				access = "public"
 			}
-			fmt.Fprintf(p.out, "%-27s %-6v %-8s until %s  %s\n", row["session_id"], row["port"], access, row["expires_at"], row["url"])
+			fmt.Fprintf(p.out, "%-27s %-6v %-8s until %s  %s\n", row["session_id"], row["port"], access,
+				row["expires_at"], row["url"])
 		}
 		return nil
 	}
@@ -152,7 +153,8 @@ func (p *program) exposePort() *cobra.Command {
 	var expires string
 	c := &cobra.Command{
 		Use: "expose SESSION PORT", Short: "Expose a port and print its link", Args: cobra.ExactArgs(2),
-		Long:    "Expose a port of a session, and print the link by which it can be opened. The link of an earlier call is of no use any more.",
+		Long: "Expose a port of a session, and print the link by which it can be opened. The link of an earlier " +
+			"call is of no use any more.",
 		Example: "  sandlot ports expose home 8080\n  sandlot ports expose home 8080 --public --expires 2h",
 	}
 	c.Flags().BoolVar(&public, "public", false, "let in everybody who can reach the server, without a token")
@@ -202,7 +204,8 @@ func (p *program) closePort() *cobra.Command {
 			var closed struct {
 				Success bool `json:"success"`
 			}
-			if err := p.ask(c.Context(), "POST", "/v1/tools/close_port", map[string]any{"session_id": args[0], "port": port}, &closed); err != nil {
+			if err := p.ask(c.Context(), "POST", "/v1/tools/close_port",
+				map[string]any{"session_id": args[0], "port": port}, &closed); err != nil {
 				return err
 			}
 			if !closed.Success {

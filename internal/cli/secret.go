@@ -42,10 +42,12 @@ func (p *program) secretSet() *cobra.Command {
 and not shown; else it is standard input, or with --file a file. One line end at its end is not part of
 it. It is never an argument: others on the machine see those, and shells keep them. Servers that run
 take a new value up at their next start.`,
-		Example: "  sandlot secret set GITHUB_TOKEN\n  pass show github | sandlot secret set GITHUB_TOKEN\n  sandlot secret set DEPLOY_KEY --file key.pem",
+		Example: "  sandlot secret set GITHUB_TOKEN\n  pass show github | sandlot secret set GITHUB_TOKEN\n  sandlot " +
+			"secret set DEPLOY_KEY --file key.pem",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usage{errors.New("give one name, and no value: that is read from the terminal, standard input or --file")}
+				return usage{errors.New("give one name, and no value: that is read from the terminal, standard input " +
+					"or --file")}
 			}
 			return nil
 		},
@@ -68,9 +70,11 @@ take a new value up at their next start.`,
 		if p.asJSON {
 			return p.json(s)
 		}
-		fmt.Fprintf(p.out, "%s is stored. Its reference, in a value of a variable or header: ${secret:%s}\n", s.Name, s.Name)
+		fmt.Fprintf(p.out, "%s is stored. Its reference, in a value of a variable or header: ${secret:%s}\n", s.Name,
+			s.Name)
 		for _, name := range s.UsedBy {
-			fmt.Fprintf(p.out, "%s takes it up at its next start: %s\n", name, spec.CommandLine([]string{"sandlot", "mcp", "restart", name}))
+			fmt.Fprintf(p.out, "%s takes it up at its next start: %s\n", name,
+				spec.CommandLine([]string{"sandlot", "mcp", "restart", name}))
 		}
 		return nil
 	}
@@ -119,7 +123,8 @@ func (p *program) unseen(ctx context.Context, question string) (secret.Value, er
 	go func() { // it ends with the program
 		line, err := term.ReadPassword(fd)
 		if err == nil && len(line) >= longestLine {
-			err = fmt.Errorf("a terminal takes lines of at most %d bytes: give the value by --file or standard input", longestLine-1)
+			err = fmt.Errorf("a terminal takes lines of at most %d bytes: give the value by --file or standard input",
+				longestLine-1)
 		}
 		said <- answer{line, err}
 	}()
@@ -132,7 +137,8 @@ func (p *program) unseen(ctx context.Context, question string) (secret.Value, er
 }
 
 func (p *program) secretList() *cobra.Command {
-	c := &cobra.Command{Use: "list", Short: "List your secrets, and what uses them; values are not shown", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "list", Short: "List your secrets, and what uses them; values are not shown",
+		Args: cobra.NoArgs}
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var list struct {
@@ -149,9 +155,11 @@ func (p *program) secretList() *cobra.Command {
 			if len(s.UsedBy) > 0 {
 				used = "used by " + strings.Join(s.UsedBy, ", ")
 			}
-			fmt.Fprintf(p.out, "%-24s created %s  changed %s  %s\n", s.Name, s.Created.Format(time.RFC3339), s.Changed.Format(time.RFC3339), used)
+			fmt.Fprintf(p.out, "%-24s created %s  changed %s  %s\n", s.Name, s.Created.Format(time.RFC3339),
+				s.Changed.Format(time.RFC3339), used)
 			if !s.Readable {
-				fmt.Fprintf(p.out, "  it cannot be read any more (its key is gone, or what is stored was changed): store it again with `sandlot secret set %s`\n", s.Name)
+				fmt.Fprintf(p.out, "  it cannot be read any more (its key is gone, or what is stored was changed): "+
+					"store it again with `sandlot secret set %s`\n", s.Name)
 			}
 		}
 		return nil
@@ -161,13 +169,15 @@ func (p *program) secretList() *cobra.Command {
 
 func (p *program) secretRekey() *cobra.Command {
 	var drop bool
-	c := &cobra.Command{Use: "rekey", Short: "Change the key that secrets and log-ins are stored with, while no server runs", Args: cobra.NoArgs,
+	c := &cobra.Command{Use: "rekey",
+		Short: "Change the key that secrets and log-ins are stored with, while no server runs", Args: cobra.NoArgs,
 		Long: `Make a new key, and store all users' secrets and log-ins with it: for when the old one may be known to
 others. The file of the key is replaced. The server of the state folder must not run meanwhile; a crash in
 between leaves the old key with what it opens, or the new one. Copies of the old key and of the database, as
 in backups, still open each other.`,
 		Example: "  sandlot secret rekey"}
-	c.Flags().BoolVar(&drop, "drop", false, "remove what cannot be read with the old key, or for an address that is not known")
+	c.Flags().BoolVar(&drop, "drop", false,
+		"remove what cannot be read with the old key, or for an address that is not known")
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg, err := p.load(nil)
@@ -184,14 +194,16 @@ in backups, still open each other.`,
 		if p.asJSON {
 			return p.json(map[string]int{"sealed": sealed, "removed": dropped})
 		}
-		fmt.Fprintf(p.out, "There is a new key. Secrets and log-ins stored with it: %d; removed: %d.\n", sealed, dropped)
+		fmt.Fprintf(p.out, "There is a new key. Secrets and log-ins stored with it: %d; removed: %d.\n", sealed,
+			dropped)
 		return nil
 	}
 	return c
 }
 
 func (p *program) secretRemove() *cobra.Command {
-	c := &cobra.Command{Use: "remove NAME", Short: "Forget a secret, and say what still refers to it", Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: "remove NAME", Short: "Forget a secret, and say what still refers to it",
+		Args: cobra.ExactArgs(1)}
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		var gone struct {

@@ -63,8 +63,10 @@ func (k *keeper) was(t *testing.T, want string) {
 
 func TestSecret(t *testing.T) {
 	k := keeps(t)
-	for in, want := range map[string]string{"hunter2": "hunter2", "hunter2\n": "hunter2", "hunter2\r\n": "hunter2", "two\nlines\n\n": "two\nlines\n", " x ": " x "} {
-		says(t, k.run(t, 0, strings.NewReader(in), "set", "GH"), "GH is stored", "${secret:GH}", "my docs takes it up at its next start: sandlot mcp restart 'my docs'")
+	for in, want := range map[string]string{"hunter2": "hunter2", "hunter2\n": "hunter2", "hunter2\r\n": "hunter2",
+		"two\nlines\n\n": "two\nlines\n", " x ": " x "} {
+		says(t, k.run(t, 0, strings.NewReader(in), "set", "GH"), "GH is stored", "${secret:GH}",
+			"my docs takes it up at its next start: sandlot mcp restart 'my docs'")
 		k.was(t, "PUT /v1/secrets/GH "+want)
 	}
 	file := filepath.Join(t.TempDir(), "value")
@@ -85,7 +87,8 @@ func TestSecret(t *testing.T) {
 		t.Errorf("the server was asked %q", k.asked)
 	}
 
-	says(t, k.run(t, 0, nil, "list"), "GH ", "created 2026-03-04T05:06:07Z", "changed 2026-03-04T05:06:08Z", "used by my docs", "store it again with `sandlot secret set GH`")
+	says(t, k.run(t, 0, nil, "list"), "GH ", "created 2026-03-04T05:06:07Z", "changed 2026-03-04T05:06:08Z",
+		"used by my docs", "store it again with `sandlot secret set GH`")
 	says(t, k.run(t, 0, nil, "list", "--json"), `"name": "GH"`, `"readable": false`, `"my docs"`)
 	k.asked = nil
 	says(t, k.run(t, 0, nil, "remove", "GH"), "GH is removed", "my docs refers to it")

@@ -32,7 +32,8 @@ func serverFlags(c *cobra.Command) func() map[string]string {
 	f.String("runtime", "", "what makes sandboxes (default gvisor)")
 	return func() map[string]string {
 		m := map[string]string{}
-		for flag, key := range map[string]string{"host": "host", "port": "port", "enable-cors": "cors.enabled", "log-level": "log_level", "runtime": "runtime"} {
+		for flag, key := range map[string]string{"host": "host", "port": "port", "enable-cors": "cors.enabled",
+			"log-level": "log_level", "runtime": "runtime"} {
 			if f.Changed(flag) {
 				m[key] = f.Lookup(flag).Value.String()
 			}
@@ -45,7 +46,8 @@ func (p *program) serve() *cobra.Command {
 	var jsonLog bool
 	c := &cobra.Command{
 		Use: "serve", Short: "Start the server", Args: cobra.NoArgs,
-		Example: "  sandlot serve\n  sandlot serve --port 9000 --log-level DEBUG\n  sandlot token create --user alice && sandlot serve --host 0.0.0.0",
+		Example: "  sandlot serve\n  sandlot serve --port 9000 --log-level DEBUG\n  sandlot token create --user " +
+			"alice && sandlot serve --host 0.0.0.0",
 	}
 	flags := serverFlags(c)
 	c.Flags().BoolVar(&jsonLog, "log-json", false, "log in JSON")
@@ -68,7 +70,8 @@ func (p *program) serve() *cobra.Command {
 			return errors.Join(err, a.Close())
 		}
 		fmt.Fprint(p.out, welcome(cfg, network[0].Addr().(*net.TCPAddr), a.NeedsToken(c.Context())))
-		log.Info("serving", "version", app.Version, "address", network[0].Addr().String(), "state", cfg.Server.StateDir, "runtime", cfg.Runtime.Name)
+		log.Info("serving", "version", app.Version, "address", network[0].Addr().String(), "state", cfg.Server.StateDir,
+			"runtime", cfg.Runtime.Name)
 		return errors.Join(a.Run(c.Context(), network, owner, app.Grace), a.Close())
 	}
 	return c
@@ -91,7 +94,8 @@ func welcome(c *config.Config, at *net.TCPAddr, needsToken bool) string {
 	}
 	token, curl, claude, headers := "", "", "", ""
 	if needsToken {
-		token = "\n  Every client over HTTP needs a token, in the place of TOKEN below: sandlot token create --user NAME"
+		token = "\n  Every client over HTTP needs a token, in the place of TOKEN below: sandlot token create --user " +
+			"NAME"
 		curl, claude = ` -H "Authorization: Bearer TOKEN"`, ` --header "Authorization: Bearer TOKEN"`
 		headers = `, "headers": {"Authorization": "Bearer TOKEN"}`
 	}
@@ -154,7 +158,8 @@ func (p *program) connect(ctx context.Context, level string) (c *api.Client, don
 }
 
 // within runs a server in this process that listens on its socket alone.
-func (p *program) within(ctx context.Context, flags map[string]string, level string, fleeting bool) (func() error, error) {
+func (p *program) within(ctx context.Context, flags map[string]string, level string,
+	fleeting bool) (func() error, error) {
 	cfg, err := p.load(flags)
 	if err != nil {
 		return nil, err
@@ -189,13 +194,15 @@ const fleetingPrefix = "sandlot-fleeting-"
 func (p *program) sweep(ctx context.Context) {
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), fleetingPrefix+"*"))
 	for _, dir := range dirs {
-		if st, err := os.Lstat(dir); err != nil || !st.IsDir() || st.Sys().(*syscall.Stat_t).Uid != uint32(os.Getuid()) {
+		if st, err := os.Lstat(dir); err != nil || !st.IsDir() ||
+			st.Sys().(*syscall.Stat_t).Uid != uint32(os.Getuid()) {
 			continue
 		}
 		if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
 			continue // it begins at this moment
 		}
-		if done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "snapshots": "false", "auth": "off"}, "ERROR", true); err == nil && done() == nil {
+		if done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "snapshots": "false",
+			"auth": "off"}, "ERROR", true); err == nil && done() == nil {
 			tree.Remove(ctx, dir) // the next one tries again
 		}
 	}
@@ -209,7 +216,8 @@ func (p *program) fleeting(ctx context.Context) (*api.Client, func() error, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "snapshots": "false", "auth": "off"}, "ERROR", true)
+	done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "snapshots": "false",
+		"auth": "off"}, "ERROR", true)
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -220,7 +228,8 @@ func (p *program) fleeting(ctx context.Context) (*api.Client, func() error, erro
 func (p *program) settings() *cobra.Command {
 	c := &cobra.Command{
 		Use: "config", Short: "Show the settings and where each comes from", Args: cobra.NoArgs,
-		Long: "Show the effective settings. Flags win over variables (SANDLOT_…, then those of older systems), these over sandlot.yaml.",
+		Long: "Show the effective settings. Flags win over variables (SANDLOT_…, then those of older systems), these " +
+			"over sandlot.yaml.",
 		RunE: func(*cobra.Command, []string) error {
 			cfg, err := p.load(nil)
 			if err != nil {
@@ -230,7 +239,8 @@ func (p *program) settings() *cobra.Command {
 				return p.json(cfg.Rows())
 			}
 			for _, r := range cfg.Rows() {
-				fmt.Fprintf(p.out, "%-26s %-28s %s\n%26s # %s; %s\n", r.Key+":", strconv.Quote(r.Value), r.From, "", r.Help, r.Env)
+				fmt.Fprintf(p.out, "%-26s %-28s %s\n%26s # %s; %s\n", r.Key+":", strconv.Quote(r.Value), r.From, "",
+					r.Help, r.Env)
 			}
 			for _, n := range cfg.Notes {
 				fmt.Fprintln(p.out, "note:", n)
@@ -270,7 +280,9 @@ func (p *program) tokenCreate() *cobra.Command {
 	var names []string
 	c := &cobra.Command{
 		Use: "create --user NAME", Short: "Create a token and print it, once", Args: cobra.NoArgs,
-		Example: "  sandlot token create --user alice\n  sandlot token create --user ci --service --expires 90d --json\n  sandlot token create --user prometheus --role metrics\n  sandlot token create --user admin --role operator",
+		Example: "  sandlot token create --user alice\n  sandlot token create --user ci --service --expires 90d " +
+			"--json\n  sandlot token create --user prometheus --role metrics\n  sandlot token create --user admin " +
+			"--role operator",
 		RunE: func(c *cobra.Command, _ []string) error {
 			life, err := time.Duration(0), error(nil)
 			if expires != "" {
@@ -307,7 +319,8 @@ func (p *program) tokenCreate() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&user, "user", "", "whose token it is")
-	c.Flags().BoolVar(&service, "service", false, "many people stand behind it: calls without session_id get a new session each")
+	c.Flags().BoolVar(&service, "service", false,
+		"many people stand behind it: calls without session_id get a new session each")
 	c.Flags().StringSliceVar(&names, "role", nil, "what it may do beside what is its user's: operator, metrics or logs")
 	c.Flags().BoolVar(&metrics, "metrics", false, "the same as --role metrics")
 	c.Flags().StringVar(&expires, "expires", "", "how long it is valid, such as 90d (default: for ever)")
@@ -317,42 +330,45 @@ func (p *program) tokenCreate() *cobra.Command {
 }
 
 func (p *program) tokenList() *cobra.Command {
-	c := &cobra.Command{Use: "list", Short: "List the tokens", Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
-		return p.tokens(c.Context(), func(db *store.DB) error {
-			all, err := db.Tokens(c.Context())
-			if err != nil {
-				return err
-			}
-			if p.asJSON {
-				return p.json(append([]auth.Token{}, all...))
-			}
-			for _, t := range all {
-				expires, kind := "never", "user"
-				if t.Expires != nil {
-					expires = t.Expires.Format(time.RFC3339)
+	c := &cobra.Command{Use: "list", Short: "List the tokens", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return p.tokens(c.Context(), func(db *store.DB) error {
+				all, err := db.Tokens(c.Context())
+				if err != nil {
+					return err
 				}
-				if t.Service {
-					kind = "service"
+				if p.asJSON {
+					return p.json(append([]auth.Token{}, all...))
 				}
-				if t.Roles != 0 {
-					expires += "  roles " + t.Roles.String()
+				for _, t := range all {
+					expires, kind := "never", "user"
+					if t.Expires != nil {
+						expires = t.Expires.Format(time.RFC3339)
+					}
+					if t.Service {
+						kind = "service"
+					}
+					if t.Roles != 0 {
+						expires += "  roles " + t.Roles.String()
+					}
+					fmt.Fprintf(p.out, "%s  %-8s %-20s created %s  expires %s\n", t.ID, kind, t.User,
+						t.Created.Format(time.RFC3339), expires)
 				}
-				fmt.Fprintf(p.out, "%s  %-8s %-20s created %s  expires %s\n", t.ID, kind, t.User, t.Created.Format(time.RFC3339), expires)
-			}
-			return nil
-		})
-	}}
+				return nil
+			})
+		}}
 	p.jsonFlag(c)
 	return c
 }
 
 func (p *program) tokenRevoke() *cobra.Command {
-	return &cobra.Command{Use: "revoke ID", Short: "Revoke a token, at once", Args: cobra.ExactArgs(1), RunE: func(c *cobra.Command, args []string) error {
-		return p.tokens(c.Context(), func(db *store.DB) error {
-			if err := db.RemoveToken(c.Context(), args[0]); err != nil {
-				return fmt.Errorf("%w: %s; see `sandlot token list`", err, args[0])
-			}
-			return nil
-		})
-	}}
+	return &cobra.Command{Use: "revoke ID", Short: "Revoke a token, at once", Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return p.tokens(c.Context(), func(db *store.DB) error {
+				if err := db.RemoveToken(c.Context(), args[0]); err != nil {
+					return fmt.Errorf("%w: %s; see `sandlot token list`", err, args[0])
+				}
+				return nil
+			})
+		}}
 }

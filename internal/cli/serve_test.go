@@ -42,13 +42,16 @@ func TestWelcome(t *testing.T) {
 	at := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8123}
 	c := config.Default()
 	plain := welcome(c, at, false)
-	if n := strings.Count(plain, "http://localhost:8123/mcp"); n != 5 || strings.Contains(plain, "public_url") || strings.Contains(plain, "TOKEN") {
+	if n := strings.Count(plain, "http://localhost:8123/mcp"); n != 5 || strings.Contains(plain, "public_url") ||
+		strings.Contains(plain, "TOKEN") {
 		t.Errorf("%d times:\n%s", n, plain)
 	}
 	c.Server.Host, c.Server.PublicURL = "0.0.0.0", "https://sandlot.example.com/box"
 	public := welcome(c, at, true)
-	says(t, public, "is at https://sandlot.example.com/box/mcp (public_url), and listens on 127.0.0.1:8123\n", "claude mcp add --transport http sandlot https://sandlot.example.com/box/mcp --header")
-	if n := strings.Count(public, "https://sandlot.example.com/box/mcp"); n != 5 || strings.Contains(public, "http://") {
+	says(t, public, "is at https://sandlot.example.com/box/mcp (public_url), and listens on 127.0.0.1:8123\n",
+		"claude mcp add --transport http sandlot https://sandlot.example.com/box/mcp --header")
+	if n := strings.Count(public, "https://sandlot.example.com/box/mcp"); n != 5 ||
+		strings.Contains(public, "http://") {
 		t.Errorf("%d times:\n%s", n, public)
 	}
 }
@@ -60,17 +63,21 @@ func TestUnknownCommands(t *testing.T) {
 		near string
 	}{
 		{[]string{"mcp", "lst"}, "list"}, {[]string{"secret", "sett"}, "set"}, {[]string{"token", "creat"}, "create"},
-		{[]string{"network", "allw"}, "allow"}, {[]string{"ports", "expos"}, "expose"}, {[]string{"sessions", "stp"}, "stop"},
+		{[]string{"network", "allw"}, "allow"}, {[]string{"ports", "expos"}, "expose"},
+		{[]string{"sessions", "stp"}, "stop"},
 		{[]string{"network", "NO-SUCH"}, ""}, {[]string{"mcp", "NO-SUCH"}, ""}, {[]string{"token", "no-such", "x"}, ""},
 	} {
 		var out, errs bytes.Buffer
-		if code := Main(tt.args, strings.NewReader(""), &out, &errs); code != 2 || out.Len() > 0 || !strings.Contains(errs.String(), strconv.Quote(tt.args[1])) ||
-			!strings.Contains(errs.String(), cmp.Or(tt.near, "its commands are")) || strings.Contains(errs.String(), "did you mean "+strconv.Quote(tt.near)) != (tt.near != "") {
+		if code := Main(tt.args, strings.NewReader(""), &out, &errs); code != 2 || out.Len() > 0 ||
+			!strings.Contains(errs.String(), strconv.Quote(tt.args[1])) ||
+			!strings.Contains(errs.String(), cmp.Or(tt.near, "its commands are")) ||
+			strings.Contains(errs.String(), "did you mean "+strconv.Quote(tt.near)) != (tt.near != "") {
 			t.Errorf("%v: %d %s%s", tt.args, code, out.String(), errs.String())
 		}
 	}
 	var out bytes.Buffer
-	if code := Main([]string{"mcp"}, strings.NewReader(""), &out, &out); code != 0 || !strings.Contains(out.String(), "Available Commands") {
+	if code := Main([]string{"mcp"}, strings.NewReader(""), &out, &out); code != 0 ||
+		!strings.Contains(out.String(), "Available Commands") {
 		t.Errorf("mcp alone: %d %s", code, out.String())
 	}
 }
@@ -78,9 +85,11 @@ func TestUnknownCommands(t *testing.T) {
 // Too few words, or too many, are wrong usage in every command, and it says how it is
 // used.
 func TestCountOfArguments(t *testing.T) {
-	for _, args := range [][]string{{"mcp", "prompt", "x"}, {"mcp", "read", "x"}, {"mcp", "logs"}, {"token", "revoke"}, {"secret", "remove"}, {"forward", "x"}, {"network", "mode"}} {
+	for _, args := range [][]string{{"mcp", "prompt", "x"}, {"mcp", "read", "x"}, {"mcp", "logs"}, {"token", "revoke"},
+		{"secret", "remove"}, {"forward", "x"}, {"network", "mode"}} {
 		var out, errs bytes.Buffer
-		if code := Main(args, strings.NewReader(""), &out, &errs); code != 2 || !strings.Contains(errs.String(), "`sandlot "+strings.Join(args[:len(args)-1], " ")) {
+		if code := Main(args, strings.NewReader(""), &out, &errs); code != 2 ||
+			!strings.Contains(errs.String(), "`sandlot "+strings.Join(args[:len(args)-1], " ")) {
 			t.Errorf("%v: %d %s%s", args, code, out.String(), errs.String())
 		}
 	}
@@ -98,7 +107,9 @@ func TestDoctorJSON(t *testing.T) {
 			OK           bool
 		}
 	}
-	if err := json.Unmarshal(out.Bytes(), &said); err != nil || code != 1 || said.OK || len(said.Checks) != 1 || said.Checks[0].Name != "settings" || said.Checks[0].OK || !strings.Contains(said.Checks[0].Detail, "SANDLOT_PORT") {
+	if err := json.Unmarshal(out.Bytes(), &said); err != nil || code != 1 || said.OK || len(said.Checks) != 1 ||
+		said.Checks[0].Name != "settings" || said.Checks[0].OK ||
+		!strings.Contains(said.Checks[0].Detail, "SANDLOT_PORT") {
 		t.Errorf("%d %v %s%s", code, err, out.String(), errs.String())
 	}
 }

@@ -76,12 +76,15 @@ func (p *program) run() *cobra.Command {
 	var session, language string
 	c := &cobra.Command{
 		Use: "run FILE|- [ARG...]", Short: "Run a program file in a sandbox", Args: cobra.MinimumNArgs(1),
-		Long:    "Run a file of Python, JavaScript or shell, or standard input (-), in a fresh sandbox or in a session. Its exit code is this command's.",
-		Example: "  sandlot run hello.py\n  echo 'print(6*7)' | sandlot run -\n  sandlot run --language node - < app.js\n  sandlot run --session home job.py arg",
+		Long: "Run a file of Python, JavaScript or shell, or standard input (-), in a fresh sandbox or in a " +
+			"session. Its exit code is this command's.",
+		Example: "  sandlot run hello.py\n  echo 'print(6*7)' | sandlot run -\n  sandlot run --language node - < " +
+			"app.js\n  sandlot run --session home job.py arg",
 	}
 	c.Flags().SetInterspersed(false)
 	c.Flags().StringVar(&session, "session", "", sessionHelp)
-	c.Flags().StringVar(&language, "language", "", "python, node or bash (default: by the file's extension, else python)")
+	c.Flags().StringVar(&language, "language", "",
+		"python, node or bash (default: by the file's extension, else python)")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		lang, err := languageOf(language, args[0])
 		if err != nil {
@@ -96,13 +99,15 @@ func (p *program) run() *cobra.Command {
 			return err
 		}
 		name := fmt.Sprintf(".sandlot-run-%d%s", os.Getpid(), lang.Extension)
-		if err := t.client.Upload(c.Context(), t.session, "/workspace/"+name, bytes.NewReader(code), int64(len(code))); err != nil {
+		if err := t.client.Upload(c.Context(), t.session, "/workspace/"+name, bytes.NewReader(code),
+			int64(len(code))); err != nil {
 			return errors.Join(err, t.done())
 		}
 		argv := append(slices.Clone(lang.Command), "/workspace/"+name)
 		code2, err := p.attach(c.Context(), t, append(argv, args[1:]...), stdin, false)
 		if session != "" {
-			err = errors.Join(err, t.client.JSON(context.WithoutCancel(c.Context()), "DELETE", "/v1/sessions/"+t.session+"/files/workspace/"+name, nil, nil))
+			err = errors.Join(err, t.client.JSON(context.WithoutCancel(c.Context()), "DELETE", "/v1/sessions/"+
+				t.session+"/files/workspace/"+name, nil, nil))
 		}
 		return finish(code2, errors.Join(err, t.done()))
 	}
@@ -118,7 +123,9 @@ func languageOf(language, file string) (image.Language, error) {
 	}
 	ext := path.Ext(file)
 	for _, l := range table {
-		if language == l.Name || slices.Contains(l.Aliases, language) || language == "" && (ext == l.Extension || ext == ".js" && l.Name == "node" || ext == ".cjs" && l.Name == "node") {
+		if language == l.Name || slices.Contains(l.Aliases, language) ||
+			language == "" && (ext == l.Extension || ext == ".js" && l.Name == "node" ||
+				ext == ".cjs" && l.Name == "node") {
 			if l.Name == "node" && ext != "" {
 				l.Extension = ext
 			}
@@ -146,8 +153,10 @@ func (p *program) exec() *cobra.Command {
 	var tty bool
 	c := &cobra.Command{
 		Use: "exec -- COMMAND [ARG...]", Short: "Run a command in a sandbox", Args: cobra.MinimumNArgs(1),
-		Long:    "Run a command in a fresh sandbox or in a session. Input and output are passed on as they come; its exit code is this command's.",
-		Example: "  sandlot exec -- uname -a\n  sandlot exec --session home -- ls -la\n  tar c . | sandlot exec --session home -- tar x",
+		Long: "Run a command in a fresh sandbox or in a session. Input and output are passed on as they come; its " +
+			"exit code is this command's.",
+		Example: "  sandlot exec -- uname -a\n  sandlot exec --session home -- ls -la\n  tar c . | sandlot exec " +
+			"--session home -- tar x",
 	}
 	c.Flags().SetInterspersed(false)
 	c.Flags().StringVar(&session, "session", "", sessionHelp)
@@ -198,7 +207,8 @@ func finish(code int, err error) error {
 // attach runs argv in the target with this process's streams.
 func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Reader, tty bool) (int, error) {
 	cmd := agent.Command{Args: argv}
-	tm := api.Terminal{Stdin: in, Stdout: p.out, Stderr: p.err, Resize: make(chan [2]uint16, 1), Signal: make(chan byte, 4)}
+	tm := api.Terminal{Stdin: in, Stdout: p.out, Stderr: p.err, Resize: make(chan [2]uint16, 1),
+		Signal: make(chan byte, 4)}
 	if tty {
 		restore, err := terminal(p.in, &cmd, tm)
 		if err != nil {
@@ -245,7 +255,8 @@ func terminal(in io.Reader, cmd *agent.Command, t api.Terminal) (restore func(),
 }
 
 func (p *program) sessions() *cobra.Command {
-	c := &cobra.Command{Use: "sessions", Short: "List your sessions", Args: cobra.NoArgs, Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
+	c := &cobra.Command{Use: "sessions", Short: "List your sessions", Args: cobra.NoArgs,
+		Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		client, done, err := p.connect(c.Context(), "ERROR")
@@ -266,7 +277,8 @@ func (p *program) sessions() *cobra.Command {
 			if s["home"] == true {
 				kind = "home"
 			}
-			fmt.Fprintf(p.out, "%-27s %-5s %-11s %-8s %-8s last used %s\n", s["session_id"], kind, s["status"], s["template"], s["flavor"], s["last_accessed"])
+			fmt.Fprintf(p.out, "%-27s %-5s %-11s %-8s %-8s last used %s\n", s["session_id"], kind, s["status"],
+				s["template"], s["flavor"], s["last_accessed"])
 		}
 		return nil
 	}
@@ -278,7 +290,8 @@ func (p *program) stopSession() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: "stop ID", Short: "End a session", Args: cobra.MaximumNArgs(1),
-		Long:    "End a session: its processes and its files; a home keeps its files. The server's operator can end those of all users.",
+		Long: "End a session: its processes and its files; a home keeps its files. The server's operator can end " +
+			"those of all users.",
 		Example: "  sandlot sessions stop home\n  sandlot sessions stop --all",
 	}
 	c.Flags().BoolVar(&all, "all", false, "end all sessions of all users, as operator")
@@ -304,8 +317,10 @@ func (p *program) stopSession() *cobra.Command {
 func (p *program) copy() *cobra.Command {
 	return &cobra.Command{
 		Use: "cp FROM TO", Short: "Copy a file to or from a session", Args: cobra.ExactArgs(2),
-		Long:    "Copy one file. A path in a session is SESSION:PATH, where SESSION is an id or \"home\"; - is standard input or output.",
-		Example: "  sandlot cp data.csv home:/workspace/data.csv\n  sandlot cp home:out.png .\n  sandlot cp home:log.txt - | less",
+		Long: "Copy one file. A path in a session is SESSION:PATH, where SESSION is an id or \"home\"; - is " +
+			"standard input or output.",
+		Example: "  sandlot cp data.csv home:/workspace/data.csv\n  sandlot cp home:out.png .\n  sandlot cp " +
+			"home:log.txt - | less",
 		RunE: func(c *cobra.Command, args []string) error {
 			from, fromSession := split(args[0])
 			to, toSession := split(args[1])

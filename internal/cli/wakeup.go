@@ -34,7 +34,8 @@ func wakeUps(took time.Duration, poll, governor string) string {
 	}
 	s += ", which is long, as on many virtual machines; a short call needs several of these"
 	if n, err := strconv.Atoi(poll); err == nil && n < usualPoll && governor == "haltpoll" {
-		s += fmt.Sprintf(". WARNING: it is less after `echo %d > %s`, as root on this machine: idle processors then wait a moment before they sleep", usualPoll, haltPoll)
+		s += fmt.Sprintf(". WARNING: it is less after `echo %d > %s`, as root on this machine: idle processors then "+
+			"wait a moment before they sleep", usualPoll, haltPoll)
 	}
 	return s
 }

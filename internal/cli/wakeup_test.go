@@ -34,7 +34,8 @@ func TestWakeUps(t *testing.T) {
 		warns          bool
 	}{
 		{3 * time.Microsecond, "0", "haltpoll", []string{"3 µs"}, false},
-		{50 * time.Microsecond, "0", "haltpoll", []string{"50 µs", "long", "echo 200000 > /sys/module/haltpoll/"}, true},
+		{50 * time.Microsecond, "0", "haltpoll", []string{"50 µs", "long", "echo 200000 > /sys/module/haltpoll/"},
+			true},
 		{50 * time.Microsecond, "0", "menu", []string{"50 µs", "long"}, false},
 		{50 * time.Microsecond, "200000", "haltpoll", []string{"50 µs", "long"}, false},
 		{50 * time.Microsecond, "", "", []string{"50 µs", "long"}, false},
