@@ -55,7 +55,8 @@ func TestTheOtherLoopbackIsTaken(t *testing.T) {
 	defer taken.Close()
 	port := taken.Addr().(*net.TCPAddr).Port
 	_, _, err = listener(t, port).Listen(t.Context())
-	if !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), "::1 port "+strconv.Itoa(port)) || !strings.Contains(err.Error(), "--port") {
+	if !fault.Is(err, fault.Configuration) || !strings.Contains(err.Error(), "::1 port "+strconv.Itoa(port)) ||
+		!strings.Contains(err.Error(), "--port") {
 		t.Errorf("error %v", err)
 	}
 	free, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))

@@ -12,7 +12,8 @@ import (
 // Logger returns the server's log: lines of key=value, or JSON, with the id of
 // the request that each belongs to.
 func Logger(w io.Writer, level string, json bool) *slog.Logger {
-	levels := map[string]slog.Level{"DEBUG": slog.LevelDebug, "INFO": slog.LevelInfo, "WARNING": slog.LevelWarn, "ERROR": slog.LevelError}
+	levels := map[string]slog.Level{"DEBUG": slog.LevelDebug, "INFO": slog.LevelInfo, "WARNING": slog.LevelWarn,
+		"ERROR": slog.LevelError}
 	options := &slog.HandlerOptions{Level: levels[strings.ToUpper(level)]}
 	var h slog.Handler = slog.NewTextHandler(w, options)
 	if json {

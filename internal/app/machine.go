@@ -107,7 +107,8 @@ func Folder(ctx context.Context, dir string) (StateFolder, error) {
 	}
 	for _, p := range processes {
 		s := sessions[p.ID]
-		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, Session: s[0], Owner: s[1], Template: p.Template, PID: p.PID,
+		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, Session: s[0], Owner: s[1], Template: p.Template,
+			PID:   p.PID,
 			Since: p.Since, MemoryBytes: p.MemoryBytes, Held: f.Server != nil})
 	}
 	f.add(gvisor.Lost()[dir])
@@ -117,7 +118,8 @@ func Folder(ctx context.Context, dir string) (StateFolder, error) {
 // add adds the sandboxes whose records are gone, and sorts all.
 func (f *StateFolder) add(lost []gvisor.Process) {
 	for _, p := range lost {
-		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes, Lost: true})
+		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes,
+			Lost: true})
 	}
 	slices.SortFunc(f.Sandboxes, func(x, y Sandbox) int { return x.Since.Compare(y.Since) })
 }
@@ -150,7 +152,8 @@ func take(lock *os.File) error {
 		n, _ := lock.ReadAt(text, 0)
 		var pid int
 		var started uint64
-		if _, serr := fmt.Fscan(bytes.NewReader(text[:n]), &pid, &started); serr != nil || !gvisor.Ending(pid, started) {
+		if _, serr := fmt.Fscan(bytes.NewReader(text[:n]), &pid, &started); serr != nil ||
+			!gvisor.Ending(pid, started) {
 			return err
 		}
 	}
@@ -221,7 +224,8 @@ func StopServer(ctx context.Context, f StateFolder) (bool, error) {
 		return false, nil // that id is another's by now
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {
-		return false, fault.Wrap(fault.Configuration, err, "process %d, the server, cannot be stopped: %v; do it as its user", f.Server.PID, err)
+		return false, fault.Wrap(fault.Configuration, err,
+			"process %d, the server, cannot be stopped: %v; do it as its user", f.Server.PID, err)
 	}
 	for ctx.Err() == nil {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 100)
@@ -232,7 +236,9 @@ func StopServer(ctx context.Context, f StateFolder) (bool, error) {
 			return true, err
 		}
 	}
-	return true, fault.New(fault.Configuration, "the server, process %d, has not ended yet; running calls have %s to end. `kill -9 %d` ends it at once, and loses no session", f.Server.PID, Grace, f.Server.PID)
+	return true, fault.New(fault.Configuration,
+		"the server, process %d, has not ended yet; running calls have %s to end. `kill -9 %d` ends it at once, and "+
+			"loses no session", f.Server.PID, Grace, f.Server.PID)
 }
 
 // Grace is how long running calls may take to end when the server stops.

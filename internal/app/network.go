@@ -32,7 +32,8 @@ func (a *App) applyPolicies(c *config.Config) {
 // network is what the operator is shown.
 func (a *App) network() hub.NetworkState {
 	p := a.Book.Policies()
-	return hub.NetworkState{Policy: p.Operator, Templates: p.Templates, Usage: a.egress.Totals(), File: a.latest.Load().File}
+	return hub.NetworkState{Policy: p.Operator, Templates: p.Templates, Usage: a.egress.Totals(),
+		File: a.latest.Load().File}
 }
 
 // addresses finds a name's addresses: the operator's own hosts come first.
@@ -147,7 +148,8 @@ func (a *App) reload(ctx context.Context, now stamps, file bool) {
 		return
 	}
 	c.Follow(before, a.Config.Volumes)
-	if !maps.Equal(c.Network.Registries, before.Network.Registries) || (c.Network.Registries == nil) != (before.Network.Registries == nil) {
+	if !maps.Equal(c.Network.Registries, before.Network.Registries) ||
+		(c.Network.Registries == nil) != (before.Network.Registries == nil) {
 		set, err := a.ask(ctx, registryKey(c), c)
 		if err != nil {
 			a.log.Error("the changed registries cannot be used; the settings from before hold", "error", err)
@@ -165,12 +167,15 @@ func (a *App) reload(ctx context.Context, now stamps, file bool) {
 func (a *App) tell(c, before *config.Config) {
 	taken, _ := c.Changed(before)
 	_, waiting := c.Changed(a.Config)
-	a.log.Info("the settings file is taken up", "file", c.File, "changed", strings.Join(taken, ", "), "mode", c.Network.Policy.Mode)
+	a.log.Info("the settings file is taken up", "file", c.File, "changed", strings.Join(taken, ", "), "mode",
+		c.Network.Policy.Mode)
 	if now := c.Network.Policy.Mode == egress.Open; now != (a.Config.Network.Policy.Mode == egress.Open) {
-		a.log.Warn("network.mode open is taken up, or left, at the next start of the server; until then sandboxes with a broker reach nothing", "mode", c.Network.Policy.Mode)
+		a.log.Warn("network.mode open is taken up, or left, at the next start of the server; until then sandboxes "+
+			"with a broker reach nothing", "mode", c.Network.Policy.Mode)
 	}
 	if !slices.Equal(waiting, a.waiting) && len(waiting) > 0 {
-		a.log.Warn("settings of the file hold from the next start of the server on", "settings", strings.Join(waiting, ", "))
+		a.log.Warn("settings of the file hold from the next start of the server on", "settings",
+			strings.Join(waiting, ", "))
 	}
 	a.waiting = waiting
 }

@@ -16,7 +16,8 @@ func TestAppeared(t *testing.T) {
 	}
 	t.Chdir(dir)
 	state := filepath.Join(dir, "state")
-	source := config.Source{Env: map[string]string{"SANDLOT_STATE_DIR": "/nowhere"}, Flags: map[string]string{"state_dir": state}}
+	source := config.Source{Env: map[string]string{"SANDLOT_STATE_DIR": "/nowhere"},
+		Flags: map[string]string{"state_dir": state}}
 	if got := appeared(source); got != "" {
 		t.Errorf("none: %q", got)
 	}

@@ -231,6 +231,7 @@ func (a *App) recheck(ctx context.Context) {
 	a.allowRegistries(set)
 	if !slices.Equal(before, *a.found.Load()) {
 		a.applyPolicies(a.latest.Load())
-		a.log.Info("the machine's package registries have changed: sandboxes may reach them now, and use them from the next start of the server on")
+		a.log.Info("the machine's package registries have changed: sandboxes may reach them now, and use them from " +
+			"the next start of the server on")
 	}
 }

@@ -51,7 +51,8 @@ func program(path, name, setting string) (string, error) {
 		path, err = filepath.EvalSymlinks(path)
 	}
 	if err != nil {
-		return "", fault.Wrap(fault.Configuration, err, "the program %s is missing: %v; run `make build`, or set %s to its path", name, err, setting)
+		return "", fault.Wrap(fault.Configuration, err,
+			"the program %s is missing: %v; run `make build`, or set %s to its path", name, err, setting)
 	}
 	return path, nil
 }
