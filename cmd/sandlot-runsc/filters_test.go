@@ -57,14 +57,16 @@ func TestFilters(t *testing.T) {
 		same(t, o.ConfigKey(), p, ok, o.Vars(), rules, deny, bootconfig.SeccompOptions(o))
 	}
 	for _, lisafs := range []bool{false, true} {
-		o := gofer.Options{UDSOpenEnabled: true, DirectFS: true, LisafsNeeded: lisafs, ExtraRules: []seccomp.SyscallRules{new(sockets).SeccompRules()}}
+		o := gofer.Options{UDSOpenEnabled: true, DirectFS: true, LisafsNeeded: lisafs,
+			ExtraRules: []seccomp.SyscallRules{new(sockets).SeccompRules()}}
 		rules, deny := goferconfig.Rules(o)
 		p, ok := gofer.GetPrecompiled(o.ConfigKey())
 		same(t, o.ConfigKey(), p, ok, o.Vars(), rules, deny, seccomp.ProgramOptions{})
 	}
 }
 
-func same(t *testing.T, name string, p precompiledseccomp.Program, ok bool, vars precompiledseccomp.Values, rules, deny seccomp.SyscallRules, o seccomp.ProgramOptions) {
+func same(t *testing.T, name string, p precompiledseccomp.Program, ok bool, vars precompiledseccomp.Values, rules,
+	deny seccomp.SyscallRules, o seccomp.ProgramOptions) {
 	t.Helper()
 	if !ok {
 		t.Errorf("there is no filter for %s", name)
@@ -75,13 +77,15 @@ func same(t *testing.T, name string, p precompiledseccomp.Program, ok bool, vars
 		t.Error(err)
 		return
 	}
-	want, _, err := (&seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: deny}, {Rules: rules, Action: seccomp.Allow}}, Options: o}).Build()
+	want, _, err := (&seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: deny}, {Rules: rules, Action: seccomp.Allow}},
+		Options: o}).Build()
 	if err != nil {
 		t.Error(err)
 		return
 	}
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("the filter of %s is another than gVisor's own (%d instructions, %d): run cmd/sandlot-runsc/generate", name, len(got), len(want))
+		t.Errorf("the filter of %s is another than gVisor's own (%d instructions, %d): run cmd/sandlot-runsc/generate",
+			name, len(got), len(want))
 		return
 	}
 	fmt.Println(name, "is the same")

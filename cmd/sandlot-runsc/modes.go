@@ -61,7 +61,8 @@ func plainFiles() ([]bpf.Instruction, error) {
 	}
 	// What runs in a sandbox has these filters too, below gVisor's own, which catch
 	// each of its system calls before: so nothing but these is refused here.
-	p := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: rules, Action: seccomp.ReturnError.Code(uint16(unix.EPERM))}},
+	p := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: rules,
+		Action: seccomp.ReturnError.Code(uint16(unix.EPERM))}},
 		Options: seccomp.ProgramOptions{DefaultAction: seccomp.Allow, BadArchAction: seccomp.Allow}}
 	instructions, _, err := p.Build()
 	return instructions, err

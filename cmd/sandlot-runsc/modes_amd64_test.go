@@ -19,7 +19,8 @@ func TestPlainFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const create, refuse, allow = unix.O_CREAT | unix.O_EXCL | unix.O_RDWR, uint32(linux.SECCOMP_RET_ERRNO) | uint32(unix.EPERM), uint32(linux.SECCOMP_RET_ALLOW)
+	const create, refuse, allow = unix.O_CREAT | unix.O_EXCL | unix.O_RDWR, uint32(linux.SECCOMP_RET_ERRNO) |
+		uint32(unix.EPERM), uint32(linux.SECCOMP_RET_ALLOW)
 	for _, c := range []struct {
 		name string
 		nr   uintptr
@@ -38,7 +39,8 @@ func TestPlainFiles(t *testing.T) {
 		{"openat, create", unix.SYS_OPENAT, [6]uint64{3, 0, create, 0o644}, allow},
 		{"openat, create, set-user-ID", unix.SYS_OPENAT, [6]uint64{3, 0, create, 0o4755}, refuse},
 		{"openat, create, set-group-ID", unix.SYS_OPENAT, [6]uint64{3, 0, create, 0o2755}, refuse},
-		{"openat, no name, set-user-ID", unix.SYS_OPENAT, [6]uint64{3, 0, unix.O_TMPFILE | unix.O_RDWR, 0o4755}, refuse},
+		{"openat, no name, set-user-ID", unix.SYS_OPENAT, [6]uint64{3, 0, unix.O_TMPFILE | unix.O_RDWR, 0o4755},
+			refuse},
 		{"openat, mode unused", unix.SYS_OPENAT, [6]uint64{3, 0, unix.O_RDONLY | unix.O_DIRECTORY, 0xffffffff}, allow},
 		{"mknodat, file", unix.SYS_MKNODAT, [6]uint64{3, 0, unix.S_IFREG | 0o644}, allow},
 		{"mknodat, fifo", unix.SYS_MKNODAT, [6]uint64{3, 0, unix.S_IFIFO | 0o644}, allow},

@@ -32,7 +32,8 @@ func (*sockets) SeccompRules() seccomp.SyscallRules { return seccomp.NewSyscallR
 // the socket, which nobody else writes.
 func (s *sockets) PrepareGofer(c extension.GoferPrepareContext) (extension.GoferPrepareResult, error) {
 	s.agent = filepath.Join(c.BundleDir, "sock")
-	s.others = fsgofer.Config{HostUDS: config.HostUDSNone, HostFifo: config.HostFifoNone, CharDevicePolicy: config.CharDevEmulatedOnly,
+	s.others = fsgofer.Config{HostUDS: config.HostUDSNone, HostFifo: config.HostFifoNone,
+		CharDevicePolicy:   config.CharDevEmulatedOnly,
 		DonateMountPointFD: true, RUID: os.Getuid(), EUID: os.Geteuid(), RGID: os.Getgid(), EGID: os.Getegid()}
 	return extension.GoferPrepareResult{}, nil
 }
@@ -40,7 +41,8 @@ func (s *sockets) PrepareGofer(c extension.GoferPrepareContext) (extension.Gofer
 // TryHandleMount implements extension.Extension. It is called when gVisor's system
 // call filter holds. The mount of the agent's socket is
 // left to gVisor.
-func (s *sockets) TryHandleMount(_ *specs.Spec, m *specs.Mount, _ string, readonly bool) (lisafs.ConnectionImpl, lisafs.ConnectionOpts, error) {
+func (s *sockets) TryHandleMount(_ *specs.Spec, m *specs.Mount, _ string,
+	readonly bool) (lisafs.ConnectionImpl, lisafs.ConnectionOpts, error) {
 	if m != nil && filepath.IsAbs(s.agent) && m.Source == s.agent && readonly && slices.Contains(m.Options, "ro") {
 		return nil, lisafs.ConnectionOpts{}, nil
 	}
