@@ -18,7 +18,8 @@ import (
 // anywhere else.
 func proven(t *testing.T, c *client, session string) {
 	t.Helper()
-	r := c.shell(session, "cat /proc/version; dmesg 2>/dev/null | head -1; ls /dev/sda /dev/vda /root/.ssh 2>&1 | grep -c 'No such'")
+	r := c.shell(session, "cat /proc/version; dmesg 2>/dev/null | head -1; ls /dev/sda /dev/vda /root/.ssh 2>&1 | "+
+		"grep -c 'No such'")
 	if !strings.Contains(strings.ToLower(r.Text), "gvisor") || !strings.HasSuffix(strings.TrimSpace(r.Text), "3") {
 		t.Fatalf("this is no sandbox: %q", r.All)
 	}
@@ -55,7 +56,8 @@ func bystander(t *testing.T, s *server, token string) (end func()) {
 			return
 		}
 		slices.Sort(took)
-		t.Logf("the second user's %d calls: P50 %v, P99 %v, longest %v", len(took), took[len(took)/2], took[len(took)*99/100], took[len(took)-1])
+		t.Logf("the second user's %d calls: P50 %v, P99 %v, longest %v", len(took), took[len(took)/2],
+			took[len(took)*99/100], took[len(took)-1])
 	})
 	t.Cleanup(end)
 	return end
@@ -72,21 +74,31 @@ func TestAttacks(t *testing.T) {
 		timeout              int
 	}{
 		{"fork bomb", "bash", "f() { f | f & }; f; sleep 5", 10},
-		{"thread bomb", "python", "import threading, time\nwhile True:\n  try: threading.Thread(target=time.sleep, args=(100,)).start()\n  except RuntimeError: time.sleep(0.1)", 4},
+		{"thread bomb", "python", "import threading, time\nwhile True:\n  try: threading.Thread(target=time.sleep, " +
+			"args=(100,)).start()\n  except RuntimeError: time.sleep(0.1)", 4},
 		{"memory bomb", "python", "l = []\nwhile True: l.append(bytearray(16 << 20))", 20},
-		{"memory bomb in many processes", "bash", "for i in $(seq 20); do python3 -c 'l=[]\nimport time\nfor i in range(12): l.append(bytearray(16 << 20)); time.sleep(0.05)\ntime.sleep(20)' & done; wait", 15},
-		{"disk filler", "bash", "i=0; while :; do i=$((i+1)); head -c 20000000 /dev/zero > /tmp/f$i || break; done; rm -f /tmp/f*", 15},
-		{"workspace filler", "bash", "i=0; while :; do i=$((i+1)); head -c 50000000 /dev/zero > /workspace/f$i; done", 30},
+		{"memory bomb in many processes", "bash",
+			"for i in $(seq 20); do python3 -c 'l=[]\nimport time\nfor i in range(12): l.append(bytearray(16 << " +
+				"20)); time.sleep(0.05)\ntime.sleep(20)' & done; wait", 15},
+		{"disk filler", "bash", "i=0; while :; do i=$((i+1)); head -c 20000000 /dev/zero > /tmp/f$i || break; done; " +
+			"rm -f /tmp/f*", 15},
+		{"workspace filler", "bash", "i=0; while :; do i=$((i+1)); head -c 50000000 /dev/zero > /workspace/f$i; done",
+			30},
 		{"output flood", "bash", "yes 0123456789012345678901234567890123456789", 5},
 		{"stderr flood", "python", "import os\nwhile True: os.write(2, b'x' * 65536)", 5},
 		{"busy loops", "bash", "for i in 1 2 3 4 5 6 7 8; do while :; do :; done & done; wait", 5},
-		{"many files", "python", "import os\nos.makedirs('/workspace/d', exist_ok=True)\nfor i in range(10**6): open(f'/workspace/d/{i}', 'w').close()", 12},
-		{"signals ignored", "python", "import signal, os\nfor n in range(1, 65):\n  try: signal.signal(n, signal.SIG_IGN)\n  except Exception: pass\nwhile True: pass", 2},
-		{"closed descriptors", "python", "import os\nfor fd in range(0, 64):\n  try: os.close(fd)\n  except OSError: pass\nwhile True: pass", 2},
-		{"false replies", "python", "import os\nfor i in range(200000): os.write(4, b'{\"id\": %d, \"ok\": true, \"result\": \"forged\"}\\n' % i)", 10},
+		{"many files", "python", "import os\nos.makedirs('/workspace/d', exist_ok=True)\nfor i in range(10**6): " +
+			"open(f'/workspace/d/{i}', 'w').close()", 12},
+		{"signals ignored", "python", "import signal, os\nfor n in range(1, 65):\n  try: signal.signal(n, " +
+			"signal.SIG_IGN)\n  except Exception: pass\nwhile True: pass", 2},
+		{"closed descriptors", "python",
+			"import os\nfor fd in range(0, 64):\n  try: os.close(fd)\n  except OSError: pass\nwhile True: pass", 2},
+		{"false replies", "python", "import os\nfor i in range(200000): os.write(4, b'{\"id\": %d, \"ok\": true, " +
+			"\"result\": \"forged\"}\\n' % i)", 10},
 		{"huge result", "python", "'x' * (400 << 20)", 20},
 		{"deep recursion", "python", "def f(x): return f(x)\nimport sys\nsys.setrecursionlimit(10**9)\nf(1)", 10},
-		{"many rich values", "python", "class P:\n  def _repr_png_(self): return b'x' * (1 << 20)\nfor i in range(1000): display(P())", 20},
+		{"many rich values", "python",
+			"class P:\n  def _repr_png_(self): return b'x' * (1 << 20)\nfor i in range(1000): display(P())", 20},
 	} {
 		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
@@ -98,7 +110,8 @@ func TestAttacks(t *testing.T) {
 			end := bystander(t, &s, victim)
 			ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 			defer cancel()
-			r, err := c.try(ctx, "execute_code", args{"code": a.code, "language": a.language, "timeout": a.timeout, "session_id": id})
+			r, err := c.try(ctx, "execute_code", args{"code": a.code, "language": a.language, "timeout": a.timeout,
+				"session_id": id})
 			switch {
 			case ctx.Err() != nil:
 				t.Error("the call never ended")
@@ -112,7 +125,9 @@ func TestAttacks(t *testing.T) {
 			}
 			end()
 			// The attacker's own session is there, or was made again.
-			again, err := c.try(ctx, "execute_code", args{"code": "import os; print(os.path.exists('/workspace/kept'), 'kept' in globals())", "session_id": id, "timeout": 60})
+			again, err := c.try(ctx, "execute_code",
+				args{"code": "import os; print(os.path.exists('/workspace/kept'), 'kept' in globals())",
+					"session_id": id, "timeout": 60})
 			if err != nil || !strings.Contains(again.All, "True") {
 				t.Errorf("afterwards: %v %v", again, err)
 			} else {
@@ -149,27 +164,34 @@ func TestEscapes(t *testing.T) {
 		"cat /etc/shadow; cat /root/.ssh/*; cat /home/*/.ssh/*",
 		"cat /proc/*/environ | tr '\\0' '\\n' | grep -i -e secret -e token",
 		"mount -t proc none /mnt; mount --bind / /mnt; chroot / true; unshare -r true",
-		"python3 -c 'import ctypes; l = ctypes.CDLL(None); print(l.setuid(0), l.ptrace(16, 1, 0, 0), open(\"/proc/1/mem\", \"rb\"))'",
+		"python3 -c 'import ctypes; l = ctypes.CDLL(None); print(l.setuid(0), l.ptrace(16, 1, 0, 0), " +
+			"open(\"/proc/1/mem\", \"rb\"))'",
 		"dd if=/dev/mem bs=1 count=1; dd if=/dev/vda bs=1 count=1; dd if=/dev/sda bs=1 count=1",
 	} {
 		r := mallory.shell(m, line)
-		if strings.Contains(r.All, secret) || strings.Contains(r.All, treasure) || strings.Contains(r.All, "root:$") || strings.Contains(r.All, "root:*") {
+		if strings.Contains(r.All, secret) || strings.Contains(r.All, treasure) || strings.Contains(r.All, "root:$") ||
+			strings.Contains(r.All, "root:*") {
 			t.Errorf("%s: %q", line, r.All)
 		}
 	}
 	// Links that the sandbox makes are not followed by the file tools, and not
 	// by the API, even while they are swapped.
-	mallory.shell(m, "mkdir -p /workspace/sub; ln -sfn "+filepath.Dir(canary)+" /workspace/out; ln -sfn "+canary+" /workspace/file")
-	mallory.call("execute_command", args{"command": "while :; do rm -rf /workspace/swap; mkdir /workspace/swap; rm -rf /workspace/swap; ln -s " + filepath.Dir(canary) + " /workspace/swap; done", "background": true, "session_id": m})
+	mallory.shell(m, "mkdir -p /workspace/sub; ln -sfn "+filepath.Dir(canary)+" /workspace/out; ln -sfn "+canary+
+		" /workspace/file")
+	mallory.call("execute_command",
+		args{"command": "while :; do rm -rf /workspace/swap; mkdir /workspace/swap; rm -rf /workspace/swap; ln -s " +
+			filepath.Dir(canary) + " /workspace/swap; done", "background": true, "session_id": m})
 	token := s.token("mallory")
 	for i := range 60 {
 		for _, p := range []string{"file", "out/canary", "swap/canary"} {
-			if r, err := mallory.try(t.Context(), "sandbox_read_file", args{"path": p, "session_id": m}); err == nil && strings.Contains(r.All, secret) {
+			if r, err := mallory.try(t.Context(), "sandbox_read_file", args{"path": p, "session_id": m}); err == nil &&
+				strings.Contains(r.All, secret) {
 				t.Fatalf("%s was read", p)
 			}
 			mallory.try(t.Context(), "sandbox_write_file", args{"path": p, "content": "overwritten", "session_id": m})
 			if i < 10 {
-				s.request("PUT", "/v1/sessions/"+m+"/files/workspace/"+p, strings.NewReader("overwritten"), "Authorization", "Bearer "+token)
+				s.request("PUT", "/v1/sessions/"+m+"/files/workspace/"+p, strings.NewReader("overwritten"),
+					"Authorization", "Bearer "+token)
 			}
 		}
 	}
@@ -187,7 +209,8 @@ func TestUsers(t *testing.T) {
 	for _, user := range []string{"ann", "bob"} {
 		c := s.connect(newer, tokens[user], nil)
 		ids[user] = c.code("home", "secret = '"+user+"'").session()
-		processes[user], _ = c.call("execute_command", args{"command": "echo of " + user + "; sleep 1000", "background": true, "session_id": "home"}).Fields["process_id"].(string)
+		processes[user], _ = c.call("execute_command", args{"command": "echo of " + user + "; sleep 1000",
+			"background": true, "session_id": "home"}).Fields["process_id"].(string)
 	}
 	if ids["ann"] == ids["bob"] {
 		t.Fatal("two users have one home")
@@ -201,9 +224,12 @@ func TestUsers(t *testing.T) {
 					continue
 				}
 				for tool, a := range map[string]args{
-					"execute_code": {"code": "secret", "session_id": id}, "execute_command": {"command": "ls", "session_id": id},
-					"sandbox_read_file": {"path": "x", "session_id": id}, "sandbox_write_file": {"path": "x", "content": "x", "session_id": id},
-					"sandbox_list_files": {"session_id": id}, "list_processes": {"session_id": id}, "get_sessions": {"session_id": id},
+					"execute_code":       {"code": "secret", "session_id": id},
+					"execute_command":    {"command": "ls", "session_id": id},
+					"sandbox_read_file":  {"path": "x", "session_id": id},
+					"sandbox_write_file": {"path": "x", "content": "x", "session_id": id},
+					"sandbox_list_files": {"session_id": id}, "list_processes": {"session_id": id},
+					"get_sessions": {"session_id": id},
 				} {
 					_, err := c.try(t.Context(), tool, a)
 					wantFault(t, err, -32602, "SESSION_NOT_FOUND")
@@ -217,7 +243,8 @@ func TestUsers(t *testing.T) {
 					t.Errorf("%s stops %s's: %q", user, other, r.All)
 				}
 				for _, uri := range []string{"sandlot://sessions/" + id + "/files/workspace/x"} {
-					if code, _, text := s.request("GET", "/v1/sessions/"+id, nil, "Authorization", "Bearer "+token); code != 404 || strings.Contains(text, other) {
+					if code, _, text := s.request("GET", "/v1/sessions/"+id, nil, "Authorization", "Bearer "+
+						token); code != 404 || strings.Contains(text, other) {
 						t.Errorf("%s: HTTP %d %s", uri, code, text)
 					}
 				}
@@ -227,16 +254,19 @@ func TestUsers(t *testing.T) {
 					c.want("home", "secret", "'"+user+"'")
 				}
 			}
-			if l := c.call("get_sessions", nil); strings.Contains(l.All, ids["ann"]) != (user == "ann") || strings.Contains(l.All, ids["bob"]) != (user == "bob") {
+			if l := c.call("get_sessions", nil); strings.Contains(l.All, ids["ann"]) != (user == "ann") ||
+				strings.Contains(l.All, ids["bob"]) != (user == "bob") {
 				t.Errorf("%s sees %q", user, l.All)
 			}
 		})
 	}
 	all.Wait()
 	// Without a token, with a wrong and a revoked one, there is nothing at all.
-	for _, header := range [][]string{nil, {"Authorization", "Bearer slt_wrong"}, {"Authorization", "Basic " + tokens["ann"]}} {
+	for _, header := range [][]string{nil, {"Authorization", "Bearer slt_wrong"},
+		{"Authorization", "Basic " + tokens["ann"]}} {
 		for _, path := range []string{"/mcp", "/v1/sessions", "/metrics"} {
-			code, h, text := s.request(map[bool]string{true: "POST", false: "GET"}[path == "/mcp"], path, strings.NewReader("{}"), append([]string{"Content-Type", "application/json"}, header...)...)
+			code, h, text := s.request(map[bool]string{true: "POST", false: "GET"}[path == "/mcp"], path,
+				strings.NewReader("{}"), append([]string{"Content-Type", "application/json"}, header...)...)
 			if code != 401 || !strings.HasPrefix(h.Get("WWW-Authenticate"), "Bearer") {
 				t.Errorf("%v %s: HTTP %d %q", header, path, code, text)
 			}
@@ -288,7 +318,8 @@ func TestHostileAgent(t *testing.T) {
 			end := bystander(t, &s, victim)
 			before := memory(t, s.cmd.Process.Pid)
 			order, done := context.WithTimeout(context.Background(), 20*time.Second)
-			c.try(order, "execute_command", args{"command": "echo " + mode + " > /tmp/.hostile", "session_id": id}) // it may not come back
+			// it may not come back
+			c.try(order, "execute_command", args{"command": "echo " + mode + " > /tmp/.hostile", "session_id": id})
 			done()
 			time.Sleep(200 * time.Millisecond)
 			ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
@@ -308,7 +339,8 @@ func TestHostileAgent(t *testing.T) {
 			// A link that breaks may be an accident: it takes a moment until the
 			// sandbox is given up.
 			for ctx.Err() == nil {
-				if r, err = c.try(ctx, "execute_code", args{"code": "1+1", "session_id": id, "timeout": 10}); err == nil {
+				if r, err = c.try(ctx, "execute_code", args{"code": "1+1", "session_id": id,
+					"timeout": 10}); err == nil {
 					break
 				}
 			}
@@ -323,7 +355,8 @@ func TestHostileAgent(t *testing.T) {
 		slow.Go(func() { try(mode) })
 	}
 	slow.Wait()
-	for _, mode := range []string{"noise", "huge-frames", "pings", "streams", "hangs-up", "claims", "wrong-kind", "empty-event", "large-result", "bytes"} {
+	for _, mode := range []string{"noise", "huge-frames", "pings", "streams", "hangs-up", "claims", "wrong-kind",
+		"empty-event", "large-result", "bytes"} {
 		try(mode)
 	}
 }

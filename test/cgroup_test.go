@@ -34,7 +34,8 @@ func TestReadOnlyCgroups(t *testing.T) {
 	}
 	for line := range strings.Lines(string(mounts)) {
 		if at := strings.Fields(line)[1]; at == "/sys/fs/cgroup" || strings.HasPrefix(at, "/sys/fs/cgroup/") {
-			if err := syscall.Mount("none", at, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
+			if err := syscall.Mount("none", at, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY,
+				""); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -53,7 +54,8 @@ func TestReadOnlyCgroups(t *testing.T) {
 	c = s.connect(newer, "", nil)
 	c.want(first.session(), "_ + 1", "44")
 	out, errs, code := s.cli("doctor")
-	for _, w := range []string{"WARNING: sandboxes have no cgroups", "read-only file system", "memory", "CPU", "writable", "answered 42"} {
+	for _, w := range []string{"WARNING: sandboxes have no cgroups", "read-only file system", "memory", "CPU",
+		"writable", "answered 42"} {
 		if code != 0 || !strings.Contains(out, w) {
 			t.Errorf("doctor (%d) does not say %q: %s%s", code, w, out, errs)
 		}

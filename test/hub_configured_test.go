@@ -32,7 +32,8 @@ func TestConfigured(t *testing.T) {
 	}
 	dir := t.TempDir()
 	desktop := filepath.Join(dir, "claude_desktop_config.json")
-	rewrite(t, desktop, fmt.Sprintf(`{"mcpServers":{"desk":{"command":"python3","args":[%q,"plain","desk"]}}}`, "/workspace/odd.py"))
+	rewrite(t, desktop, fmt.Sprintf(`{"mcpServers":{"desk":{"command":"python3","args":[%q,"plain","desk"]}}}`,
+		"/workspace/odd.py"))
 	file := filepath.Join(dir, "sandlot.yaml")
 	section := func(more string) string {
 		return fmt.Sprintf(`mcp_files: %s
@@ -50,7 +51,8 @@ mcp:
 	s.put(ann, "odd.py")
 	a, b := s.connect(older, ann, nil), s.connect(newer, bob, nil)
 	names := a.toolNames()
-	for name, want := range map[string]bool{"ext_host_say": true, "team_say": true, "say": true, "ext_bare_say": false, "die": false, "env": false, "ext_desk_say": true} {
+	for name, want := range map[string]bool{"ext_host_say": true, "team_say": true, "say": true, "ext_bare_say": false,
+		"die": false, "env": false, "ext_desk_say": true} {
 		if (names[name] != nil) != want {
 			t.Errorf("ann sees %s: %v, want %v", name, !want, want)
 		}
@@ -61,23 +63,27 @@ mcp:
 	if _, err := b.try(t.Context(), "team_say", nil); err == nil {
 		t.Error("bob calls ann's")
 	}
-	if got := a.call("ext_host_env", args{}); !strings.Contains(got.Text, "hidden value") || !strings.Contains(got.Text, "made") || strings.Contains(got.Text, "SECRET_VALUE") {
+	if got := a.call("ext_host_env", args{}); !strings.Contains(got.Text, "hidden value") ||
+		!strings.Contains(got.Text, "made") || strings.Contains(got.Text, "SECRET_VALUE") {
 		t.Errorf("its environment: %q", got.Text)
 	}
 	list := a.call("list_external_mcp", args{})
 	if strings.Contains(list.All+asJSON(list.Fields), "hidden value") {
 		t.Error("a value of the settings is told")
 	}
-	if row := a.state("broken"); row["state"] != "error" || !strings.Contains(row["lastError"].(string), "it is not set") {
+	if row := a.state("broken"); row["state"] != "error" || !strings.Contains(row["lastError"].(string),
+		"it is not set") {
 		t.Errorf("broken: %v", row)
 	}
 	if row := a.state("off"); row["state"] != "disabled" {
 		t.Errorf("off: %v", row)
 	}
-	if _, err := a.try(t.Context(), "disconnect_external_mcp", args{"name": "host"}); err == nil || !strings.Contains(err.Error(), "operator") {
+	if _, err := a.try(t.Context(), "disconnect_external_mcp", args{"name": "host"}); err == nil ||
+		!strings.Contains(err.Error(), "operator") {
 		t.Errorf("disconnecting the operator's: %v", err)
 	}
-	if _, err := a.try(t.Context(), "connect_external_mcp", args{"name": "host", "command": "x"}); err == nil || !strings.Contains(err.Error(), "another name") {
+	if _, err := a.try(t.Context(), "connect_external_mcp", args{"name": "host", "command": "x"}); err == nil ||
+		!strings.Contains(err.Error(), "another name") {
 		t.Errorf("the operator's name: %v", err)
 	}
 	if strings.Contains(s.log.String(), "hidden value") {
@@ -87,7 +93,8 @@ mcp:
 
 	// A change is taken up for all, and what did not change lives on.
 	before := a.state("host")["calls"]
-	rewrite(t, file, strings.Replace(section("  added: {command: python3, args: ["+odd+", plain, added], where: host, user: 0}\n"), "prefix: team, principals: [ann]", "prefix: crew", 1))
+	rewrite(t, file, strings.Replace(section("  added: {command: python3, args: ["+odd+
+		", plain, added], where: host, user: 0}\n"), "prefix: team, principals: [ann]", "prefix: crew", 1))
 	until(t, "the change is taken up", func() bool {
 		n := b.toolNames()
 		return n["ext_added_say"] != nil && n["crew_say"] != nil
@@ -108,7 +115,8 @@ mcp:
 // logsAreTheOperators: what a program on the machine prints is for a token with the
 // role, in both protocols and over HTTP, and for no other token of the same user.
 func logsAreTheOperators(t *testing.T, s *server, plain string) {
-	for token, sees := range map[string]bool{s.token("ann", "--role", "operator"): true, s.token("ann", "--role", "logs"): true, plain: false,
+	for token, sees := range map[string]bool{s.token("ann", "--role", "operator"): true,
+		s.token("ann", "--role", "logs"): true, plain: false,
 		s.token("ann", "--role", "metrics"): false, s.token("operator"): false} {
 		for _, version := range []string{older, newer} {
 			_, err := s.connect(version, token, nil).try(t.Context(), "external_mcp_logs", args{"name": "host"})
@@ -116,7 +124,8 @@ func logsAreTheOperators(t *testing.T, s *server, plain string) {
 				t.Errorf("the log, %v: %v", sees, err)
 			}
 		}
-		code, _, body := s.request("POST", "/v1/tools/external_mcp_logs", strings.NewReader(`{"name":"host"}`), "Authorization", "Bearer "+token)
+		code, _, body := s.request("POST", "/v1/tools/external_mcp_logs", strings.NewReader(`{"name":"host"}`),
+			"Authorization", "Bearer "+token)
 		if (code == 200) != sees {
 			t.Errorf("the log over HTTP, %v: %d %s", sees, code, body)
 		}
@@ -146,7 +155,8 @@ func TestNamesNeverShadow(t *testing.T) {
 	c.want("", "6*7", "42")
 	impostors := 0
 	for name := range names {
-		if strings.HasPrefix(name, "execute_code_") || strings.HasPrefix(name, "say_") || strings.HasPrefix(name, "get_sessions_") {
+		if strings.HasPrefix(name, "execute_code_") || strings.HasPrefix(name, "say_") ||
+			strings.HasPrefix(name, "get_sessions_") {
 			impostors++
 			if got := c.call(name, args{}); got.Text != "impostor" {
 				t.Errorf("%s says %q", name, got.Text)
@@ -172,11 +182,15 @@ func TestManyTools(t *testing.T) {
 	for n := range 50 {
 		server := mcp.NewServer(&mcp.Implementation{Name: "many", Version: "1"}, nil)
 		for k := range 40 {
-			server.AddTool(&mcp.Tool{Name: fmt.Sprintf("tool_%d", k), Description: strings.Repeat("Does something. ", 10),
-				InputSchema: map[string]any{"type": "object", "properties": map[string]any{"a": map[string]any{"type": "string", "description": "An argument."}}}}, nothing(fmt.Sprint(n)))
+			server.AddTool(&mcp.Tool{Name: fmt.Sprintf("tool_%d", k),
+				Description: strings.Repeat("Does something. ", 10),
+				InputSchema: map[string]any{"type": "object",
+					"properties": map[string]any{"a": map[string]any{"type": "string",
+						"description": "An argument."}}}}, nothing(fmt.Sprint(n)))
 		}
 		l := listen(t)
-		web := &http.Server{Handler: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: n%2 == 0})}
+		web := &http.Server{Handler: mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server },
+			&mcp.StreamableHTTPOptions{Stateless: n%2 == 0})}
 		go web.Serve(l)
 		t.Cleanup(func() { web.Close() })
 		fmt.Fprintf(&section, "  s%02d: {url: \"http://%s/mcp\"}\n", n, l.Addr())
@@ -224,7 +238,8 @@ func TestManyCycles(t *testing.T) {
 	const users = 4 // that are at work at once
 	c := s.connect(older, ann, nil)
 	connect := func(n int) *result {
-		return c.call("connect_external_mcp", args{"name": fmt.Sprintf("tiny%d", n), "command": "sh", "args": []string{"/workspace/tiny.sh"}})
+		return c.call("connect_external_mcp", args{"name": fmt.Sprintf("tiny%d", n), "command": "sh",
+			"args": []string{"/workspace/tiny.sh"}})
 	}
 	each := func(do func(n int)) {
 		var all sync.WaitGroup

@@ -43,7 +43,8 @@ func (u *user) questions() []string {
 }
 
 func (u *user) options() *mcp.ClientOptions {
-	return &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+	return &mcp.ClientOptions{ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult,
+		error) {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.asked = append(u.asked, r.Params.Message)
@@ -81,18 +82,22 @@ func TestConsent(t *testing.T) {
 			c := s.connect(era, token, u.options())
 			name := "odd " + era
 			runs := func() string {
-				return strings.TrimSpace(c.shell("home", "ps ax -o args | grep '[o]dd.py'; ls /workspace/external-mcp 2>/dev/null; true").Text)
+				return strings.TrimSpace(c.shell("home",
+					"ps ax -o args | grep '[o]dd.py'; ls /workspace/external-mcp 2>/dev/null; true").Text)
 			}
-			for what, no := range map[string][2]any{"deny": {"accept", "deny"}, "decline": {"decline", nil}, "cancel": {"cancel", nil}, "no decision": {"accept", nil}, "another answer": {"accept", "sure"}} {
+			for what, no := range map[string][2]any{"deny": {"accept", "deny"}, "decline": {"decline", nil},
+				"cancel": {"cancel", nil}, "no decision": {"accept", nil}, "another answer": {"accept", "sure"}} {
 				if what == "another answer" && era == newer {
 					continue // this client does not send it
 				}
 				u.answers(no[0].(string), no[1])
 				r := c.odd(name, "plain", args{"env": args{"ODD_KEY": "secret value"}})
-				if !r.IsError || r.Fields["success"] != false || r.Fields["declined"] != true || !strings.Contains(r.Text, "nothing was installed, started or changed") {
+				if !r.IsError || r.Fields["success"] != false || r.Fields["declined"] != true ||
+					!strings.Contains(r.Text, "nothing was installed, started or changed") {
 					t.Errorf("%s: %v\n%s", what, r.Fields, r.All)
 				}
-				if q := u.questions(); len(q) != 1 || !strings.Contains(q[0], "python3 /workspace/odd.py plain 'odd "+era+"'") || !strings.Contains(q[0], "ODD_KEY") || strings.Contains(q[0], "secret value") {
+				if q := u.questions(); len(q) != 1 || !strings.Contains(q[0], "python3 /workspace/odd.py plain 'odd "+
+					era+"'") || !strings.Contains(q[0], "ODD_KEY") || strings.Contains(q[0], "secret value") {
 					t.Errorf("%s: asked %q", what, q)
 				}
 				if c.state(name) != nil || strings.Contains(runs(), "odd.py") {
@@ -100,8 +105,10 @@ func TestConsent(t *testing.T) {
 				}
 			}
 			u.answers("decline", nil)
-			r := c.call("auto_install_and_connect_mcp", args{"name": "mem", "install": args{"type": "npm", "spec": "some-package"}})
-			if q := u.questions(); !r.IsError || r.Fields["declined"] != true || len(q) != 1 || !strings.Contains(q[0], "npm install --prefix /workspace/external-mcp/mem") {
+			r := c.call("auto_install_and_connect_mcp",
+				args{"name": "mem", "install": args{"type": "npm", "spec": "some-package"}})
+			if q := u.questions(); !r.IsError || r.Fields["declined"] != true || len(q) != 1 ||
+				!strings.Contains(q[0], "npm install --prefix /workspace/external-mcp/mem") {
 				t.Errorf("installing: asked %q, %s", q, r.All)
 			}
 			if got := runs(); got != "" {
@@ -122,17 +129,21 @@ func TestConsent(t *testing.T) {
 			if r := c.odd(name, "plain", args{"env": args{"ODD_KEY": "other"}}); r.IsError || len(u.questions()) > 0 {
 				t.Errorf("the same again: asked %q, %s", u.questions(), r.All)
 			}
-			if r := c.call("restart_external_mcp", args{"name": name, "env": args{"ODD_KEY": "third"}}); r.IsError || len(u.questions()) > 0 {
+			if r := c.call("restart_external_mcp", args{"name": name, "env": args{"ODD_KEY": "third"}}); r.IsError ||
+				len(u.questions()) > 0 {
 				t.Errorf("a restart: asked %q, %s", u.questions(), r.All)
 			}
-			if r := c.call("restart_external_mcp", args{"name": name, "env": args{"ODD_MORE": "x"}}); !r.IsError || len(u.questions()) != 1 || !strings.Contains(u.questions()[0], "ODD_MORE") {
+			if r := c.call("restart_external_mcp", args{"name": name, "env": args{"ODD_MORE": "x"}}); !r.IsError ||
+				len(u.questions()) != 1 || !strings.Contains(u.questions()[0], "ODD_MORE") {
 				t.Errorf("a restart with a further variable: asked %q, %s", u.questions(), r.All)
 			}
 			u.answers("decline", nil)
-			if r := c.odd(name, "banner", args{"env": args{"ODD_KEY": "x"}}); !r.IsError || len(u.questions()) != 1 || !strings.Contains(u.questions()[0], "Instead of: ") {
+			if r := c.odd(name, "banner", args{"env": args{"ODD_KEY": "x"}}); !r.IsError || len(u.questions()) != 1 ||
+				!strings.Contains(u.questions()[0], "Instead of: ") {
 				t.Errorf("other arguments: asked %q, %s", u.questions(), r.All)
 			}
-			if got := c.call(r.exposed(t, "env"), nil); !strings.Contains(got.Text, "third") || strings.Contains(got.Text, "ODD_MORE") {
+			if got := c.call(r.exposed(t, "env"), nil); !strings.Contains(got.Text, "third") ||
+				strings.Contains(got.Text, "ODD_MORE") {
 				t.Errorf("what was there: %q", got.All)
 			}
 			c.call("disconnect_external_mcp", args{"name": name, "delete": true})
@@ -150,10 +161,13 @@ func TestConsent(t *testing.T) {
 			}
 		}
 		auth := []string{"Authorization", "Bearer " + token}
-		if r := s.bare("connect_external_mcp", connect, auth...); r.Error == nil || r.Error.Data["error_code"] != "FORBIDDEN" || !strings.Contains(asJSON(r.Error.Data), "sandlot mcp add x -- python3 /workspace/odd.py") {
+		if r := s.bare("connect_external_mcp", connect, auth...); r.Error == nil ||
+			r.Error.Data["error_code"] != "FORBIDDEN" || !strings.Contains(asJSON(r.Error.Data),
+			"sandlot mcp add x -- python3 /workspace/odd.py") {
 			t.Errorf("a bare call: %+v", r)
 		}
-		if status, _, body := s.post("/v1/tools/connect_external_mcp", asJSON(connect), auth...); status != 403 || !strings.Contains(body, "FORBIDDEN") {
+		if status, _, body := s.post("/v1/tools/connect_external_mcp", asJSON(connect), auth...); status != 403 ||
+			!strings.Contains(body, "FORBIDDEN") {
 			t.Errorf("over HTTP: %d %s", status, body)
 		}
 		if row := s.connect(older, token, nil).state("x"); row != nil {
@@ -161,7 +175,8 @@ func TestConsent(t *testing.T) {
 		}
 	})
 	t.Run("the local user is told", func(t *testing.T) {
-		if out, errs, code := s.cli("mcp", "add", "own", "--", "python3", "/workspace/none.py"); code == 0 || strings.Contains(errs, "consent") || !strings.Contains(errs, "did not start") {
+		if out, errs, code := s.cli("mcp", "add", "own", "--", "python3", "/workspace/none.py"); code == 0 ||
+			strings.Contains(errs, "consent") || !strings.Contains(errs, "did not start") {
 			t.Errorf("%d %s%s", code, out, errs)
 		}
 	})
@@ -205,25 +220,32 @@ func TestConsentOnTerminal(t *testing.T) {
 	}
 	add := []string{"add", "odd", "--env", "ODD_KEY=secret value", "--", "python3", "/workspace/odd.py"}
 	listed := func() bool { out, _, _ := with("", "list"); return strings.Contains(out, "odd") }
-	if out, errs, code := with("", add...); code != 1 || !strings.Contains(errs, "Runs: python3 /workspace/odd.py") || !strings.Contains(errs, "--yes") || !strings.Contains(out, "nothing was installed") || listed() {
+	if out, errs, code := with("", add...); code != 1 || !strings.Contains(errs, "Runs: python3 /workspace/odd.py") ||
+		!strings.Contains(errs, "--yes") || !strings.Contains(out, "nothing was installed") || listed() {
 		t.Errorf("nobody to ask: %d\n%s\n%s", code, out, errs)
 	}
-	if out, errs, code := with("n", add...); code != 1 || !strings.Contains(out, "Do you consent?") || !strings.Contains(out, "nothing was installed") || listed() {
+	if out, errs, code := with("n", add...); code != 1 || !strings.Contains(out, "Do you consent?") ||
+		!strings.Contains(out, "nothing was installed") || listed() {
 		t.Errorf("no: %d\n%s\n%s", code, out, errs)
 	}
-	if out, errs, code := with("y", add...); code != 0 || !strings.Contains(out, "Variables: ODD_KEY") || strings.Contains(out, "secret value") || !strings.Contains(out, "odd is connected") || !listed() {
+	if out, errs, code := with("y", add...); code != 0 || !strings.Contains(out, "Variables: ODD_KEY") ||
+		strings.Contains(out, "secret value") || !strings.Contains(out, "odd is connected") || !listed() {
 		t.Errorf("yes: %d\n%s\n%s", code, out, errs)
 	}
 	if out, errs, code := with("", add...); code != 0 || strings.Contains(errs, "Runs:") {
 		t.Errorf("the same again: %d\n%s\n%s", code, out, errs)
 	}
-	if out, errs, code := with("", append([]string{"add", "second", "--yes", "--json"}, add[2:]...)...); code != 0 || !strings.Contains(errs, "Runs: python3 /workspace/odd.py") || !json.Valid([]byte(out)) {
+	if out, errs, code := with("", append([]string{"add", "second", "--yes", "--json"}, add[2:]...)...); code != 0 ||
+		!strings.Contains(errs, "Runs: python3 /workspace/odd.py") || !json.Valid([]byte(out)) {
 		t.Errorf("--yes: %d\n%s\n%s", code, out, errs)
 	}
-	if out, errs, code := with("", "add", "bad", "--yes", "--", "python3", "/workspace/odd.py", "exit"); code != 1 || !strings.Contains(errs, "exit code 7") || !strings.Contains(errs, "  - Check its command") || !strings.Contains(errs, "cannot find my configuration") {
+	if out, errs, code := with("", "add", "bad", "--yes", "--", "python3", "/workspace/odd.py", "exit"); code != 1 ||
+		!strings.Contains(errs, "exit code 7") || !strings.Contains(errs, "  - Check its command") ||
+		!strings.Contains(errs, "cannot find my configuration") {
 		t.Errorf("one that does not start: %d\n%s\n%s", code, out, errs)
 	}
-	if out, errs, code := with("", "restart", "odd", "--env", "ODD_MORE=x"); code != 1 || !strings.Contains(errs, "ODD_MORE") {
+	if out, errs, code := with("", "restart", "odd", "--env", "ODD_MORE=x"); code != 1 ||
+		!strings.Contains(errs, "ODD_MORE") {
 		t.Errorf("a further variable: %d\n%s\n%s", code, out, errs)
 	}
 	if out, errs, code := with("", "restart", "odd", "--env", "ODD_MORE=x", "--yes"); code != 0 {
@@ -234,21 +256,27 @@ func TestConsentOnTerminal(t *testing.T) {
 // TestConsentDenied: with mcp_consent: deny the operator's servers are all that
 // there are.
 func TestConsentDenied(t *testing.T) {
-	s := startConfigured(t, "mcp_consent: deny\nmcp:\n  theirs: {command: python3, args: [/workspace/odd.py, plain, theirs], principals: [ann]}\n") // the local user's would be starting when the test ends
+	// the local user's would be starting when the test ends
+	s := startConfigured(t, "mcp_consent: deny\nmcp:\n  theirs: {command: python3, args: [/workspace/odd.py, plain, "+
+		"theirs], principals: [ann]}\n")
 	token := s.token("ann")
 	s.put(token, "odd.py")
 	u := &user{action: "accept", says: "allow"}
 	for who, token := range map[string]string{"ann": token, "the local user": ""} {
 		if token == "" {
-			if out, errs, code := s.cli("mcp", "add", "x", "--yes", "--", "python3", "/workspace/odd.py"); code != 1 || !strings.Contains(errs, "forbidden by the operator") {
+			if out, errs, code := s.cli("mcp", "add", "x", "--yes", "--", "python3", "/workspace/odd.py"); code != 1 ||
+				!strings.Contains(errs, "forbidden by the operator") {
 				t.Errorf("%s: %d %s%s", who, code, out, errs)
 			}
 			continue
 		}
 		for _, era := range []string{older, newer} {
 			c := s.connect(era, token, u.options())
-			for name, a := range map[string]args{"connect_external_mcp": {"name": "x", "command": "python3", "args": []string{"/workspace/odd.py"}}, "auto_install_and_connect_mcp": {"name": "x", "install": args{"type": "npm", "spec": "a"}}} {
-				if _, err := c.try(t.Context(), name, a); code(err) != "FORBIDDEN" || !strings.Contains(err.Error(), "forbidden by the operator") {
+			for name, a := range map[string]args{"connect_external_mcp": {"name": "x", "command": "python3",
+				"args": []string{"/workspace/odd.py"}}, "auto_install_and_connect_mcp": {"name": "x",
+				"install": args{"type": "npm", "spec": "a"}}} {
+				if _, err := c.try(t.Context(), name, a); code(err) != "FORBIDDEN" ||
+					!strings.Contains(err.Error(), "forbidden by the operator") {
 					t.Errorf("%s of %s: %v", name, who, err)
 				}
 			}
@@ -275,7 +303,8 @@ func TestConsentIsFollowed(t *testing.T) {
 	u := &user{action: "accept", says: "allow"}
 	c := s.connect(older, token, u.options())
 	connect := func(name string) error {
-		_, err := c.try(t.Context(), "connect_external_mcp", args{"name": name, "command": "python3", "args": []string{"/workspace/odd.py", "plain", name}})
+		_, err := c.try(t.Context(), "connect_external_mcp",
+			args{"name": name, "command": "python3", "args": []string{"/workspace/odd.py", "plain", name}})
 		return err
 	}
 	if err := connect("one"); code(err) != "FORBIDDEN" {
@@ -311,19 +340,26 @@ func TestClientHeadersStay(t *testing.T) {
 	})}
 	go web.Serve(l)
 	t.Cleanup(func() { web.Close() })
-	s := startConfigured(t, fmt.Sprintf("network:\n  allow_private: [{host: \"127.0.0.1:%s\", cidr: 127.0.0.0/8}]\nmcp:\n  theirs: {url: \"http://%s/mcp\", headers: {X-Operator: \"of the operator\"}}\n", strings.Split(l.Addr().String(), ":")[1], l.Addr()))
+	s := startConfigured(t, fmt.Sprintf("network:\n  allow_private: [{host: \"127.0.0.1:%s\", cidr: "+
+		"127.0.0.0/8}]\nmcp:\n  theirs: {url: \"http://%s/mcp\", headers: {X-Operator: \"of the operator\"}}\n",
+		strings.Split(l.Addr().String(), ":")[1], l.Addr()))
 	token := s.token("ann")
-	own := map[string]string{"Cookie": "session=crumbs", "Proxy-Authorization": "Basic cHJveHk6c2VjcmV0", "X-Api-Key": "key-of-the-client", "Sandlot-User": "somebody",
-		"X-Forwarded-For": "192.0.2.7", "Forwarded": "for=192.0.2.7", "Referer": "https://client.example/page", "User-Agent": "client-of-ann", "X-Operator": "of ann"}
+	own := map[string]string{"Cookie": "session=crumbs", "Proxy-Authorization": "Basic cHJveHk6c2VjcmV0",
+		"X-Api-Key": "key-of-the-client", "Sandlot-User": "somebody",
+		"X-Forwarded-For": "192.0.2.7", "Forwarded": "for=192.0.2.7", "Referer": "https://client.example/page",
+		"User-Agent": "client-of-ann", "X-Operator": "of ann"}
 	for _, era := range []string{older, newer} {
 		c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-		session, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: s.URL + "/mcp", HTTPClient: &http.Client{Transport: adding{bearer{token}, own}}}, &mcp.ClientSessionOptions{ProtocolVersion: era})
+		session, err := c.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: s.URL + "/mcp",
+			HTTPClient: &http.Client{Transport: adding{bearer{token}, own}}},
+			&mcp.ClientSessionOptions{ProtocolVersion: era})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { session.Close() })
 		cl := &client{t, session}
-		r := cl.call("connect_external_mcp", args{"name": "mine", "url": "http://" + l.Addr().String() + "/mcp", "headers": args{"X-Mine": "of the user"}})
+		r := cl.call("connect_external_mcp", args{"name": "mine", "url": "http://" + l.Addr().String() + "/mcp",
+			"headers": args{"X-Mine": "of the user"}})
 		for _, name := range []string{r.exposed(t, "look"), "ext_theirs_look"} {
 			if got := cl.call(name, nil); got.Text != "seen" {
 				t.Fatalf("%s says %q", name, got.All)
@@ -346,7 +382,8 @@ func TestClientHeadersStay(t *testing.T) {
 	for _, h := range seen {
 		declared[h.Get("X-Mine")], declared[h.Get("X-Operator")] = true, true
 		text := fmt.Sprint(h)
-		for _, secret := range []string{token, "crumbs", "cHJveHk", "key-of-the-client", "somebody", "192.0.2.7", "client.example", "client-of-ann", "of ann"} {
+		for _, secret := range []string{token, "crumbs", "cHJveHk", "key-of-the-client", "somebody", "192.0.2.7",
+			"client.example", "client-of-ann", "of ann"} {
 			if strings.Contains(text, secret) {
 				t.Errorf("it was sent %q: %v", secret, h)
 			}
@@ -391,7 +428,8 @@ func TestLoginOfConfigured(t *testing.T) {
 	came := make(chan string, 100)
 	bank := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		came <- r.URL.Path
-		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer resource_metadata="http://%s/.well-known/oauth-protected-resource/mcp"`, away.Addr()))
+		w.Header().Set("WWW-Authenticate",
+			fmt.Sprintf(`Bearer resource_metadata="http://%s/.well-known/oauth-protected-resource/mcp"`, away.Addr()))
 		w.WriteHeader(http.StatusUnauthorized)
 	})}
 	go bank.Serve(l)
@@ -402,7 +440,8 @@ func TestLoginOfConfigured(t *testing.T) {
 		want    bool
 	}{
 		"not listed": {"", false},
-		"listed":     {fmt.Sprintf("network:\n  allow_private: [{host: \"127.0.0.1:%s\", cidr: 127.0.0.0/8}]\n", strings.Split(away.Addr().String(), ":")[1]), true},
+		"listed": {fmt.Sprintf("network:\n  allow_private: [{host: \"127.0.0.1:%s\", cidr: 127.0.0.0/8}]\n",
+			strings.Split(away.Addr().String(), ":")[1]), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for len(led) > 0 {

@@ -40,37 +40,76 @@ func thirds(w *web) []third {
 	}
 	return []third{
 		{name: "everything", kind: "npm", spec: "@modelcontextprotocol/server-everything", calls: []call{
-			{"echo", args{"message": "hello"}}, {"get-sum", args{"a": 2, "b": 3}}, {"get-annotated-message", args{"messageType": "error", "includeImage": true}},
-			{"get-env", nil}, {"get-resource-links", args{"count": 3}}, {"get-resource-reference", args{"resourceType": "Text", "resourceId": 1}},
-			{"get-structured-content", args{"location": "New York"}}, {"get-tiny-image", nil}, {"gzip-file-as-resource", args{"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8=", "outputType": "resource"}},
-			{"toggle-simulated-logging", nil}, {"toggle-simulated-logging", nil}, {"toggle-subscriber-updates", nil}, {"toggle-subscriber-updates", nil},
-			{"trigger-long-running-operation", args{"duration": 1, "steps": 4}}, {"trigger-elicitation-request", nil}, {"trigger-url-elicitation", args{"url": "https://example.test/x", "message": "Open it", "elicitationId": "1"}},
-			{"trigger-sampling-request", args{"prompt": "hi", "maxTokens": 5}}, {"simulate-research-query", args{"topic": "sand"}}, {"get-sum", args{"a": "x"}}}},
-		{name: "files", kind: "npm", spec: "@modelcontextprotocol/server-filesystem", start: []string{"mcp-server-filesystem", "/workspace/data"},
-			prepare: "mkdir -p /workspace/data/sub && echo one > " + file + " && echo two > /workspace/data/sub/b.txt && printf w > /workspace/data/w.txt && printf '\\211PNG' > /workspace/data/p.png", calls: []call{
-				{"list_allowed_directories", nil}, {"read_file", args{"path": file}}, {"read_text_file", args{"path": file, "head": 1}}, {"read_media_file", args{"path": "/workspace/data/p.png"}},
-				{"read_multiple_files", args{"paths": []string{file, "/workspace/data/none"}}}, {"list_directory", args{"path": "/workspace/data"}}, {"list_directory_with_sizes", args{"path": "/workspace/data"}},
-				{"directory_tree", args{"path": "/workspace/data"}}, {"search_files", args{"path": "/workspace/data", "pattern": "**/*.txt"}}, {"get_file_info", args{"path": file}},
-				{"edit_file", args{"path": file, "edits": []args{{"oldText": "one", "newText": "three"}}, "dryRun": true}}, {"create_directory", args{"path": "/workspace/data/sub"}},
-				{"write_file", args{"path": "/workspace/data/w.txt", "content": "w"}}, {"move_file", args{"source": "/workspace/data/none", "destination": "/workspace/data/y"}}, {"read_file", args{"path": "/etc/passwd"}}}},
+			{"echo", args{"message": "hello"}}, {"get-sum", args{"a": 2, "b": 3}},
+			{"get-annotated-message", args{"messageType": "error", "includeImage": true}},
+			{"get-env", nil}, {"get-resource-links", args{"count": 3}},
+			{"get-resource-reference", args{"resourceType": "Text", "resourceId": 1}},
+			{"get-structured-content", args{"location": "New York"}}, {"get-tiny-image", nil},
+			{"gzip-file-as-resource", args{"name": "x.gz", "data": "data:text/plain;base64,aGVsbG8=",
+				"outputType": "resource"}},
+			{"toggle-simulated-logging", nil}, {"toggle-simulated-logging", nil}, {"toggle-subscriber-updates", nil},
+			{"toggle-subscriber-updates", nil},
+			{"trigger-long-running-operation", args{"duration": 1, "steps": 4}}, {"trigger-elicitation-request", nil},
+			{"trigger-url-elicitation", args{"url": "https://example.test/x", "message": "Open it",
+				"elicitationId": "1"}},
+			{"trigger-sampling-request", args{"prompt": "hi", "maxTokens": 5}},
+			{"simulate-research-query", args{"topic": "sand"}}, {"get-sum", args{"a": "x"}}}},
+		{name: "files", kind: "npm", spec: "@modelcontextprotocol/server-filesystem",
+			start: []string{"mcp-server-filesystem", "/workspace/data"},
+			prepare: "mkdir -p /workspace/data/sub && echo one > " + file +
+				" && echo two > /workspace/data/sub/b.txt && printf w > /workspace/data/w.txt && printf '\\211PNG' > " +
+				"/workspace/data/p.png", calls: []call{
+				{"list_allowed_directories", nil}, {"read_file", args{"path": file}},
+				{"read_text_file", args{"path": file, "head": 1}},
+				{"read_media_file", args{"path": "/workspace/data/p.png"}},
+				{"read_multiple_files", args{"paths": []string{file, "/workspace/data/none"}}},
+				{"list_directory", args{"path": "/workspace/data"}},
+				{"list_directory_with_sizes", args{"path": "/workspace/data"}},
+				{"directory_tree", args{"path": "/workspace/data"}},
+				{"search_files", args{"path": "/workspace/data", "pattern": "**/*.txt"}},
+				{"get_file_info", args{"path": file}},
+				{"edit_file", args{"path": file, "edits": []args{{"oldText": "one", "newText": "three"}},
+					"dryRun": true}}, {"create_directory", args{"path": "/workspace/data/sub"}},
+				{"write_file", args{"path": "/workspace/data/w.txt", "content": "w"}},
+				{"move_file", args{"source": "/workspace/data/none", "destination": "/workspace/data/y"}},
+				{"read_file", args{"path": "/etc/passwd"}}}},
 		{name: "memory", kind: "npm", spec: "@modelcontextprotocol/server-memory", calls: []call{
-			{"create_entities", args{"entities": []args{entity("a"), entity("b")}}}, {"create_relations", args{"relations": []args{{"from": "a", "to": "b", "relationType": "knows"}}}},
-			{"add_observations", args{"observations": []args{{"entityName": "a", "contents": []string{"more"}}}}}, {"read_graph", nil}, {"search_nodes", args{"query": "more"}}, {"open_nodes", args{"names": []string{"a"}}},
-			{"delete_observations", args{"deletions": []args{{"entityName": "a", "observations": []string{"more"}}}}}, {"delete_relations", args{"relations": []args{{"from": "a", "to": "b", "relationType": "knows"}}}},
+			{"create_entities", args{"entities": []args{entity("a"), entity("b")}}},
+			{"create_relations", args{"relations": []args{{"from": "a", "to": "b", "relationType": "knows"}}}},
+			{"add_observations", args{"observations": []args{{"entityName": "a", "contents": []string{"more"}}}}},
+			{"read_graph", nil}, {"search_nodes", args{"query": "more"}}, {"open_nodes", args{"names": []string{"a"}}},
+			{"delete_observations", args{"deletions": []args{{"entityName": "a", "observations": []string{"more"}}}}},
+			{"delete_relations", args{"relations": []args{{"from": "a", "to": "b", "relationType": "knows"}}}},
 			{"delete_entities", args{"entityNames": []string{"a", "b"}}}}},
 		{name: "thinking", kind: "npm", spec: "@modelcontextprotocol/server-sequential-thinking", calls: []call{
-			{"sequentialthinking", args{"thought": "first", "nextThoughtNeeded": false, "thoughtNumber": 1, "totalThoughts": 1}}}},
-		{name: "time", kind: "pip", spec: "mcp-server-time", start: []string{"mcp-server-time", "--local-timezone=UTC"}, calls: []call{
-			{"get_current_time", args{"timezone": "Europe/Berlin"}}, {"convert_time", args{"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}}, {"get_current_time", args{"timezone": "Nowhere"}}}},
+			{"sequentialthinking", args{"thought": "first", "nextThoughtNeeded": false, "thoughtNumber": 1,
+				"totalThoughts": 1}}}},
+		{name: "time", kind: "pip", spec: "mcp-server-time", start: []string{"mcp-server-time", "--local-timezone=UTC"},
+			calls: []call{
+				{"get_current_time", args{"timezone": "Europe/Berlin"}},
+				{"convert_time", args{"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}},
+				{"get_current_time", args{"timezone": "Nowhere"}}}},
 		{name: "git", kind: "pip", spec: "mcp-server-git", start: []string{"mcp-server-git"},
-			prepare: "mkdir -p /workspace/r && cd /workspace/r && git init -q -b main && git config user.email t@web.test && git config user.name t && echo a > f && git add f && git commit -qm one && echo b > f && git branch side", calls: []call{
-				{"git_status", args{"repo_path": "/workspace/r"}}, {"git_diff_unstaged", args{"repo_path": "/workspace/r"}}, {"git_diff_staged", args{"repo_path": "/workspace/r"}}, {"git_diff", args{"repo_path": "/workspace/r", "target": "HEAD"}},
-				{"git_log", args{"repo_path": "/workspace/r", "max_count": 1}}, {"git_show", args{"repo_path": "/workspace/r", "revision": "HEAD"}}, {"git_branch", args{"repo_path": "/workspace/r", "branch_type": "local"}},
-				{"git_add", args{"repo_path": "/workspace/r", "files": []string{"f"}}}, {"git_reset", args{"repo_path": "/workspace/r"}}, {"git_checkout", args{"repo_path": "/workspace/r", "branch_name": "none"}},
-				{"git_create_branch", args{"repo_path": "/workspace/r", "branch_name": "side"}}, {"git_commit", args{"repo_path": "/nowhere", "message": "x"}}}},
-		{name: "fetch", kind: "pip", spec: "mcp-server-fetch", start: []string{"mcp-server-fetch", "--ignore-robots-txt", "--allow-private-ips"}, calls: []call{
-			{"fetch", args{"url": fmt.Sprintf("http://web.test:%d/hello", w.Port)}}}},
-		{name: "greeter", kind: "git", spec: fmt.Sprintf("https://web.test:%d/git/greeter.git#main", w.TLSPort), calls: []call{{"greet", args{"name": "Ann"}}}},
+			prepare: "mkdir -p /workspace/r && cd /workspace/r && git init -q -b main && git config user.email " +
+				"t@web.test && git config user.name t && echo a > f && git add f && git commit -qm one && echo b > f " +
+				"&& git branch side", calls: []call{
+				{"git_status", args{"repo_path": "/workspace/r"}},
+				{"git_diff_unstaged", args{"repo_path": "/workspace/r"}},
+				{"git_diff_staged", args{"repo_path": "/workspace/r"}},
+				{"git_diff", args{"repo_path": "/workspace/r", "target": "HEAD"}},
+				{"git_log", args{"repo_path": "/workspace/r", "max_count": 1}},
+				{"git_show", args{"repo_path": "/workspace/r", "revision": "HEAD"}},
+				{"git_branch", args{"repo_path": "/workspace/r", "branch_type": "local"}},
+				{"git_add", args{"repo_path": "/workspace/r", "files": []string{"f"}}},
+				{"git_reset", args{"repo_path": "/workspace/r"}},
+				{"git_checkout", args{"repo_path": "/workspace/r", "branch_name": "none"}},
+				{"git_create_branch", args{"repo_path": "/workspace/r", "branch_name": "side"}},
+				{"git_commit", args{"repo_path": "/nowhere", "message": "x"}}}},
+		{name: "fetch", kind: "pip", spec: "mcp-server-fetch",
+			start: []string{"mcp-server-fetch", "--ignore-robots-txt", "--allow-private-ips"}, calls: []call{
+				{"fetch", args{"url": fmt.Sprintf("http://web.test:%d/hello", w.Port)}}}},
+		{name: "greeter", kind: "git", spec: fmt.Sprintf("https://web.test:%d/git/greeter.git#main", w.TLSPort),
+			calls: []call{{"greet", args{"name": "Ann"}}}},
 	}
 }
 
@@ -87,10 +126,12 @@ func TestThirdParty(t *testing.T) {
 			if r.Params.Mode == "url" {
 				return &mcp.ElicitResult{Action: "decline"}, nil
 			}
-			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ann", "check": true, "email": "a@example.test", "firstLine": "x", "untitledSingleSelectEnum": "Monica"}}, nil
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "Ann", "check": true,
+				"email": "a@example.test", "firstLine": "x", "untitledSingleSelectEnum": "Monica"}}, nil
 		},
 		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
-			return &mcp.CreateMessageResult{Model: "test", Role: "assistant", Content: &mcp.TextContent{Text: "sampled"}}, nil
+			return &mcp.CreateMessageResult{Model: "test", Role: "assistant",
+				Content: &mcp.TextContent{Text: "sampled"}}, nil
 		},
 		Capabilities: &mcp.ClientCapabilities{Elicitation: &mcp.ElicitationCapabilities{Form: &mcp.FormElicitationCapabilities{}, URL: &mcp.URLElicitationCapabilities{}}},
 	}
@@ -115,7 +156,8 @@ func TestThirdParty(t *testing.T) {
 			d := th.direct(t, s, opts, r)
 			th.compare(t, c, d, r)
 			if th.name == "fetch" {
-				if got := c.call(r.exposed(t, "fetch"), th.calls[0].a); !strings.Contains(got.All, "hello from web.test") {
+				if got := c.call(r.exposed(t, "fetch"), th.calls[0].a); !strings.Contains(got.All,
+					"hello from web.test") {
 					t.Errorf("fetched %q", got.All)
 				}
 			}
@@ -133,11 +175,14 @@ func (th third) direct(t *testing.T, s *server, opts *mcp.ClientOptions, r *resu
 	if th.kind == "git" {
 		cwd += "/repo"
 	}
-	row := strings.TrimSuffix(strings.TrimPrefix(regexp.MustCompile(`running .* \(in`).FindString(r.All), "running "), " (in")
-	script := fmt.Sprintf(`cd %s && PATH=%s/.sandlot-bin:%s/node_modules/.bin:%s/venv/bin:$PATH exec %s`, cwd, cwd, cwd, folder, row)
+	row := strings.TrimSuffix(strings.TrimPrefix(regexp.MustCompile(`running .* \(in`).FindString(r.All), "running "),
+		" (in")
+	script := fmt.Sprintf(`cd %s && PATH=%s/.sandlot-bin:%s/node_modules/.bin:%s/venv/bin:$PATH exec %s`, cwd, cwd, cwd,
+		folder, row)
 	cmd := exec.Command(s.program, "exec", "--session", "home", "--state-dir", s.State, "--", "sh", "-c", script)
 	cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
-	session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, &mcp.ClientSessionOptions{ProtocolVersion: older})
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, opts).
+		Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, &mcp.ClientSessionOptions{ProtocolVersion: older})
 	if err != nil {
 		t.Fatalf("%s: %v", script, err)
 	}
@@ -165,7 +210,9 @@ func (th third) compare(t *testing.T, c *client, d *mcp.ClientSession, r *result
 			t.Errorf("%s is not listed", tool.Name)
 			continue
 		}
-		for what, pair := range map[string][2]any{"inputSchema": {tool.InputSchema, got.InputSchema}, "outputSchema": {tool.OutputSchema, got.OutputSchema}, "annotations": {tool.Annotations, got.Annotations}, "title": {tool.Title, got.Title}} {
+		for what, pair := range map[string][2]any{"inputSchema": {tool.InputSchema, got.InputSchema},
+			"outputSchema": {tool.OutputSchema, got.OutputSchema}, "annotations": {tool.Annotations, got.Annotations},
+			"title": {tool.Title, got.Title}} {
 			if x, y := asJSON(pair[0]), asJSON(pair[1]); x != y {
 				t.Errorf("%s of %s: %s, through the hub %s", what, tool.Name, x, y)
 			}
@@ -177,10 +224,12 @@ func (th third) compare(t *testing.T, c *client, d *mcp.ClientSession, r *result
 	// What one sequence of calls changes, it puts back.
 	var want []string
 	for _, call := range th.calls {
-		want = append(want, outcome(d.CallTool(t.Context(), &mcp.CallToolParams{Name: call.tool, Arguments: call.given()})))
+		want = append(want, outcome(d.CallTool(t.Context(), &mcp.CallToolParams{Name: call.tool,
+			Arguments: call.given()})))
 	}
 	for i, call := range th.calls {
-		if got := outcome(c.CallTool(t.Context(), &mcp.CallToolParams{Name: r.exposed(t, call.tool), Arguments: call.given()})); got != want[i] {
+		if got := outcome(c.CallTool(t.Context(), &mcp.CallToolParams{Name: r.exposed(t, call.tool),
+			Arguments: call.given()})); got != want[i] {
 			t.Errorf("%s %v\n  directly:        %.1500s\n  through the hub: %.1500s", call.tool, call.a, want[i], got)
 		}
 	}
@@ -217,7 +266,8 @@ func outcome(r *mcp.CallToolResult, err error) string {
 func everythingServer(t *testing.T, flags ...string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "everything")
-	if out, err := exec.Command("go", "build", "-o", program, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", program,
+		"github.com/modelcontextprotocol/go-sdk/conformance/everything-server").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -252,7 +302,8 @@ func TestHubConformance(t *testing.T) {
 	t.Parallel()
 	for revision, flags := range map[string][]string{newer: nil, older: {"-stateless=false"}} {
 		t.Run(revision, func(t *testing.T) {
-			s := startConfigured(t, "mcp:\n  fixture: {type: http, url: \""+everythingServer(t, flags...)+"\", prefix: \"\", trust: warn}\n")
+			s := startConfigured(t, "mcp:\n  fixture: {type: http, url: \""+everythingServer(t, flags...)+
+				"\", prefix: \"\", trust: warn}\n")
 			out, err := run(t, t.TempDir(), "conformance", "server", "--url", s.URL+"/mcp", "--requirements", revision)
 			required := 0
 			_, summary, _ := strings.Cut(out, "=== SUMMARY ===")
@@ -287,7 +338,8 @@ func TestHubConformance(t *testing.T) {
 // required reads which scenarios a revision requires of clients.
 func required(t *testing.T, revision string) (names []string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(tools(t), "node_modules/@modelcontextprotocol/conformance/requirements", revision+".yaml"))
+	text, err := os.ReadFile(filepath.Join(tools(t), "node_modules/@modelcontextprotocol/conformance/requirements",
+		revision+".yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +376,8 @@ func TestHubClientConformance(t *testing.T) {
 			all.Go(func() {
 				few <- struct{}{}
 				defer func() { <-few }()
-				out, err := run(t, t.TempDir(), "conformance", "client", "--command", program, "--scenario", name, "--spec-version", revision)
+				out, err := run(t, t.TempDir(), "conformance", "client", "--command", program, "--scenario", name,
+					"--spec-version", revision)
 				if err != nil {
 					t.Errorf("%s, %s: %v\n%s", revision, name, err, tail(out, 2500))
 				}

@@ -27,7 +27,8 @@ func (s *server) put(token, name string) string {
 	if token != "" {
 		headers = append(headers, "Authorization", "Bearer "+token)
 	}
-	if code, _, body := s.request("PUT", "/v1/sessions/home/files/workspace/"+name, strings.NewReader(string(text)), headers...); code >= 300 {
+	if code, _, body := s.request("PUT", "/v1/sessions/home/files/workspace/"+name, strings.NewReader(string(text)),
+		headers...); code >= 300 {
 		s.t.Fatalf("PUT %s: %d %s", name, code, body)
 	}
 	return "/workspace/" + name
@@ -98,7 +99,8 @@ func TestConnection(t *testing.T) {
 	eachEra(t, s, func(t *testing.T, c *client) {
 		name := "odd " + c.InitializeResult().ProtocolVersion
 		r := c.odd(name, "plain", args{"env": args{"ODD_KEY": "secret value"}})
-		if r.IsError || r.Fields["success"] != true || r.Fields["name"] != name || r.Fields["toolCount"] != 12.0 || r.Fields["envStored"] != false {
+		if r.IsError || r.Fields["success"] != true || r.Fields["name"] != name || r.Fields["toolCount"] != 12.0 ||
+			r.Fields["envStored"] != false {
 			t.Fatalf("%v\n%s", r.Fields, r.All)
 		}
 		if keys, _ := json.Marshal(r.Fields["envKeys"]); string(keys) != `["ODD_KEY"]` {
@@ -125,7 +127,8 @@ func TestConnection(t *testing.T) {
 		if list := c.call("list_external_mcp", args{}); strings.Contains(list.All, "secret value") {
 			t.Error("a value of env is listed")
 		}
-		if row := c.state(name); row["state"] != "connected" || row["id"] != id || row["command"] != "python3" || row["protocolVersion"] != "2025-11-25" {
+		if row := c.state(name); row["state"] != "connected" || row["id"] != id || row["command"] != "python3" ||
+			row["protocolVersion"] != "2025-11-25" {
 			t.Errorf("listed as %v", row)
 		}
 		// The same name with other settings replaces the server; its tools keep their names.
@@ -136,10 +139,12 @@ func TestConnection(t *testing.T) {
 		if got := c.call(r.exposed(t, "env"), nil); got.Text != "{}" {
 			t.Errorf("the environment of before: %q", got.Text)
 		}
-		if log := c.call("external_mcp_logs", args{"name": name}); !strings.Contains(log.Text, "[stdout] Welcome to the server!") {
+		if log := c.call("external_mcp_logs", args{"name": name}); !strings.Contains(log.Text,
+			"[stdout] Welcome to the server!") {
 			t.Errorf("log: %q", log.Text)
 		}
-		if gone := c.call("disconnect_external_mcp", args{"connectionId": id}); gone.Fields["success"] != true || gone.Fields["deleted"] != false {
+		if gone := c.call("disconnect_external_mcp", args{"connectionId": id}); gone.Fields["success"] != true ||
+			gone.Fields["deleted"] != false {
 			t.Errorf("disconnected: %v", gone.Fields)
 		}
 		if row := c.state(name); row["state"] != "disabled" {
@@ -154,7 +159,8 @@ func TestConnection(t *testing.T) {
 		if back := c.call("restart_external_mcp", args{"name": name}); back.exposed(t, "say") != say {
 			t.Errorf("restarted: %v", back.Fields)
 		}
-		if gone := c.call("disconnect_external_mcp", args{"name": name, "delete": true}); gone.Fields["deleted"] != true || c.state(name) != nil {
+		if gone := c.call("disconnect_external_mcp",
+			args{"name": name, "delete": true}); gone.Fields["deleted"] != true || c.state(name) != nil {
 			t.Errorf("deleted: %v %v", gone.Fields, c.state(name))
 		}
 	})
@@ -175,11 +181,13 @@ func TestShellExec(t *testing.T) {
 	s := start(t)
 	eachEra(t, s, func(t *testing.T, c *client) {
 		r := c.call("sandbox_shell_exec", args{"command": "pwd; echo err >&2; exit 3"})
-		if !r.IsError || r.Fields["exitCode"] != 3.0 || r.Fields["stdout"] != "/workspace\n" || r.Fields["stderr"] != "err\n" || r.Fields["timedOut"] != false {
+		if !r.IsError || r.Fields["exitCode"] != 3.0 || r.Fields["stdout"] != "/workspace\n" ||
+			r.Fields["stderr"] != "err\n" || r.Fields["timedOut"] != false {
 			t.Errorf("%v %q", r.Fields, r.All)
 		}
 		r = c.call("sandbox_shell_exec", args{"command": "pwd; sleep 60", "cwd": "/tmp", "timeoutMs": 500})
-		if !r.IsError || r.Fields["exitCode"] != 124.0 || r.Fields["stdout"] != "/tmp\n" || r.Fields["timedOut"] != true {
+		if !r.IsError || r.Fields["exitCode"] != 124.0 || r.Fields["stdout"] != "/tmp\n" ||
+			r.Fields["timedOut"] != true {
 			t.Errorf("%v %q", r.Fields, r.All)
 		}
 	})
@@ -196,25 +204,38 @@ func TestConnectionInput(t *testing.T) {
 		a    args
 		want string
 	}{
-		"nothing to run":    {"connect_external_mcp", args{"name": "x"}, "either a command"},
-		"both":              {"connect_external_mcp", args{"name": "x", "command": "a", "url": "http://a"}, "either a command"},
-		"no name":           {"connect_external_mcp", args{"command": "a"}, `"name" is missing`},
-		"bad name":          {"connect_external_mcp", args{"name": "../x", "command": "a"}, "begins with a letter"},
-		"bad env":           {"connect_external_mcp", args{"name": "x", "command": "a", "env": args{"A B": "1"}}, "env name"},
-		"large env":         {"connect_external_mcp", args{"name": "x", "command": "a", "env": args{"A": strings.Repeat("x", 40<<10)}}, "env A"},
-		"transport":         {"connect_external_mcp", args{"name": "x", "command": "a", "transport": "http"}, "goes with a url"},
+		"nothing to run": {"connect_external_mcp", args{"name": "x"}, "either a command"},
+		"both": {"connect_external_mcp", args{"name": "x", "command": "a", "url": "http://a"},
+			"either a command"},
+		"no name":  {"connect_external_mcp", args{"command": "a"}, `"name" is missing`},
+		"bad name": {"connect_external_mcp", args{"name": "../x", "command": "a"}, "begins with a letter"},
+		"bad env": {"connect_external_mcp", args{"name": "x", "command": "a", "env": args{"A B": "1"}},
+			"env name"},
+		"large env": {"connect_external_mcp", args{"name": "x", "command": "a",
+			"env": args{"A": strings.Repeat("x", 40<<10)}}, "env A"},
+		"transport": {"connect_external_mcp", args{"name": "x", "command": "a", "transport": "http"},
+			"goes with a url"},
 		"url":               {"connect_external_mcp", args{"name": "x", "url": "ftp://a"}, "https://"},
 		"url with password": {"connect_external_mcp", args{"name": "x", "url": "https://a:b@c/"}, "no password"},
-		"option":            {"auto_install_and_connect_mcp", args{"name": "x", "install": args{"type": "npm", "spec": "--registry=http://evil"}}, "option"},
-		"type":              {"auto_install_and_connect_mcp", args{"name": "x", "install": args{"type": "cargo", "spec": "a"}}, "one of npm, pip, git"},
-		"inner argument":    {"auto_install_and_connect_mcp", args{"name": "x", "install": args{"type": "npm", "spec": "a", "sepc": "b"}}, "install.sepc"},
-		"git over ssh":      {"auto_install_and_connect_mcp", args{"name": "x", "install": args{"type": "git", "spec": "git@host:a/b"}}, "https://"},
-		"git ref":           {"auto_install_and_connect_mcp", args{"name": "x", "install": args{"type": "git", "spec": "https://h/r#--upload-pack=x"}}, "branch"},
-		"workdir":           {"auto_install_and_connect_mcp", args{"name": "x", "install": args{"type": "npm", "spec": "a"}, "workdir": "../../etc"}, "beneath /workspace"},
-		"nobody":            {"disconnect_external_mcp", args{"name": "nobody"}, "list_external_mcp"},
-		"which":             {"restart_external_mcp", args{}, "connectionId or name"},
-		"no such program":   {"connect_external_mcp", args{"name": "x", "command": "no-such-program"}, "command not found: no-such-program"},
-		"it ends":           {"connect_external_mcp", args{"name": "x", "command": "python3", "args": []string{"/workspace/odd.py", "exit"}}, "exit code 7"},
+		"option": {"auto_install_and_connect_mcp",
+			args{"name": "x", "install": args{"type": "npm", "spec": "--registry=http://evil"}}, "option"},
+		"type": {"auto_install_and_connect_mcp",
+			args{"name": "x", "install": args{"type": "cargo", "spec": "a"}}, "one of npm, pip, git"},
+		"inner argument": {"auto_install_and_connect_mcp",
+			args{"name": "x", "install": args{"type": "npm", "spec": "a", "sepc": "b"}}, "install.sepc"},
+		"git over ssh": {"auto_install_and_connect_mcp",
+			args{"name": "x", "install": args{"type": "git", "spec": "git@host:a/b"}}, "https://"},
+		"git ref": {"auto_install_and_connect_mcp",
+			args{"name": "x", "install": args{"type": "git", "spec": "https://h/r#--upload-pack=x"}}, "branch"},
+		"workdir": {"auto_install_and_connect_mcp",
+			args{"name": "x", "install": args{"type": "npm", "spec": "a"}, "workdir": "../../etc"},
+			"beneath /workspace"},
+		"nobody": {"disconnect_external_mcp", args{"name": "nobody"}, "list_external_mcp"},
+		"which":  {"restart_external_mcp", args{}, "connectionId or name"},
+		"no such program": {"connect_external_mcp", args{"name": "x", "command": "no-such-program"},
+			"command not found: no-such-program"},
+		"it ends": {"connect_external_mcp", args{"name": "x", "command": "python3",
+			"args": []string{"/workspace/odd.py", "exit"}}, "exit code 7"},
 		"a private address": {"connect_external_mcp", args{"name": "x", "url": s.URL + "/mcp"}, "may not be reached"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -252,7 +273,8 @@ func TestConnectionFaults(t *testing.T) {
 	// It takes all the time that a server has to answer; the others come meanwhile.
 	endless := make(chan error, 1)
 	go func() {
-		_, err := c.try(t.Context(), "connect_external_mcp", args{"name": "noise", "command": "python3", "args": []string{"/workspace/odd.py", "noise"}})
+		_, err := c.try(t.Context(), "connect_external_mcp",
+			args{"name": "noise", "command": "python3", "args": []string{"/workspace/odd.py", "noise"}})
 		endless <- err
 	}()
 	t.Run("a crash in every call", func(t *testing.T) {
@@ -281,7 +303,8 @@ func TestConnectionFaults(t *testing.T) {
 	})
 	t.Run("one crash", func(t *testing.T) {
 		r := c.odd("once", "plain", nil)
-		if _, err := c.try(t.Context(), r.exposed(t, "die"), nil); err == nil || !strings.Contains(err.Error(), "started again") {
+		if _, err := c.try(t.Context(), r.exposed(t, "die"), nil); err == nil ||
+			!strings.Contains(err.Error(), "started again") {
 			t.Errorf("said %v", err)
 		}
 		if got := c.call(r.exposed(t, "say"), args{"text": "back"}); got.Text != "once: back" {
@@ -317,7 +340,8 @@ func TestConnectionFaults(t *testing.T) {
 	t.Run("too much", func(t *testing.T) {
 		r := c.odd("big", "plain", nil)
 		got := c.call(r.exposed(t, "big"), nil)
-		if len(got.All) > 10<<20 || !strings.HasPrefix(got.Text, "beginz") || !strings.Contains(got.Text, "were left out") || !strings.HasSuffix(strings.TrimSpace(got.Text), "zend") {
+		if len(got.All) > 10<<20 || !strings.HasPrefix(got.Text, "beginz") ||
+			!strings.Contains(got.Text, "were left out") || !strings.HasSuffix(strings.TrimSpace(got.Text), "zend") {
 			t.Errorf("%d bytes, %.100q", len(got.All), got.Text)
 		}
 	})
@@ -354,7 +378,8 @@ func TestConnectionPasses(t *testing.T) {
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"colour": "blue"}}, nil
 		},
 		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
-			return &mcp.CreateMessageResult{Model: "test", Role: "assistant", Content: &mcp.TextContent{Text: "hello yourself"}}, nil
+			return &mcp.CreateMessageResult{Model: "test", Role: "assistant",
+				Content: &mcp.TextContent{Text: "hello yourself"}}, nil
 		},
 	}
 	for _, era := range []string{older, newer} {
@@ -364,7 +389,8 @@ func TestConnectionPasses(t *testing.T) {
 			mu.Lock()
 			steps, logs, asked = nil, nil, nil
 			mu.Unlock()
-			res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: r.exposed(t, "slow"), Arguments: args{}, Meta: mcp.Meta{"progressToken": "p"}})
+			res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: r.exposed(t, "slow"), Arguments: args{},
+				Meta: mcp.Meta{"progressToken": "p"}})
 			if err != nil || res.Content[0].(*mcp.TextContent).Text != "done" {
 				t.Fatalf("%v %v", res, err)
 			}
@@ -372,10 +398,12 @@ func TestConnectionPasses(t *testing.T) {
 			if got := strings.Join(steps, ", "); got != "step 1, step 2, step 3" {
 				t.Errorf("progress %s", got)
 			}
-			if got := c.call(r.exposed(t, "ask"), nil); !strings.Contains(got.Text, `"colour": "blue"`) || len(asked) != 1 || asked[0] != "Which colour?" {
+			if got := c.call(r.exposed(t, "ask"), nil); !strings.Contains(got.Text, `"colour": "blue"`) ||
+				len(asked) != 1 || asked[0] != "Which colour?" {
 				t.Errorf("asked %v, answered %q", asked, got.All)
 			}
-			if got := c.call(r.exposed(t, "ask"), args{"method": "sampling/createMessage"}); !strings.Contains(got.Text, "hello yourself") {
+			if got := c.call(r.exposed(t, "ask"), args{"method": "sampling/createMessage"}); !strings.Contains(got.Text,
+				"hello yourself") {
 				t.Errorf("sampling: %q", got.All)
 			}
 			if era == older {
@@ -398,7 +426,8 @@ func TestConnectionPasses(t *testing.T) {
 				number = m["toolName"].(string)
 			}
 		}
-		_, _, body := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+number+`","arguments":{}}}`)
+		_, _, body := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+number+
+			`","arguments":{}}}`)
 		if !strings.Contains(body, "12345678901234567890") || !strings.Contains(body, `"kept":true`) {
 			t.Errorf("came as %s", body)
 		}
@@ -429,7 +458,10 @@ func TestConnectionChanges(t *testing.T) {
 	s := start(t)
 	s.put("", "odd.py")
 	changes := make(chan struct{}, 100)
-	c := s.connect(older, "", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changes <- struct{}{} }})
+	c := s.connect(older, "", &mcp.ClientOptions{ToolListChangedHandler: func(context.Context,
+		*mcp.ToolListChangedRequest) {
+		changes <- struct{}{}
+	}})
 	r := c.odd("shifty", "plain", nil)
 	say := r.exposed(t, "say")
 	c.call(r.exposed(t, "change"), nil)
@@ -453,7 +485,8 @@ func TestConnectionChanges(t *testing.T) {
 			}
 			says(t, "MCP", wire.Message+string(wire.Data), words...)
 		})
-		_, _, said := s.post("/mcp", call(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"TOOL","arguments":{}}}`))
+		_, _, said := s.post("/mcp",
+			call(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"TOOL","arguments":{}}}`))
 		says(t, "bare", said, words...)
 		_, _, said = s.post(call("/v1/tools/TOOL"), "{}")
 		says(t, "HTTP", said, words...)
@@ -462,7 +495,8 @@ func TestConnectionChanges(t *testing.T) {
 	}
 	everywhere("held back", "changed since it was approved", "approve shifty")
 	row := c.state("shifty")
-	if held, _ := json.Marshal(row["heldTools"]); row["state"] != "needs_approval" || !strings.Contains(string(held), "changed since it was approved") {
+	if held, _ := json.Marshal(row["heldTools"]); row["state"] != "needs_approval" ||
+		!strings.Contains(string(held), "changed since it was approved") {
 		t.Errorf("listed as %v", row)
 	}
 	out, stderr, code := s.cli("mcp", "inspect", "shifty")
@@ -547,7 +581,8 @@ func TestConnectionUsers(t *testing.T) {
 			},
 		}
 	}
-	a, b, e := s.connect(older, ann, listen("ann")), s.connect(older, bob, listen("bob")), s.connect(older, eve, listen("eve"))
+	a, b, e := s.connect(older, ann, listen("ann")), s.connect(older, bob, listen("bob")),
+		s.connect(older, eve, listen("eve"))
 	for _, c := range []*client{a, b, e} {
 		if err := c.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "debug"}); err != nil {
 			t.Fatal(err)
@@ -627,7 +662,8 @@ func TestConnectionServerKilled(t *testing.T) {
 	s.launch()
 	c = s.connect(newer, "", nil)
 	names := c.toolNames()
-	if names[plain.exposed(t, "say")] == nil || names[keyed.exposed(t, "say")] == nil || names[off.exposed(t, "say")] != nil {
+	if names[plain.exposed(t, "say")] == nil || names[keyed.exposed(t, "say")] == nil ||
+		names[off.exposed(t, "say")] != nil {
 		t.Errorf("after a crash: %d tools", len(names))
 	}
 	if row := c.state("plain"); row["state"] != "idle" {
@@ -639,10 +675,12 @@ func TestConnectionServerKilled(t *testing.T) {
 	if row := c.state("keyed"); row["state"] != "needs_env" {
 		t.Errorf("keyed: %v", row)
 	}
-	if _, err := c.try(t.Context(), keyed.exposed(t, "say"), nil); err == nil || !strings.Contains(err.Error(), "ODD_KEY") {
+	if _, err := c.try(t.Context(), keyed.exposed(t, "say"), nil); err == nil ||
+		!strings.Contains(err.Error(), "ODD_KEY") {
 		t.Errorf("without its values: %v", err)
 	}
-	if _, err := c.try(t.Context(), "restart_external_mcp", args{"name": "keyed", "env": args{"OTHER": "x"}}); err == nil || !strings.Contains(err.Error(), "ODD_KEY") {
+	if _, err := c.try(t.Context(), "restart_external_mcp", args{"name": "keyed",
+		"env": args{"OTHER": "x"}}); err == nil || !strings.Contains(err.Error(), "ODD_KEY") {
 		t.Errorf("with other values: %v", err)
 	}
 	c.call("restart_external_mcp", args{"name": "keyed", "env": args{"ODD_KEY": "new"}})

@@ -94,7 +94,8 @@ func TestPsAndStop(t *testing.T) {
 	if out, err := near.Output(); err != nil || !strings.Contains(string(out), id) {
 		t.Errorf("%q, %v", out, err)
 	}
-	if out, _, _ := s.cli("ps"); !strings.Contains(out, id) || !strings.Contains(out, fmt.Sprintf("server %d", s.cmd.Process.Pid)) {
+	if out, _, _ := s.cli("ps"); !strings.Contains(out, id) ||
+		!strings.Contains(out, fmt.Sprintf("server %d", s.cmd.Process.Pid)) {
 		t.Errorf("%q", out)
 	}
 	s.kill()
@@ -108,7 +109,8 @@ func TestPsAndStop(t *testing.T) {
 	}
 	defer func() { bystander.Process.Kill(); bystander.Wait() }()
 	forged := filepath.Join(s.State, "sandboxes", "forged")
-	text := fmt.Sprintf(`{"id":"forged","template":"host","secret":"%064d","pid":%d,"started":1}`, 0, bystander.Process.Pid)
+	text := fmt.Sprintf(`{"id":"forged","template":"host","secret":"%064d","pid":%d,"started":1}`, 0,
+		bystander.Process.Pid)
 	if err := os.Mkdir(forged, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +123,8 @@ func TestPsAndStop(t *testing.T) {
 		}
 	}
 	// Without --sessions nothing of the sessions is touched.
-	if out, errs, code := s.cli("stop"); code != 0 || !strings.Contains(out, "has no server") || !strings.Contains(out, "live on") {
+	if out, errs, code := s.cli("stop"); code != 0 || !strings.Contains(out, "has no server") ||
+		!strings.Contains(out, "live on") {
 		t.Errorf("%d %q %q", code, out, errs)
 	}
 	check(s.ps(false), 0)
@@ -140,11 +143,14 @@ func TestPsAndStop(t *testing.T) {
 	transport.CloseIdleConnections()
 	s.launch()
 	c = s.connect(older, "", nil)
-	if r := c.code(id, "open('/workspace/f').read() + str('x' in globals())"); !strings.Contains(r.All, "keptFalse") || !strings.Contains(r.All, "while the server was away") {
+	if r := c.code(id, "open('/workspace/f').read() + str('x' in globals())"); !strings.Contains(r.All, "keptFalse") ||
+		!strings.Contains(r.All, "while the server was away") {
 		t.Errorf("%q", r.All)
 	}
 	// The server that runs, and with it the pool's sandboxes, but no session's.
-	if out, errs, code := s.cli("stop"); code != 0 || !strings.Contains(out, fmt.Sprintf("process %d, has ended", s.cmd.Process.Pid)) || !strings.Contains(out, "live on") {
+	if out, errs, code := s.cli("stop"); code != 0 ||
+		!strings.Contains(out, fmt.Sprintf("process %d, has ended", s.cmd.Process.Pid)) ||
+		!strings.Contains(out, "live on") {
 		t.Errorf("%d %q %q", code, out, errs)
 	}
 	s.cmd.Wait()
@@ -157,7 +163,9 @@ func TestPsAndStop(t *testing.T) {
 	}
 	transport.CloseIdleConnections()
 	s.launch()
-	if out, errs, code := s.cli("stop", "--sessions"); code != 0 || !strings.Contains(out, fmt.Sprintf("process %d, has ended", s.cmd.Process.Pid)) || !strings.Contains(out, "were ended") {
+	if out, errs, code := s.cli("stop", "--sessions"); code != 0 ||
+		!strings.Contains(out, fmt.Sprintf("process %d, has ended", s.cmd.Process.Pid)) ||
+		!strings.Contains(out, "were ended") {
 		t.Errorf("%d %q %q", code, out, errs)
 	}
 	s.cmd.Wait()
@@ -181,7 +189,8 @@ func procState(t *testing.T, pid int) string {
 // under them are shown, and ended on demand; programs that pretend are neither.
 func TestDeletedStateFolder(t *testing.T) {
 	s := start(t, "SANDLOT_POOL_SIZE=0")
-	pretender := exec.Command("bash", "-c", "read x", "x", "--root="+s.State+"/runsc", "boot", "aaaaaaaaaaaaaaaaaaaaaaaaaa")
+	pretender := exec.Command("bash", "-c", "read x", "x", "--root="+s.State+"/runsc", "boot",
+		"aaaaaaaaaaaaaaaaaaaaaaaaaa")
 	if _, err := pretender.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +214,8 @@ func TestDeletedStateFolder(t *testing.T) {
 		if out, _, _ := s.cli("ps"); deleted == s.State && out != "" {
 			t.Logf("%s", out)
 		}
-		if out, errs, code := s.cli("stop", "--sessions"); code != 0 || !strings.Contains(out, "1 sandboxes were ended") {
+		if out, errs, code := s.cli("stop", "--sessions"); code != 0 ||
+			!strings.Contains(out, "1 sandboxes were ended") {
 			t.Errorf("without %s: %d %q %q", deleted, code, out, errs)
 		}
 		if got := s.ps(true); len(got.Sandboxes) > 0 {
@@ -238,7 +248,8 @@ func TestOrphanTimeout(t *testing.T) {
 	}
 	transport.CloseIdleConnections()
 	s.launch()
-	if r := s.connect(older, "", nil).code(id, "'x' in globals()"); !strings.Contains(r.All, "False") || !strings.Contains(r.All, "while the server was away") {
+	if r := s.connect(older, "", nil).code(id, "'x' in globals()"); !strings.Contains(r.All, "False") ||
+		!strings.Contains(r.All, "while the server was away") {
 		t.Errorf("%q", r.All)
 	}
 }
@@ -251,7 +262,8 @@ func TestKilledWhileRecovering(t *testing.T) {
 	c := s.connect(older, "", nil)
 	var ids, before []string
 	for i := range sessions {
-		r := c.code("new", fmt.Sprintf("import os, threading\nkept = %d\nopen('/workspace/f%d', 'w').write('kept')\nos.getpid()", i, i))
+		r := c.code("new", fmt.Sprintf("import os, threading\nkept = %d\nopen('/workspace/f%d', "+
+			"'w').write('kept')\nos.getpid()", i, i))
 		ids = append(ids, r.session())
 		before = append(before, r.Text)
 	}
@@ -300,7 +312,8 @@ func TestKilledWhileRecovering(t *testing.T) {
 			t.Errorf("session %d: %q", i, r.All)
 		}
 	}
-	if r := c.code(ids[lost], fmt.Sprintf("(open('/workspace/f%d').read(), 'kept' in globals())", lost)); !strings.Contains(r.All, "('kept', False)") || !strings.Contains(r.All, "stopped answering") {
+	if r := c.code(ids[lost], fmt.Sprintf("(open('/workspace/f%d').read(), 'kept' in globals())",
+		lost)); !strings.Contains(r.All, "('kept', False)") || !strings.Contains(r.All, "stopped answering") {
 		t.Errorf("%q", r.All)
 	}
 	if now := s.running(); len(now) != processes {

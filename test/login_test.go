@@ -51,7 +51,8 @@ func logIn(t *testing.T, link string) {
 func TestLoginServerKilled(t *testing.T) {
 	bank := serverstest.NewBank(t, 12) // seconds, of which the last ten do not count
 	host := strings.TrimSuffix(strings.TrimPrefix(bank.URL, "http://"), "/mcp")
-	s := start(t, "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_POOL_SIZE=0", "SANDLOT_NETWORK_ALLOW_PRIVATE="+host+"=127.0.0.0/8")
+	s := start(t, "SANDLOT_LOG_LEVEL=DEBUG", "SANDLOT_POOL_SIZE=0", "SANDLOT_NETWORK_ALLOW_PRIVATE="+host+
+		"=127.0.0.0/8")
 	tokens := map[string]string{"ann": s.token("ann"), "bob": s.token("bob")}
 	told := ""
 	row := func(user string) map[string]any {
@@ -73,7 +74,8 @@ func TestLoginServerKilled(t *testing.T) {
 			t.Fatalf("%s is told %s", user, r.All)
 		}
 		logIn(t, link)
-		for end := time.Now().Add(20 * time.Second); row(user)["state"] != "connected"; time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().
+			Add(20 * time.Second); row(user)["state"] != "connected"; time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%s's is %v", user, row(user))
 			}
@@ -104,7 +106,8 @@ func TestLoginServerKilled(t *testing.T) {
 		s.launch()
 		works("ann")
 		if n, after, reused := bank.Counts(); n != 2 || after <= before || reused != 0 {
-			t.Errorf("%d log-ins; %d renewals before the crash and %d after it; %d with a token that was used", n, before, after, reused)
+			t.Errorf("%d log-ins; %d renewals before the crash and %d after it; %d with a token that was used", n,
+				before, after, reused)
 		}
 	}
 	given := bank.Given()
@@ -129,7 +132,8 @@ func TestLoginServerKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.launch()
-	if _, err := s.connect(older, tokens["ann"], nil).try(t.Context(), "restart_external_mcp", args{"name": "bank"}); err == nil || row("ann")["state"] != "needs auth" {
+	if _, err := s.connect(older, tokens["ann"], nil).try(t.Context(), "restart_external_mcp",
+		args{"name": "bank"}); err == nil || row("ann")["state"] != "needs auth" {
 		t.Errorf("ann's is %v, %v", row("ann"), err)
 	}
 	s.kill()
@@ -138,7 +142,8 @@ func TestLoginServerKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.launch()
-	if _, err := s.connect(older, tokens["bob"], nil).try(t.Context(), tools["bob"], nil); err == nil || row("bob")["state"] != "needs auth" {
+	if _, err := s.connect(older, tokens["bob"], nil).try(t.Context(), tools["bob"], nil); err == nil ||
+		row("bob")["state"] != "needs auth" {
 		t.Errorf("bob's, with another key, is %v, %v", row("bob"), err)
 	}
 	if !strings.Contains(s.log.String(), "is needed again, as all are") {

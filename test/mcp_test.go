@@ -32,7 +32,8 @@ func eachEra(t *testing.T, s *server, test func(*testing.T, *client)) {
 	t.Run("stdio", func(t *testing.T) {
 		cmd := exec.Command(binary(t), "--state-dir", s.State, "stdio")
 		cmd.Env = s.env
-		session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)
+		session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).
+			Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,8 +59,10 @@ func TestTools(t *testing.T) {
 				t.Errorf("%s is too long a name", tool.Name)
 			}
 		}
-		want := []string{"execute_code", "execute_command", "get_sessions", "stop_session", "get_volume_path", "sandbox_read_file", "sandbox_write_file",
-			"sandbox_list_files", "list_processes", "read_process", "write_process", "stop_process", "expose_port", "close_port"}
+		want := []string{"execute_code", "execute_command", "get_sessions", "stop_session", "get_volume_path",
+			"sandbox_read_file", "sandbox_write_file",
+			"sandbox_list_files", "list_processes", "read_process", "write_process", "stop_process", "expose_port",
+			"close_port"}
 		for _, w := range want {
 			if !slices.Contains(names, w) {
 				t.Errorf("no tool %s in %v", w, names)
@@ -78,7 +81,8 @@ func TestCode(t *testing.T) {
 	eachEra(t, s, func(t *testing.T, c *client) {
 		r := c.code("new", "x = 41\nprint('hi')\nx + 1")
 		id := r.session()
-		if r.Text != "hi" || r.Fields["result"] != "42" || r.Fields["session_created"] != true || r.Fields["code_success"] != true || r.IsError ||
+		if r.Text != "hi" || r.Fields["result"] != "42" || r.Fields["session_created"] != true ||
+			r.Fields["code_success"] != true || r.IsError ||
 			!strings.Contains(r.All, id) || r.Fields["language"] != "python" || r.Fields["exit_code"] != 0.0 {
 			t.Errorf("%q %v", r.All, r.Fields)
 		}
@@ -87,7 +91,8 @@ func TestCode(t *testing.T) {
 			t.Errorf("%v", r.Fields)
 		}
 		r = c.code(id, "def f():\n    return 1/0\n\nf()")
-		if !r.IsError || r.Fields["code_success"] != false || !strings.Contains(r.Text, "line 4") || !strings.Contains(r.Text, "line 2, in f") || !strings.Contains(r.Text, "ZeroDivisionError") {
+		if !r.IsError || r.Fields["code_success"] != false || !strings.Contains(r.Text, "line 4") ||
+			!strings.Contains(r.Text, "line 2, in f") || !strings.Contains(r.Text, "ZeroDivisionError") {
 			t.Errorf("a traceback: %q %v", r.All, r.Fields)
 		}
 		r = c.code(id, "import sys; print('w', file=sys.stderr); print('o')")
@@ -99,14 +104,17 @@ func TestCode(t *testing.T) {
 			t.Errorf("what the compiler rejects: %q", r.All)
 		}
 		for _, n := range []string{"node", "javascript", "JavaScript"} {
-			if r := c.call("execute_code", args{"code": "const a = await Promise.resolve(6); a * 7", "language": n, "session_id": id}); r.Fields["result"] != "42" {
+			if r := c.call("execute_code", args{"code": "const a = await Promise.resolve(6); a * 7", "language": n,
+				"session_id": id}); r.Fields["result"] != "42" {
 				t.Errorf("%s: %q %v", n, r.All, r.Fields)
 			}
 		}
-		if r := c.call("execute_code", args{"code": "cd /tmp; v=3; echo $((v * 4))", "language": "bash", "session_id": id}); r.Text != "12" {
+		if r := c.call("execute_code", args{"code": "cd /tmp; v=3; echo $((v * 4))", "language": "bash",
+			"session_id": id}); r.Text != "12" {
 			t.Errorf("bash: %q", r.All)
 		}
-		if r := c.call("execute_code", args{"code": "echo $v; pwd", "language": "bash", "session_id": id}); r.Text != "3\n/tmp" {
+		if r := c.call("execute_code", args{"code": "echo $v; pwd", "language": "bash",
+			"session_id": id}); r.Text != "3\n/tmp" {
 			t.Errorf("bash forgot: %q", r.All)
 		}
 		// Some clients nest all arguments.
@@ -140,13 +148,17 @@ func TestTimeLimit(t *testing.T) {
 	s := start(t)
 	c := s.connect(older, "", nil)
 	id := c.code("new", "kept = 1").session()
-	r := c.call("execute_code", args{"code": "print('before', flush=True)\nimport time\ntime.sleep(100)", "session_id": id, "timeout": 1})
-	if !r.IsError || r.Fields["exit_code"] != 124.0 || !strings.Contains(r.Text, "before") || !strings.Contains(r.Text, "Execution timed out after 1 seconds") || !strings.Contains(r.Text, "Variables were kept") {
+	r := c.call("execute_code", args{"code": "print('before', flush=True)\nimport time\ntime.sleep(100)",
+		"session_id": id, "timeout": 1})
+	if !r.IsError || r.Fields["exit_code"] != 124.0 || !strings.Contains(r.Text, "before") ||
+		!strings.Contains(r.Text, "Execution timed out after 1 seconds") ||
+		!strings.Contains(r.Text, "Variables were kept") {
 		t.Errorf("%q %v", r.All, r.Fields)
 	}
 	c.want(id, "kept", "1")
 	r = c.call("execute_command", args{"command": "echo before; sleep 100", "session_id": id, "timeout": 1})
-	if !r.IsError || r.Fields["exit_code"] != 124.0 || !strings.Contains(r.Text, "before\n") || !strings.Contains(r.Text, "Execution timed out after 1 seconds") {
+	if !r.IsError || r.Fields["exit_code"] != 124.0 || !strings.Contains(r.Text, "before\n") ||
+		!strings.Contains(r.Text, "Execution timed out after 1 seconds") {
 		t.Errorf("%q %v", r.All, r.Fields)
 	}
 }
@@ -158,7 +170,8 @@ func TestCancellation(t *testing.T) {
 		id := c.code("new", "n = 0").session()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.try(ctx, "execute_code", args{"code": "import time\nwhile True:\n    n += 1\n    time.sleep(0.01)", "session_id": id}); err == nil {
+		if _, err := c.try(ctx, "execute_code",
+			args{"code": "import time\nwhile True:\n    n += 1\n    time.sleep(0.01)", "session_id": id}); err == nil {
 			t.Fatal("it ended")
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
@@ -190,7 +203,8 @@ func TestProgress(t *testing.T) {
 		var mu sync.Mutex
 		var said []string
 		last := 0.0
-		c := s.connect(v, "", &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+		c := s.connect(v, "", &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context,
+			r *mcp.ProgressNotificationClientRequest) {
 			mu.Lock()
 			defer mu.Unlock()
 			said = append(said, r.Params.Message)
@@ -199,13 +213,15 @@ func TestProgress(t *testing.T) {
 			}
 			last = r.Params.Progress
 		}})
-		p := &mcp.CallToolParams{Name: "execute_command", Arguments: args{"command": "for i in 1 2 3; do echo line $i; sleep 0.5; done", "session_id": "home"}}
+		p := &mcp.CallToolParams{Name: "execute_command",
+			Arguments: args{"command": "for i in 1 2 3; do echo line $i; sleep 0.5; done", "session_id": "home"}}
 		p.SetProgressToken("t1")
 		if _, err := c.CallTool(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
 		mu.Lock()
-		if all := strings.Join(said, ""); !strings.Contains(all, "line 1") || !strings.Contains(all, "line 3") || len(said) < 2 {
+		if all := strings.Join(said, ""); !strings.Contains(all, "line 1") || !strings.Contains(all, "line 3") ||
+			len(said) < 2 {
 			t.Errorf("%s: progress: %q", v, said)
 		}
 		mu.Unlock()
@@ -216,11 +232,13 @@ func TestCommands(t *testing.T) {
 	s := start(t)
 	c := s.connect(older, "", nil)
 	id := c.code("new", "1").session()
-	r := c.call("execute_command", args{"command": "echo $WHO in $(pwd); cat", "session_id": id, "cwd": "/tmp", "env": args{"WHO": "me"}, "stdin": "input"})
+	r := c.call("execute_command", args{"command": "echo $WHO in $(pwd); cat", "session_id": id, "cwd": "/tmp",
+		"env": args{"WHO": "me"}, "stdin": "input"})
 	if r.Text != "me in /tmp\ninput" || r.Fields["success"] != true || r.Fields["exit_code"] != 0.0 {
 		t.Errorf("%q %v", r.All, r.Fields)
 	}
-	if r := c.call("execute_command", args{"command": "printf", "args": []string{"%s|", "a b", "$HOME"}, "session_id": id}); r.Text != "a b|$HOME|" {
+	if r := c.call("execute_command", args{"command": "printf", "args": []string{"%s|", "a b", "$HOME"},
+		"session_id": id}); r.Text != "a b|$HOME|" {
 		t.Errorf("program and arguments: %q", r.All)
 	}
 	if r := c.shell(id, "false"); !r.IsError || r.Fields["exit_code"] != 1.0 || r.Fields["success"] != false {
@@ -237,7 +255,8 @@ func TestCommands(t *testing.T) {
 		}
 	}
 	testCharacters(t, c, id)
-	if r := c.code(id, "'x' * 300_000"); r.Fields["truncated"] != true || !strings.Contains(r.All, "left out here") || len(r.All) > 60_000 {
+	if r := c.code(id, "'x' * 300_000"); r.Fields["truncated"] != true || !strings.Contains(r.All, "left out here") ||
+		len(r.All) > 60_000 {
 		t.Errorf("a long value: truncated %v, %d bytes", r.Fields["truncated"], len(r.All))
 	}
 	if link == nil {
@@ -267,19 +286,23 @@ func testCharacters(t *testing.T, c *client, id string) {
 			return c.code(id, "import time; time.sleep(0.3); "+write("stderr", char, n))
 		},
 	}
-	for char, bytes := range map[string]string{"x": "x", "é": `\xc3\xa9`, "語": `\xe8\xaa\x9e`, "😀": `\xf0\x9f\x98\x80`, "\uFFFD": `\xff`} {
+	for char, bytes := range map[string]string{"x": "x", "é": `\xc3\xa9`, "語": `\xe8\xaa\x9e`, "😀": `\xf0\x9f\x98\x80`,
+		"\uFFFD": `\xff`} {
 		head, tail := strings.Repeat(char, most*2/5)+"\n… [", "] …\n"+strings.Repeat(char, most*3/5)
 		for name, run := range runs {
-			if r := run(bytes, most); r.Fields["truncated"] != false || r.Text != head[:len(char)*most*2/5]+tail[len("] …\n"):] {
+			if r := run(bytes, most); r.Fields["truncated"] != false || r.Text != head[:len(char)*most*2/5]+
+				tail[len("] …\n"):] {
 				t.Errorf("%s, %d of %q: truncated %v, %.300q", name, most, char, r.Fields["truncated"], r.All)
 			}
 			r := run(bytes, most+1)
 			if r.Fields["truncated"] != true || !strings.HasPrefix(r.Text, head) || !strings.HasSuffix(r.Text, tail) {
-				t.Errorf("%s, %d of %q: truncated %v, %d characters", name, most+1, char, r.Fields["truncated"], utf8.RuneCountInString(r.Text))
+				t.Errorf("%s, %d of %q: truncated %v, %d characters", name, most+1, char, r.Fields["truncated"],
+					utf8.RuneCountInString(r.Text))
 			}
 		}
 	}
-	if r := c.code(id, "'語' * 49_998"); r.Fields["truncated"] != false || r.Fields["result"] != "'"+strings.Repeat("語", 49_998)+"'" {
+	if r := c.code(id, "'語' * 49_998"); r.Fields["truncated"] != false || r.Fields["result"] != "'"+
+		strings.Repeat("語", 49_998)+"'" {
 		t.Errorf("a value of 50000 characters: truncated %v, %d bytes", r.Fields["truncated"], len(r.All))
 	}
 }
@@ -287,7 +310,8 @@ func testCharacters(t *testing.T, c *client, id string) {
 func TestBackground(t *testing.T) {
 	s := start(t)
 	c := s.connect(newer, "", nil)
-	r := c.call("execute_command", args{"command": "while read l; do echo \"got $l\"; done; exit 4", "background": true, "session_id": "new"})
+	r := c.call("execute_command", args{"command": "while read l; do echo \"got $l\"; done; exit 4", "background": true,
+		"session_id": "new"})
 	id, process := r.session(), r.Fields["process_id"]
 	if process == nil {
 		t.Fatalf("%q", r.All)
@@ -309,7 +333,8 @@ func TestBackground(t *testing.T) {
 		t.Errorf("%v", r.Fields)
 	}
 	r = c.call("execute_command", args{"command": "sleep 1000 & sleep 1000", "background": true, "session_id": id})
-	if l := c.call("list_processes", args{"session_id": id}); len(l.Fields["processes"].([]any)) != 3 { // one is the interpreter
+	// one is the interpreter
+	if l := c.call("list_processes", args{"session_id": id}); len(l.Fields["processes"].([]any)) != 3 {
 		t.Errorf("%v", l.Fields)
 	}
 	if r := c.call("stop_process", args{"process_id": r.Fields["process_id"]}); r.Fields["running"] != false {
@@ -327,7 +352,8 @@ func TestStopCode(t *testing.T) {
 	id := c.code("new", "x = 1").session()
 	ended := make(chan *result, 1)
 	go func() {
-		r, err := c.try(context.Background(), "execute_code", args{"code": "print('began', flush=True)\nimport time\ntime.sleep(100)", "session_id": id})
+		r, err := c.try(context.Background(), "execute_code",
+			args{"code": "print('began', flush=True)\nimport time\ntime.sleep(100)", "session_id": id})
 		if err != nil {
 			t.Error(err)
 		}
@@ -341,7 +367,8 @@ func TestStopCode(t *testing.T) {
 		}
 	}
 	c.call("stop_process", args{"process_id": process})
-	if r := <-ended; r != nil && (!r.IsError || !strings.Contains(r.Text, "began") || !strings.Contains(r.Text, "interrupted")) {
+	if r := <-ended; r != nil && (!r.IsError || !strings.Contains(r.Text, "began") ||
+		!strings.Contains(r.Text, "interrupted")) {
 		t.Errorf("%q", r.All)
 	}
 	c.want(id, "x", "1")
@@ -363,16 +390,19 @@ func TestFiles(t *testing.T) {
 		t.Errorf("%q", r.All)
 	}
 	c.call("sandbox_write_file", args{"path": "bin", "content": "AP8BgA==", "encoding": "base64", "session_id": id})
-	if r := c.call("sandbox_read_file", args{"path": "bin", "encoding": "base64", "session_id": id}); r.Text != "AP8BgA==" {
+	if r := c.call("sandbox_read_file", args{"path": "bin", "encoding": "base64",
+		"session_id": id}); r.Text != "AP8BgA==" {
 		t.Errorf("binary: %q", r.All)
 	}
-	if r := c.call("sandbox_list_files", args{"depth": 2, "session_id": id}); !strings.Contains(r.Text, "a.txt") || !strings.Contains(r.Text, "bin") {
+	if r := c.call("sandbox_list_files", args{"depth": 2, "session_id": id}); !strings.Contains(r.Text, "a.txt") ||
+		!strings.Contains(r.Text, "bin") {
 		t.Errorf("%q", r.All)
 	}
 	c.shell(id, "ln -s /etc/passwd l; ln -s /workspace/d/a.txt ok")
 	for path, want := range map[string]string{
 		"missing": "File not found in sandbox: ", "d": "Path is a directory: ",
-		"/etc/passwd": "resolves outside the sandbox workspace", "../etc/passwd": "resolves outside", "l": "resolves outside", "/workspace-other": "resolves outside",
+		"/etc/passwd": "resolves outside the sandbox workspace", "../etc/passwd": "resolves outside",
+		"l": "resolves outside", "/workspace-other": "resolves outside",
 	} {
 		_, err := c.try(t.Context(), "sandbox_read_file", args{"path": path, "session_id": id})
 		r, _ := c.try(t.Context(), "sandbox_read_file", args{"path": path, "session_id": id})
@@ -396,7 +426,8 @@ func wantFault(t *testing.T, err error, code int64, name string, words ...string
 	}
 	var data map[string]any
 	json.Unmarshal(e.Data, &data)
-	if e.Code != code || data["error_code"] != name || data["category"] == nil || data["severity"] == nil || data["recovery_suggestions"] == nil || data["context"] == nil {
+	if e.Code != code || data["error_code"] != name || data["category"] == nil || data["severity"] == nil ||
+		data["recovery_suggestions"] == nil || data["context"] == nil {
 		t.Errorf("got %d %s %v, want %d %s", e.Code, e.Message, data, code, name)
 	}
 	for _, w := range words {
@@ -419,18 +450,26 @@ func TestBadInput(t *testing.T) {
 		}{
 			{"execute_code", args{}, -32602, "INVALID_PARAMETERS", []string{"code"}},
 			{"execute_code", args{"code": 5}, -32602, "INVALID_PARAMETERS", []string{"code"}},
-			{"execute_code", args{"code": "1", "templte": "python"}, -32602, "INVALID_PARAMETERS", []string{"templte", "template"}},
-			{"execute_code", args{"code": "1", "template": "pyhton"}, -32602, "INVALID_PARAMETERS", []string{"pyhton", "python"}},
-			{"execute_code", args{"code": "1", "language": "cobol"}, -32602, "INVALID_PARAMETERS", []string{"cobol", "python", "bash"}},
-			{"execute_code", args{"code": "1", "flavor": "huge"}, -32602, "INVALID_PARAMETERS", []string{"huge", "small"}},
+			{"execute_code", args{"code": "1", "templte": "python"}, -32602, "INVALID_PARAMETERS",
+				[]string{"templte", "template"}},
+			{"execute_code", args{"code": "1", "template": "pyhton"}, -32602, "INVALID_PARAMETERS",
+				[]string{"pyhton", "python"}},
+			{"execute_code", args{"code": "1", "language": "cobol"}, -32602, "INVALID_PARAMETERS",
+				[]string{"cobol", "python", "bash"}},
+			{"execute_code", args{"code": "1", "flavor": "huge"}, -32602, "INVALID_PARAMETERS",
+				[]string{"huge", "small"}},
 			{"execute_code", args{"code": "1", "timeout": 0}, -32602, "INVALID_PARAMETERS", []string{"timeout"}},
-			{"execute_code", args{"code": "1", "timeout": 301}, -32602, "INVALID_PARAMETERS", []string{"timeout", "300"}},
+			{"execute_code", args{"code": "1", "timeout": 301}, -32602, "INVALID_PARAMETERS",
+				[]string{"timeout", "300"}},
 			{"execute_code", args{"code": "1", "timeout": 1.5}, -32602, "INVALID_PARAMETERS", []string{"timeout"}},
-			{"execute_code", args{"code": "1", "session_id": "nobodys"}, -32602, "SESSION_NOT_FOUND", []string{"Session not found: nobodys"}},
-			{"execute_code", args{"code": "1", "language": "node", "template": "python"}, -32602, "INVALID_PARAMETERS", []string{"node", "python"}},
+			{"execute_code", args{"code": "1", "session_id": "nobodys"}, -32602, "SESSION_NOT_FOUND",
+				[]string{"Session not found: nobodys"}},
+			{"execute_code", args{"code": "1", "language": "node", "template": "python"}, -32602, "INVALID_PARAMETERS",
+				[]string{"node", "python"}},
 			{"execute_command", args{"command": "ls", "cwd": 5}, -32602, "INVALID_PARAMETERS", []string{"cwd"}},
 			{"execute_command", args{"command": ""}, -32602, "INVALID_PARAMETERS", []string{"command"}},
-			{"sandbox_write_file", args{"path": "a", "content": "*", "encoding": "base64"}, -32602, "INVALID_PARAMETERS", []string{"base64"}},
+			{"sandbox_write_file", args{"path": "a", "content": "*", "encoding": "base64"}, -32602,
+				"INVALID_PARAMETERS", []string{"base64"}},
 			{"read_process", args{"process_id": "nothing"}, -32602, "", nil},
 			{"stop_process", args{"process_id": "nothing", "signal": "BOGUS"}, -32602, "", nil},
 		} {
@@ -447,7 +486,8 @@ func TestBadInput(t *testing.T) {
 	})
 	r := s.connect(older, "", nil).code("new", "1")
 	data := wantFault(t, func() error {
-		_, err := s.connect(older, "", nil).try(t.Context(), "execute_code", args{"code": "1", "session_id": r.session(), "flavor": "large"})
+		_, err := s.connect(older, "", nil).
+			try(t.Context(), "execute_code", args{"code": "1", "session_id": r.session(), "flavor": "large"})
 		return err
 	}(), -32602, "INVALID_PARAMETERS", "small", "large")
 	_ = data
@@ -476,42 +516,51 @@ func TestBare(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"execute_code","arguments":{"code":"1","session_id":"x"}}}`: `"error_code":"SESSION_NOT_FOUND"`,
 	} {
 		code, header, text := s.post("/mcp", body)
-		if code != 200 || !strings.Contains(strings.ReplaceAll(text, ": ", ":"), want) || !strings.HasPrefix(header.Get("Content-Type"), "application/json") {
+		if code != 200 || !strings.Contains(strings.ReplaceAll(text, ": ", ":"), want) ||
+			!strings.HasPrefix(header.Get("Content-Type"), "application/json") {
 			t.Errorf("%s: HTTP %d %s: %s", body, code, header.Get("Content-Type"), text)
 		}
 	}
-	if code, _, text := s.post("/mcp", `{"jsonrpc":"2.0","method":"tools/call","params":{"name":"execute_code","arguments":{"code":"1"}}}`); code != 202 || text != "" {
+	if code, _, text := s.post("/mcp",
+		`{"jsonrpc":"2.0","method":"tools/call","params":{"name":"execute_code","arguments":{"code":"1"}}}`); code != 202 || text != "" {
 		t.Errorf("a notification: HTTP %d %q", code, text)
 	}
 	first := s.bare("execute_code", args{"code": "x = 1\nprint('a')"})
 	id, _ := first.Result["session_id"].(string)
-	if id == "" || first.Result["session_created"] != true || first.Result["code_success"] != true || first.Result["isError"] != false {
+	if id == "" || first.Result["session_created"] != true || first.Result["code_success"] != true ||
+		first.Result["isError"] != false {
 		t.Errorf("%v", first.Result)
 	}
 	second := s.bare("execute_code", args{"code": "x", "session_id": id})
-	if second.Result["session_id"] != id || second.Result["session_created"] != false || second.Result["result"] != "1" {
+	if second.Result["session_id"] != id || second.Result["session_created"] != false ||
+		second.Result["result"] != "1" {
 		t.Errorf("%v", second.Result)
 	}
-	if third := s.bare("execute_code", args{"code": "x"}); third.Result["session_id"] == id || third.Result["isError"] != true {
+	if third := s.bare("execute_code", args{"code": "x"}); third.Result["session_id"] == id ||
+		third.Result["isError"] != true {
 		t.Errorf("a call without session met another's: %v", third.Result)
 	}
 	code, _, text := s.request("GET", "/", nil)
 	var health map[string]any
-	if json.Unmarshal([]byte(text), &health); code != 200 || health["status"] != "healthy" || health["server"] != "Sandlot" || health["wrapper_status"] != "connected" || health["tools_count"] != 21.0 {
+	if json.Unmarshal([]byte(text), &health); code != 200 || health["status"] != "healthy" ||
+		health["server"] != "Sandlot" || health["wrapper_status"] != "connected" || health["tools_count"] != 21.0 {
 		t.Errorf("health: %d %s", code, text)
 	}
 	if code, _, again := s.request("GET", "/mcp", nil); code != 200 || again != text {
 		t.Errorf("GET /mcp: %d %s", code, again)
 	}
-	if code, _, _ := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"`+strings.Repeat("x", 17<<20)+`"}}`); code != 413 {
+	if code, _, _ := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"`+
+		strings.Repeat("x", 17<<20)+`"}}`); code != 413 {
 		t.Errorf("17 MB: HTTP %d", code)
 	}
-	for _, h := range [][]string{{"Origin", "https://evil.example"}, {"Host", "evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+	for _, h := range [][]string{{"Origin", "https://evil.example"}, {"Host", "evil.example"},
+		{"Sec-Fetch-Site", "cross-site"}} {
 		if code, _, _ := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, h...); code != 403 {
 			t.Errorf("%v: HTTP %d", h, code)
 		}
 	}
-	if code, header, _ := s.request("OPTIONS", "/mcp", nil, "Origin", "https://evil.example", "Access-Control-Request-Method", "POST"); header.Get("Access-Control-Allow-Origin") != "" {
+	if code, header, _ := s.request("OPTIONS", "/mcp", nil, "Origin", "https://evil.example",
+		"Access-Control-Request-Method", "POST"); header.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("CORS is off, and: HTTP %d %v", code, header)
 	}
 }
@@ -520,26 +569,34 @@ func TestBare(t *testing.T) {
 // listed, or the server does not start.
 func TestCORS(t *testing.T) {
 	state := t.TempDir()
-	for _, settings := range [][]string{{"MCP_ENABLE_CORS=true"}, {"SANDLOT_CORS_ENABLED=true", "SANDLOT_CORS_ORIGINS=*"}, {"SANDLOT_CORS_ENABLED=true", "SANDLOT_AUTH=off"}} {
-		cmd := exec.CommandContext(t.Context(), binary(t), "serve", "--state-dir", state, "--port", strconv.Itoa(freePort(t)))
-		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "SANDLOT_NETWORK_REGISTRIES=none", "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false"}, settings...)
+	for _, settings := range [][]string{{"MCP_ENABLE_CORS=true"},
+		{"SANDLOT_CORS_ENABLED=true", "SANDLOT_CORS_ORIGINS=*"}, {"SANDLOT_CORS_ENABLED=true", "SANDLOT_AUTH=off"}} {
+		cmd := exec.CommandContext(t.Context(), binary(t), "serve", "--state-dir", state, "--port",
+			strconv.Itoa(freePort(t)))
+		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "SANDLOT_NETWORK_REGISTRIES=none",
+			"SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false"}, settings...)
 		out, _ := cmd.CombinedOutput()
-		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "cors.origins") || !strings.Contains(string(out), "auth: required") {
+		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "cors.origins") ||
+			!strings.Contains(string(out), "auth: required") {
 			t.Errorf("%v: exit code %d\n%s", settings, code, out)
 		}
 	}
 	ask := func(s *server, origin string, headers ...string) (int, http.Header) {
 		t.Helper()
-		code, header, _ := s.request("OPTIONS", "/mcp", nil, "Origin", origin, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type")
-		code2, header2, _ := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, append(headers, "Origin", origin)...)
-		if (code/100 == 2) != (code2 == 200) || header.Get("Access-Control-Allow-Origin") != header2.Get("Access-Control-Allow-Origin") {
+		code, header, _ := s.request("OPTIONS", "/mcp", nil, "Origin", origin, "Access-Control-Request-Method", "POST",
+			"Access-Control-Request-Headers", "content-type")
+		code2, header2, _ := s.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`,
+			append(headers, "Origin", origin)...)
+		if (code/100 == 2) != (code2 == 200) ||
+			header.Get("Access-Control-Allow-Origin") != header2.Get("Access-Control-Allow-Origin") {
 			t.Errorf("%s: asked for HTTP %d %v, got HTTP %d %v", origin, code, header, code2, header2)
 		}
 		return code2, header2
 	}
 	s := start(t, "MCP_ENABLE_CORS=true", "SANDLOT_AUTH=required")
 	token := s.token("ann")
-	if code, header := ask(s, "https://app.example", "Authorization", "Bearer "+token); code != 200 || header.Get("Access-Control-Allow-Origin") != "*" || header.Get("Access-Control-Allow-Credentials") != "" ||
+	if code, header := ask(s, "https://app.example", "Authorization", "Bearer "+token); code != 200 ||
+		header.Get("Access-Control-Allow-Origin") != "*" || header.Get("Access-Control-Allow-Credentials") != "" ||
 		!strings.Contains(header.Get("Access-Control-Expose-Headers"), "Mcp-Session-Id") {
 		t.Errorf("HTTP %d %v", code, header)
 	}
@@ -548,7 +605,8 @@ func TestCORS(t *testing.T) {
 	}
 	s = start(t, "MCP_ENABLE_CORS=true", "SANDLOT_CORS_ORIGINS=https://app.example")
 	for origin, want := range map[string]int{"https://app.example": 200, "https://evil.example": 403, "null": 403} {
-		if code, header := ask(s, origin); code != want || (header.Get("Access-Control-Allow-Origin") == origin) != (want == 200) {
+		if code, header := ask(s, origin); code != want ||
+			(header.Get("Access-Control-Allow-Origin") == origin) != (want == 200) {
 			t.Errorf("%s: HTTP %d %v", origin, code, header)
 		}
 	}
@@ -578,7 +636,9 @@ func TestTurns(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 5 {
 		all.Go(func() {
-			if r, err := c.try(t.Context(), "execute_code", args{"code": fmt.Sprintf("order.append('s%d'); import time; time.sleep(0.1); order.append('e%d')", i, i), "session_id": id}); err != nil || r.IsError {
+			if r, err := c.try(t.Context(), "execute_code",
+				args{"code": fmt.Sprintf("order.append('s%d'); import time; time.sleep(0.1); order.append('e%d')", i,
+					i), "session_id": id}); err != nil || r.IsError {
 				t.Errorf("%v %v", r, err)
 			}
 		})
@@ -617,28 +677,33 @@ func notebook(t *testing.T, c *client, id string) {
 		t.Errorf("a cell: %q %v", r.All, r.Fields)
 	}
 	r = c.code(id, "%nothing")
-	if !r.IsError || !strings.Contains(r.Text, "there is no magic %nothing here") || !strings.Contains(r.Text, "%%bash") {
+	if !r.IsError || !strings.Contains(r.Text, "there is no magic %nothing here") ||
+		!strings.Contains(r.Text, "%%bash") {
 		t.Errorf("an unknown magic: %q", r.All)
 	}
 	r = c.code(id, "from IPython.display import HTML\nHTML('<b>alone</b>')")
-	if len(r.Content) == 0 || !strings.Contains(string(must(json.Marshal(r.Content[0]))), "alone") || strings.Contains(r.All, "object") {
+	if len(r.Content) == 0 || !strings.Contains(string(must(json.Marshal(r.Content[0]))), "alone") ||
+		strings.Contains(r.All, "object") {
 		t.Errorf("HTML alone: %s", must(json.Marshal(r.Content)))
 	}
-	r = c.code(id, "class Frame:\n  def _repr_html_(self): return '<table>'\n  def __repr__(self): return 'a b'\nFrame()")
+	r = c.code(id, "class Frame:\n  def _repr_html_(self): return '<table>'\n  def __repr__(self): return 'a "+
+		"b'\nFrame()")
 	var link *mcp.ResourceLink
 	for _, b := range r.Content {
 		if l, ok := b.(*mcp.ResourceLink); ok {
 			link = l
 		}
 	}
-	if r.Text != "a b" || link == nil || link.MIMEType != "text/html" || link.Size == nil || *link.Size != 7 || strings.Contains(string(must(json.Marshal(r.Content))), "table>") {
+	if r.Text != "a b" || link == nil || link.MIMEType != "text/html" || link.Size == nil || *link.Size != 7 ||
+		strings.Contains(string(must(json.Marshal(r.Content))), "table>") {
 		t.Fatalf("a value with text and HTML: %s", must(json.Marshal(r.Content)))
 	}
 	_, path, _ := strings.Cut(link.URI, "/files")
 	if r := c.call("sandbox_read_file", args{"path": path, "session_id": id}); r.Text != "<table>" {
 		t.Errorf("behind the link %s: %q", link.URI, r.All)
 	}
-	if r := c.code(id, "!which fc-match >/dev/null && fc-match sans 2>&1 | grep -c Fontconfig"); strings.HasPrefix(r.Text, "1") {
+	if r := c.code(id,
+		"!which fc-match >/dev/null && fc-match sans 2>&1 | grep -c Fontconfig"); strings.HasPrefix(r.Text, "1") {
 		t.Errorf("fontconfig complains: %q", r.All)
 	}
 	r = c.code(id, "input('Name? ')")

@@ -74,7 +74,8 @@ func startWeb(t *testing.T) *web {
 	w.Port, w.TLSPort = plain.Addr().(*net.TCPAddr).Port, secure.Addr().(*net.TCPAddr).Port
 	quiet := log.New(io.Discard, "", 0)
 	server := &http.Server{Handler: mux, ErrorLog: quiet}
-	tlsServer := &http.Server{Handler: mux, ErrorLog: quiet, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}}}
+	tlsServer := &http.Server{Handler: mux, ErrorLog: quiet,
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}}}
 	go server.Serve(plain)
 	go tlsServer.ServeTLS(secure, "", "")
 	t.Cleanup(func() { server.Close(); tlsServer.Close() })
@@ -98,14 +99,17 @@ func certificate(t *testing.T) (tls.Certificate, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ca := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Test CA"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	ca := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Test CA"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "web.test"}, NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
-		DNSNames: []string{"web.test", "*.test", "*.web.test"}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "web.test"},
+		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
+		DNSNames: []string{"web.test", "*.test", "*.web.test"}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, leaf, ca, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +122,8 @@ func certificate(t *testing.T) (tls.Certificate, string) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	os.Chmod(dir, 0o755) // for servers of other users
 	file := filepath.Join(dir, "ca.pem")
-	if err := os.WriteFile(file, append(trusted, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caDER})...), 0o644); err != nil {
+	if err := os.WriteFile(file, append(trusted, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caDER})...),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der, caDER}, PrivateKey: key}, file
@@ -144,8 +149,9 @@ mkdir w; cd w; echo content > file; publish repo; cd ..; cp -r "$1" g; cd g; pub
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &cgi.Handler{Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"), Root: "/git", Stderr: io.Discard,
-		Env: []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1"}}
+	return &cgi.Handler{Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"), Root: "/git",
+		Stderr: io.Discard,
+		Env:    []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1"}}
 }
 
 // settings are those with which a sandbox may reach the web under these names.
@@ -155,7 +161,8 @@ func (w *web) settings(names ...string) []string {
 		hosts = append(hosts, n+"=127.0.0.1")
 		private = append(private, n+"=127.0.0.0/8")
 	}
-	return []string{"SANDLOT_NETWORK_HOSTS=" + strings.Join(append(hosts, "other.test=127.0.0.1"), ","), "SANDLOT_NETWORK_ALLOW_PRIVATE=" + strings.Join(private, ","), "SSL_CERT_FILE=" + w.CA}
+	return []string{"SANDLOT_NETWORK_HOSTS=" + strings.Join(append(hosts, "other.test=127.0.0.1"), ","),
+		"SANDLOT_NETWORK_ALLOW_PRIVATE=" + strings.Join(private, ","), "SSL_CERT_FILE=" + w.CA}
 }
 
 // script fills in a program's ports.
@@ -207,7 +214,8 @@ func TestNetwork(t *testing.T) {
 		s := start(t, append(w.settings("web.test"), "SANDLOT_POOL_SIZE=0")...)
 		s.snapshotted()
 		w.everyWay(t, s)
-		if _, _, text := s.request("GET", "/metrics", nil); !strings.Contains(text, "sandlot_sandboxes_started_total{from=\"snapshot\"} 1\n") {
+		if _, _, text := s.request("GET", "/metrics", nil); !strings.Contains(text,
+			"sandlot_sandboxes_started_total{from=\"snapshot\"} 1\n") {
 			t.Error("the home was not started from the snapshot")
 		}
 	})
@@ -250,7 +258,8 @@ tried("ipv6", lambda: socket.create_connection(("2001:db8::1", 80), 5))
 tried("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
 tried("packet", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
 print("aaaa", [a for a in socket.getaddrinfo("web.test", 80) if a[0] == socket.AF_INET6])`)
-		for _, want := range []string{"udp ConnectionRefusedError True", "ipv6 OSError True", "raw PermissionError True", "packet PermissionError True", "aaaa []"} {
+		for _, want := range []string{"udp ConnectionRefusedError True", "ipv6 OSError True",
+			"raw PermissionError True", "packet PermissionError True", "aaaa []"} {
 			if !strings.Contains(r.Text, want) {
 				t.Errorf("no %q in %q", want, r.All)
 			}
@@ -264,22 +273,33 @@ func TestNetworkRefused(t *testing.T) {
 	s := start(t, w.settings("web.test")...)
 	c := s.connect(newer, "", nil)
 	for _, tt := range []struct{ name, command, says, told string }{
-		{"a name", "curl -sS -m 5 http://elsewhere.test:PORT/hello", "sandlot network allow elsewhere.test:PORT --session", "elsewhere.test:PORT"},
-		{"a name that is private", "curl -sS -m 5 http://other.test:PORT/hello", "Failed to connect", "other.test:PORT"},
+		{"a name", "curl -sS -m 5 http://elsewhere.test:PORT/hello",
+			"sandlot network allow elsewhere.test:PORT --session", "elsewhere.test:PORT"},
+		{"a name that is private", "curl -sS -m 5 http://other.test:PORT/hello", "Failed to connect",
+			"other.test:PORT"},
 		{"an address", "curl -sS -m 5 http://192.0.2.7:81/", "curl:", "192.0.2.7:81"},
 		{"metadata", "curl -sS -m 5 http://169.254.169.254/latest", "curl:", "169.254.169.254:80"},
-		{"metadata, by redirect", "curl -sS -L -m 5 'http://web.test:PORT/redirect?to=http://169.254.169.254/'", "curl:", "169.254.169.254:80"},
-		{"the machine itself, by redirect", "curl -sS -L -m 5 -x http://127.0.0.1:3128 'http://web.test:PORT/redirect?to=http://127.0.0.1:PORT/hello'", "127.0.0.1 was refused", "127.0.0.1:PORT"},
-		{"by the proxy", "curl -sS -m 5 -o /dev/stderr -w '%{http_code}' -x http://127.0.0.1:3128 http://elsewhere.test/", "403", "elsewhere.test:80"},
-		{"an odd form", "curl -sS -m 5 -x http://127.0.0.1:3128 http://2130706433:PORT/hello", "refused", "127.0.0.1"}, // curl's own reading
-		{"IPv4 in IPv6", "curl -sS -m 5 -x http://127.0.0.1:3128 'http://[::ffff:127.0.0.1]:PORT/hello'", "refused", "127.0.0.1"},
-		{"localhost", "curl -sS -m 5 -x http://127.0.0.1:3128 http://localhost:PORT/hello", "refused", "localhost:PORT"},
-		{"another TLS name", "curl -sS -m 5 --connect-to elsewhere.test:443:web.test:PORT_TLS https://elsewhere.test/hello", "curl:", "elsewhere.test"},
+		{"metadata, by redirect", "curl -sS -L -m 5 'http://web.test:PORT/redirect?to=http://169.254.169.254/'",
+			"curl:", "169.254.169.254:80"},
+		{"the machine itself, by redirect",
+			"curl -sS -L -m 5 -x http://127.0.0.1:3128 'http://web.test:PORT/redirect?to=http://127.0.0.1:PORT/hello'",
+			"127.0.0.1 was refused", "127.0.0.1:PORT"},
+		{"by the proxy", "curl -sS -m 5 -o /dev/stderr -w '%{http_code}' -x http://127.0.0.1:3128 " +
+			"http://elsewhere.test/", "403", "elsewhere.test:80"},
+		// curl's own reading
+		{"an odd form", "curl -sS -m 5 -x http://127.0.0.1:3128 http://2130706433:PORT/hello", "refused", "127.0.0.1"},
+		{"IPv4 in IPv6", "curl -sS -m 5 -x http://127.0.0.1:3128 'http://[::ffff:127.0.0.1]:PORT/hello'", "refused",
+			"127.0.0.1"},
+		{"localhost", "curl -sS -m 5 -x http://127.0.0.1:3128 http://localhost:PORT/hello", "refused",
+			"localhost:PORT"},
+		{"another TLS name", "curl -sS -m 5 --connect-to elsewhere.test:443:web.test:PORT_TLS " +
+			"https://elsewhere.test/hello", "curl:", "elsewhere.test"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			hits := w.Hits.Load()
 			r := c.shell("home", w.script(tt.command))
-			if !strings.Contains(r.All, w.script(tt.says)) || !strings.Contains(r.All, "Network access refused: "+w.script(tt.told)) {
+			if !strings.Contains(r.All, w.script(tt.says)) ||
+				!strings.Contains(r.All, "Network access refused: "+w.script(tt.told)) {
 				t.Errorf("%q", r.All)
 			}
 			if list, _ := r.Fields["network_refused"].([]any); len(list) == 0 {
@@ -302,7 +322,8 @@ func TestNetworkChanges(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sandlot.yaml")
 	write := func(mode string) {
 		t.Helper()
-		text := fmt.Sprintf("network:\n  mode: %s\n  hosts: {web.test: 127.0.0.1, two.test: 127.0.0.1}\n  allow_private: [{host: web.test, cidr: 127.0.0.0/8}]\n", mode)
+		text := fmt.Sprintf("network:\n  mode: %s\n  hosts: {web.test: 127.0.0.1, two.test: 127.0.0.1}\n  "+
+			"allow_private: [{host: web.test, cidr: 127.0.0.0/8}]\n", mode)
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -323,15 +344,18 @@ func TestNetworkChanges(t *testing.T) {
 		t.Errorf("reached: %v: %q", !want, r.All)
 	}
 	reaches(true, get)
-	running := c.call("execute_command", args{"command": w.script("curl -sSN http://web.test:PORT/slow; echo ended $?"), "session_id": "home", "background": true})
-	if r := c.call("read_process", args{"process_id": running.Fields["process_id"], "wait": 20}); !strings.HasPrefix(r.Text, "0") {
+	running := c.call("execute_command", args{"command": w.script("curl -sSN http://web.test:PORT/slow; echo ended $?"),
+		"session_id": "home", "background": true})
+	if r := c.call("read_process", args{"process_id": running.Fields["process_id"],
+		"wait": 20}); !strings.HasPrefix(r.Text, "0") {
 		t.Fatalf("%q", r.All)
 	}
 	write("none")
 	reaches(false, get)
 	var r *result
 	for range 300 {
-		if r = c.call("read_process", args{"process_id": running.Fields["process_id"]}); strings.Contains(r.All, "ended") {
+		if r = c.call("read_process", args{"process_id": running.Fields["process_id"]}); strings.Contains(r.All,
+			"ended") {
 			break
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -347,7 +371,8 @@ func TestNetworkChanges(t *testing.T) {
 
 	two := w.script("curl -sS -m 5 http://two.test:PORT/hello")
 	reaches(false, two)
-	if out, errs, code := s.cli("network", "mode", "none", "--session", "home"); code != 0 || !strings.Contains(out, "none") {
+	if out, errs, code := s.cli("network", "mode", "none", "--session", "home"); code != 0 ||
+		!strings.Contains(out, "none") {
 		t.Fatalf("%q %q", out, errs)
 	}
 	reaches(false, get)
@@ -365,7 +390,8 @@ func TestNetworkChanges(t *testing.T) {
 	if _, errs, code := s.cli("network", "allow", "http://x/", "--session", "home"); code != 2 || errs == "" {
 		t.Errorf("a bad rule: %d %q", code, errs)
 	}
-	if _, errs, code := s.cli("network", "mode", "none", "--session", "nosuch"); code != 1 || !strings.Contains(errs, "not found") {
+	if _, errs, code := s.cli("network", "mode", "none", "--session", "nosuch"); code != 1 ||
+		!strings.Contains(errs, "not found") {
 		t.Errorf("an unknown session: %d %q", code, errs)
 	}
 }
@@ -377,7 +403,9 @@ func TestNetworkServerKilled(t *testing.T) {
 	s := start(t, w.settings("web.test")...)
 	c := s.connect(older, "", nil)
 	c.code("home", "kept = 42")
-	p := c.call("execute_command", args{"command": w.script("curl -sSN http://web.test:PORT/slow > /tmp/slow; echo ended $?"), "session_id": "home", "background": true})
+	p := c.call("execute_command",
+		args{"command": w.script("curl -sSN http://web.test:PORT/slow > /tmp/slow; echo ended $?"),
+			"session_id": "home", "background": true})
 	began := false
 	for range 600 {
 		if began = c.shell("home", "cat /tmp/slow 2>/dev/null | wc -c").Text != "0"; began {
@@ -415,7 +443,8 @@ func TestNetworkLimit(t *testing.T) {
 	s := start(t, append(w.settings("web.test"), "SANDLOT_NETWORK_MAX_MB=1")...)
 	c := s.connect(older, "", nil)
 	home := c.code("home", "1").session()
-	get := w.script("curl -sS -m 5 http://web.test:PORT/hello; echo; curl -sS -m 5 -x http://127.0.0.1:3128 http://web.test:PORT/hello; true")
+	get := w.script("curl -sS -m 5 http://web.test:PORT/hello; echo; curl -sS -m 5 -x http://127.0.0.1:3128 " +
+		"http://web.test:PORT/hello; true")
 	const reason = "this session has used all 1 MB of network that it may use"
 	if r := c.shell("home", get); strings.Count(r.All, "hello from web.test") != 2 {
 		t.Fatalf("at first: %q", r.All)
@@ -423,13 +452,16 @@ func TestNetworkLimit(t *testing.T) {
 	refused := func(when string) {
 		t.Helper()
 		r := c.shell("home", get)
-		if strings.Contains(r.All, "hello from") || !strings.Contains(r.All, "curl: (") || !strings.Contains(r.All, "web.test was refused: "+reason) ||
+		if strings.Contains(r.All, "hello from") || !strings.Contains(r.All, "curl: (") ||
+			!strings.Contains(r.All, "web.test was refused: "+reason) ||
 			!strings.Contains(r.All, "Network access refused: web.test:"+strconv.Itoa(w.Port)+": "+reason) ||
-			!strings.Contains(r.All, `session_id "new"`) || !strings.Contains(r.All, "sandlot network recount --session "+home) {
+			!strings.Contains(r.All, `session_id "new"`) || !strings.Contains(r.All,
+			"sandlot network recount --session "+home) {
 			t.Errorf("%s: %q", when, r.All)
 		}
 	}
-	if r := c.shell("home", w.script("curl -sS http://web.test:PORT/big | wc -c")); !strings.Contains(r.All, reason) || strings.Contains(r.Text, strconv.Itoa(big256)) {
+	if r := c.shell("home", w.script("curl -sS http://web.test:PORT/big | wc -c")); !strings.Contains(r.All, reason) ||
+		strings.Contains(r.Text, strconv.Itoa(big256)) {
 		t.Errorf("the download: %q", r.All)
 	}
 	refused("after the download")
@@ -450,10 +482,12 @@ func TestNetworkLimit(t *testing.T) {
 	if got := moved["received_mb"].(float64); got < 0.9 || limits["network_mb"] != 1.0 {
 		t.Errorf("get_sessions: %v, %v", moved, limits)
 	}
-	if out, errs, code := s.cli("network", "--session", "home"); code != 0 || !strings.Contains(out, "of 1048576 bytes used") {
+	if out, errs, code := s.cli("network", "--session", "home"); code != 0 ||
+		!strings.Contains(out, "of 1048576 bytes used") {
 		t.Errorf("%q %q", out, errs)
 	}
-	if out, errs, code := s.cli("network", "recount", "--session", "home"); code != 0 || !strings.Contains(out, "limit       0 of 1048576 bytes used") {
+	if out, errs, code := s.cli("network", "recount", "--session", "home"); code != 0 ||
+		!strings.Contains(out, "limit       0 of 1048576 bytes used") {
 		t.Errorf("%q %q", out, errs)
 	}
 	var r *result
@@ -489,7 +523,8 @@ func TestNetworkUsers(t *testing.T) {
 	if code, _, body := s.request("GET", "/v1/sessions/"+a+"/network", nil, "Authorization", token); code != 404 {
 		t.Errorf("bob sees ann's network: %d %q", code, body)
 	}
-	if code, _, body := s.request("PATCH", "/v1/sessions/"+a+"/network", strings.NewReader(`{"mode":"public"}`), "Authorization", "Bearer "+s.token("ann")); code < 400 {
+	if code, _, body := s.request("PATCH", "/v1/sessions/"+a+"/network", strings.NewReader(`{"mode":"public"}`),
+		"Authorization", "Bearer "+s.token("ann")); code < 400 {
 		t.Errorf("ann changes her own network: %d %q", code, body)
 	}
 	// An operator's token does over the network what the owner does by the socket.
@@ -500,14 +535,18 @@ func TestNetworkUsers(t *testing.T) {
 		defer func() { s.env = env }()
 		return s.cli(append([]string{"--server", s.URL}, command...)...)
 	}
-	if out, errs, code := remote(operator, "network", "reset", "--session", a); code != 0 || !strings.Contains(out, a) || !strings.Contains(out, "mode        allowlist") {
+	if out, errs, code := remote(operator, "network", "reset", "--session", a); code != 0 ||
+		!strings.Contains(out, a) || !strings.Contains(out, "mode        allowlist") {
 		t.Errorf("an operator: %s %s", out, errs)
 	}
-	for name, token := range map[string]string{"ann": strings.TrimPrefix(token, "Bearer "), "one called operator": s.token("operator")} {
-		if out, errs, code := remote(token, "network", "mode", "none", "--session", "home"); code == 0 || !strings.Contains(errs, "needs the role operator") {
+	for name, token := range map[string]string{"ann": strings.TrimPrefix(token, "Bearer "),
+		"one called operator": s.token("operator")} {
+		if out, errs, code := remote(token, "network", "mode", "none", "--session", "home"); code == 0 ||
+			!strings.Contains(errs, "needs the role operator") {
 			t.Errorf("%s: %s %s", name, out, errs)
 		}
-		if _, errs, code := remote(token, "sessions", "stop", "--all"); code == 0 || !strings.Contains(errs, "needs the role operator") {
+		if _, errs, code := remote(token, "sessions", "stop", "--all"); code == 0 ||
+			!strings.Contains(errs, "needs the role operator") {
 			t.Errorf("%s stops everybody's: %s", name, errs)
 		}
 	}
@@ -517,7 +556,9 @@ func TestNetworkUsers(t *testing.T) {
 	if list, _, _ := s.cli("token", "list"); !strings.Contains(list, "roles operator") {
 		t.Errorf("the list: %s", list)
 	}
-	if code, _, body := s.request("GET", "/metrics", nil, "Authorization", "Bearer "+s.token("eye", "--metrics")); code != 200 || !strings.Contains(body, `sandlot_network_connections_total{verdict="refused"}`) {
+	if code, _, body := s.request("GET", "/metrics", nil, "Authorization", "Bearer "+
+		s.token("eye", "--metrics")); code != 200 ||
+		!strings.Contains(body, `sandlot_network_connections_total{verdict="refused"}`) {
 		t.Errorf("%d %q", code, body)
 	}
 }
@@ -618,7 +659,8 @@ print(urllib.request.urlopen("http://web.test:PORT/hello").read())`, "hello from
 func registries() []string {
 	all := []string{"SANDLOT_NETWORK_REGISTRIES=auto"}
 	for _, kv := range os.Environ() {
-		for _, prefix := range []string{"PIP_", "npm_config_", "NPM_CONFIG_", "GO", "SSL_CERT", "NODE_EXTRA", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"} {
+		for _, prefix := range []string{"PIP_", "npm_config_", "NPM_CONFIG_", "GO", "SSL_CERT", "NODE_EXTRA",
+			"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy"} {
 			if strings.HasPrefix(kv, prefix) {
 				all = append(all, kv)
 			}
@@ -632,7 +674,8 @@ func registries() []string {
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	registries := registries()
-	for kind, s := range map[string]*server{"root": start(t, registries...), "unprivileged": startUnprivileged(t, registries...)} {
+	for kind, s := range map[string]*server{"root": start(t, registries...),
+		"unprivileged": startUnprivileged(t, registries...)} {
 		c := s.connect(older, "", nil)
 		for name, command := range map[string]string{
 			"pip, with an extension in C": `pip install -q --target /workspace/py markupsafe && PYTHONPATH=/workspace/py python3 -c 'import markupsafe._speedups, markupsafe; print(markupsafe.escape("<works>"))'`,
@@ -656,7 +699,8 @@ func TestNetworkOpen(t *testing.T) {
 	w := startWeb(t)
 	s := start(t, "SANDLOT_NETWORK_MODE=open", "SANDLOT_AUTH=required")
 	c := s.connect(older, s.token("ann"), nil)
-	if r := c.shell("home", w.script("curl -sS -m 5 http://127.0.0.1:PORT/hello; grep Cap /proc/self/status | grep -v 0000000000000000")); r.Text != w.script("hello from 127.0.0.1:PORT") {
+	if r := c.shell("home", w.script("curl -sS -m 5 http://127.0.0.1:PORT/hello; grep Cap /proc/self/status | grep "+
+		"-v 0000000000000000")); r.Text != w.script("hello from 127.0.0.1:PORT") {
 		t.Errorf("%q", r.All)
 	}
 	if out, _, code := s.cli("doctor"); code != 0 || !strings.Contains(out, "WARNING: open") {
@@ -670,8 +714,10 @@ func TestNetworkOpen(t *testing.T) {
 	if r := c.shell("home", w.script("curl -sS -m 5 http://127.0.0.1:PORT/hello")); strings.Contains(r.Text, "hello") {
 		t.Errorf("after the mode has changed: %q", r.All)
 	}
-	other := &server{t: t, program: binary(t), State: t.TempDir(), env: []string{"PATH=" + os.Getenv("PATH"), "SANDLOT_NETWORK_MODE=open", "SANDLOT_NETWORK_REGISTRIES=none"}}
-	if _, errs, code := other.cli("serve", "--port", strconv.Itoa(freePort(t))); code != 1 || !strings.Contains(errs, "auth: required") {
+	other := &server{t: t, program: binary(t), State: t.TempDir(),
+		env: []string{"PATH=" + os.Getenv("PATH"), "SANDLOT_NETWORK_MODE=open", "SANDLOT_NETWORK_REGISTRIES=none"}}
+	if _, errs, code := other.cli("serve", "--port", strconv.Itoa(freePort(t))); code != 1 ||
+		!strings.Contains(errs, "auth: required") {
 		t.Errorf("without tokens: %d %q", code, errs)
 	}
 }

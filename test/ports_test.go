@@ -40,7 +40,8 @@ func (s *server) expose(c *client, a args) *link {
 		s.t.Fatalf("%v: %q %v", err, r.All, r.Fields)
 	}
 	l.url, l.host, l.token = full, u.Host, u.Query().Get("sandlot_token")
-	if want := fmt.Sprintf("%v-%s.localhost:%s", a["port"], l.session, s.URL[strings.LastIndexByte(s.URL, ':')+1:]); l.host != want {
+	if want := fmt.Sprintf("%v-%s.localhost:%s", a["port"], l.session,
+		s.URL[strings.LastIndexByte(s.URL, ':')+1:]); l.host != want {
 		s.t.Errorf("the link's host is %s, want %s", l.host, want)
 	}
 	p, err := url.Parse(r.Fields["path_url"].(string))
@@ -83,7 +84,8 @@ http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), H).serve_foreve
 func begin(c *client, session, name, code string, port int) string {
 	c.t.Helper()
 	session = c.call("sandbox_write_file", args{"path": name, "content": code, "session_id": session}).session()
-	c.call("execute_command", args{"command": fmt.Sprintf("python3 %s %d", name, port), "background": true, "session_id": session})
+	c.call("execute_command", args{"command": fmt.Sprintf("python3 %s %d", name, port), "background": true,
+		"session_id": session})
 	c.want(session, fmt.Sprintf(`
 import socket, time
 for i in range(200):
@@ -106,11 +108,13 @@ func TestPorts(t *testing.T) {
 	t.Run("link", func(t *testing.T) {
 		code, h, _ := l.get("/a/b?x=1&sandlot_token=" + l.token)
 		cookie, _, _ := strings.Cut(h.Get("Set-Cookie"), ";")
-		if code != 303 || h.Get("Location") != "/a/b?x=1" || !strings.Contains(h.Get("Set-Cookie"), "HttpOnly") || strings.Contains(h.Get("Set-Cookie"), "Domain") {
+		if code != 303 || h.Get("Location") != "/a/b?x=1" || !strings.Contains(h.Get("Set-Cookie"), "HttpOnly") ||
+			strings.Contains(h.Get("Set-Cookie"), "Domain") {
 			t.Fatalf("%d %v", code, h)
 		}
 		code, h, text := l.get("/a/b?x=1", "Cookie", "own=2; "+cookie)
-		if code != 200 || !strings.Contains(text, `"/a/b?x=1"`) || !strings.Contains(text, "own=2") || h.Get("Set-Cookie") != "inner=1; Path=/" {
+		if code != 200 || !strings.Contains(text, `"/a/b?x=1"`) || !strings.Contains(text, "own=2") ||
+			h.Get("Set-Cookie") != "inner=1; Path=/" {
 			t.Errorf("%d %v %s", code, h, text)
 		}
 		if strings.Contains(text, l.token) || strings.Contains(text, "sandlot_port") {
@@ -132,21 +136,27 @@ func TestPorts(t *testing.T) {
 		}
 	})
 	t.Run("by path", func(t *testing.T) {
-		code, h, text := s.request("GET", l.path+"/x", nil, tokenHeader, l.token, "Cookie", "console=secret; sandlot_in_inner=1")
-		if code != 200 || !strings.Contains(text, `"/x"`) || strings.Contains(text, "console") || !strings.Contains(text, "inner=1") {
+		code, h, text := s.request("GET", l.path+"/x", nil, tokenHeader, l.token, "Cookie",
+			"console=secret; sandlot_in_inner=1")
+		if code != 200 || !strings.Contains(text, `"/x"`) || strings.Contains(text, "console") ||
+			!strings.Contains(text, "inner=1") {
 			t.Errorf("%d %s", code, text)
 		}
 		csp := fmt.Sprint(h["Content-Security-Policy"])
-		if !strings.Contains(csp, "sandbox") || strings.Contains(csp, "allow-same-origin") || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Service-Worker-Allowed") != "" || h.Get("Set-Cookie") != "sandlot_in_inner=1; Path="+l.path+"/" {
+		if !strings.Contains(csp, "sandbox") || strings.Contains(csp, "allow-same-origin") ||
+			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Service-Worker-Allowed") != "" ||
+			h.Get("Set-Cookie") != "sandlot_in_inner=1; Path="+l.path+"/" {
 			t.Errorf("%v", h)
 		}
-		if code, _, _ := s.request("GET", l.path+"/sw.js", nil, tokenHeader, l.token, "Service-Worker", "script"); code != 403 {
+		if code, _, _ := s.request("GET", l.path+"/sw.js", nil, tokenHeader, l.token, "Service-Worker",
+			"script"); code != 403 {
 			t.Errorf("a service worker: %d", code)
 		}
 	})
 	t.Run("private", func(t *testing.T) {
 		stranger := s.expose(other, args{"port": 8080, "session_id": "new"})
-		for name, header := range map[string][]string{"wrong": {tokenHeader, "slp_wrong"}, "another user's": {tokenHeader, stranger.token}, "the API's": {tokenHeader, alice}} {
+		for name, header := range map[string][]string{"wrong": {tokenHeader, "slp_wrong"},
+			"another user's": {tokenHeader, stranger.token}, "the API's": {tokenHeader, alice}} {
 			if code, _, text := l.get("/", header...); code != 404 || strings.Contains(text, "headers") {
 				t.Errorf("%s token: %d %s", name, code, text)
 			}
@@ -160,7 +170,8 @@ func TestPorts(t *testing.T) {
 		for _, call := range []struct {
 			tool string
 			a    args
-		}{{"expose_port", args{"port": 8080, "session_id": id}}, {"close_port", args{"port": 8080, "session_id": id}}, {"get_sessions", args{"session_id": id}}} {
+		}{{"expose_port", args{"port": 8080, "session_id": id}}, {"close_port", args{"port": 8080, "session_id": id}},
+			{"get_sessions", args{"session_id": id}}} {
 			if r, err := other.try(t.Context(), call.tool, call.a); err == nil && !r.IsError {
 				t.Errorf("another user's %s: %q", call.tool, r.All)
 			}
@@ -179,11 +190,13 @@ func TestPorts(t *testing.T) {
 				if code != 403 || h.Get("Access-Control-Allow-Origin") != "" || strings.Contains(text, "execute_code") {
 					t.Errorf("GET from %s to %s: %d %s", from, host, code, text)
 				}
-				code, h, _ = s.request("OPTIONS", "/mcp", nil, "Host", host, "Origin", from, "Access-Control-Request-Method", "POST")
+				code, h, _ = s.request("OPTIONS", "/mcp", nil, "Host", host, "Origin", from,
+					"Access-Control-Request-Method", "POST")
 				if code != 403 || h.Get("Access-Control-Allow-Origin") != "" {
 					t.Errorf("preflight from %s to %s: %d", from, host, code)
 				}
-				code, _, _ = s.request("GET", "/mcp", nil, "Host", host, "Origin", from, "Connection", "Upgrade", "Upgrade", "websocket")
+				code, _, _ = s.request("GET", "/mcp", nil, "Host", host, "Origin", from, "Connection", "Upgrade",
+					"Upgrade", "websocket")
 				if code != 403 {
 					t.Errorf("WebSocket from %s to %s: %d", from, host, code)
 				}
@@ -194,7 +207,8 @@ func TestPorts(t *testing.T) {
 			if code, _, text := l.get(path, "Authorization", "Bearer "+alice); code != 401 {
 				t.Errorf("%s: %d %s", path, code, text)
 			}
-			if code, _, text := l.get(path, tokenHeader, l.token); code != 200 || !strings.Contains(text, `"path": "`+path) {
+			if code, _, text := l.get(path, tokenHeader, l.token); code != 200 ||
+				!strings.Contains(text, `"path": "`+path) {
 				t.Errorf("%s: %d %s", path, code, text)
 			}
 		}
@@ -205,7 +219,8 @@ func TestPorts(t *testing.T) {
 			wg.Go(func() {
 				for range 4 {
 					path := fmt.Sprintf("/n/%d", i)
-					if code, _, text := l.get(path, tokenHeader, l.token); code != 200 || !strings.Contains(text, path) {
+					if code, _, text := l.get(path, tokenHeader, l.token); code != 200 ||
+						!strings.Contains(text, path) {
 						t.Errorf("%s: %d %s", path, code, text)
 					}
 				}
@@ -272,7 +287,8 @@ func TestPortsNothingListens(t *testing.T) {
 	s := start(t, "MSB_SESSION_TIMEOUT=2", "MSB_CLEANUP_INTERVAL=1")
 	c := s.connect(older, "", nil)
 	l := s.expose(c, args{"port": 8080})
-	if r := c.call("expose_port", args{"port": 8081}); !strings.Contains(r.Text, "Nothing listens on port 8081 yet") || r.Fields["listening"] != false {
+	if r := c.call("expose_port", args{"port": 8081}); !strings.Contains(r.Text, "Nothing listens on port 8081 yet") ||
+		r.Fields["listening"] != false {
 		t.Errorf("%q %v", r.All, r.Fields)
 	}
 	ask := func() (int, string) {
@@ -341,7 +357,9 @@ func TestPortsWebSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n%s\r\n", target, host, strings.Join(header, "\r\n"))
+		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: "+
+			"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n%s\r\n", target,
+			host, strings.Join(header, "\r\n"))
 		from := bufio.NewReader(conn)
 		resp, err := http.ReadResponse(from, nil)
 		if err != nil {
@@ -358,11 +376,14 @@ func TestPortsWebSocket(t *testing.T) {
 		{l.path + "/ws?sandlot_token=" + l.token, local, ""},
 	} {
 		conn, from, resp := open(tt.target, tt.host, tt.header)
-		if resp.StatusCode != 101 || resp.Header.Get("Sec-WebSocket-Accept") != base64.StdEncoding.EncodeToString(hash[:]) || resp.Header.Get("X-Path") != "/ws" {
+		if resp.StatusCode != 101 ||
+			resp.Header.Get("Sec-WebSocket-Accept") != base64.StdEncoding.EncodeToString(hash[:]) ||
+			resp.Header.Get("X-Path") != "/ws" {
 			t.Fatalf("%s: %d %v", tt.target, resp.StatusCode, resp.Header)
 		}
 		for _, message := range [][]byte{[]byte("hello"), bytes.Repeat([]byte{0, 255, 128, 10}, 4000)} {
-			frame := append([]byte{0x82, 0x80 | 126, byte(len(message) >> 8), byte(len(message)), 1, 2, 3, 4}, message...)
+			frame := append([]byte{0x82, 0x80 | 126, byte(len(message) >> 8), byte(len(message)), 1, 2, 3, 4},
+				message...)
 			for i := range message {
 				frame[8+i] ^= byte(1 + i%4)
 			}
@@ -374,7 +395,8 @@ func TestPortsWebSocket(t *testing.T) {
 		}
 		conn.Close()
 	}
-	if _, _, resp := open("/ws", l.host, "Origin: http://evil.localhost\r\nCookie: sandlot_port="+l.token+"\r\n"); resp.StatusCode != 401 {
+	if _, _, resp := open("/ws", l.host, "Origin: http://evil.localhost\r\nCookie: sandlot_port="+l.token+
+		"\r\n"); resp.StatusCode != 401 {
 		t.Errorf("from another origin: %d", resp.StatusCode)
 	}
 	_, from, _ := open("/ws", l.host, tokenHeader+": "+l.token+"\r\n")
@@ -502,15 +524,18 @@ func TestPortsCommand(t *testing.T) {
 	if code != 0 || err != nil || !strings.HasPrefix(u.Host, "8080-"+id) {
 		t.Fatalf("%d %q %q", code, out, errs)
 	}
-	if code, _, _ := s.request("GET", "/", nil, "Host", u.Host, tokenHeader, u.Query().Get("sandlot_token")); code != 200 {
+	if code, _, _ := s.request("GET", "/", nil, "Host", u.Host, tokenHeader, u.Query().
+		Get("sandlot_token")); code != 200 {
 		t.Errorf("the link: %d", code)
 	}
-	if _, errs, code := s.cli("ports", "expose", "home", "9", "--public", "--expires", "2h"); code != 0 || !strings.Contains(errs, "Nothing listens on port 9 yet") {
+	if _, errs, code := s.cli("ports", "expose", "home", "9", "--public", "--expires", "2h"); code != 0 ||
+		!strings.Contains(errs, "Nothing listens on port 9 yet") {
 		t.Errorf("%d %q", code, errs)
 	}
 	var rows []map[string]any
 	out, _, _ = s.cli("ports", "--session", "home", "--json")
-	if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) != 2 || rows[0]["port"] != 9.0 || rows[0]["public"] != true || rows[1]["session_id"] != id {
+	if err := json.Unmarshal([]byte(out), &rows); err != nil || len(rows) != 2 || rows[0]["port"] != 9.0 ||
+		rows[0]["public"] != true || rows[1]["session_id"] != id {
 		t.Errorf("%v %s", err, out)
 	}
 	if out, _, code := s.cli("ports"); code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(out, "private") {
@@ -521,7 +546,8 @@ func TestPortsCommand(t *testing.T) {
 			t.Errorf("%d %q, want %d", code, errs, want)
 		}
 	}
-	if code, _, _ := s.request("GET", "/", nil, "Host", u.Host, tokenHeader, u.Query().Get("sandlot_token")); code != 404 {
+	if code, _, _ := s.request("GET", "/", nil, "Host", u.Host, tokenHeader, u.Query().
+		Get("sandlot_token")); code != 404 {
 		t.Errorf("the closed link: %d", code)
 	}
 }
@@ -531,7 +557,8 @@ func TestPortsCommand(t *testing.T) {
 func TestPortsFlood(t *testing.T) {
 	s := start(t)
 	c := s.connect(older, "", nil)
-	hang := "import socket, sys, time\ns = socket.socket()\ns.bind(('127.0.0.1', int(sys.argv[1])))\ns.listen(1000)\nheld = []\nwhile True: held.append(s.accept())"
+	hang := "import socket, sys, time\ns = socket.socket()\ns.bind(('127.0.0.1', " +
+		"int(sys.argv[1])))\ns.listen(1000)\nheld = []\nwhile True: held.append(s.accept())"
 	id := begin(c, "new", "hang.py", hang, 8080)
 	other := begin(c, "new", "mirror.py", mirror, 8080)
 	l, free := s.expose(c, args{"port": 8080, "session_id": id}), s.expose(c, args{"port": 8080, "session_id": other})

@@ -19,7 +19,8 @@ func TestRekey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, errs, code := s.cli("secret", "rekey"); code != 1 || !strings.Contains(errs, "another server uses the state folder") {
+	if _, errs, code := s.cli("secret", "rekey"); code != 1 ||
+		!strings.Contains(errs, "another server uses the state folder") {
 		t.Errorf("while a server runs: %d %s", code, errs)
 	}
 	s.stop()
@@ -31,7 +32,8 @@ func TestRekey(t *testing.T) {
 		t.Errorf("the key is as it was: %v", err)
 	}
 	s.launch()
-	if out, errs, code := s.cli("secret", "list"); code != 0 || strings.Contains(out, "cannot be read") || !strings.HasPrefix(out, "A ") {
+	if out, errs, code := s.cli("secret", "list"); code != 0 || strings.Contains(out, "cannot be read") ||
+		!strings.HasPrefix(out, "A ") {
 		t.Errorf("%d %s%s", code, out, errs)
 	}
 	s.stop()

@@ -57,11 +57,13 @@ func TestSecretServerKilled(t *testing.T) {
 	tokens, tools := map[string]string{"ann": s.token("ann"), "bob": s.token("bob")}, map[string]string{}
 	for user, token := range tokens {
 		s.put(token, "odd.py")
-		add := []string{"mcp", "add", "odd", "--env", "ODD_KEY=a ${secret:KEY} b", "--env", "ODD_TOO=${secret:KEY}", "--", "python3", "/workspace/odd.py", "plain", "odd"}
+		add := []string{"mcp", "add", "odd", "--env", "ODD_KEY=a ${secret:KEY} b", "--env", "ODD_TOO=${secret:KEY}",
+			"--", "python3", "/workspace/odd.py", "plain", "odd"}
 		if out, code := s.cliAs(token, "", add...); code != 1 || !strings.Contains(out, "sandlot secret set KEY") {
 			t.Fatalf("%s, without the secret: %d %s", user, code, out)
 		}
-		if out, code := s.cliAs(token, "hunter2 of "+user+"\n", "secret", "set", "KEY"); code != 0 || strings.Contains(out, "hunter2") {
+		if out, code := s.cliAs(token, "hunter2 of "+user+"\n", "secret", "set", "KEY"); code != 0 ||
+			strings.Contains(out, "hunter2") {
 			t.Fatalf("%s stores it: %d %s", user, code, out)
 		}
 		if out, code := s.cliAs(token, "", add...); code != 0 || strings.Contains(out, "hunter2") {
@@ -80,7 +82,8 @@ func TestSecretServerKilled(t *testing.T) {
 	}
 	shows := func(era, user, value string) {
 		t.Helper()
-		if got := s.connect(era, tokens[user], nil).call(tools[user], nil); !strings.Contains(got.Text, `"a `+value+` b"`) || !strings.Contains(got.Text, `"ODD_TOO": "`+value+`"`) {
+		if got := s.connect(era, tokens[user], nil).call(tools[user], nil); !strings.Contains(got.Text, `"a `+value+
+			` b"`) || !strings.Contains(got.Text, `"ODD_TOO": "`+value+`"`) {
 			t.Errorf("%s's server has %s, want %s", user, got.Text, value)
 		}
 	}
@@ -98,7 +101,8 @@ func TestSecretServerKilled(t *testing.T) {
 	shows(older, "bob", "hunter2 of bob")
 
 	// Another value is there at the next start; one that is gone is said to be.
-	if out, code := s.cliAs(tokens["ann"], "hunter2 again", "secret", "set", "KEY"); code != 0 || !strings.Contains(out, "sandlot mcp restart odd") {
+	if out, code := s.cliAs(tokens["ann"], "hunter2 again", "secret", "set", "KEY"); code != 0 ||
+		!strings.Contains(out, "sandlot mcp restart odd") {
 		t.Errorf("stored again: %d %s", code, out)
 	}
 	shows(older, "ann", "hunter2 of ann")
@@ -106,10 +110,12 @@ func TestSecretServerKilled(t *testing.T) {
 		t.Errorf("restarted: %d %s", code, out)
 	}
 	shows(older, "ann", "hunter2 again")
-	if out, code := s.cliAs(tokens["ann"], "", "secret", "remove", "KEY"); code != 0 || !strings.Contains(out, "odd refers to it") {
+	if out, code := s.cliAs(tokens["ann"], "", "secret", "remove", "KEY"); code != 0 ||
+		!strings.Contains(out, "odd refers to it") {
 		t.Errorf("removed: %d %s", code, out)
 	}
-	if out, code := s.cliAs(tokens["ann"], "", "mcp", "restart", "odd"); code != 1 || !strings.Contains(out, "sandlot secret set KEY") {
+	if out, code := s.cliAs(tokens["ann"], "", "mcp", "restart", "odd"); code != 1 ||
+		!strings.Contains(out, "sandlot secret set KEY") {
 		t.Errorf("restarted without it: %d %s", code, out)
 	}
 	if row := s.connect(older, tokens["ann"], nil).state("odd"); row["state"] != "needs_env" {
@@ -122,10 +128,12 @@ func TestSecretServerKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	bob := tokens["bob"]
-	if out, code := s.cliAs(bob, "", "mcp", "restart", "odd"); code != 1 || !strings.Contains(out, "cannot be read any more") {
+	if out, code := s.cliAs(bob, "", "mcp", "restart", "odd"); code != 1 ||
+		!strings.Contains(out, "cannot be read any more") {
 		t.Errorf("without the key: %d %s", code, out)
 	}
-	if out, code := s.cliAs(bob, "", "secret", "list"); code != 0 || !strings.Contains(out, "used by odd") || !strings.Contains(out, "store it again") {
+	if out, code := s.cliAs(bob, "", "secret", "list"); code != 0 || !strings.Contains(out, "used by odd") ||
+		!strings.Contains(out, "store it again") {
 		t.Errorf("listed without the key: %d %s", code, out)
 	}
 	if out, code := s.cliAs(bob, "hunter2 anew\n", "secret", "set", "KEY"); code != 0 {

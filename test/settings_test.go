@@ -21,7 +21,8 @@ func TestSettingsAppear(t *testing.T) {
 	c := s.connect(newer, "", nil)
 	file := filepath.Join(s.State, "sandlot.yaml")
 	section := func(name, more string) string {
-		return more + "mcp:\n  " + name + ": {command: python3, args: [" + odd + ", plain, " + name + "], where: host, user: \"0\"}\n"
+		return more + "mcp:\n  " + name + ": {command: python3, args: [" + odd + ", plain, " + name +
+			"], where: host, user: \"0\"}\n"
 	}
 	put := func(text string) { // as editors do
 		t.Helper()
@@ -42,9 +43,11 @@ func TestSettingsAppear(t *testing.T) {
 	until(t, "a wrong file is told of", logged("the changed settings are wrong"))
 	put(section("one", "max_sessions: 7\nflavors: {tiny: {cpus: 1, memory_mb: 256}}\nnetwork: {mode: none}\n"))
 	until(t, "a file that appears is taken up", has("one"))
-	until(t, "the log says what", logged(`msg="the settings file is taken up" file=`+file+` changed="mcp, network.mode"`))
+	until(t, "the log says what", logged(`msg="the settings file is taken up" file=`+file+
+		` changed="mcp, network.mode"`))
 	until(t, "and what waits", logged(waits+`"flavors, max_sessions"`))
-	if out, errs, code := s.cli("network"); code != 0 || !strings.Contains(out, file) || !strings.Contains(out, "none") {
+	if out, errs, code := s.cli("network"); code != 0 || !strings.Contains(out, file) ||
+		!strings.Contains(out, "none") {
 		t.Errorf("sandlot network: %d %s%s", code, out, errs)
 	}
 
@@ -85,8 +88,10 @@ func TestSettingsOfASandbox(t *testing.T) {
 	clients := filepath.Join(shared, ".mcp.json")
 	rewrite(t, clients, `{"mcpServers": {}}`)
 	s := &server{t: t, State: state, dir: shared, log: &logBuffer{}, program: binary(t)}
-	s.begin([]string{"SANDLOT_VOLUMES=" + shared + ":/data", "SANDLOT_CONFIG=" + shared, "SANDLOT_MCP_FILES=" + clients})
-	until(t, "the client's file is refused", func() bool { return strings.Contains(s.log.String(), clients+": sandboxes can write it") })
+	s.begin([]string{"SANDLOT_VOLUMES=" + shared + ":/data", "SANDLOT_CONFIG=" + shared, "SANDLOT_MCP_FILES=" +
+		clients})
+	until(t, "the client's file is refused",
+		func() bool { return strings.Contains(s.log.String(), clients+": sandboxes can write it") })
 	c := s.connect(newer, "", nil)
 	trap := filepath.Join(shared, "trap")
 	t.Cleanup(func() { os.Remove(filepath.Join(shared, "sandlot.yaml")) }) // commands refuse it too
@@ -96,7 +101,8 @@ assert os.path.exists("/.sandlot/agent"), "this is no sandbox"
 open("/data/.mcp.json", "w").write('{"mcp": {"worse": {"command": "$(touch `+trap+`; echo true)"}}}')
 open("/data/sandlot.yaml", "w").write("mcp: {evil: {command: touch, args: ['`+trap+`'], where: host, user: '0'}}\n")`)
 	until(t, "the log says so", func() bool {
-		return strings.Contains(s.log.String(), "file="+filepath.Join(shared, "sandlot.yaml")+` why="sandboxes can write it`)
+		return strings.Contains(s.log.String(), "file="+filepath.Join(shared, "sandlot.yaml")+
+			` why="sandboxes can write it`)
 	})
 	for _, name := range []string{"evil", "worse"} {
 		if row := c.state(name); row != nil {
@@ -116,7 +122,8 @@ func TestHostileFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hostile := "mcp:\n  a: {command: \"$(touch ran; echo true)\"}\n  b: {where: host, user: \"0\", command: touch, args: [" + dir + "/ran]}\n" +
+	hostile := "mcp:\n  a: {command: \"$(touch ran; echo true)\"}\n  b: {where: host, user: \"0\", command: touch, " +
+		"args: [" + dir + "/ran]}\n" +
 		"runsc: " + dir + "/runsc\nagent: " + dir + "/runsc\nstate_dir: " + dir + "/state\nport: 1\n"
 	rewrite(t, filepath.Join(dir, "runsc"), "#!/bin/sh\ntouch "+dir+"/ran\n")
 	if err := os.Chmod(filepath.Join(dir, "runsc"), 0o700); err != nil {
@@ -127,7 +134,8 @@ func TestHostileFolder(t *testing.T) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), binary(t), append(args, "--state-dir", state)...)
 		cmd.Dir, cmd.Stdin = dir, stdin
-		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "SANDLOT_NETWORK_REGISTRIES=none", "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false"}
+		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "SANDLOT_NETWORK_REGISTRIES=none",
+			"SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false"}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Errorf("%v: %v\n%s", args, err, out)
@@ -139,8 +147,10 @@ func TestHostileFolder(t *testing.T) {
 		}
 		return string(out)
 	}
-	list := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + older + `","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}` + "\n" +
-		`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" + `{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}` + "\n"
+	list := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + older +
+		`","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}` + "\n" +
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n" +
+		`{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}` + "\n"
 	r, w := io.Pipe()
 	go func() { // it comes while the command runs, which reads on for three seconds
 		io.WriteString(w, list)

@@ -19,15 +19,19 @@ func TestCopies(t *testing.T) {
 		if r := c.shell(id, "cat /workspace/f; echo shell > /workspace/g; df /workspace | wc -l"); r.Text != name+"2" {
 			t.Errorf("%s: %q", name, r.All)
 		}
-		if r := c.call("sandbox_read_file", args{"path": "/workspace/g", "session_id": id}); !strings.HasPrefix(r.Text, "shell\n") {
+		if r := c.call("sandbox_read_file", args{"path": "/workspace/g", "session_id": id}); !strings.HasPrefix(r.Text,
+			"shell\n") {
 			t.Errorf("%s: %q", name, r.All)
 		}
 		c.want(id, "x = '"+name+"'; x", "'"+name+"'")
 		c.want(id, "x", "'"+name+"'") // straight to Python
 		sessions[name] = id
-		processes[name] = c.call("execute_command", args{"command": "for i in $(seq 1 100000); do echo tick $i; sleep 0.2; done", "background": true, "session_id": id}).Fields["process_id"]
+		processes[name] = c.call("execute_command",
+			args{"command": "for i in $(seq 1 100000); do echo tick $i; sleep 0.2; done", "background": true,
+				"session_id": id}).Fields["process_id"]
 	}
-	if _, _, text := s.request("GET", "/metrics", nil); !strings.Contains(text, "sandlot_sandboxes_started_total{from=\"snapshot\"} 2\n") {
+	if _, _, text := s.request("GET", "/metrics", nil); !strings.Contains(text,
+		"sandlot_sandboxes_started_total{from=\"snapshot\"} 2\n") {
 		t.Error("the two were not started from the snapshot")
 	}
 	for range 2 {
@@ -38,7 +42,8 @@ func TestCopies(t *testing.T) {
 		c = s.connect(newer, "", nil)
 		for name, id := range sessions {
 			c.want(id, "x", "'"+name+"'")
-			if p := c.call("read_process", args{"process_id": processes[name], "wait": 10}); p.Fields["running"] != true {
+			if p := c.call("read_process",
+				args{"process_id": processes[name], "wait": 10}); p.Fields["running"] != true {
 				t.Errorf("%s: the background process: %q", name, p.All)
 			}
 			if r := c.shell(id, "cat /workspace/f /workspace/g"); r.Text != name+"shell" {
@@ -50,7 +55,8 @@ func TestCopies(t *testing.T) {
 		}
 	}
 	c.call("stop_session", args{"session_id": sessions["home"]})
-	if r := c.call("sandbox_read_file", args{"path": "/workspace/f", "session_id": "home"}); !strings.Contains(r.All, "\nhome\n") || !strings.Contains(r.Text, "started again") {
+	if r := c.call("sandbox_read_file", args{"path": "/workspace/f", "session_id": "home"}); !strings.Contains(r.All,
+		"\nhome\n") || !strings.Contains(r.Text, "started again") {
 		t.Errorf("the home again: %q", r.All)
 	}
 }

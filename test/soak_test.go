@@ -67,7 +67,8 @@ func TestSoak(t *testing.T) {
 				return fmt.Errorf("%s: %v %v", tool, r, err)
 			}
 		}
-		if r, err := c.try(ctx, "execute_code", args{"code": "x", "session_id": session}); err != nil || r.Text != fmt.Sprint(n) {
+		if r, err := c.try(ctx, "execute_code", args{"code": "x", "session_id": session}); err != nil ||
+			r.Text != fmt.Sprint(n) {
 			return fmt.Errorf("x is %v, %v, want %d", r, err, n)
 		}
 		return nil
@@ -116,7 +117,8 @@ func TestSoak(t *testing.T) {
 	spell(soak(t))
 	after := quiet()
 	t.Logf("%d calls; before %+v, after %+v", calls.Load(), before, after)
-	if after.goroutines > before.goroutines+40 || after.files > before.files+30 || after.memory > before.memory+80<<20 || after.sandboxes > before.sandboxes {
+	if after.goroutines > before.goroutines+40 || after.files > before.files+30 || after.memory > before.memory+
+		80<<20 || after.sandboxes > before.sandboxes {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 }
@@ -135,7 +137,8 @@ func TestManySessions(t *testing.T) {
 		all.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			r, err := c.try(context.Background(), "execute_code", args{"code": fmt.Sprintf("x = %d", i), "session_id": "new"})
+			r, err := c.try(context.Background(), "execute_code",
+				args{"code": fmt.Sprintf("x = %d", i), "session_id": "new"})
 			if err != nil {
 				t.Error(err)
 				return

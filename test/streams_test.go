@@ -16,7 +16,8 @@ func TestTheClientIsKilled(t *testing.T) {
 	c := s.connect(older, "", nil)
 	for over, flags := range map[string][]string{"socket": {"--state-dir", s.State}, "network": {"--server", s.URL}} {
 		t.Run(over, func(t *testing.T) {
-			cmd := exec.Command(binary(t), append(flags, "exec", "--session", "home", "--", "sh", "-c", "echo started; exec sleep 1234")...)
+			cmd := exec.Command(binary(t), append(flags, "exec", "--session", "home", "--", "sh", "-c",
+				"echo started; exec sleep 1234")...)
 			cmd.Env = s.env
 			in, err := cmd.StdinPipe()
 			if err != nil {

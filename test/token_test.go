@@ -65,9 +65,11 @@ func (s *server) lasting(t *testing.T, token string) (all []held) {
 	}
 	const wait = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"execute_command","arguments":{"command":"sleep 300","session_id":"home"}}}`
 	upgraded("exec", "/v1/sessions/home/exec", "sandlot-exec", sleeps.String())
-	upgraded("stdio", "/v1/stdio", "sandlot-mcp", hello+"\n"+`{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n"+wait+"\n")
+	upgraded("stdio", "/v1/stdio", "sandlot-mcp", hello+"\n"+`{"jsonrpc":"2.0","method":"notifications/initialized"}`+
+		"\n"+wait+"\n")
 	upgraded("port", "/v1/sessions/home/ports/8000", "sandlot-dial", "")
-	code, header, text := s.request("POST", "/mcp", strings.NewReader(hello), with(token, "Content-Type", "application/json", "Accept", "application/json, text/event-stream")...)
+	code, header, text := s.request("POST", "/mcp", strings.NewReader(hello),
+		with(token, "Content-Type", "application/json", "Accept", "application/json, text/event-stream")...)
 	session := "\r\nMcp-Session-Id: " + header.Get("Mcp-Session-Id")
 	if code != 200 || header.Get("Mcp-Session-Id") == "" {
 		t.Fatalf("initialize: %d %s", code, text)
@@ -75,15 +77,20 @@ func (s *server) lasting(t *testing.T, token string) (all []held) {
 	open("events", "GET /mcp HTTP/1.1\r\nAccept: text/event-stream"+session, "")
 	post := func(what, more, body string) {
 		t.Helper()
-		open(what, "POST /mcp HTTP/1.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream"+more+fmt.Sprintf("\r\nContent-Length: %d", len(body)), body)
+		open(what, "POST /mcp HTTP/1.1\r\nContent-Type: application/json\r\nAccept: application/json, "+
+			"text/event-stream"+more+fmt.Sprintf("\r\nContent-Length: %d", len(body)), body)
 	}
 	post("a call of the older era", session, wait)
 	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
-	post("a call of the newer era", "\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: execute_command", strings.Replace(wait, `"params":{`, `"params":{`+meta+",", 1))
+	post("a call of the newer era",
+		"\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: execute_command",
+		strings.Replace(wait, `"params":{`, `"params":{`+meta+",", 1))
 	post("subscriptions/listen", "\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen",
-		`{"jsonrpc":"2.0","id":8,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},`+meta+`}}`)
+		`{"jsonrpc":"2.0","id":8,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},`+
+			meta+`}}`)
 	body := `{"command":"sleep 300","session_id":"home"}`
-	open("a call over HTTP", fmt.Sprintf("POST /v1/tools/execute_command HTTP/1.1\r\nContent-Length: %d", len(body)), body)
+	open("a call over HTTP", fmt.Sprintf("POST /v1/tools/execute_command HTTP/1.1\r\nContent-Length: %d", len(body)),
+		body)
 	open("a body", "POST /v1/tools/execute_command HTTP/1.1\r\nContent-Length: 100", "{")
 	return all
 }
@@ -105,7 +112,8 @@ func ends(t *testing.T, all []held, within time.Duration) {
 func TestTheFirstTokenIsMade(t *testing.T) {
 	t.Parallel()
 	s := start(t, "SANDLOT_POOL_SIZE=0")
-	if code, _, text := s.request("POST", "/v1/tools/execute_command", strings.NewReader(`{"command":"python3 -m http.server --bind 127.0.0.1 8000","background":true,"session_id":"home"}`)); code != 200 {
+	if code, _, text := s.request("POST", "/v1/tools/execute_command",
+		strings.NewReader(`{"command":"python3 -m http.server --bind 127.0.0.1 8000","background":true,"session_id":"home"}`)); code != 200 {
 		t.Fatalf("%d %s", code, text)
 	}
 	time.Sleep(time.Second) // until it listens
@@ -166,7 +174,9 @@ func TestARevokedTokenHoldsNothing(t *testing.T) {
 	list, _, _ := s.cli("token", "list")
 	id, _, _ := strings.Cut(list, " ")
 	stays := s.token("ann")
-	if code, _, text := s.request("POST", "/v1/tools/execute_command", strings.NewReader(`{"command":"python3 -m http.server --bind 127.0.0.1 8000","background":true}`), "Authorization", "Bearer "+stays); code != 200 {
+	if code, _, text := s.request("POST", "/v1/tools/execute_command",
+		strings.NewReader(`{"command":"python3 -m http.server --bind 127.0.0.1 8000","background":true}`),
+		"Authorization", "Bearer "+stays); code != 200 {
 		t.Fatalf("%d %s", code, text)
 	}
 	time.Sleep(time.Second) // until it listens

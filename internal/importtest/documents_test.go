@@ -188,7 +188,10 @@ func TestNamesOfDocuments(t *testing.T) {
 			if test.MatchString(s) {
 				found++
 				prefix, open := strings.CutSuffix(s, "…")
-				if !slices.ContainsFunc(tests, func(n string) bool { return n == s || open && strings.HasPrefix(n, prefix) }) {
+				if !slices.ContainsFunc(tests, func(n string) bool {
+					return n == s ||
+						open && strings.HasPrefix(n, prefix)
+				}) {
 					t.Errorf("%s: there is no test %s", doc, s)
 				}
 			}
@@ -256,7 +259,7 @@ func TestSettingsOfDocuments(t *testing.T) {
 			have[w] = true
 		}
 		if below(f, "internal/config") {
-			for _, m := range regexp.MustCompile(`\badd\("([a-z_.]+)"`).FindAllStringSubmatch(string(data), -1) {
+			for _, m := range regexp.MustCompile(`(?m)^\t\{"([a-z_.]+)", `).FindAllStringSubmatch(string(data), -1) {
 				settings[m[1]] = true
 			}
 		}

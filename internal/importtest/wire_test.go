@@ -9,7 +9,8 @@ import (
 // in tests: everything else on the host uses the types of package agent.
 func TestMessagesStayBehindTheAgent(t *testing.T) {
 	ends := []string{"sandlot/internal/agent", "sandlot/internal/guest", "sandlot/proto", "sandlot/test/hostile"}
-	const format = "{{$p := .ImportPath}}{{range .Imports}}{{$p}},{{.}} {{end}}{{range .TestImports}}{{$p}},{{.}} {{end}}{{range .XTestImports}}{{$p}},{{.}} {{end}}"
+	const format = "{{$p := .ImportPath}}{{range .Imports}}{{$p}},{{.}} {{end}}{{range .TestImports}}{{$p}},{{.}} " +
+		"{{end}}{{range .XTestImports}}{{$p}},{{.}} {{end}}"
 	seen := 0
 next:
 	for _, l := range list(t, format, "sandlot/...") {

@@ -187,7 +187,8 @@ func TestWords(t *testing.T) {
 	for _, k := range slices.SortedFunc(maps.Keys(found), compare) {
 		if have[k[0]] > may[k[0]] && len(found[k]) > listed[k] && !*accept {
 			grew = true
-			t.Errorf("%s has %d names with %q: say %q\n\t%s", k[1], len(found[k]), k[0], uses(k[0]), strings.Join(found[k], "\n\t"))
+			t.Errorf("%s has %d names with %q: say %q\n\t%s", k[1], len(found[k]), k[0], uses(k[0]),
+				strings.Join(found[k], "\n\t"))
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(listed), compare) {
@@ -242,7 +243,8 @@ func namesOf(t *testing.T, root string) map[[2]string][]string {
 				if w.is(id.Name, p, local) {
 					at := fset.Position(id.Pos())
 					k := [2]string{w.word, p}
-					found[k] = append(found[k], fmt.Sprintf("%s:%d: %s", strings.TrimPrefix(path, root+"/"), at.Line, id.Name))
+					found[k] = append(found[k], fmt.Sprintf("%s:%d: %s", strings.TrimPrefix(path, root+"/"), at.Line,
+						id.Name))
 				}
 			}
 		})

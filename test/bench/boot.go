@@ -39,8 +39,12 @@ func boot(b *bench) (section, error) {
 		return section{}, err
 	}
 	return section{title: "A new session without a pool",
-		method: "`SANDLOT_POOL_SIZE=0`. From a bare call with `session_id: \"new\"` to the answer of `40+2`: a sandbox starts from the snapshot that the server made of one that had booted, or it boots (`SANDLOT_SNAPSHOTS=false`), its agent connects, its Python answers. " +
-			"In turns with that, the same `sandlot-runsc` runs `python3 -c 'print(1)'` in the same root file system, with the mounts, limits, flags and cgroup of a session's own sandbox, from its start until it has printed.",
+		method: "`SANDLOT_POOL_SIZE=0`. From a bare call with `session_id: \"new\"` to the answer of `40+2`: a " +
+			"sandbox starts from the snapshot that the server made of one that had booted, or it boots " +
+			"(`SANDLOT_SNAPSHOTS=false`), its agent connects, its Python answers. " +
+			"In turns with that, the same `sandlot-runsc` runs `python3 -c 'print(1)'` in the same root file system, " +
+			"with the mounts, limits, flags and cgroup of a session's own sandbox, from its start until it has " +
+			"printed.",
 		tables: []table{compared(copied, booted, printed, ended)}}, nil
 }
 

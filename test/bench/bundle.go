@@ -167,7 +167,8 @@ func (b *bundle) run(id string, printed, ended *samples) error {
 	first := time.Since(began)
 	rest, _ := io.ReadAll(r)
 	if err := cmd.Wait(); err != nil {
-		return errors.Join(fmt.Errorf("runsc run: %w: %s", err, says.String()), b.command(id, "delete", "-force", id).Run())
+		return errors.Join(fmt.Errorf("runsc run: %w: %s", err, says.String()), b.command(id, "delete", "-force", id).
+			Run())
 	}
 	if line != "1\n" || len(rest) > 0 {
 		return fmt.Errorf("raw gVisor: a wrong answer: %q", line+string(rest))

@@ -61,7 +61,8 @@ func (s *server) connect(version, token string) (client, error) {
 func connectTo(ctx context.Context, endpoint, version, token string) (client, error) {
 	t := &http.Transport{}
 	c := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
-	session, err := c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: endpoint, HTTPClient: &http.Client{Transport: bearer{token, t}}, DisableStandaloneSSE: true},
+	session, err := c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: endpoint,
+		HTTPClient: &http.Client{Transport: bearer{token, t}}, DisableStandaloneSSE: true},
 		&mcp.ClientSessionOptions{ProtocolVersion: version})
 	if err != nil {
 		return nil, fmt.Errorf("connecting: %w", err)
@@ -113,7 +114,8 @@ func (c *bareClient) call(ctx context.Context, tool string, a args) (answer, err
 
 // post makes a call and returns the body of the response.
 func (c *bareClient) post(ctx context.Context, tool string, a args) ([]byte, error) {
-	body, err := json.Marshal(args{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": args{"name": tool, "arguments": a}})
+	body, err := json.Marshal(args{"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+		"params": args{"name": tool, "arguments": a}})
 	if err != nil {
 		return nil, err
 	}

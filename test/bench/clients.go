@@ -31,7 +31,8 @@ type group struct {
 // clients measures many clients at once, each with a session of its own.
 func clients(b *bench) (section, error) {
 	most := crowds[len(crowds)-1]
-	kinds := []*group{{name: "bare calls, HTTP keep-alive"}, {name: "MCP " + newer + ", the official Go client"}, {name: "beside: a question to each of so many Pythons in raw sandboxes"}}
+	kinds := []*group{{name: "bare calls, HTTP keep-alive"}, {name: "MCP " + newer + ", the official Go client"},
+		{name: "beside: a question to each of so many Pythons in raw sandboxes"}}
 	err := b.with(func(s *server) error {
 		all, sessions, err := s.members(most)
 		for _, kind := range all {
@@ -57,12 +58,18 @@ func clients(b *bench) (section, error) {
 		return section{}, err
 	}
 	sec := section{title: "Many clients",
-		method: fmt.Sprintf("Clients that call `1+1` one call after the other, each over a connection and in a session of its own; all %d sessions live all the time, without a pool beside them. Each number of clients has %d turns of %v, after a warm-up. "+
-			"The clients are part of one program on the same machine; \"busy\" is the share of all %d cores that anything used meanwhile. Beside that, as many sandboxes of raw `sandlot-runsc`: the program writes `1+1` to a socket of each, from which a Python reads, and waits for the 2.", most, b.rounds(), b.turn(), runtime.NumCPU())}
+		method: fmt.Sprintf("Clients that call `1+1` one call after the other, each over a connection and in a "+
+			"session of its own; all %d sessions live all the time, without a pool beside them. Each number of "+
+			"clients has %d turns of %v, after a warm-up. "+
+			"The clients are part of one program on the same machine; \"busy\" is the share of all %d cores that "+
+			"anything used meanwhile. Beside that, as many sandboxes of raw `sandlot-runsc`: the program writes "+
+			"`1+1` to a socket of each, from which a Python reads, and waits for the 2.", most, b.rounds(), b.turn(),
+			runtime.NumCPU())}
 	for _, k := range kinds {
 		sec.tables = append(sec.tables, growth(k.name, k.found))
 	}
-	sec.notes = []string{"Throughput has grown to the limit of the cores where it no longer grows and the cores are busy: its goal is at least 90 % of the best of the fewer clients, so that it does not collapse."}
+	sec.notes = []string{"Throughput has grown to the limit of the cores where it no longer grows and the cores are " +
+		"busy: its goal is at least 90 % of the best of the fewer clients, so that it does not collapse."}
 	return sec, nil
 }
 

@@ -57,13 +57,18 @@ func files(b *bench) (section, error) {
 		return section{}, err
 	}
 	return section{title: "Files",
-		method: fmt.Sprintf("`PUT` and `GET` of `/v1/sessions/{id}/files/workspace/data` with %d MB (2²⁰ bytes) of random data, each in turn, with a Go HTTP client that has buffers of 256 KiB. "+
-			"After each upload the sandbox computes the file's SHA-256, after each download the bytes are compared; that is not in the time. The same bytes are written and read on the host's own disk too; nothing is flushed to the device in either case. With few samples the 95 %% and 99 %% columns are the slowest one.", size),
+		method: fmt.Sprintf("`PUT` and `GET` of `/v1/sessions/{id}/files/workspace/data` with %d MB (2²⁰ bytes) of "+
+			"random data, each in turn, with a Go HTTP client that has buffers of 256 KiB. "+
+			"After each upload the sandbox computes the file's SHA-256, after each download the bytes are compared; "+
+			"that is not in the time. The same bytes are written and read on the host's own disk too; nothing is "+
+			"flushed to the device in either case. With few samples the 95 %% and 99 %% columns are the slowest one.",
+			size),
 		tables: []table{speeds(rows, size)}}, nil
 }
 
 func (s *server) newTransfer(session string, size int) *transfer {
-	t := &transfer{server: s, http: &http.Client{Transport: &http.Transport{WriteBufferSize: 256 << 10, ReadBufferSize: 256 << 10}},
+	t := &transfer{server: s, http: &http.Client{Transport: &http.Transport{WriteBufferSize: 256 << 10,
+		ReadBufferSize: 256 << 10}},
 		url:  s.url + "/v1/sessions/" + session + "/files/workspace/data",
 		file: filepath.Join(s.state, "data"), data: make([]byte, size), back: make([]byte, size)}
 	rand.NewChaCha8([32]byte{1}).Read(t.data)
@@ -145,7 +150,8 @@ func (t *transfer) returned() error {
 }
 
 func speeds(rows []*move, size int) table {
-	t := table{head: []string{fmt.Sprintf("%d MB", size), "samples", "P50 MB/s", "P95 MB/s", "P99 MB/s", "P50 time", "goal"}}
+	t := table{head: []string{fmt.Sprintf("%d MB", size), "samples", "P50 MB/s", "P95 MB/s", "P99 MB/s", "P50 time",
+		"goal"}}
 	for i, r := range rows {
 		row := []string{r.name, fmt.Sprint(len(r.took))}
 		for _, p := range []float64{50, 95, 99} {

@@ -12,7 +12,9 @@ const poolSize = 2
 // fresh measures new sessions out of the pool.
 func fresh(b *bench) (section, error) {
 	sec := section{title: "A new session from the pool",
-		method: fmt.Sprintf("`execute_code(\"40+2\")` with `session_id: \"new\"`, from the call to the answer. The pool has its default size, %d. Before each sample it is full again, and 100 ms more have passed; the session is stopped after it.", poolSize)}
+		method: fmt.Sprintf("`execute_code(\"40+2\")` with `session_id: \"new\"`, from the call to the answer. The "+
+			"pool has its default size, %d. Before each sample it is full again, and 100 ms more have passed; the "+
+			"session is stopped after it.", poolSize)}
 	all := []*contender{{name: "MCP " + newer + ", the official Go client"}, {name: "bare call, HTTP keep-alive"}}
 	err := b.with(func(s *server) error {
 		sdk, err := s.connect(newer, "")

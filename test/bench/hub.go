@@ -56,9 +56,11 @@ func hub(b *bench) (sec section, err error) {
 		return sec, err
 	}
 	settings := []string{"SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0"}
-	settings = append(settings, inherited("npm_config_", "NPM_CONFIG_", "SSL_CERT", "NODE_EXTRA", "HTTPS_PROXY", "https_proxy")...)
+	settings = append(settings, inherited("npm_config_", "NPM_CONFIG_", "SSL_CERT", "NODE_EXTRA", "HTTPS_PROXY",
+		"https_proxy")...)
 	file := filepath.Join(h.dir, "sandlot.yaml")
-	text := fmt.Sprintf("mcp:\n  web: {url: %q}\n  host: {command: %s, where: host, user: \"%d\"}\n", h.peers[0].url(), h.program, os.Getuid())
+	text := fmt.Sprintf("mcp:\n  web: {url: %q}\n  host: {command: %s, where: host, user: \"%d\"}\n", h.peers[0].url(),
+		h.program, os.Getuid())
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return sec, err
 	}
@@ -142,7 +144,8 @@ func (h *third) enter() error {
 		return err
 	}
 	id := between(out, `"connectionId": "`, `"`)
-	h.ways = []*way{{name: "stdio, directly on the host", tool: "echo", c: stdio}, {name: "HTTP, directly on the host", tool: "echo", c: web}}
+	h.ways = []*way{{name: "stdio, directly on the host", tool: "echo", c: stdio},
+		{name: "HTTP, directly on the host", tool: "echo", c: web}}
 	for _, era := range []string{older, newer} {
 		c, err := h.connect(era, "")
 		if err != nil {
@@ -150,9 +153,12 @@ func (h *third) enter() error {
 		}
 		h.clients = append(h.clients, c)
 		h.ways = append(h.ways,
-			&way{name: "through the hub to stdio in a sandbox, MCP " + era, tool: "ext_" + id + "_echo", c: c, base: h.ways[0], goal: 500 * time.Microsecond},
-			&way{name: "through the hub to stdio on the host, MCP " + era, tool: "ext_host_echo", c: c, base: h.ways[0]},
-			&way{name: "through the hub to HTTP, MCP " + era, tool: "ext_web_echo", c: c, base: h.ways[1], goal: 300 * time.Microsecond})
+			&way{name: "through the hub to stdio in a sandbox, MCP " + era, tool: "ext_" + id + "_echo", c: c,
+				base: h.ways[0], goal: 500 * time.Microsecond},
+			&way{name: "through the hub to stdio on the host, MCP " + era, tool: "ext_host_echo", c: c,
+				base: h.ways[0]},
+			&way{name: "through the hub to HTTP, MCP " + era, tool: "ext_web_echo", c: c, base: h.ways[1],
+				goal: 300 * time.Microsecond})
 	}
 	return nil
 }
@@ -172,12 +178,14 @@ func (h *third) enterParts(raw *bundle) (end func() error, err error) {
 	if err := raw.write(id); err != nil {
 		return nil, err
 	}
-	boxed, err := h.direct(&mcp.CommandTransport{Command: raw.command(id, "run", "-bundle", filepath.Join(raw.dir, id), id), TerminateDuration: 10 * time.Second})
+	boxed, err := h.direct(&mcp.CommandTransport{Command: raw.command(id, "run", "-bundle", filepath.Join(raw.dir, id),
+		id), TerminateDuration: 10 * time.Second})
 	if err != nil {
 		return nil, err
 	}
 	h.ways = append(h.ways,
-		&way{name: "beside: HTTP, through a proxy that only passes on (`net/http/httputil`)", tool: "echo", c: proxied, base: h.ways[1]},
+		&way{name: "beside: HTTP, through a proxy that only passes on (`net/http/httputil`)", tool: "echo", c: proxied,
+			base: h.ways[1]},
 		&way{name: "beside: stdio in a raw sandbox, through no hub", tool: "echo", c: boxed, base: h.ways[0]})
 	return func() error {
 		boxed.close()
@@ -222,7 +230,8 @@ func (h *third) calls() error {
 // the host.
 func (h *third) startsUp() error {
 	host := filepath.Join(h.dir, "npm")
-	if out, err := exec.CommandContext(h.ctx, "npm", "install", "--prefix", host, "--no-audit", "--no-fund", "--loglevel=error", hubServer).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(h.ctx, "npm", "install", "--prefix", host, "--no-audit", "--no-fund",
+		"--loglevel=error", hubServer).CombinedOutput(); err != nil {
 		return fmt.Errorf("npm install on the host: %w\n%s", err, out)
 	}
 	out, err := h.cli("mcp", "add", "memory", "--json", "--npm", hubServer)
@@ -269,11 +278,13 @@ func (h *third) startsUp() error {
 // node takes how long Node takes to do nothing, the home's and the same on the
 // host, both timed by a Python beside it.
 func (h *third) node(c client) error {
-	r, err := c.call(h.ctx, "execute_code", args{"session_id": "home", "code": "import shutil; print(shutil.which('node'))"})
+	r, err := c.call(h.ctx, "execute_code",
+		args{"session_id": "home", "code": "import shutil; print(shutil.which('node'))"})
 	if err != nil {
 		return err
 	}
-	code := "import subprocess, time; t = time.monotonic_ns(); subprocess.run([" + strconv.Quote(r.text) + ", '-e', '0'], check=True); print(time.monotonic_ns() - t)"
+	code := "import subprocess, time; t = time.monotonic_ns(); subprocess.run([" + strconv.Quote(r.text) +
+		", '-e', '0'], check=True); print(time.monotonic_ns() - t)"
 	add := func(s *samples, text string, err error) error {
 		if err != nil {
 			return err
@@ -294,7 +305,8 @@ func (h *third) startOnHost(dir string) error {
 	ctx, cancel := context.WithTimeout(h.ctx, time.Minute)
 	defer cancel()
 	c, err := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil).Connect(ctx,
-		&mcp.CommandTransport{Command: exec.Command(filepath.Join(dir, "node_modules/.bin/mcp-server-memory")), TerminateDuration: 2 * time.Second}, &mcp.ClientSessionOptions{ProtocolVersion: older})
+		&mcp.CommandTransport{Command: exec.Command(filepath.Join(dir, "node_modules/.bin/mcp-server-memory")),
+			TerminateDuration: 2 * time.Second}, &mcp.ClientSessionOptions{ProtocolVersion: older})
 	if err != nil {
 		return err
 	}
@@ -310,7 +322,8 @@ func (h *third) section() section {
 		if w.base != nil {
 			verdict = fmt.Sprintf("P50 %s more than directly", show(w.took.p(50)-w.base.took.p(50)))
 			if w.goal > 0 {
-				verdict = w.took.against(goal{50, w.base.took.p(50) + w.goal}) + " (" + show(w.goal) + " more than directly)"
+				verdict = w.took.against(goal{50, w.base.took.p(50) + w.goal}) + " (" + show(w.goal) +
+					" more than directly)"
 			}
 		}
 		calls.add(w.name, w.took, verdict)
@@ -318,12 +331,26 @@ func (h *third) section() section {
 	starts := timings("from nothing to the first answer")
 	starts.add("on the host, the official Go client over stdio", h.starts)
 	times := ratio(h.first, h.starts, 50)
-	starts.add("the first call of the stopped server through the hub", h.first, fmt.Sprintf("%.2f × the host's; ", times)+verdict("P50 ≤ 1.3 ×", times <= 1.3))
+	starts.add("the first call of the stopped server through the hub", h.first,
+		fmt.Sprintf("%.2f × the host's; ", times)+verdict("P50 ≤ 1.3 ×", times <= 1.3))
 	starts.add("beside: `node -e 0` on the host, timed by a Python", h.nodeHere)
-	starts.add("beside: the same `node -e 0` in the home, timed there", h.nodeThere, fmt.Sprintf("%.2f × the host's", ratio(h.nodeThere, h.nodeHere, 50)))
+	starts.add("beside: the same `node -e 0` in the home, timed there", h.nodeThere,
+		fmt.Sprintf("%.2f × the host's", ratio(h.nodeThere, h.nodeHere, 50)))
 	return section{title: "The hub",
-		method: "A server with one tool, made with the official Go SDK ([test/bench/mcppeer](../test/bench/mcppeer)), is called with the official Go client: directly over its standard input and output, directly over Streamable HTTP, and through Sandlot, where it runs in the caller's home, on the host (`where: host`), or is connected to over HTTP; all answers are checked. Directly, the newest revision of the protocol is spoken that both know; what stands in a row is what the client speaks to Sandlot. All take turns, 20 calls each after one that does not count. *Beside* is what a hub cannot do without, alone: one more HTTP server in between, and a sandbox around the program, whose standard input and output raw `sandlot-runsc` passes on.\n\n" +
-			"*Starts*: `" + hubServer + "`, installed in the home and on the host with this machine's own Node, from its start (on the host), or a call while it does not run (through the hub), to the answer of `read_graph`; the sandbox runs. *Listing*: `tools/list`, all pages, from the first request to the last byte, with a plain HTTP client; and to the last tool that the official client has decoded, from Sandlot and from a server that does nothing but send it the same bytes.",
+		method: "A server with one tool, made with the official Go SDK " +
+			"([test/bench/mcppeer](../test/bench/mcppeer)), is called with the official Go client: directly over its " +
+			"standard input and output, directly over Streamable HTTP, and through Sandlot, where it runs in the " +
+			"caller's home, on the host (`where: host`), or is connected to over HTTP; all answers are checked. " +
+			"Directly, the newest revision of the protocol is spoken that both know; what stands in a row is what " +
+			"the client speaks to Sandlot. All take turns, 20 calls each after one that does not count. *Beside* is " +
+			"what a hub cannot do without, alone: one more HTTP server in between, and a sandbox around the program, " +
+			"whose standard input and output raw `sandlot-runsc` passes on.\n\n" +
+			"*Starts*: `" + hubServer + "`, installed in the home and on the host with this machine's own Node, from " +
+			"its start (on the host), or a call while it does not run (through the hub), to the answer of " +
+			"`read_graph`; the sandbox runs. *Listing*: `tools/list`, all pages, from the first request to the last " +
+			"byte, with a plain HTTP client; and to the last tool that the official client has decoded, from Sandlot " +
+			"and from a server that does nothing but send it the same bytes.",
 		tables: []table{calls, starts, h.tools.table()},
-		notes:  []string{fmt.Sprintf("The server's resident memory grew by %.1f MB (10⁶ bytes) when these %d tools were connected and listed.", float64(h.tools.grown)/1e6, h.tools.listed)}}
+		notes: []string{fmt.Sprintf("The server's resident memory grew by %.1f MB (10⁶ bytes) when these %d tools "+
+			"were connected and listed.", float64(h.tools.grown)/1e6, h.tools.listed)}}
 }

@@ -50,8 +50,11 @@ func (c *catalog) serve() (string, error) {
 	for n := range servers {
 		s := mcp.NewServer(&mcp.Implementation{Name: "many", Version: "1"}, nil)
 		for k := range each {
-			s.AddTool(&mcp.Tool{Name: fmt.Sprintf("tool_%d", k), Description: strings.Repeat("Does something useful. ", 10),
-				InputSchema: map[string]any{"type": "object", "properties": map[string]any{"a": map[string]any{"type": "string", "description": "An argument of this tool."}, "b": map[string]any{"type": "number"}}}},
+			s.AddTool(&mcp.Tool{Name: fmt.Sprintf("tool_%d", k),
+				Description: strings.Repeat("Does something useful. ", 10),
+				InputSchema: map[string]any{"type": "object",
+					"properties": map[string]any{"a": map[string]any{"type": "string",
+						"description": "An argument of this tool."}, "b": map[string]any{"type": "number"}}}},
 				func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 					return &mcp.CallToolResult{}, nil
 				})
@@ -186,7 +189,8 @@ func pages(s *server, session string) (book, error) {
 		if err != nil {
 			return nil, err
 		}
-		for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Session-Id": session, "Mcp-Protocol-Version": older} {
+		for k, v := range map[string]string{"Content-Type": "application/json",
+			"Accept": "application/json, text/event-stream", "Mcp-Session-Id": session, "Mcp-Protocol-Version": older} {
 			q.Header.Set(k, v)
 		}
 		resp, err := http.DefaultClient.Do(q)
@@ -223,7 +227,8 @@ func (b book) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if m.Method == "initialize" {
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"sender","version":"1"}}}`, m.ID, older)
+		fmt.Fprintf(w,
+			`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"sender","version":"1"}}}`, m.ID, older)
 		return
 	}
 	w.Write(bytes.Replace(b[m.Params.Cursor], []byte(`"id":1`), append([]byte(`"id":`), m.ID...), 1))

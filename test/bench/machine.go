@@ -44,7 +44,8 @@ func (b *bench) machine() table {
 
 // apart says what a section was measured on that was not measured with the others.
 func (b *bench) apart() string {
-	return fmt.Sprintf("*Measured apart from the other sections: %s, Sandlot %s, %s, %d cores, load before the run %s.*",
+	return fmt.Sprintf("*Measured apart from the other sections: %s, Sandlot %s, %s, %d cores, load before the run "+
+		"%s.*",
 		time.Now().UTC().Format("2006-01-02 15:04 MST"), said("git", "describe", "--tags", "--always", "--dirty"),
 		processor(), runtime.NumCPU(), load())
 }

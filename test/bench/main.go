@@ -62,9 +62,11 @@ func main() {
 
 func run(ctx context.Context) error {
 	out := flag.String("out", "docs/benchmarks.md", "the `file` to write")
-	tools := flag.String("tools", ".tools", "the `folder` of make tools: its Python client is measured too, if it is there")
+	tools := flag.String("tools", ".tools",
+		"the `folder` of make tools: its Python client is measured too, if it is there")
 	quick := flag.Bool("quick", false, "take few samples, to try this program")
-	only := flag.String("only", "", "measure only the topics whose names match this `regexp`, and leave the file's other sections")
+	only := flag.String("only", "",
+		"measure only the topics whose names match this `regexp`, and leave the file's other sections")
 	flag.Parse()
 	match, err := regexp.Compile(*only)
 	if err != nil {

@@ -52,9 +52,14 @@ func memory(b *bench) (section, error) {
 		return section{}, err
 	}
 	return section{title: "Memory of an idle session",
-		method: fmt.Sprintf("%d sessions, each with a Python that has answered twice and then rested for %v. The proportional set size (`Pss` of `/proc/PID/smaps_rollup`: a page that n processes share counts as 1/n) of all processes of a sandbox: "+
-			"gVisor's kernel, which holds the memory of the agent and of Python; its file server; and the stubs, in which the agent and Python run, with all their descendants; processes with one address space (`kcmp`) count once. "+
-			"Beside it what the kernel charges the sandbox's cgroup for: the cache that others filled first is not in it, the kernel's own memory may be.", sessions, rest),
+		method: fmt.Sprintf("%d sessions, each with a Python that has answered twice and then rested for %v. The "+
+			"proportional set size (`Pss` of `/proc/PID/smaps_rollup`: a page that n processes share counts as 1/n) "+
+			"of all processes of a sandbox: "+
+			"gVisor's kernel, which holds the memory of the agent and of Python; its file server; and the stubs, in "+
+			"which the agent and Python run, with all their descendants; processes with one address space (`kcmp`) "+
+			"count once. "+
+			"Beside it what the kernel charges the sandbox's cgroup for: the cache that others filled first is not "+
+			"in it, the kernel's own memory may be.", sessions, rest),
 		tables: []table{sizes(shares)}}, nil
 }
 
@@ -95,7 +100,8 @@ func measure(id string) (s share, err error) {
 
 // charged is what the kernel counts for the sandbox's cgroup.
 func charged(id string) (n int64) {
-	for _, pattern := range []string{"/sys/fs/cgroup/memory/sandlot-*/" + id + "/memory.usage_in_bytes", "/sys/fs/cgroup/sandlot-*/" + id + "/memory.current"} {
+	for _, pattern := range []string{"/sys/fs/cgroup/memory/sandlot-*/" + id + "/memory.usage_in_bytes",
+		"/sys/fs/cgroup/sandlot-*/" + id + "/memory.current"} {
 		found, _ := filepath.Glob(pattern)
 		for _, f := range found {
 			text, _ := os.ReadFile(f)
@@ -106,7 +112,8 @@ func charged(id string) (n int64) {
 }
 
 func sizes(shares []share) table {
-	t := table{head: append(append([]string{"MB (10⁶ bytes) for each session", "sessions", "average"}, headings[1:]...), "goal")}
+	t := table{head: append(append([]string{"MB (10⁶ bytes) for each session", "sessions", "average"}, headings[1:]...),
+		"goal")}
 	for _, r := range []struct {
 		name string
 		of   func(share) int64

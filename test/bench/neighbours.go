@@ -28,8 +28,10 @@ func attacks() []*attack {
 		{name: "fork bomb", language: "bash", code: "f() { f | f & }; f; sleep 5"},
 		{name: "memory bomb", language: "python", code: "l = []\nwhile True: l.append(bytearray(16 << 20))"},
 		{name: "output flood", language: "bash", code: "yes 0123456789012345678901234567890123456789"},
-		{name: "disk filler", language: "bash", code: "i=0; while :; do i=$((i+1)); head -c 20000000 /dev/zero > /tmp/f$i || break; done; rm -f /tmp/f*"},
-		{name: "workspace filler", language: "bash", code: "i=0; while :; do i=$((i+1)); head -c 50000000 /dev/zero > /workspace/f$i; done"},
+		{name: "disk filler", language: "bash",
+			code: "i=0; while :; do i=$((i+1)); head -c 20000000 /dev/zero > /tmp/f$i || break; done; rm -f /tmp/f*"},
+		{name: "workspace filler", language: "bash",
+			code: "i=0; while :; do i=$((i+1)); head -c 50000000 /dev/zero > /workspace/f$i; done"},
 	}
 }
 
@@ -63,11 +65,17 @@ func neighbours(b *bench) (section, error) {
 	t := timings("the other user's sandbox")
 	t.head = append(t.head[:5:5], "longest", "busy", "runs", "goal")
 	for _, a := range all {
-		t.add(a.name, a.took, show(a.took.p(100)), fmt.Sprintf("%.0f %%", average(a.busy)), fmt.Sprint(a.runs), a.took.against(goal{99, 50 * time.Millisecond}))
+		t.add(a.name, a.took, show(a.took.p(100)), fmt.Sprintf("%.0f %%", average(a.busy)), fmt.Sprint(a.runs),
+			a.took.against(goal{99, 50 * time.Millisecond}))
 	}
 	return section{title: "Bad neighbours",
-		method: fmt.Sprintf("Two users with a token each. One calls `1+1` in a warm session (the official Go client, MCP %s), and again 2 ms after each answer. The other's sandbox, of the default flavor (1 CPU, 1 GB, here with 512 MB of disk and 256 processes), meanwhile runs what the row says, again and again when it ends or is ended; before that it has proven from inside that it is a gVisor sandbox. "+
-			"Each row has %d turns of %v, in rotation, each in a new session, and no pool fills itself meanwhile. \"busy\" is the share of all cores that anything used, \"runs\" how often the code was started.", older, rounds, length),
+		method: fmt.Sprintf("Two users with a token each. One calls `1+1` in a warm session (the official Go client, "+
+			"MCP %s), and again 2 ms after each answer. The other's sandbox, of the default flavor (1 CPU, 1 GB, "+
+			"here with 512 MB of disk and 256 processes), meanwhile runs what the row says, again and again when it "+
+			"ends or is ended; before that it has proven from inside that it is a gVisor sandbox. "+
+			"Each row has %d turns of %v, in rotation, each in a new session, and no pool fills itself meanwhile. "+
+			"\"busy\" is the share of all cores that anything used, \"runs\" how often the code was started.", older,
+			rounds, length),
 		tables: []table{t}}, nil
 }
 
@@ -89,8 +97,10 @@ func (s *server) user(name string) (client, string, error) {
 // anywhere else.
 func proven(ctx context.Context, c client, session string) error {
 	r, err := c.call(ctx, "execute_command", args{"session_id": session,
-		"command": "cat /proc/version; dmesg 2>/dev/null | head -1; ls /dev/sda /dev/vda /root/.ssh 2>&1 | grep -c 'No such'"})
-	if err == nil && (!strings.Contains(strings.ToLower(r.text), "gvisor") || !strings.HasSuffix(strings.TrimSpace(r.text), "3")) {
+		"command": "cat /proc/version; dmesg 2>/dev/null | head -1; ls /dev/sda /dev/vda /root/.ssh 2>&1 | grep -c " +
+			"'No such'"})
+	if err == nil && (!strings.Contains(strings.ToLower(r.text), "gvisor") ||
+		!strings.HasSuffix(strings.TrimSpace(r.text), "3")) {
 		err = fmt.Errorf("this is no gVisor sandbox, nothing hostile runs in it: %q", r.text)
 	}
 	return err
@@ -143,7 +153,8 @@ func (a *attack) repeat(window context.Context, mallory client, session string, 
 	for window.Err() == nil {
 		a.runs++
 		once := time.Now()
-		_, err := mallory.call(window, "execute_code", args{"code": a.code, "language": a.language, "session_id": session, "timeout": max(1, int(length.Seconds()))})
+		_, err := mallory.call(window, "execute_code", args{"code": a.code, "language": a.language,
+			"session_id": session, "timeout": max(1, int(length.Seconds()))})
 		var refused *jsonrpc.Error
 		if errors.As(err, &refused) && refused.Code == -32602 {
 			return fmt.Errorf("the hostile code did not run: %w", err)

@@ -27,7 +27,8 @@ const (
 )
 
 // wheels are what is installed: half of them are pure Python.
-var wheels = []string{"requests", "urllib3", "idna", "certifi", "charset-normalizer", "packaging", "click", "jinja2", "markupsafe", "pyyaml"}
+var wheels = []string{"requests", "urllib3", "idna", "certifi", "charset-normalizer", "packaging", "click", "jinja2",
+	"markupsafe", "pyyaml"}
 
 //go:embed connect.py
 var connectScript string
@@ -77,9 +78,12 @@ type idleCost struct {
 func network(b *bench) (section, error) {
 	e := &exits{}
 	// Without snapshots there is one sandbox at a time, and it is known whose a process is.
-	settings := []string{"SANDLOT_NETWORK_HOSTS=" + netHost + "=127.0.0.1", "SANDLOT_NETWORK_ALLOW_PRIVATE=" + netHost + "=127.0.0.0/8",
-		"SANDLOT_NETWORK_CONNECTION_RATE=100000", "SANDLOT_NETWORK_MAX_CONNECTIONS=2000", "SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false"}
-	settings = append(settings, inherited("PIP_", "SSL_CERT", "HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")...)
+	settings := []string{"SANDLOT_NETWORK_HOSTS=" + netHost + "=127.0.0.1", "SANDLOT_NETWORK_ALLOW_PRIVATE=" + netHost +
+		"=127.0.0.0/8",
+		"SANDLOT_NETWORK_CONNECTION_RATE=100000", "SANDLOT_NETWORK_MAX_CONNECTIONS=2000",
+		"SANDLOT_NETWORK_REGISTRIES=auto", "SANDLOT_POOL_SIZE=0", "SANDLOT_SNAPSHOTS=false"}
+	settings = append(settings, inherited("PIP_", "SSL_CERT", "HTTPS_PROXY", "HTTP_PROXY", "https_proxy",
+		"http_proxy")...)
 	direct := netHost + "," + os.Getenv("NO_PROXY") + "," + os.Getenv("no_proxy")
 	settings = append(settings, "NO_PROXY="+direct, "no_proxy="+direct)
 	err := b.with(func(s *server) (err error) {
@@ -195,7 +199,8 @@ func (e *exits) shell(command string) (string, error) {
 	defer cancel()
 	c := e.bare("") // two commands can run at once
 	defer c.close()
-	r, err := c.call(ctx, "execute_command", args{"command": command, "session_id": e.session, "timeout": int(netTimeout.Seconds())})
+	r, err := c.call(ctx, "execute_command", args{"command": command, "session_id": e.session,
+		"timeout": int(netTimeout.Seconds())})
 	if err == nil && (r.session != e.session || r.text == "") {
 		err = fmt.Errorf("%s: a wrong answer: %q", command, r.text)
 	}
@@ -276,11 +281,13 @@ func (t *times) more(other times, err error) error {
 func (e *exits) allStreams() error {
 	one, each := pick(e.bench, 500, 50), pick(e.bench, 10, 1)
 	for _, way := range []string{"down", "up"} {
-		e.streams = append(e.streams, &stream{way: way, count: 1, megabyte: one}, &stream{way: way, count: netCrowd, megabyte: each})
+		e.streams = append(e.streams, &stream{way: way, count: 1, megabyte: one},
+			&stream{way: way, count: netCrowd, megabyte: each})
 	}
 	for range pick(e.bench, 5, 2) {
 		for _, s := range e.streams {
-			in, err := e.sandboxed("/workspace/netpeer", s.way, e.peerThere(), strconv.Itoa(s.count), strconv.Itoa(s.megabyte))
+			in, err := e.sandboxed("/workspace/netpeer", s.way, e.peerThere(), strconv.Itoa(s.count),
+				strconv.Itoa(s.megabyte))
 			if err != nil {
 				return fmt.Errorf("%d streams %s: %w", s.count, s.way, err)
 			}
@@ -305,10 +312,12 @@ type install struct {
 // what the network has to do with it. The same must be installed each time. The
 // host alone tries first whether there is a registry.
 func (e *exits) packages() error {
-	all := []*install{{name: "from the registry"}, {name: "from a folder, without a network", options: "--no-index --find-links %s/wheels"}}
+	all := []*install{{name: "from the registry"}, {name: "from a folder, without a network",
+		options: "--no-index --find-links %s/wheels"}}
 	const common = "-q --no-cache-dir --no-deps --only-binary :all:"
 	fetch := func(dir string) string {
-		return fmt.Sprintf("%s -m pip download %s --dest %s/wheels %s && echo done", e.python, common, dir, strings.Join(wheels, " "))
+		return fmt.Sprintf("%s -m pip download %s --dest %s/wheels %s && echo done", e.python, common, dir,
+			strings.Join(wheels, " "))
 	}
 	if out, err := e.onHost(fetch(e.dir)); err != nil || out != "done" {
 		e.noPip = errors.New("this machine's own pip reaches no registry")
@@ -321,7 +330,8 @@ func (e *exits) packages() error {
 	for range pick(e.bench, 3, 1) {
 		for _, i := range all {
 			command := func(dir string) string {
-				return fmt.Sprintf("%s -m pip install --root-user-action ignore %s %s --target %s/new %s && ls %[4]s/new | grep dist-info; rm -rf %[4]s/new",
+				return fmt.Sprintf("%s -m pip install --root-user-action ignore %s %s --target %s/new %s && ls "+
+					"%[4]s/new | grep dist-info; rm -rf %[4]s/new",
 					e.python, common, strings.ReplaceAll(i.options, "%s", dir), dir, strings.Join(wheels, " "))
 			}
 			for _, w := range []struct {
@@ -439,12 +449,23 @@ func (e *exits) waitOpen(n int, ended chan error) error {
 
 func (e *exits) section() section {
 	s := section{title: "The network",
-		method: fmt.Sprintf("A program in a sandbox of the default flavor reaches a server on the host's loopback by the transparent way out, under a name that is allowed; and the same program does it directly on the host. It measures by itself. The server, and the programs in Go, are [test/bench/netpeer](../test/bench/netpeer), static. "+
+		method: fmt.Sprintf("A program in a sandbox of the default flavor reaches a server on the host's loopback by "+
+			"the transparent way out, under a name that is allowed; and the same program does it directly on the "+
+			"host. It measures by itself. The server, and the programs in Go, are "+
+			"[test/bench/netpeer](../test/bench/netpeer), static. "+
 			"`network.max_connections` and `network.connection_rate` are raised for this.\n\n"+
-			"*Connections*: the name is looked up once; each connection is new, and one byte goes there and comes back. In a sandbox, connect alone ends at the agent, and the echo waits for the broker to connect. Within the sandbox means that the server is there too: what gVisor's own network takes. "+
-			"A look-up is answered by the agent for two seconds, then by the broker. All take turns, each after 20 that do not count. *Streams*: connected before the clock starts, %d MB (2²⁰ bytes) in sum; what comes is compared byte by byte. "+
-			"*`pip install`*: ten wheels (%s) into a new folder below the temporary one, from this machine's own registry, and from a folder for comparison, with `--no-cache-dir --no-deps` and the same Python, in turns; the same versions must be there after. "+
-			"*Idle connections*: each has echoed a byte and rests; what the proportional set size of the processes grows by for each, beyond the first %d. The host kernel's buffers are not in it, and the sandbox's part is bounded by its memory limit.", e.streams[0].megabyte, strings.Join(wheels, ", "), e.idle.first),
+			"*Connections*: the name is looked up once; each connection is new, and one byte goes there and comes "+
+			"back. In a sandbox, connect alone ends at the agent, and the echo waits for the broker to connect. "+
+			"Within the sandbox means that the server is there too: what gVisor's own network takes. "+
+			"A look-up is answered by the agent for two seconds, then by the broker. All take turns, each after 20 "+
+			"that do not count. *Streams*: connected before the clock starts, %d MB (2²⁰ bytes) in sum; what comes "+
+			"is compared byte by byte. "+
+			"*`pip install`*: ten wheels (%s) into a new folder below the temporary one, from this machine's own "+
+			"registry, and from a folder for comparison, with `--no-cache-dir --no-deps` and the same Python, in "+
+			"turns; the same versions must be there after. "+
+			"*Idle connections*: each has echoed a byte and rests; what the proportional set size of the processes "+
+			"grows by for each, beyond the first %d. The host kernel's buffers are not in it, and the sandbox's part "+
+			"is bounded by its memory limit.", e.streams[0].megabyte, strings.Join(wheels, ", "), e.idle.first),
 		tables: []table{e.delays(), e.speeds()}}
 	if e.noPip != nil {
 		s.notes = append(s.notes, fmt.Sprintf("`pip install` was not measured: %v.", e.noPip))
@@ -463,7 +484,8 @@ func (e *exits) delays() table {
 		t.add(k.name+", sandbox: connect", k.through.Connect)
 		t.add(k.name+", direct: connect and echo", k.direct.Both)
 		t.add(k.name+", within the sandbox: connect and echo", k.within.Both)
-		t.add(k.name+", sandbox: connect and echo", k.through.Both, k.through.Both.against(goal{50, k.direct.Both.p(50) + time.Millisecond})+" (1 ms more than direct)")
+		t.add(k.name+", sandbox: connect and echo", k.through.Both,
+			k.through.Both.against(goal{50, k.direct.Both.p(50) + time.Millisecond})+" (1 ms more than direct)")
 	}
 	t.add("Go, sandbox: look-up", e.lookup)
 	t.add("Go, sandbox: look-up, connect and echo", e.name)

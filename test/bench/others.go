@@ -43,7 +43,8 @@ func dockerBox(ctx context.Context) (*container, error) {
 	}
 	long, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(long, "docker", "run", "--detach", "--rm", "--network", "none", "--entrypoint", "sleep", dockerImage(), "infinity").Output()
+	out, err := exec.CommandContext(long, "docker", "run", "--detach", "--rm", "--network", "none", "--entrypoint",
+		"sleep", dockerImage(), "infinity").Output()
 	if err != nil {
 		return nil, fmt.Errorf("a Docker engine answers, but runs no container of %s: %v", dockerImage(), err)
 	}

@@ -12,9 +12,12 @@ type printer struct {
 }
 
 var printing = []printer{
-	{"python", "python3 -c '%s' | wc -c", "for i in range(100000): print(i)", `for i in range(100): print("x" * 99999)`},
-	{"node", "node -e '%s' | wc -c", "for (let i = 0; i < 100000; i++) console.log(i)", `for (let i = 0; i < 100; i++) console.log("x".repeat(99999))`},
-	{"bash", "bash -c '%s' | wc -c", "for ((i=0; i<100000; i++)); do echo $i; done", `x=$(printf %%099999d 0); for ((i=0; i<100; i++)); do echo $x; done`},
+	{"python", "python3 -c '%s' | wc -c", "for i in range(100000): print(i)",
+		`for i in range(100): print("x" * 99999)`},
+	{"node", "node -e '%s' | wc -c", "for (let i = 0; i < 100000; i++) console.log(i)",
+		`for (let i = 0; i < 100; i++) console.log("x".repeat(99999))`},
+	{"bash", "bash -c '%s' | wc -c", "for ((i=0; i<100000; i++)); do echo $i; done",
+		`x=$(printf %%099999d 0); for ((i=0; i<100; i++)); do echo $x; done`},
 }
 
 // output measures code that prints much.
@@ -33,7 +36,8 @@ func output(b *bench) (section, error) {
 				var cell, pipe samples
 				for range pick(b, 5, 2) {
 					if err := cell.take(func() error {
-						return say(b, c, "execute_code", args{"language": p.language, "code": code, "session_id": session}, "9")
+						return say(b, c, "execute_code", args{"language": p.language, "code": code,
+							"session_id": session}, "9")
 					}); err != nil {
 						return err
 					}
@@ -42,7 +46,10 @@ func output(b *bench) (section, error) {
 					if name != "100,000 lines" {
 						want = "10000000"
 					}
-					if err := pipe.take(func() error { return say(b, c, "execute_command", args{"command": line, "session_id": session}, want) }); err != nil {
+					if err := pipe.take(func() error {
+						return say(b, c, "execute_command",
+							args{"command": line, "session_id": session}, want)
+					}); err != nil {
 						return err
 					}
 				}
@@ -55,8 +62,10 @@ func output(b *bench) (section, error) {
 	if err != nil {
 		return section{}, err
 	}
-	return section{title: "Output", method: "Code that prints 100,000 lines, and 100 lines of 100,000 bytes, by `execute_code` in a warm interpreter, and the same program by " +
-		"`execute_command`, with its output on a pipe to `wc -c`. Medians, each in turn.", tables: []table{t}}, nil
+	return section{title: "Output",
+		method: "Code that prints 100,000 lines, and 100 lines of 100,000 bytes, by `execute_code` in a warm " +
+			"interpreter, and the same program by " +
+			"`execute_command`, with its output on a pipe to `wc -c`. Medians, each in turn.", tables: []table{t}}, nil
 }
 
 // say makes a call whose text ends in some way.

@@ -44,7 +44,10 @@ func restart(b *bench) (section, error) {
 	t.add("until the first session has answered", first, first.against(limit))
 	t.add(fmt.Sprintf("until all %d sessions have answered", sessions), last, last.against(limit))
 	return section{title: "A crash of the server",
-		method: fmt.Sprintf("The server, which has %d sessions and a full pool of %d, is killed with SIGKILL and started again at once. The clock starts at the kill. A client tries to connect every millisecond, then asks each session for a variable that was set before: an answer counts only if the sandbox is the same and the variable is still there. P100 is the longest.", sessions, poolSize),
+		method: fmt.Sprintf("The server, which has %d sessions and a full pool of %d, is killed with SIGKILL and "+
+			"started again at once. The clock starts at the kill. A client tries to connect every millisecond, then "+
+			"asks each session for a variable that was set before: an answer counts only if the sandbox is the same "+
+			"and the variable is still there. P100 is the longest.", sessions, poolSize),
 		tables: []table{t}}, nil
 }
 

@@ -91,7 +91,8 @@ func freePort() (int, error) {
 
 // begin starts the process.
 func (s *server) begin() error {
-	s.cmd = exec.Command(filepath.Join(s.bin, "sandlot"), "serve", "--state-dir", s.state, "--port", strconv.Itoa(s.port), "--host", "127.0.0.1")
+	s.cmd = exec.Command(filepath.Join(s.bin, "sandlot"), "serve", "--state-dir", s.state, "--port",
+		strconv.Itoa(s.port), "--host", "127.0.0.1")
 	s.cmd.Env = s.env
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for this program

@@ -55,9 +55,12 @@ func takeover(b *bench) (section, error) {
 	kill.add("until the old process is gone: the kernel closes what it had, and each sandbox notices", c.ended)
 	kill.add("until the new server, started at that moment, has answered a request", c.killed, c.killed.against(limit))
 	return section{title: fmt.Sprintf("A crash of a server with %d sessions", sessions),
-		method: "The server is killed with SIGKILL, and started again when its process is gone, as its supervisor does. The request is `GET /readyz`, tried again every 2 ms. " +
-			"A session is asked for a variable that was set before: an answer counts only if it is still there. Before each kill all sessions have answered, and ten seconds have passed.",
-		tables: []table{start, kill}, notes: []string{"Load averages of the machine before the kills: " + strings.Join(c.loads, "; ") + "."}}, nil
+		method: "The server is killed with SIGKILL, and started again when its process is gone, as its supervisor " +
+			"does. The request is `GET /readyz`, tried again every 2 ms. " +
+			"A session is asked for a variable that was set before: an answer counts only if it is still there. " +
+			"Before each kill all sessions have answered, and ten seconds have passed.",
+		tables: []table{start, kill}, notes: []string{"Load averages of the machine before the kills: " +
+			strings.Join(c.loads, "; ") + "."}}, nil
 }
 
 // again crashes a server without sessions.

@@ -57,10 +57,17 @@ func warm(b *bench) (sec section, err error) {
 
 func (r *race) section() section {
 	return section{title: "A warm call",
-		method: "`execute_code(\"1+1\")` in one session that exists, from the client's call to its answer, each client over one connection that is kept. " +
-			"The official clients speak Streamable HTTP, the bare call is one JSON-RPC request as curl sends it. For comparison, what starts a process for each expression; on the host it is the same interpreter, `" + r.python + "`. " +
-			"All take turns: 20 calls of each client after one that is not counted, then one process of each kind.\n\n" +
-			"*Beside* is what parts of a call take by themselves here: the official client with a server that answers every call with the bytes of Sandlot's answer, and does nothing else; and a Python in a sandbox of raw `sandlot-runsc` that reads `1+1` from a socket of the host, and writes 2, each time after " + partRest.String() + " without a question.",
+		method: "`execute_code(\"1+1\")` in one session that exists, from the client's call to its answer, each " +
+			"client over one connection that is kept. " +
+			"The official clients speak Streamable HTTP, the bare call is one JSON-RPC request as curl sends it. For " +
+			"comparison, what starts a process for each expression; on the host it is the same interpreter, `" +
+			r.python + "`. " +
+			"All take turns: 20 calls of each client after one that is not counted, then one process of each " +
+			"kind.\n\n" +
+			"*Beside* is what parts of a call take by themselves here: the official client with a server that " +
+			"answers every call with the bytes of Sandlot's answer, and does nothing else; and a Python in a sandbox " +
+			"of raw `sandlot-runsc` that reads `1+1` from a socket of the host, and writes 2, each time after " +
+			partRest.String() + " without a question.",
 		tables: []table{results("1+1", slices.Concat(r.fast, r.beside, r.slow))}, notes: append(r.notes, r.faster()...)}
 }
 
@@ -78,7 +85,8 @@ func (r *race) faster() (notes []string) {
 	if times < timesFaster {
 		met = "**missed**"
 	}
-	return []string{fmt.Sprintf("At P50 the %s is %.0f times faster than `docker exec` (image `%s`); goal: at least %d times: %s.", bare.name, times, dockerImage(), timesFaster, met)}
+	return []string{fmt.Sprintf("At P50 the %s is %.0f times faster than `docker exec` (image `%s`); goal: at least "+
+		"%d times: %s.", bare.name, times, dockerImage(), timesFaster, met)}
 }
 
 func results(what string, all []*contender) table {
@@ -107,7 +115,8 @@ func (r *race) enter() error {
 			return err
 		}
 		r.ends = append(r.ends, c.close)
-		r.fast = append(r.fast, &contender{name: "MCP " + version + ", the official Go client", goals: goals, run: r.calls(c)})
+		r.fast = append(r.fast, &contender{name: "MCP " + version + ", the official Go client", goals: goals,
+			run: r.calls(c)})
 	}
 	r.fast = append(r.fast, &contender{name: "bare call, HTTP keep-alive", goals: goals, run: r.calls(bare)})
 	r.enterOthers()

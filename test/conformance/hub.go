@@ -81,7 +81,8 @@ func throughHub(ctx context.Context, program, address string, w work, login bool
 		if err != nil {
 			return err
 		}
-		settings["oauth_client_id"], settings["oauth_client_secret"], settings["oauth_issuer"] = g.ClientID, g.ClientSecret, issuer
+		settings["oauth_client_id"], settings["oauth_client_secret"], settings["oauth_issuer"] = g.ClientID,
+			g.ClientSecret, issuer
 	}
 	text, err := json.Marshal(map[string]any{"mcp": map[string]any{"fixture": settings}}) // JSON is YAML
 	if err != nil {
@@ -93,13 +94,17 @@ func throughHub(ctx context.Context, program, address string, w work, login bool
 	}
 	state := filepath.Join(dir, "state")
 	// A service has no home that boots when it connects.
-	token, err := exec.CommandContext(ctx, program, "token", "create", "--user", "conformance", "--service", "--state-dir", state).Output()
+	token, err := exec.CommandContext(ctx, program, "token", "create", "--user", "conformance", "--service",
+		"--state-dir", state).Output()
 	if err != nil {
 		return fmt.Errorf("making a token: %w", err)
 	}
-	serve := exec.Command(program, "serve", "--state-dir", state, "--config", file, "--port", port, "--host", "127.0.0.1")
+	serve := exec.Command(program, "serve", "--state-dir", state, "--config", file, "--port", port, "--host",
+		"127.0.0.1")
 	serve.Env = append(os.Environ(), "SANDLOT_POOL_SIZE=0", "SANDLOT_NETWORK_REGISTRIES=none",
-		"SANDLOT_NETWORK_ALLOW_PRIVATE=localhost=127.0.0.0/8,127.0.0.1=127.0.0.0/8", "SANDLOT_NETWORK_HOSTS=localhost=127.0.0.1") // the suite's authorization servers
+		// the suite's authorization servers
+		"SANDLOT_NETWORK_ALLOW_PRIVATE=localhost=127.0.0.0/8,127.0.0.1=127.0.0.0/8",
+		"SANDLOT_NETWORK_HOSTS=localhost=127.0.0.1")
 	var log bytes.Buffer
 	serve.Stdout, serve.Stderr = &log, &log
 	if err := serve.Start(); err != nil {
@@ -138,14 +143,16 @@ func connectHub(ctx context.Context, base, token string) (*upstream.Session, err
 			return nil, ctx.Err()
 		}
 	}
-	return upstream.Connect(ctx, upstream.HTTP(r), upstream.Options{Name: "conformance", Version: "1", Older: true, Capabilities: json.RawMessage(`{"elicitation":{"form":{}}}`), Handler: answering{}})
+	return upstream.Connect(ctx, upstream.HTTP(r), upstream.Options{Name: "conformance", Version: "1", Older: true,
+		Capabilities: json.RawMessage(`{"elicitation":{"form":{}}}`), Handler: answering{}})
 }
 
 // ready waits until the suite's server is connected, and logs in as a user
 // would that agrees to everything at once.
 func (h *hub) ready(ctx context.Context) error {
 	for {
-		raw, err := h.direct.Call(ctx, "tools/call", map[string]json.RawMessage{"name": quoted("list_external_mcp"), "arguments": json.RawMessage("{}")}, nil)
+		raw, err := h.direct.Call(ctx, "tools/call", map[string]json.RawMessage{"name": quoted("list_external_mcp"),
+			"arguments": json.RawMessage("{}")}, nil)
 		if err != nil {
 			return err
 		}
@@ -230,7 +237,8 @@ func init() {
 }
 
 // Call calls again when the user had to log in for it.
-func (h *hub) Call(ctx context.Context, method string, params map[string]json.RawMessage, schema json.RawMessage) (json.RawMessage, error) {
+func (h *hub) Call(ctx context.Context, method string, params map[string]json.RawMessage,
+	schema json.RawMessage) (json.RawMessage, error) {
 	for tries := 0; ; tries++ {
 		raw, err := h.direct.Call(ctx, method, params, schema)
 		var said *upstream.Error

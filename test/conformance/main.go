@@ -80,7 +80,8 @@ func (d direct) List(ctx context.Context, method, field string) ([]json.RawMessa
 	return d.Session.List(ctx, method, field, 1000)
 }
 
-func (d direct) Call(ctx context.Context, method string, params map[string]json.RawMessage, schema json.RawMessage) (json.RawMessage, error) {
+func (d direct) Call(ctx context.Context, method string, params map[string]json.RawMessage,
+	schema json.RawMessage) (json.RawMessage, error) {
 	return d.Session.Call(ctx, upstream.Request{Method: method, Params: params, Schema: schema})
 }
 
@@ -108,7 +109,8 @@ func loginHandler(g given) (auth.OAuthHandler, error) {
 		DynamicClientRegistrationConfig: &auth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{RedirectURIs: []string{callback}}},
 	}
 	if g.ClientID != "" {
-		c.PreregisteredClient = &oauthex.ClientCredentials{ClientID: g.ClientID, ClientSecretAuth: &oauthex.ClientSecretAuth{ClientSecret: g.ClientSecret}}
+		c.PreregisteredClient = &oauthex.ClientCredentials{ClientID: g.ClientID,
+			ClientSecretAuth: &oauthex.ClientSecretAuth{ClientSecret: g.ClientSecret}}
 	}
 	return auth.NewAuthorizationCodeHandler(c)
 }

@@ -14,7 +14,8 @@ import (
 type server interface {
 	List(ctx context.Context, method, field string) ([]json.RawMessage, error)
 	// Call makes one request; schema is that of the tool, if it calls one.
-	Call(ctx context.Context, method string, params map[string]json.RawMessage, schema json.RawMessage) (json.RawMessage, error)
+	Call(ctx context.Context, method string, params map[string]json.RawMessage,
+		schema json.RawMessage) (json.RawMessage, error)
 	// Valid says whether a tool may be used.
 	Valid(tool json.RawMessage) bool
 }
@@ -34,10 +35,11 @@ func scenario(name string) (w work, login bool, err error) {
 		"elicitation-sep1034-client-defaults": callOf("test_client_elicitation_defaults", `{}`),
 		"sse-retry":                           callOf("test_reconnection", `{}`),
 		"json-schema-2020-12-preservation":    echoSchema,
-		"sep-2322-client-request-state":       callAllOf("test_mrtr_echo_state", "test_mrtr_no_state", "test_mrtr_unrelated", "test_mrtr_no_result_type"),
-		"http-standard-headers":               useEverything,
-		"http-custom-headers":                 makeCalls,
-		"http-invalid-tool-headers":           callEveryTool,
+		"sep-2322-client-request-state": callAllOf("test_mrtr_echo_state", "test_mrtr_no_state",
+			"test_mrtr_unrelated", "test_mrtr_no_result_type"),
+		"http-standard-headers":     useEverything,
+		"http-custom-headers":       makeCalls,
+		"http-invalid-tool-headers": callEveryTool,
 	}[name]
 	if !ok {
 		return nil, false, fmt.Errorf("the scenario %q is not known", name)

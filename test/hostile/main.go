@@ -105,7 +105,8 @@ func turn(mode string, c net.Conn) {
 		flood(c, []byte{0, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7})
 	case "streams":
 		for i := uint32(2); ; i += 2 {
-			if _, err := c.Write(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{0, 1, 0, 1}, i), 0)); err != nil {
+			if _, err := c.Write(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{0, 1, 0, 1}, i),
+				0)); err != nil {
 				return
 			}
 		}
@@ -135,7 +136,9 @@ func answer(mode string, s net.Conn) {
 		s.Write([]byte{0xff, 0xff, 0xff, 0xff})
 		time.Sleep(time.Hour)
 	case "endless-events":
-		for wire.WriteMessage(s, &agentv1.RunEvent{Event: &agentv1.RunEvent_Output{Output: &agentv1.Output{Data: bytes.Repeat([]byte("x"), 1<<20)}}}) == nil {
+		for wire.WriteMessage(s,
+			&agentv1.RunEvent{Event: &agentv1.RunEvent_Output{Output: &agentv1.Output{Data: bytes.Repeat([]byte("x"),
+				1<<20)}}}) == nil {
 		}
 	case "wrong-kind":
 		wire.WriteMessage(s, &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: &agentv1.ExecDone{}}})
@@ -145,7 +148,8 @@ func answer(mode string, s net.Conn) {
 		time.Sleep(time.Hour)
 	case "large-result":
 		wire.WriteMessage(s, &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{
-			Stdout: &agentv1.Captured{Head: bytes.Repeat([]byte("x"), 15<<20), Total: 1 << 63, Path: "../../../../etc/passwd"}}}})
+			Stdout: &agentv1.Captured{Head: bytes.Repeat([]byte("x"), 15<<20), Total: 1 << 63,
+				Path: "../../../../etc/passwd"}}}})
 		time.Sleep(time.Hour)
 	case "bytes":
 		flood(s, []byte("HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"))

@@ -56,7 +56,8 @@ func compare(measures []*measured, exceptions map[string]int) (problems []proble
 					m.title, f.name, f.value, m.bound, fmt.Sprint(key, " ", f.value), exceptionsFile, at(f))})
 			case f.value > was:
 				next[key] = was
-				problems = append(problems, problem{text: fmt.Sprintf("%s: %s has %d, and its line %q in %s says less%s",
+				problems = append(problems, problem{text: fmt.Sprintf("%s: %s has %d, and its line %q in %s says "+
+					"less%s",
 					m.title, f.name, f.value, fmt.Sprint(key, " ", was), exceptionsFile, at(f))})
 			default:
 				next[key] = f.value

@@ -31,13 +31,15 @@ func run(args []string) error {
 		return echo().Run(context.Background(), &mcp.StdioTransport{})
 	case 1:
 		server := echo()
-		return http.ListenAndServe(args[0], mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+		return http.ListenAndServe(args[0],
+			mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 	case 2:
 		to, err := url.Parse(args[1])
 		if err != nil {
 			return err
 		}
-		return http.ListenAndServe(args[0], &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }})
+		return http.ListenAndServe(args[0],
+			&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }})
 	default:
 		return http.ListenAndServe(args[0], constant(args[2]))
 	}
@@ -45,7 +47,8 @@ func run(args []string) error {
 
 func echo() *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "mcppeer", Version: "1"}, nil)
-	server.AddTool(&mcp.Tool{Name: "echo", InputSchema: map[string]any{"type": "object", "properties": map[string]any{"text": map[string]any{"type": "string"}}}},
+	server.AddTool(&mcp.Tool{Name: "echo", InputSchema: map[string]any{"type": "object",
+		"properties": map[string]any{"text": map[string]any{"type": "string"}}}},
 		func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(r.Params.Arguments)}}}, nil
 		})

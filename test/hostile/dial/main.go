@@ -14,7 +14,8 @@ import (
 func main() {
 	d := &net.Dialer{}
 	if len(os.Args) > 2 {
-		d.Resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		d.Resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn,
+			error) {
 			return new(net.Dialer).DialContext(ctx, network, os.Args[2])
 		}}
 	}
