@@ -35,12 +35,12 @@ var only = map[string][]string{
 	// Each foreign library stays behind one package.
 	"github.com/modelcontextprotocol/go-sdk/mcp":     {"sandlot/internal/gateway", "sandlot/test/bench"},
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc": {"sandlot/internal/gateway", "sandlot/test/bench"},
-	"github.com/modelcontextprotocol/go-sdk/auth":    {"sandlot/internal/servers", "sandlot/internal/upstream", "sandlot/test/conformance"},
+	"github.com/modelcontextprotocol/go-sdk/auth":    {"sandlot/internal/servers", "sandlot/internal/mcpclient", "sandlot/test/conformance"},
 	"github.com/modelcontextprotocol/go-sdk/oauthex": {"sandlot/internal/servers", "sandlot/test/conformance"},
 	// Third-party servers are spoken to in one place.
 	"sandlot/internal/servers/process":       {"sandlot/internal/servers"},
 	"sandlot/internal/servers/install":       {"sandlot/internal/servers", "sandlot/internal/builtin"},
-	"sandlot/internal/upstream":              {"sandlot/internal/servers", "sandlot/test/conformance"},
+	"sandlot/internal/mcpclient":             {"sandlot/internal/servers", "sandlot/test/conformance"},
 	"gvisor.dev/gvisor":                      {"sandlot/cmd/sandlot-runsc"},
 	"modernc.org/sqlite":                     {"sandlot/internal/store"},
 	"github.com/spf13/cobra":                 {"sandlot/internal/cli"},
@@ -67,13 +67,13 @@ var never = map[string][]string{
 	"sandlot/internal/hub":     {"github.com/modelcontextprotocol/go-sdk/mcp", "github.com/modelcontextprotocol/go-sdk/jsonrpc", "net/http/httptest"},
 	"sandlot/internal/builtin": {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway", "sandlot/internal/runtime"},
 	// Clients and servers of the SDK lose what they do not know.
-	"sandlot/internal/servers":  {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway", "sandlot/internal/store", "sandlot/internal/config"},
-	"sandlot/internal/upstream": {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/session"},
-	"sandlot/internal/session":  {"sandlot/internal/runtime", "sandlot/internal/store", "sandlot/internal/gateway", "sandlot/internal/builtin"},
-	"sandlot/internal/vault":    {"sandlot/internal/store", "sandlot/internal/servers", "sandlot/internal/api", "sandlot/internal/session"},
-	"sandlot/internal/egress":   {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/config"},
-	"sandlot/internal/port":     {"sandlot/internal/api", "sandlot/internal/store", "net/http"},
-	"sandlot/cmd/sandlot":       {"gvisor.dev/gvisor", "sandlot/internal/guest"},
+	"sandlot/internal/servers":   {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/gateway", "sandlot/internal/store", "sandlot/internal/config"},
+	"sandlot/internal/mcpclient": {"github.com/modelcontextprotocol/go-sdk/mcp", "sandlot/internal/session"},
+	"sandlot/internal/session":   {"sandlot/internal/runtime", "sandlot/internal/store", "sandlot/internal/gateway", "sandlot/internal/builtin"},
+	"sandlot/internal/vault":     {"sandlot/internal/store", "sandlot/internal/servers", "sandlot/internal/api", "sandlot/internal/session"},
+	"sandlot/internal/egress":    {"sandlot/internal/agent", "sandlot/internal/session", "sandlot/internal/config"},
+	"sandlot/internal/port":      {"sandlot/internal/api", "sandlot/internal/store", "net/http"},
+	"sandlot/cmd/sandlot":        {"gvisor.dev/gvisor", "sandlot/internal/guest"},
 }
 
 func list(t *testing.T, format string, args ...string) []string {

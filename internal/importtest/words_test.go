@@ -71,7 +71,7 @@ var words = []word{
 	{word: "setAside", use: "begin replace"},
 	{word: "told", use: "redact"},
 	{word: "reason", use: "cause", in: servers},
-	{word: "ours", use: "safe error", in: servers + " mcpclient upstream"},
+	{word: "ours", use: "safe error", in: servers + " mcpclient mcpclient"},
 	{word: "Order", use: "install request", in: servers},
 	{word: "worker", use: "installer", in: servers},
 	{word: "product", use: "result", in: servers},

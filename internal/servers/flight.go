@@ -5,17 +5,17 @@ import (
 	"encoding/json"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/mcpclient"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
-	"sandlot/internal/upstream"
 )
 
-// Ask implements upstream.Handler. A server of the older era does not say for
+// Ask implements mcpclient.Handler. A server of the older era does not say for
 // which call it asks: there must be no doubt.
 func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	l.s.asks()
 	if err := askable(params); err != nil {
-		return nil, &upstream.Error{Code: -32602, Message: err.Error()}
+		return nil, &mcpclient.Error{Code: -32602, Message: err.Error()}
 	}
 	f, err := l.asker()
 	if err != nil {
@@ -52,11 +52,11 @@ func (l *live) asker() (*flight, error) {
 	}
 	switch {
 	case len(callers) == 0:
-		return nil, &upstream.Error{Code: -32601, Message: "no call is on its way"}
+		return nil, &mcpclient.Error{Code: -32601, Message: "no call is on its way"}
 	case one == nil:
-		return nil, &upstream.Error{Code: -32601, Message: "the one that called cannot be asked: it is no client of MCP"}
+		return nil, &mcpclient.Error{Code: -32601, Message: "the one that called cannot be asked: it is no client of MCP"}
 	case len(callers) > 1:
-		return nil, &upstream.Error{Code: -32603, Message: "several clients have calls on their way, and it cannot be told which of them is asked; from now on their calls wait for each other, so try again"}
+		return nil, &mcpclient.Error{Code: -32603, Message: "several clients have calls on their way, and it cannot be told which of them is asked; from now on their calls wait for each other, so try again"}
 	}
 	one.asked = true
 	l.freed()
@@ -73,9 +73,9 @@ func (l *live) freed() {
 func refusal(err error) error {
 	f := fault.From(err)
 	if f.Kind == fault.Internal {
-		return &upstream.Error{Code: -32603, Message: spec.Text(err.Error(), 500)}
+		return &mcpclient.Error{Code: -32603, Message: spec.Text(err.Error(), 500)}
 	}
-	return &upstream.Error{Code: int64(f.RPC()), Message: f.Error()}
+	return &mcpclient.Error{Code: int64(f.RPC()), Message: f.Error()}
 }
 
 // asks remembers that the server asks clients in the middle of a call.
@@ -147,7 +147,7 @@ func (l *live) wait(ctx context.Context, f *flight) error {
 		case <-ctx.Done():
 			return fault.From(ctx.Err())
 		case <-l.session.Done():
-			return upstream.ErrClosed
+			return mcpclient.ErrClosed
 		}
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/mcpclient"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
-	"sandlot/internal/upstream"
 )
 
 // live is a server that runs: one session with it.
@@ -26,7 +26,7 @@ type live struct {
 	values   spec.Values // with the stored ones in their places
 	gen      int         // of the server, as it was
 	client   *http.Client
-	session  *upstream.Session
+	session  *mcpclient.Session
 	process  *process.Process // the program, where there is one
 	since    time.Time
 	refresh  chan struct{}
@@ -68,7 +68,7 @@ func (l *live) capabilities() json.RawMessage {
 
 // dial opens the way to the server. It may be called a second time, with a
 // fresh program for one that did not understand the newer era.
-func (l *live) dial(ctx context.Context) (upstream.Pipe, error) {
+func (l *live) dial(ctx context.Context) (mcpclient.Pipe, error) {
 	s := l.s
 	if l.settings.Kind != spec.Stdio {
 		return l.remote()(ctx)
@@ -105,18 +105,18 @@ func (b *Book) inSandbox(ctx context.Context, s *server, c process.Command) (*pr
 }
 
 // remote is the way to a server that runs elsewhere.
-func (l *live) remote() upstream.Dial {
+func (l *live) remote() mcpclient.Dial {
 	s := l.s
 	h := http.Header{}
 	for k, v := range l.values.Headers {
 		h.Set(k, v)
 	}
 	l.client = s.book.client(s, l.settings)
-	r := upstream.Remote{URL: l.settings.URL, Header: h, Client: l.client, OAuth: s.book.login(s, l.settings)}
+	r := mcpclient.Remote{URL: l.settings.URL, Header: h, Client: l.client, OAuth: s.book.login(s, l.settings)}
 	if l.settings.Kind == spec.SSE {
-		return upstream.SSE(r)
+		return mcpclient.SSE(r)
 	}
-	return upstream.HTTP(r)
+	return mcpclient.HTTP(r)
 }
 
 // read asks the server for all that it offers, stores that, and makes it known.
@@ -135,7 +135,7 @@ func (l *live) read(ctx context.Context, first bool) error {
 			return all, false
 		}
 		o.odd = append(o.odd, fmt.Sprintf("%s: %s", method, spec.Text(err.Error(), 300)))
-		if len(all) > 0 && errors.Is(err, upstream.ErrTooLarge) {
+		if len(all) > 0 && errors.Is(err, mcpclient.ErrTooLarge) {
 			return all, false // there is more than is taken
 		}
 		if field == "tools" && first {
@@ -267,7 +267,7 @@ func (l *live) how(within time.Duration) (string, bool) {
 	}
 }
 
-// Announce implements upstream.Handler.
+// Announce implements mcpclient.Handler.
 func (l *live) Announce(method string, params json.RawMessage) {
 	switch method {
 	case "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed":

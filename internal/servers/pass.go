@@ -8,10 +8,10 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
+	"sandlot/internal/mcpclient"
 	"sandlot/internal/policy"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
-	"sandlot/internal/upstream"
 )
 
 // Tools implements tool.Source.
@@ -53,11 +53,11 @@ type query struct {
 // arrival holds the room of an answer from when it is read until what is made of it
 // counts for its client.
 type arrival struct {
-	room upstream.Room // nil: none
+	room mcpclient.Room // nil: none
 }
 
 // put keeps the room of another answer.
-func (a *arrival) put(r upstream.Room) {
+func (a *arrival) put(r mcpclient.Room) {
 	if a == nil {
 		r.Release()
 		return
@@ -74,11 +74,11 @@ func (a *arrival) release() {
 }
 
 // room makes rooms for large answers of an owner's servers; nil: nobody counts.
-func (b *Book) room(owner string) func() upstream.Room {
+func (b *Book) room(owner string) func() mcpclient.Room {
 	if b.Limits == nil {
 		return nil
 	}
-	return func() upstream.Room { return b.Limits.Held(owner, limit.Reading) }
+	return func() mcpclient.Room { return b.Limits.Held(owner, limit.Reading) }
 }
 
 // passed counts what is handed to a client, and gives the room of what it was made

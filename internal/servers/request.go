@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/mcpclient"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
-	"sandlot/internal/upstream"
 )
 
 // request makes one call of a client, and starts the server when it does not
@@ -21,7 +21,7 @@ import (
 func (s *server) request(ctx context.Context, q query) (json.RawMessage, error) {
 	for attempt := 0; ; attempt++ {
 		raw, err := s.once(ctx, q)
-		if errors.Is(err, upstream.ErrLost) && attempt == 0 {
+		if errors.Is(err, mcpclient.ErrLost) && attempt == 0 {
 			continue
 		}
 		return raw, err
@@ -89,7 +89,7 @@ func watch(ctx context.Context, limit time.Duration, asked func() bool) (context
 			w.alive()
 			return
 		}
-		stop(upstream.ErrTimeout)
+		stop(mcpclient.ErrTimeout)
 	})
 	return ctx, w
 }
@@ -118,7 +118,7 @@ func (l *live) rounds(ctx context.Context, q query, f *flight) (json.RawMessage,
 		dog.alive()
 		q.relay(params)
 	}
-	r := upstream.Request{Method: q.method, Params: q.params, Meta: q.meta, Schema: q.schema, Timeout: callMost, Most: callMost,
+	r := mcpclient.Request{Method: q.method, Params: q.params, Meta: q.meta, Schema: q.schema, Timeout: callMost, Most: callMost,
 		Capabilities: json.RawMessage("{}"), Progress: relay, Held: q.arrived.put}
 	if q.client != nil {
 		r.Capabilities = q.client.Can()
@@ -129,7 +129,7 @@ func (l *live) rounds(ctx context.Context, q query, f *flight) (json.RawMessage,
 	for range maxRounds {
 		raw, err := l.session.Call(ctx, r)
 		if err != nil {
-			if cause := context.Cause(ctx); errors.Is(cause, upstream.ErrTimeout) {
+			if cause := context.Cause(ctx); errors.Is(cause, mcpclient.ErrTimeout) {
 				err = cause
 			}
 			return nil, err
@@ -215,21 +215,21 @@ func (q query) relay(params json.RawMessage) {
 // callFault says in words why a call was not answered.
 func (s *server) callFault(l *live, q query, err error) error {
 	var f *fault.Error
-	var said *upstream.Error
+	var said *mcpclient.Error
 	switch {
 	case errors.As(err, &said):
 		return &tool.Refusal{Code: said.Code, Message: spec.Text(said.Message, 4000), Data: said.Data}
 	case errors.As(err, &f):
 		return s.advised(f)
-	case errors.Is(err, upstream.ErrLost):
+	case errors.Is(err, mcpclient.ErrLost):
 		<-l.session.Done()
 		s.lost(l)
-		return fmt.Errorf("%w: %w", upstream.ErrLost, s.fault(fault.Connection, err, "has forgotten its session"))
+		return fmt.Errorf("%w: %w", mcpclient.ErrLost, s.fault(fault.Connection, err, "has forgotten its session"))
 	case errors.Is(err, context.Canceled):
 		return fault.From(context.Canceled)
-	case errors.Is(err, upstream.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, mcpclient.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		return s.fault(fault.Connection, err, "did not answer within %s of its last sign of life; it was told to stop", l.settings.CallLimit(callLimit))
-	case errors.Is(err, upstream.ErrTooLarge):
+	case errors.Is(err, mcpclient.ErrTooLarge):
 		return s.fault(fault.Connection, err, "answered with more than is taken")
 	}
 	select {

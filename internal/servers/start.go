@@ -10,9 +10,9 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/mcpclient"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
-	"sandlot/internal/upstream"
 )
 
 // use returns the server as it runs, and starts it when it does not. The caller
@@ -185,7 +185,7 @@ func (s *server) connect(ctx context.Context) (*live, error) {
 		}
 		l.values = full
 	}
-	sess, err := upstream.Connect(ctx, l.dial, upstream.Options{Name: "sandlot", Version: s.book.Version, Capabilities: l.capabilities(),
+	sess, err := mcpclient.Connect(ctx, l.dial, mcpclient.Options{Name: "sandlot", Version: s.book.Version, Capabilities: l.capabilities(),
 		Handshake: limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older || slices.Contains(fetching, path.Base(l.settings.Command)), // what fetches is not started twice
 		Handler: l, Room: s.book.room(s.owner.ID), Log: s.book.Log})
 	if err == nil {
@@ -210,7 +210,7 @@ func (s *server) startFault(l *live, err error, limit time.Duration) error {
 	if errors.As(err, &f) {
 		return s.advised(f)
 	}
-	silent := errors.Is(err, upstream.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+	silent := errors.Is(err, mcpclient.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 	if how, itself := l.how(0); itself && !silent {
 		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords(l.settings))
 	}
@@ -253,7 +253,7 @@ func (s *server) lost(l *live) {
 	s.live = nil
 	s.restarts++
 	switch {
-	case errors.Is(err, upstream.ErrLost), !itself && l.local():
+	case errors.Is(err, mcpclient.ErrLost), !itself && l.local():
 		// Its session, or the sandbox that it ran in, is over: it did nothing wrong.
 		s.set(Idle, "")
 	default:

@@ -8,10 +8,10 @@ import (
 	"sync"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/mcpclient"
 	"sandlot/internal/policy"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
-	"sandlot/internal/upstream"
 )
 
 // view is all that one principal is offered by third-party servers. It is made
@@ -164,7 +164,7 @@ func (b *Book) publish(s *server, gen int, o offered, older bool) error {
 		mark = "[external:" + s.name + "]"
 	}
 	taken, left := b.others(s)
-	r := &reading{settings: settings, mark: mark, trust: settings.Trusts(), old: old, valid: upstream.ValidTool, id: s.id, left: min(maxCatalog, left),
+	r := &reading{settings: settings, mark: mark, trust: settings.Trusts(), old: old, valid: mcpclient.ValidTool, id: s.id, left: min(maxCatalog, left),
 		names: &namer{prefix: prefix, taken: func(kind, name string) bool {
 			return taken[kind+"/"+name] || kind == "tool" && b.Reserved(name)
 		}}}

@@ -19,7 +19,7 @@ import (
 	"strings"
 	"time"
 
-	"sandlot/internal/upstream"
+	"sandlot/internal/mcpclient"
 )
 
 // hub is the suite's server as a Sandlot of its own offers it.
@@ -129,8 +129,8 @@ func throughHub(ctx context.Context, program, address string, w work, login bool
 	return errors.Join(h.ready(ctx), w(ctx, h, g), s.Close())
 }
 
-func connectHub(ctx context.Context, base, token string) (*upstream.Session, error) {
-	r := upstream.Remote{URL: base + "/mcp", Header: http.Header{"Authorization": {"Bearer " + token}}}
+func connectHub(ctx context.Context, base, token string) (*mcpclient.Session, error) {
+	r := mcpclient.Remote{URL: base + "/mcp", Header: http.Header{"Authorization": {"Bearer " + token}}}
 	for {
 		resp, err := http.Get(base + "/healthz")
 		if err == nil {
@@ -143,7 +143,7 @@ func connectHub(ctx context.Context, base, token string) (*upstream.Session, err
 			return nil, ctx.Err()
 		}
 	}
-	return upstream.Connect(ctx, upstream.HTTP(r), upstream.Options{Name: "conformance", Version: "1", Older: true,
+	return mcpclient.Connect(ctx, mcpclient.HTTP(r), mcpclient.Options{Name: "conformance", Version: "1", Older: true,
 		Capabilities: json.RawMessage(`{"elicitation":{"form":{}}}`), Handler: answering{}})
 }
 
@@ -241,7 +241,7 @@ func (h *hub) Call(ctx context.Context, method string, params map[string]json.Ra
 	schema json.RawMessage) (json.RawMessage, error) {
 	for tries := 0; ; tries++ {
 		raw, err := h.direct.Call(ctx, method, params, schema)
-		var said *upstream.Error
+		var said *mcpclient.Error
 		if !errors.As(err, &said) || tries >= 5 {
 			return raw, err
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 
-	"sandlot/internal/upstream"
+	"sandlot/internal/mcpclient"
 )
 
 func main() {
@@ -59,13 +59,13 @@ func run(ctx context.Context, address string) error {
 	if program := os.Getenv("SANDLOT_CONFORMANCE_HUB"); program != "" {
 		return throughHub(ctx, program, address, work, login, g)
 	}
-	r := upstream.Remote{URL: address}
+	r := mcpclient.Remote{URL: address}
 	if login {
 		if r.OAuth, err = loginHandler(g); err != nil {
 			return err
 		}
 	}
-	s, err := upstream.Connect(ctx, upstream.HTTP(r), upstream.Options{Name: "sandlot-conformance", Version: "1",
+	s, err := mcpclient.Connect(ctx, mcpclient.HTTP(r), mcpclient.Options{Name: "sandlot-conformance", Version: "1",
 		Capabilities: json.RawMessage(`{"elicitation":{"form":{}}}`), Handler: answering{}})
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func run(ctx context.Context, address string) error {
 }
 
 // direct is a server that is spoken to without anything between.
-type direct struct{ *upstream.Session }
+type direct struct{ *mcpclient.Session }
 
 func (d direct) List(ctx context.Context, method, field string) ([]json.RawMessage, error) {
 	return d.Session.List(ctx, method, field, 1000)
@@ -82,17 +82,17 @@ func (d direct) List(ctx context.Context, method, field string) ([]json.RawMessa
 
 func (d direct) Call(ctx context.Context, method string, params map[string]json.RawMessage,
 	schema json.RawMessage) (json.RawMessage, error) {
-	return d.Session.Call(ctx, upstream.Request{Method: method, Params: params, Schema: schema})
+	return d.Session.Call(ctx, mcpclient.Request{Method: method, Params: params, Schema: schema})
 }
 
-func (d direct) Valid(tool json.RawMessage) bool { return upstream.ValidTool(tool) == nil }
+func (d direct) Valid(tool json.RawMessage) bool { return mcpclient.ValidTool(tool) == nil }
 
 // answering answers what servers of the older era ask.
 type answering struct{}
 
 func (answering) Ask(_ context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	if method != "elicitation/create" {
-		return nil, &upstream.Error{Code: -32601, Message: "unknown method"}
+		return nil, &mcpclient.Error{Code: -32601, Message: "unknown method"}
 	}
 	return elicited(params)
 }

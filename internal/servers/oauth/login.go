@@ -16,9 +16,9 @@ import (
 	"golang.org/x/oauth2"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/mcpclient"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/spec"
-	"sandlot/internal/upstream"
 )
 
 // Login is how one server's user logs in. It implements the SDK's OAuthHandler.
@@ -151,7 +151,7 @@ func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	if resp.StatusCode == http.StatusUnauthorized {
 		renewed, err := l.Renew()
 		if renewed {
-			return upstream.ErrRenewed
+			return mcpclient.ErrRenewed
 		}
 		if err != nil { // it may be good for long yet
 			return l.fault(err, "has a log-in that could not be renewed: %v; try again later, or, when this has lasted ten minutes, restart it to log in anew", err)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"sandlot/internal/fault"
-	"sandlot/internal/upstream"
+	"sandlot/internal/mcpclient"
 )
 
 // safeError is an error in Sandlot's own words, which may be told.
@@ -152,5 +152,5 @@ func (r *tokenRefusal) Unwrap() error { return &oauth2.RetrieveError{ErrorCode: 
 // is asked for.
 func final(err error) bool {
 	var refused *oauth2.RetrieveError
-	return errors.As(err, &refused) && upstream.LoginOver(refused.ErrorCode)
+	return errors.As(err, &refused) && mcpclient.LoginOver(refused.ErrorCode)
 }

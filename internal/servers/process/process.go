@@ -24,9 +24,9 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/fault"
+	"sandlot/internal/mcpclient"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
-	"sandlot/internal/upstream"
 )
 
 // Command is what runs.
@@ -56,8 +56,8 @@ func (p *Process) End() { p.end() }
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Pipe is the way to speak MCP with it. What it prints beside goes to the log.
-func (p *Process) Pipe(log *Log) upstream.Pipe {
-	return upstream.Lines(p.stdout, p.stdin, log.Noise)
+func (p *Process) Pipe(log *Log) mcpclient.Pipe {
+	return mcpclient.Lines(p.stdout, p.stdin, log.Noise)
 }
 
 func (p *Process) ended(how string) {

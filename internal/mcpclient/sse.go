@@ -1,4 +1,4 @@
-package upstream
+package mcpclient
 
 import (
 	"context"

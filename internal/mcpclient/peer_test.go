@@ -1,4 +1,4 @@
-package upstream
+package mcpclient
 
 import (
 	"bufio"
@@ -23,7 +23,7 @@ func noLeaks(t *testing.T) {
 			buf := make([]byte, 1<<20)
 			left = ""
 			for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-				if strings.Contains(g, "internal/upstream.") && !strings.Contains(g, "testing.tRunner") || strings.Contains(g, "net/http.(*persistConn)") {
+				if strings.Contains(g, "internal/mcpclient.") && !strings.Contains(g, "testing.tRunner") || strings.Contains(g, "net/http.(*persistConn)") {
 					left += g + "\n\n"
 				}
 			}

@@ -1,11 +1,11 @@
-// Package upstream speaks MCP as a client to one third-party server: raw,
+// Package mcpclient speaks MCP as a client to one third-party server: raw,
 // bounded, and in wire order.
 //
 // What the server sends passes as it came: numbers, unknown fields and unknown
 // kinds of content are never decoded. Whatever it sends, or leaves out, a call
 // ends: sizes, counts and times are bounded. What it announces of a call is
 // handed over before the call's result, in the order in which it was sent.
-package upstream
+package mcpclient
 
 import (
 	"context"
