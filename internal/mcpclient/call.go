@@ -53,7 +53,8 @@ func (s *Session) Call(ctx context.Context, r Request) (json.RawMessage, error) 
 	}
 	if r.Most > 0 && !r.endless {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, r.Most, fmt.Errorf("%w: %s took over %s", ErrTimeout, clip(r.Method, 100), r.Most))
+		ctx, cancel = context.WithTimeoutCause(ctx, r.Most, fmt.Errorf("%w: %s took over %s", ErrTimeout,
+			clip(r.Method, 100), r.Most))
 		defer cancel()
 	}
 	c, err := s.begin(r.Method)
@@ -90,7 +91,8 @@ func (s *Session) begin(method string) (*call, error) {
 
 // sendRequest hands the request to the pipe, in no more time than a call has.
 func (s *Session) sendRequest(ctx context.Context, m outgoing, r Request) error {
-	send, cancel := context.WithTimeoutCause(ctx, r.Timeout, fmt.Errorf("%w: it did not take %s within %s", ErrTimeout, clip(r.Method, 100), r.Timeout))
+	send, cancel := context.WithTimeoutCause(ctx, r.Timeout,
+		fmt.Errorf("%w: it did not take %s within %s", ErrTimeout, clip(r.Method, 100), r.Timeout))
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
@@ -183,7 +185,8 @@ func (s *Session) await(ctx context.Context, c *call, r Request) (json.RawMessag
 				timer.Reset(left)
 				continue
 			}
-			return nil, s.giveUp(c, fmt.Errorf("%w: no sign of life of %s for %s", ErrTimeout, clip(r.Method, 100), r.Timeout))
+			return nil, s.giveUp(c, fmt.Errorf("%w: no sign of life of %s for %s", ErrTimeout, clip(r.Method, 100),
+				r.Timeout))
 		}
 		progress, last := c.queue.pop()
 		for _, p := range progress {
@@ -226,7 +229,8 @@ func (s *Session) giveUp(c *call, why error) error {
 				defer func() { <-s.replies }()
 				ctx, cancel := context.WithTimeout(ctx, byeLimit)
 				defer cancel()
-				_ = s.notify(ctx, "notifications/cancelled", object{"requestId": number(c.id), "reason": text(clip(why.Error(), 200))})
+				_ = s.notify(ctx, "notifications/cancelled",
+					object{"requestId": number(c.id), "reason": text(clip(why.Error(), 200))})
 			}) {
 				<-s.replies
 			}

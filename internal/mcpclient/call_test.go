@@ -30,9 +30,12 @@ func TestAnswers(t *testing.T) {
 	tests := []struct {
 		name, say, want, problem string
 	}{
-		{"as it came", `{"jsonrpc":"2.0","id":ID,"result":{"n":12345678901234567890.10, "x":{"type":"hologram","<&>":1}}}`,
+		{"as it came",
+			`{"jsonrpc":"2.0","id":ID,"result":{"n":12345678901234567890.10, "x":{"type":"hologram","<&>":1}}}`,
 			`{"n":12345678901234567890.10, "x":{"type":"hologram","<&>":1}}`, ""},
-		{"an error", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"no","data":{"big":123456789012345678901}}}`, "", "error -32602: no"},
+		{"an error",
+			`{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"no","data":{"big":123456789012345678901}}}`, "",
+			"error -32602: no"},
 		{"both", `{"jsonrpc":"2.0","id":ID,"result":{},"error":{"code":1,"message":"no"}}`, "", "error 1: no"},
 		{"no result", `{"jsonrpc":"2.0","id":ID,"result":null}`, "", "not an object"},
 		{"a result that is no object", `{"jsonrpc":"2.0","id":ID,"result":[1]}`, "", "not an object"},
@@ -43,19 +46,27 @@ func TestAnswers(t *testing.T) {
 		{"a negative id", `{"jsonrpc":"2.0","id":-ID,"result":{}}`, "", "timeout"},
 		{"a huge id", `{"jsonrpc":"2.0","id":ID000000000000000000000000000000,"result":{}}`, "", "timeout"},
 		{"no id", `{"jsonrpc":"2.0","result":{}}`, "", "timeout"},
-		{"twice", `{"jsonrpc":"2.0","id":ID,"result":{"first":1}}` + "\n" + `{"jsonrpc":"2.0","id":ID,"result":{"second":1}}`, `{"first":1}`, ""},
+		{"twice", `{"jsonrpc":"2.0","id":ID,"result":{"first":1}}` + "\n" +
+			`{"jsonrpc":"2.0","id":ID,"result":{"second":1}}`, `{"first":1}`, ""},
 		{"the id given twice", `{"jsonrpc":"2.0","id":ID1,"id":ID,"result":{}}`, `{}`, ""},
-		{"banners around", "\nStarting…\n{not json\n{\"level\":\"info\"}\n[INFO] hi\nnull\n\x00\xff\n" + `  {"jsonrpc":"2.0","id":ID,"result":{}}  ` + "\r", `{}`, ""},
+		{"banners around", "\nStarting…\n{not json\n{\"level\":\"info\"}\n[INFO] hi\nnull\n\x00\xff\n" +
+			`  {"jsonrpc":"2.0","id":ID,"result":{}}  ` + "\r", `{}`, ""},
 		{"after a byte order mark", "\ufeff" + `{"jsonrpc":"2.0","id":ID,"result":{}}`, `{}`, ""},
-		{"in an array", `[{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":ID,"result":{}}]`, `{}`, ""},
-		{"in a huge array", `[` + strings.Repeat(`{"method":"x"},`, 2000) + `{"jsonrpc":"2.0","id":ID,"result":{}}]`, "", "timeout"},
+		{"in an array", `[{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":ID,"result":{}}]`, `{}`,
+			""},
+		{"in a huge array", `[` + strings.Repeat(`{"method":"x"},`, 2000) + `{"jsonrpc":"2.0","id":ID,"result":{}}]`,
+			"", "timeout"},
 		{"in an array that is cut off", `[{"jsonrpc":"2.0","id":ID,"result":{}},`, "", "timeout"},
-		{"bytes that are no text", `{"jsonrpc":"2.0","id":ID,"result":{"a":"` + "\xff" + `"}}`, "{\"a\":\"\ufffd\"}", ""},
+		{"bytes that are no text", `{"jsonrpc":"2.0","id":ID,"result":{"a":"` + "\xff" + `"}}`, "{\"a\":\"\ufffd\"}",
+			""},
 		{"deep", `{"jsonrpc":"2.0","id":ID,"result":{"a":` + deep + `}}`, `{"a":` + deep + `}`, ""},
 		{"too deep", `{"jsonrpc":"2.0","id":ID,"result":{"a":` + tooDeep + `}}`, "", "no JSON that can be read"},
-		{"too long", `{"jsonrpc":"2.0","id":ID,"result":{"a":"` + strings.Repeat("x", 1<<20) + `"}}`, "", ErrTooLarge.Error()},
-		{"too long, and the id comes last", `{"result":{"a":"` + strings.Repeat("x", 1<<20) + `"},"jsonrpc":"2.0","id":ID}`, "", ErrTooLarge.Error()},
-		{"too long, and not an answer", `{"method":"x","a":"` + strings.Repeat("x", 1<<20) + `","id":ID}`, "", "timeout"},
+		{"too long", `{"jsonrpc":"2.0","id":ID,"result":{"a":"` + strings.Repeat("x", 1<<20) + `"}}`, "",
+			ErrTooLarge.Error()},
+		{"too long, and the id comes last", `{"result":{"a":"` + strings.Repeat("x", 1<<20) +
+			`"},"jsonrpc":"2.0","id":ID}`, "", ErrTooLarge.Error()},
+		{"too long, and not an answer", `{"method":"x","a":"` + strings.Repeat("x", 1<<20) + `","id":ID}`, "",
+			"timeout"},
 		{"an answer that is cut off", `{"jsonrpc":"2.0","id":ID,"result":{"a":`, "", "no JSON that can be read"},
 	}
 	for _, tt := range tests {
@@ -84,7 +95,8 @@ func TestAnswers(t *testing.T) {
 					t.Errorf("%.200s, %v; want %.200s", got, err, tt.want)
 				}
 				var said *Error
-				if tt.name == "an error" && (!errors.As(err, &said) || string(said.Data) != `{"big":123456789012345678901}`) {
+				if tt.name == "an error" && (!errors.As(err, &said) ||
+					string(said.Data) != `{"big":123456789012345678901}`) {
 					t.Errorf("the error's data is lost: %#v", err)
 				}
 			})
@@ -143,7 +155,8 @@ func TestPartialLines(t *testing.T) {
 		t.Errorf("%s, %v", got, err)
 	}
 	<-s.Done()
-	if !errors.Is(s.Err(), ErrClosed) || !errors.Is(s.Err(), io.EOF) && !strings.Contains(s.Err().Error(), "ended its output") {
+	if !errors.Is(s.Err(), ErrClosed) || !errors.Is(s.Err(), io.EOF) && !strings.Contains(s.Err().Error(),
+		"ended its output") {
 		t.Errorf("%v", s.Err())
 	}
 	if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, ErrClosed) {
@@ -177,7 +190,8 @@ func TestProgressInWireOrder(t *testing.T) {
 		}
 		for i := range each {
 			for _, m := range all {
-				p.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d}}`, m.ID, i)
+				p.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d}}`,
+					m.ID, i)
 			}
 		}
 		for _, m := range all {
@@ -189,7 +203,8 @@ func TestProgressInWireOrder(t *testing.T) {
 	for range calls {
 		go func() {
 			var got []string
-			_, err := s.Call(t.Context(), Request{Method: "x", Progress: func(p json.RawMessage) { got = append(got, string(p)) }})
+			_, err := s.Call(t.Context(), Request{Method: "x",
+				Progress: func(p json.RawMessage) { got = append(got, string(p)) }})
 			for i, p := range got {
 				if p != fmt.Sprintf(`{"progress":%d}`, i) {
 					err = fmt.Errorf("number %d is %s", i, p)
@@ -217,7 +232,9 @@ func TestFloodWaits(t *testing.T) {
 		s, err := Connect(t.Context(), programs(t, nil, after(func(p *program) {
 			m, _ := p.next()
 			for {
-				n, err := fmt.Fprintf(p.out, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"x":"%s"}}`+"\n", m.ID, strings.Repeat("x", 1000))
+				n, err := fmt.Fprintf(p.out,
+					`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"x":"%s"}}`+"\n",
+					m.ID, strings.Repeat("x", 1000))
 				if err != nil {
 					return
 				}
@@ -272,7 +289,8 @@ func TestTimeouts(t *testing.T) {
 					go func() {
 						for range tt.beats {
 							time.Sleep(10 * time.Second)
-							if _, err := fmt.Fprintf(p.out, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`+"\n", m.ID); err != nil {
+							if _, err := fmt.Fprintf(p.out,
+								`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`+"\n", m.ID); err != nil {
 								return
 							}
 						}
@@ -302,7 +320,8 @@ func TestTimeouts(t *testing.T) {
 				synctest.Wait()
 				s.Close()
 				time.Sleep(time.Minute) // the program ends
-				if c, told := <-cancelled; told == tt.answer || told && !strings.Contains(string(c.Params), `"requestId":2`) {
+				if c, told := <-cancelled; told == tt.answer ||
+					told && !strings.Contains(string(c.Params), `"requestId":2`) {
 					t.Errorf("notifications/cancelled: %v %s", told, c.Params)
 				}
 			})
@@ -375,7 +394,8 @@ func TestRequestsOfTheServer(t *testing.T) {
 		<-ended
 	})), Options{Handler: e})
 	want := map[string]string{"\"p\"": `{}`, "9007199254740993": `{"method":"roots/list"}`,
-		"\"u\"": "unknown method", "\"f\"": "could not be answered", "\"r\"": `no{"a":1}`, "16": "16 requests are on their way", "0": "this id is on its way"}
+		"\"u\"": "unknown method", "\"f\"": "could not be answered", "\"r\"": `no{"a":1}`,
+		"16": "16 requests are on their way", "0": "this id is on its way"}
 	for len(want) > 0 {
 		m := <-answers
 		got := string(m.Result)
@@ -411,7 +431,8 @@ func TestAnnouncementsInWireOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := e.all()
-	if len(all) != 1000 || !slices.IsSortedFunc(all, func(a, b string) int { return len(a) - len(b) }) || all[999] != "notifications/message999" {
+	if len(all) != 1000 || !slices.IsSortedFunc(all, func(a, b string) int { return len(a) - len(b) }) ||
+		all[999] != "notifications/message999" {
 		t.Errorf("%d announcements", len(all))
 	}
 }
@@ -419,15 +440,20 @@ func TestAnnouncementsInWireOrder(t *testing.T) {
 // TestWhatIsSent looks at the requests themselves.
 func TestWhatIsSent(t *testing.T) {
 	noLeaks(t)
-	r := Request{Method: "tools/call", Params: object{"name": text("a<b"), "arguments": json.RawMessage(`{"n":12345678901234567890}`), "_meta": text("no")},
-		Meta: object{"x": json.RawMessage(`[1]`), metaToken: text("theirs")}, Capabilities: json.RawMessage(`{"roots":{}}`)}
+	r := Request{Method: "tools/call",
+		Params: object{"name": text("a<b"), "arguments": json.RawMessage(`{"n":12345678901234567890}`),
+			"_meta": text("no")},
+		Meta:         object{"x": json.RawMessage(`[1]`), metaToken: text("theirs")},
+		Capabilities: json.RawMessage(`{"roots":{}}`)}
 	for _, tt := range []struct {
 		run  func(*program) bool
 		want string
 	}{
-		{(*program).greet, `{"_meta":{"progressToken":ID,"x":[1]},"arguments":{"n":12345678901234567890},"name":"a<b"}`},
-		{(*program).greetNewer, `{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"roots":{}},"io.modelcontextprotocol/clientInfo":{"name":"me","version":"3"},` +
-			`"io.modelcontextprotocol/logLevel":"debug","io.modelcontextprotocol/protocolVersion":"2026-07-28","progressToken":ID,"x":[1]},"arguments":{"n":12345678901234567890},"name":"a<b"}`},
+		{(*program).greet,
+			`{"_meta":{"progressToken":ID,"x":[1]},"arguments":{"n":12345678901234567890},"name":"a<b"}`},
+		{(*program).greetNewer,
+			`{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"roots":{}},"io.modelcontextprotocol/clientInfo":{"name":"me","version":"3"},` +
+				`"io.modelcontextprotocol/logLevel":"debug","io.modelcontextprotocol/protocolVersion":"2026-07-28","progressToken":ID,"x":[1]},"arguments":{"n":12345678901234567890},"name":"a<b"}`},
 	} {
 		got := make(chan spoken, 1)
 		s := connected(t, programs(t, nil, func(p *program) {

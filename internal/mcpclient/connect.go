@@ -29,7 +29,8 @@ func (u *unreachable) Unwrap() error { return u.cause }
 // break on a question that they do not know. Nothing is remembered.
 func Connect(ctx context.Context, dial Dial, o Options) (*Session, error) {
 	o = o.withDefaults()
-	ctx, cancel := context.WithTimeoutCause(ctx, o.Handshake, fmt.Errorf("%w: the session was not ready within %s", ErrTimeout, o.Handshake))
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Handshake,
+		fmt.Errorf("%w: the session was not ready within %s", ErrTimeout, o.Handshake))
 	defer cancel()
 	h := &handshake{dial: dial, options: o}
 	if err := h.run(ctx); err != nil {
@@ -85,13 +86,14 @@ func (h *handshake) newerFirst(ctx context.Context) error {
 	if streams {
 		limit = h.options.Handshake / 2
 	}
-	probe, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: server/discover was ignored for %s", ErrTimeout, limit))
+	probe, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: server/discover was ignored for %s",
+		ErrTimeout, limit))
 	defer cancel()
 	refused := h.session.discover(probe)
 	if refused == nil || h.final(ctx, refused) {
 		return refused
 	}
-	h.options.Log.Debug("upstream: beginning in the older era", "because", refused)
+	h.options.Log.Debug("mcpclient: beginning in the older era", "because", refused)
 	same := streams || answered(refused) && h.session.Err() == nil
 	if !same {
 		if err := h.open(ctx); err != nil {
@@ -231,7 +233,8 @@ func (s *Session) initialize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	raw, err := s.question(ctx, "initialize", object{"protocolVersion": text(olderEra), "capabilities": s.options.Capabilities, "clientInfo": client})
+	raw, err := s.question(ctx, "initialize", object{"protocolVersion": text(olderEra),
+		"capabilities": s.options.Capabilities, "clientInfo": client})
 	if err != nil {
 		return err
 	}
@@ -243,7 +246,8 @@ func (s *Session) initialize(ctx context.Context) error {
 		return &declined{"the server's answer to initialize cannot be read"}
 	}
 	if !slices.Contains(olderToo, r.ProtocolVersion) {
-		return &declined{fmt.Sprintf("the server speaks the protocol's revision %q, and Sandlot speaks %s and %v", clip(r.ProtocolVersion, 40), newerEra, olderToo)}
+		return &declined{fmt.Sprintf("the server speaks the protocol's revision %q, and Sandlot speaks %s and %v",
+			clip(r.ProtocolVersion, 40), newerEra, olderToo)}
 	}
 	s.welcome(r.welcome)
 	s.spoken.Store(r.ProtocolVersion)

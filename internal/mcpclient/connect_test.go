@@ -93,7 +93,8 @@ func TestEras(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, err := Connect(t.Context(), programs(t, nil, tt.run...), Options{Name: "test", Version: "1", Older: tt.older})
+				s, err := Connect(t.Context(), programs(t, nil, tt.run...),
+					Options{Name: "test", Version: "1", Older: tt.older})
 				if tt.problem != "" {
 					if err == nil || !strings.Contains(err.Error(), tt.problem) {
 						t.Fatalf("Connect: %v, want an error with %q", err, tt.problem)
@@ -122,7 +123,8 @@ func TestConnectTellsOfTheServer(t *testing.T) {
 	if string(s.Info()) != `{"name":"peer","version":"1"}` || s.Instructions() != "Be kind." {
 		t.Errorf("%s, %q", s.Info(), s.Instructions())
 	}
-	if want := (Can{Tools: true, ToolsChanged: true, Resources: true, Subscribe: true, Logging: true}); s.Can() != want {
+	if want := (Can{Tools: true, ToolsChanged: true, Resources: true, Subscribe: true,
+		Logging: true}); s.Can() != want {
 		t.Errorf("%+v, want %+v", s.Can(), want)
 	}
 	s = connected(t, programs(t, nil, newer), Options{})

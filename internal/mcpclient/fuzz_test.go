@@ -63,8 +63,10 @@ func FuzzEvents(f *testing.F) {
 				}
 				return
 			}
-			if len(e.data) > limit+keptEnds || len(e.id) > maxEventID || len(e.name) > maxEventName || r.retry > maxRetry || r.retry < 0 {
-				t.Fatalf("an event is not bounded: %d bytes, %d of its id, %d of its name", len(e.data), len(e.id), len(e.name))
+			if len(e.data) > limit+keptEnds || len(e.id) > maxEventID || len(e.name) > maxEventName ||
+				r.retry > maxRetry || r.retry < 0 {
+				t.Fatalf("an event is not bounded: %d bytes, %d of its id, %d of its name", len(e.data), len(e.id),
+					len(e.name))
 			}
 			if n > len(in) || strings.ContainsAny(e.id, "\r\n\x00") {
 				t.Fatalf("number %d, id %q", n, e.id)

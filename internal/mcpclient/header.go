@@ -112,7 +112,8 @@ func checkMark(p property) (string, error) {
 
 // isTokenRune says whether RFC 9110 allows a character in a header's name.
 func isTokenRune(r rune) bool {
-	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune("!#$%&'*+-.^_`|~", r)
+	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' ||
+		strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
 // paramHeaders returns the headers that repeat arguments of a call.

@@ -150,7 +150,8 @@ func (h *httpPipe) exchange(ctx context.Context, m outgoing) error {
 	if resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent {
 		return fmt.Errorf("the server took %s and did not answer it (HTTP %d)", clip(m.method, 100), resp.StatusCode)
 	}
-	return &statusError{status: resp.StatusCode, said: fmt.Sprintf("neither JSON nor a stream of events, but %q", clip(resp.Header.Get("Content-Type"), 100))}
+	return &statusError{status: resp.StatusCode, said: fmt.Sprintf("neither JSON nor a stream of events, but %q",
+		clip(resp.Header.Get("Content-Type"), 100))}
 }
 
 // begin notes the session that initialize has made.
@@ -208,7 +209,8 @@ func (h *httpPipe) refused(resp *http.Response, id int64) error {
 	switch {
 	case resp.StatusCode == http.StatusNotFound && (said == nil || said.Code != codeUnknownMethod),
 		// Servers after the examples of the TypeScript SDK say it so.
-		resp.StatusCode == http.StatusBadRequest && said != nil && said.Code == codeBusy && strings.Contains(strings.ToLower(said.Message), "session"):
+		resp.StatusCode == http.StatusBadRequest && said != nil && said.Code == codeBusy &&
+			strings.Contains(strings.ToLower(said.Message), "session"):
 		return fmt.Errorf("%w (%v)", ErrLost, e)
 	}
 	return e

@@ -80,7 +80,8 @@ func TestHTTPAnswers(t *testing.T) {
 		problem string
 	}{
 		{"JSON", func(w http.ResponseWriter, r *http.Request, m spoken) {
-			if r.Header.Get("Mcp-Session-Id") != "s1" || r.Header.Get("MCP-Protocol-Version") != olderEra || r.Header.Get("X-Mine") != "yes" {
+			if r.Header.Get("Mcp-Session-Id") != "s1" || r.Header.Get("MCP-Protocol-Version") != olderEra ||
+				r.Header.Get("X-Mine") != "yes" {
 				t.Errorf("headers: %v", r.Header)
 			}
 			reply(w, m, `{"a":1}`)
@@ -94,9 +95,12 @@ func TestHTTPAnswers(t *testing.T) {
 		{"a stream without its last line", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			events(w)(`data: {"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
 		}, `{}`, ""},
-		{"a stream that ends too early", func(w http.ResponseWriter, _ *http.Request, m spoken) { events(w)(": \n\n") }, "", "ended its stream"},
-		{"nothing", func(w http.ResponseWriter, _ *http.Request, m spoken) { w.WriteHeader(202) }, "", "did not answer it (HTTP 202)"},
-		{"a page", func(w http.ResponseWriter, _ *http.Request, m spoken) { fmt.Fprint(w, "<html>") }, "", "neither JSON"},
+		{"a stream that ends too early", func(w http.ResponseWriter, _ *http.Request, m spoken) { events(w)(": \n\n") },
+			"", "ended its stream"},
+		{"nothing", func(w http.ResponseWriter, _ *http.Request, m spoken) { w.WriteHeader(202) }, "",
+			"did not answer it (HTTP 202)"},
+		{"a page", func(w http.ResponseWriter, _ *http.Request, m spoken) { fmt.Fprint(w, "<html>") }, "",
+			"neither JSON"},
 		{"no JSON", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprint(w, "<html>")
@@ -166,13 +170,17 @@ func TestHTTPAnswers(t *testing.T) {
 		{"redirects without end", func(w http.ResponseWriter, r *http.Request, m spoken) {
 			http.Redirect(w, r, "/x", http.StatusTemporaryRedirect)
 		}, "", "redirects over 5 times"},
-		{"a redirect to a page", func(w http.ResponseWriter, r *http.Request, m spoken) { http.Redirect(w, r, "/x", http.StatusSeeOther) }, "", "redirects (HTTP 303) to a page"},
+		{"a redirect to a page", func(w http.ResponseWriter, r *http.Request,
+			m spoken) {
+			http.Redirect(w, r, "/x", http.StatusSeeOther)
+		}, "", "redirects (HTTP 303) to a page"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			noLeaks(t)
 			h := &web{t: t, post: tt.post}
-			s := connected(t, HTTP(Remote{URL: listening(t, h).URL, Header: http.Header{"X-Mine": {"yes"}}}), Options{MaxMessage: 1 << 20})
+			s := connected(t, HTTP(Remote{URL: listening(t, h).URL, Header: http.Header{"X-Mine": {"yes"}}}),
+				Options{MaxMessage: 1 << 20})
 			got, err := s.Call(t.Context(), Request{Method: "x"})
 			if tt.problem != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.problem) {
@@ -195,8 +203,10 @@ func TestForgottenSession(t *testing.T) {
 	for _, tt := range []struct {
 		status int
 		body   string
-	}{{404, "session not found"}, {404, `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`},
-		{400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`}} {
+	}{{404, "session not found"}, {404,
+		`{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`},
+		{400,
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`}} {
 		t.Run(tt.body, func(t *testing.T) {
 			noLeaks(t)
 			waiting := make(chan struct{})
@@ -278,13 +288,17 @@ func TestResumeEnds(t *testing.T) {
 	}{
 		{"nothing new", "broke 6 times in a row", func(w http.ResponseWriter, _ *http.Request) { events(w)("") }},
 		{"refused", "HTTP 400: no", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 400) }},
-		{"out of order", "broke 6 times in a row", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) }},
+		{"out of order", "broke 6 times in a row",
+			func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) }},
 		{"forgotten", ErrClosed.Error(), func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 404) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			noLeaks(t)
-			h := &web{t: t, post: func(w http.ResponseWriter, _ *http.Request, m spoken) { events(w)("id: e1\nretry: 1\ndata:\n\n") },
+			h := &web{t: t, post: func(w http.ResponseWriter, _ *http.Request,
+				m spoken) {
+				events(w)("id: e1\nretry: 1\ndata:\n\n")
+			},
 				get: func(w http.ResponseWriter, r *http.Request) {
 					if r.Header.Get("Last-Event-ID") == "" {
 						http.Error(w, "no", http.StatusMethodNotAllowed)
@@ -316,7 +330,8 @@ func TestHear(t *testing.T) {
 				w.WriteHeader(400) // it cannot
 				return
 			}
-			say("id: a\nretry: 1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":%d}\n\n", n)
+			say("id: a\nretry: 1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":%d}\n\n",
+				n)
 			if n > 1 {
 				<-r.Context().Done()
 			}
@@ -375,7 +390,8 @@ func TestLogin(t *testing.T) {
 		k := &token{}
 		var good atomic.Value
 		good.Store("t1")
-		s := connected(t, HTTP(Remote{URL: listening(t, guard(func(s string) bool { return s == good.Load() }, h)).URL, OAuth: k}), Options{})
+		s := connected(t, HTTP(Remote{URL: listening(t, guard(func(s string) bool { return s == good.Load() }, h)).URL,
+			OAuth: k}), Options{})
 		good.Store("t2")
 		done := make(chan error)
 		for range 10 {
@@ -397,17 +413,23 @@ func TestLogin(t *testing.T) {
 		noLeaks(t)
 		k := &token{}
 		var asked atomic.Int64
-		_, err := Connect(t.Context(), HTTP(Remote{URL: listening(t, guard(func(string) bool { asked.Add(1); return false }, h)).URL, OAuth: k}), Options{})
+		_, err := Connect(t.Context(),
+			HTTP(Remote{URL: listening(t, guard(func(string) bool { asked.Add(1); return false }, h)).URL, OAuth: k}),
+			Options{})
 		var login *ErrUnauthorized
-		if !errors.As(err, &login) || login.Status != 401 || login.Challenge == "" || asked.Load() != 2 || k.logins.Load() != 1 {
+		if !errors.As(err, &login) || login.Status != 401 || login.Challenge == "" || asked.Load() != 2 ||
+			k.logins.Load() != 1 {
 			t.Errorf("%v after %d requests and %d logins", err, asked.Load(), k.logins.Load())
 		}
 	})
-	for good, logins := range map[string]int64{"t1": 1, "t2": 2, "none": 2} { // the renewed token, that of the login after it, or neither
+	// the renewed token, that of the login after it, or neither
+	for good, logins := range map[string]int64{"t1": 1, "t2": 2, "none": 2} {
 		t.Run("after a renewal, "+good, func(t *testing.T) {
 			noLeaks(t)
 			k := &token{renews: true}
-			_, err := Connect(t.Context(), HTTP(Remote{URL: listening(t, guard(func(s string) bool { return s == good }, http.NotFoundHandler())).URL, OAuth: k}), Options{})
+			_, err := Connect(t.Context(),
+				HTTP(Remote{URL: listening(t, guard(func(s string) bool { return s == good },
+					http.NotFoundHandler())).URL, OAuth: k}), Options{})
 			var login *ErrUnauthorized
 			if errors.As(err, &login) != (good == "none") || k.logins.Load() != logins {
 				t.Errorf("%v after %d logins", err, k.logins.Load())
@@ -417,16 +439,20 @@ func TestLogin(t *testing.T) {
 	t.Run("that fails", func(t *testing.T) {
 		noLeaks(t)
 		k := &token{fail: errors.New("the user said no")}
-		_, err := Connect(t.Context(), HTTP(Remote{URL: listening(t, guard(func(string) bool { return false }, h)).URL, OAuth: k}), Options{})
+		_, err := Connect(t.Context(),
+			HTTP(Remote{URL: listening(t, guard(func(string) bool { return false }, h)).URL, OAuth: k}), Options{})
 		var login *ErrUnauthorized
-		if !errors.As(err, &login) || !errors.Is(err, k.fail) || !strings.Contains(err.Error(), "logging in failed: the user said no") {
+		if !errors.As(err, &login) || !errors.Is(err, k.fail) ||
+			!strings.Contains(err.Error(), "logging in failed: the user said no") {
 			t.Error(err)
 		}
 	})
 	t.Run("over SSE", func(t *testing.T) {
 		noLeaks(t)
 		k := &token{}
-		_, err := Connect(t.Context(), SSE(Remote{URL: listening(t, guard(func(s string) bool { return s == "t1" }, http.NotFoundHandler())).URL, OAuth: k}), Options{})
+		_, err := Connect(t.Context(),
+			SSE(Remote{URL: listening(t, guard(func(s string) bool { return s == "t1" }, http.NotFoundHandler())).URL,
+				OAuth: k}), Options{})
 		if err == nil || !strings.Contains(err.Error(), "HTTP 404") || k.logins.Load() != 1 {
 			t.Errorf("%v after %d logins", err, k.logins.Load())
 		}
@@ -441,7 +467,8 @@ func TestNewerCancelsByItsStream(t *testing.T) {
 		var m spoken
 		b, _ := io.ReadAll(r.Body)
 		_ = json.Unmarshal(b, &m)
-		if r.Header.Get("Mcp-Method") != m.Method || r.Header.Get("MCP-Protocol-Version") != newerEra || r.Header.Get("Mcp-Session-Id") != "" {
+		if r.Header.Get("Mcp-Method") != m.Method || r.Header.Get("MCP-Protocol-Version") != newerEra ||
+			r.Header.Get("Mcp-Session-Id") != "" {
 			t.Errorf("headers of %s: %v", m.Method, r.Header)
 		}
 		switch m.Method {
@@ -460,7 +487,8 @@ func TestNewerCancelsByItsStream(t *testing.T) {
 		}
 	})
 	s := connected(t, HTTP(Remote{URL: listening(t, h).URL}), Options{})
-	if _, err := s.Call(t.Context(), Request{Method: "tools/call", Params: object{"name": text("ä")}, Timeout: 100 * time.Millisecond}); !errors.Is(err, ErrTimeout) {
+	if _, err := s.Call(t.Context(), Request{Method: "tools/call", Params: object{"name": text("ä")},
+		Timeout: 100 * time.Millisecond}); !errors.Is(err, ErrTimeout) {
 		t.Error(err)
 	}
 	<-ended
@@ -471,7 +499,8 @@ func TestNewerCancelsByItsStream(t *testing.T) {
 
 func TestHTTPIsNotThere(t *testing.T) {
 	noLeaks(t)
-	for url, want := range map[string]string{"http://127.0.0.1:1/mcp": "cannot be reached", "ftp://x": "not a URL", "http://": "not a URL", "\x00": "not a URL"} {
+	for url, want := range map[string]string{"http://127.0.0.1:1/mcp": "cannot be reached", "ftp://x": "not a URL",
+		"http://": "not a URL", "\x00": "not a URL"} {
 		for _, dial := range []Dial{HTTP(Remote{URL: url}), SSE(Remote{URL: url})} {
 			if _, err := Connect(t.Context(), dial, Options{}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%q: %v, want %q", url, err, want)
@@ -487,7 +516,8 @@ func TestHTTPHangs(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	for _, dial := range []Dial{HTTP(Remote{URL: hang.URL}), SSE(Remote{URL: hang.URL})} {
-		if _, err := Connect(t.Context(), dial, Options{Handshake: 300 * time.Millisecond}); !errors.Is(err, ErrTimeout) {
+		if _, err := Connect(t.Context(), dial, Options{Handshake: 300 * time.Millisecond}); !errors.Is(err,
+			ErrTimeout) {
 			t.Error(err)
 		}
 	}

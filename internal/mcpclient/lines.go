@@ -103,7 +103,8 @@ func (l *lines) write(to inbox) {
 
 func (l *lines) listen(to inbox, limit int, room func() Room) {
 	defer close(l.read)
-	r := lineReader{from: bufio.NewReaderSize(l.stdout, 64<<10), limit: limit, wants: func() (Room, error) { return wait(l.ctx, room, limit) }}
+	r := lineReader{from: bufio.NewReaderSize(l.stdout, 64<<10), limit: limit,
+		wants: func() (Room, error) { return wait(l.ctx, room, limit) }}
 	for {
 		line, err := r.next()
 		cut, large := errors.AsType[*cutLine](err) // only its ends came, which may look whole

@@ -94,7 +94,8 @@ func array(d *json.Decoder, items []json.RawMessage, left room) ([]json.RawMessa
 	}
 	for d.More() {
 		if len(items) >= left.items {
-			return items, fmt.Errorf("%w: the list has more items than the %d that there is room for", ErrTooLarge, left.items)
+			return items, fmt.Errorf("%w: the list has more items than the %d that there is room for", ErrTooLarge,
+				left.items)
 		}
 		var item json.RawMessage
 		if err := d.Decode(&item); err != nil {

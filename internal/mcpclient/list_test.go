@@ -25,10 +25,14 @@ func TestList(t *testing.T) {
 			}
 			return fmt.Sprintf(`{"nextCursor":"%d","tools":[%d]}`, n, n)
 		}, 3, ""},
-		{"a loop", func(n int) string { return fmt.Sprintf(`{"tools":[1],"nextCursor":"%d"}`, n%3) }, 4, "again and again"},
-		{"pages without end", func(n int) string { return fmt.Sprintf(`{"nextCursor":"%d"}`, n) }, 0, "over 1000 pages"},
-		{"too many items", func(n int) string { return fmt.Sprintf(`{"tools":[1,2,3,4],"nextCursor":"%d"}`, n) }, 10, "more items than"},
-		{"millions of items", func(int) string { return `{"tools":[` + strings.Repeat("0,", 1<<20) + `0]}` }, 10, "more items than"},
+		{"a loop", func(n int) string { return fmt.Sprintf(`{"tools":[1],"nextCursor":"%d"}`, n%3) }, 4,
+			"again and again"},
+		{"pages without end", func(n int) string { return fmt.Sprintf(`{"nextCursor":"%d"}`, n) }, 0,
+			"over 1000 pages"},
+		{"too many items", func(n int) string { return fmt.Sprintf(`{"tools":[1,2,3,4],"nextCursor":"%d"}`, n) }, 10,
+			"more items than"},
+		{"millions of items", func(int) string { return `{"tools":[` + strings.Repeat("0,", 1<<20) + `0]}` }, 10,
+			"more items than"},
 		{"too many bytes on many pages", func(n int) string {
 			return fmt.Sprintf(`{"tools":["x"],"other":"%s","nextCursor":"%d"}`, strings.Repeat("x", 1<<20), n)
 		}, 3, "more bytes than"},
@@ -37,7 +41,8 @@ func TestList(t *testing.T) {
 		}, 1, "more bytes than"},
 		{"no array", func(int) string { return `{"tools":{"a":1}}` }, 0, "not an array"},
 		{"a cursor that is a number", func(int) string { return `{"tools":[1],"nextCursor":5}` }, 1, "not a string"},
-		{"a huge cursor", func(int) string { return `{"tools":[1],"nextCursor":"` + strings.Repeat("x", 1<<20) + `"}` }, 1, "not a string"},
+		{"a huge cursor", func(int) string { return `{"tools":[1],"nextCursor":"` + strings.Repeat("x", 1<<20) + `"}` },
+			1, "not a string"},
 		{"fails on the second page", func(n int) string {
 			if n == 1 {
 				return `[]`
@@ -94,7 +99,8 @@ func TestValidTool(t *testing.T) {
 		{with(`"a":{"type":"number","x-mcp-header":"N"}`), "at a type"},
 		{with(`"a":{"type":"object","x-mcp-header":"N"}`), "at a type"},
 		{with(`"a":{"x-mcp-header":"N"}`), "at a type"},
-		{with(`"a":{"type":"string","x-mcp-header":"N"},"b":{"properties":{"c":{"type":"string","x-mcp-header":"n"}}}`), "two arguments"},
+		{with(`"a":{"type":"string","x-mcp-header":"N"},"b":{"properties":{"c":{"type":"string","x-mcp-header":"n"}}}`),
+			"two arguments"},
 		{with(`"a":{"type":"string","\u0078-mcp-header":""}`), "1 to 128"},
 	}
 	for _, tt := range tests {
@@ -119,11 +125,13 @@ func TestParamHeaders(t *testing.T) {
 	}
 	for _, tt := range tests {
 		h := paramHeaders(schema, json.RawMessage(tt.arguments))
-		if s, n, b := h.Get("Mcp-Param-S"), h.Get("Mcp-Param-N"), h.Get("Mcp-Param-B"); s != tt.s || n != tt.n || b != tt.b {
+		if s, n, b := h.Get("Mcp-Param-S"), h.Get("Mcp-Param-N"), h.Get("Mcp-Param-B"); s != tt.s || n != tt.n ||
+			b != tt.b {
 			t.Errorf("%s: %q %q %q", tt.arguments, s, n, b)
 		}
 	}
-	if h := paramHeaders(json.RawMessage(`{"properties":{"s":{"type":"string","x-mcp-header":""}}}`), json.RawMessage(`{"s":"x"}`)); len(h) != 0 {
+	if h := paramHeaders(json.RawMessage(`{"properties":{"s":{"type":"string","x-mcp-header":""}}}`),
+		json.RawMessage(`{"s":"x"}`)); len(h) != 0 {
 		t.Errorf("%v", h)
 	}
 }

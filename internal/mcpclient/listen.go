@@ -116,7 +116,8 @@ func (s *Session) listen(uri string) (*listen, error) {
 		return old, nil
 	case many:
 		cancel()
-		return nil, fmt.Errorf("%d resources of this server are subscribed to; unsubscribe from one first", maxSubscriptions)
+		return nil, fmt.Errorf("%d resources of this server are subscribed to; unsubscribe from one first",
+			maxSubscriptions)
 	}
 	if !s.work(func(context.Context) {
 		defer cancel()
@@ -151,7 +152,7 @@ func (s *Session) keepListening(ctx context.Context, l *listen) {
 			pause = renewPause
 		case hopeless(err):
 			l.err = err
-			s.log.Debug("upstream: changes will not be announced", "uri", clip(l.uri, 200), "error", err)
+			s.log.Debug("mcpclient: changes will not be announced", "uri", clip(l.uri, 200), "error", err)
 			return
 		case time.Since(began) > steadyListen:
 			pause = firstPause
@@ -171,7 +172,8 @@ func (s *Session) keepListening(ctx context.Context, l *listen) {
 // hopeless says whether asking again would not help.
 func hopeless(err error) bool {
 	var said *Error
-	return errors.Is(err, errRefused) || errors.As(err, &said) && (said.Code == codeUnknownMethod || said.Code == codeInvalidParams || said.Code == codeInvalidRequest)
+	return errors.Is(err, errRefused) || errors.As(err, &said) && (said.Code == codeUnknownMethod ||
+		said.Code == codeInvalidParams || said.Code == codeInvalidRequest)
 }
 
 // listenOnce is one request, which stays open while the server announces.
@@ -182,17 +184,19 @@ func (s *Session) listenOnce(ctx context.Context, l *listen) error {
 	if l.uri != "" {
 		want["resourceSubscriptions"] = []string{l.uri}
 	} else {
-		want["toolsListChanged"], want["promptsListChanged"], want["resourcesListChanged"] = s.can.ToolsChanged, s.can.PromptsChanged, s.can.ResourcesChanged
+		want["toolsListChanged"], want["promptsListChanged"], want["resourcesListChanged"] = s.can.ToolsChanged,
+			s.can.PromptsChanged, s.can.ResourcesChanged
 	}
 	b, err := encode(want)
 	if err != nil {
 		return err
 	}
-	_, err = s.Call(ctx, Request{Method: "subscriptions/listen", Params: object{"notifications": b}, endless: true, begun: func(id int64) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		l.id, l.again = id, again
-	}})
+	_, err = s.Call(ctx, Request{Method: "subscriptions/listen", Params: object{"notifications": b}, endless: true,
+		begun: func(id int64) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			l.id, l.again = id, again
+		}})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.id, l.again = 0, nil

@@ -70,7 +70,8 @@ func TestSubscribeIsRefused(t *testing.T) {
 		each          func(p *program, m spoken)
 	}{
 		{"an error", "error -32601: no", func(p *program, m spoken) { p.refuse(m, -32601, "no") }},
-		{"something else is agreed to", "did not agree", func(p *program, m spoken) { agree(p, m, `"resourceSubscriptions":["b"]`) }},
+		{"something else is agreed to", "did not agree",
+			func(p *program, m spoken) { agree(p, m, `"resourceSubscriptions":["b"]`) }},
 		{"something else, and the end", "did not agree", func(p *program, m spoken) {
 			agree(p, m, `"resourceSubscriptions":[]`)
 			p.answer(m, "{}")
@@ -84,7 +85,8 @@ func TestSubscribeIsRefused(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, err := Connect(t.Context(), programs(t, nil, listener(func(p *program, _ int, m spoken) { tt.each(p, m) })), Options{})
+				s, err := Connect(t.Context(),
+					programs(t, nil, listener(func(p *program, _ int, m spoken) { tt.each(p, m) })), Options{})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -32,16 +32,20 @@ const (
 
 // Options is what a session is made with.
 type Options struct {
-	Name, Version string          // of us
-	Capabilities  json.RawMessage // of our client: declared once in the older era, and by requests that bring none in the newer; nil: {}
-	Handshake     time.Duration   // bounds everything until the session is ready; 0: 15 s
-	Probe         time.Duration   // how long a program may leave server/discover unanswered; 0: 2 s, or a third of Handshake if that is less
-	Older         bool            // begin with initialize: the server spoke the older era the last time
-	MaxMessage    int             // bytes; 0: 16 MiB
-	MaxList       int             // bytes of all pages of one list; 0: 16 MiB
-	Room          func() Room     // bounds what large messages hold while they are read; nil: nothing does
-	Handler       Handler         // nil: requests are refused, and announcements dropped
-	Log           *slog.Logger    // nil: nothing is logged
+	Name, Version string // of us
+	// of our client: declared once in the older era, and by requests that bring none in the newer;
+	// nil: {}
+	Capabilities json.RawMessage
+	Handshake    time.Duration // bounds everything until the session is ready; 0: 15 s
+	// how long a program may leave server/discover unanswered; 0: 2 s, or a third of Handshake if
+	// that is less
+	Probe      time.Duration
+	Older      bool         // begin with initialize: the server spoke the older era the last time
+	MaxMessage int          // bytes; 0: 16 MiB
+	MaxList    int          // bytes of all pages of one list; 0: 16 MiB
+	Room       func() Room  // bounds what large messages hold while they are read; nil: nothing does
+	Handler    Handler      // nil: requests are refused, and announcements dropped
+	Log        *slog.Logger // nil: nothing is logged
 }
 
 // Room is what one large message holds of what its owner may have in memory.

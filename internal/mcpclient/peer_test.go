@@ -23,7 +23,8 @@ func noLeaks(t *testing.T) {
 			buf := make([]byte, 1<<20)
 			left = ""
 			for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-				if strings.Contains(g, "internal/mcpclient.") && !strings.Contains(g, "testing.tRunner") || strings.Contains(g, "net/http.(*persistConn)") {
+				if strings.Contains(g, "internal/mcpclient.") && !strings.Contains(g, "testing.tRunner") ||
+					strings.Contains(g, "net/http.(*persistConn)") {
 					left += g + "\n\n"
 				}
 			}

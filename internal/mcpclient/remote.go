@@ -92,7 +92,8 @@ type ask struct {
 }
 
 // do makes a request. When the server wants a login, it is made once, and the
-// request again; after a token that was renewed without one, too. The answer's status is the caller's to judge, but for 401 and
+// request again; after a token that was renewed without one, too. The answer's status is the
+// caller's to judge, but for 401 and
 // 403, which are an *ErrUnauthorized.
 func (r *remote) do(ctx context.Context, a ask) (*http.Response, error) {
 	for tries, asked := 0, false; ; tries++ {
@@ -105,20 +106,23 @@ func (r *remote) do(ctx context.Context, a ask) (*http.Response, error) {
 		}
 		if r.OAuth == nil || asked || tries > 1 || a.quiet {
 			defer resp.Body.Close()
-			return nil, &ErrUnauthorized{Status: resp.StatusCode, Said: words(resp), Challenge: clip(resp.Header.Get("WWW-Authenticate"), 1000)}
+			return nil, &ErrUnauthorized{Status: resp.StatusCode, Said: words(resp),
+				Challenge: clip(resp.Header.Get("WWW-Authenticate"), 1000)}
 		}
 		if asked, err = r.login(ctx, req, resp, token); err != nil {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			return nil, &ErrUnauthorized{Status: resp.StatusCode, Challenge: clip(resp.Header.Get("WWW-Authenticate"), 1000), Cause: err}
+			return nil, &ErrUnauthorized{Status: resp.StatusCode,
+				Challenge: clip(resp.Header.Get("WWW-Authenticate"), 1000), Cause: err}
 		}
 	}
 }
 
 // login has the handler log in, unless another request has had that done since
 // the token that was refused.
-func (r *remote) login(ctx context.Context, req *http.Request, resp *http.Response, used string) (asked bool, err error) {
+func (r *remote) login(ctx context.Context, req *http.Request, resp *http.Response,
+	used string) (asked bool, err error) {
 	r.logins.Lock()
 	defer r.logins.Unlock()
 	if now, err := r.token(ctx); err == nil && now != used {
@@ -240,7 +244,8 @@ func redirected(method string, from *url.URL, resp *http.Response) (*url.URL, er
 		return nil, fmt.Errorf("the server redirects (HTTP %d) to nowhere", resp.StatusCode)
 	}
 	if !sameOrigin(from, next) {
-		return nil, fmt.Errorf("the server redirects to another origin, %s://%s, which is not followed; use that address if you trust it",
+		return nil, fmt.Errorf("the server redirects to another origin, %s://%s, which is not followed; use that "+
+			"address if you trust it",
 			clip(next.Scheme, 20), clip(next.Host, 200))
 	}
 	return next, nil

@@ -108,7 +108,8 @@ func TestRoom(t *testing.T) {
 			}
 			defer s.Close()
 			var held Room
-			if _, err := s.Call(t.Context(), Request{Method: "large", Held: func(r Room) { held = r }}); err != nil || held == nil {
+			if _, err := s.Call(t.Context(), Request{Method: "large", Held: func(r Room) { held = r }}); err != nil ||
+				held == nil {
 				t.Fatalf("%v, it holds %v", err, held)
 			}
 			if _, err := s.Call(t.Context(), Request{Method: "large"}); all.left < 300<<10 && !errors.Is(err, errFull) {

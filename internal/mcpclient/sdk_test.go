@@ -23,26 +23,36 @@ func realServer() *mcp.Server {
 		UnsubscribeHandler: func(context.Context, *mcp.UnsubscribeRequest) error { return nil },
 	})
 	schema := json.RawMessage(`{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"}}}`)
-	s.AddTool(&mcp.Tool{Name: "count", InputSchema: schema}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		for i := range 5 {
-			_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i + 1)})
-		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "counted " + string(r.Params.Arguments)}}}, nil
-	})
-	s.AddTool(&mcp.Tool{Name: "wait", InputSchema: schema}, func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+	s.AddTool(&mcp.Tool{Name: "count", InputSchema: schema},
+		func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			for i := range 5 {
+				_ = r.Session.NotifyProgress(ctx,
+					&mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(),
+						Progress: float64(i + 1)})
+			}
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "counted " +
+				string(r.Params.Arguments)}}}, nil
+		})
+	s.AddTool(&mcp.Tool{Name: "wait", InputSchema: schema}, func(ctx context.Context,
+		_ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	})
-	s.AddTool(&mcp.Tool{Name: "ask", InputSchema: schema}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		res, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "Where?", RequestedSchema: json.RawMessage(`{"type":"object","properties":{"place":{"type":"string"}}}`)})
+	s.AddTool(&mcp.Tool{Name: "ask", InputSchema: schema}, func(ctx context.Context,
+		r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		res, err := r.Session.Elicit(ctx,
+			&mcp.ElicitParams{Message: "Where?",
+				RequestedSchema: json.RawMessage(`{"type":"object","properties":{"place":{"type":"string"}}}`)})
 		if err != nil {
 			return nil, err
 		}
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(res.Content["place"])}}}, nil
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(res.Content["place"])}}},
+			nil
 	})
-	s.AddResource(&mcp.Resource{Name: "r", URI: "file:///r"}, func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "file:///r", Text: "hello"}}}, nil
-	})
+	s.AddResource(&mcp.Resource{Name: "r", URI: "file:///r"},
+		func(context.Context, *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+			return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: "file:///r", Text: "hello"}}}, nil
+		})
 	return s
 }
 
@@ -74,7 +84,8 @@ func listening(t *testing.T, h http.Handler) *httptest.Server {
 func ways(t *testing.T, s *mcp.Server) map[string]Dial {
 	get := func(*http.Request) *mcp.Server { return s }
 	stateful := listening(t, mcp.NewStreamableHTTPHandler(get, nil))
-	stateless := listening(t, mcp.NewStreamableHTTPHandler(get, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
+	stateless := listening(t, mcp.NewStreamableHTTPHandler(get,
+		&mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
 	sse := listening(t, mcp.NewSSEHandler(get, nil))
 	return map[string]Dial{
 		"lines":     overPipes(t, s),
@@ -91,7 +102,8 @@ func TestRealServers(t *testing.T) {
 			noLeaks(t)
 			server := realServer()
 			e := &ears{}
-			s := connected(t, ways(t, server)[name], Options{Name: "me", Version: "1", Handler: e, Capabilities: json.RawMessage(`{"roots":{}}`)})
+			s := connected(t, ways(t, server)[name], Options{Name: "me", Version: "1", Handler: e,
+				Capabilities: json.RawMessage(`{"roots":{}}`)})
 			if s.Version() != want || s.Instructions() != "Be kind." || !strings.Contains(string(s.Info()), `"real"`) {
 				t.Errorf("revision %s, %q, %s", s.Version(), s.Instructions(), s.Info())
 			}
@@ -125,8 +137,10 @@ func useTool(t *testing.T, s *Session) {
 	}
 	for range 10 {
 		var progress []string
-		raw, err := s.Call(t.Context(), Request{Method: "tools/call", Params: object{"name": text("count"), "arguments": json.RawMessage(`{"region":"Zürich"}`)},
-			Schema: tool.InputSchema, Progress: func(p json.RawMessage) { progress = append(progress, string(p)) }})
+		raw, err := s.Call(t.Context(),
+			Request{Method: "tools/call", Params: object{"name": text("count"),
+				"arguments": json.RawMessage(`{"region":"Zürich"}`)},
+				Schema: tool.InputSchema, Progress: func(p json.RawMessage) { progress = append(progress, string(p)) }})
 		if err != nil || !strings.Contains(string(raw), "counted") {
 			t.Fatalf("tools/call: %s, %v", raw, err)
 		}
@@ -140,10 +154,12 @@ func cancelTool(t *testing.T, s *Session) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := s.Call(ctx, Request{Method: "tools/call", Params: object{"name": text("wait")}}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Call(ctx, Request{Method: "tools/call", Params: object{"name": text("wait")}}); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("a call that is given up: %v", err)
 	}
-	if _, err := s.Call(t.Context(), Request{Method: "tools/call", Params: object{"name": text("wait")}, Timeout: 100 * time.Millisecond}); !errors.Is(err, ErrTimeout) {
+	if _, err := s.Call(t.Context(), Request{Method: "tools/call", Params: object{"name": text("wait")},
+		Timeout: 100 * time.Millisecond}); !errors.Is(err, ErrTimeout) {
 		t.Errorf("a call that takes too long: %v", err)
 	}
 }

@@ -159,7 +159,7 @@ func (s *Session) receive(b []byte, room Room) (answered int64, ok bool) {
 			s.notified(*m.Method, m.Params)
 		case !theirs(m.ID):
 			room.Release()
-			s.log.Debug("upstream: a request whose id cannot be answered", "method", clip(*m.Method, 100))
+			s.log.Debug("mcpclient: a request whose id cannot be answered", "method", clip(*m.Method, 100))
 		default:
 			s.asked(m, room)
 		}
@@ -172,7 +172,7 @@ func (s *Session) answer(m *message, room Room) int64 {
 	id, ok := ours(m.ID)
 	if !ok {
 		room.Release()
-		s.log.Debug("upstream: a response to nothing that was asked", "id", clip(string(m.ID), 100))
+		s.log.Debug("mcpclient: a response to nothing that was asked", "id", clip(string(m.ID), 100))
 		return 0
 	}
 	c := s.take(id)
@@ -224,7 +224,7 @@ func (s *Session) announce(method string, params json.RawMessage) {
 // is full.
 func (s *Session) progress(params json.RawMessage) {
 	if len(params) > maxNote {
-		s.log.Debug("upstream: progress that is too long to be passed on", "bytes", len(params))
+		s.log.Debug("mcpclient: progress that is too long to be passed on", "bytes", len(params))
 		return
 	}
 	rest, token := without(params, metaToken)
@@ -268,10 +268,12 @@ func (s *Session) asked(m *message, room Room) {
 	switch {
 	case twice:
 		cancel()
-		s.reply(wireReply{ID: id, Error: &Error{Code: codeInvalidRequest, Message: "a request with this id is on its way"}})
+		s.reply(wireReply{ID: id, Error: &Error{Code: codeInvalidRequest,
+			Message: "a request with this id is on its way"}})
 	case full:
 		cancel()
-		s.reply(wireReply{ID: id, Error: &Error{Code: codeBusy, Message: fmt.Sprintf("%d requests are on their way; try again", maxAsks)}})
+		s.reply(wireReply{ID: id, Error: &Error{Code: codeBusy,
+			Message: fmt.Sprintf("%d requests are on their way; try again", maxAsks)}})
 	default:
 		if handed = s.work(func(context.Context) {
 			defer room.Release()
@@ -329,10 +331,11 @@ func (s *Session) sendReply(ctx context.Context, r wireReply) {
 	r.JSONRPC = "2.0"
 	b, err := encode(r)
 	if err != nil { // what the handler gave is no JSON
-		b, _ = encode(wireReply{JSONRPC: "2.0", ID: r.ID, Error: &Error{Code: codeInternal, Message: "the request could not be answered"}})
+		b, _ = encode(wireReply{JSONRPC: "2.0", ID: r.ID, Error: &Error{Code: codeInternal,
+			Message: "the request could not be answered"}})
 	}
 	if err := s.pipe.send(ctx, outgoing{body: b, version: s.Version()}); err != nil && ctx.Err() == nil {
-		s.log.Debug("upstream: an answer did not reach the server", "error", err)
+		s.log.Debug("mcpclient: an answer did not reach the server", "error", err)
 	}
 }
 

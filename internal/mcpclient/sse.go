@@ -25,7 +25,8 @@ func SSE(r Remote) Dial {
 		p := &ssePipe{remote: re, known: make(chan struct{})}
 		p.ctx, p.cancel = context.WithCancel(context.Background())
 		stop := context.AfterFunc(ctx, p.cancel) // the stream outlives the dialling, if that succeeds
-		p.resp, err = re.do(p.ctx, ask{method: http.MethodGet, url: re.url, header: http.Header{"Accept": {"text/event-stream"}}})
+		p.resp, err = re.do(p.ctx, ask{method: http.MethodGet, url: re.url,
+			header: http.Header{"Accept": {"text/event-stream"}}})
 		if !stop() {
 			if err == nil {
 				p.resp.Body.Close()
@@ -68,7 +69,8 @@ func (p *ssePipe) opened() error {
 	}
 	defer p.resp.Body.Close()
 	if p.resp.StatusCode == http.StatusOK {
-		return &statusError{status: p.resp.StatusCode, said: fmt.Sprintf("not a stream of events, but %q", clip(contentType(p.resp), 100))}
+		return &statusError{status: p.resp.StatusCode, said: fmt.Sprintf("not a stream of events, but %q",
+			clip(contentType(p.resp), 100))}
 	}
 	return &statusError{status: p.resp.StatusCode, said: words(p.resp)}
 }

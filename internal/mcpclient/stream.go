@@ -150,7 +150,8 @@ func (h *httpPipe) get(ctx context.Context, after string, quiet bool) (*http.Res
 	}
 	if t := contentType(resp); t != "text/event-stream" {
 		resp.Body.Close()
-		return nil, &statusError{status: resp.StatusCode, said: fmt.Sprintf("not a stream of events, but %q", clip(t, 100))}
+		return nil, &statusError{status: resp.StatusCode, said: fmt.Sprintf("not a stream of events, but %q",
+			clip(t, 100))}
 	}
 	return resp, nil
 }
@@ -205,7 +206,8 @@ func unwanted(err error) bool {
 	var status *statusError
 	var login *ErrUnauthorized
 	if errors.As(err, &status) {
-		return status.status < 500 && status.status != http.StatusConflict && status.status != http.StatusTooManyRequests
+		return status.status < 500 && status.status != http.StatusConflict &&
+			status.status != http.StatusTooManyRequests
 	}
 	return errors.As(err, &login) || errors.Is(err, ErrLost)
 }
