@@ -58,7 +58,7 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 		},
 		Killed: a.guard.recent})
 	if n := a.network.Load(); n != nil {
-		i.CallMe(n.Lately())
+		i.Notify(n.Lately())
 	}
 	a.interps[name] = i
 	return i
@@ -224,9 +224,9 @@ func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send s
 	return h.done(r), nil
 }
 
-// charge takes charge of a piece that the host gave to its driver; nil when
+// supervise takes over a piece that the host gave to its driver; nil when
 // that is over.
-func (a *Agent) charge(ctx context.Context, q *agentv1.AttendRequest, send sender) (*agentv1.EvaluateDone, error) {
+func (a *Agent) supervise(ctx context.Context, q *agentv1.AttendRequest, send sender) (*agentv1.EvaluateDone, error) {
 	m := q.GetPiece()
 	l, err := a.language(m.GetLanguage())
 	if err != nil {
@@ -239,7 +239,7 @@ func (a *Agent) charge(ctx context.Context, q *agentv1.AttendRequest, send sende
 	call, end := h.call()
 	defer end()
 	began := time.Now().Add(-time.Duration(min(q.ElapsedMicros, 1<<40)) * time.Microsecond)
-	r, taken, err := a.interpreter(l).Attend(ctx, q.Id, began, q.Stop, call)
+	r, taken, err := a.interpreter(l).Supervise(ctx, q.Id, began, q.Stop, call)
 	if err != nil || !taken {
 		return nil, err
 	}

@@ -64,17 +64,17 @@ func (a *Agent) settle() {
 	}
 	n.Settle()
 	if !n.Lately() {
-		a.callMe(false)
+		a.notify(false)
 	}
 }
 
-// callMe makes interpreters to which the host gives pieces itself leave their
+// notify makes interpreters to which the host gives pieces itself leave their
 // ends to the agent, or no more.
-func (a *Agent) callMe(yes bool) {
+func (a *Agent) notify(yes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, i := range a.interps {
-		i.CallMe(yes)
+		i.Notify(yes)
 	}
 }
 
@@ -95,7 +95,7 @@ func (a *Agent) run(ctx context.Context, r *agentv1.RunRequest, send sender) *ag
 		}
 	case *agentv1.RunRequest_Attend:
 		var d *agentv1.EvaluateDone
-		if d, err = a.charge(ctx, k.Attend, send); err == nil && d == nil {
+		if d, err = a.supervise(ctx, k.Attend, send); err == nil && d == nil {
 			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Left{Left: true}}
 		} else if err == nil {
 			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: d}}

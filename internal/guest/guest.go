@@ -189,7 +189,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if a.config.Init && a.config.Boot.GetNetwork() {
 		a.work.Go(func() {
 			n := network.New(a.dialNet)
-			n.Refused = func() { a.callMe(true) }
+			n.Refused = func() { a.notify(true) }
 			a.network.Store(n)
 			if err := n.Start(ctx); err != nil {
 				fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)

@@ -17,7 +17,7 @@ const openLimit = 10 * time.Second
 // Open makes the driver dial the host's socket with a ticket, and take its
 // pieces from there until that connection ends.
 func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
-	if i.page == nil {
+	if i.shared == nil {
 		return ErrNone
 	}
 	if err := i.Warm(ctx); err != nil { // nobody waits behind one that hangs
@@ -64,19 +64,19 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 // gone, gave it: such a one is stopped. Limit is as for ensure. The turn is held.
 func (i *Interp) ready(ctx context.Context, limit time.Duration) (*proc, error) {
 	p, err := i.ensure(ctx, limit)
-	if err != nil || i.page == nil {
+	if err != nil || i.shared == nil {
 		return p, err
 	}
 	for _, pause := range []time.Duration{firstPause, secondPause} {
-		if i.page.idle() || !p.alive() {
+		if i.shared.Idle() || !p.alive() {
 			break
 		}
 		i.interrupt(p)
-		for until := time.Now().Add(pause); !i.page.idle() && p.alive() && time.Now().Before(until); {
+		for until := time.Now().Add(pause); !i.shared.Idle() && p.alive() && time.Now().Before(until); {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	if i.page.idle() && p.alive() {
+	if i.shared.Idle() && p.alive() {
 		return p, nil
 	}
 	p.kill()
@@ -84,16 +84,19 @@ func (i *Interp) ready(ctx context.Context, limit time.Duration) (*proc, error) 
 	return i.ensure(ctx, limit)
 }
 
-// Attend takes charge of a piece that the host gave to the driver itself, and
-// began when Call says. Taken is false when it is over: the driver answers the
-// host then. With stop, it is stopped at once.
-func (i *Interp) Attend(ctx context.Context, id int64, began time.Time, stop bool, c Call) (r *Result, taken bool, err error) {
+// Supervise takes over a cell that the host gave to the driver itself, and which began
+// then. Taken is false when it is over: the driver answers the host then. With stop, it
+// is stopped at once.
+func (i *Interp) Supervise(ctx context.Context, id int64, began time.Time, stop bool, c Call) (r *Result, taken bool, err error) {
 	if err := i.take(ctx, nil); err != nil {
 		return nil, false, err
 	}
 	defer i.give()
+	if ctx.Err() != nil && !stop {
+		return nil, false, ctx.Err() // the host gave it up, and may be at the next cell
+	}
 	i.mu.Lock()
-	p, had := i.proc, i.attended == id
+	p, had := i.proc, i.supervised == id
 	i.mu.Unlock()
 	if had {
 		// The host gave the piece up while its end was on the way here: the driver
@@ -105,18 +108,18 @@ func (i *Interp) Attend(ctx context.Context, id int64, began time.Time, stop boo
 		r.StateLost, r.Reason = true, i.told()
 		return r, true, nil
 	}
-	if p.alive() && !i.page.take(id) {
+	if p.alive() && !i.shared.Supervise(id) {
 		return nil, false, nil
 	}
-	defer i.page.give()
+	defer i.shared.Release()
 	i.mu.Lock()
-	i.attended = id
+	i.supervised = id
 	i.mu.Unlock()
 	i.begin(began)
 	p.out.attach(c.Stdout)
 	p.err.attach(c.Stderr)
-	p.out.kick()
-	p.err.kick()
+	p.out.poll()
+	p.err.poll()
 	p.ring()
 	if stop {
 		gone, cancel := context.WithCancel(ctx)
@@ -126,14 +129,9 @@ func (i *Interp) Attend(ctx context.Context, id int64, began time.Time, stop boo
 	return i.finish(ctx, p, id, began, c), true, nil
 }
 
-// CallMe makes the driver call the agent at the end of each piece, or not.
-func (i *Interp) CallMe(yes bool) {
-	if i.page == nil {
-		return
+// Notify makes the driver leave the end of each cell to the agent, or no more.
+func (i *Interp) Notify(yes bool) {
+	if i.shared != nil {
+		i.shared.Notify(yes)
 	}
-	var n uint32
-	if yes {
-		n = 1
-	}
-	i.page.words[pageCall].Store(n)
 }

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/interp/direct"
 )
 
 var (
@@ -54,25 +55,25 @@ type Config struct {
 // Interp is one interpreter. It starts when it is first used.
 type Interp struct {
 	config Config
-	turn   chan struct{} // held by the piece of code that runs
-	halt   chan struct{} // asks that piece to stop
-	page   *page         // nil for drivers that do not use it
+	turn   chan struct{}  // held by the piece of code that runs
+	halt   chan struct{}  // asks that piece to stop
+	shared *direct.Shared // nil for drivers that do not use it
 
-	mu       sync.Mutex
-	proc     *proc
-	running  time.Time // when the present piece began; zero: none runs
-	lost     string    // why the state was lost, until it was said
-	killedBy string
-	seq      int
-	attended int64  // the id of the last piece of the host's that was taken charge of
-	restore  string // bash: a file with the state that its last shell saved
+	mu         sync.Mutex
+	proc       *proc
+	running    time.Time // when the present piece began; zero: none runs
+	lost       string    // why the state was lost, until it was said
+	killedBy   string
+	seq        int
+	supervised int64  // the id of the last cell of the host's that was supervised
+	restore    string // bash: a file with the state that its last shell saved
 }
 
 // New returns an interpreter that has not started.
 func New(c Config) *Interp {
 	i := &Interp{config: c, turn: make(chan struct{}, 1), halt: make(chan struct{}, 1)}
 	if c.Driver == "python" {
-		i.page, _ = newPage() // without it the host gives the driver no pieces
+		i.shared, _ = direct.New() // without it the host gives the driver no cells
 	}
 	return i
 }
@@ -86,7 +87,7 @@ type proc struct {
 	requests *os.File
 	replies  chan Reply
 	bell     *os.File // python: asks the driver to write what the code has printed
-	out, err *tap
+	out, err *output
 	started  time.Time
 	sent     int  // how many SIGINT code was sent in this life; guarded by the turn
 	unheard  bool // the last piece ended without a word of the SIGINT that it was sent
@@ -378,15 +379,15 @@ func (i *Interp) launch() (*proc, error) {
 	for n, f := range childs {
 		files[n] = f.Fd()
 	}
-	if i.page != nil {
-		i.page.reset()
+	if i.shared != nil {
+		i.shared.Reset()
 		// The driver reads its own output where the host gives it pieces.
 		bell, e := pipe(true)
 		if e != nil {
 			return nil, e
 		}
 		p.bell = bell
-		files = append(files, i.page.file.Fd(), number(out), number(errOut), childs[len(childs)-1].Fd())
+		files = append(files, i.shared.Fd(), number(out), number(errOut), childs[len(childs)-1].Fd())
 	}
 	env := append(i.config.Env(), "MPLBACKEND=agg")
 	if i.config.Driver == "bash" {
@@ -406,7 +407,7 @@ func (i *Interp) launch() (*proc, error) {
 		return nil, fmt.Errorf("starting %s: %w", i.config.Command[0], err)
 	}
 	p.pid, p.requests = pid, requests
-	p.out, p.err = newTap(out, i.page, pageTapOut), newTap(errOut, i.page, pageTapErr)
+	p.out, p.err = newOutput(out, i.shared, direct.Stdout), newOutput(errOut, i.shared, direct.Stderr)
 	go func() { p.exit = <-status; close(p.done) }()
 	go p.listen(replies, i.config.Driver)
 	return p, nil
@@ -680,7 +681,7 @@ func (i *Interp) told() string {
 func (i *Interp) finish(ctx context.Context, p *proc, id int64, start time.Time, c Call) *Result {
 	r, lost := &Result{}, i.told()
 	i.await(ctx, p, id, c, r)
-	drain(p.out, p.err)
+	flush(p.out, p.err)
 	r.Took = time.Since(start)
 	if !p.alive() {
 		i.ended(p, r, start)
@@ -712,8 +713,8 @@ const (
 // held.
 func (i *Interp) interrupt(p *proc) {
 	p.sent++
-	if i.page != nil {
-		i.page.words[pageSignals].Store(uint32(p.sent))
+	if i.shared != nil {
+		i.shared.Signals(p.sent)
 	}
 	i.Signal(unix.SIGINT)
 }

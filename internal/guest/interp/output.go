@@ -10,17 +10,19 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandlot/internal/guest/interp/direct"
 )
 
-// tap reads one output stream of an interpreter for as long as it lives, and
+// output reads one output stream of an interpreter for as long as it lives, and
 // gives each byte to the call that runs. All reading is done under one lock, so
 // that what was written before a call's end is in that call's output.
-type tap struct {
-	f    *os.File
-	raw  syscall.RawConn
-	page *page       // nil: nobody else reads
-	word int         // of the page, for this stream
-	late atomic.Bool // it will look again
+type output struct {
+	f      *os.File
+	raw    syscall.RawConn
+	shared *direct.Shared // nil: nobody else reads
+	stream direct.Stream
+	late   atomic.Bool // it will look again
 
 	mu      sync.Mutex
 	sink    io.Writer // nil between calls
@@ -30,30 +32,30 @@ type tap struct {
 
 const (
 	maxBetween = 64 << 10
-	// maxDrain bounds what is taken at the end of a call from a program that
+	// maxFlush bounds what is taken at the end of a call from a program that
 	// never stops writing.
-	maxDrain = 4 << 20
+	maxFlush = 4 << 20
 )
 
-func newTap(f *os.File, shared *page, word int) *tap {
-	t := &tap{f: f, page: shared, word: word, buf: make([]byte, whole)}
+func newOutput(f *os.File, shared *direct.Shared, stream direct.Stream) *output {
+	o := &output{f: f, shared: shared, stream: stream, buf: make([]byte, whole)}
 	// Fd would make the file blocking.
 	raw, err := f.SyscallConn()
 	if err != nil {
-		return t
+		return o
 	}
-	t.raw = raw
-	go raw.Read(t.step)
-	return t
+	o.raw = raw
+	go raw.Read(o.step)
+	return o
 }
 
 // step takes what is there; false means: wait for more.
-func (t *tap) step(fd uintptr) bool {
+func (o *output) step(fd uintptr) bool {
 	for {
-		n, err, mine := t.turn(fd)
+		n, err, mine := o.turn(fd)
 		switch {
 		case !mine:
-			t.again()
+			o.again()
 			return false
 		case errors.Is(err, unix.EAGAIN):
 			return false
@@ -76,43 +78,43 @@ const (
 // what the driver left there wakes nobody.
 const lookAgain = 50 * time.Millisecond
 
-func (t *tap) again() {
-	if t.late.Swap(true) {
+func (o *output) again() {
+	if o.late.Swap(true) {
 		return
 	}
 	time.AfterFunc(lookAgain, func() {
-		t.late.Store(false)
-		_ = t.raw.Control(func(fd uintptr) { t.step(fd) }) // but when it is closed
+		o.late.Store(false)
+		_ = o.raw.Control(func(fd uintptr) { o.step(fd) }) // but when it is closed
 	})
 }
 
 // turn reads one piece, unless the driver does that itself.
-func (t *tap) turn(fd uintptr) (n int, err error, mine bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.sink == nil && t.page != nil {
-		if !t.page.enter(t.word) {
+func (o *output) turn(fd uintptr) (n int, err error, mine bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.sink == nil && o.shared != nil {
+		if !o.shared.BeginRead(o.stream) {
 			return 0, nil, false
 		}
-		defer t.page.leave(t.word)
+		defer o.shared.EndRead(o.stream)
 	}
-	n, err = t.once(fd)
+	n, err = o.once(fd)
 	return n, err, true
 }
 
-// kick takes what is there now: what came while the driver was to read it woke
+// poll takes what is there now: what came while the driver was to read it woke
 // nobody.
-func (t *tap) kick() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.take()
+func (o *output) poll() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.take()
 }
 
 // take reads what is there. The lock is held.
-func (t *tap) take() {
-	t.raw.Control(func(fd uintptr) {
-		for taken := 0; taken < maxDrain; {
-			n, err := t.once(fd)
+func (o *output) take() {
+	o.raw.Control(func(fd uintptr) {
+		for taken := 0; taken < maxFlush; {
+			n, err := o.once(fd)
 			if n <= 0 || err != nil {
 				return
 			}
@@ -122,18 +124,18 @@ func (t *tap) take() {
 }
 
 // once reads one piece. The lock is held.
-func (t *tap) once(fd uintptr) (int, error) {
-	n, err := unix.Read(int(fd), t.buf)
+func (o *output) once(fd uintptr) (int, error) {
+	n, err := unix.Read(int(fd), o.buf)
 	for errors.Is(err, unix.EINTR) {
-		n, err = unix.Read(int(fd), t.buf)
+		n, err = unix.Read(int(fd), o.buf)
 	}
 	if n > 0 {
-		if t.sink != nil {
-			t.sink.Write(t.buf[:n])
-		} else if room := maxBetween - len(t.between); room > 0 {
-			t.between = append(t.between, t.buf[:min(n, room)]...)
-			if t.page != nil {
-				t.page.keep(t.word, true)
+		if o.sink != nil {
+			o.sink.Write(o.buf[:n])
+		} else if room := maxBetween - len(o.between); room > 0 {
+			o.between = append(o.between, o.buf[:min(n, room)]...)
+			if o.shared != nil {
+				o.shared.Keep(o.stream, true)
 			}
 		}
 	}
@@ -141,47 +143,47 @@ func (t *tap) once(fd uintptr) (int, error) {
 }
 
 // attach gives the output to a call, first what came since the last one.
-func (t *tap) attach(w io.Writer) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.between) > 0 {
-		w.Write(t.between)
-		t.between = nil
-		if t.page != nil {
-			t.page.keep(t.word, false)
+func (o *output) attach(w io.Writer) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.between) > 0 {
+		w.Write(o.between)
+		o.between = nil
+		if o.shared != nil {
+			o.shared.Keep(o.stream, false)
 		}
 	}
-	t.sink = w
+	o.sink = w
 }
 
-// drain detaches several taps at once. Most calls have written nothing more,
+// flush detaches several outputs at once. Most calls have written nothing more,
 // which one look at all of them tells.
-func drain(taps ...*tap) {
-	ready := make([]unix.PollFd, len(taps))
-	for i, t := range taps {
+func flush(outputs ...*output) {
+	ready := make([]unix.PollFd, len(outputs))
+	for i, o := range outputs {
 		ready[i] = unix.PollFd{Fd: -1, Events: unix.POLLIN}
-		t.raw.Control(func(fd uintptr) { ready[i].Fd = int32(fd) })
+		o.raw.Control(func(fd uintptr) { ready[i].Fd = int32(fd) })
 	}
 	_, err := unix.Poll(ready, 0)
-	for i, t := range taps {
+	for i, o := range outputs {
 		if err != nil || ready[i].Revents != 0 {
-			t.detach()
+			o.detach()
 			continue
 		}
-		t.mu.Lock() // the reader may be in the middle of a piece
-		t.sink = nil
-		t.mu.Unlock()
+		o.mu.Lock() // the reader may be in the middle of a piece
+		o.sink = nil
+		o.mu.Unlock()
 	}
 }
 
 // detach takes what was written until now, and keeps what comes after. It
 // returns what was kept.
-func (t *tap) detach() []byte {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.take()
-	t.sink = nil
-	return t.between
+func (o *output) detach() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.take()
+	o.sink = nil
+	return o.between
 }
 
-func (t *tap) close() { t.f.Close() }
+func (o *output) close() { o.f.Close() }

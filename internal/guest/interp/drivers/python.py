@@ -741,10 +741,10 @@ def _main():
         buffering(False)
         return reply
 
-    # Pieces that the host gives to this driver itself. What a piece writes is
-    # read here then, when it ends, unless the agent has taken charge of it: the
-    # words of the shared memory say so (interp/page.go).
-    STATE, ATTEND, TAKEN, TAP_OUT, TAP_ERR, CALL, BEGUN, KEPT_OUT, KEPT_ERR, SIGNALS = range(10)
+    # Cells that the host gives to this driver itself. What a cell writes is read
+    # here then, when it ends, unless the agent supervises it: the shared words say
+    # so. The protocol is described in interp/direct/direct.go.
+    STATE, ASKED, SUPERVISED, READS_OUT, READS_ERR, NOTIFY, KEEPS_OUT, KEEPS_ERR, SIGNALS = range(9)
     IDLE, RUNNING, FINISHING = range(3)
     FIONREAD, MAX_WHOLE = 0x541B, 256 << 10
     ASK = 10  # seconds: a host that lost its connection has asked the agent by then
@@ -765,6 +765,7 @@ def _main():
             self.streams, self.readable, self.closed = streams.poll, select.POLLIN, select.POLLNVAL
             self.memory = mmap.mmap(5, 4096)
             self.word = memoryview(self.memory).cast("I")
+            self.word[STATE] = self.cell = 0  # this connection counts its cells from 1
             self.peek = socket.MSG_PEEK | socket.MSG_DONTWAIT
             self.link.settimeout(5)
             self.link.connect(path)
@@ -776,13 +777,13 @@ def _main():
 
         def say(self, word):
             """Write the state so that the agent sees it before this reads on."""
-            self.word[STATE] = word
+            self.word[STATE] = self.cell | word
             for _ in (1, 2):  # a release, and an acquire after it
                 with self.fence:
                     pass
 
         def take(self):
-            """Run the next piece. False: the host is gone."""
+            """Run the next cell. False: the host is gone."""
             data = self.rest or self.link.recv(65536)
             while data and b"\n" not in data:
                 more = self.link.recv(65536)
@@ -803,9 +804,9 @@ def _main():
                     parts.append(part)
                     size -= len(part)
                 code = b"".join(parts)
-            self.word[BEGUN] = token & 0xFFFFFFFF
+            self.cell = (token & 0xFFFF) << 16
             self.say(RUNNING)
-            while self.word[TAP_OUT] or self.word[TAP_ERR]:
+            while self.word[READS_OUT] or self.word[READS_ERR]:
                 self.sleep(0.0001)
             if self.word[SIGNALS] != state["sent"]:
                 hear(self.word[SIGNALS])
@@ -814,15 +815,15 @@ def _main():
             if not state["mine"]:
                 os._exit(0)
             self.say(FINISHING)
-            while self.word[ATTEND] and not self.word[TAKEN]:
+            while self.word[ASKED] and not self.word[SUPERVISED]:
                 self.sleep(0.0001)
-            kept = self.word[TAKEN] or self.end(reply, limit)
+            kept = self.word[SUPERVISED] or self.end(reply, limit)
             if not kept:
                 return False
             if kept is not DONE:
                 state["mend"] = True
                 answer(reply)
-            self.word[STATE] = IDLE
+            self.word[STATE] = self.cell | IDLE
             return True
 
         def warm(self):
@@ -853,14 +854,14 @@ def _main():
                     cut = True  # the code has closed it
             data = form(reply).encode("utf-8", "replace")
             if max(out, err, len(reply.get("result", "").encode("utf-8", "replace"))) > limit or len(data) > MAX_WHOLE or \
-                    self.word[CALL] or self.word[KEPT_OUT] or self.word[KEPT_ERR] or cut:
+                    self.word[NOTIFY] or self.word[KEEPS_OUT] or self.word[KEEPS_ERR] or cut:
                 self.say(RUNNING)
                 if not cut:
                     self.link.sendall(b"0 0 0\n")
                 until = self.now() + ASK
-                while not self.word[TAKEN]:
+                while not self.word[SUPERVISED]:
                     if self.now() > until if cut else self.gone():
-                        self.word[STATE] = IDLE
+                        self.word[STATE] = self.cell | IDLE
                         return False
                     self.sleep(0.0002)
                 return True
@@ -872,7 +873,7 @@ def _main():
                 data = b"%d %d %d\n%b%b%b" % (len(data), len(out), len(err), data, out, err)
             else:
                 data = b"%d 0 0\n%b" % (len(data), data)
-            self.word[STATE] = IDLE
+            self.word[STATE] = self.cell | IDLE
             self.link.sendall(data)
             return DONE
 
@@ -887,7 +888,7 @@ def _main():
                 return False
 
         def close(self):
-            self.word[STATE] = IDLE
+            self.word[STATE] = self.cell | IDLE
             try:
                 self.link.close()
             except OSError:
