@@ -20,6 +20,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
 	"sandlot/internal/hub"
@@ -92,11 +93,15 @@ func (exposed) RemovePort(context.Context, string, int) error { return nil }
 type who struct{}
 
 func (who) Tools(context.Context, auth.Principal) []tool.Tool {
-	return []tool.Tool{{Name: "get_sessions"}, {Name: "old_name", Alias: "get_sessions"}, {Name: "fails"}}
+	return []tool.Tool{{Name: "get_sessions"}, {Name: "old_name", Alias: "get_sessions"}, {Name: "fails"}, {Name: "list_external_mcp", Alias: "get_sessions"}}
 }
 
 func (w who) Find(p auth.Principal, name string) (tool.Found, bool) {
-	return tool.Found{Operation: policy.SessionList, Call: w.call}, slices.ContainsFunc(w.Tools(context.Background(), p), func(t tool.Tool) bool { return t.Name == name })
+	f := tool.Found{Operation: policy.SessionList, Call: w.call}
+	if name == "list_external_mcp" {
+		f.Operation = policy.MCPList
+	}
+	return f, slices.ContainsFunc(w.Tools(context.Background(), p), func(t tool.Tool) bool { return t.Name == name })
 }
 
 func (who) call(_ context.Context, c tool.Call) (*tool.Result, error) {
@@ -141,7 +146,7 @@ func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
 		t.Fatal(err)
 	}
 	ports := port.New(port.Config{Store: exposed{}, Has: book.Has, Links: links, Log: log})
-	h := hub.New(hub.Config{Sources: []tool.Source{who{}}, Sessions: book, Ports: ports, Log: log})
+	h := hub.New(hub.Config{Sources: []tool.Source{who{}}, Sessions: book, Ports: ports, Events: event.New(), Log: log})
 	e.Server = New(Config{Door: door, Hub: h, Guard: g, Version: "v1.2.3", Log: log,
 		Gateway: gateway.New(gateway.Config{Hub: h, Fresh: func(auth.Principal) bool { return false }, Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
 		Metrics: NewMetrics(book.Live, func() map[string]int { return nil }, nil),

@@ -17,6 +17,7 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/event"
 	"sandlot/internal/secret"
 )
 
@@ -160,6 +161,44 @@ func (c *Client) SetSecret(ctx context.Context, name string, value secret.Value)
 	}
 	defer resp.Body.Close()
 	return s, json.NewDecoder(resp.Body).Decode(&s)
+}
+
+// Events reads events: those that match the query (kind, session, follow). Each is
+// called for every event, or for what was lost, one of which is nil. It ends with
+// each's error, or with nil when the server has no more.
+func (c *Client) Events(ctx context.Context, query url.Values, each func(*event.Event, *Lost) error) error {
+	r, err := c.request(ctx, http.MethodGet, "/v1/events?"+query.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	resp, err := c.do(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	kind := ""
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch {
+		case name == "event":
+			kind = value
+		case name == "data" && kind == "lost":
+			lost := new(Lost)
+			if err = json.Unmarshal([]byte(value), lost); err == nil {
+				err = each(nil, lost)
+			}
+		case name == "data":
+			e := new(event.Event)
+			if err = json.Unmarshal([]byte(value), e); err == nil {
+				err = each(e, nil)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return lines.Err()
 }
 
 func filesPath(session, file string) string {

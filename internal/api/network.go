@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 )
@@ -46,23 +45,23 @@ func (s *Server) changeNetwork(w http.ResponseWriter, r *http.Request) {
 }
 
 // Network counts what sandboxes did with the network.
-func (m *Metrics) Network(totals func() egress.Usage) {
-	counter := func(name, help string, labels prometheus.Labels, value func(egress.Usage) uint64) {
+func (m *Metrics) Network(totals func() hub.NetworkUsage) {
+	counter := func(name, help string, labels prometheus.Labels, value func(hub.NetworkUsage) uint64) {
 		m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels},
 			func() float64 { return float64(value(totals())) }))
 	}
-	for verdict, value := range map[string]func(egress.Usage) uint64{
-		"ok":          func(u egress.Usage) uint64 { return u.Connected },
-		"refused":     func(u egress.Usage) uint64 { return u.Refused },
-		"unreachable": func(u egress.Usage) uint64 { return u.Unreachable },
-		"busy":        func(u egress.Usage) uint64 { return u.Busy },
-		"broken":      func(u egress.Usage) uint64 { return u.Broken },
+	for verdict, value := range map[string]func(hub.NetworkUsage) uint64{
+		"ok":          func(u hub.NetworkUsage) uint64 { return u.Connected },
+		"refused":     func(u hub.NetworkUsage) uint64 { return u.Refused },
+		"unreachable": func(u hub.NetworkUsage) uint64 { return u.Unreachable },
+		"busy":        func(u hub.NetworkUsage) uint64 { return u.Busy },
+		"broken":      func(u hub.NetworkUsage) uint64 { return u.Broken },
 	} {
 		counter("sandlot_network_connections_total", "Connections that sandboxes asked for, by verdict.", prometheus.Labels{"verdict": verdict}, value)
 	}
-	counter("sandlot_network_bytes_total", "Bytes that sandboxes sent and received.", prometheus.Labels{"direction": "sent"}, func(u egress.Usage) uint64 { return u.Up })
-	counter("sandlot_network_bytes_total", "Bytes that sandboxes sent and received.", prometheus.Labels{"direction": "received"}, func(u egress.Usage) uint64 { return u.Down })
-	counter("sandlot_network_lookups_total", "Names that sandboxes looked up.", nil, func(u egress.Usage) uint64 { return u.Lookups })
+	counter("sandlot_network_bytes_total", "Bytes that sandboxes sent and received.", prometheus.Labels{"direction": "sent"}, func(u hub.NetworkUsage) uint64 { return u.Up })
+	counter("sandlot_network_bytes_total", "Bytes that sandboxes sent and received.", prometheus.Labels{"direction": "received"}, func(u hub.NetworkUsage) uint64 { return u.Down })
+	counter("sandlot_network_lookups_total", "Names that sandboxes looked up.", nil, func(u hub.NetworkUsage) uint64 { return u.Lookups })
 	m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sandlot_network_connections_open", Help: "Connections of sandboxes now."},
 		func() float64 { return float64(totals().Open) }))
 }

@@ -25,8 +25,6 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
-	"sandlot/internal/port"
-	"sandlot/internal/session"
 )
 
 // visit is one request for an exposed port.
@@ -62,13 +60,13 @@ func (s *Server) apart(next http.Handler) http.Handler {
 		switch {
 		case s.Hub.Links().Claims(r.Host):
 			v.session, v.port, ok = s.Hub.Links().Named(r.Host)
-		case strings.HasPrefix(r.URL.Path, port.Prefix):
+		case strings.HasPrefix(r.URL.Path, hub.PortPrefix):
 			if !s.Guard.knows(w, r) {
 				return
 			}
-			v.prefix = port.Prefix
-			if v.session, v.port, v.path, ok = port.ByPath(r.URL.EscapedPath()); ok {
-				v.prefix = fmt.Sprintf("%s%s/%d", port.Prefix, v.session, v.port)
+			v.prefix = hub.PortPrefix
+			if v.session, v.port, v.path, ok = hub.PortByPath(r.URL.EscapedPath()); ok {
+				v.prefix = fmt.Sprintf("%s%s/%d", hub.PortPrefix, v.session, v.port)
 			}
 		default:
 			next.ServeHTTP(w, r)
@@ -76,7 +74,7 @@ func (s *Server) apart(next http.Handler) http.Handler {
 		}
 		switch {
 		case !ok, r.Method == http.MethodConnect:
-			v.refuse(w, r, port.ErrUnknown)
+			v.refuse(w, r, hub.ErrUnknown)
 		case v.path == "":
 			v.dress(w.Header())
 			http.Redirect(w, r, v.prefix+"/"+query(r.URL.RawQuery), http.StatusPermanentRedirect)
@@ -113,7 +111,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 	defer v.use.Close()
 	done, err := s.Limits.Take(v.use.Owner, limit.Visits, 1)
 	if err != nil {
-		v.refuse(w, r, v.use.Fail(port.ErrFull))
+		v.refuse(w, r, v.use.Fail(hub.ErrFull))
 		return
 	}
 	defer done()
@@ -126,7 +124,7 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, v *visit) {
 }
 
 // welcome keeps the token in a cookie and sends the browser on without it.
-func (v *visit) welcome(w http.ResponseWriter, r *http.Request, record port.Record, token, rest string) {
+func (v *visit) welcome(w http.ResponseWriter, r *http.Request, record hub.PortRecord, token, rest string) {
 	if record.Opens(token) {
 		c := &http.Cookie{Name: portCookie, Value: token, Path: v.prefix + "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,
 			Secure: v.secure, Expires: record.Expires}
@@ -149,12 +147,12 @@ func (v *visit) welcome(w http.ResponseWriter, r *http.Request, record port.Reco
 
 // cutToken returns the token of a link's query, and what is left of the query.
 func cutToken(raw string) (token, rest string) {
-	if !strings.Contains(raw, port.Param) {
+	if !strings.Contains(raw, hub.PortParam) {
 		return "", raw
 	}
 	kept := slices.DeleteFunc(strings.Split(raw, "&"), func(pair string) bool {
 		name, value, _ := strings.Cut(pair, "=")
-		if name != port.Param {
+		if name != hub.PortParam {
 			return false
 		}
 		token, _ = url.QueryUnescape(value)
@@ -275,7 +273,7 @@ func (v *visit) rewrite(p *httputil.ProxyRequest, query string) {
 	if slices.ContainsFunc(h.Values("Authorization"), ours) {
 		h.Del("Authorization")
 	}
-	if ref, err := url.Parse(h.Get("Referer")); err == nil && strings.Contains(ref.RawQuery, port.Param) {
+	if ref, err := url.Parse(h.Get("Referer")); err == nil && strings.Contains(ref.RawQuery, hub.PortParam) {
 		_, ref.RawQuery = cutToken(ref.RawQuery)
 		h.Set("Referer", ref.String())
 	}
@@ -458,11 +456,11 @@ func (v *visit) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case refused:
 		v.page(w, r, f.HTTP(), "Not allowed", f.Error())
-	case errors.Is(err, port.ErrNoToken):
-		v.page(w, r, http.StatusUnauthorized, "A link is needed", "Open this address with its whole link, which has a "+port.Param+" in it. Programs can send the token in the header "+TokenHeader+".")
-	case errors.Is(err, port.ErrFull):
+	case errors.Is(err, hub.ErrNoToken):
+		v.page(w, r, http.StatusUnauthorized, "A link is needed", "Open this address with its whole link, which has a "+hub.PortParam+" in it. Programs can send the token in the header "+TokenHeader+".")
+	case errors.Is(err, hub.ErrFull):
 		w.Header().Set("Retry-After", "1")
-		v.page(w, r, http.StatusServiceUnavailable, "Too many connections", fmt.Sprintf("This session, or its user, has %d connections from outside; more can be opened when some of them end.", port.MaxConns))
+		v.page(w, r, http.StatusServiceUnavailable, "Too many connections", fmt.Sprintf("This session, or its user, has %d connections from outside; more can be opened when some of them end.", hub.MaxPortConns))
 	default:
 		v.page(w, r, http.StatusNotFound, "There is nothing here", "This link is not valid, or not any more: it was closed, has expired, or a newer one took its place.")
 	}
@@ -472,7 +470,7 @@ func (v *visit) refuse(w http.ResponseWriter, r *http.Request, err error) {
 func (v *visit) asleep(w http.ResponseWriter, r *http.Request, err error) {
 	f := fault.From(err)
 	if f.Kind == fault.SessionNotFound {
-		v.refuse(w, r, port.ErrUnknown)
+		v.refuse(w, r, hub.ErrUnknown)
 		return
 	}
 	if cause := f.Unwrap(); cause != nil {
@@ -485,7 +483,7 @@ func (v *visit) asleep(w http.ResponseWriter, r *http.Request, err error) {
 func (v *visit) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var dial *dialError
 	switch {
-	case errors.Is(err, session.ErrNobody):
+	case errors.Is(err, hub.ErrNobody):
 		v.page(w, r, http.StatusBadGateway, "Nothing listens here", fmt.Sprintf("Nothing listens on port %d of this session. Start the server in it, and load this again. When a session has stopped, or was started again, what ran in it is gone.", v.port))
 	case errors.Is(err, context.DeadlineExceeded):
 		v.page(w, r, http.StatusGatewayTimeout, "No answer", fmt.Sprintf("Port %d of this session takes no connection.", v.port))

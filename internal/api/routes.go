@@ -54,6 +54,7 @@ func (s *Server) routes() []route {
 		{"GET /v1/secrets", principals, policy.SecretList, s.listSecrets},
 		{"PUT /v1/secrets/{name}", principals, policy.SecretSet, s.setSecret},
 		{"DELETE /v1/secrets/{name}", principals, policy.SecretRemove, s.removeSecret},
+		{"GET /v1/events", principals, policy.EventRead, s.events},
 		{"POST /v1/stdio", principals, policy.ClientConnect, s.stdio},
 		{"GET /install", principals, policy.ClientGuide, s.installList},
 		{"GET /install/{client}", principals, policy.ClientGuide, s.installGuidance},

@@ -378,6 +378,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	private := &http.Server{Handler: a.api.Owner(), ReadHeaderTimeout: 20 * time.Second, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	public.RegisterOnShutdown(a.ports.Part)
+	public.RegisterOnShutdown(a.events.Close)
 	failed := make(chan error, len(network)+1)
 	var serving sync.WaitGroup
 	for _, l := range network {

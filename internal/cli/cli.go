@@ -98,7 +98,7 @@ or let the client start "sandlot stdio".`,
 	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"),
 		"URL of a server (default: the one of the state folder); its token is read from SANDLOT_TOKEN")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copy(),
-		p.forward(), p.ports(), p.network(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(), p.token(),
+		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(), p.token(),
 		p.version())
 	for _, c := range root.Commands() {
 		group(c)
@@ -196,6 +196,13 @@ func (p *program) clientAs(token secret.Value) (*api.Client, error) {
 func (p *program) json(v any) error {
 	enc := json.NewEncoder(p.out)
 	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+// line prints JSON on one line.
+func (p *program) line(v any) error {
+	enc := json.NewEncoder(p.out)
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
 }

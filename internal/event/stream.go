@@ -1,6 +1,7 @@
 package event
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -28,12 +29,21 @@ type Stream struct {
 	logs sync.Map                        // *log by the principal's id
 	all  atomic.Pointer[[]*Subscription] // those of all principals' events
 
+	closed chan struct{}
+	close  sync.Once
+
 	mu    sync.Mutex // held while logs come and go, and while all changes; before a log's
 	count int        // of logs
 }
 
 // New returns an empty stream.
-func New() *Stream { return &Stream{Epoch: secret.ID()[:8]} }
+func New() *Stream { return &Stream{Epoch: secret.ID()[:8], closed: make(chan struct{})} }
+
+// ErrClosed is what readers get when the stream has ended.
+var ErrClosed = errors.New("the server stops")
+
+// Close ends what is read of the stream. It may be called twice.
+func (s *Stream) Close() { s.close.Do(func() { close(s.closed) }) }
 
 // log is the latest events of one principal.
 type log struct {

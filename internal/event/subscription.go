@@ -60,6 +60,9 @@ func (s *Stream) Subscribe(f Filter, since uint64) *Subscription {
 // those to come.
 func (s *Stream) Newest() uint64 { return s.last.Load() }
 
+// Missed says that it is not known how many events were lost before the first one.
+func (sub *Subscription) Missed() { sub.lost.More = true }
+
 // Close ends the subscription.
 func (sub *Subscription) Close() { sub.stream.unsubscribe(sub) }
 
@@ -71,7 +74,7 @@ func (sub *Subscription) wake() {
 }
 
 // Next returns events, in the order of their ids, and what was lost before them. It
-// waits until there is something, or ctx ends.
+// waits until there is something, ctx ends, or the stream is closed.
 func (sub *Subscription) Next(ctx context.Context) ([]Event, Lost, error) {
 	for {
 		events, lost, more := sub.Read()
@@ -83,6 +86,8 @@ func (sub *Subscription) Next(ctx context.Context) ([]Event, Lost, error) {
 		}
 		select {
 		case <-sub.woken:
+		case <-sub.stream.closed:
+			return nil, Lost{}, ErrClosed
 		case <-ctx.Done():
 			return nil, Lost{}, context.Cause(ctx)
 		}

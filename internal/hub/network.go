@@ -59,6 +59,9 @@ type NetworkState struct {
 	File      string                   `json:"settings_file,omitempty"` // whose changes are taken up
 }
 
+// NetworkUsage is what sandboxes did with the network.
+type NetworkUsage = egress.Usage
+
 // SessionNetwork is what one session may reach, and what it did.
 type SessionNetwork = session.Network
 

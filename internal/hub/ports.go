@@ -13,6 +13,29 @@ import (
 	"sandlot/internal/session"
 )
 
+// Why a request for a port gets no further, beside a refusal and a fault.
+var (
+	ErrNoToken = port.ErrNoToken
+	ErrUnknown = port.ErrUnknown
+	ErrFull    = port.ErrFull
+	ErrNobody  = session.ErrNobody // nothing listens on it
+)
+
+// What links to exposed ports have in common.
+const (
+	PortPrefix   = port.Prefix
+	PortParam    = port.Param
+	MaxPortConns = port.MaxConns // of one session
+)
+
+// PortByPath takes the path of a link by path apart.
+func PortByPath(escaped string) (session string, number int, rest string, ok bool) {
+	return port.ByPath(escaped)
+}
+
+// PortRecord is an exposed port.
+type PortRecord = port.Record
+
 // Links says how links to exposed ports look.
 func (h *Hub) Links() port.Links { return h.Ports.Links }
 

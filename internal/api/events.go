@@ -1,0 +1,133 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/limit"
+)
+
+// heartbeat is how often a stream of events says that it is alive.
+const heartbeat = 15 * time.Second
+
+// Lost is what a stream of events says where events are missing: how many, and
+// whether there may be more.
+type Lost struct {
+	Count uint64 `json:"count"`
+	More  bool   `json:"more,omitempty"`
+}
+
+// events streams events as server-sent events: those that are kept, and then, but
+// with follow=false, those that happen.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	done, err := s.hold(r.Context(), limit.Streams)
+	if err != nil {
+		busy(w, r, err)
+		return
+	}
+	defer done()
+	f, err := eventFilter(r)
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	p, _ := auth.From(r.Context())
+	all, err := s.Hub.ReadEvents(r.Context(), p, f, r.Header.Get("Last-Event-ID"))
+	if err != nil {
+		problem(w, r, err)
+		return
+	}
+	defer all.Close()
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // proxies pass each event on at once
+	w.WriteHeader(http.StatusOK)
+	out := &eventWriter{w: w, flush: http.NewResponseController(w).Flush, place: all.Place}
+	if r.URL.Query().Get("follow") == "false" {
+		for more := true; more && out.err == nil; {
+			var events []event.Event
+			var lost event.Lost
+			events, lost, more = all.Read()
+			out.write(events, lost)
+		}
+		return
+	}
+	out.write(nil, event.Lost{}) // the client sees that it is connected
+	for out.err == nil {
+		ctx, cancel := context.WithTimeout(r.Context(), heartbeat)
+		events, lost, err := all.Next(ctx)
+		cancel()
+		if r.Context().Err() != nil || errors.Is(err, event.ErrClosed) {
+			return
+		}
+		out.write(events, lost)
+	}
+}
+
+// eventFilter reads which events a request wants.
+func eventFilter(r *http.Request) (f event.Filter, err error) {
+	q := r.URL.Query()
+	f.Session = q.Get("session")
+	for _, list := range q["kind"] {
+		for kind := range strings.SplitSeq(list, ",") {
+			k := event.Kind(kind)
+			if !slices.Contains(event.Kinds, k) {
+				return f, fault.New(fault.InvalidParameters, "kind %q must be one of %v", clipped(kind), event.Kinds).
+					With("argument", "kind").With("allowed", event.Kinds)
+			}
+			f.Kinds = append(f.Kinds, k)
+		}
+	}
+	if follow := q.Get("follow"); follow != "" && follow != "true" && follow != "false" {
+		return f, fault.New(fault.InvalidParameters, "follow must be true or false").With("argument", "follow")
+	}
+	return f, nil
+}
+
+// eventWriter writes server-sent events until it fails.
+type eventWriter struct {
+	w     http.ResponseWriter
+	flush func() error
+	place func(id uint64) string
+	err   error
+}
+
+// write writes events, and what was lost before them; of nothing, a heartbeat.
+func (o *eventWriter) write(events []event.Event, lost event.Lost) {
+	if lost.Any() {
+		o.event("lost", "", Lost(lost))
+	}
+	for _, e := range events {
+		o.event(string(e.Kind), o.place(e.ID), e)
+	}
+	if len(events) == 0 && !lost.Any() && o.err == nil {
+		_, o.err = fmt.Fprint(o.w, ": heartbeat\n\n")
+	}
+	if o.err == nil {
+		o.err = o.flush()
+	}
+}
+
+func (o *eventWriter) event(kind, id string, data any) {
+	if o.err != nil {
+		return
+	}
+	var b []byte
+	if b, o.err = json.Marshal(data); o.err != nil {
+		return
+	}
+	if id != "" {
+		id = "id: " + id + "\n"
+	}
+	_, o.err = fmt.Fprintf(o.w, "%sevent: %s\ndata: %s\n\n", id, kind, b)
+}
