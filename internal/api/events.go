@@ -82,7 +82,7 @@ func eventFilter(r *http.Request) (f event.Filter, err error) {
 		for kind := range strings.SplitSeq(list, ",") {
 			k := event.Kind(kind)
 			if !slices.Contains(event.Kinds, k) {
-				return f, fault.New(fault.InvalidParameters, "kind %q must be one of %v", clipped(kind), event.Kinds).
+				return f, fault.New(fault.InvalidParameters, "kind %q must be one of %v", fault.Clip(kind), event.Kinds).
 					With("argument", "kind").With("allowed", event.Kinds)
 			}
 			f.Kinds = append(f.Kinds, k)
