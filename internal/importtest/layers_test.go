@@ -91,9 +91,6 @@ var upward = []string{
 var aroundHub = []string{
 	"api → agent",
 	"api → agent/wire",
-	"api → egress",
-	"api → port",
-	"api → session",
 }
 
 // imports yields what each package of ours imports of ours, by their short names.
