@@ -54,8 +54,6 @@ type Tools struct {
 	policy atomic.Pointer[tool.Policy]
 }
 
-type handler func(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error)
-
 // New returns the tools.
 func New(c Config) *Tools {
 	t := &Tools{Config: c, found: map[string]tool.Found{}, once: newReplies()}
@@ -63,32 +61,32 @@ func New(c Config) *Tools {
 		t.once.hold = c.Hold
 	}
 	t.SetConsent(c.Consent)
-	t.add(policy.CodeExecute, t.executeCode(), t.runCode)
-	t.add(policy.ShellExecute, t.executeCommand(), t.runCommand)
-	t.add(policy.FileRead, readFile(), t.read)
-	t.add(policy.FileWrite, writeFile(), t.write)
-	t.add(policy.FileList, listFiles(), t.files)
-	t.add(policy.ProcessList, listProcesses(), t.processes)
-	t.add(policy.ProcessRead, readProcess(), t.readOutput)
-	t.add(policy.ProcessWrite, writeProcess(), t.writeInput)
-	t.add(policy.ProcessStop, stopProcess(), t.stop)
-	t.add(policy.PortExpose, exposePort(), t.expose)
-	t.add(policy.PortClose, closePort(), t.closePort)
-	t.add(policy.SessionList, getSessions(), t.sessions)
-	t.add(policy.SessionStop, stopSession(), t.end)
-	t.add(policy.VolumeList, getVolumePath(), t.volumes)
+	add(t, policy.CodeExecute, t.executeCode(), t.runCode)
+	add(t, policy.ShellExecute, t.executeCommand(), t.runCommand)
+	add(t, policy.FileRead, readFile(), t.read)
+	add(t, policy.FileWrite, writeFile(), t.write)
+	add(t, policy.FileList, listFiles(), t.files)
+	add(t, policy.ProcessList, listProcesses(), t.processes)
+	add(t, policy.ProcessRead, readProcess(), t.readOutput)
+	add(t, policy.ProcessWrite, writeProcess(), t.writeInput)
+	add(t, policy.ProcessStop, stopProcess(), t.stop)
+	add(t, policy.PortExpose, exposePort(), t.expose)
+	add(t, policy.PortClose, closePort(), t.closePort)
+	add(t, policy.SessionList, getSessions(), t.sessions)
+	add(t, policy.SessionStop, stopSession(), t.end)
+	add(t, policy.VolumeList, getVolumePath(), t.volumes)
 	if c.Connections != nil {
-		t.add(policy.ShellExecute, shellExec(), t.shell)
-		t.add(policy.MCPConnect, connectExternal(), declinable(t.connect))
-		t.add(policy.MCPInstall, installExternal(), declinable(t.installAndConnect))
-		t.add(policy.MCPList, listExternal(), t.listConnections)
-		t.add(policy.MCPDisconnect, disconnectExternal(), t.disconnect)
-		t.add(policy.MCPRestart, restartExternal(), declinable(t.restart))
-		t.add(policy.MCPLogs, externalLogs(), t.externalLog)
+		add(t, policy.ShellExecute, shellExec(), t.shell)
+		add(t, policy.MCPConnect, connectExternal(), declinable(t.connect))
+		add(t, policy.MCPInstall, installExternal(), declinable(t.installAndConnect))
+		add(t, policy.MCPList, listExternal(), t.listConnections)
+		add(t, policy.MCPDisconnect, disconnectExternal(), t.disconnect)
+		add(t, policy.MCPRestart, restartExternal(), declinable(t.restart))
+		add(t, policy.MCPLogs, externalLogs(), t.externalLog)
 	}
 	alias := getVolumePath()
 	alias.Name, alias.Alias = "get_volume_mappings", alias.Name
-	t.add(policy.VolumeList, alias, t.volumes)
+	add(t, policy.VolumeList, alias, t.volumes)
 	return t
 }
 
@@ -97,15 +95,15 @@ func New(c Config) *Tools {
 func (t *Tools) SetConsent(p tool.Policy) { t.policy.Store(&p) }
 
 // add adds a tool, whose calls are that operation.
-func (t *Tools) add(o policy.Operation, d tool.Tool, h handler) {
+func add[In any](t *Tools, o policy.Operation, d tool.Tool, h func(context.Context, tool.Call, In) (*tool.Result, error)) {
 	d.Operation = o
 	t.list = append(t.list, d)
 	t.found[d.Name] = tool.Found{Operation: o, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-		args, err := d.Parse(c.Args)
+		in, err := tool.Decode[In](d, c.Args)
 		if err != nil {
 			return nil, err
 		}
-		r, err := h(ctx, c, args)
+		r, err := h(ctx, c, in)
 		if err == nil {
 			err = c.Held.Made(ctx, weight(r))
 		}
@@ -125,62 +123,92 @@ func (t *Tools) Find(_ auth.Principal, name string) (tool.Found, bool) {
 	return f, ok
 }
 
-// Parameters that many tools have.
+// Arguments that many tools have.
 
-func sessionParam() tool.Param {
-	return tool.Param{Name: "session_id", Type: tool.String,
-		Description: `Which computer to use. Leave it out for your default one; pass the session_id of an earlier result to go on there, "new" for a fresh one, "home" for your persistent one.`}
+type sessionInput struct {
+	SessionID string `json:"session_id,omitempty"`
 }
 
-func (t *Tools) templateParam() tool.Param {
+type keyInput struct {
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
+}
+
+// nothing is for tools that take no arguments.
+type nothing struct{}
+
+func sessionProp() tool.Prop {
+	return tool.Prop{Name: "session_id", Description: `Which computer to use. Leave it out for your default one; pass the session_id of an earlier result to go on there, "new" for a fresh one, "home" for your persistent one.`}
+}
+
+func (t *Tools) templateProp() tool.Prop {
 	var names []string
 	for _, tm := range t.Templates {
 		names = append(names, tm.Name)
 		names = append(names, tm.Provides...)
 	}
 	slices.Sort(names)
-	return tool.Param{Name: "template", Type: tool.String,
-		Description: "What the session must provide: " + strings.Join(slices.Compact(names), ", ") + ". Only needed for a new session, or to say the language: python or node."}
+	return tool.Prop{Name: "template", Description: "What the session must provide: " + strings.Join(slices.Compact(names), ", ") + ". Only needed for a new session, or to say the language: python or node."}
 }
 
-func (t *Tools) flavorParam() tool.Param {
+func (t *Tools) flavorProp() tool.Prop {
 	var names, sizes []string
 	for _, f := range t.Flavors {
 		names = append(names, f.Name)
 		sizes = append(sizes, f.String())
 	}
-	return tool.Param{Name: "flavor", Type: tool.String, Enum: names,
+	return tool.Prop{Name: "flavor", Enum: names,
 		Description: "How large a new session is: " + strings.Join(sizes, ", ") + "."}
 }
 
-func (t *Tools) timeoutParam() tool.Param {
-	return tool.Param{Name: "timeout", Type: tool.Integer, Default: int(t.Timeout.Seconds()),
+func (t *Tools) timeoutProp() tool.Prop {
+	return tool.Prop{Name: "timeout", Default: int(t.Timeout.Seconds()),
 		Description: "Seconds after which it is stopped. What was printed until then is returned, with exit code 124. In the background there is no limit unless this gives one."}.
 		Range(1, t.MaxTimeout.Seconds())
 }
 
-func keyParam() tool.Param {
-	return tool.Param{Name: "idempotency_key", Type: tool.String,
-		Description: "Any text. A second call with the same key within ten minutes gets the first one's result instead of running again: pass one when you may retry."}
+func keyProp() tool.Prop {
+	return tool.Prop{Name: "idempotency_key", Description: "Any text. A second call with the same key within ten minutes gets the first one's result instead of running again: pass one when you may retry."}
 }
 
-func (t *Tools) timeout(a tool.Args) time.Duration {
-	return time.Duration(a.Int("timeout", int64(t.Timeout.Seconds()))) * time.Second
+// timeout is the time of a call that names so many seconds; 0: it names none.
+func (t *Tools) timeout(seconds int64) time.Duration {
+	if seconds == 0 {
+		return t.Timeout
+	}
+	return time.Duration(seconds) * time.Second
 }
 
 // open returns the session that the call asks for.
-func (t *Tools) open(ctx context.Context, c tool.Call, a tool.Args) (*session.Lease, error) {
-	return t.Sessions.Open(ctx, c.Principal, session.Ask{ID: a.Text("session_id"), Template: a.Text("template"),
-		Flavor: a.Text("flavor"), Fresh: c.Fresh})
+func (t *Tools) open(ctx context.Context, c tool.Call, a session.Ask) (*session.Lease, error) {
+	a.Fresh = c.Fresh
+	return t.Sessions.Open(ctx, c.Principal, a)
 }
 
-// where is what every result of a session says.
-func where(l *session.Lease) map[string]any {
-	f := map[string]any{"session_id": l.ID(), "session_created": l.Created}
-	if l.Notice != "" {
-		f["notice"] = l.Notice
-	}
-	return f
+// Place is what results of a session say of it.
+type Place struct {
+	SessionID      string `json:"session_id"`
+	SessionCreated bool   `json:"session_created"`
+	Warnings
+}
+
+// Warnings say what happened to a session beside the call.
+type Warnings struct {
+	Notice         string    `json:"notice,omitempty"` // what was lost before the call
+	NetworkRefused []Refused `json:"network_refused,omitempty"`
+}
+
+func placeOf(l *session.Lease) Place {
+	return Place{SessionID: l.ID(), SessionCreated: l.Created, Warnings: Warnings{Notice: l.Notice}}
+}
+
+// answer is a result of a session.
+func answer(l *session.Lease, fields any, blocks ...tool.Content) *tool.Result {
+	return &tool.Result{Fields: fields, Session: l.ID(), Words: words(l), Content: append(notice(l), blocks...)}
+}
+
+// said is a result of no session: fields and a text.
+func said(fields any, text string) *tool.Result {
+	return &tool.Result{Fields: fields, Content: []tool.Content{tool.Text(text)}}
 }
 
 // words repeats where, and what else there is to say.
@@ -205,29 +233,24 @@ func notice(l *session.Lease) []tool.Content {
 	return []tool.Content{tool.Text(l.Notice)}
 }
 
-func outputSchema(required []string, fields map[string]any) map[string]any {
-	if _, ok := fields["session_id"]; ok {
-		fields["notice"] = typed("string", "What was lost before this call, when the session's sandbox had to start again.")
-		fields["network_refused"] = map[string]any{"type": "array", "description": "What programs in the sandbox were not allowed to reach since the last result. Only the operator can allow it.",
-			"items": map[string]any{"type": "object", "properties": map[string]any{"host": typed("string", "Name or address."),
-				"port": typed("integer", "0 when it was only looked up."), "reason": typed("string", "Why."), "times": typed("integer", "How often.")}}}
-	}
-	return map[string]any{"type": "object", "properties": fields, "required": required}
+// placeProps are those of Place, and more.
+func placeProps(more ...tool.Prop) []tool.Prop {
+	return warningProps(append([]tool.Prop{
+		{Name: "session_id", Description: "Pass it in the next call to use the same computer."},
+		{Name: "session_created", Description: "Whether this call made the session."}}, more...)...)
 }
 
-func typed(kind, description string) map[string]any {
-	return map[string]any{"type": kind, "description": description}
-}
-
-func sessionFields(more map[string]any) map[string]any {
-	f := map[string]any{
-		"session_id":      typed("string", "Pass it in the next call to use the same computer."),
-		"session_created": typed("boolean", "Whether this call made the session."),
-	}
-	for k, v := range more {
-		f[k] = v
-	}
-	return f
+// warningProps are those of Warnings, and more.
+func warningProps(more ...tool.Prop) []tool.Prop {
+	return append([]tool.Prop{
+		{Name: "notice", Description: "What was lost before this call, when the session's sandbox had to start again."},
+		{Name: "network_refused", Props: []tool.Prop{
+			{Name: "host", Description: "Name or address."},
+			{Name: "port", Description: "0 when it was only looked up."},
+			{Name: "reason", Description: "Why."},
+			{Name: "times", Description: "How often."}},
+			Description: "What programs in the sandbox were not allowed to reach since the last result. Only the operator can allow it."},
+	}, more...)
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,29 @@ import (
 	"sandlot/internal/tool"
 )
 
+type codeInput struct {
+	Code     string `json:"code"`
+	Language string `json:"language,omitempty"`
+	Template string `json:"template,omitempty"`
+	sessionInput
+	Flavor  string `json:"flavor,omitempty"`
+	Timeout int64  `json:"timeout,omitempty"`
+	keyInput
+}
+
+// CodeResult is the result of execute_code.
+type CodeResult struct {
+	Place
+	Timing
+	Streams
+	Template  string  `json:"template"`
+	Language  string  `json:"language"`
+	Success   bool    `json:"code_success"`
+	ExitCode  int     `json:"exit_code"`
+	Value     *string `json:"result"`
+	StateLost bool    `json:"state_lost,omitempty"`
+}
+
 func (t *Tools) executeCode() tool.Tool {
 	return tool.Tool{
 		Name: "execute_code", Title: "Run code",
@@ -26,20 +50,19 @@ func (t *Tools) executeCode() tool.Tool {
 			"Variables, imports and functions stay for the next call with the same session_id and language. Files belong in /workspace. " +
 			"Languages: " + strings.Join(t.languages(), ", ") + ". Top-level await works. Figures (matplotlib) come back as images. " +
 			"For shell commands and programs use execute_command.",
-		Params: []tool.Param{
-			{Name: "code", Type: tool.String, Required: true, Description: "The source code to run."},
-			{Name: "language", Type: tool.String, Description: "The language of the code: " + strings.Join(t.languages(), ", ") + ". Default: python, or what the template is named after."},
-			t.templateParam(), sessionParam(), t.flavorParam(), t.timeoutParam(), keyParam(),
-		},
-		Output: outputSchema([]string{"session_id", "session_created", "code_success"}, sessionFields(timeFields(map[string]any{
-			"template":     typed("string", "The template asked for."),
-			"language":     typed("string", "The language that ran."),
-			"code_success": typed("boolean", "False when the code raised, was rejected or ran out of time."),
-			"exit_code":    typed("integer", "0 for success; 124 when the time was over."),
-			"result":       map[string]any{"type": []string{"string", "null"}, "description": "The last expression's value as text."},
-			"truncated":    typed("boolean", "Whether output was left out here; the whole is in the linked resource."),
-			"state_lost":   typed("boolean", "The interpreter had to be restarted: variables are gone."),
-		}))),
+		Input: tool.InputOf[codeInput](
+			tool.Prop{Name: "code", Description: "The source code to run."},
+			tool.Prop{Name: "language", Description: "The language of the code: " + strings.Join(t.languages(), ", ") +
+				". Default: python, or what the template is named after."},
+			t.templateProp(), sessionProp(), t.flavorProp(), t.timeoutProp(), keyProp()),
+		Output: tool.OutputOf[CodeResult]([]string{"session_id", "session_created", "code_success"}, placeProps(append(timingProps(),
+			tool.Prop{Name: "template", Description: "The template asked for."},
+			tool.Prop{Name: "language", Description: "The language that ran."},
+			tool.Prop{Name: "code_success", Description: "False when the code raised, was rejected or ran out of time."},
+			tool.Prop{Name: "exit_code", Description: "0 for success; 124 when the time was over."},
+			tool.Prop{Name: "result", Description: "The last expression's value as text.", Nullable: true},
+			tool.Prop{Name: "truncated", Description: "Whether output was left out here; the whole is in the linked resource."},
+			tool.Prop{Name: "state_lost", Description: "The interpreter had to be restarted: variables are gone."})...)...),
 		Hints: tool.Hints{Destructive: true},
 	}
 }
@@ -57,8 +80,8 @@ func (t *Tools) languages() []string {
 	return names
 }
 
-func (t *Tools) runCode(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	return t.once.do(ctx, c, a, func(ctx context.Context) (*tool.Result, error) { return t.evaluate(ctx, c, a) })
+func (t *Tools) runCode(ctx context.Context, c tool.Call, in codeInput) (*tool.Result, error) {
+	return t.once.do(ctx, c, in.IdempotencyKey, func(ctx context.Context) (*tool.Result, error) { return t.evaluate(ctx, c, in) })
 }
 
 // knowing adds to a fault of that kind what its call knows, where it says nothing.
@@ -75,29 +98,25 @@ func knowing(err error, kind fault.Kind, facts map[string]any) error {
 	return f
 }
 
-func (t *Tools) evaluate(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	if err := t.knows(a.Text("language")); err != nil {
+func (t *Tools) evaluate(ctx context.Context, c tool.Call, in codeInput) (*tool.Result, error) {
+	if err := t.knows(in.Language); err != nil {
 		return nil, err
 	}
-	l, err := t.open(ctx, c, a)
+	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	lang, err := language(l.Booted.Template, a)
+	lang, err := language(l.Booted.Template, in.Language, in.Template)
 	if err != nil {
 		return nil, err
 	}
-	timeout := t.timeout(a)
-	done, err := t.stream(ctx, l, c, agent.Code{Language: lang.Name, Source: a.Text("code"), Timeout: timeout, Inline: t.inline()})
+	timeout := t.timeout(in.Timeout)
+	done, err := t.stream(ctx, l, c, agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout, Inline: t.inline()})
 	if err != nil {
 		return nil, knowing(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution, map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()})
 	}
-	template := a.Text("template")
-	if template == "" {
-		template = l.Booted.Template.Name
-	}
-	return t.codeResult(l, done, lang, template, timeout), nil
+	return t.codeResult(l, done, lang, cmp.Or(in.Template, l.Booted.Template.Name), timeout), nil
 }
 
 // knows refuses a language that no template has, before anything boots.
@@ -121,8 +140,7 @@ func unknownLanguage(name string, known []string) error {
 
 // language decides which language the call means. A template named after a
 // language means that one.
-func language(t *image.Template, a tool.Args) (image.Language, error) {
-	asked, template := a.Text("language"), a.Text("template")
+func language(t *image.Template, asked, template string) (image.Language, error) {
 	byTemplate, named := t.Language(template)
 	if asked == "" {
 		if named && template != "" {
@@ -185,21 +203,13 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 	if !d.OK && exit == 0 {
 		exit = 1
 	}
-	r := &tool.Result{IsError: !d.OK, Fields: where(l)}
-	took(r.Fields, d.Duration)
-	r.Fields["template"] = template
-	r.Fields["language"] = lang.Name
-	r.Fields["code_success"] = d.OK
-	r.Fields["exit_code"] = exit
-	r.Fields["result"] = nil
-	if d.StateLost {
-		r.Fields["state_lost"] = true
-	}
-	r.Content = notice(l)
+	fields := &CodeResult{Place: placeOf(l), Timing: timing(d.Duration), Template: template, Language: lang.Name, Success: d.OK, ExitCode: exit, StateLost: d.StateLost}
+	r := answer(l, fields)
+	r.IsError = !d.OK
 	var result stream
 	if d.Value != nil {
 		result = render(l, "result", *d.Value)
-		r.Fields["result"] = result.text
+		fields.Value = &result.text
 	}
 	value := result.text
 	if t.Labeled {
@@ -212,9 +222,9 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 			r.Content = append(r.Content, tool.Text(value))
 		}
 	}
-	output(r, stdout, stderr, result)
+	fields.Streams = output(r, stdout, stderr, result)
 	r.Content = append(r.Content, rich(l, d.Rich)...)
-	refused(l, r)
+	fields.NetworkRefused = refused(l, r)
 	system(l, r, "", stdout.text, stderr.text, trouble)
 	r.Words = words(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit), fmt.Sprintf("%.1f ms", millis(d.Duration)))
 	return r

@@ -13,6 +13,39 @@ import (
 	"sandlot/internal/tool"
 )
 
+type commandInput struct {
+	Command    string            `json:"command"`
+	Args       []string          `json:"args,omitempty"` // nil: Command is a shell line
+	Cwd        string            `json:"cwd,omitempty"`
+	Env        map[string]string `json:"env,omitempty"`
+	Stdin      *string           `json:"stdin,omitempty"`
+	Background bool              `json:"background,omitempty"`
+	sessionInput
+	Template string `json:"template,omitempty"`
+	Flavor   string `json:"flavor,omitempty"`
+	Timeout  int64  `json:"timeout,omitempty"`
+	keyInput
+}
+
+func (in commandInput) stdin() []byte {
+	if in.Stdin == nil {
+		return nil
+	}
+	return []byte(*in.Stdin)
+}
+
+// CommandResult is the result of execute_command.
+type CommandResult struct {
+	Place
+	Timing
+	Streams
+	Command   string   `json:"command"`
+	Args      []string `json:"args"`
+	ExitCode  *int     `json:"exit_code"` // nil: it runs in the background
+	Success   bool     `json:"success"`
+	ProcessID string   `json:"process_id,omitempty"` // of one in the background
+}
+
 func (t *Tools) executeCommand() tool.Tool {
 	return tool.Tool{
 		Name: "execute_command", Title: "Run a shell command",
@@ -20,43 +53,42 @@ func (t *Tools) executeCommand() tool.Tool {
 			"It starts in /workspace. Set background to true for servers and long jobs: it returns a process_id at once, for read_process, write_process and stop_process. " +
 			"For Python or JavaScript that should keep its variables use execute_code. " +
 			"pip, npm and go install packages; which other hosts can be reached is the operator's choice, and a result says what was refused.",
-		Params: []tool.Param{
-			{Name: "command", Type: tool.String, Required: true, Description: `The command line, such as "ls -la | head". With args: the program alone.`},
-			{Name: "args", Type: tool.Strings, Description: "Arguments of the program, passed as they are, without a shell."},
-			{Name: "cwd", Type: tool.String, Description: "The directory to start in.", Default: "/workspace"},
-			{Name: "env", Type: tool.Map, Description: "Environment variables, added to the sandbox's own."},
-			{Name: "stdin", Type: tool.String, Description: "Text for its standard input."},
-			{Name: "background", Type: tool.Boolean, Description: "Return at once and let it run on.", Default: false},
-			sessionParam(), t.templateParam(), t.flavorParam(), t.timeoutParam(), keyParam(),
-		},
-		Output: outputSchema([]string{"session_id", "session_created", "success"}, sessionFields(timeFields(map[string]any{
-			"command":    typed("string", "The command."),
-			"args":       map[string]any{"type": "array", "items": map[string]any{"type": "string"}},
-			"exit_code":  map[string]any{"type": []string{"integer", "null"}, "description": "Null while it runs in the background; 124 when the time was over; 128+n after signal n."},
-			"success":    typed("boolean", "Whether the exit code is 0; in the background: whether it started."),
-			"process_id": typed("string", "Of a command in the background."),
-			"truncated":  typed("boolean", "Whether output was left out here; the whole is in the linked resource."),
-		}))),
+		Input: tool.InputOf[commandInput](
+			tool.Prop{Name: "command", Description: `The command line, such as "ls -la | head". With args: the program alone.`},
+			tool.Prop{Name: "args", Description: "Arguments of the program, passed as they are, without a shell."},
+			tool.Prop{Name: "cwd", Description: "The directory to start in.", Default: "/workspace"},
+			tool.Prop{Name: "env", Description: "Environment variables, added to the sandbox's own."},
+			tool.Prop{Name: "stdin", Description: "Text for its standard input."},
+			tool.Prop{Name: "background", Description: "Return at once and let it run on.", Default: false},
+			sessionProp(), t.templateProp(), t.flavorProp(), t.timeoutProp(), keyProp()),
+		Output: tool.OutputOf[CommandResult]([]string{"session_id", "session_created", "success"}, placeProps(append(timingProps(),
+			tool.Prop{Name: "command", Description: "The command."},
+			tool.Prop{Name: "args"},
+			tool.Prop{Name: "exit_code", Nullable: true,
+				Description: "Null while it runs in the background; 124 when the time was over; 128+n after signal n."},
+			tool.Prop{Name: "success", Description: "Whether the exit code is 0; in the background: whether it started."},
+			tool.Prop{Name: "process_id", Description: "Of a command in the background."},
+			tool.Prop{Name: "truncated", Description: "Whether output was left out here; the whole is in the linked resource."})...)...),
 		Hints: tool.Hints{Destructive: true},
 	}
 }
 
-func (t *Tools) runCommand(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	return t.once.do(ctx, c, a, func(ctx context.Context) (*tool.Result, error) {
-		if strings.TrimSpace(a.Text("command")) == "" {
+func (t *Tools) runCommand(ctx context.Context, c tool.Call, in commandInput) (*tool.Result, error) {
+	return t.once.do(ctx, c, in.IdempotencyKey, func(ctx context.Context) (*tool.Result, error) {
+		if strings.TrimSpace(in.Command) == "" {
 			return nil, fault.New(fault.InvalidParameters, "argument \"command\" is empty").With("argument", "command")
 		}
-		l, err := t.open(ctx, c, a)
+		l, err := t.open(ctx, c, session.Ask{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
 		if err != nil {
 			return nil, err
 		}
 		defer l.Release()
-		cmd := Command(l.Booted.Template, a.Text("command"), a.Strings("args"), a.Has("args"))
-		cmd.Dir, cmd.Env = a.Text("cwd"), a.Map("env")
-		if a.Bool("background") {
-			return t.background(ctx, l, a, cmd)
+		cmd := Command(l.Booted.Template, in.Command, in.Args, in.Args != nil)
+		cmd.Dir, cmd.Env = in.Cwd, in.Env
+		if in.Background {
+			return t.background(ctx, l, in, cmd)
 		}
-		return t.foreground(ctx, l, c, a, cmd)
+		return t.foreground(ctx, l, c, in, cmd)
 	})
 }
 
@@ -72,45 +104,36 @@ func Command(t *image.Template, command string, args []string, literal bool) age
 	return agent.Command{Args: []string{shell, "-c", command}}
 }
 
-func commandFields(l *session.Lease, a tool.Args) map[string]any {
-	f := where(l)
-	f["command"] = a.Text("command")
-	f["args"] = append([]string{}, a.Strings("args")...)
-	return f
+func commandFields(l *session.Lease, in commandInput) *CommandResult {
+	return &CommandResult{Place: placeOf(l), Command: in.Command, Args: append([]string{}, in.Args...)}
 }
 
-func (t *Tools) background(ctx context.Context, l *session.Lease, a tool.Args, cmd agent.Command) (*tool.Result, error) {
-	var limit time.Duration // none, unless it is asked for
-	if a.Has("timeout") {
-		limit = t.timeout(a)
-	}
-	start := time.Now()
+func (t *Tools) background(ctx context.Context, l *session.Lease, in commandInput, cmd agent.Command) (*tool.Result, error) {
+	start, limit := time.Now(), time.Duration(in.Timeout)*time.Second // none, unless it is asked for
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	p, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, Stdin: []byte(a.Text("stdin")), KeepStdin: !a.Has("stdin"), Timeout: limit})
+	p, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, Stdin: in.stdin(), KeepStdin: in.Stdin == nil, Timeout: limit})
 	if err != nil {
-		return nil, knowing(l.Fault(ctx, err, fault.CommandExecution), fault.CommandExecution, map[string]any{"command": a.Text("command"), "session_id": l.ID()})
+		return nil, knowing(l.Fault(ctx, err, fault.CommandExecution), fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
 	}
-	id := processID(l, p)
-	r := &tool.Result{Fields: commandFields(l, a)}
-	r.Fields["process_id"], r.Fields["success"], r.Fields["exit_code"], r.Fields["truncated"] = id, true, nil, false
-	took(r.Fields, time.Since(start))
-	text := fmt.Sprintf("Started in the background: process_id %s. Its output: read_process; its end: stop_process", id)
+	fields := commandFields(l, in)
+	fields.ProcessID, fields.Success, fields.Timing = processID(l, p), true, timing(time.Since(start))
+	text := fmt.Sprintf("Started in the background: process_id %s. Its output: read_process; its end: stop_process", fields.ProcessID)
 	if limit > 0 {
 		text += fmt.Sprintf(", or its time limit in %d seconds", int(limit.Seconds()))
 	}
-	r.Content = append(notice(l), tool.Text(text+"."))
-	r.Words = words(l, "process_id: "+id)
+	r := answer(l, fields, tool.Text(text+"."))
+	r.Words = words(l, "process_id: "+fields.ProcessID)
 	return r, nil
 }
 
-func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, a tool.Args, cmd agent.Command) (*tool.Result, error) {
-	timeout := t.timeout(a)
-	d, err := t.execute(ctx, l, c, agent.Exec{Command: cmd, Stdin: []byte(a.Text("stdin")), Timeout: timeout})
+func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, in commandInput, cmd agent.Command) (*tool.Result, error) {
+	timeout := t.timeout(in.Timeout)
+	d, err := t.execute(ctx, l, c, agent.Exec{Command: cmd, Stdin: in.stdin(), Timeout: timeout})
 	if err != nil {
-		return nil, knowing(err, fault.CommandExecution, map[string]any{"command": a.Text("command"), "session_id": l.ID()})
+		return nil, knowing(err, fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
 	}
-	return commandResult(l, a, d, timeout), nil
+	return commandResult(l, in, d, timeout), nil
 }
 
 // execute runs a command to its end.
@@ -125,7 +148,7 @@ func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x ag
 	return d, nil
 }
 
-func commandResult(l *session.Lease, a tool.Args, d *agent.ExecResult, timeout time.Duration) *tool.Result {
+func commandResult(l *session.Lease, in commandInput, d *agent.ExecResult, timeout time.Duration) *tool.Result {
 	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
 	ending := ""
 	switch {
@@ -136,14 +159,13 @@ func commandResult(l *session.Lease, a tool.Args, d *agent.ExecResult, timeout t
 	case d.ExitCode != 0 && stdout.text == "" && stderr.text == "":
 		ending = fmt.Sprintf("The command printed nothing and ended with exit code %d", d.ExitCode)
 	}
-	r := &tool.Result{IsError: d.ExitCode != 0, Fields: commandFields(l, a)}
-	took(r.Fields, d.Duration)
-	r.Fields["exit_code"] = d.ExitCode
-	r.Fields["success"] = d.ExitCode == 0
-	r.Content = append(notice(l), tool.Text(join(stdout.text, stderr.text, ending)))
-	output(r, stdout, stderr)
-	refused(l, r)
-	system(l, r, strings.Join(append([]string{a.Text("command")}, a.Strings("args")...), " "), stdout.text, stderr.text)
+	fields := commandFields(l, in)
+	fields.Timing, fields.ExitCode, fields.Success = timing(d.Duration), &d.ExitCode, d.ExitCode == 0
+	r := answer(l, fields, tool.Text(join(stdout.text, stderr.text, ending)))
+	r.IsError = d.ExitCode != 0
+	fields.Streams = output(r, stdout, stderr)
+	fields.NetworkRefused = refused(l, r)
+	system(l, r, strings.Join(append([]string{in.Command}, in.Args...), " "), stdout.text, stderr.text)
 	r.Words = words(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.Duration)))
 	return r
 }

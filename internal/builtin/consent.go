@@ -24,17 +24,33 @@ func (t *Tools) agree(c tool.Call) spec.Consent {
 	}
 }
 
+// NotConnected is the result of a tool that was to connect a server, and did not.
+type NotConnected struct {
+	Success      bool         `json:"success"`
+	ConnectionID string       `json:"connectionId"`
+	Name         string       `json:"name"`
+	ToolCount    int          `json:"toolCount"`
+	Tools        []ServerTool `json:"tools"`
+	InstallLog   string       `json:"installLog,omitempty"`
+	Declined     bool         `json:"declined,omitempty"` // by the user
+	Error        string       `json:"error"`
+}
+
+// named is what a tool's arguments call a server.
+type named interface{ named() string }
+
 // declinable makes a result of a user's no.
-func declinable(h handler) handler {
-	return func(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-		r, err := h(ctx, c, a)
+func declinable[In named](h func(context.Context, tool.Call, In) (*tool.Result, error)) func(context.Context, tool.Call, In) (*tool.Result, error) {
+	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
+		r, err := h(ctx, c, in)
 		declined, ok := errors.AsType[*tool.Declined](err)
 		if !ok {
 			return r, err
 		}
 		text := declined.Why + ": nothing was installed, started or changed."
-		return &tool.Result{IsError: true, Content: []tool.Content{tool.Text(text)}, Words: "Do not try again unless the user asks for it.",
-			Fields: map[string]any{"success": false, "connectionId": "", "name": a.Text("name"), "toolCount": 0, "tools": []any{}, "declined": true, "error": text}}, nil
+		r = said(&NotConnected{Name: in.named(), Tools: []ServerTool{}, Declined: true, Error: text}, text)
+		r.IsError, r.Words = true, "Do not try again unless the user asks for it."
+		return r, nil
 	}
 }
 

@@ -148,7 +148,7 @@ func TestConsentBeforeConnecting(t *testing.T) {
 
 	p.decision = "deny"
 	r, err := call(p, "connect_external_mcp", connect(one, "X-Key"))
-	if err != nil || !r.IsError || r.Fields["declined"] != true || !strings.Contains(*r.Content[0].Text, "nothing was installed, started or changed") {
+	if err != nil || !r.IsError || !r.Fields.(*NotConnected).Declined || !strings.Contains(*r.Content[0].Text, "nothing was installed, started or changed") {
 		t.Fatalf("refused: %+v %v", r, err)
 	}
 	if calls.Load() != 0 || len(tools.Connections.List(anna)) != 0 {
@@ -223,7 +223,7 @@ func TestConsentOfTheLocalUser(t *testing.T) {
 	one, calls := remote(t)
 	tools := toolsWith(t, tool.Ask)
 	r, err := callTool(tools, t.Context(), tool.Call{Principal: auth.Local, Name: "connect_external_mcp", Args: fmt.Appendf(nil, `{"name":"docs","url":%q}`, one)})
-	if err != nil || r.IsError || calls.Load() == 0 || r.Fields["runs"] != one {
+	if err != nil || r.IsError || calls.Load() == 0 || r.Fields.(*Connected).Runs != one {
 		t.Errorf("%+v %v", r, err)
 	}
 }
@@ -327,11 +327,13 @@ func TestToolsTellOfSecrets(t *testing.T) {
 	for _, name := range []string{"connect_external_mcp", "auto_install_and_connect_mcp", "restart_external_mcp"} {
 		found := false
 		for _, d := range tools.list {
-			for _, p := range d.Params {
-				if d.Name == name && p.Name == "env" {
-					found = strings.Contains(p.Description, "`sandlot secret set NAME`") && strings.Contains(p.Description, "${secret:NAME}")
-				}
+			if d.Name != name {
+				continue
 			}
+			props, _ := d.Input.Schema()["properties"].(map[string]any)
+			env, _ := props["env"].(map[string]any)
+			text, _ := env["description"].(string)
+			found = strings.Contains(text, "`sandlot secret set NAME`") && strings.Contains(text, "${secret:NAME}")
 		}
 		if !found {
 			t.Errorf("%s does not tell", name)

@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -29,49 +30,71 @@ func FileURI(session, file string) string {
 
 const maxRead = 1 << 20
 
+type readFileInput struct {
+	Path string `json:"path"`
+	sessionInput
+	Encoding string `json:"encoding,omitempty"`
+	Offset   int64  `json:"offset,omitempty"`
+	Limit    int64  `json:"limit,omitempty"`
+}
+
+// FileRead is the result of sandbox_read_file.
+type FileRead struct {
+	Place
+	Path      string `json:"path"`
+	Size      int64  `json:"size"` // of the whole file
+	Offset    int64  `json:"offset"`
+	Bytes     int    `json:"bytes"` // that were returned
+	Encoding  string `json:"encoding"`
+	Truncated bool   `json:"truncated"`
+}
+
+const pathText = "Absolute, or relative to /workspace."
+
+// encodings of what is read or written.
+var encodings = []string{"utf-8", "base64"}
+
 func readFile() tool.Tool {
 	return tool.Tool{
 		Name: "sandbox_read_file", Title: "Read a file",
 		Description: "Read a file of the sandbox as text; images come back as images, other binary files as base64. Long files are cut: go on with offset.",
-		Params: []tool.Param{
-			{Name: "path", Type: tool.String, Required: true, Description: "Absolute, or relative to /workspace."},
-			sessionParam(),
-			{Name: "encoding", Type: tool.String, Enum: []string{"utf-8", "base64"}, Default: "utf-8", Description: "How the bytes are returned."},
-			tool.Param{Name: "offset", Type: tool.Integer, Default: 0, Description: "The byte to begin at."}.Range(0, 1<<53),
-			tool.Param{Name: "limit", Type: tool.Integer, Default: 50000, Description: "The most bytes to return."}.Range(1, maxRead)},
-		Output: outputSchema([]string{"path", "size"}, sessionFields(map[string]any{
-			"path":      typed("string", "The file."),
-			"size":      typed("integer", "Bytes in the whole file."),
-			"offset":    typed("integer", "Where the returned bytes begin."),
-			"bytes":     typed("integer", "How many were returned."),
-			"encoding":  typed("string", "utf-8 or base64."),
-			"truncated": typed("boolean", "Whether there is more after them."),
-		})),
+		Input: tool.InputOf[readFileInput](
+			tool.Prop{Name: "path", Description: pathText},
+			sessionProp(),
+			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8", Description: "How the bytes are returned."},
+			tool.Prop{Name: "offset", Default: 0, Description: "The byte to begin at."}.Range(0, 1<<53),
+			tool.Prop{Name: "limit", Default: maxOutput, Description: "The most bytes to return."}.Range(1, maxRead)),
+		Output: tool.OutputOf[FileRead]([]string{"path", "size"}, placeProps(
+			tool.Prop{Name: "path", Description: "The file."},
+			tool.Prop{Name: "size", Description: "Bytes in the whole file."},
+			tool.Prop{Name: "offset", Description: "Where the returned bytes begin."},
+			tool.Prop{Name: "bytes", Description: "How many were returned."},
+			tool.Prop{Name: "encoding", Description: "utf-8 or base64."},
+			tool.Prop{Name: "truncated", Description: "Whether there is more after them."})...),
 		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
-func (t *Tools) read(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	l, err := t.open(ctx, c, a)
+func (t *Tools) read(ctx context.Context, c tool.Call, in readFileInput) (*tool.Result, error) {
+	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	offset, limit := a.Int("offset", 0), a.Int("limit", int64(50000))
-	binary := a.Text("encoding") == "base64"
-	data, size, err := read(ctx, l, c.Held, part{a.Text("path"), offset, limit})
+	offset, binary := in.Offset, in.Encoding == "base64"
+	data, size, err := read(ctx, l, c.Held, part{in.Path, offset, cmp.Or(in.Limit, maxOutput)})
 	if err != nil {
 		return nil, err
 	}
 	picture := http.DetectContentType(data)
 	if !binary && offset == 0 && size <= 4<<20 && shown(picture) {
 		if int64(len(data)) < size {
-			if data, size, err = read(ctx, l, c.Held, part{a.Text("path"), 0, size}); err != nil {
+			if data, size, err = read(ctx, l, c.Held, part{in.Path, 0, size}); err != nil {
 				return nil, err
 			}
 		}
-		r := fileResult(l, a.Text("path"), data, 0, size, "base64")
-		r.Content = append(notice(l), tool.Content{Image: &tool.Blob{MIME: picture, Data: data}})
+		r, _ := fileResult(l, in.Path, data, 0, size, "base64")
+		r.Content = append(r.Content, tool.Content{Image: &tool.Blob{MIME: picture, Data: data}})
 		return r, nil
 	}
 	if !binary {
@@ -84,11 +107,12 @@ func (t *Tools) read(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resul
 	if binary {
 		encoding, text = "base64", base64.StdEncoding.EncodeToString(data)
 	}
-	r := fileResult(l, a.Text("path"), data, offset, size, encoding)
-	r.Content = append(notice(l), tool.Text(text))
-	if r.Fields["truncated"] == true {
-		r.Content = append(r.Content, tool.Text(fmt.Sprintf("[bytes %d to %d of %d; go on with offset %d]", offset, offset+int64(len(data)), size, offset+int64(len(data)))),
-			tool.Content{Link: &tool.Link{URI: FileURI(l.ID(), absolute(a.Text("path"))), Name: path.Base(a.Text("path")), Size: size, MIME: mimeOf(a.Text("path"), data)}})
+	r, fields := fileResult(l, in.Path, data, offset, size, encoding)
+	r.Content = append(r.Content, tool.Text(text))
+	if fields.Truncated {
+		end := offset + int64(len(data))
+		r.Content = append(r.Content, tool.Text(fmt.Sprintf("[bytes %d to %d of %d; go on with offset %d]", offset, end, size, end)),
+			tool.Content{Link: &tool.Link{URI: FileURI(l.ID(), absolute(in.Path)), Name: path.Base(in.Path), Size: size, MIME: mimeOf(in.Path, data)}})
 	}
 	return r, nil
 }
@@ -115,12 +139,12 @@ func mimeOf(name string, data []byte) string {
 	return http.DetectContentType(data)
 }
 
-func fileResult(l *session.Lease, p string, data []byte, offset, size int64, encoding string) *tool.Result {
-	r := &tool.Result{Fields: where(l), Words: words(l, fmt.Sprintf("%s: %d bytes, %s", p, size, encoding))}
-	r.Fields["path"], r.Fields["size"], r.Fields["offset"] = p, size, offset
-	r.Fields["bytes"], r.Fields["encoding"] = len(data), encoding
-	r.Fields["truncated"] = offset+int64(len(data)) < size
-	return r
+func fileResult(l *session.Lease, p string, data []byte, offset, size int64, encoding string) (*tool.Result, *FileRead) {
+	fields := &FileRead{Place: placeOf(l), Path: p, Size: size, Offset: offset, Bytes: len(data), Encoding: encoding,
+		Truncated: offset+int64(len(data)) < size}
+	r := answer(l, fields)
+	r.Words = words(l, fmt.Sprintf("%s: %d bytes, %s", p, size, encoding))
+	return r, fields
 }
 
 // part is what of a file is read.
@@ -154,124 +178,163 @@ func fetch(ctx context.Context, l *session.Lease, p string, offset, limit int64)
 	return data, size, nil
 }
 
+type writeFileInput struct {
+	Path    string `json:"path"`
+	Content string `json:"content"`
+	sessionInput
+	Encoding string `json:"encoding,omitempty"`
+	Append   bool   `json:"append,omitempty"`
+	Offset   *int64 `json:"offset,omitempty"`
+	Mode     string `json:"mode,omitempty"`
+}
+
+// FileWritten is the result of sandbox_write_file.
+type FileWritten struct {
+	Place
+	Path    string `json:"path"`
+	Written int    `json:"bytes_written"`
+	Size    int64  `json:"size"` // of the file now
+}
+
 func writeFile() tool.Tool {
 	return tool.Tool{
 		Name: "sandbox_write_file", Title: "Write a file",
 		Description: "Write a file in the sandbox; folders on the way are made. It replaces the whole file at once, unless append or offset is given.",
-		Params: []tool.Param{
-			{Name: "path", Type: tool.String, Required: true, Description: "Absolute, or relative to /workspace."},
-			{Name: "content", Type: tool.String, Required: true, Description: "What to write."},
-			sessionParam(),
-			{Name: "encoding", Type: tool.String, Enum: []string{"utf-8", "base64"}, Default: "utf-8", Description: "What content is in."},
-			{Name: "append", Type: tool.Boolean, Default: false, Description: "Write at the end of the file."},
-			tool.Param{Name: "offset", Type: tool.Integer, Description: "Write at this byte and keep the rest."}.Range(0, 1<<40),
-			{Name: "mode", Type: tool.String, Description: `Permissions in octal, such as "0755".`}},
-		Output: outputSchema([]string{"path", "bytes_written"}, sessionFields(map[string]any{
-			"path": typed("string", "The file."), "bytes_written": typed("integer", "Bytes of content."), "size": typed("integer", "Bytes in the file now.")})),
+		Input: tool.InputOf[writeFileInput](
+			tool.Prop{Name: "path", Description: pathText},
+			tool.Prop{Name: "content", Description: "What to write."},
+			sessionProp(),
+			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8", Description: "What content is in."},
+			tool.Prop{Name: "append", Default: false, Description: "Write at the end of the file."},
+			tool.Prop{Name: "offset", Description: "Write at this byte and keep the rest."}.Range(0, 1<<40),
+			tool.Prop{Name: "mode", Description: `Permissions in octal, such as "0755".`}),
+		Output: tool.OutputOf[FileWritten]([]string{"path", "bytes_written"}, placeProps(
+			tool.Prop{Name: "path", Description: "The file."}, tool.Prop{Name: "bytes_written", Description: "Bytes of content."},
+			tool.Prop{Name: "size", Description: "Bytes in the file now."})...),
 		Hints: tool.Hints{Destructive: true, Idempotent: true},
 	}
 }
 
 var octal = regexp.MustCompile(`^0?[0-7]{3}$`)
 
-func (t *Tools) write(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	q := agent.FileWrite{Path: a.Text("path"), Data: []byte(a.Text("content")), Append: a.Bool("append")}
-	if a.Text("encoding") == "base64" {
-		data, err := base64.StdEncoding.DecodeString(a.Text("content"))
+// request is what the agent is asked to do.
+func (in writeFileInput) request() (agent.FileWrite, error) {
+	w := agent.FileWrite{Path: in.Path, Data: []byte(in.Content), Append: in.Append, At: in.Offset}
+	if in.Encoding == "base64" {
+		data, err := base64.StdEncoding.DecodeString(in.Content)
 		if err != nil {
-			return nil, fault.New(fault.InvalidParameters, "argument \"content\" is not base64: %v", err).With("argument", "content").With("allowed", "base64 with padding")
+			return w, fault.New(fault.InvalidParameters, "argument \"content\" is not base64: %v", err).
+				With("argument", "content").With("allowed", "base64 with padding")
 		}
-		q.Data = data
+		w.Data = data
 	}
-	if a.Has("offset") {
-		if q.Append {
-			return nil, fault.New(fault.InvalidParameters, "append and offset do not go together; leave one of them out").With("argument", "offset")
+	if in.Offset != nil && in.Append {
+		return w, fault.New(fault.InvalidParameters, "append and offset do not go together; leave one of them out").With("argument", "offset")
+	}
+	if in.Mode != "" {
+		if !octal.MatchString(in.Mode) {
+			return w, fault.New(fault.InvalidParameters, "mode %q must be three octal digits, such as 0644", agent.Printable(in.Mode, 20)).
+				With("argument", "mode").With("allowed", "0000 to 0777")
 		}
-		at := a.Int("offset", 0)
-		q.At = &at
+		mode, _ := strconv.ParseUint(in.Mode, 8, 32)
+		w.Mode = uint32(mode)
 	}
-	if m := a.Text("mode"); m != "" {
-		if !octal.MatchString(m) {
-			return nil, fault.New(fault.InvalidParameters, "mode %q must be three octal digits, such as 0644", agent.Printable(m, 20)).With("argument", "mode").With("allowed", "0000 to 0777")
-		}
-		mode, _ := strconv.ParseUint(m, 8, 32)
-		q.Mode = uint32(mode)
+	return w, nil
+}
+
+func (t *Tools) write(ctx context.Context, c tool.Call, in writeFileInput) (*tool.Result, error) {
+	w, err := in.request()
+	if err != nil {
+		return nil, err
 	}
-	l, err := t.open(ctx, c, a)
+	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
 	short, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	size, err := l.Agent().WriteFile(short, q)
+	size, err := l.Agent().WriteFile(short, w)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.FileAccess)
 	}
-	r := &tool.Result{Fields: where(l), Words: words(l)}
-	r.Fields["path"], r.Fields["bytes_written"], r.Fields["size"] = a.Text("path"), len(q.Data), size
-	r.Content = append(notice(l), tool.Text(fmt.Sprintf("Wrote %d bytes to %s", len(q.Data), a.Text("path"))))
-	return r, nil
+	fields := &FileWritten{Place: placeOf(l), Path: in.Path, Written: len(w.Data), Size: size}
+	return answer(l, fields, tool.Text(fmt.Sprintf("Wrote %d bytes to %s", len(w.Data), in.Path))), nil
+}
+
+type listFilesInput struct {
+	Path string `json:"path,omitempty"`
+	sessionInput
+	Depth int `json:"depth,omitempty"`
+	Limit int `json:"limit,omitempty"`
+}
+
+// FileList is the result of sandbox_list_files.
+type FileList struct {
+	Place
+	Path      string `json:"path"`
+	Files     []File `json:"files"`
+	Truncated bool   `json:"truncated"`
+}
+
+// File is one entry of a folder, as clients see it.
+type File struct {
+	Name     string `json:"name"`
+	Type     string `json:"type"`
+	Size     int64  `json:"size"`
+	Mode     string `json:"mode"` // in octal
+	Modified string `json:"modified"`
+	Target   string `json:"target,omitempty"`
 }
 
 func listFiles() tool.Tool {
 	return tool.Tool{
 		Name: "sandbox_list_files", Title: "List files",
 		Description: "List a directory of the sandbox: name, type, size, mode and time of each entry.",
-		Params: []tool.Param{
-			{Name: "path", Type: tool.String, Default: "/workspace", Description: "Absolute, or relative to /workspace."},
-			sessionParam(),
-			tool.Param{Name: "depth", Type: tool.Integer, Default: 1, Description: "How many levels down."}.Range(1, 10),
-			tool.Param{Name: "limit", Type: tool.Integer, Default: 500, Description: "The most entries to return."}.Range(1, 10000)},
-		Output: outputSchema([]string{"path", "files"}, sessionFields(map[string]any{
-			"path": typed("string", "The directory."), "files": map[string]any{"type": "array", "items": map[string]any{"type": "object"}},
-			"truncated": typed("boolean", "Whether there are more entries.")})),
+		Input: tool.InputOf[listFilesInput](
+			tool.Prop{Name: "path", Default: "/workspace", Description: pathText},
+			sessionProp(),
+			tool.Prop{Name: "depth", Default: 1, Description: "How many levels down."}.Range(1, 10),
+			tool.Prop{Name: "limit", Default: 500, Description: "The most entries to return."}.Range(1, 10000)),
+		Output: tool.OutputOf[FileList]([]string{"path", "files"}, placeProps(
+			tool.Prop{Name: "path", Description: "The directory."}, tool.Prop{Name: "files"},
+			tool.Prop{Name: "truncated", Description: "Whether there are more entries."})...),
 		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
-func (t *Tools) files(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	dir := a.Text("path")
-	if dir == "" {
-		dir = "/workspace"
-	}
-	l, err := t.open(ctx, c, a)
+func (t *Tools) files(ctx context.Context, c tool.Call, in listFilesInput) (*tool.Result, error) {
+	dir := cmp.Or(in.Path, "/workspace")
+	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
 	short, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	files, cut, err := l.Agent().ListFiles(short, dir, int(a.Int("depth", 1)), int(a.Int("limit", 500)))
+	files, cut, err := l.Agent().ListFiles(short, dir, cmp.Or(in.Depth, 1), cmp.Or(in.Limit, 500))
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.FileAccess)
 	}
-	rows := []map[string]any{}
-	lines := []string{}
+	rows, lines := []File{}, []string{}
 	for _, f := range files {
-		row := map[string]any{"name": strings.ToValidUTF8(f.Path, "\uFFFD"), "type": f.Type, "size": f.Size,
-			"mode": fmt.Sprintf("%04o", f.Mode), "modified": when(f.Modified)}
+		row := File{Name: strings.ToValidUTF8(f.Path, "\uFFFD"), Type: f.Type, Size: f.Size, Mode: fmt.Sprintf("%04o", f.Mode), Modified: when(f.Modified),
+			Target: strings.ToValidUTF8(f.Target, "\uFFFD")}
 		name := agent.Printable(f.Path, 4096)
 		if f.Type == "directory" {
 			name += "/"
 		}
 		if f.Target != "" {
-			row["target"] = strings.ToValidUTF8(f.Target, "\uFFFD")
 			name += " -> " + agent.Printable(f.Target, 4096)
 		}
 		rows = append(rows, row)
-		lines = append(lines, fmt.Sprintf("%s %9d %s %s", row["mode"], f.Size, row["modified"], name))
+		lines = append(lines, fmt.Sprintf("%s %9d %s %s", row.Mode, f.Size, row.Modified, name))
 	}
-	text := strings.Join(lines, "\n")
-	switch {
-	case len(lines) == 0:
-		text = "(empty directory)"
-	case cut:
+	text := cmp.Or(strings.Join(lines, "\n"), "(empty directory)")
+	if cut && len(lines) > 0 {
 		text += fmt.Sprintf("\n[only the first %d entries; list a subdirectory, or raise limit]", len(lines))
 	}
-	r := &tool.Result{Fields: where(l), Words: words(l), Content: append(notice(l), tool.Text(text))}
-	r.Fields["path"], r.Fields["files"], r.Fields["truncated"] = dir, rows, cut
-	return r, nil
+	return answer(l, &FileList{Place: placeOf(l), Path: dir, Files: rows, Truncated: cut}, tool.Text(text)), nil
 }
 
 // ResourceTemplates implements tool.Reader.

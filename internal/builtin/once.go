@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -52,8 +53,7 @@ func newReplies() *replies {
 // do runs the call, or waits for the one with the same key. With a key the run
 // goes on when its client leaves, which is when clients retry, and ends with the
 // client's token.
-func (r *replies) do(ctx context.Context, c tool.Call, a tool.Args, run func(context.Context) (*tool.Result, error)) (*tool.Result, error) {
-	key := a.Text("idempotency_key")
+func (r *replies) do(ctx context.Context, c tool.Call, key string, run func(context.Context) (*tool.Result, error)) (*tool.Result, error) {
 	if key == "" {
 		return run(ctx)
 	}
@@ -192,12 +192,22 @@ func weight(r *tool.Result) int64 {
 			n += len(c.Resource.Text)
 		}
 	}
-	for _, v := range r.Fields {
-		if s, ok := v.(string); ok {
-			n += len(s)
+	return int64(n + texts(reflect.ValueOf(r.Fields)))
+}
+
+// texts is how many bytes of text stand in the fields of a struct.
+func texts(v reflect.Value) (n int) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		return texts(v.Elem())
+	case reflect.String:
+		return v.Len()
+	case reflect.Struct:
+		for i := range v.NumField() {
+			n += texts(v.Field(i))
 		}
 	}
-	return int64(n)
+	return n
 }
 
 // size is about what a result holds, in bytes.

@@ -27,7 +27,7 @@ func newDesk() *desk { return &desk{replies: newReplies(), ran: map[string]int{}
 
 func (d *desk) call(owner, key string, run func() (*tool.Result, error)) (*tool.Result, error) {
 	c := tool.Call{Principal: auth.Principal{ID: owner}, Name: "t", Args: json.RawMessage(`{}`)}
-	return d.do(context.Background(), c, tool.Args{"idempotency_key": key}, func(context.Context) (*tool.Result, error) {
+	return d.do(context.Background(), c, key, func(context.Context) (*tool.Result, error) {
 		d.mu.Lock()
 		d.ran[owner+" "+key]++
 		d.mu.Unlock()
@@ -211,7 +211,7 @@ func TestARunEndsWithItsToken(t *testing.T) {
 		var why error
 		c := tool.Call{Principal: auth.Principal{ID: "user:ann", Token: "a token"}, Name: "t", Args: json.RawMessage(`{}`)}
 		go func() {
-			_, _ = d.do(client, c, tool.Args{"idempotency_key": "k"}, func(ctx context.Context) (*tool.Result, error) {
+			_, _ = d.do(client, c, "k", func(ctx context.Context) (*tool.Result, error) {
 				<-ctx.Done()
 				why = context.Cause(ctx)
 				return nil, why

@@ -108,33 +108,49 @@ func join(parts ...string) string {
 	return strings.Join(full, "\n")
 }
 
-// took says how long a call ran: in whole milliseconds, and exactly.
-func took(fields map[string]any, d time.Duration) {
-	micros := d.Microseconds()
-	fields["execution_time_ms"], fields["execution_time_us"] = (micros+500)/1000, micros
+// Timing says how long a call ran: in whole milliseconds, and exactly.
+type Timing struct {
+	Milliseconds int64 `json:"execution_time_ms"`
+	Microseconds int64 `json:"execution_time_us"`
 }
 
-// timeFields are those of took.
-func timeFields(fields map[string]any) map[string]any {
-	fields["execution_time_ms"] = typed("integer", "How long it ran, in milliseconds.")
-	fields["execution_time_us"] = typed("integer", "The same in microseconds.")
-	return fields
+func timing(d time.Duration) Timing {
+	return Timing{Milliseconds: (d.Microseconds() + 500) / 1000, Microseconds: d.Microseconds()}
 }
 
-// output puts streams into a result: links after the text, and what a program
-// needs into its fields.
-func output(r *tool.Result, streams ...stream) {
-	r.Fields["truncated"] = false
-	for _, s := range streams {
-		if s.truncated {
-			r.Fields["truncated"] = true
-			r.Fields[s.name+"_bytes"] = s.total
+func timingProps() []tool.Prop {
+	return []tool.Prop{{Name: "execution_time_ms", Description: "How long it ran, in milliseconds."},
+		{Name: "execution_time_us", Description: "The same in microseconds."}}
+}
+
+// Streams say what there is beside the text of an output: how many bytes there
+// were of one that was cut, and what is inline of one that is not text.
+type Streams struct {
+	Truncated    bool   `json:"truncated"`
+	StdoutBytes  int64  `json:"stdout_bytes,omitempty"`
+	StderrBytes  int64  `json:"stderr_bytes,omitempty"`
+	ResultBytes  int64  `json:"result_bytes,omitempty"`
+	StdoutBase64 string `json:"stdout_base64,omitempty"`
+	StderrBase64 string `json:"stderr_base64,omitempty"`
+	ResultBase64 string `json:"result_base64,omitempty"`
+}
+
+// output puts links to streams into a result, after its text, and returns what a
+// program needs.
+func output(r *tool.Result, streams ...stream) (s Streams) {
+	bytes := map[string]*int64{"stdout": &s.StdoutBytes, "stderr": &s.StderrBytes, "result": &s.ResultBytes}
+	base64 := map[string]*string{"stdout": &s.StdoutBase64, "stderr": &s.StderrBase64, "result": &s.ResultBase64}
+	for _, one := range streams {
+		if one.truncated {
+			s.Truncated = true
+			*bytes[one.name] = one.total
 		}
-		if s.binary != "" {
-			r.Fields[s.name+"_base64"] = s.binary
+		if one.binary != "" {
+			*base64[one.name] = one.binary
 		}
-		if s.link != nil {
-			r.Content = append(r.Content, tool.Content{Link: s.link})
+		if one.link != nil {
+			r.Content = append(r.Content, tool.Content{Link: one.link})
 		}
 	}
+	return s
 }

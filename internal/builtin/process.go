@@ -1,6 +1,7 @@
 package builtin
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -22,125 +23,155 @@ import (
 // it is enough by itself.
 func processID(l *session.Lease, id string) string { return l.ID() + "." + id }
 
-func processParam() tool.Param {
-	return tool.Param{Name: "process_id", Type: tool.String, Required: true, Description: "As execute_command or list_processes gave it."}
+func processProp() tool.Prop {
+	return tool.Prop{Name: "process_id", Description: "As execute_command or list_processes gave it."}
 }
 
 // process opens the session of a process handle.
-func (t *Tools) process(ctx context.Context, c tool.Call, a tool.Args) (*session.Lease, string, error) {
-	sid, pid, ok := strings.Cut(a.Text("process_id"), ".")
+func (t *Tools) process(ctx context.Context, c tool.Call, id string) (*session.Lease, string, error) {
+	sid, pid, ok := strings.Cut(id, ".")
 	if !ok || sid == "new" || sid == "home" || sid == "" || pid == "" {
-		return nil, "", fault.New(fault.InvalidParameters, "process_id %q is not one that execute_command gave", agent.Printable(a.Text("process_id"), 80)).
+		return nil, "", fault.New(fault.InvalidParameters, "process_id %q is not one that execute_command gave", agent.Printable(id, 80)).
 			With("argument", "process_id").With("allowed", "a process_id of execute_command or list_processes")
 	}
 	l, err := t.Sessions.Open(ctx, c.Principal, session.Ask{ID: sid})
 	return l, pid, err
 }
 
+// ProcessList is the result of list_processes.
+type ProcessList struct {
+	Place
+	Processes []Process `json:"processes"`
+}
+
+// Process is one of a session, as clients see it.
+type Process struct {
+	ID          string `json:"process_id"`
+	Command     string `json:"command"`
+	Kind        string `json:"kind"` // background, exec, interactive or interpreter
+	Running     bool   `json:"running"`
+	PID         int    `json:"pid"`
+	OutputBytes uint64 `json:"output_bytes"`
+	Started     string `json:"started_at"`
+	Status      string `json:"status"`            // in words
+	Timeout     int    `json:"timeout,omitempty"` // seconds
+	ExitCode    *int   `json:"exit_code,omitempty"`
+	Ended       string `json:"ended_at,omitempty"`
+	KilledBy    string `json:"killed_by,omitempty"` // a limit
+}
+
 func listProcesses() tool.Tool {
 	return tool.Tool{
 		Name: "list_processes", Title: "List processes",
 		Description: "List what runs, or ran, in a session: background processes, commands and interpreters, with process_id, state and exit code.",
-		Params:      []tool.Param{sessionParam()},
-		Output: outputSchema([]string{"processes"}, sessionFields(map[string]any{
-			"processes": map[string]any{"type": "array", "items": map[string]any{"type": "object"}},
-		})),
-		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
+		Input:       tool.InputOf[sessionInput](sessionProp()),
+		Output:      tool.OutputOf[ProcessList]([]string{"processes"}, placeProps(tool.Prop{Name: "processes"})...),
+		Hints:       tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
-func (t *Tools) processes(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
+func (t *Tools) processes(ctx context.Context, c tool.Call, in sessionInput) (*tool.Result, error) {
 	c.Fresh = false
-	l, err := t.open(ctx, c, a)
+	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID})
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
 	short, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	list, err := l.Agent().ListProcesses(short)
+	all, err := l.Agent().ListProcesses(short)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	rows := []map[string]any{}
-	lines := []string{}
-	for _, p := range list {
+	rows, lines := []Process{}, []string{}
+	for _, p := range all {
 		row := processRow(l, p)
 		rows = append(rows, row)
-		lines = append(lines, fmt.Sprintf("%s  %s  %s  %s", row["process_id"], row["kind"], row["status"], row["command"]))
+		lines = append(lines, fmt.Sprintf("%s  %s  %s  %s", row.ID, row.Kind, row.Status, row.Command))
 	}
-	r := &tool.Result{Fields: where(l), Words: words(l)}
-	r.Fields["processes"] = rows
-	text := strings.Join(lines, "\n")
-	if text == "" {
-		text = "No processes."
-	}
-	r.Content = append(notice(l), tool.Text(text))
-	return r, nil
+	return answer(l, &ProcessList{Place: placeOf(l), Processes: rows}, tool.Text(cmp.Or(strings.Join(lines, "\n"), "No processes."))), nil
 }
 
-func processRow(l *session.Lease, p agent.Process) map[string]any {
-	row := map[string]any{
-		"process_id": processID(l, p.ID), "command": agent.Printable(strings.Join(p.Args, " "), 500),
-		"kind": p.Kind, "running": p.Running, "pid": p.PID, "output_bytes": p.Written,
-		"started_at": when(p.Started), "status": "running",
-	}
+func processRow(l *session.Lease, p agent.Process) Process {
+	row := Process{ID: processID(l, p.ID), Command: agent.Printable(strings.Join(p.Args, " "), 500), Kind: p.Kind, Running: p.Running, PID: p.PID,
+		OutputBytes: p.Written, Started: when(p.Started), Status: "running", Timeout: int(p.Timeout.Seconds())}
 	if p.Kind == "interpreter" && !p.Busy {
-		row["status"] = "waiting for code"
-	}
-	if p.Timeout > 0 {
-		row["timeout"] = int(p.Timeout.Seconds())
+		row.Status = "waiting for code"
 	}
 	if !p.Running {
-		row["exit_code"], row["ended_at"] = p.ExitCode, when(p.Ended)
-		row["status"] = fmt.Sprintf("ended with exit code %d", p.ExitCode)
+		row.ExitCode, row.Ended, row.KilledBy = &p.ExitCode, when(p.Ended), p.KilledBy
+		row.Status = fmt.Sprintf("ended with exit code %d", p.ExitCode)
 		if p.KilledBy != "" {
-			row["killed_by"] = p.KilledBy
-			row["status"] = fmt.Sprintf("%s (limit: %s)", row["status"], row["killed_by"])
+			row.Status += fmt.Sprintf(" (limit: %s)", p.KilledBy)
 		}
 	}
 	return row
+}
+
+type readProcessInput struct {
+	ProcessID string  `json:"process_id"`
+	Cursor    int64   `json:"cursor,omitempty"`
+	MaxBytes  int     `json:"max_bytes,omitempty"`
+	Wait      float64 `json:"wait,omitempty"` // seconds
+}
+
+// ProcessOutput is the result of read_process.
+type ProcessOutput struct {
+	Place
+	ProcessID string `json:"process_id"`
+	Output    string `json:"output"`
+	Base64    string `json:"output_base64,omitempty"` // of what is not text
+	Cursor    int64  `json:"cursor"`
+	Running   bool   `json:"running"`
+	ExitCode  *int   `json:"exit_code"`
+	Left      int64  `json:"bytes_left"`
+	KilledBy  string `json:"killed_by,omitempty"`
+	Truncated bool   `json:"truncated"`
 }
 
 func readProcess() tool.Tool {
 	return tool.Tool{
 		Name: "read_process", Title: "Read a process's output",
 		Description: "Read what a background process has printed (stdout and stderr in one stream). Pass the cursor of the last result to get only what is new, and wait to be told when there is something.",
-		Params: []tool.Param{processParam(),
-			tool.Param{Name: "cursor", Type: tool.Integer, Default: 0, Description: "Where to go on: the cursor of the last result. 0 is the beginning."}.Range(0, 1<<53),
-			tool.Param{Name: "max_bytes", Type: tool.Integer, Default: 50000, Description: "The most to return."}.Range(1, 1<<20),
-			tool.Param{Name: "wait", Type: tool.Number, Default: 0, Description: "Seconds to wait for new output or the end, if there is none yet."}.Range(0, 300)},
-		Output: outputSchema([]string{"output", "cursor", "running"}, sessionFields(map[string]any{
-			"process_id":    typed("string", "The process."),
-			"output":        typed("string", "What was printed from the cursor on."),
-			"output_base64": typed("string", "The same bytes, when they are not text."),
-			"cursor":        typed("integer", "Pass it the next time."),
-			"running":       typed("boolean", "Whether it still runs."),
-			"exit_code":     map[string]any{"type": []string{"integer", "null"}, "description": "Null while it runs; 124 when its time was over; 128+n after signal n."},
-			"bytes_left":    typed("integer", "How much was printed that is not in this output: call again with cursor for it. 0: that was all until now."),
-			"killed_by":     typed("string", "The limit that ended it: time, memory or processes."),
-			"truncated":     typed("boolean", "Whether output between the given cursor and this was dropped: a process keeps its last MiB."),
-		})),
+		Input: tool.InputOf[readProcessInput](processProp(),
+			tool.Prop{Name: "cursor", Default: 0, Description: "Where to go on: the cursor of the last result. 0 is the beginning."}.Range(0, 1<<53),
+			tool.Prop{Name: "max_bytes", Default: maxOutput, Description: "The most to return."}.Range(1, 1<<20),
+			tool.Prop{Name: "wait", Default: 0, Description: "Seconds to wait for new output or the end, if there is none yet."}.Range(0, 300)),
+		Output: tool.OutputOf[ProcessOutput]([]string{"output", "cursor", "running"}, placeProps(
+			tool.Prop{Name: "process_id", Description: "The process."},
+			tool.Prop{Name: "output", Description: "What was printed from the cursor on."},
+			tool.Prop{Name: "output_base64", Description: "The same bytes, when they are not text."},
+			tool.Prop{Name: "cursor", Description: "Pass it the next time."},
+			tool.Prop{Name: "running", Description: "Whether it still runs."},
+			tool.Prop{Name: "exit_code", Nullable: true, Description: "Null while it runs; 124 when its time was over; 128+n after signal n."},
+			tool.Prop{Name: "bytes_left",
+				Description: "How much was printed that is not in this output: call again with cursor for it. 0: that was all until now."},
+			tool.Prop{Name: "killed_by", Description: "The limit that ended it: time, memory or processes."},
+			tool.Prop{Name: "truncated",
+				Description: "Whether output between the given cursor and this was dropped: a process keeps its last MiB."})...),
 		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
-func (t *Tools) readOutput(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	l, pid, err := t.process(ctx, c, a)
+// maxOutput is how many bytes of a process, or of a file, come when a call names no
+// number.
+const maxOutput = 50000
+
+func (t *Tools) readOutput(ctx context.Context, c tool.Call, in readProcessInput) (*tool.Result, error) {
+	l, pid, err := t.process(ctx, c, in.ProcessID)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	wait := time.Duration(a.Float("wait", 0) * float64(time.Second))
-	most := a.Int("max_bytes", 50000)
+	wait, most := time.Duration(in.Wait*float64(time.Second)), cmp.Or(in.MaxBytes, maxOutput)
 	if most > limit.Large {
-		if err := c.Held.Wait(ctx, most); err != nil {
+		if err := c.Held.Wait(ctx, int64(most)); err != nil {
 			return nil, err
 		}
 	}
 	limited, cancel := context.WithTimeout(ctx, wait+patience)
 	defer cancel()
-	m, err := l.Agent().ReadProcess(limited, pid, a.Int("cursor", 0), int(most), wait)
+	m, err := l.Agent().ReadProcess(limited, pid, in.Cursor, most, wait)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
@@ -150,31 +181,28 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, a tool.Args) (*tool
 		m.Cursor, m.Left = m.Cursor-rest, m.Left+rest
 		out = out[:len(cut)]
 	}
-	r := &tool.Result{Fields: where(l), Words: words(l, fmt.Sprintf("cursor: %d", m.Cursor), fmt.Sprintf("running: %t", m.Running))}
-	r.Fields["process_id"], r.Fields["cursor"], r.Fields["running"] = a.Text("process_id"), m.Cursor, m.Running
-	r.Fields["truncated"], r.Fields["exit_code"], r.Fields["bytes_left"] = m.Skipped > 0, nil, m.Left
-	data := strings.ToValidUTF8(string(out), "\uFFFD")
-	r.Fields["output"] = data
+	fields := &ProcessOutput{Place: placeOf(l), ProcessID: in.ProcessID, Output: strings.ToValidUTF8(string(out), "\uFFFD"), Cursor: m.Cursor,
+		Running: m.Running, Left: m.Left, Truncated: m.Skipped > 0}
 	if !utf8.Valid(out) {
-		r.Fields["output_base64"] = base64.StdEncoding.EncodeToString(out)
+		fields.Base64 = base64.StdEncoding.EncodeToString(out)
 	}
-	text := terminal.Text(data)
+	text := terminal.Text(fields.Output)
 	if m.Skipped > 0 {
 		text = fmt.Sprintf("[%d bytes before this were dropped]\n%s", m.Skipped, text)
 	}
+	r := answer(l, fields, tool.Text(text))
+	r.Words = words(l, fmt.Sprintf("cursor: %d", m.Cursor), fmt.Sprintf("running: %t", m.Running))
 	if m.Left > 0 {
 		r.Words += fmt.Sprintf("; %d bytes more are there: call again with this cursor", m.Left)
 	}
 	if !m.Running {
-		r.Fields["exit_code"] = m.ExitCode
+		fields.ExitCode, fields.KilledBy = &m.ExitCode, m.KilledBy
 		r.Words += fmt.Sprintf("; exit_code: %d", m.ExitCode)
 		if m.KilledBy != "" {
-			r.Fields["killed_by"] = m.KilledBy
 			r.Words += "; " + ended(l, m)
 		}
 	}
-	r.Content = append(notice(l), tool.Text(text))
-	refused(l, r)
+	fields.NetworkRefused = refused(l, r)
 	system(l, r, "", text)
 	return r, nil
 }
@@ -187,60 +215,84 @@ func ended(l *session.Lease, m agent.ProcessOutput) string {
 	return killed(l, m.KilledBy)
 }
 
+type writeProcessInput struct {
+	ProcessID string `json:"process_id"`
+	Data      string `json:"data,omitempty"`
+	EOF       bool   `json:"eof,omitempty"`
+}
+
+// ProcessInput is the result of write_process.
+type ProcessInput struct {
+	Place
+	ProcessID string `json:"process_id"`
+	Written   int    `json:"written"` // bytes
+}
+
 func writeProcess() tool.Tool {
 	return tool.Tool{
 		Name: "write_process", Title: "Write to a process's input",
 		Description: "Write to the standard input of a background process. End lines with a newline, as the Enter key would.",
-		Params: []tool.Param{processParam(),
-			{Name: "data", Type: tool.String, Description: "What to write.", Default: ""},
-			{Name: "eof", Type: tool.Boolean, Description: "Close its input after that.", Default: false}},
-		Output: outputSchema([]string{"written"}, sessionFields(map[string]any{"process_id": typed("string", "The process."), "written": typed("integer", "Bytes written.")})),
-		Hints:  tool.Hints{Destructive: true},
+		Input: tool.InputOf[writeProcessInput](processProp(),
+			tool.Prop{Name: "data", Description: "What to write.", Default: ""},
+			tool.Prop{Name: "eof", Description: "Close its input after that.", Default: false}),
+		Output: tool.OutputOf[ProcessInput]([]string{"written"}, placeProps(
+			tool.Prop{Name: "process_id", Description: "The process."}, tool.Prop{Name: "written", Description: "Bytes written."})...),
+		Hints: tool.Hints{Destructive: true},
 	}
 }
 
-func (t *Tools) writeInput(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	l, pid, err := t.process(ctx, c, a)
+func (t *Tools) writeInput(ctx context.Context, c tool.Call, in writeProcessInput) (*tool.Result, error) {
+	l, pid, err := t.process(ctx, c, in.ProcessID)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	written, err := l.Agent().WriteProcess(limited, pid, []byte(a.Text("data")), a.Bool("eof"))
+	written, err := l.Agent().WriteProcess(limited, pid, []byte(in.Data), in.EOF)
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	r := &tool.Result{Fields: where(l), Words: words(l), Content: append(notice(l), tool.Text(fmt.Sprintf("Wrote %d bytes", written)))}
-	r.Fields["process_id"], r.Fields["written"] = a.Text("process_id"), written
-	return r, nil
+	fields := &ProcessInput{Place: placeOf(l), ProcessID: in.ProcessID, Written: written}
+	return answer(l, fields, tool.Text(fmt.Sprintf("Wrote %d bytes", written))), nil
 }
 
 // signals that stop_process may send.
 var signals = []string{"TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT"}
 
+type stopProcessInput struct {
+	ProcessID string `json:"process_id"`
+	Signal    string `json:"signal,omitempty"`
+}
+
+// ProcessEnd is the result of stop_process.
+type ProcessEnd struct {
+	Place
+	ProcessID string `json:"process_id"`
+	Running   bool   `json:"running"`
+	ExitCode  *int   `json:"exit_code"`
+}
+
 func stopProcess() tool.Tool {
 	return tool.Tool{
 		Name: "stop_process", Title: "Stop a process",
 		Description: "Send a signal to a process and all that it started. After TERM, INT, HUP and QUIT comes KILL when it still runs five seconds later. Works on background processes, running commands and interpreters: there it stops the code that runs and keeps the variables; KILL ends the interpreter.",
-		Params: []tool.Param{processParam(),
-			{Name: "signal", Type: tool.String, Enum: signals, Default: "TERM", Description: "The signal's name, without SIG."}},
-		Output: outputSchema([]string{"running"}, sessionFields(map[string]any{"process_id": typed("string", "The process."), "running": typed("boolean", "Whether it still runs."),
-			"exit_code": map[string]any{"type": []string{"integer", "null"}}})),
+		Input: tool.InputOf[stopProcessInput](processProp(),
+			tool.Prop{Name: "signal", Enum: signals, Default: "TERM", Description: "The signal's name, without SIG."}),
+		Output: tool.OutputOf[ProcessEnd]([]string{"running"}, placeProps(
+			tool.Prop{Name: "process_id", Description: "The process."}, tool.Prop{Name: "running", Description: "Whether it still runs."},
+			tool.Prop{Name: "exit_code", Nullable: true})...),
 		Hints: tool.Hints{Destructive: true, Idempotent: true},
 	}
 }
 
-func (t *Tools) stop(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	l, pid, err := t.process(ctx, c, a)
+func (t *Tools) stop(ctx context.Context, c tool.Call, in stopProcessInput) (*tool.Result, error) {
+	l, pid, err := t.process(ctx, c, in.ProcessID)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Release()
-	name := a.Text("signal")
-	if name == "" {
-		name = "TERM"
-	}
+	name := cmp.Or(in.Signal, "TERM")
 	grace := time.Duration(0)
 	switch name {
 	case "TERM", "INT", "HUP", "QUIT":
@@ -252,16 +304,14 @@ func (t *Tools) stop(ctx context.Context, c tool.Call, a tool.Args) (*tool.Resul
 	if err != nil {
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
-	r := &tool.Result{Fields: where(l), Words: words(l)}
-	r.Fields["process_id"], r.Fields["running"], r.Fields["exit_code"] = a.Text("process_id"), running, nil
+	fields := &ProcessEnd{Place: placeOf(l), ProcessID: in.ProcessID, Running: running}
 	text := fmt.Sprintf("Signal %s was sent; the process still runs", name)
 	if strings.HasPrefix(pid, "interpreter-") {
 		text = "The interpreter runs no code now"
 	}
 	if !running {
-		r.Fields["exit_code"] = exit
+		fields.ExitCode = &exit
 		text = fmt.Sprintf("The process ended with exit code %d", exit)
 	}
-	r.Content = append(notice(l), tool.Text(text))
-	return r, nil
+	return answer(l, fields, tool.Text(text)), nil
 }

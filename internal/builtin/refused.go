@@ -12,16 +12,24 @@ import (
 	"sandlot/internal/tool"
 )
 
-// refused adds what the session's programs were not allowed to reach since the
-// last result, and how the operator can allow it.
-func refused(l *session.Lease, r *tool.Result) {
+// Refused is what a session's programs were not allowed to reach.
+type Refused struct {
+	Host   string `json:"host"`
+	Port   int    `json:"port"` // 0: it was only looked up
+	Reason string `json:"reason"`
+	Times  int    `json:"times"`
+}
+
+// refused adds to a result what the session's programs were not allowed to reach
+// since the last one, and how the operator can allow it.
+func refused(l *session.Lease, r *tool.Result) []Refused {
 	list := l.Refusals()
 	if len(list) == 0 {
-		return
+		return nil
 	}
 	var lines, rules []string
 	remedies := map[egress.Remedy]bool{}
-	var data []map[string]any
+	var data []Refused
 	for _, e := range list {
 		host := hostPort(e)
 		lines = append(lines, fmt.Sprintf("Network access refused: %s: %s", host, agent.Printable(e.Reason, 300)))
@@ -29,7 +37,7 @@ func refused(l *session.Lease, r *tool.Result) {
 		if e.Remedy() == egress.ARule {
 			rules = append(rules, host)
 		}
-		data = append(data, map[string]any{"host": agent.Printable(e.Host, 260), "port": e.Port, "reason": agent.Printable(e.Reason, 300), "times": e.Times})
+		data = append(data, Refused{Host: agent.Printable(e.Host, 260), Port: int(e.Port), Reason: agent.Printable(e.Reason, 300), Times: e.Times})
 	}
 	if len(rules) > 0 {
 		lines = append(lines, fmt.Sprintf("The operator of this server can allow it: network.allow in sandlot.yaml, or `sandlot network allow %s --session %s`.",
@@ -45,7 +53,7 @@ func refused(l *session.Lease, r *tool.Result) {
 		lines = append(lines, fmt.Sprintf("Another session (session_id \"new\") has as much for itself. The operator of this server can give this one more: `sandlot network recount --session %s`, or network.max_mb in sandlot.yaml.", l.ID()))
 	}
 	r.Content = append(r.Content, tool.Text(strings.Join(lines, "\n")))
-	r.Fields["network_refused"] = data
+	return data
 }
 
 func hostPort(e egress.Refusal) string {

@@ -11,57 +11,93 @@ import (
 	"sandlot/internal/volume"
 )
 
+// SessionList is the result of get_sessions.
+type SessionList struct {
+	Sessions []Session `json:"sessions"`
+}
+
+// Session is one of a principal, as they see it.
+type Session struct {
+	ID        string  `json:"session_id"`
+	Home      bool    `json:"home"`
+	Template  string  `json:"template"`
+	Flavor    string  `json:"flavor"`
+	Created   string  `json:"created_at"`
+	Used      string  `json:"last_accessed"`
+	Status    string  `json:"status"` // creating, ready, running, processing, stopped or error
+	Namespace string  `json:"namespace"`
+	Sandbox   string  `json:"sandbox_name"`
+	Limits    Limits  `json:"limits"`
+	Processes int     `json:"processes"`
+	Network   Traffic `json:"network"`
+	Usage     *Usage  `json:"usage,omitempty"` // of its sandbox, when it has one that answers
+	Ports     []Port  `json:"ports"`
+}
+
+// Limits are those of a session.
+type Limits struct {
+	CPUs      float64 `json:"cpus"`
+	MemoryMB  int     `json:"memory_mb"`
+	NetworkMB float64 `json:"network_mb,omitempty"` // both ways together; 0: none
+}
+
+// Traffic is what a session sent and received.
+type Traffic struct {
+	SentMB     float64 `json:"sent_mb"`
+	ReceivedMB float64 `json:"received_mb"`
+}
+
+// Usage is what a session's sandbox uses.
+type Usage struct {
+	MemoryMB   float64 `json:"memory_mb"`
+	CPUSeconds float64 `json:"cpu_seconds"`
+	DiskMB     float64 `json:"disk_mb"`
+}
+
 func getSessions() tool.Tool {
 	return tool.Tool{
 		Name: "get_sessions", Title: "List sessions",
 		Description: "List your sessions: what each is made of, how large it is, what it uses, what runs in it.",
-		Params:      []tool.Param{{Name: "session_id", Type: tool.String, Description: "Only this one."}},
-		Output: outputSchema([]string{"sessions"}, map[string]any{
-			"sessions": map[string]any{"type": "array", "items": map[string]any{"type": "object"}}}),
-		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
+		Input:       tool.InputOf[sessionInput](tool.Prop{Name: "session_id", Description: "Only this one."}),
+		Output:      tool.OutputOf[SessionList]([]string{"sessions"}, tool.Prop{Name: "sessions"}),
+		Hints:       tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
-func (t *Tools) sessions(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	infos, err := t.Sessions.List(ctx, c.Principal, a.Text("session_id"))
+func (t *Tools) sessions(ctx context.Context, c tool.Call, in sessionInput) (*tool.Result, error) {
+	infos, err := t.Sessions.List(ctx, c.Principal, in.SessionID)
 	if err != nil {
 		return nil, err
 	}
-	rows := []map[string]any{}
-	lines := []string{}
+	rows, lines := []Session{}, []string{}
 	for _, i := range infos {
 		row := sessionRow(i)
-		row["ports"] = t.ports(i.Owner, i.ID)
+		row.Ports = t.ports(i.Owner, i.ID)
 		rows = append(rows, row)
 		kind := ""
 		if i.Home {
 			kind = " (home)"
 		}
-		lines = append(lines, fmt.Sprintf("%s%s  %s  %s  %s  last used %s", i.ID, kind, i.Status, i.Template, i.Flavor.Name, when(i.Used)))
+		lines = append(lines, fmt.Sprintf("%s%s  %s  %s  %s  last used %s", i.ID, kind, i.Status, i.Template, i.Flavor.Name, row.Used))
 	}
 	text := strings.Join(lines, "\n")
 	if text == "" {
 		text = "No sessions. The first execute_code or execute_command makes one."
 	}
-	return &tool.Result{Content: []tool.Content{tool.Text(text)}, Fields: map[string]any{"sessions": rows}}, nil
+	return said(&SessionList{Sessions: rows}, text), nil
 }
 
-// sessionRow is a session as clients see it.
-func sessionRow(i session.Info) map[string]any {
-	row := map[string]any{
-		"session_id": i.ID, "home": i.Home, "template": i.Template, "flavor": i.Flavor.Name,
-		"created_at": when(i.Created), "last_accessed": when(i.Used), "status": i.Status,
-		"namespace": "default", "sandbox_name": i.Sandbox,
-		"limits":    map[string]any{"cpus": i.Flavor.CPUs, "memory_mb": i.Flavor.MemoryMB},
-		"processes": 0,
-		"network":   map[string]any{"sent_mb": megabytes(i.Traffic.Up), "received_mb": megabytes(i.Traffic.Down)},
-	}
+// sessionRow is a session as clients see it, without its ports.
+func sessionRow(i session.Info) Session {
+	row := Session{ID: i.ID, Home: i.Home, Template: i.Template, Flavor: i.Flavor.Name, Created: when(i.Created), Used: when(i.Used), Status: i.Status,
+		Namespace: "default", Sandbox: i.Sandbox, Limits: Limits{CPUs: i.Flavor.CPUs, MemoryMB: i.Flavor.MemoryMB},
+		Network: Traffic{SentMB: megabytes(i.Traffic.Up), ReceivedMB: megabytes(i.Traffic.Down)}}
 	if i.MaxBytes > 0 {
-		row["limits"].(map[string]any)["network_mb"] = megabytes(uint64(i.MaxBytes))
+		row.Limits.NetworkMB = megabytes(uint64(i.MaxBytes))
 	}
 	if u := i.Usage; u != nil {
-		row["processes"] = u.Processes
-		row["usage"] = map[string]any{"memory_mb": megabytes(u.MemoryBytes), "cpu_seconds": float64(u.CPU.Microseconds()) / 1e6, "disk_mb": megabytes(u.DiskBytes)}
+		row.Processes = u.Processes
+		row.Usage = &Usage{MemoryMB: megabytes(u.MemoryBytes), CPUSeconds: float64(u.CPU.Microseconds()) / 1e6, DiskMB: megabytes(u.DiskBytes)}
 	}
 	return row
 }
@@ -69,49 +105,77 @@ func sessionRow(i session.Info) map[string]any {
 // megabytes rounds down to kilobytes.
 func megabytes(bytes uint64) float64 { return float64(bytes>>10) / 1024 }
 
+// SessionEnd is the result of stop_session.
+type SessionEnd struct {
+	Success   bool   `json:"success"` // it was there
+	SessionID string `json:"session_id"`
+	Warnings
+}
+
+type stopSessionInput struct {
+	SessionID string `json:"session_id"`
+}
+
 func stopSession() tool.Tool {
 	return tool.Tool{
 		Name: "stop_session", Title: "Stop a session",
 		Description: "End a session: its processes and variables are gone, and, except for your home, its files too.",
-		Params:      []tool.Param{{Name: "session_id", Type: tool.String, Required: true, Description: "Which one; \"home\" for your home, whose files stay."}},
-		Output: outputSchema([]string{"success", "session_id"}, map[string]any{
-			"success": typed("boolean", "False when there is no such session."), "session_id": typed("string", "The session.")}),
+		Input:       tool.InputOf[stopSessionInput](tool.Prop{Name: "session_id", Description: "Which one; \"home\" for your home, whose files stay."}),
+		Output: tool.OutputOf[SessionEnd]([]string{"success", "session_id"}, warningProps(
+			tool.Prop{Name: "success", Description: "False when there is no such session."}, tool.Prop{Name: "session_id", Description: "The session."})...),
 		Hints: tool.Hints{Destructive: true, Idempotent: true},
 	}
 }
 
-func (t *Tools) end(ctx context.Context, c tool.Call, a tool.Args) (*tool.Result, error) {
-	id := agent.Printable(a.Text("session_id"), 80)
-	ok := t.Sessions.Stop(ctx, c.Principal, a.Text("session_id"))
+func (t *Tools) end(ctx context.Context, c tool.Call, in stopSessionInput) (*tool.Result, error) {
+	id := agent.Printable(in.SessionID, 80)
+	ok := t.Sessions.Stop(ctx, c.Principal, in.SessionID)
 	text := fmt.Sprintf("Session %s stopped successfully", id)
 	if !ok {
 		text = fmt.Sprintf("Session %s not found", id)
 	}
-	return &tool.Result{Content: []tool.Content{tool.Text(text)}, Fields: map[string]any{"success": ok, "session_id": id}}, nil
+	r := said(&SessionEnd{Success: ok, SessionID: id}, text)
+	r.Session = id
+	return r, nil
+}
+
+// VolumeList is the result of get_volume_path.
+type VolumeList struct {
+	Volumes []Volume `json:"volume_mappings"`
+}
+
+// Volume is a shared folder.
+type Volume struct {
+	HostPath      string `json:"host_path"`
+	ContainerPath string `json:"container_path"`
+	ReadOnly      bool   `json:"read_only"`
+	// These are there when it is measured.
+	UsedMB  *int64 `json:"used_mb,omitempty"`
+	LimitMB *int64 `json:"limit_mb,omitempty"`
+	Full    *bool  `json:"full,omitempty"`
 }
 
 func getVolumePath() tool.Tool {
 	return tool.Tool{
 		Name: "get_volume_path", Title: "Show shared folders",
 		Description: "Show which folders of the host are shared with every session, and where they are in it.",
-		Output: outputSchema([]string{"volume_mappings"}, map[string]any{
-			"volume_mappings": map[string]any{"type": "array", "items": map[string]any{"type": "object"}}}),
-		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
+		Output:      tool.OutputOf[VolumeList]([]string{"volume_mappings"}, tool.Prop{Name: "volume_mappings"}),
+		Hints:       tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
-func (t *Tools) volumes(context.Context, tool.Call, tool.Args) (*tool.Result, error) {
-	rows := []map[string]any{}
-	lines := []string{}
+func (t *Tools) volumes(context.Context, tool.Call, nothing) (*tool.Result, error) {
+	rows, lines := []Volume{}, []string{}
 	var all []volume.Usage
 	if t.Volumes != nil {
 		all = t.Volumes()
 	}
 	for _, v := range all {
-		row := map[string]any{"host_path": v.Source, "container_path": v.Target, "read_only": v.ReadOnly || v.Full}
+		row := Volume{HostPath: v.Source, ContainerPath: v.Target, ReadOnly: v.ReadOnly || v.Full}
+		used, limit := int64(v.UsedBytes>>20), int64(v.LimitBytes>>20)
 		line := fmt.Sprintf("%s -> %s", v.Source, v.Target)
 		if v.Measured {
-			row["used_mb"], row["limit_mb"], row["full"] = v.UsedBytes>>20, v.LimitBytes>>20, v.Full
+			row.UsedMB, row.LimitMB, row.Full = &used, &limit, &v.Full
 		}
 		if v.Full {
 			line += " (" + fullness(v) + ")"
@@ -122,7 +186,7 @@ func (t *Tools) volumes(context.Context, tool.Call, tool.Args) (*tool.Result, er
 	if text == "" {
 		text = "No shared folders are set."
 	}
-	return &tool.Result{Content: []tool.Content{tool.Text(text)}, Fields: map[string]any{"volume_mappings": rows}}, nil
+	return said(&VolumeList{Volumes: rows}, text), nil
 }
 
 // fullness says why a shared folder can only be read, and until when.

@@ -205,17 +205,20 @@ func Plain(r *tool.Result) map[string]any {
 		}
 		return out
 	}
-	for k, v := range r.Fields {
-		out[k] = v
+	if r.Fields != nil {
+		all, _ := json.Marshal(r.Fields) // a struct of our own
+		fields := object{}
+		_ = json.Unmarshal(all, &fields)
+		for k, v := range fields {
+			out[k] = v
+		}
+		out["structuredContent"] = json.RawMessage(all)
 	}
 	blocks := []any{}
 	for _, c := range r.Content {
 		blocks = append(blocks, bareContent(c))
 	}
 	out["content"], out["isError"] = blocks, r.IsError
-	if r.Fields != nil {
-		out["structuredContent"] = r.Fields
-	}
 	return out
 }
 

@@ -245,11 +245,11 @@ func ready(t *mcp.Tool) int {
 }
 
 func describe(t tool.Tool) *mcp.Tool {
-	d := &mcp.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Schema(),
+	d := &mcp.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Input.Schema(),
 		Annotations: &mcp.ToolAnnotations{Title: t.Title, ReadOnlyHint: t.Hints.ReadOnly, IdempotentHint: t.Hints.Idempotent,
 			DestructiveHint: &t.Hints.Destructive, OpenWorldHint: &t.Hints.OpenWorld}}
 	if t.Output != nil {
-		d.OutputSchema = t.Output
+		d.OutputSchema = t.Output.Schema()
 	}
 	return d
 }

@@ -60,7 +60,7 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	res, err := f.Call(ctx, c)
 	outcome = outcomeOf(err)
 	if err == nil {
-		session, _ = res.Fields["session_id"].(string)
+		session = res.Session
 		if res.IsError {
 			outcome = event.Error
 		}

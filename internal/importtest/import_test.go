@@ -41,6 +41,7 @@ var only = map[string][]string{
 	"sandlot/internal/servers/process":       {"sandlot/internal/servers"},
 	"sandlot/internal/servers/install":       {"sandlot/internal/servers", "sandlot/internal/builtin"},
 	"sandlot/internal/mcpclient":             {"sandlot/internal/servers", "sandlot/test/conformance"},
+	"github.com/google/jsonschema-go":        {"sandlot/internal/tool"},
 	"gvisor.dev/gvisor":                      {"sandlot/cmd/sandlot-runsc"},
 	"modernc.org/sqlite":                     {"sandlot/internal/store"},
 	"github.com/spf13/cobra":                 {"sandlot/internal/cli"},

@@ -17,10 +17,9 @@ type Tool struct {
 	Operation   policy.Operation
 	Title       string
 	Description string
-	Params      []Param
-	// Output is a JSON schema of the structured result, of type object.
-	Output map[string]any
-	Hints  Hints
+	Input       *Object // of the arguments, see Decode; nil: it takes none
+	Output      *Object // of Result.Fields; nil: it says nothing of them
+	Hints       Hints
 	// Asks: a call may ask the user of its client, and wait for the answer.
 	Asks bool
 	// Alias: it is another name of the tool named here, and left out of lists.
@@ -62,8 +61,10 @@ type Call struct {
 // Result is what a call gives. A fault is an error instead.
 type Result struct {
 	Content []Content
-	// Fields are the structured result.
-	Fields map[string]any
+	// Fields are the structured result: a struct, or nil.
+	Fields any
+	// Session is the id of the session that it is about; empty: none.
+	Session string
 	// Words repeat the fields that a model needs, for clients that show it the
 	// text alone.
 	Words   string

@@ -1,0 +1,207 @@
+package tool
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"sandlot/internal/fault"
+)
+
+// Decode checks raw arguments against the tool's Input, which was made from T, and
+// returns them. An error is an InvalidParameters fault that names the argument,
+// what was given and what is allowed. Arguments may be nested under one object
+// "params", the older form. Null counts as absent.
+func Decode[T any](t Tool, raw json.RawMessage) (T, error) {
+	var in T
+	given, err := object(raw)
+	if err != nil {
+		return in, err
+	}
+	o := t.Input
+	if o == nil {
+		o = new(Object)
+	}
+	if nested, ok := given["params"].(map[string]any); ok && len(given) == 1 {
+		if _, own := o.fields["params"]; !own {
+			given = nested
+		}
+	}
+	err = o.decode(t.Name, "", given, reflect.ValueOf(&in).Elem())
+	return in, err
+}
+
+func object(raw json.RawMessage) (map[string]any, error) {
+	if len(bytes.TrimSpace(raw)) == 0 || string(bytes.TrimSpace(raw)) == "null" {
+		return nil, nil
+	}
+	var given map[string]any
+	if err := json.Unmarshal(raw, &given); err != nil {
+		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").With("argument", "arguments").With("allowed", "object")
+	}
+	return given, nil
+}
+
+// decode sets the fields of a struct. Faults name the arguments of an object with
+// prefix, the object's name and a dot, before theirs.
+func (o *Object) decode(owner, prefix string, given map[string]any, into reflect.Value) error {
+	for name, v := range given {
+		f, ok := o.fields[name]
+		if !ok {
+			return o.unknown(owner, prefix, name)
+		}
+		if v == nil {
+			continue
+		}
+		if err := f.set(prefix+name, v, into.FieldByIndex(f.index)); err != nil {
+			return err
+		}
+	}
+	if o.schema == nil {
+		return nil
+	}
+	for _, name := range o.schema.Required {
+		if given[name] == nil {
+			return fault.New(fault.InvalidParameters, "argument %q is missing: %s", prefix+name, o.schema.Properties[name].Description).
+				With("argument", prefix+name).With("allowed", o.schema.Properties[name].Type)
+		}
+	}
+	return nil
+}
+
+func (o *Object) unknown(owner, prefix, name string) error {
+	names := []string{}
+	if o.schema != nil {
+		for _, n := range o.schema.PropertyOrder {
+			names = append(names, prefix+n)
+		}
+	}
+	name = fault.Clip(prefix + name)
+	hint := "; allowed are: " + strings.Join(names, ", ")
+	if len(names) == 0 {
+		hint = "; it takes none"
+	}
+	if meant := fault.Meant(name, names); meant != "" {
+		hint = meant
+	}
+	return fault.New(fault.InvalidParameters, "%s has no argument %q%s", owner, name, hint).
+		With("argument", name).With("allowed", names)
+}
+
+func wrong(name string, v any, allowed string) error {
+	b, _ := json.Marshal(v)
+	given := fault.Clip(string(b))
+	return fault.New(fault.InvalidParameters, "argument %q is %s, but must be %s", name, given, allowed).
+		With("argument", name).With("given", given).With("allowed", allowed)
+}
+
+// set checks a value and puts it into a struct's field.
+func (f field) set(name string, v any, into reflect.Value) error {
+	if into.Kind() == reflect.Pointer {
+		into.Set(reflect.New(into.Type().Elem()))
+		into = into.Elem()
+	}
+	s := f.schema
+	switch {
+	case s.Type == "string":
+		return setString(name, s, v, into)
+	case s.Type == "integer", s.Type == "number":
+		return setNumber(name, s, v, into)
+	case s.Type == "boolean":
+		b, ok := v.(bool)
+		if !ok {
+			return wrong(name, v, "true or false")
+		}
+		into.SetBool(b)
+	case s.Type == "array":
+		return setStrings(name, v, into)
+	case f.object != nil:
+		m, ok := v.(map[string]any)
+		if !ok {
+			return wrong(name, v, "an object")
+		}
+		return f.object.decode(name, name+".", m, into)
+	default:
+		return setMap(name, v, into)
+	}
+	return nil
+}
+
+func setString(name string, schema *jsonschema.Schema, v any, into reflect.Value) error {
+	s, ok := v.(string)
+	if !ok {
+		return wrong(name, v, "a string")
+	}
+	if schema.Enum != nil && !slices.Contains(schema.Enum, v) {
+		var words []string
+		for _, e := range schema.Enum {
+			words = append(words, fmt.Sprint(e))
+		}
+		return wrong(name, v, "one of "+strings.Join(words, ", "))
+	}
+	into.SetString(s)
+	return nil
+}
+
+func setNumber(name string, s *jsonschema.Schema, v any, into reflect.Value) error {
+	allowed := "an integer"
+	if s.Type == "number" {
+		allowed = "a number"
+	}
+	if s.Minimum != nil {
+		allowed += " from " + strconv.FormatFloat(*s.Minimum, 'f', -1, 64)
+	}
+	if s.Maximum != nil {
+		allowed += " to " + strconv.FormatFloat(*s.Maximum, 'f', -1, 64)
+	}
+	n, ok := v.(float64)
+	whole := s.Type == "integer"
+	// Larger ones than these are not held exactly.
+	if !ok || whole && (n != math.Trunc(n) || math.Abs(n) > 1<<53) || s.Minimum != nil && n < *s.Minimum || s.Maximum != nil && n > *s.Maximum {
+		return wrong(name, v, allowed)
+	}
+	if whole {
+		into.SetInt(int64(n))
+	} else {
+		into.SetFloat(n)
+	}
+	return nil
+}
+
+func setStrings(name string, v any, into reflect.Value) error {
+	list, ok := v.([]any)
+	out := make([]string, len(list))
+	for i, e := range list {
+		s, isString := e.(string)
+		ok = ok && isString
+		out[i] = s
+	}
+	if !ok {
+		return wrong(name, v, "an array of strings")
+	}
+	into.Set(reflect.ValueOf(out))
+	return nil
+}
+
+// setMap takes variables of an environment, or headers.
+func setMap(name string, v any, into reflect.Value) error {
+	m, ok := v.(map[string]any)
+	out := make(map[string]string, len(m))
+	for k, e := range m {
+		s, isString := e.(string)
+		ok = ok && isString && !strings.ContainsAny(k, "=\x00") && k != "" && !strings.Contains(s, "\x00")
+		out[k] = s
+	}
+	if !ok {
+		return wrong(name, v, "an object of strings")
+	}
+	into.Set(reflect.ValueOf(out))
+	return nil
+}
