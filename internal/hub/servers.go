@@ -8,6 +8,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/policy"
 	"sandlot/internal/servers"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/oauth"
 )
 
@@ -15,15 +16,15 @@ import (
 type Server struct {
 	servers.Info
 	Tools     []ServerTool         `json:"tools"`
-	Prompts   []servers.Definition `json:"prompts"`
-	Resources []servers.Definition `json:"resources"`
-	Templates []servers.Definition `json:"resource_templates"`
+	Prompts   []catalog.Definition `json:"prompts"`
+	Resources []catalog.Definition `json:"resources"`
+	Templates []catalog.Definition `json:"resource_templates"`
 	Odd       []string             `json:"left_out,omitempty"`
 }
 
 // ServerTool is one tool, and whether it is what was approved.
 type ServerTool struct {
-	servers.Definition
+	catalog.Definition
 	Approved string `json:"approved,omitempty"` // the hash that was
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 )
 
@@ -56,8 +57,8 @@ while True:
 		t.Run(name, func(t *testing.T) {
 			b := book(t, &memStore{}, nil)
 			s := tt.make(b)
-			s.rec.Catalog = Catalog{Read: true, Tools: []Definition{{Key: "ext_t", Remote: "t", Raw: []byte(`{}`)}}}
-			_, err := s.request(t.Context(), query{method: "tools/call", params: object{"name": quoted("t"), "arguments": []byte("{}")}})
+			s.rec.Catalog = catalog.Catalog{Read: true, Tools: []catalog.Definition{{Key: "ext_t", Remote: "t", Raw: []byte(`{}`)}}}
+			_, err := s.request(t.Context(), query{method: "tools/call", params: catalog.Object{"name": catalog.Quote("t"), "arguments": []byte("{}")}})
 			f := fault.From(err)
 			advice := strings.Join(f.Data().RecoverySuggestions, "\n")
 			if f.Code() != "CONNECTION_ERROR" {

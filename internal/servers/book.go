@@ -16,6 +16,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
@@ -271,10 +272,10 @@ func (b *Book) List(p auth.Principal) []Info {
 }
 
 // Info returns one connection, and its definitions as they are offered.
-func (b *Book) Info(p auth.Principal, what string) (Info, Catalog, error) {
+func (b *Book) Info(p auth.Principal, what string) (Info, catalog.Catalog, error) {
 	s, err := b.find(p, what)
 	if err != nil {
-		return Info{}, Catalog{}, err
+		return Info{}, catalog.Catalog{}, err
 	}
 	s.mu.Lock()
 	c := s.rec.Catalog

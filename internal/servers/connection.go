@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 )
 
@@ -25,7 +26,7 @@ type Record struct {
 	Asks    bool // it has asked clients in the middle of a call
 	Created time.Time
 	Updated time.Time
-	Catalog Catalog
+	Catalog catalog.Catalog
 }
 
 // Store keeps records.
@@ -58,7 +59,6 @@ const (
 // Limits of what one principal, and one server, may have.
 const (
 	maxConnections = 100
-	maxDefinitions = 1000 // of each kind, of one server
 )
 
 // newID returns an id of 6 letters and digits, for names of tools that are read

@@ -6,6 +6,7 @@ import (
 
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
@@ -14,7 +15,7 @@ import (
 // which call it asks: there must be no doubt.
 func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	l.s.asks()
-	if err := askable(params); err != nil {
+	if err := catalog.CheckQuestion(params); err != nil {
 		return nil, &mcpclient.Error{Code: -32602, Message: err.Error()}
 	}
 	f, err := l.asker()

@@ -8,6 +8,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/catalog"
 )
 
 // followers are those who follow the changes of resources, by the server's own
@@ -36,7 +37,7 @@ func (f followers) drop(uri, client string) (last bool) {
 
 // Subscribe implements tool.Foreign.
 func (b *Book) Subscribe(ctx context.Context, p auth.Principal, client, uri string) error {
-	s, remote := b.viewOf(p).resource(uri)
+	s, remote := b.viewOf(p).Resource(uri, (*server).offersResources)
 	if s == nil {
 		return nil // ours, or none that changes
 	}
@@ -46,7 +47,7 @@ func (b *Book) Subscribe(ctx context.Context, p auth.Principal, client, uri stri
 	}
 	defer release()
 	s.mu.Lock()
-	full := len(s.follows) >= maxDefinitions
+	full := len(s.follows) >= catalog.MaxDefinitions
 	follows := len(s.follows[remote]) > 0
 	if follows {
 		s.follows.add(remote, client)
@@ -56,7 +57,7 @@ func (b *Book) Subscribe(ctx context.Context, p auth.Principal, client, uri stri
 		return nil
 	}
 	if full {
-		return fault.New(fault.ResourceLimit, "%d resources of one server are followed already", maxDefinitions).With("resource_type", "subscriptions").With("current_usage", maxDefinitions).With("limit", maxDefinitions)
+		return fault.New(fault.ResourceLimit, "%d resources of one server are followed already", catalog.MaxDefinitions).With("resource_type", "subscriptions").With("current_usage", catalog.MaxDefinitions).With("limit", catalog.MaxDefinitions)
 	}
 	if err := l.session.Subscribe(ctx, remote); err != nil {
 		return s.callFault(l, query{method: "resources/subscribe"}, err)
@@ -69,7 +70,7 @@ func (b *Book) Subscribe(ctx context.Context, p auth.Principal, client, uri stri
 
 // Unsubscribe implements tool.Foreign.
 func (b *Book) Unsubscribe(ctx context.Context, p auth.Principal, client, uri string) error {
-	s, remote := b.viewOf(p).resource(uri)
+	s, remote := b.viewOf(p).Resource(uri, (*server).offersResources)
 	if s == nil {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/servers/spec"
@@ -245,7 +246,7 @@ while True:
 	}
 	s.mu.Lock()
 	for _, uri := range []string{"a://1", "a://2"} {
-		s.rec.Catalog.Resources = append(s.rec.Catalog.Resources, Definition{Remote: uri, Key: uri, Raw: json.RawMessage(`{}`)})
+		s.rec.Catalog.Resources = append(s.rec.Catalog.Resources, catalog.Definition{Remote: uri, Key: uri, Raw: json.RawMessage(`{}`)})
 	}
 	s.mu.Unlock()
 	b.reviewed(P.ID)

@@ -12,6 +12,7 @@ import (
 
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
@@ -123,18 +124,18 @@ func (l *live) remote() mcpclient.Dial {
 // A list that cannot be read ends the first reading, if it is that of the tools;
 // later ones leave what was there.
 func (l *live) read(ctx context.Context, first bool) error {
-	var o offered
+	var o catalog.Offer
 	var failed error
 	can := l.session.Can()
 	list := func(when bool, method, field string) (all []json.RawMessage, keep bool) {
 		if !when {
 			return nil, false
 		}
-		all, err := l.session.List(ctx, method, field, maxDefinitions)
+		all, err := l.session.List(ctx, method, field, catalog.MaxDefinitions)
 		if err == nil {
 			return all, false
 		}
-		o.odd = append(o.odd, fmt.Sprintf("%s: %s", method, spec.Text(err.Error(), 300)))
+		o.Odd = append(o.Odd, fmt.Sprintf("%s: %s", method, spec.Text(err.Error(), 300)))
 		if len(all) > 0 && errors.Is(err, mcpclient.ErrTooLarge) {
 			return all, false // there is more than is taken
 		}
@@ -143,11 +144,11 @@ func (l *live) read(ctx context.Context, first bool) error {
 		}
 		return nil, true
 	}
-	o.tools, o.keep.tools = list(can.Tools, "tools/list", "tools")
-	o.prompts, o.keep.prompts = list(can.Prompts, "prompts/list", "prompts")
-	o.resources, o.keep.resources = list(can.Resources, "resources/list", "resources")
-	o.templates, o.keep.templates = list(can.Resources, "resources/templates/list", "resourceTemplates")
-	o.instructions = l.session.Instructions()
+	o.Tools, o.Keep.Tools = list(can.Tools, "tools/list", "tools")
+	o.Prompts, o.Keep.Prompts = list(can.Prompts, "prompts/list", "prompts")
+	o.Resources, o.Keep.Resources = list(can.Resources, "resources/list", "resources")
+	o.Templates, o.Keep.Templates = list(can.Resources, "resources/templates/list", "resourceTemplates")
+	o.Instructions = l.session.Instructions()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -288,16 +289,16 @@ func (l *live) Announce(method string, params json.RawMessage) {
 // logged passes on what the server says: to those whose calls are on their way,
 // or else to all of its owner's clients.
 func (l *live) logged(params json.RawMessage) {
-	var p object
+	var p catalog.Object
 	if len(params) > 64<<10 || json.Unmarshal(params, &p) != nil {
 		return
 	}
-	cleaned(p)
+	catalog.CleanMeta(p)
 	name := l.s.name
-	if logger := asText(p["logger"]); logger != "" {
+	if logger := catalog.AsText(p["logger"]); logger != "" {
 		name += "/" + spec.Text(logger, 120)
 	}
-	p["logger"] = quoted(name)
+	p["logger"] = catalog.Quote(name)
 	b, err := json.Marshal(p)
 	if err != nil {
 		return

@@ -3,11 +3,11 @@ package servers
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 )
 
@@ -45,7 +45,7 @@ func (s *server) missing(name string) (*fault.Error, int) {
 		return nil, 0
 	}
 	c := s.rec.Catalog
-	if i := slices.IndexFunc(c.Tools, func(d Definition) bool { return d.Key == name }); i >= 0 {
+	if i := slices.IndexFunc(c.Tools, func(d catalog.Definition) bool { return d.Key == name }); i >= 0 {
 		return s.withheld(c.Tools[i]), certain
 	}
 	for key, exposed := range c.Names {
@@ -54,7 +54,7 @@ func (s *server) missing(name string) (*fault.Error, int) {
 		}
 	}
 	prefix := s.prefix()
-	if prefix == "" || !strings.HasPrefix(name, prefix[:min(len(prefix), nameLength-hashed)]) {
+	if prefix == "" || !catalog.Begins(name, prefix) {
 		return nil, 0
 	}
 	if !c.Read {
@@ -70,7 +70,7 @@ func (s *server) prefix() string {
 	} else if p != nil {
 		return ""
 	}
-	return "ext_" + safeID(s.id) + "_"
+	return "ext_" + catalog.SafeID(s.id) + "_"
 }
 
 // absent is a fault about a tool of this server. The lock is held.
@@ -89,7 +89,7 @@ func (s *server) stopped() *fault.Error {
 
 // withheld is for a tool that the server offers, and that is not passed on. The
 // lock is held.
-func (s *server) withheld(d Definition) *fault.Error {
+func (s *server) withheld(d catalog.Definition) *fault.Error {
 	if f := s.stopped(); f != nil {
 		return f
 	}
@@ -114,7 +114,7 @@ func (s *server) withdrawn(remote string) *fault.Error {
 	case !s.settings.Allows(remote):
 		return s.absent(fault.NotFound, "has a tool %q, which the operator's settings leave out", spec.Clip(remote))
 	}
-	if why, ok := c.oddTool(func(n string) bool { return n == spec.Clip(remote) }); ok {
+	if why, ok := c.LeftOut(func(n string) bool { return n == spec.Clip(remote) }); ok {
 		return s.refused(why)
 	}
 	f := s.absent(fault.NotFound, "had a tool %q, and does not offer it any more", spec.Clip(remote))
@@ -153,7 +153,7 @@ func (s *server) unread() *fault.Error {
 // leftOut is for a name that nothing which the server offers has: it may be that
 // of a tool that no client could use. Nil: there is none. The lock is held.
 func (s *server) leftOut(name, prefix string) *fault.Error {
-	why, ok := s.rec.Catalog.oddTool(func(n string) bool { return plainName(prefix, n) == name || n == name })
+	why, ok := s.rec.Catalog.LeftOut(func(n string) bool { return catalog.PlainName(prefix, n) == name || n == name })
 	if !ok {
 		return nil
 	}
@@ -166,22 +166,4 @@ func (s *server) refused(why string) *fault.Error {
 	f := s.absent(fault.NotFound, "offers this tool, which cannot be passed on: %s", why)
 	f.Advice = []string{"Tell the maker of the server", "Look at what was left out: " + s.command("inspect")}
 	return f
-}
-
-// oddTool finds why a tool was left out of the catalog, by its own name.
-func (c Catalog) oddTool(is func(remote string) bool) (why string, ok bool) {
-	for _, odd := range c.Odd {
-		rest, tool := strings.CutPrefix(odd, "tool ")
-		if !tool {
-			continue
-		}
-		name, err := strconv.QuotedPrefix(rest)
-		if err != nil {
-			continue
-		}
-		if remote, err := strconv.Unquote(name); err == nil && is(remote) {
-			return odd, true
-		}
-	}
-	return "", false
 }

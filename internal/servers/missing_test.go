@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
@@ -14,8 +15,8 @@ import (
 // A tool that a server of the caller's has, had, or may have when it runs is not
 // unknown: the answer says what happened, and what helps.
 func TestMissing(t *testing.T) {
-	tools := []Definition{{Key: "ext_aaaaaa_t", Remote: "t", Raw: []byte(`{}`), Held: "its definition has changed since it was approved"}}
-	known := Catalog{Read: true, Tools: tools, Names: map[string]string{"tool/t": "ext_aaaaaa_t", "tool/gone": "ext_aaaaaa_gone", "prompt/p": "ext_aaaaaa_p"},
+	tools := []catalog.Definition{{Key: "ext_aaaaaa_t", Remote: "t", Raw: []byte(`{}`), Held: "its definition has changed since it was approved"}}
+	known := catalog.Catalog{Read: true, Tools: tools, Names: map[string]string{"tool/t": "ext_aaaaaa_t", "tool/gone": "ext_aaaaaa_gone", "prompt/p": "ext_aaaaaa_p"},
 		Odd: []string{`tool "far away" is left out: its schema refers to something else`, `prompts/list: no`}}
 	stock := "stock"
 	const name = "ext_aaaaaa_t"
@@ -35,12 +36,12 @@ func TestMissing(t *testing.T) {
 		"not offered any more":     {"ext_aaaaaa_gone", func(*server) {}, fault.NotFound, []string{`had a tool "gone"`, "list_external_mcp"}},
 		"left out by the settings": {"ext_aaaaaa_gone", func(s *server) { s.settings.DisabledTools = []string{"gone"} }, fault.NotFound, []string{"the operator's settings leave out"}},
 		"left out by us":           {"ext_aaaaaa_far_away", func(*server) {}, fault.NotFound, []string{"its schema refers to something else", "`sandlot mcp inspect x`"}},
-		"starting":                 {"ext_aaaaaa_any", func(s *server) { s.state, s.rec.Catalog = Starting, Catalog{} }, fault.Connection, []string{"is starting", "list_external_mcp"}},
+		"starting":                 {"ext_aaaaaa_any", func(s *server) { s.state, s.rec.Catalog = Starting, catalog.Catalog{} }, fault.Connection, []string{"is starting", "list_external_mcp"}},
 		"failing": {"stock_any", func(s *server) {
-			s.state, s.why, s.rec.Catalog, s.settings.Prefix = Backoff, "it ended with exit code 7", Catalog{}, &stock
+			s.state, s.why, s.rec.Catalog, s.settings.Prefix = Backoff, "it ended with exit code 7", catalog.Catalog{}, &stock
 		}, fault.Connection, []string{"exit code 7", "external_mcp_logs"}},
 		"a log-in is needed": {"ext_aaaaaa_any", func(s *server) {
-			s.state, s.authURL, s.rec.Catalog = NeedsAuth, "http://localhost/oauth/start/1", Catalog{}
+			s.state, s.authURL, s.rec.Catalog = NeedsAuth, "http://localhost/oauth/start/1", catalog.Catalog{}
 		}, fault.Connection, []string{"log in", "http://localhost/oauth/start/1"}},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -93,7 +94,7 @@ func TestMissingOfTwo(t *testing.T) {
 	if err := b.Missing(P, "a_b_t"); err == nil || !strings.Contains(err.Error(), "a_b fails") {
 		t.Error(err)
 	}
-	get(b, P, "a").rec.Catalog = Catalog{Read: true, Names: map[string]string{"tool/b_t": "a_b_t"}}
+	get(b, P, "a").rec.Catalog = catalog.Catalog{Read: true, Names: map[string]string{"tool/b_t": "a_b_t"}}
 	if err := b.Missing(P, "a_b_t"); err == nil || !strings.Contains(err.Error(), "a fails") {
 		t.Error(err)
 	}

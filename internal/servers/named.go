@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 )
 
@@ -23,7 +24,7 @@ func (b *Book) Prompt(ctx context.Context, p auth.Principal, what, name string, 
 		if names = append(names, d.Remote); d.Remote != name && d.Key != name {
 			continue
 		}
-		params := object{"name": quoted(d.Remote)}
+		params := catalog.Object{"name": catalog.Quote(d.Remote)}
 		if len(args) > 0 {
 			if params["arguments"], err = json.Marshal(args); err != nil {
 				return nil, err
@@ -49,7 +50,7 @@ func (b *Book) Resource(ctx context.Context, p auth.Principal, what, uri string)
 	if err != nil {
 		return nil, err
 	}
-	if own, ok := strings.CutPrefix(uri, ownScheme+strings.ToLower(safeID(s.id))+":"); ok {
+	if id, own, ok := catalog.CutOwn(uri); ok && id == strings.ToLower(catalog.SafeID(s.id)) {
 		uri = own
 	}
 	for _, d := range c.Resources {
@@ -58,19 +59,19 @@ func (b *Book) Resource(ctx context.Context, p auth.Principal, what, uri string)
 			break
 		}
 	}
-	return s.whole(ctx, query{method: "resources/read", params: object{"uri": quoted(uri)}})
+	return s.whole(ctx, query{method: "resources/read", params: catalog.Object{"uri": catalog.Quote(uri)}})
 }
 
 // offering returns a principal's connection and what it offers: it is started, if
 // that is not known yet.
-func (b *Book) offering(ctx context.Context, p auth.Principal, what string) (*server, Catalog, error) {
+func (b *Book) offering(ctx context.Context, p auth.Principal, what string) (*server, catalog.Catalog, error) {
 	s, err := b.find(p, what)
 	if err != nil {
-		return nil, Catalog{}, err
+		return nil, catalog.Catalog{}, err
 	}
 	if !s.record().Catalog.Read {
 		if err := s.ready(ctx); err != nil {
-			return nil, Catalog{}, err
+			return nil, catalog.Catalog{}, err
 		}
 	}
 	return s, s.record().Catalog, nil
@@ -84,7 +85,7 @@ func (s *server) whole(ctx context.Context, q query) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	safe, err := safeObject(raw)
+	safe, err := catalog.SafeObject(raw)
 	if err == nil {
 		err = q.passed(ctx, safe)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/oauth"
 )
 
@@ -39,7 +40,7 @@ const restAfter = 10 * time.Minute
 func (b *Book) owner(p auth.Principal) *owner {
 	o := b.owners[p.ID]
 	if o == nil {
-		o = &owner{principal: p.Identity(), servers: map[string]*server{}, view: newView(), used: time.Now()}
+		o = &owner{principal: p.Identity(), servers: map[string]*server{}, view: catalog.NewView[*server](), used: time.Now()}
 		b.owners[p.ID] = o
 	}
 	return o
@@ -71,7 +72,7 @@ func (b *Book) arrive(p auth.Principal) error {
 		return fault.Wrap(fault.Internal, err, "your connections could not be read; try again in a moment")
 	}
 	for i := range all {
-		all[i].Catalog.enclose()
+		all[i].Catalog.Enclose()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,7 +146,7 @@ func (b *Book) rest() {
 				delete(o.servers, key)
 			}
 		}
-		o.loaded, o.seen, o.stored, o.view = false, false, nil, newView()
+		o.loaded, o.seen, o.stored, o.view = false, false, nil, catalog.NewView[*server]()
 		if len(o.servers) == 0 {
 			delete(b.owners, id)
 		}
@@ -186,7 +187,7 @@ func (s *server) busy() bool {
 func (s *server) shelve() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rec.Catalog = Catalog{}
+	s.rec.Catalog = catalog.Catalog{}
 	values := !s.configured && s.values.Known && !s.rec.Values().Known
 	plain := s.state == Idle || s.state == Disabled || s.configured && s.settings.Broken != ""
 	return values || !plain || s.account.Held()

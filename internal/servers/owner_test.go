@@ -16,6 +16,7 @@ import (
 	"weak"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 )
 
@@ -70,8 +71,8 @@ func (l *library) Connections(_ context.Context, owner string) ([]Record, error)
 	if l.reads.Add(1); l.broken.Load() {
 		return nil, errors.New("the disk is full")
 	}
-	c := Catalog{Read: true, Enclosed: true, Names: map[string]string{"tool/t": "ext_aaaaaa_t"},
-		Tools: []Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: fmt.Appendf(nil, `{"name":"t","description":%q}`, strings.Repeat("x", 8<<10))}}}
+	c := catalog.Catalog{Read: true, Enclosed: true, Names: map[string]string{"tool/t": "ext_aaaaaa_t"},
+		Tools: []catalog.Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: fmt.Appendf(nil, `{"name":"t","description":%q}`, strings.Repeat("x", 8<<10))}}}
 	r := Record{ID: "aaaaaa", Owner: owner, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"}, Catalog: c}
 	if owner == "user:values" {
 		r.HeaderKeys = []string{"A"}
@@ -172,12 +173,12 @@ func TestOwnersWhoStay(t *testing.T) {
 		synctest.Wait()
 		for name := range whole {
 			o := b.owners["user:"+name]
-			if o == nil || !o.loaded || o.servers["aaaaaa"].rec.Catalog.size() == 0 {
+			if o == nil || !o.loaded || o.servers["aaaaaa"].rec.Catalog.Size() == 0 {
 				t.Errorf("%s was forgotten", name)
 			}
 		}
 		for _, p := range []auth.Principal{values, failed} {
-			if o := b.owners[p.ID]; o == nil || o.loaded || o.servers["aaaaaa"].rec.Catalog.size() != 0 || len(o.view.list) != 0 {
+			if o := b.owners[p.ID]; o == nil || o.loaded || o.servers["aaaaaa"].rec.Catalog.Size() != 0 || len(o.view.List) != 0 {
 				t.Errorf("%s: what the store has is in memory, or the rest is not", p.Name)
 			}
 			if !has(b, p, libraryTool) || len(get(b, p, "x").rec.Catalog.Tools) != 1 {
@@ -295,7 +296,7 @@ func TestOwnersThatCannotBeRead(t *testing.T) {
 
 // What an earlier version stored of schemas that refer elsewhere is not offered.
 func TestStoredReferences(t *testing.T) {
-	st := &storedRecords{was: []Record{{ID: "aaaaaa", Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"}, Catalog: Catalog{Read: true, Tools: []Definition{
+	st := &storedRecords{was: []Record{{ID: "aaaaaa", Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"}, Catalog: catalog.Catalog{Read: true, Tools: []catalog.Definition{
 		{Remote: "good", Key: "ext_aaaaaa_good", Raw: []byte(`{"name":"ext_aaaaaa_good","inputSchema":{"type":"object"}}`)},
 		{Remote: "evil", Key: "ext_aaaaaa_evil", Raw: []byte(`{"name":"ext_aaaaaa_evil","inputSchema":{"type":"object","$ref":"https://schemas.example"}}`)}}}}}}
 	b := New(Config{Store: st, Version: "1"})

@@ -10,6 +10,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/spec"
 )
@@ -168,7 +169,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	login, fresh := s.account.Current(), s.fresh
 	s.mu.Unlock()
 	r.ID, r.Created = before.ID, before.Created
-	r.Catalog = Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
+	r.Catalog = catalog.Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
 	if r.Same(before.Spec) { // what was approved of it is still what was approved
 		r.Catalog, r.Older, r.Asks = before.Catalog, before.Older, before.Asks
 	}
@@ -455,7 +456,7 @@ func (b *Book) Approve(ctx context.Context, p auth.Principal, what string, seen 
 	}
 	if err := s.update(func(r *Record) {
 		r.Catalog.Tools = slices.Clone(r.Catalog.Tools)
-		r.Catalog.approve(seen)
+		r.Catalog.Approve(seen)
 	}); err != nil {
 		return Info{}, err
 	}

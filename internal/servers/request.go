@@ -11,6 +11,7 @@ import (
 
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
@@ -168,12 +169,12 @@ func (q query) answers(ctx context.Context, needs map[string]need) (json.RawMess
 	if len(needs) > 16 {
 		return nil, fault.New(fault.Connection, "the server asks for %d things at once", len(needs))
 	}
-	all := object{}
+	all := catalog.Object{}
 	for name, n := range needs {
 		if q.client == nil {
 			return nil, fault.New(fault.Connection, "the server wants to ask something (%s), and this client cannot be asked: use an MCP client that can", spec.Clip(n.Method))
 		}
-		if err := askable(n.Params); err != nil {
+		if err := catalog.CheckQuestion(n.Params); err != nil {
 			return nil, fault.New(fault.Connection, "the server asks for input in a form that is not passed on: %v", err)
 		}
 		a, err := q.client.Ask(ctx, n.Method, n.Params)
@@ -186,8 +187,8 @@ func (q query) answers(ctx context.Context, needs map[string]need) (json.RawMess
 }
 
 // with returns parameters and what a client brings beside.
-func with(params object, responses json.RawMessage, state string) object {
-	out := object{}
+func with(params catalog.Object, responses json.RawMessage, state string) catalog.Object {
+	out := catalog.Object{}
 	for k, v := range params {
 		out[k] = v
 	}
@@ -195,7 +196,7 @@ func with(params object, responses json.RawMessage, state string) object {
 		out["inputResponses"] = responses
 	}
 	if state != "" {
-		out["requestState"] = quoted(state)
+		out["requestState"] = catalog.Quote(state)
 	}
 	return out
 }

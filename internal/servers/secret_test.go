@@ -16,6 +16,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/servers/spec"
@@ -292,7 +293,7 @@ while True:
 	dies := own(b, P, "dies", "bbbbbb", onhost("dies", script(t, `sys.exit(7)`), env))
 	said := func(s *server) string {
 		t.Helper()
-		res, err := s.request(t.Context(), query{method: "tools/call", params: object{"name": quoted("t"), "arguments": []byte("{}")}})
+		res, err := s.request(t.Context(), query{method: "tools/call", params: catalog.Object{"name": catalog.Quote("t"), "arguments": []byte("{}")}})
 		if err != nil {
 			t.Fatal(err)
 		}

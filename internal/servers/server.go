@@ -2,7 +2,6 @@ package servers
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"path"
 	"regexp"
@@ -13,6 +12,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
@@ -285,7 +285,7 @@ func (s *server) info() Info {
 		}
 	}
 	if l := s.live; l != nil {
-		i.Version, i.Server = l.session.Version(), implementation(l.session.Info())
+		i.Version, i.Server = l.session.Version(), catalog.Implementation(l.session.Info())
 		if l.process != nil {
 			i.Pid = l.process.Pid
 		}
@@ -303,19 +303,3 @@ func (s *server) info() Info {
 }
 
 func (s *server) trust() spec.Trust { return s.settings.Trusts() }
-
-// implementation is what a server says that it is, made safe.
-func implementation(raw json.RawMessage) json.RawMessage {
-	var m object
-	if json.Unmarshal(raw, &m) != nil {
-		return nil
-	}
-	safe := map[string]string{}
-	for _, k := range []string{"name", "title", "version"} {
-		if v := spec.Text(asText(m[k]), maxTitle); v != "" {
-			safe[k] = v
-		}
-	}
-	b, _ := json.Marshal(safe)
-	return b
-}

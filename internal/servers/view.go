@@ -9,37 +9,24 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/mcpclient"
-	"sandlot/internal/policy"
-	"sandlot/internal/servers/spec"
-	"sandlot/internal/tool"
+	"sandlot/internal/servers/catalog"
 )
 
-// view is all that one principal is offered by third-party servers. It is made
-// anew when something changes, and not changed then.
-type view struct {
-	tools      map[string]entry
-	list       []tool.Tool
-	prompts    map[string]entry
-	resources  map[string]entry
-	templates  []entry
-	byTemplate map[string]entry
+// view is what one principal is offered by third-party servers now.
+type view = catalog.View[*server]
 
-	promptList, resourceList, templateList []tool.Item
-}
+func (s *server) ConnectionID() string { return s.id }
 
-// entry is one definition and whose it is.
-type entry struct {
-	server *server
-	Definition
-}
-
-func newView() *view {
-	return &view{tools: map[string]entry{}, prompts: map[string]entry{}, resources: map[string]entry{}, byTemplate: map[string]entry{}}
+// offersResources says whether the server has resources that need not be listed.
+func (s *server) offersResources() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live != nil && s.live.session.Can().Resources || len(s.rec.Catalog.Resources)+len(s.rec.Catalog.Templates) > 0
 }
 
 // review makes an owner's view anew. The lock is held.
 func (b *Book) review(o *owner) {
-	v := newView()
+	v := catalog.NewView[*server]()
 	for _, s := range sorted(o.servers) {
 		s.mu.Lock()
 		c, hide, trust := s.rec.Catalog, s.state == Disabled || s.removed || s.rec.Off, s.trust()
@@ -47,67 +34,9 @@ func (b *Book) review(o *owner) {
 		if hide {
 			continue
 		}
-		v.add(s, c, trust)
+		v.Add(s, c, trust)
 	}
 	o.view = v
-}
-
-func (v *view) add(s *server, c Catalog, trust spec.Trust) {
-	for _, d := range c.Tools {
-		if _, taken := v.tools[d.Key]; taken || d.Held != "" && trust == spec.Hold {
-			continue
-		}
-		v.tools[d.Key] = entry{server: s, Definition: d}
-		v.list = append(v.list, tool.Tool{Name: d.Key, Operation: policy.MCPCall, Raw: d.Raw})
-	}
-	for _, d := range c.Prompts {
-		if _, taken := v.prompts[d.Key]; !taken {
-			v.prompts[d.Key] = entry{server: s, Definition: d}
-			v.promptList = append(v.promptList, tool.Item{Key: d.Key, Raw: d.Raw})
-		}
-	}
-	for _, d := range c.Resources {
-		if _, taken := v.resources[d.Key]; !taken {
-			v.resources[d.Key] = entry{server: s, Definition: d}
-			v.resourceList = append(v.resourceList, tool.Item{Key: d.Key, Raw: d.Raw})
-		}
-	}
-	for _, d := range c.Templates {
-		if _, taken := v.byTemplate[d.Key]; !taken {
-			e := entry{server: s, Definition: d}
-			v.byTemplate[d.Key] = e
-			v.templates = append(v.templates, e)
-			v.templateList = append(v.templateList, tool.Item{Key: d.Key, Raw: d.Raw})
-		}
-	}
-}
-
-// matches says whether a template (RFC 6570) may stand for a URI: what is fixed
-// in it is there, in its order.
-func matches(template, uri string) bool {
-	before, rest, variable := strings.Cut(template, "{")
-	if !variable {
-		return template == uri
-	}
-	if !strings.HasPrefix(uri, before) {
-		return false
-	}
-	uri = uri[len(before):]
-	for {
-		_, after, closed := strings.Cut(rest, "}")
-		if !closed {
-			return false
-		}
-		fixed, next, more := strings.Cut(after, "{")
-		if !more {
-			return strings.HasSuffix(uri, fixed)
-		}
-		i := strings.Index(uri, fixed)
-		if i < 0 {
-			return false
-		}
-		uri, rest = uri[i+len(fixed):], next
-	}
 }
 
 // reviewed makes an owner's view anew.
@@ -153,7 +82,7 @@ var errStale = errors.New("the server was replaced")
 
 // publish stores what a server offers, and makes it known. gen says what the
 // server was when it was asked.
-func (b *Book) publish(s *server, gen int, o offered, older bool) error {
+func (b *Book) publish(s *server, gen int, o catalog.Offer, older bool) error {
 	naming := b.names(s.owner)
 	naming.Lock()
 	defer naming.Unlock()
@@ -164,11 +93,11 @@ func (b *Book) publish(s *server, gen int, o offered, older bool) error {
 		mark = "[external:" + s.name + "]"
 	}
 	taken, left := b.others(s)
-	r := &reading{settings: settings, mark: mark, trust: settings.Trusts(), old: old, valid: mcpclient.ValidTool, id: s.id, left: min(maxCatalog, left),
-		names: &namer{prefix: prefix, taken: func(kind, name string) bool {
+	r := &catalog.Reading{Settings: settings, Mark: mark, Trust: settings.Trusts(), Old: old, Valid: mcpclient.ValidTool, ID: s.id, Left: min(catalog.MaxCatalog, left),
+		Names: &catalog.Names{Prefix: prefix, Taken: func(kind, name string) bool {
 			return taken[kind+"/"+name] || kind == "tool" && b.Reserved(name)
 		}}}
-	c := r.catalog(o)
+	c := r.Read(o)
 	if err := s.updateIf(func(r *Record) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -194,7 +123,7 @@ func (b *Book) names(p auth.Principal) *sync.Mutex {
 // others returns the names and URIs that the owner's other servers have, now or
 // when they run again, and how many bytes of definitions there is room for.
 func (b *Book) others(s *server) (taken map[string]bool, left int) {
-	taken, left = map[string]bool{}, maxCatalogs
+	taken, left = map[string]bool{}, catalog.MaxCatalogs
 	for _, other := range b.all(s.owner.ID) {
 		if other == s {
 			continue
@@ -202,32 +131,13 @@ func (b *Book) others(s *server) (taken map[string]bool, left int) {
 		other.mu.Lock()
 		c := other.rec.Catalog
 		other.mu.Unlock()
-		left -= c.size()
+		left -= c.Size()
 		for key, name := range c.Names {
 			kind, _, _ := strings.Cut(key, "/")
 			taken[kind+"/"+name] = true
 		}
 	}
 	return taken, max(left, 0)
-}
-
-// size is how many bytes the definitions have.
-func (c Catalog) size() (n int) {
-	for _, list := range [][]Definition{c.Tools, c.Prompts, c.Resources, c.Templates} {
-		for _, d := range list {
-			n += len(d.Raw) + len(d.Schema)
-		}
-	}
-	return n
-}
-
-func safeID(id string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
-			return r
-		}
-		return '_'
-	}, id)
 }
 
 // updated tells that a resource has changed that somebody follows, by the URI

@@ -6,21 +6,22 @@ import (
 	"fmt"
 
 	"sandlot/internal/servers"
+	"sandlot/internal/servers/catalog"
 )
 
 // PutConnection implements servers.Store.
 func (s *DB) PutConnection(ctx context.Context, r servers.Record) error {
-	catalog, err := json.Marshal(r.Catalog)
+	offers, err := json.Marshal(r.Catalog)
 	if err != nil {
 		return err
 	}
-	r.Catalog = servers.Catalog{}
+	r.Catalog = catalog.Catalog{}
 	record, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	_, err = s.db.ExecContext(ctx, `INSERT INTO connections (owner, id, record, catalog) VALUES (?,?,?,?)
-		ON CONFLICT (owner, id) DO UPDATE SET record=excluded.record, catalog=excluded.catalog`, r.Owner, r.ID, string(record), string(catalog))
+		ON CONFLICT (owner, id) DO UPDATE SET record=excluded.record, catalog=excluded.catalog`, r.Owner, r.ID, string(record), string(offers))
 	return err
 }
 
@@ -34,16 +35,16 @@ func (s *DB) Connections(ctx context.Context, owner string) ([]servers.Record, e
 	defer rows.Close()
 	var all []servers.Record
 	for rows.Next() {
-		var owner, id, record, catalog string
-		if err := rows.Scan(&owner, &id, &record, &catalog); err != nil {
+		var owner, id, record, offers string
+		if err := rows.Scan(&owner, &id, &record, &offers); err != nil {
 			return nil, err
 		}
 		var r servers.Record
 		if err := json.Unmarshal([]byte(record), &r); err != nil {
 			return nil, fmt.Errorf("connection %s of %s: %w", id, owner, err)
 		}
-		if err := json.Unmarshal([]byte(catalog), &r.Catalog); err != nil {
-			r.Catalog = servers.Catalog{Pins: map[string]string{}, Read: true} // all is held back until it is approved
+		if err := json.Unmarshal([]byte(offers), &r.Catalog); err != nil {
+			r.Catalog = catalog.Catalog{Pins: map[string]string{}, Read: true} // all is held back until it is approved
 		}
 		r.Owner, r.ID = owner, id
 		all = append(all, r)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"sandlot/internal/servers"
+	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 )
 
@@ -13,8 +14,8 @@ import (
 // without what it offers; what cannot be read is there all the same.
 func TestConnections(t *testing.T) {
 	db := open(t, t.TempDir())
-	catalog := servers.Catalog{Read: true,
-		Tools: []servers.Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: json.RawMessage(`{}`)}}}
+	catalog := catalog.Catalog{Read: true,
+		Tools: []catalog.Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: json.RawMessage(`{}`)}}}
 	for _, r := range []servers.Record{{Owner: "user:ann", ID: "aaaaaa", Spec: spec.Spec{Name: "x"}, Catalog: catalog},
 		{Owner: "user:ann", ID: "bbbbbb", Spec: spec.Spec{Name: "y"}, Off: true},
 		{Owner: "user:bob", ID: "aaaaaa", Spec: spec.Spec{Name: "z"}},

@@ -16,7 +16,7 @@ import (
 	"sort"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	_ "modernc.org/sqlite"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"

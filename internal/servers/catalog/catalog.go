@@ -1,4 +1,10 @@
-package servers
+// Package catalog makes what a third-party server offers and answers safe: bounded,
+// under names that are its own and stay, compared with what was approved of it. What
+// comes is hostile. All of this is pure: it takes values and returns values.
+// Package catalog makes what a third-party server offers and answers safe: bounded,
+// under names that are its own and stay, compared with what was approved of it. What
+// comes is hostile. All of it takes values and returns values.
+package catalog
 
 import (
 	"bytes"
@@ -7,6 +13,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"sandlot/internal/servers/spec"
@@ -49,9 +56,9 @@ const nameLength = 44
 // hashed is how much of that is a hash, in a name that would be longer.
 const hashed = 7
 
-// plainName is a server's own name with the prefix, in letters that all clients
+// PlainName is a server's own name with the prefix, in letters that all clients
 // take.
-func plainName(prefix, remote string) string {
+func PlainName(prefix, remote string) string {
 	return prefix + strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
@@ -61,35 +68,35 @@ func plainName(prefix, remote string) string {
 	}, remote)
 }
 
-// namer gives exposed names of one server.
-type namer struct {
-	prefix string // with its "_"; may be empty
+// Names gives exposed names of one server.
+type Names struct {
+	Prefix string // with its "_"; may be empty
 	known  map[string]string
-	// taken says whether somebody else has that name, or URI.
-	taken func(kind, name string) bool
+	// Taken says whether somebody else has that name, or URI.
+	Taken func(kind, name string) bool
 }
 
 // name returns the exposed name of a server's own one; kind keeps tools and
 // prompts apart.
-func (n *namer) name(kind, remote string) string {
+func (n *Names) name(kind, remote string) string {
 	key := kind + "/" + remote
 	if known := n.known[key]; known != "" {
 		return known
 	}
-	safe := plainName("", remote)
+	safe := PlainName("", remote)
 	sum := sha256.Sum256([]byte(remote))
 	tail := "_" + hex.EncodeToString(sum[:3])
-	name := n.prefix + safe
+	name := n.Prefix + safe
 	if len(name) > nameLength || safe == "" {
 		name = name[:min(len(name), nameLength-len(tail))] + tail
 	}
 	if n.used(kind, name) {
-		name = n.prefix + safe
+		name = n.Prefix + safe
 		name = name[:min(len(name), nameLength-len(tail))] + tail
 	}
 	if n.used(kind, name) { // somebody made it so
-		sum := sha256.Sum256([]byte(n.prefix + "/" + remote))
-		name = n.prefix[:min(len(n.prefix), 12)] + hex.EncodeToString(sum[:12])
+		sum := sha256.Sum256([]byte(n.Prefix + "/" + remote))
+		name = n.Prefix[:min(len(n.Prefix), 12)] + hex.EncodeToString(sum[:12])
 	}
 	if n.known == nil {
 		n.known = map[string]string{}
@@ -102,16 +109,34 @@ func (n *namer) name(kind, remote string) string {
 // the connection.
 const ownScheme = "ext+"
 
+// Begins says whether a name may be one of a server with that prefix, which may be cut
+// in it.
+func Begins(name, prefix string) bool {
+	return strings.HasPrefix(name, prefix[:min(len(prefix), nameLength-hashed)])
+}
+
+// CutOwn takes a URI apart that is exposed with the id of a connection.
+func CutOwn(uri string) (id, remote string, ok bool) {
+	rest, ok := strings.CutPrefix(uri, ownScheme)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, ":")
+}
+
+// isOwn says whether id, as cutOwn returns it, is of the connection with that one.
+func isOwn(id, connection string) bool { return strings.EqualFold(id, SafeID(connection)) }
+
 // uri returns the exposed form of a server's own URI or template. Two servers may
 // mean different things by the same one: the first keeps it.
-func (n *namer) uri(id, kind, remote string) string {
+func (n *Names) uri(id, kind, remote string) string {
 	key := kind + "/" + remote
 	if known := n.known[key]; known != "" {
 		return known
 	}
 	exposed := remote
-	if n.taken != nil && n.taken(kind, remote) {
-		exposed = ownScheme + strings.ToLower(safeID(id)) + ":" + remote
+	if n.Taken != nil && n.Taken(kind, remote) {
+		exposed = ownScheme + strings.ToLower(SafeID(id)) + ":" + remote
 	}
 	if n.known == nil {
 		n.known = map[string]string{}
@@ -136,8 +161,8 @@ func fitURI(s string, template bool) error {
 	return nil
 }
 
-func (n *namer) used(kind, name string) bool {
-	if n.taken != nil && n.taken(kind, name) {
+func (n *Names) used(kind, name string) bool {
+	if n.Taken != nil && n.Taken(kind, name) {
 		return true
 	}
 	for k, v := range n.known {
@@ -150,7 +175,7 @@ func (n *namer) used(kind, name string) bool {
 
 // forget drops names when there are too many of things that are no longer offered.
 func (c *Catalog) forget() {
-	if len(c.Names) <= 4*maxDefinitions {
+	if len(c.Names) <= 4*MaxDefinitions {
 		return
 	}
 	live := map[string]bool{}
@@ -173,40 +198,41 @@ func (c *Catalog) forget() {
 	}
 }
 
-// offered is what a server said that it offers, as it came.
-type offered struct {
-	tools, prompts, resources, templates []json.RawMessage
-	// keep says which lists could not be read this time.
-	keep         struct{ tools, prompts, resources, templates bool }
-	instructions string
-	odd          []string
+// Offer is what a server said that it offers, as it came.
+type Offer struct {
+	Tools, Prompts, Resources, Templates []json.RawMessage
+	// Keep says which lists could not be read this time.
+	Keep         struct{ Tools, Prompts, Resources, Templates bool }
+	Instructions string
+	Odd          []string
 }
 
-// reading makes a catalog of what a server offers.
-type reading struct {
-	settings spec.Configured
-	mark     string // stands before descriptions
-	trust    spec.Trust
-	id       string // of the connection
-	names    *namer
-	valid    func(tool json.RawMessage) error // of headers
-	old      Catalog
-	left     int // bytes
+// Reading makes a catalog of what a server offers.
+type Reading struct {
+	Settings spec.Configured
+	Mark     string // stands before descriptions
+	Trust    spec.Trust
+	ID       string // of the connection
+	Names    *Names
+	Valid    func(tool json.RawMessage) error // of headers
+	Old      Catalog
+	Left     int // bytes
 }
 
-func (r *reading) catalog(o offered) Catalog {
-	r.names.known = map[string]string{}
-	if r.old.Prefix == r.names.prefix {
-		for k, v := range r.old.Names {
-			r.names.known[k] = v
+// Read makes safe what was offered.
+func (r *Reading) Read(o Offer) Catalog {
+	r.Names.known = map[string]string{}
+	if r.Old.Prefix == r.Names.Prefix {
+		for k, v := range r.Old.Names {
+			r.Names.known[k] = v
 		}
 	}
-	c := Catalog{Read: true, Enclosed: true, Prefix: r.names.prefix, Instructions: spec.Text(o.instructions, maxDescription), Pins: map[string]string{}, Odd: o.odd}
-	for k, v := range r.old.Pins {
+	c := Catalog{Read: true, Enclosed: true, Prefix: r.Names.Prefix, Instructions: spec.Text(o.Instructions, maxDescription), Pins: map[string]string{}, Odd: o.Odd}
+	for k, v := range r.Old.Pins {
 		c.Pins[k] = v
 	}
 	seen := map[string]bool{}
-	for _, raw := range o.tools {
+	for _, raw := range o.Tools {
 		d, err := r.tool(raw, &c)
 		if err == nil && seen[d.Remote] {
 			err = fmt.Errorf("it is there twice")
@@ -216,43 +242,43 @@ func (r *reading) catalog(o offered) Catalog {
 			continue
 		}
 		seen[d.Remote] = true
-		if r.settings.Allows(d.Remote) {
+		if r.Settings.Allows(d.Remote) {
 			c.Tools = append(c.Tools, d)
 		}
 	}
-	if !r.old.Read { // all of them were approved with the server
+	if !r.Old.Read { // all of them were approved with the server
 		for i, d := range c.Tools {
 			c.Pins[d.Remote], c.Tools[i].Held = d.Hash, ""
 		}
 	}
-	c.Prompts = r.others(o.prompts, "prompt", "name", &c)
-	c.Resources = r.others(o.resources, "resource", "uri", &c)
-	c.Templates = r.others(o.templates, "resource template", "uriTemplate", &c)
-	if o.keep.tools {
-		c.Tools, c.Pins = r.old.Tools, r.old.Pins
+	c.Prompts = r.others(o.Prompts, "prompt", "name", &c)
+	c.Resources = r.others(o.Resources, "resource", "uri", &c)
+	c.Templates = r.others(o.Templates, "resource template", "uriTemplate", &c)
+	if o.Keep.Tools {
+		c.Tools, c.Pins = r.Old.Tools, r.Old.Pins
 	}
-	if o.keep.prompts {
-		c.Prompts = r.old.Prompts
+	if o.Keep.Prompts {
+		c.Prompts = r.Old.Prompts
 	}
-	if o.keep.resources {
-		c.Resources = r.old.Resources
+	if o.Keep.Resources {
+		c.Resources = r.Old.Resources
 	}
-	if o.keep.templates {
-		c.Templates = r.old.Templates
+	if o.Keep.Templates {
+		c.Templates = r.Old.Templates
 	}
-	c.Names = r.names.known
+	c.Names = r.Names.known
 	c.forget()
 	return c
 }
 
-// enclose leaves out what an earlier version of Sandlot let in.
-func (c *Catalog) enclose() {
+// Enclose leaves out what an earlier version of Sandlot let in.
+func (c *Catalog) Enclose() {
 	if c.Enclosed || !c.Read {
 		return
 	}
 	c.Enclosed = true
 	c.Tools = slices.DeleteFunc(c.Tools, func(d Definition) bool {
-		var t object
+		var t Object
 		err := json.Unmarshal(d.Raw, &t)
 		for _, k := range []string{"inputSchema", "outputSchema"} {
 			if raw, ok := t[k]; ok && err == nil {
@@ -260,7 +286,7 @@ func (c *Catalog) enclose() {
 			}
 		}
 		if err != nil {
-			c.note("tool", json.RawMessage(`{"name":`+string(quoted(d.Remote))+`}`), err)
+			c.note("tool", json.RawMessage(`{"name":`+string(Quote(d.Remote))+`}`), err)
 		}
 		return err != nil
 	})
@@ -270,61 +296,61 @@ func (c *Catalog) note(what string, raw json.RawMessage, err error) {
 	if len(c.Odd) >= 20 {
 		return
 	}
-	var d object
+	var d Object
 	_ = json.Unmarshal(raw, &d)
-	name := asText(d["name"]) + asText(d["uri"])
+	name := AsText(d["name"]) + AsText(d["uri"])
 	c.Odd = append(c.Odd, fmt.Sprintf("%s %q is left out: %v", what, spec.Clip(name), err))
 }
 
 // spend says whether there is room for so many bytes.
-func (r *reading) spend(n int) error {
-	if r.left -= n; r.left < 0 {
-		return fmt.Errorf("there is no room for more: the definitions of one server may have %d MiB, and those of all of one user's servers %d MiB", maxCatalog>>20, maxCatalogs>>20)
+func (r *Reading) spend(n int) error {
+	if r.Left -= n; r.Left < 0 {
+		return fmt.Errorf("there is no room for more: the definitions of one server may have %d MiB, and those of all of one user's servers %d MiB", MaxCatalog>>20, MaxCatalogs>>20)
 	}
 	return nil
 }
 
-func (r *reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
+func (r *Reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	if err := r.spend(len(raw)); err != nil {
 		return Definition{}, err
 	}
-	t, err := safeTool(raw, r.mark)
+	t, err := safeTool(raw, r.Mark)
 	if err != nil {
 		return Definition{}, err
 	}
 	if err := safeOutput(t); err != nil {
 		c.note("outputSchema of tool", raw, err)
 	}
-	d := Definition{Remote: asText(t["name"]), Hash: hash(raw)}
+	d := Definition{Remote: AsText(t["name"]), Hash: hash(raw)}
 	if bytes.Contains(t["inputSchema"], []byte("x-mcp-header")) {
 		d.Schema = t["inputSchema"]
 	}
 	if d.Remote == "" || len(d.Remote) > 256 {
 		return d, fmt.Errorf("its name has %d bytes", len(d.Remote))
 	}
-	if r.valid != nil {
-		if err := r.valid(raw); err != nil {
+	if r.Valid != nil {
+		if err := r.Valid(raw); err != nil {
 			return d, err
 		}
 	}
-	d.Key = r.names.name("tool", d.Remote)
-	t["name"] = quoted(d.Key)
+	d.Key = r.Names.name("tool", d.Remote)
+	t["name"] = Quote(d.Key)
 	switch pin, known := c.Pins[d.Remote]; {
-	case known && pin == d.Hash || !r.old.Read:
+	case known && pin == d.Hash || !r.Old.Read:
 	case known:
 		d.Held = "its definition has changed since it was approved"
 	default:
 		d.Held = "it is new since the server was approved"
 	}
-	if d.Held != "" && r.trust == spec.Warn {
-		t["description"] = quoted(fmt.Sprintf("[Sandlot: %s] %s", d.Held, asText(t["description"])))
+	if d.Held != "" && r.Trust == spec.Warn {
+		t["description"] = Quote(fmt.Sprintf("[Sandlot: %s] %s", d.Held, AsText(t["description"])))
 	}
 	d.Raw, err = json.Marshal(t)
 	return d, err
 }
 
 // others makes prompts, resources and templates safe.
-func (r *reading) others(all []json.RawMessage, what, key string, c *Catalog) []Definition {
+func (r *Reading) others(all []json.RawMessage, what, key string, c *Catalog) []Definition {
 	var out []Definition
 	seen := map[string]bool{}
 	for _, raw := range all {
@@ -342,40 +368,40 @@ func (r *reading) others(all []json.RawMessage, what, key string, c *Catalog) []
 	return out
 }
 
-func (r *reading) other(raw json.RawMessage, what, key string) (Definition, error) {
+func (r *Reading) other(raw json.RawMessage, what, key string) (Definition, error) {
 	if err := r.spend(len(raw)); err != nil {
 		return Definition{}, err
 	}
-	var t object
+	var t Object
 	if len(raw) > maxDefinition || deep(raw) || json.Unmarshal(raw, &t) != nil || t == nil {
 		return Definition{}, fmt.Errorf("its definition is no object, too large or nested too deep")
 	}
-	d := Definition{Remote: asText(t[key])}
+	d := Definition{Remote: AsText(t[key])}
 	if d.Remote == "" || len(d.Remote) > 4096 || spec.HasControl(d.Remote) {
 		return d, fmt.Errorf("its %s is missing, too long or has control characters", key)
 	}
 	mark := ""
 	if what == "prompt" {
-		d.Key = r.names.name("prompt", d.Remote)
-		mark = r.mark
+		d.Key = r.Names.name("prompt", d.Remote)
+		mark = r.Mark
 	} else {
 		if err := fitURI(d.Remote, what != "resource"); err != nil {
 			return d, err
 		}
-		d.Key = r.names.uri(r.id, what, d.Remote)
+		d.Key = r.Names.uri(r.ID, what, d.Remote)
 		if !isString(t["name"]) {
 			t["name"] = t[key]
 		}
 	}
 	describe(t, mark)
-	t[key] = quoted(d.Key)
+	t[key] = Quote(d.Key)
 	var err error
 	d.Raw, err = json.Marshal(t)
 	return d, err
 }
 
-// approve takes the tools as they are now: all, or those that are what was seen.
-func (c *Catalog) approve(seen map[string]string) {
+// Approve takes the tools as they are now: all, or those that are what was seen.
+func (c *Catalog) Approve(seen map[string]string) {
 	pins := map[string]string{}
 	for i, d := range c.Tools {
 		if seen == nil || seen[d.Remote] == d.Hash {
@@ -385,4 +411,69 @@ func (c *Catalog) approve(seen map[string]string) {
 		}
 	}
 	c.Pins = pins
+}
+
+// LeftOut finds why a tool was left out of the catalog, by its own name.
+func (c Catalog) LeftOut(is func(remote string) bool) (why string, ok bool) {
+	for _, odd := range c.Odd {
+		rest, tool := strings.CutPrefix(odd, "tool ")
+		if !tool {
+			continue
+		}
+		name, err := strconv.QuotedPrefix(rest)
+		if err != nil {
+			continue
+		}
+		if remote, err := strconv.Unquote(name); err == nil && is(remote) {
+			return odd, true
+		}
+	}
+	return "", false
+}
+
+// matches says whether a template (RFC 6570) may stand for a URI: what is fixed
+// in it is there, in its order.
+func matches(template, uri string) bool {
+	before, rest, variable := strings.Cut(template, "{")
+	if !variable {
+		return template == uri
+	}
+	if !strings.HasPrefix(uri, before) {
+		return false
+	}
+	uri = uri[len(before):]
+	for {
+		_, after, closed := strings.Cut(rest, "}")
+		if !closed {
+			return false
+		}
+		fixed, next, more := strings.Cut(after, "{")
+		if !more {
+			return strings.HasSuffix(uri, fixed)
+		}
+		i := strings.Index(uri, fixed)
+		if i < 0 {
+			return false
+		}
+		uri, rest = uri[i+len(fixed):], next
+	}
+}
+
+// Size is how many bytes the definitions have.
+func (c Catalog) Size() (n int) {
+	for _, list := range [][]Definition{c.Tools, c.Prompts, c.Resources, c.Templates} {
+		for _, d := range list {
+			n += len(d.Raw) + len(d.Schema)
+		}
+	}
+	return n
+}
+
+func SafeID(id string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
+			return r
+		}
+		return '_'
+	}, id)
 }

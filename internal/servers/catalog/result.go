@@ -1,4 +1,4 @@
-package servers
+package catalog
 
 import (
 	"bytes"
@@ -13,28 +13,29 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Bounds of what a server says, in bytes.
+// Bounds of what a server says, in bytes but for maxDefinitions.
 const (
+	MaxDefinitions = 1000 // of each kind, of one server
 	maxDescription = 8 << 10
 	maxTitle       = 256
 	maxSchema      = 256 << 10
 	maxDefinition  = 512 << 10
 	maxDepth       = 64
-	maxCatalog     = 8 << 20  // of all definitions of one server
-	maxCatalogs    = 32 << 20 // of all servers of one principal
+	MaxCatalog     = 8 << 20  // of all definitions of one server
+	MaxCatalogs    = 32 << 20 // of all servers of one principal
 	maxResult      = 8 << 20
 )
 
-type object = map[string]json.RawMessage
+type Object = map[string]json.RawMessage
 
-// asText returns a JSON string's text, or "".
-func asText(raw json.RawMessage) string {
+// AsText returns a JSON string's text, or "".
+func AsText(raw json.RawMessage) string {
 	var s string
 	_ = json.Unmarshal(raw, &s)
 	return s
 }
 
-func quoted(s string) json.RawMessage {
+func Quote(s string) json.RawMessage {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -65,7 +66,7 @@ func deep(raw []byte) bool {
 
 // cleanMeta returns what of a server's _meta is passed on, or nil.
 func cleanMeta(raw json.RawMessage) json.RawMessage {
-	var m object
+	var m Object
 	if len(raw) > 64<<10 || json.Unmarshal(raw, &m) != nil {
 		return nil
 	}
@@ -103,11 +104,11 @@ func plainJSON(v any) (json.RawMessage, error) {
 
 // safeTool makes a tool's definition fit for clients, but for its name and the
 // schema of its results.
-func safeTool(raw json.RawMessage, mark string) (object, error) {
+func safeTool(raw json.RawMessage, mark string) (Object, error) {
 	if len(raw) > maxDefinition {
 		return nil, fmt.Errorf("its definition has %d bytes, and %d are taken", len(raw), maxDefinition)
 	}
-	var t object
+	var t Object
 	if err := json.Unmarshal(raw, &t); err != nil || t == nil {
 		return nil, fmt.Errorf("its definition is no object")
 	}
@@ -121,17 +122,17 @@ func safeTool(raw json.RawMessage, mark string) (object, error) {
 }
 
 // describe makes safe what all definitions have.
-func describe(t object, mark string) {
-	d := spec.Text(asText(t["description"]), maxDescription)
+func describe(t Object, mark string) {
+	d := spec.Text(AsText(t["description"]), maxDescription)
 	if mark != "" {
 		d = strings.TrimRight(mark+" "+d, " ")
 	}
 	delete(t, "description")
 	if d != "" {
-		t["description"] = quoted(d)
+		t["description"] = Quote(d)
 	}
-	if title := spec.Text(asText(t["title"]), maxTitle); title != "" {
-		t["title"] = quoted(title)
+	if title := spec.Text(AsText(t["title"]), maxTitle); title != "" {
+		t["title"] = Quote(title)
 	} else {
 		delete(t, "title")
 	}
@@ -158,20 +159,20 @@ func describe(t object, mark string) {
 	}
 }
 
-func isObject(raw json.RawMessage) bool {
+func IsObject(raw json.RawMessage) bool {
 	raw = bytes.TrimSpace(raw)
 	return len(raw) > 0 && raw[0] == '{'
 }
 
-// safeResult makes a result fit for clients: its blocks are ones that they know,
+// SafeResult makes a result fit for clients: its blocks are ones that they know,
 // its data can be decoded, and it is not too large. What had to change is said
 // in its place.
-func safeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
-	var r object
+func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
+	var r Object
 	if err := json.Unmarshal(raw, &r); err != nil || r == nil || deep(raw) {
 		return nil, false, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
 	}
-	cleaned(r)
+	CleanMeta(r)
 	if string(r["resultType"]) == `"input_required"` {
 		if err := askables(r["inputRequests"]); err != nil {
 			return nil, false, err
@@ -215,7 +216,7 @@ func safeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	return b, isError, err
 }
 
-func cleaned(r object) {
+func CleanMeta(r Object) {
 	if m := cleanMeta(r["_meta"]); m != nil {
 		r["_meta"] = m
 	} else {
@@ -245,25 +246,25 @@ func shorten(b json.RawMessage, room int) json.RawMessage {
 
 // safeBlock returns a block of content that clients know.
 func safeBlock(raw json.RawMessage) json.RawMessage {
-	var b object
+	var b Object
 	if json.Unmarshal(raw, &b) != nil || b == nil {
 		return textBlock("[a block that is no object was left out]")
 	}
 	why := ""
-	switch kind := asText(b["type"]); kind {
+	switch kind := AsText(b["type"]); kind {
 	case "text":
 		if !isString(b["text"]) {
 			why = "its text is no string"
 		}
 	case "image", "audio":
 		why = notBase64(b["data"])
-		if why == "" && asText(b["mimeType"]) == "" {
+		if why == "" && AsText(b["mimeType"]) == "" {
 			why = "it has no mimeType"
 		}
 	case "resource_link":
-		if asText(b["uri"]) == "" {
+		if AsText(b["uri"]) == "" {
 			why = "it has no uri"
-		} else if asText(b["name"]) == "" {
+		} else if AsText(b["name"]) == "" {
 			b["name"] = b["uri"]
 			raw, _ = json.Marshal(b)
 		}
@@ -274,10 +275,10 @@ func safeBlock(raw json.RawMessage) json.RawMessage {
 		return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", spec.Clip(kind), spec.Text(string(raw), 64<<10)))
 	}
 	if why != "" {
-		return textBlock(fmt.Sprintf("[a block of type %s was left out: %s]", asText(b["type"]), why))
+		return textBlock(fmt.Sprintf("[a block of type %s was left out: %s]", AsText(b["type"]), why))
 	}
 	if _, ok := b["_meta"]; ok {
-		cleaned(b)
+		CleanMeta(b)
 		raw, _ = json.Marshal(b)
 	}
 	return raw
@@ -289,7 +290,7 @@ func notBase64(raw json.RawMessage) string {
 	if !isString(raw) {
 		return "it has no data"
 	}
-	s := asText(raw)
+	s := AsText(raw)
 	if _, err := base64.StdEncoding.DecodeString(s); err != nil {
 		return "its data is not base64"
 	}
@@ -298,11 +299,11 @@ func notBase64(raw json.RawMessage) string {
 
 // badContents says what is wrong with the contents of a resource.
 func badContents(raw json.RawMessage) string {
-	var c object
+	var c Object
 	if json.Unmarshal(raw, &c) != nil || c == nil {
 		return "it holds no resource"
 	}
-	if asText(c["uri"]) == "" {
+	if AsText(c["uri"]) == "" {
 		return "its resource has no uri"
 	}
 	if blob, ok := c["blob"]; ok {
@@ -312,4 +313,59 @@ func badContents(raw json.RawMessage) string {
 		return "its resource has neither text nor blob"
 	}
 	return ""
+}
+
+// SafeObject makes a result that is no tool's fit for clients.
+func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
+	var r Object
+	if err := json.Unmarshal(raw, &r); err != nil || r == nil || deep(raw) {
+		return nil, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
+	}
+	if len(raw) > maxResult {
+		return nil, fault.New(fault.ResourceLimit, "the server's answer has %d bytes, and %d are passed on", len(raw), maxResult).
+			With("resource_type", "result_bytes").With("current_usage", len(raw)).With("limit", maxResult)
+	}
+	CleanMeta(r)
+	if string(r["resultType"]) != `"input_required"` {
+		delete(r, "resultType")
+	} else if err := askables(r["inputRequests"]); err != nil {
+		return nil, err
+	}
+	var contents []Object
+	if json.Unmarshal(r["contents"], &contents) == nil {
+		for _, c := range contents {
+			if isString(c["blob"]) && notBase64(c["blob"]) != "" {
+				delete(c, "blob")
+				c["text"] = Quote("[data that is not base64 was left out]")
+			}
+			CleanMeta(c)
+		}
+		r["contents"], _ = json.Marshal(contents)
+	}
+	var messages []Object
+	if json.Unmarshal(r["messages"], &messages) == nil {
+		for _, m := range messages {
+			if IsObject(m["content"]) {
+				m["content"] = safeBlock(m["content"])
+			}
+		}
+		r["messages"], _ = json.Marshal(messages)
+	}
+	return json.Marshal(r)
+}
+
+// Implementation is what a server says that it is, made safe.
+func Implementation(raw json.RawMessage) json.RawMessage {
+	var m Object
+	if json.Unmarshal(raw, &m) != nil {
+		return nil
+	}
+	safe := map[string]string{}
+	for _, k := range []string{"name", "title", "version"} {
+		if v := spec.Text(AsText(m[k]), maxTitle); v != "" {
+			safe[k] = v
+		}
+	}
+	b, _ := json.Marshal(safe)
+	return b
 }

@@ -1,14 +1,11 @@
-package servers
+package catalog
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
-
-	"sandlot/internal/servers/spec"
 )
 
 // References that leave a schema, and those that stay in it, or are none.
@@ -80,40 +77,6 @@ func TestReferencesOutside(t *testing.T) {
 	c := reread(Catalog{}, `{"name":"t","inputSchema":{"$schema":"https://schemas.example/dialect","$id":"https://schemas.example/t","items":{"$schema":"https://json-schema.org/draft/2020-12/schema","$ref":"#/a"}}}`)
 	if raw := string(c.Tools[0].Raw); strings.Contains(raw, "schemas.example") || !strings.Contains(raw, "draft/2020-12") || !strings.Contains(raw, `"#/a"`) {
 		t.Errorf("passed on: %s", raw)
-	}
-}
-
-// What a server asks clients is looked at in the same way, in both eras.
-func TestReferencesInQuestions(t *testing.T) {
-	for words, good := range map[string]bool{`"properties":{"a":{"$ref":"https://schemas.example"}}`: false, `"$ref":"x"`: false,
-		`"$id":"https://schemas.example","properties":{"a":{"$ref":"#/b"}}`: false, `"properties":{"$ref":{"type":"string","default":"https://x"}}`: true} {
-		schema := `{"type":"object",` + words + `}`
-		for _, params := range []string{`{"message":"m","requestedSchema":` + schema + `}`, `{"messages":[],"tools":[{"name":"a"},{"name":"t","inputSchema":` + schema + `}]}`,
-			`{"message":"m","RequestedSchema":{},"requestedSchema":` + schema + `}`} {
-			if err := askable(json.RawMessage(params)); (err == nil) != good {
-				t.Errorf("%s: %v", params, err)
-			}
-			l := &live{s: own(book(t, &memStore{}, nil), P, "x", "aaaaaa", spec.Configured{}), flights: map[*flight]bool{}, free: make(chan struct{})}
-			if _, err := l.Ask(t.Context(), "elicitation/create", json.RawMessage(params)); err == nil || strings.Contains(err.Error(), "its schema") == good {
-				t.Errorf("asked %s: %v", params, err)
-			}
-			asks := json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":` + params + `}}}`)
-			if _, _, err := safeResult(asks); (err == nil) != good {
-				t.Errorf("a call's %s: %v", asks, err)
-			}
-			if _, err := safeObject(asks); (err == nil) != good {
-				t.Errorf("another's %s: %v", asks, err)
-			}
-			q := query{client: &fakeClient{id: "A", ask: func(context.Context) (json.RawMessage, error) { return json.RawMessage(`{}`), nil }}}
-			if _, err := q.answers(t.Context(), map[string]need{"a": {"elicitation/create", json.RawMessage(params)}}); good != (err == nil || !strings.Contains(err.Error(), "its schema")) {
-				t.Errorf("answers of %s: %v", params, err)
-			}
-		}
-	}
-	// One that cannot be read hides none beside it.
-	asks := json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":1,"b":{"method":"elicitation/create","params":{"requestedSchema":{"$ref":"https://x"}}}}}`)
-	if _, _, err := safeResult(asks); err == nil {
-		t.Error("questions that cannot be read are passed on")
 	}
 }
 

@@ -1,4 +1,4 @@
-package servers
+package catalog
 
 import (
 	"bytes"
@@ -35,7 +35,7 @@ func schema(raw json.RawMessage) (json.RawMessage, error) {
 
 // safeOutput makes the schema of a tool's results safe, or takes it out and says
 // why: a tool is of use without it.
-func safeOutput(t object) error {
+func safeOutput(t Object) error {
 	raw, ok := t["outputSchema"]
 	if !ok {
 		return nil
@@ -277,22 +277,22 @@ func (w *enclosing) pointed(pointer string) (to target) {
 	return to
 }
 
-// askable says why what a server wants to ask a client is not passed on: a schema
+// CheckQuestion says why what a server wants to ask a client is not passed on: a schema
 // in it refers to something else.
-func askable(params json.RawMessage) error {
-	var p object
+func CheckQuestion(params json.RawMessage) error {
+	var p Object
 	if !bytes.Contains(bytes.ToLower(params), []byte("ref")) && !bytes.Contains(params, []byte(`\u`)) || json.Unmarshal(params, &p) != nil {
 		return nil // the client says what is wrong with it
 	}
 	all := []json.RawMessage{p["requestedSchema"]}
-	var tools []object // of sampling
+	var tools []Object // of sampling
 	_ = json.Unmarshal(p["tools"], &tools)
 	for _, t := range tools {
 		all = append(all, t["inputSchema"], t["outputSchema"])
 	}
 	for _, raw := range all {
 		var m map[string]any
-		if !isObject(raw) {
+		if !IsObject(raw) {
 			continue
 		}
 		if deep(raw) || json.Unmarshal(raw, &m) != nil {
@@ -307,7 +307,7 @@ func askable(params json.RawMessage) error {
 
 // askables is askable for all questions of a result that asks for input.
 func askables(requests json.RawMessage) error {
-	var all map[string]object
+	var all map[string]Object
 	if len(requests) == 0 {
 		return nil
 	}
@@ -315,7 +315,7 @@ func askables(requests json.RawMessage) error {
 		return fault.New(fault.Connection, "the server asks for input in a form that is not passed on: it cannot be read")
 	}
 	for _, q := range all {
-		if err := askable(q["params"]); err != nil {
+		if err := CheckQuestion(q["params"]); err != nil {
 			return fault.New(fault.Connection, "the server asks for input in a form that is not passed on: %v", err)
 		}
 	}

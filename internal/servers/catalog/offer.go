@@ -1,0 +1,120 @@
+package catalog
+
+import (
+	"sandlot/internal/servers/spec"
+	"sandlot/internal/tool"
+)
+
+// Offerer is who offers something.
+type Offerer interface {
+	comparable
+	ConnectionID() string
+}
+
+// View is all that one principal is offered, and who offers it. It is made anew when
+// something changes, and not changed then.
+type View[O Offerer] struct {
+	Tools      map[string]entry[O]
+	List       []tool.Tool
+	Prompts    map[string]entry[O]
+	resources  map[string]entry[O]
+	templates  []entry[O]
+	ByTemplate map[string]entry[O]
+
+	PromptList, ResourceList, TemplateList []tool.Item
+}
+
+// entry is one definition and whose it is.
+type entry[O Offerer] struct {
+	Owner O
+	Definition
+}
+
+// NewView returns an empty one.
+func NewView[O Offerer]() *View[O] {
+	return &View[O]{Tools: map[string]entry[O]{}, Prompts: map[string]entry[O]{}, resources: map[string]entry[O]{}, ByTemplate: map[string]entry[O]{}}
+}
+
+// Add puts in what somebody offers, as far as nobody else has the names.
+func (v *View[O]) Add(o O, c Catalog, trust spec.Trust) {
+	for _, d := range c.Tools {
+		if _, taken := v.Tools[d.Key]; taken || d.Held != "" && trust == spec.Hold {
+			continue
+		}
+		v.Tools[d.Key] = entry[O]{o, d}
+		v.List = append(v.List, tool.Tool{Name: d.Key, Raw: d.Raw})
+	}
+	for _, d := range c.Prompts {
+		if _, taken := v.Prompts[d.Key]; !taken {
+			v.Prompts[d.Key] = entry[O]{o, d}
+			v.PromptList = append(v.PromptList, tool.Item{Key: d.Key, Raw: d.Raw})
+		}
+	}
+	for _, d := range c.Resources {
+		if _, taken := v.resources[d.Key]; !taken {
+			v.resources[d.Key] = entry[O]{o, d}
+			v.ResourceList = append(v.ResourceList, tool.Item{Key: d.Key, Raw: d.Raw})
+		}
+	}
+	for _, d := range c.Templates {
+		if _, taken := v.ByTemplate[d.Key]; !taken {
+			e := entry[O]{o, d}
+			v.ByTemplate[d.Key] = e
+			v.templates = append(v.templates, e)
+			v.TemplateList = append(v.TemplateList, tool.Item{Key: d.Key, Raw: d.Raw})
+		}
+	}
+}
+
+// Resource finds who has a resource, and under which URI of its own. A link in a
+// result need not be listed: it is of the only one who can have some, if one can.
+func (v *View[O]) Resource(uri string, can func(O) bool) (found O, remote string) {
+	if e, ok := v.resources[uri]; ok {
+		return e.Owner, e.Remote
+	}
+	if id, remote, ok := CutOwn(uri); ok {
+		for _, o := range v.owners() {
+			if isOwn(id, o.ConnectionID()) {
+				return o, remote
+			}
+		}
+	}
+	for _, e := range v.templates {
+		if matches(e.Key, uri) {
+			return e.Owner, uri
+		}
+	}
+	var none O
+	for _, o := range v.owners() {
+		if !can(o) {
+			continue
+		}
+		if found != none {
+			return none, ""
+		}
+		found = o
+	}
+	return found, uri
+}
+
+// owners are those who offer anything, each once.
+func (v *View[O]) owners() []O {
+	var all []O
+	seen := map[O]bool{}
+	add := func(o O) {
+		if !seen[o] {
+			seen[o] = true
+			all = append(all, o)
+		}
+	}
+	for _, t := range v.List {
+		add(v.Tools[t.Name].Owner)
+	}
+	for _, i := range v.ResourceList {
+		add(v.resources[i.Key].Owner)
+	}
+	for _, e := range v.templates {
+		add(e.Owner)
+	}
+	return all
+}
