@@ -51,6 +51,7 @@ var places = map[string]place{
 	"servers/process":                    {"L2", "agent session mcpclient"},
 	"servers/oauth":                      {"L2", "mcpclient"},
 	"servers/serverstest":                {"test", ""},
+	"servers/catalog":                    {"L1", "tool"},
 	"servers/spec":                       {"L0", "fault"},
 	"mcpclient":                          {"L2", ""},
 	"vault":                              {"L2", ""},
