@@ -4,7 +4,9 @@ import (
 	"errors"
 	"testing"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers"
 )
 
 // A fault says what its call knows, and what it said itself stays.
@@ -20,5 +22,22 @@ func TestKnowing(t *testing.T) {
 	plain := errors.New("x")
 	if knowing(plain, fault.CommandExecution, facts) != plain {
 		t.Error("an error that is no fault")
+	}
+}
+
+// Every tool names an operation that policy knows, and one that only reads says so.
+func TestToolsNameOperations(t *testing.T) {
+	tools := New(Config{Connections: new(servers.Book)})
+	if len(tools.list) < 20 {
+		t.Fatalf("only %d tools were found", len(tools.list))
+	}
+	for _, d := range tools.list {
+		f, ok := tools.Find(auth.Local, d.Name)
+		if !ok || f.Operation != d.Operation || !d.Operation.Known() {
+			t.Errorf("%s is the operation %q, which policy does not know", d.Name, d.Operation)
+		}
+		if d.Hints.ReadOnly == d.Operation.Changes() {
+			t.Errorf("%s says that it only reads: %v; %s changes something: %v", d.Name, d.Hints.ReadOnly, d.Operation, d.Operation.Changes())
+		}
 	}
 }

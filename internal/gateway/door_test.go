@@ -1,0 +1,192 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/policy"
+	"sandlot/internal/tool"
+)
+
+const forbids = "this test lets nobody do it"
+
+// refuseAll is a policy that refuses everything.
+func refuseAll(policy.Question) policy.Decision {
+	return policy.Decision{Reason: fault.New(fault.Forbidden, forbids)}
+}
+
+// open are the methods that are no operations: they do nothing, and tell nothing.
+var open = map[string]bool{"ping": true, "notifications/cancelled": true, "notifications/initialized": true,
+	"notifications/progress": true, "notifications/roots/list_changed": true}
+
+// requests are one request of each other method, with the name that headers repeat.
+var requests = map[string]struct{ params, name string }{
+	"initialize":       {`"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}`, ""},
+	"server/discover":  {``, ""},
+	"logging/setLevel": {`"level":"error"`, ""},
+	"tools/list":       {``, ""}, "prompts/list": {``, ""}, "resources/list": {``, ""}, "resources/templates/list": {``, ""},
+	"tools/call":            {`"name":"own"`, "own"},
+	"prompts/get":           {`"name":"ext_p"`, "ext_p"},
+	"resources/read":        {`"uri":"file:///x"`, "file:///x"},
+	"resources/subscribe":   {`"uri":"file:///x"`, ""},
+	"resources/unsubscribe": {`"uri":"file:///x"`, ""},
+	"subscriptions/listen":  {`"notifications":{"toolsListChanged":true}`, ""},
+	"completion/complete":   {`"ref":{"type":"ref/prompt","name":"ext_p"},"argument":{"name":"a","value":"b"}`, ""},
+}
+
+// closed is a gateway whose sources do nothing that a test would forgive.
+func closed(t *testing.T) *Gateway {
+	touched := func(what string) { t.Errorf("%s was done", what) }
+	th := &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+		prompts:   []tool.Item{{Key: "ext_p", Raw: json.RawMessage(`{"name":"ext_p"}`)}},
+		resources: []tool.Item{{Key: "file:///x", Raw: json.RawMessage(`{"uri":"file:///x","name":"x"}`)}},
+		call: func(context.Context, tool.Call) (*tool.Result, error) {
+			touched("a third-party call")
+			return &tool.Result{Raw: json.RawMessage(`{}`)}, nil
+		},
+		pass: func(_ context.Context, r tool.Request) (json.RawMessage, error) {
+			touched(r.Method)
+			return json.RawMessage(`{}`), nil
+		}}
+	return over(home{func() (*tool.Result, error) {
+		touched("a call")
+		return &tool.Result{}, nil
+	}}, th)
+}
+
+// forbidden checks that an answer is an error that says why.
+func forbidden(t *testing.T, where, answer string) {
+	t.Helper()
+	var a struct {
+		Error *struct{ Message string }
+	}
+	if err := json.Unmarshal([]byte(answer), &a); err != nil || a.Error == nil || !strings.Contains(a.Error.Message, forbids) {
+		t.Errorf("%s: %.300s", where, answer)
+	}
+}
+
+// text is an answer's message.
+func text(s said) string {
+	b, _ := json.Marshal(s.body)
+	return string(b)
+}
+
+// Every method names an operation that policy knows, or is one that does nothing.
+func TestMethodsNameOperations(t *testing.T) {
+	for m := range methods {
+		_, asked := requests[m]
+		if asked == open[m] {
+			t.Errorf("%s: is it an operation? it is in none of this test's tables, or in both", m)
+		}
+	}
+	for m, o := range operations {
+		if !o.Known() || !methods[m] {
+			t.Errorf("%s asks for %q", m, o)
+		}
+	}
+}
+
+// No method, by whichever road it comes, passes the door that is shut, and each
+// says why.
+func TestRoadsGoThroughTheDoor(t *testing.T) {
+	stateless := func(t *testing.T, m, params, name string) string {
+		g := closed(t)
+		g.Hub.Decide = refuseAll
+		return ask(g, m, name, params)
+	}
+	stateful := func(t *testing.T, m, params, _ string) string {
+		r := newRig(t, closed(t), "{}")
+		r.g.Hub.Decide = refuseAll
+		return text(r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":%q,"params":{%s}}`, m, params)))
+	}
+	stdio := func(t *testing.T, m, params, _ string) string {
+		g := closed(t)
+		in, out := stdioPipe(g, auth.Local)
+		defer in.Close()
+		say := func(line string) {
+			if _, err := io.WriteString(in, line+"\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if m != "initialize" {
+			say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{` + requests["initialize"].params + `}}`)
+			out.Scan()
+		}
+		g.Hub.Decide = refuseAll
+		if m != "initialize" {
+			say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		}
+		say(fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":%q,"params":{%s}}`, m, params))
+		for out.Scan() {
+			if strings.Contains(out.Text(), `"id":5`) {
+				return out.Text()
+			}
+		}
+		return "it ended"
+	}
+	newerAlone := map[string]bool{"server/discover": true, "subscriptions/listen": true}
+	olderAlone := map[string]bool{"initialize": true, "logging/setLevel": true, "resources/subscribe": true, "resources/unsubscribe": true}
+	for m, r := range requests {
+		if !olderAlone[m] {
+			forbidden(t, m+" stateless", stateless(t, m, r.params, r.name))
+		}
+		if newerAlone[m] {
+			continue
+		}
+		forbidden(t, m+" on stdio", stdio(t, m, r.params, r.name))
+		if m != "initialize" { // which begins the session
+			forbidden(t, m+" stateful", stateful(t, m, r.params, r.name))
+		}
+	}
+}
+
+// A call or a list that would be answered past the SDK is not, either.
+func TestFastPathGoesThroughTheDoor(t *testing.T) {
+	calls := 0
+	g := over(home{func() (*tool.Result, error) {
+		calls++
+		return &tool.Result{}, nil
+	}}, &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+		call: func(context.Context, tool.Call) (*tool.Result, error) {
+			calls++
+			return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
+		}})
+	r := newRig(t, g, "{}")
+	for _, q := range []struct{ method, params, name string }{{"tools/call", `"name":"own"`, "own"}, {"tools/call", `"name":"ext_t"`, "ext_t"},
+		{"tools/list", "", ""}} {
+		older := func() string {
+			return text(r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":{%s}}`, q.method, q.params)))
+		}
+		newer := func() string { return ask(g, q.method, q.name, q.params) }
+		for name, send := range map[string]func() string{"stateful": older, "stateless": newer} {
+			g.Hub.Decide = policy.Decide
+			for range 3 {
+				if a := send(); !strings.Contains(a, `"result"`) {
+					t.Fatalf("%s: %s", q.method, a)
+				}
+			}
+			before := calls
+			g.Hub.Decide = refuseAll
+			forbidden(t, q.method+" "+q.name+" "+name, send())
+			if calls != before {
+				t.Errorf("%s %s was called", q.method, q.name)
+			}
+		}
+	}
+}
+
+// Calls without MCP's headers have the same door.
+func TestBareCallsGoThroughTheDoor(t *testing.T) {
+	g := closed(t)
+	g.Hub.Decide = refuseAll
+	for _, q := range []string{`"tools/list"`, `"tools/call","params":{"name":"own"}`, `"tools/call","params":{"name":"ext_t"}`,
+		`"tools/call","params":{"name":"nothing"}`} {
+		forbidden(t, q, bare(g, `{"jsonrpc":"2.0","id":1,"method":`+q+`}`))
+	}
+}
