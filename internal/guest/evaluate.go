@@ -51,7 +51,7 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 	if i := a.interps[name]; i != nil {
 		return i
 	}
-	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.files.base(), Output: wire.OutputDir,
+	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.Base(), Output: wire.OutputDir,
 		Env: func() []string { return a.quietEnvironment(nil) },
 		Start: func(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
 			return a.fork(argv, attr)
@@ -264,7 +264,7 @@ func done(r *interp.Result, stdout, stderr *capture) *agentv1.EvaluateDone {
 func (a *Agent) runFile(ctx context.Context, l *agentv1.Language, m *agentv1.EvaluateRequest, lv *live) (*agentv1.EvaluateDone, error) {
 	dir, err := os.MkdirTemp("", "code-")
 	if err != nil {
-		return nil, a.files.explain("/tmp", err)
+		return nil, a.Explain("/tmp", err)
 	}
 	defer os.RemoveAll(dir)
 	ext := l.Extension
@@ -273,7 +273,7 @@ func (a *Agent) runFile(ctx context.Context, l *agentv1.Language, m *agentv1.Eva
 	}
 	file := filepath.Join(dir, "code"+ext)
 	if err := os.WriteFile(file, []byte(m.Code), 0o600); err != nil {
-		return nil, a.files.explain("/tmp", err)
+		return nil, a.Explain("/tmp", err)
 	}
 	argv := append(append([]string{}, l.Command...), file)
 	d, err := a.execute(ctx, &agentv1.ExecRequest{Command: &agentv1.Command{Argv: argv}, TimeoutMillis: m.TimeoutMillis, Bounds: m.Bounds}, lv)

@@ -31,6 +31,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/files"
 	"sandlot/internal/guest/interp"
 	"sandlot/internal/guest/network"
 	"sandlot/proto/agentv1"
@@ -113,14 +114,19 @@ func keepCapabilities() error {
 	return nil
 }
 
-// Agent serves the wire.
-type Agent struct {
+// unimplemented answers the calls that neither Agent nor a room of it answers.
+type unimplemented struct {
 	agentv1connect.UnimplementedAgentHandler
+}
+
+// Agent serves the wire. The calls on files are those of Files.
+type Agent struct {
+	unimplemented
+	*files.Files
 	config  Config
 	nursery *nursery
 	guard   *guard
 	spool   *spool
-	files   *files
 	server  *http.Server
 	calls   chan net.Conn
 	network atomic.Pointer[network.Network] // nil where the sandbox has one of its own
@@ -140,7 +146,7 @@ type Agent struct {
 
 // New returns an agent that does nothing yet.
 func New(c Config) *Agent {
-	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), nursery: newNursery(c.Init), spool: newSpool(), files: newFiles(),
+	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), nursery: newNursery(c.Init), spool: newSpool(), Files: files.New(),
 		calls: make(chan net.Conn), env: map[string]string{}, interps: map[string]*interp.Interp{}, processes: map[string]*process{}, used: time.Now()}
 	for _, kv := range c.Env {
 		if k, v, ok := strings.Cut(kv, "="); ok {
@@ -148,6 +154,7 @@ func New(c Config) *Agent {
 		}
 	}
 	a.guard = newGuard(a)
+	a.Installed = func() string { return a.variables(nil)["PYTHONUSERBASE"] }
 	if boot := c.Boot.GetConfigure(); boot != nil {
 		if err := a.configure(boot); err != nil {
 			fmt.Fprintln(os.Stderr, "sandlot-agent:", err) // the host is told when it configures
@@ -485,7 +492,7 @@ func (a *Agent) Configure(_ context.Context, r *connect.Request[agentv1.Configur
 }
 
 func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
-	if err := a.files.set(m.FileRoots); err != nil {
+	if err := a.SetRoots(m.FileRoots); err != nil {
 		return err
 	}
 	a.limit(m.Limits)

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"connectrpc.com/connect"
+
 	"sandlot/proto/agentv1"
 )
 
@@ -182,5 +184,30 @@ func TestNoColor(t *testing.T) {
 	}
 	if slices.Contains(r.environment(nil), "NO_COLOR=1") {
 		t.Error("a terminal is told to show no colours")
+	}
+}
+
+// What is installed in the workspace is listed when it is asked for.
+func TestListLeavesOutWhatIsInstalled(t *testing.T) {
+	r := newRig(t)
+	base := r.Base()
+	tree(t, base, ".local/lib/python3/x.py", "src/.local/y", "src/z")
+	if _, err := r.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: base}},
+		Env: map[string]string{"PYTHONUSERBASE": base + "/.local"}})); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{base: ".local src src/.local src/.local/y src/z", ".": ".local src src/.local src/.local/y src/z",
+		".local": "lib lib/python3 lib/python3/x.py", "src": ".local .local/y z"} {
+		m, err := r.ListFiles(t.Context(), connect.NewRequest(&agentv1.ListFilesRequest{Path: dir, Depth: 5, Limit: 100}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, f := range m.Msg.Files {
+			names = append(names, f.Path)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s: %q, want %q", dir, got, want)
+		}
 	}
 }

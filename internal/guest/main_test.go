@@ -125,13 +125,6 @@ func (r *rig) write(name, text string) {
 	}
 }
 
-func (r *rig) link(target, name string) {
-	r.t.Helper()
-	if err := os.Symlink(target, filepath.Join(r.dir, name)); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
 // is checks a file's text.
 func (r *rig) is(name, want string) {
 	r.t.Helper()

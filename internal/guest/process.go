@@ -374,7 +374,7 @@ func pids() []int {
 
 // directory resolves where a process starts.
 func (a *Agent) directory(cwd string) (string, error) {
-	base := a.files.base()
+	base := a.Base()
 	if cwd == "" {
 		return base, nil
 	}

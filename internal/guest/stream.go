@@ -70,15 +70,15 @@ func (a *Agent) own(ticket []byte, size int64) *os.File {
 }
 
 func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream, ticket []byte) {
-	p, err := a.files.find(r.Path, true)
+	p, err := a.Find(r.Path, true)
 	if err != nil {
 		refuse(s, err)
 		return
 	}
-	defer p.close()
-	f, st, err := p.regular(os.O_RDONLY, 0)
+	defer p.Close()
+	f, st, err := p.Regular(os.O_RDONLY, 0)
 	if err != nil {
-		refuse(s, a.files.explain(r.Path, err))
+		refuse(s, a.Explain(r.Path, err))
 		return
 	}
 	defer f.Close()
@@ -100,15 +100,15 @@ func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream, ticket []byte) {
 }
 
 func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream, ticket []byte) {
-	p, err := a.files.find(w.Path, true)
+	p, err := a.Find(w.Path, true)
 	if err != nil {
 		refuse(s, err)
 		return
 	}
-	defer p.close()
-	n, err := p.replace(w.Mode)
+	defer p.Close()
+	n, err := p.Replace(w.Mode)
 	if err != nil {
-		refuse(s, a.files.explain(w.Path, err))
+		refuse(s, a.Explain(w.Path, err))
 		return
 	}
 	var from io.Reader = s
@@ -118,18 +118,18 @@ func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream, ticket []byte) {
 		from = own
 	}
 	if err := wire.WriteMessage(s, &agentv1.StreamReply{Direct: own != nil}); err != nil {
-		n.commit(err)
+		n.Commit(err)
 		return
 	}
 	if w.Size != nil {
 		from = io.LimitReader(from, int64(min(*w.Size, 1<<62)))
 	}
-	size, err := io.CopyBuffer(struct{ io.Writer }{n.file}, struct{ io.Reader }{from}, make([]byte, streamBuffer))
+	size, err := io.CopyBuffer(struct{ io.Writer }{n.File}, struct{ io.Reader }{from}, make([]byte, streamBuffer))
 	if err == nil && w.Size != nil && uint64(size) != *w.Size {
 		err = connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the transfer broke: %d of %d bytes came, and nothing was changed", size, *w.Size))
 	}
-	if err := n.commit(err); err != nil {
-		refuse(s, a.files.explain(w.Path, err))
+	if err := n.Commit(err); err != nil {
+		refuse(s, a.Explain(w.Path, err))
 		// The rest is taken, so that the other side reads the answer.
 		s.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if own == nil {

@@ -1,4 +1,6 @@
-package guest
+// Package files answers the host's calls on files. It keeps them beneath the folders that
+// the host names, whatever links say, also one that is swapped in meanwhile.
+package files
 
 import (
 	"cmp"
@@ -21,17 +23,23 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// files keeps the calls on files beneath their roots, whatever links say.
-type files struct {
+// Files has the roots of a sandbox, and answers the calls on what is beneath them.
+type Files struct {
+	// Installed returns the folder of what was installed, or "". It is listed, and what is
+	// in it is not: files that are many, and nobody's work. Nil: there is none.
+	Installed func() string
+
 	mu    sync.Mutex
 	roots []*agentv1.FileRoot
 }
 
-func newFiles() *files {
-	return &files{roots: []*agentv1.FileRoot{{Path: "/workspace"}}}
+// New returns files whose root is /workspace.
+func New() *Files {
+	return &Files{roots: []*agentv1.FileRoot{{Path: "/workspace"}}}
 }
 
-func (f *files) set(roots []*agentv1.FileRoot) error {
+// SetRoots replaces the roots, unless there are none.
+func (f *Files) SetRoots(roots []*agentv1.FileRoot) error {
 	for _, r := range roots {
 		if !path.IsAbs(r.Path) || path.Clean(r.Path) != r.Path {
 			return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("file root %q is not a clean absolute path", r.Path))
@@ -45,21 +53,23 @@ func (f *files) set(roots []*agentv1.FileRoot) error {
 	return nil
 }
 
-func (f *files) base() string {
+// Base is the first root: where relative paths begin.
+func (f *Files) Base() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.roots[0].Path
 }
 
-// place is a path beneath one root.
-type place struct {
+// Place is a path beneath one root.
+type Place struct {
 	root     *os.Root
 	name     string // relative to the root
 	asked    string
 	readOnly bool
 }
 
-func (p *place) close() { p.root.Close() }
+// Close lets the root go.
+func (p *Place) Close() { p.root.Close() }
 
 func within(dir, p string) (string, bool) {
 	if p == dir {
@@ -68,16 +78,16 @@ func within(dir, p string) (string, bool) {
 	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// find opens the root that the path belongs to. Links are resolved first, since
+// Find opens the root that the path belongs to. Links are resolved first, since
 // an absolute one may stay inside; what was resolved is then opened beneath the
 // root, where no link leads out, even one that was swapped in meanwhile.
-func (f *files) find(asked string, follow bool) (*place, error) {
+func (f *Files) Find(asked string, follow bool) (*Place, error) {
 	if strings.ContainsRune(asked, 0) {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("a path cannot hold a zero byte"))
 	}
 	abs := asked
 	if !path.IsAbs(abs) {
-		abs = path.Join(f.base(), abs)
+		abs = path.Join(f.Base(), abs)
 	}
 	abs = path.Clean(abs)
 	real := resolve(abs, follow)
@@ -92,14 +102,14 @@ func (f *files) find(asked string, follow bool) (*place, error) {
 		}
 		root, err := os.OpenRoot(r.Path)
 		if err != nil {
-			return nil, f.explain(asked, err)
+			return nil, f.Explain(asked, err)
 		}
-		return &place{root, rel, asked, r.ReadOnly}, nil
+		return &Place{root, rel, asked, r.ReadOnly}, nil
 	}
 	return nil, f.outside(asked)
 }
 
-func (f *files) outside(asked string) error {
+func (f *Files) outside(asked string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	names := make([]string, len(f.roots))
@@ -140,8 +150,8 @@ func resolve(abs string, last bool) string {
 	return path.Join(append([]string{done}, rest...)...)
 }
 
-// explain turns an error of the system into one that the caller understands.
-func (f *files) explain(asked string, err error) error {
+// Explain turns an error of the system into one that the caller understands.
+func (f *Files) Explain(asked string, err error) error {
 	asked = toUTF8(asked)
 	switch {
 	case err == nil:
@@ -168,8 +178,8 @@ func (f *files) explain(asked string, err error) error {
 	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s: %w", asked, err))
 }
 
-// regular opens a file; a pipe or a device would hang or worse.
-func (p *place) regular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, error) {
+// Regular opens a file; a pipe or a device would hang or worse.
+func (p *Place) Regular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, error) {
 	f, err := p.root.OpenFile(p.name, flag|unix.O_NONBLOCK, mode)
 	if err != nil {
 		return nil, nil, err
@@ -189,7 +199,7 @@ func (p *place) regular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, erro
 }
 
 // writable refuses a root that cannot be written.
-func (p *place) writable() error {
+func (p *Place) writable() error {
 	if p.readOnly {
 		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("Path is read-only: %s", toUTF8(p.asked)))
 	}
@@ -200,7 +210,7 @@ func (p *place) writable() error {
 }
 
 // parents makes the folders that the path is in.
-func (p *place) parents() error {
+func (p *Place) parents() error {
 	err := p.root.MkdirAll(path.Dir(p.name), 0o755)
 	if errors.Is(err, fs.ErrExist) { // a file has the name of one
 		return syscall.ENOTDIR
@@ -208,41 +218,46 @@ func (p *place) parents() error {
 	return err
 }
 
+func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
 const maxReadBytes = 8 << 20
 
 // ReadFile implements the wire.
-func (a *Agent) ReadFile(_ context.Context, r *connect.Request[agentv1.ReadFileRequest]) (*connect.Response[agentv1.ReadFileResponse], error) {
-	p, err := a.files.find(r.Msg.Path, true)
+func (f *Files) ReadFile(
+	_ context.Context, r *connect.Request[agentv1.ReadFileRequest],
+) (*connect.Response[agentv1.ReadFileResponse], error) {
+	p, err := f.Find(r.Msg.Path, true)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
-	f, st, err := p.regular(os.O_RDONLY, 0)
+	defer p.Close()
+	file, st, err := p.Regular(os.O_RDONLY, 0)
 	if err != nil {
-		return nil, a.files.explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Msg.Path, err)
 	}
-	defer f.Close()
+	defer file.Close()
 	size := uint64(st.Size())
 	want := uint64(0)
 	if r.Msg.Offset < size {
 		want = min(uint64(r.Msg.Limit), maxReadBytes, size-r.Msg.Offset)
 	}
 	data := make([]byte, want)
-	n, err := f.ReadAt(data, int64(min(r.Msg.Offset, size)))
+	n, err := file.ReadAt(data, int64(min(r.Msg.Offset, size)))
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, a.files.explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Msg.Path, err)
 	}
 	return connect.NewResponse(&agentv1.ReadFileResponse{Data: data[:n], Size: size}), nil
 }
 
-// replacement writes a new file beside an old one, and puts it in its place.
-type replacement struct {
-	place *place
+// Replacement writes a new file beside an old one, and puts it in its place.
+type Replacement struct {
+	File  *os.File
+	place *Place
 	temp  string
-	file  *os.File
 }
 
-func (p *place) replace(mode uint32) (*replacement, error) {
+// Replace begins to replace a file; mode 0 is the old one's, or 0644.
+func (p *Place) Replace(mode uint32) (*Replacement, error) {
 	if err := p.writable(); err != nil {
 		return nil, err
 	}
@@ -272,12 +287,12 @@ func (p *place) replace(mode uint32) (*replacement, error) {
 		p.root.Remove(temp)
 		return nil, err
 	}
-	return &replacement{p, temp, f}, nil
+	return &Replacement{f, p, temp}, nil
 }
 
-// commit puts the new file in its place, unless err says that it is not whole.
-func (r *replacement) commit(err error) error {
-	if cerr := r.file.Close(); err == nil {
+// Commit puts the new file in its place, unless err says that it is not whole.
+func (r *Replacement) Commit(err error) error {
+	if cerr := r.File.Close(); err == nil {
 		err = cerr
 	}
 	if err == nil {
@@ -290,27 +305,29 @@ func (r *replacement) commit(err error) error {
 }
 
 // WriteFile implements the wire.
-func (a *Agent) WriteFile(_ context.Context, r *connect.Request[agentv1.WriteFileRequest]) (*connect.Response[agentv1.WriteFileResponse], error) {
-	p, err := a.files.find(r.Msg.Path, true)
+func (f *Files) WriteFile(
+	_ context.Context, r *connect.Request[agentv1.WriteFileRequest],
+) (*connect.Response[agentv1.WriteFileResponse], error) {
+	p, err := f.Find(r.Msg.Path, true)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
+	defer p.Close()
 	size, err := p.write(r.Msg)
 	if err != nil {
-		return nil, a.files.explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Msg.Path, err)
 	}
 	return connect.NewResponse(&agentv1.WriteFileResponse{Size: size}), nil
 }
 
-func (p *place) write(m *agentv1.WriteFileRequest) (uint64, error) {
+func (p *Place) write(m *agentv1.WriteFileRequest) (uint64, error) {
 	if !m.Append && m.Offset == nil {
-		n, err := p.replace(m.Mode)
+		n, err := p.Replace(m.Mode)
 		if err != nil {
 			return 0, err
 		}
-		_, err = n.file.Write(m.Data)
-		return uint64(len(m.Data)), n.commit(err)
+		_, err = n.File.Write(m.Data)
+		return uint64(len(m.Data)), n.Commit(err)
 	}
 	if err := p.writable(); err != nil {
 		return 0, err
@@ -318,7 +335,7 @@ func (p *place) write(m *agentv1.WriteFileRequest) (uint64, error) {
 	if err := p.parents(); err != nil {
 		return 0, err
 	}
-	f, st, err := p.regular(os.O_CREATE|os.O_WRONLY, 0o644)
+	f, st, err := p.Regular(os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return 0, err
 	}
@@ -355,20 +372,22 @@ func describe(name string, st fs.FileInfo) *agentv1.FileInfo {
 }
 
 // ListFiles implements the wire.
-func (a *Agent) ListFiles(ctx context.Context, r *connect.Request[agentv1.ListFilesRequest]) (*connect.Response[agentv1.ListFilesResponse], error) {
-	p, err := a.files.find(r.Msg.Path, true)
+func (f *Files) ListFiles(
+	ctx context.Context, r *connect.Request[agentv1.ListFilesRequest],
+) (*connect.Response[agentv1.ListFilesResponse], error) {
+	p, err := f.Find(r.Msg.Path, true)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
+	defer p.Close()
 	if st, err := p.root.Stat(p.name); err != nil {
-		return nil, a.files.explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Msg.Path, err)
 	} else if !st.IsDir() {
-		return nil, a.files.explain(r.Msg.Path, syscall.ENOTDIR)
+		return nil, f.Explain(r.Msg.Path, syscall.ENOTDIR)
 	}
-	l := &listing{root: p.root, base: p.name, closed: a.installed(r.Msg.Path), limit: int(min(max(r.Msg.Limit, 1), 10_000)), depth: int(min(max(r.Msg.Depth, 1), 10))}
+	l := &listing{root: p.root, base: p.name, closed: f.installed(r.Msg.Path), limit: int(min(max(r.Msg.Limit, 1), 10_000)), depth: int(min(max(r.Msg.Depth, 1), 10))}
 	if err := l.walk(ctx); err != nil {
-		return nil, a.files.explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Msg.Path, err)
 	}
 	slices.SortFunc(l.out, func(x, y *agentv1.FileInfo) int { return cmp.Compare(x.Path, y.Path) })
 	return connect.NewResponse(&agentv1.ListFilesResponse{Files: l.out, Truncated: l.truncated}), nil
@@ -376,12 +395,14 @@ func (a *Agent) ListFiles(ctx context.Context, r *connect.Request[agentv1.ListFi
 
 // installed is where a folder has what was installed, relative to it: files that
 // are many, and nobody's work. It is empty where the folder does not have it.
-func (a *Agent) installed(dir string) string {
+func (f *Files) installed(dir string) string {
 	if !path.IsAbs(dir) {
-		dir = path.Join(a.files.base(), dir)
+		dir = path.Join(f.Base(), dir)
 	}
-	base := a.variables(nil)["PYTHONUSERBASE"]
-	if rel, ok := within(path.Clean(dir), base); ok && rel != "." {
+	if f.Installed == nil {
+		return ""
+	}
+	if rel, ok := within(path.Clean(dir), f.Installed()); ok && rel != "." {
 		return rel
 	}
 	return ""
@@ -460,12 +481,14 @@ func (l *listing) read(ctx context.Context, f *os.File, dir string) (sub []strin
 }
 
 // RemoveFile implements the wire. A link is removed, not what it points to.
-func (a *Agent) RemoveFile(_ context.Context, r *connect.Request[agentv1.RemoveFileRequest]) (*connect.Response[agentv1.RemoveFileResponse], error) {
-	p, err := a.files.find(r.Msg.Path, false)
+func (f *Files) RemoveFile(
+	_ context.Context, r *connect.Request[agentv1.RemoveFileRequest],
+) (*connect.Response[agentv1.RemoveFileResponse], error) {
+	p, err := f.Find(r.Msg.Path, false)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
+	defer p.Close()
 	if err = p.writable(); err == nil {
 		if _, err = p.root.Lstat(p.name); err == nil && r.Msg.Recursive {
 			err = p.root.RemoveAll(p.name)
@@ -474,7 +497,7 @@ func (a *Agent) RemoveFile(_ context.Context, r *connect.Request[agentv1.RemoveF
 		}
 	}
 	if err != nil {
-		return nil, a.files.explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Msg.Path, err)
 	}
 	return connect.NewResponse(&agentv1.RemoveFileResponse{}), nil
 }

@@ -1,4 +1,4 @@
-package guest
+package files
 
 import (
 	"bytes"
@@ -16,6 +16,62 @@ import (
 
 	"sandlot/proto/agentv1"
 )
+
+// rig is files with a root of their own.
+type rig struct {
+	*Files
+	t   *testing.T
+	dir string
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{New(), t, dir}
+	if err := r.SetRoots([]*agentv1.FileRoot{{Path: dir}}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// write makes a file of the rig's folder.
+func (r *rig) write(name, text string) {
+	r.t.Helper()
+	path := filepath.Join(r.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) link(target, name string) {
+	r.t.Helper()
+	if err := os.Symlink(target, filepath.Join(r.dir, name)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// is checks a file's text.
+func (r *rig) is(name, want string) {
+	r.t.Helper()
+	got, err := os.ReadFile(filepath.Join(r.dir, name))
+	if err != nil || string(got) != want {
+		r.t.Errorf("%s holds %.200q, %v, want %.200q", name, got, err, want)
+	}
+}
+
+// refused checks an error's code and text.
+func refused(t *testing.T, err error, code connect.Code, text string) {
+	t.Helper()
+	if err == nil || connect.CodeOf(err) != code || !strings.Contains(err.Error(), text) {
+		t.Errorf("error %v, want %s and %q", err, code, text)
+	}
+}
 
 func (r *rig) read(path string, offset uint64, limit uint32) (string, uint64, error) {
 	m, err := r.ReadFile(r.t.Context(), connect.NewRequest(&agentv1.ReadFileRequest{Path: path, Offset: offset, Limit: limit}))
@@ -244,13 +300,13 @@ func TestAFolderThatBecameALink(t *testing.T) {
 	r := newRig(t)
 	out := outside(t)
 	r.write("d/secret", "inside")
-	var places []*place
+	var places []*Place
 	for _, p := range []string{"d/secret", "d/new", "d/deep/new", "d"} {
-		pl, err := r.files.find(p, true)
+		pl, err := r.Find(p, true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer pl.close()
+		defer pl.Close()
 		places = append(places, pl)
 	}
 	if err := os.Rename(filepath.Join(r.dir, "d"), filepath.Join(r.dir, "kept")); err != nil {
@@ -258,7 +314,7 @@ func TestAFolderThatBecameALink(t *testing.T) {
 	}
 	r.link(out, "d")
 	for _, p := range places[:3] {
-		if f, _, err := p.regular(os.O_RDONLY, 0); err == nil {
+		if f, _, err := p.Regular(os.O_RDONLY, 0); err == nil {
 			f.Close()
 			t.Errorf("%s was opened", p.name)
 		}
@@ -267,7 +323,7 @@ func TestAFolderThatBecameALink(t *testing.T) {
 				t.Errorf("%s was written", p.name)
 			}
 		}
-		refused(t, r.files.explain(p.asked, func() error { _, err := p.root.Open(p.name); return err }()), connect.CodeOutOfRange, "resolves outside")
+		refused(t, r.Explain(p.asked, func() error { _, err := p.root.Open(p.name); return err }()), connect.CodeOutOfRange, "resolves outside")
 	}
 	l := &listing{root: places[3].root, base: places[3].name, limit: 100, depth: 3}
 	if err := l.walk(t.Context()); err == nil {
@@ -511,7 +567,9 @@ func TestRoots(t *testing.T) {
 	r := newRig(t)
 	shared := outside(t)
 	r.write("inner/f", "x")
-	r.configure(&agentv1.FileRoot{Path: r.dir}, &agentv1.FileRoot{Path: shared, ReadOnly: true}, &agentv1.FileRoot{Path: r.dir + "/inner", ReadOnly: true})
+	if err := r.SetRoots([]*agentv1.FileRoot{{Path: r.dir}, {Path: shared, ReadOnly: true}, {Path: r.dir + "/inner", ReadOnly: true}}); err != nil {
+		t.Fatal(err)
+	}
 	if got, _, err := r.read(shared+"/secret", 0, 100); err != nil || got != "secret" {
 		t.Errorf("read = %q, %v", got, err)
 	}
@@ -529,32 +587,6 @@ func TestRoots(t *testing.T) {
 	_, _, err := r.read("/nowhere/f", 0, 1)
 	refused(t, err, connect.CodeOutOfRange, "All paths must be within "+r.dir+" or "+shared+" or ")
 	for _, bad := range []string{"relative", "/a/../b", "/a/", ""} {
-		_, err := r.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: bad}}}))
-		refused(t, err, connect.CodeInvalidArgument, "clean absolute path")
-	}
-}
-
-// What is installed in the workspace is listed when it is asked for.
-func TestListLeavesOutWhatIsInstalled(t *testing.T) {
-	r := newRig(t)
-	base := r.files.base()
-	tree(t, base, ".local/lib/python3/x.py", "src/.local/y", "src/z")
-	if _, err := r.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: base}},
-		Env: map[string]string{"PYTHONUSERBASE": base + "/.local"}})); err != nil {
-		t.Fatal(err)
-	}
-	for dir, want := range map[string]string{base: ".local src src/.local src/.local/y src/z", ".": ".local src src/.local src/.local/y src/z",
-		".local": "lib lib/python3 lib/python3/x.py", "src": ".local .local/y z"} {
-		m, err := r.ListFiles(t.Context(), connect.NewRequest(&agentv1.ListFilesRequest{Path: dir, Depth: 5, Limit: 100}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var names []string
-		for _, f := range m.Msg.Files {
-			names = append(names, f.Path)
-		}
-		if got := strings.Join(names, " "); got != want {
-			t.Errorf("%s: %q, want %q", dir, got, want)
-		}
+		refused(t, r.SetRoots([]*agentv1.FileRoot{{Path: bad}}), connect.CodeInvalidArgument, "clean absolute path")
 	}
 }
