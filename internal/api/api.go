@@ -22,6 +22,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
 	"sandlot/internal/policy"
@@ -322,5 +323,5 @@ func (s *Server) tool(w http.ResponseWriter, r *http.Request, name string, args 
 		problem(w, r, err)
 		return
 	}
-	writeJSON(w, 200, gateway.Plain(res))
+	writeJSON(w, 200, rpc.Flat(res))
 }

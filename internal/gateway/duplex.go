@@ -11,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
 )
 
@@ -43,7 +44,7 @@ type arrived struct {
 // exchange is a line with calls, until all of them were answered.
 type exchange struct {
 	body    *limit.Held
-	answers *answers
+	answers *limit.Holds
 	forget  func()
 	batch   bool
 	places  map[jsonrpc.ID]int // of a batch: where in it which answer comes
@@ -105,7 +106,7 @@ func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
 // take notes the calls of a line, and returns what is to be answered to one that
 // cannot be taken.
 func (d *duplex) take(p parcel) (wrong any) {
-	x := &exchange{body: p.held, answers: &answers{limits: d.limits, owner: d.owner}, batch: p.batch, places: map[jsonrpc.ID]int{}}
+	x := &exchange{body: p.held, answers: d.limits.Holds(d.owner), batch: p.batch, places: map[jsonrpc.ID]int{}}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, m := range p.messages {
@@ -115,7 +116,7 @@ func (d *duplex) take(p parcel) (wrong any) {
 		}
 		if d.calls[q.ID] != nil {
 			if p.batch {
-				return rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: a request of the batch has the id of one that is not answered yet", nil)
+				return rpc.Failure(nil, jsonrpc.CodeInvalidRequest, "Invalid request: a request of the batch has the id of one that is not answered yet", nil)
 			}
 			continue // the SDK says so
 		}
@@ -174,7 +175,7 @@ func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over fu
 		return nil, false, func() {}
 	}
 	if x.batch {
-		b = plainJSON(x.said)
+		b = rpc.JSON(x.said)
 		b = b[:len(b)-1]
 	}
 	x.body.Release() // before the next line comes
@@ -184,7 +185,7 @@ func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over fu
 // end gives back what an exchange holds.
 func (x *exchange) end() {
 	x.forget()
-	x.answers.release()
+	x.answers.Release()
 	x.body.Release()
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 )
 
@@ -160,7 +161,7 @@ func (g *Gateway) filled(e *endpoint) {
 				e.own[k] = nil
 				continue
 			}
-			d := describe(t)
+			d := rpc.Describe(t)
 			e.own[k], _ = json.Marshal(d)
 			e.server.AddTool(d, g.handler(e, t.Name))
 		}

@@ -16,6 +16,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
 )
@@ -64,9 +65,6 @@ func New(c Config) *Gateway {
 	return &Gateway{Config: c, seal: newSeal(c.Key), endpoints: map[auth.Principal]*endpoint{}, streams: map[*endpoint]bool{}, noticed: map[*mcp.ServerSession]bool{}}
 }
 
-// statelessFrom is the first revision of the protocol without sessions.
-const statelessFrom = "2026-07-28"
-
 // ServeHTTP sends a request where it belongs: see mcp's two eras.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p, ok := auth.From(r.Context())
@@ -76,16 +74,16 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	session, version := r.Header.Get("Mcp-Session-Id"), r.Header.Get("Mcp-Protocol-Version")
 	stream := false
-	a := &answers{limits: g.Limits, owner: p.ID}
-	defer a.release()
-	var m message
+	a := g.Limits.Holds(p.ID)
+	defer a.Release()
+	var m rpc.Message
 	if r.Method == http.MethodPost {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.MaxBody))
 		if err != nil {
 			g.unreadable(w, err)
 			return
 		}
-		m = readMessage(body)
+		m = rpc.Read(body)
 		if session == "" && version == "" && m.Method != "initialize" {
 			g.bare(w, r, p, body, a)
 			return
@@ -95,7 +93,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			wrong = malformed(m, r, body)
 		}
 		if wrong != nil {
-			writeJSON(w, http.StatusBadRequest, wrong)
+			rpc.Write(w, http.StatusBadRequest, wrong)
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
@@ -118,7 +116,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set(answersHeader, key)
 	}
 	h := e.stateful
-	if session == "" && version >= statelessFrom {
+	if session == "" && version >= rpc.Stateless {
 		h = e.stateless
 	}
 	pw := newPatientWriter(w, stream)
@@ -130,11 +128,11 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // broken returns what is to be answered to a body that is no JSON.
-func broken(m message, body []byte) any {
-	if m.plain { // it was read
+func broken(m rpc.Message, body []byte) any {
+	if m.Plain { // it was read
 		return nil
 	}
-	return unparsable(body)
+	return rpc.Unparsable(body)
 }
 
 // RetryAfter is when a client that was refused may try again, in seconds.
@@ -148,7 +146,7 @@ func Refuse(w http.ResponseWriter, f *fault.Error) {
 		status = http.StatusTooManyRequests
 		w.Header().Set("Retry-After", RetryAfter)
 	}
-	writeJSON(w, status, rpcError(nil, f.RPC(), f.Error(), f.Data()))
+	rpc.Write(w, status, rpc.Failure(nil, f.RPC(), f.Error(), f.Data()))
 }
 
 func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
@@ -158,11 +156,11 @@ func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
 	}
 	var big *http.MaxBytesError
 	if errors.As(err, &big) {
-		writeJSON(w, http.StatusRequestEntityTooLarge, rpcError(nil, -32600, "Request too large: at most "+
+		rpc.Write(w, http.StatusRequestEntityTooLarge, rpc.Failure(nil, -32600, "Request too large: at most "+
 			bytesText(g.MaxBody)+"; send larger files with PUT /v1/sessions/{id}/files/{path}", nil))
 		return
 	}
-	writeJSON(w, http.StatusBadRequest, rpcError(nil, -32700, "Parse error: the request could not be read", nil))
+	rpc.Write(w, http.StatusBadRequest, rpc.Failure(nil, -32700, "Parse error: the request could not be read", nil))
 }
 
 // Serve speaks MCP over one byte stream (stdio) until it ends.
@@ -201,12 +199,5 @@ func (g *Gateway) Close() {
 func (g *Gateway) connected(p auth.Principal) {
 	if g.Connected != nil {
 		g.Connected(p)
-	}
-}
-
-// report logs a fault that the user cannot read the cause of.
-func (g *Gateway) report(ctx context.Context, what string, f *fault.Error) {
-	if cause := f.Unwrap(); cause != nil && f.Kind != fault.Canceled {
-		g.Log.WarnContext(ctx, "call failed", "tool", what, "fault", f.Code(), "message", f.Message, "cause", cause)
 	}
 }

@@ -2,32 +2,20 @@ package gateway
 
 import (
 	"context"
-	"runtime/debug"
 	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"sandlot/internal/fault"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
 )
-
-// recovered makes a fault of a panic, for the SDK's goroutines and ours, where a
-// panic would end the whole server. It is to be deferred itself.
-func (g *Gateway) recovered(ctx context.Context, what string, err *error) {
-	r := recover()
-	if r == nil {
-		return
-	}
-	g.Log.ErrorContext(ctx, "panic", "in", what, "panic", r, "stack", string(debug.Stack()))
-	*err = fault.New(fault.Internal, "something went wrong inside Sandlot")
-}
 
 // guarded stands before all that answers a client.
 func (g *Gateway) guarded(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		res, broken, err := g.attempt(ctx, next, method, req)
 		if broken != nil {
-			return nil, wireError(fault.From(broken))
+			return nil, rpc.Error(broken)
 		}
 		return res, err
 	}
@@ -43,7 +31,7 @@ func (g *Gateway) bounded(e *endpoint) mcp.Middleware {
 			if !strings.HasPrefix(method, "notifications/") {
 				done, err := g.Limits.Take(e.principal.ID, limit.Calls, 1)
 				if err != nil {
-					return nil, wireError(fault.From(err))
+					return nil, rpc.Error(err)
 				}
 				defer done()
 			}
@@ -53,7 +41,7 @@ func (g *Gateway) bounded(e *endpoint) mcp.Middleware {
 }
 
 func (g *Gateway) attempt(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request) (res mcp.Result, broken, err error) {
-	defer g.recovered(ctx, method, &broken)
+	defer rpc.Recover(ctx, g.Log, method, &broken)
 	res, err = next(ctx, method, req)
 	return res, nil, err
 }

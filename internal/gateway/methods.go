@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/policy"
 )
@@ -35,7 +36,7 @@ func (g *Gateway) answered(ctx context.Context, e *endpoint, method string, answ
 		return answer(ctx)
 	})
 	if refused {
-		return nil, wireError(fault.From(err))
+		return nil, rpc.Error(err)
 	}
 	return res, err
 }
@@ -53,18 +54,18 @@ var methods = map[string]bool{
 
 // unknown answers a message of the older era whose method there is not, and says
 // whether it did. In the newer one the SDK does.
-func unknown(w http.ResponseWriter, r *http.Request, e *endpoint, m message) bool {
+func unknown(w http.ResponseWriter, r *http.Request, e *endpoint, m rpc.Message) bool {
 	session := r.Header.Get("Mcp-Session-Id")
-	older := session != "" || r.Header.Get("Mcp-Protocol-Version") < statelessFrom
+	older := session != "" || r.Header.Get("Mcp-Protocol-Version") < rpc.Stateless
 	switch {
 	case !older, m.Method == "", methods[m.Method], session != "" && !e.lives(session):
 		return false
 	case len(m.ID) == 0 && strings.HasPrefix(m.Method, "notifications/"):
 		w.WriteHeader(http.StatusAccepted) // nobody waits for an answer
 		return true
-	case !isID(m.ID):
+	case !rpc.IsID(m.ID):
 		return false
 	}
-	writeJSON(w, http.StatusOK, rpcError(m.ID, jsonrpc.CodeMethodNotFound, "Method not found: \""+fault.Clip(m.Method)+"\"", nil))
+	rpc.Write(w, http.StatusOK, rpc.Failure(m.ID, jsonrpc.CodeMethodNotFound, "Method not found: \""+fault.Clip(m.Method)+"\"", nil))
 	return true
 }

@@ -13,18 +13,16 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
 	"sandlot/internal/tool"
 )
-
-// object is a JSON object whose values are left as they came.
-type object = map[string]json.RawMessage
 
 // rawResult is a result as a third-party server gave it: what the SDK's types
 // do not know is in it too.
 type rawResult struct {
 	mcp.ResultBase
-	fields object // without _meta
+	fields rpc.Object // without _meta
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -49,7 +47,7 @@ func raw(b json.RawMessage, newer bool) (*rawResult, error) {
 	}
 	if m, ok := r.fields["_meta"]; ok {
 		delete(r.fields, "_meta")
-		var meta object
+		var meta rpc.Object
 		if json.Unmarshal(m, &meta) == nil {
 			r.Meta = mcp.Meta{}
 			for k, v := range meta {
@@ -88,7 +86,7 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 				}
 				if _, own := e.own[featureKey{method, r.Params.Name}]; !own && g.Hub.HasExternal() {
 					if why := g.Hub.Missing(ctx, e.principal, r.Params.Name); why != nil {
-						return nil, wireError(fault.From(why))
+						return nil, rpc.Error(why)
 					}
 				}
 				e.short.take(e, r, nil)
@@ -112,8 +110,8 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 			}
 			if res, err = e.whole(res, newer(req)); err == nil {
 				if p, ok := res.(*page); ok {
-					if err := counted(ctx, unread.held(), p.size()); err != nil {
-						return nil, wireError(fault.From(err))
+					if err := unread.Held().Reserve(ctx, p.size()); err != nil {
+						return nil, rpc.Error(err)
 					}
 					e.short.keep(g, req, p, age)
 				}
@@ -147,7 +145,7 @@ type versioned interface{ ProtocolVersion() string }
 
 func newer(req mcp.Request) bool {
 	v, ok := req.(versioned)
-	return ok && v.ProtocolVersion() >= statelessFrom
+	return ok && v.ProtocolVersion() >= rpc.Stateless
 }
 
 // request is what the methods that are passed on have in common.
@@ -158,14 +156,14 @@ type passedOn struct {
 	newer  bool
 	can    json.RawMessage
 	meta   map[string]any
-	params object
+	params rpc.Object
 	inputs tool.Inputs
 
-	answers *answers
+	answers *limit.Holds
 }
 
 func passed[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap, state string) *passedOn {
-	q := &passedOn{method: method, key: key, newer: newer(r), meta: r.Params.GetMeta(), params: object{}}
+	q := &passedOn{method: method, key: key, newer: newer(r), meta: r.Params.GetMeta(), params: rpc.Object{}}
 	q.can = abilities(r.ClientCapabilities())
 	if b, err := json.Marshal(r.Params); err == nil {
 		_ = json.Unmarshal(b, &q.params)
@@ -191,7 +189,7 @@ func abilities(c *mcp.ClientCapabilities) json.RawMessage {
 	if c == nil {
 		return json.RawMessage("{}")
 	}
-	var all object
+	var all rpc.Object
 	b, _ := json.Marshal(c)
 	_ = json.Unmarshal(b, &all)
 	if c.RootsV2 == nil {
@@ -202,8 +200,8 @@ func abilities(c *mcp.ClientCapabilities) json.RawMessage {
 }
 
 // passable is what of a client's _meta a third-party server may see.
-func passable(meta map[string]any) object {
-	out := object{}
+func passable(meta map[string]any) rpc.Object {
+	out := rpc.Object{}
 	for k, v := range meta {
 		if k == "progressToken" || strings.HasPrefix(k, "io.modelcontextprotocol/") {
 			continue
@@ -240,11 +238,11 @@ func (g *Gateway) askingTool(e *endpoint, q *passedOn, args json.RawMessage) ans
 		if err != nil {
 			return nil, err
 		}
-		return json.Marshal(result(res))
+		return json.Marshal(rpc.Result(res))
 	}
 }
 
-func (g *Gateway) passRequest(ctx context.Context, e *endpoint, unread *answers, q *passedOn) (mcp.Result, error) {
+func (g *Gateway) passRequest(ctx context.Context, e *endpoint, unread *limit.Holds, q *passedOn) (mcp.Result, error) {
 	q.answers = unread
 	return g.pass(ctx, e, q, func(ctx context.Context, client tool.Client, in tool.Inputs, held *limit.Held) (json.RawMessage, error) {
 		return g.Hub.Pass(ctx, tool.Request{Principal: e.principal, Method: q.method, Params: q.params,
@@ -265,7 +263,7 @@ func (g *Gateway) pass(ctx context.Context, e *endpoint, q *passedOn, answer ans
 		return nil, g.passError(ctx, q, err)
 	}
 	if q.method == "resources/read" && q.newer {
-		r.defaults(object{"ttlMs": json.RawMessage("0"), "cacheScope": json.RawMessage(`"private"`)})
+		r.defaults(rpc.Object{"ttlMs": json.RawMessage("0"), "cacheScope": json.RawMessage(`"private"`)})
 	}
 	return r, nil
 }
@@ -277,7 +275,7 @@ func (g *Gateway) passedAnswer(ctx context.Context, e *endpoint, q *passedOn, an
 		b, err = g.passRetrying(ctx, e, q, answer)
 	} else {
 		c := &caller{q: q, ctx: ctx}
-		b, err = answer(ctx, c, tool.Inputs{}, q.answers.held())
+		b, err = answer(ctx, c, tool.Inputs{}, q.answers.Held())
 		c.said.flush(ctx, flushing)
 		c.said.end()
 	}
@@ -287,7 +285,7 @@ func (g *Gateway) passedAnswer(ctx context.Context, e *endpoint, q *passedOn, an
 	return b, nil
 }
 
-func (r *rawResult) defaults(d object) {
+func (r *rawResult) defaults(d rpc.Object) {
 	for k, v := range d {
 		if _, ok := r.fields[k]; !ok {
 			r.fields[k] = v
@@ -297,18 +295,14 @@ func (r *rawResult) defaults(d object) {
 }
 
 func (g *Gateway) passError(ctx context.Context, q *passedOn, err error) error {
-	var said *tool.Refusal
-	var own *jsonrpc.Error
-	switch {
-	case errors.As(err, &said):
-		return &jsonrpc.Error{Code: said.Code, Message: said.Message, Data: said.Data}
-	case errors.As(err, &own):
-		return own
+	_, theirs := errors.AsType[*tool.Refusal](err)
+	if _, sdk := errors.AsType[*jsonrpc.Error](err); theirs || sdk {
+		return rpc.Error(err)
 	}
 	f := fault.From(err)
-	g.report(ctx, q.method+" "+fault.Clip(q.key), f)
+	rpc.Report(ctx, g.Log, q.method+" "+fault.Clip(q.key), f)
 	if q.method == "resources/read" && f.Kind == fault.NotFound {
 		return mcp.ResourceNotFoundError(q.key)
 	}
-	return wireError(f)
+	return rpc.Error(f)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
 	"sandlot/internal/secret"
 	"sandlot/internal/tool"
@@ -154,7 +155,7 @@ func (g *Gateway) start(ctx context.Context, e *endpoint, q *passedOn, answer an
 	in := q.inputs
 	go func() {
 		defer close(c.done)
-		defer g.recovered(own, q.method, &c.err)
+		defer rpc.Recover(own, g.Log, q.method, &c.err)
 		c.result, c.err = answer(own, c.client, in, c.held)
 	}()
 	return c
@@ -171,7 +172,7 @@ const answerName = "input"
 
 // deliver gives a call what it asked for, if that came.
 func (c *suspended) deliver(responses json.RawMessage) {
-	var all object
+	var all rpc.Object
 	if json.Unmarshal(responses, &all) != nil || all[answerName] == nil || c.asked == nil {
 		return
 	}
@@ -187,7 +188,7 @@ func (g *Gateway) await(ctx context.Context, e *endpoint, q *passedOn, c *suspen
 	select {
 	case <-c.done:
 		c.cancel()
-		q.answers.add(c.held)
+		q.answers.Add(c.held)
 		c.client.said.flush(ctx, flushing)
 		c.client.said.end()
 		if c.err != nil {
@@ -238,7 +239,7 @@ func (g *Gateway) sealed(e *endpoint, q *passedOn, b json.RawMessage) (json.RawM
 	if !mentions(b, "input_required") {
 		return b, nil
 	}
-	var r object
+	var r rpc.Object
 	var kind, upstream string
 	if json.Unmarshal(b, &r) != nil || json.Unmarshal(r["resultType"], &kind) != nil || kind != "input_required" {
 		return b, nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/secret"
 )
 
@@ -71,10 +72,10 @@ func (s *shortcut) note(key string, r run) {
 
 // heard takes what a client of the older era says of calls that run here. True:
 // nobody else is to hear it.
-func (s *shortcut) heard(session string, m message) bool {
+func (s *shortcut) heard(session string, m rpc.Message) bool {
 	switch {
 	case m.Method == "notifications/cancelled":
-		params, _ := members(m.Params) // the SDK says what is wrong with it
+		params, _ := rpc.Members(m.Params) // the SDK says what is wrong with it
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if r := s.running[runKey(session, params["requestId"])]; r.cancel != nil {

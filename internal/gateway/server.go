@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -20,6 +19,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/tool"
 )
@@ -99,7 +99,7 @@ func (g *Gateway) follow(ctx context.Context, s *mcp.ServerSession, q hub.Subscr
 		return &jsonrpc.Error{Code: said.Code, Message: said.Message, Data: said.Data}
 	}
 	if err != nil {
-		return wireError(fault.From(err))
+		return rpc.Error(err)
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func (g *Gateway) each(owner string, do func(*endpoint)) {
 func (g *Gateway) Changed(owner string) {
 	g.each(owner, func(e *endpoint) {
 		var err error
-		defer g.recovered(context.Background(), "features", &err) // that is logged
+		defer rpc.Recover(context.Background(), g.Log, "features", &err) // that is logged
 		g.filled(e)
 		g.features(e)
 	})
@@ -192,7 +192,7 @@ func (g *Gateway) Logged(owner string, params json.RawMessage) {
 	}
 	g.each(owner, func(e *endpoint) {
 		for s := range e.server.Sessions() {
-			if i := s.InitializeParams(); i != nil && i.ProtocolVersion < statelessFrom {
+			if i := s.InitializeParams(); i != nil && i.ProtocolVersion < rpc.Stateless {
 				e.say(s, notice{log: true, size: len(params), send: func() {
 					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 					defer cancel()
@@ -244,16 +244,6 @@ func ready(t *mcp.Tool) int {
 	return 1
 }
 
-func describe(t tool.Tool) *mcp.Tool {
-	d := &mcp.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Input.Schema(),
-		Annotations: &mcp.ToolAnnotations{Title: t.Title, ReadOnlyHint: t.Hints.ReadOnly, IdempotentHint: t.Hints.Idempotent,
-			DestructiveHint: &t.Hints.Destructive, OpenWorldHint: &t.Hints.OpenWorld}}
-	if t.Output != nil {
-		d.OutputSchema = t.Output.Schema()
-	}
-	return d
-}
-
 func (g *Gateway) handler(e *endpoint, name string) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		var tell func(*mcp.ProgressNotificationParams)
@@ -263,7 +253,7 @@ func (g *Gateway) handler(e *endpoint, name string) mcp.ToolHandler {
 				_ = req.Session.NotifyProgress(ctx, p) // a client that went away is noticed by the call itself
 			}
 		}
-		return g.ownTool(ctx, tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments, Held: e.unread.to(req.Extra).held()}, tell)
+		return g.ownTool(ctx, tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments, Held: e.unread.to(req.Extra).Held()}, tell)
 	}
 }
 
@@ -277,53 +267,10 @@ func (g *Gateway) ownTool(ctx context.Context, c tool.Call, tell func(*mcp.Progr
 	r, err := g.Hub.Call(ctx, c)
 	if err != nil {
 		f := fault.From(err)
-		g.report(ctx, c.Name, f)
-		return nil, wireError(f)
+		rpc.Report(ctx, g.Log, c.Name, f)
+		return nil, rpc.Error(f)
 	}
-	return result(r), nil
-}
-
-// words are what a fault is in JSON-RPC. Most clients show their users and models
-// the message alone: what helps in this very case is in it too.
-func words(f *fault.Error) string {
-	if len(f.Advice) == 0 || strings.Contains(f.Error(), f.Advice[0]) {
-		return f.Error()
-	}
-	return f.Error() + ". " + f.Advice[0]
-}
-
-func wireError(f *fault.Error) error {
-	data, err := json.Marshal(f.Data())
-	if err != nil {
-		data = nil
-	}
-	return &jsonrpc.Error{Code: int64(f.RPC()), Message: words(f), Data: data}
-}
-
-func result(r *tool.Result) *mcp.CallToolResult {
-	out := &mcp.CallToolResult{IsError: r.IsError, Content: []mcp.Content{}}
-	if r.Fields != nil {
-		out.StructuredContent = r.Fields
-	}
-	for _, c := range r.Content {
-		out.Content = append(out.Content, content(c))
-	}
-	if r.Words != "" {
-		out.Content = append(out.Content, &mcp.TextContent{Text: r.Words})
-	}
-	return out
-}
-
-func content(c tool.Content) mcp.Content {
-	switch {
-	case c.Image != nil:
-		return &mcp.ImageContent{MIMEType: c.Image.MIME, Data: c.Image.Data}
-	case c.Resource != nil:
-		return &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: c.Resource.URI, MIMEType: c.Resource.MIME, Text: c.Resource.Text}}
-	case c.Link != nil:
-		return &mcp.ResourceLink{URI: c.Link.URI, Name: c.Link.Name, Description: c.Link.Description, MIMEType: c.Link.MIME, Size: &c.Link.Size}
-	}
-	return &mcp.TextContent{Text: *c.Text}
+	return rpc.Result(r), nil
 }
 
 // maxResource bounds what resources/read returns.
@@ -331,17 +278,17 @@ const maxResource = 8 << 20
 
 func (g *Gateway) reader(e *endpoint) mcp.ResourceHandler {
 	return func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		b, err := g.Hub.Read(ctx, e.principal, req.Params.URI, maxResource, e.unread.to(req.Extra).held())
+		b, err := g.Hub.Read(ctx, e.principal, req.Params.URI, maxResource, e.unread.to(req.Extra).Held())
 		if err != nil {
 			f := fault.From(err)
-			g.report(ctx, "resources/read", f)
+			rpc.Report(ctx, g.Log, "resources/read", f)
 			if f.Kind == fault.NotFound {
 				return nil, mcp.ResourceNotFoundError(req.Params.URI)
 			}
-			return nil, wireError(f)
+			return nil, rpc.Error(f)
 		}
 		if b.Size > int64(len(b.Data)) {
-			return nil, wireError(fault.New(fault.ResourceLimit, "the file has %d bytes, and a resource is read up to %d; use GET /v1/sessions/{id}/files/{path}", b.Size, maxResource).
+			return nil, rpc.Error(fault.New(fault.ResourceLimit, "the file has %d bytes, and a resource is read up to %d; use GET /v1/sessions/{id}/files/{path}", b.Size, maxResource).
 				With("resource_type", "resource_bytes").With("current_usage", b.Size).With("limit", maxResource))
 		}
 		c := &mcp.ResourceContents{URI: req.Params.URI, MIMEType: b.MIME}

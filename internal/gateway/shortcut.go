@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"maps"
 	"net/http"
 	"strings"
@@ -14,8 +13,9 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"sandlot/internal/fault"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
+	"sandlot/internal/limit"
 	"sandlot/internal/tool"
 )
 
@@ -197,7 +197,7 @@ func (e *endpoint) lives(id string) bool {
 
 // early answers what need not come to the SDK. What does is over when end is
 // called.
-func (g *Gateway) early(w http.ResponseWriter, r *http.Request, e *endpoint, m message, a *answers) (answered bool, end func()) {
+func (g *Gateway) early(w http.ResponseWriter, r *http.Request, e *endpoint, m rpc.Message, a *limit.Holds) (answered bool, end func()) {
 	r.Header.Del(likeness)
 	session := r.Header.Get("Mcp-Session-Id")
 	if session != "" && e.short.heard(session, m) {
@@ -242,7 +242,7 @@ func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o
 		pw := newPatientWriter(w, false)
 		defer pw.stop()
 		b, err := hub.Do(r.Context(), g.Hub, hub.Request{Principal: e.principal, Operation: operations[o.method]}, func(context.Context) (json.RawMessage, error) {
-			return b, counted(r.Context(), o.answers.held(), len(b))
+			return b, o.answers.Held().Reserve(r.Context(), len(b))
 		})
 		o.answer(pw, b, err)
 		return true
@@ -272,7 +272,7 @@ func (o *ordinary) answer(w http.ResponseWriter, b json.RawMessage, err error) {
 		answer(w, http.StatusOK, o.id, "result", b)
 		return
 	}
-	said, status := wireOf(err), http.StatusOK
+	said, status := rpc.Error(err), http.StatusOK
 	if o.newer {
 		status = statusOf(said.Code)
 	}
@@ -306,15 +306,6 @@ func answer(w http.ResponseWriter, status int, id json.RawMessage, outcome strin
 	_, _ = w.Write(out.Bytes()) // the client went away
 }
 
-// wireOf is an error as clients are told of it.
-func wireOf(err error) *jsonrpc.Error {
-	if said, ok := errors.AsType[*jsonrpc.Error](err); ok {
-		return said
-	}
-	said, _ := errors.AsType[*jsonrpc.Error](wireError(fault.From(err)))
-	return said
-}
-
 // statusOf is the newer era's HTTP status of an error.
 func statusOf(code int64) int {
 	switch code {
@@ -328,11 +319,11 @@ func statusOf(code int64) int {
 
 // ordinarily makes the call and returns the result's object.
 func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can json.RawMessage, pw *patientWriter) (b json.RawMessage, err error) {
-	defer g.recovered(ctx, o.method, &err)
+	defer rpc.Recover(ctx, g.Log, o.method, &err)
 	l := &ownLine{short: &e.short, session: o.session, token: o.meta["progressToken"], writer: pw}
 	own := e.own[featureKey{"tools/call", o.name}] != nil
 	if !own || e.asks[o.name] {
-		q := &passedOn{method: o.method, key: o.name, line: l, newer: o.newer, can: can, meta: map[string]any{}, params: object{}, answers: o.answers}
+		q := &passedOn{method: o.method, key: o.name, line: l, newer: o.newer, can: can, meta: map[string]any{}, params: rpc.Object{}, answers: o.answers}
 		for k, v := range o.meta {
 			q.meta[k] = v
 		}
@@ -356,7 +347,7 @@ func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can 
 			l.tell(ctx, "notifications/progress", b)
 		}
 	}
-	res, err := g.ownTool(ctx, tool.Call{Principal: e.principal, Name: o.name, Args: o.args, Held: o.answers.held()}, progress)
+	res, err := g.ownTool(ctx, tool.Call{Principal: e.principal, Name: o.name, Args: o.args, Held: o.answers.Held()}, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -371,7 +362,7 @@ func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can 
 
 // typed makes a result that a server gave one of the client's era.
 func (g *Gateway) typed(b json.RawMessage, newer bool) (json.RawMessage, error) {
-	if !newer && isObject(b) && !mentions(b, "resultType") {
+	if !newer && rpc.IsObject(b) && !mentions(b, "resultType") {
 		return b, nil
 	}
 	r, err := raw(b, newer)
@@ -409,7 +400,7 @@ func (l *ownLine) tell(_ context.Context, method string, params json.RawMessage)
 	if method != "notifications/progress" || l.token == nil {
 		return // of logs the client wants to hear nothing
 	}
-	var p object
+	var p rpc.Object
 	if json.Unmarshal(params, &p) != nil || p == nil {
 		return
 	}

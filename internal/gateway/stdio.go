@@ -8,11 +8,11 @@ import (
 	"io"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
 )
 
@@ -81,12 +81,12 @@ func (l *inlet) readLine(held *limit.Held) ([]byte, error) {
 		l.deadline(time.Now().Add(lineTime))
 		part, err := l.from.ReadSlice('\n')
 		if int64(len(line)+len(part)) > l.most {
-			return nil, l.skip(err, rpcError(nil, jsonrpc.CodeInvalidRequest, "Request too large: at most "+bytesText(l.most), nil))
+			return nil, l.skip(err, rpc.Failure(nil, jsonrpc.CodeInvalidRequest, "Request too large: at most "+bytesText(l.most), nil))
 		}
 		if over := held.Add(int64(len(part))); over != nil {
 			held.Release()
 			said := fault.From(over)
-			return nil, l.skip(err, rpcError(nil, said.RPC(), said.Error(), said.Data()))
+			return nil, l.skip(err, rpc.Failure(nil, said.RPC(), said.Error(), said.Data()))
 		}
 		line = append(line, part...)
 		if !errors.Is(err, bufio.ErrBufferFull) {
@@ -116,28 +116,28 @@ func (l *inlet) deadline(at time.Time) {
 // read returns the messages of a line, or what is to be answered to one that has
 // none.
 func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
-	if wrong := unparsable(line); wrong != nil {
+	if wrong := rpc.Unparsable(line); wrong != nil {
 		return nil, wrong
 	}
 	all := []json.RawMessage{line}
 	if line[0] == '[' {
 		if !l.batches {
-			return nil, rpcError(nil, jsonrpc.CodeInvalidRequest, "Invalid request: batches are not part of this protocol; send one message on each line", nil)
+			return nil, rpc.Failure(nil, jsonrpc.CodeInvalidRequest, "Invalid request: batches are not part of this protocol; send one message on each line", nil)
 		}
 		all = nil // else the line itself would be written over
-		if json.Unmarshal(line, &all) != nil || len(all) == 0 || len(all) > maxBatch {
-			return nil, rpcError(nil, jsonrpc.CodeInvalidRequest, batchSize, nil)
+		if json.Unmarshal(line, &all) != nil || len(all) == 0 || len(all) > rpc.MaxBatch {
+			return nil, rpc.Failure(nil, jsonrpc.CodeInvalidRequest, rpc.BatchSize, nil)
 		}
 	}
 	seen := map[jsonrpc.ID]bool{}
 	for _, one := range all {
-		m, wrong := decode(one)
+		m, wrong := rpc.Decode(one)
 		if wrong != nil {
 			return nil, wrong
 		}
 		if q, ok := m.(*jsonrpc.Request); ok {
 			if q.IsCall() && seen[q.ID] {
-				return nil, rpcError(idOf(one), jsonrpc.CodeInvalidRequest, "Invalid request: two requests of a batch have the same id", nil)
+				return nil, rpc.Failure(rpc.IDOf(one), jsonrpc.CodeInvalidRequest, "Invalid request: two requests of a batch have the same id", nil)
 			}
 			seen[q.ID] = true
 			if q.Method == "initialize" {
@@ -152,29 +152,7 @@ func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
 // batches says whether a client asks for a revision of the protocol that has them.
 func batches(params json.RawMessage) bool {
 	var p struct{ ProtocolVersion string }
-	return json.Unmarshal(params, &p) == nil && p.ProtocolVersion != "" && p.ProtocolVersion < batchlessFrom
-}
-
-// unparsable returns what is to be answered to bytes that are no JSON.
-func unparsable(b []byte) any {
-	if !utf8.Valid(b) {
-		return rpcError(nil, jsonrpc.CodeParseError, "Parse error: the request is not UTF-8", nil)
-	}
-	if !json.Valid(b) {
-		return rpcError(nil, jsonrpc.CodeParseError, "Parse error: the request is not JSON", nil)
-	}
-	return nil
-}
-
-// idOf returns the id of what may be a request; nil: it has none.
-func idOf(b json.RawMessage) json.RawMessage {
-	var m struct {
-		ID json.RawMessage `json:"id"`
-	}
-	if json.Unmarshal(b, &m) != nil || !isID(m.ID) {
-		return nil
-	}
-	return m.ID
+	return json.Unmarshal(params, &p) == nil && p.ProtocolVersion != "" && p.ProtocolVersion < rpc.Batchless
 }
 
 func (l *inlet) say(m any) error {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
 	"sandlot/internal/tool"
 )
@@ -121,7 +122,7 @@ func TestStdioBatches(t *testing.T) {
 	if out.Scan(); !strings.HasPrefix(out.Text(), "[") || strings.Count(out.Text(), `"result"`) != 2 {
 		t.Errorf("a batch: %s", out.Text())
 	}
-	many := strings.Repeat(`{"jsonrpc":"2.0","method":"notifications/x"},`, maxBatch) + `{"jsonrpc":"2.0","method":"notifications/x"}`
+	many := strings.Repeat(`{"jsonrpc":"2.0","method":"notifications/x"},`, rpc.MaxBatch) + `{"jsonrpc":"2.0","method":"notifications/x"}`
 	for _, bad := range []string{`[]`, `[1]`, "[" + many + "]", `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":1,"method":"ping"}]`} {
 		fmt.Fprintln(in, bad)
 		if out.Scan(); replyOf(t, out.Text()).Error.Code != -32600 {

@@ -126,6 +126,15 @@ func (h *Held) Wait(ctx context.Context, n int64) error {
 	return nil
 }
 
+// Reserve counts an answer of n bytes that is about to be put together, if it is large.
+// It may have to wait for others to be read.
+func (h *Held) Reserve(ctx context.Context, n int) error {
+	if n <= Large {
+		return nil
+	}
+	return h.Wait(ctx, int64(n))
+}
+
 // Made counts an answer of n bytes that is in memory already, beside what was taken
 // for it before. There may be few such ones that wait for others to be read.
 func (h *Held) Made(ctx context.Context, n int64) error {

@@ -85,10 +85,7 @@ func (b *Book) room(owner string) func() mcpclient.Room {
 // of back.
 func (q query) passed(ctx context.Context, answer json.RawMessage) error {
 	defer q.arrived.release()
-	if len(answer) <= limit.Large {
-		return nil
-	}
-	return q.held.Wait(ctx, int64(len(answer)))
+	return q.held.Reserve(ctx, len(answer))
 }
 
 // call calls one of the server's tools.

@@ -1,0 +1,150 @@
+package rpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+)
+
+// Message is one of a client, as far as it says where it belongs.
+type Message struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"`
+	Result json.RawMessage `json:"result"`
+	Error  json.RawMessage `json:"error"`
+
+	// Plain: there is one way to read it. No client says so.
+	Plain bool `json:"-"`
+}
+
+// Read reads a message as far as that goes; the SDK says what is wrong
+// with it.
+func Read(body []byte) (m Message) {
+	all, ok := Members(body)
+	var version string
+	if ok && utf8.Valid(body) && json.Unmarshal(all["method"], &m.Method) == nil && json.Unmarshal(all["jsonrpc"], &version) == nil {
+		m.ID, m.Params = all["id"], all["params"]
+		known := 3
+		if m.Params != nil {
+			known++
+		}
+		m.Plain = m.ID != nil && version == "2.0" && len(all) == known
+		return m
+	}
+	m = Message{}
+	if json.Unmarshal(body, &m) != nil {
+		return Message{}
+	}
+	return m
+}
+
+// Members returns what an object has, by its exact names; false when it has one
+// twice, or is none. Readers differ in which of two they take.
+func Members(raw json.RawMessage) (Object, bool) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, false
+	}
+	all := Object{}
+	for d.More() {
+		t, err := d.Token()
+		name, ok := t.(string)
+		if _, twice := all[name]; err != nil || !ok || twice {
+			return nil, false
+		}
+		var v json.RawMessage
+		if d.Decode(&v) != nil {
+			return nil, false
+		}
+		all[name] = v
+	}
+	if _, err := d.Token(); err != nil || len(bytes.TrimSpace(raw[d.InputOffset():])) > 0 {
+		return nil, false
+	}
+	return all, true
+}
+
+// maxNesting is less than the depth to which the SDK reads.
+const maxNesting = 500
+
+// Nested says whether a JSON text may be nested deeper than that.
+func Nested(raw []byte) bool {
+	return len(raw) > maxNesting && bytes.Count(raw, []byte("{"))+bytes.Count(raw, []byte("[")) > maxNesting
+}
+
+// PlainText returns a string that is written as it is.
+func PlainText(raw json.RawMessage) (string, bool) {
+	if len(raw) < 2 || raw[0] != '"' || bytes.ContainsRune(raw, '\\') {
+		return "", false
+	}
+	return string(raw[1 : len(raw)-1]), true
+}
+
+// maxDigits is how long a number may be that is the same for every reader.
+const maxDigits = 15
+
+// IsID says whether a value is a string that is written as it is, or an integer.
+func IsID(v json.RawMessage) bool {
+	if _, ok := PlainText(v); ok {
+		return true
+	}
+	digits := strings.TrimPrefix(string(v), "-")
+	return len(digits) > 0 && len(digits) <= maxDigits && strings.Trim(digits, "0123456789") == ""
+}
+
+// IsObject says whether a JSON value is an object.
+func IsObject(b json.RawMessage) bool { return len(b) > 0 && b[0] == '{' }
+
+// Decode reads a message, as the SDK will. Wrong is what is to be answered to what is
+// none.
+func Decode(raw json.RawMessage) (_ jsonrpc.Message, wrong any) {
+	m, err := jsonrpc.DecodeMessage(raw)
+	switch {
+	case !whole(raw):
+		return nil, Failure(nil, jsonrpc.CodeInvalidRequest, "Invalid request: id must be a string or a whole number of at most 2^53", nil)
+	case err != nil:
+		return nil, Failure(IDOf(raw), jsonrpc.CodeInvalidRequest, "Invalid request: no JSON-RPC 2.0 message, or one that is nested too deep", nil)
+	}
+	return m, nil
+}
+
+// whole says whether the SDK answers under the id that a message has: it takes
+// numbers for whole ones.
+func whole(raw json.RawMessage) bool {
+	var m struct {
+		ID json.RawMessage `json:"id"`
+	}
+	if json.Unmarshal(raw, &m) != nil || len(m.ID) == 0 || m.ID[0] == '"' || string(m.ID) == "null" {
+		return true
+	}
+	n, err := strconv.ParseFloat(string(m.ID), 64)
+	return err == nil && n == math.Trunc(n) && math.Abs(n) <= 1<<53
+}
+
+// Unparsable returns what is to be answered to bytes that are no JSON.
+func Unparsable(b []byte) any {
+	if !utf8.Valid(b) {
+		return Failure(nil, jsonrpc.CodeParseError, "Parse error: the request is not UTF-8", nil)
+	}
+	if !json.Valid(b) {
+		return Failure(nil, jsonrpc.CodeParseError, "Parse error: the request is not JSON", nil)
+	}
+	return nil
+}
+
+// IDOf returns the id of what may be a request; nil: it has none.
+func IDOf(b json.RawMessage) json.RawMessage {
+	var m struct {
+		ID json.RawMessage `json:"id"`
+	}
+	if json.Unmarshal(b, &m) != nil || !IsID(m.ID) {
+		return nil
+	}
+	return m.ID
+}

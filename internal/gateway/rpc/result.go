@@ -1,0 +1,77 @@
+package rpc
+
+import (
+	"encoding/json"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/tool"
+)
+
+// Describe is the definition of a tool of ours as MCP has it.
+func Describe(t tool.Tool) *mcp.Tool {
+	d := &mcp.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Input.Schema(),
+		Annotations: &mcp.ToolAnnotations{Title: t.Title, ReadOnlyHint: t.Hints.ReadOnly, IdempotentHint: t.Hints.Idempotent,
+			DestructiveHint: &t.Hints.Destructive, OpenWorldHint: &t.Hints.OpenWorld}}
+	if t.Output != nil {
+		d.OutputSchema = t.Output.Schema()
+	}
+	return d
+}
+
+// Result is a result of a tool of ours as MCP has it.
+func Result(r *tool.Result) *mcp.CallToolResult {
+	out := &mcp.CallToolResult{IsError: r.IsError, Content: []mcp.Content{}}
+	if r.Fields != nil {
+		out.StructuredContent = r.Fields
+	}
+	for _, c := range r.Content {
+		out.Content = append(out.Content, content(c))
+	}
+	if r.Words != "" {
+		out.Content = append(out.Content, &mcp.TextContent{Text: r.Words})
+	}
+	return out
+}
+
+func content(c tool.Content) mcp.Content {
+	switch {
+	case c.Image != nil:
+		return &mcp.ImageContent{MIMEType: c.Image.MIME, Data: c.Image.Data}
+	case c.Resource != nil:
+		return &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: c.Resource.URI, MIMEType: c.Resource.MIME, Text: c.Resource.Text}}
+	case c.Link != nil:
+		return &mcp.ResourceLink{URI: c.Link.URI, Name: c.Link.Name, Description: c.Link.Description, MIMEType: c.Link.MIME, Size: &c.Link.Size}
+	}
+	return &mcp.TextContent{Text: *c.Text}
+}
+
+// Flat is a result as one JSON object: it has the fields at the top level, beside content and isError, and
+// in structuredContent too.
+func Flat(r *tool.Result) map[string]any {
+	out := map[string]any{}
+	if r.Raw != nil {
+		fields := Object{}
+		_ = json.Unmarshal(r.Raw, &fields) // it was read before
+		delete(fields, "resultType")
+		for k, v := range fields {
+			out[k] = v
+		}
+		return out
+	}
+	if r.Fields != nil {
+		all, _ := json.Marshal(r.Fields) // a struct of our own
+		fields := Object{}
+		_ = json.Unmarshal(all, &fields)
+		for k, v := range fields {
+			out[k] = v
+		}
+		out["structuredContent"] = json.RawMessage(all)
+	}
+	blocks := []any{}
+	for _, c := range r.Content {
+		blocks = append(blocks, content(c))
+	}
+	out["content"], out["isError"] = blocks, r.IsError
+	return out
+}

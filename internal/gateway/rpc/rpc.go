@@ -1,0 +1,94 @@
+// Package rpc is JSON-RPC as the MCP edge speaks it, by whichever way a message comes:
+// reading it, the one translation of errors, and the one encoding of results.
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"sandlot/internal/fault"
+)
+
+// Object is a JSON object whose values are left as they came.
+type Object = map[string]json.RawMessage
+
+// The revisions of the protocol that differ here.
+const (
+	// Stateless is the first without sessions, and Batchless the first without batches.
+	Stateless = "2026-07-28"
+	Batchless = "2025-06-18"
+)
+
+// MaxBatch is how many messages a batch may have.
+const MaxBatch = 100
+
+// BatchSize is what is answered to a batch of another size.
+var BatchSize = "Invalid request: a batch has between 1 and " + strconv.Itoa(MaxBatch) + " messages"
+
+type failure struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+	Data    any    `json:"data,omitempty"`
+}
+
+// Failure is the answer to a request that failed; no id is null.
+func Failure(id json.RawMessage, code int, message string, data any) map[string]any {
+	return map[string]any{"jsonrpc": "2.0", "id": orNull(id), "error": failure{code, message, data}}
+}
+
+// Failed is the answer to a request that ended with that error.
+func Failed(id json.RawMessage, e *jsonrpc.Error) map[string]any {
+	var data any
+	if len(e.Data) > 0 {
+		data = e.Data
+	}
+	return Failure(id, int(e.Code), e.Message, data)
+}
+
+func orNull(id json.RawMessage) json.RawMessage {
+	if len(id) == 0 {
+		return json.RawMessage("null")
+	}
+	return id
+}
+
+// Write answers with one JSON value.
+func Write(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(JSON(v)) // the client went away
+}
+
+// JSON writes a value without what is for HTML.
+func JSON(v any) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // it is ours
+	return b.Bytes()
+}
+
+// Recover makes a fault of a panic, for the SDK's goroutines and ours, where a panic
+// would end the whole server. It is to be deferred itself.
+func Recover(ctx context.Context, log *slog.Logger, what string, err *error) {
+	r := recover()
+	if r == nil {
+		return
+	}
+	log.ErrorContext(ctx, "panic", "in", what, "panic", r, "stack", string(debug.Stack()))
+	*err = fault.New(fault.Internal, "something went wrong inside Sandlot")
+}
+
+// Report logs a fault that the user cannot read the cause of.
+func Report(ctx context.Context, log *slog.Logger, what string, f *fault.Error) {
+	if cause := f.Unwrap(); cause != nil && f.Kind != fault.Canceled {
+		log.WarnContext(ctx, "call failed", "tool", what, "fault", f.Code(), "message", f.Message, "cause", cause)
+	}
+}
