@@ -70,8 +70,23 @@ func Flat(r *tool.Result) map[string]any {
 	}
 	blocks := []any{}
 	for _, c := range r.Content {
-		blocks = append(blocks, content(c))
+		blocks = append(blocks, block(c))
 	}
 	out["content"], out["isError"] = blocks, r.IsError
 	return out
+}
+
+// block is a content as content has it, in a form that is written without being read
+// again.
+func block(c tool.Content) map[string]any {
+	switch {
+	case c.Image != nil:
+		return map[string]any{"type": "image", "mimeType": c.Image.MIME, "data": c.Image.Data}
+	case c.Resource != nil:
+		return map[string]any{"type": "resource", "resource": map[string]any{"uri": c.Resource.URI, "mimeType": c.Resource.MIME, "text": c.Resource.Text}}
+	case c.Link != nil:
+		return map[string]any{"type": "resource_link", "uri": c.Link.URI, "name": c.Link.Name, "description": c.Link.Description,
+			"mimeType": c.Link.MIME, "size": c.Link.Size}
+	}
+	return map[string]any{"type": "text", "text": *c.Text}
 }
