@@ -44,7 +44,7 @@ type Limits struct {
 	Connections int           // at once; 256
 	Rate        int           // new connections a second, and look-ups; 200
 	Burst       int           // the same at once; 400
-	Bytes       int64         // of an Account, both ways together; 0 is no limit
+	Bytes       int64         // of a Meter, both ways together; 0 is no limit
 	Idle        time.Duration // of a connection on which nothing moves; 10 minutes
 	Dial        time.Duration // to connect; 15 seconds
 }
@@ -67,7 +67,7 @@ func (l *Limits) fill() {
 	}
 }
 
-// Broker makes Exits, and has what they share.
+// Broker makes Outlets, and has what they share.
 type Broker struct {
 	log    *slog.Logger
 	names  *resolver
@@ -166,17 +166,16 @@ func (b *Broker) Dial(ctx context.Context, p *Policy, host string, port uint16) 
 	if a, err := netip.ParseAddr(host); err == nil {
 		t = Target{Addr: a.Unmap(), Port: port}
 	}
-	why := p.refuseName(t)
-	if why == "" && t.Name == "" {
-		why = p.refuseAddress(t, b.own())
+	no := p.refuseName(t)
+	if no == (refused{}) && t.Name == "" {
+		no = p.refuseAddress(t, b.own())
 	}
-	if why != "" {
-		return nil, Forbidden{printable(t.Host()), port, why}
+	if no != (refused{}) {
+		return nil, Forbidden{printable(t.Host()), port, no.why, no.remedy}
 	}
 	c, t, err := b.reach(ctx, p, t)
-	var no refused
 	if errors.As(err, &no) {
-		return nil, Forbidden{printable(t.Host()), port, string(no)}
+		return nil, Forbidden{printable(t.Host()), port, no.why, no.remedy}
 	}
 	return c, err
 }
@@ -186,12 +185,14 @@ type Forbidden struct {
 	Host string
 	Port uint16
 	Why  string
+
+	remedy Remedy
 }
 
 // Error implements error.
 func (f Forbidden) Error() string {
 	advice := ""
-	switch (Refusal{Reason: f.Why}).Remedy() {
+	switch f.remedy {
 	case ARule:
 		advice = ". The operator of this server can allow it: network.allow in sandlot.yaml"
 	case AnException:
@@ -202,11 +203,6 @@ func (f Forbidden) Error() string {
 	}
 	return fmt.Sprintf("%s may not be reached: %s%s", hostPort(f.Host, f.Port), f.Why, advice)
 }
-
-// refused is the error for what policy forbids: why, for people.
-type refused string
-
-func (r refused) Error() string { return string(r) }
 
 // addresses returns those of t that p allows.
 func (b *Broker) addresses(ctx context.Context, p *Policy, t Target) ([]netip.Addr, error) {
@@ -219,17 +215,17 @@ func (b *Broker) addresses(ctx context.Context, p *Policy, t Target) ([]netip.Ad
 	}
 	own := b.own()
 	var allowed []netip.Addr
-	why := ""
+	var first refused
 	for _, a := range all {
 		t.Addr = a
-		if w := p.refuse(t, own); w == "" {
+		if no := p.refuse(t, own); no == (refused{}) {
 			allowed = append(allowed, a)
-		} else if why == "" {
-			why = w
+		} else if first == (refused{}) {
+			first = no
 		}
 	}
 	if len(allowed) == 0 {
-		return nil, refused(why)
+		return nil, first
 	}
 	return allowed[:min(len(allowed), maxAddresses)], nil
 }

@@ -101,7 +101,7 @@ func through443(t *testing.T, p *Policy, sent []byte, host string) bool {
 	case string(sent):
 		return true
 	case "":
-		if len(r.exit.TakeRefusals()) == 0 || !strings.Contains(r.log.String(), `verdict="server name"`) {
+		if len(r.outlet.TakeRefusals()) == 0 || !strings.Contains(r.log.String(), `verdict="server name"`) {
 			t.Errorf("nobody is told: %s", r.log.String())
 		}
 		return false
@@ -128,7 +128,7 @@ func TestServerNameRefusal(t *testing.T) {
 	c := r.connected(toName("a.example", 443))
 	c.Write(clientHello(t, "b.example"))
 	c.ended()
-	got := r.exit.TakeRefusals()
+	got := r.outlet.TakeRefusals()
 	if len(got) != 1 || got[0].Host != "b.example" || got[0].Port != 443 ||
 		!strings.Contains(got[0].Reason, "a.example") {
 		t.Errorf("%+v", got)
@@ -145,7 +145,7 @@ func TestServerNameThenAllowlist(t *testing.T) {
 	if !r.has("b.example") {
 		t.Error("the other name is not known")
 	}
-	r.exit.SetPolicy(&Policy{Mode: Allowlist, Allow: rules(t, "a.example")})
+	r.outlet.SetPolicy(&Policy{Mode: Allowlist, Allow: rules(t, "a.example")})
 	c.ended()
 	if !strings.Contains(r.log.String(), "server_name=b.example") {
 		t.Errorf("the log does not say it: %s", r.log.String())
@@ -153,9 +153,9 @@ func TestServerNameThenAllowlist(t *testing.T) {
 }
 
 func (r *rig) has(other string) bool {
-	r.exit.mu.Lock()
-	defer r.exit.mu.Unlock()
-	for l := range r.exit.lines {
+	r.outlet.mu.Lock()
+	defer r.outlet.mu.Unlock()
+	for l := range r.outlet.conns {
 		if l.otherName == other {
 			return true
 		}

@@ -37,7 +37,7 @@ func TestConnectionsAtOnce(t *testing.T) {
 	<-open[0].done
 	c.want(ok, toAddr("20.0.0.1", 1))
 	// Another sandbox does not notice.
-	other := r.b.Exit(Owner{}, &Policy{Mode: Public}, new(Account))
+	other := r.b.Outlet(Owner{}, &Policy{Mode: Public}, new(Meter))
 	defer other.Close()
 	here, there := socketpair(t)
 	defer here.Close()
@@ -56,7 +56,7 @@ func TestRate(t *testing.T) {
 	if codes[isBusy] < 5 || codes[no] < 10 {
 		t.Errorf("%v", codes)
 	}
-	if u := r.exit.Usage(); u.Busy != uint64(codes[isBusy]) {
+	if u := r.outlet.Usage(); u.Busy != uint64(codes[isBusy]) {
 		t.Errorf("usage: %+v", u)
 	}
 }
@@ -68,7 +68,7 @@ func TestSpareConnections(t *testing.T) {
 		spare = append(spare, r.client())
 	}
 	eventually(t, "all wait",
-		func() bool { r.exit.mu.Lock(); defer r.exit.mu.Unlock(); return r.exit.spare == maxSpare })
+		func() bool { r.outlet.mu.Lock(); defer r.outlet.mu.Unlock(); return r.outlet.spare == maxSpare })
 	r.client().ended() // one more is given up
 	quick := r.client()
 	quick.want(no, lookup("127.1")) // unless it asks
@@ -81,7 +81,7 @@ func TestSpareConnections(t *testing.T) {
 func TestFloodOfConnections(t *testing.T) {
 	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Connections = 1 }))
 	var all []*client
-	for range extraLines + 50 {
+	for range extraConns + 50 {
 		all = append(all, r.client())
 	}
 	ended := make(chan error, len(all)) // which of them are spared is chance
@@ -99,9 +99,9 @@ func TestFloodOfConnections(t *testing.T) {
 			t.Fatal("more connections are left than may be")
 		}
 	}
-	r.exit.mu.Lock()
-	n := len(r.exit.lines)
-	r.exit.mu.Unlock()
+	r.outlet.mu.Lock()
+	n := len(r.outlet.conns)
+	r.outlet.mu.Unlock()
 	if n > maxSpare {
 		t.Errorf("%d connections are left", n)
 	}
@@ -125,7 +125,7 @@ func TestBytesOfASession(t *testing.T) {
 		t.Error(r.log.String())
 	}
 	// Those that were cut are told of, and those that were refused.
-	list := r.exit.TakeRefusals()
+	list := r.outlet.TakeRefusals()
 	if len(list) != 2 || list[0].Host != "20.0.0.1" || list[0].Times != 3 || list[1].Host != "a.example" {
 		t.Errorf("%+v", list)
 	}
@@ -140,9 +140,9 @@ func TestBytesOfASession(t *testing.T) {
 func TestAccount(t *testing.T) {
 	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Bytes = 100_000 }))
 	r.serve("20.0.0.1:1", echo)
-	account := NewAccount(Traffic{Up: 20_000, Down: 20_000}) // of an earlier server
-	sandbox := func(a *Account) *client {
-		e := r.b.Exit(Owner{}, &Policy{Mode: Public}, a)
+	meter := NewMeter(Traffic{Up: 20_000, Down: 20_000}) // of an earlier server
+	sandbox := func(a *Meter) *client {
+		e := r.b.Outlet(Owner{}, &Policy{Mode: Public}, a)
 		here, there := socketpair(t)
 		c := &client{t, here, make(chan struct{})}
 		go func() { defer close(c.done); e.Serve(context.Background(), there) }()
@@ -151,25 +151,25 @@ func TestAccount(t *testing.T) {
 	}
 	piece := strings.Repeat("x", 10_000)
 	for range 2 { // each in a sandbox of its own, one after the other
-		c := sandbox(account)
+		c := sandbox(meter)
 		c.want(ok, toAddr("20.0.0.1", 1))
 		c.roundTrip(piece)
 		c.Close()
 		<-c.done
 	}
-	if got := account.Traffic(); got != (Traffic{40_000, 40_000}) {
+	if got := meter.Traffic(); got != (Traffic{40_000, 40_000}) {
 		t.Errorf("%+v", got)
 	}
-	third := sandbox(account)
+	third := sandbox(meter)
 	third.want(ok, toAddr("20.0.0.1", 1))
 	go io.WriteString(third, piece+piece)
 	if got := third.ended(); len(got) > 20_000 {
 		t.Errorf("%d bytes came", len(got))
 	}
-	sandbox(account).want(no, toAddr("20.0.0.1", 1))
-	sandbox(new(Account)).want(ok, toAddr("20.0.0.1", 1))
-	account.Clear()
-	sandbox(account).want(ok, toAddr("20.0.0.1", 1))
+	sandbox(meter).want(no, toAddr("20.0.0.1", 1))
+	sandbox(new(Meter)).want(ok, toAddr("20.0.0.1", 1))
+	meter.Reset()
+	sandbox(meter).want(ok, toAddr("20.0.0.1", 1))
 }
 
 func TestLogFlood(t *testing.T) {
@@ -184,7 +184,7 @@ func TestLogFlood(t *testing.T) {
 	c.want(ok, toAddr("20.0.0.1", 1))
 	c.Close()
 	<-c.done
-	r.exit.Close()
+	r.outlet.Close()
 	log := r.log.String()
 	if n, bound := strings.Count(log, "\n"), 15+int(12*took.Seconds()); n > bound {
 		t.Errorf("%d lines in %v", n, took)
@@ -193,7 +193,7 @@ func TestLogFlood(t *testing.T) {
 		t.Errorf("the log lacks the connection: %s", log)
 	}
 	// Each of them is counted, in the log as well.
-	if u := r.exit.Usage(); u.Refused != 500 || r.b.Totals().Refused != 500 {
+	if u := r.outlet.Usage(); u.Refused != 500 || r.b.Totals().Refused != 500 {
 		t.Errorf("%+v", u)
 	}
 	if n := strings.Count(log, "verdict=refused") + leftOut(t, log, "refused"); n != 500 {
@@ -330,23 +330,23 @@ func TestBusyFlood(t *testing.T) {
 // A connection of an agent that has too many of them is counted, and told of.
 func TestTurnedAway(t *testing.T) {
 	r := newRig(t, &Policy{Mode: Public}, limits(func(l *Limits) { l.Connections = 1 }))
-	r.exit.mu.Lock()
-	for range extraLines + 1 {
-		r.exit.lines[new(line)] = true
+	r.outlet.mu.Lock()
+	for range extraConns + 1 {
+		r.outlet.conns[new(conn)] = true
 	}
-	r.exit.mu.Unlock()
+	r.outlet.mu.Unlock()
 	r.client().ended()
-	r.exit.mu.Lock()
-	clear(r.exit.lines)
-	r.exit.mu.Unlock()
-	if u := r.exit.Usage(); u.Busy != 1 || !strings.Contains(r.log.String(), "verdict=busy") {
+	r.outlet.mu.Lock()
+	clear(r.outlet.conns)
+	r.outlet.mu.Unlock()
+	if u := r.outlet.Usage(); u.Busy != 1 || !strings.Contains(r.log.String(), "verdict=busy") {
 		t.Errorf("%+v, %s", u, r.log.String())
 	}
 }
 
 // piped serves one connection and its target over pipes, on which the clock of
 // a test runs free. It returns the ends of the sandbox and of the target.
-func piped(t *testing.T, change ...func(*Config)) (*Exit, net.Conn, net.Conn, chan struct{}) {
+func piped(t *testing.T, change ...func(*Config)) (*Outlet, net.Conn, net.Conn, chan struct{}) {
 	far, near := net.Pipe()
 	c := Config{
 		Resolve: func(context.Context, string) ([]netip.Addr, error) {
@@ -359,7 +359,7 @@ func piped(t *testing.T, change ...func(*Config)) (*Exit, net.Conn, net.Conn, ch
 	for _, f := range change {
 		f(&c)
 	}
-	e := New(c).Exit(Owner{}, &Policy{Mode: Allowlist, Allow: rules(t, "a.example", "20.0.0.1")}, new(Account))
+	e := New(c).Outlet(Owner{}, &Policy{Mode: Allowlist, Allow: rules(t, "a.example", "20.0.0.1")}, new(Meter))
 	here, there := net.Pipe()
 	done := make(chan struct{})
 	go func() { defer close(done); e.Serve(t.Context(), there) }()

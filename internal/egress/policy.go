@@ -61,7 +61,7 @@ func (p Private) opens(a netip.Addr, k kind) bool {
 	return k.open == named || k.prefix.Bits() <= p.Net.Bits()
 }
 
-// Policy is what one sandbox may reach. It is not changed once an Exit has it.
+// Policy is what one sandbox may reach. It is not changed once an Outlet has it.
 // A nil one, and one with a mode that is not known, allow nothing.
 type Policy struct {
 	Mode  Mode   `json:"mode"`
@@ -113,14 +113,14 @@ func (p *Policy) excepted(t Target) bool {
 // refuseName judges what is known before a name is resolved: why may t not be
 // reached, whatever its address? It is empty when it may. Port 0 asks whether
 // any port may.
-func (p *Policy) refuseName(t Target) string {
+func (p *Policy) refuseName(t Target) refused {
 	switch {
 	case !p.on():
 		return noNetwork
 	case localName(t.Name) && !p.excepted(t):
-		return "this is a name of the server itself"
+		return refused{why: "this is a name of the server itself"}
 	case p.Mode == Public || p.listed(t):
-		return ""
+		return refused{}
 	case t.Port != 0 && p.listed(Target{Name: t.Name, Addr: t.Addr}):
 		return otherPorts
 	}
@@ -128,12 +128,15 @@ func (p *Policy) refuseName(t Target) string {
 }
 
 // Reasons that the operator can do something about with a rule, or a mode.
-const (
-	noNetwork  = "this session has no network"
-	otherPorts = "the rules allow this host on other ports only"
-	noRule     = "no rule allows it"
-	atAddress  = "its address "
+var (
+	noNetwork  = refused{"this session has no network", AMode}
+	otherPorts = refused{"the rules allow this host on other ports only", ARule}
+	noRule     = refused{"no rule allows it", ARule}
 )
+
+func atAddress(a netip.Addr, what string) refused {
+	return refused{fmt.Sprintf("its address %s is %s", a, what), AnException}
+}
 
 // localName says whether a name means the machine that resolves it.
 func localName(name string) bool {
@@ -143,31 +146,31 @@ func localName(name string) bool {
 }
 
 // refuseAddress judges the address, whatever the name says.
-func (p *Policy) refuseAddress(t Target, own []netip.Prefix) string {
+func (p *Policy) refuseAddress(t Target, own []netip.Prefix) refused {
 	k, special := kindOf(t.Addr)
 	if (!special || k.open == named) && slices.ContainsFunc(p.Registries, func(r Rule) bool { return r.covers(t) }) {
-		return ""
+		return refused{}
 	}
 	if slices.ContainsFunc(p.Private, func(x Private) bool { return x.Host.covers(t) && x.opens(t.Addr, k) }) {
-		return ""
+		return refused{}
 	}
 	switch {
 	case len(own) == 0:
-		return "the server's own addresses are not known now"
+		return refused{why: "the server's own addresses are not known now"}
 	case special:
-		return fmt.Sprintf(atAddress+"%s is %s", t.Addr, k.what)
+		return atAddress(t.Addr, k.what)
 	}
 	if what := near(t.Addr, own); what != "" {
-		return fmt.Sprintf(atAddress+"%s is %s", t.Addr, what)
+		return atAddress(t.Addr, what)
 	}
-	return ""
+	return refused{}
 }
 
 // refuse judges a target as a whole. One without an address is resolved by the
 // operator's proxy, which is for names that the operator named.
-func (p *Policy) refuse(t Target, own []netip.Prefix) string {
-	if why := p.refuseName(t); why != "" {
-		return why
+func (p *Policy) refuse(t Target, own []netip.Prefix) refused {
+	if no := p.refuseName(t); no != (refused{}) {
+		return no
 	}
 	if t.Addr.IsValid() {
 		return p.refuseAddress(t, own)
@@ -175,5 +178,5 @@ func (p *Policy) refuse(t Target, own []netip.Prefix) string {
 	if !p.listed(t) {
 		return noRule
 	}
-	return ""
+	return refused{}
 }

@@ -50,10 +50,10 @@ func leaked() (left string) {
 // rig is a broker whose whole network is made of loopback servers: what is not
 // in it cannot be reached, and nothing else is ever dialed.
 type rig struct {
-	t    testing.TB
-	b    *Broker
-	exit *Exit
-	log  safeBuffer
+	t      testing.TB
+	b      *Broker
+	outlet *Outlet
+	log    safeBuffer
 
 	mu       sync.Mutex
 	names    map[string][]netip.Addr
@@ -73,8 +73,8 @@ func newRig(t testing.TB, p *Policy, change ...func(*Config)) *rig {
 		f(&c)
 	}
 	r.b = New(c)
-	r.exit = r.b.Exit(Owner{"user:ann", "s1", "box1"}, p, new(Account))
-	t.Cleanup(r.exit.Close)
+	r.outlet = r.b.Outlet(Owner{"user:ann", "s1", "box1"}, p, new(Meter))
+	t.Cleanup(r.outlet.Close)
 	return r
 }
 
@@ -139,7 +139,7 @@ func (r *rig) serve(addr string, handle func(*net.TCPConn)) {
 			})
 		}
 	})
-	r.t.Cleanup(func() { l.Close(); r.exit.Close(); wg.Wait() })
+	r.t.Cleanup(func() { l.Close(); r.outlet.Close(); wg.Wait() })
 }
 
 func echo(c *net.TCPConn) { io.Copy(c, c) }
@@ -157,7 +157,7 @@ func (r *rig) client() *client {
 	c := &client{r.t, here, make(chan struct{})}
 	go func() {
 		defer close(c.done)
-		r.exit.Serve(context.Background(), there)
+		r.outlet.Serve(context.Background(), there)
 	}()
 	r.t.Cleanup(func() { here.Close(); <-c.done })
 	return c

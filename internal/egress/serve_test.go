@@ -62,16 +62,16 @@ func TestRequests(t *testing.T) {
 	if want := []string{"20.0.0.9:80", "20.0.0.2:80", "20.0.0.1:7"}; !slices.Equal(dialed, want) {
 		t.Errorf("dialed %v, want %v", dialed, want)
 	}
-	refused := r.exit.TakeRefusals()
+	refused := r.outlet.TakeRefusals()
 	if len(refused) != maxRefusals-1 || refused[3].Host != "b.example" || refused[3].Port != 443 ||
 		refused[3].Times != 2 || slices.ContainsFunc(refused,
 		func(x Refusal) bool { return x.Host == "b.example" && x.Port == 0 }) {
 		t.Errorf("refusals: %+v", refused)
 	}
-	if len(r.exit.TakeRefusals()) != 0 {
+	if len(r.outlet.TakeRefusals()) != 0 {
 		t.Error("refusals are told twice")
 	}
-	u := r.exit.Usage()
+	u := r.outlet.Usage()
 	if u.Open != 1 || u.Connected != 1 || u.Refused != 11 || u.Unreachable != 3 || u.Lookups != 6 || u.Up != 5 ||
 		u.Down != 5 {
 		t.Errorf("usage: %+v", u)
@@ -246,7 +246,7 @@ func TestBigTransfers(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	if u := r.exit.Usage(); u.Up != 4*size || u.Down != 4*size || u.Open != 0 {
+	if u := r.outlet.Usage(); u.Up != 4*size || u.Down != 4*size || u.Open != 0 {
 		t.Errorf("usage: %+v", u)
 	}
 }
@@ -260,16 +260,16 @@ func TestSetPolicy(t *testing.T) {
 		r.connected(toAddr("20.0.0.1", 1))
 	waiting := r.client()
 	waiting.want(ok, lookup("b.example"))
-	r.exit.SetPolicy(&Policy{Mode: Allowlist, Allow: rules(t, "a.example")})
+	r.outlet.SetPolicy(&Policy{Mode: Allowlist, Allow: rules(t, "a.example")})
 	b.ended()
 	raw.ended()
 	a.roundTrip("still")
 	waiting.want(no, lookup("b.example"))
 	waiting.want(ok, lookup("a.example"))
-	if got := r.exit.TakeRefusals(); len(got) < 2 || !strings.Contains(r.log.String(), "verdict=policy") {
+	if got := r.outlet.TakeRefusals(); len(got) < 2 || !strings.Contains(r.log.String(), "verdict=policy") {
 		t.Errorf("refusals: %+v", got)
 	}
-	r.exit.SetPolicy(nil)
+	r.outlet.SetPolicy(nil)
 	a.ended()
 	waiting.want(no, lookup("a.example"))
 }
@@ -280,7 +280,7 @@ func TestSetPolicyWhileDialing(t *testing.T) {
 	r = newRig(t, &Policy{Mode: Public}, func(c *Config) {
 		c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			out, err := r.dial(ctx, network, addr)
-			r.exit.SetPolicy(&Policy{Mode: None})
+			r.outlet.SetPolicy(&Policy{Mode: None})
 			return out, err
 		}
 	})
@@ -293,8 +293,8 @@ func TestClose(t *testing.T) {
 	r.serve("20.0.0.1:1", echo)
 	a, waiting := r.connected(toAddr("20.0.0.1", 1)), r.client()
 	waiting.want(no, lookup("127.1"))
-	r.exit.Close()
-	r.exit.Close()
+	r.outlet.Close()
+	r.outlet.Close()
 	a.ended()
 	waiting.ended()
 	if n := r.b.Totals().Open; n != 0 {
@@ -309,7 +309,7 @@ func TestContextEndsServe(t *testing.T) {
 	here, there := socketpair(t)
 	defer here.Close()
 	done := make(chan struct{})
-	go func() { defer close(done); r.exit.Serve(ctx, there) }()
+	go func() { defer close(done); r.outlet.Serve(ctx, there) }()
 	cancel()
 	<-done
 }
@@ -355,7 +355,7 @@ func TestHostileRequests(t *testing.T) {
 			t.Errorf("%q: %q", name, m)
 		}
 	}
-	for _, x := range r.exit.TakeRefusals() {
+	for _, x := range r.outlet.TakeRefusals() {
 		if len(x.Host) > 100 || strings.ContainsAny(x.Host, "\n\x1b ") {
 			t.Errorf("a refusal says %q", x.Host)
 		}
@@ -397,14 +397,14 @@ func TestManyClients(t *testing.T) {
 	}
 	go func() { // others look on, and change what stays the same
 		for range 50 {
-			r.exit.TakeRefusals()
-			r.exit.Usage()
-			r.exit.SetPolicy(&Policy{Mode: Allowlist, Allow: rules(t, "*.good.example")})
+			r.outlet.TakeRefusals()
+			r.outlet.Usage()
+			r.outlet.SetPolicy(&Policy{Mode: Allowlist, Allow: rules(t, "*.good.example")})
 			time.Sleep(time.Millisecond)
 		}
 	}()
 	wg.Wait()
-	if u := r.exit.Usage(); u.Connected != 200 || u.Refused != 600 {
+	if u := r.outlet.Usage(); u.Connected != 200 || u.Refused != 600 {
 		t.Errorf("usage: %+v", u)
 	}
 	if resolved, _ := r.asked(); len(resolved) != 4 {

@@ -173,7 +173,7 @@ func TestUpstreamProxy(t *testing.T) {
 			if strings.Contains(r.log.String(), "p:w") {
 				t.Error("the log has the proxy's password")
 			}
-			r.exit.SetPolicy(&Policy{Mode: Allowlist})
+			r.outlet.SetPolicy(&Policy{Mode: Allowlist})
 			if got, _ := r.asked(); slices.Contains(got, "named.example") {
 				t.Error("what the proxy resolves was resolved here")
 			}
@@ -189,9 +189,9 @@ func TestUpstreamProxyPolicy(t *testing.T) {
 	c := r.connected(toName("named.example", 443))
 	c.Read(make([]byte, 3))
 	c.roundTrip("x")
-	r.exit.SetPolicy(&Policy{Mode: Public})
+	r.outlet.SetPolicy(&Policy{Mode: Public})
 	c.ended() // given to the proxy as a name, which is for listed ones
-	r.exit.SetPolicy(&Policy{Mode: Allowlist, Allow: rules(t, "endless.example")})
+	r.outlet.SetPolicy(&Policy{Mode: Allowlist, Allow: rules(t, "endless.example")})
 	r.client().want(unreachable, toName("endless.example", 443))
 	r.client().want(no, toName("named.example", 443))
 }

@@ -50,6 +50,7 @@ var only = map[string][]string{
 	"github.com/prometheus/client_golang":    {"sandlot/internal/api"},
 	"golang.org/x/net/dns":                   {"sandlot/internal/guest/network"},
 	"golang.org/x/net/http/httpproxy":        {"sandlot/internal/egress"},
+	"golang.org/x/time":                      {"sandlot/internal/egress"},
 	"golang.org/x/sync":                      {"sandlot/internal/limit", "sandlot/internal/app"},
 	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},

@@ -34,22 +34,22 @@ type Booted struct {
 	Flavor    image.Flavor
 	Box       sandbox.Sandbox
 	Agent     *agent.Client
-	Exit      *egress.Exit // its way to the network; nil as long as it is nobody's
+	Outlet    *egress.Outlet // its way to the network; nil as long as it is nobody's
 
 	git atomic.Pointer[agent.Identity] // who commits in it; nil: the agent's own choice
 }
 
 // Connect gives the sandbox its way to the network.
-func (b *Booted) Connect(e *egress.Exit) {
-	b.Exit = e
+func (b *Booted) Connect(e *egress.Outlet) {
+	b.Outlet = e
 	b.Agent.Route(e)
 }
 
 // LetGo ends what this process has of the sandbox, which lives on.
 func (b *Booted) LetGo() {
 	b.Agent.Close()
-	if b.Exit != nil {
-		b.Exit.Close()
+	if b.Outlet != nil {
+		b.Outlet.Close()
 	}
 }
 

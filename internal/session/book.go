@@ -201,15 +201,15 @@ func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, 
 	now := time.Now().UTC()
 	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
 		Used: now}
-	account := new(egress.Account)
+	meter := new(egress.Meter)
 	booted := b.Pool.Take(t, f)
 	if booted != nil {
 		r.Sandbox, r.Workspace = booted.ID, booted.Workspace
-		b.connect(booted, r, account)
+		b.connect(booted, r, meter)
 	} else if r.Workspace, err = b.Pool.Shelf.New(); err != nil {
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
-	s := &Session{book: b, gate: make(chan struct{}, 1), account: account, rec: r, booted: booted, reserved: true}
+	s := &Session{book: b, gate: make(chan struct{}, 1), meter: meter, rec: r, booted: booted, reserved: true}
 	b.mu.Lock()
 	if home && b.homes[p.ID] != nil {
 		b.mu.Unlock()

@@ -152,8 +152,8 @@ func TestFloodOfGreetings(t *testing.T) {
 			booted := func(id string) (*socket, *pool.Booted) {
 				s := newSocket(t, id)
 				b := &pool.Booted{ID: id, Box: s, Agent: agent.New(s, logger)}
-				b.Connect(broker.Exit(egress.Owner{Session: id}, &egress.Policy{Mode: egress.Public},
-					new(egress.Account)))
+				b.Connect(broker.Outlet(egress.Owner{Session: id}, &egress.Policy{Mode: egress.Public},
+					new(egress.Meter)))
 				t.Cleanup(b.LetGo)
 				return s, b
 			}

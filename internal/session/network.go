@@ -73,16 +73,16 @@ func (b *Book) Policies() Policies {
 func (s *Session) applyPolicy() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.booted != nil && s.booted.Exit != nil {
-		s.booted.Exit.SetPolicy(s.book.policy(s.rec))
+	if s.booted != nil && s.booted.Outlet != nil {
+		s.booted.Outlet.SetPolicy(s.book.policy(s.rec))
 	}
 }
 
 // connect gives a sandbox that is not published yet the session's way out.
-func (b *Book) connect(booted *pool.Booted, r Record, account *egress.Account) {
+func (b *Book) connect(booted *pool.Booted, r Record, meter *egress.Meter) {
 	if b.Egress != nil {
-		booted.Connect(b.Egress.Exit(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r),
-			account))
+		booted.Connect(b.Egress.Outlet(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r),
+			meter))
 	}
 }
 
@@ -109,9 +109,9 @@ func (b *Book) Network(p auth.Principal, id string) (Network, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := Network{Session: s.rec.ID, Owner: s.rec.Owner, Change: s.rec.Network, Policy: b.policy(s.rec),
-		Traffic: s.account.Traffic(), MaxBytes: b.maxBytes()}
-	if s.booted != nil && s.booted.Exit != nil {
-		u := s.booted.Exit.Usage()
+		Traffic: s.meter.Traffic(), MaxBytes: b.maxBytes()}
+	if s.booted != nil && s.booted.Outlet != nil {
+		u := s.booted.Outlet.Usage()
 		n.Usage = &u
 	}
 	return n, nil
@@ -159,8 +159,8 @@ func (b *Book) ChangeNetwork(ctx context.Context, p auth.Principal, id string, c
 // Refusals returns what the session's sandbox was not allowed to reach since it
 // was last asked.
 func (l *Lease) Refusals() []egress.Refusal {
-	if l.Booted.Exit == nil {
+	if l.Booted.Outlet == nil {
 		return nil
 	}
-	return l.Booted.Exit.TakeRefusals()
+	return l.Booted.Outlet.TakeRefusals()
 }

@@ -69,7 +69,7 @@ func (b *Book) tidy(kept map[string]bool) {
 // recover makes the session of a record. When its sandbox is among unowned it is
 // taken out of there.
 func (b *Book) recover(r Record, unowned map[string]bool) {
-	s := &Session{book: b, gate: make(chan struct{}, 1), account: egress.NewAccount(r.Traffic), stored: r.Traffic,
+	s := &Session{book: b, gate: make(chan struct{}, 1), meter: egress.NewMeter(r.Traffic), stored: r.Traffic,
 		rec: r}
 	if r.Sandbox != "" && unowned[r.Sandbox] {
 		if _, _, err := b.resolve(r.Template, r.Flavor); err == nil {
@@ -133,7 +133,7 @@ func (s *Session) adopt(ctx context.Context) error {
 	booted := s.book.Pool.Adopt(box, pool.Order{Workspace: r.Workspace, Template: t, Flavor: f})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.book.connect(booted, s.rec, s.account)
+	s.book.connect(booted, s.rec, s.meter)
 	s.booted, s.found, s.left = booted, booted, false
 	return nil
 }

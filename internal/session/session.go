@@ -61,8 +61,8 @@ type Session struct {
 	book *Book
 	gate chan struct{} // held by whoever boots, stops or removes it
 
-	account *egress.Account // of all its sandboxes
-	stored  egress.Traffic  // what the store has of it; guarded by book.traffic
+	meter  *egress.Meter  // of all its sandboxes
+	stored egress.Traffic // what the store has of it; guarded by book.traffic
 
 	storing sync.Mutex // held while the record changes, here and in the store
 
@@ -212,7 +212,7 @@ func (s *Session) boot(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.book.connect(b, s.rec, s.account)
+	s.book.connect(b, s.rec, s.meter)
 	s.booted = b
 	return nil
 }
@@ -386,7 +386,7 @@ func (s *Session) info(ctx context.Context) Info {
 	r, b, active, booting, left := s.rec, s.booted, s.active, s.booting, s.left && !s.ending
 	s.mu.Unlock()
 	i := Info{Record: r, Status: "stopped", MaxBytes: s.book.maxBytes()}
-	i.Traffic = s.account.Traffic()
+	i.Traffic = s.meter.Traffic()
 	i.Flavor, _ = s.book.flavor(r.Flavor)
 	switch {
 	case booting:

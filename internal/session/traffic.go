@@ -34,7 +34,7 @@ func (b *Book) storeTraffic(ctx context.Context) {
 	changed := map[string]egress.Traffic{}
 	all := b.all()
 	for _, s := range all {
-		if t := s.account.Traffic(); t != s.stored {
+		if t := s.meter.Traffic(); t != s.stored {
 			changed[s.record().ID] = t
 		}
 	}
@@ -71,7 +71,7 @@ func (b *Book) recount(ctx context.Context, s *Session) error {
 	if err := b.Store.PutTraffic(ctx, map[string]egress.Traffic{s.record().ID: {}}); err != nil {
 		return err
 	}
-	s.account.Clear()
+	s.meter.Reset()
 	s.stored = egress.Traffic{}
 	return nil
 }

@@ -65,7 +65,7 @@ func moves(t *testing.T, l *Lease, n int) wire.NetReply {
 	t.Helper()
 	here, there := net.Pipe()
 	done := make(chan struct{})
-	go func() { defer close(done); l.Booted.Exit.Serve(context.Background(), there) }()
+	go func() { defer close(done); l.Booted.Outlet.Serve(context.Background(), there) }()
 	defer func() { here.Close(); <-done }()
 	to := wire.NetRequest{Kind: wire.NetConnect, Address: []byte{20, 0, 0, 1}, Port: 1}
 	if err := wire.WriteNetRequest(here, to); err != nil {

@@ -22,14 +22,14 @@ const (
 	busyPause = 20 * time.Millisecond
 )
 
-// line is one connection from the agent: requests, and then perhaps the bytes
+// conn is one connection from the agent: requests, and then perhaps the bytes
 // of one connection to the network.
-type line struct {
-	exit   *Exit
+type conn struct {
+	outlet *Outlet
 	in     net.Conn
 	cancel context.CancelFunc
 
-	// Guarded by exit.mu.
+	// Guarded by outlet.mu.
 	why       string // it was ended
 	target    Target
 	out       net.Conn
@@ -37,13 +37,13 @@ type line struct {
 }
 
 // cut ends both sides, and what is being dialed. The first reason counts.
-func (l *line) cut(why string) {
-	l.exit.mu.Lock()
-	defer l.exit.mu.Unlock()
+func (l *conn) cut(why string) {
+	l.outlet.mu.Lock()
+	defer l.outlet.mu.Unlock()
 	l.cutLocked(why)
 }
 
-func (l *line) cutLocked(why string) {
+func (l *conn) cutLocked(why string) {
 	if l.why == "" {
 		l.why = why
 	}
@@ -54,14 +54,14 @@ func (l *line) cutLocked(why string) {
 	}
 }
 
-func (l *line) verdict() string {
+func (l *conn) verdict() string {
 	if l.why == "" {
 		return "ok"
 	}
 	return l.why
 }
 
-func (l *line) serve(ctx context.Context) {
+func (l *conn) serve(ctx context.Context) {
 	for {
 		r, err := l.request()
 		if errors.Is(err, wire.ErrMessage) {
@@ -75,7 +75,7 @@ func (l *line) serve(ctx context.Context) {
 }
 
 // request waits for a request, which has little time once it has begun.
-func (l *line) request() (wire.NetRequest, error) {
+func (l *conn) request() (wire.NetRequest, error) {
 	var first [1]byte
 	if err := l.wait(first[:]); err != nil {
 		return wire.NetRequest{}, err
@@ -85,9 +85,9 @@ func (l *line) request() (wire.NetRequest, error) {
 	return wire.ReadNetRequest(io.MultiReader(bytes.NewReader(first[:]), l.in))
 }
 
-func (l *line) wait(b []byte) error {
-	patience := l.exit.wait()
-	defer l.exit.waited()
+func (l *conn) wait(b []byte) error {
+	patience := l.outlet.wait()
+	defer l.outlet.waited()
 	if patience > 0 {
 		l.in.SetReadDeadline(time.Now().Add(patience))
 	}
@@ -96,7 +96,7 @@ func (l *line) wait(b []byte) error {
 }
 
 // answer does what r asks, and says whether another request may follow.
-func (l *line) answer(ctx context.Context, r wire.NetRequest) bool {
+func (l *conn) answer(ctx context.Context, r wire.NetRequest) bool {
 	switch r.Kind {
 	case wire.NetLookup:
 		return l.lookup(ctx, r.Name)
@@ -106,23 +106,23 @@ func (l *line) answer(ctx context.Context, r wire.NetRequest) bool {
 	return l.broken("this is no request")
 }
 
-func (l *line) reply(code wire.NetCode, message string) bool {
+func (l *conn) reply(code wire.NetCode, message string) bool {
 	l.in.SetWriteDeadline(time.Now().Add(messageTimeout))
 	defer l.in.SetWriteDeadline(time.Time{})
 	return wire.WriteNetReply(l.in, wire.NetReply{Code: code, Message: message}) == nil
 }
 
-func (l *line) broken(message string) bool {
-	l.exit.both(func(c *counters) { c.broken.Add(1) })
-	l.exit.failed("", 0, wire.NetBroken, message, nil)
+func (l *conn) broken(message string) bool {
+	l.outlet.both(func(c *counters) { c.broken.Add(1) })
+	l.outlet.failed("", 0, wire.NetBroken, refused{why: message}, nil)
 	l.reply(wire.NetBroken, message)
 	return false
 }
 
 // fail answers a request that came to nothing. detail is for the log alone.
-func (l *line) fail(ctx context.Context, host string, port uint16, err error) bool {
+func (l *conn) fail(ctx context.Context, host string, port uint16, err error) bool {
 	code, message, detail := explain(err)
-	l.exit.both(func(c *counters) {
+	l.outlet.both(func(c *counters) {
 		switch code {
 		case wire.NetRefused:
 			c.refused.Add(1)
@@ -133,7 +133,9 @@ func (l *line) fail(ctx context.Context, host string, port uint16, err error) bo
 		}
 	})
 	if code != wire.NetNoName || port != 0 { // a look-up of what is no name is no connection
-		l.exit.failed(host, port, code, message, detail)
+		why := refused{why: message}
+		errors.As(err, &why) // with its remedy
+		l.outlet.failed(host, port, code, why, detail)
 	}
 	if code == wire.NetRefused {
 		message = fmt.Sprintf("%s was refused: %s", printable(host), message)
@@ -142,7 +144,7 @@ func (l *line) fail(ctx context.Context, host string, port uint16, err error) bo
 		return false
 	}
 	if code == wire.NetBusy {
-		pause(ctx, l.exit.penalty())
+		pause(ctx, l.outlet.penalty())
 	}
 	return true
 }
@@ -163,7 +165,7 @@ func explain(err error) (code wire.NetCode, message string, detail error) {
 	)
 	switch {
 	case errors.As(err, &r):
-		return wire.NetRefused, string(r), nil
+		return wire.NetRefused, r.why, nil
 	case errors.As(err, &b):
 		return wire.NetBusy, string(b), nil
 	case errors.Is(err, errNoName):
@@ -180,11 +182,11 @@ func explain(err error) (code wire.NetCode, message string, detail error) {
 	return wire.NetUnreachable, "it could not be reached", err
 }
 
-func (l *line) lookup(ctx context.Context, name string) bool {
-	l.exit.both(func(c *counters) { c.lookups.Add(1) })
-	p, err := l.exit.beginLookup()
+func (l *conn) lookup(ctx context.Context, name string) bool {
+	l.outlet.both(func(c *counters) { c.lookups.Add(1) })
+	p, err := l.outlet.beginLookup()
 	if err == nil {
-		err = l.exit.lookup(ctx, p, name)
+		err = l.outlet.lookup(ctx, p, name)
 	}
 	if err != nil {
 		return l.fail(ctx, name, 0, err)
@@ -192,23 +194,23 @@ func (l *line) lookup(ctx context.Context, name string) bool {
 	return l.reply(wire.NetOK, "")
 }
 
-func (e *Exit) lookup(ctx context.Context, p *Policy, name string) error {
+func (e *Outlet) lookup(ctx context.Context, p *Policy, name string) error {
 	if !p.on() { // also for what is no name
-		return refused(p.refuseName(Target{}))
+		return p.refuseName(Target{})
 	}
 	host, addr, err := parseHost(name)
 	if err != nil {
-		return refused(err.Error())
+		return refused{why: err.Error()}
 	}
 	t := Target{Name: host, Addr: addr}
 	if host == "" {
-		if why := p.refuse(t, e.b.own()); why != "" {
-			return refused(why)
+		if no := p.refuse(t, e.b.own()); no != (refused{}) {
+			return no
 		}
 		return nil
 	}
-	if why := p.refuseName(t); why != "" {
-		return refused(why)
+	if no := p.refuseName(t); no != (refused{}) {
+		return no
 	}
 	return e.b.exists(ctx, p, host)
 }
@@ -224,7 +226,7 @@ func target(r wire.NetRequest) (t Target, err error, ok bool) {
 	if name != "" {
 		t.Name, t.Addr, err = parseHost(name)
 		if err != nil {
-			err = refused(err.Error())
+			err = refused{why: err.Error()}
 		}
 		return t, err, true
 	}
@@ -233,7 +235,7 @@ func target(r wire.NetRequest) (t Target, err error, ok bool) {
 	return t, nil, ok
 }
 
-func (l *line) connect(ctx context.Context, r wire.NetRequest) bool {
+func (l *conn) connect(ctx context.Context, r wire.NetRequest) bool {
 	t, err, ok := target(r)
 	if !ok {
 		return l.broken("a connection goes to a name or an address, and to a port")
@@ -242,11 +244,11 @@ func (l *line) connect(ctx context.Context, r wire.NetRequest) bool {
 	if host == "" {
 		host = t.Addr.String()
 	}
-	p, full := l.exit.begin()
+	p, full := l.outlet.begin()
 	if full != nil {
 		return l.fail(ctx, host, t.Port, full)
 	}
-	defer l.exit.end()
+	defer l.outlet.end()
 	if err == nil || !p.on() {
 		err = l.open(ctx, p, t)
 	}
@@ -257,17 +259,17 @@ func (l *line) connect(ctx context.Context, r wire.NetRequest) bool {
 	return false
 }
 
-// open connects the line to t, if p and the policy of the moment when it is
+// open connects the conn to t, if p and the policy of the moment when it is
 // connected allow that.
-func (l *line) open(ctx context.Context, p *Policy, t Target) error {
-	if why := p.refuseName(t); why != "" {
-		return refused(why)
+func (l *conn) open(ctx context.Context, p *Policy, t Target) error {
+	if no := p.refuseName(t); no != (refused{}) {
+		return no
 	}
-	out, t, err := l.exit.b.reach(ctx, p, t)
+	out, t, err := l.outlet.b.reach(ctx, p, t)
 	if err != nil {
 		return err
 	}
-	if err := l.exit.admit(l, t, out); err != nil {
+	if err := l.outlet.admit(l, t, out); err != nil {
 		out.Close()
 		return err
 	}
@@ -275,9 +277,9 @@ func (l *line) open(ctx context.Context, p *Policy, t Target) error {
 }
 
 // carry tells the sandbox that it is connected, and carries its bytes.
-func (l *line) carry() {
+func (l *conn) carry() {
 	defer l.out.Close()
-	e := l.exit
+	e := l.outlet
 	e.both(func(c *counters) { c.connected.Add(1); c.open.Add(1) })
 	defer e.both(func(c *counters) { c.open.Add(-1) })
 	f := &flow{in: l.in, out: l.out, count: l.count, cut: l.cut, begun: time.Now()}
@@ -292,27 +294,27 @@ func (l *line) carry() {
 
 // count takes note of bytes that came, and ends everything when there were too
 // many.
-func (l *line) count(n int, up bool) bool {
-	l.exit.both(func(c *counters) {
+func (l *conn) count(n int, up bool) bool {
+	l.outlet.both(func(c *counters) {
 		if up {
 			c.up.Add(uint64(n))
 		} else {
 			c.down.Add(uint64(n))
 		}
 	})
-	l.exit.account.add(n, up)
-	if l.exit.limitReached() {
-		l.exit.exhaust()
+	l.outlet.meter.add(n, up)
+	if l.outlet.limitReached() {
+		l.outlet.exhaust()
 		return false
 	}
 	return true
 }
 
 // exhaust ends all connections, as no more bytes may pass.
-func (e *Exit) exhaust() {
+func (e *Outlet) exhaust() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for l := range e.lines {
+	for l := range e.conns {
 		if l.out != nil && l.why == "" {
 			e.refusals.add(l.target.Host(), l.target.Port, e.allUsed())
 			l.cutLocked("limit")
@@ -322,7 +324,7 @@ func (e *Exit) exhaust() {
 
 // inspect looks at the first bytes from the sandbox: if they begin TLS, the
 // server that TLS asks for shall be the one that was connected to.
-func (l *line) inspect(first []byte) ([]byte, error) {
+func (l *conn) inspect(first []byte) ([]byte, error) {
 	o := &opening{Conn: l.in, seen: bytes.Clone(first)}
 	l.in.SetReadDeadline(time.Now().Add(helloTimeout))
 	defer l.in.SetReadDeadline(time.Time{})
@@ -330,29 +332,29 @@ func (l *line) inspect(first []byte) ([]byte, error) {
 	if !isTLS {
 		return o.seen, nil
 	}
-	why, host := "", l.target.Name
+	no, host := refused{}, l.target.Name
 	if err != nil {
-		why = "what its TLS asks for cannot be read"
+		no.why = "what its TLS asks for cannot be read"
 	} else if name != "" {
 		if n, _, err := parseHost(name); err != nil || n != l.target.Name {
-			why, host = differs(l.target.Name), printable(name)
+			no, host = differs(l.target.Name), printable(name)
 		}
 	}
-	if why != "" && l.exit.strict(l, host) {
-		l.exit.both(func(c *counters) { c.refused.Add(1) })
-		l.exit.failed(host, l.target.Port, wire.NetRefused, why, nil)
+	if no != (refused{}) && l.outlet.strict(l, host) {
+		l.outlet.both(func(c *counters) { c.refused.Add(1) })
+		l.outlet.failed(host, l.target.Port, wire.NetRefused, no, nil)
 		l.cut("server name")
 		return nil, errCut
 	}
 	return o.seen, nil
 }
 
-func differs(name string) string {
-	return "TLS asked for this server on a connection to " + name
+func differs(name string) refused {
+	return refused{why: "TLS asked for this server on a connection to " + name}
 }
 
 // strict takes note of another name in TLS, and says whether policy forbids it.
-func (e *Exit) strict(l *line, other string) bool {
+func (e *Outlet) strict(l *conn, other string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l.otherName = other

@@ -1,0 +1,73 @@
+package egress
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// wait takes one event of a limiter in any case, and returns how long to wait so that
+// its rate is kept: a second at most.
+func wait(l *rate.Limiter) time.Duration {
+	r := l.Reserve()
+	d := r.Delay()
+	if d > time.Second {
+		r.Cancel()
+		return time.Second
+	}
+	return d
+}
+
+// logRate bounds the lines about what did not become a connection.
+const logRate = 10
+
+// limitedLog writes one sandbox's lines. Those that a flood could make are
+// bounded, apart from the others, so that no flood hides a connection; what is
+// left out is told a second later, by verdict. Its user guards it, with mu.
+type limitedLog struct {
+	log     *slog.Logger
+	mu      *sync.Mutex
+	lines   *rate.Limiter
+	omitted map[string]int // by verdict
+	timer   *time.Timer    // flushes; nil when there is nothing to
+}
+
+// summary is how long lines that are left out are added up.
+const summary = time.Second
+
+func (l *limitedLog) failure(verdict string, args ...any) {
+	if l.lines.Allow() {
+		l.log.Info("network: failed", args...)
+		return
+	}
+	if l.omitted == nil {
+		l.omitted = map[string]int{}
+	}
+	l.omitted[verdict]++
+	if l.timer == nil {
+		l.timer = time.AfterFunc(summary, func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.flush()
+		})
+	}
+}
+
+func (l *limitedLog) flush() {
+	if l.timer == nil {
+		return
+	}
+	l.timer.Stop()
+	lines := 0
+	var args []any
+	for _, v := range slices.Sorted(maps.Keys(l.omitted)) {
+		lines += l.omitted[v]
+		args = append(args, v, l.omitted[v])
+	}
+	l.log.Info("network: lines left out", append([]any{"lines", lines}, args...)...)
+	l.timer, l.omitted = nil, nil
+}

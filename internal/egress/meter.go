@@ -1,0 +1,65 @@
+package egress
+
+import "sync/atomic"
+
+// Usage counts what a sandbox, or all of them, did with the network.
+type Usage struct {
+	Open        int64  `json:"open"` // connections now
+	Connected   uint64 `json:"connected"`
+	Refused     uint64 `json:"refused"`     // by policy
+	Unreachable uint64 `json:"unreachable"` // allowed, but nobody answered
+	Busy        uint64 `json:"busy"`        // over a limit
+	Broken      uint64 `json:"broken"`      // no request at all
+	Lookups     uint64 `json:"lookups"`     // of names, with any answer
+	Up          uint64 `json:"bytes_up"`    // from the sandbox
+	Down        uint64 `json:"bytes_down"`
+}
+
+type counters struct {
+	open                                          atomic.Int64
+	connected, refused, unreachable, busy, broken atomic.Uint64
+	lookups, up, down                             atomic.Uint64
+}
+
+func (c *counters) usage() Usage {
+	return Usage{
+		Open: c.open.Load(), Connected: c.connected.Load(), Refused: c.refused.Load(),
+		Unreachable: c.unreachable.Load(), Busy: c.busy.Load(), Broken: c.broken.Load(),
+		Lookups: c.lookups.Load(), Up: c.up.Load(), Down: c.down.Load(),
+	}
+}
+
+// Traffic is what a session moved, in bytes, over all its sandboxes.
+type Traffic struct {
+	Up   uint64 `json:"bytes_up"` // from the sandbox
+	Down uint64 `json:"bytes_down"`
+}
+
+// Meter counts the traffic of one session. The outlets of all its sandboxes have the
+// same one, so that none begins at nothing.
+type Meter struct{ up, down atomic.Uint64 }
+
+// NewMeter returns a meter of a session that has moved t already.
+func NewMeter(t Traffic) *Meter {
+	m := new(Meter)
+	m.up.Store(t.Up)
+	m.down.Store(t.Down)
+	return m
+}
+
+// Traffic returns what was counted until now.
+func (m *Meter) Traffic() Traffic { return Traffic{m.up.Load(), m.down.Load()} }
+
+// Reset makes the meter count from nothing.
+func (m *Meter) Reset() {
+	m.up.Store(0)
+	m.down.Store(0)
+}
+
+func (m *Meter) add(n int, up bool) {
+	if up {
+		m.up.Add(uint64(n))
+	} else {
+		m.down.Add(uint64(n))
+	}
+}
