@@ -171,6 +171,22 @@ func (s *Server) look(handle http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// Health is the answer to GET /.
+type Health struct {
+	Status  string   `json:"status"` // healthy or unhealthy
+	Server  string   `json:"server"`
+	Version string   `json:"version"`
+	Wrapper string   `json:"wrapper_status"` // connected or disconnected, as Microsandbox's server said
+	Count   int      `json:"tools_count"`
+	Tools   []string `json:"available_tools"`
+}
+
+// Readiness is the answer to GET /readyz and /healthz.
+type Readiness struct {
+	Status string `json:"status"`
+	Reason string `json:"reason,omitempty"`
+}
+
 func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 	status, wrapper, code := "healthy", "connected", 200
 	if err := s.working(r.Context()); err != nil {
@@ -182,16 +198,15 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 			names = append(names, t.Name)
 		}
 	}
-	writeJSON(w, code, map[string]any{"status": status, "server": "Sandlot", "version": s.Version,
-		"wrapper_status": wrapper, "tools_count": len(names), "available_tools": names})
+	writeJSON(w, code, Health{status, "Sandlot", s.Version, wrapper, len(names), names})
 }
 
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 	if err := s.working(r.Context()); err != nil {
-		writeJSON(w, 503, map[string]any{"status": "not ready", "reason": "the runtime does not work; run `sandlot doctor`"})
+		writeJSON(w, 503, Readiness{"not ready", "the runtime does not work; run `sandlot doctor`"})
 		return
 	}
-	writeJSON(w, 200, map[string]any{"status": "ready"})
+	writeJSON(w, 200, Readiness{Status: "ready"})
 }
 
 // respond answers with v, or with what went wrong.

@@ -26,6 +26,21 @@ func (s *Server) inspectConnection(w http.ResponseWriter, r *http.Request) {
 	respond(w, r, http.StatusOK, i, err)
 }
 
+// Approved is the answer to an approval.
+type Approved struct {
+	ConnectionID string     `json:"connectionId"`
+	Name         string     `json:"name"`
+	ToolCount    int        `json:"toolCount"`
+	State        string     `json:"state"`
+	HeldTools    []HeldTool `json:"heldTools"` // that are held back still
+}
+
+// HeldTool is a tool that is held back.
+type HeldTool struct {
+	Remote string `json:"remoteName"`
+	Reason string `json:"reason"`
+}
+
 // approveConnection approves tools as they are now, or, with a body of
 // {"tools": {name: hash}}, those alone that still are what was seen.
 func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request) {
@@ -44,11 +59,11 @@ func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request) {
 		problem(w, r, err)
 		return
 	}
-	held := []map[string]any{}
+	a := Approved{ConnectionID: i.ID, Name: i.Name, ToolCount: len(i.Tools), State: string(i.State), HeldTools: []HeldTool{}}
 	for _, n := range i.Held {
-		held = append(held, map[string]any{"remoteName": n.Remote, "reason": n.Why})
+		a.HeldTools = append(a.HeldTools, HeldTool{Remote: n.Remote, Reason: n.Why})
 	}
-	writeJSON(w, 200, map[string]any{"connectionId": i.ID, "name": i.Name, "toolCount": len(i.Tools), "state": i.State, "heldTools": held})
+	writeJSON(w, http.StatusOK, a)
 }
 
 // getPrompt gets a prompt of a third-party server: {"name": …, "arguments": {…}},

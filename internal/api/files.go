@@ -100,6 +100,12 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 // plainWriter hides ReadFrom, which would read in small pieces.
 type plainWriter struct{ io.Writer }
 
+// Uploaded is the answer to a file that was written.
+type Uploaded struct {
+	Path string `json:"path"`
+	Size int64  `json:"size"` // bytes
+}
+
 func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength < 0 {
 		w.Header().Set("Connection", "close")
@@ -117,7 +123,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
 	at := place(r)
 	size, err := s.Hub.WriteFile(r.Context(), p, at, r.Body, r.ContentLength)
-	respond(w, r, http.StatusCreated, map[string]any{"path": at.Path, "size": size}, err)
+	respond(w, r, http.StatusCreated, Uploaded{at.Path, size}, err)
 }
 
 func (s *Server) removeFile(w http.ResponseWriter, r *http.Request) {

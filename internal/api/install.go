@@ -27,23 +27,30 @@ type Guidance struct {
 	Steps   []string          `json:"instructions"`
 }
 
+// GuidanceList is the answer to GET /install.
+type GuidanceList struct {
+	Clients []GuidanceRow `json:"clients"`
+}
+
+// GuidanceRow is one client for which there is guidance.
+type GuidanceRow struct {
+	Client string            `json:"client"`
+	Title  string            `json:"title"`
+	File   map[string]string `json:"file"` // by operating system
+	Path   string            `json:"path"` // of the guidance
+}
+
 // installList lists the clients that installGuidance knows.
 func (s *Server) installList(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	type row struct {
-		Client string            `json:"client"`
-		Title  string            `json:"title"`
-		File   map[string]string `json:"file"`
-		Path   string            `json:"path"`
-	}
-	rows, err := hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide}, func(context.Context) ([]row, error) {
-		rows := []row{}
+	rows, err := hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide}, func(context.Context) ([]GuidanceRow, error) {
+		rows := []GuidanceRow{}
 		for _, c := range clientconfig.All() {
-			rows = append(rows, row{c.ID, c.Title, c.Files(), "/install/" + c.ID})
+			rows = append(rows, GuidanceRow{c.ID, c.Title, c.Files(), "/install/" + c.ID})
 		}
 		return rows, nil
 	})
-	respond(w, r, http.StatusOK, map[string]any{"clients": rows}, err)
+	respond(w, r, http.StatusOK, GuidanceList{rows}, err)
 }
 
 // installGuidance says what to put into a client's file. The query may have the

@@ -62,5 +62,5 @@ func (s *Server) routes() []route {
 }
 
 func (s *Server) alive(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
+	writeJSON(w, http.StatusOK, Readiness{Status: "ok"})
 }

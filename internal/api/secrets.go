@@ -14,10 +14,21 @@ import (
 // Secret is what there is to know of a stored secret.
 type Secret = hub.Secret
 
+// SecretList is the answer to GET /v1/secrets.
+type SecretList struct {
+	Secrets []Secret `json:"secrets"`
+}
+
+// SecretRemoved is the answer to DELETE /v1/secrets/{name}.
+type SecretRemoved struct {
+	Name   string   `json:"name"`
+	UsedBy []string `json:"used_by"` // names of servers that still refer to it
+}
+
 func (s *Server) listSecrets(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
 	list, err := s.Hub.Secrets(r.Context(), p)
-	respond(w, r, http.StatusOK, map[string]any{"secrets": list}, err)
+	respond(w, r, http.StatusOK, SecretList{list}, err)
 }
 
 // setSecret stores the body, as it is. There is no way to read it back.
@@ -40,5 +51,5 @@ func (s *Server) removeSecret(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
 	name := r.PathValue("name")
 	uses, err := s.Hub.RemoveSecret(r.Context(), p, name)
-	respond(w, r, http.StatusOK, map[string]any{"name": name, "used_by": uses}, err)
+	respond(w, r, http.StatusOK, SecretRemoved{name, uses}, err)
 }

@@ -12,6 +12,7 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/app"
+	"sandlot/internal/builtin"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
 	"sandlot/internal/sandbox"
@@ -117,20 +118,21 @@ func (p *program) bootOne(ctx context.Context, cfg *config.Config, say func(bool
 		say(false, "boot", err.Error())
 		return
 	}
-	var res struct {
-		Result string `json:"result"`
-	}
+	var res builtin.CodeResult
 	err = client.JSON(ctx, "POST", "/v1/tools/execute_code", map[string]any{"session_id": "new", "code": "6*7"}, &res)
-	took := time.Since(start)
-	if err == nil && res.Result == "42" {
+	took, said := time.Since(start), ""
+	if res.Value != nil {
+		said = *res.Value
+	}
+	if err == nil && said == "42" {
 		checkNetwork(ctx, client, cfg, say)
 	}
 	if err = errors.Join(err, done()); err != nil {
 		say(false, "boot", err.Error())
 		return
 	}
-	say(res.Result == "42", "boot", fmt.Sprintf("a sandbox booted, answered %s for 6*7 and was removed, %d ms",
-		res.Result, took.Milliseconds()))
+	say(said == "42", "boot", fmt.Sprintf("a sandbox booted, answered %s for 6*7 and was removed, %d ms",
+		said, took.Milliseconds()))
 }
 
 // checkNetwork tries what no policy allows: an address for documentation.
@@ -141,15 +143,13 @@ func checkNetwork(ctx context.Context, client *api.Client, cfg *config.Config, s
 			"whatever it reaches, services on its loopback and cloud metadata included")
 		return
 	}
-	var res struct {
-		Refused []struct{ Host string } `json:"network_refused"`
-	}
+	var res builtin.CommandResult
 	err := client.JSON(ctx, "POST", "/v1/tools/execute_command", map[string]any{"session_id": "new", "timeout": 20,
 		"command": "exec 3<>/dev/tcp/192.0.2.1/9; head -c 1 <&3"}, &res)
 	switch {
 	case err != nil:
 		say(false, "network", err.Error())
-	case len(res.Refused) != 1 || res.Refused[0].Host != "192.0.2.1":
+	case len(res.NetworkRefused) != 1 || res.NetworkRefused[0].Host != "192.0.2.1":
 		say(false, "network", "a connection to an address that no rule allows was not led to the broker; nothing but "+
 			"loopback can be reached, and package managers will fail")
 	default:

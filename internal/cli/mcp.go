@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/builtin"
 	"sandlot/internal/fault"
 )
 
@@ -29,40 +30,21 @@ your home session or are connected to over HTTP, and those of the operator's set
 	return c
 }
 
-// connectionRow is a connection as list_external_mcp gives it.
-type connectionRow struct {
-	ID         string   `json:"id"`
-	Name       string   `json:"name"`
-	State      string   `json:"state"`
-	Configured bool     `json:"configured"`
-	Command    string   `json:"command"`
-	Args       []string `json:"args"`
-	URL        string   `json:"url"`
-	LastError  string   `json:"lastError"`
-	ToolCount  int      `json:"toolCount"`
-	Tools      []struct {
-		Tool   string `json:"toolName"`
-		Remote string `json:"remoteName"`
-	} `json:"tools"`
-	Held []struct {
-		Tool   string `json:"toolName"`
-		Remote string `json:"remoteName"`
-		Reason string `json:"reason"`
-	} `json:"heldTools"`
-}
+// connectionRow is a server as list_external_mcp gives it.
+type connectionRow struct{ builtin.ServerRow }
 
 // exposed is the exposed name of a tool under either of its names: one that is
 // held back too, of which the server says why it cannot be called. Empty: it has
 // none of that name.
 func (r connectionRow) exposed(tool string) string {
 	for _, t := range r.Tools {
-		if t.Remote == tool || t.Tool == tool {
-			return t.Tool
+		if t.Remote == tool || t.Name == tool {
+			return t.Name
 		}
 	}
-	for _, t := range r.Held {
-		if t.Remote == tool || t.Tool == tool {
-			return t.Tool
+	for _, t := range r.HeldTools {
+		if t.Remote == tool || t.Name == tool {
+			return t.Name
 		}
 	}
 	return ""
@@ -82,26 +64,21 @@ func (p *program) mcpList() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "List the MCP servers and how they are", Args: cobra.NoArgs}
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		var raw struct {
-			Connections []json.RawMessage `json:"connections"`
-		}
-		if err := p.ask(c.Context(), "GET", "/v1/connections", nil, &raw); err != nil {
+		var list builtin.ServerList
+		if err := p.ask(c.Context(), "GET", "/v1/connections", nil, &list); err != nil {
 			return err
 		}
 		if p.asJSON {
-			return p.json(raw.Connections)
+			return p.json(list.Servers)
 		}
-		for _, one := range raw.Connections {
-			var r connectionRow
-			if err := json.Unmarshal(one, &r); err != nil {
-				return err
-			}
+		for _, one := range list.Servers {
+			r := connectionRow{one}
 			fmt.Fprintf(p.out, "%-8s %-20s %-14s %3d tools  %s\n", r.ID, r.Name, r.State, r.ToolCount,
 				agent.Printable(r.runs(), 200))
 			if r.LastError != "" {
 				fmt.Fprintf(p.out, "         %s\n", agent.Printable(r.LastError, 500))
 			}
-			for _, h := range r.Held {
+			for _, h := range r.HeldTools {
 				fmt.Fprintf(p.out, "         held back: %s, as %s\n", agent.Printable(h.Remote, 100), h.Reason)
 			}
 		}
@@ -294,16 +271,14 @@ func (p *program) mcpRemove() *cobra.Command {
 
 // connection finds one by its id or name.
 func (p *program) connection(c *cobra.Command, what string) (connectionRow, error) {
-	var list struct {
-		Connections []connectionRow `json:"connections"`
-	}
+	var list builtin.ServerList
 	if err := p.ask(c.Context(), "GET", "/v1/connections", nil, &list); err != nil {
 		return connectionRow{}, err
 	}
 	var names []string
-	for _, r := range list.Connections {
+	for _, r := range list.Servers {
 		if r.ID == what || r.Name == what {
-			return r, nil
+			return connectionRow{r}, nil
 		}
 		names = append(names, r.Name)
 	}

@@ -128,13 +128,7 @@ func (p *program) approve(c *cobra.Command, what string, sure bool) error {
 			return errors.New("nothing was approved")
 		}
 	}
-	var done struct {
-		ToolCount int `json:"toolCount"`
-		Held      []struct {
-			Remote string `json:"remoteName"`
-			Reason string `json:"reason"`
-		} `json:"heldTools"`
-	}
+	var done api.Approved
 	if err := p.ask(c.Context(), "POST", "/v1/connections/"+url.PathEscape(all.ID)+"/approve",
 		map[string]any{"tools": seen}, &done); err != nil {
 		return err
@@ -143,7 +137,7 @@ func (p *program) approve(c *cobra.Command, what string, sure bool) error {
 		return p.json(done)
 	}
 	fmt.Fprintf(p.out, "approved; %s offers %d tools\n", all.Name, done.ToolCount)
-	for _, h := range done.Held {
+	for _, h := range done.HeldTools {
 		fmt.Fprintf(p.out, "still held back: %s, as %s\n", agent.Printable(h.Remote, 100), h.Reason)
 	}
 	return nil

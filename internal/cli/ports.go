@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"sandlot/internal/api"
+	"sandlot/internal/builtin"
 	"sandlot/internal/config"
 )
 
@@ -106,20 +107,18 @@ func (p *program) ports() *cobra.Command {
 		if session != "" {
 			path += "/" + url.PathEscape(session)
 		}
-		var list struct {
-			Sessions []struct {
-				ID    string           `json:"session_id"`
-				Ports []map[string]any `json:"ports"`
-			} `json:"sessions"`
-		}
+		var list builtin.SessionList
 		if err := p.ask(c.Context(), "GET", path, nil, &list); err != nil {
 			return err
 		}
-		rows := []map[string]any{}
+		type row struct {
+			SessionID string `json:"session_id"`
+			builtin.Port
+		}
+		rows := []row{}
 		for _, s := range list.Sessions {
-			for _, row := range s.Ports {
-				row["session_id"] = s.ID
-				rows = append(rows, row)
+			for _, port := range s.Ports {
+				rows = append(rows, row{s.ID, port})
 			}
 		}
 		if p.asJSON {
@@ -127,11 +126,11 @@ func (p *program) ports() *cobra.Command {
 		}
 		for _, row := range rows {
 			access := "private"
-			if row["public"] == true {
+			if row.Public {
 				access = "public"
 			}
-			fmt.Fprintf(p.out, "%-27s %-6v %-8s until %s  %s\n", row["session_id"], row["port"], access,
-				row["expires_at"], row["url"])
+			fmt.Fprintf(p.out, "%-27s %-6v %-8s until %s  %s\n", row.SessionID, row.Port.Port, access,
+				row.Expires, row.URL)
 		}
 		return nil
 	}
@@ -174,7 +173,7 @@ func (p *program) exposePort() *cobra.Command {
 			in["expires_in"] = int64(life / time.Second)
 		}
 		var made struct {
-			Structured map[string]any `json:"structuredContent"`
+			Structured builtin.Exposed `json:"structuredContent"`
 		}
 		if err := p.ask(c.Context(), "POST", "/v1/tools/expose_port", in, &made); err != nil {
 			return err
@@ -182,10 +181,10 @@ func (p *program) exposePort() *cobra.Command {
 		if p.asJSON {
 			return p.json(made.Structured)
 		}
-		if made.Structured["listening"] != true {
+		if !made.Structured.Listening {
 			fmt.Fprintf(p.err, "Nothing listens on port %d yet.\n", port)
 		}
-		_, err = fmt.Fprintln(p.out, made.Structured["url"])
+		_, err = fmt.Fprintln(p.out, made.Structured.URL)
 		return err
 	}
 	return c
@@ -201,9 +200,7 @@ func (p *program) closePort() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var closed struct {
-				Success bool `json:"success"`
-			}
+			var closed builtin.Closed
 			if err := p.ask(c.Context(), "POST", "/v1/tools/close_port",
 				map[string]any{"session_id": args[0], "port": port}, &closed); err != nil {
 				return err

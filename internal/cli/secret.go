@@ -141,9 +141,7 @@ func (p *program) secretList() *cobra.Command {
 		Args: cobra.NoArgs}
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		var list struct {
-			Secrets []api.Secret `json:"secrets"`
-		}
+		var list api.SecretList
 		if err := p.ask(c.Context(), "GET", "/v1/secrets", nil, &list); err != nil {
 			return err
 		}
@@ -206,10 +204,7 @@ func (p *program) secretRemove() *cobra.Command {
 		Args: cobra.ExactArgs(1)}
 	p.jsonFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		var gone struct {
-			Name   string   `json:"name"`
-			UsedBy []string `json:"used_by"`
-		}
+		var gone api.SecretRemoved
 		if err := p.ask(c.Context(), "DELETE", "/v1/secrets/"+url.PathEscape(args[0]), nil, &gone); err != nil {
 			return err
 		}

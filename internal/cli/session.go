@@ -19,6 +19,7 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/api"
+	"sandlot/internal/builtin"
 	"sandlot/internal/image"
 )
 
@@ -263,9 +264,7 @@ func (p *program) sessions() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var list struct {
-			Sessions []map[string]any `json:"sessions"`
-		}
+		var list builtin.SessionList
 		if err := errors.Join(client.JSON(c.Context(), "GET", "/v1/sessions", nil, &list), done()); err != nil {
 			return err
 		}
@@ -274,11 +273,11 @@ func (p *program) sessions() *cobra.Command {
 		}
 		for _, s := range list.Sessions {
 			kind := ""
-			if s["home"] == true {
+			if s.Home {
 				kind = "home"
 			}
-			fmt.Fprintf(p.out, "%-27s %-5s %-11s %-8s %-8s last used %s\n", s["session_id"], kind, s["status"],
-				s["template"], s["flavor"], s["last_accessed"])
+			fmt.Fprintf(p.out, "%-27s %-5s %-11s %-8s %-8s last used %s\n", s.ID, kind, s.Status,
+				s.Template, s.Flavor, s.Used)
 		}
 		return nil
 	}
