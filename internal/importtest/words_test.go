@@ -295,8 +295,7 @@ func names(f *ast.File, do func(id *ast.Ident, local bool)) {
 		}
 	}
 	inside := false
-	var visit func(n ast.Node) bool
-	visit = func(n ast.Node) bool {
+	visit := func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
 			each(false, n.Name)
