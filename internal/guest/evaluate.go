@@ -52,11 +52,11 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 		return i
 	}
 	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.Base(), Output: wire.OutputDir,
-		Env: func() []string { return a.quietEnvironment(nil) },
+		Env: func() []string { return a.environment(nil, true) },
 		Start: func(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
-			return a.fork(argv, attr)
+			return a.Fork(argv, attr)
 		},
-		Killed: a.guard.recent})
+		Killed: a.Enforcer.KilledSince})
 	if n := a.network.Load(); n != nil {
 		i.Notify(n.Lately())
 	}

@@ -413,11 +413,11 @@ func TestEnvironment(t *testing.T) {
 	if _, err := r.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{Env: map[string]string{"A": "session", "HOME": "/session"}})); err != nil {
 		t.Fatal(err)
 	}
-	got := strings.Join(r.environment(map[string]string{"A": "call"}), " ")
+	got := strings.Join(r.environment(map[string]string{"A": "call"}, false), " ")
 	if got != "A=call HOME=/session LANG=C.UTF-8 PATH=/usr/bin:/bin" {
 		t.Errorf("got %s", got)
 	}
-	if got := strings.Join(r.environment(nil), " "); !strings.Contains(got, "A=session") {
+	if got := strings.Join(r.environment(nil, false), " "); !strings.Contains(got, "A=session") {
 		t.Errorf("a call's variable stays: %s", got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/process"
 	"sandlot/proto/agentv1"
 )
 
@@ -183,12 +184,12 @@ func (l *live) ticks() (<-chan time.Time, func()) {
 // execute runs a command until its end, its time is over, or nobody waits for it.
 func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*agentv1.ExecDone, error) {
 	stdout, stderr := newCapture("stdout", a.spool, r.Bounds), newCapture("stderr", a.spool, r.Bounds)
-	w := wiring{stdout: l.tee(stdout, false), stderr: l.tee(stderr, true)}
+	w := process.Wiring{Stdout: l.tee(stdout, false), Stderr: l.tee(stderr, true)}
 	if len(r.Stdin) > 0 {
-		w.stdin = bytes.NewReader(r.Stdin)
+		w.Stdin = bytes.NewReader(r.Stdin)
 	}
 	start := time.Now()
-	p, err := a.spawn("exec", r.Command, w)
+	p, err := a.Spawn("exec", r.Command, w)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +204,7 @@ func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*
 	timedOut := false
 	for waiting := true; waiting; {
 		select {
-		case <-p.done:
+		case <-p.Done():
 			waiting = false
 		case <-ticks:
 			if err := l.flush(); err != nil {
@@ -211,21 +212,20 @@ func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*
 			}
 		case <-over:
 			timedOut, over = true, nil
-			a.end(p, 200*time.Millisecond)
+			a.End(p, 200*time.Millisecond)
 		case <-ctx.Done():
-			a.end(p, 200*time.Millisecond)
+			a.End(p, 200*time.Millisecond)
 			return nil, ctx.Err()
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	d := &agentv1.ExecDone{ExitCode: p.exit, TimedOut: timedOut, KilledBy: p.killedBy, DurationMicros: uint64(time.Since(start).Microseconds()),
+	exit, killedBy := p.Ended()
+	d := &agentv1.ExecDone{ExitCode: exit, TimedOut: timedOut, KilledBy: killedBy, DurationMicros: uint64(time.Since(start).Microseconds()),
 		Stdout: stdout.done(), Stderr: stderr.done()}
 	if timedOut {
 		d.ExitCode = 124
 	}
 	if d.KilledBy == "" && d.ExitCode == 128+int32(syscall.SIGKILL) {
-		d.KilledBy = a.guard.recent(start)
+		d.KilledBy = a.Enforcer.KilledSince(start)
 	}
 	return d, nil
 }

@@ -34,6 +34,7 @@ import (
 	"sandlot/internal/guest/files"
 	"sandlot/internal/guest/interp"
 	"sandlot/internal/guest/network"
+	"sandlot/internal/guest/process"
 	"sandlot/proto/agentv1"
 	"sandlot/proto/agentv1/agentv1connect"
 )
@@ -119,13 +120,13 @@ type unimplemented struct {
 	agentv1connect.UnimplementedAgentHandler
 }
 
-// Agent serves the wire. The calls on files are those of Files.
+// Agent serves the wire. The calls on files are those of Files, those on processes mostly those
+// of Processes.
 type Agent struct {
 	unimplemented
 	*files.Files
+	*process.Processes
 	config  Config
-	nursery *nursery
-	guard   *guard
 	spool   *spool
 	server  *http.Server
 	calls   chan net.Conn
@@ -138,22 +139,21 @@ type Agent struct {
 	env       map[string]string
 	languages []*agentv1.Language
 	interps   map[string]*interp.Interp
-	processes map[string]*process
-	next      uint64
 	active    int
 	used      time.Time
 }
 
 // New returns an agent that does nothing yet.
 func New(c Config) *Agent {
-	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), nursery: newNursery(c.Init), spool: newSpool(), Files: files.New(),
-		calls: make(chan net.Conn), env: map[string]string{}, interps: map[string]*interp.Interp{}, processes: map[string]*process{}, used: time.Now()}
+	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), spool: newSpool(), Files: files.New(),
+		calls: make(chan net.Conn), env: map[string]string{}, interps: map[string]*interp.Interp{}, used: time.Now()}
 	for _, kv := range c.Env {
 		if k, v, ok := strings.Cut(kv, "="); ok {
 			a.env[k] = v
 		}
 	}
-	a.guard = newGuard(a)
+	a.Processes = &process.Processes{Reaper: process.NewReaper(c.Init), Enforcer: process.NewEnforcer(a.lately, a.blame), Dir: a.Base,
+		Env: a.environment, Ended: a.touch}
 	a.Installed = func() string { return a.variables(nil)["PYTHONUSERBASE"] }
 	if boot := c.Boot.GetConfigure(); boot != nil {
 		if err := a.configure(boot); err != nil {
@@ -183,8 +183,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		h.git(&agentv1.Identity{Name: "local", Email: "local@sandlot.invalid"}) // the local user, until it is told another
 	}
 	stop := make(chan struct{})
-	a.work.Go(func() { a.nursery.run(stop) })
-	a.work.Go(func() { a.guard.run(stop) })
+	a.work.Go(func() { a.Reaper.Run(stop) })
+	a.work.Go(func() { a.Enforcer.Run(stop) })
 	a.work.Go(func() { a.server.Serve(&callListener{calls: a.calls, closed: make(chan struct{})}) })
 	for _, name := range a.config.Boot.GetWarm() {
 		a.work.Go(func() {
@@ -211,16 +211,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	end()
 	a.server.Close()
 	a.mu.Lock()
-	all := slices.Collect(maps.Values(a.processes))
 	interps := slices.Collect(maps.Values(a.interps))
 	a.mu.Unlock()
 	for _, i := range interps {
 		i.Close()
 	}
-	for _, p := range all {
-		a.slay(p)
-		<-p.done
-	}
+	a.Processes.Close()
 	close(stop)
 	a.work.Wait()
 	if orphaned {
@@ -408,7 +404,7 @@ func (a *Agent) enter() func() {
 	a.mu.Lock()
 	a.active++
 	a.mu.Unlock()
-	a.guard.hurry()
+	a.Enforcer.CheckSoon()
 	return func() {
 		a.mu.Lock()
 		a.active--
@@ -421,6 +417,25 @@ func (a *Agent) touch() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.used = time.Now()
+}
+
+// lately says whether a call runs, or ran until just now.
+func (a *Agent) lately() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.active > 0 || time.Since(a.used) < process.CheckIdle
+}
+
+// blame tells those who started one of these processes which limit it is ended for.
+func (a *Agent) blame(pids map[int]bool, limit string) {
+	a.Processes.Blame(pids, limit)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, i := range a.interps {
+		if pids[i.PID()] {
+			i.Blame(limit)
+		}
+	}
 }
 
 // home is the place to work in of all that runs in this sandbox.
@@ -437,15 +452,13 @@ func (a *Agent) table() []*agentv1.Language {
 	return a.languages
 }
 
-// environment is the template's, the session's and the call's.
-func (a *Agent) environment(call map[string]string) []string {
-	return listed(a.variables(call))
-}
-
-// quietEnvironment is that of programs whose output no terminal shows.
-func (a *Agent) quietEnvironment(call map[string]string) []string {
+// environment is the template's, the session's and the call's; quiet is that of
+// programs whose output no terminal shows.
+func (a *Agent) environment(call map[string]string, silent bool) []string {
 	env := a.variables(call)
-	quiet(env)
+	if silent {
+		quiet(env)
+	}
 	return listed(env)
 }
 
@@ -470,10 +483,8 @@ func (a *Agent) limit(l *agentv1.Limits) {
 	if l == nil {
 		return
 	}
-	a.guard.set(l)
-	a.nursery.mu.Lock()
-	a.nursery.most = l.Processes
-	a.nursery.mu.Unlock()
+	a.Enforcer.Set(l)
+	a.Reaper.SetLimit(l.Processes)
 }
 
 // Hello implements the wire.
@@ -508,18 +519,31 @@ func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
 
 // Usage implements the wire.
 func (a *Agent) Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
-	u := a.guard.usage()
+	u := a.Enforcer.Usage()
+	busy := a.Processes.Busy()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	u.IdleMicros = uint64(time.Since(a.used).Microseconds())
-	u.Busy = a.active > 0
-	for _, p := range a.processes {
-		if p.running() && p.kind != "interpreter" {
-			u.Busy = true
-		}
-	}
+	u.Busy = busy || a.active > 0
 	for name, i := range a.interps {
 		u.Interpreters = append(u.Interpreters, &agentv1.InterpreterState{Language: name, Running: i.Busy()})
 	}
 	return connect.NewResponse(u), nil
+}
+
+// ListProcesses implements the wire.
+func (a *Agent) ListProcesses(
+	context.Context, *connect.Request[agentv1.ListProcessesRequest],
+) (*connect.Response[agentv1.ListProcessesResponse], error) {
+	return connect.NewResponse(&agentv1.ListProcessesResponse{Processes: append(a.List(), a.interpreters()...)}), nil
+}
+
+// StopProcess implements the wire.
+func (a *Agent) StopProcess(
+	ctx context.Context, r *connect.Request[agentv1.StopProcessRequest],
+) (*connect.Response[agentv1.StopProcessResponse], error) {
+	if i := a.named(r.Msg.ProcessId); i != nil {
+		return connect.NewResponse(halt(ctx, i, syscall.Signal(r.Msg.Signal))), nil
+	}
+	return a.Processes.StopProcess(ctx, r)
 }

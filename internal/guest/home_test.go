@@ -182,7 +182,7 @@ func TestNoColor(t *testing.T) {
 			t.Errorf("%v: %q", env, out)
 		}
 	}
-	if slices.Contains(r.environment(nil), "NO_COLOR=1") {
+	if slices.Contains(r.environment(nil, false), "NO_COLOR=1") {
 		t.Error("a terminal is told to show no colours")
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/process"
 	"sandlot/proto/agentv1"
 )
 
@@ -43,7 +44,7 @@ func (r *rig) exec(m *agentv1.ExecRequest) *agentv1.ExecDone {
 func dead(t *testing.T, pid int) {
 	t.Helper()
 	for range 500 {
-		if f, err := procStat(pid); err != nil || f[0] == "Z" {
+		if f, err := process.Stat(pid); err != nil || f[0] == "Z" {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -213,7 +214,7 @@ func TestExecuteLeavesSomethingBehind(t *testing.T) {
 		t.Errorf("got %v", d)
 	}
 	pid := number(t, d.Stdout.Head)
-	if f, err := procStat(pid); err != nil || f[0] == "Z" {
+	if f, err := process.Stat(pid); err != nil || f[0] == "Z" {
 		t.Errorf("what it left behind is gone: %v", err)
 	}
 	syscall.Kill(pid, syscall.SIGKILL)
@@ -530,7 +531,7 @@ func TestOutputThatWasNotRead(t *testing.T) {
 	id := r.start(&agentv1.StartProcessRequest{Command: sh("head -c 3000000 /dev/zero; printf end")})
 	r.rest(id)
 	m := r.output(id, 0, 4<<20, 0)
-	if m.Skipped != 3_000_003-windowSize || m.Cursor != 3_000_003 || !bytes.HasSuffix(m.Output, []byte("\x00end")) || len(m.Output) != windowSize {
+	if m.Skipped != 3_000_003-process.RingSize || m.Cursor != 3_000_003 || !bytes.HasSuffix(m.Output, []byte("\x00end")) || len(m.Output) != process.RingSize {
 		t.Errorf("%d bytes, skipped %d, cursor %d", len(m.Output), m.Skipped, m.Cursor)
 	}
 }
@@ -539,7 +540,7 @@ func TestOutputThatWasNotRead(t *testing.T) {
 func TestManyProcesses(t *testing.T) {
 	r := newRig(t)
 	first := ""
-	for i := range maxEnded + 6 {
+	for i := range process.MaxEnded + 6 {
 		id := r.start(&agentv1.StartProcessRequest{Command: &agentv1.Command{Argv: []string{"echo", fmt.Sprint(i)}}})
 		if out, last := r.rest(id); out != fmt.Sprintln(i) || last.ExitCode != 0 {
 			t.Errorf("process %d: %q, %v", i, out, last)
@@ -558,25 +559,9 @@ func TestManyProcesses(t *testing.T) {
 		t.Error("the oldest is not forgotten")
 	}
 	m, err := r.ListProcesses(t.Context(), connect.NewRequest(&agentv1.ListProcessesRequest{}))
-	if err != nil || len(m.Msg.Processes) != maxEnded {
-		t.Errorf("%d are kept, %v, want %d", len(m.Msg.Processes), err, maxEnded)
+	if err != nil || len(m.Msg.Processes) != process.MaxEnded {
+		t.Errorf("%d are kept, %v, want %d", len(m.Msg.Processes), err, process.MaxEnded)
 	}
-}
-
-func TestTooManyInTheBackground(t *testing.T) {
-	r := newRig(t)
-	for range maxLive {
-		r.mu.Lock()
-		r.next++
-		id := fmt.Sprint("fake", r.next)
-		r.processes[id] = &process{id: id, kind: "background", done: make(chan struct{})}
-		r.mu.Unlock()
-	}
-	_, err := r.StartProcess(t.Context(), connect.NewRequest(&agentv1.StartProcessRequest{Command: sh("true")}))
-	refused(t, err, connect.CodeResourceExhausted, "stop one first")
-	r.mu.Lock()
-	clear(r.processes)
-	r.mu.Unlock()
 }
 
 // When the agent ends, so does all that it started.
@@ -800,33 +785,5 @@ func TestDial(t *testing.T) {
 	}
 	if _, err := io.ReadFull(c, got); err != nil || string(got) != "ping" {
 		t.Errorf("%q, %v", got, err)
-	}
-}
-
-func TestLookup(t *testing.T) {
-	dir := t.TempDir()
-	for name, mode := range map[string]os.FileMode{"tool": 0o755, "plain": 0o644} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	tests := []struct{ name, path, dir, want string }{
-		{"tool", dir, "/", dir + "/tool"},
-		{"tool", "/nowhere:" + dir, "/", dir + "/tool"},
-		{"tool", ".", dir, dir + "/tool"},
-		{"./tool", "", dir, "./tool"},
-		{"plain", dir, "/", ""},
-		{"folder", dir, "/", ""},
-		{"none", dir, "/", ""},
-		{"", dir, "/", ""},
-	}
-	for _, tt := range tests {
-		got, err := lookup(tt.name, []string{"PATH=" + tt.path}, tt.dir)
-		if got != tt.want || (err == nil) != (tt.want != "") {
-			t.Errorf("lookup(%q) in %q = %q, %v, want %q", tt.name, tt.path, got, err, tt.want)
-		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/process"
 	"sandlot/proto/agentv1"
 )
 
@@ -192,13 +193,14 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 			return len(p), out.frame(kind, p)
 		})
 	}
-	w := wiring{stdin: stdin, stdout: sink(wire.FrameStdout), stderr: sink(wire.FrameStderr), size: c.Pty, terminal: func(f *os.File) { terminal = f }}
+	w := process.Wiring{Stdin: stdin, Stdout: sink(wire.FrameStdout), Stderr: sink(wire.FrameStderr), Size: c.Pty,
+		Terminal: func(f *os.File) { terminal = f }}
 	err := a.connectProgram(c, &w)
-	var p *process
+	var p *process.Process
 	if err == nil {
-		p, err = a.spawn("interactive", c, w)
+		p, err = a.Spawn("interactive", c, w)
 	}
-	for _, f := range w.direct {
+	for _, f := range w.Direct {
 		f.Close() // the program has its own; nil is closed already
 	}
 	if err != nil {
@@ -206,7 +208,7 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 		refuse(s, err)
 		return
 	}
-	err = wire.WriteMessage(s, &agentv1.StreamReply{ProcessId: p.id, Direct: len(c.Tickets) > 0})
+	err = wire.WriteMessage(s, &agentv1.StreamReply{ProcessId: p.ID(), Direct: len(c.Tickets) > 0})
 	close(replied)
 	if terminal != nil {
 		go io.Copy(terminal, stdin)
@@ -220,18 +222,18 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 		stdin.end()
 	}()
 	select {
-	case <-p.done:
+	case <-p.Done():
 	case <-ended: // the other side is gone
 		s.SetWriteDeadline(time.Now().Add(time.Second)) // nobody need read what the process still says
-		p.signal(syscall.SIGHUP)
+		p.Signal(syscall.SIGHUP)
 		select {
-		case <-p.done:
+		case <-p.Done():
 		case <-time.After(time.Second):
-			a.slay(p)
-			<-p.done
+			process.KillTree(p)
+			<-p.Done()
 		}
 	}
-	d := p.describe()
+	d := p.Describe()
 	exit := binary.BigEndian.AppendUint32(nil, uint32(d.ExitCode))
 	switch d.KilledBy {
 	case "":
@@ -248,26 +250,26 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 
 // connectProgram makes the connections that a command wants for its input and
 // output.
-func (a *Agent) connectProgram(c *agentv1.Command, w *wiring) (err error) {
+func (a *Agent) connectProgram(c *agentv1.Command, w *process.Wiring) (err error) {
 	tickets := c.GetTickets()
 	if len(tickets) == 0 {
 		return nil
 	}
-	if len(tickets) != len(w.direct) || c.Pty != nil {
+	if len(tickets) != len(w.Direct) || c.Pty != nil {
 		return connect.NewError(connect.CodeInvalidArgument, errors.New("a command without a terminal may have two tickets"))
 	}
-	for i := range w.direct {
-		if w.direct[i], err = a.dialDirect(tickets[i]); err != nil {
+	for i := range w.Direct {
+		if w.Direct[i], err = a.dialDirect(tickets[i]); err != nil {
 			return err
 		}
 	}
-	w.stdin, w.stdout = nil, nil
+	w.Stdin, w.Stdout = nil, nil
 	return nil
 }
 
 // control reads the frames of the other side until it is gone or the process
 // has ended. Behind more input than an intake holds, frames wait.
-func control(s net.Conn, p *process, stdin *intake, terminal *os.File) {
+func control(s net.Conn, p *process.Process, stdin *intake, terminal *os.File) {
 	buf := make([]byte, wire.MaxFrame)
 	for stdin.wait(s, p) {
 		kind, data, err := wire.ReadFrame(s, buf)
@@ -290,7 +292,7 @@ func control(s net.Conn, p *process, stdin *intake, terminal *os.File) {
 			}
 		case wire.FrameSignal:
 			if len(data) == 1 {
-				p.signal(syscall.Signal(data[0]))
+				p.Signal(syscall.Signal(data[0]))
 			}
 		}
 	}
@@ -378,26 +380,26 @@ func (i *intake) full() bool {
 	return i.data.Len() >= maxIntake
 }
 
-// glance is how often a full intake looks whether the other side is there.
-const glance = 500 * time.Millisecond
+// checkEvery is how often a full intake looks whether the other side is there.
+const checkEvery = 500 * time.Millisecond
 
 // wait waits for room for a frame of s. It returns false when p has ended or
 // the other side is gone.
-func (i *intake) wait(s net.Conn, p *process) bool {
+func (i *intake) wait(s net.Conn, p *process.Process) bool {
 	for i.full() {
 		select {
 		case <-i.room:
-		case <-p.done:
-		case <-time.After(glance):
+		case <-p.Done():
+		case <-time.After(checkEvery):
 			if gone(s) {
 				return false
 			}
 		}
-		if !p.running() {
+		if !p.Running() {
 			return false
 		}
 	}
-	return p.running()
+	return p.Running()
 }
 
 // gone says whether the link broke or the stream was reset, with input unread

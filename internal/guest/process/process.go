@@ -1,4 +1,7 @@
-package guest
+// Package process has the programs of a sandbox: it starts and reaps them, keeps the output
+// of those in the background, ends them with all that they started, and enforces the
+// sandbox's limits.
+package process
 
 import (
 	"bytes"
@@ -6,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -22,8 +27,8 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// process is one program that the agent started, and its group.
-type process struct {
+// Process is one program that the agent started, and its group.
+type Process struct {
 	id      string
 	kind    string // background, exec or interactive
 	argv    []string
@@ -32,7 +37,7 @@ type process struct {
 	limit   time.Duration // after which it is ended; 0: never
 
 	stdin  *os.File // nil when it has none
-	output *window  // of a background process
+	output *ring    // of a background process
 	pumps  sync.WaitGroup
 	pipes  []*os.File // read ends, closed at the end
 	done   chan struct{}
@@ -43,7 +48,21 @@ type process struct {
 	killedBy string
 }
 
-func (p *process) running() bool {
+// Done is closed when the process has ended, and its output has come.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// ID is the name by which the host knows the process.
+func (p *Process) ID() string { return p.id }
+
+// Ended returns how the process ended: its exit code, and the limit that ended it, or "".
+func (p *Process) Ended() (exit int32, killedBy string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.exit, p.killedBy
+}
+
+// Running says whether the process has not ended.
+func (p *Process) Running() bool {
 	select {
 	case <-p.done:
 		return false
@@ -52,15 +71,15 @@ func (p *process) running() bool {
 	}
 }
 
-// signal reaches the whole group.
-func (p *process) signal(s syscall.Signal) {
-	if p.running() {
+// Signal reaches the whole group.
+func (p *Process) Signal(s syscall.Signal) {
+	if p.Running() {
 		_ = syscall.Kill(-p.pid, s)
 	}
 }
 
 // blame remembers which limit ended it.
-func (p *process) blame(by string) {
+func (p *Process) blame(by string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.killedBy == "" {
@@ -68,34 +87,86 @@ func (p *process) blame(by string) {
 	}
 }
 
-// wiring is where a process's streams go.
-type wiring struct {
-	stdin          io.Reader   // copied in; nil: no input, unless open
-	open           bool        // keep stdin for writes
-	stdout, stderr io.Writer   // nil stderr: in one with stdout, in the order of the writes
-	output         *window     // what stdout is, where it is kept
-	direct         [2]*os.File // in place of stdin and stdout
-	size           *agentv1.Pty
-	terminal       func(*os.File) // gets the terminal's own side
-	limit          time.Duration  // what the process remembers as its limit; 0: none
+// Wiring is where a process's streams go.
+type Wiring struct {
+	Stdin          io.Reader   // copied in; nil: no input, unless open
+	Stdout, Stderr io.Writer   // nil Stderr: in one with Stdout, in the order of the writes
+	Direct         [2]*os.File // in place of Stdin and Stdout
+	Size           *agentv1.Pty
+	Terminal       func(*os.File) // gets the terminal's own side
+
+	open   bool          // keep stdin for writes
+	output *ring         // what Stdout is, where it is kept
+	limit  time.Duration // what the process remembers as its limit; 0: none
 }
 
-// spawn starts a program of a user.
-func (a *Agent) spawn(kind string, c *agentv1.Command, w wiring) (*process, error) {
+// Processes are those that the agent has started for the host.
+type Processes struct {
+	Reaper   *Reaper
+	Enforcer *Enforcer
+	// Dir is where a process starts whose command does not say, or says it relatively.
+	Dir func() string
+	// Env makes the environment of a process of what the call adds; quiet is that of a
+	// program whose output no terminal shows.
+	Env func(call map[string]string, quiet bool) []string
+	// Ended is called when a process has ended.
+	Ended func()
+
+	work sync.WaitGroup // those that wait for a process
+
+	mu    sync.Mutex
+	table map[string]*Process
+	next  uint64
+}
+
+// Close ends all processes, and returns when they have ended.
+func (ps *Processes) Close() {
+	ps.mu.Lock()
+	all := slices.Collect(maps.Values(ps.table))
+	ps.mu.Unlock()
+	for _, p := range all {
+		KillTree(p)
+		<-p.done
+	}
+	ps.work.Wait()
+}
+
+// Busy says whether a process runs.
+func (ps *Processes) Busy() bool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, p := range ps.table {
+		if p.Running() {
+			return true
+		}
+	}
+	return false
+}
+
+// Blame tells those of the processes which limit they are ended for.
+func (ps *Processes) Blame(pids map[int]bool, limit string) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	for _, p := range ps.table {
+		if pids[p.pid] {
+			p.blame(limit)
+		}
+	}
+}
+
+// Spawn starts a program of a user.
+func (ps *Processes) Spawn(kind string, c *agentv1.Command, w Wiring) (*Process, error) {
 	if c == nil || len(c.Argv) == 0 || c.Argv[0] == "" {
 		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the command is empty"))
 	}
-	dir, err := a.directory(c.Cwd)
+	dir, err := ps.directory(c.Cwd)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{kind: kind, argv: c.Argv, started: time.Now(), output: w.output, limit: w.limit, done: make(chan struct{})}
-	attr := &syscall.ProcAttr{Dir: dir, Env: a.environment(c.Env)}
-	if kind != "interactive" {
-		attr.Env = a.quietEnvironment(c.Env)
-	}
+	p := &Process{kind: kind, argv: c.Argv, started: time.Now(), output: w.output, limit: w.limit, done: make(chan struct{})}
+	attr := &syscall.ProcAttr{Dir: dir, Env: ps.Env(c.Env, kind != "interactive")}
 	var closeAfter []*os.File
-	if w.size != nil {
+	if w.Size != nil {
 		closeAfter, err = p.openTerminal(attr, w)
 	} else {
 		closeAfter, err = p.openPipes(attr, w)
@@ -108,7 +179,7 @@ func (a *Agent) spawn(kind string, c *agentv1.Command, w wiring) (*process, erro
 	if err != nil {
 		return nil, err
 	}
-	pid, status, err := a.fork(c.Argv, attr)
+	pid, status, err := ps.Fork(c.Argv, attr)
 	if err != nil {
 		for _, f := range p.pipes {
 			f.Close()
@@ -119,25 +190,27 @@ func (a *Agent) spawn(kind string, c *agentv1.Command, w wiring) (*process, erro
 		return nil, startError(c.Argv[0], err)
 	}
 	p.pid = pid
-	if w.stdin != nil && w.size == nil {
-		go feed(p.stdin, w.stdin, w.open)
+	if w.Stdin != nil && w.Size == nil {
+		go feed(p.stdin, w.Stdin, w.open)
 	}
-	a.adopt(p)
-	go a.attend(p, status)
+	ps.adopt(p)
+	ps.work.Go(func() { ps.wait(p, status) })
 	return p, nil
 }
 
-// fork starts a program. When there are too many processes it ends the group
+// Fork starts a program. When there are too many processes it ends the group
 // with the most, and tries once more.
-func (a *Agent) fork(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
-	pid, st, err := a.nursery.start(argv, attr)
+func (ps *Processes) Fork(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
+	pid, st, err := ps.Reaper.Start(argv, attr)
 	if errors.Is(err, syscall.EAGAIN) {
-		a.guard.thin()
+		ps.Enforcer.KillLargestGroup()
 		time.Sleep(50 * time.Millisecond)
-		pid, st, err = a.nursery.start(argv, attr)
+		pid, st, err = ps.Reaper.Start(argv, attr)
 	}
 	return pid, st, err
 }
+
+func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func startError(name string, err error) error {
 	switch {
@@ -153,8 +226,8 @@ func startError(name string, err error) error {
 	return connect.NewError(connect.CodeInternal, err)
 }
 
-func (p *process) openPipes(attr *syscall.ProcAttr, w wiring) (childs []*os.File, err error) {
-	if w.direct[0] != nil {
+func (p *Process) openPipes(attr *syscall.ProcAttr, w Wiring) (childs []*os.File, err error) {
+	if w.Direct[0] != nil {
 		return p.openDirect(attr, w)
 	}
 	in, err := os.Open(os.DevNull)
@@ -162,7 +235,7 @@ func (p *process) openPipes(attr *syscall.ProcAttr, w wiring) (childs []*os.File
 		return nil, err
 	}
 	childs = append(childs, in)
-	if w.stdin != nil || w.open {
+	if w.Stdin != nil || w.open {
 		r, wr, err := os.Pipe()
 		if err != nil {
 			return childs, err
@@ -171,7 +244,7 @@ func (p *process) openPipes(attr *syscall.ProcAttr, w wiring) (childs []*os.File
 		in, p.stdin = r, wr
 	}
 	attr.Files = []uintptr{in.Fd()}
-	for _, sink := range []io.Writer{w.stdout, w.stderr} {
+	for _, sink := range []io.Writer{w.Stdout, w.Stderr} {
 		if sink == nil {
 			attr.Files = append(attr.Files, attr.Files[1])
 			continue
@@ -189,22 +262,22 @@ func (p *process) openPipes(attr *syscall.ProcAttr, w wiring) (childs []*os.File
 
 // openDirect gives the process connections in place of pipes. They are closed
 // here once it has them.
-func (p *process) openDirect(attr *syscall.ProcAttr, w wiring) ([]*os.File, error) {
+func (p *Process) openDirect(attr *syscall.ProcAttr, w Wiring) ([]*os.File, error) {
 	r, errOut, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	attr.Files = []uintptr{w.direct[0].Fd(), w.direct[1].Fd(), errOut.Fd()}
-	p.pump(r, w.stderr)
+	attr.Files = []uintptr{w.Direct[0].Fd(), w.Direct[1].Fd(), errOut.Fd()}
+	p.pump(r, w.Stderr)
 	return []*os.File{errOut}, nil
 }
 
-func (p *process) openTerminal(attr *syscall.ProcAttr, w wiring) ([]*os.File, error) {
+func (p *Process) openTerminal(attr *syscall.ProcAttr, w Wiring) ([]*os.File, error) {
 	ours, theirs, err := pty.Open()
 	if err != nil {
 		return nil, fmt.Errorf("opening a terminal: %w", err)
 	}
-	size := &pty.Winsize{Rows: uint16(min(w.size.Rows, 4096)), Cols: uint16(min(w.size.Cols, 4096))}
+	size := &pty.Winsize{Rows: uint16(min(w.Size.Rows, 4096)), Cols: uint16(min(w.Size.Cols, 4096))}
 	if err := pty.Setsize(ours, size); err != nil {
 		return []*os.File{ours, theirs}, err
 	}
@@ -212,13 +285,13 @@ func (p *process) openTerminal(attr *syscall.ProcAttr, w wiring) ([]*os.File, er
 	attr.Files = []uintptr{fd, fd, fd}
 	attr.Sys = &syscall.SysProcAttr{Setctty: true, Ctty: 0}
 	p.stdin = ours
-	w.terminal(ours)
-	p.pump(ours, w.stdout)
+	w.Terminal(ours)
+	p.pump(ours, w.Stdout)
 	return []*os.File{theirs}, nil
 }
 
 // pump copies one stream of the process until its end.
-func (p *process) pump(r *os.File, sink io.Writer) {
+func (p *Process) pump(r *os.File, sink io.Writer) {
 	p.pipes = append(p.pipes, r)
 	p.pumps.Go(func() {
 		buf := make([]byte, 32<<10)
@@ -247,8 +320,8 @@ func feed(stdin *os.File, from io.Reader, open bool) {
 // when it ended, such as `sleep 1000 &`.
 const leftover = 100 * time.Millisecond
 
-// attend waits for the process and for its output.
-func (a *Agent) attend(p *process, status <-chan syscall.WaitStatus) {
+// wait waits for the process and for its output.
+func (ps *Processes) wait(p *Process, status <-chan syscall.WaitStatus) {
 	st := <-status
 	drained := make(chan struct{})
 	go func() { p.pumps.Wait(); close(drained) }()
@@ -279,8 +352,8 @@ func (a *Agent) attend(p *process, status <-chan syscall.WaitStatus) {
 		p.output.close()
 	}
 	close(p.done)
-	a.touch()
-	a.retire(p)
+	ps.Ended()
+	ps.retire(p)
 }
 
 // byTime is what killed a process whose time was over.
@@ -291,19 +364,19 @@ const byTime = "time"
 const farewell = 5 * time.Second
 
 // expire ends a process when its time is over.
-func (a *Agent) expire(p *process) {
+func (ps *Processes) expire(p *Process) {
 	t := time.NewTimer(p.limit)
 	defer t.Stop()
 	select {
 	case <-p.done:
 	case <-t.C:
 		p.overdue()
-		a.end(p, farewell)
+		ps.End(p, farewell)
 	}
 }
 
 // overdue remembers that its time was over, unless it has ended.
-func (p *process) overdue() {
+func (p *Process) overdue() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.killedBy == "" && p.ended.IsZero() {
@@ -311,70 +384,28 @@ func (p *process) overdue() {
 	}
 }
 
-// end stops a process and all that it started: TERM, then KILL.
-func (a *Agent) end(p *process, grace time.Duration) {
-	p.signal(syscall.SIGTERM)
+// End stops a process and all that it started: TERM, then KILL.
+func (ps *Processes) End(p *Process, grace time.Duration) {
+	p.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
 	case <-time.After(grace):
 	}
-	a.slay(p)
+	KillTree(p)
 }
 
-// slay kills the group and those who left it.
-func (a *Agent) slay(p *process) {
-	strays := descendants(p.pid)
+// KillTree kills the group and those who left it.
+func KillTree(p *Process) {
+	tree := descendants(p.pid)
 	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
-	for _, pid := range strays {
+	for _, pid := range tree {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
 
-// descendants finds a process's children's children, and those of its session.
-func descendants(root int) []int {
-	parent, session := map[int]int{}, map[int]int{}
-	for _, pid := range pids() {
-		if f, err := procStat(pid); err == nil {
-			parent[pid], _ = strconv.Atoi(f[1])
-			session[pid], _ = strconv.Atoi(f[3])
-		}
-	}
-	var found []int
-	for pid := range parent {
-		if pid == root || pid == os.Getpid() {
-			continue
-		}
-		if session[pid] == root {
-			found = append(found, pid)
-			continue
-		}
-		for up := parent[pid]; up > 1; up = parent[up] {
-			if up == root {
-				found = append(found, pid)
-				break
-			}
-		}
-	}
-	return found
-}
-
-func pids() []int {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
-	var all []int
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			all = append(all, pid)
-		}
-	}
-	return all
-}
-
 // directory resolves where a process starts.
-func (a *Agent) directory(cwd string) (string, error) {
-	base := a.Base()
+func (ps *Processes) directory(cwd string) (string, error) {
+	base := ps.Dir()
 	if cwd == "" {
 		return base, nil
 	}
@@ -391,98 +422,100 @@ func (a *Agent) directory(cwd string) (string, error) {
 	return cwd, nil
 }
 
-// limits of the table of processes.
+// How many background processes may run, and how many that have ended are remembered.
 const (
 	maxLive  = 128
-	maxEnded = 64
+	MaxEnded = 64
 )
 
-func (a *Agent) adopt(p *process) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.next++
-	p.id = "p" + strconv.FormatUint(a.next, 36)
-	a.processes[p.id] = p
+func (ps *Processes) adopt(p *Process) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	ps.next++
+	p.id = "p" + strconv.FormatUint(ps.next, 36)
+	if ps.table == nil {
+		ps.table = map[string]*Process{}
+	}
+	ps.table[p.id] = p
 }
 
 // retire forgets a process that nobody can ask about any more.
-func (a *Agent) retire(p *process) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (ps *Processes) retire(p *Process) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
 	if p.kind != "background" {
-		delete(a.processes, p.id)
+		delete(ps.table, p.id)
 		return
 	}
-	var ended []*process
-	for _, q := range a.processes {
-		if !q.running() {
+	var ended []*Process
+	for _, q := range ps.table {
+		if !q.Running() {
 			ended = append(ended, q)
 		}
 	}
-	slices.SortFunc(ended, func(x, y *process) int { return x.started.Compare(y.started) })
-	for len(ended) > maxEnded {
-		delete(a.processes, ended[0].id)
+	slices.SortFunc(ended, func(x, y *Process) int { return x.started.Compare(y.started) })
+	for len(ended) > MaxEnded {
+		delete(ps.table, ended[0].id)
 		ended = ended[1:]
 	}
 }
 
-func (a *Agent) process(id string) (*process, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if p := a.processes[id]; p != nil {
+func (ps *Processes) process(id string) (*Process, error) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if p := ps.table[id]; p != nil {
 		return p, nil
 	}
 	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process not found: %.40s", id))
 }
 
 // StartProcess implements the wire.
-func (a *Agent) StartProcess(_ context.Context, r *connect.Request[agentv1.StartProcessRequest]) (*connect.Response[agentv1.StartProcessResponse], error) {
-	a.mu.Lock()
+func (ps *Processes) StartProcess(
+	_ context.Context, r *connect.Request[agentv1.StartProcessRequest],
+) (*connect.Response[agentv1.StartProcessResponse], error) {
+	ps.mu.Lock()
 	live := 0
-	for _, p := range a.processes {
-		if p.kind == "background" && p.running() {
+	for _, p := range ps.table {
+		if p.kind == "background" && p.Running() {
 			live++
 		}
 	}
-	a.mu.Unlock()
+	ps.mu.Unlock()
 	if live >= maxLive {
 		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("%d background processes run already; stop one first", live))
 	}
-	out := newWindow()
-	w := wiring{open: r.Msg.StdinOpen, stdout: out, output: out}
+	out := newRing()
+	w := Wiring{open: r.Msg.StdinOpen, Stdout: out, output: out}
 	if len(r.Msg.Stdin) > 0 {
-		w.stdin = bytes.NewReader(r.Msg.Stdin)
+		w.Stdin = bytes.NewReader(r.Msg.Stdin)
 	}
 	w.limit = time.Duration(min(r.Msg.TimeoutMillis, 1<<40)) * time.Millisecond
-	p, err := a.spawn("background", r.Msg.Command, w)
+	p, err := ps.Spawn("background", r.Msg.Command, w)
 	if err != nil {
 		return nil, err
 	}
 	if p.limit > 0 {
-		a.work.Go(func() { a.expire(p) })
+		ps.work.Go(func() { ps.expire(p) })
 	}
 	return connect.NewResponse(&agentv1.StartProcessResponse{ProcessId: p.id}), nil
 }
 
-// ListProcesses implements the wire.
-func (a *Agent) ListProcesses(context.Context, *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error) {
-	a.mu.Lock()
-	list := make([]*process, 0, len(a.processes))
-	for _, p := range a.processes {
-		list = append(list, p)
-	}
-	a.mu.Unlock()
-	slices.SortFunc(list, func(x, y *process) int { return x.started.Compare(y.started) })
-	out := &agentv1.ListProcessesResponse{}
+// List describes the processes, the oldest first.
+func (ps *Processes) List() []*agentv1.Process {
+	ps.mu.Lock()
+	list := slices.Collect(maps.Values(ps.table))
+	ps.mu.Unlock()
+	slices.SortFunc(list, func(x, y *Process) int { return x.started.Compare(y.started) })
+	var out []*agentv1.Process
 	for _, p := range list {
-		out.Processes = append(out.Processes, p.describe())
+		out = append(out, p.Describe())
 	}
-	out.Processes = append(out.Processes, a.interpreters()...)
-	return connect.NewResponse(out), nil
+	return out
 }
 
-func (p *process) describe() *agentv1.Process {
-	running := p.running()
+// Describe describes the process as it is now.
+func (p *Process) Describe() *agentv1.Process {
+	running := p.Running()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	d := &agentv1.Process{ProcessId: p.id, Running: running, Kind: p.kind, Pid: uint32(p.pid), StartedUnixMillis: uint64(p.started.UnixMilli()), KilledBy: p.killedBy,
@@ -507,8 +540,10 @@ func (p *process) describe() *agentv1.Process {
 }
 
 // ReadProcess implements the wire.
-func (a *Agent) ReadProcess(ctx context.Context, r *connect.Request[agentv1.ReadProcessRequest]) (*connect.Response[agentv1.ReadProcessResponse], error) {
-	p, err := a.process(r.Msg.ProcessId)
+func (ps *Processes) ReadProcess(
+	ctx context.Context, r *connect.Request[agentv1.ReadProcessRequest],
+) (*connect.Response[agentv1.ReadProcessResponse], error) {
+	p, err := ps.process(r.Msg.ProcessId)
 	if err != nil {
 		return nil, err
 	}
@@ -519,7 +554,7 @@ func (a *Agent) ReadProcess(ctx context.Context, r *connect.Request[agentv1.Read
 	deadline := time.NewTimer(time.Duration(min(r.Msg.WaitMillis, 600_000)) * time.Millisecond)
 	defer deadline.Stop()
 	for {
-		ended := !p.running()
+		ended := !p.Running()
 		data, next, skipped, closed, changed := out.read(r.Msg.Cursor, int(min(max(r.Msg.MaxBytes, 1), 4<<20)))
 		if len(data) > 0 || closed && ended || r.Msg.WaitMillis == 0 {
 			return connect.NewResponse(p.answer(data, next, skipped)), nil
@@ -538,19 +573,21 @@ func (a *Agent) ReadProcess(ctx context.Context, r *connect.Request[agentv1.Read
 	}
 }
 
-func (p *process) answer(data []byte, next, skipped uint64) *agentv1.ReadProcessResponse {
-	d := p.describe()
+func (p *Process) answer(data []byte, next, skipped uint64) *agentv1.ReadProcessResponse {
+	d := p.Describe()
 	return &agentv1.ReadProcessResponse{Output: data, Cursor: next, Skipped: skipped, Left: d.OutputBytes - next, Running: d.Running,
 		ExitCode: d.ExitCode, KilledBy: d.KilledBy, TimeoutMillis: d.TimeoutMillis}
 }
 
 // WriteProcess implements the wire.
-func (a *Agent) WriteProcess(ctx context.Context, r *connect.Request[agentv1.WriteProcessRequest]) (*connect.Response[agentv1.WriteProcessResponse], error) {
-	p, err := a.process(r.Msg.ProcessId)
+func (ps *Processes) WriteProcess(
+	ctx context.Context, r *connect.Request[agentv1.WriteProcessRequest],
+) (*connect.Response[agentv1.WriteProcessResponse], error) {
+	p, err := ps.process(r.Msg.ProcessId)
 	if err != nil {
 		return nil, err
 	}
-	if p.stdin == nil || p.kind != "background" || !p.running() {
+	if p.stdin == nil || p.kind != "background" || !p.Running() {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process takes no input, or has ended"))
 	}
 	// A program that does not read must not hold the call for ever.
@@ -573,11 +610,10 @@ func (a *Agent) WriteProcess(ctx context.Context, r *connect.Request[agentv1.Wri
 }
 
 // StopProcess implements the wire.
-func (a *Agent) StopProcess(ctx context.Context, r *connect.Request[agentv1.StopProcessRequest]) (*connect.Response[agentv1.StopProcessResponse], error) {
-	if i := a.named(r.Msg.ProcessId); i != nil {
-		return connect.NewResponse(halt(ctx, i, syscall.Signal(r.Msg.Signal))), nil
-	}
-	p, err := a.process(r.Msg.ProcessId)
+func (ps *Processes) StopProcess(
+	ctx context.Context, r *connect.Request[agentv1.StopProcessRequest],
+) (*connect.Response[agentv1.StopProcessResponse], error) {
+	p, err := ps.process(r.Msg.ProcessId)
 	if err != nil {
 		return nil, err
 	}
@@ -587,10 +623,10 @@ func (a *Agent) StopProcess(ctx context.Context, r *connect.Request[agentv1.Stop
 	}
 	grace := time.Duration(min(r.Msg.GraceMillis, 60_000)) * time.Millisecond
 	if s == unix.SIGKILL {
-		a.slay(p)
+		KillTree(p)
 		grace = time.Second
 	} else {
-		p.signal(s)
+		p.Signal(s)
 	}
 	wait := max(grace, 100*time.Millisecond)
 	select {
@@ -599,13 +635,13 @@ func (a *Agent) StopProcess(ctx context.Context, r *connect.Request[agentv1.Stop
 		return nil, ctx.Err()
 	case <-time.After(wait):
 		if r.Msg.GraceMillis > 0 || s == unix.SIGKILL {
-			a.slay(p)
+			KillTree(p)
 			select {
 			case <-p.done:
 			case <-time.After(2 * time.Second):
 			}
 		}
 	}
-	d := p.describe()
+	d := p.Describe()
 	return connect.NewResponse(&agentv1.StopProcessResponse{Running: d.Running, ExitCode: d.ExitCode}), nil
 }

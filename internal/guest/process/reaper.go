@@ -1,4 +1,4 @@
-package guest
+package process
 
 import (
 	"errors"
@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nursery starts processes and reaps them; as the first process it reaps the
+// Reaper starts processes and reaps them; as the first process it reaps the
 // orphans of all others too. It alone waits for children.
-type nursery struct {
+type Reaper struct {
 	all bool // reap everything: this is process 1
 
 	mu       sync.Mutex
@@ -24,17 +24,18 @@ type nursery struct {
 	most     uint64 // processes and threads in the sandbox; 0: not limited
 }
 
-func newNursery(all bool) *nursery {
-	return &nursery{all: all, children: map[int]chan syscall.WaitStatus{}}
+// NewReaper returns a reaper of what it starts, or of everything.
+func NewReaper(all bool) *Reaper {
+	return &Reaper{all: all, children: map[int]chan syscall.WaitStatus{}}
 }
 
-// run reaps until stop is closed.
-func (n *nursery) run(stop <-chan struct{}) {
+// Run reaps until stop is closed.
+func (r *Reaper) Run(stop <-chan struct{}) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, unix.SIGCHLD)
 	defer signal.Stop(c)
 	for {
-		n.reap()
+		r.reap()
 		select {
 		case <-c:
 		case <-time.After(5 * time.Second): // a signal may be lost in a checkpoint
@@ -44,21 +45,21 @@ func (n *nursery) run(stop <-chan struct{}) {
 	}
 }
 
-func (n *nursery) reap() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.all {
-		for pid := range n.children {
-			n.wait(pid)
+func (r *Reaper) reap() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.all {
+		for pid := range r.children {
+			r.wait(pid)
 		}
 		return
 	}
-	for n.wait(-1) {
+	for r.wait(-1) {
 	}
 }
 
 // wait takes one child that has ended. The lock is held.
-func (n *nursery) wait(pid int) bool {
+func (r *Reaper) wait(pid int) bool {
 	var st syscall.WaitStatus
 	got, err := syscall.Wait4(pid, &st, syscall.WNOHANG, nil)
 	for errors.Is(err, syscall.EINTR) {
@@ -67,15 +68,22 @@ func (n *nursery) wait(pid int) bool {
 	if err != nil || got <= 0 {
 		return false
 	}
-	if c := n.children[got]; c != nil {
-		delete(n.children, got)
+	if c := r.children[got]; c != nil {
+		delete(r.children, got)
 		c <- st
 	}
 	return true
 }
 
-// start starts a program in a session of its own. The channel gives its status.
-func (n *nursery) start(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
+// SetLimit bounds the processes and threads of the sandbox; 0: they have no limit.
+func (r *Reaper) SetLimit(most uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.most = most
+}
+
+// Start starts a program in a session of its own. The channel gives its status.
+func (r *Reaper) Start(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
 	path, err := lookup(argv[0], attr.Env, attr.Dir)
 	if err != nil {
 		return 0, nil, err
@@ -84,32 +92,32 @@ func (n *nursery) start(argv []string, attr *syscall.ProcAttr) (int, <-chan sysc
 		attr.Sys = &syscall.SysProcAttr{}
 	}
 	attr.Sys.Setsid = true
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	pid, err := n.fork(path, argv, attr)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pid, err := r.fork(path, argv, attr)
 	if err != nil {
 		return 0, nil, &os.PathError{Op: "start", Path: argv[0], Err: err}
 	}
 	c := make(chan syscall.WaitStatus, 1)
-	n.children[pid] = c
+	r.children[pid] = c
 	return pid, c, nil
 }
 
 // fork starts the program with the limit of processes of the sandbox. The
 // agent's own is higher: it must not die for want of a thread when all places
 // are taken. The lock is held.
-func (n *nursery) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
+func (r *Reaper) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	var own unix.Rlimit
-	if n.most == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &own) != nil || own.Max <= n.most {
+	if r.most == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &own) != nil || own.Max <= r.most {
 		return syscall.ForkExec(path, argv, attr)
 	}
-	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: n.most, Max: own.Max}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: r.most, Max: own.Max}); err != nil {
 		return 0, err
 	}
 	pid, err := syscall.ForkExec(path, argv, attr)
 	unix.Setrlimit(unix.RLIMIT_NPROC, &own)
 	if err == nil {
-		_ = unix.Prlimit(pid, unix.RLIMIT_NPROC, &unix.Rlimit{Cur: n.most, Max: n.most}, nil)
+		_ = unix.Prlimit(pid, unix.RLIMIT_NPROC, &unix.Rlimit{Cur: r.most, Max: r.most}, nil)
 	}
 	return pid, err
 }
@@ -140,7 +148,7 @@ func lookup(name string, env []string, dir string) (string, error) {
 	return "", &os.PathError{Op: "start", Path: name, Err: exec.ErrNotFound}
 }
 
-// exitCode is the shell's: 128+n after signal n.
+// exitCode is the shell's: 128+n after signal r.
 func exitCode(st syscall.WaitStatus) int32 {
 	if st.Signaled() {
 		return 128 + int32(st.Signal())

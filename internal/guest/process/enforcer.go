@@ -1,0 +1,257 @@
+package process
+
+import (
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/proto/agentv1"
+)
+
+// Enforcer enforces the limits of the sandbox: it ends processes that reach them, so that
+// the others, and the sandbox, live on. What it misses, the host ends with all of it.
+type Enforcer struct {
+	// Active says whether calls run, or ran until just now.
+	Active func() bool
+	// Blame tells whoever started one of these processes which limit one of them, or a
+	// process that they started, is ended for.
+	Blame func(pids map[int]bool, limit string)
+
+	wake chan struct{}
+
+	mu     sync.Mutex
+	limits agentv1.Limits
+	killed time.Time // when it ended something last
+	why    string
+}
+
+// NewEnforcer returns one that has no limits yet.
+func NewEnforcer(active func() bool, blame func(map[int]bool, string)) *Enforcer {
+	return &Enforcer{Active: active, Blame: blame, wake: make(chan struct{}, 1)}
+}
+
+// Set replaces the limits.
+func (e *Enforcer) Set(l *agentv1.Limits) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.limits.MemoryBytes, e.limits.Processes, e.limits.DiskBytes = l.MemoryBytes, l.Processes, l.DiskBytes
+}
+
+func (e *Enforcer) bounds() (memory, processes uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.limits.MemoryBytes, e.limits.Processes
+}
+
+// CheckSoon makes the enforcer look again soon: something was started.
+func (e *Enforcer) CheckSoon() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	checkFast = 20 * time.Millisecond  // memory grows
+	checkBusy = 200 * time.Millisecond // something runs
+	// CheckIdle is how checkFast it looks otherwise.
+	CheckIdle = time.Second
+)
+
+// Run enforces the limits until stop is closed. It looks often while memory grows,
+// sometimes while something runs, and seldom otherwise: a look costs as much as a short
+// call.
+func (e *Enforcer) Run(stop <-chan struct{}) {
+	var last, limit, most uint64
+	crowded, counted := time.Time{}, time.Time{}
+	t := time.NewTimer(CheckIdle)
+	defer t.Stop()
+	pause := CheckIdle
+	for {
+		select {
+		case <-e.wake:
+			if pause > checkBusy { // the first look after a quiet time comes soon
+				pause = checkFast
+				t.Reset(pause)
+			}
+			continue
+		case <-t.C:
+		case <-stop:
+			return
+		}
+		limit, most = e.bounds()
+		used, exact := memoryBound(), false
+		if used == 0 || limit > 0 && used > limit/2 {
+			used, exact = memoryUsed(), true
+		}
+		active := e.Active()
+		pause = min(pause*2, CheckIdle)
+		if active {
+			pause = min(pause, checkBusy)
+		}
+		if limit > 0 && used > limit/2 || used > last+(8<<20) {
+			pause = checkFast
+		}
+		last = used
+		if exact && limit > 0 && used > limit {
+			e.killLargest(limit)
+			pause = checkFast
+		}
+		if most > 0 && active && time.Since(counted) > 500*time.Millisecond {
+			crowded, counted = e.checkProcesses(most, crowded), time.Now()
+		}
+		t.Reset(pause)
+	}
+}
+
+// checkProcesses ends the largest group when the sandbox has been full of processes for
+// two seconds.
+func (e *Enforcer) checkProcesses(most uint64, since time.Time) time.Time {
+	if threads() <= int(most*9/10) {
+		return time.Time{}
+	}
+	if since.IsZero() {
+		return time.Now()
+	}
+	if time.Since(since) > 2*time.Second {
+		e.KillLargestGroup()
+		return time.Time{}
+	}
+	return since
+}
+
+// killLargest kills the process with the most memory, and waits until what it held
+// is free: that takes the kernel a moment, in which the others, which did
+// nothing wrong, would be next.
+func (e *Enforcer) killLargest(limit uint64) {
+	worst, size := largest(0)
+	if worst == 0 || size < 4<<20 {
+		return // what fills the memory is no process
+	}
+	e.note("memory")
+	e.blame(worst, "memory")
+	_ = syscall.Kill(worst, unix.SIGKILL)
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+		time.Sleep(checkFast)
+		if memoryUsed() <= limit {
+			return
+		}
+		if _, next := largest(worst); next > size/2 { // it was not alone
+			return
+		}
+	}
+}
+
+// largest returns the process with the most memory, but for one, and how many
+// bytes that are.
+func largest(but int) (worst int, size int64) {
+	for _, pid := range own() {
+		if pid == os.Getpid() || pid == 1 || pid == but {
+			continue
+		}
+		if rss := rssOf(pid); rss > size {
+			worst, size = pid, rss
+		}
+	}
+	return worst, size
+}
+
+// KillLargestGroup kills the group, or session, with the most processes.
+func (e *Enforcer) KillLargestGroup() {
+	count := map[int][]int{}
+	for _, pid := range own() {
+		f, err := Stat(pid)
+		if err != nil || pid == os.Getpid() || pid == 1 {
+			continue
+		}
+		if s, err := strconv.Atoi(f[3]); err == nil && s > 1 {
+			count[s] = append(count[s], pid)
+		}
+	}
+	worst := 0
+	for s, list := range count {
+		if worst == 0 || len(list) > len(count[worst]) {
+			worst = s
+		}
+	}
+	if worst == 0 || len(count[worst]) < 8 {
+		return
+	}
+	e.note("processes")
+	e.blame(worst, "processes")
+	// Stop them first: while some are killed others would start more.
+	for _, pid := range count[worst] {
+		_ = syscall.Kill(pid, unix.SIGSTOP)
+	}
+	for round := 0; round < 10; round++ {
+		found := false
+		for _, pid := range own() {
+			if f, err := Stat(pid); err == nil && f[3] == strconv.Itoa(worst) && f[0] != "Z" && pid != 1 {
+				found = true
+				_ = syscall.Kill(pid, unix.SIGKILL)
+			}
+		}
+		if !found {
+			return
+		}
+		time.Sleep(checkFast)
+	}
+}
+
+func (e *Enforcer) note(why string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.killed, e.why = time.Now(), why
+}
+
+// KilledSince says which limit ended something since start, or "".
+func (e *Enforcer) KilledSince(start time.Time) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.killed.After(start) {
+		return e.why
+	}
+	return ""
+}
+
+// blame tells whoever the process that is ended belongs to.
+func (e *Enforcer) blame(pid int, why string) {
+	chain := map[int]bool{pid: true}
+	for up := pid; up > 1; {
+		f, err := Stat(up)
+		if err != nil {
+			break
+		}
+		session, _ := strconv.Atoi(f[3])
+		chain[session] = true
+		if up, err = strconv.Atoi(f[1]); err != nil {
+			break
+		}
+		chain[up] = true
+	}
+	e.Blame(chain, why)
+}
+
+// Usage is what the sandbox uses.
+func (e *Enforcer) Usage() *agentv1.UsageResponse {
+	u := &agentv1.UsageResponse{MemoryBytes: memoryUsed()}
+	for _, pid := range own() {
+		f, err := Stat(pid)
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		u.Processes++
+		user, _ := strconv.ParseUint(f[11], 10, 64)
+		system, _ := strconv.ParseUint(f[12], 10, 64)
+		u.CpuMicros += (user + system) * 10_000
+	}
+	var st unix.Statfs_t
+	if unix.Statfs("/", &st) == nil && st.Blocks >= st.Bfree {
+		u.DiskBytes = (st.Blocks - st.Bfree) * uint64(st.Bsize)
+	}
+	return u
+}
