@@ -112,8 +112,9 @@ func (b *Book) Recover(ctx context.Context) error {
 
 // server makes one of a record.
 func (b *Book) server(p auth.Principal, r Record, known spec.Values) *server {
-	s := &server{book: b, owner: p, id: r.ID, name: r.Name, configured: r.Configured, created: r.Created, gate: make(chan struct{}, 1),
-		rec: r, values: known, state: Idle, follows: followers{}, settings: r.Spec.Configured()}
+	s := &server{book: b, owner: p, identity: identity{r.ID, r.Name, r.Configured, r.Created},
+		gate: make(chan struct{}, 1), rec: r, values: known, status: status{state: Idle},
+		follows: followers{}, settings: r.Spec.Configured()}
 	s.account = b.logins.Account(oauth.Server{Owner: p, ID: s.id, Name: s.name, Title: s.title(), Key: s.loginKey(), Configured: s.configured}, s)
 	return s
 }
@@ -159,7 +160,7 @@ func (s *server) rest(ctx context.Context) {
 	busy := s.live == nil || s.live.held > 0
 	s.mu.Unlock()
 	if !busy {
-		s.halt(Idle, "")
+		s.halt(event{what: stopped})
 		s.mu.Lock()
 		clear(s.follows)
 		s.mu.Unlock()

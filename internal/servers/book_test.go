@@ -162,7 +162,7 @@ func TestDisconnectedComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.enter(context.Background())
-	s.halt(Idle, "") // as by rest: idle
+	s.halt(event{what: stopped}) // as by rest: idle
 	s.leave()
 	st.set(func(r Record) { // a call comes while it is disconnected
 		if r.Off {
@@ -295,9 +295,9 @@ func TestNeedsAuthGivenUp(t *testing.T) {
 	b := book(t, &memStore{}, nil)
 	s := own(b, P, "x", "aaaaaa", spec.Configured{Kind: spec.HTTP, URL: "https://x"})
 	s.mu.Lock()
-	s.set(NeedsAuth, "its user has to log in")
+	s.on(event{what: asksLogin, why: "its user has to log in"})
 	for range 6 { // six calls while the user logs in
-		s.failed(errors.New("log in"))
+		s.on(event{what: startFailed, why: "log in"})
 	}
 	state := s.state
 	s.mu.Unlock()
@@ -445,7 +445,7 @@ while True:
 	b.names(P).Lock()                  // another server's publish is on its way
 	time.Sleep(700 * time.Millisecond) // the old one's second reading waits for it
 	s.enter(context.Background())
-	s.halt(Idle, "")
+	s.halt(event{what: stopped})
 	s.adopt(Record{ID: s.id, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://new"}, Created: s.created}, spec.Values{Known: true})
 	s.leave()
 	b.names(P).Unlock()
@@ -658,7 +658,7 @@ if os.path.exists(STATE): TOOLS=[{"name":"t","description":"EVIL","inputSchema":
 	if err := s.enter(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.halt(Idle, "")
+	s.halt(event{what: stopped})
 	settings := s.settings
 	if again.Same(s.rec.Spec) {
 		again.Catalog = s.rec.Catalog

@@ -47,9 +47,7 @@ func (b *Book) configure(p auth.Principal) error {
 	}
 	for _, s := range b.assign(p) {
 		s.mu.Lock()
-		if s.live == nil && s.start == nil && s.unusable() == nil {
-			s.begin()
-		}
+		s.beginUnlessBusy()
 		s.mu.Unlock()
 	}
 	return nil
@@ -105,21 +103,20 @@ func (b *Book) configuredServer(o *owner, c spec.Configured) *server {
 	}
 	s := b.server(o.principal, r, spec.Values{Env: c.Env, Headers: c.Headers, Known: true})
 	s.settings = c
-	s.place()
+	s.on(s.applied())
 	return s
 }
 
-// place sets the state of a server that does not run by its settings. The lock
-// is held, or nobody else knows the server.
-func (s *server) place() {
+// applied is what the settings of a server that does not run make of it. The lock is
+// held, or nobody else knows the server.
+func (s *server) applied() event {
 	switch {
 	case s.settings.Disabled:
-		s.set(Disabled, "")
+		return event{what: disconnected}
 	case s.settings.Broken != "":
-		s.set(Failed, s.settings.Broken)
-	default:
-		s.set(Idle, "")
+		return event{what: broken, why: s.settings.Broken}
 	}
+	return event{what: stopped}
 }
 
 // reconfigure takes up changed settings, or goes.
@@ -138,15 +135,14 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 	if s.enter(ctx) != nil {
 		return
 	}
-	s.halt(Idle, "")
+	s.halt(event{what: stopped})
 	s.forgetLogin()
 	s.mu.Lock()
 	s.gen++
 	s.settings, s.values = c, spec.Values{Env: c.Env, Headers: c.Headers, Known: true}
-	s.failures, s.next = 0, time.Time{}
-	s.place()
-	start := s.state == Idle && s.start == nil
-	if start {
+	s.on(event{what: forgiven})
+	s.on(s.applied())
+	if s.state == Idle && s.start == nil {
 		s.begin()
 	}
 	s.mu.Unlock()

@@ -40,22 +40,6 @@ type Store interface {
 	RemoveConnection(ctx context.Context, owner, id string) error
 }
 
-// State is where a connection is.
-type State string
-
-const (
-	Disabled      State = "disabled"
-	Installing    State = "installing"
-	Starting      State = "starting"
-	Connected     State = "connected"
-	Idle          State = "idle"           // stopped; it starts when it is used
-	Backoff       State = "backoff"        // it died, and starts again after a pause
-	Failed        State = "error"          // it starts when it is told to
-	NeedsEnv      State = "needs_env"      // values were not stored, and have to be given again, or a secret is missing
-	NeedsAuth     State = "needs auth"     // its user has to log in
-	NeedsApproval State = "needs_approval" // connected, but some of its tools are held back
-)
-
 // Limits of what one principal, and one server, may have.
 const (
 	maxConnections = 100

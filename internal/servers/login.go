@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/auth"
 
@@ -34,8 +33,7 @@ func (s *server) Asked(ctx context.Context, l *oauth.Login, link string) bool {
 		s.mu.Unlock()
 		return false
 	}
-	s.authURL, s.fresh = link, false
-	s.set(NeedsAuth, oauth.ErrAsked.Error())
+	s.on(event{what: asksLogin, link: link, why: oauth.ErrAsked.Error()})
 	s.mu.Unlock()
 	s.book.changed(s.owner.ID)
 	return true
@@ -48,21 +46,11 @@ func (s *server) Ended(l *oauth.Login, link string, err error) {
 		s.mu.Unlock()
 		return
 	}
-	s.authURL = ""
-	if s.state == NeedsAuth {
-		s.failures, s.next = 0, time.Time{}
-		switch {
-		case s.live != nil: // it was in the middle of its work
-			s.set(Connected, "")
-		case err != nil:
-			s.set(Idle, fmt.Sprintf("the log-in failed: %s", spec.Text(err.Error(), 300)))
-		default:
-			s.set(Idle, "")
-			if s.start == nil && s.unusable() == nil {
-				s.begin()
-			}
-		}
+	e := event{what: loggedIn, running: s.live != nil}
+	if err != nil {
+		e.what, e.why = loginFailed, fmt.Sprintf("the log-in failed: %s", spec.Text(err.Error(), 300))
 	}
+	s.on(e)
 	s.mu.Unlock()
 	s.book.changed(s.owner.ID)
 }
@@ -75,7 +63,7 @@ func (s *server) forgetLogin() { s.account.Unstore(s.dropLogin()) }
 func (s *server) dropLogin() *oauth.Login {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.authURL = ""
+	s.on(event{what: loginDropped})
 	return s.account.Drop()
 }
 
@@ -84,7 +72,7 @@ func (s *server) beginReplace() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.account.BeginReplace()
-	s.authURL = ""
+	s.on(event{what: loginDropped})
 }
 
 // rollBack ends what beginReplace began, as if it had not: l is the log-in that
@@ -96,7 +84,7 @@ func (s *server) rollBack(l *oauth.Login) {
 	}
 	s.mu.Lock()
 	discarded := s.account.RollBack(l)
-	s.authURL = link
+	s.on(event{what: loginBack, link: link})
 	s.mu.Unlock()
 	s.account.Discard(discarded)
 }

@@ -102,7 +102,7 @@ func (b *Book) take(o *owner, all []Record) {
 		default:
 			s := b.server(o.principal, r, r.Values())
 			if r.Off {
-				s.state = Disabled
+				s.on(event{what: disconnected})
 			}
 			o.servers[r.ID] = s
 		}

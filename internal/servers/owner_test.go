@@ -166,7 +166,7 @@ func TestOwnersWhoStay(t *testing.T) {
 		}
 		values, failed := auth.User("values", false), auth.User("failed", false)
 		get(b, values, "x").values = spec.Values{Headers: map[string]string{"A": "given"}, Known: true}
-		get(b, failed, "x").set(Failed, "it was given up")
+		get(b, failed, "x").on(event{what: broken, why: "it was given up"})
 		before := st.reads.Load()
 		go b.Run(ctx)
 		time.Sleep(3 * restAfter)

@@ -116,7 +116,7 @@ func (b *Book) add(ctx context.Context, p auth.Principal, r Record, known spec.V
 		}
 	}
 	s := b.server(p, r, known)
-	s.fresh = true
+	s.on(event{what: created})
 	o.servers[r.ID] = s
 	b.mu.Unlock()
 	err := s.update(func(*Record) {})
@@ -128,7 +128,9 @@ func (b *Book) add(ctx context.Context, p auth.Principal, r Record, known spec.V
 	}
 	s.mu.Lock()
 	theirs := s.claims > 0
-	s.removed = s.removed || !theirs
+	if !theirs {
+		s.on(event{what: removal})
+	}
 	if s.removed {
 		s.account.Close()
 	}
@@ -166,14 +168,14 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	}
 	s.mu.Lock()
 	before, settings, had := s.rec, s.settings, s.values
-	login, fresh := s.account.Current(), s.fresh
+	login, neverStarted := s.account.Current(), s.neverStarted
 	s.mu.Unlock()
 	r.ID, r.Created = before.ID, before.Created
 	r.Catalog = catalog.Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
 	if r.Same(before.Spec) { // what was approved of it is still what was approved
 		r.Catalog, r.Older, r.Asks = before.Catalog, before.Older, before.Asks
 	}
-	s.halt(Idle, "")
+	s.halt(event{what: stopped})
 	err := s.adopt(r, known)
 	s.leave()
 	if err == nil {
@@ -184,7 +186,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 		return s.info(), nil
 	}
 	back := context.WithoutCancel(ctx)
-	if fresh { // what was there before has never worked, and whoever made it was told so
+	if neverStarted { // what was there before has never worked, and whoever made it was told so
 		s.mu.Lock()
 		last := s.claims == claim
 		s.mu.Unlock()
@@ -196,7 +198,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	// What was there before is there again.
 	s.interrupt()
 	if s.enter(back) == nil {
-		s.halt(Idle, "")
+		s.halt(event{what: stopped})
 		if lost := s.adopt(before, had); lost != nil {
 			s.book.Log.Error("could not store a connection", "connection", before.ID, "error", lost)
 		}
@@ -204,7 +206,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 		s.mu.Lock()
 		s.settings = settings
 		if before.Off {
-			s.state = Disabled
+			s.on(event{what: disconnected})
 		}
 		s.mu.Unlock()
 		s.leave()
@@ -218,7 +220,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 func (s *server) unclaimed(ctx context.Context, err error) error {
 	s.mu.Lock()
 	s.claims--
-	alone := s.claims == 0 && s.fresh && s.start == nil
+	alone := s.claims == 0 && s.neverStarted && s.start == nil
 	s.mu.Unlock()
 	if alone {
 		s.remove(context.WithoutCancel(ctx))
@@ -241,7 +243,9 @@ func (s *server) adopt(r Record, known spec.Values) error {
 	s.beginReplace()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settings, s.values, s.state, s.failures, s.next = r.Spec.Configured(), known, Idle, 0, time.Time{}
+	s.settings, s.values = r.Spec.Configured(), known
+	s.on(event{what: forgiven})
+	s.on(event{what: stopped})
 	return nil
 }
 
@@ -271,7 +275,7 @@ func (b *Book) Disconnect(ctx context.Context, p auth.Principal, what string, fo
 	}
 	err = s.update(func(r *Record) { r.Off, r.Updated = true, time.Now().UTC() })
 	if err == nil {
-		s.halt(Disabled, "")
+		s.halt(event{what: disconnected})
 		s.forgetLogin()
 	}
 	s.leave()
@@ -283,7 +287,7 @@ func (b *Book) Disconnect(ctx context.Context, p auth.Principal, what string, fo
 func (s *server) remove(ctx context.Context) {
 	b := s.book
 	s.mu.Lock()
-	s.removed = true
+	s.on(event{what: removal})
 	s.account.Close()
 	s.mu.Unlock()
 	b.mu.Lock() // at once: its name may come again
@@ -299,7 +303,7 @@ func (s *server) remove(ctx context.Context) {
 	b.changed(s.owner.ID)
 	s.interrupt()
 	if s.enter(ctx) == nil {
-		s.halt(Disabled, "")
+		s.halt(event{what: disconnected})
 		s.leave()
 	}
 	l := s.dropLogin()
@@ -365,9 +369,9 @@ func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, 
 		s.leave()
 		return Info{}, err
 	}
-	s.halt(Idle, "")
+	s.halt(event{what: stopped})
 	s.mu.Lock()
-	s.failures, s.next = 0, time.Time{}
+	s.on(event{what: forgiven})
 	s.mu.Unlock()
 	s.account.Useful()
 	s.account.Unstick()

@@ -68,8 +68,8 @@ func (b *Book) Stored(p auth.Principal, name string) {
 	_ = b.arrive(p) // what cannot be read is in the log
 	for _, s := range b.all(p.ID) {
 		s.mu.Lock()
-		if s.state == NeedsEnv && slices.Contains(s.rec.SecretNames(), name) {
-			s.set(Idle, "")
+		if slices.Contains(s.rec.SecretNames(), name) {
+			s.on(event{what: secretStored})
 		}
 		s.mu.Unlock()
 	}

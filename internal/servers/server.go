@@ -18,44 +18,46 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// server is one connection of one principal.
+// server is one server of one principal. Its locks, from outside in: lock, its owner's
+// naming, storing, the book's mu, mu, then those of its account.
 type server struct {
 	book  *Book
 	owner auth.Principal
-	// What never changes of its record.
-	id, name   string
-	configured bool
-	created    time.Time
+	identity
 
-	log  process.Log
-	gate chan struct{} // held by whoever starts, changes, stops or removes it
-
-	storing sync.Mutex // held while the record changes, here and in the store
-
+	log     process.Log
+	gate    chan struct{} // held by whoever starts, changes, stops or removes it
+	storing sync.Mutex    // held while the record changes, here and in the store
 	account *oauth.Account
 
 	mu       sync.Mutex
 	rec      Record
 	settings spec.Configured // what runs
 	values   spec.Values
-	state    State
-	why      string // the last error
-	authURL  string
+	status
 	gen      int // counts what it has been: another program or address is another one
 	live     *live
 	start    *start
-	failures int       // since it last worked
-	next     time.Time // no start before it
 	retry    *time.Timer
-	removed  bool
 	claims   int  // how often another Connect took it over
-	fresh    bool // Connect made it, and it has not run yet, nor was its user asked to log in
 	installs bool // it is being installed anew
+	follows  followers
+	usage
+}
+
+// identity is what never changes of a server's record.
+type identity struct {
+	id, name   string
+	configured bool
+	created    time.Time
+}
+
+// usage is how a server was used.
+type usage struct {
 	restarts int
 	calls    int
 	used     time.Time
 	took     samples
-	follows  followers
 }
 
 // start is one attempt to start, for which any number of calls wait.
@@ -70,19 +72,7 @@ const (
 	handshakeLimit = 30 * time.Second
 	callLimit      = 2 * time.Minute // since the last sign of life
 	callMost       = time.Hour
-	steady         = time.Minute // who lives so long has not failed to start
-	maxFailures    = 6
-	firstPause     = 500 * time.Millisecond
-	longestPause   = 30 * time.Second
 )
-
-// pause is how long to wait after so many failures in a row.
-func pause(failures int) time.Duration {
-	if failures <= 0 {
-		return 0
-	}
-	return min(firstPause<<min(failures-1, 10), longestPause)
-}
 
 // fetching are programs that install what they run when it is not there yet.
 var fetching = []string{"npx", "uvx", "bunx", "pipx", "pnpm", "yarn", "uv", "go", "docker"}
@@ -194,12 +184,6 @@ func (s *server) enter(ctx context.Context) error {
 
 func (s *server) leave() { <-s.gate }
 
-// set changes the state and tells who listens. The lock is held.
-func (s *server) set(state State, why string) {
-	s.state, s.why = state, why
-	s.book.Log.Debug("connection", "owner", s.owner.ID, "connection", s.id, "name", s.name, "state", state, "why", why)
-}
-
 // unusable says why the server cannot be started, if it cannot. The lock is held.
 func (s *server) unusable() error {
 	say := func(kind fault.Kind, format string, args ...any) *fault.Error {
@@ -237,7 +221,7 @@ func (s *server) unusable() error {
 func (s *server) worked(took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failures = 0
+	s.on(event{what: worked})
 	s.account.Useful()
 	s.calls++
 	s.took.add(took)

@@ -3,7 +3,6 @@ package servers
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"time"
@@ -58,14 +57,8 @@ func (s *server) begin() *start {
 	ctx, cancel := context.WithCancel(s.book.life)
 	st := &start{cancel: cancel, done: make(chan struct{})}
 	s.start = st
-	if s.retry != nil {
-		s.retry.Stop()
-		s.retry = nil
-	}
-	wait := time.Until(s.next)
-	if wait <= 0 {
-		s.set(Starting, s.why)
-	}
+	wait := time.Until(s.earliest)
+	s.on(event{what: begins})
 	if !s.book.spawn(func(context.Context) { defer cancel(); s.attempt(ctx, st, wait) }) {
 		cancel()
 		st.err = fault.New(fault.Connection, "the server is stopping")
@@ -85,7 +78,7 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		case <-time.After(wait):
 			s.mu.Lock()
 			if err = s.unusable(); err == nil {
-				s.set(Starting, s.why)
+				s.on(event{what: begins})
 			}
 			s.mu.Unlock()
 			if err == nil {
@@ -102,20 +95,15 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		err = s.unusable()
 	case err == nil:
 		s.account.Useful()
-		s.live, s.used, s.fresh = l, time.Now(), false
-		s.set(Connected, "")
-		s.authURL = ""
-	case s.removed || s.state == Disabled: // it stays so
-	case ctx.Err() != nil:
-		s.set(Idle, "")
+		s.live, s.used = l, time.Now()
+		s.on(event{what: started})
+	case ctx.Err() != nil && !s.removed && s.state != Disabled:
+		s.on(event{what: interrupted})
 		err = fault.New(fault.Connection, "%s was stopped while it started", s.title()).With("connection_id", s.id).With("name", s.name)
 	case errors.As(err, new(unrevealed)):
-		s.set(NeedsEnv, fault.From(err).Message)
-	default:
-		s.failed(err)
-		if s.state == Backoff && !s.rec.Catalog.Read && s.configured {
-			s.again() // nothing of it is known yet, so that nobody can use it
-		}
+		s.on(event{what: lacksSecret, why: fault.From(err).Message})
+	default: // one of which nothing is known yet cannot be used, so that nobody would start it
+		s.on(event{what: startFailed, why: fault.From(err).Message, wanted: s.configured && !s.rec.Catalog.Read})
 	}
 	s.mu.Unlock()
 	if err == nil && !s.book.spawn(l.watch) {
@@ -132,17 +120,6 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 	close(st.done)
 }
 
-// again starts the server when its pause has ended. The lock is held.
-func (s *server) again() {
-	s.retry = time.AfterFunc(time.Until(s.next), func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.live == nil && s.start == nil && s.unusable() == nil {
-			s.begin()
-		}
-	})
-}
-
 // interrupt ends a start that is on its way: whoever wants the gate need not wait
 // for it.
 func (s *server) interrupt() {
@@ -151,22 +128,6 @@ func (s *server) interrupt() {
 	if s.start != nil {
 		s.start.cancel()
 	}
-}
-
-// failed takes note of a start that failed, or a death. The lock is held.
-func (s *server) failed(err error) {
-	why := fault.From(err).Message
-	if s.state == NeedsAuth {
-		s.why = why
-		return
-	}
-	s.failures++
-	if s.failures >= maxFailures {
-		s.set(Failed, fmt.Sprintf("it failed %d times in a row, and was given up: %s", s.failures, why))
-		return
-	}
-	s.next = time.Now().Add(pause(s.failures))
-	s.set(Backoff, why)
 }
 
 // connect starts the server and reads what it offers. The gate is held.
@@ -224,16 +185,12 @@ func (s *server) startFault(l *live, err error, limit time.Duration) error {
 	return s.fault(fault.Connection, err, "did not start: %s", spec.Text(err.Error(), 500))
 }
 
-// halt stops the server; it keeps its place. The gate is held.
-func (s *server) halt(state State, why string) {
+// halt stops the server for what happens to it; it keeps its place. The gate is held.
+func (s *server) halt(e event) {
 	s.mu.Lock()
 	l := s.live
 	s.live = nil
-	if s.retry != nil {
-		s.retry.Stop()
-		s.retry = nil
-	}
-	s.set(state, why)
+	s.on(e)
 	s.mu.Unlock()
 	if l != nil {
 		l.end()
@@ -252,22 +209,16 @@ func (s *server) lost(l *live) {
 	}
 	s.live = nil
 	s.restarts++
-	switch {
-	case errors.Is(err, mcpclient.ErrLost), !itself && l.local():
+	if errors.Is(err, mcpclient.ErrLost) || !itself && l.local() {
 		// Its session, or the sandbox that it ran in, is over: it did nothing wrong.
-		s.set(Idle, "")
-	default:
-		if time.Since(l.since) > steady {
-			s.failures = 0
-		}
+		s.on(event{what: sessionOver})
+	} else {
 		if how == "" && err != nil {
 			how = spec.Text(err.Error(), 500)
 		}
 		s.log.Line("[sandlot] %s", how)
-		s.failed(fault.New(fault.Connection, "%s", how))
-	}
-	if s.state == Backoff && (l.held > 0 || len(s.follows) > 0 || time.Since(s.used) < steady) {
-		s.again()
+		s.on(event{what: exited, why: how, lasted: time.Since(l.since) > steady,
+			wanted: l.held > 0 || len(s.follows) > 0 || time.Since(s.used) < steady})
 	}
 	failures := s.failures
 	s.mu.Unlock()
