@@ -68,7 +68,8 @@ const (
 type Status struct {
 	Life Life
 	// Reason says why it is dead, as far as that can be told:
-	// "memory", "killed", "exited", or empty.
+	// "memory", "disk", "volume" (it went on writing into a shared folder that is
+	// full), "killed", "exited", or empty.
 	Reason      string
 	MemoryBytes int64         // now, all that it costs the host
 	CPU         time.Duration // used so far

@@ -264,6 +264,8 @@ func death(b *pool.Booted) string {
 		return fmt.Sprintf("all of it had reached its memory limit of %d MB", b.Flavor.MemoryMB)
 	case "disk":
 		return "it had written more than its disk limit"
+	case "volume":
+		return "it went on writing into a shared folder that is full"
 	case "killed":
 		return "it was killed"
 	}

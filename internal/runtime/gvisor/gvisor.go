@@ -53,6 +53,9 @@ type Runtime struct {
 
 	shooting sync.Mutex // one snapshot is made at a time
 
+	blaming sync.Mutex
+	blamed  map[string]*blamed // by the volume that is full
+
 	mu    sync.Mutex
 	boxes map[string]*box
 	roots map[string]string       // skeletons, by template's name
@@ -364,6 +367,9 @@ func (r *Runtime) Close() error {
 		b.forsake()
 	}
 	r.work.Wait()
+	for source := range r.blamed {
+		r.blame(source, nil)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if left, err := os.ReadDir(r.dir()); err == nil && len(left) == 0 {

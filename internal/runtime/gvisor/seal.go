@@ -31,6 +31,8 @@ type seal struct {
 // gVisor's file server. The kernel refuses it while a file of the folder is open for
 // writing. Where all is as it is wanted, it costs nothing.
 func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left int) {
+	var writers []*box // which the kernel lets go on, as they have a file open for writing
+	defer func() { r.blame(source, writers) }()
 	for _, sb := range r.List() {
 		b, ok := sb.(*box)
 		targets := writableAt(sb.Spec().Mounts, source)
@@ -43,6 +45,9 @@ func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left 
 		}
 		if err := r.setSeal(ctx, b, source, targets, readOnly); err != nil {
 			left++
+			if readOnly && errors.Is(err, unix.EBUSY) {
+				writers = append(writers, b)
+			}
 			if b.seal.news(err) {
 				r.Log.Warn("could not change how a sandbox sees a volume", "sandbox", b.Spec().ID, "volume", source,
 					"error", err)

@@ -3,6 +3,7 @@ package gvisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -179,5 +180,77 @@ func testSeal(t *testing.T, s *sandboxtest.Subject) {
 	}
 	if err := errors.Join(again.Stop(t.Context()), next.Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// Who goes on writing into a full volume that cannot be made read-only ends. Who has
+// only a file of it open, and writes elsewhere, does not, whoever writes to that file.
+func TestWritersIntoAFullVolume(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root is told who writes")
+	}
+	t.Parallel()
+	s := subject(t, false)
+	rt := s.Open(t).(*Runtime)
+	shared := t.TempDir()
+	var boxes []sandbox.Sandbox
+	own := []string{t.TempDir(), t.TempDir()}
+	for i, target := range []string{"/share/0", "/workspace/f"} {
+		spec := s.Spec()
+		spec.Limits.DiskBytes = 1 << 30
+		spec.Mounts = []sandbox.Mount{{Source: own[i], Target: "/workspace"}, {Source: shared, Target: "/share", Shared: true}}
+		b, err := rt.Create(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		boxes = append(boxes, b)
+		c := agent.New(b, sandboxtest.Log(t))
+		defer c.Close()
+		line := fmt.Sprintf(`(exec 3>>/share/%d; while [ ! -e /workspace/go ]; do sleep 0.1; done; head -c 100000000 /dev/zero >> %s; sleep 600) >/dev/null 2>&1 & sleep 0.3; echo begun`, i, target)
+		if got := shell(t, c, line); got != "begun" {
+			t.Fatal(got)
+		}
+	}
+	if left := rt.Seal(t.Context(), shared, true); left != 2 {
+		t.Errorf("%d are left, want both", left)
+	}
+	for _, dir := range own {
+		if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allocate(t, filepath.Join(shared, "host's"), 1).Close()
+	if out, err := exec.Command("sh", "-c", "head -c 100000000 /dev/zero >> "+filepath.Join(shared, "1")).CombinedOutput(); err != nil {
+		t.Fatal(string(out), err)
+	}
+	gone := boxes[0].(*box).gone
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		rt.Seal(t.Context(), shared, true)
+		if i, err := os.Stat(filepath.Join(own[1], "f")); err != nil || i.Size() < 100000000 {
+			continue // the other one has not written yet
+		}
+		select {
+		case <-gone:
+		default:
+			if time.Now().After(deadline) {
+				t.Fatal("the one that writes lives on")
+			}
+			continue
+		}
+		break
+	}
+	for range 2 * sure {
+		rt.Seal(t.Context(), shared, true)
+	}
+	for i, want := range []sandbox.Status{{Life: sandbox.Dead, Reason: "volume"}, {Life: sandbox.Running}} {
+		if st, err := boxes[i].Status(t.Context()); err != nil || st.Life != want.Life || st.Reason != want.Reason {
+			t.Errorf("sandbox %d: %+v, %v, want %+v", i, st, err, want)
+		}
+	}
+	if err := errors.Join(boxes[0].Stop(t.Context()), boxes[1].Stop(t.Context()), rt.Close()); err != nil {
+		t.Error(err)
+	}
+	if len(rt.blamed) > 0 {
+		t.Error("a watch is left")
 	}
 }

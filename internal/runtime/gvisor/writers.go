@@ -1,0 +1,111 @@
+package gvisor
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sandlot/internal/writes"
+)
+
+// sure is in how many looks after each other a sandbox has to have written too much
+// into a full volume before it ends: a write that is on its way is told when it is
+// done.
+const sure = 5
+
+// blamed is what is known of those who write into a full volume.
+type blamed struct {
+	watch *writes.Watch // nil: the kernel does not tell
+	looks map[string]int
+}
+
+// blame ends those of the writers whose own writes have made files of a full volume
+// grow by more than the slack. Without writers it forgets what it knows.
+func (r *Runtime) blame(source string, writers []*box) {
+	r.blaming.Lock()
+	defer r.blaming.Unlock()
+	w := r.blamed[source]
+	if len(writers) == 0 {
+		if w != nil && w.watch != nil {
+			w.watch.Close()
+		}
+		delete(r.blamed, source)
+		return
+	}
+	if w == nil {
+		w = &blamed{looks: map[string]int{}}
+		watch, err := writes.Open(source)
+		if err == nil {
+			w.watch = watch
+		} else if !r.Rootless {
+			r.Log.Warn("a sandbox has a file of a full volume open for writing, and whether it writes cannot be told", "volume", source, "error", err)
+		}
+		if r.blamed == nil {
+			r.blamed = map[string]*blamed{}
+		}
+		r.blamed[source] = w
+	}
+	if w.watch == nil {
+		return
+	}
+	who := whoOf(source, writers)
+	if err := w.watch.Read(who); err != nil {
+		return
+	}
+	grown, err := w.watch.Grown(who)
+	for _, b := range writers {
+		id, _ := b.identity()
+		if err != nil || grown[id] <= slack {
+			w.looks[id] = 0
+			continue
+		}
+		if w.looks[id]++; w.looks[id] < sure {
+			continue
+		}
+		r.Log.Warn("a sandbox goes on writing into a volume that is full, and ends", "sandbox", id, "volume", source, "megabytes", grown[id]>>20)
+		b.kill("volume")
+	}
+}
+
+// whoOf names the sandbox of a process that writes into a volume, by the mounts that
+// the sandbox has of it.
+func whoOf(source string, writers []*box) func(pid int, mount uint64) string {
+	type mounted struct {
+		pid   int
+		mount uint64
+	}
+	all := map[mounted]string{}
+	for _, b := range writers {
+		b.mu.Lock()
+		id, pid, targets := b.spec.ID, b.pid, writableAt(b.spec.Mounts, source)
+		b.mu.Unlock()
+		b.seal.mu.Lock()
+		server := b.seal.server
+		b.seal.mu.Unlock()
+		for _, m := range mountsAt(server, targets) {
+			all[mounted{pid, m}], all[mounted{server, m}] = id, id
+		}
+	}
+	return func(pid int, mount uint64) string { return all[mounted{pid, mount}] }
+}
+
+// mountsAt are the ids of a file server's mounts at those places.
+func mountsAt(server int, targets []string) (ids []uint64) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", server))
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(text)) {
+		f := strings.Fields(line)
+		if len(f) < 5 {
+			continue
+		}
+		at := strings.TrimPrefix(strings.ReplaceAll(f[4], `\040`, " "), goferRoot)
+		if id, err := strconv.ParseUint(f[0], 10, 64); err == nil && slices.Contains(targets, at) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
