@@ -20,6 +20,7 @@ import (
 
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
+	"sandlot/internal/proc"
 	"sandlot/internal/runtime/gvisor"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/store"
@@ -126,7 +127,7 @@ func (f *StateFolder) add(lost []gvisor.Process) {
 
 // sign writes into the lock which process has it.
 func sign(lock *os.File) error {
-	started, err := gvisor.StartTime(os.Getpid())
+	started, err := proc.Started(os.Getpid())
 	if err == nil {
 		err = lock.Truncate(0)
 	}
@@ -153,7 +154,7 @@ func take(lock *os.File) error {
 		var pid int
 		var started uint64
 		if _, serr := fmt.Fscan(bytes.NewReader(text[:n]), &pid, &started); serr != nil ||
-			!gvisor.Ending(pid, started) {
+			!proc.Ending(pid, started) {
 			return err
 		}
 	}
@@ -175,14 +176,14 @@ func serverOf(dir string, owner int) *Server {
 	if _, err := fmt.Fscan(bytes.NewReader(text), &s.PID, &s.started); err != nil || s.PID <= 1 {
 		return nil
 	}
-	proc, err := os.Stat(fmt.Sprintf("/proc/%d", s.PID))
-	if err != nil || owner != 0 && int(proc.Sys().(*syscall.Stat_t).Uid) != owner {
+	st, err := os.Stat(fmt.Sprintf("/proc/%d", s.PID))
+	if err != nil || owner != 0 && int(st.Sys().(*syscall.Stat_t).Uid) != owner {
 		return nil
 	}
-	if now, err := gvisor.StartTime(s.PID); err != nil || now != s.started {
+	if now, err := proc.Started(s.PID); err != nil || now != s.started {
 		return nil
 	}
-	s.Since = gvisor.Since(s.started)
+	s.Since = proc.Since(s.started)
 	return s
 }
 
@@ -220,7 +221,7 @@ func StopServer(ctx context.Context, f StateFolder) (bool, error) {
 		return false, err
 	}
 	defer unix.Close(fd)
-	if now, err := gvisor.StartTime(f.Server.PID); err != nil || now != f.Server.started {
+	if now, err := proc.Started(f.Server.PID); err != nil || now != f.Server.started {
 		return false, nil // that id is another's by now
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {

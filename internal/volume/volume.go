@@ -1,7 +1,7 @@
 // Package volume owns how full the folders are that the operator shares with every
 // sandbox. They are measured for the server, not for a sandbox: one that has
-// reached its limit is read-only until something in it was removed, and ends
-// nobody's sandbox.
+// reached its limit is read-only until something in it was removed, and what is in it
+// ends nobody's sandbox.
 package volume
 
 import (

@@ -10,7 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/proc"
 	"sandlot/internal/sandbox"
 )
 
@@ -157,7 +158,7 @@ func (b *box) attend(pid int, started uint64) error {
 	if err != nil {
 		return err
 	}
-	if now, err := startTime(pid); err != nil || now != started {
+	if now, err := proc.Started(pid); err != nil || now != started {
 		unix.Close(fd)
 		if scarce(err) {
 			return err
@@ -271,7 +272,7 @@ func (b *box) Status(context.Context) (sandbox.Status, error) {
 	b.mu.Lock()
 	pid, started, reason := b.pid, b.started, b.reason
 	b.mu.Unlock()
-	if now, err := startTime(pid); err == nil && now == started && pid != 0 {
+	if now, err := proc.Started(pid); err == nil && now == started && pid != 0 {
 		st := sandbox.Status{Life: sandbox.Running}
 		st.MemoryBytes, st.CPU = b.cost(pid)
 		return st, nil
@@ -399,60 +400,15 @@ func (r *Runtime) exterminate(ctx context.Context, id string) error {
 // processes finds the sandbox's and its file server's processes: this user's, with
 // this instance's root and the unguessable id on their command line.
 func (r *Runtime) processes(id string) []int {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
 	var pids []int
-	root := "--root=" + r.runscRoot()
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
+	for _, pid := range proc.All() {
+		args := proc.Args(pid)
+		if pid == os.Getpid() || len(args) == 0 || args[len(args)-1] != id || slices.Contains(args, "delete") {
 			continue
 		}
-		line, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		if err != nil || !strings.Contains(string(line), root+"\x00") {
-			continue
-		}
-		args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-		if args[len(args)-1] == id && !strings.Contains(string(line), "\x00delete\x00") && state(pid) != 'Z' &&
-			mine(pid) {
+		if slices.Contains(args, "--root="+r.runscRoot()) && proc.State(pid) != 'Z' && proc.Mine(pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
-}
-
-// stat returns the fields of /proc/PID/stat after the command.
-func stat(pid int) ([]string, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return nil, err
-	}
-	f := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	if len(f) < 22 {
-		return nil, errors.New("short stat")
-	}
-	return f, nil
-}
-
-func state(pid int) byte {
-	f, err := stat(pid)
-	if err != nil {
-		return 'Z'
-	}
-	return f[0][0]
-}
-
-// startTime tells one process from another that has the same id later. A zombie
-// counts as gone.
-func startTime(pid int) (uint64, error) {
-	f, err := stat(pid)
-	if err != nil {
-		return 0, err
-	}
-	if f[0] == "Z" || f[0] == "X" {
-		return 0, os.ErrProcessDone
-	}
-	return strconv.ParseUint(f[19], 10, 64)
 }

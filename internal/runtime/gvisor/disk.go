@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"sandlot/internal/proc"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/tree"
 )
@@ -55,7 +56,7 @@ type usage struct {
 // watchDisk measures what a sandbox has written, when it has written enough or
 // worked for a while, and ends it when that is over its limit.
 func (r *Runtime) watchDisk(b *box, d *disk, u usage) {
-	written, cpu := writtenBytes(u.pid), cpuTime(u.pid)
+	written, cpu := writtenBytes(u.pid), proc.CPU(u.pid)
 	if d.measuring.Load() {
 		if written-d.written > 2*u.limit {
 			r.overDisk(b, "it writes faster than its files can be measured")

@@ -21,6 +21,7 @@ import (
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
+	"sandlot/internal/proc"
 	"sandlot/internal/sandbox"
 )
 
@@ -252,7 +253,7 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	if _, err := fmt.Sscan(string(text), &rec.PID); err != nil {
 		return fmt.Errorf("runsc wrote no process id: %w", err)
 	}
-	if rec.Started, err = startTime(rec.PID); err != nil {
+	if rec.Started, err = proc.Started(rec.PID); err != nil {
 		return fmt.Errorf("%w: it died at once", sandbox.ErrGone)
 	}
 	if err := r.store(rec); err != nil {
@@ -324,7 +325,7 @@ func (r *Runtime) recover(id string) (*box, error) {
 	if rec.Open != r.Open {
 		return b, errors.New("its network is of another kind than the settings want")
 	}
-	if now, err := startTime(rec.PID); scarce(err) {
+	if now, err := proc.Started(rec.PID); scarce(err) {
 		return b, err
 	} else if err != nil || now != rec.Started {
 		return b, errors.New("it died")

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/image"
+	"sandlot/internal/proc"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/sandbox/sandboxtest"
 )
@@ -86,13 +87,7 @@ func subject(t *testing.T, rootless bool) *sandboxtest.Subject {
 	}
 }
 
-func procState(pid int) byte {
-	f, err := stat(pid)
-	if err != nil {
-		return 0
-	}
-	return f[0][0]
-}
+func procState(pid int) byte { return proc.State(pid) }
 
 // left lists what there is of a state folder's sandboxes.
 func left(state string) (found []string) {

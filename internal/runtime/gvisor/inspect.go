@@ -1,7 +1,6 @@
 package gvisor
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/image"
+	"sandlot/internal/proc"
 	"sandlot/internal/sandbox"
 )
 
@@ -54,7 +54,7 @@ func Inspect(stateDir string) ([]Process, error) {
 		if groups.has(rec.ID) {
 			b.cgroups = groups
 		}
-		p := Process{ID: rec.ID, Template: rec.Template, PID: rec.PID, Since: Since(rec.Started)}
+		p := Process{ID: rec.ID, Template: rec.Template, PID: rec.PID, Since: proc.Since(rec.Started)}
 		p.MemoryBytes, _ = b.cost(rec.PID)
 		alive = append(alive, p)
 	}
@@ -86,12 +86,10 @@ func (r *Runtime) read(id string) (rec record, err error) {
 
 // isProcess says whether the process of a record is still that sandbox's.
 func (r *Runtime) isProcess(rec record, folder os.FileInfo) bool {
-	if now, err := startTime(rec.PID); err != nil || now != rec.Started {
+	if now, err := proc.Started(rec.PID); err != nil || now != rec.Started {
 		return false
 	}
-	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(rec.PID), "cmdline"))
-	if err != nil || !slices.Contains(strings.Split(string(line), "\x00"), "--root="+r.runscRoot()) ||
-		!bytes.Contains(line, []byte(rec.ID)) {
+	if args := proc.Args(rec.PID); !slices.Contains(args, "--root="+r.runscRoot()) || args[len(args)-1] != rec.ID {
 		return false
 	}
 	owner := folder.Sys().(*syscall.Stat_t).Uid
@@ -103,14 +101,9 @@ func (r *Runtime) isProcess(rec record, folder os.FileInfo) bool {
 // name, as far as this user may see their command lines. Whoever may start a
 // program can name any folder: nothing in it is to be believed for that.
 func StateDirs() []string {
-	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	var dirs []string
-	for _, file := range lines {
-		line, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		for arg := range strings.SplitSeq(string(line), "\x00") {
+	for _, pid := range proc.All() {
+		for _, arg := range proc.Args(pid) {
 			root, ok := strings.CutPrefix(arg, "--root=")
 			if dir, isOurs := strings.CutSuffix(root, "/runsc"); ok && isOurs && filepath.IsAbs(dir) &&
 				!slices.Contains(dirs, dir) {
@@ -119,35 +112,4 @@ func StateDirs() []string {
 		}
 	}
 	return dirs
-}
-
-// StartTime returns when a process started, in clock ticks since the machine did.
-// Together with its id it tells the process from all others.
-func StartTime(pid int) (uint64, error) { return startTime(pid) }
-
-// exiting is the kernel's PF_EXITING.
-const exiting = 0x4
-
-// Ending says whether the process with that id and start time has ended, or is
-// about to: the kernel closes what it had, and it runs no more code of its own.
-func Ending(pid int, started uint64) bool {
-	f, err := stat(pid)
-	if err != nil || f[0] == "Z" || f[0] == "X" || f[19] != strconv.FormatUint(started, 10) {
-		return true
-	}
-	flags, err := strconv.ParseUint(f[6], 10, 64)
-	return err == nil && flags&exiting != 0
-}
-
-// ticksPerSecond is the kernel's USER_HZ.
-const ticksPerSecond = 100
-
-// Since is the time of day of a start time.
-func Since(started uint64) time.Time {
-	var up unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
-		return time.Time{}
-	}
-	return time.Now().Add(time.Duration(started)*(time.Second/ticksPerSecond) - time.Duration(up.Nano())).
-		Truncate(time.Second)
 }

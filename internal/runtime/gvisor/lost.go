@@ -7,13 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/image"
+	"sandlot/internal/proc"
 	"sandlot/internal/sandbox"
 )
 
@@ -25,21 +25,16 @@ const program = "sandlot-runsc"
 // alone: whose process it is and which program it runs, nobody else can pretend.
 func Lost() map[string][]Process {
 	found := map[string][]Process{}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		dir, id := sandboxOf(commandLine(pid))
-		if dir == "" || !runs(pid, program) {
+	for _, pid := range proc.All() {
+		dir, id := sandboxOf(proc.Args(pid))
+		if dir == "" || !proc.Runs(pid, program) {
 			continue
 		}
 		r := &Runtime{Config: Config{StateDir: dir}}
 		if _, err := os.Lstat(filepath.Join(r.path(id), "sandbox.json")); !errors.Is(err, os.ErrNotExist) {
 			continue
 		}
-		started, err := startTime(pid)
+		started, err := proc.Started(pid)
 		if err != nil {
 			continue
 		}
@@ -47,7 +42,7 @@ func Lost() map[string][]Process {
 		if groups := findCgroups(dir); groups.has(id) {
 			b.cgroups = groups
 		}
-		p := Process{ID: id, PID: pid, Since: Since(started), started: started}
+		p := Process{ID: id, PID: pid, Since: proc.Since(started), started: started}
 		p.MemoryBytes, _ = b.cost(pid)
 		found[dir] = append(found[dir], p)
 	}
@@ -85,7 +80,7 @@ func end(pid int, started uint64) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if now, err := startTime(pid); err != nil || now != started {
+	if now, err := proc.Started(pid); err != nil || now != started {
 		return nil // that id is another's by now
 	}
 	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
@@ -107,27 +102,6 @@ func sandboxOf(args []string) (stateDir, id string) {
 	return "", ""
 }
 
-// mine says whether a process is this user's, wholly: not a program of another user's
-// that has only the rights of this one.
-func mine(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(text), "\nUid:")
-	line, _, _ := strings.Cut(rest, "\n")
-	ids := strings.Fields(line) // real, effective, saved, of the file system
-	me := strconv.Itoa(os.Geteuid())
-	return len(ids) == 4 && !slices.ContainsFunc(ids, func(id string) bool { return id != me })
-}
-
-// runs says whether a process is this user's and runs the program of that name, which
-// may have been replaced since.
-func runs(pid int, name string) bool {
-	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	return err == nil && mine(pid) && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == name
-}
-
 // booting is how much earlier than a sandbox's own process its file server may have
 // started.
 const booting = 2 * time.Minute
@@ -136,12 +110,12 @@ const booting = 2 * time.Minute
 // started at that time. Whoever may start a program can give it any command line: what
 // else is asked for, no other user's process has.
 func (r *Runtime) isServer(pid int, id string, started uint64) bool {
-	args := commandLine(pid)
+	args := proc.Args(pid)
 	if len(args) == 0 || args[len(args)-1] != id || !slices.Contains(args, "gofer") ||
 		!slices.Contains(args, "--root="+r.runscRoot()) {
 		return false
 	}
-	at, err := startTime(pid)
-	return err == nil && at <= started && started-at < uint64(booting/time.Second)*ticksPerSecond &&
-		runs(pid, filepath.Base(r.Runsc))
+	at, err := proc.Started(pid)
+	return err == nil && at <= started && started-at < uint64(booting/time.Second)*proc.TicksPerSecond &&
+		proc.Runs(pid, filepath.Base(r.Runsc))
 }

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -160,14 +159,6 @@ func (r *Runtime) fileServer(id string) int {
 		}
 	}
 	return 0
-}
-
-func commandLine(pid int) []string {
-	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-	if err != nil || len(line) == 0 {
-		return nil
-	}
-	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
 }
 
 // setReadOnly changes the mounts of the file server pid, which must be that of the

@@ -206,7 +206,9 @@ func TestWritersIntoAFullVolume(t *testing.T) {
 		boxes = append(boxes, b)
 		c := agent.New(b, sandboxtest.Log(t))
 		defer c.Close()
-		line := fmt.Sprintf(`(exec 3>>/share/%d; while [ ! -e /workspace/go ]; do sleep 0.1; done; head -c 100000000 /dev/zero >> %s; sleep 600) >/dev/null 2>&1 & sleep 0.3; echo begun`, i, target)
+		line := fmt.Sprintf(`(exec 3>>/share/%d; while [ ! -e /workspace/go ]; do sleep 0.1; done
+			for i in $(seq 300); do head -c 1000000 /dev/zero >> %s; sleep 0.05; done; sleep 600) >/dev/null 2>&1 &
+			sleep 0.3; echo begun`, i, target)
 		if got := shell(t, c, line); got != "begun" {
 			t.Fatal(got)
 		}
@@ -219,7 +221,6 @@ func TestWritersIntoAFullVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	allocate(t, filepath.Join(shared, "host's"), 1).Close()
 	if out, err := exec.Command("sh", "-c", "head -c 100000000 /dev/zero >> "+filepath.Join(shared, "1")).CombinedOutput(); err != nil {
 		t.Fatal(string(out), err)
 	}

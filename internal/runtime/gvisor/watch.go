@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"sandlot/internal/proc"
 )
 
 // glance is how often what the kernel does not bound is looked at: what a sandbox
@@ -87,7 +89,7 @@ func (b *box) cost(pid int) (memory int64, cpu time.Duration) {
 		return c.number(id, "", "memory.current"),
 			time.Duration(field(c.file(id, "", "cpu.stat"), "usage_usec")) * time.Microsecond
 	}
-	return b.footprint(pid), cpuTime(pid)
+	return b.footprint(pid), proc.CPU(pid)
 }
 
 // footprint is the memory of the sandbox whose process is pid. What its programs
@@ -146,14 +148,4 @@ func anonymous(pid int) int64 {
 	resident, _ := strconv.ParseInt(f[1], 10, 64)
 	shared, _ := strconv.ParseInt(f[2], 10, 64)
 	return (resident - shared) * int64(os.Getpagesize())
-}
-
-func cpuTime(pid int) time.Duration {
-	f, err := stat(pid)
-	if err != nil {
-		return 0
-	}
-	user, _ := strconv.ParseInt(f[11], 10, 64)
-	system, _ := strconv.ParseInt(f[12], 10, 64)
-	return time.Duration(user+system) * 10 * time.Millisecond
 }

@@ -1,0 +1,57 @@
+package proc
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A process is told by what the kernel says of it, not by its command line.
+func TestProcesses(t *testing.T) {
+	self := os.Getpid()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	started, err := Started(self)
+	if err != nil || Ending(self, started) || !Ending(self, started+1) || time.Since(Since(started)).Abs() > time.Hour {
+		t.Errorf("started %d, %v", started, err)
+	}
+	if !slices.Contains(All(), self) || !Mine(self) || !Runs(self, filepath.Base(exe)) || Runs(self, "sleep") || Args(self)[0] != os.Args[0] {
+		t.Error("this process is not what it is")
+	}
+	cmd := exec.Command("sleep", "600", "2")
+	if os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	if os.Getuid() == 0 && (Mine(pid) || Runs(pid, "sleep")) {
+		t.Error("another user's process is mine")
+	}
+	if got := Args(pid); !slices.Equal(got, []string{"sleep", "600", "2"}) {
+		t.Errorf("%q", got)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		if State(pid) == 'Z' {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := Started(pid); err == nil || State(pid) != 'Z' {
+		t.Errorf("a dead one has started, %v", err)
+	}
+	_ = cmd.Wait()
+	if Mine(pid) || Args(pid) != nil || CPU(pid) != 0 || State(pid) != 'Z' {
+		t.Error("what is gone is there")
+	}
+}
