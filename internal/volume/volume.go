@@ -156,7 +156,7 @@ func (v *Volumes) enforce(ctx context.Context, source string, s *state) {
 // says so in the log when that changes.
 func (v *Volumes) fill(source string, s *state, why Why, err error) {
 	v.mu.Lock()
-	changed := (why != "") != s.full
+	changed := why != s.why
 	s.full, s.why = why != "", why
 	used := s.used
 	v.mu.Unlock()

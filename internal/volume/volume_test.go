@@ -115,7 +115,7 @@ func TestDisks(t *testing.T) {
 			now.free, answer = free, do
 		}
 		quick := func(context.Context) (tree.Size, error) { return tree.Size{Bytes: 1 << 20}, nil }
-		slow := func(ctx context.Context) (tree.Size, error) { <-ctx.Done(); return tree.Size{}, ctx.Err() }
+		late := func(ctx context.Context) (tree.Size, error) { <-ctx.Done(); return tree.Size{}, ctx.Err() }
 		gone := func(context.Context) (tree.Size, error) { <-dead; return tree.Size{}, nil }
 		is := func(what string, want Why) {
 			t.Helper()
@@ -139,10 +139,12 @@ func TestDisks(t *testing.T) {
 		set(10<<30, quick)
 		time.Sleep(20 * time.Second)
 		is("there is room again", "")
-		set(10<<30, slow)
+		set(10<<30, late)
 		time.Sleep(20 * time.Second)
-		set(8<<30, slow)
+		set(8<<30, late)
 		time.Sleep(3 * time.Second)
+		is("much is gone, by whomever", "")
+		time.Sleep(time.Minute)
 		is("more than the limit is gone while it is measured", Disk)
 		time.Sleep(longest)
 		is("slow", Slow)

@@ -23,6 +23,9 @@ const (
 	// longest is how long measuring may take, as of a sandbox's own folder. A volume
 	// that is not measured by then is full.
 	longest = 10 * time.Minute
+	// slow is how long measuring may take before what the disk loses meanwhile, by
+	// whomever, counts against the volume.
+	slow = 30 * time.Second
 	// lower is how far below its limit, of 16 parts, a full one has to be to be
 	// written again.
 	lower = 15
@@ -140,8 +143,11 @@ func (w *watch) room() {
 	} else {
 		w.short = w.now.free < w.now.reserve()
 	}
-	lost := w.measuring && w.at.free > w.now.free && w.at.free-w.now.free > uint64(w.v.LimitBytes)
-	if w.short || lost {
+	lost := w.measuring && time.Since(w.began) > slow && w.at.free > w.now.free && w.at.free-w.now.free > uint64(w.v.LimitBytes)
+	w.v.mu.Lock()
+	full := w.s.full
+	w.v.mu.Unlock()
+	if (w.short || lost) && !full {
 		w.v.fill(w.source, w.s, Disk, nil)
 	}
 }
