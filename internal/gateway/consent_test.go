@@ -56,7 +56,7 @@ func TestOursAsksNewer(t *testing.T) {
 	if got := ask(g, "tools/call", "careless", `"name":"careless","arguments":{}`); !strings.Contains(got, "false") {
 		t.Errorf("a tool that does not ask: %s", got)
 	}
-	if got := bare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careful","arguments":{}}}`); !strings.Contains(got, "FORBIDDEN") {
+	if got := askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careful","arguments":{}}}`); !strings.Contains(got, "FORBIDDEN") {
 		t.Errorf("a bare call: %s", got)
 	}
 }

@@ -187,6 +187,6 @@ func TestBareCallsGoThroughTheDoor(t *testing.T) {
 	g.Hub.Decide = refuseAll
 	for _, q := range []string{`"tools/list"`, `"tools/call","params":{"name":"own"}`, `"tools/call","params":{"name":"ext_t"}`,
 		`"tools/call","params":{"name":"nothing"}`} {
-		forbidden(t, q, bare(g, `{"jsonrpc":"2.0","id":1,"method":`+q+`}`))
+		forbidden(t, q, askBare(g, `{"jsonrpc":"2.0","id":1,"method":`+q+`}`))
 	}
 }

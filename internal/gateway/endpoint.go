@@ -10,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 )
@@ -23,7 +24,7 @@ type endpoint struct {
 	release             func()          // of life
 	server              *mcp.Server
 	stateful, stateless http.Handler
-	shelf               shelf
+	calls               *relay.Calls
 	unread              unread
 	short               shortcut
 
@@ -36,9 +37,9 @@ type endpoint struct {
 	refused map[featureKey]json.RawMessage // what the SDK did not take
 
 	mu      sync.Mutex
-	leaving map[*mcp.ServerSession]bool    // those that trim closes
-	third   map[featureKey]json.RawMessage // definitions of third-party servers; replaced whole
-	saying  map[*mcp.ServerSession]*outbox // what belongs to no call; nil: to all sessions
+	leaving map[*mcp.ServerSession]bool            // those that trim closes
+	third   map[featureKey]json.RawMessage         // definitions of third-party servers; replaced whole
+	saying  map[*mcp.ServerSession]*relay.Notifier // what belongs to no call; nil: to all sessions
 
 	users int       // requests that are on their way; the gateway's mu guards it
 	used  time.Time // when the last one was answered, likewise
@@ -95,7 +96,7 @@ func (g *Gateway) retire(p auth.Principal, e *endpoint) {
 	for s := range e.server.Sessions() {
 		closing.Go(func() { _ = s.Close() }) // after its calls, which have ended too
 	}
-	e.shelf.end()
+	e.calls.End()
 	closing.Wait()
 }
 
@@ -136,16 +137,7 @@ func (e *endpoint) busy() bool {
 	for range e.server.Sessions() {
 		return true
 	}
-	e.shelf.mu.Lock()
-	defer e.shelf.mu.Unlock()
-	return len(e.shelf.calls) > 0
-}
-
-// within returns a context that ends with the endpoint too; release lets go of it.
-func (e *endpoint) within(ctx context.Context) (_ context.Context, release func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(e.life, func() { cancel(context.Cause(e.life)) })
-	return ctx, func() { stop(); cancel(nil) }
+	return e.calls.Suspended()
 }
 
 // filled waits until all that is offered is in.

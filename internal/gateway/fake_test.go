@@ -122,8 +122,8 @@ func askAs(g *Gateway, p auth.Principal, method, name, params string) string {
 	return strings.TrimSpace(data)
 }
 
-// bare sends a request without MCP headers.
-func bare(g *Gateway, body string) string {
+// askBare sends a request without MCP headers.
+func askBare(g *Gateway, body string) string {
 	r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
 	w := httptest.NewRecorder()
 	g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Local)))

@@ -12,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/tool"
 )
@@ -142,13 +143,8 @@ var errElsewhere = errors.New("it is gone")
 // anyObject stands for schemas of which the SDK needs nothing.
 var anyObject = json.RawMessage(`{"type":"object"}`)
 
-// mentions says whether a JSON text may have a word in it, as escapes may hide it.
-func mentions(raw json.RawMessage, word string) bool {
-	return bytes.Contains(raw, []byte(word)) || bytes.Contains(raw, []byte(`\u`))
-}
-
 // headed says whether a tool's definition may want arguments in headers too.
-func headed(raw json.RawMessage) bool { return mentions(bytes.ToLower(raw), "x-mcp-header") }
+func headed(raw json.RawMessage) bool { return rpc.Mentions(bytes.ToLower(raw), "x-mcp-header") }
 
 // needed is what the SDK needs of a tool's input schema: which arguments come in
 // headers too. It takes schemas apart many times, and most have none of that.

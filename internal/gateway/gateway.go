@@ -16,6 +16,8 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway/bare"
+	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
@@ -45,7 +47,8 @@ type Config struct {
 // Gateway is an http.Handler for the path /mcp.
 type Gateway struct {
 	Config
-	seal seal
+	relay *relay.Relay
+	bare  *bare.Handler
 
 	trimming  sync.Mutex // held while sessions are counted
 	mu        sync.Mutex
@@ -62,7 +65,8 @@ func New(c Config) *Gateway {
 	if c.Limits == nil {
 		c.Limits = limit.New(limit.Default)
 	}
-	return &Gateway{Config: c, seal: newSeal(c.Key), endpoints: map[auth.Principal]*endpoint{}, streams: map[*endpoint]bool{}, noticed: map[*mcp.ServerSession]bool{}}
+	return &Gateway{Config: c, relay: relay.New(c.Hub, c.Limits, c.Log, c.Key), bare: &bare.Handler{Hub: c.Hub, Fresh: c.Fresh, Log: c.Log},
+		endpoints: map[auth.Principal]*endpoint{}, streams: map[*endpoint]bool{}, noticed: map[*mcp.ServerSession]bool{}}
 }
 
 // ServeHTTP sends a request where it belongs: see mcp's two eras.
@@ -85,7 +89,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		m = rpc.Read(body)
 		if session == "" && version == "" && m.Method != "initialize" {
-			g.bare(w, r, p, body, a)
+			g.bare.Serve(w, r, p, body, a)
 			return
 		}
 		wrong := broken(m, body)
@@ -119,8 +123,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if session == "" && version >= rpc.Stateless {
 		h = e.stateless
 	}
-	pw := newPatientWriter(w, stream)
-	defer pw.stop()
+	pw := rpc.NewKeepAlive(w, stream)
+	defer pw.Stop()
 	h.ServeHTTP(pw, r)
 	if session == "" && h == e.stateful { // it may have begun one
 		g.trim(p)
@@ -176,7 +180,7 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 		g.mu.Lock()
 		delete(g.streams, e)
 		g.mu.Unlock()
-		e.shelf.end()
+		e.calls.End()
 	}()
 	whole := &wholes{Closer: out, to: out}
 	lines := newInlet(in, whole, g.MaxBody)
@@ -188,7 +192,7 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 // contexts do not end with requests. No request may be on its way.
 func (g *Gateway) Close() {
 	g.each("", func(e *endpoint) {
-		e.shelf.end()
+		e.calls.End()
 		if e.release != nil {
 			e.release()
 		}

@@ -26,7 +26,7 @@ func (g *Gateway) guarded(next mcp.MethodHandler) mcp.MethodHandler {
 func (g *Gateway) bounded(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-			ctx, release := e.within(ctx)
+			ctx, release := e.calls.Within(ctx)
 			defer release()
 			if !strings.HasPrefix(method, "notifications/") {
 				done, err := g.Limits.Take(e.principal.ID, limit.Calls, 1)

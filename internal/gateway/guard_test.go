@@ -26,7 +26,7 @@ func TestPanics(t *testing.T) {
 		"tool":      ask(g, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`),
 		"prompt":    ask(g, "prompts/get", "ext_p", `"name":"ext_p"`),
 		"resource":  ask(g, "resources/read", "x://y", `"uri":"x://y"`),
-		"bare call": bare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"own"}}`),
+		"bare call": askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"own"}}`),
 	} {
 		if !strings.Contains(got, `"code":-32603`) || !strings.Contains(got, "something went wrong inside Sandlot") {
 			t.Errorf("%s: %s", what, got)
@@ -49,7 +49,7 @@ func TestBareRefusal(t *testing.T) {
 	g := over(&theirs{call: func(context.Context, tool.Call) (*tool.Result, error) {
 		return nil, &tool.Refusal{Code: -32099, Message: "path must be absolute", Data: json.RawMessage(`{"big":12345678901234567890}`)}
 	}})
-	got := bare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_t"}}`)
+	got := askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_t"}}`)
 	for _, want := range []string{`"code":-32099`, `"message":"path must be absolute"`, `"data":{"big":12345678901234567890}`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s has no %s", got, want)

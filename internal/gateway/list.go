@@ -4,13 +4,15 @@ import (
 	"encoding/json"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/gateway/rpc"
 )
 
 // page is one page of a list: the SDK's result without its items, and these as
 // their servers gave them. They were checked before, and are put together here
 // without being read again.
 type page struct {
-	*rawResult
+	*rpc.Raw
 	field string
 	items []json.RawMessage
 }
@@ -33,7 +35,7 @@ func (p *page) size() (n int) {
 
 // MarshalJSON implements json.Marshaler.
 func (p *page) MarshalJSON() ([]byte, error) {
-	head, err := p.rawResult.MarshalJSON()
+	head, err := p.Raw.MarshalJSON()
 	if err != nil {
 		return nil, err
 	}
@@ -98,10 +100,10 @@ func (e *endpoint) whole(res mcp.Result, newer bool) (mcp.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.rawResult, err = raw(b, newer)
+	p.Raw, err = rpc.ReadRaw(b, newer)
 	if err != nil {
 		return nil, err
 	}
-	delete(p.fields, p.field)
+	delete(p.Fields, p.field)
 	return p, nil
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -36,3 +37,5 @@ func malformed(m rpc.Message, r *http.Request, body []byte) any {
 	}
 	return wrong
 }
+
+func bytesText(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }

@@ -41,7 +41,7 @@ func TestMissingTools(t *testing.T) {
 		return askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q,"arguments":{}`, name))
 	}
 	for era, said := range map[string]string{"older": older(auth.Local, session, "ext_held"), "newer": newer(auth.Local, "ext_held"),
-		"bare": bare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_held"}}`)} {
+		"bare": askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_held"}}`)} {
 		var m struct {
 			Error struct {
 				Code    int

@@ -5,63 +5,14 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"strings"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"sandlot/internal/fault"
+	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
-	"sandlot/internal/tool"
 )
-
-// rawResult is a result as a third-party server gave it: what the SDK's types
-// do not know is in it too.
-type rawResult struct {
-	mcp.ResultBase
-	fields rpc.Object // without _meta
-}
-
-// MarshalJSON implements json.Marshaler.
-func (r *rawResult) MarshalJSON() ([]byte, error) {
-	if len(r.Meta) == 0 {
-		return json.Marshal(r.fields)
-	}
-	meta, err := json.Marshal(r.Meta)
-	if err != nil {
-		return nil, err
-	}
-	r.fields["_meta"] = meta
-	return json.Marshal(r.fields)
-}
-
-// raw makes a result of an object. The newer era's results say whether they are
-// complete.
-func raw(b json.RawMessage, newer bool) (*rawResult, error) {
-	r := &rawResult{}
-	if err := json.Unmarshal(b, &r.fields); err != nil || r.fields == nil {
-		return nil, fault.New(fault.Connection, "the server's answer is no object")
-	}
-	if m, ok := r.fields["_meta"]; ok {
-		delete(r.fields, "_meta")
-		var meta rpc.Object
-		if json.Unmarshal(m, &meta) == nil {
-			r.Meta = mcp.Meta{}
-			for k, v := range meta {
-				r.Meta[k] = v
-			}
-		}
-	}
-	if _, typed := r.fields["resultType"]; !newer {
-		delete(r.fields, "resultType")
-	} else if !typed {
-		r.fields["resultType"] = json.RawMessage(`"complete"`)
-	}
-	return r, nil
-}
 
 // passing answers for third-party servers, in front of the SDK's own handlers,
 // which know of their tools, prompts and resources what they need to announce
@@ -77,12 +28,12 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 				foreign := g.foreign(ctx, e, method, r.Params.Name)
 				if foreign || e.asks[r.Params.Name] {
 					q := passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
-					q.answers = unread
-					e.short.take(e, r, q.can)
+					q.Holds = unread
+					e.short.take(e, r, q.Can)
 					if foreign {
-						return g.pass(ctx, e, q, g.theirTool(e, q, r.Params.Arguments))
+						return g.relay.Result(ctx, e.calls, q, g.relay.Tool(e.calls, q, r.Params.Arguments))
 					}
-					return g.pass(ctx, e, q, g.askingTool(e, q, r.Params.Arguments))
+					return g.relay.Result(ctx, e.calls, q, g.relay.ElicitingTool(e.calls, q, r.Params.Arguments))
 				}
 				if _, own := e.own[featureKey{method, r.Params.Name}]; !own && g.Hub.HasExternal() {
 					if why := g.Hub.Missing(ctx, e.principal, r.Params.Name); why != nil {
@@ -92,15 +43,15 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 				e.short.take(e, r, nil)
 			case *mcp.GetPromptRequest:
 				if g.foreign(ctx, e, method, r.Params.Name) {
-					return g.passRequest(ctx, e, unread, passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState))
+					return g.other(ctx, e, unread, passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState))
 				}
 			case *mcp.ReadResourceRequest:
 				if g.Hub.HasExternal() && !ours(r.Params.URI) {
-					return g.passRequest(ctx, e, unread, passed(method, r, r.Params.URI, r.Params.InputResponses, r.Params.RequestState))
+					return g.other(ctx, e, unread, passed(method, r, r.Params.URI, r.Params.InputResponses, r.Params.RequestState))
 				}
 			case *mcp.CompleteRequest:
 				if g.Hub.HasExternal() && r.Params.Ref != nil && !ours(r.Params.Ref.URI) {
-					return g.passRequest(ctx, e, unread, passed(method, r, r.Params.Ref.Name+r.Params.Ref.URI, nil, ""))
+					return g.other(ctx, e, unread, passed(method, r, r.Params.Ref.Name+r.Params.Ref.URI, nil, ""))
 				}
 			}
 			age := e.short.now()
@@ -148,161 +99,29 @@ func newer(req mcp.Request) bool {
 	return ok && v.ProtocolVersion() >= rpc.Stateless
 }
 
-// request is what the methods that are passed on have in common.
-type passedOn struct {
-	method string
-	key    string // name or URI
-	line   line
-	newer  bool
-	can    json.RawMessage
-	meta   map[string]any
-	params rpc.Object
-	inputs tool.Inputs
-
-	answers *limit.Holds
-}
-
-func passed[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap, state string) *passedOn {
-	q := &passedOn{method: method, key: key, newer: newer(r), meta: r.Params.GetMeta(), params: rpc.Object{}}
-	q.can = abilities(r.ClientCapabilities())
+func passed[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap, state string) *relay.Request {
+	q := &relay.Request{Method: method, Key: key, Stateless: newer(r), Meta: r.Params.GetMeta(), Params: rpc.Object{}}
+	q.Can = relay.Abilities(r.ClientCapabilities())
 	if b, err := json.Marshal(r.Params); err == nil {
-		_ = json.Unmarshal(b, &q.params)
+		_ = json.Unmarshal(b, &q.Params)
 	}
 	for _, own := range []string{"_meta", "inputResponses", "requestState"} {
-		delete(q.params, own)
+		delete(q.Params, own)
 	}
-	l := sessionLine{session: r.Session}
+	l := sessionWriter{session: r.Session}
 	if t, ok := any(r.Params).(interface{ GetProgressToken() any }); ok {
 		l.token = t.GetProgressToken()
 	}
-	q.line = l
+	q.Writer = l
 	if responses != nil {
-		q.inputs.Responses, _ = json.Marshal(responses)
+		q.Inputs.Responses, _ = json.Marshal(responses)
 	}
-	q.inputs.State = state
+	q.Inputs.State = state
 	return q
 }
 
-// abilities is what a client can. The SDK's own form says that every client has
-// roots.
-func abilities(c *mcp.ClientCapabilities) json.RawMessage {
-	if c == nil {
-		return json.RawMessage("{}")
-	}
-	var all rpc.Object
-	b, _ := json.Marshal(c)
-	_ = json.Unmarshal(b, &all)
-	if c.RootsV2 == nil {
-		delete(all, "roots")
-	}
-	b, _ = json.Marshal(all)
-	return b
-}
-
-// passable is what of a client's _meta a third-party server may see.
-func passable(meta map[string]any) rpc.Object {
-	out := rpc.Object{}
-	for k, v := range meta {
-		if k == "progressToken" || strings.HasPrefix(k, "io.modelcontextprotocol/") {
-			continue
-		}
-		if b, err := json.Marshal(v); err == nil && len(b) <= 16<<10 && len(out) < 32 {
-			out[k] = b
-		}
-	}
-	return out
-}
-
-// theirTool calls a tool of a third-party server.
-func (g *Gateway) theirTool(e *endpoint, q *passedOn, args json.RawMessage) answerer {
-	return func(ctx context.Context, client tool.Client, in tool.Inputs, held *limit.Held) (json.RawMessage, error) {
-		res, err := g.Hub.Call(ctx, tool.Call{Principal: e.principal, Name: q.key, Args: args,
-			Client: client, Meta: passable(q.meta), Inputs: in, Held: held})
-		if err != nil {
-			return nil, err
-		}
-		return res.Raw, nil
-	}
-}
-
-// askingTool calls a tool of ours that may ask its client's user: in front of the
-// SDK's handlers too, which cannot suspend a call.
-func (g *Gateway) askingTool(e *endpoint, q *passedOn, args json.RawMessage) answerer {
-	return func(ctx context.Context, client tool.Client, _ tool.Inputs, held *limit.Held) (json.RawMessage, error) {
-		n := newProgress(func(p *mcp.ProgressNotificationParams) {
-			b, _ := json.Marshal(p)
-			client.Tell("notifications/progress", b)
-		})
-		defer n.stop()
-		res, err := g.Hub.Call(ctx, tool.Call{Principal: e.principal, Name: q.key, Args: args, Progress: n.say, Client: client, Held: held})
-		if err != nil {
-			return nil, err
-		}
-		return json.Marshal(rpc.Result(res))
-	}
-}
-
-func (g *Gateway) passRequest(ctx context.Context, e *endpoint, unread *limit.Holds, q *passedOn) (mcp.Result, error) {
-	q.answers = unread
-	return g.pass(ctx, e, q, func(ctx context.Context, client tool.Client, in tool.Inputs, held *limit.Held) (json.RawMessage, error) {
-		return g.Hub.Pass(ctx, tool.Request{Principal: e.principal, Method: q.method, Params: q.params,
-			Client: client, Meta: passable(q.meta), Inputs: in, Held: held})
-	})
-}
-
-// answerer makes the call of which a request is a part, or all.
-type answerer func(ctx context.Context, client tool.Client, in tool.Inputs, held *limit.Held) (json.RawMessage, error)
-
-func (g *Gateway) pass(ctx context.Context, e *endpoint, q *passedOn, answer answerer) (mcp.Result, error) {
-	b, err := g.passedAnswer(ctx, e, q, answer)
-	if err != nil {
-		return nil, err
-	}
-	r, err := raw(b, q.newer)
-	if err != nil {
-		return nil, g.passError(ctx, q, err)
-	}
-	if q.method == "resources/read" && q.newer {
-		r.defaults(rpc.Object{"ttlMs": json.RawMessage("0"), "cacheScope": json.RawMessage(`"private"`)})
-	}
-	return r, nil
-}
-
-// passedAnswer returns what was answered, or the error that the client is to be
-// told.
-func (g *Gateway) passedAnswer(ctx context.Context, e *endpoint, q *passedOn, answer answerer) (b json.RawMessage, err error) {
-	if q.newer {
-		b, err = g.passRetrying(ctx, e, q, answer)
-	} else {
-		c := &caller{q: q, ctx: ctx}
-		b, err = answer(ctx, c, tool.Inputs{}, q.answers.Held())
-		c.said.flush(ctx, flushing)
-		c.said.end()
-	}
-	if err != nil {
-		return nil, g.passError(ctx, q, err)
-	}
-	return b, nil
-}
-
-func (r *rawResult) defaults(d rpc.Object) {
-	for k, v := range d {
-		if _, ok := r.fields[k]; !ok {
-			r.fields[k] = v
-		}
-	}
-	r.fields["cacheScope"] = json.RawMessage(`"private"`) // what one principal sees
-}
-
-func (g *Gateway) passError(ctx context.Context, q *passedOn, err error) error {
-	_, theirs := errors.AsType[*tool.Refusal](err)
-	if _, sdk := errors.AsType[*jsonrpc.Error](err); theirs || sdk {
-		return rpc.Error(err)
-	}
-	f := fault.From(err)
-	rpc.Report(ctx, g.Log, q.method+" "+fault.Clip(q.key), f)
-	if q.method == "resources/read" && f.Kind == fault.NotFound {
-		return mcp.ResourceNotFoundError(q.key)
-	}
-	return rpc.Error(f)
+// other passes on what is no tool call.
+func (g *Gateway) other(ctx context.Context, e *endpoint, unread *limit.Holds, q *relay.Request) (mcp.Result, error) {
+	q.Holds = unread
+	return g.relay.Result(ctx, e.calls, q, g.relay.Other(e.calls, q))
 }

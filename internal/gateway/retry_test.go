@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/gateway/relay"
 	"sandlot/internal/limit"
 	"sandlot/internal/tool"
 )
@@ -29,7 +30,7 @@ func resultOf(t *testing.T, answer string) (kind, state, rest string) {
 
 // A server behind this one may be such a server too: its states are sealed again.
 func TestStatesOfAnotherSandlot(t *testing.T) {
-	theirState := sealMark + "AAAA"
+	theirState := relay.SealMark + "AAAA"
 	var came string
 	g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 		if c.Inputs.Empty() {
@@ -39,7 +40,7 @@ func TestStatesOfAnotherSandlot(t *testing.T) {
 		return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
 	}})
 	kind, state, answer := resultOf(t, ask(g, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`))
-	if kind != "input_required" || state == theirState || !strings.HasPrefix(state, sealMark) {
+	if kind != "input_required" || state == theirState || !strings.HasPrefix(state, relay.SealMark) {
 		t.Fatalf("asked with %s", answer)
 	}
 	kind, _, answer = resultOf(t, ask(g, "tools/call", "ext_t", fmt.Sprintf(`"name":"ext_t","arguments":{},"requestState":%q,"inputResponses":{"q":{"action":"accept"}}`, state)))
@@ -101,7 +102,7 @@ func TestWaitingCallsAreBounded(t *testing.T) {
 		if kind, _, answer := resultOf(t, call("bob", 1)); kind != "input_required" {
 			t.Errorf("another user: %s", answer)
 		}
-		time.Sleep(held + time.Minute) // nobody answered
+		time.Sleep(tool.Thinking + time.Minute) // nobody answered
 		synctest.Wait()
 		if kind, _, answer := resultOf(t, call("ann", 99)); kind != "input_required" {
 			t.Errorf("after the others ended: %s", answer)

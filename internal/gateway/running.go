@@ -6,6 +6,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/secret"
 )
@@ -99,9 +100,9 @@ func (s *shortcut) heard(session string, m rpc.Message) bool {
 
 // ask asks a client of the older era. Only roots/list comes here: what else it
 // can be asked does not take the shortcut.
-func (l *ownLine) ask(ctx context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
+func (l *ownLine) Ask(ctx context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
 	if method != "roots/list" || l.session == "" {
-		return nil, cannot(method)
+		return nil, relay.Cannot(method)
 	}
 	id := "sandlot-" + secret.ID()
 	key, answer := runKey(l.session, json.RawMessage(`"`+id+`"`)), make(chan json.RawMessage, 1)
@@ -122,7 +123,7 @@ func (l *ownLine) ask(ctx context.Context, method string, _ json.RawMessage) (js
 		//lint:ignore SA1019 clients of the older era have roots
 		var roots *mcp.ListRootsResult // as the SDK reads it
 		if json.Unmarshal(a, &roots) != nil || roots == nil {
-			return nil, cannot(method)
+			return nil, relay.Cannot(method)
 		}
 		return json.Marshal(roots)
 	case <-ctx.Done():

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -19,6 +18,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/tool"
@@ -81,7 +81,7 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{}}}, nil // nothing of ours has any
 		},
 	})
-	e := &endpoint{principal: p, life: life, server: s, used: time.Now(), own: map[featureKey]json.RawMessage{}, asks: map[string]bool{}, leaving: map[*mcp.ServerSession]bool{}}
+	e := &endpoint{principal: p, life: life, calls: &relay.Calls{Principal: p, Life: life}, server: s, used: time.Now(), own: map[featureKey]json.RawMessage{}, asks: map[string]bool{}, leaving: map[*mcp.ServerSession]bool{}}
 	s.AddReceivingMiddleware(g.bounded(e), g.guarded, g.levels(e), g.passing(e), readyFirst)
 	return e
 }
@@ -177,7 +177,7 @@ func (g *Gateway) Changed(owner string) {
 // Updated says that a resource has changed. It does not wait for clients.
 func (g *Gateway) Updated(owner, uri string) {
 	g.each(owner, func(e *endpoint) {
-		e.say(nil, notice{key: uri, send: func() {
+		e.say(nil, relay.Notification{Key: uri, Send: func() {
 			_ = e.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: uri})
 		}})
 	})
@@ -193,7 +193,7 @@ func (g *Gateway) Logged(owner string, params json.RawMessage) {
 	g.each(owner, func(e *endpoint) {
 		for s := range e.server.Sessions() {
 			if i := s.InitializeParams(); i != nil && i.ProtocolVersion < rpc.Stateless {
-				e.say(s, notice{log: true, size: len(params), send: func() {
+				e.say(s, relay.Notification{Log: true, Size: len(params), Send: func() {
 					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 					defer cancel()
 					_ = s.Log(ctx, &p) // a client that went away misses it
@@ -204,19 +204,19 @@ func (g *Gateway) Logged(owner string, params json.RawMessage) {
 }
 
 // say sends to one session, or with nil to all, what belongs to no call.
-func (e *endpoint) say(s *mcp.ServerSession, n notice) {
+func (e *endpoint) say(s *mcp.ServerSession, n relay.Notification) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	o := e.saying[s]
 	if o == nil {
-		maps.DeleteFunc(e.saying, func(_ *mcp.ServerSession, o *outbox) bool { return !o.sending() })
+		maps.DeleteFunc(e.saying, func(_ *mcp.ServerSession, o *relay.Notifier) bool { return !o.Sending() })
 		if e.saying == nil {
-			e.saying = map[*mcp.ServerSession]*outbox{}
+			e.saying = map[*mcp.ServerSession]*relay.Notifier{}
 		}
-		o = &outbox{}
+		o = &relay.Notifier{}
 		e.saying[s] = o
 	}
-	o.put(n)
+	o.Put(n)
 }
 
 // readyFirst lists the tools that take no arguments, and then those that need
@@ -260,9 +260,9 @@ func (g *Gateway) handler(e *endpoint, name string) mcp.ToolHandler {
 // ownTool calls a tool of ours. With tell, the client is told what happens.
 func (g *Gateway) ownTool(ctx context.Context, c tool.Call, tell func(*mcp.ProgressNotificationParams)) (*mcp.CallToolResult, error) {
 	if tell != nil {
-		n := newProgress(tell)
-		defer n.stop()
-		c.Progress = n.say
+		n := relay.NewProgress(tell)
+		defer n.Stop()
+		c.Progress = n.Say
 	}
 	r, err := g.Hub.Call(ctx, c)
 	if err != nil {
@@ -299,47 +299,4 @@ func (g *Gateway) reader(e *endpoint) mcp.ResourceHandler {
 		}
 		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}, nil
 	}
-}
-
-// progress tells a client that waits what happens: each new text, and, when
-// there is none for a while, that time passes.
-type progress struct {
-	send  func(*mcp.ProgressNotificationParams)
-	start time.Time
-
-	mu      sync.Mutex
-	last    float64
-	timer   *time.Timer
-	stopped bool
-}
-
-// silence is how long a call says nothing before it says that it still runs.
-const silence = 5 * time.Second
-
-func newProgress(send func(*mcp.ProgressNotificationParams)) *progress {
-	p := &progress{send: send, start: time.Now()}
-	p.timer = time.AfterFunc(silence, func() {
-		p.say(fmt.Sprintf("Still running after %d s", int(time.Since(p.start).Seconds())))
-	})
-	return p
-}
-
-// say sends a notification. Its number is the seconds since the start, and
-// always grows.
-func (p *progress) say(text string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.stopped {
-		return
-	}
-	p.last = max(time.Since(p.start).Seconds(), p.last+0.001)
-	p.send(&mcp.ProgressNotificationParams{Message: text, Progress: p.last})
-	p.timer.Reset(silence)
-}
-
-func (p *progress) stop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.stopped = true
-	p.timer.Stop()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
@@ -81,7 +82,7 @@ func (s *shortcut) take(e *endpoint, r *mcp.CallToolRequest, can json.RawMessage
 		}
 	}
 	session := r.Session.ID()
-	if session != "" && (able(can, "elicitation/create") || able(can, "sampling/createMessage")) {
+	if session != "" && (relay.Able(can, "elicitation/create") || relay.Able(can, "sampling/createMessage")) {
 		return // the SDK asks, and checks what is asked and answered
 	}
 	s.mu.Lock()
@@ -114,7 +115,7 @@ func (s *shortcut) keep(g *Gateway, req mcp.Request, p *page, age int) {
 	if x == nil || !about(x.Header.Get(likeness), p.method(), "", cursorOf(req)) {
 		return
 	}
-	whole := &rawResult{fields: maps.Clone(p.fields)}
+	whole := &rpc.Raw{Fields: maps.Clone(p.Fields)}
 	whole.Meta = maps.Clone(p.Meta)
 	if newer(req) {
 		g.signed(whole)
@@ -239,18 +240,18 @@ func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o
 		if b == nil {
 			return false
 		}
-		pw := newPatientWriter(w, false)
-		defer pw.stop()
+		pw := rpc.NewKeepAlive(w, false)
+		defer pw.Stop()
 		b, err := hub.Do(r.Context(), g.Hub, hub.Request{Principal: e.principal, Operation: operations[o.method]}, func(context.Context) (json.RawMessage, error) {
 			return b, o.answers.Held().Reserve(r.Context(), len(b))
 		})
 		o.answer(pw, b, err)
 		return true
 	}
-	ctx, release := e.within(r.Context())
+	ctx, release := e.calls.Within(r.Context())
 	defer release()
 	if !o.newer {
-		whole, release := e.within(context.WithoutCancel(ctx))
+		whole, release := e.calls.Within(context.WithoutCancel(ctx))
 		defer release()
 		own, end, ok := e.short.begin(whole, o)
 		if !ok {
@@ -259,8 +260,8 @@ func (g *Gateway) shortly(w http.ResponseWriter, r *http.Request, e *endpoint, o
 		defer end()
 		ctx = own
 	}
-	pw := newPatientWriter(w, true)
-	defer pw.stop()
+	pw := rpc.NewKeepAlive(w, true)
+	defer pw.Stop()
 	b, err := g.ordinarily(ctx, e, o, t.can, pw)
 	o.answer(pw, b, err)
 	return true
@@ -318,24 +319,24 @@ func statusOf(code int64) int {
 }
 
 // ordinarily makes the call and returns the result's object.
-func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can json.RawMessage, pw *patientWriter) (b json.RawMessage, err error) {
+func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can json.RawMessage, pw *rpc.KeepAlive) (b json.RawMessage, err error) {
 	defer rpc.Recover(ctx, g.Log, o.method, &err)
 	l := &ownLine{short: &e.short, session: o.session, token: o.meta["progressToken"], writer: pw}
 	own := e.own[featureKey{"tools/call", o.name}] != nil
 	if !own || e.asks[o.name] {
-		q := &passedOn{method: o.method, key: o.name, line: l, newer: o.newer, can: can, meta: map[string]any{}, params: rpc.Object{}, answers: o.answers}
+		q := &relay.Request{Method: o.method, Key: o.name, Writer: l, Stateless: o.newer, Can: can, Meta: map[string]any{}, Params: rpc.Object{}, Holds: o.answers}
 		for k, v := range o.meta {
-			q.meta[k] = v
+			q.Meta[k] = v
 		}
-		q.params["name"], _ = json.Marshal(o.name)
+		q.Params["name"], _ = json.Marshal(o.name)
 		if o.args != nil {
-			q.params["arguments"] = o.args
+			q.Params["arguments"] = o.args
 		}
-		answer := g.theirTool(e, q, o.args)
+		answer := g.relay.Tool(e.calls, q, o.args)
 		if own {
-			answer = g.askingTool(e, q, o.args)
+			answer = g.relay.ElicitingTool(e.calls, q, o.args)
 		}
-		if b, err = g.passedAnswer(ctx, e, q, answer); err != nil {
+		if b, err = g.relay.Answer(ctx, e.calls, q, answer); err != nil {
 			return nil, err
 		}
 		return g.typed(b, o.newer)
@@ -344,7 +345,7 @@ func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can 
 	if l.token != nil {
 		progress = func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)
-			l.tell(ctx, "notifications/progress", b)
+			l.Tell(ctx, "notifications/progress", b)
 		}
 	}
 	res, err := g.ownTool(ctx, tool.Call{Principal: e.principal, Name: o.name, Args: o.args, Held: o.answers.Held()}, progress)
@@ -362,10 +363,10 @@ func (g *Gateway) ordinarily(ctx context.Context, e *endpoint, o *ordinary, can 
 
 // typed makes a result that a server gave one of the client's era.
 func (g *Gateway) typed(b json.RawMessage, newer bool) (json.RawMessage, error) {
-	if !newer && rpc.IsObject(b) && !mentions(b, "resultType") {
+	if !newer && rpc.IsObject(b) && !rpc.Mentions(b, "resultType") {
 		return b, nil
 	}
-	r, err := raw(b, newer)
+	r, err := rpc.ReadRaw(b, newer)
 	if err != nil {
 		return nil, err
 	}
@@ -376,7 +377,7 @@ func (g *Gateway) typed(b json.RawMessage, newer bool) (json.RawMessage, error) 
 }
 
 // signed says in a result of the newer era who answers, as the SDK does.
-func (g *Gateway) signed(r *rawResult) {
+func (g *Gateway) signed(r *rpc.Raw) {
 	if r.Meta == nil {
 		r.Meta = mcp.Meta{}
 	}
@@ -391,12 +392,12 @@ type ownLine struct {
 	short   *shortcut
 	session string
 	token   json.RawMessage // of progress; nil: the client does not want to know
-	writer  *patientWriter
+	writer  *rpc.KeepAlive
 }
 
-func (l *ownLine) client() string { return l.session }
+func (l *ownLine) Client() string { return l.session }
 
-func (l *ownLine) tell(_ context.Context, method string, params json.RawMessage) {
+func (l *ownLine) Tell(_ context.Context, method string, params json.RawMessage) {
 	if method != "notifications/progress" || l.token == nil {
 		return // of logs the client wants to hear nothing
 	}
@@ -410,6 +411,6 @@ func (l *ownLine) tell(_ context.Context, method string, params json.RawMessage)
 
 func (l *ownLine) send(m map[string]any) {
 	if b, err := json.Marshal(m); err == nil {
-		l.writer.event(b)
+		l.writer.Event(b)
 	}
 }

@@ -1,11 +1,13 @@
-package gateway
+// Package bare answers JSON-RPC requests that come without a handshake and without a
+// header of MCP, as curl and older clients send them.
+package bare
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
+	"log/slog"
 	"net/http"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -19,6 +21,15 @@ import (
 	"sandlot/internal/tool"
 )
 
+// Handler answers bare requests.
+type Handler struct {
+	Hub *hub.Hub
+	// Fresh says that a call of that principal without a session id gets a session of
+	// its own; nil: none does.
+	Fresh func(auth.Principal) bool
+	Log   *slog.Logger
+}
+
 // request is a bare JSON-RPC request: no initialize came before it.
 type request struct {
 	JSONRPC string          `json:"jsonrpc"`
@@ -27,10 +38,10 @@ type request struct {
 	Params  json.RawMessage `json:"params"`
 }
 
-// bare answers one request with one JSON object and HTTP status 200, whatever
+// Serve answers one request with one JSON object and HTTP status 200, whatever
 // the outcome, as the Microsandbox server did.
-func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal, body []byte, a *limit.Holds) {
-	q, wrong := parseBare(body)
+func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal, body []byte, a *limit.Holds) {
+	q, wrong := parse(body)
 	if wrong != nil {
 		rpc.Write(w, http.StatusOK, wrong)
 		return
@@ -40,7 +51,7 @@ func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal,
 		return
 	}
 	held := a.Held()
-	result, err := g.answer(r, p, q, held)
+	result, err := h.answer(r, p, q, held)
 	var b []byte
 	if err == nil {
 		b = rpc.JSON(map[string]any{"jsonrpc": "2.0", "id": q.ID, "result": result})
@@ -50,7 +61,7 @@ func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal,
 		said := rpc.Error(err)
 		if _, theirs := errors.AsType[*tool.Refusal](err); !theirs {
 			f := fault.From(err)
-			rpc.Report(r.Context(), g.Log, q.Method, f)
+			rpc.Report(r.Context(), h.Log, q.Method, f)
 			if f.Kind == fault.NotFound && f.Context["tool"] != nil || f.Context["method"] != nil {
 				said.Code = jsonrpc.CodeMethodNotFound
 			}
@@ -63,7 +74,7 @@ func (g *Gateway) bare(w http.ResponseWriter, r *http.Request, p auth.Principal,
 	_, _ = w.Write(b) // the client went away
 }
 
-func parseBare(body []byte) (request, any) {
+func parse(body []byte) (request, any) {
 	var q request
 	trimmed := bytes.TrimSpace(body)
 	if wrong := rpc.Unparsable(trimmed); wrong != nil {
@@ -102,24 +113,24 @@ func parseBare(body []byte) (request, any) {
 	return request{"2.0", id, name, loose.Params}, nil
 }
 
-func (g *Gateway) answer(r *http.Request, p auth.Principal, q request, held *limit.Held) (_ any, err error) {
-	defer rpc.Recover(r.Context(), g.Log, q.Method, &err)
+func (h *Handler) answer(r *http.Request, p auth.Principal, q request, held *limit.Held) (_ any, err error) {
+	defer rpc.Recover(r.Context(), h.Log, q.Method, &err)
 	switch q.Method {
 	case "ping":
 		return map[string]any{}, nil
 	case "tools/list":
-		return hub.Do(r.Context(), g.Hub, hub.Request{Principal: p, Operation: policy.ToolList}, func(ctx context.Context) (any, error) {
-			return map[string]any{"tools": g.bareTools(ctx, p)}, nil
+		return hub.Do(r.Context(), h.Hub, hub.Request{Principal: p, Operation: policy.ToolList}, func(ctx context.Context) (any, error) {
+			return map[string]any{"tools": h.tools(ctx, p)}, nil
 		})
 	case "tools/call":
-		return g.bareCall(r, p, q, held)
+		return h.call(r, p, q, held)
 	}
 	return nil, fault.New(fault.NotFound, "Method not found: %q; a request without MCP headers can be tools/list, tools/call or ping", fault.Clip(q.Method)).With("method", fault.Clip(q.Method))
 }
 
-func (g *Gateway) bareTools(ctx context.Context, p auth.Principal) []any {
+func (h *Handler) tools(ctx context.Context, p auth.Principal) []any {
 	list := []any{}
-	for _, t := range g.Hub.Tools(ctx, p) {
+	for _, t := range h.Hub.Tools(ctx, p) {
 		switch {
 		case t.Raw != nil:
 			list = append(list, t.Raw)
@@ -130,7 +141,7 @@ func (g *Gateway) bareTools(ctx context.Context, p auth.Principal) []any {
 	return list
 }
 
-func (g *Gateway) bareCall(r *http.Request, p auth.Principal, q request, held *limit.Held) (any, error) {
+func (h *Handler) call(r *http.Request, p auth.Principal, q request, held *limit.Held) (any, error) {
 	var params struct {
 		Name      any             `json:"name"`
 		Arguments json.RawMessage `json:"arguments"`
@@ -144,12 +155,10 @@ func (g *Gateway) bareCall(r *http.Request, p auth.Principal, q request, held *l
 	if !ok || name == "" {
 		return nil, fault.New(fault.InvalidParameters, "params.name, the tool's name, is missing").With("argument", "name").With("allowed", "a tool's name, as tools/list gives it")
 	}
-	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, Fresh: g.Fresh != nil && g.Fresh(p), Held: held}
-	res, err := g.Hub.Call(r.Context(), c)
+	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, Fresh: h.Fresh != nil && h.Fresh(p), Held: held}
+	res, err := h.Hub.Call(r.Context(), c)
 	if err != nil {
 		return nil, err
 	}
 	return rpc.Flat(res), nil
 }
-
-func bytesText(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }

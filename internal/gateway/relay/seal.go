@@ -1,4 +1,4 @@
-package gateway
+package relay
 
 import (
 	"crypto/aes"
@@ -26,7 +26,8 @@ type state struct {
 // and that nobody can read or change.
 type seal struct{ aead cipher.AEAD }
 
-const sealMark = "slt1."
+// SealMark begins every state that this server gave.
+const SealMark = "slt1."
 
 // newSeal returns a seal with that key of 32 bytes; without one it makes a key
 // that is good until the server ends.
@@ -47,32 +48,32 @@ func newSeal(key []byte) seal {
 }
 
 // bound is what a state is good for: who, what and with which arguments.
-func bound(p auth.Principal, q *passedOn) []byte {
+func bound(p auth.Principal, q *Request) []byte {
 	var canonical any
-	b, _ := json.Marshal(q.params)
+	b, _ := json.Marshal(q.Params)
 	_ = json.Unmarshal(b, &canonical)
-	b, _ = json.Marshal([]any{p.ID, p.Service, q.method, q.key, canonical})
+	b, _ = json.Marshal([]any{p.ID, p.Service, q.Method, q.Key, canonical})
 	sum := sha256.Sum256(b)
 	return sum[:]
 }
 
-func (s seal) make(p auth.Principal, q *passedOn, st state) (string, error) {
-	st.Expires = time.Now().Add(held).Unix()
+func (s seal) make(p auth.Principal, q *Request, st state) (string, error) {
+	st.Expires = time.Now().Add(waitsForUser).Unix()
 	plain, err := json.Marshal(st)
 	if err != nil {
 		return "", err
 	}
-	return sealMark + base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, bound(p, q))), nil
+	return SealMark + base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, bound(p, q))), nil
 }
 
 // open returns the state that a request brings; none is an empty one.
-func (s seal) open(p auth.Principal, q *passedOn) (state, error) {
+func (s seal) open(p auth.Principal, q *Request) (state, error) {
 	var st state
-	if q.inputs.State == "" {
+	if q.Inputs.State == "" {
 		return st, nil
 	}
 	wrong := fault.Wrap(fault.InvalidParameters, errState, "%v", errState).With("argument", "requestState")
-	text, sealed := strings.CutPrefix(q.inputs.State, sealMark)
+	text, sealed := strings.CutPrefix(q.Inputs.State, SealMark)
 	body, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || !sealed {
 		return st, wrong

@@ -1,4 +1,4 @@
-package gateway
+package relay
 
 import (
 	"context"
@@ -12,28 +12,28 @@ import (
 )
 
 // caller is a client that waits for its call, as third-party servers see it.
-type caller struct {
-	q    *passedOn
-	said outbox // of the call; sent before its result
+type client struct {
+	q    *Request
+	said Notifier // of the call; sent before its result
 
 	mu  sync.Mutex
 	ctx context.Context // of the request that waits; nil while none does
 }
 
 // ID implements tool.Client.
-func (c *caller) ID() string {
-	return c.q.line.client()
+func (c *client) ID() string {
+	return c.q.Writer.Client()
 }
 
 // Can implements tool.Client.
-func (c *caller) Can() json.RawMessage { return c.q.can }
+func (c *client) Can() json.RawMessage { return c.q.Can }
 
 // Retries implements tool.Client.
-func (c *caller) Retries() bool { return false }
+func (c *client) Retries() bool { return false }
 
 // waiting returns the context of the request that waits, which leads what is
 // sent to its own stream.
-func (c *caller) waiting() (context.Context, *passedOn) {
+func (c *client) waiting() (context.Context, *Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ctx, c.q
@@ -44,35 +44,36 @@ const flushing = 2 * time.Second
 
 // Tell implements tool.Client. It does not wait for the client; one that went
 // away is noticed by the call itself.
-func (c *caller) Tell(method string, params json.RawMessage) {
+func (c *client) Tell(method string, params json.RawMessage) {
 	ctx, q := c.waiting()
 	if ctx == nil {
 		return
 	}
-	c.said.put(notice{log: method == "notifications/message", size: len(params), send: func() { q.line.tell(ctx, method, params) }})
+	c.said.Put(Notification{Log: method == "notifications/message", Size: len(params), Send: func() { q.Writer.Tell(ctx, method, params) }})
 }
 
 // Ask implements tool.Client.
-func (c *caller) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	if !able(c.q.can, method) {
-		return nil, cannot(method)
+func (c *client) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	if !Able(c.q.Can, method) {
+		return nil, Cannot(method)
 	}
 	waits, q := c.waiting()
 	if waits == nil {
-		return nil, cannot(method)
+		return nil, Cannot(method)
 	}
 	ask, cancel := context.WithCancel(waits)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	return q.line.ask(ask, method, params)
+	return q.Writer.Ask(ask, method, params)
 }
 
-func unreadable(method string) error {
+// Unreadable says that what is asked cannot be read.
+func Unreadable(method string) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "the parameters of " + method + " could not be read"}
 }
 
-// cannot says what a client is not able to do.
-func cannot(method string) error {
+// Cannot says what a client is not able to do.
+func Cannot(method string) error {
 	what := map[string]string{"elicitation/create": "cannot ask its user (elicitation)", "sampling/createMessage": "does not lend its model (sampling)",
 		"roots/list": "names no roots"}[method]
 	if what == "" {
@@ -81,8 +82,8 @@ func cannot(method string) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "the client that made this call " + what}
 }
 
-// able says whether a client's capabilities name what the method needs.
-func able(can json.RawMessage, method string) bool {
+// Able says whether a client's capabilities name what the method needs.
+func Able(can json.RawMessage, method string) bool {
 	var c struct{ Elicitation, Sampling, Roots json.RawMessage }
 	_ = json.Unmarshal(can, &c) // what cannot be read can nothing
 	has := func(m json.RawMessage) bool { return len(m) > 0 && string(m) != "null" }

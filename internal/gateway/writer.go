@@ -7,28 +7,19 @@ import (
 	"encoding/json"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/gateway/relay"
 )
 
-// line is the way to a client while a call of it runs.
-type line interface {
-	// client tells those of one principal apart.
-	client() string
-	// tell sends a notification of the call. A client that went away is noticed
-	// by the call itself.
-	tell(ctx context.Context, method string, params json.RawMessage)
-	// ask asks what the client said that it can, and waits for its answer.
-	ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
-}
-
-// sessionLine is that of a call that the SDK reads and answers.
-type sessionLine struct {
+// sessionWriter is that of a call that the SDK reads and answers.
+type sessionWriter struct {
 	session *mcp.ServerSession
 	token   any // of progress; nil: the client does not want to know
 }
 
-func (l sessionLine) client() string { return clientOf(l.session) }
+func (l sessionWriter) Client() string { return clientOf(l.session) }
 
-func (l sessionLine) tell(ctx context.Context, method string, params json.RawMessage) {
+func (l sessionWriter) Tell(ctx context.Context, method string, params json.RawMessage) {
 	switch method {
 	case "notifications/progress":
 		var p mcp.ProgressNotificationParams
@@ -45,26 +36,26 @@ func (l sessionLine) tell(ctx context.Context, method string, params json.RawMes
 	}
 }
 
-func (l sessionLine) ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+func (l sessionWriter) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	var res any
 	var err error
 	switch method {
 	case "elicitation/create":
 		var p mcp.ElicitParams
 		if err := json.Unmarshal(params, &p); err != nil {
-			return nil, unreadable(method)
+			return nil, relay.Unreadable(method)
 		}
 		res, err = l.session.Elicit(ctx, &p)
 	case "sampling/createMessage":
 		var p mcp.CreateMessageWithToolsParams
 		if err := json.Unmarshal(params, &p); err != nil {
-			return nil, unreadable(method)
+			return nil, relay.Unreadable(method)
 		}
 		res, err = l.session.CreateMessageWithTools(ctx, &p)
 	case "roots/list":
 		res, err = l.session.ListRoots(ctx, &mcp.ListRootsParams{})
 	default:
-		return nil, cannot(method)
+		return nil, relay.Cannot(method)
 	}
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package gateway
+package relay
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
@@ -15,15 +16,15 @@ import (
 	"sandlot/internal/tool"
 )
 
-// held is how long a call waits for its client to come again with what was
+// waitsForUser is how long a call waits for its client to come again with what was
 // asked for.
-const held = tool.Thinking
+const waitsForUser = tool.Thinking
 
-// retrier is a client of the newer era: it cannot be asked while it waits, but
+// retryingClient is a client of the newer era: it cannot be asked while it waits, but
 // comes again with answers. A server of the older era asks in the middle of a
 // call, which thus outlives the request that made it.
-type retrier struct {
-	caller
+type retryingClient struct {
+	client
 	questions chan *question
 }
 
@@ -34,15 +35,15 @@ type question struct {
 }
 
 // Retries implements tool.Client.
-func (r *retrier) Retries() bool { return true }
+func (r *retryingClient) Retries() bool { return true }
 
 // ID implements tool.Client: requests of the newer era belong to no session.
-func (r *retrier) ID() string { return fmt.Sprintf("%p", r) }
+func (r *retryingClient) ID() string { return fmt.Sprintf("%p", r) }
 
 // Ask implements tool.Client.
-func (r *retrier) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	if !able(r.q.can, method) {
-		return nil, cannot(method)
+func (r *retryingClient) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	if !Able(r.q.Can, method) {
+		return nil, Cannot(method)
 	}
 	q := &question{method, params, make(chan json.RawMessage, 1)}
 	select {
@@ -59,14 +60,14 @@ func (r *retrier) Ask(ctx context.Context, method string, params json.RawMessage
 }
 
 // detach says that no request waits.
-func (r *retrier) detach() {
+func (r *retryingClient) detach() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ctx = nil
 }
 
 // attach makes a request the one that waits.
-func (r *retrier) attach(ctx context.Context, q *passedOn) {
+func (r *retryingClient) attach(ctx context.Context, q *Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ctx, r.q = ctx, q
@@ -74,7 +75,7 @@ func (r *retrier) attach(ctx context.Context, q *passedOn) {
 
 // suspended is a call that outlives its request.
 type suspended struct {
-	client *retrier
+	client *retryingClient
 	cancel context.CancelFunc
 	done   chan struct{}
 	held   *limit.Held // of the result
@@ -86,27 +87,44 @@ type suspended struct {
 	release func() // of the principal's limit
 }
 
-// shelf keeps the calls of one endpoint that wait for their clients.
-type shelf struct {
-	mu    sync.Mutex
-	calls map[string]*suspended
-	ended bool
+// Calls are the calls of one token: those that wait for their clients among them.
+type Calls struct {
+	Principal auth.Principal  // with the token
+	Life      context.Context // ends with the token
+
+	mu        sync.Mutex
+	suspended map[string]*suspended
+	ended     bool
+}
+
+// Within returns a context that ends with the token too; release lets go of it.
+func (s *Calls) Within(ctx context.Context) (_ context.Context, release func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.Life, func() { cancel(context.Cause(s.Life)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// Suspended says whether a call waits for its client.
+func (s *Calls) Suspended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.suspended) > 0
 }
 
 // put keeps a call and returns the handle under which it waits; false: the endpoint
 // is over.
-func (s *shelf) put(c *suspended) (string, bool) {
+func (s *Calls) put(c *suspended) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return "", false
 	}
-	if s.calls == nil {
-		s.calls = map[string]*suspended{}
+	if s.suspended == nil {
+		s.suspended = map[string]*suspended{}
 	}
 	id := secret.ID()
-	s.calls[id] = c
-	c.timer = time.AfterFunc(held, func() {
+	s.suspended[id] = c
+	c.timer = time.AfterFunc(waitsForUser, func() {
 		if s.take(id) != nil {
 			c.drop()
 		}
@@ -115,11 +133,11 @@ func (s *shelf) put(c *suspended) (string, bool) {
 }
 
 // take returns a call that waits; nobody else gets it.
-func (s *shelf) take(id string) *suspended {
+func (s *Calls) take(id string) *suspended {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.calls[id]
-	delete(s.calls, id)
+	c := s.suspended[id]
+	delete(s.suspended, id)
 	if c != nil {
 		c.timer.Stop()
 		c.release()
@@ -127,35 +145,35 @@ func (s *shelf) take(id string) *suspended {
 	return c
 }
 
-// passRetrying makes the call of a client of the newer era, or goes on with it.
-func (g *Gateway) passRetrying(ctx context.Context, e *endpoint, q *passedOn, answer answerer) (json.RawMessage, error) {
-	state, err := g.seal.open(e.principal, q)
+// retrying makes the call of a client of the newer era, or goes on with it.
+func (y *Relay) retrying(ctx context.Context, calls *Calls, q *Request, answer Answerer) (json.RawMessage, error) {
+	state, err := y.seal.open(calls.Principal, q)
 	if err != nil {
 		return nil, err
 	}
 	var call *suspended
 	if state.Call != "" {
-		if call = e.shelf.take(state.Call); call == nil {
+		if call = calls.take(state.Call); call == nil {
 			return nil, fault.New(fault.InvalidParameters, "the call that asked for this is over; make it again").With("argument", "requestState")
 		}
 		call.client.attach(ctx, q)
-		call.deliver(q.inputs.Responses)
+		call.deliver(q.Inputs.Responses)
 	} else {
-		q.inputs.State = state.Upstream
-		call = g.start(ctx, e, q, answer)
+		q.Inputs.State = state.Upstream
+		call = y.start(ctx, calls, q, answer)
 	}
-	return g.await(ctx, e, q, call)
+	return y.await(ctx, calls, q, call)
 }
 
 // start begins a call that may outlive ctx.
-func (g *Gateway) start(ctx context.Context, e *endpoint, q *passedOn, answer answerer) *suspended {
-	own, cancel := e.within(context.WithoutCancel(ctx))
-	c := &suspended{cancel: cancel, done: make(chan struct{}), held: g.Limits.Held(e.principal.ID, limit.Answers),
-		client: &retrier{caller: caller{q: q, ctx: ctx}, questions: make(chan *question)}}
-	in := q.inputs
+func (y *Relay) start(ctx context.Context, calls *Calls, q *Request, answer Answerer) *suspended {
+	own, cancel := calls.Within(context.WithoutCancel(ctx))
+	c := &suspended{cancel: cancel, done: make(chan struct{}), held: y.Limits.Held(calls.Principal.ID, limit.Answers),
+		client: &retryingClient{client: client{q: q, ctx: ctx}, questions: make(chan *question)}}
+	in := q.Inputs
 	go func() {
 		defer close(c.done)
-		defer rpc.Recover(own, g.Log, q.method, &c.err)
+		defer rpc.Recover(own, y.Log, q.Method, &c.err)
 		c.result, c.err = answer(own, c.client, in, c.held)
 	}()
 	return c
@@ -181,53 +199,53 @@ func (c *suspended) deliver(responses json.RawMessage) {
 }
 
 // await waits for a call's end, or its next question.
-func (g *Gateway) await(ctx context.Context, e *endpoint, q *passedOn, c *suspended) (json.RawMessage, error) {
+func (y *Relay) await(ctx context.Context, calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
 	if c.asked != nil { // nothing came for it: it is asked again
-		return g.hold(e, q, c)
+		return y.hold(calls, q, c)
 	}
 	select {
 	case <-c.done:
 		c.cancel()
-		q.answers.Add(c.held)
-		c.client.said.flush(ctx, flushing)
-		c.client.said.end()
+		q.Holds.Add(c.held)
+		c.client.said.Flush(ctx, flushing)
+		c.client.said.End()
 		if c.err != nil {
 			return nil, c.err
 		}
-		return g.sealed(e, q, c.result)
+		return y.sealed(calls, q, c.result)
 	case c.asked = <-c.client.questions:
-		return g.hold(e, q, c)
+		return y.hold(calls, q, c)
 	case <-ctx.Done():
 		c.drop()
-		c.client.said.end()
+		c.client.said.End()
 		<-c.done
 		return nil, fault.From(ctx.Err())
 	}
 }
 
 // hold puts a call aside and returns the result that asks its client.
-func (g *Gateway) hold(e *endpoint, q *passedOn, c *suspended) (json.RawMessage, error) {
-	c.client.said.flush(context.Background(), flushing)
+func (y *Relay) hold(calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
+	c.client.said.Flush(context.Background(), flushing)
 	c.client.detach()
 	ask := map[string]any{"method": c.asked.method}
 	if len(c.asked.params) > 0 {
 		ask["params"] = c.asked.params
 	}
 	var err error
-	if c.release, err = g.Limits.Take(e.principal.ID, limit.Waiting, 1); err != nil {
+	if c.release, err = y.Limits.Take(calls.Principal.ID, limit.Waiting, 1); err != nil {
 		c.drop()
 		return nil, err
 	}
-	id, ok := e.shelf.put(c)
+	id, ok := calls.put(c)
 	if !ok {
 		c.drop()
 		c.release()
 		return nil, fault.New(fault.Canceled, "the call ended while it waited")
 	}
-	sealed, err := g.seal.make(e.principal, q, state{Call: id})
+	sealed, err := y.seal.make(calls.Principal, q, state{Call: id})
 	if err != nil {
 		c.drop()
-		e.shelf.take(id)
+		calls.take(id)
 		return nil, err
 	}
 	return json.Marshal(map[string]any{"resultType": "input_required", "inputRequests": map[string]any{answerName: ask}, "requestState": sealed})
@@ -235,8 +253,8 @@ func (g *Gateway) hold(e *endpoint, q *passedOn, c *suspended) (json.RawMessage,
 
 // sealed hides the state of a server of the newer era that asks for input: what
 // comes back must be what went out, from whom it went to.
-func (g *Gateway) sealed(e *endpoint, q *passedOn, b json.RawMessage) (json.RawMessage, error) {
-	if !mentions(b, "input_required") {
+func (y *Relay) sealed(calls *Calls, q *Request, b json.RawMessage) (json.RawMessage, error) {
+	if !rpc.Mentions(b, "input_required") {
 		return b, nil
 	}
 	var r rpc.Object
@@ -247,7 +265,7 @@ func (g *Gateway) sealed(e *endpoint, q *passedOn, b json.RawMessage) (json.RawM
 	if json.Unmarshal(r["requestState"], &upstream) != nil || upstream == "" {
 		return b, nil // there is none
 	}
-	s, err := g.seal.make(e.principal, q, state{Upstream: upstream})
+	s, err := y.seal.make(calls.Principal, q, state{Upstream: upstream})
 	if err != nil {
 		return nil, err
 	}
@@ -255,11 +273,11 @@ func (g *Gateway) sealed(e *endpoint, q *passedOn, b json.RawMessage) (json.RawM
 	return json.Marshal(r)
 }
 
-// end gives up all calls that wait, and waits for their ends.
-func (s *shelf) end() {
+// End gives up all calls that wait, and waits for their ends.
+func (s *Calls) End() {
 	s.mu.Lock()
-	all := s.calls
-	s.calls, s.ended = nil, true
+	all := s.suspended
+	s.suspended, s.ended = nil, true
 	s.mu.Unlock()
 	for _, c := range all {
 		c.timer.Stop()

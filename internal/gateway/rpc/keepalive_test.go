@@ -1,4 +1,4 @@
-package gateway
+package rpc
 
 import (
 	"net/http"
@@ -42,10 +42,10 @@ func TestSilence(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rec := httptest.NewRecorder()
-				p := newPatientWriter(rec, tt.stream)
+				p := NewKeepAlive(rec, tt.stream)
 				time.Sleep(tt.wait)
 				tt.answer(p)
-				p.stop()
+				p.Stop()
 				time.Sleep(time.Minute) // no beat comes after its end
 				if rec.Code != tt.code || !strings.HasPrefix(rec.Header().Get("Content-Type"), tt.kind) || rec.Body.String() != tt.body {
 					t.Errorf("%d %s %q", rec.Code, rec.Header().Get("Content-Type"), rec.Body)

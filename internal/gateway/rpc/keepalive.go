@@ -1,4 +1,4 @@
-package gateway
+package rpc
 
 import (
 	"bytes"
@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// patientWriter keeps a stream of events alive in silence: proxies and clients
+// KeepAlive keeps a stream of events alive in silence: proxies and clients
 // give up on a response in which nothing comes. Where a stream is expected it
 // begins one when nothing has come at all; what then turns out to be no stream
 // comes as one event.
-type patientWriter struct {
+type KeepAlive struct {
 	http.ResponseWriter
 	header http.Header // as the handler sets it
 
@@ -24,29 +24,29 @@ type patientWriter struct {
 	stopped bool
 	sent    bool // the header
 	begun   bool // here, not by the handler
-	whole   bool // what the handler writes is no stream
+	one     bool // what the handler writes is no stream
 	body    bytes.Buffer
 }
 
-const heartbeat = 10 * time.Second
+const silence = 10 * time.Second
 
-// newPatientWriter returns one; stream says that the client takes a stream of
+// NewKeepAlive returns one; stream says that the client takes a stream of
 // events in answer.
-func newPatientWriter(w http.ResponseWriter, stream bool) *patientWriter {
-	p := &patientWriter{ResponseWriter: w, header: http.Header{}}
+func NewKeepAlive(w http.ResponseWriter, stream bool) *KeepAlive {
+	p := &KeepAlive{ResponseWriter: w, header: http.Header{}}
 	if stream {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.timer = time.AfterFunc(heartbeat, p.beat)
+		p.timer = time.AfterFunc(silence, p.heartbeat)
 	}
 	return p
 }
 
 // Header implements http.ResponseWriter.
-func (p *patientWriter) Header() http.Header { return p.header }
+func (p *KeepAlive) Header() http.Header { return p.header }
 
 // WriteHeader implements http.ResponseWriter.
-func (p *patientWriter) WriteHeader(code int) {
+func (p *KeepAlive) WriteHeader(code int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.send(code)
@@ -54,14 +54,14 @@ func (p *patientWriter) WriteHeader(code int) {
 }
 
 // streams says whether the handler writes a stream of events. The lock is held.
-func (p *patientWriter) streams() bool {
+func (p *KeepAlive) streams() bool {
 	return strings.HasPrefix(p.header.Get("Content-Type"), "text/event-stream")
 }
 
 // send sends the header, once. The lock is held.
-func (p *patientWriter) send(code int) {
+func (p *KeepAlive) send(code int) {
 	if p.begun {
-		p.whole = p.whole || code != http.StatusOK || !p.streams()
+		p.one = p.one || code != http.StatusOK || !p.streams()
 	}
 	if p.sent {
 		return
@@ -77,7 +77,7 @@ func (p *patientWriter) send(code int) {
 
 // begin begins a stream of events, as the handler has said nothing yet. The lock
 // is held.
-func (p *patientWriter) begin() {
+func (p *KeepAlive) begin() {
 	p.sent, p.begun = true, true
 	h := p.ResponseWriter.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -87,18 +87,18 @@ func (p *patientWriter) begin() {
 }
 
 // arm starts the clock of a stream of events. The lock is held.
-func (p *patientWriter) arm() {
+func (p *KeepAlive) arm() {
 	if p.stopped || !p.begun && !p.streams() {
 		return
 	}
 	if p.timer != nil {
-		p.timer.Reset(heartbeat)
+		p.timer.Reset(silence)
 		return
 	}
-	p.timer = time.AfterFunc(heartbeat, p.beat)
+	p.timer = time.AfterFunc(silence, p.heartbeat)
 }
 
-func (p *patientWriter) beat() {
+func (p *KeepAlive) heartbeat() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped {
@@ -112,14 +112,14 @@ func (p *patientWriter) beat() {
 		return
 	}
 	http.NewResponseController(p.ResponseWriter).Flush()
-	p.timer.Reset(heartbeat)
+	p.timer.Reset(silence)
 }
 
-func (p *patientWriter) Write(b []byte) (int, error) {
+func (p *KeepAlive) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.send(http.StatusOK)
-	if p.whole {
+	if p.one {
 		return p.body.Write(b)
 	}
 	p.allow(len(b))
@@ -129,7 +129,7 @@ func (p *patientWriter) Write(b []byte) (int, error) {
 }
 
 // Flush implements http.Flusher.
-func (p *patientWriter) Flush() {
+func (p *KeepAlive) Flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.send(http.StatusOK)
@@ -138,18 +138,18 @@ func (p *patientWriter) Flush() {
 	p.arm()
 }
 
-// slowest is how many bytes a second a client has to take.
-const slowest = 16 << 10
+// slowestReader is how many bytes a second a client has to take.
+const slowestReader = 16 << 10
 
 // allow bounds the next write: a client that does not read for a minute is cut
 // off, as what writes to it would wait for ever. The lock is held.
-func (p *patientWriter) allow(n int) {
-	limit := time.Minute + time.Duration(n/slowest)*time.Second
+func (p *KeepAlive) allow(n int) {
+	limit := time.Minute + time.Duration(n/slowestReader)*time.Second
 	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(limit)) // not all can
 }
 
-// event sends one event of a stream, which it begins when nothing was sent.
-func (p *patientWriter) event(data []byte) {
+// Event sends one event of a stream, which it begins when nothing was sent.
+func (p *KeepAlive) Event(data []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped || p.sent && !p.begun {
@@ -174,16 +174,17 @@ func frame(message []byte) string {
 }
 
 // Unwrap is for http.ResponseController.
-func (p *patientWriter) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+func (p *KeepAlive) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-func (p *patientWriter) stop() {
+// Stop ends it, and sends what is left.
+func (p *KeepAlive) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stopped = true
-	if one := bytes.TrimSpace(p.body.Bytes()); len(one) > 0 {
-		p.allow(len(one))
+	if all := bytes.TrimSpace(p.body.Bytes()); len(all) > 0 {
+		p.allow(len(all))
 		// Nobody is told when it cannot be written any more.
-		_, _ = io.WriteString(p.ResponseWriter, frame(one))
+		_, _ = io.WriteString(p.ResponseWriter, frame(all))
 	}
 	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Time{}) // the connection is used again
 	if p.timer != nil {

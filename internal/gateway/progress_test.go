@@ -1,0 +1,36 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"sandlot/internal/tool"
+)
+
+// What is said of a call comes before its result, in order.
+func TestProgressComesBeforeTheResult(t *testing.T) {
+	const said = 40
+	g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
+		for i := range said {
+			c.Client.Tell("notifications/progress", json.RawMessage(fmt.Sprintf(`{"progress":%d,"message":"p%d."}`, i, i)))
+		}
+		return &tool.Result{Raw: json.RawMessage(`{"content":[{"type":"text","text":"result"}]}`)}, nil
+	}})
+	id := begin(t, g, local)
+	w := post(g, local, id, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_t","arguments":{},"_meta":{"progressToken":"x"}}}`)
+	at := 0
+	for i := range said + 1 {
+		word := fmt.Sprintf(`"p%d."`, i)
+		if i == said {
+			word = `"result"`
+		}
+		n := strings.Index(w.Body.String()[at:], word)
+		if n < 0 {
+			t.Fatalf("no %s after byte %d of %s", word, at, w.Body)
+		}
+		at += n
+	}
+}

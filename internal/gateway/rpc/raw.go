@@ -1,0 +1,71 @@
+package rpc
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/fault"
+)
+
+// Raw is a result as a third-party server gave it: what the SDK's types
+// do not know is in it too.
+type Raw struct {
+	mcp.ResultBase
+	Fields Object // without _meta
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r *Raw) MarshalJSON() ([]byte, error) {
+	if len(r.Meta) == 0 {
+		return json.Marshal(r.Fields)
+	}
+	meta, err := json.Marshal(r.Meta)
+	if err != nil {
+		return nil, err
+	}
+	r.Fields["_meta"] = meta
+	return json.Marshal(r.Fields)
+}
+
+// ReadRaw makes a result of an object. Those of the stateless protocol say whether they are
+// complete.
+func ReadRaw(b json.RawMessage, stateless bool) (*Raw, error) {
+	r := &Raw{}
+	if err := json.Unmarshal(b, &r.Fields); err != nil || r.Fields == nil {
+		return nil, fault.New(fault.Connection, "the server's answer is no object")
+	}
+	if m, ok := r.Fields["_meta"]; ok {
+		delete(r.Fields, "_meta")
+		var meta Object
+		if json.Unmarshal(m, &meta) == nil {
+			r.Meta = mcp.Meta{}
+			for k, v := range meta {
+				r.Meta[k] = v
+			}
+		}
+	}
+	if _, typed := r.Fields["resultType"]; !stateless {
+		delete(r.Fields, "resultType")
+	} else if !typed {
+		r.Fields["resultType"] = json.RawMessage(`"complete"`)
+	}
+	return r, nil
+}
+
+// Defaults puts in what a list or a resource of the stateless protocol has, where the
+// server left it out.
+func (r *Raw) Defaults(d Object) {
+	for k, v := range d {
+		if _, ok := r.Fields[k]; !ok {
+			r.Fields[k] = v
+		}
+	}
+	r.Fields["cacheScope"] = json.RawMessage(`"private"`) // what one principal sees
+}
+
+// Mentions says whether a JSON text may have a word in it, as escapes may hide it.
+func Mentions(raw json.RawMessage, word string) bool {
+	return bytes.Contains(raw, []byte(word)) || bytes.Contains(raw, []byte(`\u`))
+}
