@@ -252,9 +252,25 @@ func (p *proc) close() {
 // ensure returns the living process, which has started. It waits for that as long
 // as a call may that has this time limit; 0: none. The turn is held.
 func (i *Interp) ensure(ctx context.Context, limit time.Duration) (*proc, error) {
+	arrived := time.Now()
 	p, err := i.current()
 	if err != nil {
 		return nil, err
+	}
+	// A start that began before this call may hang for what its user has mended since:
+	// then this call has one of its own.
+	if age := arrived.Sub(p.started); age > 0 && !p.isUp() {
+		if rest := max(joinLimit-age, time.Millisecond); limit == 0 || rest < limit {
+			if err := i.started(ctx, p, rest); err == nil || ctx.Err() != nil {
+				return p, err
+			}
+			if p, err = i.current(); err != nil {
+				return nil, err
+			}
+			if limit > 0 {
+				limit = max(limit-time.Since(arrived), time.Millisecond)
+			}
+		}
 	}
 	return p, i.started(ctx, p, limit)
 }
@@ -331,6 +347,8 @@ const (
 	// slowStart is how long one takes to start that most likely hangs. One that is
 	// younger goes on when a call has no more time for it: the next call has it.
 	slowStart = 3 * time.Second
+	// joinLimit is how old a start may get that somebody else has begun.
+	joinLimit = 10 * time.Second
 	// retireLimit is how long a shell may take to save its state.
 	retireLimit = 5 * time.Second
 )

@@ -320,6 +320,15 @@ func TestAStartThatHangs(t *testing.T) {
 		t.Errorf("a call that was given up: %v", err)
 	}
 	l.want("1 + 1", "2", "")
+	// A start that hung before the cause was mended does not hold up the next call.
+	l = newLang(t, "python", "/bin/sh", "-c", "exec sleep 1000")
+	hung, err := l.current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hung.started = hung.started.Add(-joinLimit)
+	l.config.Command = []string{program(t, "python3")}
+	l.want("1 + 1", "2", "")
 }
 
 func TestOutputBetweenCalls(t *testing.T) {
