@@ -83,6 +83,15 @@ func Known(id string) (Principal, bool) {
 	return Principal{}, false
 }
 
+// InNameOf returns the principal that has a stored id, for what somebody else has done
+// in their name, such as who brings the link of a port: it reaches what is theirs, and
+// has no role. Of an id that is not known it is nobody.
+func InNameOf(id string) Principal {
+	p, _ := Known(id)
+	p.Roles = 0
+	return p
+}
+
 // ParseID reads who is meant in the settings: local, a user's name, or an id. It
 // returns the id.
 func ParseID(text string) (string, error) {

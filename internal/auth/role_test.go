@@ -86,6 +86,11 @@ func TestRolesAreTheTokens(t *testing.T) {
 			t.Errorf("%s, without the token: %+v", name, i)
 		}
 	}
+	for id, want := range map[string]Principal{"local": {ID: "local", Name: "local"}, "user:ann": User("ann", false), "team:ann": {}, "": {}} {
+		if p := InNameOf(id); p != want {
+			t.Errorf("in the name of %q: %+v", id, p)
+		}
+	}
 	if Owner().Identity() != Local {
 		t.Error("the owner's things are not the local user's")
 	}

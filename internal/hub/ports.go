@@ -116,7 +116,7 @@ type Visit struct {
 
 // visiting is what the policy is asked of a link.
 func visiting(l Link, owner string) Request {
-	return Request{Principal: auth.Principal{ID: owner}, Operation: policy.PortVisit,
+	return Request{Principal: auth.InNameOf(owner), Operation: policy.PortVisit,
 		Resource: policy.Resource{Kind: "session", ID: l.Session, Owner: owner}}
 }
 
@@ -150,7 +150,7 @@ func (h *Hub) VisitPort(ctx context.Context, l Link) (*Visit, error) {
 
 // Wake wakes the session.
 func (v *Visit) Wake() error {
-	l, err := v.hub.Sessions.Wake(v.Context, auth.Principal{ID: v.Owner}, v.Session)
+	l, err := v.hub.Sessions.Wake(v.Context, auth.InNameOf(v.Owner), v.Session)
 	if err != nil {
 		return v.Fail(err)
 	}

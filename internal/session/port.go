@@ -42,7 +42,7 @@ func (b *Book) OwnerOf(id string) string {
 
 // Has says whether the session of that id is there, and the owner's.
 func (b *Book) Has(owner, id string) bool {
-	s := b.mine(auth.Principal{ID: owner}, id)
+	s := b.mine(auth.InNameOf(owner), id)
 	return s != nil && s.record().ID == id && !s.gone()
 }
 
