@@ -57,7 +57,7 @@ type App struct {
 	api     *api.Server
 	door    *auth.Door
 	watch   *auth.Watch
-	ports   *port.Book
+	ports   *port.Ports
 	third   *servers.Book
 	tools   *builtin.Tools
 	vault   *vault.Vault
@@ -114,12 +114,12 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 	if w, ok := a.runtime.(sandbox.Warner); ok && w.Warning() != "" {
 		log.Warn(w.Warning())
 	}
-	shelf, err := workspace.Open(filepath.Join(c.Server.StateDir, "workspaces"))
+	workspaces, err := workspace.Open(filepath.Join(c.Server.StateDir, "workspaces"))
 	if err != nil {
 		return nil, err
 	}
 	a.egress = egress.New(egress.Config{Log: log, Limits: c.Network.Limits, Resolve: a.addresses})
-	a.sessions(templates, shelf)
+	a.sessions(templates, workspaces)
 	if err := a.Book.Recover(ctx, a.runtime); err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
 	}
@@ -176,7 +176,7 @@ func Templates(c *config.Config) ([]*image.Template, error) {
 	return nil, fault.New(fault.Configuration, "default_template=%q: must be one of %s", c.Sessions.DefaultTemplate, strings.Join(names, ", "))
 }
 
-func (a *App) sessions(templates []*image.Template, shelf *workspace.Shelf) {
+func (a *App) sessions(templates []*image.Template, workspaces *workspace.Store) {
 	c := a.Config
 	flavor := c.Flavors[0]
 	for _, f := range c.Flavors {
@@ -188,7 +188,7 @@ func (a *App) sessions(templates []*image.Template, shelf *workspace.Shelf) {
 	if s, ok := a.runtime.(sandbox.Sealer); ok {
 		a.volumes.Seal = s.Seal
 	}
-	a.Pool = pool.New(pool.Config{Runtime: a.runtime, Shelf: shelf, Volumes: a.volumes.Mounts, Processes: int64(c.Runtime.Processes),
+	a.Pool = pool.New(pool.Config{Runtime: a.runtime, Workspaces: workspaces, Volumes: a.volumes.Mounts, Processes: int64(c.Runtime.Processes),
 		DiskBytes: int64(c.Runtime.DiskMB) << 20, Start: c.Runtime.Start, Orphan: c.Sessions.Orphan, Warm: c.Runtime.Pool, Templates: templates, Flavor: flavor, Log: a.log})
 	a.Book = session.New(session.Config{Pool: a.Pool, Store: a.store, Log: a.log, Rules: session.Rules{
 		DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor, Templates: templates, Flavors: c.Flavors,
@@ -360,7 +360,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	var work sync.WaitGroup
 	work.Go(func() { a.Pool.Run(background) })
 	work.Go(func() { a.Book.Run(background) })
-	work.Go(func() { a.Pool.Shelf.Run(background, a.log) })
+	work.Go(func() { a.Pool.Workspaces.Run(background, a.log) })
 	work.Go(func() { a.volumes.Run(background) })
 	work.Go(func() { a.reap(background) })
 	work.Go(func() { a.follow(background) })
@@ -377,7 +377,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	public := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute, ConnContext: conns.Context, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
 	private := &http.Server{Handler: a.api.Owner(), ReadHeaderTimeout: 20 * time.Second, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)}
-	public.RegisterOnShutdown(a.ports.Part)
+	public.RegisterOnShutdown(a.ports.Drain)
 	public.RegisterOnShutdown(a.events.Close)
 	failed := make(chan error, len(network)+1)
 	var serving sync.WaitGroup
@@ -455,6 +455,7 @@ func (a *App) Close() error {
 	defer cancel()
 	a.Gateway.Close()
 	a.Book.Close(ctx)
+	a.Pool.Wait()
 	return a.release()
 }
 
@@ -489,6 +490,7 @@ func (a *App) Destroy() error {
 	a.cold()
 	a.warming.Wait()
 	a.Book.StopAll(ctx)
+	a.Pool.Wait()
 	return a.release()
 }
 

@@ -24,7 +24,7 @@ import (
 // Config is what the tools need.
 type Config struct {
 	Sessions *session.Book
-	Ports    *port.Book
+	Ports    *port.Ports
 	// Connections are third-party MCP servers; without it there are none.
 	Connections *servers.Book
 	// Consent says at first whether users' agents may add them; see SetConsent.

@@ -30,7 +30,7 @@ type Config struct {
 	// Sessions, Ports, Servers and Vault are whose the acts are that are no tools;
 	// nil: there are none of them.
 	Sessions *session.Book
-	Ports    *port.Book
+	Ports    *port.Ports
 	Servers  *servers.Book
 	Vault    *vault.Vault
 	// Network is what holds for all sessions.

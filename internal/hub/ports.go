@@ -121,7 +121,7 @@ func visiting(l Link, owner string) Request {
 }
 
 // CheckLink says whether the bearer of a link may use the port. The errors are
-// those of port.Book, or a refusal.
+// those of port.Ports, or a refusal.
 func (h *Hub) CheckLink(l Link) (port.Record, error) {
 	r, err := h.Ports.Check(l.Session, l.Port, l.Token)
 	if err != nil {
@@ -135,16 +135,16 @@ func (h *Hub) CheckLink(l Link) (port.Record, error) {
 // connections, and does not wake the session. The errors are those of CheckLink,
 // or port.ErrFull.
 func (h *Hub) VisitPort(ctx context.Context, l Link) (*Visit, error) {
-	use, err := h.Ports.Enter(ctx, l.Session, l.Port, l.Token)
+	use, err := h.Ports.Acquire(ctx, l.Session, l.Port, l.Token)
 	if err != nil {
 		return nil, err
 	}
 	begun, err := h.begin(visiting(l, use.Owner))
 	if err != nil {
-		use.Leave()
+		use.Release()
 		return nil, err
 	}
-	act := &Act{act: begun, session: l.Session, outcome: event.OK, release: []func(){use.Leave}}
+	act := &Act{act: begun, session: l.Session, outcome: event.OK, release: []func(){use.Release}}
 	return &Visit{Act: act, Use: use}, nil
 }
 

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 )
@@ -37,7 +39,7 @@ type Store interface {
 	RemovePort(ctx context.Context, session string, port int) error
 }
 
-// Config is what a book needs.
+// Config is what Ports need.
 type Config struct {
 	Store Store
 	// Has says whether that session is there and its owner's.
@@ -73,8 +75,8 @@ type place struct {
 	port    int
 }
 
-// Book keeps all exposed ports.
-type Book struct {
+// Ports are all exposed ports.
+type Ports struct {
 	Config
 	change sync.Mutex // held by who changes the store
 
@@ -92,144 +94,144 @@ type entry struct {
 	Record
 	closed context.Context
 	close  context.CancelFunc
-	turns  chan struct{} // held by those who dial
+	dials  *semaphore.Weighted // held by those who dial
 }
 
-func (b *Book) entry(r Record) *entry {
-	e := &entry{Record: r, turns: make(chan struct{}, 4)}
-	e.closed, e.close = context.WithCancel(b.rest)
+func (p *Ports) entry(r Record) *entry {
+	e := &entry{Record: r, dials: semaphore.NewWeighted(4)}
+	e.closed, e.close = context.WithCancel(p.rest)
 	return e
 }
 
-// New returns an empty book; Recover fills it.
-func New(c Config) *Book {
-	b := &Book{Config: c, ports: map[place]*entry{}, conns: map[string]int{}}
-	b.rest, b.part = context.WithCancel(context.Background())
-	return b
+// New returns Ports without any; Recover fills them.
+func New(c Config) *Ports {
+	p := &Ports{Config: c, ports: map[place]*entry{}, conns: map[string]int{}}
+	p.rest, p.part = context.WithCancel(context.Background())
+	return p
 }
 
-// Part says that the server stops: who uses a port is left a moment to end.
+// Drain says that the server stops: who uses a port is left a moment to end.
 // Browsers come again when there is a server.
-func (b *Book) Part() { time.AfterFunc(parting, b.part) }
+func (p *Ports) Drain() { time.AfterFunc(parting, p.part) }
 
 // Recover reads what an earlier server exposed. It is called once, when the
 // sessions are there.
-func (b *Book) Recover(ctx context.Context) error {
-	all, err := b.Store.Ports(ctx)
+func (p *Ports) Recover(ctx context.Context) error {
+	all, err := p.Store.Ports(ctx)
 	if err != nil {
 		return fmt.Errorf("reading the exposed ports: %w", err)
 	}
-	b.mu.Lock()
+	p.mu.Lock()
 	for _, r := range all {
-		b.ports[place{r.Session, r.Port}] = b.entry(r)
+		p.ports[place{r.Session, r.Port}] = p.entry(r)
 	}
-	b.mu.Unlock()
-	b.tidy(ctx)
+	p.mu.Unlock()
+	p.tidy(ctx)
 	return nil
 }
 
 // Unserve says that links cannot be followed for now, since the server has no
 // address on the network; Unserved tells.
-func (b *Book) Unserve()       { b.unserved.Store(true) }
-func (b *Book) Unserved() bool { return b.unserved.Load() }
+func (p *Ports) Unserve()       { p.unserved.Store(true) }
+func (p *Ports) Unserved() bool { return p.unserved.Load() }
 
 // Run forgets what has expired, or has no session any more, until ctx ends.
-func (b *Book) Run(ctx context.Context) {
+func (p *Ports) Run(ctx context.Context) {
 	tick := time.NewTicker(sweep)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			b.tidy(ctx)
+			p.tidy(ctx)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (b *Book) tidy(ctx context.Context) {
-	b.mu.Lock()
+func (p *Ports) tidy(ctx context.Context) {
+	p.mu.Lock()
 	var stale []Record
-	for _, e := range b.ports {
-		if !b.valid(e.Record) {
+	for _, e := range p.ports {
+		if !p.valid(e.Record) {
 			stale = append(stale, e.Record)
 		}
 	}
-	b.mu.Unlock()
+	p.mu.Unlock()
 	for _, r := range stale {
-		if _, err := b.drop(ctx, r.Session, r.Port, func(now Record) bool { return !b.valid(now) }); err != nil {
-			b.Log.Error("could not forget an exposed port", "session", r.Session, "port", r.Port, "error", err)
+		if _, err := p.drop(ctx, r.Session, r.Port, func(now Record) bool { return !p.valid(now) }); err != nil {
+			p.Log.Error("could not forget an exposed port", "session", r.Session, "port", r.Port, "error", err)
 		}
 	}
 }
 
-func (b *Book) valid(r Record) bool {
-	return time.Now().Before(r.Expires) && b.Has(r.Owner, r.Session)
+func (p *Ports) valid(r Record) bool {
+	return time.Now().Before(r.Expires) && p.Has(r.Owner, r.Session)
 }
 
 // Expose opens a port of the owner's session and returns the link's token, which
 // is shown once: only its hash is kept. A port that is exposed gets a new token,
 // and the old one is of no use any more.
-func (b *Book) Expose(ctx context.Context, owner, session string, port int, public bool,
+func (p *Ports) Expose(ctx context.Context, owner, session string, port int, public bool,
 	life time.Duration) (Record, secret.Value, error) {
 	token := secret.Value("slp_" + secret.ID())
 	now := time.Now().UTC().Truncate(time.Second)
 	r := Record{Session: session, Port: port, Owner: owner, Hash: secret.Hash(token.Reveal()), Public: public,
 		Created: now, Expires: now.Add(life)}
-	b.change.Lock()
-	defer b.change.Unlock()
-	others := slices.DeleteFunc(b.List(owner, session), func(r Record) bool { return r.Port == port })
+	p.change.Lock()
+	defer p.change.Unlock()
+	others := slices.DeleteFunc(p.List(owner, session), func(r Record) bool { return r.Port == port })
 	if n := len(others); n >= MaxPorts {
 		return Record{}, "", fault.New(fault.ResourceLimit,
 			"%d ports of session %s are exposed, and %d are allowed; close one with close_port", n, session, MaxPorts).
 			With("resource_type", "ports").With("current_usage", n).With("limit", MaxPorts)
 	}
-	if err := b.Store.PutPort(ctx, r); err != nil {
+	if err := p.Store.PutPort(ctx, r); err != nil {
 		return Record{}, "", fmt.Errorf("storing the exposed port: %w", err)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	at := place{session, port}
-	if old := b.ports[at]; old != nil {
+	if old := p.ports[at]; old != nil {
 		old.close()
 	}
-	b.ports[at] = b.entry(r)
+	p.ports[at] = p.entry(r)
 	return r, token, nil
 }
 
 // Close takes back what Expose gave, and ends the connections that came by it. It
 // returns false when the owner has not exposed that port.
-func (b *Book) Close(ctx context.Context, owner, session string, port int) (bool, error) {
-	return b.drop(ctx, session, port, func(r Record) bool { return r.Owner == owner })
+func (p *Ports) Close(ctx context.Context, owner, session string, port int) (bool, error) {
+	return p.drop(ctx, session, port, func(r Record) bool { return r.Owner == owner })
 }
 
-func (b *Book) drop(ctx context.Context, session string, port int, meant func(Record) bool) (bool, error) {
-	b.change.Lock()
-	defer b.change.Unlock()
+func (p *Ports) drop(ctx context.Context, session string, port int, meant func(Record) bool) (bool, error) {
+	p.change.Lock()
+	defer p.change.Unlock()
 	at := place{session, port}
-	b.mu.Lock()
-	e := b.ports[at]
-	b.mu.Unlock()
+	p.mu.Lock()
+	e := p.ports[at]
+	p.mu.Unlock()
 	if e == nil || !meant(e.Record) {
 		return false, nil
 	}
-	if err := b.Store.RemovePort(context.WithoutCancel(ctx), session, port); err != nil {
+	if err := p.Store.RemovePort(context.WithoutCancel(ctx), session, port); err != nil {
 		return false, fmt.Errorf("closing the port: %w", err)
 	}
 	e.close()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.ports, at)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.ports, at)
 	return true, nil
 }
 
 // List returns the exposed ports of the owner's session, the lowest first.
-func (b *Book) List(owner, session string) []Record {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (p *Ports) List(owner, session string) []Record {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	all := []Record{}
-	for _, e := range b.ports {
-		if e.Owner == owner && e.Session == session && b.valid(e.Record) {
+	for _, e := range p.ports {
+		if e.Owner == owner && e.Session == session && p.valid(e.Record) {
 			all = append(all, e.Record)
 		}
 	}
@@ -239,10 +241,10 @@ func (b *Book) List(owner, session string) []Record {
 
 // Check says whether the bearer of the token, which may be empty, may use a port.
 // Its errors tell nothing of which sessions and ports there are.
-func (b *Book) Check(session string, port int, token string) (Record, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	e, err := b.check(session, port, token)
+func (p *Ports) Check(session string, port int, token string) (Record, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e, err := p.check(session, port, token)
 	if err != nil {
 		return Record{}, err
 	}
@@ -250,9 +252,9 @@ func (b *Book) Check(session string, port int, token string) (Record, error) {
 }
 
 // check is called with the lock held.
-func (b *Book) check(session string, port int, token string) (*entry, error) {
-	e := b.ports[place{session, port}]
-	known := e != nil && b.valid(e.Record)
+func (p *Ports) check(session string, port int, token string) (*entry, error) {
+	e := p.ports[place{session, port}]
+	known := e != nil && p.valid(e.Record)
 	switch {
 	case known && (e.Public || e.Opens(token)):
 		return e, nil
@@ -267,66 +269,64 @@ func (r Record) Opens(token string) bool {
 	return token != "" && subtle.ConstantTimeCompare([]byte(secret.Hash(token)), []byte(r.Hash)) == 1
 }
 
-// Use is one connection to an exposed port, from Enter until Leave.
+// Use is one connection to an exposed port, from Acquire until Release.
 type Use struct {
 	Record
 	// Context ends when the port is closed or expires.
 	Context context.Context
-	leave   func()
-	turns   chan struct{}
+	release func()
+	dials   *semaphore.Weighted
 }
 
-// Leave ends the use. It may be called twice.
-func (u *Use) Leave() { u.leave() }
+// Release ends the use. It may be called twice.
+func (u *Use) Release() { u.release() }
 
 // Dial calls dial when at most a few others dial the same port: what servers have
 // not accepted yet waits in a queue, which many keep short.
 func (u *Use) Dial(dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
-	select {
-	case u.turns <- struct{}{}:
-	case <-u.Context.Done():
-		return nil, u.Context.Err()
+	if err := u.dials.Acquire(u.Context, 1); err != nil {
+		return nil, err
 	}
-	defer func() { <-u.turns }()
+	defer u.dials.Release(1)
 	return dial(u.Context)
 }
 
-// Enter checks as Check does, and takes one of the session's connections.
-func (b *Book) Enter(ctx context.Context, session string, port int, token string) (*Use, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	e, err := b.check(session, port, token)
+// Acquire checks as Check does, and takes one of the session's connections.
+func (p *Ports) Acquire(ctx context.Context, session string, port int, token string) (*Use, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e, err := p.check(session, port, token)
 	if err != nil {
 		return nil, err
 	}
-	out, err := b.take(session)
+	out, err := p.take(session)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithDeadline(ctx, e.Expires)
 	stop := context.AfterFunc(e.closed, cancel)
-	return &Use{Record: e.Record, Context: ctx, turns: e.turns, leave: func() { stop(); cancel(); out() }}, nil
+	return &Use{Record: e.Record, Context: ctx, dials: e.dials, release: func() { stop(); cancel(); out() }}, nil
 }
 
 // Join takes one of the session's connections for its owner, who needs no link,
-// until leave is called.
-func (b *Book) Join(session string) (leave func(), err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.take(session)
+// until release is called.
+func (p *Ports) Join(session string) (release func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.take(session)
 }
 
 // take is called with the lock held.
-func (b *Book) take(session string) (func(), error) {
-	if b.conns[session] >= MaxConns {
+func (p *Ports) take(session string) (func(), error) {
+	if p.conns[session] >= MaxConns {
 		return nil, ErrFull
 	}
-	b.conns[session]++
+	p.conns[session]++
 	return sync.OnceFunc(func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.conns[session]--; b.conns[session] == 0 {
-			delete(b.conns, session)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.conns[session]--; p.conns[session] == 0 {
+			delete(p.conns, session)
 		}
 	}), nil
 }

@@ -42,9 +42,9 @@ func (m *memory) RemovePort(_ context.Context, session string, port int) error {
 	return m.broken
 }
 
-// world is a book over sessions that can go.
+// world is ports over sessions that can go.
 type world struct {
-	*Book
+	*Ports
 	t        *testing.T
 	store    *memory
 	sessions map[string]string // owner by session
@@ -56,9 +56,9 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// open makes a book over the same store, as a new server does.
+// open makes ports over the same store, as a new server does.
 func (w *world) open() {
-	w.Book = New(Config{Store: w.store, Has: func(owner, s string) bool { return w.sessions[s] == owner },
+	w.Ports = New(Config{Store: w.store, Has: func(owner, s string) bool { return w.sessions[s] == owner },
 		Log: slog.New(slog.DiscardHandler)})
 	if err := w.Recover(context.Background()); err != nil {
 		w.t.Fatal(err)
@@ -123,11 +123,11 @@ func TestPublic(t *testing.T) {
 func TestClose(t *testing.T) {
 	w := newWorld(t)
 	token := w.expose("ann", one, 80, false, Life)
-	use, err := w.Enter(t.Context(), one, 80, token)
+	use, err := w.Acquire(t.Context(), one, 80, token)
 	if err != nil || use.Owner != "ann" {
 		t.Fatal(use, err)
 	}
-	defer use.Leave()
+	defer use.Release()
 	ctx := use.Context
 	if ok, err := w.Close(t.Context(), "bob", one, 80); ok || err != nil {
 		t.Errorf("another user closed it: %v %v", ok, err)
@@ -159,7 +159,7 @@ func TestExpiry(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); w.Run(ctx) }()
-		use, err := w.Enter(t.Context(), one, 80, token)
+		use, err := w.Acquire(t.Context(), one, 80, token)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestExpiry(t *testing.T) {
 		if synctest.Wait(); use.Context.Err() == nil {
 			t.Error("the use of a link that has expired goes on")
 		}
-		use.Leave()
+		use.Release()
 		time.Sleep(sweep)
 		if synctest.Wait(); len(w.store.all) != 1 || len(w.List("ann", one)) != 1 {
 			t.Errorf("left: %v", w.store.all)
@@ -221,11 +221,11 @@ func TestBounds(t *testing.T) {
 	w.expose("bob", two, 1000, false, Life)
 	var leaves []func()
 	for range MaxConns - 1 {
-		use, err := w.Enter(t.Context(), one, 1, token)
+		use, err := w.Acquire(t.Context(), one, 1, token)
 		if err != nil {
 			t.Fatal(err)
 		}
-		leaves = append(leaves, use.Leave)
+		leaves = append(leaves, use.Release)
 	}
 	leave, err := w.Join(one)
 	if err != nil {
@@ -234,7 +234,7 @@ func TestBounds(t *testing.T) {
 	if _, err := w.Join(one); !errors.Is(err, ErrFull) {
 		t.Errorf("one connection more: %v", err)
 	}
-	if _, err := w.Enter(t.Context(), one, 1, token); !errors.Is(err, ErrFull) {
+	if _, err := w.Acquire(t.Context(), one, 1, token); !errors.Is(err, ErrFull) {
 		t.Errorf("one request more: %v", err)
 	}
 	if l, err := w.Join(two); err != nil {
@@ -272,12 +272,12 @@ func TestTurns(t *testing.T) {
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
-				use, err := w.Enter(t.Context(), one, 80, "")
+				use, err := w.Acquire(t.Context(), one, 80, "")
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				defer use.Leave()
+				defer use.Release()
 				_, err = use.Dial(func(context.Context) (net.Conn, error) {
 					mu.Lock()
 					dialing++
@@ -297,11 +297,11 @@ func TestTurns(t *testing.T) {
 		if synctest.Wait(); dialing != 4 {
 			t.Errorf("%d dial at once", dialing)
 		}
-		use, err := w.Enter(t.Context(), one, 80, "")
+		use, err := w.Acquire(t.Context(), one, 80, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.AfterFunc(time.Second, use.Leave)
+		time.AfterFunc(time.Second, use.Release)
 		if _, err := use.Dial(nil); !errors.Is(err, context.Canceled) {
 			t.Errorf("who has left: %v", err)
 		}
@@ -316,12 +316,12 @@ func TestParting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.expose("ann", one, 80, true, Life)
-		use, err := w.Enter(t.Context(), one, 80, "")
+		use, err := w.Acquire(t.Context(), one, 80, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer use.Leave()
-		w.Part()
+		defer use.Release()
+		w.Drain()
 		if time.Sleep(parting - 1); use.Context.Err() != nil {
 			t.Error("no moment to end")
 		}
