@@ -124,7 +124,7 @@ func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
 	t.Helper()
 	e := &edge{t: t, tokens: &tokens{}, fake: &sandboxtest.Fake{}}
 	log := slog.New(slog.DiscardHandler)
-	shelf, err := workspace.Open(t.TempDir())
+	workspaces, err := workspace.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
 		t.Fatal(err)
 	}
 	templates := []*image.Template{{Name: "host"}}
-	p := pool.New(pool.Config{Runtime: e.fake, Shelf: shelf, Start: 10 * time.Second, Templates: templates, Flavor: image.Flavors[0], Log: log})
+	p := pool.New(pool.Config{Runtime: e.fake, Workspaces: workspaces, Start: 10 * time.Second, Templates: templates, Flavor: image.Flavors[0], Log: log})
 	book := session.New(session.Config{Pool: p, Store: &records{all: map[string]session.Record{}}, Log: log, Rules: session.Rules{
 		DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates, Flavors: image.Flavors, MaxSessions: 3,
 		Idle: time.Hour, Retention: time.Hour, Sweep: time.Minute, Patience: time.Second}})

@@ -45,8 +45,8 @@ func (b *Booted) Connect(e *egress.Outlet) {
 	b.Agent.Route(e)
 }
 
-// LetGo ends what this process has of the sandbox, which lives on.
-func (b *Booted) LetGo() {
+// Detach ends what this process has of the sandbox, which lives on.
+func (b *Booted) Detach() {
 	b.Agent.Close()
 	if b.Outlet != nil {
 		b.Outlet.Close()
@@ -55,8 +55,8 @@ func (b *Booted) LetGo() {
 
 // Config is what the pool needs to know.
 type Config struct {
-	Runtime sandbox.Runtime
-	Shelf   *workspace.Shelf
+	Runtime    sandbox.Runtime
+	Workspaces *workspace.Store
 	// Volumes returns the shared folders as a new sandbox gets them; nil: none.
 	Volumes func() []sandbox.Mount
 	// Limits are those that a flavor does not give: processes and disk.
@@ -79,7 +79,8 @@ type Pool struct {
 
 	wake   chan struct{}
 	turns  *agent.Turns
-	copies atomic.Int64 // sandboxes that were started from a snapshot
+	beside sync.WaitGroup // what goes on beside a boot; Wait waits for it
+	copies atomic.Int64   // sandboxes that were started from a snapshot
 	boots  atomic.Int64
 
 	mu    sync.Mutex
@@ -133,6 +134,11 @@ func (p *Pool) Boot(ctx context.Context, o Order) (*Booted, error) {
 	return p.boot(ctx, o, spec, p.Start)
 }
 
+// Wait waits for what went on beside boots: looking whether a sandbox answers that is
+// used already, which ends with the sandbox's client, and removing those that were not
+// fit to be used. Nothing boots any more when it is called.
+func (p *Pool) Wait() { p.beside.Wait() }
+
 // Started returns how many sandboxes were started from a snapshot, and how many
 // booted.
 func (p *Pool) Started() (snapshots, boots int64) { return p.copies.Load(), p.boots.Load() }
@@ -149,7 +155,7 @@ func (p *Pool) volumes() []sandbox.Mount {
 }
 
 func (p *Pool) spec(o Order) sandbox.Spec {
-	mounts := []sandbox.Mount{{Source: p.Shelf.Path(o.Workspace), Target: WorkspaceDir}}
+	mounts := []sandbox.Mount{{Source: p.Workspaces.Path(o.Workspace), Target: WorkspaceDir}}
 	mounts = append(mounts, p.volumes()...)
 	return sandbox.Spec{ID: o.ID, Template: o.Template, Limits: p.Limits(o.Flavor), Mounts: mounts, Orphan: p.Orphan,
 		Secret: secret.Bytes(wire.SecretLen)}
@@ -181,7 +187,7 @@ func (p *Pool) boot(ctx context.Context, o Order, spec sandbox.Spec, most time.D
 	}
 	p.copies.Add(1)
 	if o.Early {
-		go p.watch(b, spec)
+		p.beside.Go(func() { p.watch(b, spec) })
 	}
 	return b, nil
 }
@@ -243,7 +249,7 @@ func (p *Pool) Introduce(ctx context.Context, b *Booted, id *agent.Identity) err
 
 // Destroy stops the sandbox. Its workspace stays.
 func (b *Booted) Destroy() error {
-	b.LetGo()
+	b.Detach()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	return b.Box.Stop(ctx)
@@ -261,7 +267,7 @@ func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
 			return nil
 		}
 		if !b.Agent.Linked() || p.outdated(b) {
-			go p.discard(b)
+			p.beside.Go(func() { p.discard(b) })
 			continue
 		}
 		b.Flavor = f
@@ -311,7 +317,7 @@ func (p *Pool) discard(b *Booted) {
 	if err := b.Destroy(); err != nil {
 		p.Log.Warn("could not remove a warm sandbox", "sandbox", b.ID, "error", err)
 	}
-	if err := p.Shelf.Remove(b.Workspace); err != nil {
+	if err := p.Workspaces.Remove(b.Workspace); err != nil {
 		p.Log.Warn("could not remove a warm sandbox's workspace", "sandbox", b.ID, "error", err)
 	}
 }
@@ -369,9 +375,9 @@ func (p *Pool) Run(ctx context.Context) {
 	}
 }
 
-// breath is how long the pool lets the one that was just taken have the
+// refillDelay is how long the pool lets the one that was just taken have the
 // machine, before it boots the next, as long as another waits.
-const breath = 100 * time.Millisecond
+const refillDelay = 100 * time.Millisecond
 
 // trouble is when a template that did not boot is tried again.
 type trouble struct {
@@ -392,7 +398,7 @@ func (p *Pool) lacking(troubles map[string]trouble) (*image.Template, time.Durat
 		}
 		left := time.Until(troubles[t.Name].until)
 		if n > 0 {
-			left = max(left, time.Until(p.taken.Add(breath)))
+			left = max(left, time.Until(p.taken.Add(refillDelay)))
 		}
 		if left <= 0 {
 			return t, 0
@@ -403,7 +409,7 @@ func (p *Pool) lacking(troubles map[string]trouble) (*image.Template, time.Durat
 }
 
 func (p *Pool) fill(ctx context.Context, t *image.Template) error {
-	ws, err := p.Shelf.New()
+	ws, err := p.Workspaces.New()
 	if err != nil {
 		return err
 	}
@@ -412,7 +418,7 @@ func (p *Pool) fill(ctx context.Context, t *image.Template) error {
 	b, err := p.Boot(ctx, o)
 	if err != nil {
 		p.own(o.ID, false)
-		return errors.Join(err, p.Shelf.Remove(ws))
+		return errors.Join(err, p.Workspaces.Remove(ws))
 	}
 	for _, l := range t.Warm {
 		b.Agent.Prepare(l) // whoever takes it before that is served all the same

@@ -87,11 +87,11 @@ func (p *Pool) shootAll(ctx context.Context, shooter sandbox.Snapshotter) {
 }
 
 func (p *Pool) shoot(ctx context.Context, shooter sandbox.Snapshotter, t *image.Template) (made bool, err error) {
-	ws, err := p.Shelf.New()
+	ws, err := p.Workspaces.New()
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, p.Shelf.Remove(ws)) }()
+	defer func() { err = errors.Join(err, p.Workspaces.Remove(ws)) }()
 	o := Order{ID: secret.ID(), Workspace: ws, Template: t, Flavor: p.Flavor}
 	if shooter.Snapshotted(p.spec(o)) {
 		return false, nil

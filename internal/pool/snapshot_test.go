@@ -113,11 +113,11 @@ func within(t *testing.T, rt *shooter, warm int, f func(t *testing.T, p *Pool)) 
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		rt.Fake, rt.there = &sandboxtest.Fake{Boot: 100 * time.Millisecond}, map[string]bool{}
-		shelf, err := workspace.Open(dir)
+		workspaces, err := workspace.Open(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := New(Config{Runtime: rt, Shelf: shelf, Start: rt.start, Warm: warm,
+		p := New(Config{Runtime: rt, Workspaces: workspaces, Start: rt.start, Warm: warm,
 			Templates: []*image.Template{{Name: "one"}, {Name: "two"}},
 			Flavor:    image.Flavors[0], Log: sandboxtest.Log(t), Volumes: rt.volumes})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -131,7 +131,7 @@ func within(t *testing.T, rt *shooter, warm int, f func(t *testing.T, p *Pool)) 
 		if _, alive := rt.Made(); alive != 0 {
 			t.Errorf("%d sandboxes live on", alive)
 		}
-		if left, _ := p.Shelf.All(); len(left) != 0 {
+		if left, _ := p.Workspaces.All(); len(left) != 0 {
 			t.Errorf("%d workspaces are left", len(left))
 		}
 	})
@@ -155,7 +155,7 @@ func TestDeadCopiesInAHurry(t *testing.T) {
 func TestDeadCopyWantedEarly(t *testing.T) {
 	rt := &shooter{dead: true}
 	within(t, rt, 0, func(t *testing.T, p *Pool) {
-		ws, err := p.Shelf.New()
+		ws, err := p.Workspaces.New()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestDeadCopyWantedEarly(t *testing.T) {
 		if st, err := b.Box.Status(t.Context()); err == nil && st.Life != sandbox.Dead {
 			t.Errorf("it lives on: %+v", st)
 		}
-		if err := errors.Join(b.Destroy(), p.Shelf.Remove(ws)); err != nil {
+		if err := errors.Join(b.Destroy(), p.Workspaces.Remove(ws)); err != nil {
 			t.Error(err)
 		}
 		if took := boots(t, p); took > time.Second {
@@ -193,7 +193,7 @@ func leftAlone(t *testing.T, letGo bool) {
 	t.Helper()
 	rt := &shooter{dead: letGo}
 	within(t, rt, 0, func(t *testing.T, p *Pool) {
-		ws, err := p.Shelf.New()
+		ws, err := p.Workspaces.New()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func leftAlone(t *testing.T, letGo bool) {
 			t.Fatal(err)
 		}
 		if letGo {
-			b.LetGo()
+			b.Detach()
 		}
 		time.Sleep(2 * copied)
 		if st, err := b.Box.Status(t.Context()); err != nil || st.Life == sandbox.Dead {
@@ -214,7 +214,7 @@ func leftAlone(t *testing.T, letGo bool) {
 		if n, _ := p.Started(); n != 1 {
 			t.Errorf("it says that %d were started from a snapshot", n)
 		}
-		if err := errors.Join(b.Destroy(), p.Shelf.Remove(ws)); err != nil {
+		if err := errors.Join(b.Destroy(), p.Workspaces.Remove(ws)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -223,7 +223,7 @@ func leftAlone(t *testing.T, letGo bool) {
 // boots boots one more, which has to be ready.
 func boots(t *testing.T, p *Pool) time.Duration {
 	t.Helper()
-	ws, err := p.Shelf.New()
+	ws, err := p.Workspaces.New()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func boots(t *testing.T, p *Pool) time.Duration {
 	} else if err := b.Destroy(); err != nil {
 		t.Error(err)
 	}
-	if err := p.Shelf.Remove(ws); err != nil {
+	if err := p.Workspaces.Remove(ws); err != nil {
 		t.Error(err)
 	}
 	return took

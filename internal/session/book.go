@@ -206,7 +206,7 @@ func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, 
 	if booted != nil {
 		r.Sandbox, r.Workspace = booted.ID, booted.Workspace
 		b.connect(booted, r, meter)
-	} else if r.Workspace, err = b.Pool.Shelf.New(); err != nil {
+	} else if r.Workspace, err = b.Pool.Workspaces.New(); err != nil {
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
 	s := &Session{book: b, gate: make(chan struct{}, 1), meter: meter, rec: r, booted: booted, reserved: true}
@@ -245,7 +245,7 @@ func (b *Book) waste(booted *pool.Booted, workspace string) {
 			b.Log.Error("could not remove a sandbox", "sandbox", booted.ID, "error", err)
 		}
 	}
-	if err := b.Pool.Shelf.Remove(workspace); err != nil {
+	if err := b.Pool.Workspaces.Remove(workspace); err != nil {
 		b.Log.Error("could not remove a workspace", "workspace", workspace, "error", err)
 	}
 }

@@ -27,7 +27,7 @@ func (b *Book) expire(ctx context.Context, s *Session, why string) bool {
 		b.Log.Error("could not stop an idle sandbox", "sandbox", booted.ID, "error", err)
 	}
 	r := s.record()
-	if empty, err := b.Pool.Shelf.Empty(r.Workspace); err == nil && empty && !r.Home {
+	if empty, err := b.Pool.Workspaces.Empty(r.Workspace); err == nil && empty && !r.Home {
 		b.forget(ctx, s)
 		return true
 	}
@@ -89,7 +89,7 @@ func (b *Book) forget(ctx context.Context, s *Session) {
 		delete(b.homes, r.Owner)
 	}
 	b.mu.Unlock()
-	if err := b.Pool.Shelf.Remove(r.Workspace); err != nil {
+	if err := b.Pool.Workspaces.Remove(r.Workspace); err != nil {
 		b.Log.Error("could not remove a workspace", "session", r.ID, "error", err)
 		return // the record stays, so that it is tried again at the next start
 	}
@@ -155,7 +155,7 @@ func (b *Book) Close(ctx context.Context) {
 		s.mu.Unlock()
 		if booted != nil {
 			s.persistUse(ctx)
-			booted.LetGo()
+			booted.Detach()
 		}
 	}
 	b.storeTraffic(ctx)

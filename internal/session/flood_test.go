@@ -154,7 +154,7 @@ func TestFloodOfGreetings(t *testing.T) {
 				b := &pool.Booted{ID: id, Box: s, Agent: agent.New(s, logger)}
 				b.Connect(broker.Outlet(egress.Owner{Session: id}, &egress.Policy{Mode: egress.Public},
 					new(egress.Meter)))
-				t.Cleanup(b.LetGo)
+				t.Cleanup(b.Detach)
 				return s, b
 			}
 			hostile, b := booted("hostile")

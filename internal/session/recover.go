@@ -36,7 +36,7 @@ func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	kept := map[string]bool{}
 	for _, r := range records {
 		if r.State == Removed { // as far as the last server came
-			err = errors.Join(err, b.Pool.Shelf.Remove(r.Workspace), b.Store.RemoveSession(ctx, r.ID))
+			err = errors.Join(err, b.Pool.Workspaces.Remove(r.Workspace), b.Store.RemoveSession(ctx, r.ID))
 			continue
 		}
 		kept[r.Workspace] = true
@@ -55,10 +55,10 @@ func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
 // tidy removes the workspaces that belong to nobody. What stays is found again
 // at the next start.
 func (b *Book) tidy(kept map[string]bool) {
-	all, err := b.Pool.Shelf.All()
+	all, err := b.Pool.Workspaces.All()
 	for _, id := range all {
 		if !kept[id] {
-			err = errors.Join(err, b.Pool.Shelf.Remove(id))
+			err = errors.Join(err, b.Pool.Workspaces.Remove(id))
 		}
 	}
 	if err != nil {

@@ -158,7 +158,7 @@ func TestStopWhileRecovering(t *testing.T) {
 			}
 			for _, s := range w.all() { // all that the kernel does for one that is killed
 				if s.booted != nil {
-					s.booted.LetGo()
+					s.booted.Detach()
 				}
 			}
 		}

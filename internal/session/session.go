@@ -194,7 +194,7 @@ func (s *Session) boot(ctx context.Context) error {
 		return err
 	}
 	defer settle()
-	if err := s.book.Pool.Shelf.Ensure(r.Workspace); err != nil {
+	if err := s.book.Pool.Workspaces.Ensure(r.Workspace); err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
 	}
 	id := secret.ID()

@@ -99,7 +99,7 @@ func newWorld(t *testing.T, change func(*Rules)) *world {
 
 // open makes a book over the same store, runtime and files, as a new server does.
 func (w *world) open(change func(*Rules)) {
-	shelf, err := workspace.Open(w.shelf)
+	workspaces, err := workspace.Open(w.shelf)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func (w *world) open(change func(*Rules)) {
 		change(&rules)
 	}
 	log := sandboxtest.Log(w.t)
-	p := pool.New(pool.Config{Runtime: w.fake, Shelf: shelf, Start: 2 * time.Second, Templates: rules.Templates,
+	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, Start: 2 * time.Second, Templates: rules.Templates,
 		Flavor: image.Flavors[0], Log: log})
 	w.Book = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out})
 	if err := w.Recover(w.t.Context(), w.fake); err != nil {
@@ -403,7 +403,7 @@ func TestRuntimeFails(t *testing.T) {
 		if _, alive := w.fake.Made(); alive != 0 || len(w.store.all) != 0 {
 			t.Errorf("%d sandboxes and %d records are left", alive, len(w.store.all))
 		}
-		if left, _ := w.Pool.Shelf.All(); len(left) != 0 {
+		if left, _ := w.Pool.Workspaces.All(); len(left) != 0 {
 			t.Errorf("%d workspaces are left", len(left))
 		}
 		w.use(ann, Ask{})
@@ -437,7 +437,7 @@ func TestNextServerStarts(t *testing.T) {
 		defer unix.Unmount(stuck, unix.MNT_DETACH)
 		w.open(nil)
 		w.use(ann, Ask{})
-		if all, err := w.Pool.Shelf.All(); err != nil || !slices.Contains(all, filepath.Base(stuck)) ||
+		if all, err := w.Pool.Workspaces.All(); err != nil || !slices.Contains(all, filepath.Base(stuck)) ||
 			slices.Contains(all, filepath.Base(nobodys)) {
 			t.Errorf("%v, %v, want what is stuck, and not the other", all, err)
 		}
@@ -446,7 +446,7 @@ func TestNextServerStarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.open(nil)
-		if all, err := w.Pool.Shelf.All(); err != nil || slices.Contains(all, filepath.Base(stuck)) {
+		if all, err := w.Pool.Workspaces.All(); err != nil || slices.Contains(all, filepath.Base(stuck)) {
 			t.Errorf("%v, %v, want it removed", all, err)
 		}
 	})
@@ -456,7 +456,7 @@ func TestNextServerStarts(t *testing.T) {
 func TestNextServer(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		home, other, dead := w.use(ann, Ask{}), w.use(bob, Ask{ID: "new"}), w.use(bob, Ask{ID: "new"})
-		nobodys, err := w.Pool.Shelf.New()
+		nobodys, err := w.Pool.Workspaces.New()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -483,7 +483,7 @@ func TestNextServer(t *testing.T) {
 		if w.fake.Box(orphan.ID) != nil {
 			t.Error("a sandbox without owner lives on")
 		}
-		if all, _ := w.Pool.Shelf.All(); slices.Contains(all, nobodys) {
+		if all, _ := w.Pool.Workspaces.All(); slices.Contains(all, nobodys) {
 			t.Error("a workspace without owner is kept")
 		}
 		// What this book booted itself is stopped at its end, what it found is not.
@@ -514,7 +514,7 @@ func TestStop(t *testing.T) {
 		}
 		all.Wait()
 		w.fails(ann, Ask{ID: s.ID()}, fault.SessionNotFound)
-		if left, _ := w.Pool.Shelf.All(); len(left) != 0 {
+		if left, _ := w.Pool.Workspaces.All(); len(left) != 0 {
 			t.Errorf("%d workspaces are left", len(left))
 		}
 	})
@@ -589,7 +589,7 @@ func TestStoppedAreBounded(t *testing.T) {
 		w.fails(ann, Ask{ID: ids[0]}, fault.SessionNotFound)
 		w.fails(ann, Ask{ID: ids[1]}, fault.SessionNotFound)
 		w.use(ann, Ask{ID: ids[2]})
-		if left, _ := w.Pool.Shelf.All(); len(left) > keptFor+1 {
+		if left, _ := w.Pool.Workspaces.All(); len(left) > keptFor+1 {
 			t.Errorf("%d workspaces are kept", len(left))
 		}
 	})
@@ -607,7 +607,7 @@ func TestForgottenHalfway(t *testing.T) {
 		w.open(nil)
 		w.fails(ann, Ask{ID: r.ID}, fault.SessionNotFound)
 		w.adoptAll(context.Background())
-		if left, _ := w.Pool.Shelf.All(); len(left) != 0 || len(w.store.all) != 0 {
+		if left, _ := w.Pool.Workspaces.All(); len(left) != 0 || len(w.store.all) != 0 {
 			t.Errorf("%d workspaces and %d records are left", len(left), len(w.store.all))
 		}
 	})

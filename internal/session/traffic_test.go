@@ -54,7 +54,7 @@ func (w *world) again() {
 	// What the test process has of the old one may go now.
 	for _, s := range old.all() {
 		if s.booted != nil {
-			s.booted.LetGo()
+			s.booted.Detach()
 		}
 	}
 }

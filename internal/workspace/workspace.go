@@ -22,14 +22,14 @@ import (
 	"sandlot/internal/tree"
 )
 
-// Shelf holds all workspaces of one server.
-type Shelf struct {
+// Store holds all workspaces of one server.
+type Store struct {
 	dir     string
 	removed chan struct{}
 }
 
-// Open returns the shelf in the folder dir, which it makes when needed.
-func Open(dir string) (*Shelf, error) {
+// Open returns the store in the folder dir, which it makes when needed.
+func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making the folder for workspaces: %w", err)
 	}
@@ -37,7 +37,7 @@ func Open(dir string) (*Shelf, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Shelf{real, make(chan struct{}, 1)}
+	s := &Store{real, make(chan struct{}, 1)}
 	if err := os.Mkdir(s.trash(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("making the folder for removed workspaces: %w", err)
 	}
@@ -47,7 +47,7 @@ func Open(dir string) (*Shelf, error) {
 var valid = regexp.MustCompile(`^[a-z2-7]{26}$`)
 
 // New makes an empty workspace and returns its id.
-func (s *Shelf) New() (string, error) {
+func (s *Store) New() (string, error) {
 	id := secret.ID()
 	if err := os.Mkdir(filepath.Join(s.dir, id), 0o700); err != nil {
 		return "", fmt.Errorf("making a workspace: %w", err)
@@ -56,7 +56,7 @@ func (s *Shelf) New() (string, error) {
 }
 
 // Ensure makes the workspace again if its folder is gone.
-func (s *Shelf) Ensure(id string) error {
+func (s *Store) Ensure(id string) error {
 	err := os.Mkdir(s.Path(id), 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
@@ -65,7 +65,7 @@ func (s *Shelf) Ensure(id string) error {
 }
 
 // Path is the folder on the host.
-func (s *Shelf) Path(id string) string {
+func (s *Store) Path(id string) string {
 	if !valid.MatchString(id) {
 		panic("workspace: not an id: " + id)
 	}
@@ -77,7 +77,7 @@ var furniture = map[string][]string{"": {".local"}, ".local": {"bin", "lib"}}
 
 // Empty says whether there is nothing in it but the folders that every sandbox
 // makes.
-func (s *Shelf) Empty(id string) (bool, error) {
+func (s *Store) Empty(id string) (bool, error) {
 	f, err := os.Open(s.Path(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
@@ -117,7 +117,7 @@ func bare(f *os.File, name string) (bool, error) {
 
 // Remove takes it away at once, and leaves what is in it to Run. One that is not
 // there is fine.
-func (s *Shelf) Remove(id string) error {
+func (s *Store) Remove(id string) error {
 	from, to := s.Path(id), filepath.Join(s.trash(), id+"-"+secret.ID())
 	err := os.Rename(from, to)
 	if errors.Is(err, fs.ErrPermission) { // its own user has closed it
@@ -146,7 +146,7 @@ const again = 10 * time.Minute
 // Run empties what Remove has taken away, also before an earlier server ended,
 // until ctx ends. It says what cannot be removed, and tries again later. It is
 // called once.
-func (s *Shelf) Run(ctx context.Context, log *slog.Logger) {
+func (s *Store) Run(ctx context.Context, log *slog.Logger) {
 	for {
 		later := time.NewTimer(again)
 		if s.empty(ctx, log) {
@@ -165,7 +165,7 @@ func (s *Shelf) Run(ctx context.Context, log *slog.Logger) {
 }
 
 // empty removes all that was taken away, and says whether nothing is left.
-func (s *Shelf) empty(ctx context.Context, log *slog.Logger) bool {
+func (s *Store) empty(ctx context.Context, log *slog.Logger) bool {
 	entries, err := os.ReadDir(s.trash())
 	if err != nil {
 		log.Error("could not list removed workspaces", "error", err)
@@ -186,10 +186,10 @@ func (s *Shelf) empty(ctx context.Context, log *slog.Logger) bool {
 }
 
 // trash is the folder of what was removed and is not emptied yet.
-func (s *Shelf) trash() string { return filepath.Join(s.dir, ".removed") }
+func (s *Store) trash() string { return filepath.Join(s.dir, ".removed") }
 
 // All lists the ids of all workspaces.
-func (s *Shelf) All() ([]string, error) {
+func (s *Store) All() ([]string, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return nil, err

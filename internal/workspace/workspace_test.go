@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-func shelf(t *testing.T) *Shelf {
+func newStore(t *testing.T) *Store {
 	t.Helper()
 	s, err := Open(filepath.Join(t.TempDir(), "deep", "workspaces"))
 	if err != nil {
@@ -21,7 +21,7 @@ func shelf(t *testing.T) *Shelf {
 	return s
 }
 
-func fresh(t *testing.T, s *Shelf) string {
+func fresh(t *testing.T, s *Store) string {
 	t.Helper()
 	id, err := s.New()
 	if err != nil {
@@ -31,7 +31,7 @@ func fresh(t *testing.T, s *Shelf) string {
 }
 
 func TestNew(t *testing.T) {
-	s := shelf(t)
+	s := newStore(t)
 	a, b := fresh(t, s), fresh(t, s)
 	if a == b {
 		t.Fatal("the same id twice")
@@ -49,7 +49,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// A sandbox's root must not be a link, so neither is the folder of the shelf.
+// A sandbox's root must not be a link, so neither is the folder of the store.
 func TestOpenResolvesLinks(t *testing.T) {
 	real, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(real, link); err != nil {
@@ -65,7 +65,7 @@ func TestOpenResolvesLinks(t *testing.T) {
 }
 
 func TestEmpty(t *testing.T) {
-	s := shelf(t)
+	s := newStore(t)
 	id := fresh(t, s)
 	if empty, err := s.Empty(id); err != nil || !empty {
 		t.Errorf("a new one: %v, %v", empty, err)
@@ -108,7 +108,7 @@ func TestEmpty(t *testing.T) {
 }
 
 func TestEnsure(t *testing.T) {
-	s := shelf(t)
+	s := newStore(t)
 	id := fresh(t, s)
 	kept := filepath.Join(s.Path(id), "kept")
 	if err := os.WriteFile(kept, []byte("x"), 0o600); err != nil {
@@ -134,7 +134,7 @@ func TestEnsure(t *testing.T) {
 // What is in a workspace was written by hostile code: links in it are removed,
 // not followed.
 func TestRemoveFollowsNoLink(t *testing.T) {
-	s, outside := shelf(t), t.TempDir()
+	s, outside := newStore(t), t.TempDir()
 	precious := filepath.Join(outside, "precious")
 	if err := os.WriteFile(precious, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ func TestRemoveFollowsNoLink(t *testing.T) {
 }
 
 func TestAllLeavesOthersOut(t *testing.T) {
-	s := shelf(t)
+	s := newStore(t)
 	id := fresh(t, s)
 	for _, name := range []string{"lost+found", "notes.txt", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", id + "x"} {
 		if err := os.WriteFile(filepath.Join(filepath.Dir(s.Path(id)), name), nil, 0o600); err != nil {
@@ -179,7 +179,7 @@ func TestAllLeavesOthersOut(t *testing.T) {
 }
 
 func TestPathRefusesWhatIsNoID(t *testing.T) {
-	s := shelf(t)
+	s := newStore(t)
 	for _, id := range []string{"", ".", "..", "../x", "abc", "/etc", "aaaaaaaaaaaaaaaaaaaaaaaaa/",
 		"aaaaaaaaaaaaaaaaaaaaaaaaaa\n", "AAAAAAAAAAAAAAAAAAAAAAAAAA"} {
 		func() {
@@ -194,7 +194,7 @@ func TestPathRefusesWhatIsNoID(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	s := shelf(t)
+	s := newStore(t)
 	var work sync.WaitGroup
 	for range 8 {
 		work.Go(func() {
@@ -224,14 +224,14 @@ func TestOpenFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(file); err == nil {
-		t.Error("a file is a shelf")
+		t.Error("a file is a store")
 	}
 }
 
 // Remove takes no longer for a workspace of many files: Run removes them, also
 // what an earlier server left, and ends when it is told to.
 func TestRun(t *testing.T) {
-	s := shelf(t)
+	s := newStore(t)
 	busy, left := fresh(t, s), fresh(t, s)
 	for _, id := range []string{busy, left} {
 		at := s.Path(id)
@@ -287,7 +287,7 @@ func TestRun(t *testing.T) {
 
 // The same workspace may be made and removed again before it was emptied.
 func TestRemoveAgain(t *testing.T) {
-	s := shelf(t)
+	s := newStore(t)
 	id := fresh(t, s)
 	for range 3 {
 		if err := errors.Join(s.Ensure(id), os.WriteFile(filepath.Join(s.Path(id), "file"), nil, 0o600),
