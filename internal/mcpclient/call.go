@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net/http"
 	"time"
+
+	"sandlot/internal/rawjson"
 )
 
 // Request is one call.
@@ -107,16 +109,16 @@ func (s *Session) sendRequest(ctx context.Context, m outgoing, r Request) error 
 func (s *Session) request(id int64, r Request) (outgoing, error) {
 	params := maps.Clone(r.Params)
 	if params == nil {
-		params = object{}
+		params = rawjson.Object{}
 	}
 	delete(params, "_meta")
 	meta := maps.Clone(r.Meta)
 	if meta == nil {
-		meta = object{}
+		meta = rawjson.Object{}
 	}
 	delete(meta, metaToken)
 	if r.Progress != nil || r.Method == "tools/call" {
-		meta[metaToken] = number(id)
+		meta[metaToken] = rawjson.Number(id)
 	}
 	m := outgoing{id: id, method: r.Method, version: s.Version()}
 	if s.newer() {
@@ -129,26 +131,26 @@ func (s *Session) request(id int64, r Request) (outgoing, error) {
 		}
 	}
 	if len(meta) > 0 {
-		b, err := encode(meta)
+		b, err := rawjson.Encode(meta)
 		if err != nil {
 			return m, fmt.Errorf("the _meta of %s is no JSON: %w", clip(r.Method, 100), err)
 		}
 		params["_meta"] = b
 	}
 	var err error
-	if m.body, err = encode(wireRequest{JSONRPC: "2.0", ID: id, Method: r.Method, Params: params}); err != nil {
+	if m.body, err = rawjson.Encode(wireRequest{JSONRPC: "2.0", ID: id, Method: r.Method, Params: params}); err != nil {
 		return m, fmt.Errorf("the parameters of %s are no JSON: %w", clip(r.Method, 100), err)
 	}
 	return m, nil
 }
 
 // present adds what each request of the newer era says of the client.
-func (s *Session) present(meta object, r Request) error {
-	client, err := encode(map[string]string{"name": s.options.Name, "version": s.options.Version})
+func (s *Session) present(meta rawjson.Object, r Request) error {
+	client, err := rawjson.Encode(map[string]string{"name": s.options.Name, "version": s.options.Version})
 	if err != nil {
 		return err
 	}
-	meta[metaVersion], meta[metaClient], meta[metaCapabilities] = text(s.Version()), client, s.options.Capabilities
+	meta[metaVersion], meta[metaClient], meta[metaCapabilities] = rawjson.Quote(s.Version()), client, s.options.Capabilities
 	if len(r.Capabilities) > 0 {
 		meta[metaCapabilities] = r.Capabilities
 	}
@@ -156,7 +158,7 @@ func (s *Session) present(meta object, r Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.level != "" {
-		meta[metaLevel] = text(s.level)
+		meta[metaLevel] = rawjson.Quote(s.level)
 	}
 	return nil
 }
@@ -230,7 +232,7 @@ func (s *Session) giveUp(c *call, why error) error {
 				ctx, cancel := context.WithTimeout(ctx, byeLimit)
 				defer cancel()
 				_ = s.notify(ctx, "notifications/cancelled",
-					object{"requestId": number(c.id), "reason": text(clip(why.Error(), 200))})
+					rawjson.Object{"requestId": rawjson.Number(c.id), "reason": rawjson.Quote(clip(why.Error(), 200))})
 			}) {
 				<-s.replies
 			}
@@ -242,7 +244,7 @@ func (s *Session) giveUp(c *call, why error) error {
 }
 
 // standardHeaders are those that say what a request of the newer era is.
-func standardHeaders(method string, params object) http.Header {
+func standardHeaders(method string, params rawjson.Object) http.Header {
 	h := http.Header{"Mcp-Method": {method}}
 	key := map[string]string{"tools/call": "name", "prompts/get": "name", "resources/read": "uri",
 		"tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}[method]

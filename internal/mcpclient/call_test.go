@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"sandlot/internal/rawjson"
 )
 
 // after returns a program that does the older handshake and then something.
@@ -441,9 +443,9 @@ func TestAnnouncementsInWireOrder(t *testing.T) {
 func TestWhatIsSent(t *testing.T) {
 	noLeaks(t)
 	r := Request{Method: "tools/call",
-		Params: object{"name": text("a<b"), "arguments": json.RawMessage(`{"n":12345678901234567890}`),
-			"_meta": text("no")},
-		Meta:         object{"x": json.RawMessage(`[1]`), metaToken: text("theirs")},
+		Params: rawjson.Object{"name": rawjson.Quote("a<b"), "arguments": json.RawMessage(`{"n":12345678901234567890}`),
+			"_meta": rawjson.Quote("no")},
+		Meta:         rawjson.Object{"x": json.RawMessage(`[1]`), metaToken: rawjson.Quote("theirs")},
 		Capabilities: json.RawMessage(`{"roots":{}}`)}
 	for _, tt := range []struct {
 		run  func(*program) bool
@@ -479,7 +481,7 @@ func TestWhatIsSent(t *testing.T) {
 		if want := strings.ReplaceAll(tt.want, "ID", string(m.ID)); string(m.Params) != want {
 			t.Errorf("sent:\n%s\nwant:\n%s", m.Params, want)
 		}
-		if _, err := s.Call(t.Context(), Request{Method: "x", Params: object{"a": json.RawMessage("{")}}); err == nil {
+		if _, err := s.Call(t.Context(), Request{Method: "x", Params: rawjson.Object{"a": json.RawMessage("{")}}); err == nil {
 			t.Error("parameters that are no JSON were sent")
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"sandlot/internal/rawjson"
 )
 
 // declined is an answer to the question that begins a session which leads no
@@ -178,7 +180,7 @@ func (s *Session) discover(ctx context.Context) error {
 }
 
 // question is a call of the handshake, which the context bounds.
-func (s *Session) question(ctx context.Context, method string, params object) (json.RawMessage, error) {
+func (s *Session) question(ctx context.Context, method string, params rawjson.Object) (json.RawMessage, error) {
 	return s.Call(ctx, Request{Method: method, Params: params, Timeout: 2 * s.options.Handshake})
 }
 
@@ -205,7 +207,7 @@ func (s *Session) discovered(raw json.RawMessage) error {
 	if !slices.Contains(r.SupportedVersions, newerEra) {
 		return &declined{fmt.Sprintf("the server does not speak the protocol's revision %s", newerEra)}
 	}
-	if isObject(r.Meta.Server) {
+	if rawjson.IsObject(r.Meta.Server) {
 		r.ServerInfo = r.Meta.Server
 	}
 	s.welcome(r.welcome)
@@ -221,7 +223,7 @@ type welcome struct {
 
 func (s *Session) welcome(w welcome) {
 	s.can = parseCan(w.Capabilities)
-	if isObject(w.ServerInfo) {
+	if rawjson.IsObject(w.ServerInfo) {
 		s.info = w.ServerInfo
 	}
 	_ = json.Unmarshal(w.Instructions, &s.instructions) // none, or something else
@@ -229,11 +231,11 @@ func (s *Session) welcome(w welcome) {
 
 // initialize begins in the older era.
 func (s *Session) initialize(ctx context.Context) error {
-	client, err := encode(map[string]string{"name": s.options.Name, "version": s.options.Version})
+	client, err := rawjson.Encode(map[string]string{"name": s.options.Name, "version": s.options.Version})
 	if err != nil {
 		return err
 	}
-	raw, err := s.question(ctx, "initialize", object{"protocolVersion": text(olderEra),
+	raw, err := s.question(ctx, "initialize", rawjson.Object{"protocolVersion": rawjson.Quote(olderEra),
 		"capabilities": s.options.Capabilities, "clientInfo": client})
 	if err != nil {
 		return err

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"sandlot/internal/rawjson"
 )
 
 // Headers of the newer era over HTTP repeat what the body says, so that what
@@ -41,7 +43,7 @@ func ValidTool(tool json.RawMessage) error {
 		Name        string          `json:"name"`
 		InputSchema json.RawMessage `json:"inputSchema"`
 	}
-	if !isObject(tool) || json.Unmarshal(tool, &t) != nil || t.Name == "" {
+	if !rawjson.IsObject(tool) || json.Unmarshal(tool, &t) != nil || t.Name == "" {
 		return fmt.Errorf("the definition of the tool is not an object with a name")
 	}
 	_, err := markedIn(t.InputSchema)
@@ -74,7 +76,7 @@ func markedIn(schema json.RawMessage) ([]marked, error) {
 
 func collect(schema json.RawMessage, path []string, all *[]marked) error {
 	var p property
-	if !isObject(schema) || len(path) > maxDepth || json.Unmarshal(schema, &p) != nil {
+	if !rawjson.IsObject(schema) || len(path) > maxDepth || json.Unmarshal(schema, &p) != nil {
 		return nil // not ours to judge
 	}
 	if p.Header != nil && len(path) > 0 {
@@ -126,7 +128,7 @@ func paramHeaders(schema, arguments json.RawMessage) http.Header {
 	for _, m := range all {
 		value := arguments
 		for _, name := range m.path {
-			var o object
+			var o rawjson.Object
 			_ = json.Unmarshal(value, &o) // no object has no members
 			value = o[name]
 		}

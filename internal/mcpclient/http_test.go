@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/oauth2"
+
+	"sandlot/internal/rawjson"
 )
 
 // web is a hand-written server: it does the handshake of the older era, and the
@@ -487,7 +489,7 @@ func TestNewerCancelsByItsStream(t *testing.T) {
 		}
 	})
 	s := connected(t, HTTP(Remote{URL: listening(t, h).URL}), Options{})
-	if _, err := s.Call(t.Context(), Request{Method: "tools/call", Params: object{"name": text("ä")},
+	if _, err := s.Call(t.Context(), Request{Method: "tools/call", Params: rawjson.Object{"name": rawjson.Quote("ä")},
 		Timeout: 100 * time.Millisecond}); !errors.Is(err, ErrTimeout) {
 		t.Error(err)
 	}

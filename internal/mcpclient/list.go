@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+
+	"sandlot/internal/rawjson"
 )
 
 const (
@@ -18,7 +20,7 @@ const (
 // error; what came so far is returned with it.
 func (s *Session) List(ctx context.Context, method, field string, most int) ([]json.RawMessage, error) {
 	var all []json.RawMessage
-	params, seen := object{}, map[string]bool{}
+	params, seen := rawjson.Object{}, map[string]bool{}
 	left := room{most, s.options.MaxList}
 	for range maxPages {
 		var room Room = noRoom{}
@@ -43,7 +45,7 @@ func (s *Session) List(ctx context.Context, method, field string, most int) ([]j
 			return all, fmt.Errorf("%s: %w", method, errListBytes)
 		}
 		seen[cursor] = true
-		params = object{"cursor": text(cursor)}
+		params = rawjson.Object{"cursor": rawjson.Quote(cursor)}
 	}
 	return all, fmt.Errorf("%w: %s has over %d pages", ErrTooLarge, method, maxPages)
 }
@@ -129,7 +131,7 @@ func readCursor(d *json.Decoder) (string, error) {
 // era each later request says it.
 func (s *Session) SetLevel(ctx context.Context, level string) error {
 	if !s.newer() {
-		_, err := s.Call(ctx, Request{Method: "logging/setLevel", Params: object{"level": text(level)}})
+		_, err := s.Call(ctx, Request{Method: "logging/setLevel", Params: rawjson.Object{"level": rawjson.Quote(level)}})
 		return err
 	}
 	s.mu.Lock()

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"sandlot/internal/rawjson"
 )
 
 const (
@@ -45,7 +47,7 @@ type listen struct {
 // returns when the server has agreed.
 func (s *Session) Subscribe(ctx context.Context, uri string) error {
 	if !s.newer() {
-		_, err := s.Call(ctx, Request{Method: "resources/subscribe", Params: object{"uri": text(uri)}})
+		_, err := s.Call(ctx, Request{Method: "resources/subscribe", Params: rawjson.Object{"uri": rawjson.Quote(uri)}})
 		return err
 	}
 	if uri == "" {
@@ -75,7 +77,7 @@ func (s *Session) Subscribe(ctx context.Context, uri string) error {
 // ended already.
 func (s *Session) Unsubscribe(ctx context.Context, uri string) error {
 	if !s.newer() {
-		_, err := s.Call(ctx, Request{Method: "resources/unsubscribe", Params: object{"uri": text(uri)}})
+		_, err := s.Call(ctx, Request{Method: "resources/unsubscribe", Params: rawjson.Object{"uri": rawjson.Quote(uri)}})
 		return err
 	}
 	s.mu.Lock()
@@ -187,11 +189,11 @@ func (s *Session) listenOnce(ctx context.Context, l *listen) error {
 		want["toolsListChanged"], want["promptsListChanged"], want["resourcesListChanged"] = s.can.ToolsChanged,
 			s.can.PromptsChanged, s.can.ResourcesChanged
 	}
-	b, err := encode(want)
+	b, err := rawjson.Encode(want)
 	if err != nil {
 		return err
 	}
-	_, err = s.Call(ctx, Request{Method: "subscriptions/listen", Params: object{"notifications": b}, endless: true,
+	_, err = s.Call(ctx, Request{Method: "subscriptions/listen", Params: rawjson.Object{"notifications": b}, endless: true,
 		begun: func(id int64) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -256,7 +258,7 @@ func (s *Session) missed() { s.caughtUp("") }
 // caughtUp makes up the announcements that may have been missed.
 func (s *Session) caughtUp(uri string) {
 	if uri != "" {
-		b, _ := encode(map[string]string{"uri": uri}) // strings can always be written
+		b, _ := rawjson.Encode(map[string]string{"uri": uri}) // strings can always be written
 		s.announce("notifications/resources/updated", b)
 		return
 	}

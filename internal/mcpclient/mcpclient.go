@@ -12,6 +12,8 @@ import (
 	"encoding/json"
 	"log/slog"
 	"time"
+
+	"sandlot/internal/rawjson"
 )
 
 // The revisions of the protocol that are spoken.
@@ -139,7 +141,7 @@ func parseCan(raw json.RawMessage) Can {
 	_ = json.Unmarshal(raw, &all)
 	declared := func(raw json.RawMessage) (changes, subscribe, ok bool) {
 		var c struct{ ListChanged, Subscribe json.RawMessage }
-		ok = isObject(raw)
+		ok = rawjson.IsObject(raw)
 		_ = json.Unmarshal(raw, &c)
 		return string(c.ListChanged) == "true", string(c.Subscribe) == "true", ok
 	}

@@ -6,10 +6,9 @@ import (
 	"errors"
 	"strconv"
 	"unicode/utf8"
-)
 
-// object is a JSON object whose values are left as they are.
-type object = map[string]json.RawMessage
+	"sandlot/internal/rawjson"
+)
 
 // Keys of _meta that are the protocol's own.
 const (
@@ -21,13 +20,7 @@ const (
 )
 
 // message is one JSON-RPC message of the server.
-type message struct {
-	ID     json.RawMessage `json:"id"`
-	Method *string         `json:"method"`
-	Params json.RawMessage `json:"params"`
-	Result json.RawMessage `json:"result"`
-	Error  json.RawMessage `json:"error"`
-}
+type message rawjson.Message
 
 const maxBatch = 1000 // messages in one array
 
@@ -105,31 +98,18 @@ func (m *message) outcome() (json.RawMessage, error) {
 		}
 		return nil, e
 	}
-	if !isObject(m.Result) {
+	if !rawjson.IsObject(m.Result) {
 		return nil, errors.New("the server's answer is not an object, as MCP wants it to be")
 	}
 	return m.Result, nil
 }
 
-func isObject(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '{' }
-
-// encode writes JSON without escaping what HTML would not like.
-func encode(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
-}
-
 // wireRequest is a request or, without an id, a notification of ours.
 type wireRequest struct {
-	JSONRPC string `json:"jsonrpc"`
-	ID      int64  `json:"id,omitempty"`
-	Method  string `json:"method"`
-	Params  object `json:"params,omitempty"`
+	JSONRPC string         `json:"jsonrpc"`
+	ID      int64          `json:"id,omitempty"`
+	Method  string         `json:"method"`
+	Params  rawjson.Object `json:"params,omitempty"`
 }
 
 // wireReply answers a request of the server.
@@ -138,43 +118,4 @@ type wireReply struct {
 	ID      json.RawMessage `json:"id"`
 	Result  json.RawMessage `json:"result,omitempty"`
 	Error   *Error          `json:"error,omitempty"`
-}
-
-// text is a JSON string.
-func text(s string) json.RawMessage {
-	b, _ := encode(s) // strings can always be written
-	return b
-}
-
-func number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
-
-// without returns an object without one of its members, and that member. All
-// else stays as it is.
-func without(raw json.RawMessage, key string) (rest, member json.RawMessage) {
-	if !isObject(raw) {
-		return nil, nil
-	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	_, err := d.Token()
-	rest = append(make(json.RawMessage, 0, len(raw)), '{')
-	for err == nil && d.More() {
-		var name json.Token
-		var value json.RawMessage
-		if name, err = d.Token(); err == nil {
-			err = d.Decode(&value)
-		}
-		if name == key {
-			member = value
-			continue
-		}
-		if len(rest) > 1 {
-			rest = append(rest, ',')
-		}
-		s, _ := name.(string)
-		rest = append(append(append(rest, text(s)...), ':'), value...)
-	}
-	if err != nil {
-		return nil, nil
-	}
-	return append(rest, '}'), member
 }

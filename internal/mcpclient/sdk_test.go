@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/rawjson"
 )
 
 // realServer is a server of the Go SDK: a peer that nobody here has written.
@@ -113,7 +115,7 @@ func TestRealServers(t *testing.T) {
 			}
 			useTool(t, s)
 			cancelTool(t, s)
-			raw, err := s.Call(t.Context(), Request{Method: "resources/read", Params: object{"uri": text("file:///r")}})
+			raw, err := s.Call(t.Context(), Request{Method: "resources/read", Params: rawjson.Object{"uri": rawjson.Quote("file:///r")}})
 			if err != nil || !strings.Contains(string(raw), "hello") {
 				t.Errorf("resources/read: %s, %v", raw, err)
 			}
@@ -138,7 +140,7 @@ func useTool(t *testing.T, s *Session) {
 	for range 10 {
 		var progress []string
 		raw, err := s.Call(t.Context(),
-			Request{Method: "tools/call", Params: object{"name": text("count"),
+			Request{Method: "tools/call", Params: rawjson.Object{"name": rawjson.Quote("count"),
 				"arguments": json.RawMessage(`{"region":"Zürich"}`)},
 				Schema: tool.InputSchema, Progress: func(p json.RawMessage) { progress = append(progress, string(p)) }})
 		if err != nil || !strings.Contains(string(raw), "counted") {
@@ -154,11 +156,11 @@ func cancelTool(t *testing.T, s *Session) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := s.Call(ctx, Request{Method: "tools/call", Params: object{"name": text("wait")}}); !errors.Is(err,
+	if _, err := s.Call(ctx, Request{Method: "tools/call", Params: rawjson.Object{"name": rawjson.Quote("wait")}}); !errors.Is(err,
 		context.DeadlineExceeded) {
 		t.Errorf("a call that is given up: %v", err)
 	}
-	if _, err := s.Call(t.Context(), Request{Method: "tools/call", Params: object{"name": text("wait")},
+	if _, err := s.Call(t.Context(), Request{Method: "tools/call", Params: rawjson.Object{"name": rawjson.Quote("wait")},
 		Timeout: 100 * time.Millisecond}); !errors.Is(err, ErrTimeout) {
 		t.Errorf("a call that takes too long: %v", err)
 	}
@@ -207,7 +209,7 @@ func TestRealServerAsks(t *testing.T) {
 				Handler: &ears{ask: func(_ context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
 					return json.RawMessage(`{"action":"accept","content":{"place":"here"}}`), nil
 				}}})
-			raw, err := s.Call(t.Context(), Request{Method: "tools/call", Params: object{"name": text("ask")}})
+			raw, err := s.Call(t.Context(), Request{Method: "tools/call", Params: rawjson.Object{"name": rawjson.Quote("ask")}})
 			if err != nil || !strings.Contains(string(raw), `"here"`) {
 				t.Errorf("%s, %v", raw, err)
 			}

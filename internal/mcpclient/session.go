@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"sandlot/internal/rawjson"
 )
 
 const (
@@ -227,7 +229,7 @@ func (s *Session) progress(params json.RawMessage) {
 		s.log.Debug("mcpclient: progress that is too long to be passed on", "bytes", len(params))
 		return
 	}
-	rest, token := without(params, metaToken)
+	rest, token := rawjson.Without(params, metaToken)
 	id, ok := ours(token)
 	if !ok {
 		return
@@ -303,7 +305,7 @@ func (s *Session) ask(ctx context.Context, method string, m *message) {
 		r.Result, r.Error = nil, said
 	case err != nil:
 		r.Result, r.Error = nil, &Error{Code: codeInternal, Message: "the request could not be answered"}
-	case !isObject(result):
+	case !rawjson.IsObject(result):
 		r.Result = json.RawMessage("{}")
 	}
 	s.sendReply(s.ctx, r)
@@ -329,9 +331,9 @@ func (s *Session) sendReply(ctx context.Context, r wireReply) {
 	ctx, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
 	r.JSONRPC = "2.0"
-	b, err := encode(r)
+	b, err := rawjson.Encode(r)
 	if err != nil { // what the handler gave is no JSON
-		b, _ = encode(wireReply{JSONRPC: "2.0", ID: r.ID, Error: &Error{Code: codeInternal,
+		b, _ = rawjson.Encode(wireReply{JSONRPC: "2.0", ID: r.ID, Error: &Error{Code: codeInternal,
 			Message: "the request could not be answered"}})
 	}
 	if err := s.pipe.send(ctx, outgoing{body: b, version: s.Version()}); err != nil && ctx.Err() == nil {
@@ -340,8 +342,8 @@ func (s *Session) sendReply(ctx context.Context, r wireReply) {
 }
 
 // notify sends a notification.
-func (s *Session) notify(ctx context.Context, method string, params object) error {
-	b, err := encode(wireRequest{JSONRPC: "2.0", Method: method, Params: params})
+func (s *Session) notify(ctx context.Context, method string, params rawjson.Object) error {
+	b, err := rawjson.Encode(wireRequest{JSONRPC: "2.0", Method: method, Params: params})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,147 @@
+// Package rawjson reads and writes JSON as the bytes that it is: objects whose values
+// stay as they came, for those who pass on what they do not know.
+package rawjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+)
+
+// Object is a JSON object, its values as they came.
+type Object = map[string]json.RawMessage
+
+// Message is a JSON-RPC 2.0 message, its parts as they came. Requests and notifications
+// have a method; a response has a result or an error.
+type Message struct {
+	Version string          `json:"jsonrpc,omitempty"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  *string         `json:"method,omitempty"`
+	Params  json.RawMessage `json:"params,omitempty"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   json.RawMessage `json:"error,omitempty"`
+}
+
+// IsObject says whether a JSON value is an object.
+func IsObject(raw json.RawMessage) bool { return begins(raw, '{') }
+
+// IsString says whether a JSON value is a string.
+func IsString(raw json.RawMessage) bool { return begins(raw, '"') }
+
+func begins(raw json.RawMessage, c byte) bool {
+	raw = bytes.TrimLeft(raw, " \t\r\n")
+	return len(raw) > 0 && raw[0] == c
+}
+
+// Members returns the members of an object by their exact names, and false when raw is
+// none, or has a name twice: readers differ in which of two they take.
+func Members(raw json.RawMessage) (Object, bool) {
+	all := Object{}
+	d := json.NewDecoder(bytes.NewReader(raw))
+	unique := true
+	ok := each(d, func(name string, value json.RawMessage) {
+		_, twice := all[name]
+		unique = unique && !twice
+		all[name] = value
+	})
+	if !ok || !unique || len(bytes.TrimSpace(raw[d.InputOffset():])) > 0 {
+		return nil, false
+	}
+	return all, true
+}
+
+// Without returns an object without the members of that name, and the last of them. All
+// else stays as it is, in its order. Both are nil when raw is no object.
+func Without(raw json.RawMessage, name string) (rest, member json.RawMessage) {
+	rest = append(make(json.RawMessage, 0, len(raw)), '{')
+	ok := each(json.NewDecoder(bytes.NewReader(raw)), func(n string, value json.RawMessage) {
+		if n == name {
+			member = value
+			return
+		}
+		if len(rest) > 1 {
+			rest = append(rest, ',')
+		}
+		rest = append(append(append(rest, Quote(n)...), ':'), value...)
+	})
+	if !ok {
+		return nil, nil
+	}
+	return append(rest, '}'), member
+}
+
+// each calls do for each member of the object that comes, in its order, and says whether
+// one came whole.
+func each(d *json.Decoder, do func(name string, value json.RawMessage)) bool {
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return false
+	}
+	for d.More() {
+		t, err := d.Token()
+		name, ok := t.(string)
+		var value json.RawMessage
+		if err != nil || !ok || d.Decode(&value) != nil {
+			return false
+		}
+		do(name, value)
+	}
+	_, err := d.Token()
+	return err == nil
+}
+
+// Encode writes a value without escaping what HTML would not like.
+func Encode(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// Quote makes a JSON string of a text.
+func Quote(text string) json.RawMessage {
+	b, _ := Encode(text) // texts can always be written
+	return b
+}
+
+// Number makes a JSON number.
+func Number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
+
+// Text returns the text of a JSON string, or "" when it is none.
+func Text(raw json.RawMessage) string {
+	var s string
+	_ = json.Unmarshal(raw, &s)
+	return s
+}
+
+// PlainText returns the text of a JSON string that is written without escapes.
+func PlainText(raw json.RawMessage) (string, bool) {
+	if len(raw) < 2 || raw[0] != '"' || bytes.IndexByte(raw, '\\') >= 0 {
+		return "", false
+	}
+	return string(raw[1 : len(raw)-1]), true
+}
+
+// Deeper says whether a JSON text is nested deeper than most, by looking at its bytes
+// alone: it needs no memory, and no parser that could run out of its stack.
+func Deeper(raw []byte, most int) bool {
+	depth, inString := 0, false
+	for i := 0; i < len(raw); i++ {
+		switch c := raw[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > most {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
+}
