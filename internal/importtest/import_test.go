@@ -51,7 +51,7 @@ var only = map[string][]string{
 	"golang.org/x/net/dns":                   {"sandlot/internal/guest/network"},
 	"golang.org/x/net/http/httpproxy":        {"sandlot/internal/egress"},
 	"golang.org/x/time":                      {"sandlot/internal/egress"},
-	"golang.org/x/sync":                      {"sandlot/internal/limit", "sandlot/internal/app"},
+	"golang.org/x/sync":                      {"sandlot/internal/limit", "sandlot/internal/port", "sandlot/internal/app"},
 	"golang.org/x/net/proxy":                 {"sandlot/internal/egress"},
 	"mvdan.cc/sh":                            {"sandlot/internal/expand"},
 	"github.com/tailscale/hujson":            {"sandlot/internal/clientconfig"},

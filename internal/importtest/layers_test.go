@@ -29,6 +29,7 @@ var places = map[string]place{
 	"fault":                                {"L0", ""},
 	"pkgregistry":                          {"L0", ""},
 	"proc":                                 {"L0", ""},
+	"rawjson":                              {"L0", ""},
 	"secret":                               {"L0", ""},
 	"terminal":                             {"L0", ""},
 	"tree":                                 {"L0", ""},
