@@ -451,6 +451,9 @@ const maxIdle = 32
 // error ends the run. When ctx ends, what runs is stopped.
 func (c *Client) run(ctx context.Context, r *agentv1.RunRequest,
 	event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
+	if err := fits(r); err != nil {
+		return nil, err
+	}
 	s, err := c.take(ctx)
 	if err != nil {
 		return nil, err

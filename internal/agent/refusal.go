@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
@@ -29,13 +30,13 @@ const (
 	Unsupported // the agent, or the language's driver, cannot do it
 )
 
-// Refusal is the error of a request that the agent understood and refuses.
+// Refusal is the error of a request that the agent, or the client for it, refuses.
 type Refusal struct {
 	Reason  Reason
 	Message string // printable, at most 2000 bytes
 }
 
-func (r *Refusal) Error() string { return "the agent refuses: " + r.Message }
+func (r *Refusal) Error() string { return r.Message }
 
 // ReasonOf returns the reason of the Refusal in err's chain, and Other without one.
 func ReasonOf(err error) Reason {
@@ -74,10 +75,22 @@ func refused(reply *agentv1.StreamReply) error {
 	return refusal(connect.Code(reply.GetCode()), reply.GetMessage())
 }
 
+// fits refuses a request that is too large to be sent: what the caller asks is at
+// fault, and not the agent.
+func fits(m proto.Message) error {
+	if n := proto.Size(m); n > wire.MaxMessage {
+		return &Refusal{Reason: Invalid, Message: fmt.Sprintf("this has %d bytes; at most %d can be given to a sandbox at once", n, wire.MaxMessage)}
+	}
+	return nil
+}
+
 // call makes one RPC. Its error is a Refusal, ErrProtocol, or says why there is
 // no answer.
 func call[Q, A any](ctx context.Context, rpc func(context.Context, *connect.Request[Q]) (*connect.Response[A], error),
 	q *Q) (*A, error) {
+	if err := fits(any(q).(proto.Message)); err != nil {
+		return nil, err
+	}
 	r, err := rpc(ctx, connect.NewRequest(q))
 	if err == nil {
 		return r.Msg, nil

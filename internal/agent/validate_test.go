@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
 	"sandlot/proto/agentv1/agentv1connect"
 )
@@ -235,4 +236,20 @@ func TestObserver(t *testing.T) {
 	if got := fmt.Sprint(said); got != "[out 3s]" {
 		t.Errorf("told %s", got)
 	}
+}
+
+// A request that is too large is refused, and says nothing of the agent.
+func TestLargeRequests(t *testing.T) {
+	c, b := client(t)
+	b.serve(t, honest{}.peer())
+	large := make([]byte, wire.MaxMessage+1)
+	for what, call := range map[string]func() error{
+		"a call": func() error { _, err := c.WriteFile(t.Context(), FileWrite{Path: "f", Data: large}); return err },
+		"a run":  func() error { _, err := c.Exec(t.Context(), Exec{Stdin: large}, Observer{}); return err },
+	} {
+		if err := call(); ReasonOf(err) != Invalid || errors.Is(err, ErrProtocol) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	runs(t, c, "after that")
 }
