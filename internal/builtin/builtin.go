@@ -125,11 +125,13 @@ func (t *Tools) Find(_ auth.Principal, name string) (tool.Found, bool) {
 
 // Arguments that many tools have.
 
-type sessionInput struct {
+// SessionInput are the arguments of a tool that takes a session alone.
+type SessionInput struct {
 	SessionID string `json:"session_id,omitempty"`
 }
 
-type keyInput struct {
+// KeyInput is the argument by which a client may try again.
+type KeyInput struct {
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 }
 

@@ -20,14 +20,15 @@ import (
 	"sandlot/internal/tool"
 )
 
-type codeInput struct {
+// CodeInput are the arguments of execute_code.
+type CodeInput struct {
 	Code     string `json:"code"`
 	Language string `json:"language,omitempty"`
 	Template string `json:"template,omitempty"`
-	sessionInput
+	SessionInput
 	Flavor  string `json:"flavor,omitempty"`
 	Timeout int64  `json:"timeout,omitempty"`
-	keyInput
+	KeyInput
 }
 
 // CodeResult is the result of execute_code.
@@ -50,7 +51,7 @@ func (t *Tools) executeCode() tool.Tool {
 			"Variables, imports and functions stay for the next call with the same session_id and language. Files belong in /workspace. " +
 			"Languages: " + strings.Join(t.languages(), ", ") + ". Top-level await works. Figures (matplotlib) come back as images. " +
 			"For shell commands and programs use execute_command.",
-		Input: tool.InputOf[codeInput](
+		Input: tool.InputOf[CodeInput](
 			tool.Prop{Name: "code", Description: "The source code to run."},
 			tool.Prop{Name: "language", Description: "The language of the code: " + strings.Join(t.languages(), ", ") +
 				". Default: python, or what the template is named after."},
@@ -80,7 +81,7 @@ func (t *Tools) languages() []string {
 	return names
 }
 
-func (t *Tools) runCode(ctx context.Context, c tool.Call, in codeInput) (*tool.Result, error) {
+func (t *Tools) runCode(ctx context.Context, c tool.Call, in CodeInput) (*tool.Result, error) {
 	return t.once.do(ctx, c, in.IdempotencyKey, func(ctx context.Context) (*tool.Result, error) { return t.evaluate(ctx, c, in) })
 }
 
@@ -98,7 +99,7 @@ func knowing(err error, kind fault.Kind, facts map[string]any) error {
 	return f
 }
 
-func (t *Tools) evaluate(ctx context.Context, c tool.Call, in codeInput) (*tool.Result, error) {
+func (t *Tools) evaluate(ctx context.Context, c tool.Call, in CodeInput) (*tool.Result, error) {
 	if err := t.knows(in.Language); err != nil {
 		return nil, err
 	}

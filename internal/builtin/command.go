@@ -13,21 +13,22 @@ import (
 	"sandlot/internal/tool"
 )
 
-type commandInput struct {
+// CommandInput are the arguments of execute_command.
+type CommandInput struct {
 	Command    string            `json:"command"`
 	Args       []string          `json:"args,omitempty"` // nil: Command is a shell line
 	Cwd        string            `json:"cwd,omitempty"`
 	Env        map[string]string `json:"env,omitempty"`
 	Stdin      *string           `json:"stdin,omitempty"`
 	Background bool              `json:"background,omitempty"`
-	sessionInput
+	SessionInput
 	Template string `json:"template,omitempty"`
 	Flavor   string `json:"flavor,omitempty"`
 	Timeout  int64  `json:"timeout,omitempty"`
-	keyInput
+	KeyInput
 }
 
-func (in commandInput) stdin() []byte {
+func (in CommandInput) stdin() []byte {
 	if in.Stdin == nil {
 		return nil
 	}
@@ -53,7 +54,7 @@ func (t *Tools) executeCommand() tool.Tool {
 			"It starts in /workspace. Set background to true for servers and long jobs: it returns a process_id at once, for read_process, write_process and stop_process. " +
 			"For Python or JavaScript that should keep its variables use execute_code. " +
 			"pip, npm and go install packages; which other hosts can be reached is the operator's choice, and a result says what was refused.",
-		Input: tool.InputOf[commandInput](
+		Input: tool.InputOf[CommandInput](
 			tool.Prop{Name: "command", Description: `The command line, such as "ls -la | head". With args: the program alone.`},
 			tool.Prop{Name: "args", Description: "Arguments of the program, passed as they are, without a shell."},
 			tool.Prop{Name: "cwd", Description: "The directory to start in.", Default: "/workspace"},
@@ -73,7 +74,7 @@ func (t *Tools) executeCommand() tool.Tool {
 	}
 }
 
-func (t *Tools) runCommand(ctx context.Context, c tool.Call, in commandInput) (*tool.Result, error) {
+func (t *Tools) runCommand(ctx context.Context, c tool.Call, in CommandInput) (*tool.Result, error) {
 	return t.once.do(ctx, c, in.IdempotencyKey, func(ctx context.Context) (*tool.Result, error) {
 		if strings.TrimSpace(in.Command) == "" {
 			return nil, fault.New(fault.InvalidParameters, "argument \"command\" is empty").With("argument", "command")
@@ -104,11 +105,11 @@ func Command(t *image.Template, command string, args []string, literal bool) age
 	return agent.Command{Args: []string{shell, "-c", command}}
 }
 
-func commandFields(l *session.Lease, in commandInput) *CommandResult {
+func commandFields(l *session.Lease, in CommandInput) *CommandResult {
 	return &CommandResult{Place: placeOf(l), Command: in.Command, Args: append([]string{}, in.Args...)}
 }
 
-func (t *Tools) background(ctx context.Context, l *session.Lease, in commandInput, cmd agent.Command) (*tool.Result, error) {
+func (t *Tools) background(ctx context.Context, l *session.Lease, in CommandInput, cmd agent.Command) (*tool.Result, error) {
 	start, limit := time.Now(), time.Duration(in.Timeout)*time.Second // none, unless it is asked for
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -127,7 +128,7 @@ func (t *Tools) background(ctx context.Context, l *session.Lease, in commandInpu
 	return r, nil
 }
 
-func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, in commandInput, cmd agent.Command) (*tool.Result, error) {
+func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, in CommandInput, cmd agent.Command) (*tool.Result, error) {
 	timeout := t.timeout(in.Timeout)
 	d, err := t.execute(ctx, l, c, agent.Exec{Command: cmd, Stdin: in.stdin(), Timeout: timeout})
 	if err != nil {
@@ -148,7 +149,7 @@ func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x ag
 	return d, nil
 }
 
-func commandResult(l *session.Lease, in commandInput, d *agent.ExecResult, timeout time.Duration) *tool.Result {
+func commandResult(l *session.Lease, in CommandInput, d *agent.ExecResult, timeout time.Duration) *tool.Result {
 	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
 	ending := ""
 	switch {

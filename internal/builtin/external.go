@@ -99,7 +99,8 @@ func envProp() tool.Prop {
 		"that lasts, and keeps the value out of this chat."}
 }
 
-type connectInput struct {
+// ConnectInput are the arguments of connect_external_mcp.
+type ConnectInput struct {
 	Name      string            `json:"name"`
 	Command   string            `json:"command,omitempty"`
 	Args      []string          `json:"args,omitempty"`
@@ -110,7 +111,7 @@ type connectInput struct {
 	Headers   map[string]string `json:"headers,omitempty"`
 }
 
-func (in connectInput) named() string { return in.Name }
+func (in ConnectInput) named() string { return in.Name }
 
 // Server is a third-party server, as its owner sees it.
 type Server struct {
@@ -163,7 +164,7 @@ func connectExternal() tool.Tool {
 	return tool.Tool{
 		Name: "connect_external_mcp", Title: "Connect an MCP server",
 		Description: "Add a third-party MCP server and offer its tools here as ext_{connectionId}_{toolName}. With command it runs in your home session (isolated; in /workspace); with url it is a remote server. The program must be there already: for a package use auto_install_and_connect_mcp. Show the user what will run before you call this.",
-		Input: tool.InputOf[connectInput](nameProp(),
+		Input: tool.InputOf[ConnectInput](nameProp(),
 			tool.Prop{Name: "command", Description: "The program, such as node or /workspace/server. Not a shell line."},
 			tool.Prop{Name: "args", Description: "Its arguments, each as it is."},
 			envProp(),
@@ -195,7 +196,7 @@ func connectionSchema() *tool.Object {
 		tool.Prop{Name: "installLog", Description: "The end of what the installation printed."})
 }
 
-func (t *Tools) connect(ctx context.Context, c tool.Call, in connectInput) (*tool.Result, error) {
+func (t *Tools) connect(ctx context.Context, c tool.Call, in ConnectInput) (*tool.Result, error) {
 	i, err := t.Connections.Connect(ctx, c.Principal, spec.Ask{Name: in.Name, Kind: spec.Kind(in.Transport), Command: in.Command, Args: in.Args, Cwd: in.Cwd,
 		URL: in.URL, Env: in.Env, Headers: in.Headers, Consent: t.agree(c)})
 	if err != nil {
@@ -265,31 +266,34 @@ func serverOf(i servers.Info) Server {
 	return s
 }
 
-type installInput struct {
+// InstallInput are the arguments of auto_install_and_connect_mcp.
+type InstallInput struct {
 	Name    string            `json:"name"`
-	Install installWhat       `json:"install"`
-	Start   installStart      `json:"start,omitempty"`
+	Install InstallWhat       `json:"install"`
+	Start   InstallStart      `json:"start,omitzero"`
 	Env     map[string]string `json:"env,omitempty"`
 	Workdir string            `json:"workdir,omitempty"`
 }
 
-type installWhat struct {
+// InstallWhat is what is installed.
+type InstallWhat struct {
 	Type string `json:"type"`
 	Spec string `json:"spec"`
 }
 
-type installStart struct {
+// InstallStart is how it starts; empty: by the one program that it brings.
+type InstallStart struct {
 	Command string   `json:"command,omitempty"`
 	Args    []string `json:"args,omitempty"`
 }
 
-func (in installInput) named() string { return in.Name }
+func (in InstallInput) named() string { return in.Name }
 
 func installExternal() tool.Tool {
 	return tool.Tool{
 		Name: "auto_install_and_connect_mcp", Title: "Install and connect an MCP server",
 		Description: "Install a third-party MCP server into your home session (npm or pip package, or a git repository over https) and offer its tools here as ext_{connectionId}_{toolName}. It stays installed in /workspace/external-mcp. Show the user what will be installed before you call this. It may take minutes.",
-		Input: tool.InputOf[installInput](nameProp(),
+		Input: tool.InputOf[InstallInput](nameProp(),
 			tool.Prop{Name: "install", Description: `What to install: {"type": "npm"|"pip"|"git", "spec": "..."}. spec is a package such as ` +
 				`@modelcontextprotocol/server-memory, mcp-server-time==1.0 or https://host/repository.git#branch.`,
 				Props: []tool.Prop{{Name: "type", Enum: []string{"npm", "pip", "git"}, Description: "npm, pip or git."},
@@ -304,7 +308,7 @@ func installExternal() tool.Tool {
 	}
 }
 
-func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, in installInput) (*tool.Result, error) {
+func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, in InstallInput) (*tool.Result, error) {
 	done, err := t.Connections.Install(ctx, c.Principal, install.Request{Type: in.Install.Type, Spec: in.Install.Spec, Workdir: in.Workdir,
 		Ask: spec.Ask{Name: in.Name, Command: in.Start.Command, Args: in.Start.Args, Env: in.Env, Consent: t.agree(c)}, Progress: c.Progress})
 	if err != nil {
@@ -399,27 +403,28 @@ func serverRow(i servers.Info) ServerRow {
 	return row
 }
 
-// whichInput says which server is meant.
-type whichInput struct {
+// WhichInput says which server is meant.
+type WhichInput struct {
 	ConnectionID string `json:"connectionId,omitempty"`
 	Name         string `json:"name,omitempty"`
 }
 
-func (in whichInput) named() string { return in.Name }
+func (in WhichInput) named() string { return in.Name }
 
 func whichProps(more ...tool.Prop) []tool.Prop {
 	return append([]tool.Prop{{Name: "connectionId", Description: "The connection's id."}, {Name: "name", Description: "Or its name."}}, more...)
 }
 
-func (in whichInput) which() (string, error) {
+func (in WhichInput) which() (string, error) {
 	if (in.ConnectionID == "") == (in.Name == "") {
 		return "", fault.New(fault.InvalidParameters, "give connectionId or name, one of them").With("argument", "connectionId")
 	}
 	return cmp.Or(in.ConnectionID, in.Name), nil
 }
 
-type disconnectInput struct {
-	whichInput
+// DisconnectInput are the arguments of disconnect_external_mcp.
+type DisconnectInput struct {
+	WhichInput
 	Delete bool `json:"delete,omitempty"`
 }
 
@@ -434,7 +439,7 @@ func disconnectExternal() tool.Tool {
 	return tool.Tool{
 		Name: "disconnect_external_mcp", Title: "Disconnect an MCP server",
 		Description: "Stop a third-party MCP server and take its tools away. Its registration stays, and restart_external_mcp connects it again, unless delete is true. What was installed stays in /workspace.",
-		Input:       tool.InputOf[disconnectInput](whichProps(tool.Prop{Name: "delete", Default: false, Description: "Remove the registration too."})...),
+		Input:       tool.InputOf[DisconnectInput](whichProps(tool.Prop{Name: "delete", Default: false, Description: "Remove the registration too."})...),
 		Output: tool.OutputOf[Disconnected]([]string{"success", "connectionId", "deleted"},
 			tool.Prop{Name: "success", Description: "Whether it was there."}, tool.Prop{Name: "connectionId", Description: "Its id."},
 			tool.Prop{Name: "deleted", Description: "Whether its registration is gone."}),
@@ -442,7 +447,7 @@ func disconnectExternal() tool.Tool {
 	}
 }
 
-func (t *Tools) disconnect(ctx context.Context, c tool.Call, in disconnectInput) (*tool.Result, error) {
+func (t *Tools) disconnect(ctx context.Context, c tool.Call, in DisconnectInput) (*tool.Result, error) {
 	what, err := in.which()
 	if err != nil {
 		return nil, err
@@ -461,8 +466,9 @@ func (t *Tools) disconnect(ctx context.Context, c tool.Call, in disconnectInput)
 	return said(&Disconnected{Success: true, ConnectionID: i.ID, Deleted: in.Delete}, text), nil
 }
 
-type restartInput struct {
-	whichInput
+// RestartInput are the arguments of restart_external_mcp.
+type RestartInput struct {
+	WhichInput
 	Env     map[string]string `json:"env,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
 }
@@ -471,12 +477,12 @@ func restartExternal() tool.Tool {
 	return tool.Tool{
 		Name: "restart_external_mcp", Title: "Restart an MCP server",
 		Description: "Stop a third-party MCP server and start it again; also one that was disconnected, that was given up, or that needs values of env again.",
-		Input:       tool.InputOf[restartInput](whichProps(envProp(), tool.Prop{Name: "headers", Description: "Headers of a remote server. As with env."})...),
+		Input:       tool.InputOf[RestartInput](whichProps(envProp(), tool.Prop{Name: "headers", Description: "Headers of a remote server. As with env."})...),
 		Output:      connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Asks: true,
 	}
 }
 
-func (t *Tools) restart(ctx context.Context, c tool.Call, in restartInput) (*tool.Result, error) {
+func (t *Tools) restart(ctx context.Context, c tool.Call, in RestartInput) (*tool.Result, error) {
 	what, err := in.which()
 	if err != nil {
 		return nil, err
@@ -490,7 +496,7 @@ func (t *Tools) restart(ctx context.Context, c tool.Call, in restartInput) (*too
 }
 
 type logsInput struct {
-	whichInput
+	WhichInput
 	Lines int `json:"lines,omitempty"`
 }
 

@@ -32,7 +32,7 @@ const maxRead = 1 << 20
 
 type readFileInput struct {
 	Path string `json:"path"`
-	sessionInput
+	SessionInput
 	Encoding string `json:"encoding,omitempty"`
 	Offset   int64  `json:"offset,omitempty"`
 	Limit    int64  `json:"limit,omitempty"`
@@ -181,7 +181,7 @@ func fetch(ctx context.Context, l *session.Lease, p string, offset, limit int64)
 type writeFileInput struct {
 	Path    string `json:"path"`
 	Content string `json:"content"`
-	sessionInput
+	SessionInput
 	Encoding string `json:"encoding,omitempty"`
 	Append   bool   `json:"append,omitempty"`
 	Offset   *int64 `json:"offset,omitempty"`
@@ -264,7 +264,7 @@ func (t *Tools) write(ctx context.Context, c tool.Call, in writeFileInput) (*too
 
 type listFilesInput struct {
 	Path string `json:"path,omitempty"`
-	sessionInput
+	SessionInput
 	Depth int `json:"depth,omitempty"`
 	Limit int `json:"limit,omitempty"`
 }

@@ -17,9 +17,10 @@ func portProp() tool.Prop {
 	return tool.Prop{Name: "port", Description: "The TCP port that the server in the session listens on, on 127.0.0.1 or any address."}.Range(1, 65535)
 }
 
-type exposeInput struct {
+// ExposeInput are the arguments of expose_port.
+type ExposeInput struct {
 	Port int `json:"port"`
-	sessionInput
+	SessionInput
 	Public    bool  `json:"public,omitempty"`
 	ExpiresIn int64 `json:"expires_in,omitempty"` // seconds
 }
@@ -39,7 +40,7 @@ func exposePort() tool.Tool {
 	return tool.Tool{
 		Name: "expose_port", Title: "Expose a port",
 		Description: "Give a link by which the user can open a web server that runs in a session, in their browser or from programs. The link holds a token: whoever has it gets in, until it expires or close_port is called. A new link for the same port takes the old one's place.",
-		Input: tool.InputOf[exposeInput](portProp(), sessionProp(),
+		Input: tool.InputOf[ExposeInput](portProp(), sessionProp(),
 			tool.Prop{Name: "public", Default: false, Description: "Let in everybody who can reach this server, without the link's token."},
 			tool.Prop{Name: "expires_in", Default: int(port.Life.Seconds()), Description: "Seconds until the link ends."}.Range(1, port.MaxLife.Seconds())),
 		Output: tool.OutputOf[Exposed]([]string{"url", "port", "expires_at", "session_id"}, placeProps(
@@ -54,7 +55,7 @@ func exposePort() tool.Tool {
 	}
 }
 
-func (t *Tools) expose(ctx context.Context, c tool.Call, in exposeInput) (*tool.Result, error) {
+func (t *Tools) expose(ctx context.Context, c tool.Call, in ExposeInput) (*tool.Result, error) {
 	c.Fresh = false
 	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID})
 	if err != nil {
@@ -98,9 +99,10 @@ func (t *Tools) expose(ctx context.Context, c tool.Call, in exposeInput) (*tool.
 	return r, nil
 }
 
-type closePortInput struct {
+// ClosePortInput are the arguments of close_port.
+type ClosePortInput struct {
 	Port int `json:"port"`
-	sessionInput
+	SessionInput
 }
 
 // Closed is the result of close_port.
@@ -115,7 +117,7 @@ func closePort() tool.Tool {
 	return tool.Tool{
 		Name: "close_port", Title: "Close a port",
 		Description: "Take back a link of expose_port: it is of no use any more, and connections that came by it end. The server in the session runs on.",
-		Input: tool.InputOf[closePortInput](portProp(),
+		Input: tool.InputOf[ClosePortInput](portProp(),
 			tool.Prop{Name: "session_id", Description: "The session whose port it is; leave it out for your home."}),
 		Output: tool.OutputOf[Closed]([]string{"success", "port", "session_id"}, warningProps(
 			tool.Prop{Name: "success", Description: "False when that port is not exposed."}, tool.Prop{Name: "port", Description: "The port."},
@@ -124,7 +126,7 @@ func closePort() tool.Tool {
 	}
 }
 
-func (t *Tools) closePort(ctx context.Context, c tool.Call, in closePortInput) (*tool.Result, error) {
+func (t *Tools) closePort(ctx context.Context, c tool.Call, in ClosePortInput) (*tool.Result, error) {
 	id, err := t.Sessions.Find(c.Principal, in.SessionID)
 	if err != nil {
 		return nil, err

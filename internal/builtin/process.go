@@ -64,13 +64,13 @@ func listProcesses() tool.Tool {
 	return tool.Tool{
 		Name: "list_processes", Title: "List processes",
 		Description: "List what runs, or ran, in a session: background processes, commands and interpreters, with process_id, state and exit code.",
-		Input:       tool.InputOf[sessionInput](sessionProp()),
+		Input:       tool.InputOf[SessionInput](sessionProp()),
 		Output:      tool.OutputOf[ProcessList]([]string{"processes"}, placeProps(tool.Prop{Name: "processes"})...),
 		Hints:       tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
-func (t *Tools) processes(ctx context.Context, c tool.Call, in sessionInput) (*tool.Result, error) {
+func (t *Tools) processes(ctx context.Context, c tool.Call, in SessionInput) (*tool.Result, error) {
 	c.Fresh = false
 	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID})
 	if err != nil {

@@ -58,13 +58,13 @@ func getSessions() tool.Tool {
 	return tool.Tool{
 		Name: "get_sessions", Title: "List sessions",
 		Description: "List your sessions: what each is made of, how large it is, what it uses, what runs in it.",
-		Input:       tool.InputOf[sessionInput](tool.Prop{Name: "session_id", Description: "Only this one."}),
+		Input:       tool.InputOf[SessionInput](tool.Prop{Name: "session_id", Description: "Only this one."}),
 		Output:      tool.OutputOf[SessionList]([]string{"sessions"}, tool.Prop{Name: "sessions"}),
 		Hints:       tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
-func (t *Tools) sessions(ctx context.Context, c tool.Call, in sessionInput) (*tool.Result, error) {
+func (t *Tools) sessions(ctx context.Context, c tool.Call, in SessionInput) (*tool.Result, error) {
 	infos, err := t.Sessions.List(ctx, c.Principal, in.SessionID)
 	if err != nil {
 		return nil, err

@@ -119,7 +119,7 @@ func (p *program) bootOne(ctx context.Context, cfg *config.Config, say func(bool
 		return
 	}
 	var res builtin.CodeResult
-	err = client.JSON(ctx, "POST", "/v1/tools/execute_code", map[string]any{"session_id": "new", "code": "6*7"}, &res)
+	err = client.JSON(ctx, "POST", "/v1/tools/execute_code", builtin.CodeInput{SessionInput: fresh, Code: "6*7"}, &res)
 	took, said := time.Since(start), ""
 	if res.Value != nil {
 		said = *res.Value
@@ -135,6 +135,9 @@ func (p *program) bootOne(ctx context.Context, cfg *config.Config, say func(bool
 		said, took.Milliseconds()))
 }
 
+// fresh is a session that is made for one call.
+var fresh = builtin.SessionInput{SessionID: "new"}
+
 // checkNetwork tries what no policy allows: an address for documentation.
 func checkNetwork(ctx context.Context, client *api.Client, cfg *config.Config, say func(bool, string, string)) {
 	mode := cfg.Network.Policy.Mode
@@ -144,8 +147,8 @@ func checkNetwork(ctx context.Context, client *api.Client, cfg *config.Config, s
 		return
 	}
 	var res builtin.CommandResult
-	err := client.JSON(ctx, "POST", "/v1/tools/execute_command", map[string]any{"session_id": "new", "timeout": 20,
-		"command": "exec 3<>/dev/tcp/192.0.2.1/9; head -c 1 <&3"}, &res)
+	err := client.JSON(ctx, "POST", "/v1/tools/execute_command", builtin.CommandInput{SessionInput: fresh,
+		Timeout: 20, Command: "exec 3<>/dev/tcp/192.0.2.1/9; head -c 1 <&3"}, &res)
 	switch {
 	case err != nil:
 		say(false, "network", err.Error())

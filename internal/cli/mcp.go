@@ -144,47 +144,39 @@ user's consent (mcp_consent: ask), what will be installed and run is shown first
 		if err != nil {
 			return err
 		}
-		ask := map[string]any{"name": args[0]}
-		if len(vars) > 0 {
-			ask["env"] = vars
-		}
+		ask := builtin.InstallInput{Name: args[0], Env: vars, Workdir: workdir}
 		start := args[1:]
 		for kind, spec := range map[string]string{"npm": npm, "pip": pip, "git": git} {
 			if spec == "" {
 				continue
 			}
-			if ask["install"] != nil || address != "" {
+			if ask.Install.Type != "" || address != "" {
 				return usage{errors.New("give one of --npm, --pip, --git and --url")}
 			}
-			ask["install"] = map[string]string{"type": kind, "spec": spec}
+			ask.Install = builtin.InstallWhat{Type: kind, Spec: spec}
 		}
-		if ask["install"] == nil {
-			return p.mcpConnect(c, ask, start, address, cwd, sse, heads, sure)
+		if ask.Install.Type == "" {
+			to := builtin.ConnectInput{Name: args[0], Env: vars, URL: address, Cwd: cwd, Headers: heads}
+			if to.Transport = "http"; sse {
+				to.Transport = "sse"
+			}
+			return p.mcpConnect(c, to, start, sure)
 		}
 		if len(start) > 0 {
-			ask["start"] = map[string]any{"command": start[0], "args": start[1:]}
-		}
-		if workdir != "" {
-			ask["workdir"] = workdir
+			ask.Start = builtin.InstallStart{Command: start[0], Args: start[1:]}
 		}
 		return p.mcpConsented(c, "auto_install_and_connect_mcp", ask, sure)
 	}
 	return c
 }
 
-func (p *program) mcpConnect(c *cobra.Command, ask map[string]any, start []string, address, cwd string, sse bool,
-	headers map[string]string, sure bool) error {
+// mcpConnect connects a remote server, or one that is started so.
+func (p *program) mcpConnect(c *cobra.Command, ask builtin.ConnectInput, start []string, sure bool) error {
 	switch {
-	case address != "" && len(start) == 0:
-		ask["url"], ask["transport"] = address, map[bool]string{true: "sse", false: "http"}[sse]
-		if len(headers) > 0 {
-			ask["headers"] = headers
-		}
-	case address == "" && len(start) > 0:
-		ask["command"], ask["args"] = start[0], start[1:]
-		if cwd != "" {
-			ask["cwd"] = cwd
-		}
+	case ask.URL != "" && len(start) == 0:
+		ask.Cwd = ""
+	case ask.URL == "" && len(start) > 0:
+		ask.Command, ask.Args, ask.Transport, ask.Headers = start[0], start[1:], "", nil
 	default:
 		return usage{errors.New("say what to add: --npm, --pip, --git or --url, or a command after --")}
 	}
@@ -192,7 +184,7 @@ func (p *program) mcpConnect(c *cobra.Command, ask map[string]any, start []strin
 }
 
 // mcpResult calls a tool and prints its words, or all of it.
-func (p *program) mcpResult(c *cobra.Command, name string, ask map[string]any) error {
+func (p *program) mcpResult(c *cobra.Command, name string, ask any) error {
 	var res json.RawMessage
 	if err := p.ask(c.Context(), "POST", "/v1/tools/"+url.PathEscape(name), ask, &res); err != nil {
 		return err
@@ -264,7 +256,8 @@ func (p *program) mcpRemove() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return p.mcpResult(c, "disconnect_external_mcp", map[string]any{"connectionId": r.ID, "delete": !keep})
+		return p.mcpResult(c, "disconnect_external_mcp",
+			builtin.DisconnectInput{WhichInput: builtin.WhichInput{ConnectionID: r.ID}, Delete: !keep})
 	}
 	return c
 }
@@ -302,18 +295,12 @@ func (p *program) mcpRestart() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		ask := map[string]any{"connectionId": r.ID}
 		vars, err := pairs("env", env)
-		if err == nil && len(vars) > 0 {
-			ask["env"] = vars
-		}
 		heads, herr := pairs("header", headers)
-		if herr == nil && len(heads) > 0 {
-			ask["headers"] = heads
-		}
 		if err := errors.Join(err, herr); err != nil {
 			return err
 		}
+		ask := builtin.RestartInput{WhichInput: builtin.WhichInput{ConnectionID: r.ID}, Env: vars, Headers: heads}
 		return p.mcpConsented(c, "restart_external_mcp", ask, sure)
 	}
 	return c
@@ -330,7 +317,10 @@ func (p *program) mcpLogs() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return p.mcpResult(c, "external_mcp_logs", map[string]any{"connectionId": r.ID, "lines": lines})
+		return p.mcpResult(c, "external_mcp_logs", struct {
+			ID    string `json:"connectionId"`
+			Lines int    `json:"lines"` // 0, too, is for the server to refuse
+		}{r.ID, lines})
 	}
 	return c
 }

@@ -17,7 +17,7 @@ import (
 // mcpConsented calls a tool for which the server may want its user's consent. It
 // asks for that as it asks any MCP client's user: so this is one then, and
 // nothing in the API says yes in the place of a person.
-func (p *program) mcpConsented(c *cobra.Command, name string, ask map[string]any, sure bool) error {
+func (p *program) mcpConsented(c *cobra.Command, name string, ask any, sure bool) error {
 	err := p.mcpResult(c, name, ask)
 	if wants, ok := errors.AsType[*api.Problem](err); !ok || wants.ErrorCode != fault.New(fault.Forbidden, "").Code() ||
 		wants.Context["consent"] != "ask" {
@@ -46,7 +46,7 @@ type message struct {
 
 // asked calls a tool as an MCP client whose user can be asked: the one at the
 // terminal.
-func (p *program) asked(ctx context.Context, client *api.Client, name string, args map[string]any,
+func (p *program) asked(ctx context.Context, client *api.Client, name string, args any,
 	sure bool) (json.RawMessage, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	in, say := io.Pipe()
@@ -70,7 +70,7 @@ func (p *program) asked(ctx context.Context, client *api.Client, name string, ar
 }
 
 // converse makes the one call, and answers what is asked meanwhile.
-func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, name string, args map[string]any,
+func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, name string, args any,
 	sure bool) (json.RawMessage, error) {
 	enc := json.NewEncoder(say)
 	write := func(m message) error {

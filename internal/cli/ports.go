@@ -164,13 +164,13 @@ func (p *program) exposePort() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		in := map[string]any{"session_id": args[0], "port": port, "public": public}
+		in := builtin.ExposeInput{SessionInput: builtin.SessionInput{SessionID: args[0]}, Port: port, Public: public}
 		if expires != "" {
 			life, err := config.ParseDuration(expires)
 			if err != nil || life < time.Second {
 				return usage{fmt.Errorf("--expires %q must be a duration such as 2h or 7d", expires)}
 			}
-			in["expires_in"] = int64(life / time.Second)
+			in.ExpiresIn = int64(life / time.Second)
 		}
 		var made struct {
 			Structured builtin.Exposed `json:"structuredContent"`
@@ -202,7 +202,7 @@ func (p *program) closePort() *cobra.Command {
 			}
 			var closed builtin.Closed
 			if err := p.ask(c.Context(), "POST", "/v1/tools/close_port",
-				map[string]any{"session_id": args[0], "port": port}, &closed); err != nil {
+				builtin.ClosePortInput{SessionInput: builtin.SessionInput{SessionID: args[0]}, Port: port}, &closed); err != nil {
 				return err
 			}
 			if !closed.Success {
