@@ -26,7 +26,7 @@ type endpoint struct {
 	stateful, stateless http.Handler
 	calls               *relay.Calls
 	unread              unread
-	short               shortcut
+	fast                fastPath
 
 	fill sync.Once                      // puts in what is offered, which takes its time
 	own  map[featureKey]json.RawMessage // definitions of ours; nil: an alias, which is not listed
@@ -218,4 +218,14 @@ func (e *endpoint) close(s *mcp.ServerSession) {
 		defer e.mu.Unlock()
 		delete(e.leaving, s)
 	}()
+}
+
+// lives says whether there is a session of the older era.
+func (e *endpoint) lives(id string) bool {
+	for s := range e.server.Sessions() {
+		if s.ID() == id {
+			return true
+		}
+	}
+	return false
 }

@@ -193,7 +193,7 @@ func (e *endpoint) setPassedOn(m map[featureKey]json.RawMessage) {
 	e.mu.Lock()
 	e.third = m
 	e.mu.Unlock()
-	e.short.forget()
+	e.fast.Forget()
 }
 
 // foreign says whether a third-party server answers that. What is new may be

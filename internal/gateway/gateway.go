@@ -41,7 +41,9 @@ type Config struct {
 	// Key seals what clients carry for the server between two parts of a call,
 	// 32 bytes; without it that ends with the server.
 	Key []byte
-	Log *slog.Logger
+	// SDKAlone leaves the fast path out: every request passes the SDK.
+	SDKAlone bool
+	Log      *slog.Logger
 }
 
 // Gateway is an http.Handler for the path /mcp.
@@ -110,7 +112,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if unknown(w, r, e, m) {
 			return
 		}
-		answered, end := g.early(w, r, e, m, a)
+		answered, end := e.fast.Serve(w, r, m, a)
 		defer end()
 		if answered {
 			return

@@ -29,7 +29,7 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 				if foreign || e.asks[r.Params.Name] {
 					q := passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
 					q.Holds = unread
-					e.short.take(e, r, q.Can)
+					e.fast.Took(r, q.Can)
 					if foreign {
 						return g.relay.Result(ctx, e.calls, q, g.relay.Tool(e.calls, q, r.Params.Arguments))
 					}
@@ -40,7 +40,7 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 						return nil, rpc.Error(why)
 					}
 				}
-				e.short.take(e, r, nil)
+				e.fast.Took(r, nil)
 			case *mcp.GetPromptRequest:
 				if g.foreign(ctx, e, method, r.Params.Name) {
 					return g.other(ctx, e, unread, passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState))
@@ -54,17 +54,17 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 					return g.other(ctx, e, unread, passed(method, r, r.Params.Ref.Name+r.Params.Ref.URI, nil, ""))
 				}
 			}
-			age := e.short.now()
+			keep := e.fast.List()
 			res, err := g.answered(ctx, e, method, func(ctx context.Context) (mcp.Result, error) { return next(ctx, method, req) })
 			if err != nil {
 				return res, err
 			}
 			if res, err = e.whole(res, newer(req)); err == nil {
-				if p, ok := res.(*page); ok {
-					if err := unread.Held().Reserve(ctx, p.size()); err != nil {
+				if p, ok := res.(*rpc.Page); ok {
+					if err := unread.Held().Reserve(ctx, p.Size()); err != nil {
 						return nil, rpc.Error(err)
 					}
-					e.short.keep(g, req, p, age)
+					keep(req, p)
 				}
 			}
 			return res, err

@@ -82,6 +82,7 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 		},
 	})
 	e := &endpoint{principal: p, life: life, calls: &relay.Calls{Principal: p, Life: life}, server: s, used: time.Now(), own: map[featureKey]json.RawMessage{}, asks: map[string]bool{}, leaving: map[*mcp.ServerSession]bool{}}
+	e.fast = g.fast(e)
 	s.AddReceivingMiddleware(g.bounded(e), g.guarded, g.levels(e), g.passing(e), readyFirst)
 	return e
 }
@@ -136,7 +137,7 @@ func (g *Gateway) levels(e *endpoint) mcp.Middleware {
 			res, err := next(ctx, method, req)
 			//lint:ignore SA1019 clients of the older era set the level
 			if l, ok := req.(*mcp.ServerRequest[*mcp.SetLoggingLevelParams]); ok && err == nil && g.Hub.HasExternal() {
-				e.short.levelled(l.Session.ID(), e.lives)
+				e.fast.Levelled(l.Session.ID())
 				g.Hub.SetLevel(ctx, e.principal, clientOf(l.Session), string(l.Params.Level))
 				g.noticeEnd(e.principal, l.Session)
 			}

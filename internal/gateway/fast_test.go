@@ -9,10 +9,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"sandlot/internal/gateway/fastpath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"sandlot/internal/auth"
@@ -165,7 +166,7 @@ func TestShortcutSaysTheSame(t *testing.T) {
 				if name == "ext_a" && args == "" {
 					continue // the test's own server wants some
 				}
-				r.g.each("", func(e *endpoint) { e.short.forget() })
+				r.g.each("", func(e *endpoint) { e.fast.Forget() })
 				first, second := ask(5), ask(5)
 				if first.short {
 					t.Fatalf("%s: the first call took the shortcut: %s", what, first.text)
@@ -228,7 +229,7 @@ func TestShortcutIsNarrow(t *testing.T) {
 		"a session that is not there": {older, with(r.olderHeaders(), "Mcp-Session-Id", "ABC"), 404, "session not found"},
 		"somebody else's session":     {older, with(r.olderHeaders(), "User", "eve"), 404, "session not found"},
 		"a version that is not there": {older, with(r.olderHeaders(), "Mcp-Protocol-Version", "2020-01-01"), 400, "nsupported"},
-		"a likeness of the client's":  {r.newerCall(params, ""), with(newer, "Mcp-Name", "careful", likeness, "x"), 400, "Mcp-Name"},
+		"a likeness of the client's":  {r.newerCall(params, ""), with(newer, "Mcp-Name", "careful", "Sandlot-Fingerprint", "x"), 400, "Mcp-Name"},
 		"no id":                       {`{"jsonrpc":"2.0","method":"tools/call","params":{` + params + `}}`, r.olderHeaders(), 400, ""},
 		"an id that is none":          {`{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{` + params + `}}`, r.olderHeaders(), 400, ""},
 	} {
@@ -304,22 +305,6 @@ func TestShortcutOfAskable(t *testing.T) {
 			}
 		}
 	}
-}
-
-// The SDK has to see a session now and then, and a call counts for a while only.
-func TestShortcutForgets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, o := &shortcut{}, &ordinary{like: "x"}
-		s.taken = map[string]taken{"x": {until: time.Now().Add(remembered)}}
-		time.Sleep(remembered - 1)
-		if _, ok := s.like(o); !ok {
-			t.Error("forgotten too early")
-		}
-		time.Sleep(time.Nanosecond)
-		if _, ok := s.like(o); ok {
-			t.Error("not forgotten")
-		}
-	})
 }
 
 // waiting is a gateway whose tool waits until it is let go or given up, and says
@@ -442,11 +427,11 @@ func TestShortcutSameID(t *testing.T) {
 				t.Errorf("warm=%v: %s", warm, got.text)
 			}
 			r.g.each("", func(e *endpoint) {
-				if len(e.short.running) > 0 {
-					t.Errorf("%d calls are left", len(e.short.running))
+				if _, _, _, running := e.fast.(*fastpath.Path).Sizes(); running > 0 {
+					t.Errorf("%d calls are left", running)
 				}
 				if !warm {
-					e.short.forget()
+					e.fast.Forget()
 				}
 			})
 		}
@@ -615,8 +600,8 @@ func TestShortcutLists(t *testing.T) {
 		}
 	}
 	r.g.each("", func(e *endpoint) {
-		if e.short.size <= 0 || len(e.short.pages) != 2 {
-			t.Errorf("%d pages of %d bytes are kept", len(e.short.pages), e.short.size)
+		if _, pages, bytes, _ := e.fast.(*fastpath.Path).Sizes(); bytes <= 0 || pages != 2 {
+			t.Errorf("%d pages of %d bytes are kept", pages, bytes)
 		}
 	})
 }
@@ -682,7 +667,7 @@ func TestShortcutIsBounded(t *testing.T) {
 	var calls atomic.Int64
 	r := newRig(t, both(&calls), `{"experimental":{"x":"`+strings.Repeat("a", 1<<20)+`"}}`)
 	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_a","arguments":{}}}`
-	for i := range 2 * maxTaken / 100 {
+	for i := range 2 * fastpath.MaxAccepted / 100 {
 		h := r.olderHeaders()
 		h["Accept"] = fmt.Sprintf("application/json, text/event-stream, text/x%d", i)
 		for range 2 {
@@ -692,18 +677,15 @@ func TestShortcutIsBounded(t *testing.T) {
 		}
 	}
 	small := newRig(t, r.g, `{}`)
-	for i := range maxTaken + 50 {
+	for i := range fastpath.MaxAccepted + 50 {
 		h := small.olderHeaders()
 		h["Accept"] = fmt.Sprintf("application/json, text/event-stream, text/x%d", i)
 		small.read(small.post(t.Context(), body, h))
 	}
 	r.g.each("", func(e *endpoint) {
-		size := 0
-		for k, v := range e.short.taken {
-			size += len(k) + len(v.can)
-		}
-		if len(e.short.taken) > maxTaken || size > maxTaken*(maxLike+maxCan) || size > 1<<20 {
-			t.Errorf("%d requests of %d bytes are remembered", len(e.short.taken), size)
+		requests, _, size, _ := e.fast.(*fastpath.Path).Sizes()
+		if requests > fastpath.MaxAccepted || size > 1<<20 {
+			t.Errorf("%d requests of %d bytes are remembered", requests, size)
 		}
 	})
 }
@@ -794,5 +776,38 @@ func TestShortcutCannotHang(t *testing.T) {
 				t.Errorf("%s: shortcut %v, %q, and then until %v", method, short, w.Body, w.until)
 			}
 		}
+	}
+}
+
+// Without the fast path every answer is the same, and comes from the SDK.
+func TestWithoutTheFastPath(t *testing.T) {
+	answers := map[bool][]string{}
+	for _, alone := range []bool{false, true} {
+		var calls atomic.Int64
+		g := both(&calls)
+		g.SDKAlone = alone
+		r := newRig(t, g, `{}`)
+		for _, body := range []string{
+			`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`,
+			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_a","arguments":{"a":"1"}}}`,
+			`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"careless","arguments":{"a":"1"}}}`,
+			`{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"careless","arguments":{"a":"fault"}}}`,
+			`{"jsonrpc":"2.0","id":5,"method":"no/such"}`,
+		} {
+			for again := range 2 {
+				got := r.older(body)
+				if alone && got.short && again == 1 && strings.Contains(body, "tools/") {
+					t.Errorf("%s did not pass the SDK: %s", body, got.text)
+				}
+				b, err := json.Marshal(got.body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				answers[alone] = append(answers[alone], string(b))
+			}
+		}
+	}
+	if with, without := answers[false], answers[true]; !slices.Equal(with, without) {
+		t.Errorf("with it\n%s\nand without\n%s", strings.Join(with, "\n"), strings.Join(without, "\n"))
 	}
 }

@@ -1,4 +1,4 @@
-package gateway
+package fastpath
 
 import (
 	"context"
@@ -23,7 +23,7 @@ func runKey(session string, id json.RawMessage) string { return session + "\x00"
 // begin makes the context of a call of the older era, of one that does not end when
 // the connection does: it ends when its client cancels it. False: one with that id
 // runs.
-func (s *shortcut) begin(ctx context.Context, o *ordinary) (context.Context, func(), bool) {
+func (s *Path) begin(ctx context.Context, o *cacheable) (context.Context, func(), bool) {
 	key := runKey(o.session, o.id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +42,7 @@ func (s *shortcut) begin(ctx context.Context, o *ordinary) (context.Context, fun
 
 // leave notes a request that the SDK answers, until end is called. False: one
 // with that id takes the shortcut.
-func (s *shortcut) leave(session string, id json.RawMessage) (end func(), ok bool) {
+func (s *Path) leave(session string, id json.RawMessage) (end func(), ok bool) {
 	key := runKey(session, id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,16 +64,16 @@ func (s *shortcut) leave(session string, id json.RawMessage) (end func(), ok boo
 	}, true
 }
 
-func (s *shortcut) note(key string, r run) {
+func (s *Path) note(key string, r run) {
 	if s.running == nil {
 		s.running = map[string]run{}
 	}
 	s.running[key] = r
 }
 
-// heard takes what a client of the older era says of calls that run here. True:
+// hear takes what a client of the older era says of calls that run here. True:
 // nobody else is to hear it.
-func (s *shortcut) heard(session string, m rpc.Message) bool {
+func (s *Path) hear(session string, m rpc.Message) bool {
 	switch {
 	case m.Method == "notifications/cancelled":
 		params, _ := rpc.Members(m.Params) // the SDK says what is wrong with it
@@ -100,22 +100,22 @@ func (s *shortcut) heard(session string, m rpc.Message) bool {
 
 // ask asks a client of the older era. Only roots/list comes here: what else it
 // can be asked does not take the shortcut.
-func (l *ownLine) Ask(ctx context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
+func (l *replyWriter) Ask(ctx context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
 	if method != "roots/list" || l.session == "" {
 		return nil, relay.Cannot(method)
 	}
 	id := "sandlot-" + secret.ID()
 	key, answer := runKey(l.session, json.RawMessage(`"`+id+`"`)), make(chan json.RawMessage, 1)
-	l.short.mu.Lock()
-	if l.short.asked == nil {
-		l.short.asked = map[string]chan json.RawMessage{}
+	l.path.mu.Lock()
+	if l.path.asked == nil {
+		l.path.asked = map[string]chan json.RawMessage{}
 	}
-	l.short.asked[key] = answer
-	l.short.mu.Unlock()
+	l.path.asked[key] = answer
+	l.path.mu.Unlock()
 	defer func() {
-		l.short.mu.Lock()
-		defer l.short.mu.Unlock()
-		delete(l.short.asked, key)
+		l.path.mu.Lock()
+		defer l.path.mu.Unlock()
+		delete(l.path.asked, key)
 	}()
 	l.send(map[string]any{"jsonrpc": "2.0", "id": id, "method": method})
 	select {

@@ -1,4 +1,4 @@
-package gateway
+package fastpath
 
 import (
 	"encoding/json"
@@ -14,29 +14,29 @@ import (
 )
 
 // ordinary is a tool call, or a list, that may take the shortcut.
-type ordinary struct {
-	method  string
-	id      json.RawMessage
-	name    string
-	args    json.RawMessage
-	cursor  string // of a list; empty: the first page
-	meta    rpc.Object
-	session string
-	newer   bool
-	like    string // what it has in common with others
-	answers *limit.Holds
+type cacheable struct {
+	method    string
+	id        json.RawMessage
+	name      string
+	args      json.RawMessage
+	cursor    string // of a list; empty: the first page
+	meta      rpc.Object
+	session   string
+	stateless bool
+	like      string // what it has in common with others
+	answers   *limit.Holds
 }
 
-// ordinaryRequest reads a request; nil when it is none that may take the shortcut.
-func ordinaryRequest(r *http.Request, m rpc.Message) *ordinary {
+// readRequest reads a request; nil when it is none that may take the shortcut.
+func readRequest(r *http.Request, m rpc.Message) *cacheable {
 	if !m.Plain || !rpc.IsID(m.ID) || rpc.Nested(m.Params) || len(r.Header["Last-Event-Id"]) > 0 {
 		return nil
 	}
-	o := &ordinary{method: m.Method, id: m.ID, session: r.Header.Get("Mcp-Session-Id")}
+	o := &cacheable{method: m.Method, id: m.ID, session: r.Header.Get("Mcp-Session-Id")}
 	if !o.read(m.Params) {
 		return nil
 	}
-	o.newer = o.session == "" && r.Header.Get("Mcp-Protocol-Version") >= rpc.Stateless
+	o.stateless = o.session == "" && r.Header.Get("Mcp-Protocol-Version") >= rpc.Stateless
 	like := []string{o.method, o.name, o.cursor} // none of it has control characters
 	for _, h := range []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name", "Content-Type", "Accept"} {
 		like = append(like, strings.Join(r.Header[h], "\x00"))
@@ -63,7 +63,7 @@ func ordinaryRequest(r *http.Request, m rpc.Message) *ordinary {
 }
 
 // read takes the parameters, unless there is more to them.
-func (o *ordinary) read(raw json.RawMessage) (ok bool) {
+func (o *cacheable) read(raw json.RawMessage) (ok bool) {
 	params := rpc.Object{}
 	if raw != nil {
 		if params, ok = rpc.Members(raw); !ok {
@@ -136,4 +136,10 @@ func cursorOf(req mcp.Request) string {
 		}
 	}
 	return ""
+}
+
+// stateless says whether a request that the SDK read is of that protocol.
+func stateless(req mcp.Request) bool {
+	v, ok := req.(interface{ ProtocolVersion() string })
+	return ok && v.ProtocolVersion() >= rpc.Stateless
 }

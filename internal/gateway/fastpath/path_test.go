@@ -1,0 +1,23 @@
+package fastpath
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// The SDK has to see a session now and then, and a call counts for a while only.
+func TestForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, o := &Path{}, &cacheable{like: "x"}
+		s.accepted = map[string]accepted{"x": {until: time.Now().Add(remembered)}}
+		time.Sleep(remembered - 1)
+		if _, ok := s.like(o); !ok {
+			t.Error("forgotten too early")
+		}
+		time.Sleep(time.Nanosecond)
+		if _, ok := s.like(o); ok {
+			t.Error("not forgotten")
+		}
+	})
+}
