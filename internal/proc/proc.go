@@ -110,6 +110,28 @@ func Mine(pid int) bool {
 	return len(ids) == 4 && !slices.ContainsFunc(ids, func(id string) bool { return id != me })
 }
 
+// Parent returns the process's parent; 0: it is gone, or has none that can be seen.
+func Parent(pid int) int {
+	f, err := stat(pid)
+	if err != nil {
+		return 0
+	}
+	parent, _ := strconv.Atoi(f[1])
+	return parent
+}
+
+// Local says whether a process is in the PID namespace of this one, and in none below,
+// such as a container's.
+func Local(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, ok := strings.Cut(string(text), "\nNSpid:")
+	line, _, _ := strings.Cut(rest, "\n")
+	return ok && len(strings.Fields(line)) == 1
+}
+
 // Runs says whether a process is this user's and runs the program of that name, which
 // may have been replaced since.
 func Runs(pid int, name string) bool {

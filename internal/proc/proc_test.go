@@ -24,6 +24,9 @@ func TestProcesses(t *testing.T) {
 	if !slices.Contains(All(), self) || !Mine(self) || !Runs(self, filepath.Base(exe)) || Runs(self, "sleep") || Args(self)[0] != os.Args[0] {
 		t.Error("this process is not what it is")
 	}
+	if !Local(self) || Parent(self) != os.Getppid() || Local(0) {
+		t.Error("this process is not here")
+	}
 	cmd := exec.Command("sleep", "600", "2")
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
@@ -51,6 +54,18 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("a dead one has started, %v", err)
 	}
 	_ = cmd.Wait()
+	if os.Getuid() == 0 { // one in a namespace of its own, as in a container
+		inner := exec.Command("sleep", "600")
+		inner.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+		if err := inner.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if Local(inner.Process.Pid) || Parent(inner.Process.Pid) != self {
+			t.Error("a process of a container is here")
+		}
+		_ = inner.Process.Kill()
+		_ = inner.Wait()
+	}
 	if Mine(pid) || Args(pid) != nil || CPU(pid) != 0 || State(pid) != 'Z' {
 		t.Error("what is gone is there")
 	}

@@ -119,7 +119,7 @@ func (v *Volumes) Run(ctx context.Context) {
 			looked: make(chan space, 1)}
 		all.Go(func() { w.run(ctx) })
 		if v.Seal != nil {
-			all.Go(func() { v.enforce(ctx, source, s) })
+			disks.Go(func() { v.enforce(ctx, source, s) })
 		}
 	}
 	all.Wait()

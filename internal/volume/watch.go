@@ -81,11 +81,11 @@ type watch struct {
 func (w *watch) run(ctx context.Context) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
+	w.ask(ctx)
 	for {
-		w.ask(ctx)
 		select {
 		case <-t.C:
-			continue
+			w.ask(ctx)
 		case w.now = <-w.looked:
 			w.looking = false
 			w.room()
@@ -94,11 +94,6 @@ func (w *watch) run(ctx context.Context) {
 			if ctx.Err() == nil {
 				w.take(r)
 			}
-		case <-ctx.Done():
-			return
-		}
-		select { // an answer is no reason to ask again at once
-		case <-t.C:
 		case <-ctx.Done():
 			return
 		}

@@ -368,9 +368,7 @@ func (r *Runtime) Close() error {
 		b.forsake()
 	}
 	r.work.Wait()
-	for source := range r.blamed {
-		r.blame(source, nil)
-	}
+	r.blameNobody()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if left, err := os.ReadDir(r.dir()); err == nil && len(left) == 0 {

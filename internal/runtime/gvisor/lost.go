@@ -27,8 +27,8 @@ func Lost() map[string][]Process {
 	found := map[string][]Process{}
 	for _, pid := range proc.All() {
 		dir, id := sandboxOf(proc.Args(pid))
-		if dir == "" || !proc.Runs(pid, program) {
-			continue
+		if dir == "" || !proc.Runs(pid, program) || !proc.Local(proc.Parent(pid)) {
+			continue // of a container it is another folder of that name
 		}
 		r := &Runtime{Config: Config{StateDir: dir}}
 		if _, err := os.Lstat(filepath.Join(r.path(id), "sandbox.json")); !errors.Is(err, os.ErrNotExist) {

@@ -69,6 +69,20 @@ func (r *Runtime) blame(source string, writers []*box) {
 	}
 }
 
+// blameNobody ends all watches, but for one that waits for a disk that does not answer.
+func (r *Runtime) blameNobody() {
+	if !r.blaming.TryLock() {
+		return
+	}
+	defer r.blaming.Unlock()
+	for _, w := range r.blamed {
+		if w.watch != nil {
+			w.watch.Close()
+		}
+	}
+	clear(r.blamed)
+}
+
 // whoOf names the sandbox of a process that writes into a volume, by the mounts that
 // the sandbox has of it.
 func whoOf(source string, writers []*box) func(pid int, mount uint64) string {
