@@ -86,7 +86,7 @@ func SocketPath(stateDir string) string { return filepath.Join(stateDir, "api.so
 // New puts a server together. It takes the state folder for itself, and takes
 // over the sandboxes that an earlier server left.
 func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
-	a := &App{Config: c, log: log}
+	a := &App{Config: c, log: log, events: event.New()}
 	a.warm, a.cold = context.WithCancel(context.Background())
 	defer func() {
 		if err != nil {
@@ -118,7 +118,7 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 	if err != nil {
 		return nil, err
 	}
-	a.egress = egress.New(egress.Config{Log: log, Limits: c.Network.Limits, Resolve: a.addresses})
+	a.egress = egress.New(egress.Config{Log: log, Events: a.events, Limits: c.Network.Limits, Resolve: a.addresses})
 	a.sessions(templates, workspaces)
 	if err := a.Book.Recover(ctx, a.runtime); err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "what an earlier server left could not be taken over: %v", err)
@@ -193,7 +193,7 @@ func (a *App) sessions(templates []*image.Template, workspaces *workspace.Store)
 	a.Book = session.New(session.Config{Pool: a.Pool, Store: a.store, Log: a.log, Rules: session.Rules{
 		DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor, Templates: templates, Flavors: c.Flavors,
 		MaxSessions: c.Sessions.Max, MaxMemoryMB: c.Sessions.MaxMemoryMB, Idle: c.Sessions.Timeout, Retention: c.Sessions.Retention,
-		Sweep: c.Sessions.Sweep, Evict: c.Sessions.Evict, Patience: 10 * time.Second}, Egress: a.egress})
+		Sweep: c.Sessions.Sweep, Evict: c.Sessions.Evict, Patience: 10 * time.Second}, Egress: a.egress, Events: a.events})
 	a.applyPolicies(c)
 }
 
@@ -204,7 +204,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	if a.door, err = auth.NewDoor(ctx, c.Server.Auth, c.Server.Host, a.store); err != nil {
 		return err
 	}
-	a.watch = auth.NewWatch(a.door, a.log)
+	a.watch = auth.NewWatch(a.door, a.log, a.events)
 	names := []string{}
 	for _, t := range templates {
 		names = append(names, t.Name)
@@ -221,11 +221,10 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	if err := a.connections(ctx, shares); err != nil {
 		return err
 	}
-	a.tools = builtin.New(builtin.Config{Sessions: a.Book, Ports: a.ports, Connections: a.third, Consent: c.MCP.Consent, Templates: templates, Flavors: c.Flavors, Volumes: a.volumes.Usage,
+	a.tools = builtin.New(builtin.Config{Events: a.events, Sessions: a.Book, Ports: a.ports, Connections: a.third, Consent: c.MCP.Consent, Templates: templates, Flavors: c.Flavors, Volumes: a.volumes.Usage,
 		Timeout: c.Sessions.Execution, MaxTimeout: c.Sessions.MaxExecution, MaxOutput: c.Output.Max, Labeled: c.Output.Style == "labeled",
 		Hold: a.watch.Hold, Log: a.log})
 	a.third.Reserved = func(name string) bool { return a.ours(name) }
-	a.events = event.New()
 	h := hub.New(hub.Config{Sources: []tool.Source{a.tools, a.third}, Sessions: a.Book, Ports: a.ports, Servers: a.third, Vault: a.vault,
 		Network: a.network, Events: a.events, Log: a.log,
 		Observe: func(ctx context.Context, call tool.Call, outcome string, took time.Duration) {

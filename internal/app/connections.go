@@ -31,7 +31,7 @@ func (a *App) connections(ctx context.Context, limits *limit.Book) error {
 	if err := a.vault.Check(); err != nil {
 		return err
 	}
-	a.third = servers.New(servers.Config{Store: a.store, Sessions: a.Book, Secrets: a.vault, Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install,
+	a.third = servers.New(servers.Config{Events: a.events, Store: a.store, Sessions: a.Book, Secrets: a.vault, Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install,
 		Reach: a.reach, Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port), Logins: &vault.Logins{Vault: a.vault, Store: a.store},
 		Limits: limits, Log: a.log})
 	a.closers = append(a.closers, func() error { a.third.Close(); return nil })

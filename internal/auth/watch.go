@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 )
 
@@ -25,6 +26,8 @@ type Watch struct {
 	log  *slog.Logger
 	now  func() time.Time
 
+	events *event.Stream
+
 	mu   sync.Mutex
 	held map[string]map[*hold]struct{} // by the token's id; openly: what came without one
 }
@@ -33,11 +36,15 @@ type Watch struct {
 const openly = ""
 
 // hold is one thing that a token holds.
-type hold struct{ cancel context.CancelCauseFunc }
+type hold struct {
+	cancel    context.CancelCauseFunc
+	principal string // its id
+}
 
-// NewWatch returns one for what comes in by that door; it looks while Run runs.
-func NewWatch(d *Door, log *slog.Logger) *Watch {
-	return &Watch{door: d, log: log, now: time.Now, held: map[string]map[*hold]struct{}{}}
+// NewWatch returns one for what comes in by that door; it looks while Run runs. It
+// tells events of what ends with a token.
+func NewWatch(d *Door, log *slog.Logger, events *event.Stream) *Watch {
+	return &Watch{door: d, log: log, events: events, now: time.Now, held: map[string]map[*hold]struct{}{}}
 }
 
 // Hold returns a context that ends with the token of p, with the cause ErrEnded,
@@ -48,7 +55,7 @@ func (w *Watch) Hold(ctx context.Context, p Principal) (_ context.Context, relea
 	if w == nil || p.Token == openly && !p.Open {
 		return ctx, func() { cancel(nil) }
 	}
-	h := &hold{cancel}
+	h := &hold{cancel, p.ID}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := w.held[p.Token]
@@ -122,6 +129,10 @@ func (w *Watch) end(id string) {
 	all := w.held[id]
 	delete(w.held, id)
 	w.mu.Unlock()
+	for h := range all {
+		w.events.Publish(event.Event{Kind: event.Token, Principal: h.principal, Operation: "token.ended", Name: id, Outcome: event.OK})
+		break // all are of one token, and so of one principal
+	}
 	for h := range all {
 		h.cancel(ErrEnded)
 	}

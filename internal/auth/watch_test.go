@@ -23,7 +23,7 @@ func TestWatch(t *testing.T) {
 		one, oneHeader := issue(t, s, "ann", false, 0)
 		_, otherHeader := issue(t, s, "ann", false, 0)
 		_, shortHeader := issue(t, s, "ann", false, time.Minute)
-		w := NewWatch(d, slog.New(slog.DiscardHandler))
+		w := NewWatch(d, slog.New(slog.DiscardHandler), nil)
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan struct{})
 		go func() { defer close(over); w.Run(ctx) }()
@@ -80,7 +80,7 @@ func TestTheFirstToken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := NewWatch(d, slog.New(slog.DiscardHandler))
+			w := NewWatch(d, slog.New(slog.DiscardHandler), nil)
 			ctx, stop := context.WithCancel(t.Context())
 			over := make(chan struct{})
 			go func() { defer close(over); w.Run(ctx) }()

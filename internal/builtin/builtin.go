@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/event"
 	"sandlot/internal/image"
 	"sandlot/internal/policy"
 	"sandlot/internal/port"
@@ -37,6 +38,8 @@ type Config struct {
 	Timeout, MaxTimeout time.Duration
 	// MaxOutput is how many characters of each stream a result holds.
 	MaxOutput int
+	// Events are told of what users were asked.
+	Events *event.Stream
 	// Labeled: the text of execute_code has the [stdout] form.
 	Labeled bool
 	// Hold returns a context that ends with the principal's token; nil: none ends.

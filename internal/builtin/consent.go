@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
@@ -15,13 +18,28 @@ import (
 // a third-party server. What holds when it begins to ask goes for that question.
 func (t *Tools) agree(c tool.Call) spec.Consent {
 	return func(ctx context.Context, p spec.Change) error {
-		policy := *t.policy.Load()
+		policy, began := *t.policy.Load(), time.Now()
 		err := policy.Consent(ctx, c, question(p))
+		if policy != tool.Allow && c.Principal.Authenticated {
+			t.Events.Publish(event.Event{Kind: event.Consent, Principal: c.Principal.ID, Operation: "consent.ask", Name: c.Name,
+				Outcome: consented(err), Duration: time.Since(began)})
+		}
 		if policy == tool.Ask && c.Principal.Authenticated && t.Log != nil {
 			t.Log.InfoContext(ctx, "consent", "principal", c.Principal.ID, "tool", c.Name, "name", p.Name, "given", err == nil, "why", err)
 		}
 		return err
 	}
+}
+
+// consented is the outcome of a question to a user, or of one that was not put.
+func consented(err error) string {
+	switch declined, ok := errors.AsType[*tool.Declined](err); {
+	case err == nil:
+		return "given"
+	case ok && declined != nil:
+		return "declined"
+	}
+	return fault.From(err).Code()
 }
 
 // NotConnected is the result of a tool that was to connect a server, and did not.

@@ -20,12 +20,16 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"sandlot/internal/event"
 )
 
 // Config is what a Broker is made of. Its zero value is the server's own
 // resolver, network and environment.
 type Config struct {
 	Log *slog.Logger
+	// Events are told of each connection, and of what failed as far as the log is.
+	Events *event.Stream
 	// Resolve returns the addresses of a name, or a *net.DNSError.
 	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
 	// Dial connects to an address, or to the operator's proxy by its name.
@@ -70,6 +74,7 @@ func (l *Limits) fill() {
 // Broker makes Outlets, and has what they share.
 type Broker struct {
 	log    *slog.Logger
+	events *event.Stream
 	names  *resolver
 	dial   dialFunc
 	proxy  func(host string, port uint16) (*url.URL, error)
@@ -110,6 +115,7 @@ func New(c Config) *Broker {
 	}
 	return &Broker{
 		log:    c.Log,
+		events: c.Events,
 		names:  &resolver{ask: c.Resolve, names: map[string]*answer{}},
 		dial:   c.Dial,
 		proxy:  c.Proxy,

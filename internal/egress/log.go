@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"sandlot/internal/event"
 )
 
 // wait takes one event of a limiter in any case, and returns how long to wait so that
@@ -30,6 +32,8 @@ const logRate = 10
 // left out is told a second later, by verdict. Its user guards it, with mu.
 type limitedLog struct {
 	log     *slog.Logger
+	events  *event.Stream
+	owner   Owner
 	mu      *sync.Mutex
 	lines   *rate.Limiter
 	omitted map[string]int // by verdict
@@ -39,9 +43,17 @@ type limitedLog struct {
 // summary is how long lines that are left out are added up.
 const summary = time.Second
 
-func (l *limitedLog) failure(verdict string, args ...any) {
+// publish makes an event of what happened to one of the sandbox's requests.
+func (l *limitedLog) publish(e event.Event) {
+	e.Principal, e.Session = l.owner.Principal, l.owner.Session
+	l.events.Publish(e)
+}
+
+func (l *limitedLog) failure(failed event.Event, args ...any) {
+	verdict := failed.Outcome
 	if l.lines.Allow() {
 		l.log.Info("network: failed", args...)
+		l.publish(failed)
 		return
 	}
 	if l.omitted == nil {

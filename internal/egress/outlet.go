@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/event"
 )
 
 const (
@@ -63,8 +65,9 @@ func (b *Broker) Outlet(owner Owner, policy *Policy, meter *Meter) *Outlet {
 		connRate: per(2),
 	}
 	e.log = limitedLog{
-		log: b.log.With("principal", owner.Principal, "session", owner.Session, "sandbox", owner.Sandbox),
-		mu:  &e.mu, lines: rate.NewLimiter(logRate, logRate),
+		log:    b.log.With("principal", owner.Principal, "session", owner.Session, "sandbox", owner.Sandbox),
+		events: b.events, owner: owner,
+		mu: &e.mu, lines: rate.NewLimiter(logRate, logRate),
 	}
 	return e
 }
@@ -287,7 +290,7 @@ func (e *Outlet) failed(host string, port uint16, code wire.NetCode, why refused
 	if code == wire.NetRefused {
 		e.refusals.add(host, port, why)
 	}
-	e.log.failure(outcome, args...)
+	e.log.failure(egressEvent(host, port, outcome), args...)
 }
 
 // finished takes note of a connection that was made.
@@ -302,6 +305,21 @@ func (e *Outlet) finished(l *conn, f *flow) {
 		args = append(args, "server_name", other)
 	}
 	e.log.log.Info("network: connection", args...)
+	done := egressEvent(l.target.Host(), l.target.Port, verdict)
+	done.Duration = time.Since(f.begun)
+	e.log.publish(done)
+}
+
+// egressEvent is what happened to a request for that host. Port 0 is a look-up.
+func egressEvent(host string, port uint16, verdict string) event.Event {
+	e := event.Event{Kind: event.Egress, Operation: "network.connect", Name: host, Outcome: verdict}
+	switch {
+	case port != 0:
+		e.Name = net.JoinHostPort(host, strconv.Itoa(int(port)))
+	case host != "":
+		e.Operation = "network.lookup"
+	}
+	return e
 }
 
 func address(a netip.Addr) string {

@@ -10,14 +10,29 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Bounds of what is kept: of each principal's events, and of how many principals.
-// Together that is less than 32 MB. A principal with many events loses their own
-// oldest ones, and nobody else's.
+// Bounds of what is kept: of each log's events, and of how many logs. Together that
+// is less than 32 MB. A principal with many events loses their own oldest ones, and
+// nobody else's.
 const (
-	maxEvents     = 256
-	maxBytes      = 64 << 10
-	maxPrincipals = 256
+	maxEvents = 256
+	maxBytes  = 64 << 10
+	maxLogs   = 256
 )
+
+// Each principal has two logs: the noisy one for what programs in sandboxes do, as often as
+// they want, and one for all else, of which those must not push anything out.
+const (
+	quiet = iota
+	noisy
+	classes
+)
+
+func (k Kind) class() int {
+	if k == Egress {
+		return noisy
+	}
+	return quiet
+}
 
 // Stream keeps the latest events of each principal, for those who subscribe.
 // A nil Stream keeps nothing.
@@ -26,7 +41,7 @@ type Stream struct {
 	Epoch string
 
 	last atomic.Uint64                   // id of the newest event
-	logs sync.Map                        // *log by the principal's id
+	logs [classes]sync.Map               // *log by the principal's id
 	all  atomic.Pointer[[]*Subscription] // those of all principals' events
 
 	closed chan struct{}
@@ -45,7 +60,7 @@ var ErrClosed = errors.New("the server stops")
 // Close ends what is read of the stream. It may be called twice.
 func (s *Stream) Close() { s.close.Do(func() { close(s.closed) }) }
 
-// log is the latest events of one principal.
+// log is the latest events of one class of one principal.
 type log struct {
 	mu      sync.Mutex
 	events  []Event // a ring, once it has maxEvents
@@ -69,7 +84,7 @@ func (s *Stream) Publish(e Event) {
 		e.Time = time.Now()
 	}
 	e.Session, e.Name, e.Operation, e.Outcome = clip(e.Session), clip(e.Name), clip(e.Operation), clip(e.Outcome)
-	for !s.log(e.Principal).add(s, e) {
+	for !s.log(e.Principal, e.Kind.class()).add(s, e) {
 	}
 	if all := s.all.Load(); all != nil {
 		for _, sub := range *all {
@@ -121,20 +136,21 @@ func (l *log) drop() {
 }
 
 // log returns the log of a principal, and makes it when there is none.
-func (s *Stream) log(principal string) *log {
-	if l, ok := s.logs.Load(principal); ok {
+func (s *Stream) log(principal string, class int) *log {
+	logs := &s.logs[class]
+	if l, ok := logs.Load(principal); ok {
 		return l.(*log)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l, ok := s.logs.Load(principal); ok {
+	if l, ok := logs.Load(principal); ok {
 		return l.(*log)
 	}
-	if s.count >= maxPrincipals {
+	if s.count >= maxLogs {
 		s.evict()
 	}
 	l := &log{used: time.Now()}
-	s.logs.Store(principal, l)
+	logs.Store(principal, l)
 	s.count++
 	return l
 }
@@ -143,29 +159,37 @@ func (s *Stream) log(principal string) *log {
 // are read, the one of all. The lock is held.
 func (s *Stream) evict() {
 	var victim, key any
+	var from *sync.Map
 	var used time.Time
 	var read bool
-	s.logs.Range(func(k, v any) bool {
-		l := v.(*log)
-		l.mu.Lock()
-		at, reads := l.used, len(l.subs) > 0
-		l.mu.Unlock()
-		if victim == nil || read && !reads || read == reads && at.Before(used) {
-			victim, key, used, read = v, k, at, reads
-		}
-		return true
-	})
+	for i := range s.logs {
+		s.logs[i].Range(func(k, v any) bool {
+			l := v.(*log)
+			l.mu.Lock()
+			at, reads := l.used, len(l.subs) > 0
+			l.mu.Unlock()
+			if victim == nil || read && !reads || read == reads && at.Before(used) {
+				victim, key, from, used, read = v, k, &s.logs[i], at, reads
+			}
+			return true
+		})
+	}
 	if victim == nil {
 		return
 	}
 	l := victim.(*log)
 	l.mu.Lock()
 	l.evicted = true
-	for _, sub := range l.subs {
+	subs := l.subs
+	if all := s.all.Load(); all != nil {
+		subs = append(slices.Clone(subs), *all...)
+	}
+	for _, sub := range subs {
+		sub.evicted.Store(true)
 		sub.wake()
 	}
 	l.mu.Unlock()
-	s.logs.Delete(key)
+	from.Delete(key)
 	s.count--
 }
 
@@ -187,27 +211,34 @@ func (s *Stream) subscribe(sub *Subscription) {
 		s.all.Store(&all)
 		return
 	}
-	for {
-		l := s.log(sub.filter.Principal)
-		l.mu.Lock()
-		if !l.evicted {
-			l.subs = append(l.subs, sub)
-			l.mu.Unlock()
-			return
+	for class := range classes {
+		for !s.log(sub.filter.Principal, class).subscribe(sub) {
 		}
-		l.mu.Unlock()
 	}
+}
+
+// subscribe makes sub one of those that are woken by the log's events. False: the
+// log is no longer the principal's.
+func (l *log) subscribe(sub *Subscription) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.evicted && !slices.Contains(l.subs, sub) {
+		l.subs = append(l.subs, sub)
+	}
+	return !l.evicted
 }
 
 // unsubscribe takes sub out again.
 func (s *Stream) unsubscribe(sub *Subscription) {
 	is := func(other *Subscription) bool { return other == sub }
 	if sub.filter.Principal != "" {
-		if v, ok := s.logs.Load(sub.filter.Principal); ok {
-			l := v.(*log)
-			l.mu.Lock()
-			l.subs = slices.DeleteFunc(l.subs, is)
-			l.mu.Unlock()
+		for i := range s.logs {
+			if v, ok := s.logs[i].Load(sub.filter.Principal); ok {
+				l := v.(*log)
+				l.mu.Lock()
+				l.subs = slices.DeleteFunc(l.subs, is)
+				l.mu.Unlock()
+			}
 		}
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync/atomic"
 )
 
 // Filter says which events somebody wants.
@@ -36,6 +37,8 @@ type Subscription struct {
 	woken  chan struct{}
 	logs   map[*log]uint64 // how many of each log's events were read
 	lost   Lost
+
+	evicted atomic.Bool // a log that it may not have read to its end
 }
 
 // Subscribe begins to read behind the event with the id since; with 0 it begins with
@@ -131,6 +134,7 @@ func (sub *Subscription) Read() (events []Event, lost Lost, more bool) {
 	}
 	slices.SortFunc(events, func(a, b Event) int { return cmp.Compare(a.ID, b.ID) })
 	lost, sub.lost = sub.lost, Lost{}
+	lost.More = sub.evicted.Swap(false) || lost.More
 	return events, lost, more
 }
 
@@ -159,19 +163,21 @@ func (sub *Subscription) read(l *log, limit uint64) (p part, rest bool) {
 	return p, false
 }
 
-// present are the logs that there are to read. One that was evicted since the last
-// look counts as lost.
+// present are the logs that there are to read. What was not read of one that was
+// evicted counts as lost.
 func (sub *Subscription) present() []*log {
 	var logs []*log
-	if sub.filter.Principal == "" {
-		sub.stream.logs.Range(func(_, v any) bool {
-			logs = append(logs, v.(*log))
-			return true
-		})
-	} else {
-		l := sub.stream.log(sub.filter.Principal)
+	for class := range classes {
+		if sub.filter.Principal == "" {
+			sub.stream.logs[class].Range(func(_, v any) bool {
+				logs = append(logs, v.(*log))
+				return true
+			})
+			continue
+		}
+		l := sub.stream.log(sub.filter.Principal, class)
 		if _, known := sub.logs[l]; !known && len(sub.logs) > 0 {
-			sub.stream.subscribe(sub)
+			l.subscribe(sub) // the one before was evicted; the next look finds if this one is
 		}
 		logs = append(logs, l)
 	}

@@ -37,7 +37,7 @@ var places = map[string]place{
 	"writes":                               {"L0", ""},
 	"event":                                {"L1", ""},
 	"policy":                               {"L1", "auth"},
-	"auth":                                 {"L1", ""},
+	"auth":                                 {"L1", "event"},
 	"image":                                {"L1", ""},
 	"limit":                                {"L1", ""},
 	"sandbox":                              {"L1", "image"},

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	stream "sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/servers/catalog"
@@ -43,6 +44,8 @@ type Config struct {
 	OnChange func(owner string)
 	OnUpdate func(owner, uri string)
 	OnLog    func(owner string, params json.RawMessage)
+	// Events are told when a server's state changes.
+	Events *stream.Stream
 	// Callback is where a browser comes back from a log-in; without it there is
 	// none. The links to begin one are beside it: start/ and an id.
 	Callback string

@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
@@ -46,6 +47,15 @@ type Config struct {
 	Log   *slog.Logger
 	// Egress is the sandboxes' way out; without it they have none.
 	Egress *egress.Broker
+	// Events are told when a session begins and ends, and gets or loses a sandbox.
+	Events *event.Stream
+}
+
+// publish makes an event of what happened to a session; name says more, in words of
+// this package or of the settings.
+func (b *Book) publish(r Record, operation, name string, took time.Duration) {
+	b.Events.Publish(event.Event{Kind: event.Session, Principal: r.Owner, Session: r.ID,
+		Operation: "session." + operation, Name: name, Outcome: event.OK, Duration: took})
 }
 
 // Book keeps all sessions.
@@ -236,6 +246,7 @@ func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, 
 	b.sessions[r.ID] = s
 	b.mu.Unlock()
 	s.applyPolicy() // it may have changed while nobody knew of the session
+	b.publish(r, "created", r.Template, 0)
 	return s, nil
 }
 

@@ -27,6 +27,7 @@ func (b *Book) expire(ctx context.Context, s *Session, why string) bool {
 		b.Log.Error("could not stop an idle sandbox", "sandbox", booted.ID, "error", err)
 	}
 	r := s.record()
+	b.publish(r, "stopped", why, 0)
 	if empty, err := b.Pool.Workspaces.Empty(r.Workspace); err == nil && empty && !r.Home {
 		b.forget(ctx, s)
 		return true
@@ -80,6 +81,7 @@ func (b *Book) forget(ctx context.Context, s *Session) {
 	r := s.rec
 	s.mu.Unlock()
 	r.State, r.Sandbox = Removed, ""
+	b.publish(r, "removed", "", 0)
 	if err := b.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
 		b.Log.Error("could not store that a session is removed", "session", r.ID, "error", err)
 	}

@@ -203,6 +203,7 @@ func (s *Session) boot(ctx context.Context) error {
 	}
 	s.setBooting(true)
 	defer s.setBooting(false)
+	began := time.Now()
 	// Others may wait for the same boot: it goes on when this caller leaves.
 	b, err := s.book.Pool.Boot(context.WithoutCancel(ctx), pool.Order{ID: id, Workspace: r.Workspace, Template: t,
 		Flavor: f, Early: true})
@@ -214,6 +215,7 @@ func (s *Session) boot(ctx context.Context) error {
 	defer s.mu.Unlock()
 	s.book.connect(b, s.rec, s.meter)
 	s.booted = b
+	s.book.publish(s.rec, "booted", f.Name, time.Since(began))
 	return nil
 }
 
@@ -246,6 +248,7 @@ func (s *Session) drop(b *pool.Booted, why string) {
 	if err := b.Destroy(); err != nil {
 		s.book.Log.Error("could not remove a sandbox", "sandbox", b.ID, "error", err)
 	}
+	s.book.publish(s.record(), "stopped", why, 0)
 	if err := s.update(func(r *Record) { r.Sandbox, r.Lost = "", why }); err != nil {
 		s.book.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
 	}
