@@ -58,7 +58,7 @@ type App struct {
 	door    *auth.Door
 	watch   *auth.Watch
 	ports   *port.Ports
-	third   *servers.Book
+	third   *servers.Servers
 	tools   *builtin.Tools
 	vault   *vault.Vault
 	events  *event.Stream

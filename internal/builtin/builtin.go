@@ -27,7 +27,7 @@ type Config struct {
 	Sessions *session.Book
 	Ports    *port.Ports
 	// Connections are third-party MCP servers; without it there are none.
-	Connections *servers.Book
+	Connections *servers.Servers
 	// Consent says at first whether users' agents may add them; see SetConsent.
 	Consent   tool.Policy
 	Templates []*image.Template

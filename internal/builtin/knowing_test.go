@@ -27,7 +27,7 @@ func TestKnowing(t *testing.T) {
 
 // Every tool names an operation that policy knows, and one that only reads says so.
 func TestToolsNameOperations(t *testing.T) {
-	tools := New(Config{Connections: new(servers.Book)})
+	tools := New(Config{Connections: new(servers.Servers)})
 	if len(tools.list) < 20 {
 		t.Fatalf("only %d tools were found", len(tools.list))
 	}

@@ -22,7 +22,7 @@ func TestComingFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tools := builtin.New(builtin.Config{Connections: new(servers.Book)})
+	tools := builtin.New(builtin.Config{Connections: new(servers.Servers)})
 	found := 0
 	for _, m := range regexp.MustCompile("`(--|sandlot )?([a-z]+[a-z_-]*)`").FindAllStringSubmatch(string(text), -1) {
 		found++

@@ -31,7 +31,7 @@ type Config struct {
 	// nil: there are none of them.
 	Sessions *session.Book
 	Ports    *port.Ports
-	Servers  *servers.Book
+	Servers  *servers.Servers
 	Vault    *vault.Vault
 	// Network is what holds for all sessions.
 	Network func() NetworkState

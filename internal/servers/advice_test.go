@@ -20,35 +20,35 @@ while True:
 	ends := onhost("x", script(t, `sys.exit(7)`), nil)
 	inSandbox := func(c spec.Configured) spec.Configured { c.Where = spec.InSandbox; return c }
 	for name, tt := range map[string]struct {
-		make func(b *Book) *server
+		make func(b *Servers) *server
 		want []string
 		not  string
 	}{
-		"it died": {func(b *Book) *server { return own(b, P, "my server", "aaaaaa", dies) }, []string{"external_mcp_logs, or `sandlot mcp logs 'my server'`", "restart_external_mcp", "Check its command, args and env"}, "operator"},
-		"it was given up": {func(b *Book) *server {
+		"it died": {func(b *Servers) *server { return own(b, P, "my server", "aaaaaa", dies) }, []string{"external_mcp_logs, or `sandlot mcp logs 'my server'`", "restart_external_mcp", "Check its command, args and env"}, "operator"},
+		"it was given up": {func(b *Servers) *server {
 			s := own(b, P, "x", "aaaaaa", ends)
 			s.state, s.why = Failed, "it ended"
 			return s
 		}, []string{"external_mcp_logs", "`sandlot mcp restart x`"}, "operator"},
-		"it has no values": {func(b *Book) *server {
+		"it has no values": {func(b *Servers) *server {
 			s := own(b, P, "x", "aaaaaa", dies)
 			s.values, s.rec.EnvKeys, s.rec.HeaderKeys = spec.Values{}, []string{"KEY"}, []string{"X-Key"}
 			return s
 		}, []string{"`sandlot mcp restart x --env KEY --header X-Key`"}, "logs"},
-		"it is disconnected": {func(b *Book) *server {
+		"it is disconnected": {func(b *Servers) *server {
 			s := own(b, P, "x", "aaaaaa", dies)
 			s.state = Disabled
 			return s
 		}, []string{"`sandlot mcp restart x`"}, "logs"},
-		"it is remote": {func(b *Book) *server {
+		"it is remote": {func(b *Servers) *server {
 			return own(b, P, "x", "aaaaaa", spec.Configured{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"})
 		}, []string{"Check its url and headers"}, "logs"},
-		"it is the operator's, on the machine": {func(b *Book) *server {
+		"it is the operator's, on the machine": {func(b *Servers) *server {
 			s := own(b, P, "x", "aaaaaa", ends)
 			s.configured = true
 			return s
 		}, []string{"Ask the operator"}, "logs"},
-		"it is the operator's, in the sandbox": {func(b *Book) *server {
+		"it is the operator's, in the sandbox": {func(b *Servers) *server {
 			s := own(b, P, "x", "aaaaaa", inSandbox(ends)) // there is no sandbox
 			s.configured = true
 			return s

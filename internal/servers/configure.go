@@ -14,7 +14,7 @@ import (
 
 // SetConfigured makes list the servers of the operator's settings from now on:
 // those that changed are stopped, and start again with what they are now.
-func (b *Book) SetConfigured(list []spec.Configured) {
+func (b *Servers) SetConfigured(list []spec.Configured) {
 	b.mu.Lock()
 	b.configured = list
 	var known []auth.Principal
@@ -41,7 +41,7 @@ func (b *Book) SetConfigured(list []spec.Configured) {
 
 // configure makes sure that what is stored of a principal is there, gives them the
 // servers of the settings, and starts those that are new.
-func (b *Book) configure(p auth.Principal) error {
+func (b *Servers) configure(p auth.Principal) error {
 	if err := b.arrive(p); err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (b *Book) configure(p auth.Principal) error {
 
 // assign returns the servers of the settings that a principal did not have yet,
 // and of which nothing is known.
-func (b *Book) assign(p auth.Principal) []*server {
+func (b *Servers) assign(p auth.Principal) []*server {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.owner(p)
@@ -86,13 +86,13 @@ func (b *Book) assign(p auth.Principal) []*server {
 			fresh = append(fresh, s)
 		}
 	}
-	b.review(o)
+	b.rebuild(o)
 	return fresh
 }
 
 // configuredServer makes a principal's own instance of a configured server. The
 // lock is held.
-func (b *Book) configuredServer(o *owner, c spec.Configured) *server {
+func (b *Servers) configuredServer(o *owner, c spec.Configured) *server {
 	now := time.Now().UTC()
 	r, known := o.stored[c.Name]
 	if !known {
@@ -132,10 +132,10 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 		return
 	}
 	s.interrupt()
-	if s.enter(ctx) != nil {
+	if s.acquire(ctx) != nil {
 		return
 	}
-	s.halt(event{what: stopped})
+	s.stop(event{what: stopped})
 	s.forgetLogin()
 	s.mu.Lock()
 	s.gen++
@@ -146,13 +146,13 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 		s.begin()
 	}
 	s.mu.Unlock()
-	s.leave()
+	s.release()
 	s.book.changed(s.owner.ID)
 }
 
 // Ready waits until the configured servers of a principal of which nothing is
 // known yet have started, or failed to, or ctx ends. It says whether it waited.
-func (b *Book) Ready(ctx context.Context, p auth.Principal) bool {
+func (b *Servers) Ready(ctx context.Context, p auth.Principal) bool {
 	if b.configure(p) != nil {
 		return false
 	}
@@ -174,9 +174,9 @@ func (b *Book) Ready(ctx context.Context, p auth.Principal) bool {
 	return waited
 }
 
-// turn lets servers of the settings with one prefix take their names in the
+// awaitPrefix lets servers of the settings with one prefix take their names in the
 // order of the servers' own names, when they start for the first time.
-func (b *Book) turn(ctx context.Context, s *server) {
+func (b *Servers) awaitPrefix(ctx context.Context, s *server) {
 	s.mu.Lock()
 	prefix, read := s.settings.Prefix, s.rec.Catalog.Read
 	s.mu.Unlock()

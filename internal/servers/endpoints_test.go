@@ -163,7 +163,7 @@ func (r *rogue) tokenRequests() []url.Values {
 }
 
 // invited is the page of a link.
-func invited(t *testing.T, b *Book, link string) (string, oauth.ConsentPage) {
+func invited(t *testing.T, b *Servers, link string) (string, oauth.ConsentPage) {
 	t.Helper()
 	_, id, ok := strings.Cut(link, "/oauth/start/")
 	if !ok {
@@ -178,7 +178,7 @@ func invited(t *testing.T, b *Book, link string) (string, oauth.ConsentPage) {
 
 // comes goes on from the page of a link, and comes back with a code, whatever the
 // authorization server would say.
-func comes(t *testing.T, b *Book, link string) {
+func comes(t *testing.T, b *Servers, link string) {
 	t.Helper()
 	id, i := invited(t, b, link)
 	to, err := b.Redirect(id, []string{i.Browser}, i.Proof)
@@ -195,12 +195,12 @@ func comes(t *testing.T, b *Book, link string) {
 	}
 }
 
-func connected(t *testing.T, b *Book, name string) {
+func connected(t *testing.T, b *Servers, name string) {
 	t.Helper()
 	until(t, "connected", func() bool { i, _, err := b.Info(P, name); return err == nil && i.State == Connected })
 }
 
-func linkOf(t *testing.T, b *Book, name, address string) string {
+func linkOf(t *testing.T, b *Servers, name, address string) string {
 	t.Helper()
 	i, err := b.Connect(t.Context(), P, spec.Ask{Name: name, URL: address})
 	if err != nil || i.State != NeedsAuth || i.AuthURL == "" {

@@ -36,7 +36,7 @@ func (f followers) drop(uri, client string) (last bool) {
 }
 
 // Subscribe implements tool.Foreign.
-func (b *Book) Subscribe(ctx context.Context, p auth.Principal, client, uri string) error {
+func (b *Servers) Subscribe(ctx context.Context, p auth.Principal, client, uri string) error {
 	s, remote := b.viewOf(p).Resource(uri, (*server).offersResources)
 	if s == nil {
 		return nil // ours, or none that changes
@@ -69,13 +69,13 @@ func (b *Book) Subscribe(ctx context.Context, p auth.Principal, client, uri stri
 }
 
 // Unsubscribe implements tool.Foreign.
-func (b *Book) Unsubscribe(ctx context.Context, p auth.Principal, client, uri string) error {
+func (b *Servers) Unsubscribe(ctx context.Context, p auth.Principal, client, uri string) error {
 	s, remote := b.viewOf(p).Resource(uri, (*server).offersResources)
 	if s == nil {
 		return nil
 	}
 	s.mu.Lock()
-	l, last := s.live, s.follows.drop(remote, client)
+	l, last := s.instance, s.follows.drop(remote, client)
 	s.mu.Unlock()
 	if l == nil || !last {
 		return nil
@@ -93,7 +93,7 @@ func (b *Book) Unsubscribe(ctx context.Context, p auth.Principal, client, uri st
 const hearing = 5 * time.Second
 
 // SetLevel implements tool.Foreign.
-func (b *Book) SetLevel(ctx context.Context, p auth.Principal, client, level string) {
+func (b *Servers) SetLevel(ctx context.Context, p auth.Principal, client, level string) {
 	b.mu.Lock()
 	o := b.owner(p)
 	if o.levels == nil {
@@ -107,7 +107,7 @@ func (b *Book) SetLevel(ctx context.Context, p auth.Principal, client, level str
 // relevel tells an owner's servers how much the most curious of their clients
 // wants to hear, when that changes: the others are told what they want of it.
 // When nobody is left it stays.
-func (b *Book) relevel(ctx context.Context, o *owner) {
+func (b *Servers) relevel(ctx context.Context, o *owner) {
 	b.mu.Lock()
 	level := ""
 	for _, l := range o.levels {
@@ -128,7 +128,7 @@ func (b *Book) relevel(ctx context.Context, o *owner) {
 	var all sync.WaitGroup
 	for _, s := range b.all(o.principal.ID) {
 		s.mu.Lock()
-		l := s.live
+		l := s.instance
 		s.mu.Unlock()
 		if l != nil && l.session.Can().Logging {
 			all.Go(func() { _ = l.session.SetLevel(ctx, level) }) // it says less then, or more
@@ -138,7 +138,7 @@ func (b *Book) relevel(ctx context.Context, o *owner) {
 }
 
 // level is what the servers of an owner have been told.
-func (b *Book) level(id string) string {
+func (b *Servers) level(id string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if o := b.owners[id]; o != nil {
@@ -151,7 +151,7 @@ func (b *Book) level(id string) string {
 var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
 // Left implements tool.Foreign.
-func (b *Book) Left(p auth.Principal, client string) {
+func (b *Servers) Left(p auth.Principal, client string) {
 	for _, s := range b.all(p.ID) {
 		var over []string
 		s.mu.Lock()
@@ -160,7 +160,7 @@ func (b *Book) Left(p auth.Principal, client string) {
 				over = append(over, uri)
 			}
 		}
-		l := s.live
+		l := s.instance
 		s.mu.Unlock()
 		if l == nil || len(over) == 0 {
 			continue

@@ -22,7 +22,7 @@ type Installed struct {
 
 // Install installs a server in its owner's home, and connects it. An
 // installation that fails is a fault with its output; nothing is connected then.
-func (b *Book) Install(ctx context.Context, p auth.Principal, r install.Request) (Installed, error) {
+func (b *Servers) Install(ctx context.Context, p auth.Principal, r install.Request) (Installed, error) {
 	folder, err := r.Check()
 	if err != nil {
 		return Installed{}, err
@@ -77,7 +77,7 @@ func (b *Book) Install(ctx context.Context, p auth.Principal, r install.Request)
 }
 
 // free says whether a principal may give a connection that name.
-func (b *Book) free(p auth.Principal, name string) error {
+func (b *Servers) free(p auth.Principal, name string) error {
 	if err := b.configure(p); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (b *Book) free(p auth.Principal, name string) error {
 
 // installing takes a folder for one installation, and shows that it is on its
 // way. What is there of the same name, of another connection, is not taken.
-func (b *Book) installing(ctx context.Context, p auth.Principal, name, folder string) (leave func(), err error) {
+func (b *Servers) installing(ctx context.Context, p auth.Principal, name, folder string) (leave func(), err error) {
 	for _, s := range b.all(p.ID) {
 		s.mu.Lock()
 		i := s.rec.Install

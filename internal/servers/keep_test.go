@@ -115,7 +115,7 @@ func newLasting(t *testing.T) *lasting {
 }
 
 // server is another server, after all that were before it.
-func (l *lasting) server(configured ...spec.Configured) *Book {
+func (l *lasting) server(configured ...spec.Configured) *Servers {
 	l.t.Helper()
 	b := New(Config{Store: l.store, Version: "1", Callback: "http://localhost:1/oauth/callback", Reach: serverstest.Reach, Logins: l.logins,
 		Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
@@ -128,7 +128,7 @@ func (l *lasting) server(configured ...spec.Configured) *Book {
 }
 
 // browse opens the link of a log-in, goes on, agrees, and comes back.
-func browse(t *testing.T, b *Book, link string) {
+func browse(t *testing.T, b *Servers, link string) {
 	t.Helper()
 	_, id, ok := strings.Cut(link, "/oauth/start/")
 	if !ok || strings.Contains(link, "state=") {
@@ -164,7 +164,7 @@ func agree(t *testing.T, to string) url.Values {
 }
 
 // logIn connects a principal to a bank, and logs in there.
-func logIn(t *testing.T, b *Book, p auth.Principal, name, address string) {
+func logIn(t *testing.T, b *Servers, p auth.Principal, name, address string) {
 	t.Helper()
 	i, err := b.Connect(t.Context(), p, spec.Ask{Name: name, URL: address})
 	if err != nil || i.State != NeedsAuth {
@@ -173,14 +173,14 @@ func logIn(t *testing.T, b *Book, p auth.Principal, name, address string) {
 	logInAt(t, b, p, name, i.AuthURL)
 }
 
-func logInAt(t *testing.T, b *Book, p auth.Principal, name, link string) {
+func logInAt(t *testing.T, b *Servers, p auth.Principal, name, link string) {
 	t.Helper()
 	browse(t, b, link)
 	until(t, "connected", func() bool { i, _, err := b.Info(p, name); return err == nil && i.State == Connected })
 }
 
 // works says whether a server can be used, or its user has to log in.
-func works(t *testing.T, b *Book, p auth.Principal, name string, want bool) {
+func works(t *testing.T, b *Servers, p auth.Principal, name string, want bool) {
 	t.Helper()
 	err := get(b, p, name).ready(t.Context())
 	i, _, ierr := b.Info(p, name)
@@ -239,15 +239,15 @@ func TestLoginSurvives(t *testing.T) {
 // What ends a log-in ends it for the next server too.
 func TestLoginsAreForgotten(t *testing.T) {
 	for name, tt := range map[string]struct {
-		do    func(t *testing.T, b *Book, bank, other *serverstest.Bank)
+		do    func(t *testing.T, b *Servers, bank, other *serverstest.Bank)
 		works bool // without another log-in
 	}{
-		"restarted": {func(t *testing.T, b *Book, _, _ *serverstest.Bank) {
+		"restarted": {func(t *testing.T, b *Servers, _, _ *serverstest.Bank) {
 			if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, true},
-		"disconnected": {func(t *testing.T, b *Book, _, _ *serverstest.Bank) {
+		"disconnected": {func(t *testing.T, b *Servers, _, _ *serverstest.Bank) {
 			if _, err := b.Disconnect(t.Context(), P, "bank", false); err != nil {
 				t.Fatal(err)
 			}
@@ -255,7 +255,7 @@ func TestLoginsAreForgotten(t *testing.T) {
 				t.Errorf("connected again it is %s, %v", i.State, err)
 			}
 		}, false},
-		"removed and made again": {func(t *testing.T, b *Book, bank, _ *serverstest.Bank) {
+		"removed and made again": {func(t *testing.T, b *Servers, bank, _ *serverstest.Bank) {
 			if _, err := b.Disconnect(t.Context(), P, "bank", true); err != nil {
 				t.Fatal(err)
 			}
@@ -263,17 +263,17 @@ func TestLoginsAreForgotten(t *testing.T) {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
-		"connected anew": {func(t *testing.T, b *Book, bank, _ *serverstest.Bank) {
+		"connected anew": {func(t *testing.T, b *Servers, bank, _ *serverstest.Bank) {
 			if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
-		"connected to another": {func(t *testing.T, b *Book, _, other *serverstest.Bank) {
+		"connected to another": {func(t *testing.T, b *Servers, _, other *serverstest.Bank) {
 			if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: other.URL}); err != nil || i.State != NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
-		"not connected to one that does not work": {func(t *testing.T, b *Book, bank, _ *serverstest.Bank) {
+		"not connected to one that does not work": {func(t *testing.T, b *Servers, bank, _ *serverstest.Bank) {
 			before := get(b, P, "bank").account.Current()
 			bad := strings.TrimSuffix(bank.URL, "/mcp") + "/none"
 			if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bad}); err == nil {
@@ -284,8 +284,8 @@ func TestLoginsAreForgotten(t *testing.T) {
 				t.Error("what is in memory of it alone is lost")
 			}
 		}, true},
-		"its tokens ended": {func(t *testing.T, b *Book, bank, _ *serverstest.Bank) { bank.Expire() }, true},
-		"revoked": {func(t *testing.T, b *Book, bank, _ *serverstest.Bank) {
+		"its tokens ended": {func(t *testing.T, b *Servers, bank, _ *serverstest.Bank) { bank.Expire() }, true},
+		"revoked": {func(t *testing.T, b *Servers, bank, _ *serverstest.Bank) {
 			bank.Revoke()
 			if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err == nil || i.State != NeedsAuth {
 				t.Errorf("%s, %v", i.State, err)
@@ -499,7 +499,7 @@ func TestConfiguredLogins(t *testing.T) {
 	bank, other := serverstest.NewBank(t, 0), serverstest.NewBank(t, 0)
 	c := spec.Configured{Name: "bank", Kind: spec.HTTP, URL: bank.URL}
 	l := newLasting(t)
-	needs := func(b *Book, p auth.Principal) string {
+	needs := func(b *Servers, p auth.Principal) string {
 		t.Helper()
 		if _, _, err := b.Info(p, "bank"); err != nil {
 			t.Fatal(err)
@@ -508,7 +508,7 @@ func TestConfiguredLogins(t *testing.T) {
 		i, _, _ := b.Info(p, "bank")
 		return i.AuthURL
 	}
-	has := func(b *Book, p auth.Principal) {
+	has := func(b *Servers, p auth.Principal) {
 		t.Helper()
 		if _, _, err := b.Info(p, "bank"); err != nil {
 			t.Fatal(err)

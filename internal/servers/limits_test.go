@@ -147,7 +147,7 @@ while True:
 		t.Errorf("%d calls of others, the slowest took %s", calls, slowest)
 	}
 	f.mu.Lock()
-	alive := f.live != nil
+	alive := f.instance != nil
 	f.mu.Unlock()
 	if !alive {
 		t.Error("it ended, so that nothing is proved")
@@ -249,7 +249,7 @@ while True:
 		s.rec.Catalog.Resources = append(s.rec.Catalog.Resources, catalog.Definition{Remote: uri, Key: uri, Raw: json.RawMessage(`{}`)})
 	}
 	s.mu.Unlock()
-	b.reviewed(P.ID)
+	b.rebuildOf(P.ID)
 	told := ""
 	// hears waits for what the server is told next, in any order.
 	hears := func(what string, lines ...string) {

@@ -22,7 +22,7 @@ func (s *server) loginKey() string {
 }
 
 // login returns how the server's user logs in, or nil when they cannot.
-func (b *Book) login(s *server, settings spec.Configured) sdk.OAuthHandler {
+func (b *Servers) login(s *server, settings spec.Configured) sdk.OAuthHandler {
 	return s.account.Handler(settings.URL, settings.OAuth, func() *http.Client { return b.client(s, settings) })
 }
 
@@ -46,7 +46,7 @@ func (s *server) Ended(l *oauth.Login, link string, err error) {
 		s.mu.Unlock()
 		return
 	}
-	e := event{what: loggedIn, running: s.live != nil}
+	e := event{what: loggedIn, running: s.instance != nil}
 	if err != nil {
 		e.what, e.why = loginFailed, fmt.Sprintf("the log-in failed: %s", spec.Text(err.Error(), 300))
 	}
@@ -91,17 +91,17 @@ func (s *server) rollBack(l *oauth.Login) {
 
 // ConsentPage returns what the page says that the link to log in with that id leads
 // to; see oauth.Logins.
-func (b *Book) ConsentPage(id string, cookies []string) (oauth.ConsentPage, error) {
+func (b *Servers) ConsentPage(id string, cookies []string) (oauth.ConsentPage, error) {
 	return b.logins.ConsentPage(id, cookies)
 }
 
 // Redirect returns where the user logs in, when the browser has shown them what
 // for; see oauth.Logins.
-func (b *Book) Redirect(id string, cookies []string, proof string) (string, error) {
+func (b *Servers) Redirect(id string, cookies []string, proof string) (string, error) {
 	return b.logins.Redirect(id, cookies, proof)
 }
 
 // Returned is called when a browser comes back from a log-in; see oauth.Logins.
-func (b *Book) Returned(query url.Values, cookies func(id string) []string) (string, error) {
+func (b *Servers) Returned(query url.Values, cookies func(id string) []string) (string, error) {
 	return b.logins.Returned(query, cookies)
 }

@@ -14,7 +14,7 @@ import (
 // Missing implements tool.Explainer: it says why a tool cannot be called that one
 // of the principal's own servers has, had, or would have if it ran. Nil: no server
 // of theirs knows it.
-func (b *Book) Missing(p auth.Principal, name string) error {
+func (b *Servers) Missing(p auth.Principal, name string) error {
 	if err := b.configure(p); err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func TestMissing(t *testing.T) {
 			s := own(b, P, "x", "aaaaaa", onhost("x", "nothing", nil))
 			s.rec.Catalog = known
 			tt.change(s)
-			b.reviewed(P.ID)
+			b.rebuildOf(P.ID)
 			if has(b, P, tt.name) {
 				t.Fatal("it is there")
 			}

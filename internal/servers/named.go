@@ -14,7 +14,7 @@ import (
 // Prompt gets a prompt of one connection, by the server's own name for it or the
 // exposed one. It returns the whole result object as MCP has it, made safe. There
 // is no client that the server could ask.
-func (b *Book) Prompt(ctx context.Context, p auth.Principal, what, name string, args map[string]string) (json.RawMessage, error) {
+func (b *Servers) Prompt(ctx context.Context, p auth.Principal, what, name string, args map[string]string) (json.RawMessage, error) {
 	s, c, err := b.offering(ctx, p, what)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func (b *Book) Prompt(ctx context.Context, p auth.Principal, what, name string, 
 // Resource reads a resource of one connection, by the server's own URI or the
 // exposed one; it need not be in a list. It returns the whole result object as MCP
 // has it, of at most 8 MiB, made safe.
-func (b *Book) Resource(ctx context.Context, p auth.Principal, what, uri string) (json.RawMessage, error) {
+func (b *Servers) Resource(ctx context.Context, p auth.Principal, what, uri string) (json.RawMessage, error) {
 	if uri == "" || len(uri) > 4096 || spec.HasControl(uri) {
 		return nil, fault.New(fault.InvalidParameters, "uri must have 1 to 4096 bytes, and no control characters").With("argument", "uri")
 	}
@@ -64,7 +64,7 @@ func (b *Book) Resource(ctx context.Context, p auth.Principal, what, uri string)
 
 // offering returns a principal's connection and what it offers: it is started, if
 // that is not known yet.
-func (b *Book) offering(ctx context.Context, p auth.Principal, what string) (*server, catalog.Catalog, error) {
+func (b *Servers) offering(ctx context.Context, p auth.Principal, what string) (*server, catalog.Catalog, error) {
 	s, err := b.find(p, what)
 	if err != nil {
 		return nil, catalog.Catalog{}, err

@@ -11,7 +11,7 @@ import (
 	"sandlot/internal/servers/oauth"
 )
 
-// owner is what the book knows of one principal. What is in the store is read
+// owner is what is known of one principal. What is in the store is read
 // when they come, and forgotten when they have not come for a while.
 type owner struct {
 	principal auth.Principal
@@ -29,7 +29,7 @@ type owner struct {
 	loaded  bool              // it was
 	stored  map[string]Record // of configured servers that they have not asked for yet, by name
 	used    time.Time         // when they last came
-	held    int               // calls that wait for people, or for the gate of a server
+	held    int               // calls that wait for people, or for the lock of a server
 }
 
 // restAfter is how long an owner is kept in memory whom nobody asks for.
@@ -37,7 +37,7 @@ const restAfter = 10 * time.Minute
 
 // owner returns what is known of a principal, which may not have been read yet.
 // The lock is held.
-func (b *Book) owner(p auth.Principal) *owner {
+func (b *Servers) owner(p auth.Principal) *owner {
 	o := b.owners[p.ID]
 	if o == nil {
 		o = &owner{principal: p.Identity(), servers: map[string]*server{}, view: catalog.NewView[*server](), used: time.Now()}
@@ -47,7 +47,7 @@ func (b *Book) owner(p auth.Principal) *owner {
 }
 
 // arrive makes sure that what is stored of a principal has been read.
-func (b *Book) arrive(p auth.Principal) error {
+func (b *Servers) arrive(p auth.Principal) error {
 	b.mu.Lock()
 	o := b.owner(p)
 	o.used = time.Now() // nobody forgets it now
@@ -76,12 +76,12 @@ func (b *Book) arrive(p auth.Principal) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.take(o, all)
+	b.sync(o, all)
 	return nil
 }
 
-// take puts in what is stored of an owner. The lock is held.
-func (b *Book) take(o *owner, all []Record) {
+// sync puts in what is stored of an owner. The lock is held.
+func (b *Servers) sync(o *owner, all []Record) {
 	o.stored = map[string]Record{}
 	kept := map[string]*server{} // while the owner was away
 	for _, s := range o.servers {
@@ -108,12 +108,12 @@ func (b *Book) take(o *owner, all []Record) {
 		}
 	}
 	o.loaded = true
-	b.review(o)
+	b.rebuild(o)
 }
 
 // hold keeps an owner in memory until release is called, which a call does that
 // waits for people or for others.
-func (b *Book) hold(p auth.Principal) (release func(), err error) {
+func (b *Servers) hold(p auth.Principal) (release func(), err error) {
 	b.mu.Lock()
 	o := b.owner(p)
 	o.held++
@@ -131,9 +131,9 @@ func (b *Book) hold(p auth.Principal) (release func(), err error) {
 	return release, nil
 }
 
-// rest frees what is in memory of owners who have not come for a while, and of
+// forgetIdle frees what is in memory of owners who have not come for a while, and of
 // whom nothing runs or waits. What the store does not have stays.
-func (b *Book) rest() {
+func (b *Servers) forgetIdle() {
 	logins := b.waiting()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -154,7 +154,7 @@ func (b *Book) rest() {
 }
 
 // idle says whether nobody has asked for an owner for a while, and nothing of
-// theirs runs or waits. The book's lock is held.
+// theirs runs or waits. The lock of the Servers is held.
 func (o *owner) idle() bool {
 	if time.Since(o.used) < restAfter || o.held > 0 || o.changing || o.updates != nil || len(o.installs)+len(o.levels) > 0 || !o.loading.TryLock() {
 		return false
@@ -179,7 +179,7 @@ func (s *server) busy() bool {
 	defer s.storing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.live != nil || s.start != nil || s.retry != nil || s.installs || len(s.follows) > 0 || len(s.gate) > 0 || time.Since(s.used) < restAfter
+	return s.instance != nil || s.start != nil || s.retry != nil || s.installs || len(s.follows) > 0 || len(s.lock) > 0 || time.Since(s.used) < restAfter
 }
 
 // shelve frees what the store has of a server, and says whether there is more:

@@ -148,13 +148,13 @@ func TestOwnersWhoStay(t *testing.T) {
 		b := New(Config{Store: st, Version: "1"})
 		ctx, stop := context.WithCancel(t.Context())
 		whole := map[string]func(p auth.Principal, s *server){
-			"running":    func(_ auth.Principal, s *server) { s.live = &live{s: s, held: 1} },
+			"running":    func(_ auth.Principal, s *server) { s.instance = &instance{s: s, held: 1} },
 			"starting":   func(_ auth.Principal, s *server) { s.start = &start{cancel: func() {}, done: make(chan struct{})} },
 			"trying":     func(_ auth.Principal, s *server) { s.retry = time.AfterFunc(24*time.Hour, func() {}) },
 			"following":  func(_ auth.Principal, s *server) { s.follows.add("x://a", "client") },
 			"listening":  func(p auth.Principal, _ *server) { b.SetLevel(ctx, p, "client", "info") },
 			"installing": func(p auth.Principal, _ *server) { _, _ = b.installing(ctx, p, "y", "/workspace/y") },
-			"changing":   func(_ auth.Principal, s *server) { s.gate <- struct{}{} },
+			"changing":   func(_ auth.Principal, s *server) { s.lock <- struct{}{} },
 			"asked":      func(p auth.Principal, _ *server) { _, _ = b.hold(p) },
 			"logging-in": func(_ auth.Principal, s *server) {
 				b.waiting = func() map[string]bool { return map[string]bool{s.owner.ID: true} }
@@ -226,7 +226,7 @@ func TestRestAndApprovals(t *testing.T) {
 				}
 			}
 			b.mu.Unlock()
-			b.rest()
+			b.forgetIdle()
 		}
 	})
 	for range 4 {

@@ -15,10 +15,10 @@ import (
 )
 
 // Tools implements tool.Source.
-func (b *Book) Tools(_ context.Context, p auth.Principal) []tool.Tool { return b.viewOf(p).List }
+func (b *Servers) Tools(_ context.Context, p auth.Principal) []tool.Tool { return b.viewOf(p).List }
 
 // Find implements tool.Source.
-func (b *Book) Find(p auth.Principal, name string) (tool.Found, bool) {
+func (b *Servers) Find(p auth.Principal, name string) (tool.Found, bool) {
 	e, ok := b.viewOf(p).Tools[name]
 	if !ok {
 		return tool.Found{}, false
@@ -29,13 +29,13 @@ func (b *Book) Find(p auth.Principal, name string) (tool.Found, bool) {
 }
 
 // Prompts implements tool.Foreign.
-func (b *Book) Prompts(p auth.Principal) []tool.Item { return b.viewOf(p).PromptList }
+func (b *Servers) Prompts(p auth.Principal) []tool.Item { return b.viewOf(p).PromptList }
 
 // Resources implements tool.Foreign.
-func (b *Book) Resources(p auth.Principal) []tool.Item { return b.viewOf(p).ResourceList }
+func (b *Servers) Resources(p auth.Principal) []tool.Item { return b.viewOf(p).ResourceList }
 
 // Templates implements tool.Foreign.
-func (b *Book) Templates(p auth.Principal) []tool.Item { return b.viewOf(p).TemplateList }
+func (b *Servers) Templates(p auth.Principal) []tool.Item { return b.viewOf(p).TemplateList }
 
 // query is one request to a server.
 type query struct {
@@ -74,7 +74,7 @@ func (a *arrival) release() {
 }
 
 // room makes rooms for large answers of an owner's servers; nil: nobody counts.
-func (b *Book) room(owner string) func() mcpclient.Room {
+func (b *Servers) room(owner string) func() mcpclient.Room {
 	if b.Limits == nil {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 }
 
 // Pass implements tool.Foreign.
-func (b *Book) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
+func (b *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
 	v := b.viewOf(r.Principal)
 	q := query{method: r.Method, params: catalog.Object{}, meta: r.Meta, client: r.Client, inputs: r.Inputs, held: r.Held}
 	for k, p := range r.Params {
@@ -177,7 +177,7 @@ func complete(v *view, params catalog.Object) (*server, error) {
 		return nil, nil
 	}
 	s.mu.Lock()
-	can := s.live == nil || s.live.session.Can().Completions
+	can := s.instance == nil || s.instance.session.Can().Completions
 	s.mu.Unlock()
 	if !can {
 		return nil, nil

@@ -20,7 +20,7 @@ func TestReferencesInQuestions(t *testing.T) {
 			if err := catalog.CheckQuestion(json.RawMessage(params)); (err == nil) != good {
 				t.Errorf("%s: %v", params, err)
 			}
-			l := &live{s: own(book(t, &memStore{}, nil), P, "x", "aaaaaa", spec.Configured{}), flights: map[*flight]bool{}, free: make(chan struct{})}
+			l := &instance{s: own(book(t, &memStore{}, nil), P, "x", "aaaaaa", spec.Configured{}), inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
 			if _, err := l.Ask(t.Context(), "elicitation/create", json.RawMessage(params)); err == nil || strings.Contains(err.Error(), "its schema") == good {
 				t.Errorf("asked %s: %v", params, err)
 			}

@@ -16,7 +16,7 @@ import (
 )
 
 // agreed asks for consent to a change, where that has to be asked for.
-func (b *Book) agreed(ctx context.Context, old *server, consent spec.Consent, c spec.Change) error {
+func (b *Servers) agreed(ctx context.Context, old *server, consent spec.Consent, c spec.Change) error {
 	if consent == nil {
 		return nil
 	}
@@ -31,7 +31,7 @@ func (b *Book) agreed(ctx context.Context, old *server, consent spec.Consent, c 
 
 // Connect adds a server, or replaces the one of that name, and starts it. Where
 // that fails nothing has changed.
-func (b *Book) Connect(ctx context.Context, p auth.Principal, a spec.Ask) (Info, error) {
+func (b *Servers) Connect(ctx context.Context, p auth.Principal, a spec.Ask) (Info, error) {
 	if err := a.Check(); err != nil {
 		return Info{}, err
 	}
@@ -64,7 +64,7 @@ func (b *Book) Connect(ctx context.Context, p auth.Principal, a spec.Ask) (Info,
 }
 
 // named returns a principal's server of that name, or nil.
-func (b *Book) named(p auth.Principal, name string) *server {
+func (b *Servers) named(p auth.Principal, name string) *server {
 	for _, s := range b.all(p.ID) {
 		if s.name == name {
 			return s
@@ -93,7 +93,7 @@ func crowded(n int) error {
 }
 
 // add makes a new connection.
-func (b *Book) add(ctx context.Context, p auth.Principal, r Record, known spec.Values) (Info, error) {
+func (b *Servers) add(ctx context.Context, p auth.Principal, r Record, known spec.Values) (Info, error) {
 	b.mu.Lock()
 	o := b.owner(p)
 	n := 0
@@ -127,7 +127,7 @@ func (b *Book) add(ctx context.Context, p auth.Principal, r Record, known spec.V
 		return s.info(), nil
 	}
 	s.mu.Lock()
-	theirs := s.claims > 0
+	theirs := s.owners > 0
 	if !theirs {
 		s.on(event{what: removal})
 	}
@@ -156,14 +156,14 @@ func (s *server) ready(ctx context.Context) error {
 func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info, error) {
 	s.mu.Lock()
 	gone := s.removed
-	s.claims++
-	claim := s.claims
+	s.owners++
+	claim := s.owners
 	s.mu.Unlock()
 	if gone {
 		return Info{}, fault.New(fault.Connection, "another connection of the name %q ends at this moment; try again", r.Name)
 	}
 	s.interrupt()
-	if err := s.enter(ctx); err != nil {
+	if err := s.acquire(ctx); err != nil {
 		return Info{}, s.unclaimed(ctx, err)
 	}
 	s.mu.Lock()
@@ -175,9 +175,9 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	if r.Same(before.Spec) { // what was approved of it is still what was approved
 		r.Catalog, r.Older, r.Asks = before.Catalog, before.Older, before.Asks
 	}
-	s.halt(event{what: stopped})
+	s.stop(event{what: stopped})
 	err := s.adopt(r, known)
-	s.leave()
+	s.release()
 	if err == nil {
 		err = s.ready(ctx)
 	}
@@ -188,7 +188,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	back := context.WithoutCancel(ctx)
 	if neverStarted { // what was there before has never worked, and whoever made it was told so
 		s.mu.Lock()
-		last := s.claims == claim
+		last := s.owners == claim
 		s.mu.Unlock()
 		if last {
 			s.remove(back)
@@ -197,8 +197,8 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	}
 	// What was there before is there again.
 	s.interrupt()
-	if s.enter(back) == nil {
-		s.halt(event{what: stopped})
+	if s.acquire(back) == nil {
+		s.stop(event{what: stopped})
 		if lost := s.adopt(before, had); lost != nil {
 			s.book.Log.Error("could not store a connection", "connection", before.ID, "error", lost)
 		}
@@ -209,8 +209,8 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 			s.on(event{what: disconnected})
 		}
 		s.mu.Unlock()
-		s.leave()
-		s.book.reviewed(s.owner.ID)
+		s.release()
+		s.book.rebuildOf(s.owner.ID)
 	}
 	return Info{}, notThere(err, r.Spec.Configured())
 }
@@ -219,8 +219,8 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 // nobody else have one, it goes.
 func (s *server) unclaimed(ctx context.Context, err error) error {
 	s.mu.Lock()
-	s.claims--
-	alone := s.claims == 0 && s.neverStarted && s.start == nil
+	s.owners--
+	alone := s.owners == 0 && s.neverStarted && s.start == nil
 	s.mu.Unlock()
 	if alone {
 		s.remove(context.WithoutCancel(ctx))
@@ -228,7 +228,7 @@ func (s *server) unclaimed(ctx context.Context, err error) error {
 	return err
 }
 
-// adopt makes r what runs from now on. The gate is held, and nothing runs. Its
+// adopt makes r what runs from now on. The server is acquired, and nothing runs. Its
 // user has to log in anew: what ran before was another server.
 func (s *server) adopt(r Record, known spec.Values) error {
 	if err := s.updateIf(func(old *Record) error {
@@ -251,7 +251,7 @@ func (s *server) adopt(r Record, known spec.Values) error {
 
 // Disconnect stops a server and takes back what it offers. Its registration
 // stays in the list unless it is deleted.
-func (b *Book) Disconnect(ctx context.Context, p auth.Principal, what string, forget bool) (Info, error) {
+func (b *Servers) Disconnect(ctx context.Context, p auth.Principal, what string, forget bool) (Info, error) {
 	release, err := b.hold(p)
 	if err != nil {
 		return Info{}, err
@@ -270,15 +270,15 @@ func (b *Book) Disconnect(ctx context.Context, p auth.Principal, what string, fo
 		return i, nil
 	}
 	s.interrupt()
-	if err := s.enter(ctx); err != nil {
+	if err := s.acquire(ctx); err != nil {
 		return Info{}, err
 	}
 	err = s.update(func(r *Record) { r.Off, r.Updated = true, time.Now().UTC() })
 	if err == nil {
-		s.halt(event{what: disconnected})
+		s.stop(event{what: disconnected})
 		s.forgetLogin()
 	}
-	s.leave()
+	s.release()
 	b.changed(p.ID)
 	return s.info(), err
 }
@@ -302,9 +302,9 @@ func (s *server) remove(ctx context.Context) {
 	b.mu.Unlock()
 	b.changed(s.owner.ID)
 	s.interrupt()
-	if s.enter(ctx) == nil {
-		s.halt(event{what: disconnected})
-		s.leave()
+	if s.acquire(ctx) == nil {
+		s.stop(event{what: disconnected})
+		s.release()
 	}
 	l := s.dropLogin()
 	b.mu.Lock()
@@ -331,7 +331,7 @@ func (s *server) remove(ctx context.Context) {
 // Restart stops a server and starts it again, with values for variables that
 // were not stored; those that are not given stay as they are. With variables
 // that it did not have it is another one.
-func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string, agree spec.Consent) (Info, error) {
+func (b *Servers) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string, agree spec.Consent) (Info, error) {
 	release, err := b.hold(p)
 	if err != nil {
 		return Info{}, err
@@ -362,14 +362,14 @@ func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, 
 		}
 	}
 	s.interrupt()
-	if err := s.enter(ctx); err != nil {
+	if err := s.acquire(ctx); err != nil {
 		return Info{}, err
 	}
 	if err := s.give(env, headers); err != nil {
-		s.leave()
+		s.release()
 		return Info{}, err
 	}
-	s.halt(event{what: stopped})
+	s.stop(event{what: stopped})
 	s.mu.Lock()
 	s.on(event{what: forgiven})
 	s.mu.Unlock()
@@ -378,7 +378,7 @@ func (b *Book) Restart(ctx context.Context, p auth.Principal, what string, env, 
 	if s.off() {
 		err = s.update(func(r *Record) { r.Off, r.Updated = false, time.Now().UTC() })
 	}
-	s.leave()
+	s.release()
 	if err == nil {
 		err = s.ready(ctx)
 	}
@@ -428,7 +428,7 @@ func (s *server) given(env, headers map[string]string) (spec.Values, error) {
 	return next, nil
 }
 
-// give takes values for variables and headers. The gate is held.
+// give takes values for variables and headers. The server is acquired.
 func (s *server) give(env, headers map[string]string) error {
 	if len(env)+len(headers) == 0 {
 		return nil
@@ -448,7 +448,7 @@ func (s *server) give(env, headers map[string]string) error {
 
 // Approve takes a server's tools as they are now; with seen, the hashes of tools
 // by their own names, those that are what was seen.
-func (b *Book) Approve(ctx context.Context, p auth.Principal, what string, seen map[string]string) (Info, error) {
+func (b *Servers) Approve(ctx context.Context, p auth.Principal, what string, seen map[string]string) (Info, error) {
 	release, err := b.hold(p)
 	if err != nil {
 		return Info{}, err
@@ -465,9 +465,9 @@ func (b *Book) Approve(ctx context.Context, p auth.Principal, what string, seen 
 		return Info{}, err
 	}
 	s.mu.Lock()
-	if s.live != nil { // its descriptions may hold a warning
+	if s.instance != nil { // its descriptions may hold a warning
 		select {
-		case s.live.refresh <- struct{}{}:
+		case s.instance.refresh <- struct{}{}:
 		default:
 		}
 	}

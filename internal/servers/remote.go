@@ -15,7 +15,7 @@ import (
 // names is reached as far as policy lets their sandbox. What the operator's
 // settings name is reached as it is; where that leads to, such as the place to
 // log in, is no more than anyone's public address.
-func (b *Book) client(s *server, settings spec.Configured) *http.Client {
+func (b *Servers) client(s *server, settings spec.Configured) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxResponseHeaderBytes = 64 << 10
 	t.ResponseHeaderTimeout = callMost

@@ -41,11 +41,11 @@ func (s *server) once(ctx context.Context, q query) (json.RawMessage, error) {
 	s.mu.Lock()
 	alone := older && s.rec.Asks
 	s.mu.Unlock()
-	f, err := l.board(ctx, q.client, alone)
+	f, err := l.begin(ctx, q.client, alone)
 	if err != nil {
 		return nil, s.callFault(l, q, err)
 	}
-	defer l.land(f)
+	defer l.end(f)
 	began := time.Now()
 	raw, err := l.rounds(ctx, q, f)
 	if err != nil {
@@ -112,7 +112,7 @@ const maxRounds = 10
 
 // rounds makes the call, and those that follow when a server of the newer era
 // asks for input and the client is one that is asked while it waits.
-func (l *live) rounds(ctx context.Context, q query, f *flight) (json.RawMessage, error) {
+func (l *instance) rounds(ctx context.Context, q query, f *inFlight) (json.RawMessage, error) {
 	ctx, dog := watch(ctx, l.settings.CallLimit(callLimit), func() bool { return l.isAsked(f) })
 	defer dog.end()
 	relay := func(params json.RawMessage) {
@@ -146,9 +146,9 @@ func (l *live) rounds(ctx context.Context, q query, f *flight) (json.RawMessage,
 		if q.client != nil && q.client.Retries() {
 			return raw, nil
 		}
-		l.asking(f, true)
+		l.awaitUser(f, true)
 		answers, err := q.answers(ctx, asks.InputRequests)
-		l.asking(f, false)
+		l.awaitUser(f, false)
 		dog.alive()
 		if err != nil {
 			return nil, err
@@ -214,7 +214,7 @@ func (q query) relay(params json.RawMessage) {
 }
 
 // callFault says in words why a call was not answered.
-func (s *server) callFault(l *live, q query, err error) error {
+func (s *server) callFault(l *instance, q query, err error) error {
 	var f *fault.Error
 	var said *mcpclient.Error
 	switch {
@@ -224,7 +224,7 @@ func (s *server) callFault(l *live, q query, err error) error {
 		return s.advised(f)
 	case errors.Is(err, mcpclient.ErrLost):
 		<-l.session.Done()
-		s.lost(l)
+		s.ended(l)
 		return fmt.Errorf("%w: %w", mcpclient.ErrLost, s.fault(fault.Connection, err, "has forgotten its session"))
 	case errors.Is(err, context.Canceled):
 		return fault.From(context.Canceled)

@@ -19,7 +19,7 @@ type Secrets interface {
 
 // revealed returns values with the owner's secrets, as they are now, in the place
 // of what refers to them.
-func (b *Book) revealed(ctx context.Context, owner string, v spec.Values) (spec.Values, error) {
+func (b *Servers) revealed(ctx context.Context, owner string, v spec.Values) (spec.Values, error) {
 	return v.Fill(func(name string) (string, error) {
 		if b.Secrets == nil {
 			return "", fault.New(fault.NotFound, "this server stores no secrets")
@@ -51,7 +51,7 @@ func (s *server) lacking(err error) error {
 
 // UsesOf tells which of a principal's connections refer to which stored secrets:
 // their names, by those of the secrets.
-func (b *Book) UsesOf(p auth.Principal) map[string][]string {
+func (b *Servers) UsesOf(p auth.Principal) map[string][]string {
 	uses := map[string][]string{}
 	_ = b.arrive(p) // what cannot be read is in the log
 	for _, s := range b.all(p.ID) {
@@ -64,7 +64,7 @@ func (b *Book) UsesOf(p auth.Principal) map[string][]string {
 
 // Stored is called when a principal has stored a secret: what waited for it need
 // not say so any more. What runs takes it up at its next start.
-func (b *Book) Stored(p auth.Principal, name string) {
+func (b *Servers) Stored(p auth.Principal, name string) {
 	_ = b.arrive(p) // what cannot be read is in the log
 	for _, s := range b.all(p.ID) {
 		s.mu.Lock()

@@ -139,7 +139,7 @@ func (l *log) String() string {
 	return l.b.String()
 }
 
-func withSecrets(t *testing.T, st Store, s *safe, l *log) *Book {
+func withSecrets(t *testing.T, st Store, s *safe, l *log) *Servers {
 	b := New(Config{Store: st, Version: "1", Reach: serverstest.Reach, Secrets: s, Log: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	t.Cleanup(b.Close)
 	return b

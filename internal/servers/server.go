@@ -18,15 +18,15 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// server is one server of one principal. Its locks, from outside in: lock, its owner's
-// naming, storing, the book's mu, mu, then those of its account.
+// server is one server of one principal. Its locks, from outside in: lock (acquire), its owner's
+// naming, storing, the Servers' mu, mu, then those of its account.
 type server struct {
-	book  *Book
+	book  *Servers
 	owner auth.Principal
 	identity
 
 	log     process.Log
-	gate    chan struct{} // held by whoever starts, changes, stops or removes it
+	lock    chan struct{} // held by whoever starts, changes, stops or removes it
 	storing sync.Mutex    // held while the record changes, here and in the store
 	account *oauth.Account
 
@@ -36,10 +36,10 @@ type server struct {
 	values   spec.Values
 	status
 	gen      int // counts what it has been: another program or address is another one
-	live     *live
+	instance *instance
 	start    *start
 	retry    *time.Timer
-	claims   int  // how often another Connect took it over
+	owners   int  // how often another Connect took it over
 	installs bool // it is being installed anew
 	follows  followers
 	usage
@@ -172,17 +172,17 @@ func (s *server) updateIf(change func(*Record) error) error {
 	return nil
 }
 
-// enter waits for the gate.
-func (s *server) enter(ctx context.Context) error {
+// acquire waits for the server's lock.
+func (s *server) acquire(ctx context.Context) error {
 	select {
-	case s.gate <- struct{}{}:
+	case s.lock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return fault.From(ctx.Err())
 	}
 }
 
-func (s *server) leave() { <-s.gate }
+func (s *server) release() { <-s.lock }
 
 // unusable says why the server cannot be started, if it cannot. The lock is held.
 func (s *server) unusable() error {
@@ -268,7 +268,7 @@ func (s *server) info() Info {
 			i.Tools = append(i.Tools, n)
 		}
 	}
-	if l := s.live; l != nil {
+	if l := s.instance; l != nil {
 		i.Version, i.Server = l.session.Version(), catalog.Implementation(l.session.Info())
 		if l.process != nil {
 			i.Pid = l.process.Pid

@@ -16,14 +16,14 @@ import (
 
 // use returns the server as it runs, and starts it when it does not. The caller
 // calls release.
-func (s *server) use(ctx context.Context) (*live, func(), error) {
+func (s *server) use(ctx context.Context) (*instance, func(), error) {
 	for {
 		s.mu.Lock()
-		if l := s.live; l != nil {
+		if l := s.instance; l != nil {
 			l.held++
 			s.used = time.Now()
 			s.mu.Unlock()
-			return l, func() { s.release(l) }, nil
+			return l, func() { s.releaseInstance(l) }, nil
 		}
 		st := s.start
 		if st == nil {
@@ -45,7 +45,7 @@ func (s *server) use(ctx context.Context) (*live, func(), error) {
 	}
 }
 
-func (s *server) release(l *live) {
+func (s *server) releaseInstance(l *instance) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.held--
@@ -70,10 +70,10 @@ func (s *server) begin() *start {
 
 // attempt waits for the pause to end, and starts the server.
 func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
-	var l *live
-	err := s.enter(ctx)
+	var l *instance
+	err := s.acquire(ctx)
 	if err == nil {
-		defer s.leave()
+		defer s.release()
 		select {
 		case <-time.After(wait):
 			s.mu.Lock()
@@ -95,7 +95,7 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		err = s.unusable()
 	case err == nil:
 		s.account.Useful()
-		s.live, s.used = l, time.Now()
+		s.instance, s.used = l, time.Now()
 		s.on(event{what: started})
 	case ctx.Err() != nil && !s.removed && s.state != Disabled:
 		s.on(event{what: interrupted})
@@ -108,19 +108,19 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 	s.mu.Unlock()
 	if err == nil && !s.book.spawn(l.watch) {
 		s.mu.Lock()
-		s.live = nil
+		s.instance = nil
 		s.mu.Unlock()
 		err = fault.New(fault.Connection, "the server is stopping")
 	}
 	if err != nil && l != nil {
-		l.end()
+		l.close()
 	}
 	st.err = err
 	s.book.changed(s.owner.ID)
 	close(st.done)
 }
 
-// interrupt ends a start that is on its way: whoever wants the gate need not wait
+// interrupt ends a start that is on its way: whoever wants the lock need not wait
 // for it.
 func (s *server) interrupt() {
 	s.mu.Lock()
@@ -130,10 +130,10 @@ func (s *server) interrupt() {
 	}
 }
 
-// connect starts the server and reads what it offers. The gate is held.
-func (s *server) connect(ctx context.Context) (*live, error) {
+// connect starts the server and reads what it offers. The server is acquired.
+func (s *server) connect(ctx context.Context) (*instance, error) {
 	began := time.Now()
-	l := newLive(s)
+	l := newInstance(s)
 	limit := handshake(l.settings, s.book.InstallTimeout)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -155,7 +155,7 @@ func (s *server) connect(ctx context.Context) (*live, error) {
 	}
 	if err != nil {
 		f := s.startFault(l, err, limit)
-		l.end()
+		l.close()
 		s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", f, "error", err)
 		return nil, f
 	}
@@ -166,7 +166,7 @@ func (s *server) connect(ctx context.Context) (*live, error) {
 }
 
 // startFault says in words why a server did not start.
-func (s *server) startFault(l *live, err error, limit time.Duration) error {
+func (s *server) startFault(l *instance, err error, limit time.Duration) error {
 	var f *fault.Error
 	if errors.As(err, &f) {
 		return s.advised(f)
@@ -185,29 +185,29 @@ func (s *server) startFault(l *live, err error, limit time.Duration) error {
 	return s.fault(fault.Connection, err, "did not start: %s", spec.Text(err.Error(), 500))
 }
 
-// halt stops the server for what happens to it; it keeps its place. The gate is held.
-func (s *server) halt(e event) {
+// stop stops the server for what happens to it; it keeps its place. The server is acquired.
+func (s *server) stop(e event) {
 	s.mu.Lock()
-	l := s.live
-	s.live = nil
+	l := s.instance
+	s.instance = nil
 	s.on(e)
 	s.mu.Unlock()
 	if l != nil {
-		l.end()
+		l.close()
 	}
 }
 
-// lost is called when a session is over that nobody ended.
-func (s *server) lost(l *live) {
+// ended is called when a session is over that nobody ended.
+func (s *server) ended(l *instance) {
 	how, itself := l.how(process.Farewell)
-	l.end()
+	l.close()
 	err := l.session.Err()
 	s.mu.Lock()
-	if s.live != l {
+	if s.instance != l {
 		s.mu.Unlock()
 		return
 	}
-	s.live = nil
+	s.instance = nil
 	s.restarts++
 	if errors.Is(err, mcpclient.ErrLost) || !itself && l.local() {
 		// Its session, or the sandbox that it ran in, is over: it did nothing wrong.

@@ -245,7 +245,7 @@ func (s *server) on(e event) {
 // beginUnlessBusy starts the server unless it runs, is started or may not run. The
 // lock is held.
 func (s *server) beginUnlessBusy() {
-	if s.live == nil && s.start == nil && s.unusable() == nil {
+	if s.instance == nil && s.start == nil && s.unusable() == nil {
 		s.begin()
 	}
 }

@@ -21,11 +21,11 @@ func (s *server) ConnectionID() string { return s.id }
 func (s *server) offersResources() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.live != nil && s.live.session.Can().Resources || len(s.rec.Catalog.Resources)+len(s.rec.Catalog.Templates) > 0
+	return s.instance != nil && s.instance.session.Can().Resources || len(s.rec.Catalog.Resources)+len(s.rec.Catalog.Templates) > 0
 }
 
-// review makes an owner's view anew. The lock is held.
-func (b *Book) review(o *owner) {
+// rebuild makes an owner's view anew. The lock is held.
+func (b *Servers) rebuild(o *owner) {
 	v := catalog.NewView[*server]()
 	for _, s := range sorted(o.servers) {
 		s.mu.Lock()
@@ -39,25 +39,25 @@ func (b *Book) review(o *owner) {
 	o.view = v
 }
 
-// reviewed makes an owner's view anew.
-func (b *Book) reviewed(id string) {
+// rebuildOf makes an owner's view anew.
+func (b *Servers) rebuildOf(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if o := b.owners[id]; o != nil && o.loaded {
-		b.review(o)
+		b.rebuild(o)
 	}
 }
 
 // changed makes an owner's view anew and tells who listens, once for many
 // changes in a row.
-func (b *Book) changed(id string) {
+func (b *Servers) changed(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.owners[id]
 	if o == nil || !o.loaded {
 		return
 	}
-	b.review(o)
+	b.rebuild(o)
 	if b.OnChange == nil || o.changing {
 		return
 	}
@@ -70,7 +70,7 @@ func (b *Book) changed(id string) {
 }
 
 // viewOf returns what a principal is offered now.
-func (b *Book) viewOf(p auth.Principal) *view {
+func (b *Servers) viewOf(p auth.Principal) *view {
 	_ = b.configure(p) // what cannot be read is in the log
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +82,7 @@ var errStale = errors.New("the server was replaced")
 
 // publish stores what a server offers, and makes it known. gen says what the
 // server was when it was asked.
-func (b *Book) publish(s *server, gen int, o catalog.Offer, older bool) error {
+func (b *Servers) publish(s *server, gen int, o catalog.Offer, older bool) error {
 	naming := b.names(s.owner)
 	naming.Lock()
 	defer naming.Unlock()
@@ -109,12 +109,12 @@ func (b *Book) publish(s *server, gen int, o catalog.Offer, older bool) error {
 	}); err != nil {
 		return err
 	}
-	b.reviewed(s.owner.ID)
+	b.rebuildOf(s.owner.ID)
 	return nil
 }
 
 // names returns what is held while exposed names of one owner are given.
-func (b *Book) names(p auth.Principal) *sync.Mutex {
+func (b *Servers) names(p auth.Principal) *sync.Mutex {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return &b.owner(p).naming
@@ -122,7 +122,7 @@ func (b *Book) names(p auth.Principal) *sync.Mutex {
 
 // others returns the names and URIs that the owner's other servers have, now or
 // when they run again, and how many bytes of definitions there is room for.
-func (b *Book) others(s *server) (taken map[string]bool, left int) {
+func (b *Servers) others(s *server) (taken map[string]bool, left int) {
 	taken, left = map[string]bool{}, catalog.MaxCatalogs
 	for _, other := range b.all(s.owner.ID) {
 		if other == s {
@@ -142,7 +142,7 @@ func (b *Book) others(s *server) (taken map[string]bool, left int) {
 
 // updated tells that a resource has changed that somebody follows, by the URI
 // that clients know. However often that is said, it is told one at a time.
-func (b *Book) updated(s *server, uri string) {
+func (b *Servers) updated(s *server, uri string) {
 	s.mu.Lock()
 	follows := len(s.follows[uri]) > 0
 	key := cmp.Or(s.rec.Catalog.Names["resource/"+uri], uri)
@@ -161,7 +161,7 @@ func (b *Book) updated(s *server, uri string) {
 }
 
 // tell tells of the resources that have changed, until there are no more.
-func (b *Book) tell(ctx context.Context, o *owner) {
+func (b *Servers) tell(ctx context.Context, o *owner) {
 	for ctx.Err() == nil {
 		b.mu.Lock()
 		all := o.updates

@@ -24,13 +24,13 @@ import (
 )
 
 // has says whether the principal can call a tool of that name.
-func has(b *Book, p auth.Principal, name string) bool {
+func has(b *Servers, p auth.Principal, name string) bool {
 	_, ok := b.Find(p, name)
 	return ok
 }
 
 // callTool calls a tool, as the hub does.
-func callTool(b *Book, ctx context.Context, c tool.Call) (*tool.Result, error) {
+func callTool(b *Servers, ctx context.Context, c tool.Call) (*tool.Result, error) {
 	f, ok := b.Find(c.Principal, c.Name)
 	if !ok {
 		return nil, b.Missing(c.Principal, c.Name)
@@ -107,7 +107,7 @@ func onhost(name, file string, env map[string]string) spec.Configured {
 	return spec.Configured{Name: name, Kind: spec.Stdio, Command: "python3", Args: []string{"-u", file}, Where: spec.OnHost, User: me(), Env: env, Trust: spec.Hold}
 }
 
-func book(t *testing.T, st *memStore, change func(*Config)) *Book {
+func book(t *testing.T, st *memStore, change func(*Config)) *Servers {
 	c := Config{Store: st, Version: "1"}
 	if change != nil {
 		change(&c)
@@ -117,7 +117,7 @@ func book(t *testing.T, st *memStore, change func(*Config)) *Book {
 	return b
 }
 
-func get(b *Book, p auth.Principal, name string) *server {
+func get(b *Servers, p auth.Principal, name string) *server {
 	_ = b.arrive(p)
 	for _, s := range b.all(p.ID) {
 		if s.name == name {
@@ -141,7 +141,7 @@ func until(t *testing.T, what string, f func() bool) {
 }
 
 // own puts a user's connection by hand, which runs on the host.
-func own(b *Book, p auth.Principal, name, id string, c spec.Configured) *server {
+func own(b *Servers, p auth.Principal, name, id string, c spec.Configured) *server {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.owner(p)
@@ -161,9 +161,9 @@ func TestDisconnectedComesBack(t *testing.T) {
 	if err := s.ready(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	s.enter(context.Background())
-	s.halt(event{what: stopped}) // as by rest: idle
-	s.leave()
+	s.acquire(context.Background())
+	s.stop(event{what: stopped}) // as by rest: idle
+	s.release()
 	st.set(func(r Record) { // a call comes while it is disconnected
 		if r.Off {
 			st.set(nil)
@@ -198,7 +198,7 @@ func TestCloseDuringStartLeaks(t *testing.T) {
 	err := s.ready(context.Background())
 	<-closed
 	s.mu.Lock()
-	l := s.live
+	l := s.instance
 	s.mu.Unlock()
 	t.Log("ready:", err, "live after Close:", l != nil)
 	if l != nil {
@@ -207,7 +207,7 @@ func TestCloseDuringStartLeaks(t *testing.T) {
 		default:
 			t.Errorf("process %d runs on after Close", l.process.Pid)
 		}
-		l.end()
+		l.close()
 	}
 }
 
@@ -315,7 +315,7 @@ func TestSubscriptions(t *testing.T) {
 	s.mu.Lock()
 	s.rec.Catalog.Resources = []catalog.Definition{{Remote: "a://b", Key: "a://b", Raw: json.RawMessage(`{}`)}}
 	s.mu.Unlock()
-	b.reviewed(P.ID)
+	b.rebuildOf(P.ID)
 	ctx := context.Background()
 	t.Log(b.Subscribe(ctx, P, "one", "a://b"), b.Subscribe(ctx, P, "two", "a://b"))
 	t.Log(b.Unsubscribe(ctx, P, "one", "a://b"))
@@ -410,17 +410,17 @@ while True:
 }
 
 func TestAskOfBareCall(t *testing.T) {
-	l := &live{flights: map[*flight]bool{}, free: make(chan struct{})}
-	bare := &flight{}
-	other := &flight{client: &fakeClient{id: "B"}}
-	l.flights[bare], l.flights[other] = true, true
+	l := &instance{inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
+	bare := &inFlight{}
+	other := &inFlight{client: &fakeClient{id: "B"}}
+	l.inFlight[bare], l.inFlight[other] = true, true
 	if f, err := l.asker(); err == nil && f == other {
 		t.Error("with a call that cannot be asked on its way, its question goes to another client")
 	}
-	l = &live{flights: map[*flight]bool{}, free: make(chan struct{})}
-	a := &flight{client: &fakeClient{id: "A"}, asked: true}
+	l = &instance{inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
+	a := &inFlight{client: &fakeClient{id: "A"}, asked: true}
 	other.asked = false
-	l.flights[a], l.flights[other] = true, true
+	l.inFlight[a], l.inFlight[other] = true, true
 	if f, err := l.asker(); err == nil && f == other {
 		t.Error("a second question while A is asked goes to B")
 	}
@@ -444,10 +444,10 @@ while True:
 	}
 	b.names(P).Lock()                  // another server's publish is on its way
 	time.Sleep(700 * time.Millisecond) // the old one's second reading waits for it
-	s.enter(context.Background())
-	s.halt(event{what: stopped})
+	s.acquire(context.Background())
+	s.stop(event{what: stopped})
 	s.adopt(Record{ID: s.id, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://new"}, Created: s.created}, spec.Values{Known: true})
-	s.leave()
+	s.release()
 	b.names(P).Unlock()
 	time.Sleep(300 * time.Millisecond)
 	s.mu.Lock()
@@ -481,9 +481,9 @@ func TestLoginKeptAcrossURL(t *testing.T) {
 	})
 	s := own(b, P, "x", "aaaaaa", spec.Configured{Kind: spec.HTTP, URL: "https://bank.example"})
 	first := b.login(s, s.settings)
-	s.enter(context.Background())
+	s.acquire(context.Background())
 	s.adopt(Record{ID: s.id, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://evil.example"}, Created: s.created}, spec.Values{Known: true})
-	s.leave()
+	s.release()
 	if b.login(s, s.settings) == first {
 		t.Error("the log-in, and its token, of https://bank.example is what https://evil.example is given")
 	}
@@ -551,11 +551,11 @@ func TestReAddConfigured(t *testing.T) {
 	b.SetConfigured([]spec.Configured{c})
 	b.Ready(context.Background(), P)
 	s := get(b, P, "x")
-	s.enter(context.Background()) // it is being started, or stopped
+	s.acquire(context.Background()) // it is being started, or stopped
 	b.SetConfigured(nil)
 	time.Sleep(50 * time.Millisecond)
 	b.SetConfigured([]spec.Configured{c})
-	s.leave()
+	s.release()
 	time.Sleep(500 * time.Millisecond)
 	if len(b.List(P)) == 0 {
 		t.Error("a server that was taken out of the settings and put back at once is gone")
@@ -584,11 +584,11 @@ while True:
 	})
 	wg.Go(func() {
 		for range 10 {
-			s.enter(context.Background())
+			s.acquire(context.Background())
 			s.mu.Lock()
 			s.settings = c // as reconfigure does
 			s.mu.Unlock()
-			s.leave()
+			s.release()
 			time.Sleep(50 * time.Millisecond)
 		}
 	})
@@ -655,10 +655,10 @@ if os.path.exists(STATE): TOOLS=[{"name":"t","description":"EVIL","inputSchema":
 	}
 	again := s.rec
 	again.Catalog = catalog.Catalog{}
-	if err := s.enter(t.Context()); err != nil {
+	if err := s.acquire(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.halt(event{what: stopped})
+	s.stop(event{what: stopped})
 	settings := s.settings
 	if again.Same(s.rec.Spec) {
 		again.Catalog = s.rec.Catalog
@@ -667,7 +667,7 @@ if os.path.exists(STATE): TOOLS=[{"name":"t","description":"EVIL","inputSchema":
 		t.Fatal(err)
 	}
 	s.settings = settings
-	s.leave()
+	s.release()
 	if err := s.ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}

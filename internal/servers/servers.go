@@ -23,7 +23,7 @@ import (
 	"sandlot/internal/session"
 )
 
-// Config is what a book needs.
+// Config is what Servers need.
 type Config struct {
 	Store    Store
 	Sessions *session.Book
@@ -56,8 +56,8 @@ type Config struct {
 	Log    *slog.Logger
 }
 
-// Book keeps all connections. It implements tool.Source and tool.Foreign.
-type Book struct {
+// Servers are all third-party servers. It implements tool.Source and tool.Foreign.
+type Servers struct {
 	Config
 	logins  *oauth.Logins
 	waiting func() map[string]bool // owners of whom log-ins wait for a browser
@@ -74,8 +74,8 @@ type Book struct {
 	configured []spec.Configured
 }
 
-// New returns a book.
-func New(c Config) *Book {
+// New returns one without servers.
+func New(c Config) *Servers {
 	if c.Idle <= 0 {
 		c.Idle = 10 * time.Minute
 	}
@@ -88,7 +88,7 @@ func New(c Config) *Book {
 	if c.Reserved == nil {
 		c.Reserved = func(string) bool { return false }
 	}
-	b := &Book{Config: c, owners: map[string]*owner{}}
+	b := &Servers{Config: c, owners: map[string]*owner{}}
 	b.life, b.stop = context.WithCancel(context.Background())
 	b.logins = oauth.New(oauth.Config{Callback: c.Callback, Store: c.Logins, Spawn: b.spawn, Log: c.Log})
 	b.waiting = b.logins.Waiting
@@ -97,7 +97,7 @@ func New(c Config) *Book {
 
 // Recover removes what an earlier server stored of log-ins at what is not there
 // any more, as a crash was faster. What it stored of users is read when they come.
-func (b *Book) Recover(ctx context.Context) error {
+func (b *Servers) Recover(ctx context.Context) error {
 	if b.Logins == nil {
 		return nil
 	}
@@ -114,9 +114,9 @@ func (b *Book) Recover(ctx context.Context) error {
 }
 
 // server makes one of a record.
-func (b *Book) server(p auth.Principal, r Record, known spec.Values) *server {
+func (b *Servers) server(p auth.Principal, r Record, known spec.Values) *server {
 	s := &server{book: b, owner: p, identity: identity{r.ID, r.Name, r.Configured, r.Created},
-		gate: make(chan struct{}, 1), rec: r, values: known, status: status{state: Idle},
+		lock: make(chan struct{}, 1), rec: r, values: known, status: status{state: Idle},
 		follows: followers{}, settings: r.Spec.Configured()}
 	s.account = b.logins.Account(oauth.Server{Owner: p, ID: s.id, Name: s.name, Title: s.title(), Key: s.loginKey(), Configured: s.configured}, s)
 	return s
@@ -124,46 +124,46 @@ func (b *Book) server(p auth.Principal, r Record, known spec.Values) *server {
 
 // Run stops servers that nobody uses, and frees what is known of users who do not
 // come, until ctx ends.
-func (b *Book) Run(ctx context.Context) {
+func (b *Servers) Run(ctx context.Context) {
 	tick := time.NewTicker(min(max(b.Idle/4, 50*time.Millisecond), 15*time.Second))
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 			b.sweep()
-			b.rest()
+			b.forgetIdle()
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (b *Book) sweep() {
+func (b *Servers) sweep() {
 	for _, s := range b.all("") {
 		s.mu.Lock()
 		limit := b.Idle
 		if len(s.follows) > 0 { // who follows a resource need not call; but clients go without a word
 			limit = max(limit, followed)
 		}
-		idle := s.live != nil && s.live.held == 0 && time.Since(s.used) > limit
+		idle := s.instance != nil && s.instance.held == 0 && time.Since(s.used) > limit
 		s.mu.Unlock()
 		if idle {
-			b.spawn(s.rest)
+			b.spawn(s.stopIdle)
 		}
 	}
 }
 
-// rest stops the server when nobody uses it.
-func (s *server) rest(ctx context.Context) {
-	if s.enter(ctx) != nil {
+// stopIdle stops the server when nobody uses it.
+func (s *server) stopIdle(ctx context.Context) {
+	if s.acquire(ctx) != nil {
 		return
 	}
-	defer s.leave()
+	defer s.release()
 	s.mu.Lock()
-	busy := s.live == nil || s.live.held > 0
+	busy := s.instance == nil || s.instance.held > 0
 	s.mu.Unlock()
 	if !busy {
-		s.halt(event{what: stopped})
+		s.stop(event{what: stopped})
 		s.mu.Lock()
 		clear(s.follows)
 		s.mu.Unlock()
@@ -175,7 +175,7 @@ func (s *server) rest(ctx context.Context) {
 const followed = time.Hour
 
 // all returns the servers of one owner, or of all, in an order that stays.
-func (b *Book) all(owner string) []*server {
+func (b *Servers) all(owner string) []*server {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if owner != "" {
@@ -206,9 +206,9 @@ func sorted(m map[string]*server) []*server {
 	return all
 }
 
-// spawn runs something that ends with the book. It returns false when that is
+// spawn runs something that ends with the Servers. It returns false when that is
 // closed.
-func (b *Book) spawn(do func(ctx context.Context)) bool {
+func (b *Servers) spawn(do func(ctx context.Context)) bool {
 	b.going.Lock()
 	defer b.going.Unlock()
 	if b.closed {
@@ -219,7 +219,7 @@ func (b *Book) spawn(do func(ctx context.Context)) bool {
 }
 
 // Close stops all servers. Their connections are there for the next server.
-func (b *Book) Close() {
+func (b *Servers) Close() {
 	b.going.Lock()
 	b.closed = true
 	b.going.Unlock()
@@ -227,13 +227,13 @@ func (b *Book) Close() {
 	var ending sync.WaitGroup
 	for _, s := range b.all("") {
 		s.mu.Lock()
-		l := s.live
+		l := s.instance
 		if s.retry != nil {
 			s.retry.Stop()
 		}
 		s.mu.Unlock()
 		if l != nil {
-			ending.Go(l.end)
+			ending.Go(l.close)
 		}
 	}
 	ending.Wait()
@@ -241,7 +241,7 @@ func (b *Book) Close() {
 }
 
 // find returns a principal's server by its id or its name.
-func (b *Book) find(p auth.Principal, what string) (*server, error) {
+func (b *Servers) find(p auth.Principal, what string) (*server, error) {
 	if err := b.configure(p); err != nil {
 		return nil, err
 	}
@@ -261,7 +261,7 @@ func (b *Book) find(p auth.Principal, what string) (*server, error) {
 
 // List returns a principal's connections: the configured ones, then their own,
 // the newest first.
-func (b *Book) List(p auth.Principal) []Info {
+func (b *Servers) List(p auth.Principal) []Info {
 	_ = b.configure(p) // what cannot be read is in the log
 	var own, all []Info
 	for _, s := range b.all(p.ID) {
@@ -276,7 +276,7 @@ func (b *Book) List(p auth.Principal) []Info {
 }
 
 // Info returns one connection, and its definitions as they are offered.
-func (b *Book) Info(p auth.Principal, what string) (Info, catalog.Catalog, error) {
+func (b *Servers) Info(p auth.Principal, what string) (Info, catalog.Catalog, error) {
 	s, err := b.find(p, what)
 	if err != nil {
 		return Info{}, catalog.Catalog{}, err
@@ -289,7 +289,7 @@ func (b *Book) Info(p auth.Principal, what string) (Info, catalog.Catalog, error
 
 // Logs returns the last lines that a server wrote, and how many bytes it wrote
 // in all.
-func (b *Book) Logs(p auth.Principal, what string, lines int) (Info, string, int64, error) {
+func (b *Servers) Logs(p auth.Principal, what string, lines int) (Info, string, int64, error) {
 	s, err := b.find(p, what)
 	if err != nil {
 		return Info{}, "", 0, err

@@ -19,8 +19,8 @@ import (
 	"sandlot/internal/tool"
 )
 
-// live is a server that runs: one session with it.
-type live struct {
+// instance is a server that runs: one session with it.
+type instance struct {
 	s        *server
 	rec      Record // as it was at the start
 	settings spec.Configured
@@ -36,31 +36,33 @@ type live struct {
 	over     sync.Once
 	held     int // calls that use it; the server's lock guards it
 
-	mu      sync.Mutex
-	flights map[*flight]bool
-	free    chan struct{} // closed, and made anew, when a flight ends
+	mu       sync.Mutex
+	inFlight map[*inFlight]bool
+	free     chan struct{} // closed, and made anew, when a flight ends
 }
 
-// flight is a call on its way. While its client is asked it does not stand in
+// inFlight is a call on its way. While its client is asked it does not stand in
 // the way of others: people take their time.
-type flight struct {
+type inFlight struct {
 	client tool.Client
 	asked  bool
 	waits  bool // for its turn
 }
 
-func newLive(s *server) *live {
+func newInstance(s *server) *instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &live{s: s, rec: s.rec, settings: s.settings, values: s.values, gen: s.gen, since: time.Now(), refresh: make(chan struct{}, 1), flights: map[*flight]bool{}, free: make(chan struct{})}
+	return &instance{s: s, rec: s.rec, settings: s.settings, values: s.values, gen: s.gen, since: time.Now(), refresh: make(chan struct{}, 1), inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
 }
 
 // local says whether its program runs in a sandbox.
-func (l *live) local() bool { return l.settings.Kind == spec.Stdio && l.settings.Where != spec.OnHost }
+func (l *instance) local() bool {
+	return l.settings.Kind == spec.Stdio && l.settings.Where != spec.OnHost
+}
 
 // capabilities is what servers are told that clients can. In the older era that
 // is said once, before it is known who will call.
-func (l *live) capabilities() json.RawMessage {
+func (l *instance) capabilities() json.RawMessage {
 	if l.local() { // the client's folders are not in the sandbox
 		return json.RawMessage(`{"elicitation":{"form":{},"url":{}},"sampling":{}}`)
 	}
@@ -69,7 +71,7 @@ func (l *live) capabilities() json.RawMessage {
 
 // dial opens the way to the server. It may be called a second time, with a
 // fresh program for one that did not understand the newer era.
-func (l *live) dial(ctx context.Context) (mcpclient.Pipe, error) {
+func (l *instance) dial(ctx context.Context) (mcpclient.Pipe, error) {
 	s := l.s
 	if l.settings.Kind != spec.Stdio {
 		return l.remote()(ctx)
@@ -93,7 +95,7 @@ func (l *live) dial(ctx context.Context) (mcpclient.Pipe, error) {
 }
 
 // inSandbox starts a program in the home of a server's owner.
-func (b *Book) inSandbox(ctx context.Context, s *server, c process.Command) (*process.Process, error) {
+func (b *Servers) inSandbox(ctx context.Context, s *server, c process.Command) (*process.Process, error) {
 	if b.Sessions == nil {
 		return nil, fault.New(fault.Connection, "this server has no sandboxes")
 	}
@@ -106,7 +108,7 @@ func (b *Book) inSandbox(ctx context.Context, s *server, c process.Command) (*pr
 }
 
 // remote is the way to a server that runs elsewhere.
-func (l *live) remote() mcpclient.Dial {
+func (l *instance) remote() mcpclient.Dial {
 	s := l.s
 	h := http.Header{}
 	for k, v := range l.values.Headers {
@@ -123,7 +125,7 @@ func (l *live) remote() mcpclient.Dial {
 // read asks the server for all that it offers, stores that, and makes it known.
 // A list that cannot be read ends the first reading, if it is that of the tools;
 // later ones leave what was there.
-func (l *live) read(ctx context.Context, first bool) error {
+func (l *instance) read(ctx context.Context, first bool) error {
 	var o catalog.Offer
 	var failed error
 	can := l.session.Can()
@@ -160,7 +162,7 @@ func (l *live) read(ctx context.Context, first bool) error {
 		return fmt.Errorf("it ended while it was asked what it offers: %w", l.session.Err())
 	default:
 	}
-	l.s.book.turn(ctx, l.s)
+	l.s.book.awaitPrefix(ctx, l.s)
 	return l.s.book.publish(l.s, l.gen, o, l.session.Version() < newerEra)
 }
 
@@ -168,7 +170,7 @@ func (l *live) read(ctx context.Context, first bool) error {
 const newerEra = "2026-07-28"
 
 // resume brings back what clients had asked of the session before.
-func (l *live) resume(ctx context.Context) {
+func (l *instance) resume(ctx context.Context) {
 	s := l.s
 	level := s.book.level(s.owner.ID)
 	s.mu.Lock()
@@ -188,18 +190,18 @@ func (l *live) resume(ctx context.Context) {
 }
 
 // watch is with the session until it is over.
-func (l *live) watch(ctx context.Context) {
+func (l *instance) watch(ctx context.Context) {
 	rest := 100 * time.Millisecond
 	last := time.Now()
 	for {
 		select {
 		case <-l.session.Done():
 			if !l.ending.Load() {
-				l.s.lost(l)
+				l.s.ended(l)
 			}
 			return
 		case <-ctx.Done():
-			l.end()
+			l.close()
 			return
 		case <-l.refresh:
 		}
@@ -226,8 +228,8 @@ func (l *live) watch(ctx context.Context) {
 	}
 }
 
-// end ends the session and the program, and waits for them.
-func (l *live) end() {
+// close ends the session and the program, and waits for them.
+func (l *instance) close() {
 	if l.process != nil && !l.ending.Load() {
 		select {
 		case <-l.process.Done():
@@ -251,7 +253,7 @@ func (l *live) end() {
 
 // how says how its program ended, if it does within that time, and whether it
 // did that by itself.
-func (l *live) how(within time.Duration) (string, bool) {
+func (l *instance) how(within time.Duration) (string, bool) {
 	switch {
 	case l.process == nil:
 		return "", false
@@ -269,7 +271,7 @@ func (l *live) how(within time.Duration) (string, bool) {
 }
 
 // Announce implements mcpclient.Handler.
-func (l *live) Announce(method string, params json.RawMessage) {
+func (l *instance) Announce(method string, params json.RawMessage) {
 	switch method {
 	case "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed":
 		select {
@@ -288,7 +290,7 @@ func (l *live) Announce(method string, params json.RawMessage) {
 
 // logged passes on what the server says: to those whose calls are on their way,
 // or else to all of its owner's clients.
-func (l *live) logged(params json.RawMessage) {
+func (l *instance) logged(params json.RawMessage) {
 	var p catalog.Object
 	if len(params) > 64<<10 || json.Unmarshal(params, &p) != nil {
 		return
@@ -313,12 +315,12 @@ func (l *live) logged(params json.RawMessage) {
 }
 
 // clients are those whose calls are on their way, each once.
-func (l *live) clients() []tool.Client {
+func (l *instance) clients() []tool.Client {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	seen := map[string]bool{}
 	var all []tool.Client
-	for f := range l.flights {
+	for f := range l.inFlight {
 		if f.client != nil && !seen[f.client.ID()] {
 			seen[f.client.ID()] = true
 			all = append(all, f.client)

@@ -13,8 +13,8 @@ import (
 
 // Ask implements mcpclient.Handler. A server of the older era does not say for
 // which call it asks: there must be no doubt.
-func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	l.s.asks()
+func (l *instance) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	l.s.elicits()
 	if err := catalog.CheckQuestion(params); err != nil {
 		return nil, &mcpclient.Error{Code: -32602, Message: err.Error()}
 	}
@@ -24,7 +24,7 @@ func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (
 	}
 	r, err := f.client.Ask(ctx, method, params)
 	// Its call goes on at once: the server may do one thing after the other.
-	l.asking(f, false)
+	l.awaitUser(f, false)
 	if err != nil {
 		return nil, refusal(err)
 	}
@@ -33,12 +33,12 @@ func (l *live) Ask(ctx context.Context, method string, params json.RawMessage) (
 
 // asker returns the one call that a question can be of: where there is doubt,
 // nobody is asked.
-func (l *live) asker() (*flight, error) {
+func (l *instance) asker() (*inFlight, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var one *flight
+	var one *inFlight
 	callers := map[string]bool{}
-	for f := range l.flights {
+	for f := range l.inFlight {
 		switch {
 		case f.waits:
 			continue
@@ -65,7 +65,7 @@ func (l *live) asker() (*flight, error) {
 }
 
 // freed wakes those who wait for others. The lock is held.
-func (l *live) freed() {
+func (l *instance) freed() {
 	close(l.free)
 	l.free = make(chan struct{})
 }
@@ -79,8 +79,8 @@ func refusal(err error) error {
 	return &mcpclient.Error{Code: int64(f.RPC()), Message: f.Error()}
 }
 
-// asks remembers that the server asks clients in the middle of a call.
-func (s *server) asks() {
+// elicits remembers that the server asks clients in the middle of a call.
+func (s *server) elicits() {
 	s.mu.Lock()
 	known := s.rec.Asks
 	s.mu.Unlock()
@@ -92,39 +92,39 @@ func (s *server) asks() {
 	}
 }
 
-// board gives a call its place. Where a server asks clients in the middle of
+// begin gives a call its place. Where a server asks clients in the middle of
 // calls, those of one client wait until those of another have ended, or are
 // asked themselves.
-func (l *live) board(ctx context.Context, client tool.Client, alone bool) (*flight, error) {
+func (l *instance) begin(ctx context.Context, client tool.Client, alone bool) (*inFlight, error) {
 	wait := alone && client != nil
-	f := &flight{client: client, waits: wait}
+	f := &inFlight{client: client, waits: wait}
 	l.mu.Lock()
-	l.flights[f] = true
+	l.inFlight[f] = true
 	l.mu.Unlock()
 	if wait {
 		if err := l.wait(ctx, f); err != nil {
-			l.land(f)
+			l.end(f)
 			return nil, err
 		}
 	}
 	return f, nil
 }
 
-func (l *live) land(f *flight) {
+func (l *instance) end(f *inFlight) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.flights, f)
+	delete(l.inFlight, f)
 	l.freed()
 }
 
-func (l *live) isAsked(f *flight) bool {
+func (l *instance) isAsked(f *inFlight) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return f.asked
 }
 
-// asking says whether a call's client is asked now.
-func (l *live) asking(f *flight, yes bool) {
+// awaitUser says whether a call's client is asked now.
+func (l *instance) awaitUser(f *inFlight, yes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f.asked = yes
@@ -133,7 +133,7 @@ func (l *live) asking(f *flight, yes bool) {
 
 // wait waits until no call of another client is on its way but those whose
 // clients are asked.
-func (l *live) wait(ctx context.Context, f *flight) error {
+func (l *instance) wait(ctx context.Context, f *inFlight) error {
 	for {
 		l.mu.Lock()
 		if !l.others(f) {
@@ -155,8 +155,8 @@ func (l *live) wait(ctx context.Context, f *flight) error {
 
 // others says whether calls of other clients are on their way that can be
 // meant. The lock is held.
-func (l *live) others(f *flight) bool {
-	for o := range l.flights {
+func (l *instance) others(f *inFlight) bool {
+	for o := range l.inFlight {
 		if o != f && o.client != nil && !o.asked && !o.waits && o.client.ID() != f.client.ID() {
 			return true
 		}
