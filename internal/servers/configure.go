@@ -45,7 +45,13 @@ func (b *Servers) configure(p auth.Principal) error {
 	if err := b.arrive(p); err != nil {
 		return err
 	}
-	for _, s := range b.assign(p) {
+	b.assign(p)
+	b.mu.Lock()
+	o := b.owner(p)
+	unread := o.unread
+	o.unread = nil
+	b.mu.Unlock()
+	for _, s := range unread {
 		s.mu.Lock()
 		s.beginUnlessBusy()
 		s.mu.Unlock()
@@ -53,14 +59,14 @@ func (b *Servers) configure(p auth.Principal) error {
 	return nil
 }
 
-// assign returns the servers of the settings that a principal did not have yet,
-// and of which nothing is known.
-func (b *Servers) assign(p auth.Principal) []*server {
+// assign gives a principal the servers of the settings, and starts none: those of which
+// nothing is known yet wait in the owner's unread.
+func (b *Servers) assign(p auth.Principal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.owner(p)
 	if o.seen || b.life.Err() != nil {
-		return nil
+		return
 	}
 	o.seen = true
 	want := map[string]spec.Configured{}
@@ -78,16 +84,14 @@ func (b *Servers) assign(p auth.Principal) []*server {
 			b.spawn(func(ctx context.Context) { s.reconfigure(ctx, c, stays) })
 		}
 	}
-	var fresh []*server
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		s := b.configuredServer(o, want[name])
 		o.servers[s.id] = s
 		if !s.rec.Catalog.Read {
-			fresh = append(fresh, s)
+			o.unread = append(o.unread, s)
 		}
 	}
 	b.rebuild(o)
-	return fresh
 }
 
 // configuredServer makes a principal's own instance of a configured server. The
@@ -143,7 +147,7 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 	s.on(event{what: forgiven})
 	s.on(s.applied())
 	if s.state == Idle && s.start == nil {
-		s.begin()
+		s.launch()
 	}
 	s.mu.Unlock()
 	s.release()

@@ -18,6 +18,7 @@ type owner struct {
 	servers   map[string]*server // by id
 	view      *view
 	seen      bool              // the configured servers are among them
+	unread    []*server         // of them, those to start as nothing of them is known yet
 	changing  bool              // OnChange is on its way
 	updates   map[string]bool   // resources of which OnUpdate has to be told; nil: nobody does
 	naming    sync.Mutex        // held while exposed names are given
@@ -146,7 +147,7 @@ func (b *Servers) forgetIdle() {
 				delete(o.servers, key)
 			}
 		}
-		o.loaded, o.seen, o.stored, o.view = false, false, nil, catalog.NewView[*server]()
+		o.loaded, o.seen, o.unread, o.stored, o.view = false, false, nil, nil, catalog.NewView[*server]()
 		if len(o.servers) == 0 {
 			delete(b.owners, id)
 		}

@@ -345,3 +345,34 @@ func TestPrincipalsAreIDs(t *testing.T) {
 		t.Error("one for everybody")
 	}
 }
+
+// Looking something up starts no server; who lists, or misses something, does.
+func TestLookingUpStartsNothing(t *testing.T) {
+	for what, starts := range map[string]bool{"find": false, "follow": false, "list": true, "miss": true} {
+		b := book(t, &memStore{}, nil)
+		b.SetConfigured([]spec.Configured{onhost("x", script(t, pyLoop), nil)})
+		switch what {
+		case "find":
+			if _, ok := b.Find(P, "ext_x_t"); ok {
+				t.Error("what is not known is found")
+			}
+		case "follow":
+			_ = b.Unsubscribe(t.Context(), P, "client", "x://a")
+		case "list":
+			b.Tools(t.Context(), P)
+		case "miss":
+			_ = b.Missing(P, "ext_x_t")
+		}
+		all := b.all(P.ID)
+		if len(all) != 1 {
+			t.Fatalf("%s: there are %d servers", what, len(all))
+		}
+		all[0].mu.Lock()
+		started := all[0].start != nil || all[0].state != Idle
+		all[0].mu.Unlock()
+		if started != starts {
+			t.Errorf("%s: started is %v", what, started)
+		}
+		b.Close()
+	}
+}

@@ -15,7 +15,7 @@ import (
 )
 
 // Tools implements tool.Source.
-func (b *Servers) Tools(_ context.Context, p auth.Principal) []tool.Tool { return b.viewOf(p).List }
+func (b *Servers) Tools(_ context.Context, p auth.Principal) []tool.Tool { return b.listed(p).List }
 
 // Find implements tool.Source.
 func (b *Servers) Find(p auth.Principal, name string) (tool.Found, bool) {
@@ -29,13 +29,13 @@ func (b *Servers) Find(p auth.Principal, name string) (tool.Found, bool) {
 }
 
 // Prompts implements tool.Foreign.
-func (b *Servers) Prompts(p auth.Principal) []tool.Item { return b.viewOf(p).PromptList }
+func (b *Servers) Prompts(p auth.Principal) []tool.Item { return b.listed(p).PromptList }
 
 // Resources implements tool.Foreign.
-func (b *Servers) Resources(p auth.Principal) []tool.Item { return b.viewOf(p).ResourceList }
+func (b *Servers) Resources(p auth.Principal) []tool.Item { return b.listed(p).ResourceList }
 
 // Templates implements tool.Foreign.
-func (b *Servers) Templates(p auth.Principal) []tool.Item { return b.viewOf(p).TemplateList }
+func (b *Servers) Templates(p auth.Principal) []tool.Item { return b.listed(p).TemplateList }
 
 // query is one request to a server.
 type query struct {

@@ -31,7 +31,7 @@ func (s *server) use(ctx context.Context) (*instance, func(), error) {
 				s.mu.Unlock()
 				return nil, nil, err
 			}
-			st = s.begin()
+			st = s.launch()
 		}
 		s.mu.Unlock()
 		select {
@@ -52,8 +52,8 @@ func (s *server) releaseInstance(l *instance) {
 	s.used = time.Now()
 }
 
-// begin starts an attempt. The lock is held, and there is none.
-func (s *server) begin() *start {
+// launch starts an attempt. The lock is held, and there is none.
+func (s *server) launch() *start {
 	ctx, cancel := context.WithCancel(s.book.life)
 	st := &start{cancel: cancel, done: make(chan struct{})}
 	s.start = st

@@ -246,6 +246,6 @@ func (s *server) on(e event) {
 // lock is held.
 func (s *server) beginUnlessBusy() {
 	if s.instance == nil && s.start == nil && s.unusable() == nil {
-		s.begin()
+		s.launch()
 	}
 }

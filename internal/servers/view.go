@@ -69,9 +69,18 @@ func (b *Servers) changed(id string) {
 	})
 }
 
-// viewOf returns what a principal is offered now.
-func (b *Servers) viewOf(p auth.Principal) *view {
+// listed is viewOf for who lists all of it: servers of the settings of which nothing is
+// known yet are started.
+func (b *Servers) listed(p auth.Principal) *view {
 	_ = b.configure(p) // what cannot be read is in the log
+	return b.viewOf(p)
+}
+
+// viewOf returns what a principal is offered now. Looking something up starts nothing.
+func (b *Servers) viewOf(p auth.Principal) *view {
+	if b.arrive(p) == nil { // what cannot be read is in the log
+		b.assign(p)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.owner(p).view
