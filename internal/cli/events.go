@@ -76,8 +76,8 @@ func (p *program) showEvents(ctx context.Context, client *api.Client, q url.Valu
 		if e.Duration > 0 {
 			took = e.Duration.Round(e.Duration / 100).String()
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime), harmless(e.Principal), e.Kind,
-			harmless(e.Operation), harmless(e.Name), harmless(e.Outcome), took, harmless(e.Session))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime), word(e.Principal), e.Kind,
+			word(e.Operation), word(e.Name), word(e.Outcome), took, word(e.Session))
 		if follow {
 			return table.Flush()
 		}
@@ -91,6 +91,9 @@ func (p *program) showEvents(ctx context.Context, client *api.Client, q url.Valu
 	}
 	return errors.Join(table.Flush(), err)
 }
+
+// word is a text in one cell of one line.
+func word(s string) string { return strings.Join(strings.Fields(harmless(s)), " ") }
 
 // missed says what a reader does not see.
 func missed(l api.Lost) string {

@@ -50,6 +50,9 @@ type Event struct {
 	Name string
 	// Outcome is OK, Error, Started, a fault's code, or a word of the kind.
 	Outcome string
+	// Others says that it was not asked for by the principal's own client: somebody
+	// else can make as many of these as they want. It is not told.
+	Others bool
 	// Duration is how long it took; 0: it took no time, or has not ended.
 	Duration time.Duration
 }
@@ -79,8 +82,8 @@ func (e *Event) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &f); err != nil {
 		return err
 	}
-	*e = Event{f.ID, f.Time, f.Kind, f.Principal, f.Session, f.Operation, f.Name, f.Outcome,
-		time.Duration(f.Millis * float64(time.Millisecond))}
+	*e = Event{ID: f.ID, Time: f.Time, Kind: f.Kind, Principal: f.Principal, Session: f.Session, Operation: f.Operation,
+		Name: f.Name, Outcome: f.Outcome, Duration: time.Duration(f.Millis * float64(time.Millisecond))}
 	return nil
 }
 

@@ -108,15 +108,18 @@ func TestNoiseHidesNothing(t *testing.T) {
 	for range 10 * maxEvents {
 		s.Publish(Event{Kind: Egress, Principal: "local"})
 	}
+	for range 10 * maxEvents {
+		s.Publish(Event{Kind: Call, Principal: "local", Others: true, Name: "visit"})
+	}
 	put(s, "local", 2)
 	events, lost := drain(t, sub)
 	calls := 0
 	for _, e := range events {
-		if e.Kind == Call {
+		if e.Kind == Call && !e.Others {
 			calls++
 		}
 	}
-	if calls != 5 || lost.Count != 9*maxEvents {
+	if calls != 5 || lost.Count != 19*maxEvents {
 		t.Errorf("%d calls of %d events are there, and %v are lost", calls, len(events), lost)
 	}
 }

@@ -19,16 +19,17 @@ const (
 	maxLogs   = 256
 )
 
-// Each principal has two logs: the noisy one for what programs in sandboxes do, as often as
-// they want, and one for all else, of which those must not push anything out.
+// Each principal has two logs: the noisy one for what programs in sandboxes and
+// visitors of links do, as often as they want, and one for all else, of which those
+// must not push anything out.
 const (
 	quiet = iota
 	noisy
 	classes
 )
 
-func (k Kind) class() int {
-	if k == Egress {
+func (e *Event) class() int {
+	if e.Kind == Egress || e.Others {
 		return noisy
 	}
 	return quiet
@@ -84,7 +85,7 @@ func (s *Stream) Publish(e Event) {
 		e.Time = time.Now()
 	}
 	e.Session, e.Name, e.Operation, e.Outcome = clip(e.Session), clip(e.Name), clip(e.Operation), clip(e.Outcome)
-	for !s.log(e.Principal, e.Kind.class()).add(s, e) {
+	for !s.log(e.Principal, e.class()).add(s, e) {
 	}
 	if all := s.all.Load(); all != nil {
 		for _, sub := range *all {

@@ -128,7 +128,8 @@ func (a *act) publish(session, outcome string, took time.Duration) {
 		session = r.Resource.ID
 	}
 	a.hub.Events.Publish(event.Event{Time: a.start.Add(took), Kind: event.Call, Principal: r.Principal.ID, Session: session,
-		Operation: string(r.Operation), Name: r.Name, Outcome: outcome, Duration: took})
+		Operation: string(r.Operation), Name: r.Name, Outcome: outcome, Duration: took,
+		Others: r.Operation == policy.PortVisit})
 }
 
 // Do lets a request through the door: policy decides, handle does it, and what came

@@ -44,13 +44,10 @@ func (h *Hub) Own() []tool.Tool {
 // Call calls a tool by its exposed name.
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	f, ok := h.find(c.Principal, c.Name)
-	r := Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, Arguments: c.Args, Client: c.Client}
-	if !ok { // the name is the client's, and may be anything
-		r.Operation, r.Name = policy.ToolFind, ""
-		return Do(ctx, h, r, func(ctx context.Context) (*tool.Result, error) {
-			return nil, h.missing(ctx, c.Principal, c.Name)
-		})
+	if !ok {
+		return nil, h.notThere(ctx, c.Principal, c.Name)
 	}
+	r := Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, Arguments: c.Args, Client: c.Client}
 	a, err := h.begin(r)
 	if err != nil {
 		return nil, err
@@ -85,7 +82,15 @@ func (h *Hub) Missing(ctx context.Context, p auth.Principal, name string) error 
 	if _, ok := h.find(p, name); ok {
 		return nil
 	}
-	_, err := h.Call(ctx, tool.Call{Principal: p, Name: name})
+	return h.notThere(ctx, p, name)
+}
+
+// notThere answers a call of a tool that is not there. The name is the client's, and
+// may be anything: it is in no event.
+func (h *Hub) notThere(ctx context.Context, p auth.Principal, name string) error {
+	_, err := Do(ctx, h, Request{Principal: p, Operation: policy.ToolFind}, func(ctx context.Context) (nothing, error) {
+		return nothing{}, h.missing(ctx, p, name)
+	})
 	return err
 }
 
