@@ -220,6 +220,10 @@ func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, 
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
 	s := &Session{book: b, gate: make(chan struct{}, 1), meter: meter, rec: r, booted: booted, reserved: true}
+	// Another call may find the home from now on and boot its sandbox: what that call
+	// stores comes after the new record, and is not overwritten by it.
+	s.storing.Lock()
+	defer s.storing.Unlock()
 	b.mu.Lock()
 	if home && b.homes[p.ID] != nil {
 		b.mu.Unlock()

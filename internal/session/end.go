@@ -76,6 +76,8 @@ func (b *Book) lapse(ctx context.Context, s *Session) {
 // forget removes the record and the workspace. The gate is held, and no sandbox
 // is left.
 func (b *Book) forget(ctx context.Context, s *Session) {
+	s.storing.Lock() // no change that is being stored comes after the removal
+	defer s.storing.Unlock()
 	s.mu.Lock()
 	s.removed = true
 	r := s.rec

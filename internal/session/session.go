@@ -97,11 +97,15 @@ func (s *Session) enter(ctx context.Context) error {
 
 func (s *Session) leave() { <-s.gate }
 
-// update changes the record: in the store first, then in memory.
+// update changes the record: in the store first, then in memory. Of a session that is
+// removed nothing is stored any more.
 func (s *Session) update(change func(*Record)) error {
 	s.storing.Lock()
 	defer s.storing.Unlock()
 	r := s.record()
+	if s.gone() {
+		return s.book.unknown(r.Owner, r.ID)
+	}
 	change(&r)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -249,7 +253,7 @@ func (s *Session) drop(b *pool.Booted, why string) {
 		s.book.Log.Error("could not remove a sandbox", "sandbox", b.ID, "error", err)
 	}
 	s.book.publish(s.record(), "stopped", why, 0)
-	if err := s.update(func(r *Record) { r.Sandbox, r.Lost = "", why }); err != nil {
+	if err := s.update(func(r *Record) { r.Sandbox, r.Lost = "", why }); err != nil && !s.gone() {
 		s.book.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,9 +33,14 @@ type memory struct {
 	all    map[string]Record
 	broken error
 	puts   int // of traffic
+	// before is called before a record is stored, once.
+	before atomic.Pointer[func()]
 }
 
 func (m *memory) PutSession(_ context.Context, r Record) error {
+	if before := m.before.Swap(nil); before != nil {
+		(*before)()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.broken != nil {
@@ -418,6 +424,35 @@ func TestStoreFails(t *testing.T) {
 		}
 		w.store.broken = nil
 		w.use(ann, Ask{})
+	})
+}
+
+// TestHomeIsStoredOnce: a call that finds a home while its record is being stored, and
+// boots its sandbox, is not undone by that record.
+func TestHomeIsStoredOnce(t *testing.T) {
+	in(t, nil, func(t *testing.T, w *world) {
+		booted := make(chan struct{})
+		meanwhile := func() {
+			go func() {
+				defer close(booted)
+				w.use(ann, Ask{ID: "home"})
+			}()
+			select {
+			case <-booted:
+			case <-time.After(200 * time.Millisecond): // the other call waits, as it should
+			}
+		}
+		w.store.before.Store(&meanwhile)
+		l := w.use(ann, Ask{ID: "home"})
+		<-booted
+		if stored := w.store.all[l.ID()]; stored.Sandbox == "" || stored.Sandbox != l.record().Sandbox {
+			t.Errorf("the sandbox %q is stored as %q", l.record().Sandbox, stored.Sandbox)
+		}
+		w.Close(context.Background())
+		w.open(nil)
+		if again := w.use(ann, Ask{ID: "home"}); again.record().Sandbox != l.record().Sandbox || again.Notice != "" {
+			t.Errorf("the next server has another sandbox; notice %q", again.Notice)
+		}
 	})
 }
 
