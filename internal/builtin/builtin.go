@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/builtin/once"
 	"sandlot/internal/event"
 	"sandlot/internal/image"
 	"sandlot/internal/policy"
@@ -52,17 +53,14 @@ type Tools struct {
 	Config
 	list  []tool.Tool
 	found map[string]tool.Found // by name
-	once  *replies
+	once  *once.Replies
 
 	policy atomic.Pointer[tool.Policy]
 }
 
 // New returns the tools.
 func New(c Config) *Tools {
-	t := &Tools{Config: c, found: map[string]tool.Found{}, once: newReplies()}
-	if c.Hold != nil {
-		t.once.hold = c.Hold
-	}
+	t := &Tools{Config: c, found: map[string]tool.Found{}, once: once.New(c.Hold)}
 	t.SetConsent(c.Consent)
 	add(t, policy.CodeExecute, t.executeCode(), t.runCode)
 	add(t, policy.ShellExecute, t.executeCommand(), t.runCommand)

@@ -82,7 +82,7 @@ func (t *Tools) languages() []string {
 }
 
 func (t *Tools) runCode(ctx context.Context, c tool.Call, in CodeInput) (*tool.Result, error) {
-	return t.once.do(ctx, c, in.IdempotencyKey, func(ctx context.Context) (*tool.Result, error) { return t.evaluate(ctx, c, in) })
+	return t.once.Do(ctx, c, in.IdempotencyKey, func(ctx context.Context) (*tool.Result, error) { return t.evaluate(ctx, c, in) })
 }
 
 // knowing adds to a fault of that kind what its call knows, where it says nothing.

@@ -75,7 +75,7 @@ func (t *Tools) executeCommand() tool.Tool {
 }
 
 func (t *Tools) runCommand(ctx context.Context, c tool.Call, in CommandInput) (*tool.Result, error) {
-	return t.once.do(ctx, c, in.IdempotencyKey, func(ctx context.Context) (*tool.Result, error) {
+	return t.once.Do(ctx, c, in.IdempotencyKey, func(ctx context.Context) (*tool.Result, error) {
 		if strings.TrimSpace(in.Command) == "" {
 			return nil, fault.New(fault.InvalidParameters, "argument \"command\" is empty").With("argument", "command")
 		}

@@ -1,4 +1,4 @@
-package builtin
+package once
 
 import (
 	"context"
@@ -18,16 +18,16 @@ import (
 
 // desk makes calls with idempotency keys, and counts those that ran.
 type desk struct {
-	*replies
+	*Replies
 	mu  sync.Mutex
 	ran map[string]int // by owner and key
 }
 
-func newDesk() *desk { return &desk{replies: newReplies(), ran: map[string]int{}} }
+func newDesk() *desk { return &desk{Replies: New(nil), ran: map[string]int{}} }
 
 func (d *desk) call(owner, key string, run func() (*tool.Result, error)) (*tool.Result, error) {
 	c := tool.Call{Principal: auth.Principal{ID: owner}, Name: "t", Args: json.RawMessage(`{}`)}
-	return d.do(context.Background(), c, key, func(context.Context) (*tool.Result, error) {
+	return d.Do(context.Background(), c, key, func(context.Context) (*tool.Result, error) {
 		d.mu.Lock()
 		d.ran[owner+" "+key]++
 		d.mu.Unlock()
@@ -37,8 +37,8 @@ func (d *desk) call(owner, key string, run func() (*tool.Result, error)) (*tool.
 
 // held returns the number of an owner's replies, their bytes and those of all.
 func (d *desk) held(owner string) (n, own, all int) {
-	d.replies.mu.Lock()
-	defer d.replies.mu.Unlock()
+	d.Replies.mu.Lock()
+	defer d.Replies.mu.Unlock()
 	return d.count(owner), d.bytes(owner), d.bytes("")
 }
 
@@ -200,7 +200,7 @@ func TestARunEndsWithItsToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk()
 		var revoke context.CancelCauseFunc
-		d.replies.hold = func(ctx context.Context, p auth.Principal) (context.Context, func()) {
+		d.Replies.hold = func(ctx context.Context, p auth.Principal) (context.Context, func()) {
 			if p.Token != "a token" {
 				t.Errorf("it holds for %+v", p)
 			}
@@ -211,7 +211,7 @@ func TestARunEndsWithItsToken(t *testing.T) {
 		var why error
 		c := tool.Call{Principal: auth.Principal{ID: "user:ann", Token: "a token"}, Name: "t", Args: json.RawMessage(`{}`)}
 		go func() {
-			_, _ = d.do(client, c, "k", func(ctx context.Context) (*tool.Result, error) {
+			_, _ = d.Do(client, c, "k", func(ctx context.Context) (*tool.Result, error) {
 				<-ctx.Done()
 				why = context.Cause(ctx)
 				return nil, why

@@ -1,11 +1,12 @@
-package builtin
+// Package once remembers the results of calls with an idempotency key, so that a
+// client's retry does not run them twice.
+package once
 
 import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -15,10 +16,9 @@ import (
 	"sandlot/internal/tool"
 )
 
-// replies remembers the results of calls with an idempotency key, so that a
-// client's retry does not run the code twice. When there are too many, an
+// Replies are the results that are remembered. When there are too many, an
 // owner's new ones take the places of their oldest.
-type replies struct {
+type Replies struct {
 	mu   sync.Mutex
 	byID map[replyKey]*reply
 	now  func() time.Time
@@ -46,14 +46,19 @@ const (
 	maxOwnReplyBytes = 16 << 20
 )
 
-func newReplies() *replies {
-	return &replies{byID: map[replyKey]*reply{}, now: time.Now, hold: (*auth.Watch)(nil).Hold}
+// New returns none. Hold returns a context that ends with a principal's token; nil:
+// none ends.
+func New(hold func(context.Context, auth.Principal) (context.Context, func())) *Replies {
+	if hold == nil {
+		hold = (*auth.Watch)(nil).Hold
+	}
+	return &Replies{byID: map[replyKey]*reply{}, now: time.Now, hold: hold}
 }
 
-// do runs the call, or waits for the one with the same key. With a key the run
+// Do runs the call, or waits for the one with the same key. With a key the run
 // goes on when its client leaves, which is when clients retry, and ends with the
 // client's token.
-func (r *replies) do(ctx context.Context, c tool.Call, key string, run func(context.Context) (*tool.Result, error)) (*tool.Result, error) {
+func (r *Replies) Do(ctx context.Context, c tool.Call, key string, run func(context.Context) (*tool.Result, error)) (*tool.Result, error) {
 	if key == "" {
 		return run(ctx)
 	}
@@ -88,7 +93,7 @@ func safely(ctx context.Context, run func(context.Context) (*tool.Result, error)
 	return run(ctx)
 }
 
-func (r *replies) claim(k replyKey, args [32]byte) (*reply, bool, error) {
+func (r *Replies) claim(k replyKey, args [32]byte) (*reply, bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, old := range r.byID {
@@ -120,7 +125,7 @@ func (r *replies) claim(k replyKey, args [32]byte) (*reply, bool, error) {
 
 // finish tells those who wait, and remembers what a retry must not do
 // again, but for a result that is too large.
-func (r *replies) finish(k replyKey, mine *reply, result *tool.Result, err error) {
+func (r *Replies) finish(k replyKey, mine *reply, result *tool.Result, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	mine.result, mine.err, mine.size, mine.at = result, err, size(result), r.now()
@@ -147,7 +152,7 @@ func nothingRan(err error) bool {
 }
 
 // count counts an owner's replies.
-func (r *replies) count(owner string) (n int) {
+func (r *Replies) count(owner string) (n int) {
 	for k := range r.byID {
 		if k.owner == owner {
 			n++
@@ -157,7 +162,7 @@ func (r *replies) count(owner string) (n int) {
 }
 
 // bytes adds up the sizes of an owner's replies, or, with "", of all.
-func (r *replies) bytes(owner string) (sum int) {
+func (r *Replies) bytes(owner string) (sum int) {
 	for k, one := range r.byID {
 		if owner == "" || k.owner == owner {
 			sum += one.size
@@ -167,7 +172,7 @@ func (r *replies) bytes(owner string) (sum int) {
 }
 
 // forget forgets the oldest reply of an owner, or, with "", of all, that is done.
-func (r *replies) forget(owner string) bool {
+func (r *Replies) forget(owner string) bool {
 	var oldest replyKey
 	var at time.Time
 	for k, one := range r.byID {
@@ -177,37 +182,6 @@ func (r *replies) forget(owner string) bool {
 	}
 	delete(r.byID, oldest)
 	return !at.IsZero()
-}
-
-// weight is about how many bytes of a result are in memory, without a look at numbers.
-func weight(r *tool.Result) int64 {
-	n := len(r.Words) + len(r.Raw)
-	for _, c := range r.Content {
-		switch {
-		case c.Text != nil:
-			n += len(*c.Text)
-		case c.Image != nil:
-			n += len(c.Image.Data)
-		case c.Resource != nil:
-			n += len(c.Resource.Text)
-		}
-	}
-	return int64(n + texts(reflect.ValueOf(r.Fields)))
-}
-
-// texts is how many bytes of text stand in the fields of a struct.
-func texts(v reflect.Value) (n int) {
-	switch v.Kind() {
-	case reflect.Pointer:
-		return texts(v.Elem())
-	case reflect.String:
-		return v.Len()
-	case reflect.Struct:
-		for i := range v.NumField() {
-			n += texts(v.Field(i))
-		}
-	}
-	return n
 }
 
 // size is about what a result holds, in bytes.
