@@ -81,7 +81,7 @@ func (a *Agent) notify(yes bool) {
 
 // run runs one request and returns its last event.
 func (a *Agent) run(ctx context.Context, r *agentv1.RunRequest, send sender) *agentv1.RunEvent {
-	defer a.enter()()
+	defer a.activity()()
 	var err error
 	switch k := r.Kind.(type) {
 	case *agentv1.RunRequest_Exec:

@@ -372,7 +372,7 @@ func (a *Agent) dispatch(ctx context.Context, s *yamux.Stream) {
 		a.runs(ctx, s)
 		s.Close()
 	case wire.Raw:
-		defer a.enter()()
+		defer a.activity()()
 		a.raw(s)
 		s.Close()
 	default:
@@ -399,8 +399,8 @@ func (l *callListener) Accept() (net.Conn, error) {
 func (l *callListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
 func (l *callListener) Addr() net.Addr { return &net.UnixAddr{Name: "agent", Net: "unix"} }
 
-// enter counts a call as activity; what it returns ends it.
-func (a *Agent) enter() func() {
+// activity counts a call as activity; what it returns ends it.
+func (a *Agent) activity() func() {
 	a.mu.Lock()
 	a.active++
 	a.mu.Unlock()

@@ -105,7 +105,7 @@ func (i *Interp) Supervise(ctx context.Context, id int64, began time.Time, stop 
 	}
 	if p == nil {
 		r := &Result{Reply: Reply{Exit: 1}, Took: time.Since(began)}
-		r.StateLost, r.Reason = true, i.told()
+		r.StateLost, r.Reason = true, i.takeLoss()
 		return r, true, nil
 	}
 	if p.alive() && !i.shared.Supervise(id) {

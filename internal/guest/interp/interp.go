@@ -4,37 +4,18 @@
 package interp
 
 import (
-	"bufio"
 	"context"
-	_ "embed"
 	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"runtime"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"sandlot/internal/agent/wire"
 	"sandlot/internal/guest/interp/direct"
-)
-
-var (
-	//go:embed drivers/python.py
-	pythonDriver string
-	//go:embed drivers/notebook.py
-	notebook string
-	//go:embed drivers/node.js
-	nodeDriver string
-	//go:embed drivers/bash.sh
-	bashDriver string
 )
 
 // Start starts a program; the channel gives its status.
@@ -77,26 +58,6 @@ func New(c Config) *Interp {
 	}
 	return i
 }
-
-// proc is one life of the language's process.
-type proc struct {
-	pid      int
-	up       chan struct{} // closed when its driver has said that it is there
-	done     chan struct{} // closed when it has ended
-	exit     syscall.WaitStatus
-	requests *os.File
-	replies  chan Reply
-	bell     *os.File // python: asks the driver to write what the code has printed
-	out, err *output
-	started  time.Time
-	sent     int  // how many SIGINT code was sent in this life; guarded by the turn
-	unheard  bool // the last piece ended without a word of the SIGINT that it was sent
-	failed   sync.Once
-	failure  error // why it did not start
-}
-
-// Reply is what a driver says when a piece of code has ended.
-type Reply = wire.Reply
 
 // Result is how a piece of code ended.
 type Result struct {
@@ -149,7 +110,7 @@ func (i *Interp) Signal(s syscall.Signal) {
 // Interrupt stops the piece of code that runs, as the end of its time would, and
 // waits until it has stopped. Others may wait for their turn: they run then.
 func (i *Interp) Interrupt(ctx context.Context) {
-	n := i.piece()
+	n := i.cell()
 	if n == 0 {
 		return
 	}
@@ -157,13 +118,13 @@ func (i *Interp) Interrupt(ctx context.Context) {
 	case i.halt <- struct{}{}:
 	default: // it was asked already
 	}
-	for i.piece() == n && ctx.Err() == nil {
+	for i.cell() == n && ctx.Err() == nil {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// piece is the number of the piece that runs, or 0.
-func (i *Interp) piece() int {
+// cell is the number of the cell that runs, or 0.
+func (i *Interp) cell() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.running.IsZero() {
@@ -227,26 +188,6 @@ func (i *Interp) Close() {
 		<-p.done
 		p.close()
 	}
-}
-
-func (p *proc) alive() bool {
-	select {
-	case <-p.done:
-		return false
-	default:
-		return true
-	}
-}
-
-func (p *proc) kill() { _ = syscall.Kill(-p.pid, syscall.SIGKILL) }
-
-func (p *proc) close() {
-	p.requests.Close()
-	if p.bell != nil {
-		p.bell.Close()
-	}
-	p.out.close()
-	p.err.close()
 }
 
 // ensure returns the living process, which has started. It waits for that as long
@@ -331,285 +272,6 @@ func (i *Interp) bury(p *proc, why string) {
 	}
 }
 
-func (i *Interp) driver() []string {
-	switch i.config.Driver {
-	case "python":
-		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "-u", "-X", "utf8", "-c", pythonDriver, notebook, i.config.Output)
-	case "node":
-		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--expose-internals", "--no-warnings", "-e", nodeDriver)
-	}
-	return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--norc", "--noprofile", "-c", bashDriver, "bash")
-}
-
-const (
-	// startLimit is how long an interpreter may take to start.
-	startLimit = 60 * time.Second
-	// slowStart is how long one takes to start that most likely hangs. One that is
-	// younger goes on when a call has no more time for it: the next call has it.
-	slowStart = 3 * time.Second
-	// joinLimit is how old a start may get that somebody else has begun.
-	joinLimit = 10 * time.Second
-	// retireLimit is how long a shell may take to save its state.
-	retireLimit = 5 * time.Second
-)
-
-// maxStartText is how much of what an interpreter said is told when it does not
-// start, in bytes.
-const maxStartText = 4 << 10
-
-// pipeSize is how many bytes a program may print before it waits for the agent.
-const pipeSize = 256 << 10
-
-func (i *Interp) launch() (*proc, error) {
-	p := &proc{started: time.Now(), up: make(chan struct{}), done: make(chan struct{}), replies: make(chan Reply, 4)}
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return nil, err
-	}
-	childs := []*os.File{null}
-	defer func() {
-		for _, f := range childs {
-			f.Close()
-		}
-	}()
-	pipe := func(childReads bool) (*os.File, error) {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return nil, err
-		}
-		if childReads {
-			r, w = w, r
-		}
-		childs = append(childs, w)
-		return r, nil
-	}
-	out, e1 := pipe(false)
-	errOut, e2 := pipe(false)
-	requests, e3 := pipe(true)
-	replies, e4 := pipe(false)
-	if err := errors.Join(e1, e2, e3, e4); err != nil {
-		return nil, err
-	}
-	for _, f := range []*os.File{out, errOut} {
-		_, _ = unix.FcntlInt(number(f), unix.F_SETPIPE_SZ, pipeSize) // at best
-	}
-	files := make([]uintptr, len(childs))
-	for n, f := range childs {
-		files[n] = f.Fd()
-	}
-	if i.shared != nil {
-		i.shared.Reset()
-		// The driver reads its own output where the host gives it pieces.
-		bell, e := pipe(true)
-		if e != nil {
-			return nil, e
-		}
-		p.bell = bell
-		files = append(files, i.shared.Fd(), number(out), number(errOut), childs[len(childs)-1].Fd())
-	}
-	env := append(i.config.Env(), "MPLBACKEND=agg")
-	if i.config.Driver == "bash" {
-		env = append(env, "SANDLOT_SAVE="+i.saveFile())
-		if i.restore != "" {
-			env = append(env, "SANDLOT_RESTORE="+i.restore)
-		} else {
-			os.Remove(i.saveFile())
-		}
-		i.restore = i.saveFile()
-	}
-	pid, status, err := i.config.Start(i.driver(), &syscall.ProcAttr{Dir: i.config.Dir, Env: env, Files: files})
-	if err != nil {
-		for _, f := range []*os.File{out, errOut, requests, replies, p.bell} {
-			f.Close() // nil is closed already
-		}
-		return nil, fmt.Errorf("starting %s: %w", i.config.Command[0], err)
-	}
-	p.pid, p.requests = pid, requests
-	p.out, p.err = newOutput(out, i.shared, direct.Stdout), newOutput(errOut, i.shared, direct.Stderr)
-	go func() { p.exit = <-status; close(p.done) }()
-	go p.listen(replies, i.config.Driver)
-	return p, nil
-}
-
-// number is a file's descriptor, which stays as it is: Fd would make it blocking.
-func number(f *os.File) uintptr {
-	var n uintptr
-	if raw, err := f.SyscallConn(); err == nil {
-		raw.Control(func(fd uintptr) { n = fd })
-	}
-	return n
-}
-
-func (i *Interp) saveFile() string { return fmt.Sprintf("/tmp/.sandlot-bash-%p", i) }
-
-// isUp says whether the driver has said that it is there.
-func (p *proc) isUp() bool {
-	select {
-	case <-p.up:
-		return true
-	default:
-		return false
-	}
-}
-
-// started waits until a process has started, as long as a call may that has this
-// time limit; 0: none. One that hangs is ended.
-func (i *Interp) started(ctx context.Context, p *proc, limit time.Duration) error {
-	if p.isUp() {
-		return nil
-	}
-	wait := startLimit - time.Since(p.started)
-	if limit > 0 {
-		wait = min(wait, limit)
-	}
-	late := time.NewTimer(max(wait, 0))
-	defer late.Stop()
-	select {
-	case <-p.up:
-		return nil
-	case <-p.done:
-		return i.fail(p, "")
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-late.C:
-	}
-	age := time.Since(p.started)
-	if age < slowStart {
-		return fmt.Errorf("the interpreter is still starting after %v: try again, or give the call more time", age.Round(time.Millisecond))
-	}
-	return i.fail(p, fmt.Sprintf("it was not ready within %v", age.Round(100*time.Millisecond)))
-}
-
-// fail ends a process that has not started and says why it has not; "" is by its
-// own end.
-func (i *Interp) fail(p *proc, why string) error {
-	p.failed.Do(func() {
-		if !p.alive() {
-			why = "it ended with code " + strconv.Itoa(p.exit.ExitStatus())
-			if p.exit.Signaled() {
-				why = fmt.Sprintf("it died of signal %d", p.exit.Signal())
-			}
-		}
-		p.kill() // what it started may live
-		<-p.done
-		text := p.err.detach()
-		p.close()
-		if len(text) > maxStartText {
-			text = text[len(text)-maxStartText:]
-		}
-		p.failure = errors.New(strings.TrimSpace("the interpreter did not start: " + why + "\n" + string(text)))
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		if i.proc == p {
-			i.proc = nil
-		}
-	})
-	return p.failure
-}
-
-// retire ends a shell that has not heard a signal, which would end the next piece.
-// Its state is the next shell's.
-func (p *proc) retire() {
-	p.requests.Close()
-	select {
-	case <-p.done:
-	case <-time.After(retireLimit):
-		p.kill()
-		<-p.done
-	}
-}
-
-// maxReply bounds what a driver may say of one piece of code: more than the
-// drivers' own bounds come to as JSON, which writes a character in up to six
-// bytes. An answer that was cut would be none.
-const maxReply = 48 << 20
-
-// listen reads the driver's replies: for bash lines of "id status", for the
-// others JSON.
-func (p *proc) listen(f *os.File, driver string) {
-	defer f.Close()
-	// Without a way to answer it need not wait for more: that would hold its end up.
-	defer p.requests.Close()
-	r := bufio.NewReaderSize(f, 4<<10)
-	for up := false; ; {
-		line, err := readLine(r)
-		if err != nil {
-			return
-		}
-		var reply Reply
-		if driver == "bash" {
-			var id int64
-			var status int
-			if _, err := fmt.Sscanf(string(line), "%d %d", &id, &status); err != nil {
-				continue
-			}
-			reply = Reply{ID: id, OK: status == 0, Exit: int32(status)}
-		} else if json.Unmarshal(line, &reply) != nil {
-			continue
-		}
-		if !up {
-			if up = reply.ID == 0 && reply.OK; up {
-				close(p.up)
-			}
-			continue
-		}
-		select {
-		case p.replies <- reply:
-			runtime.Gosched() // who waits for it goes first
-		case <-p.done:
-			return
-		case <-time.After(time.Second): // nobody asked: code of the user wrote it
-		}
-	}
-}
-
-func readLine(r *bufio.Reader) ([]byte, error) {
-	var line []byte
-	for {
-		part, err := r.ReadSlice('\n')
-		if len(line)+len(part) <= maxReply {
-			line = append(line, part...)
-		}
-		if !errors.Is(err, bufio.ErrBufferFull) {
-			return line, err
-		}
-	}
-}
-
-// connect tells a Python driver where to dial.
-func (p *proc) connect(id int64, where string) error {
-	p.requests.SetWriteDeadline(time.Now().Add(openLimit))
-	_, err := fmt.Fprintf(p.requests, "%d -1 %d %d\n%s", id, len(where), p.sent, where)
-	return err
-}
-
-func (p *proc) send(driver string, id int64, n int, c Call) error {
-	code := c.Code
-	p.requests.SetWriteDeadline(time.Now().Add(10 * time.Second))
-	switch driver {
-	case "bash":
-		_, err := fmt.Fprintf(p.requests, "%d %d\n%s", id, len(code), code)
-		return err
-	case "python":
-		_, err := fmt.Fprintf(p.requests, "%d %d %d %d\n%s", id, n, len(code), p.sent, code)
-		return err
-	}
-	b, err := json.Marshal(struct {
-		ID       int64  `json:"id"`
-		N        int    `json:"n"`
-		Code     string `json:"code"`
-		Language string `json:"language"`
-		// Signalled says that the piece before may not have heard its SIGINT.
-		Signalled bool `json:"signalled"`
-	}{id, n, code, c.Language, p.unheard})
-	p.unheard = false
-	if err != nil {
-		return err
-	}
-	_, err = p.requests.Write(append(b, '\n'))
-	return err
-}
-
 // Call is one piece of code to run.
 type Call struct {
 	Code           string
@@ -657,7 +319,7 @@ func (i *Interp) unstarted(err error, start time.Time) *Result {
 			"usercustomize.py among the installed packages, modules in /workspace with names of Python's own, variables such as PYTHONPATH."
 	}
 	r := &Result{Reply: Reply{Exit: 1, Error: text, Traceback: text}, Took: time.Since(start)}
-	if lost := i.told(); lost != "" {
+	if lost := i.takeLoss(); lost != "" {
 		r.StateLost, r.Reason = true, "before this call: "+lost
 	}
 	return r
@@ -685,8 +347,8 @@ func (i *Interp) begin(start time.Time) int {
 	return i.seq
 }
 
-// told is why the state was lost, which is said once.
-func (i *Interp) told() string {
+// takeLoss is why the state was lost, which is said once.
+func (i *Interp) takeLoss() string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	lost := i.lost
@@ -697,7 +359,7 @@ func (i *Interp) told() string {
 // finish waits for the end of the piece that runs and gathers what there is to
 // say of it.
 func (i *Interp) finish(ctx context.Context, p *proc, id int64, start time.Time, c Call) *Result {
-	r, lost := &Result{}, i.told()
+	r, lost := &Result{}, i.takeLoss()
 	i.await(ctx, p, id, c, r)
 	flush(p.out, p.err)
 	r.Took = time.Since(start)
@@ -799,37 +461,6 @@ func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result
 		}
 	}
 }
-
-// flushEvery is how long what code has printed may wait in the driver.
-const flushEvery = 50 * time.Millisecond
-
-// writes returns a channel that ticks when the driver is to be asked to write,
-// and never where it does not buffer.
-func (p *proc) writes() (<-chan time.Time, func()) {
-	if p.bell == nil {
-		return nil, func() {}
-	}
-	t := time.NewTicker(flushEvery)
-	return t.C, t.Stop
-}
-
-// ring asks the driver to write what the code has printed. One that has not
-// heard yet is not asked again.
-func (p *proc) ring() {
-	if raw, err := p.bell.SyscallConn(); err == nil {
-		_ = raw.Write(func(fd uintptr) bool {
-			_, _ = unix.Write(int(fd), []byte{1})
-			return true
-		})
-	}
-}
-
-// closedExit is how a driver ends when the code has closed the descriptors by which
-// it hears and answers.
-const closedExit = 113
-
-// closed says that the process ended so.
-func (p *proc) closed() bool { return !p.exit.Signaled() && p.exit.ExitStatus() == closedExit }
 
 // ended says what the death of the process means for the piece that ran.
 func (i *Interp) ended(p *proc, r *Result, start time.Time) {

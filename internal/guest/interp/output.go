@@ -52,7 +52,7 @@ func newOutput(f *os.File, shared *direct.Shared, stream direct.Stream) *output 
 // step takes what is there; false means: wait for more.
 func (o *output) step(fd uintptr) bool {
 	for {
-		n, err, mine := o.turn(fd)
+		n, err, mine := o.next(fd)
 		switch {
 		case !mine:
 			o.again()
@@ -88,8 +88,8 @@ func (o *output) again() {
 	})
 }
 
-// turn reads one piece, unless the driver does that itself.
-func (o *output) turn(fd uintptr) (n int, err error, mine bool) {
+// next reads one piece, unless the driver does that itself.
+func (o *output) next(fd uintptr) (n int, err error, mine bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.sink == nil && o.shared != nil {

@@ -609,7 +609,7 @@ func (w world) agentDecides(m mutant, to func(string, agentAt, func(*world)), te
 			})
 		}
 	case aLeave:
-		to("supervised = 0", aWithdrawn, func(w *world) { w.shared((*Shared).leave) })
+		to("supervised = 0", aWithdrawn, func(w *world) { w.shared((*Shared).dismiss) })
 	case aWithdrawn:
 		to("asked = 0", aTell, func(w *world) { w.shared((*Shared).withdraw) })
 	case aTell:

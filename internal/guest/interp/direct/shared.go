@@ -109,14 +109,14 @@ func (s *Shared) Supervise(id int64) bool {
 
 // Release is the end of Supervise.
 func (s *Shared) Release() {
-	s.leave()
+	s.dismiss()
 	s.withdraw()
 }
 
 func (s *Shared) ask()      { s.words[asked].Store(1) }
 func (s *Shared) withdraw() { s.words[asked].Store(0) }
 func (s *Shared) adopt()    { s.words[supervised].Store(1) }
-func (s *Shared) leave()    { s.words[supervised].Store(0) }
+func (s *Shared) dismiss()  { s.words[supervised].Store(0) }
 
 // over says whether it is too late to supervise a cell. Cells of one connection are
 // numbered in the last 16 bits of their ids, from 1 on: the one after the last that began

@@ -47,7 +47,7 @@ var sides = []side{
 		"self.word[STATE] = self.cell | IDLE",                                   // dIdle
 		"self.link.sendall(data)",                                               // dAnswer
 	}},
-	{"the agent's supervision", "../direct.go", "func (i *Interp) Supervise(", "// Notify", `i\.shared|i\.take|i\.give|i\.supervised|attach|poll|finish|ctx\.Err`, []string{
+	{"the agent's supervision", "../direct.go", "func (i *Interp) Supervise(", "// Notify", `i\.shared|i\.take\(|i\.give|i\.supervised|attach|poll|finish|ctx\.Err`, []string{
 		"if err := i.take(ctx, nil); err != nil {", // aReady
 		"defer i.give()",
 		"if ctx.Err() != nil && !stop {",
@@ -62,12 +62,12 @@ var sides = []side{
 		"p.err.poll()",
 		"return i.finish(ctx, p, id, began, c), true, nil", // aReply, aFlush
 	}},
-	{"the agent's decision", "shared.go", "func (s *Shared) Supervise(", "func (s *Shared) ask()", `s\.(ask|over|withdraw|adopt|leave)`, []string{
+	{"the agent's decision", "shared.go", "func (s *Shared) Supervise(", "func (s *Shared) ask()", `s\.(ask|over|withdraw|adopt|dismiss)`, []string{
 		"s.ask()",         // aAsk
 		"if s.over(id) {", // aOver
 		"s.withdraw()",    // aWithdraw
 		"s.adopt()",       // aAdopt
-		"s.leave()",       // aLeave
+		"s.dismiss()",     // aLeave
 		"s.withdraw()",    // aWithdrawn
 	}},
 	{"the agent's look", "shared.go", "func (s *Shared) BeginRead(", "func (s *Shared) reads(", `s\.(reads|Idle|EndRead)`, []string{
@@ -75,7 +75,7 @@ var sides = []side{
 		"if s.Idle() {",     // looks at state
 		"s.EndRead(stream)", // reads = 0
 	}},
-	{"the agent's reader", "../output.go", "func (o *output) turn(", "// once", `o\.(shared|mu|once)|sink`, []string{
+	{"the agent's reader", "../output.go", "func (o *output) next(", "// once", `o\.(shared|mu|once)|sink`, []string{
 		"o.mu.Lock()",
 		"defer o.mu.Unlock()",
 		"if o.sink == nil && o.shared != nil {",
