@@ -166,7 +166,7 @@ func (g *Gateway) filled(e *endpoint) {
 	})
 }
 
-// maxSessions bounds the MCP sessions of the older era of one principal, by whatever
+// maxSessions bounds the MCP sessions of the stateful protocol of one principal, by whatever
 // tokens. Clients that do not end theirs would fill an hour with them.
 const maxSessions = 256
 
@@ -220,7 +220,7 @@ func (e *endpoint) close(s *mcp.ServerSession) {
 	}()
 }
 
-// lives says whether there is a session of the older era.
+// lives says whether there is a session of the stateful protocol.
 func (e *endpoint) lives(id string) bool {
 	for s := range e.server.Sessions() {
 		if s.ID() == id {

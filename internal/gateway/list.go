@@ -9,7 +9,7 @@ import (
 )
 
 // whole puts the definitions into a list as they came from their servers.
-func (e *endpoint) whole(res mcp.Result, newer bool) (mcp.Result, error) {
+func (e *endpoint) whole(res mcp.Result, stateless bool) (mcp.Result, error) {
 	p := &rpc.Page{}
 	third := e.passedOn()
 	add := func(method, key string) {
@@ -54,7 +54,7 @@ func (e *endpoint) whole(res mcp.Result, newer bool) (mcp.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Raw, err = rpc.ReadRaw(b, newer)
+	p.Raw, err = rpc.ReadRaw(b, stateless)
 	if err != nil {
 		return nil, err
 	}

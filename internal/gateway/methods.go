@@ -41,7 +41,7 @@ func (g *Gateway) answered(ctx context.Context, e *endpoint, method string, answ
 	return res, err
 }
 
-// methods are those that the SDK serves. It answers any other of the older era in
+// methods are those that the SDK serves. It answers any other of the stateful protocol in
 // words that are no JSON-RPC.
 var methods = map[string]bool{
 	"initialize": true, "ping": true, "server/discover": true, "completion/complete": true, "logging/setLevel": true,
@@ -52,8 +52,8 @@ var methods = map[string]bool{
 	"notifications/roots/list_changed": true,
 }
 
-// unknown answers a message of the older era whose method there is not, and says
-// whether it did. In the newer one the SDK does.
+// unknown answers a message of the stateful protocol whose method there is not, and says
+// whether it did. In the stateless one the SDK does.
 func unknown(w http.ResponseWriter, r *http.Request, e *endpoint, m rpc.Message) bool {
 	session := r.Header.Get("Mcp-Session-Id")
 	older := session != "" || r.Header.Get("Mcp-Protocol-Version") < rpc.Stateless

@@ -1,4 +1,4 @@
-//lint:file-ignore SA1019 clients of the older era have sampling, roots and logging
+//lint:file-ignore SA1019 clients of the stateful protocol have sampling, roots and logging
 
 package gateway
 
@@ -59,7 +59,7 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 			if err != nil {
 				return res, err
 			}
-			if res, err = e.whole(res, newer(req)); err == nil {
+			if res, err = e.whole(res, stateless(req)); err == nil {
 				if p, ok := res.(*rpc.Page); ok {
 					if err := unread.Held().Reserve(ctx, p.Size()); err != nil {
 						return nil, rpc.Error(err)
@@ -94,13 +94,13 @@ func (g *Gateway) ready(ctx context.Context, e *endpoint) {
 // versioned is every request of a client.
 type versioned interface{ ProtocolVersion() string }
 
-func newer(req mcp.Request) bool {
+func stateless(req mcp.Request) bool {
 	v, ok := req.(versioned)
 	return ok && v.ProtocolVersion() >= rpc.Stateless
 }
 
 func passed[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap, state string) *relay.Request {
-	q := &relay.Request{Method: method, Key: key, Stateless: newer(r), Meta: r.Params.GetMeta(), Params: rpc.Object{}}
+	q := &relay.Request{Method: method, Key: key, Stateless: stateless(r), Meta: r.Params.GetMeta(), Params: rpc.Object{}}
 	q.Can = relay.Abilities(r.ClientCapabilities())
 	if b, err := json.Marshal(r.Params); err == nil {
 		_ = json.Unmarshal(b, &q.Params)

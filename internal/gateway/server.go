@@ -1,4 +1,4 @@
-//lint:file-ignore SA1019 clients of the older era have sampling, roots and logging
+//lint:file-ignore SA1019 clients of the stateful protocol have sampling, roots and logging
 
 package gateway
 
@@ -64,7 +64,7 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 			Tools:     &mcp.ToolCapabilities{ListChanged: true},
 			Resources: &mcp.ResourceCapabilities{ListChanged: true, Subscribe: true},
 			Prompts:   &mcp.PromptCapabilities{ListChanged: true},
-			//lint:ignore SA1019 clients of the older era set the level
+			//lint:ignore SA1019 clients of the stateful protocol set the level
 			Logging: &mcp.LoggingCapabilities{},
 		},
 		InitializedHandler: func(context.Context, *mcp.InitializedRequest) { g.connected(p) },
@@ -105,7 +105,7 @@ func (g *Gateway) follow(ctx context.Context, s *mcp.ServerSession, q hub.Subscr
 	return nil
 }
 
-// clientOf tells sessions apart. In the newer era each request is one.
+// clientOf tells sessions apart. In the stateless protocol each request is one.
 func clientOf(s *mcp.ServerSession) string {
 	if id := s.ID(); id != "" {
 		return id
@@ -135,7 +135,7 @@ func (g *Gateway) levels(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			res, err := next(ctx, method, req)
-			//lint:ignore SA1019 clients of the older era set the level
+			//lint:ignore SA1019 clients of the stateful protocol set the level
 			if l, ok := req.(*mcp.ServerRequest[*mcp.SetLoggingLevelParams]); ok && err == nil && g.Hub.HasExternal() {
 				e.fast.Levelled(l.Session.ID())
 				g.Hub.SetLevel(ctx, e.principal, clientOf(l.Session), string(l.Params.Level))

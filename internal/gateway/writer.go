@@ -1,4 +1,4 @@
-//lint:file-ignore SA1019 clients of the older era have sampling, roots and logging
+//lint:file-ignore SA1019 clients of the stateful protocol have sampling, roots and logging
 
 package gateway
 

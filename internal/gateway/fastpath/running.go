@@ -11,7 +11,7 @@ import (
 	"sandlot/internal/secret"
 )
 
-// run is a request of the older era that has not been answered. Cancel gives it
+// run is a request of the stateful protocol that has not been answered. Cancel gives it
 // up; nil: it is the SDK's.
 type run struct {
 	cancel context.CancelFunc
@@ -20,7 +20,7 @@ type run struct {
 
 func runKey(session string, id json.RawMessage) string { return session + "\x00" + string(id) }
 
-// begin makes the context of a call of the older era, of one that does not end when
+// begin makes the context of a call of the stateful protocol, of one that does not end when
 // the connection does: it ends when its client cancels it. False: one with that id
 // runs.
 func (s *Path) begin(ctx context.Context, o *cacheable) (context.Context, func(), bool) {
@@ -71,7 +71,7 @@ func (s *Path) note(key string, r run) {
 	s.running[key] = r
 }
 
-// hear takes what a client of the older era says of calls that run here. True:
+// hear takes what a client of the stateful protocol says of calls that run here. True:
 // nobody else is to hear it.
 func (s *Path) hear(session string, m rpc.Message) bool {
 	switch {
@@ -98,7 +98,7 @@ func (s *Path) hear(session string, m rpc.Message) bool {
 	return false
 }
 
-// ask asks a client of the older era. Only roots/list comes here: what else it
+// ask asks a client of the stateful protocol. Only roots/list comes here: what else it
 // can be asked does not take the shortcut.
 func (l *replyWriter) Ask(ctx context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
 	if method != "roots/list" || l.session == "" {
@@ -120,7 +120,7 @@ func (l *replyWriter) Ask(ctx context.Context, method string, _ json.RawMessage)
 	l.send(map[string]any{"jsonrpc": "2.0", "id": id, "method": method})
 	select {
 	case a := <-answer:
-		//lint:ignore SA1019 clients of the older era have roots
+		//lint:ignore SA1019 clients of the stateful protocol have roots
 		var roots *mcp.ListRootsResult // as the SDK reads it
 		if json.Unmarshal(a, &roots) != nil || roots == nil {
 			return nil, relay.Cannot(method)

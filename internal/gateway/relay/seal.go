@@ -14,7 +14,7 @@ import (
 	"sandlot/internal/fault"
 )
 
-// state is what a client of the newer era carries for us from one part of a
+// state is what a client of the stateless protocol carries for us from one part of a
 // call to the next.
 type state struct {
 	Upstream string `json:"u,omitempty"` // the server's own

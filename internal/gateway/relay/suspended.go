@@ -20,8 +20,8 @@ import (
 // asked for.
 const waitsForUser = tool.Thinking
 
-// retryingClient is a client of the newer era: it cannot be asked while it waits, but
-// comes again with answers. A server of the older era asks in the middle of a
+// retryingClient is a client of the stateless protocol: it cannot be asked while it waits, but
+// comes again with answers. A server of the stateful protocol asks in the middle of a
 // call, which thus outlives the request that made it.
 type retryingClient struct {
 	client
@@ -37,7 +37,7 @@ type question struct {
 // Retries implements tool.Client.
 func (r *retryingClient) Retries() bool { return true }
 
-// ID implements tool.Client: requests of the newer era belong to no session.
+// ID implements tool.Client: requests of the stateless protocol belong to no session.
 func (r *retryingClient) ID() string { return fmt.Sprintf("%p", r) }
 
 // Ask implements tool.Client.
@@ -145,7 +145,7 @@ func (s *Calls) take(id string) *suspended {
 	return c
 }
 
-// retrying makes the call of a client of the newer era, or goes on with it.
+// retrying makes the call of a client of the stateless protocol, or goes on with it.
 func (y *Relay) retrying(ctx context.Context, calls *Calls, q *Request, answer Answerer) (json.RawMessage, error) {
 	state, err := y.seal.open(calls.Principal, q)
 	if err != nil {
@@ -251,7 +251,7 @@ func (y *Relay) hold(calls *Calls, q *Request, c *suspended) (json.RawMessage, e
 	return json.Marshal(map[string]any{"resultType": "input_required", "inputRequests": map[string]any{answerName: ask}, "requestState": sealed})
 }
 
-// sealed hides the state of a server of the newer era that asks for input: what
+// sealed hides the state of a server of the stateless protocol that asks for input: what
 // comes back must be what went out, from whom it went to.
 func (y *Relay) sealed(calls *Calls, q *Request, b json.RawMessage) (json.RawMessage, error) {
 	if !rpc.Mentions(b, "input_required") {
