@@ -33,10 +33,11 @@ const (
 // eventReader reads a stream of events of bounded size.
 type eventReader struct {
 	from  *bufio.Reader
-	limit int                  // of one event
-	retry time.Duration        // what the server wants to be waited before it is asked again; 0: it has not said
-	wants func() (Room, error) // for a large event; nil: it needs no room
-	room  Room                 // of the event that is read; nil: it needs none
+	limit int                                       // of one event
+	retry time.Duration                             // what the server wants to be waited before it is asked again; 0: it has not said
+	wants func() (room Room, whole func(), _ error) // for a large event; nil: it needs no room
+	whole func()
+	room  Room // of the event that is read; nil: it needs none
 	begun bool
 	lines [][]byte // of what was read that are not taken yet
 }
@@ -84,6 +85,7 @@ func (r *eventReader) next() (event, error) {
 // handOver puts the room of an event into it.
 func (r *eventReader) handOver(e event) event {
 	if r.room != nil {
+		r.whole()
 		e.room, r.room = r.room, nil
 	}
 	return e
@@ -91,6 +93,7 @@ func (r *eventReader) handOver(e event) event {
 
 func (r *eventReader) release() {
 	if r.room != nil {
+		r.whole()
 		r.room.Release()
 		r.room = nil
 	}
@@ -140,7 +143,7 @@ func (r *eventReader) fill(size *int) error {
 		}
 		if *size > largeFrom && r.room == nil && r.wants != nil {
 			var err error
-			if r.room, err = r.wants(); err != nil {
+			if r.room, r.whole, err = r.wants(); err != nil {
 				return err
 			}
 		}

@@ -259,9 +259,11 @@ func (h *httpPipe) whole(ctx context.Context, resp *http.Response) (b []byte, ro
 		if resp.ContentLength > 0 {
 			size = int(min(int64(size), resp.ContentLength))
 		}
-		if room, err = wait(ctx, h.room, size); err != nil {
+		var done func()
+		if room, done, err = wait(ctx, h.room, size, func() { resp.Body.Close() }); err != nil {
 			return nil, room, err
 		}
+		defer done()
 		all := bytes.NewBuffer(make([]byte, 0, 2*largeFrom))
 		all.Write(b)
 		_, err = all.ReadFrom(io.LimitReader(resp.Body, int64(h.most)+1-largeFrom))

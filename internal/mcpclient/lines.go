@@ -104,7 +104,8 @@ func (l *lines) write(to inbox) {
 func (l *lines) listen(to inbox, limit int, room func() Room) {
 	defer close(l.read)
 	r := lineReader{from: bufio.NewReaderSize(l.stdout, 64<<10), limit: limit,
-		wants: func() (Room, error) { return wait(l.ctx, room, limit) }}
+		wants: func() (Room, func(), error) { return wait(l.ctx, room, limit, l.silence) }}
+	defer func() { r.handOver().Release() }() // of what was no line
 	for {
 		line, err := r.next()
 		cut, large := errors.AsType[*cutLine](err) // only its ends came, which may look whole
@@ -127,6 +128,13 @@ func (l *lines) listen(to inbox, limit int, room func() Room) {
 			to.lost(err)
 			return
 		}
+	}
+}
+
+// silence ends the output of a program that does not end a large message.
+func (l *lines) silence() {
+	if c, ok := l.stdout.(io.Closer); ok {
+		_ = c.Close()
 	}
 }
 
@@ -168,7 +176,8 @@ func (l *lines) close() error {
 type lineReader struct {
 	from  *bufio.Reader
 	limit int
-	wants func() (Room, error) // for a long line
+	wants func() (room Room, whole func(), _ error) // for a long line
+	whole func()
 	buf   []byte
 	room  Room // of the line in buf; nil: it needs none
 }
@@ -184,6 +193,7 @@ func (r *lineReader) handOver() Room {
 	if r.room == nil {
 		return noRoom{}
 	}
+	r.whole()
 	room := r.room
 	r.room = nil
 	return room
@@ -246,7 +256,7 @@ func (r *lineReader) fits(part []byte) (err error) {
 		return fmt.Errorf("%w: an answer of over %d bytes", ErrTooLarge, r.limit)
 	}
 	if size > largeFrom && r.room == nil && r.wants != nil {
-		r.room, err = r.wants()
+		r.room, r.whole, err = r.wants()
 	}
 	return err
 }

@@ -63,14 +63,20 @@ type crowded struct{ error }
 
 func (c crowded) Unwrap() error { return c.error }
 
-// wait returns a room with n bytes.
-func wait(ctx context.Context, room func() Room, n int) (Room, error) {
+// largeTime is how long a large message may take from when it has its room: others of
+// its owner wait for that.
+const largeTime = 2 * time.Minute
+
+// wait returns a room with n bytes. The message has to be whole before largeTime is
+// over, which whole says; else stop is called, to end what it comes on.
+func wait(ctx context.Context, room func() Room, n int, stop func()) (_ Room, whole func(), _ error) {
 	r := room()
 	if err := r.Wait(ctx, int64(n)); err != nil {
 		r.Release()
-		return noRoom{}, crowded{err}
+		return noRoom{}, func() {}, crowded{err}
 	}
-	return r, nil
+	t := time.AfterFunc(largeTime, stop)
+	return r, func() { t.Stop() }, nil
 }
 
 // largeFrom is from how many bytes on a message needs room.

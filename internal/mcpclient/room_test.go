@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // rooms gives room to so many bytes in all, and refuses the rest at once.
@@ -127,6 +129,46 @@ func TestRoom(t *testing.T) {
 			if all.left != most {
 				t.Errorf("of %d bytes %d are left", most, all.left)
 			}
+		})
+	}
+}
+
+// A large message that does not go on, or is none, holds no room for long.
+func TestRoomIsNotHeldForEver(t *testing.T) {
+	const most = 1 << 20
+	for name, says := range map[string]string{"stalls": `{"jsonrpc":"2.0","id":2,"result":{"text":"` + strings.Repeat("x", 200<<10), "blank": strings.Repeat(" ", 200<<10)} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				all := &rooms{left: most}
+				in, stdin := io.Pipe()
+				stdout, out := io.Pipe()
+				go func() {
+					r := bufio.NewScanner(in)
+					r.Scan()
+					fmt.Fprintln(out, `{"jsonrpc":"2.0","id":1,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}`)
+					r.Scan()
+					_, _ = io.WriteString(out, says) // an error: nobody reads any more
+					if name == "blank" {
+						out.Close()
+					}
+					for r.Scan() {
+					}
+				}()
+				dial := func(context.Context) (Pipe, error) { return Lines(stdout, stdin, nil), nil }
+				s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, Room: all.room})
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				if _, err := s.Call(t.Context(), Request{Method: "x", Timeout: time.Hour}); err == nil || time.Since(began) > largeTime {
+					t.Errorf("after %v: %v", time.Since(began), err)
+				}
+				s.Close()
+				in.Close()
+				if synctest.Wait(); all.left != most {
+					t.Errorf("of %d bytes %d are left", most, all.left)
+				}
+			})
 		})
 	}
 }

@@ -101,7 +101,7 @@ func (p *ssePipe) work(f func()) bool {
 
 func (p *ssePipe) listen() error {
 	r := newEventReader(p.resp.Body, p.most)
-	r.wants = func() (Room, error) { return wait(p.ctx, p.room, p.most) }
+	r.wants = func() (Room, func(), error) { return wait(p.ctx, p.room, p.most, func() { p.resp.Body.Close() }) }
 	for {
 		e, err := r.next()
 		if err != nil {

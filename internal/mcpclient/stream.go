@@ -27,7 +27,7 @@ type stream struct {
 // read takes events until the stream ends, or its request is answered.
 func (h *httpPipe) read(ctx context.Context, s *stream, resp *http.Response) error {
 	r := newEventReader(resp.Body, h.most)
-	r.wants = func() (Room, error) { return wait(ctx, h.room, h.most) }
+	r.wants = func() (Room, func(), error) { return wait(ctx, h.room, h.most, func() { resp.Body.Close() }) }
 	for {
 		e, err := r.next()
 		if r.retry > 0 {
