@@ -722,3 +722,41 @@ func TestAskAfterItsEnd(t *testing.T) {
 		t.Errorf("its link is %q", s.info().AuthURL)
 	}
 }
+
+// A log-in that fails says how far it came, as its own requests show.
+func TestLoginsSayWhereTheyFail(t *testing.T) {
+	const other = "http://127.0.0.1:1"
+	for want, c := range map[string]struct {
+		meta  map[string]any
+		oauth spec.OAuth
+		logs  bool // its user logs in, and it fails then
+	}{
+		"metadata cannot be used":            {meta: map[string]any{"issuer": other}},
+		"registers no clients by itself":     {meta: map[string]any{"registration_endpoint": ""}},
+		"does not register Sandlot":          {meta: map[string]any{"registration_endpoint": other + "/register"}},
+		"another authorization server than":  {oauth: spec.OAuth{ClientID: "c", Issuer: "https://accounts.example.com"}},
+		"did not say that it was it":         {meta: map[string]any{"authorization_response_iss_parameter_supported": true}, logs: true},
+		"no token (HTTP 400): invalid_grant": {logs: true},
+	} {
+		r := newRogue(t)
+		r.says(c.meta)
+		r.answers(refuse("invalid_grant"))
+		l := newLasting(t)
+		b := l.server(spec.Configured{Name: "bank", Kind: spec.HTTP, URL: r.URL + "/mcp", OAuth: c.oauth})
+		if _, _, err := b.Info(P, "bank"); err != nil {
+			t.Fatal(err)
+		}
+		err := get(b, P, "bank").ready(t.Context())
+		i, _, _ := b.Info(P, "bank")
+		said := fmt.Sprint(err, l.log)
+		if c.logs && i.AuthURL != "" {
+			comes(t, b, i.AuthURL)
+			until(t, "the log-in failed", func() bool { i, _, _ = b.Info(P, "bank"); return i.LastError != "" && i.State != NeedsAuth })
+			said = i.LastError
+		}
+		if !strings.Contains(said, want) {
+			t.Errorf("it says %s, want %q", said, want)
+		}
+		b.Close()
+	}
+}

@@ -101,3 +101,26 @@ func TestAskAfterItsEnd(t *testing.T) {
 	default:
 	}
 }
+
+// The issuer that answers a log-in is the one of the metadata (RFC 9207).
+func TestIssuerOfAnswers(t *testing.T) {
+	const issuer = "https://as.example"
+	for _, c := range []struct {
+		named endpoints
+		iss   string
+		good  bool
+	}{
+		{endpoints{Issuer: issuer, SaysIssuer: true}, issuer, true},
+		{endpoints{Issuer: issuer, SaysIssuer: true}, "", false},
+		{endpoints{Issuer: issuer, SaysIssuer: true}, "https://evil.test", false},
+		{endpoints{Issuer: issuer}, "", true},
+		{endpoints{Issuer: issuer}, issuer, false},
+		{endpoints{Issuer: issuer}, "https://evil.test", false},
+		{endpoints{}, "", true},
+		{endpoints{}, issuer, false},
+	} {
+		if err := (&metadata{named: c.named}).answers(c.iss); (err == nil) != c.good {
+			t.Errorf("%+v, %q: %v", c.named, c.iss, err)
+		}
+	}
+}
