@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"sandlot/internal/event"
 )
 
 func TestWatch(t *testing.T) {
@@ -23,7 +25,8 @@ func TestWatch(t *testing.T) {
 		one, oneHeader := issue(t, s, "ann", false, 0)
 		_, otherHeader := issue(t, s, "ann", false, 0)
 		_, shortHeader := issue(t, s, "ann", false, time.Minute)
-		w := NewWatch(d, slog.New(slog.DiscardHandler), nil)
+		told := event.New()
+		w := NewWatch(d, slog.New(slog.DiscardHandler), told)
 		ctx, stop := context.WithCancel(t.Context())
 		over := make(chan struct{})
 		go func() { defer close(over); w.Run(ctx) }()
@@ -58,6 +61,10 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
+		ended, _, _ := told.Subscribe(event.Filter{Principal: "user:ann", Kinds: []event.Kind{event.Token}}, 0).Read()
+		if len(ended) != 1 || ended[0].Operation != "token.ended" || ended[0].Name != one.ID {
+			t.Errorf("told of %+v", ended)
+		}
 		open("revoked", false, false, true, true, true)
 		time.Sleep(time.Minute)
 		open("expired", false, false, true, false, true)
