@@ -47,7 +47,7 @@ import (
 type App struct {
 	Config  *config.Config
 	Gateway *gateway.Gateway
-	Book    *session.Book
+	Book    *session.Sessions
 	Pool    *pool.Pool
 
 	log     *slog.Logger
@@ -478,7 +478,7 @@ func (a *App) Rest() {
 	defer cancel()
 	a.cold()
 	a.warming.Wait()
-	a.Book.Rest(ctx)
+	a.Book.StopOwned(ctx)
 }
 
 // Destroy ends all sessions with all that they have, and then lets go: for a

@@ -25,7 +25,7 @@ import (
 
 // Config is what the tools need.
 type Config struct {
-	Sessions *session.Book
+	Sessions *session.Sessions
 	Ports    *port.Ports
 	// Connections are third-party MCP servers; without it there are none.
 	Connections *servers.Servers

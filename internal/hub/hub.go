@@ -29,7 +29,7 @@ type Config struct {
 	Decide policy.Decider
 	// Sessions, Ports, Servers and Vault are whose the acts are that are no tools;
 	// nil: there are none of them.
-	Sessions *session.Book
+	Sessions *session.Sessions
 	Ports    *port.Ports
 	Servers  *servers.Servers
 	Vault    *vault.Vault

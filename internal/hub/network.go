@@ -87,7 +87,7 @@ func (h *Hub) ChangeNetwork(ctx context.Context, p auth.Principal, id string, c 
 			return n, err
 		}
 		if n, err = h.Sessions.ChangeNetwork(ctx, p, id, c.apply); err == nil && c.Recount {
-			n, err = h.Sessions.Recount(ctx, p, n.Session)
+			n, err = h.Sessions.ResetTraffic(ctx, p, n.Session)
 		}
 		return n, err
 	})

@@ -26,7 +26,7 @@ import (
 // Config is what Servers need.
 type Config struct {
 	Store    Store
-	Sessions *session.Book
+	Sessions *session.Sessions
 	// Secrets are what values of variables and headers may refer to; nil: there
 	// are none.
 	Secrets Secrets

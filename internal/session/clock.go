@@ -9,7 +9,7 @@ import (
 
 // Run takes over what an earlier server left, looks at the clocks, and stores
 // what sessions moved, until ctx ends.
-func (b *Book) Run(ctx context.Context) {
+func (b *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
 	work.Go(func() { b.keepTraffic(ctx) }) // no sandbox that is slow to answer keeps it waiting
 	work.Go(func() { b.adoptAll(ctx) })
@@ -27,7 +27,7 @@ func (b *Book) Run(ctx context.Context) {
 	}
 }
 
-func (b *Book) sweep(ctx context.Context, now time.Time) {
+func (b *Sessions) sweep(ctx context.Context, now time.Time) {
 	for _, s := range b.all() {
 		r := s.record()
 		switch {
@@ -45,14 +45,14 @@ func (b *Book) sweep(ctx context.Context, now time.Time) {
 
 // persistUse stores when the session was used last.
 func (s *Session) persistUse(ctx context.Context) {
-	if err := s.enter(ctx); err != nil {
+	if err := s.acquire(ctx); err != nil {
 		return
 	}
-	defer s.leave()
+	defer s.release()
 	if s.gone() {
 		return
 	}
 	if err := s.update(func(*Record) {}); err != nil {
-		s.book.Log.Error("could not store a session's last use", "session", s.record().ID, "error", err)
+		s.sessions.Log.Error("could not store a session's last use", "session", s.record().ID, "error", err)
 	}
 }

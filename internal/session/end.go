@@ -10,11 +10,11 @@ import (
 
 // expire stops a session's sandbox unless a call uses it. What is worth keeping
 // of it is kept. It says whether it did.
-func (b *Book) expire(ctx context.Context, s *Session, why string) bool {
-	if s.enter(ctx) != nil {
+func (b *Sessions) expire(ctx context.Context, s *Session, why string) bool {
+	if s.acquire(ctx) != nil {
 		return false
 	}
-	defer s.leave()
+	defer s.release()
 	s.mu.Lock()
 	booted := s.booted
 	if s.active > 0 || s.removed || booted == nil {
@@ -44,7 +44,7 @@ func (b *Book) expire(ctx context.Context, s *Session, why string) bool {
 const keptFor = 5
 
 // thin forgets the principal's oldest stopped sessions when there are too many.
-func (b *Book) thin(ctx context.Context, owner string) {
+func (b *Sessions) thin(ctx context.Context, owner string) {
 	var stopped []*Session
 	for _, s := range b.all() {
 		if r := s.record(); r.Owner == owner && !r.Home && r.State == Stopped && !s.live() {
@@ -58,13 +58,11 @@ func (b *Book) thin(ctx context.Context, owner string) {
 }
 
 // lapse forgets a stopped session, unless a call has woken it.
-func (b *Book) lapse(ctx context.Context, s *Session) {
-	select {
-	case s.gate <- struct{}{}:
-	default:
+func (b *Sessions) lapse(ctx context.Context, s *Session) {
+	if !s.lock.TryAcquire(1) {
 		return
 	}
-	defer s.leave()
+	defer s.release()
 	s.mu.Lock()
 	awake := s.booted != nil || s.left || s.active > 0 || s.removed
 	s.mu.Unlock()
@@ -73,9 +71,9 @@ func (b *Book) lapse(ctx context.Context, s *Session) {
 	}
 }
 
-// forget removes the record and the workspace. The gate is held, and no sandbox
+// forget removes the record and the workspace. The lock is held, and no sandbox
 // is left.
-func (b *Book) forget(ctx context.Context, s *Session) {
+func (b *Sessions) forget(ctx context.Context, s *Session) {
 	s.storing.Lock() // no change that is being stored comes after the removal
 	defer s.storing.Unlock()
 	s.mu.Lock()
@@ -103,18 +101,18 @@ func (b *Book) forget(ctx context.Context, s *Session) {
 }
 
 // remove ends a session: sandbox, and, but for a home, workspace and record.
-func (b *Book) remove(ctx context.Context, s *Session) {
+func (b *Sessions) remove(ctx context.Context, s *Session) {
 	s.mu.Lock()
 	booted := s.booted
 	s.mu.Unlock()
-	// Whoever holds the gate waits for this sandbox: end it first.
+	// Whoever holds the lock waits for this sandbox: end it first.
 	if booted != nil {
 		s.drop(booted, "it was stopped")
 	}
-	if s.enter(ctx) != nil {
+	if s.acquire(ctx) != nil {
 		return
 	}
-	defer s.leave()
+	defer s.release()
 	if s.gone() {
 		return // another call was faster
 	}
@@ -142,7 +140,7 @@ func (b *Book) remove(ctx context.Context, s *Session) {
 }
 
 // Stop ends the caller's session. It returns false when they have none of that id.
-func (b *Book) Stop(ctx context.Context, p auth.Principal, id string) bool {
+func (b *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
 	s := b.mine(p, id)
 	if s == nil {
 		return false
@@ -152,7 +150,7 @@ func (b *Book) Stop(ctx context.Context, p auth.Principal, id string) bool {
 }
 
 // Close lets go of all sandboxes; they live on, for the next server.
-func (b *Book) Close(ctx context.Context) {
+func (b *Sessions) Close(ctx context.Context) {
 	for _, s := range b.all() {
 		s.mu.Lock()
 		booted := s.booted
@@ -165,9 +163,9 @@ func (b *Book) Close(ctx context.Context) {
 	b.storeTraffic(ctx)
 }
 
-// Rest stops the sandboxes that this book booted, and keeps what is worth
+// StopOwned stops the sandboxes that this process booted, and keeps what is worth
 // keeping of their sessions.
-func (b *Book) Rest(ctx context.Context) {
+func (b *Sessions) StopOwned(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, s := range b.all() {
 		s.mu.Lock()
@@ -181,7 +179,7 @@ func (b *Book) Rest(ctx context.Context) {
 }
 
 // StopAll ends all sessions of all principals; homes keep their files.
-func (b *Book) StopAll(ctx context.Context) {
+func (b *Sessions) StopAll(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, s := range b.all() {
 		wg.Go(func() { b.remove(ctx, s) })

@@ -20,14 +20,14 @@ type Change struct {
 // Empty says whether the session has what all sessions of its template have.
 func (c Change) Empty() bool { return c.Mode == "" && len(c.Allow) == 0 }
 
-// Policies is what sessions may reach. It is not changed once a book has it.
+// Policies is what sessions may reach. It is not changed once Sessions have it.
 type Policies struct {
 	Operator  egress.Policy
 	Templates map[string]egress.Policy // Mode, where it is set, and Allow
 }
 
 // policy is what a session may reach.
-func (b *Book) policy(r Record) *egress.Policy {
+func (b *Sessions) policy(r Record) *egress.Policy {
 	all := b.policies.Load()
 	if all == nil {
 		return nil
@@ -45,7 +45,7 @@ func (b *Book) policy(r Record) *egress.Policy {
 
 // HomePolicy is what a principal's home may reach; what the server does in their
 // name may reach no more.
-func (b *Book) HomePolicy(p auth.Principal) *egress.Policy {
+func (b *Sessions) HomePolicy(p auth.Principal) *egress.Policy {
 	if s := b.mine(p, "home"); s != nil {
 		return b.policy(s.record())
 	}
@@ -53,7 +53,7 @@ func (b *Book) HomePolicy(p auth.Principal) *egress.Policy {
 }
 
 // SetPolicies makes p what holds for all sessions from now on.
-func (b *Book) SetPolicies(p Policies) {
+func (b *Sessions) SetPolicies(p Policies) {
 	p.Templates = maps.Clone(p.Templates)
 	b.policies.Store(&p)
 	for _, s := range b.all() {
@@ -62,7 +62,7 @@ func (b *Book) SetPolicies(p Policies) {
 }
 
 // Policies returns what holds now.
-func (b *Book) Policies() Policies {
+func (b *Sessions) Policies() Policies {
 	if p := b.policies.Load(); p != nil {
 		return *p
 	}
@@ -74,12 +74,12 @@ func (s *Session) applyPolicy() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.booted != nil && s.booted.Outlet != nil {
-		s.booted.Outlet.SetPolicy(s.book.policy(s.rec))
+		s.booted.Outlet.SetPolicy(s.sessions.policy(s.rec))
 	}
 }
 
 // connect gives a sandbox that is not published yet the session's way out.
-func (b *Book) connect(booted *pool.Booted, r Record, meter *egress.Meter) {
+func (b *Sessions) connect(booted *pool.Booted, r Record, meter *egress.Meter) {
 	if b.Egress != nil {
 		booted.Connect(b.Egress.Outlet(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r),
 			meter))
@@ -101,7 +101,7 @@ type Network struct {
 
 // Network returns a session's network: of the principal's own sessions, or, for an
 // operator, of anyone's.
-func (b *Book) Network(p auth.Principal, id string) (Network, error) {
+func (b *Sessions) Network(p auth.Principal, id string) (Network, error) {
 	s, err := b.any(p, id)
 	if err != nil {
 		return Network{}, err
@@ -119,7 +119,7 @@ func (b *Book) Network(p auth.Principal, id string) (Network, error) {
 
 // any finds a principal's session, or, for an operator, anyone's; "home" is always
 // their own.
-func (b *Book) any(p auth.Principal, id string) (*Session, error) {
+func (b *Sessions) any(p auth.Principal, id string) (*Session, error) {
 	s := b.mine(p, id)
 	if s == nil && p.Has(auth.Operator) {
 		b.mu.Lock()
@@ -134,15 +134,15 @@ func (b *Book) any(p auth.Principal, id string) (*Session, error) {
 
 // ChangeNetwork changes what one session may reach: stored first, then in force.
 // It is for operators alone.
-func (b *Book) ChangeNetwork(ctx context.Context, p auth.Principal, id string, change func(*Change)) (Network, error) {
+func (b *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id string, change func(*Change)) (Network, error) {
 	s, err := b.any(p, id)
 	if err != nil {
 		return Network{}, err
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.acquire(ctx); err != nil {
 		return Network{}, err
 	}
-	defer s.leave()
+	defer s.release()
 	if s.gone() {
 		return Network{}, b.unknown(p.ID, id)
 	}

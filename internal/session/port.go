@@ -12,13 +12,13 @@ import (
 
 // Wake opens the principal's session of that id for what is no call: what was
 // lost is told to the next call.
-func (b *Book) Wake(ctx context.Context, p auth.Principal, id string) (*Lease, error) {
+func (b *Sessions) Wake(ctx context.Context, p auth.Principal, id string) (*Lease, error) {
 	return b.Open(ctx, p, Ask{ID: id, quiet: true})
 }
 
 // Find returns the id of the principal's session that id means, without waking
 // it: empty and "home" are their home.
-func (b *Book) Find(p auth.Principal, id string) (string, error) {
+func (b *Sessions) Find(p auth.Principal, id string) (string, error) {
 	if id == "" {
 		id = "home"
 	}
@@ -30,7 +30,7 @@ func (b *Book) Find(p auth.Principal, id string) (string, error) {
 }
 
 // OwnerOf returns the id of the principal whose session that is; empty: nobody's.
-func (b *Book) OwnerOf(id string) string {
+func (b *Sessions) OwnerOf(id string) string {
 	b.mu.Lock()
 	s := b.sessions[id]
 	b.mu.Unlock()
@@ -41,7 +41,7 @@ func (b *Book) OwnerOf(id string) string {
 }
 
 // Has says whether the session of that id is there, and the owner's.
-func (b *Book) Has(owner, id string) bool {
+func (b *Sessions) Has(owner, id string) bool {
 	s := b.mine(auth.InNameOf(owner), id)
 	return s != nil && s.record().ID == id && !s.gone()
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
@@ -20,7 +22,7 @@ import (
 // Recover reads which sessions an earlier server had. It is called once, before
 // the first Open, and is quick: each sandbox is taken over when its session is
 // asked for, or by Run, which also removes those that belong to nobody.
-func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
+func (b *Sessions) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	ids, err := rt.Left(ctx)
 	if err != nil {
 		return fmt.Errorf("looking for sandboxes: %w", err)
@@ -54,7 +56,7 @@ func (b *Book) Recover(ctx context.Context, rt sandbox.Runtime) error {
 
 // tidy removes the workspaces that belong to nobody. What stays is found again
 // at the next start.
-func (b *Book) tidy(kept map[string]bool) {
+func (b *Sessions) tidy(kept map[string]bool) {
 	all, err := b.Pool.Workspaces.All()
 	for _, id := range all {
 		if !kept[id] {
@@ -68,8 +70,8 @@ func (b *Book) tidy(kept map[string]bool) {
 
 // recover makes the session of a record. When its sandbox is among unowned it is
 // taken out of there.
-func (b *Book) recover(r Record, unowned map[string]bool) {
-	s := &Session{book: b, gate: make(chan struct{}, 1), meter: egress.NewMeter(r.Traffic), stored: r.Traffic,
+func (b *Sessions) recover(r Record, unowned map[string]bool) {
+	s := &Session{sessions: b, lock: semaphore.NewWeighted(1), meter: egress.NewMeter(r.Traffic), stored: r.Traffic,
 		rec: r}
 	if r.Sandbox != "" && unowned[r.Sandbox] {
 		if _, _, err := b.resolve(r.Template, r.Flavor); err == nil {
@@ -95,7 +97,7 @@ func (b *Book) recover(r Record, unowned map[string]bool) {
 const whileAway = "it ended while the server was away"
 
 // adopt takes over the sandbox that an earlier server left to the session, if
-// that was not done yet. The gate is held. With an error it can be tried again.
+// that was not done yet. The lock is held. With an error it can be tried again.
 func (s *Session) adopt(ctx context.Context) error {
 	s.mu.Lock()
 	left, ending, r := s.left, s.ending, s.rec
@@ -103,14 +105,14 @@ func (s *Session) adopt(ctx context.Context) error {
 	if !left {
 		return nil
 	}
-	t, f, err := s.book.resolve(r.Template, r.Flavor)
+	t, f, err := s.sessions.resolve(r.Template, r.Flavor)
 	if err != nil {
 		return err
 	}
 	// Who gives up waiting leaves nothing half done.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	box, err := s.book.Pool.Runtime.Recover(ctx, r.Sandbox)
+	box, err := s.sessions.Pool.Runtime.Recover(ctx, r.Sandbox)
 	if err == nil && ending { // the session was stopped while this could not be done
 		if err = box.Stop(ctx); err == nil {
 			err = sandbox.ErrGone
@@ -130,23 +132,23 @@ func (s *Session) adopt(ctx context.Context) error {
 			}
 		})
 	}
-	booted := s.book.Pool.Adopt(box, pool.Order{Workspace: r.Workspace, Template: t, Flavor: f})
+	booted := s.sessions.Pool.Adopt(box, pool.Order{Workspace: r.Workspace, Template: t, Flavor: f})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.book.connect(booted, s.rec, s.meter)
+	s.sessions.connect(booted, s.rec, s.meter)
 	s.booted, s.found, s.left = booted, booted, false
 	return nil
 }
 
-// settle waits until the session has taken over its sandbox, if one was left.
-func (s *Session) settle(ctx context.Context) error {
+// awaitTakeover waits until the session has taken over its sandbox, if one was left.
+func (s *Session) awaitTakeover(ctx context.Context) error {
 	if !s.isLeft() {
 		return nil
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.acquire(ctx); err != nil {
 		return err
 	}
-	defer s.leave()
+	defer s.release()
 	if s.gone() {
 		return nil
 	}
@@ -179,7 +181,7 @@ func adopting() int { return 4 * runtime.NumCPU() }
 // adoptAll takes over what an earlier server left to sessions, those first that
 // were used last, and then removes what belongs to nobody: that also when ctx
 // ends before.
-func (b *Book) adoptAll(ctx context.Context) {
+func (b *Sessions) adoptAll(ctx context.Context) {
 	defer b.removeUnowned(ctx)
 	select { // the first calls have the processors to themselves
 	case <-time.After(headStart):
@@ -204,8 +206,8 @@ func (b *Book) adoptAll(ctx context.Context) {
 	}
 }
 
-func (b *Book) adoptOne(ctx context.Context, s *Session) error {
-	if err := s.settle(ctx); err != nil {
+func (b *Sessions) adoptOne(ctx context.Context, s *Session) error {
+	if err := s.awaitTakeover(ctx); err != nil {
 		if ctx.Err() == nil {
 			b.Log.Error("could not take over a session's sandbox; it is tried again", "session", s.record().ID, "error",
 				err)
@@ -224,7 +226,7 @@ func (b *Book) adoptOne(ctx context.Context, s *Session) error {
 }
 
 // abandon leaves a sandbox that lives and is nobody's any more to Run.
-func (b *Book) abandon(ids ...string) {
+func (b *Sessions) abandon(ids ...string) {
 	b.mu.Lock()
 	b.unowned = append(b.unowned, ids...)
 	b.mu.Unlock()
@@ -236,7 +238,7 @@ func (b *Book) abandon(ids ...string) {
 
 // endUnowned ends, until ctx does, what sessions that were stopped have left behind,
 // and what could not be removed before. It tries again until all are gone.
-func (b *Book) endUnowned(ctx context.Context) {
+func (b *Sessions) endUnowned(ctx context.Context) {
 	defer b.removeUnowned(ctx)
 	for {
 		select {
@@ -257,7 +259,7 @@ func (b *Book) endUnowned(ctx context.Context) {
 // being made when the server died, and those of sessions that were removed. A server
 // that stops does that, too: nobody would use them. What fails is tried again, by the
 // next server too.
-func (b *Book) removeUnowned(ctx context.Context) {
+func (b *Sessions) removeUnowned(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removing)
 	defer cancel()
 	b.mu.Lock()

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"sandlot/internal/agent"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
@@ -56,13 +58,13 @@ type Store interface {
 	RemoveSession(ctx context.Context, id string) error
 }
 
-// Session is one handle. The book makes it.
+// Session is one handle. Sessions make it.
 type Session struct {
-	book *Book
-	gate chan struct{} // held by whoever boots, stops or removes it
+	sessions *Sessions
+	lock     *semaphore.Weighted // held by whoever boots, stops or removes it
 
 	meter  *egress.Meter  // of all its sandboxes
-	stored egress.Traffic // what the store has of it; guarded by book.traffic
+	stored egress.Traffic // what the store has of it; guarded by sessions.traffic
 
 	storing sync.Mutex // held while the record changes, here and in the store
 
@@ -75,7 +77,7 @@ type Session struct {
 	removed bool
 	left    bool // an earlier server's sandbox is not taken over yet
 	ending  bool // and ends as soon as it is
-	// reserved: the book counts it as a reservation still.
+	// reserved: they count it as a reservation still.
 	reserved bool
 }
 
@@ -85,17 +87,15 @@ func (s *Session) record() Record {
 	return s.rec
 }
 
-// enter waits for the gate.
-func (s *Session) enter(ctx context.Context) error {
-	select {
-	case s.gate <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fault.From(ctx.Err())
+// acquire waits for the session's lock.
+func (s *Session) acquire(ctx context.Context) error {
+	if err := s.lock.Acquire(ctx, 1); err != nil {
+		return fault.From(err)
 	}
+	return nil
 }
 
-func (s *Session) leave() { <-s.gate }
+func (s *Session) release() { s.lock.Release(1) }
 
 // update changes the record: in the store first, then in memory. Of a session that is
 // removed nothing is stored any more.
@@ -104,12 +104,12 @@ func (s *Session) update(change func(*Record)) error {
 	defer s.storing.Unlock()
 	r := s.record()
 	if s.gone() {
-		return s.book.unknown(r.Owner, r.ID)
+		return s.sessions.unknown(r.Owner, r.ID)
 	}
 	change(&r)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := s.book.Store.PutSession(ctx, r); err != nil {
+	if err := s.sessions.Store.PutSession(ctx, r); err != nil {
 		return fmt.Errorf("storing session: %w", err)
 	}
 	s.mu.Lock()
@@ -131,12 +131,12 @@ func (s *Session) up(ctx context.Context, quiet bool) (b *pool.Booted, notice st
 	if b != nil && lost == "" && !removed && b.Agent.Linked() {
 		return b, "", nil
 	}
-	if err := s.enter(ctx); err != nil {
+	if err := s.acquire(ctx); err != nil {
 		return nil, "", err
 	}
-	defer s.leave()
+	defer s.release()
 	if s.gone() {
-		return nil, "", s.book.unknown(s.record().Owner, s.record().ID)
+		return nil, "", s.sessions.unknown(s.record().Owner, s.record().ID)
 	}
 	if err := s.revive(ctx); err != nil {
 		return nil, "", err
@@ -159,7 +159,7 @@ func (s *Session) gone() bool {
 	return s.removed
 }
 
-// revive leaves the session with a linked sandbox. The gate is held.
+// revive leaves the session with a linked sandbox. The lock is held.
 func (s *Session) revive(ctx context.Context) error {
 	if err := s.adopt(ctx); err != nil {
 		return err
@@ -168,7 +168,7 @@ func (s *Session) revive(ctx context.Context) error {
 	b := s.booted
 	s.mu.Unlock()
 	if b != nil {
-		wait, cancel := context.WithTimeout(ctx, s.book.Patience)
+		wait, cancel := context.WithTimeout(ctx, s.sessions.Patience)
 		err := b.Agent.Wait(wait)
 		cancel()
 		if err == nil {
@@ -186,19 +186,19 @@ func (s *Session) revive(ctx context.Context) error {
 	return s.boot(ctx)
 }
 
-// boot gives the session a new sandbox over its workspace. The gate is held.
+// boot gives the session a new sandbox over its workspace. The lock is held.
 func (s *Session) boot(ctx context.Context) error {
 	r := s.record()
-	t, f, err := s.book.resolve(r.Template, r.Flavor)
+	t, f, err := s.sessions.resolve(r.Template, r.Flavor)
 	if err != nil {
 		return err
 	}
-	settle, err := s.book.room(ctx, s, f)
+	commit, err := s.sessions.quota(ctx, s, f)
 	if err != nil {
 		return err
 	}
-	defer settle()
-	if err := s.book.Pool.Workspaces.Ensure(r.Workspace); err != nil {
+	defer commit()
+	if err := s.sessions.Pool.Workspaces.Ensure(r.Workspace); err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
 	}
 	id := secret.ID()
@@ -209,7 +209,7 @@ func (s *Session) boot(ctx context.Context) error {
 	defer s.setBooting(false)
 	began := time.Now()
 	// Others may wait for the same boot: it goes on when this caller leaves.
-	b, err := s.book.Pool.Boot(context.WithoutCancel(ctx), pool.Order{ID: id, Workspace: r.Workspace, Template: t,
+	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Order{ID: id, Workspace: r.Workspace, Template: t,
 		Flavor: f, Early: true})
 	if err != nil {
 		err = errors.Join(err, s.update(func(r *Record) { r.Sandbox = "" }))
@@ -217,9 +217,9 @@ func (s *Session) boot(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.book.connect(b, s.rec, s.meter)
+	s.sessions.connect(b, s.rec, s.meter)
 	s.booted = b
-	s.book.publish(s.rec, "booted", f.Name, time.Since(began))
+	s.sessions.publish(s.rec, "booted", f.Name, time.Since(began))
 	return nil
 }
 
@@ -250,11 +250,11 @@ func (s *Session) drop(b *pool.Booted, why string) {
 	s.booted = nil
 	s.mu.Unlock()
 	if err := b.Destroy(); err != nil {
-		s.book.Log.Error("could not remove a sandbox", "sandbox", b.ID, "error", err)
+		s.sessions.Log.Error("could not remove a sandbox", "sandbox", b.ID, "error", err)
 	}
-	s.book.publish(s.record(), "stopped", why, 0)
+	s.sessions.publish(s.record(), "stopped", why, 0)
 	if err := s.update(func(r *Record) { r.Sandbox, r.Lost = "", why }); err != nil && !s.gone() {
-		s.book.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
+		s.sessions.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
 	}
 }
 
@@ -339,9 +339,9 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 		return l.about(fault.Wrap(kind, err,
 			"the link to the sandbox broke in the middle of the call; the session lives on"), "link_lost")
 	}
-	if l.enter(look) == nil {
+	if l.acquire(look) == nil {
 		l.drop(l.Booted, why)
-		l.leave()
+		l.release()
 	}
 	return l.about(fault.Wrap(kind, err,
 		"the session's sandbox had to end: %s. Files in /workspace are kept; variables, processes and everything "+
@@ -389,14 +389,14 @@ type Info struct {
 // info looks at the session; it boots nothing.
 func (s *Session) info(ctx context.Context) Info {
 	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
-	_ = s.settle(wait) // what is not taken over in time is told as far as it is known
+	_ = s.awaitTakeover(wait) // what is not taken over in time is told as far as it is known
 	cancel()
 	s.mu.Lock()
 	r, b, active, booting, left := s.rec, s.booted, s.active, s.booting, s.left && !s.ending
 	s.mu.Unlock()
-	i := Info{Record: r, Status: "stopped", MaxBytes: s.book.maxBytes()}
+	i := Info{Record: r, Status: "stopped", MaxBytes: s.sessions.maxBytes()}
 	i.Traffic = s.meter.Traffic()
-	i.Flavor, _ = s.book.flavor(r.Flavor)
+	i.Flavor, _ = s.sessions.flavor(r.Flavor)
 	switch {
 	case booting:
 		i.Status = "creating"

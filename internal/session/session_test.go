@@ -80,9 +80,9 @@ func (m *memory) RemoveSession(_ context.Context, id string) error {
 	return m.broken
 }
 
-// world is a book over a fake runtime.
+// world is sessions over a fake runtime.
 type world struct {
-	*Book
+	*Sessions
 	t     *testing.T
 	fake  *sandboxtest.Fake
 	store *memory
@@ -103,7 +103,7 @@ func newWorld(t *testing.T, change func(*Rules)) *world {
 	return w
 }
 
-// open makes a book over the same store, runtime and files, as a new server does.
+// open makes sessions over the same store, runtime and files, as a new server does.
 func (w *world) open(change func(*Rules)) {
 	workspaces, err := workspace.Open(w.shelf)
 	if err != nil {
@@ -119,7 +119,7 @@ func (w *world) open(change func(*Rules)) {
 	log := sandboxtest.Log(w.t)
 	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, Start: 2 * time.Second, Templates: rules.Templates,
 		Flavor: image.Flavors[0], Log: log})
-	w.Book = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out})
+	w.Sessions = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out})
 	if err := w.Recover(w.t.Context(), w.fake); err != nil {
 		w.t.Fatal(err)
 	}
@@ -487,7 +487,7 @@ func TestNextServerStarts(t *testing.T) {
 	})
 }
 
-// TestNextServer: what one book leaves, the next one finds, and nothing else.
+// TestNextServer: what one server leaves, the next one finds, and nothing else.
 func TestNextServer(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		home, other, dead := w.use(ann, Ask{}), w.use(bob, Ask{ID: "new"}), w.use(bob, Ask{ID: "new"})
@@ -521,8 +521,8 @@ func TestNextServer(t *testing.T) {
 		if all, _ := w.Pool.Workspaces.All(); slices.Contains(all, nobodys) {
 			t.Error("a workspace without owner is kept")
 		}
-		// What this book booted itself is stopped at its end, what it found is not.
-		w.Rest(context.Background())
+		// What this server booted itself is stopped at its end, what it found is not.
+		w.StopOwned(context.Background())
 		if w.fake.Box(home.Booted.ID) == nil || w.fake.Box(other.Booted.ID) == nil {
 			t.Error("Rest stopped what an earlier server had booted")
 		}

@@ -13,7 +13,7 @@ import (
 const trafficEvery = 2 * time.Second
 
 // keepTraffic stores what sessions moved until ctx ends.
-func (b *Book) keepTraffic(ctx context.Context) {
+func (b *Sessions) keepTraffic(ctx context.Context) {
 	tick := time.NewTicker(trafficEvery)
 	defer tick.Stop()
 	for {
@@ -28,7 +28,7 @@ func (b *Book) keepTraffic(ctx context.Context) {
 
 // storeTraffic stores what sessions moved since it was stored last, all in one
 // write. What cannot be stored now is stored the next time.
-func (b *Book) storeTraffic(ctx context.Context) {
+func (b *Sessions) storeTraffic(ctx context.Context) {
 	b.traffic.Lock()
 	defer b.traffic.Unlock()
 	changed := map[string]egress.Traffic{}
@@ -52,20 +52,20 @@ func (b *Book) storeTraffic(ctx context.Context) {
 	}
 }
 
-// Recount makes a session's traffic count from nothing, so that it may move as
+// ResetTraffic makes a session's traffic count from nothing, so that it may move as
 // much as a new one: in the store first. It is for operators alone.
-func (b *Book) Recount(ctx context.Context, p auth.Principal, id string) (Network, error) {
+func (b *Sessions) ResetTraffic(ctx context.Context, p auth.Principal, id string) (Network, error) {
 	s, err := b.any(p, id)
 	if err != nil {
 		return Network{}, err
 	}
-	if err := b.recount(ctx, s); err != nil {
+	if err := b.resetTraffic(ctx, s); err != nil {
 		return Network{}, err
 	}
 	return b.Network(p, s.record().ID)
 }
 
-func (b *Book) recount(ctx context.Context, s *Session) error {
+func (b *Sessions) resetTraffic(ctx context.Context, s *Session) error {
 	b.traffic.Lock()
 	defer b.traffic.Unlock()
 	if err := b.Store.PutTraffic(ctx, map[string]egress.Traffic{s.record().ID: {}}); err != nil {
@@ -77,7 +77,7 @@ func (b *Book) recount(ctx context.Context, s *Session) error {
 }
 
 // maxBytes is how much a session may move; 0 is no limit.
-func (b *Book) maxBytes() int64 {
+func (b *Sessions) maxBytes() int64 {
 	if b.Egress == nil {
 		return 0
 	}

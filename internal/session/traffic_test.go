@@ -48,7 +48,7 @@ func (w *world) network() {
 // again is a world after a crash of its server: nothing was closed in time.
 func (w *world) again() {
 	w.t.Helper()
-	old := w.Book
+	old := w.Sessions
 	w.open(nil)
 	w.SetPolicies(old.Policies())
 	// What the test process has of the old one may go now.
@@ -136,7 +136,7 @@ func TestTrafficOutlivesSandboxes(t *testing.T) {
 			}
 		}
 		// The operator lets it begin anew.
-		if n, err := w.Recount(t.Context(), auth.Owner(), l.ID()); err != nil || n.Traffic != (egress.Traffic{}) {
+		if n, err := w.ResetTraffic(t.Context(), auth.Owner(), l.ID()); err != nil || n.Traffic != (egress.Traffic{}) {
 			t.Errorf("%+v, %v", n, err)
 		}
 		if r := moves(t, l, 12_000); r.Code != wire.NetOK || r.Message != "" {
@@ -200,7 +200,7 @@ func TestTrafficOutlivesServer(t *testing.T) {
 		w.store.mu.Unlock()
 		moves(t, l, each)
 		time.Sleep(2 * trafficEvery)
-		if _, err := w.Recount(t.Context(), auth.Owner(), l.ID()); err == nil {
+		if _, err := w.ResetTraffic(t.Context(), auth.Owner(), l.ID()); err == nil {
 			t.Error("counted anew without being stored")
 		}
 		w.store.mu.Lock()

@@ -14,9 +14,9 @@ import (
 // their memory.
 type place struct{ n, mb int }
 
-// room takes a place for a session that boots, unless it has one because it is
-// being made. The session's gate is held.
-func (b *Book) room(ctx context.Context, s *Session, f image.Flavor) (settle func(), err error) {
+// quota takes a place for a session that boots, unless it has one because it is
+// being made. The session's lock is held.
+func (b *Sessions) quota(ctx context.Context, s *Session, f image.Flavor) (commit func(), err error) {
 	s.mu.Lock()
 	has, r := s.reserved, s.rec
 	s.mu.Unlock()
@@ -45,7 +45,7 @@ func (s *Session) counts() bool {
 }
 
 // settling returns what turns a reservation into a session that counts by itself.
-func (b *Book) settling(s *Session, taken place) func() {
+func (b *Sessions) settling(s *Session, taken place) func() {
 	return func() {
 		s.mu.Lock()
 		s.reserved = false
@@ -63,7 +63,7 @@ func (s *Session) live() bool {
 
 // reserve makes room for one more session of the owner, or says why there is none. A
 // home has its place always, and needs memory alone.
-func (b *Book) reserve(ctx context.Context, owner string, want place) error {
+func (b *Sessions) reserve(ctx context.Context, owner string, want place) error {
 	for try := 0; ; try++ {
 		b.mu.Lock()
 		count, memory := b.reserved[owner].n, 0
@@ -108,7 +108,7 @@ func (b *Book) reserve(ctx context.Context, owner string, want place) error {
 	}
 }
 
-func (b *Book) release(owner string, taken place) {
+func (b *Sessions) release(owner string, taken place) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.reserved[owner]
@@ -121,7 +121,7 @@ func (b *Book) release(owner string, taken place) {
 
 // evict stops the owner's session that was not used for the longest time and
 // does nothing now. Never the home.
-func (b *Book) evict(ctx context.Context, owner string) bool {
+func (b *Sessions) evict(ctx context.Context, owner string) bool {
 	var idle []*Session
 	for _, s := range b.all() {
 		r := s.record()
@@ -140,7 +140,7 @@ func (b *Book) evict(ctx context.Context, owner string) bool {
 
 // busy says whether something runs in the session.
 func (s *Session) busy(ctx context.Context) bool {
-	if s.settle(ctx) != nil {
+	if s.awaitTakeover(ctx) != nil {
 		return true // nobody knows
 	}
 	s.mu.Lock()

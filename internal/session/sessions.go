@@ -14,6 +14,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/sync/semaphore"
+
 	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
@@ -39,7 +41,7 @@ type Rules struct {
 	Patience        time.Duration // how long an agent may be away
 }
 
-// Config is what a book needs.
+// Config is what Sessions need.
 type Config struct {
 	Rules
 	Pool  *pool.Pool
@@ -53,13 +55,13 @@ type Config struct {
 
 // publish makes an event of what happened to a session; name says more, in words of
 // this package or of the settings.
-func (b *Book) publish(r Record, operation, name string, took time.Duration) {
+func (b *Sessions) publish(r Record, operation, name string, took time.Duration) {
 	b.Events.Publish(event.Event{Kind: event.Session, Principal: r.Owner, Session: r.ID,
 		Operation: "session." + operation, Name: name, Outcome: event.OK, Duration: took})
 }
 
-// Book keeps all sessions.
-type Book struct {
+// Sessions keeps all sessions.
+type Sessions struct {
 	Config
 	policies atomic.Pointer[Policies] // none is reached as long as there are none
 	traffic  sync.Mutex               // held while sessions' traffic is stored
@@ -72,9 +74,9 @@ type Book struct {
 	reserved map[string]place    // of sessions that are being booted, by owner
 }
 
-// New returns an empty book; Recover fills it.
-func New(c Config) *Book {
-	return &Book{Config: c, orphaned: make(chan struct{}, 1), sessions: map[string]*Session{},
+// New returns Sessions without any; Recover fills them.
+func New(c Config) *Sessions {
+	return &Sessions{Config: c, orphaned: make(chan struct{}, 1), sessions: map[string]*Session{},
 		homes: map[string]*Session{}, reserved: map[string]place{}}
 }
 
@@ -91,12 +93,12 @@ type Ask struct {
 
 // Open returns the session that the caller asks for, with a sandbox that
 // answers. The caller releases it.
-func (b *Book) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, error) {
-	s, created, settle, err := b.find(ctx, p, a)
+func (b *Sessions) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, error) {
+	s, created, commit, err := b.find(ctx, p, a)
 	if err != nil {
 		return nil, err
 	}
-	defer settle()
+	defer commit()
 	s.mu.Lock()
 	s.active++
 	s.mu.Unlock()
@@ -117,7 +119,7 @@ const introduction = 5 * time.Second
 
 // introduce tells a sandbox who its user is. The local user is whom it takes for
 // granted.
-func (b *Book) introduce(ctx context.Context, p auth.Principal, booted *pool.Booted) {
+func (b *Sessions) introduce(ctx context.Context, p auth.Principal, booted *pool.Booted) {
 	if p.ID == auth.Local.ID {
 		return
 	}
@@ -145,11 +147,11 @@ func identity(p auth.Principal) *agent.Identity {
 }
 
 // find returns the session, and what to call when it has booted, or failed to.
-func (b *Book) find(ctx context.Context, p auth.Principal, a Ask) (s *Session, created bool, settle func(), err error) {
+func (b *Sessions) find(ctx context.Context, p auth.Principal, a Ask) (s *Session, created bool, commit func(), err error) {
 	switch {
 	case a.ID == "new", a.ID == "" && (a.Fresh || p.Service):
-		s, settle, err = b.create(ctx, p, a, false)
-		return s, true, settle, err
+		s, commit, err = b.create(ctx, p, a, false)
+		return s, true, commit, err
 	case a.ID == "", a.ID == "home":
 		b.mu.Lock()
 		s = b.homes[p.ID]
@@ -172,19 +174,19 @@ func (b *Book) find(ctx context.Context, p auth.Principal, a Ask) (s *Session, c
 }
 
 // home makes the principal's home, once.
-func (b *Book) home(ctx context.Context, p auth.Principal, a Ask) (*Session, bool, func(), error) {
-	s, settle, err := b.create(ctx, p, Ask{Template: a.Template, Flavor: a.Flavor}, true)
+func (b *Sessions) home(ctx context.Context, p auth.Principal, a Ask) (*Session, bool, func(), error) {
+	s, commit, err := b.create(ctx, p, Ask{Template: a.Template, Flavor: a.Flavor}, true)
 	if errors.Is(err, errExists) {
 		return b.find(ctx, p, a) // another call was faster, or has failed by now
 	}
-	return s, true, settle, err
+	return s, true, commit, err
 }
 
 var errExists = errors.New("the home exists")
 
 // create makes a session, with a warm sandbox if there is one. Its reservation
-// is held until settle.
-func (b *Book) create(ctx context.Context, p auth.Principal, a Ask, home bool) (*Session, func(), error) {
+// is held until commit.
+func (b *Sessions) create(ctx context.Context, p auth.Principal, a Ask, home bool) (*Session, func(), error) {
 	t, f, err := b.resolve(a.Template, a.Flavor)
 	if err != nil {
 		return nil, nil, err
@@ -205,7 +207,7 @@ func (b *Book) create(ctx context.Context, p auth.Principal, a Ask, home bool) (
 }
 
 // record makes the session in the store and in memory.
-func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, f image.Flavor,
+func (b *Sessions) record(ctx context.Context, p auth.Principal, t *image.Template, f image.Flavor,
 	home bool) (*Session, error) {
 	var err error
 	now := time.Now().UTC()
@@ -219,7 +221,7 @@ func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, 
 	} else if r.Workspace, err = b.Pool.Workspaces.New(); err != nil {
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
-	s := &Session{book: b, gate: make(chan struct{}, 1), meter: meter, rec: r, booted: booted, reserved: true}
+	s := &Session{sessions: b, lock: semaphore.NewWeighted(1), meter: meter, rec: r, booted: booted, reserved: true}
 	// Another call may find the home from now on and boot its sandbox: what that call
 	// stores comes after the new record, and is not overwritten by it.
 	s.storing.Lock()
@@ -254,7 +256,7 @@ func (b *Book) record(ctx context.Context, p auth.Principal, t *image.Template, 
 	return s, nil
 }
 
-func (b *Book) waste(booted *pool.Booted, workspace string) {
+func (b *Sessions) waste(booted *pool.Booted, workspace string) {
 	if booted != nil {
 		if err := booted.Destroy(); err != nil {
 			b.Log.Error("could not remove a sandbox", "sandbox", booted.ID, "error", err)
@@ -266,7 +268,7 @@ func (b *Book) waste(booted *pool.Booted, workspace string) {
 }
 
 // resolve finds the template and flavor for their names; empty means default.
-func (b *Book) resolve(template, flavor string) (*image.Template, image.Flavor, error) {
+func (b *Sessions) resolve(template, flavor string) (*image.Template, image.Flavor, error) {
 	t, err := b.template(template)
 	if err != nil {
 		return nil, image.Flavor{}, err
@@ -275,7 +277,7 @@ func (b *Book) resolve(template, flavor string) (*image.Template, image.Flavor, 
 	return t, f, err
 }
 
-func (b *Book) template(name string) (*image.Template, error) {
+func (b *Sessions) template(name string) (*image.Template, error) {
 	if name == "" {
 		name = b.DefaultTemplate
 	}
@@ -296,7 +298,7 @@ func (b *Book) template(name string) (*image.Template, error) {
 		With("argument", "template").With("given", name).With("allowed", slices.Sorted(maps.Keys(known)))
 }
 
-func (b *Book) flavor(name string) (image.Flavor, error) {
+func (b *Sessions) flavor(name string) (image.Flavor, error) {
 	if name == "" {
 		name = b.DefaultFlavor
 	}
@@ -313,7 +315,7 @@ func (b *Book) flavor(name string) (image.Flavor, error) {
 }
 
 // serves says whether an existing session provides what the call asks for.
-func (b *Book) serves(s *Session, a Ask) error {
+func (b *Sessions) serves(s *Session, a Ask) error {
 	r := s.record()
 	t, err := b.template(r.Template)
 	if err != nil {
@@ -352,7 +354,7 @@ func (b *Book) serves(s *Session, a Ask) error {
 
 // unknown is the answer for an id that is not the caller's: the same whether it
 // is someone else's or nobody's.
-func (b *Book) unknown(owner, id string) error {
+func (b *Sessions) unknown(owner, id string) error {
 	live := []string{}
 	b.mu.Lock()
 	for _, s := range b.sessions {
@@ -366,13 +368,13 @@ func (b *Book) unknown(owner, id string) error {
 		With("live_sessions", live)
 }
 
-func (b *Book) all() []*Session {
+func (b *Sessions) all() []*Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Collect(maps.Values(b.sessions))
 }
 
-func (b *Book) mine(p auth.Principal, id string) *Session {
+func (b *Sessions) mine(p auth.Principal, id string) *Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if id == "home" {
@@ -385,7 +387,7 @@ func (b *Book) mine(p auth.Principal, id string) *Session {
 }
 
 // List returns the caller's sessions, oldest first; with an id that one alone.
-func (b *Book) List(ctx context.Context, p auth.Principal, id string) ([]Info, error) {
+func (b *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Info, error) {
 	var mine []*Session
 	if id != "" {
 		s := b.mine(p, id)
@@ -411,7 +413,7 @@ func (b *Book) List(ctx context.Context, p auth.Principal, id string) ([]Info, e
 }
 
 // Live counts the sessions that have a sandbox.
-func (b *Book) Live() (n int) {
+func (b *Sessions) Live() (n int) {
 	for _, s := range b.all() {
 		if s.live() {
 			n++
@@ -421,7 +423,7 @@ func (b *Book) Live() (n int) {
 }
 
 // Prewarm boots the home of a principal who connected, before they call.
-func (b *Book) Prewarm(ctx context.Context, p auth.Principal) {
+func (b *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
 	if p.Service {
 		return
 	}
@@ -431,7 +433,7 @@ func (b *Book) Prewarm(ctx context.Context, p auth.Principal) {
 }
 
 // Owns says whether a session has that sandbox.
-func (b *Book) Owns(sandbox string) bool {
+func (b *Sessions) Owns(sandbox string) bool {
 	for _, s := range b.all() {
 		if s.record().Sandbox == sandbox {
 			return true
