@@ -357,14 +357,17 @@ func TestDeath(t *testing.T) {
 		if l := w.use(ann, Ask{ID: s.ID()}); l.Notice != "" || l.Booted.ID != s.Booted.ID {
 			t.Errorf("%q", l.Notice)
 		}
-		w.fake.Box(s.Booted.ID).Die("memory")
-		for s.Booted.Agent.Linked() { // else the call that meets it fails, and says why
-			time.Sleep(time.Millisecond)
-		}
-		l := w.use(ann, Ask{ID: s.ID()})
-		if l.Booted.ID == s.Booted.ID || !strings.Contains(l.Notice, "memory limit") ||
-			l.record().Workspace != s.record().Workspace {
-			t.Errorf("%q", l.Notice)
+		for reason, told := range map[string]string{"memory": "memory limit", "volume": "a shared folder that is full"} {
+			w.fake.Box(s.Booted.ID).Die(reason)
+			for s.Booted.Agent.Linked() { // else the call that meets it fails, and says why
+				time.Sleep(time.Millisecond)
+			}
+			l := w.use(ann, Ask{ID: s.ID()})
+			if l.Booted.ID == s.Booted.ID || !strings.Contains(l.Notice, told) ||
+				l.record().Workspace != s.record().Workspace {
+				t.Errorf("%q", l.Notice)
+			}
+			s = l
 		}
 	})
 }
