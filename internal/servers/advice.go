@@ -57,7 +57,8 @@ func unstarted(c spec.Configured) []string {
 	if c.Kind == spec.Stdio {
 		return []string{"Check its command, args and env", "Run the program itself to see all that it prints: sandbox_shell_exec, or `sandlot exec --session home -- COMMAND`"}
 	}
-	return []string{"Check its url, transport and headers", "Ask the operator of this server whether it may be reached from here (network.allow)"}
+	return []string{"Check its url, transport and headers",
+		"Ask the operator of this server whether it may be reached from here (network.allow)"}
 }
 
 // advised gives a fault of which the server is the cause its own advice.

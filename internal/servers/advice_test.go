@@ -58,7 +58,8 @@ while True:
 			b := book(t, &memStore{}, nil)
 			s := tt.make(b)
 			s.rec.Catalog = catalog.Catalog{Read: true, Tools: []catalog.Definition{{Key: "ext_t", Remote: "t", Raw: []byte(`{}`)}}}
-			_, err := s.request(t.Context(), query{method: "tools/call", params: catalog.Object{"name": catalog.Quote("t"), "arguments": []byte("{}")}})
+			_, err := s.request(t.Context(), query{method: "tools/call",
+				params: catalog.Object{"name": catalog.Quote("t"), "arguments": []byte("{}")}})
 			f := fault.From(err)
 			advice := strings.Join(f.Data().RecoverySuggestions, "\n")
 			if f.Code() != "CONNECTION_ERROR" {
@@ -82,12 +83,14 @@ func TestAdviceOfWhatDidNotStart(t *testing.T) {
 	b := book(t, &memStore{}, nil)
 	_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: "http://192.0.2.1/"})
 	f := fault.From(err)
-	if got := f.Data().RecoverySuggestions; f.Kind != fault.Connection || len(got) != 2 || !strings.Contains(got[1], "network.allow") {
+	if got := f.Data().RecoverySuggestions; f.Kind != fault.Connection || len(got) != 2 || !strings.Contains(got[1],
+		"network.allow") {
 		t.Errorf("%v %q", err, got)
 	}
 	own := fault.New(fault.Connection, "it is shared")
 	own.Advice = []string{"first"}
-	if got := fault.From(notThere(own, spec.Configured{Kind: spec.Stdio})); got == own || own.Advice[0] != "first" || !strings.Contains(got.Advice[0], "command") {
+	if got := fault.From(notThere(own,
+		spec.Configured{Kind: spec.Stdio})); got == own || own.Advice[0] != "first" || !strings.Contains(got.Advice[0], "command") {
 		t.Errorf("%v, and the one that others have %v", got.Advice, own.Advice)
 	}
 	login := fault.New(fault.Connection, "log in").With("auth_url", "https://x")

@@ -28,7 +28,8 @@ func (b *Servers) SetConfigured(list []spec.Configured) {
 	b.logins.Orphans(func(owner, key string) bool { // of users who have not come since, too
 		name, configured := strings.CutPrefix(key, "=")
 		p, _ := auth.Known(owner)
-		return configured && !slices.ContainsFunc(list, func(c spec.Configured) bool { return c.Name == name && c.Admits(p.ID) && !c.Disabled })
+		return configured && !slices.ContainsFunc(list,
+			func(c spec.Configured) bool { return c.Name == name && c.Admits(p.ID) && !c.Disabled })
 	})
 	for _, p := range known {
 		_ = b.configure(p) // what cannot be read is in the log

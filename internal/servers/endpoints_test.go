@@ -40,7 +40,8 @@ func newRogue(t *testing.T) *rogue {
 	tokens := 0
 	r.answer = func(url.Values) map[string]any {
 		tokens++
-		return map[string]any{"access_token": fmt.Sprint("access", tokens), "refresh_token": fmt.Sprint("refresh", tokens), "token_type": "Bearer"}
+		return map[string]any{"access_token": fmt.Sprint("access", tokens),
+			"refresh_token": fmt.Sprint("refresh", tokens), "token_type": "Bearer"}
 	}
 	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		r.mu.Lock()
@@ -78,9 +79,11 @@ func newRogue(t *testing.T) *rogue {
 		_ = json.NewDecoder(q.Body).Decode(&m)
 		switch m.Method {
 		case "initialize":
-			js(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{}, "serverInfo": map[string]any{"name": "x", "version": "1"}}})
+			js(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID,
+				"result": map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{}, "serverInfo": map[string]any{"name": "x", "version": "1"}}})
 		case "server/discover":
-			js(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID, "error": map[string]any{"code": -32601, "message": "no"}})
+			js(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID,
+				"error": map[string]any{"code": -32601, "message": "no"}})
 		default:
 			w.WriteHeader(http.StatusAccepted)
 		}
@@ -89,7 +92,8 @@ func newRogue(t *testing.T) *rogue {
 		js(w, 200, map[string]any{"resource": r.URL + "/mcp", "authorization_servers": []string{r.URL}})
 	})
 	r.mux.HandleFunc("/.well-known/oauth-authorization-server", func(w http.ResponseWriter, _ *http.Request) {
-		m := map[string]any{"issuer": r.URL, "authorization_endpoint": r.URL + "/authorize", "token_endpoint": r.URL + "/token", "registration_endpoint": r.URL + "/register",
+		m := map[string]any{"issuer": r.URL, "authorization_endpoint": r.URL + "/authorize",
+			"token_endpoint": r.URL + "/token", "registration_endpoint": r.URL + "/register",
 			"code_challenge_methods_supported": []string{"S256"}, "token_endpoint_auth_methods_supported": []string{"client_secret_post"}}
 		r.mu.Lock()
 		maps.Copy(m, r.meta)
@@ -97,7 +101,8 @@ func newRogue(t *testing.T) *rogue {
 		js(w, 200, m)
 	})
 	r.mux.HandleFunc("/register", func(w http.ResponseWriter, _ *http.Request) {
-		js(w, 201, map[string]any{"client_id": "c", "redirect_uris": []string{"http://localhost:1/oauth/callback"}, "token_endpoint_auth_method": "none"})
+		js(w, 201, map[string]any{"client_id": "c", "redirect_uris": []string{"http://localhost:1/oauth/callback"},
+			"token_endpoint_auth_method": "none"})
 	})
 	r.mux.HandleFunc("/token", func(w http.ResponseWriter, q *http.Request) {
 		_ = q.ParseForm()
@@ -248,7 +253,8 @@ func TestClientSecretHasOneIssuer(t *testing.T) {
 			}
 			// Then the page names who gets what the account lets Sandlot do.
 			_, page := invited(t, b, i.AuthURL)
-			if host := strings.TrimPrefix(evil.URL, "http://"); page.Host != "accounts.example.com" || len(page.Receivers) != 1 || page.Receivers[0] != host {
+			if host := strings.TrimPrefix(evil.URL,
+				"http://"); page.Host != "accounts.example.com" || len(page.Receivers) != 1 || page.Receivers[0] != host {
 				t.Errorf("the page says %q and %q", page.Host, page.Receivers)
 			}
 			comes(t, b, i.AuthURL)
@@ -299,7 +305,10 @@ func TestLoginFollowsNoRedirect(t *testing.T) {
 				reached++
 				w.WriteHeader(500)
 			})
-			r.mux.HandleFunc("/moved", func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, evil.URL+"/caught", status) })
+			r.mux.HandleFunc("/moved", func(w http.ResponseWriter, q *http.Request) {
+				http.Redirect(w, q,
+					evil.URL+"/caught", status)
+			})
 			r.says(map[string]any{what + "_endpoint": r.URL + "/moved"})
 			b := newLasting(t).server()
 			i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: r.URL + "/mcp"})
@@ -422,7 +431,8 @@ func TestServersWordsAreNotTold(t *testing.T) {
 				t.Errorf("%s: it is told: %s", what, said)
 			}
 		}
-		if strings.HasPrefix(what, "HTTP ") && !strings.Contains(err.Error(), what) || what == "HTTP 400" && !strings.Contains(err.Error(), "invalid_client_metadata") {
+		if strings.HasPrefix(what, "HTTP ") && !strings.Contains(err.Error(),
+			what) || what == "HTTP 400" && !strings.Contains(err.Error(), "invalid_client_metadata") {
 			t.Errorf("%s: it does not say what is known: %v", what, err)
 		}
 		b.Close()
@@ -436,10 +446,12 @@ func TestOwnLogins(t *testing.T) {
 	for n := range oauth.MaxOwn {
 		linkOf(t, b, fmt.Sprint("bank", n), r.URL+"/mcp")
 	}
-	if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "more", URL: r.URL + "/mcp"}); err == nil || !strings.Contains(err.Error(), "limit") {
+	if i, err := b.Connect(t.Context(), P,
+		spec.Ask{Name: "more", URL: r.URL + "/mcp"}); err == nil || !strings.Contains(err.Error(), "limit") {
 		t.Errorf("%s, %v", i.State, err)
 	}
-	if i, err := b.Connect(t.Context(), auth.User("bob", false), spec.Ask{Name: "bank", URL: r.URL + "/mcp"}); err != nil || i.State != NeedsAuth {
+	if i, err := b.Connect(t.Context(), auth.User("bob", false),
+		spec.Ask{Name: "bank", URL: r.URL + "/mcp"}); err != nil || i.State != NeedsAuth {
 		t.Errorf("another: %s, %v", i.State, err)
 	}
 }
@@ -564,7 +576,8 @@ func TestUsedTokenIsNotStored(t *testing.T) {
 			used[old] = true
 			pad = strings.Repeat("x", 70<<10)
 		}
-		return map[string]any{"access_token": fmt.Sprint("access", n, pad), "refresh_token": fmt.Sprint("refresh", n), "token_type": "Bearer"}
+		return map[string]any{"access_token": fmt.Sprint("access", n, pad), "refresh_token": fmt.Sprint("refresh", n),
+			"token_type": "Bearer"}
 	}
 	l := newLasting(t)
 	b := l.server()
@@ -599,7 +612,8 @@ func TestStuckRenewal(t *testing.T) {
 	r.expire()
 	answer := r.answers(refuse("temporarily_unavailable"))
 	for range 2 {
-		if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err == nil || i.State == NeedsAuth || !strings.Contains(err.Error(), "ten minutes") {
+		if i, err := b.Restart(t.Context(), P, "bank", nil, nil,
+			nil); err == nil || i.State == NeedsAuth || !strings.Contains(err.Error(), "ten minutes") {
 			t.Errorf("%s, %v", i.State, err)
 		}
 	}
@@ -663,7 +677,8 @@ func TestSlowRenewal(t *testing.T) {
 	// Nor does an authorization server that is out of order.
 	r.expire()
 	answer := r.answers(refuse("temporarily_unavailable"))
-	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err == nil || i.State == NeedsAuth || !fault.Is(err, fault.Connection) {
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil,
+		nil); err == nil || i.State == NeedsAuth || !fault.Is(err, fault.Connection) {
 		t.Errorf("%s, %v", i.State, err)
 	}
 	r.answers(answer)
@@ -673,7 +688,8 @@ func TestSlowRenewal(t *testing.T) {
 	// A refusal for good is the user's to mend.
 	r.expire()
 	r.answers(refuse("invalid_request"))
-	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err == nil || i.State != NeedsAuth || i.AuthURL == "" {
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil,
+		nil); err == nil || i.State != NeedsAuth || i.AuthURL == "" {
 		t.Errorf("%s, %v", i.State, err)
 	}
 }
@@ -692,7 +708,8 @@ func TestStoredWhenItCanBe(t *testing.T) {
 	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
 		t.Fatalf("%s, %v", i.State, err)
 	}
-	if said := l.log.String(); !strings.Contains(said, "could not store a log-in") || !strings.Contains(said, "could not remove a stored log-in") {
+	if said := l.log.String(); !strings.Contains(said, "could not store a log-in") || !strings.Contains(said,
+		"could not remove a stored log-in") {
 		t.Errorf("the log does not say so: %s", said)
 	}
 	l.rows.mu.Lock()
@@ -731,10 +748,11 @@ func TestLoginsSayWhereTheyFail(t *testing.T) {
 		oauth spec.OAuth
 		logs  bool // its user logs in, and it fails then
 	}{
-		"metadata cannot be used":            {meta: map[string]any{"issuer": other}},
-		"registers no clients by itself":     {meta: map[string]any{"registration_endpoint": ""}},
-		"does not register Sandlot":          {meta: map[string]any{"registration_endpoint": other + "/register"}},
-		"another authorization server than":  {oauth: spec.OAuth{ClientID: "c", Issuer: "https://accounts.example.com"}},
+		"metadata cannot be used":        {meta: map[string]any{"issuer": other}},
+		"registers no clients by itself": {meta: map[string]any{"registration_endpoint": ""}},
+		"does not register Sandlot":      {meta: map[string]any{"registration_endpoint": other + "/register"}},
+		"another authorization server than": {oauth: spec.OAuth{ClientID: "c",
+			Issuer: "https://accounts.example.com"}},
 		"did not say that it was it":         {meta: map[string]any{"authorization_response_iss_parameter_supported": true}, logs: true},
 		"no token (HTTP 400): invalid_grant": {logs: true},
 	} {
@@ -751,7 +769,11 @@ func TestLoginsSayWhereTheyFail(t *testing.T) {
 		said := fmt.Sprint(err, l.log)
 		if c.logs && i.AuthURL != "" {
 			comes(t, b, i.AuthURL)
-			until(t, "the log-in failed", func() bool { i, _, _ = b.Info(P, "bank"); return i.LastError != "" && i.State != NeedsAuth })
+			until(t, "the log-in failed", func() bool {
+				i, _,
+					_ = b.Info(P, "bank")
+				return i.LastError != "" && i.State != NeedsAuth
+			})
 			said = i.LastError
 		}
 		if !strings.Contains(said, want) {

@@ -57,7 +57,8 @@ func (b *Servers) Subscribe(ctx context.Context, p auth.Principal, client, uri s
 		return nil
 	}
 	if full {
-		return fault.New(fault.ResourceLimit, "%d resources of one server are followed already", catalog.MaxDefinitions).With("resource_type", "subscriptions").With("current_usage", catalog.MaxDefinitions).With("limit", catalog.MaxDefinitions)
+		return fault.New(fault.ResourceLimit, "%d resources of one server are followed already",
+			catalog.MaxDefinitions).With("resource_type", "subscriptions").With("current_usage", catalog.MaxDefinitions).With("limit", catalog.MaxDefinitions)
 	}
 	if err := l.session.Subscribe(ctx, remote); err != nil {
 		return s.callFault(l, query{method: "resources/subscribe"}, err)

@@ -55,9 +55,11 @@ func (l *instance) asker() (*inFlight, error) {
 	case len(callers) == 0:
 		return nil, &mcpclient.Error{Code: -32601, Message: "no call is on its way"}
 	case one == nil:
-		return nil, &mcpclient.Error{Code: -32601, Message: "the one that called cannot be asked: it is no client of MCP"}
+		return nil, &mcpclient.Error{Code: -32601,
+			Message: "the one that called cannot be asked: it is no client of MCP"}
 	case len(callers) > 1:
-		return nil, &mcpclient.Error{Code: -32603, Message: "several clients have calls on their way, and it cannot be told which of them is asked; from now on their calls wait for each other, so try again"}
+		return nil, &mcpclient.Error{Code: -32603,
+			Message: "several clients have calls on their way, and it cannot be told which of them is asked; from now on their calls wait for each other, so try again"}
 	}
 	one.asked = true
 	l.freed()

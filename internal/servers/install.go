@@ -104,14 +104,16 @@ func (b *Servers) installing(ctx context.Context, p auth.Principal, name, folder
 		i := s.rec.Install
 		s.mu.Unlock()
 		if i != nil && i.Folder == folder && s.name != name {
-			return nil, fault.New(fault.InvalidParameters, "the folder %s is that of %q; choose another name, or a workdir", folder, s.name).With("argument", "name")
+			return nil, fault.New(fault.InvalidParameters,
+				"the folder %s is that of %q; choose another name, or a workdir", folder, s.name).With("argument", "name")
 		}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o := b.owner(p)
 	if o.installs[folder] {
-		return nil, fault.New(fault.InvalidParameters, "something is being installed into %s already; wait until that is done", folder).With("argument", "name")
+		return nil, fault.New(fault.InvalidParameters,
+			"something is being installed into %s already; wait until that is done", folder).With("argument", "name")
 	}
 	if o.installs == nil {
 		o.installs = map[string]bool{}

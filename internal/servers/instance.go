@@ -52,7 +52,8 @@ type inFlight struct {
 func newInstance(s *server) *instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &instance{s: s, rec: s.rec, settings: s.settings, values: s.values, gen: s.gen, since: time.Now(), refresh: make(chan struct{}, 1), inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
+	return &instance{s: s, rec: s.rec, settings: s.settings, values: s.values, gen: s.gen, since: time.Now(),
+		refresh: make(chan struct{}, 1), inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
 }
 
 // local says whether its program runs in a sandbox.
@@ -79,7 +80,8 @@ func (l *instance) dial(ctx context.Context) (mcpclient.Pipe, error) {
 	if l.process != nil {
 		l.process.End()
 	}
-	c := process.Command{Name: s.name, Argv: process.WithPath(l.rec.Path, l.settings.Command, l.settings.Args), Env: l.values.Env, Cwd: l.rec.Cwd}
+	c := process.Command{Name: s.name, Argv: process.WithPath(l.rec.Path, l.settings.Command, l.settings.Args),
+		Env: l.values.Env, Cwd: l.rec.Cwd}
 	var p *process.Process
 	var err error
 	if l.settings.Where == spec.OnHost {
@@ -184,7 +186,8 @@ func (l *instance) resume(ctx context.Context) {
 	}
 	for _, u := range uris {
 		if err := l.session.Subscribe(ctx, u); err != nil {
-			s.log.Line("[sandlot] the changes of %s cannot be followed any more: %s", spec.Clip(u), spec.Text(err.Error(), 200))
+			s.log.Line("[sandlot] the changes of %s cannot be followed any more: %s", spec.Clip(u),
+				spec.Text(err.Error(), 200))
 		}
 	}
 }

@@ -117,7 +117,8 @@ func newLasting(t *testing.T) *lasting {
 // server is another server, after all that were before it.
 func (l *lasting) server(configured ...spec.Configured) *Servers {
 	l.t.Helper()
-	b := New(Config{Store: l.store, Version: "1", Callback: "http://localhost:1/oauth/callback", Reach: serverstest.Reach, Logins: l.logins,
+	b := New(Config{Store: l.store, Version: "1", Callback: "http://localhost:1/oauth/callback",
+		Reach: serverstest.Reach, Logins: l.logins,
 		Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	l.t.Cleanup(b.Close)
 	if err := b.Recover(l.t.Context()); err != nil {
@@ -142,7 +143,8 @@ func browse(t *testing.T, b *Servers, link string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if came, err := b.Returned(agree(t, to), func(of string) []string { return []string{i.Browser} }); err != nil || came != id {
+	if came, err := b.Returned(agree(t, to),
+		func(of string) []string { return []string{i.Browser} }); err != nil || came != id {
 		t.Fatalf("came back as %q, %v", came, err)
 	}
 }
@@ -192,7 +194,8 @@ func works(t *testing.T, b *Servers, p auth.Principal, name string, want bool) {
 func counts(t *testing.T, k *serverstest.Bank, logins, renewals int) {
 	t.Helper()
 	if l, r, reused := k.Counts(); l != logins || r != renewals || reused != 0 {
-		t.Errorf("%d log-ins and %d renewals, want %d and %d; %d times a token that was used", l, r, logins, renewals, reused)
+		t.Errorf("%d log-ins and %d renewals, want %d and %d; %d times a token that was used", l, r, logins, renewals,
+			reused)
 	}
 }
 
@@ -218,7 +221,8 @@ func TestLoginSurvives(t *testing.T) {
 	three := l.server()
 	works(t, three, P, "bank", true)
 	if n, after, reused := bank.Counts(); n != logins || after < before+2 || reused != 0 {
-		t.Errorf("%d log-ins and %d renewals; then %d and %d, and %d with a token that was used", logins, before, n, after, reused)
+		t.Errorf("%d log-ins and %d renewals; then %d and %d, and %d with a token that was used", logins, before, n,
+			after, reused)
 	}
 	l.rows.mu.Lock()
 	stored := fmt.Sprintf("%s %+v", slices.Collect(maps.Values(l.rows.all)), l.store.text())
@@ -228,7 +232,8 @@ func TestLoginSurvives(t *testing.T) {
 		t.Fatal(err, bank.Given())
 	}
 	for _, v := range bank.Given() {
-		for where, text := range map[string]string{"the store": stored, "the log": l.log.String(), "the list": string(list)} {
+		for where, text := range map[string]string{"the store": stored, "the log": l.log.String(),
+			"the list": string(list)} {
 			if strings.Contains(text, v) {
 				t.Errorf("%s has %s", where, v)
 			}
@@ -259,17 +264,20 @@ func TestLoginsAreForgotten(t *testing.T) {
 			if _, err := b.Disconnect(t.Context(), P, "bank", true); err != nil {
 				t.Fatal(err)
 			}
-			if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != NeedsAuth {
+			if i, err := b.Connect(t.Context(), P,
+				spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
 		"connected anew": {func(t *testing.T, b *Servers, bank, _ *serverstest.Bank) {
-			if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != NeedsAuth {
+			if i, err := b.Connect(t.Context(), P,
+				spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
 		"connected to another": {func(t *testing.T, b *Servers, _, other *serverstest.Bank) {
-			if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: other.URL}); err != nil || i.State != NeedsAuth {
+			if i, err := b.Connect(t.Context(), P,
+				spec.Ask{Name: "bank", URL: other.URL}); err != nil || i.State != NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
@@ -479,13 +487,18 @@ func TestRefusalsAreNotRepeated(t *testing.T) {
 	}
 	i, _, _ := b.Info(P, "bank")
 	browse(t, b, i.AuthURL) // the exchange of the code fails as well
-	until(t, "the log-in failed", func() bool { i, _, _ = b.Info(P, "bank"); return strings.Contains(i.LastError, "the log-in failed") })
+	until(t, "the log-in failed", func() bool {
+		i, _,
+			_ = b.Info(P, "bank")
+		return strings.Contains(i.LastError, "the log-in failed")
+	})
 	list, err := json.Marshal(b.List(P))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, v := range bank.Given() {
-		for where, text := range map[string]string{"the errors": said, "the list": string(list), "the log": l.log.String()} {
+		for where, text := range map[string]string{"the errors": said, "the list": string(list),
+			"the log": l.log.String()} {
 			if strings.Contains(text, v) {
 				t.Errorf("%s has %s:\n%s", where, v, text)
 			}
@@ -526,7 +539,8 @@ func TestConfiguredLogins(t *testing.T) {
 	counts(t, bank, 1, 0)
 
 	// At another address, or as another client, it is not used.
-	for _, changed := range []spec.Configured{{Name: "bank", Kind: spec.HTTP, URL: other.URL}, {Name: "bank", Kind: spec.HTTP, URL: bank.URL, OAuth: spec.OAuth{ClientID: "other", ClientSecret: "s", Issuer: strings.TrimSuffix(bank.URL, "/mcp")}}} {
+	for _, changed := range []spec.Configured{{Name: "bank", Kind: spec.HTTP, URL: other.URL},
+		{Name: "bank", Kind: spec.HTTP, URL: bank.URL, OAuth: spec.OAuth{ClientID: "other", ClientSecret: "s", Issuer: strings.TrimSuffix(bank.URL, "/mcp")}}} {
 		b = l.server(changed)
 		needs(b, P)
 		b.Close()
@@ -534,7 +548,8 @@ func TestConfiguredLogins(t *testing.T) {
 	if l.rows.rows() != 1 {
 		t.Errorf("%d are stored", l.rows.rows())
 	}
-	for name, gone := range map[string][]spec.Configured{"removed": nil, "for others": {{Name: "bank", Kind: spec.HTTP, URL: bank.URL, Principals: []string{"user:bob"}}},
+	for name, gone := range map[string][]spec.Configured{"removed": nil, "for others": {{Name: "bank",
+		Kind: spec.HTTP, URL: bank.URL, Principals: []string{"user:bob"}}},
 		"disabled": {{Name: "bank", Kind: spec.HTTP, URL: bank.URL, Disabled: true}}} {
 		b = l.server(c)
 		if l.rows.rows() == 0 {

@@ -33,7 +33,8 @@ func TestHundredConnections(t *testing.T) {
 	b.SetConfigured([]spec.Configured{{Name: "operators", Kind: spec.HTTP, URL: url}})
 	b.List(P)
 	for n := range maxConnections - 1 {
-		own(b, P, fmt.Sprintf("c%d", n), fmt.Sprintf("id%04d", n), spec.Configured{Name: fmt.Sprintf("c%d", n), Kind: spec.HTTP, URL: url})
+		own(b, P, fmt.Sprintf("c%d", n), fmt.Sprintf("id%04d", n),
+			spec.Configured{Name: fmt.Sprintf("c%d", n), Kind: spec.HTTP, URL: url})
 	}
 	mine := func() (n int) {
 		for _, i := range b.List(P) {
@@ -61,12 +62,14 @@ func TestHundredConnections(t *testing.T) {
 	if made.Load() != 1 || full.Load() != 9 || mine() != maxConnections {
 		t.Errorf("%d of 10 were made and %d refused; there are %d", made.Load(), full.Load(), mine())
 	}
-	_, err := b.Connect(t.Context(), P, spec.Ask{Name: "more", URL: url, Consent: func(context.Context, spec.Change) error { t.Error("asked, for nothing"); return nil }})
+	_, err := b.Connect(t.Context(), P, spec.Ask{Name: "more", URL: url,
+		Consent: func(context.Context, spec.Change) error { t.Error("asked, for nothing"); return nil }})
 	if f := fault.From(err); f.Kind != fault.ResourceLimit || f.Context["limit"] != maxConnections || f.Context["current_usage"] != maxConnections {
 		t.Errorf("said %v %v", err, f.Context)
 	}
 	// Without a sandbox book an installation that begins would panic.
-	if _, err := b.Install(t.Context(), P, install.Request{Ask: spec.Ask{Name: "more"}, Type: "npm", Spec: "a"}); !fault.Is(err, fault.ResourceLimit) {
+	if _, err := b.Install(t.Context(), P, install.Request{Ask: spec.Ask{Name: "more"}, Type: "npm",
+		Spec: "a"}); !fault.Is(err, fault.ResourceLimit) {
 		t.Errorf("installing: %v", err)
 	}
 	if _, err := b.Connect(t.Context(), P, spec.Ask{Name: "c7", URL: url + "/other"}); err != nil {
@@ -136,7 +139,8 @@ while True:
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("asked %d times, told %d times; %d calls of others, the slowest took %s", len(text), told.Load(), calls, slowest)
+	t.Logf("asked %d times, told %d times; %d calls of others, the slowest took %s", len(text), told.Load(), calls,
+		slowest)
 	if n := len(text); n < 2 || n > 12 { // at 0, 0.1, 0.3, 0.7, 1.5, 3.1 s
 		t.Errorf("it was asked %d times in 3 seconds", n)
 	}
@@ -200,7 +204,8 @@ func TestWhereALoginLeads(t *testing.T) {
 			var dials []dial
 			b := book(t, &memStore{}, func(c *Config) {
 				c.Callback = "http://localhost:1/cb"
-				c.Reach = func(ctx context.Context, p auth.Principal, operator bool, network, addr string) (net.Conn, error) {
+				c.Reach = func(ctx context.Context, p auth.Principal, operator bool, network, addr string) (net.Conn,
+					error) {
 					mu.Lock()
 					dials = append(dials, dial{operator, addr})
 					mu.Unlock()

@@ -35,9 +35,11 @@ func TestTokenStays(t *testing.T) {
 		json.NewDecoder(r.Body).Decode(&m)
 		switch m.Method {
 		case "initialize":
-			js(w, map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{}, "serverInfo": map[string]any{"name": "x", "version": "1"}}})
+			js(w, map[string]any{"jsonrpc": "2.0", "id": m.ID,
+				"result": map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{}, "serverInfo": map[string]any{"name": "x", "version": "1"}}})
 		case "server/discover":
-			js(w, map[string]any{"jsonrpc": "2.0", "id": m.ID, "error": map[string]any{"code": -32601, "message": "no"}})
+			js(w, map[string]any{"jsonrpc": "2.0", "id": m.ID,
+				"error": map[string]any{"code": -32601, "message": "no"}})
 		default:
 			w.WriteHeader(202)
 		}
@@ -58,8 +60,10 @@ func TestTokenStays(t *testing.T) {
 		js(w, map[string]any{"resource": good + "/mcp", "authorization_servers": []string{good}})
 	})
 	mux.HandleFunc("/.well-known/oauth-authorization-server", func(w http.ResponseWriter, r *http.Request) {
-		js(w, map[string]any{"issuer": good, "authorization_endpoint": good + "/authorize", "token_endpoint": good + "/token", "registration_endpoint": good + "/register",
-			"response_types_supported": []string{"code"}, "grant_types_supported": []string{"authorization_code", "refresh_token"}, "code_challenge_methods_supported": []string{"S256"}, "token_endpoint_auth_methods_supported": []string{"none"}})
+		js(w, map[string]any{"issuer": good, "authorization_endpoint": good + "/authorize",
+			"token_endpoint": good + "/token", "registration_endpoint": good + "/register",
+			"response_types_supported": []string{"code"}, "grant_types_supported": []string{"authorization_code",
+				"refresh_token"}, "code_challenge_methods_supported": []string{"S256"}, "token_endpoint_auth_methods_supported": []string{"none"}})
 	})
 	mux.HandleFunc("/register", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -96,7 +96,8 @@ func (s *server) withheld(d catalog.Definition) *fault.Error {
 	if d.Held == "" || s.trust() != spec.Hold { // another server's tool has that name
 		return nil
 	}
-	f := s.absent(fault.Forbidden, "has a tool %q that is held back: %s", spec.Clip(d.Remote), d.Held).With("held", d.Held)
+	f := s.absent(fault.Forbidden, "has a tool %q that is held back: %s", spec.Clip(d.Remote), d.Held).With("held",
+		d.Held)
 	f.Advice = []string{"The user looks at it, and approves it on a terminal: " + s.command("inspect") + ", then " + s.command("approve"),
 		"list_external_mcp shows what is held back, and which tools can be called"}
 	return f
@@ -136,7 +137,8 @@ func (s *server) unread() *fault.Error {
 			f.With("auth_url", s.authURL)
 			f.Advice = append(f.Advice, "The user opens this link in a browser: "+s.authURL)
 		}
-		f.Advice = append(f.Advice, "restart_external_mcp gives a new link to log in, and so does "+s.command("restart"))
+		f.Advice = append(f.Advice,
+			"restart_external_mcp gives a new link to log in, and so does "+s.command("restart"))
 		return f
 	case s.state == Starting || s.start != nil && s.state != Backoff:
 		f = s.absent(fault.Connection, "is starting, %s", unknown)

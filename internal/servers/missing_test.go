@@ -16,8 +16,9 @@ import (
 // unknown: the answer says what happened, and what helps.
 func TestMissing(t *testing.T) {
 	tools := []catalog.Definition{{Key: "ext_aaaaaa_t", Remote: "t", Raw: []byte(`{}`), Held: "its definition has changed since it was approved"}}
-	known := catalog.Catalog{Read: true, Tools: tools, Names: map[string]string{"tool/t": "ext_aaaaaa_t", "tool/gone": "ext_aaaaaa_gone", "prompt/p": "ext_aaaaaa_p"},
-		Odd: []string{`tool "far away" is left out: its schema refers to something else`, `prompts/list: no`}}
+	known := catalog.Catalog{Read: true, Tools: tools,
+		Names: map[string]string{"tool/t": "ext_aaaaaa_t", "tool/gone": "ext_aaaaaa_gone", "prompt/p": "ext_aaaaaa_p"},
+		Odd:   []string{`tool "far away" is left out: its schema refers to something else`, `prompts/list: no`}}
 	stock := "stock"
 	const name = "ext_aaaaaa_t"
 	for what, tt := range map[string]struct {
@@ -29,14 +30,25 @@ func TestMissing(t *testing.T) {
 		"held back": {name, func(*server) {}, fault.Forbidden, []string{"held back", "changed since it was approved", "`sandlot mcp approve x`", "`sandlot mcp inspect x`"}},
 		"disconnected": {name, func(s *server) { s.state, s.rec.Off = Disabled, true }, fault.Connection,
 			[]string{"is disconnected", "restart_external_mcp", "`sandlot mcp restart x`"}},
-		"held back, and given up": {name, func(s *server) { s.state, s.why = Failed, "it ended" }, fault.Connection, []string{"it ended", "restart_external_mcp"}},
-		"held back, without values": {name, func(s *server) { s.values, s.rec.EnvKeys = spec.Values{}, []string{"KEY"} }, fault.Connection,
+		"held back, and given up": {name, func(s *server) { s.state, s.why = Failed, "it ended" }, fault.Connection,
+			[]string{"it ended", "restart_external_mcp"}},
+		"held back, without values": {name, func(s *server) {
+			s.values, s.rec.EnvKeys = spec.Values{},
+				[]string{"KEY"}
+		}, fault.Connection,
 			[]string{"give KEY", "`sandlot mcp restart x --env KEY`"}},
-		"disabled by the operator": {name, func(s *server) { s.configured, s.settings.Disabled, s.state = true, true, Disabled }, fault.Connection, []string{"mcp.x.disabled"}},
-		"not offered any more":     {"ext_aaaaaa_gone", func(*server) {}, fault.NotFound, []string{`had a tool "gone"`, "list_external_mcp"}},
-		"left out by the settings": {"ext_aaaaaa_gone", func(s *server) { s.settings.DisabledTools = []string{"gone"} }, fault.NotFound, []string{"the operator's settings leave out"}},
-		"left out by us":           {"ext_aaaaaa_far_away", func(*server) {}, fault.NotFound, []string{"its schema refers to something else", "`sandlot mcp inspect x`"}},
-		"starting":                 {"ext_aaaaaa_any", func(s *server) { s.state, s.rec.Catalog = Starting, catalog.Catalog{} }, fault.Connection, []string{"is starting", "list_external_mcp"}},
+		"disabled by the operator": {name, func(s *server) {
+			s.configured, s.settings.Disabled, s.state = true, true,
+				Disabled
+		}, fault.Connection, []string{"mcp.x.disabled"}},
+		"not offered any more": {"ext_aaaaaa_gone", func(*server) {}, fault.NotFound, []string{`had a tool "gone"`, "list_external_mcp"}},
+		"left out by the settings": {"ext_aaaaaa_gone",
+			func(s *server) { s.settings.DisabledTools = []string{"gone"} }, fault.NotFound, []string{"the operator's settings leave out"}},
+		"left out by us": {"ext_aaaaaa_far_away", func(*server) {}, fault.NotFound, []string{"its schema refers to something else", "`sandlot mcp inspect x`"}},
+		"starting": {"ext_aaaaaa_any", func(s *server) {
+			s.state, s.rec.Catalog = Starting,
+				catalog.Catalog{}
+		}, fault.Connection, []string{"is starting", "list_external_mcp"}},
 		"failing": {"stock_any", func(s *server) {
 			s.state, s.why, s.rec.Catalog, s.settings.Prefix = Backoff, "it ended with exit code 7", catalog.Catalog{}, &stock
 		}, fault.Connection, []string{"exit code 7", "external_mcp_logs"}},
@@ -75,7 +87,8 @@ func TestMissing(t *testing.T) {
 				}
 			}
 			for _, other := range []string{"ext_aaaaaa_p", "ext_bbbbbb_t", "execute_kode", ""} {
-				if err := b.Missing(P, other); err != nil && (s.rec.Catalog.Read || !strings.HasPrefix(other, "ext_aaaaaa_")) {
+				if err := b.Missing(P, other); err != nil && (s.rec.Catalog.Read || !strings.HasPrefix(other,
+					"ext_aaaaaa_")) {
 					t.Errorf("%q: %v", other, err)
 				}
 			}

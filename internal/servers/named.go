@@ -14,7 +14,8 @@ import (
 // Prompt gets a prompt of one connection, by the server's own name for it or the
 // exposed one. It returns the whole result object as MCP has it, made safe. There
 // is no client that the server could ask.
-func (b *Servers) Prompt(ctx context.Context, p auth.Principal, what, name string, args map[string]string) (json.RawMessage, error) {
+func (b *Servers) Prompt(ctx context.Context, p auth.Principal, what, name string,
+	args map[string]string) (json.RawMessage, error) {
 	s, c, err := b.offering(ctx, p, what)
 	if err != nil {
 		return nil, err
@@ -44,7 +45,8 @@ func (b *Servers) Prompt(ctx context.Context, p auth.Principal, what, name strin
 // has it, of at most 8 MiB, made safe.
 func (b *Servers) Resource(ctx context.Context, p auth.Principal, what, uri string) (json.RawMessage, error) {
 	if uri == "" || len(uri) > 4096 || spec.HasControl(uri) {
-		return nil, fault.New(fault.InvalidParameters, "uri must have 1 to 4096 bytes, and no control characters").With("argument", "uri")
+		return nil, fault.New(fault.InvalidParameters,
+			"uri must have 1 to 4096 bytes, and no control characters").With("argument", "uri")
 	}
 	s, c, err := b.offering(ctx, p, what)
 	if err != nil {

@@ -41,7 +41,8 @@ const restAfter = 10 * time.Minute
 func (b *Servers) owner(p auth.Principal) *owner {
 	o := b.owners[p.ID]
 	if o == nil {
-		o = &owner{principal: p.Identity(), servers: map[string]*server{}, view: catalog.NewView[*server](), used: time.Now()}
+		o = &owner{principal: p.Identity(), servers: map[string]*server{}, view: catalog.NewView[*server](),
+			used: time.Now()}
 		b.owners[p.ID] = o
 	}
 	return o

@@ -35,9 +35,11 @@ func (s *storedRecords) Connections(_ context.Context, owner string) ([]Record, 
 func TestUnknownOwnersAreNobody(t *testing.T) {
 	now := time.Now().UTC()
 	record := func(owner, id string) Record {
-		return Record{ID: id, Owner: owner, Spec: spec.Spec{Name: id, Kind: spec.Stdio, Command: "true"}, Created: now, Updated: now}
+		return Record{ID: id, Owner: owner, Spec: spec.Spec{Name: id, Kind: spec.Stdio, Command: "true"},
+			Created: now, Updated: now}
 	}
-	owners := map[string]string{"aaaaaa": "local", "bbbbbb": "user:ann", "cccccc": "team:ann", "dddddd": "", "eeeeee": "user:a b", "ffffff": "oidc:x#local"}
+	owners := map[string]string{"aaaaaa": "local", "bbbbbb": "user:ann", "cccccc": "team:ann", "dddddd": "",
+		"eeeeee": "user:a b", "ffffff": "oidc:x#local"}
 	st := &storedRecords{}
 	for id, owner := range owners {
 		st.was = append(st.was, record(owner, id))
@@ -73,7 +75,8 @@ func (l *library) Connections(_ context.Context, owner string) ([]Record, error)
 	}
 	c := catalog.Catalog{Read: true, Enclosed: true, Names: map[string]string{"tool/t": "ext_aaaaaa_t"},
 		Tools: []catalog.Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: fmt.Appendf(nil, `{"name":"t","description":%q}`, strings.Repeat("x", 8<<10))}}}
-	r := Record{ID: "aaaaaa", Owner: owner, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"}, Catalog: c}
+	r := Record{ID: "aaaaaa", Owner: owner, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"},
+		Catalog: c}
 	if owner == "user:values" {
 		r.HeaderKeys = []string{"A"}
 	}
@@ -148,8 +151,11 @@ func TestOwnersWhoStay(t *testing.T) {
 		b := New(Config{Store: st, Version: "1"})
 		ctx, stop := context.WithCancel(t.Context())
 		whole := map[string]func(p auth.Principal, s *server){
-			"running":    func(_ auth.Principal, s *server) { s.instance = &instance{s: s, held: 1} },
-			"starting":   func(_ auth.Principal, s *server) { s.start = &start{cancel: func() {}, done: make(chan struct{})} },
+			"running": func(_ auth.Principal, s *server) { s.instance = &instance{s: s, held: 1} },
+			"starting": func(_ auth.Principal, s *server) {
+				s.start = &start{cancel: func() {},
+					done: make(chan struct{})}
+			},
 			"trying":     func(_ auth.Principal, s *server) { s.retry = time.AfterFunc(24*time.Hour, func() {}) },
 			"following":  func(_ auth.Principal, s *server) { s.follows.add("x://a", "client") },
 			"listening":  func(p auth.Principal, _ *server) { b.SetLevel(ctx, p, "client", "info") },
@@ -280,7 +286,8 @@ func TestOwnersThatCannotBeRead(t *testing.T) {
 	st.broken.Store(true)
 	_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: "http://192.0.2.1/"})
 	_, _, infoErr := b.Info(P, "x")
-	for what, err := range map[string]error{"connecting": err, "looking": infoErr, "calling": b.Missing(P, libraryTool)} {
+	for what, err := range map[string]error{"connecting": err, "looking": infoErr,
+		"calling": b.Missing(P, libraryTool)} {
 		if err == nil || !strings.Contains(err.Error(), "could not be read") || strings.Contains(err.Error(), "disk") {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -296,7 +303,8 @@ func TestOwnersThatCannotBeRead(t *testing.T) {
 
 // What an earlier version stored of schemas that refer elsewhere is not offered.
 func TestStoredReferences(t *testing.T) {
-	st := &storedRecords{was: []Record{{ID: "aaaaaa", Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"}, Catalog: catalog.Catalog{Read: true, Tools: []catalog.Definition{
+	st := &storedRecords{was: []Record{{ID: "aaaaaa", Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP,
+		URL: "http://192.0.2.1/"}, Catalog: catalog.Catalog{Read: true, Tools: []catalog.Definition{
 		{Remote: "good", Key: "ext_aaaaaa_good", Raw: []byte(`{"name":"ext_aaaaaa_good","inputSchema":{"type":"object"}}`)},
 		{Remote: "evil", Key: "ext_aaaaaa_evil", Raw: []byte(`{"name":"ext_aaaaaa_evil","inputSchema":{"type":"object","$ref":"https://schemas.example"}}`)}}}}}}
 	b := New(Config{Store: st, Version: "1"})
@@ -304,7 +312,8 @@ func TestStoredReferences(t *testing.T) {
 	if !has(b, P, "ext_aaaaaa_good") || has(b, P, "ext_aaaaaa_evil") {
 		t.Error(b.Tools(t.Context(), P))
 	}
-	if err := b.Missing(P, "ext_aaaaaa_evil"); err == nil || !strings.Contains(err.Error(), "refers to something outside") {
+	if err := b.Missing(P, "ext_aaaaaa_evil"); err == nil || !strings.Contains(err.Error(),
+		"refers to something outside") {
 		t.Error(err)
 	}
 }
@@ -332,10 +341,13 @@ func TestPrincipalsAreIDs(t *testing.T) {
 		p    auth.Principal
 		want bool
 	}{
-		{auth.Local, true}, {auth.User("ann", false), true}, {auth.User("ann", true), true}, {auth.User("bob", false), false},
-		{auth.User("local", false), false}, {auth.Principal{ID: "user:eve", Name: "ann"}, false}, {auth.Principal{ID: "user:eve", Name: "local"}, false},
+		{auth.Local, true}, {auth.User("ann", false), true}, {auth.User("ann", true), true}, {auth.User("bob", false),
+			false},
+		{auth.User("local", false), false}, {auth.Principal{ID: "user:eve", Name: "ann"},
+			false}, {auth.Principal{ID: "user:eve", Name: "local"}, false},
 		{auth.Principal{ID: "user:eve", Name: "user:ann"}, false}, {auth.Principal{}, false},
-		{auth.Principal{ID: "user:eve", Roles: auth.NewRoles(auth.Operator)}, false}, {auth.User("operator", false), false},
+		{auth.Principal{ID: "user:eve", Roles: auth.NewRoles(auth.Operator)}, false}, {auth.User("operator", false),
+			false},
 	} {
 		if got := c.Admits(tt.p.ID); got != tt.want {
 			t.Errorf("%+v: %v", tt.p, got)

@@ -117,7 +117,8 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 // Pass implements tool.Foreign.
 func (b *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
 	v := b.viewOf(r.Principal)
-	q := query{method: r.Method, params: catalog.Object{}, meta: r.Meta, client: r.Client, inputs: r.Inputs, held: r.Held}
+	q := query{method: r.Method, params: catalog.Object{}, meta: r.Meta, client: r.Client, inputs: r.Inputs,
+		held: r.Held}
 	for k, p := range r.Params {
 		q.params[k] = p
 	}
@@ -126,7 +127,8 @@ func (b *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessage, er
 	case "prompts/get":
 		e, ok := v.Prompts[catalog.AsText(r.Params["name"])]
 		if !ok {
-			return nil, fault.New(fault.InvalidParameters, "unknown prompt %q", spec.Clip(catalog.AsText(r.Params["name"])))
+			return nil, fault.New(fault.InvalidParameters, "unknown prompt %q",
+				spec.Clip(catalog.AsText(r.Params["name"])))
 		}
 		s, q.params["name"] = e.Owner, catalog.Quote(e.Remote)
 	case "resources/read":

@@ -20,8 +20,10 @@ func TestReferencesInQuestions(t *testing.T) {
 			if err := catalog.CheckQuestion(json.RawMessage(params)); (err == nil) != good {
 				t.Errorf("%s: %v", params, err)
 			}
-			l := &instance{s: own(book(t, &memStore{}, nil), P, "x", "aaaaaa", spec.Configured{}), inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
-			if _, err := l.Ask(t.Context(), "elicitation/create", json.RawMessage(params)); err == nil || strings.Contains(err.Error(), "its schema") == good {
+			l := &instance{s: own(book(t, &memStore{}, nil), P, "x", "aaaaaa", spec.Configured{}),
+				inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
+			if _, err := l.Ask(t.Context(), "elicitation/create",
+				json.RawMessage(params)); err == nil || strings.Contains(err.Error(), "its schema") == good {
 				t.Errorf("asked %s: %v", params, err)
 			}
 			asks := json.RawMessage(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":` + params + `}}}`)
@@ -32,7 +34,8 @@ func TestReferencesInQuestions(t *testing.T) {
 				t.Errorf("another's %s: %v", asks, err)
 			}
 			q := query{client: &fakeClient{id: "A", ask: func(context.Context) (json.RawMessage, error) { return json.RawMessage(`{}`), nil }}}
-			if _, err := q.answers(t.Context(), map[string]need{"a": {"elicitation/create", json.RawMessage(params)}}); good != (err == nil || !strings.Contains(err.Error(), "its schema")) {
+			if _, err := q.answers(t.Context(), map[string]need{"a": {"elicitation/create",
+				json.RawMessage(params)}}); good != (err == nil || !strings.Contains(err.Error(), "its schema")) {
 				t.Errorf("answers of %s: %v", params, err)
 			}
 		}

@@ -80,7 +80,8 @@ func (s *server) record() Record {
 }
 
 func taken(name string) error {
-	return fault.New(fault.InvalidParameters, "the operator's settings have a server of the name %q; choose another name", name).With("argument", "name")
+	return fault.New(fault.InvalidParameters,
+		"the operator's settings have a server of the name %q; choose another name", name).With("argument", "name")
 }
 
 // crowded says whether a principal who has n connections may have no more.
@@ -88,7 +89,8 @@ func crowded(n int) error {
 	if n < maxConnections {
 		return nil
 	}
-	return fault.New(fault.ResourceLimit, "you have %d connections, which is the limit; disconnect_external_mcp with delete: true removes one", n).
+	return fault.New(fault.ResourceLimit,
+		"you have %d connections, which is the limit; disconnect_external_mcp with delete: true removes one", n).
 		With("resource_type", "connections").With("current_usage", n).With("limit", maxConnections)
 }
 
@@ -160,7 +162,8 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	claim := s.owners
 	s.mu.Unlock()
 	if gone {
-		return Info{}, fault.New(fault.Connection, "another connection of the name %q ends at this moment; try again", r.Name)
+		return Info{}, fault.New(fault.Connection, "another connection of the name %q ends at this moment; try again",
+			r.Name)
 	}
 	s.interrupt()
 	if err := s.acquire(ctx); err != nil {
@@ -262,7 +265,8 @@ func (b *Servers) Disconnect(ctx context.Context, p auth.Principal, what string,
 		return Info{}, err
 	}
 	if s.configured {
-		return Info{}, fault.New(fault.InvalidParameters, "%s is the operator's, and can be disconnected in the settings alone (mcp.%s.disabled)", s.title(), s.name)
+		return Info{}, fault.New(fault.InvalidParameters,
+			"%s is the operator's, and can be disconnected in the settings alone (mcp.%s.disabled)", s.title(), s.name)
 	}
 	if forget {
 		i := s.info()
@@ -331,7 +335,8 @@ func (s *server) remove(ctx context.Context) {
 // Restart stops a server and starts it again, with values for variables that
 // were not stored; those that are not given stay as they are. With variables
 // that it did not have it is another one.
-func (b *Servers) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string, agree spec.Consent) (Info, error) {
+func (b *Servers) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string,
+	agree spec.Consent) (Info, error) {
 	release, err := b.hold(p)
 	if err != nil {
 		return Info{}, err
@@ -410,7 +415,8 @@ func (s *server) given(env, headers map[string]string) (spec.Values, error) {
 		return had, nil
 	}
 	if rec.Configured {
-		return had, fault.New(fault.InvalidParameters, "%s has its values from the operator's settings", s.title()).With("argument", "env")
+		return had, fault.New(fault.InvalidParameters, "%s has its values from the operator's settings",
+			s.title()).With("argument", "env")
 	}
 	a := spec.Ask{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env, Headers: headers}
 	if err := a.Check(); err != nil {
@@ -418,12 +424,14 @@ func (s *server) given(env, headers map[string]string) (spec.Values, error) {
 	}
 	next := had.Merge(env, headers)
 	if len(next.Env) > spec.MaxValues || len(next.Headers) > spec.MaxValues {
-		return had, fault.New(fault.InvalidParameters, "%s would have %d variables and %d headers; at most %d of each can be given", s.title(), len(next.Env), len(next.Headers), spec.MaxValues).With("argument", "env")
+		return had, fault.New(fault.InvalidParameters,
+			"%s would have %d variables and %d headers; at most %d of each can be given", s.title(), len(next.Env), len(next.Headers), spec.MaxValues).With("argument", "env")
 	}
 	lacksEnv, lacksHeaders := rec.Missing(next)
 	missing := append(lacksEnv, lacksHeaders...)
 	if next.Known = len(missing) == 0; !next.Known {
-		return had, fault.New(fault.InvalidParameters, "%s needs %s too", s.title(), strings.Join(missing, ", ")).With("argument", "env").With("missing", missing)
+		return had, fault.New(fault.InvalidParameters, "%s needs %s too", s.title(),
+			strings.Join(missing, ", ")).With("argument", "env").With("missing", missing)
 	}
 	return next, nil
 }

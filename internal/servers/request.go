@@ -119,7 +119,8 @@ func (l *instance) rounds(ctx context.Context, q query, f *inFlight) (json.RawMe
 		dog.alive()
 		q.relay(params)
 	}
-	r := mcpclient.Request{Method: q.method, Params: q.params, Meta: q.meta, Schema: q.schema, Timeout: callMost, Most: callMost,
+	r := mcpclient.Request{Method: q.method, Params: q.params, Meta: q.meta, Schema: q.schema, Timeout: callMost,
+		Most:         callMost,
 		Capabilities: json.RawMessage("{}"), Progress: relay, Held: q.arrived.put}
 	if q.client != nil {
 		r.Capabilities = q.client.Can()
@@ -140,7 +141,8 @@ func (l *instance) rounds(ctx context.Context, q query, f *inFlight) (json.RawMe
 			InputRequests map[string]need `json:"inputRequests"`
 			RequestState  string          `json:"requestState"`
 		}
-		if !strings.Contains(string(raw[:min(len(raw), 1<<20)]), "input_required") || json.Unmarshal(raw, &asks) != nil || asks.ResultType != "input_required" {
+		if !strings.Contains(string(raw[:min(len(raw), 1<<20)]), "input_required") || json.Unmarshal(raw,
+			&asks) != nil || asks.ResultType != "input_required" {
 			return raw, nil
 		}
 		if q.client != nil && q.client.Retries() {
@@ -172,10 +174,12 @@ func (q query) answers(ctx context.Context, needs map[string]need) (json.RawMess
 	all := catalog.Object{}
 	for name, n := range needs {
 		if q.client == nil {
-			return nil, fault.New(fault.Connection, "the server wants to ask something (%s), and this client cannot be asked: use an MCP client that can", spec.Clip(n.Method))
+			return nil, fault.New(fault.Connection,
+				"the server wants to ask something (%s), and this client cannot be asked: use an MCP client that can", spec.Clip(n.Method))
 		}
 		if err := catalog.CheckQuestion(n.Params); err != nil {
-			return nil, fault.New(fault.Connection, "the server asks for input in a form that is not passed on: %v", err)
+			return nil, fault.New(fault.Connection, "the server asks for input in a form that is not passed on: %v",
+				err)
 		}
 		a, err := q.client.Ask(ctx, n.Method, n.Params)
 		if err != nil {
@@ -229,7 +233,8 @@ func (s *server) callFault(l *instance, q query, err error) error {
 	case errors.Is(err, context.Canceled):
 		return fault.From(context.Canceled)
 	case errors.Is(err, mcpclient.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
-		return s.fault(fault.Connection, err, "did not answer within %s of its last sign of life; it was told to stop", l.settings.CallLimit(callLimit))
+		return s.fault(fault.Connection, err,
+			"did not answer within %s of its last sign of life; it was told to stop", l.settings.CallLimit(callLimit))
 	case errors.Is(err, mcpclient.ErrTooLarge):
 		return s.fault(fault.Connection, err, "answered with more than is taken")
 	}
@@ -239,7 +244,8 @@ func (s *server) callFault(l *instance, q query, err error) error {
 		if itself {
 			return s.fault(fault.Connection, err, "died during the call: %s. It is started again when it is used", how)
 		}
-		return s.fault(fault.Connection, err, "is gone: the connection to it ended during the call. It is made again when it is used")
+		return s.fault(fault.Connection, err,
+			"is gone: the connection to it ended during the call. It is made again when it is used")
 	default:
 	}
 	return s.fault(fault.Connection, err, "could not be asked: %s", spec.Text(err.Error(), 500))

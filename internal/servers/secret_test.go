@@ -140,7 +140,8 @@ func (l *log) String() string {
 }
 
 func withSecrets(t *testing.T, st Store, s *safe, l *log) *Servers {
-	b := New(Config{Store: st, Version: "1", Reach: serverstest.Reach, Secrets: s, Log: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	b := New(Config{Store: st, Version: "1", Reach: serverstest.Reach, Secrets: s,
+		Log: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	t.Cleanup(b.Close)
 	return b
 }
@@ -156,13 +157,15 @@ func TestSecretsInHeaders(t *testing.T) {
 	s.set(P, "GH", "hunter2")
 	s.set(bob, "GH", "hunter3")
 	var plans []spec.Change
-	ask := spec.Ask{Name: "x", URL: url, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}", "X-Both": "${secret:GH}-${secret:GH}"},
+	ask := spec.Ask{Name: "x", URL: url,
+		Headers: map[string]string{"Authorization": "Bearer ${secret:GH}", "X-Both": "${secret:GH}-${secret:GH}"},
 		Consent: func(_ context.Context, p spec.Change) error { plans = append(plans, p); return nil }}
 	i, err := b.Connect(t.Context(), P, ask)
 	if err != nil || d.got("Authorization") != "Bearer hunter2" || d.got("X-Both") != "hunter2-hunter2" {
 		t.Fatalf("the server was given %q, %q; %v", d.got("Authorization"), d.got("X-Both"), err)
 	}
-	if !slices.Equal(i.Secrets, []string{"GH"}) || !maps.EqualFunc(b.UsesOf(P), map[string][]string{"GH": {"x"}}, slices.Equal) || len(b.UsesOf(bob)) > 0 {
+	if !slices.Equal(i.Secrets, []string{"GH"}) || !maps.EqualFunc(b.UsesOf(P), map[string][]string{"GH": {"x"}},
+		slices.Equal) || len(b.UsesOf(bob)) > 0 {
 		t.Errorf("used: %v, %v, %v", i.Secrets, b.UsesOf(P), b.UsesOf(bob))
 	}
 	if len(plans) != 1 || plans[0].Headers["Authorization"] != "…${secret:GH}" || plans[0].Headers["X-Both"] != "${secret:GH}…${secret:GH}" {
@@ -224,7 +227,8 @@ func TestSecretsInHeaders(t *testing.T) {
 		t.Errorf("with it again: %q, %v", d.got("Authorization"), err)
 	}
 	seen, _ := json.Marshal(append(b.List(P), b.List(bob)...))
-	for what, text := range map[string]string{"the store": st.text(), "the log": l.String(), "a list": string(seen), "a plan": fmt.Sprintf("%+v", plans)} {
+	for what, text := range map[string]string{"the store": st.text(), "the log": l.String(), "a list": string(seen),
+		"a plan": fmt.Sprintf("%+v", plans)} {
 		if strings.Contains(text, "hunter") {
 			t.Errorf("%s has a value: %s", what, text)
 		}
@@ -237,7 +241,8 @@ func TestSecretsAfterARestart(t *testing.T) {
 	st, s, l := &kept{}, &safe{}, &log{}
 	s.set(P, "GH", "hunter2")
 	first := withSecrets(t, st, s, l)
-	for name, headers := range map[string]map[string]string{"all": {"A": "${secret:GH}"}, "some": {"A": "x ${secret:GH}", "B": "plain"}} {
+	for name, headers := range map[string]map[string]string{"all": {"A": "${secret:GH}"},
+		"some": {"A": "x ${secret:GH}", "B": "plain"}} {
 		if _, err := first.Connect(t.Context(), P, spec.Ask{Name: name, URL: url, Headers: headers}); err != nil {
 			t.Fatal(err)
 		}
@@ -256,18 +261,21 @@ func TestSecretsAfterARestart(t *testing.T) {
 	}
 	err := get(b, P, "some").ready(t.Context())
 	f := fault.From(err)
-	if keys, _ := f.Context["header_keys"].([]string); !slices.Equal(keys, []string{"B"}) || !strings.Contains(f.Message, "${secret:NAME}") || !strings.Contains(f.Message, "sandlot secret set NAME") {
+	if keys, _ := f.Context["header_keys"].([]string); !slices.Equal(keys,
+		[]string{"B"}) || !strings.Contains(f.Message, "${secret:NAME}") || !strings.Contains(f.Message, "sandlot secret set NAME") {
 		t.Errorf("without a value: %v %v", err, f.Context)
 	}
 	if i, _, _ := b.Info(P, "some"); i.State != NeedsEnv {
 		t.Errorf("listed as %s", i.State)
 	}
-	if _, err := b.Restart(t.Context(), P, "some", nil, map[string]string{"B": "given"}, nil); err != nil || d.got("A") != "x hunter3" || d.got("B") != "given" {
+	if _, err := b.Restart(t.Context(), P, "some", nil, map[string]string{"B": "given"},
+		nil); err != nil || d.got("A") != "x hunter3" || d.got("B") != "given" {
 		t.Errorf("with the missing one: %q %q, %v", d.got("A"), d.got("B"), err)
 	}
 	// A reference in the place of a value is stored, and the other way round.
 	s.set(P, "B", "stored")
-	if _, err := b.Restart(t.Context(), P, "some", nil, map[string]string{"A": "plain", "B": "${secret:B}"}, nil); err != nil || d.got("A") != "plain" || d.got("B") != "stored" {
+	if _, err := b.Restart(t.Context(), P, "some", nil, map[string]string{"A": "plain", "B": "${secret:B}"},
+		nil); err != nil || d.got("A") != "plain" || d.got("B") != "stored" {
 		t.Errorf("changed: %q %q, %v", d.got("A"), d.got("B"), err)
 	}
 	if r := get(b, P, "some").record(); len(r.Headers) != 1 || r.Headers["B"] != "${secret:B}" {
@@ -293,7 +301,8 @@ while True:
 	dies := own(b, P, "dies", "bbbbbb", onhost("dies", script(t, `sys.exit(7)`), env))
 	said := func(s *server) string {
 		t.Helper()
-		res, err := s.request(t.Context(), query{method: "tools/call", params: catalog.Object{"name": catalog.Quote("t"), "arguments": []byte("{}")}})
+		res, err := s.request(t.Context(), query{method: "tools/call",
+			params: catalog.Object{"name": catalog.Quote("t"), "arguments": []byte("{}")}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,7 +314,8 @@ while True:
 	if got := said(mine); !strings.Contains(got, "a hunter2 b") {
 		t.Errorf("its variable: %s", got)
 	}
-	if err := dies.ready(t.Context()); err == nil || strings.Contains(fmt.Sprintf("%v %+v", err, fault.From(err).Data()), "hunter") {
+	if err := dies.ready(t.Context()); err == nil || strings.Contains(fmt.Sprintf("%v %+v", err,
+		fault.From(err).Data()), "hunter") {
 		t.Errorf("one that dies: %v", err)
 	}
 	eve := auth.User("eve", false)
@@ -331,10 +341,13 @@ func TestSecretsRefused(t *testing.T) {
 	s.set(P, "GH", "hunter2")
 	s.set(bob, "OTHERS", "hunter2")
 	agree := func(context.Context, spec.Change) error { t.Error("asked, for nothing"); return nil }
-	for value, want := range map[string]string{"${secret:NONE}": "sandlot secret set NONE", "${secret:OTHERS}": "sandlot secret set OTHERS", "${secret:GH} ${secret:gh}": "sandlot secret set gh",
+	for value, want := range map[string]string{"${secret:NONE}": "sandlot secret set NONE",
+		"${secret:OTHERS}": "sandlot secret set OTHERS", "${secret:GH} ${secret:gh}": "sandlot secret set gh",
 		"${secret:}": "${secret:NAME}", "${secret:GH": "${secret:NAME}", "${secret:a-b}": "${secret:NAME}", "${secret:9}": "${secret:NAME}", "${secret:${secret:GH}}": "${secret:NAME}",
-		"${secret:" + strings.Repeat("A", 65) + "}": "${secret:NAME}", "${secret:LINE}": "HTTP", "${secret:BIG}${secret:BIG}": "larger"} {
-		_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url, Headers: map[string]string{"A": value}, Consent: agree})
+		"${secret:" + strings.Repeat("A",
+			65) + "}": "${secret:NAME}", "${secret:LINE}": "HTTP", "${secret:BIG}${secret:BIG}": "larger"} {
+		_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url, Headers: map[string]string{"A": value},
+			Consent: agree})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter") {
 			t.Errorf("%s: %v", value, err)
 		}
@@ -342,7 +355,8 @@ func TestSecretsRefused(t *testing.T) {
 			continue // a variable may have lines
 		}
 		// Without a sandbox book an installation that begins would panic.
-		if _, err := b.Install(t.Context(), P, install.Request{Ask: spec.Ask{Name: "y", Env: map[string]string{"A": value}, Consent: agree}, Type: "npm", Spec: "a"}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := b.Install(t.Context(), P,
+			install.Request{Ask: spec.Ask{Name: "y", Env: map[string]string{"A": value}, Consent: agree}, Type: "npm", Spec: "a"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("installing with %s: %v", value, err)
 		}
 	}
@@ -351,7 +365,8 @@ func TestSecretsRefused(t *testing.T) {
 	}
 	// Each secret is looked up once, and what it holds is no reference.
 	s.set(P, "GH", "${secret:BIG}")
-	if _, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url, Headers: map[string]string{"A": strings.Repeat("${secret:GH}", 100)}}); err != nil || d.got("A") != strings.Repeat("${secret:BIG}", 100) {
+	if _, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url,
+		Headers: map[string]string{"A": strings.Repeat("${secret:GH}", 100)}}); err != nil || d.got("A") != strings.Repeat("${secret:BIG}", 100) {
 		t.Errorf("given %.100q, %v", d.got("A"), err)
 	}
 	s.asks = 0
@@ -362,7 +377,8 @@ func TestSecretsRefused(t *testing.T) {
 	if _, err := b.revealed(t.Context(), P.ID, spec.Values{Env: many}); err == nil || s.asks != 1 {
 		t.Errorf("%v; it was looked up %d times", err, s.asks)
 	}
-	if _, err := b.Restart(t.Context(), P, "x", nil, map[string]string{"B": "${secret:NONE}"}, agree); err == nil || !strings.Contains(err.Error(), "sandlot secret set NONE") {
+	if _, err := b.Restart(t.Context(), P, "x", nil, map[string]string{"B": "${secret:NONE}"},
+		agree); err == nil || !strings.Contains(err.Error(), "sandlot secret set NONE") {
 		t.Errorf("restarted: %v", err)
 	}
 	if r := get(b, P, "x").record(); len(r.HeaderKeys) != 1 {
@@ -391,7 +407,8 @@ func TestSecretsAreAgreedTo(t *testing.T) {
 		asked = 0
 	}
 	connect := func(a, b2 string) error {
-		_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url, Headers: map[string]string{"A": a, "B": b2}, Consent: agree})
+		_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url, Headers: map[string]string{"A": a, "B": b2},
+			Consent: agree})
 		return err
 	}
 	restart := func(a string) error {

@@ -207,10 +207,12 @@ func (s *server) unusable() error {
 		env, headers := s.rec.Missing(s.values)
 		f := say(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env, or ${secret:NAME} in place of one that its user stores with `sandlot secret set NAME`", strings.Join(append(slices.Clone(env), headers...), ", ")).
 			With("env_keys", env).With("header_keys", headers)
-		f.Advice = []string{"Give all of the values again: restart_external_mcp, or " + s.command("restart", options(env, headers)...)}
+		f.Advice = []string{"Give all of the values again: restart_external_mcp, or " + s.command("restart",
+			options(env, headers)...)}
 		return f
 	case s.state == Failed:
-		f := say(fault.Connection, "does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.why)
+		f := say(fault.Connection,
+			"does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.why)
 		f.Advice = s.advice()
 		return s.withLog(f)
 	}
@@ -253,7 +255,8 @@ func (s *server) info() Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rec
-	i := Info{ID: r.ID, Name: r.Name, Configured: r.Configured, Kind: s.settings.Kind, Where: s.settings.Where, Cwd: r.Cwd,
+	i := Info{ID: r.ID, Name: r.Name, Configured: r.Configured, Kind: s.settings.Kind, Where: s.settings.Where,
+		Cwd:     r.Cwd,
 		EnvKeys: r.EnvKeys, Secrets: r.SecretNames(), Created: r.Created, Updated: r.Updated, State: s.state, LastError: s.why, AuthURL: s.authURL,
 		Prompts: len(r.Catalog.Prompts), Resources: len(r.Catalog.Resources) + len(r.Catalog.Templates), Install: r.Install,
 		Restarts: s.restarts, Calls: s.calls, P50: s.took.at(0.5), P95: s.took.at(0.95)}

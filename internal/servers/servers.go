@@ -109,7 +109,10 @@ func (b *Servers) Recover(ctx context.Context) error {
 	for _, c := range all {
 		there[c] = true
 	}
-	b.logins.Orphans(func(owner, key string) bool { return !strings.HasPrefix(key, "=") && !there[[2]string{owner, key}] })
+	b.logins.Orphans(func(owner, key string) bool {
+		return !strings.HasPrefix(key,
+			"=") && !there[[2]string{owner, key}]
+	})
 	return nil
 }
 
@@ -118,7 +121,8 @@ func (b *Servers) server(p auth.Principal, r Record, known spec.Values) *server 
 	s := &server{book: b, owner: p, identity: identity{r.ID, r.Name, r.Configured, r.Created},
 		lock: make(chan struct{}, 1), rec: r, values: known, status: status{state: Idle},
 		follows: followers{}, settings: r.Spec.Configured()}
-	s.account = b.logins.Account(oauth.Server{Owner: p, ID: s.id, Name: s.name, Title: s.title(), Key: s.loginKey(), Configured: s.configured}, s)
+	s.account = b.logins.Account(oauth.Server{Owner: p, ID: s.id, Name: s.name, Title: s.title(), Key: s.loginKey(),
+		Configured: s.configured}, s)
 	return s
 }
 
@@ -256,7 +260,8 @@ func (b *Servers) find(p auth.Principal, what string) (*server, error) {
 	if near := fault.Nearest(what, names); near != "" {
 		meant = "did you mean " + strconv.Quote(near) + "?"
 	}
-	return nil, fault.New(fault.NotFound, "there is no connection %q; %s", spec.Clip(what), meant).With("connection", spec.Clip(what)).With("connections", names)
+	return nil, fault.New(fault.NotFound, "there is no connection %q; %s", spec.Clip(what), meant).With("connection",
+		spec.Clip(what)).With("connections", names)
 }
 
 // List returns a principal's connections: the configured ones, then their own,

@@ -104,7 +104,8 @@ func script(t *testing.T, body string) string {
 }
 
 func onhost(name, file string, env map[string]string) spec.Configured {
-	return spec.Configured{Name: name, Kind: spec.Stdio, Command: "python3", Args: []string{"-u", file}, Where: spec.OnHost, User: me(), Env: env, Trust: spec.Hold}
+	return spec.Configured{Name: name, Kind: spec.Stdio, Command: "python3", Args: []string{"-u", file},
+		Where: spec.OnHost, User: me(), Env: env, Trust: spec.Hold}
 }
 
 func book(t *testing.T, st *memStore, change func(*Config)) *Servers {
@@ -146,7 +147,8 @@ func own(b *Servers, p auth.Principal, name, id string, c spec.Configured) *serv
 	defer b.mu.Unlock()
 	o := b.owner(p)
 	o.seen, o.loaded = true, true
-	s := b.server(p, Record{ID: id, Owner: p.ID, Spec: spec.Spec{Name: name, Kind: spec.Stdio, Command: c.Command, Args: c.Args}, Created: time.Now()}, spec.Values{Known: true, Env: c.Env})
+	s := b.server(p, Record{ID: id, Owner: p.ID, Spec: spec.Spec{Name: name, Kind: spec.Stdio, Command: c.Command,
+		Args: c.Args}, Created: time.Now()}, spec.Values{Known: true, Env: c.Env})
 	s.settings = c
 	o.servers[id] = s
 	return s
@@ -176,7 +178,8 @@ func TestDisconnectedComesBack(t *testing.T) {
 	time.Sleep(300 * time.Millisecond)
 	now := s.info()
 	again := s.ready(context.Background())
-	t.Logf("after: state %s, record off %v, tools offered %d, use again: %v, state then %s", now.State, s.off(), len(b.Tools(context.Background(), P)), again, s.info().State)
+	t.Logf("after: state %s, record off %v, tools offered %d, use again: %v, state then %s", now.State, s.off(),
+		len(b.Tools(context.Background(), P)), again, s.info().State)
 	if s.info().State != Disabled {
 		t.Error("a disconnected connection is back")
 	}
@@ -341,7 +344,8 @@ while True:
 `), nil))
 	err := s.ready(context.Background())
 	time.Sleep(2 * time.Second)
-	t.Logf("%v; followed: %d; OnUpdate on its way: %d; goroutines %d", err, len(s.follows), n.Load(), runtime.NumGoroutine())
+	t.Logf("%v; followed: %d; OnUpdate on its way: %d; goroutines %d", err, len(s.follows), n.Load(),
+		runtime.NumGoroutine())
 	if n.Load() > 1000 {
 		t.Error("each announcement of a resource that nobody follows is a goroutine")
 	}
@@ -389,7 +393,8 @@ while True:
 		return json.RawMessage(`{"action":"accept","content":{}}`), nil
 	}}
 	call := func(cl tool.Client, args string) error {
-		_, err := callTool(b, context.Background(), tool.Call{Principal: P, Name: "ext_aaaaaa_t", Args: json.RawMessage(args), Client: cl})
+		_, err := callTool(b, context.Background(), tool.Call{Principal: P, Name: "ext_aaaaaa_t",
+			Args: json.RawMessage(args), Client: cl})
 		return err
 	}
 	var wg sync.WaitGroup
@@ -446,14 +451,16 @@ while True:
 	time.Sleep(700 * time.Millisecond) // the old one's second reading waits for it
 	s.acquire(context.Background())
 	s.stop(event{what: stopped})
-	s.adopt(Record{ID: s.id, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://new"}, Created: s.created}, spec.Values{Known: true})
+	s.adopt(Record{ID: s.id, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://new"},
+		Created: s.created}, spec.Values{Known: true})
 	s.release()
 	b.names(P).Unlock()
 	time.Sleep(300 * time.Millisecond)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.rec.Catalog.Read {
-		t.Errorf("the replaced server's last reading became the new one's catalog, approved: %s", s.rec.Catalog.Tools[0].Raw)
+		t.Errorf("the replaced server's last reading became the new one's catalog, approved: %s",
+			s.rec.Catalog.Tools[0].Raw)
 	}
 }
 
@@ -482,7 +489,8 @@ func TestLoginKeptAcrossURL(t *testing.T) {
 	s := own(b, P, "x", "aaaaaa", spec.Configured{Kind: spec.HTTP, URL: "https://bank.example"})
 	first := b.login(s, s.settings)
 	s.acquire(context.Background())
-	s.adopt(Record{ID: s.id, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://evil.example"}, Created: s.created}, spec.Values{Known: true})
+	s.adopt(Record{ID: s.id, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://evil.example"},
+		Created: s.created}, spec.Values{Known: true})
 	s.release()
 	if b.login(s, s.settings) == first {
 		t.Error("the log-in, and its token, of https://bank.example is what https://evil.example is given")
@@ -604,7 +612,8 @@ while True:
 
 func TestRaceDirect(t *testing.T) {
 	b := book(t, &memStore{}, nil)
-	s := own(b, P, "x", "aaaaaa", spec.Configured{Kind: spec.Stdio, Command: "/nonexistent", Where: spec.OnHost, User: me()})
+	s := own(b, P, "x", "aaaaaa",
+		spec.Configured{Kind: spec.Stdio, Command: "/nonexistent", Where: spec.OnHost, User: me()})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 3000 {
@@ -674,14 +683,16 @@ if os.path.exists(STATE): TOOLS=[{"name":"t","description":"EVIL","inputSchema":
 	if i := s.info(); len(i.Held) != 1 || i.State != NeedsApproval {
 		t.Errorf("%s, held %v", i.State, i.Held)
 	}
-	if _, err := b.Approve(t.Context(), P, "x", map[string]string{"t": "another hash"}); err != nil || len(s.info().Held) != 1 {
+	if _, err := b.Approve(t.Context(), P, "x",
+		map[string]string{"t": "another hash"}); err != nil || len(s.info().Held) != 1 {
 		t.Errorf("approved what nobody saw: %v", err)
 	}
 	_, c, err := b.Info(P, "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i, err := b.Approve(t.Context(), P, "x", map[string]string{"t": c.Tools[0].Hash}); err != nil || len(i.Held) != 0 {
+	if i, err := b.Approve(t.Context(), P, "x",
+		map[string]string{"t": c.Tools[0].Hash}); err != nil || len(i.Held) != 0 {
 		t.Errorf("not approved: %v %v", i.Held, err)
 	}
 }

@@ -99,7 +99,8 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		s.on(event{what: started})
 	case ctx.Err() != nil && !s.removed && s.state != Disabled:
 		s.on(event{what: interrupted})
-		err = fault.New(fault.Connection, "%s was stopped while it started", s.title()).With("connection_id", s.id).With("name", s.name)
+		err = fault.New(fault.Connection, "%s was stopped while it started", s.title()).With("connection_id",
+			s.id).With("name", s.name)
 	case errors.As(err, new(unrevealed)):
 		s.on(event{what: lacksSecret, why: fault.From(err).Message})
 	default: // one of which nothing is known yet cannot be used, so that nobody would start it
@@ -141,13 +142,15 @@ func (s *server) connect(ctx context.Context) (*instance, error) {
 		full, err := s.book.revealed(ctx, s.owner.ID, l.values)
 		if err != nil {
 			f := s.lacking(err)
-			s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", f)
+			s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name,
+				"why", f)
 			return nil, f
 		}
 		l.values = full
 	}
-	sess, err := mcpclient.Connect(ctx, l.dial, mcpclient.Options{Name: "sandlot", Version: s.book.Version, Capabilities: l.capabilities(),
-		Handshake: limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older || slices.Contains(fetching, path.Base(l.settings.Command)), // what fetches is not started twice
+	sess, err := mcpclient.Connect(ctx, l.dial, mcpclient.Options{Name: "sandlot", Version: s.book.Version,
+		Capabilities: l.capabilities(),
+		Handshake:    limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older || slices.Contains(fetching, path.Base(l.settings.Command)), // what fetches is not started twice
 		Handler: l, Room: s.book.room(s.owner.ID), Log: s.book.Log})
 	if err == nil {
 		l.session = sess
@@ -156,7 +159,8 @@ func (s *server) connect(ctx context.Context) (*instance, error) {
 	if err != nil {
 		f := s.startFault(l, err, limit)
 		l.close()
-		s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", f, "error", err)
+		s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why",
+			f, "error", err)
 		return nil, f
 	}
 	l.resume(ctx)
@@ -179,8 +183,10 @@ func (s *server) startFault(l *instance, err error, limit time.Duration) error {
 		return s.fault(fault.Connection, err, "cannot be reached, or does not speak MCP; the server's log says more")
 	}
 	if silent {
-		return s.fault(fault.Connection, err, "did not answer within %s of its start; it has to speak MCP on its %s%s", limit.Round(time.Second),
-			map[bool]string{true: "standard input and output", false: "address"}[l.settings.Kind == spec.Stdio], s.lastWords(l.settings))
+		return s.fault(fault.Connection, err,
+			"did not answer within %s of its start; it has to speak MCP on its %s%s", limit.Round(time.Second),
+			map[bool]string{true: "standard input and output",
+				false: "address"}[l.settings.Kind == spec.Stdio], s.lastWords(l.settings))
 	}
 	return s.fault(fault.Connection, err, "did not start: %s", spec.Text(err.Error(), 500))
 }
@@ -222,6 +228,7 @@ func (s *server) ended(l *instance) {
 	}
 	failures := s.failures
 	s.mu.Unlock()
-	s.book.Log.Warn("connection: lost", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", how, "error", err, "failures", failures)
+	s.book.Log.Warn("connection: lost", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", how, "error",
+		err, "failures", failures)
 	s.book.changed(s.owner.ID)
 }

@@ -26,7 +26,8 @@ func TestURIsStay(t *testing.T) {
 	if err := b.publish(good, 0, resources("memo://1"), true); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.publish(old, 0, resources("memo://1", "sandlot://sessions/", "SANDLOT:x", "ext+bbbbbb:memo://1", "{"), true); err != nil {
+	if err := b.publish(old, 0, resources("memo://1", "sandlot://sessions/", "SANDLOT:x", "ext+bbbbbb:memo://1", "{"),
+		true); err != nil {
 		t.Fatal(err)
 	}
 	v := b.viewOf(P)
@@ -37,7 +38,8 @@ func TestURIsStay(t *testing.T) {
 		t.Errorf("the other one is %v's %s", s, remote)
 	}
 	for _, i := range append(b.Resources(P), b.Templates(P)...) {
-		if strings.HasPrefix(strings.ToLower(i.Key), "sandlot:") || strings.HasPrefix(i.Key, "{{") || strings.HasPrefix(i.Key, "ext+bbbbbb") {
+		if strings.HasPrefix(strings.ToLower(i.Key), "sandlot:") || strings.HasPrefix(i.Key,
+			"{{") || strings.HasPrefix(i.Key, "ext+bbbbbb") {
 			t.Errorf("%s is offered", i.Key)
 		}
 	}

@@ -102,7 +102,8 @@ func (b *Servers) publish(s *server, gen int, o catalog.Offer, older bool) error
 		mark = "[external:" + s.name + "]"
 	}
 	taken, left := b.others(s)
-	r := &catalog.Reading{Settings: settings, Mark: mark, Trust: settings.Trusts(), Old: old, Valid: mcpclient.ValidTool, ID: s.id, Left: min(catalog.MaxCatalog, left),
+	r := &catalog.Reading{Settings: settings, Mark: mark, Trust: settings.Trusts(), Old: old,
+		Valid: mcpclient.ValidTool, ID: s.id, Left: min(catalog.MaxCatalog, left),
 		Names: &catalog.Names{Prefix: prefix, Taken: func(kind, name string) bool {
 			return taken[kind+"/"+name] || kind == "tool" && b.Reserved(name)
 		}}}

@@ -227,7 +227,8 @@ func (r *Reading) Read(o Offer) Catalog {
 			r.Names.known[k] = v
 		}
 	}
-	c := Catalog{Read: true, Enclosed: true, Prefix: r.Names.Prefix, Instructions: spec.Text(o.Instructions, maxDescription), Pins: map[string]string{}, Odd: o.Odd}
+	c := Catalog{Read: true, Enclosed: true, Prefix: r.Names.Prefix,
+		Instructions: spec.Text(o.Instructions, maxDescription), Pins: map[string]string{}, Odd: o.Odd}
 	for k, v := range r.Old.Pins {
 		c.Pins[k] = v
 	}

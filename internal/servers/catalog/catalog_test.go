@@ -10,7 +10,8 @@ import (
 )
 
 func reread(old Catalog, tools ...string) Catalog {
-	r := &Reading{Mark: "[external:it]", Trust: spec.Hold, Old: old, Left: MaxCatalog, Names: &Names{Prefix: "ext_abc_"}}
+	r := &Reading{Mark: "[external:it]", Trust: spec.Hold, Old: old, Left: MaxCatalog,
+		Names: &Names{Prefix: "ext_abc_"}}
 	var o Offer
 	for _, t := range tools {
 		o.Tools = append(o.Tools, json.RawMessage(t))
@@ -22,9 +23,11 @@ func TestNames(t *testing.T) {
 	long := strings.Repeat("very_long_name_", 10)
 	n := &Names{Prefix: "ext_abc_", Taken: func(_, name string) bool { return name == "ext_abc_taken" }}
 	seen := map[string]string{}
-	for _, remote := range []string{"plain", "with.dots", "with dots", "with_dots", "ünï", "", long, long + "2", "taken", "a/b", "a\\b", "tool\n", strings.Repeat("é", 100)} {
+	for _, remote := range []string{"plain", "with.dots", "with dots", "with_dots", "ünï", "", long, long + "2",
+		"taken", "a/b", "a\\b", "tool\n", strings.Repeat("é", 100)} {
 		name := n.name("tool", remote)
-		if len(name) > nameLength || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" || !strings.HasPrefix(name, "ext_abc_") {
+		if len(name) > nameLength || strings.Trim(name,
+			"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" || !strings.HasPrefix(name, "ext_abc_") {
 			t.Errorf("%q becomes %q", remote, name)
 		}
 		if other, twice := seen[name]; twice {
@@ -118,7 +121,8 @@ func TestCatalogIsSafe(t *testing.T) {
 		if strings.ContainsAny(tool.Description, "\u200b\u202e\x00\U000E0041") {
 			t.Errorf("%s: %q", d.Remote, tool.Description)
 		}
-		if d.Remote == "number" && (!strings.Contains(string(d.Raw), "12345678901234567890") || !strings.Contains(string(d.Raw), "1e400")) {
+		if d.Remote == "number" && (!strings.Contains(string(d.Raw),
+			"12345678901234567890") || !strings.Contains(string(d.Raw), "1e400")) {
 			t.Errorf("numbers changed: %s", d.Raw)
 		}
 	}
@@ -186,7 +190,8 @@ func TestSafeResultIsBounded(t *testing.T) {
 		if err != nil || len(got) > maxResult+1<<20 || !strings.Contains(string(got), "left out") {
 			t.Errorf("%s: %d bytes, %v", name, len(got), err)
 		}
-		if name == "one text" && (!strings.Contains(string(got), "begin 0") || !strings.Contains(string(got), "9 end")) {
+		if name == "one text" && (!strings.Contains(string(got), "begin 0") || !strings.Contains(string(got),
+			"9 end")) {
 			t.Error("the ends of a long text are gone")
 		}
 	}
@@ -209,7 +214,8 @@ func TestMatches(t *testing.T) {
 		want          bool
 	}{
 		{"test://{id}/data", "test://7/data", true}, {"test://{id}/data", "test://7/other", false},
-		{"file:///{+path}", "file:///a/b/c", true}, {"a:b", "a:b", true}, {"a:b", "a:bc", false}, {"x{?q*}", "x?a=1", true},
+		{"file:///{+path}", "file:///a/b/c", true}, {"a:b", "a:b", true}, {"a:b", "a:bc", false}, {"x{?q*}", "x?a=1",
+			true},
 	} {
 		if matches(tt.template, tt.uri) != tt.want {
 			t.Errorf("%s matches %s: %v", tt.template, tt.uri, !tt.want)

@@ -32,7 +32,8 @@ type entry[O Offerer] struct {
 
 // NewView returns an empty one.
 func NewView[O Offerer]() *View[O] {
-	return &View[O]{Tools: map[string]entry[O]{}, Prompts: map[string]entry[O]{}, resources: map[string]entry[O]{}, ByTemplate: map[string]entry[O]{}}
+	return &View[O]{Tools: map[string]entry[O]{}, Prompts: map[string]entry[O]{}, resources: map[string]entry[O]{},
+		ByTemplate: map[string]entry[O]{}}
 }
 
 // Add puts in what somebody offers, as far as nobody else has the names.

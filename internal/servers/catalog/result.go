@@ -205,7 +205,8 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	}
 	if n := len(r["structuredContent"]); n > maxResult {
 		delete(r, "structuredContent")
-		safe = append(safe, textBlock(fmt.Sprintf("[the structured content, %d bytes, was left out: at most %d are passed on]", n, maxResult)))
+		safe = append(safe,
+			textBlock(fmt.Sprintf("[the structured content, %d bytes, was left out: at most %d are passed on]", n, maxResult)))
 	}
 	r["content"], _ = json.Marshal(safe)
 	var isError bool
@@ -234,14 +235,16 @@ func shorten(b json.RawMessage, room int) json.RawMessage {
 	var t struct{ Type, Text string }
 	_ = json.Unmarshal(b, &t) // it was read before
 	if t.Type != "text" {
-		return textBlock(fmt.Sprintf("[a block of type %s, %d bytes, was left out: the result is too large]", spec.Clip(t.Type), len(b)))
+		return textBlock(fmt.Sprintf("[a block of type %s, %d bytes, was left out: the result is too large]",
+			spec.Clip(t.Type), len(b)))
 	}
 	half := max(room/8, 512) // a character may take six bytes in JSON
 	if len(t.Text) <= 2*half {
 		return textBlock("[a text was left out: the result is too large]")
 	}
 	head, tail := strings.ToValidUTF8(t.Text[:half], ""), strings.ToValidUTF8(t.Text[len(t.Text)-half:], "")
-	return textBlock(fmt.Sprintf("%s\n[… %d of %d bytes were left out: the result is too large …]\n%s", head, len(t.Text)-2*half, len(t.Text), tail))
+	return textBlock(fmt.Sprintf("%s\n[… %d of %d bytes were left out: the result is too large …]\n%s", head,
+		len(t.Text)-2*half, len(t.Text), tail))
 }
 
 // safeBlock returns a block of content that clients know.
@@ -272,7 +275,8 @@ func safeBlock(raw json.RawMessage) json.RawMessage {
 		why = badContents(b["resource"])
 	case "tool_use", "tool_result": // of sampling
 	default:
-		return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", spec.Clip(kind), spec.Text(string(raw), 64<<10)))
+		return textBlock(fmt.Sprintf("[content of the unknown type %q]\n%s", spec.Clip(kind),
+			spec.Text(string(raw), 64<<10)))
 	}
 	if why != "" {
 		return textBlock(fmt.Sprintf("[a block of type %s was left out: %s]", AsText(b["type"]), why))
@@ -322,7 +326,8 @@ func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
 		return nil, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
 	}
 	if len(raw) > maxResult {
-		return nil, fault.New(fault.ResourceLimit, "the server's answer has %d bytes, and %d are passed on", len(raw), maxResult).
+		return nil, fault.New(fault.ResourceLimit, "the server's answer has %d bytes, and %d are passed on", len(raw),
+			maxResult).
 			With("resource_type", "result_bytes").With("current_usage", len(raw)).With("limit", maxResult)
 	}
 	CleanMeta(r)

@@ -122,8 +122,9 @@ type place struct {
 // The values of all others are taken for schemas.
 var (
 	dataWords   = map[string]bool{"default": true, "const": true, "enum": true, "examples": true, "example": true}
-	namingWords = map[string]bool{"properties": true, "patternProperties": true, "$defs": true, "definitions": true, "dependentSchemas": true, "dependencies": true}
-	referWords  = map[string]bool{"$ref": true, "$dynamicRef": true, "$recursiveRef": true}
+	namingWords = map[string]bool{"properties": true, "patternProperties": true, "$defs": true, "definitions": true,
+		"dependentSchemas": true, "dependencies": true}
+	referWords = map[string]bool{"$ref": true, "$dynamicRef": true, "$recursiveRef": true}
 )
 
 // enclosed says what a schema refers to outside of it.
@@ -312,7 +313,8 @@ func askables(requests json.RawMessage) error {
 		return nil
 	}
 	if json.Unmarshal(requests, &all) != nil {
-		return fault.New(fault.Connection, "the server asks for input in a form that is not passed on: it cannot be read")
+		return fault.New(fault.Connection,
+			"the server asks for input in a form that is not passed on: it cannot be read")
 	}
 	for _, q := range all {
 		if err := CheckQuestion(q["params"]); err != nil {

@@ -37,7 +37,8 @@ func makeVenv(venv string) []string {
 }
 
 func pipInstall(venv, spec string) []string {
-	return []string{"python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile", "--upgrade", "--", spec}
+	return []string{"python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile",
+		"--upgrade", "--", spec}
 }
 
 func clone(from, ref, repo string) []string {
@@ -80,7 +81,8 @@ func read(out string, p *Result) error {
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &said); err != nil {
-		return fault.New(fault.CommandExecution, "it could not be seen what was installed in %s; say with start how its server starts", p.Cwd)
+		return fault.New(fault.CommandExecution,
+			"it could not be seen what was installed in %s; say with start how its server starts", p.Cwd)
 	}
 	for _, b := range said.Bins[:min(len(said.Bins), 100)] {
 		if spec.Plain(b) && !strings.Contains(b, "/") {
@@ -140,7 +142,8 @@ func (i *Installer) git(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	if strings.TrimSpace(other) != "" {
-		return Result{}, fault.New(fault.InvalidParameters, "%s is there, and is no repository: choose another workdir", repo).With("argument", "workdir")
+		return Result{}, fault.New(fault.InvalidParameters,
+			"%s is there, and is no repository: choose another workdir", repo).With("argument", "workdir")
 	}
 	// What is there is replaced when the new one is whole.
 	if err := i.fetch(ctx, u.String(), ref, fresh); err != nil {
@@ -221,6 +224,7 @@ func (i *Installer) gitRequirements(ctx context.Context, repo string) (Result, e
 	if _, err := i.run(ctx, i.folder, true, makeVenv(venv)...); err != nil {
 		return Result{}, err
 	}
-	_, err := i.run(ctx, repo, true, "python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install", "--no-compile", "-r", "requirements.txt")
+	_, err := i.run(ctx, repo, true, "python3", "-m", "pip", "--python", path.Join(venv, "bin/python"), "install",
+		"--no-compile", "-r", "requirements.txt")
 	return Result{Cwd: repo, Path: []string{path.Join(venv, "bin")}}, err
 }

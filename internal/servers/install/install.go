@@ -64,7 +64,8 @@ func (r *Request) Check() (folder string, err error) {
 	}
 	if r.Type == "git" {
 		if u, err := url.Parse(r.Spec); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
-			return wrong("install", "install.spec %q: git URLs begin with https:// and hold no password; a branch, tag or commit may follow after #", spec.Clip(r.Spec))
+			return wrong("install",
+				"install.spec %q: git URLs begin with https:// and hold no password; a branch, tag or commit may follow after #", spec.Clip(r.Spec))
 		} else if u.Fragment != "" && !refForm.MatchString(u.Fragment) {
 			return wrong("install", "install.spec: %q is no name of a branch, tag or commit", spec.Clip(u.Fragment))
 		}
@@ -137,9 +138,11 @@ func (f Result) Only(r Request) (string, error) {
 		}
 	}
 	if len(f.Bins) == 0 {
-		return "", fault.New(fault.InvalidParameters, "it is installed in %s, but brings no program: say with start how its server starts", f.Cwd).With("argument", "start")
+		return "", fault.New(fault.InvalidParameters,
+			"it is installed in %s, but brings no program: say with start how its server starts", f.Cwd).With("argument", "start")
 	}
-	return "", fault.New(fault.InvalidParameters, "it is installed in %s, and brings %d programs (%s): say with start which of them is the server", f.Cwd, len(f.Bins), strings.Join(f.Bins[:min(len(f.Bins), 20)], ", ")).
+	return "", fault.New(fault.InvalidParameters,
+		"it is installed in %s, and brings %d programs (%s): say with start which of them is the server", f.Cwd, len(f.Bins), strings.Join(f.Bins[:min(len(f.Bins), 20)], ", ")).
 		With("argument", "start").With("programs", f.Bins[:min(len(f.Bins), 20)])
 }
 
@@ -183,8 +186,9 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 		o.Output = i.passOn
 	}
 	d, err := i.lease.Agent().Exec(ctx, agent.Exec{
-		Command: agent.Command{Args: argv, Dir: cwd, Env: map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1",
-			"GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}},
+		Command: agent.Command{Args: argv, Dir: cwd,
+			Env: map[string]string{"CI": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1",
+				"GIT_TERMINAL_PROMPT": "0", "NO_COLOR": "1"}},
 		Timeout: max(left, time.Second), Inline: agent.Inline{Head: 4 << 10, Tail: 64 << 10}}, o)
 	if err != nil {
 		return "", i.lease.Fault(ctx, err, fault.CommandExecution)
@@ -216,7 +220,8 @@ func (i *Installer) failed(d *agent.ExecResult, argv []string) error {
 		refused = append(refused, agent.Printable(r.Host, 260)+": "+agent.Printable(r.Reason, 300))
 	}
 	if len(refused) > 0 {
-		f.Message += ". Network access was refused: " + strings.Join(refused, "; ") + ". The operator of this server can allow it: network.allow in sandlot.yaml"
+		f.Message += ". Network access was refused: " + strings.Join(refused,
+			"; ") + ". The operator of this server can allow it: network.allow in sandlot.yaml"
 		f = f.With("network_refused", refused)
 	}
 	return f

@@ -257,8 +257,9 @@ func (l *Login) store(k *tokenSource, t *oauth2.Token, used string) {
 	if !mine || all.Store == nil {
 		return
 	}
-	r := savedLogin{Setting: l.known.ClientID, Issuer: l.known.Issuer, Client: k.cfg.ClientID, Style: k.cfg.Endpoint.AuthStyle,
-		URL: k.cfg.Endpoint.TokenURL, Scopes: k.scopes, Access: t.AccessToken, Refresh: t.RefreshToken, Type: t.TokenType, Expiry: t.Expiry}
+	r := savedLogin{Setting: l.known.ClientID, Issuer: l.known.Issuer, Client: k.cfg.ClientID,
+		Style: k.cfg.Endpoint.AuthStyle,
+		URL:   k.cfg.Endpoint.TokenURL, Scopes: k.scopes, Access: t.AccessToken, Refresh: t.RefreshToken, Type: t.TokenType, Expiry: t.Expiry}
 	if l.known.ClientID == "" {
 		r.Secret = k.cfg.ClientSecret
 	}
@@ -285,7 +286,8 @@ func (l *Login) store(k *tokenSource, t *oauth2.Token, used string) {
 			all.Log.Warn("log-ins at third-party MCP servers are kept in memory alone, and are needed again after a restart", "why", err, "error", errors.Unwrap(err))
 		})
 	default:
-		all.Log.Error("could not store a log-in; it is in memory alone, and is needed again after a restart", "owner", a.server.Owner.ID, "connection", a.server.ID, "error", err)
+		all.Log.Error("could not store a log-in; it is in memory alone, and is needed again after a restart", "owner",
+			a.server.Owner.ID, "connection", a.server.ID, "error", err)
 	}
 }
 
@@ -304,19 +306,22 @@ func (l *Login) restore(ctx context.Context) error {
 	l.restored = true
 	if err != nil {
 		all.unread.Do(func() {
-			all.Log.Warn("a log-in at a third-party MCP server is needed again, as all are that were stored like it", "owner", a.server.Owner.ID, "connection", a.server.ID, "why", err, "error", errors.Unwrap(err))
+			all.Log.Warn("a log-in at a third-party MCP server is needed again, as all are that were stored like it",
+				"owner", a.server.Owner.ID, "connection", a.server.ID, "why", err, "error", errors.Unwrap(err))
 		})
 		return nil
 	}
 	var r savedLogin
-	if text == "" || json.Unmarshal([]byte(text.Reveal()), &r) != nil || r.Setting != l.known.ClientID || r.Issuer != l.known.Issuer {
+	if text == "" || json.Unmarshal([]byte(text.Reveal()),
+		&r) != nil || r.Setting != l.known.ClientID || r.Issuer != l.known.Issuer {
 		return nil
 	}
 	if r.Setting != "" && r.Issuer != "" {
 		r.Secret = l.known.ClientSecret
 	}
 	k := &tokenSource{l: l, earlier: true, scopes: r.Scopes,
-		cfg:   &oauth2.Config{ClientID: r.Client, ClientSecret: r.Secret, Endpoint: oauth2.Endpoint{TokenURL: r.URL, AuthStyle: r.Style}},
+		cfg: &oauth2.Config{ClientID: r.Client, ClientSecret: r.Secret,
+			Endpoint: oauth2.Endpoint{TokenURL: r.URL, AuthStyle: r.Style}},
 		token: &oauth2.Token{AccessToken: r.Access, RefreshToken: r.Refresh, TokenType: r.Type, Expiry: r.Expiry}}
 	a.saving.Lock()
 	defer a.saving.Unlock()

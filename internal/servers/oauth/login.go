@@ -106,7 +106,8 @@ func (l *Login) prepare() (err error) {
 		RedirectURL: callback, Client: &watched, AuthorizationCodeFetcher: l.ask, RequestRefreshToken: true,
 		NewTokenSource: l.brought, ScopeFilter: l.scopes,
 		DynamicClientRegistrationConfig: &sdk.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
-			RedirectURIs: []string{callback}, ClientName: "Sandlot", GrantTypes: []string{"authorization_code", "refresh_token"}}},
+			RedirectURIs: []string{callback}, ClientName: "Sandlot", GrantTypes: []string{"authorization_code",
+				"refresh_token"}}},
 	}
 	switch o := l.known; {
 	case o.ClientID != "" && !l.preregistered():
@@ -154,7 +155,8 @@ func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 			return mcpclient.ErrRenewed
 		}
 		if err != nil { // it may be good for long yet
-			return l.fault(err, "has a log-in that could not be renewed: %v; try again later, or, when this has lasted ten minutes, restart it to log in anew", err)
+			return l.fault(err,
+				"has a log-in that could not be renewed: %v; try again later, or, when this has lasted ten minutes, restart it to log in anew", err)
 		}
 	}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
@@ -187,8 +189,10 @@ func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	case <-a.done:
 		return a.err
 	case <-a.asked:
-		f := l.fault(ErrAsked, "wants its user to log in: open %s in a browser, and use it again after that", a.link).With("auth_url", a.link)
-		f.Advice = []string{"Open the link in auth_url in a browser, log in, and call again", "Open only links that you asked for yourself"}
+		f := l.fault(ErrAsked, "wants its user to log in: open %s in a browser, and use it again after that",
+			a.link).With("auth_url", a.link)
+		f.Advice = []string{"Open the link in auth_url in a browser, log in, and call again",
+			"Open only links that you asked for yourself"}
 		return f
 	case <-ctx.Done():
 		return ctx.Err()
@@ -201,7 +205,8 @@ var ErrAsked = errors.New("its user has to log in")
 // fault is one that names the server.
 func (l *Login) fault(cause error, format string, args ...any) *fault.Error {
 	s := l.account.server
-	return fault.Wrap(fault.Connection, cause, "%s %s", s.Title, fmt.Sprintf(format, args...)).With("connection_id", s.ID).With("name", s.Name)
+	return fault.Wrap(fault.Connection, cause, "%s %s", s.Title, fmt.Sprintf(format, args...)).With("connection_id",
+		s.ID).With("name", s.Name)
 }
 
 type attemptKey struct{}
@@ -294,7 +299,8 @@ func (l *Login) request(a *attempt, address string) (*request, error) {
 	if err != nil {
 		return nil, safeError("the server's own address cannot be shown: " + cause(err))
 	}
-	return &request{server: l.account.server, address: shown, receivers: receivers, id: secret.ID(), state: to.Query().Get("state"), to: to, back: make(chan *sdk.AuthorizationResult, 1)}, nil
+	return &request{server: l.account.server, address: shown, receivers: receivers, id: secret.ID(),
+		state: to.Query().Get("state"), to: to, back: make(chan *sdk.AuthorizationResult, 1)}, nil
 }
 
 // scopes are what is asked for: what the server wants, and what an earlier

@@ -195,7 +195,8 @@ func (m *metadata) ending() string {
 
 // parameters are those of OAuth that an endpoint must not bring: Sandlot's would be
 // the second of that name, and who reads it chooses between them.
-var parameters = []string{"client_id", "client_secret", "client_assertion", "client_assertion_type", "code", "code_challenge", "code_challenge_method", "code_verifier",
+var parameters = []string{"client_id", "client_secret", "client_assertion", "client_assertion_type", "code",
+	"code_challenge", "code_challenge_method", "code_verifier",
 	"grant_type", "redirect_uri", "refresh_token", "request", "request_uri", "resource", "response_mode", "response_type", "scope", "state"}
 
 // plain says what is wrong with an endpoint, if anything is.

@@ -17,8 +17,10 @@ var ann = auth.User("ann", false)
 // What comes back is taken once, however soon it comes again.
 func TestStateIsGoodOnce(t *testing.T) {
 	all := New(Config{Callback: "http://localhost:1/oauth/callback"})
-	p := &request{server: Server{Owner: ann, Name: "x"}, id: secret.ID(), state: "s", to: &url.URL{Scheme: "https", Host: "login.example"}, back: make(chan *sdk.AuthorizationResult, 2)}
-	if all.put(p) != nil || all.put(&request{server: p.server, id: secret.ID(), state: "s"}) == nil || all.put(&request{server: p.server, id: secret.ID()}) == nil {
+	p := &request{server: Server{Owner: ann, Name: "x"}, id: secret.ID(), state: "s",
+		to: &url.URL{Scheme: "https", Host: "login.example"}, back: make(chan *sdk.AuthorizationResult, 2)}
+	if all.put(p) != nil || all.put(&request{server: p.server, id: secret.ID(),
+		state: "s"}) == nil || all.put(&request{server: p.server, id: secret.ID()}) == nil {
 		t.Error("a state is none, or that of two")
 	}
 	i, err := all.ConsentPage(p.id, nil)
@@ -50,8 +52,10 @@ func TestConsentPage(t *testing.T) {
 	const odd = `<script>alert("1")</script>`
 	all := New(Config{Callback: "http://localhost:1/oauth/callback"})
 	put := func(name, address string, configured bool) string {
-		a := all.Account(Server{Owner: auth.Principal{ID: "user:x", Name: odd}, Name: name, Configured: configured}, nil)
-		p, err := (&Login{account: a, address: address}).request(&attempt{}, "https://login.example/authorize?state="+secret.ID())
+		a := all.Account(Server{Owner: auth.Principal{ID: "user:x", Name: odd}, Name: name, Configured: configured},
+			nil)
+		p, err := (&Login{account: a, address: address}).request(&attempt{},
+			"https://login.example/authorize?state="+secret.ID())
 		if err == nil {
 			err = all.put(p)
 		}
@@ -75,7 +79,8 @@ func TestShownAddress(t *testing.T) {
 	if _, err := shownAddress("https://"+strings.Repeat("a", 300)+".test/mcp", false); err == nil {
 		t.Error("a server's own address is shown in part")
 	}
-	if got, err := shownAddress("https://b\u00fccher.example/mcp?k=v", false); err != nil || got != "https://xn--bcher-kva.example/mcp" {
+	if got, err := shownAddress("https://b\u00fccher.example/mcp?k=v",
+		false); err != nil || got != "https://xn--bcher-kva.example/mcp" {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -91,7 +96,8 @@ func TestAskAfterItsEnd(t *testing.T) {
 	all := New(Config{Callback: "http://localhost:1/oauth/callback"})
 	l := &Login{account: all.Account(Server{Owner: ann, Name: "x"}, deaf{}), address: "https://bank.example/mcp"}
 	a := &attempt{asked: make(chan struct{})}
-	_, err := l.ask(context.WithValue(t.Context(), attemptKey{}, a), &sdk.AuthorizationArgs{URL: "https://accounts.example.com/authorize?state=x"})
+	_, err := l.ask(context.WithValue(t.Context(), attemptKey{}, a),
+		&sdk.AuthorizationArgs{URL: "https://accounts.example.com/authorize?state=x"})
 	if err == nil || err.Error() != "it was given up" || len(all.Waiting()) != 0 || l.asked != 0 {
 		t.Errorf("%v; %v wait", err, all.Waiting())
 	}

@@ -123,10 +123,12 @@ func cause(err error) string {
 }
 
 // registrationErrors are the errors of RFC 7591, 3.2.2.
-var registrationErrors = []string{"invalid_redirect_uri", "invalid_client_metadata", "invalid_software_statement", "unapproved_software_statement"}
+var registrationErrors = []string{"invalid_redirect_uri", "invalid_client_metadata", "invalid_software_statement",
+	"unapproved_software_statement"}
 
 // tokenErrors are the errors of RFC 6749, 5.2.
-var tokenErrors = []string{"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client", "unsupported_grant_type", "invalid_scope"}
+var tokenErrors = []string{"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client",
+	"unsupported_grant_type", "invalid_scope"}
 
 // tokenRefusal is what is left of an answer of an authorization server.
 type tokenRefusal struct {

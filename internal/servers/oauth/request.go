@@ -126,7 +126,8 @@ func (l *Logins) ConsentPage(id string, cookies []string) (ConsentPage, error) {
 	if browser == "" {
 		browser = secret.ID()
 	}
-	return ConsentPage{User: spec.Text(r.server.Owner.Name, 200), Server: spec.Text(r.server.Name, 200), Address: r.address,
+	return ConsentPage{User: spec.Text(r.server.Owner.Name, 200), Server: spec.Text(r.server.Name, 200),
+		Address:  r.address,
 		Operator: r.server.Configured, Host: r.to.Host, Receivers: r.receivers, Browser: browser, Proof: r.proof(browser)}, nil
 }
 
@@ -134,7 +135,8 @@ func (l *Logins) ConsentPage(id string, cookies []string) (ConsentPage, error) {
 // or, while none has, one that may be; empty: none.
 func (r *request) own(cookies []string) string {
 	for _, c := range cookies {
-		if r.browser == "" && len(c) == len(r.id) || r.browser != "" && subtle.ConstantTimeCompare([]byte(c), []byte(r.browser)) == 1 {
+		if r.browser == "" && len(c) == len(r.id) || r.browser != "" && subtle.ConstantTimeCompare([]byte(c),
+			[]byte(r.browser)) == 1 {
 			return c
 		}
 	}

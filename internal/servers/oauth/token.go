@@ -82,7 +82,8 @@ func (k *tokenSource) renew(life context.Context, r *renewal, old *oauth2.Token)
 	defer context.AfterFunc(life, func() { time.AfterFunc(k.l.limits().Wait, cancel) })()
 	c := *k.l.client
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // tokens go where they belong
-	t, err := k.cfg.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &c), &oauth2.Token{RefreshToken: old.RefreshToken}).Token()
+	t, err := k.cfg.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &c),
+		&oauth2.Token{RefreshToken: old.RefreshToken}).Token()
 	if err == nil {
 		k.l.save(k, t, old.RefreshToken)
 	}

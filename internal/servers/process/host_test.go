@@ -22,7 +22,8 @@ func TestProgramsOnTheHostHaveAUser(t *testing.T) {
 	run := func(user string) ([]string, error) {
 		t.Helper()
 		var log Log
-		p, err := OnHost(Command{Name: "x", Argv: []string{"/bin/sh", "-c", script}, Env: map[string]string{"OWN": "given"}}, user, &log)
+		p, err := OnHost(Command{Name: "x", Argv: []string{"/bin/sh", "-c", script},
+			Env: map[string]string{"OWN": "given"}}, user, &log)
 		if err != nil {
 			return nil, err
 		}
@@ -55,11 +56,13 @@ func TestProgramsOnTheHostHaveAUser(t *testing.T) {
 		if err != nil || len(out) < 8 {
 			t.Fatalf("%s: %v %v", name, out, err)
 		}
-		if out[0] != "65534" || out[1] == "0" || slices.Contains(strings.Fields(out[2]), "0") || out[3] == "/root-of-the-server" || out[4] != "/" || out[5] != out[6] {
+		if out[0] != "65534" || out[1] == "0" || slices.Contains(strings.Fields(out[2]),
+			"0") || out[3] == "/root-of-the-server" || out[4] != "/" || out[5] != out[6] {
 			t.Errorf("%s: %v", name, out)
 		}
 		env := strings.Join(out[7:], "\n")
-		if strings.Contains(env, "of-the-server") || strings.Contains(env, "s3cret") || !strings.Contains(env, "OWN=given") || !strings.Contains(env, "USER=nobody") {
+		if strings.Contains(env, "of-the-server") || strings.Contains(env, "s3cret") || !strings.Contains(env,
+			"OWN=given") || !strings.Contains(env, "USER=nobody") {
 			t.Errorf("%s has the environment\n%s", name, env)
 		}
 	}
@@ -68,7 +71,8 @@ func TestProgramsOnTheHostHaveAUser(t *testing.T) {
 		t.Errorf("root by name: %v %v", out, err)
 	}
 	// It ends with what it started, whoever's that is.
-	p, err := OnHost(Command{Name: "x", Argv: []string{"/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo $!; sleep 1000"}}, "nobody", new(Log))
+	p, err := OnHost(Command{Name: "x", Argv: []string{"/bin/sh", "-c",
+		"trap '' TERM; sleep 1000 & echo $!; sleep 1000"}}, "nobody", new(Log))
 	if err != nil {
 		t.Fatal(err)
 	}

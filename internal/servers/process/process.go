@@ -254,7 +254,8 @@ func OnHost(c Command, user string, log *Log) (*Process, error) {
 	}()
 	if err := <-started; err != nil {
 		stdout.Close()
-		return nil, fault.Wrap(fault.CommandExecution, err, "%s could not be started on the server's machine: %v", c.Argv[0], err)
+		return nil, fault.Wrap(fault.CommandExecution, err, "%s could not be started on the server's machine: %v",
+			c.Argv[0], err)
 	}
 	p.end = func() {
 		defer stdout.Close()

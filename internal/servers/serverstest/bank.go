@@ -45,15 +45,19 @@ type code struct{ client, challenge, redirect string }
 // NewBank starts one. Its access tokens are good for lifetime seconds as far as
 // clients are told; 0: they are not told.
 func NewBank(t testing.TB, lifetime int) *Bank {
-	b := &Bank{lifetime: lifetime, clients: map[string]string{}, codes: map[string]code{}, access: map[string]bool{}, refresh: map[string]int{}}
+	b := &Bank{lifetime: lifetime, clients: map[string]string{}, codes: map[string]code{}, access: map[string]bool{},
+		refresh: map[string]int{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/mcp", b.mcp)
 	mux.HandleFunc("/.well-known/oauth-protected-resource/mcp", func(w http.ResponseWriter, _ *http.Request) {
-		say(w, 200, map[string]any{"resource": b.URL, "authorization_servers": []string{b.origin}, "scopes_supported": []string{"balance"}})
+		say(w, 200, map[string]any{"resource": b.URL, "authorization_servers": []string{b.origin},
+			"scopes_supported": []string{"balance"}})
 	})
 	mux.HandleFunc("/.well-known/oauth-authorization-server", func(w http.ResponseWriter, _ *http.Request) {
-		say(w, 200, map[string]any{"issuer": b.origin, "authorization_endpoint": b.origin + "/authorize", "token_endpoint": b.origin + "/token", "registration_endpoint": b.origin + "/register",
-			"response_types_supported": []string{"code"}, "grant_types_supported": []string{"authorization_code", "refresh_token"}, "code_challenge_methods_supported": []string{"S256"},
+		say(w, 200, map[string]any{"issuer": b.origin, "authorization_endpoint": b.origin + "/authorize",
+			"token_endpoint": b.origin + "/token", "registration_endpoint": b.origin + "/register",
+			"response_types_supported": []string{"code"}, "grant_types_supported": []string{"authorization_code",
+				"refresh_token"}, "code_challenge_methods_supported": []string{"S256"},
 			"token_endpoint_auth_methods_supported": []string{"client_secret_post"}})
 	})
 	mux.HandleFunc("POST /register", b.register)
@@ -87,7 +91,8 @@ func (b *Bank) register(w http.ResponseWriter, r *http.Request) {
 	defer b.mu.Unlock()
 	id := fmt.Sprintf("client%d", len(b.clients))
 	b.clients[id] = b.fresh("client-secret")
-	say(w, 201, map[string]any{"client_id": id, "client_secret": b.clients[id], "redirect_uris": m.RedirectURIs, "token_endpoint_auth_method": "client_secret_post"})
+	say(w, 201, map[string]any{"client_id": id, "client_secret": b.clients[id], "redirect_uris": m.RedirectURIs,
+		"token_endpoint_auth_method": "client_secret_post"})
 }
 
 func (b *Bank) authorize(w http.ResponseWriter, r *http.Request) {
@@ -181,13 +186,16 @@ func (b *Bank) mcp(w http.ResponseWriter, r *http.Request) {
 	var result any
 	switch m.Method {
 	case "initialize":
-		result = map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{"tools": map[string]any{}}, "serverInfo": map[string]any{"name": "bank", "version": "1"}}
+		result = map[string]any{"protocolVersion": "2025-11-25",
+			"capabilities": map[string]any{"tools": map[string]any{}}, "serverInfo": map[string]any{"name": "bank", "version": "1"}}
 	case "tools/list":
-		result = map[string]any{"tools": []any{map[string]any{"name": "balance", "description": "what is left", "inputSchema": map[string]any{"type": "object"}}}}
+		result = map[string]any{"tools": []any{map[string]any{"name": "balance", "description": "what is left",
+			"inputSchema": map[string]any{"type": "object"}}}}
 	case "tools/call":
 		result = map[string]any{"content": []any{map[string]any{"type": "text", "text": "42 are left"}}}
 	case "server/discover":
-		say(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID, "error": map[string]any{"code": -32601, "message": "no"}})
+		say(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID,
+			"error": map[string]any{"code": -32601, "message": "no"}})
 		return
 	default:
 		w.WriteHeader(http.StatusAccepted)

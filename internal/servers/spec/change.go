@@ -42,7 +42,8 @@ type Consent func(ctx context.Context, c Change) error
 
 // Change is what an ask comes to.
 func (a Ask) Change() Change {
-	return Change{Name: a.Name, Install: a.Install, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd, URL: a.URL,
+	return Change{Name: a.Name, Install: a.Install, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd,
+		URL:     a.URL,
 		EnvKeys: slices.Sorted(maps.Keys(a.Env)), HeaderKeys: slices.Sorted(maps.Keys(a.Headers)),
 		Env: shownReferences(a.Env), Headers: shownReferences(a.Headers)}
 }

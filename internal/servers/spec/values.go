@@ -100,8 +100,9 @@ func (v Values) Fill(reveal func(name string) (string, error)) (Values, error) {
 		for _, k := range slices.Sorted(maps.Keys(values)) {
 			filled, err := fillOne(values[k], known, reveal)
 			if err == nil && refers(values[k]) && (len(filled) > maxFilled || what == "header" && HasControl(filled)) {
-				err = fault.New(fault.InvalidParameters, "the %s %s, with the secret in its place, is larger than %d bytes, "+
-					"or none that HTTP knows (a line end?)", what, k, maxFilled)
+				err = fault.New(fault.InvalidParameters,
+					"the %s %s, with the secret in its place, is larger than %d bytes, "+
+						"or none that HTTP knows (a line end?)", what, k, maxFilled)
 			}
 			if err != nil {
 				return nil, err
