@@ -201,6 +201,14 @@ func codeWords(code int) string {
 	return fmt.Sprintf("it ended with exit code %d", code)
 }
 
+// environ adds the command's variables to those that there are.
+func (c Command) environ(env []string) []string {
+	for k, v := range c.Env {
+		env = append(env, k+"="+v)
+	}
+	return env
+}
+
 // OnHost starts a program on the server's machine, as the user that the operator's
 // settings named; empty: as spec.AccountOf has it. It and all that it starts are one
 // process group.
@@ -213,10 +221,7 @@ func OnHost(c Command, user string, log *Log) (*Process, error) {
 	if cmd.Dir = c.Cwd; c.Cwd == "" {
 		cmd.Dir = as.Folder()
 	}
-	cmd.Env = as.Environment()
-	for k, v := range c.Env {
-		cmd.Env = append(cmd.Env, k+"="+v)
-	}
+	cmd.Env = c.environ(as.Environment())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: as.Credential}
 	cmd.Stderr = log
 	cmd.WaitDelay = Farewell
