@@ -35,19 +35,40 @@ import (
 )
 
 // tokens is an auth.Store in memory.
-type tokens struct{ all []auth.Token }
+type tokens struct {
+	mu  sync.Mutex
+	all []auth.Token
+}
 
 func (s *tokens) AddToken(_ context.Context, t auth.Token) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.all = append(s.all, t)
 	return nil
 }
-func (s *tokens) Tokens(context.Context) ([]auth.Token, error) { return s.all, nil }
-func (s *tokens) HasTokens(context.Context) (bool, error)      { return len(s.all) > 0, nil }
+
+func (s *tokens) Tokens(context.Context) ([]auth.Token, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.all), nil
+}
+
+func (s *tokens) HasTokens(context.Context) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.all) > 0, nil
+}
+
 func (s *tokens) RemoveToken(_ context.Context, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.all = slices.DeleteFunc(s.all, func(t auth.Token) bool { return t.ID == id })
 	return nil
 }
+
 func (s *tokens) TokenByHash(_ context.Context, hash string) (auth.Token, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if i := slices.IndexFunc(s.all, func(t auth.Token) bool { return t.Hash == hash }); i >= 0 {
 		return s.all[i], nil
 	}
