@@ -481,6 +481,7 @@ func (v *visit) asleep(w http.ResponseWriter, r *http.Request, err error) {
 
 // failed answers when the server inside does not.
 func (v *visit) failed(w http.ResponseWriter, r *http.Request, err error) {
+	v.use.Fail(err)
 	var dial *dialError
 	switch {
 	case errors.Is(err, hub.ErrNobody):

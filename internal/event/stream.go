@@ -156,8 +156,9 @@ func (s *Stream) log(principal string, class int) *log {
 	return l
 }
 
-// evict forgets the log that was used least lately, of those that nobody reads; all
-// are read, the one of all. The lock is held.
+// evict forgets the log that was used least lately, of those that nobody reads but who
+// reads all. Where all are read there are more logs: streams of events are bounded
+// for each principal. The lock is held.
 func (s *Stream) evict() {
 	var victim, key any
 	var from *sync.Map
@@ -175,7 +176,7 @@ func (s *Stream) evict() {
 			return true
 		})
 	}
-	if victim == nil {
+	if victim == nil || read { // readers would wake each other without end; there are not many
 		return
 	}
 	l := victim.(*log)

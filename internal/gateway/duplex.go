@@ -33,6 +33,7 @@ type duplex struct {
 
 	mu    sync.Mutex
 	calls map[jsonrpc.ID]*exchange // that were not answered
+	over  bool                     // Close has been called
 }
 
 // arrived is a line of the input, or what ended it.
@@ -109,6 +110,10 @@ func (d *duplex) take(p parcel) (wrong any) {
 	x := &exchange{body: p.held, answers: d.limits.Holds(d.owner), batch: p.batch, places: map[jsonrpc.ID]int{}}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.over { // nobody would answer it
+		p.held.Release()
+		return nil
+	}
 	for _, m := range p.messages {
 		q, ok := m.(*jsonrpc.Request)
 		if !ok || !q.IsCall() {
@@ -202,6 +207,7 @@ func (d *duplex) Close() error {
 		d.failed = errors.Join(d.in.Close(), d.out.Close())
 		d.mu.Lock()
 		defer d.mu.Unlock()
+		d.over = true
 		for _, x := range d.calls {
 			x.end()
 		}

@@ -57,8 +57,8 @@ func (l *inlet) next() (parcel, error) {
 			if wrong == nil {
 				return parcel{messages, line[0] == '[', held}, nil
 			}
-			if err := l.say(wrong); err != nil {
-				return parcel{}, err
+			if said := l.say(wrong); said != nil {
+				err = said
 			}
 		}
 		held.Release()

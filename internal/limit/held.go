@@ -175,6 +175,20 @@ func (h *Held) got(n int64) {
 	h.share.used[h.kind].Add(n)
 }
 
+// Keep gives back what was taken beyond n bytes.
+func (h *Held) Keep(n int64) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if more := h.taken - max(n, h.used); h.share != nil && more > 0 {
+		h.taken -= more
+		h.share.used[h.kind].Add(-more)
+		h.share.held[h.kind].Release(more)
+	}
+}
+
 // Release gives all back. What is taken later does not count.
 func (h *Held) Release() {
 	if h == nil {

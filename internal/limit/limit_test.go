@@ -99,7 +99,21 @@ func TestHeld(t *testing.T) {
 	if err := line.Add(1); err != nil || len(b.all) != 0 {
 		t.Errorf("one that is over counts still: %v, %d principals", err, len(b.all))
 	}
+	answer := b.Held("ann", Answers)
+	if err := answer.Take(100); err != nil || b.Held("ann", Answers).Take(1) == nil {
+		t.Errorf("all of it: %v", err)
+	}
+	answer.Keep(200)
+	answer.Keep(30)
+	if other := b.Held("ann", Answers); other.Take(71) == nil || other.Take(70) != nil {
+		t.Error("what is given back is not there, or more than that is")
+	} else {
+		other.Release()
+	}
+	answer.Release()
+	answer.Keep(0)
 	var none *Held
+	none.Keep(0)
 	if none.Add(1<<40) != nil || none.Take(1<<40) != nil || none.Wait(t.Context(), 1<<40) != nil {
 		t.Error("none refuses")
 	}

@@ -54,6 +54,8 @@ type Options struct {
 type Room interface {
 	// Wait takes n bytes more. It waits until there is room, but not for ever.
 	Wait(ctx context.Context, n int64) error
+	// Keep gives back what was taken beyond n bytes.
+	Keep(n int64)
 	// Release gives all back. It may be called twice.
 	Release()
 }
@@ -86,6 +88,7 @@ const largeFrom = 64 << 10
 type noRoom struct{}
 
 func (noRoom) Wait(context.Context, int64) error { return nil }
+func (noRoom) Keep(int64)                        {}
 func (noRoom) Release()                          {}
 
 // Handler hears what the server asks and announces. Its methods may be called

@@ -42,6 +42,15 @@ func (f *full) Wait(_ context.Context, n int64) error {
 	return nil
 }
 
+func (f *full) Keep(n int64) {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	if more := f.mine - n; more > 0 {
+		f.of.left += more
+		f.mine -= more
+	}
+}
+
 func (f *full) Release() {
 	f.of.mu.Lock()
 	defer f.of.mu.Unlock()

@@ -143,6 +143,7 @@ func (s *Session) take(id int64) *call {
 
 // receive implements inbox.
 func (s *Session) receive(b []byte, room Room) (answered int64, ok bool) {
+	room.Keep(int64(len(b))) // room was taken for the largest message there may be
 	all, err := decode(b)
 	if err != nil {
 		room.Release()

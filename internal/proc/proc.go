@@ -87,6 +87,22 @@ func CPU(pid int) time.Duration {
 	return time.Duration(user+system) * time.Second / TicksPerSecond
 }
 
+// Written is how many bytes a process has written by system calls, to whatever
+// (proc_pid_io(5), wchar); 0 if the process is gone, or not this user's to look at.
+func Written(pid int) int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if n, ok := strings.CutPrefix(line, "wchar: "); ok {
+			bytes, _ := strconv.ParseInt(strings.TrimSpace(n), 10, 64)
+			return bytes
+		}
+	}
+	return 0
+}
+
 // Args returns a process's command line, or nothing.
 func Args(pid int) []string {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))

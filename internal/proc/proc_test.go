@@ -24,6 +24,15 @@ func TestProcesses(t *testing.T) {
 	if !slices.Contains(All(), self) || !Mine(self) || !Runs(self, filepath.Base(exe)) || Runs(self, "sleep") || Args(self)[0] != os.Args[0] {
 		t.Error("this process is not what it is")
 	}
+	before := Written(self)
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if _, err := null.Write(make([]byte, 1<<20)); err != nil || Written(self)-before < 1<<20 || Written(1<<30) != 0 {
+		t.Errorf("a process has written %d more, %v", Written(self)-before, err)
+	}
 	if !Local(self) || Parent(self) != os.Getppid() || Local(0) {
 		t.Error("this process is not here")
 	}

@@ -39,7 +39,8 @@ func (f followers) drop(uri, client string) (last bool) {
 func (b *Servers) Subscribe(ctx context.Context, p auth.Principal, client, uri string) error {
 	s, remote := b.viewOf(p).Resource(uri, (*server).offersResources)
 	if s == nil {
-		return nil // ours, or none that changes
+		_ = b.configure(p) // of a server of which nothing is known yet it may be
+		return nil         // ours, or none that changes
 	}
 	l, release, err := s.use(ctx)
 	if err != nil {

@@ -2,6 +2,7 @@ package servers
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,8 +17,10 @@ import (
 	"weak"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/mcpclient"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/tool"
 )
 
 // storedRecords is a store with connections of an earlier server.
@@ -360,7 +363,8 @@ func TestPrincipalsAreIDs(t *testing.T) {
 
 // Looking something up starts no server; who lists, or misses something, does.
 func TestLookingUpStartsNothing(t *testing.T) {
-	for what, starts := range map[string]bool{"find": false, "follow": false, "list": true, "miss": true} {
+	for what, starts := range map[string]bool{"find": false, "follow": false, "list": true, "miss": true, "ask": true,
+		"subscribe": true} {
 		b := book(t, &memStore{}, nil)
 		b.SetConfigured([]spec.Configured{onhost("x", script(t, pyLoop), nil)})
 		switch what {
@@ -370,6 +374,12 @@ func TestLookingUpStartsNothing(t *testing.T) {
 			}
 		case "follow":
 			_ = b.Unsubscribe(t.Context(), P, "client", "x://a")
+		case "ask":
+			if _, err := b.Pass(t.Context(), tool.Request{Principal: P, Method: "prompts/get"}); err == nil {
+				t.Error("what is not known is answered")
+			}
+		case "subscribe":
+			_ = b.Subscribe(t.Context(), P, "client", "x://a")
 		case "list":
 			b.Tools(t.Context(), P)
 		case "miss":
@@ -386,5 +396,17 @@ func TestLookingUpStartsNothing(t *testing.T) {
 			t.Errorf("%s: started is %v", what, started)
 		}
 		b.Close()
+	}
+}
+
+// What comes with an error counts for nobody: much of it is not passed on.
+func TestDataOfErrorsIsBounded(t *testing.T) {
+	for size, passed := range map[int]bool{1 << 10: true, 1 << 20: false} {
+		data := json.RawMessage(`"` + strings.Repeat("<", size) + `"`)
+		err := new(server).callFault(nil, query{}, &mcpclient.Error{Code: -1, Message: "no", Data: data})
+		said, ok := errors.AsType[*tool.Refusal](err)
+		if !ok || said.Message != "no" || (len(said.Data) > 0) != passed {
+			t.Errorf("of %d bytes %d are passed on: %v", size, len(said.Data), err)
+		}
 	}
 }

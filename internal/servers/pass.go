@@ -114,20 +114,31 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	return &tool.Result{Raw: safe, IsError: isError}, nil
 }
 
-// Pass implements tool.Foreign.
+// Pass implements tool.Foreign. A request that finds nothing starts those of the
+// principal's servers of which nothing is known yet: the next request may find it.
 func (b *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
+	s, q, none, err := b.destination(r)
+	if err != nil || s == nil {
+		_ = b.configure(r.Principal)
+		return none, err
+	}
+	return s.whole(ctx, q)
+}
+
+// destination finds which server a request is for, and what is to be said to it. Where
+// no server has an answer, none is what to answer.
+func (b *Servers) destination(r tool.Request) (s *server, q query, none json.RawMessage, err error) {
 	v := b.viewOf(r.Principal)
-	q := query{method: r.Method, params: catalog.Object{}, meta: r.Meta, client: r.Client, inputs: r.Inputs,
+	q = query{method: r.Method, params: catalog.Object{}, meta: r.Meta, client: r.Client, inputs: r.Inputs,
 		held: r.Held}
 	for k, p := range r.Params {
 		q.params[k] = p
 	}
-	var s *server
 	switch r.Method {
 	case "prompts/get":
 		e, ok := v.Prompts[catalog.AsText(r.Params["name"])]
 		if !ok {
-			return nil, fault.New(fault.InvalidParameters, "unknown prompt %q",
+			return nil, q, nil, fault.New(fault.InvalidParameters, "unknown prompt %q",
 				spec.Clip(catalog.AsText(r.Params["name"])))
 		}
 		s, q.params["name"] = e.Owner, catalog.Quote(e.Remote)
@@ -135,18 +146,16 @@ func (b *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessage, er
 		uri := catalog.AsText(r.Params["uri"])
 		owner, remote := v.Resource(uri, (*server).offersResources)
 		if owner == nil {
-			return nil, fault.New(fault.NotFound, "resource not found: %s", spec.Clip(uri))
+			return nil, q, nil, fault.New(fault.NotFound, "resource not found: %s", spec.Clip(uri))
 		}
 		s, q.params["uri"] = owner, catalog.Quote(remote)
 	case "completion/complete":
-		var err error
-		if s, err = complete(v, q.params); err != nil || s == nil {
-			return json.RawMessage(`{"completion":{"values":[]}}`), err
-		}
+		s, err = complete(v, q.params)
+		return s, q, json.RawMessage(`{"completion":{"values":[]}}`), err
 	default:
-		return nil, fault.New(fault.NotFound, "no server answers %s", spec.Clip(r.Method))
+		return nil, q, nil, fault.New(fault.NotFound, "no server answers %s", spec.Clip(r.Method))
 	}
-	return s.whole(ctx, q)
+	return s, q, nil, nil
 }
 
 // complete finds whose prompt or template a completion is about.

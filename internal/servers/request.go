@@ -217,13 +217,21 @@ func (q query) relay(params json.RawMessage) {
 	}
 }
 
+// maxErrorData is how many bytes of data of a server's error are passed on. Errors are
+// not counted for anybody, as answers are: this keeps them small.
+const maxErrorData = 64 << 10
+
 // callFault says in words why a call was not answered.
 func (s *server) callFault(l *instance, q query, err error) error {
 	var f *fault.Error
 	var said *mcpclient.Error
 	switch {
 	case errors.As(err, &said):
-		return &tool.Refusal{Code: said.Code, Message: spec.Text(said.Message, 4000), Data: said.Data}
+		data := said.Data
+		if len(data) > maxErrorData {
+			data = nil
+		}
+		return &tool.Refusal{Code: said.Code, Message: spec.Text(said.Message, 4000), Data: data}
 	case errors.As(err, &f):
 		return s.advised(f)
 	case errors.Is(err, mcpclient.ErrLost):

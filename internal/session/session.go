@@ -254,6 +254,9 @@ func (s *Session) drop(b *pool.Booted, why string) {
 	}
 	s.sessions.publish(s.record(), "stopped", why, 0)
 	if err := s.update(func(r *Record) { r.Sandbox, r.Lost = "", why }); err != nil && !s.gone() {
+		s.mu.Lock() // the user is told in any case, and the next change stores it
+		s.rec.Sandbox, s.rec.Lost = "", why
+		s.mu.Unlock()
 		s.sessions.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
 	}
 }

@@ -165,13 +165,17 @@ func before(x, y unix.StatxTimestamp) bool {
 	return x.Sec < y.Sec || x.Sec == y.Sec && x.Nsec < y.Nsec
 }
 
-// grown is by how much a file has grown that is still there.
-func (f *file) grown() int64 {
+// grown is by how much a file has grown that one owner alone has written, and whether
+// the file is still there.
+func (f *file) grown() (n int64, there bool) {
 	var st unix.Stat_t
-	if f.owner == "" || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 {
-		return 0
+	if unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 {
+		return 0, false
 	}
-	return max(0, st.Blocks*512-f.base)
+	if f.owner == "" {
+		return 0, true
+	}
+	return max(0, st.Blocks*512-f.base), true
 }
 
 func (w *Watch) thin() {
@@ -181,7 +185,8 @@ func (w *Watch) thin() {
 	}
 	var all []grown
 	for k, f := range w.files {
-		all = append(all, grown{k, f.grown()})
+		n, _ := f.grown()
+		all = append(all, grown{k, n})
 	}
 	slices.SortFunc(all, func(x, y grown) int { return int(min(max(x.bytes-y.bytes, -1), 1)) })
 	for _, g := range all[:(len(all)+1)/2] {
@@ -199,8 +204,13 @@ func (w *Watch) thin() {
 // files is left out. who is as for Read.
 func (w *Watch) Grown(who func(pid int, mount uint64) string) (map[string]int64, error) {
 	sizes := map[*file]int64{}
-	for _, f := range w.files {
-		if n := f.grown(); n > 0 {
+	for k, f := range w.files {
+		n, there := f.grown()
+		if !there { // a removed file's space is free when nobody holds it, the watch neither
+			unix.Close(f.fd)
+			delete(w.files, k)
+		}
+		if n > 0 {
 			sizes[f] = n
 		}
 	}

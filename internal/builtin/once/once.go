@@ -114,7 +114,7 @@ func (r *Replies) claim(k replyKey, args [32]byte) (*reply, bool, error) {
 	case len(r.byID) >= maxReplies:
 		limit = maxReplies
 	}
-	if limit > 0 && !r.forget(k.owner) {
+	if limit > 0 && !r.forget(k.owner) && !(limit == maxReplies && r.forget("")) {
 		return nil, false, fault.New(fault.ResourceLimit, "%d calls with an idempotency_key are remembered already; leave it out or try again in ten minutes", limit).
 			With("resource_type", "idempotency_keys").With("current_usage", limit).With("limit", limit)
 	}

@@ -136,6 +136,15 @@ func TestBashBackground(t *testing.T) {
 }
 
 // A piece may end before the shell has heard the signal that was to stop it.
+// A shell whose code deals with the signal lives on, and so does what it has started.
+func TestBashTrapsTheSignal(t *testing.T) {
+	l := bash(t)
+	l.want("sleep 300 & job=$!", "", "")
+	l.timed("trap 'heard=1' INT; sleep 60")
+	l.want("trap - INT; kill -0 $job && echo $heard", "", "1\n")
+	l.want("kill $job; wait $job 2>/dev/null; true", "", "")
+}
+
 func TestBashHearsASignalLate(t *testing.T) {
 	l := bash(t)
 	l.want("x=5; mkdir sub; cd sub", "", "")

@@ -223,7 +223,7 @@ func (i *Interp) current() (*proc, error) {
 	p := i.proc
 	i.mu.Unlock()
 	if p != nil && p.alive() && i.config.Driver == "bash" && p.unheard {
-		p.retire()
+		p.awaitSignal()
 	}
 	switch {
 	case p == nil:

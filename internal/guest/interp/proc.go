@@ -90,8 +90,8 @@ const (
 	slowStart = 3 * time.Second
 	// joinLimit is how old a start may get that somebody else has begun.
 	joinLimit = 10 * time.Second
-	// retireLimit is how long a shell may take to save its state.
-	retireLimit = 5 * time.Second
+	// signalLimit is how long a signal may be on its way to a shell.
+	signalLimit = 250 * time.Millisecond
 )
 
 // maxStartText is how much of what an interpreter said is told when it does not
@@ -248,15 +248,13 @@ func (i *Interp) fail(p *proc, why string) error {
 	return p.failure
 }
 
-// retire ends a shell that has not heard a signal, which would end the next piece.
-// Its state is the next shell's.
-func (p *proc) retire() {
-	p.requests.Close()
+// awaitSignal gives a shell that may not have heard a signal the time to hear it. The
+// signal ends the shell then, whose state is the next one's, and not the next piece.
+func (p *proc) awaitSignal() {
+	p.unheard = false
 	select {
 	case <-p.done:
-	case <-time.After(retireLimit):
-		p.kill()
-		<-p.done
+	case <-time.After(signalLimit):
 	}
 }
 

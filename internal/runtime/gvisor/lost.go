@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/image"
 	"sandlot/internal/proc"
 	"sandlot/internal/sandbox"
@@ -31,7 +33,8 @@ func Lost() map[string][]Process {
 			continue // of a container it is another folder of that name
 		}
 		r := &Runtime{Config: Config{StateDir: dir}}
-		if _, err := os.Lstat(filepath.Join(r.path(id), "sandbox.json")); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Join(r.path(id), "sandbox.json")); !errors.Is(err, os.ErrNotExist) ||
+			!deleted(dir, id) {
 			continue
 		}
 		started, err := proc.Started(pid)
@@ -47,6 +50,35 @@ func Lost() map[string][]Process {
 		found[dir] = append(found[dir], p)
 	}
 	return found
+}
+
+// deleted says whether the kernel knows the folder of the agent's socket as deleted. A
+// folder that is only not to be seen from here may be that of a living server in
+// another mount namespace.
+func deleted(stateDir, id string) bool {
+	for _, pid := range proc.All() {
+		args := proc.Args(pid)
+		if len(args) == 0 || args[len(args)-1] != id || !slices.Contains(args, "gofer") ||
+			!slices.Contains(args, "--root="+stateDir+"/runsc") || !proc.Runs(pid, program) {
+			continue
+		}
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+		if err != nil {
+			continue
+		}
+		folders := map[string]string{} // what is mounted, by where: proc_pid_mountinfo(5)
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 4 {
+				folders[strings.TrimPrefix(f[4], goferRoot)] = f[3]
+			}
+		}
+		socket, there := folders[wire.SocketDir]
+		if !there { // its place was deleted too, with the root file system
+			socket = cmp.Or(folders["/"], folders[""])
+		}
+		return strings.HasSuffix(socket, "//deleted")
+	}
+	return false
 }
 
 // EndLost ends the sandboxes of a state folder whose records are gone, and returns how

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
+	"sandlot/internal/proc"
 	"sandlot/internal/writes"
 )
 
@@ -17,35 +19,44 @@ const sure = 5
 
 // blamed is what is known of those who write into a full volume.
 type blamed struct {
+	mu    sync.Mutex    // held while the disk is asked, which may not answer
 	watch *writes.Watch // nil: the kernel does not tell
 	looks map[string]int
+	wrote map[string]int64 // what each had written to whatever when it was first seen
 }
 
 // blame ends those of the writers whose own writes have made files of a full volume
 // grow by more than the slack. Without writers it forgets what it knows.
 func (r *Runtime) blame(source string, writers []*box) {
 	r.blaming.Lock()
-	defer r.blaming.Unlock()
 	w := r.blamed[source]
-	if len(writers) == 0 {
-		if w != nil && w.watch != nil {
-			w.watch.Close()
+	begins := w == nil && len(writers) > 0
+	if begins {
+		w = &blamed{looks: map[string]int{}, wrote: map[string]int64{}}
+		if r.blamed == nil {
+			r.blamed = map[string]*blamed{}
 		}
+		r.blamed[source] = w
+	} else if len(writers) == 0 {
 		delete(r.blamed, source)
+	}
+	r.blaming.Unlock()
+	if w == nil {
 		return
 	}
-	if w == nil {
-		w = &blamed{looks: map[string]int{}}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(writers) == 0 {
+		w.close()
+		return
+	}
+	if begins {
 		watch, err := writes.Open(source)
 		if err == nil {
 			w.watch = watch
 		} else if !r.Rootless {
 			r.Log.Warn("a sandbox has a file of a full volume open for writing, and whether it writes cannot be told", "volume", source, "error", err)
 		}
-		if r.blamed == nil {
-			r.blamed = map[string]*blamed{}
-		}
-		r.blamed[source] = w
 	}
 	if w.watch == nil {
 		return
@@ -57,7 +68,7 @@ func (r *Runtime) blame(source string, writers []*box) {
 	grown, err := w.watch.Grown(who)
 	for _, b := range writers {
 		id, _ := b.identity()
-		if err != nil || grown[id] <= slack {
+		if err != nil || min(grown[id], w.written(b)) <= slack {
 			w.looks[id] = 0
 			continue
 		}
@@ -71,16 +82,41 @@ func (r *Runtime) blame(source string, writers []*box) {
 
 // blameNobody ends all watches, but for one that waits for a disk that does not answer.
 func (r *Runtime) blameNobody() {
-	if !r.blaming.TryLock() {
-		return
-	}
+	r.blaming.Lock()
 	defer r.blaming.Unlock()
 	for _, w := range r.blamed {
-		if w.watch != nil {
-			w.watch.Close()
+		if w.mu.TryLock() {
+			w.close()
+			w.mu.Unlock()
 		}
 	}
 	clear(r.blamed)
+}
+
+// close ends the watch. The lock is held.
+func (w *blamed) close() {
+	if w.watch != nil {
+		w.watch.Close()
+		w.watch = nil
+	}
+}
+
+// written is how many bytes the sandbox has written, to whatever, since it was first
+// seen. A file also grows by mappings of it and by truncation, of which the watch hears
+// nothing: what somebody else has made of it that way is not the sandbox's.
+func (w *blamed) written(b *box) int64 {
+	b.mu.Lock()
+	id, pid := b.spec.ID, b.pid
+	b.mu.Unlock()
+	b.seal.mu.Lock()
+	server := b.seal.server
+	b.seal.mu.Unlock()
+	now := proc.Written(pid) + proc.Written(server)
+	first, seen := w.wrote[id]
+	if !seen || now < first {
+		w.wrote[id], first = now, now
+	}
+	return now - first
 }
 
 // whoOf names the sandbox of a process that writes into a volume, by the mounts that
