@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 )
@@ -59,7 +60,7 @@ while True:
 			s := tt.make(b)
 			s.rec.Catalog = catalog.Catalog{Read: true, Tools: []catalog.Definition{{Key: "ext_t", Remote: "t", Raw: []byte(`{}`)}}}
 			_, err := s.request(t.Context(), query{method: "tools/call",
-				params: catalog.Object{"name": catalog.Quote("t"), "arguments": []byte("{}")}})
+				params: rawjson.Object{"name": rawjson.Quote("t"), "arguments": []byte("{}")}})
 			f := fault.From(err)
 			advice := strings.Join(f.Data().RecoverySuggestions, "\n")
 			if f.Code() != "CONNECTION_ERROR" {

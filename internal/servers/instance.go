@@ -12,6 +12,7 @@ import (
 
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
@@ -294,16 +295,16 @@ func (l *instance) Announce(method string, params json.RawMessage) {
 // logged passes on what the server says: to those whose calls are on their way,
 // or else to all of its owner's clients.
 func (l *instance) logged(params json.RawMessage) {
-	var p catalog.Object
+	var p rawjson.Object
 	if len(params) > 64<<10 || json.Unmarshal(params, &p) != nil {
 		return
 	}
 	catalog.CleanMeta(p)
 	name := l.s.name
-	if logger := catalog.AsText(p["logger"]); logger != "" {
+	if logger := rawjson.Text(p["logger"]); logger != "" {
 		name += "/" + spec.Text(logger, 120)
 	}
-	p["logger"] = catalog.Quote(name)
+	p["logger"] = rawjson.Quote(name)
 	b, err := json.Marshal(p)
 	if err != nil {
 		return

@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 )
@@ -25,7 +26,7 @@ func (b *Servers) Prompt(ctx context.Context, p auth.Principal, what, name strin
 		if names = append(names, d.Remote); d.Remote != name && d.Key != name {
 			continue
 		}
-		params := catalog.Object{"name": catalog.Quote(d.Remote)}
+		params := rawjson.Object{"name": rawjson.Quote(d.Remote)}
 		if len(args) > 0 {
 			if params["arguments"], err = json.Marshal(args); err != nil {
 				return nil, err
@@ -61,7 +62,7 @@ func (b *Servers) Resource(ctx context.Context, p auth.Principal, what, uri stri
 			break
 		}
 	}
-	return s.whole(ctx, query{method: "resources/read", params: catalog.Object{"uri": catalog.Quote(uri)}})
+	return s.whole(ctx, query{method: "resources/read", params: rawjson.Object{"uri": rawjson.Quote(uri)}})
 }
 
 // offering returns a principal's connection and what it offers: it is started, if

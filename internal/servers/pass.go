@@ -9,6 +9,7 @@ import (
 	"sandlot/internal/limit"
 	"sandlot/internal/mcpclient"
 	"sandlot/internal/policy"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
@@ -40,8 +41,8 @@ func (b *Servers) Templates(p auth.Principal) []tool.Item { return b.listed(p).T
 // query is one request to a server.
 type query struct {
 	method   string
-	params   catalog.Object
-	meta     catalog.Object
+	params   rawjson.Object
+	meta     rawjson.Object
 	schema   json.RawMessage
 	client   tool.Client
 	inputs   tool.Inputs
@@ -94,10 +95,10 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	if len(args) == 0 || string(args) == "null" {
 		args = json.RawMessage("{}")
 	}
-	if !catalog.IsObject(args) {
+	if !rawjson.IsObject(args) {
 		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").With("argument", "arguments")
 	}
-	q := query{method: "tools/call", params: catalog.Object{"name": catalog.Quote(d.Remote), "arguments": args},
+	q := query{method: "tools/call", params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args},
 		meta: c.Meta, schema: d.Schema, client: c.Client, inputs: c.Inputs, progress: c.Progress, held: c.Held, arrived: &arrival{}}
 	defer q.arrived.release()
 	raw, err := s.request(ctx, q)
@@ -129,26 +130,26 @@ func (b *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessage, er
 // no server has an answer, none is what to answer.
 func (b *Servers) destination(r tool.Request) (s *server, q query, none json.RawMessage, err error) {
 	v := b.viewOf(r.Principal)
-	q = query{method: r.Method, params: catalog.Object{}, meta: r.Meta, client: r.Client, inputs: r.Inputs,
+	q = query{method: r.Method, params: rawjson.Object{}, meta: r.Meta, client: r.Client, inputs: r.Inputs,
 		held: r.Held}
 	for k, p := range r.Params {
 		q.params[k] = p
 	}
 	switch r.Method {
 	case "prompts/get":
-		e, ok := v.Prompts[catalog.AsText(r.Params["name"])]
+		e, ok := v.Prompts[rawjson.Text(r.Params["name"])]
 		if !ok {
 			return nil, q, nil, fault.New(fault.InvalidParameters, "unknown prompt %q",
-				spec.Clip(catalog.AsText(r.Params["name"])))
+				spec.Clip(rawjson.Text(r.Params["name"])))
 		}
-		s, q.params["name"] = e.Owner, catalog.Quote(e.Remote)
+		s, q.params["name"] = e.Owner, rawjson.Quote(e.Remote)
 	case "resources/read":
-		uri := catalog.AsText(r.Params["uri"])
+		uri := rawjson.Text(r.Params["uri"])
 		owner, remote := v.Resource(uri, (*server).offersResources)
 		if owner == nil {
 			return nil, q, nil, fault.New(fault.NotFound, "resource not found: %s", spec.Clip(uri))
 		}
-		s, q.params["uri"] = owner, catalog.Quote(remote)
+		s, q.params["uri"] = owner, rawjson.Quote(remote)
 	case "completion/complete":
 		s, err = complete(v, q.params)
 		return s, q, json.RawMessage(`{"completion":{"values":[]}}`), err
@@ -159,29 +160,29 @@ func (b *Servers) destination(r tool.Request) (s *server, q query, none json.Raw
 }
 
 // complete finds whose prompt or template a completion is about.
-func complete(v *view, params catalog.Object) (*server, error) {
-	var ref catalog.Object
+func complete(v *view, params rawjson.Object) (*server, error) {
+	var ref rawjson.Object
 	if json.Unmarshal(params["ref"], &ref) != nil {
 		return nil, fault.New(fault.InvalidParameters, "ref must be an object").With("argument", "ref")
 	}
 	var s *server
-	switch name, uri := catalog.AsText(ref["name"]), catalog.AsText(ref["uri"]); {
+	switch name, uri := rawjson.Text(ref["name"]), rawjson.Text(ref["uri"]); {
 	case name != "":
 		e, ok := v.Prompts[name]
 		if !ok {
 			return nil, fault.New(fault.InvalidParameters, "unknown prompt %q", spec.Clip(name))
 		}
-		s, ref["name"] = e.Owner, catalog.Quote(e.Remote)
+		s, ref["name"] = e.Owner, rawjson.Quote(e.Remote)
 	case uri != "":
 		if e, ok := v.ByTemplate[uri]; ok {
-			s, ref["uri"] = e.Owner, catalog.Quote(e.Remote)
+			s, ref["uri"] = e.Owner, rawjson.Quote(e.Remote)
 		}
 		if s == nil {
 			owner, remote := v.Resource(uri, (*server).offersResources)
 			if owner == nil {
 				return nil, fault.New(fault.InvalidParameters, "unknown resource %q", spec.Clip(uri))
 			}
-			s, ref["uri"] = owner, catalog.Quote(remote)
+			s, ref["uri"] = owner, rawjson.Quote(remote)
 		}
 	}
 	if s == nil {

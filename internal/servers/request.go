@@ -11,6 +11,7 @@ import (
 
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
@@ -171,7 +172,7 @@ func (q query) answers(ctx context.Context, needs map[string]need) (json.RawMess
 	if len(needs) > 16 {
 		return nil, fault.New(fault.Connection, "the server asks for %d things at once", len(needs))
 	}
-	all := catalog.Object{}
+	all := rawjson.Object{}
 	for name, n := range needs {
 		if q.client == nil {
 			return nil, fault.New(fault.Connection,
@@ -191,8 +192,8 @@ func (q query) answers(ctx context.Context, needs map[string]need) (json.RawMess
 }
 
 // with returns parameters and what a client brings beside.
-func with(params catalog.Object, responses json.RawMessage, state string) catalog.Object {
-	out := catalog.Object{}
+func with(params rawjson.Object, responses json.RawMessage, state string) rawjson.Object {
+	out := rawjson.Object{}
 	for k, v := range params {
 		out[k] = v
 	}
@@ -200,7 +201,7 @@ func with(params catalog.Object, responses json.RawMessage, state string) catalo
 		out["inputResponses"] = responses
 	}
 	if state != "" {
-		out["requestState"] = catalog.Quote(state)
+		out["requestState"] = rawjson.Quote(state)
 	}
 	return out
 }

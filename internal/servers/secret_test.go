@@ -15,8 +15,8 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/secret"
-	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/servers/spec"
@@ -302,7 +302,7 @@ while True:
 	said := func(s *server) string {
 		t.Helper()
 		res, err := s.request(t.Context(), query{method: "tools/call",
-			params: catalog.Object{"name": catalog.Quote("t"), "arguments": []byte("{}")}})
+			params: rawjson.Object{"name": rawjson.Quote("t"), "arguments": []byte("{}")}})
 		if err != nil {
 			t.Fatal(err)
 		}

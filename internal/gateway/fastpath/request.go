@@ -11,6 +11,7 @@ import (
 
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
+	"sandlot/internal/rawjson"
 )
 
 // ordinary is a tool call, or a list, that may take the shortcut.
@@ -66,12 +67,12 @@ func readRequest(r *http.Request, m rpc.Message) *cacheable {
 func (o *cacheable) read(raw json.RawMessage) (ok bool) {
 	params := rpc.Object{}
 	if raw != nil {
-		if params, ok = rpc.Members(raw); !ok {
+		if params, ok = rawjson.Members(raw); !ok {
 			return false
 		}
 	}
 	if meta, given := params["_meta"]; given {
-		if o.meta, ok = rpc.Members(meta); !ok {
+		if o.meta, ok = rawjson.Members(meta); !ok {
 			return false
 		}
 	}
@@ -80,13 +81,13 @@ func (o *cacheable) read(raw json.RawMessage) (ok bool) {
 	case "tools/call":
 		known = append(known, "name", "arguments")
 		o.args = params["arguments"]
-		if o.name, ok = rpc.PlainText(params["name"]); !ok || o.name == "" || string(o.args) == "null" {
+		if o.name, ok = rawjson.PlainText(params["name"]); !ok || o.name == "" || string(o.args) == "null" {
 			return false
 		}
 	case "tools/list", "prompts/list", "resources/list", "resources/templates/list":
 		known = append(known, "cursor")
 		if c, given := params["cursor"]; given {
-			if o.cursor, ok = rpc.PlainText(c); !ok {
+			if o.cursor, ok = rawjson.PlainText(c); !ok {
 				return false
 			}
 		}

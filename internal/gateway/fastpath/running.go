@@ -8,6 +8,7 @@ import (
 
 	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/secret"
 )
 
@@ -76,7 +77,7 @@ func (s *Path) note(key string, r run) {
 func (s *Path) hear(session string, m rpc.Message) bool {
 	switch {
 	case m.Method == "notifications/cancelled":
-		params, _ := rpc.Members(m.Params) // the SDK says what is wrong with it
+		params, _ := rawjson.Members(m.Params) // the SDK says what is wrong with it
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if r := s.running[runKey(session, params["requestId"])]; r.cancel != nil {

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"sandlot/internal/rawjson"
 )
 
 // Message is one of a client, as far as it says where it belongs.
@@ -26,7 +28,7 @@ type Message struct {
 // Read reads a message as far as that goes; the SDK says what is wrong
 // with it.
 func Read(body []byte) (m Message) {
-	all, ok := Members(body)
+	all, ok := rawjson.Members(body)
 	var version string
 	if ok && utf8.Valid(body) && json.Unmarshal(all["method"], &m.Method) == nil && json.Unmarshal(all["jsonrpc"], &version) == nil {
 		m.ID, m.Params = all["id"], all["params"]
@@ -44,32 +46,6 @@ func Read(body []byte) (m Message) {
 	return m
 }
 
-// Members returns what an object has, by its exact names; false when it has one
-// twice, or is none. Readers differ in which of two they take.
-func Members(raw json.RawMessage) (Object, bool) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return nil, false
-	}
-	all := Object{}
-	for d.More() {
-		t, err := d.Token()
-		name, ok := t.(string)
-		if _, twice := all[name]; err != nil || !ok || twice {
-			return nil, false
-		}
-		var v json.RawMessage
-		if d.Decode(&v) != nil {
-			return nil, false
-		}
-		all[name] = v
-	}
-	if _, err := d.Token(); err != nil || len(bytes.TrimSpace(raw[d.InputOffset():])) > 0 {
-		return nil, false
-	}
-	return all, true
-}
-
 // maxNesting is less than the depth to which the SDK reads.
 const maxNesting = 500
 
@@ -78,20 +54,12 @@ func Nested(raw []byte) bool {
 	return len(raw) > maxNesting && bytes.Count(raw, []byte("{"))+bytes.Count(raw, []byte("[")) > maxNesting
 }
 
-// PlainText returns a string that is written as it is.
-func PlainText(raw json.RawMessage) (string, bool) {
-	if len(raw) < 2 || raw[0] != '"' || bytes.ContainsRune(raw, '\\') {
-		return "", false
-	}
-	return string(raw[1 : len(raw)-1]), true
-}
-
 // maxDigits is how long a number may be that is the same for every reader.
 const maxDigits = 15
 
 // IsID says whether a value is a string that is written as it is, or an integer.
 func IsID(v json.RawMessage) bool {
-	if _, ok := PlainText(v); ok {
+	if _, ok := rawjson.PlainText(v); ok {
 		return true
 	}
 	digits := strings.TrimPrefix(string(v), "-")

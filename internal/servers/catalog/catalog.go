@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/spec"
 )
 
@@ -279,7 +280,7 @@ func (c *Catalog) Enclose() {
 	}
 	c.Enclosed = true
 	c.Tools = slices.DeleteFunc(c.Tools, func(d Definition) bool {
-		var t Object
+		var t rawjson.Object
 		err := json.Unmarshal(d.Raw, &t)
 		for _, k := range []string{"inputSchema", "outputSchema"} {
 			if raw, ok := t[k]; ok && err == nil {
@@ -287,7 +288,7 @@ func (c *Catalog) Enclose() {
 			}
 		}
 		if err != nil {
-			c.note("tool", json.RawMessage(`{"name":`+string(Quote(d.Remote))+`}`), err)
+			c.note("tool", json.RawMessage(`{"name":`+string(rawjson.Quote(d.Remote))+`}`), err)
 		}
 		return err != nil
 	})
@@ -297,9 +298,9 @@ func (c *Catalog) note(what string, raw json.RawMessage, err error) {
 	if len(c.Odd) >= 20 {
 		return
 	}
-	var d Object
+	var d rawjson.Object
 	_ = json.Unmarshal(raw, &d)
-	name := AsText(d["name"]) + AsText(d["uri"])
+	name := rawjson.Text(d["name"]) + rawjson.Text(d["uri"])
 	c.Odd = append(c.Odd, fmt.Sprintf("%s %q is left out: %v", what, spec.Clip(name), err))
 }
 
@@ -322,7 +323,7 @@ func (r *Reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	if err := safeOutput(t); err != nil {
 		c.note("outputSchema of tool", raw, err)
 	}
-	d := Definition{Remote: AsText(t["name"]), Hash: hash(raw)}
+	d := Definition{Remote: rawjson.Text(t["name"]), Hash: hash(raw)}
 	if bytes.Contains(t["inputSchema"], []byte("x-mcp-header")) {
 		d.Schema = t["inputSchema"]
 	}
@@ -335,7 +336,7 @@ func (r *Reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
 		}
 	}
 	d.Key = r.Names.name("tool", d.Remote)
-	t["name"] = Quote(d.Key)
+	t["name"] = rawjson.Quote(d.Key)
 	switch pin, known := c.Pins[d.Remote]; {
 	case known && pin == d.Hash || !r.Old.Read:
 	case known:
@@ -344,7 +345,7 @@ func (r *Reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
 		d.Held = "it is new since the server was approved"
 	}
 	if d.Held != "" && r.Trust == spec.Warn {
-		t["description"] = Quote(fmt.Sprintf("[Sandlot: %s] %s", d.Held, AsText(t["description"])))
+		t["description"] = rawjson.Quote(fmt.Sprintf("[Sandlot: %s] %s", d.Held, rawjson.Text(t["description"])))
 	}
 	d.Raw, err = json.Marshal(t)
 	return d, err
@@ -373,11 +374,11 @@ func (r *Reading) other(raw json.RawMessage, what, key string) (Definition, erro
 	if err := r.spend(len(raw)); err != nil {
 		return Definition{}, err
 	}
-	var t Object
-	if len(raw) > maxDefinition || deep(raw) || json.Unmarshal(raw, &t) != nil || t == nil {
+	var t rawjson.Object
+	if len(raw) > maxDefinition || rawjson.Deeper(raw, maxDepth) || json.Unmarshal(raw, &t) != nil || t == nil {
 		return Definition{}, fmt.Errorf("its definition is no object, too large or nested too deep")
 	}
-	d := Definition{Remote: AsText(t[key])}
+	d := Definition{Remote: rawjson.Text(t[key])}
 	if d.Remote == "" || len(d.Remote) > 4096 || spec.HasControl(d.Remote) {
 		return d, fmt.Errorf("its %s is missing, too long or has control characters", key)
 	}
@@ -395,7 +396,7 @@ func (r *Reading) other(raw json.RawMessage, what, key string) (Definition, erro
 		}
 	}
 	describe(t, mark)
-	t[key] = Quote(d.Key)
+	t[key] = rawjson.Quote(d.Key)
 	var err error
 	d.Raw, err = json.Marshal(t)
 	return d, err

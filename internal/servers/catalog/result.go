@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/spec"
 )
 
@@ -26,47 +27,9 @@ const (
 	maxResult      = 8 << 20
 )
 
-type Object = map[string]json.RawMessage
-
-// AsText returns a JSON string's text, or "".
-func AsText(raw json.RawMessage) string {
-	var s string
-	_ = json.Unmarshal(raw, &s)
-	return s
-}
-
-func Quote(s string) json.RawMessage {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s)
-	return bytes.TrimSpace(b.Bytes())
-}
-
-// deep says whether a JSON text is nested deeper than it may be.
-func deep(raw []byte) bool {
-	depth, inString := 0, false
-	for i := 0; i < len(raw); i++ {
-		switch c := raw[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return true
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return false
-}
-
 // cleanMeta returns what of a server's _meta is passed on, or nil.
 func cleanMeta(raw json.RawMessage) json.RawMessage {
-	var m Object
+	var m rawjson.Object
 	if len(raw) > 64<<10 || json.Unmarshal(raw, &m) != nil {
 		return nil
 	}
@@ -93,22 +56,13 @@ func hash(raw json.RawMessage) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// plainJSON writes a value as it is, without what is for HTML.
-func plainJSON(v any) (json.RawMessage, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return bytes.TrimSpace(b.Bytes()), err
-}
-
 // safeTool makes a tool's definition fit for clients, but for its name and the
 // schema of its results.
-func safeTool(raw json.RawMessage, mark string) (Object, error) {
+func safeTool(raw json.RawMessage, mark string) (rawjson.Object, error) {
 	if len(raw) > maxDefinition {
 		return nil, fmt.Errorf("its definition has %d bytes, and %d are taken", len(raw), maxDefinition)
 	}
-	var t Object
+	var t rawjson.Object
 	if err := json.Unmarshal(raw, &t); err != nil || t == nil {
 		return nil, fmt.Errorf("its definition is no object")
 	}
@@ -122,17 +76,17 @@ func safeTool(raw json.RawMessage, mark string) (Object, error) {
 }
 
 // describe makes safe what all definitions have.
-func describe(t Object, mark string) {
-	d := spec.Text(AsText(t["description"]), maxDescription)
+func describe(t rawjson.Object, mark string) {
+	d := spec.Text(rawjson.Text(t["description"]), maxDescription)
 	if mark != "" {
 		d = strings.TrimRight(mark+" "+d, " ")
 	}
 	delete(t, "description")
 	if d != "" {
-		t["description"] = Quote(d)
+		t["description"] = rawjson.Quote(d)
 	}
-	if title := spec.Text(AsText(t["title"]), maxTitle); title != "" {
-		t["title"] = Quote(title)
+	if title := spec.Text(rawjson.Text(t["title"]), maxTitle); title != "" {
+		t["title"] = rawjson.Quote(title)
 	} else {
 		delete(t, "title")
 	}
@@ -147,7 +101,7 @@ func describe(t Object, mark string) {
 			continue
 		}
 		cleanWords(v)
-		t[k], _ = plainJSON(v)
+		t[k], _ = rawjson.Encode(v)
 	}
 	if raw, ok := t["icons"]; ok && (len(raw) > 64<<10 || raw[0] != '[') {
 		delete(t, "icons")
@@ -159,17 +113,12 @@ func describe(t Object, mark string) {
 	}
 }
 
-func IsObject(raw json.RawMessage) bool {
-	raw = bytes.TrimSpace(raw)
-	return len(raw) > 0 && raw[0] == '{'
-}
-
 // SafeResult makes a result fit for clients: its blocks are ones that they know,
 // its data can be decoded, and it is not too large. What had to change is said
 // in its place.
 func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
-	var r Object
-	if err := json.Unmarshal(raw, &r); err != nil || r == nil || deep(raw) {
+	var r rawjson.Object
+	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.Deeper(raw, maxDepth) {
 		return nil, false, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
 	}
 	CleanMeta(r)
@@ -217,7 +166,7 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	return b, isError, err
 }
 
-func CleanMeta(r Object) {
+func CleanMeta(r rawjson.Object) {
 	if m := cleanMeta(r["_meta"]); m != nil {
 		r["_meta"] = m
 	} else {
@@ -249,25 +198,25 @@ func shorten(b json.RawMessage, room int) json.RawMessage {
 
 // safeBlock returns a block of content that clients know.
 func safeBlock(raw json.RawMessage) json.RawMessage {
-	var b Object
+	var b rawjson.Object
 	if json.Unmarshal(raw, &b) != nil || b == nil {
 		return textBlock("[a block that is no object was left out]")
 	}
 	why := ""
-	switch kind := AsText(b["type"]); kind {
+	switch kind := rawjson.Text(b["type"]); kind {
 	case "text":
 		if !isString(b["text"]) {
 			why = "its text is no string"
 		}
 	case "image", "audio":
 		why = notBase64(b["data"])
-		if why == "" && AsText(b["mimeType"]) == "" {
+		if why == "" && rawjson.Text(b["mimeType"]) == "" {
 			why = "it has no mimeType"
 		}
 	case "resource_link":
-		if AsText(b["uri"]) == "" {
+		if rawjson.Text(b["uri"]) == "" {
 			why = "it has no uri"
-		} else if AsText(b["name"]) == "" {
+		} else if rawjson.Text(b["name"]) == "" {
 			b["name"] = b["uri"]
 			raw, _ = json.Marshal(b)
 		}
@@ -279,7 +228,7 @@ func safeBlock(raw json.RawMessage) json.RawMessage {
 			spec.Text(string(raw), 64<<10)))
 	}
 	if why != "" {
-		return textBlock(fmt.Sprintf("[a block of type %s was left out: %s]", AsText(b["type"]), why))
+		return textBlock(fmt.Sprintf("[a block of type %s was left out: %s]", rawjson.Text(b["type"]), why))
 	}
 	if _, ok := b["_meta"]; ok {
 		CleanMeta(b)
@@ -294,7 +243,7 @@ func notBase64(raw json.RawMessage) string {
 	if !isString(raw) {
 		return "it has no data"
 	}
-	s := AsText(raw)
+	s := rawjson.Text(raw)
 	if _, err := base64.StdEncoding.DecodeString(s); err != nil {
 		return "its data is not base64"
 	}
@@ -303,11 +252,11 @@ func notBase64(raw json.RawMessage) string {
 
 // badContents says what is wrong with the contents of a resource.
 func badContents(raw json.RawMessage) string {
-	var c Object
+	var c rawjson.Object
 	if json.Unmarshal(raw, &c) != nil || c == nil {
 		return "it holds no resource"
 	}
-	if AsText(c["uri"]) == "" {
+	if rawjson.Text(c["uri"]) == "" {
 		return "its resource has no uri"
 	}
 	if blob, ok := c["blob"]; ok {
@@ -321,8 +270,8 @@ func badContents(raw json.RawMessage) string {
 
 // SafeObject makes a result that is no tool's fit for clients.
 func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
-	var r Object
-	if err := json.Unmarshal(raw, &r); err != nil || r == nil || deep(raw) {
+	var r rawjson.Object
+	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.Deeper(raw, maxDepth) {
 		return nil, fault.New(fault.Connection, "the server's answer is no object, or nested too deep")
 	}
 	if len(raw) > maxResult {
@@ -336,21 +285,21 @@ func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
 	} else if err := askables(r["inputRequests"]); err != nil {
 		return nil, err
 	}
-	var contents []Object
+	var contents []rawjson.Object
 	if json.Unmarshal(r["contents"], &contents) == nil {
 		for _, c := range contents {
 			if isString(c["blob"]) && notBase64(c["blob"]) != "" {
 				delete(c, "blob")
-				c["text"] = Quote("[data that is not base64 was left out]")
+				c["text"] = rawjson.Quote("[data that is not base64 was left out]")
 			}
 			CleanMeta(c)
 		}
 		r["contents"], _ = json.Marshal(contents)
 	}
-	var messages []Object
+	var messages []rawjson.Object
 	if json.Unmarshal(r["messages"], &messages) == nil {
 		for _, m := range messages {
-			if IsObject(m["content"]) {
+			if rawjson.IsObject(m["content"]) {
 				m["content"] = safeBlock(m["content"])
 			}
 		}
@@ -361,13 +310,13 @@ func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
 
 // Implementation is what a server says that it is, made safe.
 func Implementation(raw json.RawMessage) json.RawMessage {
-	var m Object
+	var m rawjson.Object
 	if json.Unmarshal(raw, &m) != nil {
 		return nil
 	}
 	safe := map[string]string{}
 	for _, k := range []string{"name", "title", "version"} {
-		if v := spec.Text(AsText(m[k]), maxTitle); v != "" {
+		if v := spec.Text(rawjson.Text(m[k]), maxTitle); v != "" {
 			safe[k] = v
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/spec"
 )
 
@@ -30,12 +31,12 @@ func schema(raw json.RawMessage) (json.RawMessage, error) {
 	} else if kind != "object" {
 		return nil, fmt.Errorf("its schema is of type %s, not object", spec.Clip(fmt.Sprint(kind)))
 	}
-	return plainJSON(m)
+	return rawjson.Encode(m)
 }
 
 // safeOutput makes the schema of a tool's results safe, or takes it out and says
 // why: a tool is of use without it.
-func safeOutput(t Object) error {
+func safeOutput(t rawjson.Object) error {
 	raw, ok := t["outputSchema"]
 	if !ok {
 		return nil
@@ -43,7 +44,7 @@ func safeOutput(t Object) error {
 	delete(t, "outputSchema")
 	m, err := readSchema(raw)
 	if err == nil {
-		t["outputSchema"], err = plainJSON(m)
+		t["outputSchema"], err = rawjson.Encode(m)
 	}
 	return err
 }
@@ -54,7 +55,7 @@ func readSchema(raw json.RawMessage) (map[string]any, error) {
 	if len(raw) > maxSchema {
 		return nil, fmt.Errorf("its schema has %d bytes, and %d are taken", len(raw), maxSchema)
 	}
-	if deep(raw) {
+	if rawjson.Deeper(raw, maxDepth) {
 		return nil, fmt.Errorf("its schema is nested deeper than %d", maxDepth)
 	}
 	var v any
@@ -281,22 +282,22 @@ func (w *enclosing) pointed(pointer string) (to target) {
 // CheckQuestion says why what a server wants to ask a client is not passed on: a schema
 // in it refers to something else.
 func CheckQuestion(params json.RawMessage) error {
-	var p Object
+	var p rawjson.Object
 	if !bytes.Contains(bytes.ToLower(params), []byte("ref")) && !bytes.Contains(params, []byte(`\u`)) || json.Unmarshal(params, &p) != nil {
 		return nil // the client says what is wrong with it
 	}
 	all := []json.RawMessage{p["requestedSchema"]}
-	var tools []Object // of sampling
+	var tools []rawjson.Object // of sampling
 	_ = json.Unmarshal(p["tools"], &tools)
 	for _, t := range tools {
 		all = append(all, t["inputSchema"], t["outputSchema"])
 	}
 	for _, raw := range all {
 		var m map[string]any
-		if !IsObject(raw) {
+		if !rawjson.IsObject(raw) {
 			continue
 		}
-		if deep(raw) || json.Unmarshal(raw, &m) != nil {
+		if rawjson.Deeper(raw, maxDepth) || json.Unmarshal(raw, &m) != nil {
 			return errors.New("its schema is nested too deep, or no object")
 		}
 		if err := enclosed(m); err != nil {
@@ -308,7 +309,7 @@ func CheckQuestion(params json.RawMessage) error {
 
 // askables is askable for all questions of a result that asks for input.
 func askables(requests json.RawMessage) error {
-	var all map[string]Object
+	var all map[string]rawjson.Object
 	if len(requests) == 0 {
 		return nil
 	}
