@@ -255,15 +255,11 @@ func (s *server) adopt(r Record, known spec.Values) error {
 // Disconnect stops a server and takes back what it offers. Its registration
 // stays in the list unless it is deleted.
 func (b *Servers) Disconnect(ctx context.Context, p auth.Principal, what string, forget bool) (Info, error) {
-	release, err := b.hold(p)
+	s, release, err := b.holdServer(p, what)
 	if err != nil {
 		return Info{}, err
 	}
 	defer release()
-	s, err := b.find(p, what)
-	if err != nil {
-		return Info{}, err
-	}
 	if s.configured {
 		return Info{}, fault.New(fault.InvalidParameters,
 			"%s is the operator's, and can be disconnected in the settings alone (mcp.%s.disabled)", s.title(), s.name)
@@ -337,15 +333,11 @@ func (s *server) remove(ctx context.Context) {
 // that it did not have it is another one.
 func (b *Servers) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string,
 	agree spec.Consent) (Info, error) {
-	release, err := b.hold(p)
+	s, release, err := b.holdServer(p, what)
 	if err != nil {
 		return Info{}, err
 	}
 	defer release()
-	s, err := b.find(p, what)
-	if err != nil {
-		return Info{}, err
-	}
 	if err := s.barred(); err != nil {
 		return Info{}, err
 	}
@@ -457,15 +449,11 @@ func (s *server) give(env, headers map[string]string) error {
 // Approve takes a server's tools as they are now; with seen, the hashes of tools
 // by their own names, those that are what was seen.
 func (b *Servers) Approve(ctx context.Context, p auth.Principal, what string, seen map[string]string) (Info, error) {
-	release, err := b.hold(p)
+	s, release, err := b.holdServer(p, what)
 	if err != nil {
 		return Info{}, err
 	}
 	defer release()
-	s, err := b.find(p, what)
-	if err != nil {
-		return Info{}, err
-	}
 	if err := s.update(func(r *Record) {
 		r.Catalog.Tools = slices.Clone(r.Catalog.Tools)
 		r.Catalog.Approve(seen)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/limit"
 	"sandlot/internal/mcpclient"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/catalog"
@@ -218,10 +219,6 @@ func (q query) relay(params json.RawMessage) {
 	}
 }
 
-// maxErrorData is how many bytes of data of a server's error are passed on. Errors are
-// not counted for anybody, as answers are: this keeps them small.
-const maxErrorData = 64 << 10
-
 // callFault says in words why a call was not answered.
 func (s *server) callFault(l *instance, q query, err error) error {
 	var f *fault.Error
@@ -229,7 +226,7 @@ func (s *server) callFault(l *instance, q query, err error) error {
 	switch {
 	case errors.As(err, &said):
 		data := said.Data
-		if len(data) > maxErrorData {
+		if len(data) > limit.Large { // errors count for nobody, as large answers do
 			data = nil
 		}
 		return &tool.Refusal{Code: said.Code, Message: spec.Text(said.Message, 4000), Data: data}

@@ -244,6 +244,17 @@ func (b *Servers) Close() {
 	b.wg.Wait()
 }
 
+// holdServer is find, and holds the owner in memory until release is called.
+func (b *Servers) holdServer(p auth.Principal, what string) (s *server, release func(), err error) {
+	if release, err = b.hold(p); err != nil {
+		return nil, nil, err
+	}
+	if s, err = b.find(p, what); err != nil {
+		release()
+	}
+	return s, release, err
+}
+
 // find returns a principal's server by its id or its name.
 func (b *Servers) find(p auth.Principal, what string) (*server, error) {
 	if err := b.configure(p); err != nil {
