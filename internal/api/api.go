@@ -35,7 +35,7 @@ type Config struct {
 	// Watch ends what a token holds open with the token.
 	Watch *auth.Watch
 	// Limits bounds what each principal holds; nil: the default.
-	Limits  *limit.Book
+	Limits  *limit.Limiter
 	Gateway *gateway.Gateway
 	Hub     *hub.Hub
 	Metrics *Metrics

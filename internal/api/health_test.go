@@ -15,7 +15,7 @@ import (
 // foreign is a third-party source that notes that it was asked: the real one
 // starts servers then.
 type foreign struct {
-	tool.Foreign
+	tool.External
 	asked atomic.Int32
 }
 

@@ -22,7 +22,7 @@ import (
 
 // connections takes over the third-party MCP servers that an earlier server
 // had, and those of the settings.
-func (a *App) connections(ctx context.Context, limits *limit.Book) error {
+func (a *App) connections(ctx context.Context, limits *limit.Limiter) error {
 	c := a.Config
 	a.vault = keeper(c, a.store)
 	if err := a.vault.Settle(ctx, a.store); err != nil {

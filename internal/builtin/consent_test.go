@@ -34,10 +34,10 @@ type person struct {
 	asked    []string
 }
 
-func (*person) ID() string                   { return "p" }
-func (*person) Can() json.RawMessage         { return json.RawMessage(`{"elicitation":{}}`) }
-func (*person) Retries() bool                { return false }
-func (*person) Tell(string, json.RawMessage) {}
+func (*person) ID() string                    { return "p" }
+func (*person) Capabilities() json.RawMessage { return json.RawMessage(`{"elicitation":{}}`) }
+func (*person) Retries() bool                 { return false }
+func (*person) Tell(string, json.RawMessage)  {}
 
 func (p *person) Ask(_ context.Context, _ string, params json.RawMessage) (json.RawMessage, error) {
 	var q struct{ Message string }
@@ -290,7 +290,7 @@ func TestByHand(t *testing.T) {
 	}
 	var asks []string
 	for _, d := range New(Config{Connections: servers.New(servers.Config{})}).list {
-		if d.Asks {
+		if d.Elicits {
 			asks = append(asks, d.Name)
 		}
 	}

@@ -174,7 +174,7 @@ func connectExternal() tool.Tool {
 				Description: "How it is spoken to; http (Streamable HTTP) when there is a url, else stdio."},
 			tool.Prop{Name: "headers", Description: "Headers for a remote server, such as Authorization. " +
 				"As with env: Bearer ${secret:NAME} for what the user has stored."}),
-		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Asks: true,
+		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
 	}
 }
 
@@ -304,7 +304,7 @@ func installExternal() tool.Tool {
 					{Name: "args", Description: "Its arguments."}}},
 			envProp(),
 			tool.Prop{Name: "workdir", Description: "The folder beneath /workspace to install into.", Default: "external-mcp/{name}"}),
-		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Asks: true,
+		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
 	}
 }
 
@@ -478,7 +478,7 @@ func restartExternal() tool.Tool {
 		Name: "restart_external_mcp", Title: "Restart an MCP server",
 		Description: "Stop a third-party MCP server and start it again; also one that was disconnected, that was given up, or that needs values of env again.",
 		Input:       tool.InputOf[RestartInput](whichProps(envProp(), tool.Prop{Name: "headers", Description: "Headers of a remote server. As with env."})...),
-		Output:      connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Asks: true,
+		Output:      connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
 	}
 }
 

@@ -25,7 +25,7 @@ func TestToolsAreAsBefore(t *testing.T) {
 		Flavors: []image.Flavor{{Name: "small", CPUs: 1, MemoryMB: 512}, {Name: "large", CPUs: 4, MemoryMB: 4096}}})
 	got := map[string]any{}
 	for _, d := range tools.Tools(t.Context(), auth.Local) {
-		got[d.Name] = map[string]any{"title": d.Title, "description": d.Description, "input": d.Input.Schema(), "output": d.Output.Schema(), "hints": d.Hints, "asks": d.Asks, "alias": d.Alias}
+		got[d.Name] = map[string]any{"title": d.Title, "description": d.Description, "input": d.Input.Schema(), "output": d.Output.Schema(), "hints": d.Hints, "asks": d.Elicits, "alias": d.Alias}
 	}
 	said, err := json.MarshalIndent(got, "", " ")
 	if err != nil {

@@ -78,7 +78,7 @@ role operator.`,
 		})
 	change("recount", "Let a session use network.max_mb from nothing again", cobra.NoArgs,
 		func([]string) (api.NetworkChange, error) {
-			return api.NetworkChange{Recount: true}, nil
+			return api.NetworkChange{ResetUsage: true}, nil
 		})
 	return c
 }

@@ -22,7 +22,7 @@ type duplex struct {
 	in     *inlet
 	out    *wholes
 	owner  string
-	limits *limit.Book
+	limits *limit.Limiter
 	unread *unread
 
 	lines  chan arrived // from the goroutine that reads

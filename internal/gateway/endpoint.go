@@ -148,7 +148,7 @@ func (g *Gateway) filled(e *endpoint) {
 				continue
 			}
 			k := featureKey{"tools/call", t.Name}
-			e.asks[t.Name] = t.Asks
+			e.asks[t.Name] = t.Elicits
 			if t.Alias != "" {
 				e.own[k] = nil
 				continue

@@ -136,7 +136,7 @@ type asker struct {
 }
 
 func (asker) Tools(context.Context, auth.Principal) []tool.Tool {
-	return []tool.Tool{{Name: "careful", Asks: true}, {Name: "careless"}}
+	return []tool.Tool{{Name: "careful", Elicits: true}, {Name: "careless"}}
 }
 
 func (a asker) Find(_ auth.Principal, name string) (tool.Found, bool) {

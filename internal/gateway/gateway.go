@@ -33,7 +33,7 @@ type Config struct {
 	// Hold returns a context that ends with the principal's token; nil: none ends.
 	Hold func(context.Context, auth.Principal) (_ context.Context, release func())
 	// Limits bounds what each principal holds; nil: the default.
-	Limits *limit.Book
+	Limits *limit.Limiter
 	// Connected is called when a principal's client connects; it must not block.
 	Connected func(auth.Principal)
 	// MaxBody bounds a request, in bytes.

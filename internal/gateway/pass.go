@@ -29,7 +29,7 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 				if foreign || e.asks[r.Params.Name] {
 					q := passed(method, r, r.Params.Name, r.Params.InputResponses, r.Params.RequestState)
 					q.Holds = unread
-					e.fast.Took(r, q.Can)
+					e.fast.Took(r, q.Capabilities)
 					if foreign {
 						return g.relay.Result(ctx, e.calls, q, g.relay.Tool(e.calls, q, r.Params.Arguments))
 					}
@@ -101,7 +101,7 @@ func stateless(req mcp.Request) bool {
 
 func passed[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap, state string) *relay.Request {
 	q := &relay.Request{Method: method, Key: key, Stateless: stateless(r), Meta: r.Params.GetMeta(), Params: rpc.Object{}}
-	q.Can = relay.Abilities(r.ClientCapabilities())
+	q.Capabilities = relay.Abilities(r.ClientCapabilities())
 	if b, err := json.Marshal(r.Params); err == nil {
 		_ = json.Unmarshal(b, &q.Params)
 	}

@@ -48,7 +48,7 @@ type Config struct {
 type Hub struct {
 	Config
 	readers  []tool.Reader
-	external tool.Foreign // third-party servers; nil: none
+	external tool.External // third-party servers; nil: none
 }
 
 // New returns a hub. Sources that are readers give resources too.
@@ -64,7 +64,7 @@ func New(c Config) *Hub {
 		if r, ok := s.(tool.Reader); ok {
 			h.readers = append(h.readers, r)
 		}
-		if f, ok := s.(tool.Foreign); ok {
+		if f, ok := s.(tool.External); ok {
 			h.external = f
 		}
 	}

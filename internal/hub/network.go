@@ -17,8 +17,8 @@ type NetworkChange struct {
 	Allow []egress.Rule `json:"allow,omitempty"` // added
 	Deny  []egress.Rule `json:"deny,omitempty"`  // no longer among those that were added
 	Reset bool          `json:"reset,omitempty"` // first all is as in the settings again
-	// Recount makes what the session moved count from nothing again.
-	Recount bool `json:"recount,omitempty"`
+	// ResetUsage makes what the session moved count from nothing again.
+	ResetUsage bool `json:"recount,omitempty"`
 }
 
 // maxRules bounds what is added for one session.
@@ -86,7 +86,7 @@ func (h *Hub) ChangeNetwork(ctx context.Context, p auth.Principal, id string, c 
 		if err = c.check(); err != nil {
 			return n, err
 		}
-		if n, err = h.Sessions.ChangeNetwork(ctx, p, id, c.apply); err == nil && c.Recount {
+		if n, err = h.Sessions.ChangeNetwork(ctx, p, id, c.apply); err == nil && c.ResetUsage {
 			n, err = h.Sessions.ResetTraffic(ctx, p, n.Session)
 		}
 		return n, err

@@ -34,7 +34,7 @@ func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
 func (h *Hub) Own() []tool.Tool {
 	var all []tool.Tool
 	for _, s := range h.Sources {
-		if _, external := s.(tool.Foreign); !external {
+		if _, external := s.(tool.External); !external {
 			all = append(all, s.Tools(context.Background(), auth.Principal{})...)
 		}
 	}

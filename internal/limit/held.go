@@ -7,46 +7,48 @@ import (
 )
 
 // Held is what one body, line or answer holds of a kind for its principal: bytes that
-// grow while they come, until Release gives all back. It takes no memory of the
-// book's while it holds nothing. A nil Held counts nothing, and never refuses.
+// grow while they arrive, until Release gives all back. The limiter keeps no share for
+// a Held that holds nothing. A nil Held counts nothing, and never refuses.
+//
+// Order of locks: that of a Held, then that of the Limiter.
 type Held struct {
-	limits *Book
-	owner  string
-	kind   Kind
+	limiter *Limiter
+	owner   string
+	kind    Kind
 
 	mu    sync.Mutex
 	share *share // nil: nothing is held
 	taken int64
 	used  int64 // by Add, of what was taken
-	over  bool
+	over  bool  // Release was called
 }
 
 // Held returns one that holds nothing yet.
-func (b *Book) Held(owner string, k Kind) *Held { return &Held{limits: b, owner: owner, kind: k} }
+func (l *Limiter) Held(owner string, k Kind) *Held { return &Held{limiter: l, owner: owner, kind: k} }
 
-// What grows is counted in shares, each as large as all that came before it.
-const leastShare, mostShare = 4 << 10, 1 << 20
+// A Held that grows takes portions, each as large as all that arrived before it, between
+// these bounds, in bytes.
+const minPortion, maxPortion = 4 << 10, 1 << 20
 
-// Large is from how many bytes on an answer counts.
+// Large is the size in bytes below which an answer does not count.
 const Large = 64 << 10
 
-// waitTimeout is how long Wait waits.
 const waitTimeout = 10 * time.Second
 
-// Room returns how many bytes may come before more has to be taken, and takes the
-// next share when none are left. The fault says what the limit is.
+// Room returns how many bytes may arrive before more has to be taken, and takes the
+// next portion when none are left. The fault says what the limit is.
 func (h *Held) Room() (int64, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.used >= h.taken {
-		if err := h.take(min(max(h.taken, leastShare), mostShare)); err != nil {
+		if err := h.take(min(max(h.taken, minPortion), maxPortion)); err != nil {
 			return 0, err
 		}
 	}
 	return h.taken - h.used, nil
 }
 
-// Add counts n bytes that came, and takes what they need beside.
+// Add counts n bytes that arrived, and takes what they need beyond what was taken.
 func (h *Held) Add(n int64) error {
 	if h == nil {
 		return nil
@@ -57,7 +59,7 @@ func (h *Held) Add(n int64) error {
 	if h.taken >= h.used {
 		return nil
 	}
-	return h.take(max(h.used-h.taken, leastShare))
+	return h.take(max(h.used-h.taken, minPortion))
 }
 
 // Used returns how many bytes were added.
@@ -80,18 +82,18 @@ func (h *Held) Take(n int64) error {
 // take is Take for those who hold the lock.
 func (h *Held) take(n int64) error {
 	if h.over {
-		return nil // what comes is thrown away
+		return nil // what arrives now is thrown away
 	}
-	h.keep()
+	h.open()
 	if !h.share.held[h.kind].TryAcquire(n) {
-		return h.limits.full(h.kind, h.share)
+		return h.limiter.full(h.kind, h.share)
 	}
-	h.got(n)
+	h.add(n)
 	return nil
 }
 
-// Wait takes n more when there is room, for which it waits some seconds. Who waits
-// must hold nothing of that kind that others who wait may need.
+// Wait takes n more when there is room, for which it waits up to waitTimeout. A caller
+// must hold nothing of that kind that other waiting callers may need.
 func (h *Held) Wait(ctx context.Context, n int64) error {
 	if h == nil {
 		return nil
@@ -101,11 +103,11 @@ func (h *Held) Wait(ctx context.Context, n int64) error {
 		h.mu.Unlock()
 		return nil
 	}
-	s := h.limits.enter(h.owner) // of its own: Release may come while it waits
+	s := h.limiter.acquire(h.owner) // not h.share: Release may be called meanwhile
 	h.mu.Unlock()
-	defer h.limits.leave(h.owner, s)
-	if n > h.limits.most[h.kind] {
-		return h.limits.full(h.kind, s)
+	defer h.limiter.release(h.owner, s)
+	if n > h.limiter.limits[h.kind] {
+		return h.limiter.full(h.kind, s)
 	}
 	short, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
@@ -113,7 +115,7 @@ func (h *Held) Wait(ctx context.Context, n int64) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return h.limits.full(h.kind, s)
+		return h.limiter.full(h.kind, s)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,13 +123,13 @@ func (h *Held) Wait(ctx context.Context, n int64) error {
 		s.held[h.kind].Release(n)
 		return nil
 	}
-	h.keep()
-	h.got(n)
+	h.open()
+	h.add(n)
 	return nil
 }
 
 // Reserve counts an answer of n bytes that is about to be put together, if it is large.
-// It may have to wait for others to be read.
+// It may have to wait until other answers are read.
 func (h *Held) Reserve(ctx context.Context, n int) error {
 	if n <= Large {
 		return nil
@@ -135,8 +137,9 @@ func (h *Held) Reserve(ctx context.Context, n int) error {
 	return h.Wait(ctx, int64(n))
 }
 
-// Made counts an answer of n bytes that is in memory already, beside what was taken
-// for it before. There may be few such ones that wait for others to be read.
+// Made counts an answer of n bytes that is in memory already, beyond what was taken for
+// it before. While it waits for other answers to be read, it counts as Reading, of
+// which a principal may have little.
 func (h *Held) Made(ctx context.Context, n int64) error {
 	if h == nil || n <= Large {
 		return nil
@@ -155,22 +158,23 @@ func (h *Held) Made(ctx context.Context, n int64) error {
 	return h.Wait(ctx, n)
 }
 
-// Reading returns one for what the same principal's answer is made of.
+// Reading returns a Held for what the same principal's answer is made of.
 func (h *Held) Reading() *Held {
 	if h == nil {
 		return nil
 	}
-	return h.limits.Held(h.owner, Reading)
+	return h.limiter.Held(h.owner, Reading)
 }
 
-// keep makes the book keep the share. The lock is held.
-func (h *Held) keep() {
+// open has the limiter keep the share. The lock is held.
+func (h *Held) open() {
 	if h.share == nil {
-		h.share = h.limits.enter(h.owner)
+		h.share = h.limiter.acquire(h.owner)
 	}
 }
 
-func (h *Held) got(n int64) {
+// add counts what the semaphore gave. The lock is held.
+func (h *Held) add(n int64) {
 	h.taken += n
 	h.share.used[h.kind].Add(n)
 }
@@ -184,8 +188,7 @@ func (h *Held) Keep(n int64) {
 	defer h.mu.Unlock()
 	if more := h.taken - max(n, h.used); h.share != nil && more > 0 {
 		h.taken -= more
-		h.share.used[h.kind].Add(-more)
-		h.share.held[h.kind].Release(more)
+		h.share.give(h.kind, more)
 	}
 }
 
@@ -200,8 +203,7 @@ func (h *Held) Release() {
 	if h.share == nil {
 		return
 	}
-	h.share.used[h.kind].Add(-h.taken)
-	h.share.held[h.kind].Release(h.taken)
-	h.limits.leave(h.owner, h.share)
+	h.share.give(h.kind, h.taken)
+	h.limiter.release(h.owner, h.share)
 	h.share, h.taken = nil, 0
 }

@@ -2,26 +2,26 @@ package limit
 
 import "sync"
 
-// Holds is what the answers to one request, or to one line, hold of their
-// principal's bytes until the client has taken them. A nil one counts nothing.
+// Holds is what the answers to one request, or to one line of stdio, hold of their
+// principal's bytes until the client has read them. A nil Holds counts nothing.
 type Holds struct {
-	limits *Book
-	owner  string
+	limiter *Limiter
+	owner   string
 
 	mu   sync.Mutex
 	all  []*Held
 	over bool
 }
 
-// Holds returns one for the answers to one request.
-func (b *Book) Holds(owner string) *Holds { return &Holds{limits: b, owner: owner} }
+// Holds returns a Holds for the answers to one request.
+func (l *Limiter) Holds(owner string) *Holds { return &Holds{limiter: l, owner: owner} }
 
 // Held returns what one answer may hold.
 func (a *Holds) Held() *Held {
 	if a == nil {
 		return nil
 	}
-	h := a.limits.Held(a.owner, Answers)
+	h := a.limiter.Held(a.owner, Answers)
 	a.Add(h)
 	return h
 }
@@ -41,7 +41,7 @@ func (a *Holds) Add(h *Held) {
 	a.all = append(a.all, h)
 }
 
-// Release says that the answers were written, or that nobody takes them.
+// Release says that the answers were written, or that nobody will read them.
 func (a *Holds) Release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,10 +12,10 @@ import (
 )
 
 func TestTake(t *testing.T) {
-	b := New(Limits{Requests: 2, Streams: 1, Visits: 1, Bytes: 100})
+	l := New(Limits{Requests: 2, Streams: 1, Visits: 1, Bytes: 100})
 	take := func(owner string, k Kind, n int64) func() {
 		t.Helper()
-		release, err := b.Take(owner, k, n)
+		release, err := l.Take(owner, k, n)
 		if err != nil {
 			t.Fatalf("%s: %v", owner, err)
 		}
@@ -27,8 +27,10 @@ func TestTake(t *testing.T) {
 		if k == Bytes && n == 41 {
 			used = 60
 		}
-		_, err := b.Take(owner, k, n)
-		if f := fault.From(err); err == nil || f.Kind != fault.ResourceLimit || f.HTTP() != 429 || f.Context["limit"] != b.most[k] || f.Context["current_usage"] != used || len(f.Advice) == 0 {
+		_, err := l.Take(owner, k, n)
+		f := fault.From(err)
+		if err == nil || f.Kind != fault.ResourceLimit || f.HTTP() != 429 || len(f.Advice) == 0 ||
+			f.Context["limit"] != l.limits[k] || f.Context["current_usage"] != used {
 			t.Errorf("%s takes %d of %d: %v", owner, n, k, err)
 		}
 	}
@@ -48,19 +50,19 @@ func TestTake(t *testing.T) {
 	for _, release := range []func(){two, three, bob, stream, bytes, more} {
 		release()
 	}
-	if len(b.all) != 0 {
-		t.Errorf("%d principals hold nothing and are kept", len(b.all))
+	if len(l.shares) != 0 {
+		t.Errorf("%d principals hold nothing and are kept", len(l.shares))
 	}
 	take("ann", Bytes, 100)()
 }
 
 func TestTakeAtOnce(t *testing.T) {
-	b := New(Default)
+	l := New(Default)
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
 			for range 200 {
-				if release, err := b.Take("ann", Requests, 1); err == nil {
+				if release, err := l.Take("ann", Requests, 1); err == nil {
 					release()
 				} else {
 					t.Error(err)
@@ -69,15 +71,15 @@ func TestTakeAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if len(b.all) != 0 {
-		t.Errorf("%d are kept", len(b.all))
+	if len(l.shares) != 0 {
+		t.Errorf("%d are kept", len(l.shares))
 	}
 }
 
 // What grows takes ever larger shares, and is refused where another has the rest.
 func TestHeld(t *testing.T) {
-	b := New(Limits{Bytes: 20 << 10, Answers: 100})
-	body := b.Held("ann", Bytes)
+	l := New(Limits{Bytes: 20 << 10, Answers: 100})
+	body := l.Held("ann", Bytes)
 	for _, want := range []int64{4 << 10, 4 << 10, 8 << 10} {
 		if n, err := body.Room(); n != want || err != nil {
 			t.Fatalf("there is room for %d, want %d: %v", n, want, err)
@@ -89,23 +91,23 @@ func TestHeld(t *testing.T) {
 	if _, err := body.Room(); fault.From(err).Kind != fault.ResourceLimit {
 		t.Errorf("a share that is not there: %v", err)
 	}
-	line := b.Held("ann", Bytes)
+	line := l.Held("ann", Bytes)
 	if err := line.Add(5 << 10); err == nil {
 		t.Error("another line has more than is left")
 	}
 	line.Release()
 	body.Release()
 	body.Release()
-	if err := line.Add(1); err != nil || len(b.all) != 0 {
-		t.Errorf("one that is over counts still: %v, %d principals", err, len(b.all))
+	if err := line.Add(1); err != nil || len(l.shares) != 0 {
+		t.Errorf("one that is over counts still: %v, %d principals", err, len(l.shares))
 	}
-	answer := b.Held("ann", Answers)
-	if err := answer.Take(100); err != nil || b.Held("ann", Answers).Take(1) == nil {
+	answer := l.Held("ann", Answers)
+	if err := answer.Take(100); err != nil || l.Held("ann", Answers).Take(1) == nil {
 		t.Errorf("all of it: %v", err)
 	}
 	answer.Keep(200)
 	answer.Keep(30)
-	if other := b.Held("ann", Answers); other.Take(71) == nil || other.Take(70) != nil {
+	if other := l.Held("ann", Answers); other.Take(71) == nil || other.Take(70) != nil {
 		t.Error("what is given back is not there, or more than that is")
 	} else {
 		other.Release()
@@ -124,8 +126,8 @@ func TestHeld(t *testing.T) {
 // they are not. Others wait for nobody.
 func TestHeldWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := New(Limits{Answers: 100})
-		first, second, third := b.Held("ann", Answers), b.Held("ann", Answers), b.Held("ann", Answers)
+		l := New(Limits{Answers: 100})
+		first, second, third := l.Held("ann", Answers), l.Held("ann", Answers), l.Held("ann", Answers)
 		if err := first.Wait(t.Context(), 80); err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +145,7 @@ func TestHeldWaits(t *testing.T) {
 		if err := third.Wait(t.Context(), 101); fault.From(err).Kind != fault.ResourceLimit {
 			t.Errorf("more than there ever is: %v", err)
 		}
-		other := b.Held("bob", Answers)
+		other := l.Held("bob", Answers)
 		if err := other.Take(100); err != nil {
 			t.Errorf("another user: %v", err)
 		}
@@ -159,8 +161,8 @@ func TestHeldWaits(t *testing.T) {
 		for _, h := range []*Held{second, third, other} {
 			h.Release()
 		}
-		if len(b.all) != 0 {
-			t.Errorf("%d principals hold nothing and are kept", len(b.all))
+		if len(l.shares) != 0 {
+			t.Errorf("%d principals hold nothing and are kept", len(l.shares))
 		}
 	})
 }

@@ -35,7 +35,7 @@ func (f followers) drop(uri, client string) (last bool) {
 	return true
 }
 
-// Subscribe implements tool.Foreign.
+// Subscribe implements tool.External.
 func (b *Servers) Subscribe(ctx context.Context, p auth.Principal, client, uri string) error {
 	s, remote := b.viewOf(p).Resource(uri, (*server).offersResources)
 	if s == nil {
@@ -70,7 +70,7 @@ func (b *Servers) Subscribe(ctx context.Context, p auth.Principal, client, uri s
 	return nil
 }
 
-// Unsubscribe implements tool.Foreign.
+// Unsubscribe implements tool.External.
 func (b *Servers) Unsubscribe(ctx context.Context, p auth.Principal, client, uri string) error {
 	s, remote := b.viewOf(p).Resource(uri, (*server).offersResources)
 	if s == nil {
@@ -94,7 +94,7 @@ func (b *Servers) Unsubscribe(ctx context.Context, p auth.Principal, client, uri
 // hearing is how long a server may take to hear what its clients want.
 const hearing = 5 * time.Second
 
-// SetLevel implements tool.Foreign.
+// SetLevel implements tool.External.
 func (b *Servers) SetLevel(ctx context.Context, p auth.Principal, client, level string) {
 	b.mu.Lock()
 	o := b.owner(p)
@@ -152,7 +152,7 @@ func (b *Servers) level(id string) string {
 // levels of MCP's logging, the most talkative first.
 var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// Left implements tool.Foreign.
+// Left implements tool.External.
 func (b *Servers) Left(p auth.Principal, client string) {
 	for _, s := range b.all(p.ID) {
 		var over []string

@@ -29,13 +29,13 @@ func (b *Servers) Find(p auth.Principal, name string) (tool.Found, bool) {
 	}}, true
 }
 
-// Prompts implements tool.Foreign.
+// Prompts implements tool.External.
 func (b *Servers) Prompts(p auth.Principal) []tool.Item { return b.listed(p).PromptList }
 
-// Resources implements tool.Foreign.
+// Resources implements tool.External.
 func (b *Servers) Resources(p auth.Principal) []tool.Item { return b.listed(p).ResourceList }
 
-// Templates implements tool.Foreign.
+// Templates implements tool.External.
 func (b *Servers) Templates(p auth.Principal) []tool.Item { return b.listed(p).TemplateList }
 
 // query is one request to a server.
@@ -115,7 +115,7 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	return &tool.Result{Raw: safe, IsError: isError}, nil
 }
 
-// Pass implements tool.Foreign. A request that finds nothing starts those of the
+// Pass implements tool.External. A request that finds nothing starts those of the
 // principal's servers of which nothing is known yet: the next request may find it.
 func (b *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
 	s, q, none, err := b.destination(r)

@@ -125,7 +125,7 @@ func (l *instance) rounds(ctx context.Context, q query, f *inFlight) (json.RawMe
 		Most:         callMost,
 		Capabilities: json.RawMessage("{}"), Progress: relay, Held: q.arrived.put}
 	if q.client != nil {
-		r.Capabilities = q.client.Can()
+		r.Capabilities = q.client.Capabilities()
 	}
 	if !q.inputs.Empty() {
 		r.Params = with(r.Params, q.inputs.Responses, q.inputs.State)

@@ -52,11 +52,11 @@ type Config struct {
 	// Logins keep what log-ins brought; nil: they are in memory alone.
 	Logins oauth.Store
 	// Limits bound the bytes of large answers while they are read; nil: nothing does.
-	Limits *limit.Book
+	Limits *limit.Limiter
 	Log    *slog.Logger
 }
 
-// Servers are all third-party servers. It implements tool.Source and tool.Foreign.
+// Servers are all third-party servers. It implements tool.Source and tool.External.
 type Servers struct {
 	Config
 	logins  *oauth.Logins

@@ -356,10 +356,10 @@ type fakeClient struct {
 	ask func(ctx context.Context) (json.RawMessage, error)
 }
 
-func (f *fakeClient) ID() string                   { return f.id }
-func (f *fakeClient) Can() json.RawMessage         { return json.RawMessage(`{"elicitation":{}}`) }
-func (f *fakeClient) Retries() bool                { return false }
-func (f *fakeClient) Tell(string, json.RawMessage) {}
+func (f *fakeClient) ID() string                    { return f.id }
+func (f *fakeClient) Capabilities() json.RawMessage { return json.RawMessage(`{"elicitation":{}}`) }
+func (f *fakeClient) Retries() bool                 { return false }
+func (f *fakeClient) Tell(string, json.RawMessage)  {}
 func (f *fakeClient) Ask(ctx context.Context, _ string, _ json.RawMessage) (json.RawMessage, error) {
 	return f.ask(ctx)
 }

@@ -57,7 +57,7 @@ func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 		return nil
 	case len(q.Message) > maxQuestion:
 		return fault.New(fault.InvalidParameters, "%s needs the user's consent, and what they would have to read has %d bytes: at most %d can be shown; put long arguments into a file", q.What, len(q.Message), maxQuestion).With("argument", "args")
-	case c.Client == nil || !canForm(c.Client.Can()):
+	case c.Client == nil || !canForm(c.Client.Capabilities()):
 		return unaskable(q)
 	}
 	return put(ctx, c, q)

@@ -20,10 +20,10 @@ type user struct {
 	asked  []string
 }
 
-func (u *user) ID() string                   { return "u" }
-func (u *user) Can() json.RawMessage         { return json.RawMessage(u.can) }
-func (u *user) Retries() bool                { return false }
-func (u *user) Tell(string, json.RawMessage) {}
+func (u *user) ID() string                    { return "u" }
+func (u *user) Capabilities() json.RawMessage { return json.RawMessage(u.can) }
+func (u *user) Retries() bool                 { return false }
+func (u *user) Tell(string, json.RawMessage)  {}
 
 func (u *user) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	u.asked = append(u.asked, method+" "+string(params))

@@ -13,9 +13,9 @@ import (
 type Client interface {
 	// ID tells clients of one principal apart. It is no secret and no handle.
 	ID() string
-	// Can is what the client said that it can: an object of MCP's
+	// Capabilities are those that the client declared: an object of MCP's
 	// ClientCapabilities.
-	Can() json.RawMessage
+	Capabilities() json.RawMessage
 	// Retries says that the client takes a result that asks for input and
 	// comes again with it (MCP 2026-07-28), instead of being asked while it
 	// waits.
@@ -59,10 +59,10 @@ type Request struct {
 	Held *limit.Held
 }
 
-// Foreign gives the tools of third-party servers, and passes what is neither a
+// External gives the tools of third-party servers, and passes what is neither a
 // tool nor ours on to them. A list that it returned is not changed later: the
 // same slice again says that nothing has changed.
-type Foreign interface {
+type External interface {
 	Source
 	// Ready waits until what is offered is known, or ctx ends. It says whether
 	// it waited.

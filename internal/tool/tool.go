@@ -20,8 +20,8 @@ type Tool struct {
 	Input       *Object // of the arguments, see Decode; nil: it takes none
 	Output      *Object // of Result.Fields; nil: it says nothing of them
 	Hints       Hints
-	// Asks: a call may ask the user of its client, and wait for the answer.
-	Asks bool
+	// Elicits: a call may ask the user of its client, and wait for the answer.
+	Elicits bool
 	// Alias: it is another name of the tool named here, and left out of lists.
 	Alias string
 	// Raw is the whole definition of a third-party server's tool as MCP has it,

@@ -358,7 +358,7 @@ func (s *Path) call(ctx context.Context, o *cacheable, can json.RawMessage, pw *
 	l := &replyWriter{path: s, session: o.session, token: o.meta["progressToken"], writer: pw}
 	t, _ := s.Tool(o.name)
 	if !t.Own || t.Elicits {
-		q := &relay.Request{Method: o.method, Key: o.name, Writer: l, Stateless: o.stateless, Can: can, Meta: map[string]any{}, Params: rpc.Object{}, Holds: o.answers}
+		q := &relay.Request{Method: o.method, Key: o.name, Writer: l, Stateless: o.stateless, Capabilities: can, Meta: map[string]any{}, Params: rpc.Object{}, Holds: o.answers}
 		for k, v := range o.meta {
 			q.Meta[k] = v
 		}

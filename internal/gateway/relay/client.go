@@ -25,8 +25,8 @@ func (c *client) ID() string {
 	return c.q.Writer.Client()
 }
 
-// Can implements tool.Client.
-func (c *client) Can() json.RawMessage { return c.q.Can }
+// Capabilities implements tool.Client.
+func (c *client) Capabilities() json.RawMessage { return c.q.Capabilities }
 
 // Retries implements tool.Client.
 func (c *client) Retries() bool { return false }
@@ -54,7 +54,7 @@ func (c *client) Tell(method string, params json.RawMessage) {
 
 // Ask implements tool.Client.
 func (c *client) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	if !Able(c.q.Can, method) {
+	if !Able(c.q.Capabilities, method) {
 		return nil, Cannot(method)
 	}
 	waits, q := c.waiting()

@@ -26,28 +26,28 @@ import (
 // Relay makes the calls.
 type Relay struct {
 	Hub    *hub.Hub
-	Limits *limit.Book
+	Limits *limit.Limiter
 	Log    *slog.Logger
 	seal   seal
 }
 
 // New returns one. The key, of 32 bytes, seals what clients carry for the server between
 // two parts of a call; without it that ends with the server.
-func New(h *hub.Hub, l *limit.Book, log *slog.Logger, key []byte) *Relay {
+func New(h *hub.Hub, l *limit.Limiter, log *slog.Logger, key []byte) *Relay {
 	return &Relay{Hub: h, Limits: l, Log: log, seal: newSeal(key)}
 }
 
 // Request is what all that is passed on has in common.
 type Request struct {
-	Method    string
-	Key       string // name or URI
-	Writer    ReplyWriter
-	Stateless bool            // the protocol is
-	Can       json.RawMessage // what the client is able to do
-	Meta      map[string]any
-	Params    rpc.Object
-	Inputs    tool.Inputs
-	Holds     *limit.Holds // where the answer counts; nil: nowhere
+	Method       string
+	Key          string // name or URI
+	Writer       ReplyWriter
+	Stateless    bool            // the protocol is
+	Capabilities json.RawMessage // what the client is able to do
+	Meta         map[string]any
+	Params       rpc.Object
+	Inputs       tool.Inputs
+	Holds        *limit.Holds // where the answer counts; nil: nowhere
 }
 
 // ReplyWriter is the way to a client while a call of it runs.

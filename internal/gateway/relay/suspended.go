@@ -42,7 +42,7 @@ func (r *retryingClient) ID() string { return fmt.Sprintf("%p", r) }
 
 // Ask implements tool.Client.
 func (r *retryingClient) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	if !Able(r.q.Can, method) {
+	if !Able(r.q.Capabilities, method) {
 		return nil, Cannot(method)
 	}
 	q := &question{method, params, make(chan json.RawMessage, 1)}
