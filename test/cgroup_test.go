@@ -43,7 +43,7 @@ func TestReadOnlyCgroups(t *testing.T) {
 	s := start(t)
 	c := s.connect(newer, "", nil)
 	first := c.want("new", "6*7", "42")
-	s.snapshotted()
+	s.awaitImage()
 	c.want("new", "6*7", "42")
 	c.want(first.session(), "_ + 1", "43")
 	if n := strings.Count(s.log.String(), "sandboxes have no cgroups"); n != 1 {

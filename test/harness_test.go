@@ -172,8 +172,8 @@ func (s *server) launch() {
 	}
 }
 
-// snapshotted waits until the server has made its snapshot.
-func (s *server) snapshotted() {
+// awaitImage waits until the server has made its preboot image.
+func (s *server) awaitImage() {
 	s.t.Helper()
 	for range 600 {
 		if made, _ := filepath.Glob(filepath.Join(s.State, "snapshots", "[^.]*")); len(made) > 0 {
@@ -181,7 +181,7 @@ func (s *server) snapshotted() {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	s.t.Fatalf("the server made no snapshot\n%s", s.log.String())
+	s.t.Fatalf("the server made no preboot image\n%s", s.log.String())
 }
 
 // kill ends the server as a crash does.

@@ -210,13 +210,13 @@ func TestNetwork(t *testing.T) {
 	t.Parallel()
 	w := startWeb(t)
 	t.Run("root", func(t *testing.T) { w.everyWay(t, start(t, w.settings("web.test")...)) })
-	t.Run("from a snapshot", func(t *testing.T) {
+	t.Run("from a preboot image", func(t *testing.T) {
 		s := start(t, append(w.settings("web.test"), "SANDLOT_POOL_SIZE=0")...)
-		s.snapshotted()
+		s.awaitImage()
 		w.everyWay(t, s)
 		if _, _, text := s.request("GET", "/metrics", nil); !strings.Contains(text,
 			"sandlot_sandboxes_started_total{from=\"snapshot\"} 1\n") {
-			t.Error("the home was not started from the snapshot")
+			t.Error("the home was not started from the preboot image")
 		}
 	})
 	t.Run("unprivileged", func(t *testing.T) { w.everyWay(t, startUnprivileged(t, w.settings("web.test")...)) })

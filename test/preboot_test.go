@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// TestCopies: a sandbox that was started from a snapshot is used before anything
+// TestPrebooted: a sandbox that was started from a preboot image is used before anything
 // else was asked of it: its files are its own session's, and a crash of the server
 // takes nothing from it.
-func TestCopies(t *testing.T) {
+func TestPrebooted(t *testing.T) {
 	t.Parallel()
 	s := start(t, "SANDLOT_POOL_SIZE=0")
-	s.snapshotted()
+	s.awaitImage()
 	c := s.connect(older, "", nil)
 	sessions, processes := map[string]string{}, map[string]any{}
 	for _, name := range []string{"home", "new"} {
@@ -32,7 +32,7 @@ func TestCopies(t *testing.T) {
 	}
 	if _, _, text := s.request("GET", "/metrics", nil); !strings.Contains(text,
 		"sandlot_sandboxes_started_total{from=\"snapshot\"} 2\n") {
-		t.Error("the two were not started from the snapshot")
+		t.Error("the two were not started from the preboot image")
 	}
 	for range 2 {
 		before := boxes(t, s)

@@ -177,12 +177,12 @@ func NewMetrics(live func() int, pool func() map[string]int, templates []string)
 }
 
 // Starts counts sandboxes by how they start, as started says.
-func (m *Metrics) Starts(started func() (snapshots, boots int64)) {
+func (m *Metrics) Starts(started func() (prebooted, booted int64)) {
 	for i, from := range []string{"snapshot", "boot"} {
 		m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "sandlot_sandboxes_started_total",
 			Help: "Sandboxes that were started, from a snapshot or by booting.", ConstLabels: prometheus.Labels{"from": from}}, func() float64 {
-			snapshots, boots := started()
-			return float64([]int64{snapshots, boots}[i])
+			prebooted, booted := started()
+			return float64([]int64{prebooted, booted}[i])
 		}))
 	}
 }

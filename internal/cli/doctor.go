@@ -97,13 +97,13 @@ func (p *program) examine(ctx context.Context, say func(ok bool, what, more stri
 	return nil
 }
 
-// snapshots says whether a server's sandboxes start from snapshots, or why not.
+// snapshots says whether a server's sandboxes start from preboot images, or why not.
 func snapshots(rt sandbox.Runtime) string {
-	shooter, ok := rt.(sandbox.Snapshotter)
+	prebooter, ok := rt.(sandbox.Prebooter)
 	if !ok {
 		return "none, each sandbox boots: the runtime " + rt.Name() + " makes none"
 	}
-	if err := shooter.CanSnapshot(); err != nil {
+	if err := prebooter.CanPreboot(); err != nil {
 		return "none, each sandbox boots: " + err.Error()
 	}
 	return "new sandboxes start from one that has booted, some seconds after the server's start"

@@ -1,9 +1,10 @@
 // Package pool boots sandboxes, and keeps some of them booted for whoever comes
-// next, with the interpreter already started. A member serves one session and
+// next, with the interpreter already started. A pooled sandbox serves one session and
 // is then destroyed.
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,23 +35,31 @@ type Booted struct {
 	Flavor    image.Flavor
 	Box       sandbox.Sandbox
 	Agent     *agent.Client
-	Outlet    *egress.Outlet // its way to the network; nil as long as it is nobody's
+	Outlet    *egress.Outlet // its access to the network; nil before Connect
 
 	git atomic.Pointer[agent.Identity] // who commits in it; nil: the agent's own choice
 }
 
-// Connect gives the sandbox its way to the network.
+// Connect gives the sandbox its access to the network.
 func (b *Booted) Connect(e *egress.Outlet) {
 	b.Outlet = e
 	b.Agent.Route(e)
 }
 
-// Detach ends what this process has of the sandbox, which lives on.
+// Detach ends this process's connections to the sandbox, which lives on.
 func (b *Booted) Detach() {
 	b.Agent.Close()
 	if b.Outlet != nil {
 		b.Outlet.Close()
 	}
+}
+
+// Destroy stops the sandbox. Its workspace stays.
+func (b *Booted) Destroy() error {
+	b.Detach()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return b.Box.Stop(ctx)
 }
 
 // Config is what the pool needs to know.
@@ -59,7 +68,7 @@ type Config struct {
 	Workspaces *workspace.Store
 	// Volumes returns the shared folders as a new sandbox gets them; nil: none.
 	Volumes func() []sandbox.Mount
-	// Limits are those that a flavor does not give: processes and disk.
+	// Processes and DiskBytes are the limits that a flavor does not give.
 	Processes int64
 	DiskBytes int64
 	// Orphan is how long a sandbox lives without a server; 0 is for ever.
@@ -69,29 +78,32 @@ type Config struct {
 	// Warm is how many booted sandboxes to keep for each template.
 	Warm      int
 	Templates []*image.Template
-	Flavor    image.Flavor // of pooled ones
+	Flavor    image.Flavor // of pooled sandboxes
 	Log       *slog.Logger
 }
 
 // Pool keeps warm sandboxes. Run fills it.
 type Pool struct {
 	Config
+	prebooter sandbox.Prebooter // the runtime, if it is one; else nil
 
-	wake   chan struct{}
-	turns  *agent.Turns
-	beside sync.WaitGroup // what goes on beside a boot; Wait waits for it
-	copies atomic.Int64   // sandboxes that were started from a snapshot
-	boots  atomic.Int64
+	wake       chan struct{}
+	slots      *agent.Turns   // of all sandboxes' cells
+	background sync.WaitGroup // of what Wait waits for
+	prebooted  atomic.Int64   // sandboxes that were started from an image
+	booted     atomic.Int64
 
 	mu    sync.Mutex
 	ready map[string][]*Booted // by template's name
-	owned map[string]bool      // sandboxes that are booting or wait here
-	taken time.Time            // when one was last
+	owned map[string]bool      // ids of the sandboxes that boot for the pool or are ready
+	taken time.Time            // when the last one was
 }
 
 // New returns an empty pool.
 func New(c Config) *Pool {
-	return &Pool{Config: c, wake: make(chan struct{}, 1), turns: agent.NewTurns(runtime.NumCPU() + runtime.NumCPU()/2),
+	prebooter, _ := c.Runtime.(sandbox.Prebooter)
+	return &Pool{Config: c, prebooter: prebooter, wake: make(chan struct{}, 1),
+		slots: agent.NewTurns(runtime.NumCPU() + runtime.NumCPU()/2),
 		ready: map[string][]*Booted{}, owned: map[string]bool{}}
 }
 
@@ -101,50 +113,46 @@ func (p *Pool) Limits(f image.Flavor) sandbox.Limits {
 		DiskBytes: p.DiskBytes}
 }
 
-// Order says what to boot.
-type Order struct {
-	ID        string // the sandbox's; made when empty
+// Request says what to boot.
+type Request struct {
+	ID        string // of the sandbox; empty: a new one
 	Workspace string // its id; it must exist
 	Template  *image.Template
 	Flavor    image.Flavor
-	// Early: it is wanted as soon as it is linked. Whether it answers is looked at
-	// beside; one that does not is stopped.
-	Early bool
+	// SkipProbe returns a sandbox that was started from an image as soon as its agent is
+	// linked. Whether the agent answers is probed in the background; a sandbox whose agent
+	// does not is stopped.
+	SkipProbe bool
 }
 
 // Boot makes one sandbox and waits until its agent answers and its warm
 // interpreters have started. When it fails nothing is left but the workspace.
-func (p *Pool) Boot(ctx context.Context, o Order) (*Booted, error) {
+func (p *Pool) Boot(ctx context.Context, r Request) (*Booted, error) {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, p.Start)
 	defer cancel()
-	if o.ID == "" {
-		o.ID = secret.ID()
-	}
-	spec := p.spec(o)
-	if shooter, ok := p.Runtime.(sandbox.Snapshotter); ok && shooter.Snapshotted(spec) {
-		b, err := p.boot(ctx, o, spec, min(p.Start/2, copied))
+	r.ID = cmp.Or(r.ID, secret.ID())
+	spec := p.spec(r)
+	if p.prebooter != nil && p.prebooter.HasImage(spec) {
+		b, err := p.boot(ctx, r, spec, p.restoreLimit())
 		if err == nil || caller.Err() != nil {
 			return b, err
 		}
-		p.Log.Warn("a sandbox that was started from a snapshot did not get ready, and boots", "sandbox", o.ID, "error",
-			err)
-		shooter.Forget(spec)
+		p.Log.Warn("a sandbox that was started from a preboot image did not get ready, and boots", "sandbox", r.ID,
+			"error", err)
+		p.prebooter.DropImage(spec)
 	}
-	return p.boot(ctx, o, spec, p.Start)
+	return p.boot(ctx, r, spec, p.Start)
 }
 
-// Wait waits for what went on beside boots: looking whether a sandbox answers that is
-// used already, which ends with the sandbox's client, and removing those that were not
-// fit to be used. Nothing boots any more when it is called.
-func (p *Pool) Wait() { p.beside.Wait() }
+// Wait waits for what Boot and Take left to the background: probes, each of which ends
+// with its sandbox's client, and removing sandboxes that are of no use. Nobody calls
+// Boot or Take any more.
+func (p *Pool) Wait() { p.background.Wait() }
 
-// Started returns how many sandboxes were started from a snapshot, and how many
+// Started returns how many sandboxes were started from a preboot image, and how many
 // booted.
-func (p *Pool) Started() (snapshots, boots int64) { return p.copies.Load(), p.boots.Load() }
-
-// copied is how long a copy of a booted sandbox may take until it is ready.
-const copied = 30 * time.Second
+func (p *Pool) Started() (prebooted, booted int64) { return p.prebooted.Load(), p.booted.Load() }
 
 // volumes are the shared folders as a sandbox gets them now.
 func (p *Pool) volumes() []sandbox.Mount {
@@ -154,51 +162,51 @@ func (p *Pool) volumes() []sandbox.Mount {
 	return p.Volumes()
 }
 
-func (p *Pool) spec(o Order) sandbox.Spec {
-	mounts := []sandbox.Mount{{Source: p.Workspaces.Path(o.Workspace), Target: WorkspaceDir}}
+func (p *Pool) spec(r Request) sandbox.Spec {
+	mounts := []sandbox.Mount{{Source: p.Workspaces.Path(r.Workspace), Target: WorkspaceDir}}
 	mounts = append(mounts, p.volumes()...)
-	return sandbox.Spec{ID: o.ID, Template: o.Template, Limits: p.Limits(o.Flavor), Mounts: mounts, Orphan: p.Orphan,
+	return sandbox.Spec{ID: r.ID, Template: r.Template, Limits: p.Limits(r.Flavor), Mounts: mounts, Orphan: p.Orphan,
 		Secret: secret.Bytes(wire.SecretLen)}
 }
 
-func (p *Pool) boot(ctx context.Context, o Order, spec sandbox.Spec, most time.Duration) (*Booted, error) {
-	ctx, cancel := context.WithTimeout(ctx, most)
+func (p *Pool) boot(ctx context.Context, r Request, spec sandbox.Spec, limit time.Duration) (*Booted, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	box, err := p.Runtime.Create(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	b := p.Adopt(box, o)
-	shooter, ok := p.Runtime.(sandbox.Snapshotter)
-	isCopy := ok && shooter.Copied(box)
-	ready := p.prepare
-	if isCopy {
-		ready = p.answers
-		if o.Early {
-			ready = func(ctx context.Context, b *Booted) error { return b.Agent.Wait(ctx) }
+	b := p.Adopt(box, r)
+	started := &p.booted
+	switch prebooted := p.prebooter != nil && p.prebooter.Prebooted(box); {
+	case !prebooted:
+		err = p.prepare(ctx, b)
+	case r.SkipProbe:
+		started, err = &p.prebooted, b.Agent.Wait(ctx)
+		if err == nil {
+			p.background.Go(func() { p.probeLate(b, spec) })
 		}
+	default:
+		started, err = &p.prebooted, b.probe(ctx)
 	}
-	if err := ready(ctx, b); err != nil {
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the sandbox booted but its agent did not get ready: %w", err), b.Destroy())
 	}
-	if !isCopy {
-		p.boots.Add(1)
-		return b, nil
-	}
-	p.copies.Add(1)
-	if o.Early {
-		p.beside.Go(func() { p.watch(b, spec) })
-	}
+	started.Add(1)
 	return b, nil
 }
 
-// Adopt takes over a sandbox that lives already.
-func (p *Pool) Adopt(box sandbox.Sandbox, o Order) *Booted {
+// Adopt makes a client for a sandbox that lives already.
+func (p *Pool) Adopt(box sandbox.Sandbox, r Request) *Booted {
 	c := agent.New(box, p.Log)
-	c.Share(p.turns)
-	return &Booted{ID: box.Spec().ID, Workspace: o.Workspace, Template: o.Template, Flavor: o.Flavor, Box: box,
+	c.Share(p.slots)
+	return &Booted{ID: box.Spec().ID, Workspace: r.Workspace, Template: r.Template, Flavor: r.Flavor, Box: box,
 		Agent: c}
 }
+
+// warmLimit is how long a boot waits for interpreters. One that takes longer, mostly
+// for what its user has installed, goes on starting while the sandbox is used.
+const warmLimit = 15 * time.Second
 
 // prepare waits until a sandbox that boots is ready.
 func (p *Pool) prepare(ctx context.Context, b *Booted) error {
@@ -215,16 +223,13 @@ func (p *Pool) prepare(ctx context.Context, b *Booted) error {
 			if ctx.Err() != nil {
 				return fmt.Errorf("starting %s: %w", l, err)
 			}
-			// What a user has installed may break it. Commands work, and who runs code is told why.
+			// Packages that a user has installed may break it. Commands work, and a call
+			// that runs code gets the error.
 			p.Log.Info("an interpreter did not start", "sandbox", b.ID, "language", l, "error", err)
 		}
 	}
 	return nil
 }
-
-// warmLimit is how long a boot waits for interpreters. One that takes longer, mostly
-// for what its user has installed, goes on beside.
-const warmLimit = 15 * time.Second
 
 // Configure tells the agent its languages, roots and limits.
 func (p *Pool) Configure(ctx context.Context, b *Booted) error {
@@ -238,8 +243,8 @@ func (p *Pool) Configure(ctx context.Context, b *Booted) error {
 	return b.Agent.Configure(ctx, s)
 }
 
-// Introduce tells a sandbox who commits in it where its user sets nothing else. It
-// is told once, whether it listens or not.
+// Introduce tells a sandbox who commits in it where its user sets nothing else. The
+// sandbox is told once, whether that succeeds or not.
 func (p *Pool) Introduce(ctx context.Context, b *Booted, id *agent.Identity) error {
 	if !b.git.CompareAndSwap(nil, id) {
 		return nil
@@ -247,52 +252,30 @@ func (p *Pool) Introduce(ctx context.Context, b *Booted, id *agent.Identity) err
 	return p.Configure(ctx, b)
 }
 
-// Destroy stops the sandbox. Its workspace stays.
-func (b *Booted) Destroy() error {
-	b.Detach()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	return b.Box.Stop(ctx)
-}
-
-// Take returns a warm sandbox of that template, if there is one and it is as large
-// as the flavor: what a sandbox sees of its machine is settled when it boots.
+// Take returns a warm sandbox of that template, or nil. The sandbox is as large as the
+// flavor: the size that it sees of its machine was fixed when it booted.
 func (p *Pool) Take(t *image.Template, f image.Flavor) *Booted {
 	if f.CPUs != p.Flavor.CPUs || f.MemoryMB != p.Flavor.MemoryMB {
 		return nil
 	}
-	for {
-		b := p.pop(t.Name)
-		if b == nil {
-			return nil
+	for b := p.pop(t.Name); b != nil; b = p.pop(t.Name) {
+		if b.Agent.Linked() && !p.outdated(b) {
+			b.Flavor = f
+			return b
 		}
-		if !b.Agent.Linked() || p.outdated(b) {
-			p.beside.Go(func() { p.discard(b) })
-			continue
-		}
-		b.Flavor = f
-		return b
+		p.background.Go(func() { p.discard(b) })
 	}
+	return nil
 }
 
-// outdated says whether a sandbox has a shared folder for reading alone, as it was
-// full when that sandbox booted, which can be written by now.
+// outdated says whether a sandbox has a shared folder read-only that was full when the
+// sandbox booted and can be written now.
 func (p *Pool) outdated(b *Booted) bool {
-	has := b.Box.Spec().Mounts
-	for _, v := range p.volumes() {
-		if !v.ReadOnly && slices.ContainsFunc(has,
-			func(m sandbox.Mount) bool { return m.Target == v.Target && m.ReadOnly }) {
-			return true
-		}
-	}
-	return false
-}
-
-func (p *Pool) put(template string, b *Booted) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ready[template] = append(p.ready[template], b)
-	p.owned[b.ID] = true
+	mounts := b.Box.Spec().Mounts
+	return slices.ContainsFunc(p.volumes(), func(v sandbox.Mount) bool {
+		return !v.ReadOnly && slices.ContainsFunc(mounts,
+			func(m sandbox.Mount) bool { return m.Target == v.Target && m.ReadOnly })
+	})
 }
 
 func (p *Pool) pop(template string) *Booted {
@@ -302,15 +285,14 @@ func (p *Pool) pop(template string) *Booted {
 	if len(l) == 0 {
 		return nil
 	}
-	b := l[0]
 	p.taken = time.Now()
 	p.ready[template] = l[1:]
-	delete(p.owned, b.ID)
+	delete(p.owned, l[0].ID)
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
-	return b
+	return l[0]
 }
 
 func (p *Pool) discard(b *Booted) {
@@ -322,7 +304,7 @@ func (p *Pool) discard(b *Booted) {
 	}
 }
 
-// Sizes returns how many wait, by template.
+// Sizes returns how many sandboxes are ready, by template.
 func (p *Pool) Sizes() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -340,17 +322,32 @@ func (p *Pool) Owns(id string) bool {
 	return p.owned[id]
 }
 
-// Run fills the pool, one sandbox at a time, until ctx ends; then it destroys
-// what still waits. A template that does not boot is tried again with growing
-// pauses, and does not hold the others up.
+// own returns the id of a sandbox that is going to boot for the pool.
+func (p *Pool) own() (id string) {
+	id = secret.ID()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.owned[id] = true
+	return id
+}
+
+func (p *Pool) disown(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.owned, id)
+}
+
+// Run fills the pool, one sandbox at a time, until ctx ends; then it destroys the
+// sandboxes that are still ready. A template that does not boot is tried again with
+// growing pauses, and does not delay the others.
 func (p *Pool) Run(ctx context.Context) {
-	defer p.drain()
-	var shots sync.WaitGroup
-	defer shots.Wait()
-	shots.Go(func() { p.snapshot(ctx) })
-	troubles := map[string]trouble{}
+	defer p.destroyReady()
+	var images sync.WaitGroup
+	defer images.Wait()
+	images.Go(func() { p.makeImages(ctx) })
+	retries := map[string]retry{}
 	for {
-		t, wait := p.lacking(troubles)
+		t, wait := p.lacking(retries)
 		if t == nil {
 			select {
 			case <-p.wake:
@@ -366,28 +363,28 @@ func (p *Pool) Run(ctx context.Context) {
 			return
 		}
 		if err == nil {
-			delete(troubles, t.Name)
+			delete(retries, t.Name)
 		} else {
-			pause := min(max(2*troubles[t.Name].pause, time.Second), time.Minute)
+			pause := min(max(2*retries[t.Name].pause, time.Second), time.Minute)
 			p.Log.Error("could not boot a warm sandbox", "template", t.Name, "error", err, "again_in", pause)
-			troubles[t.Name] = trouble{pause, time.Now().Add(pause)}
+			retries[t.Name] = retry{pause, time.Now().Add(pause)}
 		}
 	}
 }
 
-// refillDelay is how long the pool lets the one that was just taken have the
-// machine, before it boots the next, as long as another waits.
+// refillDelay is how long the pool leaves the processors to the sandbox that was just
+// taken, before it boots the next, as long as another is ready.
 const refillDelay = 100 * time.Millisecond
 
-// trouble is when a template that did not boot is tried again.
-type trouble struct {
+// retry is when a template that did not boot is tried again.
+type retry struct {
 	pause time.Duration
 	until time.Time
 }
 
-// lacking returns a template of which there are too few, or how long there is
+// lacking returns a template of which there are too few sandboxes, or how long there is
 // nothing to do.
-func (p *Pool) lacking(troubles map[string]trouble) (*image.Template, time.Duration) {
+func (p *Pool) lacking(retries map[string]retry) (*image.Template, time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	wait := time.Hour
@@ -396,7 +393,7 @@ func (p *Pool) lacking(troubles map[string]trouble) (*image.Template, time.Durat
 		if n >= p.Warm {
 			continue
 		}
-		left := time.Until(troubles[t.Name].until)
+		left := time.Until(retries[t.Name].until)
 		if n > 0 {
 			left = max(left, time.Until(p.taken.Add(refillDelay)))
 		}
@@ -408,36 +405,28 @@ func (p *Pool) lacking(troubles map[string]trouble) (*image.Template, time.Durat
 	return nil, wait
 }
 
+// fill adds one sandbox to the pool.
 func (p *Pool) fill(ctx context.Context, t *image.Template) error {
 	ws, err := p.Workspaces.New()
 	if err != nil {
 		return err
 	}
-	o := Order{ID: secret.ID(), Workspace: ws, Template: t, Flavor: p.Flavor}
-	p.own(o.ID, true)
-	b, err := p.Boot(ctx, o)
+	id := p.own()
+	b, err := p.Boot(ctx, Request{ID: id, Workspace: ws, Template: t, Flavor: p.Flavor})
 	if err != nil {
-		p.own(o.ID, false)
+		p.disown(id)
 		return errors.Join(err, p.Workspaces.Remove(ws))
 	}
 	for _, l := range t.Warm {
-		b.Agent.Prepare(l) // whoever takes it before that is served all the same
+		b.Agent.Prepare(l) // a session that takes the sandbox before that is served all the same
 	}
-	p.put(t.Name, b)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready[t.Name] = append(p.ready[t.Name], b)
 	return nil
 }
 
-func (p *Pool) own(id string, yes bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if yes {
-		p.owned[id] = true
-	} else {
-		delete(p.owned, id)
-	}
-}
-
-func (p *Pool) drain() {
+func (p *Pool) destroyReady() {
 	for _, t := range p.Templates {
 		for b := p.pop(t.Name); b != nil; b = p.pop(t.Name) {
 			p.discard(b)

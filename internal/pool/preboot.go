@@ -8,24 +8,29 @@ import (
 
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
-	"sandlot/internal/secret"
 )
 
-// quiet is how long a server has been up before it makes snapshots: its first
-// users do not wait for that.
-const quiet = 5 * time.Second
+const (
+	// restoreTimeout is how long a sandbox that is started from a preboot image may take
+	// until it is ready.
+	restoreTimeout = 30 * time.Second
+	// firstImages is how long a server has been up before it makes images: its first
+	// users do not wait for that.
+	firstImages = 5 * time.Second
+	// calm is how long a booted sandbox is left alone before its image is made: its agent
+	// frees the memory that booting took.
+	calm = 4 * time.Second
+	// imagesInterval is the time between two looks for missing images: those that could
+	// not be made, or became outdated.
+	imagesInterval = 10 * time.Minute
+)
 
-// settled is how long a sandbox that is made a snapshot of is left alone before:
-// its agent gives back what booting took.
-const settled = 4 * time.Second
+// restoreLimit leaves half of the time for a boot to a sandbox that cannot be restored.
+func (p *Pool) restoreLimit() time.Duration { return min(p.Start/2, restoreTimeout) }
 
-// again is how long after it those are looked for that are lacking then: one that
-// could not be made, or was no longer good.
-const again = 10 * time.Minute
-
-// answers waits until a copy answers. It is configured, and its warm interpreters
-// have started, as they had in what it is a copy of.
-func (p *Pool) answers(ctx context.Context, b *Booted) error {
+// probe waits until the agent of a restored sandbox answers. The agent is configured and
+// its warm interpreters have started, as they had in the sandbox of the image.
+func (b *Booted) probe(ctx context.Context) error {
 	if err := b.Agent.Wait(ctx); err != nil {
 		return err
 	}
@@ -33,19 +38,17 @@ func (p *Pool) answers(ctx context.Context, b *Booted) error {
 	return err
 }
 
-// watch looks whether a copy answers that somebody uses already. One that does
-// not is stopped, which its user is told, and the next sandbox boots. It ends with
-// the sandbox's client.
-func (p *Pool) watch(b *Booted, spec sandbox.Spec) {
-	ctx, cancel := context.WithTimeout(context.Background(), min(p.Start/2, copied))
+// probeLate probes a restored sandbox that is used already. One that does not answer is
+// stopped, of which its user is told, and the next sandbox boots. The probe ends with the
+// sandbox's client.
+func (p *Pool) probeLate(b *Booted, spec sandbox.Spec) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.restoreLimit())
 	defer cancel()
-	if p.answers(ctx, b) == nil || ctx.Err() == nil {
-		return // what breaks otherwise is noticed by its user
+	if b.probe(ctx) == nil || ctx.Err() == nil {
+		return // the user's own calls notice what breaks otherwise
 	}
-	p.Log.Warn("a sandbox that was started from a snapshot does not answer, and is stopped", "sandbox", b.ID)
-	if shooter, ok := p.Runtime.(sandbox.Snapshotter); ok {
-		shooter.Forget(spec)
-	}
+	p.Log.Warn("a sandbox that was started from a preboot image does not answer, and is stopped", "sandbox", b.ID)
+	p.prebooter.DropImage(spec)
 	stop, done := context.WithTimeout(context.Background(), 30*time.Second)
 	defer done()
 	if err := b.Box.Stop(stop); err != nil {
@@ -53,58 +56,51 @@ func (p *Pool) watch(b *Booted, spec sandbox.Spec) {
 	}
 }
 
-// snapshot makes the snapshots that the templates lack, one after the other,
-// where the runtime can. What goes wrong is said, and sandboxes boot.
-func (p *Pool) snapshot(ctx context.Context) {
-	shooter, ok := p.Runtime.(sandbox.Snapshotter)
-	if !ok || shooter.CanSnapshot() != nil {
+// makeImages makes the images that the templates lack, one after the other, where the
+// runtime can. Where that fails, it is logged, and sandboxes boot.
+func (p *Pool) makeImages(ctx context.Context) {
+	if p.prebooter == nil || p.prebooter.CanPreboot() != nil {
 		return
 	}
-	for pause := quiet; ; pause = again {
+	for pause := firstImages; ; pause = imagesInterval {
 		select {
 		case <-time.After(pause):
-			p.shootAll(ctx, shooter)
 		case <-ctx.Done():
 			return
 		}
-	}
-}
-
-func (p *Pool) shootAll(ctx context.Context, shooter sandbox.Snapshotter) {
-	for _, t := range p.Templates {
-		began := time.Now()
-		made, err := p.shoot(ctx, shooter, t)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil:
-			p.Log.Warn("no snapshot of a booted sandbox could be made: each one boots", "template", t.Name, "error",
-				err)
-		case made:
-			p.Log.Info("new sandboxes start from a snapshot", "template", t.Name, "took", time.Since(began))
+		for _, t := range p.Templates {
+			began := time.Now()
+			made, err := p.makeImage(ctx, t)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				p.Log.Warn("no preboot image could be made: each sandbox boots", "template", t.Name, "error", err)
+			case made:
+				p.Log.Info("new sandboxes start from a preboot image", "template", t.Name, "took", time.Since(began))
+			}
 		}
 	}
 }
 
-func (p *Pool) shoot(ctx context.Context, shooter sandbox.Snapshotter, t *image.Template) (made bool, err error) {
+func (p *Pool) makeImage(ctx context.Context, t *image.Template) (made bool, err error) {
 	ws, err := p.Workspaces.New()
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, p.Workspaces.Remove(ws)) }()
-	o := Order{ID: secret.ID(), Workspace: ws, Template: t, Flavor: p.Flavor}
-	if shooter.Snapshotted(p.spec(o)) {
+	r := Request{ID: p.own(), Workspace: ws, Template: t, Flavor: p.Flavor}
+	defer p.disown(r.ID)
+	if p.prebooter.HasImage(p.spec(r)) {
 		return false, nil
 	}
-	p.own(o.ID, true)
-	defer p.own(o.ID, false)
-	b, err := p.Boot(ctx, o)
+	b, err := p.Boot(ctx, r)
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, b.Destroy()) }()
 	select {
-	case <-time.After(settled):
+	case <-time.After(calm):
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
@@ -113,8 +109,8 @@ func (p *Pool) shoot(ctx context.Context, shooter sandbox.Snapshotter, t *image.
 	}
 	limit, cancel := context.WithTimeout(ctx, p.Start)
 	defer cancel()
-	if err := shooter.Snapshot(limit, b.Box); err != nil {
-		return false, fmt.Errorf("making a snapshot: %w", err)
+	if err := p.prebooter.MakeImage(limit, b.Box); err != nil {
+		return false, fmt.Errorf("making a preboot image: %w", err)
 	}
 	return true, nil
 }

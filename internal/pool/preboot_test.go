@@ -15,65 +15,65 @@ import (
 	"sandlot/internal/workspace"
 )
 
-// shooter is a fake runtime with snapshots.
-type shooter struct {
+// prebooter is a fake runtime with preboot images.
+type prebooter struct {
 	*sandboxtest.Fake
 	cannot bool
-	fails  error // what Snapshot returns
-	dead   bool  // copies never get ready
+	fails  error // what MakeImage returns
+	dead   bool  // prebooted sandboxes never get ready
 	start  time.Duration
 	// volumes is what the pool is given.
 	volumes func() []sandbox.Mount
 
-	mu     sync.Mutex
-	there  map[string]bool // by template
-	copied map[string]bool // sandboxes
-	calls  []string
-	copies int
+	mu        sync.Mutex
+	there     map[string]bool // by template
+	prebooted map[string]bool // by sandbox
+	calls     []string
+	started   int
 }
 
-func (s *shooter) note(what string) {
+func (s *prebooter) note(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, what)
 }
 
-func (s *shooter) said() []string {
+func (s *prebooter) said() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string{}, s.calls...)
 }
 
-func (s *shooter) CanSnapshot() error {
+func (s *prebooter) CanPreboot() error {
 	if s.cannot {
 		return errors.New("they are off")
 	}
 	return nil
 }
 
-func (s *shooter) Snapshotted(spec sandbox.Spec) bool {
+func (s *prebooter) HasImage(spec sandbox.Spec) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.there[spec.Template.Name]
 }
 
-func (s *shooter) Copied(b sandbox.Sandbox) bool {
+func (s *prebooter) Prebooted(b sandbox.Sandbox) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.copied[b.Spec().ID]
+	return s.prebooted[b.Spec().ID]
 }
 
-func (s *shooter) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	isCopy := s.Snapshotted(spec)
+func (s *prebooter) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	prebooted := s.HasImage(spec)
 	s.mu.Lock()
-	if s.copied == nil {
-		s.copied = map[string]bool{}
+	if s.prebooted == nil {
+		s.prebooted = map[string]bool{}
 	}
-	s.copied[spec.ID] = isCopy
+	s.prebooted[spec.ID] = prebooted
 	s.mu.Unlock()
-	if isCopy {
+	if prebooted {
 		s.mu.Lock()
-		s.copies++
+		s.started++
 		s.mu.Unlock()
 		s.Fake.Mute = s.dead
 		defer func() { s.Fake.Mute = false }()
@@ -81,28 +81,28 @@ func (s *shooter) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	return s.Fake.Create(ctx, spec)
 }
 
-func (s *shooter) Snapshot(_ context.Context, b sandbox.Sandbox) error {
-	s.note("snapshot of " + b.Spec().Template.Name)
+func (s *prebooter) MakeImage(_ context.Context, b sandbox.Sandbox) error {
+	s.note("image of " + b.Spec().Template.Name)
 	if s.fails == nil {
 		s.mu.Lock()
 		s.there[b.Spec().Template.Name] = true
 		s.mu.Unlock()
 	}
-	s.Box(b.Spec().ID).Die("snapshot")
+	s.Box(b.Spec().ID).Die("checkpoint")
 	return s.fails
 }
 
-func (s *shooter) Forget(spec sandbox.Spec) {
-	s.note("forget " + spec.Template.Name)
+func (s *prebooter) DropImage(spec sandbox.Spec) {
+	s.note("drop " + spec.Template.Name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.there[spec.Template.Name] = false
 }
 
-var _ sandbox.Snapshotter = (*shooter)(nil)
+var _ sandbox.Prebooter = (*prebooter)(nil)
 
 // within runs the pool for a minute in a bubble.
-func within(t *testing.T, rt *shooter, warm int, f func(t *testing.T, p *Pool)) {
+func within(t *testing.T, rt *prebooter, warm int, f func(t *testing.T, p *Pool)) {
 	t.Helper()
 	if !sandboxtest.Alone(t) {
 		return
@@ -137,9 +137,9 @@ func within(t *testing.T, rt *shooter, warm int, f func(t *testing.T, p *Pool)) 
 	})
 }
 
-// A copy's time is half of a boot's, so that there is time to boot after it.
-func TestDeadCopiesInAHurry(t *testing.T) {
-	rt := &shooter{dead: true, start: 10 * time.Second}
+// Restoring may take half the time of a boot, so that there is time to boot after it.
+func TestDeadPrebootedInAHurry(t *testing.T) {
+	rt := &prebooter{dead: true, start: 10 * time.Second}
 	within(t, rt, 0, func(t *testing.T, p *Pool) {
 		if took := boots(t, p); took > p.Start {
 			t.Errorf("it took %v", took)
@@ -150,25 +150,25 @@ func TestDeadCopiesInAHurry(t *testing.T) {
 	})
 }
 
-// One that is wanted early is a copy that does not answer. It is stopped, and the
-// next boots.
-func TestDeadCopyWantedEarly(t *testing.T) {
-	rt := &shooter{dead: true}
+// A sandbox whose probe was skipped does not answer. It is stopped, and the next one
+// boots.
+func TestDeadWithoutProbe(t *testing.T) {
+	rt := &prebooter{dead: true}
 	within(t, rt, 0, func(t *testing.T, p *Pool) {
 		ws, err := p.Workspaces.New()
 		if err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		b, err := p.Boot(t.Context(), Order{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor, Early: true})
+		b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor, SkipProbe: true})
 		if err != nil || time.Since(began) > time.Second {
 			t.Fatalf("it took %v: %v", time.Since(began), err)
 		}
 		if got := rt.said(); len(got) != 2 {
 			t.Errorf("it did %q", got)
 		}
-		time.Sleep(copied + time.Second)
-		if got := rt.said(); len(got) != 3 || got[2] != "forget one" {
+		time.Sleep(restoreTimeout + time.Second)
+		if got := rt.said(); len(got) != 3 || got[2] != "drop one" {
 			t.Errorf("it did %q", got)
 		}
 		if st, err := b.Box.Status(t.Context()); err == nil && st.Life != sandbox.Dead {
@@ -183,28 +183,28 @@ func TestDeadCopyWantedEarly(t *testing.T) {
 	})
 }
 
-// One that is wanted early, and answers, is left alone.
-func TestCopyWantedEarly(t *testing.T) { leftAlone(t, false) }
+// A sandbox whose probe was skipped and that answers is left alone.
+func TestWithoutProbe(t *testing.T) { leftAlone(t, false) }
 
-// So is one that was let go meanwhile.
-func TestCopyLetGo(t *testing.T) { leftAlone(t, true) }
+// So is one that was detached meanwhile.
+func TestDetachedWithoutProbe(t *testing.T) { leftAlone(t, true) }
 
-func leftAlone(t *testing.T, letGo bool) {
+func leftAlone(t *testing.T, detached bool) {
 	t.Helper()
-	rt := &shooter{dead: letGo}
+	rt := &prebooter{dead: detached}
 	within(t, rt, 0, func(t *testing.T, p *Pool) {
 		ws, err := p.Workspaces.New()
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := p.Boot(t.Context(), Order{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor, Early: true})
+		b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor, SkipProbe: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if letGo {
+		if detached {
 			b.Detach()
 		}
-		time.Sleep(2 * copied)
+		time.Sleep(2 * restoreTimeout)
 		if st, err := b.Box.Status(t.Context()); err != nil || st.Life == sandbox.Dead {
 			t.Errorf("it was stopped: %+v %v", st, err)
 		}
@@ -212,7 +212,7 @@ func leftAlone(t *testing.T, letGo bool) {
 			t.Errorf("it did %q", got)
 		}
 		if n, _ := p.Started(); n != 1 {
-			t.Errorf("it says that %d were started from a snapshot", n)
+			t.Errorf("it says that %d were started from an image", n)
 		}
 		if err := errors.Join(b.Destroy(), p.Workspaces.Remove(ws)); err != nil {
 			t.Error(err)
@@ -228,7 +228,7 @@ func boots(t *testing.T, p *Pool) time.Duration {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	b, err := p.Boot(t.Context(), Order{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor})
+	b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor})
 	took := time.Since(began)
 	if err != nil {
 		t.Error(err)
@@ -241,36 +241,37 @@ func boots(t *testing.T, p *Pool) time.Duration {
 	return took
 }
 
-func TestSnapshots(t *testing.T) {
-	rt := &shooter{}
+// One image is made for each template, and new sandboxes start from it.
+func TestPreboot(t *testing.T) {
+	rt := &prebooter{}
 	within(t, rt, 1, func(t *testing.T, p *Pool) {
-		if got := rt.said(); len(got) != 2 || got[0] != "snapshot of one" || got[1] != "snapshot of two" {
+		if got := rt.said(); len(got) != 2 || got[0] != "image of one" || got[1] != "image of two" {
 			t.Errorf("it did %q", got)
 		}
 		boots(t, p)
-		if n, _ := p.Started(); rt.copies != 1 || n != 1 {
-			t.Errorf("%d were started from a snapshot, it says %d", rt.copies, n)
+		if n, _ := p.Started(); rt.started != 1 || n != 1 {
+			t.Errorf("%d were started from an image, it says %d", rt.started, n)
 		}
 	})
 }
 
-// What a snapshot cannot be made of boots, again and again.
-func TestNoSnapshotCanBeMade(t *testing.T) {
-	rt := &shooter{fails: errors.New("no")}
+// A template of which no image can be made boots, again and again.
+func TestNoImageCanBeMade(t *testing.T) {
+	rt := &prebooter{fails: errors.New("no")}
 	within(t, rt, 0, func(t *testing.T, p *Pool) {
 		if got := rt.said(); len(got) != 2 {
 			t.Errorf("it did %q", got)
 		}
 		boots(t, p)
-		if rt.copies != 0 {
-			t.Errorf("%d were started from a snapshot", rt.copies)
+		if rt.started != 0 {
+			t.Errorf("%d were started from an image", rt.started)
 		}
 	})
 }
 
-// Where there are none, nothing is booted for one.
-func TestRuntimeWithoutSnapshots(t *testing.T) {
-	rt := &shooter{cannot: true}
+// Where there are no images, nothing is booted for one.
+func TestRuntimeWithoutImages(t *testing.T) {
+	rt := &prebooter{cannot: true}
 	within(t, rt, 0, func(t *testing.T, p *Pool) {
 		if created, _ := rt.Made(); created != 0 {
 			t.Errorf("%d sandboxes were made for nothing", created)
@@ -279,20 +280,20 @@ func TestRuntimeWithoutSnapshots(t *testing.T) {
 	})
 }
 
-// A copy whose agent never answers is replaced by one that boots, and the
-// snapshot is forgotten.
-func TestDeadCopies(t *testing.T) {
-	rt := &shooter{dead: true}
+// A prebooted sandbox whose agent never answers is replaced by one that boots, and the
+// image is dropped.
+func TestDeadPrebooted(t *testing.T) {
+	rt := &prebooter{dead: true}
 	within(t, rt, 0, func(t *testing.T, p *Pool) {
-		if took := boots(t, p); took < copied || took > copied+time.Second {
+		if took := boots(t, p); took < restoreTimeout || took > restoreTimeout+time.Second {
 			t.Errorf("it took %v", took)
 		}
 		if took := boots(t, p); took > time.Second {
 			t.Errorf("the next took %v", took)
 		}
 		got := rt.said()
-		if n, _ := p.Started(); len(got) != 3 || got[2] != "forget one" || rt.copies != 1 || n != 0 {
-			t.Errorf("it did %q, and made %d copies", got, rt.copies)
+		if n, _ := p.Started(); len(got) != 3 || got[2] != "drop one" || rt.started != 1 || n != 0 {
+			t.Errorf("it did %q, and started %d from an image", got, rt.started)
 		}
 	})
 }
@@ -302,7 +303,7 @@ func TestDeadCopies(t *testing.T) {
 func TestOutdated(t *testing.T) {
 	var full atomic.Bool
 	full.Store(true)
-	rt := &shooter{cannot: true, volumes: func() []sandbox.Mount {
+	rt := &prebooter{cannot: true, volumes: func() []sandbox.Mount {
 		return []sandbox.Mount{{Source: "/a", Target: "/share", Shared: true, ReadOnly: full.Load()}}
 	}}
 	within(t, rt, 1, func(t *testing.T, p *Pool) {

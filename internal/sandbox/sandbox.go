@@ -119,24 +119,25 @@ type Resizer interface {
 	Resize(ctx context.Context, l Limits) error
 }
 
-// Snapshotter is a Runtime that can start sandboxes as copies of one that has
-// booted, which is quicker than to boot each. Sandboxes are of one kind when all
-// but their ids, secrets and the sources of their mounts is the same.
-type Snapshotter interface {
-	// CanSnapshot returns nil where it does that, and else why not here, or not
+// Prebooter is a Runtime that can start sandboxes from a preboot image: the
+// checkpoint of one that has booted, which is quicker to restore than it is to boot.
+// An image serves all sandboxes of one kind: those that differ in nothing but their
+// ids, secrets and the sources of their mounts.
+type Prebooter interface {
+	// CanPreboot returns nil where the runtime does that, and else why not here, or not
 	// with its settings, in words that end a sentence.
-	CanSnapshot() error
-	// Snapshotted says whether Create starts sandboxes of that kind from a
-	// snapshot. When it cannot, it boots them, and the snapshot is gone.
-	Snapshotted(spec Spec) bool
-	// Copied says whether b was started from a snapshot: its agent is configured,
-	// and its warm interpreters have started.
-	Copied(b Sandbox) bool
-	// Snapshot makes one for the kind of b, whose agent is linked and which has
-	// done nothing for anybody. It ends b, which has to be stopped all the same.
-	Snapshot(ctx context.Context, b Sandbox) error
-	// Forget removes the snapshot of that kind: what starts from it is no good.
-	Forget(spec Spec)
+	CanPreboot() error
+	// HasImage says whether Create starts sandboxes like spec from an image. When that
+	// fails, Create boots them, and the image is gone.
+	HasImage(spec Spec) bool
+	// Prebooted says whether b was started from an image: its agent is configured, and
+	// its warm interpreters have started.
+	Prebooted(b Sandbox) bool
+	// MakeImage makes the image of b's kind. The agent of b is linked and has done
+	// nothing for anybody. MakeImage ends b, which has to be stopped all the same.
+	MakeImage(ctx context.Context, b Sandbox) error
+	// DropImage removes the image for spec, from which sandboxes do not start well.
+	DropImage(spec Spec)
 }
 
 // Warner is a Runtime that may work here and yet hold less than it should.

@@ -132,7 +132,7 @@ func (s *Session) adopt(ctx context.Context) error {
 			}
 		})
 	}
-	booted := s.sessions.Pool.Adopt(box, pool.Order{Workspace: r.Workspace, Template: t, Flavor: f})
+	booted := s.sessions.Pool.Adopt(box, pool.Request{Workspace: r.Workspace, Template: t, Flavor: f})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sessions.connect(booted, s.rec, s.meter)

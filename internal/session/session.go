@@ -209,8 +209,8 @@ func (s *Session) boot(ctx context.Context) error {
 	defer s.setBooting(false)
 	began := time.Now()
 	// Others may wait for the same boot: it goes on when this caller leaves.
-	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Order{ID: id, Workspace: r.Workspace, Template: t,
-		Flavor: f, Early: true})
+	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Request{ID: id, Workspace: r.Workspace, Template: t,
+		Flavor: f, SkipProbe: true})
 	if err != nil {
 		err = errors.Join(err, s.update(func(r *Record) { r.Sandbox = "" }))
 		return fault.Wrap(fault.SandboxCreation, err, "%s", creationAdvice(err))

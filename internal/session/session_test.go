@@ -498,7 +498,7 @@ func TestNextServer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		orphan, err := w.Pool.Boot(context.Background(), pool.Order{Workspace: nobodys, Template: w.Templates[0],
+		orphan, err := w.Pool.Boot(context.Background(), pool.Request{Workspace: nobodys, Template: w.Templates[0],
 			Flavor: image.Flavors[0]})
 		if err != nil {
 			t.Fatal(err)

@@ -12,7 +12,7 @@ func boot(b *bench) (section, error) {
 	var copied, booted, printed, ended samples
 	err := b.with(func(copies *server) error {
 		return b.with(func(boots *server) error {
-			if err := copies.snapshotted(); err != nil {
+			if err := copies.awaitImage(); err != nil {
 				return err
 			}
 			c, d := copies.bare(""), boots.bare("")
@@ -48,15 +48,15 @@ func boot(b *bench) (section, error) {
 		tables: []table{compared(copied, booted, printed, ended)}}, nil
 }
 
-// snapshotted waits until the server has made its snapshot.
-func (s *server) snapshotted() error {
+// awaitImage waits until the server has made its preboot image.
+func (s *server) awaitImage() error {
 	for range 300 {
 		if made, _ := filepath.Glob(filepath.Join(s.state, "snapshots", "[^.]*")); len(made) > 0 {
 			return nil
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	return errors.New("the server makes no snapshot")
+	return errors.New("the server makes no preboot image")
 }
 
 func compared(sandlot, booted, printed, ended samples) table {

@@ -68,7 +68,7 @@ type box struct {
 	// stale: an earlier server's, and not taken over. The process ids that runsc
 	// wrote down may be those of others by now.
 	stale bool
-	// kind is that of the snapshot that it was started from.
+	// kind is that of the preboot image that the sandbox was started from; empty: none.
 	kind string
 	seal seal // of its shared folders
 

@@ -215,7 +215,7 @@ func TestWithoutSysAdmin(t *testing.T) {
 		return
 	}
 	r := open(t, subject(t, false))
-	if w := r.Warning(); !r.Rootless || r.cgroups.usable() || r.CanSnapshot() == nil ||
+	if w := r.Warning(); !r.Rootless || r.cgroups.usable() || r.CanPreboot() == nil ||
 		!strings.Contains(w, "CAP_SYS_ADMIN") || !strings.Contains(w, "memory") {
 		t.Errorf("rootless: %v; it warns %q", r.Rootless, w)
 	}

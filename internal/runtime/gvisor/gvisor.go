@@ -34,8 +34,8 @@ type Config struct {
 	Log      *slog.Logger
 	// Open gives sandboxes the machine's own network, in place of none.
 	Open bool
-	// Snapshots: start sandboxes from those that were made of their kind.
-	Snapshots bool
+	// Preboot: start sandboxes from preboot images.
+	Preboot bool
 	// Rootless forces the way of an unprivileged user; it is the only one for them,
 	// and for root without CAP_SYS_ADMIN.
 	Rootless bool
@@ -52,16 +52,16 @@ type Runtime struct {
 	cancel     context.CancelFunc
 	work       sync.WaitGroup
 
-	shooting sync.Mutex // one snapshot is made at a time
+	prebooting sync.Mutex // one preboot image is made at a time
 
 	blaming sync.Mutex
 	blamed  map[string]*blamed // by the volume that is full
 
-	mu    sync.Mutex
-	boxes map[string]*box
-	roots map[string]string       // skeletons, by template's name
-	over  map[string][]image.Bind // what is mounted over them
-	shots map[string]*snapshot    // by kind; nil for none
+	mu     sync.Mutex
+	boxes  map[string]*box
+	roots  map[string]string        // skeletons, by template's name
+	over   map[string][]image.Bind  // what is mounted over them
+	images map[string]*prebootImage // by kind; nil for none
 }
 
 // New returns the runtime. All that it touches is a cgroup, which it makes and
@@ -73,7 +73,7 @@ func New(c Config) (*Runtime, error) {
 		}
 	}
 	c.Rootless = c.Rootless || os.Getuid() != 0
-	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}, shots: map[string]*snapshot{},
+	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}, images: map[string]*prebootImage{},
 		over: map[string][]image.Bind{}}
 	if !c.Rootless {
 		r.settle()
@@ -211,13 +211,13 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if b.kind == "" || ctx.Err() != nil || left != nil {
 		return nil, errors.Join(err, left)
 	}
-	r.Log.Warn("a sandbox did not start from its snapshot, and boots", "template", spec.Template.Name, "error", err)
-	r.Forget(spec)
+	r.Log.Warn("a sandbox did not start from its preboot image, and boots", "template", spec.Template.Name, "error", err)
+	r.DropImage(spec)
 	return r.Create(ctx, spec)
 }
 
 // start boots the sandbox of a folder that exists, or restores it from the
-// snapshot of its kind.
+// preboot image of its kind.
 func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	rec := b.record()
 	if err := r.store(rec); err != nil {
@@ -231,12 +231,12 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	}
 	pidFile := filepath.Join(b.dir, "pid")
 	how := []string{"run", "-bundle", b.dir, "-detach", "-pid-file", pidFile}
-	if s := r.shot(b.spec); s != nil {
+	if i := r.image(b.spec); i != nil {
 		if err := b.whisper(); err != nil {
 			return err
 		}
-		b.kind = s.Kind
-		how = []string{"restore", "-bundle", b.dir, "-detach", "-pid-file", pidFile, "-image-path", s.dir}
+		b.kind = i.Kind
+		how = []string{"restore", "-bundle", b.dir, "-detach", "-pid-file", pidFile, "-image-path", i.dir}
 	}
 	if err := r.runsc(ctx, b, append(how, b.spec.ID)...); err != nil {
 		return err

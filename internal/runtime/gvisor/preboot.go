@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -22,22 +23,24 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// snapshot is a checkpoint of a sandbox that had booted and done nothing yet.
-// What it had of the host's files it has by name: a copy maps them again, so
-// they have to be the same, and so do the links and folders by which they were
-// found.
-type snapshot struct {
+// prebootImage is gVisor's checkpoint of a sandbox that had booted and done nothing
+// yet. It refers to the host's files by name: gVisor maps them again in each restored
+// sandbox without asking whether they are the same. So they must not have changed, nor
+// the links and folders by which they were found.
+type prebootImage struct {
 	dir    string
 	Kind   string            `json:"kind"`
-	Images map[string]string `json:"images"` // SHA-256 of what gVisor wrote, by name
+	Images map[string]string `json:"images"` // SHA-256 of gVisor's files, by name
 	Files  []sameFile        `json:"files"`
 }
 
-const snapshotFile = "snapshot.json"
+// imageFile is the image's own description, beside the files of gVisor.
+const imageFile = "snapshot.json"
 
-func (r *Runtime) snapshots() string { return filepath.Join(r.StateDir, "snapshots") }
+// imagesDir is named after the setting `snapshots`.
+func (r *Runtime) imagesDir() string { return filepath.Join(r.StateDir, "snapshots") }
 
-// kind names all that a snapshot depends on, beside the files that it holds.
+// kind is a hash of all that an image depends on, beside the files that it lists.
 func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 	root, err := r.skeleton(spec.Template)
 	if err != nil {
@@ -49,19 +52,20 @@ func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 		alike.Mounts[i].Source = ""
 	}
 	b := newBox(r, alike)
-	plan, err := r.oci(b, root)
+	bundle, err := r.oci(b, root)
 	if err != nil {
 		return "", err
 	}
-	programs := []sameFile{}
-	for _, p := range []string{r.Runsc, r.Agent} {
-		f, err := look(p)
-		if err != nil {
-			return "", err
-		}
-		programs = append(programs, f)
+	runsc, err := statFile(r.Runsc, true)
+	if err != nil {
+		return "", err
 	}
-	text, err := json.Marshal([]any{plan, programs, r.command(context.Background(), b).Args, machine()})
+	agent, err := statFile(r.Agent, true)
+	if err != nil {
+		return "", err
+	}
+	text, err := json.Marshal([]any{bundle, []sameFile{runsc, agent},
+		r.command(context.Background(), b).Args, machine()})
 	if err != nil {
 		return "", err
 	}
@@ -69,7 +73,7 @@ func (r *Runtime) kind(spec sandbox.Spec) (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// machine is what a snapshot takes for granted of the kernel and the processors.
+// machine lists what an image assumes of the kernel and the processors.
 var machine = sync.OnceValue(func() []string {
 	m := []string{runtime.GOARCH, fmt.Sprint(runtime.NumCPU())}
 	var kernel unix.Utsname
@@ -81,7 +85,7 @@ var machine = sync.OnceValue(func() []string {
 		return m
 	}
 	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan() && lines.Text() != ""; { // of the first
+	for lines := bufio.NewScanner(f); lines.Scan() && lines.Text() != ""; { // of the first processor
 		for _, name := range []string{"model name", "flags", "Features", "CPU part"} {
 			if strings.HasPrefix(lines.Text(), name) {
 				m = append(m, lines.Text())
@@ -91,70 +95,66 @@ var machine = sync.OnceValue(func() []string {
 	return m
 })
 
-// shot returns the snapshot for spec, if there is one that is still good.
-func (r *Runtime) shot(spec sandbox.Spec) *snapshot {
-	if r.CanSnapshot() != nil {
+// image returns the image for spec, if there is one and nothing that it depends on
+// has changed.
+func (r *Runtime) image(spec sandbox.Spec) *prebootImage {
+	if r.CanPreboot() != nil {
 		return nil
 	}
 	kind, err := r.kind(spec)
 	if err != nil {
-		return nil // and Create says so
+		return nil // Create returns the same error
 	}
 	r.mu.Lock()
-	s, known := r.shots[kind]
+	i, known := r.images[kind]
 	r.mu.Unlock()
 	if !known {
-		s = r.load(kind)
+		i = r.loadImage(kind)
 	}
-	if s == nil {
+	if i == nil {
 		return nil
 	}
-	for _, f := range s.Files {
+	for _, f := range i.Files {
 		if err := f.changed(); err != nil {
-			r.Log.Info("a snapshot is no longer good", "template", spec.Template.Name, "reason", err)
+			r.Log.Info("a preboot image is outdated", "template", spec.Template.Name, "reason", err)
 			r.drop(kind)
 			return nil
 		}
 	}
-	return s
+	return i
 }
 
-// load reads the snapshot of that kind, which an earlier server may have made.
-func (r *Runtime) load(kind string) *snapshot {
-	s := &snapshot{dir: filepath.Join(r.snapshots(), kind)}
-	text, err := os.ReadFile(filepath.Join(s.dir, snapshotFile))
+// loadImage reads the image of that kind, which an earlier server may have made.
+func (r *Runtime) loadImage(kind string) *prebootImage {
+	i := &prebootImage{dir: filepath.Join(r.imagesDir(), kind)}
+	text, err := os.ReadFile(filepath.Join(i.dir, imageFile))
 	if err == nil {
-		err = json.Unmarshal(text, s)
+		err = json.Unmarshal(text, i)
 	}
 	if err == nil {
-		err = s.whole()
+		err = i.verify()
 	}
-	if s.Kind != kind || err != nil {
-		s = nil
+	if i.Kind != kind || err != nil {
+		i = nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now, known := r.shots[kind]; known {
+	if now, known := r.images[kind]; known {
 		return now
 	}
-	r.shots[kind] = s
-	return s
+	r.images[kind] = i
+	return i
 }
 
-// whole says whether what gVisor wrote is on the disk as it was.
-func (s *snapshot) whole() error {
-	images, err := digests(s.dir)
+// verify compares gVisor's files with their hashes.
+func (i *prebootImage) verify() error {
+	sums, err := digests(i.dir)
 	if err != nil {
 		return err
 	}
-	delete(images, snapshotFile)
-	for name, sum := range images {
-		if s.Images[name] != sum {
-			return fmt.Errorf("%s has changed", name)
-		}
-	}
-	if len(images) != len(s.Images) || len(images) == 0 {
-		return errors.New("a part is missing")
+	delete(sums, imageFile)
+	if len(sums) == 0 || !maps.Equal(sums, i.Images) {
+		return errors.New("its files have changed")
 	}
 	return nil
 }
@@ -177,7 +177,8 @@ func digests(dir string) (map[string]string, error) {
 	return sums, nil
 }
 
-func flush(path string) error {
+// syncPath writes a file or folder through to the disk.
+func syncPath(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -186,143 +187,133 @@ func flush(path string) error {
 	return f.Sync()
 }
 
-// drop forgets the snapshot of that kind, and removes it.
+// drop removes the image of that kind.
 func (r *Runtime) drop(kind string) {
 	r.mu.Lock()
-	r.shots[kind] = nil
+	r.images[kind] = nil
 	r.mu.Unlock()
-	r.discard(kind)
+	r.removeImage(kind)
 }
 
-func (r *Runtime) discard(name string) {
-	if err := os.RemoveAll(filepath.Join(r.snapshots(), name)); err != nil {
-		r.Log.Warn("could not remove a snapshot", "error", err)
+func (r *Runtime) removeImage(name string) {
+	if err := os.RemoveAll(filepath.Join(r.imagesDir(), name)); err != nil {
+		r.Log.Warn("could not remove a preboot image", "error", err)
 	}
 }
 
-// Why there are no snapshots.
-var (
-	errSnapshotsOff      = errors.New("snapshots are turned off (snapshots: false)")
-	errSnapshotsOpen     = errors.New("gVisor restores none with the machine's own network (network.mode: open)")
-	errSnapshotsRootless = errors.New("gVisor restores none for an unprivileged user")
-)
-
-// CanSnapshot implements sandbox.Snapshotter. gVisor restores nothing for an
-// unprivileged user, and no sandbox that has the machine's own network.
-func (r *Runtime) CanSnapshot() error {
+// CanPreboot implements sandbox.Prebooter.
+func (r *Runtime) CanPreboot() error {
 	switch {
-	case !r.Snapshots:
-		return errSnapshotsOff
+	case !r.Preboot:
+		return errors.New("snapshots are turned off (snapshots: false)")
 	case r.Open:
-		return errSnapshotsOpen
+		return errors.New("gVisor restores none with the machine's own network (network.mode: open)")
 	case r.Rootless:
-		return errSnapshotsRootless
+		return errors.New("gVisor restores none for an unprivileged user")
 	}
 	return nil
 }
 
-// Snapshotted implements sandbox.Snapshotter.
-func (r *Runtime) Snapshotted(spec sandbox.Spec) bool { return r.shot(spec) != nil }
+// HasImage implements sandbox.Prebooter.
+func (r *Runtime) HasImage(spec sandbox.Spec) bool { return r.image(spec) != nil }
 
-// Copied implements sandbox.Snapshotter.
-func (r *Runtime) Copied(sb sandbox.Sandbox) bool {
+// Prebooted implements sandbox.Prebooter.
+func (r *Runtime) Prebooted(sb sandbox.Sandbox) bool {
 	b, ok := sb.(*box)
 	return ok && b.kind != ""
 }
 
-// Forget implements sandbox.Snapshotter.
-func (r *Runtime) Forget(spec sandbox.Spec) {
+// DropImage implements sandbox.Prebooter.
+func (r *Runtime) DropImage(spec sandbox.Spec) {
 	if kind, err := r.kind(spec); err == nil {
 		r.drop(kind)
 	}
 }
 
-// Snapshot implements sandbox.Snapshotter.
-func (r *Runtime) Snapshot(ctx context.Context, sb sandbox.Sandbox) error {
+// MakeImage implements sandbox.Prebooter.
+func (r *Runtime) MakeImage(ctx context.Context, sb sandbox.Sandbox) error {
 	b, ok := sb.(*box)
-	if !ok || r.CanSnapshot() != nil {
-		return errors.New("gvisor: there are no snapshots of this sandbox")
+	if !ok || r.CanPreboot() != nil {
+		return errors.New("gvisor: there are no preboot images of this sandbox")
 	}
 	kind, err := r.kind(b.Spec())
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(r.snapshots(), 0o700); err != nil {
+	if err := os.MkdirAll(r.imagesDir(), 0o700); err != nil {
 		return err
 	}
-	r.shooting.Lock()
-	defer r.shooting.Unlock()
+	r.prebooting.Lock()
+	defer r.prebooting.Unlock()
 	defer r.prune()
-	making, err := os.MkdirTemp(r.snapshots(), ".making-")
+	making, err := os.MkdirTemp(r.imagesDir(), ".making-")
 	if err != nil {
 		return err
 	}
-	s := snapshot{Kind: kind, dir: filepath.Join(r.snapshots(), kind)}
-	if s.Files, err = b.hostFiles(); err != nil {
+	i := prebootImage{Kind: kind, dir: filepath.Join(r.imagesDir(), kind)}
+	if i.Files, err = b.hostFiles(); err != nil {
 		return err
 	}
 	if err := r.runsc(ctx, b, "checkpoint", "-image-path", making, "-exclude-committed-zero-pages",
 		b.spec.ID); err != nil {
 		return err
 	}
-	for _, f := range s.Files { // nothing was replaced meanwhile
+	for _, f := range i.Files { // nothing was replaced meanwhile
 		if err := f.changed(); err != nil {
 			return err
 		}
 	}
-	if s.Images, err = digests(making); err != nil {
+	if i.Images, err = digests(making); err != nil {
 		return err
 	}
-	text, err := json.Marshal(s)
+	text, err := json.Marshal(i)
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(making, snapshotFile), text, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(making, imageFile), text, 0o600); err != nil {
 		return err
 	}
-	for _, name := range append(slices.Collect(maps.Keys(s.Images)), snapshotFile, "") { // and the folder
-		if err := flush(filepath.Join(making, name)); err != nil {
+	for _, name := range append(slices.Collect(maps.Keys(i.Images)), imageFile, "") { // and the folder
+		if err := syncPath(filepath.Join(making, name)); err != nil {
 			return err
 		}
 	}
 	r.drop(kind)
-	if err := errors.Join(os.Rename(making, s.dir), flush(r.snapshots())); err != nil {
+	if err := errors.Join(os.Rename(making, i.dir), syncPath(r.imagesDir())); err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.shots[kind] = &s
+	r.images[kind] = &i
 	return nil
 }
 
-// keep is how many snapshots are kept that this server has no use for: of other
-// settings, and older programs.
-const keep = 4
+// maxUnused is how many images stay that this server has not used: of other settings,
+// and older programs.
+const maxUnused = 4
 
-// prune removes what was not finished, and the oldest of those without use.
+// prune removes unfinished images, and the oldest of the unused ones.
 func (r *Runtime) prune() {
-	entries, err := os.ReadDir(r.snapshots())
+	entries, err := os.ReadDir(r.imagesDir())
 	if err != nil {
 		return
 	}
-	age := map[string]int64{}
-	idle := []string{}
+	var unused []fs.FileInfo
 	for _, e := range entries {
 		r.mu.Lock()
-		used := r.shots[e.Name()] != nil
+		used := r.images[e.Name()] != nil
 		r.mu.Unlock()
 		i, err := e.Info()
 		switch {
 		case err != nil || used:
 		case strings.HasPrefix(e.Name(), "."):
-			r.discard(e.Name())
+			r.removeImage(e.Name())
 		default:
-			age[e.Name()] = i.ModTime().UnixNano()
-			idle = append(idle, e.Name())
+			unused = append(unused, i)
 		}
 	}
-	slices.SortFunc(idle, func(a, b string) int { return int(min(max(age[b]-age[a], -1), 1)) })
-	for _, name := range idle[min(keep, len(idle)):] {
-		r.discard(name)
+	slices.SortFunc(unused, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
+	for _, i := range unused[min(maxUnused, len(unused)):] {
+		r.removeImage(i.Name())
 	}
 }

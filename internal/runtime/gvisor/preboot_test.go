@@ -20,14 +20,14 @@ import (
 	"sandlot/internal/secret"
 )
 
-// copier makes a snapshot of each kind before the first sandbox of it.
-type copier struct {
+// imaging makes a preboot image of each kind before the first sandbox of it.
+type imaging struct {
 	*Runtime
 	t     *testing.T
 	first *sync.Mutex
 }
 
-func (c copier) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+func (c imaging) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
 	if _, err := c.kind(spec); err != nil || len(spec.Secret) != wire.SecretLen || ctx.Err() != nil ||
 		!validID.MatchString(spec.ID) {
 		return c.Runtime.Create(ctx, spec)
@@ -38,20 +38,20 @@ func (c copier) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox,
 		}
 	}
 	c.first.Lock() // those that come together wait for it
-	if !c.Snapshotted(spec) {
-		shoot(c.t, c.Runtime, spec)
+	if !c.HasImage(spec) {
+		makeImage(c.t, c.Runtime, spec)
 	}
 	c.first.Unlock()
 	b, err := c.Runtime.Create(ctx, spec)
 	if err == nil && b.(*box).kind == "" {
-		c.t.Errorf("a sandbox was booted, in spite of its snapshot")
+		c.t.Errorf("a sandbox was booted, in spite of its preboot image")
 	}
 	return b, err
 }
 
-// shoot makes a snapshot for spec, with empty folders for its mounts, and returns
+// makeImage makes a preboot image for spec, with empty folders for its mounts, and returns
 // the secret of the sandbox that it is of.
-func shoot(t *testing.T, r *Runtime, spec sandbox.Spec) []byte {
+func makeImage(t *testing.T, r *Runtime, spec sandbox.Spec) []byte {
 	t.Helper()
 	spec.ID, spec.Secret = secret.ID(), secret.Bytes(wire.SecretLen)
 	mounts := spec.Mounts
@@ -75,13 +75,13 @@ func shoot(t *testing.T, r *Runtime, spec sandbox.Spec) []byte {
 	if err := c.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Snapshot(t.Context(), b); err != nil {
-		t.Fatal("making a snapshot:", err)
+	if err := r.MakeImage(t.Context(), b); err != nil {
+		t.Fatal("making a preboot image:", err)
 	}
 	return spec.Secret
 }
 
-// privileged is a subject of which there are snapshots: root's.
+// privileged is a subject of which there are preboot images: root's.
 func privileged(t *testing.T) *sandboxtest.Subject {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -90,15 +90,15 @@ func privileged(t *testing.T) *sandboxtest.Subject {
 	return subject(t, false)
 }
 
-// TestCopies runs the suite with sandboxes that are copies.
-func TestCopies(t *testing.T) {
+// TestPrebootedSuite runs the suite with sandboxes that start from preboot images.
+func TestPrebootedSuite(t *testing.T) {
 	t.Parallel()
 	s := privileged(t)
 	open := s.Open
 	s.Open = func(t *testing.T) sandbox.Runtime {
 		r := open(t).(*Runtime)
-		r.Snapshots = true
-		return copier{r, t, new(sync.Mutex)}
+		r.Preboot = true
+		return imaging{r, t, new(sync.Mutex)}
 	}
 	s.Run(t)
 }
@@ -119,22 +119,22 @@ func run(t *testing.T, c *agent.Client, code string) string {
 	return string(d.Value.Head)
 }
 
-// TestSnapshot: copies are sandboxes of their own.
-func TestSnapshot(t *testing.T) {
+// TestPrebooted: sandboxes that start from one image share nothing.
+func TestPrebooted(t *testing.T) {
 	s := privileged(t)
 	r := s.Open(t).(*Runtime)
-	r.Snapshots = true
+	r.Preboot = true
 	spec := func() sandbox.Spec {
 		sp := s.Spec()
 		sp.Mounts = []sandbox.Mount{{Source: t.TempDir(), Target: "/workspace"}}
 		return sp
 	}
-	old := shoot(t, r, spec())
+	old := makeImage(t, r, spec())
 	if left := s.Left(); len(left) > 0 {
-		t.Errorf("making a snapshot left %q", left)
+		t.Errorf("making a preboot image left %q", left)
 	}
 	had := map[string]bool{}
-	for _, f := range r.shot(spec()).Files {
+	for _, f := range r.image(spec()).Files {
 		real, err := filepath.EvalSymlinks(f.Path)
 		if err != nil { // a link of the root's, which leads into a mount
 			continue
@@ -157,7 +157,7 @@ func TestSnapshot(t *testing.T) {
 	}
 	for _, want := range []string{python, r.Agent, "libc.so.6", "/usr/lib"} {
 		if !had[want] {
-			t.Errorf("the snapshot does not know that it depends on %s", want)
+			t.Errorf("the image does not know that it depends on %s", want)
 		}
 	}
 	saw := map[string]map[string]bool{}
@@ -193,10 +193,10 @@ func TestSnapshot(t *testing.T) {
 open("/tmp/mine", "w").write("x"); open("/workspace/%d", "w").write("x"); x = 1
 before`, i))
 		if got != "(False, ['.local'], False)" { // which the agent makes
-			t.Errorf("copy %d found %s", i, got)
+			t.Errorf("sandbox %d found %s", i, got)
 		}
 		if names, _ := os.ReadDir(sp.Mounts[0].Source); len(names) != 2 || names[1].Name() != strconv.Itoa(i) {
-			t.Errorf("copy %d wrote %v to its workspace", i, names)
+			t.Errorf("sandbox %d wrote %v to its workspace", i, names)
 		}
 		now, err := strconv.ParseFloat(run(t, c, "import time; time.time()"), 64)
 		if d := time.Since(time.UnixMilli(int64(now * 1000))).Abs(); err != nil || d > 2*time.Second {
@@ -205,13 +205,13 @@ before`, i))
 	}
 	for what, values := range saw {
 		if len(values) != 3 {
-			t.Errorf("three copies have %d different values of %s", len(values), what)
+			t.Errorf("three sandboxes have %d different values of %s", len(values), what)
 		}
 	}
 	for _, b := range r.List() {
-		// The secret of the sandbox that the snapshot is of is good for nothing.
+		// The secret of the sandbox that the image was made of is good for nothing.
 		if bytes.Equal(b.Spec().Secret, old) {
-			t.Error("a copy has the secret of what it is a copy of")
+			t.Error("a sandbox has the secret of the one that the image was made of")
 		}
 		if err := b.Stop(t.Context()); err != nil {
 			t.Error(err)
@@ -225,16 +225,16 @@ before`, i))
 	}
 }
 
-// TestSnapshotIsNoGood: whatever is wrong with a snapshot, sandboxes boot.
-func TestSnapshotIsNoGood(t *testing.T) {
+// TestBadImage: whatever is wrong with a preboot image, sandboxes boot.
+func TestBadImage(t *testing.T) {
 	s := privileged(t)
 	r := s.Open(t).(*Runtime)
 	defer r.Close()
-	r.Snapshots = true
+	r.Preboot = true
 	bin := t.TempDir()
 	copyFile(t, r.Agent, filepath.Join(bin, "agent"))
 	r.Agent = filepath.Join(bin, "agent")
-	part := func(name string) string { return filepath.Join(r.shot(s.Spec()).dir, name) }
+	part := func(name string) string { return filepath.Join(r.image(s.Spec()).dir, name) }
 	for what, spoil := range map[string]func(){
 		"empty pages":    func() { os.Truncate(part("pages.img"), 0) },
 		"no state":       func() { os.Remove(part("checkpoint.img")) },
@@ -244,8 +244,8 @@ func TestSnapshotIsNoGood(t *testing.T) {
 			os.Chtimes(r.Agent, later, later)
 		},
 		"an older format": func() {
-			os.WriteFile(part(snapshotFile), []byte(`{"kind":"other"}`), 0o600)
-			r.shots = map[string]*snapshot{}
+			os.WriteFile(part(imageFile), []byte(`{"kind":"other"}`), 0o600)
+			r.images = map[string]*prebootImage{}
 		},
 		"a changed byte": func() {
 			name := part("pages.img")
@@ -257,17 +257,17 @@ func TestSnapshotIsNoGood(t *testing.T) {
 			if _, err := f.WriteAt([]byte{0xff, 0, 0xff}, 1<<20); err != nil {
 				t.Fatal(err)
 			}
-			r.shots = map[string]*snapshot{} // a server that starts reads it
+			r.images = map[string]*prebootImage{} // a server that starts reads it
 		},
 		"a changed file": func() {
-			sh := r.shot(s.Spec())
-			sh.Files[0].Modified++
+			i := r.image(s.Spec())
+			i.Files[0].Modified++
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			shoot(t, r, s.Spec())
-			if !r.Snapshotted(s.Spec()) {
-				t.Fatal("there is no snapshot")
+			makeImage(t, r, s.Spec())
+			if !r.HasImage(s.Spec()) {
+				t.Fatal("there is no image")
 			}
 			spoil()
 			b, err := r.Create(t.Context(), s.Spec())
@@ -283,8 +283,8 @@ func TestSnapshotIsNoGood(t *testing.T) {
 			if got := run(t, c, "40+2"); got != "42" {
 				t.Errorf("it answers %q", got)
 			}
-			if r.Snapshotted(s.Spec()) {
-				t.Error("the snapshot is still used")
+			if r.HasImage(s.Spec()) {
+				t.Error("the image is still used")
 			}
 		})
 	}
@@ -293,35 +293,35 @@ func TestSnapshotIsNoGood(t *testing.T) {
 	}
 }
 
-// TestNoSnapshots: where they cannot be, none is made, and sandboxes boot.
-func TestNoSnapshots(t *testing.T) {
-	for what, c := range map[string]Config{"unprivileged": {Rootless: true, Snapshots: true},
-		"open": {Open: true, Snapshots: true}, "off": {}} {
+// TestNoImages: where there cannot be preboot images, none is made, and sandboxes boot.
+func TestNoImages(t *testing.T) {
+	for what, c := range map[string]Config{"unprivileged": {Rootless: true, Preboot: true},
+		"open": {Open: true, Preboot: true}, "off": {}} {
 		c.Runsc, c.Agent, c.StateDir, c.Log = "/runsc", "/agent", t.TempDir(), sandboxtest.Log(t)
 		r, err := New(c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.CanSnapshot(); err == nil || !strings.Contains(err.Error(), what) ||
-			r.Snapshot(t.Context(), newBox(r, sandbox.Spec{})) == nil {
-			t.Errorf("%s: there are snapshots: %v", what, err)
+		if err := r.CanPreboot(); err == nil || !strings.Contains(err.Error(), what) ||
+			r.MakeImage(t.Context(), newBox(r, sandbox.Spec{})) == nil {
+			t.Errorf("%s: there are images: %v", what, err)
 		}
 		r.Close()
 	}
 }
 
-// TestSnapshotsAreFew: those of older programs and settings are removed.
-func TestSnapshotsAreFew(t *testing.T) {
+// TestPrune: images of older programs and settings are removed.
+func TestPrune(t *testing.T) {
 	r, err := New(Config{Runsc: "/runsc", Agent: "/agent", StateDir: t.TempDir(), Log: sandboxtest.Log(t),
-		Snapshots: true})
+		Preboot: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
 	for i := range 20 {
-		at := filepath.Join(r.snapshots(), strings.Repeat(fmt.Sprintf("%x", i%16), 4)+strconv.Itoa(i))
+		at := filepath.Join(r.imagesDir(), strings.Repeat(fmt.Sprintf("%x", i%16), 4)+strconv.Itoa(i))
 		if i == 19 {
-			at = filepath.Join(r.snapshots(), ".making-1")
+			at = filepath.Join(r.imagesDir(), ".making-1")
 		}
 		if err := os.MkdirAll(at, 0o700); err != nil {
 			t.Fatal(err)
@@ -331,11 +331,11 @@ func TestSnapshotsAreFew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.shots["00000"] = &snapshot{} // the oldest, and in use
+	r.images["00000"] = &prebootImage{} // the oldest, and in use
 	r.prune()
-	entries, _ := os.ReadDir(r.snapshots())
-	if len(entries) != keep+1 {
-		t.Errorf("%d are left, not %d", len(entries), keep+1)
+	entries, _ := os.ReadDir(r.imagesDir())
+	if len(entries) != maxUnused+1 {
+		t.Errorf("%d are left, not %d", len(entries), maxUnused+1)
 	}
 	for _, e := range entries {
 		if i, err := e.Info(); err != nil || e.Name() != "00000" && i.ModTime().Unix() < 1e9+15 ||

@@ -21,25 +21,17 @@ type sameFile struct {
 	Modified, Changed   int64 // ns since 1970
 }
 
-// look follows a link at the path, peek does not.
-func look(path string) (sameFile, error) {
+// statFile looks at the file at path, or at the link there unless follow is set.
+func statFile(path string, follow bool) (sameFile, error) {
+	flags := unix.AT_SYMLINK_NOFOLLOW
+	if follow {
+		flags = 0
+	}
 	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
+	if err := unix.Fstatat(unix.AT_FDCWD, path, &st, flags); err != nil {
 		return sameFile{}, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return same(path, true, st), nil
-}
-
-func peek(path string) (sameFile, error) {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return sameFile{}, &os.PathError{Op: "stat", Path: path, Err: err}
-	}
-	return same(path, false, st), nil
-}
-
-func same(path string, follow bool, st unix.Stat_t) sameFile {
-	return sameFile{path, follow, st.Mode, st.Dev, st.Ino, uint64(st.Size), st.Mtim.Nano(), st.Ctim.Nano()}
+	return sameFile{path, follow, st.Mode, st.Dev, st.Ino, uint64(st.Size), st.Mtim.Nano(), st.Ctim.Nano()}, nil
 }
 
 // is says whether both are the same file, at whatever path.
@@ -49,11 +41,7 @@ func (f sameFile) is(g sameFile) bool {
 }
 
 func (f sameFile) changed() error {
-	again := peek
-	if f.Follow {
-		again = look
-	}
-	now, err := again(f.Path)
+	now, err := statFile(f.Path, f.Follow)
 	if err == nil && now != f {
 		err = fmt.Errorf("%s has changed", f.Path)
 	}
@@ -92,16 +80,16 @@ func (b *box) hostFiles() ([]sameFile, error) {
 		if !shared {
 			continue
 		}
-		has, err := look(fd)
+		has, err := statFile(fd, true)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		f, err := peek(path)
+		f, err := statFile(path, false)
 		if err == nil && !f.is(has) {
-			f, err = look(path)
+			f, err = statFile(path, true)
 		}
 		if err != nil {
 			return nil, err
