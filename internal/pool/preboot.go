@@ -7,13 +7,9 @@ import (
 	"time"
 
 	"sandlot/internal/image"
-	"sandlot/internal/sandbox"
 )
 
 const (
-	// restoreTimeout is how long a sandbox that is started from a preboot image may take
-	// until it is ready.
-	restoreTimeout = 30 * time.Second
 	// firstImages is how long a server has been up before it makes images: its first
 	// users do not wait for that.
 	firstImages = 5 * time.Second
@@ -24,37 +20,6 @@ const (
 	// not be made, or became outdated.
 	imagesInterval = 10 * time.Minute
 )
-
-// restoreLimit leaves half of the time for a boot to a sandbox that cannot be restored.
-func (p *Pool) restoreLimit() time.Duration { return min(p.Start/2, restoreTimeout) }
-
-// probe waits until the agent of a restored sandbox answers. The agent is configured and
-// its warm interpreters have started, as they had in the sandbox of the image.
-func (b *Booted) probe(ctx context.Context) error {
-	if err := b.Agent.Wait(ctx); err != nil {
-		return err
-	}
-	_, err := b.Agent.Hello(ctx)
-	return err
-}
-
-// probeLate probes a restored sandbox that is used already. One that does not answer is
-// stopped, of which its user is told, and the next sandbox boots. The probe ends with the
-// sandbox's client.
-func (p *Pool) probeLate(b *Booted, spec sandbox.Spec) {
-	ctx, cancel := context.WithTimeout(context.Background(), p.restoreLimit())
-	defer cancel()
-	if b.probe(ctx) == nil || ctx.Err() == nil {
-		return // the user's own calls notice what breaks otherwise
-	}
-	p.Log.Warn("a sandbox that was started from a preboot image does not answer, and is stopped", "sandbox", b.ID)
-	p.prebooter.DropImage(spec)
-	stop, done := context.WithTimeout(context.Background(), 30*time.Second)
-	defer done()
-	if err := b.Box.Stop(stop); err != nil {
-		p.Log.Warn("could not stop a sandbox", "sandbox", b.ID, "error", err)
-	}
-}
 
 // makeImages makes the images that the templates lack, one after the other, where the
 // runtime can. Where that fails, it is logged, and sandboxes boot.

@@ -160,7 +160,8 @@ func TestDeadWithoutProbe(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor, SkipProbe: true})
+		b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor,
+			SkipProbe: true})
 		if err != nil || time.Since(began) > time.Second {
 			t.Fatalf("it took %v: %v", time.Since(began), err)
 		}
@@ -197,7 +198,8 @@ func leftAlone(t *testing.T, detached bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor, SkipProbe: true})
+		b, err := p.Boot(t.Context(), Request{Workspace: ws, Template: p.Templates[0], Flavor: p.Flavor,
+			SkipProbe: true})
 		if err != nil {
 			t.Fatal(err)
 		}

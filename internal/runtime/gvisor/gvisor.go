@@ -211,7 +211,8 @@ func (r *Runtime) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbo
 	if b.kind == "" || ctx.Err() != nil || left != nil {
 		return nil, errors.Join(err, left)
 	}
-	r.Log.Warn("a sandbox did not start from its preboot image, and boots", "template", spec.Template.Name, "error", err)
+	r.Log.Warn("a sandbox did not start from its preboot image, and boots", "template", spec.Template.Name,
+		"error", err)
 	r.DropImage(spec)
 	return r.Create(ctx, spec)
 }
