@@ -26,11 +26,13 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/revision"
 )
 
 const (
-	older = "2025-11-25"
-	newer = "2026-07-28"
+	older = revision.Stateful
+	newer = revision.Stateless
 )
 
 // server is one running server with a state folder of its own.

@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/limit"
+	"sandlot/internal/revision"
 )
 
 // Config is what the gateway needs.
@@ -122,7 +123,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Header.Set(answersHeader, key)
 	}
 	h := e.stateful
-	if session == "" && version >= rpc.Stateless {
+	if session == "" && revision.IsStateless(version) {
 		h = e.stateless
 	}
 	pw := rpc.NewKeepAlive(w, stream)

@@ -12,6 +12,7 @@ import (
 
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway/rpc"
+	"sandlot/internal/revision"
 )
 
 // malformed returns what is to be answered to JSON that is no message, or none that
@@ -22,7 +23,7 @@ func malformed(m rpc.Message, r *http.Request, body []byte) any {
 	}
 	body = bytes.TrimSpace(body)
 	if body[0] == '[' {
-		if r.Header.Get("Mcp-Protocol-Version") < rpc.Batchless {
+		if revision.HasBatches(r.Header.Get("Mcp-Protocol-Version")) {
 			var all []json.RawMessage
 			if json.Unmarshal(body, &all) == nil && len(all) > rpc.MaxBatch {
 				return rpc.Failure(nil, jsonrpc.CodeInvalidRequest, rpc.BatchSize, nil)

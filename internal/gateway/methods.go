@@ -12,6 +12,7 @@ import (
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
 	"sandlot/internal/policy"
+	"sandlot/internal/revision"
 )
 
 // operations are those of the requests that the SDK answers from what the gateway
@@ -56,9 +57,9 @@ var methods = map[string]bool{
 // whether it did. In the stateless one the SDK does.
 func unknown(w http.ResponseWriter, r *http.Request, e *endpoint, m rpc.Message) bool {
 	session := r.Header.Get("Mcp-Session-Id")
-	older := session != "" || r.Header.Get("Mcp-Protocol-Version") < rpc.Stateless
+	stateful := session != "" || !revision.IsStateless(r.Header.Get("Mcp-Protocol-Version"))
 	switch {
-	case !older, m.Method == "", methods[m.Method], session != "" && !e.lives(session):
+	case !stateful, m.Method == "", methods[m.Method], session != "" && !e.lives(session):
 		return false
 	case len(m.ID) == 0 && strings.HasPrefix(m.Method, "notifications/"):
 		w.WriteHeader(http.StatusAccepted) // nobody waits for an answer

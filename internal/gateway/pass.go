@@ -12,6 +12,7 @@ import (
 	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
+	"sandlot/internal/revision"
 )
 
 // passing answers for third-party servers, in front of the SDK's own handlers,
@@ -96,7 +97,7 @@ type versioned interface{ ProtocolVersion() string }
 
 func stateless(req mcp.Request) bool {
 	v, ok := req.(versioned)
-	return ok && v.ProtocolVersion() >= rpc.Stateless
+	return ok && revision.IsStateless(v.ProtocolVersion())
 }
 
 func passed[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap, state string) *relay.Request {

@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/hub"
+	"sandlot/internal/revision"
 	"sandlot/internal/tool"
 )
 
@@ -193,7 +194,7 @@ func (g *Gateway) Logged(owner string, params json.RawMessage) {
 	}
 	g.each(owner, func(e *endpoint) {
 		for s := range e.server.Sessions() {
-			if i := s.InitializeParams(); i != nil && i.ProtocolVersion < rpc.Stateless {
+			if i := s.InitializeParams(); i != nil && !revision.IsStateless(i.ProtocolVersion) {
 				e.say(s, relay.Notification{Log: true, Size: len(params), Send: func() {
 					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 					defer cancel()

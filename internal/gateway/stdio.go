@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
+	"sandlot/internal/revision"
 )
 
 // inlet is standard input: a message on each line, or a batch of them. What is none
@@ -152,7 +153,7 @@ func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
 // batches says whether a client asks for a revision of the protocol that has them.
 func batches(params json.RawMessage) bool {
 	var p struct{ ProtocolVersion string }
-	return json.Unmarshal(params, &p) == nil && p.ProtocolVersion != "" && p.ProtocolVersion < rpc.Batchless
+	return json.Unmarshal(params, &p) == nil && p.ProtocolVersion != "" && revision.HasBatches(p.ProtocolVersion)
 }
 
 func (l *inlet) say(m any) error {

@@ -30,6 +30,7 @@ var places = map[string]place{
 	"pkgregistry":                          {"L0", ""},
 	"proc":                                 {"L0", ""},
 	"rawjson":                              {"L0", ""},
+	"revision":                             {"L0", ""},
 	"secret":                               {"L0", ""},
 	"terminal":                             {"L0", ""},
 	"tree":                                 {"L0", ""},

@@ -121,7 +121,7 @@ func (s *Session) request(id int64, r Request) (outgoing, error) {
 		meta[metaToken] = rawjson.Number(id)
 	}
 	m := outgoing{id: id, method: r.Method, version: s.Version()}
-	if s.newer() {
+	if s.stateless() {
 		if err := s.present(meta, r); err != nil {
 			return m, err
 		}
@@ -224,7 +224,7 @@ func (s *Session) giveUp(c *call, why error) error {
 	t := s.pipe.traits()
 	// The handshake must not be cancelled, and where the end of a stream says it,
 	// nothing else has to.
-	if c.method != "initialize" && c.method != "server/discover" && !(t.streams && s.newer()) {
+	if c.method != "initialize" && c.method != "server/discover" && !(t.streams && s.stateless()) {
 		select {
 		case s.replies <- struct{}{}:
 			if !s.work(func(ctx context.Context) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sandlot/internal/rawjson"
+	"sandlot/internal/revision"
 )
 
 // declined is an answer to the question that begins a session which leads no
@@ -42,7 +43,7 @@ func Connect(ctx context.Context, dial Dial, o Options) (*Session, error) {
 		return nil, err
 	}
 	s := h.session
-	if s.newer() && o.Handler != nil && (s.can.ToolsChanged || s.can.PromptsChanged || s.can.ResourcesChanged) {
+	if s.stateless() && o.Handler != nil && (s.can.ToolsChanged || s.can.PromptsChanged || s.can.ResourcesChanged) {
 		s.listen("")
 	}
 	return s, nil
@@ -161,7 +162,7 @@ func answered(err error) bool {
 
 // discover begins in the newer era.
 func (s *Session) discover(ctx context.Context) error {
-	s.spoken.Store(newerEra)
+	s.spoken.Store(revision.Stateless)
 	raw, err := s.question(ctx, "server/discover", nil)
 	var said *Error
 	if errors.As(err, &said) && said.Code == codeVersion && supports(said.Data) {
@@ -175,7 +176,7 @@ func (s *Session) discover(ctx context.Context) error {
 		s.spoken.Store("")
 		return err
 	}
-	s.pipe.agreed(newerEra)
+	s.pipe.agreed(revision.Stateless)
 	return nil
 }
 
@@ -189,7 +190,7 @@ func supports(data json.RawMessage) bool {
 	var d struct {
 		Supported []string `json:"supported"`
 	}
-	return json.Unmarshal(data, &d) == nil && slices.Contains(d.Supported, newerEra)
+	return json.Unmarshal(data, &d) == nil && slices.Contains(d.Supported, revision.Stateless)
 }
 
 // discovered takes what server/discover said.
@@ -204,8 +205,8 @@ func (s *Session) discovered(raw json.RawMessage) error {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return &declined{"the server's answer to server/discover cannot be read"}
 	}
-	if !slices.Contains(r.SupportedVersions, newerEra) {
-		return &declined{fmt.Sprintf("the server does not speak the protocol's revision %s", newerEra)}
+	if !slices.Contains(r.SupportedVersions, revision.Stateless) {
+		return &declined{fmt.Sprintf("the server does not speak the protocol's revision %s", revision.Stateless)}
 	}
 	if rawjson.IsObject(r.Meta.Server) {
 		r.ServerInfo = r.Meta.Server
@@ -235,7 +236,7 @@ func (s *Session) initialize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	raw, err := s.question(ctx, "initialize", rawjson.Object{"protocolVersion": rawjson.Quote(olderEra),
+	raw, err := s.question(ctx, "initialize", rawjson.Object{"protocolVersion": rawjson.Quote(revision.Stateful),
 		"capabilities": s.options.Capabilities, "clientInfo": client})
 	if err != nil {
 		return err
@@ -247,9 +248,9 @@ func (s *Session) initialize(ctx context.Context) error {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return &declined{"the server's answer to initialize cannot be read"}
 	}
-	if !slices.Contains(olderToo, r.ProtocolVersion) {
+	if !revision.IsStateful(r.ProtocolVersion) {
 		return &declined{fmt.Sprintf("the server speaks the protocol's revision %q, and Sandlot speaks %s and %v",
-			clip(r.ProtocolVersion, 40), newerEra, olderToo)}
+			clip(r.ProtocolVersion, 40), revision.Stateless, revision.AllStateful)}
 	}
 	s.welcome(r.welcome)
 	s.spoken.Store(r.ProtocolVersion)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"sandlot/internal/revision"
 )
 
 // serve answers each call with its own name until it is told to end.
@@ -51,27 +53,27 @@ func TestEras(t *testing.T) {
 		version string
 		problem string
 	}{
-		{"newer", false, []func(*program){newer}, newerEra, ""},
-		{"refused", false, []func(*program){older}, olderEra, ""},
-		{"ignored", false, []func(*program){ignore, older}, olderEra, ""},
-		{"dies of the question", false, []func(*program){dies, older}, olderEra, ""},
+		{"newer", false, []func(*program){newer}, revision.Stateless, ""},
+		{"refused", false, []func(*program){older}, revision.Stateful, ""},
+		{"ignored", false, []func(*program){ignore, older}, revision.Stateful, ""},
+		{"dies of the question", false, []func(*program){dies, older}, revision.Stateful, ""},
 		{"confused by the question", false, []func(*program){func(p *program) {
 			m, _ := p.next()
 			p.refuse(m, -32600, "not initialized")
 			ignore(p)
-		}, older}, olderEra, ""},
-		{"older first", true, []func(*program){older}, olderEra, ""},
+		}, older}, revision.Stateful, ""},
+		{"older first", true, []func(*program){older}, revision.Stateful, ""},
 		{"newer alone, older first", true, []func(*program){func(p *program) {
 			m, _ := p.next()
 			p.refuse(m, -32601, "unknown method")
 			newer(p)
-		}}, newerEra, ""},
-		{"dies of initialize", true, []func(*program){dies, newer}, newerEra, ""},
+		}}, revision.Stateless, ""},
+		{"dies of initialize", true, []func(*program){dies, newer}, revision.Stateless, ""},
 		{"asks to be asked again", false, []func(*program){func(p *program) {
 			m, _ := p.next()
 			p.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32022,"message":"no","data":{"supported":["2026-07-28"]}}}`, m.ID)
 			newer(p)
-		}}, newerEra, ""},
+		}}, revision.Stateless, ""},
 		{"an older revision", false, []func(*program){func(p *program) {
 			m, _ := p.next()
 			p.refuse(m, -32601, "unknown method")

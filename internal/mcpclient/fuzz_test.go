@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"sandlot/internal/revision"
 )
 
 func FuzzLines(f *testing.F) {
@@ -84,7 +86,7 @@ func FuzzMessages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s := newSession(deaf{}, Options{Handler: &ears{}}.withDefaults())
 		defer s.Close()
-		s.spoken.Store(olderEra)
+		s.spoken.Store(revision.Stateful)
 		c, err := s.begin("x")
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"sandlot/internal/revision"
 )
 
 const (
@@ -285,7 +287,7 @@ func (h *httpPipe) agreed(version string) {
 	h.mu.Lock()
 	h.version = version
 	h.mu.Unlock()
-	if version >= newerEra {
+	if revision.IsStateless(version) {
 		return
 	}
 	open, say := context.WithTimeout(h.ctx, openLimit)

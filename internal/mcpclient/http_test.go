@@ -16,6 +16,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"sandlot/internal/rawjson"
+	"sandlot/internal/revision"
 )
 
 // web is a hand-written server: it does the handshake of the older era, and the
@@ -82,7 +83,7 @@ func TestHTTPAnswers(t *testing.T) {
 		problem string
 	}{
 		{"JSON", func(w http.ResponseWriter, r *http.Request, m spoken) {
-			if r.Header.Get("Mcp-Session-Id") != "s1" || r.Header.Get("MCP-Protocol-Version") != olderEra ||
+			if r.Header.Get("Mcp-Session-Id") != "s1" || r.Header.Get("MCP-Protocol-Version") != revision.Stateful ||
 				r.Header.Get("X-Mine") != "yes" {
 				t.Errorf("headers: %v", r.Header)
 			}
@@ -469,7 +470,7 @@ func TestNewerCancelsByItsStream(t *testing.T) {
 		var m spoken
 		b, _ := io.ReadAll(r.Body)
 		_ = json.Unmarshal(b, &m)
-		if r.Header.Get("Mcp-Method") != m.Method || r.Header.Get("MCP-Protocol-Version") != newerEra ||
+		if r.Header.Get("Mcp-Method") != m.Method || r.Header.Get("MCP-Protocol-Version") != revision.Stateless ||
 			r.Header.Get("Mcp-Session-Id") != "" {
 			t.Errorf("headers of %s: %v", m.Method, r.Header)
 		}
@@ -537,7 +538,7 @@ func TestHTTPProbeHangs(t *testing.T) {
 		}
 		h.ServeHTTP(w, r)
 	}))
-	if got := connected(t, HTTP(Remote{URL: s.URL}), Options{Handshake: 2 * time.Second}); got.Version() != olderEra {
+	if got := connected(t, HTTP(Remote{URL: s.URL}), Options{Handshake: 2 * time.Second}); got.Version() != revision.Stateful {
 		t.Errorf("revision %s", got.Version())
 	}
 }

@@ -130,7 +130,7 @@ func readCursor(d *json.Decoder) (string, error) {
 // SetLevel sets from which level on the server sends log messages. In the newer
 // era each later request says it.
 func (s *Session) SetLevel(ctx context.Context, level string) error {
-	if !s.newer() {
+	if !s.stateless() {
 		_, err := s.Call(ctx, Request{Method: "logging/setLevel", Params: rawjson.Object{"level": rawjson.Quote(level)}})
 		return err
 	}

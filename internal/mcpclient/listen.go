@@ -46,7 +46,7 @@ type listen struct {
 // Subscribe asks for announcements of a resource's changes. In the newer era it
 // returns when the server has agreed.
 func (s *Session) Subscribe(ctx context.Context, uri string) error {
-	if !s.newer() {
+	if !s.stateless() {
 		_, err := s.Call(ctx, Request{Method: "resources/subscribe", Params: rawjson.Object{"uri": rawjson.Quote(uri)}})
 		return err
 	}
@@ -76,7 +76,7 @@ func (s *Session) Subscribe(ctx context.Context, uri string) error {
 // Unsubscribe ends a subscription. In the newer era one that is not there is
 // ended already.
 func (s *Session) Unsubscribe(ctx context.Context, uri string) error {
-	if !s.newer() {
+	if !s.stateless() {
 		_, err := s.Call(ctx, Request{Method: "resources/unsubscribe", Params: rawjson.Object{"uri": rawjson.Quote(uri)}})
 		return err
 	}

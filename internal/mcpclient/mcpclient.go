@@ -16,14 +16,6 @@ import (
 	"sandlot/internal/rawjson"
 )
 
-// The revisions of the protocol that are spoken.
-const (
-	newerEra = "2026-07-28" // no sessions: each request carries what the server has to know
-	olderEra = "2025-11-25" // sessions begin with initialize; a server may answer with one of olderToo
-)
-
-var olderToo = []string{olderEra, "2025-06-18", "2025-03-26", "2024-11-05"}
-
 const (
 	defaultHandshake  = 15 * time.Second
 	defaultProbe      = 2 * time.Second

@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/rawjson"
+	"sandlot/internal/revision"
 )
 
 // realServer is a server of the Go SDK: a peer that nobody here has written.
@@ -98,7 +99,7 @@ func ways(t *testing.T, s *mcp.Server) map[string]Dial {
 }
 
 func TestRealServers(t *testing.T) {
-	version := map[string]string{"lines": newerEra, "stateful": olderEra, "stateless": newerEra, "sse": olderEra}
+	version := map[string]string{"lines": revision.Stateless, "stateful": revision.Stateful, "stateless": revision.Stateless, "sse": revision.Stateful}
 	for name, want := range version {
 		t.Run(name, func(t *testing.T) {
 			noLeaks(t)
@@ -122,7 +123,7 @@ func TestRealServers(t *testing.T) {
 			var said *Error
 			if _, err := s.Call(t.Context(), Request{Method: "no/such"}); err == nil {
 				t.Error("a method that does not exist was answered")
-			} else if want == newerEra && !errors.As(err, &said) {
+			} else if want == revision.Stateless && !errors.As(err, &said) {
 				t.Errorf("no/such: %v", err)
 			}
 			hearChanges(t, s, server, e)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sandlot/internal/rawjson"
+	"sandlot/internal/revision"
 )
 
 const (
@@ -66,7 +67,7 @@ func newSession(p Pipe, o Options) *Session {
 // Version returns the agreed revision of the protocol.
 func (s *Session) Version() string { return s.spoken.Load().(string) }
 
-func (s *Session) newer() bool { return s.Version() >= newerEra }
+func (s *Session) stateless() bool { return revision.IsStateless(s.Version()) }
 
 // Info returns what the server says of itself, an Implementation object; or nil.
 func (s *Session) Info() json.RawMessage { return s.info }
@@ -256,7 +257,7 @@ func (s *Session) asked(m *message, room Room) {
 	case method == "ping":
 		s.reply(wireReply{ID: id, Result: json.RawMessage("{}")})
 		return
-	case s.options.Handler == nil || s.newer(),
+	case s.options.Handler == nil || s.stateless(),
 		method != "elicitation/create" && method != "sampling/createMessage" && method != "roots/list":
 		s.reply(wireReply{ID: id, Error: &Error{Code: codeUnknownMethod, Message: "unknown method"}})
 		return
@@ -349,7 +350,7 @@ func (s *Session) notify(ctx context.Context, method string, params rawjson.Obje
 		return err
 	}
 	m := outgoing{body: b, method: method, version: s.Version()}
-	if s.newer() {
+	if s.stateless() {
 		m.header = standardHeaders(method, params)
 	}
 	return s.pipe.send(ctx, m)

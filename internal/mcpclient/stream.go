@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"sandlot/internal/revision"
 )
 
 const (
@@ -81,7 +83,7 @@ func (h *httpPipe) follow(ctx context.Context, m outgoing, resp *http.Response) 
 			return ctx.Err()
 		case errors.Is(err, ErrTooLarge), isCrowded(err):
 			return err
-		case s.last == "" || m.version >= newerEra:
+		case s.last == "" || revision.IsStateless(m.version):
 			return fmt.Errorf("the server ended its stream before it had answered %s (%v)", clip(m.method, 100), err)
 		}
 		if tries++; s.fresh {

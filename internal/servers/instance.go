@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient"
 	"sandlot/internal/rawjson"
+	"sandlot/internal/revision"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
@@ -166,11 +167,8 @@ func (l *instance) read(ctx context.Context, first bool) error {
 	default:
 	}
 	l.s.book.awaitPrefix(ctx, l.s)
-	return l.s.book.publish(l.s, l.gen, o, l.session.Version() < newerEra)
+	return l.s.book.publish(l.s, l.gen, o, !revision.IsStateless(l.session.Version()))
 }
-
-// newerEra is the first revision of the protocol without sessions.
-const newerEra = "2026-07-28"
 
 // resume brings back what clients had asked of the session before.
 func (l *instance) resume(ctx context.Context) {

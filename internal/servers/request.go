@@ -13,6 +13,7 @@ import (
 	"sandlot/internal/limit"
 	"sandlot/internal/mcpclient"
 	"sandlot/internal/rawjson"
+	"sandlot/internal/revision"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
@@ -39,9 +40,9 @@ func (s *server) once(ctx context.Context, q query) (json.RawMessage, error) {
 		return nil, err
 	}
 	defer release()
-	older := l.session.Version() < newerEra
+	stateful := !revision.IsStateless(l.session.Version())
 	s.mu.Lock()
-	alone := older && s.rec.Asks
+	alone := stateful && s.rec.Asks
 	s.mu.Unlock()
 	f, err := l.begin(ctx, q.client, alone)
 	if err != nil {

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandlot/internal/revision"
 )
 
 const (
-	older = "2025-11-25"
-	newer = "2026-07-28"
+	older = revision.Stateful
+	newer = revision.Stateless
 )
 
 type args = map[string]any

@@ -12,6 +12,7 @@ import (
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
 	"sandlot/internal/rawjson"
+	"sandlot/internal/revision"
 )
 
 // ordinary is a tool call, or a list, that may take the shortcut.
@@ -37,7 +38,7 @@ func readRequest(r *http.Request, m rpc.Message) *cacheable {
 	if !o.read(m.Params) {
 		return nil
 	}
-	o.stateless = o.session == "" && r.Header.Get("Mcp-Protocol-Version") >= rpc.Stateless
+	o.stateless = o.session == "" && revision.IsStateless(r.Header.Get("Mcp-Protocol-Version"))
 	like := []string{o.method, o.name, o.cursor} // none of it has control characters
 	for _, h := range []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name", "Content-Type", "Accept"} {
 		like = append(like, strings.Join(r.Header[h], "\x00"))
@@ -142,5 +143,5 @@ func cursorOf(req mcp.Request) string {
 // stateless says whether a request that the SDK read is of that protocol.
 func stateless(req mcp.Request) bool {
 	v, ok := req.(interface{ ProtocolVersion() string })
-	return ok && v.ProtocolVersion() >= rpc.Stateless
+	return ok && revision.IsStateless(v.ProtocolVersion())
 }

@@ -19,13 +19,6 @@ import (
 // Object is a JSON object whose values are left as they came.
 type Object = map[string]json.RawMessage
 
-// The revisions of the protocol that differ here.
-const (
-	// Stateless is the first without sessions, and Batchless the first without batches.
-	Stateless = "2026-07-28"
-	Batchless = "2025-06-18"
-)
-
 // MaxBatch is how many messages a batch may have.
 const MaxBatch = 100
 

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"sandlot/internal/revision"
 )
 
 // Bank is an MCP server with one tool, "balance", for users who have logged in,
@@ -186,7 +188,7 @@ func (b *Bank) mcp(w http.ResponseWriter, r *http.Request) {
 	var result any
 	switch m.Method {
 	case "initialize":
-		result = map[string]any{"protocolVersion": "2025-11-25",
+		result = map[string]any{"protocolVersion": revision.Stateful,
 			"capabilities": map[string]any{"tools": map[string]any{}}, "serverInfo": map[string]any{"name": "bank", "version": "1"}}
 	case "tools/list":
 		result = map[string]any{"tools": []any{map[string]any{"name": "balance", "description": "what is left",
