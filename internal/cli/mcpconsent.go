@@ -12,7 +12,6 @@ import (
 	"sandlot/internal/api"
 	"sandlot/internal/app"
 	"sandlot/internal/fault"
-	"sandlot/internal/revision"
 )
 
 // mcpConsented calls a tool for which the server may want its user's consent. It
@@ -79,7 +78,7 @@ func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, n
 		return enc.Encode(m)
 	}
 	err := write(message{ID: json.RawMessage("1"), Method: "initialize",
-		Params: map[string]any{"protocolVersion": revision.Stateful,
+		Params: map[string]any{"protocolVersion": "2025-11-25",
 			"capabilities": map[string]any{"elicitation": map[string]any{}},
 			"clientInfo":   map[string]any{"name": "sandlot", "version": app.Version}}})
 	for dec := json.NewDecoder(hear); err == nil; {

@@ -43,7 +43,8 @@ func Connect(ctx context.Context, dial Dial, o Options) (*Session, error) {
 		return nil, err
 	}
 	s := h.session
-	if s.stateless() && o.Handler != nil && (s.can.ToolsChanged || s.can.PromptsChanged || s.can.ResourcesChanged) {
+	changes := s.can.ToolsChanged || s.can.PromptsChanged || s.can.ResourcesChanged
+	if s.stateless() && o.Handler != nil && changes {
 		s.listen("")
 	}
 	return s, nil

@@ -538,7 +538,8 @@ func TestHTTPProbeHangs(t *testing.T) {
 		}
 		h.ServeHTTP(w, r)
 	}))
-	if got := connected(t, HTTP(Remote{URL: s.URL}), Options{Handshake: 2 * time.Second}); got.Version() != revision.Stateful {
+	got := connected(t, HTTP(Remote{URL: s.URL}), Options{Handshake: 2 * time.Second})
+	if got.Version() != revision.Stateful {
 		t.Errorf("revision %s", got.Version())
 	}
 }
