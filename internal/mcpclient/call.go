@@ -150,7 +150,8 @@ func (s *Session) present(meta rawjson.Object, r Request) error {
 	if err != nil {
 		return err
 	}
-	meta[metaVersion], meta[metaClient], meta[metaCapabilities] = rawjson.Quote(s.Version()), client, s.options.Capabilities
+	meta[metaVersion], meta[metaClient] = rawjson.Quote(s.Version()), client
+	meta[metaCapabilities] = s.options.Capabilities
 	if len(r.Capabilities) > 0 {
 		meta[metaCapabilities] = r.Capabilities
 	}
