@@ -57,7 +57,7 @@ type httpPipe struct {
 func (h *httpPipe) traits() traits { return traits{streams: true} }
 
 func (h *httpPipe) start(to inbox, limit int, room func() Room) {
-	h.to, h.most, h.room = to, h.remote.limit(limit), room
+	h.to, h.most, h.room = to, limit, room
 }
 
 // work runs f in a goroutine that close waits for.

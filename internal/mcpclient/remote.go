@@ -31,8 +31,6 @@ type Remote struct {
 	Client *http.Client
 	// OAuth logs in when the server asks for that; nil: nobody does.
 	OAuth auth.OAuthHandler
-	// MaxMessage bounds messages, in bytes; 0: Options.MaxMessage alone does.
-	MaxMessage int
 }
 
 // remote makes HTTP requests to one origin.
@@ -66,14 +64,6 @@ func (r Remote) open() (*remote, error) {
 	c.Timeout = 0
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return out, nil
-}
-
-// limit bounds messages.
-func (r *remote) limit(other int) int {
-	if r.MaxMessage > 0 {
-		return min(r.MaxMessage, other)
-	}
-	return other
 }
 
 func (r *remote) close() {

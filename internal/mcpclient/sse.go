@@ -80,7 +80,7 @@ func (p *ssePipe) agreed(string)  {}
 func (p *ssePipe) abandon(int64)  {}
 
 func (p *ssePipe) start(to inbox, limit int, room func() Room) {
-	p.to, p.most, p.room = to, p.remote.limit(limit), room
+	p.to, p.most, p.room = to, limit, room
 	p.work(func() {
 		defer p.resp.Body.Close()
 		if err := p.listen(); p.ctx.Err() == nil {
