@@ -88,12 +88,10 @@ func (l *lines) write(to inbox) {
 				continue
 			}
 			close(l.ended)
-			t := time.NewTimer(lastWords)
-			defer t.Stop()
 			select {
 			case <-l.stop:
 			case <-l.read:
-			case <-t.C:
+			case <-time.After(lastWords):
 				to.lost(fmt.Errorf("%w: it takes no input any more (%w)", ErrClosed, err))
 			}
 			return
@@ -160,12 +158,11 @@ func (l *lines) close() error {
 	if !l.started {
 		return nil
 	}
-	t := time.NewTimer(ending)
-	defer t.Stop()
+	timeout := time.After(ending)
 	for _, over := range []chan struct{}{l.wrote, l.read} {
 		select {
 		case <-over:
-		case <-t.C:
+		case <-timeout:
 			return errors.New("the program's input and output could not be closed; end the program")
 		}
 	}

@@ -16,12 +16,12 @@ const (
 
 // List calls a method that lists ("tools/list"), page after page, and returns
 // what stands in the field ("tools") of all of them. More than most items, more
-// than Options.MaxMessage bytes or 1000 pages, or a page that comes again, is an
+// than Options.MaxList bytes or 1000 pages, or a page that comes again, is an
 // error; what came so far is returned with it.
 func (s *Session) List(ctx context.Context, method, field string, most int) ([]json.RawMessage, error) {
 	var all []json.RawMessage
 	params, seen := rawjson.Object{}, map[string]bool{}
-	left := room{most, s.options.MaxMessage}
+	left := room{most, s.options.MaxList}
 	for range maxPages {
 		var room Room = noRoom{}
 		raw, err := s.Call(ctx, Request{Method: method, Params: params, Held: func(r Room) { room = r }})

@@ -61,7 +61,7 @@ func TestList(t *testing.T) {
 					}
 					p.answer(m, tt.page(n))
 				}
-			})), Options{Older: true, MaxMessage: 3 << 20})
+			})), Options{Older: true, MaxList: 3 << 20})
 			got, err := s.List(t.Context(), "tools/list", "tools", 10)
 			if len(got) != tt.want {
 				t.Errorf("%d items, want %d", len(got), tt.want)

@@ -57,8 +57,6 @@ func (s *Session) Subscribe(ctx context.Context, uri string) error {
 	if err != nil {
 		return err
 	}
-	t := time.NewTimer(ackLimit)
-	defer t.Stop()
 	select {
 	case <-l.agreed:
 		return nil
@@ -66,7 +64,7 @@ func (s *Session) Subscribe(ctx context.Context, uri string) error {
 		err = l.err
 	case <-ctx.Done():
 		err = context.Cause(ctx)
-	case <-t.C:
+	case <-time.After(ackLimit):
 		err = fmt.Errorf("%w: the subscription was not acknowledged within %s", ErrTimeout, ackLimit)
 	}
 	s.drop(l)
@@ -159,13 +157,9 @@ func (s *Session) keepListening(ctx context.Context, l *listen) {
 		case time.Since(began) > steadyListen:
 			pause = firstPause
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			t.Stop()
+		if sleep(ctx, pause) != nil {
 			l.err = context.Cause(ctx)
 			return
-		case <-t.C:
 		}
 		pause = min(2*pause, longestPause)
 	}

@@ -21,6 +21,7 @@ const (
 	defaultProbe      = 2 * time.Second
 	defaultTimeout    = time.Minute
 	defaultMaxMessage = 16 << 20
+	defaultMaxList    = 16 << 20
 )
 
 // Options is what a session is made with.
@@ -34,7 +35,8 @@ type Options struct {
 	// that is less
 	Probe      time.Duration
 	Older      bool         // begin with initialize: the server spoke the older era the last time
-	MaxMessage int          // bytes of a message, and of all pages of a list; 0: 16 MiB
+	MaxMessage int          // bytes; 0: 16 MiB
+	MaxList    int          // bytes of all pages of one list; 0: 16 MiB
 	Room       func() Room  // bounds what large messages hold while they are read; nil: nothing does
 	Handler    Handler      // nil: requests are refused, and announcements dropped
 	Log        *slog.Logger // nil: nothing is logged
@@ -110,6 +112,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxMessage <= 0 {
 		o.MaxMessage = defaultMaxMessage
+	}
+	if o.MaxList <= 0 {
+		o.MaxList = defaultMaxList
 	}
 	if o.Room == nil {
 		o.Room = func() Room { return noRoom{} }

@@ -216,10 +216,8 @@ func unwanted(err error) bool {
 
 // sleep waits, unless the context ends before.
 func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
