@@ -944,25 +944,3 @@ func TestARefusedRunsStream(t *testing.T) {
 		t.Errorf("%d streams, want 1", got)
 	}
 }
-
-func TestPrintable(t *testing.T) {
-	for in, want := range map[string]string{
-		"plain":               "plain",
-		"two\nlines\tand tab": "two\nlines\tand tab",
-		"\x1b[31mred\x07\x00": "[31mred",
-		"a\xffb":              "a\uFFFDb",
-		"\u202eright to left": "right to left",
-		"grüße":               "grüße",
-		"0123456789tail":      "0123456789tail",
-	} {
-		if got := Printable(in, 100); got != want {
-			t.Errorf("Printable(%q) = %q, want %q", in, got, want)
-		}
-	}
-	if got := Printable("0123456789", 4); got != "0123…" {
-		t.Errorf("cut to 4: %q", got)
-	}
-	if got := Printable("aä", 2); strings.ContainsRune(got, 0) || len(got) > 10 {
-		t.Errorf("cut in the middle of a letter: %q", got)
-	}
-}

@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/fault"
 	"sandlot/proto/agentv1"
 )
 
@@ -25,7 +26,7 @@ func (c *Client) Interactive(ctx context.Context, cmd Command) (*Interactive, er
 	if err != nil {
 		return nil, err
 	}
-	return &Interactive{Conn: stream, ProcessID: Printable(reply.ProcessId, maxProcessID)}, nil
+	return &Interactive{Conn: stream, ProcessID: fault.Printable(reply.ProcessId, maxProcessID)}, nil
 }
 
 // Dial connects to a port of the sandbox's loopback.
@@ -63,7 +64,7 @@ func ReadStarted(r io.Reader) (Started, error) {
 	}
 	s := Started{ProcessID: m.ProcessId, SessionID: m.SessionId, SessionCreated: m.SessionCreated}
 	if m.Code != 0 {
-		s.Failure = cmp.Or(Printable(m.Message, 2000), "the program was not started")
+		s.Failure = cmp.Or(fault.Printable(m.Message, 2000), "the program was not started")
 	}
 	return s, nil
 }

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"sandlot/internal/fault"
 	"sandlot/proto/agentv1"
 )
 
@@ -53,7 +54,7 @@ func (c *Client) StartProcess(ctx context.Context, b Background) (id string, err
 	if err != nil {
 		return "", err
 	}
-	return Printable(m.ProcessId, maxProcessID), nil
+	return fault.Printable(m.ProcessId, maxProcessID), nil
 }
 
 // maxProcessID is more bytes than an id has.
@@ -82,11 +83,11 @@ func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 	}
 	all := make([]Process, len(m.Processes))
 	for n, p := range m.Processes {
-		all[n] = Process{ID: Printable(p.ProcessId, maxProcessID), Args: p.Argv, Kind: Printable(p.Kind, 20),
+		all[n] = Process{ID: fault.Printable(p.ProcessId, maxProcessID), Args: p.Argv, Kind: fault.Printable(p.Kind, 20),
 			PID: int(p.Pid), Running: p.Running, Busy: p.Busy,
 			ExitCode: int(p.ExitCode), Started: moment(p.StartedUnixMillis), Ended: moment(p.EndedUnixMillis),
 			Written:  p.OutputBytes,
-			KilledBy: Printable(p.KilledBy, 40), Timeout: timeLimit(p.TimeoutMillis)}
+			KilledBy: fault.Printable(p.KilledBy, 40), Timeout: timeLimit(p.TimeoutMillis)}
 	}
 	return all, nil
 }
@@ -118,7 +119,7 @@ func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, most 
 	}
 	return ProcessOutput{Data: m.Output, Cursor: int64(m.Cursor), Skipped: int64(m.Skipped), Left: int64(m.Left),
 		Running:  m.Running,
-		ExitCode: int(m.ExitCode), KilledBy: Printable(m.KilledBy, 40), Timeout: timeLimit(m.TimeoutMillis)}, nil
+		ExitCode: int(m.ExitCode), KilledBy: fault.Printable(m.KilledBy, 40), Timeout: timeLimit(m.TimeoutMillis)}, nil
 }
 
 // WriteProcess writes to a process's input, closes it after that when eof is

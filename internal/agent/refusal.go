@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/fault"
 	"sandlot/proto/agentv1"
 )
 
@@ -48,7 +49,7 @@ func ReasonOf(err error) Reason {
 
 // refusal makes the error of a Connect code and its text.
 func refusal(code connect.Code, message string) *Refusal {
-	r := &Refusal{Message: Printable(message, 2000)}
+	r := &Refusal{Message: fault.Printable(message, 2000)}
 	switch code {
 	case connect.CodeInvalidArgument:
 		r.Reason = Invalid

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"sandlot/internal/fault"
 	"sandlot/proto/agentv1"
 )
 
@@ -82,7 +83,7 @@ func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, err
 	if d == nil {
 		return nil, ErrProtocol
 	}
-	r := &ExecResult{ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, KilledBy: Printable(d.KilledBy, 40),
+	r := &ExecResult{ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, KilledBy: fault.Printable(d.KilledBy, 40),
 		Duration: span(d.DurationMicros)}
 	if r.Stdout, err = x.Inline.output(d.Stdout); err != nil {
 		return nil, err
@@ -147,7 +148,7 @@ func (c *Client) Evaluate(ctx context.Context, code Code, o Observer) (*CodeResu
 func (i Inline) result(d *agentv1.EvaluateDone) (r *CodeResult, err error) {
 	r = &CodeResult{OK: d.Ok, Error: d.Error, Traceback: d.Traceback, ExitCode: int(d.ExitCode), TimedOut: d.TimedOut,
 		Interrupted: d.Interrupted,
-		StateLost:   d.StateLost, Reason: Printable(d.Reason, 300), KilledBy: Printable(d.KilledBy, 40),
+		StateLost:   d.StateLost, Reason: fault.Printable(d.Reason, 300), KilledBy: fault.Printable(d.KilledBy, 40),
 		Duration: span(d.DurationMicros)}
 	if r.Stdout, err = i.output(d.Stdout); err != nil {
 		return nil, err
@@ -163,7 +164,7 @@ func (i Inline) result(d *agentv1.EvaluateDone) (r *CodeResult, err error) {
 		r.Value = &value
 	}
 	for _, v := range d.Rich {
-		r.Rich = append(r.Rich, Rich{MIME: Printable(v.Mime, 100), Data: v.Data})
+		r.Rich = append(r.Rich, Rich{MIME: fault.Printable(v.Mime, 100), Data: v.Data})
 	}
 	return r, nil
 }

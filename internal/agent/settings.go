@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 	"sandlot/proto/agentv1"
@@ -60,7 +61,7 @@ func (c *Client) Hello(ctx context.Context) (boot string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return Printable(m.BootId, 100), nil
+	return fault.Printable(m.BootId, 100), nil
 }
 
 // StartInterpreter starts a language's interpreter, which then waits for code.

@@ -18,7 +18,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"sandlot/internal/agent"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/gateway"
@@ -68,7 +67,7 @@ func New(c Config) *Server {
 	s := &Server{Config: c, mux: http.NewServeMux(), inside: newInside()}
 	s.Guard.Apart = c.Hub.Links().Claims
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		problem(w, r, fault.New(fault.NotFound, "there is no %s %s; MCP is at /mcp, the API at /v1", r.Method, agent.Printable(r.URL.Path, 200)))
+		problem(w, r, fault.New(fault.NotFound, "there is no %s %s; MCP is at /mcp, the API at /v1", r.Method, fault.Printable(r.URL.Path, 200)))
 	})
 	s.mux.Handle("/v1/", s.identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		problem(w, r, fault.New(fault.NotFound, "there is no %s %s; see docs/guide/api.md", r.Method, r.URL.Path))

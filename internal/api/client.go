@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/event"
+	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 )
 
@@ -112,7 +113,7 @@ func failure(status int, body io.Reader) error {
 	if json.Unmarshal(text, p) == nil && p.Detail != "" {
 		return p
 	}
-	return fmt.Errorf("the server answered with status %d: %s", status, agent.Printable(string(text), 500))
+	return fmt.Errorf("the server answered with status %d: %s", status, fault.Printable(string(text), 500))
 }
 
 func (p *Problem) Error() string {
@@ -408,7 +409,7 @@ func receive(r io.Reader, t Terminal) (int, error) {
 				return 0, errors.New("the process ended without an exit code")
 			}
 			if len(payload) > 4 {
-				fmt.Fprintln(os.Stderr, "sandlot: "+agent.Printable(string(payload[4:]), 500))
+				fmt.Fprintln(os.Stderr, "sandlot: "+fault.Printable(string(payload[4:]), 500))
 			}
 			return int(int32(uint32(payload[0])<<24 | uint32(payload[1])<<16 | uint32(payload[2])<<8 | uint32(payload[3]))), nil
 		}

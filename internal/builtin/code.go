@@ -134,7 +134,7 @@ func (t *Tools) knows(name string) error {
 }
 
 func unknownLanguage(name string, known []string) error {
-	name = agent.Printable(name, 60)
+	name = fault.Printable(name, 60)
 	return fault.New(fault.InvalidParameters, "language %q is not known; known are: %s", name, strings.Join(known, ", ")).
 		With("argument", "language").With("given", name).With("allowed", known)
 }
@@ -178,7 +178,7 @@ func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, code 
 	o.Waiting = func(held time.Duration) error {
 		timer.Reset(limit)
 		if c.Progress != nil {
-			c.Progress(agent.Printable(fmt.Sprintf("Waiting: another piece of %s code has been running in this session for %d s", code.Language, int(held.Seconds())), 4096))
+			c.Progress(fault.Printable(fmt.Sprintf("Waiting: another piece of %s code has been running in this session for %d s", code.Language, int(held.Seconds())), 4096))
 		}
 		return nil
 	}
@@ -192,7 +192,7 @@ func observer(c tool.Call) agent.Observer {
 		return agent.Observer{}
 	}
 	return agent.Observer{Output: func(b []byte) error {
-		c.Progress(agent.Printable(terminal.Text(string(b)), 4096))
+		c.Progress(fault.Printable(terminal.Text(string(b)), 4096))
 		return nil
 	}}
 }
@@ -303,7 +303,7 @@ func linked(l *session.Lease, v agent.Rich) *tool.Link {
 		return nil
 	}
 	name, ok := strings.CutPrefix(uri, "file://"+wire.OutputDir+"/")
-	if !ok || name != agent.Printable(path.Base(name), 200) {
+	if !ok || name != fault.Printable(path.Base(name), 200) {
 		return nil
 	}
 	return &tool.Link{URI: FileURI(l.ID(), wire.OutputDir+"/"+name), Name: name, MIME: "text/html", Size: size, Description: "The value as HTML"}

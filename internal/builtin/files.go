@@ -233,7 +233,7 @@ func (in writeFileInput) request() (agent.FileWrite, error) {
 	}
 	if in.Mode != "" {
 		if !octal.MatchString(in.Mode) {
-			return w, fault.New(fault.InvalidParameters, "mode %q must be three octal digits, such as 0644", agent.Printable(in.Mode, 20)).
+			return w, fault.New(fault.InvalidParameters, "mode %q must be three octal digits, such as 0644", fault.Printable(in.Mode, 20)).
 				With("argument", "mode").With("allowed", "0000 to 0777")
 		}
 		mode, _ := strconv.ParseUint(in.Mode, 8, 32)
@@ -320,12 +320,12 @@ func (t *Tools) files(ctx context.Context, c tool.Call, in listFilesInput) (*too
 	for _, f := range files {
 		row := File{Name: strings.ToValidUTF8(f.Path, "\uFFFD"), Type: f.Type, Size: f.Size, Mode: fmt.Sprintf("%04o", f.Mode), Modified: when(f.Modified),
 			Target: strings.ToValidUTF8(f.Target, "\uFFFD")}
-		name := agent.Printable(f.Path, 4096)
+		name := fault.Printable(f.Path, 4096)
 		if f.Type == "directory" {
 			name += "/"
 		}
 		if f.Target != "" {
-			name += " -> " + agent.Printable(f.Target, 4096)
+			name += " -> " + fault.Printable(f.Target, 4096)
 		}
 		rows = append(rows, row)
 		lines = append(lines, fmt.Sprintf("%s %9d %s %s", row.Mode, f.Size, row.Modified, name))
@@ -353,7 +353,7 @@ func (t *Tools) Read(ctx context.Context, p auth.Principal, uri string, most int
 		name, err = url.PathUnescape(m[2])
 	}
 	if m == nil || err != nil || m[1] == "new" {
-		return tool.Blob{}, 0, fault.New(fault.NotFound, "resource not found: %s", agent.Printable(uri, 200)).With("uri", agent.Printable(uri, 200))
+		return tool.Blob{}, 0, fault.New(fault.NotFound, "resource not found: %s", fault.Printable(uri, 200)).With("uri", fault.Printable(uri, 200))
 	}
 	l, err := t.Sessions.Open(ctx, p, session.Ask{ID: m[1]})
 	if err != nil {

@@ -31,7 +31,7 @@ func processProp() tool.Prop {
 func (t *Tools) process(ctx context.Context, c tool.Call, id string) (*session.Lease, string, error) {
 	sid, pid, ok := strings.Cut(id, ".")
 	if !ok || sid == "new" || sid == "home" || sid == "" || pid == "" {
-		return nil, "", fault.New(fault.InvalidParameters, "process_id %q is not one that execute_command gave", agent.Printable(id, 80)).
+		return nil, "", fault.New(fault.InvalidParameters, "process_id %q is not one that execute_command gave", fault.Printable(id, 80)).
 			With("argument", "process_id").With("allowed", "a process_id of execute_command or list_processes")
 	}
 	l, err := t.Sessions.Open(ctx, c.Principal, session.Ask{ID: sid})
@@ -93,7 +93,7 @@ func (t *Tools) processes(ctx context.Context, c tool.Call, in SessionInput) (*t
 }
 
 func processRow(l *session.Lease, p agent.Process) Process {
-	row := Process{ID: processID(l, p.ID), Command: agent.Printable(strings.Join(p.Args, " "), 500), Kind: p.Kind, Running: p.Running, PID: p.PID,
+	row := Process{ID: processID(l, p.ID), Command: fault.Printable(strings.Join(p.Args, " "), 500), Kind: p.Kind, Running: p.Running, PID: p.PID,
 		OutputBytes: p.Written, Started: when(p.Started), Status: "running", Timeout: int(p.Timeout.Seconds())}
 	if p.Kind == "interpreter" && !p.Busy {
 		row.Status = "waiting for code"

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"sandlot/internal/agent"
 	"sandlot/internal/egress"
+	"sandlot/internal/fault"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
@@ -32,12 +32,12 @@ func refused(l *session.Lease, r *tool.Result) []Refused {
 	var data []Refused
 	for _, e := range list {
 		host := hostPort(e)
-		lines = append(lines, fmt.Sprintf("Network access refused: %s: %s", host, agent.Printable(e.Reason, 300)))
+		lines = append(lines, fmt.Sprintf("Network access refused: %s: %s", host, fault.Printable(e.Reason, 300)))
 		remedies[e.Remedy()] = true
 		if e.Remedy() == egress.ARule {
 			rules = append(rules, host)
 		}
-		data = append(data, Refused{Host: agent.Printable(e.Host, 260), Port: int(e.Port), Reason: agent.Printable(e.Reason, 300), Times: e.Times})
+		data = append(data, Refused{Host: fault.Printable(e.Host, 260), Port: int(e.Port), Reason: fault.Printable(e.Reason, 300), Times: e.Times})
 	}
 	if len(rules) > 0 {
 		lines = append(lines, fmt.Sprintf("The operator of this server can allow it: network.allow in sandlot.yaml, or `sandlot network allow %s --session %s`.",
@@ -57,7 +57,7 @@ func refused(l *session.Lease, r *tool.Result) []Refused {
 }
 
 func hostPort(e egress.Refusal) string {
-	host := agent.Printable(e.Host, 260)
+	host := fault.Printable(e.Host, 260)
 	if e.Port == 0 {
 		return host
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"sandlot/internal/agent"
+	"sandlot/internal/fault"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 	"sandlot/internal/volume"
@@ -128,7 +128,7 @@ func stopSession() tool.Tool {
 }
 
 func (t *Tools) end(ctx context.Context, c tool.Call, in stopSessionInput) (*tool.Result, error) {
-	id := agent.Printable(in.SessionID, 80)
+	id := fault.Printable(in.SessionID, 80)
 	ok := t.Sessions.Stop(ctx, c.Principal, in.SessionID)
 	text := fmt.Sprintf("Session %s stopped successfully", id)
 	if !ok {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sandlot/internal/agent"
 	"sandlot/internal/builtin"
 	"sandlot/internal/fault"
 )
@@ -74,12 +73,12 @@ func (p *program) mcpList() *cobra.Command {
 		for _, one := range list.Servers {
 			r := connectionRow{one}
 			fmt.Fprintf(p.out, "%-8s %-20s %-14s %3d tools  %s\n", r.ID, r.Name, r.State, r.ToolCount,
-				agent.Printable(r.runs(), 200))
+				fault.Printable(r.runs(), 200))
 			if r.LastError != "" {
-				fmt.Fprintf(p.out, "         %s\n", agent.Printable(r.LastError, 500))
+				fmt.Fprintf(p.out, "         %s\n", fault.Printable(r.LastError, 500))
 			}
 			for _, h := range r.HeldTools {
-				fmt.Fprintf(p.out, "         held back: %s, as %s\n", agent.Printable(h.Remote, 100), h.Reason)
+				fmt.Fprintf(p.out, "         held back: %s, as %s\n", fault.Printable(h.Remote, 100), h.Reason)
 			}
 		}
 		return nil
@@ -225,7 +224,7 @@ func (p *program) show(raw json.RawMessage, quiet bool) error {
 		case "resource_link":
 			fmt.Fprintln(p.out, harmless(b.URI))
 		default:
-			fmt.Fprintf(p.out, "[%s, %s, %d bytes; --json prints it]\n", b.Type, agent.Printable(b.MIMEType, 100),
+			fmt.Fprintf(p.out, "[%s, %s, %d bytes; --json prints it]\n", b.Type, fault.Printable(b.MIMEType, 100),
 				base64.StdEncoding.DecodedLen(len(b.Data)))
 		}
 	}
@@ -358,7 +357,7 @@ func (r connectionRow) lacks(what, name string) error {
 	if r.State != "connected" && r.State != "idle" {
 		state = ", which is " + r.State
 		if r.LastError != "" {
-			state += " (" + agent.Printable(r.LastError, 500) + ")"
+			state += " (" + fault.Printable(r.LastError, 500) + ")"
 		}
 		state += ","
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"sandlot/internal/agent"
 	"sandlot/internal/api"
+	"sandlot/internal/fault"
 )
 
 func (p *program) mcpInspect() *cobra.Command {
@@ -67,7 +67,7 @@ func (p *program) inspected(all api.Inspected) {
 // inspectedTool prints all that a model is told of a tool: who approves it must
 // have seen it.
 func (p *program) inspectedTool(t api.InspectedTool) {
-	fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Key, agent.Printable(t.Remote, 200),
+	fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Key, fault.Printable(t.Remote, 200),
 		t.Hash)
 	if t.Held != "" {
 		fmt.Fprintf(p.out, ", HELD BACK: %s", t.Held)
@@ -138,7 +138,7 @@ func (p *program) approve(c *cobra.Command, what string, sure bool) error {
 	}
 	fmt.Fprintf(p.out, "approved; %s offers %d tools\n", all.Name, done.ToolCount)
 	for _, h := range done.HeldTools {
-		fmt.Fprintf(p.out, "still held back: %s, as %s\n", agent.Printable(h.Remote, 100), h.Reason)
+		fmt.Fprintf(p.out, "still held back: %s, as %s\n", fault.Printable(h.Remote, 100), h.Reason)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"sandlot/internal/agent"
+	"sandlot/internal/fault"
 )
 
 func (p *program) mcpPrompt() *cobra.Command {
@@ -72,7 +72,7 @@ func (p *program) showPrompt(raw json.RawMessage) error {
 		if i > 0 {
 			fmt.Fprintln(p.out)
 		}
-		fmt.Fprintf(p.out, "%s:\n", agent.Printable(m.Role, 20))
+		fmt.Fprintf(p.out, "%s:\n", fault.Printable(m.Role, 20))
 		blocks, err := json.Marshal(map[string]any{"content": []json.RawMessage{m.Content}})
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package fault
 import (
 	"fmt"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -12,11 +13,13 @@ const most = 120
 // Clip makes a text of a caller's fit for a message: valid UTF-8 and, beside an
 // ellipsis that shows what is missing, at most 120 bytes that end with a whole
 // character.
-func Clip(text string) string {
+func Clip(text string) string { return clip(text, most) }
+
+func clip(text string, most int) string {
 	cut := len(text) > most
 	if cut {
 		n := most
-		for n > most-utf8.UTFMax && !utf8.RuneStart(text[n]) {
+		for n > most-utf8.UTFMax && n > 0 && !utf8.RuneStart(text[n]) {
 			n--
 		}
 		text = text[:n]
@@ -26,6 +29,18 @@ func Clip(text string) string {
 		text += "…"
 	}
 	return text
+}
+
+// Printable makes a text from inside a sandbox fit for a log line or an error: valid
+// UTF-8, no control characters but newline and tab, and at most limit bytes beside
+// the ellipsis that shows what is missing.
+func Printable(text string, limit int) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || r == utf8.RuneError || unicode.IsPrint(r) {
+			return r
+		}
+		return -1
+	}, clip(text, limit))
 }
 
 // Meant is the end of a message about a name that is not known: it asks whether the

@@ -364,7 +364,7 @@ func (b *Sessions) unknown(owner, id string) error {
 	}
 	b.mu.Unlock()
 	slices.Sort(live)
-	return fault.New(fault.SessionNotFound, "%s", agent.Printable(id, 80)).With("session_id", agent.Printable(id, 80)).
+	return fault.New(fault.SessionNotFound, "%s", fault.Printable(id, 80)).With("session_id", fault.Printable(id, 80)).
 		With("live_sessions", live)
 }
 

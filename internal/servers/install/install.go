@@ -217,7 +217,7 @@ func (i *Installer) failed(d *agent.ExecResult, argv []string) error {
 		With("exit_code", d.ExitCode).With("command", shown(argv)).With("log", i.Log())
 	var refused []string
 	for _, r := range i.lease.Refusals() {
-		refused = append(refused, agent.Printable(r.Host, 260)+": "+agent.Printable(r.Reason, 300))
+		refused = append(refused, fault.Printable(r.Host, 260)+": "+fault.Printable(r.Reason, 300))
 	}
 	if len(refused) > 0 {
 		f.Message += ". Network access was refused: " + strings.Join(refused,

@@ -188,7 +188,7 @@ func exitWords(data []byte) string {
 	if len(data) < 4 {
 		return "it ended"
 	}
-	if why := agent.Printable(string(data[4:]), 200); why != "" {
+	if why := fault.Printable(string(data[4:]), 200); why != "" {
 		return why
 	}
 	return codeWords(int(int32(binary.BigEndian.Uint32(data))))
