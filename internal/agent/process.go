@@ -83,11 +83,10 @@ func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 	}
 	all := make([]Process, len(m.Processes))
 	for n, p := range m.Processes {
-		all[n] = Process{ID: fault.Printable(p.ProcessId, maxProcessID), Args: p.Argv, Kind: fault.Printable(p.Kind, 20),
-			PID: int(p.Pid), Running: p.Running, Busy: p.Busy,
+		all[n] = Process{ID: fault.Printable(p.ProcessId, maxProcessID), Args: p.Argv,
+			Kind: fault.Printable(p.Kind, 20), PID: int(p.Pid), Running: p.Running, Busy: p.Busy,
 			ExitCode: int(p.ExitCode), Started: moment(p.StartedUnixMillis), Ended: moment(p.EndedUnixMillis),
-			Written:  p.OutputBytes,
-			KilledBy: fault.Printable(p.KilledBy, 40), Timeout: timeLimit(p.TimeoutMillis)}
+			Written: p.OutputBytes, KilledBy: fault.Printable(p.KilledBy, 40), Timeout: timeLimit(p.TimeoutMillis)}
 	}
 	return all, nil
 }

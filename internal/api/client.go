@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
 	"sandlot/internal/secret"
 )
 
@@ -150,8 +151,8 @@ func (c *Client) JSON(ctx context.Context, method, path string, in, out any) err
 }
 
 // SetSecret stores a secret of the caller. It returns what there is to know of it.
-func (c *Client) SetSecret(ctx context.Context, name string, value secret.Value) (Secret, error) {
-	var s Secret
+func (c *Client) SetSecret(ctx context.Context, name string, value secret.Value) (hub.Secret, error) {
+	var s hub.Secret
 	r, err := c.request(ctx, http.MethodPut, "/v1/secrets/"+url.PathEscape(name), strings.NewReader(value.Reveal()))
 	if err != nil {
 		return s, err

@@ -7,18 +7,11 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
-	"sandlot/internal/hub"
 )
 
 func (s *Server) listConnections(w http.ResponseWriter, r *http.Request) {
 	s.tool(w, r, "list_external_mcp", json.RawMessage(`{}`))
 }
-
-// What there is to know of one third-party server.
-type (
-	Inspected     = hub.Server
-	InspectedTool = hub.ServerTool
-)
 
 func (s *Server) inspectConnection(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())

@@ -11,12 +11,6 @@ import (
 	"sandlot/internal/hub"
 )
 
-// What the operator sees and changes of the network.
-type (
-	NetworkChange = hub.NetworkChange
-	NetworkState  = hub.NetworkState
-)
-
 // sessionNetwork shows what a session may reach.
 func (s *Server) sessionNetwork(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
@@ -32,7 +26,7 @@ func (s *Server) network(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) changeNetwork(w http.ResponseWriter, r *http.Request) {
-	var c NetworkChange
+	var c hub.NetworkChange
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<20))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&c); err != nil {

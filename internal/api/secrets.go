@@ -11,12 +11,9 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Secret is what there is to know of a stored secret.
-type Secret = hub.Secret
-
 // SecretList is the answer to GET /v1/secrets.
 type SecretList struct {
-	Secrets []Secret `json:"secrets"`
+	Secrets []hub.Secret `json:"secrets"`
 }
 
 // SecretRemoved is the answer to DELETE /v1/secrets/{name}.

@@ -13,6 +13,7 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
 )
 
 func (p *program) mcpInspect() *cobra.Command {
@@ -34,7 +35,7 @@ func (p *program) mcpInspect() *cobra.Command {
 }
 
 // inspect finds out all that there is to know of one connection.
-func (p *program) inspect(c *cobra.Command, what string) (all api.Inspected, raw json.RawMessage, err error) {
+func (p *program) inspect(c *cobra.Command, what string) (all hub.Server, raw json.RawMessage, err error) {
 	r, err := p.connection(c, what)
 	if err != nil {
 		return all, nil, err
@@ -45,7 +46,7 @@ func (p *program) inspect(c *cobra.Command, what string) (all api.Inspected, raw
 	return all, raw, json.Unmarshal(raw, &all)
 }
 
-func (p *program) inspected(all api.Inspected) {
+func (p *program) inspected(all hub.Server) {
 	fmt.Fprintf(p.out, "%s (%s): %s\n", all.Name, all.ID, all.State)
 	for _, t := range all.Tools {
 		p.inspectedTool(t)
@@ -66,7 +67,7 @@ func (p *program) inspected(all api.Inspected) {
 
 // inspectedTool prints all that a model is told of a tool: who approves it must
 // have seen it.
-func (p *program) inspectedTool(t api.InspectedTool) {
+func (p *program) inspectedTool(t hub.ServerTool) {
 	fmt.Fprintf(p.out, "\ntool %s\n  its own name: %s\n  definition:   %s", t.Key, fault.Printable(t.Remote, 200),
 		t.Hash)
 	if t.Held != "" {

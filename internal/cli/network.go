@@ -12,6 +12,7 @@ import (
 
 	"sandlot/internal/api"
 	"sandlot/internal/egress"
+	"sandlot/internal/hub"
 	"sandlot/internal/session"
 )
 
@@ -42,7 +43,7 @@ role operator.`,
 		}
 		return p.sessionNetwork(cmd.Context(), "GET", id, nil)
 	}
-	change := func(use, short string, args cobra.PositionalArgs, make func([]string) (api.NetworkChange, error)) {
+	change := func(use, short string, args cobra.PositionalArgs, make func([]string) (hub.NetworkChange, error)) {
 		sub := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
 			if id == "" {
 				return usage{errors.New("--session is needed; what holds for all sessions stands under network: in " +
@@ -58,27 +59,27 @@ role operator.`,
 		c.AddCommand(sub)
 	}
 	change("allow HOST[:PORT]...", "Let a session reach hosts", cobra.MinimumNArgs(1),
-		func(args []string) (api.NetworkChange, error) {
+		func(args []string) (hub.NetworkChange, error) {
 			r, err := parseRules(args)
-			return api.NetworkChange{Allow: r}, err
+			return hub.NetworkChange{Allow: r}, err
 		})
 	change("deny HOST[:PORT]...", "Take back what allow added", cobra.MinimumNArgs(1),
-		func(args []string) (api.NetworkChange, error) {
+		func(args []string) (hub.NetworkChange, error) {
 			r, err := parseRules(args)
-			return api.NetworkChange{Deny: r}, err
+			return hub.NetworkChange{Deny: r}, err
 		})
 	change("mode MODE", "Give a session a mode of its own: none, allowlist or public", cobra.ExactArgs(1),
-		func(args []string) (api.NetworkChange, error) {
+		func(args []string) (hub.NetworkChange, error) {
 			m, err := egress.ParseMode(args[0])
-			return api.NetworkChange{Mode: &m}, err
+			return hub.NetworkChange{Mode: &m}, err
 		})
 	change("reset", "Give a session what the settings say again", cobra.NoArgs,
-		func([]string) (api.NetworkChange, error) {
-			return api.NetworkChange{Reset: true}, nil
+		func([]string) (hub.NetworkChange, error) {
+			return hub.NetworkChange{Reset: true}, nil
 		})
 	change("recount", "Let a session use network.max_mb from nothing again", cobra.NoArgs,
-		func([]string) (api.NetworkChange, error) {
-			return api.NetworkChange{ResetUsage: true}, nil
+		func([]string) (hub.NetworkChange, error) {
+			return hub.NetworkChange{ResetUsage: true}, nil
 		})
 	return c
 }
@@ -99,7 +100,7 @@ func (p *program) showNetwork(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var n api.NetworkState
+	var n hub.NetworkState
 	if err := c.JSON(ctx, "GET", "/v1/network", nil, &n); err != nil {
 		return err
 	}
