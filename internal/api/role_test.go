@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/hub"
 )
 
 // What the operator may do asks for a role: by the owner's socket, and by a token
 // over the network. A name, a header or somebody else's session gives none.
 func TestRoles(t *testing.T) {
 	e := newEdge(t, auth.Auto, Guard{Loopback: true})
-	e.Hub.Network = func() NetworkState { return NetworkState{} }
+	e.Hub.Network = func() hub.NetworkState { return hub.NetworkState{} }
 	routes := []struct {
 		method, path, body string
 		role               auth.Role

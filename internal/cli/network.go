@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sandlot/internal/api"
 	"sandlot/internal/egress"
 	"sandlot/internal/hub"
 	"sandlot/internal/session"
