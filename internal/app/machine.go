@@ -60,14 +60,14 @@ type Sandbox struct {
 
 // Machine returns the state folders of this machine of which something runs, as
 // far as this user may see it, and those of also that are there.
-func Machine(ctx context.Context, also ...string) []StateFolder {
+func Machine(ctx context.Context, log *slog.Logger, also ...string) []StateFolder {
 	var found []StateFolder
 	for _, dir := range append(also, append(gvisor.StateDirs(), servedDirs()...)...) {
 		real, err := filepath.EvalSymlinks(dir)
 		if err != nil || slices.ContainsFunc(found, func(f StateFolder) bool { return f.Path == real }) {
 			continue
 		}
-		if f, err := Folder(ctx, real); err == nil {
+		if f, err := Folder(ctx, log, real); err == nil {
 			found = append(found, f)
 		}
 	}
@@ -82,7 +82,7 @@ func Machine(ctx context.Context, also ...string) []StateFolder {
 }
 
 // Folder looks at one state folder.
-func Folder(ctx context.Context, dir string) (StateFolder, error) {
+func Folder(ctx context.Context, log *slog.Logger, dir string) (StateFolder, error) {
 	dir, err := filepath.Abs(dir) // as its sandboxes name it
 	if err != nil {
 		return StateFolder{}, err
@@ -103,14 +103,13 @@ func Folder(ctx context.Context, dir string) (StateFolder, error) {
 	sessions := map[string][2]string{}
 	if f.UID == os.Getuid() { // who else made the database is not to be trusted with it
 		if sessions, err = store.Sandboxes(ctx, dir); err != nil {
-			slog.DebugContext(ctx, "the sessions of a state folder cannot be read", "folder", dir, "error", err)
+			log.DebugContext(ctx, "the sessions of a state folder cannot be read", "folder", dir, "error", err)
 		}
 	}
 	for _, p := range processes {
 		s := sessions[p.ID]
 		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, Session: s[0], Owner: s[1], Template: p.Template,
-			PID:   p.PID,
-			Since: p.Since, MemoryBytes: p.MemoryBytes, Held: f.Server != nil})
+			PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes, Held: f.Server != nil})
 	}
 	f.add(gvisor.Lost()[dir])
 	return f, nil
@@ -123,41 +122,6 @@ func (f *StateFolder) add(lost []gvisor.Process) {
 			Lost: true})
 	}
 	slices.SortFunc(f.Sandboxes, func(x, y Sandbox) int { return x.Since.Compare(y.Since) })
-}
-
-// sign writes into the lock which process has it.
-func sign(lock *os.File) error {
-	started, err := proc.Started(os.Getpid())
-	if err == nil {
-		err = lock.Truncate(0)
-	}
-	if err == nil {
-		_, err = lock.WriteAt(fmt.Appendf(nil, "%d %d\n", os.Getpid(), started), 0)
-	}
-	return err
-}
-
-// closing is how long the kernel may take to close what a server had that was
-// killed: each of its sandboxes notices.
-const closing = 20 * time.Second
-
-// take locks a state folder's lock. It waits for a server that has been killed,
-// and for no other.
-func take(lock *os.File) error {
-	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) || time.Since(began) > closing {
-			return err
-		}
-		text := make([]byte, 100)
-		n, _ := lock.ReadAt(text, 0)
-		var pid int
-		var started uint64
-		if _, serr := fmt.Fscan(bytes.NewReader(text[:n]), &pid, &started); serr != nil ||
-			!proc.Ending(pid, started) {
-			return err
-		}
-	}
 }
 
 // serverOf returns the server that signed the lock of a state folder, if it lives.
@@ -248,17 +212,16 @@ const Grace = 30 * time.Second
 // EndSandboxes ends all sandboxes of the settings' state folder, which has no
 // server, and returns how many lived. Sessions and their files are kept.
 func EndSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) (ended int, err error) {
-	a := &App{Config: c, log: log}
-	a.warm, a.cold = context.WithCancel(context.Background())
-	defer func() { err = errors.Join(err, a.release()) }()
-	if err := a.takeState(); err != nil {
+	lock, err := takeState(&c.Server)
+	if err != nil {
 		return 0, err
 	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
 	rt, err := Runtime(c, log)
 	if err != nil {
 		return 0, err
 	}
-	a.closers = append(a.closers, rt.Close)
+	defer func() { err = errors.Join(err, rt.Close()) }()
 	ids, err := rt.Left(ctx)
 	if err != nil {
 		return 0, err

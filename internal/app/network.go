@@ -16,38 +16,43 @@ import (
 	"sandlot/internal/egress"
 	"sandlot/internal/hub"
 	"sandlot/internal/session"
+	"sandlot/internal/tool"
 )
 
-// applyPolicies makes the settings of the network what holds from now on.
-func (a *App) applyPolicies(c *config.Config) {
+// current are the settings whose network section holds now.
+type current struct {
+	*config.Config
+	policies session.Policies // without the registries
+}
+
+// apply makes the network of settings, and the registries that were found last, hold
+// from now on.
+func (a *App) apply(c *current) {
 	a.applying.Lock()
 	defer a.applying.Unlock()
-	p := c.Network.Policy
-	p.Registries = *a.found.Load()
-	a.latest.Store(c)
-	a.hosts.Store(&c.Network.Hosts)
-	a.Book.SetPolicies(session.Policies{Operator: p, Templates: c.Network.Templates})
+	a.current.Store(c)
+	p := c.policies
+	p.Operator.Registries = a.registries.allowed()
+	a.sessions.SetPolicies(p)
 }
 
 // network is what the operator is shown.
 func (a *App) network() hub.NetworkState {
-	p := a.Book.Policies()
+	p := a.sessions.Policies()
 	return hub.NetworkState{Policy: p.Operator, Templates: p.Templates, Usage: a.egress.Totals(),
-		File: a.latest.Load().File}
+		File: a.current.Load().File}
 }
 
 // addresses finds a name's addresses: the operator's own hosts come first.
 func (a *App) addresses(ctx context.Context, name string) ([]netip.Addr, error) {
-	if hosts := a.hosts.Load(); hosts != nil {
-		if addr, ok := (*hosts)[name]; ok {
-			return []netip.Addr{addr}, nil
-		}
+	if addr, ok := a.current.Load().Network.Hosts[name]; ok {
+		return []netip.Addr{addr}, nil
 	}
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
 }
 
-// glance is how often the settings file is looked at.
-const glance = time.Second
+// sampleInterval is how often the settings file is looked at.
+const sampleInterval = time.Second / 2
 
 // follow takes up a change of the settings file's network and mcp sections, of
 // mcp_consent, and of the files that mcp_files names, for what runs too. A file
@@ -58,7 +63,7 @@ const glance = time.Second
 func (a *App) follow(ctx context.Context) {
 	held := stamps{a.Config.File, a.Config.Stamp, a.stamps().others}
 	seen := held
-	tick := time.NewTicker(glance / 2)
+	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
 	later := time.NewTimer(a.settled())
 	defer later.Stop()
@@ -90,7 +95,7 @@ type stamps struct {
 }
 
 func (a *App) stamps() stamps {
-	c := a.latest.Load()
+	c := a.current.Load()
 	s := stamps{path: c.File}
 	if s.path == "" {
 		s.path = appeared(a.Config.Source)
@@ -125,9 +130,9 @@ func stampOf(file string) config.Stamp {
 // reload takes up what has changed: file says whether the settings file is among
 // that.
 func (a *App) reload(ctx context.Context, now stamps, file bool) {
-	before := a.latest.Load()
+	before := a.current.Load()
 	if !file {
-		a.configureServers(ctx, before)
+		a.configureServers(ctx, before.Config)
 		return
 	}
 	if now.file.Size == 0 {
@@ -143,39 +148,60 @@ func (a *App) reload(ctx context.Context, now stamps, file bool) {
 	source := a.Config.Source
 	source.File = now.path
 	c, err := config.Load(source)
+	var allowed session.Policies
+	if err == nil {
+		allowed, err = policies(c)
+	}
 	if err != nil {
 		a.log.Error("the changed settings are wrong; those from before hold", "error", err)
 		return
 	}
-	c.Follow(before, a.Config.Volumes)
+	c.Follow(before.Config, a.Config.Volumes)
 	if !maps.Equal(c.Network.Registries, before.Network.Registries) ||
 		(c.Network.Registries == nil) != (before.Network.Registries == nil) {
-		set, err := a.ask(ctx, registryKey(c), c)
-		if err != nil {
+		if err := a.registries.detect(ctx, c); err != nil {
 			a.log.Error("the changed registries cannot be used; the settings from before hold", "error", err)
 			return
 		}
-		a.allowRegistries(set)
 	}
-	a.applyPolicies(c)
+	a.apply(&current{c, allowed})
 	a.configureServers(ctx, c)
-	a.tools.SetConsent(c.MCP.Consent)
-	a.tell(c, before)
+	a.tools.SetConsent(tool.Policy(c.MCP.Consent))
+	a.report(c, before.Config)
 }
 
-// tell says what of the changed settings holds now, and, once, what does not.
-func (a *App) tell(c, before *config.Config) {
+// report logs what of the changed settings holds now, and, once, what does not.
+func (a *App) report(c, before *config.Config) {
 	taken, _ := c.Changed(before)
 	_, waiting := c.Changed(a.Config)
 	a.log.Info("the settings file is taken up", "file", c.File, "changed", strings.Join(taken, ", "), "mode",
-		c.Network.Policy.Mode)
-	if now := c.Network.Policy.Mode == egress.Open; now != (a.Config.Network.Policy.Mode == egress.Open) {
+		c.Network.Mode)
+	if open := string(egress.Open); (c.Network.Mode == open) != (a.Config.Network.Mode == open) {
 		a.log.Warn("network.mode open is taken up, or left, at the next start of the server; until then sandboxes "+
-			"with a broker reach nothing", "mode", c.Network.Policy.Mode)
+			"with a broker reach nothing", "mode", c.Network.Mode)
 	}
 	if !slices.Equal(waiting, a.waiting) && len(waiting) > 0 {
 		a.log.Warn("settings of the file hold from the next start of the server on", "settings",
 			strings.Join(waiting, ", "))
 	}
 	a.waiting = waiting
+}
+
+// settled is how long after its start a server asks for what can wait: that takes
+// a second of a processor, and what an earlier server left is taken over first.
+func (a *App) settled() time.Duration {
+	if a.sessions.Live() == 0 {
+		return 0
+	}
+	return 5 * time.Second
+}
+
+// recheck asks the machine's tools again, while the server serves already.
+func (a *App) recheck(ctx context.Context) {
+	if changed := a.registries.refresh(ctx, a.Config); !changed {
+		return
+	}
+	a.apply(a.current.Load())
+	a.log.Info("the machine's package registries have changed: sandboxes may reach them now, and use them from " +
+		"the next start of the server on")
 }

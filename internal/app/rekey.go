@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
 	"sandlot/internal/store"
@@ -13,11 +14,11 @@ import (
 // Rekey changes the key of users' secrets and log-ins, and seals all of them anew,
 // while no server runs. What cannot be read is removed, if drop is set.
 func Rekey(ctx context.Context, c *config.Config, drop bool) (sealed, dropped int, err error) {
-	a := &App{Config: c}
-	if err := a.takeState(); err != nil {
+	lock, err := takeState(&c.Server)
+	if err != nil {
 		return 0, 0, fault.Wrap(fault.Configuration, err, "the key is not changed: %v", err)
 	}
-	defer a.lock.Close()
+	defer lock.Close()
 	db, err := store.Open(ctx, c.Server.StateDir)
 	if err != nil {
 		return 0, 0, err
@@ -27,7 +28,7 @@ func Rekey(ctx context.Context, c *config.Config, drop bool) (sealed, dropped in
 	if err != nil {
 		return 0, 0, err
 	}
-	return keeper(c, db).Rekey(ctx, db, func(owner, connection string) string {
+	return openVault(c, db).Rekey(ctx, db, func(owner, connection string) string {
 		if connection != "" && connection[0] == '=' {
 			owner = ""
 		}
@@ -54,15 +55,15 @@ func addressesOf(ctx context.Context, c *config.Config, db *store.DB) (map[[2]st
 			}
 		}
 	}
-	servers, _ := c.Servers(ctx)
+	servers, _ := c.Servers(ctx, auth.ParseID)
 	for _, s := range servers {
 		addresses[[2]string{"", "=" + s.Name}] = s.URL
 	}
 	return addresses, nil
 }
 
-// keeper is the vault of the settings.
-func keeper(c *config.Config, db *store.DB) *vault.Vault {
+// openVault returns the vault of the settings.
+func openVault(c *config.Config, db *store.DB) *vault.Vault {
 	v := &vault.Vault{Store: db, KeyFile: c.Server.SecretsKey}
 	if v.KeyFile == "" {
 		v.KeyFile, v.Make = filepath.Join(c.Server.StateDir, "secrets.key"), true

@@ -24,7 +24,7 @@ var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, e
 			return nil, err
 		}
 		return gvisor.New(gvisor.Config{Runsc: runsc, Agent: agent, StateDir: c.Server.StateDir, Log: log,
-			Open: c.Network.Policy.Mode == egress.Open, Preboot: c.Runtime.Snapshots})
+			Open: egress.Mode(c.Network.Mode) == egress.Open, Preboot: c.Runtime.Snapshots})
 	},
 }
 

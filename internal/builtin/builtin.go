@@ -91,6 +91,9 @@ func New(c Config) *Tools {
 	return t
 }
 
+// Close ends the calls that go on without a client, and waits for them.
+func (t *Tools) Close() { t.once.Close() }
+
 // SetConsent says whether users' agents may add third-party MCP servers from now
 // on. A user who is being asked at this moment decides all the same.
 func (t *Tools) SetConsent(p tool.Policy) { t.policy.Store(&p) }
@@ -106,7 +109,7 @@ func add[In any](t *Tools, o policy.Operation, d tool.Tool, h func(context.Conte
 		}
 		r, err := h(ctx, c, in)
 		if err == nil {
-			err = c.Held.Made(ctx, weight(r))
+			err = c.Held.Made(ctx, int64(r.Size()))
 		}
 		if err != nil {
 			return nil, err

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"path"
-	"reflect"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -154,35 +153,4 @@ func output(r *tool.Result, streams ...stream) (s Streams) {
 		}
 	}
 	return s
-}
-
-// weight is about how many bytes of a result are in memory, without a look at numbers.
-func weight(r *tool.Result) int64 {
-	n := len(r.Words) + len(r.Raw)
-	for _, c := range r.Content {
-		switch {
-		case c.Text != nil:
-			n += len(*c.Text)
-		case c.Image != nil:
-			n += len(c.Image.Data)
-		case c.Resource != nil:
-			n += len(c.Resource.Text)
-		}
-	}
-	return int64(n + texts(reflect.ValueOf(r.Fields)))
-}
-
-// texts is how many bytes of text stand in the fields of a struct.
-func texts(v reflect.Value) (n int) {
-	switch v.Kind() {
-	case reflect.Pointer:
-		return texts(v.Elem())
-	case reflect.String:
-		return v.Len()
-	case reflect.Struct:
-		for i := range v.NumField() {
-			n += texts(v.Field(i))
-		}
-	}
-	return n
 }

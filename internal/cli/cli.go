@@ -164,7 +164,7 @@ func (p *program) load(flags map[string]string) (*config.Config, error) {
 	if _, set := flags["state_dir"]; p.stateDir != "" && !set {
 		flags["state_dir"] = p.stateDir
 	}
-	return config.Load(config.Source{File: p.configFile, Env: config.Environ(), Flags: flags})
+	return app.Load(config.Source{File: p.configFile, Env: config.Environ(), Flags: flags})
 }
 
 // client returns a client for the server that is meant, whether or not it runs.

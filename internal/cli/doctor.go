@@ -71,7 +71,7 @@ func (p *program) examine(ctx context.Context, say func(ok bool, what, more stri
 	for _, t := range templates {
 		say(true, "template", fmt.Sprintf("%s: %v", t.Name, t.LanguageNames()))
 	}
-	rt, err := app.Runtime(cfg, app.Logger(p.err, "ERROR", false))
+	rt, err := app.Runtime(cfg, p.errorLog())
 	if err == nil {
 		err = errors.Join(rt.Check(ctx), rt.Close())
 	}
@@ -140,8 +140,8 @@ var fresh = builtin.SessionInput{SessionID: "new"}
 
 // checkNetwork tries what no policy allows: an address for documentation.
 func checkNetwork(ctx context.Context, client *api.Client, cfg *config.Config, say func(bool, string, string)) {
-	mode := cfg.Network.Policy.Mode
-	if mode == egress.Open {
+	mode := cfg.Network.Mode
+	if mode == string(egress.Open) {
 		say(true, "network", "WARNING: open: sandboxes use this machine's own network. No rule holds; they reach "+
 			"whatever it reaches, services on its loopback and cloud metadata included")
 		return

@@ -228,11 +228,11 @@ func address(cfg *config.Config) string {
 // asksForToken says whether a server with these settings would.
 func (p *program) asksForToken(ctx context.Context, cfg *config.Config) bool {
 	if _, err := os.Stat(filepath.Join(cfg.Server.StateDir, "sandlot.db")); err != nil {
-		return cfg.Server.Auth == auth.Required || !auth.Loopback(cfg.Server.Host)
+		return auth.Mode(cfg.Server.Auth) == auth.Required || !auth.Loopback(cfg.Server.Host)
 	}
 	asks := false
 	err := p.tokens(ctx, func(db *store.DB) error {
-		door, err := auth.NewDoor(ctx, cfg.Server.Auth, cfg.Server.Host, db)
+		door, err := auth.NewDoor(ctx, auth.Mode(cfg.Server.Auth), cfg.Server.Host, db)
 		if err == nil {
 			asks, err = door.Required(ctx)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,6 +39,9 @@ may see; root sees all. With --state-dir it shows that folder alone.`,
 	return c
 }
 
+// errorLog is the log of a command that only errors matter for.
+func (p *program) errorLog() *slog.Logger { return app.Logger(p.err, "ERROR", false) }
+
 // folders looks at the state folder that was named, or at all that run.
 func (p *program) folders(ctx context.Context) ([]app.StateFolder, error) {
 	if p.stateDir == "" {
@@ -46,7 +50,7 @@ func (p *program) folders(ctx context.Context) ([]app.StateFolder, error) {
 		if cfg, err := p.load(nil); err == nil {
 			also = append(also, cfg.Server.StateDir)
 		}
-		return append(found, app.Machine(ctx, also...)...), nil
+		return append(found, app.Machine(ctx, p.errorLog(), also...)...), nil
 	}
 	dir, err := filepath.Abs(p.stateDir)
 	if err == nil {
@@ -55,7 +59,7 @@ func (p *program) folders(ctx context.Context) ([]app.StateFolder, error) {
 	if err != nil {
 		return nil, fault.Wrap(fault.Configuration, err, "the state folder %s cannot be read: %v", p.stateDir, err)
 	}
-	f, err := app.Folder(ctx, dir)
+	f, err := app.Folder(ctx, p.errorLog(), dir)
 	return []app.StateFolder{f}, err
 }
 
@@ -174,7 +178,7 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 	if err != nil {
 		return err
 	}
-	f, err := app.Folder(ctx, dir)
+	f, err := app.Folder(ctx, p.errorLog(), dir)
 	if err != nil {
 		return err
 	}
@@ -194,13 +198,13 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 		fmt.Fprintf(p.out, "%s has no server\n", dir)
 	}
 	if sessions {
-		n, err := app.EndSandboxes(ctx, cfg, app.Logger(p.err, "ERROR", false))
+		n, err := app.EndSandboxes(ctx, cfg, p.errorLog())
 		if err == nil || n > 0 {
 			fmt.Fprintf(p.out, "%d sandboxes were ended; sessions and their files are kept\n", n)
 		}
 		return err
 	}
-	if f, err = app.Folder(ctx, dir); err == nil && len(f.Sandboxes) > 0 && wrong != nil {
+	if f, err = app.Folder(ctx, p.errorLog(), dir); err == nil && len(f.Sandboxes) > 0 && wrong != nil {
 		fmt.Fprintf(p.out, "%d sandboxes live on; the settings are wrong: %v\n", len(f.Sandboxes), wrong)
 	} else if err == nil && len(f.Sandboxes) > 0 {
 		fmt.Fprintf(p.out, "%d sandboxes live on, for the next server or until %s without one are over; `sandlot "+

@@ -183,7 +183,7 @@ func (p *program) within(ctx context.Context, flags map[string]string, level str
 		if fleeting {
 			return errors.Join(err, a.Destroy())
 		}
-		a.Rest()
+		a.StopOwned()
 		return errors.Join(err, a.Close())
 	}, nil
 }

@@ -17,11 +17,11 @@ const templateNetworks = "templates.*.network"
 // a running server takes up, and those that wait for its next start. Sections are
 // named whole.
 func (c *Config) Changed(before *Config) (taken, waiting []string) {
-	all := maps.Clone(c.told)
-	maps.Copy(all, before.told)
+	all := maps.Clone(c.texts)
+	maps.Copy(all, before.texts)
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		switch {
-		case c.told[key] == before.told[key]:
+		case c.texts[key] == before.texts[key]:
 		case slices.Contains(live, key):
 			taken = append(taken, key)
 		default:
@@ -31,12 +31,12 @@ func (c *Config) Changed(before *Config) (taken, waiting []string) {
 	return taken, waiting
 }
 
-// tell keeps what a section says, for Changed.
-func (c *Config) tell(key string, n yaml.Node) error {
+// keepText keeps the text of a section, for Changed.
+func (c *Config) keepText(key string, n yaml.Node) error {
 	switch key {
 	case "flavors", "mcp":
 		text, err := yaml.Marshal(&n)
-		c.told[key] = string(text)
+		c.texts[key] = string(text)
 		return err
 	case "templates":
 		var all map[string]map[string]any
@@ -55,7 +55,7 @@ func (c *Config) tell(key string, n yaml.Node) error {
 			return err
 		}
 		rules, err := yaml.Marshal(networks)
-		c.told[key], c.told[templateNetworks] = string(rest), string(rules)
+		c.texts[key], c.texts[templateNetworks] = string(rest), string(rules)
 		return err
 	}
 	return nil

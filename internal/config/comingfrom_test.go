@@ -18,7 +18,7 @@ func TestComingFrom(t *testing.T) {
 	spans := regexp.MustCompile("`([^`]+)`")
 	variable := regexp.MustCompile(`^[A-Z]+(_[A-Z]+)+$`)
 	noticed := []string{"MSB_SERVER_URL", "MSB_API_KEY", "SANDBOX_IMAGE"} // and not used
-	seen := map[string]bool{}
+	seen, rows := map[string]bool{}, Default().settings()
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(line, "|")
 		if len(cells) != 5 {
@@ -33,17 +33,17 @@ func TestComingFrom(t *testing.T) {
 				continue
 			}
 			seen[v[1]] = true
-			i := slices.IndexFunc(settings, func(s setting) bool { return slices.Contains(s.older, v[1]) })
+			i := slices.IndexFunc(rows, func(s setting) bool { return slices.Contains(s.older, v[1]) })
 			switch {
 			case slices.Contains(noticed, v[1]):
 			case i < 0:
 				t.Errorf("%s is read by no setting", v[1])
-			case !slices.Contains(keys, settings[i].key):
-				t.Errorf("%s sets %s, and the page says %q", v[1], settings[i].key, keys)
+			case !slices.Contains(keys, rows[i].key):
+				t.Errorf("%s sets %s, and the page says %q", v[1], rows[i].key, keys)
 			}
 		}
 	}
-	for _, s := range settings { // and none is forgotten
+	for _, s := range rows { // and none is forgotten
 		for _, v := range s.older {
 			if !seen[v] {
 				t.Errorf("%s, which sets %s, is not on the page", v, s.key)

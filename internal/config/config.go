@@ -1,16 +1,15 @@
 // Package config owns the settings: what they are, where each comes from, and
-// which values are allowed. Flags win over variables, these over the file.
+// which values are allowed. Flags win over variables, these over the file. It knows
+// none of the packages that use them: what it reads are plain values, and texts such as
+// network rules are judged by who translates them.
 package config
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
-
-	"sandlot/internal/auth"
-	"sandlot/internal/image"
-	"sandlot/internal/sandbox"
 )
 
 // Config is the effective settings.
@@ -22,10 +21,10 @@ type Config struct {
 	Network  Network
 	MCP      MCP
 
-	Volumes   []sandbox.Mount
-	VolumeMB  int               // what each of Volumes may hold; 0: any number
-	Templates []*image.Template // the operator's own
-	Flavors   []image.Flavor
+	Volumes   []Volume
+	VolumeMB  int        // what each of Volumes may hold; 0: any number
+	Templates []Template // the operator's own, by name
+	Flavors   []Flavor   // the smallest first
 
 	// File is the settings file that was read, or empty; Source is what Load was
 	// given.
@@ -39,7 +38,45 @@ type Config struct {
 	From map[string]string
 
 	limitedMemory, limitedCPU string // mcp-codemode's limits of a container
-	told                      map[string]string
+	// texts are the values of settings, and the texts of sections, for Changed.
+	texts map[string]string
+}
+
+// Volume is a folder of the host that sandboxes share.
+type Volume struct {
+	Source   string // an existing folder, without symbolic links
+	Target   string // an absolute, clean path in the sandbox
+	ReadOnly bool
+}
+
+// Flavor is how large a sandbox is.
+type Flavor struct {
+	Name     string  `yaml:"-"`
+	CPUs     float64 `yaml:"cpus"`
+	MemoryMB int     `yaml:"memory_mb"`
+}
+
+// flavors are those of a server whose settings say nothing of them.
+var flavors = []Flavor{{"small", 1, 1024}, {"medium", 2, 2048}, {"large", 4, 4096}}
+
+// Template is what sandboxes are made of.
+type Template struct {
+	Name      string            `yaml:"-"`
+	Rootfs    string            `yaml:"rootfs"` // an existing folder, without symbolic links
+	Env       map[string]string `yaml:"env"`
+	Warm      []string          `yaml:"warm"`
+	Provides  []string          `yaml:"provides"`
+	Network   Rules             `yaml:"network"` // Mode may be empty: the operator's holds
+	Languages []Language        `yaml:"languages"`
+}
+
+// Language is one of a template's languages. Driver is empty for one that keeps no
+// state.
+type Language struct {
+	Name, Driver string
+	Command      []string
+	Extension    string
+	Aliases      []string
 }
 
 // Stamp tells one content of a settings file from the next.
@@ -54,7 +91,7 @@ type Server struct {
 	Port        int
 	CORS        bool
 	CORSOrigins []string // empty with CORS: any, without credentials
-	Auth        auth.Mode
+	Auth        string   // auto, required or off
 	LogLevel    string
 	StateDir    string
 	MaxBodyMB   int
@@ -99,10 +136,9 @@ type Output struct {
 
 // Default returns the settings of a server that was told nothing.
 func Default() *Config {
-	c := &Config{From: map[string]string{}, told: map[string]string{},
-		Flavors: append([]image.Flavor{}, image.Flavors...)}
-	for _, s := range settings {
-		if err := s.set(c, s.value); err != nil {
+	c := &Config{From: map[string]string{}, texts: map[string]string{}, Flavors: slices.Clone(flavors)}
+	for _, s := range c.settings() {
+		if err := s.set(s.value); err != nil {
 			panic("config: default of " + s.key + ": " + err.Error())
 		}
 		c.From[s.key] = "default"
@@ -135,9 +171,9 @@ type Row struct {
 
 // Rows lists the effective settings.
 func (c *Config) Rows() []Row {
-	rows := make([]Row, 0, len(settings))
-	for _, s := range settings {
-		rows = append(rows, Row{s.key, s.get(c), c.From[s.key], s.help, s.env()})
+	var rows []Row
+	for _, s := range c.settings() {
+		rows = append(rows, Row{s.key, s.get(), c.From[s.key], s.help, s.env()})
 	}
 	return append(rows, c.mcpShown()...)
 }

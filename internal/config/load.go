@@ -14,9 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"sandlot/internal/egress"
 	"sandlot/internal/fault"
-	"sandlot/internal/image"
 )
 
 // Source is what settings are read from.
@@ -37,8 +35,32 @@ func Environ() map[string]string {
 	return env
 }
 
-func bad(where, value string, err error) error {
-	return fault.Wrap(fault.Configuration, err, "%s=%q: %v", where, value, err)
+// Wrong returns a Configuration fault that names a setting as it was given, its value,
+// and err: what is allowed.
+func (c *Config) Wrong(key string, err error) error {
+	i := slices.IndexFunc(c.settings(), func(s setting) bool { return s.key == key })
+	return c.wrong(key, c.settings()[i].get(), err)
+}
+
+// wrong is Wrong for a value that was not taken.
+func (c *Config) wrong(key, value string, err error) error {
+	where := c.From[key]
+	if file, ok := strings.CutPrefix(where, "file "); ok {
+		where = file + ": " + key
+	}
+	if where == "flag" {
+		where = "--" + strings.NewReplacer("_", "-", ".", "-").Replace(key)
+	}
+	return fault.Wrap(fault.Configuration, err, "%s=%q: %v", strings.TrimPrefix(where, "variable "), value, err)
+}
+
+// set takes a value up that came from somewhere.
+func (c *Config) set(row setting, value, from string) error {
+	c.From[row.key] = from
+	if err := row.set(value); err != nil {
+		return c.wrong(row.key, value, err)
+	}
+	return nil
 }
 
 // Load returns the effective settings, or a Configuration fault that names the
@@ -49,36 +71,39 @@ func Load(s Source) (*Config, error) {
 	if err := c.file(s); err != nil {
 		return nil, err
 	}
-	for _, row := range settings {
+	for _, row := range c.settings() {
 		if err := c.variables(row, s.Env); err != nil {
 			return nil, err
 		}
 		if v, ok := s.Flags[row.key]; ok {
-			if err := row.set(c, v); err != nil {
-				return nil, bad("--"+strings.NewReplacer("_", "-", ".", "-").Replace(row.key), v, err)
+			if err := c.set(row, v, "flag"); err != nil {
+				return nil, err
 			}
-			c.From[row.key] = "flag"
 		}
 	}
-	for _, name := range []string{"MSB_SERVER_URL", "MSB_API_KEY"} {
-		if s.Env[name] != "" {
-			c.Notes = append(c.Notes, name+" is set, which chooses the microsandbox runtime together with "+
-				map[string]string{"MSB_SERVER_URL": "MSB_API_KEY", "MSB_API_KEY": "MSB_SERVER_URL"}[name]+
+	c.noteUnused(s.Env)
+	if err := c.finish(); err != nil {
+		return c, err
+	}
+	for _, row := range c.settings() {
+		c.texts[row.key] = row.get()
+	}
+	return c, nil
+}
+
+// noteUnused notes variables of the succeeded systems that are set, and change nothing.
+func (c *Config) noteUnused(env map[string]string) {
+	for _, pair := range [][2]string{{"MSB_SERVER_URL", "MSB_API_KEY"}, {"MSB_API_KEY", "MSB_SERVER_URL"}} {
+		if env[pair[0]] != "" {
+			c.Notes = append(c.Notes, pair[0]+" is set, which chooses the microsandbox runtime together with "+pair[1]+
 				"; this version does not have that runtime yet: sandboxes are made by gvisor on this machine, and "+
 				"the variable is not used. Unset it")
 		}
 	}
-	if s.Env["SANDBOX_IMAGE"] != "" {
+	if env["SANDBOX_IMAGE"] != "" {
 		c.Notes = append(c.Notes, "SANDBOX_IMAGE is set, but this version makes no sandbox out of a container's "+
 			"image; default_template is used")
 	}
-	if err := c.finish(); err != nil {
-		return c, err
-	}
-	for _, row := range settings {
-		c.told[row.key] = row.get(c)
-	}
-	return c, nil
 }
 
 // variables sets a row from its variables: Sandlot's own wins over the older ones.
@@ -93,10 +118,10 @@ func (c *Config) variables(row setting, env map[string]string) error {
 			c.Notes = append(c.Notes, fmt.Sprintf("%s and %s both set %s; %s wins", used, name, row.key, used))
 			continue
 		}
-		if err := row.set(c, v); err != nil {
-			return bad(name, v, err)
+		if err := c.set(row, v, "variable "+name); err != nil {
+			return err
 		}
-		used, c.From[row.key] = name, "variable "+name
+		used = name
 	}
 	return nil
 }
@@ -156,18 +181,6 @@ func (c *Config) file(s Source) error {
 	return c.parse(p, text)
 }
 
-type templateSection struct {
-	Rootfs    string            `yaml:"rootfs"`
-	Env       map[string]string `yaml:"env"`
-	Warm      []string          `yaml:"warm"`
-	Provides  []string          `yaml:"provides"`
-	Network   templateNetwork   `yaml:"network"`
-	Languages []struct {
-		Name, Driver, Extension string
-		Command, Aliases        []string
-	} `yaml:"languages"`
-}
-
 func (c *Config) parse(path string, text []byte) error {
 	wrong := func(format string, args ...any) error {
 		return fault.New(fault.Configuration, "%s: %s", path, fmt.Sprintf(format, args...))
@@ -193,36 +206,37 @@ func (c *Config) parse(path string, text []byte) error {
 			err = flatten(flat, key, &node)
 		}
 		if err == nil {
-			err = c.tell(key, node)
+			err = c.keepText(key, node)
 		}
 		if err != nil {
 			return wrong("%s: %v", key, err)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(flat)) {
-		i := slices.IndexFunc(settings, func(s setting) bool { return s.key == key })
-		value := flat[key]
-		if i < 0 && (value != nil || !slices.ContainsFunc(settings,
+	return c.take(path, flat)
+}
+
+// take takes up the values of a file by their keys; nil is a key without a value.
+func (c *Config) take(path string, values map[string]*string) error {
+	rows := c.settings()
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		i := slices.IndexFunc(rows, func(s setting) bool { return s.key == key })
+		value := values[key]
+		if i < 0 && (value != nil || !slices.ContainsFunc(rows,
 			func(s setting) bool { return strings.HasPrefix(s.key, key+".") })) {
-			return wrong("unknown setting %q%s", key, fault.Meant(key, keys()))
+			known := []string{"flavors", "templates", "network", "mcp"}
+			for _, s := range rows {
+				known = append(known, s.key)
+			}
+			return fault.New(fault.Configuration, "%s: unknown setting %q%s", path, key, fault.Meant(key, known))
 		}
 		if value == nil {
 			continue
 		}
-		if err := settings[i].set(c, *value); err != nil {
-			return bad(path+": "+key, *value, err)
+		if err := c.set(rows[i], *value, "file "+path); err != nil {
+			return err
 		}
-		c.From[key] = "file " + path
 	}
 	return nil
-}
-
-func keys() []string {
-	all := []string{"flavors", "templates", "network", "mcp"}
-	for _, s := range settings {
-		all = append(all, s.key)
-	}
-	return all
 }
 
 // only refuses a section's keys that are not known.
@@ -266,11 +280,8 @@ func flatten(into map[string]*string, key string, n *yaml.Node) error {
 }
 
 func (c *Config) flavors(n *yaml.Node) error {
-	var s map[string]struct {
-		CPUs     float64 `yaml:"cpus"`
-		MemoryMB int     `yaml:"memory_mb"`
-	}
-	if err := n.Decode(&s); err != nil {
+	var all map[string]Flavor
+	if err := n.Decode(&all); err != nil {
 		return errors.New("must be names with cpus and memory_mb")
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -278,68 +289,71 @@ func (c *Config) flavors(n *yaml.Node) error {
 			return fmt.Errorf("%s: %w", n.Content[i].Value, err)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(s)) {
-		f := s[name]
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		f := all[name]
 		if !(f.CPUs >= 0.1) || f.MemoryMB < 64 {
 			return fmt.Errorf("%s: cpus must be at least 0.1 and memory_mb at least 64", name)
 		}
-		c.flavor(image.Flavor{Name: name, CPUs: f.CPUs, MemoryMB: f.MemoryMB})
+		f.Name = name
+		c.flavor(f)
 	}
 	return nil
 }
 
 // flavor adds a flavor, or replaces the one of the same name.
-func (c *Config) flavor(f image.Flavor) {
-	c.Flavors = slices.DeleteFunc(c.Flavors, func(o image.Flavor) bool { return o.Name == f.Name })
+func (c *Config) flavor(f Flavor) {
+	c.Flavors = slices.DeleteFunc(c.Flavors, func(o Flavor) bool { return o.Name == f.Name })
 	c.Flavors = append(c.Flavors, f)
-	slices.SortStableFunc(c.Flavors, func(a, b image.Flavor) int { return a.MemoryMB - b.MemoryMB })
+	slices.SortStableFunc(c.Flavors, func(a, b Flavor) int { return a.MemoryMB - b.MemoryMB })
 }
 
 func (c *Config) templates(n *yaml.Node) error {
-	var s map[string]templateSection
-	dec := map[string]yaml.Node{}
-	if err := n.Decode(&dec); err != nil {
+	nodes := map[string]yaml.Node{}
+	if err := n.Decode(&nodes); err != nil {
 		return errors.New("must be names with rootfs and languages")
 	}
-	for _, name := range slices.Sorted(maps.Keys(dec)) {
-		t := dec[name]
-		if err := knownTemplate(&t); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		node := nodes[name]
+		if err := knownTemplate(&node); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	if err := n.Decode(&s); err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(s)) {
-		t := s[name]
-		root, err := filepath.EvalSymlinks(t.Rootfs)
-		if err != nil || !filepath.IsAbs(root) {
-			return fmt.Errorf("%s: rootfs %q must be an absolute path of an unpacked root file system", name, t.Rootfs)
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		node, t := nodes[name], Template{Name: name}
+		err := node.Decode(&t)
+		if err == nil {
+			err = t.check()
 		}
-		tm := &image.Template{Name: name, Rootfs: root, Env: t.Env, Warm: t.Warm, Provides: t.Provides}
-		for _, l := range t.Languages {
-			if l.Name == "" || len(l.Command) == 0 || !slices.Contains([]string{"", "python", "node", "bash"},
-				l.Driver) {
-				return fmt.Errorf("%s: a language needs name, command and, if it keeps state, driver: python, node "+
-					"or bash", name)
-			}
-			tm.Languages = append(tm.Languages, image.Language{Name: l.Name, Driver: l.Driver, Command: l.Command,
-				Extension: l.Extension, Aliases: l.Aliases})
-		}
-		if len(tm.Languages) == 0 {
-			return fmt.Errorf("%s: at least one language is needed", name)
-		}
-		c.Templates = append(c.Templates, tm)
-		p, err := t.Network.policy()
 		if err != nil {
-			return fmt.Errorf("%s: network: %w", name, err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		if c.Network.Templates == nil {
-			c.Network.Templates = map[string]egress.Policy{}
-		}
-		c.Network.Templates[name] = p
+		c.Templates = append(c.Templates, t)
 	}
 	return nil
+}
+
+// check says what is wrong with a template, and resolves the links of its rootfs.
+func (t *Template) check() error {
+	root, err := filepath.EvalSymlinks(t.Rootfs)
+	if err != nil || !filepath.IsAbs(root) {
+		return fmt.Errorf("rootfs %q must be an absolute path of an unpacked root file system", t.Rootfs)
+	}
+	t.Rootfs = root
+	for _, l := range t.Languages {
+		if l.Name == "" || len(l.Command) == 0 || !slices.Contains([]string{"", "python", "node", "bash"}, l.Driver) {
+			return errors.New("a language needs name, command and, if it keeps state, driver: python, node or bash")
+		}
+	}
+	if len(t.Languages) == 0 {
+		return errors.New("at least one language is needed")
+	}
+	switch t.Network.Mode {
+	case "", "none", "allowlist", "public":
+		return nil
+	case "open":
+		return errors.New("network: the mode open is for all templates: network.mode")
+	}
+	return fmt.Errorf("network: mode %q must be one of none, allowlist, public", t.Network.Mode)
 }
 
 func knownTemplate(n *yaml.Node) error {
@@ -376,7 +390,7 @@ func (c *Config) finish() error {
 		}
 	}
 	if c.limitedMemory != "" || c.limitedCPU != "" {
-		f := image.Flavor{Name: "container", CPUs: 1, MemoryMB: 256}
+		f := Flavor{Name: "container", CPUs: 1, MemoryMB: 256}
 		if c.limitedMemory != "" {
 			f.MemoryMB, _ = megabytes(c.limitedMemory) // was checked
 		}

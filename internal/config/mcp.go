@@ -16,9 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sandlot/internal/fault"
-	"sandlot/internal/sandbox"
 	"sandlot/internal/servers/spec"
-	"sandlot/internal/tool"
 )
 
 // MCP is what the settings say of third-party MCP servers. Which ones there
@@ -26,7 +24,7 @@ import (
 type MCP struct {
 	Idle    time.Duration // without use, after which a server's program is stopped
 	Install time.Duration // that installing one may take
-	Consent tool.Policy   // whether users' agents may add them
+	Consent string        // allow, ask or deny: what users' agents may do before one is added
 	// Files of other MCP clients, whose servers are taken up too: absolute paths.
 	// A change of one of them matters as one of the settings file does.
 	Files []string
@@ -35,7 +33,7 @@ type MCP struct {
 
 	section []entry
 	last    map[string][]entry // of each of Files, when it was last as it should be
-	running []sandbox.Mount    // volumes of the server that runs with other settings
+	running []Volume           // volumes of the server that runs with other settings
 }
 
 // entry is one server as it stands in a file.
@@ -48,29 +46,30 @@ type entry struct {
 }
 
 // mcpRows are the settings of MCP servers beside the servers themselves.
-var mcpRows = []setting{
-	{"mcp_files", "", nil,
-		"files of MCP clients whose servers are taken up too, separated by commas: Claude's, Cursor's, VS Code's, " +
-			"crush.json",
-		access{setMCPFiles, func(c *Config) string { return strings.Join(c.MCP.Files, ",") }}},
-	{"mcp_files_env", "", nil,
-		"names of the server's variables that files of mcp_files may put into what they say, separated by commas; no " +
-			"other is given to them",
-		access{setMCPFilesEnv, func(c *Config) string { return strings.Join(c.MCP.FilesEnv, ",") }}},
-	{"mcp_consent", "allow", nil,
-		"what users' agents may do before a third-party MCP server is installed, started or connected: allow, ask " +
-			"(the user is asked first) or deny (the operator's servers alone)",
-		str(func(c *Config) *string { return (*string)(&c.MCP.Consent) }, "allow", "ask", "deny")},
-	{"mcp_idle_timeout", "10m", nil,
-		"how long a third-party MCP server runs without use",
-		duration(func(c *Config) *time.Duration { return &c.MCP.Idle }, time.Second, 3650*day)},
-	{"mcp_install_timeout", "10m", nil,
-		"how long installing a third-party MCP server may take",
-		duration(func(c *Config) *time.Duration { return &c.MCP.Install }, time.Second, day)},
+func (c *Config) mcpRows() []setting {
+	m := &c.MCP
+	return []setting{
+		{"mcp_files", "", nil,
+			"files of MCP clients whose servers are taken up too, separated by commas: Claude's, Cursor's, VS Code's, " +
+				"crush.json",
+			access{m.setFiles, func() string { return strings.Join(m.Files, ",") }}},
+		{"mcp_files_env", "", nil,
+			"names of the server's variables that files of mcp_files may put into what they say, separated by commas; " +
+				"no other is given to them",
+			list(&m.FilesEnv, readVariable)},
+		{"mcp_consent", "allow", nil,
+			"what users' agents may do before a third-party MCP server is installed, started or connected: allow, ask " +
+				"(the user is asked first) or deny (the operator's servers alone)",
+			oneOf(&m.Consent, "allow", "ask", "deny")},
+		{"mcp_idle_timeout", "10m", nil,
+			"how long a third-party MCP server runs without use", duration(&m.Idle, time.Second, 3650*day)},
+		{"mcp_install_timeout", "10m", nil,
+			"how long installing a third-party MCP server may take", duration(&m.Install, time.Second, day)},
+	}
 }
 
-func setMCPFiles(c *Config, v string) error {
-	c.MCP.Files = nil
+func (m *MCP) setFiles(v string) error {
+	m.Files = nil
 	for _, p := range strings.Split(v, ",") {
 		if p = strings.TrimSpace(p); p == "" {
 			continue
@@ -86,28 +85,24 @@ func setMCPFiles(c *Config, v string) error {
 		if err != nil {
 			return err
 		}
-		if !slices.Contains(c.MCP.Files, abs) {
-			c.MCP.Files = append(c.MCP.Files, abs)
+		if !slices.Contains(m.Files, abs) {
+			m.Files = append(m.Files, abs)
 		}
 	}
 	return nil
 }
 
-func setMCPFilesEnv(c *Config, v string) error {
-	c.MCP.FilesEnv = nil
-	for _, name := range strings.FieldsFunc(v, func(r rune) bool { return r == ',' || r == ' ' }) {
-		if !envForm.MatchString(name) {
-			return fmt.Errorf("%q must be the name of a variable, such as GITHUB_TOKEN", fault.Clip(name))
-		}
-		c.MCP.FilesEnv = append(c.MCP.FilesEnv, name)
+func readVariable(name string) (string, error) {
+	if !envForm.MatchString(name) {
+		return "", fmt.Errorf("%q must be the name of a variable, such as GITHUB_TOKEN", fault.Clip(name))
 	}
-	return nil
+	return name, nil
 }
 
 // Follow makes c the settings that a server takes up while it runs: what was last
 // right in the files of clients still holds where they are wrong now, and what
 // sandboxes write is what they write already, too.
-func (c *Config) Follow(before *Config, volumes []sandbox.Mount) {
+func (c *Config) Follow(before *Config, volumes []Volume) {
 	c.MCP.last, c.MCP.running = before.MCP.last, volumes
 }
 
@@ -161,8 +156,9 @@ func section(tree any, err error) (map[string]any, error) {
 // file, then those of MCP.Files. It reads the files, and runs the commands in
 // $(…), each time anew. One that cannot be used is Broken and says why; notes
 // are what the operator should know beside. Neither ever tells a value that was
-// put in.
-func (c *Config) Servers(ctx context.Context) (list []spec.Configured, notes []string) {
+// put in. Principal returns the id of a principal that an entry names.
+func (c *Config) Servers(ctx context.Context, principal func(text string) (id string, err error)) (
+	list []spec.Configured, notes []string) {
 	all := slices.Clone(c.MCP.section)
 	for _, f := range c.MCP.Files {
 		entries, note := c.clients(f)
@@ -178,7 +174,7 @@ func (c *Config) Servers(ctx context.Context) (list []spec.Configured, notes []s
 	var reading sync.WaitGroup
 	for i, e := range all {
 		reading.Go(func() {
-			list[i], said[i] = e.read(ctx, c)
+			list[i], said[i] = e.read(ctx, c, principal)
 			list[i].Name, list[i].From = names[i], e.from
 		})
 	}

@@ -13,7 +13,6 @@ import (
 	"time"
 	"unicode"
 
-	"sandlot/internal/auth"
 	"sandlot/internal/clientconfig"
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/spec"
@@ -24,13 +23,15 @@ var ownKeys = append(slices.Clone(clientconfig.Keys), "where", "prefix", "princi
 
 // read makes the server that the entry describes. One that is disabled is not
 // expanded: nothing of it is needed, and no command has to run for it.
-func (e entry) read(ctx context.Context, c *Config) (s spec.Configured, notes []string) {
+func (e entry) read(ctx context.Context, c *Config, principal func(string) (string, error)) (
+	s spec.Configured, notes []string) {
 	if e.err != nil {
 		return spec.Configured{Broken: e.err.Error()}, nil
 	}
 	keys, notes, err := e.form.translate(e.keys)
 	r := &reader{keys: keys}
 	s = r.server()
+	s.Principals = r.principals(principal)
 	if err = errors.Join(err, r.err); err == nil && !s.Disabled {
 		x := &expansion{ctx: ctx, env: variables{c.Source.Env, c.MCP.FilesEnv}, value: e.form.expand}
 		err = x.server(&s, c.home(s))
@@ -62,7 +63,8 @@ func (c *Config) home(s spec.Configured) string {
 		return h
 	}
 	for _, t := range c.Templates {
-		if t.Serves(c.Sessions.DefaultTemplate) && t.Env["HOME"] != "" {
+		serves := t.Name == c.Sessions.DefaultTemplate || slices.Contains(t.Provides, c.Sessions.DefaultTemplate)
+		if serves && t.Env["HOME"] != "" {
 			return t.Env["HOME"]
 		}
 	}
@@ -123,10 +125,10 @@ func (r *reader) list(key string) []string {
 }
 
 // principals are ids: what people are called decides nothing.
-func (r *reader) principals() []string {
+func (r *reader) principals(parse func(string) (string, error)) []string {
 	list := r.list("principals")
 	for i, who := range list {
-		id, err := auth.ParseID(who)
+		id, err := parse(who)
 		if err != nil {
 			r.wrong("principals", "%v", err)
 			continue // it stays in the list, and is nobody
@@ -177,8 +179,7 @@ func (r *reader) server() spec.Configured {
 		DisabledTools: r.list("disabled_tools"), EnabledTools: r.list("enabled_tools"),
 		OAuth: spec.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret"),
 			Issuer: r.text("oauth_issuer")},
-		Where: spec.Where(r.text("where", "sandbox", "host")), Principals: r.principals(), User: r.text("user"),
-		Trust: spec.Trust(r.text("trust", "warn", "hold")),
+		Where: spec.Where(r.text("where", "sandbox", "host")), User: r.text("user"), Trust: spec.Trust(r.text("trust", "warn", "hold")),
 	}
 	r.yes("oauth") // who may log in is told by the server
 	if _, given := r.keys["prefix"]; given {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/servers/spec"
 )
 
@@ -234,7 +235,7 @@ func TestClientFilesLearnWhatIsListed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			list, _ := c.Servers(t.Context())
+			list, _ := c.Servers(t.Context(), auth.ParseID)
 			says := "SECRET is not given to files of MCP clients; the operator can list it in mcp_files_env"
 			if len(list) != 1 || strings.Contains(list[0].Broken, says) == listed || (list[0].Broken == "") != listed ||
 				!listed && strings.Contains(fmt.Sprint(list), "s3cret") {
@@ -264,7 +265,7 @@ func TestClientFilesOfOthers(t *testing.T) {
 	}
 	read := func(c *Config, want, note string) {
 		t.Helper()
-		list, notes := c.Servers(t.Context())
+		list, notes := c.Servers(t.Context(), auth.ParseID)
 		got := ""
 		for _, s := range list {
 			got += s.Name
@@ -316,7 +317,7 @@ func TestClientFileIsNoFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list, notes := c.Servers(t.Context()); len(list) != 0 || len(notes) != 1 ||
+	if list, notes := c.Servers(t.Context(), auth.ParseID); len(list) != 0 || len(notes) != 1 ||
 		!strings.Contains(notes[0], "directory") {
 		t.Errorf("%v, %q", list, notes)
 	}

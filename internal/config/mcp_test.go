@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/servers/spec"
-	"sandlot/internal/tool"
 )
 
 // mcpEnv has variables with which servers are configured; their values must
@@ -49,7 +49,7 @@ func readServers(t *testing.T, text string, files map[string]string) (list []spe
 	if !slices.Equal(c.MCP.Files, paths) {
 		t.Errorf("files to follow: %q, want %q", c.MCP.Files, paths)
 	}
-	list, notes = c.Servers(t.Context())
+	list, notes = c.Servers(t.Context(), auth.ParseID)
 	told := fmt.Sprint(notes, c.Rows())
 	for _, s := range list {
 		if s.From == "" {
@@ -275,7 +275,7 @@ func TestMCPSettings(t *testing.T) {
 		t.Errorf("defaults %+v", d.MCP)
 	}
 	// A file that is not there is told of, and holds nothing.
-	if list, notes := c.Servers(t.Context()); len(list) != 0 || len(notes) != 2 ||
+	if list, notes := c.Servers(t.Context(), auth.ParseID); len(list) != 0 || len(notes) != 2 ||
 		!strings.Contains(notes[0], "one.json") {
 		t.Errorf("%v, %q", list, notes)
 	}
@@ -293,7 +293,7 @@ func TestServersAreReadAnew(t *testing.T) {
 			0o600); err != nil {
 			t.Fatal(err)
 		}
-		if list, notes := c.Servers(t.Context()); len(list) != 1 || list[0].Name != name || len(notes) > 0 {
+		if list, notes := c.Servers(t.Context(), auth.ParseID); len(list) != 1 || list[0].Name != name || len(notes) > 0 {
 			t.Errorf("%+v, %q, want %s", list, notes, name)
 		}
 	}
@@ -306,8 +306,8 @@ func TestServersDoNotChangeTheirSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, _ := c.Servers(t.Context())
-	second, _ := c.Servers(t.Context())
+	first, _ := c.Servers(t.Context(), auth.ParseID)
+	second, _ := c.Servers(t.Context(), auth.ParseID)
 	if !reflect.DeepEqual(first, second) || first[0].Command != "$B" || first[0].Args[0] != "$B" ||
 		first[0].Env["V"] != "$B" {
 		t.Errorf("%+v, then %+v", first, second)
@@ -315,11 +315,11 @@ func TestServersDoNotChangeTheirSettings(t *testing.T) {
 }
 
 func TestConsentSetting(t *testing.T) {
-	if got := Default().MCP.Consent; got != tool.Allow {
+	if got := Default().MCP.Consent; got != "allow" {
 		t.Errorf("by default %q", got)
 	}
 	c, err := Load(Source{Env: map[string]string{"SANDLOT_MCP_CONSENT": "ask"}})
-	if err != nil || c.MCP.Consent != tool.Ask {
+	if err != nil || c.MCP.Consent != "ask" {
 		t.Errorf("%v %v", c, err)
 	}
 	for _, bad := range []string{"never", "Ask", "true"} {

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"sandlot/internal/sandbox"
 )
 
 // A file counts as the operator's if nobody else can write it, replace it, or lead
@@ -68,11 +66,11 @@ func TestTrusted(t *testing.T) {
 	if err := os.Link(second, filepath.Join(shared, "second.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	volume := []sandbox.Mount{{Source: filepath.Join(dir, "shared"), Target: "/data"}}
-	readOnly := []sandbox.Mount{{Source: filepath.Join(dir, "shared"), Target: "/data", ReadOnly: true}}
+	volume := []Volume{{Source: filepath.Join(dir, "shared"), Target: "/data"}}
+	readOnly := []Volume{{Source: filepath.Join(dir, "shared"), Target: "/data", ReadOnly: true}}
 	for _, tt := range []struct {
 		file    string
-		volumes []sandbox.Mount
+		volumes []Volume
 		want    string // empty: it is taken up
 	}{
 		{file(filepath.Join(dir, "own.yaml"), 0o664), volume, ""},

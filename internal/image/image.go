@@ -108,13 +108,6 @@ type Flavor struct {
 	MemoryMB int
 }
 
-// Flavors are the built-in sizes, smallest first.
-var Flavors = []Flavor{
-	{"small", 1, 1024},
-	{"medium", 2, 2048},
-	{"large", 4, 4096},
-}
-
 // Covers says whether a sandbox of flavor f can stand in for one of flavor g.
 func (f Flavor) Covers(g Flavor) bool { return f.CPUs >= g.CPUs && f.MemoryMB >= g.MemoryMB }
 

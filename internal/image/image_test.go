@@ -50,18 +50,6 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// The sizes of the specification.
-func TestFlavors(t *testing.T) {
-	var all []string
-	for _, f := range Flavors {
-		all = append(all, f.String())
-	}
-	if got := strings.Join(all, ", "); got != "small (1 CPU, 1024 MB), medium (2 CPU, 2048 MB), large (4 CPU, 4096 "+
-		"MB)" {
-		t.Errorf("flavors %s", got)
-	}
-}
-
 // The template host holds the machine's programs, and nothing else of it.
 func TestHost(t *testing.T) {
 	h, err := Host()

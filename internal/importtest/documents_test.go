@@ -259,7 +259,7 @@ func TestSettingsOfDocuments(t *testing.T) {
 			have[w] = true
 		}
 		if below(f, "internal/config") {
-			for _, m := range regexp.MustCompile(`(?m)^\t\{"([a-z_.]+)", `).FindAllStringSubmatch(string(data), -1) {
+			for _, m := range regexp.MustCompile(`(?m)^\t\t\{"([a-z_.]+)", `).FindAllStringSubmatch(string(data), -1) {
 				settings[m[1]] = true
 			}
 		}

@@ -119,7 +119,7 @@ func within(t *testing.T, rt *prebooter, warm int, f func(t *testing.T, p *Pool)
 		}
 		p := New(Config{Runtime: rt, Workspaces: workspaces, Start: rt.start, Warm: warm,
 			Templates: []*image.Template{{Name: "one"}, {Name: "two"}},
-			Flavor:    image.Flavors[0], Log: sandboxtest.Log(t), Volumes: rt.volumes})
+			Flavor:    sandboxtest.Flavors[0], Log: sandboxtest.Log(t), Volumes: rt.volumes})
 		ctx, cancel := context.WithCancel(t.Context())
 		var run sync.WaitGroup
 		run.Go(func() { p.Run(ctx) })

@@ -111,14 +111,14 @@ func (w *world) open(change func(*Rules)) {
 	}
 	rules := Rules{DefaultTemplate: "host", DefaultFlavor: "small",
 		Templates:   []*image.Template{{Name: "host", Provides: []string{"python"}}, {Name: "other"}},
-		Flavors:     image.Flavors,
+		Flavors:     sandboxtest.Flavors,
 		MaxSessions: 3, Idle: time.Minute, Retention: time.Hour, Sweep: time.Second, Evict: true, Patience: time.Second}
 	if change != nil {
 		change(&rules)
 	}
 	log := sandboxtest.Log(w.t)
 	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, Start: 2 * time.Second, Templates: rules.Templates,
-		Flavor: image.Flavors[0], Log: log})
+		Flavor: sandboxtest.Flavors[0], Log: log})
 	w.Sessions = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out})
 	if err := w.Recover(w.t.Context(), w.fake); err != nil {
 		w.t.Fatal(err)
@@ -499,7 +499,7 @@ func TestNextServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		orphan, err := w.Pool.Boot(context.Background(), pool.Request{Workspace: nobodys, Template: w.Templates[0],
-			Flavor: image.Flavors[0]})
+			Flavor: sandboxtest.Flavors[0]})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -99,7 +99,7 @@ func TestRekeyKilled(t *testing.T) {
 			}
 			db := open(t, dir)
 			v := &vault.Vault{Store: db, KeyFile: file, Make: true}
-			if err := v.Settle(t.Context(), db); err != nil {
+			if err := v.FinishRekey(t.Context(), db); err != nil {
 				t.Fatalf("%s: %v", at, err)
 			}
 			for i := range killed {

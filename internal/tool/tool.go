@@ -4,6 +4,7 @@ package tool
 import (
 	"context"
 	"encoding/json"
+	"reflect"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/limit"
@@ -72,6 +73,51 @@ type Result struct {
 	// Raw is the whole result of a third-party server's tool as MCP has it,
 	// made safe: of the fields above IsError alone is set then.
 	Raw json.RawMessage
+}
+
+// Size is about how many bytes a result takes in memory: its texts and its data.
+func (r *Result) Size() int {
+	if r == nil {
+		return 0
+	}
+	n := len(r.Words) + len(r.Raw)
+	for _, c := range r.Content {
+		switch {
+		case c.Text != nil:
+			n += len(*c.Text)
+		case c.Image != nil:
+			n += len(c.Image.Data)
+		case c.Resource != nil:
+			n += len(c.Resource.Text)
+		}
+	}
+	return n + textBytes(reflect.ValueOf(r.Fields))
+}
+
+// textBytes adds up the texts in a value.
+func textBytes(v reflect.Value) (n int) {
+	switch v.Kind() {
+	case reflect.String:
+		return v.Len()
+	case reflect.Pointer, reflect.Interface:
+		return textBytes(v.Elem())
+	case reflect.Struct:
+		for i := range v.NumField() {
+			n += textBytes(v.Field(i))
+		}
+	case reflect.Slice, reflect.Array:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return v.Len()
+		}
+		for i := range v.Len() {
+			n += textBytes(v.Index(i))
+		}
+	case reflect.Map:
+		for _, k := range v.MapKeys() {
+			n += textBytes(k) + textBytes(v.MapIndex(k))
+		}
+	}
+	return n
 }
 
 // Content is one block: exactly one of Text, Image, Resource and Link is set.

@@ -53,10 +53,10 @@ func (v *Vault) next() string { return v.file() + ".new" }
 // Rekey makes a new key and seals with it all that is stored. address is that of an
 // owner's connection, for which its log-in was sealed. What the old key does not
 // open is removed, if drop is set, or else nothing changes. Nobody else may use
-// the vault meanwhile. A crash leaves either key with what it opens: Settle.
+// the vault meanwhile. A crash leaves either key with what it opens: FinishRekey.
 func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connection string) string,
 	drop bool) (sealed, dropped int, err error) {
-	if err := v.Settle(ctx, rows); err != nil {
+	if err := v.FinishRekey(ctx, rows); err != nil {
 		return 0, 0, err
 	}
 	old, err := v.key(false)
@@ -87,9 +87,9 @@ func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connec
 	}
 	if err != nil {
 		// Whether it was stored is not known for certain: the store says so.
-		return 0, 0, errors.Join(err, v.Settle(context.WithoutCancel(ctx), rows))
+		return 0, 0, errors.Join(err, v.FinishRekey(context.WithoutCancel(ctx), rows))
 	}
-	return sealed, dropped, v.Settle(context.WithoutCancel(ctx), rows)
+	return sealed, dropped, v.FinishRekey(context.WithoutCancel(ctx), rows)
 }
 
 // reseal seals rows anew; those that do not open lose what is sealed.
@@ -121,10 +121,10 @@ func reseal(all []Row, old cipher.AEAD, key []byte,
 	return sealed, dropped, nil
 }
 
-// Settle ends a change of the key that was cut short: the key with which everything
+// FinishRekey ends a change of the key that was cut short: the key with which everything
 // is sealed takes its place, and the other one is gone. It is for the start, before
 // the vault is used.
-func (v *Vault) Settle(ctx context.Context, rows Rows) error {
+func (v *Vault) FinishRekey(ctx context.Context, rows Rows) error {
 	key, err := os.ReadFile(v.next())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

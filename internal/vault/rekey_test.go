@@ -119,14 +119,14 @@ func TestRekey(t *testing.T) {
 	if err := os.WriteFile(v.next(), secret.Bytes(keyBytes), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Settle(t.Context(), all); err != nil || !bytes.Equal(now, key()) {
+	if err := v.FinishRekey(t.Context(), all); err != nil || !bytes.Equal(now, key()) {
 		t.Error(err)
 	}
 	whole("a crash before")
 	if err := errors.Join(os.Rename(v.KeyFile, v.next()), os.WriteFile(v.KeyFile, first, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Settle(t.Context(), all); err != nil || !bytes.Equal(now, key()) {
+	if err := v.FinishRekey(t.Context(), all); err != nil || !bytes.Equal(now, key()) {
 		t.Error(err)
 	}
 	whole("a crash after")

@@ -5,7 +5,6 @@ package once
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -19,11 +18,17 @@ import (
 // Replies are the results that are remembered. When there are too many, an
 // owner's new ones take the places of their oldest.
 type Replies struct {
-	mu   sync.Mutex
-	byID map[replyKey]*reply
-	now  func() time.Time
+	now func() time.Time
 	// hold returns a context that ends with a principal's token.
 	hold func(context.Context, auth.Principal) (context.Context, func())
+
+	life context.Context // of the runs
+	stop context.CancelFunc
+	runs sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool // no run begins any more
+	byID   map[replyKey]*reply
 }
 
 type replyKey struct{ owner, tool, key string }
@@ -52,13 +57,27 @@ func New(hold func(context.Context, auth.Principal) (context.Context, func())) *
 	if hold == nil {
 		hold = (*auth.Watch)(nil).Hold
 	}
-	return &Replies{byID: map[replyKey]*reply{}, now: time.Now, hold: hold}
+	r := &Replies{byID: map[replyKey]*reply{}, now: time.Now, hold: hold}
+	r.life, r.stop = context.WithCancel(context.Background())
+	return r
 }
+
+// Close ends the runs whose clients have left, and waits for all runs.
+func (r *Replies) Close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.stop()
+	r.runs.Wait()
+}
+
+// A Run is a call that may go on when its client has left.
+type Run func(context.Context) (*tool.Result, error)
 
 // Do runs the call, or waits for the one with the same key. With a key the run
 // goes on when its client leaves, which is when clients retry, and ends with the
-// client's token.
-func (r *Replies) Do(ctx context.Context, c tool.Call, key string, run func(context.Context) (*tool.Result, error)) (*tool.Result, error) {
+// client's token, or with Close.
+func (r *Replies) Do(ctx context.Context, c tool.Call, key string, run Run) (*tool.Result, error) {
 	if key == "" {
 		return run(ctx)
 	}
@@ -69,8 +88,12 @@ func (r *Replies) Do(ctx context.Context, c tool.Call, key string, run func(cont
 	}
 	if first {
 		go func() {
-			goesOn, release := r.hold(context.WithoutCancel(ctx), c.Principal)
+			defer r.runs.Done()
+			held, release := r.hold(context.WithoutCancel(ctx), c.Principal)
 			defer release()
+			goesOn, cancel := context.WithCancel(held)
+			defer context.AfterFunc(r.life, cancel)()
+			defer cancel()
 			result, err := safely(goesOn, run)
 			r.finish(k, mine, result, err)
 		}()
@@ -84,7 +107,7 @@ func (r *Replies) Do(ctx context.Context, c tool.Call, key string, run func(cont
 }
 
 // safely makes a fault of a panic: nothing else catches one in a goroutine.
-func safely(ctx context.Context, run func(context.Context) (*tool.Result, error)) (result *tool.Result, err error) {
+func safely(ctx context.Context, run Run) (result *tool.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			result, err = nil, fault.From(fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
@@ -93,9 +116,14 @@ func safely(ctx context.Context, run func(context.Context) (*tool.Result, error)
 	return run(ctx)
 }
 
-func (r *Replies) claim(k replyKey, args [32]byte) (*reply, bool, error) {
+// claim returns the reply of a key. Of the first call with that key it counts a run, which
+// the caller begins.
+func (r *Replies) claim(k replyKey, args [32]byte) (_ *reply, first bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed {
+		return nil, false, fault.New(fault.Connection, "the server is stopping; try again in a moment")
+	}
 	for k, old := range r.byID {
 		if !old.at.IsZero() && r.now().Sub(old.at) > replyLife {
 			delete(r.byID, k)
@@ -103,7 +131,8 @@ func (r *Replies) claim(k replyKey, args [32]byte) (*reply, bool, error) {
 	}
 	if old := r.byID[k]; old != nil {
 		if old.args != args {
-			return nil, false, fault.New(fault.InvalidParameters, "idempotency_key %q was used with other arguments; use a new key", k.key).With("argument", "idempotency_key")
+			return nil, false, fault.New(fault.InvalidParameters,
+				"idempotency_key %q was used with other arguments; use a new key", k.key).With("argument", "idempotency_key")
 		}
 		return old, false, nil
 	}
@@ -115,20 +144,22 @@ func (r *Replies) claim(k replyKey, args [32]byte) (*reply, bool, error) {
 		limit = maxReplies
 	}
 	if limit > 0 && !r.forget(k.owner) && !(limit == maxReplies && r.forget("")) {
-		return nil, false, fault.New(fault.ResourceLimit, "%d calls with an idempotency_key are remembered already; leave it out or try again in ten minutes", limit).
+		return nil, false, fault.New(fault.ResourceLimit,
+			"%d calls with an idempotency_key are remembered already; leave it out or try again in ten minutes", limit).
 			With("resource_type", "idempotency_keys").With("current_usage", limit).With("limit", limit)
 	}
 	mine := &reply{args: args, done: make(chan struct{})}
 	r.byID[k] = mine
+	r.runs.Add(1)
 	return mine, true, nil
 }
 
-// finish tells those who wait, and remembers what a retry must not do
+// finish gives the result to those who wait, and remembers what a retry must not do
 // again, but for a result that is too large.
 func (r *Replies) finish(k replyKey, mine *reply, result *tool.Result, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	mine.result, mine.err, mine.size, mine.at = result, err, size(result), r.now()
+	mine.result, mine.err, mine.size, mine.at = result, err, result.Size(), r.now()
 	close(mine.done)
 	if nothingRan(err) || mine.size > maxOwnReplyBytes {
 		delete(r.byID, k)
@@ -182,27 +213,4 @@ func (r *Replies) forget(owner string) bool {
 	}
 	delete(r.byID, oldest)
 	return !at.IsZero()
-}
-
-// size is about what a result holds, in bytes.
-func size(r *tool.Result) int {
-	if r == nil {
-		return 0
-	}
-	n := len(r.Words)
-	for _, c := range r.Content {
-		switch {
-		case c.Text != nil:
-			n += len(*c.Text)
-		case c.Image != nil:
-			n += len(c.Image.Data)
-		case c.Resource != nil:
-			n += len(c.Resource.Text)
-		}
-	}
-	fields, err := json.Marshal(r.Fields)
-	if err != nil {
-		return n
-	}
-	return n + len(fields)
 }

@@ -11,8 +11,13 @@ import (
 
 	"sandlot/internal/agent/agenttest"
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/image"
 	"sandlot/internal/sandbox"
 )
+
+// Flavors are sizes of sandboxes, the smallest first.
+var Flavors = []image.Flavor{{Name: "small", CPUs: 1, MemoryMB: 1024}, {Name: "medium", CPUs: 2, MemoryMB: 2048},
+	{Name: "large", CPUs: 4, MemoryMB: 4096}}
 
 // Fake is a runtime of sandboxes that live in memory: their agents answer every
 // call, and evaluate nothing. It works in a synctest bubble. Its fields may be

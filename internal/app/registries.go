@@ -7,10 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"sandlot/internal/cacerts"
@@ -20,14 +23,21 @@ import (
 	"sandlot/internal/pkgregistry"
 )
 
+// registries are where packages come from, by the machine's own tools.
+type registries struct {
+	log   *slog.Logger
+	rules atomic.Pointer[[]egress.Rule] // that let sandboxes reach them
+	stale bool                          // what is known of them is not fresh
+}
+
 // provide gives the templates what makes the network work for their programs:
 // the certificates that this machine trusts, and where packages come from.
-func (a *App) provide(ctx context.Context, templates []*image.Template) error {
-	set, err := a.registries(ctx)
+func (r *registries) provide(ctx context.Context, c *config.Config, templates []*image.Template) error {
+	set, err := r.recall(ctx, c)
 	if err != nil {
 		return err
 	}
-	a.allowRegistries(set)
+	r.allow(set)
 	files := map[string][]byte{}
 	for name, text := range set.Files() {
 		files[name] = []byte(text)
@@ -35,19 +45,15 @@ func (a *App) provide(ctx context.Context, templates []*image.Template) error {
 	env := set.Env()
 	certificates, err := cacerts.Collect()
 	if err != nil {
-		a.log.Warn("sandboxes trust no certificate: HTTPS will fail in them", "error", err)
+		r.log.Warn("sandboxes trust no certificate: HTTPS will fail in them", "error", err)
 	} else {
-		for name, content := range certificates.Files() {
-			files[name] = content
-		}
-		for k, v := range certificates.Env() {
-			env[k] = v
-		}
+		maps.Copy(files, certificates.Files())
+		maps.Copy(env, certificates.Env())
 	}
 	for _, note := range certificates.Notes {
-		a.log.Info("certificates", "note", note)
+		r.log.Info("certificates", "note", note)
 	}
-	stores, err := a.javaStores(certificates)
+	stores, err := javaStores(certificates, c.Server.StateDir)
 	if err != nil {
 		return err
 	}
@@ -63,7 +69,7 @@ func (a *App) provide(ctx context.Context, templates []*image.Template) error {
 }
 
 // javaStores covers the trust stores that the machine's JDKs have of their own.
-func (a *App) javaStores(b cacerts.Bundle) ([]image.Bind, error) {
+func javaStores(b cacerts.Bundle, stateDir string) ([]image.Bind, error) {
 	if b.Len() == 0 {
 		return nil, nil
 	}
@@ -72,7 +78,7 @@ func (a *App) javaStores(b cacerts.Bundle) ([]image.Bind, error) {
 		if !strings.HasPrefix(at, "/usr/") { // the template host shows no other
 			continue
 		}
-		source := filepath.Join(a.Config.Server.StateDir, "java-cacerts")
+		source := filepath.Join(stateDir, "java-cacerts")
 		if len(binds) == 0 {
 			if err := os.WriteFile(source, b.JavaStore(), 0o644); err != nil {
 				return nil, fmt.Errorf("writing Java's certificates: %w", err)
@@ -83,18 +89,21 @@ func (a *App) javaStores(b cacerts.Bundle) ([]image.Bind, error) {
 	return binds, nil
 }
 
-// allowRegistries lets sandboxes reach where packages come from.
-func (a *App) allowRegistries(s pkgregistry.Set) {
+// allowed returns the rules that let sandboxes reach the registries.
+func (r *registries) allowed() []egress.Rule { return *r.rules.Load() }
+
+// allow takes up a set.
+func (r *registries) allow(s pkgregistry.Set) {
 	var rules []egress.Rule
 	for _, h := range s.Hosts {
-		r, err := egress.ParseRule(h.String())
+		rule, err := egress.ParseRule(h.String())
 		if err != nil {
-			a.log.Warn("a registry cannot be reached by sandboxes", "registry", h.String(), "error", err)
+			r.log.Warn("a registry cannot be reached by sandboxes", "registry", h.String(), "error", err)
 			continue
 		}
-		rules = append(rules, r)
+		rules = append(rules, rule)
 	}
-	a.found.Store(&rules)
+	r.rules.Store(&rules)
 }
 
 // remembered is what the machine's tools said the last time: to ask them takes
@@ -105,33 +114,54 @@ type remembered struct {
 	Set pkgregistry.Set
 }
 
-// registries returns what is remembered, or asks.
-func (a *App) registries(ctx context.Context) (pkgregistry.Set, error) {
-	key := registryKey(a.Config)
+// recall returns what is remembered, or asks.
+func (r *registries) recall(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
+	key := registryKey(c)
 	if text, err := os.ReadFile(rememberedFile(key)); err == nil {
-		var r remembered
-		if json.Unmarshal(text, &r) == nil && r.Key == key {
-			a.stale = time.Since(r.At) > time.Minute
-			return r.Set, nil
+		var known remembered
+		if json.Unmarshal(text, &known) == nil && known.Key == key {
+			r.stale = time.Since(known.At) > time.Minute
+			return known.Set, nil
 		}
 	}
-	return a.ask(ctx, key, a.Config)
+	return r.ask(ctx, c)
 }
 
-func (a *App) ask(ctx context.Context, key string, c *config.Config) (pkgregistry.Set, error) {
+// ask asks the machine's tools, and remembers what they say.
+func (r *registries) ask(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
 	set, err := pkgregistry.Detect(ctx, c.Network.Registries)
 	if err != nil {
 		return set, err
 	}
 	for _, note := range set.Notes {
-		a.log.Info("package registries", "note", note)
+		r.log.Info("package registries", "note", note)
 	}
+	key := registryKey(c)
 	if file := rememberedFile(key); file != "" {
 		if err := remember(file, remembered{key, time.Now(), set}); err != nil {
-			a.log.Debug("could not remember the package registries", "error", err)
+			r.log.Debug("could not remember the package registries", "error", err)
 		}
 	}
 	return set, nil
+}
+
+// detect asks for the registries of settings, and takes them up.
+func (r *registries) detect(ctx context.Context, c *config.Config) error {
+	set, err := r.ask(ctx, c)
+	if err == nil {
+		r.allow(set)
+	}
+	return err
+}
+
+// refresh asks again if what is known is not fresh, and says whether that changed which
+// registries sandboxes may reach.
+func (r *registries) refresh(ctx context.Context, c *config.Config) (changed bool) {
+	if !r.stale {
+		return false
+	}
+	before := r.allowed()
+	return r.detect(ctx, c) == nil && !slices.Equal(before, r.allowed())
 }
 
 func remember(file string, r remembered) error {
@@ -207,31 +237,4 @@ func registryKey(c *config.Config) string {
 	setting, _ := json.Marshal(c.Network.Registries)
 	sum := sha256.Sum256([]byte(Version + "\x00" + string(setting) + "\x00" + strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
-}
-
-// settled is how long after its start a server asks for what can wait: that takes
-// a second of a processor, and what an earlier server left is taken over first.
-func (a *App) settled() time.Duration {
-	if a.Book.Live() == 0 {
-		return 0
-	}
-	return 5 * time.Second
-}
-
-// recheck asks the machine's tools again, while the server serves already.
-func (a *App) recheck(ctx context.Context) {
-	if !a.stale {
-		return
-	}
-	set, err := a.ask(ctx, registryKey(a.Config), a.Config)
-	if err != nil {
-		return
-	}
-	before := *a.found.Load()
-	a.allowRegistries(set)
-	if !slices.Equal(before, *a.found.Load()) {
-		a.applyPolicies(a.latest.Load())
-		a.log.Info("the machine's package registries have changed: sandboxes may reach them now, and use them from " +
-			"the next start of the server on")
-	}
 }

@@ -2,49 +2,45 @@ package app
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"encoding/json"
 	"net"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strconv"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
 	"sandlot/internal/egress"
 	"sandlot/internal/limit"
-	"sandlot/internal/secret"
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/vault"
 )
 
-// connections takes over the third-party MCP servers that an earlier server
-// had, and those of the settings.
-func (a *App) connections(ctx context.Context, limits *limit.Limiter) error {
+// openServers makes the vault and the third-party MCP servers, of which none runs yet.
+func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 	c := a.Config
-	a.vault = keeper(c, a.store)
-	if err := a.vault.Settle(ctx, a.store); err != nil {
+	a.vault = openVault(c, a.store)
+	if err := a.vault.FinishRekey(ctx, a.store); err != nil {
 		return err
 	}
 	if err := a.vault.Check(); err != nil {
 		return err
 	}
-	a.third = servers.New(servers.Config{Events: a.events, Store: a.store, Sessions: a.Book, Secrets: a.vault, Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install,
-		Reach: a.reach, Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port), Logins: &vault.Logins{Vault: a.vault, Store: a.store},
-		Limits: limits, Log: a.log})
-	a.closers = append(a.closers, func() error { a.third.Close(); return nil })
-	if err := a.third.Recover(ctx); err != nil {
-		return fmt.Errorf("reading the connections: %w", err)
-	}
-	a.configureServers(ctx, c)
+	a.servers = servers.New(servers.Config{Events: a.events, Store: a.store, Sessions: a.sessions, Secrets: a.vault,
+		Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install, Reserved: a.reserved, Reach: a.reach,
+		Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port),
+		Logins:   &vault.Logins{Vault: a.vault, Store: a.store},
+		OnChange: func(owner string) { a.gateway.Changed(owner) },
+		OnUpdate: func(owner, uri string) { a.gateway.Updated(owner, uri) },
+		OnLog:    func(owner string, params json.RawMessage) { a.gateway.Logged(owner, params) },
+		Limits:   limits, Log: a.log})
+	a.closers = append(a.closers, func() error { a.servers.Close(); return nil })
 	return nil
 }
 
 // configureServers makes the MCP servers of the settings what runs from now on.
 func (a *App) configureServers(ctx context.Context, c *config.Config) {
-	list, notes := c.Servers(ctx)
+	list, notes := c.Servers(ctx, auth.ParseID)
 	for _, n := range notes {
 		a.log.Warn(n)
 	}
@@ -53,10 +49,11 @@ func (a *App) configureServers(ctx context.Context, c *config.Config) {
 		case s.Broken != "":
 			a.log.Error("a configured MCP server cannot be used", "name", s.Name, "from", s.From, "why", s.Broken)
 		case s.Where == spec.OnHost && !s.Disabled:
-			a.log.Warn("a configured MCP server runs on this machine, unconfined, for everyone who may use it", "name", s.Name, "user", s.User, "from", s.From)
+			a.log.Warn("a configured MCP server runs on this machine, unconfined, for everyone who may use it", "name", s.Name,
+				"user", s.User, "from", s.From)
 		}
 	}
-	a.third.SetConfigured(list)
+	a.servers.SetConfigured(list)
 }
 
 // reach dials for a server that a user named: as far as their home may. For what
@@ -70,9 +67,9 @@ func (a *App) reach(ctx context.Context, p auth.Principal, operator bool, _, add
 	if err != nil {
 		return nil, err
 	}
-	policy := a.Book.HomePolicy(p)
+	policy := a.sessions.HomePolicy(p)
 	if operator {
-		o := a.Book.Policies().Operator
+		o := a.sessions.Policies().Operator
 		o.Mode = egress.Public
 		policy = &o
 	}
@@ -94,21 +91,4 @@ func callback(public, host string, port int) string {
 	}
 	u := url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(port)), Path: "/oauth/callback"}
 	return u.String()
-}
-
-// key returns the key of this state folder, and makes it when it is not there.
-func (a *App) key() ([]byte, error) {
-	path := filepath.Join(a.Config.Server.StateDir, "key")
-	b, err := os.ReadFile(path)
-	if err == nil && len(b) == 32 {
-		return b, nil
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	b = secret.Bytes(32)
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		return nil, err
-	}
-	return b, os.Rename(path+".new", path)
 }

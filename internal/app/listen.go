@@ -1,0 +1,62 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/egress"
+	"sandlot/internal/fault"
+)
+
+// Listen opens the addresses of the settings.
+func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Listener, err error) {
+	if egress.Mode(a.Config.Network.Mode) == egress.Open &&
+		auth.Mode(a.Config.Server.Auth) != auth.Required {
+		return nil, nil, fault.New(fault.Configuration, "network.mode=\"open\" (%s): every sandbox could speak to this "+
+			"server as its user, since the machine's network is theirs too; set auth: required, or choose public",
+			a.Config.From["network.mode"])
+	}
+	c := a.Config.Server
+	if c.CORS && len(c.CORSOrigins) == 0 && !a.closed(ctx) {
+		return nil, nil, fault.New(fault.Configuration, "cors.enabled=\"true\" (%s): this server asks for no token, so "+
+			"every web page that is opened on this machine could use it as its user; list the origins of the pages that "+
+			"may in cors.origins (SANDLOT_CORS_ORIGINS), or set auth: required and make tokens with `sandlot token "+
+			"create --user NAME`", a.Config.From["cors.enabled"])
+	}
+	addrs := []string{c.Host}
+	if strings.EqualFold(c.Host, "localhost") {
+		addrs = []string{"127.0.0.1", "::1"}
+	}
+	for _, h := range addrs {
+		l, lerr := net.Listen("tcp", net.JoinHostPort(h, strconv.Itoa(c.Port)))
+		if lerr == nil {
+			network = append(network, l)
+			continue
+		}
+		noIPv6 := errors.Is(lerr, unix.EADDRNOTAVAIL) || errors.Is(lerr, unix.EAFNOSUPPORT)
+		if h == "::1" && len(addrs) > 1 && noIPv6 {
+			continue
+		}
+		err = fault.Wrap(fault.Configuration, lerr, "cannot listen on %s port %d: %v; name another with --port", h, c.Port,
+			lerr)
+	}
+	if err == nil {
+		owner, err = listenOwner(c.StateDir)
+	}
+	if err != nil {
+		for _, l := range network {
+			l.Close()
+		}
+		return nil, nil, err
+	}
+	return network, owner, nil
+}
+
+// ListenOwner opens the socket in the state folder alone.
+func (a *App) ListenOwner() (net.Listener, error) { return listenOwner(a.Config.Server.StateDir) }

@@ -1,0 +1,152 @@
+package app
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandlot/internal/config"
+	"sandlot/internal/fault"
+	"sandlot/internal/proc"
+	"sandlot/internal/secret"
+)
+
+// SocketPath is where the owner's commands reach the server of that state folder.
+func SocketPath(stateDir string) string { return filepath.Join(stateDir, "api.sock") }
+
+// ErrRunning is in the chain of New's error when the state folder has a server.
+var ErrRunning = errors.New("a server is running")
+
+// takeState makes the state folder of the settings, which names it without links then,
+// and locks it: a folder has one server.
+func takeState(s *config.Server) (lock *os.File, err error) {
+	unusable := func(dir, what string, err error) error {
+		return fault.Wrap(fault.Configuration, err, "the state folder %s %s: %v; name another with --state-dir", dir, what,
+			err)
+	}
+	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
+		return nil, unusable(s.StateDir, "cannot be made", err)
+	}
+	real, err := filepath.EvalSymlinks(s.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	s.StateDir = real
+	if err := os.Chmod(real, 0o700); err != nil {
+		return nil, unusable(real, "is not yours", err)
+	}
+	lock, err = os.OpenFile(filepath.Join(real, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, unusable(real, "cannot be written", err)
+	}
+	if err := waitForLock(lock); err != nil {
+		lock.Close()
+		return nil, fault.Wrap(fault.Configuration, ErrRunning,
+			"another server uses the state folder %s; stop it, or name another folder with --state-dir", real)
+	}
+	if err := sign(lock); err != nil {
+		lock.Close()
+		return nil, unusable(real, "cannot be written", err)
+	}
+	return lock, nil
+}
+
+// sign writes into the lock which process has it.
+func sign(lock *os.File) error {
+	started, err := proc.Started(os.Getpid())
+	if err == nil {
+		err = lock.Truncate(0)
+	}
+	if err == nil {
+		_, err = lock.WriteAt(fmt.Appendf(nil, "%d %d\n", os.Getpid(), started), 0)
+	}
+	return err
+}
+
+// closing is how long the kernel may take to close what a server had that was
+// killed: each of its sandboxes notices.
+const closing = 20 * time.Second
+
+// waitForLock locks a state folder's lock. It waits for a server that has been killed,
+// and for no other.
+func waitForLock(lock *os.File) error {
+	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) || time.Since(began) > closing {
+			return err
+		}
+		text := make([]byte, 100)
+		n, _ := lock.ReadAt(text, 0)
+		var pid int
+		var started uint64
+		if _, serr := fmt.Fscan(bytes.NewReader(text[:n]), &pid, &started); serr != nil ||
+			!proc.Ending(pid, started) {
+			return err
+		}
+	}
+}
+
+// stateKey returns the key of the state folder, and makes it when it is not there.
+func stateKey(stateDir string) ([]byte, error) {
+	path := filepath.Join(stateDir, "key")
+	b, err := os.ReadFile(path)
+	if err == nil && len(b) == 32 {
+		return b, nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	b = secret.Bytes(32)
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return nil, err
+	}
+	return b, os.Rename(path+".new", path)
+}
+
+// listenOwner opens the socket in the state folder, which is for its owner
+// alone. The lock says that no other server uses it.
+func listenOwner(stateDir string) (net.Listener, error) {
+	path := SocketPath(stateDir)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	// Made in a folder of its own, which nobody else enters, and then put into its
+	// place: the umask is the whole process's, and is left alone.
+	dir, err := os.MkdirTemp(stateDir, ".s")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	made := filepath.Join(dir, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: made, Net: "unix"})
+	if err != nil {
+		return nil, fault.Wrap(fault.Configuration, err,
+			"cannot listen on %s: %v (a state folder's path may have at most 90 characters)", path, err)
+	}
+	l.SetUnlinkOnClose(false) // it has another name by then
+	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, path)); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return ownerSocket{l, path}, nil
+}
+
+// ownerSocket is removed when it is closed.
+type ownerSocket struct {
+	*net.UnixListener
+	path string
+}
+
+// Close implements net.Listener.
+func (s ownerSocket) Close() error {
+	err := os.Remove(s.path)
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(s.UnixListener.Close(), err)
+}
