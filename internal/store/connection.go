@@ -21,35 +21,27 @@ func (s *DB) PutConnection(ctx context.Context, r servers.Record) error {
 		return err
 	}
 	_, err = s.db.ExecContext(ctx, `INSERT INTO connections (owner, id, record, catalog) VALUES (?,?,?,?)
-		ON CONFLICT (owner, id) DO UPDATE SET record=excluded.record, catalog=excluded.catalog`, r.Owner, r.ID, string(record), string(offers))
+		ON CONFLICT (owner, id) DO UPDATE SET record=excluded.record, catalog=excluded.catalog`,
+		r.Owner, r.ID, string(record), string(offers))
 	return err
 }
 
 // Connections implements servers.Store.
 func (s *DB) Connections(ctx context.Context, owner string) ([]servers.Record, error) {
-	rows, err := s.db.QueryContext(ctx,
-		`SELECT owner, id, record, catalog FROM connections WHERE owner = ? ORDER BY id`, owner)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []servers.Record
-	for rows.Next() {
-		var owner, id, record, offers string
-		if err := rows.Scan(&owner, &id, &record, &offers); err != nil {
-			return nil, err
+	return collect(ctx, s.db, func(row row) (r servers.Record, err error) {
+		var id, record, offers string
+		if err := row.Scan(&id, &record, &offers); err != nil {
+			return r, err
 		}
-		var r servers.Record
 		if err := json.Unmarshal([]byte(record), &r); err != nil {
-			return nil, fmt.Errorf("connection %s of %s: %w", id, owner, err)
+			return r, fmt.Errorf("connection %s of %s: %w", id, owner, err)
 		}
 		if err := json.Unmarshal([]byte(offers), &r.Catalog); err != nil {
 			r.Catalog = catalog.Catalog{Pins: map[string]string{}, Read: true} // all is held back until it is approved
 		}
 		r.Owner, r.ID = owner, id
-		all = append(all, r)
-	}
-	return all, rows.Err()
+		return r, nil
+	}, `SELECT id, record, catalog FROM connections WHERE owner = ? ORDER BY id`, owner)
 }
 
 // Connected implements servers.Store. Of a record that cannot be read it counts

@@ -37,35 +37,16 @@ func (s *DB) Logins(ctx context.Context) ([][2]string, error) {
 
 // pairs returns the rows of a query for two texts.
 func (s *DB) pairs(ctx context.Context, query string) ([][2]string, error) {
-	rows, err := s.db.QueryContext(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all [][2]string
-	for rows.Next() {
-		var one [2]string
-		if err := rows.Scan(&one[0], &one[1]); err != nil {
-			return nil, err
-		}
-		all = append(all, one)
-	}
-	return all, rows.Err()
+	return collect(ctx, s.db, func(row row) (one [2]string, err error) {
+		err = row.Scan(&one[0], &one[1])
+		return one, err
+	}, query)
 }
 
-// lasting changes something, and is back when that is on the disk. What the
-// database does otherwise outlives a crash of the server, but not of the machine:
-// a token that was given for another is then the only one that is good.
+// lasting changes something durably.
 func (s *DB) lasting(ctx context.Context, statement string, values ...any) error {
-	c, err := s.db.Conn(ctx)
-	if err != nil {
+	return s.durably(ctx, func(c *sql.Conn) error {
+		_, err := c.ExecContext(ctx, statement, values...)
 		return err
-	}
-	defer c.Close()
-	if _, err := c.ExecContext(ctx, `PRAGMA synchronous=FULL`); err != nil {
-		return err
-	}
-	defer c.ExecContext(context.WithoutCancel(ctx), `PRAGMA synchronous=NORMAL`) // else it is slower than it need be
-	_, err = c.ExecContext(ctx, statement, values...)
-	return err
+	})
 }

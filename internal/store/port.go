@@ -20,22 +20,12 @@ func (s *DB) PutPort(ctx context.Context, r port.Record) error {
 
 // Ports implements port.Store.
 func (s *DB) Ports(ctx context.Context) ([]port.Record, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT `+portColumns+` FROM ports ORDER BY session, port`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []port.Record
-	for rows.Next() {
-		var r port.Record
+	return collect(ctx, s.db, func(row row) (r port.Record, err error) {
 		var created, expires int64
-		if err := rows.Scan(&r.Session, &r.Port, &r.Owner, &r.Hash, &r.Public, &created, &expires); err != nil {
-			return nil, err
-		}
+		err = row.Scan(&r.Session, &r.Port, &r.Owner, &r.Hash, &r.Public, &created, &expires)
 		r.Created, r.Expires = time.Unix(created, 0).UTC(), time.Unix(expires, 0).UTC()
-		all = append(all, r)
-	}
-	return all, rows.Err()
+		return r, err
+	}, `SELECT `+portColumns+` FROM ports ORDER BY session, port`)
 }
 
 // RemovePort implements port.Store.

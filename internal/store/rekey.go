@@ -10,34 +10,25 @@ import (
 
 // Sealed implements vault.Rows.
 func (s *DB) Sealed(ctx context.Context) ([]vault.Row, error) {
-	rows, err := s.db.QueryContext(ctx,
-		`SELECT 0, principal, name, value FROM secrets UNION ALL SELECT 1, principal, connection, value FROM logins`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []vault.Row
-	for rows.Next() {
-		var r vault.Row
-		if err := rows.Scan(&r.Login, &r.Owner, &r.Name, &r.Sealed); err != nil {
-			return nil, err
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
+	return collect(ctx, s.db, func(row row) (r vault.Row, err error) {
+		err = row.Scan(&r.Login, &r.Owner, &r.Name, &r.Sealed)
+		return r, err
+	}, `SELECT 0, principal, name, value FROM secrets UNION ALL SELECT 1, principal, connection, value FROM logins`)
 }
 
 // Reseal implements vault.Rows.
 func (s *DB) Reseal(ctx context.Context, rows []vault.Row, fingerprint string) error {
-	c, err := s.db.Conn(ctx)
-	if err != nil {
+	return s.durably(ctx, func(c *sql.Conn) error {
+		if err := reseal(ctx, c, rows, fingerprint); err != nil {
+			return err
+		}
+		// What was sealed with the old key is not to be found in the file beside.
+		_, err := c.ExecContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`)
 		return err
-	}
-	defer c.Close()
-	if _, err := c.ExecContext(ctx, `PRAGMA synchronous=FULL`); err != nil {
-		return err
-	}
-	defer c.ExecContext(context.WithoutCancel(ctx), `PRAGMA synchronous=NORMAL`)
+	})
+}
+
+func reseal(ctx context.Context, c *sql.Conn, rows []vault.Row, fingerprint string) error {
 	tx, err := c.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -57,16 +48,11 @@ func (s *DB) Reseal(ctx context.Context, rows []vault.Row, fingerprint string) e
 			return err
 		}
 	}
-	if _, err := tx.ExecContext(ctx,
-		`INSERT INTO vault_key (one, fingerprint) VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET fingerprint=excluded.fingerprint`, fingerprint); err != nil {
+	if _, err := tx.ExecContext(ctx, `INSERT INTO vault_key (one, fingerprint) VALUES (1, ?)
+		ON CONFLICT (one) DO UPDATE SET fingerprint=excluded.fingerprint`, fingerprint); err != nil {
 		return err
 	}
-	if err := tx.Commit(); err != nil {
-		return err
-	}
-	// What was sealed with the old key is not to be found in the file beside.
-	_, err = c.ExecContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`)
-	return err
+	return tx.Commit()
 }
 
 // KeyFingerprint implements vault.Rows.

@@ -24,17 +24,12 @@ func Sandboxes(ctx context.Context, dir string) (all map[string][2]string, err e
 		return all, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	rows, err := db.QueryContext(ctx, `SELECT sandbox, id, owner FROM sessions WHERE sandbox <> ''`)
-	if err != nil {
-		return all, err
+	list, err := collect(ctx, db, func(row row) (one [3]string, err error) {
+		err = row.Scan(&one[0], &one[1], &one[2])
+		return one, err
+	}, `SELECT sandbox, id, owner FROM sessions WHERE sandbox <> ''`)
+	for _, one := range list {
+		all[one[0]] = [2]string(one[1:])
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var box, id, owner string
-		if err := rows.Scan(&box, &id, &owner); err != nil {
-			return all, err
-		}
-		all[box] = [2]string{id, owner}
-	}
-	return all, rows.Err()
+	return all, err
 }

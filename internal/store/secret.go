@@ -20,7 +20,7 @@ func (s *DB) PutSecret(ctx context.Context, r vault.Record) error {
 // Secret implements vault.Store.
 func (s *DB) Secret(ctx context.Context, owner, name string) (vault.Record, error) {
 	r, err := scanSecret(s.db.QueryRowContext(ctx,
-		`SELECT principal, name, value, created, changed FROM secrets WHERE principal = ? AND name = ?`, owner, name))
+		`SELECT `+secretColumns+` FROM secrets WHERE principal = ? AND name = ?`, owner, name))
 	if errors.Is(err, sql.ErrNoRows) {
 		err = vault.ErrNone
 	}
@@ -29,39 +29,20 @@ func (s *DB) Secret(ctx context.Context, owner, name string) (vault.Record, erro
 
 // Secrets implements vault.Store.
 func (s *DB) Secrets(ctx context.Context, owner string) ([]vault.Record, error) {
-	rows, err := s.db.QueryContext(ctx,
-		`SELECT principal, name, value, created, changed FROM secrets WHERE principal = ? ORDER BY name`, owner)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []vault.Record
-	for rows.Next() {
-		r, err := scanSecret(rows)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
+	return collect(ctx, s.db, scanSecret,
+		`SELECT `+secretColumns+` FROM secrets WHERE principal = ? ORDER BY name`, owner)
 }
 
 // RemoveSecret implements vault.Store.
 func (s *DB) RemoveSecret(ctx context.Context, owner, name string) error {
-	r, err := s.db.ExecContext(ctx, `DELETE FROM secrets WHERE principal = ? AND name = ?`, owner, name)
-	if err != nil {
-		return err
-	}
-	if n, _ := r.RowsAffected(); n == 0 {
-		return vault.ErrNone
-	}
-	return nil
+	return s.remove(ctx, vault.ErrNone, `DELETE FROM secrets WHERE principal = ? AND name = ?`, owner, name)
 }
 
-func scanSecret(row interface{ Scan(...any) error }) (vault.Record, error) {
-	var r vault.Record
+const secretColumns = `principal, name, value, created, changed`
+
+func scanSecret(row row) (r vault.Record, err error) {
 	var created, changed int64
-	err := row.Scan(&r.Owner, &r.Name, &r.Sealed, &created, &changed)
+	err = row.Scan(&r.Owner, &r.Name, &r.Sealed, &created, &changed)
 	r.Created, r.Changed = time.UnixMilli(created).UTC(), time.UnixMilli(changed).UTC()
 	return r, err
 }

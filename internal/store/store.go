@@ -43,8 +43,8 @@ func Open(ctx context.Context, dir string) (*DB, error) {
 		return nil, fmt.Errorf("opening the database: %w", err)
 	}
 	f.Close()
-	dsn := (&url.URL{Scheme: "file", Path: path}).String() +
-		"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=secure_delete(1)&_pragma=foreign_keys(1)&_txlock=immediate"
+	dsn := (&url.URL{Scheme: "file", Path: path}).String() + "?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)" +
+		"&_pragma=synchronous(NORMAL)&_pragma=secure_delete(1)&_pragma=foreign_keys(1)&_txlock=immediate"
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		return nil, err
@@ -72,6 +72,55 @@ func (s *DB) prepare(ctx context.Context) (err error) {
 	}
 	s.tokenByHash, err = s.db.PrepareContext(ctx, `SELECT `+tokenColumns+` FROM tokens WHERE hash = ?`)
 	return err
+}
+
+// row is one row of an answer.
+type row interface{ Scan(...any) error }
+
+// collect returns what scan makes of each row of a query's answer.
+func collect[T any](ctx context.Context, db *sql.DB, scan func(row) (T, error), query string, args ...any) ([]T, error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		one, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, rows.Err()
+}
+
+// remove removes rows, or returns none when there are none.
+func (s *DB) remove(ctx context.Context, none error, statement string, args ...any) error {
+	r, err := s.db.ExecContext(ctx, statement, args...)
+	if err != nil {
+		return err
+	}
+	if n, _ := r.RowsAffected(); n == 0 {
+		return none
+	}
+	return nil
+}
+
+// durably runs do with what it changes on the disk when it is back. What the database
+// does otherwise outlives a crash of the server, but not of the machine: a token that was
+// given for another is then the only one that is good.
+func (s *DB) durably(ctx context.Context, do func(*sql.Conn) error) error {
+	c, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := c.ExecContext(ctx, `PRAGMA synchronous=FULL`); err != nil {
+		return err
+	}
+	defer c.ExecContext(context.WithoutCancel(ctx), `PRAGMA synchronous=NORMAL`) // else it is slower than it need be
+	return do(c)
 }
 
 func (s *DB) migrate(ctx context.Context) error {
@@ -120,7 +169,7 @@ func (s *DB) AddToken(ctx context.Context, t auth.Token) error {
 
 const tokenColumns = `id, hash, principal, user, service, roles, created, expires`
 
-func scanToken(row interface{ Scan(...any) error }) (auth.Token, error) {
+func scanToken(row row) (auth.Token, error) {
 	var t auth.Token
 	var created int64
 	var expires sql.NullInt64
@@ -139,20 +188,7 @@ func scanToken(row interface{ Scan(...any) error }) (auth.Token, error) {
 
 // Tokens implements auth.Store.
 func (s *DB) Tokens(ctx context.Context) ([]auth.Token, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT `+tokenColumns+` FROM tokens ORDER BY created, id`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []auth.Token
-	for rows.Next() {
-		t, err := scanToken(rows)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, t)
-	}
-	return all, rows.Err()
+	return collect(ctx, s.db, scanToken, `SELECT `+tokenColumns+` FROM tokens ORDER BY created, id`)
 }
 
 // TokenByHash implements auth.Store. Each request asks this, or HasTokens: both
@@ -168,14 +204,7 @@ func (s *DB) TokenByHash(ctx context.Context, hash string) (auth.Token, error) {
 
 // RemoveToken implements auth.Store.
 func (s *DB) RemoveToken(ctx context.Context, id string) error {
-	r, err := s.db.ExecContext(ctx, `DELETE FROM tokens WHERE id = ?`, id)
-	if err != nil {
-		return err
-	}
-	if n, _ := r.RowsAffected(); n == 0 {
-		return auth.ErrNoToken
-	}
-	return nil
+	return s.remove(ctx, auth.ErrNoToken, `DELETE FROM tokens WHERE id = ?`, id)
 }
 
 // HasTokens implements auth.Store.
@@ -185,9 +214,10 @@ func (s *DB) HasTokens(ctx context.Context) (bool, error) {
 	return has, err
 }
 
-const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network, sent, received`
+const sessionColumns = `id, owner, home, template, flavor, sandbox, workspace, state, created, used, lost, network, ` +
+	`sent, received`
 
-func scanSession(row interface{ Scan(...any) error }) (session.Record, error) {
+func scanSession(row row) (session.Record, error) {
 	var r session.Record
 	var created, used int64
 	var network string
@@ -212,7 +242,8 @@ func (s *DB) PutSession(ctx context.Context, r session.Record) error {
 	}
 	_, err := s.db.ExecContext(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,0,0)
 		ON CONFLICT (id) DO UPDATE SET template=excluded.template, flavor=excluded.flavor, sandbox=excluded.sandbox,
-		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost, network=excluded.network`,
+		workspace=excluded.workspace, state=excluded.state, used=excluded.used, lost=excluded.lost,
+		network=excluded.network`,
 		r.ID, r.Owner, r.Home, r.Template, r.Flavor, r.Sandbox, r.Workspace, r.State, r.Created.UnixMilli(),
 		r.Used.UnixMilli(), r.Lost, network)
 	return err
@@ -236,20 +267,7 @@ func (s *DB) PutTraffic(ctx context.Context, moved map[string]egress.Traffic) er
 
 // Sessions implements session.Store.
 func (s *DB) Sessions(ctx context.Context) ([]session.Record, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT `+sessionColumns+` FROM sessions ORDER BY created, id`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []session.Record
-	for rows.Next() {
-		r, err := scanSession(rows)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, r)
-	}
-	return all, rows.Err()
+	return collect(ctx, s.db, scanSession, `SELECT `+sessionColumns+` FROM sessions ORDER BY created, id`)
 }
 
 // RemoveSession implements session.Store.
