@@ -88,7 +88,8 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 	}
 	a.closers = append(a.closers, lock.Close)
 	if a.store, err = store.Open(ctx, c.Server.StateDir); err != nil {
-		return nil, fault.Wrap(fault.Configuration, err, "the database in %s cannot be used: %v", c.Server.StateDir, err)
+		return nil, fault.Wrap(fault.Configuration, err, "the database in %s cannot be used: %v", c.Server.StateDir,
+			err)
 	}
 	a.closers = append(a.closers, a.store.Close)
 	templates, err := Templates(c)
@@ -130,7 +131,8 @@ func (a *App) openSessions(ctx context.Context, templates []*image.Template) err
 	if s, ok := a.runtime.(sandbox.Sealer); ok {
 		seal = s.Seal
 	}
-	a.volumes = volume.New(volume.Config{Mounts: mounts(c), LimitBytes: int64(c.VolumeMB) << 20, Seal: seal, Log: a.log})
+	a.volumes = volume.New(volume.Config{Mounts: mounts(c), LimitBytes: int64(c.VolumeMB) << 20, Seal: seal,
+		Log: a.log})
 	sizes, usual := flavors(c)
 	a.pool = pool.New(pool.Config{Runtime: a.runtime, Workspaces: workspaces, Volumes: a.volumes.Mounts,
 		Processes: int64(c.Runtime.Processes), DiskBytes: int64(c.Runtime.DiskMB) << 20, Start: c.Runtime.Start,
@@ -138,11 +140,12 @@ func (a *App) openSessions(ctx context.Context, templates []*image.Template) err
 	a.egress = egress.New(egress.Config{Log: a.log, Events: a.events, Resolve: a.addresses, Limits: egress.Limits{
 		Connections: c.Network.MaxConnections, Rate: c.Network.ConnectionRate, Bytes: int64(c.Network.MaxMB) << 20,
 		Idle: c.Network.Idle}})
-	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress, Events: a.events,
-		Rules: session.Rules{DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor,
-			Templates: templates, Flavors: sizes, MaxSessions: c.Sessions.Max, MaxMemoryMB: c.Sessions.MaxMemoryMB,
-			Idle: c.Sessions.Timeout, Retention: c.Sessions.Retention, Sweep: c.Sessions.Sweep, Evict: c.Sessions.Evict,
-			Patience: 10 * time.Second}})
+	rules := session.Rules{DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor,
+		Templates: templates, Flavors: sizes, MaxSessions: c.Sessions.Max, MaxMemoryMB: c.Sessions.MaxMemoryMB,
+		Idle: c.Sessions.Timeout, Retention: c.Sessions.Retention, Sweep: c.Sessions.Sweep, Evict: c.Sessions.Evict,
+		Patience: 10 * time.Second}
+	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
+		Events: a.events, Rules: rules})
 	allowed, err := policies(c)
 	if err != nil {
 		return err
@@ -201,8 +204,8 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	a.gateway = gateway.New(gateway.Config{Hub: h, Version: Version, Key: key, MaxBody: int64(c.Server.MaxBodyMB) << 20,
 		Limits: shares, Log: a.log, Fresh: func(p auth.Principal) bool { return !p.Authenticated },
 		Hold: a.watch.Hold, Connected: a.prewarm})
-	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Limits: shares, Gateway: a.gateway, Hub: h, Metrics: metrics,
-		Check: a.runtime.Check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
+	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Limits: shares, Gateway: a.gateway, Hub: h,
+		Metrics: metrics, Check: a.runtime.Check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
 		Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins,
 			Closed: a.closed}})
 	return nil

@@ -18,16 +18,18 @@ import (
 func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Listener, err error) {
 	if egress.Mode(a.Config.Network.Mode) == egress.Open &&
 		auth.Mode(a.Config.Server.Auth) != auth.Required {
-		return nil, nil, fault.New(fault.Configuration, "network.mode=\"open\" (%s): every sandbox could speak to this "+
-			"server as its user, since the machine's network is theirs too; set auth: required, or choose public",
+		return nil, nil, fault.New(fault.Configuration,
+			"network.mode=\"open\" (%s): every sandbox could speak to this server as its user, since the machine's "+
+				"network is theirs too; set auth: required, or choose public",
 			a.Config.From["network.mode"])
 	}
 	c := a.Config.Server
 	if c.CORS && len(c.CORSOrigins) == 0 && !a.closed(ctx) {
-		return nil, nil, fault.New(fault.Configuration, "cors.enabled=\"true\" (%s): this server asks for no token, so "+
-			"every web page that is opened on this machine could use it as its user; list the origins of the pages that "+
-			"may in cors.origins (SANDLOT_CORS_ORIGINS), or set auth: required and make tokens with `sandlot token "+
-			"create --user NAME`", a.Config.From["cors.enabled"])
+		return nil, nil, fault.New(fault.Configuration,
+			"cors.enabled=\"true\" (%s): this server asks for no token, so every web page that is opened on this "+
+				"machine could use it as its user; list the origins of the pages that may in cors.origins "+
+				"(SANDLOT_CORS_ORIGINS), or set auth: required and make tokens with `sandlot token create --user NAME`",
+			a.Config.From["cors.enabled"])
 	}
 	addrs := []string{c.Host}
 	if strings.EqualFold(c.Host, "localhost") {
@@ -43,8 +45,8 @@ func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Lis
 		if h == "::1" && len(addrs) > 1 && noIPv6 {
 			continue
 		}
-		err = fault.Wrap(fault.Configuration, lerr, "cannot listen on %s port %d: %v; name another with --port", h, c.Port,
-			lerr)
+		err = fault.Wrap(fault.Configuration, lerr, "cannot listen on %s port %d: %v; name another with --port", h,
+			c.Port, lerr)
 	}
 	if err == nil {
 		owner, err = listenOwner(c.StateDir)

@@ -49,8 +49,8 @@ func (a *App) configureServers(ctx context.Context, c *config.Config) {
 		case s.Broken != "":
 			a.log.Error("a configured MCP server cannot be used", "name", s.Name, "from", s.From, "why", s.Broken)
 		case s.Where == spec.OnHost && !s.Disabled:
-			a.log.Warn("a configured MCP server runs on this machine, unconfined, for everyone who may use it", "name", s.Name,
-				"user", s.User, "from", s.From)
+			a.log.Warn("a configured MCP server runs on this machine, unconfined, for everyone who may use it",
+				"name", s.Name, "user", s.User, "from", s.From)
 		}
 	}
 	a.servers.SetConfigured(list)

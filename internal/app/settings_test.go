@@ -36,13 +36,15 @@ func TestPortsDomain(t *testing.T) {
 
 // What is wrong with a network rule names the setting.
 func TestBadRules(t *testing.T) {
-	const template = "templates: {t: {rootfs: /usr, languages: [{name: x, command: [x]}], network: {allow: ['http://a']}}}"
+	const template = "templates: {t: {rootfs: /usr, languages: [{name: x, command: [x]}], network: {allow: " +
+		"['http://a']}}}"
 	for text, want := range map[string][]string{
-		"network: {allow: ['https://a.example/']}":                                     {"network.allow", "a.example"},
-		"network: {allow: ['*']}":                                                      {"network.allow"},
-		"network: {allow_private: [{host: 'a b', cidr: 10.0.0.0/8}]}":                  {"network.allow_private"},
-		"network: {hosts: {'a b': 10.1.2.3}}":                                          {"network.hosts"},
-		"network: {allow_private: [{host: 'http://mirror.corp', cidr: '10.0.0.0/8'}]}": {"network.allow_private", "mirror.corp"},
+		"network: {allow: ['https://a.example/']}":                    {"network.allow", "a.example"},
+		"network: {allow: ['*']}":                                     {"network.allow"},
+		"network: {allow_private: [{host: 'a b', cidr: 10.0.0.0/8}]}": {"network.allow_private"},
+		"network: {hosts: {'a b': 10.1.2.3}}":                         {"network.hosts"},
+		"network: {allow_private: [{host: 'http://mirror.corp', cidr: '10.0.0.0/8'}]}": {"network.allow_private",
+			"mirror.corp"},
 		template: {"templates: t: network", "http://a"},
 	} {
 		_, err := load(t, text, nil)
@@ -60,18 +62,20 @@ func TestBadRules(t *testing.T) {
 
 // The rules of the settings are those of the sessions.
 func TestPolicies(t *testing.T) {
-	c, err := load(t, "network: {mode: public, allow: [A.example:443], allow_private: [{host: b.corp, cidr: 10.0.0.0/8}]}\n"+
-		"templates: {t: {rootfs: /usr, languages: [{name: x, command: [x]}], network: {mode: none, allow: [c.example]}}}", nil)
+	const own = "network: {mode: none, allow: [c.example]}"
+	c, err := load(t, "network: {mode: public, allow: [A.example:443], "+
+		"allow_private: [{host: b.corp, cidr: 10.0.0.0/8}]}\n"+
+		"templates: {t: {rootfs: /usr, languages: [{name: x, command: [x]}], "+own+"}}", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	all, err := policies(c)
-	o, own := all.Operator, all.Templates["t"]
+	o, of := all.Operator, all.Templates["t"]
 	if err != nil || o.Mode != "public" || len(o.Allow) != 1 || o.Allow[0].String() != "a.example:443" ||
 		len(o.Private) != 1 || o.Private[0].Host.String() != "b.corp" || o.Private[0].Net.String() != "10.0.0.0/8" {
 		t.Errorf("%+v, %v", o, err)
 	}
-	if own.Mode != "none" || len(own.Allow) != 1 || own.Allow[0].String() != "c.example" {
-		t.Errorf("%+v", own)
+	if of.Mode != "none" || len(of.Allow) != 1 || of.Allow[0].String() != "c.example" {
+		t.Errorf("%+v", of)
 	}
 }

@@ -27,8 +27,8 @@ var ErrRunning = errors.New("a server is running")
 // and locks it: a folder has one server.
 func takeState(s *config.Server) (lock *os.File, err error) {
 	unusable := func(dir, what string, err error) error {
-		return fault.Wrap(fault.Configuration, err, "the state folder %s %s: %v; name another with --state-dir", dir, what,
-			err)
+		return fault.Wrap(fault.Configuration, err, "the state folder %s %s: %v; name another with --state-dir", dir,
+			what, err)
 	}
 	if err := os.MkdirAll(s.StateDir, 0o700); err != nil {
 		return nil, unusable(s.StateDir, "cannot be made", err)

@@ -285,8 +285,8 @@ log_level:
 		{Source: dir, Target: "/other"}}) {
 		t.Errorf("volumes %+v", c.Volumes)
 	}
-	if want := []Flavor{{"small", 0.5, 512}, {"medium", 2, 2048}, {"large", 4, 4096}, {"huge", 8, 16384}}; !slices.Equal(
-		c.Flavors, want) {
+	sizes := []Flavor{{"small", 0.5, 512}, {"medium", 2, 2048}, {"large", 4, 4096}, {"huge", 8, 16384}}
+	if !slices.Equal(c.Flavors, sizes) {
 		t.Errorf("flavors %v", c.Flavors)
 	}
 	if c.Server.LogLevel != "INFO" || c.From["log_level"] != "default" {
@@ -306,7 +306,8 @@ func TestTemplates(t *testing.T) {
 		t.Fatalf("templates %v", c.Templates)
 	}
 	tm := c.Templates[0]
-	if tm.Name != "mine" || tm.Rootfs != root || tm.Env["A"] != "b" || !slices.Equal(tm.Provides, []string{"python"}) || len(tm.Languages) != 1 ||
+	if tm.Name != "mine" || tm.Rootfs != root || tm.Env["A"] != "b" || !slices.Equal(tm.Provides, []string{"python"}) ||
+		len(tm.Languages) != 1 ||
 		tm.Languages[0].Command[0] != "/usr/bin/python3" {
 		t.Errorf("template %+v", tm)
 	}

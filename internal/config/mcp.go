@@ -50,16 +50,16 @@ func (c *Config) mcpRows() []setting {
 	m := &c.MCP
 	return []setting{
 		{"mcp_files", "", nil,
-			"files of MCP clients whose servers are taken up too, separated by commas: Claude's, Cursor's, VS Code's, " +
-				"crush.json",
+			"files of MCP clients whose servers are taken up too, separated by commas: " +
+				"Claude's, Cursor's, VS Code's, crush.json",
 			access{m.setFiles, func() string { return strings.Join(m.Files, ",") }}},
 		{"mcp_files_env", "", nil,
-			"names of the server's variables that files of mcp_files may put into what they say, separated by commas; " +
-				"no other is given to them",
+			"names of the server's variables that files of mcp_files may put into what they say, separated by " +
+				"commas; no other is given to them",
 			list(&m.FilesEnv, readVariable)},
 		{"mcp_consent", "allow", nil,
-			"what users' agents may do before a third-party MCP server is installed, started or connected: allow, ask " +
-				"(the user is asked first) or deny (the operator's servers alone)",
+			"what users' agents may do before a third-party MCP server is installed, started or connected: " +
+				"allow, ask (the user is asked first) or deny (the operator's servers alone)",
 			oneOf(&m.Consent, "allow", "ask", "deny")},
 		{"mcp_idle_timeout", "10m", nil,
 			"how long a third-party MCP server runs without use", duration(&m.Idle, time.Second, 3650*day)},

@@ -179,7 +179,8 @@ func (r *reader) server() spec.Configured {
 		DisabledTools: r.list("disabled_tools"), EnabledTools: r.list("enabled_tools"),
 		OAuth: spec.OAuth{ClientID: r.text("oauth_client_id"), ClientSecret: r.text("oauth_client_secret"),
 			Issuer: r.text("oauth_issuer")},
-		Where: spec.Where(r.text("where", "sandbox", "host")), User: r.text("user"), Trust: spec.Trust(r.text("trust", "warn", "hold")),
+		Where: spec.Where(r.text("where", "sandbox", "host")), User: r.text("user"),
+		Trust: spec.Trust(r.text("trust", "warn", "hold")),
 	}
 	r.yes("oauth") // who may log in is told by the server
 	if _, given := r.keys["prefix"]; given {

@@ -293,7 +293,8 @@ func TestServersAreReadAnew(t *testing.T) {
 			0o600); err != nil {
 			t.Fatal(err)
 		}
-		if list, notes := c.Servers(t.Context(), auth.ParseID); len(list) != 1 || list[0].Name != name || len(notes) > 0 {
+		if list, notes := c.Servers(t.Context(), auth.ParseID); len(list) != 1 || list[0].Name != name ||
+			len(notes) > 0 {
 			t.Errorf("%+v, %q, want %s", list, notes, name)
 		}
 	}

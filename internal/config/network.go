@@ -46,8 +46,8 @@ func (c *Config) networkRows() []setting {
 	n := &c.Network
 	return []setting{
 		{"network.mode", "allowlist", nil,
-			"what a sandbox may reach: none; allowlist (network.allow and the package registries); public (any public " +
-				"address); open (the machine's own network)",
+			"what a sandbox may reach: none; allowlist (network.allow and the package registries); public (any " +
+				"public address); open (the machine's own network)",
 			oneOf(&n.Mode, "none", "allowlist", "public", "open")},
 		{"network.allow", "", nil,
 			"hosts that may be reached, such as api.example.com:443 or *.example.com, separated by commas",
@@ -60,8 +60,8 @@ func (c *Config) networkRows() []setting {
 				"npm=URL,pypi=URL,go=URL",
 			access{n.setRegistries, n.registriesText}},
 		{"network.hosts", "", nil,
-			"names that sandboxes find at an address: mirror.corp=10.1.2.3, separated by commas; they need a rule like " +
-				"any other",
+			"names that sandboxes find at an address: mirror.corp=10.1.2.3, separated by commas; they need a " +
+				"rule like any other",
 			access{n.setHosts, func() string { return pairs(n.Hosts) }}},
 		{"network.max_connections", "256", nil,
 			"connections of a sandbox at once", number(&n.MaxConnections, 1, 4096)},

@@ -149,7 +149,8 @@ func (c *Config) serverRows() []setting {
 		{"cors.enabled", "false", []string{"MCP_ENABLE_CORS"},
 			"send CORS headers", boolean(&s.CORS)},
 		{"cors.origins", "", nil,
-			"allowed origins, separated by commas; empty with cors: any, without credentials, where a token is required",
+			"allowed origins, separated by commas; empty with cors: any, without credentials, where a token " +
+				"is required",
 			list(&s.CORSOrigins, readOrigin)},
 		{"auth", "auto", nil,
 			"auto: a token is needed as soon as one exists; required; off (loopback only)",
@@ -161,8 +162,8 @@ func (c *Config) serverRows() []setting {
 		{"max_body_mb", "16", nil,
 			"the largest MCP request, in MiB; files have no such limit", number(&s.MaxBodyMB, 1, 1024)},
 		{"public_url", "", nil,
-			"the address under which clients and browsers reach this server, such as https://sandlot.example.com: the " +
-				"start and GET /install name it, and log-ins at third-party MCP servers come back there; empty: " +
+			"the address under which clients and browsers reach this server, such as https://sandlot.example.com: " +
+				"the start and GET /install name it, and log-ins at third-party MCP servers come back there; empty: " +
 				"http://HOST:PORT",
 			text(&s.PublicURL, readURL)},
 		{"secrets.key_file", "", nil,
@@ -345,7 +346,8 @@ func volume(e string) (Volume, error) {
 	}
 	host, target := rest[:i], path.Clean(rest[i+1:])
 	if !path.IsAbs(target) || slices.Contains(reserved, target) {
-		return Volume{}, fmt.Errorf("%q: the place in the sandbox must be an absolute path of its own, such as /data", e)
+		return Volume{}, fmt.Errorf("%q: the place in the sandbox must be an absolute path of its own, such as /data",
+			e)
 	}
 	real, err := filepath.EvalSymlinks(host)
 	if err == nil {
