@@ -14,9 +14,11 @@ func TestGroups(t *testing.T) {
 	dir := t.TempDir()
 	a := accounts{filepath.Join(dir, "passwd"), filepath.Join(dir, "group")}
 	for file, text := range map[string]string{
-		a.passwd: "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000:,,,:/home/ann:/bin/sh\nbob:x:1001:1001::/:/bin/sh\ncarl:x:1002:100::/:/bin/sh\n" +
+		a.passwd: "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000:,,,:/home/ann:/bin/sh\n" +
+			"bob:x:1001:1001::/:/bin/sh\ncarl:x:1002:100::/:/bin/sh\n" +
 			"# comment:x:1:1000\nbroken\n",
-		a.group: "root:x:0:\nann:x:1000:\nbob:x:1001:ann\nusers:x:100:\nteam:x:200:ann,bob\nboth:x:201:ann,root\nelsewhere:x:202:ann,ldapuser\nempty:x:203:\n",
+		a.group: "root:x:0:\nann:x:1000:\nbob:x:1001:ann\nusers:x:100:\n" +
+			"team:x:200:ann,bob\nboth:x:201:ann,root\nelsewhere:x:202:ann,ldapuser\nempty:x:203:\n",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
