@@ -154,9 +154,11 @@ func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
 		t.Fatal(err)
 	}
 	templates := []*image.Template{{Name: "host"}}
-	p := pool.New(pool.Config{Runtime: e.fake, Workspaces: workspaces, Start: 10 * time.Second, Templates: templates, Flavor: sandboxtest.Flavors[0], Log: log})
+	p := pool.New(pool.Config{Runtime: e.fake, Workspaces: workspaces, Start: 10 * time.Second, Templates: templates,
+		Flavor: sandboxtest.Flavors[0], Log: log})
 	book := session.New(session.Config{Pool: p, Store: &records{all: map[string]session.Record{}}, Log: log, Rules: session.Rules{
-		DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates, Flavors: sandboxtest.Flavors, MaxSessions: 3,
+		DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates, Flavors: sandboxtest.Flavors,
+		MaxSessions: 3,
 		Idle: time.Hour, Retention: time.Hour, Sweep: time.Minute, Patience: time.Second}})
 	t.Cleanup(func() {
 		book.StopAll(context.Background())

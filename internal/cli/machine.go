@@ -45,12 +45,11 @@ func (p *program) errorLog() *slog.Logger { return app.Logger(p.err, "ERROR", fa
 // folders looks at the state folder that was named, or at all that run.
 func (p *program) folders(ctx context.Context) ([]app.StateFolder, error) {
 	if p.stateDir == "" {
-		found := []app.StateFolder{}
-		also := []string{}
+		var also []string
 		if cfg, err := p.load(nil); err == nil {
 			also = append(also, cfg.Server.StateDir)
 		}
-		return append(found, app.Machine(ctx, p.errorLog(), also...)...), nil
+		return append([]app.StateFolder{}, app.Machine(ctx, p.errorLog(), also...)...), nil
 	}
 	dir, err := filepath.Abs(p.stateDir)
 	if err == nil {
@@ -160,9 +159,6 @@ func (p *program) stopLost(ctx context.Context, dir string, sessions bool) error
 	return err
 }
 
-// patience is longer than a server may take to stop.
-const patience = app.Grace + 30*time.Second
-
 func (p *program) stopAll(ctx context.Context, sessions bool) error {
 	cfg, wrong := p.load(nil)
 	named := p.stateDir // a server can be stopped though its settings have become wrong
@@ -186,7 +182,7 @@ func (p *program) stopAll(ctx context.Context, sessions bool) error {
 		return fault.New(fault.Configuration,
 			"the state folder %s is not yours, but the user's with the id %d; stop it as that user", dir, f.UID)
 	}
-	wait, cancel := context.WithTimeout(ctx, patience)
+	wait, cancel := context.WithTimeout(ctx, app.Grace+30*time.Second)
 	defer cancel()
 	stopped, err := app.StopServer(wait, f)
 	if err != nil {
