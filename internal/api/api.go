@@ -298,13 +298,15 @@ func (s *Server) getSession(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) deleteSession(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	respondDone(w, r, s.Hub.StopSession(r.Context(), p, r.PathValue("id")))
+	_, err := hub.StopSession.Do(r.Context(), s.Hub, p, hub.SessionID(r.PathValue("id")))
+	respondDone(w, r, err)
 }
 
 // deleteSessions ends those of all principals.
 func (s *Server) deleteSessions(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	respondDone(w, r, s.Hub.StopAllSessions(r.Context(), p))
+	_, err := hub.StopAllSessions.Do(r.Context(), s.Hub, p, hub.None{})
+	respondDone(w, r, err)
 }
 
 func (s *Server) createSession(w http.ResponseWriter, r *http.Request) {
@@ -316,7 +318,7 @@ func (s *Server) createSession(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p, _ := auth.From(r.Context())
-	made, err := s.Hub.CreateSession(r.Context(), p, hub.Ask{Template: q.Template, Flavor: q.Flavor})
+	made, err := hub.CreateSession.Do(r.Context(), s.Hub, p, hub.Ask{Template: q.Template, Flavor: q.Flavor})
 	respond(w, r, http.StatusCreated, made, err)
 }
 

@@ -15,7 +15,7 @@ func (s *Server) listConnections(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) inspectConnection(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	i, err := s.Hub.InspectServer(r.Context(), p, r.PathValue("id"))
+	i, err := hub.InspectServer.Do(r.Context(), s.Hub, p, hub.ServerName(r.PathValue("id")))
 	respond(w, r, http.StatusOK, i, err)
 }
 
@@ -38,16 +38,14 @@ type HeldTool struct {
 // {"tools": {name: hash}}, those alone that still are what was seen.
 func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	var q struct {
-		Tools map[string]string `json:"tools"`
-	}
+	q := hub.Approval{ServerName: hub.ServerName(r.PathValue("id"))}
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<20))
 	body.DisallowUnknownFields()
 	if err := body.Decode(&q); err != nil && err != io.EOF { // nothing: all of them
 		unread(w, r, err, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but tools, the hashes of what was seen by the server's names: %v", err))
 		return
 	}
-	i, err := s.Hub.ApproveServer(r.Context(), p, r.PathValue("id"), q.Tools)
+	i, err := hub.ApproveServer.Do(r.Context(), s.Hub, p, q)
 	if err != nil {
 		problem(w, r, err)
 		return
@@ -62,25 +60,20 @@ func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request) {
 // getPrompt gets a prompt of a third-party server: {"name": …, "arguments": {…}},
 // and the result as MCP has it.
 func (s *Server) getPrompt(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		Name      string            `json:"name"`
-		Arguments map[string]string `json:"arguments"`
-	}
+	q := hub.PromptRequest{ServerName: hub.ServerName(r.PathValue("id"))}
 	p, _ := auth.From(r.Context())
 	s.foreign(w, r, &q, "name and arguments, whose values are texts", func() (json.RawMessage, error) {
-		return s.Hub.ServerPrompt(r.Context(), p, r.PathValue("id"), q.Name, q.Arguments)
+		return hub.ServerPrompt.Do(r.Context(), s.Hub, p, q)
 	})
 }
 
 // readResource reads a resource of a third-party server: {"uri": …}, and the
 // result as MCP has it.
 func (s *Server) readResource(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		URI string `json:"uri"`
-	}
+	q := hub.ResourceRequest{ServerName: hub.ServerName(r.PathValue("id"))}
 	p, _ := auth.From(r.Context())
 	s.foreign(w, r, &q, "uri", func() (json.RawMessage, error) {
-		return s.Hub.ServerResource(r.Context(), p, r.PathValue("id"), q.URI)
+		return hub.ServerResource.Do(r.Context(), s.Hub, p, q)
 	})
 }
 

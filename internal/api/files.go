@@ -24,7 +24,7 @@ const copyBuffer = 256 << 10
 
 // place is the file that a request is about.
 func place(r *http.Request) hub.Place {
-	return hub.Place{Session: r.PathValue("id"), Path: path.Clean("/" + r.PathValue("path"))}
+	return hub.Place{SessionID: hub.SessionID(r.PathValue("id")), Path: path.Clean("/" + r.PathValue("path"))}
 }
 
 // span reads a Range header with one range. limit is 0 for "to the end".
@@ -128,5 +128,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) removeFile(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	respondDone(w, r, s.Hub.RemoveFile(r.Context(), p, place(r), r.URL.Query().Get("recursive") == "true"))
+	_, err := hub.RemoveFile.Do(r.Context(), s.Hub, p, hub.Removal{Place: place(r),
+		Recursive: r.URL.Query().Get("recursive") == "true"})
+	respondDone(w, r, err)
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 )
@@ -72,7 +73,7 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	mine := loginCookies(r, id)
 	if proof := r.URL.Query().Get("go"); proof != "" {
-		to, err := s.Hub.BeginLogin(r.Context(), id, mine, proof)
+		to, err := hub.BeginLogin.Do(r.Context(), s.Hub, auth.Principal{}, hub.Login{ID: id, Cookies: mine, Proof: proof})
 		if err != nil {
 			s.loginFails(w, err, "This log-in is another browser's, or this one did not send back the cookie of the page before, without which it cannot log in here.")
 			return
@@ -82,7 +83,7 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusFound)
 		return
 	}
-	i, err := s.Hub.LoginPage(r.Context(), id, mine)
+	i, err := hub.LoginPage.Do(r.Context(), s.Hub, auth.Principal{}, hub.Login{ID: id, Cookies: mine})
 	if err != nil {
 		s.loginFails(w, err, "Somebody went on to log in with this link in another browser.")
 		return
@@ -94,7 +95,7 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 // cookie is the one of a log-in, for as many seconds; negative: no more.
 func (s *Server) cookie(id, value string, age int) *http.Cookie {
 	c := &http.Cookie{Name: loginCookie + id, Value: value, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteLaxMode}
-	if u, err := url.Parse(s.Hub.LoginCallback()); err == nil {
+	if u, err := url.Parse(s.Hub.CallbackURL()); err == nil {
 		c.Path, c.Secure = u.Path[:strings.LastIndex(u.Path, "/")+1], u.Scheme == "https"
 	}
 	return c
@@ -114,7 +115,8 @@ func loginCookies(r *http.Request, id string) (values []string) {
 // that it is the browser in which the user began, by its cookie.
 func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	id, err := s.Hub.FinishLogin(r.Context(), q, func(id string) []string { return loginCookies(r, id) })
+	id, err := hub.FinishLogin.Do(r.Context(), s.Hub, auth.Principal{},
+		hub.LoginCallback{Query: q, Cookies: func(id string) []string { return loginCookies(r, id) }})
 	if err != nil {
 		s.loginFails(w, err, "This log-in was begun in another browser, or the cookie of it is gone. Nothing was connected.")
 		return

@@ -14,14 +14,14 @@ import (
 // sessionNetwork shows what a session may reach.
 func (s *Server) sessionNetwork(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	n, err := s.Hub.ReadSessionNetwork(r.Context(), p, r.PathValue("id"))
+	n, err := hub.ReadSessionNetwork.Do(r.Context(), s.Hub, p, hub.SessionID(r.PathValue("id")))
 	respond(w, r, http.StatusOK, n, err)
 }
 
 // network shows what holds for all sessions.
 func (s *Server) network(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	n, err := s.Hub.ReadNetwork(r.Context(), p)
+	n, err := hub.ReadNetwork.Do(r.Context(), s.Hub, p, hub.None{})
 	respond(w, r, http.StatusOK, n, err)
 }
 
@@ -34,7 +34,8 @@ func (s *Server) changeNetwork(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p, _ := auth.From(r.Context())
-	n, err := s.Hub.ChangeNetwork(r.Context(), p, r.PathValue("id"), c)
+	c.SessionID = hub.SessionID(r.PathValue("id"))
+	n, err := hub.ChangeNetwork.Do(r.Context(), s.Hub, p, c)
 	respond(w, r, http.StatusOK, n, err)
 }
 

@@ -24,7 +24,7 @@ type SecretRemoved struct {
 
 func (s *Server) listSecrets(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
-	list, err := s.Hub.Secrets(r.Context(), p)
+	list, err := hub.ListSecrets.Do(r.Context(), s.Hub, p, hub.None{})
 	respond(w, r, http.StatusOK, SecretList{list}, err)
 }
 
@@ -39,7 +39,8 @@ func (s *Server) setSecret(w http.ResponseWriter, r *http.Request) {
 		problem(w, r, err)
 		return
 	}
-	stored, err := s.Hub.SetSecret(r.Context(), p, r.PathValue("name"), secret.Value(value))
+	stored, err := hub.SetSecret.Do(r.Context(), s.Hub, p,
+		hub.NewSecret{SecretName: hub.SecretName(r.PathValue("name")), Value: secret.Value(value)})
 	respond(w, r, http.StatusOK, stored, err)
 }
 
@@ -47,6 +48,6 @@ func (s *Server) setSecret(w http.ResponseWriter, r *http.Request) {
 func (s *Server) removeSecret(w http.ResponseWriter, r *http.Request) {
 	p, _ := auth.From(r.Context())
 	name := r.PathValue("name")
-	uses, err := s.Hub.RemoveSecret(r.Context(), p, name)
+	uses, err := hub.RemoveSecret.Do(r.Context(), s.Hub, p, hub.SecretName(name))
 	respond(w, r, http.StatusOK, SecretRemoved{name, uses}, err)
 }

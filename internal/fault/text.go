@@ -2,6 +2,7 @@ package fault
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -52,23 +53,29 @@ func Meant(name string, known []string) string {
 	return ""
 }
 
-// Nearest returns the known name that name was probably meant to be, or "".
+// Nearest returns the known name that name was probably meant to be, or "": one that is
+// spelled nearly the same, contains name, or begins it.
 func Nearest(name string, known []string) string {
 	best, least := "", 3
 	if len(name) > 64 {
 		return ""
 	}
+	name = strings.ToLower(name)
 	for _, k := range known {
-		if d := distance(strings.ToLower(name), k); d < least && d < len(k) {
+		if d := distance(name, k); d < least && d < len(k) {
 			best, least = k, d
 		}
 	}
-	if best == "" {
-		for _, k := range known {
-			if len(name) > 2 && (strings.HasPrefix(k, strings.ToLower(name)) ||
-				strings.HasPrefix(strings.ToLower(name), k)) {
-				return k
-			}
+	if best != "" || len(name) < 3 {
+		return best
+	}
+	// Else the one that needs the fewest letters more than name, or is the longest
+	// beginning of name.
+	least = math.MaxInt
+	for _, k := range known {
+		longer := len(k) - len(name)
+		if k != "" && (strings.Contains(k, name) || strings.HasPrefix(name, k)) && max(longer, -longer) < least {
+			best, least = k, max(longer, -longer)
 		}
 	}
 	return best

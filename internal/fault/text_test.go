@@ -27,6 +27,15 @@ func TestClip(t *testing.T) {
 
 func TestNearest(t *testing.T) {
 	known := []string{"code", "template", "session_id", "timeout", "id"}
+	tools := []string{"execute_code", "sandbox_write_file_twice", "sandbox_write_file", "sandbox_list_files"}
+	for name, want := range map[string]string{
+		"write_file": "sandbox_write_file", "Write_File": "sandbox_write_file", "list_files": "sandbox_list_files",
+		"write": "sandbox_write_file", "sandbox_list": "sandbox_list_files", "de": "", "fetch_url": "",
+	} {
+		if got := Nearest(name, tools); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", name, got, want)
+		}
+	}
 	for name, want := range map[string]string{
 		"templat": "template", "tempalte": "template", "TEMPLATE": "template", "sesion_id": "session_id",
 		"session":         "session_id",

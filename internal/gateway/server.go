@@ -73,10 +73,10 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 			c.CacheScope = "private"
 		},
 		SubscribeHandler: func(ctx context.Context, r *mcp.SubscribeRequest) error {
-			return g.follow(ctx, r.Session, hub.Subscription{Principal: p, Client: clientOf(r.Session), URI: r.Params.URI})
+			return g.follow(ctx, p, r.Session, hub.Subscription{Client: clientOf(r.Session), URI: r.Params.URI})
 		},
 		UnsubscribeHandler: func(ctx context.Context, r *mcp.UnsubscribeRequest) error {
-			return g.follow(ctx, r.Session, hub.Subscription{Principal: p, Client: clientOf(r.Session), URI: r.Params.URI, End: true})
+			return g.follow(ctx, p, r.Session, hub.Subscription{Client: clientOf(r.Session), URI: r.Params.URI, End: true})
 		},
 		CompletionHandler: func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{}}}, nil // nothing of ours has any
@@ -89,13 +89,13 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 }
 
 // follow passes a subscription on.
-func (g *Gateway) follow(ctx context.Context, s *mcp.ServerSession, q hub.Subscription) error {
+func (g *Gateway) follow(ctx context.Context, p auth.Principal, s *mcp.ServerSession, q hub.Subscription) error {
 	if ours(q.URI) {
 		q.URI = "" // nothing of ours changes by itself
 	}
-	err := g.Hub.Subscribe(ctx, q)
+	_, err := hub.Subscribe.Do(ctx, g.Hub, p, q)
 	if q.URI != "" && g.Hub.HasExternal() {
-		g.noticeEnd(q.Principal, s)
+		g.noticeEnd(p, s)
 	}
 	if said, ok := errors.AsType[*tool.Refusal](err); ok {
 		return &jsonrpc.Error{Code: said.Code, Message: said.Message, Data: said.Data}
@@ -280,7 +280,8 @@ const maxResource = 8 << 20
 
 func (g *Gateway) reader(e *endpoint) mcp.ResourceHandler {
 	return func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
-		b, err := g.Hub.Read(ctx, e.principal, req.Params.URI, maxResource, e.unread.to(req.Extra).Held())
+		b, err := hub.ReadResource.Do(ctx, g.Hub, e.principal,
+			hub.Read{URI: req.Params.URI, Max: maxResource, Held: e.unread.to(req.Extra).Held()})
 		if err != nil {
 			f := fault.From(err)
 			rpc.Report(ctx, g.Log, "resources/read", f)

@@ -23,7 +23,8 @@ func (q quick) Find(auth.Principal, string) (tool.Found, bool) { return q.found,
 // through it: with events and without, one call at a time and many at once.
 func BenchmarkCall(b *testing.B) {
 	res := &tool.Result{Fields: map[string]any{"session_id": "s"}}
-	q := quick{tool.Found{Operation: policy.ShellExecute, Call: func(context.Context, tool.Call) (*tool.Result, error) { return res, nil }}}
+	call := func(context.Context, tool.Call) (*tool.Result, error) { return res, nil }
+	q := quick{tool.Found{Operation: policy.ShellExecute, Call: call}}
 	c := tool.Call{Principal: auth.User("ann", false), Name: "nothing"}
 	ctx := b.Context()
 	b.Run("without the door", func(b *testing.B) {

@@ -11,19 +11,18 @@ import (
 	"sandlot/internal/policy"
 )
 
-// Events is what a principal reads of the stream of events: their own, or, as an
-// operator, all. Close ends it.
+// Events are the events that a principal reads: their own, or, as an operator, all. Close
+// ends the reading.
 type Events struct {
 	*event.Subscription
 	epoch string
 }
 
-// ReadEvents begins to read events of those kinds, and of that session, where they
-// are given. After is the place behind which to begin, as Place gave it; empty: with
-// the oldest that are kept. Where it is not known any more, what is kept comes, and
-// that something is lost.
+// ReadEvents begins to read the events that the filter wants. After is the place after
+// which to begin, as Place gave it; empty: before the oldest stored event. After an
+// unknown place, all stored events come, and the reader is told that some are lost.
 func (h *Hub) ReadEvents(ctx context.Context, p auth.Principal, f event.Filter, after string) (*Events, error) {
-	// Who reads is no event: they would only read of themselves.
+	// Reading events is no event itself: readers would read about themselves.
 	if _, err := h.begin(Request{Principal: p, Operation: policy.EventRead}); err != nil {
 		return nil, err
 	}
@@ -31,7 +30,7 @@ func (h *Hub) ReadEvents(ctx context.Context, p auth.Principal, f event.Filter, 
 		return nil, fault.New(fault.NotFound, "this server keeps no events")
 	}
 	if id, err := h.Sessions.Find(p, f.Session); f.Session != "" && err == nil {
-		f.Session = id // of their home, say
+		f.Session = id // "home" has an id too
 	}
 	if f.Principal = p.ID; p.Has(auth.Operator) {
 		f.Principal = ""
@@ -45,10 +44,11 @@ func (h *Hub) ReadEvents(ctx context.Context, p auth.Principal, f event.Filter, 
 	return e, nil
 }
 
-// Place is what ReadEvents takes to go on behind an event.
+// Place returns what ReadEvents takes to continue after an event.
 func (e *Events) Place(id uint64) string { return e.epoch + "-" + strconv.FormatUint(id, 10) }
 
-// since is the id that a place means; false: it is of another server, or none.
+// since returns the id in a place; false: the place is malformed, or of a server before
+// this one.
 func (e *Events) since(place string) (uint64, bool) {
 	if place == "" {
 		return 0, true

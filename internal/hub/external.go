@@ -11,18 +11,18 @@ import (
 	"sandlot/internal/tool"
 )
 
-// HasExternal says whether third-party servers can be behind the door at all.
+// HasExternal says whether there can be third-party servers at all.
 func (h *Hub) HasExternal() bool { return h.external != nil }
 
-// Offered is what third-party servers offer to one principal. A list that has not
-// changed is the same slice again.
+// Offered is what third-party servers offer to one principal. A list that did not change
+// is the same slice again.
 type Offered struct {
 	Tools                         []tool.Tool
 	Prompts, Resources, Templates []tool.Item
 }
 
-// External is what third-party servers offer, for the edge, which keeps lists for
-// its clients.
+// External returns what third-party servers offer, for an edge that keeps lists for its
+// clients.
 func (h *Hub) External(ctx context.Context, p auth.Principal) Offered {
 	if h.external == nil {
 		return Offered{}
@@ -31,21 +31,23 @@ func (h *Hub) External(ctx context.Context, p auth.Principal) Offered {
 	return Offered{e.Tools(ctx, p), e.Prompts(p), e.Resources(p), e.Templates(p)}
 }
 
-// Ready waits until it is known what third-party servers offer, or ctx ends. It
-// says whether it waited.
+// Ready waits until third-party servers have listed what they offer, or ctx ends. It says
+// whether it waited.
 func (h *Hub) Ready(ctx context.Context, p auth.Principal) bool {
 	return h.external != nil && h.external.Ready(ctx, p)
 }
 
-// methods are the operations of the requests that third-party servers answer.
-var methods = map[string]policy.Operation{
-	"prompts/get": policy.PromptGet, "resources/read": policy.ResourceRead, "completion/complete": policy.CompletionComplete,
+// proxied are the operations of the requests that third-party servers answer.
+var proxied = map[string]policy.Operation{
+	"prompts/get":         policy.PromptGet,
+	"resources/read":      policy.ResourceRead,
+	"completion/complete": policy.CompletionComplete,
 }
 
-// Pass passes a request on to the third-party server that it is for. It returns the
-// whole result object, as MCP has it.
-func (h *Hub) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
-	q := Request{Principal: r.Principal, Operation: methods[r.Method], Client: r.Client}
+// Proxy sends a request to the third-party server that it is for. It returns the whole
+// result object, as MCP has it.
+func (h *Hub) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
+	q := Request{Principal: r.Principal, Operation: proxied[r.Method], Client: r.Client}
 	return Do(ctx, h, q, func(ctx context.Context) (json.RawMessage, error) {
 		if h.external == nil {
 			return nil, fault.New(fault.NotFound, "no server answers %s", fault.Clip(r.Method))
@@ -54,48 +56,43 @@ func (h *Hub) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error)
 	})
 }
 
-// Subscription is a client that wants to hear of a resource, or no longer.
+// Subscription is a client's wish to be notified of a resource's changes.
 type Subscription struct {
-	Principal auth.Principal
-	// Client tells those of one principal apart.
+	// Client tells the clients of one principal apart.
 	Client string
-	// URI is the resource's; empty: it is one of ours, of which none changes by itself.
+	// URI is the resource's; empty: a resource of Sandlot's own, which never changes
+	// by itself.
 	URI string
-	// End says that it does not want to hear any more.
+	// End ends the subscription.
 	End bool
 }
 
-// Subscribe makes a client hear of a resource's changes, or no longer.
-func (h *Hub) Subscribe(ctx context.Context, s Subscription) error {
-	_, err := Do(ctx, h, Request{Principal: s.Principal, Operation: policy.ResourceSubscribe}, func(ctx context.Context) (nothing, error) {
-		if h.external == nil || s.URI == "" {
-			return nothing{}, nil
-		}
-		change := h.external.Subscribe
-		if s.End {
-			change = h.external.Unsubscribe
-		}
-		return nothing{}, change(ctx, s.Principal, s.Client, s.URI)
-	})
-	return err
+func (h *Hub) subscribe(ctx context.Context, p auth.Principal, s Subscription) (None, error) {
+	if h.external == nil || s.URI == "" {
+		return None{}, nil
+	}
+	if s.End {
+		return None{}, h.external.Unsubscribe(ctx, p, s.Client, s.URI)
+	}
+	return None{}, h.external.Subscribe(ctx, p, s.Client, s.URI)
 }
 
-// SetLevel says how much a client wants to be told of what servers log, which was
-// let through the door.
+// SetLevel sets from which level on a client gets the log messages of servers. The
+// request went through the door before.
 func (h *Hub) SetLevel(ctx context.Context, p auth.Principal, client, level string) {
 	if h.external != nil {
 		h.external.SetLevel(ctx, p, client, level)
 	}
 }
 
-// Left says that a client is gone. It does not wait.
+// Left says that a client disconnected. It does not wait.
 func (h *Hub) Left(p auth.Principal, client string) {
 	if h.external != nil {
 		h.external.Left(p, client)
 	}
 }
 
-// ResourceTemplates lists what can be read of ours.
+// ResourceTemplates lists the URI templates of Sandlot's own resources.
 func (h *Hub) ResourceTemplates() []tool.Link {
 	var all []tool.Link
 	for _, r := range h.readers {
@@ -104,31 +101,36 @@ func (h *Hub) ResourceTemplates() []tool.Link {
 	return all
 }
 
-// Content is a resource: its data, of which there are at most as many bytes as were
-// asked for, and its whole size.
+// Content is a resource: at most as much of its data as was asked for, and its whole
+// size in bytes.
 type Content struct {
 	tool.Blob
 	Size int64
 }
 
-// Read returns a resource of ours, at most max bytes of it. A large one counts in held,
-// which may be nil, before it is read.
-func (h *Hub) Read(ctx context.Context, p auth.Principal, uri string, max int, held *limit.Held) (Content, error) {
-	return Do(ctx, h, Request{Principal: p, Operation: policy.ResourceRead}, func(ctx context.Context) (Content, error) {
-		var last error = fault.New(fault.NotFound, "resource not found: %s", fault.Clip(uri))
-		for _, r := range h.readers {
-			b, n, err := r.Read(ctx, p, uri, min(max, limit.Large))
-			if err == nil && n > int64(len(b.Data)) && len(b.Data) < max {
-				if err := held.Wait(ctx, min(n, int64(max))); err != nil {
-					return Content{}, err
-				}
-				b, n, err = r.Read(ctx, p, uri, int(min(n, int64(max))))
+// Read asks for at most Max bytes of a resource of Sandlot's own.
+type Read struct {
+	URI string
+	Max int
+	// Held counts a large resource before it is read; nil: nothing counts it.
+	Held *limit.Held
+}
+
+func (h *Hub) readResource(ctx context.Context, p auth.Principal, r Read) (Content, error) {
+	var last error = fault.New(fault.NotFound, "resource not found: %s", fault.Clip(r.URI))
+	for _, reader := range h.readers {
+		b, size, err := reader.Read(ctx, p, r.URI, min(r.Max, limit.Large))
+		if err == nil && size > int64(len(b.Data)) && len(b.Data) < r.Max {
+			most := min(size, int64(r.Max))
+			if err := r.Held.Wait(ctx, most); err != nil {
+				return Content{}, err
 			}
-			if err == nil {
-				return Content{b, n}, nil
-			}
-			last = err
+			b, size, err = reader.Read(ctx, p, r.URI, int(most))
 		}
-		return Content{}, last
-	})
+		if err == nil {
+			return Content{b, size}, nil
+		}
+		last = err
+	}
+	return Content{}, last
 }

@@ -11,15 +11,19 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
+	"sandlot/internal/session"
 )
 
 // Place is a file of a session, by its absolute path.
-type Place struct{ Session, Path string }
+type Place struct {
+	SessionID
+	Path string
+}
 
-// Span is a part of a file, in bytes. Limit 0 is all behind Offset.
+// Span is a part of a file, in bytes. Limit 0 is everything from Offset on.
 type Span struct{ Offset, Limit uint64 }
 
-// File is a file of a session that is read. Close ends it.
+// File is a file of a session that is being read, until Close.
 type File struct {
 	*Act
 	io.Reader
@@ -27,29 +31,28 @@ type File struct {
 }
 
 const (
-	// stall is how long a transfer of a file may stand still.
+	// stall is how long a transfer may make no progress.
 	stall      = time.Minute
 	copyBuffer = 256 << 10
 )
 
 // ReadFile begins to read a file of a session.
 func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, at Place, part Span) (*File, error) {
-	act, l, err := h.openSession(ctx, policy.FileRead, p, Ask{ID: at.Session})
-	if err != nil {
-		return nil, err
-	}
-	stream, size, err := l.Agent().Download(ctx, at.Path, int64(part.Offset), int64(part.Limit))
-	if err != nil {
-		err = act.Fail(l.Fault(ctx, err, fault.FileAccess))
-		act.Close()
-		return nil, err
-	}
-	act.release = append(act.release, func() { stream.Close() })
-	act.started()
-	return &File{act, &moving{stream}, size}, nil
+	return begin(h, h.onSession(policy.FileRead, p, at.SessionID), func(a *Act) (*File, error) {
+		l, err := a.open(ctx, Ask{ID: string(at.SessionID)})
+		if err != nil {
+			return nil, err
+		}
+		stream, size, err := l.Agent().Download(ctx, at.Path, int64(part.Offset), int64(part.Limit))
+		if err != nil {
+			return nil, l.Fault(ctx, err, fault.FileAccess)
+		}
+		a.release = append(a.release, func() { stream.Close() })
+		return &File{a, &moving{stream}, size}, nil
+	})
 }
 
-// moving gives each read and write a minute.
+// moving gives each read and write the time stall.
 type moving struct{ net.Conn }
 
 func (m *moving) Read(b []byte) (int, error) {
@@ -62,7 +65,7 @@ func (m *moving) Write(b []byte) (int, error) {
 	return m.Conn.Write(b)
 }
 
-// reader remembers why it could not be read to its end.
+// reader records why it could not be read to its end.
 type reader struct {
 	io.Reader
 	broken error
@@ -76,45 +79,72 @@ func (s *reader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// WriteFile makes a file of a session what content is, which has size bytes. It
-// returns the file's size. When content breaks off, nothing is changed.
+// upload is a file of a session that is written.
+type upload struct {
+	act    *Act
+	lease  *session.Lease
+	stream *agent.Upload
+}
+
+// WriteFile replaces a file of a session by content, which has size bytes. It returns
+// the file's size. When content breaks off, the file stays as it was.
 func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, at Place, content io.Reader, size int64) (int64, error) {
-	act, l, err := h.openSession(ctx, policy.FileWrite, p, Ask{ID: at.Session})
+	u, err := begin(h, h.onSession(policy.FileWrite, p, at.SessionID), func(a *Act) (*upload, error) {
+		l, err := a.open(ctx, Ask{ID: string(at.SessionID)})
+		if err != nil {
+			return nil, err
+		}
+		stream, err := l.Agent().Upload(ctx, at.Path, size)
+		if err != nil {
+			return nil, l.Fault(ctx, err, fault.FileAccess)
+		}
+		return &upload{a, l, stream}, nil
+	})
 	if err != nil {
 		return 0, err
 	}
-	defer act.Close()
-	stream, err := l.Agent().Upload(ctx, at.Path, size)
-	if err != nil {
-		return 0, act.Fail(l.Fault(ctx, err, fault.FileAccess))
-	}
-	defer stream.Close()
-	act.started()
+	defer u.act.Close()
+	defer u.stream.Close()
+	size, err = u.copy(ctx, content)
+	return size, u.act.Fail(err)
+}
+
+func (u *upload) copy(ctx context.Context, content io.Reader) (int64, error) {
 	body := &reader{Reader: content}
-	_, copied := io.CopyBuffer(struct{ io.Writer }{&moving{stream}}, body, make([]byte, copyBuffer))
-	if body.broken != nil { // closing the stream tells the agent to throw away what came
-		return 0, act.Fail(fault.Wrap(fault.InvalidParameters, body.broken, "the transfer broke, and nothing was changed"))
+	_, copied := io.CopyBuffer(struct{ io.Writer }{&moving{u.stream}}, body, make([]byte, copyBuffer))
+	if body.broken != nil { // closing the stream tells the agent to discard what arrived
+		return 0, fault.Wrap(fault.InvalidParameters, body.broken, "the transfer broke, and nothing was changed")
 	}
-	size, err = stream.Commit(time.Now().Add(stall))
+	size, err := u.stream.Commit(time.Now().Add(stall))
 	if err != nil {
 		if copied != nil && !errors.As(err, new(*agent.Refusal)) {
 			err = copied
 		}
-		return 0, act.Fail(l.Fault(ctx, err, fault.FileAccess))
+		return 0, u.lease.Fault(ctx, err, fault.FileAccess)
 	}
 	return size, nil
 }
 
-// RemoveFile removes a file of a session, or, with recursive, a folder with all
-// that is in it.
-func (h *Hub) RemoveFile(ctx context.Context, p auth.Principal, at Place, recursive bool) error {
-	act, l, err := h.openSession(ctx, policy.FileRemove, p, Ask{ID: at.Session})
+// Removal is a file that is to be removed, or, with Recursive, a folder with all that is
+// in it.
+type Removal struct {
+	Place
+	Recursive bool
+}
+
+// removedIn is the session in which a file was to be removed. It implements located.
+type removedIn string
+
+func (id removedIn) session() string { return string(id) }
+
+func (h *Hub) removeFile(ctx context.Context, p auth.Principal, r Removal) (removedIn, error) {
+	l, err := h.Sessions.Open(ctx, p, session.Ask{ID: string(r.SessionID)})
 	if err != nil {
-		return err
+		return "", err
 	}
-	defer act.Close()
-	if err := l.Agent().RemoveFile(ctx, at.Path, recursive); err != nil {
-		return act.Fail(l.Fault(ctx, err, fault.FileAccess))
+	defer l.Release()
+	if err := l.Agent().RemoveFile(ctx, r.Path, r.Recursive); err != nil {
+		return removedIn(l.ID()), l.Fault(ctx, err, fault.FileAccess)
 	}
-	return nil
+	return removedIn(l.ID()), nil
 }

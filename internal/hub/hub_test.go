@@ -36,7 +36,8 @@ func (s source) Tools(_ context.Context, p auth.Principal) []tool.Tool {
 }
 
 func (s source) Find(p auth.Principal, name string) (tool.Found, bool) {
-	return tool.Found{Operation: policy.FileRead, Call: s.call}, slices.Contains(s.tools, name) && (s.only == "" || s.only == p.ID)
+	has := slices.Contains(s.tools, name) && (s.only == "" || s.only == p.ID)
+	return tool.Found{Operation: policy.FileRead, Call: s.call}, has
 }
 
 func (s source) call(_ context.Context, c tool.Call) (*tool.Result, error) {
@@ -98,7 +99,8 @@ func TestCall(t *testing.T) {
 		return r.Words, nil
 	}
 	ann := auth.User("ann", false)
-	for name, want := range map[string]string{"read": "a did read", "extra": "b did extra", "secret": "mine did secret"} {
+	for name, want := range map[string]string{"read": "a did read", "extra": "b did extra",
+		"secret": "mine did secret"} {
 		if got, err := call(ann, name); err != nil || got != want {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
 		}
@@ -110,11 +112,12 @@ func TestCall(t *testing.T) {
 }
 
 func TestUnknownTool(t *testing.T) {
-	h := over(source{name: "a", tools: []string{"execute_code", "get_sessions"}})
+	h := over(source{name: "a", tools: []string{"execute_code", "get_sessions", "sandbox_write_file"}})
 	for name, words := range map[string][]string{
 		"execute_kode": {`Unknown tool: "execute_kode"`, `did you mean "execute_code"?`},
 		"banana":       {`Unknown tool: "banana"`},
 		"":             {`Unknown tool: ""`},
+		"write_file":   {`Unknown tool: "write_file"; did you mean "sandbox_write_file"?`},
 		"Get_Sessions": {`did you mean "get_sessions"?`},
 	} {
 		_, err := h.Call(t.Context(), tool.Call{Principal: auth.Local, Name: name})
@@ -126,7 +129,7 @@ func TestUnknownTool(t *testing.T) {
 				t.Errorf("%q: message %q does not say %q", name, err, w)
 			}
 		}
-		if c := fault.From(err).Context; c["tool"] != name || len(c["available_tools"].([]string)) != 2 {
+		if c := fault.From(err).Context; c["tool"] != name || len(c["available_tools"].([]string)) != 3 {
 			t.Errorf("%q: context %v", name, c)
 		}
 	}
@@ -145,7 +148,8 @@ func TestUnknownAmongMany(t *testing.T) {
 	for name, first := range map[string]string{"execute_kode": "execute_code", "banana": many[0]} {
 		_, err := h.Call(t.Context(), tool.Call{Principal: auth.Local, Name: name})
 		c := fault.From(err).Context
-		if names := c["available_tools"].([]string); len(names) != maxNames || names[0] != first || c["tools_count"] != 5001 {
+		names := c["available_tools"].([]string)
+		if len(names) != maxNames || names[0] != first || c["tools_count"] != 5001 {
 			t.Errorf("%s: %d names, the first %s, of %v", name, len(names), names[0], c["tools_count"])
 		}
 	}
@@ -188,17 +192,18 @@ func TestResources(t *testing.T) {
 		max  int
 		want string
 	}{{"x://one", 100, "one text"}, {"x://two", 100, "two text"}, {"x://two", 3, "two"}} {
-		b, err := h.Read(t.Context(), auth.Local, tt.uri, tt.max, nil)
+		b, err := ReadResource.Do(t.Context(), h, auth.Local, Read{URI: tt.uri, Max: tt.max})
 		if err != nil || string(b.Data) != tt.want || b.Size != 8 {
 			t.Errorf("Read(%s, %d) = %q of %d, %v", tt.uri, tt.max, b.Data, b.Size, err)
 		}
 	}
 	for _, h := range []*Hub{h, over()} {
-		if _, err := h.Read(t.Context(), auth.Local, "x://three", 10, nil); !fault.Is(err, fault.NotFound) {
+		if _, err := ReadResource.Do(t.Context(), h, auth.Local, Read{URI: "x://three", Max: 10}); !fault.Is(err, fault.NotFound) {
 			t.Errorf("what is not there: %v", err)
 		}
 	}
-	if _, err := over().Read(t.Context(), auth.Local, strings.Repeat("x", 10_000), 10, nil); err == nil || len(err.Error()) > 1000 {
+	_, err := ReadResource.Do(t.Context(), over(), auth.Local, Read{URI: strings.Repeat("x", 10_000), Max: 10})
+	if err == nil || len(err.Error()) > 1000 {
 		t.Errorf("a long name: %d bytes", len(err.Error()))
 	}
 }

@@ -7,27 +7,28 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/egress"
 	"sandlot/internal/fault"
-	"sandlot/internal/policy"
 	"sandlot/internal/session"
 )
 
-// NetworkChange is what the operator asks to change for one session.
+// NetworkChange is what the operator changes for one session.
 type NetworkChange struct {
-	Mode  *egress.Mode  `json:"mode,omitempty"`  // "": that of the settings again
-	Allow []egress.Rule `json:"allow,omitempty"` // added
-	Deny  []egress.Rule `json:"deny,omitempty"`  // no longer among those that were added
-	Reset bool          `json:"reset,omitempty"` // first all is as in the settings again
-	// ResetUsage makes what the session moved count from nothing again.
+	SessionID `json:"-"`
+	Mode      *egress.Mode  `json:"mode,omitempty"`  // "": the mode of the settings
+	Allow     []egress.Rule `json:"allow,omitempty"` // added
+	Deny      []egress.Rule `json:"deny,omitempty"`  // removed from the added ones
+	Reset     bool          `json:"reset,omitempty"` // return to the settings first
+	// ResetUsage makes the session's traffic count from nothing again.
 	ResetUsage bool `json:"recount,omitempty"`
 }
 
-// maxRules bounds what is added for one session.
+// maxRules bounds the rules that are added for one session.
 const maxRules = 1000
 
 func (c NetworkChange) check() error {
 	if c.Mode != nil && *c.Mode != "" {
 		if _, err := egress.ParseMode(string(*c.Mode)); err != nil || *c.Mode == egress.Open {
-			return fault.New(fault.InvalidParameters, "mode %q must be none, allowlist or public", *c.Mode).With("argument", "mode")
+			return fault.New(fault.InvalidParameters, "mode %q must be none, allowlist or public", *c.Mode).
+				With("argument", "mode")
 		}
 	}
 	if len(c.Allow) > maxRules {
@@ -51,44 +52,36 @@ func (c NetworkChange) apply(to *session.Change) {
 	to.Allow = slices.DeleteFunc(to.Allow, func(r egress.Rule) bool { return slices.Contains(c.Deny, r) })
 }
 
-// NetworkState is what holds for all sessions, and what they did.
+// NetworkState is the network settings of all sessions, and their usage.
 type NetworkState struct {
 	Policy    egress.Policy            `json:"policy"`
 	Templates map[string]egress.Policy `json:"templates,omitempty"`
 	Usage     egress.Usage             `json:"usage"`
-	File      string                   `json:"settings_file,omitempty"` // whose changes are taken up
+	File      string                   `json:"settings_file,omitempty"` // read again when it changes
 }
 
-// NetworkUsage is what sandboxes did with the network.
+// NetworkUsage counts what sandboxes did with the network.
 type NetworkUsage = egress.Usage
 
 // SessionNetwork is what one session may reach, and what it did.
 type SessionNetwork = session.Network
 
-// ReadNetwork returns what holds for all sessions.
-func (h *Hub) ReadNetwork(ctx context.Context, p auth.Principal) (NetworkState, error) {
-	return Do(ctx, h, Request{Principal: p, Operation: policy.NetworkReadAll}, func(context.Context) (NetworkState, error) {
-		return h.Network(), nil
-	})
+func (h *Hub) readNetwork(context.Context, auth.Principal, None) (NetworkState, error) {
+	return h.Network(), nil
 }
 
-// ReadSessionNetwork returns the network of a session of the principal's, or, for
-// an operator, of anyone's.
-func (h *Hub) ReadSessionNetwork(ctx context.Context, p auth.Principal, id string) (SessionNetwork, error) {
-	return Do(ctx, h, Request{Principal: p, Operation: policy.NetworkRead, Resource: h.about(p, id)}, func(context.Context) (SessionNetwork, error) {
-		return h.Sessions.Network(p, id)
-	})
+// readSessionNetwork returns the network of a session of the principal's, or, for an
+// operator, of anyone's.
+func (h *Hub) readSessionNetwork(_ context.Context, p auth.Principal, id SessionID) (SessionNetwork, error) {
+	return h.Sessions.Network(p, string(id))
 }
 
-// ChangeNetwork changes what one session may reach.
-func (h *Hub) ChangeNetwork(ctx context.Context, p auth.Principal, id string, c NetworkChange) (SessionNetwork, error) {
-	return Do(ctx, h, Request{Principal: p, Operation: policy.NetworkChange, Resource: h.about(p, id)}, func(ctx context.Context) (n SessionNetwork, err error) {
-		if err = c.check(); err != nil {
-			return n, err
-		}
-		if n, err = h.Sessions.ChangeNetwork(ctx, p, id, c.apply); err == nil && c.ResetUsage {
-			n, err = h.Sessions.ResetTraffic(ctx, p, n.Session)
-		}
+func (h *Hub) changeNetwork(ctx context.Context, p auth.Principal, c NetworkChange) (n SessionNetwork, err error) {
+	if err = c.check(); err != nil {
 		return n, err
-	})
+	}
+	if n, err = h.Sessions.ChangeNetwork(ctx, p, string(c.SessionID), c.apply); err == nil && c.ResetUsage {
+		n, err = h.Sessions.ResetTraffic(ctx, p, n.Session)
+	}
+	return n, err
 }

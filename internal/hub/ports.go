@@ -13,7 +13,7 @@ import (
 	"sandlot/internal/session"
 )
 
-// Why a request for a port gets no further, beside a refusal and a fault.
+// Why a request for a port fails, beside a refusal and a fault.
 var (
 	ErrNoToken = port.ErrNoToken
 	ErrUnknown = port.ErrUnknown
@@ -21,14 +21,14 @@ var (
 	ErrNobody  = session.ErrNobody // nothing listens on it
 )
 
-// What links to exposed ports have in common.
+// The form of links to exposed ports.
 const (
 	PortPrefix   = port.Prefix
 	PortParam    = port.Param
 	MaxPortConns = port.MaxConns // of one session
 )
 
-// PortByPath takes the path of a link by path apart.
+// PortByPath parses the path of a link by path.
 func PortByPath(escaped string) (session string, number int, rest string, ok bool) {
 	return port.ByPath(escaped)
 }
@@ -36,17 +36,17 @@ func PortByPath(escaped string) (session string, number int, rest string, ok boo
 // PortRecord is an exposed port.
 type PortRecord = port.Record
 
-// Links says how links to exposed ports look.
+// Links are the settings of links to exposed ports.
 func (h *Hub) Links() port.Links { return h.Ports.Links }
 
-// Dialed is a connection to a port of a session. Closing the connection ends what
-// is sent; End ends the act.
+// Dialed is a connection to a port of a session. Close ends the connection, and End the
+// act too.
 type Dialed struct {
 	net.Conn
 	act *Act
 }
 
-// End lets go of the session.
+// End closes the connection and releases the session.
 func (d *Dialed) End() {
 	d.Conn.Close()
 	d.act.Close()
@@ -54,53 +54,45 @@ func (d *Dialed) End() {
 
 // DialPort connects to a port of a session of the principal's.
 func (h *Hub) DialPort(ctx context.Context, p auth.Principal, id string, number int) (*Dialed, error) {
-	begun, err := h.begin(Request{Principal: p, Operation: policy.PortDial, Resource: h.about(p, id)})
-	if err != nil {
-		return nil, err
-	}
-	act := &Act{act: begun, outcome: event.OK}
-	conn, err := h.dial(ctx, act, id, number)
-	if err != nil {
-		act.Fail(err)
-		act.Close()
-		return nil, err
-	}
-	act.started()
-	return &Dialed{conn, act}, nil
+	return begin(h, h.onSession(policy.PortDial, p, SessionID(id)), func(a *Act) (*Dialed, error) {
+		conn, err := h.dial(ctx, a, id, number)
+		return &Dialed{conn, a}, err
+	})
 }
 
-func (h *Hub) dial(ctx context.Context, act *Act, id string, number int) (net.Conn, error) {
-	p := act.request.Principal
+func (h *Hub) dial(ctx context.Context, a *Act, id string, number int) (net.Conn, error) {
+	p := a.request.Principal
 	id, err := h.Sessions.Find(p, id)
 	if err != nil {
 		return nil, err
 	}
-	act.session = id
-	leave, err := h.Ports.Join(id)
+	a.session = id
+	release, err := h.Ports.Join(id)
 	if err != nil {
 		return nil, fault.Wrap(fault.ResourceLimit, err, "the session has %d connections from outside", port.MaxConns).
 			With("resource_type", "connections").With("current_usage", port.MaxConns).With("limit", port.MaxConns)
 	}
-	act.release = append(act.release, leave)
+	a.release = append(a.release, release)
 	l, err := h.Sessions.Wake(ctx, p, id)
 	if err != nil {
 		return nil, err
 	}
-	act.release = append(act.release, l.Release)
+	a.lease(l)
 	conn, err := l.Dial(ctx, number)
 	switch {
 	case err == nil:
 		return conn, nil
 	case errors.Is(err, session.ErrNobody):
-		return nil, fault.New(fault.NotFound, "nothing listens on port %d of session %s", number, id).With("session_id", id).With("port", number)
+		return nil, fault.New(fault.NotFound, "nothing listens on port %d of session %s", number, id).
+			With("session_id", id).With("port", number)
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fault.Wrap(fault.Connection, err, "port %d of session %s takes no connection", number, id)
 	}
 	return nil, l.Fault(ctx, err, fault.Connection)
 }
 
-// Link is what the bearer of a link brings: the session and port that it names, and
-// the link's token, which may be empty.
+// Link is a link to an exposed port: the session and the port that it names, and its
+// token, which may be empty. Whoever has the link may use it.
 type Link struct {
 	Session string
 	Port    int
@@ -114,20 +106,20 @@ type Visit struct {
 	lease *session.Lease
 }
 
-// visiting is what the policy is asked of a link.
-func visiting(l Link, owner string) Request {
+// visit is the request of a visitor, who acts in the name of the session's owner.
+func (l Link) visit(owner string) Request {
 	return Request{Principal: auth.InNameOf(owner), Operation: policy.PortVisit,
-		Resource: policy.Resource{Kind: "session", ID: l.Session, Owner: owner}}
+		Resource: policy.Resource{Kind: sessionKind, ID: l.Session, Owner: owner}}
 }
 
-// CheckLink says whether the bearer of a link may use the port. The errors are
-// those of port.Ports, or a refusal.
+// CheckLink returns the port of a link that may be used. The errors are those of
+// port.Ports, or a refusal.
 func (h *Hub) CheckLink(l Link) (port.Record, error) {
 	r, err := h.Ports.Check(l.Session, l.Port, l.Token)
 	if err != nil {
 		return port.Record{}, err
 	}
-	_, err = h.begin(visiting(l, r.Owner))
+	_, err = h.begin(l.visit(r.Owner))
 	return r, err
 }
 
@@ -139,13 +131,14 @@ func (h *Hub) VisitPort(ctx context.Context, l Link) (*Visit, error) {
 	if err != nil {
 		return nil, err
 	}
-	begun, err := h.begin(visiting(l, use.Owner))
+	allowed, err := h.begin(l.visit(use.Owner))
 	if err != nil {
 		use.Release()
 		return nil, err
 	}
-	act := &Act{act: begun, session: l.Session, outcome: event.OK, release: []func(){use.Release}}
-	return &Visit{Act: act, Use: use}, nil
+	a := &allowed
+	a.outcome, a.release = event.OK, []func(){use.Release}
+	return &Visit{Act: a, Use: use}, nil
 }
 
 // Wake wakes the session.
@@ -155,16 +148,16 @@ func (v *Visit) Wake() error {
 		return v.Fail(err)
 	}
 	v.lease = l
-	v.release = append(v.release, l.Release)
+	v.Act.lease(l)
 	return nil
 }
 
-// Connect dials the port. Wake went before.
+// Connect dials the port, after Wake.
 func (v *Visit) Connect() (net.Conn, error) {
 	return v.Dial(func(ctx context.Context) (net.Conn, error) { return v.lease.Dial(ctx, v.Port) })
 }
 
-// Fault is what a failed Connect is for the one who visits.
+// Fault is the fault that a visitor gets for a failed Connect.
 func (v *Visit) Fault(ctx context.Context, err error) *fault.Error {
 	return fault.From(v.Fail(v.lease.Fault(ctx, err, fault.Connection)))
 }

@@ -12,7 +12,7 @@ import (
 	"sandlot/internal/servers/oauth"
 )
 
-// Server is all that there is to know of one third-party server.
+// Server describes one third-party server.
 type Server struct {
 	servers.Info
 	Tools     []ServerTool         `json:"tools"`
@@ -22,55 +22,65 @@ type Server struct {
 	Odd       []string             `json:"left_out,omitempty"`
 }
 
-// ServerTool is one tool, and whether it is what was approved.
+// ServerTool is one tool, and the hash of its approved definition.
 type ServerTool struct {
 	catalog.Definition
-	Approved string `json:"approved,omitempty"` // the hash that was
+	Approved string `json:"approved,omitempty"`
 }
 
-// ofServer is a request about a server of the principal's, by its id or name.
-func ofServer(o policy.Operation, p auth.Principal, what string) Request {
-	return Request{Principal: p, Operation: o, Resource: policy.Resource{Kind: "connection", ID: what, Owner: p.ID}}
+// ServerName is the id or the name of a third-party server of the principal's.
+type ServerName string
+
+// resource implements named.
+func (n ServerName) resource(_ *Hub, p auth.Principal) policy.Resource {
+	return policy.Resource{Kind: "connection", ID: string(n), Owner: p.ID}
 }
 
-// InspectServer returns all that there is to know of a server.
-func (h *Hub) InspectServer(ctx context.Context, p auth.Principal, what string) (Server, error) {
-	return Do(ctx, h, ofServer(policy.MCPInspect, p, what), func(context.Context) (Server, error) {
-		i, c, err := h.Servers.Info(p, what)
-		if err != nil {
-			return Server{}, err
-		}
-		all := Server{Info: i, Prompts: c.Prompts, Resources: c.Resources, Templates: c.Templates, Odd: c.Odd}
-		for _, d := range c.Tools {
-			all.Tools = append(all.Tools, ServerTool{d, c.Pins[d.Remote]})
-		}
-		return all, nil
-	})
+func (h *Hub) inspectServer(_ context.Context, p auth.Principal, name ServerName) (Server, error) {
+	i, c, err := h.Servers.Info(p, string(name))
+	if err != nil {
+		return Server{}, err
+	}
+	all := Server{Info: i, Prompts: c.Prompts, Resources: c.Resources, Templates: c.Templates, Odd: c.Odd}
+	for _, d := range c.Tools {
+		all.Tools = append(all.Tools, ServerTool{d, c.Pins[d.Remote]})
+	}
+	return all, nil
 }
 
-// ApproveServer approves a server's tools as they are now, or those alone that still
-// are what was seen: hashes by the server's own names.
-func (h *Hub) ApproveServer(ctx context.Context, p auth.Principal, what string, seen map[string]string) (servers.Info, error) {
-	return Do(ctx, h, ofServer(policy.MCPApprove, p, what), func(ctx context.Context) (servers.Info, error) {
-		return h.Servers.Approve(ctx, p, what, seen)
-	})
+// Approval approves the tools of a server: those that still have the hash in Tools, by
+// the server's own names, or, without Tools, all as they are now.
+type Approval struct {
+	ServerName `json:"-"`
+	Tools      map[string]string `json:"tools"`
 }
 
-// ServerPrompt gets a prompt of one server, by the server's own name for it.
-func (h *Hub) ServerPrompt(ctx context.Context, p auth.Principal, what, name string, args map[string]string) (json.RawMessage, error) {
-	return Do(ctx, h, ofServer(policy.PromptGet, p, what), func(ctx context.Context) (json.RawMessage, error) {
-		return h.Servers.Prompt(ctx, p, what, name, args)
-	})
+func (h *Hub) approveServer(ctx context.Context, p auth.Principal, a Approval) (servers.Info, error) {
+	return h.Servers.Approve(ctx, p, string(a.ServerName), a.Tools)
 }
 
-// ServerResource reads a resource of one server, by the server's own URI for it.
-func (h *Hub) ServerResource(ctx context.Context, p auth.Principal, what, uri string) (json.RawMessage, error) {
-	return Do(ctx, h, ofServer(policy.ResourceRead, p, what), func(ctx context.Context) (json.RawMessage, error) {
-		return h.Servers.Resource(ctx, p, what, uri)
-	})
+// PromptRequest asks one server for a prompt, by the server's own name for it.
+type PromptRequest struct {
+	ServerName `json:"-"`
+	Name       string            `json:"name"`
+	Arguments  map[string]string `json:"arguments"`
 }
 
-// Why a log-in at a third-party server does not go on.
+func (h *Hub) serverPrompt(ctx context.Context, p auth.Principal, r PromptRequest) (json.RawMessage, error) {
+	return h.Servers.Prompt(ctx, p, string(r.ServerName), r.Name, r.Arguments)
+}
+
+// ResourceRequest asks one server for a resource, by the server's own URI for it.
+type ResourceRequest struct {
+	ServerName `json:"-"`
+	URI        string `json:"uri"`
+}
+
+func (h *Hub) serverResource(ctx context.Context, p auth.Principal, r ResourceRequest) (json.RawMessage, error) {
+	return h.Servers.Resource(ctx, p, string(r.ServerName), r.URI)
+}
+
+// Why a log-in at a third-party server cannot continue.
 var (
 	ErrLoginOver    = oauth.ErrOver
 	ErrOtherBrowser = oauth.ErrOtherBrowser
@@ -79,46 +89,53 @@ var (
 // LoginLimit is how long a log-in may take.
 const LoginLimit = oauth.Limit
 
-// ConsentPage is what someone is told who opens the link to log in.
+// ConsentPage is the text of the page that the link of a log-in opens.
 type ConsentPage = oauth.ConsentPage
 
-// LoginCallback is where browsers come back to from a log-in; empty: there is none.
-func (h *Hub) LoginCallback() string {
+// CallbackURL is the address to which browsers return from a log-in; empty: there is
+// none.
+func (h *Hub) CallbackURL() string {
 	if h.Servers == nil {
 		return ""
 	}
 	return h.Servers.Callback
 }
 
-// LoginPage returns what the page of a log-in's link says. The browser has brought
-// these cookies.
-func (h *Hub) LoginPage(ctx context.Context, id string, cookies []string) (ConsentPage, error) {
-	return Do(ctx, h, Request{Operation: policy.LoginBegin}, func(context.Context) (ConsentPage, error) {
-		if h.Servers == nil {
-			return ConsentPage{}, ErrLoginOver
-		}
-		return h.Servers.ConsentPage(id, cookies)
-	})
+// Login is a log-in whose link a browser opened, with the cookies and the proof that the
+// browser sent.
+type Login struct {
+	ID      string
+	Cookies []string
+	Proof   string // empty: the page was not seen yet
 }
 
-// BeginLogin returns where the user logs in, when the browser has shown them what
-// for.
-func (h *Hub) BeginLogin(ctx context.Context, id string, cookies []string, proof string) (string, error) {
-	return Do(ctx, h, Request{Operation: policy.LoginBegin}, func(context.Context) (string, error) {
-		if h.Servers == nil {
-			return "", ErrLoginOver
-		}
-		return h.Servers.Redirect(id, cookies, proof)
-	})
+// loginPage returns the text of the page that the link of a log-in opens.
+func (h *Hub) loginPage(_ context.Context, _ auth.Principal, l Login) (ConsentPage, error) {
+	if h.Servers == nil {
+		return ConsentPage{}, ErrLoginOver
+	}
+	return h.Servers.ConsentPage(l.ID, l.Cookies)
 }
 
-// FinishLogin takes what a browser brings back from a log-in, and returns the
-// log-in's id. Cookies are those that it brings for the one with that id.
-func (h *Hub) FinishLogin(ctx context.Context, query url.Values, cookies func(id string) []string) (string, error) {
-	return Do(ctx, h, Request{Operation: policy.LoginFinish}, func(context.Context) (string, error) {
-		if h.Servers == nil {
-			return "", ErrLoginOver
-		}
-		return h.Servers.Returned(query, cookies)
-	})
+// beginLogin returns the address where the user logs in, once the browser has shown the
+// page.
+func (h *Hub) beginLogin(_ context.Context, _ auth.Principal, l Login) (string, error) {
+	if h.Servers == nil {
+		return "", ErrLoginOver
+	}
+	return h.Servers.Redirect(l.ID, l.Cookies, l.Proof)
+}
+
+// LoginCallback is the request with which a browser returns from a log-in.
+type LoginCallback struct {
+	Query   url.Values
+	Cookies func(id string) []string // of the log-in with that id
+}
+
+// finishLogin returns the log-in's id.
+func (h *Hub) finishLogin(_ context.Context, _ auth.Principal, c LoginCallback) (string, error) {
+	if h.Servers == nil {
+		return "", ErrLoginOver
+	}
+	return h.Servers.Returned(c.Query, c.Cookies)
 }

@@ -12,21 +12,19 @@ import (
 	"sandlot/internal/session"
 )
 
-// Shell is an interactive process of a session, from before its command is known.
-// Close ends it.
+// Shell is an interactive process of a session, from before its command is known until
+// Close.
 type Shell struct {
 	*Act
 	lease *session.Lease
 }
 
 // OpenShell opens the session for an interactive process.
-func (h *Hub) OpenShell(ctx context.Context, p auth.Principal, a Ask) (*Shell, error) {
-	act, l, err := h.openSession(ctx, policy.ShellExecute, p, a)
-	if err != nil {
-		return nil, err
-	}
-	act.started()
-	return &Shell{Act: act, lease: l}, nil
+func (h *Hub) OpenShell(ctx context.Context, p auth.Principal, ask Ask) (*Shell, error) {
+	return begin(h, h.onSession(policy.ShellExecute, p, SessionID(ask.ID)), func(a *Act) (*Shell, error) {
+		l, err := a.open(ctx, ask)
+		return &Shell{a, l}, err
+	})
 }
 
 // Run starts the command. The caller closes the stream.
@@ -38,13 +36,13 @@ func (s *Shell) Run(ctx context.Context, cmd agent.Command) (*agent.Interactive,
 	return stream, nil
 }
 
-// Started is what a client is told of a process that runs.
+// Started describes a running process to its client.
 func (s *Shell) Started(p *agent.Interactive) agent.Started {
 	return agent.Started{ProcessID: p.ProcessID, SessionID: s.lease.ID(), SessionCreated: s.lease.Created}
 }
 
-// Hangup tells a process that its client is gone: the agent sees the end of the
-// stream behind the input that the process does not take.
+// Hangup sends SIGHUP to a process whose client is gone. The agent would see the end of
+// the stream only behind input that the process may never read.
 func (s *Shell) Hangup(ctx context.Context, p *agent.Interactive) {
 	_, _, _ = s.lease.Agent().StopProcess(ctx, p.ProcessID, syscall.SIGHUP, time.Second) // most often it has ended
 }

@@ -12,9 +12,8 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Tools lists what the principal can call, in an order that does not change. It is
-// for the edge, which keeps lists for its clients; a client that asks for a list
-// goes through Do.
+// Tools lists the tools that the principal can call, in a stable order. It is for an
+// edge that keeps lists for its clients; a client's request for a list goes through Do.
 func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
 	var all []tool.Tool
 	seen := map[string]bool{}
@@ -29,8 +28,7 @@ func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
 	return all
 }
 
-// Own lists the tools that are the same for everyone: none of a third-party server.
-// Nothing is started for it.
+// Own lists the tools that everyone has: none of a third-party server. It starts nothing.
 func (h *Hub) Own() []tool.Tool {
 	var all []tool.Tool
 	for _, s := range h.Sources {
@@ -47,23 +45,22 @@ func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	if !ok {
 		return nil, h.notThere(ctx, c.Principal, c.Name)
 	}
-	r := Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, Arguments: c.Args, Client: c.Client}
-	a, err := h.begin(r)
+	a, err := h.begin(Request{Principal: c.Principal, Operation: f.Operation, Name: c.Name, Arguments: c.Args,
+		Client: c.Client})
 	if err != nil {
 		return nil, err
 	}
-	session, outcome := "", panicked
-	defer func() { a.end(session, outcome) }()
+	defer a.Close()
 	res, err := f.Call(ctx, c)
-	outcome = outcomeOf(err)
+	a.outcome = outcomeOf(err)
 	if err == nil {
-		session = res.Session
+		a.session = res.Session
 		if res.IsError {
-			outcome = event.Error
+			a.outcome = event.Error
 		}
 	}
 	if h.Observe != nil {
-		h.Observe(ctx, c, outcome, time.Since(a.start))
+		h.Observe(ctx, c, a.outcome, time.Since(a.start))
 	}
 	return res, err
 }
@@ -77,7 +74,7 @@ func (h *Hub) find(p auth.Principal, name string) (tool.Found, bool) {
 	return tool.Found{}, false
 }
 
-// Missing is the fault for a tool that the principal cannot call; nil: they can.
+// Missing is the fault for a tool that the principal cannot call; nil: the tool exists.
 func (h *Hub) Missing(ctx context.Context, p auth.Principal, name string) error {
 	if _, ok := h.find(p, name); ok {
 		return nil
@@ -85,16 +82,16 @@ func (h *Hub) Missing(ctx context.Context, p auth.Principal, name string) error 
 	return h.notThere(ctx, p, name)
 }
 
-// notThere answers a call of a tool that is not there. The name is the client's, and
-// may be anything: it is in no event.
+// notThere is the fault for a tool that does not exist. The name is the client's, and
+// can be any text: the event does not have it.
 func (h *Hub) notThere(ctx context.Context, p auth.Principal, name string) error {
-	_, err := Do(ctx, h, Request{Principal: p, Operation: policy.ToolFind}, func(ctx context.Context) (nothing, error) {
-		return nothing{}, h.missing(ctx, p, name)
+	_, err := Do(ctx, h, Request{Principal: p, Operation: policy.ToolFind}, func(ctx context.Context) (None, error) {
+		return None{}, h.missing(ctx, p, name)
 	})
 	return err
 }
 
-// missing says why no source has a tool, or that none knows it.
+// missing says why no source has a tool, or that the tool is unknown.
 func (h *Hub) missing(ctx context.Context, p auth.Principal, name string) error {
 	for _, s := range h.Sources {
 		if e, ok := s.(tool.Explainer); ok {
@@ -103,15 +100,15 @@ func (h *Hub) missing(ctx context.Context, p auth.Principal, name string) error 
 			}
 		}
 	}
-	return Unknown(name, h.Tools(ctx, p))
+	return unknown(name, h.Tools(ctx, p))
 }
 
-// maxNames bounds the names that an error tells.
+// maxNames bounds the names in an error.
 const maxNames = 100
 
-// Unknown is the fault for a tool that is not there. It tells the names that are,
-// the nearest one among them; of very many the first ones.
-func Unknown(name string, known []tool.Tool) error {
+// unknown is the fault for a tool that does not exist. It lists the tools that do, the
+// nearest name among them; of very many tools the first ones.
+func unknown(name string, known []tool.Tool) error {
 	names := make([]string, len(known))
 	for i, t := range known {
 		names[i] = t.Name

@@ -123,7 +123,7 @@ func (y *Relay) ElicitingTool(calls *Calls, q *Request, args json.RawMessage) An
 // Other asks an external server for what is no tool.
 func (y *Relay) Other(calls *Calls, q *Request) Answerer {
 	return func(ctx context.Context, client tool.Client, in tool.Inputs, held *limit.Held) (json.RawMessage, error) {
-		return y.Hub.Pass(ctx, tool.Request{Principal: calls.Principal, Method: q.Method, Params: q.Params,
+		return y.Hub.Proxy(ctx, tool.Request{Principal: calls.Principal, Method: q.Method, Params: q.Params,
 			Client: client, Meta: passable(q.Meta), Inputs: in, Held: held})
 	}
 }
