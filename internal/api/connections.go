@@ -7,6 +7,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
 )
 
 func (s *Server) listConnections(w http.ResponseWriter, r *http.Request) {
@@ -60,32 +61,28 @@ func (s *Server) approveConnection(w http.ResponseWriter, r *http.Request) {
 // getPrompt gets a prompt of a third-party server: {"name": …, "arguments": {…}},
 // and the result as MCP has it.
 func (s *Server) getPrompt(w http.ResponseWriter, r *http.Request) {
-	q := hub.PromptRequest{ServerName: hub.ServerName(r.PathValue("id"))}
-	p, _ := auth.From(r.Context())
-	s.foreign(w, r, &q, "name and arguments, whose values are texts", func() (json.RawMessage, error) {
-		return hub.ServerPrompt.Do(r.Context(), s.Hub, p, q)
-	})
+	askServer(w, r, s, hub.ServerPrompt, &hub.PromptRequest{ServerName: hub.ServerName(r.PathValue("id"))},
+		"name and arguments, whose values are texts")
 }
 
 // readResource reads a resource of a third-party server: {"uri": …}, and the
 // result as MCP has it.
 func (s *Server) readResource(w http.ResponseWriter, r *http.Request) {
-	q := hub.ResourceRequest{ServerName: hub.ServerName(r.PathValue("id"))}
-	p, _ := auth.From(r.Context())
-	s.foreign(w, r, &q, "uri", func() (json.RawMessage, error) {
-		return hub.ServerResource.Do(r.Context(), s.Hub, p, q)
-	})
+	askServer(w, r, s, hub.ServerResource, &hub.ResourceRequest{ServerName: hub.ServerName(r.PathValue("id"))}, "uri")
 }
 
-// foreign reads a body with nothing but what fields says, and answers with what
-// ask returns.
-func (s *Server) foreign(w http.ResponseWriter, r *http.Request, q any, fields string, ask func() (json.RawMessage, error)) {
+// askServer reads a body with nothing but these fields into q, and answers with the
+// outcome of the operation.
+func askServer[In any](w http.ResponseWriter, r *http.Request, s *Server, o hub.Op[In, json.RawMessage], q *In,
+	fields string) {
 	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<20))
 	body.DisallowUnknownFields()
 	if err := body.Decode(q); err != nil {
-		unread(w, r, err, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but %s: %v", fields, err))
+		unread(w, r, err, fault.New(fault.InvalidParameters, "the body must be a JSON object with nothing but %s: %v",
+			fields, err))
 		return
 	}
-	res, err := ask()
+	p, _ := auth.From(r.Context())
+	res, err := o.Do(r.Context(), s.Hub, p, *q)
 	respond(w, r, http.StatusOK, res, err)
 }

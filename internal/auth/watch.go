@@ -130,7 +130,8 @@ func (w *Watch) end(id string) {
 	delete(w.held, id)
 	w.mu.Unlock()
 	for h := range all {
-		w.events.Publish(event.Event{Kind: event.Token, Principal: h.principal, Operation: "token.ended", Name: id, Outcome: event.OK})
+		w.events.Publish(event.Event{Kind: event.Token, Principal: h.principal, Operation: event.TokenEnded, Name: id,
+			Outcome: event.OK})
 		break // all are of one token, and so of one principal
 	}
 	for h := range all {

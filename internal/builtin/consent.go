@@ -21,7 +21,7 @@ func (t *Tools) agree(c tool.Call) spec.Consent {
 		policy, began := *t.policy.Load(), time.Now()
 		err := policy.Consent(ctx, c, question(p))
 		if policy != tool.Allow && c.Principal.Authenticated {
-			t.Events.Publish(event.Event{Kind: event.Consent, Principal: c.Principal.ID, Operation: "consent.ask", Name: c.Name,
+			t.Events.Publish(event.Event{Kind: event.Consent, Principal: c.Principal.ID, Operation: event.ConsentAsk, Name: c.Name,
 				Outcome: consented(err), Duration: time.Since(began)})
 		}
 		if policy == tool.Ask && c.Principal.Authenticated && t.Log != nil {

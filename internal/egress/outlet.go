@@ -312,12 +312,12 @@ func (e *Outlet) finished(l *conn, f *flow) {
 
 // egressEvent is what happened to a request for that host. Port 0 is a look-up.
 func egressEvent(host string, port uint16, verdict string) event.Event {
-	e := event.Event{Kind: event.Egress, Operation: "network.connect", Name: host, Outcome: verdict}
+	e := event.Event{Kind: event.Egress, Operation: event.NetworkConnect, Name: host, Outcome: verdict}
 	switch {
 	case port != 0:
 		e.Name = net.JoinHostPort(host, strconv.Itoa(int(port)))
 	case host != "":
-		e.Operation = "network.lookup"
+		e.Operation = event.NetworkLookup
 	}
 	return e
 }

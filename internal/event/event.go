@@ -1,14 +1,12 @@
-// Package event is the stream of what happens in the server: who did what, when,
-// and how it ended. It lives in memory, is bounded, and never makes those wait who
-// publish. An event has names and ids, and no secret, no argument's value and no
-// output.
+// Package event is the stream of events of the server: who did what, when, and with
+// which outcome. It is bounded, in memory, and publishing never waits for a reader. An
+// event has names and ids, and no secret, no argument's value and no output.
 package event
 
 import (
 	"encoding/json"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 // Kind is what sort of thing happened.
@@ -20,89 +18,96 @@ const (
 	Connection Kind = "connection" // a third-party MCP server changed its state
 	Egress     Kind = "egress"     // a sandbox's connection to the network
 	Session    Kind = "session"    // a session began, got a sandbox, or ended
-	Consent    Kind = "consent"    // a user was asked, and what they said
-	Token      Kind = "token"      // what a token held ended with it
+	Consent    Kind = "consent"    // a user was asked for consent, and their answer
+	Token      Kind = "token"      // a token was revoked or expired
 )
 
 // Kinds are all kinds.
 var Kinds = []Kind{Call, Connection, Egress, Session, Consent, Token}
 
-// Outcomes that are no fault's code.
+// Outcomes beside the codes of faults.
 const (
 	OK      = "ok"
 	Error   = "error"   // the answer says that it failed
-	Started = "started" // of a stream, whose end is another event
+	Started = "started" // of an act that lasts, whose end is another event
+)
+
+// Operations that no client asks for: those of the other kinds of events. The
+// operations of calls are in the table of package policy.
+const (
+	ServerState    = "mcp.state" // Outcome is the new state
+	NetworkConnect = "network.connect"
+	NetworkLookup  = "network.lookup"
+	SessionCreated = "session.created"
+	SessionBooted  = "session.booted"
+	SessionStopped = "session.stopped"
+	SessionRemoved = "session.removed"
+	ConsentAsk     = "consent.ask"
+	TokenEnded     = "token.ended"
 )
 
 // Event is one thing that happened.
 type Event struct {
-	// ID is larger than that of every event before, as long as the server runs.
-	ID   uint64
-	Time time.Time
-	Kind Kind
-	// Principal is the id of whose it is. Nobody else but the operator sees it.
-	Principal string
-	// Session is the id of the session that it was in, where that is known.
-	Session string
-	// Operation is what was done, such as "shell.execute".
-	Operation string
-	// Name is what it was done to, or with: a tool, a third-party server, a host.
-	Name string
+	// ID is larger than the id of every event before, as long as the server runs.
+	ID   uint64    `json:"id"`
+	Time time.Time `json:"time"`
+	Kind Kind      `json:"kind"`
+	// Principal is the id of the principal whose event it is. Nobody else but an
+	// operator may read it.
+	Principal string `json:"principal"`
+	// Session is the id of the session in which it happened; empty: in none, or it is
+	// not known.
+	Session string `json:"session_id,omitempty"`
+	// Operation is one of policy, or of the constants above.
+	Operation string `json:"operation"`
+	// Name is the object of the operation: a tool, a third-party server, a host.
+	Name string `json:"name,omitempty"`
 	// Outcome is OK, Error, Started, a fault's code, or a word of the kind.
-	Outcome string
-	// Others says that it was not asked for by the principal's own client: somebody
-	// else can make as many of these as they want. It is not told.
-	Others bool
-	// Duration is how long it took; 0: it took no time, or has not ended.
-	Duration time.Duration
+	Outcome string `json:"outcome"`
+	// Others says that somebody else than the principal's own client asked for it, and
+	// can do so as often as they want. Readers do not see it.
+	Others bool `json:"-"`
+	// Duration is how long it took; 0: no time, or it has not ended. In JSON it is in
+	// milliseconds, duration_ms.
+	Duration time.Duration `json:"-"`
 }
 
-// form is an event as JSON. The duration is in milliseconds.
-type form struct {
-	ID        uint64    `json:"id"`
-	Time      time.Time `json:"time"`
-	Kind      Kind      `json:"kind"`
-	Principal string    `json:"principal"`
-	Session   string    `json:"session_id,omitempty"`
-	Operation string    `json:"operation"`
-	Name      string    `json:"name,omitempty"`
-	Outcome   string    `json:"outcome"`
-	Millis    float64   `json:"duration_ms,omitempty"`
-}
+type plain Event // without methods
 
 // MarshalJSON implements json.Marshaler.
 func (e Event) MarshalJSON() ([]byte, error) {
-	return json.Marshal(form{e.ID, e.Time, e.Kind, e.Principal, e.Session, e.Operation, e.Name, e.Outcome,
-		float64(e.Duration.Microseconds()) / 1000})
+	return json.Marshal(struct {
+		plain
+		Millis float64 `json:"duration_ms,omitempty"`
+	}{plain(e), float64(e.Duration.Microseconds()) / 1000})
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (e *Event) UnmarshalJSON(b []byte) error {
-	var f form
-	if err := json.Unmarshal(b, &f); err != nil {
+	var in struct {
+		plain
+		Millis float64 `json:"duration_ms"`
+	}
+	if err := json.Unmarshal(b, &in); err != nil {
 		return err
 	}
-	*e = Event{ID: f.ID, Time: f.Time, Kind: f.Kind, Principal: f.Principal, Session: f.Session, Operation: f.Operation,
-		Name: f.Name, Outcome: f.Outcome, Duration: time.Duration(f.Millis * float64(time.Millisecond))}
+	*e = Event(in.plain)
+	e.Duration = time.Duration(in.Millis * float64(time.Millisecond))
 	return nil
 }
 
 // maxText bounds each text of an event, in bytes.
 const maxText = 200
 
-// clip bounds a text, and lets go of what was around it.
+// clip bounds a text, and copies it so that the longer text can be freed.
 func clip(s string) string {
 	if len(s) <= maxText {
 		return s
 	}
-	s = s[:maxText]
-	for len(s) > 0 && !utf8.ValidString(s[len(s)-min(len(s), utf8.UTFMax):]) {
-		s = s[:len(s)-1]
-	}
-	return strings.Clone(s)
+	return strings.Clone(strings.ToValidUTF8(s[:maxText], ""))
 }
 
-// fixed is about what an event takes beside its texts, in bytes.
+// fixed is about how much memory an event takes beside its texts, in bytes.
 const fixed = 160
 
 func (e *Event) size() int {

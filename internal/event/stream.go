@@ -2,6 +2,7 @@ package event
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,18 +11,18 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Bounds of what is kept: of each log's events, and of how many logs. Together that
-// is less than 32 MB. A principal with many events loses their own oldest ones, and
-// nobody else's.
+// Bounds of what is stored: the events of each log, their bytes, and the logs. Together
+// that is less than 32 MB. A principal with many events loses their own oldest events,
+// and nobody else's.
 const (
 	maxEvents = 256
 	maxBytes  = 64 << 10
 	maxLogs   = 256
 )
 
-// Each principal has two logs: the noisy one for what programs in sandboxes and
-// visitors of links do, as often as they want, and one for all else, of which those
-// must not push anything out.
+// Each principal has two logs: the noisy one for what programs in sandboxes and visitors
+// of links do, as often as they want, and the quiet one for everything else, which must
+// not be pushed out by that.
 const (
 	quiet = iota
 	noisy
@@ -35,48 +36,73 @@ func (e *Event) class() int {
 	return quiet
 }
 
-// Stream keeps the latest events of each principal, for those who subscribe.
-// A nil Stream keeps nothing.
+// key names a log: a principal's id, and a class.
+type key struct {
+	principal string
+	class     int
+}
+
+// Stream stores the latest events of each principal for readers. A nil Stream stores
+// nothing.
+//
+// Order of locks: the Stream's, then a log's.
 type Stream struct {
-	// Epoch tells the ids of this server from those of one before it.
+	// Epoch tells the ids of this server from those of a server before it.
 	Epoch string
 
-	last atomic.Uint64                   // id of the newest event
-	logs [classes]sync.Map               // *log by the principal's id
-	all  atomic.Pointer[[]*Subscription] // those of all principals' events
+	last atomic.Uint64 // id of the newest event
+	logs atomic.Pointer[map[key]*log]
+	all  atomic.Pointer[[]*reader] // of all principals' events
 
 	closed chan struct{}
 	close  sync.Once
 
-	mu    sync.Mutex // held while logs come and go, and while all changes; before a log's
-	count int        // of logs
+	mu sync.Mutex // held while logs and all are replaced
 }
 
 // New returns an empty stream.
-func New() *Stream { return &Stream{Epoch: secret.ID()[:8], closed: make(chan struct{})} }
+func New() *Stream {
+	s := &Stream{Epoch: secret.ID()[:8], closed: make(chan struct{})}
+	s.logs.Store(&map[key]*log{})
+	s.all.Store(new([]*reader))
+	return s
+}
 
-// ErrClosed is what readers get when the stream has ended.
+// ErrClosed is what readers get when the stream is closed.
 var ErrClosed = errors.New("the server stops")
 
-// Close ends what is read of the stream. It may be called twice.
+// Close ends all reading. It may be called twice.
 func (s *Stream) Close() { s.close.Do(func() { close(s.closed) }) }
+
+// reader is woken by the events of one principal, or of all.
+type reader struct {
+	woken   chan struct{}
+	evicted atomic.Bool // a log was evicted that the reader may not have read to its end
+}
+
+func (r *reader) wake() {
+	select {
+	case r.woken <- struct{}{}:
+	default: // it will read anyway
+	}
+}
 
 // log is the latest events of one class of one principal.
 type log struct {
 	mu      sync.Mutex
 	events  []Event // a ring, once it has maxEvents
-	oldest  int     // its place in events
+	oldest  int     // index of the oldest event in events
 	bytes   int
-	put     uint64 // how many there were
-	kept    int    // how many of them are there
-	dropped uint64 // id of the last one that is not
-	subs    []*Subscription
+	put     uint64 // how many events were added
+	kept    int    // how many of them are stored
+	dropped uint64 // id of the newest event that is not
+	readers []*reader
 	evicted bool
 	used    time.Time
 }
 
-// Publish adds an event, and gives it its id, and its time if it has none. It waits
-// for no subscriber.
+// Publish adds an event, sets its id, and its time if it has none. It waits for no
+// reader.
 func (s *Stream) Publish(e Event) {
 	if s == nil {
 		return
@@ -87,21 +113,19 @@ func (s *Stream) Publish(e Event) {
 	e.Session, e.Name, e.Operation, e.Outcome = clip(e.Session), clip(e.Name), clip(e.Operation), clip(e.Outcome)
 	for !s.log(e.Principal, e.class()).add(s, e) {
 	}
-	if all := s.all.Load(); all != nil {
-		for _, sub := range *all {
-			sub.wake()
-		}
+	for _, r := range *s.all.Load() {
+		r.wake()
 	}
 }
 
-// add puts an event into the log. False: the log is no longer the principal's.
+// add puts an event into the log. False: the log was evicted.
 func (l *log) add(s *Stream, e Event) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.evicted {
 		return false
 	}
-	e.ID = s.last.Add(1) // with the lock: whoever holds it next finds all ids that there were
+	e.ID = s.last.Add(1) // with the lock: its next holder finds every id up to s.last in the logs
 	l.used = e.Time
 	size := e.size()
 	for l.kept > 0 && (l.kept == maxEvents || l.bytes+size > maxBytes) {
@@ -117,13 +141,13 @@ func (l *log) add(s *Stream, e Event) bool {
 	l.put++
 	l.kept++
 	l.bytes += size
-	for _, sub := range l.subs {
-		sub.wake()
+	for _, r := range l.readers {
+		r.wake()
 	}
 	return true
 }
 
-// drop forgets the oldest event. The lock is held.
+// drop removes the oldest event. The lock is held.
 func (l *log) drop() {
 	e := &l.events[l.oldest]
 	l.bytes -= e.size()
@@ -138,118 +162,97 @@ func (l *log) drop() {
 
 // log returns the log of a principal, and makes it when there is none.
 func (s *Stream) log(principal string, class int) *log {
-	logs := &s.logs[class]
-	if l, ok := logs.Load(principal); ok {
-		return l.(*log)
+	k := key{principal, class}
+	if l := (*s.logs.Load())[k]; l != nil {
+		return l
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l, ok := logs.Load(principal); ok {
-		return l.(*log)
+	logs := maps.Clone(*s.logs.Load())
+	if l := logs[k]; l != nil {
+		return l
 	}
-	if s.count >= maxLogs {
-		s.evict()
+	if len(logs) >= maxLogs {
+		s.evict(logs)
 	}
 	l := &log{used: time.Now()}
-	logs.Store(principal, l)
-	s.count++
+	logs[k] = l
+	s.logs.Store(&logs)
 	return l
 }
 
-// evict forgets the log that was used least lately, of those that nobody reads but who
-// reads all. Where all are read there are more logs: streams of events are bounded
-// for each principal. The lock is held.
-func (s *Stream) evict() {
-	var victim, key any
-	var from *sync.Map
+// evict removes the least recently used log that has no reader of its own. Where every
+// log has one, there are more logs: streams of events are limited for each principal. The
+// lock is held.
+func (s *Stream) evict(logs map[key]*log) {
+	var victim key
 	var used time.Time
-	var read bool
-	for i := range s.logs {
-		s.logs[i].Range(func(k, v any) bool {
-			l := v.(*log)
-			l.mu.Lock()
-			at, reads := l.used, len(l.subs) > 0
-			l.mu.Unlock()
-			if victim == nil || read && !reads || read == reads && at.Before(used) {
-				victim, key, from, used, read = v, k, &s.logs[i], at, reads
-			}
-			return true
-		})
+	for k, l := range logs {
+		l.mu.Lock()
+		if len(l.readers) == 0 && (used.IsZero() || l.used.Before(used)) {
+			victim, used = k, l.used
+		}
+		l.mu.Unlock()
 	}
-	if victim == nil || read { // readers would wake each other without end; there are not many
+	l := logs[victim]
+	if l == nil { // evicting logs with readers would make these wake each other without end
 		return
 	}
-	l := victim.(*log)
 	l.mu.Lock()
 	l.evicted = true
-	subs := l.subs
-	if all := s.all.Load(); all != nil {
-		subs = append(slices.Clone(subs), *all...)
-	}
-	for _, sub := range subs {
-		sub.evicted.Store(true)
-		sub.wake()
+	for _, r := range slices.Concat(l.readers, *s.all.Load()) {
+		r.evicted.Store(true)
+		r.wake()
 	}
 	l.mu.Unlock()
-	from.Delete(key)
-	s.count--
+	delete(logs, victim)
 }
 
-// at returns the event of that number, of those that were put.
+// at returns the n-th of all events that were added.
 func (l *log) at(n uint64) *Event {
 	return &l.events[(l.oldest+int(n-(l.put-uint64(l.kept))))%maxEvents]
 }
 
-// subscribe makes sub one of those that are woken by events of the principal.
-func (s *Stream) subscribe(sub *Subscription) {
-	if sub.filter.Principal == "" {
+// subscribe has r woken by the events of a principal, or, with none, of all.
+func (s *Stream) subscribe(r *reader, principal string) {
+	if principal == "" {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		var all []*Subscription
-		if now := s.all.Load(); now != nil {
-			all = slices.Clone(*now)
-		}
-		all = append(all, sub)
+		all := append(slices.Clone(*s.all.Load()), r)
 		s.all.Store(&all)
 		return
 	}
 	for class := range classes {
-		for !s.log(sub.filter.Principal, class).subscribe(sub) {
+		for !s.log(principal, class).subscribe(r) {
 		}
 	}
 }
 
-// subscribe makes sub one of those that are woken by the log's events. False: the
-// log is no longer the principal's.
-func (l *log) subscribe(sub *Subscription) bool {
+// subscribe has r woken by the log's events. False: the log was evicted.
+func (l *log) subscribe(r *reader) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.evicted && !slices.Contains(l.subs, sub) {
-		l.subs = append(l.subs, sub)
+	if !l.evicted && !slices.Contains(l.readers, r) {
+		l.readers = append(l.readers, r)
 	}
 	return !l.evicted
 }
 
-// unsubscribe takes sub out again.
-func (s *Stream) unsubscribe(sub *Subscription) {
-	is := func(other *Subscription) bool { return other == sub }
-	if sub.filter.Principal != "" {
-		for i := range s.logs {
-			if v, ok := s.logs[i].Load(sub.filter.Principal); ok {
-				l := v.(*log)
-				l.mu.Lock()
-				l.subs = slices.DeleteFunc(l.subs, is)
-				l.mu.Unlock()
-			}
+// unsubscribe undoes subscribe.
+func (s *Stream) unsubscribe(r *reader, principal string) {
+	is := func(other *reader) bool { return other == r }
+	if principal == "" {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		all := slices.DeleteFunc(slices.Clone(*s.all.Load()), is)
+		s.all.Store(&all)
+		return
+	}
+	for class := range classes {
+		if l := (*s.logs.Load())[key{principal, class}]; l != nil {
+			l.mu.Lock()
+			l.readers = slices.DeleteFunc(l.readers, is)
+			l.mu.Unlock()
 		}
-		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := slices.DeleteFunc(slices.Clone(*s.all.Load()), is)
-	if len(all) == 0 {
-		s.all.Store(nil)
-		return
-	}
-	s.all.Store(&all)
 }

@@ -3,13 +3,13 @@ package event
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
-	"sync/atomic"
 )
 
-// Filter says which events somebody wants.
+// Filter selects events.
 type Filter struct {
-	// Principal is whose; empty: all principals', which is for the operator alone.
+	// Principal is whose events; empty: all principals', which is for operators alone.
 	Principal string
 	Kinds     []Kind // empty: all
 	Session   string // empty: those of all sessions, and of none
@@ -19,11 +19,11 @@ func (f *Filter) wants(e *Event) bool {
 	return (len(f.Kinds) == 0 || slices.Contains(f.Kinds, e.Kind)) && (f.Session == "" || f.Session == e.Session)
 }
 
-// Lost is how many events, of any kind, a subscriber missed, as they did not read
-// in time. The zero value is none.
+// Lost is how many events, of any kind, a reader missed by not reading in time. The zero
+// value is none.
 type Lost struct {
 	Count uint64
-	// More says that it is not known how many there were beside Count.
+	// More says that an unknown number of events was lost beside Count.
 	More bool
 }
 
@@ -32,20 +32,18 @@ func (l Lost) Any() bool { return l.Count > 0 || l.More }
 
 // Subscription is one reader's place in the stream. One goroutine reads it.
 type Subscription struct {
+	reader
 	stream *Stream
 	filter Filter
-	woken  chan struct{}
 	logs   map[*log]uint64 // how many of each log's events were read
 	lost   Lost
-
-	evicted atomic.Bool // a log that it may not have read to its end
 }
 
-// Subscribe begins to read behind the event with the id since; with 0 it begins with
-// the oldest that there is. Close ends it.
+// Subscribe begins to read after the event with the id since; with 0 it begins with the
+// oldest stored event. Close ends it.
 func (s *Stream) Subscribe(f Filter, since uint64) *Subscription {
-	sub := &Subscription{stream: s, filter: f, woken: make(chan struct{}, 1), logs: map[*log]uint64{}}
-	s.subscribe(sub)
+	sub := &Subscription{reader: reader{woken: make(chan struct{}, 1)}, stream: s, filter: f, logs: map[*log]uint64{}}
+	s.subscribe(&sub.reader, f.Principal)
 	for _, l := range sub.present() {
 		l.mu.Lock()
 		n := l.put - uint64(l.kept)
@@ -59,22 +57,14 @@ func (s *Stream) Subscribe(f Filter, since uint64) *Subscription {
 	return sub
 }
 
-// Newest is the id of the newest event, from which a subscription has none but
-// those to come.
+// Newest is the id of the newest event. A subscription since then has only later events.
 func (s *Stream) Newest() uint64 { return s.last.Load() }
 
-// Missed says that it is not known how many events were lost before the first one.
+// Missed notes that an unknown number of events was lost before the first one.
 func (sub *Subscription) Missed() { sub.lost.More = true }
 
 // Close ends the subscription.
-func (sub *Subscription) Close() { sub.stream.unsubscribe(sub) }
-
-func (sub *Subscription) wake() {
-	select {
-	case sub.woken <- struct{}{}:
-	default: // it will look anyway
-	}
-}
+func (sub *Subscription) Close() { sub.stream.unsubscribe(&sub.reader, sub.filter.Principal) }
 
 // Next returns events, in the order of their ids, and what was lost before them. It
 // waits until there is something, ctx ends, or the stream is closed.
@@ -110,12 +100,12 @@ type part struct {
 // Read returns the next events without waiting, a limited number, and says whether
 // there are more.
 func (sub *Subscription) Read() (events []Event, lost Lost, more bool) {
-	// What has an id up to this one is in its log when the log's lock is free.
+	// An event with an id up to this one is in its log once the log's lock is free.
 	limit := sub.stream.last.Load()
 	var parts []part
 	for _, l := range sub.present() {
 		p, rest := sub.read(l, limit)
-		if rest { // of the others, what is newer comes later
+		if rest { // newer events of the other logs have to wait
 			limit, more = p.events[len(p.events)-1].ID, true
 		}
 		parts = append(parts, p)
@@ -144,7 +134,7 @@ func (sub *Subscription) read(l *log, limit uint64) (p part, rest bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	first := l.put - uint64(l.kept)
-	from := sub.logs[l] // 0 for one that came after the subscription: all of it is new
+	from := sub.logs[l] // 0 for a log made after the subscription: all of it is new
 	if from < first {
 		sub.lost.Count += first - from
 		from = first
@@ -163,23 +153,20 @@ func (sub *Subscription) read(l *log, limit uint64) (p part, rest bool) {
 	return p, false
 }
 
-// present are the logs that there are to read. What was not read of one that was
-// evicted counts as lost.
+// present returns the logs that the subscription reads. Unread events of an evicted log
+// count as lost.
 func (sub *Subscription) present() []*log {
 	var logs []*log
-	for class := range classes {
-		if sub.filter.Principal == "" {
-			sub.stream.logs[class].Range(func(_, v any) bool {
-				logs = append(logs, v.(*log))
-				return true
-			})
-			continue
+	if sub.filter.Principal == "" {
+		logs = slices.Collect(maps.Values(*sub.stream.logs.Load()))
+	} else {
+		for class := range classes {
+			l := sub.stream.log(sub.filter.Principal, class)
+			if _, known := sub.logs[l]; !known && len(sub.logs) > 0 {
+				l.subscribe(&sub.reader) // the log before was evicted; if this one is, the next read finds out
+			}
+			logs = append(logs, l)
 		}
-		l := sub.stream.log(sub.filter.Principal, class)
-		if _, known := sub.logs[l]; !known && len(sub.logs) > 0 {
-			l.subscribe(sub) // the one before was evicted; the next look finds if this one is
-		}
-		logs = append(logs, l)
 	}
 	for l, read := range sub.logs {
 		if slices.Contains(logs, l) {

@@ -3,48 +3,38 @@ package gateway
 import (
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/limit"
 )
 
-// answersHeader is the header in which the SDK carries where the answer to a request
-// counts. What a client sends in it is thrown away.
+// answersHeader is the header that leads a request through the SDK to its entry in
+// unread. What a client sends in it is thrown away.
 const answersHeader = "Sandlot-Answers"
 
-// unread are the answers of an endpoint's requests that are on their way, by what
-// stands in answersHeader.
+// unread is where the answers to an endpoint's running requests count until the clients
+// have read them, by the value of answersHeader.
 type unread struct {
-	mu   sync.Mutex
-	last int
-	all  map[string]*limit.Holds
+	last atomic.Int64
+	all  sync.Map // of *limit.Holds
 }
 
-// put keeps answers until forget is called.
-func (u *unread) put(a *limit.Holds) (key string, forget func()) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.all == nil {
-		u.all = map[string]*limit.Holds{}
-	}
-	u.last++
-	key = strconv.Itoa(u.last)
-	u.all[key] = a
-	return key, func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		delete(u.all, key)
-	}
+// put adds an entry until remove is called.
+func (u *unread) put(a *limit.Holds) (header string, remove func()) {
+	header = strconv.FormatInt(u.last.Add(1), 10)
+	u.all.Store(header, a)
+	return header, func() { u.all.Delete(header) }
 }
 
-// to returns where the answer to a request counts that came through the SDK; nil:
+// of returns the entry of a request that came through the SDK; nil: the answer counts
 // nowhere.
-func (u *unread) to(x *mcp.RequestExtra) *limit.Holds {
+func (u *unread) of(x *mcp.RequestExtra) *limit.Holds {
 	if x == nil {
 		return nil
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.all[x.Header.Get(answersHeader)]
+	entry, _ := u.all.Load(x.Header.Get(answersHeader))
+	answers, _ := entry.(*limit.Holds)
+	return answers
 }

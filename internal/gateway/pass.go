@@ -12,7 +12,6 @@ import (
 	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
-	"sandlot/internal/revision"
 )
 
 // passing answers for third-party servers, in front of the SDK's own handlers,
@@ -21,7 +20,7 @@ import (
 func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-			unread := e.unread.to(req.GetExtra())
+			unread := e.unread.of(req.GetExtra())
 			switch r := req.(type) {
 			case *mcp.ListToolsRequest, *mcp.ListPromptsRequest, *mcp.ListResourcesRequest, *mcp.ListResourceTemplatesRequest:
 				g.fresh(ctx, e)
@@ -60,7 +59,7 @@ func (g *Gateway) passing(e *endpoint) mcp.Middleware {
 			if err != nil {
 				return res, err
 			}
-			if res, err = e.whole(res, stateless(req)); err == nil {
+			if res, err = e.whole(res, rpc.IsStateless(req)); err == nil {
 				if p, ok := res.(*rpc.Page); ok {
 					if err := unread.Held().Reserve(ctx, p.Size()); err != nil {
 						return nil, rpc.Error(err)
@@ -92,16 +91,8 @@ func (g *Gateway) ready(ctx context.Context, e *endpoint) {
 	}
 }
 
-// versioned is every request of a client.
-type versioned interface{ ProtocolVersion() string }
-
-func stateless(req mcp.Request) bool {
-	v, ok := req.(versioned)
-	return ok && revision.IsStateless(v.ProtocolVersion())
-}
-
 func passed[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap, state string) *relay.Request {
-	q := &relay.Request{Method: method, Key: key, Stateless: stateless(r), Meta: r.Params.GetMeta(), Params: rpc.Object{}}
+	q := &relay.Request{Method: method, Key: key, Stateless: rpc.IsStateless(r), Meta: r.Params.GetMeta(), Params: rpc.Object{}}
 	q.Capabilities = relay.Abilities(r.ClientCapabilities())
 	if b, err := json.Marshal(r.Params); err == nil {
 		_ = json.Unmarshal(b, &q.Params)

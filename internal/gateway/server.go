@@ -255,7 +255,7 @@ func (g *Gateway) handler(e *endpoint, name string) mcp.ToolHandler {
 				_ = req.Session.NotifyProgress(ctx, p) // a client that went away is noticed by the call itself
 			}
 		}
-		return g.ownTool(ctx, tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments, Held: e.unread.to(req.Extra).Held()}, tell)
+		return g.ownTool(ctx, tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments, Held: e.unread.of(req.Extra).Held()}, tell)
 	}
 }
 
@@ -281,7 +281,7 @@ const maxResource = 8 << 20
 func (g *Gateway) reader(e *endpoint) mcp.ResourceHandler {
 	return func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		b, err := hub.ReadResource.Do(ctx, g.Hub, e.principal,
-			hub.Read{URI: req.Params.URI, Max: maxResource, Held: e.unread.to(req.Extra).Held()})
+			hub.Read{URI: req.Params.URI, Max: maxResource, Held: e.unread.of(req.Extra).Held()})
 		if err != nil {
 			f := fault.From(err)
 			rpc.Report(ctx, g.Log, "resources/read", f)

@@ -35,7 +35,8 @@ func TestWithout(t *testing.T) {
 		{`[]`, ``, ``},
 		{`{"a":1,`, ``, ``},
 	} {
-		if rest, member := Without(json.RawMessage(tt.raw), "b"); string(rest) != tt.rest || string(member) != tt.member {
+		rest, member := Without(json.RawMessage(tt.raw), "b")
+		if string(rest) != tt.rest || string(member) != tt.member {
 			t.Errorf("%s: %s and %s", tt.raw, rest, member)
 		}
 	}
@@ -53,7 +54,8 @@ func TestDeeper(t *testing.T) {
 
 // FuzzRawJSON: what is read and written here is what encoding/json reads.
 func FuzzRawJSON(f *testing.F) {
-	for _, s := range []string{`{"a":1,"b":[{"c":"\u0061"}]}`, `{"a":1,"a":2}`, `"a\ud800"`, "{\"\xff\":1}", `[1e999]`, `{}{}`, ` {"<":"&"} `} {
+	for _, s := range []string{`{"a":1,"b":[{"c":"\u0061"}]}`, `{"a":1,"a":2}`, `"a\ud800"`,
+		"{\"\xff\":1}", `[1e999]`, `{}{}`, ` {"<":"&"} `} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -78,7 +80,8 @@ func FuzzRawJSON(f *testing.F) {
 				t.Fatalf("without %q: %q", name, rest)
 			}
 		}
-		if q := Quote(string(raw)); !json.Valid(q) || Text(q) != strings.ToValidUTF8(string(raw), "\uFFFD") && !strings.Contains(string(q), `\ufffd`) {
+		q := Quote(string(raw))
+		if !json.Valid(q) || Text(q) != strings.ToValidUTF8(string(raw), "\uFFFD") && !strings.Contains(string(q), `\ufffd`) {
 			t.Fatalf("%q is quoted as %q", raw, q)
 		}
 		if s, plain := PlainText(raw); plain && json.Valid(raw) && s != Text(raw) && strings.ToValidUTF8(s, "") == s {

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/event"
 )
 
 // expire stops a session's sandbox unless a call uses it. What is worth keeping
@@ -27,7 +28,7 @@ func (b *Sessions) expire(ctx context.Context, s *Session, why string) bool {
 		b.Log.Error("could not stop an idle sandbox", "sandbox", booted.ID, "error", err)
 	}
 	r := s.record()
-	b.publish(r, "stopped", why, 0)
+	b.publish(r, event.SessionStopped, why, 0)
 	if empty, err := b.Pool.Workspaces.Empty(r.Workspace); err == nil && empty && !r.Home {
 		b.forget(ctx, s)
 		return true
@@ -81,7 +82,7 @@ func (b *Sessions) forget(ctx context.Context, s *Session) {
 	r := s.rec
 	s.mu.Unlock()
 	r.State, r.Sandbox = Removed, ""
-	b.publish(r, "removed", "", 0)
+	b.publish(r, event.SessionRemoved, "", 0)
 	if err := b.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
 		b.Log.Error("could not store that a session is removed", "session", r.ID, "error", err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"sandlot/internal/agent"
 	"sandlot/internal/egress"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/image"
 	"sandlot/internal/pool"
@@ -219,7 +220,7 @@ func (s *Session) boot(ctx context.Context) error {
 	defer s.mu.Unlock()
 	s.sessions.connect(b, s.rec, s.meter)
 	s.booted = b
-	s.sessions.publish(s.rec, "booted", f.Name, time.Since(began))
+	s.sessions.publish(s.rec, event.SessionBooted, f.Name, time.Since(began))
 	return nil
 }
 
@@ -252,7 +253,7 @@ func (s *Session) drop(b *pool.Booted, why string) {
 	if err := b.Destroy(); err != nil {
 		s.sessions.Log.Error("could not remove a sandbox", "sandbox", b.ID, "error", err)
 	}
-	s.sessions.publish(s.record(), "stopped", why, 0)
+	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
 	if err := s.update(func(r *Record) { r.Sandbox, r.Lost = "", why }); err != nil && !s.gone() {
 		s.mu.Lock() // the user is told in any case, and the next change stores it
 		s.rec.Sandbox, s.rec.Lost = "", why

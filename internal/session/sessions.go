@@ -57,7 +57,7 @@ type Config struct {
 // this package or of the settings.
 func (b *Sessions) publish(r Record, operation, name string, took time.Duration) {
 	b.Events.Publish(event.Event{Kind: event.Session, Principal: r.Owner, Session: r.ID,
-		Operation: "session." + operation, Name: name, Outcome: event.OK, Duration: took})
+		Operation: operation, Name: name, Outcome: event.OK, Duration: took})
 }
 
 // Sessions keeps all sessions.
@@ -252,7 +252,7 @@ func (b *Sessions) record(ctx context.Context, p auth.Principal, t *image.Templa
 	b.sessions[r.ID] = s
 	b.mu.Unlock()
 	s.applyPolicy() // it may have changed while nobody knew of the session
-	b.publish(r, "created", r.Template, 0)
+	b.publish(r, event.SessionCreated, r.Template, 0)
 	return s, nil
 }
 

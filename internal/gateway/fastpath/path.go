@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/gateway/relay"
 	"sandlot/internal/gateway/rpc"
 	"sandlot/internal/limit"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/tool"
 )
 
@@ -162,14 +163,14 @@ func (s *Path) keep(req mcp.Request, p *rpc.Page, age int) {
 	}
 	whole := &rpc.Raw{Fields: maps.Clone(p.Fields)}
 	whole.Meta = maps.Clone(p.Meta)
-	if stateless(req) {
+	if rpc.IsStateless(req) {
 		s.sign(whole)
 	}
 	b, err := (&rpc.Page{Raw: whole, Field: p.Field, Items: p.Items}).MarshalJSON()
 	if err != nil {
 		return // the SDK says so
 	}
-	k := pageOf(x.Header.Get(fingerprint), stateless(req))
+	k := pageOf(x.Header.Get(fingerprint), rpc.IsStateless(req))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if age != s.age || len(b) > maxPages {
@@ -397,7 +398,7 @@ func (s *Path) call(ctx context.Context, o *cacheable, can json.RawMessage, pw *
 
 // typed makes a result that a server gave one of the client's era.
 func (s *Path) typed(b json.RawMessage, stateless bool) (json.RawMessage, error) {
-	if !stateless && rpc.IsObject(b) && !rpc.Mentions(b, "resultType") {
+	if !stateless && rawjson.IsObject(b) && !rpc.Mentions(b, "resultType") {
 		return b, nil
 	}
 	r, err := rpc.ReadRaw(b, stateless)

@@ -118,30 +118,10 @@ func about(like, method, name, cursor string) bool {
 	return subject(like) == strings.Join([]string{method, name, cursor}, "\x01")
 }
 
+// cursorOf is the cursor of a list that the SDK read.
 func cursorOf(req mcp.Request) string {
-	switch r := req.(type) {
-	case *mcp.ListToolsRequest:
-		if r.Params != nil {
-			return r.Params.Cursor
-		}
-	case *mcp.ListPromptsRequest:
-		if r.Params != nil {
-			return r.Params.Cursor
-		}
-	case *mcp.ListResourcesRequest:
-		if r.Params != nil {
-			return r.Params.Cursor
-		}
-	case *mcp.ListResourceTemplatesRequest:
-		if r.Params != nil {
-			return r.Params.Cursor
-		}
-	}
-	return ""
-}
-
-// stateless says whether a request that the SDK read is of that protocol.
-func stateless(req mcp.Request) bool {
-	v, ok := req.(interface{ ProtocolVersion() string })
-	return ok && revision.IsStateless(v.ProtocolVersion())
+	var p struct{ Cursor string }
+	b, _ := json.Marshal(req.GetParams())
+	_ = json.Unmarshal(b, &p) // without parameters it is the first page
+	return p.Cursor
 }

@@ -66,9 +66,6 @@ func IsID(v json.RawMessage) bool {
 	return len(digits) > 0 && len(digits) <= maxDigits && strings.Trim(digits, "0123456789") == ""
 }
 
-// IsObject says whether a JSON value is an object.
-func IsObject(b json.RawMessage) bool { return len(b) > 0 && b[0] == '{' }
-
 // Decode reads a message, as the SDK will. Wrong is what is to be answered to what is
 // none.
 func Decode(raw json.RawMessage) (_ jsonrpc.Message, wrong any) {

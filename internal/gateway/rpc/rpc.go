@@ -12,12 +12,20 @@ import (
 	"strconv"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/revision"
 )
 
 // Object is a JSON object whose values are left as they came.
 type Object = map[string]json.RawMessage
+
+// IsStateless says whether a request that the SDK read is of the stateless protocol.
+func IsStateless(req mcp.Request) bool {
+	v, ok := req.(interface{ ProtocolVersion() string })
+	return ok && revision.IsStateless(v.ProtocolVersion())
+}
 
 // MaxBatch is how many messages a batch may have.
 const MaxBatch = 100
