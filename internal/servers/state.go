@@ -219,8 +219,8 @@ func (s *server) on(e event) {
 	var actions []action
 	s.status, actions = next(s.status, e)
 	if s.state != before {
-		s.book.Events.Publish(stream.Event{Kind: stream.Connection, Principal: s.owner.ID, Operation: stream.ServerState,
-			Name: s.name, Outcome: string(s.state)})
+		s.book.Events.Publish(stream.Event{Kind: stream.Connection, Principal: s.owner.ID,
+			Operation: stream.ServerState, Name: s.name, Outcome: string(s.state)})
 		s.book.Log.Debug("connection", "owner", s.owner.ID, "connection", s.id, "name", s.name, "state", s.state,
 			"why", s.why)
 	}
