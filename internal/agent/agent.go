@@ -484,7 +484,7 @@ func run(s *yamux.Stream, r *agentv1.RunRequest, event func(*agentv1.RunEvent) e
 		switch k := e.Event.(type) {
 		case *agentv1.RunEvent_Refused:
 			return e, refused(k.Refused)
-		case *agentv1.RunEvent_Executed, *agentv1.RunEvent_Evaluated, *agentv1.RunEvent_Left:
+		case *agentv1.RunEvent_Executed, *agentv1.RunEvent_Evaluated, *agentv1.RunEvent_Over:
 			return e, nil
 		}
 		if err := event(e); err != nil {

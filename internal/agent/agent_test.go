@@ -200,9 +200,8 @@ type honest struct {
 	name string
 }
 
-func (h honest) Hello(context.Context,
-	*connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
-	return connect.NewResponse(&agentv1.HelloResponse{BootId: h.name}), nil
+func (h honest) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
+	return &agentv1.HelloResponse{BootId: h.name}, nil
 }
 
 func (h honest) peer() *peer {

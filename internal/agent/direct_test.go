@@ -27,17 +27,16 @@ type driven struct {
 	t        *testing.T
 	b        *box
 	do       func(net.Conn)
-	attended func(*agentv1.AttendRequest) *agentv1.RunEvent
+	attended func(*agentv1.SuperviseRequest) *agentv1.RunEvent
 	opened   atomic.Int64
 	cold     bool // it says nothing when it is asked to get ready
 }
 
-func (d *driven) OpenInterpreter(_ context.Context,
-	r *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error) {
+func (d *driven) OpenInterpreter(_ context.Context, r *agentv1.OpenInterpreterRequest) (*agentv1.OpenInterpreterResponse, error) {
 	d.opened.Add(1)
 	host, guest := socketpair(d.t)
 	d.b.dialed <- host
-	if err := wire.GreetDirect(guest, wire.Ticket(r.Msg.Ticket)); err != nil {
+	if err := wire.GreetDirect(guest, wire.Ticket(r.Ticket)); err != nil {
 		return nil, connect.NewError(connect.CodeInternal, err)
 	}
 	go func() {
@@ -47,7 +46,7 @@ func (d *driven) OpenInterpreter(_ context.Context,
 		}
 		d.do(guest)
 	}()
-	return connect.NewResponse(&agentv1.OpenInterpreterResponse{}), nil
+	return &agentv1.OpenInterpreterResponse{}, nil
 }
 
 func (d *driven) run(c net.Conn) {
@@ -58,7 +57,7 @@ func (d *driven) run(c net.Conn) {
 		}
 		e := &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true,
 			Error: "by the agent"}}}
-		if a := r.GetAttend(); a != nil {
+		if a := r.GetSupervise(); a != nil {
 			if d.attended == nil {
 				io.Copy(io.Discard, c)
 				return
@@ -108,8 +107,8 @@ func evaluate(ctx context.Context, c *Client) (*agentv1.EvaluateDone, error) {
 
 func TestAnHonestDriver(t *testing.T) {
 	// On a busy machine an answer may take so long that the agent is asked.
-	over := func(*agentv1.AttendRequest) *agentv1.RunEvent {
-		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Left{Left: true}}
+	over := func(*agentv1.SuperviseRequest) *agentv1.RunEvent {
+		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Over{Over: true}}
 	}
 	d := &driven{attended: over, do: func(c net.Conn) {
 		for {
@@ -135,8 +134,8 @@ func TestAnHonestDriver(t *testing.T) {
 
 // What a driver says is bounded, checked, and never ends more than its own way.
 func TestLyingDrivers(t *testing.T) {
-	left := func(*agentv1.AttendRequest) *agentv1.RunEvent {
-		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Left{Left: true}}
+	left := func(*agentv1.SuperviseRequest) *agentv1.RunEvent {
+		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Over{Over: true}}
 	}
 	tests := []struct {
 		name string
@@ -194,9 +193,9 @@ func TestLyingDrivers(t *testing.T) {
 func TestADyingDriver(t *testing.T) {
 	asks := 0
 	d := &driven{do: func(c net.Conn) { asked(c); c.Close() },
-		attended: func(*agentv1.AttendRequest) *agentv1.RunEvent {
+		attended: func(*agentv1.SuperviseRequest) *agentv1.RunEvent {
 			if asks++; asks < 4 {
-				return &agentv1.RunEvent{Event: &agentv1.RunEvent_Left{Left: true}}
+				return &agentv1.RunEvent{Event: &agentv1.RunEvent_Over{Over: true}}
 			}
 			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{StateLost: true,
 				Reason: "it died"}}}
@@ -236,9 +235,9 @@ func TestADriverOutOfTurn(t *testing.T) {
 // A piece that lasts is the agent's; one that is given up is stopped before the
 // next begins.
 func TestAttending(t *testing.T) {
-	attends := make(chan *agentv1.AttendRequest, 10)
+	attends := make(chan *agentv1.SuperviseRequest, 10)
 	d := &driven{do: func(c net.Conn) { io.Copy(io.Discard, c) },
-		attended: func(a *agentv1.AttendRequest) *agentv1.RunEvent {
+		attended: func(a *agentv1.SuperviseRequest) *agentv1.RunEvent {
 			attends <- a
 			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true,
 				Error: "attended"}}}
@@ -247,7 +246,7 @@ func TestAttending(t *testing.T) {
 	if e, err := evaluate(t.Context(), c); err != nil || e.Error != "attended" {
 		t.Errorf("Evaluate = %v, %v", e, err)
 	}
-	if a := <-attends; a.Id == 0 || a.Stop || a.GetPiece().GetCode() != "" ||
+	if a := <-attends; a.Id == 0 || a.Stop || a.GetCell().GetCode() != "" ||
 		a.ElapsedMicros < uint64(direct.Soon.Microseconds()) {
 		t.Errorf("the agent was asked %v", a)
 	}

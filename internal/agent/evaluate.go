@@ -282,8 +282,8 @@ func (s supervised) request(stop bool) *agentv1.RunRequest {
 	if s.TimeoutMillis > 0 {
 		m.TimeoutMillis = uint64(max(int64(s.TimeoutMillis)-elapsed.Milliseconds(), 1))
 	}
-	return &agentv1.RunRequest{Kind: &agentv1.RunRequest_Attend{Attend: &agentv1.AttendRequest{
-		Piece: m, Id: s.id, ElapsedMicros: uint64(elapsed.Microseconds()), Stop: stop}}}
+	return &agentv1.RunRequest{Kind: &agentv1.RunRequest_Supervise{Supervise: &agentv1.SuperviseRequest{
+		Cell: m, Id: s.id, ElapsedMicros: uint64(elapsed.Microseconds()), Stop: stop}}}
 }
 
 // supervise lets the agent supervise a cell until its end. Over is true when the cell
@@ -297,7 +297,7 @@ func (c *Client) supervise(ctx context.Context, i *interpreter, s supervised,
 		i.stop = func() { c.awaitStopped(i, s) }
 		return nil, false, context.Cause(ctx)
 	}
-	if err == nil && e.GetLeft() {
+	if err == nil && e.GetOver() {
 		return nil, true, nil
 	}
 	d, err = c.evaluated(e, err)
@@ -314,7 +314,7 @@ func (c *Client) awaitStopped(i *interpreter, s supervised) {
 	}
 	err := i.way.Await(ctx, s.id, func(ctx context.Context, _ int64) (over bool, err error) {
 		e, err := c.run(ctx, s.request(true), func(*agentv1.RunEvent) error { return nil })
-		return e.GetLeft(), err
+		return e.GetOver(), err
 	})
 	if err != nil {
 		i.close()

@@ -87,17 +87,15 @@ func fits(m proto.Message) error {
 
 // call makes one RPC. Its error is a Refusal, ErrProtocol, or says why there is
 // no answer.
-func call[Q, A any](ctx context.Context, rpc func(context.Context, *connect.Request[Q]) (*connect.Response[A], error),
-	q *Q) (*A, error) {
+func call[Q, A any](ctx context.Context, rpc func(context.Context, *Q) (*A, error), q *Q) (*A, error) {
 	if err := fits(any(q).(proto.Message)); err != nil {
 		return nil, err
 	}
-	r, err := rpc(ctx, connect.NewRequest(q))
-	if err == nil {
-		return r.Msg, nil
-	}
+	answer, err := rpc(ctx, q)
 	var c *connect.Error
 	switch {
+	case err == nil:
+		return answer, nil
 	case errors.As(err, &c) && connect.IsWireError(err):
 		return nil, refusal(c.Code(), c.Message())
 	case errors.Is(err, wire.ErrMessage), connect.CodeOf(err) == connect.CodeResourceExhausted:

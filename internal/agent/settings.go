@@ -70,13 +70,6 @@ func (c *Client) StartInterpreter(ctx context.Context, language string) error {
 	return err
 }
 
-// StopInterpreter ends a language's interpreter, or all of them when language is
-// empty.
-func (c *Client) StopInterpreter(ctx context.Context, language string) error {
-	_, err := call(ctx, c.rpc.StopInterpreter, &agentv1.StopInterpreterRequest{Language: language})
-	return err
-}
-
 // Usage is what a sandbox uses, as its agent says.
 type Usage struct {
 	MemoryBytes uint64

@@ -74,7 +74,7 @@ func TestTurnsAreGivenBack(t *testing.T) {
 				c.Write(answered(id, "", ""))
 			}
 		}
-	}, attended: func(*agentv1.AttendRequest) *agentv1.RunEvent {
+	}, attended: func(*agentv1.SuperviseRequest) *agentv1.RunEvent {
 		<-over
 		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true}}}
 	}}

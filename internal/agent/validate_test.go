@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
-
 	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
 	"sandlot/proto/agentv1/agentv1connect"
@@ -27,39 +25,32 @@ type liar struct {
 	all    *agentv1.ListProcessesResponse
 }
 
-func (l liar) ReadFile(context.Context,
-	*connect.Request[agentv1.ReadFileRequest]) (*connect.Response[agentv1.ReadFileResponse], error) {
-	return connect.NewResponse(l.read), nil
+func (l liar) ReadFile(context.Context, *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error) {
+	return l.read, nil
 }
 
-func (l liar) WriteFile(context.Context,
-	*connect.Request[agentv1.WriteFileRequest]) (*connect.Response[agentv1.WriteFileResponse], error) {
-	return connect.NewResponse(l.wrote), nil
+func (l liar) WriteFile(context.Context, *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error) {
+	return l.wrote, nil
 }
 
-func (l liar) ListFiles(context.Context,
-	*connect.Request[agentv1.ListFilesRequest]) (*connect.Response[agentv1.ListFilesResponse], error) {
-	return connect.NewResponse(l.list), nil
+func (l liar) ListFiles(context.Context, *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error) {
+	return l.list, nil
 }
 
-func (l liar) ReadProcess(context.Context,
-	*connect.Request[agentv1.ReadProcessRequest]) (*connect.Response[agentv1.ReadProcessResponse], error) {
-	return connect.NewResponse(l.output), nil
+func (l liar) ReadProcess(context.Context, *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error) {
+	return l.output, nil
 }
 
-func (l liar) WriteProcess(context.Context,
-	*connect.Request[agentv1.WriteProcessRequest]) (*connect.Response[agentv1.WriteProcessResponse], error) {
-	return connect.NewResponse(l.input), nil
+func (l liar) WriteProcess(context.Context, *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error) {
+	return l.input, nil
 }
 
-func (l liar) Usage(context.Context,
-	*connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
-	return connect.NewResponse(l.usage), nil
+func (l liar) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
+	return l.usage, nil
 }
 
-func (l liar) ListProcesses(context.Context,
-	*connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error) {
-	return connect.NewResponse(l.all), nil
+func (l liar) ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error) {
+	return l.all, nil
 }
 
 func lied(t *testing.T, l liar) *Client {

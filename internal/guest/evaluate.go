@@ -106,8 +106,8 @@ func halt(ctx context.Context, i *interp.Interp, s syscall.Signal) *agentv1.Stop
 }
 
 // StartInterpreter implements the wire.
-func (a *Agent) StartInterpreter(ctx context.Context, r *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error) {
-	l, err := a.language(r.Msg.Language)
+func (a *Agent) StartInterpreter(ctx context.Context, r *agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error) {
+	l, err := a.language(r.Language)
 	if err != nil {
 		return nil, err
 	}
@@ -116,41 +116,18 @@ func (a *Agent) StartInterpreter(ctx context.Context, r *connect.Request[agentv1
 			return nil, connect.NewError(connect.CodeInternal, err)
 		}
 	}
-	return connect.NewResponse(&agentv1.StartInterpreterResponse{}), nil
-}
-
-// StopInterpreter implements the wire.
-func (a *Agent) StopInterpreter(_ context.Context, r *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error) {
-	a.mu.Lock()
-	var ended []*interp.Interp
-	asked := r.Msg.Language
-	for _, l := range a.languages {
-		if l.Name == asked {
-			asked = a.shared(l)
-		}
-	}
-	for name, i := range a.interps {
-		if asked == "" || asked == name {
-			ended = append(ended, i)
-			delete(a.interps, name)
-		}
-	}
-	a.mu.Unlock()
-	for _, i := range ended {
-		i.Close()
-	}
-	return connect.NewResponse(&agentv1.StopInterpreterResponse{}), nil
+	return &agentv1.StartInterpreterResponse{}, nil
 }
 
 // OpenInterpreter implements the wire.
-func (a *Agent) OpenInterpreter(ctx context.Context, r *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error) {
-	l, err := a.language(r.Msg.Language)
+func (a *Agent) OpenInterpreter(ctx context.Context, r *agentv1.OpenInterpreterRequest) (*agentv1.OpenInterpreterResponse, error) {
+	l, err := a.language(r.Language)
 	if err != nil {
 		return nil, err
 	}
 	err = interp.ErrNone
 	if l.Driver != "" {
-		err = a.interpreter(l).Open(ctx, a.config.Socket, r.Msg.Ticket)
+		err = a.interpreter(l).Open(ctx, a.config.Socket, r.Ticket)
 	}
 	switch {
 	case errors.Is(err, interp.ErrNone):
@@ -158,7 +135,7 @@ func (a *Agent) OpenInterpreter(ctx context.Context, r *connect.Request[agentv1.
 	case err != nil:
 		return nil, connect.NewError(connect.CodeInternal, err)
 	}
-	return connect.NewResponse(&agentv1.OpenInterpreterResponse{}), nil
+	return &agentv1.OpenInterpreterResponse{}, nil
 }
 
 // heard is what one piece of code says, on its way to the host.
@@ -226,8 +203,8 @@ func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send s
 
 // supervise takes over a piece that the host gave to its driver; nil when
 // that is over.
-func (a *Agent) supervise(ctx context.Context, q *agentv1.AttendRequest, send sender) (*agentv1.EvaluateDone, error) {
-	m := q.GetPiece()
+func (a *Agent) supervise(ctx context.Context, q *agentv1.SuperviseRequest, send sender) (*agentv1.EvaluateDone, error) {
+	m := q.GetCell()
 	l, err := a.language(m.GetLanguage())
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -116,11 +117,11 @@ func TestWaitingForTheInterpreter(t *testing.T) {
 	first := make(chan *agentv1.EvaluateDone, 1)
 	go func() { first <- r.eval("python", "time.sleep(2); over = True; 'first'") }()
 	for {
-		u, err := r.Usage(t.Context(), connect.NewRequest(&agentv1.UsageRequest{}))
+		u, err := r.Usage(t.Context(), &agentv1.UsageRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l := u.Msg.Interpreters; len(l) == 1 && l[0].Running && u.Msg.Busy {
+		if l := r.interpreters(); len(l) == 1 && l[0].Running && l[0].Busy && u.Busy {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -145,16 +146,14 @@ func TestStartAndStopInterpreter(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	for _, l := range []string{"python", "sh"} {
-		if _, err := r.StartInterpreter(ctx, connect.NewRequest(&agentv1.StartInterpreterRequest{Language: l})); err != nil {
+		if _, err := r.StartInterpreter(ctx, &agentv1.StartInterpreterRequest{Language: l}); err != nil {
 			t.Errorf("start %s: %v", l, err)
 		}
 	}
-	_, err := r.StartInterpreter(ctx, connect.NewRequest(&agentv1.StartInterpreterRequest{Language: "cobol"}))
+	_, err := r.StartInterpreter(ctx, &agentv1.StartInterpreterRequest{Language: "cobol"})
 	refused(t, err, connect.CodeNotFound, "language not found in sandbox: cobol")
 	r.eval("python", "x = 1")
-	if _, err := r.StopInterpreter(ctx, connect.NewRequest(&agentv1.StopInterpreterRequest{})); err != nil {
-		t.Fatal(err)
-	}
+	r.stop(interpreterPrefix+"python", syscall.SIGKILL, 0)
 	if left := children(); len(left) > 0 {
 		t.Errorf("processes are left: %v", left)
 	}
@@ -257,11 +256,11 @@ func TestTheLinkBreaks(t *testing.T) {
 	dir := t.TempDir()
 	mux := h.link()
 	c := h.client(mux)
-	_, err := c.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: dir}}, Languages: languages(t), Env: map[string]string{"E": "bound"}}))
+	_, err := c.Configure(t.Context(), &agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: dir}}, Languages: languages(t), Env: map[string]string{"E": "bound"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := c.Hello(t.Context(), connect.NewRequest(&agentv1.HelloRequest{}))
+	before, err := c.Hello(t.Context(), &agentv1.HelloRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,34 +273,34 @@ func TestTheLinkBreaks(t *testing.T) {
 	if e := h.run(s, &agentv1.RunRequest{}); e.GetRefused() == nil {
 		t.Errorf("got %v", e)
 	}
-	started, err := c.StartProcess(t.Context(), connect.NewRequest(&agentv1.StartProcessRequest{Command: sh("echo begun; read x; echo $x; sleep 60"), StdinOpen: true}))
+	started, err := c.StartProcess(t.Context(), &agentv1.StartProcessRequest{Command: sh("echo begun; read x; echo $x; sleep 60"), StdinOpen: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := started.Msg.ProcessId
+	id := started.ProcessId
 	mux.Close()
 
 	mux = h.link()
 	c = h.client(mux)
-	after, err := c.Hello(t.Context(), connect.NewRequest(&agentv1.HelloRequest{}))
-	if err != nil || after.Msg.BootId != before.Msg.BootId {
+	after, err := c.Hello(t.Context(), &agentv1.HelloRequest{})
+	if err != nil || after.BootId != before.BootId {
 		t.Errorf("it is another agent: %v, %v", after, err)
 	}
-	if _, err := c.WriteProcess(t.Context(), connect.NewRequest(&agentv1.WriteProcessRequest{ProcessId: id, Data: []byte("word\n")})); err != nil {
+	if _, err := c.WriteProcess(t.Context(), &agentv1.WriteProcessRequest{ProcessId: id, Data: []byte("word\n")}); err != nil {
 		t.Fatal(err)
 	}
 	out := ""
 	for cursor := uint64(0); !strings.Contains(out, "word"); {
-		m, err := c.ReadProcess(t.Context(), connect.NewRequest(&agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: 100, WaitMillis: 10_000}))
-		if err != nil || len(m.Msg.Output) == 0 {
+		m, err := c.ReadProcess(t.Context(), &agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: 100, WaitMillis: 10_000})
+		if err != nil || len(m.Output) == 0 {
 			t.Fatalf("after %q: %v", out, err)
 		}
-		out, cursor = out+string(m.Msg.Output), m.Msg.Cursor
+		out, cursor = out+string(m.Output), m.Cursor
 	}
 	if out != "begun\nword\n" {
 		t.Errorf("its output is %q", out)
 	}
-	if m, err := c.StopProcess(t.Context(), connect.NewRequest(&agentv1.StopProcessRequest{ProcessId: id, Signal: 15, GraceMillis: 5000})); err != nil || m.Msg.Running {
+	if m, err := c.StopProcess(t.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: 15, GraceMillis: 5000}); err != nil || m.Running {
 		t.Errorf("stopped: %v, %v", m, err)
 	}
 }
@@ -311,7 +310,7 @@ func TestTheHostGoesAway(t *testing.T) {
 	h := newHost(t)
 	dir := t.TempDir()
 	mux := h.link()
-	if _, err := h.client(mux).Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: dir}}})); err != nil {
+	if _, err := h.client(mux).Configure(t.Context(), &agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: dir}}}); err != nil {
 		t.Fatal(err)
 	}
 	for name, leave := range map[string]func(net.Conn){
@@ -358,14 +357,14 @@ func TestTheAgentDialsAgain(t *testing.T) {
 		c.Close()
 	}
 	mux := h.link()
-	if _, err := h.client(mux).Hello(t.Context(), connect.NewRequest(&agentv1.HelloRequest{})); err != nil {
+	if _, err := h.client(mux).Hello(t.Context(), &agentv1.HelloRequest{}); err != nil {
 		t.Error(err)
 	}
 	// A kind of stream that it does not know is closed.
 	if n, err := h.open(mux, '?').Read(make([]byte, 1)); err == nil {
 		t.Errorf("an unknown kind: %d bytes", n)
 	}
-	if _, err := h.client(mux).Hello(t.Context(), connect.NewRequest(&agentv1.HelloRequest{})); err != nil {
+	if _, err := h.client(mux).Hello(t.Context(), &agentv1.HelloRequest{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -410,7 +409,7 @@ func TestFromEnvironment(t *testing.T) {
 // The environment of a call wins over the session's, that over the template's.
 func TestEnvironment(t *testing.T) {
 	r := newRig(t)
-	if _, err := r.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{Env: map[string]string{"A": "session", "HOME": "/session"}})); err != nil {
+	if _, err := r.Configure(t.Context(), &agentv1.ConfigureRequest{Env: map[string]string{"A": "session", "HOME": "/session"}}); err != nil {
 		t.Fatal(err)
 	}
 	got := strings.Join(r.environment(map[string]string{"A": "call"}, false), " ")
@@ -425,11 +424,11 @@ func TestEnvironment(t *testing.T) {
 func TestUsage(t *testing.T) {
 	r := newRig(t)
 	usage := func() *agentv1.UsageResponse {
-		u, err := r.Usage(t.Context(), connect.NewRequest(&agentv1.UsageRequest{}))
+		u, err := r.Usage(t.Context(), &agentv1.UsageRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		return u.Msg
+		return u
 	}
 	if u := usage(); u.Busy || u.MemoryBytes == 0 {
 		t.Errorf("at rest: %v", u)

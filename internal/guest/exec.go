@@ -94,10 +94,10 @@ func (a *Agent) run(ctx context.Context, r *agentv1.RunRequest, send sender) *ag
 		if d, err = a.evaluate(ctx, k.Evaluate, send); err == nil {
 			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: d}}
 		}
-	case *agentv1.RunRequest_Attend:
+	case *agentv1.RunRequest_Supervise:
 		var d *agentv1.EvaluateDone
-		if d, err = a.supervise(ctx, k.Attend, send); err == nil && d == nil {
-			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Left{Left: true}}
+		if d, err = a.supervise(ctx, k.Supervise, send); err == nil && d == nil {
+			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Over{Over: true}}
 		} else if err == nil {
 			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: d}}
 		}

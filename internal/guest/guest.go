@@ -488,18 +488,18 @@ func (a *Agent) limit(l *agentv1.Limits) {
 }
 
 // Hello implements the wire.
-func (a *Agent) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
+func (a *Agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return connect.NewResponse(&agentv1.HelloResponse{BootId: a.bootID}), nil
+	return &agentv1.HelloResponse{BootId: a.bootID}, nil
 }
 
 // Configure implements the wire.
-func (a *Agent) Configure(_ context.Context, r *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
-	if err := a.configure(r.Msg); err != nil {
+func (a *Agent) Configure(_ context.Context, r *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
+	if err := a.configure(r); err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&agentv1.ConfigureResponse{}), nil
+	return &agentv1.ConfigureResponse{}, nil
 }
 
 func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
@@ -518,32 +518,25 @@ func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
 }
 
 // Usage implements the wire.
-func (a *Agent) Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
+func (a *Agent) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
 	u := a.Enforcer.Usage()
 	busy := a.Processes.Busy()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	u.IdleMicros = uint64(time.Since(a.used).Microseconds())
 	u.Busy = busy || a.active > 0
-	for name, i := range a.interps {
-		u.Interpreters = append(u.Interpreters, &agentv1.InterpreterState{Language: name, Running: i.Busy()})
-	}
-	return connect.NewResponse(u), nil
+	return u, nil
 }
 
 // ListProcesses implements the wire.
-func (a *Agent) ListProcesses(
-	context.Context, *connect.Request[agentv1.ListProcessesRequest],
-) (*connect.Response[agentv1.ListProcessesResponse], error) {
-	return connect.NewResponse(&agentv1.ListProcessesResponse{Processes: append(a.List(), a.interpreters()...)}), nil
+func (a *Agent) ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error) {
+	return &agentv1.ListProcessesResponse{Processes: append(a.List(), a.interpreters()...)}, nil
 }
 
 // StopProcess implements the wire.
-func (a *Agent) StopProcess(
-	ctx context.Context, r *connect.Request[agentv1.StopProcessRequest],
-) (*connect.Response[agentv1.StopProcessResponse], error) {
-	if i := a.named(r.Msg.ProcessId); i != nil {
-		return connect.NewResponse(halt(ctx, i, syscall.Signal(r.Msg.Signal))), nil
+func (a *Agent) StopProcess(ctx context.Context, r *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error) {
+	if i := a.named(r.ProcessId); i != nil {
+		return halt(ctx, i, syscall.Signal(r.Signal)), nil
 	}
 	return a.Processes.StopProcess(ctx, r)
 }

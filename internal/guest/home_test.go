@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	"connectrpc.com/connect"
-
 	"sandlot/proto/agentv1"
 )
 
@@ -192,18 +190,18 @@ func TestListLeavesOutWhatIsInstalled(t *testing.T) {
 	r := newRig(t)
 	base := r.Base()
 	tree(t, base, ".local/lib/python3/x.py", "src/.local/y", "src/z")
-	if _, err := r.Configure(t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: base}},
-		Env: map[string]string{"PYTHONUSERBASE": base + "/.local"}})); err != nil {
+	if _, err := r.Configure(t.Context(), &agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: base}},
+		Env: map[string]string{"PYTHONUSERBASE": base + "/.local"}}); err != nil {
 		t.Fatal(err)
 	}
 	for dir, want := range map[string]string{base: ".local src src/.local src/.local/y src/z", ".": ".local src src/.local src/.local/y src/z",
 		".local": "lib lib/python3 lib/python3/x.py", "src": ".local .local/y z"} {
-		m, err := r.ListFiles(t.Context(), connect.NewRequest(&agentv1.ListFilesRequest{Path: dir, Depth: 5, Limit: 100}))
+		m, err := r.ListFiles(t.Context(), &agentv1.ListFilesRequest{Path: dir, Depth: 5, Limit: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var names []string
-		for _, f := range m.Msg.Files {
+		for _, f := range m.Files {
 			names = append(names, f.Path)
 		}
 		if got := strings.Join(names, " "); got != want {

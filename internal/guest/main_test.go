@@ -86,7 +86,7 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) configure(roots ...*agentv1.FileRoot) {
 	r.t.Helper()
-	_, err := r.Configure(r.t.Context(), connect.NewRequest(&agentv1.ConfigureRequest{FileRoots: roots, Languages: languages(r.t)}))
+	_, err := r.Configure(r.t.Context(), &agentv1.ConfigureRequest{FileRoots: roots, Languages: languages(r.t)})
 	if err != nil {
 		r.t.Fatal(err)
 	}

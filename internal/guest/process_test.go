@@ -292,20 +292,20 @@ func TestUnknownRuns(t *testing.T) {
 
 func (r *rig) start(m *agentv1.StartProcessRequest) string {
 	r.t.Helper()
-	s, err := r.StartProcess(r.t.Context(), connect.NewRequest(m))
+	s, err := r.StartProcess(r.t.Context(), m)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return s.Msg.ProcessId
+	return s.ProcessId
 }
 
 func (r *rig) output(id string, cursor uint64, max uint32, wait uint64) *agentv1.ReadProcessResponse {
 	r.t.Helper()
-	m, err := r.ReadProcess(r.t.Context(), connect.NewRequest(&agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: max, WaitMillis: wait}))
+	m, err := r.ReadProcess(r.t.Context(), &agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: max, WaitMillis: wait})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return m.Msg
+	return m
 }
 
 // rest reads to the end.
@@ -326,11 +326,11 @@ func (r *rig) rest(id string) (out string, last *agentv1.ReadProcessResponse) {
 
 func (r *rig) stop(id string, signal syscall.Signal, grace uint64) *agentv1.StopProcessResponse {
 	r.t.Helper()
-	m, err := r.StopProcess(r.t.Context(), connect.NewRequest(&agentv1.StopProcessRequest{ProcessId: id, Signal: int32(signal), GraceMillis: grace}))
+	m, err := r.StopProcess(r.t.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(signal), GraceMillis: grace})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return m.Msg
+	return m
 }
 
 func TestBackground(t *testing.T) {
@@ -350,9 +350,9 @@ func TestBackground(t *testing.T) {
 		t.Errorf("nothing new: %v", m)
 	}
 	write := func(data string, eof bool) error {
-		w, err := r.WriteProcess(t.Context(), connect.NewRequest(&agentv1.WriteProcessRequest{ProcessId: id, Data: []byte(data), Eof: eof}))
-		if err == nil && int(w.Msg.Written) != len(data) {
-			t.Errorf("%d bytes were written", w.Msg.Written)
+		w, err := r.WriteProcess(t.Context(), &agentv1.WriteProcessRequest{ProcessId: id, Data: []byte(data), Eof: eof})
+		if err == nil && int(w.Written) != len(data) {
+			t.Errorf("%d bytes were written", w.Written)
 		}
 		return err
 	}
@@ -381,11 +381,11 @@ func TestBackground(t *testing.T) {
 
 func (r *rig) listed(id string) *agentv1.Process {
 	r.t.Helper()
-	m, err := r.ListProcesses(r.t.Context(), connect.NewRequest(&agentv1.ListProcessesRequest{}))
+	m, err := r.ListProcesses(r.t.Context(), &agentv1.ListProcessesRequest{})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	for _, p := range m.Msg.Processes {
+	for _, p := range m.Processes {
 		if p.ProcessId == id {
 			return p
 		}
@@ -440,14 +440,14 @@ func TestBackgroundInput(t *testing.T) {
 		t.Errorf("got %q", out)
 	}
 	id = r.start(&agentv1.StartProcessRequest{Command: sh("sleep 60")})
-	_, err := r.WriteProcess(t.Context(), connect.NewRequest(&agentv1.WriteProcessRequest{ProcessId: id, Data: []byte("x")}))
+	_, err := r.WriteProcess(t.Context(), &agentv1.WriteProcessRequest{ProcessId: id, Data: []byte("x")})
 	refused(t, err, connect.CodeFailedPrecondition, "takes no input")
 	r.stop(id, syscall.SIGKILL, 0)
 	// One that does not read does not hold the call beyond its time.
 	id = r.start(&agentv1.StartProcessRequest{Command: sh("sleep 60"), StdinOpen: true})
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	_, err = r.WriteProcess(ctx, connect.NewRequest(&agentv1.WriteProcessRequest{ProcessId: id, Data: make([]byte, 1<<20)}))
+	_, err = r.WriteProcess(ctx, &agentv1.WriteProcessRequest{ProcessId: id, Data: make([]byte, 1<<20)})
 	refused(t, err, connect.CodeResourceExhausted, "does not read its input")
 	r.stop(id, syscall.SIGKILL, 0)
 }
@@ -489,7 +489,7 @@ func TestStop(t *testing.T) {
 		t.Errorf("without grace it is not killed: %v", m)
 	}
 	for _, s := range []syscall.Signal{0, -9, 65, 1000} {
-		_, err := r.StopProcess(t.Context(), connect.NewRequest(&agentv1.StopProcessRequest{ProcessId: id, Signal: int32(s)}))
+		_, err := r.StopProcess(t.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(s)})
 		refused(t, err, connect.CodeInvalidArgument, "not known")
 	}
 	r.stop(id, syscall.SIGKILL, 0)
@@ -498,14 +498,14 @@ func TestStop(t *testing.T) {
 func TestUnknownProcess(t *testing.T) {
 	r := newRig(t)
 	for _, id := range []string{"", "p0", "1", strings.Repeat("x", 10_000)} {
-		_, err := r.ReadProcess(t.Context(), connect.NewRequest(&agentv1.ReadProcessRequest{ProcessId: id}))
+		_, err := r.ReadProcess(t.Context(), &agentv1.ReadProcessRequest{ProcessId: id})
 		refused(t, err, connect.CodeNotFound, "process not found")
 		if err != nil && len(err.Error()) > 200 {
 			t.Errorf("an error of %d bytes", len(err.Error()))
 		}
-		_, err = r.WriteProcess(t.Context(), connect.NewRequest(&agentv1.WriteProcessRequest{ProcessId: id}))
+		_, err = r.WriteProcess(t.Context(), &agentv1.WriteProcessRequest{ProcessId: id})
 		refused(t, err, connect.CodeNotFound, "process not found")
-		_, err = r.StopProcess(t.Context(), connect.NewRequest(&agentv1.StopProcessRequest{ProcessId: id, Signal: 15}))
+		_, err = r.StopProcess(t.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: 15})
 		refused(t, err, connect.CodeNotFound, "process not found")
 	}
 }
@@ -519,7 +519,7 @@ func TestWaitingForOutput(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := r.ReadProcess(ctx, connect.NewRequest(&agentv1.ReadProcessRequest{ProcessId: id, WaitMillis: 600_000})); !errors.Is(err, context.Canceled) {
+	if _, err := r.ReadProcess(ctx, &agentv1.ReadProcessRequest{ProcessId: id, WaitMillis: 600_000}); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	r.stop(id, syscall.SIGKILL, 0)
@@ -558,9 +558,9 @@ func TestManyProcesses(t *testing.T) {
 	if r.listed(first) != nil {
 		t.Error("the oldest is not forgotten")
 	}
-	m, err := r.ListProcesses(t.Context(), connect.NewRequest(&agentv1.ListProcessesRequest{}))
-	if err != nil || len(m.Msg.Processes) != process.MaxEnded {
-		t.Errorf("%d are kept, %v, want %d", len(m.Msg.Processes), err, process.MaxEnded)
+	m, err := r.ListProcesses(t.Context(), &agentv1.ListProcessesRequest{})
+	if err != nil || len(m.Processes) != process.MaxEnded {
+		t.Errorf("%d are kept, %v, want %d", len(m.Processes), err, process.MaxEnded)
 	}
 }
 

@@ -79,7 +79,7 @@ func (x NetReply_Code) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use NetReply_Code.Descriptor instead.
 func (NetReply_Code) EnumDescriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{59, 0}
+	return file_agent_proto_rawDescGZIP(), []int{56, 0}
 }
 
 type HelloRequest struct {
@@ -123,7 +123,6 @@ type HelloResponse struct {
 	// boot_id changes each time that the agent starts, so that the host notices
 	// a sandbox that lost its state.
 	BootId        string `protobuf:"bytes,1,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
-	Version       string `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -165,15 +164,8 @@ func (x *HelloResponse) GetBootId() string {
 	return ""
 }
 
-func (x *HelloResponse) GetVersion() string {
-	if x != nil {
-		return x.Version
-	}
-	return ""
-}
-
-// ConfigureRequest binds what is known only when the sandbox is taken: it may
-// come again, and replaces what was set before.
+// ConfigureRequest has the settings that are known only when a session takes the
+// sandbox. It may come again, and replaces what was set before.
 type ConfigureRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// env is added to the environment of everything started from now on.
@@ -183,7 +175,7 @@ type ConfigureRequest struct {
 	FileRoots []*FileRoot `protobuf:"bytes,2,rep,name=file_roots,json=fileRoots,proto3" json:"file_roots,omitempty"`
 	Languages []*Language `protobuf:"bytes,3,rep,name=languages,proto3" json:"languages,omitempty"`
 	Limits    *Limits     `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
-	// git is who commits where nothing else is set; absent: as before.
+	// git is the author of commits where Git has no other; absent: as before.
 	Git           *Identity `protobuf:"bytes,5,opt,name=git,proto3" json:"git,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -342,14 +334,14 @@ func (*ConfigureResponse) Descriptor() ([]byte, []int) {
 	return file_agent_proto_rawDescGZIP(), []int{4}
 }
 
-// Boot is what an agent is told when it starts, so that interpreters are on
-// their way before there is a link.
+// Boot is what an agent reads from its environment when it starts, so that
+// interpreters start before there is a link.
 type Boot struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Configure *ConfigureRequest      `protobuf:"bytes,1,opt,name=configure,proto3" json:"configure,omitempty"`
 	Warm      []string               `protobuf:"bytes,2,rep,name=warm,proto3" json:"warm,omitempty"` // languages
-	// network: this sandbox has no network of its own; the agent leads all that
-	// wants out to the host.
+	// network: this sandbox has no network of its own; the agent redirects all
+	// outgoing connections to the host.
 	Network       bool `protobuf:"varint,3,opt,name=network,proto3" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -635,9 +627,8 @@ type UsageResponse struct {
 	DiskBytes   uint64                 `protobuf:"varint,3,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
 	Processes   uint32                 `protobuf:"varint,4,opt,name=processes,proto3" json:"processes,omitempty"`
 	// busy: a call is running, or a background process lives.
-	Busy         bool                `protobuf:"varint,5,opt,name=busy,proto3" json:"busy,omitempty"`
-	Interpreters []*InterpreterState `protobuf:"bytes,6,rep,name=interpreters,proto3" json:"interpreters,omitempty"`
-	// last_activity_micros_ago: since the last byte of output or end of a call.
+	Busy bool `protobuf:"varint,5,opt,name=busy,proto3" json:"busy,omitempty"`
+	// idle_micros: since the last byte of output or end of a call.
 	IdleMicros    uint64 `protobuf:"varint,7,opt,name=idle_micros,json=idleMicros,proto3" json:"idle_micros,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -708,76 +699,9 @@ func (x *UsageResponse) GetBusy() bool {
 	return false
 }
 
-func (x *UsageResponse) GetInterpreters() []*InterpreterState {
-	if x != nil {
-		return x.Interpreters
-	}
-	return nil
-}
-
 func (x *UsageResponse) GetIdleMicros() uint64 {
 	if x != nil {
 		return x.IdleMicros
-	}
-	return 0
-}
-
-type InterpreterState struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Language      string                 `protobuf:"bytes,1,opt,name=language,proto3" json:"language,omitempty"`
-	Running       bool                   `protobuf:"varint,2,opt,name=running,proto3" json:"running,omitempty"`
-	MemoryBytes   uint64                 `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *InterpreterState) Reset() {
-	*x = InterpreterState{}
-	mi := &file_agent_proto_msgTypes[11]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *InterpreterState) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*InterpreterState) ProtoMessage() {}
-
-func (x *InterpreterState) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[11]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use InterpreterState.ProtoReflect.Descriptor instead.
-func (*InterpreterState) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{11}
-}
-
-func (x *InterpreterState) GetLanguage() string {
-	if x != nil {
-		return x.Language
-	}
-	return ""
-}
-
-func (x *InterpreterState) GetRunning() bool {
-	if x != nil {
-		return x.Running
-	}
-	return false
-}
-
-func (x *InterpreterState) GetMemoryBytes() uint64 {
-	if x != nil {
-		return x.MemoryBytes
 	}
 	return 0
 }
@@ -800,7 +724,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -812,7 +736,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[12]
+	mi := &file_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -825,7 +749,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{12}
+	return file_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Command) GetArgv() []string {
@@ -873,7 +797,7 @@ type Pty struct {
 
 func (x *Pty) Reset() {
 	*x = Pty{}
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +809,7 @@ func (x *Pty) String() string {
 func (*Pty) ProtoMessage() {}
 
 func (x *Pty) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[13]
+	mi := &file_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +822,7 @@ func (x *Pty) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pty.ProtoReflect.Descriptor instead.
 func (*Pty) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{13}
+	return file_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Pty) GetRows() uint32 {
@@ -927,7 +851,7 @@ type Bounds struct {
 
 func (x *Bounds) Reset() {
 	*x = Bounds{}
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -939,7 +863,7 @@ func (x *Bounds) String() string {
 func (*Bounds) ProtoMessage() {}
 
 func (x *Bounds) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[14]
+	mi := &file_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -952,7 +876,7 @@ func (x *Bounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bounds.ProtoReflect.Descriptor instead.
 func (*Bounds) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{14}
+	return file_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Bounds) GetHeadChars() uint32 {
@@ -986,7 +910,7 @@ type Captured struct {
 
 func (x *Captured) Reset() {
 	*x = Captured{}
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -998,7 +922,7 @@ func (x *Captured) String() string {
 func (*Captured) ProtoMessage() {}
 
 func (x *Captured) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[15]
+	mi := &file_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1011,7 +935,7 @@ func (x *Captured) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Captured.ProtoReflect.Descriptor instead.
 func (*Captured) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{15}
+	return file_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Captured) GetHead() []byte {
@@ -1059,7 +983,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1071,7 +995,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[16]
+	mi := &file_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1084,7 +1008,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{16}
+	return file_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Output) GetData() []byte {
@@ -1116,7 +1040,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1128,7 +1052,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[17]
+	mi := &file_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1141,7 +1065,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{17}
+	return file_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecRequest) GetCommand() *Command {
@@ -1194,7 +1118,7 @@ type ExecDone struct {
 
 func (x *ExecDone) Reset() {
 	*x = ExecDone{}
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1130,7 @@ func (x *ExecDone) String() string {
 func (*ExecDone) ProtoMessage() {}
 
 func (x *ExecDone) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[18]
+	mi := &file_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1143,7 @@ func (x *ExecDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecDone.ProtoReflect.Descriptor instead.
 func (*ExecDone) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{18}
+	return file_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExecDone) GetExitCode() int32 {
@@ -1277,7 +1201,7 @@ type EvaluateRequest struct {
 
 func (x *EvaluateRequest) Reset() {
 	*x = EvaluateRequest{}
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1213,7 @@ func (x *EvaluateRequest) String() string {
 func (*EvaluateRequest) ProtoMessage() {}
 
 func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[19]
+	mi := &file_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1226,7 @@ func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateRequest.ProtoReflect.Descriptor instead.
 func (*EvaluateRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{19}
+	return file_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EvaluateRequest) GetLanguage() string {
@@ -1340,7 +1264,7 @@ func (x *EvaluateRequest) GetLive() bool {
 	return false
 }
 
-// Waiting: another piece of code holds the interpreter.
+// Waiting: another cell holds the interpreter.
 type Waiting struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Language         string                 `protobuf:"bytes,1,opt,name=language,proto3" json:"language,omitempty"`
@@ -1351,7 +1275,7 @@ type Waiting struct {
 
 func (x *Waiting) Reset() {
 	*x = Waiting{}
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1363,7 +1287,7 @@ func (x *Waiting) String() string {
 func (*Waiting) ProtoMessage() {}
 
 func (x *Waiting) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[20]
+	mi := &file_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1376,7 +1300,7 @@ func (x *Waiting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Waiting.ProtoReflect.Descriptor instead.
 func (*Waiting) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{20}
+	return file_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Waiting) GetLanguage() string {
@@ -1419,7 +1343,7 @@ type EvaluateDone struct {
 
 func (x *EvaluateDone) Reset() {
 	*x = EvaluateDone{}
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1431,7 +1355,7 @@ func (x *EvaluateDone) String() string {
 func (*EvaluateDone) ProtoMessage() {}
 
 func (x *EvaluateDone) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[21]
+	mi := &file_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1444,7 +1368,7 @@ func (x *EvaluateDone) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateDone.ProtoReflect.Descriptor instead.
 func (*EvaluateDone) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{21}
+	return file_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EvaluateDone) GetOk() bool {
@@ -1556,7 +1480,7 @@ type Rich struct {
 
 func (x *Rich) Reset() {
 	*x = Rich{}
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1568,7 +1492,7 @@ func (x *Rich) String() string {
 func (*Rich) ProtoMessage() {}
 
 func (x *Rich) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[22]
+	mi := &file_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1581,7 +1505,7 @@ func (x *Rich) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rich.ProtoReflect.Descriptor instead.
 func (*Rich) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{22}
+	return file_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Rich) GetMime() string {
@@ -1607,7 +1531,7 @@ type StartInterpreterRequest struct {
 
 func (x *StartInterpreterRequest) Reset() {
 	*x = StartInterpreterRequest{}
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1619,7 +1543,7 @@ func (x *StartInterpreterRequest) String() string {
 func (*StartInterpreterRequest) ProtoMessage() {}
 
 func (x *StartInterpreterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[23]
+	mi := &file_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1632,7 +1556,7 @@ func (x *StartInterpreterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartInterpreterRequest.ProtoReflect.Descriptor instead.
 func (*StartInterpreterRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{23}
+	return file_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StartInterpreterRequest) GetLanguage() string {
@@ -1650,7 +1574,7 @@ type StartInterpreterResponse struct {
 
 func (x *StartInterpreterResponse) Reset() {
 	*x = StartInterpreterResponse{}
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1586,7 @@ func (x *StartInterpreterResponse) String() string {
 func (*StartInterpreterResponse) ProtoMessage() {}
 
 func (x *StartInterpreterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[24]
+	mi := &file_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,12 +1599,12 @@ func (x *StartInterpreterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartInterpreterResponse.ProtoReflect.Descriptor instead.
 func (*StartInterpreterResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{24}
+	return file_agent_proto_rawDescGZIP(), []int{23}
 }
 
 // OpenInterpreter makes the driver dial the host with a ticket. From then on the
-// host gives it pieces of code on that connection, and only there, until the
-// connection ends. Languages whose driver cannot are unimplemented.
+// host sends it cells on that connection, and only there, until the connection
+// ends. Languages whose driver cannot are unimplemented.
 type OpenInterpreterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Language      string                 `protobuf:"bytes,1,opt,name=language,proto3" json:"language,omitempty"`
@@ -1691,7 +1615,7 @@ type OpenInterpreterRequest struct {
 
 func (x *OpenInterpreterRequest) Reset() {
 	*x = OpenInterpreterRequest{}
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1703,7 +1627,7 @@ func (x *OpenInterpreterRequest) String() string {
 func (*OpenInterpreterRequest) ProtoMessage() {}
 
 func (x *OpenInterpreterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[25]
+	mi := &file_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1716,7 +1640,7 @@ func (x *OpenInterpreterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenInterpreterRequest.ProtoReflect.Descriptor instead.
 func (*OpenInterpreterRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{25}
+	return file_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *OpenInterpreterRequest) GetLanguage() string {
@@ -1741,7 +1665,7 @@ type OpenInterpreterResponse struct {
 
 func (x *OpenInterpreterResponse) Reset() {
 	*x = OpenInterpreterResponse{}
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1753,7 +1677,7 @@ func (x *OpenInterpreterResponse) String() string {
 func (*OpenInterpreterResponse) ProtoMessage() {}
 
 func (x *OpenInterpreterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[26]
+	mi := &file_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1766,87 +1690,7 @@ func (x *OpenInterpreterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenInterpreterResponse.ProtoReflect.Descriptor instead.
 func (*OpenInterpreterResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{26}
-}
-
-type StopInterpreterRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Language      string                 `protobuf:"bytes,1,opt,name=language,proto3" json:"language,omitempty"` // empty: all
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StopInterpreterRequest) Reset() {
-	*x = StopInterpreterRequest{}
-	mi := &file_agent_proto_msgTypes[27]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StopInterpreterRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StopInterpreterRequest) ProtoMessage() {}
-
-func (x *StopInterpreterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[27]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StopInterpreterRequest.ProtoReflect.Descriptor instead.
-func (*StopInterpreterRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{27}
-}
-
-func (x *StopInterpreterRequest) GetLanguage() string {
-	if x != nil {
-		return x.Language
-	}
-	return ""
-}
-
-type StopInterpreterResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StopInterpreterResponse) Reset() {
-	*x = StopInterpreterResponse{}
-	mi := &file_agent_proto_msgTypes[28]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StopInterpreterResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StopInterpreterResponse) ProtoMessage() {}
-
-func (x *StopInterpreterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[28]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StopInterpreterResponse.ProtoReflect.Descriptor instead.
-func (*StopInterpreterResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{28}
+	return file_agent_proto_rawDescGZIP(), []int{25}
 }
 
 type StartProcessRequest struct {
@@ -1862,7 +1706,7 @@ type StartProcessRequest struct {
 
 func (x *StartProcessRequest) Reset() {
 	*x = StartProcessRequest{}
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1874,7 +1718,7 @@ func (x *StartProcessRequest) String() string {
 func (*StartProcessRequest) ProtoMessage() {}
 
 func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[29]
+	mi := &file_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1887,7 +1731,7 @@ func (x *StartProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessRequest.ProtoReflect.Descriptor instead.
 func (*StartProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{29}
+	return file_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StartProcessRequest) GetCommand() *Command {
@@ -1927,7 +1771,7 @@ type StartProcessResponse struct {
 
 func (x *StartProcessResponse) Reset() {
 	*x = StartProcessResponse{}
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +1783,7 @@ func (x *StartProcessResponse) String() string {
 func (*StartProcessResponse) ProtoMessage() {}
 
 func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[30]
+	mi := &file_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +1796,7 @@ func (x *StartProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcessResponse.ProtoReflect.Descriptor instead.
 func (*StartProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{30}
+	return file_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StartProcessResponse) GetProcessId() string {
@@ -1984,7 +1828,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +1840,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[31]
+	mi := &file_agent_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +1853,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{31}
+	return file_agent_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Process) GetProcessId() string {
@@ -2104,7 +1948,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +1960,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[32]
+	mi := &file_agent_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +1973,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{32}
+	return file_agent_proto_rawDescGZIP(), []int{29}
 }
 
 type ListProcessesResponse struct {
@@ -2141,7 +1985,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2153,7 +1997,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[33]
+	mi := &file_agent_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2166,7 +2010,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{33}
+	return file_agent_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*Process {
@@ -2189,7 +2033,7 @@ type ReadProcessRequest struct {
 
 func (x *ReadProcessRequest) Reset() {
 	*x = ReadProcessRequest{}
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2045,7 @@ func (x *ReadProcessRequest) String() string {
 func (*ReadProcessRequest) ProtoMessage() {}
 
 func (x *ReadProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[34]
+	mi := &file_agent_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2058,7 @@ func (x *ReadProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadProcessRequest.ProtoReflect.Descriptor instead.
 func (*ReadProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{34}
+	return file_agent_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReadProcessRequest) GetProcessId() string {
@@ -2261,7 +2105,7 @@ type ReadProcessResponse struct {
 
 func (x *ReadProcessResponse) Reset() {
 	*x = ReadProcessResponse{}
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2273,7 +2117,7 @@ func (x *ReadProcessResponse) String() string {
 func (*ReadProcessResponse) ProtoMessage() {}
 
 func (x *ReadProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[35]
+	mi := &file_agent_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2286,7 +2130,7 @@ func (x *ReadProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadProcessResponse.ProtoReflect.Descriptor instead.
 func (*ReadProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{35}
+	return file_agent_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReadProcessResponse) GetOutput() []byte {
@@ -2356,7 +2200,7 @@ type WriteProcessRequest struct {
 
 func (x *WriteProcessRequest) Reset() {
 	*x = WriteProcessRequest{}
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2368,7 +2212,7 @@ func (x *WriteProcessRequest) String() string {
 func (*WriteProcessRequest) ProtoMessage() {}
 
 func (x *WriteProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[36]
+	mi := &file_agent_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2381,7 +2225,7 @@ func (x *WriteProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteProcessRequest.ProtoReflect.Descriptor instead.
 func (*WriteProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{36}
+	return file_agent_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WriteProcessRequest) GetProcessId() string {
@@ -2414,7 +2258,7 @@ type WriteProcessResponse struct {
 
 func (x *WriteProcessResponse) Reset() {
 	*x = WriteProcessResponse{}
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2426,7 +2270,7 @@ func (x *WriteProcessResponse) String() string {
 func (*WriteProcessResponse) ProtoMessage() {}
 
 func (x *WriteProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[37]
+	mi := &file_agent_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2439,7 +2283,7 @@ func (x *WriteProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteProcessResponse.ProtoReflect.Descriptor instead.
 func (*WriteProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{37}
+	return file_agent_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WriteProcessResponse) GetWritten() uint32 {
@@ -2461,7 +2305,7 @@ type StopProcessRequest struct {
 
 func (x *StopProcessRequest) Reset() {
 	*x = StopProcessRequest{}
-	mi := &file_agent_proto_msgTypes[38]
+	mi := &file_agent_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2473,7 +2317,7 @@ func (x *StopProcessRequest) String() string {
 func (*StopProcessRequest) ProtoMessage() {}
 
 func (x *StopProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[38]
+	mi := &file_agent_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,7 +2330,7 @@ func (x *StopProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProcessRequest.ProtoReflect.Descriptor instead.
 func (*StopProcessRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{38}
+	return file_agent_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StopProcessRequest) GetProcessId() string {
@@ -2520,7 +2364,7 @@ type StopProcessResponse struct {
 
 func (x *StopProcessResponse) Reset() {
 	*x = StopProcessResponse{}
-	mi := &file_agent_proto_msgTypes[39]
+	mi := &file_agent_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2532,7 +2376,7 @@ func (x *StopProcessResponse) String() string {
 func (*StopProcessResponse) ProtoMessage() {}
 
 func (x *StopProcessResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[39]
+	mi := &file_agent_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2545,7 +2389,7 @@ func (x *StopProcessResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopProcessResponse.ProtoReflect.Descriptor instead.
 func (*StopProcessResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{39}
+	return file_agent_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StopProcessResponse) GetRunning() bool {
@@ -2576,7 +2420,7 @@ type FileInfo struct {
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_agent_proto_msgTypes[40]
+	mi := &file_agent_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2432,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[40]
+	mi := &file_agent_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2445,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{40}
+	return file_agent_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *FileInfo) GetPath() string {
@@ -2657,7 +2501,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_agent_proto_msgTypes[41]
+	mi := &file_agent_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2513,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[41]
+	mi := &file_agent_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +2526,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{41}
+	return file_agent_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReadFileRequest) GetPath() string {
@@ -2716,7 +2560,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_agent_proto_msgTypes[42]
+	mi := &file_agent_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2728,7 +2572,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[42]
+	mi := &file_agent_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2741,7 +2585,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{42}
+	return file_agent_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ReadFileResponse) GetData() []byte {
@@ -2772,7 +2616,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_agent_proto_msgTypes[43]
+	mi := &file_agent_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2784,7 +2628,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[43]
+	mi := &file_agent_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2797,7 +2641,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{43}
+	return file_agent_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WriteFileRequest) GetPath() string {
@@ -2844,7 +2688,7 @@ type WriteFileResponse struct {
 
 func (x *WriteFileResponse) Reset() {
 	*x = WriteFileResponse{}
-	mi := &file_agent_proto_msgTypes[44]
+	mi := &file_agent_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2856,7 +2700,7 @@ func (x *WriteFileResponse) String() string {
 func (*WriteFileResponse) ProtoMessage() {}
 
 func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[44]
+	mi := &file_agent_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2869,7 +2713,7 @@ func (x *WriteFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileResponse.ProtoReflect.Descriptor instead.
 func (*WriteFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{44}
+	return file_agent_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WriteFileResponse) GetSize() uint64 {
@@ -2890,7 +2734,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_agent_proto_msgTypes[45]
+	mi := &file_agent_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2902,7 +2746,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[45]
+	mi := &file_agent_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2915,7 +2759,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{45}
+	return file_agent_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListFilesRequest) GetPath() string {
@@ -2949,7 +2793,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_agent_proto_msgTypes[46]
+	mi := &file_agent_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2961,7 +2805,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[46]
+	mi := &file_agent_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,7 +2818,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{46}
+	return file_agent_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListFilesResponse) GetFiles() []*FileInfo {
@@ -3001,7 +2845,7 @@ type RemoveFileRequest struct {
 
 func (x *RemoveFileRequest) Reset() {
 	*x = RemoveFileRequest{}
-	mi := &file_agent_proto_msgTypes[47]
+	mi := &file_agent_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3013,7 +2857,7 @@ func (x *RemoveFileRequest) String() string {
 func (*RemoveFileRequest) ProtoMessage() {}
 
 func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[47]
+	mi := &file_agent_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3026,7 +2870,7 @@ func (x *RemoveFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileRequest.ProtoReflect.Descriptor instead.
 func (*RemoveFileRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{47}
+	return file_agent_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RemoveFileRequest) GetPath() string {
@@ -3051,7 +2895,7 @@ type RemoveFileResponse struct {
 
 func (x *RemoveFileResponse) Reset() {
 	*x = RemoveFileResponse{}
-	mi := &file_agent_proto_msgTypes[48]
+	mi := &file_agent_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3063,7 +2907,7 @@ func (x *RemoveFileResponse) String() string {
 func (*RemoveFileResponse) ProtoMessage() {}
 
 func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[48]
+	mi := &file_agent_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3076,15 +2920,16 @@ func (x *RemoveFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveFileResponse.ProtoReflect.Descriptor instead.
 func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{48}
+	return file_agent_proto_rawDescGZIP(), []int{45}
 }
 
-// AttendRequest gives the agent charge of a piece that the host gave to a driver
-// itself, because it takes long or has much to say: the agent gathers its
-// output, watches its time, and stops it when the run is given up.
-type AttendRequest struct {
+// SuperviseRequest makes the agent supervise a cell that the host gave to a
+// driver itself, because the cell takes long or writes much: the agent gathers
+// the output, enforces the time limit, and stops the cell when the host closes
+// the stream.
+type SuperviseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Piece         *EvaluateRequest       `protobuf:"bytes,1,opt,name=piece,proto3" json:"piece,omitempty"` // without its code; the time that it still has
+	Cell          *EvaluateRequest       `protobuf:"bytes,1,opt,name=cell,proto3" json:"cell,omitempty"` // without its code; the time limit is what is left
 	Id            int64                  `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
 	ElapsedMicros uint64                 `protobuf:"varint,3,opt,name=elapsed_micros,json=elapsedMicros,proto3" json:"elapsed_micros,omitempty"`
 	Stop          bool                   `protobuf:"varint,4,opt,name=stop,proto3" json:"stop,omitempty"` // at once
@@ -3092,21 +2937,21 @@ type AttendRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *AttendRequest) Reset() {
-	*x = AttendRequest{}
-	mi := &file_agent_proto_msgTypes[49]
+func (x *SuperviseRequest) Reset() {
+	*x = SuperviseRequest{}
+	mi := &file_agent_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *AttendRequest) String() string {
+func (x *SuperviseRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*AttendRequest) ProtoMessage() {}
+func (*SuperviseRequest) ProtoMessage() {}
 
-func (x *AttendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[49]
+func (x *SuperviseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_agent_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3117,40 +2962,40 @@ func (x *AttendRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use AttendRequest.ProtoReflect.Descriptor instead.
-func (*AttendRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{49}
+// Deprecated: Use SuperviseRequest.ProtoReflect.Descriptor instead.
+func (*SuperviseRequest) Descriptor() ([]byte, []int) {
+	return file_agent_proto_rawDescGZIP(), []int{46}
 }
 
-func (x *AttendRequest) GetPiece() *EvaluateRequest {
+func (x *SuperviseRequest) GetCell() *EvaluateRequest {
 	if x != nil {
-		return x.Piece
+		return x.Cell
 	}
 	return nil
 }
 
-func (x *AttendRequest) GetId() int64 {
+func (x *SuperviseRequest) GetId() int64 {
 	if x != nil {
 		return x.Id
 	}
 	return 0
 }
 
-func (x *AttendRequest) GetElapsedMicros() uint64 {
+func (x *SuperviseRequest) GetElapsedMicros() uint64 {
 	if x != nil {
 		return x.ElapsedMicros
 	}
 	return 0
 }
 
-func (x *AttendRequest) GetStop() bool {
+func (x *SuperviseRequest) GetStop() bool {
 	if x != nil {
 		return x.Stop
 	}
 	return false
 }
 
-// RunRequest is one call on a run stream: a command or a piece of code. The
+// RunRequest is one call on a run stream: a command or a cell of code. The
 // next one may follow when the last event of this one came; closing the stream
 // stops what runs.
 type RunRequest struct {
@@ -3159,7 +3004,7 @@ type RunRequest struct {
 	//
 	//	*RunRequest_Exec
 	//	*RunRequest_Evaluate
-	//	*RunRequest_Attend
+	//	*RunRequest_Supervise
 	Kind          isRunRequest_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3167,7 +3012,7 @@ type RunRequest struct {
 
 func (x *RunRequest) Reset() {
 	*x = RunRequest{}
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3179,7 +3024,7 @@ func (x *RunRequest) String() string {
 func (*RunRequest) ProtoMessage() {}
 
 func (x *RunRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[50]
+	mi := &file_agent_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3192,7 +3037,7 @@ func (x *RunRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunRequest.ProtoReflect.Descriptor instead.
 func (*RunRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{50}
+	return file_agent_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RunRequest) GetKind() isRunRequest_Kind {
@@ -3220,10 +3065,10 @@ func (x *RunRequest) GetEvaluate() *EvaluateRequest {
 	return nil
 }
 
-func (x *RunRequest) GetAttend() *AttendRequest {
+func (x *RunRequest) GetSupervise() *SuperviseRequest {
 	if x != nil {
-		if x, ok := x.Kind.(*RunRequest_Attend); ok {
-			return x.Attend
+		if x, ok := x.Kind.(*RunRequest_Supervise); ok {
+			return x.Supervise
 		}
 	}
 	return nil
@@ -3241,15 +3086,15 @@ type RunRequest_Evaluate struct {
 	Evaluate *EvaluateRequest `protobuf:"bytes,2,opt,name=evaluate,proto3,oneof"`
 }
 
-type RunRequest_Attend struct {
-	Attend *AttendRequest `protobuf:"bytes,3,opt,name=attend,proto3,oneof"`
+type RunRequest_Supervise struct {
+	Supervise *SuperviseRequest `protobuf:"bytes,3,opt,name=supervise,proto3,oneof"`
 }
 
 func (*RunRequest_Exec) isRunRequest_Kind() {}
 
 func (*RunRequest_Evaluate) isRunRequest_Kind() {}
 
-func (*RunRequest_Attend) isRunRequest_Kind() {}
+func (*RunRequest_Supervise) isRunRequest_Kind() {}
 
 // RunEvent: any number of outputs and waitings, then one of the others.
 type RunEvent struct {
@@ -3261,7 +3106,7 @@ type RunEvent struct {
 	//	*RunEvent_Executed
 	//	*RunEvent_Evaluated
 	//	*RunEvent_Refused
-	//	*RunEvent_Left
+	//	*RunEvent_Over
 	Event         isRunEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3269,7 +3114,7 @@ type RunEvent struct {
 
 func (x *RunEvent) Reset() {
 	*x = RunEvent{}
-	mi := &file_agent_proto_msgTypes[51]
+	mi := &file_agent_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3281,7 +3126,7 @@ func (x *RunEvent) String() string {
 func (*RunEvent) ProtoMessage() {}
 
 func (x *RunEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[51]
+	mi := &file_agent_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3294,7 +3139,7 @@ func (x *RunEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunEvent.ProtoReflect.Descriptor instead.
 func (*RunEvent) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{51}
+	return file_agent_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RunEvent) GetEvent() isRunEvent_Event {
@@ -3349,10 +3194,10 @@ func (x *RunEvent) GetRefused() *StreamReply {
 	return nil
 }
 
-func (x *RunEvent) GetLeft() bool {
+func (x *RunEvent) GetOver() bool {
 	if x != nil {
-		if x, ok := x.Event.(*RunEvent_Left); ok {
-			return x.Left
+		if x, ok := x.Event.(*RunEvent_Over); ok {
+			return x.Over
 		}
 	}
 	return false
@@ -3382,9 +3227,10 @@ type RunEvent_Refused struct {
 	Refused *StreamReply `protobuf:"bytes,5,opt,name=refused,proto3,oneof"`
 }
 
-type RunEvent_Left struct {
-	// left: the piece is over, or about to be; its driver answers the host.
-	Left bool `protobuf:"varint,6,opt,name=left,proto3,oneof"`
+type RunEvent_Over struct {
+	// over: the supervised cell is over, or about to be; its driver answers the
+	// host.
+	Over bool `protobuf:"varint,6,opt,name=over,proto3,oneof"`
 }
 
 func (*RunEvent_Output) isRunEvent_Event() {}
@@ -3397,7 +3243,7 @@ func (*RunEvent_Evaluated) isRunEvent_Event() {}
 
 func (*RunEvent_Refused) isRunEvent_Event() {}
 
-func (*RunEvent_Left) isRunEvent_Event() {}
+func (*RunEvent_Over) isRunEvent_Event() {}
 
 // StreamOpen is the first message on a raw stream that the host opens.
 type StreamOpen struct {
@@ -3417,7 +3263,7 @@ type StreamOpen struct {
 
 func (x *StreamOpen) Reset() {
 	*x = StreamOpen{}
-	mi := &file_agent_proto_msgTypes[52]
+	mi := &file_agent_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3429,7 +3275,7 @@ func (x *StreamOpen) String() string {
 func (*StreamOpen) ProtoMessage() {}
 
 func (x *StreamOpen) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[52]
+	mi := &file_agent_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3442,7 +3288,7 @@ func (x *StreamOpen) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamOpen.ProtoReflect.Descriptor instead.
 func (*StreamOpen) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{52}
+	return file_agent_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StreamOpen) GetKind() isStreamOpen_Kind {
@@ -3539,7 +3385,7 @@ type ReadStream struct {
 
 func (x *ReadStream) Reset() {
 	*x = ReadStream{}
-	mi := &file_agent_proto_msgTypes[53]
+	mi := &file_agent_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3551,7 +3397,7 @@ func (x *ReadStream) String() string {
 func (*ReadStream) ProtoMessage() {}
 
 func (x *ReadStream) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[53]
+	mi := &file_agent_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3564,7 +3410,7 @@ func (x *ReadStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadStream.ProtoReflect.Descriptor instead.
 func (*ReadStream) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{53}
+	return file_agent_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReadStream) GetPath() string {
@@ -3599,7 +3445,7 @@ type WriteStream struct {
 
 func (x *WriteStream) Reset() {
 	*x = WriteStream{}
-	mi := &file_agent_proto_msgTypes[54]
+	mi := &file_agent_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3611,7 +3457,7 @@ func (x *WriteStream) String() string {
 func (*WriteStream) ProtoMessage() {}
 
 func (x *WriteStream) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[54]
+	mi := &file_agent_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3624,7 +3470,7 @@ func (x *WriteStream) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteStream.ProtoReflect.Descriptor instead.
 func (*WriteStream) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{54}
+	return file_agent_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *WriteStream) GetPath() string {
@@ -3666,7 +3512,7 @@ type StreamReply struct {
 
 func (x *StreamReply) Reset() {
 	*x = StreamReply{}
-	mi := &file_agent_proto_msgTypes[55]
+	mi := &file_agent_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3678,7 +3524,7 @@ func (x *StreamReply) String() string {
 func (*StreamReply) ProtoMessage() {}
 
 func (x *StreamReply) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[55]
+	mi := &file_agent_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3691,7 +3537,7 @@ func (x *StreamReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamReply.ProtoReflect.Descriptor instead.
 func (*StreamReply) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{55}
+	return file_agent_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StreamReply) GetCode() uint32 {
@@ -3761,7 +3607,7 @@ type NetRequest struct {
 
 func (x *NetRequest) Reset() {
 	*x = NetRequest{}
-	mi := &file_agent_proto_msgTypes[56]
+	mi := &file_agent_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3773,7 +3619,7 @@ func (x *NetRequest) String() string {
 func (*NetRequest) ProtoMessage() {}
 
 func (x *NetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[56]
+	mi := &file_agent_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3786,7 +3632,7 @@ func (x *NetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetRequest.ProtoReflect.Descriptor instead.
 func (*NetRequest) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{56}
+	return file_agent_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *NetRequest) GetKind() isNetRequest_Kind {
@@ -3842,7 +3688,7 @@ type NetConnect struct {
 
 func (x *NetConnect) Reset() {
 	*x = NetConnect{}
-	mi := &file_agent_proto_msgTypes[57]
+	mi := &file_agent_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3854,7 +3700,7 @@ func (x *NetConnect) String() string {
 func (*NetConnect) ProtoMessage() {}
 
 func (x *NetConnect) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[57]
+	mi := &file_agent_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3867,7 +3713,7 @@ func (x *NetConnect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetConnect.ProtoReflect.Descriptor instead.
 func (*NetConnect) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{57}
+	return file_agent_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *NetConnect) GetName() string {
@@ -3901,7 +3747,7 @@ type NetLookup struct {
 
 func (x *NetLookup) Reset() {
 	*x = NetLookup{}
-	mi := &file_agent_proto_msgTypes[58]
+	mi := &file_agent_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3913,7 +3759,7 @@ func (x *NetLookup) String() string {
 func (*NetLookup) ProtoMessage() {}
 
 func (x *NetLookup) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[58]
+	mi := &file_agent_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3926,7 +3772,7 @@ func (x *NetLookup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetLookup.ProtoReflect.Descriptor instead.
 func (*NetLookup) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{58}
+	return file_agent_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *NetLookup) GetName() string {
@@ -3946,7 +3792,7 @@ type NetReply struct {
 
 func (x *NetReply) Reset() {
 	*x = NetReply{}
-	mi := &file_agent_proto_msgTypes[59]
+	mi := &file_agent_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3958,7 +3804,7 @@ func (x *NetReply) String() string {
 func (*NetReply) ProtoMessage() {}
 
 func (x *NetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_agent_proto_msgTypes[59]
+	mi := &file_agent_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3971,7 +3817,7 @@ func (x *NetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetReply.ProtoReflect.Descriptor instead.
 func (*NetReply) Descriptor() ([]byte, []int) {
-	return file_agent_proto_rawDescGZIP(), []int{59}
+	return file_agent_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *NetReply) GetCode() NetReply_Code {
@@ -3993,10 +3839,9 @@ var File_agent_proto protoreflect.FileDescriptor
 const file_agent_proto_rawDesc = "" +
 	"\n" +
 	"\vagent.proto\x12\x10sandlot.agent.v1\"\x0e\n" +
-	"\fHelloRequest\"B\n" +
+	"\fHelloRequest\".\n" +
 	"\rHelloResponse\x12\x17\n" +
-	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\tR\aversion\"\xde\x02\n" +
+	"\aboot_id\x18\x01 \x01(\tR\x06bootIdJ\x04\b\x02\x10\x03\"\xde\x02\n" +
 	"\x10ConfigureRequest\x12=\n" +
 	"\x03env\x18\x01 \x03(\v2+.sandlot.agent.v1.ConfigureRequest.EnvEntryR\x03env\x129\n" +
 	"\n" +
@@ -4028,7 +3873,7 @@ const file_agent_proto_rawDesc = "" +
 	"\tprocesses\x18\x02 \x01(\x04R\tprocesses\x12\x1d\n" +
 	"\n" +
 	"disk_bytes\x18\x03 \x01(\x04R\tdiskBytes\"\x0e\n" +
-	"\fUsageRequest\"\x8b\x02\n" +
+	"\fUsageRequest\"\xc9\x01\n" +
 	"\rUsageResponse\x12!\n" +
 	"\fmemory_bytes\x18\x01 \x01(\x04R\vmemoryBytes\x12\x1d\n" +
 	"\n" +
@@ -4036,14 +3881,9 @@ const file_agent_proto_rawDesc = "" +
 	"\n" +
 	"disk_bytes\x18\x03 \x01(\x04R\tdiskBytes\x12\x1c\n" +
 	"\tprocesses\x18\x04 \x01(\rR\tprocesses\x12\x12\n" +
-	"\x04busy\x18\x05 \x01(\bR\x04busy\x12F\n" +
-	"\finterpreters\x18\x06 \x03(\v2\".sandlot.agent.v1.InterpreterStateR\finterpreters\x12\x1f\n" +
+	"\x04busy\x18\x05 \x01(\bR\x04busy\x12\x1f\n" +
 	"\vidle_micros\x18\a \x01(\x04R\n" +
-	"idleMicros\"k\n" +
-	"\x10InterpreterState\x12\x1a\n" +
-	"\blanguage\x18\x01 \x01(\tR\blanguage\x12\x18\n" +
-	"\arunning\x18\x02 \x01(\bR\arunning\x12!\n" +
-	"\fmemory_bytes\x18\x03 \x01(\x04R\vmemoryBytes\"\xe0\x01\n" +
+	"idleMicrosJ\x04\b\x06\x10\a\"\xe0\x01\n" +
 	"\aCommand\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\tR\x04argv\x124\n" +
 	"\x03env\x18\x02 \x03(\v2\".sandlot.agent.v1.Command.EnvEntryR\x03env\x12\x10\n" +
@@ -4118,10 +3958,7 @@ const file_agent_proto_rawDesc = "" +
 	"\x16OpenInterpreterRequest\x12\x1a\n" +
 	"\blanguage\x18\x01 \x01(\tR\blanguage\x12\x16\n" +
 	"\x06ticket\x18\x02 \x01(\fR\x06ticket\"\x19\n" +
-	"\x17OpenInterpreterResponse\"4\n" +
-	"\x16StopInterpreterRequest\x12\x1a\n" +
-	"\blanguage\x18\x01 \x01(\tR\blanguage\"\x19\n" +
-	"\x17StopInterpreterResponse\"\xa6\x01\n" +
+	"\x17OpenInterpreterResponse\"\xa6\x01\n" +
 	"\x13StartProcessRequest\x123\n" +
 	"\acommand\x18\x01 \x01(\v2\x19.sandlot.agent.v1.CommandR\acommand\x12\x14\n" +
 	"\x05stdin\x18\x02 \x01(\fR\x05stdin\x12\x1d\n" +
@@ -4213,17 +4050,17 @@ const file_agent_proto_rawDesc = "" +
 	"\x11RemoveFileRequest\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1c\n" +
 	"\trecursive\x18\x02 \x01(\bR\trecursive\"\x14\n" +
-	"\x12RemoveFileResponse\"\x93\x01\n" +
-	"\rAttendRequest\x127\n" +
-	"\x05piece\x18\x01 \x01(\v2!.sandlot.agent.v1.EvaluateRequestR\x05piece\x12\x0e\n" +
+	"\x12RemoveFileResponse\"\x94\x01\n" +
+	"\x10SuperviseRequest\x125\n" +
+	"\x04cell\x18\x01 \x01(\v2!.sandlot.agent.v1.EvaluateRequestR\x04cell\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x03R\x02id\x12%\n" +
 	"\x0eelapsed_micros\x18\x03 \x01(\x04R\relapsedMicros\x12\x12\n" +
-	"\x04stop\x18\x04 \x01(\bR\x04stop\"\xc5\x01\n" +
+	"\x04stop\x18\x04 \x01(\bR\x04stop\"\xce\x01\n" +
 	"\n" +
 	"RunRequest\x123\n" +
 	"\x04exec\x18\x01 \x01(\v2\x1d.sandlot.agent.v1.ExecRequestH\x00R\x04exec\x12?\n" +
-	"\bevaluate\x18\x02 \x01(\v2!.sandlot.agent.v1.EvaluateRequestH\x00R\bevaluate\x129\n" +
-	"\x06attend\x18\x03 \x01(\v2\x1f.sandlot.agent.v1.AttendRequestH\x00R\x06attendB\x06\n" +
+	"\bevaluate\x18\x02 \x01(\v2!.sandlot.agent.v1.EvaluateRequestH\x00R\bevaluate\x12B\n" +
+	"\tsupervise\x18\x03 \x01(\v2\".sandlot.agent.v1.SuperviseRequestH\x00R\tsuperviseB\x06\n" +
 	"\x04kind\"\xc9\x02\n" +
 	"\bRunEvent\x122\n" +
 	"\x06output\x18\x01 \x01(\v2\x18.sandlot.agent.v1.OutputH\x00R\x06output\x125\n" +
@@ -4231,7 +4068,7 @@ const file_agent_proto_rawDesc = "" +
 	"\bexecuted\x18\x03 \x01(\v2\x1a.sandlot.agent.v1.ExecDoneH\x00R\bexecuted\x12>\n" +
 	"\tevaluated\x18\x04 \x01(\v2\x1e.sandlot.agent.v1.EvaluateDoneH\x00R\tevaluated\x129\n" +
 	"\arefused\x18\x05 \x01(\v2\x1d.sandlot.agent.v1.StreamReplyH\x00R\arefused\x12\x14\n" +
-	"\x04left\x18\x06 \x01(\bH\x00R\x04leftB\a\n" +
+	"\x04over\x18\x06 \x01(\bH\x00R\x04overB\a\n" +
 	"\x05event\"\xf0\x01\n" +
 	"\n" +
 	"StreamOpen\x12/\n" +
@@ -4284,14 +4121,12 @@ const file_agent_proto_rawDesc = "" +
 	"\vUNREACHABLE\x10\x03\x12\b\n" +
 	"\x04BUSY\x10\x04\x12\n" +
 	"\n" +
-	"\x06BROKEN\x10\x052\xdc\n" +
-	"\n" +
+	"\x06BROKEN\x10\x052\xf4\t\n" +
 	"\x05Agent\x12H\n" +
 	"\x05Hello\x12\x1e.sandlot.agent.v1.HelloRequest\x1a\x1f.sandlot.agent.v1.HelloResponse\x12T\n" +
 	"\tConfigure\x12\".sandlot.agent.v1.ConfigureRequest\x1a#.sandlot.agent.v1.ConfigureResponse\x12H\n" +
 	"\x05Usage\x12\x1e.sandlot.agent.v1.UsageRequest\x1a\x1f.sandlot.agent.v1.UsageResponse\x12i\n" +
 	"\x10StartInterpreter\x12).sandlot.agent.v1.StartInterpreterRequest\x1a*.sandlot.agent.v1.StartInterpreterResponse\x12f\n" +
-	"\x0fStopInterpreter\x12(.sandlot.agent.v1.StopInterpreterRequest\x1a).sandlot.agent.v1.StopInterpreterResponse\x12f\n" +
 	"\x0fOpenInterpreter\x12(.sandlot.agent.v1.OpenInterpreterRequest\x1a).sandlot.agent.v1.OpenInterpreterResponse\x12]\n" +
 	"\fStartProcess\x12%.sandlot.agent.v1.StartProcessRequest\x1a&.sandlot.agent.v1.StartProcessResponse\x12`\n" +
 	"\rListProcesses\x12&.sandlot.agent.v1.ListProcessesRequest\x1a'.sandlot.agent.v1.ListProcessesResponse\x12Z\n" +
@@ -4317,7 +4152,7 @@ func file_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_agent_proto_goTypes = []any{
 	(NetReply_Code)(0),               // 0: sandlot.agent.v1.NetReply.Code
 	(*HelloRequest)(nil),             // 1: sandlot.agent.v1.HelloRequest
@@ -4331,130 +4166,124 @@ var file_agent_proto_goTypes = []any{
 	(*Limits)(nil),                   // 9: sandlot.agent.v1.Limits
 	(*UsageRequest)(nil),             // 10: sandlot.agent.v1.UsageRequest
 	(*UsageResponse)(nil),            // 11: sandlot.agent.v1.UsageResponse
-	(*InterpreterState)(nil),         // 12: sandlot.agent.v1.InterpreterState
-	(*Command)(nil),                  // 13: sandlot.agent.v1.Command
-	(*Pty)(nil),                      // 14: sandlot.agent.v1.Pty
-	(*Bounds)(nil),                   // 15: sandlot.agent.v1.Bounds
-	(*Captured)(nil),                 // 16: sandlot.agent.v1.Captured
-	(*Output)(nil),                   // 17: sandlot.agent.v1.Output
-	(*ExecRequest)(nil),              // 18: sandlot.agent.v1.ExecRequest
-	(*ExecDone)(nil),                 // 19: sandlot.agent.v1.ExecDone
-	(*EvaluateRequest)(nil),          // 20: sandlot.agent.v1.EvaluateRequest
-	(*Waiting)(nil),                  // 21: sandlot.agent.v1.Waiting
-	(*EvaluateDone)(nil),             // 22: sandlot.agent.v1.EvaluateDone
-	(*Rich)(nil),                     // 23: sandlot.agent.v1.Rich
-	(*StartInterpreterRequest)(nil),  // 24: sandlot.agent.v1.StartInterpreterRequest
-	(*StartInterpreterResponse)(nil), // 25: sandlot.agent.v1.StartInterpreterResponse
-	(*OpenInterpreterRequest)(nil),   // 26: sandlot.agent.v1.OpenInterpreterRequest
-	(*OpenInterpreterResponse)(nil),  // 27: sandlot.agent.v1.OpenInterpreterResponse
-	(*StopInterpreterRequest)(nil),   // 28: sandlot.agent.v1.StopInterpreterRequest
-	(*StopInterpreterResponse)(nil),  // 29: sandlot.agent.v1.StopInterpreterResponse
-	(*StartProcessRequest)(nil),      // 30: sandlot.agent.v1.StartProcessRequest
-	(*StartProcessResponse)(nil),     // 31: sandlot.agent.v1.StartProcessResponse
-	(*Process)(nil),                  // 32: sandlot.agent.v1.Process
-	(*ListProcessesRequest)(nil),     // 33: sandlot.agent.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),    // 34: sandlot.agent.v1.ListProcessesResponse
-	(*ReadProcessRequest)(nil),       // 35: sandlot.agent.v1.ReadProcessRequest
-	(*ReadProcessResponse)(nil),      // 36: sandlot.agent.v1.ReadProcessResponse
-	(*WriteProcessRequest)(nil),      // 37: sandlot.agent.v1.WriteProcessRequest
-	(*WriteProcessResponse)(nil),     // 38: sandlot.agent.v1.WriteProcessResponse
-	(*StopProcessRequest)(nil),       // 39: sandlot.agent.v1.StopProcessRequest
-	(*StopProcessResponse)(nil),      // 40: sandlot.agent.v1.StopProcessResponse
-	(*FileInfo)(nil),                 // 41: sandlot.agent.v1.FileInfo
-	(*ReadFileRequest)(nil),          // 42: sandlot.agent.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),         // 43: sandlot.agent.v1.ReadFileResponse
-	(*WriteFileRequest)(nil),         // 44: sandlot.agent.v1.WriteFileRequest
-	(*WriteFileResponse)(nil),        // 45: sandlot.agent.v1.WriteFileResponse
-	(*ListFilesRequest)(nil),         // 46: sandlot.agent.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),        // 47: sandlot.agent.v1.ListFilesResponse
-	(*RemoveFileRequest)(nil),        // 48: sandlot.agent.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),       // 49: sandlot.agent.v1.RemoveFileResponse
-	(*AttendRequest)(nil),            // 50: sandlot.agent.v1.AttendRequest
-	(*RunRequest)(nil),               // 51: sandlot.agent.v1.RunRequest
-	(*RunEvent)(nil),                 // 52: sandlot.agent.v1.RunEvent
-	(*StreamOpen)(nil),               // 53: sandlot.agent.v1.StreamOpen
-	(*ReadStream)(nil),               // 54: sandlot.agent.v1.ReadStream
-	(*WriteStream)(nil),              // 55: sandlot.agent.v1.WriteStream
-	(*StreamReply)(nil),              // 56: sandlot.agent.v1.StreamReply
-	(*NetRequest)(nil),               // 57: sandlot.agent.v1.NetRequest
-	(*NetConnect)(nil),               // 58: sandlot.agent.v1.NetConnect
-	(*NetLookup)(nil),                // 59: sandlot.agent.v1.NetLookup
-	(*NetReply)(nil),                 // 60: sandlot.agent.v1.NetReply
-	nil,                              // 61: sandlot.agent.v1.ConfigureRequest.EnvEntry
-	nil,                              // 62: sandlot.agent.v1.Command.EnvEntry
+	(*Command)(nil),                  // 12: sandlot.agent.v1.Command
+	(*Pty)(nil),                      // 13: sandlot.agent.v1.Pty
+	(*Bounds)(nil),                   // 14: sandlot.agent.v1.Bounds
+	(*Captured)(nil),                 // 15: sandlot.agent.v1.Captured
+	(*Output)(nil),                   // 16: sandlot.agent.v1.Output
+	(*ExecRequest)(nil),              // 17: sandlot.agent.v1.ExecRequest
+	(*ExecDone)(nil),                 // 18: sandlot.agent.v1.ExecDone
+	(*EvaluateRequest)(nil),          // 19: sandlot.agent.v1.EvaluateRequest
+	(*Waiting)(nil),                  // 20: sandlot.agent.v1.Waiting
+	(*EvaluateDone)(nil),             // 21: sandlot.agent.v1.EvaluateDone
+	(*Rich)(nil),                     // 22: sandlot.agent.v1.Rich
+	(*StartInterpreterRequest)(nil),  // 23: sandlot.agent.v1.StartInterpreterRequest
+	(*StartInterpreterResponse)(nil), // 24: sandlot.agent.v1.StartInterpreterResponse
+	(*OpenInterpreterRequest)(nil),   // 25: sandlot.agent.v1.OpenInterpreterRequest
+	(*OpenInterpreterResponse)(nil),  // 26: sandlot.agent.v1.OpenInterpreterResponse
+	(*StartProcessRequest)(nil),      // 27: sandlot.agent.v1.StartProcessRequest
+	(*StartProcessResponse)(nil),     // 28: sandlot.agent.v1.StartProcessResponse
+	(*Process)(nil),                  // 29: sandlot.agent.v1.Process
+	(*ListProcessesRequest)(nil),     // 30: sandlot.agent.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),    // 31: sandlot.agent.v1.ListProcessesResponse
+	(*ReadProcessRequest)(nil),       // 32: sandlot.agent.v1.ReadProcessRequest
+	(*ReadProcessResponse)(nil),      // 33: sandlot.agent.v1.ReadProcessResponse
+	(*WriteProcessRequest)(nil),      // 34: sandlot.agent.v1.WriteProcessRequest
+	(*WriteProcessResponse)(nil),     // 35: sandlot.agent.v1.WriteProcessResponse
+	(*StopProcessRequest)(nil),       // 36: sandlot.agent.v1.StopProcessRequest
+	(*StopProcessResponse)(nil),      // 37: sandlot.agent.v1.StopProcessResponse
+	(*FileInfo)(nil),                 // 38: sandlot.agent.v1.FileInfo
+	(*ReadFileRequest)(nil),          // 39: sandlot.agent.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),         // 40: sandlot.agent.v1.ReadFileResponse
+	(*WriteFileRequest)(nil),         // 41: sandlot.agent.v1.WriteFileRequest
+	(*WriteFileResponse)(nil),        // 42: sandlot.agent.v1.WriteFileResponse
+	(*ListFilesRequest)(nil),         // 43: sandlot.agent.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),        // 44: sandlot.agent.v1.ListFilesResponse
+	(*RemoveFileRequest)(nil),        // 45: sandlot.agent.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),       // 46: sandlot.agent.v1.RemoveFileResponse
+	(*SuperviseRequest)(nil),         // 47: sandlot.agent.v1.SuperviseRequest
+	(*RunRequest)(nil),               // 48: sandlot.agent.v1.RunRequest
+	(*RunEvent)(nil),                 // 49: sandlot.agent.v1.RunEvent
+	(*StreamOpen)(nil),               // 50: sandlot.agent.v1.StreamOpen
+	(*ReadStream)(nil),               // 51: sandlot.agent.v1.ReadStream
+	(*WriteStream)(nil),              // 52: sandlot.agent.v1.WriteStream
+	(*StreamReply)(nil),              // 53: sandlot.agent.v1.StreamReply
+	(*NetRequest)(nil),               // 54: sandlot.agent.v1.NetRequest
+	(*NetConnect)(nil),               // 55: sandlot.agent.v1.NetConnect
+	(*NetLookup)(nil),                // 56: sandlot.agent.v1.NetLookup
+	(*NetReply)(nil),                 // 57: sandlot.agent.v1.NetReply
+	nil,                              // 58: sandlot.agent.v1.ConfigureRequest.EnvEntry
+	nil,                              // 59: sandlot.agent.v1.Command.EnvEntry
 }
 var file_agent_proto_depIdxs = []int32{
-	61, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
+	58, // 0: sandlot.agent.v1.ConfigureRequest.env:type_name -> sandlot.agent.v1.ConfigureRequest.EnvEntry
 	7,  // 1: sandlot.agent.v1.ConfigureRequest.file_roots:type_name -> sandlot.agent.v1.FileRoot
 	8,  // 2: sandlot.agent.v1.ConfigureRequest.languages:type_name -> sandlot.agent.v1.Language
 	9,  // 3: sandlot.agent.v1.ConfigureRequest.limits:type_name -> sandlot.agent.v1.Limits
 	4,  // 4: sandlot.agent.v1.ConfigureRequest.git:type_name -> sandlot.agent.v1.Identity
 	3,  // 5: sandlot.agent.v1.Boot.configure:type_name -> sandlot.agent.v1.ConfigureRequest
-	12, // 6: sandlot.agent.v1.UsageResponse.interpreters:type_name -> sandlot.agent.v1.InterpreterState
-	62, // 7: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
-	14, // 8: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
-	13, // 9: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
-	15, // 10: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
-	16, // 11: sandlot.agent.v1.ExecDone.stdout:type_name -> sandlot.agent.v1.Captured
-	16, // 12: sandlot.agent.v1.ExecDone.stderr:type_name -> sandlot.agent.v1.Captured
-	15, // 13: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
-	16, // 14: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
-	16, // 15: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
-	16, // 16: sandlot.agent.v1.EvaluateDone.result:type_name -> sandlot.agent.v1.Captured
-	23, // 17: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
-	13, // 18: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
-	32, // 19: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
-	41, // 20: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
-	20, // 21: sandlot.agent.v1.AttendRequest.piece:type_name -> sandlot.agent.v1.EvaluateRequest
-	18, // 22: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
-	20, // 23: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
-	50, // 24: sandlot.agent.v1.RunRequest.attend:type_name -> sandlot.agent.v1.AttendRequest
-	17, // 25: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
-	21, // 26: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
-	19, // 27: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
-	22, // 28: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
-	56, // 29: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
-	13, // 30: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
-	54, // 31: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
-	55, // 32: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
-	58, // 33: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
-	59, // 34: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
-	0,  // 35: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
-	1,  // 36: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
-	3,  // 37: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
-	10, // 38: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
-	24, // 39: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
-	28, // 40: sandlot.agent.v1.Agent.StopInterpreter:input_type -> sandlot.agent.v1.StopInterpreterRequest
-	26, // 41: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
-	30, // 42: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
-	33, // 43: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
-	35, // 44: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
-	37, // 45: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
-	39, // 46: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
-	42, // 47: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
-	44, // 48: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
-	46, // 49: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
-	48, // 50: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
-	2,  // 51: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
-	5,  // 52: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
-	11, // 53: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
-	25, // 54: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
-	29, // 55: sandlot.agent.v1.Agent.StopInterpreter:output_type -> sandlot.agent.v1.StopInterpreterResponse
-	27, // 56: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
-	31, // 57: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
-	34, // 58: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
-	36, // 59: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
-	38, // 60: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
-	40, // 61: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
-	43, // 62: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
-	45, // 63: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
-	47, // 64: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
-	49, // 65: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
-	51, // [51:66] is the sub-list for method output_type
-	36, // [36:51] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	59, // 6: sandlot.agent.v1.Command.env:type_name -> sandlot.agent.v1.Command.EnvEntry
+	13, // 7: sandlot.agent.v1.Command.pty:type_name -> sandlot.agent.v1.Pty
+	12, // 8: sandlot.agent.v1.ExecRequest.command:type_name -> sandlot.agent.v1.Command
+	14, // 9: sandlot.agent.v1.ExecRequest.bounds:type_name -> sandlot.agent.v1.Bounds
+	15, // 10: sandlot.agent.v1.ExecDone.stdout:type_name -> sandlot.agent.v1.Captured
+	15, // 11: sandlot.agent.v1.ExecDone.stderr:type_name -> sandlot.agent.v1.Captured
+	14, // 12: sandlot.agent.v1.EvaluateRequest.bounds:type_name -> sandlot.agent.v1.Bounds
+	15, // 13: sandlot.agent.v1.EvaluateDone.stdout:type_name -> sandlot.agent.v1.Captured
+	15, // 14: sandlot.agent.v1.EvaluateDone.stderr:type_name -> sandlot.agent.v1.Captured
+	15, // 15: sandlot.agent.v1.EvaluateDone.result:type_name -> sandlot.agent.v1.Captured
+	22, // 16: sandlot.agent.v1.EvaluateDone.rich:type_name -> sandlot.agent.v1.Rich
+	12, // 17: sandlot.agent.v1.StartProcessRequest.command:type_name -> sandlot.agent.v1.Command
+	29, // 18: sandlot.agent.v1.ListProcessesResponse.processes:type_name -> sandlot.agent.v1.Process
+	38, // 19: sandlot.agent.v1.ListFilesResponse.files:type_name -> sandlot.agent.v1.FileInfo
+	19, // 20: sandlot.agent.v1.SuperviseRequest.cell:type_name -> sandlot.agent.v1.EvaluateRequest
+	17, // 21: sandlot.agent.v1.RunRequest.exec:type_name -> sandlot.agent.v1.ExecRequest
+	19, // 22: sandlot.agent.v1.RunRequest.evaluate:type_name -> sandlot.agent.v1.EvaluateRequest
+	47, // 23: sandlot.agent.v1.RunRequest.supervise:type_name -> sandlot.agent.v1.SuperviseRequest
+	16, // 24: sandlot.agent.v1.RunEvent.output:type_name -> sandlot.agent.v1.Output
+	20, // 25: sandlot.agent.v1.RunEvent.waiting:type_name -> sandlot.agent.v1.Waiting
+	18, // 26: sandlot.agent.v1.RunEvent.executed:type_name -> sandlot.agent.v1.ExecDone
+	21, // 27: sandlot.agent.v1.RunEvent.evaluated:type_name -> sandlot.agent.v1.EvaluateDone
+	53, // 28: sandlot.agent.v1.RunEvent.refused:type_name -> sandlot.agent.v1.StreamReply
+	12, // 29: sandlot.agent.v1.StreamOpen.exec:type_name -> sandlot.agent.v1.Command
+	51, // 30: sandlot.agent.v1.StreamOpen.read_file:type_name -> sandlot.agent.v1.ReadStream
+	52, // 31: sandlot.agent.v1.StreamOpen.write_file:type_name -> sandlot.agent.v1.WriteStream
+	55, // 32: sandlot.agent.v1.NetRequest.connect:type_name -> sandlot.agent.v1.NetConnect
+	56, // 33: sandlot.agent.v1.NetRequest.lookup:type_name -> sandlot.agent.v1.NetLookup
+	0,  // 34: sandlot.agent.v1.NetReply.code:type_name -> sandlot.agent.v1.NetReply.Code
+	1,  // 35: sandlot.agent.v1.Agent.Hello:input_type -> sandlot.agent.v1.HelloRequest
+	3,  // 36: sandlot.agent.v1.Agent.Configure:input_type -> sandlot.agent.v1.ConfigureRequest
+	10, // 37: sandlot.agent.v1.Agent.Usage:input_type -> sandlot.agent.v1.UsageRequest
+	23, // 38: sandlot.agent.v1.Agent.StartInterpreter:input_type -> sandlot.agent.v1.StartInterpreterRequest
+	25, // 39: sandlot.agent.v1.Agent.OpenInterpreter:input_type -> sandlot.agent.v1.OpenInterpreterRequest
+	27, // 40: sandlot.agent.v1.Agent.StartProcess:input_type -> sandlot.agent.v1.StartProcessRequest
+	30, // 41: sandlot.agent.v1.Agent.ListProcesses:input_type -> sandlot.agent.v1.ListProcessesRequest
+	32, // 42: sandlot.agent.v1.Agent.ReadProcess:input_type -> sandlot.agent.v1.ReadProcessRequest
+	34, // 43: sandlot.agent.v1.Agent.WriteProcess:input_type -> sandlot.agent.v1.WriteProcessRequest
+	36, // 44: sandlot.agent.v1.Agent.StopProcess:input_type -> sandlot.agent.v1.StopProcessRequest
+	39, // 45: sandlot.agent.v1.Agent.ReadFile:input_type -> sandlot.agent.v1.ReadFileRequest
+	41, // 46: sandlot.agent.v1.Agent.WriteFile:input_type -> sandlot.agent.v1.WriteFileRequest
+	43, // 47: sandlot.agent.v1.Agent.ListFiles:input_type -> sandlot.agent.v1.ListFilesRequest
+	45, // 48: sandlot.agent.v1.Agent.RemoveFile:input_type -> sandlot.agent.v1.RemoveFileRequest
+	2,  // 49: sandlot.agent.v1.Agent.Hello:output_type -> sandlot.agent.v1.HelloResponse
+	5,  // 50: sandlot.agent.v1.Agent.Configure:output_type -> sandlot.agent.v1.ConfigureResponse
+	11, // 51: sandlot.agent.v1.Agent.Usage:output_type -> sandlot.agent.v1.UsageResponse
+	24, // 52: sandlot.agent.v1.Agent.StartInterpreter:output_type -> sandlot.agent.v1.StartInterpreterResponse
+	26, // 53: sandlot.agent.v1.Agent.OpenInterpreter:output_type -> sandlot.agent.v1.OpenInterpreterResponse
+	28, // 54: sandlot.agent.v1.Agent.StartProcess:output_type -> sandlot.agent.v1.StartProcessResponse
+	31, // 55: sandlot.agent.v1.Agent.ListProcesses:output_type -> sandlot.agent.v1.ListProcessesResponse
+	33, // 56: sandlot.agent.v1.Agent.ReadProcess:output_type -> sandlot.agent.v1.ReadProcessResponse
+	35, // 57: sandlot.agent.v1.Agent.WriteProcess:output_type -> sandlot.agent.v1.WriteProcessResponse
+	37, // 58: sandlot.agent.v1.Agent.StopProcess:output_type -> sandlot.agent.v1.StopProcessResponse
+	40, // 59: sandlot.agent.v1.Agent.ReadFile:output_type -> sandlot.agent.v1.ReadFileResponse
+	42, // 60: sandlot.agent.v1.Agent.WriteFile:output_type -> sandlot.agent.v1.WriteFileResponse
+	44, // 61: sandlot.agent.v1.Agent.ListFiles:output_type -> sandlot.agent.v1.ListFilesResponse
+	46, // 62: sandlot.agent.v1.Agent.RemoveFile:output_type -> sandlot.agent.v1.RemoveFileResponse
+	49, // [49:63] is the sub-list for method output_type
+	35, // [35:49] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_agent_proto_init() }
@@ -4462,28 +4291,28 @@ func file_agent_proto_init() {
 	if File_agent_proto != nil {
 		return
 	}
-	file_agent_proto_msgTypes[43].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[50].OneofWrappers = []any{
+	file_agent_proto_msgTypes[40].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[47].OneofWrappers = []any{
 		(*RunRequest_Exec)(nil),
 		(*RunRequest_Evaluate)(nil),
-		(*RunRequest_Attend)(nil),
+		(*RunRequest_Supervise)(nil),
 	}
-	file_agent_proto_msgTypes[51].OneofWrappers = []any{
+	file_agent_proto_msgTypes[48].OneofWrappers = []any{
 		(*RunEvent_Output)(nil),
 		(*RunEvent_Waiting)(nil),
 		(*RunEvent_Executed)(nil),
 		(*RunEvent_Evaluated)(nil),
 		(*RunEvent_Refused)(nil),
-		(*RunEvent_Left)(nil),
+		(*RunEvent_Over)(nil),
 	}
-	file_agent_proto_msgTypes[52].OneofWrappers = []any{
+	file_agent_proto_msgTypes[49].OneofWrappers = []any{
 		(*StreamOpen_Exec)(nil),
 		(*StreamOpen_ReadFile)(nil),
 		(*StreamOpen_WriteFile)(nil),
 		(*StreamOpen_Dial)(nil),
 	}
-	file_agent_proto_msgTypes[54].OneofWrappers = []any{}
-	file_agent_proto_msgTypes[56].OneofWrappers = []any{
+	file_agent_proto_msgTypes[51].OneofWrappers = []any{}
+	file_agent_proto_msgTypes[53].OneofWrappers = []any{
 		(*NetRequest_Connect)(nil),
 		(*NetRequest_Lookup)(nil),
 	}
@@ -4493,7 +4322,7 @@ func file_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_agent_proto_rawDesc), len(file_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   62,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

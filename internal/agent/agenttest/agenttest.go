@@ -125,26 +125,21 @@ type calls struct {
 	agent Agent
 }
 
-func (c calls) Hello(context.Context,
-	*connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
-	return connect.NewResponse(&agentv1.HelloResponse{BootId: c.agent.Boot}), nil
+func (c calls) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
+	return &agentv1.HelloResponse{BootId: c.agent.Boot}, nil
 }
 
-func (c calls) Configure(context.Context,
-	*connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
-	return connect.NewResponse(&agentv1.ConfigureResponse{}), nil
+func (c calls) Configure(context.Context, *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
+	return &agentv1.ConfigureResponse{}, nil
 }
 
-func (c calls) StartInterpreter(
-	context.Context, *connect.Request[agentv1.StartInterpreterRequest],
-) (*connect.Response[agentv1.StartInterpreterResponse], error) {
-	return connect.NewResponse(&agentv1.StartInterpreterResponse{}), nil
+func (c calls) StartInterpreter(context.Context, *agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error) {
+	return &agentv1.StartInterpreterResponse{}, nil
 }
 
-func (c calls) Usage(context.Context,
-	*connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
+func (c calls) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
 	busy, idle := c.agent.Usage()
-	return connect.NewResponse(&agentv1.UsageResponse{Busy: busy, IdleMicros: uint64(idle.Microseconds())}), nil
+	return &agentv1.UsageResponse{Busy: busy, IdleMicros: uint64(idle.Microseconds())}, nil
 }
 
 type listener struct {

@@ -223,30 +223,28 @@ func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 const maxReadBytes = 8 << 20
 
 // ReadFile implements the wire.
-func (f *Files) ReadFile(
-	_ context.Context, r *connect.Request[agentv1.ReadFileRequest],
-) (*connect.Response[agentv1.ReadFileResponse], error) {
-	p, err := f.Find(r.Msg.Path, true)
+func (f *Files) ReadFile(_ context.Context, r *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error) {
+	p, err := f.Find(r.Path, true)
 	if err != nil {
 		return nil, err
 	}
 	defer p.Close()
 	file, st, err := p.Regular(os.O_RDONLY, 0)
 	if err != nil {
-		return nil, f.Explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Path, err)
 	}
 	defer file.Close()
 	size := uint64(st.Size())
 	want := uint64(0)
-	if r.Msg.Offset < size {
-		want = min(uint64(r.Msg.Limit), maxReadBytes, size-r.Msg.Offset)
+	if r.Offset < size {
+		want = min(uint64(r.Limit), maxReadBytes, size-r.Offset)
 	}
 	data := make([]byte, want)
-	n, err := file.ReadAt(data, int64(min(r.Msg.Offset, size)))
+	n, err := file.ReadAt(data, int64(min(r.Offset, size)))
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, f.Explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Path, err)
 	}
-	return connect.NewResponse(&agentv1.ReadFileResponse{Data: data[:n], Size: size}), nil
+	return &agentv1.ReadFileResponse{Data: data[:n], Size: size}, nil
 }
 
 // Replacement writes a new file beside an old one, and puts it in its place.
@@ -305,19 +303,17 @@ func (r *Replacement) Commit(err error) error {
 }
 
 // WriteFile implements the wire.
-func (f *Files) WriteFile(
-	_ context.Context, r *connect.Request[agentv1.WriteFileRequest],
-) (*connect.Response[agentv1.WriteFileResponse], error) {
-	p, err := f.Find(r.Msg.Path, true)
+func (f *Files) WriteFile(_ context.Context, r *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error) {
+	p, err := f.Find(r.Path, true)
 	if err != nil {
 		return nil, err
 	}
 	defer p.Close()
-	size, err := p.write(r.Msg)
+	size, err := p.write(r)
 	if err != nil {
-		return nil, f.Explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Path, err)
 	}
-	return connect.NewResponse(&agentv1.WriteFileResponse{Size: size}), nil
+	return &agentv1.WriteFileResponse{Size: size}, nil
 }
 
 func (p *Place) write(m *agentv1.WriteFileRequest) (uint64, error) {
@@ -372,25 +368,23 @@ func describe(name string, st fs.FileInfo) *agentv1.FileInfo {
 }
 
 // ListFiles implements the wire.
-func (f *Files) ListFiles(
-	ctx context.Context, r *connect.Request[agentv1.ListFilesRequest],
-) (*connect.Response[agentv1.ListFilesResponse], error) {
-	p, err := f.Find(r.Msg.Path, true)
+func (f *Files) ListFiles(ctx context.Context, r *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error) {
+	p, err := f.Find(r.Path, true)
 	if err != nil {
 		return nil, err
 	}
 	defer p.Close()
 	if st, err := p.root.Stat(p.name); err != nil {
-		return nil, f.Explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Path, err)
 	} else if !st.IsDir() {
-		return nil, f.Explain(r.Msg.Path, syscall.ENOTDIR)
+		return nil, f.Explain(r.Path, syscall.ENOTDIR)
 	}
-	l := &listing{root: p.root, base: p.name, closed: f.installed(r.Msg.Path), limit: int(min(max(r.Msg.Limit, 1), 10_000)), depth: int(min(max(r.Msg.Depth, 1), 10))}
+	l := &listing{root: p.root, base: p.name, closed: f.installed(r.Path), limit: int(min(max(r.Limit, 1), 10_000)), depth: int(min(max(r.Depth, 1), 10))}
 	if err := l.walk(ctx); err != nil {
-		return nil, f.Explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Path, err)
 	}
 	slices.SortFunc(l.out, func(x, y *agentv1.FileInfo) int { return cmp.Compare(x.Path, y.Path) })
-	return connect.NewResponse(&agentv1.ListFilesResponse{Files: l.out, Truncated: l.truncated}), nil
+	return &agentv1.ListFilesResponse{Files: l.out, Truncated: l.truncated}, nil
 }
 
 // installed is where a folder has what was installed, relative to it: files that
@@ -481,23 +475,21 @@ func (l *listing) read(ctx context.Context, f *os.File, dir string) (sub []strin
 }
 
 // RemoveFile implements the wire. A link is removed, not what it points to.
-func (f *Files) RemoveFile(
-	_ context.Context, r *connect.Request[agentv1.RemoveFileRequest],
-) (*connect.Response[agentv1.RemoveFileResponse], error) {
-	p, err := f.Find(r.Msg.Path, false)
+func (f *Files) RemoveFile(_ context.Context, r *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error) {
+	p, err := f.Find(r.Path, false)
 	if err != nil {
 		return nil, err
 	}
 	defer p.Close()
 	if err = p.writable(); err == nil {
-		if _, err = p.root.Lstat(p.name); err == nil && r.Msg.Recursive {
+		if _, err = p.root.Lstat(p.name); err == nil && r.Recursive {
 			err = p.root.RemoveAll(p.name)
 		} else if err == nil {
 			err = p.root.Remove(p.name)
 		}
 	}
 	if err != nil {
-		return nil, f.Explain(r.Msg.Path, err)
+		return nil, f.Explain(r.Path, err)
 	}
-	return connect.NewResponse(&agentv1.RemoveFileResponse{}), nil
+	return &agentv1.RemoveFileResponse{}, nil
 }

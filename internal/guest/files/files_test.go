@@ -74,31 +74,31 @@ func refused(t *testing.T, err error, code connect.Code, text string) {
 }
 
 func (r *rig) read(path string, offset uint64, limit uint32) (string, uint64, error) {
-	m, err := r.ReadFile(r.t.Context(), connect.NewRequest(&agentv1.ReadFileRequest{Path: path, Offset: offset, Limit: limit}))
+	m, err := r.ReadFile(r.t.Context(), &agentv1.ReadFileRequest{Path: path, Offset: offset, Limit: limit})
 	if err != nil {
 		return "", 0, err
 	}
-	return string(m.Msg.Data), m.Msg.Size, nil
+	return string(m.Data), m.Size, nil
 }
 
 func (r *rig) put(m *agentv1.WriteFileRequest) (uint64, error) {
-	w, err := r.WriteFile(r.t.Context(), connect.NewRequest(m))
+	w, err := r.WriteFile(r.t.Context(), m)
 	if err != nil {
 		return 0, err
 	}
-	return w.Msg.Size, nil
+	return w.Size, nil
 }
 
 func (r *rig) list(path string, depth, limit uint32) ([]*agentv1.FileInfo, bool, error) {
-	m, err := r.ListFiles(r.t.Context(), connect.NewRequest(&agentv1.ListFilesRequest{Path: path, Depth: depth, Limit: limit}))
+	m, err := r.ListFiles(r.t.Context(), &agentv1.ListFilesRequest{Path: path, Depth: depth, Limit: limit})
 	if err != nil {
 		return nil, false, err
 	}
-	return m.Msg.Files, m.Msg.Truncated, nil
+	return m.Files, m.Truncated, nil
 }
 
 func (r *rig) remove(path string, recursive bool) error {
-	_, err := r.RemoveFile(r.t.Context(), connect.NewRequest(&agentv1.RemoveFileRequest{Path: path, Recursive: recursive}))
+	_, err := r.RemoveFile(r.t.Context(), &agentv1.RemoveFileRequest{Path: path, Recursive: recursive})
 	return err
 }
 
@@ -539,7 +539,7 @@ func TestListingManyFiles(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.ListFiles(ctx, connect.NewRequest(&agentv1.ListFilesRequest{Path: "d", Depth: 1, Limit: 10_000})); err == nil {
+	if _, err := r.ListFiles(ctx, &agentv1.ListFilesRequest{Path: "d", Depth: 1, Limit: 10_000}); err == nil {
 		t.Error("a listing that nobody waits for goes on")
 	}
 }

@@ -470,9 +470,7 @@ func (ps *Processes) process(id string) (*Process, error) {
 }
 
 // StartProcess implements the wire.
-func (ps *Processes) StartProcess(
-	_ context.Context, r *connect.Request[agentv1.StartProcessRequest],
-) (*connect.Response[agentv1.StartProcessResponse], error) {
+func (ps *Processes) StartProcess(_ context.Context, r *agentv1.StartProcessRequest) (*agentv1.StartProcessResponse, error) {
 	ps.mu.Lock()
 	live := 0
 	for _, p := range ps.table {
@@ -485,19 +483,19 @@ func (ps *Processes) StartProcess(
 		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("%d background processes run already; stop one first", live))
 	}
 	out := newRing()
-	w := Wiring{open: r.Msg.StdinOpen, Stdout: out, output: out}
-	if len(r.Msg.Stdin) > 0 {
-		w.Stdin = bytes.NewReader(r.Msg.Stdin)
+	w := Wiring{open: r.StdinOpen, Stdout: out, output: out}
+	if len(r.Stdin) > 0 {
+		w.Stdin = bytes.NewReader(r.Stdin)
 	}
-	w.limit = time.Duration(min(r.Msg.TimeoutMillis, 1<<40)) * time.Millisecond
-	p, err := ps.Spawn("background", r.Msg.Command, w)
+	w.limit = time.Duration(min(r.TimeoutMillis, 1<<40)) * time.Millisecond
+	p, err := ps.Spawn("background", r.Command, w)
 	if err != nil {
 		return nil, err
 	}
 	if p.limit > 0 {
 		ps.work.Go(func() { ps.expire(p) })
 	}
-	return connect.NewResponse(&agentv1.StartProcessResponse{ProcessId: p.id}), nil
+	return &agentv1.StartProcessResponse{ProcessId: p.id}, nil
 }
 
 // List describes the processes, the oldest first.
@@ -540,10 +538,8 @@ func (p *Process) Describe() *agentv1.Process {
 }
 
 // ReadProcess implements the wire.
-func (ps *Processes) ReadProcess(
-	ctx context.Context, r *connect.Request[agentv1.ReadProcessRequest],
-) (*connect.Response[agentv1.ReadProcessResponse], error) {
-	p, err := ps.process(r.Msg.ProcessId)
+func (ps *Processes) ReadProcess(ctx context.Context, r *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error) {
+	p, err := ps.process(r.ProcessId)
 	if err != nil {
 		return nil, err
 	}
@@ -551,13 +547,13 @@ func (ps *Processes) ReadProcess(
 	if out == nil {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("only background processes keep their output"))
 	}
-	deadline := time.NewTimer(time.Duration(min(r.Msg.WaitMillis, 600_000)) * time.Millisecond)
+	deadline := time.NewTimer(time.Duration(min(r.WaitMillis, 600_000)) * time.Millisecond)
 	defer deadline.Stop()
 	for {
 		ended := !p.Running()
-		data, next, skipped, closed, changed := out.read(r.Msg.Cursor, int(min(max(r.Msg.MaxBytes, 1), 4<<20)))
-		if len(data) > 0 || closed && ended || r.Msg.WaitMillis == 0 {
-			return connect.NewResponse(p.answer(data, next, skipped)), nil
+		data, next, skipped, closed, changed := out.read(r.Cursor, int(min(max(r.MaxBytes, 1), 4<<20)))
+		if len(data) > 0 || closed && ended || r.WaitMillis == 0 {
+			return p.answer(data, next, skipped), nil
 		}
 		select {
 		case <-changed:
@@ -566,7 +562,7 @@ func (ps *Processes) ReadProcess(
 				<-changed
 			}
 		case <-deadline.C:
-			return connect.NewResponse(p.answer(data, next, skipped)), nil
+			return p.answer(data, next, skipped), nil
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -580,10 +576,8 @@ func (p *Process) answer(data []byte, next, skipped uint64) *agentv1.ReadProcess
 }
 
 // WriteProcess implements the wire.
-func (ps *Processes) WriteProcess(
-	ctx context.Context, r *connect.Request[agentv1.WriteProcessRequest],
-) (*connect.Response[agentv1.WriteProcessResponse], error) {
-	p, err := ps.process(r.Msg.ProcessId)
+func (ps *Processes) WriteProcess(ctx context.Context, r *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error) {
+	p, err := ps.process(r.ProcessId)
 	if err != nil {
 		return nil, err
 	}
@@ -596,32 +590,30 @@ func (ps *Processes) WriteProcess(
 		deadline = limit
 	}
 	p.stdin.SetWriteDeadline(deadline)
-	n, err := p.stdin.Write(r.Msg.Data)
+	n, err := p.stdin.Write(r.Data)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("the process does not read its input; %d bytes were taken", n))
 	}
 	if err != nil {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("the process has closed its input; %d bytes were taken", n))
 	}
-	if r.Msg.Eof {
+	if r.Eof {
 		p.stdin.Close()
 	}
-	return connect.NewResponse(&agentv1.WriteProcessResponse{Written: uint32(n)}), nil
+	return &agentv1.WriteProcessResponse{Written: uint32(n)}, nil
 }
 
 // StopProcess implements the wire.
-func (ps *Processes) StopProcess(
-	ctx context.Context, r *connect.Request[agentv1.StopProcessRequest],
-) (*connect.Response[agentv1.StopProcessResponse], error) {
-	p, err := ps.process(r.Msg.ProcessId)
+func (ps *Processes) StopProcess(ctx context.Context, r *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error) {
+	p, err := ps.process(r.ProcessId)
 	if err != nil {
 		return nil, err
 	}
-	s := syscall.Signal(r.Msg.Signal)
+	s := syscall.Signal(r.Signal)
 	if s <= 0 || s > 64 {
 		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("signal %d is not known", s))
 	}
-	grace := time.Duration(min(r.Msg.GraceMillis, 60_000)) * time.Millisecond
+	grace := time.Duration(min(r.GraceMillis, 60_000)) * time.Millisecond
 	if s == unix.SIGKILL {
 		KillTree(p)
 		grace = time.Second
@@ -634,7 +626,7 @@ func (ps *Processes) StopProcess(
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(wait):
-		if r.Msg.GraceMillis > 0 || s == unix.SIGKILL {
+		if r.GraceMillis > 0 || s == unix.SIGKILL {
 			KillTree(p)
 			select {
 			case <-p.done:
@@ -643,5 +635,5 @@ func (ps *Processes) StopProcess(
 		}
 	}
 	d := p.Describe()
-	return connect.NewResponse(&agentv1.StopProcessResponse{Running: d.Running, ExitCode: d.ExitCode}), nil
+	return &agentv1.StopProcessResponse{Running: d.Running, ExitCode: d.ExitCode}, nil
 }

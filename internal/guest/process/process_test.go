@@ -16,8 +16,8 @@ func TestTooManyInTheBackground(t *testing.T) {
 		id := fmt.Sprint("fake", n)
 		ps.table[id] = &Process{id: id, kind: "background", done: make(chan struct{})}
 	}
-	_, err := ps.StartProcess(t.Context(), connect.NewRequest(&agentv1.StartProcessRequest{
-		Command: &agentv1.Command{Argv: []string{"sh", "-c", "true"}}}))
+	_, err := ps.StartProcess(t.Context(), &agentv1.StartProcessRequest{
+		Command: &agentv1.Command{Argv: []string{"sh", "-c", "true"}}})
 	if connect.CodeOf(err) != connect.CodeResourceExhausted || !strings.Contains(err.Error(), "stop one first") {
 		t.Errorf("error %v", err)
 	}

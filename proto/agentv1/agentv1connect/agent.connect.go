@@ -44,8 +44,6 @@ const (
 	AgentUsageProcedure = "/sandlot.agent.v1.Agent/Usage"
 	// AgentStartInterpreterProcedure is the fully-qualified name of the Agent's StartInterpreter RPC.
 	AgentStartInterpreterProcedure = "/sandlot.agent.v1.Agent/StartInterpreter"
-	// AgentStopInterpreterProcedure is the fully-qualified name of the Agent's StopInterpreter RPC.
-	AgentStopInterpreterProcedure = "/sandlot.agent.v1.Agent/StopInterpreter"
 	// AgentOpenInterpreterProcedure is the fully-qualified name of the Agent's OpenInterpreter RPC.
 	AgentOpenInterpreterProcedure = "/sandlot.agent.v1.Agent/OpenInterpreter"
 	// AgentStartProcessProcedure is the fully-qualified name of the Agent's StartProcess RPC.
@@ -70,21 +68,20 @@ const (
 
 // AgentClient is a client for the sandlot.agent.v1.Agent service.
 type AgentClient interface {
-	Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error)
-	Configure(context.Context, *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error)
-	Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error)
-	StartInterpreter(context.Context, *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error)
-	StopInterpreter(context.Context, *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error)
-	OpenInterpreter(context.Context, *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error)
-	StartProcess(context.Context, *connect.Request[agentv1.StartProcessRequest]) (*connect.Response[agentv1.StartProcessResponse], error)
-	ListProcesses(context.Context, *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error)
-	ReadProcess(context.Context, *connect.Request[agentv1.ReadProcessRequest]) (*connect.Response[agentv1.ReadProcessResponse], error)
-	WriteProcess(context.Context, *connect.Request[agentv1.WriteProcessRequest]) (*connect.Response[agentv1.WriteProcessResponse], error)
-	StopProcess(context.Context, *connect.Request[agentv1.StopProcessRequest]) (*connect.Response[agentv1.StopProcessResponse], error)
-	ReadFile(context.Context, *connect.Request[agentv1.ReadFileRequest]) (*connect.Response[agentv1.ReadFileResponse], error)
-	WriteFile(context.Context, *connect.Request[agentv1.WriteFileRequest]) (*connect.Response[agentv1.WriteFileResponse], error)
-	ListFiles(context.Context, *connect.Request[agentv1.ListFilesRequest]) (*connect.Response[agentv1.ListFilesResponse], error)
-	RemoveFile(context.Context, *connect.Request[agentv1.RemoveFileRequest]) (*connect.Response[agentv1.RemoveFileResponse], error)
+	Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error)
+	Configure(context.Context, *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error)
+	Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error)
+	StartInterpreter(context.Context, *agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error)
+	OpenInterpreter(context.Context, *agentv1.OpenInterpreterRequest) (*agentv1.OpenInterpreterResponse, error)
+	StartProcess(context.Context, *agentv1.StartProcessRequest) (*agentv1.StartProcessResponse, error)
+	ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error)
+	ReadProcess(context.Context, *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error)
+	WriteProcess(context.Context, *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error)
+	StopProcess(context.Context, *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error)
+	ReadFile(context.Context, *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error)
+	WriteFile(context.Context, *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error)
+	ListFiles(context.Context, *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error)
+	RemoveFile(context.Context, *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error)
 }
 
 // NewAgentClient constructs a client for the sandlot.agent.v1.Agent service. By default, it uses
@@ -120,12 +117,6 @@ func NewAgentClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			httpClient,
 			baseURL+AgentStartInterpreterProcedure,
 			connect.WithSchema(agentMethods.ByName("StartInterpreter")),
-			connect.WithClientOptions(opts...),
-		),
-		stopInterpreter: connect.NewClient[agentv1.StopInterpreterRequest, agentv1.StopInterpreterResponse](
-			httpClient,
-			baseURL+AgentStopInterpreterProcedure,
-			connect.WithSchema(agentMethods.ByName("StopInterpreter")),
 			connect.WithClientOptions(opts...),
 		),
 		openInterpreter: connect.NewClient[agentv1.OpenInterpreterRequest, agentv1.OpenInterpreterResponse](
@@ -197,7 +188,6 @@ type agentClient struct {
 	configure        *connect.Client[agentv1.ConfigureRequest, agentv1.ConfigureResponse]
 	usage            *connect.Client[agentv1.UsageRequest, agentv1.UsageResponse]
 	startInterpreter *connect.Client[agentv1.StartInterpreterRequest, agentv1.StartInterpreterResponse]
-	stopInterpreter  *connect.Client[agentv1.StopInterpreterRequest, agentv1.StopInterpreterResponse]
 	openInterpreter  *connect.Client[agentv1.OpenInterpreterRequest, agentv1.OpenInterpreterResponse]
 	startProcess     *connect.Client[agentv1.StartProcessRequest, agentv1.StartProcessResponse]
 	listProcesses    *connect.Client[agentv1.ListProcessesRequest, agentv1.ListProcessesResponse]
@@ -211,97 +201,147 @@ type agentClient struct {
 }
 
 // Hello calls sandlot.agent.v1.Agent.Hello.
-func (c *agentClient) Hello(ctx context.Context, req *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
-	return c.hello.CallUnary(ctx, req)
+func (c *agentClient) Hello(ctx context.Context, req *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
+	response, err := c.hello.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // Configure calls sandlot.agent.v1.Agent.Configure.
-func (c *agentClient) Configure(ctx context.Context, req *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
-	return c.configure.CallUnary(ctx, req)
+func (c *agentClient) Configure(ctx context.Context, req *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
+	response, err := c.configure.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // Usage calls sandlot.agent.v1.Agent.Usage.
-func (c *agentClient) Usage(ctx context.Context, req *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
-	return c.usage.CallUnary(ctx, req)
+func (c *agentClient) Usage(ctx context.Context, req *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
+	response, err := c.usage.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // StartInterpreter calls sandlot.agent.v1.Agent.StartInterpreter.
-func (c *agentClient) StartInterpreter(ctx context.Context, req *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error) {
-	return c.startInterpreter.CallUnary(ctx, req)
-}
-
-// StopInterpreter calls sandlot.agent.v1.Agent.StopInterpreter.
-func (c *agentClient) StopInterpreter(ctx context.Context, req *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error) {
-	return c.stopInterpreter.CallUnary(ctx, req)
+func (c *agentClient) StartInterpreter(ctx context.Context, req *agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error) {
+	response, err := c.startInterpreter.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // OpenInterpreter calls sandlot.agent.v1.Agent.OpenInterpreter.
-func (c *agentClient) OpenInterpreter(ctx context.Context, req *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error) {
-	return c.openInterpreter.CallUnary(ctx, req)
+func (c *agentClient) OpenInterpreter(ctx context.Context, req *agentv1.OpenInterpreterRequest) (*agentv1.OpenInterpreterResponse, error) {
+	response, err := c.openInterpreter.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // StartProcess calls sandlot.agent.v1.Agent.StartProcess.
-func (c *agentClient) StartProcess(ctx context.Context, req *connect.Request[agentv1.StartProcessRequest]) (*connect.Response[agentv1.StartProcessResponse], error) {
-	return c.startProcess.CallUnary(ctx, req)
+func (c *agentClient) StartProcess(ctx context.Context, req *agentv1.StartProcessRequest) (*agentv1.StartProcessResponse, error) {
+	response, err := c.startProcess.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // ListProcesses calls sandlot.agent.v1.Agent.ListProcesses.
-func (c *agentClient) ListProcesses(ctx context.Context, req *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error) {
-	return c.listProcesses.CallUnary(ctx, req)
+func (c *agentClient) ListProcesses(ctx context.Context, req *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error) {
+	response, err := c.listProcesses.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // ReadProcess calls sandlot.agent.v1.Agent.ReadProcess.
-func (c *agentClient) ReadProcess(ctx context.Context, req *connect.Request[agentv1.ReadProcessRequest]) (*connect.Response[agentv1.ReadProcessResponse], error) {
-	return c.readProcess.CallUnary(ctx, req)
+func (c *agentClient) ReadProcess(ctx context.Context, req *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error) {
+	response, err := c.readProcess.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // WriteProcess calls sandlot.agent.v1.Agent.WriteProcess.
-func (c *agentClient) WriteProcess(ctx context.Context, req *connect.Request[agentv1.WriteProcessRequest]) (*connect.Response[agentv1.WriteProcessResponse], error) {
-	return c.writeProcess.CallUnary(ctx, req)
+func (c *agentClient) WriteProcess(ctx context.Context, req *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error) {
+	response, err := c.writeProcess.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // StopProcess calls sandlot.agent.v1.Agent.StopProcess.
-func (c *agentClient) StopProcess(ctx context.Context, req *connect.Request[agentv1.StopProcessRequest]) (*connect.Response[agentv1.StopProcessResponse], error) {
-	return c.stopProcess.CallUnary(ctx, req)
+func (c *agentClient) StopProcess(ctx context.Context, req *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error) {
+	response, err := c.stopProcess.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // ReadFile calls sandlot.agent.v1.Agent.ReadFile.
-func (c *agentClient) ReadFile(ctx context.Context, req *connect.Request[agentv1.ReadFileRequest]) (*connect.Response[agentv1.ReadFileResponse], error) {
-	return c.readFile.CallUnary(ctx, req)
+func (c *agentClient) ReadFile(ctx context.Context, req *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error) {
+	response, err := c.readFile.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // WriteFile calls sandlot.agent.v1.Agent.WriteFile.
-func (c *agentClient) WriteFile(ctx context.Context, req *connect.Request[agentv1.WriteFileRequest]) (*connect.Response[agentv1.WriteFileResponse], error) {
-	return c.writeFile.CallUnary(ctx, req)
+func (c *agentClient) WriteFile(ctx context.Context, req *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error) {
+	response, err := c.writeFile.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // ListFiles calls sandlot.agent.v1.Agent.ListFiles.
-func (c *agentClient) ListFiles(ctx context.Context, req *connect.Request[agentv1.ListFilesRequest]) (*connect.Response[agentv1.ListFilesResponse], error) {
-	return c.listFiles.CallUnary(ctx, req)
+func (c *agentClient) ListFiles(ctx context.Context, req *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error) {
+	response, err := c.listFiles.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // RemoveFile calls sandlot.agent.v1.Agent.RemoveFile.
-func (c *agentClient) RemoveFile(ctx context.Context, req *connect.Request[agentv1.RemoveFileRequest]) (*connect.Response[agentv1.RemoveFileResponse], error) {
-	return c.removeFile.CallUnary(ctx, req)
+func (c *agentClient) RemoveFile(ctx context.Context, req *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error) {
+	response, err := c.removeFile.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // AgentHandler is an implementation of the sandlot.agent.v1.Agent service.
 type AgentHandler interface {
-	Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error)
-	Configure(context.Context, *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error)
-	Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error)
-	StartInterpreter(context.Context, *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error)
-	StopInterpreter(context.Context, *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error)
-	OpenInterpreter(context.Context, *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error)
-	StartProcess(context.Context, *connect.Request[agentv1.StartProcessRequest]) (*connect.Response[agentv1.StartProcessResponse], error)
-	ListProcesses(context.Context, *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error)
-	ReadProcess(context.Context, *connect.Request[agentv1.ReadProcessRequest]) (*connect.Response[agentv1.ReadProcessResponse], error)
-	WriteProcess(context.Context, *connect.Request[agentv1.WriteProcessRequest]) (*connect.Response[agentv1.WriteProcessResponse], error)
-	StopProcess(context.Context, *connect.Request[agentv1.StopProcessRequest]) (*connect.Response[agentv1.StopProcessResponse], error)
-	ReadFile(context.Context, *connect.Request[agentv1.ReadFileRequest]) (*connect.Response[agentv1.ReadFileResponse], error)
-	WriteFile(context.Context, *connect.Request[agentv1.WriteFileRequest]) (*connect.Response[agentv1.WriteFileResponse], error)
-	ListFiles(context.Context, *connect.Request[agentv1.ListFilesRequest]) (*connect.Response[agentv1.ListFilesResponse], error)
-	RemoveFile(context.Context, *connect.Request[agentv1.RemoveFileRequest]) (*connect.Response[agentv1.RemoveFileResponse], error)
+	Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error)
+	Configure(context.Context, *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error)
+	Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error)
+	StartInterpreter(context.Context, *agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error)
+	OpenInterpreter(context.Context, *agentv1.OpenInterpreterRequest) (*agentv1.OpenInterpreterResponse, error)
+	StartProcess(context.Context, *agentv1.StartProcessRequest) (*agentv1.StartProcessResponse, error)
+	ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error)
+	ReadProcess(context.Context, *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error)
+	WriteProcess(context.Context, *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error)
+	StopProcess(context.Context, *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error)
+	ReadFile(context.Context, *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error)
+	WriteFile(context.Context, *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error)
+	ListFiles(context.Context, *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error)
+	RemoveFile(context.Context, *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error)
 }
 
 // NewAgentHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -311,91 +351,85 @@ type AgentHandler interface {
 // and JSON codecs. They also support gzip compression.
 func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, http.Handler) {
 	agentMethods := agentv1.File_agent_proto.Services().ByName("Agent").Methods()
-	agentHelloHandler := connect.NewUnaryHandler(
+	agentHelloHandler := connect.NewUnaryHandlerSimple(
 		AgentHelloProcedure,
 		svc.Hello,
 		connect.WithSchema(agentMethods.ByName("Hello")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentConfigureHandler := connect.NewUnaryHandler(
+	agentConfigureHandler := connect.NewUnaryHandlerSimple(
 		AgentConfigureProcedure,
 		svc.Configure,
 		connect.WithSchema(agentMethods.ByName("Configure")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentUsageHandler := connect.NewUnaryHandler(
+	agentUsageHandler := connect.NewUnaryHandlerSimple(
 		AgentUsageProcedure,
 		svc.Usage,
 		connect.WithSchema(agentMethods.ByName("Usage")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentStartInterpreterHandler := connect.NewUnaryHandler(
+	agentStartInterpreterHandler := connect.NewUnaryHandlerSimple(
 		AgentStartInterpreterProcedure,
 		svc.StartInterpreter,
 		connect.WithSchema(agentMethods.ByName("StartInterpreter")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentStopInterpreterHandler := connect.NewUnaryHandler(
-		AgentStopInterpreterProcedure,
-		svc.StopInterpreter,
-		connect.WithSchema(agentMethods.ByName("StopInterpreter")),
-		connect.WithHandlerOptions(opts...),
-	)
-	agentOpenInterpreterHandler := connect.NewUnaryHandler(
+	agentOpenInterpreterHandler := connect.NewUnaryHandlerSimple(
 		AgentOpenInterpreterProcedure,
 		svc.OpenInterpreter,
 		connect.WithSchema(agentMethods.ByName("OpenInterpreter")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentStartProcessHandler := connect.NewUnaryHandler(
+	agentStartProcessHandler := connect.NewUnaryHandlerSimple(
 		AgentStartProcessProcedure,
 		svc.StartProcess,
 		connect.WithSchema(agentMethods.ByName("StartProcess")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentListProcessesHandler := connect.NewUnaryHandler(
+	agentListProcessesHandler := connect.NewUnaryHandlerSimple(
 		AgentListProcessesProcedure,
 		svc.ListProcesses,
 		connect.WithSchema(agentMethods.ByName("ListProcesses")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentReadProcessHandler := connect.NewUnaryHandler(
+	agentReadProcessHandler := connect.NewUnaryHandlerSimple(
 		AgentReadProcessProcedure,
 		svc.ReadProcess,
 		connect.WithSchema(agentMethods.ByName("ReadProcess")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentWriteProcessHandler := connect.NewUnaryHandler(
+	agentWriteProcessHandler := connect.NewUnaryHandlerSimple(
 		AgentWriteProcessProcedure,
 		svc.WriteProcess,
 		connect.WithSchema(agentMethods.ByName("WriteProcess")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentStopProcessHandler := connect.NewUnaryHandler(
+	agentStopProcessHandler := connect.NewUnaryHandlerSimple(
 		AgentStopProcessProcedure,
 		svc.StopProcess,
 		connect.WithSchema(agentMethods.ByName("StopProcess")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentReadFileHandler := connect.NewUnaryHandler(
+	agentReadFileHandler := connect.NewUnaryHandlerSimple(
 		AgentReadFileProcedure,
 		svc.ReadFile,
 		connect.WithSchema(agentMethods.ByName("ReadFile")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentWriteFileHandler := connect.NewUnaryHandler(
+	agentWriteFileHandler := connect.NewUnaryHandlerSimple(
 		AgentWriteFileProcedure,
 		svc.WriteFile,
 		connect.WithSchema(agentMethods.ByName("WriteFile")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentListFilesHandler := connect.NewUnaryHandler(
+	agentListFilesHandler := connect.NewUnaryHandlerSimple(
 		AgentListFilesProcedure,
 		svc.ListFiles,
 		connect.WithSchema(agentMethods.ByName("ListFiles")),
 		connect.WithHandlerOptions(opts...),
 	)
-	agentRemoveFileHandler := connect.NewUnaryHandler(
+	agentRemoveFileHandler := connect.NewUnaryHandlerSimple(
 		AgentRemoveFileProcedure,
 		svc.RemoveFile,
 		connect.WithSchema(agentMethods.ByName("RemoveFile")),
@@ -411,8 +445,6 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 			agentUsageHandler.ServeHTTP(w, r)
 		case AgentStartInterpreterProcedure:
 			agentStartInterpreterHandler.ServeHTTP(w, r)
-		case AgentStopInterpreterProcedure:
-			agentStopInterpreterHandler.ServeHTTP(w, r)
 		case AgentOpenInterpreterProcedure:
 			agentOpenInterpreterHandler.ServeHTTP(w, r)
 		case AgentStartProcessProcedure:
@@ -442,62 +474,58 @@ func NewAgentHandler(svc AgentHandler, opts ...connect.HandlerOption) (string, h
 // UnimplementedAgentHandler returns CodeUnimplemented from all methods.
 type UnimplementedAgentHandler struct{}
 
-func (UnimplementedAgentHandler) Hello(context.Context, *connect.Request[agentv1.HelloRequest]) (*connect.Response[agentv1.HelloResponse], error) {
+func (UnimplementedAgentHandler) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.Hello is not implemented"))
 }
 
-func (UnimplementedAgentHandler) Configure(context.Context, *connect.Request[agentv1.ConfigureRequest]) (*connect.Response[agentv1.ConfigureResponse], error) {
+func (UnimplementedAgentHandler) Configure(context.Context, *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.Configure is not implemented"))
 }
 
-func (UnimplementedAgentHandler) Usage(context.Context, *connect.Request[agentv1.UsageRequest]) (*connect.Response[agentv1.UsageResponse], error) {
+func (UnimplementedAgentHandler) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.Usage is not implemented"))
 }
 
-func (UnimplementedAgentHandler) StartInterpreter(context.Context, *connect.Request[agentv1.StartInterpreterRequest]) (*connect.Response[agentv1.StartInterpreterResponse], error) {
+func (UnimplementedAgentHandler) StartInterpreter(context.Context, *agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.StartInterpreter is not implemented"))
 }
 
-func (UnimplementedAgentHandler) StopInterpreter(context.Context, *connect.Request[agentv1.StopInterpreterRequest]) (*connect.Response[agentv1.StopInterpreterResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.StopInterpreter is not implemented"))
-}
-
-func (UnimplementedAgentHandler) OpenInterpreter(context.Context, *connect.Request[agentv1.OpenInterpreterRequest]) (*connect.Response[agentv1.OpenInterpreterResponse], error) {
+func (UnimplementedAgentHandler) OpenInterpreter(context.Context, *agentv1.OpenInterpreterRequest) (*agentv1.OpenInterpreterResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.OpenInterpreter is not implemented"))
 }
 
-func (UnimplementedAgentHandler) StartProcess(context.Context, *connect.Request[agentv1.StartProcessRequest]) (*connect.Response[agentv1.StartProcessResponse], error) {
+func (UnimplementedAgentHandler) StartProcess(context.Context, *agentv1.StartProcessRequest) (*agentv1.StartProcessResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.StartProcess is not implemented"))
 }
 
-func (UnimplementedAgentHandler) ListProcesses(context.Context, *connect.Request[agentv1.ListProcessesRequest]) (*connect.Response[agentv1.ListProcessesResponse], error) {
+func (UnimplementedAgentHandler) ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.ListProcesses is not implemented"))
 }
 
-func (UnimplementedAgentHandler) ReadProcess(context.Context, *connect.Request[agentv1.ReadProcessRequest]) (*connect.Response[agentv1.ReadProcessResponse], error) {
+func (UnimplementedAgentHandler) ReadProcess(context.Context, *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.ReadProcess is not implemented"))
 }
 
-func (UnimplementedAgentHandler) WriteProcess(context.Context, *connect.Request[agentv1.WriteProcessRequest]) (*connect.Response[agentv1.WriteProcessResponse], error) {
+func (UnimplementedAgentHandler) WriteProcess(context.Context, *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.WriteProcess is not implemented"))
 }
 
-func (UnimplementedAgentHandler) StopProcess(context.Context, *connect.Request[agentv1.StopProcessRequest]) (*connect.Response[agentv1.StopProcessResponse], error) {
+func (UnimplementedAgentHandler) StopProcess(context.Context, *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.StopProcess is not implemented"))
 }
 
-func (UnimplementedAgentHandler) ReadFile(context.Context, *connect.Request[agentv1.ReadFileRequest]) (*connect.Response[agentv1.ReadFileResponse], error) {
+func (UnimplementedAgentHandler) ReadFile(context.Context, *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.ReadFile is not implemented"))
 }
 
-func (UnimplementedAgentHandler) WriteFile(context.Context, *connect.Request[agentv1.WriteFileRequest]) (*connect.Response[agentv1.WriteFileResponse], error) {
+func (UnimplementedAgentHandler) WriteFile(context.Context, *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.WriteFile is not implemented"))
 }
 
-func (UnimplementedAgentHandler) ListFiles(context.Context, *connect.Request[agentv1.ListFilesRequest]) (*connect.Response[agentv1.ListFilesResponse], error) {
+func (UnimplementedAgentHandler) ListFiles(context.Context, *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.ListFiles is not implemented"))
 }
 
-func (UnimplementedAgentHandler) RemoveFile(context.Context, *connect.Request[agentv1.RemoveFileRequest]) (*connect.Response[agentv1.RemoveFileResponse], error) {
+func (UnimplementedAgentHandler) RemoveFile(context.Context, *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("sandlot.agent.v1.Agent.RemoveFile is not implemented"))
 }
