@@ -1,7 +1,7 @@
 // Package agent is the host's side of the wire: it keeps the link to one
 // sandbox's agent alive and makes calls over it. The sandbox is hostile:
-// every message is bounded, every call has an end, and nothing that the agent
-// says is used as a name or path on the host.
+// every message is bounded, every call has an end, and no text from the sandbox
+// is used as a name or path on the host.
 package agent
 
 import (
@@ -18,6 +18,8 @@ import (
 	"connectrpc.com/connect"
 	"github.com/hashicorp/yamux"
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+	"google.golang.org/protobuf/proto"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/sandbox"
@@ -25,60 +27,56 @@ import (
 	"sandlot/proto/agentv1/agentv1connect"
 )
 
-// ErrProtocol is returned for an answer that breaks the protocol: the agent, or
-// who speaks in its place, is not to be trusted with another call.
-var ErrProtocol = errors.New("the agent's answer makes no sense")
-
-// unread says what it means that an answer could not be read.
-func unread(err error) error {
-	if errors.Is(err, wire.ErrMessage) {
-		return ErrProtocol
-	}
-	return ErrLost
-}
-
-// ErrLost is returned when the link broke in the middle of a call.
-var ErrLost = errors.New("the link to the sandbox broke")
+// Errors of calls whose answer did not come, or is not used.
+var (
+	// ErrProtocol is returned for an answer that breaks the protocol: the agent, or a
+	// process that answers in its place, must not be trusted with another call.
+	ErrProtocol = errors.New("the agent's answer makes no sense")
+	// ErrLost is returned when the link broke in the middle of a call.
+	ErrLost = errors.New("the link to the sandbox broke")
+	// ErrUnfit is returned once a sandbox has broken one link after the other.
+	ErrUnfit = errors.New("the sandbox keeps breaking the link")
+)
 
 // Client talks to one sandbox's agent. Its methods may be called from many
 // goroutines.
+//
+// The order of locks: an interpreter's slot, one of slots, mu.
 type Client struct {
 	rpc agentv1connect.AgentClient
 
-	box    sandbox.Sandbox
-	secret []byte
-	log    *slog.Logger
-	http   *http.Transport
+	box  sandbox.Sandbox
+	log  *slog.Logger
+	http *http.Transport
 
 	ctx    context.Context // until Close, or the sandbox is gone
 	cancel context.CancelCauseFunc
-	work   sync.WaitGroup
+	work   sync.WaitGroup // Close waits for it
 
-	// links has the connection that becomes the next link.
-	links   chan net.Conn
-	greeted chan struct{} // held by each connection that has not proved itself
-	network atomic.Pointer[Network]
-	turns   *Turns
+	links    chan net.Conn // has the connection that becomes the next link
+	greeting chan struct{} // a slot for each connection that has not proved itself
+	network  atomic.Pointer[Network]
+	slots    Slots // nil: no bound
 
 	mu   sync.Mutex
 	mux  *yamux.Session  // nil while there is no link
 	idle []*yamux.Stream // run streams of mux that wait for their next request
 	dead error           // why there will never be a link again
-	// expected are the connections that the sandbox was asked for.
-	expected map[wire.Ticket]*expected
-	// interps are the ways to interpreters, by language.
-	interps map[string]*interpreter
-	changed chan struct{} // closed, and replaced, when one of the above changes
+	// changed is closed, and replaced, when mux or dead changes.
+	changed  chan struct{}
+	expected map[wire.Ticket]*expected // connections that the sandbox was asked for
+	interps  map[string]*interpreter   // by language
 }
 
 // New starts to keep the link to box's agent. Close ends it; the sandbox lives on.
-func New(box sandbox.Sandbox, log *slog.Logger) *Client {
+// Cells that have just begun take one of the slots; nil slots are no bound.
+func New(box sandbox.Sandbox, log *slog.Logger, slots Slots) *Client {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	c := &Client{box: box, secret: box.Spec().Secret, log: log, ctx: ctx, cancel: cancel,
-		links: make(chan net.Conn, 1), greeted: make(chan struct{}, maxGreeted), changed: make(chan struct{})}
+	c := &Client{box: box, log: log, ctx: ctx, cancel: cancel, links: make(chan net.Conn, 1),
+		greeting: make(chan struct{}, maxGreeting), slots: slots, changed: make(chan struct{}),
+		expected: map[wire.Ticket]*expected{}, interps: map[string]*interpreter{}}
 	c.http = &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn,
-			error) {
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return c.open(ctx, wire.Call)
 		},
 		MaxIdleConnsPerHost:    16,
@@ -97,14 +95,11 @@ func New(box sandbox.Sandbox, log *slog.Logger) *Client {
 	return c
 }
 
-// Share makes the client's pieces of code take turns with others'. It is called
-// before the first.
-func (c *Client) Share(t *Turns) { c.turns = t }
-
 // Network is a sandbox's way to the network.
 type Network interface {
-	// Pace returns when one more connection for it may come, or ctx ends. As
-	// long as a few wait for that, nothing else that the sandbox dials is let in.
+	// Pace returns when one more connection to the network may come, or ctx ends.
+	// While maxGreeting connections wait for that, no other connection of the sandbox
+	// is accepted.
 	Pace(ctx context.Context)
 	// Serve serves a connection that the sandbox made to reach the network, and
 	// closes it. It returns when it ends, or ctx does.
@@ -117,21 +112,33 @@ func (c *Client) Route(n Network) { c.network.Store(&n) }
 // Close ends the link. The agent waits for the next host.
 func (c *Client) Close() {
 	c.mu.Lock()
-	c.cancel(nil) // nothing begins that is not waited for
+	c.cancel(nil) // spawn starts nothing any more
 	c.mu.Unlock()
 	c.work.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, i := range c.interps {
 		select {
-		case i.turn <- struct{}{}: // and nobody gets it again
+		case i.slot <- struct{}{}: // and no cell gets it again
 			i.close()
-		default: // whoever has it closes it
+		default: // the cell that has the slot closes the connection
 		}
 	}
 }
 
-// accept takes what dials from the sandbox until that is gone, or unfit.
+// spawn runs work in a goroutine that Close waits for. After Close it runs nothing and
+// returns false.
+func (c *Client) spawn(work func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return false
+	}
+	c.work.Go(work)
+	return true
+}
+
+// accept accepts connections from the sandbox until the sandbox is gone, or unfit.
 func (c *Client) accept(ctx context.Context) {
 	var conns sync.WaitGroup
 	defer func() {
@@ -142,8 +149,8 @@ func (c *Client) accept(ctx context.Context) {
 		default:
 		}
 	}()
-	var refused atomic.Int64 // one after the other
-	var told warnings
+	var refused, unreported atomic.Int64 // in a row; since the last warning
+	warn := rate.Sometimes{Interval: warnEvery}
 	for {
 		conn, err := c.box.Connect(ctx)
 		if err != nil {
@@ -151,7 +158,7 @@ func (c *Client) accept(ctx context.Context) {
 			return
 		}
 		select {
-		case c.greeted <- struct{}{}:
+		case c.greeting <- struct{}{}:
 		case <-ctx.Done():
 			conn.Close()
 			return
@@ -162,13 +169,13 @@ func (c *Client) accept(ctx context.Context) {
 			case err == nil && purpose == wire.Network:
 				if n := c.network.Load(); n != nil {
 					(*n).Pace(ctx)
-					<-c.greeted
+					<-c.greeting
 					(*n).Serve(ctx, conn)
 					return
 				}
 				conn.Close()
 			case err == nil && purpose == wire.Direct:
-				<-c.greeted
+				<-c.greeting
 				c.deliver(asked, conn)
 				return
 			case err == nil:
@@ -176,57 +183,40 @@ func (c *Client) accept(ctx context.Context) {
 				c.offer(conn)
 			default:
 				conn.Close()
-				n := refused.Add(1)
-				if times := told.due(); times > 0 {
-					c.log.Warn("refused links from a sandbox", "sandbox", c.box.Spec().ID, "times", times, "error", err)
-				}
-				if n >= tooMany && !c.Linked() {
+				unreported.Add(1)
+				warn.Do(func() {
+					c.log.Warn("refused links from a sandbox", "sandbox", c.box.Spec().ID, "times", unreported.Swap(0),
+						"error", err)
+				})
+				if refused.Add(1) >= tooMany && !c.Linked() {
 					c.cancel(ErrUnfit)
 				}
 			}
 			select {
-			case <-time.After(10 * time.Millisecond): // a flood of greetings costs no more than this
+			case <-time.After(10 * time.Millisecond): // bounds the cost of a flood of greetings
 			case <-ctx.Done():
 			}
-			<-c.greeted
+			<-c.greeting
 		})
 	}
 }
+
+// warnEvery is the time between two warnings about one sandbox, which can cause as many
+// as it likes.
+const warnEvery = 10 * time.Second
 
 // admit lets a connection prove itself; asked is what a direct one is for.
 func (c *Client) admit(ctx context.Context, conn net.Conn) (purpose wire.Purpose, asked *expected, err error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	purpose, err = wire.Admit(conn, c.secret, func(t wire.Ticket) bool {
+	purpose, err = wire.Admit(conn, c.box.Spec().Secret, func(t wire.Ticket) bool {
 		asked = c.claim(t)
 		return asked != nil
 	})
 	return purpose, asked, err
 }
 
-// warnings are bounded: a sandbox can make something to warn of all the time.
-type warnings struct {
-	mu    sync.Mutex
-	last  time.Time
-	times int
-}
-
-// warnEvery is the time between two warnings about one sandbox.
-const warnEvery = 10 * time.Second
-
-// due takes note of something to warn of, and returns how often it happened
-// since the last warning if it is time for one, else 0.
-func (w *warnings) due() (times int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.times++
-	if now := time.Now(); now.Sub(w.last) >= warnEvery {
-		times, w.times, w.last = w.times, 0, now
-	}
-	return times
-}
-
-// offer makes conn the next link, in place of one that waits already.
+// offer makes conn the next link, and closes one that waits to become it.
 func (c *Client) offer(conn net.Conn) {
 	for {
 		select {
@@ -235,8 +225,8 @@ func (c *Client) offer(conn net.Conn) {
 		default:
 		}
 		select {
-		case older := <-c.links:
-			older.Close()
+		case previous := <-c.links:
+			previous.Close()
 		default:
 		}
 	}
@@ -270,18 +260,15 @@ func (c *Client) keep(ctx context.Context) {
 	}
 }
 
-// ErrUnfit is returned once a sandbox has broken one link after the other.
-var ErrUnfit = errors.New("the sandbox keeps breaking the link")
-
-// A link that is brief is no good, and too many of them in a row are no accident.
 const (
+	// A link that ends within brief is a short one, and so many of them in a row make the
+	// sandbox unfit.
 	brief    = 2 * time.Second
 	tooShort = 8
-	// tooMany greetings without the secret, one after the other, are no accident
-	// either.
+	// tooMany greetings in a row without the secret do, too.
 	tooMany = 1000
-	// maxGreeted bounds the connections that have not proved themselves.
-	maxGreeted = 16
+	// maxGreeting bounds the connections that have not proved themselves.
+	maxGreeting = 16
 )
 
 // link waits until an agent has proved itself. It returns an error only when
@@ -294,8 +281,7 @@ func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 		return nil, context.Cause(ctx)
 	}
 	widen(conn)
-	// The sandbox opens no streams on a link.
-	mux, err := yamux.Client(wire.Strict(wire.Whole(conn)), wire.Mux())
+	mux, err := yamux.Client(wire.Strict(wire.Coalesce(conn)), wire.Mux())
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -303,12 +289,12 @@ func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 	return mux, nil
 }
 
-// linkBuffer makes room for whole pieces of files on their way to the agent:
-// fewer wake-ups. Where the kernel allows less, it is slower, and nothing else.
+// linkBuffer is the size of a link's send buffer, in bytes. It has room for large
+// writes, which saves wake-ups. Where the kernel allows less, transfers are slower.
 const linkBuffer = 2 << 20
 
-// widen gives a link that buffer. There is one of a sandbox; its connections to
-// the network are many, and keep what the kernel gives.
+// widen gives a link that buffer. Connections to the network, of which a sandbox has
+// many, keep the kernel's default.
 func widen(conn net.Conn) {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -366,45 +352,50 @@ func (c *Client) session(ctx context.Context) (*yamux.Session, error) {
 	}
 }
 
-// open opens a stream of a kind. A link that turns out to be over is waited for
-// to be replaced: nothing of the call was said on it.
+// open opens a stream of a kind. When the link turns out to be over, open waits for the
+// next one: no part of the call was sent on it.
 func (c *Client) open(ctx context.Context, kind byte) (*yamux.Stream, error) {
 	for {
 		mux, err := c.session(ctx)
 		if err != nil {
 			return nil, err
 		}
-		s, err := openOn(ctx, mux, kind)
+		s, err := c.openOn(ctx, mux, kind)
 		if err == nil || ctx.Err() != nil || !mux.IsClosed() {
 			return s, err
 		}
 	}
 }
 
-func openOn(ctx context.Context, mux *yamux.Session, kind byte) (*yamux.Stream, error) {
-	// A peer that does not read or acknowledge holds it for half a minute.
+// openOn opens a stream on a link, and returns when ctx ends even while a peer that
+// does not read or acknowledge holds the stream: it can do so for half a minute.
+func (c *Client) openOn(ctx context.Context, mux *yamux.Session, kind byte) (*yamux.Stream, error) {
 	type result struct {
 		s   *yamux.Stream
 		err error
 	}
-	opened := make(chan result, 1)
-	go func() {
+	opened := make(chan result)
+	if !c.spawn(func() {
 		s, err := begin(mux, kind)
-		opened <- result{s, err}
-	}()
+		select {
+		case opened <- result{s, err}:
+		case <-ctx.Done():
+			if err == nil {
+				s.Close()
+			}
+		}
+	}) {
+		return nil, context.Cause(c.ctx)
+	}
 	select {
 	case r := <-opened:
 		return r.s, r.err
 	case <-ctx.Done():
-		go func() {
-			if r := <-opened; r.err == nil {
-				r.s.Close()
-			}
-		}()
 		return nil, ctx.Err()
 	}
 }
 
+// begin opens a stream and sends its kind.
 func begin(mux *yamux.Session, kind byte) (*yamux.Stream, error) {
 	s, err := mux.OpenStream()
 	if err != nil {
@@ -431,39 +422,51 @@ func (c *Client) stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn
 		return nil, nil, err
 	}
 	reply := new(agentv1.StreamReply)
-	if err := wire.ReadMessage(s, reply); err != nil {
-		s.Close()
-		return nil, nil, fmt.Errorf("%w: %w", unread(err), err)
+	err = read(s, reply)
+	if err == nil && reply.Code != 0 {
+		err = refused(reply)
 	}
-	if reply.Code != 0 {
+	if err != nil {
 		s.Close()
-		return nil, nil, refused(reply)
+		return nil, nil, err
 	}
 	return s, reply, nil
+}
+
+// read reads a message of the agent. Its error is ErrProtocol or ErrLost.
+func read(s net.Conn, m proto.Message) error {
+	switch err := wire.ReadMessage(s, m); {
+	case err == nil:
+		return nil
+	case errors.Is(err, wire.ErrMessage):
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	default:
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
 }
 
 // maxIdle is how many run streams wait for the next request: more calls at
 // once open, and close, streams of their own.
 const maxIdle = 32
 
-// run runs one command or one piece of code to its end, and returns its last
-// event, which the agent makes of the request's kind. The others are given to event, whose
-// error ends the run. When ctx ends, what runs is stopped.
+// run runs one command or one cell to its end, and returns its last event, which is of
+// the request's kind when the agent keeps to the protocol. The others are given to
+// event, whose error ends the run. When ctx ends, the command or cell is stopped.
 func (c *Client) run(ctx context.Context, r *agentv1.RunRequest,
 	event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
 	if err := fits(r); err != nil {
 		return nil, err
 	}
-	s, err := c.take(ctx)
+	s, err := c.acquireStream(ctx)
 	if err != nil {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { s.SetDeadline(time.Unix(1, 0)) })
-	e, err := run(s, r, event)
+	e, err := exchange(s, r, event)
 	if !stop() || err != nil && e == nil {
 		s.Close()
 	} else {
-		c.put(s)
+		c.releaseStream(s)
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -471,15 +474,17 @@ func (c *Client) run(ctx context.Context, r *agentv1.RunRequest,
 	return e, err
 }
 
-// run returns a nil event when the stream is of no more use.
-func run(s *yamux.Stream, r *agentv1.RunRequest, event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
+// exchange sends a request and reads its events up to the last one. The event that it
+// returns is nil when the stream cannot be used again.
+func exchange(s *yamux.Stream, r *agentv1.RunRequest,
+	event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
 	if err := wire.WriteMessage(s, r); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLost, err)
 	}
 	for {
 		e := new(agentv1.RunEvent)
-		if err := wire.ReadMessage(s, e); err != nil {
-			return nil, fmt.Errorf("%w: %w", unread(err), err)
+		if err := read(s, e); err != nil {
+			return nil, err
 		}
 		switch k := e.Event.(type) {
 		case *agentv1.RunEvent_Refused:
@@ -493,8 +498,8 @@ func run(s *yamux.Stream, r *agentv1.RunRequest, event func(*agentv1.RunEvent) e
 	}
 }
 
-// take returns a run stream.
-func (c *Client) take(ctx context.Context) (*yamux.Stream, error) {
+// acquireStream returns a run stream: an idle one, or a new one.
+func (c *Client) acquireStream(ctx context.Context) (*yamux.Stream, error) {
 	mux, err := c.session(ctx)
 	if err != nil {
 		return nil, err
@@ -510,14 +515,15 @@ func (c *Client) take(ctx context.Context) (*yamux.Stream, error) {
 	return c.open(ctx, wire.Run)
 }
 
-func (c *Client) put(s *yamux.Stream) {
+// releaseStream keeps a run stream for the next request, or closes it.
+func (c *Client) releaseStream(s *yamux.Stream) {
 	c.mu.Lock()
-	keep := s.Session() == c.mux && len(c.idle) < maxIdle
-	if keep {
+	idle := s.Session() == c.mux && len(c.idle) < maxIdle
+	if idle {
 		c.idle = append(c.idle, s)
 	}
 	c.mu.Unlock()
-	if !keep {
+	if !idle {
 		s.Close()
 	}
 }

@@ -55,10 +55,10 @@ func (b *box) Status(context.Context) (sandbox.Status, error) { return sandbox.S
 func (b *box) Stop(context.Context) error                     { return nil }
 
 // client returns a client, and checks at the end that it leaves nothing behind.
-func client(t *testing.T) (*Client, *box) {
+func client(t *testing.T, slots Slots) (*Client, *box) {
 	t.Helper()
 	b := &box{dialed: make(chan net.Conn), gone: make(chan struct{})}
-	c := New(b, slog.New(slog.DiscardHandler))
+	c := New(b, slog.New(slog.DiscardHandler), slots)
 	t.Cleanup(func() {
 		c.Close()
 		noneLeft(t)
@@ -118,25 +118,25 @@ func (b *box) greeted(t *testing.T) net.Conn {
 	return guest
 }
 
-// peer says how the agent in the sandbox behaves; what is nil never answers.
-type peer struct {
+// fakeAgent says how the agent in the sandbox behaves; what is nil never answers.
+type fakeAgent struct {
 	call http.Handler
 	run  func(net.Conn)
 	raw  func(net.Conn)
 	runs atomic.Int64 // run streams that the host opened
 }
 
-// serve makes a link on which the peer is.
-func (b *box) serve(t *testing.T, p *peer) *yamux.Session {
+// serve makes a link to the fake agent.
+func (b *box) serve(t *testing.T, a *fakeAgent) *yamux.Session {
 	t.Helper()
 	mux, err := yamux.Server(b.greeted(t), wire.Mux())
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &listener{make(chan net.Conn), mux.CloseChan()}
+	l := &wire.Listener{Conns: make(chan net.Conn), Closed: mux.CloseChan()}
 	var work sync.WaitGroup
-	if p.call != nil {
-		server := &http.Server{Handler: p.call}
+	if a.call != nil {
+		server := &http.Server{Handler: a.call}
 		work.Go(func() { server.Serve(l) })
 		t.Cleanup(func() { server.Close() })
 	}
@@ -146,7 +146,7 @@ func (b *box) serve(t *testing.T, p *peer) *yamux.Session {
 			if err != nil {
 				return
 			}
-			work.Go(func() { p.answer(s, l) })
+			work.Go(func() { a.answer(s, l) })
 		}
 	})
 	t.Cleanup(func() {
@@ -156,21 +156,21 @@ func (b *box) serve(t *testing.T, p *peer) *yamux.Session {
 	return mux
 }
 
-func (p *peer) answer(s *yamux.Stream, l *listener) {
+func (a *fakeAgent) answer(s *yamux.Stream, l *wire.Listener) {
 	var kind [1]byte
 	if _, err := io.ReadFull(s, kind[:]); err != nil {
 		return
 	}
-	do := p.raw
+	do := a.raw
 	switch kind[0] {
 	case wire.Call:
-		if p.call != nil {
-			l.conns <- s
+		if a.call != nil {
+			l.Conns <- s
 		}
 		return
 	case wire.Run:
-		p.runs.Add(1)
-		do = p.run
+		a.runs.Add(1)
+		do = a.run
 	}
 	if do != nil {
 		do(s)
@@ -178,35 +178,19 @@ func (p *peer) answer(s *yamux.Stream, l *listener) {
 	}
 }
 
-type listener struct {
-	conns chan net.Conn
-	done  <-chan struct{}
-}
-
-func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.done:
-		return nil, net.ErrClosed
-	}
-}
-func (l *listener) Close() error   { return nil }
-func (l *listener) Addr() net.Addr { return &net.UnixAddr{} }
-
-// honest answers hello, and each run with what it was asked.
-type honest struct {
+// valid answers hello, and each run with what it was asked.
+type valid struct {
 	agentv1connect.UnimplementedAgentHandler
 	name string
 }
 
-func (h honest) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
-	return &agentv1.HelloResponse{BootId: h.name}, nil
+func (v valid) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
+	return &agentv1.HelloResponse{BootId: v.name}, nil
 }
 
-func (h honest) peer() *peer {
-	_, handler := agentv1connect.NewAgentHandler(h)
-	return &peer{call: handler, run: echo, raw: func(c net.Conn) {
+func (v valid) fake() *fakeAgent {
+	_, handler := agentv1connect.NewAgentHandler(v)
+	return &fakeAgent{call: handler, run: echo, raw: func(c net.Conn) {
 		if wire.ReadMessage(c, new(agentv1.StreamOpen)) == nil &&
 			wire.WriteMessage(c, &agentv1.StreamReply{ProcessId: "p1"}) == nil {
 			io.Copy(c, c)
@@ -236,17 +220,34 @@ func output(s string) *agentv1.RunEvent {
 	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Output{Output: &agentv1.Output{Data: []byte(s)}}}
 }
 
+// cellDone is the last event of a cell.
+func cellDone(d *agentv1.EvaluateDone) *agentv1.RunEvent {
+	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: d}}
+}
+
+// cellOver says that the driver answers the host.
+func cellOver(*agentv1.SuperviseRequest) *agentv1.RunEvent {
+	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Over{Over: true}}
+}
+
+// refusedRun is the last event of a run that the agent refuses.
+func refusedRun(r *agentv1.StreamReply) *agentv1.RunEvent {
+	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Refused{Refused: r}}
+}
+
 func executed(s string) *agentv1.RunEvent {
-	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: &agentv1.ExecDone{Stdout: &agentv1.Captured{Head: []byte(s)}}}}
+	done := &agentv1.ExecDone{Stdout: &agentv1.Captured{Head: []byte(s)}}
+	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: done}}
 }
 
 func command(word string) *agentv1.RunRequest {
-	return &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{word}}}}}
+	exec := &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{word}}}
+	return &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: exec}}
 }
 
 func ignore(*agentv1.RunEvent) error { return nil }
 
-// runs runs one command that an honest agent echoes.
+// runs runs one command that a valid agent echoes.
 func runs(t *testing.T, c *Client, word string) {
 	t.Helper()
 	e, err := c.run(t.Context(), command(word), ignore)
@@ -259,12 +260,12 @@ func hello(ctx context.Context, c *Client) (string, error) {
 	return c.Hello(ctx)
 }
 
-func TestAnHonestAgent(t *testing.T) {
-	c, b := client(t)
+func TestAnAgent(t *testing.T) {
+	c, b := client(t, nil)
 	if c.Linked() {
 		t.Error("linked before the agent dialed")
 	}
-	b.serve(t, honest{name: "one"}.peer())
+	b.serve(t, valid{name: "one"}.fake())
 	if err := c.Wait(t.Context()); err != nil || !c.Linked() {
 		t.Fatalf("Wait: %v, linked %v", err, c.Linked())
 	}
@@ -292,10 +293,10 @@ func TestAnHonestAgent(t *testing.T) {
 
 // A link that breaks is replaced by the next one.
 func TestTheNextLink(t *testing.T) {
-	c, b := client(t)
+	c, b := client(t, nil)
 	for i := range 3 {
 		name := fmt.Sprint("link", i)
-		mux := b.serve(t, honest{name: name}.peer())
+		mux := b.serve(t, valid{name: name}.fake())
 		if id, err := hello(t.Context(), c); err != nil || id != name {
 			t.Fatalf("Hello = %q, %v, want %q", id, err, name)
 		}
@@ -314,7 +315,7 @@ func TestTheNextLink(t *testing.T) {
 		}
 		got <- err
 	}()
-	b.serve(t, honest{name: "last"}.peer())
+	b.serve(t, valid{name: "last"}.fake())
 	if err := <-got; err != nil {
 		t.Error(err)
 	}
@@ -325,7 +326,7 @@ func TestTheNextLink(t *testing.T) {
 func TestUnfit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &box{dialed: make(chan net.Conn), gone: make(chan struct{})}
-		c := New(b, slog.New(slog.DiscardHandler))
+		c := New(b, slog.New(slog.DiscardHandler), nil)
 		defer c.Close()
 		link := func(lasts time.Duration) {
 			host, guest := net.Pipe()
@@ -359,8 +360,8 @@ func TestUnfit(t *testing.T) {
 
 // Processes in the sandbox that dial too, and know no secret, do not become
 // the agent, and do not keep it out.
-func TestLiars(t *testing.T) {
-	c, b := client(t)
+func TestImpostors(t *testing.T) {
+	c, b := client(t, nil)
 	for _, said := range []string{"", "SANDLOT1", "SANDLOT1" + strings.Repeat("x", wire.SecretLen),
 		strings.Repeat("G", 4096)} {
 		host, guest := socketpair(t)
@@ -373,14 +374,14 @@ func TestLiars(t *testing.T) {
 			t.Fatalf("%.20q became the agent", said)
 		}
 	}
-	b.serve(t, honest{name: "true"}.peer())
+	b.serve(t, valid{name: "true"}.fake())
 	if id, err := hello(t.Context(), c); err != nil || id != "true" {
 		t.Errorf("Hello = %q, %v", id, err)
 	}
 }
 
 func TestGone(t *testing.T) {
-	c, b := client(t)
+	c, b := client(t, nil)
 	waits := make(chan error, 1)
 	go func() { waits <- c.Wait(context.Background()) }()
 	close(b.gone)
@@ -399,7 +400,7 @@ func TestGone(t *testing.T) {
 }
 
 func TestWaitingEndsWithTheContext(t *testing.T) {
-	c, _ := client(t)
+	c, _ := client(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := c.Wait(ctx); !errors.Is(err, context.Canceled) {
@@ -411,8 +412,8 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	c, b := client(t)
-	mux := b.serve(t, honest{}.peer())
+	c, b := client(t, nil)
+	mux := b.serve(t, valid{}.fake())
 	runs(t, c, "x")
 	c.Close()
 	c.Close()
@@ -426,7 +427,7 @@ func TestClose(t *testing.T) {
 func TestCloseWhileTheGreetingIsAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &box{dialed: make(chan net.Conn), gone: make(chan struct{})}
-		c := New(b, slog.New(slog.DiscardHandler))
+		c := New(b, slog.New(slog.DiscardHandler), nil)
 		host, guest := net.Pipe()
 		defer guest.Close()
 		b.dialed <- host
@@ -440,7 +441,7 @@ func TestCloseWhileTheGreetingIsAwaited(t *testing.T) {
 }
 
 // Every call ends with its context, whatever the agent does not do.
-func TestAMuteAgent(t *testing.T) {
+func TestASilentAgent(t *testing.T) {
 	tests := []struct {
 		name string
 		call func(context.Context, *Client) error
@@ -456,7 +457,7 @@ func TestAMuteAgent(t *testing.T) {
 		name string
 		link func(*testing.T, *box)
 	}{
-		{"accepts streams", func(t *testing.T, b *box) { b.serve(t, &peer{}) }},
+		{"accepts streams", func(t *testing.T, b *box) { b.serve(t, &fakeAgent{}) }},
 		{"reads nothing", func(t *testing.T, b *box) { b.greeted(t) }},
 		{"acknowledges nothing", func(t *testing.T, b *box) {
 			g := b.greeted(t)
@@ -466,7 +467,7 @@ func TestAMuteAgent(t *testing.T) {
 	for _, l := range links {
 		for _, tt := range tests {
 			t.Run(l.name+"/"+tt.name, func(t *testing.T) {
-				c, b := client(t)
+				c, b := client(t, nil)
 				l.link(t, b)
 				if err := c.Wait(t.Context()); err != nil {
 					t.Fatal(err)
@@ -499,7 +500,7 @@ func TestAMuteAgent(t *testing.T) {
 
 // So do calls that do not even get a stream, since the agent acknowledges none.
 func TestMoreCallsThanStreams(t *testing.T) {
-	c, b := client(t)
+	c, b := client(t, nil)
 	g := b.greeted(t)
 	go io.Copy(io.Discard, g)
 	if err := c.Wait(t.Context()); err != nil {
@@ -525,8 +526,8 @@ func TestMoreCallsThanStreams(t *testing.T) {
 }
 
 func TestRunTellsWhyItWasCancelled(t *testing.T) {
-	c, b := client(t)
-	b.serve(t, &peer{run: func(s net.Conn) { io.Copy(io.Discard, s) }})
+	c, b := client(t, nil)
+	b.serve(t, &fakeAgent{run: func(s net.Conn) { io.Copy(io.Discard, s) }})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("enough")
 	time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
@@ -557,7 +558,7 @@ func encoded(t *testing.T, e *agentv1.RunEvent) []byte {
 	return b.Bytes()
 }
 
-func TestLyingRuns(t *testing.T) {
+func TestRunsThatBreakTheProtocol(t *testing.T) {
 	half := encoded(t, executed(strings.Repeat("x", 1000)))[:500]
 	tests := []struct {
 		name string
@@ -573,8 +574,8 @@ func TestLyingRuns(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c, b := client(t)
-			p := &peer{run: raw(tt.said)}
+			c, b := client(t, nil)
+			p := &fakeAgent{run: raw(tt.said)}
 			if tt.end {
 				p.run = func(s net.Conn) {
 					wire.ReadMessage(s, new(agentv1.RunRequest))
@@ -596,10 +597,7 @@ func TestLyingRuns(t *testing.T) {
 }
 
 func TestUnexpectedEvents(t *testing.T) {
-	evaluated := &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true}}}
-	refused := func(r *agentv1.StreamReply) *agentv1.RunEvent {
-		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Refused{Refused: r}}
-	}
+	evaluated := cellDone(&agentv1.EvaluateDone{Ok: true})
 	var nothing bytes.Buffer
 	for range 3 {
 		nothing.Write(framed(nil))
@@ -619,20 +617,20 @@ func TestUnexpectedEvents(t *testing.T) {
 		{"events without anything in them", nothing.Bytes(), func(e *agentv1.RunEvent, n int, err error) bool {
 			return err == nil && n == 3 && e.GetExecuted() != nil
 		}},
-		{"a refusal", encoded(t, refused(&agentv1.StreamReply{Code: uint32(connect.CodeNotFound),
+		{"a refusal", encoded(t, refusedRun(&agentv1.StreamReply{Code: uint32(connect.CodeNotFound),
 			Message: "no \x1b[31msuch\x00 thing"})), func(_ *agentv1.RunEvent, _ int, err error) bool {
 			return ReasonOf(err) == NotFound && strings.Contains(err.Error(), "no [31msuch thing")
 		}},
 		{"a refusal with no code and a long text",
-			encoded(t, refused(&agentv1.StreamReply{Message: strings.Repeat("ä", 100_000)})),
+			encoded(t, refusedRun(&agentv1.StreamReply{Message: strings.Repeat("ä", 100_000)})),
 			func(_ *agentv1.RunEvent, _ int, err error) bool {
 				return err != nil && len(err.Error()) < 2200
 			}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c, b := client(t)
-			b.serve(t, &peer{run: raw(tt.said)})
+			c, b := client(t, nil)
+			b.serve(t, &fakeAgent{run: raw(tt.said)})
 			events := 0
 			e, err := c.run(t.Context(), command("x"), func(*agentv1.RunEvent) error { events++; return nil })
 			if !tt.check(e, events, err) {
@@ -652,8 +650,8 @@ func endless(c net.Conn) {
 
 // Output without end ends with the context, or with the error of who gets it.
 func TestEndlessOutput(t *testing.T) {
-	c, b := client(t)
-	b.serve(t, &peer{run: endless})
+	c, b := client(t, nil)
+	b.serve(t, &fakeAgent{run: endless})
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
 	_, err := c.run(ctx, command("x"), func(*agentv1.RunEvent) error {
@@ -674,8 +672,8 @@ func TestEndlessOutput(t *testing.T) {
 
 // A link that dies in the middle of calls ends them, and the next one serves.
 func TestDeathInTheMiddle(t *testing.T) {
-	c, b := client(t)
-	mux := b.serve(t, &peer{})
+	c, b := client(t, nil)
+	mux := b.serve(t, &fakeAgent{})
 	if err := c.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -692,7 +690,7 @@ func TestDeathInTheMiddle(t *testing.T) {
 			t.Error("a call over a link that broke succeeded")
 		}
 	}
-	b.serve(t, honest{name: "next"}.peer())
+	b.serve(t, valid{name: "next"}.fake())
 	if id, err := hello(t.Context(), c); err != nil || id != "next" {
 		t.Errorf("Hello = %q, %v", id, err)
 	}
@@ -718,7 +716,7 @@ func bomb(n int) []byte {
 	return bytes.Repeat(b.Bytes(), n)
 }
 
-func TestLyingCalls(t *testing.T) {
+func TestCallsThatBreakTheProtocol(t *testing.T) {
 	const kind = "application/proto"
 	tests := []struct {
 		name string
@@ -738,8 +736,8 @@ func TestLyingCalls(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c, b := client(t)
-			b.serve(t, &peer{call: tt.call})
+			c, b := client(t, nil)
+			b.serve(t, &fakeAgent{call: tt.call})
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			id, err := hello(t.Context(), c)
@@ -769,8 +767,8 @@ func TestRefusedStreams(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c, b := client(t)
-			b.serve(t, &peer{raw: tt.raw})
+			c, b := client(t, nil)
+			b.serve(t, &fakeAgent{raw: tt.raw})
 			s, _, err := c.stream(t.Context(), &agentv1.StreamOpen{})
 			if err == nil || s != nil || ReasonOf(err) != tt.code {
 				t.Errorf("Stream = %v, %v, want code %d", s, err, tt.code)
@@ -782,7 +780,7 @@ func TestRefusedStreams(t *testing.T) {
 // A sandbox that opens streams towards the host gets none, and makes the host
 // hold nothing.
 func TestStreamsFromTheSandbox(t *testing.T) {
-	c, b := client(t)
+	c, b := client(t, nil)
 	guest := b.greeted(t)
 	if err := c.Wait(t.Context()); err != nil {
 		t.Fatal(err)
@@ -808,7 +806,7 @@ func TestStreamsFromTheSandbox(t *testing.T) {
 		t.Errorf("after %d streams the host holds %d MiB more", sent, grown>>20)
 	}
 	guest.Close()
-	b.serve(t, honest{name: "next"}.peer())
+	b.serve(t, valid{name: "next"}.fake())
 	if id, err := hello(t.Context(), c); err != nil || id != "next" {
 		t.Errorf("Hello = %q, %v", id, err)
 	}
@@ -824,7 +822,7 @@ func frame(kind byte, flags uint16, stream uint32, length int) []byte {
 // Pings want an answer each; a sandbox that reads none must not make the host
 // keep them.
 func TestPingsFromTheSandbox(t *testing.T) {
-	c, b := client(t)
+	c, b := client(t, nil)
 	guest := b.greeted(t)
 	if err := c.Wait(t.Context()); err != nil {
 		t.Fatal(err)
@@ -845,8 +843,8 @@ func TestPingsFromTheSandbox(t *testing.T) {
 
 // Runs one after the other share one stream.
 func TestRunStreamsArePooled(t *testing.T) {
-	c, b := client(t)
-	p := honest{}.peer()
+	c, b := client(t, nil)
+	p := valid{}.fake()
 	b.serve(t, p)
 	for i := range 20 {
 		runs(t, c, fmt.Sprint("word", i))
@@ -858,11 +856,11 @@ func TestRunStreamsArePooled(t *testing.T) {
 
 // Many at once get streams of their own, of which a bounded number is kept.
 func TestManyRunsAtOnce(t *testing.T) {
-	c, b := client(t)
+	c, b := client(t, nil)
 	all := make(chan struct{})
 	var waiting atomic.Int64
 	const n = 3 * maxIdle
-	p := &peer{run: func(s net.Conn) {
+	p := &fakeAgent{run: func(s net.Conn) {
 		for {
 			r := new(agentv1.RunRequest)
 			if wire.ReadMessage(s, r) != nil {
@@ -899,9 +897,9 @@ func TestManyRunsAtOnce(t *testing.T) {
 
 // The late answer to a run that was given up is not another run's.
 func TestAGivenUpRunsAnswer(t *testing.T) {
-	c, b := client(t)
+	c, b := client(t, nil)
 	late := make(chan struct{})
-	b.serve(t, &peer{run: func(s net.Conn) {
+	b.serve(t, &fakeAgent{run: func(s net.Conn) {
 		for {
 			r := new(agentv1.RunRequest)
 			if wire.ReadMessage(s, r) != nil {
@@ -930,9 +928,9 @@ func TestAGivenUpRunsAnswer(t *testing.T) {
 
 // A refused run leaves its stream fit for the next one.
 func TestARefusedRunsStream(t *testing.T) {
-	c, b := client(t)
-	p := &peer{run: raw(encoded(t,
-		&agentv1.RunEvent{Event: &agentv1.RunEvent_Refused{Refused: &agentv1.StreamReply{Code: uint32(connect.CodeNotFound)}}}))}
+	c, b := client(t, nil)
+	p := &fakeAgent{run: raw(encoded(t,
+		refusedRun(&agentv1.StreamReply{Code: uint32(connect.CodeNotFound)})))}
 	b.serve(t, p)
 	for range 3 {
 		if _, err := c.run(t.Context(), command("x"), ignore); ReasonOf(err) != NotFound {

@@ -16,7 +16,7 @@ import (
 // expected is a connection that the sandbox was asked to make.
 type expected struct {
 	ticket    wire.Ticket
-	conn      chan net.Conn // takes one
+	conn      chan net.Conn // has room for it
 	forgotten bool          // guarded by the client's mu
 }
 
@@ -26,14 +26,11 @@ func (c *Client) expect() *expected {
 	rand.Read(e.ticket[:]) // does not fail
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.expected == nil {
-		c.expected = map[wire.Ticket]*expected{}
-	}
 	c.expected[e.ticket] = e
 	return e
 }
 
-// claim takes what a ticket is for. Nobody else gets it.
+// claim returns the expected connection of a ticket, once; nil: there is none.
 func (c *Client) claim(t wire.Ticket) *expected {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -42,7 +39,7 @@ func (c *Client) claim(t wire.Ticket) *expected {
 	return e
 }
 
-// deliver gives a connection to whom it is for, or closes it.
+// deliver gives a connection to its caller, or closes it when the caller has gone.
 func (c *Client) deliver(e *expected, conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,7 +50,7 @@ func (c *Client) deliver(e *expected, conn net.Conn) {
 	e.conn <- conn
 }
 
-// forget lets a connection in no more, and closes one that nobody took.
+// forget ends the ticket, and closes a connection that nobody took.
 func (c *Client) forget(e *expected) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,15 +82,15 @@ type Program struct {
 	Stream net.Conn
 }
 
-// Close ends the program and lets its output go.
+// Close ends the program and closes its connections.
 func (p *Program) Close() {
 	p.In.Close()
 	p.Out.Close()
 	p.Stream.Close()
 }
 
-// ErrOlder is returned for what the agent of a sandbox that an older server made
-// does not know.
+// ErrOlder is returned for requests that the agent of a sandbox does not know, because
+// an older server made the sandbox.
 var ErrOlder = errors.New("this sandbox was made by an older version of Sandlot; stop the session, and its next call " +
 	"makes a new one")
 
@@ -126,7 +123,7 @@ func (c *Client) Start(ctx context.Context, program Command) (*Program, error) {
 }
 
 // transfer opens a stream for the bytes of a file, and returns it with the
-// agent's answer. Those of a large one have a connection of their own.
+// agent's answer. The bytes of a large file have a connection of their own.
 func (c *Client) transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply, error) {
 	e := c.expect()
 	defer c.forget(e)
@@ -150,11 +147,11 @@ func (c *Client) transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Co
 type fileTransfer struct {
 	net.Conn
 	data net.Conn
-	down bool // the file comes
+	down bool // it is a download
 }
 
-// Read implements net.Conn: it reads the file that comes, or the answer to one
-// that went.
+// Read implements net.Conn: it reads the file of a download, or the agent's answer to
+// an upload.
 func (t *fileTransfer) Read(p []byte) (int, error) {
 	if t.down {
 		return t.data.Read(p)

@@ -21,18 +21,20 @@ import (
 )
 
 // driven is an agent whose interpreter is the test: do serves the connection to
-// it, attended says what the agent answers when it is asked to take charge.
+// it, supervised answers the host that asks the agent to supervise a cell.
 type driven struct {
-	honest
-	t        *testing.T
-	b        *box
-	do       func(net.Conn)
-	attended func(*agentv1.SuperviseRequest) *agentv1.RunEvent
-	opened   atomic.Int64
-	cold     bool // it says nothing when it is asked to get ready
+	valid
+	t          *testing.T
+	b          *box
+	slots      Slots
+	do         func(net.Conn)
+	supervised func(*agentv1.SuperviseRequest) *agentv1.RunEvent
+	opened     atomic.Int64
+	cold       bool // it says nothing when it is asked to get ready
 }
 
-func (d *driven) OpenInterpreter(_ context.Context, r *agentv1.OpenInterpreterRequest) (*agentv1.OpenInterpreterResponse, error) {
+func (d *driven) OpenInterpreter(_ context.Context,
+	r *agentv1.OpenInterpreterRequest) (*agentv1.OpenInterpreterResponse, error) {
 	d.opened.Add(1)
 	host, guest := socketpair(d.t)
 	d.b.dialed <- host
@@ -41,8 +43,8 @@ func (d *driven) OpenInterpreter(_ context.Context, r *agentv1.OpenInterpreterRe
 	}
 	go func() {
 		defer guest.Close()
-		if _, err := io.ReadFull(guest, make([]byte, len(direct.Warm))); err == nil && !d.cold {
-			io.WriteString(guest, direct.Leave)
+		if _, err := io.ReadFull(guest, make([]byte, len(direct.WarmUp))); err == nil && !d.cold {
+			io.WriteString(guest, direct.Handover)
 		}
 		d.do(guest)
 	}()
@@ -55,14 +57,14 @@ func (d *driven) run(c net.Conn) {
 		if wire.ReadMessage(c, r) != nil {
 			return
 		}
-		e := &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true,
-			Error: "by the agent"}}}
-		if a := r.GetSupervise(); a != nil {
-			if d.attended == nil {
+		e := cellDone(&agentv1.EvaluateDone{Ok: true,
+			Error: "by the agent"})
+		if q := r.GetSupervise(); q != nil {
+			if d.supervised == nil {
 				io.Copy(io.Discard, c)
 				return
 			}
-			e = d.attended(a)
+			e = d.supervised(q)
 		}
 		if wire.WriteMessage(c, e) != nil {
 			return
@@ -73,17 +75,17 @@ func (d *driven) run(c net.Conn) {
 // drive returns a client that has a way to an interpreter that does so.
 func drive(t *testing.T, d *driven) *Client {
 	t.Helper()
-	c, b := client(t)
+	c, b := client(t, d.slots)
 	d.t, d.b = t, b
 	_, handler := agentv1connect.NewAgentHandler(d)
-	b.serve(t, &peer{call: handler, run: d.run})
+	b.serve(t, &fakeAgent{call: handler, run: d.run})
 	if !c.Open(t.Context(), "python") {
 		t.Fatal("there is no way to the interpreter")
 	}
 	return c
 }
 
-// asked reads one piece and returns its id.
+// asked reads one cell and returns its id.
 func asked(c net.Conn) (id string, ok bool) {
 	var size, limit int
 	if n, err := fmt.Fscanf(c, "%s %d %d\n", &id, &size, &limit); n != 3 || err != nil {
@@ -102,15 +104,12 @@ const limit = 100
 
 func evaluate(ctx context.Context, c *Client) (*agentv1.EvaluateDone, error) {
 	return c.evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: "1 + 1",
-		Bounds: &agentv1.Bounds{HeadChars: limit}}, ignore)
+		Bounds: &agentv1.Bounds{HeadChars: limit}}, Observer{})
 }
 
-func TestAnHonestDriver(t *testing.T) {
+func TestADriver(t *testing.T) {
 	// On a busy machine an answer may take so long that the agent is asked.
-	over := func(*agentv1.SuperviseRequest) *agentv1.RunEvent {
-		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Over{Over: true}}
-	}
-	d := &driven{attended: over, do: func(c net.Conn) {
+	d := &driven{supervised: cellOver, do: func(c net.Conn) {
 		for {
 			id, ok := asked(c)
 			if !ok {
@@ -132,11 +131,8 @@ func TestAnHonestDriver(t *testing.T) {
 	}
 }
 
-// What a driver says is bounded, checked, and never ends more than its own way.
-func TestLyingDrivers(t *testing.T) {
-	left := func(*agentv1.SuperviseRequest) *agentv1.RunEvent {
-		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Over{Over: true}}
-	}
+// A driver's answer is bounded and checked, and ends nothing but its own connection.
+func TestDriversThatBreakTheProtocol(t *testing.T) {
 	tests := []struct {
 		name string
 		say  func(net.Conn, string)
@@ -163,14 +159,14 @@ func TestLyingDrivers(t *testing.T) {
 			func(c net.Conn, id string) { c.Write(answered(id, "out", "")[:20]); c.Close() }, ErrLost},
 		{"it leaves the end to the agent again and again", func(c net.Conn, id string) {
 			for range 10 {
-				io.WriteString(c, direct.Leave)
+				io.WriteString(c, direct.Handover)
 				time.Sleep(time.Millisecond)
 			}
 		}, ErrLost},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			d := &driven{attended: left, do: func(c net.Conn) {
+			d := &driven{supervised: cellOver, do: func(c net.Conn) {
 				if id, ok := asked(c); ok {
 					tt.say(c, id)
 					io.Copy(io.Discard, c)
@@ -193,12 +189,12 @@ func TestLyingDrivers(t *testing.T) {
 func TestADyingDriver(t *testing.T) {
 	asks := 0
 	d := &driven{do: func(c net.Conn) { asked(c); c.Close() },
-		attended: func(*agentv1.SuperviseRequest) *agentv1.RunEvent {
+		supervised: func(*agentv1.SuperviseRequest) *agentv1.RunEvent {
 			if asks++; asks < 4 {
-				return &agentv1.RunEvent{Event: &agentv1.RunEvent_Over{Over: true}}
+				return cellOver(nil)
 			}
-			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{StateLost: true,
-				Reason: "it died"}}}
+			return cellDone(&agentv1.EvaluateDone{StateLost: true,
+				Reason: "it died"})
 		}}
 	if e, err := evaluate(t.Context(), drive(t, d)); err != nil || !e.StateLost || asks != 4 {
 		t.Errorf("Evaluate = %v, %v after %d questions", e, err, asks)
@@ -209,12 +205,12 @@ func TestADyingDriver(t *testing.T) {
 func TestADriverOutOfTurn(t *testing.T) {
 	for name, say := range map[string]func(net.Conn){
 		"it speaks first": func(c net.Conn) { io.WriteString(c, "2 0 0\n{}") },
-		"it speaks later": func(c net.Conn) { io.WriteString(c, direct.Leave+"2 0 0\n{}") },
+		"it speaks later": func(c net.Conn) { io.WriteString(c, direct.Handover+"2 0 0\n{}") },
 		"it goes":         func(c net.Conn) { c.Close() },
-		"it goes later":   func(c net.Conn) { io.WriteString(c, direct.Leave); c.Close() },
+		"it goes later":   func(c net.Conn) { io.WriteString(c, direct.Handover); c.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, b := client(t)
+			c, b := client(t, nil)
 			said := make(chan struct{}, 10)
 			d := &driven{t: t, b: b, cold: true, do: func(c net.Conn) {
 				say(c)
@@ -222,7 +218,7 @@ func TestADriverOutOfTurn(t *testing.T) {
 				io.Copy(io.Discard, c)
 			}}
 			_, handler := agentv1connect.NewAgentHandler(d)
-			b.serve(t, &peer{call: handler, run: d.run})
+			b.serve(t, &fakeAgent{call: handler, run: d.run})
 			c.Open(t.Context(), "python")
 			<-said
 			if e, err := evaluate(t.Context(), c); err != nil || e.Error != "by the agent" {
@@ -232,22 +228,22 @@ func TestADriverOutOfTurn(t *testing.T) {
 	}
 }
 
-// A piece that lasts is the agent's; one that is given up is stopped before the
+// The agent supervises a cell that lasts; one that is given up is stopped before the
 // next begins.
-func TestAttending(t *testing.T) {
-	attends := make(chan *agentv1.SuperviseRequest, 10)
+func TestSupervising(t *testing.T) {
+	requests := make(chan *agentv1.SuperviseRequest, 10)
 	d := &driven{do: func(c net.Conn) { io.Copy(io.Discard, c) },
-		attended: func(a *agentv1.SuperviseRequest) *agentv1.RunEvent {
-			attends <- a
-			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true,
-				Error: "attended"}}}
+		supervised: func(a *agentv1.SuperviseRequest) *agentv1.RunEvent {
+			requests <- a
+			return cellDone(&agentv1.EvaluateDone{Ok: true,
+				Error: "supervised"})
 		}}
 	c := drive(t, d)
-	if e, err := evaluate(t.Context(), c); err != nil || e.Error != "attended" {
+	if e, err := evaluate(t.Context(), c); err != nil || e.Error != "supervised" {
 		t.Errorf("Evaluate = %v, %v", e, err)
 	}
-	if a := <-attends; a.Id == 0 || a.Stop || a.GetCell().GetCode() != "" ||
-		a.ElapsedMicros < uint64(direct.Soon.Microseconds()) {
+	if a := <-requests; a.Id == 0 || a.Stop || a.GetCell().GetCode() != "" ||
+		a.ElapsedMicros < uint64(direct.SuperviseAfter.Microseconds()) {
 		t.Errorf("the agent was asked %v", a)
 	}
 	gone, cancel := context.WithCancelCause(t.Context())
@@ -256,12 +252,12 @@ func TestAttending(t *testing.T) {
 	if e, err := evaluate(gone, c); e != nil || !errors.Is(err, why) {
 		t.Errorf("given up: %v, %v", e, err)
 	}
-	if e, err := evaluate(t.Context(), c); err != nil || e.Error != "attended" {
+	if e, err := evaluate(t.Context(), c); err != nil || e.Error != "supervised" {
 		t.Errorf("after that: %v, %v", e, err)
 	}
 	stopped := false
-	for len(attends) > 0 {
-		stopped = (<-attends).Stop || stopped
+	for len(requests) > 0 {
+		stopped = (<-requests).Stop || stopped
 	}
 	if !stopped {
 		t.Error("what was given up was not stopped")
@@ -269,7 +265,7 @@ func TestAttending(t *testing.T) {
 }
 
 // An agent that never answers holds a call no longer than its context.
-func TestAMuteAttendant(t *testing.T) {
+func TestAnAgentThatSupervisesInSilence(t *testing.T) {
 	c := drive(t, &driven{do: func(c net.Conn) { io.Copy(io.Discard, c) }})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -284,7 +280,7 @@ func TestAMuteAttendant(t *testing.T) {
 
 // A ticket is good once, and for nothing else.
 func TestTickets(t *testing.T) {
-	c, b := client(t)
+	c, b := client(t, nil)
 	e := c.expect()
 	dial := func(ticket wire.Ticket) error {
 		host, guest := socketpair(t)

@@ -49,8 +49,7 @@ type Background struct {
 // StartProcess starts a program in the background and returns its process id.
 func (c *Client) StartProcess(ctx context.Context, b Background) (id string, err error) {
 	m, err := call(ctx, c.rpc.StartProcess, &agentv1.StartProcessRequest{Command: b.message(), Stdin: b.Stdin,
-		StdinOpen:     b.KeepStdin,
-		TimeoutMillis: uint64(b.Timeout.Milliseconds())})
+		StdinOpen: b.KeepStdin, TimeoutMillis: uint64(b.Timeout.Milliseconds())})
 	if err != nil {
 		return "", err
 	}
@@ -85,8 +84,10 @@ func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 	for n, p := range m.Processes {
 		all[n] = Process{ID: fault.Printable(p.ProcessId, maxProcessID), Args: p.Argv,
 			Kind: fault.Printable(p.Kind, 20), PID: int(p.Pid), Running: p.Running, Busy: p.Busy,
-			ExitCode: int(p.ExitCode), Started: moment(p.StartedUnixMillis), Ended: moment(p.EndedUnixMillis),
-			Written: p.OutputBytes, KilledBy: fault.Printable(p.KilledBy, 40), Timeout: timeLimit(p.TimeoutMillis)}
+			ExitCode: int(p.ExitCode),
+			Started:  moment(p.StartedUnixMillis), Ended: moment(p.EndedUnixMillis),
+			Written: p.OutputBytes, KilledBy: fault.Printable(p.KilledBy, 40),
+			Timeout: span(p.TimeoutMillis, time.Millisecond)}
 	}
 	return all, nil
 }
@@ -117,8 +118,8 @@ func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, most 
 		return ProcessOutput{}, ErrProtocol
 	}
 	return ProcessOutput{Data: m.Output, Cursor: int64(m.Cursor), Skipped: int64(m.Skipped), Left: int64(m.Left),
-		Running:  m.Running,
-		ExitCode: int(m.ExitCode), KilledBy: fault.Printable(m.KilledBy, 40), Timeout: timeLimit(m.TimeoutMillis)}, nil
+		Running: m.Running, ExitCode: int(m.ExitCode), KilledBy: fault.Printable(m.KilledBy, 40),
+		Timeout: span(m.TimeoutMillis, time.Millisecond)}, nil
 }
 
 // WriteProcess writes to a process's input, closes it after that when eof is

@@ -13,22 +13,24 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Reason says why an agent refuses a request.
-type Reason int
+// Reason says why an agent refuses a request. It is a code of Connect, as the agent
+// sent it: callers compare it with the reasons below, and any other is one of Other's
+// kind.
+type Reason connect.Code
 
-// The reasons that callers tell apart; Other stands for all the rest.
+// The reasons that callers tell apart.
 const (
-	Other    Reason = iota
-	Invalid         // the request makes no sense
-	NotFound        // no such file, process or language, or nobody listens
-	// the state of the file or process does not allow it: a folder where a file is needed, a file
-	// that exists
-	Conflict
-	OutsideRoot // a path outside of the file roots
-	Denied      // a file that may not be read, or not be written
-	Exhausted   // a limit is reached, or the disk is full
-	TimedOut    // the agent gave up waiting
-	Unsupported // the agent, or the language's driver, cannot do it
+	Other    Reason = 0
+	Invalid         = Reason(connect.CodeInvalidArgument) // the request makes no sense
+	NotFound        = Reason(connect.CodeNotFound)        // no such file, process, language or listener
+	// Conflict: the state of the file or process does not allow the request, such as a
+	// folder where a file is needed.
+	Conflict    = Reason(connect.CodeFailedPrecondition)
+	OutsideRoot = Reason(connect.CodeOutOfRange)        // a path outside of the file roots
+	Denied      = Reason(connect.CodePermissionDenied)  // a file that may not be read, or not be written
+	Exhausted   = Reason(connect.CodeResourceExhausted) // a limit is reached, or the disk is full
+	TimedOut    = Reason(connect.CodeDeadlineExceeded)  // the agent gave up waiting
+	Unsupported = Reason(connect.CodeUnimplemented)     // the agent, or the language's driver, cannot do it
 )
 
 // Refusal is the error of a request that the agent, or the client for it, refuses.
@@ -49,26 +51,7 @@ func ReasonOf(err error) Reason {
 
 // refusal makes the error of a Connect code and its text.
 func refusal(code connect.Code, message string) *Refusal {
-	r := &Refusal{Message: fault.Printable(message, 2000)}
-	switch code {
-	case connect.CodeInvalidArgument:
-		r.Reason = Invalid
-	case connect.CodeNotFound:
-		r.Reason = NotFound
-	case connect.CodeFailedPrecondition, connect.CodeAlreadyExists:
-		r.Reason = Conflict
-	case connect.CodeOutOfRange:
-		r.Reason = OutsideRoot
-	case connect.CodePermissionDenied:
-		r.Reason = Denied
-	case connect.CodeResourceExhausted:
-		r.Reason = Exhausted
-	case connect.CodeDeadlineExceeded:
-		r.Reason = TimedOut
-	case connect.CodeUnimplemented:
-		r.Reason = Unsupported
-	}
-	return r
+	return &Refusal{Reason(code), fault.Printable(message, 2000)}
 }
 
 // refused is the error that a reply holds.
@@ -76,11 +59,12 @@ func refused(reply *agentv1.StreamReply) error {
 	return refusal(connect.Code(reply.GetCode()), reply.GetMessage())
 }
 
-// fits refuses a request that is too large to be sent: what the caller asks is at
-// fault, and not the agent.
+// fits refuses a request that is too large to be sent: the caller is at fault, and not
+// the agent.
 func fits(m proto.Message) error {
 	if n := proto.Size(m); n > wire.MaxMessage {
-		return &Refusal{Reason: Invalid, Message: fmt.Sprintf("this has %d bytes; at most %d can be given to a sandbox at once", n, wire.MaxMessage)}
+		text := fmt.Sprintf("this has %d bytes; at most %d can be given to a sandbox at once", n, wire.MaxMessage)
+		return &Refusal{Invalid, text}
 	}
 	return nil
 }

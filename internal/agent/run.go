@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -8,13 +9,13 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Observer is told what happens while a command or a piece of code runs. An
-// error of one of its functions ends the run; a function may be nil.
+// Observer follows a command or a cell of code while it runs. An error of one of
+// its functions ends the run; a function may be nil.
 type Observer struct {
-	// Output gets what is written meanwhile, some of it, in the order of writing.
+	// Output gets parts of the output, in the order of writing.
 	Output func([]byte) error
-	// Waiting is called while another piece of code holds the interpreter, which
-	// has run for that long.
+	// Waiting is called while another cell holds the interpreter, with how long that
+	// cell has run.
 	Waiting func(time.Duration) error
 }
 
@@ -36,7 +37,7 @@ func (o Observer) events() func(*agentv1.RunEvent) error {
 			return nil
 		case *agentv1.RunEvent_Waiting:
 			if o.Waiting != nil {
-				return o.Waiting(span(k.Waiting.GetRunningForMicros()))
+				return o.Waiting(span(k.Waiting.GetRunningForMicros(), time.Microsecond))
 			}
 			return nil
 		}
@@ -71,11 +72,9 @@ type ExecResult struct {
 
 // Exec runs a command to its end. When ctx ends, the command is stopped.
 func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, error) {
-	e, err := c.run(ctx,
-		&agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: x.message(),
-			Stdin:         x.Stdin,
-			TimeoutMillis: uint64(x.Timeout.Milliseconds()), Bounds: x.Inline.message(), Live: o.Output != nil}}},
-		o.events())
+	request := &agentv1.ExecRequest{Command: x.message(), Stdin: x.Stdin,
+		TimeoutMillis: uint64(x.Timeout.Milliseconds()), Bounds: x.Inline.message(), Live: o.Output != nil}
+	e, err := c.run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: request}}, o.events())
 	if err != nil {
 		return nil, err
 	}
@@ -83,29 +82,27 @@ func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, err
 	if d == nil {
 		return nil, ErrProtocol
 	}
-	r := &ExecResult{ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, KilledBy: fault.Printable(d.KilledBy, 40),
-		Duration: span(d.DurationMicros)}
-	if r.Stdout, err = x.Inline.output(d.Stdout); err != nil {
+	stdout, wrongOut := x.Inline.output(d.Stdout)
+	stderr, wrongErr := x.Inline.output(d.Stderr)
+	if err := cmp.Or(wrongOut, wrongErr); err != nil {
 		return nil, err
 	}
-	if r.Stderr, err = x.Inline.output(d.Stderr); err != nil {
-		return nil, err
-	}
-	return r, nil
+	return &ExecResult{ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, KilledBy: fault.Printable(d.KilledBy, 40),
+		Stdout: stdout, Stderr: stderr, Duration: span(d.DurationMicros, time.Microsecond)}, nil
 }
 
-// Code is a piece of code to run to its end.
+// Code is a cell of code to run to its end.
 type Code struct {
 	Language string
 	Source   string
 	Timeout  time.Duration // 0: none
 	Inline   Inline
-	// ThroughAgent keeps the piece off a direct connection to the interpreter. The
+	// ThroughAgent keeps the cell off a direct connection to the interpreter. The
 	// result is the same; the runtimes' suite compares both.
 	ThroughAgent bool
 }
 
-// CodeResult is how a piece of code ended.
+// CodeResult is how a cell ended.
 type CodeResult struct {
 	OK             bool
 	Stdout, Stderr Output
@@ -128,39 +125,34 @@ type Rich struct {
 	Data []byte
 }
 
-// Evaluate runs a piece of code to its end. When ctx ends, the piece is stopped.
+// Evaluate runs a cell to its end. When ctx ends, the cell is stopped.
 func (c *Client) Evaluate(ctx context.Context, code Code, o Observer) (*CodeResult, error) {
 	q := &agentv1.EvaluateRequest{Language: code.Language, Code: code.Source,
-		TimeoutMillis: uint64(code.Timeout.Milliseconds()),
-		Bounds:        code.Inline.message(), Live: o.Output != nil}
+		TimeoutMillis: uint64(code.Timeout.Milliseconds()), Bounds: code.Inline.message(), Live: o.Output != nil}
 	evaluate := c.evaluate
 	if code.ThroughAgent {
 		evaluate = c.evaluateByAgent
 	}
-	d, err := evaluate(ctx, q, o.events())
+	d, err := evaluate(ctx, q, o)
 	if err != nil {
 		return nil, err
 	}
 	return code.Inline.result(d)
 }
 
-// result checks what the agent, or a driver, says of a piece of code.
-func (i Inline) result(d *agentv1.EvaluateDone) (r *CodeResult, err error) {
-	r = &CodeResult{OK: d.Ok, Error: d.Error, Traceback: d.Traceback, ExitCode: int(d.ExitCode), TimedOut: d.TimedOut,
-		Interrupted: d.Interrupted,
-		StateLost:   d.StateLost, Reason: fault.Printable(d.Reason, 300), KilledBy: fault.Printable(d.KilledBy, 40),
-		Duration: span(d.DurationMicros)}
-	if r.Stdout, err = i.output(d.Stdout); err != nil {
+// result checks the answer of the agent, or of a driver, to a cell.
+func (i Inline) result(d *agentv1.EvaluateDone) (*CodeResult, error) {
+	stdout, wrongOut := i.output(d.Stdout)
+	stderr, wrongErr := i.output(d.Stderr)
+	value, wrongValue := i.output(d.Result)
+	if err := cmp.Or(wrongOut, wrongErr, wrongValue); err != nil {
 		return nil, err
 	}
-	if r.Stderr, err = i.output(d.Stderr); err != nil {
-		return nil, err
-	}
+	r := &CodeResult{OK: d.Ok, Stdout: stdout, Stderr: stderr, Error: d.Error, Traceback: d.Traceback,
+		ExitCode: int(d.ExitCode), TimedOut: d.TimedOut, Interrupted: d.Interrupted, StateLost: d.StateLost,
+		Reason: fault.Printable(d.Reason, 300), KilledBy: fault.Printable(d.KilledBy, 40),
+		Duration: span(d.DurationMicros, time.Microsecond)}
 	if d.Result != nil {
-		value, err := i.output(d.Result)
-		if err != nil {
-			return nil, err
-		}
 		r.Value = &value
 	}
 	for _, v := range d.Rich {

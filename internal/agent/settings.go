@@ -10,8 +10,8 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Settings are what an agent is told of its sandbox. They may be given again,
-// and replace what was given before.
+// Settings are the settings of an agent. They may be given again, and replace those
+// before.
 type Settings struct {
 	Template *image.Template // its languages, and variables for all that starts from now on
 	Limits   sandbox.Limits
@@ -27,7 +27,7 @@ type FileRoot struct {
 	ReadOnly bool
 }
 
-// Identity is who commits where nothing else is set.
+// Identity is the author of commits where Git has no other.
 type Identity struct{ Name, Email string }
 
 func (s Settings) message() *agentv1.ConfigureRequest {
@@ -54,8 +54,8 @@ func (c *Client) Configure(ctx context.Context, s Settings) error {
 	return err
 }
 
-// Hello asks the agent for a word of life, and returns the id that it gave
-// itself when it started.
+// Hello returns the id that the agent made for itself when it started. It shows that
+// the agent answers.
 func (c *Client) Hello(ctx context.Context) (boot string, err error) {
 	m, err := call(ctx, c.rpc.Hello, &agentv1.HelloRequest{})
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *Client) StartInterpreter(ctx context.Context, language string) error {
 	return err
 }
 
-// Usage is what a sandbox uses, as its agent says.
+// Usage is the use of resources of a sandbox, as its agent reports it.
 type Usage struct {
 	MemoryBytes uint64
 	CPU         time.Duration
@@ -80,12 +80,12 @@ type Usage struct {
 	Idle        time.Duration // since the last byte of output, or end of a call
 }
 
-// Usage asks the agent what the sandbox uses.
+// Usage asks the agent for the sandbox's usage.
 func (c *Client) Usage(ctx context.Context) (Usage, error) {
 	m, err := call(ctx, c.rpc.Usage, &agentv1.UsageRequest{})
 	if err != nil {
 		return Usage{}, err
 	}
-	return Usage{MemoryBytes: m.MemoryBytes, CPU: span(m.CpuMicros), DiskBytes: m.DiskBytes,
-		Processes: int(m.Processes), Busy: m.Busy, Idle: span(m.IdleMicros)}, nil
+	return Usage{MemoryBytes: m.MemoryBytes, CPU: span(m.CpuMicros, time.Microsecond), DiskBytes: m.DiskBytes,
+		Processes: int(m.Processes), Busy: m.Busy, Idle: span(m.IdleMicros, time.Microsecond)}, nil
 }

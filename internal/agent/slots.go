@@ -2,34 +2,32 @@ package agent
 
 import "context"
 
-// Turns lets the pieces of code that have just begun have the machine, a few at
-// once, in the order in which they came. Short ones are then quick, however many
-// come together: without turns each takes so long, as all share the processors,
-// that it counts for long. A piece holds its turn until it is over or has run for
-// 15 ms; what runs longer shares the machine as before.
-type Turns struct{ slots chan struct{} }
+// Slots bounds how many of the cells that have just begun run at once. Clients
+// share it. A cell waits in the order of arrival, and holds its slot until it is
+// over or has run for direct.SuperviseAfter: cells that last longer share the
+// machine without a bound.
+//
+// Short cells are quick that way, however many come together. Without slots all of
+// them share the processors, and each takes so long that the agent supervises it.
+type Slots chan struct{}
 
-// NewTurns lets n have theirs at once.
-func NewTurns(n int) *Turns { return &Turns{make(chan struct{}, n)} }
-
-// take waits for a turn until one of both ends; leave gives it back. Nil has one
-// for everybody.
-func (t *Turns) take(ctx, client context.Context) error {
-	if t == nil {
+// acquireSlot waits for one of the client's slots until ctx or the client ends.
+func (c *Client) acquireSlot(ctx context.Context) error {
+	if c.slots == nil {
 		return nil
 	}
 	select {
-	case t.slots <- struct{}{}:
+	case c.slots <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-client.Done():
-		return context.Cause(client)
+	case <-c.ctx.Done():
+		return context.Cause(c.ctx)
 	}
 }
 
-func (t *Turns) leave() {
-	if t != nil {
-		<-t.slots
+func (c *Client) releaseSlot() {
+	if c.slots != nil {
+		<-c.slots
 	}
 }

@@ -14,75 +14,70 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-func TestTurns(t *testing.T) {
+func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := NewTurns(2)
+		c := &Client{ctx: t.Context(), slots: make(Slots, 2)}
 		var order []int
-		take := func(i int) {
+		for i := range 4 {
 			go func() {
-				if turns.take(t.Context(), t.Context()) == nil {
+				if c.acquireSlot(t.Context()) == nil {
 					order = append(order, i)
 				}
 			}()
 			synctest.Wait()
 		}
-		for i := range 4 {
-			take(i)
-		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := turns.take(ctx, t.Context()); !errors.Is(err, context.DeadlineExceeded) { // and holds nothing after
-			t.Errorf("take: %v", err)
+		if err := c.acquireSlot(ctx); !errors.Is(err, context.DeadlineExceeded) { // and holds nothing after
+			t.Errorf("acquireSlot: %v", err)
 		}
 		if len(order) != 2 {
-			t.Errorf("%v have a turn, of which there are two", order)
+			t.Errorf("%v have a slot, of which there are two", order)
 		}
 		for range 4 {
-			turns.leave()
+			c.releaseSlot()
 			synctest.Wait()
 		}
 		if len(order) != 4 || order[2] != 2 || order[3] != 3 {
-			t.Errorf("turns were taken in the order %v", order)
+			t.Errorf("slots were acquired in the order %v", order)
 		}
-		if len(turns.slots) != 0 {
-			t.Errorf("%d turns are held by nobody", len(turns.slots))
+		if len(c.slots) != 0 {
+			t.Errorf("%d slots are held by nobody", len(c.slots))
 		}
 	})
-	var none *Turns
-	if err := none.take(t.Context(), t.Context()); err != nil {
+	unbounded := &Client{ctx: t.Context()}
+	if err := unbounded.acquireSlot(t.Context()); err != nil {
 		t.Error(err)
 	}
-	none.leave()
+	unbounded.releaseSlot()
 }
 
-// A piece that runs for long gives its turn back, and so does one whose caller
-// leaves; a short one has it until it is over.
-func TestTurnsAreGivenBack(t *testing.T) {
-	turns := NewTurns(1)
-	var pieces atomic.Int64
+// A cell that runs for long gives its slot back, and so does one whose caller
+// goes away; a short one has it until it is over.
+func TestSlotsAreGivenBack(t *testing.T) {
+	slots := make(Slots, 1)
+	var cells atomic.Int64
 	over := make(chan struct{})
-	silent := &driven{do: func(c net.Conn) {
+	silent := &driven{slots: slots, do: func(c net.Conn) {
 		for {
 			id, ok := asked(c)
 			if !ok {
 				return
 			}
-			if pieces.Add(1) == 1 {
-				if len(turns.slots) != 1 {
-					t.Error("a piece began without a turn")
+			if cells.Add(1) == 1 {
+				if len(slots) != 1 {
+					t.Error("a cell began without a slot")
 				}
 				c.Write(answered(id, "", ""))
 			}
 		}
-	}, attended: func(*agentv1.SuperviseRequest) *agentv1.RunEvent {
+	}, supervised: func(*agentv1.SuperviseRequest) *agentv1.RunEvent {
 		<-over
-		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true}}}
+		return cellDone(&agentv1.EvaluateDone{Ok: true})
 	}}
 	c := drive(t, silent)
-	c.Share(turns)
-	if e, err := evaluate(t.Context(), c); err != nil || string(e.GetResult().GetHead()) != "2" ||
-		len(turns.slots) != 0 {
-		t.Fatalf("Evaluate = %v, %v, with %d turns held", e, err, len(turns.slots))
+	if e, err := evaluate(t.Context(), c); err != nil || string(e.GetResult().GetHead()) != "2" || len(slots) != 0 {
+		t.Fatalf("Evaluate = %v, %v, with %d slots held", e, err, len(slots))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -90,59 +85,56 @@ func TestTurnsAreGivenBack(t *testing.T) {
 		_, err := evaluate(ctx, c)
 		done <- err
 	}()
-	for pieces.Load() < 2 {
+	for cells.Load() < 2 {
 		time.Sleep(time.Millisecond)
 	}
-	for began := time.Now(); len(turns.slots) > 0; time.Sleep(time.Millisecond) {
+	for began := time.Now(); len(slots) > 0; time.Sleep(time.Millisecond) {
 		if time.Since(began) > 10*time.Second {
-			t.Fatal("a piece that runs for long keeps its turn")
+			t.Fatal("a cell that runs for long keeps its slot")
 		}
 	}
 	select {
 	case err := <-done:
-		t.Errorf("the long piece ended: %v", err)
+		t.Errorf("the long cell ended: %v", err)
 	default:
 	}
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("the long piece: %v", err)
+		t.Errorf("the long cell: %v", err)
 	}
 	close(over)
 
-	// Who leaves while waiting holds nothing.
-	if err := turns.take(t.Context(), t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	// A caller that goes away while it waits holds nothing.
+	slots <- struct{}{}
 	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := evaluate(ctx, c); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a piece without a turn: %v", err)
+		t.Errorf("a cell without a slot: %v", err)
 	}
-	turns.leave()
-	if len(turns.slots) != 0 {
-		t.Error("a turn is held by nobody")
+	<-slots
+	if len(slots) != 0 {
+		t.Error("a slot is held by nobody")
 	}
 }
 
-// A sandbox that does not take a piece has no longer turn than others.
-func TestTurnOfADriverThatDoesNotRead(t *testing.T) {
-	turns := NewTurns(1)
+// A sandbox that does not read a cell holds a slot no longer than others.
+func TestTheSlotOfADriverThatDoesNotRead(t *testing.T) {
+	slots := make(Slots, 1)
 	over := make(chan struct{})
-	c := drive(t, &driven{do: func(net.Conn) { <-over }})
-	c.Share(turns)
+	c := drive(t, &driven{slots: slots, do: func(net.Conn) { <-over }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := c.evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: strings.Repeat("#", 8<<20)},
-			ignore)
+		code := strings.Repeat("#", 8<<20)
+		_, err := c.evaluate(ctx, &agentv1.EvaluateRequest{Language: "python", Code: code}, Observer{})
 		done <- err
 	}()
-	for len(turns.slots) == 0 {
+	for len(slots) == 0 {
 		time.Sleep(100 * time.Microsecond)
 	}
-	for began := time.Now(); len(turns.slots) > 0; time.Sleep(time.Millisecond) {
+	for began := time.Now(); len(slots) > 0; time.Sleep(time.Millisecond) {
 		if time.Since(began) > direct.SendLimit/2 {
-			t.Fatal("it keeps its turn")
+			t.Fatal("it keeps its slot")
 		}
 	}
 	close(over)

@@ -42,15 +42,10 @@ func (i Inline) output(c *agentv1.Captured) (Output, error) {
 	return o, nil
 }
 
-// span is a time that a sandbox measured.
-func span(micros uint64) time.Duration {
-	return time.Duration(min(micros, uint64(maxSpan/time.Microsecond))) * time.Microsecond
+// span is a time that a sandbox gives as so many of a unit.
+func span(n uint64, unit time.Duration) time.Duration {
+	return time.Duration(min(n, uint64(maxSpan/unit))) * unit
 }
 
-// timeLimit is the time limit that a process was given, as its sandbox says.
-func timeLimit(millis uint64) time.Duration {
-	return time.Duration(min(millis, uint64(maxSpan/time.Millisecond))) * time.Millisecond
-}
-
-// moment is a point in time that a sandbox names.
+// moment is a point in time that a sandbox gives, in milliseconds since 1970.
 func moment(millis uint64) time.Time { return time.UnixMilli(int64(min(millis, maxMillis))).UTC() }

@@ -54,9 +54,9 @@ func (l liar) ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*ag
 }
 
 func lied(t *testing.T, l liar) *Client {
-	c, b := client(t)
+	c, b := client(t, nil)
 	_, handler := agentv1connect.NewAgentHandler(l)
-	b.serve(t, &peer{call: handler})
+	b.serve(t, &fakeAgent{call: handler})
 	return c
 }
 
@@ -168,8 +168,8 @@ func TestOutputsThatBreakTheProtocol(t *testing.T) {
 			"code's": {Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Stdout: tt.said}}},
 		} {
 			t.Run(tt.name+"/"+what, func(t *testing.T) {
-				c, b := client(t)
-				b.serve(t, &peer{run: raw(encoded(t, e))})
+				c, b := client(t, nil)
+				b.serve(t, &fakeAgent{run: raw(encoded(t, e))})
 				var err error
 				if e.GetExecuted() != nil {
 					_, err = c.Exec(t.Context(), Exec{Inline: in}, Observer{})
@@ -187,15 +187,15 @@ func TestOutputsThatBreakTheProtocol(t *testing.T) {
 
 // A run ends with an event of its own kind, after events that make sense.
 func TestEventsThatBreakTheProtocol(t *testing.T) {
-	evaluated := &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true}}}
+	evaluated := cellDone(&agentv1.EvaluateDone{Ok: true})
 	tests := map[string][]byte{
 		"the end of another kind": encoded(t, evaluated),
 		"an empty event":          append(framed(nil), encoded(t, executed("x"))...),
 	}
 	for name, said := range tests {
 		t.Run(name, func(t *testing.T) {
-			c, b := client(t)
-			b.serve(t, &peer{run: raw(said)})
+			c, b := client(t, nil)
+			b.serve(t, &fakeAgent{run: raw(said)})
 			if _, err := c.Exec(t.Context(), Exec{Inline: Inline{Head: 9}}, Observer{}); !errors.Is(err, ErrProtocol) {
 				t.Errorf("Exec: %v", err)
 			}
@@ -217,7 +217,8 @@ func TestObserver(t *testing.T) {
 	enough := errors.New("enough")
 	pass := Observer{Output: func(b []byte) error { said = append(said, string(b)); return nil },
 		Waiting: func(d time.Duration) error { said = append(said, d.String()); return enough }}.events()
-	waiting := &agentv1.RunEvent{Event: &agentv1.RunEvent_Waiting{Waiting: &agentv1.Waiting{RunningForMicros: 3_000_000}}}
+	running := &agentv1.Waiting{RunningForMicros: 3_000_000}
+	waiting := &agentv1.RunEvent{Event: &agentv1.RunEvent_Waiting{Waiting: running}}
 	if err := pass(output("out")); err != nil {
 		t.Error(err)
 	}
@@ -231,8 +232,8 @@ func TestObserver(t *testing.T) {
 
 // A request that is too large is refused, and says nothing of the agent.
 func TestLargeRequests(t *testing.T) {
-	c, b := client(t)
-	b.serve(t, honest{}.peer())
+	c, b := client(t, nil)
+	b.serve(t, valid{}.fake())
 	large := make([]byte, wire.MaxMessage+1)
 	for what, call := range map[string]func() error{
 		"a call": func() error { _, err := c.WriteFile(t.Context(), FileWrite{Path: "f", Data: large}); return err },

@@ -106,7 +106,8 @@ func halt(ctx context.Context, i *interp.Interp, s syscall.Signal) *agentv1.Stop
 }
 
 // StartInterpreter implements the wire.
-func (a *Agent) StartInterpreter(ctx context.Context, r *agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error) {
+func (a *Agent) StartInterpreter(ctx context.Context,
+	r *agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error) {
 	l, err := a.language(r.Language)
 	if err != nil {
 		return nil, err
@@ -120,7 +121,8 @@ func (a *Agent) StartInterpreter(ctx context.Context, r *agentv1.StartInterprete
 }
 
 // OpenInterpreter implements the wire.
-func (a *Agent) OpenInterpreter(ctx context.Context, r *agentv1.OpenInterpreterRequest) (*agentv1.OpenInterpreterResponse, error) {
+func (a *Agent) OpenInterpreter(ctx context.Context,
+	r *agentv1.OpenInterpreterRequest) (*agentv1.OpenInterpreterResponse, error) {
 	l, err := a.language(r.Language)
 	if err != nil {
 		return nil, err
@@ -203,7 +205,8 @@ func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send s
 
 // supervise takes over a piece that the host gave to its driver; nil when
 // that is over.
-func (a *Agent) supervise(ctx context.Context, q *agentv1.SuperviseRequest, send sender) (*agentv1.EvaluateDone, error) {
+func (a *Agent) supervise(ctx context.Context,
+	q *agentv1.SuperviseRequest, send sender) (*agentv1.EvaluateDone, error) {
 	m := q.GetCell()
 	l, err := a.language(m.GetLanguage())
 	if err != nil {
@@ -238,7 +241,8 @@ func done(r *interp.Result, stdout, stderr *capture) *agentv1.EvaluateDone {
 }
 
 // runFile runs code of a language that keeps no state, as `command file`.
-func (a *Agent) runFile(ctx context.Context, l *agentv1.Language, m *agentv1.EvaluateRequest, lv *live) (*agentv1.EvaluateDone, error) {
+func (a *Agent) runFile(ctx context.Context,
+	l *agentv1.Language, m *agentv1.EvaluateRequest, lv *live) (*agentv1.EvaluateDone, error) {
 	dir, err := os.MkdirTemp("", "code-")
 	if err != nil {
 		return nil, a.Explain("/tmp", err)

@@ -178,7 +178,7 @@ func (h *host) link() *yamux.Session {
 	if _, err := wire.Admit(c, h.secret, nil); err != nil {
 		h.t.Fatal(err)
 	}
-	mux, err := yamux.Client(wire.Strict(wire.Whole(c)), wire.Mux())
+	mux, err := yamux.Client(wire.Strict(wire.Coalesce(c)), wire.Mux())
 	if err != nil {
 		h.t.Fatal(err)
 	}

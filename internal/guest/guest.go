@@ -299,7 +299,7 @@ func (a *Agent) link(ctx context.Context) linkEnd {
 		return linkRefused
 	}
 	cfg := wire.AgentMux()
-	mux, err := yamux.Server(wire.Whole(c), cfg)
+	mux, err := yamux.Server(wire.Coalesce(c), cfg)
 	if err != nil {
 		c.Close()
 		return linkRefused

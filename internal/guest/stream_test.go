@@ -21,11 +21,11 @@ func (r *rig) muxed(open *agentv1.StreamOpen) *yamux.Stream {
 	a, b := net.Pipe()
 	brisk := wire.Mux()
 	brisk.StreamCloseTimeout = 10 * time.Millisecond
-	host, err := yamux.Client(wire.Strict(wire.Whole(a)), brisk)
+	host, err := yamux.Client(wire.Strict(wire.Coalesce(a)), brisk)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	guest, err := yamux.Server(wire.Whole(b), wire.AgentMux())
+	guest, err := yamux.Server(wire.Coalesce(b), wire.AgentMux())
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ type Pool struct {
 	prebooter sandbox.Prebooter // the runtime, if it is one; else nil
 
 	wake       chan struct{}
-	slots      *agent.Turns   // of all sandboxes' cells
+	slots      agent.Slots    // of all sandboxes' cells
 	background sync.WaitGroup // of what Wait waits for
 	prebooted  atomic.Int64   // sandboxes that were started from an image
 	booted     atomic.Int64
@@ -102,7 +102,7 @@ type Pool struct {
 func New(c Config) *Pool {
 	prebooter, _ := c.Runtime.(sandbox.Prebooter)
 	return &Pool{Config: c, prebooter: prebooter, wake: make(chan struct{}, 1),
-		slots: agent.NewTurns(runtime.NumCPU() + runtime.NumCPU()/2),
+		slots: make(agent.Slots, runtime.NumCPU()+runtime.NumCPU()/2),
 		ready: map[string][]*Booted{}, owned: map[string]bool{}}
 }
 
@@ -232,8 +232,7 @@ func (p *Pool) probeLate(b *Booted, spec sandbox.Spec) {
 
 // Adopt makes a client for a sandbox that lives already.
 func (p *Pool) Adopt(box sandbox.Sandbox, r Request) *Booted {
-	c := agent.New(box, p.Log)
-	c.Share(p.slots)
+	c := agent.New(box, p.Log, p.slots)
 	return &Booted{ID: box.Spec().ID, Workspace: r.Workspace, Template: r.Template, Flavor: r.Flavor, Box: box,
 		Agent: c}
 }

@@ -151,7 +151,7 @@ func TestFloodOfGreetings(t *testing.T) {
 			broker := egress.New(egress.Config{Log: logger, Limits: egress.Limits{Rate: rate, Burst: burst}})
 			booted := func(id string) (*socket, *pool.Booted) {
 				s := newSocket(t, id)
-				b := &pool.Booted{ID: id, Box: s, Agent: agent.New(s, logger)}
+				b := &pool.Booted{ID: id, Box: s, Agent: agent.New(s, logger, nil)}
 				b.Connect(broker.Outlet(egress.Owner{Session: id}, &egress.Policy{Mode: egress.Public},
 					new(egress.Meter)))
 				t.Cleanup(b.Detach)

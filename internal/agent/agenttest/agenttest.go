@@ -1,5 +1,5 @@
-// Package agenttest plays the agent's side of a link, for tests of the host's: it
-// answers every call, and runs nothing.
+// Package agenttest is an agent for tests of the host: it answers every call, and runs
+// nothing.
 package agenttest
 
 import (
@@ -20,7 +20,7 @@ import (
 
 // Agent says how the agent behaves.
 type Agent struct {
-	Mute bool   // it proves itself, and never answers
+	Mute bool   // it completes the greeting, and never answers
 	Boot string // what Hello returns
 	// Usage says whether something runs, and how long nothing did.
 	Usage func() (busy bool, idle time.Duration)
@@ -28,21 +28,21 @@ type Agent struct {
 	Dial func(port uint32) (net.Conn, error)
 }
 
-// Serve proves itself to the host at the other end of c, serves a link there, and
-// returns when the link has ended.
+// Serve greets the host at the other end of c, serves a link there, and returns when
+// the link has ended.
 func (a Agent) Serve(c net.Conn, secret []byte) {
 	defer c.Close()
 	if wire.Greet(c, secret) != nil {
 		return
 	}
-	mux, err := yamux.Server(wire.Whole(c), wire.Mux())
+	mux, err := yamux.Server(wire.Coalesce(c), wire.Mux())
 	if err != nil {
 		return
 	}
 	defer mux.Close()
 	routes := http.NewServeMux()
 	routes.Handle(agentv1connect.NewAgentHandler(calls{agent: a}))
-	l := listener{make(chan net.Conn), mux.CloseChan()}
+	l := &wire.Listener{Conns: make(chan net.Conn), Closed: mux.CloseChan()}
 	server := &http.Server{Handler: routes}
 	go server.Serve(l)
 	defer server.Close()
@@ -55,20 +55,20 @@ func (a Agent) Serve(c net.Conn, secret []byte) {
 	}
 }
 
-func (a Agent) dispatch(s net.Conn, l listener) {
+func (a Agent) dispatch(s net.Conn, l *wire.Listener) {
 	var kind [1]byte
 	if _, err := s.Read(kind[:]); err != nil {
 		s.Close()
 		return
 	}
 	if a.Mute {
-		<-l.closed
+		<-l.Closed
 		return
 	}
 	if kind[0] == wire.Call {
 		select {
-		case l.calls <- s:
-		case <-l.closed:
+		case l.Conns <- s:
+		case <-l.Closed:
 		}
 		return
 	}
@@ -84,7 +84,7 @@ func (a Agent) dispatch(s net.Conn, l listener) {
 	}
 }
 
-// done says that a run went well.
+// done is the last event of a run that succeeded.
 func done(r *agentv1.RunRequest) *agentv1.RunEvent {
 	if r.GetExec() != nil {
 		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: &agentv1.ExecDone{}}}
@@ -92,7 +92,7 @@ func done(r *agentv1.RunRequest) *agentv1.RunEvent {
 	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true}}}
 }
 
-// raw answers a dial; of other streams it knows nothing.
+// raw serves a stream to a port; it knows no other.
 func (a Agent) raw(s net.Conn) {
 	open := new(agentv1.StreamOpen)
 	if wire.ReadMessage(s, open) != nil {
@@ -133,7 +133,8 @@ func (c calls) Configure(context.Context, *agentv1.ConfigureRequest) (*agentv1.C
 	return &agentv1.ConfigureResponse{}, nil
 }
 
-func (c calls) StartInterpreter(context.Context, *agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error) {
+func (c calls) StartInterpreter(context.Context,
+	*agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error) {
 	return &agentv1.StartInterpreterResponse{}, nil
 }
 
@@ -141,19 +142,3 @@ func (c calls) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResp
 	busy, idle := c.agent.Usage()
 	return &agentv1.UsageResponse{Busy: busy, IdleMicros: uint64(idle.Microseconds())}, nil
 }
-
-type listener struct {
-	calls  chan net.Conn
-	closed <-chan struct{}
-}
-
-func (l listener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.calls:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-func (l listener) Close() error   { return nil }
-func (l listener) Addr() net.Addr { return &net.UnixAddr{Name: "fake", Net: "unix"} }

@@ -25,7 +25,8 @@ func TestUnmarshalBounds(t *testing.T) {
 		t.Errorf("deep: %v", err)
 	}
 	// Output that looks like a message is output.
-	e := &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: &agentv1.ExecDone{Stdout: &agentv1.Captured{Head: bytes.Repeat([]byte{0x0a, 0}, 1<<20)}}}}
+	done := &agentv1.ExecDone{Stdout: &agentv1.Captured{Head: bytes.Repeat([]byte{0x0a, 0}, 1<<20)}}
+	e := &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: done}}
 	var buf bytes.Buffer
 	if err := WriteMessage(&buf, e); err != nil {
 		t.Fatal(err)
@@ -44,6 +45,6 @@ func TestUnmarshalBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := (Codec{}).Unmarshal(b, new(agentv1.ListFilesResponse)); err != nil {
-		t.Errorf("an honest list: %v", err)
+		t.Errorf("a valid list: %v", err)
 	}
 }

@@ -5,14 +5,15 @@ import (
 	"net"
 )
 
-// Whole returns a connection for yamux that sends a frame's header and body,
+// Coalesce returns a connection for yamux that sends a frame's header and body,
 // which yamux writes one after the other, at once: half as many system calls
 // and wake-ups on both sides. Only yamux's one sender may write to it.
-func Whole(c net.Conn) net.Conn { return &whole{Conn: c} }
+func Coalesce(c net.Conn) net.Conn { return &coalescing{Conn: c} }
 
-type whole struct {
+// coalescing is a connection with a coalescing writer.
+type coalescing struct {
 	net.Conn
-	held []byte // a header whose body comes next
+	header []byte // one whose body comes next
 }
 
 const (
@@ -20,20 +21,20 @@ const (
 	typeData  = 0
 )
 
-func (w *whole) Write(p []byte) (int, error) {
-	if len(w.held) == 0 {
+func (w *coalescing) Write(p []byte) (int, error) {
+	if len(w.header) == 0 {
 		if len(p) == headerLen && p[1] == typeData && binary.BigEndian.Uint32(p[8:]) > 0 {
-			w.held = append(w.held, p...)
+			w.header = append(w.header, p...)
 			return len(p), nil
 		}
 		return w.Conn.Write(p)
 	}
-	frame := append(w.held, p...)
+	frame := append(w.header, p...)
 	n, err := w.Conn.Write(frame)
-	n = max(0, n-len(w.held))
-	w.held = frame[:0]
-	if cap(w.held) > 64<<10 {
-		w.held = nil
+	n = max(0, n-len(w.header))
+	w.header = frame[:0]
+	if cap(w.header) > 64<<10 {
+		w.header = nil
 	}
 	return n, err
 }

@@ -38,11 +38,11 @@ func pair(t *testing.T) (net.Conn, net.Conn) {
 // mux speaks yamux over both ends.
 func mux(t *testing.T, a, b net.Conn) (*yamux.Session, *yamux.Session) {
 	t.Helper()
-	host, err := yamux.Client(Whole(a), Mux())
+	host, err := yamux.Client(Coalesce(a), Mux())
 	if err != nil {
 		t.Fatal(err)
 	}
-	guest, err := yamux.Server(Whole(b), Mux())
+	guest, err := yamux.Server(Coalesce(b), Mux())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func header(kind byte, length byte) []byte {
 func TestWholeJoinsHeaderAndBody(t *testing.T) {
 	const data, window, ping = 0, 1, 2
 	under := &counted{}
-	w := Whole(under)
+	w := Coalesce(under)
 	body := bytes.Repeat([]byte("b"), 12) // looks like a header by its length
 	large := bytes.Repeat([]byte("l"), 200_000)
 	longHeader := append(header(data, 0)[:8], 0, 3, 0x0d, 0x40)
@@ -192,7 +192,7 @@ func TestWholeJoinsHeaderAndBody(t *testing.T) {
 func TestWholeTellsOfAFailure(t *testing.T) {
 	for _, short := range []int{0, 5, 12, 14} {
 		under := &counted{broken: errors.New("broken"), short: short}
-		w := Whole(under)
+		w := Coalesce(under)
 		if n, err := w.Write(header(0, 4)); n != 12 || err != nil {
 			t.Fatalf("the header is held: %d, %v", n, err)
 		}

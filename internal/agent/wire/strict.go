@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Why a link ends on which the sandbox does what no honest agent does.
+// Why a link ends: the sandbox sends what the protocol does not allow.
 var (
 	ErrForward = errors.New("wire: the sandbox opened a stream or sent a ping")
 	ErrNoise   = errors.New("wire: the sandbox sends what is no frame, or more than a window at once")
@@ -15,9 +15,9 @@ var (
 )
 
 // Strict returns a connection for the host's yamux on which the sandbox can
-// only answer, within the windows that it was given. Each stream that it opens
-// would make the host hold a window's worth of what it sends, each ping an
-// answer until it reads that, and each frame that belongs to nothing costs time.
+// only answer, within the windows of its streams. Each stream that the sandbox opened
+// would make the host buffer a window of data, each ping an answer that the sandbox
+// does not read, and each frame of no stream costs time.
 func Strict(c net.Conn) net.Conn { return &strict{Conn: c, since: time.Now()} }
 
 type strict struct {
@@ -25,7 +25,7 @@ type strict struct {
 	head [headerLen]byte
 	have int    // bytes of head
 	body uint32 // bytes that are left of the present frame
-	// control counts the frames without data since then.
+	// control counts the frames without data after since.
 	control int
 	since   time.Time
 	broken  error
@@ -36,7 +36,7 @@ const (
 	typeGoAway = 3
 	flagSYN    = 1
 
-	// maxControl bounds the control frames of a second: an honest agent sends
+	// maxControl bounds the control frames of a second: an agent that keeps to the protocol sends
 	// one for each stream that the host opens, and for each half window.
 	maxControl = 20_000
 )
@@ -67,7 +67,7 @@ func (s *strict) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// frame looks at a whole header.
+// frame checks a complete header.
 func (s *strict) frame() error {
 	length := binary.BigEndian.Uint32(s.head[8:])
 	switch {

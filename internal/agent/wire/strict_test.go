@@ -94,15 +94,15 @@ func TestStrictFlood(t *testing.T) {
 	})
 }
 
-// It lets through all that an honest agent sends.
+// It lets through all that an agent that keeps to the protocol sends.
 func TestStrictWithYamux(t *testing.T) {
 	a, b := pair(t)
-	host, err := yamux.Client(Strict(Whole(a)), Mux())
+	host, err := yamux.Client(Strict(Coalesce(a)), Mux())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	guest, err := yamux.Server(Whole(b), Mux())
+	guest, err := yamux.Server(Coalesce(b), Mux())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,8 +55,8 @@ func TestGreeting(t *testing.T) {
 	}
 }
 
-// peer runs one side by hand.
-func peer(t *testing.T, do func(net.Conn)) net.Conn {
+// otherSide returns one end of a connection, and runs do with the other.
+func otherSide(t *testing.T, do func(net.Conn)) net.Conn {
 	ours, theirs := net.Pipe()
 	go func() {
 		do(theirs)
@@ -72,7 +72,7 @@ func TestAdmitRefuses(t *testing.T) {
 	for name, said := range map[string][]byte{"nothing": nil, "half": good[:20], "all but one byte": good[:len(good)-1],
 		"another protocol": other, "HTTP": []byte(strings.Repeat("GET / HTTP/1.1\r\n", 5))[:len(good)]} {
 		t.Run(name, func(t *testing.T) {
-			c := peer(t, func(c net.Conn) {
+			c := otherSide(t, func(c net.Conn) {
 				c.Write(said)
 				if len(said) >= len(good) {
 					io.Copy(io.Discard, c)
@@ -87,7 +87,7 @@ func TestAdmitRefuses(t *testing.T) {
 
 // What follows the greeting belongs to whoever reads next.
 func TestAdmitReadsNotTooMuch(t *testing.T) {
-	c := peer(t, func(c net.Conn) {
+	c := otherSide(t, func(c net.Conn) {
 		c.Write(append([]byte(Greeting), key...))
 		io.ReadFull(c, make([]byte, 1))
 		c.Write([]byte("next"))
@@ -116,7 +116,7 @@ func TestSlowGreeting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := peer(t, do)
+				c := otherSide(t, do)
 				start := time.Now()
 				if _, err := Admit(c, key, nil); err == nil {
 					t.Error("it was let in")
@@ -135,7 +135,7 @@ func TestSlowGreeting(t *testing.T) {
 // answer than the right one for a welcome.
 func TestGreetAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := peer(t, func(c net.Conn) {
+		c := otherSide(t, func(c net.Conn) {
 			io.ReadFull(c, make([]byte, len(Greeting)+SecretLen))
 			time.Sleep(time.Hour)
 		})
@@ -145,7 +145,7 @@ func TestGreetAnswers(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 	})
 	for _, answer := range []byte{0, refused, 'H', 0xff} {
-		c := peer(t, func(c net.Conn) {
+		c := otherSide(t, func(c net.Conn) {
 			io.ReadFull(c, make([]byte, len(Greeting)+SecretLen))
 			c.Write([]byte{answer})
 		})

@@ -87,7 +87,8 @@ func (i *Interp) ready(ctx context.Context, limit time.Duration) (*proc, error) 
 // Supervise takes over a cell that the host gave to the driver itself, and which began
 // then. Taken is false when it is over: the driver answers the host then. With stop, it
 // is stopped at once.
-func (i *Interp) Supervise(ctx context.Context, id int64, began time.Time, stop bool, c Call) (r *Result, taken bool, err error) {
+func (i *Interp) Supervise(ctx context.Context,
+	id int64, began time.Time, stop bool, c Call) (r *Result, taken bool, err error) {
 	if err := i.take(ctx, nil); err != nil {
 		return nil, false, err
 	}

@@ -470,7 +470,8 @@ func (ps *Processes) process(id string) (*Process, error) {
 }
 
 // StartProcess implements the wire.
-func (ps *Processes) StartProcess(_ context.Context, r *agentv1.StartProcessRequest) (*agentv1.StartProcessResponse, error) {
+func (ps *Processes) StartProcess(_ context.Context,
+	r *agentv1.StartProcessRequest) (*agentv1.StartProcessResponse, error) {
 	ps.mu.Lock()
 	live := 0
 	for _, p := range ps.table {
@@ -538,7 +539,8 @@ func (p *Process) Describe() *agentv1.Process {
 }
 
 // ReadProcess implements the wire.
-func (ps *Processes) ReadProcess(ctx context.Context, r *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error) {
+func (ps *Processes) ReadProcess(ctx context.Context,
+	r *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error) {
 	p, err := ps.process(r.ProcessId)
 	if err != nil {
 		return nil, err
@@ -576,7 +578,8 @@ func (p *Process) answer(data []byte, next, skipped uint64) *agentv1.ReadProcess
 }
 
 // WriteProcess implements the wire.
-func (ps *Processes) WriteProcess(ctx context.Context, r *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error) {
+func (ps *Processes) WriteProcess(ctx context.Context,
+	r *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error) {
 	p, err := ps.process(r.ProcessId)
 	if err != nil {
 		return nil, err
@@ -604,7 +607,8 @@ func (ps *Processes) WriteProcess(ctx context.Context, r *agentv1.WriteProcessRe
 }
 
 // StopProcess implements the wire.
-func (ps *Processes) StopProcess(ctx context.Context, r *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error) {
+func (ps *Processes) StopProcess(ctx context.Context,
+	r *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error) {
 	p, err := ps.process(r.ProcessId)
 	if err != nil {
 		return nil, err

@@ -125,7 +125,7 @@ func TestWithoutCgroups(t *testing.T) {
 	}
 	check := func(b sandbox.Sandbox, grow int64) {
 		t.Helper()
-		c := agent.New(b, sandboxtest.Log(t))
+		c := agent.New(b, sandboxtest.Log(t), nil)
 		defer c.Close()
 		if got := run(t, c, "6*7"); got != "42" {
 			t.Errorf("it says %q", got)
@@ -228,7 +228,7 @@ func TestWithoutSysAdmin(t *testing.T) {
 // nothing: what is around it has to end it.
 func fill(t *testing.T, b sandbox.Sandbox) {
 	t.Helper()
-	c := agent.New(b, sandboxtest.Log(t))
+	c := agent.New(b, sandboxtest.Log(t), nil)
 	defer c.Close()
 	run(t, c, "x = b'x' * (64 << 20)")
 	st, err := b.Status(t.Context())

@@ -133,7 +133,7 @@ func TestSharedFolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Stop(context.WithoutCancel(t.Context()))
-	c := agent.New(b, sandboxtest.Log(t))
+	c := agent.New(b, sandboxtest.Log(t), nil)
 	defer c.Close()
 	if got := shell(t, c, "cat /proc/version"); !strings.Contains(strings.ToLower(got), "gvisor") {
 		t.Fatalf("this is no sandbox: %s", got)

@@ -65,7 +65,7 @@ func makeImage(t *testing.T, r *Runtime, spec sandbox.Spec) []byte {
 		t.Fatal(err)
 	}
 	defer b.Stop(context.WithoutCancel(t.Context()))
-	c := agent.New(b, sandboxtest.Log(t))
+	c := agent.New(b, sandboxtest.Log(t), nil)
 	defer c.Close()
 	for _, l := range spec.Template.Warm {
 		if err := c.StartInterpreter(t.Context(), l); err != nil {
@@ -171,7 +171,7 @@ func TestPrebooted(t *testing.T) {
 		if b.(*box).kind == "" {
 			t.Fatal("it was booted")
 		}
-		c := agent.New(b, sandboxtest.Log(t))
+		c := agent.New(b, sandboxtest.Log(t), nil)
 		defer c.Close()
 		h, err := c.Hello(t.Context())
 		if err != nil {
@@ -278,7 +278,7 @@ func TestBadImage(t *testing.T) {
 			if b.(*box).kind != "" {
 				t.Error("it was not booted")
 			}
-			c := agent.New(b, sandboxtest.Log(t))
+			c := agent.New(b, sandboxtest.Log(t), nil)
 			defer c.Close()
 			if got := run(t, c, "40+2"); got != "42" {
 				t.Errorf("it answers %q", got)

@@ -90,7 +90,7 @@ func testSeal(t *testing.T, s *sandboxtest.Subject) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := agent.New(b, sandboxtest.Log(t))
+	c := agent.New(b, sandboxtest.Log(t), nil)
 	defer c.Close()
 	// Whoever may start a program can give it the file server's command line.
 	for _, pid := range pretend(t, rt, spec.ID) {
@@ -153,7 +153,7 @@ func testSeal(t *testing.T, s *sandboxtest.Subject) {
 	if left := rt.Seal(t.Context(), shared, true); left != 1 {
 		t.Errorf("%d are left, want the one that writes", left)
 	}
-	lc := agent.New(lb, sandboxtest.Log(t))
+	lc := agent.New(lb, sandboxtest.Log(t), nil)
 	if got := shell(t, lc, `echo more >> /share/new`); !strings.Contains(got, "Read-only file system") {
 		t.Errorf("one that started later: %s", got)
 	}
@@ -173,7 +173,7 @@ func testSeal(t *testing.T, s *sandboxtest.Subject) {
 	if left := next.Seal(t.Context(), shared, false); left != 0 {
 		t.Errorf("the next server leaves %d as they were", left)
 	}
-	ac := agent.New(again, sandboxtest.Log(t))
+	ac := agent.New(again, sandboxtest.Log(t), nil)
 	defer ac.Close()
 	if got := shell(t, ac, `echo more >> /share/new && echo written`); got != "written" {
 		t.Errorf("the next server: %s", got)
@@ -204,7 +204,7 @@ func TestWritersIntoAFullVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 		boxes = append(boxes, b)
-		c := agent.New(b, sandboxtest.Log(t))
+		c := agent.New(b, sandboxtest.Log(t), nil)
 		defer c.Close()
 		line := fmt.Sprintf(`(exec 3>>/share/%d; while [ ! -e /workspace/go ]; do sleep 0.1; done
 			for i in $(seq 300); do head -c 1000000 /dev/zero >> %s; sleep 0.05; done; sleep 600) >/dev/null 2>&1 &

@@ -47,7 +47,7 @@ func (s *Subject) bench(t *testing.T) *Bench {
 	if b.Box, err = b.runtime.Create(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
-	b.Client = agent.New(b.Box, Log(t))
+	b.Client = agent.New(b.Box, Log(t), nil)
 	t.Cleanup(func() { b.close(t); s.clean(t) })
 	b.configure(t)
 	// What follows is hostile: it runs only where this is proven.
@@ -448,7 +448,7 @@ func survivesHost(t *testing.T, b *Bench) {
 		t.Fatalf("recovered %d", len(found))
 	}
 	b.Box = found[0]
-	b.Client = agent.New(b.Box, Log(t))
+	b.Client = agent.New(b.Box, Log(t), nil)
 	if d := b.eval(t, "python", "x", time.Minute); value(d) != "5" {
 		t.Errorf("the interpreter forgot: %+v", d)
 	}

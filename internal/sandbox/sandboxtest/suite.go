@@ -109,7 +109,7 @@ func (s *Subject) create(t *testing.T, rt sandbox.Runtime) sandbox.Sandbox {
 
 func hello(t *testing.T, b sandbox.Sandbox) string {
 	t.Helper()
-	c := agent.New(b, Log(t))
+	c := agent.New(b, Log(t), nil)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -237,7 +237,7 @@ func death(t *testing.T, s *Subject) {
 	rt := s.Open(t)
 	defer closeRuntime(t, rt)
 	b := s.create(t, rt)
-	c := agent.New(b, Log(t))
+	c := agent.New(b, Log(t), nil)
 	defer c.Close()
 	if err := c.Wait(t.Context()); err != nil {
 		t.Fatal(err)
@@ -297,7 +297,7 @@ func together(t *testing.T, s *Subject) {
 				t.Error(err)
 				return
 			}
-			c := agent.New(b, Log(t))
+			c := agent.New(b, Log(t), nil)
 			defer c.Close()
 			if _, err := c.Hello(t.Context()); err != nil {
 				t.Error(err)
