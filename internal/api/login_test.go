@@ -17,6 +17,7 @@ import (
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 )
 
 // browser is one that does not follow redirects by itself.
@@ -100,7 +101,7 @@ func (e *edge) state(p auth.Principal, name string) servers.Info {
 func (e *edge) link(p auth.Principal, name, address string) string {
 	e.t.Helper()
 	i, err := e.Hub.Servers.Connect(e.t.Context(), p, spec.Ask{Name: name, URL: address})
-	if err != nil || i.State != servers.NeedsAuth {
+	if err != nil || i.State != state.NeedsAuth {
 		e.t.Fatalf("%+v, %v", i, err)
 	}
 	return i.AuthURL
@@ -157,7 +158,7 @@ func TestLoginInABrowser(t *testing.T) {
 		if _, said := anns.see(back, 200); !strings.Contains(said, "Sandlot finishes the log-in now") {
 			t.Error(said)
 		}
-		for end := time.Now().Add(10 * time.Second); e.state(ann, "my bank").State != servers.Connected; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(10 * time.Second); e.state(ann, "my bank").State != state.Connected; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("it is %+v", e.state(ann, "my bank"))
 			}
@@ -223,7 +224,7 @@ func TestLoginIsOneBrowsers(t *testing.T) {
 	mine := eves.agree(eves.follow(evilNext))
 	refused(anns, "ann with eve's way back", mine, "Nothing was connected")
 	for _, p := range []auth.Principal{ann, auth.User("eve", false)} {
-		if i := e.state(p, "bank"); i.State != servers.NeedsAuth {
+		if i := e.state(p, "bank"); i.State != state.NeedsAuth {
 			t.Errorf("%s is %s", p.Name, i.State)
 		}
 	}

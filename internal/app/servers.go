@@ -28,12 +28,12 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 	}
 	a.servers = servers.New(servers.Config{Events: a.events, Store: a.store, Sessions: a.sessions, Secrets: a.vault,
 		Version: Version, Idle: c.MCP.Idle, InstallTimeout: c.MCP.Install, Reserved: a.reserved, Reach: a.reach,
-		Callback: callback(c.Server.PublicURL, c.Server.Host, c.Server.Port),
-		Logins:   &vault.Logins{Vault: a.vault, Store: a.store},
-		OnChange: func(owner string) { a.gateway.Changed(owner) },
-		OnUpdate: func(owner, uri string) { a.gateway.Updated(owner, uri) },
-		OnLog:    func(owner string, params json.RawMessage) { a.gateway.Logged(owner, params) },
-		Limits:   limits, Log: a.log})
+		Callback:   callback(c.Server.PublicURL, c.Server.Host, c.Server.Port),
+		LoginStore: &vault.Logins{Vault: a.vault, Store: a.store},
+		OnChange:   func(owner string) { a.gateway.Changed(owner) },
+		OnUpdate:   func(owner, uri string) { a.gateway.Updated(owner, uri) },
+		OnLog:      func(owner string, params json.RawMessage) { a.gateway.Logged(owner, params) },
+		Limits:     limits, Log: a.log})
 	a.closers = append(a.closers, func() error { a.servers.Close(); return nil })
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 	"sandlot/internal/tool"
 )
 
@@ -193,7 +194,7 @@ func TestConsentBeforeConnecting(t *testing.T) {
 	if q := p.asked[len(p.asked)-1]; !strings.Contains(q, two) || !strings.Contains(q, "Instead of: "+one) {
 		t.Errorf("asked %q", q)
 	}
-	if all := tools.Connections.List(anna); len(all) != 1 || all[0].URL != one || all[0].State != servers.Connected {
+	if all := tools.Connections.List(anna); len(all) != 1 || all[0].URL != one || all[0].State != state.Connected {
 		t.Errorf("what was there is %+v", all)
 	}
 	if r, err := call(p, "restart_external_mcp", `{"name":"docs","headers":{"X-Fourth":"v"}}`); err != nil || !r.IsError {

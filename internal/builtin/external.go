@@ -14,6 +14,7 @@ import (
 	"sandlot/internal/servers"
 	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 	"sandlot/internal/session"
 	"sandlot/internal/tool"
 )
@@ -209,7 +210,7 @@ func (t *Tools) connect(ctx context.Context, c tool.Call, in ConnectInput) (*too
 // connected is the result of what connects.
 func connected(i servers.Info) (*tool.Result, *Connected) {
 	runs := runsAs(i)
-	fields := &Connected{Server: serverOf(i), Success: i.State != servers.NeedsAuth, Runs: runs}
+	fields := &Connected{Server: serverOf(i), Success: i.State != state.NeedsAuth, Runs: runs}
 	var b strings.Builder
 	switch {
 	case i.AuthURL != "":

@@ -114,7 +114,7 @@ func (h *Hub) loginPage(_ context.Context, _ auth.Principal, l Login) (ConsentPa
 	if h.Servers == nil {
 		return ConsentPage{}, ErrLoginOver
 	}
-	return h.Servers.ConsentPage(l.ID, l.Cookies)
+	return h.Servers.Logins.ConsentPage(l.ID, l.Cookies)
 }
 
 // beginLogin returns the address where the user logs in, once the browser has shown the
@@ -123,7 +123,7 @@ func (h *Hub) beginLogin(_ context.Context, _ auth.Principal, l Login) (string, 
 	if h.Servers == nil {
 		return "", ErrLoginOver
 	}
-	return h.Servers.Redirect(l.ID, l.Cookies, l.Proof)
+	return h.Servers.Logins.Redirect(l.ID, l.Cookies, l.Proof)
 }
 
 // LoginCallback is the request with which a browser returns from a log-in.
@@ -137,5 +137,5 @@ func (h *Hub) finishLogin(_ context.Context, _ auth.Principal, c LoginCallback) 
 	if h.Servers == nil {
 		return "", ErrLoginOver
 	}
-	return h.Servers.Returned(c.Query, c.Cookies)
+	return h.Servers.Logins.Returned(c.Query, c.Cookies)
 }

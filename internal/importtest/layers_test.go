@@ -59,6 +59,7 @@ var places = map[string]place{
 	"servers/serverstest":                {"test", ""},
 	"servers/catalog":                    {"L1", "tool"},
 	"servers/spec":                       {"L0", "fault"},
+	"servers/state":                      {"L0", ""},
 	"mcpclient":                          {"L2", ""},
 	"vault":                              {"L2", ""},
 	"volume":                             {"L2", ""},

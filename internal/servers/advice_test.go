@@ -8,6 +8,7 @@ import (
 	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 )
 
 // A fault that a third-party server causes says what helps with that server.
@@ -21,44 +22,47 @@ while True:
 	ends := onhost("x", script(t, `sys.exit(7)`), nil)
 	inSandbox := func(c spec.Configured) spec.Configured { c.Where = spec.InSandbox; return c }
 	for name, tt := range map[string]struct {
-		make func(b *Servers) *server
+		make func(servers *Servers) *server
 		want []string
 		not  string
 	}{
-		"it died": {func(b *Servers) *server { return own(b, P, "my server", "aaaaaa", dies) }, []string{"external_mcp_logs, or `sandlot mcp logs 'my server'`", "restart_external_mcp", "Check its command, args and env"}, "operator"},
-		"it was given up": {func(b *Servers) *server {
-			s := own(b, P, "x", "aaaaaa", ends)
-			s.state, s.why = Failed, "it ended"
+		"it died": {func(servers *Servers) *server { return own(servers, P, "my server", "aaaaaa", dies) },
+			[]string{"external_mcp_logs, or `sandlot mcp logs 'my server'`", "restart_external_mcp",
+				"Check its command, args and env"}, "operator"},
+		"it was given up": {func(servers *Servers) *server {
+			s := own(servers, P, "x", "aaaaaa", ends)
+			s.State, s.Why = state.Failed, "it ended"
 			return s
 		}, []string{"external_mcp_logs", "`sandlot mcp restart x`"}, "operator"},
-		"it has no values": {func(b *Servers) *server {
-			s := own(b, P, "x", "aaaaaa", dies)
+		"it has no values": {func(servers *Servers) *server {
+			s := own(servers, P, "x", "aaaaaa", dies)
 			s.values, s.rec.EnvKeys, s.rec.HeaderKeys = spec.Values{}, []string{"KEY"}, []string{"X-Key"}
 			return s
 		}, []string{"`sandlot mcp restart x --env KEY --header X-Key`"}, "logs"},
-		"it is disconnected": {func(b *Servers) *server {
-			s := own(b, P, "x", "aaaaaa", dies)
-			s.state = Disabled
+		"it is disconnected": {func(servers *Servers) *server {
+			s := own(servers, P, "x", "aaaaaa", dies)
+			s.State = state.Disabled
 			return s
 		}, []string{"`sandlot mcp restart x`"}, "logs"},
-		"it is remote": {func(b *Servers) *server {
-			return own(b, P, "x", "aaaaaa", spec.Configured{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"})
+		"it is remote": {func(servers *Servers) *server {
+			return own(servers, P, "x", "aaaaaa", spec.Configured{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"})
 		}, []string{"Check its url and headers"}, "logs"},
-		"it is the operator's, on the machine": {func(b *Servers) *server {
-			s := own(b, P, "x", "aaaaaa", ends)
+		"it is the operator's, on the machine": {func(servers *Servers) *server {
+			s := own(servers, P, "x", "aaaaaa", ends)
 			s.configured = true
 			return s
 		}, []string{"Ask the operator"}, "logs"},
-		"it is the operator's, in the sandbox": {func(b *Servers) *server {
-			s := own(b, P, "x", "aaaaaa", inSandbox(ends)) // there is no sandbox
+		"it is the operator's, in the sandbox": {func(servers *Servers) *server {
+			s := own(servers, P, "x", "aaaaaa", inSandbox(ends)) // there is no sandbox
 			s.configured = true
 			return s
 		}, []string{"Ask the operator", "external_mcp_logs"}, "connect it again"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := book(t, &memStore{}, nil)
-			s := tt.make(b)
-			s.rec.Catalog = catalog.Catalog{Read: true, Tools: []catalog.Definition{{Key: "ext_t", Remote: "t", Raw: []byte(`{}`)}}}
+			servers := newServers(t, &memStore{}, nil)
+			s := tt.make(servers)
+			s.rec.Catalog = catalog.Catalog{Read: true,
+				Tools: []catalog.Definition{{Key: "ext_t", Remote: "t", Raw: []byte(`{}`)}}}
 			_, err := s.request(t.Context(), query{method: "tools/call",
 				params: rawjson.Object{"name": rawjson.Quote("t"), "arguments": []byte("{}")}})
 			f := fault.From(err)
@@ -81,8 +85,8 @@ while True:
 // One that did not start when it was connected has no log to look at, and what
 // others are told of the same fault does not change.
 func TestAdviceOfWhatDidNotStart(t *testing.T) {
-	b := book(t, &memStore{}, nil)
-	_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: "http://192.0.2.1/"})
+	servers := newServers(t, &memStore{}, nil)
+	_, err := servers.Connect(t.Context(), P, spec.Ask{Name: "x", URL: "http://192.0.2.1/"})
 	f := fault.From(err)
 	if got := f.Data().RecoverySuggestions; f.Kind != fault.Connection || len(got) != 2 || !strings.Contains(got[1],
 		"network.allow") {

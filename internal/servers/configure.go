@@ -10,48 +10,49 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 )
 
 // SetConfigured makes list the servers of the operator's settings from now on:
 // those that changed are stopped, and start again with what they are now.
-func (b *Servers) SetConfigured(list []spec.Configured) {
-	b.mu.Lock()
-	b.configured = list
+func (servers *Servers) SetConfigured(list []spec.Configured) {
+	servers.mu.Lock()
+	servers.configured = list
 	var known []auth.Principal
-	for _, o := range b.owners {
+	for _, o := range servers.owners {
 		if o.seen {
 			o.seen = false
 			known = append(known, o.principal)
 		}
 	}
-	b.mu.Unlock()
-	b.logins.Orphans(func(owner, key string) bool { // of users who have not come since, too
+	servers.mu.Unlock()
+	servers.Logins.Orphans(func(owner, key string) bool { // of users who have not come since, too
 		name, configured := strings.CutPrefix(key, "=")
 		p, _ := auth.Known(owner)
 		return configured && !slices.ContainsFunc(list,
 			func(c spec.Configured) bool { return c.Name == name && c.Admits(p.ID) && !c.Disabled })
 	})
 	for _, p := range known {
-		_ = b.configure(p) // what cannot be read is in the log
-		b.changed(p.ID)
+		_ = servers.configure(p) // what cannot be read is in the log
+		servers.changed(p.ID)
 	}
-	if b.OnChange != nil { // clients of those who are not in memory may wait for it
-		b.spawn(func(context.Context) { b.OnChange("") })
+	if servers.OnChange != nil { // clients of those who are not in memory may wait for it
+		servers.spawn(func(context.Context) { servers.OnChange("") })
 	}
 }
 
 // configure makes sure that what is stored of a principal is there, gives them the
 // servers of the settings, and starts those that are new.
-func (b *Servers) configure(p auth.Principal) error {
-	if err := b.arrive(p); err != nil {
+func (servers *Servers) configure(p auth.Principal) error {
+	if err := servers.arrive(p); err != nil {
 		return err
 	}
-	b.assign(p)
-	b.mu.Lock()
-	o := b.owner(p)
+	servers.assign(p)
+	servers.mu.Lock()
+	o := servers.owner(p)
 	unread := o.unread
 	o.unread = nil
-	b.mu.Unlock()
+	servers.mu.Unlock()
 	for _, s := range unread {
 		s.mu.Lock()
 		s.beginUnlessBusy()
@@ -62,16 +63,16 @@ func (b *Servers) configure(p auth.Principal) error {
 
 // assign gives a principal the servers of the settings, and starts none: those of which
 // nothing is known yet wait in the owner's unread.
-func (b *Servers) assign(p auth.Principal) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	o := b.owner(p)
-	if o.seen || b.life.Err() != nil {
+func (servers *Servers) assign(p auth.Principal) {
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
+	o := servers.owner(p)
+	if o.seen || servers.life.Err() != nil {
 		return
 	}
 	o.seen = true
 	want := map[string]spec.Configured{}
-	for _, c := range b.configured {
+	for _, c := range servers.configured {
 		if c.Admits(p.ID) {
 			want[c.Name] = c
 		}
@@ -82,22 +83,22 @@ func (b *Servers) assign(p auth.Principal) {
 			if !stays { // at once: it may come again
 				delete(o.servers, s.id)
 			}
-			b.spawn(func(ctx context.Context) { s.reconfigure(ctx, c, stays) })
+			servers.spawn(func(ctx context.Context) { s.reconfigure(ctx, c, stays) })
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
-		s := b.configuredServer(o, want[name])
+		s := servers.configuredServer(o, want[name])
 		o.servers[s.id] = s
 		if !s.rec.Catalog.Read {
 			o.unread = append(o.unread, s)
 		}
 	}
-	b.rebuild(o)
+	servers.rebuild(o)
 }
 
 // configuredServer makes a principal's own instance of a configured server. The
 // lock is held.
-func (b *Servers) configuredServer(o *owner, c spec.Configured) *server {
+func (servers *Servers) configuredServer(o *owner, c spec.Configured) *server {
 	now := time.Now().UTC()
 	r, known := o.stored[c.Name]
 	if !known {
@@ -106,7 +107,7 @@ func (b *Servers) configuredServer(o *owner, c spec.Configured) *server {
 	for r.ID = c.Name; o.servers[r.ID] != nil; { // a user's connection may have that id
 		r.ID += "_"
 	}
-	s := b.server(o.principal, r, spec.Values{Env: c.Env, Headers: c.Headers, Known: true})
+	s := servers.server(o.principal, r, spec.Values{Env: c.Env, Headers: c.Headers, Known: true})
 	s.settings = c
 	s.on(s.applied())
 	return s
@@ -114,14 +115,14 @@ func (b *Servers) configuredServer(o *owner, c spec.Configured) *server {
 
 // applied is what the settings of a server that does not run make of it. The lock is
 // held, or nobody else knows the server.
-func (s *server) applied() event {
+func (s *server) applied() state.Event {
 	switch {
 	case s.settings.Disabled:
-		return event{what: disconnected}
+		return state.Event{What: state.Disconnected}
 	case s.settings.Broken != "":
-		return event{what: broken, why: s.settings.Broken}
+		return state.Event{What: state.Broken, Why: s.settings.Broken}
 	}
-	return event{what: stopped}
+	return state.Event{What: state.Stopped}
 }
 
 // reconfigure takes up changed settings, or goes.
@@ -140,29 +141,29 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 	if s.acquire(ctx) != nil {
 		return
 	}
-	s.stop(event{what: stopped})
+	s.stop(state.Event{What: state.Stopped})
 	s.forgetLogin()
 	s.mu.Lock()
 	s.gen++
 	s.settings, s.values = c, spec.Values{Env: c.Env, Headers: c.Headers, Known: true}
-	s.on(event{what: forgiven})
+	s.on(state.Event{What: state.Forgiven})
 	s.on(s.applied())
-	if s.state == Idle && s.start == nil {
+	if s.State == state.Idle && s.start == nil {
 		s.launch()
 	}
 	s.mu.Unlock()
 	s.release()
-	s.book.changed(s.owner.ID)
+	s.servers.changed(s.owner.ID)
 }
 
 // Ready waits until the configured servers of a principal of which nothing is
 // known yet have started, or failed to, or ctx ends. It says whether it waited.
-func (b *Servers) Ready(ctx context.Context, p auth.Principal) bool {
-	if b.configure(p) != nil {
+func (servers *Servers) Ready(ctx context.Context, p auth.Principal) bool {
+	if servers.configure(p) != nil {
 		return false
 	}
 	waited := false
-	for _, s := range b.all(p.ID) {
+	for _, s := range servers.all(p.ID) {
 		s.mu.Lock()
 		st, read := s.start, s.rec.Catalog.Read
 		s.mu.Unlock()
@@ -181,7 +182,7 @@ func (b *Servers) Ready(ctx context.Context, p auth.Principal) bool {
 
 // awaitPrefix lets servers of the settings with one prefix take their names in the
 // order of the servers' own names, when they start for the first time.
-func (b *Servers) awaitPrefix(ctx context.Context, s *server) {
+func (servers *Servers) awaitPrefix(ctx context.Context, s *server) {
 	s.mu.Lock()
 	prefix, read := s.settings.Prefix, s.rec.Catalog.Read
 	s.mu.Unlock()
@@ -190,7 +191,7 @@ func (b *Servers) awaitPrefix(ctx context.Context, s *server) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	for _, other := range b.all(s.owner.ID) {
+	for _, other := range servers.all(s.owner.ID) {
 		if other == s {
 			return
 		}

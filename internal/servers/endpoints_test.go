@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 )
 
 // rogue is an MCP server, and the authorization server that it names, which do
@@ -64,7 +65,8 @@ func newRogue(t *testing.T) *rogue {
 		good := r.good[token]
 		r.mu.Unlock()
 		if !good {
-			w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+r.URL+`/.well-known/oauth-protected-resource/mcp"`)
+			w.Header().Set("WWW-Authenticate",
+				`Bearer resource_metadata="`+r.URL+`/.well-known/oauth-protected-resource/mcp"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -80,7 +82,8 @@ func newRogue(t *testing.T) *rogue {
 		switch m.Method {
 		case "initialize":
 			js(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID,
-				"result": map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{}, "serverInfo": map[string]any{"name": "x", "version": "1"}}})
+				"result": map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{},
+					"serverInfo": map[string]any{"name": "x", "version": "1"}}})
 		case "server/discover":
 			js(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID,
 				"error": map[string]any{"code": -32601, "message": "no"}})
@@ -168,13 +171,13 @@ func (r *rogue) tokenRequests() []url.Values {
 }
 
 // invited is the page of a link.
-func invited(t *testing.T, b *Servers, link string) (string, oauth.ConsentPage) {
+func invited(t *testing.T, servers *Servers, link string) (string, oauth.ConsentPage) {
 	t.Helper()
 	_, id, ok := strings.Cut(link, "/oauth/start/")
 	if !ok {
 		t.Fatalf("the link is %q", link)
 	}
-	i, err := b.ConsentPage(id, nil)
+	i, err := servers.Logins.ConsentPage(id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,10 +186,10 @@ func invited(t *testing.T, b *Servers, link string) (string, oauth.ConsentPage) 
 
 // comes goes on from the page of a link, and comes back with a code, whatever the
 // authorization server would say.
-func comes(t *testing.T, b *Servers, link string) {
+func comes(t *testing.T, servers *Servers, link string) {
 	t.Helper()
-	id, i := invited(t, b, link)
-	to, err := b.Redirect(id, []string{i.Browser}, i.Proof)
+	id, i := invited(t, servers, link)
+	to, err := servers.Logins.Redirect(id, []string{i.Browser}, i.Proof)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,20 +198,23 @@ func comes(t *testing.T, b *Servers, link string) {
 		t.Fatal(err)
 	}
 	q := url.Values{"state": {u.Query().Get("state")}, "code": {"the-code"}}
-	if _, err := b.Returned(q, func(string) []string { return []string{i.Browser} }); err != nil {
+	if _, err := servers.Logins.Returned(q, func(string) []string { return []string{i.Browser} }); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func connected(t *testing.T, b *Servers, name string) {
+func connected(t *testing.T, servers *Servers, name string) {
 	t.Helper()
-	until(t, "connected", func() bool { i, _, err := b.Info(P, name); return err == nil && i.State == Connected })
+	until(t, "connected", func() bool {
+		i, _, err := servers.Info(P, name)
+		return err == nil && i.State == state.Connected
+	})
 }
 
-func linkOf(t *testing.T, b *Servers, name, address string) string {
+func linkOf(t *testing.T, servers *Servers, name, address string) string {
 	t.Helper()
-	i, err := b.Connect(t.Context(), P, spec.Ask{Name: name, URL: address})
-	if err != nil || i.State != NeedsAuth || i.AuthURL == "" {
+	i, err := servers.Connect(t.Context(), P, spec.Ask{Name: name, URL: address})
+	if err != nil || i.State != state.NeedsAuth || i.AuthURL == "" {
 		t.Fatalf("%s, %q, %v", i.State, i.AuthURL, err)
 	}
 	return i.AuthURL
@@ -381,7 +387,7 @@ func TestHostsAreShownWhole(t *testing.T) {
 		r.says(map[string]any{"authorization_endpoint": "https://" + host + "/authorize?tenant=1"})
 		b := newLasting(t).server()
 		id, page := invited(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
-		to, err := b.Redirect(id, []string{page.Browser}, page.Proof)
+		to, err := b.Logins.Redirect(id, []string{page.Browser}, page.Proof)
 		if err != nil || page.Host == "" || !strings.HasPrefix(to, "https://"+page.Host+"/authorize?tenant=1&") {
 			t.Errorf("%.60q: the page says %q, and the browser goes to %.200q, %v", host, page.Host, to, err)
 		}
@@ -409,10 +415,17 @@ func TestServersWordsAreNotTold(t *testing.T) {
 	r.mux.HandleFunc("/odd", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>"+words) })
 	u, _ := url.Parse(r.URL)
 	for what, meta := range map[string]map[string]any{
-		"issuer": {"issuer": words}, "scheme": {"token_endpoint": "javascript:" + words}, "no address": {"authorization_endpoint": "http://" + words},
-		"200": {"registration_endpoint": r.URL + "/register200"}, "201": {"registration_endpoint": r.URL + "/register201"}, "202": {"registration_endpoint": r.URL + "/register202"},
-		"HTTP 400": {"registration_endpoint": r.URL + "/register400"}, "HTTP 500": {"registration_endpoint": r.URL + "/register500"}, "html": {"registration_endpoint": r.URL + "/odd"},
-		"path": {"registration_endpoint": "http://127.0.0.1:1/" + url.PathEscape(words)}, "user": {"registration_endpoint": "http://hunter2:hunter2@" + u.Host + "/register"},
+		"issuer":     {"issuer": words},
+		"scheme":     {"token_endpoint": "javascript:" + words},
+		"no address": {"authorization_endpoint": "http://" + words},
+		"200":        {"registration_endpoint": r.URL + "/register200"},
+		"201":        {"registration_endpoint": r.URL + "/register201"},
+		"202":        {"registration_endpoint": r.URL + "/register202"},
+		"HTTP 400":   {"registration_endpoint": r.URL + "/register400"},
+		"HTTP 500":   {"registration_endpoint": r.URL + "/register500"},
+		"html":       {"registration_endpoint": r.URL + "/odd"},
+		"path":       {"registration_endpoint": "http://127.0.0.1:1/" + url.PathEscape(words)},
+		"user":       {"registration_endpoint": "http://hunter2:hunter2@" + u.Host + "/register"},
 	} {
 		r.says(meta)
 		l := newLasting(t)
@@ -451,7 +464,7 @@ func TestOwnLogins(t *testing.T) {
 		t.Errorf("%s, %v", i.State, err)
 	}
 	if i, err := b.Connect(t.Context(), auth.User("bob", false),
-		spec.Ask{Name: "bank", URL: r.URL + "/mcp"}); err != nil || i.State != NeedsAuth {
+		spec.Ask{Name: "bank", URL: r.URL + "/mcp"}); err != nil || i.State != state.NeedsAuth {
 		t.Errorf("another: %s, %v", i.State, err)
 	}
 }
@@ -490,14 +503,14 @@ func TestOldLoginIsStill(t *testing.T) {
 	})
 	metadata()
 	for range 20 {
-		if i, _, _ := b.Info(P, "bank"); i.AuthURL != "" || i.State == NeedsAuth {
+		if i, _, _ := b.Info(P, "bank"); i.AuthURL != "" || i.State == state.NeedsAuth {
 			t.Fatalf("the old one asks to log in for the next: %s, %s", i.State, i.AuthURL)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	goOn()
 	<-done
-	if err != nil || got.State != NeedsAuth {
+	if err != nil || got.State != state.NeedsAuth {
 		t.Fatalf("%s, %v", got.State, err)
 	}
 	if _, page := invited(t, b, got.AuthURL); page.Address != next.URL+"/mcp" || "http://"+page.Host != next.URL {
@@ -517,9 +530,9 @@ func TestReplacedWhileItsUserLogsIn(t *testing.T) {
 	if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: dead.URL + "/mcp"}); err == nil {
 		t.Fatalf("it connects: %+v", i)
 	}
-	until(t, "the link is over", func() bool { _, err := b.ConsentPage(id, nil); return errors.Is(err, oauth.ErrOver) })
+	until(t, "the link is over", func() bool { _, err := b.Logins.ConsentPage(id, nil); return errors.Is(err, oauth.ErrOver) })
 	i, _, err := b.Info(P, "bank")
-	if err != nil || i.URL != bank.URL+"/mcp" || i.AuthURL != "" || i.State == NeedsAuth {
+	if err != nil || i.URL != bank.URL+"/mcp" || i.AuthURL != "" || i.State == state.NeedsAuth {
 		t.Errorf("%+v, %v", i, err)
 	}
 	works(t, b, P, "bank", false)
@@ -541,7 +554,7 @@ func TestConnectTakesOver(t *testing.T) {
 			_, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: first.URL + "/mcp"})
 			done <- err
 		}()
-		until(t, "the first starts", func() bool { l := b.List(P); return len(l) == 1 && l[0].State == Starting })
+		until(t, "the first starts", func() bool { l := b.List(P); return len(l) == 1 && l[0].State == state.Starting })
 		address := second.URL + "/mcp"
 		if !good {
 			address = second.URL + "/nothing"
@@ -554,7 +567,7 @@ func TestConnectTakesOver(t *testing.T) {
 		switch {
 		case !good && (err == nil || len(list) != 0):
 			t.Errorf("%v, and there is %+v", err, list)
-		case good && (err != nil || i.State != NeedsAuth || len(list) != 1 || list[0].URL != address):
+		case good && (err != nil || i.State != state.NeedsAuth || len(list) != 1 || list[0].URL != address):
 			t.Errorf("%+v, %v, and there is %+v", i, err, list)
 		}
 		open()
@@ -587,7 +600,7 @@ func TestUsedTokenIsNotStored(t *testing.T) {
 		t.Fatalf("%d are stored", l.rows.rows())
 	}
 	r.expire()
-	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != state.Connected {
 		t.Fatalf("%s, %v", i.State, err)
 	}
 	if l.rows.rows() != 0 {
@@ -606,18 +619,18 @@ func TestUsedTokenIsNotStored(t *testing.T) {
 func TestStuckRenewal(t *testing.T) {
 	r := newRogue(t)
 	b := newLasting(t).server()
-	b.logins.Limits.Stuck = time.Hour
+	b.Logins.Limits.Stuck = time.Hour
 	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
 	connected(t, b, "bank")
 	r.expire()
 	answer := r.answers(refuse("temporarily_unavailable"))
 	for range 2 {
 		if i, err := b.Restart(t.Context(), P, "bank", nil, nil,
-			nil); err == nil || i.State == NeedsAuth || !strings.Contains(err.Error(), "ten minutes") {
+			nil); err == nil || i.State == state.NeedsAuth || !strings.Contains(err.Error(), "ten minutes") {
 			t.Errorf("%s, %v", i.State, err)
 		}
 	}
-	b.logins.Limits.Stuck = 1
+	b.Logins.Limits.Stuck = 1
 	source := func() oauth2.TokenSource {
 		k, err := get(b, P, "bank").account.Current().TokenSource(t.Context())
 		if err != nil {
@@ -631,17 +644,18 @@ func TestStuckRenewal(t *testing.T) {
 	}
 	// What works by then is kept.
 	odd := r.answers(answer)
-	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected || source() != k {
+	i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil)
+	if err != nil || i.State != state.Connected || source() != k {
 		t.Errorf("it can be renewed: %s, %v", i.State, err)
 	}
 	r.expire()
 	r.answers(odd)
-	i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil) // the first that fails again
-	if err == nil || i.State == NeedsAuth {
+	i, err = b.Restart(t.Context(), P, "bank", nil, nil, nil) // the first that fails again
+	if err == nil || i.State == state.NeedsAuth {
 		t.Errorf("%s, %v", i.State, err)
 	}
 	i, err = b.Restart(t.Context(), P, "bank", nil, nil, nil)
-	if err == nil || i.State != NeedsAuth || i.AuthURL == "" {
+	if err == nil || i.State != state.NeedsAuth || i.AuthURL == "" {
 		t.Fatalf("%s, %v", i.State, err)
 	}
 	r.answers(answer)
@@ -653,7 +667,7 @@ func TestStuckRenewal(t *testing.T) {
 func TestSlowRenewal(t *testing.T) {
 	r := newRogue(t)
 	b := newLasting(t).server()
-	b.logins.Limits.Wait = 200 * time.Millisecond
+	b.Logins.Limits.Wait = 200 * time.Millisecond
 	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
 	connected(t, b, "bank")
 	r.expire()
@@ -661,14 +675,15 @@ func TestSlowRenewal(t *testing.T) {
 	defer open()
 	for range 2 {
 		i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil)
-		if err == nil || i.State == NeedsAuth || i.AuthURL != "" || !strings.Contains(err.Error(), "try again later") {
+		if err == nil || i.State == state.NeedsAuth || i.AuthURL != "" ||
+			!strings.Contains(err.Error(), "try again later") {
 			t.Errorf("%s, %v", i.State, err)
 		}
 	}
 	open()
 	k, _ := get(b, P, "bank").account.Current().TokenSource(t.Context())
 	until(t, "renewed", func() bool { _, err := k.Token(); return err == nil })
-	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != state.Connected {
 		t.Errorf("%s, %v", i.State, err)
 	}
 	if got := r.tokenRequests(); len(got) != 2 {
@@ -678,18 +693,18 @@ func TestSlowRenewal(t *testing.T) {
 	r.expire()
 	answer := r.answers(refuse("temporarily_unavailable"))
 	if i, err := b.Restart(t.Context(), P, "bank", nil, nil,
-		nil); err == nil || i.State == NeedsAuth || !fault.Is(err, fault.Connection) {
+		nil); err == nil || i.State == state.NeedsAuth || !fault.Is(err, fault.Connection) {
 		t.Errorf("%s, %v", i.State, err)
 	}
 	r.answers(answer)
-	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != state.Connected {
 		t.Errorf("%s, %v", i.State, err)
 	}
 	// A refusal for good is the user's to mend.
 	r.expire()
 	r.answers(refuse("invalid_request"))
 	if i, err := b.Restart(t.Context(), P, "bank", nil, nil,
-		nil); err == nil || i.State != NeedsAuth || i.AuthURL == "" {
+		nil); err == nil || i.State != state.NeedsAuth || i.AuthURL == "" {
 		t.Errorf("%s, %v", i.State, err)
 	}
 }
@@ -700,12 +715,12 @@ func TestStoredWhenItCanBe(t *testing.T) {
 	r := newRogue(t)
 	l := newLasting(t)
 	b := l.server()
-	b.logins.Limits.Again = 100 * time.Millisecond
+	b.Logins.Limits.Again = 100 * time.Millisecond
 	comes(t, b, linkOf(t, b, "bank", r.URL+"/mcp"))
 	connected(t, b, "bank")
 	r.expire()
 	l.rows.fill(true)
-	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != state.Connected {
 		t.Fatalf("%s, %v", i.State, err)
 	}
 	if said := l.log.String(); !strings.Contains(said, "could not store a log-in") || !strings.Contains(said,
@@ -772,7 +787,7 @@ func TestLoginsSayWhereTheyFail(t *testing.T) {
 			until(t, "the log-in failed", func() bool {
 				i, _,
 					_ = b.Info(P, "bank")
-				return i.LastError != "" && i.State != NeedsAuth
+				return i.LastError != "" && i.State != state.NeedsAuth
 			})
 			said = i.LastError
 		}

@@ -36,11 +36,11 @@ func (f followers) drop(uri, client string) (last bool) {
 }
 
 // Subscribe implements tool.External.
-func (b *Servers) Subscribe(ctx context.Context, p auth.Principal, client, uri string) error {
-	s, remote := b.viewOf(p).Resource(uri, (*server).offersResources)
+func (servers *Servers) Subscribe(ctx context.Context, p auth.Principal, client, uri string) error {
+	s, remote := servers.viewOf(p).Resource(uri, (*server).offersResources)
 	if s == nil {
-		_ = b.configure(p) // of a server of which nothing is known yet it may be
-		return nil         // ours, or none that changes
+		_ = servers.configure(p) // of a server of which nothing is known yet it may be
+		return nil               // ours, or none that changes
 	}
 	l, release, err := s.use(ctx)
 	if err != nil {
@@ -71,8 +71,8 @@ func (b *Servers) Subscribe(ctx context.Context, p auth.Principal, client, uri s
 }
 
 // Unsubscribe implements tool.External.
-func (b *Servers) Unsubscribe(ctx context.Context, p auth.Principal, client, uri string) error {
-	s, remote := b.viewOf(p).Resource(uri, (*server).offersResources)
+func (servers *Servers) Unsubscribe(ctx context.Context, p auth.Principal, client, uri string) error {
+	s, remote := servers.viewOf(p).Resource(uri, (*server).offersResources)
 	if s == nil {
 		return nil
 	}
@@ -95,22 +95,22 @@ func (b *Servers) Unsubscribe(ctx context.Context, p auth.Principal, client, uri
 const hearing = 5 * time.Second
 
 // SetLevel implements tool.External.
-func (b *Servers) SetLevel(ctx context.Context, p auth.Principal, client, level string) {
-	b.mu.Lock()
-	o := b.owner(p)
+func (servers *Servers) SetLevel(ctx context.Context, p auth.Principal, client, level string) {
+	servers.mu.Lock()
+	o := servers.owner(p)
 	if o.levels == nil {
 		o.levels = map[string]string{}
 	}
 	o.levels[client] = level
-	b.mu.Unlock()
-	b.relevel(ctx, o)
+	servers.mu.Unlock()
+	servers.relevel(ctx, o)
 }
 
 // relevel tells an owner's servers how much the most curious of their clients
 // wants to hear, when that changes: the others are told what they want of it.
 // When nobody is left it stays.
-func (b *Servers) relevel(ctx context.Context, o *owner) {
-	b.mu.Lock()
+func (servers *Servers) relevel(ctx context.Context, o *owner) {
+	servers.mu.Lock()
 	level := ""
 	for _, l := range o.levels {
 		if level == "" || slices.Index(levels, l) < slices.Index(levels, level) {
@@ -121,14 +121,14 @@ func (b *Servers) relevel(ctx context.Context, o *owner) {
 	if !same {
 		o.level = level
 	}
-	b.mu.Unlock()
+	servers.mu.Unlock()
 	if same {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, hearing)
 	defer cancel()
 	var all sync.WaitGroup
-	for _, s := range b.all(o.principal.ID) {
+	for _, s := range servers.all(o.principal.ID) {
 		s.mu.Lock()
 		l := s.instance
 		s.mu.Unlock()
@@ -140,10 +140,10 @@ func (b *Servers) relevel(ctx context.Context, o *owner) {
 }
 
 // level is what the servers of an owner have been told.
-func (b *Servers) level(id string) string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if o := b.owners[id]; o != nil {
+func (servers *Servers) level(id string) string {
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
+	if o := servers.owners[id]; o != nil {
 		return o.level
 	}
 	return ""
@@ -153,8 +153,8 @@ func (b *Servers) level(id string) string {
 var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
 // Left implements tool.External.
-func (b *Servers) Left(p auth.Principal, client string) {
-	for _, s := range b.all(p.ID) {
+func (servers *Servers) Left(p auth.Principal, client string) {
+	for _, s := range servers.all(p.ID) {
 		var over []string
 		s.mu.Lock()
 		for uri := range s.follows {
@@ -167,7 +167,7 @@ func (b *Servers) Left(p auth.Principal, client string) {
 		if l == nil || len(over) == 0 {
 			continue
 		}
-		b.spawn(func(ctx context.Context) {
+		servers.spawn(func(ctx context.Context) {
 			ctx, cancel := context.WithTimeout(ctx, hearing)
 			defer cancel()
 			for _, uri := range over {
@@ -175,15 +175,15 @@ func (b *Servers) Left(p auth.Principal, client string) {
 			}
 		})
 	}
-	b.mu.Lock()
+	servers.mu.Lock()
 	wanted := false
-	o := b.owners[p.ID]
+	o := servers.owners[p.ID]
 	if o != nil {
 		_, wanted = o.levels[client]
 		delete(o.levels, client)
 	}
-	b.mu.Unlock()
+	servers.mu.Unlock()
 	if wanted {
-		b.spawn(func(ctx context.Context) { b.relevel(ctx, o) })
+		servers.spawn(func(ctx context.Context) { servers.relevel(ctx, o) })
 	}
 }

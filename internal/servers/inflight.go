@@ -83,14 +83,11 @@ func refusal(err error) error {
 
 // elicits remembers that the server asks clients in the middle of a call.
 func (s *server) elicits() {
-	s.mu.Lock()
-	known := s.rec.Asks
-	s.mu.Unlock()
-	if known {
+	if s.record().Asks {
 		return
 	}
 	if err := s.update(func(r *Record) { r.Asks = true }); err != nil {
-		s.book.Log.Error("could not store a connection", "connection", s.id, "error", err)
+		s.servers.Log.Error("could not store a connection", "connection", s.id, "error", err)
 	}
 }
 

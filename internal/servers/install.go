@@ -22,40 +22,40 @@ type Installed struct {
 
 // Install installs a server in its owner's home, and connects it. An
 // installation that fails is a fault with its output; nothing is connected then.
-func (b *Servers) Install(ctx context.Context, p auth.Principal, r install.Request) (Installed, error) {
+func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install.Request) (Installed, error) {
 	folder, err := r.Check()
 	if err != nil {
 		return Installed{}, err
 	}
-	if _, err := b.revealed(ctx, p.ID, r.Values()); err != nil { // before anything is installed
+	if _, err := servers.revealed(ctx, p.ID, r.Values()); err != nil { // before anything is installed
 		return Installed{}, err
 	}
-	release, err := b.hold(p)
+	release, err := servers.hold(p)
 	if err != nil {
 		return Installed{}, err
 	}
 	defer release()
-	if err := b.free(p, r.Name); err != nil {
+	if err := servers.free(p, r.Name); err != nil {
 		return Installed{}, err
 	}
-	if err := b.agreed(ctx, b.named(p, r.Name), r.Consent, r.Change(folder)); err != nil {
+	if err := servers.agreed(ctx, servers.named(p, r.Name), r.Consent, r.Change(folder)); err != nil {
 		return Installed{}, err
 	}
 	r.Consent = nil // to all that follows
-	leave, err := b.installing(ctx, p, r.Name, folder)
+	leave, err := servers.installing(ctx, p, r.Name, folder)
 	if err != nil {
 		return Installed{}, err
 	}
 	defer leave()
 	began := time.Now()
-	limited, cancel := context.WithTimeout(ctx, b.InstallTimeout)
+	limited, cancel := context.WithTimeout(ctx, servers.InstallTimeout)
 	defer cancel()
-	l, err := b.Sessions.Open(limited, p, session.Ask{ID: "home"})
+	l, err := servers.Sessions.Open(limited, p, session.Ask{ID: "home"})
 	if err != nil {
 		return Installed{}, err
 	}
 	defer l.Release()
-	i := install.New(l, r, folder, b.InstallTimeout)
+	i := install.New(l, r, folder, servers.InstallTimeout)
 	found, err := i.Install(limited)
 	if err != nil {
 		return Installed{Commands: i.Commands(), Log: i.Log()}, err
@@ -71,46 +71,39 @@ func (b *Servers) Install(ctx context.Context, p auth.Principal, r install.Reque
 	if r.Progress != nil {
 		r.Progress("Installed; starting " + strings.Join(append([]string{a.Command}, a.Args...), " "))
 	}
-	info, err := b.Connect(ctx, p, a)
+	info, err := servers.Connect(ctx, p, a)
 	info.Install = a.Install // whatever was connected under that name meanwhile
 	return Installed{Info: info, Commands: i.Commands(), Log: i.Log(), Took: time.Since(began)}, err
 }
 
 // free says whether a principal may give a connection that name.
-func (b *Servers) free(p auth.Principal, name string) error {
-	if err := b.configure(p); err != nil {
+func (servers *Servers) free(p auth.Principal, name string) error {
+	if err := servers.configure(p); err != nil {
 		return err
 	}
-	n := 0
-	for _, s := range b.all(p.ID) {
-		if s.name == name {
-			if s.configured {
-				return taken(name)
-			}
-			return nil
+	if s := servers.named(p, name); s != nil {
+		if s.configured {
+			return taken(name)
 		}
-		if !s.configured {
-			n++
-		}
+		return nil
 	}
-	return crowded(n)
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
+	return servers.owner(p).full()
 }
 
 // installing takes a folder for one installation, and shows that it is on its
 // way. What is there of the same name, of another connection, is not taken.
-func (b *Servers) installing(ctx context.Context, p auth.Principal, name, folder string) (leave func(), err error) {
-	for _, s := range b.all(p.ID) {
-		s.mu.Lock()
-		i := s.rec.Install
-		s.mu.Unlock()
-		if i != nil && i.Folder == folder && s.name != name {
+func (servers *Servers) installing(ctx context.Context, p auth.Principal, name, folder string) (leave func(), err error) {
+	for _, s := range servers.all(p.ID) {
+		if i := s.record().Install; i != nil && i.Folder == folder && s.name != name {
 			return nil, fault.New(fault.InvalidParameters,
 				"the folder %s is that of %q; choose another name, or a workdir", folder, s.name).With("argument", "name")
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	o := b.owner(p)
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
+	o := servers.owner(p)
 	if o.installs[folder] {
 		return nil, fault.New(fault.InvalidParameters,
 			"something is being installed into %s already; wait until that is done", folder).With("argument", "name")
@@ -119,23 +112,24 @@ func (b *Servers) installing(ctx context.Context, p auth.Principal, name, folder
 		o.installs = map[string]bool{}
 	}
 	o.installs[folder] = true
+	o.setInstalling(name, true)
+	return func() {
+		servers.mu.Lock()
+		defer servers.mu.Unlock()
+		delete(o.installs, folder)
+		o.setInstalling(name, false)
+	}, nil
+}
+
+// setInstalling shows that the server of a name is being installed, or no longer is.
+// The lock of the Servers is held.
+func (o *owner) setInstalling(name string, yes bool) {
 	for _, s := range o.servers {
 		if s.name == name {
 			s.mu.Lock()
-			s.installs = true
+			s.installs = yes
+			s.announce()
 			s.mu.Unlock()
 		}
 	}
-	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		delete(o.installs, folder)
-		for _, s := range o.servers {
-			if s.name == name {
-				s.mu.Lock()
-				s.installs = false
-				s.mu.Unlock()
-			}
-		}
-	}, nil
 }

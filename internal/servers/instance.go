@@ -89,7 +89,7 @@ func (l *instance) dial(ctx context.Context) (mcpclient.Pipe, error) {
 	if l.settings.Where == spec.OnHost {
 		p, err = process.OnHost(c, l.settings.User, &s.log)
 	} else {
-		p, err = s.book.inSandbox(ctx, s, c)
+		p, err = s.servers.inSandbox(ctx, s, c)
 	}
 	if err != nil {
 		return nil, err
@@ -99,11 +99,11 @@ func (l *instance) dial(ctx context.Context) (mcpclient.Pipe, error) {
 }
 
 // inSandbox starts a program in the home of a server's owner.
-func (b *Servers) inSandbox(ctx context.Context, s *server, c process.Command) (*process.Process, error) {
-	if b.Sessions == nil {
+func (servers *Servers) inSandbox(ctx context.Context, s *server, c process.Command) (*process.Process, error) {
+	if servers.Sessions == nil {
 		return nil, fault.New(fault.Connection, "this server has no sandboxes")
 	}
-	l, err := b.Sessions.Open(ctx, s.owner, session.Ask{ID: "home"})
+	l, err := servers.Sessions.Open(ctx, s.owner, session.Ask{ID: "home"})
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +118,10 @@ func (l *instance) remote() mcpclient.Dial {
 	for k, v := range l.values.Headers {
 		h.Set(k, v)
 	}
-	l.client = s.book.client(s, l.settings)
-	r := mcpclient.Remote{URL: l.settings.URL, Header: h, Client: l.client, OAuth: s.book.login(s, l.settings)}
+	l.client = s.servers.client(s, l.settings)
+	login := s.account.Handler(l.settings.URL, l.settings.OAuth,
+		func() *http.Client { return s.servers.client(s, l.settings) })
+	r := mcpclient.Remote{URL: l.settings.URL, Header: h, Client: l.client, OAuth: login}
 	if l.settings.Kind == spec.SSE {
 		return mcpclient.SSE(r)
 	}
@@ -166,14 +168,14 @@ func (l *instance) read(ctx context.Context, first bool) error {
 		return fmt.Errorf("it ended while it was asked what it offers: %w", l.session.Err())
 	default:
 	}
-	l.s.book.awaitPrefix(ctx, l.s)
-	return l.s.book.publish(l.s, l.gen, o, !revision.IsStateless(l.session.Version()))
+	l.s.servers.awaitPrefix(ctx, l.s)
+	return l.s.servers.publish(l.s, l.gen, o, !revision.IsStateless(l.session.Version()))
 }
 
 // resume brings back what clients had asked of the session before.
 func (l *instance) resume(ctx context.Context) {
 	s := l.s
-	level := s.book.level(s.owner.ID)
+	level := s.servers.level(s.owner.ID)
 	s.mu.Lock()
 	var uris []string
 	for u := range s.follows {
@@ -226,7 +228,7 @@ func (l *instance) watch(ctx context.Context) {
 			l.s.log.Line("[sandlot] what it offers could not be read again: %s", spec.Text(err.Error(), 300))
 		}
 		cancel()
-		l.s.book.changed(l.s.owner.ID)
+		l.s.servers.changed(l.s.owner.ID)
 	}
 }
 
@@ -283,7 +285,7 @@ func (l *instance) Announce(method string, params json.RawMessage) {
 	case "notifications/resources/updated":
 		var p struct{ URI string }
 		if json.Unmarshal(params, &p) == nil {
-			l.s.book.updated(l.s, p.URI)
+			l.s.servers.updated(l.s, p.URI)
 		}
 	case "notifications/message":
 		l.logged(params)
@@ -311,8 +313,8 @@ func (l *instance) logged(params json.RawMessage) {
 	for _, c := range clients {
 		c.Tell("notifications/message", b)
 	}
-	if len(clients) == 0 && l.s.book.OnLog != nil {
-		l.s.book.OnLog(l.s.owner.ID, b)
+	if len(clients) == 0 && l.s.servers.OnLog != nil {
+		l.s.servers.OnLog(l.s.owner.ID, b)
 	}
 }
 

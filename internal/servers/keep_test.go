@@ -21,6 +21,7 @@ import (
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 	"sandlot/internal/vault"
 )
 
@@ -117,33 +118,33 @@ func newLasting(t *testing.T) *lasting {
 // server is another server, after all that were before it.
 func (l *lasting) server(configured ...spec.Configured) *Servers {
 	l.t.Helper()
-	b := New(Config{Store: l.store, Version: "1", Callback: "http://localhost:1/oauth/callback",
-		Reach: serverstest.Reach, Logins: l.logins,
+	servers := New(Config{Store: l.store, Version: "1", Callback: "http://localhost:1/oauth/callback",
+		Reach: serverstest.Reach, LoginStore: l.logins,
 		Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	l.t.Cleanup(b.Close)
-	if err := b.Recover(l.t.Context()); err != nil {
+	l.t.Cleanup(servers.Close)
+	if err := servers.Recover(l.t.Context()); err != nil {
 		l.t.Fatal(err)
 	}
-	b.SetConfigured(configured)
-	return b
+	servers.SetConfigured(configured)
+	return servers
 }
 
 // browse opens the link of a log-in, goes on, agrees, and comes back.
-func browse(t *testing.T, b *Servers, link string) {
+func browse(t *testing.T, servers *Servers, link string) {
 	t.Helper()
 	_, id, ok := strings.Cut(link, "/oauth/start/")
 	if !ok || strings.Contains(link, "state=") {
 		t.Fatalf("the link is %q", link)
 	}
-	i, err := b.ConsentPage(id, nil)
+	i, err := servers.Logins.ConsentPage(id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := b.Redirect(id, []string{i.Browser}, i.Proof)
+	to, err := servers.Logins.Redirect(id, []string{i.Browser}, i.Proof)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if came, err := b.Returned(agree(t, to),
+	if came, err := servers.Logins.Returned(agree(t, to),
 		func(of string) []string { return []string{i.Browser} }); err != nil || came != id {
 		t.Fatalf("came back as %q, %v", came, err)
 	}
@@ -166,27 +167,30 @@ func agree(t *testing.T, to string) url.Values {
 }
 
 // logIn connects a principal to a bank, and logs in there.
-func logIn(t *testing.T, b *Servers, p auth.Principal, name, address string) {
+func logIn(t *testing.T, servers *Servers, p auth.Principal, name, address string) {
 	t.Helper()
-	i, err := b.Connect(t.Context(), p, spec.Ask{Name: name, URL: address})
-	if err != nil || i.State != NeedsAuth {
+	i, err := servers.Connect(t.Context(), p, spec.Ask{Name: name, URL: address})
+	if err != nil || i.State != state.NeedsAuth {
 		t.Fatalf("%+v, %v", i, err)
 	}
-	logInAt(t, b, p, name, i.AuthURL)
+	logInAt(t, servers, p, name, i.AuthURL)
 }
 
-func logInAt(t *testing.T, b *Servers, p auth.Principal, name, link string) {
+func logInAt(t *testing.T, servers *Servers, p auth.Principal, name, link string) {
 	t.Helper()
-	browse(t, b, link)
-	until(t, "connected", func() bool { i, _, err := b.Info(p, name); return err == nil && i.State == Connected })
+	browse(t, servers, link)
+	until(t, "connected", func() bool {
+		i, _, err := servers.Info(p, name)
+		return err == nil && i.State == state.Connected
+	})
 }
 
 // works says whether a server can be used, or its user has to log in.
-func works(t *testing.T, b *Servers, p auth.Principal, name string, want bool) {
+func works(t *testing.T, servers *Servers, p auth.Principal, name string, want bool) {
 	t.Helper()
-	err := get(b, p, name).ready(t.Context())
-	i, _, ierr := b.Info(p, name)
-	if ierr != nil || (err == nil) != want || !want && (i.State != NeedsAuth || i.AuthURL == "") {
+	err := get(servers, p, name).ready(t.Context())
+	i, _, ierr := servers.Info(p, name)
+	if ierr != nil || (err == nil) != want || !want && (i.State != state.NeedsAuth || i.AuthURL == "") {
 		t.Errorf("%s of %s is %s (%s), %v", name, p.Name, i.State, i.LastError, err)
 	}
 }
@@ -244,58 +248,61 @@ func TestLoginSurvives(t *testing.T) {
 // What ends a log-in ends it for the next server too.
 func TestLoginsAreForgotten(t *testing.T) {
 	for name, tt := range map[string]struct {
-		do    func(t *testing.T, b *Servers, bank, other *serverstest.Bank)
+		do    func(t *testing.T, servers *Servers, bank, other *serverstest.Bank)
 		works bool // without another log-in
 	}{
-		"restarted": {func(t *testing.T, b *Servers, _, _ *serverstest.Bank) {
-			if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
+		"restarted": {func(t *testing.T, servers *Servers, _, _ *serverstest.Bank) {
+			i, err := servers.Restart(t.Context(), P, "bank", nil, nil, nil)
+			if err != nil || i.State != state.Connected {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, true},
-		"disconnected": {func(t *testing.T, b *Servers, _, _ *serverstest.Bank) {
-			if _, err := b.Disconnect(t.Context(), P, "bank", false); err != nil {
+		"disconnected": {func(t *testing.T, servers *Servers, _, _ *serverstest.Bank) {
+			if _, err := servers.Disconnect(t.Context(), P, "bank", false); err != nil {
 				t.Fatal(err)
 			}
-			if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err == nil || i.State != NeedsAuth {
+			i, err := servers.Restart(t.Context(), P, "bank", nil, nil, nil)
+			if err == nil || i.State != state.NeedsAuth {
 				t.Errorf("connected again it is %s, %v", i.State, err)
 			}
 		}, false},
-		"removed and made again": {func(t *testing.T, b *Servers, bank, _ *serverstest.Bank) {
-			if _, err := b.Disconnect(t.Context(), P, "bank", true); err != nil {
+		"removed and made again": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Bank) {
+			if _, err := servers.Disconnect(t.Context(), P, "bank", true); err != nil {
 				t.Fatal(err)
 			}
-			if i, err := b.Connect(t.Context(), P,
-				spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != NeedsAuth {
+			if i, err := servers.Connect(t.Context(), P,
+				spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != state.NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
-		"connected anew": {func(t *testing.T, b *Servers, bank, _ *serverstest.Bank) {
-			if i, err := b.Connect(t.Context(), P,
-				spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != NeedsAuth {
+		"connected anew": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Bank) {
+			if i, err := servers.Connect(t.Context(), P,
+				spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != state.NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
-		"connected to another": {func(t *testing.T, b *Servers, _, other *serverstest.Bank) {
-			if i, err := b.Connect(t.Context(), P,
-				spec.Ask{Name: "bank", URL: other.URL}); err != nil || i.State != NeedsAuth {
+		"connected to another": {func(t *testing.T, servers *Servers, _, other *serverstest.Bank) {
+			if i, err := servers.Connect(t.Context(), P,
+				spec.Ask{Name: "bank", URL: other.URL}); err != nil || i.State != state.NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
-		"not connected to one that does not work": {func(t *testing.T, b *Servers, bank, _ *serverstest.Bank) {
-			before := get(b, P, "bank").account.Current()
+		"not connected to one that does not work": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Bank) {
+			before := get(servers, P, "bank").account.Current()
 			bad := strings.TrimSuffix(bank.URL, "/mcp") + "/none"
-			if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bad}); err == nil {
+			if i, err := servers.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bad}); err == nil {
 				t.Errorf("%+v", i)
 			}
-			works(t, b, P, "bank", true)
-			if get(b, P, "bank").account.Current() != before {
+			works(t, servers, P, "bank", true)
+			if get(servers, P, "bank").account.Current() != before {
 				t.Error("what is in memory of it alone is lost")
 			}
 		}, true},
-		"its tokens ended": {func(t *testing.T, b *Servers, bank, _ *serverstest.Bank) { bank.Expire() }, true},
-		"revoked": {func(t *testing.T, b *Servers, bank, _ *serverstest.Bank) {
+		"its tokens ended": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Bank) { bank.Expire() }, true},
+		"revoked": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Bank) {
 			bank.Revoke()
-			if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err == nil || i.State != NeedsAuth {
+			i, err := servers.Restart(t.Context(), P, "bank", nil, nil, nil)
+			if err == nil || i.State != state.NeedsAuth {
 				t.Errorf("%s, %v", i.State, err)
 			}
 		}, false},
@@ -325,7 +332,7 @@ func TestRefusedTokenIsRenewed(t *testing.T) {
 	b := newLasting(t).server()
 	logIn(t, b, P, "bank", bank.URL)
 	bank.Expire()
-	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != state.Connected {
 		t.Fatalf("%s, %v", i.State, err)
 	}
 	counts(t, bank, 1, 1)
@@ -422,7 +429,7 @@ func TestLoginsWithoutKey(t *testing.T) {
 	b := l.server()
 	logIn(t, b, P, "bank", bank.URL)
 	logIn(t, b, P, "other", other.URL)
-	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != Connected {
+	if i, err := b.Restart(t.Context(), P, "bank", nil, nil, nil); err != nil || i.State != state.Connected {
 		t.Errorf("%s, %v", i.State, err)
 	}
 	if n := strings.Count(l.log.String(), "in memory alone"); n != 1 || l.rows.rows() != 0 {
@@ -474,7 +481,7 @@ func TestRefusalsAreNotRepeated(t *testing.T) {
 	bank.Expire()
 	bank.Forget()
 	_, err = b.Restart(t.Context(), P, "bank", nil, nil, nil)
-	if i, _, _ := b.Info(P, "bank"); i.State != NeedsAuth || err == nil {
+	if i, _, _ := b.Info(P, "bank"); i.State != state.NeedsAuth || err == nil {
 		t.Fatalf("%s, %v", i.State, err)
 	}
 	_, refusal := k.Token()
@@ -512,21 +519,21 @@ func TestConfiguredLogins(t *testing.T) {
 	bank, other := serverstest.NewBank(t, 0), serverstest.NewBank(t, 0)
 	c := spec.Configured{Name: "bank", Kind: spec.HTTP, URL: bank.URL}
 	l := newLasting(t)
-	needs := func(b *Servers, p auth.Principal) string {
+	needs := func(servers *Servers, p auth.Principal) string {
 		t.Helper()
-		if _, _, err := b.Info(p, "bank"); err != nil {
+		if _, _, err := servers.Info(p, "bank"); err != nil {
 			t.Fatal(err)
 		}
-		works(t, b, p, "bank", false)
-		i, _, _ := b.Info(p, "bank")
+		works(t, servers, p, "bank", false)
+		i, _, _ := servers.Info(p, "bank")
 		return i.AuthURL
 	}
-	has := func(b *Servers, p auth.Principal) {
+	has := func(servers *Servers, p auth.Principal) {
 		t.Helper()
-		if _, _, err := b.Info(p, "bank"); err != nil {
+		if _, _, err := servers.Info(p, "bank"); err != nil {
 			t.Fatal(err)
 		}
-		works(t, b, p, "bank", true)
+		works(t, servers, p, "bank", true)
 	}
 	b := l.server(c)
 	logInAt(t, b, P, "bank", needs(b, P))
@@ -540,7 +547,8 @@ func TestConfiguredLogins(t *testing.T) {
 
 	// At another address, or as another client, it is not used.
 	for _, changed := range []spec.Configured{{Name: "bank", Kind: spec.HTTP, URL: other.URL},
-		{Name: "bank", Kind: spec.HTTP, URL: bank.URL, OAuth: spec.OAuth{ClientID: "other", ClientSecret: "s", Issuer: strings.TrimSuffix(bank.URL, "/mcp")}}} {
+		{Name: "bank", Kind: spec.HTTP, URL: bank.URL,
+			OAuth: spec.OAuth{ClientID: "other", ClientSecret: "s", Issuer: strings.TrimSuffix(bank.URL, "/mcp")}}} {
 		b = l.server(changed)
 		needs(b, P)
 		b.Close()

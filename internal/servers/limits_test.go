@@ -22,6 +22,7 @@ import (
 	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 	"sandlot/internal/tool"
 )
 
@@ -29,15 +30,15 @@ import (
 // not count, and a used name is no further one.
 func TestHundredConnections(t *testing.T) {
 	url := serverstest.Empty(t, nil)
-	b := book(t, &memStore{}, func(c *Config) { c.Reach = serverstest.Reach })
-	b.SetConfigured([]spec.Configured{{Name: "operators", Kind: spec.HTTP, URL: url}})
-	b.List(P)
+	servers := newServers(t, &memStore{}, func(c *Config) { c.Reach = serverstest.Reach })
+	servers.SetConfigured([]spec.Configured{{Name: "operators", Kind: spec.HTTP, URL: url}})
+	servers.List(P)
 	for n := range maxConnections - 1 {
-		own(b, P, fmt.Sprintf("c%d", n), fmt.Sprintf("id%04d", n),
+		own(servers, P, fmt.Sprintf("c%d", n), fmt.Sprintf("id%04d", n),
 			spec.Configured{Name: fmt.Sprintf("c%d", n), Kind: spec.HTTP, URL: url})
 	}
 	mine := func() (n int) {
-		for _, i := range b.List(P) {
+		for _, i := range servers.List(P) {
 			if !i.Configured {
 				n++
 			}
@@ -48,7 +49,7 @@ func TestHundredConnections(t *testing.T) {
 	var made, full atomic.Int32
 	for n := range 10 {
 		all.Go(func() {
-			switch _, err := b.Connect(t.Context(), P, spec.Ask{Name: fmt.Sprintf("new%d", n), URL: url}); {
+			switch _, err := servers.Connect(t.Context(), P, spec.Ask{Name: fmt.Sprintf("new%d", n), URL: url}); {
 			case err == nil:
 				made.Add(1)
 			case fault.Is(err, fault.ResourceLimit):
@@ -62,26 +63,27 @@ func TestHundredConnections(t *testing.T) {
 	if made.Load() != 1 || full.Load() != 9 || mine() != maxConnections {
 		t.Errorf("%d of 10 were made and %d refused; there are %d", made.Load(), full.Load(), mine())
 	}
-	_, err := b.Connect(t.Context(), P, spec.Ask{Name: "more", URL: url,
+	_, err := servers.Connect(t.Context(), P, spec.Ask{Name: "more", URL: url,
 		Consent: func(context.Context, spec.Change) error { t.Error("asked, for nothing"); return nil }})
 	if f := fault.From(err); f.Kind != fault.ResourceLimit || f.Context["limit"] != maxConnections || f.Context["current_usage"] != maxConnections {
 		t.Errorf("said %v %v", err, f.Context)
 	}
-	// Without a sandbox book an installation that begins would panic.
-	if _, err := b.Install(t.Context(), P, install.Request{Ask: spec.Ask{Name: "more"}, Type: "npm",
+	// Without Sessions an installation that begins would panic.
+	if _, err := servers.Install(t.Context(), P, install.Request{Ask: spec.Ask{Name: "more"}, Type: "npm",
 		Spec: "a"}); !fault.Is(err, fault.ResourceLimit) {
 		t.Errorf("installing: %v", err)
 	}
-	if _, err := b.Connect(t.Context(), P, spec.Ask{Name: "c7", URL: url + "/other"}); err != nil {
+	if _, err := servers.Connect(t.Context(), P, spec.Ask{Name: "c7", URL: url + "/other"}); err != nil {
 		t.Errorf("a used name: %v", err)
 	}
-	if _, err := b.Connect(t.Context(), auth.User("bob", false), spec.Ask{Name: "first", URL: url}); err != nil {
+	if _, err := servers.Connect(t.Context(), auth.User("bob", false), spec.Ask{Name: "first", URL: url}); err != nil {
 		t.Errorf("another user: %v", err)
 	}
-	if _, err := b.Disconnect(t.Context(), P, "c8", true); err != nil {
+	if _, err := servers.Disconnect(t.Context(), P, "c8", true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Connect(t.Context(), P, spec.Ask{Name: "more", URL: url}); err != nil || mine() != maxConnections {
+	if _, err := servers.Connect(t.Context(), P,
+		spec.Ask{Name: "more", URL: url}); err != nil || mine() != maxConnections {
 		t.Errorf("when one is gone: %v; there are %d", err, mine())
 	}
 }
@@ -111,11 +113,11 @@ while True:
     ok(m["id"],{"content":[{"type":"text","text":"hi"}]})
 `)
 	var told atomic.Int32
-	b := book(t, &memStore{}, func(c *Config) { c.OnChange = func(string) { told.Add(1) } })
+	servers := newServers(t, &memStore{}, func(c *Config) { c.OnChange = func(string) { told.Add(1) } })
 	Q := auth.User("bob", false)
-	f := own(b, P, "flood", "aaaaaa", onhost("flood", flood, map[string]string{"ASKED": asked}))
-	mine := own(b, P, "mine", "bbbbbb", onhost("mine", script(t, pyLoop), nil))
-	theirs := own(b, Q, "theirs", "cccccc", onhost("theirs", script(t, pyLoop), nil))
+	f := own(servers, P, "flood", "aaaaaa", onhost("flood", flood, map[string]string{"ASKED": asked}))
+	mine := own(servers, P, "mine", "bbbbbb", onhost("mine", script(t, pyLoop), nil))
+	theirs := own(servers, Q, "theirs", "cccccc", onhost("theirs", script(t, pyLoop), nil))
 	for _, s := range []*server{mine, theirs, f} {
 		if err := s.ready(t.Context()); err != nil {
 			t.Fatal(err)
@@ -127,7 +129,7 @@ while True:
 	for time.Since(began) < 3*time.Second {
 		for p, name := range map[auth.Principal]string{P: "ext_bbbbbb_t", Q: "ext_cccccc_t"} {
 			at := time.Now()
-			if _, err := callTool(b, t.Context(), tool.Call{Principal: p, Name: name}); err != nil {
+			if _, err := callTool(servers, t.Context(), tool.Call{Principal: p, Name: name}); err != nil {
 				t.Fatal(err)
 			}
 			slowest = max(slowest, time.Since(at))
@@ -182,7 +184,9 @@ func TestWhereALoginLeads(t *testing.T) {
 	named := httptest.NewUnstartedServer(nil)
 	named.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		came.Add(1)
-		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer resource_metadata="%s/.well-known/oauth-protected-resource?for=%s/mcp"`, elsewhere.URL, "http://"+r.Host))
+		w.Header().Set("WWW-Authenticate",
+			fmt.Sprintf(`Bearer resource_metadata="%s/.well-known/oauth-protected-resource?for=%s/mcp"`, elsewhere.URL,
+				"http://"+r.Host))
 		w.WriteHeader(http.StatusUnauthorized)
 	})
 	named.Start()
@@ -195,14 +199,14 @@ func TestWhereALoginLeads(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		allowed bool // where it leads to
-		want    State
-	}{{"what is not allowed", false, Backoff}, {"what is", true, NeedsAuth}} {
+		want    state.State
+	}{{"what is not allowed", false, state.Backoff}, {"what is", true, state.NeedsAuth}} {
 		t.Run(tt.name, func(t *testing.T) {
 			led.Store(0)
 			came.Store(0)
 			var mu sync.Mutex
 			var dials []dial
-			b := book(t, &memStore{}, func(c *Config) {
+			servers := newServers(t, &memStore{}, func(c *Config) {
 				c.Callback = "http://localhost:1/cb"
 				c.Reach = func(ctx context.Context, p auth.Principal, operator bool, network, addr string) (net.Conn,
 					error) {
@@ -215,8 +219,8 @@ func TestWhereALoginLeads(t *testing.T) {
 					return new(net.Dialer).DialContext(ctx, network, addr)
 				}
 			})
-			b.SetConfigured([]spec.Configured{{Name: "bank", Kind: spec.HTTP, URL: named.URL + "/mcp"}})
-			until(t, "it is "+string(tt.want), func() bool { return b.List(P)[0].State == tt.want })
+			servers.SetConfigured([]spec.Configured{{Name: "bank", Kind: spec.HTTP, URL: named.URL + "/mcp"}})
+			until(t, "it is "+string(tt.want), func() bool { return servers.List(P)[0].State == tt.want })
 			mu.Lock()
 			defer mu.Unlock()
 			if came.Load() == 0 || len(dials) == 0 {
@@ -238,8 +242,8 @@ func TestWhereALoginLeads(t *testing.T) {
 // is told when the last of them is gone.
 func TestClientsLeave(t *testing.T) {
 	heard := filepath.Join(t.TempDir(), "heard")
-	b := book(t, &memStore{}, nil)
-	s := own(b, P, "x", "aaaaaa", onhost("x", script(t, `
+	servers := newServers(t, &memStore{}, nil)
+	s := own(servers, P, "x", "aaaaaa", onhost("x", script(t, `
 while True:
     m=readmsg()
     if m.get("method") in ("resources/subscribe","resources/unsubscribe","logging/setLevel"):
@@ -251,10 +255,11 @@ while True:
 	}
 	s.mu.Lock()
 	for _, uri := range []string{"a://1", "a://2"} {
-		s.rec.Catalog.Resources = append(s.rec.Catalog.Resources, catalog.Definition{Remote: uri, Key: uri, Raw: json.RawMessage(`{}`)})
+		s.rec.Catalog.Resources = append(s.rec.Catalog.Resources,
+			catalog.Definition{Remote: uri, Key: uri, Raw: json.RawMessage(`{}`)})
 	}
 	s.mu.Unlock()
-	b.rebuildOf(P.ID)
+	servers.rebuildOf(P.ID)
 	told := ""
 	// hears waits for what the server is told next, in any order.
 	hears := func(what string, lines ...string) {
@@ -281,7 +286,7 @@ while True:
 	}
 	follow := func(client, uri string) {
 		t.Helper()
-		if err := b.Subscribe(t.Context(), P, client, uri); err != nil {
+		if err := servers.Subscribe(t.Context(), P, client, uri); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -291,35 +296,35 @@ while True:
 	follow("two", "a://1")
 	follow("two", "a://1")
 	hears("a second client")
-	if err := b.Unsubscribe(t.Context(), P, "three", "a://1"); err != nil {
+	if err := servers.Unsubscribe(t.Context(), P, "three", "a://1"); err != nil {
 		t.Fatal(err)
 	}
-	b.Left(P, "three")
+	servers.Left(P, "three")
 	hears("one that followed nothing")
-	b.Left(P, "one")
+	servers.Left(P, "one")
 	hears("the first is gone", "unsubscribe a://2")
 	gone, cancel := context.WithCancel(t.Context())
 	cancel() // as a request of the newer era that is over
-	if err := b.Unsubscribe(gone, P, "two", "a://1"); err != nil {
+	if err := servers.Unsubscribe(gone, P, "two", "a://1"); err != nil {
 		t.Fatal(err)
 	}
 	hears("the last one", "unsubscribe a://1")
 
-	b.SetLevel(t.Context(), P, "one", "warning")
+	servers.SetLevel(t.Context(), P, "one", "warning")
 	hears("a level", "setLevel warning")
-	b.SetLevel(t.Context(), P, "two", "debug")
+	servers.SetLevel(t.Context(), P, "two", "debug")
 	hears("a more curious client", "setLevel debug")
-	b.SetLevel(t.Context(), P, "one", "error")
+	servers.SetLevel(t.Context(), P, "one", "error")
 	hears("one that wants less")
-	b.Left(P, "two")
+	servers.Left(P, "two")
 	hears("the curious one is gone", "setLevel error")
-	b.Left(P, "one")
+	servers.Left(P, "one")
 	hears("nobody is left")
-	b.SetLevel(t.Context(), auth.User("bob", false), "one", "debug")
+	servers.SetLevel(t.Context(), auth.User("bob", false), "one", "debug")
 	hears("another user")
-	b.SetLevel(t.Context(), P, "four", "info")
+	servers.SetLevel(t.Context(), P, "four", "info")
 	hears("a new one", "setLevel info")
-	if _, err := b.Restart(t.Context(), P, "x", nil, nil, nil); err != nil {
+	if _, err := servers.Restart(t.Context(), P, "x", nil, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	hears("when it starts again", "setLevel info")

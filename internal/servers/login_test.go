@@ -14,6 +14,7 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 )
 
 // A whole log-in: then the connection is given another address.
@@ -36,7 +37,8 @@ func TestTokenStays(t *testing.T) {
 		switch m.Method {
 		case "initialize":
 			js(w, map[string]any{"jsonrpc": "2.0", "id": m.ID,
-				"result": map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{}, "serverInfo": map[string]any{"name": "x", "version": "1"}}})
+				"result": map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{},
+					"serverInfo": map[string]any{"name": "x", "version": "1"}}})
 		case "server/discover":
 			js(w, map[string]any{"jsonrpc": "2.0", "id": m.ID,
 				"error": map[string]any{"code": -32601, "message": "no"}})
@@ -46,7 +48,8 @@ func TestTokenStays(t *testing.T) {
 	}
 	mux.HandleFunc("/mcp", func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer TOKEN-OF-BANK" {
-			w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+good+`/.well-known/oauth-protected-resource/mcp"`)
+			w.Header().Set("WWW-Authenticate",
+				`Bearer resource_metadata="`+good+`/.well-known/oauth-protected-resource/mcp"`)
 			w.WriteHeader(401)
 			return
 		}
@@ -85,35 +88,35 @@ func TestTokenStays(t *testing.T) {
 	}))
 	defer other.Close()
 	evil = other.URL
-	b := book(t, &memStore{}, func(c *Config) {
+	servers := newServers(t, &memStore{}, func(c *Config) {
 		c.Callback = "http://localhost:1/cb"
 		c.Reach = func(ctx context.Context, _ auth.Principal, _ bool, n, a string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, n, a)
 		}
 	})
 	ctx := context.Background()
-	i, err := b.Connect(ctx, P, spec.Ask{Name: "bank", URL: good + "/mcp"})
+	i, err := servers.Connect(ctx, P, spec.Ask{Name: "bank", URL: good + "/mcp"})
 	t.Log(i.State, i.AuthURL, err)
 	if i.AuthURL == "" {
 		t.Fatal(errors.Unwrap(err))
 	}
 	_, id, _ := strings.Cut(i.AuthURL, "/start/")
-	page, err := b.ConsentPage(id, nil)
+	page, err := servers.Logins.ConsentPage(id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, err := b.Redirect(id, []string{page.Browser}, page.Proof)
+	to, err := servers.Logins.Redirect(id, []string{page.Browser}, page.Proof)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r, _ := http.NewRequest("GET", to, nil)
 	v := r.URL.Query()
 	v.Set("code", "abc")
-	if _, err := b.Returned(v, func(string) []string { return []string{page.Browser} }); err != nil {
+	if _, err := servers.Logins.Returned(v, func(string) []string { return []string{page.Browser} }); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "connected", func() bool { return b.List(P)[0].State == Connected })
-	_, err = b.Connect(ctx, P, spec.Ask{Name: "bank", URL: evil + "/mcp"})
+	until(t, "connected", func() bool { return servers.List(P)[0].State == state.Connected })
+	_, err = servers.Connect(ctx, P, spec.Ask{Name: "bank", URL: evil + "/mcp"})
 	time.Sleep(200 * time.Millisecond)
 	t.Log("replaced:", err)
 	if evilSaw != "" {

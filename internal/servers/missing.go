@@ -9,18 +9,19 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 )
 
 // Missing implements tool.Explainer: it says why a tool cannot be called that one
 // of the principal's own servers has, had, or would have if it ran. Nil: no server
 // of theirs knows it.
-func (b *Servers) Missing(p auth.Principal, name string) error {
-	if err := b.configure(p); err != nil {
+func (servers *Servers) Missing(p auth.Principal, name string) error {
+	if err := servers.configure(p); err != nil {
 		return err
 	}
 	var why *fault.Error
 	longest := -1
-	for _, s := range b.all(p.ID) {
+	for _, s := range servers.all(p.ID) {
 		f, of := s.missing(name)
 		if f != nil && of > longest {
 			why, longest = f, of
@@ -41,7 +42,7 @@ const certain = 1 << 20
 func (s *server) missing(name string) (*fault.Error, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.removed {
+	if s.Removed {
 		return nil, 0
 	}
 	c := s.rec.Catalog
@@ -76,7 +77,7 @@ func (s *server) prefix() string {
 // absent is a fault about a tool of this server. The lock is held.
 func (s *server) absent(kind fault.Kind, format string, args ...any) *fault.Error {
 	return fault.New(kind, "%s %s", s.title(), fmt.Sprintf(format, args...)).
-		With("connection_id", s.id).With("name", s.name).With("state", string(s.state))
+		With("connection_id", s.id).With("name", s.name).With("state", string(s.State))
 }
 
 // stopped says why the server cannot be started, or nil. The lock is held.
@@ -131,20 +132,20 @@ func (s *server) unread() *fault.Error {
 	const unknown = "and what it offers is not known yet"
 	var f *fault.Error
 	switch {
-	case s.state == NeedsAuth:
+	case s.State == state.NeedsAuth:
 		f = s.absent(fault.Connection, "wants its user to log in, %s", unknown)
-		if s.authURL != "" {
-			f.With("auth_url", s.authURL)
-			f.Advice = append(f.Advice, "The user opens this link in a browser: "+s.authURL)
+		if s.AuthURL != "" {
+			f.With("auth_url", s.AuthURL)
+			f.Advice = append(f.Advice, "The user opens this link in a browser: "+s.AuthURL)
 		}
 		f.Advice = append(f.Advice,
 			"restart_external_mcp gives a new link to log in, and so does "+s.command("restart"))
 		return f
-	case s.state == Starting || s.start != nil && s.state != Backoff:
+	case s.State == state.Starting || s.start != nil && s.State != state.Backoff:
 		f = s.absent(fault.Connection, "is starting, %s", unknown)
 		f.Advice = []string{"Try again in a moment; list_external_mcp shows when it is connected"}
-	case s.why != "":
-		f = s.absent(fault.Connection, "does not work, %s: %s", unknown, s.why)
+	case s.Why != "":
+		f = s.absent(fault.Connection, "does not work, %s: %s", unknown, s.Why)
 	default:
 		f = s.absent(fault.Connection, "does not run, %s", unknown)
 	}

@@ -15,9 +15,9 @@ import (
 // Prompt gets a prompt of one connection, by the server's own name for it or the
 // exposed one. It returns the whole result object as MCP has it, made safe. There
 // is no client that the server could ask.
-func (b *Servers) Prompt(ctx context.Context, p auth.Principal, what, name string,
+func (servers *Servers) Prompt(ctx context.Context, p auth.Principal, what, name string,
 	args map[string]string) (json.RawMessage, error) {
-	s, c, err := b.offering(ctx, p, what)
+	s, c, err := servers.offering(ctx, p, what)
 	if err != nil {
 		return nil, err
 	}
@@ -44,12 +44,12 @@ func (b *Servers) Prompt(ctx context.Context, p auth.Principal, what, name strin
 // Resource reads a resource of one connection, by the server's own URI or the
 // exposed one; it need not be in a list. It returns the whole result object as MCP
 // has it, of at most 8 MiB, made safe.
-func (b *Servers) Resource(ctx context.Context, p auth.Principal, what, uri string) (json.RawMessage, error) {
+func (servers *Servers) Resource(ctx context.Context, p auth.Principal, what, uri string) (json.RawMessage, error) {
 	if uri == "" || len(uri) > 4096 || spec.HasControl(uri) {
 		return nil, fault.New(fault.InvalidParameters,
 			"uri must have 1 to 4096 bytes, and no control characters").With("argument", "uri")
 	}
-	s, c, err := b.offering(ctx, p, what)
+	s, c, err := servers.offering(ctx, p, what)
 	if err != nil {
 		return nil, err
 	}
@@ -67,8 +67,8 @@ func (b *Servers) Resource(ctx context.Context, p auth.Principal, what, uri stri
 
 // offering returns a principal's connection and what it offers: it is started, if
 // that is not known yet.
-func (b *Servers) offering(ctx context.Context, p auth.Principal, what string) (*server, catalog.Catalog, error) {
-	s, err := b.find(p, what)
+func (servers *Servers) offering(ctx context.Context, p auth.Principal, what string) (*server, catalog.Catalog, error) {
+	s, err := servers.find(p, what)
 	if err != nil {
 		return nil, catalog.Catalog{}, err
 	}

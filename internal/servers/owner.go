@@ -9,6 +9,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/oauth"
+	"sandlot/internal/servers/state"
 )
 
 // owner is what is known of one principal. What is in the store is read
@@ -38,52 +39,52 @@ const restAfter = 10 * time.Minute
 
 // owner returns what is known of a principal, which may not have been read yet.
 // The lock is held.
-func (b *Servers) owner(p auth.Principal) *owner {
-	o := b.owners[p.ID]
+func (servers *Servers) owner(p auth.Principal) *owner {
+	o := servers.owners[p.ID]
 	if o == nil {
 		o = &owner{principal: p.Identity(), servers: map[string]*server{}, view: catalog.NewView[*server](),
 			used: time.Now()}
-		b.owners[p.ID] = o
+		servers.owners[p.ID] = o
 	}
 	return o
 }
 
 // arrive makes sure that what is stored of a principal has been read.
-func (b *Servers) arrive(p auth.Principal) error {
-	b.mu.Lock()
-	o := b.owner(p)
+func (servers *Servers) arrive(p auth.Principal) error {
+	servers.mu.Lock()
+	o := servers.owner(p)
 	o.used = time.Now() // nobody forgets it now
 	loaded := o.loaded
-	b.mu.Unlock()
+	servers.mu.Unlock()
 	if loaded {
 		return nil
 	}
 	o.loading.Lock()
 	defer o.loading.Unlock()
-	b.mu.Lock()
+	servers.mu.Lock()
 	loaded = o.loaded
-	b.mu.Unlock()
+	servers.mu.Unlock()
 	if loaded {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), oauth.StoreLimit)
 	defer cancel()
-	all, err := b.Store.Connections(ctx, p.ID)
+	all, err := servers.Store.Connections(ctx, p.ID)
 	if err != nil {
-		b.Log.Error("could not read a user's connections", "owner", p.ID, "error", err)
+		servers.Log.Error("could not read a user's connections", "owner", p.ID, "error", err)
 		return fault.Wrap(fault.Internal, err, "your connections could not be read; try again in a moment")
 	}
 	for i := range all {
 		all[i].Catalog.Enclose()
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.sync(o, all)
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
+	servers.sync(o, all)
 	return nil
 }
 
 // sync puts in what is stored of an owner. The lock is held.
-func (b *Servers) sync(o *owner, all []Record) {
+func (servers *Servers) sync(o *owner, all []Record) {
 	o.stored = map[string]Record{}
 	kept := map[string]*server{} // while the owner was away
 	for _, s := range o.servers {
@@ -102,31 +103,31 @@ func (b *Servers) sync(o *owner, all []Record) {
 		case r.Configured:
 			o.stored[r.Name] = r
 		default:
-			s := b.server(o.principal, r, r.Values())
+			s := servers.server(o.principal, r, r.Values())
 			if r.Off {
-				s.on(event{what: disconnected})
+				s.on(state.Event{What: state.Disconnected})
 			}
 			o.servers[r.ID] = s
 		}
 	}
 	o.loaded = true
-	b.rebuild(o)
+	servers.rebuild(o)
 }
 
 // hold keeps an owner in memory until release is called, which a call does that
 // waits for people or for others.
-func (b *Servers) hold(p auth.Principal) (release func(), err error) {
-	b.mu.Lock()
-	o := b.owner(p)
+func (servers *Servers) hold(p auth.Principal) (release func(), err error) {
+	servers.mu.Lock()
+	o := servers.owner(p)
 	o.held++
-	b.mu.Unlock()
+	servers.mu.Unlock()
 	release = func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
+		servers.mu.Lock()
+		defer servers.mu.Unlock()
 		o.held--
 		o.used = time.Now()
 	}
-	if err := b.arrive(p); err != nil {
+	if err := servers.arrive(p); err != nil {
 		release()
 		return nil, err
 	}
@@ -135,11 +136,11 @@ func (b *Servers) hold(p auth.Principal) (release func(), err error) {
 
 // forgetIdle frees what is in memory of owners who have not come for a while, and of
 // whom nothing runs or waits. What the store does not have stays.
-func (b *Servers) forgetIdle() {
-	logins := b.waiting()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for id, o := range b.owners {
+func (servers *Servers) forgetIdle() {
+	logins := servers.waiting()
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
+	for id, o := range servers.owners {
 		if logins[id] || !o.idle() {
 			continue
 		}
@@ -150,7 +151,7 @@ func (b *Servers) forgetIdle() {
 		}
 		o.loaded, o.seen, o.unread, o.stored, o.view = false, false, nil, nil, catalog.NewView[*server]()
 		if len(o.servers) == 0 {
-			delete(b.owners, id)
+			delete(servers.owners, id)
 		}
 	}
 }
@@ -191,6 +192,6 @@ func (s *server) shelve() bool {
 	defer s.mu.Unlock()
 	s.rec.Catalog = catalog.Catalog{}
 	values := !s.configured && s.values.Known && !s.rec.Values().Known
-	plain := s.state == Idle || s.state == Disabled || s.configured && s.settings.Broken != ""
+	plain := s.State == state.Idle || s.State == state.Disabled || s.configured && s.settings.Broken != ""
 	return values || !plain || s.account.Held()
 }

@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/mcpclient"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 	"sandlot/internal/tool"
 )
 
@@ -47,20 +48,20 @@ func TestUnknownOwnersAreNobody(t *testing.T) {
 	for id, owner := range owners {
 		st.was = append(st.was, record(owner, id))
 	}
-	b := New(Config{Store: st, Version: "1", Log: slog.New(slog.DiscardHandler)})
-	t.Cleanup(b.Close)
-	if err := b.Recover(t.Context()); err != nil {
+	servers := New(Config{Store: st, Version: "1", Log: slog.New(slog.DiscardHandler)})
+	t.Cleanup(servers.Close)
+	if err := servers.Recover(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for id, owner := range owners {
 		for _, p := range []auth.Principal{auth.Local, auth.User("ann", false)} {
-			known := get(b, p, id) != nil
+			known := get(servers, p, id) != nil
 			if want := p.ID == owner; known != want {
 				t.Errorf("%q has that of %q: %v", p.ID, owner, known)
 			}
 		}
 	}
-	if n := len(b.owners); n != 2 {
+	if n := len(servers.owners); n != 2 {
 		t.Errorf("there are %d owners", n)
 	}
 }
@@ -77,7 +78,8 @@ func (l *library) Connections(_ context.Context, owner string) ([]Record, error)
 		return nil, errors.New("the disk is full")
 	}
 	c := catalog.Catalog{Read: true, Enclosed: true, Names: map[string]string{"tool/t": "ext_aaaaaa_t"},
-		Tools: []catalog.Definition{{Remote: "t", Key: "ext_aaaaaa_t", Raw: fmt.Appendf(nil, `{"name":"t","description":%q}`, strings.Repeat("x", 8<<10))}}}
+		Tools: []catalog.Definition{{Remote: "t", Key: "ext_aaaaaa_t",
+			Raw: fmt.Appendf(nil, `{"name":"t","description":%q}`, strings.Repeat("x", 8<<10))}}}
 	r := Record{ID: "aaaaaa", Owner: owner, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "http://192.0.2.1/"},
 		Catalog: c}
 	if owner == "user:values" {
@@ -93,42 +95,42 @@ const libraryTool = "ext_aaaaaa_t"
 func TestOwnersRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &library{}
-		b := New(Config{Store: st, Version: "1"})
+		servers := New(Config{Store: st, Version: "1"})
 		ctx, stop := context.WithCancel(t.Context())
-		go b.Run(ctx)
+		go servers.Run(ctx)
 		owners := func() int {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			return len(b.owners)
+			servers.mu.Lock()
+			defer servers.mu.Unlock()
+			return len(servers.owners)
 		}
-		if err := b.Recover(ctx); err != nil || st.reads.Load() != 0 || owners() != 0 {
+		if err := servers.Recover(ctx); err != nil || st.reads.Load() != 0 || owners() != 0 {
 			t.Errorf("at the start %d are read: %v", st.reads.Load(), err)
 		}
 		users := make([]auth.Principal, 2000)
-		var servers []weak.Pointer[server]
+		var weakly []weak.Pointer[server]
 		for i := range users {
 			users[i] = auth.User(fmt.Sprint("u", i), false)
-			if !has(b, users[i], libraryTool) || has(b, users[i], "other") {
+			if !has(servers, users[i], libraryTool) || has(servers, users[i], "other") {
 				t.Fatal("a tool is not there")
 			}
-			servers = append(servers, weak.Make(get(b, users[i], "x")))
+			weakly = append(weakly, weak.Make(get(servers, users[i], "x")))
 		}
 		if st.reads.Load() != 2000 {
 			t.Errorf("%d reads", st.reads.Load())
 		}
 		time.Sleep(restAfter - time.Minute)
-		if len(b.List(users[0])) != 1 || owners() != 2000 {
+		if len(servers.List(users[0])) != 1 || owners() != 2000 {
 			t.Errorf("there are %d owners", owners())
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if owners() != 1 || b.owners[users[0].ID] == nil {
+		if owners() != 1 || servers.owners[users[0].ID] == nil {
 			t.Errorf("after a while there are %d owners", owners())
 		}
 		runtime.GC()
 		runtime.GC()
 		left := 0
-		for _, s := range servers[1:] {
+		for _, s := range weakly[1:] {
 			if s.Value() != nil {
 				left++
 			}
@@ -137,12 +139,12 @@ func TestOwnersRest(t *testing.T) {
 			t.Errorf("%d servers are in memory", left)
 		}
 		for _, p := range users {
-			if !has(b, p, libraryTool) || len(b.Tools(ctx, p)) != 1 {
+			if !has(servers, p, libraryTool) || len(servers.Tools(ctx, p)) != 1 {
 				t.Fatal("a tool does not come again")
 			}
 		}
 		stop()
-		b.Close()
+		servers.Close()
 	})
 }
 
@@ -151,7 +153,7 @@ func TestOwnersRest(t *testing.T) {
 func TestOwnersWhoStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st := &library{}
-		b := New(Config{Store: st, Version: "1"})
+		servers := New(Config{Store: st, Version: "1"})
 		ctx, stop := context.WithCancel(t.Context())
 		whole := map[string]func(p auth.Principal, s *server){
 			"running": func(_ auth.Principal, s *server) { s.instance = &instance{s: s, held: 1} },
@@ -161,61 +163,61 @@ func TestOwnersWhoStay(t *testing.T) {
 			},
 			"trying":     func(_ auth.Principal, s *server) { s.retry = time.AfterFunc(24*time.Hour, func() {}) },
 			"following":  func(_ auth.Principal, s *server) { s.follows.add("x://a", "client") },
-			"listening":  func(p auth.Principal, _ *server) { b.SetLevel(ctx, p, "client", "info") },
-			"installing": func(p auth.Principal, _ *server) { _, _ = b.installing(ctx, p, "y", "/workspace/y") },
+			"listening":  func(p auth.Principal, _ *server) { servers.SetLevel(ctx, p, "client", "info") },
+			"installing": func(p auth.Principal, _ *server) { _, _ = servers.installing(ctx, p, "y", "/workspace/y") },
 			"changing":   func(_ auth.Principal, s *server) { s.lock <- struct{}{} },
-			"asked":      func(p auth.Principal, _ *server) { _, _ = b.hold(p) },
+			"asked":      func(p auth.Principal, _ *server) { _, _ = servers.hold(p) },
 			"logging-in": func(_ auth.Principal, s *server) {
-				b.waiting = func() map[string]bool { return map[string]bool{s.owner.ID: true} }
+				servers.waiting = func() map[string]bool { return map[string]bool{s.owner.ID: true} }
 			},
 		}
 		for name, do := range whole {
 			p := auth.User(name, false)
-			do(p, get(b, p, "x"))
+			do(p, get(servers, p, "x"))
 		}
 		values, failed := auth.User("values", false), auth.User("failed", false)
-		get(b, values, "x").values = spec.Values{Headers: map[string]string{"A": "given"}, Known: true}
-		get(b, failed, "x").on(event{what: broken, why: "it was given up"})
+		get(servers, values, "x").values = spec.Values{Headers: map[string]string{"A": "given"}, Known: true}
+		get(servers, failed, "x").on(state.Event{What: state.Broken, Why: "it was given up"})
 		before := st.reads.Load()
-		go b.Run(ctx)
+		go servers.Run(ctx)
 		time.Sleep(3 * restAfter)
 		synctest.Wait()
 		for name := range whole {
-			o := b.owners["user:"+name]
+			o := servers.owners["user:"+name]
 			if o == nil || !o.loaded || o.servers["aaaaaa"].rec.Catalog.Size() == 0 {
 				t.Errorf("%s was forgotten", name)
 			}
 		}
 		for _, p := range []auth.Principal{values, failed} {
-			if o := b.owners[p.ID]; o == nil || o.loaded || o.servers["aaaaaa"].rec.Catalog.Size() != 0 || len(o.view.List) != 0 {
+			if o := servers.owners[p.ID]; o == nil || o.loaded || o.servers["aaaaaa"].rec.Catalog.Size() != 0 || len(o.view.List) != 0 {
 				t.Errorf("%s: what the store has is in memory, or the rest is not", p.Name)
 			}
-			if !has(b, p, libraryTool) || len(get(b, p, "x").rec.Catalog.Tools) != 1 {
+			if !has(servers, p, libraryTool) || len(get(servers, p, "x").rec.Catalog.Tools) != 1 {
 				t.Errorf("%s: it does not come again", p.Name)
 			}
 		}
 		if st.reads.Load() != before+2 {
 			t.Errorf("%d reads, before %d", st.reads.Load(), before)
 		}
-		if s := get(b, values, "x"); s.values.Headers["A"] != "given" || s.info().State != Idle {
+		if s := get(servers, values, "x"); s.values.Headers["A"] != "given" || s.info().State != state.Idle {
 			t.Errorf("values are lost: %+v", s.info())
 		}
-		if i := b.List(failed)[0]; i.State != Failed || i.LastError != "it was given up" {
+		if i := servers.List(failed)[0]; i.State != state.Failed || i.LastError != "it was given up" {
 			t.Errorf("%+v", i)
 		}
 		stop()
-		b.Close()
+		servers.Close()
 	})
 }
 
 // Whom something is being done for is not forgotten in the middle of it, however
 // long it takes: an approval, a look, a log-in that waits for a browser.
 func TestRestAndApprovals(t *testing.T) {
-	b := New(Config{Store: &library{}, Version: "1"})
-	defer b.Close()
+	servers := New(Config{Store: &library{}, Version: "1"})
+	defer servers.Close()
 	ann, bob := auth.User("ann", false), auth.User("bob", false)
 	var pending atomic.Bool // bob's log-in
-	b.waiting = func() map[string]bool { return map[string]bool{bob.ID: pending.Load()} }
+	servers.waiting = func() map[string]bool { return map[string]bool{bob.ID: pending.Load()} }
 	over := make(chan struct{})
 	var resting, all sync.WaitGroup
 	resting.Go(func() {
@@ -225,8 +227,8 @@ func TestRestAndApprovals(t *testing.T) {
 				return
 			default:
 			}
-			b.mu.Lock()
-			for _, o := range b.owners { // as if they had not come for long
+			servers.mu.Lock()
+			for _, o := range servers.owners { // as if they had not come for long
 				o.used = time.Time{}
 				for _, s := range o.servers {
 					s.mu.Lock()
@@ -234,35 +236,35 @@ func TestRestAndApprovals(t *testing.T) {
 					s.mu.Unlock()
 				}
 			}
-			b.mu.Unlock()
-			b.forgetIdle()
+			servers.mu.Unlock()
+			servers.forgetIdle()
 		}
 	})
 	for range 4 {
 		all.Go(func() {
 			for range 50 {
-				i, err := b.Approve(t.Context(), ann, "x", nil)
+				i, err := servers.Approve(t.Context(), ann, "x", nil)
 				if err != nil || i.Name != "x" {
 					t.Errorf("%+v, %v", i, err)
 					return
 				}
-				_ = b.Missing(ann, "ext_aaaaaa_none")
-				_ = b.List(ann)
+				_ = servers.Missing(ann, "ext_aaaaaa_none")
+				_ = servers.List(ann)
 			}
 		})
 	}
 	all.Go(func() {
 		for range 50 {
-			release, err := b.hold(bob)
+			release, err := servers.hold(bob)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			s := get(b, bob, "x")
+			s := get(servers, bob, "x")
 			pending.Store(true)
 			release()
 			for range 20 {
-				if get(b, bob, "x") != s {
+				if get(servers, bob, "x") != s {
 					t.Error("its server was forgotten while a log-in waits")
 					return
 				}
@@ -274,7 +276,7 @@ func TestRestAndApprovals(t *testing.T) {
 	close(over)
 	resting.Wait()
 	for _, p := range []auth.Principal{ann, bob} {
-		if !has(b, p, libraryTool) {
+		if !has(servers, p, libraryTool) {
 			t.Errorf("the tool of %s is lost", p.Name)
 		}
 	}
@@ -284,22 +286,22 @@ func TestRestAndApprovals(t *testing.T) {
 // makes none that would take the place of one.
 func TestOwnersThatCannotBeRead(t *testing.T) {
 	st := &library{}
-	b := New(Config{Store: st, Version: "1"})
-	t.Cleanup(b.Close)
+	servers := New(Config{Store: st, Version: "1"})
+	t.Cleanup(servers.Close)
 	st.broken.Store(true)
-	_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: "http://192.0.2.1/"})
-	_, _, infoErr := b.Info(P, "x")
+	_, err := servers.Connect(t.Context(), P, spec.Ask{Name: "x", URL: "http://192.0.2.1/"})
+	_, _, infoErr := servers.Info(P, "x")
 	for what, err := range map[string]error{"connecting": err, "looking": infoErr,
-		"calling": b.Missing(P, libraryTool)} {
+		"calling": servers.Missing(P, libraryTool)} {
 		if err == nil || !strings.Contains(err.Error(), "could not be read") || strings.Contains(err.Error(), "disk") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if has(b, P, libraryTool) || len(st.recs) != 0 {
+	if has(servers, P, libraryTool) || len(st.recs) != 0 {
 		t.Error("something is there")
 	}
 	st.broken.Store(false)
-	if !has(b, P, libraryTool) {
+	if !has(servers, P, libraryTool) {
 		t.Error("it does not come when it can be read again")
 	}
 }
@@ -308,14 +310,16 @@ func TestOwnersThatCannotBeRead(t *testing.T) {
 func TestStoredReferences(t *testing.T) {
 	st := &storedRecords{was: []Record{{ID: "aaaaaa", Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP,
 		URL: "http://192.0.2.1/"}, Catalog: catalog.Catalog{Read: true, Tools: []catalog.Definition{
-		{Remote: "good", Key: "ext_aaaaaa_good", Raw: []byte(`{"name":"ext_aaaaaa_good","inputSchema":{"type":"object"}}`)},
-		{Remote: "evil", Key: "ext_aaaaaa_evil", Raw: []byte(`{"name":"ext_aaaaaa_evil","inputSchema":{"type":"object","$ref":"https://schemas.example"}}`)}}}}}}
-	b := New(Config{Store: st, Version: "1"})
-	t.Cleanup(b.Close)
-	if !has(b, P, "ext_aaaaaa_good") || has(b, P, "ext_aaaaaa_evil") {
-		t.Error(b.Tools(t.Context(), P))
+		{Remote: "good", Key: "ext_aaaaaa_good",
+			Raw: []byte(`{"name":"ext_aaaaaa_good","inputSchema":{"type":"object"}}`)},
+		{Remote: "evil", Key: "ext_aaaaaa_evil",
+			Raw: []byte(`{"name":"ext_aaaaaa_evil","inputSchema":{"type":"object","$ref":"https://schemas.example"}}`)}}}}}}
+	servers := New(Config{Store: st, Version: "1"})
+	t.Cleanup(servers.Close)
+	if !has(servers, P, "ext_aaaaaa_good") || has(servers, P, "ext_aaaaaa_evil") {
+		t.Error(servers.Tools(t.Context(), P))
 	}
-	if err := b.Missing(P, "ext_aaaaaa_evil"); err == nil || !strings.Contains(err.Error(),
+	if err := servers.Missing(P, "ext_aaaaaa_evil"); err == nil || !strings.Contains(err.Error(),
 		"refers to something outside") {
 		t.Error(err)
 	}
@@ -324,14 +328,15 @@ func TestStoredReferences(t *testing.T) {
 // What an owner's servers say of themselves does not depend on the rights of the
 // token that was there first.
 func TestOwnersHaveNoToken(t *testing.T) {
-	b := New(Config{Store: &library{}, Version: "1"})
-	t.Cleanup(b.Close)
+	servers := New(Config{Store: &library{}, Version: "1"})
+	t.Cleanup(servers.Close)
 	first := P
 	first.Token, first.Roles, first.Service = "tok_1", auth.NewRoles(auth.Operator), true
-	if s := get(b, first, "x"); s == nil || s.owner != P.Identity() || s.owner.Roles != 0 || get(b, P, "x") != s {
+	s := get(servers, first, "x")
+	if s == nil || s.owner != P.Identity() || s.owner.Roles != 0 || get(servers, P, "x") != s {
 		t.Errorf("%+v", s)
 	}
-	if s := get(b, auth.Owner(), "x"); s.owner != auth.Local {
+	if s := get(servers, auth.Owner(), "x"); s.owner != auth.Local {
 		t.Errorf("%+v", s.owner)
 	}
 }
@@ -365,37 +370,37 @@ func TestPrincipalsAreIDs(t *testing.T) {
 func TestLookingUpStartsNothing(t *testing.T) {
 	for what, starts := range map[string]bool{"find": false, "follow": false, "list": true, "miss": true, "ask": true,
 		"subscribe": true} {
-		b := book(t, &memStore{}, nil)
-		b.SetConfigured([]spec.Configured{onhost("x", script(t, pyLoop), nil)})
+		servers := newServers(t, &memStore{}, nil)
+		servers.SetConfigured([]spec.Configured{onhost("x", script(t, pyLoop), nil)})
 		switch what {
 		case "find":
-			if _, ok := b.Find(P, "ext_x_t"); ok {
+			if _, ok := servers.Find(P, "ext_x_t"); ok {
 				t.Error("what is not known is found")
 			}
 		case "follow":
-			_ = b.Unsubscribe(t.Context(), P, "client", "x://a")
+			_ = servers.Unsubscribe(t.Context(), P, "client", "x://a")
 		case "ask":
-			if _, err := b.Pass(t.Context(), tool.Request{Principal: P, Method: "prompts/get"}); err == nil {
+			if _, err := servers.Pass(t.Context(), tool.Request{Principal: P, Method: "prompts/get"}); err == nil {
 				t.Error("what is not known is answered")
 			}
 		case "subscribe":
-			_ = b.Subscribe(t.Context(), P, "client", "x://a")
+			_ = servers.Subscribe(t.Context(), P, "client", "x://a")
 		case "list":
-			b.Tools(t.Context(), P)
+			servers.Tools(t.Context(), P)
 		case "miss":
-			_ = b.Missing(P, "ext_x_t")
+			_ = servers.Missing(P, "ext_x_t")
 		}
-		all := b.all(P.ID)
+		all := servers.all(P.ID)
 		if len(all) != 1 {
 			t.Fatalf("%s: there are %d servers", what, len(all))
 		}
 		all[0].mu.Lock()
-		started := all[0].start != nil || all[0].state != Idle
+		started := all[0].start != nil || all[0].State != state.Idle
 		all[0].mu.Unlock()
 		if started != starts {
 			t.Errorf("%s: started is %v", what, started)
 		}
-		b.Close()
+		servers.Close()
 	}
 }
 

@@ -16,11 +16,13 @@ import (
 )
 
 // Tools implements tool.Source.
-func (b *Servers) Tools(_ context.Context, p auth.Principal) []tool.Tool { return b.listed(p).List }
+func (servers *Servers) Tools(_ context.Context, p auth.Principal) []tool.Tool {
+	return servers.listed(p).List
+}
 
 // Find implements tool.Source.
-func (b *Servers) Find(p auth.Principal, name string) (tool.Found, bool) {
-	e, ok := b.viewOf(p).Tools[name]
+func (servers *Servers) Find(p auth.Principal, name string) (tool.Found, bool) {
+	e, ok := servers.viewOf(p).Tools[name]
 	if !ok {
 		return tool.Found{}, false
 	}
@@ -30,13 +32,17 @@ func (b *Servers) Find(p auth.Principal, name string) (tool.Found, bool) {
 }
 
 // Prompts implements tool.External.
-func (b *Servers) Prompts(p auth.Principal) []tool.Item { return b.listed(p).PromptList }
+func (servers *Servers) Prompts(p auth.Principal) []tool.Item { return servers.listed(p).PromptList }
 
 // Resources implements tool.External.
-func (b *Servers) Resources(p auth.Principal) []tool.Item { return b.listed(p).ResourceList }
+func (servers *Servers) Resources(p auth.Principal) []tool.Item {
+	return servers.listed(p).ResourceList
+}
 
 // Templates implements tool.External.
-func (b *Servers) Templates(p auth.Principal) []tool.Item { return b.listed(p).TemplateList }
+func (servers *Servers) Templates(p auth.Principal) []tool.Item {
+	return servers.listed(p).TemplateList
+}
 
 // query is one request to a server.
 type query struct {
@@ -75,11 +81,11 @@ func (a *arrival) release() {
 }
 
 // room makes rooms for large answers of an owner's servers; nil: nobody counts.
-func (b *Servers) room(owner string) func() mcpclient.Room {
-	if b.Limits == nil {
+func (servers *Servers) room(owner string) func() mcpclient.Room {
+	if servers.Limits == nil {
 		return nil
 	}
-	return func() mcpclient.Room { return b.Limits.Held(owner, limit.Reading) }
+	return func() mcpclient.Room { return servers.Limits.Held(owner, limit.Reading) }
 }
 
 // passed counts what is handed to a client, and gives the room of what it was made
@@ -117,10 +123,10 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 
 // Pass implements tool.External. A request that finds nothing starts those of the
 // principal's servers of which nothing is known yet: the next request may find it.
-func (b *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
-	s, q, none, err := b.destination(r)
+func (servers *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessage, error) {
+	s, q, none, err := servers.destination(r)
 	if err != nil || s == nil {
-		_ = b.configure(r.Principal)
+		_ = servers.configure(r.Principal)
 		return none, err
 	}
 	return s.whole(ctx, q)
@@ -128,8 +134,8 @@ func (b *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessage, er
 
 // destination finds which server a request is for, and what is to be said to it. Where
 // no server has an answer, none is what to answer.
-func (b *Servers) destination(r tool.Request) (s *server, q query, none json.RawMessage, err error) {
-	v := b.viewOf(r.Principal)
+func (servers *Servers) destination(r tool.Request) (s *server, q query, none json.RawMessage, err error) {
+	v := servers.viewOf(r.Principal)
 	q = query{method: r.Method, params: rawjson.Object{}, meta: r.Meta, client: r.Client, inputs: r.Inputs,
 		held: r.Held}
 	for k, p := range r.Params {

@@ -12,15 +12,17 @@ import (
 
 // What a server asks clients is looked at in the same way, in both eras.
 func TestReferencesInQuestions(t *testing.T) {
-	for words, good := range map[string]bool{`"properties":{"a":{"$ref":"https://schemas.example"}}`: false, `"$ref":"x"`: false,
+	for words, good := range map[string]bool{`"properties":{"a":{"$ref":"https://schemas.example"}}`: false,
+		`"$ref":"x"`: false,
 		`"$id":"https://schemas.example","properties":{"a":{"$ref":"#/b"}}`: false, `"properties":{"$ref":{"type":"string","default":"https://x"}}`: true} {
 		schema := `{"type":"object",` + words + `}`
-		for _, params := range []string{`{"message":"m","requestedSchema":` + schema + `}`, `{"messages":[],"tools":[{"name":"a"},{"name":"t","inputSchema":` + schema + `}]}`,
+		for _, params := range []string{`{"message":"m","requestedSchema":` + schema + `}`,
+			`{"messages":[],"tools":[{"name":"a"},{"name":"t","inputSchema":` + schema + `}]}`,
 			`{"message":"m","RequestedSchema":{},"requestedSchema":` + schema + `}`} {
 			if err := catalog.CheckQuestion(json.RawMessage(params)); (err == nil) != good {
 				t.Errorf("%s: %v", params, err)
 			}
-			l := &instance{s: own(book(t, &memStore{}, nil), P, "x", "aaaaaa", spec.Configured{}),
+			l := &instance{s: own(newServers(t, &memStore{}, nil), P, "x", "aaaaaa", spec.Configured{}),
 				inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
 			if _, err := l.Ask(t.Context(), "elicitation/create",
 				json.RawMessage(params)); err == nil || strings.Contains(err.Error(), "its schema") == good {
@@ -33,7 +35,8 @@ func TestReferencesInQuestions(t *testing.T) {
 			if _, err := catalog.SafeObject(asks); (err == nil) != good {
 				t.Errorf("another's %s: %v", asks, err)
 			}
-			q := query{client: &fakeClient{id: "A", ask: func(context.Context) (json.RawMessage, error) { return json.RawMessage(`{}`), nil }}}
+			q := query{client: &fakeClient{id: "A",
+				ask: func(context.Context) (json.RawMessage, error) { return json.RawMessage(`{}`), nil }}}
 			if _, err := q.answers(t.Context(), map[string]need{"a": {"elicitation/create",
 				json.RawMessage(params)}}); good != (err == nil || !strings.Contains(err.Error(), "its schema")) {
 				t.Errorf("answers of %s: %v", params, err)

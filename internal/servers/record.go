@@ -13,6 +13,7 @@ import (
 
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 )
 
 // Record is what is stored of a server.
@@ -72,7 +73,7 @@ type Info struct {
 	Secrets    []string        `json:"secrets,omitempty"` // stored ones that it refers to
 	Created    time.Time       `json:"createdAt"`
 	Updated    time.Time       `json:"updatedAt"`
-	State      State           `json:"state"`
+	State      state.State     `json:"state"`
 	LastError  string          `json:"lastError,omitempty"`
 	AuthURL    string          `json:"authUrl,omitempty"` // where its user logs in
 	Version    string          `json:"protocolVersion,omitempty"`

@@ -13,10 +13,11 @@ import (
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 )
 
 // agreed asks for consent to a change, where that has to be asked for.
-func (b *Servers) agreed(ctx context.Context, old *server, consent spec.Consent, c spec.Change) error {
+func (servers *Servers) agreed(ctx context.Context, old *server, consent spec.Consent, c spec.Change) error {
 	if consent == nil {
 		return nil
 	}
@@ -31,31 +32,31 @@ func (b *Servers) agreed(ctx context.Context, old *server, consent spec.Consent,
 
 // Connect adds a server, or replaces the one of that name, and starts it. Where
 // that fails nothing has changed.
-func (b *Servers) Connect(ctx context.Context, p auth.Principal, a spec.Ask) (Info, error) {
+func (servers *Servers) Connect(ctx context.Context, p auth.Principal, a spec.Ask) (Info, error) {
 	if err := a.Check(); err != nil {
 		return Info{}, err
 	}
-	release, err := b.hold(p)
+	release, err := servers.hold(p)
 	if err != nil {
 		return Info{}, err
 	}
 	defer release()
-	if err := b.free(p, a.Name); err != nil {
+	if err := servers.free(p, a.Name); err != nil {
 		return Info{}, err
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	r, known := Record{Owner: p.ID, Spec: a.Spec(), Created: now, Updated: now}, a.Values()
-	if _, err := b.revealed(ctx, p.ID, known); err != nil {
+	if _, err := servers.revealed(ctx, p.ID, known); err != nil {
 		return Info{}, err
 	}
-	if old := b.named(p, a.Name); old == nil || !old.record().Covers(r.Spec) {
-		if err := b.agreed(ctx, old, a.Consent, a.Change()); err != nil {
+	if old := servers.named(p, a.Name); old == nil || !old.record().Covers(r.Spec) {
+		if err := servers.agreed(ctx, old, a.Consent, a.Change()); err != nil {
 			return Info{}, err
 		}
 	}
-	switch old := b.named(p, a.Name); { // people take their time
+	switch old := servers.named(p, a.Name); { // people take their time
 	case old == nil:
-		return b.add(ctx, p, r, known)
+		return servers.add(ctx, p, r, known)
 	case old.configured:
 		return Info{}, taken(a.Name)
 	default:
@@ -64,8 +65,8 @@ func (b *Servers) Connect(ctx context.Context, p auth.Principal, a spec.Ask) (In
 }
 
 // named returns a principal's server of that name, or nil.
-func (b *Servers) named(p auth.Principal, name string) *server {
-	for _, s := range b.all(p.ID) {
+func (servers *Servers) named(p auth.Principal, name string) *server {
+	for _, s := range servers.all(p.ID) {
 		if s.name == name {
 			return s
 		}
@@ -84,8 +85,15 @@ func taken(name string) error {
 		"the operator's settings have a server of the name %q; choose another name", name).With("argument", "name")
 }
 
-// crowded says whether a principal who has n connections may have no more.
-func crowded(n int) error {
+// full is an error when the owner may have no more connections. The lock of the Servers
+// is held.
+func (o *owner) full() error {
+	n := 0
+	for _, s := range o.servers {
+		if !s.configured {
+			n++
+		}
+	}
 	if n < maxConnections {
 		return nil
 	}
@@ -95,17 +103,11 @@ func crowded(n int) error {
 }
 
 // add makes a new connection.
-func (b *Servers) add(ctx context.Context, p auth.Principal, r Record, known spec.Values) (Info, error) {
-	b.mu.Lock()
-	o := b.owner(p)
-	n := 0
-	for _, s := range o.servers {
-		if !s.configured {
-			n++
-		}
-	}
-	if err := crowded(n); err != nil {
-		b.mu.Unlock()
+func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, known spec.Values) (Info, error) {
+	servers.mu.Lock()
+	o := servers.owner(p)
+	if err := o.full(); err != nil {
+		servers.mu.Unlock()
 		return Info{}, err
 	}
 	for r.ID == "" || o.servers[r.ID] != nil {
@@ -113,14 +115,14 @@ func (b *Servers) add(ctx context.Context, p auth.Principal, r Record, known spe
 	}
 	for _, s := range o.servers {
 		if s.name == r.Name { // another call was faster
-			b.mu.Unlock()
+			servers.mu.Unlock()
 			return s.replace(ctx, r, known)
 		}
 	}
-	s := b.server(p, r, known)
-	s.on(event{what: created})
+	s := servers.server(p, r, known)
+	s.on(state.Event{What: state.Created})
 	o.servers[r.ID] = s
-	b.mu.Unlock()
+	servers.mu.Unlock()
 	err := s.update(func(*Record) {})
 	if err == nil {
 		err = s.ready(ctx)
@@ -131,9 +133,9 @@ func (b *Servers) add(ctx context.Context, p auth.Principal, r Record, known spe
 	s.mu.Lock()
 	theirs := s.owners > 0
 	if !theirs {
-		s.on(event{what: removal})
+		s.on(state.Event{What: state.Removal})
 	}
-	if s.removed {
+	if s.Removed {
 		s.account.Close()
 	}
 	s.mu.Unlock()
@@ -157,7 +159,7 @@ func (s *server) ready(ctx context.Context) error {
 // replace takes up other settings for the same name: its tools keep their names.
 func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info, error) {
 	s.mu.Lock()
-	gone := s.removed
+	gone := s.Removed
 	s.owners++
 	claim := s.owners
 	s.mu.Unlock()
@@ -171,14 +173,14 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	}
 	s.mu.Lock()
 	before, settings, had := s.rec, s.settings, s.values
-	login, neverStarted := s.account.Current(), s.neverStarted
+	login, neverStarted := s.account.Current(), s.NeverStarted
 	s.mu.Unlock()
 	r.ID, r.Created = before.ID, before.Created
 	r.Catalog = catalog.Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
 	if r.Same(before.Spec) { // what was approved of it is still what was approved
 		r.Catalog, r.Older, r.Asks = before.Catalog, before.Older, before.Asks
 	}
-	s.stop(event{what: stopped})
+	s.stop(state.Event{What: state.Stopped})
 	err := s.adopt(r, known)
 	s.release()
 	if err == nil {
@@ -201,19 +203,19 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	// What was there before is there again.
 	s.interrupt()
 	if s.acquire(back) == nil {
-		s.stop(event{what: stopped})
+		s.stop(state.Event{What: state.Stopped})
 		if lost := s.adopt(before, had); lost != nil {
-			s.book.Log.Error("could not store a connection", "connection", before.ID, "error", lost)
+			s.servers.Log.Error("could not store a connection", "connection", before.ID, "error", lost)
 		}
 		s.rollBack(login)
 		s.mu.Lock()
 		s.settings = settings
 		if before.Off {
-			s.on(event{what: disconnected})
+			s.on(state.Event{What: state.Disconnected})
 		}
 		s.mu.Unlock()
 		s.release()
-		s.book.rebuildOf(s.owner.ID)
+		s.servers.rebuildOf(s.owner.ID)
 	}
 	return Info{}, notThere(err, r.Spec.Configured())
 }
@@ -223,7 +225,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 func (s *server) unclaimed(ctx context.Context, err error) error {
 	s.mu.Lock()
 	s.owners--
-	alone := s.owners == 0 && s.neverStarted && s.start == nil
+	alone := s.owners == 0 && s.NeverStarted && s.start == nil
 	s.mu.Unlock()
 	if alone {
 		s.remove(context.WithoutCancel(ctx))
@@ -247,15 +249,15 @@ func (s *server) adopt(r Record, known spec.Values) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settings, s.values = r.Spec.Configured(), known
-	s.on(event{what: forgiven})
-	s.on(event{what: stopped})
+	s.on(state.Event{What: state.Forgiven})
+	s.on(state.Event{What: state.Stopped})
 	return nil
 }
 
 // Disconnect stops a server and takes back what it offers. Its registration
 // stays in the list unless it is deleted.
-func (b *Servers) Disconnect(ctx context.Context, p auth.Principal, what string, forget bool) (Info, error) {
-	s, release, err := b.holdServer(p, what)
+func (servers *Servers) Disconnect(ctx context.Context, p auth.Principal, what string, forget bool) (Info, error) {
+	s, release, err := servers.holdServer(p, what)
 	if err != nil {
 		return Info{}, err
 	}
@@ -275,23 +277,23 @@ func (b *Servers) Disconnect(ctx context.Context, p auth.Principal, what string,
 	}
 	err = s.update(func(r *Record) { r.Off, r.Updated = true, time.Now().UTC() })
 	if err == nil {
-		s.stop(event{what: disconnected})
+		s.stop(state.Event{What: state.Disconnected})
 		s.forgetLogin()
 	}
 	s.release()
-	b.changed(p.ID)
+	servers.changed(p.ID)
 	return s.info(), err
 }
 
 // remove ends a server and forgets it.
 func (s *server) remove(ctx context.Context) {
-	b := s.book
+	servers := s.servers
 	s.mu.Lock()
-	s.on(event{what: removal})
+	s.on(state.Event{What: state.Removal})
 	s.account.Close()
 	s.mu.Unlock()
-	b.mu.Lock() // at once: its name may come again
-	o := b.owners[s.owner.ID]
+	servers.mu.Lock() // at once: its name may come again
+	o := servers.owners[s.owner.ID]
 	mine := o != nil && o.servers[s.id] == s
 	if mine {
 		delete(o.servers, s.id)
@@ -299,22 +301,22 @@ func (s *server) remove(ctx context.Context) {
 	if o != nil {
 		delete(o.stored, s.name)
 	}
-	b.mu.Unlock()
-	b.changed(s.owner.ID)
+	servers.mu.Unlock()
+	servers.changed(s.owner.ID)
 	s.interrupt()
 	if s.acquire(ctx) == nil {
-		s.stop(event{what: disconnected})
+		s.stop(state.Event{What: state.Disconnected})
 		s.release()
 	}
 	l := s.dropLogin()
-	b.mu.Lock()
+	servers.mu.Lock()
 	again, same := o != nil && o.servers[s.id] != nil, false
 	if o != nil {
 		for _, other := range o.servers {
 			same = same || other != s && other.loginKey() == s.loginKey()
 		}
 	}
-	b.mu.Unlock()
+	servers.mu.Unlock()
 	if !same { // else it is another's by now
 		s.account.Unstore(l)
 	}
@@ -323,17 +325,17 @@ func (s *server) remove(ctx context.Context) {
 	}
 	s.storing.Lock() // what was being stored is stored
 	defer s.storing.Unlock()
-	if err := b.Store.RemoveConnection(ctx, s.owner.ID, s.id); err != nil {
-		b.Log.Error("could not remove a connection", "connection", s.id, "error", err)
+	if err := servers.Store.RemoveConnection(ctx, s.owner.ID, s.id); err != nil {
+		servers.Log.Error("could not remove a connection", "connection", s.id, "error", err)
 	}
 }
 
 // Restart stops a server and starts it again, with values for variables that
 // were not stored; those that are not given stay as they are. With variables
 // that it did not have it is another one.
-func (b *Servers) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string,
+func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what string, env, headers map[string]string,
 	agree spec.Consent) (Info, error) {
-	s, release, err := b.holdServer(p, what)
+	s, release, err := servers.holdServer(p, what)
 	if err != nil {
 		return Info{}, err
 	}
@@ -349,12 +351,12 @@ func (b *Servers) Restart(ctx context.Context, p auth.Principal, what string, en
 	was := r
 	r.SetValues(next)
 	if len(env)+len(headers) > 0 {
-		if _, err := b.revealed(ctx, p.ID, next); err != nil {
+		if _, err := servers.revealed(ctx, p.ID, next); err != nil {
 			return Info{}, err
 		}
 	}
 	if !was.Covers(r.Spec) {
-		if err := b.agreed(ctx, s, agree, r.Change()); err != nil {
+		if err := servers.agreed(ctx, s, agree, r.Change()); err != nil {
 			return Info{}, err
 		}
 	}
@@ -366,13 +368,13 @@ func (b *Servers) Restart(ctx context.Context, p auth.Principal, what string, en
 		s.release()
 		return Info{}, err
 	}
-	s.stop(event{what: stopped})
+	s.stop(state.Event{What: state.Stopped})
 	s.mu.Lock()
-	s.on(event{what: forgiven})
+	s.on(state.Event{What: state.Forgiven})
 	s.mu.Unlock()
 	s.account.Useful()
 	s.account.Unstick()
-	if s.off() {
+	if s.record().Off {
 		err = s.update(func(r *Record) { r.Off, r.Updated = false, time.Now().UTC() })
 	}
 	s.release()
@@ -390,12 +392,6 @@ func (s *server) barred() error {
 		return s.unusable()
 	}
 	return nil
-}
-
-func (s *server) off() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.rec.Off
 }
 
 // given is what a server's values are with these, which may be none.
@@ -448,8 +444,8 @@ func (s *server) give(env, headers map[string]string) error {
 
 // Approve takes a server's tools as they are now; with seen, the hashes of tools
 // by their own names, those that are what was seen.
-func (b *Servers) Approve(ctx context.Context, p auth.Principal, what string, seen map[string]string) (Info, error) {
-	s, release, err := b.holdServer(p, what)
+func (servers *Servers) Approve(ctx context.Context, p auth.Principal, what string, seen map[string]string) (Info, error) {
+	s, release, err := servers.holdServer(p, what)
 	if err != nil {
 		return Info{}, err
 	}
@@ -468,6 +464,6 @@ func (b *Servers) Approve(ctx context.Context, p auth.Principal, what string, se
 		}
 	}
 	s.mu.Unlock()
-	b.changed(p.ID)
+	servers.changed(p.ID)
 	return s.info(), nil
 }

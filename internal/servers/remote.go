@@ -15,17 +15,17 @@ import (
 // names is reached as far as policy lets their sandbox. What the operator's
 // settings name is reached as it is; where that leads to, such as the place to
 // log in, is no more than anyone's public address.
-func (b *Servers) client(s *server, settings spec.Configured) *http.Client {
+func (servers *Servers) client(s *server, settings spec.Configured) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxResponseHeaderBytes = 64 << 10
 	t.ResponseHeaderTimeout = callMost
 	t.MaxIdleConnsPerHost = 8
 	t.IdleConnTimeout = 30 * time.Second
 	reach := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		if b.Reach == nil {
+		if servers.Reach == nil {
 			return nil, errors.New("this server reaches no others for its users")
 		}
-		return b.Reach(ctx, s.owner, s.configured, network, addr)
+		return servers.Reach(ctx, s.owner, s.configured, network, addr)
 	}
 	if !s.configured {
 		t.Proxy = nil // the way out knows the operator's

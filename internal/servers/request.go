@@ -41,10 +41,7 @@ func (s *server) once(ctx context.Context, q query) (json.RawMessage, error) {
 	}
 	defer release()
 	stateful := !revision.IsStateless(l.session.Version())
-	s.mu.Lock()
-	alone := stateful && s.rec.Asks
-	s.mu.Unlock()
-	f, err := l.begin(ctx, q.client, alone)
+	f, err := l.begin(ctx, q.client, stateful && s.record().Asks)
 	if err != nil {
 		return nil, s.callFault(l, q, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 )
 
 // Secrets are what principals have stored under names.
@@ -19,12 +20,12 @@ type Secrets interface {
 
 // revealed returns values with the owner's secrets, as they are now, in the place
 // of what refers to them.
-func (b *Servers) revealed(ctx context.Context, owner string, v spec.Values) (spec.Values, error) {
+func (servers *Servers) revealed(ctx context.Context, owner string, v spec.Values) (spec.Values, error) {
 	return v.Fill(func(name string) (string, error) {
-		if b.Secrets == nil {
+		if servers.Secrets == nil {
 			return "", fault.New(fault.NotFound, "this server stores no secrets")
 		}
-		s, err := b.Secrets.Reveal(ctx, owner, name)
+		s, err := servers.Secrets.Reveal(ctx, owner, name)
 		if err != nil {
 			return "", err
 		}
@@ -51,10 +52,10 @@ func (s *server) lacking(err error) error {
 
 // UsesOf tells which of a principal's connections refer to which stored secrets:
 // their names, by those of the secrets.
-func (b *Servers) UsesOf(p auth.Principal) map[string][]string {
+func (servers *Servers) UsesOf(p auth.Principal) map[string][]string {
 	uses := map[string][]string{}
-	_ = b.arrive(p) // what cannot be read is in the log
-	for _, s := range b.all(p.ID) {
+	_ = servers.arrive(p) // what cannot be read is in the log
+	for _, s := range servers.all(p.ID) {
 		for _, name := range s.record().SecretNames() {
 			uses[name] = append(uses[name], s.name)
 		}
@@ -64,12 +65,12 @@ func (b *Servers) UsesOf(p auth.Principal) map[string][]string {
 
 // Stored is called when a principal has stored a secret: what waited for it need
 // not say so any more. What runs takes it up at its next start.
-func (b *Servers) Stored(p auth.Principal, name string) {
-	_ = b.arrive(p) // what cannot be read is in the log
-	for _, s := range b.all(p.ID) {
+func (servers *Servers) Stored(p auth.Principal, name string) {
+	_ = servers.arrive(p) // what cannot be read is in the log
+	for _, s := range servers.all(p.ID) {
 		s.mu.Lock()
 		if slices.Contains(s.rec.SecretNames(), name) {
-			s.on(event{what: secretStored})
+			s.on(state.Event{What: state.SecretStored})
 		}
 		s.mu.Unlock()
 	}

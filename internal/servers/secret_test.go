@@ -20,6 +20,7 @@ import (
 	"sandlot/internal/servers/install"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 	"sandlot/internal/vault"
 )
 
@@ -121,7 +122,7 @@ func opened(t *testing.T) (*door, string) {
 	})
 }
 
-// log is all that a book logs.
+// log is all that Servers log.
 type log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -140,10 +141,10 @@ func (l *log) String() string {
 }
 
 func withSecrets(t *testing.T, st Store, s *safe, l *log) *Servers {
-	b := New(Config{Store: st, Version: "1", Reach: serverstest.Reach, Secrets: s,
+	servers := New(Config{Store: st, Version: "1", Reach: serverstest.Reach, Secrets: s,
 		Log: slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))})
-	t.Cleanup(b.Close)
-	return b
+	t.Cleanup(servers.Close)
+	return servers
 }
 
 var bob = auth.User("bob", false)
@@ -175,7 +176,7 @@ func TestSecretsInHeaders(t *testing.T) {
 		t.Errorf("stored %s", st.text())
 	}
 	b.Stored(P, "GH")
-	if i := b.List(P)[0]; i.State != Connected {
+	if i := b.List(P)[0]; i.State != state.Connected {
 		t.Errorf("stored again, what runs is %s", i.State)
 	}
 	restart := func() error {
@@ -198,16 +199,18 @@ func TestSecretsInHeaders(t *testing.T) {
 	// secret is there.
 	s.set(P, "GH", "")
 	calls := d.calls()
-	for range maxFailures + 1 {
+	for range state.MaxFailures + 1 {
 		err := restart()
-		if f := fault.From(err); f.Kind != fault.Connection || !strings.Contains(f.Message, "`sandlot secret set GH`") || f.Context["secret"] != "GH" || !strings.Contains(strings.Join(f.Advice, ""), "sandlot secret set GH") {
+		if f := fault.From(err); f.Kind != fault.Connection || !strings.Contains(f.Message,
+			"`sandlot secret set GH`") || f.Context["secret"] != "GH" || !strings.Contains(strings.Join(f.Advice,
+			""), "sandlot secret set GH") {
 			t.Fatalf("without it: %v %+v", err, f)
 		}
-		if err := get(b, P, "x").ready(t.Context()); err == nil || fault.From(err).Context["state"] == string(Failed) {
+		if err := get(b, P, "x").ready(t.Context()); err == nil || fault.From(err).Context["state"] == string(state.Failed) {
 			t.Fatalf("used without it: %v", err)
 		}
 	}
-	if i := b.List(P)[0]; i.State != NeedsEnv || !strings.Contains(i.LastError, "sandlot secret set GH") {
+	if i := b.List(P)[0]; i.State != state.NeedsEnv || !strings.Contains(i.LastError, "sandlot secret set GH") {
 		t.Errorf("listed as %s, %q", i.State, i.LastError)
 	}
 	if d.calls() != calls {
@@ -216,11 +219,11 @@ func TestSecretsInHeaders(t *testing.T) {
 	s.set(P, "GH", "hunter5")
 	b.Stored(bob, "GH")
 	b.Stored(P, "OTHER")
-	if i := b.List(P)[0]; i.State != NeedsEnv {
+	if i := b.List(P)[0]; i.State != state.NeedsEnv {
 		t.Errorf("another's secret made it %s", i.State)
 	}
 	b.Stored(P, "GH")
-	if i := b.List(P)[0]; i.State != Idle || i.LastError != "" {
+	if i := b.List(P)[0]; i.State != state.Idle || i.LastError != "" {
 		t.Errorf("listed as %s, %q", i.State, i.LastError)
 	}
 	if err := get(b, P, "x").ready(t.Context()); err != nil || d.got("Authorization") != "Bearer hunter5" {
@@ -265,7 +268,7 @@ func TestSecretsAfterARestart(t *testing.T) {
 		[]string{"B"}) || !strings.Contains(f.Message, "${secret:NAME}") || !strings.Contains(f.Message, "sandlot secret set NAME") {
 		t.Errorf("without a value: %v %v", err, f.Context)
 	}
-	if i, _, _ := b.Info(P, "some"); i.State != NeedsEnv {
+	if i, _, _ := b.Info(P, "some"); i.State != state.NeedsEnv {
 		t.Errorf("listed as %s", i.State)
 	}
 	if _, err := b.Restart(t.Context(), P, "some", nil, map[string]string{"B": "given"},
@@ -354,9 +357,10 @@ func TestSecretsRefused(t *testing.T) {
 		if want == "HTTP" {
 			continue // a variable may have lines
 		}
-		// Without a sandbox book an installation that begins would panic.
+		// Without Sessions an installation that begins would panic.
 		if _, err := b.Install(t.Context(), P,
-			install.Request{Ask: spec.Ask{Name: "y", Env: map[string]string{"A": value}, Consent: agree}, Type: "npm", Spec: "a"}); err == nil || !strings.Contains(err.Error(), want) {
+			install.Request{Ask: spec.Ask{Name: "y", Env: map[string]string{"A": value}, Consent: agree}, Type: "npm",
+				Spec: "a"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("installing with %s: %v", value, err)
 		}
 	}
@@ -366,7 +370,8 @@ func TestSecretsRefused(t *testing.T) {
 	// Each secret is looked up once, and what it holds is no reference.
 	s.set(P, "GH", "${secret:BIG}")
 	if _, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url,
-		Headers: map[string]string{"A": strings.Repeat("${secret:GH}", 100)}}); err != nil || d.got("A") != strings.Repeat("${secret:BIG}", 100) {
+		Headers: map[string]string{"A": strings.Repeat("${secret:GH}",
+			100)}}); err != nil || d.got("A") != strings.Repeat("${secret:BIG}", 100) {
 		t.Errorf("given %.100q, %v", d.got("A"), err)
 	}
 	s.asks = 0

@@ -11,18 +11,20 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 )
 
 // server is one server of one principal. Its locks, from outside in: lock (acquire), its owner's
 // naming, storing, the Servers' mu, mu, then those of its account.
 type server struct {
-	book  *Servers
-	owner auth.Principal
+	servers *Servers
+	owner   auth.Principal
 	identity
 
 	log     process.Log
@@ -30,19 +32,80 @@ type server struct {
 	storing sync.Mutex    // held while the record changes, here and in the store
 	account *oauth.Account
 
-	mu       sync.Mutex
-	rec      Record
-	settings spec.Configured // what runs
-	values   spec.Values
-	status
-	gen      int // counts what it has been: another program or address is another one
-	instance *instance
-	start    *start
-	retry    *time.Timer
-	owners   int  // how often another Connect took it over
-	installs bool // it is being installed anew
-	follows  followers
+	mu  sync.Mutex
+	rec Record
+	definition
+	state.Status
+	announced state.State // the last one that was published
+	instance  *instance
+	start     *start
+	retry     *time.Timer
+	owners    int  // how often another Connect took it over
+	installs  bool // it is being installed anew
+	follows   followers
 	usage
+}
+
+// on changes the server's status by an event, and takes the actions that follow. The
+// lock is held.
+func (s *server) on(e state.Event) {
+	e.At = time.Now()
+	var actions []state.Action
+	s.Status, actions = state.Next(s.Status, e)
+	s.announce()
+	for _, a := range actions {
+		switch a {
+		case state.DropTimer:
+			if s.retry != nil {
+				s.retry.Stop()
+				s.retry = nil
+			}
+		case state.StartNow:
+			s.beginUnlessBusy()
+		case state.StartLater:
+			s.retry = time.AfterFunc(time.Until(s.Earliest), func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.beginUnlessBusy()
+			})
+		}
+	}
+}
+
+// shown is the state that the server's owner sees. The lock is held.
+func (s *server) shown() state.State {
+	held := s.settings.Trusts() == spec.Hold && slices.ContainsFunc(s.rec.Catalog.Tools,
+		func(d catalog.Definition) bool { return d.Held != "" })
+	return s.Shown(s.installs, !s.values.Known, held)
+}
+
+// announce publishes the state that the owner sees when it has changed. Whoever changes
+// what it depends on calls it. The lock is held.
+func (s *server) announce() {
+	now := s.shown()
+	if now == s.announced {
+		return
+	}
+	s.announced = now
+	s.servers.Events.Publish(event.Event{Kind: event.Connection, Principal: s.owner.ID, Operation: event.ServerState,
+		Name: s.name, Outcome: string(now)})
+	s.servers.Log.Debug("connection", "owner", s.owner.ID, "connection", s.id, "name", s.name, "state", now,
+		"why", s.Why)
+}
+
+// beginUnlessBusy starts the server unless it runs, is started or may not run. The
+// lock is held.
+func (s *server) beginUnlessBusy() {
+	if s.instance == nil && s.start == nil && s.unusable() == nil {
+		s.launch()
+	}
+}
+
+// definition is the program that runs, or the address that is reached.
+type definition struct {
+	settings spec.Configured
+	values   spec.Values
+	gen      int // counts the definitions: another program or address is another server
 }
 
 // identity is what never changes of a server's record.
@@ -100,9 +163,8 @@ func (s *server) title() string {
 func (s *server) fault(kind fault.Kind, cause error, format string, args ...any) *fault.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := fault.Wrap(kind, cause, "%s %s", s.title(), fmt.Sprintf(format, args...)).
-		With("connection_id", s.id).With("name", s.name).With("state", string(s.state))
-	f.Advice = s.advice()
+	f := s.absent(kind, format, args...)
+	f.Cause, f.Advice = cause, s.advice()
 	return s.withLog(f)
 }
 
@@ -154,7 +216,7 @@ func (s *server) updateIf(change func(*Record) error) error {
 	s.storing.Lock()
 	defer s.storing.Unlock()
 	s.mu.Lock()
-	r, removed := s.rec, s.removed
+	r, removed := s.rec, s.Removed
 	s.mu.Unlock()
 	if err := change(&r); err != nil {
 		return err
@@ -162,13 +224,14 @@ func (s *server) updateIf(change func(*Record) error) error {
 	if !removed {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		if err := s.book.Store.PutConnection(ctx, r); err != nil {
+		if err := s.servers.Store.PutConnection(ctx, r); err != nil {
 			return fmt.Errorf("storing the connection: %w", err)
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rec = r
+	s.announce()
 	return nil
 }
 
@@ -186,33 +249,29 @@ func (s *server) release() { <-s.lock }
 
 // unusable says why the server cannot be started, if it cannot. The lock is held.
 func (s *server) unusable() error {
-	say := func(kind fault.Kind, format string, args ...any) *fault.Error {
-		return fault.New(kind, "%s %s", s.title(), fmt.Sprintf(format, args...)).
-			With("connection_id", s.id).With("name", s.name).With("state", string(s.state))
-	}
 	switch {
-	case s.removed:
-		return say(fault.NotFound, "is gone")
+	case s.Removed:
+		return s.absent(fault.NotFound, "is gone")
 	case s.configured && s.settings.Disabled:
-		f := say(fault.Connection, "is disabled in the settings (mcp.%s.disabled)", s.name)
+		f := s.absent(fault.Connection, "is disabled in the settings (mcp.%s.disabled)", s.name)
 		f.Advice = []string{"Ask the operator of this server to enable it"}
 		return f
 	case s.settings.Broken != "":
-		return say(fault.Configuration, "cannot be used: %s", s.settings.Broken)
-	case s.state == Disabled:
-		f := say(fault.Connection, "is disconnected; restart_external_mcp connects it again")
+		return s.absent(fault.Configuration, "cannot be used: %s", s.settings.Broken)
+	case s.State == state.Disabled:
+		f := s.absent(fault.Connection, "is disconnected; restart_external_mcp connects it again")
 		f.Advice = []string{"Connect it again: restart_external_mcp, or " + s.command("restart")}
 		return f
 	case !s.values.Known:
 		env, headers := s.rec.Missing(s.values)
-		f := say(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env, or ${secret:NAME} in place of one that its user stores with `sandlot secret set NAME`", strings.Join(append(slices.Clone(env), headers...), ", ")).
+		f := s.absent(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env, or ${secret:NAME} in place of one that its user stores with `sandlot secret set NAME`", strings.Join(append(slices.Clone(env), headers...), ", ")).
 			With("env_keys", env).With("header_keys", headers)
 		f.Advice = []string{"Give all of the values again: restart_external_mcp, or " + s.command("restart",
 			options(env, headers)...)}
 		return f
-	case s.state == Failed:
-		f := say(fault.Connection,
-			"does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.why)
+	case s.State == state.Failed:
+		f := s.absent(fault.Connection,
+			"does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.Why)
 		f.Advice = s.advice()
 		return s.withLog(f)
 	}
@@ -223,7 +282,7 @@ func (s *server) unusable() error {
 func (s *server) worked(took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.on(event{what: worked})
+	s.on(state.Event{What: state.Worked})
 	s.account.Useful()
 	s.calls++
 	s.took.add(took)
@@ -257,7 +316,7 @@ func (s *server) info() Info {
 	r := s.rec
 	i := Info{ID: r.ID, Name: r.Name, Configured: r.Configured, Kind: s.settings.Kind, Where: s.settings.Where,
 		Cwd:     r.Cwd,
-		EnvKeys: r.EnvKeys, Secrets: r.SecretNames(), Created: r.Created, Updated: r.Updated, State: s.state, LastError: s.why, AuthURL: s.authURL,
+		EnvKeys: r.EnvKeys, Secrets: r.SecretNames(), Created: r.Created, Updated: r.Updated, State: s.shown(), LastError: s.Why, AuthURL: s.AuthURL,
 		Prompts: len(r.Catalog.Prompts), Resources: len(r.Catalog.Resources) + len(r.Catalog.Templates), Install: r.Install,
 		Restarts: s.restarts, Calls: s.calls, P50: s.took.at(0.5), P95: s.took.at(0.95)}
 	if !r.Configured { // the operator's own settings are the operator's
@@ -276,15 +335,6 @@ func (s *server) info() Info {
 		if l.process != nil {
 			i.Pid = l.process.Pid
 		}
-	}
-	if s.installs {
-		i.State = Installing
-	}
-	if i.State == Connected && len(i.Held) > 0 {
-		i.State = NeedsApproval
-	}
-	if !s.values.Known && i.State == Idle {
-		i.State = NeedsEnv
 	}
 	return i
 }

@@ -14,12 +14,13 @@ import (
 	"time"
 
 	"sandlot/internal/auth"
-	stream "sandlot/internal/event"
+	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 	"sandlot/internal/session"
 )
 
@@ -45,12 +46,12 @@ type Config struct {
 	OnUpdate func(owner, uri string)
 	OnLog    func(owner string, params json.RawMessage)
 	// Events are told when a server's state changes.
-	Events *stream.Stream
+	Events *event.Stream
 	// Callback is where a browser comes back from a log-in; without it there is
 	// none. The links to begin one are beside it: start/ and an id.
 	Callback string
-	// Logins keep what log-ins brought; nil: they are in memory alone.
-	Logins oauth.Store
+	// LoginStore holds the users' log-ins; nil: they are in memory alone.
+	LoginStore oauth.Store
 	// Limits bound the bytes of large answers while they are read; nil: nothing does.
 	Limits *limit.Limiter
 	Log    *slog.Logger
@@ -59,7 +60,7 @@ type Config struct {
 // Servers are all third-party servers. It implements tool.Source and tool.External.
 type Servers struct {
 	Config
-	logins  *oauth.Logins
+	Logins  *oauth.Logins          // of the users at remote servers
 	waiting func() map[string]bool // owners of whom log-ins wait for a browser
 
 	life context.Context // of everything that runs here
@@ -88,20 +89,20 @@ func New(c Config) *Servers {
 	if c.Reserved == nil {
 		c.Reserved = func(string) bool { return false }
 	}
-	b := &Servers{Config: c, owners: map[string]*owner{}}
-	b.life, b.stop = context.WithCancel(context.Background())
-	b.logins = oauth.New(oauth.Config{Callback: c.Callback, Store: c.Logins, Spawn: b.spawn, Log: c.Log})
-	b.waiting = b.logins.Waiting
-	return b
+	servers := &Servers{Config: c, owners: map[string]*owner{}}
+	servers.life, servers.stop = context.WithCancel(context.Background())
+	servers.Logins = oauth.New(oauth.Config{Callback: c.Callback, Store: c.LoginStore, Spawn: servers.spawn, Log: c.Log})
+	servers.waiting = servers.Logins.Waiting
+	return servers
 }
 
 // Recover removes what an earlier server stored of log-ins at what is not there
 // any more, as a crash was faster. What it stored of users is read when they come.
-func (b *Servers) Recover(ctx context.Context) error {
-	if b.Logins == nil {
+func (servers *Servers) Recover(ctx context.Context) error {
+	if servers.LoginStore == nil {
 		return nil
 	}
-	all, err := b.Store.Connected(ctx)
+	all, err := servers.Store.Connected(ctx)
 	if err != nil {
 		return err
 	}
@@ -109,7 +110,7 @@ func (b *Servers) Recover(ctx context.Context) error {
 	for _, c := range all {
 		there[c] = true
 	}
-	b.logins.Orphans(func(owner, key string) bool {
+	servers.Logins.Orphans(func(owner, key string) bool {
 		return !strings.HasPrefix(key,
 			"=") && !there[[2]string{owner, key}]
 	})
@@ -117,42 +118,43 @@ func (b *Servers) Recover(ctx context.Context) error {
 }
 
 // server makes one of a record.
-func (b *Servers) server(p auth.Principal, r Record, known spec.Values) *server {
-	s := &server{book: b, owner: p, identity: identity{r.ID, r.Name, r.Configured, r.Created},
-		lock: make(chan struct{}, 1), rec: r, values: known, status: status{state: Idle},
-		follows: followers{}, settings: r.Spec.Configured()}
-	s.account = b.logins.Account(oauth.Server{Owner: p, ID: s.id, Name: s.name, Title: s.title(), Key: s.loginKey(),
+func (servers *Servers) server(p auth.Principal, r Record, known spec.Values) *server {
+	s := &server{servers: servers, owner: p, identity: identity{r.ID, r.Name, r.Configured, r.Created},
+		lock: make(chan struct{}, 1), rec: r, definition: definition{settings: r.Spec.Configured(), values: known},
+		Status: state.Status{State: state.Idle}, follows: followers{}}
+	s.announced = s.shown()
+	s.account = servers.Logins.Account(oauth.Server{Owner: p, ID: s.id, Name: s.name, Title: s.title(), Key: s.loginKey(),
 		Configured: s.configured}, s)
 	return s
 }
 
 // Run stops servers that nobody uses, and frees what is known of users who do not
 // come, until ctx ends.
-func (b *Servers) Run(ctx context.Context) {
-	tick := time.NewTicker(min(max(b.Idle/4, 50*time.Millisecond), 15*time.Second))
+func (servers *Servers) Run(ctx context.Context) {
+	tick := time.NewTicker(min(max(servers.Idle/4, 50*time.Millisecond), 15*time.Second))
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			b.sweep()
-			b.forgetIdle()
+			servers.sweep()
+			servers.forgetIdle()
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (b *Servers) sweep() {
-	for _, s := range b.all("") {
+func (servers *Servers) sweep() {
+	for _, s := range servers.all("") {
 		s.mu.Lock()
-		limit := b.Idle
+		limit := servers.Idle
 		if len(s.follows) > 0 { // who follows a resource need not call; but clients go without a word
 			limit = max(limit, followed)
 		}
 		idle := s.instance != nil && s.instance.held == 0 && time.Since(s.used) > limit
 		s.mu.Unlock()
 		if idle {
-			b.spawn(s.stopIdle)
+			servers.spawn(s.stopIdle)
 		}
 	}
 }
@@ -167,7 +169,7 @@ func (s *server) stopIdle(ctx context.Context) {
 	busy := s.instance == nil || s.instance.held > 0
 	s.mu.Unlock()
 	if !busy {
-		s.stop(event{what: stopped})
+		s.stop(state.Event{What: state.Stopped})
 		s.mu.Lock()
 		clear(s.follows)
 		s.mu.Unlock()
@@ -179,17 +181,17 @@ func (s *server) stopIdle(ctx context.Context) {
 const followed = time.Hour
 
 // all returns the servers of one owner, or of all, in an order that stays.
-func (b *Servers) all(owner string) []*server {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (servers *Servers) all(owner string) []*server {
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
 	if owner != "" {
-		if o := b.owners[owner]; o != nil {
+		if o := servers.owners[owner]; o != nil {
 			return sorted(o.servers)
 		}
 		return nil
 	}
 	var all []*server
-	for _, o := range b.owners {
+	for _, o := range servers.owners {
 		all = append(all, sorted(o.servers)...)
 	}
 	return all
@@ -212,24 +214,24 @@ func sorted(m map[string]*server) []*server {
 
 // spawn runs something that ends with the Servers. It returns false when that is
 // closed.
-func (b *Servers) spawn(do func(ctx context.Context)) bool {
-	b.going.Lock()
-	defer b.going.Unlock()
-	if b.closed {
+func (servers *Servers) spawn(do func(ctx context.Context)) bool {
+	servers.going.Lock()
+	defer servers.going.Unlock()
+	if servers.closed {
 		return false
 	}
-	b.wg.Go(func() { do(b.life) })
+	servers.wg.Go(func() { do(servers.life) })
 	return true
 }
 
 // Close stops all servers. Their connections are there for the next server.
-func (b *Servers) Close() {
-	b.going.Lock()
-	b.closed = true
-	b.going.Unlock()
-	b.stop()
+func (servers *Servers) Close() {
+	servers.going.Lock()
+	servers.closed = true
+	servers.going.Unlock()
+	servers.stop()
 	var ending sync.WaitGroup
-	for _, s := range b.all("") {
+	for _, s := range servers.all("") {
 		s.mu.Lock()
 		l := s.instance
 		if s.retry != nil {
@@ -241,27 +243,27 @@ func (b *Servers) Close() {
 		}
 	}
 	ending.Wait()
-	b.wg.Wait()
+	servers.wg.Wait()
 }
 
 // holdServer is find, and holds the owner in memory until release is called.
-func (b *Servers) holdServer(p auth.Principal, what string) (s *server, release func(), err error) {
-	if release, err = b.hold(p); err != nil {
+func (servers *Servers) holdServer(p auth.Principal, what string) (s *server, release func(), err error) {
+	if release, err = servers.hold(p); err != nil {
 		return nil, nil, err
 	}
-	if s, err = b.find(p, what); err != nil {
+	if s, err = servers.find(p, what); err != nil {
 		release()
 	}
 	return s, release, err
 }
 
 // find returns a principal's server by its id or its name.
-func (b *Servers) find(p auth.Principal, what string) (*server, error) {
-	if err := b.configure(p); err != nil {
+func (servers *Servers) find(p auth.Principal, what string) (*server, error) {
+	if err := servers.configure(p); err != nil {
 		return nil, err
 	}
 	var names []string
-	for _, s := range b.all(p.ID) {
+	for _, s := range servers.all(p.ID) {
 		if s.id == what || s.name == what {
 			return s, nil
 		}
@@ -277,10 +279,10 @@ func (b *Servers) find(p auth.Principal, what string) (*server, error) {
 
 // List returns a principal's connections: the configured ones, then their own,
 // the newest first.
-func (b *Servers) List(p auth.Principal) []Info {
-	_ = b.configure(p) // what cannot be read is in the log
+func (servers *Servers) List(p auth.Principal) []Info {
+	_ = servers.configure(p) // what cannot be read is in the log
 	var own, all []Info
-	for _, s := range b.all(p.ID) {
+	for _, s := range servers.all(p.ID) {
 		if i := s.info(); i.Configured {
 			all = append(all, i)
 		} else {
@@ -292,21 +294,18 @@ func (b *Servers) List(p auth.Principal) []Info {
 }
 
 // Info returns one connection, and its definitions as they are offered.
-func (b *Servers) Info(p auth.Principal, what string) (Info, catalog.Catalog, error) {
-	s, err := b.find(p, what)
+func (servers *Servers) Info(p auth.Principal, what string) (Info, catalog.Catalog, error) {
+	s, err := servers.find(p, what)
 	if err != nil {
 		return Info{}, catalog.Catalog{}, err
 	}
-	s.mu.Lock()
-	c := s.rec.Catalog
-	s.mu.Unlock()
-	return s.info(), c, nil
+	return s.info(), s.record().Catalog, nil
 }
 
 // Logs returns the last lines that a server wrote, and how many bytes it wrote
 // in all.
-func (b *Servers) Logs(p auth.Principal, what string, lines int) (Info, string, int64, error) {
-	s, err := b.find(p, what)
+func (servers *Servers) Logs(p auth.Principal, what string, lines int) (Info, string, int64, error) {
+	s, err := servers.find(p, what)
 	if err != nil {
 		return Info{}, "", 0, err
 	}

@@ -12,6 +12,7 @@ import (
 	"sandlot/internal/mcpclient"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
 )
 
 // use returns the server as it runs, and starts it when it does not. The caller
@@ -54,12 +55,12 @@ func (s *server) releaseInstance(l *instance) {
 
 // launch starts an attempt. The lock is held, and there is none.
 func (s *server) launch() *start {
-	ctx, cancel := context.WithCancel(s.book.life)
+	ctx, cancel := context.WithCancel(s.servers.life)
 	st := &start{cancel: cancel, done: make(chan struct{})}
 	s.start = st
-	wait := time.Until(s.earliest)
-	s.on(event{what: begins})
-	if !s.book.spawn(func(context.Context) { defer cancel(); s.attempt(ctx, st, wait) }) {
+	wait := time.Until(s.Earliest)
+	s.on(state.Event{What: state.Begins})
+	if !s.servers.spawn(func(context.Context) { defer cancel(); s.attempt(ctx, st, wait) }) {
 		cancel()
 		st.err = fault.New(fault.Connection, "the server is stopping")
 		s.start = nil
@@ -78,7 +79,7 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		case <-time.After(wait):
 			s.mu.Lock()
 			if err = s.unusable(); err == nil {
-				s.on(event{what: begins})
+				s.on(state.Event{What: state.Begins})
 			}
 			s.mu.Unlock()
 			if err == nil {
@@ -91,23 +92,23 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 	s.mu.Lock()
 	s.start = nil
 	switch {
-	case err == nil && s.removed:
+	case err == nil && s.Removed:
 		err = s.unusable()
 	case err == nil:
 		s.account.Useful()
 		s.instance, s.used = l, time.Now()
-		s.on(event{what: started})
-	case ctx.Err() != nil && !s.removed && s.state != Disabled:
-		s.on(event{what: interrupted})
+		s.on(state.Event{What: state.Started})
+	case ctx.Err() != nil && !s.Removed && s.State != state.Disabled:
+		s.on(state.Event{What: state.Interrupted})
 		err = fault.New(fault.Connection, "%s was stopped while it started", s.title()).With("connection_id",
 			s.id).With("name", s.name)
 	case errors.As(err, new(unrevealed)):
-		s.on(event{what: lacksSecret, why: fault.From(err).Message})
+		s.on(state.Event{What: state.LacksSecret, Why: fault.From(err).Message})
 	default: // one of which nothing is known yet cannot be used, so that nobody would start it
-		s.on(event{what: startFailed, why: fault.From(err).Message, wanted: s.configured && !s.rec.Catalog.Read})
+		s.on(state.Event{What: state.StartFailed, Why: fault.From(err).Message, Wanted: s.configured && !s.rec.Catalog.Read})
 	}
 	s.mu.Unlock()
-	if err == nil && !s.book.spawn(l.watch) {
+	if err == nil && !s.servers.spawn(l.watch) {
 		s.mu.Lock()
 		s.instance = nil
 		s.mu.Unlock()
@@ -117,7 +118,7 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		l.close()
 	}
 	st.err = err
-	s.book.changed(s.owner.ID)
+	s.servers.changed(s.owner.ID)
 	close(st.done)
 }
 
@@ -135,23 +136,23 @@ func (s *server) interrupt() {
 func (s *server) connect(ctx context.Context) (*instance, error) {
 	began := time.Now()
 	l := newInstance(s)
-	limit := handshake(l.settings, s.book.InstallTimeout)
+	limit := handshake(l.settings, s.servers.InstallTimeout)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if !s.configured { // what the operator wrote is as it is
-		full, err := s.book.revealed(ctx, s.owner.ID, l.values)
+		full, err := s.servers.revealed(ctx, s.owner.ID, l.values)
 		if err != nil {
 			f := s.lacking(err)
-			s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name,
+			s.servers.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name,
 				"why", f)
 			return nil, f
 		}
 		l.values = full
 	}
-	sess, err := mcpclient.Connect(ctx, l.dial, mcpclient.Options{Name: "sandlot", Version: s.book.Version,
+	sess, err := mcpclient.Connect(ctx, l.dial, mcpclient.Options{Name: "sandlot", Version: s.servers.Version,
 		Capabilities: l.capabilities(),
 		Handshake:    limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older || slices.Contains(fetching, path.Base(l.settings.Command)), // what fetches is not started twice
-		Handler: l, Room: s.book.room(s.owner.ID), Log: s.book.Log})
+		Handler: l, Room: s.servers.room(s.owner.ID), Log: s.servers.Log})
 	if err == nil {
 		l.session = sess
 		err = l.read(ctx, true)
@@ -159,12 +160,12 @@ func (s *server) connect(ctx context.Context) (*instance, error) {
 	if err != nil {
 		f := s.startFault(l, err, limit)
 		l.close()
-		s.book.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why",
+		s.servers.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why",
 			f, "error", err)
 		return nil, f
 	}
 	l.resume(ctx)
-	s.book.Log.Info("connection: started", "owner", s.owner.ID, "connection", s.id, "name", s.name,
+	s.servers.Log.Info("connection: started", "owner", s.owner.ID, "connection", s.id, "name", s.name,
 		"protocol", sess.Version(), "took", time.Since(began).Round(time.Millisecond))
 	return l, nil
 }
@@ -192,7 +193,7 @@ func (s *server) startFault(l *instance, err error, limit time.Duration) error {
 }
 
 // stop stops the server for what happens to it; it keeps its place. The server is acquired.
-func (s *server) stop(e event) {
+func (s *server) stop(e state.Event) {
 	s.mu.Lock()
 	l := s.instance
 	s.instance = nil
@@ -217,18 +218,18 @@ func (s *server) ended(l *instance) {
 	s.restarts++
 	if errors.Is(err, mcpclient.ErrLost) || !itself && l.local() {
 		// Its session, or the sandbox that it ran in, is over: it did nothing wrong.
-		s.on(event{what: sessionOver})
+		s.on(state.Event{What: state.SessionOver})
 	} else {
 		if how == "" && err != nil {
 			how = spec.Text(err.Error(), 500)
 		}
 		s.log.Line("[sandlot] %s", how)
-		s.on(event{what: exited, why: how, lasted: time.Since(l.since) > steady,
-			wanted: l.held > 0 || len(s.follows) > 0 || time.Since(s.used) < steady})
+		s.on(state.Event{What: state.Exited, Why: how, Lasted: time.Since(l.since) > state.StableAfter,
+			Wanted: l.held > 0 || len(s.follows) > 0 || time.Since(s.used) < state.StableAfter})
 	}
-	failures := s.failures
+	failures := s.Failures
 	s.mu.Unlock()
-	s.book.Log.Warn("connection: lost", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", how, "error",
+	s.servers.Log.Warn("connection: lost", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", how, "error",
 		err, "failures", failures)
-	s.book.changed(s.owner.ID)
+	s.servers.changed(s.owner.ID)
 }

@@ -13,9 +13,9 @@ import (
 // TestURIsStay: a server does not take another one's URI by announcing it, nor
 // one of Sandlot's.
 func TestURIsStay(t *testing.T) {
-	b := book(t, &memStore{}, nil)
-	old := own(b, P, "old", "aaaaaa", spec.Configured{})
-	good := own(b, P, "good", "bbbbbb", spec.Configured{})
+	servers := newServers(t, &memStore{}, nil)
+	old := own(servers, P, "old", "aaaaaa", spec.Configured{})
+	good := own(servers, P, "good", "bbbbbb", spec.Configured{})
 	resources := func(uris ...string) (o catalog.Offer) {
 		for _, u := range uris {
 			o.Resources = append(o.Resources, json.RawMessage(fmt.Sprintf(`{"uri":%q,"name":"n"}`, u)))
@@ -23,21 +23,22 @@ func TestURIsStay(t *testing.T) {
 		}
 		return o
 	}
-	if err := b.publish(good, 0, resources("memo://1"), true); err != nil {
+	if err := servers.publish(good, 0, resources("memo://1"), true); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.publish(old, 0, resources("memo://1", "sandlot://sessions/", "SANDLOT:x", "ext+bbbbbb:memo://1", "{"),
+	if err := servers.publish(old, 0,
+		resources("memo://1", "sandlot://sessions/", "SANDLOT:x", "ext+bbbbbb:memo://1", "{"),
 		true); err != nil {
 		t.Fatal(err)
 	}
-	v := b.viewOf(P)
+	v := servers.viewOf(P)
 	if s, remote := v.Resource("memo://1", (*server).offersResources); s != good || remote != "memo://1" {
 		t.Errorf("memo://1 is %v's %s", s, remote)
 	}
 	if s, remote := v.Resource("ext+aaaaaa:memo://1", (*server).offersResources); s != old || remote != "memo://1" {
 		t.Errorf("the other one is %v's %s", s, remote)
 	}
-	for _, i := range append(b.Resources(P), b.Templates(P)...) {
+	for _, i := range append(servers.Resources(P), servers.Templates(P)...) {
 		if strings.HasPrefix(strings.ToLower(i.Key), "sandlot:") || strings.HasPrefix(i.Key,
 			"{{") || strings.HasPrefix(i.Key, "ext+bbbbbb") {
 			t.Errorf("%s is offered", i.Key)
@@ -50,15 +51,16 @@ func TestURIsStay(t *testing.T) {
 
 // TestDefinitionsAreBounded: of all servers of one principal together.
 func TestDefinitionsAreBounded(t *testing.T) {
-	b := book(t, &memStore{}, nil)
+	servers := newServers(t, &memStore{}, nil)
 	var all []string
 	for i := range 30 {
-		all = append(all, fmt.Sprintf(`{"name":"t%d","inputSchema":{"type":"object","x":%q}}`, i, strings.Repeat("x", 250<<10)))
+		all = append(all, fmt.Sprintf(`{"name":"t%d","inputSchema":{"type":"object","x":%q}}`, i,
+			strings.Repeat("x", 250<<10)))
 	}
 	total := 0
 	for k := range 5 {
-		s := own(b, P, fmt.Sprint("s", k), fmt.Sprintf("id%04d", k), spec.Configured{})
-		if err := b.publish(s, 0, offer(all...), true); err != nil {
+		s := own(servers, P, fmt.Sprint("s", k), fmt.Sprintf("id%04d", k), spec.Configured{})
+		if err := servers.publish(s, 0, offer(all...), true); err != nil {
 			t.Fatal(err)
 		}
 		total += s.rec.Catalog.Size()

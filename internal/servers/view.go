@@ -10,6 +10,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/mcpclient"
 	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/state"
 )
 
 // view is what one principal is offered by third-party servers now.
@@ -25,11 +26,11 @@ func (s *server) offersResources() bool {
 }
 
 // rebuild makes an owner's view anew. The lock is held.
-func (b *Servers) rebuild(o *owner) {
+func (servers *Servers) rebuild(o *owner) {
 	v := catalog.NewView[*server]()
 	for _, s := range sorted(o.servers) {
 		s.mu.Lock()
-		c, hide, trust := s.rec.Catalog, s.state == Disabled || s.removed || s.rec.Off, s.trust()
+		c, hide, trust := s.rec.Catalog, s.State == state.Disabled || s.Removed || s.rec.Off, s.trust()
 		s.mu.Unlock()
 		if hide {
 			continue
@@ -40,50 +41,50 @@ func (b *Servers) rebuild(o *owner) {
 }
 
 // rebuildOf makes an owner's view anew.
-func (b *Servers) rebuildOf(id string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if o := b.owners[id]; o != nil && o.loaded {
-		b.rebuild(o)
+func (servers *Servers) rebuildOf(id string) {
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
+	if o := servers.owners[id]; o != nil && o.loaded {
+		servers.rebuild(o)
 	}
 }
 
 // changed makes an owner's view anew and tells who listens, once for many
 // changes in a row.
-func (b *Servers) changed(id string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	o := b.owners[id]
+func (servers *Servers) changed(id string) {
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
+	o := servers.owners[id]
 	if o == nil || !o.loaded {
 		return
 	}
-	b.rebuild(o)
-	if b.OnChange == nil || o.changing {
+	servers.rebuild(o)
+	if servers.OnChange == nil || o.changing {
 		return
 	}
-	o.changing = b.spawn(func(context.Context) {
-		b.mu.Lock()
+	o.changing = servers.spawn(func(context.Context) {
+		servers.mu.Lock()
 		o.changing = false
-		b.mu.Unlock()
-		b.OnChange(id)
+		servers.mu.Unlock()
+		servers.OnChange(id)
 	})
 }
 
 // listed is viewOf for who lists all of it: servers of the settings of which nothing is
 // known yet are started.
-func (b *Servers) listed(p auth.Principal) *view {
-	_ = b.configure(p) // what cannot be read is in the log
-	return b.viewOf(p)
+func (servers *Servers) listed(p auth.Principal) *view {
+	_ = servers.configure(p) // what cannot be read is in the log
+	return servers.viewOf(p)
 }
 
 // viewOf returns what a principal is offered now. Looking something up starts nothing.
-func (b *Servers) viewOf(p auth.Principal) *view {
-	if b.arrive(p) == nil { // what cannot be read is in the log
-		b.assign(p)
+func (servers *Servers) viewOf(p auth.Principal) *view {
+	if servers.arrive(p) == nil { // what cannot be read is in the log
+		servers.assign(p)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.owner(p).view
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
+	return servers.owner(p).view
 }
 
 // errStale is for what comes from a server that is another one by now.
@@ -91,8 +92,8 @@ var errStale = errors.New("the server was replaced")
 
 // publish stores what a server offers, and makes it known. gen says what the
 // server was when it was asked.
-func (b *Servers) publish(s *server, gen int, o catalog.Offer, older bool) error {
-	naming := b.names(s.owner)
+func (servers *Servers) publish(s *server, gen int, o catalog.Offer, older bool) error {
+	naming := servers.names(s.owner)
 	naming.Lock()
 	defer naming.Unlock()
 	s.mu.Lock()
@@ -101,11 +102,11 @@ func (b *Servers) publish(s *server, gen int, o catalog.Offer, older bool) error
 	if !s.configured {
 		mark = "[external:" + s.name + "]"
 	}
-	taken, left := b.others(s)
+	taken, left := servers.others(s)
 	r := &catalog.Reading{Settings: settings, Mark: mark, Trust: settings.Trusts(), Old: old,
 		Valid: mcpclient.ValidTool, ID: s.id, Left: min(catalog.MaxCatalog, left),
 		Names: &catalog.Names{Prefix: prefix, Taken: func(kind, name string) bool {
-			return taken[kind+"/"+name] || kind == "tool" && b.Reserved(name)
+			return taken[kind+"/"+name] || kind == "tool" && servers.Reserved(name)
 		}}}
 	c := r.Read(o)
 	if err := s.updateIf(func(r *Record) error {
@@ -119,28 +120,26 @@ func (b *Servers) publish(s *server, gen int, o catalog.Offer, older bool) error
 	}); err != nil {
 		return err
 	}
-	b.rebuildOf(s.owner.ID)
+	servers.rebuildOf(s.owner.ID)
 	return nil
 }
 
 // names returns what is held while exposed names of one owner are given.
-func (b *Servers) names(p auth.Principal) *sync.Mutex {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return &b.owner(p).naming
+func (servers *Servers) names(p auth.Principal) *sync.Mutex {
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
+	return &servers.owner(p).naming
 }
 
 // others returns the names and URIs that the owner's other servers have, now or
 // when they run again, and how many bytes of definitions there is room for.
-func (b *Servers) others(s *server) (taken map[string]bool, left int) {
+func (servers *Servers) others(s *server) (taken map[string]bool, left int) {
 	taken, left = map[string]bool{}, catalog.MaxCatalogs
-	for _, other := range b.all(s.owner.ID) {
+	for _, other := range servers.all(s.owner.ID) {
 		if other == s {
 			continue
 		}
-		other.mu.Lock()
-		c := other.rec.Catalog
-		other.mu.Unlock()
+		c := other.record().Catalog
 		left -= c.Size()
 		for key, name := range c.Names {
 			kind, _, _ := strings.Cut(key, "/")
@@ -152,37 +151,37 @@ func (b *Servers) others(s *server) (taken map[string]bool, left int) {
 
 // updated tells that a resource has changed that somebody follows, by the URI
 // that clients know. However often that is said, it is told one at a time.
-func (b *Servers) updated(s *server, uri string) {
+func (servers *Servers) updated(s *server, uri string) {
 	s.mu.Lock()
 	follows := len(s.follows[uri]) > 0
 	key := cmp.Or(s.rec.Catalog.Names["resource/"+uri], uri)
 	s.mu.Unlock()
-	if b.OnUpdate == nil || !follows {
+	if servers.OnUpdate == nil || !follows {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	o := b.owner(s.owner)
+	servers.mu.Lock()
+	defer servers.mu.Unlock()
+	o := servers.owner(s.owner)
 	if o.updates == nil {
 		o.updates = map[string]bool{}
-		b.spawn(func(ctx context.Context) { b.tell(ctx, o) })
+		servers.spawn(func(ctx context.Context) { servers.tell(ctx, o) })
 	}
 	o.updates[key] = true
 }
 
 // tell tells of the resources that have changed, until there are no more.
-func (b *Servers) tell(ctx context.Context, o *owner) {
+func (servers *Servers) tell(ctx context.Context, o *owner) {
 	for ctx.Err() == nil {
-		b.mu.Lock()
+		servers.mu.Lock()
 		all := o.updates
 		if o.updates = map[string]bool{}; len(all) == 0 {
 			o.updates = nil
-			b.mu.Unlock()
+			servers.mu.Unlock()
 			return
 		}
-		b.mu.Unlock()
+		servers.mu.Unlock()
 		for uri := range all {
-			b.OnUpdate(o.principal.ID, uri)
+			servers.OnUpdate(o.principal.ID, uri)
 		}
 	}
 }

@@ -1,0 +1,88 @@
+package servers
+
+import (
+	"slices"
+	"testing"
+
+	"sandlot/internal/event"
+	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/spec"
+	"sandlot/internal/servers/state"
+)
+
+// Every change of the state that an owner sees is an event, and nothing else is one:
+// whatever happens in whichever state, to a server that is being installed, lacks
+// values or has tools that are held back.
+func TestEveryChangeOfStateIsAnEvent(t *testing.T) {
+	states := []state.State{state.Disabled, state.Starting, state.Connected, state.Idle, state.Backoff, state.Failed,
+		state.NeedsEnv, state.NeedsAuth}
+	held := catalog.Catalog{Read: true, Tools: []catalog.Definition{{Remote: "t", Held: "it is new"}}}
+	stream := event.New()
+	events := stream.Subscribe(event.Filter{Principal: P.ID}, 0)
+	defer events.Close()
+	servers := New(Config{Store: &memStore{}, Events: stream})
+	servers.Close() // nothing starts
+	changes := 0
+	see := func(s *server, what any, before state.State, then ...state.State) {
+		t.Helper()
+		var want, got []string
+		was := before
+		for _, is := range append(then, s.info().State) {
+			if is != was {
+				want = append(want, string(is))
+				changes++
+			}
+			was = is
+		}
+		all, _, _ := events.Read()
+		for _, e := range all {
+			if e.Kind != event.Connection || e.Name != "x" {
+				t.Errorf("%+v", e)
+			}
+			got = append(got, e.Outcome)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%v, when it is %s: the events are %q, want %q", what, before, got, want)
+		}
+	}
+	for _, was := range states {
+		for what := state.Created; what <= state.Removal; what++ {
+			for flags := range 8 {
+				s := own(servers, P, "x", "aaaaaa", spec.Configured{})
+				s.State, s.installs, s.values.Known = was, flags&1 != 0, flags&2 == 0
+				if flags&4 != 0 {
+					s.rec.Catalog = held
+				}
+				s.announced = s.shown()
+				before := s.announced
+				then, _ := state.Next(s.Status, state.Event{What: what, Why: "why"})
+				s.mu.Lock()
+				s.on(state.Event{What: what, Why: "why"})
+				s.mu.Unlock()
+				// A start that is an action of this event is another event.
+				see(s, what, before, then.Shown(s.installs, !s.values.Known, flags&4 != 0))
+			}
+		}
+	}
+	s := own(servers, P, "x", "aaaaaa", spec.Configured{})
+	s.State = state.Connected
+	s.announced = s.shown()
+	if err := s.update(func(r *Record) { r.Catalog = held }); err != nil {
+		t.Fatal(err)
+	}
+	see(s, "an unknown tool", state.Connected)
+	release, err := servers.installing(t.Context(), P, "x", "/workspace/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	see(s, "an installation", state.NeedsApproval)
+	release()
+	see(s, "its end", state.Installing)
+	if _, err := servers.Approve(t.Context(), P, "x", nil); err != nil {
+		t.Fatal(err)
+	}
+	see(s, "an approval", state.NeedsApproval)
+	if changes < 250 {
+		t.Errorf("%d changes prove little", changes)
+	}
+}
