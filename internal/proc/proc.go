@@ -1,5 +1,5 @@
-// Package proc reads what the kernel tells of this machine's processes. Their command
-// lines are what their users have made of them, and prove nothing.
+// Package proc reads /proc about this machine's processes. A user can give a process any
+// command line: it proves nothing.
 package proc
 
 import (
@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TicksPerSecond is the kernel's USER_HZ, in which it tells start times.
+// TicksPerSecond is the kernel's USER_HZ, the unit of start times.
 const TicksPerSecond = 100
 
 // stat returns the fields of /proc/PID/stat after the command: the first is the state.
@@ -40,8 +40,8 @@ func State(pid int) byte {
 	return f[0][0]
 }
 
-// Started returns when a process started, in clock ticks since the machine did.
-// Together with its id it tells the process from all others. A zombie counts as gone.
+// Started returns when a process started, in clock ticks since the machine's boot.
+// Process id and start time together identify a process. A zombie counts as gone.
 func Started(pid int) (uint64, error) {
 	f, err := stat(pid)
 	if err != nil {
@@ -56,8 +56,8 @@ func Started(pid int) (uint64, error) {
 // exiting is the kernel's PF_EXITING.
 const exiting = 0x4
 
-// Ending says whether the process with that id and start time has ended, or is
-// about to: the kernel closes what it had, and it runs no more code of its own.
+// Ending says whether the process with that id and start time has ended, or is about to:
+// the kernel closes its files, and it runs no more code of its own.
 func Ending(pid int, started uint64) bool {
 	f, err := stat(pid)
 	if err != nil || f[0] == "Z" || f[0] == "X" || f[19] != strconv.FormatUint(started, 10) {
@@ -73,7 +73,8 @@ func Since(started uint64) time.Time {
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
 		return time.Time{}
 	}
-	return time.Now().Add(time.Duration(started)*(time.Second/TicksPerSecond) - time.Duration(up.Nano())).Truncate(time.Second)
+	running := time.Duration(up.Nano()) - time.Duration(started)*(time.Second/TicksPerSecond)
+	return time.Now().Add(-running).Truncate(time.Second)
 }
 
 // CPU is how much processor time a process has used; 0 if it is gone.
@@ -87,20 +88,32 @@ func CPU(pid int) time.Duration {
 	return time.Duration(user+system) * time.Second / TicksPerSecond
 }
 
-// Written is how many bytes a process has written by system calls, to whatever
-// (proc_pid_io(5), wchar); 0 if the process is gone, or not this user's to look at.
-func Written(pid int) int64 {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+// Written is how many bytes a process has written by system calls, to files, pipes and
+// sockets alike; 0 if the process is gone, or not this user's to look at.
+func Written(pid int) int64 { return written(pid, "wchar: ") }
+
+// WrittenToDisk is how many bytes a process has had written to disks; 0 as for Written.
+func WrittenToDisk(pid int) int64 { return written(pid, "write_bytes: ") }
+
+// written reads one of the numbers of proc_pid_io(5).
+func written(pid int, name string) int64 {
+	n, _ := strconv.ParseInt(line(pid, "io", name), 10, 64)
+	return n
+}
+
+// line returns the rest of the line of a process's file that begins with a name, or
+// nothing.
+func line(pid int, file, name string) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	if err != nil {
-		return 0
+		return ""
 	}
-	for line := range strings.Lines(string(text)) {
-		if n, ok := strings.CutPrefix(line, "wchar: "); ok {
-			bytes, _ := strconv.ParseInt(strings.TrimSpace(n), 10, 64)
-			return bytes
+	for l := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(l, name); ok {
+			return strings.TrimSpace(rest)
 		}
 	}
-	return 0
+	return ""
 }
 
 // Args returns a process's command line, or nothing.
@@ -112,21 +125,16 @@ func Args(pid int) []string {
 	return strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
 }
 
-// Mine says whether a process is this user's, wholly: not a program of another user's
-// that has only the rights of this one.
+// Mine says whether all user ids of a process are this user's. A program of another
+// user that has only this user's rights is not.
 func Mine(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := strings.Cut(string(text), "\nUid:")
-	line, _, _ := strings.Cut(rest, "\n")
-	ids := strings.Fields(line) // real, effective, saved, of the file system
+	ids := strings.Fields(line(pid, "status", "Uid:")) // real, effective, saved, of the file system
 	me := strconv.Itoa(os.Geteuid())
 	return len(ids) == 4 && !slices.ContainsFunc(ids, func(id string) bool { return id != me })
 }
 
-// Parent returns the process's parent; 0: it is gone, or has none that can be seen.
+// Parent returns the id of a process's parent; 0: the process is gone, or its parent is
+// not visible.
 func Parent(pid int) int {
 	f, err := stat(pid)
 	if err != nil {
@@ -138,24 +146,41 @@ func Parent(pid int) int {
 
 // Local says whether a process is in the PID namespace of this one, and in none below,
 // such as a container's.
-func Local(pid int) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, ok := strings.Cut(string(text), "\nNSpid:")
-	line, _, _ := strings.Cut(rest, "\n")
-	return ok && len(strings.Fields(line)) == 1
+func Local(pid int) bool { return len(strings.Fields(line(pid, "status", "NSpid:"))) == 1 }
+
+// Mount is a mount in a process's mount namespace (proc_pid_mountinfo(5)).
+type Mount struct {
+	ID     uint64
+	Root   string // the folder of the file system that is mounted
+	Target string // where
 }
 
-// Runs says whether a process is this user's and runs the program of that name, which
-// may have been replaced since.
+// Mounts returns the mounts that a process sees; none if it is gone.
+func Mounts(pid int) (mounts []Mount) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return nil
+	}
+	for l := range strings.Lines(string(text)) {
+		f := strings.Fields(l)
+		if len(f) < 5 {
+			continue
+		}
+		if id, err := strconv.ParseUint(f[0], 10, 64); err == nil {
+			mounts = append(mounts, Mount{id, f[3], strings.ReplaceAll(f[4], `\040`, " ")})
+		}
+	}
+	return mounts
+}
+
+// Runs says whether a process is this user's and runs a program of that name. The
+// program's file may have been replaced since.
 func Runs(pid int, name string) bool {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	return err == nil && Mine(pid) && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == name
 }
 
-// All returns the ids of all processes that can be seen.
+// All returns the ids of all visible processes.
 func All() (pids []int) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {

@@ -8,12 +8,9 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,69 +20,44 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// command makes a runsc command that survives this process and its terminal,
-// with nothing of this process's environment.
-func (r *Runtime) command(ctx context.Context, b *box, args ...string) *exec.Cmd {
-	global := []string{"--root=" + r.runscRoot(), "--host-uds=open", "--platform=systrap",
-		"--host-settings=ignore", "--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
-		fmt.Sprintf("--overlay2=root:dir=%s,size=%d", filepath.Join(b.dir, "disk"),
-			max(b.spec.Limits.DiskBytes, 16<<20)),
-		fmt.Sprintf("--fdlimit=%d", hostDescriptors())}
-	if r.Open {
-		global = append(global, "--network=host")
-	} else {
-		global = append(global, "--network=none", "--net-raw")
-	}
-	if r.Rootless {
-		global = append(global, "--rootless", "--ignore-cgroups")
-	} else if !b.cgroups.usable() {
-		global = append(global, "--ignore-cgroups")
-	}
-	cmd := exec.CommandContext(ctx, r.Runsc, append(global, args...)...)
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR=" + b.dir, "XDG_RUNTIME_DIR=" + b.dir}
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	return cmd
-}
-
-// hostDescriptors is how many descriptors each of gVisor's two processes for a
-// sandbox may have: so many that eleven sandboxes, which is what one user has by
-// default, take half of the machine's at most.
-var hostDescriptors = sync.OnceValue(func() int {
-	all := int64(1 << 20)
-	if text, err := os.ReadFile("/proc/sys/fs/file-max"); err == nil {
-		fmt.Sscan(string(text), &all)
-	}
-	return int(min(max(all/(2*2*11), 4096), 16384))
-})
-
-// box implements sandbox.Sandbox and sandbox.Resizer.
+// box implements sandbox.Sandbox and sandbox.Resizer. Of the locks, mu is taken last:
+// after those of seal and of Runtime.
 type box struct {
 	runtime *Runtime
 	dir     string
-	cgroups cgroups       // of none where it has no group
+	cgroups cgroups       // zero where the box has no group
 	gone    chan struct{} // closed when its process has ended
-	// stale: an earlier server's, and not taken over. The process ids that runsc
-	// wrote down may be those of others by now.
+	// stale: a box of an earlier server, and not recovered. The process ids that runsc
+	// wrote down may be those of other programs by now.
 	stale bool
 	// kind is that of the preboot image that the sandbox was started from; empty: none.
 	kind string
 	seal seal // of its shared folders
 
-	mu       sync.Mutex
-	spec     sandbox.Spec
-	listener *net.UnixListener
-	pid      int
-	started  uint64
-	pidfd    *os.File
-	memory   []string // descriptors of gVisor's that hold the sandbox's memory
-	reason   string   // why this runtime killed it
-	stopped  bool
-	spoken   bool // its agent has dialed
+	mu            sync.Mutex
+	spec          sandbox.Spec // Limits alone changes once the box is shared
+	listener      *net.UnixListener
+	pid           int
+	started       uint64
+	pidfd         *os.File
+	memory        []openFile // gVisor's files with the sandbox's memory
+	reason        string     // why this runtime killed it
+	stopped       bool
+	secretRemoved bool // from the folder of the socket; its agent has dialed
 }
 
 func newBox(r *Runtime, spec sandbox.Spec) *box {
 	return &box{runtime: r, dir: r.path(spec.ID), cgroups: r.cgroups, spec: spec, gone: make(chan struct{})}
+}
+
+// socketDir is the folder of the socket that the agent dials.
+func (b *box) socketDir() string { return filepath.Join(b.dir, "sock") }
+
+// process returns the sandbox's process; its id is 0 while it boots.
+func (b *box) process() (pid int, started uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.pid, b.started
 }
 
 // Spec implements sandbox.Sandbox.
@@ -95,16 +67,10 @@ func (b *box) Spec() sandbox.Spec {
 	return b.spec
 }
 
-func (b *box) identity() (string, sandbox.Limits) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.spec.ID, b.spec.Limits
-}
-
-// listen opens the agent's socket. The sandbox sees its folder read-only. The
-// path may be longer than a socket's address: it goes through a descriptor.
+// listen opens the agent's socket. The sandbox sees its folder read-only. The path may
+// be longer than the address of a socket can be, so it goes through a descriptor.
 func (b *box) listen() error {
-	dir := b.sock()
+	dir := b.socketDir()
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -128,9 +94,8 @@ func (b *box) listen() error {
 	return nil
 }
 
-// wake makes the agent of a sandbox that was taken over dial at once, by a
-// signal that gVisor delivers, as `runsc kill` would. Without it the agent dials
-// some seconds later.
+// wake makes the agent of a recovered sandbox dial at once, by a signal that gVisor
+// delivers, as `runsc kill` would. Without the signal the agent dials some seconds later.
 func (b *box) wake() {
 	ctx, cancel := context.WithTimeout(b.runtime.ctx, 5*time.Second)
 	defer cancel()
@@ -145,12 +110,12 @@ func (b *box) wake() {
 	call := map[string]any{"method": "containerManager.Signal",
 		"arg": map[string]any{"CID": b.spec.ID, "Signo": int(wire.Wake)}}
 	if json.NewEncoder(c).Encode(call) == nil {
-		c.Read(make([]byte, 256)) // whatever it says
+		c.Read(make([]byte, 256)) // the signal is delivered; the answer does not matter
 	}
 }
 
-// attend watches the sandbox's process.
-func (b *box) attend(pid int, started uint64) error {
+// supervise waits for the end of the sandbox's process, in the background.
+func (b *box) supervise(pid int, started uint64) error {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("%w: %w", sandbox.ErrGone, err)
@@ -187,7 +152,7 @@ func (b *box) attend(pid int, started uint64) error {
 	return nil
 }
 
-// ended closes what waits for a process that is no more.
+// ended tells those who wait for the sandbox that its process is gone.
 func (b *box) ended() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -216,7 +181,7 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 	for {
 		c, err := l.AcceptUnix()
 		if err == nil {
-			b.hush()
+			b.removeSecret()
 			return c, nil
 		}
 		select {
@@ -230,7 +195,7 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 		if !scarce(err) {
 			return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
 		}
-		select { // the sandbox lives; the server has no room for one more connection now
+		select { // the sandbox lives, and the server has no descriptors or memory left
 		case <-time.After(20 * time.Millisecond):
 		case <-b.gone:
 		case <-ctx.Done():
@@ -238,26 +203,29 @@ func (b *box) Connect(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// whisper tells the agent of a copy its secret, and hush takes that away when it
-// has dialed: nothing else has run in the sandbox by then.
-func (b *box) whisper() error {
-	return os.WriteFile(filepath.Join(b.sock(), wire.SecretFile), []byte(hex.EncodeToString(b.spec.Secret)), 0o600)
+// writeSecret leaves its secret to the agent of a prebooted sandbox, and removeSecret
+// removes the secret once the agent has dialed: no other program has run in the sandbox
+// by then.
+func (b *box) writeSecret() error {
+	text := hex.EncodeToString(b.spec.Secret)
+	return os.WriteFile(filepath.Join(b.socketDir(), wire.SecretFile), []byte(text), 0o600)
 }
 
-func (b *box) hush() {
+func (b *box) removeSecret() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.spoken {
+	if b.secretRemoved {
 		return
 	}
-	err := os.Remove(filepath.Join(b.sock(), wire.SecretFile))
-	b.spoken = err == nil || errors.Is(err, os.ErrNotExist)
-	if !b.spoken {
+	err := os.Remove(filepath.Join(b.socketDir(), wire.SecretFile))
+	b.secretRemoved = err == nil || errors.Is(err, os.ErrNotExist)
+	if !b.secretRemoved {
 		b.runtime.Log.Error("could not remove a sandbox's secret from its folder", "sandbox", b.spec.ID, "error", err)
 	}
 }
 
-// scarce says whether an error tells of the server's own want.
+// scarce says whether an error means that the server lacks descriptors or memory, or is
+// otherwise temporary, and says nothing about the sandbox.
 func scarce(err error) bool {
 	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.ECONNABORTED, unix.EINTR} {
 		if errors.Is(err, e) {
@@ -300,7 +268,7 @@ func (b *box) Resize(_ context.Context, l sandbox.Limits) error {
 	return b.runtime.store(b.record())
 }
 
-// record is what is kept of the box. The lock is held, or nobody else has it yet.
+// record returns the box's record. The lock is held, or the box is not shared yet.
 func (b *box) record() record {
 	return record{ID: b.spec.ID, Template: b.spec.Template.Name, Limits: b.spec.Limits, Mounts: b.spec.Mounts,
 		Secret: hex.EncodeToString(b.spec.Secret), Open: b.runtime.Open, PID: b.pid, Started: b.started}
@@ -324,31 +292,31 @@ func (b *box) kill(reason string) {
 // Stop implements sandbox.Sandbox.
 func (b *box) Stop(ctx context.Context) error {
 	b.mu.Lock()
-	if b.stopped {
-		b.mu.Unlock()
+	stopped := b.stopped
+	b.mu.Unlock()
+	if stopped {
 		return nil
 	}
-	b.mu.Unlock()
 	b.kill("stopped")
-	id := b.spec.ID
+	r, id := b.runtime, b.spec.ID
 	var err error
 	if !b.stale {
 		// runsc's own removal takes its state, its cgroups and its mounts along,
 		// and kills by process id.
-		err = b.runtime.runsc(ctx, b, "delete", "-force", id)
+		err = r.runsc(ctx, b, "delete", "-force", id)
 		if err != nil && strings.Contains(err.Error(), "does not exist") {
 			err = nil
 		}
 	}
-	if kerr := b.runtime.exterminate(ctx, id); kerr != nil {
+	if kerr := r.exterminate(ctx, id); kerr != nil {
 		return errors.Join(err, kerr)
 	}
 	b.ended()
-	b.forsake()
+	b.detach()
 	if cerr := b.cgroups.remove(ctx, id); cerr != nil {
 		return errors.Join(err, cerr)
 	}
-	leftovers, _ := filepath.Glob(filepath.Join(b.runtime.runscRoot(), "*"+id+"*"))
+	leftovers, _ := filepath.Glob(filepath.Join(r.runscRoot(), "*"+id+"*"))
 	for _, f := range leftovers {
 		os.Remove(f)
 	}
@@ -358,14 +326,14 @@ func (b *box) Stop(ctx context.Context) error {
 	b.mu.Lock()
 	b.stopped = true
 	b.mu.Unlock()
-	b.runtime.mu.Lock()
-	delete(b.runtime.boxes, id)
-	b.runtime.mu.Unlock()
+	r.mu.Lock()
+	delete(r.boxes, id)
+	r.mu.Unlock()
 	return nil
 }
 
-// forsake closes what this process holds of the sandbox, which lives on.
-func (b *box) forsake() {
+// detach closes this process's descriptors of the sandbox, which lives on.
+func (b *box) detach() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.listener != nil {
@@ -374,41 +342,4 @@ func (b *box) forsake() {
 	if b.pidfd != nil {
 		b.pidfd.Close()
 	}
-}
-
-// exterminate kills the processes of a sandbox that runsc left, and waits until
-// none is there.
-func (r *Runtime) exterminate(ctx context.Context, id string) error {
-	for try := 0; ; try++ {
-		pids := r.processes(id)
-		if len(pids) == 0 {
-			return nil
-		}
-		if try > 2 {
-			for _, pid := range pids {
-				unix.Kill(pid, unix.SIGKILL)
-			}
-		}
-		select {
-		case <-time.After(time.Duration(min(try+1, 20)) * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("processes %v of sandbox %s do not end: %w", pids, id, ctx.Err())
-		}
-	}
-}
-
-// processes finds the sandbox's and its file server's processes: this user's, with
-// this instance's root and the unguessable id on their command line.
-func (r *Runtime) processes(id string) []int {
-	var pids []int
-	for _, pid := range proc.All() {
-		args := proc.Args(pid)
-		if pid == os.Getpid() || len(args) == 0 || args[len(args)-1] != id || slices.Contains(args, "delete") {
-			continue
-		}
-		if slices.Contains(args, "--root="+r.runscRoot()) && proc.State(pid) != 'Z' && proc.Mine(pid) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }

@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -26,24 +27,26 @@ import (
 // agentPath is where the sandbox sees the agent.
 const agentPath = "/.sandlot/agent"
 
-// files that programs expect in every root.
-var files = map[string]string{
-	"etc/passwd":        "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+// baseFiles are the files that programs expect in every root.
+var baseFiles = map[string]string{
+	"etc/passwd": "root:x:0:0:root:/root:/bin/bash\n" +
+		"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
 	"etc/group":         "root:x:0:\nnogroup:x:65534:\n",
 	"etc/hosts":         "127.0.0.1 localhost sandbox\n::1 localhost\n",
 	"etc/hostname":      "sandbox\n",
 	"etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 	"etc/resolv.conf":   "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n",
-	// gVisor puts a file system in memory over an empty /tmp.
+	// gVisor mounts a file system in memory over an empty /tmp.
 	"tmp/.sandlot": "",
 }
 
-var folders = []string{"etc", "proc", "sys", "dev", "tmp", "run/sandlot", "var/tmp", "var/lib/sandlot", "root", "home",
-	"opt", "mnt", "workspace", ".sandlot"}
+// baseFolders are the folders that programs expect, and those to mount at.
+var baseFolders = []string{"etc", "proc", "sys", "dev", "tmp", "run/sandlot", "var/tmp", "var/lib/sandlot", "root",
+	"home", "opt", "mnt", "workspace", ".sandlot"}
 
-// skeleton returns the root folder of a template: what its sandboxes share and
-// cannot change, with every place to mount at. It is made once, and again when
-// what it is made of has changed.
+// skeleton returns the root folder of a template: the files that all its sandboxes share
+// and cannot change, and every place to mount at. It is made once, and again when
+// the template, or the files that Sandlot adds, have changed.
 func (r *Runtime) skeleton(t *image.Template) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,7 +64,7 @@ func (r *Runtime) skeleton(t *image.Template) (string, error) {
 		r.roots[t.Name], r.over[t.Name] = t.Rootfs, over
 		return t.Rootfs, nil
 	}
-	files := maps.Clone(files)
+	files := maps.Clone(baseFiles)
 	if r.Open {
 		resolvers, err := os.ReadFile("/etc/resolv.conf")
 		if err != nil {
@@ -69,46 +72,30 @@ func (r *Runtime) skeleton(t *image.Template) (string, error) {
 		}
 		files["etc/resolv.conf"] = string(resolvers)
 	}
-	plan, err := json.Marshal(struct {
-		T *image.Template
-		F map[string]string
-		D []string
-	}{t, files, folders})
+	plan, err := json.Marshal([]any{t, files, baseFolders})
 	if err != nil {
 		return "", err
 	}
 	sum := sha256.Sum256(plan)
 	root := filepath.Join(r.StateDir, "roots", t.Name+"-"+hex.EncodeToString(sum[:8]))
-	if _, err := os.Stat(root); err == nil {
-		r.roots[t.Name] = root
-		return root, nil
-	}
-	if err := os.MkdirAll(filepath.Dir(root), 0o700); err != nil {
-		return "", err
-	}
-	making, err := os.MkdirTemp(filepath.Dir(root), ".making-")
-	if err != nil {
-		return "", err
-	}
-	if err = build(making, t, files); err == nil {
-		err = os.Rename(making, root)
-	}
-	if err != nil {
-		return "", errors.Join(err, os.RemoveAll(making))
+	if _, err := os.Stat(root); err != nil {
+		if err := build(root, t, files); err != nil {
+			return "", err
+		}
 	}
 	r.roots[t.Name] = root
 	return root, nil
 }
 
-// cover writes a template's files outside its root, which is not ours to change,
-// and returns how they are mounted over it.
+// cover writes a template's files outside its root, which Sandlot does not change, and
+// returns how they are mounted over it.
 func (r *Runtime) cover(t *image.Template) ([]image.Bind, error) {
 	dir := filepath.Join(r.StateDir, "roots", t.Name+"-files")
-	in, err := os.OpenRoot(t.Rootfs)
+	root, err := os.OpenRoot(t.Rootfs)
 	if err != nil {
 		return nil, err
 	}
-	defer in.Close()
+	defer root.Close()
 	var over []image.Bind
 	for _, name := range slices.Sorted(maps.Keys(t.Files)) {
 		if byHash.MatchString(name) {
@@ -121,13 +108,13 @@ func (r *Runtime) cover(t *image.Template) ([]image.Bind, error) {
 		if err := os.WriteFile(source, t.Files[name], 0o644); err != nil {
 			return nil, err
 		}
-		if st, err := in.Stat(filepath.Dir(name)); err != nil || !st.IsDir() {
+		if st, err := root.Stat(filepath.Dir(name)); err != nil || !st.IsDir() {
 			continue // no program of this root looks there, or a link leads out of the root
 		}
-		if st, err := in.Lstat(name); err == nil && !st.Mode().IsRegular() {
-			continue // a link to another of these
+		if st, err := root.Lstat(name); err == nil && !st.Mode().IsRegular() {
+			continue // a link to another of these files
 		}
-		if err := touchIn(in, name); err != nil {
+		if err := touch(root, name); err != nil {
 			return nil, err
 		}
 		over = append(over, image.Bind{Source: source, Target: "/" + name})
@@ -135,109 +122,96 @@ func (r *Runtime) cover(t *image.Template) ([]image.Bind, error) {
 	return over, nil
 }
 
-// byHash is a certificate's name as OpenSSL finds it in a folder.
+// byHash matches a certificate's name as OpenSSL finds it in a folder.
 var byHash = regexp.MustCompile(`/[0-9a-f]{8}\.[0-9]+$`)
 
-// prepared makes the places to mount at in an operator's root, where they are not
-// there; runsc cannot make them in a folder that it shares read-only. No link in it
-// leads out of it.
-func prepared(root string) error {
-	in, err := os.OpenRoot(root)
+// prepared makes the missing places to mount at in an operator's root: runsc cannot make
+// them in a folder that is shared read-only. It follows no link out of the root.
+func prepared(dir string) error {
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	defer root.Close()
 	for _, d := range []string{"proc", "dev", "tmp", "workspace", "run/sandlot", ".sandlot"} {
-		if err := in.MkdirAll(d, 0o755); err != nil {
-			return unprepared(root, err)
-		}
+		err = cmp.Or(err, root.MkdirAll(d, 0o755))
 	}
-	return unprepared(root, touchIn(in, strings.TrimPrefix(agentPath, "/")))
+	if err = cmp.Or(err, touch(root, strings.TrimPrefix(agentPath, "/"))); err != nil { // the first error
+		return fmt.Errorf("the root file system %s needs a folder, and no link out of it, at this place: %w", dir, err)
+	}
+	return nil
 }
 
-func unprepared(root string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("the root file system %s needs a folder, and no link out of it, at this place: %w", root, err)
-}
-
-// touchIn makes an empty file, unless there is one.
-func touchIn(in *os.Root, name string) error {
-	f, err := in.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o755)
+// touch makes an empty file, unless there is one.
+func touch(root *os.Root, name string) error {
+	f, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o755)
 	if err != nil {
 		return err
 	}
 	return f.Close()
 }
 
-func build(root string, t *image.Template, files map[string]string) error {
-	if err := os.Chmod(root, 0o755); err != nil {
+// build makes the root folder dir of a template. It is there whole, or not at all.
+func build(dir string, t *image.Template, files map[string]string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return err
 	}
-	for _, d := range folders {
-		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
-			return err
-		}
+	making, err := os.MkdirTemp(filepath.Dir(dir), ".making-")
+	if err != nil {
+		return err
 	}
-	for _, d := range []string{"tmp", "var/tmp"} {
-		if err := os.Chmod(filepath.Join(root, d), 0o777|os.ModeSticky); err != nil {
-			return err
-		}
+	root, err := os.OpenRoot(making)
+	if err == nil {
+		err = errors.Join(fillRoot(root, t, files), root.Close())
 	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
-			return err
-		}
+	if err == nil {
+		err = os.Rename(making, dir)
 	}
-	for name, target := range t.Links {
-		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
-			return err
-		}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(making))
 	}
-	for name, content := range t.Files {
-		at := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-			return err
-		}
-		if err := os.WriteFile(at, content, 0o644); err != nil {
-			return err
-		}
-	}
-	for _, b := range t.Binds {
-		if err := mountpoint(root, b); err != nil {
-			return err
-		}
-	}
-	return touch(filepath.Join(root, agentPath))
+	return nil
 }
 
-func mountpoint(root string, b image.Bind) error {
-	at := filepath.Join(root, b.Target)
+func fillRoot(root *os.Root, t *image.Template, files map[string]string) error {
+	err := root.Chmod(".", 0o755)
+	for _, d := range baseFolders {
+		err = errors.Join(err, root.MkdirAll(d, 0o755))
+	}
+	for _, d := range []string{"tmp", "var/tmp"} {
+		err = errors.Join(err, root.Chmod(d, 0o777|os.ModeSticky))
+	}
+	for name, text := range files {
+		err = errors.Join(err, root.WriteFile(name, []byte(text), 0o644))
+	}
+	for name, target := range t.Links {
+		err = errors.Join(err, root.Symlink(target, name))
+	}
+	for name, content := range t.Files {
+		err = errors.Join(err, root.MkdirAll(filepath.Dir(name), 0o755), root.WriteFile(name, content, 0o644))
+	}
+	for _, b := range t.Binds {
+		err = errors.Join(err, mountpoint(root, b))
+	}
+	return errors.Join(err, touch(root, strings.TrimPrefix(agentPath, "/")))
+}
+
+// mountpoint makes the place for a bind mount: a folder or a file, as its source is.
+func mountpoint(root *os.Root, b image.Bind) error {
+	at := strings.TrimPrefix(b.Target, "/")
 	st, err := os.Stat(b.Source)
 	if err != nil {
 		return err
 	}
 	if st.IsDir() {
-		return os.MkdirAll(at, 0o755)
+		return root.MkdirAll(at, 0o755)
 	}
-	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
-		return err
-	}
-	return touch(at)
-}
-
-func touch(path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		return err
-	}
-	return f.Close()
+	return errors.Join(root.MkdirAll(filepath.Dir(at), 0o755), touch(root, at))
 }
 
 // bundle writes config.json and makes the sandbox's folders.
 func (r *Runtime) bundle(b *box, root string) error {
-	for _, d := range []string{filepath.Join(b.dir, "disk"), b.sock()} {
+	for _, d := range []string{filepath.Join(b.dir, "disk"), b.socketDir()} {
 		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
@@ -286,7 +260,8 @@ func (r *Runtime) oci(b *box, root string) (*specs.Spec, error) {
 	return spec, nil
 }
 
-// machineOf is what sandlot-runsc lets the sandbox see of a machine.
+// machineOf returns the annotations by which sandlot-runsc sizes the machine that the
+// sandbox sees.
 func machineOf(l sandbox.Limits) map[string]string {
 	m := map[string]string{}
 	if l.MemoryBytes > 0 {
@@ -298,11 +273,12 @@ func machineOf(l sandbox.Limits) map[string]string {
 	return m
 }
 
-// capabilities are the agent's, for the sandbox's network; it gives none of them
-// to what it starts.
+// capabilities are the agent's, for the sandbox's network. The programs that it starts
+// have none of them.
 var capabilities = []string{"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SETPCAP"}
 
-// agentThreads is the agent's reserve: it gives what it starts the limit without.
+// agentThreads are reserved for the agent: the programs that it starts have the limit
+// without them.
 const agentThreads = 64
 
 func rlimits(l sandbox.Limits) []specs.POSIXRlimit {
@@ -327,7 +303,7 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 			Options: []string{"nosuid", "nodev", "mode=1777", "size=65536k"}},
 		{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"ro"}},
 		bind(r.Agent, agentPath, true),
-		bind(b.sock(), wire.SocketDir, true),
+		bind(b.socketDir(), wire.SocketDir, true),
 	}
 	r.mu.Lock()
 	over := r.over[b.spec.Template.Name]
@@ -339,16 +315,13 @@ func (r *Runtime) mounts(b *box) []specs.Mount {
 	}
 	for _, m := range b.spec.Mounts {
 		at := bind(m.Source, m.Target, m.ReadOnly)
-		if m.Shared { // what a program has closed is closed on the host too, as Seal needs it
+		if m.Shared { // gVisor then closes a file on the host when its program does, as Seal needs
 			at.Options = append(at.Options, "dcache=0")
 		}
 		list = append(list, at)
 	}
 	return list
 }
-
-// sock is the folder of the socket that its agent dials.
-func (b *box) sock() string { return filepath.Join(b.dir, "sock") }
 
 func bind(source, target string, readOnly bool) specs.Mount {
 	mode := "rw"

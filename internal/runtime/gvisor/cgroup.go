@@ -19,8 +19,8 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// cgroups is where this instance's limits are: one group per sandbox beneath a
-// group of the instance's own. Its zero value has none.
+// cgroups holds this instance's limits: one group per sandbox beneath a group of the
+// instance. Its zero value has no groups.
 type cgroups struct {
 	version int
 	name    string // of the instance's group
@@ -44,8 +44,8 @@ func findCgroups(stateDir string) cgroups {
 
 func (c cgroups) usable() bool { return c.version != 0 }
 
-// controllers are those of version 1 in which runsc makes a group for a sandbox,
-// where they are there. It does without a read-only one unless a limit is set in it.
+// controllers are those of version 1 in which runsc makes a group for a sandbox, if the
+// machine has them. A read-only one does not stop runsc unless a limit is set in it.
 var controllers = []struct {
 	name  string
 	limit bool
@@ -55,7 +55,7 @@ var controllers = []struct {
 	{"systemd", false}}
 
 // try makes a group and removes it, wherever a sandbox needs one, and returns why
-// that fails. What a sandbox can do without is left out.
+// that fails. Read-only controllers that a sandbox can do without are left out.
 func (c cgroups) try() error {
 	if c.version == 2 {
 		return tryGroup(filepath.Join(cgroupRoot, c.name+".try"))
@@ -72,7 +72,7 @@ func (c cgroups) try() error {
 	return nil
 }
 
-// tryGroup leaves nothing, also of one that was killed at it.
+// tryGroup makes a group and removes it, also one that an earlier try left.
 func tryGroup(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -83,8 +83,8 @@ func tryGroup(dir string) error {
 	return nil
 }
 
-// refused says whether an error of try is the lasting state of this place, and
-// not a want that passes.
+// refused says whether an error of try is permanent here, and not a shortage that
+// passes.
 func refused(err error) bool {
 	return errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
@@ -98,7 +98,7 @@ func (c cgroups) has(id string) bool {
 	return err == nil
 }
 
-// path is what runsc is told.
+// path is the group's path as runsc wants it.
 func (c cgroups) path(id string) string { return "/" + c.name + "/" + id }
 
 // headroom is what gVisor itself needs beside the memory of the sandbox's
@@ -132,7 +132,10 @@ func ptr[T any](v T) *T { return &v }
 
 // dirs lists the sandbox's folders, or the instance's for an empty id.
 func (c cgroups) dirs(id string) []string {
-	if c.version == 2 {
+	switch c.version {
+	case 0:
+		return nil
+	case 2:
 		return []string{filepath.Join(cgroupRoot, c.name, id)}
 	}
 	all, _ := filepath.Glob(filepath.Join(cgroupRoot, "*", c.name, id))
@@ -202,9 +205,6 @@ func (c cgroups) number(id, controller, name string) int64 {
 
 // remove removes the sandbox's groups, in which nothing runs any more.
 func (c cgroups) remove(ctx context.Context, id string) error {
-	if !c.usable() {
-		return nil
-	}
 	for {
 		var err error
 		for _, d := range c.dirs(id) {
@@ -215,7 +215,7 @@ func (c cgroups) remove(ctx context.Context, id string) error {
 		if err == nil {
 			return nil
 		}
-		select { // the kernel takes a moment to let go of what ran there
+		select { // the kernel needs a moment after the end of the processes
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
 			return err
@@ -224,12 +224,8 @@ func (c cgroups) remove(ctx context.Context, id string) error {
 }
 
 // removeParent removes the instance's groups when no sandbox is left in them.
-func (c cgroups) removeParent() error {
-	if !c.usable() {
-		return nil
-	}
+func (c cgroups) removeParent() {
 	for _, d := range c.dirs("") {
-		unix.Rmdir(d) // it stays while sandboxes live on
+		unix.Rmdir(d) // fails while sandboxes live on
 	}
-	return nil
 }

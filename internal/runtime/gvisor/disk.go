@@ -7,42 +7,44 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sandlot/internal/proc"
 	"sandlot/internal/sandbox"
 	"sandlot/internal/tree"
 )
 
-// mountLimits are where a sandbox's own folders count as over their limit,
-// whatever is in them. No absolute path is as deep: a path has 4096 characters.
+// mountLimits are the number of files and the depth at which a sandbox's own folders
+// count as over their limit. No absolute path is as deep: a path has 4096 characters.
 var mountLimits = tree.Limits{Entries: 1_500_000, Depth: 4096}
 
 const (
-	// restWalk is how long a mount may go unmeasured while its sandbox works.
-	restWalk = time.Minute
-	// longestWalk is how long measuring may take; mountLimits.Entries files on a
+	// measureInterval is how long a mount may go unmeasured while its sandbox works.
+	measureInterval = time.Minute
+	// measureTimeout is how long measuring may take; mountLimits.Entries files on a
 	// slow disk are a few minutes. What is not measured by then is over the limit.
-	longestWalk = 10 * time.Minute
-	// slack is what a mount may be over its limit: what is written between two looks.
+	measureTimeout = 10 * time.Minute
+	// slack is how far a mount may be over its limit: what is written between two looks.
 	slack = 64 << 20
-	// respite is how long a sandbox whose folders were too many or too deep when it
-	// was first seen may take to remove some, with no more than slack written.
+	// respite is how long a sandbox whose folders had too many files or were too deep at
+	// first may take to remove some, while it writes no more than slack.
 	respite = 30 * time.Second
 )
 
 // disk is what is known of one sandbox's writing.
 type disk struct {
-	written int64 // by its processes, when measuring began last
-	cpu     time.Duration
-	at      time.Time // when that was
-	// measuring: a goroutine measures, and has what follows.
+	written int64         // by its processes, when measuring began last
+	cpu     time.Duration // used by then
+	at      time.Time     // when that was
+	// measuring: a goroutine measures, and owns the fields below.
 	measuring atomic.Bool
-	base      int64     // its size when it was first seen: what it may keep
+	base      int64     // size when it was first seen, which the sandbox may keep
 	until     time.Time // the end of its respite
 }
 
@@ -53,10 +55,10 @@ type usage struct {
 	mounts []sandbox.Mount
 }
 
-// watchDisk measures what a sandbox has written, when it has written enough or
-// worked for a while, and ends it when that is over its limit.
+// watchDisk measures a sandbox's mounts when it has written enough or worked for a
+// while, and ends it when they are over its limit.
 func (r *Runtime) watchDisk(b *box, d *disk, u usage) {
-	written, cpu := writtenBytes(u.pid), proc.CPU(u.pid)
+	written, cpu := proc.WrittenToDisk(u.pid), proc.CPU(u.pid)
 	if d.measuring.Load() {
 		if written-d.written > 2*u.limit {
 			r.overDisk(b, "it writes faster than its files can be measured")
@@ -73,14 +75,14 @@ func (r *Runtime) watchDisk(b *box, d *disk, u usage) {
 			return
 		}
 	}
-	grown := written-d.written > u.limit/16
-	tired := cpu-d.cpu > 200*time.Millisecond && time.Since(d.at) > restWalk
-	if !first && !grown && !tired && d.until.IsZero() {
+	wrote := written-d.written > u.limit/16
+	worked := cpu-d.cpu > 200*time.Millisecond && time.Since(d.at) > measureInterval
+	if !first && !wrote && !worked && d.until.IsZero() {
 		return
 	}
 	d.measuring.Store(true)
 	d.written, d.cpu, d.at = written, cpu, time.Now()
-	// A tree of many files takes its time, and nobody else waits for it.
+	// A tree of many files takes its time, and the other sandboxes do not wait for it.
 	r.work.Go(func() {
 		defer d.measuring.Store(false)
 		r.measureDisk(b, d, u, first)
@@ -88,7 +90,7 @@ func (r *Runtime) watchDisk(b *box, d *disk, u usage) {
 }
 
 func (r *Runtime) measureDisk(b *box, d *disk, u usage, first bool) {
-	ctx, cancel := context.WithTimeout(r.ctx, longestWalk)
+	ctx, cancel := context.WithTimeout(r.ctx, measureTimeout)
 	defer cancel()
 	size, err := ownSize(ctx, u.mounts)
 	size += unlinked(u)
@@ -101,7 +103,7 @@ func (r *Runtime) measureDisk(b *box, d *disk, u usage, first bool) {
 		d.until = time.Now().Add(respite)
 	case unmeasurable(err):
 		r.overDisk(b, err.Error())
-	case err != nil: // the next look tries again
+	case err != nil: // it is measured again at the next look
 		r.Log.Warn("could not measure a sandbox's folders", "sandbox", b.spec.ID, "error", err)
 	case size > max(u.limit+slack, d.base):
 		r.overDisk(b, fmt.Sprintf("its files have %d MB", size>>20))
@@ -110,8 +112,7 @@ func (r *Runtime) measureDisk(b *box, d *disk, u usage, first bool) {
 	}
 }
 
-// unmeasurable says whether an error means that a sandbox has made its folders so
-// that they cannot be measured.
+// unmeasurable says whether an error may come of how a sandbox has arranged its folders.
 func unmeasurable(err error) bool {
 	for _, e := range []error{tree.ErrEntries, tree.ErrDepth, tree.ErrMoved, context.DeadlineExceeded,
 		fs.ErrPermission} {
@@ -143,41 +144,32 @@ func ownSize(ctx context.Context, mounts []sandbox.Mount) (most int64, err error
 }
 
 // unlinked is the size of files that have no name any more and that a sandbox's
-// process holds open. What belongs to gVisor itself does not count, nor what
-// others may have removed: a file of a shared folder that is only read.
+// process holds open. gVisor's own files do not count, nor files of a shared folder that
+// are only read, which others may have removed.
 func unlinked(u usage) (size int64) {
-	dir := fmt.Sprintf("/proc/%d/fd", u.pid)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return 0
-	}
 	seen := map[uint64]bool{}
-	for _, e := range entries {
-		name, err := os.Readlink(filepath.Join(dir, e.Name()))
-		if err != nil || !strings.HasSuffix(name, " (deleted)") || strings.HasPrefix(name, "/memfd:") ||
-			strings.Contains(name, "/runsc-filestore-") {
+	files, _ := openFiles(u.pid)
+	for _, f := range files {
+		if !strings.HasSuffix(f.target, " (deleted)") || strings.HasPrefix(f.target, "/memfd:") ||
+			strings.Contains(f.target, "/runsc-filestore-") {
 			continue
 		}
-		i, err := os.Stat(filepath.Join(dir, e.Name()))
-		if err != nil || !i.Mode().IsRegular() || u.shares(name) && !writable(u.pid, e.Name()) {
+		var st unix.Stat_t
+		if unix.Stat(f.path, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG || seen[st.Ino] ||
+			u.shares(f.target) && !writable(u.pid, filepath.Base(f.path)) {
 			continue
 		}
-		if st, ok := i.Sys().(*syscall.Stat_t); ok && !seen[st.Ino] {
-			seen[st.Ino] = true
-			size += blocks(i)
-		}
+		seen[st.Ino] = true
+		size += st.Blocks * 512
 	}
 	return size
 }
 
 // shares says whether a path of the file server's is in a shared folder.
 func (u usage) shares(path string) bool {
-	for _, m := range u.mounts {
-		if m.Shared && strings.HasPrefix(path, goferRoot+m.Target+"/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(u.mounts, func(m sandbox.Mount) bool {
+		return m.Shared && strings.HasPrefix(path, goferRoot+m.Target+"/")
+	})
 }
 
 // writable says whether a process has that descriptor open for writing.
@@ -187,8 +179,7 @@ func writable(pid int, fd string) bool {
 		return false
 	}
 	_, rest, _ := strings.Cut(string(text), "flags:")
-	flags, err := strconv.ParseInt(strings.TrimSpace(strings.SplitN(rest, "\n", 2)[0]), 8, 64)
-	return err != nil || flags&syscall.O_ACCMODE != syscall.O_RDONLY
+	line, _, _ := strings.Cut(rest, "\n")
+	flags, err := strconv.ParseInt(strings.TrimSpace(line), 8, 64)
+	return err != nil || flags&unix.O_ACCMODE != unix.O_RDONLY
 }
-
-func writtenBytes(pid int) int64 { return field(fmt.Sprintf("/proc/%d/io", pid), "write_bytes:") }

@@ -41,12 +41,13 @@ type Config struct {
 	Rootless bool
 }
 
-// Runtime implements sandbox.Runtime.
+// Runtime implements sandbox.Runtime. Its locks are taken in the order in which they
+// stand here; after them that of a box's seal, and then that of the box.
 type Runtime struct {
 	Config
 	cgroups cgroups
 	warning string
-	// weightless: that the sandboxes' weight cannot be set is said once.
+	// weightless: that the sandboxes' weight cannot be set is logged once.
 	weightless sync.Once
 	ctx        context.Context
 	cancel     context.CancelFunc
@@ -54,8 +55,8 @@ type Runtime struct {
 
 	prebooting sync.Mutex // one preboot image is made at a time
 
-	blaming sync.Mutex
-	blamed  map[string]*blamed // by the volume that is full
+	watchesMu sync.Mutex
+	watches   map[string]*writeWatch // by the volume that is full
 
 	mu     sync.Mutex
 	boxes  map[string]*box
@@ -64,7 +65,7 @@ type Runtime struct {
 	images map[string]*prebootImage // by kind; nil for none
 }
 
-// New returns the runtime. All that it touches is a cgroup, which it makes and
+// New returns the runtime. All that it changes is a cgroup, which it makes and
 // removes as root to see whether it may.
 func New(c Config) (*Runtime, error) {
 	for _, p := range []string{c.Runsc, c.Agent, c.StateDir} {
@@ -73,21 +74,21 @@ func New(c Config) (*Runtime, error) {
 		}
 	}
 	c.Rootless = c.Rootless || os.Getuid() != 0
-	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}, images: map[string]*prebootImage{},
-		over: map[string][]image.Bind{}}
+	r := &Runtime{Config: c, boxes: map[string]*box{}, roots: map[string]string{}, over: map[string][]image.Bind{},
+		images: map[string]*prebootImage{}, watches: map[string]*writeWatch{}}
 	if !c.Rootless {
-		r.settle()
+		r.chooseMode()
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.work.Go(r.watch)
 	return r, nil
 }
 
-// settle decides in which way root's sandboxes are made. Without CAP_SYS_ADMIN it
-// is an unprivileged user's; where no cgroup can be made they run without. Any
-// other trouble with cgroups is left for runsc to tell, each time: limits are not
-// lost for it.
-func (r *Runtime) settle() {
+// chooseMode decides how root's sandboxes are made. Without CAP_SYS_ADMIN they are made
+// as an unprivileged user's; where no cgroup can be made they have none. Any other
+// trouble with cgroups is left for runsc to report, each time: a sandbox never loses its
+// limits for an error that passes.
+func (r *Runtime) chooseMode() {
 	if !administers() {
 		r.Rootless = true
 		r.warning = "the server is root without the capability CAP_SYS_ADMIN, so sandboxes are made as an " +
@@ -109,8 +110,7 @@ func (r *Runtime) settle() {
 
 // unbound is what it means to have no cgroups.
 const unbound = "the kernel bounds neither their memory, which the server watches instead, nor their CPU, nor " +
-	"gVisor's threads; " +
-	"give the server CAP_SYS_ADMIN and a writable " + cgroupRoot +
+	"gVisor's threads; give the server CAP_SYS_ADMIN and a writable " + cgroupRoot +
 	", or bound all of it from outside (a container's memory and CPUs), and start it again"
 
 // administers says whether this process has CAP_SYS_ADMIN.
@@ -141,25 +141,22 @@ func (r *Runtime) Check(ctx context.Context) error {
 	if !r.Rootless {
 		return nil
 	}
-	for file, advice := range map[string]string{
-		"/proc/sys/user/max_user_namespaces": "user namespaces are turned off; as root: sysctl " +
-			"user.max_user_namespaces=10000",
-		"/proc/sys/kernel/unprivileged_userns_clone": "unprivileged user namespaces are turned off; as root: sysctl " +
-			"kernel.unprivileged_userns_clone=1",
+	for _, want := range []struct{ file, bad, advice string }{
+		{"user/max_user_namespaces", "0", "user namespaces are turned off; as root: sysctl user.max_user_namespaces=10000"},
+		{"kernel/unprivileged_userns_clone", "0", "unprivileged user namespaces are turned off; as root: sysctl " +
+			"kernel.unprivileged_userns_clone=1"},
+		{"kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor keeps unprivileged programs from user " +
+			"namespaces; as root: sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run the server as root"},
 	} {
-		if b, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(b)) == "0" {
-			return fmt.Errorf("%w: %s", sandbox.ErrUnavailable, advice)
+		text, err := os.ReadFile("/proc/sys/" + want.file)
+		if err == nil && strings.TrimSpace(string(text)) == want.bad {
+			return fmt.Errorf("%w: %s", sandbox.ErrUnavailable, want.advice)
 		}
-	}
-	if b, err := os.ReadFile("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"); err == nil &&
-		strings.TrimSpace(string(b)) == "1" {
-		return fmt.Errorf("%w: AppArmor keeps unprivileged programs from user namespaces; as root: sysctl "+
-			"kernel.apparmor_restrict_unprivileged_userns=0, or run the server as root", sandbox.ErrUnavailable)
 	}
 	return ctx.Err()
 }
 
-// record is what is kept of a sandbox on the disk, mode 0600.
+// record is what is stored of a sandbox on the disk, with mode 0600.
 type record struct {
 	ID       string          `json:"id"`
 	Template string          `json:"template"`
@@ -233,7 +230,7 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	pidFile := filepath.Join(b.dir, "pid")
 	how := []string{"run", "-bundle", b.dir, "-detach", "-pid-file", pidFile}
 	if i := r.image(b.spec); i != nil {
-		if err := b.whisper(); err != nil {
+		if err := b.writeSecret(); err != nil {
 			return err
 		}
 		b.kind = i.Kind
@@ -243,7 +240,7 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 		return err
 	}
 	if b.cgroups.usable() {
-		if err := b.cgroups.weigh(); err != nil { // it is slower among many, and nothing else
+		if err := b.cgroups.weigh(); err != nil { // sandboxes are slower among many programs, and no more
 			r.weightless.Do(func() { r.Log.Warn("could not set the weight of the sandboxes' cgroup", "error", err) })
 		}
 	}
@@ -260,11 +257,11 @@ func (r *Runtime) start(ctx context.Context, b *box, root string) error {
 	if err := r.store(rec); err != nil {
 		return err
 	}
-	b.seal.fresh(b.spec.Mounts)
+	b.seal.started(b.spec.Mounts)
 	r.mu.Lock()
 	r.boxes[b.spec.ID] = b
 	r.mu.Unlock()
-	return b.attend(rec.PID, rec.Started)
+	return b.supervise(rec.PID, rec.Started)
 }
 
 // Left implements sandbox.Runtime.
@@ -291,8 +288,8 @@ func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, erro
 	if err == nil {
 		return b, nil
 	}
-	if scarce(err) { // it lives, and can be taken over when there is room
-		b.forsake()
+	if scarce(err) { // it lives, and can be recovered later
+		b.detach()
 		return nil, err
 	}
 	r.Log.Info("removing what is left of a sandbox", "sandbox", id, "reason", err)
@@ -303,19 +300,15 @@ func (r *Runtime) Recover(ctx context.Context, id string) (sandbox.Sandbox, erro
 	return nil, fmt.Errorf("%w: %w", sandbox.ErrGone, err)
 }
 
-// recover takes one sandbox over. With an error the box is good for Stop alone.
+// recover recovers one sandbox. With an error the box is good for Stop alone.
 func (r *Runtime) recover(id string) (*box, error) {
 	b := newBox(r, sandbox.Spec{ID: id, Template: &image.Template{}})
-	text, err := os.ReadFile(filepath.Join(b.dir, "sandbox.json"))
+	rec, err := r.read(id)
 	if err != nil {
 		return b, err
 	}
-	var rec record
-	if err := json.Unmarshal(text, &rec); err != nil {
-		return b, err
-	}
 	secret, err := hex.DecodeString(rec.Secret)
-	if err != nil || rec.ID != id || len(secret) != wire.SecretLen {
+	if err != nil || len(secret) != wire.SecretLen {
 		return b, errors.New("its record is broken")
 	}
 	b.spec = sandbox.Spec{ID: id, Template: &image.Template{Name: rec.Template}, Limits: rec.Limits, Mounts: rec.Mounts,
@@ -337,7 +330,7 @@ func (r *Runtime) recover(id string) (*box, error) {
 	if err := b.listen(); err != nil {
 		return b, err
 	}
-	if err := b.attend(rec.PID, rec.Started); err != nil {
+	if err := b.supervise(rec.PID, rec.Started); err != nil {
 		return b, err
 	}
 	r.mu.Lock()
@@ -366,16 +359,17 @@ func (r *Runtime) Close() error {
 	r.boxes = map[string]*box{}
 	r.mu.Unlock()
 	for _, b := range boxes {
-		b.forsake()
+		b.detach()
 	}
 	r.work.Wait()
-	r.blameNobody()
+	r.closeWatches()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if left, err := os.ReadDir(r.dir()); err == nil && len(left) == 0 {
 		r.sweep()
 	}
-	return r.cgroups.removeParent()
+	r.cgroups.removeParent()
+	return nil
 }
 
 // sweep removes what runsc keeps for all its sandboxes, when there is none: a
@@ -390,25 +384,4 @@ func (r *Runtime) sweep() {
 		r.Log.Warn("could not unmount runsc's network namespace", "path", netns, "error", err)
 	}
 	os.Remove(netns)
-}
-
-// runsc runs one of runsc's commands. What it says is in the error.
-func (r *Runtime) runsc(ctx context.Context, b *box, args ...string) error {
-	// What a command prints goes to memory, not to a pipe: the sandbox that it
-	// starts inherits it, and would be killed by writing to a pipe without reader.
-	fd, err := unix.MemfdCreate("runsc", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return err
-	}
-	says := os.NewFile(uintptr(fd), "runsc's output")
-	defer says.Close()
-	cmd := r.command(ctx, b, args...)
-	cmd.Stdout, cmd.Stderr = says, says
-	if err = cmd.Run(); err == nil {
-		_, err = unix.FcntlInt(says.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
-		return err // what it prints from now on is lost, and held by nobody
-	}
-	text := make([]byte, 8<<10)
-	n, _ := says.ReadAt(text, 0)
-	return fmt.Errorf("runsc %s: %w: %s", args[0], err, strings.TrimSpace(string(text[:n])))
 }

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -31,7 +30,7 @@ type Process struct {
 }
 
 // Inspect lists the living sandboxes of a state folder, whether or not it has a
-// server, and touches none. It reads what the host wrote alone. Of a folder that
+// server, and changes none. It reads only what the host wrote. Of a folder that
 // is not root's, only processes of its owner count.
 func Inspect(stateDir string) ([]Process, error) {
 	r := &Runtime{Config: Config{StateDir: stateDir}}
@@ -43,22 +42,25 @@ func Inspect(stateDir string) ([]Process, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	groups := findCgroups(stateDir)
 	var alive []Process
 	for _, e := range entries {
 		rec, err := r.read(e.Name())
-		if err != nil || rec.PID <= 0 || !r.isProcess(rec, folder) {
-			continue
+		if err == nil && rec.PID > 0 && r.isProcess(rec, folder) {
+			alive = append(alive, r.inspect(rec))
 		}
-		b := newBox(r, sandbox.Spec{ID: rec.ID, Template: &image.Template{}})
-		if groups.has(rec.ID) {
-			b.cgroups = groups
-		}
-		p := Process{ID: rec.ID, Template: rec.Template, PID: rec.PID, Since: proc.Since(rec.Started)}
-		p.MemoryBytes, _ = b.cost(rec.PID)
-		alive = append(alive, p)
 	}
 	return alive, nil
+}
+
+// inspect completes what a record, or a command line, says of a sandbox that lives.
+func (r *Runtime) inspect(rec record) Process {
+	b := newBox(r, sandbox.Spec{ID: rec.ID, Template: &image.Template{}})
+	if groups := findCgroups(r.StateDir); groups.has(rec.ID) {
+		b.cgroups = groups
+	}
+	memory, _ := b.cost(rec.PID)
+	return Process{ID: rec.ID, Template: rec.Template, PID: rec.PID, Since: proc.Since(rec.Started),
+		MemoryBytes: memory, started: rec.Started}
 }
 
 // maxRecord bounds sandbox.json, in bytes.
@@ -86,10 +88,7 @@ func (r *Runtime) read(id string) (rec record, err error) {
 
 // isProcess says whether the process of a record is still that sandbox's.
 func (r *Runtime) isProcess(rec record, folder os.FileInfo) bool {
-	if now, err := proc.Started(rec.PID); err != nil || now != rec.Started {
-		return false
-	}
-	if args := proc.Args(rec.PID); !slices.Contains(args, "--root="+r.runscRoot()) || args[len(args)-1] != rec.ID {
+	if now, err := proc.Started(rec.PID); err != nil || now != rec.Started || !r.names(proc.Args(rec.PID), rec.ID) {
 		return false
 	}
 	owner := folder.Sys().(*syscall.Stat_t).Uid
@@ -97,18 +96,14 @@ func (r *Runtime) isProcess(rec record, folder os.FileInfo) bool {
 	return err == nil && (owner == 0 || st.Sys().(*syscall.Stat_t).Uid == owner)
 }
 
-// StateDirs returns the state folders that running sandboxes of this machine
-// name, as far as this user may see their command lines. Whoever may start a
-// program can name any folder: nothing in it is to be believed for that.
+// StateDirs returns the state folders that the command lines of running sandboxes
+// name, as far as this user may see them. Whoever may start a program can name any
+// folder: a folder that is named has proved nothing.
 func StateDirs() []string {
 	var dirs []string
 	for _, pid := range proc.All() {
-		for _, arg := range proc.Args(pid) {
-			root, ok := strings.CutPrefix(arg, "--root=")
-			if dir, isOurs := strings.CutSuffix(root, "/runsc"); ok && isOurs && filepath.IsAbs(dir) &&
-				!slices.Contains(dirs, dir) {
-				dirs = append(dirs, dir)
-			}
+		if dir, _ := sandboxOf(proc.Args(pid)); dir != "" && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
 		}
 	}
 	return dirs

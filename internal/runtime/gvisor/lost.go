@@ -9,68 +9,53 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/internal/image"
 	"sandlot/internal/proc"
-	"sandlot/internal/sandbox"
 )
 
-// program is what runsc is called where no setting names another.
+// program is the name of runsc's program where no setting has another.
 const program = "sandlot-runsc"
 
 // Lost returns the living sandboxes whose records are gone, such as with their state
-// folder, by the state folder that they name. It finds those of the user who asks
-// alone: whose process it is and which program it runs, nobody else can pretend.
+// folder, by the state folder that they name. It finds only those of the user who calls
+// it: nobody else can fake whose process it is and which program it runs.
 func Lost() map[string][]Process {
 	found := map[string][]Process{}
 	for _, pid := range proc.All() {
 		dir, id := sandboxOf(proc.Args(pid))
 		if dir == "" || !proc.Runs(pid, program) || !proc.Local(proc.Parent(pid)) {
-			continue // of a container it is another folder of that name
+			continue // a container's state folder of that name is another one
 		}
 		r := &Runtime{Config: Config{StateDir: dir}}
 		if _, err := os.Lstat(filepath.Join(r.path(id), "sandbox.json")); !errors.Is(err, os.ErrNotExist) ||
-			!deleted(dir, id) {
+			!r.socketDeleted(id) {
 			continue
 		}
-		started, err := proc.Started(pid)
-		if err != nil {
-			continue
+		if started, err := proc.Started(pid); err == nil {
+			found[dir] = append(found[dir], r.inspect(record{ID: id, PID: pid, Started: started}))
 		}
-		b := newBox(r, sandbox.Spec{ID: id, Template: &image.Template{}})
-		if groups := findCgroups(dir); groups.has(id) {
-			b.cgroups = groups
-		}
-		p := Process{ID: id, PID: pid, Since: proc.Since(started), started: started}
-		p.MemoryBytes, _ = b.cost(pid)
-		found[dir] = append(found[dir], p)
 	}
 	return found
 }
 
-// deleted says whether the kernel knows the folder of the agent's socket as deleted. A
-// folder that is only not to be seen from here may be that of a living server in
+// socketDeleted says whether the kernel knows the folder of the agent's socket as
+// deleted. A folder that is merely invisible from here may be that of a living server in
 // another mount namespace.
-func deleted(stateDir, id string) bool {
+func (r *Runtime) socketDeleted(id string) bool {
 	for _, pid := range proc.All() {
 		args := proc.Args(pid)
-		if len(args) == 0 || args[len(args)-1] != id || !slices.Contains(args, "gofer") ||
-			!slices.Contains(args, "--root="+stateDir+"/runsc") || !proc.Runs(pid, program) {
+		if !r.names(args, id) || !slices.Contains(args, "gofer") || !proc.Runs(pid, program) {
 			continue
 		}
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
-		if err != nil {
-			continue
+		folders := map[string]string{} // the mounted folder, by where it is mounted
+		for _, m := range proc.Mounts(pid) {
+			folders[strings.TrimPrefix(m.Target, goferRoot)] = m.Root
 		}
-		folders := map[string]string{} // what is mounted, by where: proc_pid_mountinfo(5)
-		for line := range strings.Lines(string(text)) {
-			if f := strings.Fields(line); len(f) > 4 {
-				folders[strings.TrimPrefix(f[4], goferRoot)] = f[3]
-			}
+		if len(folders) == 0 {
+			continue
 		}
 		socket, there := folders[wire.SocketDir]
 		if !there { // its place was deleted too, with the root file system
@@ -84,13 +69,14 @@ func deleted(stateDir, id string) bool {
 // EndLost ends the sandboxes of a state folder whose records are gone, and returns how
 // many there were.
 func EndLost(ctx context.Context, stateDir string) (ended int, err error) {
+	r := &Runtime{Config: Config{StateDir: stateDir}}
+	groups := findCgroups(stateDir)
 	for _, p := range Lost()[stateDir] {
-		r := &Runtime{Config: Config{StateDir: stateDir}}
 		e := end(p.PID, p.started)
 		if e == nil {
 			e = r.exterminate(ctx, p.ID)
 		}
-		if groups := findCgroups(stateDir); e == nil && groups.has(p.ID) {
+		if e == nil && groups.has(p.ID) {
 			e = groups.remove(ctx, p.ID)
 		}
 		if e != nil {
@@ -113,41 +99,7 @@ func end(pid int, started uint64) error {
 	}
 	defer unix.Close(fd)
 	if now, err := proc.Started(pid); err != nil || now != started {
-		return nil // that id is another's by now
+		return nil // the id is another process's by now
 	}
 	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-}
-
-// sandboxOf reads the command line of a sandbox's own process: its state folder and
-// its id, or nothing.
-func sandboxOf(args []string) (stateDir, id string) {
-	if len(args) < 3 || !slices.Contains(args, "boot") || !validID.MatchString(args[len(args)-1]) {
-		return "", ""
-	}
-	for _, arg := range args {
-		root, ok := strings.CutPrefix(arg, "--root=")
-		if dir, isOurs := strings.CutSuffix(root, "/runsc"); ok && isOurs && filepath.IsAbs(dir) &&
-			filepath.Clean(dir) == dir {
-			return dir, args[len(args)-1]
-		}
-	}
-	return "", ""
-}
-
-// booting is how much earlier than a sandbox's own process its file server may have
-// started.
-const booting = 2 * time.Minute
-
-// isServer says whether a process is the file server of the sandbox whose own process
-// started at that time. Whoever may start a program can give it any command line: what
-// else is asked for, no other user's process has.
-func (r *Runtime) isServer(pid int, id string, started uint64) bool {
-	args := proc.Args(pid)
-	if len(args) == 0 || args[len(args)-1] != id || !slices.Contains(args, "gofer") ||
-		!slices.Contains(args, "--root="+r.runscRoot()) {
-		return false
-	}
-	at, err := proc.Started(pid)
-	return err == nil && at <= started && started-at < uint64(booting/time.Second)*proc.TicksPerSecond &&
-		proc.Runs(pid, filepath.Base(r.Runsc))
 }

@@ -10,36 +10,36 @@ import (
 	"time"
 )
 
-// keeper keeps a sandbox that computes all the time to as many cores as it has
-// CPUs, so that the short calls of others find a free one. A quota alone does
-// not: a sandbox may use it up on all cores at once, and every wake-up of the
-// others waits behind it. When so many compute that no core would be free, all
-// have all cores. One goroutine uses it.
-type keeper struct {
+// pinner pins a sandbox that computes all the time to as many cores as it has CPUs, so
+// that the short calls of others find a free one. A quota alone does not: a sandbox may
+// use it up on all cores at once, and every wake-up of the others waits for that. When so
+// many sandboxes compute that no core would be free, all have all cores. One goroutine
+// uses it.
+type pinner struct {
 	cgroups cgroups
 	cores   []int
-	load    map[int]int // how many sandboxes are kept to a core
-	wanted  int         // cores, by all that compute
+	load    map[int]int // how many sandboxes are pinned to a core
+	wanted  int         // cores, by all sandboxes that compute
 }
 
-// pulse is what a keeper knows of one sandbox.
-type pulse struct {
-	cpu  time.Duration
-	at   time.Time
-	heat int
-	busy int   // cores that it is counted for in wanted
-	kept []int // cores; nil: all
+// cpuUse is what a pinner knows of one sandbox.
+type cpuUse struct {
+	cpu    time.Duration // used until at
+	at     time.Time
+	busy   int   // looks at which it computed, less those at which it did not
+	wanted int   // cores that it counts for in pinner.wanted
+	pinned []int // cores; nil: all
 }
 
 const (
-	// hot is how many looks in a row a sandbox must be busy before it is kept,
-	// and the most that it can be ahead of being let go.
-	hot     = 2
-	hottest = 8
+	// busyLooks is how many looks in a row a sandbox must compute before it is pinned,
+	// and mostBusyLooks the most that count until it is released.
+	busyLooks     = 2
+	mostBusyLooks = 8
 )
 
-func newKeeper(c cgroups) *keeper {
-	k := &keeper{cgroups: c, load: map[int]int{}}
+func newPinner(c cgroups) *pinner {
+	p := &pinner{cgroups: c, load: map[int]int{}}
 	if c.usable() {
 		file := filepath.Join(cgroupRoot, "cpuset", "cpuset.cpus")
 		if c.version == 2 {
@@ -47,15 +47,14 @@ func newKeeper(c cgroups) *keeper {
 		}
 		text, err := os.ReadFile(file)
 		if err == nil {
-			k.cores = cores(strings.TrimSpace(string(text)))
+			p.cores = cores(strings.TrimSpace(string(text)))
 		}
 	}
-	return k
+	return p
 }
 
 // cores reads a list of the kernel's, such as 0-2,5.
-func cores(list string) []int {
-	var all []int
+func cores(list string) (all []int) {
 	for part := range strings.SplitSeq(list, ",") {
 		from, to, ranged := strings.Cut(part, "-")
 		if !ranged {
@@ -73,72 +72,75 @@ func cores(list string) []int {
 	return all
 }
 
-// look takes a sandbox's pulse.
-func (k *keeper) look(id string, cpus float64, used time.Duration, now time.Time, p *pulse) {
+// update pins or releases a sandbox that has used so much processor time until now.
+func (p *pinner) update(id string, cpus float64, used time.Duration, now time.Time, u *cpuUse) {
 	n := int(math.Ceil(cpus))
-	if n <= 0 || n >= len(k.cores) {
+	if n <= 0 || n >= len(p.cores) {
 		return // it may have them all
 	}
-	span := now.Sub(p.at)
-	rate := float64(used-p.cpu) / float64(max(span, 1))
-	first := p.at.IsZero()
-	p.cpu, p.at = used, now
+	rate := float64(used-u.cpu) / float64(max(now.Sub(u.at), 1))
+	first := u.at.IsZero()
+	u.cpu, u.at = used, now
 	switch {
 	case first:
 		return
 	case rate > 0.8*cpus:
-		p.heat = min(p.heat+1, hottest)
+		u.busy = min(u.busy+1, mostBusyLooks)
 	case rate < 0.5*cpus:
-		p.heat = max(p.heat-1, 0)
+		u.busy = max(u.busy-1, 0)
 	}
 	switch {
-	case p.busy == 0 && p.heat >= hot:
-		p.busy = n
-		k.wanted += n
-	case p.busy > 0 && p.heat == 0:
-		k.calm(p)
+	case u.wanted == 0 && u.busy >= busyLooks:
+		u.wanted = n
+		p.wanted += n
+	case u.wanted > 0 && u.busy == 0:
+		p.uncount(u)
 	}
-	keep := p.busy > 0 && k.wanted < len(k.cores)
-	switch {
-	case keep && p.kept == nil:
-		k.keep(id, n, p)
-	case !keep && p.kept != nil:
-		k.free(id, p)
+	switch pin := u.wanted > 0 && p.wanted < len(p.cores); {
+	case pin && u.pinned == nil:
+		p.pin(id, n, u)
+	case !pin && u.pinned != nil:
+		p.release(id, u)
 	}
 }
 
-// calm takes a sandbox out of the count.
-func (k *keeper) calm(p *pulse) {
-	k.wanted -= p.busy
-	p.busy = 0
+// remove forgets a sandbox that is gone.
+func (p *pinner) remove(id string, u *cpuUse) {
+	p.uncount(u)
+	p.release(id, u)
 }
 
-// keep takes the n cores that the fewest others are kept to.
-func (k *keeper) keep(id string, n int, p *pulse) {
-	order := slices.Clone(k.cores)
-	slices.SortStableFunc(order, func(a, b int) int { return k.load[a] - k.load[b] })
-	if k.set(id, order[:n]) {
-		p.kept = order[:n]
-		for _, c := range p.kept {
-			k.load[c]++
+func (p *pinner) uncount(u *cpuUse) {
+	p.wanted -= u.wanted
+	u.wanted = 0
+}
+
+// pin takes the n cores that the fewest others are pinned to.
+func (p *pinner) pin(id string, n int, u *cpuUse) {
+	order := slices.Clone(p.cores)
+	slices.SortStableFunc(order, func(a, b int) int { return p.load[a] - p.load[b] })
+	if p.set(id, order[:n]) {
+		u.pinned = order[:n]
+		for _, c := range u.pinned {
+			p.load[c]++
 		}
 	}
 }
 
-// free lets the sandbox, which may be dead, have all cores.
-func (k *keeper) free(id string, p *pulse) {
-	k.set(id, k.cores)
-	for _, c := range p.kept {
-		k.load[c]--
+// release gives the sandbox, which may be dead, all cores.
+func (p *pinner) release(id string, u *cpuUse) {
+	p.set(id, p.cores)
+	for _, c := range u.pinned {
+		p.load[c]--
 	}
-	p.kept = nil
+	u.pinned = nil
 }
 
-func (k *keeper) set(id string, list []int) bool {
+func (p *pinner) set(id string, list []int) bool {
 	text := make([]string, len(list))
 	for i, c := range list {
 		text[i] = strconv.Itoa(c)
 	}
 	// Where the controller is off, sandboxes have all cores.
-	return os.WriteFile(k.cgroups.file(id, "cpuset", "cpuset.cpus"), []byte(strings.Join(text, ",")), 0) == nil
+	return os.WriteFile(p.cgroups.file(id, "cpuset", "cpuset.cpus"), []byte(strings.Join(text, ",")), 0) == nil
 }

@@ -17,17 +17,17 @@ func TestCores(t *testing.T) {
 	}
 }
 
-// TestKeep lets a sandbox compute: it is kept to its one core while it does,
-// and let go after that.
-func TestKeep(t *testing.T) {
+// TestPin lets a sandbox compute: it is pinned to its one core while it does, and
+// released after that.
+func TestPin(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("cgroups need root")
 	}
 	s := subject(t, false)
 	r := s.Open(t).(*Runtime)
 	defer r.Close()
-	k := newKeeper(r.cgroups)
-	if !r.cgroups.usable() || len(k.cores) < 2 {
+	pins := newPinner(r.cgroups)
+	if !r.cgroups.usable() || len(pins.cores) < 2 {
 		t.Skip("one core cannot be shared out")
 	}
 	spec := s.Spec()
@@ -36,7 +36,7 @@ func TestKeep(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Stop(t.Context())
-	file := k.cgroups.file(spec.ID, "cpuset", "cpuset.cpus")
+	file := pins.cgroups.file(spec.ID, "cpuset", "cpuset.cpus")
 	if _, err := os.Stat(file); err != nil {
 		t.Skip("the cpuset controller is off")
 	}
@@ -48,35 +48,35 @@ func TestKeep(t *testing.T) {
 		return cores(strings.TrimSpace(string(text)))
 	}
 	now, used := time.Now(), time.Duration(0)
-	p, other := &pulse{}, &pulse{}
-	beat := func(p *pulse, share float64) {
+	p, other := &cpuUse{}, &cpuUse{}
+	look := func(p *cpuUse, share float64) {
 		now = now.Add(time.Second)
 		used += time.Duration(share * float64(time.Second))
-		k.look(spec.ID, 1, used, now, p)
+		pins.update(spec.ID, 1, used, now, p)
 	}
-	beat(p, 0)
-	beat(p, 1.4)
-	if p.kept != nil {
-		t.Error("it was kept after one look")
+	look(p, 0)
+	look(p, 1.4)
+	if p.pinned != nil {
+		t.Error("it was pinned after one look")
 	}
-	beat(p, 1.4)
-	if got := has(); len(got) != 1 || !slices.Equal(got, p.kept) {
-		t.Errorf("it has the cores %v, and should have %v", got, p.kept)
+	look(p, 1.4)
+	if got := has(); len(got) != 1 || !slices.Equal(got, p.pinned) {
+		t.Errorf("it has the cores %v, and should have %v", got, p.pinned)
 	}
 	// The next one goes elsewhere, as long as a core is free for others.
-	beat(other, 0)
-	beat(other, 1.4)
-	beat(other, 1.4)
-	beat(p, 1.4)
-	if roomy := len(k.cores) > 2; (p.kept != nil) != roomy || (other.kept != nil) != roomy ||
-		roomy && slices.Equal(other.kept, p.kept) {
-		t.Errorf("of %v they are kept to %v and %v", k.cores, p.kept, other.kept)
+	look(other, 0)
+	look(other, 1.4)
+	look(other, 1.4)
+	look(p, 1.4)
+	if roomy := len(pins.cores) > 2; (p.pinned != nil) != roomy || (other.pinned != nil) != roomy ||
+		roomy && slices.Equal(other.pinned, p.pinned) {
+		t.Errorf("of %v they are pinned to %v and %v", pins.cores, p.pinned, other.pinned)
 	}
-	for range hottest {
-		beat(p, 0.1)
-		beat(other, 0.1)
+	for range mostBusyLooks {
+		look(p, 0.1)
+		look(other, 0.1)
 	}
-	if got := has(); !slices.Equal(got, k.cores) || p.kept != nil || k.load[k.cores[0]] != 0 || k.wanted != 0 {
-		t.Errorf("after that it has %v, load %v", got, k.load)
+	if got := has(); !slices.Equal(got, pins.cores) || p.pinned != nil || pins.load[pins.cores[0]] != 0 || pins.wanted != 0 {
+		t.Errorf("after that it has %v, load %v", got, pins.load)
 	}
 }

@@ -48,31 +48,21 @@ func (f sameFile) changed() error {
 	return err
 }
 
-// goferRoot is where gVisor's file server has the sandbox's root.
+// goferRoot is the folder at which gVisor's file server has mounted the sandbox's root.
 const goferRoot = "/root"
 
-// hostFiles returns what the sandbox holds open of the host: the files that its
-// programs have mapped or read, and the folders and links by which they were
-// found. The sandbox's own socket and what it may write are not among them.
+// hostFiles returns the host's files that the sandbox holds open: those that its
+// programs have mapped or read, and the folders and links by which they were found. The
+// sandbox's own socket and its writable files are not among them.
 func (b *box) hostFiles() ([]sameFile, error) {
-	b.mu.Lock()
-	pid := b.pid
-	b.mu.Unlock()
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	pid, _ := b.process()
+	open, err := openFiles(pid)
 	if err != nil {
 		return nil, err
 	}
 	files := map[string]sameFile{}
-	for _, e := range fds {
-		fd := fmt.Sprintf("/proc/%d/fd/%s", pid, e.Name())
-		inside, err := os.Readlink(fd)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // it was closed meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		inside, ok := strings.CutPrefix(inside, goferRoot+"/")
+	for _, o := range open {
+		inside, ok := strings.CutPrefix(o.target, goferRoot+"/")
 		if !ok {
 			continue
 		}
@@ -80,7 +70,7 @@ func (b *box) hostFiles() ([]sameFile, error) {
 		if !shared {
 			continue
 		}
-		has, err := statFile(fd, true)
+		has, err := statFile(o.path, true)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -95,7 +85,7 @@ func (b *box) hostFiles() ([]sameFile, error) {
 			return nil, err
 		}
 		if !f.is(has) {
-			return nil, fmt.Errorf("%s is not what the sandbox has of it", path)
+			return nil, fmt.Errorf("%s is not the file that the sandbox has open", path)
 		}
 		files[path] = f
 	}
@@ -105,8 +95,8 @@ func (b *box) hostFiles() ([]sameFile, error) {
 	return slices.Collect(maps.Values(files)), nil
 }
 
-// outside is the host's path of a file that the sandbox sees; shared says that it
-// is one of those that all sandboxes of the kind see, and none may change.
+// outside is the host's path of a file in the sandbox; shared says that all sandboxes
+// of the kind see the file, and none may change it.
 func (b *box) outside(path string) (host string, shared bool) {
 	r := b.runtime
 	r.mu.Lock()
@@ -116,7 +106,7 @@ func (b *box) outside(path string) (host string, shared bool) {
 	for _, m := range r.mounts(b) {
 		if len(m.Destination) > len(target) && (path == m.Destination || strings.HasPrefix(path, m.Destination+"/")) {
 			source, target = m.Source, m.Destination
-			shared = m.Type == "bind" && slices.Contains(m.Options, "ro") && source != b.sock()
+			shared = m.Type == "bind" && slices.Contains(m.Options, "ro") && source != b.socketDir()
 		}
 	}
 	return filepath.Join(source, strings.TrimPrefix(path, target)), shared

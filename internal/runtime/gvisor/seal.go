@@ -17,21 +17,21 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// seal is what is known of how a sandbox's mounts are.
+// seal is what is known of a sandbox's mounts. Its lock comes before that of the box.
 type seal struct {
 	mu       sync.Mutex
-	server   int             // the process of gVisor's file server; 0: not looked for
+	server   int             // process id of gVisor's file server; 0: not known
 	readOnly map[string]bool // by source; what an earlier server did is not in it
-	failed   bool            // which was said
-	next     time.Time       // when it is tried again, where a try costs something
+	failed   bool            // an error was logged
+	retry    time.Time       // when setByHelper is tried again
 }
 
 // Seal implements sandbox.Sealer. A sandbox's mounts are in the mount namespace of
-// gVisor's file server. The kernel refuses it while a file of the folder is open for
-// writing. Where all is as it is wanted, it costs nothing.
+// gVisor's file server. The kernel refuses to make one read-only while a file of the
+// folder is open for writing. Where all mounts are as they should be, it costs nothing.
 func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left int) {
-	var writers []*box // which the kernel lets go on, as they have a file open for writing
-	defer func() { r.blame(source, writers) }()
+	var writers []*box // that have a file open for writing, and so keep their mounts
+	defer func() { r.endWriters(source, writers) }()
 	for _, sb := range r.List() {
 		b, ok := sb.(*box)
 		targets := writableAt(sb.Spec().Mounts, source)
@@ -47,8 +47,8 @@ func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left 
 			if readOnly && errors.Is(err, unix.EBUSY) {
 				writers = append(writers, b)
 			}
-			if b.seal.news(err) {
-				r.Log.Warn("could not change how a sandbox sees a volume", "sandbox", b.Spec().ID, "volume", source,
+			if b.seal.reports(err) {
+				r.Log.Warn("could not change how a sandbox sees a volume", "sandbox", b.spec.ID, "volume", source,
 					"error", err)
 			}
 		}
@@ -56,7 +56,7 @@ func (r *Runtime) Seal(ctx context.Context, source string, readOnly bool) (left 
 	return left
 }
 
-// writableAt is where a folder is mounted for a sandbox that may write it.
+// writableAt lists where a folder is mounted for a sandbox that may write it.
 func writableAt(mounts []sandbox.Mount, source string) (targets []string) {
 	for _, m := range mounts {
 		if m.Source == source && !m.ReadOnly {
@@ -66,9 +66,8 @@ func writableAt(mounts []sandbox.Mount, source string) (targets []string) {
 	return targets
 }
 
-// fresh says that the mounts are as they were asked for: of a sandbox that has
-// just started.
-func (s *seal) fresh(mounts []sandbox.Mount) {
+// started says that a sandbox has just started: its mounts are as its spec has them.
+func (s *seal) started(mounts []sandbox.Mount) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.readOnly = map[string]bool{}
@@ -89,53 +88,12 @@ func (s *seal) is(source string, readOnly bool) bool {
 func (s *seal) due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !time.Now().Before(s.next)
+	return !time.Now().Before(s.retry)
 }
 
-// sealAgain is the time between two tries that need a process each.
-const sealAgain = 5 * time.Second
-
-// setSeal changes the mounts of a folder, of which there may be several.
-func (r *Runtime) setSeal(ctx context.Context, b *box, source string, targets []string, readOnly bool) (err error) {
-	b.mu.Lock()
-	id, started := b.spec.ID, b.started
-	b.mu.Unlock()
-	s := &b.seal
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r.Rootless {
-		defer func() {
-			if err != nil {
-				s.next = time.Now().Add(sealAgain)
-			}
-		}()
-	}
-	if s.server == 0 {
-		s.server = r.fileServer(id)
-	}
-	if !r.isServer(s.server, id, started) {
-		s.server = 0
-		return unix.ESRCH
-	}
-	if s.readOnly == nil {
-		s.readOnly = map[string]bool{}
-	}
-	delete(s.readOnly, source) // some may be changed, and others not
-	if r.Rootless {
-		err = r.setByHelper(ctx, s.server, id, started, targets, readOnly)
-	} else {
-		err = r.setReadOnly(s.server, id, started, targets, readOnly)
-	}
-	if err != nil {
-		return err
-	}
-	s.readOnly[source] = readOnly
-	return nil
-}
-
-// news says whether an error is to be said: not that a file is open for writing, or
-// that the sandbox ends, and nothing twice.
-func (s *seal) news(err error) bool {
+// reports says whether an error is to be logged: the first one, unless it says that a
+// file is open for writing, or that the sandbox ends.
+func (s *seal) reports(err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failed || errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ESRCH) {
@@ -145,9 +103,56 @@ func (s *seal) news(err error) bool {
 	return true
 }
 
-// fileServer returns the process of a sandbox's file server, as gVisor has written it
-// down for itself, or 0.
-func (r *Runtime) fileServer(id string) int {
+// serverPID returns the process id of the file server, or 0 as long as it is not known.
+func (s *seal) serverPID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.server
+}
+
+// helperInterval is the time between two tries that need a process each.
+const helperInterval = 5 * time.Second
+
+// setSeal changes the mounts of a folder, of which there may be several.
+func (r *Runtime) setSeal(ctx context.Context, b *box, source string, targets []string, readOnly bool) (err error) {
+	_, started := b.process()
+	s := &b.seal
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.Rootless {
+		defer func() {
+			if err != nil {
+				s.retry = time.Now().Add(helperInterval)
+			}
+		}()
+	}
+	if s.server == 0 {
+		s.server = r.findServer(b.spec.ID)
+	}
+	server := fileServer{s.server, b.spec.ID, started}
+	if !r.isServer(server) {
+		s.server = 0
+		return unix.ESRCH
+	}
+	if s.readOnly == nil {
+		s.readOnly = map[string]bool{}
+	}
+	delete(s.readOnly, source) // after an error some mounts may be changed, and others not
+	if r.Rootless {
+		err = r.setByHelper(ctx, server, targets, readOnly)
+	} else {
+		err = r.setReadOnly(server, targets, readOnly)
+	}
+	if err != nil {
+		return err
+	}
+	s.readOnly[source] = readOnly
+	return nil
+}
+
+// findServer returns the process id of a sandbox's file server, as gVisor has stored it,
+// or 0.
+func (r *Runtime) findServer(id string) int {
 	files, _ := filepath.Glob(filepath.Join(r.runscRoot(), "*"+id+"*.state"))
 	for _, f := range files {
 		var state struct {
@@ -161,16 +166,15 @@ func (r *Runtime) fileServer(id string) int {
 	return 0
 }
 
-// setReadOnly changes the mounts of the file server pid, which must be that of the
-// sandbox id: root enters what its process names, so that it is looked at again when
-// the process can no longer become another.
-func (r *Runtime) setReadOnly(pid int, id string, started uint64, targets []string, readOnly bool) error {
-	fd, err := unix.PidfdOpen(pid, 0)
+// setReadOnly changes the mounts of a file server. It enters the process's namespace as
+// root, so it checks the process again once the id can no longer become another's.
+func (r *Runtime) setReadOnly(server fileServer, targets []string, readOnly bool) error {
+	fd, err := unix.PidfdOpen(server.pid, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if !r.isServer(pid, id, started) {
+	if !r.isServer(server) {
 		return unix.ESRCH // the process id is another's by now
 	}
 	attr := unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}
@@ -197,26 +201,26 @@ func (r *Runtime) setReadOnly(pid int, id string, started uint64, targets []stri
 	return <-done
 }
 
-// setByHelper does what setReadOnly does where the mounts belong to a user namespace,
-// which a program with one thread can enter: sandlot-runsc's "seal".
-func (r *Runtime) setByHelper(ctx context.Context, pid int, id string, started uint64, targets []string, readOnly bool) error {
+// setByHelper does the same where the mounts belong to a user namespace, which only a
+// program with one thread can enter: sandlot-runsc's command "seal".
+func (r *Runtime) setByHelper(ctx context.Context, server fileServer, targets []string, readOnly bool) error {
 	mode := "rw"
 	if readOnly {
 		mode = "ro"
 	}
-	ctx, cancel := context.WithTimeout(ctx, sealAgain)
+	ctx, cancel := context.WithTimeout(ctx, helperInterval)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, r.Runsc, append([]string{"seal", mode, goferRoot}, targets...)...)
 	cmd.Env, cmd.Dir = []string{}, "/"
 	for _, name := range []string{"user", "mnt"} {
-		f, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "ns", name))
+		f, err := os.Open(filepath.Join("/proc", strconv.Itoa(server.pid), "ns", name))
 		if err != nil {
 			return err
 		}
 		defer f.Close()
 		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 	}
-	if !r.isServer(pid, id, started) { // it is alive after they were opened: they are its own
+	if !r.isServer(server) { // it lives now, after they were opened, so they are its own
 		return unix.ESRCH
 	}
 	err := cmd.Run()

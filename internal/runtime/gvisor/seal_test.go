@@ -94,11 +94,11 @@ func testSeal(t *testing.T, s *sandboxtest.Subject) {
 	defer c.Close()
 	// Whoever may start a program can give it the file server's command line.
 	for _, pid := range pretend(t, rt, spec.ID) {
-		if rt.isServer(pid, spec.ID, b.(*box).started) {
+		if rt.isServer(fileServer{pid, spec.ID, b.(*box).started}) {
 			t.Errorf("process %d passes for the file server", pid)
 		}
-		if err := rt.setReadOnly(pid, spec.ID, b.(*box).started, []string{"/share"}, true); !errors.Is(err,
-			unix.ESRCH) {
+		server := fileServer{pid, spec.ID, b.(*box).started}
+		if err := rt.setReadOnly(server, []string{"/share"}, true); !errors.Is(err, unix.ESRCH) {
 			t.Errorf("its mounts: %v", err)
 		}
 	}
@@ -198,7 +198,8 @@ func TestWritersIntoAFullVolume(t *testing.T) {
 	for i, target := range []string{"/share/0", "/workspace/f"} {
 		spec := s.Spec()
 		spec.Limits.DiskBytes = 1 << 30
-		spec.Mounts = []sandbox.Mount{{Source: own[i], Target: "/workspace"}, {Source: shared, Target: "/share", Shared: true}}
+		spec.Mounts = []sandbox.Mount{{Source: own[i], Target: "/workspace"},
+			{Source: shared, Target: "/share", Shared: true}}
 		b, err := rt.Create(t.Context(), spec)
 		if err != nil {
 			t.Fatal(err)
@@ -221,7 +222,8 @@ func TestWritersIntoAFullVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.Command("sh", "-c", "head -c 100000000 /dev/zero >> "+filepath.Join(shared, "1")).CombinedOutput(); err != nil {
+	line := "head -c 100000000 /dev/zero >> " + filepath.Join(shared, "1")
+	if out, err := exec.Command("sh", "-c", line).CombinedOutput(); err != nil {
 		t.Fatal(string(out), err)
 	}
 	gone := boxes[0].(*box).gone
@@ -240,7 +242,7 @@ func TestWritersIntoAFullVolume(t *testing.T) {
 		}
 		break
 	}
-	for range 2 * sure {
+	for range 2 * mostLooks {
 		rt.Seal(t.Context(), shared, true)
 	}
 	for i, want := range []sandbox.Status{{Life: sandbox.Dead, Reason: "volume"}, {Life: sandbox.Running}} {
@@ -251,7 +253,7 @@ func TestWritersIntoAFullVolume(t *testing.T) {
 	if err := errors.Join(boxes[0].Stop(t.Context()), boxes[1].Stop(t.Context()), rt.Close()); err != nil {
 		t.Error(err)
 	}
-	if len(rt.blamed) > 0 {
+	if len(rt.watches) > 0 {
 		t.Error("a watch is left")
 	}
 }

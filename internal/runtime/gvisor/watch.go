@@ -4,66 +4,67 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sandlot/internal/proc"
 )
 
-// glance is how often what the kernel does not bound is looked at: what a sandbox
-// writes into its mounts, and, without cgroups, its memory.
-const glance = 250 * time.Millisecond
+// sampleInterval is the time between two looks at what the kernel does not bound: how
+// much a sandbox writes into its mounts, and, without cgroups, its memory.
+const sampleInterval = 250 * time.Millisecond
 
-// measure is what is known of one sandbox between two looks.
-type measure struct {
-	disk  disk
-	pulse pulse
+// sample is what is known of one sandbox between two looks.
+type sample struct {
+	disk disk
+	cpu  cpuUse
 }
 
 func (r *Runtime) watch() {
-	tick := time.NewTicker(glance)
+	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
-	seen := map[*box]*measure{}
-	keeper := newKeeper(r.cgroups)
+	seen := map[*box]*sample{}
+	pinner := newPinner(r.cgroups)
 	for {
 		select {
 		case <-tick.C:
 		case <-r.ctx.Done():
 			return
 		}
+		now := map[*box]*sample{}
 		r.mu.Lock()
-		now := make(map[*box]*measure, len(r.boxes))
 		for _, b := range r.boxes {
 			now[b] = seen[b]
 		}
 		r.mu.Unlock()
-		for b, m := range now {
-			if m == nil {
-				m = &measure{}
-				now[b] = m
+		for b, s := range now {
+			if s == nil {
+				s = &sample{}
+				now[b] = s
 			}
-			r.look(b, m)
-			if id, limits := b.identity(); b.cgroups.usable() {
+			r.check(b, s)
+			if b.cgroups.usable() {
 				_, cpu := b.cost(0)
-				keeper.look(id, limits.CPUs, cpu, time.Now(), &m.pulse)
+				pinner.update(b.spec.ID, b.Spec().Limits.CPUs, cpu, time.Now(), &s.cpu)
 			}
 		}
-		for b, m := range seen {
+		for b, s := range seen {
 			if now[b] == nil && b.cgroups.usable() {
-				keeper.calm(&m.pulse)
-				keeper.free(b.spec.ID, &m.pulse)
+				pinner.remove(b.spec.ID, &s.cpu)
 			}
 		}
 		seen = now
 	}
 }
 
-func (r *Runtime) look(b *box, m *measure) {
-	b.mu.Lock()
-	pid, limits, mounts := b.pid, b.spec.Limits, b.spec.Mounts
-	b.mu.Unlock()
+// check ends a sandbox that is over a limit which the kernel does not hold.
+func (r *Runtime) check(b *box, s *sample) {
+	pid, _ := b.process()
+	limits := b.Spec().Limits
 	if pid == 0 {
 		return
 	}
@@ -75,7 +76,7 @@ func (r *Runtime) look(b *box, m *measure) {
 		}
 	}
 	if limits.DiskBytes > 0 {
-		r.watchDisk(b, &m.disk, usage{pid, limits.DiskBytes, mounts})
+		r.watchDisk(b, &s.disk, usage{pid, limits.DiskBytes, b.spec.Mounts})
 	}
 }
 
@@ -92,48 +93,58 @@ func (b *box) cost(pid int) (memory int64, cpu time.Duration) {
 	return b.footprint(pid), proc.CPU(pid)
 }
 
-// footprint is the memory of the sandbox whose process is pid. What its programs
-// use is in files in memory that gVisor's process holds; that is mapped only
-// while it is touched, so it does not show in any process's size.
+// memoryFile is gVisor's name for the files in memory that hold a sandbox's memory.
+const memoryFile = "/memfd:runsc-memory"
+
+// footprint is the memory of the sandbox whose process is pid. The memory of its
+// programs is in files that gVisor's process holds open and maps only while they are
+// touched, so that it does not show in any process's size.
 func (b *box) footprint(pid int) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	total, found := int64(0), false
-	for _, f := range b.memory {
-		name, err := os.Readlink(f)
-		i, serr := os.Stat(f)
-		if err == nil && serr == nil && strings.HasPrefix(name, memoryFile) {
-			total, found = total+blocks(i), true
-		}
-	}
-	if found {
-		return total + anonymous(pid)
-	}
-	b.memory = nil // the next look finds them
-	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	entries, _ := os.ReadDir(dir)
-	seen := map[uint64]bool{}
-	for _, e := range entries {
-		f := filepath.Join(dir, e.Name())
-		name, err := os.Readlink(f)
-		if err != nil || !strings.HasPrefix(name, memoryFile) {
-			continue
-		}
-		i, err := os.Stat(f)
-		if err != nil {
-			continue
-		}
-		if st, ok := i.Sys().(*syscall.Stat_t); ok && !seen[st.Ino] {
-			seen[st.Ino] = true
-			b.memory = append(b.memory, f)
-			total += blocks(i)
-		}
+	total := memoryOf(b.memory)
+	if total == 0 {
+		files, _ := openFiles(pid)
+		b.memory = slices.DeleteFunc(files, func(f openFile) bool { return !strings.HasPrefix(f.target, memoryFile) })
+		total = memoryOf(b.memory)
 	}
 	return total + anonymous(pid)
 }
 
-// memoryFile is what gVisor calls those files.
-const memoryFile = "/memfd:runsc-memory"
+// memoryOf is the size of those of the files that are still a sandbox's memory.
+func memoryOf(files []openFile) (total int64) {
+	seen := map[uint64]bool{}
+	for _, f := range files {
+		target, err := os.Readlink(f.path)
+		var st unix.Stat_t
+		if err == nil && strings.HasPrefix(target, memoryFile) && unix.Stat(f.path, &st) == nil && !seen[st.Ino] {
+			seen[st.Ino] = true
+			total += st.Blocks * 512
+		}
+	}
+	return total
+}
+
+// openFile is a descriptor of a process: its path below /proc, and the path of the file.
+type openFile struct{ path, target string }
+
+// openFiles lists the descriptors of a process that are open meanwhile. With an error
+// some are missing.
+func openFiles(pid int) (files []openFile, err error) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		target, lerr := os.Readlink(path)
+		switch {
+		case lerr == nil:
+			files = append(files, openFile{path, target})
+		case !os.IsNotExist(lerr): // else it was closed meanwhile
+			err = lerr
+		}
+	}
+	return files, err
+}
 
 // anonymous is the memory that a process has for itself.
 func anonymous(pid int) int64 {

@@ -1,10 +1,7 @@
 package gvisor
 
 import (
-	"fmt"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -12,35 +9,33 @@ import (
 	"sandlot/internal/writes"
 )
 
-// sure is in how many looks after each other a sandbox has to have written too much
-// into a full volume before it ends: a write that is on its way is told when it is
-// done.
-const sure = 5
+// mostLooks is in how many looks after each other a sandbox has to have written too much
+// into a full volume before it ends: the kernel reports a write when it is finished.
+const mostLooks = 5
 
-// blamed is what is known of those who write into a full volume.
-type blamed struct {
-	mu    sync.Mutex    // held while the disk is asked, which may not answer
-	watch *writes.Watch // nil: the kernel does not tell
-	looks map[string]int
-	wrote map[string]int64 // what each had written to whatever when it was first seen
+// writeWatch is what is known of the sandboxes that write into one full volume. Its lock
+// is held while the disk is asked, which may not answer; it comes before those of boxes.
+type writeWatch struct {
+	mu     sync.Mutex
+	opened bool
+	watch  *writes.Watch    // nil: the kernel does not tell
+	looks  map[string]int   // by sandbox
+	wrote  map[string]int64 // bytes that each had written to all files when it was first seen
 }
 
-// blame ends those of the writers whose own writes have made files of a full volume
-// grow by more than the slack. Without writers it forgets what it knows.
-func (r *Runtime) blame(source string, writers []*box) {
-	r.blaming.Lock()
-	w := r.blamed[source]
-	begins := w == nil && len(writers) > 0
-	if begins {
-		w = &blamed{looks: map[string]int{}, wrote: map[string]int64{}}
-		if r.blamed == nil {
-			r.blamed = map[string]*blamed{}
-		}
-		r.blamed[source] = w
-	} else if len(writers) == 0 {
-		delete(r.blamed, source)
+// endWriters ends those of the writers whose own writes have made the files of a full
+// volume grow by more than the slack. Without writers it closes the volume's watch.
+func (r *Runtime) endWriters(source string, writers []*box) {
+	r.watchesMu.Lock()
+	w := r.watches[source]
+	switch {
+	case len(writers) == 0:
+		delete(r.watches, source)
+	case w == nil:
+		w = &writeWatch{looks: map[string]int{}, wrote: map[string]int64{}}
+		r.watches[source] = w
 	}
-	r.blaming.Unlock()
+	r.watchesMu.Unlock()
 	if w == nil {
 		return
 	}
@@ -50,68 +45,67 @@ func (r *Runtime) blame(source string, writers []*box) {
 		w.close()
 		return
 	}
-	if begins {
+	if !w.opened {
+		w.opened = true
 		watch, err := writes.Open(source)
 		if err == nil {
 			w.watch = watch
 		} else if !r.Rootless {
-			r.Log.Warn("a sandbox has a file of a full volume open for writing, and whether it writes cannot be told", "volume", source, "error", err)
+			r.Log.Warn("a sandbox has a file of a full volume open for writing, and whether it writes cannot be told",
+				"volume", source, "error", err)
 		}
 	}
 	if w.watch == nil {
 		return
 	}
-	who := whoOf(source, writers)
-	if err := w.watch.Read(who); err != nil {
+	owner := ownerOf(source, writers)
+	if err := w.watch.Read(owner); err != nil {
 		return
 	}
-	grown, err := w.watch.Grown(who)
+	grown, err := w.watch.Grown(owner)
 	for _, b := range writers {
-		id, _ := b.identity()
+		id := b.spec.ID
 		if err != nil || min(grown[id], w.written(b)) <= slack {
 			w.looks[id] = 0
 			continue
 		}
-		if w.looks[id]++; w.looks[id] < sure {
+		if w.looks[id]++; w.looks[id] < mostLooks {
 			continue
 		}
-		r.Log.Warn("a sandbox goes on writing into a volume that is full, and ends", "sandbox", id, "volume", source, "megabytes", grown[id]>>20)
+		r.Log.Warn("a sandbox goes on writing into a volume that is full, and ends", "sandbox", id, "volume", source,
+			"megabytes", grown[id]>>20)
 		b.kill("volume")
 	}
 }
 
-// blameNobody ends all watches, but for one that waits for a disk that does not answer.
-func (r *Runtime) blameNobody() {
-	r.blaming.Lock()
-	defer r.blaming.Unlock()
-	for _, w := range r.blamed {
+// closeWatches closes all watches, except one that waits for a disk that does not answer.
+func (r *Runtime) closeWatches() {
+	r.watchesMu.Lock()
+	defer r.watchesMu.Unlock()
+	for _, w := range r.watches {
 		if w.mu.TryLock() {
 			w.close()
 			w.mu.Unlock()
 		}
 	}
-	clear(r.blamed)
+	clear(r.watches)
 }
 
 // close ends the watch. The lock is held.
-func (w *blamed) close() {
+func (w *writeWatch) close() {
 	if w.watch != nil {
 		w.watch.Close()
 		w.watch = nil
 	}
 }
 
-// written is how many bytes the sandbox has written, to whatever, since it was first
-// seen. A file also grows by mappings of it and by truncation, of which the watch hears
-// nothing: what somebody else has made of it that way is not the sandbox's.
-func (w *blamed) written(b *box) int64 {
-	b.mu.Lock()
-	id, pid := b.spec.ID, b.pid
-	b.mu.Unlock()
-	b.seal.mu.Lock()
-	server := b.seal.server
-	b.seal.mu.Unlock()
-	now := proc.Written(pid) + proc.Written(server)
+// written is how many bytes the sandbox has written, to all files, since it was first
+// seen. A file also grows by mappings of it and by truncation, which the watch is not
+// told: growth beyond the sandbox's own writes is somebody else's.
+func (w *writeWatch) written(b *box) int64 {
+	id := b.spec.ID
+	pid, _ := b.process()
+	now := proc.Written(pid) + proc.Written(b.seal.serverPID())
 	first, seen := w.wrote[id]
 	if !seen || now < first {
 		w.wrote[id], first = now, now
@@ -119,43 +113,22 @@ func (w *blamed) written(b *box) int64 {
 	return now - first
 }
 
-// whoOf names the sandbox of a process that writes into a volume, by the mounts that
-// the sandbox has of it.
-func whoOf(source string, writers []*box) func(pid int, mount uint64) string {
+// ownerOf returns a function that names the sandbox of a process which writes into a
+// volume by a mount with that id.
+func ownerOf(source string, writers []*box) func(pid int, mount uint64) string {
 	type mounted struct {
 		pid   int
 		mount uint64
 	}
-	all := map[mounted]string{}
+	owners := map[mounted]string{}
 	for _, b := range writers {
-		b.mu.Lock()
-		id, pid, targets := b.spec.ID, b.pid, writableAt(b.spec.Mounts, source)
-		b.mu.Unlock()
-		b.seal.mu.Lock()
-		server := b.seal.server
-		b.seal.mu.Unlock()
-		for _, m := range mountsAt(server, targets) {
-			all[mounted{pid, m}], all[mounted{server, m}] = id, id
+		pid, _ := b.process()
+		server, targets := b.seal.serverPID(), writableAt(b.spec.Mounts, source)
+		for _, m := range proc.Mounts(server) {
+			if slices.Contains(targets, strings.TrimPrefix(m.Target, goferRoot)) {
+				owners[mounted{pid, m.ID}], owners[mounted{server, m.ID}] = b.spec.ID, b.spec.ID
+			}
 		}
 	}
-	return func(pid int, mount uint64) string { return all[mounted{pid, mount}] }
-}
-
-// mountsAt are the ids of a file server's mounts at those places.
-func mountsAt(server int, targets []string) (ids []uint64) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", server))
-	if err != nil {
-		return nil
-	}
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		at := strings.TrimPrefix(strings.ReplaceAll(f[4], `\040`, " "), goferRoot)
-		if id, err := strconv.ParseUint(f[0], 10, 64); err == nil && slices.Contains(targets, at) {
-			ids = append(ids, id)
-		}
-	}
-	return ids
+	return func(pid int, mount uint64) string { return owners[mounted{pid, mount}] }
 }
