@@ -1,7 +1,7 @@
 // Package volume owns how full the folders are that the operator shares with every
-// sandbox. They are measured for the server, not for a sandbox: one that has
-// reached its limit is read-only until something in it was removed, and what is in it
-// ends nobody's sandbox.
+// sandbox. A folder that has reached its limit is read-only until something in it was
+// removed. The server measures the folders for itself: they count for no sandbox, and
+// no sandbox ends because of their size.
 package volume
 
 import (
@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"time"
 
 	"sandlot/internal/sandbox"
 	"sandlot/internal/tree"
@@ -20,9 +19,9 @@ type Config struct {
 	Mounts []sandbox.Mount
 	// LimitBytes is what each may hold; 0: any number.
 	LimitBytes int64
-	// Seal makes the running sandboxes' mounts of a folder read-only, or writable
-	// again, as far as it can; it returns how many are not. It is called at each
-	// look: sandboxes start, are taken over, and close files. It may be nil.
+	// Seal makes the running sandboxes' mounts of a folder read-only, or writable again,
+	// and returns how many it could not change. It is called every second, as sandboxes
+	// start, are recovered, and close files. It may be nil.
 	Seal func(ctx context.Context, source string, readOnly bool) (left int)
 	Log  *slog.Logger
 }
@@ -39,11 +38,10 @@ type Volumes struct {
 
 // state is what is known of a volume.
 type state struct {
-	used     int64 // bytes, when it was measured last
+	used     int64 // bytes, by the last measurement
 	measured bool
-	full     bool
-	why      Why
-	failed   bool // to be measured, which was said
+	why      Why  // empty: it is not full
+	failed   bool // measuring failed, which was logged; the volume's watch alone uses it
 }
 
 // Why says why a volume is full.
@@ -74,9 +72,10 @@ func (v *Volumes) Mounts() []sandbox.Mount {
 	defer v.mu.Unlock()
 	list := slices.Clone(v.Config.Mounts)
 	for i := range list {
-		list[i].Shared = true
-		if s := v.states[list[i].Source]; s != nil && s.full {
-			list[i].ReadOnly = true
+		m := &list[i]
+		m.Shared = true
+		if s := v.states[m.Source]; s != nil && s.why != "" {
+			m.ReadOnly = true
 		}
 	}
 	return list
@@ -100,64 +99,19 @@ func (v *Volumes) Usage() []Usage {
 	for _, m := range v.Config.Mounts {
 		u := Usage{Mount: m}
 		if s := v.states[m.Source]; s != nil {
-			u.Measured, u.UsedBytes, u.LimitBytes, u.Full, u.Why = s.measured, s.used, v.LimitBytes, s.full, s.why
+			u = Usage{m, s.measured, s.used, v.LimitBytes, s.why != "", s.why}
 		}
 		list = append(list, u)
 	}
 	return list
 }
 
-// Run measures the volumes until ctx ends. It does not wait for a disk that does not
-// answer.
-func (v *Volumes) Run(ctx context.Context) {
-	if len(v.states) == 0 {
-		return
-	}
-	var all, disks sync.WaitGroup
-	for source, s := range v.states {
-		w := &watch{v: v, source: source, s: s, disk: &disks, measured: make(chan result, 1),
-			looked: make(chan space, 1)}
-		all.Go(func() { w.run(ctx) })
-		if v.Seal != nil {
-			disks.Go(func() { v.enforce(ctx, source, s) })
-		}
-	}
-	all.Wait()
-	answered := make(chan struct{})
-	go func() { disks.Wait(); close(answered) }() // ends with the last system call on a disk
-	select {
-	case <-answered:
-	case <-time.After(parting):
-		v.Log.Warn("the disk of a volume does not answer; the server ends without it")
-	}
-}
-
-// enforce has the sandboxes' mounts as they should be, also while the folder is
-// measured, which may last.
-func (v *Volumes) enforce(ctx context.Context, source string, s *state) {
-	t := time.NewTicker(tick)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return
-		}
-		v.mu.Lock()
-		known, full := s.measured || s.full, s.full
-		v.mu.Unlock()
-		if known {
-			v.Seal(ctx, source, full)
-		}
-	}
-}
-
-// fill makes a volume full for a reason, or, with an empty one, writable again. It
-// says so in the log when that changes.
+// fill makes a volume full for a reason, or, with an empty one, writable again. A change
+// is logged.
 func (v *Volumes) fill(source string, s *state, why Why, err error) {
 	v.mu.Lock()
 	changed := why != s.why
-	s.full, s.why = why != "", why
+	s.why = why
 	used := s.used
 	v.mu.Unlock()
 	switch {

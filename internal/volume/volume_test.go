@@ -40,7 +40,7 @@ func TestLimit(t *testing.T) {
 	step := func(want bool) {
 		t.Helper()
 		size := measure(t, dir)
-		w.take(result{size, nil})
+		w.judge(result{size, nil})
 		if got := v.Mounts()[0]; got.ReadOnly != want || !got.Shared || !v.Mounts()[1].ReadOnly {
 			t.Errorf("with %d bytes: %+v", size.Bytes, got)
 		}
@@ -57,7 +57,7 @@ func TestLimit(t *testing.T) {
 	write(8)
 	step(false)
 
-	w.take(result{tree.Size{Bytes: 1}, tree.ErrDepth})
+	w.judge(result{tree.Size{Bytes: 1}, tree.ErrDepth})
 	if u := v.Usage()[0]; !u.Full || u.Why != Deep || u.UsedBytes != 1 {
 		t.Errorf("too deep: %+v", u)
 	}
@@ -146,18 +146,18 @@ func TestDisks(t *testing.T) {
 		is("much is gone, by whomever", "")
 		time.Sleep(time.Minute)
 		is("more than the limit is gone while it is measured", Disk)
-		time.Sleep(longest)
+		time.Sleep(measureTimeout)
 		is("slow", Slow)
 		set(10<<30, quick)
-		time.Sleep(2 * seldom)
+		time.Sleep(2 * maxInterval)
 		is("quick again", "")
 		set(10<<30, gone)
-		time.Sleep(longest + 20*time.Second)
+		time.Sleep(measureTimeout + 20*time.Second)
 		is("no answer", Slow)
 		stop()
 		began := time.Now()
 		<-ended
-		if took := time.Since(began); took > parting {
+		if took := time.Since(began); took > closeTimeout {
 			t.Errorf("the end waits %s for a disk that does not answer", took)
 		}
 		close(dead)

@@ -2,78 +2,87 @@ package volume
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"math"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"sandlot/internal/tree"
 )
 
 const (
-	// tick is how often the free space and the sandboxes are looked at, which costs
-	// nothing.
+	// tick is the time between two looks at the free space and at the sandboxes, which
+	// cost nothing.
 	tick = time.Second
-	// often and seldom bound the time between two measurements of a folder, which
-	// are a twentieth of the time at most.
-	often, seldom, share = 5 * time.Second, 10 * time.Minute, 20
-	// longest is how long measuring may take, as of a sandbox's own folder. A volume
-	// that is not measured by then is full.
-	longest = 10 * time.Minute
-	// slow is how long measuring may take before what the disk loses meanwhile, by
-	// whomever, counts against the volume.
+	// minInterval and maxInterval bound the time between two measurements of a folder,
+	// which take at most one part of share of the time.
+	minInterval, maxInterval, share = 5 * time.Second, 10 * time.Minute, 20
+	// measureTimeout is how long measuring may take, as of a sandbox's own folder. A
+	// volume that is not measured by then is full.
+	measureTimeout = 10 * time.Minute
+	// slow is how long measuring may take before all that the disk loses meanwhile
+	// counts against the volume.
 	slow = 30 * time.Second
-	// lower is how far below its limit, of 16 parts, a full one has to be to be
-	// written again.
-	lower = 15
-	// reserve is what has to be free on a volume's disk so that it can be written: a
-	// hundredth of the disk, and no more than maxReserve bytes.
-	reserve, maxReserve = 100, 1 << 30
-	// parting is how long Run waits at its end for disks to answer.
-	parting = 2 * time.Second
+	// closeTimeout is how long Run waits at its end for disks to answer.
+	closeTimeout = 2 * time.Second
 )
 
-// space is what a file system has, in bytes; total 0: it did not say.
-type space struct{ free, total uint64 }
-
-func (s space) reserve() uint64 { return min(s.total/reserve, maxReserve) }
-
-func spaceOf(path string) space {
-	var st unix.Statfs_t
-	if unix.Statfs(path, &st) != nil {
-		return space{}
+// Run measures the volumes until ctx ends. It does not wait for a disk that does not
+// answer.
+func (v *Volumes) Run(ctx context.Context) {
+	if len(v.states) == 0 {
+		return
 	}
-	return space{st.Bavail * uint64(st.Bsize), st.Blocks * uint64(st.Bsize)}
+	var all, disks sync.WaitGroup
+	for source, s := range v.states {
+		w := &watch{v: v, source: source, s: s, disk: &disks, measured: make(chan result, 1),
+			looked: make(chan space, 1)}
+		all.Go(func() { w.run(ctx) })
+		if v.Seal != nil {
+			disks.Go(func() { v.enforce(ctx, source, s) })
+		}
+	}
+	all.Wait()
+	answered := make(chan struct{})
+	go func() { disks.Wait(); close(answered) }() // ends with the last system call on a disk
+	select {
+	case <-answered:
+	case <-time.After(closeTimeout):
+		v.Log.Warn("the disk of a volume does not answer; the server ends without it")
+	}
 }
 
-func measureFolder(ctx context.Context, source string) (tree.Size, error) {
-	return tree.Measure(ctx, source, tree.Limits{Entries: math.MaxInt64, Depth: 4096, Foreign: true})
+// enforce seals and unseals the sandboxes' mounts, also while the folder is measured,
+// which may take long.
+func (v *Volumes) enforce(ctx context.Context, source string, s *state) {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return
+		}
+		v.mu.Lock()
+		known, full := s.measured || s.why != "", s.why != ""
+		v.mu.Unlock()
+		if known {
+			v.Seal(ctx, source, full)
+		}
+	}
 }
 
-// result is what came of measuring.
-type result struct {
-	size tree.Size
-	err  error
-}
-
-// watch looks at one volume. Its disk is asked by goroutines of disk's, one at a time
-// for each question: a disk may answer late, or never, and nothing waits for it.
+// watch watches one volume. Goroutines of disk ask its disk, one at a time for each
+// question: a disk may answer late, or never, and nothing else waits for it.
 type watch struct {
 	v      *Volumes
 	source string
 	s      *state
 	disk   *sync.WaitGroup
 
-	measured  chan result // of the measuring that runs
+	measured  chan result // of the measurement that runs
 	looked    chan space  // of the look that runs
 	measuring bool
 	looking   bool
-	began     time.Time // when measuring did
-	next      time.Time // when it does again
-	at        space     // when measuring began last
+	began     time.Time // when the last measurement did
+	next      time.Time // when the next one does
+	at        space     // when the last measurement began
 	now       space
 	short     bool // the disk had less free than its reserve, and not twice that since
 }
@@ -88,11 +97,11 @@ func (w *watch) run(ctx context.Context) {
 			w.ask(ctx)
 		case w.now = <-w.looked:
 			w.looking = false
-			w.room()
+			w.judgeDisk()
 		case r := <-w.measured:
 			w.measuring = false
 			if ctx.Err() == nil {
-				w.take(r)
+				w.judge(r)
 			}
 		case <-ctx.Done():
 			return
@@ -100,57 +109,60 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// ask asks the disk what is to be known now, and nothing that it owes an answer to.
+// ask asks the disk for its free space, and for the folder's size when that is due,
+// unless the answer to an earlier question is missing.
 func (w *watch) ask(ctx context.Context) {
 	if !w.looking {
 		w.looking = true
 		w.disk.Go(func() { w.looked <- w.v.space(w.source) })
 	}
 	if w.measuring {
-		if time.Since(w.began) > longest+tick { // it is in the middle of a system call
+		if time.Since(w.began) > measureTimeout+tick { // it is in the middle of a system call
 			w.v.fill(w.source, w.s, Slow, context.DeadlineExceeded)
 		}
 		return
 	}
-	grown := w.at.free > w.now.free && w.at.free-w.now.free > uint64(w.v.LimitBytes/16)
-	if time.Now().Before(w.next) && !grown {
+	if time.Now().Before(w.next) && w.lost() <= w.v.LimitBytes/16 {
 		return
 	}
 	w.measuring, w.began, w.at = true, time.Now(), w.now
 	w.disk.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, longest)
+		ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 		defer cancel()
 		size, err := w.v.measure(ctx, w.source)
 		w.measured <- result{size, err}
 	})
 }
 
-// room judges the free space of the volume's disk.
-func (w *watch) room() {
+// lost is how many bytes the disk has less free than when the last measurement began.
+func (w *watch) lost() int64 { return int64(w.at.free) - int64(w.now.free) }
+
+// judgeDisk judges the free space of the volume's disk.
+func (w *watch) judgeDisk() {
 	if w.now.total == 0 {
 		return
 	}
 	if w.at.total == 0 {
 		w.at = w.now
 	}
+	reserve := w.now.reserve()
 	if w.short {
-		w.short = w.now.free < 2*w.now.reserve()
-	} else {
-		w.short = w.now.free < w.now.reserve()
+		reserve *= 2
 	}
-	lost := w.measuring && time.Since(w.began) > slow && w.at.free > w.now.free && w.at.free-w.now.free > uint64(w.v.LimitBytes)
+	w.short = w.now.free < reserve
+	outrun := w.measuring && time.Since(w.began) > slow && w.lost() > w.v.LimitBytes
 	w.v.mu.Lock()
-	full := w.s.full
+	full := w.s.why != ""
 	w.v.mu.Unlock()
-	if (w.short || lost) && !full {
+	if (w.short || outrun) && !full {
 		w.v.fill(w.source, w.s, Disk, nil)
 	}
 }
 
-// take takes up what was measured. A volume that cannot be measured, as its
-// sandboxes may have made it so, is full.
-func (w *watch) take(r result) {
-	w.next = time.Now().Add(min(max(share*time.Since(w.began), often), seldom))
+// judge judges a measurement. A volume that cannot be measured is full, as its sandboxes
+// may have made it so.
+func (w *watch) judge(r result) {
+	w.next = time.Now().Add(min(max(share*time.Since(w.began), minInterval), maxInterval))
 	v, s := w.v, w.s
 	why, hostile := unmeasurable(r.err)
 	if r.err != nil && !hostile {
@@ -163,7 +175,7 @@ func (w *watch) take(r result) {
 	s.failed = false
 	v.mu.Lock()
 	s.used, s.measured = r.size.Bytes, true
-	over := r.size.Bytes > v.LimitBytes || s.full && s.why == Limit && r.size.Bytes > v.LimitBytes/16*lower
+	over := r.size.Bytes > v.LimitBytes || s.why == Limit && r.size.Bytes > v.LimitBytes/16*lower
 	v.mu.Unlock()
 	switch {
 	case hostile:
@@ -173,17 +185,4 @@ func (w *watch) take(r result) {
 		why = Disk
 	}
 	v.fill(w.source, s, why, r.err)
-}
-
-// unmeasurable says which errors tell of what sandboxes may have made of a folder.
-func unmeasurable(err error) (Why, bool) {
-	switch {
-	case errors.Is(err, tree.ErrDepth), errors.Is(err, tree.ErrMoved):
-		return Deep, true
-	case errors.Is(err, tree.ErrClosed), errors.Is(err, fs.ErrPermission): // the volume itself too
-		return Closed, true
-	case errors.Is(err, context.DeadlineExceeded):
-		return Slow, true
-	}
-	return "", false
 }
