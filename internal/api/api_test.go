@@ -159,7 +159,7 @@ func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
 	book := session.New(session.Config{Pool: p, Store: &records{all: map[string]session.Record{}}, Log: log, Rules: session.Rules{
 		DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates, Flavors: sandboxtest.Flavors,
 		MaxSessions: 3,
-		Idle:        time.Hour, Retention: time.Hour, Sweep: time.Minute, Patience: time.Second}})
+		Idle:        time.Hour, Retention: time.Hour, Sweep: time.Minute, AgentTimeout: time.Second}})
 	t.Cleanup(func() {
 		book.StopAll(context.Background())
 		book.Close(context.Background())

@@ -143,7 +143,7 @@ func (a *App) openSessions(ctx context.Context, templates []*image.Template) err
 	rules := session.Rules{DefaultTemplate: c.Sessions.DefaultTemplate, DefaultFlavor: c.Sessions.DefaultFlavor,
 		Templates: templates, Flavors: sizes, MaxSessions: c.Sessions.Max, MaxMemoryMB: c.Sessions.MaxMemoryMB,
 		Idle: c.Sessions.Timeout, Retention: c.Sessions.Retention, Sweep: c.Sessions.Sweep, Evict: c.Sessions.Evict,
-		Patience: 10 * time.Second}
+		AgentTimeout: 10 * time.Second}
 	a.sessions = session.New(session.Config{Pool: a.pool, Store: a.store, Log: a.log, Egress: a.egress,
 		Events: a.events, Rules: rules})
 	allowed, err := policies(c)

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Run takes over what an earlier server left, looks at the clocks, and stores
-// what sessions moved, until ctx ends.
+// Run recovers the sandboxes that an earlier server left, stops idle sessions, and stores
+// sessions' traffic, until ctx ends.
 func (b *Sessions) Run(ctx context.Context) {
 	var work sync.WaitGroup
-	work.Go(func() { b.keepTraffic(ctx) }) // no sandbox that is slow to answer keeps it waiting
+	work.Go(func() { b.keepTraffic(ctx) }) // of its own, as sweeping may wait for a sandbox
 	work.Go(func() { b.adoptAll(ctx) })
 	work.Go(func() { b.endUnowned(ctx) })
 	defer work.Wait()
@@ -29,15 +29,16 @@ func (b *Sessions) Run(ctx context.Context) {
 
 func (b *Sessions) sweep(ctx context.Context, now time.Time) {
 	for _, s := range b.all() {
-		r := s.record()
+		c := s.current()
+		unused := now.Sub(c.rec.Used)
 		switch {
-		case s.live() && now.Sub(r.Used) > b.Idle:
+		case c.live() && unused > b.Idle:
 			if !s.busy(ctx) && now.Sub(s.record().Used) > b.Idle {
 				b.expire(ctx, s, fmt.Sprintf("it was idle for %s", b.Idle))
 			}
-		case s.live():
+		case c.live():
 			s.persistUse(ctx)
-		case !r.Home && now.Sub(r.Used) > b.Retention:
+		case !c.rec.Home && unused > b.Retention:
 			b.lapse(ctx, s)
 		}
 	}
@@ -49,10 +50,7 @@ func (s *Session) persistUse(ctx context.Context) {
 		return
 	}
 	defer s.release()
-	if s.gone() {
-		return
-	}
-	if err := s.update(func(*Record) {}); err != nil {
-		s.sessions.Log.Error("could not store a session's last use", "session", s.record().ID, "error", err)
+	if !s.current().removed {
+		s.store("a session's last use", func(*Record) {})
 	}
 }

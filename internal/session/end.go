@@ -2,27 +2,26 @@ package session
 
 import (
 	"context"
-	"slices"
 	"sync"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 )
 
-// expire stops a session's sandbox unless a call uses it. What is worth keeping
-// of it is kept. It says whether it did.
+// expire stops a session's sandbox unless a call uses it, and says whether it did. The
+// session stays if it has files.
 func (b *Sessions) expire(ctx context.Context, s *Session, why string) bool {
 	if s.acquire(ctx) != nil {
 		return false
 	}
 	defer s.release()
 	s.mu.Lock()
-	booted := s.booted
-	if s.active > 0 || s.removed || booted == nil {
+	booted := s.cur.booted
+	if s.cur.active > 0 || s.cur.removed || booted == nil {
 		s.mu.Unlock()
 		return false
 	}
-	s.booted = nil
+	s.cur.booted = nil
 	s.mu.Unlock()
 	if err := booted.Destroy(); err != nil {
 		b.Log.Error("could not stop an idle sandbox", "sandbox", booted.ID, "error", err)
@@ -33,27 +32,21 @@ func (b *Sessions) expire(ctx context.Context, s *Session, why string) bool {
 		b.forget(ctx, s)
 		return true
 	}
-	if err := s.update(func(r *Record) { r.Sandbox, r.State, r.Lost = "", Stopped, why }); err != nil {
-		b.Log.Error("could not store that a session stopped", "session", r.ID, "error", err)
-	}
-	b.thin(ctx, r.Owner)
+	s.store("that a session stopped", func(r *Record) { r.Sandbox, r.State, r.Lost = "", Stopped, why })
+	b.limitStopped(ctx, r.Owner)
 	return true
 }
 
-// keptFor is how many stopped sessions with files a principal may have, for each
+// maxStopped is how many stopped sessions with files a principal may have, for each
 // live one that they may have.
-const keptFor = 5
+const maxStopped = 5
 
-// thin forgets the principal's oldest stopped sessions when there are too many.
-func (b *Sessions) thin(ctx context.Context, owner string) {
-	var stopped []*Session
-	for _, s := range b.all() {
-		if r := s.record(); r.Owner == owner && !r.Home && r.State == Stopped && !s.live() {
-			stopped = append(stopped, s)
-		}
-	}
-	slices.SortFunc(stopped, func(x, y *Session) int { return x.record().Used.Compare(y.record().Used) })
-	for _, s := range stopped[:max(0, len(stopped)-keptFor*b.MaxSessions)] {
+// limitStopped forgets the principal's oldest stopped sessions when there are too many.
+func (b *Sessions) limitStopped(ctx context.Context, owner string) {
+	stopped := b.where(func(c current) bool {
+		return c.rec.Owner == owner && !c.rec.Home && c.rec.State == Stopped && !c.live()
+	})
+	for _, s := range stopped[:max(0, len(stopped)-maxStopped*b.MaxSessions)] {
 		b.lapse(ctx, s)
 	}
 }
@@ -64,10 +57,7 @@ func (b *Sessions) lapse(ctx context.Context, s *Session) {
 		return
 	}
 	defer s.release()
-	s.mu.Lock()
-	awake := s.booted != nil || s.left || s.active > 0 || s.removed
-	s.mu.Unlock()
-	if !awake {
+	if c := s.current(); c.booted == nil && !c.left && c.active == 0 && !c.removed {
 		b.forget(ctx, s)
 	}
 }
@@ -78,8 +68,8 @@ func (b *Sessions) forget(ctx context.Context, s *Session) {
 	s.storing.Lock() // no change that is being stored comes after the removal
 	defer s.storing.Unlock()
 	s.mu.Lock()
-	s.removed = true
-	r := s.rec
+	s.cur.removed = true
+	r := s.cur.rec
 	s.mu.Unlock()
 	r.State, r.Sandbox = Removed, ""
 	b.publish(r, event.SessionRemoved, "", 0)
@@ -94,27 +84,25 @@ func (b *Sessions) forget(ctx context.Context, s *Session) {
 	b.mu.Unlock()
 	if err := b.Pool.Workspaces.Remove(r.Workspace); err != nil {
 		b.Log.Error("could not remove a workspace", "session", r.ID, "error", err)
-		return // the record stays, so that it is tried again at the next start
+		return // the record stays, so that the next start tries again
 	}
 	if err := b.Store.RemoveSession(context.WithoutCancel(ctx), r.ID); err != nil {
 		b.Log.Error("could not remove a session's record", "session", r.ID, "error", err)
 	}
 }
 
-// remove ends a session: sandbox, and, but for a home, workspace and record.
+// byUser is why a session that its user stopped has lost its variables.
+const byUser = "it was stopped"
+
+// remove ends a session: sandbox, and, except of a home, workspace and record.
 func (b *Sessions) remove(ctx context.Context, s *Session) {
-	s.mu.Lock()
-	booted := s.booted
-	s.mu.Unlock()
-	// Whoever holds the lock waits for this sandbox: end it first.
-	if booted != nil {
-		s.drop(booted, "it was stopped")
-	}
+	// Whoever holds the lock may wait for this sandbox: end it first.
+	s.drop(s.current().booted, byUser)
 	if s.acquire(ctx) != nil {
 		return
 	}
 	defer s.release()
-	if s.gone() {
+	if s.current().removed {
 		return // another call was faster
 	}
 	if err := s.adopt(ctx); err != nil {
@@ -122,22 +110,18 @@ func (b *Sessions) remove(ctx context.Context, s *Session) {
 			"session", s.record().ID, "error", err)
 	}
 	s.mu.Lock()
-	booted, home, left, sandbox := s.booted, s.rec.Home, s.left, s.rec.Sandbox
-	s.ending = left
+	s.cur.ending = s.cur.left
+	c := s.cur
 	s.mu.Unlock()
-	if left && !home {
-		b.abandon(sandbox)
+	if c.left && !c.rec.Home {
+		b.abandon(c.rec.Sandbox)
 	}
-	if booted != nil {
-		s.drop(booted, "it was stopped")
-	}
-	if !home {
+	s.drop(c.booted, byUser)
+	if !c.rec.Home {
 		b.forget(ctx, s)
 		return
 	}
-	if err := s.update(func(r *Record) { r.State, r.Lost = Stopped, "it was stopped" }); err != nil {
-		b.Log.Error("could not store that a session stopped", "session", s.record().ID, "error", err)
-	}
+	s.store("that a session stopped", func(r *Record) { r.State, r.Lost = Stopped, byUser })
 }
 
 // Stop ends the caller's session. It returns false when they have none of that id.
@@ -150,13 +134,10 @@ func (b *Sessions) Stop(ctx context.Context, p auth.Principal, id string) bool {
 	return true
 }
 
-// Close lets go of all sandboxes; they live on, for the next server.
+// Close detaches all sandboxes; they live on, for the next server.
 func (b *Sessions) Close(ctx context.Context) {
 	for _, s := range b.all() {
-		s.mu.Lock()
-		booted := s.booted
-		s.mu.Unlock()
-		if booted != nil {
+		if booted := s.current().booted; booted != nil {
 			s.persistUse(ctx)
 			booted.Detach()
 		}
@@ -164,15 +145,12 @@ func (b *Sessions) Close(ctx context.Context) {
 	b.storeTraffic(ctx)
 }
 
-// StopOwned stops the sandboxes that this process booted, and keeps what is worth
-// keeping of their sessions.
+// StopOwned stops the sandboxes that this process booted, and keeps the sessions that
+// have files.
 func (b *Sessions) StopOwned(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, s := range b.all() {
-		s.mu.Lock()
-		booted, found := s.booted, s.found
-		s.mu.Unlock()
-		if booted != nil && booted != found {
+		if c := s.current(); c.booted != nil && c.booted != c.found {
 			wg.Go(func() { b.expire(ctx, s, "the program that served it ended") })
 		}
 	}

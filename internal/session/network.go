@@ -43,8 +43,8 @@ func (b *Sessions) policy(r Record) *egress.Policy {
 	return &p
 }
 
-// HomePolicy is what a principal's home may reach; what the server does in their
-// name may reach no more.
+// HomePolicy is what a principal's home may reach, and so may what the server does in
+// the principal's name.
 func (b *Sessions) HomePolicy(p auth.Principal) *egress.Policy {
 	if s := b.mine(p, "home"); s != nil {
 		return b.policy(s.record())
@@ -52,7 +52,7 @@ func (b *Sessions) HomePolicy(p auth.Principal) *egress.Policy {
 	return b.policy(Record{Template: b.DefaultTemplate})
 }
 
-// SetPolicies makes p what holds for all sessions from now on.
+// SetPolicies applies policies to all sessions from now on.
 func (b *Sessions) SetPolicies(p Policies) {
 	p.Templates = maps.Clone(p.Templates)
 	b.policies.Store(&p)
@@ -61,7 +61,7 @@ func (b *Sessions) SetPolicies(p Policies) {
 	}
 }
 
-// Policies returns what holds now.
+// Policies returns the present policies.
 func (b *Sessions) Policies() Policies {
 	if p := b.policies.Load(); p != nil {
 		return *p
@@ -69,16 +69,16 @@ func (b *Sessions) Policies() Policies {
 	return Policies{}
 }
 
-// applyPolicy brings the present policy to the session's sandbox.
+// applyPolicy gives the present policy to the session's sandbox.
 func (s *Session) applyPolicy() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.booted != nil && s.booted.Outlet != nil {
-		s.booted.Outlet.SetPolicy(s.sessions.policy(s.rec))
+	if c := &s.cur; c.booted != nil && c.booted.Outlet != nil {
+		c.booted.Outlet.SetPolicy(s.sessions.policy(c.rec))
 	}
 }
 
-// connect gives a sandbox that is not published yet the session's way out.
+// connect gives a sandbox that is not shared yet the session's access to the network.
 func (b *Sessions) connect(booted *pool.Booted, r Record, meter *egress.Meter) {
 	if b.Egress != nil {
 		booted.Connect(b.Egress.Outlet(egress.Owner{Principal: r.Owner, Session: r.ID, Sandbox: booted.ID}, b.policy(r),
@@ -106,12 +106,11 @@ func (b *Sessions) Network(p auth.Principal, id string) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := Network{Session: s.rec.ID, Owner: s.rec.Owner, Change: s.rec.Network, Policy: b.policy(s.rec),
+	c := s.current()
+	n := Network{Session: c.rec.ID, Owner: c.rec.Owner, Change: c.rec.Network, Policy: b.policy(c.rec),
 		Traffic: s.meter.Traffic(), MaxBytes: b.maxBytes()}
-	if s.booted != nil && s.booted.Outlet != nil {
-		u := s.booted.Outlet.Usage()
+	if c.booted != nil && c.booted.Outlet != nil {
+		u := c.booted.Outlet.Usage()
 		n.Usage = &u
 	}
 	return n, nil
@@ -122,9 +121,7 @@ func (b *Sessions) Network(p auth.Principal, id string) (Network, error) {
 func (b *Sessions) any(p auth.Principal, id string) (*Session, error) {
 	s := b.mine(p, id)
 	if s == nil && p.Has(auth.Operator) {
-		b.mu.Lock()
-		s = b.sessions[id]
-		b.mu.Unlock()
+		s = b.byID(id)
 	}
 	if s == nil {
 		return nil, b.unknown(p.ID, id)
@@ -134,7 +131,8 @@ func (b *Sessions) any(p auth.Principal, id string) (*Session, error) {
 
 // ChangeNetwork changes what one session may reach: stored first, then in force.
 // It is for operators alone.
-func (b *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id string, change func(*Change)) (Network, error) {
+func (b *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id string,
+	change func(*Change)) (Network, error) {
 	s, err := b.any(p, id)
 	if err != nil {
 		return Network{}, err
@@ -143,7 +141,7 @@ func (b *Sessions) ChangeNetwork(ctx context.Context, p auth.Principal, id strin
 		return Network{}, err
 	}
 	defer s.release()
-	if s.gone() {
+	if s.current().removed {
 		return Network{}, b.unknown(p.ID, id)
 	}
 	if err := s.update(func(r *Record) {

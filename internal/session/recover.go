@@ -8,9 +8,9 @@ import (
 	"maps"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
 	"sandlot/internal/egress"
@@ -20,8 +20,8 @@ import (
 )
 
 // Recover reads which sessions an earlier server had. It is called once, before
-// the first Open, and is quick: each sandbox is taken over when its session is
-// asked for, or by Run, which also removes those that belong to nobody.
+// the first Open, and is quick: each sandbox is taken over by the first call for its
+// session, or by Run, which also removes those that belong to nobody.
 func (b *Sessions) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	ids, err := rt.Left(ctx)
 	if err != nil {
@@ -35,13 +35,13 @@ func (b *Sessions) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	if err != nil {
 		return fmt.Errorf("reading the sessions: %w", err)
 	}
-	kept := map[string]bool{}
+	owned := map[string]bool{} // workspaces
 	for _, r := range records {
-		if r.State == Removed { // as far as the last server came
+		if r.State == Removed { // the last server did not finish
 			err = errors.Join(err, b.Pool.Workspaces.Remove(r.Workspace), b.Store.RemoveSession(ctx, r.ID))
 			continue
 		}
-		kept[r.Workspace] = true
+		owned[r.Workspace] = true
 		b.recover(r, unowned)
 	}
 	b.mu.Lock()
@@ -50,16 +50,16 @@ func (b *Sessions) Recover(ctx context.Context, rt sandbox.Runtime) error {
 	if err != nil { // it is tried again at the next start
 		b.Log.Error("could not remove what is left of a session", "error", err)
 	}
-	b.tidy(kept)
+	b.removeWorkspaces(owned)
 	return nil
 }
 
-// tidy removes the workspaces that belong to nobody. What stays is found again
-// at the next start.
-func (b *Sessions) tidy(kept map[string]bool) {
+// removeWorkspaces removes the workspaces that belong to nobody. The next start finds
+// those again that cannot be removed now.
+func (b *Sessions) removeWorkspaces(owned map[string]bool) {
 	all, err := b.Pool.Workspaces.All()
 	for _, id := range all {
-		if !kept[id] {
+		if !owned[id] {
 			err = errors.Join(err, b.Pool.Workspaces.Remove(id))
 		}
 	}
@@ -68,22 +68,19 @@ func (b *Sessions) tidy(kept map[string]bool) {
 	}
 }
 
-// recover makes the session of a record. When its sandbox is among unowned it is
-// taken out of there.
+// recover makes the session of a record, and takes its sandbox out of unowned.
 func (b *Sessions) recover(r Record, unowned map[string]bool) {
 	s := &Session{sessions: b, lock: semaphore.NewWeighted(1), meter: egress.NewMeter(r.Traffic), stored: r.Traffic,
-		rec: r}
+		cur: current{rec: r}}
+	c := &s.cur
 	if r.Sandbox != "" && unowned[r.Sandbox] {
 		if _, _, err := b.resolve(r.Template, r.Flavor); err == nil {
 			delete(unowned, r.Sandbox)
-			s.left, s.ending = true, r.State == Stopped
+			c.left, c.ending = true, r.State == Stopped
 		}
 	}
-	if !s.left && r.Sandbox != "" {
-		s.rec.Sandbox = ""
-		if s.rec.Lost == "" {
-			s.rec.Lost = whileAway
-		}
+	if !c.left && r.Sandbox != "" {
+		c.rec.Sandbox, c.rec.Lost = "", cmp.Or(r.Lost, whileAway)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,27 +90,26 @@ func (b *Sessions) recover(r Record, unowned map[string]bool) {
 	}
 }
 
-// whileAway is why a sandbox is lost that the next server did not find alive.
+// whileAway is why a session has lost a sandbox that ended while no server ran.
 const whileAway = "it ended while the server was away"
 
 // adopt takes over the sandbox that an earlier server left to the session, if
 // that was not done yet. The lock is held. With an error it can be tried again.
 func (s *Session) adopt(ctx context.Context) error {
-	s.mu.Lock()
-	left, ending, r := s.left, s.ending, s.rec
-	s.mu.Unlock()
-	if !left {
+	c := s.current()
+	r := c.rec
+	if !c.left {
 		return nil
 	}
 	t, f, err := s.sessions.resolve(r.Template, r.Flavor)
 	if err != nil {
 		return err
 	}
-	// Who gives up waiting leaves nothing half done.
+	// A caller that gives up leaves nothing half done.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	box, err := s.sessions.Pool.Runtime.Recover(ctx, r.Sandbox)
-	if err == nil && ending { // the session was stopped while this could not be done
+	if err == nil && c.ending { // the session was stopped while this could not be done
 		if err = box.Stop(ctx); err == nil {
 			err = sandbox.ErrGone
 		}
@@ -124,58 +120,48 @@ func (s *Session) adopt(ctx context.Context) error {
 	}
 	if err != nil {
 		s.mu.Lock()
-		s.left, s.ending = false, false
+		s.cur.left, s.cur.ending = false, false
 		s.mu.Unlock()
-		return s.update(func(r *Record) {
-			if r.Sandbox = ""; r.Lost == "" {
-				r.Lost = whileAway
-			}
-		})
+		return s.update(func(r *Record) { r.Sandbox, r.Lost = "", cmp.Or(r.Lost, whileAway) })
 	}
 	booted := s.sessions.Pool.Adopt(box, pool.Request{Workspace: r.Workspace, Template: t, Flavor: f})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sessions.connect(booted, s.rec, s.meter)
-	s.booted, s.found, s.left = booted, booted, false
+	s.sessions.connect(booted, s.cur.rec, s.meter)
+	s.cur.booted, s.cur.found, s.cur.left = booted, booted, false
 	return nil
 }
 
 // awaitTakeover waits until the session has taken over its sandbox, if one was left.
 func (s *Session) awaitTakeover(ctx context.Context) error {
-	if !s.isLeft() {
+	if !s.current().left {
 		return nil
 	}
 	if err := s.acquire(ctx); err != nil {
 		return err
 	}
 	defer s.release()
-	if s.gone() {
+	if s.current().removed {
 		return nil
 	}
 	return s.adopt(ctx)
 }
 
-func (s *Session) isLeft() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.left
-}
-
 const (
-	// linking is how long Run waits for one agent before it goes on to the next:
+	// linkTimeout is how long Run waits for one agent before it goes on to the next:
 	// longer than an agent pauses.
-	linking = 2 * time.Second
-	// headStart is how long calls come before everything else.
+	linkTimeout = 2 * time.Second
+	// headStart is how long calls have the processors to themselves after the start.
 	headStart = 500 * time.Millisecond
-	// removing is how long the sandboxes that belong to nobody may take to end.
-	removing = 20 * time.Second
+	// removeTimeout is how long the sandboxes that belong to nobody may take to end.
+	removeTimeout = 20 * time.Second
 	// adoptAgain is the pause before a sandbox that could not be taken over is
 	// tried again.
 	adoptAgain = 5 * time.Second
 )
 
-// adopting is how many sandboxes Run takes over at once. An agent takes most of
-// that time to dial, and its processor is needed for little of it.
+// adopting is how many sandboxes Run takes over at once. Most of the time it waits for
+// agents to dial, which needs little of a processor.
 func adopting() int { return 4 * runtime.NumCPU() }
 
 // adoptAll takes over what an earlier server left to sessions, those first that
@@ -183,17 +169,16 @@ func adopting() int { return 4 * runtime.NumCPU() }
 // ends before.
 func (b *Sessions) adoptAll(ctx context.Context) {
 	defer b.removeUnowned(ctx)
-	select { // the first calls have the processors to themselves
+	select {
 	case <-time.After(headStart):
 	case <-ctx.Done():
 	}
 	for ctx.Err() == nil {
-		left := b.all()
-		left = slices.DeleteFunc(left, func(s *Session) bool { return !s.isLeft() })
+		left := b.where(func(c current) bool { return c.left })
 		if len(left) == 0 {
 			break
 		}
-		slices.SortFunc(left, func(x, y *Session) int { return y.record().Used.Compare(x.record().Used) })
+		slices.Reverse(left)
 		err := each(ctx, left, b.adoptOne)
 		b.removeUnowned(ctx)
 		if err == nil {
@@ -214,18 +199,15 @@ func (b *Sessions) adoptOne(ctx context.Context, s *Session) error {
 		}
 		return err
 	}
-	s.mu.Lock()
-	booted := s.booted
-	s.mu.Unlock()
-	if booted != nil {
-		ctx, cancel := context.WithTimeout(ctx, linking)
+	if booted := s.current().booted; booted != nil {
+		ctx, cancel := context.WithTimeout(ctx, linkTimeout)
 		defer cancel()
-		_ = booted.Agent.Wait(ctx) // who needs it waits longer
+		_ = booted.Agent.Wait(ctx) // a call that needs it waits longer
 	}
 	return nil
 }
 
-// abandon leaves a sandbox that lives and is nobody's any more to Run.
+// abandon leaves sandboxes without a session to Run.
 func (b *Sessions) abandon(ids ...string) {
 	b.mu.Lock()
 	b.unowned = append(b.unowned, ids...)
@@ -236,8 +218,8 @@ func (b *Sessions) abandon(ids ...string) {
 	}
 }
 
-// endUnowned ends, until ctx does, what sessions that were stopped have left behind,
-// and what could not be removed before. It tries again until all are gone.
+// endUnowned ends, until ctx does, the sandboxes of sessions that were stopped, and those
+// that could not be removed before. It tries again until all are gone.
 func (b *Sessions) endUnowned(ctx context.Context) {
 	defer b.removeUnowned(ctx)
 	for {
@@ -246,7 +228,7 @@ func (b *Sessions) endUnowned(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		select { // it has just been tried
+		select { // removing them has just failed
 		case <-time.After(adoptAgain):
 		case <-ctx.Done():
 			return
@@ -255,12 +237,12 @@ func (b *Sessions) endUnowned(ctx context.Context) {
 	}
 }
 
-// removeUnowned removes the sandboxes that belong to nobody: the old pool's, what was
-// being made when the server died, and those of sessions that were removed. A server
-// that stops does that, too: nobody would use them. What fails is tried again, by the
-// next server too.
+// removeUnowned removes the sandboxes that belong to nobody: the old pool's, those that
+// were being made when the server died, and those of sessions that were removed. A server
+// that stops does that, too: nobody would use them. A sandbox that cannot be removed is
+// tried again, by the next server too.
 func (b *Sessions) removeUnowned(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removing)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
 	b.mu.Lock()
 	all := b.unowned
@@ -279,30 +261,16 @@ func (b *Sessions) removeUnowned(ctx context.Context) {
 	})
 }
 
-// each does something with all of a list, a few at a time, until ctx ends, and
-// returns one of the errors.
+// each calls do for all of a list, a few at a time, until ctx ends, and returns the first
+// of the errors.
 func each[T any](ctx context.Context, list []T, do func(context.Context, T) error) error {
-	var work sync.WaitGroup
-	var mu sync.Mutex
-	var failed error
-	slots := make(chan struct{}, adopting())
+	var work errgroup.Group
+	work.SetLimit(adopting())
 	for _, x := range list {
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-		}
 		if ctx.Err() != nil {
 			break
 		}
-		work.Go(func() {
-			defer func() { <-slots }()
-			if err := do(ctx, x); err != nil {
-				mu.Lock()
-				failed = cmp.Or(failed, err)
-				mu.Unlock()
-			}
-		})
+		work.Go(func() error { return do(ctx, x) })
 	}
-	work.Wait()
-	return failed
+	return work.Wait()
 }

@@ -71,7 +71,7 @@ func TestAskedForFirst(t *testing.T) {
 			t.Error(err)
 		}
 		for i := 0; ; i++ {
-			rest := slices.DeleteFunc(w.all(), func(s *Session) bool { return !s.isLeft() })
+			rest := slices.DeleteFunc(w.all(), func(s *Session) bool { return !s.current().left })
 			if len(rest) == 0 {
 				break
 			}
@@ -157,8 +157,8 @@ func TestStopWhileRecovering(t *testing.T) {
 				continue
 			}
 			for _, s := range w.all() { // all that the kernel does for one that is killed
-				if s.booted != nil {
-					s.booted.Detach()
+				if s.cur.booted != nil {
+					s.cur.booted.Detach()
 				}
 			}
 		}
@@ -167,7 +167,7 @@ func TestStopWhileRecovering(t *testing.T) {
 		free.Store("")
 		time.Sleep(2 * adoptAgain)
 		for _, l := range left {
-			if s := w.mine(ann, l.ID()); s == nil || s.isLeft() || s.record().Sandbox != l.Booted.ID {
+			if s := w.mine(ann, l.ID()); s == nil || s.current().left || s.record().Sandbox != l.Booted.ID {
 				t.Error("a sandbox is not taken over")
 			}
 			if now := w.use(ann, Ask{ID: l.ID()}); now.Booted.ID != l.Booted.ID || now.Notice != "" {

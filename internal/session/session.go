@@ -33,60 +33,70 @@ type Record struct {
 	State     State
 	Created   time.Time
 	Used      time.Time
-	Lost      string // why variables and processes are gone, until it was said
+	Lost      string // why variables and processes are gone, until the user was told
 	Network   Change // what the operator set for it alone
 	// Traffic is what it moved over the network, in all its sandboxes.
-	// PutSession leaves it as it is stored.
+	// PutSession leaves the stored value as it is.
 	Traffic egress.Traffic
 }
 
-// State is what is stored of where a session is.
+// State is the stored state of a session.
 type State string
 
 const (
 	Live    State = "live"    // it has, or had, a sandbox
-	Stopped State = "stopped" // its workspace alone is kept
-	Removed State = "removed" // it is on its way out
+	Stopped State = "stopped" // it has its workspace alone
+	Removed State = "removed" // it is being removed
 )
 
-// Store keeps records.
+// Store stores records.
 type Store interface {
 	PutSession(ctx context.Context, r Record) error
-	// PutTraffic sets what sessions moved, by their ids; none that is not there
-	// is made.
+	// PutTraffic sets what sessions moved, by their ids. Ids that are not stored are left
+	// out.
 	PutTraffic(ctx context.Context, moved map[string]egress.Traffic) error
 	Sessions(ctx context.Context) ([]Record, error)
 	RemoveSession(ctx context.Context, id string) error
 }
 
-// Session is one handle. Sessions make it.
+// Session is one session. Its locks are taken in the order in which they stand here;
+// lock comes before Sessions.traffic, and Sessions.mu between storing and mu. Nothing
+// waits for a sandbox, the store or a client under Sessions.mu and mu.
 type Session struct {
 	sessions *Sessions
 	lock     *semaphore.Weighted // held by whoever boots, stops or removes it
 
 	meter  *egress.Meter  // of all its sandboxes
-	stored egress.Traffic // what the store has of it; guarded by sessions.traffic
+	stored egress.Traffic // the traffic in the store; guarded by Sessions.traffic
 
 	storing sync.Mutex // held while the record changes, here and in the store
 
-	mu      sync.Mutex
-	rec     Record
-	booted  *pool.Booted
-	found   *pool.Booted // what an earlier server had booted
-	booting bool
-	active  int // calls that hold it
-	removed bool
-	left    bool // an earlier server's sandbox is not taken over yet
-	ending  bool // and ends as soon as it is
-	// reserved: they count it as a reservation still.
-	reserved bool
+	mu  sync.Mutex
+	cur current
 }
 
-func (s *Session) record() Record {
+// current is what changes of a session.
+type current struct {
+	rec      Record
+	booted   *pool.Booted
+	found    *pool.Booted // what an earlier server had booted
+	booting  bool
+	active   int // calls that use it
+	removed  bool
+	left     bool  // an earlier server's sandbox is not taken over yet
+	ending   bool  // and ends as soon as it is
+	reserved quota // the part of the limits by which it counts, until commit
+}
+
+func (c current) live() bool { return c.booted != nil || c.booting || c.left }
+
+func (s *Session) current() current {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.rec
+	return s.cur
 }
+
+func (s *Session) record() Record { return s.current().rec }
 
 // acquire waits for the session's lock.
 func (s *Session) acquire(ctx context.Context) error {
@@ -98,13 +108,14 @@ func (s *Session) acquire(ctx context.Context) error {
 
 func (s *Session) release() { s.lock.Release(1) }
 
-// update changes the record: in the store first, then in memory. Of a session that is
-// removed nothing is stored any more.
+// update changes the record: in the store first, then in memory. Nothing is stored of a
+// session that is removed.
 func (s *Session) update(change func(*Record)) error {
 	s.storing.Lock()
 	defer s.storing.Unlock()
-	r := s.record()
-	if s.gone() {
+	c := s.current()
+	r := c.rec
+	if c.removed {
 		return s.sessions.unknown(r.Owner, r.ID)
 	}
 	change(&r)
@@ -115,29 +126,32 @@ func (s *Session) update(change func(*Record)) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.rec.Used.After(r.Used) {
-		r.Used = s.rec.Used
+	if s.cur.rec.Used.After(r.Used) {
+		r.Used = s.cur.rec.Used
 	}
-	s.rec = r
+	s.cur.rec = r
 	return nil
 }
 
-// up makes sure that the session has a sandbox that answers. The notice says
-// what was lost since the last call, if anything was.
-// With quiet that is left for the next call.
+// store is update for a caller that can do nothing about an error: it is logged.
+func (s *Session) store(what string, change func(*Record)) {
+	if err := s.update(change); err != nil {
+		s.sessions.Log.Error("could not store "+what, "session", s.record().ID, "error", err)
+	}
+}
+
+// up makes sure that the session has a sandbox that answers. The notice says what was
+// lost since the last call, if anything was. With quiet the next call gets the notice.
 func (s *Session) up(ctx context.Context, quiet bool) (b *pool.Booted, notice string, err error) {
-	s.mu.Lock()
-	b, lost, removed := s.booted, s.rec.Lost, s.removed
-	s.mu.Unlock()
-	if b != nil && lost == "" && !removed && b.Agent.Linked() {
-		return b, "", nil
+	if c := s.current(); c.booted != nil && c.rec.Lost == "" && !c.removed && c.booted.Agent.Linked() {
+		return c.booted, "", nil
 	}
 	if err := s.acquire(ctx); err != nil {
 		return nil, "", err
 	}
 	defer s.release()
-	if s.gone() {
-		return nil, "", s.sessions.unknown(s.record().Owner, s.record().ID)
+	if c := s.current(); c.removed {
+		return nil, "", s.sessions.unknown(c.rec.Owner, c.rec.ID)
 	}
 	if err := s.revive(ctx); err != nil {
 		return nil, "", err
@@ -149,15 +163,7 @@ func (s *Session) up(ctx context.Context, quiet bool) (b *pool.Booted, notice st
 			return nil, "", err
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.booted, notice, nil
-}
-
-func (s *Session) gone() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.removed
+	return s.current().booted, notice, nil
 }
 
 // revive leaves the session with a linked sandbox. The lock is held.
@@ -165,11 +171,8 @@ func (s *Session) revive(ctx context.Context) error {
 	if err := s.adopt(ctx); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	b := s.booted
-	s.mu.Unlock()
-	if b != nil {
-		wait, cancel := context.WithTimeout(ctx, s.sessions.Patience)
+	if b := s.current().booted; b != nil {
+		wait, cancel := context.WithTimeout(ctx, s.sessions.AgentTimeout)
 		err := b.Agent.Wait(wait)
 		cancel()
 		if err == nil {
@@ -189,16 +192,22 @@ func (s *Session) revive(ctx context.Context) error {
 
 // boot gives the session a new sandbox over its workspace. The lock is held.
 func (s *Session) boot(ctx context.Context) error {
-	r := s.record()
+	c := s.current()
+	r := c.rec
 	t, f, err := s.sessions.resolve(r.Template, r.Flavor)
 	if err != nil {
 		return err
 	}
-	commit, err := s.sessions.quota(ctx, s, f)
-	if err != nil {
-		return err
+	if c.reserved == (quota{}) { // else the session is being made
+		reserved, err := s.sessions.reserve(ctx, r.Owner, r.Home, f)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.cur.reserved = reserved
+		s.mu.Unlock()
 	}
-	defer commit()
+	defer s.sessions.commit(s)
 	if err := s.sessions.Pool.Workspaces.Ensure(r.Workspace); err != nil {
 		return fault.Wrap(fault.SandboxCreation, err, "its workspace cannot be opened")
 	}
@@ -209,7 +218,7 @@ func (s *Session) boot(ctx context.Context) error {
 	s.setBooting(true)
 	defer s.setBooting(false)
 	began := time.Now()
-	// Others may wait for the same boot: it goes on when this caller leaves.
+	// Other calls may wait for the same boot: it goes on when this caller leaves.
 	b, err := s.sessions.Pool.Boot(context.WithoutCancel(ctx), pool.Request{ID: id, Workspace: r.Workspace, Template: t,
 		Flavor: f, SkipProbe: true})
 	if err != nil {
@@ -218,9 +227,9 @@ func (s *Session) boot(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sessions.connect(b, s.rec, s.meter)
-	s.booted = b
-	s.sessions.publish(s.rec, event.SessionBooted, f.Name, time.Since(began))
+	s.sessions.connect(b, s.cur.rec, s.meter)
+	s.cur.booted = b
+	s.sessions.publish(s.cur.rec, event.SessionBooted, f.Name, time.Since(began))
 	return nil
 }
 
@@ -237,26 +246,26 @@ func creationAdvice(err error) string {
 func (s *Session) setBooting(yes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.booting = yes
+	s.cur.booting = yes
 }
 
-// drop removes a sandbox that is of no use any more and remembers why. It does
-// nothing when another call was faster.
+// drop removes a sandbox that is of no use any more, and stores why. It does nothing
+// without a sandbox, or when another call was faster.
 func (s *Session) drop(b *pool.Booted, why string) {
 	s.mu.Lock()
-	if s.booted != b {
+	if b == nil || s.cur.booted != b {
 		s.mu.Unlock()
 		return
 	}
-	s.booted = nil
+	s.cur.booted = nil
 	s.mu.Unlock()
 	if err := b.Destroy(); err != nil {
 		s.sessions.Log.Error("could not remove a sandbox", "sandbox", b.ID, "error", err)
 	}
 	s.sessions.publish(s.record(), event.SessionStopped, why, 0)
-	if err := s.update(func(r *Record) { r.Sandbox, r.Lost = "", why }); err != nil && !s.gone() {
+	if err := s.update(func(r *Record) { r.Sandbox, r.Lost = "", why }); err != nil && !s.current().removed {
 		s.mu.Lock() // the user is told in any case, and the next change stores it
-		s.rec.Sandbox, s.rec.Lost = "", why
+		s.cur.rec.Sandbox, s.cur.rec.Lost = "", why
 		s.mu.Unlock()
 		s.sessions.Log.Error("could not store that a sandbox ended", "session", s.record().ID, "error", err)
 	}
@@ -298,19 +307,18 @@ func (l *Lease) ID() string { return l.record().ID }
 // Agent returns the sandbox's agent.
 func (l *Lease) Agent() *agent.Client { return l.Booted.Agent }
 
-// Release ends the use. The idle clock starts anew.
+// Release ends the use. The time until the session is idle starts again.
 func (l *Lease) Release() {
 	l.once.Do(func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.active--
-		l.rec.Used = time.Now().UTC()
+		l.cur.active--
+		l.cur.rec.Used = time.Now().UTC()
 	})
 }
 
-// Fault translates an error of a call on the agent, made with kind as what it
-// was about. When the sandbox is dead or does not answer any more it is removed,
-// and the next call gets a new one.
+// Fault translates an error of a call on the agent into a fault of that kind. A sandbox
+// that is dead or does not answer any more is removed, and the next call boots a new one.
 func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 	var f *fault.Error
 	if errors.As(err, &f) {
@@ -353,7 +361,7 @@ func (l *Lease) Fault(ctx context.Context, err error, kind fault.Kind) error {
 		With("lost", []string{"variables", "processes"}).With("kept", []string{pool.WorkspaceDir})
 }
 
-// about says whose sandbox a fault is of, and for code what happened to it.
+// about adds the session to a fault, and, where code ran, what happened to its sandbox.
 func (l *Lease) about(f *fault.Error, what string) *fault.Error {
 	if f.Kind == fault.CodeExecution {
 		f = f.With("template", l.Booted.Template.Name).With("error_type", what)
@@ -361,7 +369,7 @@ func (l *Lease) about(f *fault.Error, what string) *fault.Error {
 	return f.With("session_id", l.ID())
 }
 
-// refusal returns the fault for what an agent refuses.
+// refusal returns the fault for a call that the agent refused, or nil.
 func refusal(err error) *fault.Error {
 	r, ok := errors.AsType[*agent.Refusal](err)
 	if !ok {
@@ -380,7 +388,7 @@ func refusal(err error) *fault.Error {
 	return nil
 }
 
-// Info is what anyone may know of their own session.
+// Info is what users may know of their own sessions.
 type Info struct {
 	Record
 	Status string // creating, ready, running, processing, stopped, error
@@ -390,21 +398,20 @@ type Info struct {
 	MaxBytes int64
 }
 
-// info looks at the session; it boots nothing.
+// info describes the session; it boots nothing.
 func (s *Session) info(ctx context.Context) Info {
 	wait, cancel := context.WithTimeout(ctx, 2*time.Second)
-	_ = s.awaitTakeover(wait) // what is not taken over in time is told as far as it is known
+	_ = s.awaitTakeover(wait) // a sandbox that is not taken over in time counts as ready
 	cancel()
-	s.mu.Lock()
-	r, b, active, booting, left := s.rec, s.booted, s.active, s.booting, s.left && !s.ending
-	s.mu.Unlock()
+	c := s.current()
+	r, b := c.rec, c.booted
 	i := Info{Record: r, Status: "stopped", MaxBytes: s.sessions.maxBytes()}
 	i.Traffic = s.meter.Traffic()
 	i.Flavor, _ = s.sessions.flavor(r.Flavor)
 	switch {
-	case booting:
+	case c.booting:
 		i.Status = "creating"
-	case left:
+	case c.left && !c.ending:
 		i.Status = "ready"
 	case b == nil && r.State == Live && r.Lost != "":
 		i.Status = "error"
@@ -419,7 +426,7 @@ func (s *Session) info(ctx context.Context) Info {
 				i.Status = "running"
 			}
 		}
-		if active > 0 {
+		if c.active > 0 {
 			i.Status = "processing"
 		}
 		if st, serr := b.Box.Status(ctx); err != nil && serr == nil && st.Life == sandbox.Dead {

@@ -83,11 +83,11 @@ func (m *memory) RemoveSession(_ context.Context, id string) error {
 // world is sessions over a fake runtime.
 type world struct {
 	*Sessions
-	t     *testing.T
-	fake  *sandboxtest.Fake
-	store *memory
-	shelf string
-	out   *egress.Broker // of books that are opened from now on
+	t          *testing.T
+	fake       *sandboxtest.Fake
+	store      *memory
+	workspaces string
+	out        *egress.Broker // of Sessions that are opened from now on
 }
 
 var (
@@ -98,27 +98,28 @@ var (
 
 func newWorld(t *testing.T, change func(*Rules)) *world {
 	t.Helper()
-	w := &world{t: t, fake: &sandboxtest.Fake{}, store: &memory{all: map[string]Record{}}, shelf: t.TempDir()}
+	w := &world{t: t, fake: &sandboxtest.Fake{}, store: &memory{all: map[string]Record{}}, workspaces: t.TempDir()}
 	w.open(change)
 	return w
 }
 
 // open makes sessions over the same store, runtime and files, as a new server does.
 func (w *world) open(change func(*Rules)) {
-	workspaces, err := workspace.Open(w.shelf)
+	workspaces, err := workspace.Open(w.workspaces)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	rules := Rules{DefaultTemplate: "host", DefaultFlavor: "small",
 		Templates:   []*image.Template{{Name: "host", Provides: []string{"python"}}, {Name: "other"}},
 		Flavors:     sandboxtest.Flavors,
-		MaxSessions: 3, Idle: time.Minute, Retention: time.Hour, Sweep: time.Second, Evict: true, Patience: time.Second}
+		MaxSessions: 3, Idle: time.Minute, Retention: time.Hour, Sweep: time.Second, Evict: true,
+		AgentTimeout: time.Second}
 	if change != nil {
 		change(&rules)
 	}
 	log := sandboxtest.Log(w.t)
-	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, Start: 2 * time.Second, Templates: rules.Templates,
-		Flavor: sandboxtest.Flavors[0], Log: log})
+	p := pool.New(pool.Config{Runtime: w.fake, Workspaces: workspaces, Start: 2 * time.Second,
+		Templates: rules.Templates, Flavor: sandboxtest.Flavors[0], Log: log})
 	w.Sessions = New(Config{Rules: rules, Pool: p, Store: w.store, Log: log, Egress: w.out})
 	if err := w.Recover(w.t.Context(), w.fake); err != nil {
 		w.t.Fatal(err)
@@ -236,7 +237,7 @@ func TestIdle(t *testing.T) {
 		go func() { w.Run(ctx); close(done) }()
 		files, empty, busy, held := w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}), w.use(ann, Ask{ID: "new"}),
 			w.use(bob, Ask{ID: "new"})
-		if err := os.WriteFile(filepath.Join(w.shelf, files.record().Workspace, "f"), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(w.workspaces, files.record().Workspace, "f"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		w.fake.Box(busy.Booted.ID).SetBusy(true)
@@ -264,7 +265,7 @@ func TestIdle(t *testing.T) {
 		}
 		time.Sleep(15 * time.Minute) // its workspace's time is over too
 		w.fails(ann, Ask{ID: files.ID()}, fault.SessionNotFound)
-		if _, err := os.Stat(filepath.Join(w.shelf, files.record().Workspace)); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(w.workspaces, files.record().Workspace)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("its files: %v", err)
 		}
 		lease.Release()
@@ -357,7 +358,8 @@ func TestDeath(t *testing.T) {
 		if l := w.use(ann, Ask{ID: s.ID()}); l.Notice != "" || l.Booted.ID != s.Booted.ID {
 			t.Errorf("%q", l.Notice)
 		}
-		for reason, told := range map[string]string{"memory": "memory limit", "volume": "a shared folder that is full"} {
+		for reason, told := range map[string]string{"memory": "memory limit",
+			"volume": "a shared folder that is full"} {
 			w.fake.Box(s.Booted.ID).Die(reason)
 			for s.Booted.Agent.Linked() { // else the call that meets it fails, and says why
 				time.Sleep(time.Millisecond)
@@ -466,8 +468,8 @@ func TestNextServerStarts(t *testing.T) {
 		t.Skip("only root can mount")
 	}
 	in(t, nil, func(t *testing.T, w *world) {
-		stuck, nobodys := filepath.Join(w.shelf, strings.Repeat("a", 26)),
-			filepath.Join(w.shelf, strings.Repeat("b", 26))
+		stuck, nobodys := filepath.Join(w.workspaces, strings.Repeat("a", 26)),
+			filepath.Join(w.workspaces, strings.Repeat("b", 26))
 		if err := errors.Join(os.Mkdir(stuck, 0o700), os.Mkdir(nobodys, 0o700),
 			unix.Mount("none", stuck, "tmpfs", 0, "size=64k")); err != nil {
 			t.Fatal(err)
@@ -578,7 +580,7 @@ func TestMemoryTogether(t *testing.T) {
 			t.Errorf("%d sandboxes of 1024 MB where 3072 are allowed", n)
 		}
 		if len(w.reserved) != 0 {
-			t.Errorf("places are still taken: %v", w.reserved)
+			t.Errorf("quotas are still reserved: %v", w.reserved)
 		}
 	})
 }
@@ -589,7 +591,7 @@ func TestWoken(t *testing.T) {
 		var ids []string
 		for range 4 {
 			l := w.use(ann, Ask{ID: "new"})
-			if err := os.WriteFile(filepath.Join(w.shelf, l.record().Workspace, "f"), nil, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(w.workspaces, l.record().Workspace, "f"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			ids = append(ids, l.ID())
@@ -617,9 +619,9 @@ func TestWoken(t *testing.T) {
 func TestStoppedAreBounded(t *testing.T) {
 	in(t, func(r *Rules) { r.MaxSessions = 1 }, func(t *testing.T, w *world) {
 		var ids []string
-		for range keptFor + 3 {
+		for range maxStopped + 3 {
 			l := w.use(ann, Ask{ID: "new"}) // it makes room
-			if err := os.WriteFile(filepath.Join(w.shelf, l.record().Workspace, "f"), nil, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(w.workspaces, l.record().Workspace, "f"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			ids = append(ids, l.ID())
@@ -627,7 +629,7 @@ func TestStoppedAreBounded(t *testing.T) {
 		w.fails(ann, Ask{ID: ids[0]}, fault.SessionNotFound)
 		w.fails(ann, Ask{ID: ids[1]}, fault.SessionNotFound)
 		w.use(ann, Ask{ID: ids[2]})
-		if left, _ := w.Pool.Workspaces.All(); len(left) > keptFor+1 {
+		if left, _ := w.Pool.Workspaces.All(); len(left) > maxStopped+1 {
 			t.Errorf("%d workspaces are kept", len(left))
 		}
 	})

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,7 @@ type Rules struct {
 	Retention       time.Duration // of a stopped session's workspace
 	Sweep           time.Duration // between two looks at the clocks
 	Evict           bool          // an idle session makes room for a new one
-	Patience        time.Duration // how long an agent may be away
+	AgentTimeout    time.Duration // how long a call waits for an agent without a link
 }
 
 // Config is what Sessions need.
@@ -47,14 +48,14 @@ type Config struct {
 	Pool  *pool.Pool
 	Store Store
 	Log   *slog.Logger
-	// Egress is the sandboxes' way out; without it they have none.
+	// Egress is the sandboxes' access to the network; nil: they have none.
 	Egress *egress.Broker
 	// Events are told when a session begins and ends, and gets or loses a sandbox.
 	Events *event.Stream
 }
 
-// publish makes an event of what happened to a session; name says more, in words of
-// this package or of the settings.
+// publish publishes an event of a session; name is a detail, in words of this package or
+// of the settings.
 func (b *Sessions) publish(r Record, operation, name string, took time.Duration) {
 	b.Events.Publish(event.Event{Kind: event.Session, Principal: r.Owner, Session: r.ID,
 		Operation: operation, Name: name, Outcome: event.OK, Duration: took})
@@ -63,21 +64,21 @@ func (b *Sessions) publish(r Record, operation, name string, took time.Duration)
 // Sessions keeps all sessions.
 type Sessions struct {
 	Config
-	policies atomic.Pointer[Policies] // none is reached as long as there are none
+	policies atomic.Pointer[Policies] // nil: sandboxes reach nothing
 	traffic  sync.Mutex               // held while sessions' traffic is stored
-	orphaned chan struct{}            // told that there is one more in unowned
+	orphaned chan struct{}            // receives when a sandbox is added to unowned
 
 	mu       sync.Mutex
-	unowned  []string // sandboxes that are nobody's any more and live; Run ends them
+	unowned  []string // sandboxes that live and have no session any more; Run ends them
 	sessions map[string]*Session
 	homes    map[string]*Session // by owner
-	reserved map[string]place    // of sessions that are being booted, by owner
+	reserved map[string]quota    // of sessions that are being booted, by owner
 }
 
 // New returns Sessions without any; Recover fills them.
 func New(c Config) *Sessions {
 	return &Sessions{Config: c, orphaned: make(chan struct{}, 1), sessions: map[string]*Session{},
-		homes: map[string]*Session{}, reserved: map[string]place{}}
+		homes: map[string]*Session{}, reserved: map[string]quota{}}
 }
 
 // Ask says which session a call wants.
@@ -87,20 +88,20 @@ type Ask struct {
 	Flavor   string // empty: any
 	// Fresh makes the default a new session instead of the home.
 	Fresh bool
-	// quiet leaves what must be told for the next call.
+	// quiet leaves Lease.Notice to the next call.
 	quiet bool
 }
 
 // Open returns the session that the caller asks for, with a sandbox that
 // answers. The caller releases it.
 func (b *Sessions) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, error) {
-	s, created, commit, err := b.find(ctx, p, a)
+	s, created, err := b.find(ctx, p, a)
 	if err != nil {
 		return nil, err
 	}
-	defer commit()
+	defer b.commit(s)
 	s.mu.Lock()
-	s.active++
+	s.cur.active++
 	s.mu.Unlock()
 	l := &Lease{Session: s, Created: created}
 	if l.Booted, l.Notice, err = s.up(ctx, a.quiet); err != nil {
@@ -114,24 +115,23 @@ func (b *Sessions) Open(ctx context.Context, p auth.Principal, a Ask) (*Lease, e
 	return l, nil
 }
 
-// introduction is how long a sandbox may take to hear who its user is.
-const introduction = 5 * time.Second
+// introduceTimeout is how long a sandbox may take to be told who its user is.
+const introduceTimeout = 5 * time.Second
 
-// introduce tells a sandbox who its user is. The local user is whom it takes for
-// granted.
+// introduce tells a sandbox who its user is, unless that is the local user, its default.
 func (b *Sessions) introduce(ctx context.Context, p auth.Principal, booted *pool.Booted) {
 	if p.ID == auth.Local.ID {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), introduction)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), introduceTimeout)
 	defer cancel()
 	if err := b.Pool.Introduce(ctx, booted, identity(p)); err != nil {
 		b.Log.Warn("could not tell a sandbox who its user is", "sandbox", booted.ID, "error", err)
 	}
 }
 
-// identity is who commits for a principal. Nobody gets mail there, unless the
-// name is an address.
+// identity is the author of a principal's commits. Its address receives no mail, unless
+// the principal's name is an address.
 func identity(p auth.Principal) *agent.Identity {
 	if name, host, ok := strings.Cut(p.Name, "@"); ok && name != "" && host != "" &&
 		!strings.ContainsAny(p.Name, " <>") {
@@ -146,70 +146,46 @@ func identity(p auth.Principal) *agent.Identity {
 	return &agent.Identity{Name: p.Name, Email: mailbox + "@sandlot.invalid"}
 }
 
-// find returns the session, and what to call when it has booted, or failed to.
-func (b *Sessions) find(ctx context.Context, p auth.Principal, a Ask) (s *Session, created bool, commit func(), err error) {
+// find returns the session that is asked for, which it may create.
+func (b *Sessions) find(ctx context.Context, p auth.Principal, a Ask) (s *Session, created bool, err error) {
 	switch {
 	case a.ID == "new", a.ID == "" && (a.Fresh || p.Service):
-		s, commit, err = b.create(ctx, p, a, false)
-		return s, true, commit, err
+		s, err = b.create(ctx, p, a, false)
+		return s, true, err
 	case a.ID == "", a.ID == "home":
-		b.mu.Lock()
-		s = b.homes[p.ID]
-		b.mu.Unlock()
-		if s == nil {
-			return b.home(ctx, p, a)
+		if s = b.mine(p, "home"); s == nil {
+			s, err = b.create(ctx, p, a, true)
+			if errors.Is(err, errExists) {
+				return b.find(ctx, p, a) // another call was faster, or has failed by now
+			}
+			return s, true, err
 		}
 	default:
-		b.mu.Lock()
-		s = b.sessions[a.ID]
-		b.mu.Unlock()
-		if s == nil || s.record().Owner != p.ID {
-			return nil, false, nil, b.unknown(p.ID, a.ID)
+		if s = b.mine(p, a.ID); s == nil {
+			return nil, false, b.unknown(p.ID, a.ID)
 		}
 	}
-	if err := b.serves(s, a); err != nil {
-		return nil, false, nil, err
-	}
-	return s, false, func() {}, nil
-}
-
-// home makes the principal's home, once.
-func (b *Sessions) home(ctx context.Context, p auth.Principal, a Ask) (*Session, bool, func(), error) {
-	s, commit, err := b.create(ctx, p, Ask{Template: a.Template, Flavor: a.Flavor}, true)
-	if errors.Is(err, errExists) {
-		return b.find(ctx, p, a) // another call was faster, or has failed by now
-	}
-	return s, true, commit, err
+	return s, false, b.serves(s, a)
 }
 
 var errExists = errors.New("the home exists")
 
-// create makes a session, with a warm sandbox if there is one. Its reservation
-// is held until commit.
-func (b *Sessions) create(ctx context.Context, p auth.Principal, a Ask, home bool) (*Session, func(), error) {
+// create makes a session in the store and in memory, with a warm sandbox if there is one.
+// Its quota is reserved until commit.
+func (b *Sessions) create(ctx context.Context, p auth.Principal, a Ask, home bool) (_ *Session, err error) {
 	t, f, err := b.resolve(a.Template, a.Flavor)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	taken := place{1, f.MemoryMB}
-	if home {
-		taken.n = 0
-	}
-	if err := b.reserve(ctx, p.ID, taken); err != nil {
-		return nil, nil, err
-	}
-	s, err := b.record(ctx, p, t, f, home)
+	reserved, err := b.reserve(ctx, p.ID, home, f)
 	if err != nil {
-		b.release(p.ID, taken)
-		return nil, nil, err
+		return nil, err
 	}
-	return s, b.settling(s, taken), nil
-}
-
-// record makes the session in the store and in memory.
-func (b *Sessions) record(ctx context.Context, p auth.Principal, t *image.Template, f image.Flavor,
-	home bool) (*Session, error) {
-	var err error
+	defer func() {
+		if err != nil {
+			b.unreserve(p.ID, reserved)
+		}
+	}()
 	now := time.Now().UTC()
 	r := Record{ID: secret.ID(), Owner: p.ID, Home: home, Template: t.Name, Flavor: f.Name, State: Live, Created: now,
 		Used: now}
@@ -221,42 +197,51 @@ func (b *Sessions) record(ctx context.Context, p auth.Principal, t *image.Templa
 	} else if r.Workspace, err = b.Pool.Workspaces.New(); err != nil {
 		return nil, fault.Wrap(fault.SandboxCreation, err, "a workspace could not be made on the server's disk")
 	}
-	s := &Session{sessions: b, lock: semaphore.NewWeighted(1), meter: meter, rec: r, booted: booted, reserved: true}
-	// Another call may find the home from now on and boot its sandbox: what that call
-	// stores comes after the new record, and is not overwritten by it.
-	s.storing.Lock()
-	defer s.storing.Unlock()
-	b.mu.Lock()
-	if home && b.homes[p.ID] != nil {
-		b.mu.Unlock()
-		b.waste(booted, r.Workspace)
-		return nil, errExists
+	s := &Session{sessions: b, lock: semaphore.NewWeighted(1), meter: meter,
+		cur: current{rec: r, booted: booted, reserved: reserved}}
+	if err := b.add(ctx, s); err != nil {
+		b.discard(booted, r.Workspace)
+		return nil, err
 	}
-	if home {
-		b.homes[p.ID] = s
-	}
-	b.mu.Unlock()
-	if err := b.Store.PutSession(context.WithoutCancel(ctx), r); err != nil {
-		b.mu.Lock()
-		if home {
-			delete(b.homes, p.ID)
-		}
-		b.mu.Unlock()
-		s.mu.Lock()
-		s.removed, s.booted = true, nil // for those who have found the home
-		s.mu.Unlock()
-		b.waste(booted, r.Workspace)
-		return nil, fmt.Errorf("storing the new session: %w", err)
-	}
-	b.mu.Lock()
-	b.sessions[r.ID] = s
-	b.mu.Unlock()
-	s.applyPolicy() // it may have changed while nobody knew of the session
+	s.applyPolicy() // it may have changed before the session was added
 	b.publish(r, event.SessionCreated, r.Template, 0)
 	return s, nil
 }
 
-func (b *Sessions) waste(booted *pool.Booted, workspace string) {
+// add adds a new session to the store and to memory.
+func (b *Sessions) add(ctx context.Context, s *Session) error {
+	r := s.record()
+	// Another call may find a home as soon as homes has it, and boot its sandbox: the
+	// record that it stores then comes after the new one, and is not overwritten by it.
+	s.storing.Lock()
+	defer s.storing.Unlock()
+	b.mu.Lock()
+	if r.Home && b.homes[r.Owner] != nil {
+		b.mu.Unlock()
+		return errExists
+	}
+	if r.Home {
+		b.homes[r.Owner] = s
+	}
+	b.mu.Unlock()
+	err := b.Store.PutSession(context.WithoutCancel(ctx), r)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		b.sessions[r.ID] = s
+		return nil
+	}
+	if r.Home {
+		delete(b.homes, r.Owner)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cur.removed, s.cur.booted = true, nil // for calls that have found the home
+	return fmt.Errorf("storing the new session: %w", err)
+}
+
+// discard removes the sandbox and the workspace of a session that was not made.
+func (b *Sessions) discard(booted *pool.Booted, workspace string) {
 	if booted != nil {
 		if err := booted.Destroy(); err != nil {
 			b.Log.Error("could not remove a sandbox", "sandbox", booted.ID, "error", err)
@@ -277,31 +262,29 @@ func (b *Sessions) resolve(template, flavor string) (*image.Template, image.Flav
 	return t, f, err
 }
 
+// template finds the template of that name, or else the first that provides it.
 func (b *Sessions) template(name string) (*image.Template, error) {
-	if name == "" {
-		name = b.DefaultTemplate
-	}
-	known := map[string]bool{}
-	for _, exact := range []bool{true, false} {
-		for _, t := range b.Templates {
-			if t.Name == name || !exact && t.Serves(name) {
-				return t, nil
-			}
-			known[t.Name] = true
-			for _, p := range t.Provides {
-				known[p] = true
-			}
+	name = cmp.Or(name, b.DefaultTemplate)
+	var provides *image.Template
+	var known []string
+	for _, t := range b.Templates {
+		if t.Name == name {
+			return t, nil
 		}
+		if provides == nil && t.Serves(name) {
+			provides = t
+		}
+		known = append(append(known, t.Name), t.Provides...)
 	}
-	return nil, fault.New(fault.InvalidParameters, "template %q is not known; known are: %s", name,
-		strings.Join(slices.Sorted(maps.Keys(known)), ", ")).
-		With("argument", "template").With("given", name).With("allowed", slices.Sorted(maps.Keys(known)))
+	if provides != nil {
+		return provides, nil
+	}
+	slices.Sort(known)
+	return nil, notKnown("template", name, slices.Compact(known))
 }
 
 func (b *Sessions) flavor(name string) (image.Flavor, error) {
-	if name == "" {
-		name = b.DefaultFlavor
-	}
+	name = cmp.Or(name, b.DefaultFlavor)
 	var known []string
 	for _, f := range b.Flavors {
 		if f.Name == name {
@@ -309,9 +292,13 @@ func (b *Sessions) flavor(name string) (image.Flavor, error) {
 		}
 		known = append(known, f.Name)
 	}
-	return image.Flavor{}, fault.New(fault.InvalidParameters, "flavor %q is not known; known are: %s", name,
+	return image.Flavor{}, notKnown("flavor", name, known)
+}
+
+func notKnown(what, name string, known []string) error {
+	return fault.New(fault.InvalidParameters, "%s %q is not known; known are: %s", what, name,
 		strings.Join(known, ", ")).
-		With("argument", "flavor").With("given", name).With("allowed", known)
+		With("argument", what).With("given", name).With("allowed", known)
 }
 
 // serves says whether an existing session provides what the call asks for.
@@ -352,17 +339,13 @@ func (b *Sessions) serves(s *Session, a Ask) error {
 	return nil
 }
 
-// unknown is the answer for an id that is not the caller's: the same whether it
-// is someone else's or nobody's.
+// unknown is the fault for an id that is not the caller's: the same for ids of others'
+// sessions and for those that do not exist.
 func (b *Sessions) unknown(owner, id string) error {
 	live := []string{}
-	b.mu.Lock()
-	for _, s := range b.sessions {
-		if r := s.record(); r.Owner == owner && r.ID != id {
-			live = append(live, r.ID)
-		}
+	for _, s := range b.where(func(c current) bool { return c.rec.Owner == owner && c.rec.ID != id }) {
+		live = append(live, s.record().ID)
 	}
-	b.mu.Unlock()
 	slices.Sort(live)
 	return fault.New(fault.SessionNotFound, "%s", fault.Printable(id, 80)).With("session_id", fault.Printable(id, 80)).
 		With("live_sessions", live)
@@ -374,6 +357,21 @@ func (b *Sessions) all() []*Session {
 	return slices.Collect(maps.Values(b.sessions))
 }
 
+// byID returns the session of that id, whoever owns it, or nil.
+func (b *Sessions) byID(id string) *Session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sessions[id]
+}
+
+// where returns the sessions that meet a condition, in the order of their last use.
+func (b *Sessions) where(meets func(current) bool) []*Session {
+	list := slices.DeleteFunc(b.all(), func(s *Session) bool { return !meets(s.current()) })
+	slices.SortFunc(list, func(x, y *Session) int { return x.record().Used.Compare(y.record().Used) })
+	return list
+}
+
+// mine returns the principal's session of that id, or nil; "home" is their home.
 func (b *Sessions) mine(p auth.Principal, id string) *Session {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -388,19 +386,13 @@ func (b *Sessions) mine(p auth.Principal, id string) *Session {
 
 // List returns the caller's sessions, oldest first; with an id that one alone.
 func (b *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Info, error) {
-	var mine []*Session
+	mine := b.where(func(c current) bool { return c.rec.Owner == p.ID })
 	if id != "" {
 		s := b.mine(p, id)
 		if s == nil {
 			return nil, b.unknown(p.ID, id)
 		}
-		mine = append(mine, s)
-	} else {
-		for _, s := range b.all() {
-			if s.record().Owner == p.ID {
-				mine = append(mine, s)
-			}
-		}
+		mine = []*Session{s}
 	}
 	infos := make([]Info, len(mine))
 	var wg sync.WaitGroup
@@ -413,14 +405,7 @@ func (b *Sessions) List(ctx context.Context, p auth.Principal, id string) ([]Inf
 }
 
 // Live counts the sessions that have a sandbox.
-func (b *Sessions) Live() (n int) {
-	for _, s := range b.all() {
-		if s.live() {
-			n++
-		}
-	}
-	return n
-}
+func (b *Sessions) Live() int { return len(b.where(current.live)) }
 
 // Prewarm boots the home of a principal who connected, before they call.
 func (b *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
@@ -434,10 +419,5 @@ func (b *Sessions) Prewarm(ctx context.Context, p auth.Principal) {
 
 // Owns says whether a session has that sandbox.
 func (b *Sessions) Owns(sandbox string) bool {
-	for _, s := range b.all() {
-		if s.record().Sandbox == sandbox {
-			return true
-		}
-	}
-	return false
+	return len(b.where(func(c current) bool { return c.rec.Sandbox == sandbox })) > 0
 }

@@ -8,13 +8,13 @@ import (
 	"sandlot/internal/egress"
 )
 
-// trafficEvery is the time between two looks at what sessions moved: no more than
-// what a session moves in it is forgotten when the server is killed.
-const trafficEvery = 2 * time.Second
+// trafficInterval is the time between two times at which traffic is stored: a server that
+// is killed loses no more of the count than that.
+const trafficInterval = 2 * time.Second
 
-// keepTraffic stores what sessions moved until ctx ends.
+// keepTraffic stores sessions' traffic until ctx ends.
 func (b *Sessions) keepTraffic(ctx context.Context) {
-	tick := time.NewTicker(trafficEvery)
+	tick := time.NewTicker(trafficInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -26,8 +26,8 @@ func (b *Sessions) keepTraffic(ctx context.Context) {
 	}
 }
 
-// storeTraffic stores what sessions moved since it was stored last, all in one
-// write. What cannot be stored now is stored the next time.
+// storeTraffic stores the traffic that has changed, in one write. Traffic that cannot be
+// stored now is stored the next time.
 func (b *Sessions) storeTraffic(ctx context.Context) {
 	b.traffic.Lock()
 	defer b.traffic.Unlock()
@@ -52,28 +52,22 @@ func (b *Sessions) storeTraffic(ctx context.Context) {
 	}
 }
 
-// ResetTraffic makes a session's traffic count from nothing, so that it may move as
-// much as a new one: in the store first. It is for operators alone.
+// ResetTraffic makes a session's traffic count from zero, so that it may move as much as
+// a new one: in the store first. It is for operators alone.
 func (b *Sessions) ResetTraffic(ctx context.Context, p auth.Principal, id string) (Network, error) {
 	s, err := b.any(p, id)
 	if err != nil {
 		return Network{}, err
 	}
-	if err := b.resetTraffic(ctx, s); err != nil {
-		return Network{}, err
-	}
-	return b.Network(p, s.record().ID)
-}
-
-func (b *Sessions) resetTraffic(ctx context.Context, s *Session) error {
+	id = s.record().ID
 	b.traffic.Lock()
 	defer b.traffic.Unlock()
-	if err := b.Store.PutTraffic(ctx, map[string]egress.Traffic{s.record().ID: {}}); err != nil {
-		return err
+	if err := b.Store.PutTraffic(ctx, map[string]egress.Traffic{id: {}}); err != nil {
+		return Network{}, err
 	}
 	s.meter.Reset()
 	s.stored = egress.Traffic{}
-	return nil
+	return b.Network(p, id)
 }
 
 // maxBytes is how much a session may move; 0 is no limit.

@@ -53,8 +53,8 @@ func (w *world) again() {
 	w.SetPolicies(old.Policies())
 	// What the test process has of the old one may go now.
 	for _, s := range old.all() {
-		if s.booted != nil {
-			s.booted.Detach()
+		if s.cur.booted != nil {
+			s.cur.booted.Detach()
 		}
 	}
 }
@@ -173,7 +173,7 @@ func TestTrafficOutlivesServer(t *testing.T) {
 			moves(t, l, each)
 			moves(t, other, each)
 		}
-		time.Sleep(trafficEvery + time.Millisecond)
+		time.Sleep(trafficInterval + time.Millisecond)
 		w.store.mu.Lock()
 		puts := w.store.puts
 		w.store.mu.Unlock()
@@ -199,14 +199,14 @@ func TestTrafficOutlivesServer(t *testing.T) {
 		w.store.broken = errors.New("the disk is full")
 		w.store.mu.Unlock()
 		moves(t, l, each)
-		time.Sleep(2 * trafficEvery)
+		time.Sleep(2 * trafficInterval)
 		if _, err := w.ResetTraffic(t.Context(), auth.Owner(), l.ID()); err == nil {
 			t.Error("counted anew without being stored")
 		}
 		w.store.mu.Lock()
 		w.store.broken = nil
 		w.store.mu.Unlock()
-		time.Sleep(2 * trafficEvery)
+		time.Sleep(2 * trafficInterval)
 		l.persistUse(t.Context())
 		stop()
 		w.again()
