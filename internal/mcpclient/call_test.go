@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
 )
 
@@ -64,9 +65,9 @@ func TestAnswers(t *testing.T) {
 		{"deep", `{"jsonrpc":"2.0","id":ID,"result":{"a":` + deep + `}}`, `{"a":` + deep + `}`, ""},
 		{"too deep", `{"jsonrpc":"2.0","id":ID,"result":{"a":` + tooDeep + `}}`, "", "no JSON that can be read"},
 		{"too long", `{"jsonrpc":"2.0","id":ID,"result":{"a":"` + strings.Repeat("x", 1<<20) + `"}}`, "",
-			ErrTooLarge.Error()},
+			transport.ErrTooLarge.Error()},
 		{"too long, and the id comes last", `{"result":{"a":"` + strings.Repeat("x", 1<<20) +
-			`"},"jsonrpc":"2.0","id":ID}`, "", ErrTooLarge.Error()},
+			`"},"jsonrpc":"2.0","id":ID}`, "", transport.ErrTooLarge.Error()},
 		{"too long, and not an answer", `{"method":"x","a":"` + strings.Repeat("x", 1<<20) + `","id":ID}`, "",
 			"timeout"},
 		{"an answer that is cut off", `{"jsonrpc":"2.0","id":ID,"result":{"a":`, "", "no JSON that can be read"},
@@ -86,7 +87,7 @@ func TestAnswers(t *testing.T) {
 				got, err := s.Call(t.Context(), Request{Method: "tools/call"})
 				switch {
 				case tt.problem == "timeout":
-					if !errors.Is(err, ErrTimeout) {
+					if !errors.Is(err, transport.ErrTimeout) {
 						t.Errorf("%s, %v; want a timeout", got, err)
 					}
 				case tt.problem != "":
@@ -96,7 +97,7 @@ func TestAnswers(t *testing.T) {
 				case err != nil || string(got) != tt.want:
 					t.Errorf("%.200s, %v; want %.200s", got, err, tt.want)
 				}
-				var said *Error
+				var said *transport.Error
 				if tt.name == "an error" && (!errors.As(err, &said) ||
 					string(said.Data) != `{"big":123456789012345678901}`) {
 					t.Errorf("the error's data is lost: %#v", err)
@@ -116,7 +117,7 @@ func TestNoise(t *testing.T) {
 	if got := <-heard; got != "hello" {
 		t.Errorf("%q", got)
 	}
-	if got := <-heard; len(got) > maxNoise || !strings.HasPrefix(got, "yyy") {
+	if got := <-heard; len(got) > 4<<10 || !strings.HasPrefix(got, "yyy") {
 		t.Errorf("%d bytes", len(got))
 	}
 	if _, err := s.Call(t.Context(), Request{Method: "ping"}); err != nil {
@@ -134,7 +135,7 @@ func TestHugeLine(t *testing.T) {
 		p.answer(m, `{"a":"`+strings.Repeat("x", 10<<20)+`"}`)
 		serve(p)
 	})), Options{Older: true})
-	if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, ErrTooLarge) {
+	if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, transport.ErrTooLarge) {
 		t.Errorf("20 MiB: %v", err)
 	}
 	if got, err := s.Call(t.Context(), Request{Method: "x"}); err != nil || len(got) < 10<<20 {
@@ -157,11 +158,11 @@ func TestPartialLines(t *testing.T) {
 		t.Errorf("%s, %v", got, err)
 	}
 	<-s.Done()
-	if !errors.Is(s.Err(), ErrClosed) || !errors.Is(s.Err(), io.EOF) && !strings.Contains(s.Err().Error(),
+	if !errors.Is(s.Err(), transport.ErrClosed) || !errors.Is(s.Err(), io.EOF) && !strings.Contains(s.Err().Error(),
 		"ended its output") {
 		t.Errorf("%v", s.Err())
 	}
-	if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, ErrClosed) {
+	if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, transport.ErrClosed) {
 		t.Errorf("a call after the end: %v", err)
 	}
 }
@@ -174,7 +175,7 @@ func TestDeathInTheMiddle(t *testing.T) {
 	})), Options{})
 	n := 0
 	_, err := s.Call(t.Context(), Request{Method: "x", Progress: func(json.RawMessage) { n++ }})
-	if !errors.Is(err, ErrClosed) || errors.Is(err, ErrLost) || n != 1 {
+	if !errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrLost) || n != 1 {
 		t.Errorf("%v, %d notifications of progress", err, n)
 	}
 }
@@ -316,7 +317,7 @@ func TestTimeouts(t *testing.T) {
 				if took := time.Since(began); took != tt.took {
 					t.Errorf("it took %s, want %s", took, tt.took)
 				}
-				if errors.Is(err, ErrTimeout) == tt.answer {
+				if errors.Is(err, transport.ErrTimeout) == tt.answer {
 					t.Errorf("Call: %v", err)
 				}
 				synctest.Wait()
@@ -340,7 +341,7 @@ func TestInputThatIsNotTaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 3 {
-			if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, ErrTimeout) {
+			if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, transport.ErrTimeout) {
 				t.Errorf("Call: %v", err)
 			}
 		}
@@ -364,7 +365,7 @@ func TestRequestsOfTheServer(t *testing.T) {
 		case `"fail"`:
 			return nil, errors.New("a secret")
 		case `"refuse"`:
-			return nil, &Error{Code: -1, Message: "no", Data: json.RawMessage(`{"a":1}`)}
+			return nil, &transport.Error{Code: -1, Message: "no", Data: json.RawMessage(`{"a":1}`)}
 		}
 		return json.RawMessage(`{"method":"` + method + `"}`), nil
 	}}
@@ -389,7 +390,7 @@ func TestRequestsOfTheServer(t *testing.T) {
 		p.say(`{"jsonrpc":"2.0","id":"g","method":"elicitation/create","params":"give up"}`)
 		p.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"g"}}`)
 		time.Sleep(300 * time.Millisecond)
-		for i := range maxAsks + 1 {
+		for i := range maxRequests + 1 {
 			p.say(`{"jsonrpc":"2.0","id":%d,"method":"elicitation/create","params":"wait"}`, i)
 		}
 		p.say(`{"jsonrpc":"2.0","id":0,"method":"elicitation/create","params":"wait"}`)
@@ -481,7 +482,8 @@ func TestWhatIsSent(t *testing.T) {
 		if want := strings.ReplaceAll(tt.want, "ID", string(m.ID)); string(m.Params) != want {
 			t.Errorf("sent:\n%s\nwant:\n%s", m.Params, want)
 		}
-		if _, err := s.Call(t.Context(), Request{Method: "x", Params: rawjson.Object{"a": json.RawMessage("{")}}); err == nil {
+		broken := rawjson.Object{"a": json.RawMessage("{")}
+		if _, err := s.Call(t.Context(), Request{Method: "x", Params: broken}); err == nil {
 			t.Error("parameters that are no JSON were sent")
 		}
 	}
@@ -499,7 +501,7 @@ func TestCloseTwice(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if !errors.Is(s.Err(), ErrClosed) {
+	if !errors.Is(s.Err(), transport.ErrClosed) {
 		t.Error(s.Err())
 	}
 }

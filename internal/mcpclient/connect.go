@@ -8,51 +8,43 @@ import (
 	"slices"
 	"time"
 
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/revision"
 )
 
-// declined is an answer to the question that begins a session which leads no
-// further in that era.
+// declined is an answer to server/discover or initialize with which no session can begin.
 type declined struct{ why string }
 
 func (d *declined) Error() string { return d.why }
 
-// unreachable is a request to which nothing came back.
-type unreachable struct{ cause error }
-
-func (u *unreachable) Error() string {
-	return fmt.Sprintf("the server cannot be reached, or hung up: %v", u.cause)
-}
-func (u *unreachable) Unwrap() error { return u.cause }
-
-// Connect begins a session. It asks for the newer era by server/discover, and
-// begins in the older one when that is refused; over a program's input and
-// output also when it is ignored, and then afresh, as programs have been seen to
-// break on a question that they do not know. Nothing is remembered.
-func Connect(ctx context.Context, dial Dial, o Options) (*Session, error) {
+// Connect begins a session. It sends server/discover of the stateless protocol, and
+// falls back to initialize of the stateful one when the server refuses that; over
+// standard input and output also when the server ignores it, and then with a new
+// program, as programs have been seen to break on a request that they do not know.
+// Connect remembers nothing of a server.
+func Connect(ctx context.Context, dial transport.Dial, o Options) (*Session, error) {
 	o = o.withDefaults()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Handshake,
-		fmt.Errorf("%w: the session was not ready within %s", ErrTimeout, o.Handshake))
+		fmt.Errorf("%w: the session was not ready within %s", transport.ErrTimeout, o.Handshake))
 	defer cancel()
 	h := &handshake{dial: dial, options: o}
 	if err := h.run(ctx); err != nil {
 		if h.session != nil {
-			_ = h.session.Close() // what went wrong before is what counts
+			_ = h.session.Close() // the error before counts
 		}
 		return nil, err
 	}
 	s := h.session
-	changes := s.can.ToolsChanged || s.can.PromptsChanged || s.can.ResourcesChanged
-	if s.stateless() && o.Handler != nil && changes {
-		s.listen("")
+	if s.Stateless() && o.Handler != nil && s.server.capabilities.anyChanges() {
+		_, _ = s.subscribe("") // an error: the session is over
 	}
 	return s, nil
 }
 
 // handshake makes a session that is ready.
 type handshake struct {
-	dial    Dial
+	dial    transport.Dial
 	options Options
 	session *Session
 }
@@ -62,12 +54,12 @@ func (h *handshake) run(ctx context.Context) error {
 		return err
 	}
 	switch {
-	case h.session.pipe.traits().older:
+	case h.session.transport.Traits().StatefulOnly:
 		return h.session.initialize(ctx)
 	case h.options.Older:
-		return h.olderFirst(ctx)
+		return h.initializeFirst(ctx)
 	}
-	return h.newerFirst(ctx)
+	return h.discoverFirst(ctx)
 }
 
 // open dials; a session that was there before is closed.
@@ -76,28 +68,28 @@ func (h *handshake) open(ctx context.Context) error {
 		_ = h.session.Close()
 		h.session = nil
 	}
-	p, err := h.dial(ctx)
+	t, err := h.dial(ctx)
 	if err != nil {
 		return err
 	}
-	h.session = newSession(p, h.options)
+	h.session = newSession(t, h.options)
 	return nil
 }
 
-func (h *handshake) newerFirst(ctx context.Context) error {
-	streams := h.session.pipe.traits().streams
+func (h *handshake) discoverFirst(ctx context.Context) error {
+	streams := h.session.transport.Traits().Streams
 	limit := h.options.Probe
 	if streams {
 		limit = h.options.Handshake / 2
 	}
 	probe, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: server/discover was ignored for %s",
-		ErrTimeout, limit))
+		transport.ErrTimeout, limit))
 	defer cancel()
 	refused := h.session.discover(probe)
 	if refused == nil || h.final(ctx, refused) {
 		return refused
 	}
-	h.options.Log.Debug("mcpclient: beginning in the older era", "because", refused)
+	h.options.Log.Debug("mcpclient: falling back to the stateful protocol", "because", refused)
 	same := streams || answered(refused) && h.session.Err() == nil
 	if !same {
 		if err := h.open(ctx); err != nil {
@@ -111,8 +103,8 @@ func (h *handshake) newerFirst(ctx context.Context) error {
 	return fmt.Errorf("%w (server/discover was tried before: %v)", err, refused)
 }
 
-// initialize begins in the older era. A program that was asked something before
-// may be confused, and is then asked afresh.
+// initialize begins in the stateful protocol. A program that was sent server/discover
+// before may be confused by that: where it does not answer, a new one is sent initialize.
 func (h *handshake) initialize(ctx context.Context, confused bool) error {
 	if !confused {
 		return h.session.initialize(ctx)
@@ -130,7 +122,7 @@ func (h *handshake) initialize(ctx context.Context, confused bool) error {
 	return h.session.initialize(ctx)
 }
 
-func (h *handshake) olderFirst(ctx context.Context) error {
+func (h *handshake) initializeFirst(ctx context.Context) error {
 	refused := h.session.initialize(ctx)
 	if refused == nil || h.final(ctx, refused) {
 		return refused
@@ -147,46 +139,47 @@ func (h *handshake) olderFirst(ctx context.Context) error {
 	return fmt.Errorf("%w (initialize was tried before: %v)", err, refused)
 }
 
-// final says whether another era would not help.
+// final reports whether the other protocol would not help.
 func (h *handshake) final(ctx context.Context, err error) bool {
-	var login *ErrUnauthorized
-	var away *unreachable
-	return ctx.Err() != nil || errors.As(err, &login) || errors.As(err, &away)
+	_, login := errors.AsType[*transport.ErrUnauthorized](err)
+	_, away := errors.AsType[*transport.Unreachable](err)
+	return ctx.Err() != nil || login || away
 }
 
-// answered says whether the server itself refused.
+// answered reports whether an error is an answer of the server.
 func answered(err error) bool {
-	var said *Error
-	var no *declined
-	return errors.As(err, &said) || errors.As(err, &no)
+	_, refused := errors.AsType[*transport.Error](err)
+	_, no := errors.AsType[*declined](err)
+	return refused || no
 }
 
-// discover begins in the newer era.
+// discover begins in the stateless protocol.
 func (s *Session) discover(ctx context.Context) error {
-	s.spoken.Store(revision.Stateless)
-	raw, err := s.question(ctx, "server/discover", nil)
-	var said *Error
-	if errors.As(err, &said) && said.Code == codeVersion && supports(said.Data) {
-		// It may have meant another revision than the one that it was asked in.
-		raw, err = s.question(ctx, "server/discover", nil)
+	s.version.Store(revision.Stateless)
+	raw, err := s.handshakeCall(ctx, "server/discover", nil)
+	said, ok := errors.AsType[*transport.Error](err)
+	if ok && said.Code == transport.CodeVersion && supports(said.Data) {
+		// It may have meant another revision than that of the request.
+		raw, err = s.handshakeCall(ctx, "server/discover", nil)
 	}
 	if err == nil {
 		err = s.discovered(raw)
 	}
 	if err != nil {
-		s.spoken.Store("")
+		s.version.Store("")
 		return err
 	}
-	s.pipe.agreed(revision.Stateless)
+	s.transport.Agreed(revision.Stateless)
 	return nil
 }
 
-// question is a call of the handshake, which the context bounds.
-func (s *Session) question(ctx context.Context, method string, params rawjson.Object) (json.RawMessage, error) {
+// handshakeCall is a call of the handshake, which the context bounds.
+func (s *Session) handshakeCall(ctx context.Context, method string, params rawjson.Object) (json.RawMessage, error) {
 	return s.Call(ctx, Request{Method: method, Params: params, Timeout: 2 * s.options.Handshake})
 }
 
-// supports reads the data of a refusal.
+// supports reports whether the data of an error say that the server speaks the
+// stateless protocol.
 func supports(data json.RawMessage) bool {
 	var d struct {
 		Supported []string `json:"supported"`
@@ -194,14 +187,14 @@ func supports(data json.RawMessage) bool {
 	return json.Unmarshal(data, &d) == nil && slices.Contains(d.Supported, revision.Stateless)
 }
 
-// discovered takes what server/discover said.
+// discovered reads the result of server/discover.
 func (s *Session) discovered(raw json.RawMessage) error {
 	var r struct {
 		SupportedVersions []string `json:"supportedVersions"`
 		Meta              struct {
 			Server json.RawMessage `json:"io.modelcontextprotocol/serverInfo"`
 		} `json:"_meta"`
-		welcome
+		handshakeResult
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return &declined{"the server's answer to server/discover cannot be read"}
@@ -212,52 +205,47 @@ func (s *Session) discovered(raw json.RawMessage) error {
 	if rawjson.IsObject(r.Meta.Server) {
 		r.ServerInfo = r.Meta.Server
 	}
-	s.welcome(r.welcome)
+	s.setServer(r.handshakeResult)
 	return nil
 }
 
-// welcome is what a server says of itself in either era.
-type welcome struct {
+// handshakeResult is what the results of server/discover and initialize share.
+type handshakeResult struct {
 	Capabilities json.RawMessage `json:"capabilities"`
 	ServerInfo   json.RawMessage `json:"serverInfo"`
 	Instructions json.RawMessage `json:"instructions"`
 }
 
-func (s *Session) welcome(w welcome) {
-	s.can = parseCan(w.Capabilities)
-	if rawjson.IsObject(w.ServerInfo) {
-		s.info = w.ServerInfo
+func (s *Session) setServer(r handshakeResult) {
+	s.server = serverInfo{capabilities: parseCapabilities(r.Capabilities), instructions: rawjson.Text(r.Instructions)}
+	if rawjson.IsObject(r.ServerInfo) {
+		s.server.implementation = r.ServerInfo
 	}
-	_ = json.Unmarshal(w.Instructions, &s.instructions) // none, or something else
 }
 
-// initialize begins in the older era.
+// initialize begins in the stateful protocol.
 func (s *Session) initialize(ctx context.Context) error {
-	client, err := rawjson.Encode(map[string]string{"name": s.options.Name, "version": s.options.Version})
-	if err != nil {
-		return err
-	}
-	raw, err := s.question(ctx, "initialize", rawjson.Object{"protocolVersion": rawjson.Quote(revision.Stateful),
-		"capabilities": s.options.Capabilities, "clientInfo": client})
+	raw, err := s.handshakeCall(ctx, "initialize", rawjson.Object{"protocolVersion": rawjson.Quote(revision.Stateful),
+		"capabilities": s.options.Capabilities, "clientInfo": s.options.implementation()})
 	if err != nil {
 		return err
 	}
 	var r struct {
 		ProtocolVersion string `json:"protocolVersion"`
-		welcome
+		handshakeResult
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return &declined{"the server's answer to initialize cannot be read"}
 	}
 	if !revision.IsStateful(r.ProtocolVersion) {
 		return &declined{fmt.Sprintf("the server speaks the protocol's revision %q, and Sandlot speaks %s and %v",
-			clip(r.ProtocolVersion, 40), revision.Stateless, revision.AllStateful)}
+			transport.Clip(r.ProtocolVersion, 40), revision.Stateless, revision.AllStateful)}
 	}
-	s.welcome(r.welcome)
-	s.spoken.Store(r.ProtocolVersion)
+	s.setServer(r.handshakeResult)
+	s.version.Store(r.ProtocolVersion)
 	if err := s.notify(ctx, "notifications/initialized", nil); err != nil {
 		return fmt.Errorf("the server did not take notifications/initialized: %w", err)
 	}
-	s.pipe.agreed(r.ProtocolVersion)
+	s.transport.Agreed(r.ProtocolVersion)
 	return nil
 }

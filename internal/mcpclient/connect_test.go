@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/revision"
 )
 
@@ -125,9 +126,9 @@ func TestConnectTellsOfTheServer(t *testing.T) {
 	if string(s.Info()) != `{"name":"peer","version":"1"}` || s.Instructions() != "Be kind." {
 		t.Errorf("%s, %q", s.Info(), s.Instructions())
 	}
-	if want := (Can{Tools: true, ToolsChanged: true, Resources: true, Subscribe: true,
-		Logging: true}); s.Can() != want {
-		t.Errorf("%+v, want %+v", s.Can(), want)
+	if want := (Capabilities{Tools: true, ToolsChanged: true, Resources: true, Subscribe: true,
+		Logging: true}); s.Capabilities() != want {
+		t.Errorf("%+v, want %+v", s.Capabilities(), want)
 	}
 	s = connected(t, programs(t, nil, newer), Options{})
 	if string(s.Info()) != `{"name":"peer","version":"2"}` {
@@ -139,7 +140,7 @@ func TestConnectIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		_, err := Connect(t.Context(), programs(t, nil, ignore, ignore), Options{Handshake: 6 * time.Second})
-		if !errors.Is(err, ErrTimeout) {
+		if !errors.Is(err, transport.ErrTimeout) {
 			t.Errorf("Connect: %v", err)
 		}
 		if took := time.Since(began); took != 6*time.Second {

@@ -9,11 +9,12 @@ import (
 	"strconv"
 	"strings"
 
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
 )
 
-// Headers of the newer era over HTTP repeat what the body says, so that what
-// stands between client and server can read it:
+// Headers of the stateless protocol over HTTP repeat parts of the body, so that proxies
+// can read them:
 // https://modelcontextprotocol.io/specification/2026-07-28/basic/transports/streamable-http
 
 const (
@@ -67,7 +68,7 @@ func markedIn(schema json.RawMessage) ([]marked, error) {
 	for _, m := range all {
 		name := strings.ToLower(m.header)
 		if seen[name] {
-			return nil, fmt.Errorf("two arguments are marked for the header %q", clip(m.header, 100))
+			return nil, fmt.Errorf("two arguments are marked for the header %q", transport.Clip(m.header, 100))
 		}
 		seen[name] = true
 	}
@@ -82,7 +83,7 @@ func collect(schema json.RawMessage, path []string, all *[]marked) error {
 	if p.Header != nil && len(path) > 0 {
 		name, err := checkMark(p)
 		if err != nil {
-			return fmt.Errorf("the argument %q: %w", clip(strings.Join(path, "."), 200), err)
+			return fmt.Errorf("the argument %q: %w", transport.Clip(strings.Join(path, "."), 200), err)
 		}
 		if *all = append(*all, marked{path: path, header: name}); len(*all) > maxMarked {
 			return fmt.Errorf("over %d arguments are marked for headers", maxMarked)
@@ -103,7 +104,7 @@ func checkMark(p property) (string, error) {
 		return "", fmt.Errorf("x-mcp-header is not a string of 1 to 128 characters")
 	}
 	if strings.ContainsFunc(name, func(r rune) bool { return !isTokenRune(r) }) {
-		return "", fmt.Errorf("x-mcp-header %q is not a name that a header can have", clip(name, 100))
+		return "", fmt.Errorf("x-mcp-header %q is not a name that a header can have", transport.Clip(name, 100))
 	}
 	switch string(p.Type) {
 	case `"string"`, `"integer"`, `"boolean"`:
@@ -174,4 +175,17 @@ func headerText(s string) string {
 		return s
 	}
 	return base64Begin + base64.StdEncoding.EncodeToString([]byte(s)) + base64End
+}
+
+// named are the methods whose requests name something, by the parameter with the name.
+var named = map[string]string{"tools/call": "name", "prompts/get": "name", "resources/read": "uri",
+	"tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
+
+// standardHeaders returns the headers that say what a message of the stateless protocol is.
+func standardHeaders(method string, params rawjson.Object) http.Header {
+	h := http.Header{"Mcp-Method": {method}}
+	if name := rawjson.Text(params[named[method]]); name != "" {
+		h.Set("Mcp-Name", headerText(name))
+	}
+	return h
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/oauth2"
 
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/revision"
 )
@@ -127,19 +128,19 @@ func TestHTTPAnswers(t *testing.T) {
 		}, "", "wants a login (HTTP 401); check the credentials that it is given. It said: who are you?"},
 		{"a huge answer", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			reply(w, m, `{"a":"`+strings.Repeat("x", 1<<20)+`"}`)
-		}, "", ErrTooLarge.Error()},
+		}, "", transport.ErrTooLarge.Error()},
 		{"a huge event", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			say := events(w)
 			for range 100 {
 				say("data: %s\n", strings.Repeat("x", 1<<14))
 			}
-		}, "", ErrTooLarge.Error()},
+		}, "", transport.ErrTooLarge.Error()},
 		{"an event without end", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			say := events(w)
 			for range 100 {
 				say("%s", strings.Repeat("x", 1<<14))
 			}
-		}, "", ErrTooLarge.Error()},
+		}, "", transport.ErrTooLarge.Error()},
 		{"noise", func(w http.ResponseWriter, _ *http.Request, m spoken) {
 			say := events(w)
 			for range 1000 {
@@ -182,8 +183,8 @@ func TestHTTPAnswers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			noLeaks(t)
 			h := &web{t: t, post: tt.post}
-			s := connected(t, HTTP(Remote{URL: listening(t, h).URL, Header: http.Header{"X-Mine": {"yes"}}}),
-				Options{MaxMessage: 1 << 20})
+			r := transport.Remote{URL: listening(t, h).URL, Header: http.Header{"X-Mine": {"yes"}}}
+			s := connected(t, transport.HTTP(r), Options{MaxMessage: 1 << 20})
 			got, err := s.Call(t.Context(), Request{Method: "x"})
 			if tt.problem != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.problem) {
@@ -222,24 +223,24 @@ func TestForgottenSession(t *testing.T) {
 				w.WriteHeader(tt.status)
 				fmt.Fprint(w, tt.body)
 			}}
-			s := connected(t, HTTP(Remote{URL: listening(t, h).URL}), Options{})
+			s := connected(t, overHTTP(listening(t, h).URL), Options{})
 			other := make(chan error)
 			go func() {
 				_, err := s.Call(t.Context(), Request{Method: "wait"})
 				other <- err
 			}()
 			<-waiting
-			if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, ErrLost) {
+			if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, transport.ErrLost) {
 				t.Errorf("Call: %v", err)
 			}
 			<-s.Done()
-			if !errors.Is(s.Err(), ErrLost) {
+			if !errors.Is(s.Err(), transport.ErrLost) {
 				t.Errorf("Err: %v", s.Err())
 			}
-			if err := <-other; !errors.Is(err, ErrClosed) || errors.Is(err, ErrLost) {
+			if err := <-other; !errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrLost) {
 				t.Errorf("a call that may have run invites to repeat it: %v", err)
 			}
-			if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, ErrLost) {
+			if _, err := s.Call(t.Context(), Request{Method: "x"}); !errors.Is(err, transport.ErrLost) {
 				t.Errorf("a later call: %v", err)
 			}
 			s.Close()
@@ -270,13 +271,14 @@ func TestResume(t *testing.T) {
 		}
 		say := events(w)
 		if n < 10 { // more often than is allowed without anything new
-			say("id: e%d\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":%s,\"n\":%d}}\n\n", n+1, id.Load(), n)
+			say("id: e%d\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\","+
+				"\"params\":{\"progressToken\":%s,\"n\":%d}}\n\n", n+1, id.Load(), n)
 			say("id: lost\ndata: {\"jsonrpc\":")
 			return
 		}
 		say("data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", id.Load())
 	}}
-	s := connected(t, HTTP(Remote{URL: listening(t, h).URL}), Options{})
+	s := connected(t, overHTTP(listening(t, h).URL), Options{})
 	heard := 0
 	got, err := s.Call(t.Context(), Request{Method: "x", Progress: func(json.RawMessage) { heard++ }})
 	if err != nil || string(got) != "{}" || heard != 9 {
@@ -293,7 +295,8 @@ func TestResumeEnds(t *testing.T) {
 		{"refused", "HTTP 400: no", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 400) }},
 		{"out of order", "broke 6 times in a row",
 			func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) }},
-		{"forgotten", ErrClosed.Error(), func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 404) }},
+		{"forgotten", transport.ErrClosed.Error(),
+			func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 404) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -309,9 +312,9 @@ func TestResumeEnds(t *testing.T) {
 					}
 					tt.get(w, r)
 				}}
-			s := connected(t, HTTP(Remote{URL: listening(t, h).URL}), Options{})
+			s := connected(t, overHTTP(listening(t, h).URL), Options{})
 			_, err := s.Call(t.Context(), Request{Method: "x"})
-			if err == nil || !strings.Contains(err.Error(), tt.problem) || errors.Is(err, ErrLost) {
+			if err == nil || !strings.Contains(err.Error(), tt.problem) || errors.Is(err, transport.ErrLost) {
 				t.Errorf("%v; want %q", err, tt.problem)
 			}
 		})
@@ -340,7 +343,7 @@ func TestHear(t *testing.T) {
 			}
 		}}
 	e := &ears{}
-	s := connected(t, HTTP(Remote{URL: listening(t, h).URL}), Options{Handler: e})
+	s := connected(t, overHTTP(listening(t, h).URL), Options{Handler: e})
 	eventually(t, "both are heard", func() bool { return len(e.all()) >= 2 })
 	if got := e.all(); got[0] != "notifications/message1" {
 		t.Errorf("%v", got)
@@ -369,7 +372,7 @@ func (k *token) Authorize(_ context.Context, _ *http.Request, resp *http.Respons
 	n := k.logins.Add(1)
 	k.current.Store(fmt.Sprint("t", n))
 	if k.renews && n == 1 {
-		return fmt.Errorf("without a login: %w", ErrRenewed)
+		return fmt.Errorf("without a login: %w", transport.ErrRenewed)
 	}
 	return k.fail
 }
@@ -393,8 +396,8 @@ func TestLogin(t *testing.T) {
 		k := &token{}
 		var good atomic.Value
 		good.Store("t1")
-		s := connected(t, HTTP(Remote{URL: listening(t, guard(func(s string) bool { return s == good.Load() }, h)).URL,
-			OAuth: k}), Options{})
+		url := listening(t, guard(func(s string) bool { return s == good.Load() }, h)).URL
+		s := connected(t, transport.HTTP(transport.Remote{URL: url, OAuth: k}), Options{})
 		good.Store("t2")
 		done := make(chan error)
 		for range 10 {
@@ -416,10 +419,9 @@ func TestLogin(t *testing.T) {
 		noLeaks(t)
 		k := &token{}
 		var asked atomic.Int64
-		_, err := Connect(t.Context(),
-			HTTP(Remote{URL: listening(t, guard(func(string) bool { asked.Add(1); return false }, h)).URL, OAuth: k}),
-			Options{})
-		var login *ErrUnauthorized
+		url := listening(t, guard(func(string) bool { asked.Add(1); return false }, h)).URL
+		_, err := Connect(t.Context(), transport.HTTP(transport.Remote{URL: url, OAuth: k}), Options{})
+		var login *transport.ErrUnauthorized
 		if !errors.As(err, &login) || login.Status != 401 || login.Challenge == "" || asked.Load() != 2 ||
 			k.logins.Load() != 1 {
 			t.Errorf("%v after %d requests and %d logins", err, asked.Load(), k.logins.Load())
@@ -431,9 +433,9 @@ func TestLogin(t *testing.T) {
 			noLeaks(t)
 			k := &token{renews: true}
 			_, err := Connect(t.Context(),
-				HTTP(Remote{URL: listening(t, guard(func(s string) bool { return s == good },
+				transport.HTTP(transport.Remote{URL: listening(t, guard(func(s string) bool { return s == good },
 					http.NotFoundHandler())).URL, OAuth: k}), Options{})
-			var login *ErrUnauthorized
+			var login *transport.ErrUnauthorized
 			if errors.As(err, &login) != (good == "none") || k.logins.Load() != logins {
 				t.Errorf("%v after %d logins", err, k.logins.Load())
 			}
@@ -442,9 +444,9 @@ func TestLogin(t *testing.T) {
 	t.Run("that fails", func(t *testing.T) {
 		noLeaks(t)
 		k := &token{fail: errors.New("the user said no")}
-		_, err := Connect(t.Context(),
-			HTTP(Remote{URL: listening(t, guard(func(string) bool { return false }, h)).URL, OAuth: k}), Options{})
-		var login *ErrUnauthorized
+		url := listening(t, guard(func(string) bool { return false }, h)).URL
+		_, err := Connect(t.Context(), transport.HTTP(transport.Remote{URL: url, OAuth: k}), Options{})
+		var login *transport.ErrUnauthorized
 		if !errors.As(err, &login) || !errors.Is(err, k.fail) ||
 			!strings.Contains(err.Error(), "logging in failed: the user said no") {
 			t.Error(err)
@@ -453,9 +455,8 @@ func TestLogin(t *testing.T) {
 	t.Run("over SSE", func(t *testing.T) {
 		noLeaks(t)
 		k := &token{}
-		_, err := Connect(t.Context(),
-			SSE(Remote{URL: listening(t, guard(func(s string) bool { return s == "t1" }, http.NotFoundHandler())).URL,
-				OAuth: k}), Options{})
+		url := listening(t, guard(func(s string) bool { return s == "t1" }, http.NotFoundHandler())).URL
+		_, err := Connect(t.Context(), transport.SSE(transport.Remote{URL: url, OAuth: k}), Options{})
 		if err == nil || !strings.Contains(err.Error(), "HTTP 404") || k.logins.Load() != 1 {
 			t.Errorf("%v after %d logins", err, k.logins.Load())
 		}
@@ -489,9 +490,9 @@ func TestNewerCancelsByItsStream(t *testing.T) {
 			t.Errorf("%s was sent", m.Method)
 		}
 	})
-	s := connected(t, HTTP(Remote{URL: listening(t, h).URL}), Options{})
+	s := connected(t, overHTTP(listening(t, h).URL), Options{})
 	if _, err := s.Call(t.Context(), Request{Method: "tools/call", Params: rawjson.Object{"name": rawjson.Quote("ä")},
-		Timeout: 100 * time.Millisecond}); !errors.Is(err, ErrTimeout) {
+		Timeout: 100 * time.Millisecond}); !errors.Is(err, transport.ErrTimeout) {
 		t.Error(err)
 	}
 	<-ended
@@ -504,7 +505,7 @@ func TestHTTPIsNotThere(t *testing.T) {
 	noLeaks(t)
 	for url, want := range map[string]string{"http://127.0.0.1:1/mcp": "cannot be reached", "ftp://x": "not a URL",
 		"http://": "not a URL", "\x00": "not a URL"} {
-		for _, dial := range []Dial{HTTP(Remote{URL: url}), SSE(Remote{URL: url})} {
+		for _, dial := range []transport.Dial{overHTTP(url), overSSE(url)} {
 			if _, err := Connect(t.Context(), dial, Options{}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%q: %v, want %q", url, err, want)
 			}
@@ -518,9 +519,9 @@ func TestHTTPHangs(t *testing.T) {
 		io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	}))
-	for _, dial := range []Dial{HTTP(Remote{URL: hang.URL}), SSE(Remote{URL: hang.URL})} {
+	for _, dial := range []transport.Dial{overHTTP(hang.URL), overSSE(hang.URL)} {
 		if _, err := Connect(t.Context(), dial, Options{Handshake: 300 * time.Millisecond}); !errors.Is(err,
-			ErrTimeout) {
+			transport.ErrTimeout) {
 			t.Error(err)
 		}
 	}
@@ -538,7 +539,7 @@ func TestHTTPProbeHangs(t *testing.T) {
 		}
 		h.ServeHTTP(w, r)
 	}))
-	got := connected(t, HTTP(Remote{URL: s.URL}), Options{Handshake: 2 * time.Second})
+	got := connected(t, overHTTP(s.URL), Options{Handshake: 2 * time.Second})
 	if got.Version() != revision.Stateful {
 		t.Errorf("revision %s", got.Version())
 	}
@@ -566,7 +567,7 @@ func TestSSEIsHostile(t *testing.T) {
 				events(w)("%s", tt.say)
 				<-r.Context().Done()
 			}))
-			_, err := Connect(t.Context(), SSE(Remote{URL: h.URL}), Options{Handshake: 500 * time.Millisecond})
+			_, err := Connect(t.Context(), overSSE(h.URL), Options{Handshake: 500 * time.Millisecond})
 			if err == nil || !strings.Contains(err.Error(), tt.problem) {
 				t.Errorf("%v; want %q", err, tt.problem)
 			}

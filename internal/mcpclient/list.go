@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
 )
 
@@ -21,21 +22,22 @@ const (
 func (s *Session) List(ctx context.Context, method, field string, most int) ([]json.RawMessage, error) {
 	var all []json.RawMessage
 	params, seen := rawjson.Object{}, map[string]bool{}
-	left := room{most, s.options.MaxList}
+	left := bounds{most, s.options.MaxList}
 	for range maxPages {
-		var room Room = noRoom{}
-		raw, err := s.Call(ctx, Request{Method: method, Params: params, Held: func(r Room) { room = r }})
+		var held transport.Reservation
+		raw, err := s.Call(ctx, Request{Method: method, Params: params,
+			Held: func(r transport.Reservation) { held = r }})
 		if err != nil {
 			return all, err
 		}
 		items, cursor, err := page(raw, field, left)
-		room.Release()
+		held.Release()
 		all = append(all, items...)
 		if err != nil {
 			return all, fmt.Errorf("%s: %w", method, err)
 		}
 		left.items -= len(items)
-		left.bytes -= len(raw) // what is thrown away was sent too
+		left.bytes -= len(raw) // also those that are no items
 		switch {
 		case cursor == "":
 			return all, nil
@@ -47,17 +49,17 @@ func (s *Session) List(ctx context.Context, method, field string, most int) ([]j
 		seen[cursor] = true
 		params = rawjson.Object{"cursor": rawjson.Quote(cursor)}
 	}
-	return all, fmt.Errorf("%w: %s has over %d pages", ErrTooLarge, method, maxPages)
+	return all, fmt.Errorf("%w: %s has over %d pages", transport.ErrTooLarge, method, maxPages)
 }
 
-// room is what may still come of a list.
-type room struct{ items, bytes int }
+// bounds are how much may still come of a list.
+type bounds struct{ items, bytes int }
 
-var errListBytes = fmt.Errorf("%w: the list has more bytes than there is room for", ErrTooLarge)
+var errListBytes = fmt.Errorf("%w: the list has more bytes than there is room for", transport.ErrTooLarge)
 
 // page reads one page without taking more of it apart than it must: a page of
 // 16 MiB can have millions of items.
-func page(raw json.RawMessage, field string, left room) (items []json.RawMessage, cursor string, err error) {
+func page(raw json.RawMessage, field string, left bounds) (items []json.RawMessage, cursor string, err error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := d.Token(); err != nil {
 		return nil, "", err
@@ -83,7 +85,7 @@ func page(raw json.RawMessage, field string, left room) (items []json.RawMessage
 	return items, cursor, nil
 }
 
-func array(d *json.Decoder, items []json.RawMessage, left room) ([]json.RawMessage, error) {
+func array(d *json.Decoder, items []json.RawMessage, left bounds) ([]json.RawMessage, error) {
 	open, err := d.Token()
 	if err != nil {
 		return items, err
@@ -96,8 +98,8 @@ func array(d *json.Decoder, items []json.RawMessage, left room) ([]json.RawMessa
 	}
 	for d.More() {
 		if len(items) >= left.items {
-			return items, fmt.Errorf("%w: the list has more items than the %d that there is room for", ErrTooLarge,
-				left.items)
+			return items, fmt.Errorf("%w: the list has more items than the %d that there is room for",
+				transport.ErrTooLarge, left.items)
 		}
 		var item json.RawMessage
 		if err := d.Decode(&item); err != nil {
@@ -127,12 +129,17 @@ func readCursor(d *json.Decoder) (string, error) {
 	return *cursor, nil
 }
 
-// SetLevel sets from which level on the server sends log messages. In the newer
-// era each later request says it.
+// send makes a call with one text as its parameters, whose result does not matter.
+func (s *Session) send(ctx context.Context, method, name, text string) error {
+	_, err := s.Call(ctx, Request{Method: method, Params: rawjson.Object{name: rawjson.Quote(text)}})
+	return err
+}
+
+// SetLevel sets from which level on the server sends log messages. In the stateless
+// protocol each later request says it.
 func (s *Session) SetLevel(ctx context.Context, level string) error {
-	if !s.stateless() {
-		_, err := s.Call(ctx, Request{Method: "logging/setLevel", Params: rawjson.Object{"level": rawjson.Quote(level)}})
-		return err
+	if !s.Stateless() {
+		return s.send(ctx, "logging/setLevel", "level", level)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"sandlot/internal/mcpclient/transport"
 )
 
 func TestList(t *testing.T) {
@@ -69,8 +71,8 @@ func TestList(t *testing.T) {
 			if (err != nil) != (tt.problem != "") || err != nil && !strings.Contains(err.Error(), tt.problem) {
 				t.Errorf("List: %v, want %q", err, tt.problem)
 			}
-			if strings.HasPrefix(tt.problem, "more") && !errors.Is(err, ErrTooLarge) {
-				t.Errorf("%v is not ErrTooLarge", err)
+			if strings.HasPrefix(tt.problem, "more") && !errors.Is(err, transport.ErrTooLarge) {
+				t.Errorf("%v is not transport.ErrTooLarge", err)
 			}
 		})
 	}

@@ -3,8 +3,10 @@
 //
 // What the server sends passes as it came: numbers, unknown fields and unknown
 // kinds of content are never decoded. Whatever it sends, or leaves out, a call
-// ends: sizes, counts and times are bounded. What it announces of a call is
-// handed over before the call's result, in the order in which it was sent.
+// ends: sizes, counts and times are bounded. Progress of a call is handed over before
+// its result, in the order in which the server sent it.
+//
+// Locks, from outside in: notifying, then a Session's mu, then a queue's.
 package mcpclient
 
 import (
@@ -13,6 +15,7 @@ import (
 	"log/slog"
 	"time"
 
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
 )
 
@@ -26,78 +29,38 @@ const (
 
 // Options is what a session is made with.
 type Options struct {
-	Name, Version string // of us
-	// of our client: declared once in the older era, and by requests that bring none in the newer;
-	// nil: {}
+	Name, Version string // of this client, as servers are told
+	// Capabilities of this client: declared once in the stateful protocol, and in the
+	// stateless one by requests that bring none; nil: {}
 	Capabilities json.RawMessage
 	Handshake    time.Duration // bounds everything until the session is ready; 0: 15 s
-	// how long a program may leave server/discover unanswered; 0: 2 s, or a third of Handshake if
-	// that is less
+	// Probe is how long a program may leave server/discover unanswered; 0: 2 s, or a
+	// third of Handshake if that is less
 	Probe      time.Duration
-	Older      bool         // begin with initialize: the server spoke the older era the last time
-	MaxMessage int          // bytes; 0: 16 MiB
-	MaxList    int          // bytes of all pages of one list; 0: 16 MiB
-	Room       func() Room  // bounds what large messages hold while they are read; nil: nothing does
-	Handler    Handler      // nil: requests are refused, and announcements dropped
-	Log        *slog.Logger // nil: nothing is logged
+	Older      bool // begin with initialize: the server spoke the stateful protocol the last time
+	MaxMessage int  // bytes; 0: 16 MiB
+	MaxList    int  // bytes of all pages of one list; 0: 16 MiB
+	// Reserve makes the reservations for large messages, from when they are read; nil:
+	// nothing is reserved.
+	Reserve func() transport.Reservation
+	Handler Handler      // nil: requests are refused, and notifications dropped
+	Log     *slog.Logger // nil: nothing is logged
 }
 
-// Room is what one large message holds of what its owner may have in memory.
-type Room interface {
-	// Wait takes n bytes more. It waits until there is room, but not for ever.
-	Wait(ctx context.Context, n int64) error
-	// Keep gives back what was taken beyond n bytes.
-	Keep(n int64)
-	// Release gives all back. It may be called twice.
-	Release()
-}
-
-// crowded is an error of Room.Wait.
-type crowded struct{ error }
-
-func (c crowded) Unwrap() error { return c.error }
-
-// largeTime is how long a large message may take from when it has its room: others of
-// its owner wait for that.
-const largeTime = 2 * time.Minute
-
-// wait returns a room with n bytes. The message has to be whole before largeTime is
-// over, which whole says; else stop is called, to end what it comes on.
-func wait(ctx context.Context, room func() Room, n int, stop func()) (_ Room, whole func(), _ error) {
-	r := room()
-	if err := r.Wait(ctx, int64(n)); err != nil {
-		r.Release()
-		return noRoom{}, func() {}, crowded{err}
-	}
-	t := time.AfterFunc(largeTime, stop)
-	return r, func() { t.Stop() }, nil
-}
-
-// largeFrom is from how many bytes on a message needs room.
-const largeFrom = 64 << 10
-
-// noRoom is for messages that need none, and where nobody counts.
-type noRoom struct{}
-
-func (noRoom) Wait(context.Context, int64) error { return nil }
-func (noRoom) Keep(int64)                        {}
-func (noRoom) Release()                          {}
-
-// Handler hears what the server asks and announces. Its methods may be called
-// before Connect returns, and must not close the session.
+// Handler handles the requests and notifications of the server. Its methods may be
+// called before Connect returns, and must not close the session.
 type Handler interface {
-	// Ask answers a request of a server of the older era: elicitation/create,
-	// sampling/createMessage or roots/list. It runs in a goroutine of its own, of
-	// which there are at most 16; further requests are refused. Its context ends
-	// with the session, and when the server gives the request up. An *Error is
-	// sent as it is; other errors stay here.
-	Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
-	// Announce is told of each notification but those of progress and
+	// HandleRequest answers a request of a server that speaks the stateful protocol:
+	// elicitation/create, sampling/createMessage or roots/list. It runs in a goroutine
+	// of its own, of which there are at most 16; further requests are refused. Its
+	// context ends with the session, and when the server cancels the request. A
+	// *transport.Error is sent as it is; other errors are not sent.
+	HandleRequest(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
+	// HandleNotification is called for each notification but those of progress and
 	// cancellation, one after the other, in wire order. While it runs nothing more
-	// is read, so it must not block, nor make calls. A notification of a change
-	// that may have been missed, because the way on which it would have come was
-	// broken, is made up.
-	Announce(method string, params json.RawMessage)
+	// is read, so it must not block, nor make calls. It is also called for changes of
+	// which the notifications may have been lost with a stream that broke.
+	HandleNotification(method string, params json.RawMessage)
 }
 
 func (o Options) withDefaults() Options {
@@ -116,17 +79,14 @@ func (o Options) withDefaults() Options {
 	if o.MaxList <= 0 {
 		o.MaxList = defaultMaxList
 	}
-	if o.Room == nil {
-		o.Room = func() Room { return noRoom{} }
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return o
 }
 
-// Can is what a server has declared that it can do.
-type Can struct {
+// Capabilities are those that a server has declared.
+type Capabilities struct {
 	Tools, ToolsChanged         bool
 	Prompts, PromptsChanged     bool
 	Resources, ResourcesChanged bool
@@ -134,8 +94,8 @@ type Can struct {
 	Completions, Logging        bool
 }
 
-// parseCan reads capabilities; what cannot be read is not there.
-func parseCan(raw json.RawMessage) Can {
+// parseCapabilities reads a server's capabilities; what cannot be read is not there.
+func parseCapabilities(raw json.RawMessage) Capabilities {
 	var all struct {
 		Tools, Prompts, Resources, Completions, Logging json.RawMessage
 	}
@@ -146,11 +106,16 @@ func parseCan(raw json.RawMessage) Can {
 		_ = json.Unmarshal(raw, &c)
 		return string(c.ListChanged) == "true", string(c.Subscribe) == "true", ok
 	}
-	var c Can
+	var c Capabilities
 	c.ToolsChanged, _, c.Tools = declared(all.Tools)
 	c.PromptsChanged, _, c.Prompts = declared(all.Prompts)
 	c.ResourcesChanged, c.Subscribe, c.Resources = declared(all.Resources)
 	_, _, c.Completions = declared(all.Completions)
 	_, _, c.Logging = declared(all.Logging)
 	return c
+}
+
+// anyChanges reports whether the server announces changes of any of its lists.
+func (c Capabilities) anyChanges() bool {
+	return c.ToolsChanged || c.PromptsChanged || c.ResourcesChanged
 }

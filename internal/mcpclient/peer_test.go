@@ -12,6 +12,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"sandlot/internal/mcpclient/transport"
+	"sandlot/internal/rawjson"
 )
 
 // noLeaks fails the test when goroutines of this package, or of HTTP, outlive it.
@@ -23,7 +26,7 @@ func noLeaks(t *testing.T) {
 			buf := make([]byte, 1<<20)
 			left = ""
 			for _, g := range strings.Split(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-				if strings.Contains(g, "internal/mcpclient.") && !strings.Contains(g, "testing.tRunner") ||
+				if strings.Contains(g, "internal/mcpclient") && !strings.Contains(g, "testing.tRunner") ||
 					strings.Contains(g, "net/http.(*persistConn)") {
 					left += g + "\n\n"
 				}
@@ -50,7 +53,7 @@ type spoken struct {
 	Method string
 	Params json.RawMessage
 	Result json.RawMessage
-	Error  *Error
+	Error  *transport.Error
 }
 
 // next returns the next message; ok is false when there are no more.
@@ -116,13 +119,13 @@ func (p *program) greetNewer() bool {
 
 // programs returns a dial that starts a program each time; they have ended when
 // the test ends.
-func programs(t *testing.T, noise func([]byte), run ...func(p *program)) Dial {
+func programs(t *testing.T, noise func([]byte), run ...func(p *program)) transport.Dial {
 	t.Helper()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	n := 0
 	t.Cleanup(wg.Wait)
-	return func(context.Context) (Pipe, error) {
+	return func(context.Context) (transport.Transport, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if n >= len(run) {
@@ -138,12 +141,20 @@ func programs(t *testing.T, noise func([]byte), run ...func(p *program)) Dial {
 			defer inR.Close()
 			f(p)
 		})
-		return Lines(outR, inW, noise), nil
+		return transport.Stdio(outR, inW, noise), nil
 	}
 }
 
+func overHTTP(url string) transport.Dial { return transport.HTTP(transport.Remote{URL: url}) }
+func overSSE(url string) transport.Dial  { return transport.SSE(transport.Remote{URL: url}) }
+
+// toolCall is a call of a tool without arguments.
+func toolCall(name string) Request {
+	return Request{Method: "tools/call", Params: rawjson.Object{"name": rawjson.Quote(name)}}
+}
+
 // connected returns a session that is closed when the test ends.
-func connected(t *testing.T, dial Dial, o Options) *Session {
+func connected(t *testing.T, dial transport.Dial, o Options) *Session {
 	t.Helper()
 	s, err := Connect(t.Context(), dial, o)
 	if err != nil {
@@ -161,14 +172,14 @@ type ears struct {
 	heard []string
 }
 
-func (e *ears) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+func (e *ears) HandleRequest(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	if e.ask == nil {
-		return nil, &Error{Code: codeUnknownMethod, Message: "nobody is here"}
+		return nil, &transport.Error{Code: transport.CodeUnknownMethod, Message: "nobody is here"}
 	}
 	return e.ask(ctx, method, params)
 }
 
-func (e *ears) Announce(method string, params json.RawMessage) {
+func (e *ears) HandleNotification(method string, params json.RawMessage) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.heard = append(e.heard, method+string(params))

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"sync"
 	"time"
+
+	"sandlot/internal/mcpclient/transport"
 )
 
 const (
@@ -14,27 +16,26 @@ const (
 // queue holds what came for one call, in wire order, until its caller takes it.
 // When it is full, those who fill it wait: nothing more is read.
 type queue struct {
-	ready chan struct{} // something is there
+	ready chan struct{} // holds one when there is something to take
 
 	mu       sync.Mutex
 	room     *sync.Cond
 	progress []json.RawMessage
 	bytes    int
-	answered bool // the last there is: the outcome
-	outcome  outcome
-	gone     bool      // nobody takes anything any more
-	heard    time.Time // the last sign of life
+	outcome  *outcome  // nothing comes after it; nil: it has not come
+	closed   bool      // nobody takes anything any more
+	sign     time.Time // when the server last gave a sign of life for the call
 }
 
 // outcome is how a call ended.
 type outcome struct {
-	result json.RawMessage
-	err    error
-	room   Room // that the result holds; never nil
+	result      json.RawMessage
+	err         error
+	reservation transport.Reservation // of the result; never nil
 }
 
 func newQueue() *queue {
-	q := &queue{ready: make(chan struct{}, 1), heard: time.Now()}
+	q := &queue{ready: make(chan struct{}, 1), sign: time.Now()}
 	q.room = sync.NewCond(&q.mu)
 	return q
 }
@@ -45,11 +46,11 @@ func cost(p json.RawMessage) int { return len(p) + queuedCost }
 func (q *queue) push(p json.RawMessage) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.heard = time.Now()
-	for q.bytes > 0 && q.bytes+cost(p) > maxQueued && !q.gone {
+	q.sign = time.Now()
+	for q.bytes > 0 && q.bytes+cost(p) > maxQueued && !q.closed {
 		q.room.Wait()
 	}
-	if q.gone || q.answered {
+	if q.closed || q.outcome != nil {
 		return
 	}
 	q.progress = append(q.progress, p)
@@ -61,11 +62,11 @@ func (q *queue) push(p json.RawMessage) {
 func (q *queue) finish(o outcome) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.answered || q.gone {
-		o.room.Release()
+	if q.outcome != nil || q.closed {
+		o.reservation.Release()
 		return
 	}
-	q.answered, q.outcome = true, o
+	q.outcome = &o
 	q.signal()
 }
 
@@ -76,38 +77,29 @@ func (q *queue) signal() {
 	}
 }
 
-// pop returns the progress that waits, and then, with last, the outcome.
-func (q *queue) pop() (progress []json.RawMessage, last bool) {
+// take returns the progress that waits and, if it has come, the outcome, which follows
+// that.
+func (q *queue) take() (progress []json.RawMessage, end *outcome) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	progress, q.progress, q.bytes = q.progress, nil, 0
 	q.room.Broadcast()
-	return progress, q.answered
+	return progress, q.outcome
 }
 
-// take returns the outcome, whose room is the caller's from then on.
-func (q *queue) take() outcome {
+// close wakes those who wait, and releases the outcome's reservation.
+func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	o := q.outcome
-	q.outcome = outcome{}
-	return o
-}
-
-// leave lets those who wait go, and gives back what nobody took.
-func (q *queue) leave() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.gone, q.progress = true, nil
-	if q.outcome.room != nil {
-		q.outcome.room.Release()
+	q.closed, q.progress = true, nil
+	if q.outcome != nil {
+		q.outcome.reservation.Release()
 	}
-	q.outcome = outcome{}
 	q.room.Broadcast()
 }
 
-func (q *queue) lastHeard() time.Time {
+func (q *queue) lastSign() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.heard
+	return q.sign
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"sandlot/internal/mcpclient/transport"
 )
 
 // rooms gives room to so many bytes in all, and refuses the rest at once.
@@ -29,7 +31,7 @@ type full struct {
 	mine int64
 }
 
-func (r *rooms) room() Room { return &full{of: r} }
+func (r *rooms) room() transport.Reservation { return &full{of: r} }
 
 func (f *full) Wait(_ context.Context, n int64) error {
 	f.of.mu.Lock()
@@ -73,28 +75,24 @@ func TestRoom(t *testing.T) {
 		}
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, result)
 	}
-	lines := func(context.Context) (Pipe, error) {
+	lines := func(context.Context) (transport.Transport, error) {
 		in, stdin := io.Pipe()
 		stdout, out := io.Pipe()
 		go func() {
 			defer out.Close()
-			r := lineReader{from: bufio.NewReader(in), limit: most}
-			for {
-				line, err := r.next()
-				if err != nil {
-					return
-				}
-				if all, err := decode(line); err == nil && all[0].ID != nil {
+			r := bufio.NewScanner(in)
+			for r.Scan() {
+				if all, err := transport.Decode(r.Bytes()); err == nil && all[0].ID != nil {
 					fmt.Fprintln(out, answer(string(all[0].ID), *all[0].Method))
 				}
 			}
 		}()
-		return Lines(stdout, stdin, nil), nil
+		return transport.Stdio(stdout, stdin, nil), nil
 	}
-	serve := func(events bool) Dial {
+	serve := func(events bool) transport.Dial {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			b, _ := io.ReadAll(r.Body)
-			all, err := decode(b)
+			all, err := transport.Decode(b)
 			if err != nil || all[0].ID == nil {
 				w.WriteHeader(http.StatusAccepted)
 				return
@@ -108,19 +106,19 @@ func TestRoom(t *testing.T) {
 			_, _ = io.WriteString(w, text)
 		}))
 		t.Cleanup(s.Close)
-		return HTTP(Remote{URL: s.URL})
+		return overHTTP(s.URL)
 	}
-	for name, dial := range map[string]Dial{"lines": lines, "json": serve(false), "events": serve(true)} {
+	for name, dial := range map[string]transport.Dial{"lines": lines, "json": serve(false), "events": serve(true)} {
 		t.Run(name, func(t *testing.T) {
 			all := &rooms{left: most}
-			s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, Room: all.room})
+			s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, Reserve: all.room})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			var held Room
-			if _, err := s.Call(t.Context(), Request{Method: "large", Held: func(r Room) { held = r }}); err != nil ||
-				held == nil {
+			var held transport.Reservation
+			hold := func(r transport.Reservation) { held = r }
+			if _, err := s.Call(t.Context(), Request{Method: "large", Held: hold}); err != nil || held == nil {
 				t.Fatalf("%v, it holds %v", err, held)
 			}
 			if _, err := s.Call(t.Context(), Request{Method: "large"}); all.left < 300<<10 && !errors.Is(err, errFull) {
@@ -163,13 +161,16 @@ func TestRoomIsNotHeldForEver(t *testing.T) {
 					for r.Scan() {
 					}
 				}()
-				dial := func(context.Context) (Pipe, error) { return Lines(stdout, stdin, nil), nil }
-				s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, Room: all.room})
+				dial := func(context.Context) (transport.Transport, error) {
+					return transport.Stdio(stdout, stdin, nil), nil
+				}
+				s, err := Connect(t.Context(), dial, Options{Name: "t", MaxMessage: most, Reserve: all.room})
 				if err != nil {
 					t.Fatal(err)
 				}
 				began := time.Now()
-				if _, err := s.Call(t.Context(), Request{Method: "x", Timeout: time.Hour}); err == nil || time.Since(began) > largeTime {
+				_, err = s.Call(t.Context(), Request{Method: "x", Timeout: time.Hour})
+				if err == nil || time.Since(began) > 2*time.Minute {
 					t.Errorf("after %v: %v", time.Since(began), err)
 				}
 				s.Close()

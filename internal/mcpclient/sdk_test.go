@@ -14,6 +14,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/revision"
 )
@@ -61,8 +62,8 @@ func realServer() *mcp.Server {
 
 // overPipes runs a server of the SDK behind the pipes of a program. It speaks
 // both eras, and closed says that it speaks the older one alone.
-func overPipes(t *testing.T, s *mcp.Server) Dial {
-	return func(context.Context) (Pipe, error) {
+func overPipes(t *testing.T, s *mcp.Server) transport.Dial {
+	return func(context.Context) (transport.Transport, error) {
 		inR, inW := io.Pipe()
 		outR, outW := io.Pipe()
 		ss, err := s.Connect(context.Background(), &mcp.IOTransport{Reader: inR, Writer: outW}, nil)
@@ -70,7 +71,7 @@ func overPipes(t *testing.T, s *mcp.Server) Dial {
 			return nil, err
 		}
 		t.Cleanup(func() { inW.Close(); outR.Close(); _ = ss.Wait() })
-		return Lines(outR, inW, nil), nil
+		return transport.Stdio(outR, inW, nil), nil
 	}
 }
 
@@ -84,22 +85,23 @@ func listening(t *testing.T, h http.Handler) *httptest.Server {
 }
 
 // ways are all in which a real server is reached.
-func ways(t *testing.T, s *mcp.Server) map[string]Dial {
+func ways(t *testing.T, s *mcp.Server) map[string]transport.Dial {
 	get := func(*http.Request) *mcp.Server { return s }
 	stateful := listening(t, mcp.NewStreamableHTTPHandler(get, nil))
 	stateless := listening(t, mcp.NewStreamableHTTPHandler(get,
 		&mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
 	sse := listening(t, mcp.NewSSEHandler(get, nil))
-	return map[string]Dial{
+	return map[string]transport.Dial{
 		"lines":     overPipes(t, s),
-		"stateful":  HTTP(Remote{URL: stateful.URL}),
-		"stateless": HTTP(Remote{URL: stateless.URL}),
-		"sse":       SSE(Remote{URL: sse.URL}),
+		"stateful":  overHTTP(stateful.URL),
+		"stateless": overHTTP(stateless.URL),
+		"sse":       overSSE(sse.URL),
 	}
 }
 
 func TestRealServers(t *testing.T) {
-	version := map[string]string{"lines": revision.Stateless, "stateful": revision.Stateful, "stateless": revision.Stateless, "sse": revision.Stateful}
+	version := map[string]string{"lines": revision.Stateless, "stateful": revision.Stateful,
+		"stateless": revision.Stateless, "sse": revision.Stateful}
 	for name, want := range version {
 		t.Run(name, func(t *testing.T) {
 			noLeaks(t)
@@ -116,11 +118,12 @@ func TestRealServers(t *testing.T) {
 			}
 			useTool(t, s)
 			cancelTool(t, s)
-			raw, err := s.Call(t.Context(), Request{Method: "resources/read", Params: rawjson.Object{"uri": rawjson.Quote("file:///r")}})
+			raw, err := s.Call(t.Context(), Request{Method: "resources/read",
+				Params: rawjson.Object{"uri": rawjson.Quote("file:///r")}})
 			if err != nil || !strings.Contains(string(raw), "hello") {
 				t.Errorf("resources/read: %s, %v", raw, err)
 			}
-			var said *Error
+			var said *transport.Error
 			if _, err := s.Call(t.Context(), Request{Method: "no/such"}); err == nil {
 				t.Error("a method that does not exist was answered")
 			} else if want == revision.Stateless && !errors.As(err, &said) {
@@ -157,12 +160,13 @@ func cancelTool(t *testing.T, s *Session) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := s.Call(ctx, Request{Method: "tools/call", Params: rawjson.Object{"name": rawjson.Quote("wait")}}); !errors.Is(err,
+	if _, err := s.Call(ctx, toolCall("wait")); !errors.Is(err,
 		context.DeadlineExceeded) {
 		t.Errorf("a call that is given up: %v", err)
 	}
-	if _, err := s.Call(t.Context(), Request{Method: "tools/call", Params: rawjson.Object{"name": rawjson.Quote("wait")},
-		Timeout: 100 * time.Millisecond}); !errors.Is(err, ErrTimeout) {
+	slow := toolCall("wait")
+	slow.Timeout = 100 * time.Millisecond
+	if _, err := s.Call(t.Context(), slow); !errors.Is(err, transport.ErrTimeout) {
 		t.Errorf("a call that takes too long: %v", err)
 	}
 }
@@ -210,7 +214,7 @@ func TestRealServerAsks(t *testing.T) {
 				Handler: &ears{ask: func(_ context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
 					return json.RawMessage(`{"action":"accept","content":{"place":"here"}}`), nil
 				}}})
-			raw, err := s.Call(t.Context(), Request{Method: "tools/call", Params: rawjson.Object{"name": rawjson.Quote("ask")}})
+			raw, err := s.Call(t.Context(), toolCall("ask"))
 			if err != nil || !strings.Contains(string(raw), `"here"`) {
 				t.Errorf("%s, %v", raw, err)
 			}

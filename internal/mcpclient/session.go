@@ -5,135 +5,126 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/revision"
 )
 
 const (
-	maxAsks    = 16 // requests of the server on their way
-	maxReplies = 64 // messages of ours that nobody waits for
-	replyLimit = 30 * time.Second
-	byeLimit   = 5 * time.Second // for telling that a call is given up
-	maxNote    = 64 << 10        // bytes of a notification of progress
+	maxRequests   = 16 // of the server, that are being answered
+	maxBackground = 64 // messages to the server that nobody waits for
+	replyTimeout  = 30 * time.Second
+	cancelTimeout = 5 * time.Second // for telling the server that a call is cancelled
+	maxProgress   = 64 << 10        // bytes of a notification of progress
 )
 
 // Session is a conversation with one server. Its methods may be used by several
 // goroutines at once.
 type Session struct {
-	pipe    Pipe
-	options Options
-	log     *slog.Logger
+	transport transport.Transport
+	options   Options
 
-	spoken atomic.Value // the revision of the protocol, a string; empty: not agreed yet
-	// Set by the handshake, before anyone else has the session.
-	info         json.RawMessage
-	instructions string
-	can          Can
+	version atomic.Value // the revision of the protocol, a string; "": not agreed yet
+	server  serverInfo   // set by the handshake, before anyone else has the session
 
-	// ctx ends with the session.
-	ctx    context.Context
+	ctx    context.Context // ends with the session, whose end is its cause
 	cancel context.CancelCauseFunc
-	done   chan struct{}
-	closed sync.Once
-	failed error // of closing
+	close  func() error // closes the transport, once
 
-	announcing sync.Mutex    // one announcement after the other
-	replies    chan struct{} // as many as may be on their way
+	notifying  sync.Mutex    // held while the handler has a notification
+	background chan struct{} // holds one for each message of maxBackground
 
-	mu      sync.Mutex
-	err     error // why it is over; no goroutine starts any more
-	working sync.WaitGroup
-	last    int64 // the last id of a request of ours
-	calls   map[int64]*call
-	asks    map[string]context.CancelFunc // by the server's ids
-	level   string                        // of log messages, in the newer era
-	listens map[string]*listen            // by URI; the empty one is for changes of lists
+	mu            sync.Mutex // held while ctx is cancelled, and no goroutine starts after that
+	running       sync.WaitGroup
+	lastID        int64 // of the requests to the server
+	calls         map[int64]*call
+	requests      map[string]context.CancelFunc // of the server, by their ids
+	level         string                        // of log messages, in the stateless protocol
+	subscriptions map[string]*subscription      // by URI; "" is the one for changes of lists
 }
 
-func newSession(p Pipe, o Options) *Session {
-	s := &Session{pipe: p, options: o, log: o.Log, done: make(chan struct{}), replies: make(chan struct{}, maxReplies),
-		calls: map[int64]*call{}, asks: map[string]context.CancelFunc{}, listens: map[string]*listen{}}
-	s.spoken.Store("")
+// serverInfo is what a server says of itself.
+type serverInfo struct {
+	implementation json.RawMessage // an object; nil: it has not said
+	instructions   string
+	capabilities   Capabilities
+}
+
+func newSession(t transport.Transport, o Options) *Session {
+	s := &Session{transport: t, options: o, close: sync.OnceValue(t.Close),
+		background: make(chan struct{}, maxBackground), calls: map[int64]*call{},
+		requests: map[string]context.CancelFunc{}, subscriptions: map[string]*subscription{}}
+	s.version.Store("")
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	p.start(s, o.MaxMessage, o.Room)
+	t.Start(receiver{s}, o.MaxMessage, o.Reserve)
 	return s
 }
 
 // Version returns the agreed revision of the protocol.
-func (s *Session) Version() string { return s.spoken.Load().(string) }
+func (s *Session) Version() string { return s.version.Load().(string) }
 
-func (s *Session) stateless() bool { return revision.IsStateless(s.Version()) }
+// Stateless reports whether the agreed revision of the protocol has no sessions.
+func (s *Session) Stateless() bool { return revision.IsStateless(s.Version()) }
 
-// Info returns what the server says of itself, an Implementation object; or nil.
-func (s *Session) Info() json.RawMessage { return s.info }
+// Info returns the server's Implementation object; nil: it has sent none.
+func (s *Session) Info() json.RawMessage { return s.server.implementation }
 
-// Instructions returns the server's words for models.
-func (s *Session) Instructions() string { return s.instructions }
+// Instructions returns the server's instructions for models.
+func (s *Session) Instructions() string { return s.server.instructions }
 
-// Can returns what the server has declared that it can do.
-func (s *Session) Can() Can { return s.can }
+// Capabilities returns those that the server has declared.
+func (s *Session) Capabilities() Capabilities { return s.server.capabilities }
 
 // Done is closed when the session is over. It has to be closed then, too.
-func (s *Session) Done() <-chan struct{} { return s.done }
+func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
 
 // Err says why the session is over; nil while it is not.
-func (s *Session) Err() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
+func (s *Session) Err() error { return context.Cause(s.ctx) }
 
-// Close ends the session, and waits until nothing of it is left. It can be
+// Close ends the session, and waits until all of its goroutines have ended. It can be
 // called twice; a Handler and a Progress function must not call it.
 func (s *Session) Close() error {
-	s.end(ErrClosed)
-	s.closed.Do(func() {
-		s.failed = s.pipe.close()
-	})
-	s.working.Wait()
-	return s.failed
+	s.end(transport.ErrClosed)
+	err := s.close()
+	s.running.Wait()
+	return err
 }
 
-// end makes the session over, for the first reason that is given.
-func (s *Session) end(why error) {
+// end ends the session. The first cause counts.
+func (s *Session) end(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil {
-		return
-	}
-	s.err = why
-	s.cancel(why)
-	close(s.done)
+	s.cancel(cause)
 }
 
-// work runs f in a goroutine that Close waits for. It is false when the session
+// work runs f in a goroutine that Close waits for. It returns false when the session
 // is over.
 func (s *Session) work(f func(ctx context.Context)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil {
+	if s.ctx.Err() != nil {
 		return false
 	}
-	s.working.Go(func() { f(s.ctx) })
+	s.running.Go(func() { f(s.ctx) })
 	return true
 }
 
-// lost implements inbox.
-func (s *Session) lost(err error) { s.end(err) }
-
-// fail implements inbox.
-func (s *Session) fail(id int64, err error) {
-	if c := s.take(id); c != nil {
-		c.queue.finish(outcome{err: err, room: noRoom{}})
+// workInBackground runs f as work does. Its caller has put one into background, which
+// is taken out when f has ended.
+func (s *Session) workInBackground(f func(ctx context.Context)) {
+	if !s.work(func(ctx context.Context) {
+		defer func() { <-s.background }()
+		f(ctx)
+	}) {
+		<-s.background
 	}
 }
 
-// take returns a call that waits for its answer; it is handed out once.
+// take returns a call that waits for its answer, and removes it; nil: there is none.
 func (s *Session) take(id int64) *call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,97 +133,113 @@ func (s *Session) take(id int64) *call {
 	return c
 }
 
-// receive implements inbox.
-func (s *Session) receive(b []byte, room Room) (answered int64, ok bool) {
-	room.Keep(int64(len(b))) // room was taken for the largest message there may be
-	all, err := decode(b)
+// receiver is what a session's transport hands messages to.
+type receiver struct{ *Session }
+
+// Lost implements transport.Receiver.
+func (s receiver) Lost(err error) { s.end(err) }
+
+// Missed implements transport.Receiver.
+func (s receiver) Missed() { s.repeatChanges("") }
+
+// Fail implements transport.Receiver.
+func (s receiver) Fail(id int64, err error) {
+	if c := s.take(id); c != nil {
+		c.queue.finish(outcome{err: err, reservation: transport.NoReservation{}})
+	}
+}
+
+// Receive implements transport.Receiver.
+func (s receiver) Receive(b []byte, r transport.Reservation) (answered int64, ok bool) {
+	r.Keep(int64(len(b))) // the reservation was for the largest message there may be
+	all, err := transport.Decode(b)
 	if err != nil {
-		room.Release()
+		r.Release()
 		return 0, false
 	}
-	if len(all) != 1 || all[0].Method != nil && all[0].ID == nil { // it is over when it was handled
-		defer room.Release()
-		room = noRoom{}
+	if len(all) != 1 || all[0].Method != nil && all[0].ID == nil { // handled when Receive returns
+		defer r.Release()
+		r = transport.NoReservation{}
 	}
 	for i := range all {
 		m := &all[i]
 		switch {
 		case m.Method == nil:
-			answered = max(answered, s.answer(m, room))
+			answered = max(answered, s.answer(m, r))
 		case m.ID == nil:
 			s.notified(*m.Method, m.Params)
-		case !theirs(m.ID):
-			room.Release()
-			s.log.Debug("mcpclient: a request whose id cannot be answered", "method", clip(*m.Method, 100))
+		case !m.Answerable():
+			r.Release()
+			s.options.Log.Debug("mcpclient: a request whose id cannot be answered",
+				"method", transport.Clip(*m.Method, 100))
 		default:
-			s.asked(m, room)
+			s.requested(m, r)
 		}
 	}
 	return answered, true
 }
 
 // answer hands a response to its call.
-func (s *Session) answer(m *message, room Room) int64 {
-	id, ok := ours(m.ID)
+func (s *Session) answer(m *transport.Message, r transport.Reservation) int64 {
+	id, ok := transport.RequestID(m.ID)
 	if !ok {
-		room.Release()
-		s.log.Debug("mcpclient: a response to nothing that was asked", "id", clip(string(m.ID), 100))
+		r.Release()
+		s.options.Log.Debug("mcpclient: a response to nothing that was asked",
+			"id", transport.Clip(string(m.ID), 100))
 		return 0
 	}
 	c := s.take(id)
 	if c == nil {
-		room.Release()
-		return id
+		r.Release()
+		return id // an answer that comes late, or twice, ends its stream as well
 	}
-	result, err := m.outcome()
-	c.queue.finish(outcome{result, err, room})
-	return id // an answer that comes late, or twice, ends its stream as well
+	result, err := m.Outcome()
+	c.queue.finish(outcome{result, err, r})
+	return id
 }
 
 func (s *Session) notified(method string, params json.RawMessage) {
 	switch method {
 	case "notifications/progress":
 		s.progress(params)
-		return
 	case "notifications/cancelled":
 		var p struct {
 			RequestID json.RawMessage `json:"requestId"`
 		}
 		_ = json.Unmarshal(params, &p)
 		s.mu.Lock()
-		cancel := s.asks[string(p.RequestID)]
+		cancel := s.requests[string(p.RequestID)]
 		s.mu.Unlock()
 		if cancel != nil {
 			cancel()
 		}
-		return
 	case "notifications/subscriptions/acknowledged":
 		s.acknowledged(params)
-		return
+	default:
+		s.handleNotification(method, params)
 	}
-	s.announce(method, params)
 }
 
-func (s *Session) announce(method string, params json.RawMessage) {
+func (s *Session) handleNotification(method string, params json.RawMessage) {
 	if s.options.Handler == nil {
 		return
 	}
-	s.announcing.Lock()
-	defer s.announcing.Unlock()
+	s.notifying.Lock()
+	defer s.notifying.Unlock()
 	if s.ctx.Err() == nil {
-		s.options.Handler.Announce(method, params)
+		s.options.Handler.HandleNotification(method, params)
 	}
 }
 
 // progress puts a notification into the queue of its call, and waits while that
 // is full.
 func (s *Session) progress(params json.RawMessage) {
-	if len(params) > maxNote {
-		s.log.Debug("mcpclient: progress that is too long to be passed on", "bytes", len(params))
+	if len(params) > maxProgress {
+		s.options.Log.Debug("mcpclient: progress that is too long to be passed on", "bytes", len(params))
 		return
 	}
 	rest, token := rawjson.Without(params, metaToken)
-	id, ok := ours(token)
+	id, ok := transport.RequestID(token)
 	if !ok {
 		return
 	}
@@ -244,114 +251,119 @@ func (s *Session) progress(params json.RawMessage) {
 	}
 }
 
-// asked has a request of the server answered.
-func (s *Session) asked(m *message, room Room) {
+// requested has a request of the server answered.
+func (s *Session) requested(m *transport.Message, r transport.Reservation) {
 	method, id := *m.Method, m.ID
-	handed := false
-	defer func() {
-		if !handed {
-			room.Release()
-		}
-	}()
+	refuse := func(code int64, message string) {
+		r.Release()
+		s.reply(rawjson.Envelope{ID: id, Error: &transport.Error{Code: code, Message: message}})
+	}
 	switch {
 	case method == "ping":
-		s.reply(wireReply{ID: id, Result: json.RawMessage("{}")})
+		r.Release()
+		s.reply(rawjson.Envelope{ID: id, Result: struct{}{}})
 		return
-	case s.options.Handler == nil || s.stateless(),
+	case s.options.Handler == nil || s.Stateless(),
 		method != "elicitation/create" && method != "sampling/createMessage" && method != "roots/list":
-		s.reply(wireReply{ID: id, Error: &Error{Code: codeUnknownMethod, Message: "unknown method"}})
+		refuse(transport.CodeUnknownMethod, "unknown method")
 		return
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	s.mu.Lock()
-	full, twice := len(s.asks) >= maxAsks, s.asks[string(id)] != nil
+	full, twice := len(s.requests) >= maxRequests, s.requests[string(id)] != nil
 	if !full && !twice {
-		s.asks[string(id)] = cancel
+		s.requests[string(id)] = cancel
 	}
 	s.mu.Unlock()
 	switch {
 	case twice:
 		cancel()
-		s.reply(wireReply{ID: id, Error: &Error{Code: codeInvalidRequest,
-			Message: "a request with this id is on its way"}})
+		refuse(transport.CodeInvalidRequest, "a request with this id is on its way")
 	case full:
 		cancel()
-		s.reply(wireReply{ID: id, Error: &Error{Code: codeBusy,
-			Message: fmt.Sprintf("%d requests are on their way; try again", maxAsks)}})
+		refuse(transport.CodeBusy, fmt.Sprintf("%d requests are on their way; try again", maxRequests))
 	default:
-		if handed = s.work(func(context.Context) {
-			defer room.Release()
+		if !s.work(func(context.Context) {
+			defer r.Release()
 			defer cancel()
-			s.ask(ctx, method, m)
-		}); !handed {
+			s.handleRequest(ctx, method, m)
+		}) {
+			r.Release()
 			cancel()
 		}
 	}
 }
 
-// ask has the handler answer, and sends the answer unless the server has given
-// the request up.
-func (s *Session) ask(ctx context.Context, method string, m *message) {
-	result, err := s.options.Handler.Ask(ctx, method, m.Params)
-	gone := ctx.Err() != nil
+// handleRequest has the handler answer, and sends the answer unless the server has
+// cancelled the request.
+func (s *Session) handleRequest(ctx context.Context, method string, m *transport.Message) {
+	result, err := s.options.Handler.HandleRequest(ctx, method, m.Params)
+	cancelled := ctx.Err() != nil
 	s.mu.Lock()
-	delete(s.asks, string(m.ID))
+	delete(s.requests, string(m.ID))
 	s.mu.Unlock()
-	if gone {
+	if cancelled {
 		return
 	}
-	r := wireReply{ID: m.ID, Result: result}
-	var said *Error
+	reply := rawjson.Envelope{ID: m.ID}
+	said, isError := errors.AsType[*transport.Error](err)
 	switch {
-	case errors.As(err, &said):
-		r.Result, r.Error = nil, said
+	case isError:
+		reply.Error = said
 	case err != nil:
-		r.Result, r.Error = nil, &Error{Code: codeInternal, Message: "the request could not be answered"}
-	case !rawjson.IsObject(result):
-		r.Result = json.RawMessage("{}")
+		reply.Error = errUnanswered
+	case rawjson.IsObject(result):
+		reply.Result = result
+	default:
+		reply.Result = struct{}{}
 	}
-	s.sendReply(s.ctx, r)
+	s.sendReply(s.ctx, reply)
 }
 
-// reply sends an answer that needs no thought. When too many are on their way,
+// errUnanswered is the answer to a request whose handler failed.
+var errUnanswered = &transport.Error{Code: transport.CodeInternal, Message: "the request could not be answered"}
+
+// reply sends an answer that no handler makes. When too many messages wait to be sent,
 // nothing more is read until one has gone out.
-func (s *Session) reply(r wireReply) {
+func (s *Session) reply(e rawjson.Envelope) {
 	select {
-	case s.replies <- struct{}{}:
+	case s.background <- struct{}{}:
+		s.workInBackground(func(ctx context.Context) { s.sendReply(ctx, e) })
 	case <-s.ctx.Done():
-		return
-	}
-	if !s.work(func(ctx context.Context) {
-		defer func() { <-s.replies }()
-		s.sendReply(ctx, r)
-	}) {
-		<-s.replies
 	}
 }
 
-func (s *Session) sendReply(ctx context.Context, r wireReply) {
-	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+func (s *Session) sendReply(ctx context.Context, e rawjson.Envelope) {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
-	r.JSONRPC = "2.0"
-	b, err := rawjson.Encode(r)
-	if err != nil { // what the handler gave is no JSON
-		b, _ = rawjson.Encode(wireReply{JSONRPC: "2.0", ID: r.ID, Error: &Error{Code: codeInternal,
-			Message: "the request could not be answered"}})
+	b, err := rawjson.Encode(e)
+	if err != nil { // the handler's result is no JSON
+		b, _ = rawjson.Encode(rawjson.Envelope{ID: e.ID, Error: errUnanswered})
 	}
-	if err := s.pipe.send(ctx, outgoing{body: b, version: s.Version()}); err != nil && ctx.Err() == nil {
-		s.log.Debug("mcpclient: an answer did not reach the server", "error", err)
+	err = s.transport.Send(ctx, transport.Outgoing{Body: b, Version: s.Version()})
+	if err != nil && ctx.Err() == nil {
+		s.options.Log.Debug("mcpclient: an answer did not reach the server", "error", err)
 	}
 }
 
 // notify sends a notification.
 func (s *Session) notify(ctx context.Context, method string, params rawjson.Object) error {
-	b, err := rawjson.Encode(wireRequest{JSONRPC: "2.0", Method: method, Params: params})
-	if err != nil {
+	m := transport.Outgoing{Method: method, Version: s.Version()}
+	var err error
+	if m.Body, err = rawjson.Encode(envelope(nil, method, params)); err != nil {
 		return err
 	}
-	m := outgoing{body: b, method: method, version: s.Version()}
-	if s.stateless() {
-		m.header = standardHeaders(method, params)
+	if s.Stateless() {
+		m.Header = standardHeaders(method, params)
 	}
-	return s.pipe.send(ctx, m)
+	return s.transport.Send(ctx, m)
+}
+
+// envelope returns a request to the server or, without an id, a notification.
+func envelope(id json.RawMessage, method string, params rawjson.Object) rawjson.Envelope {
+	e := rawjson.Envelope{ID: id, Method: method}
+	if len(params) > 0 {
+		e.Params = params
+	}
+	return e
 }

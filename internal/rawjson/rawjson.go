@@ -11,8 +11,8 @@ import (
 // Object is a JSON object, its values as they came.
 type Object = map[string]json.RawMessage
 
-// Message is a JSON-RPC 2.0 message, its parts as they came. Requests and notifications
-// have a method; a response has a result or an error.
+// Message is a JSON-RPC 2.0 message that came, its parts as they are. Requests and
+// notifications have a method; a response has a result or an error.
 type Message struct {
 	Version string          `json:"jsonrpc,omitempty"`
 	ID      json.RawMessage `json:"id,omitempty"`
@@ -21,6 +21,22 @@ type Message struct {
 	Result  json.RawMessage `json:"result,omitempty"`
 	Error   json.RawMessage `json:"error,omitempty"`
 }
+
+// Envelope is a JSON-RPC 2.0 message to be written.
+type Envelope struct {
+	Version version         `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id,omitempty"`
+	Method  string          `json:"method,omitempty"`
+	Params  any             `json:"params,omitempty"`
+	Result  any             `json:"result,omitempty"`
+	Error   any             `json:"error,omitempty"`
+}
+
+// version is that of JSON-RPC.
+type version struct{}
+
+// MarshalJSON implements json.Marshaler.
+func (version) MarshalJSON() ([]byte, error) { return []byte(`"2.0"`), nil }
 
 // IsObject says whether a JSON value is an object.
 func IsObject(raw json.RawMessage) bool { return begins(raw, '{') }

@@ -132,7 +132,7 @@ func (servers *Servers) relevel(ctx context.Context, o *owner) {
 		s.mu.Lock()
 		l := s.instance
 		s.mu.Unlock()
-		if l != nil && l.session.Can().Logging {
+		if l != nil && l.session.Capabilities().Logging {
 			all.Go(func() { _ = l.session.SetLevel(ctx, level) }) // it says less then, or more
 		}
 	}

@@ -5,18 +5,18 @@ import (
 	"encoding/json"
 
 	"sandlot/internal/fault"
-	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
 
-// Ask implements mcpclient.Handler. A server of the older era does not say for
+// HandleRequest implements mcpclient.Handler. A server of the older era does not say for
 // which call it asks: there must be no doubt.
-func (l *instance) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+func (l *instance) HandleRequest(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	l.s.elicits()
 	if err := catalog.CheckQuestion(params); err != nil {
-		return nil, &mcpclient.Error{Code: -32602, Message: err.Error()}
+		return nil, &transport.Error{Code: -32602, Message: err.Error()}
 	}
 	f, err := l.asker()
 	if err != nil {
@@ -53,12 +53,11 @@ func (l *instance) asker() (*inFlight, error) {
 	}
 	switch {
 	case len(callers) == 0:
-		return nil, &mcpclient.Error{Code: -32601, Message: "no call is on its way"}
+		return nil, &transport.Error{Code: -32601, Message: "no call is on its way"}
 	case one == nil:
-		return nil, &mcpclient.Error{Code: -32601,
-			Message: "the one that called cannot be asked: it is no client of MCP"}
+		return nil, &transport.Error{Code: -32601, Message: "the caller cannot be asked: it is no MCP client"}
 	case len(callers) > 1:
-		return nil, &mcpclient.Error{Code: -32603,
+		return nil, &transport.Error{Code: -32603,
 			Message: "several clients have calls on their way, and it cannot be told which of them is asked; from now on their calls wait for each other, so try again"}
 	}
 	one.asked = true
@@ -76,9 +75,9 @@ func (l *instance) freed() {
 func refusal(err error) error {
 	f := fault.From(err)
 	if f.Kind == fault.Internal {
-		return &mcpclient.Error{Code: -32603, Message: spec.Text(err.Error(), 500)}
+		return &transport.Error{Code: -32603, Message: spec.Text(err.Error(), 500)}
 	}
-	return &mcpclient.Error{Code: int64(f.RPC()), Message: f.Error()}
+	return &transport.Error{Code: int64(f.RPC()), Message: f.Error()}
 }
 
 // elicits remembers that the server asks clients in the middle of a call.
@@ -147,7 +146,7 @@ func (l *instance) wait(ctx context.Context, f *inFlight) error {
 		case <-ctx.Done():
 			return fault.From(ctx.Err())
 		case <-l.session.Done():
-			return mcpclient.ErrClosed
+			return transport.ErrClosed
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
-	"sandlot/internal/revision"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
@@ -74,7 +74,7 @@ func (l *instance) capabilities() json.RawMessage {
 
 // dial opens the way to the server. It may be called a second time, with a
 // fresh program for one that did not understand the newer era.
-func (l *instance) dial(ctx context.Context) (mcpclient.Pipe, error) {
+func (l *instance) dial(ctx context.Context) (transport.Transport, error) {
 	s := l.s
 	if l.settings.Kind != spec.Stdio {
 		return l.remote()(ctx)
@@ -112,7 +112,7 @@ func (servers *Servers) inSandbox(ctx context.Context, s *server, c process.Comm
 }
 
 // remote is the way to a server that runs elsewhere.
-func (l *instance) remote() mcpclient.Dial {
+func (l *instance) remote() transport.Dial {
 	s := l.s
 	h := http.Header{}
 	for k, v := range l.values.Headers {
@@ -121,11 +121,11 @@ func (l *instance) remote() mcpclient.Dial {
 	l.client = s.servers.client(s, l.settings)
 	login := s.account.Handler(l.settings.URL, l.settings.OAuth,
 		func() *http.Client { return s.servers.client(s, l.settings) })
-	r := mcpclient.Remote{URL: l.settings.URL, Header: h, Client: l.client, OAuth: login}
+	r := transport.Remote{URL: l.settings.URL, Header: h, Client: l.client, OAuth: login}
 	if l.settings.Kind == spec.SSE {
-		return mcpclient.SSE(r)
+		return transport.SSE(r)
 	}
-	return mcpclient.HTTP(r)
+	return transport.HTTP(r)
 }
 
 // read asks the server for all that it offers, stores that, and makes it known.
@@ -134,7 +134,7 @@ func (l *instance) remote() mcpclient.Dial {
 func (l *instance) read(ctx context.Context, first bool) error {
 	var o catalog.Offer
 	var failed error
-	can := l.session.Can()
+	can := l.session.Capabilities()
 	list := func(when bool, method, field string) (all []json.RawMessage, keep bool) {
 		if !when {
 			return nil, false
@@ -144,7 +144,7 @@ func (l *instance) read(ctx context.Context, first bool) error {
 			return all, false
 		}
 		o.Odd = append(o.Odd, fmt.Sprintf("%s: %s", method, spec.Text(err.Error(), 300)))
-		if len(all) > 0 && errors.Is(err, mcpclient.ErrTooLarge) {
+		if len(all) > 0 && errors.Is(err, transport.ErrTooLarge) {
 			return all, false // there is more than is taken
 		}
 		if field == "tools" && first {
@@ -169,7 +169,7 @@ func (l *instance) read(ctx context.Context, first bool) error {
 	default:
 	}
 	l.s.servers.awaitPrefix(ctx, l.s)
-	return l.s.servers.publish(l.s, l.gen, o, !revision.IsStateless(l.session.Version()))
+	return l.s.servers.publish(l.s, l.gen, o, !l.session.Stateless())
 }
 
 // resume brings back what clients had asked of the session before.
@@ -182,7 +182,7 @@ func (l *instance) resume(ctx context.Context) {
 		uris = append(uris, u)
 	}
 	s.mu.Unlock()
-	if level != "" && l.session.Can().Logging {
+	if level != "" && l.session.Capabilities().Logging {
 		_ = l.session.SetLevel(ctx, level) // it says less then
 	}
 	for _, u := range uris {
@@ -274,8 +274,8 @@ func (l *instance) how(within time.Duration) (string, bool) {
 	}
 }
 
-// Announce implements mcpclient.Handler.
-func (l *instance) Announce(method string, params json.RawMessage) {
+// HandleNotification implements mcpclient.Handler.
+func (l *instance) HandleNotification(method string, params json.RawMessage) {
 	switch method {
 	case "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed":
 		select {

@@ -17,7 +17,7 @@ import (
 	"weak"
 
 	"sandlot/internal/auth"
-	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
@@ -408,7 +408,7 @@ func TestLookingUpStartsNothing(t *testing.T) {
 func TestDataOfErrorsIsBounded(t *testing.T) {
 	for size, passed := range map[int]bool{1 << 10: true, 1 << 20: false} {
 		data := json.RawMessage(`"` + strings.Repeat("<", size) + `"`)
-		err := new(server).callFault(nil, query{}, &mcpclient.Error{Code: -1, Message: "no", Data: data})
+		err := new(server).callFault(nil, query{}, &transport.Error{Code: -1, Message: "no", Data: data})
 		said, ok := errors.AsType[*tool.Refusal](err)
 		if !ok || said.Message != "no" || (len(said.Data) > 0) != passed {
 			t.Errorf("of %d bytes %d are passed on: %v", size, len(said.Data), err)

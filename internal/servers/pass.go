@@ -7,7 +7,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
-	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/policy"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/catalog"
@@ -60,11 +60,11 @@ type query struct {
 // arrival holds the room of an answer from when it is read until what is made of it
 // counts for its client.
 type arrival struct {
-	room mcpclient.Room // nil: none
+	room transport.Reservation // nil: none
 }
 
 // put keeps the room of another answer.
-func (a *arrival) put(r mcpclient.Room) {
+func (a *arrival) put(r transport.Reservation) {
 	if a == nil {
 		r.Release()
 		return
@@ -81,11 +81,11 @@ func (a *arrival) release() {
 }
 
 // room makes rooms for large answers of an owner's servers; nil: nobody counts.
-func (servers *Servers) room(owner string) func() mcpclient.Room {
+func (servers *Servers) room(owner string) func() transport.Reservation {
 	if servers.Limits == nil {
 		return nil
 	}
-	return func() mcpclient.Room { return servers.Limits.Held(owner, limit.Reading) }
+	return func() transport.Reservation { return servers.Limits.Held(owner, limit.Reading) }
 }
 
 // passed counts what is handed to a client, and gives the room of what it was made
@@ -195,7 +195,7 @@ func complete(v *view, params rawjson.Object) (*server, error) {
 		return nil, nil
 	}
 	s.mu.Lock()
-	can := s.instance == nil || s.instance.session.Can().Completions
+	can := s.instance == nil || s.instance.session.Capabilities().Completions
 	s.mu.Unlock()
 	if !can {
 		return nil, nil

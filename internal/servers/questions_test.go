@@ -24,7 +24,7 @@ func TestReferencesInQuestions(t *testing.T) {
 			}
 			l := &instance{s: own(newServers(t, &memStore{}, nil), P, "x", "aaaaaa", spec.Configured{}),
 				inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
-			if _, err := l.Ask(t.Context(), "elicitation/create",
+			if _, err := l.HandleRequest(t.Context(), "elicitation/create",
 				json.RawMessage(params)); err == nil || strings.Contains(err.Error(), "its schema") == good {
 				t.Errorf("asked %s: %v", params, err)
 			}

@@ -12,8 +12,8 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/rawjson"
-	"sandlot/internal/revision"
 	"sandlot/internal/servers/catalog"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
@@ -25,7 +25,7 @@ import (
 func (s *server) request(ctx context.Context, q query) (json.RawMessage, error) {
 	for attempt := 0; ; attempt++ {
 		raw, err := s.once(ctx, q)
-		if errors.Is(err, mcpclient.ErrLost) && attempt == 0 {
+		if errors.Is(err, transport.ErrLost) && attempt == 0 {
 			continue
 		}
 		return raw, err
@@ -40,7 +40,7 @@ func (s *server) once(ctx context.Context, q query) (json.RawMessage, error) {
 		return nil, err
 	}
 	defer release()
-	stateful := !revision.IsStateless(l.session.Version())
+	stateful := !l.session.Stateless()
 	f, err := l.begin(ctx, q.client, stateful && s.record().Asks)
 	if err != nil {
 		return nil, s.callFault(l, q, err)
@@ -90,7 +90,7 @@ func watch(ctx context.Context, limit time.Duration, asked func() bool) (context
 			w.alive()
 			return
 		}
-		stop(mcpclient.ErrTimeout)
+		stop(transport.ErrTimeout)
 	})
 	return ctx, w
 }
@@ -131,7 +131,7 @@ func (l *instance) rounds(ctx context.Context, q query, f *inFlight) (json.RawMe
 	for range maxRounds {
 		raw, err := l.session.Call(ctx, r)
 		if err != nil {
-			if cause := context.Cause(ctx); errors.Is(cause, mcpclient.ErrTimeout) {
+			if cause := context.Cause(ctx); errors.Is(cause, transport.ErrTimeout) {
 				err = cause
 			}
 			return nil, err
@@ -220,7 +220,7 @@ func (q query) relay(params json.RawMessage) {
 // callFault says in words why a call was not answered.
 func (s *server) callFault(l *instance, q query, err error) error {
 	var f *fault.Error
-	var said *mcpclient.Error
+	var said *transport.Error
 	switch {
 	case errors.As(err, &said):
 		data := said.Data
@@ -230,16 +230,16 @@ func (s *server) callFault(l *instance, q query, err error) error {
 		return &tool.Refusal{Code: said.Code, Message: spec.Text(said.Message, 4000), Data: data}
 	case errors.As(err, &f):
 		return s.advised(f)
-	case errors.Is(err, mcpclient.ErrLost):
+	case errors.Is(err, transport.ErrLost):
 		<-l.session.Done()
 		s.ended(l)
-		return fmt.Errorf("%w: %w", mcpclient.ErrLost, s.fault(fault.Connection, err, "has forgotten its session"))
+		return fmt.Errorf("%w: %w", transport.ErrLost, s.fault(fault.Connection, err, "has forgotten its session"))
 	case errors.Is(err, context.Canceled):
 		return fault.From(context.Canceled)
-	case errors.Is(err, mcpclient.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, transport.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		return s.fault(fault.Connection, err,
 			"did not answer within %s of its last sign of life; it was told to stop", l.settings.CallLimit(callLimit))
-	case errors.Is(err, mcpclient.ErrTooLarge):
+	case errors.Is(err, transport.ErrTooLarge):
 		return s.fault(fault.Connection, err, "answered with more than is taken")
 	}
 	select {

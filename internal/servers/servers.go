@@ -111,8 +111,7 @@ func (servers *Servers) Recover(ctx context.Context) error {
 		there[c] = true
 	}
 	servers.Logins.Orphans(func(owner, key string) bool {
-		return !strings.HasPrefix(key,
-			"=") && !there[[2]string{owner, key}]
+		return !strings.HasPrefix(key, "=") && !there[[2]string{owner, key}]
 	})
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
@@ -152,7 +153,7 @@ func (s *server) connect(ctx context.Context) (*instance, error) {
 	sess, err := mcpclient.Connect(ctx, l.dial, mcpclient.Options{Name: "sandlot", Version: s.servers.Version,
 		Capabilities: l.capabilities(),
 		Handshake:    limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older || slices.Contains(fetching, path.Base(l.settings.Command)), // what fetches is not started twice
-		Handler: l, Room: s.servers.room(s.owner.ID), Log: s.servers.Log})
+		Handler: l, Reserve: s.servers.room(s.owner.ID), Log: s.servers.Log})
 	if err == nil {
 		l.session = sess
 		err = l.read(ctx, true)
@@ -176,7 +177,7 @@ func (s *server) startFault(l *instance, err error, limit time.Duration) error {
 	if errors.As(err, &f) {
 		return s.advised(f)
 	}
-	silent := errors.Is(err, mcpclient.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+	silent := errors.Is(err, transport.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 	if how, itself := l.how(0); itself && !silent {
 		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords(l.settings))
 	}
@@ -216,7 +217,7 @@ func (s *server) ended(l *instance) {
 	}
 	s.instance = nil
 	s.restarts++
-	if errors.Is(err, mcpclient.ErrLost) || !itself && l.local() {
+	if errors.Is(err, transport.ErrLost) || !itself && l.local() {
 		// Its session, or the sandbox that it ran in, is over: it did nothing wrong.
 		s.on(state.Event{What: state.SessionOver})
 	} else {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
 )
 
 // hub is the suite's server as a Sandlot of its own offers it.
@@ -130,7 +131,7 @@ func throughHub(ctx context.Context, program, address string, w work, login bool
 }
 
 func connectHub(ctx context.Context, base, token string) (*mcpclient.Session, error) {
-	r := mcpclient.Remote{URL: base + "/mcp", Header: http.Header{"Authorization": {"Bearer " + token}}}
+	r := transport.Remote{URL: base + "/mcp", Header: http.Header{"Authorization": {"Bearer " + token}}}
 	for {
 		resp, err := http.Get(base + "/healthz")
 		if err == nil {
@@ -143,7 +144,7 @@ func connectHub(ctx context.Context, base, token string) (*mcpclient.Session, er
 			return nil, ctx.Err()
 		}
 	}
-	return mcpclient.Connect(ctx, mcpclient.HTTP(r), mcpclient.Options{Name: "conformance", Version: "1", Older: true,
+	return mcpclient.Connect(ctx, transport.HTTP(r), mcpclient.Options{Name: "conformance", Version: "1", Older: true,
 		Capabilities: json.RawMessage(`{"elicitation":{"form":{}}}`), Handler: answering{}})
 }
 
@@ -241,7 +242,7 @@ func (h *hub) Call(ctx context.Context, method string, params map[string]json.Ra
 	schema json.RawMessage) (json.RawMessage, error) {
 	for tries := 0; ; tries++ {
 		raw, err := h.direct.Call(ctx, method, params, schema)
-		var said *mcpclient.Error
+		var said *transport.Error
 		if !errors.As(err, &said) || tries >= 5 {
 			return raw, err
 		}

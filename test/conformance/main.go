@@ -19,6 +19,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 
 	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
 )
 
 func main() {
@@ -59,13 +60,13 @@ func run(ctx context.Context, address string) error {
 	if program := os.Getenv("SANDLOT_CONFORMANCE_HUB"); program != "" {
 		return throughHub(ctx, program, address, work, login, g)
 	}
-	r := mcpclient.Remote{URL: address}
+	r := transport.Remote{URL: address}
 	if login {
 		if r.OAuth, err = loginHandler(g); err != nil {
 			return err
 		}
 	}
-	s, err := mcpclient.Connect(ctx, mcpclient.HTTP(r), mcpclient.Options{Name: "sandlot-conformance", Version: "1",
+	s, err := mcpclient.Connect(ctx, transport.HTTP(r), mcpclient.Options{Name: "sandlot-conformance", Version: "1",
 		Capabilities: json.RawMessage(`{"elicitation":{"form":{}}}`), Handler: answering{}})
 	if err != nil {
 		return err
@@ -90,14 +91,14 @@ func (d direct) Valid(tool json.RawMessage) bool { return mcpclient.ValidTool(to
 // answering answers what servers of the older era ask.
 type answering struct{}
 
-func (answering) Ask(_ context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+func (answering) HandleRequest(_ context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	if method != "elicitation/create" {
-		return nil, &mcpclient.Error{Code: -32601, Message: "unknown method"}
+		return nil, &transport.Error{Code: -32601, Message: "unknown method"}
 	}
 	return elicited(params)
 }
 
-func (answering) Announce(string, json.RawMessage) {}
+func (answering) HandleNotification(string, json.RawMessage) {}
 
 // loginHandler logs in as a user would that agrees to everything at once.
 func loginHandler(g given) (auth.OAuthHandler, error) {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"sandlot/internal/fault"
-	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/spec"
 )
@@ -101,7 +101,7 @@ func (l *Login) Link() string {
 func (l *Login) prepare() (err error) {
 	callback := l.account.logins.Callback
 	watched := *l.client
-	watched.Transport = transport{l.client.Transport}
+	watched.Transport = guardedTransport{l.client.Transport}
 	c := &sdk.AuthorizationCodeHandlerConfig{
 		RedirectURL: callback, Client: &watched, AuthorizationCodeFetcher: l.ask, RequestRefreshToken: true,
 		NewTokenSource: l.brought, ScopeFilter: l.scopes,
@@ -152,7 +152,7 @@ func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	if resp.StatusCode == http.StatusUnauthorized {
 		renewed, err := l.Renew()
 		if renewed {
-			return mcpclient.ErrRenewed
+			return transport.ErrRenewed
 		}
 		if err != nil { // it may be good for long yet
 			return l.fault(err,

@@ -54,13 +54,13 @@ type metadata struct {
 	cause  error // why there was none
 }
 
-// transport is the way to an authorization server while a user logs in. It sends
+// guardedTransport reaches an authorization server while a user logs in. It sends
 // what is secret to no endpoint but those that the metadata name, which the user
 // is shown, and follows no redirect with it.
-type transport struct{ way http.RoundTripper }
+type guardedTransport struct{ way http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t guardedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	a, ok := r.Context().Value(attemptKey{}).(*attempt)
 	if !ok {
 		return nil, errors.New("this request belongs to no log-in")
@@ -89,7 +89,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // CloseIdleConnections is what http.Client calls.
-func (t transport) CloseIdleConnections() {
+func (t guardedTransport) CloseIdleConnections() {
 	if c, ok := t.way.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}

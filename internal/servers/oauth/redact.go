@@ -12,7 +12,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"sandlot/internal/fault"
-	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
 )
 
 // safeError is an error in Sandlot's own words, which may be told.
@@ -154,5 +154,5 @@ func (r *tokenRefusal) Unwrap() error { return &oauth2.RetrieveError{ErrorCode: 
 // is asked for.
 func final(err error) bool {
 	var refused *oauth2.RetrieveError
-	return errors.As(err, &refused) && mcpclient.LoginOver(refused.ErrorCode)
+	return errors.As(err, &refused) && transport.LoginOver(refused.ErrorCode)
 }

@@ -24,7 +24,7 @@ import (
 	"sandlot/internal/agent"
 	"sandlot/internal/agent/wire"
 	"sandlot/internal/fault"
-	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/session"
 )
@@ -56,8 +56,8 @@ func (p *Process) End() { p.end() }
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Pipe is the way to speak MCP with it. What it prints beside goes to the log.
-func (p *Process) Pipe(log *Log) mcpclient.Pipe {
-	return mcpclient.Lines(p.stdout, p.stdin, log.Noise)
+func (p *Process) Pipe(log *Log) transport.Transport {
+	return transport.Stdio(p.stdout, p.stdin, log.Noise)
 }
 
 func (p *Process) ended(how string) {

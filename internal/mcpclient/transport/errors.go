@@ -1,4 +1,4 @@
-package mcpclient
+package transport
 
 import (
 	"encoding/json"
@@ -17,7 +17,7 @@ var (
 	ErrLost = errors.New("the server has forgotten the session")
 	// ErrTimeout means that the server did not answer in time.
 	ErrTimeout = errors.New("the server did not answer in time")
-	// ErrTooLarge means that the server sent more than is taken.
+	// ErrTooLarge means that the server sent more than is accepted.
 	ErrTooLarge = errors.New("the server sent more than is taken")
 )
 
@@ -29,26 +29,26 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	return fmt.Sprintf("the server answered with error %d: %s", e.Code, clip(e.Message, 1000))
+	return fmt.Sprintf("the server answered with error %d: %s", e.Code, Clip(e.Message, 1000))
 }
 
-// JSON-RPC's own codes, and MCP's.
+// Codes of JSON-RPC and of MCP.
 const (
-	codeInvalidRequest = -32600
-	codeUnknownMethod  = -32601
-	codeInvalidParams  = -32602
-	codeInternal       = -32603
-	codeBusy           = -32000
-	codeVersion        = -32022 // the revision of the protocol is not spoken
+	CodeInvalidRequest = -32600
+	CodeUnknownMethod  = -32601
+	CodeInvalidParams  = -32602
+	CodeInternal       = -32603
+	CodeBusy           = -32000
+	CodeVersion        = -32022 // the server does not speak the revision of the request
 )
 
-// ErrUnauthorized is a 401 or 403 that a login could not, or may not, mend. It is
+// ErrUnauthorized is a 401 or 403 that a log-in could not, or may not, mend. It is
 // always a pointer.
 type ErrUnauthorized struct {
 	Status    int    // 401 or 403
 	Challenge string // WWW-Authenticate, clipped
-	Said      string // the beginning of the server's own words
-	Cause     error  // why the login failed; nil: nobody could log in, or the new token was refused as well
+	Body      string // the beginning of the answer
+	Cause     error  // why the log-in failed; nil: nobody could log in, or the new token was refused too
 }
 
 func (e *ErrUnauthorized) Error() string {
@@ -59,37 +59,45 @@ func (e *ErrUnauthorized) Error() string {
 	switch {
 	case e.Cause != nil:
 		return fmt.Sprintf("%s, and logging in failed: %v", what, e.Cause)
-	case e.Said != "":
-		return fmt.Sprintf("%s; check the credentials that it is given. It said: %s", what, e.Said)
+	case e.Body != "":
+		return fmt.Sprintf("%s; check the credentials that it is given. It said: %s", what, e.Body)
 	}
 	return what + "; check the credentials that it is given"
 }
 
 func (e *ErrUnauthorized) Unwrap() error { return e.Cause }
 
+// Unreachable is the error of a request to which nothing came back.
+type Unreachable struct{ Cause error }
+
+func (u *Unreachable) Error() string {
+	return fmt.Sprintf("the server cannot be reached, or hung up: %v", u.Cause)
+}
+func (u *Unreachable) Unwrap() error { return u.Cause }
+
 // statusError is an HTTP answer that is none of the protocol.
 type statusError struct {
 	status int
-	said   string
-	cause  error // what the body said, if it was a JSON-RPC error
+	body   string // its beginning
+	cause  error  // the JSON-RPC error in the body, if there was one
 }
 
 func (e *statusError) Error() string {
 	switch {
 	case e.cause != nil:
 		return e.cause.Error()
-	case e.said != "":
-		return fmt.Sprintf("the server answered HTTP %d: %s", e.status, e.said)
+	case e.body != "":
+		return fmt.Sprintf("the server answered HTTP %d: %s", e.status, e.body)
 	}
 	return fmt.Sprintf("the server answered HTTP %d", e.status)
 }
 
 func (e *statusError) Unwrap() error { return e.cause }
 
-// clip makes words of the server fit for a message: one line, bounded.
-func clip(s string, most int) string {
-	if len(s) > most {
-		s = s[:most] + "…"
+// Clip makes a server's text fit for a message: one line of at most max bytes.
+func Clip(s string, max int) string {
+	if len(s) > max {
+		s = s[:max] + "…"
 	}
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

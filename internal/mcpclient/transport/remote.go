@@ -1,4 +1,4 @@
-package mcpclient
+package transport
 
 import (
 	"bytes"
@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,7 +19,8 @@ import (
 
 const (
 	maxRedirects = 5
-	maxWords     = 64 << 10 // of an answer that is an error
+	maxRefusal   = 64 << 10 // bytes of an answer that is an error
+	maxQuote     = 300      // bytes of an answer that stand in an error
 	maxHeader    = 1 << 20
 )
 
@@ -33,20 +36,31 @@ type Remote struct {
 	OAuth auth.OAuthHandler
 }
 
-// remote makes HTTP requests to one origin.
+// remote makes the HTTP requests of one session to one origin.
 type remote struct {
 	Remote
 	url    *url.URL
 	client *http.Client
-	own    *http.Transport // which is closed with the session
+	own    *http.Transport // closed with the session; nil: the client is the caller's
 
-	logins sync.Mutex // one login after the other
+	// Set by Start.
+	to      Receiver
+	limit   int // bytes of a message
+	reserve func() Reservation
+
+	ctx    context.Context // ends with the session
+	cancel context.CancelFunc
+	logins sync.Mutex // one log-in after the other
+
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup
 }
 
 func (r Remote) open() (*remote, error) {
 	u, err := url.Parse(r.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("the server's address %q is not a URL with http or https", clip(r.URL, 200))
+		return nil, fmt.Errorf("the server's address %q is not a URL with http or https", Clip(r.URL, 200))
 	}
 	c := &http.Client{}
 	out := &remote{Remote: r, url: u, client: c}
@@ -63,17 +77,58 @@ func (r Remote) open() (*remote, error) {
 	}
 	c.Timeout = 0
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	out.ctx, out.cancel = context.WithCancel(context.Background())
 	return out, nil
 }
 
+// Start implements Transport.
+func (r *remote) Start(to Receiver, limit int, reserve func() Reservation) {
+	r.to, r.limit, r.reserve = to, limit, reserve
+}
+
+// work runs f in a goroutine that close waits for. It returns false when the session
+// is over.
+func (r *remote) work(f func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.running.Go(f)
+	return true
+}
+
+// end lets no goroutine begin any more.
+func (r *remote) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
+}
+
+// close ends all requests, and waits.
 func (r *remote) close() {
+	r.end()
+	r.cancel()
+	r.running.Wait()
 	if r.own != nil {
 		r.own.CloseIdleConnections()
 	}
 }
 
-// ask is one HTTP request.
-type ask struct {
+// memory makes the reservations for what an answer brings.
+func (r *remote) memory(ctx context.Context, resp *http.Response) memory {
+	return memory{ctx: ctx, reserve: r.reserve, size: r.limit, stop: func() { resp.Body.Close() }}
+}
+
+// events reads an answer as a stream of events.
+func (r *remote) events(ctx context.Context, resp *http.Response) *eventReader {
+	e := newEventReader(resp.Body, r.limit)
+	e.memory = r.memory(ctx, resp)
+	return e
+}
+
+// httpRequest is one HTTP request.
+type httpRequest struct {
 	method string
 	url    *url.URL
 	body   []byte
@@ -81,11 +136,10 @@ type ask struct {
 	quiet  bool // nobody is there who would log in for it
 }
 
-// do makes a request. When the server wants a login, it is made once, and the
-// request again; after a token that was renewed without one, too. The answer's status is the
-// caller's to judge, but for 401 and
-// 403, which are an *ErrUnauthorized.
-func (r *remote) do(ctx context.Context, a ask) (*http.Response, error) {
+// do makes a request. When the server wants a log-in, it is made once, and the request
+// again; also after a token was renewed without one. The caller judges the status of
+// the answer, but for 401 and 403, which are an *ErrUnauthorized.
+func (r *remote) do(ctx context.Context, a httpRequest) (*http.Response, error) {
 	for tries, asked := 0, false; ; tries++ {
 		req, resp, token, err := r.once(ctx, a)
 		if err != nil {
@@ -94,17 +148,18 @@ func (r *remote) do(ctx context.Context, a ask) (*http.Response, error) {
 		if resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
 			return resp, nil
 		}
+		refused := &ErrUnauthorized{Status: resp.StatusCode, Challenge: Clip(resp.Header.Get("WWW-Authenticate"), 1000)}
 		if r.OAuth == nil || asked || tries > 1 || a.quiet {
 			defer resp.Body.Close()
-			return nil, &ErrUnauthorized{Status: resp.StatusCode, Said: words(resp),
-				Challenge: clip(resp.Header.Get("WWW-Authenticate"), 1000)}
+			refused.Body = beginning(resp)
+			return nil, refused
 		}
 		if asked, err = r.login(ctx, req, resp, token); err != nil {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			return nil, &ErrUnauthorized{Status: resp.StatusCode,
-				Challenge: clip(resp.Header.Get("WWW-Authenticate"), 1000), Cause: err}
+			refused.Cause = err
+			return nil, refused
 		}
 	}
 }
@@ -121,7 +176,7 @@ func (r *remote) login(ctx context.Context, req *http.Request, resp *http.Respon
 	resp.Body = struct {
 		io.Reader
 		io.Closer
-	}{io.LimitReader(resp.Body, maxWords), resp.Body}
+	}{io.LimitReader(resp.Body, maxRefusal), resp.Body}
 	defer resp.Body.Close() // twice does no harm
 	if err := r.OAuth.Authorize(ctx, req, resp); !errors.Is(err, ErrRenewed) {
 		return true, err
@@ -143,27 +198,28 @@ func (r *remote) token(ctx context.Context) (string, error) {
 		return "", err
 	}
 	t, err := source.Token()
-	var refused *oauth2.RetrieveError
-	switch {
-	case errors.As(err, &refused) && LoginOver(refused.ErrorCode):
-		return "", nil // it cannot be renewed: the server will ask for a login
-	case err != nil:
+	if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok && LoginOver(refused.ErrorCode) {
+		return "", nil // it cannot be renewed: the server will ask for a log-in
+	}
+	if err != nil {
 		return "", &ErrUnauthorized{Status: http.StatusUnauthorized, Cause: err}
-	case t == nil:
+	}
+	if t == nil {
 		return "", nil
 	}
 	return t.AccessToken, nil
 }
 
-// LoginOver says whether an error of an authorization server (RFC 6749, 5.2) means
+// LoginOver reports whether an error of an authorization server (RFC 6749, 5.2) means
 // that a log-in cannot be renewed any more: it was revoked, or the client is not
 // known there.
 func LoginOver(code string) bool {
 	return code == "invalid_grant" || code == "invalid_client" || code == "unauthorized_client"
 }
 
-// once makes a request and follows redirects within the origin.
-func (r *remote) once(ctx context.Context, a ask) (*http.Request, *http.Response, string, error) {
+// once makes a request and follows redirects within the origin. It returns the token
+// that was sent, too.
+func (r *remote) once(ctx context.Context, a httpRequest) (*http.Request, *http.Response, string, error) {
 	token, err := r.token(ctx)
 	if err != nil {
 		return nil, nil, "", err
@@ -174,40 +230,38 @@ func (r *remote) once(ctx context.Context, a ask) (*http.Request, *http.Response
 		if err != nil {
 			return nil, nil, "", err
 		}
-		r.dress(req, a, token)
+		r.setHeaders(req, a, token)
 		resp, err := r.client.Do(req)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, nil, "", context.Cause(ctx)
 			}
-			var in *url.Error // whose text has the whole address, and a secret may be in that
-			if errors.As(err, &in) {
+			// The text of a url.Error has the whole address, which may hold a secret.
+			if in, ok := errors.AsType[*url.Error](err); ok {
 				err = in.Err
 			}
-			return nil, nil, "", &unreachable{err}
+			return nil, nil, "", &Unreachable{err}
 		}
 		next, err := redirected(a.method, to, resp)
-		if err != nil || next != nil {
-			resp.Body.Close()
+		if err == nil && next == nil {
+			return req, resp, token, nil
 		}
+		resp.Body.Close()
 		if err != nil {
 			return nil, nil, "", err
-		}
-		if next == nil {
-			return req, resp, token, nil
 		}
 		to = next
 	}
 	return nil, nil, "", fmt.Errorf("the server redirects over %d times", maxRedirects)
 }
 
-// dress sets the headers of a request: the caller's, and over them ours.
-func (r *remote) dress(req *http.Request, a ask, token string) {
-	for k, v := range r.Header {
-		req.Header[http.CanonicalHeaderKey(k)] = v
-	}
-	for k, v := range a.header {
-		req.Header[http.CanonicalHeaderKey(k)] = v
+// setHeaders sets the headers of a request: those of the settings, and over them those
+// of the protocol.
+func (r *remote) setHeaders(req *http.Request, a httpRequest, token string) {
+	for _, h := range []http.Header{r.Header, a.header} {
+		for k, v := range h {
+			req.Header[http.CanonicalHeaderKey(k)] = v
+		}
 	}
 	if host := req.Header.Get("Host"); host != "" {
 		req.Host = host
@@ -218,7 +272,7 @@ func (r *remote) dress(req *http.Request, a ask, token string) {
 }
 
 // redirected returns where an answer leads; nil: nowhere. It must not lead to
-// another origin, which would get to see what was meant for this one.
+// another origin, which would get credentials that were meant for this one.
 func redirected(method string, from *url.URL, resp *http.Response) (*url.URL, error) {
 	switch resp.StatusCode {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
@@ -235,8 +289,7 @@ func redirected(method string, from *url.URL, resp *http.Response) (*url.URL, er
 	}
 	if !sameOrigin(from, next) {
 		return nil, fmt.Errorf("the server redirects to another origin, %s://%s, which is not followed; use that "+
-			"address if you trust it",
-			clip(next.Scheme, 20), clip(next.Host, 200))
+			"address if you trust it", Clip(next.Scheme, 20), Clip(next.Host, 200))
 	}
 	return next, nil
 }
@@ -255,17 +308,44 @@ func port(u *url.URL) string {
 	return "80"
 }
 
-// words returns the beginning of what an answer says.
-func words(resp *http.Response) string {
-	b, _ := io.ReadAll(io.LimitReader(resp.Body, 2<<10)) // what came before it broke off
-	return clip(string(b), 300)
+// isSuccess reports whether the status of an answer is 2xx.
+func isSuccess(resp *http.Response) bool { return resp.StatusCode/100 == 2 }
+
+// noEvents is the error of an answer that is to be a stream of events, and is not.
+func noEvents(resp *http.Response) error {
+	return &statusError{status: resp.StatusCode,
+		body: fmt.Sprintf("not a stream of events, but %q", Clip(contentType(resp), 100))}
 }
 
-// drain lets a connection be used again, if what is left of an answer is small
-// and comes soon.
-func drain(body io.ReadCloser) {
+func contentType(resp *http.Response) string {
+	t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if err != nil { // parameters that cannot be read do not matter
+		t, _, _ = strings.Cut(resp.Header.Get("Content-Type"), ";")
+	}
+	return strings.ToLower(strings.TrimSpace(t))
+}
+
+// beginning returns the beginning of an answer's body.
+func beginning(resp *http.Response) string {
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, 2<<10)) // an error leaves what came before it
+	return Clip(string(b), maxQuote)
+}
+
+// discard lets a connection be used again, if the rest of an answer is small and comes
+// within a second.
+func discard(body io.ReadCloser) {
 	t := time.AfterFunc(time.Second, func() { body.Close() })
 	defer t.Stop()
-	_, _ = io.CopyN(io.Discard, body, maxWords) // an error ends the connection, and that is all
+	_, _ = io.CopyN(io.Discard, body, maxRefusal) // an error ends the connection
 	body.Close()
+}
+
+// sleep waits, unless the context ends before.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

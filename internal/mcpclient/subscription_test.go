@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"sandlot/internal/mcpclient/transport"
 )
 
 // listener is a program of the newer era that hands out requests to listen.
@@ -76,8 +78,8 @@ func TestSubscribeIsRefused(t *testing.T) {
 			agree(p, m, `"resourceSubscriptions":[]`)
 			p.answer(m, "{}")
 		}},
-		{"silence", ErrTimeout.Error(), func(*program, spoken) {}},
-		{"somebody else's acknowledgement", ErrTimeout.Error(), func(p *program, m spoken) {
+		{"silence", transport.ErrTimeout.Error(), func(*program, spoken) {}},
+		{"somebody else's acknowledgement", transport.ErrTimeout.Error(), func(p *program, m spoken) {
 			m.ID = []byte(`"7"`)
 			agree(p, m, `"resourceSubscriptions":["a"]`)
 		}},
@@ -94,7 +96,7 @@ func TestSubscribeIsRefused(t *testing.T) {
 					t.Errorf("Subscribe: %v, want %q", err, tt.problem)
 				}
 				synctest.Wait()
-				if len(s.listens) != 0 {
+				if len(s.subscriptions) != 0 {
 					t.Error("the subscription is kept")
 				}
 				s.Close()
@@ -156,7 +158,7 @@ func TestSubscribe(t *testing.T) {
 			t.Errorf("%d requests after one subscription has ended, want that for lists", n-before)
 		}
 		s.Close()
-		if err := s.Subscribe(t.Context(), "c"); !errors.Is(err, ErrClosed) {
+		if err := s.Subscribe(t.Context(), "c"); !errors.Is(err, transport.ErrClosed) {
 			t.Errorf("Subscribe after Close: %v", err)
 		}
 	})

@@ -1,4 +1,4 @@
-package mcpclient
+package transport
 
 import (
 	"bufio"
@@ -20,9 +20,12 @@ type event struct {
 	data  []byte
 	// cut: the stream ended before the event did; it may not be whole.
 	cut bool
-	// room is what it holds, its reader's to release; never nil.
-	room Room
+	// reservation is the caller's to release; never nil.
+	reservation Reservation
 }
+
+// isMessage reports whether an event is to be read as a message of the protocol.
+func (e *event) isMessage() bool { return e.name == "" || e.name == "message" }
 
 const (
 	maxEventID   = 4 << 10
@@ -32,46 +35,49 @@ const (
 
 // eventReader reads a stream of events of bounded size.
 type eventReader struct {
-	from  *bufio.Reader
-	limit int                                       // of one event
-	retry time.Duration                             // what the server wants to be waited before it is asked again; 0: it has not said
-	wants func() (room Room, whole func(), _ error) // for a large event; nil: it needs no room
-	whole func()
-	room  Room // of the event that is read; nil: it needs none
-	begun bool
-	lines [][]byte // of what was read that are not taken yet
+	from   *bufio.Reader
+	limit  int           // bytes of one event
+	retry  time.Duration // how long the server wants clients to wait before they connect again; 0: it has not said
+	memory memory
+	begun  bool
+	lines  [][]byte // of what was read that are not taken yet
 }
 
 func newEventReader(r io.Reader, limit int) *eventReader {
 	return &eventReader{from: bufio.NewReaderSize(r, 16<<10), limit: limit}
 }
 
-// next returns the next event that says anything. The data is the caller's.
+// next returns the next event with data or an id. The data is the caller's.
 func (r *eventReader) next() (event, error) {
-	r.release() // of one that nobody took
-	e := event{room: noRoom{}}
+	r.memory.release() // of an event that was not whole
+	var e event
 	var data bytes.Buffer
 	fields, size := false, 0
+	finished := func() event {
+		e.data = bytes.TrimSuffix(data.Bytes(), []byte("\n"))
+		e.reservation = r.memory.take()
+		return e
+	}
 	for {
 		line, err := r.line(&size)
 		if err != nil {
 			if errors.Is(err, io.EOF) && data.Len() > 0 {
-				e.data, e.cut = bytes.TrimSuffix(data.Bytes(), []byte("\n")), true
-				return r.handOver(e), nil
+				e.cut = true
+				return finished(), nil
 			}
-			r.release()
+			r.memory.release()
 			return event{}, err
 		}
 		if len(line) == 0 {
-			if e.data = bytes.TrimSuffix(data.Bytes(), []byte("\n")); fields && (len(e.data) > 0 || e.hasID) {
-				return r.handOver(e), nil
+			if fields && (data.Len() > 1 || e.hasID) { // one byte is the end of an empty line
+				return finished(), nil
 			}
-			r.release()
-			e, fields, size = event{room: noRoom{}}, false, 0
+			r.memory.release()
+			e, fields, size = event{}, false, 0
 			data.Reset()
 			continue
 		}
-		if line[0] == ':' { // a comment; some servers send them to keep the stream open
+		if line[0] == ':' { // a comment; some servers send comments to keep the stream open
 			if data.Len() == 0 {
 				size = 0
 			}
@@ -82,24 +88,7 @@ func (r *eventReader) next() (event, error) {
 	}
 }
 
-// handOver puts the room of an event into it.
-func (r *eventReader) handOver(e event) event {
-	if r.room != nil {
-		r.whole()
-		e.room, r.room = r.room, nil
-	}
-	return e
-}
-
-func (r *eventReader) release() {
-	if r.room != nil {
-		r.whole()
-		r.room.Release()
-		r.room = nil
-	}
-}
-
-// field takes one line of an event.
+// field reads one line of an event.
 func (r *eventReader) field(e *event, data *bytes.Buffer, line []byte) {
 	key, value, _ := bytes.Cut(line, []byte(":"))
 	value = bytes.TrimPrefix(value, []byte(" "))
@@ -141,11 +130,8 @@ func (r *eventReader) fill(size *int) error {
 		if *size += len(part); *size > r.limit+keptEnds {
 			return fmt.Errorf("%w: an event of over %d bytes", ErrTooLarge, r.limit)
 		}
-		if *size > largeFrom && r.room == nil && r.wants != nil {
-			var err error
-			if r.room, r.whole, err = r.wants(); err != nil {
-				return err
-			}
+		if err := r.memory.grow(*size); err != nil {
+			return err
 		}
 		all = append(all, part...)
 		if errors.Is(err, bufio.ErrBufferFull) {
@@ -154,7 +140,7 @@ func (r *eventReader) fill(size *int) error {
 		if err != nil && len(all) == 0 {
 			return err
 		}
-		break // an error comes again when what was read before it is taken
+		break // an error comes again when the bytes before it are taken
 	}
 	if !r.begun {
 		r.begun = true

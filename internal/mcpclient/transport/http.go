@@ -1,0 +1,298 @@
+package transport
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"time"
+
+	"sandlot/internal/revision"
+)
+
+const (
+	maxSessionID  = 1 << 10
+	deleteTimeout = 3 * time.Second
+	// openTimeout is how long the stream of notifications may take to open.
+	openTimeout = 250 * time.Millisecond
+)
+
+// HTTP reaches a server by Streamable HTTP.
+func HTTP(r Remote) Dial {
+	return func(context.Context) (Transport, error) {
+		re, err := r.open()
+		if err != nil {
+			return nil, err
+		}
+		return &streamable{remote: re, streams: map[int64]context.CancelFunc{}}, nil
+	}
+}
+
+// streamable sends each message as an HTTP request. The server's messages come in its
+// answer, which is one message, or a stream of events.
+type streamable struct {
+	*remote
+
+	// Guarded by remote.mu.
+	session string // the id that the server gave the session, in the stateful protocol
+	version string // that is agreed
+	lost    bool   // the server does not know the session any more
+	streams map[int64]context.CancelFunc
+}
+
+// Traits implements Transport.
+func (h *streamable) Traits() Traits { return Traits{Streams: true} }
+
+// Send implements Transport.
+func (h *streamable) Send(ctx context.Context, m Outgoing) error {
+	if m.ID == 0 {
+		return h.notify(ctx, m)
+	}
+	ctx, cancel := context.WithCancel(h.ctx)
+	h.mu.Lock()
+	h.streams[m.ID] = cancel
+	h.mu.Unlock()
+	if !h.work(func() {
+		defer h.Abandon(m.ID)
+		if err := h.exchange(ctx, m); err != nil && ctx.Err() == nil {
+			h.to.Fail(m.ID, err) // first: the error may say that the call can be repeated
+			h.endIfLost(err)
+		}
+	}) {
+		h.Abandon(m.ID)
+		return ErrClosed
+	}
+	return nil
+}
+
+// Abandon implements Transport.
+func (h *streamable) Abandon(id int64) {
+	h.mu.Lock()
+	cancel := h.streams[id]
+	delete(h.streams, id)
+	h.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// notify sends a message that has no answer.
+func (h *streamable) notify(ctx context.Context, m Outgoing) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(h.ctx, cancel)()
+	resp, err := h.post(ctx, m)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	err = h.refusal(resp, 0)
+	h.endIfLost(err)
+	return err
+}
+
+// endIfLost ends the session when an error says that the server does not know it any
+// more.
+func (h *streamable) endIfLost(err error) {
+	if !errors.Is(err, ErrLost) {
+		return
+	}
+	h.mu.Lock()
+	h.lost = true
+	h.mu.Unlock()
+	h.to.Lost(err)
+}
+
+// exchange sends a request and reads until its answer.
+func (h *streamable) exchange(ctx context.Context, m Outgoing) error {
+	resp, err := h.post(ctx, m)
+	if err != nil {
+		return err
+	}
+	defer func() { resp.Body.Close() }()
+	if err := h.refusal(resp, m.ID); err != nil {
+		return err
+	}
+	if m.Method == "initialize" {
+		if err := h.begin(resp); err != nil {
+			return err
+		}
+	}
+	switch contentType(resp) {
+	case "application/json":
+		return h.readAnswer(ctx, resp, m.ID)
+	case "text/event-stream":
+		return h.follow(ctx, m, resp)
+	}
+	if resp.StatusCode == http.StatusAccepted || resp.StatusCode == http.StatusNoContent {
+		return fmt.Errorf("the server took %s and did not answer it (HTTP %d)", Clip(m.Method, 100), resp.StatusCode)
+	}
+	return &statusError{status: resp.StatusCode, body: fmt.Sprintf("neither JSON nor a stream of events, but %q",
+		Clip(resp.Header.Get("Content-Type"), 100))}
+}
+
+// begin stores the id of the session that initialize has made.
+func (h *streamable) begin(resp *http.Response) error {
+	id := resp.Header.Get("Mcp-Session-Id")
+	if len(id) > maxSessionID || strings.ContainsFunc(id, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+		return errors.New("the server's Mcp-Session-Id is not one of at most 1024 visible ASCII characters")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.session = id
+	return nil
+}
+
+func (h *streamable) post(ctx context.Context, m Outgoing) (*http.Response, error) {
+	header := h.headers(m.Version)
+	maps.Copy(header, m.Header)
+	header.Set("Content-Type", "application/json")
+	header.Set("Accept", "application/json, text/event-stream")
+	return h.do(ctx, httpRequest{method: http.MethodPost, url: h.url, body: m.Body, header: header})
+}
+
+// headers returns those of every request; an empty version is the agreed one.
+func (h *streamable) headers(version string) http.Header {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	header := http.Header{}
+	if version = cmp.Or(version, h.version); version != "" {
+		header.Set("MCP-Protocol-Version", version)
+	}
+	if h.session != "" {
+		header.Set("Mcp-Session-Id", h.session)
+	}
+	return header
+}
+
+// refusal returns the error that an answer to a request is; nil: it is none.
+func (h *streamable) refusal(resp *http.Response, id int64) error {
+	if isSuccess(resp) {
+		return nil
+	}
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // an error leaves what came before it
+	e := &statusError{status: resp.StatusCode, body: Clip(string(body), maxQuote)}
+	said := errorAnswer(body, id)
+	if said != nil {
+		e.cause = said
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.session == "" {
+		return e
+	}
+	switch {
+	case resp.StatusCode == http.StatusNotFound && (said == nil || said.Code != CodeUnknownMethod),
+		// Servers after the examples of the TypeScript SDK answer so.
+		resp.StatusCode == http.StatusBadRequest && said != nil && said.Code == CodeBusy &&
+			strings.Contains(strings.ToLower(said.Message), "session"):
+		return fmt.Errorf("%w (%v)", ErrLost, e)
+	}
+	return e
+}
+
+// errorAnswer returns the JSON-RPC error that answers a request, or has no id; nil: the
+// body is something else.
+func errorAnswer(body []byte, id int64) *Error {
+	all, err := Decode(body)
+	if err != nil || len(all) != 1 || all[0].Method != nil {
+		return nil
+	}
+	if n, ok := RequestID(all[0].ID); len(all[0].ID) > 0 && string(all[0].ID) != "null" && (!ok || n != id) {
+		return nil
+	}
+	_, err = all[0].Outcome()
+	said, _ := err.(*Error)
+	return said
+}
+
+// readAnswer reads an answer that is JSON.
+func (h *streamable) readAnswer(ctx context.Context, resp *http.Response, id int64) error {
+	m := h.memory(ctx, resp)
+	defer m.release()
+	b, err := h.body(resp, &m)
+	if err != nil {
+		return err
+	}
+	answered, ok := h.to.Receive(b, m.take())
+	switch {
+	case !ok:
+		return fmt.Errorf("the server's answer is no JSON-RPC message: %s", Clip(string(b[:min(len(b), 200)]), 200))
+	case answered == id:
+		return nil
+	}
+	if said := errorAnswer(b, id); said != nil { // without an id, as the server could not read the request's
+		return said
+	}
+	return errors.New("the server's answer is one to something else")
+}
+
+// body reads an answer to its end.
+func (h *streamable) body(resp *http.Response, m *memory) ([]byte, error) {
+	all := &bytes.Buffer{}
+	_, err := all.ReadFrom(io.LimitReader(resp.Body, min(large, int64(h.limit))+1))
+	if err == nil && all.Len() > large {
+		if resp.ContentLength > 0 {
+			m.size = int(min(int64(m.size), resp.ContentLength))
+		}
+		if err := m.grow(all.Len()); err != nil {
+			return nil, err
+		}
+		_, err = all.ReadFrom(io.LimitReader(resp.Body, int64(h.limit+1-all.Len())))
+	}
+	if all.Len() > h.limit {
+		return nil, fmt.Errorf("%w: an answer of over %d bytes", ErrTooLarge, h.limit)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the server's answer broke off: %w", err)
+	}
+	return all.Bytes(), nil
+}
+
+// Agreed implements Transport. In the stateful protocol it opens a stream for the
+// notifications that belong to no request. Many servers lose those that come before
+// the stream is open: so Agreed waits for it, but not long.
+func (h *streamable) Agreed(version string) {
+	h.mu.Lock()
+	h.version = version
+	h.mu.Unlock()
+	if revision.IsStateless(version) {
+		return
+	}
+	open, opened := context.WithTimeout(h.ctx, openTimeout)
+	defer opened()
+	if h.work(func() { h.listen(opened) }) {
+		<-open.Done()
+	}
+}
+
+// Close implements Transport.
+func (h *streamable) Close() error {
+	h.end()
+	h.mu.Lock()
+	known := h.session != "" && !h.lost
+	h.mu.Unlock()
+	var err error
+	if known {
+		err = h.delete()
+	}
+	h.close()
+	return err
+}
+
+// delete ends the session at the server, which may not want that (405) or not
+// know it any more.
+func (h *streamable) delete() error {
+	ctx, cancel := context.WithTimeout(h.ctx, deleteTimeout)
+	defer cancel()
+	resp, err := h.do(ctx, httpRequest{method: http.MethodDelete, url: h.url, header: h.headers(""), quiet: true})
+	if err != nil {
+		return fmt.Errorf("the session could not be ended at the server: %w", err)
+	}
+	return resp.Body.Close()
+}

@@ -1,0 +1,99 @@
+package transport
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"unicode/utf8"
+
+	"sandlot/internal/rawjson"
+)
+
+// Message is one JSON-RPC message of the server.
+type Message rawjson.Message
+
+const maxBatch = 1000 // messages in one array
+
+var errNoMessage = errors.New("this is no JSON-RPC message")
+
+// Decode reads what came: a message, or, as the revision 2025-03-26 allowed, an array
+// of messages.
+func Decode(b []byte) ([]Message, error) {
+	if !utf8.Valid(b) {
+		b = bytes.ToValidUTF8(b, []byte("\uFFFD"))
+	}
+	b = bytes.TrimSpace(b)
+	if len(b) == 0 || b[0] != '{' && b[0] != '[' {
+		return nil, errNoMessage
+	}
+	all := make([]Message, 1)
+	var err error
+	if b[0] == '{' {
+		err = json.Unmarshal(b, &all[0])
+	} else {
+		all, err = batch(b)
+	}
+	if err != nil {
+		return nil, errNoMessage
+	}
+	for _, m := range all {
+		if m.Method == nil && m.Result == nil && m.Error == nil {
+			return nil, errNoMessage
+		}
+	}
+	return all, nil
+}
+
+// batch reads an array of messages.
+func batch(b []byte) ([]Message, error) {
+	if !json.Valid(b) {
+		return nil, errNoMessage
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	if _, err := d.Token(); err != nil {
+		return nil, err
+	}
+	var all []Message
+	for d.More() {
+		var m Message
+		if err := d.Decode(&m); err != nil || len(all) == maxBatch {
+			return nil, errNoMessage
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// RequestID returns which request of the session an id names. The session's ids are
+// positive numbers; an id that is not written as the session wrote it is not one of
+// them.
+func RequestID(id json.RawMessage) (int64, bool) {
+	if len(id) > 19 {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(string(id), 10, 64)
+	return n, err == nil && n > 0 && strconv.FormatInt(n, 10) == string(id)
+}
+
+// Answerable reports whether a request of the server has an id that it can be answered
+// under.
+func (m *Message) Answerable() bool {
+	id := m.ID
+	return len(id) > 0 && len(id) <= 256 && (id[0] == '"' || id[0] == '-' || id[0] >= '0' && id[0] <= '9')
+}
+
+// Outcome returns the result or the error of a response.
+func (m *Message) Outcome() (json.RawMessage, error) {
+	if m.Error != nil && string(m.Error) != "null" {
+		e := &Error{}
+		if err := json.Unmarshal(m.Error, e); err != nil {
+			return nil, &Error{Code: CodeInternal, Message: "an error that cannot be read"}
+		}
+		return nil, e
+	}
+	if !rawjson.IsObject(m.Result) {
+		return nil, errors.New("the server's answer is not an object, as MCP wants it to be")
+	}
+	return m.Result, nil
+}

@@ -1,0 +1,164 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// endpointTimeout is how long the event with the endpoint may take.
+const endpointTimeout = 15 * time.Second
+
+// SSE reaches a server by HTTP+SSE, the transport before Streamable HTTP: one stream of
+// events from the server, whose first event names the endpoint to post to. The
+// stateless protocol does not have it.
+func SSE(r Remote) Dial {
+	return func(ctx context.Context) (Transport, error) {
+		re, err := r.open()
+		if err != nil {
+			return nil, err
+		}
+		s := &sse{remote: re, known: make(chan struct{})}
+		stop := context.AfterFunc(ctx, s.cancel) // the stream outlives ctx, if it opens
+		s.resp, err = s.do(s.ctx, httpRequest{method: http.MethodGet, url: s.url,
+			header: http.Header{"Accept": {"text/event-stream"}}})
+		if !stop() {
+			if err == nil {
+				s.resp.Body.Close()
+			}
+			err = context.Cause(ctx)
+		}
+		if err == nil {
+			err = s.opened()
+		}
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		return s, nil
+	}
+}
+
+type sse struct {
+	*remote
+	resp  *http.Response
+	known chan struct{} // closed when endpoint is set
+	// endpoint is where messages are posted to.
+	endpoint *url.URL
+}
+
+// opened checks the answer to the GET.
+func (s *sse) opened() error {
+	isStream := contentType(s.resp) == "text/event-stream"
+	if s.resp.StatusCode == http.StatusOK && isStream {
+		return nil
+	}
+	defer s.resp.Body.Close()
+	if s.resp.StatusCode == http.StatusOK {
+		return noEvents(s.resp)
+	}
+	return &statusError{status: s.resp.StatusCode, body: beginning(s.resp)}
+}
+
+func (s *sse) Traits() Traits { return Traits{StatefulOnly: true} }
+func (s *sse) Agreed(string)  {}
+func (s *sse) Abandon(int64)  {}
+
+// Start implements Transport.
+func (s *sse) Start(to Receiver, limit int, reserve func() Reservation) {
+	s.remote.Start(to, limit, reserve)
+	s.work(func() {
+		defer s.resp.Body.Close()
+		if err := s.listen(); s.ctx.Err() == nil {
+			to.Lost(fmt.Errorf("%w: its stream of events ended (%w)", ErrClosed, err))
+		}
+	})
+}
+
+func (s *sse) listen() error {
+	r := s.events(s.ctx, s.resp)
+	for {
+		e, err := r.next()
+		switch {
+		case err != nil:
+			return err
+		case e.isMessage():
+			s.to.Receive(e.data, e.reservation) // which drops the events that some servers keep a stream open by
+			continue
+		case e.name == "endpoint":
+			err = s.setEndpoint(string(e.data))
+		}
+		e.reservation.Release()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// setEndpoint sets where messages are posted to. It must be at the origin that was
+// asked: credentials go there.
+func (s *sse) setEndpoint(address string) error {
+	u, err := s.url.Parse(address)
+	if err != nil || !sameOrigin(s.url, u) {
+		return fmt.Errorf("the server wants to be written to at another origin, %q, which is not done",
+			Clip(address, 200))
+	}
+	if s.endpoint != nil {
+		return errors.New("the server says twice where to write to")
+	}
+	s.endpoint = u
+	close(s.known)
+	return nil
+}
+
+// Send implements Transport.
+func (s *sse) Send(ctx context.Context, m Outgoing) error {
+	if m.ID == 0 {
+		return s.post(ctx, m)
+	}
+	// A server may hold its answer to the POST back until the call is done.
+	if !s.work(func() {
+		if err := s.post(s.ctx, m); err != nil && s.ctx.Err() == nil {
+			s.to.Fail(m.ID, err)
+		}
+	}) {
+		return ErrClosed
+	}
+	return nil
+}
+
+func (s *sse) post(ctx context.Context, m Outgoing) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	select {
+	case <-s.known:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(endpointTimeout):
+		return fmt.Errorf("%w: it did not say where to write to within %s", ErrTimeout, endpointTimeout)
+	}
+	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	if m.Version != "" {
+		header.Set("MCP-Protocol-Version", m.Version)
+	}
+	resp, err := s.do(ctx, httpRequest{method: http.MethodPost, url: s.endpoint, body: m.Body, header: header})
+	if err != nil {
+		return err
+	}
+	defer discard(resp.Body)
+	if !isSuccess(resp) {
+		return &statusError{status: resp.StatusCode, body: beginning(resp)}
+	}
+	return nil
+}
+
+// Close implements Transport.
+func (s *sse) Close() error {
+	s.close()
+	_ = s.resp.Body.Close() // its connection is closed
+	return nil
+}

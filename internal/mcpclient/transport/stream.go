@@ -1,0 +1,209 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"sandlot/internal/revision"
+)
+
+const (
+	maxResumes   = 5 // in a row of one stream, without anything new
+	resumePause  = time.Second
+	longestPause = time.Minute
+	// stable is how long a stream has to last not to count as one that failed.
+	stable = 10 * time.Second
+)
+
+// stream is the state of one stream of events.
+type stream struct {
+	id        int64  // of the request whose answer ends it; 0: none
+	lastEvent string // the id of the last event
+	retry     time.Duration
+	progress  bool // something new came since it was opened
+	answered  bool
+}
+
+// read reads events until the stream ends, or its request is answered.
+func (h *streamable) read(ctx context.Context, s *stream, resp *http.Response) error {
+	r := h.events(ctx, resp)
+	for {
+		e, err := r.next()
+		if r.retry > 0 {
+			s.retry = r.retry
+		}
+		if err != nil {
+			return err
+		}
+		if err := h.receive(s, e); err != nil {
+			return err
+		}
+		if s.answered {
+			discard(resp.Body)
+			return nil
+		}
+	}
+}
+
+// receive hands an event to the session.
+func (h *streamable) receive(s *stream, e event) error {
+	if len(e.data) > 0 && e.isMessage() {
+		answered, ok := h.to.Receive(e.data, e.reservation)
+		switch {
+		case !ok && e.cut:
+			return errors.New("the stream ended in the middle of an event")
+		case s.id != 0 && answered == s.id:
+			s.answered = true
+		}
+		s.progress = true
+	} else {
+		e.reservation.Release()
+	}
+	if e.hasID && e.id != s.lastEvent {
+		s.lastEvent, s.progress = e.id, true
+	}
+	return nil
+}
+
+// follow reads the stream that answers a request. When it breaks in the stateful
+// protocol, it is resumed, if the ids of its events say that the server can do that.
+func (h *streamable) follow(ctx context.Context, m Outgoing, resp *http.Response) error {
+	s := &stream{id: m.ID}
+	tries := 0
+	for {
+		err := h.read(ctx, s, resp)
+		resp.Body.Close()
+		_, full := errors.AsType[noMemory](err)
+		switch {
+		case s.answered:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case full, errors.Is(err, ErrTooLarge):
+			return err
+		case s.lastEvent == "" || revision.IsStateless(m.Version):
+			return fmt.Errorf("the server ended its stream before it had answered %s (%v)", Clip(m.Method, 100), err)
+		}
+		if tries++; s.progress {
+			tries = 1
+		}
+		if resp, err = h.resume(ctx, s, &tries); errors.Is(err, ErrLost) {
+			h.endIfLost(err)
+			return fmt.Errorf("%w: %s was on its way (%v)", ErrClosed, Clip(m.Method, 100), err) // not to be repeated
+		} else if err != nil {
+			return err
+		}
+		s.progress = false
+	}
+}
+
+// resume opens a stream again.
+func (h *streamable) resume(ctx context.Context, s *stream, tries *int) (*http.Response, error) {
+	pause := resumePause
+	for {
+		if *tries > maxResumes {
+			return nil, fmt.Errorf("the server's stream broke %d times in a row without anything new", *tries)
+		}
+		wait := pause
+		if s.retry > 0 {
+			wait = s.retry
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return nil, err
+		}
+		resp, err := h.get(ctx, s.lastEvent, false)
+		_, away := errors.AsType[*Unreachable](err)
+		status, isStatus := errors.AsType[*statusError](err)
+		switch {
+		case err == nil:
+			return resp, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case away, isStatus && status.status >= 500:
+			*tries++
+			pause *= 2
+		default:
+			return nil, err
+		}
+	}
+}
+
+// get opens a stream; after is the id of the last event that came on it.
+func (h *streamable) get(ctx context.Context, after string, quiet bool) (*http.Response, error) {
+	header := h.headers("")
+	header.Set("Accept", "text/event-stream")
+	if after != "" {
+		header.Set("Last-Event-ID", after)
+	}
+	resp, err := h.do(ctx, httpRequest{method: http.MethodGet, url: h.url, header: header, quiet: quiet})
+	if err != nil {
+		return nil, err
+	}
+	if err = h.refusal(resp, 0); err == nil && contentType(resp) != "text/event-stream" {
+		err = noEvents(resp)
+	}
+	if err != nil {
+		resp.Body.Close()
+		return nil, err
+	}
+	return resp, nil
+}
+
+// listen reads the notifications of the stateful protocol that belong to no request,
+// for as long as the session lives. Servers need not offer them. It calls opened when
+// the stream is open, or is known not to be.
+func (h *streamable) listen(opened func()) {
+	s := &stream{}
+	pause := resumePause
+	for first := true; ; first = false {
+		began := time.Now()
+		resp, err := h.get(h.ctx, s.lastEvent, true)
+		opened()
+		switch {
+		case h.ctx.Err() != nil:
+			if err == nil {
+				resp.Body.Close()
+			}
+			return
+		case err == nil:
+			if !first && s.lastEvent == "" {
+				h.to.Missed()
+			}
+			s.progress = false
+			_ = h.read(h.ctx, s, resp) // however it ends, it is opened again
+			resp.Body.Close()
+		case !first && errors.Is(err, ErrLost):
+			h.endIfLost(err)
+			return
+		case notOffered(err) && s.lastEvent != "":
+			s.lastEvent = "" // the server may only not be able to resume it
+		case notOffered(err):
+			return
+		}
+		if s.progress || time.Since(began) > stable {
+			pause = resumePause
+		}
+		if s.retry > 0 {
+			pause = max(s.retry, pause)
+		}
+		if sleep(h.ctx, pause) != nil {
+			return
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// notOffered reports whether a server does not offer a stream: 405 says so, and many
+// say it in another way. 409 says that the server has not noticed that the stream
+// before has broken.
+func notOffered(err error) bool {
+	if status, ok := errors.AsType[*statusError](err); ok {
+		return status.status < 500 && status.status != http.StatusConflict &&
+			status.status != http.StatusTooManyRequests
+	}
+	_, login := errors.AsType[*ErrUnauthorized](err)
+	return login || errors.Is(err, ErrLost)
+}
