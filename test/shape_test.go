@@ -2,16 +2,13 @@ package test
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strings"
 	"testing"
-)
 
-var update = flag.Bool("update", false, "write testdata/results.json anew")
+	"sandlot/test/golden"
+)
 
 // shape is what a JSON value is made of: the names and kinds, without the values.
 // Elements of a list that are alike are one.
@@ -118,32 +115,5 @@ func TestResultShapes(t *testing.T) {
 		}
 		got["sandlot "+c] = shape(v)
 	}
-	said, err := json.MarshalIndent(got, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
-	const file = "testdata/results.json"
-	if *update {
-		if err := os.WriteFile(file, append(said, '\n'), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	golden, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var before map[string]any
-	if err := json.Unmarshal(golden, &before); err != nil {
-		t.Fatal(err)
-	}
-	if len(got) != len(before) {
-		t.Errorf("%d results, want %d", len(got), len(before))
-	}
-	for name, want := range before {
-		w, _ := json.Marshal(want)
-		g, _ := json.Marshal(got[name])
-		if strings.TrimSpace(string(g)) != string(w) {
-			t.Errorf("%s:\n got %s\nwant %s", name, g, w)
-		}
-	}
+	golden.Compare(t, "testdata/results.json", got)
 }

@@ -86,7 +86,8 @@ func TestRolesAreTheTokens(t *testing.T) {
 			t.Errorf("%s, without the token: %+v", name, i)
 		}
 	}
-	for id, want := range map[string]Principal{"local": {ID: "local", Name: "local"}, "user:ann": User("ann", false), "team:ann": {}, "": {}} {
+	for id, want := range map[string]Principal{"local": {ID: "local", Name: "local"}, "user:ann": User("ann", false),
+		"team:ann": {}, "": {}} {
 		if p := InNameOf(id); p != want {
 			t.Errorf("in the name of %q: %+v", id, p)
 		}

@@ -62,8 +62,8 @@ type Tools struct {
 func New(c Config) *Tools {
 	t := &Tools{Config: c, found: map[string]tool.Found{}, once: once.New(c.Hold)}
 	t.SetConsent(c.Consent)
-	add(t, policy.CodeExecute, t.executeCode(), t.runCode)
-	add(t, policy.ShellExecute, t.executeCommand(), t.runCommand)
+	add(t, policy.CodeExecute, t.executeCode(), retryable(t.once, t.runCode))
+	add(t, policy.ShellExecute, t.executeCommand(), retryable(t.once, t.runCommand))
 	add(t, policy.FileRead, readFile(), t.read)
 	add(t, policy.FileWrite, writeFile(), t.write)
 	add(t, policy.FileList, listFiles(), t.files)
@@ -98,8 +98,11 @@ func (t *Tools) Close() { t.once.Close() }
 // on. A user who is being asked at this moment decides all the same.
 func (t *Tools) SetConsent(p tool.Policy) { t.policy.Store(&p) }
 
+// handler runs the calls of a tool with those arguments.
+type handler[In any] func(context.Context, tool.Call, In) (*tool.Result, error)
+
 // add adds a tool, whose calls are that operation.
-func add[In any](t *Tools, o policy.Operation, d tool.Tool, h func(context.Context, tool.Call, In) (*tool.Result, error)) {
+func add[In any](t *Tools, o policy.Operation, d tool.Tool, h handler[In]) {
 	d.Operation = o
 	t.list = append(t.list, d)
 	t.found[d.Name] = tool.Found{Operation: o, Call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
@@ -118,6 +121,13 @@ func add[In any](t *Tools, o policy.Operation, d tool.Tool, h func(context.Conte
 	}}
 }
 
+// retryable runs calls with the same idempotency key once.
+func retryable[In interface{ key() string }](replies *once.Replies, h handler[In]) handler[In] {
+	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
+		return replies.Do(ctx, c, in.key(), func(ctx context.Context) (*tool.Result, error) { return h(ctx, c, in) })
+	}
+}
+
 // Tools implements tool.Source.
 func (t *Tools) Tools(context.Context, auth.Principal) []tool.Tool { return t.list }
 
@@ -134,17 +144,28 @@ type SessionInput struct {
 	SessionID string `json:"session_id,omitempty"`
 }
 
+// Props implements tool.Described.
+func (SessionInput) Props() []tool.Prop {
+	return []tool.Prop{{Name: "session_id", Description: "Which computer to use. Leave it out for your default one; " +
+		"pass the session_id of an earlier result to go on there, \"new\" for a fresh one, \"home\" for your " +
+		"persistent one."}}
+}
+
 // KeyInput is the argument by which a client may try again.
 type KeyInput struct {
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 }
 
+func (in KeyInput) key() string { return in.IdempotencyKey }
+
+// Props implements tool.Described.
+func (KeyInput) Props() []tool.Prop {
+	return []tool.Prop{{Name: "idempotency_key", Description: "Any text. A second call with the same key within ten " +
+		"minutes gets the first one's result instead of running again: pass one when you may retry."}}
+}
+
 // nothing is for tools that take no arguments.
 type nothing struct{}
-
-func sessionProp() tool.Prop {
-	return tool.Prop{Name: "session_id", Description: `Which computer to use. Leave it out for your default one; pass the session_id of an earlier result to go on there, "new" for a fresh one, "home" for your persistent one.`}
-}
 
 func (t *Tools) templateProp() tool.Prop {
 	var names []string
@@ -153,7 +174,9 @@ func (t *Tools) templateProp() tool.Prop {
 		names = append(names, tm.Provides...)
 	}
 	slices.Sort(names)
-	return tool.Prop{Name: "template", Description: "What the session must provide: " + strings.Join(slices.Compact(names), ", ") + ". Only needed for a new session, or to say the language: python or node."}
+	return tool.Prop{Name: "template", Description: "What the session must provide: " +
+		strings.Join(slices.Compact(names), ", ") + ". Only needed for a new session, or to say the language: " +
+		"python or node."}
 }
 
 func (t *Tools) flavorProp() tool.Prop {
@@ -168,12 +191,9 @@ func (t *Tools) flavorProp() tool.Prop {
 
 func (t *Tools) timeoutProp() tool.Prop {
 	return tool.Prop{Name: "timeout", Default: int(t.Timeout.Seconds()),
-		Description: "Seconds after which it is stopped. What was printed until then is returned, with exit code 124. In the background there is no limit unless this gives one."}.
+		Description: "Seconds after which it is stopped. What was printed until then is returned, with exit code " +
+			"124. In the background there is no limit unless this gives one."}.
 		Range(1, t.MaxTimeout.Seconds())
-}
-
-func keyProp() tool.Prop {
-	return tool.Prop{Name: "idempotency_key", Description: "Any text. A second call with the same key within ten minutes gets the first one's result instead of running again: pass one when you may retry."}
 }
 
 // timeout is the time of a call that names so many seconds; 0: it names none.
@@ -192,15 +212,24 @@ func (t *Tools) open(ctx context.Context, c tool.Call, a session.Ask) (*session.
 
 // Place is what results of a session say of it.
 type Place struct {
-	SessionID      string `json:"session_id"`
-	SessionCreated bool   `json:"session_created"`
+	SessionID      string `json:"session_id" jsonschema:"Pass it in the next call to use the same computer."`
+	SessionCreated bool   `json:"session_created" jsonschema:"Whether this call made the session."`
 	Warnings
 }
 
 // Warnings say what happened to a session beside the call.
 type Warnings struct {
-	Notice         string    `json:"notice,omitempty"` // what was lost before the call
+	Notice         string    `json:"notice,omitempty"`
 	NetworkRefused []Refused `json:"network_refused,omitempty"`
+}
+
+// Props implements tool.Described.
+func (Warnings) Props() []tool.Prop {
+	return []tool.Prop{
+		{Name: "notice", Description: "What was lost before this call, when the session's sandbox had to start again."},
+		{Name: "network_refused", Description: "What programs in the sandbox were not allowed to reach since the " +
+			"last result. Only the operator can allow it."},
+	}
 }
 
 func placeOf(l *session.Lease) Place {
@@ -237,26 +266,6 @@ func notice(l *session.Lease) []tool.Content {
 		return nil
 	}
 	return []tool.Content{tool.Text(l.Notice)}
-}
-
-// placeProps are those of Place, and more.
-func placeProps(more ...tool.Prop) []tool.Prop {
-	return warningProps(append([]tool.Prop{
-		{Name: "session_id", Description: "Pass it in the next call to use the same computer."},
-		{Name: "session_created", Description: "Whether this call made the session."}}, more...)...)
-}
-
-// warningProps are those of Warnings, and more.
-func warningProps(more ...tool.Prop) []tool.Prop {
-	return append([]tool.Prop{
-		{Name: "notice", Description: "What was lost before this call, when the session's sandbox had to start again."},
-		{Name: "network_refused", Props: []tool.Prop{
-			{Name: "host", Description: "Name or address."},
-			{Name: "port", Description: "0 when it was only looked up."},
-			{Name: "reason", Description: "Why."},
-			{Name: "times", Description: "How often."}},
-			Description: "What programs in the sandbox were not allowed to reach since the last result. Only the operator can allow it."},
-	}, more...)
 }
 
 func millis(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -22,7 +22,7 @@ import (
 
 // CodeInput are the arguments of execute_code.
 type CodeInput struct {
-	Code     string `json:"code"`
+	Code     string `json:"code" jsonschema:"The source code to run."`
 	Language string `json:"language,omitempty"`
 	Template string `json:"template,omitempty"`
 	SessionInput
@@ -36,34 +36,32 @@ type CodeResult struct {
 	Place
 	Timing
 	Streams
-	Template  string  `json:"template"`
-	Language  string  `json:"language"`
+	Template  string  `json:"template" jsonschema:"The template asked for."`
+	Language  string  `json:"language" jsonschema:"The language that ran."`
 	Success   bool    `json:"code_success"`
-	ExitCode  int     `json:"exit_code"`
+	ExitCode  int     `json:"exit_code" jsonschema:"0 for success; 124 when the time was over."`
 	Value     *string `json:"result"`
-	StateLost bool    `json:"state_lost,omitempty"`
+	StateLost bool    `json:"state_lost,omitempty" jsonschema:"The interpreter had to be restarted: variables are gone."`
 }
 
 func (t *Tools) executeCode() tool.Tool {
 	return tool.Tool{
 		Name: "execute_code", Title: "Run code",
-		Description: "Run code in an isolated Linux sandbox and return what it prints and the value of its last expression. " +
-			"Variables, imports and functions stay for the next call with the same session_id and language. Files belong in /workspace. " +
-			"Languages: " + strings.Join(t.languages(), ", ") + ". Top-level await works. Figures (matplotlib) come back as images. " +
-			"For shell commands and programs use execute_command.",
+		Description: "Run code in an isolated Linux sandbox and return what it prints and the value of its last " +
+			"expression. Variables, imports and functions stay for the next call with the same session_id and " +
+			"language. Files belong in /workspace. Languages: " + strings.Join(t.languages(), ", ") + ". Top-level " +
+			"await works. Figures (matplotlib) come back as images. For shell commands and programs use " +
+			"execute_command.",
 		Input: tool.InputOf[CodeInput](
-			tool.Prop{Name: "code", Description: "The source code to run."},
 			tool.Prop{Name: "language", Description: "The language of the code: " + strings.Join(t.languages(), ", ") +
 				". Default: python, or what the template is named after."},
-			t.templateProp(), sessionProp(), t.flavorProp(), t.timeoutProp(), keyProp()),
-		Output: tool.OutputOf[CodeResult]([]string{"session_id", "session_created", "code_success"}, placeProps(append(timingProps(),
-			tool.Prop{Name: "template", Description: "The template asked for."},
-			tool.Prop{Name: "language", Description: "The language that ran."},
-			tool.Prop{Name: "code_success", Description: "False when the code raised, was rejected or ran out of time."},
-			tool.Prop{Name: "exit_code", Description: "0 for success; 124 when the time was over."},
+			t.templateProp(), t.flavorProp(), t.timeoutProp()),
+		Output: tool.OutputOf[CodeResult]([]string{"session_id", "session_created", "code_success"},
+			tool.Prop{Name: "code_success", Description: "False when the code raised, was rejected or ran " +
+				"out of time."},
 			tool.Prop{Name: "result", Description: "The last expression's value as text.", Nullable: true},
-			tool.Prop{Name: "truncated", Description: "Whether output was left out here; the whole is in the linked resource."},
-			tool.Prop{Name: "state_lost", Description: "The interpreter had to be restarted: variables are gone."})...)...),
+			tool.Prop{Name: "truncated", Description: "Whether output was left out here; the whole is in the " +
+				"linked resource."}),
 		Hints: tool.Hints{Destructive: true},
 	}
 }
@@ -81,10 +79,6 @@ func (t *Tools) languages() []string {
 	return names
 }
 
-func (t *Tools) runCode(ctx context.Context, c tool.Call, in CodeInput) (*tool.Result, error) {
-	return t.once.Do(ctx, c, in.IdempotencyKey, func(ctx context.Context) (*tool.Result, error) { return t.evaluate(ctx, c, in) })
-}
-
 // knowing adds to a fault of that kind what its call knows, where it says nothing.
 func knowing(err error, kind fault.Kind, facts map[string]any) error {
 	f, ok := errors.AsType[*fault.Error](err)
@@ -99,7 +93,7 @@ func knowing(err error, kind fault.Kind, facts map[string]any) error {
 	return f
 }
 
-func (t *Tools) evaluate(ctx context.Context, c tool.Call, in CodeInput) (*tool.Result, error) {
+func (t *Tools) runCode(ctx context.Context, c tool.Call, in CodeInput) (*tool.Result, error) {
 	if err := t.knows(in.Language); err != nil {
 		return nil, err
 	}
@@ -113,9 +107,11 @@ func (t *Tools) evaluate(ctx context.Context, c tool.Call, in CodeInput) (*tool.
 		return nil, err
 	}
 	timeout := t.timeout(in.Timeout)
-	done, err := t.stream(ctx, l, c, agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout, Inline: t.inline()})
+	done, err := t.stream(ctx, l, c, agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout,
+		Inline: t.inline()})
 	if err != nil {
-		return nil, knowing(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution, map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()})
+		return nil, knowing(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution,
+			map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()})
 	}
 	return t.codeResult(l, done, lang, cmp.Or(in.Template, l.Booted.Template.Name), timeout), nil
 }
@@ -135,7 +131,8 @@ func (t *Tools) knows(name string) error {
 
 func unknownLanguage(name string, known []string) error {
 	name = fault.Printable(name, 60)
-	return fault.New(fault.InvalidParameters, "language %q is not known; known are: %s", name, strings.Join(known, ", ")).
+	return fault.New(fault.InvalidParameters, "language %q is not known; known are: %s", name,
+		strings.Join(known, ", ")).
 		With("argument", "language").With("given", name).With("allowed", known)
 }
 
@@ -156,29 +153,31 @@ func language(t *image.Template, asked, template string) (image.Language, error)
 	// The shells go with every template, and TypeScript with Node's.
 	same := byTemplate.Driver == l.Driver && slices.Equal(byTemplate.Command, l.Command)
 	if named && template != "" && !same && l.Name != "bash" && l.Name != "sh" {
-		return l, fault.New(fault.InvalidParameters, "language %q and template %q do not go together; leave one of them out", asked, template).
+		return l, fault.New(fault.InvalidParameters, "language %q and template %q do not go together; leave "+
+			"one of them out", asked, template).
 			With("argument", "language").With("given", asked).With("template", template)
 	}
 	return l, nil
 }
 
-// patience is how long the host waits for an agent beyond the time that the
+// agentTimeout is how long the host waits for an agent beyond the time that the
 // code may take.
-const patience = 15 * time.Second
+const agentTimeout = 15 * time.Second
 
 // stream runs one piece of code and returns its end. Time in which the piece
 // waits for its turn does not count.
 func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, code agent.Code) (*agent.CodeResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	limit := code.Timeout + patience
+	limit := code.Timeout + agentTimeout
 	timer := time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
 	defer timer.Stop()
 	o := observer(c)
 	o.Waiting = func(held time.Duration) error {
 		timer.Reset(limit)
 		if c.Progress != nil {
-			c.Progress(fault.Printable(fmt.Sprintf("Waiting: another piece of %s code has been running in this session for %d s", code.Language, int(held.Seconds())), 4096))
+			c.Progress(fault.Printable(fmt.Sprintf("Waiting: another piece of %s code has been running in this "+
+				"session for %d s", code.Language, int(held.Seconds())), 4096))
 		}
 		return nil
 	}
@@ -197,14 +196,16 @@ func observer(c tool.Call) agent.Observer {
 	}}
 }
 
-func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Language, template string, timeout time.Duration) *tool.Result {
+func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Language, template string,
+	timeout time.Duration) *tool.Result {
 	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
 	trouble := join(visible(d.Traceback), ending(l, d, timeout))
 	exit := d.ExitCode
 	if !d.OK && exit == 0 {
 		exit = 1
 	}
-	fields := &CodeResult{Place: placeOf(l), Timing: timing(d.Duration), Template: template, Language: lang.Name, Success: d.OK, ExitCode: exit, StateLost: d.StateLost}
+	fields := &CodeResult{Place: placeOf(l), Timing: timing(d.Duration), Template: template, Language: lang.Name,
+		Success: d.OK, ExitCode: exit, StateLost: d.StateLost}
 	r := answer(l, fields)
 	r.IsError = !d.OK
 	var result stream
@@ -227,7 +228,8 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 	r.Content = append(r.Content, rich(l, d.Rich)...)
 	fields.NetworkRefused = refused(l, r)
 	system(l, r, "", stdout.text, stderr.text, trouble)
-	r.Words = words(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit), fmt.Sprintf("%.1f ms", millis(d.Duration)))
+	r.Words = words(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit),
+		fmt.Sprintf("%.1f ms", millis(d.Duration)))
 	return r
 }
 
@@ -306,7 +308,8 @@ func linked(l *session.Lease, v agent.Rich) *tool.Link {
 	if !ok || name != fault.Printable(path.Base(name), 200) {
 		return nil
 	}
-	return &tool.Link{URI: FileURI(l.ID(), wire.OutputDir+"/"+name), Name: name, MIME: "text/html", Size: size, Description: "The value as HTML"}
+	return &tool.Link{URI: FileURI(l.ID(), wire.OutputDir+"/"+name), Name: name, MIME: "text/html", Size: size,
+		Description: "The value as HTML"}
 }
 
 // maxRich is how many rich values a result holds.
@@ -316,7 +319,8 @@ func rich(l *session.Lease, values []agent.Rich) []tool.Content {
 	var blocks []tool.Content
 	for i, v := range values {
 		if i == maxRich {
-			return append(blocks, tool.Text(fmt.Sprintf("[%s left out]", plural(len(values)-maxRich, "more value", "more values"))))
+			return append(blocks, tool.Text(fmt.Sprintf("[%s left out]",
+				plural(len(values)-maxRich, "more value", "more values"))))
 		}
 		if link := linked(l, v); link != nil {
 			blocks = append(blocks, tool.Content{Link: link})
@@ -326,7 +330,8 @@ func rich(l *session.Lease, values []agent.Rich) []tool.Content {
 		case "image/png", "image/jpeg", "image/gif", "image/webp":
 			blocks = append(blocks, tool.Content{Image: &tool.Blob{MIME: v.MIME, Data: v.Data}})
 		default:
-			blocks = append(blocks, tool.Content{Resource: &tool.Resource{URI: fmt.Sprintf("sandlot://output/%d", i), MIME: v.MIME,
+			blocks = append(blocks, tool.Content{Resource: &tool.Resource{URI: fmt.Sprintf("sandlot://output/%d", i),
+				MIME: v.MIME,
 				Text: strings.ToValidUTF8(string(v.Data), "\uFFFD")}})
 		}
 	}

@@ -18,8 +18,8 @@ type CommandInput struct {
 	Command    string            `json:"command"`
 	Args       []string          `json:"args,omitempty"` // nil: Command is a shell line
 	Cwd        string            `json:"cwd,omitempty"`
-	Env        map[string]string `json:"env,omitempty"`
-	Stdin      *string           `json:"stdin,omitempty"`
+	Env        map[string]string `json:"env,omitempty" jsonschema:"Environment variables, added to the sandbox's own."`
+	Stdin      *string           `json:"stdin,omitempty" jsonschema:"Text for its standard input."`
 	Background bool              `json:"background,omitempty"`
 	SessionInput
 	Template string `json:"template,omitempty"`
@@ -40,57 +40,56 @@ type CommandResult struct {
 	Place
 	Timing
 	Streams
-	Command   string   `json:"command"`
+	Command   string   `json:"command" jsonschema:"The command."`
 	Args      []string `json:"args"`
 	ExitCode  *int     `json:"exit_code"` // nil: it runs in the background
 	Success   bool     `json:"success"`
-	ProcessID string   `json:"process_id,omitempty"` // of one in the background
+	ProcessID string   `json:"process_id,omitempty" jsonschema:"Of a command in the background."`
 }
 
 func (t *Tools) executeCommand() tool.Tool {
 	return tool.Tool{
 		Name: "execute_command", Title: "Run a shell command",
-		Description: "Run a shell command line (pipes, redirections, && and globbing work) in an isolated Linux sandbox and return its output and exit code. " +
-			"It starts in /workspace. Set background to true for servers and long jobs: it returns a process_id at once, for read_process, write_process and stop_process. " +
-			"For Python or JavaScript that should keep its variables use execute_code. " +
-			"pip, npm and go install packages; which other hosts can be reached is the operator's choice, and a result says what was refused.",
+		Description: "Run a shell command line (pipes, redirections, && and globbing work) in an isolated Linux " +
+			"sandbox and return its output and exit code. It starts in /workspace. Set background to true for " +
+			"servers and long jobs: it returns a process_id at once, for read_process, write_process and " +
+			"stop_process. For Python or JavaScript that should keep its variables use execute_code. pip, npm and " +
+			"go install packages; which other hosts can be reached is the operator's choice, and a result says " +
+			"what was refused.",
 		Input: tool.InputOf[CommandInput](
-			tool.Prop{Name: "command", Description: `The command line, such as "ls -la | head". With args: the program alone.`},
+			tool.Prop{Name: "command",
+				Description: `The command line, such as "ls -la | head". With args: the program alone.`},
 			tool.Prop{Name: "args", Description: "Arguments of the program, passed as they are, without a shell."},
 			tool.Prop{Name: "cwd", Description: "The directory to start in.", Default: "/workspace"},
-			tool.Prop{Name: "env", Description: "Environment variables, added to the sandbox's own."},
-			tool.Prop{Name: "stdin", Description: "Text for its standard input."},
 			tool.Prop{Name: "background", Description: "Return at once and let it run on.", Default: false},
-			sessionProp(), t.templateProp(), t.flavorProp(), t.timeoutProp(), keyProp()),
-		Output: tool.OutputOf[CommandResult]([]string{"session_id", "session_created", "success"}, placeProps(append(timingProps(),
-			tool.Prop{Name: "command", Description: "The command."},
+			t.templateProp(), t.flavorProp(), t.timeoutProp()),
+		Output: tool.OutputOf[CommandResult]([]string{"session_id", "session_created", "success"},
 			tool.Prop{Name: "args"},
 			tool.Prop{Name: "exit_code", Nullable: true,
 				Description: "Null while it runs in the background; 124 when the time was over; 128+n after signal n."},
-			tool.Prop{Name: "success", Description: "Whether the exit code is 0; in the background: whether it started."},
-			tool.Prop{Name: "process_id", Description: "Of a command in the background."},
-			tool.Prop{Name: "truncated", Description: "Whether output was left out here; the whole is in the linked resource."})...)...),
+			tool.Prop{Name: "success", Description: "Whether the exit code is 0; in the background: " +
+				"whether it started."},
+			tool.Prop{Name: "truncated", Description: "Whether output was left out here; the whole is in the " +
+				"linked resource."}),
 		Hints: tool.Hints{Destructive: true},
 	}
 }
 
 func (t *Tools) runCommand(ctx context.Context, c tool.Call, in CommandInput) (*tool.Result, error) {
-	return t.once.Do(ctx, c, in.IdempotencyKey, func(ctx context.Context) (*tool.Result, error) {
-		if strings.TrimSpace(in.Command) == "" {
-			return nil, fault.New(fault.InvalidParameters, "argument \"command\" is empty").With("argument", "command")
-		}
-		l, err := t.open(ctx, c, session.Ask{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
-		if err != nil {
-			return nil, err
-		}
-		defer l.Release()
-		cmd := Command(l.Booted.Template, in.Command, in.Args, in.Args != nil)
-		cmd.Dir, cmd.Env = in.Cwd, in.Env
-		if in.Background {
-			return t.background(ctx, l, in, cmd)
-		}
-		return t.foreground(ctx, l, c, in, cmd)
-	})
+	if strings.TrimSpace(in.Command) == "" {
+		return nil, fault.New(fault.InvalidParameters, "argument \"command\" is empty").With("argument", "command")
+	}
+	l, err := t.open(ctx, c, session.Ask{ID: in.SessionID, Template: in.Template, Flavor: in.Flavor})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	cmd := Command(l.Booted.Template, in.Command, in.Args, in.Args != nil)
+	cmd.Dir, cmd.Env = in.Cwd, in.Env
+	if in.Background {
+		return t.background(ctx, l, in, cmd)
+	}
+	return t.foreground(ctx, l, c, in, cmd)
 }
 
 // Command makes argv of a command line, or of a program and its arguments.
@@ -109,17 +108,21 @@ func commandFields(l *session.Lease, in CommandInput) *CommandResult {
 	return &CommandResult{Place: placeOf(l), Command: in.Command, Args: append([]string{}, in.Args...)}
 }
 
-func (t *Tools) background(ctx context.Context, l *session.Lease, in CommandInput, cmd agent.Command) (*tool.Result, error) {
+func (t *Tools) background(ctx context.Context, l *session.Lease, in CommandInput, cmd agent.Command) (
+	*tool.Result, error) {
 	start, limit := time.Now(), time.Duration(in.Timeout)*time.Second // none, unless it is asked for
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
-	p, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, Stdin: in.stdin(), KeepStdin: in.Stdin == nil, Timeout: limit})
+	p, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, Stdin: in.stdin(), KeepStdin: in.Stdin == nil,
+		Timeout: limit})
 	if err != nil {
-		return nil, knowing(l.Fault(ctx, err, fault.CommandExecution), fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
+		return nil, knowing(l.Fault(ctx, err, fault.CommandExecution), fault.CommandExecution,
+			map[string]any{"command": in.Command, "session_id": l.ID()})
 	}
 	fields := commandFields(l, in)
 	fields.ProcessID, fields.Success, fields.Timing = processID(l, p), true, timing(time.Since(start))
-	text := fmt.Sprintf("Started in the background: process_id %s. Its output: read_process; its end: stop_process", fields.ProcessID)
+	text := fmt.Sprintf("Started in the background: process_id %s. Its output: read_process; its end: stop_process",
+		fields.ProcessID)
 	if limit > 0 {
 		text += fmt.Sprintf(", or its time limit in %d seconds", int(limit.Seconds()))
 	}
@@ -128,7 +131,8 @@ func (t *Tools) background(ctx context.Context, l *session.Lease, in CommandInpu
 	return r, nil
 }
 
-func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, in CommandInput, cmd agent.Command) (*tool.Result, error) {
+func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, in CommandInput,
+	cmd agent.Command) (*tool.Result, error) {
 	timeout := t.timeout(in.Timeout)
 	d, err := t.execute(ctx, l, c, agent.Exec{Command: cmd, Stdin: in.stdin(), Timeout: timeout})
 	if err != nil {
@@ -140,7 +144,7 @@ func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, i
 // execute runs a command to its end.
 func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x agent.Exec) (*agent.ExecResult, error) {
 	x.Inline = t.inline()
-	limited, cancel := context.WithTimeout(ctx, x.Timeout+patience)
+	limited, cancel := context.WithTimeout(ctx, x.Timeout+agentTimeout)
 	defer cancel()
 	d, err := l.Agent().Exec(limited, x, observer(c))
 	if err != nil {

@@ -21,11 +21,12 @@ func (t *Tools) agree(c tool.Call) spec.Consent {
 		policy, began := *t.policy.Load(), time.Now()
 		err := policy.Consent(ctx, c, question(p))
 		if policy != tool.Allow && c.Principal.Authenticated {
-			t.Events.Publish(event.Event{Kind: event.Consent, Principal: c.Principal.ID, Operation: event.ConsentAsk, Name: c.Name,
-				Outcome: consented(err), Duration: time.Since(began)})
+			t.Events.Publish(event.Event{Kind: event.Consent, Principal: c.Principal.ID, Operation: event.ConsentAsk,
+				Name: c.Name, Outcome: consented(err), Duration: time.Since(began)})
 		}
 		if policy == tool.Ask && c.Principal.Authenticated && t.Log != nil {
-			t.Log.InfoContext(ctx, "consent", "principal", c.Principal.ID, "tool", c.Name, "name", p.Name, "given", err == nil, "why", err)
+			t.Log.InfoContext(ctx, "consent", "principal", c.Principal.ID, "tool", c.Name, "name", p.Name, "given",
+				err == nil, "why", err)
 		}
 		return err
 	}
@@ -58,7 +59,7 @@ type NotConnected struct {
 type named interface{ named() string }
 
 // declinable makes a result of a user's no.
-func declinable[In named](h func(context.Context, tool.Call, In) (*tool.Result, error)) func(context.Context, tool.Call, In) (*tool.Result, error) {
+func declinable[In named](h handler[In]) handler[In] {
 	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
 		r, err := h(ctx, c, in)
 		declined, ok := errors.AsType[*tool.Declined](err)
@@ -87,7 +88,8 @@ func question(p spec.Change) tool.Question {
 	fmt.Fprintf(&b, "%s the MCP server %q?\n", verb, p.Name)
 	if i := p.Install; i != nil {
 		what := map[string]string{"npm": "npm package", "pip": "Python package", "git": "git repository"}[i.Type]
-		fmt.Fprintf(&b, "\nInstalls: %s %s, into %s of your home session, with\n", what, spec.Exactly([]string{i.Spec}), spec.Exactly([]string{i.Folder}))
+		fmt.Fprintf(&b, "\nInstalls: %s %s, into %s of your home session, with\n", what, spec.Exactly([]string{i.Spec}),
+			spec.Exactly([]string{i.Folder}))
 		for _, c := range p.Commands {
 			fmt.Fprintf(&b, "  %s\n", c)
 		}
@@ -117,7 +119,9 @@ func question(p spec.Change) tool.Question {
 	} else {
 		b.WriteString("\nIt can read and change all that is in /workspace, and use the network of your home session.")
 	}
-	return tool.Question{What: fmt.Sprintf("%s the MCP server %q", map[string]string{"Start": "starting", "Install and start": "installing and starting", "Connect": "connecting"}[verb], p.Name),
+	return tool.Question{What: fmt.Sprintf("%s the MCP server %q",
+		map[string]string{"Start": "starting", "Install and start": "installing and starting",
+			"Connect": "connecting"}[verb], p.Name),
 		Message: b.String(), Yourself: byHand(p)}
 }
 

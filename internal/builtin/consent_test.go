@@ -78,7 +78,8 @@ func TestConsentChanges(t *testing.T) {
 	tools := toolsWith(t, tool.Allow)
 	anna := auth.User("anna", false)
 	connect := func(client tool.Client, name string) (*tool.Result, error) {
-		return callTool(tools, t.Context(), tool.Call{Principal: anna, Client: client, Name: "connect_external_mcp", Args: fmt.Appendf(nil, `{"name":%q,"url":%q}`, name, address)})
+		return callTool(tools, t.Context(), tool.Call{Principal: anna, Client: client, Name: "connect_external_mcp",
+			Args: fmt.Appendf(nil, `{"name":%q,"url":%q}`, name, address)})
 	}
 	works := func(client tool.Client, name string) {
 		t.Helper()
@@ -141,7 +142,8 @@ func TestConsentBeforeConnecting(t *testing.T) {
 	anna := auth.User("anna", false)
 	p := &person{}
 	call := func(client tool.Client, name, args string) (*tool.Result, error) {
-		return callTool(tools, t.Context(), tool.Call{Principal: anna, Client: client, Name: name, Args: json.RawMessage(args)})
+		return callTool(tools, t.Context(), tool.Call{Principal: anna, Client: client, Name: name,
+			Args: json.RawMessage(args)})
 	}
 	connect := func(url, header string) string {
 		return fmt.Sprintf(`{"name":"docs","url":%q,"headers":{%q:"secret value"}}`, url, header)
@@ -149,19 +151,23 @@ func TestConsentBeforeConnecting(t *testing.T) {
 
 	p.decision = "deny"
 	r, err := call(p, "connect_external_mcp", connect(one, "X-Key"))
-	if err != nil || !r.IsError || !r.Fields.(*NotConnected).Declined || !strings.Contains(*r.Content[0].Text, "nothing was installed, started or changed") {
+	if err != nil || !r.IsError || !r.Fields.(*NotConnected).Declined ||
+		!strings.Contains(*r.Content[0].Text, "nothing was installed, started or changed") {
 		t.Fatalf("refused: %+v %v", r, err)
 	}
 	if calls.Load() != 0 || len(tools.Connections.List(anna)) != 0 {
 		t.Fatal("what was refused was connected")
 	}
-	if q := p.asked[0]; !strings.Contains(q, one) || !strings.Contains(q, "X-Key") || strings.Contains(q, "secret value") || !strings.Contains(q, `"docs"`) {
+	if q := p.asked[0]; !strings.Contains(q, one) || !strings.Contains(q, "X-Key") ||
+		strings.Contains(q, "secret value") || !strings.Contains(q, `"docs"`) {
 		t.Errorf("asked %q", q)
 	}
-	if _, err := call(nil, "connect_external_mcp", connect(one, "X-Key")); !fault.Is(err, fault.Forbidden) || calls.Load() != 0 {
+	if _, err := call(nil, "connect_external_mcp", connect(one, "X-Key")); !fault.Is(err, fault.Forbidden) ||
+		calls.Load() != 0 {
 		t.Errorf("a client that cannot be asked: %v, %d calls", err, calls.Load())
 	}
-	if _, err := call(p, "connect_external_mcp", `{"name":"docs"}`); !fault.Is(err, fault.InvalidParameters) || len(p.asked) != 1 {
+	if _, err := call(p, "connect_external_mcp", `{"name":"docs"}`); !fault.Is(err, fault.InvalidParameters) ||
+		len(p.asked) != 1 {
 		t.Errorf("asked of what cannot be: %v, %q", err, p.asked)
 	}
 
@@ -182,13 +188,15 @@ func TestConsentBeforeConnecting(t *testing.T) {
 	step("the same, from a client that cannot be asked", nil, "connect_external_mcp", connect(one, "X-Key"), 0, "")
 	step("a restart", nil, "restart_external_mcp", `{"name":"docs"}`, 0, "")
 	step("a restart with a value", p, "restart_external_mcp", `{"name":"docs","headers":{"X-Key":"other"}}`, 0, "")
-	step("a restart with a further header", p, "restart_external_mcp", `{"name":"docs","headers":{"X-More":"v"}}`, 1, "X-Key, X-More")
+	step("a restart with a further header", p, "restart_external_mcp", `{"name":"docs","headers":{"X-More":"v"}}`, 1,
+		"X-Key, X-More")
 	step("that again", p, "restart_external_mcp", `{"name":"docs","headers":{"X-More":"w"}}`, 0, "")
 	step("with fewer", p, "connect_external_mcp", connect(one, "X-More"), 0, "")
 	step("with another header", p, "connect_external_mcp", connect(one, "X-Third"), 1, "X-Third")
 
 	p.decision = "deny"
-	if r, err := call(p, "connect_external_mcp", connect(two, "X-Third")); err != nil || !r.IsError || others.Load() != 0 {
+	if r, err := call(p, "connect_external_mcp", connect(two, "X-Third")); err != nil || !r.IsError ||
+		others.Load() != 0 {
 		t.Errorf("another address: %+v %v, %d calls", r, err, others.Load())
 	}
 	if q := p.asked[len(p.asked)-1]; !strings.Contains(q, two) || !strings.Contains(q, "Instead of: "+one) {
@@ -197,16 +205,20 @@ func TestConsentBeforeConnecting(t *testing.T) {
 	if all := tools.Connections.List(anna); len(all) != 1 || all[0].URL != one || all[0].State != state.Connected {
 		t.Errorf("what was there is %+v", all)
 	}
-	if r, err := call(p, "restart_external_mcp", `{"name":"docs","headers":{"X-Fourth":"v"}}`); err != nil || !r.IsError {
+	if r, err := call(p, "restart_external_mcp", `{"name":"docs","headers":{"X-Fourth":"v"}}`); err != nil ||
+		!r.IsError {
 		t.Errorf("a further header, refused: %+v %v", r, err)
 	}
 	// Without a sandbox book an installation that begins would panic.
-	r, err = call(p, "auto_install_and_connect_mcp", `{"name":"mem","install":{"type":"npm","spec":"some-package@^1"},"start":{"command":"run it","args":["--x"]},"env":{"KEY":"secret value"}}`)
+	r,
+		err = call(p, "auto_install_and_connect_mcp",
+		`{"name":"mem","install":{"type":"npm","spec":"some-package@^1"},"start":{"command":"run it","args":["--x"]},"env":{"KEY":"secret value"}}`)
 	if err != nil || !r.IsError {
 		t.Fatalf("an installation, refused: %+v %v", r, err)
 	}
 	q := p.asked[len(p.asked)-1]
-	for _, want := range []string{"npm package some-package@^1", "npm install --prefix /workspace/external-mcp/mem", "Runs: 'run it' --x", "In: /workspace/external-mcp/mem", "Variables: KEY"} {
+	for _, want := range []string{"npm package some-package@^1", "npm install --prefix /workspace/external-mcp/mem",
+		"Runs: 'run it' --x", "In: /workspace/external-mcp/mem", "Variables: KEY"} {
 		if !strings.Contains(q, want) {
 			t.Errorf("asked %q, without %q", q, want)
 		}
@@ -214,7 +226,9 @@ func TestConsentBeforeConnecting(t *testing.T) {
 	if strings.Contains(q, "secret value") {
 		t.Errorf("asked %q", q)
 	}
-	if _, err := call(p, "auto_install_and_connect_mcp", `{"name":"mem","install":{"type":"npm","spec":"a"},"env":{"A B":"c"}}`); !fault.Is(err, fault.InvalidParameters) {
+	if _, err := call(p, "auto_install_and_connect_mcp",
+		`{"name":"mem","install":{"type":"npm","spec":"a"},"env":{"A B":"c"}}`); !fault.Is(err,
+		fault.InvalidParameters) {
 		t.Errorf("what is wrong is said before: %v", err)
 	}
 }
@@ -223,7 +237,8 @@ func TestConsentBeforeConnecting(t *testing.T) {
 func TestConsentOfTheLocalUser(t *testing.T) {
 	one, calls := remote(t)
 	tools := toolsWith(t, tool.Ask)
-	r, err := callTool(tools, t.Context(), tool.Call{Principal: auth.Local, Name: "connect_external_mcp", Args: fmt.Appendf(nil, `{"name":"docs","url":%q}`, one)})
+	r, err := callTool(tools, t.Context(), tool.Call{Principal: auth.Local, Name: "connect_external_mcp",
+		Args: fmt.Appendf(nil, `{"name":"docs","url":%q}`, one)})
 	if err != nil || r.IsError || calls.Load() == 0 || r.Fields.(*Connected).Runs != one {
 		t.Errorf("%+v %v", r, err)
 	}
@@ -235,7 +250,8 @@ func TestConsentDenied(t *testing.T) {
 	tools := toolsWith(t, tool.Allow)
 	anna := auth.User("anna", false)
 	call := func(who auth.Principal, name, args string) error {
-		_, err := callTool(tools, t.Context(), tool.Call{Principal: who, Client: &person{decision: "allow"}, Name: name, Args: json.RawMessage(args)})
+		_, err := callTool(tools, t.Context(), tool.Call{Principal: who, Client: &person{decision: "allow"}, Name: name,
+			Args: json.RawMessage(args)})
 		return err
 	}
 	if err := call(anna, "connect_external_mcp", fmt.Sprintf(`{"name":"docs","url":%q}`, one)); err != nil {
@@ -244,8 +260,10 @@ func TestConsentDenied(t *testing.T) {
 	tools.SetConsent(tool.Deny)
 	before := calls.Load()
 	for _, who := range []auth.Principal{anna, auth.Local} {
-		for name, args := range map[string]string{"connect_external_mcp": fmt.Sprintf(`{"name":"other","url":%q}`, one), "auto_install_and_connect_mcp": `{"name":"mem","install":{"type":"npm","spec":"a"}}`} {
-			if err := call(who, name, args); !fault.Is(err, fault.Forbidden) || !strings.Contains(err.Error(), "forbidden by the operator") {
+		for name, args := range map[string]string{"connect_external_mcp": fmt.Sprintf(`{"name":"other","url":%q}`, one),
+			"auto_install_and_connect_mcp": `{"name":"mem","install":{"type":"npm","spec":"a"}}`} {
+			if err := call(who, name, args); !fault.Is(err, fault.Forbidden) ||
+				!strings.Contains(err.Error(), "forbidden by the operator") {
 				t.Errorf("%s of %s: %v", name, who.ID, err)
 			}
 		}
@@ -279,11 +297,17 @@ func TestQuestionHidesNothing(t *testing.T) {
 // Who cannot be asked is told how it is done by hand.
 func TestByHand(t *testing.T) {
 	for want, p := range map[string]spec.Change{
-		"sandlot mcp add mem --npm @a/b@^2 --env KEY -- run --x": {Name: "mem", Kind: spec.Stdio, Install: &spec.Install{Type: "npm", Spec: "@a/b@^2"}, Command: "run", Args: []string{"--x"}, EnvKeys: []string{"KEY"}},
-		"sandlot mcp add mem --pip mcp --workdir here":           {Name: "mem", Kind: spec.Stdio, Install: &spec.Install{Type: "pip", Spec: "mcp"}, Workdir: "here"},
-		"sandlot mcp add d --url https://h/m --sse --header K":   {Name: "d", Kind: spec.SSE, URL: "https://h/m", HeaderKeys: []string{"K"}},
-		"sandlot mcp add d --cwd /workspace/x -- node 'a b'":     {Name: "d", Kind: spec.Stdio, Command: "node", Args: []string{"a b"}, Cwd: "/workspace/x"},
-		"sandlot mcp add d -- node":                              {Name: "d", Kind: spec.Stdio, Command: "node", Cwd: "/workspace"},
+		"sandlot mcp add mem --npm @a/b@^2 --env KEY -- run --x": {Name: "mem", Kind: spec.Stdio,
+			Install: &spec.Install{Type: "npm", Spec: "@a/b@^2"}, Command: "run", Args: []string{"--x"},
+			EnvKeys: []string{"KEY"}},
+		"sandlot mcp add mem --pip mcp --workdir here": {Name: "mem", Kind: spec.Stdio,
+			Install: &spec.Install{Type: "pip", Spec: "mcp"}, Workdir: "here"},
+		"sandlot mcp add d --url https://h/m --sse --header K": {Name: "d", Kind: spec.SSE, URL: "https://h/m",
+			HeaderKeys: []string{"K"}},
+		"sandlot mcp add d --cwd /workspace/x -- node 'a b'": {Name: "d", Kind: spec.Stdio, Command: "node",
+			Args: []string{"a b"}, Cwd: "/workspace/x"},
+		"sandlot mcp add d -- node": {Name: "d", Kind: spec.Stdio, Command: "node",
+			Cwd: "/workspace"},
 	} {
 		if got := byHand(p); got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -295,7 +319,8 @@ func TestByHand(t *testing.T) {
 			asks = append(asks, d.Name)
 		}
 	}
-	if want := []string{"connect_external_mcp", "auto_install_and_connect_mcp", "restart_external_mcp"}; !slices.Equal(asks, want) {
+	if want := []string{"connect_external_mcp", "auto_install_and_connect_mcp",
+		"restart_external_mcp"}; !slices.Equal(asks, want) {
 		t.Errorf("%v ask, want %v", asks, want)
 	}
 }
@@ -303,9 +328,11 @@ func TestByHand(t *testing.T) {
 // A user sees which of their secrets a server is given, and nothing of what
 // stands beside them.
 func TestQuestionNamesSecrets(t *testing.T) {
-	q := question(spec.Change{Name: "x", Kind: spec.Stdio, Command: "run", Cwd: "/workspace", EnvKeys: []string{"KEY", "MODE", "URL"},
-		Env: map[string]string{"KEY": "${secret:GH}", "URL": "…${secret:PW}…"}})
-	for _, want := range []string{"Variables: KEY = ${secret:GH}, MODE, URL = …${secret:PW}… (values are not shown)\n", "the values of your stored secrets"} {
+	q := question(spec.Change{Name: "x", Kind: spec.Stdio, Command: "run", Cwd: "/workspace",
+		EnvKeys: []string{"KEY", "MODE", "URL"},
+		Env:     map[string]string{"KEY": "${secret:GH}", "URL": "…${secret:PW}…"}})
+	for _, want := range []string{"Variables: KEY = ${secret:GH}, MODE, URL = …${secret:PW}… (values are not shown)\n",
+		"the values of your stored secrets"} {
 		if !strings.Contains(q.Message, want) {
 			t.Errorf("%q is not in\n%s", want, q.Message)
 		}
@@ -313,10 +340,13 @@ func TestQuestionNamesSecrets(t *testing.T) {
 	if want := "sandlot mcp add x --env 'KEY=${secret:GH}' --env MODE --env URL -- run"; q.Yourself != want {
 		t.Errorf("by hand: %s\nwant     %s", q.Yourself, want)
 	}
-	if q := question(spec.Change{Name: "x", Kind: spec.HTTP, URL: "https://a", HeaderKeys: []string{"A", "B"}, Headers: map[string]string{"A": "…${secret:GH}"}}); !strings.Contains(q.Message, "Headers: A = …${secret:GH}, B (values") {
+	if q := question(spec.Change{Name: "x", Kind: spec.HTTP, URL: "https://a", HeaderKeys: []string{"A", "B"},
+		Headers: map[string]string{"A": "…${secret:GH}"}}); !strings.Contains(q.Message,
+		"Headers: A = …${secret:GH}, B (values") {
 		t.Errorf("asked %q", q.Message)
 	}
-	if q := question(spec.Change{Name: "x", Kind: spec.Stdio, Command: "run", EnvKeys: []string{"KEY"}}); strings.Contains(q.Message, "secret") {
+	if q := question(spec.Change{Name: "x", Kind: spec.Stdio, Command: "run",
+		EnvKeys: []string{"KEY"}}); strings.Contains(q.Message, "secret") {
 		t.Errorf("asked %q", q.Message)
 	}
 }

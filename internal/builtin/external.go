@@ -20,7 +20,7 @@ import (
 )
 
 type shellInput struct {
-	Command string `json:"command"`
+	Command string `json:"command" jsonschema:"The command line."`
 	Cwd     string `json:"cwd,omitempty"`
 	Timeout int64  `json:"timeoutMs,omitempty"`
 }
@@ -28,31 +28,26 @@ type shellInput struct {
 // ShellResult is the result of sandbox_shell_exec.
 type ShellResult struct {
 	Streams
-	ExitCode       int       `json:"exitCode"`
-	Stdout         string    `json:"stdout"`
-	Stderr         string    `json:"stderr"`
-	TimedOut       bool      `json:"timedOut"`
-	SessionID      string    `json:"session_id"`
+	ExitCode       int       `json:"exitCode" jsonschema:"124 when the time was over; 128+n after signal n."`
+	Stdout         string    `json:"stdout" jsonschema:"Standard output."`
+	Stderr         string    `json:"stderr" jsonschema:"Standard error."`
+	TimedOut       bool      `json:"timedOut" jsonschema:"Whether it was stopped for its time."`
+	SessionID      string    `json:"session_id" jsonschema:"The home session."`
 	NetworkRefused []Refused `json:"network_refused,omitempty"`
 }
 
 func shellExec() tool.Tool {
 	return tool.Tool{
 		Name: "sandbox_shell_exec", Title: "Run a shell command in the home session",
-		Description: "Run a shell command line in your home session, the persistent computer in which your external MCP servers run, " +
-			"for example to look at what auto_install_and_connect_mcp installed in /workspace/external-mcp. " +
-			"For other work use execute_command, which takes a session_id.",
+		Description: "Run a shell command line in your home session, the persistent computer in which your " +
+			"external MCP servers run, for example to look at what auto_install_and_connect_mcp installed in " +
+			"/workspace/external-mcp. For other work use execute_command, which takes a session_id.",
 		Input: tool.InputOf[shellInput](
-			tool.Prop{Name: "command", Description: "The command line."},
 			tool.Prop{Name: "cwd", Default: "/workspace", Description: "The directory to start in."},
-			tool.Prop{Name: "timeoutMs", Default: 60000, Description: "Milliseconds after which it is stopped."}.Range(1, 3_600_000)),
-		Output: tool.OutputOf[ShellResult]([]string{"exitCode", "stdout", "stderr", "timedOut"},
-			tool.Prop{Name: "exitCode", Description: "124 when the time was over; 128+n after signal n."},
-			tool.Prop{Name: "stdout", Description: "Standard output."}, tool.Prop{Name: "stderr", Description: "Standard error."},
-			tool.Prop{Name: "timedOut", Description: "Whether it was stopped for its time."},
-			tool.Prop{Name: "session_id", Description: "The home session."},
-			tool.Prop{Name: "truncated", Description: "Whether output was left out."}),
-		Hints: tool.Hints{Destructive: true, OpenWorld: true},
+			tool.Prop{Name: "timeoutMs", Default: 60000,
+				Description: "Milliseconds after which it is stopped."}.Range(1, 3_600_000)),
+		Output: tool.OutputOf[ShellResult]([]string{"exitCode", "stdout", "stderr", "timedOut"}),
+		Hints:  tool.Hints{Destructive: true, OpenWorld: true},
 	}
 }
 
@@ -80,7 +75,8 @@ func (t *Tools) shell(ctx context.Context, c tool.Call, in shellInput) (*tool.Re
 	case d.KilledBy != "":
 		ending = killed(l, d.KilledBy)
 	}
-	fields := &ShellResult{ExitCode: d.ExitCode, Stdout: stdout.data, Stderr: stderr.data, TimedOut: d.TimedOut, SessionID: l.ID()}
+	fields := &ShellResult{ExitCode: d.ExitCode, Stdout: stdout.data, Stderr: stderr.data, TimedOut: d.TimedOut,
+		SessionID: l.ID()}
 	r := answer(l, fields, tool.Text(join(stdout.text, stderr.text, ending)))
 	r.IsError = d.ExitCode != 0
 	fields.Streams = output(r, stdout, stderr)
@@ -91,23 +87,25 @@ func (t *Tools) shell(ctx context.Context, c tool.Call, in shellInput) (*tool.Re
 }
 
 func nameProp() tool.Prop {
-	return tool.Prop{Name: "name", Description: "What you call it; one name is one connection. A used name replaces that connection."}
+	return tool.Prop{Name: "name", Description: "What you call it; one name is one connection. A used name replaces " +
+		"that connection."}
 }
 
 func envProp() tool.Prop {
-	return tool.Prop{Name: "env", Description: "Environment variables. Values are never stored: after a restart of Sandlot they have to be given again. " +
-		"For an API key or a password, ask the user to run `sandlot secret set NAME` on a terminal, and give ${secret:NAME} in its place: " +
-		"that lasts, and keeps the value out of this chat."}
+	return tool.Prop{Name: "env", Description: "Environment variables. Values are never stored: after a restart of " +
+		"Sandlot they have to be given again. For an API key or a password, ask the user to run `sandlot secret " +
+		"set NAME` on a terminal, and give ${secret:NAME} in its place: that lasts, and keeps the value out of " +
+		"this chat."}
 }
 
 // ConnectInput are the arguments of connect_external_mcp.
 type ConnectInput struct {
 	Name      string            `json:"name"`
 	Command   string            `json:"command,omitempty"`
-	Args      []string          `json:"args,omitempty"`
+	Args      []string          `json:"args,omitempty" jsonschema:"Its arguments, each as it is."`
 	Env       map[string]string `json:"env,omitempty"`
 	Cwd       string            `json:"cwd,omitempty"`
-	URL       string            `json:"url,omitempty"`
+	URL       string            `json:"url,omitempty" jsonschema:"A remote server's address, in place of command."`
 	Transport string            `json:"transport,omitempty"`
 	Headers   map[string]string `json:"headers,omitempty"`
 }
@@ -164,13 +162,15 @@ type Installed struct {
 func connectExternal() tool.Tool {
 	return tool.Tool{
 		Name: "connect_external_mcp", Title: "Connect an MCP server",
-		Description: "Add a third-party MCP server and offer its tools here as ext_{connectionId}_{toolName}. With command it runs in your home session (isolated; in /workspace); with url it is a remote server. The program must be there already: for a package use auto_install_and_connect_mcp. Show the user what will run before you call this.",
+		Description: "Add a third-party MCP server and offer its tools here as ext_{connectionId}_{toolName}. With " +
+			"command it runs in your home session (isolated; in /workspace); with url it is a remote server. The " +
+			"program must be there already: for a package use auto_install_and_connect_mcp. Show the user what " +
+			"will run before you call this.",
 		Input: tool.InputOf[ConnectInput](nameProp(),
-			tool.Prop{Name: "command", Description: "The program, such as node or /workspace/server. Not a shell line."},
-			tool.Prop{Name: "args", Description: "Its arguments, each as it is."},
+			tool.Prop{Name: "command", Description: "The program, such as node or /workspace/server. Not " +
+				"a shell line."},
 			envProp(),
 			tool.Prop{Name: "cwd", Description: "The directory that it starts in.", Default: "/workspace"},
-			tool.Prop{Name: "url", Description: "A remote server's address, in place of command."},
 			tool.Prop{Name: "transport", Enum: []string{"stdio", "http", "sse"},
 				Description: "How it is spoken to; http (Streamable HTTP) when there is a url, else stdio."},
 			tool.Prop{Name: "headers", Description: "Headers for a remote server, such as Authorization. " +
@@ -190,7 +190,8 @@ func connectionSchema() *tool.Object {
 		tool.Prop{Name: "promptCount", Description: "How many prompts it offers."},
 		tool.Prop{Name: "resourceCount", Description: "How many resources, with the templates of such."},
 		tool.Prop{Name: "envKeys"},
-		tool.Prop{Name: "envStored", Description: "Always false: values are not stored; those with ${secret:NAME} are, as they are written."},
+		tool.Prop{Name: "envStored", Description: "Always false: values are not stored; those with ${secret:NAME} " +
+			"are, as they are written."},
 		tool.Prop{Name: "secrets", Description: "Names of the user's stored secrets that it is given."},
 		tool.Prop{Name: "state", Description: "Where it is."},
 		tool.Prop{Name: "runs", Description: "Exactly what runs, or is connected to."},
@@ -198,7 +199,8 @@ func connectionSchema() *tool.Object {
 }
 
 func (t *Tools) connect(ctx context.Context, c tool.Call, in ConnectInput) (*tool.Result, error) {
-	i, err := t.Connections.Connect(ctx, c.Principal, spec.Ask{Name: in.Name, Kind: spec.Kind(in.Transport), Command: in.Command, Args: in.Args, Cwd: in.Cwd,
+	i, err := t.Connections.Connect(ctx, c.Principal, spec.Ask{Name: in.Name, Kind: spec.Kind(in.Transport),
+		Command: in.Command, Args: in.Args, Cwd: in.Cwd,
 		URL: in.URL, Env: in.Env, Headers: in.Headers, Consent: t.agree(c)})
 	if err != nil {
 		return nil, err
@@ -214,9 +216,11 @@ func connected(i servers.Info) (*tool.Result, *Connected) {
 	var b strings.Builder
 	switch {
 	case i.AuthURL != "":
-		fmt.Fprintf(&b, "%s (connection %s) wants its user to log in. Open this in a browser, and use it after that:\n%s", i.Name, i.ID, i.AuthURL)
+		fmt.Fprintf(&b, "%s (connection %s) wants its user to log in. Open this in a browser, and use it "+
+			"after that:\n%s", i.Name, i.ID, i.AuthURL)
 	default:
-		fmt.Fprintf(&b, "%s is connected (connection %s), running %s.\n%s:", i.Name, i.ID, runs, plural(len(i.Tools), "tool", "tools"))
+		fmt.Fprintf(&b, "%s is connected (connection %s), running %s.\n%s:", i.Name, i.ID, runs,
+			plural(len(i.Tools), "tool", "tools"))
 		for _, n := range i.Tools {
 			fmt.Fprintf(&b, "\n- %s", n.Exposed)
 		}
@@ -237,7 +241,8 @@ func held(b *strings.Builder, i servers.Info) {
 	if len(i.Held) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "\n%s held back until a person approves with `sandlot mcp approve %s`:", plural(len(i.Held), "tool is", "tools are"), i.ID)
+	fmt.Fprintf(b, "\n%s held back until a person approves with `sandlot mcp approve %s`:",
+		plural(len(i.Held), "tool is", "tools are"), i.ID)
 	for _, n := range i.Held {
 		fmt.Fprintf(b, "\n- %s: %s", n.Remote, n.Why)
 	}
@@ -256,7 +261,8 @@ func runsAs(i servers.Info) string {
 }
 
 func serverOf(i servers.Info) Server {
-	s := Server{ConnectionID: i.ID, Name: i.Name, ToolCount: len(i.Tools), Tools: []ServerTool{}, PromptCount: i.Prompts, ResourceCount: i.Resources,
+	s := Server{ConnectionID: i.ID, Name: i.Name, ToolCount: len(i.Tools), Tools: []ServerTool{},
+		PromptCount: i.Prompts, ResourceCount: i.Resources,
 		EnvKeys: append([]string{}, i.EnvKeys...), State: string(i.State), Secrets: i.Secrets, AuthURL: i.AuthURL}
 	for _, n := range i.Tools {
 		s.Tools = append(s.Tools, ServerTool{Name: n.Exposed, Remote: n.Remote})
@@ -293,42 +299,52 @@ func (in InstallInput) named() string { return in.Name }
 func installExternal() tool.Tool {
 	return tool.Tool{
 		Name: "auto_install_and_connect_mcp", Title: "Install and connect an MCP server",
-		Description: "Install a third-party MCP server into your home session (npm or pip package, or a git repository over https) and offer its tools here as ext_{connectionId}_{toolName}. It stays installed in /workspace/external-mcp. Show the user what will be installed before you call this. It may take minutes.",
+		Description: "Install a third-party MCP server into your home session (npm or pip package, or a git " +
+			"repository over https) and offer its tools here as ext_{connectionId}_{toolName}. It stays installed in " +
+			"/workspace/external-mcp. Show the user what will be installed before you call this. It may " +
+			"take minutes.",
 		Input: tool.InputOf[InstallInput](nameProp(),
-			tool.Prop{Name: "install", Description: `What to install: {"type": "npm"|"pip"|"git", "spec": "..."}. spec is a package such as ` +
-				`@modelcontextprotocol/server-memory, mcp-server-time==1.0 or https://host/repository.git#branch.`,
+			tool.Prop{Name: "install",
+				Description: `What to install: {"type": "npm"|"pip"|"git", "spec": "..."}. spec is a package such as ` +
+					`@modelcontextprotocol/server-memory, mcp-server-time==1.0 or https://host/repository.git#branch.`,
 				Props: []tool.Prop{{Name: "type", Enum: []string{"npm", "pip", "git"}, Description: "npm, pip or git."},
 					{Name: "spec", Description: "The package or repository."}}},
 			tool.Prop{Name: "start", Description: `How it starts: {"command": "...", "args": [...]}. ` +
 				`command may be left out when the package brings one program.`,
-				Props: []tool.Prop{{Name: "command", Description: "A program, found in node_modules/.bin or the virtual environment first."},
+				Props: []tool.Prop{{Name: "command", Description: "A program, found in node_modules/.bin or the " +
+					"virtual environment first."},
 					{Name: "args", Description: "Its arguments."}}},
 			envProp(),
-			tool.Prop{Name: "workdir", Description: "The folder beneath /workspace to install into.", Default: "external-mcp/{name}"}),
+			tool.Prop{Name: "workdir", Description: "The folder beneath /workspace to install into.",
+				Default: "external-mcp/{name}"}),
 		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
 	}
 }
 
 func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, in InstallInput) (*tool.Result, error) {
-	done, err := t.Connections.Install(ctx, c.Principal, install.Request{Type: in.Install.Type, Spec: in.Install.Spec, Workdir: in.Workdir,
-		Ask: spec.Ask{Name: in.Name, Command: in.Start.Command, Args: in.Start.Args, Env: in.Env, Consent: t.agree(c)}, Progress: c.Progress})
+	ask := spec.Ask{Name: in.Name, Command: in.Start.Command, Args: in.Start.Args, Env: in.Env, Consent: t.agree(c)}
+	done, err := t.Connections.Install(ctx, c.Principal, install.Request{Type: in.Install.Type, Spec: in.Install.Spec,
+		Workdir: in.Workdir, Ask: ask, Progress: c.Progress})
 	if err != nil {
 		f := fault.From(err)
 		if f.Kind != fault.CommandExecution || done.Log == "" {
 			return nil, err
 		}
 		// What the installer printed is the result: the agent can act on it.
-		r := said(&NotConnected{Name: in.Name, Tools: []ServerTool{}, InstallLog: done.Log, Error: f.Error()}, f.Error()+"\n\n"+done.Log)
+		r := said(&NotConnected{Name: in.Name, Tools: []ServerTool{}, InstallLog: done.Log, Error: f.Error()},
+			f.Error()+"\n\n"+done.Log)
 		r.IsError = true
 		return r, nil
 	}
 	r, fields := connected(done.Info)
-	made := &Installed{Type: in.Install.Type, Spec: in.Install.Spec, Commands: done.Commands, Seconds: done.Took.Round(100 * time.Millisecond).Seconds()}
+	made := &Installed{Type: in.Install.Type, Spec: in.Install.Spec, Commands: done.Commands,
+		Seconds: done.Took.Round(100 * time.Millisecond).Seconds()}
 	if i := done.Install; i != nil { // another may have taken the name meanwhile
 		made.Version, made.Folder = i.Version, i.Folder
 	}
 	fields.InstallLog, fields.Installed = &done.Log, made
-	text := fmt.Sprintf("Installed %s %s into %s with:\n%s", made.Spec, made.Version, made.Folder, strings.Join(made.Commands, "\n"))
+	text := fmt.Sprintf("Installed %s %s into %s with:\n%s", made.Spec, made.Version, made.Folder,
+		strings.Join(made.Commands, "\n"))
 	r.Content = append([]tool.Content{tool.Text(text)}, r.Content...)
 	return r, nil
 }
@@ -367,9 +383,10 @@ type Latency struct {
 func listExternal() tool.Tool {
 	return tool.Tool{
 		Name: "list_external_mcp", Title: "List MCP servers",
-		Description: "List your third-party MCP servers, the newest first after those of the operator: their state, tools, and what went wrong.",
-		Output:      tool.OutputOf[ServerList]([]string{"connections"}, tool.Prop{Name: "connections"}),
-		Hints:       tool.Hints{ReadOnly: true, Idempotent: true},
+		Description: "List your third-party MCP servers, the newest first after those of the operator: their state, " +
+			"tools, and what went wrong.",
+		Output: tool.OutputOf[ServerList]([]string{"connections"}, tool.Prop{Name: "connections"}),
+		Hints:  tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
@@ -380,7 +397,8 @@ func (t *Tools) listConnections(_ context.Context, c tool.Call, _ nothing) (*too
 		rows = append(rows, serverRow(i))
 		fmt.Fprintf(&b, "%s  %s  %s, %s", i.ID, i.Name, i.State, plural(len(i.Tools), "tool", "tools"))
 		if i.Prompts+i.Resources > 0 {
-			fmt.Fprintf(&b, ", %s, %s", plural(i.Prompts, "prompt", "prompts"), plural(i.Resources, "resource", "resources"))
+			fmt.Fprintf(&b, ", %s, %s", plural(i.Prompts, "prompt", "prompts"),
+				plural(i.Resources, "resource", "resources"))
 		}
 		if i.LastError != "" {
 			fmt.Fprintf(&b, ": %s", i.LastError)
@@ -395,8 +413,10 @@ func (t *Tools) listConnections(_ context.Context, c tool.Call, _ nothing) (*too
 }
 
 func serverRow(i servers.Info) ServerRow {
-	row := ServerRow{Server: serverOf(i), ID: i.ID, Command: i.Command, Args: append([]string{}, i.Args...), Created: when(i.Created), Updated: when(i.Updated),
-		LastError: i.LastError, Transport: string(i.Kind), Configured: i.Configured, Restarts: i.Restarts, Calls: i.Calls, URL: i.URL, Version: i.Version,
+	row := ServerRow{Server: serverOf(i), ID: i.ID, Command: i.Command, Args: append([]string{}, i.Args...),
+		Created: when(i.Created), Updated: when(i.Updated),
+		LastError: i.LastError, Transport: string(i.Kind), Configured: i.Configured, Restarts: i.Restarts,
+		Calls: i.Calls, URL: i.URL, Version: i.Version,
 		ServerInfo: i.Server, Install: i.Install}
 	if i.Calls > 0 {
 		row.Latency = &Latency{P50: millis(i.P50), P95: millis(i.P95)}
@@ -413,12 +433,14 @@ type WhichInput struct {
 func (in WhichInput) named() string { return in.Name }
 
 func whichProps(more ...tool.Prop) []tool.Prop {
-	return append([]tool.Prop{{Name: "connectionId", Description: "The connection's id."}, {Name: "name", Description: "Or its name."}}, more...)
+	return append([]tool.Prop{{Name: "connectionId", Description: "The connection's id."},
+		{Name: "name", Description: "Or its name."}}, more...)
 }
 
 func (in WhichInput) which() (string, error) {
 	if (in.ConnectionID == "") == (in.Name == "") {
-		return "", fault.New(fault.InvalidParameters, "give connectionId or name, one of them").With("argument", "connectionId")
+		return "", fault.New(fault.InvalidParameters, "give connectionId or name, one of them").
+			With("argument", "connectionId")
 	}
 	return cmp.Or(in.ConnectionID, in.Name), nil
 }
@@ -431,20 +453,20 @@ type DisconnectInput struct {
 
 // Disconnected is the result of disconnect_external_mcp.
 type Disconnected struct {
-	Success      bool   `json:"success"`
-	ConnectionID string `json:"connectionId"`
-	Deleted      bool   `json:"deleted"` // its registration is gone
+	Success      bool   `json:"success" jsonschema:"Whether it was there."`
+	ConnectionID string `json:"connectionId" jsonschema:"Its id."`
+	Deleted      bool   `json:"deleted" jsonschema:"Whether its registration is gone."`
 }
 
 func disconnectExternal() tool.Tool {
 	return tool.Tool{
 		Name: "disconnect_external_mcp", Title: "Disconnect an MCP server",
-		Description: "Stop a third-party MCP server and take its tools away. Its registration stays, and restart_external_mcp connects it again, unless delete is true. What was installed stays in /workspace.",
-		Input:       tool.InputOf[DisconnectInput](whichProps(tool.Prop{Name: "delete", Default: false, Description: "Remove the registration too."})...),
-		Output: tool.OutputOf[Disconnected]([]string{"success", "connectionId", "deleted"},
-			tool.Prop{Name: "success", Description: "Whether it was there."}, tool.Prop{Name: "connectionId", Description: "Its id."},
-			tool.Prop{Name: "deleted", Description: "Whether its registration is gone."}),
-		Hints: tool.Hints{Destructive: true, Idempotent: true},
+		Description: "Stop a third-party MCP server and take its tools away. Its registration stays, and " +
+			"restart_external_mcp connects it again, unless delete is true. What was installed stays in /workspace.",
+		Input: tool.InputOf[DisconnectInput](whichProps(tool.Prop{Name: "delete", Default: false,
+			Description: "Remove the registration too."})...),
+		Output: tool.OutputOf[Disconnected]([]string{"success", "connectionId", "deleted"}),
+		Hints:  tool.Hints{Destructive: true, Idempotent: true},
 	}
 }
 
@@ -471,15 +493,16 @@ func (t *Tools) disconnect(ctx context.Context, c tool.Call, in DisconnectInput)
 type RestartInput struct {
 	WhichInput
 	Env     map[string]string `json:"env,omitempty"`
-	Headers map[string]string `json:"headers,omitempty"`
+	Headers map[string]string `json:"headers,omitempty" jsonschema:"Headers of a remote server. As with env."`
 }
 
 func restartExternal() tool.Tool {
 	return tool.Tool{
 		Name: "restart_external_mcp", Title: "Restart an MCP server",
-		Description: "Stop a third-party MCP server and start it again; also one that was disconnected, that was given up, or that needs values of env again.",
-		Input:       tool.InputOf[RestartInput](whichProps(envProp(), tool.Prop{Name: "headers", Description: "Headers of a remote server. As with env."})...),
-		Output:      connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
+		Description: "Stop a third-party MCP server and start it again; also one that was disconnected, that was " +
+			"given up, or that needs values of env again.",
+		Input:  tool.InputOf[RestartInput](whichProps(envProp())...),
+		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
 	}
 }
 
@@ -503,23 +526,22 @@ type logsInput struct {
 
 // ServerLog is the result of external_mcp_logs.
 type ServerLog struct {
-	ConnectionID string `json:"connectionId"`
-	Log          string `json:"log"`
-	TotalBytes   int64  `json:"totalBytes"` // that it wrote; the last ones are kept
-	State        string `json:"state"`
-	LastError    string `json:"lastError"`
+	ConnectionID string `json:"connectionId" jsonschema:"Its id."`
+	Log          string `json:"log" jsonschema:"The lines."`
+	TotalBytes   int64  `json:"totalBytes" jsonschema:"What it wrote in all; the last 64 KB are kept."`
+	State        string `json:"state" jsonschema:"Where it is."`
+	LastError    string `json:"lastError" jsonschema:"What went wrong."`
 }
 
 func externalLogs() tool.Tool {
 	return tool.Tool{
 		Name: "external_mcp_logs", Title: "Show an MCP server's log",
-		Description: "Show the last lines that a third-party MCP server printed on its standard error, and what stood between its messages.",
-		Input:       tool.InputOf[logsInput](whichProps(tool.Prop{Name: "lines", Default: 100, Description: "How many lines."}.Range(1, 2000))...),
-		Output: tool.OutputOf[ServerLog]([]string{"connectionId", "log"},
-			tool.Prop{Name: "connectionId", Description: "Its id."}, tool.Prop{Name: "log", Description: "The lines."},
-			tool.Prop{Name: "totalBytes", Description: "What it wrote in all; the last 64 KB are kept."},
-			tool.Prop{Name: "state", Description: "Where it is."}, tool.Prop{Name: "lastError", Description: "What went wrong."}),
-		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
+		Description: "Show the last lines that a third-party MCP server printed on its standard error, and what " +
+			"stood between its messages.",
+		Input: tool.InputOf[logsInput](whichProps(tool.Prop{Name: "lines", Default: 100,
+			Description: "How many lines."}.Range(1, 2000))...),
+		Output: tool.OutputOf[ServerLog]([]string{"connectionId", "log"}),
+		Hints:  tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
@@ -536,5 +558,6 @@ func (t *Tools) externalLog(_ context.Context, c tool.Call, in logsInput) (*tool
 	if i.LastError != "" {
 		text += "\n\nLast error: " + i.LastError
 	}
-	return said(&ServerLog{ConnectionID: i.ID, Log: log, TotalBytes: total, State: string(i.State), LastError: i.LastError}, text), nil
+	return said(&ServerLog{ConnectionID: i.ID, Log: log, TotalBytes: total, State: string(i.State),
+		LastError: i.LastError}, text), nil
 }

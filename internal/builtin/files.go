@@ -41,12 +41,12 @@ type readFileInput struct {
 // FileRead is the result of sandbox_read_file.
 type FileRead struct {
 	Place
-	Path      string `json:"path"`
-	Size      int64  `json:"size"` // of the whole file
-	Offset    int64  `json:"offset"`
-	Bytes     int    `json:"bytes"` // that were returned
-	Encoding  string `json:"encoding"`
-	Truncated bool   `json:"truncated"`
+	Path      string `json:"path" jsonschema:"The file."`
+	Size      int64  `json:"size" jsonschema:"Bytes in the whole file."`
+	Offset    int64  `json:"offset" jsonschema:"Where the returned bytes begin."`
+	Bytes     int    `json:"bytes" jsonschema:"How many were returned."`
+	Encoding  string `json:"encoding" jsonschema:"utf-8 or base64."`
+	Truncated bool   `json:"truncated" jsonschema:"Whether there is more after them."`
 }
 
 const pathText = "Absolute, or relative to /workspace."
@@ -57,21 +57,16 @@ var encodings = []string{"utf-8", "base64"}
 func readFile() tool.Tool {
 	return tool.Tool{
 		Name: "sandbox_read_file", Title: "Read a file",
-		Description: "Read a file of the sandbox as text; images come back as images, other binary files as base64. Long files are cut: go on with offset.",
+		Description: "Read a file of the sandbox as text; images come back as images, other binary files as base64. " +
+			"Long files are cut: go on with offset.",
 		Input: tool.InputOf[readFileInput](
 			tool.Prop{Name: "path", Description: pathText},
-			sessionProp(),
+
 			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8", Description: "How the bytes are returned."},
 			tool.Prop{Name: "offset", Default: 0, Description: "The byte to begin at."}.Range(0, 1<<53),
 			tool.Prop{Name: "limit", Default: maxOutput, Description: "The most bytes to return."}.Range(1, maxRead)),
-		Output: tool.OutputOf[FileRead]([]string{"path", "size"}, placeProps(
-			tool.Prop{Name: "path", Description: "The file."},
-			tool.Prop{Name: "size", Description: "Bytes in the whole file."},
-			tool.Prop{Name: "offset", Description: "Where the returned bytes begin."},
-			tool.Prop{Name: "bytes", Description: "How many were returned."},
-			tool.Prop{Name: "encoding", Description: "utf-8 or base64."},
-			tool.Prop{Name: "truncated", Description: "Whether there is more after them."})...),
-		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
+		Output: tool.OutputOf[FileRead]([]string{"path", "size"}),
+		Hints:  tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
@@ -98,7 +93,8 @@ func (t *Tools) read(ctx context.Context, c tool.Call, in readFileInput) (*tool.
 		return r, nil
 	}
 	if !binary {
-		if cut := edge(data); offset+int64(len(data)) < size && len(cut) > 0 && len(cut) < len(data) && utf8.Valid(data[:len(cut)]) {
+		if cut := edge(data); offset+int64(len(data)) < size && len(cut) > 0 && len(cut) < len(data) &&
+			utf8.Valid(data[:len(cut)]) {
 			data = data[:len(cut)]
 		}
 		binary = !utf8.Valid(data)
@@ -111,8 +107,10 @@ func (t *Tools) read(ctx context.Context, c tool.Call, in readFileInput) (*tool.
 	r.Content = append(r.Content, tool.Text(text))
 	if fields.Truncated {
 		end := offset + int64(len(data))
-		r.Content = append(r.Content, tool.Text(fmt.Sprintf("[bytes %d to %d of %d; go on with offset %d]", offset, end, size, end)),
-			tool.Content{Link: &tool.Link{URI: FileURI(l.ID(), absolute(in.Path)), Name: path.Base(in.Path), Size: size, MIME: mimeOf(in.Path, data)}})
+		r.Content = append(r.Content, tool.Text(fmt.Sprintf("[bytes %d to %d of %d; go on with offset %d]", offset, end,
+			size, end)),
+			tool.Content{Link: &tool.Link{URI: FileURI(l.ID(), absolute(in.Path)), Name: path.Base(in.Path), Size: size,
+				MIME: mimeOf(in.Path, data)}})
 	}
 	return r, nil
 }
@@ -139,7 +137,8 @@ func mimeOf(name string, data []byte) string {
 	return http.DetectContentType(data)
 }
 
-func fileResult(l *session.Lease, p string, data []byte, offset, size int64, encoding string) (*tool.Result, *FileRead) {
+func fileResult(l *session.Lease, p string, data []byte, offset, size int64, encoding string) (*tool.Result,
+	*FileRead) {
 	fields := &FileRead{Place: placeOf(l), Path: p, Size: size, Offset: offset, Bytes: len(data), Encoding: encoding,
 		Truncated: offset+int64(len(data)) < size}
 	r := answer(l, fields)
@@ -169,7 +168,7 @@ func read(ctx context.Context, l *session.Lease, held *limit.Held, p part) ([]by
 
 // fetch reads at most limit bytes of a file.
 func fetch(ctx context.Context, l *session.Lease, p string, offset, limit int64) ([]byte, int64, error) {
-	short, cancel := context.WithTimeout(ctx, patience)
+	short, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	data, size, err := l.Agent().ReadFile(short, p, offset, limit)
 	if err != nil {
@@ -180,38 +179,36 @@ func fetch(ctx context.Context, l *session.Lease, p string, offset, limit int64)
 
 type writeFileInput struct {
 	Path    string `json:"path"`
-	Content string `json:"content"`
+	Content string `json:"content" jsonschema:"What to write."`
 	SessionInput
 	Encoding string `json:"encoding,omitempty"`
 	Append   bool   `json:"append,omitempty"`
-	Offset   *int64 `json:"offset,omitempty"`
+	Offset   *int64 `json:"offset,omitempty" jsonschema:"Write at this byte and keep the rest."`
 	Mode     string `json:"mode,omitempty"`
 }
 
 // FileWritten is the result of sandbox_write_file.
 type FileWritten struct {
 	Place
-	Path    string `json:"path"`
-	Written int    `json:"bytes_written"`
-	Size    int64  `json:"size"` // of the file now
+	Path    string `json:"path" jsonschema:"The file."`
+	Written int    `json:"bytes_written" jsonschema:"Bytes of content."`
+	Size    int64  `json:"size" jsonschema:"Bytes in the file now."`
 }
 
 func writeFile() tool.Tool {
 	return tool.Tool{
 		Name: "sandbox_write_file", Title: "Write a file",
-		Description: "Write a file in the sandbox; folders on the way are made. It replaces the whole file at once, unless append or offset is given.",
+		Description: "Write a file in the sandbox; folders on the way are made. It replaces the whole file at once, " +
+			"unless append or offset is given.",
 		Input: tool.InputOf[writeFileInput](
 			tool.Prop{Name: "path", Description: pathText},
-			tool.Prop{Name: "content", Description: "What to write."},
-			sessionProp(),
+
 			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8", Description: "What content is in."},
 			tool.Prop{Name: "append", Default: false, Description: "Write at the end of the file."},
-			tool.Prop{Name: "offset", Description: "Write at this byte and keep the rest."}.Range(0, 1<<40),
+			tool.Prop{Name: "offset"}.Range(0, 1<<40),
 			tool.Prop{Name: "mode", Description: `Permissions in octal, such as "0755".`}),
-		Output: tool.OutputOf[FileWritten]([]string{"path", "bytes_written"}, placeProps(
-			tool.Prop{Name: "path", Description: "The file."}, tool.Prop{Name: "bytes_written", Description: "Bytes of content."},
-			tool.Prop{Name: "size", Description: "Bytes in the file now."})...),
-		Hints: tool.Hints{Destructive: true, Idempotent: true},
+		Output: tool.OutputOf[FileWritten]([]string{"path", "bytes_written"}),
+		Hints:  tool.Hints{Destructive: true, Idempotent: true},
 	}
 }
 
@@ -229,11 +226,13 @@ func (in writeFileInput) request() (agent.FileWrite, error) {
 		w.Data = data
 	}
 	if in.Offset != nil && in.Append {
-		return w, fault.New(fault.InvalidParameters, "append and offset do not go together; leave one of them out").With("argument", "offset")
+		return w, fault.New(fault.InvalidParameters, "append and offset do not go together; leave one of them out").
+			With("argument", "offset")
 	}
 	if in.Mode != "" {
 		if !octal.MatchString(in.Mode) {
-			return w, fault.New(fault.InvalidParameters, "mode %q must be three octal digits, such as 0644", fault.Printable(in.Mode, 20)).
+			return w, fault.New(fault.InvalidParameters, "mode %q must be three octal digits, such as 0644",
+				fault.Printable(in.Mode, 20)).
 				With("argument", "mode").With("allowed", "0000 to 0777")
 		}
 		mode, _ := strconv.ParseUint(in.Mode, 8, 32)
@@ -252,7 +251,7 @@ func (t *Tools) write(ctx context.Context, c tool.Call, in writeFileInput) (*too
 		return nil, err
 	}
 	defer l.Release()
-	short, cancel := context.WithTimeout(ctx, patience)
+	short, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	size, err := l.Agent().WriteFile(short, w)
 	if err != nil {
@@ -272,9 +271,9 @@ type listFilesInput struct {
 // FileList is the result of sandbox_list_files.
 type FileList struct {
 	Place
-	Path      string `json:"path"`
+	Path      string `json:"path" jsonschema:"The directory."`
 	Files     []File `json:"files"`
-	Truncated bool   `json:"truncated"`
+	Truncated bool   `json:"truncated" jsonschema:"Whether there are more entries."`
 }
 
 // File is one entry of a folder, as clients see it.
@@ -293,12 +292,11 @@ func listFiles() tool.Tool {
 		Description: "List a directory of the sandbox: name, type, size, mode and time of each entry.",
 		Input: tool.InputOf[listFilesInput](
 			tool.Prop{Name: "path", Default: "/workspace", Description: pathText},
-			sessionProp(),
+
 			tool.Prop{Name: "depth", Default: 1, Description: "How many levels down."}.Range(1, 10),
 			tool.Prop{Name: "limit", Default: 500, Description: "The most entries to return."}.Range(1, 10000)),
-		Output: tool.OutputOf[FileList]([]string{"path", "files"}, placeProps(
-			tool.Prop{Name: "path", Description: "The directory."}, tool.Prop{Name: "files"},
-			tool.Prop{Name: "truncated", Description: "Whether there are more entries."})...),
+		Output: tool.OutputOf[FileList]([]string{"path", "files"},
+			tool.Prop{Name: "files"}),
 		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
@@ -310,7 +308,7 @@ func (t *Tools) files(ctx context.Context, c tool.Call, in listFilesInput) (*too
 		return nil, err
 	}
 	defer l.Release()
-	short, cancel := context.WithTimeout(ctx, patience)
+	short, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	files, cut, err := l.Agent().ListFiles(short, dir, cmp.Or(in.Depth, 1), cmp.Or(in.Limit, 500))
 	if err != nil {
@@ -318,7 +316,8 @@ func (t *Tools) files(ctx context.Context, c tool.Call, in listFilesInput) (*too
 	}
 	rows, lines := []File{}, []string{}
 	for _, f := range files {
-		row := File{Name: strings.ToValidUTF8(f.Path, "\uFFFD"), Type: f.Type, Size: f.Size, Mode: fmt.Sprintf("%04o", f.Mode), Modified: when(f.Modified),
+		row := File{Name: strings.ToValidUTF8(f.Path, "\uFFFD"), Type: f.Type, Size: f.Size,
+			Mode: fmt.Sprintf("%04o", f.Mode), Modified: when(f.Modified),
 			Target: strings.ToValidUTF8(f.Target, "\uFFFD")}
 		name := fault.Printable(f.Path, 4096)
 		if f.Type == "directory" {
@@ -340,7 +339,8 @@ func (t *Tools) files(ctx context.Context, c tool.Call, in listFilesInput) (*too
 // ResourceTemplates implements tool.Reader.
 func (t *Tools) ResourceTemplates() []tool.Link {
 	return []tool.Link{{URI: "sandlot://sessions/{session_id}/files/{+path}", Name: "session file",
-		Description: "A file of one of your sessions, by its absolute path. Larger files: GET /v1/sessions/{session_id}/files/{path}."}}
+		Description: "A file of one of your sessions, by its absolute path. Larger files: GET " +
+			"/v1/sessions/{session_id}/files/{path}."}}
 }
 
 var fileURI = regexp.MustCompile(`^sandlot://sessions/([a-z0-9-]{1,64})/files(/.*)$`)
@@ -353,7 +353,8 @@ func (t *Tools) Read(ctx context.Context, p auth.Principal, uri string, most int
 		name, err = url.PathUnescape(m[2])
 	}
 	if m == nil || err != nil || m[1] == "new" {
-		return tool.Blob{}, 0, fault.New(fault.NotFound, "resource not found: %s", fault.Printable(uri, 200)).With("uri", fault.Printable(uri, 200))
+		return tool.Blob{}, 0, fault.New(fault.NotFound, "resource not found: %s", fault.Printable(uri, 200)).
+			With("uri", fault.Printable(uri, 200))
 	}
 	l, err := t.Sessions.Open(ctx, p, session.Ask{ID: m[1]})
 	if err != nil {

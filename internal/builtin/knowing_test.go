@@ -12,11 +12,13 @@ import (
 // A fault says what its call knows, and what it said itself stays.
 func TestKnowing(t *testing.T) {
 	facts := map[string]any{"command": "ls", "session_id": "b"}
-	f := fault.From(knowing(fault.New(fault.CommandExecution, "x").With("session_id", "a"), fault.CommandExecution, facts))
+	f := fault.From(knowing(fault.New(fault.CommandExecution, "x").With("session_id", "a"), fault.CommandExecution,
+		facts))
 	if c := f.Data().Context; c["command"] != "ls" || c["session_id"] != "a" || c["exit_code"] != nil {
 		t.Errorf("%v", c)
 	}
-	if c := fault.From(knowing(fault.New(fault.Canceled, "x"), fault.CommandExecution, facts)).Data().Context; len(c) > 0 {
+	if c := fault.From(knowing(fault.New(fault.Canceled, "x"), fault.CommandExecution, facts)).Data().
+		Context; len(c) > 0 {
 		t.Errorf("%v", c)
 	}
 	plain := errors.New("x")
@@ -37,7 +39,8 @@ func TestToolsNameOperations(t *testing.T) {
 			t.Errorf("%s is the operation %q, which policy does not know", d.Name, d.Operation)
 		}
 		if d.Hints.ReadOnly == d.Operation.Changes() {
-			t.Errorf("%s says that it only reads: %v; %s changes something: %v", d.Name, d.Hints.ReadOnly, d.Operation, d.Operation.Changes())
+			t.Errorf("%s says that it only reads: %v; %s changes something: %v", d.Name, d.Hints.ReadOnly, d.Operation,
+				d.Operation.Changes())
 		}
 	}
 }

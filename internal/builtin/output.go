@@ -110,23 +110,18 @@ func join(parts ...string) string {
 
 // Timing says how long a call ran: in whole milliseconds, and exactly.
 type Timing struct {
-	Milliseconds int64 `json:"execution_time_ms"`
-	Microseconds int64 `json:"execution_time_us"`
+	Milliseconds int64 `json:"execution_time_ms" jsonschema:"How long it ran, in milliseconds."`
+	Microseconds int64 `json:"execution_time_us" jsonschema:"The same in microseconds."`
 }
 
 func timing(d time.Duration) Timing {
 	return Timing{Milliseconds: (d.Microseconds() + 500) / 1000, Microseconds: d.Microseconds()}
 }
 
-func timingProps() []tool.Prop {
-	return []tool.Prop{{Name: "execution_time_ms", Description: "How long it ran, in milliseconds."},
-		{Name: "execution_time_us", Description: "The same in microseconds."}}
-}
-
 // Streams say what there is beside the text of an output: how many bytes there
 // were of one that was cut, and what is inline of one that is not text.
 type Streams struct {
-	Truncated    bool   `json:"truncated"`
+	Truncated    bool   `json:"truncated" jsonschema:"Whether output was left out."`
 	StdoutBytes  int64  `json:"stdout_bytes,omitempty"`
 	StderrBytes  int64  `json:"stderr_bytes,omitempty"`
 	ResultBytes  int64  `json:"result_bytes,omitempty"`

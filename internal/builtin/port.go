@@ -14,7 +14,8 @@ import (
 )
 
 func portProp() tool.Prop {
-	return tool.Prop{Name: "port", Description: "The TCP port that the server in the session listens on, on 127.0.0.1 or any address."}.Range(1, 65535)
+	return tool.Prop{Name: "port", Description: "The TCP port that the server in the session listens on, on " +
+		"127.0.0.1 or any address."}.Range(1, 65535)
 }
 
 // ExposeInput are the arguments of expose_port.
@@ -28,29 +29,28 @@ type ExposeInput struct {
 // Exposed is the result of expose_port.
 type Exposed struct {
 	Place
-	URL       string `json:"url"`
+	URL       string `json:"url" jsonschema:"The link to give to the user."`
 	PathURL   string `json:"path_url"`
-	Port      int    `json:"port"`
-	Public    bool   `json:"public"`
-	Expires   string `json:"expires_at"`
-	Listening bool   `json:"listening"`
+	Port      int    `json:"port" jsonschema:"The port."`
+	Public    bool   `json:"public" jsonschema:"Whether no token is needed."`
+	Expires   string `json:"expires_at" jsonschema:"When the link ends, RFC 3339."`
+	Listening bool   `json:"listening" jsonschema:"Whether something listens on the port now."`
 }
 
 func exposePort() tool.Tool {
 	return tool.Tool{
 		Name: "expose_port", Title: "Expose a port",
-		Description: "Give a link by which the user can open a web server that runs in a session, in their browser or from programs. The link holds a token: whoever has it gets in, until it expires or close_port is called. A new link for the same port takes the old one's place.",
-		Input: tool.InputOf[ExposeInput](portProp(), sessionProp(),
-			tool.Prop{Name: "public", Default: false, Description: "Let in everybody who can reach this server, without the link's token."},
-			tool.Prop{Name: "expires_in", Default: int(port.Life.Seconds()), Description: "Seconds until the link ends."}.Range(1, port.MaxLife.Seconds())),
-		Output: tool.OutputOf[Exposed]([]string{"url", "port", "expires_at", "session_id"}, placeProps(
-			tool.Prop{Name: "url", Description: "The link to give to the user."},
+		Description: "Give a link by which the user can open a web server that runs in a session, in their browser " +
+			"or from programs. The link holds a token: whoever has it gets in, until it expires or close_port is " +
+			"called. A new link for the same port takes the old one's place.",
+		Input: tool.InputOf[ExposeInput](portProp(),
+			tool.Prop{Name: "public", Default: false, Description: "Let in everybody who can reach this server, " +
+				"without the link's token."},
+			tool.Prop{Name: "expires_in", Default: int(port.Life.Seconds()),
+				Description: "Seconds until the link ends."}.Range(1, port.MaxLife.Seconds())),
+		Output: tool.OutputOf[Exposed]([]string{"url", "port", "expires_at", "session_id"},
 			tool.Prop{Name: "path_url", Description: "The same for where that host name cannot be resolved; " +
-				"pages that need cookies, storage or an origin of their own do not work there."},
-			tool.Prop{Name: "port", Description: "The port."},
-			tool.Prop{Name: "public", Description: "Whether no token is needed."},
-			tool.Prop{Name: "expires_at", Description: "When the link ends, RFC 3339."},
-			tool.Prop{Name: "listening", Description: "Whether something listens on the port now."})...),
+				"pages that need cookies, storage or an origin of their own do not work there."}),
 		Hints: tool.Hints{OpenWorld: true},
 	}
 }
@@ -82,7 +82,8 @@ func (t *Tools) expose(ctx context.Context, c tool.Call, in ExposeInput) (*tool.
 		token = ""
 	}
 	links := t.Ports.Links
-	fields := &Exposed{Place: placeOf(l), URL: links.URL(l.ID(), number, token), PathURL: links.Path(l.ID(), number, token), Port: number,
+	fields := &Exposed{Place: placeOf(l), URL: links.URL(l.ID(), number, token),
+		PathURL: links.Path(l.ID(), number, token), Port: number,
 		Public: record.Public, Expires: when(record.Expires), Listening: listening}
 	text := fmt.Sprintf("Port %d is at %s until %s.", number, fields.URL, fields.Expires)
 	if record.Public {
@@ -92,7 +93,8 @@ func (t *Tools) expose(ctx context.Context, c tool.Call, in ExposeInput) (*tool.
 		text += fmt.Sprintf(" Nothing listens on port %d yet; the link works as soon as something does.", number)
 	}
 	if t.Ports.Unserved() {
-		text += fmt.Sprintf(" This server has no address on the network, so the link works once `sandlot serve` runs in its place; `sandlot forward %s %d` works now.", l.ID(), number)
+		text += fmt.Sprintf(" This server has no address on the network, so the link works once `sandlot serve` runs "+
+			"in its place; `sandlot forward %s %d` works now.", l.ID(), number)
 	}
 	r := answer(l, fields, tool.Text(text))
 	r.Words = words(l, "path_url: "+fields.PathURL)
@@ -107,22 +109,21 @@ type ClosePortInput struct {
 
 // Closed is the result of close_port.
 type Closed struct {
-	Success   bool   `json:"success"` // it was exposed
-	Port      int    `json:"port"`
-	SessionID string `json:"session_id"`
+	Success   bool   `json:"success" jsonschema:"False when that port is not exposed."`
+	Port      int    `json:"port" jsonschema:"The port."`
+	SessionID string `json:"session_id" jsonschema:"The session."`
 	Warnings
 }
 
 func closePort() tool.Tool {
 	return tool.Tool{
 		Name: "close_port", Title: "Close a port",
-		Description: "Take back a link of expose_port: it is of no use any more, and connections that came by it end. The server in the session runs on.",
+		Description: "Take back a link of expose_port: it is of no use any more, and connections that came by " +
+			"it end. The server in the session runs on.",
 		Input: tool.InputOf[ClosePortInput](portProp(),
 			tool.Prop{Name: "session_id", Description: "The session whose port it is; leave it out for your home."}),
-		Output: tool.OutputOf[Closed]([]string{"success", "port", "session_id"}, warningProps(
-			tool.Prop{Name: "success", Description: "False when that port is not exposed."}, tool.Prop{Name: "port", Description: "The port."},
-			tool.Prop{Name: "session_id", Description: "The session."})...),
-		Hints: tool.Hints{Destructive: true, Idempotent: true},
+		Output: tool.OutputOf[Closed]([]string{"success", "port", "session_id"}),
+		Hints:  tool.Hints{Destructive: true, Idempotent: true},
 	}
 }
 

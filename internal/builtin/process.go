@@ -31,7 +31,8 @@ func processProp() tool.Prop {
 func (t *Tools) process(ctx context.Context, c tool.Call, id string) (*session.Lease, string, error) {
 	sid, pid, ok := strings.Cut(id, ".")
 	if !ok || sid == "new" || sid == "home" || sid == "" || pid == "" {
-		return nil, "", fault.New(fault.InvalidParameters, "process_id %q is not one that execute_command gave", fault.Printable(id, 80)).
+		return nil, "", fault.New(fault.InvalidParameters, "process_id %q is not one that execute_command gave",
+			fault.Printable(id, 80)).
 			With("argument", "process_id").With("allowed", "a process_id of execute_command or list_processes")
 	}
 	l, err := t.Sessions.Open(ctx, c.Principal, session.Ask{ID: sid})
@@ -63,10 +64,11 @@ type Process struct {
 func listProcesses() tool.Tool {
 	return tool.Tool{
 		Name: "list_processes", Title: "List processes",
-		Description: "List what runs, or ran, in a session: background processes, commands and interpreters, with process_id, state and exit code.",
-		Input:       tool.InputOf[SessionInput](sessionProp()),
-		Output:      tool.OutputOf[ProcessList]([]string{"processes"}, placeProps(tool.Prop{Name: "processes"})...),
-		Hints:       tool.Hints{ReadOnly: true, Idempotent: true},
+		Description: "List what runs, or ran, in a session: background processes, commands and interpreters, with " +
+			"process_id, state and exit code.",
+		Input:  tool.InputOf[SessionInput](),
+		Output: tool.OutputOf[ProcessList]([]string{"processes"}, tool.Prop{Name: "processes"}),
+		Hints:  tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
 
@@ -77,7 +79,7 @@ func (t *Tools) processes(ctx context.Context, c tool.Call, in SessionInput) (*t
 		return nil, err
 	}
 	defer l.Release()
-	short, cancel := context.WithTimeout(ctx, patience)
+	short, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	all, err := l.Agent().ListProcesses(short)
 	if err != nil {
@@ -89,11 +91,13 @@ func (t *Tools) processes(ctx context.Context, c tool.Call, in SessionInput) (*t
 		rows = append(rows, row)
 		lines = append(lines, fmt.Sprintf("%s  %s  %s  %s", row.ID, row.Kind, row.Status, row.Command))
 	}
-	return answer(l, &ProcessList{Place: placeOf(l), Processes: rows}, tool.Text(cmp.Or(strings.Join(lines, "\n"), "No processes."))), nil
+	return answer(l, &ProcessList{Place: placeOf(l), Processes: rows},
+		tool.Text(cmp.Or(strings.Join(lines, "\n"), "No processes."))), nil
 }
 
 func processRow(l *session.Lease, p agent.Process) Process {
-	row := Process{ID: processID(l, p.ID), Command: fault.Printable(strings.Join(p.Args, " "), 500), Kind: p.Kind, Running: p.Running, PID: p.PID,
+	row := Process{ID: processID(l, p.ID), Command: fault.Printable(strings.Join(p.Args, " "), 500), Kind: p.Kind,
+		Running: p.Running, PID: p.PID,
 		OutputBytes: p.Written, Started: when(p.Started), Status: "running", Timeout: int(p.Timeout.Seconds())}
 	if p.Kind == "interpreter" && !p.Busy {
 		row.Status = "waiting for code"
@@ -118,37 +122,37 @@ type readProcessInput struct {
 // ProcessOutput is the result of read_process.
 type ProcessOutput struct {
 	Place
-	ProcessID string `json:"process_id"`
-	Output    string `json:"output"`
-	Base64    string `json:"output_base64,omitempty"` // of what is not text
-	Cursor    int64  `json:"cursor"`
-	Running   bool   `json:"running"`
+	ProcessID string `json:"process_id" jsonschema:"The process."`
+	Output    string `json:"output" jsonschema:"What was printed from the cursor on."`
+	Base64    string `json:"output_base64,omitempty" jsonschema:"The same bytes, when they are not text."`
+	Cursor    int64  `json:"cursor" jsonschema:"Pass it the next time."`
+	Running   bool   `json:"running" jsonschema:"Whether it still runs."`
 	ExitCode  *int   `json:"exit_code"`
 	Left      int64  `json:"bytes_left"`
-	KilledBy  string `json:"killed_by,omitempty"`
+	KilledBy  string `json:"killed_by,omitempty" jsonschema:"The limit that ended it: time, memory or processes."`
 	Truncated bool   `json:"truncated"`
 }
 
 func readProcess() tool.Tool {
 	return tool.Tool{
 		Name: "read_process", Title: "Read a process's output",
-		Description: "Read what a background process has printed (stdout and stderr in one stream). Pass the cursor of the last result to get only what is new, and wait to be told when there is something.",
+		Description: "Read what a background process has printed (stdout and stderr in one stream). Pass the cursor " +
+			"of the last result to get only what is new, and wait to be told when there is something.",
 		Input: tool.InputOf[readProcessInput](processProp(),
-			tool.Prop{Name: "cursor", Default: 0, Description: "Where to go on: the cursor of the last result. 0 is the beginning."}.Range(0, 1<<53),
+			tool.Prop{Name: "cursor", Default: 0, Description: "Where to go on: the cursor of the last result. 0 is " +
+				"the beginning."}.Range(0, 1<<53),
 			tool.Prop{Name: "max_bytes", Default: maxOutput, Description: "The most to return."}.Range(1, 1<<20),
-			tool.Prop{Name: "wait", Default: 0, Description: "Seconds to wait for new output or the end, if there is none yet."}.Range(0, 300)),
-		Output: tool.OutputOf[ProcessOutput]([]string{"output", "cursor", "running"}, placeProps(
-			tool.Prop{Name: "process_id", Description: "The process."},
-			tool.Prop{Name: "output", Description: "What was printed from the cursor on."},
-			tool.Prop{Name: "output_base64", Description: "The same bytes, when they are not text."},
-			tool.Prop{Name: "cursor", Description: "Pass it the next time."},
-			tool.Prop{Name: "running", Description: "Whether it still runs."},
-			tool.Prop{Name: "exit_code", Nullable: true, Description: "Null while it runs; 124 when its time was over; 128+n after signal n."},
+			tool.Prop{Name: "wait", Default: 0, Description: "Seconds to wait for new output or the end, if there " +
+				"is none yet."}.Range(0, 300)),
+		Output: tool.OutputOf[ProcessOutput]([]string{"output", "cursor", "running"},
+			tool.Prop{Name: "exit_code", Nullable: true,
+				Description: "Null while it runs; 124 when its time was over; 128+n after signal n."},
 			tool.Prop{Name: "bytes_left",
-				Description: "How much was printed that is not in this output: call again with cursor for it. 0: that was all until now."},
-			tool.Prop{Name: "killed_by", Description: "The limit that ended it: time, memory or processes."},
+				Description: "How much was printed that is not in this output: call again with cursor for it. 0: " +
+					"that was all until now."},
 			tool.Prop{Name: "truncated",
-				Description: "Whether output between the given cursor and this was dropped: a process keeps its last MiB."})...),
+				Description: "Whether output between the given cursor and this was dropped: a process keeps " +
+					"its last MiB."}),
 		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
 	}
 }
@@ -169,7 +173,7 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, in readProcessInput
 			return nil, err
 		}
 	}
-	limited, cancel := context.WithTimeout(ctx, wait+patience)
+	limited, cancel := context.WithTimeout(ctx, wait+agentTimeout)
 	defer cancel()
 	m, err := l.Agent().ReadProcess(limited, pid, in.Cursor, most, wait)
 	if err != nil {
@@ -181,7 +185,8 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, in readProcessInput
 		m.Cursor, m.Left = m.Cursor-rest, m.Left+rest
 		out = out[:len(cut)]
 	}
-	fields := &ProcessOutput{Place: placeOf(l), ProcessID: in.ProcessID, Output: strings.ToValidUTF8(string(out), "\uFFFD"), Cursor: m.Cursor,
+	fields := &ProcessOutput{Place: placeOf(l), ProcessID: in.ProcessID,
+		Output: strings.ToValidUTF8(string(out), "\uFFFD"), Cursor: m.Cursor,
 		Running: m.Running, Left: m.Left, Truncated: m.Skipped > 0}
 	if !utf8.Valid(out) {
 		fields.Base64 = base64.StdEncoding.EncodeToString(out)
@@ -224,20 +229,20 @@ type writeProcessInput struct {
 // ProcessInput is the result of write_process.
 type ProcessInput struct {
 	Place
-	ProcessID string `json:"process_id"`
-	Written   int    `json:"written"` // bytes
+	ProcessID string `json:"process_id" jsonschema:"The process."`
+	Written   int    `json:"written" jsonschema:"Bytes written."`
 }
 
 func writeProcess() tool.Tool {
 	return tool.Tool{
 		Name: "write_process", Title: "Write to a process's input",
-		Description: "Write to the standard input of a background process. End lines with a newline, as the Enter key would.",
+		Description: "Write to the standard input of a background process. End lines with a newline, as the " +
+			"Enter key would.",
 		Input: tool.InputOf[writeProcessInput](processProp(),
 			tool.Prop{Name: "data", Description: "What to write.", Default: ""},
 			tool.Prop{Name: "eof", Description: "Close its input after that.", Default: false}),
-		Output: tool.OutputOf[ProcessInput]([]string{"written"}, placeProps(
-			tool.Prop{Name: "process_id", Description: "The process."}, tool.Prop{Name: "written", Description: "Bytes written."})...),
-		Hints: tool.Hints{Destructive: true},
+		Output: tool.OutputOf[ProcessInput]([]string{"written"}),
+		Hints:  tool.Hints{Destructive: true},
 	}
 }
 
@@ -247,7 +252,7 @@ func (t *Tools) writeInput(ctx context.Context, c tool.Call, in writeProcessInpu
 		return nil, err
 	}
 	defer l.Release()
-	limited, cancel := context.WithTimeout(ctx, patience)
+	limited, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	written, err := l.Agent().WriteProcess(limited, pid, []byte(in.Data), in.EOF)
 	if err != nil {
@@ -268,20 +273,21 @@ type stopProcessInput struct {
 // ProcessEnd is the result of stop_process.
 type ProcessEnd struct {
 	Place
-	ProcessID string `json:"process_id"`
-	Running   bool   `json:"running"`
+	ProcessID string `json:"process_id" jsonschema:"The process."`
+	Running   bool   `json:"running" jsonschema:"Whether it still runs."`
 	ExitCode  *int   `json:"exit_code"`
 }
 
 func stopProcess() tool.Tool {
 	return tool.Tool{
 		Name: "stop_process", Title: "Stop a process",
-		Description: "Send a signal to a process and all that it started. After TERM, INT, HUP and QUIT comes KILL when it still runs five seconds later. Works on background processes, running commands and interpreters: there it stops the code that runs and keeps the variables; KILL ends the interpreter.",
+		Description: "Send a signal to a process and all that it started. After TERM, INT, HUP and QUIT comes KILL " +
+			"when it still runs five seconds later. Works on background processes, running commands and " +
+			"interpreters: there it stops the code that runs and keeps the variables; KILL ends the interpreter.",
 		Input: tool.InputOf[stopProcessInput](processProp(),
 			tool.Prop{Name: "signal", Enum: signals, Default: "TERM", Description: "The signal's name, without SIG."}),
-		Output: tool.OutputOf[ProcessEnd]([]string{"running"}, placeProps(
-			tool.Prop{Name: "process_id", Description: "The process."}, tool.Prop{Name: "running", Description: "Whether it still runs."},
-			tool.Prop{Name: "exit_code", Nullable: true})...),
+		Output: tool.OutputOf[ProcessEnd]([]string{"running"},
+			tool.Prop{Name: "exit_code", Nullable: true}),
 		Hints: tool.Hints{Destructive: true, Idempotent: true},
 	}
 }
@@ -298,7 +304,7 @@ func (t *Tools) stop(ctx context.Context, c tool.Call, in stopProcessInput) (*to
 	case "TERM", "INT", "HUP", "QUIT":
 		grace = 5 * time.Second
 	}
-	limited, cancel := context.WithTimeout(ctx, patience)
+	limited, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	running, exit, err := l.Agent().StopProcess(limited, pid, unix.SignalNum("SIG"+name), grace)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 
 // Refused is what a session's programs were not allowed to reach.
 type Refused struct {
-	Host   string `json:"host"`
-	Port   int    `json:"port"` // 0: it was only looked up
-	Reason string `json:"reason"`
-	Times  int    `json:"times"`
+	Host   string `json:"host" jsonschema:"Name or address."`
+	Port   int    `json:"port" jsonschema:"0 when it was only looked up."`
+	Reason string `json:"reason" jsonschema:"Why."`
+	Times  int    `json:"times" jsonschema:"How often."`
 }
 
 // refused adds to a result what the session's programs were not allowed to reach
@@ -37,20 +37,26 @@ func refused(l *session.Lease, r *tool.Result) []Refused {
 		if e.Remedy() == egress.ARule {
 			rules = append(rules, host)
 		}
-		data = append(data, Refused{Host: fault.Printable(e.Host, 260), Port: int(e.Port), Reason: fault.Printable(e.Reason, 300), Times: e.Times})
+		data = append(data, Refused{Host: fault.Printable(e.Host, 260), Port: int(e.Port),
+			Reason: fault.Printable(e.Reason, 300), Times: e.Times})
 	}
 	if len(rules) > 0 {
-		lines = append(lines, fmt.Sprintf("The operator of this server can allow it: network.allow in sandlot.yaml, or `sandlot network allow %s --session %s`.",
+		lines = append(lines, fmt.Sprintf("The operator of this server can allow it: network.allow in sandlot.yaml, "+
+			"or `sandlot network allow %s --session %s`.",
 			strings.Join(rules, " "), l.ID()))
 	}
 	if remedies[egress.AnException] {
-		lines = append(lines, "Addresses that are not public can be allowed by the operator of this server alone, with name and range: network.allow_private in sandlot.yaml.")
+		lines = append(lines, "Addresses that are not public can be allowed by the operator of this server alone, "+
+			"with name and range: network.allow_private in sandlot.yaml.")
 	}
 	if remedies[egress.AMode] {
-		lines = append(lines, fmt.Sprintf("The operator of this server can give this session a network: `sandlot network mode allowlist --session %s`.", l.ID()))
+		lines = append(lines, fmt.Sprintf("The operator of this server can give this session a network: `sandlot "+
+			"network mode allowlist --session %s`.", l.ID()))
 	}
 	if remedies[egress.MoreBytes] {
-		lines = append(lines, fmt.Sprintf("Another session (session_id \"new\") has as much for itself. The operator of this server can give this one more: `sandlot network recount --session %s`, or network.max_mb in sandlot.yaml.", l.ID()))
+		lines = append(lines, fmt.Sprintf("Another session (session_id \"new\") has as much for itself. The operator "+
+			"of this server can give this one more: `sandlot network recount --session %s`, or network.max_mb in "+
+			"sandlot.yaml.", l.ID()))
 	}
 	r.Content = append(r.Content, tool.Text(strings.Join(lines, "\n")))
 	return data

@@ -78,7 +78,8 @@ func (t *Tools) sessions(ctx context.Context, c tool.Call, in SessionInput) (*to
 		if i.Home {
 			kind = " (home)"
 		}
-		lines = append(lines, fmt.Sprintf("%s%s  %s  %s  %s  last used %s", i.ID, kind, i.Status, i.Template, i.Flavor.Name, row.Used))
+		lines = append(lines, fmt.Sprintf("%s%s  %s  %s  %s  last used %s", i.ID, kind, i.Status, i.Template,
+			i.Flavor.Name, row.Used))
 	}
 	text := strings.Join(lines, "\n")
 	if text == "" {
@@ -89,7 +90,8 @@ func (t *Tools) sessions(ctx context.Context, c tool.Call, in SessionInput) (*to
 
 // sessionRow is a session as clients see it, without its ports.
 func sessionRow(i session.Info) Session {
-	row := Session{ID: i.ID, Home: i.Home, Template: i.Template, Flavor: i.Flavor.Name, Created: when(i.Created), Used: when(i.Used), Status: i.Status,
+	row := Session{ID: i.ID, Home: i.Home, Template: i.Template, Flavor: i.Flavor.Name, Created: when(i.Created),
+		Used: when(i.Used), Status: i.Status,
 		Namespace: "default", Sandbox: i.Sandbox, Limits: Limits{CPUs: i.Flavor.CPUs, MemoryMB: i.Flavor.MemoryMB},
 		Network: Traffic{SentMB: megabytes(i.Traffic.Up), ReceivedMB: megabytes(i.Traffic.Down)}}
 	if i.MaxBytes > 0 {
@@ -97,7 +99,8 @@ func sessionRow(i session.Info) Session {
 	}
 	if u := i.Usage; u != nil {
 		row.Processes = u.Processes
-		row.Usage = &Usage{MemoryMB: megabytes(u.MemoryBytes), CPUSeconds: float64(u.CPU.Microseconds()) / 1e6, DiskMB: megabytes(u.DiskBytes)}
+		row.Usage = &Usage{MemoryMB: megabytes(u.MemoryBytes), CPUSeconds: float64(u.CPU.Microseconds()) / 1e6,
+			DiskMB: megabytes(u.DiskBytes)}
 	}
 	return row
 }
@@ -107,8 +110,8 @@ func megabytes(bytes uint64) float64 { return float64(bytes>>10) / 1024 }
 
 // SessionEnd is the result of stop_session.
 type SessionEnd struct {
-	Success   bool   `json:"success"` // it was there
-	SessionID string `json:"session_id"`
+	Success   bool   `json:"success" jsonschema:"False when there is no such session."`
+	SessionID string `json:"session_id" jsonschema:"The session."`
 	Warnings
 }
 
@@ -120,10 +123,10 @@ func stopSession() tool.Tool {
 	return tool.Tool{
 		Name: "stop_session", Title: "Stop a session",
 		Description: "End a session: its processes and variables are gone, and, except for your home, its files too.",
-		Input:       tool.InputOf[stopSessionInput](tool.Prop{Name: "session_id", Description: "Which one; \"home\" for your home, whose files stay."}),
-		Output: tool.OutputOf[SessionEnd]([]string{"success", "session_id"}, warningProps(
-			tool.Prop{Name: "success", Description: "False when there is no such session."}, tool.Prop{Name: "session_id", Description: "The session."})...),
-		Hints: tool.Hints{Destructive: true, Idempotent: true},
+		Input: tool.InputOf[stopSessionInput](tool.Prop{Name: "session_id",
+			Description: "Which one; \"home\" for your home, whose files stay."}),
+		Output: tool.OutputOf[SessionEnd]([]string{"success", "session_id"}),
+		Hints:  tool.Hints{Destructive: true, Idempotent: true},
 	}
 }
 
@@ -193,7 +196,8 @@ func (t *Tools) volumes(context.Context, tool.Call, nothing) (*tool.Result, erro
 func fullness(v volume.Usage) string {
 	switch v.Why {
 	case volume.Deep:
-		return "folders in it are too deep, or move too fast, to be measured; it can only be read until they are removed on the host"
+		return "folders in it are too deep, or move too fast, to be measured; it can only be read until they are " +
+			"removed on the host"
 	case volume.Closed:
 		return "folders in it cannot be read by the server, so that it cannot be measured; " +
 			"it can only be read until they can (chmod u+rx on the host)"

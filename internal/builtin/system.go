@@ -27,10 +27,11 @@ var (
 )
 
 // systemAdvice is what a user of a template without a root of its own can do.
-const systemAdvice = "The system's folders of the template %q (/usr, /etc …) are those of the server's machine, and read-only: " +
-	"apt-get, dpkg, yum and apk install nothing here. `pip install`, `uv pip install` and `npm install -g` do, and many " +
-	"programs are packages there too. Else the operator of this server can install it on the machine, where sandboxes find " +
-	"it at once, or add a template with a root file system of its own: templates in sandlot.yaml."
+const systemAdvice = "The system's folders of the template %q (/usr, /etc …) are those of the server's machine, " +
+	"and read-only: apt-get, dpkg, yum and apk install nothing here. `pip install`, `uv pip install` and `npm " +
+	"install -g` do, and many programs are packages there too. Else the operator of this server can install it on " +
+	"the machine, where sandboxes find it at once, or add a template with a root file system of its own: templates " +
+	"in sandlot.yaml."
 
 // system says that nothing can be installed into a root that is the machine's, when
 // a command tried it.

@@ -20,8 +20,8 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// patience is how long a command may take; tests have less.
-var patience = 10 * time.Second
+// commandTimeout is how long a command may take; tests have less.
+var commandTimeout = 10 * time.Second
 
 // maxOutput is what a command may print, in bytes.
 const maxOutput = 64 << 10
@@ -208,7 +208,7 @@ func (f failure) Error() string { return string(f) }
 // run writes what the command prints. What it says on standard error is not for
 // any log: it may tell the secret that it was to fetch.
 func run(ctx context.Context, w io.Writer, command string, env []string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	out := &bounded{w: w, left: maxOutput}
 	c := exec.CommandContext(ctx, "/bin/sh", "-c", command)
@@ -221,7 +221,7 @@ func run(ctx context.Context, w io.Writer, command string, env []string) error {
 	case out.full:
 		return failure(fmt.Sprintf("a command in $(…) printed more than %d KiB", maxOutput>>10))
 	case ctx.Err() != nil:
-		return failure(fmt.Sprintf("a command in $(…) did not end within %s", patience))
+		return failure(fmt.Sprintf("a command in $(…) did not end within %s", commandTimeout))
 	case errors.Is(err, exec.ErrWaitDelay):
 		return failure("a command in $(…) left a program behind that keeps its output open")
 	case errors.As(err, &exit):

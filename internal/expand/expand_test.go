@@ -156,9 +156,9 @@ func TestCommands(t *testing.T) {
 
 // The whole group of a command that hangs ends, also one that left a child.
 func TestTimeLimit(t *testing.T) {
-	old := patience
-	patience = 200 * time.Millisecond
-	defer func() { patience = old }()
+	old := commandTimeout
+	commandTimeout = 200 * time.Millisecond
+	defer func() { commandTimeout = old }()
 	for _, text := range []string{"$(sleep 60)", "$(sleep 60 & sleep 60)", "$(trap '' TERM; sleep 60)"} {
 		start := time.Now()
 		_, err := Value(t.Context(), text, env)

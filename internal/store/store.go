@@ -78,7 +78,8 @@ func (s *DB) prepare(ctx context.Context) (err error) {
 type row interface{ Scan(...any) error }
 
 // collect returns what scan makes of each row of a query's answer.
-func collect[T any](ctx context.Context, db *sql.DB, scan func(row) (T, error), query string, args ...any) ([]T, error) {
+func collect[T any](ctx context.Context, db *sql.DB, scan func(row) (T, error), query string, args ...any) ([]T,
+	error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err

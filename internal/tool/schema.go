@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -11,7 +12,7 @@ import (
 )
 
 // Prop says of a field of a tool's arguments, or result, what its Go type does
-// not.
+// not, and its tag `jsonschema`, a description that fits on the field's line.
 type Prop struct {
 	Name        string // in JSON
 	Description string
@@ -26,6 +27,23 @@ type Prop struct {
 func (p Prop) Range(min, max float64) Prop {
 	p.Min, p.Max = &min, &max
 	return p
+}
+
+// Described is a struct that others embed, with what is to be said of its fields: a tool
+// may say something else.
+type Described interface{ Props() []Prop }
+
+// described returns the properties of a struct, or of those that it embeds.
+func described(t reflect.Type) (props []Prop) {
+	for _, f := range reflect.VisibleFields(t) {
+		if f.Anonymous && len(f.Index) == 1 {
+			props = append(props, described(f.Type)...)
+		}
+	}
+	if d, ok := reflect.Zero(t).Interface().(Described); ok && len(props) == 0 {
+		return d.Props()
+	}
+	return props
 }
 
 // Object is a JSON schema (2020-12) of an object, made from a struct.
@@ -47,16 +65,19 @@ type field struct {
 // was left out from an empty one. It panics when a property has no field.
 func InputOf[T any](props ...Prop) *Object {
 	s := inferred[T]()
+	props = append(props, described(reflect.TypeFor[T]())...)
 	describe(s, props)
 	o := arguments(reflect.TypeFor[T](), s)
 	o.wire = wire(s)
 	return o
 }
 
-// OutputOf returns the schema of a tool's result, a struct T: of what props names,
-// of which required are always there. Fields that are not named are no promise.
+// OutputOf returns the schema of a tool's result, a struct T: of the fields that props
+// names or that have a description, of which required are always there. Other fields are
+// no promise.
 func OutputOf[T any](required []string, props ...Prop) *Object {
 	s := inferred[T]()
+	props = append(props, described(reflect.TypeFor[T]())...)
 	describe(s, props)
 	promise(s, props)
 	s.Required = required
@@ -114,7 +135,7 @@ func describe(s *jsonschema.Schema, props []Prop) {
 }
 
 func (p Prop) put(s *jsonschema.Schema) {
-	s.Description, s.Minimum, s.Maximum = p.Description, p.Min, p.Max
+	s.Description, s.Minimum, s.Maximum = cmp.Or(p.Description, s.Description), p.Min, p.Max
 	for _, e := range p.Enum {
 		s.Enum = append(s.Enum, e)
 	}
@@ -130,7 +151,7 @@ func (p Prop) put(s *jsonschema.Schema) {
 	}
 }
 
-// promise leaves in a schema what properties name.
+// promise leaves in a schema what properties name, and what has a description.
 func promise(s *jsonschema.Schema, props []Prop) {
 	s = element(s)
 	if s.Type != "object" || s.Properties == nil {
@@ -139,11 +160,14 @@ func promise(s *jsonschema.Schema, props []Prop) {
 	s.AdditionalProperties, s.Required = nil, nil
 	for name, p := range s.Properties {
 		i := slices.IndexFunc(props, func(p Prop) bool { return p.Name == name })
-		if i < 0 {
+		switch {
+		case i >= 0:
+			promise(p, props[i].Props)
+		case p.Description != "":
+			promise(p, nil)
+		default:
 			delete(s.Properties, name)
-			continue
 		}
-		promise(p, props[i].Props)
 	}
 	s.PropertyOrder = slices.DeleteFunc(s.PropertyOrder, func(name string) bool { return s.Properties[name] == nil })
 	if len(s.Properties) == 0 {

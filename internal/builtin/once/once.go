@@ -132,7 +132,8 @@ func (r *Replies) claim(k replyKey, args [32]byte) (_ *reply, first bool, err er
 	if old := r.byID[k]; old != nil {
 		if old.args != args {
 			return nil, false, fault.New(fault.InvalidParameters,
-				"idempotency_key %q was used with other arguments; use a new key", k.key).With("argument", "idempotency_key")
+				"idempotency_key %q was used with other arguments; use a new key", k.key).
+				With("argument", "idempotency_key")
 		}
 		return old, false, nil
 	}

@@ -84,12 +84,16 @@ func TestARetryRunsOnce(t *testing.T) {
 // What failed before anything ran runs again; what may have run does not.
 func TestFaultsAndRetries(t *testing.T) {
 	for kind, again := range map[fault.Kind]bool{
-		fault.ResourceLimit: true, fault.SandboxCreation: true, fault.Connection: true, fault.InvalidParameters: true, fault.SessionNotFound: true,
-		fault.CodeExecution: false, fault.CommandExecution: false, fault.Internal: false, fault.FileAccess: false,
+		fault.ResourceLimit: true, fault.SandboxCreation: true, fault.Connection: true, fault.InvalidParameters: true,
+		fault.SessionNotFound: true,
+		fault.CodeExecution:   false, fault.CommandExecution: false, fault.Internal: false, fault.FileAccess: false,
 	} {
 		f := fault.New(kind, "no")
 		d := newDesk()
-		if _, err := d.call("ann", "k", func() (*tool.Result, error) { return nil, fmt.Errorf("a: %w", f) }); !errors.Is(err, f) {
+		if _, err := d.call("ann", "k", func() (*tool.Result, error) {
+			return nil,
+				fmt.Errorf("a: %w", f)
+		}); !errors.Is(err, f) {
 			t.Errorf("%s: got %v", f.Code(), err)
 		}
 		_, err := d.call("ann", "k", says("x"))
@@ -104,7 +108,8 @@ func TestAPanicIsAFault(t *testing.T) {
 	for range 2 {
 		_, err := d.call("ann", "k", func() (*tool.Result, error) { panic("secret") })
 		f := fault.From(err)
-		if f.Kind != fault.Internal || strings.Contains(f.Error(), "secret") || f.Unwrap() == nil || !strings.Contains(f.Unwrap().Error(), "secret") {
+		if f.Kind != fault.Internal || strings.Contains(f.Error(), "secret") || f.Unwrap() == nil ||
+			!strings.Contains(f.Unwrap().Error(), "secret") {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -146,7 +151,8 @@ func TestNoPlaceIsLeft(t *testing.T) {
 		}
 		synctest.Wait()
 		for owner, limit := range map[string]string{"user1": "100 calls", "ann": "1000 calls"} {
-			if _, err := d.call(owner, "k", says("x")); !fault.Is(err, fault.ResourceLimit) || !strings.Contains(err.Error(), limit) {
+			if _, err := d.call(owner, "k", says("x")); !fault.Is(err, fault.ResourceLimit) ||
+				!strings.Contains(err.Error(), limit) {
 				t.Errorf("%s: %v", owner, err)
 			}
 		}
@@ -171,7 +177,10 @@ func TestBytesOfResults(t *testing.T) {
 		}
 		for i := range 40 {
 			owner := fmt.Sprint("user", i/8)
-			if _, err := d.call(owner, fmt.Sprint(i), func() (*tool.Result, error) { return results[i%len(results)], nil }); err != nil {
+			if _, err := d.call(owner, fmt.Sprint(i), func() (*tool.Result, error) {
+				return results[i%len(results)],
+					nil
+			}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Millisecond)
@@ -209,7 +218,8 @@ func TestARunEndsWithItsToken(t *testing.T) {
 		}
 		client, leave := context.WithCancel(t.Context())
 		var why error
-		c := tool.Call{Principal: auth.Principal{ID: "user:ann", Token: "a token"}, Name: "t", Args: json.RawMessage(`{}`)}
+		c := tool.Call{Principal: auth.Principal{ID: "user:ann", Token: "a token"}, Name: "t",
+			Args: json.RawMessage(`{}`)}
 		go func() {
 			_, _ = d.Do(client, c, "k", func(ctx context.Context) (*tool.Result, error) {
 				<-ctx.Done()
