@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"iter"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,15 +74,11 @@ func (m machine) collect() (Bundle, error) {
 	found := newSet()
 	m.system(found)
 	for _, name := range named {
-		if v := m.getenv(name); v != "" {
-			found.note(name, found.add(v))
-		}
+		found.note(name, found.add(m.getenv(name)))
 	}
 	for _, name := range namedFolders {
 		for _, dir := range filepath.SplitList(m.getenv(name)) {
-			if dir != "" {
-				found.note(name, found.add(dir))
-			}
+			found.note(name, found.add(dir))
 		}
 	}
 	b := Bundle{certs: found.sorted(), Notes: found.notes}
@@ -140,11 +137,7 @@ func (s *set) note(name string, err error) {
 }
 
 func (s *set) sorted() []*x509.Certificate {
-	keys := make([]fingerprint, 0, len(s.certs))
-	for k := range s.certs {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b fingerprint) int { return bytes.Compare(a[:], b[:]) })
+	keys := slices.SortedFunc(maps.Keys(s.certs), func(a, b fingerprint) int { return bytes.Compare(a[:], b[:]) })
 	certs := make([]*x509.Certificate, len(keys))
 	for i, k := range keys {
 		certs[i] = s.certs[k]
@@ -155,7 +148,7 @@ func (s *set) sorted() []*x509.Certificate {
 // add takes the certificates of a file, or of the files right in a folder. A
 // file of a folder that holds none is passed over, as OpenSSL does.
 func (s *set) add(path string) error {
-	if s.done[path] { // ten variables commonly name one file
+	if path == "" || s.done[path] { // ten variables commonly name one file
 		return nil
 	}
 	s.done[path] = true

@@ -1,7 +1,6 @@
 package cacerts
 
 import (
-	"bytes"
 	"crypto/sha1"
 	"crypto/x509"
 	"encoding/asn1"
@@ -83,35 +82,23 @@ func text(v asn1.RawValue) (string, bool) {
 	if v.Class != asn1.ClassUniversal {
 		return "", false
 	}
-	switch v.Tag {
+	switch b := v.Bytes; v.Tag {
 	case asn1.TagUTF8String:
-		return string(v.Bytes), true
+		return string(b), true
 	case asn1.TagPrintableString, asn1.TagT61String, asn1.TagIA5String, tagVisibleString:
-		return latin1(v.Bytes), true
+		latin1 := make([]rune, len(b))
+		for i, c := range b {
+			latin1[i] = rune(c)
+		}
+		return string(latin1), true
 	case asn1.TagBMPString:
-		return bmp(v.Bytes)
+		units := make([]uint16, len(b)/2)
+		_, err := binary.Decode(b, binary.BigEndian, units)
+		return string(utf16.Decode(units)), err == nil && len(b)%2 == 0
 	case tagUniversalString:
-		return ucs4(v.Bytes)
+		runes := make([]rune, len(b)/4)
+		_, err := binary.Decode(b, binary.BigEndian, runes)
+		return string(runes), err == nil && len(b)%4 == 0
 	}
 	return "", false
-}
-
-func latin1(b []byte) string {
-	var s strings.Builder
-	for _, c := range b {
-		s.WriteRune(rune(c))
-	}
-	return s.String()
-}
-
-func bmp(b []byte) (string, bool) {
-	units := make([]uint16, len(b)/2)
-	err := binary.Read(bytes.NewReader(b), binary.BigEndian, units)
-	return string(utf16.Decode(units)), err == nil && len(b)%2 == 0
-}
-
-func ucs4(b []byte) (string, bool) {
-	runes := make([]rune, len(b)/4)
-	err := binary.Read(bytes.NewReader(b), binary.BigEndian, runes)
-	return string(runes), err == nil && len(b)%4 == 0
 }

@@ -1,46 +1,12 @@
 package cacerts
 
 import (
-	"crypto/x509"
-	"encoding/hex"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"software.sslmate.com/src/go-pkcs12"
 )
-
-// javaStore makes a trust store. It is neither encrypted nor signed: without a
-// password, which is how Java opens its default store, Java passes over what is
-// encrypted and then trusts nobody. It opens with "changeit" as well, since
-// there is nothing to check. The JDK's own store has had this form since
-// version 18; Java 8 reads it too.
-func javaStore(certs []*x509.Certificate) ([]byte, error) {
-	entries := make([]pkcs12.TrustStoreEntry, len(certs))
-	for i, c := range certs {
-		entries[i] = pkcs12.TrustStoreEntry{Cert: c, FriendlyName: alias(c)}
-	}
-	return pkcs12.Passwordless.EncodeTrustStoreEntries(entries, "")
-}
-
-// alias names an entry. Java keeps one entry for each name, and roots of one
-// name and several keys exist, so a part of the fingerprint is in it.
-func alias(c *x509.Certificate) string {
-	name := c.Subject.CommonName
-	if name == "" {
-		name = strings.Join(append(c.Subject.OrganizationalUnit, c.Subject.Organization...), " ")
-	}
-	name = strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
-			return r
-		}
-		return '-'
-	}, strings.ToLower(name))
-	f := fingerprintOf(c)
-	return name[:min(len(name), 64)] + "-" + hex.EncodeToString(f[:8])
-}
 
 // jdks are the folders with JDKs in them.
 var jdks = []string{"/usr/lib/jvm", "/usr/lib64/jvm", "/usr/java", "/opt", "/opt/java", "/usr/local"}

@@ -1,0 +1,157 @@
+package cacerts
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"strings"
+
+	"software.sslmate.com/src/go-pkcs12"
+)
+
+// Bundle is the certificates that one machine trusts, each once, in an order
+// that does not depend on where they were found. It is not changed after
+// Collect, and any number of goroutines may use it.
+type Bundle struct {
+	certs []*x509.Certificate
+	// local are those that no distribution ships, so that a program which
+	// brings the public list itself (Node) lacks only these.
+	local []*x509.Certificate
+	java  []byte
+	// Notes says what was left out, for the operator's log.
+	Notes []string
+}
+
+// Len is the number of certificates.
+func (b Bundle) Len() int { return len(b.certs) }
+
+const (
+	bundlePath = "etc/ssl/certs/ca-certificates.crt"
+	nodePath   = "etc/ssl/certs/node-extra.crt"
+	hashedDir  = "etc/ssl/certs/"
+)
+
+// bundlePaths are the places where the distributions' programs look for all
+// certificates in one file.
+var bundlePaths = []string{
+	bundlePath,         // Debian, Ubuntu, Alpine, Arch, Gentoo
+	"etc/ssl/cert.pem", // Alpine, and OpenSSL's own name
+	"etc/ssl/ca-bundle.pem",
+	"var/lib/ca-certificates/ca-bundle.pem", // SUSE
+	"etc/pki/tls/certs/ca-bundle.crt",       // Fedora
+	"etc/pki/tls/cert.pem",
+	"etc/pki/tls/cacert.pem",
+	"etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+	"etc/ca-certificates/extracted/tls-ca-bundle.pem", // Arch
+}
+
+// javaPaths are the places to which the distributions' JDKs link their store.
+var javaPaths = []string{
+	"etc/ssl/certs/java/cacerts",                 // Debian, Alpine, Arch
+	"etc/pki/java/cacerts",                       // Fedora
+	"etc/pki/ca-trust/extracted/java/cacerts",    // Fedora
+	"var/lib/ca-certificates/java-cacerts",       // SUSE
+	"etc/ca-certificates/extracted/java/cacerts", // Arch
+}
+
+// Files are the files of a sandbox, by path without a leading slash. The same
+// certificates give the same bytes. The slices are shared: do not write to them.
+func (b Bundle) Files() map[string][]byte {
+	if len(b.certs) == 0 {
+		return nil
+	}
+	files := map[string][]byte{}
+	all := encode(b.certs)
+	for _, p := range bundlePaths {
+		files[p] = all
+	}
+	for _, p := range javaPaths {
+		files[p] = b.java
+	}
+	if len(b.local) > 0 {
+		files[nodePath] = encode(b.local)
+	}
+	// OpenSSL looks in a folder by a hash of the name, and on Debian nowhere
+	// else when a program was started without our variables.
+	for name, c := range hashed(b.certs) {
+		files[hashedDir+name] = encode([]*x509.Certificate{c})
+	}
+	return files
+}
+
+// JavaStore is the trust store to mount over each of JavaStores.
+func (b Bundle) JavaStore() []byte { return b.java }
+
+// Env is the environment with which programs that bring a list of their own
+// use the machine's instead.
+func (b Bundle) Env() map[string]string {
+	if len(b.certs) == 0 {
+		return nil
+	}
+	env := map[string]string{}
+	for _, name := range []string{
+		"SSL_CERT_FILE",                    // OpenSSL, Go, uv, rustls
+		"PIP_CERT",                         // pip, whose own list counts otherwise
+		"REQUESTS_CA_BUNDLE",               // Python's requests, botocore
+		"CURL_CA_BUNDLE",                   // a curl that was built elsewhere
+		"GIT_SSL_CAINFO",                   // a git that was built elsewhere
+		"AWS_CA_BUNDLE",                    // AWS's SDKs and command line
+		"CARGO_HTTP_CAINFO",                // cargo's own curl
+		"DENO_CERT",                        // Deno
+		"HTTPLIB2_CA_CERTS",                // Python's httplib2
+		"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", // gRPC for Python, Ruby and C++
+	} {
+		env[name] = "/" + bundlePath
+	}
+	// With this variable, however small its file, Node reads its whole own
+	// list at each start: 30 to 40 ms. So it is set only when there is
+	// something that Node does not bring.
+	if len(b.local) > 0 {
+		env["NODE_EXTRA_CA_CERTS"] = "/" + nodePath
+	}
+	return env
+}
+
+// encode writes certificates in PEM, and nothing else: no name, no comment.
+func encode(certs []*x509.Certificate) []byte {
+	var out bytes.Buffer
+	for _, c := range certs {
+		pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}) // a Buffer does not fail
+	}
+	return out.Bytes()
+}
+
+type fingerprint [sha256.Size]byte
+
+func fingerprintOf(c *x509.Certificate) fingerprint { return sha256.Sum256(c.Raw) }
+
+// javaStore makes a trust store. It is neither encrypted nor signed: without a
+// password, which is how Java opens its default store, Java passes over what is
+// encrypted and then trusts nobody. It opens with "changeit" as well, since
+// there is nothing to check. The JDK's own store has had this form since
+// version 18; Java 8 reads it too.
+func javaStore(certs []*x509.Certificate) ([]byte, error) {
+	entries := make([]pkcs12.TrustStoreEntry, len(certs))
+	for i, c := range certs {
+		entries[i] = pkcs12.TrustStoreEntry{Cert: c, FriendlyName: alias(c)}
+	}
+	return pkcs12.Passwordless.EncodeTrustStoreEntries(entries, "")
+}
+
+// alias names an entry. Java keeps one entry for each name, and roots of one
+// name and several keys exist, so a part of the fingerprint is in it.
+func alias(c *x509.Certificate) string {
+	name := cmp.Or(c.Subject.CommonName,
+		strings.Join(append(c.Subject.OrganizationalUnit, c.Subject.Organization...), " "))
+	name = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(name))
+	f := fingerprintOf(c)
+	return name[:min(len(name), 64)] + "-" + hex.EncodeToString(f[:8])
+}
