@@ -45,7 +45,8 @@ func TestEvents(t *testing.T) {
 
 	read := func(token string, query ...string) (all []string) {
 		t.Helper()
-		status, _, text := s.request("GET", "/v1/events?follow=false"+strings.Join(query, ""), nil, "Authorization", "Bearer "+token)
+		path := "/v1/events?follow=false" + strings.Join(query, "")
+		status, _, text := s.request("GET", path, nil, "Authorization", "Bearer "+token)
 		if status != 200 {
 			t.Fatalf("%d %s", status, text)
 		}
@@ -67,8 +68,9 @@ func TestEvents(t *testing.T) {
 		return all
 	}
 	want := []string{"user:ann session session.created ok there", "user:ann egress network.connect refused there",
-		"user:ann call shell.execute ok there", "user:ann consent consent.ask FORBIDDEN", "user:ann call mcp.connect FORBIDDEN",
-		"user:ann session session.stopped ok there", "user:ann session session.removed ok there", "user:ann call session.stop ok there"}
+		"user:ann call shell.execute ok there", "user:ann consent consent.ask FORBIDDEN",
+		"user:ann call mcp.connect FORBIDDEN", "user:ann session session.stopped ok there",
+		"user:ann session session.removed ok there", "user:ann call session.stop ok there"}
 	has := func(who string, got []string, want ...string) {
 		t.Helper()
 		for _, w := range want {
@@ -84,7 +86,8 @@ func TestEvents(t *testing.T) {
 			t.Errorf("a user sees %q", e)
 		}
 	}
-	if all := strings.Join(read(bob), "\n"); strings.Contains(all, "user:ann") || !strings.Contains(all, "user:bob call session.list ok") {
+	if all := strings.Join(read(bob), "\n"); strings.Contains(all, "user:ann") ||
+		!strings.Contains(all, "user:bob call session.list ok") {
 		t.Errorf("bob sees\n%s", all)
 	}
 	has("the operator", read(eve), append(want, "user:bob call session.list ok")...)
@@ -93,7 +96,8 @@ func TestEvents(t *testing.T) {
 	}
 	// The command shows the same, over the socket.
 	text, errs, code := s.cli("events", "--kind", "consent,egress")
-	if code != 0 || !strings.Contains(text, "192.0.2.1:80") || !strings.Contains(text, "consent.ask") || strings.Contains(text, "shell.execute") {
+	if code != 0 || !strings.Contains(text, "192.0.2.1:80") || !strings.Contains(text, "consent.ask") ||
+		strings.Contains(text, "shell.execute") {
 		t.Errorf("%d %s %s", code, text, errs)
 	}
 	for deadline := time.After(30 * time.Second); ; {

@@ -278,19 +278,20 @@ func unreadKinds(session string) map[string]func(f *flood, n int) net.Conn {
 	post := func(path, more, body string) func(*flood, int) net.Conn {
 		return func(f *flood, n int) net.Conn {
 			b := strings.ReplaceAll(body, "ID", fmt.Sprint(n+1000))
-			return f.dial("POST "+path+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream"+more+
-				"\r\nContent-Length: "+fmt.Sprint(len(b)), b)
+			return f.dial("POST "+path+" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
+				"Accept: application/json, text/event-stream"+more+"\r\nContent-Length: "+fmt.Sprint(len(b)), b)
 		}
 	}
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
 	const stateless = "\r\nMcp-Protocol-Version: 2026-07-28\r\nMcp-Method: "
+	const stateful = "\r\nMcp-Protocol-Version: 2025-11-25\r\nMcp-Session-Id: "
 	call := func(tool, more string) string {
 		return `{"jsonrpc":"2.0","id":ID,"method":"tools/call","params":{"name":"` + tool + `","arguments":{}` + more + `}}`
 	}
 	return map[string]func(*flood, int) net.Conn{
 		"bare calls":       post("/mcp", "", call("remote_all", "")),
 		"stateless calls":  post("/mcp", stateless+"tools/call\r\nMcp-Name: remote_all", call("remote_all", ","+meta)),
-		"stateful calls":   post("/mcp", "\r\nMcp-Protocol-Version: 2025-11-25\r\nMcp-Session-Id: "+session, call("local_all", "")),
+		"stateful calls":   post("/mcp", stateful+session, call("local_all", "")),
 		"calls of the API": post("/v1/tools/local_all", "", "{}"),
 		"resources":        post("/mcp", stateless+"resources/read\r\nMcp-Name: large://all", `{"jsonrpc":"2.0","id":ID,"method":"resources/read","params":{"uri":"large://all",`+meta+`}}`),
 		"files": post("/mcp", stateless+"resources/read\r\nMcp-Name: sandlot://sessions/home/files/workspace/large",
@@ -312,7 +313,8 @@ func TestAnswersNobodyReads(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "large.py")
 	rewrite(t, program, largeProgram)
 	file := filepath.Join(t.TempDir(), "sandlot.yaml")
-	rewrite(t, file, fmt.Sprintf("mcp:\n  remote: {url: %q, prefix: remote}\n  local: {command: python3, args: [%q], where: host, user: \"0\", prefix: local}\n", large(t).URL, program))
+	rewrite(t, file, fmt.Sprintf("mcp:\n  remote: {url: %q, prefix: remote}\n"+
+		"  local: {command: python3, args: [%q], where: host, user: \"0\", prefix: local}\n", large(t).URL, program))
 	s := start(t, "SANDLOT_AUTH=required", "SANDLOT_POOL_SIZE=0", "SANDLOT_CONFIG="+file)
 	bob := s.token("bob")
 	slowest(t, s, bob)
@@ -327,8 +329,9 @@ func TestAnswersNobodyReads(t *testing.T) {
 	}
 	for _, tool := range []string{"remote_all", "local_all"} {
 		code, text := whole(tool)
-		for deadline := time.Now().Add(time.Minute); code == 503 && time.Now().Before(deadline); code, text = whole(tool) {
+		for deadline := time.Now().Add(time.Minute); code == 503 && time.Now().Before(deadline); {
 			time.Sleep(100 * time.Millisecond) // it is starting
+			code, text = whole(tool)
 		}
 		if code != 200 || len(text) < 8<<20-2048 {
 			t.Fatalf("one that is read, of %s: %d, %d bytes: %.1000s", tool, code, len(text), text)

@@ -133,7 +133,8 @@ func TestThirdParty(t *testing.T) {
 			return &mcp.CreateMessageResult{Model: "test", Role: "assistant",
 				Content: &mcp.TextContent{Text: "sampled"}}, nil
 		},
-		Capabilities: &mcp.ClientCapabilities{Elicitation: &mcp.ElicitationCapabilities{Form: &mcp.FormElicitationCapabilities{}, URL: &mcp.URLElicitationCapabilities{}}},
+		Capabilities: &mcp.ClientCapabilities{Elicitation: &mcp.ElicitationCapabilities{
+			Form: &mcp.FormElicitationCapabilities{}, URL: &mcp.URLElicitationCapabilities{}}},
 	}
 	c := s.connect(older, "", opts)
 	for _, th := range thirds(w) {

@@ -341,8 +341,8 @@ func TestBackground(t *testing.T) {
 		t.Errorf("%v", r.Fields)
 	}
 	// What was killed is counted until it is reaped.
-	left := "for i in $(seq 50); do n=$(pgrep -c sleep); [ $n = 0 ] && break; python3 -c 'import time; time.sleep(.1)'; " +
-		"done; echo $n"
+	left := "for i in $(seq 50); do n=$(pgrep -c sleep); [ $n = 0 ] && break; " +
+		"python3 -c 'import time; time.sleep(.1)'; done; echo $n"
 	if r := c.shell(id, left); r.Text != "0" {
 		t.Errorf("left: %q", r.All)
 	}
@@ -649,9 +649,9 @@ func TestTurns(t *testing.T) {
 	all.Wait()
 	r := c.code(id, "all(order[i][1:] == order[i+1][1:] for i in range(0, 10, 2)) and len(order) == 10")
 	if r.Text != "True" {
-		t.Errorf("pieces of code ran together: %q", c.code(id, "order").All)
+		t.Errorf("cells ran together: %q", c.code(id, "order").All)
 	}
-	// A piece that holds the interpreter holds nothing else.
+	// A cell that holds the interpreter holds nothing else.
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

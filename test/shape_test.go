@@ -44,7 +44,8 @@ func TestResultShapes(t *testing.T) {
 	s := start(t)
 	s.put("", "odd.py")
 	id, process := "", ""
-	connect := args{"name": "odd", "command": "python3", "args": []string{"/workspace/odd.py", "plain", "odd"}, "env": args{"A": "b"}}
+	connect := args{"name": "odd", "command": "python3", "args": []string{"/workspace/odd.py", "plain", "odd"},
+		"env": args{"A": "b"}}
 	got := map[string]any{}
 	for _, call := range []struct {
 		name, tool string
@@ -55,13 +56,18 @@ func TestResultShapes(t *testing.T) {
 		{"code without a value", "execute_code", args{"code": "x = 1", "session_id": "ID"}},
 		{"code that dies", "execute_code", args{"code": "import os; os._exit(3)", "session_id": "ID"}},
 		{"code with much output", "execute_code", args{"code": "print('x' * 200000)", "session_id": "ID"}},
-		{"code that prints bytes", "execute_code", args{"code": "import os\n_ = os.write(1, bytes(range(256)))", "session_id": "ID"}},
-		{"code with a rich value", "execute_code", args{"code": "class R:\n    def _repr_html_(self): return '<b>b</b>'\nR()", "session_id": "ID"}},
+		{"code that prints bytes", "execute_code",
+			args{"code": "import os\n_ = os.write(1, bytes(range(256)))", "session_id": "ID"}},
+		{"code with a rich value", "execute_code",
+			args{"code": "class R:\n    def _repr_html_(self): return '<b>b</b>'\nR()", "session_id": "ID"}},
 		{"command", "execute_command", args{"command": "echo", "args": []string{"a"}, "session_id": "ID"}},
 		{"command that fails", "execute_command", args{"command": "printf '\\377'; exit 3", "session_id": "ID"}},
-		{"command with much output", "execute_command", args{"command": "head -c 300000 /dev/zero | tr '\\0' x", "session_id": "ID"}},
-		{"command that is refused a host", "execute_command", args{"command": "exec 3<>/dev/tcp/127.7.7.7.example/80", "session_id": "ID"}},
-		{"background", "execute_command", args{"command": "echo hello; read l; exit 3", "background": true, "session_id": "ID"}},
+		{"command with much output", "execute_command",
+			args{"command": "head -c 300000 /dev/zero | tr '\\0' x", "session_id": "ID"}},
+		{"command that is refused a host", "execute_command",
+			args{"command": "exec 3<>/dev/tcp/127.7.7.7.example/80", "session_id": "ID"}},
+		{"background", "execute_command",
+			args{"command": "echo hello; read l; exit 3", "background": true, "session_id": "ID"}},
 		{"processes", "list_processes", args{"session_id": "ID"}},
 		{"output", "read_process", args{"process_id": "PROCESS", "wait": 5}},
 		{"input", "write_process", args{"process_id": "PROCESS", "data": "x\n"}},
@@ -79,7 +85,8 @@ func TestResultShapes(t *testing.T) {
 		{"volumes", "get_volume_path", args{}},
 		{"shell", "sandbox_shell_exec", args{"command": "echo a; head -c 300000 /dev/zero"}},
 		{"connect", "connect_external_mcp", connect},
-		{"install that fails", "auto_install_and_connect_mcp", args{"name": "none", "install": args{"type": "git", "spec": "https://127.0.0.1:1/none.git"}}},
+		{"install that fails", "auto_install_and_connect_mcp",
+			args{"name": "none", "install": args{"type": "git", "spec": "https://127.0.0.1:1/none.git"}}},
 		{"servers", "list_external_mcp", args{}},
 		{"log", "external_mcp_logs", args{"name": "odd"}},
 		{"restart", "restart_external_mcp", args{"name": "odd", "env": args{"A": "b"}}},

@@ -94,8 +94,8 @@ func change(root *byte, mounts []*byte, attr *unix.MountAttr) {
 		_, _, no = unix.RawSyscall(unix.SYS_CHROOT, uintptr(unsafe.Pointer(root)), 0, 0)
 	}
 	for i := 0; i < len(mounts) && no == 0; i++ {
-		_, _, no = unix.RawSyscall6(unix.SYS_MOUNT_SETATTR, uintptr(here), uintptr(unsafe.Pointer(mounts[i])), unix.AT_SYMLINK_NOFOLLOW,
-			uintptr(unsafe.Pointer(attr)), unsafe.Sizeof(*attr), 0)
+		_, _, no = unix.RawSyscall6(unix.SYS_MOUNT_SETATTR, uintptr(here), uintptr(unsafe.Pointer(mounts[i])),
+			unix.AT_SYMLINK_NOFOLLOW, uintptr(unsafe.Pointer(attr)), unsafe.Sizeof(*attr), 0)
 	}
 	for {
 		unix.RawSyscall(unix.SYS_EXIT_GROUP, uintptr(no), 0, 0)

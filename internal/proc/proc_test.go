@@ -21,7 +21,8 @@ func TestProcesses(t *testing.T) {
 	if err != nil || Ending(self, started) || !Ending(self, started+1) || time.Since(Since(started)).Abs() > time.Hour {
 		t.Errorf("started %d, %v", started, err)
 	}
-	if !slices.Contains(All(), self) || !Mine(self) || !Runs(self, filepath.Base(exe)) || Runs(self, "sleep") || Args(self)[0] != os.Args[0] {
+	if !slices.Contains(All(), self) || !Mine(self) || !Runs(self, filepath.Base(exe)) || Runs(self, "sleep") ||
+		Args(self)[0] != os.Args[0] {
 		t.Error("this process is not what it is")
 	}
 	before := Written(self)

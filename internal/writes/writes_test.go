@@ -87,7 +87,8 @@ func TestGrown(t *testing.T) {
 	write("both", 2)
 	others("both", 8)
 	is("a file of both", 5)
-	if err := errors.Join(os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "renamed")), os.Truncate(filepath.Join(dir, "old"), 5<<20)); err != nil {
+	if err := errors.Join(os.Rename(filepath.Join(dir, "new"), filepath.Join(dir, "renamed")),
+		os.Truncate(filepath.Join(dir, "old"), 5<<20)); err != nil {
 		t.Fatal(err)
 	}
 	is("renamed, and cut", 3)

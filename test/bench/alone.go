@@ -22,7 +22,7 @@ while line := s.recv(65536):
 `
 
 // spoken is a Python in a sandbox of gVisor's alone, that is asked over a socket
-// of the host: the least that a piece of code can cost there. It implements client.
+// of the host: the least that a cell can cost there. It implements client.
 type spoken struct {
 	bundle *bundle
 	id     string

@@ -104,10 +104,12 @@ func (answering) HandleNotification(string, json.RawMessage) {}
 func loginHandler(g given) (auth.OAuthHandler, error) {
 	const callback = "http://localhost:3000/callback"
 	c := &auth.AuthorizationCodeHandlerConfig{
-		RedirectURL:                     callback,
-		AuthorizationCodeFetcher:        fetchCode,
-		ClientIDMetadataDocumentConfig:  &auth.ClientIDMetadataDocumentConfig{URL: "https://conformance-test.local/client-metadata.json"},
-		DynamicClientRegistrationConfig: &auth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{RedirectURIs: []string{callback}}},
+		RedirectURL:              callback,
+		AuthorizationCodeFetcher: fetchCode,
+		ClientIDMetadataDocumentConfig: &auth.ClientIDMetadataDocumentConfig{
+			URL: "https://conformance-test.local/client-metadata.json"},
+		DynamicClientRegistrationConfig: &auth.DynamicClientRegistrationConfig{
+			Metadata: &oauthex.ClientRegistrationMetadata{RedirectURIs: []string{callback}}},
 	}
 	if g.ClientID != "" {
 		c.PreregisteredClient = &oauthex.ClientCredentials{ClientID: g.ClientID,

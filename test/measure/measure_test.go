@@ -14,7 +14,8 @@ func TestExceptions(t *testing.T) {
 		m.add(finding{name: name, value: value})
 	}
 	m.sort()
-	listed, err := parseExceptions("# text\nlines a.Fine 72\nlines a.Less 79\nlines a.Listed 71\nlines a.More 89\nlines a.More 91\n")
+	listed, err := parseExceptions("# text\nlines a.Fine 72\nlines a.Less 79\nlines a.Listed 71\n" +
+		"lines a.More 89\nlines a.More 91\n")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,8 @@ func (r *Runtime) Check(ctx context.Context) error {
 		return nil
 	}
 	for _, want := range []struct{ file, bad, advice string }{
-		{"user/max_user_namespaces", "0", "user namespaces are turned off; as root: sysctl user.max_user_namespaces=10000"},
+		{"user/max_user_namespaces", "0", "user namespaces are turned off; as root: sysctl " +
+			"user.max_user_namespaces=10000"},
 		{"kernel/unprivileged_userns_clone", "0", "unprivileged user namespaces are turned off; as root: sysctl " +
 			"kernel.unprivileged_userns_clone=1"},
 		{"kernel/apparmor_restrict_unprivileged_userns", "1", "AppArmor keeps unprivileged programs from user " +

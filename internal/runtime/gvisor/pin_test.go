@@ -76,7 +76,8 @@ func TestPin(t *testing.T) {
 		look(p, 0.1)
 		look(other, 0.1)
 	}
-	if got := has(); !slices.Equal(got, pins.cores) || p.pinned != nil || pins.load[pins.cores[0]] != 0 || pins.wanted != 0 {
+	if got := has(); !slices.Equal(got, pins.cores) || p.pinned != nil || pins.load[pins.cores[0]] != 0 ||
+		pins.wanted != 0 {
 		t.Errorf("after that it has %v, load %v", got, pins.load)
 	}
 }

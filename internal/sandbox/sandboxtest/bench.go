@@ -118,7 +118,7 @@ func (b *Bench) eval(t *testing.T, language, code string, timeout time.Duration)
 	return d
 }
 
-// value is the text of a piece's value; empty: there is none.
+// value is the text of a cell's value; empty: there is none.
 func value(d *agent.CodeResult) string {
 	if d.Value == nil {
 		return ""

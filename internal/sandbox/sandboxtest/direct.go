@@ -16,8 +16,8 @@ import (
 // inline is how much of each stream comes inline here, at each end.
 const inline = 1000
 
-// piece runs code as the server does.
-func (b *Bench) piece(t *testing.T, code string, timeout time.Duration) *agent.CodeResult {
+// cell runs code as the server does.
+func (b *Bench) cell(t *testing.T, code string, timeout time.Duration) *agent.CodeResult {
 	t.Helper()
 	return b.run(t, agent.Code{Source: code, Timeout: timeout})
 }
@@ -40,10 +40,10 @@ func (b *Bench) run(t *testing.T, code agent.Code) *agent.CodeResult {
 	return d
 }
 
-// direct compares what is said of the same pieces of code when the agent hands
+// direct compares what is said of the same cells when the agent hands
 // them to the interpreter, and when the host does.
 func direct(t *testing.T, b *Bench) {
-	pieces := []string{
+	cells := []string{
 		"1 + 1", "x = 1", "print('a')", "print('a')\n'b'", "import sys\nprint('e', file=sys.stderr)\nprint('o')", "1/0",
 		"raise SystemExit(3)", "import sys; sys.exit('why')",
 		"def (", "'ä€😀'", "print('ä' * 400)", "'\\ud800'", "print(chr(0) + '\\ud800')",
@@ -69,15 +69,15 @@ func direct(t *testing.T, b *Bench) {
 		"x", "_", "None", "", "# nothing", "while True: pass", "x",
 	}
 	var through []*agent.CodeResult
-	for _, code := range pieces {
+	for _, code := range cells {
 		through = append(through, b.viaAgent(t, code, limit(code)))
 	}
 	b.viaAgent(t, "import os; os._exit(0)", time.Minute) // the next interpreter knows nothing of these cells
 	if !b.Open(t.Context(), "python") {
 		t.Fatal("there is no way to the interpreter")
 	}
-	for n, code := range pieces {
-		d := b.piece(t, code, limit(code))
+	for n, code := range cells {
+		d := b.cell(t, code, limit(code))
 		if got, want := shape(d), shape(through[n]); got != want {
 			t.Errorf("%.100q:\n directly %s\nby agent %s", code, got, want)
 		}
@@ -140,7 +140,7 @@ func limit(code string) time.Duration {
 	return time.Minute
 }
 
-// shape is what two runs of a piece have in common.
+// shape is what two runs of a cell have in common.
 func shape(d *agent.CodeResult) string {
 	same := *d
 	same.Duration = 0
@@ -164,10 +164,10 @@ func shape(d *agent.CodeResult) string {
 	return string(text)
 }
 
-// between looks at what is written while no piece runs: it comes with the next,
+// between looks at what is written while no cell runs: it comes with the next,
 // whoever runs that, and never stands in the writer's way.
 func between(t *testing.T, b *Bench) {
-	b.piece(t, "import subprocess\np = subprocess.Popen(['sh', '-c', 'sleep 0.2; head -c 300000 /dev/zero | tr "+
+	b.cell(t, "import subprocess\np = subprocess.Popen(['sh', '-c', 'sleep 0.2; head -c 300000 /dev/zero | tr "+
 		"\"\\\\0\" y; echo end > /tmp/written'])", time.Minute)
 	for range 100 {
 		if b.sh(t, "cat /tmp/written 2>/dev/null") == "end" {
@@ -176,34 +176,34 @@ func between(t *testing.T, b *Bench) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	b.want(t, "cat /tmp/written", "end")
-	if got := b.piece(t, "", time.Minute).Stdout.Total; got == 0 || got > 300_000 {
-		t.Errorf("%d bytes were kept of what was written between pieces", got)
+	if got := b.cell(t, "", time.Minute).Stdout.Total; got == 0 || got > 300_000 {
+		t.Errorf("%d bytes were kept of what was written between cells", got)
 	}
-	// A writer that never rests does not take a piece's own output.
-	b.piece(t, "q = subprocess.Popen(['sh', '-c', 'while :; do echo -; done'])", time.Minute)
+	// A writer that never rests does not take a cell's own output.
+	b.cell(t, "q = subprocess.Popen(['sh', '-c', 'while :; do echo -; done'])", time.Minute)
 	for n := range 30 {
-		d := b.piece(t, fmt.Sprintf("print('mine', %d)", n), time.Minute)
+		d := b.cell(t, fmt.Sprintf("print('mine', %d)", n), time.Minute)
 		out := string(d.Stdout.Head) + string(d.Stdout.Tail)
 		own := strings.NewReplacer("-", "", "\n", "").Replace(out)
 		if d.Stdout.Path == "" && own != fmt.Sprintf("mine %d", n) {
-			t.Errorf("piece %d lost what it printed: %.200q", n, out)
+			t.Errorf("cell %d lost what it printed: %.200q", n, out)
 		}
 	}
-	b.piece(t, "q.kill(); _ = q.wait()", time.Minute)
-	b.piece(t, "", time.Minute) // takes the rest
+	b.cell(t, "q.kill(); _ = q.wait()", time.Minute)
+	b.cell(t, "", time.Minute) // takes the rest
 }
 
-// held looks at pieces that the driver cannot begin: another thread holds the
+// held looks at cells that the driver cannot begin: another thread holds the
 // interpreter's lock.
 func held(t *testing.T, b *Bench) {
-	b.piece(t, "import threading\nkept = 7\nthreading.Thread(target=lambda: sum(range(6 * 10 ** 7))).start()",
+	b.cell(t, "import threading\nkept = 7\nthreading.Thread(target=lambda: sum(range(6 * 10 ** 7))).start()",
 		time.Minute)
 	start := time.Now()
-	d := b.piece(t, "import time\nprint('begun', flush=True)\ntime.sleep(40)", 3*time.Second)
+	d := b.cell(t, "import time\nprint('begun', flush=True)\ntime.sleep(40)", 3*time.Second)
 	if !d.TimedOut || time.Since(start) > 20*time.Second {
 		t.Errorf("a limit of 3 s: %v after %s", d, time.Since(start))
 	}
-	b.piece(t, "threading.Thread(target=lambda: sum(range(3 * 10 ** 7))).start()", time.Minute)
+	b.cell(t, "threading.Thread(target=lambda: sum(range(3 * 10 ** 7))).start()", time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 	_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "given = 'up'\nimport time\ntime.sleep(20)",
 		Inline: agent.Inline{Head: inline}}, agent.Observer{})
@@ -211,17 +211,17 @@ func held(t *testing.T, b *Bench) {
 	if err == nil {
 		t.Error("given up, and there is a result")
 	}
-	if d := b.piece(t, "'mine'", time.Minute); value(d) != "'mine'" || !d.OK {
-		t.Errorf("the piece after one that was given up: %v", d)
+	if d := b.cell(t, "'mine'", time.Minute); value(d) != "'mine'" || !d.OK {
+		t.Errorf("the cell after one that was given up: %v", d)
 	}
 }
 
-// givenUp looks at pieces whose caller goes away, at once and later. Whoever
+// givenUp looks at cells whose caller goes away, at once and later. Whoever
 // waits for the interpreter has it soon after, and directly.
 func givenUp(t *testing.T, b *Bench) {
 	for _, after := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond,
 		300 * time.Millisecond} {
-		b.piece(t, "kept = 7", time.Minute)
+		b.cell(t, "kept = 7", time.Minute)
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		_, err := b.Evaluate(ctx, agent.Code{Language: "python", Source: "import time\ntime.sleep(30)",
 			Inline: agent.Inline{Head: inline}}, agent.Observer{})
@@ -230,59 +230,59 @@ func givenUp(t *testing.T, b *Bench) {
 			t.Errorf("given up after %s, and there is a result", after)
 		}
 		start := time.Now()
-		if d := b.piece(t, "kept", time.Minute); value(d) != "7" || time.Since(start) > 2*time.Second {
-			t.Errorf("given up after %s: the next piece says %v after %s", after, d, time.Since(start))
+		if d := b.cell(t, "kept", time.Minute); value(d) != "7" || time.Since(start) > 2*time.Second {
+			t.Errorf("given up after %s: the next cell says %v after %s", after, d, time.Since(start))
 		}
 	}
 }
 
-// died looks at an interpreter that ends in a piece, and between two.
+// died looks at an interpreter that ends in a cell, and between two.
 func died(t *testing.T, b *Bench) {
 	b.Open(t.Context(), "python")
-	if d := b.piece(t, "import os, signal\nprint('last', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)",
+	if d := b.cell(t, "import os, signal\nprint('last', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)",
 		time.Minute); !d.StateLost || d.OK || string(d.Stdout.Head) != "last\n" {
-		t.Errorf("killed in a piece: %v", d)
+		t.Errorf("killed in a cell: %v", d)
 	}
-	if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" || d.StateLost {
+	if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" || d.StateLost {
 		t.Errorf("after that: %v", d)
 	}
 	for _, code := range []string{"for fd in range(3, 20):\n    try: os.close(fd)\n    except OSError: pass",
 		"os.closerange(3, 256); f = [open('/dev/null', 'r+b') for _ in range(30)]",
 		"os.closerange(3, 20)\nimport time\ntime.sleep(0.1)"} {
 		b.Open(t.Context(), "python")
-		if d := b.piece(t, "import os\nprint('last')\n"+code, time.Minute); !d.StateLost || d.OK ||
+		if d := b.cell(t, "import os\nprint('last')\n"+code, time.Minute); !d.StateLost || d.OK ||
 			!strings.Contains(d.Reason, "file descriptors") {
 			t.Errorf("%q: %v", code, d)
 		}
-		if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" || d.StateLost {
+		if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" || d.StateLost {
 			t.Errorf("after %q: %v", code, d)
 		}
 	}
 	b.Open(t.Context(), "python")
 	b.sh(t, "pkill -KILL -x python3; pkill -KILL -f sandlot_driver; pkill -KILL python; sleep 0.1")
-	if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" || !d.StateLost {
-		t.Errorf("killed between pieces: %v", d)
+	if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" || !d.StateLost {
+		t.Errorf("killed between cells: %v", d)
 	}
 	// One that hangs at its start takes no more time than the call has.
 	b.sh(t,
 		`d=$(python3 -m site --user-site); mkdir -p $d; echo 'import time; time.sleep(100)' > $d/usercustomize.py; echo $d > /tmp/site; pkill -KILL -x python3; pkill -KILL python; sleep 0.1`)
 	b.Prepare("python")
 	began := time.Now()
-	if d := b.piece(t, "6 * 7", 4*time.Second); d.OK || d.TimedOut || !strings.Contains(d.Error, "usercustomize.py") ||
+	if d := b.cell(t, "6 * 7", 4*time.Second); d.OK || d.TimedOut || !strings.Contains(d.Error, "usercustomize.py") ||
 		time.Since(began) > 19*time.Second {
 		t.Errorf("an interpreter that hangs at its start: %v after %s", d, time.Since(began))
 	}
 	b.sh(t, "rm $(cat /tmp/site)/usercustomize.py")
-	if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" {
+	if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" {
 		t.Errorf("after that: %v", d)
 	}
 	// Its child holds the connection open.
 	b.Open(t.Context(), "python")
-	d := b.piece(t, "import os, time\nif os.fork() == 0:\n    time.sleep(3)\n    os._exit(0)\nos._exit(9)", time.Minute)
+	d := b.cell(t, "import os, time\nif os.fork() == 0:\n    time.sleep(3)\n    os._exit(0)\nos._exit(9)", time.Minute)
 	if !d.StateLost || d.ExitCode != 9 {
 		t.Errorf("ended while a child lives: %v", d)
 	}
-	if d := b.piece(t, "6 * 7", time.Minute); value(d) != "42" {
+	if d := b.cell(t, "6 * 7", time.Minute); value(d) != "42" {
 		t.Errorf("after that: %v", d)
 	}
 }
