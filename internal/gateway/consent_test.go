@@ -64,7 +64,7 @@ func TestOursAsksNewer(t *testing.T) {
 // A tool of ours asks a client of the older era while it waits.
 func TestOursAsksOlder(t *testing.T) {
 	g := asking()
-	e := g.endpoint(auth.Local)
+	e, _ := g.acquire(auth.Local)
 	for _, able := range []bool{true, false} {
 		here, there := mcp.NewInMemoryTransports()
 		s, err := e.server.Connect(t.Context(), there, nil)

@@ -15,49 +15,49 @@ import (
 	"sandlot/internal/limit"
 )
 
-// duplex is one client on standard input and output, as the SDK has it: a transport
-// of one connection. The SDK's own ends at a batch that it does not like. What a
-// line holds, and what is answered to it, counts until the answer was written.
+// duplex is the SDK's transport of one client on standard input and output. The SDK's own
+// ends at a batch that it does not accept. A line and the answers to it count until the
+// answers were written.
 type duplex struct {
 	in     *inlet
-	out    *wholes
+	out    *messageWriter
 	owner  string
 	limits *limit.Limiter
 	unread *unread
 
-	lines  chan arrived // from the goroutine that reads
-	closed chan struct{}
-	once   sync.Once
-	failed error
-	queue  []jsonrpc.Message // of the last batch; Read alone uses it
+	lines   chan arrived // from the goroutine that reads
+	reading sync.WaitGroup
+	closed  chan struct{}
+	once    sync.Once
+	failed  error
+	queue   []jsonrpc.Message // of the last batch; Read alone uses it
 
 	mu    sync.Mutex
-	calls map[jsonrpc.ID]*exchange // that were not answered
-	over  bool                     // Close has been called
+	calls map[jsonrpc.ID]*exchange // without an answer
+	over  bool                     // Close was called
 }
 
-// arrived is a line of the input, or what ended it.
+// arrived is a line of the input, or the error that ended it.
 type arrived struct {
 	parcel
 	err error
 }
 
-// exchange is a line with calls, until all of them were answered.
+// exchange is a line with calls, until all of them are answered.
 type exchange struct {
 	body    *limit.Held
 	answers *limit.Holds
-	forget  func()
+	remove  func() // of the entry in unread
 	batch   bool
-	places  map[jsonrpc.ID]int // of a batch: where in it which answer comes
-	said    []json.RawMessage  // its answers
+	places  map[jsonrpc.ID]int // the index of each call's answer in a batch
+	said    []json.RawMessage  // the answers
 	left    int                // calls without one
 }
 
 // Connect implements mcp.Transport.
 func (d *duplex) Connect(context.Context) (mcp.Connection, error) {
 	d.lines, d.closed, d.calls = make(chan arrived), make(chan struct{}), map[jsonrpc.ID]*exchange{}
-	// It ends with the input, which not every one lets end before its time.
-	go func() {
+	d.reading.Go(func() { // Close ends the input, and so this
 		for {
 			p, err := d.in.next()
 			select {
@@ -70,7 +70,7 @@ func (d *duplex) Connect(context.Context) (mcp.Connection, error) {
 				return
 			}
 		}
-	}()
+	})
 	return d, nil
 }
 
@@ -104,13 +104,13 @@ func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
 	return m, nil
 }
 
-// take notes the calls of a line, and returns what is to be answered to one that
-// cannot be taken.
+// take registers the calls of a line, and returns the answer to a line that is not
+// accepted.
 func (d *duplex) take(p parcel) (wrong any) {
 	x := &exchange{body: p.held, answers: d.limits.Holds(d.owner), batch: p.batch, places: map[jsonrpc.ID]int{}}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.over { // nobody would answer it
+	if d.over { // there is nobody to answer
 		p.held.Release()
 		return nil
 	}
@@ -121,7 +121,7 @@ func (d *duplex) take(p parcel) (wrong any) {
 		}
 		if d.calls[q.ID] != nil {
 			if p.batch {
-				return rpc.Failure(nil, jsonrpc.CodeInvalidRequest, "Invalid request: a request of the batch has the id of one that is not answered yet", nil)
+				return rpc.Invalid("Invalid request: a request of the batch has the id of one that is not answered yet")
 			}
 			continue // the SDK says so
 		}
@@ -132,7 +132,7 @@ func (d *duplex) take(p parcel) (wrong any) {
 		return nil
 	}
 	key, forget := d.unread.put(x.answers)
-	x.forget, x.left, x.said = forget, len(x.places), make([]json.RawMessage, len(x.places))
+	x.remove, x.left, x.said = forget, len(x.places), make([]json.RawMessage, len(x.places))
 	for id := range x.places {
 		d.calls[id] = x
 	}
@@ -160,13 +160,13 @@ func (d *duplex) Write(ctx context.Context, m jsonrpc.Message) error {
 	b, done, over := d.answered(r.ID, b)
 	defer over()
 	if !done {
-		return nil // the rest of its batch is waited for
+		return nil // answers of its batch are missing
 	}
 	return d.put(b)
 }
 
-// answered returns what is to be written with an answer: itself, or its batch, when
-// that is done. Over is to be called when that was written.
+// answered returns what is written with an answer: the answer itself, or its batch when
+// that is done. The caller calls over after writing.
 func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -174,7 +174,7 @@ func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over fu
 	if x == nil {
 		return b, true, func() {}
 	}
-	delete(d.calls, id) // it may be used again when the answer is read
+	delete(d.calls, id) // a client may use the id again once it has read the answer
 	x.said[x.places[id]] = b
 	if x.left--; x.left > 0 {
 		return nil, false, func() {}
@@ -187,9 +187,9 @@ func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over fu
 	return b, true, x.end
 }
 
-// end gives back what an exchange holds.
+// end releases what an exchange holds.
 func (x *exchange) end() {
-	x.forget()
+	x.remove()
 	x.answers.Release()
 	x.body.Release()
 }
@@ -199,12 +199,12 @@ func (d *duplex) put(b []byte) error {
 	return err
 }
 
-// Close implements mcp.Connection. Calls that are running end later, and what they
-// answer is dropped.
+// Close implements mcp.Connection. Running calls end later, and their answers are dropped.
 func (d *duplex) Close() error {
 	d.once.Do(func() {
 		close(d.closed)
 		d.failed = errors.Join(d.in.Close(), d.out.Close())
+		d.reading.Wait()
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.over = true

@@ -13,24 +13,24 @@ import (
 	"sandlot/internal/limit"
 )
 
-// fastPath answers what need not come to the SDK, for the clients of one endpoint. It
-// can be left out: noFastPath changes nothing but how long an answer takes.
+// fastPath answers requests without the SDK, for the clients of one endpoint. It can be
+// left out: noFastPath changes nothing but how long an answer takes.
 type fastPath interface {
-	// Serve answers a request, or leaves it to the SDK. What does answer is over when
-	// end is called.
+	// Serve answers a request, or leaves it to the SDK, which has answered when end is
+	// called.
 	Serve(w http.ResponseWriter, r *http.Request, m rpc.Message, a *limit.Holds) (answered bool, end func())
-	// Took hears of a call that the SDK took, whose client is able to do that, where
-	// the tool may ask.
-	Took(r *mcp.CallToolRequest, can json.RawMessage)
-	// List hears that a list is made, and keep what was made.
-	List() (keep func(req mcp.Request, p *rpc.Page))
-	// Levelled hears that a session wants to be told of logs.
-	Levelled(session string)
-	// Forget hears that what there is has changed.
+	// Took remembers a call that the SDK accepted. Capabilities are the client's, where
+	// the tool may ask its user.
+	Took(r *mcp.CallToolRequest, capabilities json.RawMessage)
+	// List is called before a list is made, and remember with a page of it.
+	List() (remember func(req mcp.Request, p *rpc.Page))
+	// LevelSet says that a session wants log messages.
+	LevelSet(session string)
+	// Forget says that tools or lists changed.
 	Forget()
 }
 
-// noFastPath leaves all to the SDK.
+// noFastPath leaves every request to the SDK.
 type noFastPath struct{}
 
 func (noFastPath) Serve(http.ResponseWriter, *http.Request, rpc.Message, *limit.Holds) (bool, func()) {
@@ -38,7 +38,7 @@ func (noFastPath) Serve(http.ResponseWriter, *http.Request, rpc.Message, *limit.
 }
 func (noFastPath) Took(*mcp.CallToolRequest, json.RawMessage) {}
 func (noFastPath) List() func(mcp.Request, *rpc.Page)         { return func(mcp.Request, *rpc.Page) {} }
-func (noFastPath) Levelled(string)                            {}
+func (noFastPath) LevelSet(string)                            {}
 func (noFastPath) Forget()                                    {}
 
 // fast returns the fast path of an endpoint.
@@ -51,19 +51,19 @@ func (g *Gateway) fast(e *endpoint) fastPath {
 		Tool: func(name string) (fastpath.Tool, bool) {
 			k := featureKey{"tools/call", name}
 			if e.own[k] != nil {
-				return fastpath.Tool{Own: true, Elicits: e.asks[name]}, true
+				return fastpath.Tool{Own: true, Elicits: e.elicits[name]}, true
 			}
-			def := e.passedOn()[k]
-			return fastpath.Tool{Headers: headed(def)}, def != nil
+			definition := e.external.all()[k]
+			return fastpath.Tool{Headers: hasHeaders(definition)}, definition != nil
 		},
 		Fresh: func(ctx context.Context) bool {
 			if g.Hub.Ready(ctx, e.principal) {
 				return false
 			}
-			g.features(e)
+			g.sync(e)
 			return true
 		},
-		Do: func(ctx context.Context, method string, answer func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
+		Do: func(ctx context.Context, method string, answer fastpath.Answer) (json.RawMessage, error) {
 			return hub.Do(ctx, g.Hub, hub.Request{Principal: e.principal, Operation: operations[method]}, answer)
 		},
 	})

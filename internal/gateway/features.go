@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -17,10 +19,27 @@ import (
 	"sandlot/internal/tool"
 )
 
-// featureKey is one thing of a third-party server, by the method that uses it.
+// featureKey names a tool, prompt, resource or template, and the method that uses it.
 type featureKey struct{ method, key string }
 
-// same says whether the lists are the very same ones, which nobody changes.
+// external is what third-party servers offer to an endpoint's principal.
+type external struct {
+	definitions atomic.Pointer[map[featureKey]json.RawMessage] // nil: nothing was added yet
+
+	syncing sync.Mutex                     // held while definitions change
+	offered hub.Offered                    // the lists of which definitions were made
+	refused map[featureKey]json.RawMessage // definitions that the SDK refused
+}
+
+// all returns the definitions that are offered. Nobody changes the map.
+func (x *external) all() map[featureKey]json.RawMessage {
+	if all := x.definitions.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// same says whether the lists are the same slices, which nobody changes.
 func same(a, b hub.Offered) bool {
 	return identical(a.Tools, b.Tools) && identical(a.Prompts, b.Prompts) &&
 		identical(a.Resources, b.Resources) && identical(a.Templates, b.Templates)
@@ -30,15 +49,16 @@ func identical[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// ourScheme begins the URIs that we answer, whatever others offer.
-const ourScheme = "sandlot:"
+// ownScheme begins the URIs of Sandlot's own resources, whatever third-party servers
+// offer.
+const ownScheme = "sandlot:"
 
-func ours(uri string) bool {
-	return len(uri) >= len(ourScheme) && strings.EqualFold(uri[:len(ourScheme)], ourScheme)
+func isOwn(uri string) bool {
+	return len(uri) >= len(ownScheme) && strings.EqualFold(uri[:len(ownScheme)], ownScheme)
 }
 
-// definitions are those of third-party servers that are offered. None takes the
-// place of ours, and of two of the same name the first one counts.
+// definitions are the definitions of what third-party servers offer. None replaces one of
+// Sandlot's own, and of two with the same name the first one counts.
 func (e *endpoint) definitions(o hub.Offered) map[featureKey]json.RawMessage {
 	all := make(map[featureKey]json.RawMessage, len(o.Tools)+len(o.Prompts)+len(o.Resources)+len(o.Templates))
 	add := func(method, key string, raw json.RawMessage) {
@@ -56,9 +76,10 @@ func (e *endpoint) definitions(o hub.Offered) map[featureKey]json.RawMessage {
 	for _, i := range o.Prompts {
 		add("prompts/get", i.Key, i.Raw)
 	}
-	for method, items := range map[string][]tool.Item{"resources/read": o.Resources, "resources/templates": o.Templates} {
+	resources := map[string][]tool.Item{"resources/read": o.Resources, "resources/templates": o.Templates}
+	for method, items := range resources {
 		for _, i := range items {
-			if !ours(i.Key) {
+			if !isOwn(i.Key) {
 				add(method, i.Key, i.Raw)
 			}
 		}
@@ -66,29 +87,30 @@ func (e *endpoint) definitions(o hub.Offered) map[featureKey]json.RawMessage {
 	return all
 }
 
-// features brings what the SDK knows of third-party servers up to date; it
-// announces what changed.
-func (g *Gateway) features(e *endpoint) {
-	e.syncing.Lock()
-	defer e.syncing.Unlock()
-	now := g.Hub.External(context.Background(), e.principal)
-	if e.third != nil && same(now, e.offered) {
+// sync brings the SDK's features up to date with what third-party servers offer. The SDK
+// announces the changes.
+func (g *Gateway) sync(e *endpoint) {
+	x := &e.external
+	x.syncing.Lock()
+	defer x.syncing.Unlock()
+	now, old := g.Hub.External(context.Background(), e.principal), x.all()
+	if old != nil && same(now, x.offered) {
 		return
 	}
-	old, want := e.passedOn(), e.definitions(now)
-	e.setPassedOn(want) // before the SDK hears of it: what it lists can be called
+	want := e.definitions(now)
+	e.replace(want) // before the SDK has them: what the SDK lists can be called
 	next, refused := want, map[featureKey]json.RawMessage{}
 	for k, raw := range want {
 		if before, ok := old[k]; ok && bytes.Equal(before, raw) {
 			continue
 		}
-		again := e.refused[k] != nil && bytes.Equal(e.refused[k], raw)
-		if !again {
+		if known := x.refused[k]; known == nil || !bytes.Equal(known, raw) {
 			err := g.offer(e, k, raw)
 			if err == nil {
 				continue
 			}
-			g.Log.Warn("a third-party server's definition cannot be offered", "principal", e.principal.ID, "method", k.method, "name", fault.Clip(k.key), "error", err)
+			g.Log.Warn("a third-party server's definition cannot be offered", "principal", e.principal.ID,
+				"method", k.method, "name", fault.Clip(k.key), "error", err)
 		}
 		if len(refused) == 0 {
 			next = maps.Clone(want)
@@ -96,60 +118,65 @@ func (g *Gateway) features(e *endpoint) {
 		refused[k] = raw
 		delete(next, k)
 	}
-	e.setPassedOn(next)
+	e.replace(next)
 	for k := range old {
 		if _, ok := next[k]; !ok {
 			e.withdraw(k)
 		}
 	}
-	e.offered, e.refused = now, refused
+	x.offered, x.refused = now, refused
 }
 
-// offer tells the SDK of one. It panics on what it does not like.
+// replace replaces the definitions of third-party servers.
+func (e *endpoint) replace(definitions map[featureKey]json.RawMessage) {
+	e.external.definitions.Store(&definitions)
+	e.fast.Forget()
+}
+
+// offer adds a feature to the SDK, which panics on a definition that it does not accept.
 func (g *Gateway) offer(e *endpoint, k featureKey, raw json.RawMessage) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v", r)
 		}
 	}()
-	if !json.Valid(raw) { // it would spoil the whole list
+	if !json.Valid(raw) { // the whole list would be no JSON
 		return errors.New("it is not JSON")
 	}
 	switch k.method {
 	case "tools/call":
-		schema, err := needed(raw)
+		schema, err := inputSchema(raw)
 		if err != nil {
 			return err
 		}
-		e.server.AddTool(&mcp.Tool{Name: k.key, InputSchema: schema}, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			return nil, errElsewhere
-		})
+		gone := func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, errGone }
+		e.server.AddTool(&mcp.Tool{Name: k.key, InputSchema: schema}, gone)
 	case "prompts/get":
-		e.server.AddPrompt(&mcp.Prompt{Name: k.key}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
-			return nil, errElsewhere
-		})
+		gone := func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) { return nil, errGone }
+		e.server.AddPrompt(&mcp.Prompt{Name: k.key}, gone)
 	case "resources/read":
 		e.server.AddResource(&mcp.Resource{URI: k.key, Name: k.key}, g.reader(e))
 	case "resources/templates":
-		// A template may match a URI of ours: whichever the SDK finds, what
-		// comes there is ours, as all else is passed on before.
+		// A template may match one of Sandlot's own URIs. Only those reach this handler,
+		// as all others are proxied before.
 		e.server.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: k.key, Name: k.key}, g.reader(e))
 	}
 	return nil
 }
 
-var errElsewhere = errors.New("it is gone")
+// errGone answers a call between two changes; all others are proxied before.
+var errGone = errors.New("it is gone")
 
-// anyObject stands for schemas of which the SDK needs nothing.
+// anyObject is a schema of which the SDK needs nothing.
 var anyObject = json.RawMessage(`{"type":"object"}`)
 
-// headed says whether a tool's definition may want arguments in headers too.
-func headed(raw json.RawMessage) bool { return rpc.Mentions(bytes.ToLower(raw), "x-mcp-header") }
+// hasHeaders says whether a tool's definition may require arguments in headers too.
+func hasHeaders(raw json.RawMessage) bool { return rpc.Mentions(bytes.ToLower(raw), "x-mcp-header") }
 
-// needed is what the SDK needs of a tool's input schema: which arguments come in
-// headers too. It takes schemas apart many times, and most have none of that.
-func needed(raw json.RawMessage) (json.RawMessage, error) {
-	if headed(raw) {
+// inputSchema is what the SDK needs of a tool's input schema: which arguments come in
+// headers too. The SDK parses a schema many times, and most have no such arguments.
+func inputSchema(raw json.RawMessage) (json.RawMessage, error) {
+	if hasHeaders(raw) {
 		var d struct {
 			InputSchema json.RawMessage `json:"inputSchema"`
 		}
@@ -183,29 +210,16 @@ func (e *endpoint) withdraw(k featureKey) {
 	}
 }
 
-func (e *endpoint) passedOn() map[featureKey]json.RawMessage {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.third
-}
-
-func (e *endpoint) setPassedOn(m map[featureKey]json.RawMessage) {
-	e.mu.Lock()
-	e.third = m
-	e.mu.Unlock()
-	e.fast.Forget()
-}
-
-// foreign says whether a third-party server answers that. What is new may be
+// external says whether a third-party server answers the request. A new feature may be
 // used before it is announced.
-func (g *Gateway) foreign(ctx context.Context, e *endpoint, method, key string) bool {
+func (g *Gateway) external(ctx context.Context, e *endpoint, method, key string) bool {
 	k := featureKey{method, key}
 	_, own := e.own[k]
-	if _, ok := e.passedOn()[k]; ok || own || !g.Hub.HasExternal() {
+	if _, ok := e.external.all()[k]; ok || own || !g.Hub.HasExternal() {
 		return ok
 	}
 	g.ready(ctx, e)
-	g.features(e)
-	_, ok := e.passedOn()[k]
+	g.sync(e)
+	_, ok := e.external.all()[k]
 	return ok
 }

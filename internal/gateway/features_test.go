@@ -16,6 +16,14 @@ import (
 	"sandlot/internal/tool"
 )
 
+// endpointOf returns a user's endpoint.
+func endpointOf(g *Gateway, user string) *endpoint {
+	e, release := g.acquire(auth.User(user, false))
+	release()
+	return e
+}
+
+
 // Whatever others offer, what is ours is listed as ours, read from us, and stays
 // when theirs goes.
 func TestOursIsNotTaken(t *testing.T) {
@@ -36,7 +44,7 @@ func TestOursIsNotTaken(t *testing.T) {
 			if !strings.Contains(tools, `"name":"own"`) || strings.Contains(tools, "evil") {
 				t.Errorf("%s, %q: tools %s", when, evil, tools)
 			}
-			if !strings.Contains(templates, ourTemplate) || ours(evil) && strings.Contains(templates, "evil") {
+			if !strings.Contains(templates, ourTemplate) || isOwn(evil) && strings.Contains(templates, "evil") {
 				t.Errorf("%s, %q: templates %s", when, evil, templates)
 			}
 		}
@@ -77,15 +85,15 @@ func TestEndpointsAreMadeApart(t *testing.T) {
 			}
 		}})
 		slow := make(chan *endpoint)
-		go func() { slow <- g.endpoint(auth.User("ann", false)) }()
+		go func() { slow <- endpointOf(g, "ann") }()
 		<-began
 		g.each("nobody", func(*endpoint) {})
-		if e := g.endpoint(auth.User("bob", false)); len(e.passedOn()) != 3 {
-			t.Errorf("bob has %d tools", len(e.passedOn()))
+		if e := endpointOf(g, "bob"); len(e.external.all()) != 3 {
+			t.Errorf("bob has %d tools", len(e.external.all()))
 		}
 		close(end)
-		if e := <-slow; len(e.passedOn()) != 3 || e != g.endpoint(auth.User("ann", false)) {
-			t.Errorf("ann has %d tools", len(e.passedOn()))
+		if e := <-slow; len(e.external.all()) != 3 || e != endpointOf(g, "ann") {
+			t.Errorf("ann has %d tools", len(e.external.all()))
 		}
 	})
 }

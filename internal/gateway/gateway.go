@@ -1,5 +1,6 @@
-// Package gateway is the MCP edge: Streamable HTTP in both protocol eras on one
-// URL, the bare JSON-RPC calls of older clients, and stdio.
+// Package gateway is the MCP edge: Streamable HTTP on one URL, in the stateful protocol
+// (until 2025-11-25) and the stateless one (from 2026-07-28), the bare JSON-RPC calls of
+// older clients, and stdio.
 package gateway
 
 import (
@@ -28,10 +29,10 @@ import (
 type Config struct {
 	Hub     *hub.Hub
 	Version string
-	// Fresh says that a bare call of that principal without a session id gets a
-	// session of its own.
+	// Fresh says whether a principal's bare call without a session id gets a session of
+	// its own.
 	Fresh func(auth.Principal) bool
-	// Hold returns a context that ends with the principal's token; nil: none ends.
+	// Hold returns a context that ends with the principal's token; nil: no token ends.
 	Hold func(context.Context, auth.Principal) (_ context.Context, release func())
 	// Limits bounds what each principal holds; nil: the default.
 	Limits *limit.Limiter
@@ -39,8 +40,8 @@ type Config struct {
 	Connected func(auth.Principal)
 	// MaxBody bounds a request, in bytes.
 	MaxBody int64
-	// Key seals what clients carry for the server between two parts of a call,
-	// 32 bytes; without it that ends with the server.
+	// Key, of 32 bytes, seals the state that clients carry between two parts of a call;
+	// without it such calls end with the server.
 	Key []byte
 	// SDKAlone leaves the fast path out: every request passes the SDK.
 	SDKAlone bool
@@ -52,12 +53,13 @@ type Gateway struct {
 	Config
 	relay *relay.Relay
 	bare  *bare.Handler
+	work  sync.WaitGroup // goroutines that outlive a request; Close waits for them
 
-	trimming  sync.Mutex // held while sessions are counted
+	trimming  sync.Mutex // held while sessions are counted; before mu and an endpoint's
 	mu        sync.Mutex
-	endpoints map[auth.Principal]*endpoint // a call may depend on all of a principal
-	streams   map[*endpoint]bool           // those of one stream alone
-	noticed   map[*mcp.ServerSession]bool  // whose end is waited for
+	endpoints map[auth.Principal]*endpoint // a call may depend on every field of a principal
+	streams   map[*endpoint]bool           // each of one stdio connection
+	followed  map[*mcp.ServerSession]bool  // sessions whose end the hub is told
 }
 
 // New returns the gateway.
@@ -68,11 +70,18 @@ func New(c Config) *Gateway {
 	if c.Limits == nil {
 		c.Limits = limit.New(limit.Default)
 	}
-	return &Gateway{Config: c, relay: relay.New(c.Hub, c.Limits, c.Log, c.Key), bare: &bare.Handler{Hub: c.Hub, Fresh: c.Fresh, Log: c.Log},
-		endpoints: map[auth.Principal]*endpoint{}, streams: map[*endpoint]bool{}, noticed: map[*mcp.ServerSession]bool{}}
+	return &Gateway{
+		Config:    c,
+		relay:     relay.New(c.Hub, c.Limits, c.Log, c.Key),
+		bare:      &bare.Handler{Hub: c.Hub, Fresh: c.Fresh, Log: c.Log},
+		endpoints: map[auth.Principal]*endpoint{},
+		streams:   map[*endpoint]bool{},
+		followed:  map[*mcp.ServerSession]bool{},
+	}
 }
 
-// ServeHTTP sends a request where it belongs: see mcp's two eras.
+// ServeHTTP answers a request by the fast path or the SDK, in the stateful or the
+// stateless protocol, or as a bare call.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p, ok := auth.From(r.Context())
 	if !ok {
@@ -95,11 +104,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			g.bare.Serve(w, r, p, body, a)
 			return
 		}
-		wrong := broken(m, body)
-		if wrong == nil {
-			wrong = malformed(m, r, body)
-		}
-		if wrong != nil {
+		if wrong := malformed(m, r, body); wrong != nil {
 			rpc.Write(w, http.StatusBadRequest, wrong)
 			return
 		}
@@ -107,8 +112,8 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.ContentLength = int64(len(body))
 		stream = strings.Contains(r.Header.Get("Accept"), "text/event-stream") && m.Method != "initialize"
 	}
-	e := g.endpoint(p)
-	defer g.leave(e)
+	e, release := g.acquire(p)
+	defer release()
 	if r.Method == http.MethodPost {
 		if unknown(w, r, e, m) {
 			return
@@ -118,34 +123,26 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if answered {
 			return
 		}
-		key, forget := e.unread.put(a)
-		defer forget()
-		r.Header.Set(answersHeader, key)
+		entry, remove := e.unread.put(a)
+		defer remove()
+		r.Header.Set(answersHeader, entry)
 	}
 	h := e.stateful
 	if session == "" && revision.IsStateless(version) {
 		h = e.stateless
 	}
-	pw := rpc.NewKeepAlive(w, stream)
-	defer pw.Stop()
-	h.ServeHTTP(pw, r)
-	if session == "" && h == e.stateful { // it may have begun one
+	writer := rpc.NewKeepAlive(w, stream)
+	defer writer.Stop()
+	h.ServeHTTP(writer, r)
+	if session == "" && h == e.stateful { // it may have begun a session
 		g.trim(p)
 	}
 }
 
-// broken returns what is to be answered to a body that is no JSON.
-func broken(m rpc.Message, body []byte) any {
-	if m.Plain { // it was read
-		return nil
-	}
-	return rpc.Unparsable(body)
-}
-
-// RetryAfter is when a client that was refused may try again, in seconds.
+// RetryAfter is after how many seconds a client that was refused may try again.
 const RetryAfter = "1"
 
-// Refuse answers a request that is not read to its end.
+// Refuse answers a request whose body is not read to its end.
 func Refuse(w http.ResponseWriter, f *fault.Error) {
 	status := http.StatusBadRequest
 	w.Header().Set("Connection", "close") // what is left of the body is not read
@@ -161,18 +158,17 @@ func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
 		Refuse(w, said)
 		return
 	}
-	var big *http.MaxBytesError
-	if errors.As(err, &big) {
-		rpc.Write(w, http.StatusRequestEntityTooLarge, rpc.Failure(nil, -32600, "Request too large: at most "+
-			bytesText(g.MaxBody)+"; send larger files with PUT /v1/sessions/{id}/files/{path}", nil))
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		rpc.Write(w, http.StatusRequestEntityTooLarge, rpc.Invalid("Request too large: at most "+
+			bytesText(g.MaxBody)+"; send larger files with PUT /v1/sessions/{id}/files/{path}"))
 		return
 	}
 	rpc.Write(w, http.StatusBadRequest, rpc.Failure(nil, -32700, "Parse error: the request could not be read", nil))
 }
 
-// Serve speaks MCP over one byte stream (stdio) until it ends.
+// Serve speaks MCP over one byte stream, as on stdio, until it ends.
 func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser, out io.WriteCloser) error {
-	ctx, release := g.living(ctx, p)
+	ctx, release := g.lifeOf(ctx, p)
 	defer release()
 	e := g.server(ctx, p)
 	g.mu.Lock()
@@ -185,14 +181,14 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 		g.mu.Unlock()
 		e.calls.End()
 	}()
-	whole := &wholes{Closer: out, to: out}
-	lines := newInlet(in, whole, g.MaxBody)
+	stdout := &messageWriter{Closer: out, to: out}
+	lines := newInlet(in, stdout, g.MaxBody)
 	lines.holds = func() *limit.Held { return g.Limits.Held(p.ID, limit.Bytes) }
-	return e.server.Run(ctx, &duplex{in: lines, out: whole, owner: p.ID, limits: g.Limits, unread: &e.unread})
+	return e.server.Run(ctx, &duplex{in: lines, out: stdout, owner: p.ID, limits: g.Limits, unread: &e.unread})
 }
 
-// Close gives up the calls that wait for their clients to come again; their
-// contexts do not end with requests. No request may be on its way.
+// Close ends all endpoints, with their sessions and suspended calls, and waits for them.
+// No request may be running.
 func (g *Gateway) Close() {
 	g.each("", func(e *endpoint) {
 		e.calls.End()
@@ -200,9 +196,10 @@ func (g *Gateway) Close() {
 			e.release()
 		}
 	})
+	g.work.Wait()
 }
 
-// connected is for the first message of a client.
+// connected reports the first message of a client.
 func (g *Gateway) connected(p auth.Principal) {
 	if g.Connected != nil {
 		g.Connected(p)

@@ -46,7 +46,7 @@ func TestSessionsOfAllTokens(t *testing.T) {
 		synctest.Wait()
 		all := 0
 		for _, e := range g.endpoints {
-			all += len(e.live())
+			all += len(e.sessions())
 			for s := range e.server.Sessions() {
 				defer s.Close()
 			}
@@ -125,8 +125,8 @@ func TestSessionsAreBounded(t *testing.T) {
 				n++
 				defer s.Close()
 			}
-			if n > maxSessions || len(e.leaving) > 0 {
-				t.Errorf("%d sessions live, %d leave", n, len(e.leaving))
+			if n > maxSessions || len(e.closing) > 0 {
+				t.Errorf("%d sessions are there, %d are closing", n, len(e.closing))
 			}
 		}
 	})

@@ -10,19 +10,19 @@ import (
 	"sandlot/internal/limit"
 )
 
-// guarded stands before all that answers a client.
-func (g *Gateway) guarded(next mcp.MethodHandler) mcp.MethodHandler {
+// recovering answers a panic of what is behind it as a fault.
+func (g *Gateway) recovering(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
-		res, broken, err := g.attempt(ctx, next, method, req)
-		if broken != nil {
-			return nil, rpc.Error(broken)
+		res, panicked, err := g.attempt(ctx, next, method, req)
+		if panicked != nil {
+			return nil, rpc.Error(panicked)
 		}
 		return res, err
 	}
 }
 
-// bounded ends what answers a client with the endpoint, and counts it for its
-// principal: a call may come on a stream, in a batch, or outlive its request.
+// bounded ends calls with the endpoint, and counts them for the principal: a call may
+// come on a stream, in a batch, or outlive its request.
 func (g *Gateway) bounded(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -40,8 +40,9 @@ func (g *Gateway) bounded(e *endpoint) mcp.Middleware {
 	}
 }
 
-func (g *Gateway) attempt(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request) (res mcp.Result, broken, err error) {
-	defer rpc.Recover(ctx, g.Log, method, &broken)
+func (g *Gateway) attempt(ctx context.Context, next mcp.MethodHandler, method string,
+	req mcp.Request) (res mcp.Result, panicked, err error) {
+	defer rpc.Recover(ctx, g.Log, method, &panicked)
 	res, err = next(ctx, method, req)
 	return res, nil, err
 }

@@ -8,44 +8,22 @@ import (
 	"sandlot/internal/gateway/rpc"
 )
 
-// whole puts the definitions into a list as they came from their servers.
-func (e *endpoint) whole(res mcp.Result, stateless bool) (mcp.Result, error) {
-	p := &rpc.Page{}
-	third := e.passedOn()
-	add := func(method, key string) {
-		k := featureKey{method, key}
-		raw := e.own[k]
-		if raw == nil {
-			raw = third[k]
-		}
-		if raw != nil { // else it went while the list was made
-			p.Items = append(p.Items, raw)
-		}
-	}
+// complete puts the definitions into a list as their servers gave them.
+func (e *endpoint) complete(res mcp.Result, stateless bool) (mcp.Result, error) {
+	var p *rpc.Page
 	switch l := res.(type) {
 	case *mcp.ListToolsResult:
-		p.Field = "tools"
-		for _, t := range l.Tools {
-			add("tools/call", t.Name)
-		}
+		p = pageOf(e, "tools", "tools/call", l.Tools, func(t *mcp.Tool) string { return t.Name })
 		l.Tools = nil
 	case *mcp.ListPromptsResult:
-		p.Field = "prompts"
-		for _, t := range l.Prompts {
-			add("prompts/get", t.Name)
-		}
+		p = pageOf(e, "prompts", "prompts/get", l.Prompts, func(p *mcp.Prompt) string { return p.Name })
 		l.Prompts = nil
 	case *mcp.ListResourcesResult:
-		p.Field = "resources"
-		for _, t := range l.Resources {
-			add("resources/read", t.URI)
-		}
+		p = pageOf(e, "resources", "resources/read", l.Resources, func(r *mcp.Resource) string { return r.URI })
 		l.Resources = nil
 	case *mcp.ListResourceTemplatesResult:
-		p.Field = "resourceTemplates"
-		for _, t := range l.ResourceTemplates {
-			add("resources/templates", t.URITemplate)
-		}
+		p = pageOf(e, "resourceTemplates", "resources/templates", l.ResourceTemplates,
+			func(t *mcp.ResourceTemplate) string { return t.URITemplate })
 		l.ResourceTemplates = nil
 	default:
 		return res, nil
@@ -60,4 +38,21 @@ func (e *endpoint) whole(res mcp.Result, stateless bool) (mcp.Result, error) {
 	}
 	delete(p.Fields, p.Field)
 	return p, nil
+}
+
+// pageOf is a page with the definitions of the features that the SDK lists.
+func pageOf[T any](e *endpoint, field, method string, listed []T, key func(T) string) *rpc.Page {
+	p := &rpc.Page{Field: field}
+	external := e.external.all()
+	for _, feature := range listed {
+		k := featureKey{method, key(feature)}
+		raw := e.own[k]
+		if raw == nil {
+			raw = external[k]
+		}
+		if raw != nil { // else it was withdrawn while the list was made
+			p.Items = append(p.Items, raw)
+		}
+	}
+	return p
 }

@@ -38,6 +38,6 @@ func BenchmarkList(b *testing.B) {
 func BenchmarkEndpoint(b *testing.B) {
 	t := &theirs{tools: manyTools(2000)}
 	for b.Loop() {
-		over(t).endpoint(auth.Local)
+		over(t).acquire(auth.Local)
 	}
 }

@@ -15,26 +15,30 @@ import (
 	"sandlot/internal/revision"
 )
 
-// malformed returns what is to be answered to JSON that is no message, or none that
-// can be answered under its id; the SDK says it in words that are no JSON-RPC.
+// malformed returns the answer to a body that is no message, or a message that cannot be
+// answered under its id; nil: it is well-formed. The SDK's own answers are no JSON-RPC.
 func malformed(m rpc.Message, r *http.Request, body []byte) any {
 	if m.Plain && rpc.IsID(m.ID) && !rpc.Nested(body) {
-		return nil // it was read
+		return nil // rpc.Read did all checks
+	}
+	if wrong := rpc.Unparsable(body); wrong != nil {
+		return wrong
 	}
 	body = bytes.TrimSpace(body)
 	if body[0] == '[' {
 		if revision.HasBatches(r.Header.Get("Mcp-Protocol-Version")) {
 			var all []json.RawMessage
 			if json.Unmarshal(body, &all) == nil && len(all) > rpc.MaxBatch {
-				return rpc.Failure(nil, jsonrpc.CodeInvalidRequest, rpc.BatchSize, nil)
+				return rpc.Invalid(rpc.BatchSize)
 			}
-			return nil // the SDK knows what was agreed on
+			return nil // the SDK knows the revision of the session
 		}
-		return rpc.Failure(nil, jsonrpc.CodeInvalidRequest, "Invalid request: batches are not part of this protocol; send one message at a time", nil)
+		return rpc.Invalid("Invalid request: batches are not part of this protocol; send one message at a time")
 	}
 	one, wrong := rpc.Decode(body)
 	if q, ok := one.(*jsonrpc.Request); ok && !q.IsCall() && !strings.HasPrefix(q.Method, "notifications/") {
-		return rpc.Failure(nil, jsonrpc.CodeInvalidRequest, "Invalid request: "+strconv.Quote(fault.Clip(q.Method))+" needs an id, a string or a whole number", nil)
+		return rpc.Invalid("Invalid request: " + strconv.Quote(fault.Clip(q.Method)) +
+			" needs an id, a string or a whole number")
 	}
 	return wrong
 }

@@ -15,24 +15,32 @@ import (
 	"sandlot/internal/revision"
 )
 
-// operations are those of the requests that the SDK answers from what the gateway
-// keeps. What it asks the hub for goes through the door there: calls of tools, what
-// third-party servers answer, resources of ours, and subscriptions.
+// operations are the operations of the requests that the SDK answers from the gateway's
+// lists. The others go through the door where the gateway calls the hub: calls of tools,
+// requests to third-party servers, resources of Sandlot, and subscriptions.
 var operations = map[string]policy.Operation{
-	"initialize": policy.ClientConnect, "server/discover": policy.ClientConnect, "logging/setLevel": policy.ClientSetLevel,
-	"tools/list": policy.ToolList, "prompts/list": policy.PromptList, "prompts/get": policy.PromptGet,
-	"resources/list": policy.ResourceList, "resources/templates/list": policy.ResourceList,
-	"subscriptions/listen": policy.ResourceSubscribe, "completion/complete": policy.CompletionComplete,
+	"initialize":               policy.ClientConnect,
+	"server/discover":          policy.ClientConnect,
+	"logging/setLevel":         policy.ClientSetLevel,
+	"tools/list":               policy.ToolList,
+	"prompts/list":             policy.PromptList,
+	"prompts/get":              policy.PromptGet,
+	"resources/list":           policy.ResourceList,
+	"resources/templates/list": policy.ResourceList,
+	"subscriptions/listen":     policy.ResourceSubscribe,
+	"completion/complete":      policy.CompletionComplete,
 }
 
-// answered lets a request through the door that is answered here.
-func (g *Gateway) answered(ctx context.Context, e *endpoint, method string, answer func(context.Context) (mcp.Result, error)) (mcp.Result, error) {
+// answered lets a request through the door that the SDK answers.
+func (g *Gateway) answered(ctx context.Context, e *endpoint, method string,
+	answer func(context.Context) (mcp.Result, error)) (mcp.Result, error) {
 	o, ok := operations[method]
 	if !ok {
 		return answer(ctx)
 	}
 	refused := true
-	res, err := hub.Do(ctx, g.Hub, hub.Request{Principal: e.principal, Operation: o}, func(ctx context.Context) (mcp.Result, error) {
+	request := hub.Request{Principal: e.principal, Operation: o}
+	res, err := hub.Do(ctx, g.Hub, request, func(ctx context.Context) (mcp.Result, error) {
 		refused = false
 		return answer(ctx)
 	})
@@ -42,8 +50,8 @@ func (g *Gateway) answered(ctx context.Context, e *endpoint, method string, answ
 	return res, err
 }
 
-// methods are those that the SDK serves. It answers any other of the stateful protocol in
-// words that are no JSON-RPC.
+// methods are the methods that the SDK serves. In the stateful protocol, its answer to any
+// other is no JSON-RPC.
 var methods = map[string]bool{
 	"initialize": true, "ping": true, "server/discover": true, "completion/complete": true, "logging/setLevel": true,
 	"tools/list": true, "tools/call": true, "prompts/list": true, "prompts/get": true,
@@ -53,8 +61,8 @@ var methods = map[string]bool{
 	"notifications/roots/list_changed": true,
 }
 
-// unknown answers a message of the stateful protocol whose method there is not, and says
-// whether it did. In the stateless one the SDK does.
+// unknown answers a message of the stateful protocol with an unknown method, and says
+// whether it did. In the stateless protocol the SDK does.
 func unknown(w http.ResponseWriter, r *http.Request, e *endpoint, m rpc.Message) bool {
 	session := r.Header.Get("Mcp-Session-Id")
 	stateful := session != "" || !revision.IsStateless(r.Header.Get("Mcp-Protocol-Version"))
@@ -67,6 +75,7 @@ func unknown(w http.ResponseWriter, r *http.Request, e *endpoint, m rpc.Message)
 	case !rpc.IsID(m.ID):
 		return false
 	}
-	rpc.Write(w, http.StatusOK, rpc.Failure(m.ID, jsonrpc.CodeMethodNotFound, "Method not found: \""+fault.Clip(m.Method)+"\"", nil))
+	message := "Method not found: \"" + fault.Clip(m.Method) + "\""
+	rpc.Write(w, http.StatusOK, rpc.Failure(m.ID, jsonrpc.CodeMethodNotFound, message, nil))
 	return true
 }

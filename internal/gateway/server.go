@@ -5,7 +5,6 @@ package gateway
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -13,7 +12,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/auth"
@@ -25,8 +23,8 @@ import (
 	"sandlot/internal/tool"
 )
 
-// quieter logs for debugging what the SDK reports: it tells of each connection
-// and of each mistake of a client.
+// quieter turns the SDK's log records into debug records: the SDK reports each
+// connection and each mistake of a client.
 type quieter struct{ slog.Handler }
 
 func quiet(log *slog.Logger) *slog.Logger { return slog.New(quieter{log.Handler()}) }
@@ -48,14 +46,17 @@ func (q quieter) WithAttrs(a []slog.Attr) slog.Handler { return quieter{q.Handle
 // WithGroup implements slog.Handler.
 func (q quieter) WithGroup(name string) slog.Handler { return quieter{q.Handler.WithGroup(name)} }
 
-const instructions = `Sandlot gives you an isolated Linux computer. execute_code runs Python, JavaScript or bash and keeps variables between calls; execute_command runs shell commands; sandbox_*_file tools move files. Files in /workspace persist. Without session_id you use your own default computer; pass the session_id of a result to stay on it, or "new" for a fresh one. Long jobs: execute_command with background: true, then read_process.`
+const instructions = `Sandlot gives you an isolated Linux computer. ` +
+	`execute_code runs Python, JavaScript or bash and keeps variables between calls; ` +
+	`execute_command runs shell commands; sandbox_*_file tools move files. Files in /workspace persist. ` +
+	`Without session_id you use your own default computer; pass the session_id of a result to stay on it, ` +
+	`or "new" for a fresh one. Long jobs: execute_command with background: true, then read_process.`
 
 func (g *Gateway) implementation() *mcp.Implementation {
 	return &mcp.Implementation{Name: "sandlot", Title: "Sandlot", Version: g.Version}
 }
 
-// server makes the MCP server of one token, in which nothing is yet. Its calls end
-// with life.
+// server makes an endpoint without features. Its calls end with life.
 func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{
 		Instructions: instructions,
@@ -73,32 +74,41 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 			c.CacheScope = "private"
 		},
 		SubscribeHandler: func(ctx context.Context, r *mcp.SubscribeRequest) error {
-			return g.follow(ctx, p, r.Session, hub.Subscription{Client: clientOf(r.Session), URI: r.Params.URI})
+			return g.subscribe(ctx, p, r.Session, hub.Subscription{URI: r.Params.URI})
 		},
 		UnsubscribeHandler: func(ctx context.Context, r *mcp.UnsubscribeRequest) error {
-			return g.follow(ctx, p, r.Session, hub.Subscription{Client: clientOf(r.Session), URI: r.Params.URI, End: true})
+			return g.subscribe(ctx, p, r.Session, hub.Subscription{URI: r.Params.URI, End: true})
 		},
 		CompletionHandler: func(context.Context, *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
-			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{}}}, nil // nothing of ours has any
+			// Sandlot's own tools have no completions.
+			return &mcp.CompleteResult{Completion: mcp.CompletionResultDetails{Values: []string{}}}, nil
 		},
 	})
-	e := &endpoint{principal: p, life: life, calls: &relay.Calls{Principal: p, Life: life}, server: s, used: time.Now(), own: map[featureKey]json.RawMessage{}, asks: map[string]bool{}, leaving: map[*mcp.ServerSession]bool{}}
+	e := &endpoint{
+		principal: p,
+		life:      life,
+		server:    s,
+		calls:     &relay.Calls{Principal: p, Life: life},
+		own:       map[featureKey]json.RawMessage{},
+		elicits:   map[string]bool{},
+		closing:   map[*mcp.ServerSession]bool{},
+		notifiers: map[*mcp.ServerSession]*relay.Notifier{},
+		used:      time.Now(),
+	}
 	e.fast = g.fast(e)
-	s.AddReceivingMiddleware(g.bounded(e), g.guarded, g.levels(e), g.passing(e), readyFirst)
+	s.AddReceivingMiddleware(g.bounded(e), g.recovering, g.levels(e), g.proxy(e), readyFirst)
 	return e
 }
 
-// follow passes a subscription on.
-func (g *Gateway) follow(ctx context.Context, p auth.Principal, s *mcp.ServerSession, q hub.Subscription) error {
-	if ours(q.URI) {
-		q.URI = "" // nothing of ours changes by itself
+// subscribe passes a subscription of a session on.
+func (g *Gateway) subscribe(ctx context.Context, p auth.Principal, s *mcp.ServerSession, q hub.Subscription) error {
+	q.Client = clientOf(s)
+	if isOwn(q.URI) {
+		q.URI = ""
 	}
 	_, err := hub.Subscribe.Do(ctx, g.Hub, p, q)
-	if q.URI != "" && g.Hub.HasExternal() {
-		g.noticeEnd(p, s)
-	}
-	if said, ok := errors.AsType[*tool.Refusal](err); ok {
-		return &jsonrpc.Error{Code: said.Code, Message: said.Message, Data: said.Data}
+	if q.URI != "" {
+		g.followEnd(p, s)
 	}
 	if err != nil {
 		return rpc.Error(err)
@@ -106,7 +116,7 @@ func (g *Gateway) follow(ctx context.Context, p auth.Principal, s *mcp.ServerSes
 	return nil
 }
 
-// clientOf tells sessions apart. In the stateless protocol each request is one.
+// clientOf tells sessions apart. In the stateless protocol each request has its own.
 func clientOf(s *mcp.ServerSession) string {
 	if id := s.ID(); id != "" {
 		return id
@@ -114,33 +124,33 @@ func clientOf(s *mcp.ServerSession) string {
 	return fmt.Sprintf("%p", s)
 }
 
-// noticeEnd says when a session is over that third-party servers were told of.
-func (g *Gateway) noticeEnd(p auth.Principal, s *mcp.ServerSession) {
+// followEnd tells the hub when a session is over of which third-party servers know.
+func (g *Gateway) followEnd(p auth.Principal, s *mcp.ServerSession) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.noticed[s] {
+	if !g.Hub.HasExternal() || g.followed[s] {
 		return
 	}
-	g.noticed[s] = true
-	go func() { // ends with the session
+	g.followed[s] = true
+	g.work.Go(func() {
 		_ = s.Wait() // however it ends
 		g.mu.Lock()
-		delete(g.noticed, s)
+		delete(g.followed, s)
 		g.mu.Unlock()
 		g.Hub.Left(p, clientOf(s))
-	}()
+	})
 }
 
-// levels passes on how much clients want to be told.
+// levels passes on from which level on clients want log messages.
 func (g *Gateway) levels(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			res, err := next(ctx, method, req)
 			//lint:ignore SA1019 clients of the stateful protocol set the level
 			if l, ok := req.(*mcp.ServerRequest[*mcp.SetLoggingLevelParams]); ok && err == nil && g.Hub.HasExternal() {
-				e.fast.Levelled(l.Session.ID())
+				e.fast.LevelSet(l.Session.ID())
 				g.Hub.SetLevel(ctx, e.principal, clientOf(l.Session), string(l.Params.Level))
-				g.noticeEnd(e.principal, l.Session)
+				g.followEnd(e.principal, l.Session)
 			}
 			return res, err
 		}
@@ -165,27 +175,27 @@ func (g *Gateway) each(owner string, do func(*endpoint)) {
 	}
 }
 
-// Changed says that what third-party servers offer to that principal is not
-// what it was; without an owner, to all.
+// Changed says that third-party servers changed what they offer to a principal, or,
+// without an owner, to all.
 func (g *Gateway) Changed(owner string) {
 	g.each(owner, func(e *endpoint) {
 		var err error
-		defer rpc.Recover(context.Background(), g.Log, "features", &err) // that is logged
+		defer rpc.Recover(context.Background(), g.Log, "features", &err) // and logs the panic
 		g.filled(e)
-		g.features(e)
+		g.sync(e)
 	})
 }
 
-// Updated says that a resource has changed. It does not wait for clients.
+// Updated says that a resource changed. It does not wait for clients.
 func (g *Gateway) Updated(owner, uri string) {
 	g.each(owner, func(e *endpoint) {
-		e.say(nil, relay.Notification{Key: uri, Send: func() {
+		e.notify(nil, relay.Notification{Key: uri, Send: func() {
 			_ = e.server.ResourceUpdated(context.Background(), &mcp.ResourceUpdatedNotificationParams{URI: uri})
 		}})
 	})
 }
 
-// Logged passes on what a server says that belongs to no call. It does not wait
+// Logged passes on a log message of a server that belongs to no call. It does not wait
 // for clients.
 func (g *Gateway) Logged(owner string, params json.RawMessage) {
 	var p mcp.LoggingMessageParams
@@ -195,7 +205,7 @@ func (g *Gateway) Logged(owner string, params json.RawMessage) {
 	g.each(owner, func(e *endpoint) {
 		for s := range e.server.Sessions() {
 			if i := s.InitializeParams(); i != nil && !revision.IsStateless(i.ProtocolVersion) {
-				e.say(s, relay.Notification{Log: true, Size: len(params), Send: func() {
+				e.notify(s, relay.Notification{Log: true, Size: len(params), Send: func() {
 					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 					defer cancel()
 					_ = s.Log(ctx, &p) // a client that went away misses it
@@ -205,37 +215,33 @@ func (g *Gateway) Logged(owner string, params json.RawMessage) {
 	})
 }
 
-// say sends to one session, or with nil to all, what belongs to no call.
-func (e *endpoint) say(s *mcp.ServerSession, n relay.Notification) {
+// notify sends to one session, or with nil to all, what belongs to no call.
+func (e *endpoint) notify(s *mcp.ServerSession, n relay.Notification) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	o := e.saying[s]
-	if o == nil {
-		maps.DeleteFunc(e.saying, func(_ *mcp.ServerSession, o *relay.Notifier) bool { return !o.Sending() })
-		if e.saying == nil {
-			e.saying = map[*mcp.ServerSession]*relay.Notifier{}
-		}
-		o = &relay.Notifier{}
-		e.saying[s] = o
+	to := e.notifiers[s]
+	if to == nil {
+		maps.DeleteFunc(e.notifiers, func(_ *mcp.ServerSession, o *relay.Notifier) bool { return !o.Sending() })
+		to = &relay.Notifier{}
+		e.notifiers[s] = to
 	}
-	o.Put(n)
+	to.Put(n)
 }
 
-// readyFirst lists the tools that take no arguments, and then those that need
-// none, before the others. Programs that look whether a server works call the
-// first one with none.
+// readyFirst lists the tools without arguments first, then the tools that require none.
+// Programs that check a server call its first tool without arguments.
 func readyFirst(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		r, err := next(ctx, method, req)
 		if l, ok := r.(*mcp.ListToolsResult); ok && err == nil {
-			slices.SortStableFunc(l.Tools, func(a, b *mcp.Tool) int { return ready(a) - ready(b) })
+			slices.SortStableFunc(l.Tools, func(a, b *mcp.Tool) int { return readiness(a) - readiness(b) })
 		}
 		return r, err
 	}
 }
 
-// ready is less for a tool that may be called earlier.
-func ready(t *mcp.Tool) int {
+// readiness is the lower, the less a call of the tool needs.
+func readiness(t *mcp.Tool) int {
 	s, ok := t.InputSchema.(map[string]any)
 	if !ok || s["required"] != nil {
 		return 2
@@ -248,21 +254,22 @@ func ready(t *mcp.Tool) int {
 
 func (g *Gateway) handler(e *endpoint, name string) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		var tell func(*mcp.ProgressNotificationParams)
+		var progress relay.SendProgress
 		if token := req.Params.GetProgressToken(); token != nil {
-			tell = func(p *mcp.ProgressNotificationParams) {
+			progress = func(p *mcp.ProgressNotificationParams) {
 				p.ProgressToken = token
 				_ = req.Session.NotifyProgress(ctx, p) // a client that went away is noticed by the call itself
 			}
 		}
-		return g.ownTool(ctx, tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments, Held: e.unread.of(req.Extra).Held()}, tell)
+		return g.ownTool(ctx, tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments,
+			Held: e.unread.of(req.Extra).Held()}, progress)
 	}
 }
 
-// ownTool calls a tool of ours. With tell, the client is told what happens.
-func (g *Gateway) ownTool(ctx context.Context, c tool.Call, tell func(*mcp.ProgressNotificationParams)) (*mcp.CallToolResult, error) {
-	if tell != nil {
-		n := relay.NewProgress(tell)
+// ownTool calls a tool of Sandlot's own. Progress, if set, notifies the client.
+func (g *Gateway) ownTool(ctx context.Context, c tool.Call, progress relay.SendProgress) (*mcp.CallToolResult, error) {
+	if progress != nil {
+		n := relay.NewProgress(progress)
 		defer n.Stop()
 		c.Progress = n.Say
 	}
@@ -275,7 +282,7 @@ func (g *Gateway) ownTool(ctx context.Context, c tool.Call, tell func(*mcp.Progr
 	return rpc.Result(r), nil
 }
 
-// maxResource bounds what resources/read returns.
+// maxResource bounds the answer to resources/read, in bytes.
 const maxResource = 8 << 20
 
 func (g *Gateway) reader(e *endpoint) mcp.ResourceHandler {
@@ -291,7 +298,8 @@ func (g *Gateway) reader(e *endpoint) mcp.ResourceHandler {
 			return nil, rpc.Error(f)
 		}
 		if b.Size > int64(len(b.Data)) {
-			return nil, rpc.Error(fault.New(fault.ResourceLimit, "the file has %d bytes, and a resource is read up to %d; use GET /v1/sessions/{id}/files/{path}", b.Size, maxResource).
+			return nil, rpc.Error(fault.New(fault.ResourceLimit, "the file has %d bytes, and a resource is read "+
+				"up to %d; use GET /v1/sessions/{id}/files/{path}", b.Size, maxResource).
 				With("resource_type", "resource_bytes").With("current_usage", b.Size).With("limit", maxResource))
 		}
 		c := &mcp.ResourceContents{URI: req.Params.URI, MIMEType: b.MIME}

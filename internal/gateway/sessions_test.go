@@ -15,7 +15,7 @@ import (
 func TestLeft(t *testing.T) {
 	third := &theirs{resources: []tool.Item{{Key: "a://b", Raw: []byte(`{"uri":"a://b","name":"b"}`)}}, left: make(chan string, 10)}
 	g := over(third)
-	e := g.endpoint(auth.Local)
+	e, _ := g.acquire(auth.Local)
 	connect := func() (*mcp.ClientSession, *mcp.ServerSession) {
 		here, there := mcp.NewInMemoryTransports()
 		s, err := e.server.Connect(t.Context(), there, nil)

@@ -17,35 +17,35 @@ import (
 	"sandlot/internal/revision"
 )
 
-// inlet is standard input: a message on each line, or a batch of them. What is none
-// is answered, as JSON-RPC says, and the next line is read.
+// inlet is standard input: a message on each line, or a batch of them. A line that is
+// neither is answered with an error, and the next line is read.
 type inlet struct {
 	io.Closer
 	from    *bufio.Reader
 	most    int64 // bytes of a line
 	out     io.Writer
-	batches bool // the client is of a revision that has them
-	// holds counts a line for its principal; nil: nobody counts.
+	batches bool // the revision of the client has batches
+	// holds returns what counts a line for its principal; nil: nothing counts it.
 	holds func() *limit.Held
 }
 
-// parcel is a line that is in order.
+// parcel is a valid line.
 type parcel struct {
 	messages []jsonrpc.Message
 	batch    bool
 	held     *limit.Held // what the line holds
 }
 
-// lineTime is how long a line that has begun may wait for its next bytes, where
-// the input knows deadlines.
+// lineTime is how long a line that has begun may wait for its next bytes, where the input
+// supports deadlines.
 const lineTime = time.Minute
 
 func newInlet(in io.ReadCloser, out io.Writer, most int64) *inlet {
 	return &inlet{Closer: in, from: bufio.NewReaderSize(in, 16<<10), most: most, out: out}
 }
 
-// next returns the next line that is in order, and what ended the input when there
-// is none. The last one comes before the end of the input does.
+// next returns the next valid line, or the error that ended the input. The last line
+// comes before that error.
 func (l *inlet) next() (parcel, error) {
 	for {
 		var held *limit.Held
@@ -69,10 +69,10 @@ func (l *inlet) next() (parcel, error) {
 	}
 }
 
-// readLine reads a line. Of one that is too long the rest is thrown away.
+// readLine reads a line. The rest of a line that is too long is thrown away.
 func (l *inlet) readLine(held *limit.Held) ([]byte, error) {
 	var line []byte
-	if l.from.Buffered() == 0 { // nothing has begun: it may take its time
+	if l.from.Buffered() == 0 { // no line has begun, and none has to
 		l.deadline(time.Time{})
 		if _, err := l.from.Peek(1); err != nil {
 			return nil, err
@@ -82,7 +82,7 @@ func (l *inlet) readLine(held *limit.Held) ([]byte, error) {
 		l.deadline(time.Now().Add(lineTime))
 		part, err := l.from.ReadSlice('\n')
 		if int64(len(line)+len(part)) > l.most {
-			return nil, l.skip(err, rpc.Failure(nil, jsonrpc.CodeInvalidRequest, "Request too large: at most "+bytesText(l.most), nil))
+			return nil, l.skip(err, rpc.Invalid("Request too large: at most "+bytesText(l.most)))
 		}
 		if over := held.Add(int64(len(part))); over != nil {
 			held.Release()
@@ -96,7 +96,7 @@ func (l *inlet) readLine(held *limit.Held) ([]byte, error) {
 	}
 }
 
-// skip throws the rest of a line away, and answers it; err is that of its last read.
+// skip throws the rest of a line away, and answers it; err is the error of its last read.
 func (l *inlet) skip(err error, answer any) error {
 	for errors.Is(err, bufio.ErrBufferFull) {
 		l.deadline(time.Now().Add(lineTime))
@@ -110,12 +110,11 @@ func (l *inlet) skip(err error, answer any) error {
 
 func (l *inlet) deadline(at time.Time) {
 	if d, ok := l.Closer.(interface{ SetReadDeadline(time.Time) error }); ok {
-		_ = d.SetReadDeadline(at) // one that has none waits
+		_ = d.SetReadDeadline(at) // an input without deadlines waits
 	}
 }
 
-// read returns the messages of a line, or what is to be answered to one that has
-// none.
+// read returns the messages of a line, or the answer to a line that is not valid.
 func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
 	if wrong := rpc.Unparsable(line); wrong != nil {
 		return nil, wrong
@@ -123,11 +122,12 @@ func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
 	all := []json.RawMessage{line}
 	if line[0] == '[' {
 		if !l.batches {
-			return nil, rpc.Failure(nil, jsonrpc.CodeInvalidRequest, "Invalid request: batches are not part of this protocol; send one message on each line", nil)
+			return nil, rpc.Invalid("Invalid request: batches are not part of this protocol; " +
+				"send one message on each line")
 		}
-		all = nil // else the line itself would be written over
+		all = nil // Unmarshal would overwrite the line
 		if json.Unmarshal(line, &all) != nil || len(all) == 0 || len(all) > rpc.MaxBatch {
-			return nil, rpc.Failure(nil, jsonrpc.CodeInvalidRequest, rpc.BatchSize, nil)
+			return nil, rpc.Invalid(rpc.BatchSize)
 		}
 	}
 	seen := map[jsonrpc.ID]bool{}
@@ -138,7 +138,8 @@ func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
 		}
 		if q, ok := m.(*jsonrpc.Request); ok {
 			if q.IsCall() && seen[q.ID] {
-				return nil, rpc.Failure(rpc.IDOf(one), jsonrpc.CodeInvalidRequest, "Invalid request: two requests of a batch have the same id", nil)
+				return nil, rpc.Failure(rpc.IDOf(one), jsonrpc.CodeInvalidRequest,
+					"Invalid request: two requests of a batch have the same id", nil)
 			}
 			seen[q.ID] = true
 			if q.Method == "initialize" {
@@ -164,15 +165,15 @@ func (l *inlet) say(m any) error {
 	return err
 }
 
-// wholes is standard output, on which several write whole messages.
-type wholes struct {
+// messageWriter is standard output, on which several goroutines write whole messages.
+type messageWriter struct {
 	io.Closer
 	mu sync.Mutex
 	to io.Writer
 }
 
 // Write implements io.Writer.
-func (w *wholes) Write(b []byte) (int, error) {
+func (w *messageWriter) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.to.Write(b)

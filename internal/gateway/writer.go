@@ -11,32 +11,32 @@ import (
 	"sandlot/internal/gateway/relay"
 )
 
-// sessionWriter is that of a call that the SDK reads and answers.
+// sessionWriter is the reply writer of a call that the SDK reads and answers.
 type sessionWriter struct {
 	session *mcp.ServerSession
 	token   any // of progress; nil: the client does not want to know
 }
 
-func (l sessionWriter) Client() string { return clientOf(l.session) }
+func (w sessionWriter) Client() string { return clientOf(w.session) }
 
-func (l sessionWriter) Tell(ctx context.Context, method string, params json.RawMessage) {
+func (w sessionWriter) Tell(ctx context.Context, method string, params json.RawMessage) {
 	switch method {
 	case "notifications/progress":
 		var p mcp.ProgressNotificationParams
-		if l.token == nil || json.Unmarshal(params, &p) != nil {
+		if w.token == nil || json.Unmarshal(params, &p) != nil {
 			return
 		}
-		p.ProgressToken = l.token
-		_ = l.session.NotifyProgress(ctx, &p)
+		p.ProgressToken = w.token
+		_ = w.session.NotifyProgress(ctx, &p)
 	case "notifications/message":
 		var p mcp.LoggingMessageParams
 		if json.Unmarshal(params, &p) == nil {
-			_ = l.session.Log(ctx, &p)
+			_ = w.session.Log(ctx, &p)
 		}
 	}
 }
 
-func (l sessionWriter) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+func (w sessionWriter) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	var res any
 	var err error
 	switch method {
@@ -45,17 +45,17 @@ func (l sessionWriter) Ask(ctx context.Context, method string, params json.RawMe
 		if err := json.Unmarshal(params, &p); err != nil {
 			return nil, relay.Unreadable(method)
 		}
-		res, err = l.session.Elicit(ctx, &p)
+		res, err = w.session.Elicit(ctx, &p)
 	case "sampling/createMessage":
 		var p mcp.CreateMessageWithToolsParams
 		if err := json.Unmarshal(params, &p); err != nil {
 			return nil, relay.Unreadable(method)
 		}
-		res, err = l.session.CreateMessageWithTools(ctx, &p)
+		res, err = w.session.CreateMessageWithTools(ctx, &p)
 	case "roots/list":
-		res, err = l.session.ListRoots(ctx, &mcp.ListRootsParams{})
+		res, err = w.session.ListRoots(ctx, &mcp.ListRootsParams{})
 	default:
-		return nil, relay.Cannot(method)
+		return nil, relay.Unsupported(method)
 	}
 	if err != nil {
 		return nil, err

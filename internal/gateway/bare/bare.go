@@ -24,8 +24,8 @@ import (
 // Handler answers bare requests.
 type Handler struct {
 	Hub *hub.Hub
-	// Fresh says that a call of that principal without a session id gets a session of
-	// its own; nil: none does.
+	// Fresh says whether a principal's call without a session id gets a session of its
+	// own; nil: none does.
 	Fresh func(auth.Principal) bool
 	Log   *slog.Logger
 }
@@ -81,21 +81,21 @@ func parse(body []byte) (request, any) {
 		return q, wrong
 	}
 	if trimmed[0] == '[' {
-		return q, rpc.Failure(nil, -32600, "Invalid request: batches are not supported; send one request at a time", nil)
+		return q, rpc.Invalid("Invalid request: batches are not supported; send one request at a time")
 	}
 	if trimmed[0] != '{' {
-		return q, rpc.Failure(nil, -32600, "Invalid request: the body must be one JSON-RPC request object", nil)
+		return q, rpc.Invalid("Invalid request: the body must be one JSON-RPC request object")
 	}
 	var loose struct {
 		JSONRPC, Method any
 		ID, Params      json.RawMessage
 	}
 	if err := json.Unmarshal(trimmed, &loose); err != nil {
-		return q, rpc.Failure(nil, -32600, "Invalid request", nil)
+		return q, rpc.Invalid("Invalid request")
 	}
 	id := loose.ID
 	if len(id) > 0 && (id[0] == '{' || id[0] == '[' || id[0] == 't' || id[0] == 'f') {
-		return q, rpc.Failure(nil, -32600, "Invalid request: id must be a string or a number", nil)
+		return q, rpc.Invalid("Invalid request: id must be a string or a number")
 	}
 	if string(id) == "null" { // an id that is null is an id, which JSON-RPC discourages
 		id = json.RawMessage("null")
@@ -119,13 +119,15 @@ func (h *Handler) answer(r *http.Request, p auth.Principal, q request, held *lim
 	case "ping":
 		return map[string]any{}, nil
 	case "tools/list":
-		return hub.Do(r.Context(), h.Hub, hub.Request{Principal: p, Operation: policy.ToolList}, func(ctx context.Context) (any, error) {
+		list := hub.Request{Principal: p, Operation: policy.ToolList}
+		return hub.Do(r.Context(), h.Hub, list, func(ctx context.Context) (any, error) {
 			return map[string]any{"tools": h.tools(ctx, p)}, nil
 		})
 	case "tools/call":
 		return h.call(r, p, q, held)
 	}
-	return nil, fault.New(fault.NotFound, "Method not found: %q; a request without MCP headers can be tools/list, tools/call or ping", fault.Clip(q.Method)).With("method", fault.Clip(q.Method))
+	return nil, fault.New(fault.NotFound, "Method not found: %q; a request without MCP headers can be tools/list, "+
+		"tools/call or ping", fault.Clip(q.Method)).With("method", fault.Clip(q.Method))
 }
 
 func (h *Handler) tools(ctx context.Context, p auth.Principal) []any {
@@ -153,7 +155,8 @@ func (h *Handler) call(r *http.Request, p auth.Principal, q request, held *limit
 	}
 	name, ok := params.Name.(string)
 	if !ok || name == "" {
-		return nil, fault.New(fault.InvalidParameters, "params.name, the tool's name, is missing").With("argument", "name").With("allowed", "a tool's name, as tools/list gives it")
+		return nil, fault.New(fault.InvalidParameters, "params.name, the tool's name, is missing").
+			With("argument", "name").With("allowed", "a tool's name, as tools/list gives it")
 	}
 	c := tool.Call{Principal: p, Name: name, Args: params.Arguments, Fresh: h.Fresh != nil && h.Fresh(p), Held: held}
 	res, err := h.Hub.Call(r.Context(), c)

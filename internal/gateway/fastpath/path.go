@@ -1,5 +1,5 @@
-// Package fastpath answers ordinary calls and lists past the SDK. It can be left out
-// without any other change: whatever it does not take, the SDK answers in the same way.
+// Package fastpath answers cacheable calls and lists without the SDK. It can be left out
+// without any other change: the SDK answers every other request in the same way.
 package fastpath
 
 import (
@@ -23,97 +23,104 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Config is what the path needs of the road that it spares.
+// Answer makes the result of a request.
+type Answer = func(context.Context) (json.RawMessage, error)
+
+// Config is what the path needs of the gateway.
 type Config struct {
 	Calls *relay.Calls
 	Relay *relay.Relay
-	// Server is how Sandlot is called in results of the stateless protocol.
+	// Server describes Sandlot in results of the stateless protocol.
 	Server func() *mcp.Implementation
 	// Lives says whether there is a session of the stateful protocol with that id.
 	Lives func(session string) bool
-	// Tool returns what is known of a tool; false: it is not known.
+	// Tool describes a tool; false: it is unknown.
 	Tool func(name string) (Tool, bool)
-	// Call calls a tool of ours that does not ask its user. With tell, the client is
-	// told what happens.
-	Call func(ctx context.Context, c tool.Call, tell func(*mcp.ProgressNotificationParams)) (*mcp.CallToolResult, error)
-	// Fresh brings up to date what there is, and does not wait: false, if it had to.
+	// Call calls a tool of Sandlot's own that does not ask its user. Progress, if set,
+	// notifies the client.
+	Call func(ctx context.Context, c tool.Call, progress relay.SendProgress) (*mcp.CallToolResult, error)
+	// Fresh updates tools and lists without waiting; false: it would have to wait.
 	Fresh func(ctx context.Context) bool
 	// Do lets the answer to a list through the door.
-	Do  func(ctx context.Context, method string, answer func(context.Context) (json.RawMessage, error)) (json.RawMessage, error)
+	Do  func(ctx context.Context, method string, answer Answer) (json.RawMessage, error)
 	Log *slog.Logger
 }
 
-// Tool is what the path has to know of a tool.
+// Tool describes a tool.
 type Tool struct {
-	Own     bool // of ours
+	Own     bool // of Sandlot
 	Elicits bool // it may ask its client's user
-	Headers bool // some of its arguments may have to be in headers too
+	Headers bool // it may require arguments in headers too
 }
 
-// Path answers tool calls and lists of one token's clients without the SDK, which makes
-// a session of each stateless request, and a stream and several goroutines of each
-// stateful one. It takes those alone that are in all but a call's arguments like one
-// that the SDK took a moment ago: the same headers, the same session, tool and client.
-// So what a request must be is the SDK's to say, and what a list is, too.
+// Path answers tool calls and lists of one token's clients without the SDK, which makes a
+// session for each stateless request, and a stream and several goroutines for each
+// stateful one. It accepts only requests that equal, in everything but a call's
+// arguments, one that the SDK accepted a moment ago: the same headers, session, tool and
+// client. So the SDK alone decides which requests and lists are valid.
 type Path struct {
 	Config
 
 	mu       sync.Mutex
 	accepted map[string]accepted             // by fingerprint
-	pages    map[pageKey]json.RawMessage     // of lists, as they were answered
-	size     int                             // of them, in bytes
-	age      int                             // grows when all is forgotten
-	loud     map[string]bool                 // sessions that want to be told of logs
+	pages    map[pageKey]json.RawMessage     // of lists
+	size     int                             // of pages, in bytes
+	age      int                             // how often everything was forgotten
+	logging  map[string]bool                 // sessions that want log messages
 	running  map[string]run                  // requests of the stateful protocol, by session and id
-	asked    map[string]chan json.RawMessage // what clients were asked, by session and id
+	asked    map[string]chan json.RawMessage // answers of clients, by session and id
 }
 
-// New returns a path that has seen nothing yet.
+// New returns a path that has accepted nothing yet.
 func New(c Config) *Path { return &Path{Config: c} }
 
-// Sizes says what is remembered: requests, pages of lists, the bytes of both, and how
-// many requests are running.
+// Sizes says how many requests and pages of lists are stored, their bytes, and how many
+// requests are running.
 func (s *Path) Sizes() (requests, pages, bytes, running int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	bytes = s.size
 	for k, v := range s.accepted {
-		bytes += len(k) + len(v.can)
+		bytes += len(k) + len(v.capabilities)
 	}
 	return len(s.accepted), len(s.pages), bytes, len(s.running)
 }
 
-// pageKey is which page of which list, in which era.
+// pageKey names a page of a list, in the stateful or the stateless protocol.
 type pageKey struct {
 	what      string
 	stateless bool
 }
 
-// accepted is a request that the SDK took.
+// accepted is a request that the SDK accepted.
 type accepted struct {
-	until time.Time
-	can   json.RawMessage // what the client can
+	until        time.Time
+	capabilities json.RawMessage // the client's
 }
 
 const (
-	// remembered is how long a call counts as one that the SDK took. It has to
-	// see each session now and then, so that it does not end it.
-	remembered = 10 * time.Minute
-	// MaxAccepted bounds the requests that are remembered on one endpoint, and
-	// maxPages the pages of lists, in bytes.
+	// lifetime is how long a request stays accepted. The SDK has to see each session
+	// now and then, or ends it.
+	lifetime = 10 * time.Minute
+	// MaxAccepted bounds the accepted requests of one endpoint, and maxPages the pages
+	// of lists, in bytes.
 	MaxAccepted = 1024
 	maxPages    = 8 << 20
-	// maxLike and maxCan bound what is remembered of each, in bytes.
-	maxLike, maxCan = 4 << 10, 4 << 10
-	// fingerprint is the header in which the SDK carries what a call is like. What a
+	// maxFingerprint and maxCapabilities bound what is stored of each, in bytes.
+	maxFingerprint, maxCapabilities = 4 << 10, 4 << 10
+	// fingerprintHeader leads the fingerprint of a request through the SDK. What a
 	// client sends in it is thrown away.
-	fingerprint = "Sandlot-Fingerprint"
+	fingerprintHeader = "Sandlot-Fingerprint"
 )
 
-// Took remembers a call that the SDK took, when others like it may be answered
-// without it. Can is what its client can, where the tool may ask.
-func (s *Path) Took(r *mcp.CallToolRequest, can json.RawMessage) {
-	if r.Extra == nil || len(can) > maxCan || !about(r.Extra.Header.Get(fingerprint), "tools/call", r.Params.Name, "") {
+// Took accepts a call that the SDK accepted. Capabilities are the client's, where the tool
+// may ask its user.
+func (s *Path) Took(r *mcp.CallToolRequest, capabilities json.RawMessage) {
+	if r.Extra == nil || len(capabilities) > maxCapabilities {
+		return
+	}
+	fingerprint := r.Extra.Header.Get(fingerprintHeader)
+	if !about(fingerprint, "tools/call", r.Params.Name, "") {
 		return
 	}
 	age := s.now()
@@ -122,61 +129,65 @@ func (s *Path) Took(r *mcp.CallToolRequest, can json.RawMessage) {
 		return
 	}
 	session := r.Session.ID()
-	if session != "" && (relay.Able(can, "elicitation/create") || relay.Able(can, "sampling/createMessage")) {
+	if session != "" && (relay.Supports(capabilities, "elicitation/create") ||
+		relay.Supports(capabilities, "sampling/createMessage")) {
 		return // the SDK asks, and checks what is asked and answered
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if age != s.age || session != "" && s.loud[session] {
+	if age != s.age || session != "" && s.logging[session] {
 		return
 	}
-	s.put(r.Extra.Header.Get(fingerprint), can)
+	s.put(fingerprint, capabilities)
 }
 
-// put remembers what a request was like. The lock is held.
-func (s *Path) put(like string, can json.RawMessage) {
+// put accepts requests with a fingerprint. The lock is held.
+func (s *Path) put(fingerprint string, capabilities json.RawMessage) {
 	if s.accepted == nil || len(s.accepted) >= MaxAccepted {
 		s.accepted = map[string]accepted{}
 	}
-	s.accepted[like] = accepted{time.Now().Add(remembered), can}
+	s.accepted[fingerprint] = accepted{time.Now().Add(lifetime), capabilities}
 }
 
-// now returns what tells whether all was forgotten since.
+// now returns the age.
 func (s *Path) now() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.age
 }
 
-// List is to be called before a list is made, and keep with what was made: a page of
-// it, that the SDK took.
-func (s *Path) List() (keep func(req mcp.Request, p *rpc.Page)) {
+// List is called before the SDK makes a list, and remember with a page of it.
+func (s *Path) List() (remember func(req mcp.Request, p *rpc.Page)) {
 	age := s.now()
-	return func(req mcp.Request, p *rpc.Page) { s.keep(req, p, age) }
+	return func(req mcp.Request, p *rpc.Page) { s.remember(req, p, age) }
 }
 
-// keep remembers a page that was made after age.
-func (s *Path) keep(req mcp.Request, p *rpc.Page, age int) {
+// remember stores a page that was made after age, and accepts requests for it.
+func (s *Path) remember(req mcp.Request, p *rpc.Page, age int) {
 	x := req.GetExtra()
-	if x == nil || !about(x.Header.Get(fingerprint), p.Method(), "", cursorOf(req)) {
+	if x == nil {
 		return
 	}
-	whole := &rpc.Raw{Fields: maps.Clone(p.Fields)}
-	whole.Meta = maps.Clone(p.Meta)
+	fingerprint := x.Header.Get(fingerprintHeader)
+	if !about(fingerprint, p.Method(), "", cursorOf(req)) {
+		return
+	}
+	head := &rpc.Raw{Fields: maps.Clone(p.Fields)}
+	head.Meta = maps.Clone(p.Meta)
 	if rpc.IsStateless(req) {
-		s.sign(whole)
+		s.sign(head)
 	}
-	b, err := (&rpc.Page{Raw: whole, Field: p.Field, Items: p.Items}).MarshalJSON()
+	b, err := (&rpc.Page{Raw: head, Field: p.Field, Items: p.Items}).MarshalJSON()
 	if err != nil {
-		return // the SDK says so
+		return // the SDK reports it
 	}
-	k := pageOf(x.Header.Get(fingerprint), rpc.IsStateless(req))
+	k := pageOf(fingerprint, rpc.IsStateless(req))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if age != s.age || len(b) > maxPages {
 		return
 	}
-	s.put(x.Header.Get(fingerprint), nil)
+	s.put(fingerprint, nil)
 	if s.pages == nil || s.size-len(s.pages[k])+len(b) > maxPages || len(s.pages) >= MaxAccepted {
 		s.pages, s.size = map[pageKey]json.RawMessage{}, 0
 	}
@@ -184,60 +195,62 @@ func (s *Path) keep(req mcp.Request, p *rpc.Page, age int) {
 	s.pages[k] = b
 }
 
-// page returns a page of a list, if it is known.
+// page returns the page that a request asks for; nil: it is not stored.
 func (s *Path) page(o *cacheable) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.pages[pageOf(o.like, o.stateless)]
+	return s.pages[pageOf(o.fingerprint, o.stateless)]
 }
 
-// pageOf is the page that a request like that is about.
-func pageOf(like string, stateless bool) pageKey { return pageKey{subject(like), stateless} }
+// pageOf is the page that a request with the fingerprint asks for.
+func pageOf(fingerprint string, stateless bool) pageKey {
+	return pageKey{subject(fingerprint), stateless}
+}
 
-// Forget forgets all calls, when what tools are has changed.
+// Forget forgets everything, as tools or lists changed.
 func (s *Path) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clear()
 }
 
-// clear is forget for those who hold the lock.
+// clear is Forget with the lock held.
 func (s *Path) clear() {
 	s.accepted, s.pages, s.size = nil, nil, 0
 	s.age++
 }
 
-// Levelled says that a session of the stateful protocol wants to be told of logs, which
-// the SDK sends.
-func (s *Path) Levelled(session string) {
+// LevelSet says that a session of the stateful protocol wants log messages, which the SDK
+// sends.
+func (s *Path) LevelSet(session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clear()
-	if s.loud == nil {
-		s.loud = map[string]bool{}
+	if s.logging == nil {
+		s.logging = map[string]bool{}
 	}
-	for old := range s.loud {
+	for old := range s.logging {
 		if !s.Lives(old) {
-			delete(s.loud, old)
+			delete(s.logging, old)
 		}
 	}
-	s.loud[session] = true
+	s.logging[session] = true
 }
 
-// like returns what is remembered of a call like that.
-func (s *Path) like(o *cacheable) (accepted, bool) {
+// find returns the accepted request with the same fingerprint.
+func (s *Path) find(o *cacheable) (accepted, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t, ok := s.accepted[o.like]
+	t, ok := s.accepted[o.fingerprint]
 	return t, ok && time.Now().Before(t.until)
 }
 
-// Serve answers what need not come to the SDK. What does is over when end is
-// called.
-func (s *Path) Serve(w http.ResponseWriter, r *http.Request, m rpc.Message, a *limit.Holds) (answered bool, end func()) {
-	r.Header.Del(fingerprint)
+// Serve answers a request, or leaves it to the SDK, which has answered when end is called.
+func (s *Path) Serve(w http.ResponseWriter, r *http.Request, m rpc.Message,
+	a *limit.Holds) (answered bool, end func()) {
+	r.Header.Del(fingerprintHeader)
 	session := r.Header.Get("Mcp-Session-Id")
-	if session != "" && s.hear(session, m) {
+	if session != "" && s.receive(session, m) {
 		w.WriteHeader(http.StatusAccepted)
 		return true, func() {}
 	}
@@ -247,27 +260,28 @@ func (s *Path) Serve(w http.ResponseWriter, r *http.Request, m rpc.Message, a *l
 		if s.serve(w, r, o) {
 			return true, func() {}
 		}
-		r.Header.Set(fingerprint, o.like)
+		r.Header.Set(fingerprintHeader, o.fingerprint)
 	}
 	if session == "" || len(m.ID) == 0 {
 		return false, func() {}
 	}
-	if end, ok := s.leave(session, m.ID); ok {
+	if end, ok := s.viaSDK(session, m.ID); ok {
 		return false, end
 	}
 	twice(w, m.ID)
 	return true, func() {}
 }
 
-// twice refuses a request whose id one has that runs here, as the SDK does.
+// twice refuses a request with the id of a running one, as the SDK does.
 func twice(w http.ResponseWriter, id json.RawMessage) {
-	b, _ := json.Marshal(jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "duplicate in-flight request ID " + strings.Trim(string(id), `"`)})
+	b, _ := json.Marshal(jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest,
+		Message: "duplicate in-flight request ID " + strings.Trim(string(id), `"`)})
 	answer(w, http.StatusBadRequest, id, "error", b)
 }
 
-// serve answers a request, if it may take it.
+// serve answers a request, if it accepts it.
 func (s *Path) serve(w http.ResponseWriter, r *http.Request, o *cacheable) bool {
-	t, ok := s.like(o)
+	like, ok := s.find(o)
 	if !ok || o.session != "" && !s.Lives(o.session) {
 		return false
 	}
@@ -287,9 +301,10 @@ func (s *Path) serve(w http.ResponseWriter, r *http.Request, o *cacheable) bool 
 	ctx, release := s.Calls.Within(r.Context())
 	defer release()
 	if !o.stateless {
-		whole, release := s.Calls.Within(context.WithoutCancel(ctx))
+		// The call does not end with its connection.
+		outliving, release := s.Calls.Within(context.WithoutCancel(ctx))
 		defer release()
-		own, end, ok := s.begin(whole, o)
+		own, end, ok := s.begin(outliving, o)
 		if !ok {
 			return false
 		}
@@ -298,7 +313,7 @@ func (s *Path) serve(w http.ResponseWriter, r *http.Request, o *cacheable) bool 
 	}
 	pw := rpc.NewKeepAlive(w, true)
 	defer pw.Stop()
-	b, err := s.call(ctx, o, t.can, pw)
+	b, err := s.call(ctx, o, like.capabilities, pw)
 	o.answer(pw, b, err)
 	return true
 }
@@ -317,18 +332,17 @@ func (o *cacheable) answer(w http.ResponseWriter, b json.RawMessage, err error) 
 	answer(w, status, o.id, "error", b)
 }
 
-// knownPage returns a page of a list, if it is known and what there is has not
-// changed. It waits for nothing.
+// knownPage returns a page of a list, if it is stored and still true. It waits for nothing.
 func (s *Path) knownPage(ctx context.Context, o *cacheable) json.RawMessage {
 	now, cancel := context.WithCancel(ctx)
 	cancel()
-	if !s.Fresh(now) { // and forgets what is old
-		return nil // the SDK's way waits
+	if !s.Fresh(now) { // which forgets what is old
+		return nil // by way of the SDK, the request waits
 	}
 	return s.page(o)
 }
 
-// answer writes an answer to a request, whose outcome is its result or an error.
+// answer writes an answer whose outcome is "result" or "error".
 func answer(w http.ResponseWriter, status int, id json.RawMessage, outcome string, b json.RawMessage) {
 	w.Header().Set("Cache-Control", "no-cache, no-transform")
 	w.Header().Set("Content-Type", "application/json")
@@ -342,7 +356,7 @@ func answer(w http.ResponseWriter, status int, id json.RawMessage, outcome strin
 	_, _ = w.Write(out.Bytes()) // the client went away
 }
 
-// statusOf is the stateless era's HTTP status of an error.
+// statusOf is the HTTP status of an error in the stateless protocol.
 func statusOf(code int64) int {
 	switch code {
 	case jsonrpc.CodeMethodNotFound:
@@ -354,12 +368,15 @@ func statusOf(code int64) int {
 }
 
 // call makes the call and returns the result's object.
-func (s *Path) call(ctx context.Context, o *cacheable, can json.RawMessage, pw *rpc.KeepAlive) (b json.RawMessage, err error) {
+func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMessage,
+	pw *rpc.KeepAlive) (b json.RawMessage, err error) {
 	defer rpc.Recover(ctx, s.Log, o.method, &err)
-	l := &replyWriter{path: s, session: o.session, token: o.meta["progressToken"], writer: pw}
+	reply := &replyWriter{path: s, session: o.session, token: o.meta["progressToken"], writer: pw}
 	t, _ := s.Tool(o.name)
 	if !t.Own || t.Elicits {
-		q := &relay.Request{Method: o.method, Key: o.name, Writer: l, Stateless: o.stateless, Capabilities: can, Meta: map[string]any{}, Params: rpc.Object{}, Holds: o.answers}
+		q := &relay.Request{Method: o.method, Key: o.name, Own: t.Own, Arguments: o.args, Writer: reply,
+			Stateless: o.stateless, Capabilities: capabilities, Meta: map[string]any{}, Params: rpc.Object{},
+			Holds: o.answers}
 		for k, v := range o.meta {
 			q.Meta[k] = v
 		}
@@ -367,23 +384,20 @@ func (s *Path) call(ctx context.Context, o *cacheable, can json.RawMessage, pw *
 		if o.args != nil {
 			q.Params["arguments"] = o.args
 		}
-		answer := s.Relay.Tool(s.Calls, q, o.args)
-		if t.Own {
-			answer = s.Relay.ElicitingTool(s.Calls, q, o.args)
-		}
-		if b, err = s.Relay.Answer(ctx, s.Calls, q, answer); err != nil {
+		if b, err = s.Relay.Answer(ctx, s.Calls, q); err != nil {
 			return nil, err
 		}
 		return s.typed(b, o.stateless)
 	}
-	var progress func(*mcp.ProgressNotificationParams)
-	if l.token != nil {
+	var progress relay.SendProgress
+	if reply.token != nil {
 		progress = func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)
-			l.Tell(ctx, "notifications/progress", b)
+			reply.Tell(ctx, "notifications/progress", b)
 		}
 	}
-	res, err := s.Call(ctx, tool.Call{Principal: s.Calls.Principal, Name: o.name, Args: o.args, Held: o.answers.Held()}, progress)
+	res, err := s.Call(ctx, tool.Call{Principal: s.Calls.Principal, Name: o.name, Args: o.args,
+		Held: o.answers.Held()}, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -396,7 +410,7 @@ func (s *Path) call(ctx context.Context, o *cacheable, can json.RawMessage, pw *
 	return b, err
 }
 
-// typed makes a result that a server gave one of the client's era.
+// typed makes a third-party server's result one of the client's protocol.
 func (s *Path) typed(b json.RawMessage, stateless bool) (json.RawMessage, error) {
 	if !stateless && rawjson.IsObject(b) && !rpc.Mentions(b, "resultType") {
 		return b, nil
@@ -411,7 +425,7 @@ func (s *Path) typed(b json.RawMessage, stateless bool) (json.RawMessage, error)
 	return r.MarshalJSON()
 }
 
-// sign says in a result of the stateless era who answers, as the SDK does.
+// sign adds to a result of the stateless protocol who answers, as the SDK does.
 func (s *Path) sign(r *rpc.Raw) {
 	if r.Meta == nil {
 		r.Meta = mcp.Meta{}
@@ -421,31 +435,31 @@ func (s *Path) sign(r *rpc.Raw) {
 	}
 }
 
-// replyWriter is for a call that does not pass the SDK: what is said to the client
-// comes in the answer to its request, which becomes a stream of events then.
+// replyWriter is the reply writer of a call without the SDK: notifications come in the
+// answer to the request, which becomes a stream of events.
 type replyWriter struct {
 	path    *Path
 	session string
-	token   json.RawMessage // of progress; nil: the client does not want to know
+	token   json.RawMessage // of progress; nil: the client wants no notifications
 	writer  *rpc.KeepAlive
 }
 
-func (l *replyWriter) Client() string { return l.session }
+func (w *replyWriter) Client() string { return w.session }
 
-func (l *replyWriter) Tell(_ context.Context, method string, params json.RawMessage) {
-	if method != "notifications/progress" || l.token == nil {
-		return // of logs the client wants to hear nothing
+func (w *replyWriter) Tell(_ context.Context, method string, params json.RawMessage) {
+	if method != "notifications/progress" || w.token == nil {
+		return // sessions that want log messages use the SDK
 	}
 	var p rpc.Object
 	if json.Unmarshal(params, &p) != nil || p == nil {
 		return
 	}
-	p["progressToken"] = l.token
-	l.send(map[string]any{"jsonrpc": "2.0", "method": method, "params": p})
+	p["progressToken"] = w.token
+	w.send(map[string]any{"jsonrpc": "2.0", "method": method, "params": p})
 }
 
-func (l *replyWriter) send(m map[string]any) {
+func (w *replyWriter) send(m map[string]any) {
 	if b, err := json.Marshal(m); err == nil {
-		l.writer.Event(b)
+		w.writer.Event(b)
 	}
 }

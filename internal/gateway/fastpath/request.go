@@ -15,7 +15,7 @@ import (
 	"sandlot/internal/revision"
 )
 
-// ordinary is a tool call, or a list, that may take the shortcut.
+// cacheable is a tool call, or a list, that may take the fast path.
 type cacheable struct {
 	method    string
 	id        json.RawMessage
@@ -25,11 +25,16 @@ type cacheable struct {
 	meta      rpc.Object
 	session   string
 	stateless bool
-	like      string // what it has in common with others
-	answers   *limit.Holds
+	// fingerprint is what the request has in common with others: everything but its id,
+	// arguments and other _meta.
+	fingerprint string
+	answers     *limit.Holds
 }
 
-// readRequest reads a request; nil when it is none that may take the shortcut.
+// headers are the headers in a fingerprint.
+var headers = []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name", "Content-Type", "Accept"}
+
+// readRequest reads a request; nil: it may not take the fast path.
 func readRequest(r *http.Request, m rpc.Message) *cacheable {
 	if !m.Plain || !rpc.IsID(m.ID) || rpc.Nested(m.Params) || len(r.Header["Last-Event-Id"]) > 0 {
 		return nil
@@ -40,7 +45,7 @@ func readRequest(r *http.Request, m rpc.Message) *cacheable {
 	}
 	o.stateless = o.session == "" && revision.IsStateless(r.Header.Get("Mcp-Protocol-Version"))
 	like := []string{o.method, o.name, o.cursor} // none of it has control characters
-	for _, h := range []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name", "Content-Type", "Accept"} {
+	for _, h := range headers {
 		like = append(like, strings.Join(r.Header[h], "\x00"))
 	}
 	var own []string
@@ -57,14 +62,14 @@ func readRequest(r *http.Request, m rpc.Message) *cacheable {
 		}
 	}
 	slices.Sort(own)
-	o.like = strings.Join(append(like, own...), "\x01")
-	if len(o.like) > maxLike {
+	o.fingerprint = strings.Join(append(like, own...), "\x01")
+	if len(o.fingerprint) > maxFingerprint {
 		return nil
 	}
 	return o
 }
 
-// read takes the parameters, unless there is more to them.
+// read reads the parameters; false: there are unknown ones.
 func (o *cacheable) read(raw json.RawMessage) (ok bool) {
 	params := rpc.Object{}
 	if raw != nil {
@@ -103,19 +108,19 @@ func (o *cacheable) read(raw json.RawMessage) (ok bool) {
 	return true
 }
 
-// subject is what a request like that is about: its method, and a tool's name or
-// a list's cursor.
-func subject(like string) string {
-	parts := strings.SplitN(like, "\x01", 4)
+// subject is the part of a fingerprint with the method, the name of the tool and the
+// cursor of the list.
+func subject(fingerprint string) string {
+	parts := strings.SplitN(fingerprint, "\x01", 4)
 	if len(parts) < 4 {
 		return ""
 	}
 	return strings.Join(parts[:3], "\x01")
 }
 
-// about says whether a request like that is about what the SDK read.
-func about(like, method, name, cursor string) bool {
-	return subject(like) == strings.Join([]string{method, name, cursor}, "\x01")
+// about says whether a fingerprint has the subject that the SDK read.
+func about(fingerprint, method, name, cursor string) bool {
+	return subject(fingerprint) == strings.Join([]string{method, name, cursor}, "\x01")
 }
 
 // cursorOf is the cursor of a list that the SDK read.

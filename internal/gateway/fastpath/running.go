@@ -12,18 +12,17 @@ import (
 	"sandlot/internal/secret"
 )
 
-// run is a request of the stateful protocol that has not been answered. Cancel gives it
-// up; nil: it is the SDK's.
+// run is a running request of the stateful protocol.
 type run struct {
-	cancel context.CancelFunc
-	others int // of the same id, which the SDK refuses
+	cancel context.CancelFunc // nil: the SDK answers it
+	others int                // with the same id, which the SDK refuses
 }
 
 func runKey(session string, id json.RawMessage) string { return session + "\x00" + string(id) }
 
-// begin makes the context of a call of the stateful protocol, of one that does not end when
-// the connection does: it ends when its client cancels it. False: one with that id
-// runs.
+// begin makes the context of a call of the stateful protocol out of one that does not end
+// with the connection: it ends when the client cancels the call. False: a request with
+// that id runs.
 func (s *Path) begin(ctx context.Context, o *cacheable) (context.Context, func(), bool) {
 	key := runKey(o.session, o.id)
 	s.mu.Lock()
@@ -41,9 +40,9 @@ func (s *Path) begin(ctx context.Context, o *cacheable) (context.Context, func()
 	}, true
 }
 
-// leave notes a request that the SDK answers, until end is called. False: one
-// with that id takes the shortcut.
-func (s *Path) leave(session string, id json.RawMessage) (end func(), ok bool) {
+// viaSDK registers a request that the SDK answers, until end is called. False: a request
+// with that id runs on the fast path.
+func (s *Path) viaSDK(session string, id json.RawMessage) (end func(), ok bool) {
 	key := runKey(session, id)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,12 +71,12 @@ func (s *Path) note(key string, r run) {
 	s.running[key] = r
 }
 
-// hear takes what a client of the stateful protocol says of calls that run here. True:
-// nobody else is to hear it.
-func (s *Path) hear(session string, m rpc.Message) bool {
+// receive takes a message of a client of the stateful protocol about a call on the fast
+// path. True: the SDK must not get it.
+func (s *Path) receive(session string, m rpc.Message) bool {
 	switch {
 	case m.Method == "notifications/cancelled":
-		params, _ := rawjson.Members(m.Params) // the SDK says what is wrong with it
+		params, _ := rawjson.Members(m.Params) // the SDK reports what is wrong with it
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if r := s.running[runKey(session, params["requestId"])]; r.cancel != nil {
@@ -99,32 +98,32 @@ func (s *Path) hear(session string, m rpc.Message) bool {
 	return false
 }
 
-// ask asks a client of the stateful protocol. Only roots/list comes here: what else it
-// can be asked does not take the shortcut.
-func (l *replyWriter) Ask(ctx context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
-	if method != "roots/list" || l.session == "" {
-		return nil, relay.Cannot(method)
+// Ask implements relay.ReplyWriter, for a client of the stateful protocol. The method is
+// always roots/list: clients that support others do not take the fast path.
+func (w *replyWriter) Ask(ctx context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
+	if method != "roots/list" || w.session == "" {
+		return nil, relay.Unsupported(method)
 	}
 	id := "sandlot-" + secret.ID()
-	key, answer := runKey(l.session, json.RawMessage(`"`+id+`"`)), make(chan json.RawMessage, 1)
-	l.path.mu.Lock()
-	if l.path.asked == nil {
-		l.path.asked = map[string]chan json.RawMessage{}
+	key, answer := runKey(w.session, json.RawMessage(`"`+id+`"`)), make(chan json.RawMessage, 1)
+	w.path.mu.Lock()
+	if w.path.asked == nil {
+		w.path.asked = map[string]chan json.RawMessage{}
 	}
-	l.path.asked[key] = answer
-	l.path.mu.Unlock()
+	w.path.asked[key] = answer
+	w.path.mu.Unlock()
 	defer func() {
-		l.path.mu.Lock()
-		defer l.path.mu.Unlock()
-		delete(l.path.asked, key)
+		w.path.mu.Lock()
+		defer w.path.mu.Unlock()
+		delete(w.path.asked, key)
 	}()
-	l.send(map[string]any{"jsonrpc": "2.0", "id": id, "method": method})
+	w.send(map[string]any{"jsonrpc": "2.0", "id": id, "method": method})
 	select {
 	case a := <-answer:
 		//lint:ignore SA1019 clients of the stateful protocol have roots
 		var roots *mcp.ListRootsResult // as the SDK reads it
 		if json.Unmarshal(a, &roots) != nil || roots == nil {
-			return nil, relay.Cannot(method)
+			return nil, relay.Unsupported(method)
 		}
 		return json.Marshal(roots)
 	case <-ctx.Done():

@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// maxUnsent and maxUnsentBytes bound what waits for one client that does not read.
+// maxUnsent and maxUnsentBytes bound the queue of one client that does not read.
 const maxUnsent, maxUnsentBytes = 64, 128 << 10
 
-// Notifier sends notifications in order, from a goroutine of its own, so that a
-// client that does not read stops nobody but itself. When it is full, the oldest
-// log message goes first. The goroutine ends when all is sent.
+// Notifier sends notifications in order, from a goroutine of its own, so that a client
+// that does not read delays nobody else. A full queue drops the oldest log message
+// first. The goroutine ends when the queue is empty.
 type Notifier struct {
 	mu    sync.Mutex
 	queue []Notification
-	bytes int           // of what is in the queue
-	idle  chan struct{} // closed when all is sent; nil: it is
+	bytes int           // in the queue
+	idle  chan struct{} // closed when the queue is empty; nil: it is
 	ended bool
 }
 
 // Notification is one notification.
 type Notification struct {
-	Log  bool   // it may be dropped before others
-	Key  string // a later one with this key is as good; empty: none is
+	Log  bool   // dropped before others
+	Key  string // one queued notification with a key replaces all others with it
 	Send func()
 	Size int // in bytes, about
 }
 
-// Put keeps a notification to be sent; it never waits.
+// Put queues a notification; it never waits.
 func (o *Notifier) Put(n Notification) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -66,15 +66,15 @@ func (o *Notifier) deliver() {
 	}
 }
 
-// Flush waits until all is sent, but not for long.
-func (o *Notifier) Flush(ctx context.Context, most time.Duration) {
+// Flush waits until the queue is empty, at most that long.
+func (o *Notifier) Flush(ctx context.Context, timeout time.Duration) {
 	o.mu.Lock()
 	idle := o.idle
 	o.mu.Unlock()
 	if idle == nil {
 		return
 	}
-	t := time.NewTimer(most)
+	t := time.NewTimer(timeout)
 	defer t.Stop()
 	select {
 	case <-idle:
@@ -83,14 +83,14 @@ func (o *Notifier) Flush(ctx context.Context, most time.Duration) {
 	}
 }
 
-// End drops what is not sent, and what comes later.
+// End drops the queue, and later notifications.
 func (o *Notifier) End() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ended, o.queue, o.bytes = true, nil, 0
 }
 
-// Sending says whether there is anything left to send.
+// Sending says whether the queue is not empty.
 func (o *Notifier) Sending() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -8,10 +8,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Progress tells a client that waits what happens: each new text, and, when
-// there is none for a while, that time passes.
+// SendProgress sends a progress notification to a client.
+type SendProgress = func(*mcp.ProgressNotificationParams)
+
+// Progress notifies a client of each new text of its call, and, when there is none for a
+// while, of the time that passed.
 type Progress struct {
-	send  func(*mcp.ProgressNotificationParams)
+	send  SendProgress
 	start time.Time
 
 	mu      sync.Mutex
@@ -20,11 +23,11 @@ type Progress struct {
 	stopped bool
 }
 
-// quiet is how long a call says nothing before it says that it still runs.
+// quiet is after how long without a text the client is told that the call still runs.
 const quiet = 5 * time.Second
 
-// NewProgress returns one that sends by send.
-func NewProgress(send func(*mcp.ProgressNotificationParams)) *Progress {
+// NewProgress returns a Progress that lasts until Stop.
+func NewProgress(send SendProgress) *Progress {
 	p := &Progress{send: send, start: time.Now()}
 	p.timer = time.AfterFunc(quiet, func() {
 		p.Say(fmt.Sprintf("Still running after %d s", int(time.Since(p.start).Seconds())))
@@ -32,8 +35,8 @@ func NewProgress(send func(*mcp.ProgressNotificationParams)) *Progress {
 	return p
 }
 
-// Say sends a notification. Its number is the seconds since the start, and
-// always grows.
+// Say sends a notification. Its progress is the seconds since the start, and always
+// grows.
 func (p *Progress) Say(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +48,7 @@ func (p *Progress) Say(text string) {
 	p.timer.Reset(quiet)
 }
 
-// Stop ends it: nothing is sent any more.
+// Stop ends the notifications.
 func (p *Progress) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,9 +1,9 @@
 //lint:file-ignore SA1019 clients of the stateful protocol have sampling, roots and logging
 
-// Package relay passes what clients ask for on to external servers, and what these
-// answer back, as the bytes that came. A call may have to ask its client's user in the
-// middle: where the protocol is stateless, the call is suspended until its client comes
-// again with the answer.
+// Package relay proxies requests of clients to third-party servers, whose answers it
+// returns as the bytes that came. A call may have to ask its client's user in the middle:
+// in the stateless protocol, the call is suspended until its client retries it with the
+// answer.
 package relay
 
 import (
@@ -31,8 +31,8 @@ type Relay struct {
 	seal   seal
 }
 
-// New returns one. The key, of 32 bytes, seals what clients carry for the server between
-// two parts of a call; without it that ends with the server.
+// New returns a relay. The key, of 32 bytes, seals the state that clients carry between two
+// parts of a call; without it such calls end with the server.
 func New(h *hub.Hub, l *limit.Limiter, log *slog.Logger, key []byte) *Relay {
 	return &Relay{Hub: h, Limits: l, Log: log, seal: newSeal(key)}
 }
@@ -40,30 +40,31 @@ func New(h *hub.Hub, l *limit.Limiter, log *slog.Logger, key []byte) *Relay {
 // Request is what all that is passed on has in common.
 type Request struct {
 	Method       string
-	Key          string // name or URI
+	Key          string          // name or URI
+	Own          bool            // it calls a tool of Sandlot's own
+	Arguments    json.RawMessage // of a tool
 	Writer       ReplyWriter
 	Stateless    bool            // the protocol is
-	Capabilities json.RawMessage // what the client is able to do
+	Capabilities json.RawMessage // the client's
 	Meta         map[string]any
 	Params       rpc.Object
 	Inputs       tool.Inputs
 	Holds        *limit.Holds // where the answer counts; nil: nowhere
 }
 
-// ReplyWriter is the way to a client while a call of it runs.
+// ReplyWriter reaches the client of a running call.
 type ReplyWriter interface {
-	// Client tells those of one principal apart.
+	// Client tells the clients of one principal apart.
 	Client() string
-	// Tell sends a notification of the call. A client that went away is noticed
-	// by the call itself.
+	// Tell sends a notification of the call. That the client disconnected, the call
+	// itself finds out.
 	Tell(ctx context.Context, method string, params json.RawMessage)
-	// Ask asks what the client said that it can, and waits for its answer.
+	// Ask sends a request that the client supports, and waits for its answer.
 	Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 }
 
-// Abilities is what a client can. The SDK's own form says that every client has
-// roots.
-func Abilities(c *mcp.ClientCapabilities) json.RawMessage {
+// Capabilities are a client's. The SDK's own JSON of them has roots for every client.
+func Capabilities(c *mcp.ClientCapabilities) json.RawMessage {
 	if c == nil {
 		return json.RawMessage("{}")
 	}
@@ -77,8 +78,8 @@ func Abilities(c *mcp.ClientCapabilities) json.RawMessage {
 	return b
 }
 
-// passable is what of a client's _meta a third-party server may see.
-func passable(meta map[string]any) rpc.Object {
+// visibleMeta is the part of a client's _meta that a third-party server may see.
+func visibleMeta(meta map[string]any) rpc.Object {
 	out := rpc.Object{}
 	for k, v := range meta {
 		if k == "progressToken" || strings.HasPrefix(k, "io.modelcontextprotocol/") {
@@ -91,49 +92,37 @@ func passable(meta map[string]any) rpc.Object {
 	return out
 }
 
-// Tool calls a tool of a third-party server.
-func (y *Relay) Tool(calls *Calls, q *Request, args json.RawMessage) Answerer {
-	return func(ctx context.Context, client tool.Client, in tool.Inputs, held *limit.Held) (json.RawMessage, error) {
-		res, err := y.Hub.Call(ctx, tool.Call{Principal: calls.Principal, Name: q.Key, Args: args,
-			Client: client, Meta: passable(q.Meta), Inputs: in, Held: held})
-		if err != nil {
-			return nil, err
-		}
-		return res.Raw, nil
+// call makes the call of which a request is a part, or all.
+func (y *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Client, in tool.Inputs,
+	held *limit.Held) (json.RawMessage, error) {
+	if q.Method != "tools/call" {
+		return y.Hub.Proxy(ctx, tool.Request{Principal: calls.Principal, Method: q.Method, Params: q.Params,
+			Client: c, Meta: visibleMeta(q.Meta), Inputs: in, Held: held})
 	}
-}
-
-// ElicitingTool calls a tool of ours that may ask its client's user: in front of the
-// SDK's handlers too, which cannot suspend a call.
-func (y *Relay) ElicitingTool(calls *Calls, q *Request, args json.RawMessage) Answerer {
-	return func(ctx context.Context, client tool.Client, _ tool.Inputs, held *limit.Held) (json.RawMessage, error) {
-		n := NewProgress(func(p *mcp.ProgressNotificationParams) {
+	call := tool.Call{Principal: calls.Principal, Name: q.Key, Args: q.Arguments, Client: c, Held: held}
+	if q.Own {
+		progress := NewProgress(func(p *mcp.ProgressNotificationParams) {
 			b, _ := json.Marshal(p)
-			client.Tell("notifications/progress", b)
+			c.Tell("notifications/progress", b)
 		})
-		defer n.Stop()
-		res, err := y.Hub.Call(ctx, tool.Call{Principal: calls.Principal, Name: q.Key, Args: args, Progress: n.Say, Client: client, Held: held})
-		if err != nil {
-			return nil, err
-		}
+		defer progress.Stop()
+		call.Progress = progress.Say
+	} else {
+		call.Meta, call.Inputs = visibleMeta(q.Meta), in
+	}
+	res, err := y.Hub.Call(ctx, call)
+	switch {
+	case err != nil:
+		return nil, err
+	case q.Own:
 		return json.Marshal(rpc.Result(res))
 	}
+	return res.Raw, nil
 }
 
-// Other asks an external server for what is no tool.
-func (y *Relay) Other(calls *Calls, q *Request) Answerer {
-	return func(ctx context.Context, client tool.Client, in tool.Inputs, held *limit.Held) (json.RawMessage, error) {
-		return y.Hub.Proxy(ctx, tool.Request{Principal: calls.Principal, Method: q.Method, Params: q.Params,
-			Client: client, Meta: passable(q.Meta), Inputs: in, Held: held})
-	}
-}
-
-// Answerer makes the call of which a request is a part, or all.
-type Answerer func(ctx context.Context, client tool.Client, in tool.Inputs, held *limit.Held) (json.RawMessage, error)
-
-// Result is Answer, as the SDK takes it.
-func (y *Relay) Result(ctx context.Context, calls *Calls, q *Request, answer Answerer) (mcp.Result, error) {
-	b, err := y.Answer(ctx, calls, q, answer)
+// Result is Answer for the SDK.
+func (y *Relay) Result(ctx context.Context, calls *Calls, q *Request) (mcp.Result, error) {
+	b, err := y.Answer(ctx, calls, q)
 	if err != nil {
 		return nil, err
 	}
@@ -147,15 +136,14 @@ func (y *Relay) Result(ctx context.Context, calls *Calls, q *Request, answer Ans
 	return r, nil
 }
 
-// Answer returns what was answered, or the error that the client is to be
-// told.
-func (y *Relay) Answer(ctx context.Context, calls *Calls, q *Request, answer Answerer) (b json.RawMessage, err error) {
+// Answer returns the result object, or the error for the client.
+func (y *Relay) Answer(ctx context.Context, calls *Calls, q *Request) (b json.RawMessage, err error) {
 	if q.Stateless {
-		b, err = y.retrying(ctx, calls, q, answer)
+		b, err = y.retrying(ctx, calls, q)
 	} else {
 		c := &client{q: q, ctx: ctx}
-		b, err = answer(ctx, c, tool.Inputs{}, q.Holds.Held())
-		c.said.Flush(ctx, flushing)
+		b, err = y.call(ctx, calls, q, c, tool.Inputs{}, q.Holds.Held())
+		c.said.Flush(ctx, flushTimeout)
 		c.said.End()
 	}
 	if err != nil {

@@ -14,23 +14,21 @@ import (
 	"sandlot/internal/fault"
 )
 
-// state is what a client of the stateless protocol carries for us from one part of a
-// call to the next.
+// state is the requestState that a client of the stateless protocol carries from one part
+// of a call to the next.
 type state struct {
-	Upstream string `json:"u,omitempty"` // the server's own
-	Call     string `json:"c,omitempty"` // a call that waits here
+	Upstream string `json:"u,omitempty"` // the third-party server's requestState
+	Call     string `json:"c,omitempty"` // the handle of a suspended call
 	Expires  int64  `json:"e"`           // Unix seconds
 }
 
-// seal makes states that only their owner can bring back, with the same call,
-// and that nobody can read or change.
+// seal encrypts states. Only their principal can bring them back, with the same call.
 type seal struct{ aead cipher.AEAD }
 
-// SealMark begins every state that this server gave.
+// SealMark begins every sealed state.
 const SealMark = "slt1."
 
-// newSeal returns a seal with that key of 32 bytes; without one it makes a key
-// that is good until the server ends.
+// newSeal returns a seal with that key of 32 bytes, or, without one, with a random key.
 func newSeal(key []byte) seal {
 	if len(key) != 32 {
 		key = make([]byte, 32)
@@ -47,7 +45,7 @@ func newSeal(key []byte) seal {
 	return seal{aead}
 }
 
-// bound is what a state is good for: who, what and with which arguments.
+// bound is a hash of the principal, the method, the key and the arguments of a call.
 func bound(p auth.Principal, q *Request) []byte {
 	var canonical any
 	b, _ := json.Marshal(q.Params)
@@ -58,7 +56,7 @@ func bound(p auth.Principal, q *Request) []byte {
 }
 
 func (s seal) make(p auth.Principal, q *Request, st state) (string, error) {
-	st.Expires = time.Now().Add(waitsForUser).Unix()
+	st.Expires = time.Now().Add(suspendTimeout).Unix()
 	plain, err := json.Marshal(st)
 	if err != nil {
 		return "", err
@@ -66,7 +64,7 @@ func (s seal) make(p auth.Principal, q *Request, st state) (string, error) {
 	return SealMark + base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, bound(p, q))), nil
 }
 
-// open returns the state that a request brings; none is an empty one.
+// open returns the state that a request brings; without one it is empty.
 func (s seal) open(p auth.Principal, q *Request) (state, error) {
 	var st state
 	if q.Inputs.State == "" {

@@ -16,13 +16,12 @@ import (
 	"sandlot/internal/tool"
 )
 
-// waitsForUser is how long a call waits for its client to come again with what was
-// asked for.
-const waitsForUser = tool.Thinking
+// suspendTimeout is how long a suspended call waits for its client's retry.
+const suspendTimeout = tool.Thinking
 
-// retryingClient is a client of the stateless protocol: it cannot be asked while it waits, but
-// comes again with answers. A server of the stateful protocol asks in the middle of a
-// call, which thus outlives the request that made it.
+// retryingClient is a client of the stateless protocol: it cannot be asked while it waits,
+// but retries the call with answers. A server of the stateful protocol asks in the middle
+// of a call, which thus outlives the request that made it.
 type retryingClient struct {
 	client
 	questions chan *question
@@ -37,13 +36,13 @@ type question struct {
 // Retries implements tool.Client.
 func (r *retryingClient) Retries() bool { return true }
 
-// ID implements tool.Client: requests of the stateless protocol belong to no session.
+// ID implements tool.Client. Requests of the stateless protocol have no session.
 func (r *retryingClient) ID() string { return fmt.Sprintf("%p", r) }
 
 // Ask implements tool.Client.
 func (r *retryingClient) Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	if !Able(r.q.Capabilities, method) {
-		return nil, Cannot(method)
+	if !Supports(r.q.Capabilities, method) {
+		return nil, Unsupported(method)
 	}
 	q := &question{method, params, make(chan json.RawMessage, 1)}
 	select {
@@ -59,14 +58,14 @@ func (r *retryingClient) Ask(ctx context.Context, method string, params json.Raw
 	}
 }
 
-// detach says that no request waits.
+// detach says that no request waits for the call.
 func (r *retryingClient) detach() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ctx = nil
 }
 
-// attach makes a request the one that waits.
+// attach makes q the request that waits for the call.
 func (r *retryingClient) attach(ctx context.Context, q *Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,16 +77,16 @@ type suspended struct {
 	client *retryingClient
 	cancel context.CancelFunc
 	done   chan struct{}
-	held   *limit.Held // of the result
+	held   *limit.Held // what the result holds
 	result json.RawMessage
 	err    error
 
-	asked   *question // what it waits for; owned by who holds the call
+	asked   *question // without an answer; its owner is whoever took the call
 	timer   *time.Timer
-	release func() // of the principal's limit
+	release func() // releases the principal's limit of suspended calls
 }
 
-// Calls are the calls of one token: those that wait for their clients among them.
+// Calls are the calls of one token, with the suspended ones.
 type Calls struct {
 	Principal auth.Principal  // with the token
 	Life      context.Context // ends with the token
@@ -97,22 +96,21 @@ type Calls struct {
 	ended     bool
 }
 
-// Within returns a context that ends with the token too; release lets go of it.
+// Within returns a context that ends with the token too, or by release.
 func (s *Calls) Within(ctx context.Context) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.Life, func() { cancel(context.Cause(s.Life)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Suspended says whether a call waits for its client.
+// Suspended says whether there is a suspended call.
 func (s *Calls) Suspended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.suspended) > 0
 }
 
-// put keeps a call and returns the handle under which it waits; false: the endpoint
-// is over.
+// put suspends a call and returns its handle; false: End was called.
 func (s *Calls) put(c *suspended) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +122,7 @@ func (s *Calls) put(c *suspended) (string, bool) {
 	}
 	id := secret.ID()
 	s.suspended[id] = c
-	c.timer = time.AfterFunc(waitsForUser, func() {
+	c.timer = time.AfterFunc(suspendTimeout, func() {
 		if s.take(id) != nil {
 			c.drop()
 		}
@@ -132,7 +130,7 @@ func (s *Calls) put(c *suspended) (string, bool) {
 	return id, true
 }
 
-// take returns a call that waits; nobody else gets it.
+// take returns a suspended call, and makes the caller its owner.
 func (s *Calls) take(id string) *suspended {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,8 +143,8 @@ func (s *Calls) take(id string) *suspended {
 	return c
 }
 
-// retrying makes the call of a client of the stateless protocol, or goes on with it.
-func (y *Relay) retrying(ctx context.Context, calls *Calls, q *Request, answer Answerer) (json.RawMessage, error) {
+// retrying makes the call of a client of the stateless protocol, or continues it.
+func (y *Relay) retrying(ctx context.Context, calls *Calls, q *Request) (json.RawMessage, error) {
 	state, err := y.seal.open(calls.Principal, q)
 	if err != nil {
 		return nil, err
@@ -154,19 +152,20 @@ func (y *Relay) retrying(ctx context.Context, calls *Calls, q *Request, answer A
 	var call *suspended
 	if state.Call != "" {
 		if call = calls.take(state.Call); call == nil {
-			return nil, fault.New(fault.InvalidParameters, "the call that asked for this is over; make it again").With("argument", "requestState")
+			return nil, fault.New(fault.InvalidParameters, "the call that asked for this is over; make it again").
+				With("argument", "requestState")
 		}
 		call.client.attach(ctx, q)
 		call.deliver(q.Inputs.Responses)
 	} else {
 		q.Inputs.State = state.Upstream
-		call = y.start(ctx, calls, q, answer)
+		call = y.start(ctx, calls, q)
 	}
 	return y.await(ctx, calls, q, call)
 }
 
 // start begins a call that may outlive ctx.
-func (y *Relay) start(ctx context.Context, calls *Calls, q *Request, answer Answerer) *suspended {
+func (y *Relay) start(ctx context.Context, calls *Calls, q *Request) *suspended {
 	own, cancel := calls.Within(context.WithoutCancel(ctx))
 	c := &suspended{cancel: cancel, done: make(chan struct{}), held: y.Limits.Held(calls.Principal.ID, limit.Answers),
 		client: &retryingClient{client: client{q: q, ctx: ctx}, questions: make(chan *question)}}
@@ -174,21 +173,21 @@ func (y *Relay) start(ctx context.Context, calls *Calls, q *Request, answer Answ
 	go func() {
 		defer close(c.done)
 		defer rpc.Recover(own, y.Log, q.Method, &c.err)
-		c.result, c.err = answer(own, c.client, in, c.held)
+		c.result, c.err = y.call(own, calls, q, c.client, in, c.held)
 	}()
 	return c
 }
 
-// drop gives a call up: nobody takes its result.
+// drop cancels a call whose result nobody reads.
 func (c *suspended) drop() {
 	c.cancel()
 	c.held.Release()
 }
 
-// answerName is under which name a question of an older server is put.
+// answerName is the name of the question of a server of the stateful protocol.
 const answerName = "input"
 
-// deliver gives a call what it asked for, if that came.
+// deliver gives a call the answer to its question, if the client sent it.
 func (c *suspended) deliver(responses json.RawMessage) {
 	var all rpc.Object
 	if json.Unmarshal(responses, &all) != nil || all[answerName] == nil || c.asked == nil {
@@ -200,21 +199,21 @@ func (c *suspended) deliver(responses json.RawMessage) {
 
 // await waits for a call's end, or its next question.
 func (y *Relay) await(ctx context.Context, calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
-	if c.asked != nil { // nothing came for it: it is asked again
-		return y.hold(calls, q, c)
+	if c.asked != nil { // the client sent no answer, and is asked again
+		return y.suspend(calls, q, c)
 	}
 	select {
 	case <-c.done:
 		c.cancel()
 		q.Holds.Add(c.held)
-		c.client.said.Flush(ctx, flushing)
+		c.client.said.Flush(ctx, flushTimeout)
 		c.client.said.End()
 		if c.err != nil {
 			return nil, c.err
 		}
 		return y.sealed(calls, q, c.result)
 	case c.asked = <-c.client.questions:
-		return y.hold(calls, q, c)
+		return y.suspend(calls, q, c)
 	case <-ctx.Done():
 		c.drop()
 		c.client.said.End()
@@ -223,9 +222,9 @@ func (y *Relay) await(ctx context.Context, calls *Calls, q *Request, c *suspende
 	}
 }
 
-// hold puts a call aside and returns the result that asks its client.
-func (y *Relay) hold(calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
-	c.client.said.Flush(context.Background(), flushing)
+// suspend suspends a call and returns the result that asks its client.
+func (y *Relay) suspend(calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
+	c.client.said.Flush(context.Background(), flushTimeout)
 	c.client.detach()
 	ask := map[string]any{"method": c.asked.method}
 	if len(c.asked.params) > 0 {
@@ -248,11 +247,12 @@ func (y *Relay) hold(calls *Calls, q *Request, c *suspended) (json.RawMessage, e
 		calls.take(id)
 		return nil, err
 	}
-	return json.Marshal(map[string]any{"resultType": "input_required", "inputRequests": map[string]any{answerName: ask}, "requestState": sealed})
+	return json.Marshal(map[string]any{"resultType": "input_required", "requestState": sealed,
+		"inputRequests": map[string]any{answerName: ask}})
 }
 
-// sealed hides the state of a server of the stateless protocol that asks for input: what
-// comes back must be what went out, from whom it went to.
+// sealed seals the state of a server of the stateless protocol that asks for input: only
+// the client to which it went can bring it back, unchanged.
 func (y *Relay) sealed(calls *Calls, q *Request, b json.RawMessage) (json.RawMessage, error) {
 	if !rpc.Mentions(b, "input_required") {
 		return b, nil
@@ -263,7 +263,7 @@ func (y *Relay) sealed(calls *Calls, q *Request, b json.RawMessage) (json.RawMes
 		return b, nil
 	}
 	if json.Unmarshal(r["requestState"], &upstream) != nil || upstream == "" {
-		return b, nil // there is none
+		return b, nil // the server has no state
 	}
 	s, err := y.seal.make(calls.Principal, q, state{Upstream: upstream})
 	if err != nil {
@@ -273,7 +273,7 @@ func (y *Relay) sealed(calls *Calls, q *Request, b json.RawMessage) (json.RawMes
 	return json.Marshal(r)
 }
 
-// End gives up all calls that wait, and waits for their ends.
+// End cancels all suspended calls, and waits for their ends.
 func (s *Calls) End() {
 	s.mu.Lock()
 	all := s.suspended
@@ -289,4 +289,5 @@ func (s *Calls) End() {
 	}
 }
 
-var errState = errors.New("requestState is not what this server gave for this call, or it is too old; make the call again without it")
+var errState = errors.New("requestState is not what this server gave for this call, or it is too old; " +
+	"make the call again without it")

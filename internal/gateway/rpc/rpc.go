@@ -44,6 +44,11 @@ func Failure(id json.RawMessage, code int, message string, data any) map[string]
 	return map[string]any{"jsonrpc": "2.0", "id": orNull(id), "error": failure{code, message, data}}
 }
 
+// Invalid is the answer to a text that is no valid request.
+func Invalid(message string) map[string]any {
+	return Failure(nil, jsonrpc.CodeInvalidRequest, message, nil)
+}
+
 // Failed is the answer to a request that ended with that error.
 func Failed(id json.RawMessage, e *jsonrpc.Error) map[string]any {
 	var data any
