@@ -30,11 +30,13 @@ func asking() *Gateway {
 			return nil, fault.New(fault.Forbidden, "there is nobody to ask")
 		}
 		c.Progress("asking")
-		a, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"May I?","requestedSchema":{"type":"object","properties":{"decision":{"type":"string"}}}}`))
+		a, err := c.Client.Ask(ctx, "elicitation/create",
+			json.RawMessage(`{"message":"May I?","requestedSchema":{"type":"object","properties":{"decision":{"type":"string"}}}}`))
 		if err != nil {
 			return nil, err
 		}
-		return &tool.Result{Content: []tool.Content{tool.Text(string(a))}, Fields: map[string]any{"n": 1}, Words: "n: 1"}, nil
+		return &tool.Result{Content: []tool.Content{tool.Text(string(a))}, Fields: map[string]any{"n": 1},
+			Words: "n: 1"}, nil
 	}})
 }
 
@@ -45,18 +47,22 @@ func TestOursAsksNewer(t *testing.T) {
 	if kind != "input_required" || state == "" || !strings.Contains(answer, "May I?") {
 		t.Fatal(answer)
 	}
-	kind, again, answer := resultOf(t, ask(g, "tools/call", "careful", fmt.Sprintf(`%s,"requestState":%q`, callCareful, state)))
+	kind, again, answer := resultOf(t,
+		ask(g, "tools/call", "careful", fmt.Sprintf(`%s,"requestState":%q`, callCareful, state)))
 	if kind != "input_required" || !strings.Contains(answer, "May I?") { // it came without an answer
 		t.Fatal(answer)
 	}
-	kind, _, answer = resultOf(t, ask(g, "tools/call", "careful", answered(again, `{"action":"accept","content":{"decision":"allow"}}`)))
-	if kind != "complete" || !strings.Contains(answer, `\"decision\":\"allow\"`) || !strings.Contains(answer, `"structuredContent":{"n":1}`) || !strings.Contains(answer, "n: 1") {
+	kind, _, answer = resultOf(t, ask(g, "tools/call", "careful",
+		answered(again, `{"action":"accept","content":{"decision":"allow"}}`)))
+	if kind != "complete" || !strings.Contains(answer, `\"decision\":\"allow\"`) ||
+		!strings.Contains(answer, `"structuredContent":{"n":1}`) || !strings.Contains(answer, "n: 1") {
 		t.Error(answer)
 	}
 	if got := ask(g, "tools/call", "careless", `"name":"careless","arguments":{}`); !strings.Contains(got, "false") {
 		t.Errorf("a tool that does not ask: %s", got)
 	}
-	if got := askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careful","arguments":{}}}`); !strings.Contains(got, "FORBIDDEN") {
+	if got := askBare(g,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careful","arguments":{}}}`); !strings.Contains(got, "FORBIDDEN") {
 		t.Errorf("a bare call: %s", got)
 	}
 }
@@ -73,20 +79,26 @@ func TestOursAsksOlder(t *testing.T) {
 		}
 		defer s.Close()
 		asked, heard := "", make(chan string, 10)
-		opts := &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { heard <- r.Params.Message }}
+		opts := &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context,
+			r *mcp.ProgressNotificationClientRequest) {
+			heard <- r.Params.Message
+		}}
 		if able {
 			opts.ElicitationHandler = func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 				asked = r.Params.Message
 				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"decision": "allow"}}, nil
 			}
 		}
-		c, err := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, opts).Connect(t.Context(), here, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+		c, err := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, opts).
+			Connect(t.Context(), here, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "careful", Arguments: map[string]any{}, Meta: mcp.Meta{"progressToken": "p"}})
-		if able && (err != nil || asked != "May I?" || !strings.Contains(r.Content[0].(*mcp.TextContent).Text, "allow") || <-heard != "asking") {
+		r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "careful", Arguments: map[string]any{},
+			Meta: mcp.Meta{"progressToken": "p"}})
+		if able && (err != nil || asked != "May I?" || !strings.Contains(r.Content[0].(*mcp.TextContent).Text,
+			"allow") || <-heard != "asking") {
 			t.Errorf("%v %+v, asked %q", err, r, asked)
 		}
 		if !able && (err == nil || asked != "") {
@@ -100,7 +112,8 @@ func TestOursAsksOlder(t *testing.T) {
 func TestStatesAreBound(t *testing.T) {
 	anna, bob := auth.User("anna", false), auth.User("bob", false)
 	passed := 0
-	third := &theirs{tools: []tool.Tool{foreignTool("ext_ask", `{"type":"object"}`), foreignTool("ext_state", `{"type":"object"}`), foreignTool("ext_other", `{"type":"object"}`)},
+	third := &theirs{tools: []tool.Tool{foreignTool("ext_ask", `{"type":"object"}`),
+		foreignTool("ext_state", `{"type":"object"}`), foreignTool("ext_other", `{"type":"object"}`)},
 		prompts: []tool.Item{{Key: "ext_ask", Raw: json.RawMessage(`{"name":"ext_ask"}`)}}}
 	third.call = func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		switch {
@@ -124,9 +137,11 @@ func TestStatesAreBound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			passed = 0
 			with := func(p auth.Principal, method, tool, args, state string) string {
-				return askAs(g, p, method, tool, fmt.Sprintf(`"name":%q,"arguments":%s,"requestState":%q,"inputResponses":{"input":{"action":"accept"}}`, tool, args, state))
+				return askAs(g, p, method, tool,
+					fmt.Sprintf(`"name":%q,"arguments":%s,"requestState":%q,"inputResponses":{"input":{"action":"accept"}}`, tool, args, state))
 			}
-			kind, state, answer := resultOf(t, askAs(g, anna, "tools/call", name, fmt.Sprintf(`"name":%q,"arguments":{"a":"1"}`, name)))
+			kind, state, answer := resultOf(t, askAs(g, anna, "tools/call", name,
+				fmt.Sprintf(`"name":%q,"arguments":{"a":"1"}`, name)))
 			if kind != "input_required" {
 				t.Fatal(answer)
 			}
@@ -139,17 +154,20 @@ func TestStatesAreBound(t *testing.T) {
 				"other arguments":     with(anna, "tools/call", name, `{"a":"2"}`, state),
 				"no arguments":        with(anna, "tools/call", name, `{}`, state),
 				"a prompt":            with(anna, "prompts/get", "ext_ask", `{"a":"1"}`, state),
-				"a changed one":       with(anna, "tools/call", name, `{"a":"1"}`, state[:middle]+string('A'+(state[middle]-'A'+1)%26)+state[middle+1:]),
-				"half of it":          with(anna, "tools/call", name, `{"a":"1"}`, state[:middle]),
+				"a changed one": with(anna, "tools/call", name, `{"a":"1"}`, state[:middle]+
+					string('A'+(state[middle]-'A'+1)%26)+state[middle+1:]),
+				"half of it": with(anna, "tools/call", name, `{"a":"1"}`, state[:middle]),
 			} {
 				if !strings.Contains(got, "-32602") || passed > 0 {
 					t.Fatalf("%s: %s", what, got)
 				}
 			}
-			if kind, _, answer := resultOf(t, with(anna, "tools/call", name, `{"a":"1"}`, state)); kind != "complete" || passed != 1 {
+			if kind, _, answer := resultOf(t, with(anna, "tools/call", name, `{"a":"1"}`, state)); kind != "complete" ||
+				passed != 1 {
 				t.Fatalf("the call that it is for: %s", answer)
 			}
-			if got := with(anna, "tools/call", "ext_ask", `{"a":"1"}`, state); name == "ext_ask" && !strings.Contains(got, "-32602") {
+			if got := with(anna, "tools/call", "ext_ask", `{"a":"1"}`, state); name == "ext_ask" &&
+				!strings.Contains(got, "-32602") {
 				t.Errorf("a second time: %s", got)
 			}
 		})

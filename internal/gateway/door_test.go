@@ -27,17 +27,19 @@ var open = map[string]bool{"ping": true, "notifications/cancelled": true, "notif
 
 // requests are one request of each other method, with the name that headers repeat.
 var requests = map[string]struct{ params, name string }{
-	"initialize":       {`"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}`, ""},
+	"initialize": {`"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}`,
+		""},
 	"server/discover":  {``, ""},
 	"logging/setLevel": {`"level":"error"`, ""},
-	"tools/list":       {``, ""}, "prompts/list": {``, ""}, "resources/list": {``, ""}, "resources/templates/list": {``, ""},
-	"tools/call":            {`"name":"own"`, "own"},
-	"prompts/get":           {`"name":"ext_p"`, "ext_p"},
-	"resources/read":        {`"uri":"file:///x"`, "file:///x"},
-	"resources/subscribe":   {`"uri":"file:///x"`, ""},
-	"resources/unsubscribe": {`"uri":"file:///x"`, ""},
-	"subscriptions/listen":  {`"notifications":{"toolsListChanged":true}`, ""},
-	"completion/complete":   {`"ref":{"type":"ref/prompt","name":"ext_p"},"argument":{"name":"a","value":"b"}`, ""},
+	"tools/list":       {``, ""}, "prompts/list": {``, ""}, "resources/list": {``, ""},
+	"resources/templates/list": {``, ""},
+	"tools/call":               {`"name":"own"`, "own"},
+	"prompts/get":              {`"name":"ext_p"`, "ext_p"},
+	"resources/read":           {`"uri":"file:///x"`, "file:///x"},
+	"resources/subscribe":      {`"uri":"file:///x"`, ""},
+	"resources/unsubscribe":    {`"uri":"file:///x"`, ""},
+	"subscriptions/listen":     {`"notifications":{"toolsListChanged":true}`, ""},
+	"completion/complete":      {`"ref":{"type":"ref/prompt","name":"ext_p"},"argument":{"name":"a","value":"b"}`, ""},
 }
 
 // closed is a gateway whose sources do nothing that a test would forgive.
@@ -66,7 +68,8 @@ func forbidden(t *testing.T, where, answer string) {
 	var a struct {
 		Error *struct{ Message string }
 	}
-	if err := json.Unmarshal([]byte(answer), &a); err != nil || a.Error == nil || !strings.Contains(a.Error.Message, forbids) {
+	if err := json.Unmarshal([]byte(answer), &a); err != nil || a.Error == nil ||
+		!strings.Contains(a.Error.Message, forbids) {
 		t.Errorf("%s: %.300s", where, answer)
 	}
 }
@@ -131,7 +134,8 @@ func TestRoadsGoThroughTheDoor(t *testing.T) {
 		return "it ended"
 	}
 	newerAlone := map[string]bool{"server/discover": true, "subscriptions/listen": true}
-	olderAlone := map[string]bool{"initialize": true, "logging/setLevel": true, "resources/subscribe": true, "resources/unsubscribe": true}
+	olderAlone := map[string]bool{"initialize": true, "logging/setLevel": true, "resources/subscribe": true,
+		"resources/unsubscribe": true}
 	for m, r := range requests {
 		if !olderAlone[m] {
 			forbidden(t, m+" stateless", stateless(t, m, r.params, r.name))
@@ -158,7 +162,8 @@ func TestFastPathGoesThroughTheDoor(t *testing.T) {
 			return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
 		}})
 	r := newRig(t, g, "{}")
-	for _, q := range []struct{ method, params, name string }{{"tools/call", `"name":"own"`, "own"}, {"tools/call", `"name":"ext_t"`, "ext_t"},
+	for _, q := range []struct{ method, params, name string }{{"tools/call", `"name":"own"`, "own"},
+		{"tools/call", `"name":"ext_t"`, "ext_t"},
 		{"tools/list", "", ""}} {
 		older := func() string {
 			return text(r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":{%s}}`, q.method, q.params)))
@@ -185,7 +190,8 @@ func TestFastPathGoesThroughTheDoor(t *testing.T) {
 func TestBareCallsGoThroughTheDoor(t *testing.T) {
 	g := closed(t)
 	g.Hub.Decide = refuseAll
-	for _, q := range []string{`"tools/list"`, `"tools/call","params":{"name":"own"}`, `"tools/call","params":{"name":"ext_t"}`,
+	for _, q := range []string{`"tools/list"`, `"tools/call","params":{"name":"own"}`,
+		`"tools/call","params":{"name":"ext_t"}`,
 		`"tools/call","params":{"name":"nothing"}`} {
 		forbidden(t, q, askBare(g, `{"jsonrpc":"2.0","id":1,"method":`+q+`}`))
 	}

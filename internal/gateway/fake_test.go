@@ -26,7 +26,10 @@ type home struct {
 func (home) Tools(context.Context, auth.Principal) []tool.Tool { return []tool.Tool{{Name: "own"}} }
 
 func (h home) Find(_ auth.Principal, name string) (tool.Found, bool) {
-	return tool.Found{Operation: policy.ShellExecute, Call: func(context.Context, tool.Call) (*tool.Result, error) { return h.call() }}, name == "own"
+	return tool.Found{Operation: policy.ShellExecute, Call: func(context.Context, tool.Call) (*tool.Result,
+		error) {
+		return h.call()
+	}}, name == "own"
 }
 
 const ourTemplate = "sandlot://sessions/{session_id}/files/{+path}"
@@ -106,7 +109,8 @@ func askAs(g *Gateway, p auth.Principal, method, name, params string) string {
 	}
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}`, method, params)
 	r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
-	for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+	for k, v := range map[string]string{"Content-Type": "application/json",
+		"Accept":               "application/json, text/event-stream",
 		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name} {
 		if v != "" {
 			r.Header.Set(k, v)

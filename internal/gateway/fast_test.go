@@ -46,7 +46,8 @@ func newRig(t *testing.T, g *Gateway, can string) *rig {
 	s := httptest.NewServer(door(g))
 	t.Cleanup(s.Close)
 	r := &rig{t: t, g: g, url: s.URL, can: can}
-	res := r.post(t.Context(), fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":"t","version":"1"}}}`, can), nil)
+	res := r.post(t.Context(),
+		fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":"t","version":"1"}}}`, can), nil)
 	r.session = res.Header.Get("Mcp-Session-Id")
 	if r.session == "" {
 		t.Fatal("no session")
@@ -89,7 +90,8 @@ func (r *rig) read(res *http.Response) said {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	s := said{status: res.StatusCode, short: res.StatusCode == http.StatusOK && res.Header.Get("Content-Type") == "application/json", text: string(b)}
+	s := said{status: res.StatusCode,
+		short: res.StatusCode == http.StatusOK && res.Header.Get("Content-Type") == "application/json", text: string(b)}
 	_, data, events := strings.Cut(string(b), "data: ")
 	if !events {
 		data = string(b)
@@ -127,7 +129,9 @@ func both(calls *atomic.Int64) *Gateway {
 		case strings.Contains(string(c.Args), "fault"):
 			return nil, fault.New(fault.InvalidParameters, "no such thing").With("argument", "a")
 		}
-		return &tool.Result{Content: []tool.Content{tool.Text("told " + string(c.Args))}, Fields: map[string]any{"n": 1, "html": "<&>"}, Words: "words", IsError: strings.Contains(string(c.Args), "wrong")}, nil
+		return &tool.Result{Content: []tool.Content{tool.Text("told " + string(c.Args))},
+			Fields: map[string]any{"n": 1, "html": "<&>"}, Words: "words",
+			IsError: strings.Contains(string(c.Args), "wrong")}, nil
 	}}
 	third := &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`),
 		foreignTool("ext_h", `{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`)},
@@ -140,7 +144,8 @@ func both(calls *atomic.Int64) *Gateway {
 			case strings.Contains(string(c.Args), "typed"):
 				return &tool.Result{Raw: json.RawMessage(`{"resultType":"complete","content":[],"_meta":{"theirs":1}}`)}, nil
 			}
-			return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[{"type":"text","text":"é"}],`+"\n"+`"structuredContent":{"args":%s,"meta":%s},"unknown":[1.0]}`, c.Args, meta))}, nil
+			return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[{"type":"text","text":"é"}],`+"\n"+
+				`"structuredContent":{"args":%s,"meta":%s},"unknown":[1.0]}`, c.Args, meta))}, nil
 		}}
 	return over(ours, third)
 }
@@ -150,7 +155,8 @@ func TestShortcutSaysTheSame(t *testing.T) {
 	var calls atomic.Int64
 	r := newRig(t, both(&calls), `{}`)
 	for _, name := range []string{"careless", "careful", "ext_a"} {
-		for _, args := range []string{`{"a":"1"}`, `{"a":"wrong"}`, `{"a":"fault"}`, `{"a":"panic"}`, `{"a":"refuse"}`, `{"a":"typed"}`, ``} {
+		for _, args := range []string{`{"a":"1"}`, `{"a":"wrong"}`, `{"a":"fault"}`, `{"a":"panic"}`, `{"a":"refuse"}`,
+			`{"a":"typed"}`, ``} {
 			for _, newer := range []bool{false, true} {
 				params := fmt.Sprintf(`"name":%q`, name)
 				if args != "" {
@@ -175,7 +181,8 @@ func TestShortcutSaysTheSame(t *testing.T) {
 					t.Errorf("%s: the second call did not take the shortcut: %s", what, second.text)
 				}
 				if first.body == nil || first.status != second.status || !reflect.DeepEqual(first.body, second.body) {
-					t.Errorf("%s:\nthe SDK    %d %s\nshortcut   %d %s", what, first.status, first.text, second.status, second.text)
+					t.Errorf("%s:\nthe SDK    %d %s\nshortcut   %d %s", what, first.status, first.text, second.status,
+						second.text)
 				}
 			}
 		}
@@ -196,7 +203,8 @@ func TestShortcutIsNarrow(t *testing.T) {
 		r.older(older)
 		r.newer("careless", params, "")
 		r.newer("ext_a", `"name":"ext_a","arguments":{}`, "")
-		if !r.older(older).short || !r.newer("careless", params, "").short || !r.newer("ext_a", `"name":"ext_a","arguments":{}`, "").short {
+		if !r.older(older).short || !r.newer("careless", params, "").short ||
+			!r.newer("ext_a", `"name":"ext_a","arguments":{}`, "").short {
 			t.Fatal("a call that the SDK took does not take the shortcut")
 		}
 	}
@@ -217,21 +225,31 @@ func TestShortcutIsNarrow(t *testing.T) {
 		status  int
 		says    string
 	}{
-		"another name in the header":  {r.newerCall(params, ""), with(newer, "Mcp-Name", "careful"), 400, "Mcp-Name"},
-		"no name in the header":       {r.newerCall(params, ""), with(newer, "Mcp-Name", ""), 400, "Mcp-Name"},
-		"another method in it":        {r.newerCall(params, ""), with(newer, "Mcp-Method", "tools/list"), 400, "Mcp-Method"},
-		"no version in the header":    {r.newerCall(params, ""), with(newer, "Mcp-Protocol-Version", "2025-11-25"), 400, ""},
-		"no version in _meta":         {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `}}`, newer, 400, "protocolVersion"},
-		"another version in _meta":    {strings.Replace(r.newerCall(params, ""), "2026-07-28", "2025-11-25", 1), newer, 400, ""},
-		"no stream accepted":          {older, with(r.olderHeaders(), "Accept", "application/json"), 400, "Accept"},
-		"another type of body":        {older, with(r.olderHeaders(), "Content-Type", "text/plain"), 415, "Content-Type"},
-		"an event to go on from":      {older, with(r.olderHeaders(), "Last-Event-Id", "1"), 400, "Last-Event-ID"},
-		"a session that is not there": {older, with(r.olderHeaders(), "Mcp-Session-Id", "ABC"), 404, "session not found"},
-		"somebody else's session":     {older, with(r.olderHeaders(), "User", "eve"), 404, "session not found"},
-		"a version that is not there": {older, with(r.olderHeaders(), "Mcp-Protocol-Version", "2020-01-01"), 400, "nsupported"},
-		"a likeness of the client's":  {r.newerCall(params, ""), with(newer, "Mcp-Name", "careful", "Sandlot-Fingerprint", "x"), 400, "Mcp-Name"},
-		"no id":                       {`{"jsonrpc":"2.0","method":"tools/call","params":{` + params + `}}`, r.olderHeaders(), 400, ""},
-		"an id that is none":          {`{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{` + params + `}}`, r.olderHeaders(), 400, ""},
+		"another name in the header": {r.newerCall(params, ""), with(newer, "Mcp-Name", "careful"), 400, "Mcp-Name"},
+		"no name in the header":      {r.newerCall(params, ""), with(newer, "Mcp-Name", ""), 400, "Mcp-Name"},
+		"another method in it": {r.newerCall(params, ""), with(newer, "Mcp-Method", "tools/list"), 400,
+			"Mcp-Method"},
+		"no version in the header": {r.newerCall(params, ""), with(newer, "Mcp-Protocol-Version", "2025-11-25"), 400,
+			""},
+		"no version in _meta": {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `}}`,
+			newer, 400, "protocolVersion"},
+		"another version in _meta": {strings.Replace(r.newerCall(params, ""), "2026-07-28", "2025-11-25", 1), newer,
+			400, ""},
+		"no stream accepted": {older, with(r.olderHeaders(), "Accept", "application/json"), 400, "Accept"},
+		"another type of body": {older, with(r.olderHeaders(), "Content-Type", "text/plain"), 415,
+			"Content-Type"},
+		"an event to go on from": {older, with(r.olderHeaders(), "Last-Event-Id", "1"), 400, "Last-Event-ID"},
+		"a session that is not there": {older, with(r.olderHeaders(), "Mcp-Session-Id", "ABC"), 404,
+			"session not found"},
+		"somebody else's session": {older, with(r.olderHeaders(), "User", "eve"), 404, "session not found"},
+		"a version that is not there": {older, with(r.olderHeaders(), "Mcp-Protocol-Version", "2020-01-01"), 400,
+			"nsupported"},
+		"a likeness of the client's": {r.newerCall(params, ""),
+			with(newer, "Mcp-Name", "careful", "Sandlot-Fingerprint", "x"), 400, "Mcp-Name"},
+		"no id": {`{"jsonrpc":"2.0","method":"tools/call","params":{` + params + `}}`,
+			r.olderHeaders(), 400, ""},
+		"an id that is none": {`{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{` + params + `}}`,
+			r.olderHeaders(), 400, ""},
 	} {
 		ready()
 		before := calls.Load()
@@ -245,7 +263,10 @@ func TestShortcutIsNarrow(t *testing.T) {
 	}
 	// These are calls, and more than ordinary ones.
 	for what, ask := range map[string]func() said{
-		"wants logs":      func() said { return r.newer("careless", params, `,"io.modelcontextprotocol/logLevel":"debug"`) },
+		"wants logs": func() said {
+			return r.newer("careless", params,
+				`,"io.modelcontextprotocol/logLevel":"debug"`)
+		},
 		"another client":  func() said { return r.newer("careless", params, `,"io.modelcontextprotocol/other":1`) },
 		"another session": func() said { return newRig(t, r.g, `{}`).older(older) },
 		"a retry":         func() said { return r.newer("careless", params+`,"inputResponses":{}`, "") },
@@ -256,7 +277,8 @@ func TestShortcutIsNarrow(t *testing.T) {
 			return r.read(r.post(t.Context(), body, h))
 		},
 		"a token that is none": func() said {
-			return r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `,"_meta":{"progressToken":[1]}}}`)
+			return r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params +
+				`,"_meta":{"progressToken":[1]}}}`)
 		},
 	} {
 		ready()
@@ -298,7 +320,8 @@ func TestShortcutOfAskable(t *testing.T) {
 	for _, can := range []string{`{"elicitation":{}}`, `{"sampling":{}}`} {
 		r := newRig(t, both(&calls), can)
 		for name, short := range map[string]bool{"ext_a": false, "careful": false, "careless": true} {
-			body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, name)
+			body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{}}}`,
+				name)
 			r.older(body)
 			if got := r.older(body); got.short != short {
 				t.Errorf("%s with %s: shortcut %v: %s", name, can, got.short, got.text)
@@ -415,7 +438,8 @@ func TestShortcutSameID(t *testing.T) {
 			done := make(chan said, 1)
 			go func() { done <- r.older(call("9", slow)) }()
 			<-began
-			if got := r.older(call("9", slow+odd)); got.status != http.StatusBadRequest || !strings.Contains(got.text, "duplicate in-flight request ID 9") {
+			if got := r.older(call("9", slow+odd)); got.status != http.StatusBadRequest ||
+				!strings.Contains(got.text, "duplicate in-flight request ID 9") {
 				t.Errorf("warm=%v %s: %d %s", warm, odd, got.status, got.text)
 			}
 			if got := r.older(call("10", quick)); got.body["result"] == nil {
@@ -448,7 +472,8 @@ func TestShortcutProgress(t *testing.T) {
 				if newer {
 					return r.newer("careless", params, `,"progressToken":`+token)
 				}
-				return r.older(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{` + params + `,"_meta":{"progressToken":` + token + `}}}`)
+				return r.older(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{` + params +
+					`,"_meta":{"progressToken":` + token + `}}}`)
 			}
 			ask(quick)
 			done := make(chan said, 1)
@@ -467,7 +492,8 @@ func TestShortcutProgress(t *testing.T) {
 					t.Errorf("newer=%v: event %d: %s", newer, i, events[i])
 				}
 			}
-			if !strings.Contains(events[0], `"message":"as it\nwere"`) || !strings.Contains(events[0], `"method":"notifications/progress"`) {
+			if !strings.Contains(events[0], `"message":"as it\nwere"`) ||
+				!strings.Contains(events[0], `"method":"notifications/progress"`) {
 				t.Errorf("newer=%v: %s", newer, events[0])
 			}
 		}
@@ -492,7 +518,8 @@ func TestShortcutRoots(t *testing.T) {
 	r := newRig(t, g, `{"roots":{"listChanged":true}}`)
 	r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_r","arguments":{"quick":true}}}`)
 	for _, reply := range []string{`"result":{"roots":[{"uri":"file:///a"}]}`, `"error":{"code":-1,"message":"no"}`} {
-		res := r.post(t.Context(), `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_r","arguments":{}}}`, r.olderHeaders())
+		res := r.post(t.Context(),
+			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_r","arguments":{}}}`, r.olderHeaders())
 		lines := newLines(res.Body)
 		var q struct{ ID, Method string }
 		if err := json.Unmarshal([]byte(lines.data()), &q); err != nil || q.Method != "roots/list" {
@@ -504,7 +531,8 @@ func TestShortcutRoots(t *testing.T) {
 			t.Errorf("its answer: %d %s", got.status, got.text)
 		}
 		got := lines.data()
-		if want := map[bool]string{true: "file:///a", false: "no roots"}[strings.HasPrefix(reply, `"result"`)]; !strings.Contains(got, want) {
+		if want := map[bool]string{true: "file:///a", false: "no roots"}[strings.HasPrefix(reply,
+			`"result"`)]; !strings.Contains(got, want) {
 			t.Errorf("%s gave %s", reply, got)
 		}
 		res.Body.Close()
@@ -542,7 +570,8 @@ func TestShortcutMany(t *testing.T) {
 					name, text = "ext_a", ""
 				}
 				got := r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":%q,"arguments":{"a":%q}}}`, want, name, want))
-				if got.body["id"] != want || !strings.Contains(got.text, want) || text != "" && !strings.Contains(got.text, text) {
+				if got.body["id"] != want || !strings.Contains(got.text, want) ||
+					text != "" && !strings.Contains(got.text, text) {
 					t.Errorf("%s: %s", want, got.text)
 				}
 				if got.short {
@@ -562,9 +591,11 @@ func TestShortcutMany(t *testing.T) {
 // A list is the same whoever gives it, and never an old one.
 func TestShortcutLists(t *testing.T) {
 	item := func(field, key string) []tool.Item {
-		return []tool.Item{{Key: key, Raw: json.RawMessage(fmt.Sprintf(`{%q:%q,"name":"n","_meta":{"x":"<&>"}}`, field, key))}}
+		return []tool.Item{{Key: key, Raw: json.RawMessage(fmt.Sprintf(`{%q:%q,"name":"n","_meta":{"x":"<&>"}}`, field,
+			key))}}
 	}
-	third := &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)}, prompts: item("name", "p"), resources: item("uri", "a://b"), templates: item("uriTemplate", "a://{c}")}
+	third := &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)}, prompts: item("name", "p"),
+		resources: item("uri", "a://b"), templates: item("uriTemplate", "a://{c}")}
 	r := newRig(t, over(home{}, third), `{}`)
 	ask := func(newer bool, method, params string) said {
 		if !newer {
@@ -578,10 +609,12 @@ func TestShortcutLists(t *testing.T) {
 		h["Mcp-Method"] = method
 		return r.read(r.post(t.Context(), strings.Replace(body, "tools/call", method, 1), h))
 	}
-	for method, name := range map[string]string{"tools/list": "ext_a", "prompts/list": `"p"`, "resources/list": "a://b", "resources/templates/list": "a://{c}"} {
+	for method, name := range map[string]string{"tools/list": "ext_a", "prompts/list": `"p"`, "resources/list": "a://b",
+		"resources/templates/list": "a://{c}"} {
 		for _, newer := range []bool{false, true} {
 			first, second := ask(newer, method, ""), ask(newer, method, "")
-			if first.short || !second.short || !strings.Contains(first.text, name) || !reflect.DeepEqual(first.body, second.body) {
+			if first.short || !second.short || !strings.Contains(first.text, name) ||
+				!reflect.DeepEqual(first.body, second.body) {
 				t.Errorf("%s newer=%v:\nthe SDK    %s\nshortcut   %s", method, newer, first.text, second.text)
 			}
 			for range 2 {
@@ -615,14 +648,19 @@ func TestShortcutIsNotFooled(t *testing.T) {
 	call := func(inside string) string {
 		return `{"jsonrpc":"2.0","id":7,"method":"tools/call",` + inside + `}`
 	}
-	good, other := `{"name":"careless","arguments":{"a":"1"},`+meta+`}`, `{"name":"ext_a","arguments":{"a":"1"},`+meta+`}`
+	good, other := `{"name":"careless","arguments":{"a":"1"},`+meta+`}`, `{"name":"ext_a","arguments":{"a":"1"},`+meta+
+		`}`
 	headed := `{"name":"ext_h","arguments":{"a":"x"},` + meta + `}`
 	poisons := []string{
-		call(`"params":` + good + `,"Params":` + other), call(`"Params":` + other + `,"params":` + good), call(`"params":` + good + `,"params":` + good),
-		call(`"params":` + good + `,"Params":` + headed), call(`"params":` + good + `,"METHOD":"tools/list"`), call(`"params":` + good + `,"extra":1`),
+		call(`"params":` + good + `,"Params":` + other), call(`"Params":` + other + `,"params":` + good),
+		call(`"params":` + good + `,"params":` + good),
+		call(`"params":` + good + `,"Params":` + headed), call(`"params":` + good + `,"METHOD":"tools/list"`),
+		call(`"params":` + good + `,"extra":1`),
 		call(`"params":` + strings.Replace(good, `"name":"careless"`, `"name":"careless","name":"careless"`, 1)),
-		call(`"params":` + strings.Replace(good, `"_meta":`, `"_meta":{},"_meta":`, 1)), call(`"params":` + strings.TrimSuffix(good, "}") + `,"_meta":{}}`),
-		call(`"params":` + strings.Replace(good, `"_meta":{`, `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`, 1)),
+		call(`"params":` + strings.Replace(good, `"_meta":`, `"_meta":{},"_meta":`, 1)),
+		call(`"params":` + strings.TrimSuffix(good, "}") + `,"_meta":{}}`),
+		call(`"params":` + strings.Replace(good, `"_meta":{`,
+			`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`, 1)),
 		call(`"params":` + strings.Replace(good, "careless", "care\\u006cess", 1)),
 	}
 	for _, poison := range poisons {
@@ -631,9 +669,11 @@ func TestShortcutIsNotFooled(t *testing.T) {
 				t.Errorf("it took the shortcut: %s", poison)
 			}
 		}
-		for _, body := range []string{call(`"params":` + other), call(`"params":` + headed), call(`"params":{"name":"careless","arguments":{"a":"1"}}`)} {
+		for _, body := range []string{call(`"params":` + other), call(`"params":` + headed),
+			call(`"params":{"name":"careless","arguments":{"a":"1"}}`)} {
 			before := calls.Load()
-			if got := r.read(r.post(t.Context(), body, newerHeaders("careless"))); got.status != http.StatusBadRequest || calls.Load() != before {
+			if got := r.read(r.post(t.Context(), body,
+				newerHeaders("careless"))); got.status != http.StatusBadRequest || calls.Load() != before {
 				t.Fatalf("after %s:\n%s was answered %d %s", poison, body, got.status, got.text)
 			}
 		}
@@ -641,10 +681,11 @@ func TestShortcutIsNotFooled(t *testing.T) {
 	// The same requests before and after many good ones.
 	deep := strings.Repeat(`{"a":`, 1500) + "1" + strings.Repeat("}", 1500)
 	for what, body := range map[string]string{
-		"no jsonrpc":     `{"id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
-		"jsonrpc 1.0":    `{"jsonrpc":"1.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
-		"other letters":  `{"jsonrpc":"2.0","ID":1,"METHOD":"tools/call","PARAMS":{"name":"careless","arguments":{}}}`,
-		"deep":           `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":` + deep + `}}`,
+		"no jsonrpc":    `{"id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
+		"jsonrpc 1.0":   `{"jsonrpc":"1.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
+		"other letters": `{"jsonrpc":"2.0","ID":1,"METHOD":"tools/call","PARAMS":{"name":"careless","arguments":{}}}`,
+		"deep": `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":` +
+			deep + `}}`,
 		"a long number":  `{"jsonrpc":"2.0","id":1e400,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
 		"a fraction":     `{"jsonrpc":"2.0","id":1.5,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
 		"an error":       `{"jsonrpc":"2.0","id":1,"method":"tools/call","error":null,"params":{"name":"careless","arguments":{}}}`,
@@ -709,7 +750,8 @@ func TestShortcutDoesNotWait(t *testing.T) {
 	r := newRig(t, over(third), `{}`)
 	for range 3 {
 		before := third.asked.Load()
-		if got := r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.short || !strings.Contains(got.text, "ext_a") {
+		if got := r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.short ||
+			!strings.Contains(got.text, "ext_a") {
 			t.Errorf("listed %s", got.text)
 		}
 		if n := third.asked.Load() - before; n != 1 {
@@ -727,7 +769,8 @@ func TestShortcutOfNoResult(t *testing.T) {
 			}}
 		r := newRig(t, over(third), `{}`)
 		body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_a","arguments":{}}}`
-		if cold, warm := r.older(body), r.older(body); !warm.short || warm.body["error"] == nil || !reflect.DeepEqual(cold.body, warm.body) {
+		if cold, warm := r.older(body), r.older(body); !warm.short || warm.body["error"] == nil ||
+			!reflect.DeepEqual(cold.body, warm.body) {
 			t.Errorf("%q: %s\n%s", raw, cold.text, warm.text)
 		}
 	}
@@ -756,14 +799,16 @@ func (l *limited) Write(b []byte) (int, error) {
 func TestFastPathCannotHang(t *testing.T) {
 	var calls atomic.Int64
 	g := both(&calls)
-	for _, params := range []string{"", `"name":"careless","arguments":{}`, `"name":"careless","arguments":{"a":"fault"}`} {
+	for _, params := range []string{"", `"name":"careless","arguments":{}`,
+		`"name":"careless","arguments":{"a":"fault"}`} {
 		for n := range 3 {
 			method := "tools/call"
 			if params == "" {
 				method = "tools/list"
 			}
 			body := strings.Replace((&rig{can: `{}`}).newerCall(params, ""), "{,", "{", 1)
-			q := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(strings.Replace(body, "tools/call", method, 1)))
+			q := httptest.NewRequest(http.MethodPost, "/mcp",
+				strings.NewReader(strings.Replace(body, "tools/call", method, 1)))
 			for k, v := range newerHeaders("careless") {
 				q.Header.Set(k, v)
 			}
@@ -772,7 +817,8 @@ func TestFastPathCannotHang(t *testing.T) {
 			q.Header.Set("Accept", "application/json, text/event-stream")
 			w := &limited{httptest.NewRecorder(), time.Time{}, t}
 			g.ServeHTTP(w, q.WithContext(auth.With(q.Context(), auth.Local)))
-			if short := strings.HasPrefix(w.Header().Get("Content-Type"), "application/json"); w.Body.Len() == 0 || n > 0 && !short || !w.until.IsZero() {
+			if short := strings.HasPrefix(w.Header().Get("Content-Type"), "application/json"); w.Body.Len() == 0 ||
+				n > 0 && !short || !w.until.IsZero() {
 				t.Errorf("%s: shortcut %v, %q, and then until %v", method, short, w.Body, w.until)
 			}
 		}

@@ -23,16 +23,18 @@ func endpointOf(g *Gateway, user string) *endpoint {
 	return e
 }
 
-
 // Whatever others offer, what is ours is listed as ours, read from us, and stays
 // when theirs goes.
 func TestOursIsNotTaken(t *testing.T) {
 	const uri = "sandlot://sessions/abc/files/workspace/x"
 	for _, evil := range []string{ourTemplate, "sandlot://sessions/{+a}", "SandLot:{+a}", "{+a}", "s{+a}", uri} {
-		th := &theirs{tools: []tool.Tool{foreignTool("own", `{"type":"object","title":"evil"}`), foreignTool("ext_a_t", `{"type":"object"}`)}}
-		th.templates = []tool.Item{{Key: evil, Raw: json.RawMessage(fmt.Sprintf(`{"uriTemplate":%q,"name":"evil"}`, evil))}}
+		th := &theirs{tools: []tool.Tool{foreignTool("own", `{"type":"object","title":"evil"}`),
+			foreignTool("ext_a_t", `{"type":"object"}`)}}
+		th.templates = []tool.Item{{Key: evil,
+			Raw: json.RawMessage(fmt.Sprintf(`{"uriTemplate":%q,"name":"evil"}`, evil))}}
 		if evil == uri {
-			th.templates, th.resources = nil, []tool.Item{{Key: evil, Raw: json.RawMessage(fmt.Sprintf(`{"uri":%q,"name":"evil"}`, evil))}}
+			th.templates, th.resources = nil,
+				[]tool.Item{{Key: evil, Raw: json.RawMessage(fmt.Sprintf(`{"uri":%q,"name":"evil"}`, evil))}}
 		}
 		g := over(home{}, th)
 		look := func(when string) {
@@ -102,15 +104,19 @@ func TestEndpointsAreMadeApart(t *testing.T) {
 func TestRefusedDefinitions(t *testing.T) {
 	var log bytes.Buffer
 	th := &theirs{}
-	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{th}}), Log: slog.New(slog.NewTextHandler(&log, nil))})
-	bad := []string{`{"type":"string"}`, `{}`, `{"type":"object","properties":{"a":{"type":"array","x-mcp-header":"A"}}}`, `7`, `{"type":"object"`}
+	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{th}}),
+		Log: slog.New(slog.NewTextHandler(&log, nil))})
+	bad := []string{`{"type":"string"}`, `{}`,
+		`{"type":"object","properties":{"a":{"type":"array","x-mcp-header":"A"}}}`, `7`, `{"type":"object"`}
 	for range 3 {
-		th.tools = []tool.Tool{foreignTool("ext_good", `{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`)}
+		th.tools = []tool.Tool{foreignTool("ext_good",
+			`{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`)}
 		for i, schema := range bad {
 			th.tools = append(th.tools, foreignTool(fmt.Sprintf("ext_bad%d", i), schema))
 		}
 		g.Changed("")
-		if got := ask(g, "tools/list", "", ""); strings.Contains(got, "ext_bad") || !strings.Contains(got, `"x-mcp-header":"A"`) {
+		if got := ask(g, "tools/list", "", ""); strings.Contains(got, "ext_bad") ||
+			!strings.Contains(got, `"x-mcp-header":"A"`) {
 			t.Errorf("list: %s", got)
 		}
 	}
@@ -131,7 +137,8 @@ func TestPages(t *testing.T) {
 				Tools                              []struct{ Name string }
 			}
 		}
-		if got := ask(g, "tools/list", "", cursor); json.Unmarshal([]byte(got), &r) != nil || r.Result.ResultType != "complete" || r.Result.CacheScope != "private" || r.Result.TTL == nil {
+		if got := ask(g, "tools/list", "", cursor); json.Unmarshal([]byte(got), &r) != nil ||
+			r.Result.ResultType != "complete" || r.Result.CacheScope != "private" || r.Result.TTL == nil {
 			t.Fatalf("page: %.300s", got)
 		}
 		for _, d := range r.Result.Tools {

@@ -58,7 +58,8 @@ func TestSessionsOfAllTokens(t *testing.T) {
 		if code := post(g, few, first, ping).Code; code != 200 {
 			t.Errorf("the token with few lost one: %d", code)
 		}
-		if old, last := post(g, many, ids[0], ping).Code, post(g, many, ids[len(ids)-1], ping).Code; old != 404 || last != 200 {
+		if old, last := post(g, many, ids[0], ping).Code, post(g, many, ids[len(ids)-1], ping).Code; old != 404 ||
+			last != 200 {
 			t.Errorf("the oldest %d, the newest %d", old, last)
 		}
 	})
@@ -79,7 +80,8 @@ func post(g *Gateway, p auth.Principal, session, body string) *httptest.Response
 
 func begin(t testing.TB, g *Gateway, p auth.Principal) string {
 	t.Helper()
-	w := post(g, p, "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	w := post(g, p, "",
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
 	id := w.Header().Get("Mcp-Session-Id")
 	if w.Code != 200 || id == "" {
 		t.Fatalf("initialize: %d %q", w.Code, w.Body)
@@ -109,7 +111,8 @@ func TestSessionsAreBounded(t *testing.T) {
 		if w := post(g, ann, second, ping); w.Code != http.StatusNotFound {
 			t.Errorf("the oldest session lives: %d", w.Code)
 		}
-		for who, code := range map[string]int{third: post(g, ann, third, ping).Code, bobs: post(g, bob, bobs, ping).Code} {
+		for who, code := range map[string]int{third: post(g, ann, third, ping).Code,
+			bobs: post(g, bob, bobs, ping).Code} {
 			if code != 200 {
 				t.Errorf("session %s: %d", who, code)
 			}

@@ -20,7 +20,8 @@ func TestPanics(t *testing.T) {
 		call:    func(context.Context, tool.Call) (*tool.Result, error) { panic("a tool of theirs") },
 		pass:    func(context.Context, tool.Request) (json.RawMessage, error) { panic("a request") }}
 	own := home{call: func() (*tool.Result, error) { panic("a tool of ours") }}
-	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{own, th}}), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{own, th}}),
+		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for what, got := range map[string]string{
 		"own tool":  ask(g, "tools/call", "own", `"name":"own","arguments":{}`),
 		"tool":      ask(g, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`),
@@ -33,7 +34,8 @@ func TestPanics(t *testing.T) {
 		}
 	}
 	id := begin(t, g, local)
-	if w := post(g, local, id, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_t","arguments":{}}}`); !strings.Contains(w.Body.String(), "-32603") {
+	if w := post(g, local, id,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_t","arguments":{}}}`); !strings.Contains(w.Body.String(), "-32603") {
 		t.Errorf("older era: %s", w.Body)
 	}
 	th.list = func() { panic("a list") }
@@ -47,10 +49,12 @@ func TestPanics(t *testing.T) {
 // What a third-party server answers reaches clients without MCP as it came.
 func TestBareRefusal(t *testing.T) {
 	g := over(&theirs{call: func(context.Context, tool.Call) (*tool.Result, error) {
-		return nil, &tool.Refusal{Code: -32099, Message: "path must be absolute", Data: json.RawMessage(`{"big":12345678901234567890}`)}
+		return nil, &tool.Refusal{Code: -32099, Message: "path must be absolute",
+			Data: json.RawMessage(`{"big":12345678901234567890}`)}
 	}})
 	got := askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_t"}}`)
-	for _, want := range []string{`"code":-32099`, `"message":"path must be absolute"`, `"data":{"big":12345678901234567890}`} {
+	for _, want := range []string{`"code":-32099`, `"message":"path must be absolute"`,
+		`"data":{"big":12345678901234567890}`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s has no %s", got, want)
 		}

@@ -14,8 +14,9 @@ func manyTools(n int) []tool.Tool {
 	var all []tool.Tool
 	for i := range n {
 		name := fmt.Sprintf("ext_s_tool_%05d", i)
-		all = append(all, tool.Tool{Name: name, Raw: json.RawMessage(fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object","properties":{"a":{"type":"string","description":"An argument of this tool."},"b":{"type":"number"}}}}`,
-			name, strings.Repeat("Does something <useful>. ", 10)))})
+		all = append(all, tool.Tool{Name: name,
+			Raw: json.RawMessage(fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object","properties":{"a":{"type":"string","description":"An argument of this tool."},"b":{"type":"number"}}}}`,
+				name, strings.Repeat("Does something <useful>. ", 10)))})
 	}
 	return all
 }

@@ -29,19 +29,24 @@ func (explains) Missing(p auth.Principal, name string) error {
 // What happened to a tool is said in both eras and to bare calls, and what it is
 // to others is what a tool is that never was.
 func TestMissingTools(t *testing.T) {
-	g := over(home{}, explains{&theirs{call: func(context.Context, tool.Call) (*tool.Result, error) { return nil, fmt.Errorf("called") }}})
+	g := over(home{}, explains{&theirs{call: func(context.Context, tool.Call) (*tool.Result, error) {
+		return nil,
+			fmt.Errorf("called")
+	}}})
 	ann := auth.User("ann", false)
 	session, anns := begin(t, g, auth.Local), begin(t, g, ann)
 	older := func(p auth.Principal, session, name string) string {
-		w := post(g, p, session, fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, name))
+		w := post(g, p, session,
+			fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, name))
 		_, data, _ := strings.Cut(w.Body.String(), "data: ")
 		return data
 	}
 	newer := func(p auth.Principal, name string) string {
 		return askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q,"arguments":{}`, name))
 	}
-	for era, said := range map[string]string{"older": older(auth.Local, session, "ext_held"), "newer": newer(auth.Local, "ext_held"),
-		"bare": askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_held"}}`)} {
+	for era, said := range map[string]string{"older": older(auth.Local, session, "ext_held"),
+		"newer": newer(auth.Local, "ext_held"),
+		"bare":  askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_held"}}`)} {
 		var m struct {
 			Error struct {
 				Code    int
@@ -49,14 +54,18 @@ func TestMissingTools(t *testing.T) {
 				Data    fault.Data
 			}
 		}
-		if err := json.Unmarshal([]byte(said), &m); err != nil || m.Error.Code != -32600 || m.Error.Message != "Not allowed: it is held back. approve it" || m.Error.Data.RecoverySuggestions[0] != "approve it" {
+		if err := json.Unmarshal([]byte(said), &m); err != nil || m.Error.Code != -32600 ||
+			m.Error.Message != "Not allowed: it is held back. approve it" ||
+			m.Error.Data.RecoverySuggestions[0] != "approve it" {
 			t.Errorf("%s: %s", era, said)
 		}
 	}
 	for era, said := range map[string]func(name string) string{
-		"older": func(name string) string { return older(ann, anns, name) }, "newer": func(name string) string { return newer(ann, name) }} {
+		"older": func(name string) string { return older(ann, anns, name) },
+		"newer": func(name string) string { return newer(ann, name) }} {
 		others, none := said("ext_held"), said("ext_none")
-		if others != strings.ReplaceAll(none, "ext_none", "ext_held") || !strings.Contains(strings.ToLower(none), "unknown tool") {
+		if others != strings.ReplaceAll(none, "ext_none", "ext_held") ||
+			!strings.Contains(strings.ToLower(none), "unknown tool") {
 			t.Errorf("%s: another's tool is %s, and one that never was %s", era, others, none)
 		}
 	}

@@ -25,7 +25,8 @@ func (g *Gateway) proxy(e *endpoint) mcp.Middleware {
 				return g.relay.Result(ctx, e.calls, q)
 			}
 			switch r := req.(type) {
-			case *mcp.ListToolsRequest, *mcp.ListPromptsRequest, *mcp.ListResourcesRequest, *mcp.ListResourceTemplatesRequest:
+			case *mcp.ListToolsRequest, *mcp.ListPromptsRequest, *mcp.ListResourcesRequest,
+				*mcp.ListResourceTemplatesRequest:
 				g.ready(ctx, e)
 				g.sync(e)
 			case *mcp.CallToolRequest:

@@ -13,14 +13,17 @@ import (
 // What is said of a call comes before its result, in order.
 func TestProgressComesBeforeTheResult(t *testing.T) {
 	const said = 40
-	g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
-		for i := range said {
-			c.Client.Tell("notifications/progress", json.RawMessage(fmt.Sprintf(`{"progress":%d,"message":"p%d."}`, i, i)))
-		}
-		return &tool.Result{Raw: json.RawMessage(`{"content":[{"type":"text","text":"result"}]}`)}, nil
-	}})
+	g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
+			for i := range said {
+				c.Client.Tell("notifications/progress",
+					json.RawMessage(fmt.Sprintf(`{"progress":%d,"message":"p%d."}`, i, i)))
+			}
+			return &tool.Result{Raw: json.RawMessage(`{"content":[{"type":"text","text":"result"}]}`)}, nil
+		}})
 	id := begin(t, g, local)
-	w := post(g, local, id, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_t","arguments":{},"_meta":{"progressToken":"x"}}}`)
+	w := post(g, local, id,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_t","arguments":{},"_meta":{"progressToken":"x"}}}`)
 	at := 0
 	for i := range said + 1 {
 		word := fmt.Sprintf(`"p%d."`, i)

@@ -32,22 +32,26 @@ func resultOf(t *testing.T, answer string) (kind, state, rest string) {
 func TestStatesOfAnotherSandlot(t *testing.T) {
 	theirState := relay.SealMark + "AAAA"
 	var came string
-	g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
-		if c.Inputs.Empty() {
-			return &tool.Result{Raw: json.RawMessage(`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{}}},"requestState":"` + theirState + `"}`)}, nil
-		}
-		came = c.Inputs.State
-		return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
-	}})
+	g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
+			if c.Inputs.Empty() {
+				return &tool.Result{Raw: json.RawMessage(`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{}}},"requestState":"` + theirState + `"}`)}, nil
+			}
+			came = c.Inputs.State
+			return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
+		}})
 	kind, state, answer := resultOf(t, ask(g, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`))
 	if kind != "input_required" || state == theirState || !strings.HasPrefix(state, relay.SealMark) {
 		t.Fatalf("asked with %s", answer)
 	}
-	kind, _, answer = resultOf(t, ask(g, "tools/call", "ext_t", fmt.Sprintf(`"name":"ext_t","arguments":{},"requestState":%q,"inputResponses":{"q":{"action":"accept"}}`, state)))
+	kind, _, answer = resultOf(t, ask(g, "tools/call", "ext_t",
+		fmt.Sprintf(`"name":"ext_t","arguments":{},"requestState":%q,"inputResponses":{"q":{"action":"accept"}}`,
+			state)))
 	if kind != "complete" || came != theirState {
 		t.Errorf("the server got %q; %s", came, answer)
 	}
-	if got := ask(g, "tools/call", "ext_t", fmt.Sprintf(`"name":"ext_t","arguments":{},"requestState":%q`, theirState)); !strings.Contains(got, "-32602") {
+	if got := ask(g, "tools/call", "ext_t", fmt.Sprintf(`"name":"ext_t","arguments":{},"requestState":%q`,
+		theirState)); !strings.Contains(got, "-32602") {
 		t.Errorf("a state that was not sealed here: %s", got)
 	}
 }
@@ -57,11 +61,12 @@ func TestStatesOfAnotherSandlot(t *testing.T) {
 func TestCloseEndsCallsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
-		g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-			_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
-			ended <- err
-			return nil, err
-		}})
+		g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+			call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+				_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
+				ended <- err
+				return nil, err
+			}})
 		kind, _, answer := resultOf(t, ask(g, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`))
 		if kind != "input_required" {
 			t.Fatal(answer)
@@ -83,12 +88,14 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 // have, and those that are over count no more.
 func TestWaitingCallsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-			_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
-			return nil, err
-		}})
+		g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+			call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+				_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
+				return nil, err
+			}})
 		call := func(user string, token int) string {
-			return askAs(g, withToken(user, fmt.Sprint("tok_", user, token), false), "tools/call", "ext_t", `"name":"ext_t","arguments":{}`)
+			return askAs(g, withToken(user, fmt.Sprint("tok_", user, token), false), "tools/call", "ext_t",
+				`"name":"ext_t","arguments":{}`)
 		}
 		most := int(limit.Default[limit.Waiting])
 		for n := range most {
@@ -117,15 +124,16 @@ func TestWaitingCallsAreBounded(t *testing.T) {
 func TestATokenEndsCallsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, ended := &lives{}, make(chan string, 10)
-		g := holding(l, &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
-			_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
-			if err == nil {
-				<-ctx.Done() // the server thinks
-				err = ctx.Err()
-			}
-			ended <- c.Principal.Token
-			return nil, err
-		}})
+		g := holding(l, &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+			call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
+				_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
+				if err == nil {
+					<-ctx.Done() // the server thinks
+					err = ctx.Err()
+				}
+				ended <- c.Principal.Token
+				return nil, err
+			}})
 		one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", false)
 		call := func(p auth.Principal, more string) string {
 			return askAs(g, p, "tools/call", "ext_t", `"name":"ext_t","arguments":{}`+more)

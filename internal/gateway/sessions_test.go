@@ -13,7 +13,8 @@ import (
 
 // What a session wanted to hear of ends with it, and not with another.
 func TestLeft(t *testing.T) {
-	third := &theirs{resources: []tool.Item{{Key: "a://b", Raw: []byte(`{"uri":"a://b","name":"b"}`)}}, left: make(chan string, 10)}
+	third := &theirs{resources: []tool.Item{{Key: "a://b", Raw: []byte(`{"uri":"a://b","name":"b"}`)}},
+		left: make(chan string, 10)}
 	g := over(third)
 	e, _ := g.acquire(auth.Local)
 	connect := func() (*mcp.ClientSession, *mcp.ServerSession) {
@@ -22,7 +23,8 @@ func TestLeft(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, nil).Connect(t.Context(), here, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+		c, err := mcp.NewClient(&mcp.Implementation{Name: "t", Version: "1"}, nil).
+			Connect(t.Context(), here, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
 		if err != nil {
 			t.Fatal(err)
 		}

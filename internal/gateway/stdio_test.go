@@ -73,7 +73,8 @@ func TestStdioGoesOn(t *testing.T) {
 	}
 	lives := func(after string) {
 		t.Helper()
-		if r := replyOf(t, say("{\"jsonrpc\":\"2.0\",\"id\":\"p\",\"method\":\"ping\"}\r\n ")); r.ID != "p" || string(r.Result) != "{}" {
+		if r := replyOf(t, say("{\"jsonrpc\":\"2.0\",\"id\":\"p\",\"method\":\"ping\"}\r\n ")); r.ID != "p" ||
+			string(r.Result) != "{}" {
 			t.Errorf("after %.100q: %+v", after, r)
 		}
 	}
@@ -92,7 +93,9 @@ func TestStdioGoesOn(t *testing.T) {
 		}
 		lives(tt.line)
 	}
-	if r := replyOf(t, say(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"careless"}}`)); r.ID != 9.0 || r.Result == nil {
+	if r := replyOf(t,
+		say(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"careless"}}`)); r.ID != 9.0 ||
+		r.Result == nil {
 		t.Errorf("a call: %+v", r)
 	}
 }
@@ -115,15 +118,18 @@ func TestStdioBatches(t *testing.T) {
 	g := over(says(), &theirs{})
 	in, out := stdioPipe(g, auth.Local)
 	defer in.Close()
-	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	fmt.Fprintln(in,
+		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
 	out.Scan()
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	fmt.Fprintln(in, `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]`)
 	if out.Scan(); !strings.HasPrefix(out.Text(), "[") || strings.Count(out.Text(), `"result"`) != 2 {
 		t.Errorf("a batch: %s", out.Text())
 	}
-	many := strings.Repeat(`{"jsonrpc":"2.0","method":"notifications/x"},`, rpc.MaxBatch) + `{"jsonrpc":"2.0","method":"notifications/x"}`
-	for _, bad := range []string{`[]`, `[1]`, "[" + many + "]", `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":1,"method":"ping"}]`} {
+	many := strings.Repeat(`{"jsonrpc":"2.0","method":"notifications/x"},`, rpc.MaxBatch) +
+		`{"jsonrpc":"2.0","method":"notifications/x"}`
+	for _, bad := range []string{`[]`, `[1]`, "[" + many + "]",
+		`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":1,"method":"ping"}]`} {
 		fmt.Fprintln(in, bad)
 		if out.Scan(); replyOf(t, out.Text()).Error.Code != -32600 {
 			t.Errorf("%s: %s", bad, out.Text())
@@ -137,7 +143,8 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 	id := begin(t, g, auth.Local)
 	newer := func(body string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
-		for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		for k, v := range map[string]string{"Content-Type": "application/json",
+			"Accept":               "application/json, text/event-stream",
 			"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "no/such"} {
 			r.Header.Set(k, v)
 		}
@@ -148,19 +155,23 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 	const such = `{"jsonrpc":"2.0","id":6,"method":"no/such","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
 	check := func(what string, w *httptest.ResponseRecorder, status, code int, id any) {
 		t.Helper()
-		if r := replyOf(t, w.Body.String()); w.Code != status || r.Error.Code != code || r.ID != id || !strings.HasPrefix(w.Header().Get("Content-Type"), "application/json") {
+		if r := replyOf(t, w.Body.String()); w.Code != status || r.Error.Code != code || r.ID != id ||
+			!strings.HasPrefix(w.Header().Get("Content-Type"), "application/json") {
 			t.Errorf("%s: %d %s", what, w.Code, w.Body)
 		}
 	}
 	check("an unknown method", post(g, auth.Local, id, `{"jsonrpc":"2.0","id":6,"method":"no/such"}`), 200, -32601, 6.0)
 	check("one of the newer era", newer(such), 404, -32601, 6.0)
-	check("one without a session", post(g, auth.Local, "", `{"jsonrpc":"2.0","id":6,"method":"no/such"}`), 200, -32601, 6.0)
-	for _, body := range []string{"nonsense", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{\"a\":\"\xff\"}}"} {
+	check("one without a session", post(g, auth.Local, "", `{"jsonrpc":"2.0","id":6,"method":"no/such"}`), 200, -32601,
+		6.0)
+	for _, body := range []string{"nonsense",
+		"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{\"a\":\"\xff\"}}"} {
 		check("broken", post(g, auth.Local, id, body), 400, -32700, nil)
 		check("broken, of the newer era", newer(body), 400, -32700, nil)
 		check("broken and bare", post(g, auth.Local, "", body), 200, -32700, nil)
 	}
-	if w := post(g, auth.Local, id, `{"jsonrpc":"2.0","method":"notifications/unheard"}`); w.Code != 202 || w.Body.Len() > 0 {
+	if w := post(g, auth.Local, id, `{"jsonrpc":"2.0","method":"notifications/unheard"}`); w.Code != 202 ||
+		w.Body.Len() > 0 {
 		t.Errorf("an unknown notification: %d %s", w.Code, w.Body)
 	}
 	if w := post(g, auth.Local, "gone", `{"jsonrpc":"2.0","id":6,"method":"no/such"}`); w.Code != 404 {
@@ -179,11 +190,12 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 // while it is answered.
 func TestStdioCounts(t *testing.T) {
 	began, ends := make(chan struct{}, 10), make(chan struct{})
-	g := over(says(), &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)}, call: func(context.Context, tool.Call) (*tool.Result, error) {
-		began <- struct{}{}
-		<-ends
-		return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
-	}})
+	g := over(says(), &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+		call: func(context.Context, tool.Call) (*tool.Result, error) {
+			began <- struct{}{}
+			<-ends
+			return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
+		}})
 	most := limit.Default
 	most[limit.Bytes], most[limit.Calls] = 20<<10, 1
 	g.Limits = limit.New(most)
@@ -197,11 +209,13 @@ func TestStdioCounts(t *testing.T) {
 		}
 		return replyOf(t, out.Text())
 	}
-	if r := say(`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"` + strings.Repeat("a", 40<<10) + `"}}`); !strings.Contains(r.Error.Message, "bytes of requests") {
+	if r := say(`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":"` + strings.Repeat("a", 40<<10) +
+		`"}}`); !strings.Contains(r.Error.Message, "bytes of requests") {
 		t.Errorf("a line over the limit: %+v", r)
 	}
 	for range 5 { // what was counted is given back
-		if r := say(`{"jsonrpc":"2.0","id":2,"method":"ping","params":{"a":"` + strings.Repeat("a", 18<<10) + `"}}`); r.Result == nil {
+		if r := say(`{"jsonrpc":"2.0","id":2,"method":"ping","params":{"a":"` + strings.Repeat("a", 18<<10) +
+			`"}}`); r.Result == nil {
 			t.Errorf("a line below it: %+v", r)
 		}
 	}

@@ -78,16 +78,19 @@ func says() asker {
 // A call has the rights of its own token, in both eras, by the SDK and by the
 // shortcut, whoever of the same user came first.
 func TestCallsCarryTheirToken(t *testing.T) {
-	g := over(says(), &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)}, call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
-		return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[{"type":"text","text":"called by %s%t"}]}`, c.Principal.Token, c.Principal.Has(auth.Metrics)))}, nil
-	}})
+	g := over(says(), &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)},
+		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
+			return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[{"type":"text","text":"called by %s%t"}]}`,
+				c.Principal.Token, c.Principal.Has(auth.Metrics)))}, nil
+		}})
 	one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", true)
 	sessions := map[string]string{one.Token: begin(t, g, one), two.Token: begin(t, g, two)}
 	for range 3 { // the first by the SDK, the others by the shortcut
 		for _, p := range []auth.Principal{one, two} {
 			want := fmt.Sprint("called by ", p.Token, p.Has(auth.Metrics))
 			for _, name := range []string{"careful", "careless", "ext_a"} {
-				if got := askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q`, name)); !strings.Contains(got, want) {
+				if got := askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q`, name)); !strings.Contains(got,
+					want) {
 					t.Errorf("%s of the newer era by %s: %s", name, p.Token, got)
 				}
 				body := fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":%q}}`, name)
@@ -98,7 +101,8 @@ func TestCallsCarryTheirToken(t *testing.T) {
 		}
 	}
 	// No token uses the session of another, of the same user neither.
-	if w := post(g, two, sessions[one.Token], `{"jsonrpc":"2.0","id":8,"method":"ping"}`); w.Code != http.StatusNotFound {
+	if w := post(g, two, sessions[one.Token],
+		`{"jsonrpc":"2.0","id":8,"method":"ping"}`); w.Code != http.StatusNotFound {
 		t.Errorf("another token's session: %d %s", w.Code, w.Body)
 	}
 }
@@ -118,7 +122,8 @@ func TestATokenEnds(t *testing.T) {
 			return nil, ctx.Err()
 		}}, &theirs{})
 		one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", false)
-		const wait, quick = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"careless","arguments":{"wait":true}}}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless"}}`
+		const wait,
+			quick = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"careless","arguments":{"wait":true}}}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless"}}`
 		ids := map[string]string{}
 		streams := make(chan string, 20)
 		for _, p := range []auth.Principal{one, two} {
@@ -141,7 +146,8 @@ func TestATokenEnds(t *testing.T) {
 					for out.Scan() {
 					}
 				}()
-				fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+				fmt.Fprintln(in,
+					`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
 				fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 				fmt.Fprintf(in, wait+"\n", 9)
 			}()
@@ -172,7 +178,8 @@ func TestATokenEnds(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if g.kept() != 0 || len(g.streams) != 0 || len(ended) != 3 {
-			t.Errorf("%d endpoints and %d streams are left, %d calls ended", len(g.endpoints), len(g.streams), len(ended))
+			t.Errorf("%d endpoints and %d streams are left, %d calls ended", len(g.endpoints), len(g.streams),
+				len(ended))
 		}
 	})
 }
@@ -185,7 +192,8 @@ func TestEndpointsAreFreed(t *testing.T) {
 		defer stop()
 		go g.Run(ctx)
 		for n := range 50 {
-			if got := askAs(g, withToken(fmt.Sprint("u", n), fmt.Sprint("tok_", n), false), "tools/list", "", ""); !strings.Contains(got, "careful") {
+			if got := askAs(g, withToken(fmt.Sprint("u", n), fmt.Sprint("tok_", n), false), "tools/list", "",
+				""); !strings.Contains(got, "careful") {
 				t.Fatal(got)
 			}
 		}

@@ -198,7 +198,8 @@ func TestResources(t *testing.T) {
 		}
 	}
 	for _, h := range []*Hub{h, over()} {
-		if _, err := ReadResource.Do(t.Context(), h, auth.Local, Read{URI: "x://three", Max: 10}); !fault.Is(err, fault.NotFound) {
+		if _, err := ReadResource.Do(t.Context(), h, auth.Local, Read{URI: "x://three", Max: 10}); !fault.Is(err,
+			fault.NotFound) {
 			t.Errorf("what is not there: %v", err)
 		}
 	}

@@ -139,7 +139,8 @@ func TestHeldWaits(t *testing.T) {
 			t.Errorf("they were given back: %v", err)
 		}
 		began := time.Now()
-		if err := third.Wait(t.Context(), 60); fault.From(err).Kind != fault.ResourceLimit || time.Since(began) != waitTimeout {
+		if err := third.Wait(t.Context(), 60); fault.From(err).Kind != fault.ResourceLimit ||
+			time.Since(began) != waitTimeout {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		if err := third.Wait(t.Context(), 101); fault.From(err).Kind != fault.ResourceLimit {

@@ -44,7 +44,8 @@ func TestWithout(t *testing.T) {
 
 func TestDeeper(t *testing.T) {
 	for text, want := range map[string]bool{
-		`[[[1]]]`: false, `[[[[1]]]]`: true, `["[[[[", "\"[[[["]`: false, `{"a":{"b":{"c":{}}}}`: true, `[[[]]],[[[]]]`: false,
+		`[[[1]]]`: false, `[[[[1]]]]`: true, `["[[[[", "\"[[[["]`: false, `{"a":{"b":{"c":{}}}}`: true,
+		`[[[]]],[[[]]]`: false,
 	} {
 		if Deeper([]byte(text), 3) != want {
 			t.Errorf("%s: %v", text, !want)
@@ -81,7 +82,8 @@ func FuzzRawJSON(f *testing.F) {
 			}
 		}
 		q := Quote(string(raw))
-		if !json.Valid(q) || Text(q) != strings.ToValidUTF8(string(raw), "\uFFFD") && !strings.Contains(string(q), `\ufffd`) {
+		if !json.Valid(q) || Text(q) != strings.ToValidUTF8(string(raw), "\uFFFD") &&
+			!strings.Contains(string(q), `\ufffd`) {
 			t.Fatalf("%q is quoted as %q", raw, q)
 		}
 		if s, plain := PlainText(raw); plain && json.Valid(raw) && s != Text(raw) && strings.ToValidUTF8(s, "") == s {

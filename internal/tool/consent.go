@@ -19,18 +19,18 @@ const (
 	Deny  Policy = "deny"
 )
 
-// Thinking is how long a user may take to answer a question of a call, and so
-// how long a call is kept for it.
+// Thinking is how long a user may take to answer a question of a call, and so how long a
+// call is suspended for it.
 const Thinking = 10 * time.Minute
 
-// maxQuestion bounds what a user can be expected to read, in bytes.
+// maxQuestion bounds a question that a user can be expected to read, in bytes.
 const maxQuestion = 8 << 10
 
-// Question is what a user has to agree to before it is done.
+// Question asks a user for consent to an act.
 type Question struct {
-	// What is done, in a few words: the subject of a sentence.
+	// What names the act in a few words: the subject of a sentence.
 	What string
-	// Message is all that there is to decide about. Nothing of it is cut.
+	// Message has everything that the user decides about. Nothing of it is cut.
 	Message string
 	// Yourself is how the user does it without an agent.
 	Yourself string
@@ -43,21 +43,25 @@ type Declined struct{ Why string }
 // Error implements error.
 func (d *Declined) Error() string { return d.Why }
 
-// Consent returns nil when a call may do what q says. Who has to be asked is
-// asked through their client; the answer is theirs alone, so what cannot be
-// asked is refused. The local user of a server without authentication is told
-// by the result, and not asked.
+// Consent returns nil when a call may do what q asks for. A user is asked through their
+// client; where the client cannot ask, the act is refused. The local user of a server
+// without authentication is not asked: the result tells them.
 func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 	switch {
 	case p == Deny:
-		f := fault.New(fault.Forbidden, "%s is forbidden by the operator of this server", q.What).With("consent", string(p))
-		f.Advice = []string{"Use the servers that are there (list_external_mcp)", "Ask the operator of this server to add it to the settings (mcp in sandlot.yaml), or to change mcp_consent"}
+		f := fault.New(fault.Forbidden, "%s is forbidden by the operator of this server", q.What).
+			With("consent", string(p))
+		f.Advice = []string{"Use the servers that are there (list_external_mcp)",
+			"Ask the operator of this server to add it to the settings (mcp in sandlot.yaml), " +
+				"or to change mcp_consent"}
 		return f
 	case p != Ask, !c.Principal.Authenticated:
 		return nil
 	case len(q.Message) > maxQuestion:
-		return fault.New(fault.InvalidParameters, "%s needs the user's consent, and what they would have to read has %d bytes: at most %d can be shown; put long arguments into a file", q.What, len(q.Message), maxQuestion).With("argument", "args")
-	case c.Client == nil || !canForm(c.Client.Capabilities()):
+		return fault.New(fault.InvalidParameters, "%s needs the user's consent, and what they would have to read has "+
+			"%d bytes: at most %d can be shown; put long arguments into a file", q.What, len(q.Message), maxQuestion).
+			With("argument", "args")
+	case c.Client == nil || !hasForms(c.Client.Capabilities()):
 		return unaskable(q)
 	}
 	return put(ctx, c, q)
@@ -65,44 +69,51 @@ func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 
 // unaskable is for clients that cannot ask their user.
 func unaskable(q Question) error {
-	f := fault.New(fault.Forbidden, "%s needs the user's consent, and this client cannot ask them", q.What).With("consent", string(Ask))
-	f.Advice = []string{"The user adds it themselves, on a terminal and with their token in SANDLOT_TOKEN: " + q.Yourself, "Use an MCP client that can ask its user (elicitation)",
+	f := fault.New(fault.Forbidden, "%s needs the user's consent, and this client cannot ask them", q.What).
+		With("consent", string(Ask))
+	f.Advice = []string{
+		"The user adds it themselves, on a terminal and with their token in SANDLOT_TOKEN: " + q.Yourself,
+		"Use an MCP client that can ask its user (elicitation)",
 		"The operator of this server can do without consent: mcp_consent: allow"}
 	return f
 }
 
-// canForm says whether a client's capabilities have elicitation by a form: it is
-// meant where no kind is named.
-func canForm(can json.RawMessage) bool {
+// hasForms says whether a client's capabilities have elicitation by a form. An elicitation
+// without a mode means a form.
+func hasForms(capabilities json.RawMessage) bool {
 	var c struct {
 		Elicitation *struct {
 			Form, URL json.RawMessage
 		}
 	}
-	return json.Unmarshal(can, &c) == nil && c.Elicitation != nil && (c.Elicitation.Form != nil || c.Elicitation.URL == nil)
+	if json.Unmarshal(capabilities, &c) != nil || c.Elicitation == nil {
+		return false
+	}
+	return c.Elicitation.Form != nil || c.Elicitation.URL == nil
 }
 
-// The one answer that is a yes. A choice has to be made: clients would show a
-// yes or no as a box, which says no when it is overlooked, and so do they here.
+// The two answers. They are choices of an enumeration, as clients would show a boolean as
+// a box, which would answer for a user who overlooks it.
 const yes, no = "allow", "deny"
 
 // put asks the user.
 func put(ctx context.Context, c Call, q Question) error {
-	params, err := json.Marshal(map[string]any{"message": q.Message, "requestedSchema": map[string]any{"type": "object", "required": []string{"decision"},
-		"properties": map[string]any{"decision": map[string]any{"type": "string", "title": "Your decision", "enum": []string{yes, no}}}}})
+	decision := map[string]any{"type": "string", "title": "Your decision", "enum": []string{yes, no}}
+	params, err := json.Marshal(map[string]any{"message": q.Message, "requestedSchema": map[string]any{
+		"type": "object", "required": []string{"decision"}, "properties": map[string]any{"decision": decision}}})
 	if err != nil {
 		return err
 	}
 	if c.Progress != nil {
 		c.Progress("Waiting for the user's consent")
 	}
-	asking, cancel := context.WithTimeout(ctx, Thinking)
+	askCtx, cancel := context.WithTimeout(ctx, Thinking)
 	defer cancel()
-	raw, err := c.Client.Ask(asking, "elicitation/create", params)
+	raw, err := c.Client.Ask(askCtx, "elicitation/create", params)
 	switch {
 	case ctx.Err() != nil:
 		return fault.From(ctx.Err())
-	case errors.Is(asking.Err(), context.DeadlineExceeded):
+	case errors.Is(askCtx.Err(), context.DeadlineExceeded):
 		return &Declined{fmt.Sprintf("The user was asked, and did not answer within %s", Thinking)}
 	case err != nil:
 		return &Declined{"The user's client was asked, and gave no answer that counts"}

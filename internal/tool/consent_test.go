@@ -52,26 +52,34 @@ func TestConsent(t *testing.T) {
 		want        string
 		asked       bool
 	}{
-		"allow":                    {Allow, anna, able, "", q, allowed, false},
-		"no policy":                {"", anna, able, "", q, allowed, false},
-		"deny":                     {Deny, anna, able, "", q, forbidden, false},
-		"deny the local user":      {Deny, auth.Local, able, "", q, forbidden, false},
-		"the local user is told":   {Ask, auth.Local, able, "", q, allowed, false},
-		"yes":                      {Ask, anna, able, `{"action":"accept","content":{"decision":"allow"}}`, q, allowed, true},
-		"form and url":             {Ask, anna, `{"elicitation":{"form":{},"url":{}}}`, `{"action":"accept","content":{"decision":"allow"}}`, q, allowed, true},
-		"no":                       {Ask, anna, able, `{"action":"accept","content":{"decision":"deny"}}`, q, declined, true},
-		"accepted without a word":  {Ask, anna, able, `{"action":"accept"}`, q, declined, true},
-		"accepted with true":       {Ask, anna, able, `{"action":"accept","content":{"decision":true}}`, q, declined, true},
-		"accepted with another":    {Ask, anna, able, `{"action":"accept","content":{"decision":"Allow it"}}`, q, declined, true},
-		"declined with a yes":      {Ask, anna, able, `{"action":"decline","content":{"decision":"allow"}}`, q, declined, true},
-		"canceled with a yes":      {Ask, anna, able, `{"action":"cancel","content":{"decision":"allow"}}`, q, declined, true},
+		"allow":                  {Allow, anna, able, "", q, allowed, false},
+		"no policy":              {"", anna, able, "", q, allowed, false},
+		"deny":                   {Deny, anna, able, "", q, forbidden, false},
+		"deny the local user":    {Deny, auth.Local, able, "", q, forbidden, false},
+		"the local user is told": {Ask, auth.Local, able, "", q, allowed, false},
+		"yes": {Ask, anna, able, `{"action":"accept","content":{"decision":"allow"}}`, q, allowed,
+			true},
+		"form and url": {Ask, anna, `{"elicitation":{"form":{},"url":{}}}`,
+			`{"action":"accept","content":{"decision":"allow"}}`, q, allowed, true},
+		"no": {Ask, anna, able, `{"action":"accept","content":{"decision":"deny"}}`, q, declined,
+			true},
+		"accepted without a word": {Ask, anna, able, `{"action":"accept"}`, q, declined, true},
+		"accepted with true": {Ask, anna, able, `{"action":"accept","content":{"decision":true}}`, q, declined,
+			true},
+		"accepted with another": {Ask, anna, able, `{"action":"accept","content":{"decision":"Allow it"}}`, q,
+			declined, true},
+		"declined with a yes": {Ask, anna, able, `{"action":"decline","content":{"decision":"allow"}}`, q,
+			declined, true},
+		"canceled with a yes": {Ask, anna, able, `{"action":"cancel","content":{"decision":"allow"}}`, q, declined,
+			true},
 		"no object":                {Ask, anna, able, `"accept"`, q, declined, true},
 		"nothing":                  {Ask, anna, able, ``, q, declined, true},
 		"cannot":                   {Ask, anna, `{}`, "", q, forbidden, false},
 		"cannot, and says null":    {Ask, anna, `{"elicitation":null}`, "", q, forbidden, false},
 		"can open links alone":     {Ask, anna, `{"elicitation":{"url":{}}}`, "", q, forbidden, false},
 		"capabilities of nonsense": {Ask, anna, `{"elicitation":7}`, "", q, forbidden, false},
-		"more than can be read":    {Ask, anna, able, "", Question{What: "w", Message: strings.Repeat("x", maxQuestion+1)}, invalid, false},
+		"more than can be read": {Ask, anna, able, "",
+			Question{What: "w", Message: strings.Repeat("x", maxQuestion+1)}, invalid, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := &user{can: tt.can, answer: says(tt.answer)}
@@ -96,7 +104,8 @@ func TestConsent(t *testing.T) {
 func TestConsentWithoutClient(t *testing.T) {
 	err := Ask.Consent(t.Context(), Call{Principal: anna}, q)
 	f := fault.From(err)
-	if f.Kind != fault.Forbidden || f.Context["consent"] != "ask" || !strings.Contains(strings.Join(f.Data().RecoverySuggestions, "\n"), "sandlot mcp add it") {
+	if f.Kind != fault.Forbidden || f.Context["consent"] != "ask" ||
+		!strings.Contains(strings.Join(f.Data().RecoverySuggestions, "\n"), "sandlot mcp add it") {
 		t.Errorf("%v %+v", err, f.Data())
 	}
 }
@@ -117,7 +126,8 @@ func TestConsentFails(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := Ask.Consent(ctx, Call{Principal: anna, Client: &user{can: able, answer: waits}}, q); err == nil || fault.From(err).Kind == fault.Internal {
+		if err := Ask.Consent(ctx, Call{Principal: anna, Client: &user{can: able, answer: waits}}, q); err == nil ||
+			fault.From(err).Kind == fault.Internal {
 			t.Errorf("the call is given up: %v", err)
 		}
 	})

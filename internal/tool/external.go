@@ -8,31 +8,30 @@ import (
 	"sandlot/internal/limit"
 )
 
-// Client is who made a call, for what a third-party server sends to it while
-// the call runs.
+// Client is the client that made a call, for requests and notifications of a third-party
+// server while the call runs.
 type Client interface {
 	// ID tells clients of one principal apart. It is no secret and no handle.
 	ID() string
 	// Capabilities are those that the client declared: an object of MCP's
 	// ClientCapabilities.
 	Capabilities() json.RawMessage
-	// Retries says that the client takes a result that asks for input and
-	// comes again with it (MCP 2026-07-28), instead of being asked while it
-	// waits.
+	// Retries says that the client retries a call whose result asks for input (MCP
+	// 2026-07-28), instead of being asked while it waits.
 	Retries() bool
 	// Ask asks the client and waits for its answer, a result object of MCP.
 	// Method is elicitation/create, sampling/createMessage or roots/list.
-	// What the client cannot do is an error that says so.
+	// A method that the client does not support is an error.
 	Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 	// Tell sends a notification of the call: notifications/progress, without
 	// its token, or notifications/message.
 	Tell(method string, params json.RawMessage)
 }
 
-// Inputs is what a client that retries brings with it.
+// Inputs is the input of a client that retries a call.
 type Inputs struct {
 	Responses json.RawMessage // an object of results, by the names that were asked for
-	State     string          // what came with the question
+	State     string          // the requestState of the result that asked
 }
 
 // Empty says whether the call is no retry.
@@ -59,9 +58,9 @@ type Request struct {
 	Held *limit.Held
 }
 
-// External gives the tools of third-party servers, and passes what is neither a
-// tool nor ours on to them. A list that it returned is not changed later: the
-// same slice again says that nothing has changed.
+// External gives the tools of third-party servers, and proxies other requests to them. A
+// list that it returned is not changed later: the same slice again says that nothing
+// changed.
 type External interface {
 	Source
 	// Ready waits until what is offered is known, or ctx ends. It says whether

@@ -44,7 +44,8 @@ func object(raw json.RawMessage) (map[string]any, error) {
 	}
 	var given map[string]any
 	if err := json.Unmarshal(raw, &given); err != nil {
-		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").With("argument", "arguments").With("allowed", "object")
+		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").
+			With("argument", "arguments").With("allowed", "object")
 	}
 	return given, nil
 }
@@ -68,9 +69,9 @@ func (o *Object) decode(owner, prefix string, given map[string]any, into reflect
 		return nil
 	}
 	for _, name := range o.schema.Required {
-		if given[name] == nil {
-			return fault.New(fault.InvalidParameters, "argument %q is missing: %s", prefix+name, o.schema.Properties[name].Description).
-				With("argument", prefix+name).With("allowed", o.schema.Properties[name].Type)
+		if p := o.schema.Properties[name]; given[name] == nil {
+			return fault.New(fault.InvalidParameters, "argument %q is missing: %s", prefix+name, p.Description).
+				With("argument", prefix+name).With("allowed", p.Type)
 		}
 	}
 	return nil
@@ -164,7 +165,8 @@ func setNumber(name string, s *jsonschema.Schema, v any, into reflect.Value) err
 	n, ok := v.(float64)
 	whole := s.Type == "integer"
 	// Larger ones than these are not held exactly.
-	if !ok || whole && (n != math.Trunc(n) || math.Abs(n) > 1<<53) || s.Minimum != nil && n < *s.Minimum || s.Maximum != nil && n > *s.Maximum {
+	if !ok || whole && (n != math.Trunc(n) || math.Abs(n) > 1<<53) ||
+		s.Minimum != nil && n < *s.Minimum || s.Maximum != nil && n > *s.Maximum {
 		return wrong(name, v, allowed)
 	}
 	if whole {

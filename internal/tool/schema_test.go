@@ -53,7 +53,8 @@ type sampleOutput struct {
 
 // What a tool does not name is in its results, and no promise.
 func TestOutputSchema(t *testing.T) {
-	compare(t, OutputOf[sampleOutput]([]string{"id"}, Prop{Name: "id", Description: "Its id."}, Prop{Name: "code", Nullable: true}, Prop{Name: "rows"},
+	compare(t, OutputOf[sampleOutput]([]string{"id"}, Prop{Name: "id", Description: "Its id."},
+		Prop{Name: "code", Nullable: true}, Prop{Name: "rows"},
 		Prop{Name: "refused", Description: "Hosts.", Props: []Prop{{Name: "host", Description: "Which."}}}),
 		`{"type":"object","required":["id"],"properties":{
 			"id":{"type":"string","description":"Its id."},

@@ -32,7 +32,8 @@ func TestNotifier(t *testing.T) {
 		}
 		close(block)
 		o.Flush(t.Context(), 2*time.Second)
-		if len(sent) != maxUnsent+1 || slices.Contains(sent, "oldest log") || slices.Contains(sent, "the same update") ||
+		if len(sent) != maxUnsent+1 || slices.Contains(sent, "oldest log") ||
+			slices.Contains(sent, "the same update") ||
 			!slices.Equal(sent[:3], []string{"first", "progress", "update"}) {
 			t.Errorf("sent %q", sent)
 		}

@@ -11,8 +11,8 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Error is an error as clients are told of it: what a third-party server or the SDK
-// said as it is, and anything else as a fault.
+// Error is the error for clients: that of a third-party server or of the SDK as it is, and
+// any other as a fault.
 func Error(err error) *jsonrpc.Error {
 	if said, ok := errors.AsType[*tool.Refusal](err); ok {
 		return &jsonrpc.Error{Code: said.Code, Message: said.Message, Data: said.Data}
@@ -25,12 +25,12 @@ func Error(err error) *jsonrpc.Error {
 	if err != nil {
 		data = nil
 	}
-	return &jsonrpc.Error{Code: int64(f.RPC()), Message: words(f), Data: data}
+	return &jsonrpc.Error{Code: int64(f.RPC()), Message: message(f), Data: data}
 }
 
-// words are what a fault is in JSON-RPC. Most clients show their users and models
-// the message alone: what helps in this very case is in it too.
-func words(f *fault.Error) string {
+// message is the message of a fault in JSON-RPC. Most clients show their users and models
+// nothing else, so the fault's own advice is in it too.
+func message(f *fault.Error) string {
 	if len(f.Advice) == 0 || strings.Contains(f.Error(), f.Advice[0]) {
 		return f.Error()
 	}

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// KeepAlive keeps a stream of events alive in silence: proxies and clients
-// give up on a response in which nothing comes. Where a stream is expected it
-// begins one when nothing has come at all; what then turns out to be no stream
-// comes as one event.
+// KeepAlive sends heartbeats on a silent stream of events, as proxies and clients give up
+// on a silent response. Where the client accepts a stream, KeepAlive begins one when the
+// handler wrote nothing for a while; a response that then is no stream is sent as one
+// event.
 type KeepAlive struct {
 	http.ResponseWriter
 	header http.Header // as the handler sets it
@@ -30,8 +30,8 @@ type KeepAlive struct {
 
 const silence = 10 * time.Second
 
-// NewKeepAlive returns one; stream says that the client takes a stream of
-// events in answer.
+// NewKeepAlive returns a KeepAlive until Stop. Stream says that the client accepts a stream
+// of events.
 func NewKeepAlive(w http.ResponseWriter, stream bool) *KeepAlive {
 	p := &KeepAlive{ResponseWriter: w, header: http.Header{}}
 	if stream {
@@ -75,8 +75,7 @@ func (p *KeepAlive) send(code int) {
 	}
 }
 
-// begin begins a stream of events, as the handler has said nothing yet. The lock
-// is held.
+// begin begins a stream of events before the handler wrote anything. The lock is held.
 func (p *KeepAlive) begin() {
 	p.sent, p.begun = true, true
 	h := p.ResponseWriter.Header()
@@ -141,14 +140,14 @@ func (p *KeepAlive) Flush() {
 // slowestReader is how many bytes a second a client has to take.
 const slowestReader = 16 << 10
 
-// allow bounds the next write: a client that does not read for a minute is cut
-// off, as what writes to it would wait for ever. The lock is held.
+// allow bounds the next write: a client that does not read for a minute is cut off, or
+// its writer would wait for ever. The lock is held.
 func (p *KeepAlive) allow(n int) {
 	limit := time.Minute + time.Duration(n/slowestReader)*time.Second
 	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(limit)) // not all can
 }
 
-// Event sends one event of a stream, which it begins when nothing was sent.
+// Event sends one event, and begins the stream when nothing was sent.
 func (p *KeepAlive) Event(data []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,7 +175,7 @@ func frame(message []byte) string {
 // Unwrap is for http.ResponseController.
 func (p *KeepAlive) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// Stop ends it, and sends what is left.
+// Stop ends the heartbeats, and sends the rest of the response.
 func (p *KeepAlive) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

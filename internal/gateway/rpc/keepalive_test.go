@@ -32,12 +32,15 @@ func TestSilence(t *testing.T) {
 		kind   string
 		body   string
 	}{
-		"at once, as JSON":        {0, true, asJSON, 400, "application/json", answer + "\n"},
-		"at once, as a stream":    {0, true, asStream, 200, "text/event-stream", "data: " + answer + "\n\n"},
-		"late, as JSON":           {25 * time.Second, true, asJSON, 200, "text/event-stream", beat + beat + "event: message\ndata: " + answer + "\n\n"},
-		"late, as a stream":       {25 * time.Second, true, asStream, 200, "text/event-stream", beat + beat + "data: " + answer + "\n\n"},
+		"at once, as JSON":     {0, true, asJSON, 400, "application/json", answer + "\n"},
+		"at once, as a stream": {0, true, asStream, 200, "text/event-stream", "data: " + answer + "\n\n"},
+		"late, as JSON": {25 * time.Second, true, asJSON, 200, "text/event-stream", beat + beat +
+			"event: message\ndata: " + answer + "\n\n"},
+		"late, as a stream": {25 * time.Second, true, asStream, 200, "text/event-stream", beat + beat + "data: " +
+			answer + "\n\n"},
 		"late, to one who cannot": {25 * time.Second, false, asJSON, 400, "application/json", answer + "\n"},
-		"nothing at all":          {25 * time.Second, true, func(http.ResponseWriter) {}, 200, "text/event-stream", beat + beat},
+		"nothing at all": {25 * time.Second, true, func(http.ResponseWriter) {}, 200, "text/event-stream",
+			beat + beat},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -47,7 +50,8 @@ func TestSilence(t *testing.T) {
 				tt.answer(p)
 				p.Stop()
 				time.Sleep(time.Minute) // no beat comes after its end
-				if rec.Code != tt.code || !strings.HasPrefix(rec.Header().Get("Content-Type"), tt.kind) || rec.Body.String() != tt.body {
+				if rec.Code != tt.code || !strings.HasPrefix(rec.Header().Get("Content-Type"), tt.kind) ||
+					rec.Body.String() != tt.body {
 					t.Errorf("%d %s %q", rec.Code, rec.Header().Get("Content-Type"), rec.Body)
 				}
 			})

@@ -13,7 +13,7 @@ import (
 	"sandlot/internal/rawjson"
 )
 
-// Message is one of a client, as far as it says where it belongs.
+// Message is a message of a client, as far as the gateway has to read it.
 type Message struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
@@ -21,16 +21,16 @@ type Message struct {
 	Result json.RawMessage `json:"result"`
 	Error  json.RawMessage `json:"error"`
 
-	// Plain: there is one way to read it. No client says so.
+	// Plain: every JSON reader reads it in the same way. No client sets it.
 	Plain bool `json:"-"`
 }
 
-// Read reads a message as far as that goes; the SDK says what is wrong
-// with it.
+// Read reads a message as far as it can; the SDK reports what is wrong with it.
 func Read(body []byte) (m Message) {
 	all, ok := rawjson.Members(body)
 	var version string
-	if ok && utf8.Valid(body) && json.Unmarshal(all["method"], &m.Method) == nil && json.Unmarshal(all["jsonrpc"], &version) == nil {
+	if ok && utf8.Valid(body) && json.Unmarshal(all["method"], &m.Method) == nil &&
+		json.Unmarshal(all["jsonrpc"], &version) == nil {
 		m.ID, m.Params = all["id"], all["params"]
 		known := 3
 		if m.Params != nil {
@@ -49,15 +49,15 @@ func Read(body []byte) (m Message) {
 // maxNesting is less than the depth to which the SDK reads.
 const maxNesting = 500
 
-// Nested says whether a JSON text may be nested deeper than that.
+// Nested says whether a JSON text may be nested deeper than maxNesting.
 func Nested(raw []byte) bool {
 	return len(raw) > maxNesting && bytes.Count(raw, []byte("{"))+bytes.Count(raw, []byte("[")) > maxNesting
 }
 
-// maxDigits is how long a number may be that is the same for every reader.
+// maxDigits bounds the digits of a number that every JSON reader reads exactly.
 const maxDigits = 15
 
-// IsID says whether a value is a string that is written as it is, or an integer.
+// IsID says whether a value is a string without escapes, or an integer.
 func IsID(v json.RawMessage) bool {
 	if _, ok := rawjson.PlainText(v); ok {
 		return true
@@ -66,21 +66,21 @@ func IsID(v json.RawMessage) bool {
 	return len(digits) > 0 && len(digits) <= maxDigits && strings.Trim(digits, "0123456789") == ""
 }
 
-// Decode reads a message, as the SDK will. Wrong is what is to be answered to what is
-// none.
+// Decode reads a message as the SDK does. Wrong is the answer to a text that is none.
 func Decode(raw json.RawMessage) (_ jsonrpc.Message, wrong any) {
 	m, err := jsonrpc.DecodeMessage(raw)
 	switch {
 	case !whole(raw):
-		return nil, Failure(nil, jsonrpc.CodeInvalidRequest, "Invalid request: id must be a string or a whole number of at most 2^53", nil)
+		return nil, Invalid("Invalid request: id must be a string or a whole number of at most 2^53")
 	case err != nil:
-		return nil, Failure(IDOf(raw), jsonrpc.CodeInvalidRequest, "Invalid request: no JSON-RPC 2.0 message, or one that is nested too deep", nil)
+		return nil, Failure(IDOf(raw), jsonrpc.CodeInvalidRequest,
+			"Invalid request: no JSON-RPC 2.0 message, or one that is nested too deep", nil)
 	}
 	return m, nil
 }
 
-// whole says whether the SDK answers under the id that a message has: it takes
-// numbers for whole ones.
+// whole says whether the SDK answers under the id of a message: it reads a number as a
+// whole one.
 func whole(raw json.RawMessage) bool {
 	var m struct {
 		ID json.RawMessage `json:"id"`
@@ -92,7 +92,7 @@ func whole(raw json.RawMessage) bool {
 	return err == nil && n == math.Trunc(n) && math.Abs(n) <= 1<<53
 }
 
-// Unparsable returns what is to be answered to bytes that are no JSON.
+// Unparsable returns the answer to bytes that are no JSON; nil: they are.
 func Unparsable(b []byte) any {
 	if !utf8.Valid(b) {
 		return Failure(nil, jsonrpc.CodeParseError, "Parse error: the request is not UTF-8", nil)
@@ -103,7 +103,7 @@ func Unparsable(b []byte) any {
 	return nil
 }
 
-// IDOf returns the id of what may be a request; nil: it has none.
+// IDOf returns the id of a request; nil: it has no valid one.
 func IDOf(b json.RawMessage) json.RawMessage {
 	var m struct {
 		ID json.RawMessage `json:"id"`

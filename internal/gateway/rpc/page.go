@@ -4,16 +4,15 @@ import (
 	"encoding/json"
 )
 
-// Page is one page of a list: the SDK's result without its items, and these as
-// their servers gave them. They were checked before, and are put together here
-// without being read again.
+// Page is one page of a list: the SDK's result without its items, and the items as their
+// servers gave them. The items were checked before, and are not read again.
 type Page struct {
 	*Raw
 	Field string
 	Items []json.RawMessage
 }
 
-// Method is the one that lists what is in it.
+// Method is the method of the list.
 func (p *Page) Method() string {
 	if p.Field == "resourceTemplates" {
 		return "resources/templates/list"
@@ -21,7 +20,7 @@ func (p *Page) Method() string {
 	return p.Field + "/list"
 }
 
-// Size is about how many bytes it has.
+// Size is about the size of the page in bytes.
 func (p *Page) Size() (n int) {
 	for _, i := range p.Items {
 		n += len(i) + 1

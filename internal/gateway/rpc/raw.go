@@ -9,8 +9,7 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Raw is a result as a third-party server gave it: what the SDK's types
-// do not know is in it too.
+// Raw is the result of a third-party server, with fields that the SDK's types do not have.
 type Raw struct {
 	mcp.ResultBase
 	Fields Object // without _meta
@@ -29,8 +28,8 @@ func (r *Raw) MarshalJSON() ([]byte, error) {
 	return json.Marshal(r.Fields)
 }
 
-// ReadRaw makes a result of an object. Those of the stateless protocol say whether they are
-// complete.
+// ReadRaw makes a result of an object. In the stateless protocol a result has a
+// resultType.
 func ReadRaw(b json.RawMessage, stateless bool) (*Raw, error) {
 	r := &Raw{}
 	if err := json.Unmarshal(b, &r.Fields); err != nil || r.Fields == nil {
@@ -54,18 +53,18 @@ func ReadRaw(b json.RawMessage, stateless bool) (*Raw, error) {
 	return r, nil
 }
 
-// Defaults puts in what a list or a resource of the stateless protocol has, where the
-// server left it out.
+// Defaults adds the fields that a list or a resource of the stateless protocol has and the
+// server left out.
 func (r *Raw) Defaults(d Object) {
 	for k, v := range d {
 		if _, ok := r.Fields[k]; !ok {
 			r.Fields[k] = v
 		}
 	}
-	r.Fields["cacheScope"] = json.RawMessage(`"private"`) // what one principal sees
+	r.Fields["cacheScope"] = json.RawMessage(`"private"`) // it is of one principal
 }
 
-// Mentions says whether a JSON text may have a word in it, as escapes may hide it.
+// Mentions says whether a JSON text may contain a word: escapes may hide it.
 func Mentions(raw json.RawMessage, word string) bool {
 	return bytes.Contains(raw, []byte(word)) || bytes.Contains(raw, []byte(`\u`))
 }

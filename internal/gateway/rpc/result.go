@@ -8,18 +8,21 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Describe is the definition of a tool of ours as MCP has it.
+// Describe is the MCP definition of a tool of Sandlot's own.
 func Describe(t tool.Tool) *mcp.Tool {
 	d := &mcp.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Input.Schema(),
-		Annotations: &mcp.ToolAnnotations{Title: t.Title, ReadOnlyHint: t.Hints.ReadOnly, IdempotentHint: t.Hints.Idempotent,
-			DestructiveHint: &t.Hints.Destructive, OpenWorldHint: &t.Hints.OpenWorld}}
+		Annotations: &mcp.ToolAnnotations{Title: t.Title,
+			ReadOnlyHint:    t.Hints.ReadOnly,
+			IdempotentHint:  t.Hints.Idempotent,
+			DestructiveHint: &t.Hints.Destructive,
+			OpenWorldHint:   &t.Hints.OpenWorld}}
 	if t.Output != nil {
 		d.OutputSchema = t.Output.Schema()
 	}
 	return d
 }
 
-// Result is a result of a tool of ours as MCP has it.
+// Result is the MCP result of a tool of Sandlot's own.
 func Result(r *tool.Result) *mcp.CallToolResult {
 	out := &mcp.CallToolResult{IsError: r.IsError, Content: []mcp.Content{}}
 	if r.Fields != nil {
@@ -39,20 +42,22 @@ func content(c tool.Content) mcp.Content {
 	case c.Image != nil:
 		return &mcp.ImageContent{MIMEType: c.Image.MIME, Data: c.Image.Data}
 	case c.Resource != nil:
-		return &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: c.Resource.URI, MIMEType: c.Resource.MIME, Text: c.Resource.Text}}
+		r := c.Resource
+		return &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: r.URI, MIMEType: r.MIME, Text: r.Text}}
 	case c.Link != nil:
-		return &mcp.ResourceLink{URI: c.Link.URI, Name: c.Link.Name, Description: c.Link.Description, MIMEType: c.Link.MIME, Size: &c.Link.Size}
+		l := c.Link
+		return &mcp.ResourceLink{URI: l.URI, Name: l.Name, Description: l.Description, MIMEType: l.MIME, Size: &l.Size}
 	}
 	return &mcp.TextContent{Text: *c.Text}
 }
 
-// Flat is a result as one JSON object: it has the fields at the top level, beside content and isError, and
-// in structuredContent too.
+// Flat is a result as one JSON object: the fields are at the top level, beside content and
+// isError, and in structuredContent too.
 func Flat(r *tool.Result) map[string]any {
 	out := map[string]any{}
 	if r.Raw != nil {
 		fields := Object{}
-		_ = json.Unmarshal(r.Raw, &fields) // it was read before
+		_ = json.Unmarshal(r.Raw, &fields) // it was checked before
 		delete(fields, "resultType")
 		for k, v := range fields {
 			out[k] = v
@@ -76,17 +81,19 @@ func Flat(r *tool.Result) map[string]any {
 	return out
 }
 
-// block is a content as content has it, in a form that is written without being read
-// again.
+// block is the same as content. The SDK's own encoding reads its output again.
 func block(c tool.Content) map[string]any {
 	switch {
 	case c.Image != nil:
 		return map[string]any{"type": "image", "mimeType": c.Image.MIME, "data": c.Image.Data}
 	case c.Resource != nil:
-		return map[string]any{"type": "resource", "resource": map[string]any{"uri": c.Resource.URI, "mimeType": c.Resource.MIME, "text": c.Resource.Text}}
+		r := c.Resource
+		return map[string]any{"type": "resource",
+			"resource": map[string]any{"uri": r.URI, "mimeType": r.MIME, "text": r.Text}}
 	case c.Link != nil:
-		return map[string]any{"type": "resource_link", "uri": c.Link.URI, "name": c.Link.Name, "description": c.Link.Description,
-			"mimeType": c.Link.MIME, "size": c.Link.Size}
+		l := c.Link
+		return map[string]any{"type": "resource_link", "uri": l.URI, "name": l.Name, "description": l.Description,
+			"mimeType": l.MIME, "size": l.Size}
 	}
 	return map[string]any{"type": "text", "text": *c.Text}
 }

@@ -1,5 +1,5 @@
-// Package rpc is JSON-RPC as the MCP edge speaks it, by whichever way a message comes:
-// reading it, the one translation of errors, and the one encoding of results.
+// Package rpc is the JSON-RPC of the MCP edge: reading messages, the one translation of
+// errors, and the one encoding of results.
 package rpc
 
 import (
@@ -18,7 +18,7 @@ import (
 	"sandlot/internal/revision"
 )
 
-// Object is a JSON object whose values are left as they came.
+// Object is a JSON object whose values stay as they came.
 type Object = map[string]json.RawMessage
 
 // IsStateless says whether a request that the SDK read is of the stateless protocol.
@@ -27,10 +27,10 @@ func IsStateless(req mcp.Request) bool {
 	return ok && revision.IsStateless(v.ProtocolVersion())
 }
 
-// MaxBatch is how many messages a batch may have.
+// MaxBatch bounds the messages of a batch.
 const MaxBatch = 100
 
-// BatchSize is what is answered to a batch of another size.
+// BatchSize is the answer to a batch that is empty or too large.
 var BatchSize = "Invalid request: a batch has between 1 and " + strconv.Itoa(MaxBatch) + " messages"
 
 type failure struct {
@@ -39,7 +39,7 @@ type failure struct {
 	Data    any    `json:"data,omitempty"`
 }
 
-// Failure is the answer to a request that failed; no id is null.
+// Failure is the answer to a request that failed. Without an id, the answer has null.
 func Failure(id json.RawMessage, code int, message string, data any) map[string]any {
 	return map[string]any{"jsonrpc": "2.0", "id": orNull(id), "error": failure{code, message, data}}
 }
@@ -49,7 +49,7 @@ func Invalid(message string) map[string]any {
 	return Failure(nil, jsonrpc.CodeInvalidRequest, message, nil)
 }
 
-// Failed is the answer to a request that ended with that error.
+// Failed is the answer to a request that ended with an error.
 func Failed(id json.RawMessage, e *jsonrpc.Error) map[string]any {
 	var data any
 	if len(e.Data) > 0 {
@@ -72,17 +72,17 @@ func Write(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(JSON(v)) // the client went away
 }
 
-// JSON writes a value without what is for HTML.
+// JSON encodes a value, with a newline, without escapes for HTML.
 func JSON(v any) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // it is ours
+	_ = enc.Encode(v) // only encodable types get here
 	return b.Bytes()
 }
 
-// Recover makes a fault of a panic, for the SDK's goroutines and ours, where a panic
-// would end the whole server. It is to be deferred itself.
+// Recover turns a panic into a fault, for goroutines in which a panic would end the whole
+// server. It must be deferred directly.
 func Recover(ctx context.Context, log *slog.Logger, what string, err *error) {
 	r := recover()
 	if r == nil {
@@ -92,7 +92,7 @@ func Recover(ctx context.Context, log *slog.Logger, what string, err *error) {
 	*err = fault.New(fault.Internal, "something went wrong inside Sandlot")
 }
 
-// Report logs a fault that the user cannot read the cause of.
+// Report logs a fault with its cause, which the user is not told.
 func Report(ctx context.Context, log *slog.Logger, what string, f *fault.Error) {
 	if cause := f.Unwrap(); cause != nil && f.Kind != fault.Canceled {
 		log.WarnContext(ctx, "call failed", "tool", what, "fault", f.Code(), "message", f.Message, "cause", cause)

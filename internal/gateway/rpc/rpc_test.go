@@ -42,7 +42,8 @@ func TestError(t *testing.T) {
 		message string
 	}{
 		{theirs, -7, "no"}, {errors.Join(theirs), -7, "no"}, {sdk, -8, "never"},
-		{own, int64(own.RPC()), own.Error() + ". look again"}, {errors.New("x"), jsonrpc.CodeInternalError, "Internal error"},
+		{own, int64(own.RPC()), own.Error() + ". look again"},
+		{errors.New("x"), jsonrpc.CodeInternalError, "Internal error"},
 	} {
 		got := Error(tt.err)
 		if got.Code != tt.code || len(got.Message) < len(tt.message) || got.Message[:len(tt.message)] != tt.message {
