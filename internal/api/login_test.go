@@ -114,7 +114,7 @@ func TestLoginInABrowser(t *testing.T) {
 	for _, prefix := range []string{"", "/behind/proxy"} {
 		e := newEdge(t, auth.Required, Guard{Loopback: true})
 		base := e.withLogins(prefix)
-		bank := serverstest.NewBank(t, 0)
+		bank := serverstest.NewProtected(t, 0)
 		link := e.link(ann, "my bank", bank.URL)
 		// Nothing of the authorization server's is in it.
 		if !regexp.MustCompile("^" + regexp.QuoteMeta(base) + `/oauth/start/[a-z2-7]{26}$`).MatchString(link) {
@@ -183,7 +183,7 @@ func TestLoginInABrowser(t *testing.T) {
 func TestLoginIsOneBrowsers(t *testing.T) {
 	e := newEdge(t, auth.Required, Guard{Loopback: true})
 	base := e.withLogins("")
-	bank, other := serverstest.NewBank(t, 0), serverstest.NewBank(t, 0)
+	bank, other := serverstest.NewProtected(t, 0), serverstest.NewProtected(t, 0)
 	link, evil := e.link(ann, "bank", bank.URL), e.link(auth.User("eve", false), "bank", other.URL)
 	anns, eves, bare := newBrowser(t), newBrowser(t), newBrowser(t)
 	bare.Jar = nil // it keeps no cookies
@@ -228,14 +228,14 @@ func TestLoginIsOneBrowsers(t *testing.T) {
 			t.Errorf("%s is %s", p.Name, i.State)
 		}
 	}
-	for _, k := range []*serverstest.Bank{bank, other} {
+	for _, k := range []*serverstest.Protected{bank, other} {
 		if n, _, _ := k.Counts(); n != 0 {
 			t.Errorf("%d log-ins", n)
 		}
 	}
 
 	// An answer to a log-in that nobody went on with is nobody's.
-	third := e.link(ann, "third", serverstest.NewBank(t, 0).URL)
+	third := e.link(ann, "third", serverstest.NewProtected(t, 0).URL)
 	anns.open(third)
 	anns.see(base+"/oauth/callback?state=&code=x", 404)
 	anns.see(base+"/oauth/callback?state=guess&code=x", 404)
@@ -264,7 +264,7 @@ func TestLoginIsOneBrowsers(t *testing.T) {
 func TestLoginPageEscapes(t *testing.T) {
 	e := newEdge(t, auth.Required, Guard{Loopback: true})
 	e.withLogins("")
-	bank := serverstest.NewBank(t, 0)
+	bank := serverstest.NewProtected(t, 0)
 	const name, user = `</title><script>alert(1)</script>`, `<img src=x onerror="alert(2)">`
 	p := auth.Principal{ID: "user:" + user, Name: user, Authenticated: true}
 	e.Hub.Servers.SetConfigured([]spec.Configured{{Name: name, Kind: spec.HTTP, URL: bank.URL}})
@@ -293,7 +293,7 @@ func TestLoginCookieIsSecure(t *testing.T) {
 		e := newEdge(t, auth.Required, Guard{})
 		e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Callback: callback, Reach: serverstest.Reach})
 		t.Cleanup(e.Hub.Servers.Close)
-		link := e.link(ann, "bank", serverstest.NewBank(t, 0).URL)
+		link := e.link(ann, "bank", serverstest.NewProtected(t, 0).URL)
 		u, err := url.Parse(link)
 		if err != nil || link != strings.Replace(callback, "callback", "start/", 1)+u.Path[len("/oauth/start/"):] {
 			t.Fatal(link, err)

@@ -82,10 +82,10 @@ func refusal(err error) error {
 
 // elicits remembers that the server asks clients in the middle of a call.
 func (s *server) elicits() {
-	if s.record().Asks {
+	if s.record().Elicits {
 		return
 	}
-	if err := s.update(func(r *Record) { r.Asks = true }); err != nil {
+	if err := s.update(func(r *Record) { r.Elicits = true }); err != nil {
 		s.servers.Log.Error("could not store a connection", "connection", s.id, "error", err)
 	}
 }

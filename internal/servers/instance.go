@@ -152,10 +152,10 @@ func (l *instance) read(ctx context.Context, first bool) error {
 		}
 		return nil, true
 	}
-	o.Tools, o.Keep.Tools = list(can.Tools, "tools/list", "tools")
-	o.Prompts, o.Keep.Prompts = list(can.Prompts, "prompts/list", "prompts")
-	o.Resources, o.Keep.Resources = list(can.Resources, "resources/list", "resources")
-	o.Templates, o.Keep.Templates = list(can.Resources, "resources/templates/list", "resourceTemplates")
+	o.Tools, o.Unread.Tools = list(can.Tools, "tools/list", "tools")
+	o.Prompts, o.Unread.Prompts = list(can.Prompts, "prompts/list", "prompts")
+	o.Resources, o.Unread.Resources = list(can.Resources, "resources/list", "resources")
+	o.Templates, o.Unread.Templates = list(can.Resources, "resources/templates/list", "resourceTemplates")
 	o.Instructions = l.session.Instructions()
 	if err := ctx.Err(); err != nil {
 		return err

@@ -195,7 +195,7 @@ func works(t *testing.T, servers *Servers, p auth.Principal, name string, want b
 	}
 }
 
-func counts(t *testing.T, k *serverstest.Bank, logins, renewals int) {
+func counts(t *testing.T, k *serverstest.Protected, logins, renewals int) {
 	t.Helper()
 	if l, r, reused := k.Counts(); l != logins || r != renewals || reused != 0 {
 		t.Errorf("%d log-ins and %d renewals, want %d and %d; %d times a token that was used", l, r, logins, renewals,
@@ -206,7 +206,7 @@ func counts(t *testing.T, k *serverstest.Bank, logins, renewals int) {
 // A log-in is good at the next server, and the one after, each with the token
 // that the one before it got; for its user alone.
 func TestLoginSurvives(t *testing.T) {
-	bank := serverstest.NewBank(t, 1) // a token is too old at once
+	bank := serverstest.NewProtected(t, 1) // a token is too old at once
 	l := newLasting(t)
 	one := l.server()
 	logIn(t, one, P, "bank", bank.URL)
@@ -248,16 +248,16 @@ func TestLoginSurvives(t *testing.T) {
 // What ends a log-in ends it for the next server too.
 func TestLoginsAreForgotten(t *testing.T) {
 	for name, tt := range map[string]struct {
-		do    func(t *testing.T, servers *Servers, bank, other *serverstest.Bank)
+		do    func(t *testing.T, servers *Servers, bank, other *serverstest.Protected)
 		works bool // without another log-in
 	}{
-		"restarted": {func(t *testing.T, servers *Servers, _, _ *serverstest.Bank) {
+		"restarted": {func(t *testing.T, servers *Servers, _, _ *serverstest.Protected) {
 			i, err := servers.Restart(t.Context(), P, "bank", nil, nil, nil)
 			if err != nil || i.State != state.Connected {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, true},
-		"disconnected": {func(t *testing.T, servers *Servers, _, _ *serverstest.Bank) {
+		"disconnected": {func(t *testing.T, servers *Servers, _, _ *serverstest.Protected) {
 			if _, err := servers.Disconnect(t.Context(), P, "bank", false); err != nil {
 				t.Fatal(err)
 			}
@@ -266,7 +266,7 @@ func TestLoginsAreForgotten(t *testing.T) {
 				t.Errorf("connected again it is %s, %v", i.State, err)
 			}
 		}, false},
-		"removed and made again": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Bank) {
+		"removed and made again": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) {
 			if _, err := servers.Disconnect(t.Context(), P, "bank", true); err != nil {
 				t.Fatal(err)
 			}
@@ -275,19 +275,19 @@ func TestLoginsAreForgotten(t *testing.T) {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
-		"connected anew": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Bank) {
+		"connected anew": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) {
 			if i, err := servers.Connect(t.Context(), P,
 				spec.Ask{Name: "bank", URL: bank.URL}); err != nil || i.State != state.NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
-		"connected to another": {func(t *testing.T, servers *Servers, _, other *serverstest.Bank) {
+		"connected to another": {func(t *testing.T, servers *Servers, _, other *serverstest.Protected) {
 			if i, err := servers.Connect(t.Context(), P,
 				spec.Ask{Name: "bank", URL: other.URL}); err != nil || i.State != state.NeedsAuth {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
-		"not connected to one that does not work": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Bank) {
+		"not connected to one that does not work": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) {
 			before := get(servers, P, "bank").account.Current()
 			bad := strings.TrimSuffix(bank.URL, "/mcp") + "/none"
 			if i, err := servers.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bad}); err == nil {
@@ -298,8 +298,8 @@ func TestLoginsAreForgotten(t *testing.T) {
 				t.Error("what is in memory of it alone is lost")
 			}
 		}, true},
-		"its tokens ended": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Bank) { bank.Expire() }, true},
-		"revoked": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Bank) {
+		"its tokens ended": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) { bank.Expire() }, true},
+		"revoked": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) {
 			bank.Revoke()
 			i, err := servers.Restart(t.Context(), P, "bank", nil, nil, nil)
 			if err == nil || i.State != state.NeedsAuth {
@@ -308,7 +308,7 @@ func TestLoginsAreForgotten(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bank, other := serverstest.NewBank(t, 0), serverstest.NewBank(t, 0)
+			bank, other := serverstest.NewProtected(t, 0), serverstest.NewProtected(t, 0)
 			l := newLasting(t)
 			b := l.server()
 			logIn(t, b, P, "bank", bank.URL)
@@ -328,7 +328,7 @@ func TestLoginsAreForgotten(t *testing.T) {
 
 // A token that its server refuses is renewed, once; then the user logs in.
 func TestRefusedTokenIsRenewed(t *testing.T) {
-	bank := serverstest.NewBank(t, 0)
+	bank := serverstest.NewProtected(t, 0)
 	b := newLasting(t).server()
 	logIn(t, b, P, "bank", bank.URL)
 	bank.Expire()
@@ -354,7 +354,7 @@ func TestRefusedTokenIsRenewed(t *testing.T) {
 // Many calls at once renew a token once, and none of them has it before it is
 // stored; a server that ends meanwhile loses nothing.
 func TestRenewedOnceAndStoredFirst(t *testing.T) {
-	bank := serverstest.NewBank(t, 0)
+	bank := serverstest.NewProtected(t, 0)
 	l := newLasting(t)
 	b := l.server()
 	logIn(t, b, P, "bank", bank.URL)
@@ -425,7 +425,7 @@ func TestRenewedOnceAndStoredFirst(t *testing.T) {
 func TestLoginsWithoutKey(t *testing.T) {
 	l := newLasting(t)
 	l.logins.Vault = &vault.Vault{KeyFile: filepath.Join(t.TempDir(), "none")}
-	bank, other := serverstest.NewBank(t, 0), serverstest.NewBank(t, 0)
+	bank, other := serverstest.NewProtected(t, 0), serverstest.NewProtected(t, 0)
 	b := l.server()
 	logIn(t, b, P, "bank", bank.URL)
 	logIn(t, b, P, "other", other.URL)
@@ -470,7 +470,7 @@ func TestLoginsWithoutKey(t *testing.T) {
 // What an authorization server says when it refuses, which may be all that it was
 // sent, is told nowhere.
 func TestRefusalsAreNotRepeated(t *testing.T) {
-	bank := serverstest.NewBank(t, 1) // so that each use renews it
+	bank := serverstest.NewProtected(t, 1) // so that each use renews it
 	l := newLasting(t)
 	b := l.server()
 	logIn(t, b, P, "bank", bank.URL)
@@ -516,7 +516,7 @@ func TestRefusalsAreNotRepeated(t *testing.T) {
 // A log-in at one of the operator's servers is each user's own, and goes when the
 // settings do not have the server any more, for users who do not come too.
 func TestConfiguredLogins(t *testing.T) {
-	bank, other := serverstest.NewBank(t, 0), serverstest.NewBank(t, 0)
+	bank, other := serverstest.NewProtected(t, 0), serverstest.NewProtected(t, 0)
 	c := spec.Configured{Name: "bank", Kind: spec.HTTP, URL: bank.URL}
 	l := newLasting(t)
 	needs := func(servers *Servers, p auth.Principal) string {

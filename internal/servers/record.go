@@ -24,7 +24,7 @@ type Record struct {
 	spec.Spec
 	Off     bool // disconnected: it is in the list, and nothing more
 	Older   bool // it spoke the stateful protocol the last time
-	Asks    bool // it has asked clients in the middle of a call
+	Elicits bool `json:"Asks"` // it has asked clients in the middle of a call
 	Created time.Time
 	Updated time.Time
 	Catalog catalog.Catalog

@@ -178,7 +178,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	r.ID, r.Created = before.ID, before.Created
 	r.Catalog = catalog.Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
 	if r.Same(before.Spec) { // what was approved of it is still what was approved
-		r.Catalog, r.Older, r.Asks = before.Catalog, before.Older, before.Asks
+		r.Catalog, r.Older, r.Elicits = before.Catalog, before.Older, before.Elicits
 	}
 	s.stop(state.Event{What: state.Stopped})
 	err := s.adopt(r, known)

@@ -41,7 +41,7 @@ func (s *server) once(ctx context.Context, q query) (json.RawMessage, error) {
 	}
 	defer release()
 	stateful := !l.session.Stateless()
-	f, err := l.begin(ctx, q.client, stateful && s.record().Asks)
+	f, err := l.begin(ctx, q.client, stateful && s.record().Elicits)
 	if err != nil {
 		return nil, s.callFault(l, q, err)
 	}

@@ -62,7 +62,7 @@ func TestLoginsAreSealed(t *testing.T) {
 	db := open(t, dir)
 	l := &vault.Logins{Vault: &vault.Vault{KeyFile: filepath.Join(dir, "secrets.key"), Make: true}, Store: db}
 	for _, owner := range []string{"user:ann", "user:bob"} {
-		if err := l.Keep(t.Context(), owner, "c", "https://a.example", secret.Value("hunter2 of "+owner)); err != nil {
+		if err := l.Save(t.Context(), owner, "c", "https://a.example", secret.Value("hunter2 of "+owner)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -70,10 +70,10 @@ func TestLoginsAreSealed(t *testing.T) {
 		`UPDATE logins SET value = (SELECT value FROM logins WHERE principal = 'user:ann') WHERE principal = 'user:bob'`); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := l.Kept(t.Context(), "user:bob", "c", "https://a.example"); err == nil || got != "" {
+	if got, err := l.Load(t.Context(), "user:bob", "c", "https://a.example"); err == nil || got != "" {
 		t.Errorf("bob has %q", got.Reveal())
 	}
-	if got, err := l.Kept(t.Context(), "user:ann", "c", "https://a.example"); err != nil ||
+	if got, err := l.Load(t.Context(), "user:ann", "c", "https://a.example"); err != nil ||
 		got.Reveal() != "hunter2 of user:ann" {
 		t.Errorf("ann has %q, %v", got.Reveal(), err)
 	}

@@ -42,9 +42,9 @@ func loginPurpose(owner, connection, address string) []byte {
 	return []byte("sandlot log-in\x00" + owner + "\x00" + connection + "\x00" + address)
 }
 
-// Keep stores a log-in, in the place of the one that was there. A fault of the
+// Save stores a log-in, in the place of the one that was there. A fault of the
 // kind Configuration says that there is no key to do it with.
-func (l *Logins) Keep(ctx context.Context, owner, connection, address string, login secret.Value) error {
+func (l *Logins) Save(ctx context.Context, owner, connection, address string, login secret.Value) error {
 	if len(login) > MaxLogin {
 		return fmt.Errorf("it has %d bytes, and at most %d are stored", len(login), MaxLogin)
 	}
@@ -56,10 +56,10 @@ func (l *Logins) Keep(ctx context.Context, owner, connection, address string, lo
 		loginPurpose(owner, connection, address)))
 }
 
-// Kept returns a log-in; empty: there is none. One that was kept for another principal,
+// Load returns a log-in; empty: there is none. One that was kept for another principal,
 // connection or address, or with another key, does not open: that is a fault of
 // the kind Configuration.
-func (l *Logins) Kept(ctx context.Context, owner, connection, address string) (secret.Value, error) {
+func (l *Logins) Load(ctx context.Context, owner, connection, address string) (secret.Value, error) {
 	sealed, err := l.Store.Login(ctx, owner, connection)
 	if errors.Is(err, ErrNoLogin) {
 		return "", nil

@@ -48,13 +48,13 @@ func TestLogins(t *testing.T) {
 	l := &Logins{Vault: v, Store: m}
 	keep := func(owner, connection, address, login string) {
 		t.Helper()
-		if err := l.Keep(t.Context(), owner, connection, address, secret.Value(login)); err != nil {
+		if err := l.Save(t.Context(), owner, connection, address, secret.Value(login)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	opens := func(what, owner, connection, address, want string) {
 		t.Helper()
-		got, err := l.Kept(t.Context(), owner, connection, address)
+		got, err := l.Load(t.Context(), owner, connection, address)
 		if want != "" && (err != nil || got.Reveal() != want) ||
 			want == "" && (got != "" || !fault.Is(err, fault.Configuration)) {
 			t.Errorf("%s: %q, %v", what, got.Reveal(), err)
@@ -62,7 +62,7 @@ func TestLogins(t *testing.T) {
 	}
 	none := func(what, owner string) {
 		t.Helper()
-		if got, err := l.Kept(t.Context(), owner, "x", there); got != "" || err != nil {
+		if got, err := l.Load(t.Context(), owner, "x", there); got != "" || err != nil {
 			t.Errorf("%s: %q, %v", what, got.Reveal(), err)
 		}
 	}
@@ -90,7 +90,7 @@ func TestLogins(t *testing.T) {
 	}
 	m[[2]string{ann, "x"}] = own
 	opens("its own", ann, "x", there, "of ann")
-	if err := l.Keep(t.Context(), ann, "x", there, secret.Value(strings.Repeat("x", MaxLogin+1))); err == nil {
+	if err := l.Save(t.Context(), ann, "x", there, secret.Value(strings.Repeat("x", MaxLogin+1))); err == nil {
 		t.Error("one that is too large is kept")
 	}
 	if err := l.Forget(t.Context(), ann, "x"); err != nil {
@@ -109,7 +109,7 @@ func TestLogins(t *testing.T) {
 	opens("without its key", bob, "x", there, "")
 	v.KeyFile, v.Make = filepath.Join(t.TempDir(), "none"), false
 	opens("with a key that is not there", bob, "x", there, "")
-	if err := l.Keep(t.Context(), bob, "x", there, "anew"); !fault.Is(err, fault.Configuration) {
+	if err := l.Save(t.Context(), bob, "x", there, "anew"); !fault.Is(err, fault.Configuration) {
 		t.Errorf("kept with a key that is not there: %v", err)
 	}
 }

@@ -75,14 +75,14 @@ func TestRekey(t *testing.T) {
 	}
 	set(t, v, ann, "A", "of ann")
 	set(t, v, bob, "A", "of bob")
-	if err := l.Keep(t.Context(), ann, "x", there, "log-in of ann"); err != nil {
+	if err := l.Save(t.Context(), ann, "x", there, "log-in of ann"); err != nil {
 		t.Fatal(err)
 	}
 	whole := func(what string) {
 		t.Helper()
 		is(t, v, ann, "A", "of ann")
 		is(t, v, bob, "A", "of bob")
-		if got, err := l.Kept(t.Context(), ann, "x", there); err != nil || got.Reveal() != "log-in of ann" {
+		if got, err := l.Load(t.Context(), ann, "x", there); err != nil || got.Reveal() != "log-in of ann" {
 			t.Errorf("%s: %q, %v", what, got.Reveal(), err)
 		}
 		if left, _ := filepath.Glob(v.KeyFile + ".*"); len(left) > 0 {
@@ -132,7 +132,7 @@ func TestRekey(t *testing.T) {
 	whole("a crash after")
 
 	// What does not open holds the change, until it may go.
-	if err := l.Keep(t.Context(), bob, "lost", there, "log-in of bob"); err != nil {
+	if err := l.Save(t.Context(), bob, "lost", there, "log-in of bob"); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := v.Rekey(t.Context(), all, address, false); !fault.Is(err, fault.Configuration) ||

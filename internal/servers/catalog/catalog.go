@@ -202,8 +202,8 @@ func (c *Catalog) forget() {
 // Offer is what a server said that it offers, as it came.
 type Offer struct {
 	Tools, Prompts, Resources, Templates []json.RawMessage
-	// Keep says which lists could not be read this time.
-	Keep         struct{ Tools, Prompts, Resources, Templates bool }
+	// Unread says which lists could not be read this time.
+	Unread       struct{ Tools, Prompts, Resources, Templates bool }
 	Instructions string
 	Odd          []string
 }
@@ -256,16 +256,16 @@ func (r *Reading) Read(o Offer) Catalog {
 	c.Prompts = r.others(o.Prompts, "prompt", "name", &c)
 	c.Resources = r.others(o.Resources, "resource", "uri", &c)
 	c.Templates = r.others(o.Templates, "resource template", "uriTemplate", &c)
-	if o.Keep.Tools {
+	if o.Unread.Tools {
 		c.Tools, c.Pins = r.Old.Tools, r.Old.Pins
 	}
-	if o.Keep.Prompts {
+	if o.Unread.Prompts {
 		c.Prompts = r.Old.Prompts
 	}
-	if o.Keep.Resources {
+	if o.Unread.Resources {
 		c.Resources = r.Old.Resources
 	}
-	if o.Keep.Templates {
+	if o.Unread.Templates {
 		c.Templates = r.Old.Templates
 	}
 	c.Names = r.Names.known

@@ -103,7 +103,7 @@ func cleanWords(v any) {
 // validates by one that does would have to fetch what its author names.
 type enclosing struct {
 	root    map[string]any
-	seen    map[place]bool
+	seen    map[visit]bool
 	anchors map[string][]target
 }
 
@@ -114,7 +114,7 @@ type target struct {
 	moved  bool
 }
 
-type place struct {
+type visit struct {
 	object uintptr
 	moved  bool
 }
@@ -130,7 +130,7 @@ var (
 
 // enclosed says what a schema refers to outside of it.
 func enclosed(root map[string]any) error {
-	w := &enclosing{root: root, seen: map[place]bool{}, anchors: map[string][]target{}}
+	w := &enclosing{root: root, seen: map[visit]bool{}, anchors: map[string][]target{}}
 	w.names(root, false)
 	return w.schema(root, false)
 }
@@ -182,7 +182,7 @@ func (w *enclosing) schema(v any, moved bool) error {
 		return nil
 	}
 	moved = moved || base(m)
-	at := place{reflect.ValueOf(m).Pointer(), moved}
+	at := visit{reflect.ValueOf(m).Pointer(), moved}
 	if w.seen[at] {
 		return nil
 	}

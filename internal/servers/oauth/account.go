@@ -267,7 +267,7 @@ func (l *Login) store(k *tokenSource, t *oauth2.Token, used string) {
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), StoreLimit)
 		defer cancel()
-		err = all.Store.Keep(ctx, a.server.Owner.ID, a.server.Key, l.address, secret.Value(text))
+		err = all.Store.Save(ctx, a.server.Owner.ID, a.server.Key, l.address, secret.Value(text))
 	}
 	if err == nil {
 		a.saved = l
@@ -299,7 +299,7 @@ func (l *Login) restore(ctx context.Context) error {
 	if l.restored || all.Store == nil {
 		return nil
 	}
-	text, err := all.Store.Kept(ctx, a.server.Owner.ID, a.server.Key, l.address)
+	text, err := all.Store.Load(ctx, a.server.Owner.ID, a.server.Key, l.address)
 	if err != nil && !fault.Is(err, fault.Configuration) {
 		return fmt.Errorf("reading a stored log-in: %w", err)
 	}

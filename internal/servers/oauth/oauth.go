@@ -21,13 +21,13 @@ import (
 // Store keeps what log-ins brought, so that it can be read for the same owner,
 // connection and address alone.
 type Store interface {
-	// Keep stores it, in the place of what was there for that connection. It
+	// Save stores it, in the place of what was there for that connection. It
 	// returns when that cannot be lost any more. A fault of the kind Configuration
 	// says that it cannot be sealed.
-	Keep(ctx context.Context, owner, connection, address string, login secret.Value) error
-	// Kept returns it; empty: there is none. A fault of the kind Configuration says
+	Save(ctx context.Context, owner, connection, address string, login secret.Value) error
+	// Load returns it; empty: there is none. A fault of the kind Configuration says
 	// that what is there cannot be read.
-	Kept(ctx context.Context, owner, connection, address string) (secret.Value, error)
+	Load(ctx context.Context, owner, connection, address string) (secret.Value, error)
 	// Forget removes it, if it is there.
 	Forget(ctx context.Context, owner, connection string) error
 	// All lists owner and connection of all that are there.

@@ -40,7 +40,7 @@ func (k *tokenSource) Token() (*oauth2.Token, error) {
 		k.mu.Unlock()
 		return t, nil
 	}
-	r := k.begin()
+	r := k.startRenewal()
 	k.mu.Unlock()
 	if err := r.wait(k.l.limits().Wait); err != nil {
 		return nil, err
@@ -58,8 +58,8 @@ func (r *renewal) wait(limit time.Duration) error {
 	}
 }
 
-// begin begins to renew the token, unless that is on its way. The lock is held.
-func (k *tokenSource) begin() *renewal {
+// startRenewal begins to renew the token, unless that is on its way. The lock is held.
+func (k *tokenSource) startRenewal() *renewal {
 	if k.renewal != nil {
 		return k.renewal
 	}
@@ -118,7 +118,7 @@ func (l *Login) unstick() {
 		k.mu.Unlock()
 		return
 	}
-	r := k.begin()
+	r := k.startRenewal()
 	k.mu.Unlock()
 	if r.wait(l.limits().Wait) != nil {
 		l.over(k)
@@ -141,7 +141,7 @@ func (l *Login) Renew() (bool, error) {
 		k.mu.Unlock()
 		return false, nil
 	}
-	r := k.begin()
+	r := k.startRenewal()
 	k.mu.Unlock()
 	var refused *tokenRefusal
 	switch err := r.wait(l.limits().Wait); {

@@ -50,7 +50,7 @@ func (l *Log) Tail(lines int) (string, int64) {
 	return spec.Text(strings.Join(all, "\n"), logBytes), l.total
 }
 
-// Noise takes what a server printed that was no message of the protocol.
-func (l *Log) Noise(line []byte) {
+// Stray takes what a server printed that was no message of the protocol.
+func (l *Log) Stray(line []byte) {
 	l.Line("[stdout] %s", bytes.TrimRight(line[:min(len(line), 2000)], "\r\n"))
 }

@@ -57,7 +57,7 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Pipe is the way to speak MCP with it. What it prints beside goes to the log.
 func (p *Process) Pipe(log *Log) transport.Transport {
-	return transport.Stdio(p.stdout, p.stdin, log.Noise)
+	return transport.Stdio(p.stdout, p.stdin, log.Stray)
 }
 
 func (p *Process) ended(how string) {
@@ -129,10 +129,10 @@ const leftover = 100 * time.Millisecond
 // not stop the program.
 func pump(to io.Writer, from net.Conn) {
 	buf := make([]byte, 64<<10)
-	for late := 0; late < maxRest; {
+	for late := 0; late < maxBuffered; {
 		n, err := from.Read(buf)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			n, err = rest(from, buf) // it has ended; what it has said by then counts
+			n, err = readBuffered(from, buf) // it has ended; what it has said by then counts
 			late += n
 		}
 		if n > 0 {
@@ -144,11 +144,11 @@ func pump(to io.Writer, from net.Conn) {
 	}
 }
 
-// maxRest is more than a socket holds of what was said before the end.
-const maxRest = 1 << 20
+// maxBuffered is more than a socket holds of what was said before the end.
+const maxBuffered = 1 << 20
 
-// rest reads what is there now.
-func rest(from net.Conn, buf []byte) (n int, err error) {
+// readBuffered reads what the socket holds now, without waiting.
+func readBuffered(from net.Conn, buf []byte) (n int, err error) {
 	conn, ok := from.(syscall.Conn)
 	if !ok {
 		return 0, io.EOF

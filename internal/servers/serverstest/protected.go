@@ -17,12 +17,12 @@ import (
 	"sandlot/internal/revision"
 )
 
-// Bank is an MCP server with one tool, "balance", for users who have logged in,
+// Protected is an MCP server with one tool, "balance", for users who have logged in,
 // and the authorization server at which they do: it registers clients, with a
 // secret; a code and a refresh token are good once, and one that comes a second
 // time ends the log-in, as RFC 9700, 4.14.2, has it. Who opens its page agrees.
 // It ends with the test.
-type Bank struct {
+type Protected struct {
 	URL string // of the MCP server
 
 	origin string
@@ -44,10 +44,10 @@ type Bank struct {
 // code is one that was given to a browser.
 type code struct{ client, challenge, redirect string }
 
-// NewBank starts one. Its access tokens are good for lifetime seconds as far as
+// NewProtected starts one. Its access tokens are good for lifetime seconds as far as
 // clients are told; 0: they are not told.
-func NewBank(t testing.TB, lifetime int) *Bank {
-	b := &Bank{lifetime: lifetime, clients: map[string]string{}, codes: map[string]code{}, access: map[string]bool{},
+func NewProtected(t testing.TB, lifetime int) *Protected {
+	b := &Protected{lifetime: lifetime, clients: map[string]string{}, codes: map[string]code{}, access: map[string]bool{},
 		refresh: map[string]int{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/mcp", b.mcp)
@@ -77,14 +77,14 @@ func say(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// fresh returns a new value that nobody else may see. The lock is held.
-func (b *Bank) fresh(what string) string {
+// newSecret returns a new value that nobody else may see. The lock is held.
+func (b *Protected) newSecret(what string) string {
 	v := what + "-" + rand.Text()
 	b.given = append(b.given, v)
 	return v
 }
 
-func (b *Bank) register(w http.ResponseWriter, r *http.Request) {
+func (b *Protected) register(w http.ResponseWriter, r *http.Request) {
 	var m struct {
 		RedirectURIs []string `json:"redirect_uris"`
 	}
@@ -92,12 +92,12 @@ func (b *Bank) register(w http.ResponseWriter, r *http.Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	id := fmt.Sprintf("client%d", len(b.clients))
-	b.clients[id] = b.fresh("client-secret")
+	b.clients[id] = b.newSecret("client-secret")
 	say(w, 201, map[string]any{"client_id": id, "client_secret": b.clients[id], "redirect_uris": m.RedirectURIs,
 		"token_endpoint_auth_method": "client_secret_post"})
 }
 
-func (b *Bank) authorize(w http.ResponseWriter, r *http.Request) {
+func (b *Protected) authorize(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,13 +106,13 @@ func (b *Bank) authorize(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no", http.StatusBadRequest)
 		return
 	}
-	c := b.fresh("code")
+	c := b.newSecret("code")
 	b.codes[c] = code{q.Get("client_id"), q.Get("code_challenge"), q.Get("redirect_uri")}
 	back.RawQuery = url.Values{"code": {c}, "state": {q.Get("state")}}.Encode()
 	http.Redirect(w, r, back.String(), http.StatusFound)
 }
 
-func (b *Bank) token(w http.ResponseWriter, r *http.Request) {
+func (b *Protected) token(w http.ResponseWriter, r *http.Request) {
 	_ = r.ParseForm()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,7 +156,7 @@ func (b *Bank) token(w http.ResponseWriter, r *http.Request) {
 		refuse("unsupported_grant_type")
 		return
 	}
-	access, refresh := b.fresh("access"), b.fresh("refresh")
+	access, refresh := b.newSecret("access"), b.newSecret("refresh")
 	clear(b.access) // one is good at a time
 	b.access[access], b.refresh[refresh] = true, 1
 	m := map[string]any{"access_token": access, "refresh_token": refresh, "token_type": "Bearer", "scope": "balance"}
@@ -166,7 +166,7 @@ func (b *Bank) token(w http.ResponseWriter, r *http.Request) {
 	say(w, 200, m)
 }
 
-func (b *Bank) mcp(w http.ResponseWriter, r *http.Request) {
+func (b *Protected) mcp(w http.ResponseWriter, r *http.Request) {
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	b.mu.Lock()
 	good := b.access[token]
@@ -208,7 +208,7 @@ func (b *Bank) mcp(w http.ResponseWriter, r *http.Request) {
 
 // Given are all values that nobody but the client may see: tokens, secrets of
 // clients and codes.
-func (b *Bank) Given() []string {
+func (b *Protected) Given() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.given)
@@ -216,21 +216,21 @@ func (b *Bank) Given() []string {
 
 // Counts are how often users have logged in, tokens were renewed, and a refresh
 // token came a second time.
-func (b *Bank) Counts() (logins, renewals, reused int) {
+func (b *Protected) Counts() (logins, renewals, reused int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.logins, b.renewals, b.reused
 }
 
 // Expire ends all access tokens, whatever clients were told.
-func (b *Bank) Expire() {
+func (b *Protected) Expire() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.access)
 }
 
 // Revoke ends all log-ins.
-func (b *Bank) Revoke() {
+func (b *Protected) Revoke() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	clear(b.access)
@@ -239,7 +239,7 @@ func (b *Bank) Revoke() {
 
 // Forget has the bank know no client any more, and repeat what it is sent when it
 // refuses.
-func (b *Bank) Forget() {
+func (b *Protected) Forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unknown, b.odd = true, true
