@@ -287,18 +287,20 @@ func TestLoginsAreForgotten(t *testing.T) {
 				t.Errorf("%+v, %v", i, err)
 			}
 		}, false},
-		"not connected to one that does not work": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) {
-			before := get(servers, P, "bank").account.Current()
-			bad := strings.TrimSuffix(bank.URL, "/mcp") + "/none"
-			if i, err := servers.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bad}); err == nil {
-				t.Errorf("%+v", i)
-			}
-			works(t, servers, P, "bank", true)
-			if get(servers, P, "bank").account.Current() != before {
-				t.Error("what is in memory of it alone is lost")
-			}
-		}, true},
-		"its tokens ended": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) { bank.Expire() }, true},
+		"not connected to one that does not work": {
+			func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) {
+				before := get(servers, P, "bank").account.Current()
+				bad := strings.TrimSuffix(bank.URL, "/mcp") + "/none"
+				if i, err := servers.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: bad}); err == nil {
+					t.Errorf("%+v", i)
+				}
+				works(t, servers, P, "bank", true)
+				if get(servers, P, "bank").account.Current() != before {
+					t.Error("what is in memory of it alone is lost")
+				}
+			}, true},
+		"its tokens ended": {
+			func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) { bank.Expire() }, true},
 		"revoked": {func(t *testing.T, servers *Servers, bank, _ *serverstest.Protected) {
 			bank.Revoke()
 			i, err := servers.Restart(t.Context(), P, "bank", nil, nil, nil)

@@ -17,31 +17,31 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Account is what one server has of log-ins: the one that there is, the one of what
-// is being replaced, and whose is stored. Its owner changes which it is while they
-// hold a lock of their own, so that Events can tell.
+// Account has the log-ins of one server: the current one, that of the server which is
+// being replaced, and which of them is stored. Its owner holds a lock of its own while
+// it changes them, so that Events see one or the other.
 type Account struct {
 	logins *Logins
 	server Server
 	events Events
 
 	saving sync.Mutex // held while the stored log-in changes
-	saved  *Login     // whose it is; nil: of an earlier program, or there is none
+	saved  *Login     // the log-in that is stored; nil: one of an earlier program, or none
 
 	mu        sync.Mutex
 	current   *Login
-	previous  *Login // that of what ran before, while it is replaced
-	replacing bool   // the server is being replaced: a stored log-in is not its own
+	previous  *Login // of the server that is being replaced
+	replacing bool   // the server is being replaced: the stored log-in may be the previous one's
 	closed    bool   // nothing is stored any more
 }
 
-// Account returns one without a log-in.
+// Account returns the account of a server, without a log-in.
 func (l *Logins) Account(s Server, e Events) *Account {
 	return &Account{logins: l, server: s, events: e}
 }
 
-// Handler returns how the server's user logs in at its address, or nil when they
-// cannot. The client reaches the server, and what it leads to.
+// Handler returns the log-in of the server at an address, or nil when there can be none.
+// The client reaches the server and the authorization servers that it names.
 func (a *Account) Handler(address string, known spec.OAuth, client func() *http.Client) sdk.OAuthHandler {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,7 +52,8 @@ func (a *Account) Handler(address string, known spec.OAuth, client func() *http.
 		return a.current
 	}
 	if known.ClientSecret != "" && known.Issuer == "" {
-		a.logins.Log.Error("log-ins are not possible: a client's secret is sent to its issuer alone, and oauth_issuer does not say which that is", "connection", a.server.ID)
+		a.logins.Log.Error("log-ins are not possible: a client's secret is sent to its issuer alone, and oauth_issuer "+
+			"does not say which that is", "connection", a.server.ID)
 		return nil
 	}
 	l := &Login{account: a, address: address, known: known, client: client(), restored: a.replacing}
@@ -65,14 +66,14 @@ func (a *Account) Handler(address string, known spec.OAuth, client func() *http.
 	return l
 }
 
-// Current is the log-in that there is, or nil.
+// Current returns the current log-in, or nil.
 func (a *Account) Current() *Login {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.current
 }
 
-// Held says whether there is a log-in in memory.
+// Held reports whether there is a log-in in memory.
 func (a *Account) Held() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -86,7 +87,7 @@ func (a *Account) Close() {
 	a.closed = true
 }
 
-// Drop gives up the log-in, but for what is stored of it, and returns it.
+// Drop ends the current log-in and returns it. What is stored of it stays.
 func (a *Account) Drop() *Login {
 	a.mu.Lock()
 	l := a.current
@@ -98,9 +99,9 @@ func (a *Account) Drop() *Login {
 	return l
 }
 
-// BeginReplace takes the log-in from a server that becomes another one. Until it is
-// known whether that works, nothing of it is lost but a link to log in: whoever
-// had that would log in at what is there no more.
+// BeginReplace makes the current log-in the previous one, as the server is replaced. Until
+// Commit or RollBack nothing of it is lost but a link to log in, as that leads to the
+// server that is replaced.
 func (a *Account) BeginReplace() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -110,7 +111,7 @@ func (a *Account) BeginReplace() {
 	a.previous, a.current, a.replacing = a.current, nil, true
 }
 
-// Commit ends what BeginReplace began: the server is another one.
+// Commit ends a replacement that worked: the previous log-in is removed.
 func (a *Account) Commit() {
 	a.mu.Lock()
 	l := a.previous
@@ -122,8 +123,8 @@ func (a *Account) Commit() {
 	a.Unstore(l)
 }
 
-// RollBack ends what BeginReplace began, as if it had not: l is the log-in that
-// there was. It returns what Discard is called with.
+// RollBack ends a replacement that failed: l is the current log-in again. It returns the
+// log-in that Discard is to be called with.
 func (a *Account) RollBack(l *Login) (discarded *Login) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,8 +138,7 @@ func (a *Account) RollBack(l *Login) (discarded *Login) {
 	return discarded
 }
 
-// Discard removes what is stored of a log-in that was rolled back, if that is what
-// is stored.
+// Discard removes what is stored of a log-in that was rolled back.
 func (a *Account) Discard(l *Login) {
 	a.saving.Lock()
 	defer a.saving.Unlock()
@@ -148,14 +148,14 @@ func (a *Account) Discard(l *Login) {
 }
 
 // Unstore removes what is stored of a log-in, unless another one is stored by now.
-// Nil is one of an earlier program.
+// Nil means a log-in of an earlier program.
 func (a *Account) Unstore(l *Login) {
 	a.saving.Lock()
 	defer a.saving.Unlock()
 	a.unstore(l)
 }
 
-// unstore is Unstore for who holds saving.
+// unstore is Unstore; its caller holds saving.
 func (a *Account) unstore(l *Login) {
 	if a.logins.Store == nil || a.saved != nil && a.saved != l {
 		return
@@ -164,30 +164,29 @@ func (a *Account) unstore(l *Login) {
 	_ = a.logins.forget(a.server.Owner.ID, a.server.Key) // an error is in the log
 }
 
-// Useful is called when the server does what it is asked to.
+// Useful is called when the server answers without asking for a log-in.
 func (a *Account) Useful() {
 	if l := a.Current(); l != nil {
 		l.useful()
 	}
 }
 
-// Unstick gives up what could not be renewed for long, and cannot be now, so that
-// its user logs in anew.
+// Unstick ends a log-in that could not be renewed for Limits.Stuck, and cannot be renewed
+// now, so that its user logs in again.
 func (a *Account) Unstick() {
 	if l := a.Current(); l != nil {
 		l.unstick()
 	}
 }
 
-// savedLogin is what is stored of a log-in: all that is needed to renew it. It is
-// secret as a whole.
+// savedLogin is what is stored of a log-in, to renew it. All of it is secret.
 type savedLogin struct {
-	Setting string           `json:"setting,omitempty"` // the settings' client id
-	Issuer  string           `json:"issuer,omitempty"`  // and its issuer
-	Client  string           `json:"client"`            // as which Sandlot is registered
-	Secret  string           `json:"secret,omitempty"`  // unless the settings have it
+	Setting string           `json:"setting,omitempty"` // the client id of the settings
+	Issuer  string           `json:"issuer,omitempty"`  // the issuer of the settings
+	Client  string           `json:"client"`            // the id of the client that is registered
+	Secret  string           `json:"secret,omitempty"`  // its secret, unless the settings have it
 	Style   oauth2.AuthStyle `json:"style,omitempty"`
-	URL     string           `json:"url"` // of tokens, at the authorization server
+	URL     string           `json:"url"` // of the token endpoint
 	Scopes  []string         `json:"scopes,omitempty"`
 	Access  string           `json:"access"`
 	Refresh string           `json:"refresh,omitempty"`
@@ -195,8 +194,8 @@ type savedLogin struct {
 	Expiry  time.Time        `json:"expiry,omitzero"`
 }
 
-// save stores a token in the place of the one that k has, unless another log-in
-// has taken k's place. Used is the refresh token for which it was given.
+// save stores the token that follows k's, unless another log-in has replaced k. Used is
+// the refresh token that was exchanged for it.
 func (l *Login) save(k *tokenSource, t *oauth2.Token, used string) {
 	l.account.saving.Lock()
 	defer l.account.saving.Unlock()
@@ -205,8 +204,8 @@ func (l *Login) save(k *tokenSource, t *oauth2.Token, used string) {
 	}
 }
 
-// saveLater is for a token that could neither be stored nor have what is stored
-// removed, which is good for nothing any more.
+// saveLater saves a token again later, as neither it could be stored nor the one that is
+// stored, and has been used up, be removed.
 func (l *Login) saveLater(k *tokenSource, t *oauth2.Token, used string) {
 	l.account.logins.Spawn(func(life context.Context) {
 		select {
@@ -225,7 +224,7 @@ func (l *Login) saveLater(k *tokenSource, t *oauth2.Token, used string) {
 	})
 }
 
-// over forgets what a log-in brought: it is good for nothing any more.
+// over removes a token source that cannot be renewed any more.
 func (l *Login) over(k *tokenSource) {
 	a := l.account
 	a.saving.Lock()
@@ -244,10 +243,9 @@ func (l *Login) over(k *tokenSource) {
 	}
 }
 
-// store stores what k is with a token that was given for the refresh token used.
-// Where that cannot be done it is in memory alone, and what is stored is removed
-// if it is of no more use: a refresh token that comes a second time ends the
-// log-in. The account's saving is held.
+// store stores k with a token that was given for the refresh token used. When that fails,
+// the token is in memory alone, and the stored one is removed if it was used up: a
+// refresh token that comes a second time ends the log-in. The account's saving is held.
 func (l *Login) store(k *tokenSource, t *oauth2.Token, used string) {
 	a, all := l.account, l.account.logins
 	a.mu.Lock()
@@ -258,8 +256,8 @@ func (l *Login) store(k *tokenSource, t *oauth2.Token, used string) {
 		return
 	}
 	r := savedLogin{Setting: l.known.ClientID, Issuer: l.known.Issuer, Client: k.cfg.ClientID,
-		Style: k.cfg.Endpoint.AuthStyle,
-		URL:   k.cfg.Endpoint.TokenURL, Scopes: k.scopes, Access: t.AccessToken, Refresh: t.RefreshToken, Type: t.TokenType, Expiry: t.Expiry}
+		Style: k.cfg.Endpoint.AuthStyle, URL: k.cfg.Endpoint.TokenURL, Scopes: k.scopes,
+		Access: t.AccessToken, Refresh: t.RefreshToken, Type: t.TokenType, Expiry: t.Expiry}
 	if l.known.ClientID == "" {
 		r.Secret = k.cfg.ClientSecret
 	}
@@ -283,7 +281,8 @@ func (l *Login) store(k *tokenSource, t *oauth2.Token, used string) {
 	switch {
 	case fault.Is(err, fault.Configuration):
 		all.memory.Do(func() {
-			all.Log.Warn("log-ins at third-party MCP servers are kept in memory alone, and are needed again after a restart", "why", err, "error", errors.Unwrap(err))
+			all.Log.Warn("log-ins at third-party MCP servers are kept in memory alone, and are needed again after "+
+				"a restart", "why", err, "error", errors.Unwrap(err))
 		})
 	default:
 		all.Log.Error("could not store a log-in; it is in memory alone, and is needed again after a restart", "owner",
@@ -291,7 +290,7 @@ func (l *Login) store(k *tokenSource, t *oauth2.Token, used string) {
 	}
 }
 
-// restore takes up what an earlier program stored of the log-in, once.
+// restore loads the log-in that an earlier program stored, once.
 func (l *Login) restore(ctx context.Context) error {
 	l.restoring.Lock()
 	defer l.restoring.Unlock()
@@ -312,8 +311,8 @@ func (l *Login) restore(ctx context.Context) error {
 		return nil
 	}
 	var r savedLogin
-	if text == "" || json.Unmarshal([]byte(text.Reveal()),
-		&r) != nil || r.Setting != l.known.ClientID || r.Issuer != l.known.Issuer {
+	if text == "" || json.Unmarshal([]byte(text.Reveal()), &r) != nil || r.Setting != l.known.ClientID ||
+		r.Issuer != l.known.Issuer {
 		return nil
 	}
 	if r.Setting != "" && r.Issuer != "" {

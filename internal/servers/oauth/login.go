@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/auth"
@@ -21,50 +20,38 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Login is how one server's user logs in. It implements the SDK's OAuthHandler.
+// Login is the log-in of one server's user. It implements the SDK's OAuthHandler.
 type Login struct {
 	account *Account
-	address string       // of the server, for which alone it is good
-	known   spec.OAuth   // how Sandlot is known there, by the settings
+	address string       // of the server; tokens are sent to no other
+	known   spec.OAuth   // the client that the settings name
 	client  *http.Client // to renew tokens with
 	inner   *sdk.AuthorizationCodeHandler
-	ctx     context.Context // ends when it is given up
+	ctx     context.Context // ends with the log-in
 	cancel  context.CancelFunc
 
-	restoring sync.Mutex // held while it is looked for what was stored
-	restored  bool       // it was
+	restoring sync.Mutex // held while the stored log-in is loaded
+	restored  bool       // it was loaded, or is not to be
 
 	mu      sync.Mutex
-	source  *tokenSource // what the last log-in brought; nil: nothing, or it is used up
+	source  *tokenSource // of the last log-in; nil: none, or it cannot be renewed
 	running *attempt
-	asked   int  // how often its user had to log in since it last worked
-	renewed bool // the token was renewed because it was refused, since it last worked
+	asked   int  // how often its user had to log in since the server last answered
+	renewed bool // the token was renewed because the server refused it, since that last answered
 }
 
-// maxAsked is how often a user is asked to log in at a server that refuses them
-// all the same.
+// maxAsked is how often a user is asked to log in at a server that refuses each token.
 const maxAsked = 3
 
-// useful is called when the server does what it is asked to.
+// useful is called when the server answers without asking for a log-in.
 func (l *Login) useful() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked, l.renewed = 0, false
 }
 
-// attempt is one log-in. It outlives the request that needed it: people take
-// their time.
-type attempt struct {
-	cancel   context.CancelFunc
-	metadata metadata
-	asked    chan struct{} // closed when the user has to be asked
-	link     string        // at which they begin; it is there when asked is closed
-	done     chan struct{}
-	err      error
-}
-
-// giveUp ends the log-in that is on its way, if one is: its link leads nowhere
-// from then on. Another one can begin.
+// giveUp ends the attempt that is on its way, if there is one: its link leads nowhere
+// from then on. Another attempt can begin.
 func (l *Login) giveUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,14 +61,14 @@ func (l *Login) giveUp() {
 	}
 }
 
-// Running says whether a log-in is on its way.
+// Running reports whether an attempt is on its way.
 func (l *Login) Running() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.running != nil
 }
 
-// Link is where a log-in that is on its way begins; empty: none is.
+// Link returns the link at which the user logs in; empty: nobody has to.
 func (l *Login) Link() string {
 	l.mu.Lock()
 	a := l.running
@@ -97,35 +84,29 @@ func (l *Login) Link() string {
 	}
 }
 
-// prepare makes the SDK's part of it.
+// prepare makes the SDK's handler.
 func (l *Login) prepare() (err error) {
 	callback := l.account.logins.Callback
 	watched := *l.client
 	watched.Transport = guardedTransport{l.client.Transport}
+	registration := &oauthex.ClientRegistrationMetadata{RedirectURIs: []string{callback}, ClientName: "Sandlot",
+		GrantTypes: []string{"authorization_code", "refresh_token"}}
 	c := &sdk.AuthorizationCodeHandlerConfig{
 		RedirectURL: callback, Client: &watched, AuthorizationCodeFetcher: l.ask, RequestRefreshToken: true,
 		NewTokenSource: l.brought, ScopeFilter: l.scopes,
-		DynamicClientRegistrationConfig: &sdk.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
-			RedirectURIs: []string{callback}, ClientName: "Sandlot", GrantTypes: []string{"authorization_code",
-				"refresh_token"}}},
+		DynamicClientRegistrationConfig: &sdk.DynamicClientRegistrationConfig{Metadata: registration},
 	}
 	switch o := l.known; {
-	case o.ClientID != "" && !l.preregistered():
-		c.ClientIDMetadataDocumentConfig = &sdk.ClientIDMetadataDocumentConfig{URL: o.ClientID}
-	case o.ClientID != "":
+	case preregistered(o):
 		c.PreregisteredClient = &oauthex.ClientCredentials{ClientID: o.ClientID, Issuer: o.Issuer}
 		if o.ClientSecret != "" {
 			c.PreregisteredClient.ClientSecretAuth = &oauthex.ClientSecretAuth{ClientSecret: o.ClientSecret}
 		}
+	case o.ClientID != "":
+		c.ClientIDMetadataDocumentConfig = &sdk.ClientIDMetadataDocumentConfig{URL: o.ClientID}
 	}
 	l.inner, err = sdk.NewAuthorizationCodeHandler(c)
 	return err
-}
-
-// preregistered says whether the settings have a client that the authorization
-// server knows; an address is that of a client's own metadata.
-func (l *Login) preregistered() bool {
-	return l.known.ClientID != "" && !strings.HasPrefix(l.known.ClientID, "https://")
 }
 
 // TokenSource implements the SDK's OAuthHandler.
@@ -145,18 +126,17 @@ func (l *Login) current() *tokenSource {
 	return l.source
 }
 
-// Authorize implements the SDK's OAuthHandler. When the user has to log in it
-// does not wait for that, but says where. They need not when the token can be
-// renewed.
+// Authorize implements the SDK's OAuthHandler. It renews the token or, when that cannot be
+// done, has the user log in. It does not wait for the user: its error has the link.
 func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Response) error {
 	if resp.StatusCode == http.StatusUnauthorized {
 		renewed, err := l.Renew()
 		if renewed {
 			return transport.ErrRenewed
 		}
-		if err != nil { // it may be good for long yet
-			return l.fault(err,
-				"has a log-in that could not be renewed: %v; try again later, or, when this has lasted ten minutes, restart it to log in anew", err)
+		if err != nil { // the log-in may still be valid
+			return l.fault(err, "has a log-in that could not be renewed: %v; try again later, or, when this has "+
+				"lasted ten minutes, restart it to log in anew", err)
 		}
 	}
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
@@ -165,7 +145,8 @@ func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	a := l.running
 	if a == nil && l.asked >= maxAsked {
 		l.mu.Unlock()
-		return fmt.Errorf("its user has logged in %d times, and it refuses them all the same; restart_external_mcp tries again", maxAsked)
+		return fmt.Errorf("its user has logged in %d times, and it refuses them all the same; restart_external_mcp "+
+			"tries again", maxAsked)
 	}
 	if a == nil {
 		a = &attempt{asked: make(chan struct{}), done: make(chan struct{})}
@@ -199,19 +180,17 @@ func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	}
 }
 
-// ErrAsked means that a user was asked to log in.
+// ErrAsked means that the user has to log in.
 var ErrAsked = errors.New("its user has to log in")
 
-// fault is one that names the server.
+// fault returns a fault that names the server.
 func (l *Login) fault(cause error, format string, args ...any) *fault.Error {
 	s := l.account.server
 	return fault.Wrap(fault.Connection, cause, "%s %s", s.Title, fmt.Sprintf(format, args...)).With("connection_id",
 		s.ID).With("name", s.Name)
 }
 
-type attemptKey struct{}
-
-// run logs in, and tells when that is done.
+// run makes an attempt to log in.
 func (l *Login) run(ctx context.Context, a *attempt, req *http.Request, resp *http.Response) {
 	defer a.cancel()
 	ctx = context.WithValue(ctx, attemptKey{}, a)
@@ -219,26 +198,22 @@ func (l *Login) run(ctx context.Context, a *attempt, req *http.Request, resp *ht
 		resp.Body.Close()
 		a.err = safeError("the server's WWW-Authenticate cannot be read")
 	} else {
-		a.err = l.redact(a, l.inner.Authorize(ctx, req.Clone(ctx), resp))
+		a.err = a.metadata.redact(l.known, l.inner.Authorize(ctx, req.Clone(ctx), resp))
 	}
 	l.mu.Lock()
 	if l.running == a {
 		l.running = nil
 	}
 	l.mu.Unlock()
-	asked := false
+	close(a.done)
 	select {
 	case <-a.asked:
-		asked = true
-	default:
-	}
-	close(a.done)
-	if asked {
 		l.account.events.Ended(l, a.link, a.err)
+	default:
 	}
 }
 
-// ask makes it known where the user begins to log in, and waits until they come
+// ask publishes the link at which the user logs in, and waits until the browser comes
 // back.
 func (l *Login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.AuthorizationResult, error) {
 	a, ok := ctx.Value(attemptKey{}).(*attempt)
@@ -255,7 +230,7 @@ func (l *Login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.Auth
 	}
 	defer all.drop(r)
 	a.link = all.startsAt(r.id)
-	if !l.account.events.Asked(ctx, l, a.link) { // what runs under that name is another server by now
+	if !l.account.events.Asked(ctx, l, a.link) { // the server was replaced
 		return nil, safeError("it was given up")
 	}
 	l.mu.Lock()
@@ -276,8 +251,8 @@ func (l *Login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.Auth
 	}
 }
 
-// request is a log-in at an address of an authorization server, which is judged
-// with all that was said of the others.
+// request returns the authorization request for an address of an authorization server,
+// which is checked together with the other endpoints.
 func (l *Login) request(a *attempt, address string) (*request, error) {
 	to, err := logsIn(address)
 	if err != nil {
@@ -287,7 +262,7 @@ func (l *Login) request(a *attempt, address string) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !l.preregistered() { // else the SDK has seen to it
+	if !preregistered(l.known) { // else the SDK has checked that
 		a.metadata.mu.Lock()
 		issuer := a.metadata.named.Issuer
 		a.metadata.mu.Unlock()
@@ -303,11 +278,11 @@ func (l *Login) request(a *attempt, address string) (*request, error) {
 		state: to.Query().Get("state"), to: to, back: make(chan *sdk.AuthorizationResult, 1)}, nil
 }
 
-// scopes are what is asked for: what the server wants, and what an earlier
-// program was granted, which a log-in for more must not lose.
+// scopes returns what is asked for: what the server wants, and what an earlier program was
+// granted, which a log-in for more must not lose.
 func (l *Login) scopes(wanted []string) []string {
 	k := l.current()
-	if k == nil || !k.earlier { // what this program was granted the SDK knows
+	if k == nil || !k.earlier { // the SDK knows what this program was granted
 		return wanted
 	}
 	all := slices.Clone(wanted)

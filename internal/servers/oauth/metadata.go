@@ -2,6 +2,7 @@ package oauth
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,7 +14,11 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"golang.org/x/net/idna"
+	"golang.org/x/oauth2"
+
+	"sandlot/internal/servers/spec"
 )
 
 const (
@@ -22,7 +27,7 @@ const (
 	maxHost      = 253     // bytes of a host's name in the DNS
 )
 
-// endpoints are where an authorization server says that its parts are.
+// endpoints are those of an authorization server's metadata.
 type endpoints struct {
 	Issuer       string `json:"issuer"`
 	Authorize    string `json:"authorization_endpoint"`
@@ -36,27 +41,41 @@ type endpoints struct {
 type step int
 
 const (
-	findsServer   step = iota // it looks for the authorization server
-	readsMetadata             // of the authorization server
-	registers                 // Sandlot as a client
-	exchanges                 // a code for a token
+	findsServer   step = iota // looks for the authorization server
+	readsMetadata             // reads the metadata of the authorization server
+	registers                 // registers Sandlot as a client
+	exchanges                 // exchanges a code for a token
 )
 
-// metadata is what one attempt to log in was told: by that, and no more, is judged
-// where it may send anything, and what can be told when it fails.
+// attempt is one attempt to log in. It outlives the request that needed it, as it waits
+// for a person.
+type attempt struct {
+	cancel   context.CancelFunc
+	metadata metadata
+	asked    chan struct{} // closed when the user has to log in
+	link     string        // for the user; set before asked is closed
+	done     chan struct{}
+	err      error
+}
+
+// attemptKey is the key of the attempt in the context of its requests.
+type attemptKey struct{}
+
+// metadata is what one attempt to log in has read of the authorization server. It alone
+// decides where the attempt may send anything, and what its error says.
 type metadata struct {
 	mu     sync.Mutex
-	named  endpoints // by the last metadata
-	from   string    // the origin that the last of it came from, or should have
+	named  endpoints // of the last document
+	from   string    // the origin of the last document, also of one that was not there
 	step   step
 	asked  bool  // the user was asked to log in
 	status int   // of HTTP, of the last answer
-	cause  error // why there was none
+	cause  error // why there was no answer
 }
 
 // guardedTransport reaches an authorization server while a user logs in. It sends
-// what is secret to no endpoint but those that the metadata name, which the user
-// is shown, and follows no redirect with it.
+// secrets only to endpoints of the metadata, which the user is shown, and follows no
+// redirect with them.
 type guardedTransport struct{ way http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -98,7 +117,7 @@ func (t guardedTransport) CloseIdleConnections() {
 // wellKnown are the paths at which authorization servers have their metadata.
 var wellKnown = []string{"/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"}
 
-// begins takes note of which step a request belongs to.
+// begins sets the step that a request belongs to.
 func (m *metadata) begins(r *http.Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,7 +134,7 @@ func (m *metadata) begins(r *http.Request) {
 	}
 }
 
-// read takes note of metadata. The answer can be read again.
+// read reads a document of metadata. The answer can be read again.
 func (m *metadata) read(from *url.URL, resp *http.Response) error {
 	var named endpoints
 	if resp.StatusCode == http.StatusOK {
@@ -128,7 +147,7 @@ func (m *metadata) read(from *url.URL, resp *http.Response) error {
 			io.Reader
 			io.Closer
 		}{bytes.NewReader(body), resp.Body}
-		_ = json.NewDecoder(bytes.NewReader(body)).Decode(&named) // the SDK checks it
+		_ = json.NewDecoder(bytes.NewReader(body)).Decode(&named) // the SDK reports errors
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -136,8 +155,8 @@ func (m *metadata) read(from *url.URL, resp *http.Response) error {
 	return nil
 }
 
-// may says whether something may be sent to an endpoint. An authorization server
-// without metadata has all of them where that should be.
+// may returns an error unless something may be sent to an endpoint. An authorization
+// server without metadata has its endpoints at the origin of the metadata.
 func (m *metadata) may(to *url.URL) error {
 	if err := plain(to); err != nil {
 		return err
@@ -156,8 +175,7 @@ func (m *metadata) may(to *url.URL) error {
 	return safeError("an endpoint of the authorization server is not where its metadata say")
 }
 
-// receivers are the hosts, besides that of the log-in itself, that get something
-// of it.
+// receivers returns the hosts that get something of the log-in, but the login's own.
 func (m *metadata) receivers(login string) (hosts []string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -180,7 +198,7 @@ func (m *metadata) receivers(login string) (hosts []string, err error) {
 	return hosts, nil
 }
 
-// ending is what may be told of how the last request ended.
+// ending says how the last request ended, in text that is safe.
 func (m *metadata) ending() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -193,13 +211,13 @@ func (m *metadata) ending() string {
 	return ""
 }
 
-// parameters are those of OAuth that an endpoint must not bring: Sandlot's would be
-// the second of that name, and who reads it chooses between them.
-var parameters = []string{"client_id", "client_secret", "client_assertion", "client_assertion_type", "code",
-	"code_challenge", "code_challenge_method", "code_verifier",
-	"grant_type", "redirect_uri", "refresh_token", "request", "request_uri", "resource", "response_mode", "response_type", "scope", "state"}
+// parameters are those of OAuth that the address of an endpoint must not have: Sandlot's
+// would be the second of the name, and readers differ in which of two they take.
+var parameters = strings.Fields(`client_id client_secret client_assertion client_assertion_type code code_challenge
+	code_challenge_method code_verifier grant_type redirect_uri refresh_token request request_uri resource response_mode
+	response_type scope state`)
 
-// plain says what is wrong with an endpoint, if anything is.
+// plain says what is wrong with the address of an endpoint.
 func plain(u *url.URL) error {
 	if u.Scheme != "https" && u.Scheme != "http" || u.Opaque != "" {
 		return safeError("it is no address of the web")
@@ -217,8 +235,8 @@ func plain(u *url.URL) error {
 	return err
 }
 
-// counted is how often each parameter of OAuth stands in an address, in whatever
-// way some would read its name.
+// counted returns how often each parameter of OAuth stands in an address, under any name
+// that some reader takes for it.
 func counted(u *url.URL) (map[string]int, error) {
 	q, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -234,8 +252,8 @@ func counted(u *url.URL) (map[string]int, error) {
 	return n, nil
 }
 
-// logsIn takes the address apart at which a user logs in: an endpoint, and Sandlot's
-// parameters. Its host is made ASCII, as it is shown and as the browser gets it.
+// logsIn parses the address at which a user logs in: an endpoint with Sandlot's
+// parameters. Its host becomes ASCII, as it is shown and as the browser gets it.
 func logsIn(address string) (*url.URL, error) {
 	if len(address) > maxAuthorize {
 		return nil, safeError(fmt.Sprintf("its address has over %d bytes", maxAuthorize))
@@ -262,8 +280,8 @@ func logsIn(address string) (*url.URL, error) {
 	return u, err
 }
 
-// ascii is the host of an address, with its port, as the DNS has it: what people
-// are shown is then what is reached, and nothing of it is invisible.
+// ascii returns the host of an address as the DNS has it, with its port: so people are
+// shown the host that is reached, without invisible characters.
 func ascii(u *url.URL) (string, error) {
 	host, port := u.Hostname(), u.Port()
 	if ip := net.ParseIP(host); ip != nil {
@@ -302,5 +320,68 @@ func Origin(address string) string {
 	return strings.ToLower(u.Scheme + "://" + u.Host)
 }
 
-// issuerIs says whether two names of issuers are of the same one, as the SDK has it.
+// issuerIs reports whether two names are of the same issuer, by the SDK's rule.
 func issuerIs(a, b string) bool { return strings.TrimSuffix(a, "/") == strings.TrimSuffix(b, "/") }
+
+// preregistered reports whether the settings have a client that the authorization
+// server knows. A client id that is an address is that of the client's own metadata.
+func preregistered(o spec.OAuth) bool {
+	return o.ClientID != "" && !strings.HasPrefix(o.ClientID, "https://")
+}
+
+// redact returns the safe error for the error of a log-in: the texts of an authorization
+// server may repeat secrets. A safe error says how far the attempt came, as its requests
+// show.
+func (m *metadata) redact(known spec.OAuth, err error) error {
+	var refused *oauth2.RetrieveError
+	if own, ok := errors.AsType[safeError](err); ok {
+		return own
+	}
+	if err == nil || errors.As(err, &refused) {
+		return redactToken(err)
+	}
+	ending := m.ending()
+	m.mu.Lock()
+	step, named, issuer := m.step, m.named, m.named.Issuer
+	if issuer == "" && m.cause == nil { // one without metadata is where they should be
+		issuer = m.from
+	}
+	m.mu.Unlock()
+	switch step {
+	case findsServer:
+		return safeError("the server names no authorization server" + ending)
+	case readsMetadata:
+		switch {
+		case preregistered(known) && known.Issuer != "" && issuer != "" && !issuerIs(issuer, known.Issuer):
+			return errIssuer
+		case !preregistered(known) && named != (endpoints{}) && named.Registration == "":
+			return safeError("the authorization server registers no clients by itself: the operator's settings " +
+				"have to name one (oauth_client_id)" + ending)
+		}
+		return safeError("the authorization server's metadata cannot be used" + ending)
+	case registers:
+		say := "the authorization server does not register Sandlot as a client" + ending
+		var unregistered *oauthex.ClientRegistrationError
+		if errors.As(err, &unregistered) && slices.Contains(registrationErrors, unregistered.ErrorCode) {
+			say += ": " + unregistered.ErrorCode
+		}
+		return safeError(say)
+	}
+	return safeError("the authorization server gives no token" + ending)
+}
+
+// answers says what is wrong with the issuer that came with the answer to a log-in
+// (RFC 9207).
+func (m *metadata) answers(issuer string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.named.SaysIssuer && issuer == "":
+		return safeError("the authorization server did not say that it was it that answered (iss)")
+	case m.named != (endpoints{}) && issuer != "" && issuer != m.named.Issuer:
+		return safeError("it was not the authorization server itself that answered (iss)")
+	case !m.named.SaysIssuer && issuer != "":
+		return safeError("the authorization server says who it is (iss) though its metadata do not have that")
+	}
+	return nil
+}

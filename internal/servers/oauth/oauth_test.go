@@ -65,7 +65,8 @@ func TestConsentPage(t *testing.T) {
 		return p.id
 	}
 	own, err := all.ConsentPage(put("mine", "https://bank.example/a/mcp?key=hunter2", false), nil)
-	if err != nil || own.User != odd || own.Server != "mine" || own.Address != "https://bank.example/a/mcp" || own.Host != "login.example" || own.Operator {
+	if err != nil || own.User != odd || own.Server != "mine" || own.Address != "https://bank.example/a/mcp" ||
+		own.Host != "login.example" || own.Operator {
 		t.Errorf("%+v, %v", own, err)
 	}
 	theirs, err := all.ConsentPage(put("theirs", "https://bank.example/hunter2/mcp?key=hunter2", true), nil)

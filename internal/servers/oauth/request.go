@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// Limit is how long a link to log in is good.
+	// Limit is how long a link to log in is valid.
 	Limit = 10 * time.Minute
 
 	maxRequests = 1000 // that wait for a browser
@@ -24,26 +24,25 @@ const (
 )
 
 var (
-	// ErrOver means that nobody waits for a log-in, or not any more.
+	// ErrOver means that nobody waits for a log-in.
 	ErrOver = errors.New("nobody waits for this log-in")
-	// ErrOtherBrowser means that a log-in is another browser's, or that the browser
-	// did not bring its cookie.
+	// ErrOtherBrowser means that a log-in belongs to another browser, or that the browser
+	// did not send its cookie.
 	ErrOtherBrowser = errors.New("this log-in was not begun in this browser")
 )
 
-// request is an authorization request: a log-in of a user that has not come back
-// from their browser yet.
+// request is an authorization request that waits for the user's browser.
 type request struct {
 	server    Server
-	address   string // the server's, as it is shown; it may have another by now
+	address   string // of the server, as it is shown; it may have changed since
 	id, state string
 	to        *url.URL // at the authorization server
 	receivers []string // hosts, besides that one, that get something of the log-in
 	back      chan *sdk.AuthorizationResult
-	browser   string // the cookie of the one that went on to log in; empty: none has
+	browser   string // the cookie of the browser that was redirected; empty: none was
 }
 
-// put adds a request, unless there are too many. The error is a safe one.
+// put adds a request, unless there are too many. The error is safe.
 func (l *Logins) put(r *request) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +56,8 @@ func (l *Logins) put(r *request) error {
 		}
 	}
 	if n >= MaxOwn {
-		return safeError(fmt.Sprintf("%d log-ins of this user wait for a browser, which is the limit; do one of them, or try again later", n))
+		return safeError(fmt.Sprintf("%d log-ins of this user wait for a browser, which is the limit; "+
+			"do one of them, or try again later", n))
 	}
 	if len(l.byID) >= maxRequests {
 		return safeError("too many log-ins are on their way; try again later")
@@ -73,7 +73,7 @@ func (l *Logins) drop(r *request) {
 	delete(l.byState, r.state)
 }
 
-// Waiting are the ids of those of whom log-ins wait for a browser.
+// Waiting returns the ids of the principals whose log-ins wait for a browser.
 func (l *Logins) Waiting() map[string]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,8 +84,8 @@ func (l *Logins) Waiting() map[string]bool {
 	return all
 }
 
-// startsAt is the link to begin a log-in with. It lies beside the callback, so
-// that one cookie is for both.
+// startsAt returns the link that begins a log-in. It lies beside the callback, so that one
+// cookie is sent to both.
 func (l *Logins) startsAt(id string) string {
 	u, err := url.Parse(l.Callback)
 	if err != nil {
@@ -94,24 +94,24 @@ func (l *Logins) startsAt(id string) string {
 	return u.ResolveReference(&url.URL{Path: "start/" + id}).String()
 }
 
-// ConsentPage is what someone is told who opens the link to log in, so that they
-// see when it is not theirs.
+// ConsentPage is the content of the page behind the link to log in. Users see from it
+// when a link is not their own.
 type ConsentPage struct {
-	User     string // whose server it is
+	User     string // the server's owner
 	Server   string // its name
-	Address  string // where it is, without what may be secret
-	Operator bool   // it is one of the operator's
-	Host     string // of the place to log in, in ASCII
-	// Receivers are other hosts that get something of the log-in: above all where
-	// tokens are, to which the one who logs in gives access.
+	Address  string // its address, without parts that may be secret
+	Operator bool   // the operator's settings name it
+	Host     string // of the authorization server's page, in ASCII
+	// Receivers are other hosts that get something of the log-in, such as that of the
+	// token endpoint.
 	Receivers []string
-	// Browser is for the browser's cookie, and Proof for the link that goes on: it
-	// shows that the page was seen in that browser.
+	// Browser is the browser's cookie, and Proof a parameter of the link that goes on:
+	// it shows that the page was seen in that browser.
 	Browser, Proof string
 }
 
-// ConsentPage returns what the page says that the link with that id leads to. The
-// browser has brought these cookies, which may be none.
+// ConsentPage returns the page of the link with that id, for a browser that sent these
+// cookies, if any.
 func (l *Logins) ConsentPage(id string, cookies []string) (ConsentPage, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,30 +127,30 @@ func (l *Logins) ConsentPage(id string, cookies []string) (ConsentPage, error) {
 		browser = secret.ID()
 	}
 	return ConsentPage{User: spec.Text(r.server.Owner.Name, 200), Server: spec.Text(r.server.Name, 200),
-		Address:  r.address,
-		Operator: r.server.Configured, Host: r.to.Host, Receivers: r.receivers, Browser: browser, Proof: r.proof(browser)}, nil
+		Address: r.address, Operator: r.server.Configured, Host: r.to.Host, Receivers: r.receivers,
+		Browser: browser, Proof: r.proof(browser)}, nil
 }
 
-// own is which of the cookies is the one of the browser that went on to log in,
-// or, while none has, one that may be; empty: none.
+// own returns the cookie of the browser that was redirected or, while none was, a cookie
+// of the right form; empty: there is none.
 func (r *request) own(cookies []string) string {
 	for _, c := range cookies {
-		if r.browser == "" && len(c) == len(r.id) || r.browser != "" && subtle.ConstantTimeCompare([]byte(c),
-			[]byte(r.browser)) == 1 {
+		same := subtle.ConstantTimeCompare([]byte(c), []byte(r.browser)) == 1
+		if r.browser == "" && len(c) == len(r.id) || r.browser != "" && same {
 			return c
 		}
 	}
 	return ""
 }
 
-// proof is what only a page that was shown to that browser can know.
+// proof returns what only a page that was shown to that browser can know.
 func (r *request) proof(browser string) string {
 	sum := sha256.Sum256([]byte("sandlot log-in\x00" + r.id + "\x00" + browser))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Redirect returns where the user logs in, when the browser has shown them what for.
-// From then on the log-in is that browser's.
+// Redirect returns where the user logs in, when the proof shows that the browser has
+// shown the consent page. From then on the log-in belongs to that browser.
 func (l *Logins) Redirect(id string, cookies []string, proof string) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,10 +167,9 @@ func (l *Logins) Redirect(id string, cookies []string, proof string) (string, er
 	return "", ErrOtherBrowser
 }
 
-// Returned is called when a browser comes back from a log-in; cookies are those that
-// it brings for the one with that id. What came is good once. The error is nil,
-// ErrOver or ErrOtherBrowser, after which it goes on waiting. Returned
-// returns the id, or "" with ErrOver.
+// Returned is called when a browser comes back from a log-in; cookies returns those that
+// it sent for the log-in with that id. An answer is accepted once. Returned returns the
+// id, or "" with ErrOver. After ErrOtherBrowser the log-in still waits.
 func (l *Logins) Returned(query url.Values, cookies func(id string) []string) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,9 +186,9 @@ func (l *Logins) Returned(query url.Values, cookies func(id string) []string) (s
 	return r.id, nil
 }
 
-// shownAddress is a server's address as strangers may see it: of a user's own
-// without what stands behind a question mark, of the operator's the host alone,
-// which is in ASCII. The error is a safe one.
+// shownAddress returns a server's address as strangers may see it: of a user's server
+// without the query, of the operator's the host alone, which is in ASCII. The error is
+// safe.
 func shownAddress(address string, configured bool) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil {

@@ -11,18 +11,18 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// tokenSource is what one log-in brought. It renews its token, one time after the
-// other. It implements oauth2.TokenSource.
+// tokenSource has the token of one log-in, and renews it. It implements
+// oauth2.TokenSource.
 type tokenSource struct {
 	l       *Login
 	cfg     *oauth2.Config
 	scopes  []string // that were granted
-	earlier bool     // an earlier program got it
+	earlier bool     // it is of an earlier program
 
 	mu      sync.Mutex
 	token   *oauth2.Token
-	renewal *renewal  // that is on its way
-	failing time.Time // since when none has worked; zero: the last one has
+	renewal *renewal  // that is on its way; nil: none is
+	failing time.Time // since when renewals have failed; zero: the last one has not
 }
 
 // renewal is one attempt to renew a token, for which any number of calls wait.
@@ -32,8 +32,8 @@ type renewal struct {
 	err   error
 }
 
-// Token implements oauth2.TokenSource. A token that is too old and cannot be
-// renewed is for the server to refuse.
+// Token implements oauth2.TokenSource. It also returns a token that has expired and cannot
+// be renewed: the server will refuse it.
 func (k *tokenSource) Token() (*oauth2.Token, error) {
 	k.mu.Lock()
 	if t := k.token; t.Valid() || t.RefreshToken == "" {
@@ -48,7 +48,7 @@ func (k *tokenSource) Token() (*oauth2.Token, error) {
 	return r.token, nil
 }
 
-// wait waits for the renewal, but not for as long as it may take.
+// wait waits for the renewal, for at most limit.
 func (r *renewal) wait(limit time.Duration) error {
 	select {
 	case <-r.done:
@@ -58,15 +58,16 @@ func (r *renewal) wait(limit time.Duration) error {
 	}
 }
 
-// startRenewal begins to renew the token, unless that is on its way. The lock is held.
+// startRenewal begins to renew the token, and returns the renewal that is on its way. The
+// lock is held.
 func (k *tokenSource) startRenewal() *renewal {
 	if k.renewal != nil {
 		return k.renewal
 	}
 	r, old := &renewal{done: make(chan struct{})}, k.token
 	k.renewal = r
-	// Neither who waits nor the end of the server breaks it off: the authorization
-	// server may have given a new token for the old one by then.
+	// Neither the end of those who wait nor that of the server breaks it off: the
+	// authorization server may have given a new token for the old one by then.
 	if !k.l.account.logins.Spawn(func(life context.Context) { k.renew(life, r, old) }) {
 		k.renewal, r.err = nil, errors.New("the server is stopping")
 		close(r.done)
@@ -75,13 +76,14 @@ func (k *tokenSource) startRenewal() *renewal {
 }
 
 // renew gets a new token for an old one, and stores it before anyone uses it.
-// When life ends it has a little time left.
+// When life ends, it has Limits.Wait left.
 func (k *tokenSource) renew(life context.Context, r *renewal, old *oauth2.Token) {
 	ctx, cancel := context.WithTimeout(context.Background(), k.l.limits().Renew)
 	defer cancel()
 	defer context.AfterFunc(life, func() { time.AfterFunc(k.l.limits().Wait, cancel) })()
 	c := *k.l.client
-	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // tokens go where they belong
+	// A redirect could take a refresh token elsewhere.
+	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	t, err := k.cfg.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &c),
 		&oauth2.Token{RefreshToken: old.RefreshToken}).Token()
 	if err == nil {
@@ -106,8 +108,7 @@ func (k *tokenSource) renew(life context.Context, r *renewal, old *oauth2.Token)
 // limits are how long renewals may take.
 func (l *Login) limits() Limits { return l.account.logins.Limits }
 
-// unstick gives up what could not be renewed for long, and cannot be now, so that
-// its user logs in anew.
+// unstick implements Account.Unstick.
 func (l *Login) unstick() {
 	k := l.current()
 	if k == nil {
@@ -125,10 +126,10 @@ func (l *Login) unstick() {
 	}
 }
 
-// Renew has the token renewed that a server refused although it should be good,
-// and says whether there is a new one. It does that once, until the server does
-// what it is asked to again: then its user has to log in, as when the token is
-// refused with a code that says why. An error means that it may go on, but not now.
+// Renew renews a token that the server refused although it had not expired, and reports
+// whether there is a new one. It does that once until the server answers again: else the
+// user has to log in, as when the authorization server refuses with a code. An error
+// means that a later renewal may work.
 func (l *Login) Renew() (bool, error) {
 	l.mu.Lock()
 	k, renewed := l.source, l.renewed
@@ -157,7 +158,7 @@ func (l *Login) Renew() (bool, error) {
 	}
 }
 
-// brought takes what a log-in has brought. It is stored before it is used.
+// brought makes the token source of a log-in. The token is stored before it is used.
 func (l *Login) brought(_ context.Context, cfg *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
 	k := &tokenSource{l: l, cfg: cfg, scopes: cfg.Scopes, token: t}
 	if granted, ok := t.Extra("scope").(string); ok {

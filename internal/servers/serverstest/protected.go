@@ -18,23 +18,23 @@ import (
 )
 
 // Protected is an MCP server with one tool, "balance", for users who have logged in,
-// and the authorization server at which they do: it registers clients, with a
-// secret; a code and a refresh token are good once, and one that comes a second
-// time ends the log-in, as RFC 9700, 4.14.2, has it. Who opens its page agrees.
-// It ends with the test.
+// and a fake authorization server for them. That registers clients, with a secret. A
+// code and a refresh token are valid once; a refresh token that comes a second time ends
+// the log-in, as in RFC 9700, 4.14.2. Its authorization page consents by itself. Both
+// servers end with the test.
 type Protected struct {
 	URL string // of the MCP server
 
 	origin string
 
 	mu       sync.Mutex
-	lifetime int  // of access tokens, in seconds; 0: it is not told
-	odd      bool // refusals repeat all that was sent
-	unknown  bool // clients are not known any more
+	lifetime int  // of access tokens, in seconds; 0: clients are not told
+	echoes   bool // errors repeat all that was sent
+	unknown  bool // no client is registered any more
 	clients  map[string]string
 	codes    map[string]code
 	access   map[string]bool
-	refresh  map[string]int // good: 1; used: 2
+	refresh  map[string]int // valid: 1; used: 2
 	given    []string
 	logins   int
 	renewals int
@@ -44,11 +44,11 @@ type Protected struct {
 // code is one that was given to a browser.
 type code struct{ client, challenge, redirect string }
 
-// NewProtected starts one. Its access tokens are good for lifetime seconds as far as
-// clients are told; 0: they are not told.
+// NewProtected starts one. Its access tokens are valid for lifetime seconds, as clients
+// are told; 0: clients are not told.
 func NewProtected(t testing.TB, lifetime int) *Protected {
-	b := &Protected{lifetime: lifetime, clients: map[string]string{}, codes: map[string]code{}, access: map[string]bool{},
-		refresh: map[string]int{}}
+	b := &Protected{lifetime: lifetime, clients: map[string]string{}, codes: map[string]code{},
+		access: map[string]bool{}, refresh: map[string]int{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/mcp", b.mcp)
 	mux.HandleFunc("/.well-known/oauth-protected-resource/mcp", func(w http.ResponseWriter, _ *http.Request) {
@@ -77,7 +77,7 @@ func say(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// newSecret returns a new value that nobody else may see. The lock is held.
+// newSecret returns a new secret value. The lock is held.
 func (b *Protected) newSecret(what string) string {
 	v := what + "-" + rand.Text()
 	b.given = append(b.given, v)
@@ -102,7 +102,8 @@ func (b *Protected) authorize(w http.ResponseWriter, r *http.Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	back, err := url.Parse(q.Get("redirect_uri"))
-	if err != nil || b.clients[q.Get("client_id")] == "" || q.Get("code_challenge_method") != "S256" || q.Get("resource") != b.URL {
+	if err != nil || b.clients[q.Get("client_id")] == "" || q.Get("code_challenge_method") != "S256" ||
+		q.Get("resource") != b.URL {
 		http.Error(w, "no", http.StatusBadRequest)
 		return
 	}
@@ -118,7 +119,7 @@ func (b *Protected) token(w http.ResponseWriter, r *http.Request) {
 	defer b.mu.Unlock()
 	refuse := func(why string) {
 		m := map[string]any{"error": why}
-		if b.odd {
+		if b.echoes {
 			m["error_description"] = r.Form.Encode()
 		}
 		say(w, 400, m)
@@ -133,7 +134,8 @@ func (b *Protected) token(w http.ResponseWriter, r *http.Request) {
 		c, ok := b.codes[r.Form.Get("code")]
 		delete(b.codes, r.Form.Get("code"))
 		sum := sha256.Sum256([]byte(r.Form.Get("code_verifier")))
-		if !ok || c.client != client || c.redirect != r.Form.Get("redirect_uri") || c.challenge != base64.RawURLEncoding.EncodeToString(sum[:]) {
+		challenge := base64.RawURLEncoding.EncodeToString(sum[:])
+		if !ok || c.client != client || c.redirect != r.Form.Get("redirect_uri") || c.challenge != challenge {
 			refuse("invalid_grant")
 			return
 		}
@@ -157,7 +159,7 @@ func (b *Protected) token(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	access, refresh := b.newSecret("access"), b.newSecret("refresh")
-	clear(b.access) // one is good at a time
+	clear(b.access) // one is valid at a time
 	b.access[access], b.refresh[refresh] = true, 1
 	m := map[string]any{"access_token": access, "refresh_token": refresh, "token_type": "Bearer", "scope": "balance"}
 	if b.lifetime > 0 {
@@ -169,9 +171,9 @@ func (b *Protected) token(w http.ResponseWriter, r *http.Request) {
 func (b *Protected) mcp(w http.ResponseWriter, r *http.Request) {
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	b.mu.Lock()
-	good := b.access[token]
+	valid := b.access[token]
 	b.mu.Unlock()
-	if !good {
+	if !valid {
 		w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="`+b.origin+`/.well-known/oauth-protected-resource/mcp"`)
 		w.WriteHeader(http.StatusUnauthorized)
 		return
@@ -189,7 +191,8 @@ func (b *Protected) mcp(w http.ResponseWriter, r *http.Request) {
 	switch m.Method {
 	case "initialize":
 		result = map[string]any{"protocolVersion": revision.Stateful,
-			"capabilities": map[string]any{"tools": map[string]any{}}, "serverInfo": map[string]any{"name": "bank", "version": "1"}}
+			"capabilities": map[string]any{"tools": map[string]any{}},
+			"serverInfo":   map[string]any{"name": "bank", "version": "1"}}
 	case "tools/list":
 		result = map[string]any{"tools": []any{map[string]any{"name": "balance", "description": "what is left",
 			"inputSchema": map[string]any{"type": "object"}}}}
@@ -206,15 +209,14 @@ func (b *Protected) mcp(w http.ResponseWriter, r *http.Request) {
 	say(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": result})
 }
 
-// Given are all values that nobody but the client may see: tokens, secrets of
-// clients and codes.
+// Given returns all secret values: tokens, client secrets and codes.
 func (b *Protected) Given() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.given)
 }
 
-// Counts are how often users have logged in, tokens were renewed, and a refresh
+// Counts returns how often users have logged in, tokens were renewed, and a refresh
 // token came a second time.
 func (b *Protected) Counts() (logins, renewals, reused int) {
 	b.mu.Lock()
@@ -237,10 +239,9 @@ func (b *Protected) Revoke() {
 	clear(b.refresh)
 }
 
-// Forget has the bank know no client any more, and repeat what it is sent when it
-// refuses.
+// Forget removes all clients. From then on errors repeat what was sent.
 func (b *Protected) Forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.unknown, b.odd = true, true
+	b.unknown, b.echoes = true, true
 }

@@ -1,5 +1,4 @@
-// Package serverstest holds what the tests of several packages need to
-// connect third-party MCP servers.
+// Package serverstest has third-party MCP servers for the tests of several packages.
 package serverstest
 
 import (
@@ -12,25 +11,27 @@ import (
 	"testing"
 
 	"sandlot/internal/auth"
+	"sandlot/internal/revision"
 )
 
-// Empty starts an MCP server that offers nothing, and returns its URL. What
-// comes is given to saw before it is answered: an MCP method, empty for a GET,
-// and the headers. Nil looks at nothing. The server ends with the test.
+// Empty starts an MCP server that offers nothing, and returns its URL. It calls saw,
+// unless that is nil, for each request: with its MCP method, empty for a GET, and its
+// headers. The server ends with the test.
 func Empty(t testing.TB, saw func(method string, h http.Header)) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var m struct {
 			ID     json.RawMessage
 			Method string
 		}
-		_ = json.NewDecoder(r.Body).Decode(&m) // of a GET there is none
+		_ = json.NewDecoder(r.Body).Decode(&m) // a GET has no body
 		if saw != nil {
 			saw(m.Method, r.Header)
 		}
 		w.Header().Set("Content-Type", "application/json")
 		switch m.Method {
 		case "initialize":
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, m.ID)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{},`+
+				`"serverInfo":{"name":"x","version":"1"}}}`, m.ID, revision.Stateful)
 		case "server/discover":
 			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, m.ID)
 		default:
