@@ -38,7 +38,7 @@ import (
 	"sandlot/internal/workspace"
 )
 
-// App is one server. New opens what it needs, Run serves, Close lets go.
+// App is one server. New opens what it needs, Run serves, Close closes it.
 type App struct {
 	Config *config.Config
 
@@ -354,8 +354,8 @@ func (a *App) Close() error {
 	return a.release()
 }
 
-// StopOwned stops the sandboxes that this server booted, for which nobody cares when it
-// is gone. Sessions and files are kept; what an earlier server left alive stays for the
+// StopOwned stops the sandboxes that this server booted, as none takes them over
+// when it is gone. Sessions and files are kept; what an earlier server left alive stays for the
 // next one.
 func (a *App) StopOwned() {
 	a.endCalls()

@@ -12,8 +12,8 @@ import (
 const (
 	// memoryFloor is what the server may have at any time without a reason, in bytes.
 	memoryFloor = 224 << 20
-	// memoryLooks is how often the limit follows what is in use.
-	memoryLooks = time.Second
+	// memoryInterval is how often the limit follows what is in use.
+	memoryInterval = time.Second
 )
 
 // boundMemory has the runtime give memory that is free back to the machine at once
@@ -27,7 +27,7 @@ func boundMemory(ctx context.Context) {
 	}
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	limit := int64(math.MaxInt64)
-	tick := time.NewTicker(memoryLooks)
+	tick := time.NewTicker(memoryInterval)
 	defer tick.Stop()
 	for {
 		metrics.Read(live)

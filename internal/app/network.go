@@ -56,8 +56,8 @@ const sampleInterval = time.Second / 2
 
 // follow takes up a change of the settings file's network and mcp sections, of
 // mcp_consent, and of the files that mcp_files names, for what runs too. A file
-// that is wrong, or empty, changes nothing, and is told of once. One that is being
-// written is left alone until two looks see the same. Where none was read at the
+// that is wrong, or empty, changes nothing, and is logged once. One that is being
+// written is left alone until two samples are the same. Where none was read at the
 // start, one that appears where it would have been is followed. Once, it asks
 // again for the registries, one after the other, as both change the policies.
 func (a *App) follow(ctx context.Context) {

@@ -27,7 +27,7 @@ import (
 type registries struct {
 	log   *slog.Logger
 	rules atomic.Pointer[[]egress.Rule] // that let sandboxes reach them
-	stale bool                          // what is known of them is not fresh
+	stale bool                          // they were remembered, and may have changed
 }
 
 // provide gives the templates what makes the network work for their programs:
@@ -154,7 +154,7 @@ func (r *registries) detect(ctx context.Context, c *config.Config) error {
 	return err
 }
 
-// refresh asks again if what is known is not fresh, and says whether that changed which
+// refresh asks again if the registries are stale, and says whether that changed which
 // registries sandboxes may reach.
 func (r *registries) refresh(ctx context.Context, c *config.Config) (changed bool) {
 	if !r.stale {

@@ -14,9 +14,9 @@ import (
 // when tokens came to be required.
 var ErrEnded error = fault.New(fault.Unauthorized, "the token was revoked, or has expired, or one is required by now")
 
-// looks is how often the tokens that hold something are looked at: what one holds
+// checkInterval is how often Watch checks the tokens that hold something: what one holds
 // ends that much later than the token, at most.
-const looks = 2 * time.Second
+const checkInterval = 2 * time.Second
 
 // Watch ends what was let in by a token, and lasts, when the token is revoked or
 // expires, and what was let in without one when one is required. Whoever revokes or
@@ -29,11 +29,11 @@ type Watch struct {
 	events *event.Stream
 
 	mu   sync.Mutex
-	held map[string]map[*hold]struct{} // by the token's id; openly: what came without one
+	held map[string]map[*hold]struct{} // by the token's id; noToken: what came without one
 }
 
-// openly is under which id is held what came without a token. None has it.
-const openly = ""
+// noToken is the id, which no token has, of what came without one.
+const noToken = ""
 
 // hold is one thing that a token holds.
 type hold struct {
@@ -41,8 +41,8 @@ type hold struct {
 	principal string // its id
 }
 
-// NewWatch returns one for what comes in by that door; it looks while Run runs. It
-// tells events of what ends with a token.
+// NewWatch returns one for what comes in by that door; it checks while Run runs, and
+// publishes an event when something ends with its token.
 func NewWatch(d *Door, log *slog.Logger, events *event.Stream) *Watch {
 	return &Watch{door: d, log: log, events: events, now: time.Now, held: map[string]map[*hold]struct{}{}}
 }
@@ -52,7 +52,7 @@ func NewWatch(d *Door, log *slog.Logger, events *event.Stream) *Watch {
 // for ever, and who needed no token until one is needed.
 func (w *Watch) Hold(ctx context.Context, p Principal) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	if w == nil || p.Token == openly && !p.Open {
+	if w == nil || p.Token == noToken && !p.Open {
 		return ctx, func() { cancel(nil) }
 	}
 	h := &hold{cancel, p.ID}
@@ -76,14 +76,14 @@ func (w *Watch) Hold(ctx context.Context, p Principal) (_ context.Context, relea
 	}
 }
 
-// Run looks at the tokens until ctx ends.
+// Run checks the tokens until ctx ends.
 func (w *Watch) Run(ctx context.Context) {
-	tick := time.NewTicker(looks)
+	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			if err := w.look(ctx); err != nil && ctx.Err() == nil {
+			if err := w.check(ctx); err != nil && ctx.Err() == nil {
 				w.log.Error("the tokens cannot be looked at; what revoked ones hold open stays open until they can",
 					"error", err)
 			}
@@ -93,8 +93,8 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// look ends what is held by tokens that are no longer good.
-func (w *Watch) look(ctx context.Context) error {
+// check ends what is held by tokens that are no longer good.
+func (w *Watch) check(ctx context.Context) error {
 	w.mu.Lock()
 	held := make([]string, 0, len(w.held))
 	for id := range w.held {
@@ -112,7 +112,7 @@ func (w *Watch) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	good := map[string]bool{openly: !required}
+	good := map[string]bool{noToken: !required}
 	for _, t := range all {
 		good[t.ID] = !t.expired(w.now())
 	}
@@ -137,7 +137,7 @@ func (w *Watch) end(id string) {
 	for h := range all {
 		h.cancel(ErrEnded)
 	}
-	if id == openly {
+	if id == noToken {
 		w.log.Info("a token is required now; what came in without one is over", "held", len(all))
 		return
 	}

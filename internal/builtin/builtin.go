@@ -236,18 +236,18 @@ func placeOf(l *session.Lease) Place {
 	return Place{SessionID: l.ID(), SessionCreated: l.Created, Warnings: Warnings{Notice: l.Notice}}
 }
 
-// answer is a result of a session.
-func answer(l *session.Lease, fields any, blocks ...tool.Content) *tool.Result {
-	return &tool.Result{Fields: fields, Session: l.ID(), Words: words(l), Content: append(notice(l), blocks...)}
+// sessionResult is a result of a session.
+func sessionResult(l *session.Lease, fields any, blocks ...tool.Content) *tool.Result {
+	return &tool.Result{Fields: fields, Session: l.ID(), Words: summary(l), Content: append(notice(l), blocks...)}
 }
 
-// said is a result of no session: fields and a text.
-func said(fields any, text string) *tool.Result {
+// textResult is a result without a session: fields and a text.
+func textResult(fields any, text string) *tool.Result {
 	return &tool.Result{Fields: fields, Content: []tool.Content{tool.Text(text)}}
 }
 
-// words repeats where, and what else there is to say.
-func words(l *session.Lease, more ...string) string {
+// summary is the session of a result, and what else a model needs, in one line.
+func summary(l *session.Lease, more ...string) string {
 	w := "session_id: " + l.ID()
 	if l.Created {
 		w += " (a new session; pass it in the next call to go on here)"

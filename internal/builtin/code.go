@@ -79,8 +79,9 @@ func (t *Tools) languages() []string {
 	return names
 }
 
-// knowing adds to a fault of that kind what its call knows, where it says nothing.
-func knowing(err error, kind fault.Kind, facts map[string]any) error {
+// withFacts adds facts of a call to the context of a fault of that kind, where it does
+// not have them.
+func withFacts(err error, kind fault.Kind, facts map[string]any) error {
 	f, ok := errors.AsType[*fault.Error](err)
 	if !ok || f.Kind != kind {
 		return err
@@ -110,7 +111,7 @@ func (t *Tools) runCode(ctx context.Context, c tool.Call, in CodeInput) (*tool.R
 	done, err := t.stream(ctx, l, c, agent.Code{Language: lang.Name, Source: in.Code, Timeout: timeout,
 		Inline: t.inline()})
 	if err != nil {
-		return nil, knowing(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution,
+		return nil, withFacts(l.Fault(ctx, err, fault.CodeExecution), fault.CodeExecution,
 			map[string]any{"template": l.Booted.Template.Name, "session_id": l.ID()})
 	}
 	return t.codeResult(l, done, lang, cmp.Or(in.Template, l.Booted.Template.Name), timeout), nil
@@ -164,8 +165,8 @@ func language(t *image.Template, asked, template string) (image.Language, error)
 // code may take.
 const agentTimeout = 15 * time.Second
 
-// stream runs one piece of code and returns its end. Time in which the piece
-// waits for its turn does not count.
+// stream runs code and returns its result. The time in which it waits for other code in
+// the interpreter does not count.
 func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, code agent.Code) (*agent.CodeResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -206,7 +207,7 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 	}
 	fields := &CodeResult{Place: placeOf(l), Timing: timing(d.Duration), Template: template, Language: lang.Name,
 		Success: d.OK, ExitCode: exit, StateLost: d.StateLost}
-	r := answer(l, fields)
+	r := sessionResult(l, fields)
 	r.IsError = !d.OK
 	var result stream
 	if d.Value != nil {
@@ -220,7 +221,7 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 		if text := join(stdout.text, stderr.text, trouble); text != "" || value == "" {
 			r.Content = append(r.Content, tool.Text(text))
 		}
-		if value != "" && !pictured(value, d.Rich) {
+		if value != "" && !textNeedless(value, d.Rich) {
 			r.Content = append(r.Content, tool.Text(value))
 		}
 	}
@@ -228,7 +229,7 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 	r.Content = append(r.Content, rich(l, d.Rich)...)
 	fields.NetworkRefused = refused(l, r)
 	system(l, r, "", stdout.text, stderr.text, trouble)
-	r.Words = words(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit),
+	r.Words = summary(l, fmt.Sprintf("language: %s", lang.Name), fmt.Sprintf("exit_code: %d", exit),
 		fmt.Sprintf("%.1f ms", millis(d.Duration)))
 	return r
 }
@@ -287,15 +288,15 @@ func labeled(stdout, stderr stream, trouble, value string, exit int) string {
 // nameless is the text of a value that says nothing but its type.
 var nameless = regexp.MustCompile(`^<[\w.<>]+ object( at 0x[0-9a-f]+)?>$`)
 
-// pictured says whether a value's rich form makes its text needless.
-func pictured(value string, forms []agent.Rich) bool {
+// textNeedless says whether the rich form of a value says all that its text says.
+func textNeedless(value string, forms []agent.Rich) bool {
 	return len(forms) > 0 && nameless.MatchString(value)
 }
 
-// linked returns the link to a file of the sandbox that a driver wrote a value
+// outputFile returns the link to a file of the sandbox that a driver wrote a value
 // to, and nil for other values. It comes as a list of one URI, beneath the folder
 // of outputs, after a comment with its size.
-func linked(l *session.Lease, v agent.Rich) *tool.Link {
+func outputFile(l *session.Lease, v agent.Rich) *tool.Link {
 	var size int64
 	var uri string
 	if v.MIME != "text/uri-list" || len(v.Data) > 300 {
@@ -322,7 +323,7 @@ func rich(l *session.Lease, values []agent.Rich) []tool.Content {
 			return append(blocks, tool.Text(fmt.Sprintf("[%s left out]",
 				plural(len(values)-maxRich, "more value", "more values"))))
 		}
-		if link := linked(l, v); link != nil {
+		if link := outputFile(l, v); link != nil {
 			blocks = append(blocks, tool.Content{Link: link})
 			continue
 		}

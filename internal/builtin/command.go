@@ -116,7 +116,7 @@ func (t *Tools) background(ctx context.Context, l *session.Lease, in CommandInpu
 	p, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, Stdin: in.stdin(), KeepStdin: in.Stdin == nil,
 		Timeout: limit})
 	if err != nil {
-		return nil, knowing(l.Fault(ctx, err, fault.CommandExecution), fault.CommandExecution,
+		return nil, withFacts(l.Fault(ctx, err, fault.CommandExecution), fault.CommandExecution,
 			map[string]any{"command": in.Command, "session_id": l.ID()})
 	}
 	fields := commandFields(l, in)
@@ -126,8 +126,8 @@ func (t *Tools) background(ctx context.Context, l *session.Lease, in CommandInpu
 	if limit > 0 {
 		text += fmt.Sprintf(", or its time limit in %d seconds", int(limit.Seconds()))
 	}
-	r := answer(l, fields, tool.Text(text+"."))
-	r.Words = words(l, "process_id: "+fields.ProcessID)
+	r := sessionResult(l, fields, tool.Text(text+"."))
+	r.Words = summary(l, "process_id: "+fields.ProcessID)
 	return r, nil
 }
 
@@ -136,7 +136,7 @@ func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, i
 	timeout := t.timeout(in.Timeout)
 	d, err := t.execute(ctx, l, c, agent.Exec{Command: cmd, Stdin: in.stdin(), Timeout: timeout})
 	if err != nil {
-		return nil, knowing(err, fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
+		return nil, withFacts(err, fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
 	}
 	return commandResult(l, in, d, timeout), nil
 }
@@ -166,11 +166,11 @@ func commandResult(l *session.Lease, in CommandInput, d *agent.ExecResult, timeo
 	}
 	fields := commandFields(l, in)
 	fields.Timing, fields.ExitCode, fields.Success = timing(d.Duration), &d.ExitCode, d.ExitCode == 0
-	r := answer(l, fields, tool.Text(join(stdout.text, stderr.text, ending)))
+	r := sessionResult(l, fields, tool.Text(join(stdout.text, stderr.text, ending)))
 	r.IsError = d.ExitCode != 0
 	fields.Streams = output(r, stdout, stderr)
 	fields.NetworkRefused = refused(l, r)
 	system(l, r, strings.Join(append([]string{in.Command}, in.Args...), " "), stdout.text, stderr.text)
-	r.Words = words(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.Duration)))
+	r.Words = summary(l, fmt.Sprintf("exit_code: %d", d.ExitCode), fmt.Sprintf("%.1f ms", millis(d.Duration)))
 	return r
 }

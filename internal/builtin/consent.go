@@ -14,8 +14,8 @@ import (
 	"sandlot/internal/tool"
 )
 
-// agree asks whoever has to be asked before a call installs, starts or connects
-// a third-party server. What holds when it begins to ask goes for that question.
+// agree returns the consent that a call needs before it installs, starts or connects a
+// third-party server. A change of the policy counts for the next question.
 func (t *Tools) agree(c tool.Call) spec.Consent {
 	return func(ctx context.Context, p spec.Change) error {
 		policy, began := *t.policy.Load(), time.Now()
@@ -58,7 +58,7 @@ type NotConnected struct {
 // named is what a tool's arguments call a server.
 type named interface{ named() string }
 
-// declinable makes a result of a user's no.
+// declinable makes a result of the fault that the user has declined.
 func declinable[In named](h handler[In]) handler[In] {
 	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
 		r, err := h(ctx, c, in)
@@ -67,14 +67,14 @@ func declinable[In named](h handler[In]) handler[In] {
 			return r, err
 		}
 		text := declined.Why + ": nothing was installed, started or changed."
-		r = said(&NotConnected{Name: in.named(), Tools: []ServerTool{}, Declined: true, Error: text}, text)
+		r = textResult(&NotConnected{Name: in.named(), Tools: []ServerTool{}, Declined: true, Error: text}, text)
 		r.IsError, r.Words = true, "Do not try again unless the user asks for it."
 		return r, nil
 	}
 }
 
-// question is what a user has to know of a plan. All that an agent wrote is in
-// it as it is, but in a form in which nothing can hide.
+// question is what a user has to know of a change before they agree. It quotes what an
+// agent wrote in a form in which nothing can hide.
 func question(p spec.Change) tool.Question {
 	var b strings.Builder
 	remote := p.Kind != spec.Stdio
@@ -122,7 +122,7 @@ func question(p spec.Change) tool.Question {
 	return tool.Question{What: fmt.Sprintf("%s the MCP server %q",
 		map[string]string{"Start": "starting", "Install and start": "installing and starting",
 			"Connect": "connecting"}[verb], p.Name),
-		Message: b.String(), Yourself: byHand(p)}
+		Message: b.String(), Yourself: commandLine(p)}
 }
 
 // names lists variables or headers; secrets are what those of them refer to that
@@ -148,8 +148,8 @@ func option(key, refers string) string {
 	return key + "=" + refers
 }
 
-// byHand is the command that does the same, as it would be typed.
-func byHand(p spec.Change) string {
+// commandLine is the command that does the same, as it would be typed.
+func commandLine(p spec.Change) string {
 	argv := []string{"sandlot", "mcp", "add", p.Name}
 	start := append([]string{p.Command}, p.Args...)
 	switch {

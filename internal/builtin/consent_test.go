@@ -309,7 +309,7 @@ func TestByHand(t *testing.T) {
 		"sandlot mcp add d -- node": {Name: "d", Kind: spec.Stdio, Command: "node",
 			Cwd: "/workspace"},
 	} {
-		if got := byHand(p); got != want {
+		if got := commandLine(p); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}

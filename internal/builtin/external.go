@@ -65,7 +65,7 @@ func (t *Tools) shell(ctx context.Context, c tool.Call, in shellInput) (*tool.Re
 	cmd.Dir = in.Cwd
 	d, err := t.execute(ctx, l, c, agent.Exec{Command: cmd, Timeout: timeout})
 	if err != nil {
-		return nil, knowing(err, fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
+		return nil, withFacts(err, fault.CommandExecution, map[string]any{"command": in.Command, "session_id": l.ID()})
 	}
 	stdout, stderr := render(l, "stdout", d.Stdout), render(l, "stderr", d.Stderr)
 	ending := ""
@@ -77,7 +77,7 @@ func (t *Tools) shell(ctx context.Context, c tool.Call, in shellInput) (*tool.Re
 	}
 	fields := &ShellResult{ExitCode: d.ExitCode, Stdout: stdout.data, Stderr: stderr.data, TimedOut: d.TimedOut,
 		SessionID: l.ID()}
-	r := answer(l, fields, tool.Text(join(stdout.text, stderr.text, ending)))
+	r := sessionResult(l, fields, tool.Text(join(stdout.text, stderr.text, ending)))
 	r.IsError = d.ExitCode != 0
 	fields.Streams = output(r, stdout, stderr)
 	fields.NetworkRefused = refused(l, r)
@@ -232,7 +232,7 @@ func connected(i servers.Info) (*tool.Result, *Connected) {
 		}
 		held(&b, i)
 	}
-	r := said(fields, b.String())
+	r := textResult(fields, b.String())
 	r.Words = "connectionId: " + i.ID
 	return r, fields
 }
@@ -331,7 +331,7 @@ func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, in InstallIn
 			return nil, err
 		}
 		// What the installer printed is the result: the agent can act on it.
-		r := said(&NotConnected{Name: in.Name, Tools: []ServerTool{}, InstallLog: done.Log, Error: f.Error()},
+		r := textResult(&NotConnected{Name: in.Name, Tools: []ServerTool{}, InstallLog: done.Log, Error: f.Error()},
 			f.Error()+"\n\n"+done.Log)
 		r.IsError = true
 		return r, nil
@@ -409,7 +409,7 @@ func (t *Tools) listConnections(_ context.Context, c tool.Call, _ nothing) (*too
 	if len(rows) == 0 {
 		b.WriteString("No MCP servers are connected. auto_install_and_connect_mcp installs one.")
 	}
-	return said(&ServerList{Servers: rows}, strings.TrimRight(b.String(), "\n")), nil
+	return textResult(&ServerList{Servers: rows}, strings.TrimRight(b.String(), "\n")), nil
 }
 
 func serverRow(i servers.Info) ServerRow {
@@ -486,7 +486,7 @@ func (t *Tools) disconnect(ctx context.Context, c tool.Call, in DisconnectInput)
 			text += fmt.Sprintf(" Its files are still in %s.", path.Clean(i.Install.Folder))
 		}
 	}
-	return said(&Disconnected{Success: true, ConnectionID: i.ID, Deleted: in.Delete}, text), nil
+	return textResult(&Disconnected{Success: true, ConnectionID: i.ID, Deleted: in.Delete}, text), nil
 }
 
 // RestartInput are the arguments of restart_external_mcp.
@@ -558,6 +558,6 @@ func (t *Tools) externalLog(_ context.Context, c tool.Call, in logsInput) (*tool
 	if i.LastError != "" {
 		text += "\n\nLast error: " + i.LastError
 	}
-	return said(&ServerLog{ConnectionID: i.ID, Log: log, TotalBytes: total, State: string(i.State),
+	return textResult(&ServerLog{ConnectionID: i.ID, Log: log, TotalBytes: total, State: string(i.State),
 		LastError: i.LastError}, text), nil
 }

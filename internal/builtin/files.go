@@ -82,7 +82,7 @@ func (t *Tools) read(ctx context.Context, c tool.Call, in readFileInput) (*tool.
 		return nil, err
 	}
 	picture := http.DetectContentType(data)
-	if !binary && offset == 0 && size <= 4<<20 && shown(picture) {
+	if !binary && offset == 0 && size <= 4<<20 && isPicture(picture) {
 		if int64(len(data)) < size {
 			if data, size, err = read(ctx, l, c.Held, part{in.Path, 0, size}); err != nil {
 				return nil, err
@@ -93,7 +93,7 @@ func (t *Tools) read(ctx context.Context, c tool.Call, in readFileInput) (*tool.
 		return r, nil
 	}
 	if !binary {
-		if cut := edge(data); offset+int64(len(data)) < size && len(cut) > 0 && len(cut) < len(data) &&
+		if cut := wholeCharacters(data); offset+int64(len(data)) < size && len(cut) > 0 && len(cut) < len(data) &&
 			utf8.Valid(data[:len(cut)]) {
 			data = data[:len(cut)]
 		}
@@ -115,7 +115,7 @@ func (t *Tools) read(ctx context.Context, c tool.Call, in readFileInput) (*tool.
 	return r, nil
 }
 
-func shown(mime string) bool {
+func isPicture(mime string) bool {
 	switch mime {
 	case "image/png", "image/jpeg", "image/gif", "image/webp":
 		return true
@@ -141,8 +141,8 @@ func fileResult(l *session.Lease, p string, data []byte, offset, size int64, enc
 	*FileRead) {
 	fields := &FileRead{Place: placeOf(l), Path: p, Size: size, Offset: offset, Bytes: len(data), Encoding: encoding,
 		Truncated: offset+int64(len(data)) < size}
-	r := answer(l, fields)
-	r.Words = words(l, fmt.Sprintf("%s: %d bytes, %s", p, size, encoding))
+	r := sessionResult(l, fields)
+	r.Words = summary(l, fmt.Sprintf("%s: %d bytes, %s", p, size, encoding))
 	return r, fields
 }
 
@@ -258,7 +258,7 @@ func (t *Tools) write(ctx context.Context, c tool.Call, in writeFileInput) (*too
 		return nil, l.Fault(ctx, err, fault.FileAccess)
 	}
 	fields := &FileWritten{Place: placeOf(l), Path: in.Path, Written: len(w.Data), Size: size}
-	return answer(l, fields, tool.Text(fmt.Sprintf("Wrote %d bytes to %s", len(w.Data), in.Path))), nil
+	return sessionResult(l, fields, tool.Text(fmt.Sprintf("Wrote %d bytes to %s", len(w.Data), in.Path))), nil
 }
 
 type listFilesInput struct {
@@ -333,7 +333,7 @@ func (t *Tools) files(ctx context.Context, c tool.Call, in listFilesInput) (*too
 	if cut && len(lines) > 0 {
 		text += fmt.Sprintf("\n[only the first %d entries; list a subdirectory, or raise limit]", len(lines))
 	}
-	return answer(l, &FileList{Place: placeOf(l), Path: dir, Files: rows, Truncated: cut}, tool.Text(text)), nil
+	return sessionResult(l, &FileList{Place: placeOf(l), Path: dir, Files: rows, Truncated: cut}, tool.Text(text)), nil
 }
 
 // ResourceTemplates implements tool.Reader.

@@ -76,8 +76,8 @@ func text(b []byte) string {
 	return string([]rune(string(b)))
 }
 
-// edge makes text of bytes that were cut anywhere.
-func edge(b []byte) string {
+// wholeCharacters makes text of bytes that were cut anywhere.
+func wholeCharacters(b []byte) string {
 	for i := 0; i < utf8.UTFMax && len(b) > 0 && !utf8.RuneStart(b[0]); i++ {
 		b = b[1:]
 	}

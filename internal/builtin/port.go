@@ -96,8 +96,8 @@ func (t *Tools) expose(ctx context.Context, c tool.Call, in ExposeInput) (*tool.
 		text += fmt.Sprintf(" This server has no address on the network, so the link works once `sandlot serve` runs "+
 			"in its place; `sandlot forward %s %d` works now.", l.ID(), number)
 	}
-	r := answer(l, fields, tool.Text(text))
-	r.Words = words(l, "path_url: "+fields.PathURL)
+	r := sessionResult(l, fields, tool.Text(text))
+	r.Words = summary(l, "path_url: "+fields.PathURL)
 	return r, nil
 }
 
@@ -140,7 +140,7 @@ func (t *Tools) closePort(ctx context.Context, c tool.Call, in ClosePortInput) (
 	if !ok {
 		text = fmt.Sprintf("Port %d of session %s is not exposed", in.Port, id)
 	}
-	r := said(&Closed{Success: ok, Port: in.Port, SessionID: id}, text)
+	r := textResult(&Closed{Success: ok, Port: in.Port, SessionID: id}, text)
 	r.Session = id
 	return r, nil
 }

@@ -91,7 +91,7 @@ func (t *Tools) processes(ctx context.Context, c tool.Call, in SessionInput) (*t
 		rows = append(rows, row)
 		lines = append(lines, fmt.Sprintf("%s  %s  %s  %s", row.ID, row.Kind, row.Status, row.Command))
 	}
-	return answer(l, &ProcessList{Place: placeOf(l), Processes: rows},
+	return sessionResult(l, &ProcessList{Place: placeOf(l), Processes: rows},
 		tool.Text(cmp.Or(strings.Join(lines, "\n"), "No processes."))), nil
 }
 
@@ -180,7 +180,8 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, in readProcessInput
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
 	out := m.Data
-	if cut := edge(out); len(cut) < len(out) && utf8.ValidString(cut) && len(cut) > 0 && utf8.Valid(out[:len(cut)]) {
+	if cut := wholeCharacters(out); len(cut) < len(out) && utf8.ValidString(cut) && len(cut) > 0 &&
+		utf8.Valid(out[:len(cut)]) {
 		rest := int64(len(out) - len(cut)) // of a character; it comes the next time
 		m.Cursor, m.Left = m.Cursor-rest, m.Left+rest
 		out = out[:len(cut)]
@@ -195,8 +196,8 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, in readProcessInput
 	if m.Skipped > 0 {
 		text = fmt.Sprintf("[%d bytes before this were dropped]\n%s", m.Skipped, text)
 	}
-	r := answer(l, fields, tool.Text(text))
-	r.Words = words(l, fmt.Sprintf("cursor: %d", m.Cursor), fmt.Sprintf("running: %t", m.Running))
+	r := sessionResult(l, fields, tool.Text(text))
+	r.Words = summary(l, fmt.Sprintf("cursor: %d", m.Cursor), fmt.Sprintf("running: %t", m.Running))
 	if m.Left > 0 {
 		r.Words += fmt.Sprintf("; %d bytes more are there: call again with this cursor", m.Left)
 	}
@@ -259,7 +260,7 @@ func (t *Tools) writeInput(ctx context.Context, c tool.Call, in writeProcessInpu
 		return nil, l.Fault(ctx, err, fault.CommandExecution)
 	}
 	fields := &ProcessInput{Place: placeOf(l), ProcessID: in.ProcessID, Written: written}
-	return answer(l, fields, tool.Text(fmt.Sprintf("Wrote %d bytes", written))), nil
+	return sessionResult(l, fields, tool.Text(fmt.Sprintf("Wrote %d bytes", written))), nil
 }
 
 // signals that stop_process may send.
@@ -319,5 +320,5 @@ func (t *Tools) stop(ctx context.Context, c tool.Call, in stopProcessInput) (*to
 		fields.ExitCode = &exit
 		text = fmt.Sprintf("The process ended with exit code %d", exit)
 	}
-	return answer(l, fields, tool.Text(text)), nil
+	return sessionResult(l, fields, tool.Text(text)), nil
 }

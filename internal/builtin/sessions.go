@@ -85,7 +85,7 @@ func (t *Tools) sessions(ctx context.Context, c tool.Call, in SessionInput) (*to
 	if text == "" {
 		text = "No sessions. The first execute_code or execute_command makes one."
 	}
-	return said(&SessionList{Sessions: rows}, text), nil
+	return textResult(&SessionList{Sessions: rows}, text), nil
 }
 
 // sessionRow is a session as clients see it, without its ports.
@@ -137,7 +137,7 @@ func (t *Tools) end(ctx context.Context, c tool.Call, in stopSessionInput) (*too
 	if !ok {
 		text = fmt.Sprintf("Session %s not found", id)
 	}
-	r := said(&SessionEnd{Success: ok, SessionID: id}, text)
+	r := textResult(&SessionEnd{Success: ok, SessionID: id}, text)
 	r.Session = id
 	return r, nil
 }
@@ -189,7 +189,7 @@ func (t *Tools) volumes(context.Context, tool.Call, nothing) (*tool.Result, erro
 	if text == "" {
 		text = "No shared folders are set."
 	}
-	return said(&VolumeList{Volumes: rows}, text), nil
+	return textResult(&VolumeList{Volumes: rows}, text), nil
 }
 
 // fullness says why a shared folder can only be read, and until when.

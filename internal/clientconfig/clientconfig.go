@@ -58,9 +58,9 @@ type entry struct {
 	Headers   map[string]string `json:"headers,omitempty"`
 }
 
-// ours are the keys of an entry that Put writes, or takes away; all others are
+// entryKeys are the keys of an entry that Put writes, or takes away; all others are
 // the user's.
-var ours = []string{"type", "command", "args", "env", "url", "serverUrl", "httpUrl", "headers"}
+var entryKeys = []string{"type", "command", "args", "env", "url", "serverUrl", "httpUrl", "headers"}
 
 func (s Server) headers() map[string]string {
 	if s.Token == "" {

@@ -15,7 +15,7 @@ import (
 
 // Put returns the text of the client's file with the server in it. All else
 // stays as it is, byte for byte: comments, order, white space. An entry of that
-// name keeps the keys that are not ours. When it says already what it should,
+// name keeps the keys that are not of entryKeys. When it says already what it should,
 // text is returned as it was.
 func (c Client) Put(text []byte, s Server) ([]byte, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
@@ -162,7 +162,7 @@ func (p pairs) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// merge gives an entry its new values, and leaves the keys that are not ours.
+// merge gives an entry its new values, and leaves the keys that are not of entryKeys.
 func merge(was *hujson.Object, e entry) (merged pairs, same bool, err error) {
 	want := map[string]json.RawMessage{}
 	text, err := json.Marshal(e)
@@ -178,7 +178,7 @@ func merge(was *hujson.Object, e entry) (merged pairs, same bool, err error) {
 		value.BeforeExtra, value.AfterExtra = nil, nil
 		value.Standardize()
 		old, now := json.RawMessage(value.Pack()), want[key]
-		if !slices.Contains(ours, key) {
+		if !slices.Contains(entryKeys, key) {
 			merged = append(merged, pair{key, old})
 			continue
 		}
@@ -188,7 +188,7 @@ func merge(was *hujson.Object, e entry) (merged pairs, same bool, err error) {
 		}
 		delete(want, key)
 	}
-	for _, key := range ours {
+	for _, key := range entryKeys {
 		if now := want[key]; now != nil {
 			merged, same = append(merged, pair{key, now}), false
 		}
@@ -225,7 +225,7 @@ func (c Client) without(text []byte, s Server) (map[string]any, error) {
 	}
 	list, _ := top[c.format.section].(map[string]any)
 	if e, ok := list[s.Name].(map[string]any); ok {
-		for _, k := range ours {
+		for _, k := range entryKeys {
 			delete(e, k)
 		}
 		if len(e) == 0 {

@@ -7,8 +7,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// live are the settings that a running server takes up when the file changes.
-var live = []string{"mcp", "mcp_consent", "mcp_files", "mcp_files_env", "network.allow", "network.allow_private",
+// reloadable are the settings that a running server applies when the file changes.
+var reloadable = []string{"mcp", "mcp_consent", "mcp_files", "mcp_files_env", "network.allow", "network.allow_private",
 	"network.hosts", "network.mode", "network.registries", templateNetworks}
 
 const templateNetworks = "templates.*.network"
@@ -22,7 +22,7 @@ func (c *Config) Changed(before *Config) (taken, waiting []string) {
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		switch {
 		case c.texts[key] == before.texts[key]:
-		case slices.Contains(live, key):
+		case slices.Contains(reloadable, key):
 			taken = append(taken, key)
 		default:
 			waiting = append(waiting, key)

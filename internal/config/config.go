@@ -56,7 +56,7 @@ type Flavor struct {
 	MemoryMB int     `yaml:"memory_mb"`
 }
 
-// flavors are those of a server whose settings say nothing of them.
+// flavors are the built-in ones, which the settings can replace and add to.
 var flavors = []Flavor{{"small", 1, 1024}, {"medium", 2, 2048}, {"large", 4, 4096}}
 
 // Template is what sandboxes are made of.
@@ -108,7 +108,7 @@ type Sessions struct {
 	MaxMemoryMB     int // together; 0: no limit
 	Timeout         time.Duration
 	Sweep           time.Duration
-	Orphans         time.Duration // between two looks for sandboxes of nobody
+	Orphans         time.Duration // between two searches for sandboxes without an owner
 	Orphan          time.Duration // a sandbox's life without a server; 0: for ever
 	Evict           bool
 	Retention       time.Duration
@@ -146,7 +146,7 @@ func Default() *Config {
 	return c
 }
 
-// StateDir is where a server keeps its state unless it is told otherwise.
+// StateDir is where a server keeps its state unless the settings name a folder.
 func StateDir() string {
 	if os.Getuid() == 0 {
 		return "/var/lib/sandlot"

@@ -13,10 +13,10 @@ type accounts struct{ passwd, group string }
 
 var machineAccounts = accounts{"/etc/passwd", "/etc/group"}
 
-// strangers says in words why a file that its group can write is not the user's
-// alone: empty, if all who are in the group are that user and root. Groups that are
-// kept elsewhere (LDAP) may have any members.
-func (a accounts) strangers(gid, uid int) string {
+// otherMembers says in words why a file that its group can write is not the user's
+// alone; empty, if the group has no members but that user and root. A group that is not
+// in /etc/group (LDAP) may have any members.
+func (a accounts) otherMembers(gid, uid int) string {
 	name, members, err := a.members(gid)
 	if err != nil {
 		return fmt.Sprintf("who is in its group %d cannot be read (%v)", gid, err)
@@ -40,7 +40,7 @@ func (a accounts) strangers(gid, uid int) string {
 	if err != nil {
 		return fmt.Sprintf("who is in its group %s cannot be read (%v)", name, err)
 	}
-	for m := range names { // of whom only the name is known here
+	for m := range names { // that /etc/passwd does not have
 		others = append(others, m)
 	}
 	if len(others) == 0 {

@@ -32,11 +32,11 @@ func TestGroups(t *testing.T) {
 		1001: "bob", 100: "carl", 200: "bob", 202: "ldapuser",
 		4711: "not known",
 	} {
-		if got := a.strangers(gid, 1000); (got == "") != (want == "") || !strings.Contains(got, want) {
+		if got := a.otherMembers(gid, 1000); (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("group %d: %q, want %q", gid, got, want)
 		}
 	}
-	if got := (accounts{filepath.Join(dir, "none"), a.group}).strangers(1000, 1000); got == "" {
+	if got := (accounts{filepath.Join(dir, "none"), a.group}).otherMembers(1000, 1000); got == "" {
 		t.Error("without a list of users nobody is known to be alone")
 	}
 }

@@ -172,7 +172,7 @@ func (c *Config) file(s Source) error {
 		return err
 	}
 	if st != nil {
-		if !s.Chosen() && !ours(st) {
+		if !s.Chosen() && !ownedByServer(st) {
 			return fault.New(fault.Configuration,
 				"the settings file %s is another user's; take it over (chown), or name it with --config", c.File)
 		}

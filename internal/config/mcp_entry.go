@@ -131,7 +131,7 @@ func (r *reader) principals(parse func(string) (string, error)) []string {
 		id, err := parse(who)
 		if err != nil {
 			r.wrong("principals", "%v", err)
-			continue // it stays in the list, and is nobody
+			continue // it stays in the list, and matches no principal
 		}
 		list[i] = id
 	}
@@ -182,7 +182,7 @@ func (r *reader) server() spec.Configured {
 		Where: spec.Where(r.text("where", "sandbox", "host")), User: r.text("user"),
 		Trust: spec.Trust(r.text("trust", "warn", "hold")),
 	}
-	r.yes("oauth") // who may log in is told by the server
+	r.yes("oauth") // the server itself says whether users log in
 	if _, given := r.keys["prefix"]; given {
 		p := r.text("prefix")
 		if !prefixForm.MatchString(p) {

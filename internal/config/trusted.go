@@ -104,7 +104,7 @@ func (t *trust) link(path string, st os.FileInfo) (string, error) {
 	if t.links++; t.links > maxLinks {
 		return "", errors.New("its name leads through too many links")
 	}
-	if t.others && !ours(st) {
+	if t.others && !ownedByServer(st) {
 		return "", fmt.Errorf("others than the server's user can write it: the link %s is another user's; name the "+
 			"file itself", path)
 	}
@@ -123,12 +123,12 @@ func (t *trust) folder(path string) error {
 				"to the volume", s)
 		}
 	}
-	// In a folder with the sticky bit nobody moves or removes what is another's.
+	// In a folder with the sticky bit only its owner moves or removes a file.
 	if !t.others {
 		return nil
 	}
 	why := t.writers(st)
-	if ours(st) && (why == "" || st.Mode()&os.ModeSticky != 0) {
+	if ownedByServer(st) && (why == "" || st.Mode()&os.ModeSticky != 0) {
 		return nil
 	}
 	return fmt.Errorf("others than the server's user can write it, as they can write the folder %s%s; "+
@@ -136,7 +136,7 @@ func (t *trust) folder(path string) error {
 }
 
 func (t *trust) file(path string, st os.FileInfo) error {
-	if why := t.writers(st); t.others && (!ours(st) || why != "") {
+	if why := t.writers(st); t.others && (!ownedByServer(st) || why != "") {
 		return fmt.Errorf("others than the server's user can write it%s; take the right away (chown, chmod go-w %s)",
 			because(why), path)
 	}
@@ -147,8 +147,8 @@ func (t *trust) file(path string, st os.FileInfo) error {
 	return nil
 }
 
-// ours says whether a file is the server's user's, or root's.
-func ours(st os.FileInfo) bool {
+// ownedByServer says whether a file is the server's user's, or root's.
+func ownedByServer(st os.FileInfo) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	return ok && (sys.Uid == 0 || int(sys.Uid) == os.Getuid())
 }
@@ -161,7 +161,7 @@ func (t *trust) writers(st os.FileInfo) string {
 	case !ok || mode&0o002 != 0:
 		return "everyone can"
 	case mode&0o020 != 0:
-		return t.strangers(int(sys.Gid), os.Getuid())
+		return t.otherMembers(int(sys.Gid), os.Getuid())
 	}
 	return ""
 }
@@ -174,7 +174,7 @@ func because(why string) string {
 }
 
 // trust returns a judge that knows what sandboxes write on this machine: volumes,
-// and what the state folder has of theirs.
+// and the folders of sandboxes in the state folder.
 func (c *Config) trust(others bool) *trust {
 	t := &trust{others: others, accounts: machineAccounts}
 	for _, v := range slices.Concat(c.Volumes, c.MCP.running) {

@@ -19,7 +19,7 @@ const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 // say otherwise.
 var homeEnv = map[string]string{
 	"PATH": systemPath, "HOME": "/root", "USER": "root", "LANG": "C.UTF-8",
-	// The root is the sandbox's own, and nobody else's Python is broken.
+	// The root is the sandbox's own: pip cannot break the machine's Python.
 	"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 	"PYTHONDONTWRITEBYTECODE": "1",
 	"PYTHONUSERBASE":          UserBase,

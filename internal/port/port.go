@@ -59,8 +59,8 @@ const (
 	MaxPorts = 64
 	MaxConns = 128
 
-	sweep   = time.Minute
-	parting = 3 * time.Second
+	sweepInterval = time.Minute
+	drainTimeout  = 3 * time.Second
 )
 
 // Why a request for a port gets no further.
@@ -78,13 +78,13 @@ type place struct {
 // Ports are all exposed ports.
 type Ports struct {
 	Config
-	change sync.Mutex // held by who changes the store
+	change sync.Mutex // held while the store changes; taken before mu
 
 	mu    sync.Mutex
 	ports map[place]*entry
-	conns map[string]int // by session
-	rest  context.Context
-	part  context.CancelFunc
+	conns map[string]int  // by session
+	life  context.Context // of all exposed ports
+	end   context.CancelFunc
 
 	unserved atomic.Bool
 }
@@ -99,20 +99,20 @@ type entry struct {
 
 func (p *Ports) entry(r Record) *entry {
 	e := &entry{Record: r, dials: semaphore.NewWeighted(4)}
-	e.closed, e.close = context.WithCancel(p.rest)
+	e.closed, e.close = context.WithCancel(p.life)
 	return e
 }
 
 // New returns Ports without any; Recover fills them.
 func New(c Config) *Ports {
 	p := &Ports{Config: c, ports: map[place]*entry{}, conns: map[string]int{}}
-	p.rest, p.part = context.WithCancel(context.Background())
+	p.life, p.end = context.WithCancel(context.Background())
 	return p
 }
 
-// Drain says that the server stops: who uses a port is left a moment to end.
-// Browsers come again when there is a server.
-func (p *Ports) Drain() { time.AfterFunc(parting, p.part) }
+// Drain ends the connections to all ports after a moment, as the server stops.
+// Browsers connect again when there is a server.
+func (p *Ports) Drain() { time.AfterFunc(drainTimeout, p.end) }
 
 // Recover reads what an earlier server exposed. It is called once, when the
 // sessions are there.
@@ -137,7 +137,7 @@ func (p *Ports) Unserved() bool { return p.unserved.Load() }
 
 // Run forgets what has expired, or has no session any more, until ctx ends.
 func (p *Ports) Run(ctx context.Context) {
-	tick := time.NewTicker(sweep)
+	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
 	for {
 		select {

@@ -171,7 +171,7 @@ func TestExpiry(t *testing.T) {
 			t.Error("the use of a link that has expired goes on")
 		}
 		use.Release()
-		time.Sleep(sweep)
+		time.Sleep(sweepInterval)
 		if synctest.Wait(); len(w.store.all) != 1 || len(w.List("ann", one)) != 1 {
 			t.Errorf("left: %v", w.store.all)
 		}
@@ -322,7 +322,7 @@ func TestParting(t *testing.T) {
 		}
 		defer use.Release()
 		w.Drain()
-		if time.Sleep(parting - 1); use.Context.Err() != nil {
+		if time.Sleep(drainTimeout - 1); use.Context.Err() != nil {
 			t.Error("no moment to end")
 		}
 		time.Sleep(1 * time.Nanosecond)

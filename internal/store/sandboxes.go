@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// Sandboxes returns whose sandboxes are in the database of the folder dir, by
-// their ids: the session's id and its owner's. It changes nothing, whichever
+// Sandboxes returns the sandboxes in the database of the folder dir, by their ids: the
+// id of the session and that of its owner. It changes nothing, whichever
 // version of this program the database is of.
 func Sandboxes(ctx context.Context, dir string) (all map[string][2]string, err error) {
 	all = map[string][2]string{}

@@ -32,7 +32,7 @@ func (v *Vault) key(create bool) (cipher.AEAD, error) {
 		b, err = os.ReadFile(v.KeyFile)
 	}
 	if errors.Is(err, fs.ErrNotExist) && create {
-		b, err = v.made()
+		b, err = v.createKey()
 	}
 	if err == nil && len(b) != keyBytes {
 		err = fmt.Errorf("it has %d bytes, and not %d", len(b), keyBytes)
@@ -69,8 +69,9 @@ func (v *Vault) Check() error {
 	return err
 }
 
-// made makes the key, on the disk before it is used, and whole or not at all.
-func (v *Vault) made() ([]byte, error) {
+// createKey creates the key file, which is on the disk before the key is used, whole or
+// not at all, and returns the key.
+func (v *Vault) createKey() ([]byte, error) {
 	// never over another one
 	if err := v.write(v.KeyFile, secret.Bytes(keyBytes)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
@@ -78,7 +79,7 @@ func (v *Vault) made() ([]byte, error) {
 	return os.ReadFile(v.KeyFile)
 }
 
-// write writes a key to a file that is not there, for whom the key file is.
+// write writes a key to a new file, which gets the owner of the key file.
 func (v *Vault) write(path string, key []byte) error {
 	dir := filepath.Dir(path)
 	// It has no name before it is whole, so that no crash leaves a part, or a copy.
@@ -103,11 +104,11 @@ func (v *Vault) write(path string, key []byte) error {
 		unix.AT_SYMLINK_FOLLOW); err != nil {
 		return &fs.PathError{Op: "link", Path: path, Err: err}
 	}
-	return synced(dir)
+	return syncFolder(dir)
 }
 
-// synced puts the names in a folder on the disk, as far as its file system can.
-func synced(dir string) error {
+// syncFolder has the names in a folder on the disk, where its file system can do that.
+func syncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil

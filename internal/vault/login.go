@@ -15,8 +15,8 @@ const MaxLogin = 64 << 10
 // ErrNoLogin is a store's answer when nothing is stored of a log-in.
 var ErrNoLogin = errors.New("there is no stored log-in")
 
-// LoginStore keeps what is sealed. What it was told to keep or to forget is so
-// after a crash of the machine too.
+// LoginStore stores sealed log-ins. A change is on the disk when a method returns, and
+// survives a crash of the machine.
 type LoginStore interface {
 	// PutLogin stores the log-in of an owner at a connection, in the place of the
 	// one that was there.

@@ -144,5 +144,5 @@ func (v *Vault) FinishRekey(ctx context.Context, rows Rows) error {
 	if err != nil {
 		return fmt.Errorf("the change of the key of secrets cannot be ended: %w", err)
 	}
-	return synced(filepath.Dir(v.file()))
+	return syncFolder(filepath.Dir(v.file()))
 }
