@@ -92,10 +92,10 @@ func (s *source) done() {
 	}
 }
 
-// flow is the bytes of one connection that was allowed.
+// flow carries the bytes of one connection that was allowed.
 type flow struct {
 	in, out net.Conn // the sandbox's side, the network's side
-	// count takes note of bytes that came, and says whether more may.
+	// count counts bytes that came, and says whether more may.
 	count func(n int, up bool) bool
 	// inspect may look at the first bytes from the sandbox; it returns all that
 	// it read, or an error for people.
@@ -103,12 +103,12 @@ type flow struct {
 	// cut ends both sides at once.
 	cut func(why string)
 
-	up, down atomic.Uint64
-	begun    time.Time
-	last     atomic.Int64 // activity, since begun
+	traffic Meter
+	begun   time.Time
+	last    atomic.Int64 // when something moved last, since begun
 }
 
-// carry takes the bytes both ways until both sides have ended.
+// carry copies the bytes both ways until both sides have ended.
 func (f *flow) carry(idle time.Duration) {
 	f.begun = time.Now()
 	stop := f.watch(idle)
@@ -151,15 +151,11 @@ func (f *flow) watch(idle time.Duration) (stop func()) {
 
 func (f *flow) moved(n int, up bool) bool {
 	f.last.Store(int64(time.Since(f.begun)))
-	if up {
-		f.up.Add(uint64(n))
-	} else {
-		f.down.Add(uint64(n))
-	}
+	f.traffic.add(n, up)
 	return f.count(n, up)
 }
 
-// copy takes the bytes of one direction, and then its end.
+// copy copies the bytes of one direction, and then its end.
 func (f *flow) copy(dst, src net.Conn, up bool) {
 	s := newSource(src)
 	first := up && f.inspect != nil
@@ -212,7 +208,7 @@ func (f *flow) pass(dst net.Conn, b []byte, up, first bool) error {
 	return nil
 }
 
-// closeWrite tells c's peer that no more comes; a connection that cannot say so
+// closeWrite tells c's peer that no more comes. A connection that cannot end one direction
 // ends whole.
 func closeWrite(c net.Conn) {
 	if h, ok := c.(interface{ CloseWrite() error }); ok {

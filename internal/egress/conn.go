@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -86,16 +87,16 @@ func (l *conn) request() (wire.NetRequest, error) {
 }
 
 func (l *conn) wait(b []byte) error {
-	patience := l.outlet.wait()
+	limit := l.outlet.wait()
 	defer l.outlet.waited()
-	if patience > 0 {
-		l.in.SetReadDeadline(time.Now().Add(patience))
+	if limit > 0 {
+		l.in.SetReadDeadline(time.Now().Add(limit))
 	}
 	_, err := io.ReadFull(l.in, b)
 	return err
 }
 
-// answer does what r asks, and says whether another request may follow.
+// answer answers a request, and says whether another one may follow.
 func (l *conn) answer(ctx context.Context, r wire.NetRequest) bool {
 	switch r.Kind {
 	case wire.NetLookup:
@@ -114,36 +115,26 @@ func (l *conn) reply(code wire.NetCode, message string) bool {
 
 func (l *conn) broken(message string) bool {
 	l.outlet.both(func(c *counters) { c.broken.Add(1) })
-	l.outlet.failed("", 0, wire.NetBroken, refused{why: message}, nil)
+	l.outlet.failed("", 0, failure{wire.NetBroken, refused{why: message}, nil})
 	l.reply(wire.NetBroken, message)
 	return false
 }
 
-// fail answers a request that came to nothing. detail is for the log alone.
+// fail answers a request that failed.
 func (l *conn) fail(ctx context.Context, host string, port uint16, err error) bool {
-	code, message, detail := explain(err)
-	l.outlet.both(func(c *counters) {
-		switch code {
-		case wire.NetRefused:
-			c.refused.Add(1)
-		case wire.NetBusy:
-			c.busy.Add(1)
-		default:
-			c.unreachable.Add(1)
-		}
-	})
-	if code != wire.NetNoName || port != 0 { // a look-up of what is no name is no connection
-		why := refused{why: message}
-		errors.As(err, &why) // with its remedy
-		l.outlet.failed(host, port, code, why, detail)
+	f := explain(err)
+	l.outlet.both(func(c *counters) { c.of(f.code).Add(1) })
+	if f.code != wire.NetNoName || port != 0 { // a look-up of a name that does not exist is no event
+		l.outlet.failed(host, port, f)
 	}
-	if code == wire.NetRefused {
+	message := f.why.Error()
+	if f.code == wire.NetRefused {
 		message = fmt.Sprintf("%s was refused: %s", printable(host), message)
 	}
-	if !l.reply(code, message) {
+	if !l.reply(f.code, message) {
 		return false
 	}
-	if code == wire.NetBusy {
+	if f.code == wire.NetBusy {
 		pause(ctx, l.outlet.penalty())
 	}
 	return true
@@ -154,32 +145,42 @@ type busy string
 
 func (b busy) Error() string { return string(b) }
 
+// failure is why a request failed: why is for the sandbox, detail for the log alone.
+type failure struct {
+	code   wire.NetCode
+	why    error
+	detail error
+}
+
 // explain says what the sandbox may know of an error.
-func explain(err error) (code wire.NetCode, message string, detail error) {
+func explain(err error) failure {
 	var (
-		r     refused
-		b     busy
-		p     proxyError
-		slow  net.Error
-		never *net.DNSError
+		r       refused
+		b       busy
+		p       proxyError
+		timeout net.Error
+		dns     *net.DNSError
 	)
+	unreachable := func(why string, detail error) failure {
+		return failure{wire.NetUnreachable, errors.New(why), detail}
+	}
 	switch {
 	case errors.As(err, &r):
-		return wire.NetRefused, r.why, nil
+		return failure{wire.NetRefused, r, nil}
 	case errors.As(err, &b):
-		return wire.NetBusy, string(b), nil
+		return failure{wire.NetBusy, b, nil}
 	case errors.Is(err, errNoName):
-		return wire.NetNoName, "there is no such name", nil
+		return failure{wire.NetNoName, errNoName, nil}
 	case errors.As(err, &p):
-		return wire.NetUnreachable, p.Error(), nil
-	case errors.As(err, &never):
-		return wire.NetUnreachable, "the name cannot be looked up now", err
+		return failure{wire.NetUnreachable, p, nil}
+	case errors.As(err, &dns):
+		return unreachable("the name cannot be looked up now", err)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return wire.NetUnreachable, "it refused the connection", nil
-	case errors.As(err, &slow) && slow.Timeout():
-		return wire.NetUnreachable, "it did not answer in time", nil
+		return unreachable("it refused the connection", nil)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return unreachable("it did not answer in time", nil)
 	}
-	return wire.NetUnreachable, "it could not be reached", err
+	return unreachable("it could not be reached", err)
 }
 
 func (l *conn) lookup(ctx context.Context, name string) bool {
@@ -195,44 +196,44 @@ func (l *conn) lookup(ctx context.Context, name string) bool {
 }
 
 func (e *Outlet) lookup(ctx context.Context, p *Policy, name string) error {
-	if !p.on() { // also for what is no name
+	if !p.on() { // also for names that are none
 		return p.refuseName(Target{})
 	}
-	host, addr, err := parseHost(name)
+	t, err := parseTarget(name, 0)
 	if err != nil {
-		return refused{why: err.Error()}
+		return err
 	}
-	t := Target{Name: host, Addr: addr}
-	if host == "" {
-		if no := p.refuse(t, e.b.own()); no != (refused{}) {
-			return no
-		}
-		return nil
+	if t.Name == "" {
+		return p.refuse(t, e.b.own())
 	}
-	if no := p.refuseName(t); no != (refused{}) {
-		return no
+	if err := p.refuseName(t); err != nil {
+		return err
 	}
-	return e.b.exists(ctx, p, host)
+	return e.b.exists(ctx, p, t.Name)
 }
 
-// target reads where a connection shall go. ok is false when that makes no
-// sense; an error is why it is refused.
+// parseTarget reads the host that a sandbox names; the error refuses it.
+func parseTarget(host string, port uint16) (t Target, err error) {
+	t.Port = port
+	if t.Name, t.Addr, err = parseHost(host); err != nil {
+		return t, refused{why: err.Error()}
+	}
+	return t, nil
+}
+
+// target reads where a connection shall go. ok is false when the request is broken; an
+// error refuses it.
 func target(r wire.NetRequest) (t Target, err error, ok bool) {
-	name, raw := r.Name, r.Address
-	if (name == "") == (len(raw) == 0) || r.Port == 0 || r.Port > 65535 {
+	if (r.Name == "") == (len(r.Address) == 0) || r.Port == 0 || r.Port > 65535 {
 		return t, nil, false
 	}
-	t.Port = uint16(r.Port)
-	if name != "" {
-		t.Name, t.Addr, err = parseHost(name)
-		if err != nil {
-			err = refused{why: err.Error()}
-		}
+	port := uint16(r.Port)
+	if r.Name != "" {
+		t, err = parseTarget(r.Name, port)
 		return t, err, true
 	}
-	t.Addr, ok = netip.AddrFromSlice(raw)
-	t.Addr = t.Addr.Unmap()
-	return t, nil, ok
+	a, ok := netip.AddrFromSlice(r.Address)
+	return Target{Addr: a.Unmap(), Port: port}, nil, ok
 }
 
 func (l *conn) connect(ctx context.Context, r wire.NetRequest) bool {
@@ -240,10 +241,7 @@ func (l *conn) connect(ctx context.Context, r wire.NetRequest) bool {
 	if !ok {
 		return l.broken("a connection goes to a name or an address, and to a port")
 	}
-	host := r.Name
-	if host == "" {
-		host = t.Addr.String()
-	}
+	host := cmp.Or(r.Name, t.Addr.String())
 	p, full := l.outlet.begin()
 	if full != nil {
 		return l.fail(ctx, host, t.Port, full)
@@ -262,8 +260,8 @@ func (l *conn) connect(ctx context.Context, r wire.NetRequest) bool {
 // open connects the conn to t, if p and the policy of the moment when it is
 // connected allow that.
 func (l *conn) open(ctx context.Context, p *Policy, t Target) error {
-	if no := p.refuseName(t); no != (refused{}) {
-		return no
+	if err := p.refuseName(t); err != nil {
+		return err
 	}
 	out, t, err := l.outlet.b.reach(ctx, p, t)
 	if err != nil {
@@ -292,16 +290,9 @@ func (l *conn) carry() {
 	e.finished(l, f)
 }
 
-// count takes note of bytes that came, and ends everything when there were too
-// many.
+// count counts bytes that came, and ends all connections when there were too many.
 func (l *conn) count(n int, up bool) bool {
-	l.outlet.both(func(c *counters) {
-		if up {
-			c.up.Add(uint64(n))
-		} else {
-			c.down.Add(uint64(n))
-		}
-	})
+	l.outlet.both(func(c *counters) { c.moved.add(n, up) })
 	l.outlet.meter.add(n, up)
 	if l.outlet.limitReached() {
 		l.outlet.exhaust()
@@ -332,29 +323,30 @@ func (l *conn) inspect(first []byte) ([]byte, error) {
 	if !isTLS {
 		return o.seen, nil
 	}
-	no, host := refused{}, l.target.Name
+	var no error
+	host := l.target.Name
 	if err != nil {
-		no.why = "what its TLS asks for cannot be read"
+		no = refused{why: "what its TLS asks for cannot be read"}
 	} else if name != "" {
 		if n, _, err := parseHost(name); err != nil || n != l.target.Name {
-			no, host = differs(l.target.Name), printable(name)
+			no, host = otherServer(l.target.Name), printable(name)
 		}
 	}
-	if no != (refused{}) && l.outlet.strict(l, host) {
+	if no != nil && l.outlet.forbids(l, host) {
 		l.outlet.both(func(c *counters) { c.refused.Add(1) })
-		l.outlet.failed(host, l.target.Port, wire.NetRefused, no, nil)
+		l.outlet.failed(host, l.target.Port, failure{wire.NetRefused, no, nil})
 		l.cut("server name")
 		return nil, errCut
 	}
 	return o.seen, nil
 }
 
-func differs(name string) refused {
+func otherServer(name string) error {
 	return refused{why: "TLS asked for this server on a connection to " + name}
 }
 
-// strict takes note of another name in TLS, and says whether policy forbids it.
-func (e *Outlet) strict(l *conn, other string) bool {
+// forbids notes another server's name in TLS, and says whether policy forbids it.
+func (e *Outlet) forbids(l *conn, other string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	l.otherName = other

@@ -1,15 +1,16 @@
-// Package egress is the broker: the host's side of a sandbox's only way out. It
-// decides what a sandbox may reach, and is alone in dialing it.
+// Package egress is the broker: the host's side of a sandbox's only access to the network.
+// It decides what a sandbox may reach, and it alone dials for one.
 //
 // A sandbox speaks to it on connections that its agent made and that
 // wire.Admit let in. Nothing that comes on them is believed: names are
 // resolved here, the address that is dialed is the address that was judged,
-// and whoever asks is known by the connection, not by what it says. Every
+// and the connection, not what is sent on it, says which sandbox asks. Every
 // message is bounded, every wait but that of a few spare connections ends, and
-// what is not known to be allowed is refused.
+// a target that no rule or mode allows is refused.
 package egress
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,24 +55,14 @@ type Limits struct {
 }
 
 func (l *Limits) fill() {
-	if l.Connections <= 0 {
-		l.Connections = 256
-	}
-	if l.Rate <= 0 {
-		l.Rate = 200
-	}
-	if l.Burst <= 0 {
-		l.Burst = 2 * l.Rate
-	}
-	if l.Idle <= 0 {
-		l.Idle = 10 * time.Minute
-	}
-	if l.Dial <= 0 {
-		l.Dial = 15 * time.Second
-	}
+	l.Connections = cmp.Or(max(l.Connections, 0), 256)
+	l.Rate = cmp.Or(max(l.Rate, 0), 200)
+	l.Burst = cmp.Or(max(l.Burst, 0), 2*l.Rate)
+	l.Idle = cmp.Or(max(l.Idle, 0), 10*time.Minute)
+	l.Dial = cmp.Or(max(l.Dial, 0), 15*time.Second)
 }
 
-// Broker makes Outlets, and has what they share.
+// Broker makes Outlets, and holds what they share.
 type Broker struct {
 	log    *slog.Logger
 	events *event.Stream
@@ -131,7 +122,7 @@ func (b *Broker) MaxBytes() int64 { return b.limits.Bytes }
 func (b *Broker) Totals() Usage { return b.totals.usage() }
 
 // reach connects to t, whose name or address p allows, as far as that is known
-// before its name is resolved. It returns what it connected to.
+// before its name is resolved. It returns the target with the address that it dialed.
 //
 // Where the operator's environment names a proxy, a name that the operator
 // listed is given to it as it is: often nobody but the proxy can resolve it.
@@ -164,23 +155,23 @@ func (b *Broker) reach(ctx context.Context, p *Policy, t Target) (net.Conn, Targ
 	return c, t, err
 }
 
-// Dial connects to host:port for who may reach what p allows. It is for what the
-// server itself does in the name of a user, such as speaking to an MCP server
-// that they named. What is refused is an error of type Forbidden.
+// Dial connects to host:port for a user who may reach what p allows. It is for what the
+// server itself does in the user's name, such as speaking to an MCP server that the user
+// named. A refusal is an error of type Forbidden.
 func (b *Broker) Dial(ctx context.Context, p *Policy, host string, port uint16) (net.Conn, error) {
 	t := Target{Name: strings.ToLower(strings.TrimSuffix(host, ".")), Port: port}
 	if a, err := netip.ParseAddr(host); err == nil {
 		t = Target{Addr: a.Unmap(), Port: port}
 	}
-	no := p.refuseName(t)
-	if no == (refused{}) && t.Name == "" {
-		no = p.refuseAddress(t, b.own())
+	err := p.refuseName(t)
+	if err == nil && t.Name == "" {
+		err = p.refuseAddress(t, b.own())
 	}
-	if no != (refused{}) {
-		return nil, Forbidden{printable(t.Host()), port, no.why, no.remedy}
+	var c net.Conn
+	if err == nil {
+		c, t, err = b.reach(ctx, p, t)
 	}
-	c, t, err := b.reach(ctx, p, t)
-	if errors.As(err, &no) {
+	if no, ok := errors.AsType[refused](err); ok {
 		return nil, Forbidden{printable(t.Host()), port, no.why, no.remedy}
 	}
 	return c, err
@@ -221,13 +212,13 @@ func (b *Broker) addresses(ctx context.Context, p *Policy, t Target) ([]netip.Ad
 	}
 	own := b.own()
 	var allowed []netip.Addr
-	var first refused
+	var first error
 	for _, a := range all {
 		t.Addr = a
-		if no := p.refuse(t, own); no == (refused{}) {
+		if err := p.refuse(t, own); err == nil {
 			allowed = append(allowed, a)
-		} else if first == (refused{}) {
-			first = no
+		} else if first == nil {
+			first = err
 		}
 	}
 	if len(allowed) == 0 {

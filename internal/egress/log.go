@@ -27,9 +27,9 @@ func wait(l *rate.Limiter) time.Duration {
 // logRate bounds the lines about what did not become a connection.
 const logRate = 10
 
-// limitedLog writes one sandbox's lines. Those that a flood could make are
-// bounded, apart from the others, so that no flood hides a connection; what is
-// left out is told a second later, by verdict. Its user guards it, with mu.
+// limitedLog writes one sandbox's lines. Lines about failures, of which a sandbox can make
+// any number, have a limit of their own, so that they hide no connection; a second later
+// one line says how many were left out, by verdict. The lock of the Outlet, mu, guards it.
 type limitedLog struct {
 	log     *slog.Logger
 	events  *event.Stream
@@ -37,10 +37,10 @@ type limitedLog struct {
 	mu      *sync.Mutex
 	lines   *rate.Limiter
 	omitted map[string]int // by verdict
-	timer   *time.Timer    // flushes; nil when there is nothing to
+	timer   *time.Timer    // calls flush; nil: nothing was left out
 }
 
-// summary is how long lines that are left out are added up.
+// summary is how long lines that are left out are counted before they are logged.
 const summary = time.Second
 
 // publish makes an event of what happened to one of the sandbox's requests.

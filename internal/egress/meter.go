@@ -1,6 +1,10 @@
 package egress
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"sandlot/internal/agent/wire"
+)
 
 // Usage counts what a sandbox, or all of them, did with the network.
 type Usage struct {
@@ -18,14 +22,29 @@ type Usage struct {
 type counters struct {
 	open                                          atomic.Int64
 	connected, refused, unreachable, busy, broken atomic.Uint64
-	lookups, up, down                             atomic.Uint64
+	lookups                                       atomic.Uint64
+	moved                                         Meter
+}
+
+// of returns the counter of requests that failed in that way.
+func (c *counters) of(failure wire.NetCode) *atomic.Uint64 {
+	switch failure {
+	case wire.NetRefused:
+		return &c.refused
+	case wire.NetBusy:
+		return &c.busy
+	case wire.NetBroken:
+		return &c.broken
+	}
+	return &c.unreachable
 }
 
 func (c *counters) usage() Usage {
+	moved := c.moved.Traffic()
 	return Usage{
 		Open: c.open.Load(), Connected: c.connected.Load(), Refused: c.refused.Load(),
 		Unreachable: c.unreachable.Load(), Busy: c.busy.Load(), Broken: c.broken.Load(),
-		Lookups: c.lookups.Load(), Up: c.up.Load(), Down: c.down.Load(),
+		Lookups: c.lookups.Load(), Up: moved.Up, Down: moved.Down,
 	}
 }
 
@@ -35,8 +54,8 @@ type Traffic struct {
 	Down uint64 `json:"bytes_down"`
 }
 
-// Meter counts the traffic of one session. The outlets of all its sandboxes have the
-// same one, so that none begins at nothing.
+// Meter counts traffic. The outlets of all sandboxes of a session share one, so that a
+// new sandbox does not begin at zero.
 type Meter struct{ up, down atomic.Uint64 }
 
 // NewMeter returns a meter of a session that has moved t already.
@@ -47,10 +66,10 @@ func NewMeter(t Traffic) *Meter {
 	return m
 }
 
-// Traffic returns what was counted until now.
+// Traffic returns the count.
 func (m *Meter) Traffic() Traffic { return Traffic{m.up.Load(), m.down.Load()} }
 
-// Reset makes the meter count from nothing.
+// Reset makes the meter count from zero.
 func (m *Meter) Reset() {
 	m.up.Store(0)
 	m.down.Store(0)

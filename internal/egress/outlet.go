@@ -16,19 +16,19 @@ import (
 )
 
 const (
-	// maxSpare bounds the connections that wait for a request. One more gets
-	// sparePatience, since those that come at once with their requests are not
-	// spare; and no more than extraConns, above the connections that are
-	// allowed, get anything.
-	maxSpare      = 16
-	sparePatience = time.Second
-	extraConns    = 256
+	// maxSpare bounds the connections that wait for a request without limit. Further ones
+	// wait for spareTimeout, as the agent may have made one for a request that it is about
+	// to send; and no more than extraConns, above the connections that are allowed, are
+	// served at all.
+	maxSpare     = 16
+	spareTimeout = time.Second
+	extraConns   = 256
 )
 
 // Owner is who a sandbox belongs to, for the log.
 type Owner struct{ Principal, Session, Sandbox string }
 
-// Outlet is one sandbox's way out.
+// Outlet is one sandbox's access to the network.
 type Outlet struct {
 	b     *Broker
 	count counters
@@ -51,8 +51,8 @@ type Outlet struct {
 	busyRate *rate.Limiter // answers that it asks for too much
 }
 
-// Outlet returns the way out of one sandbox, whose bytes count for the meter.
-// Close ends it.
+// Outlet returns the outlet of one sandbox, whose bytes count for the meter. Close ends
+// it.
 func (b *Broker) Outlet(owner Owner, policy *Policy, meter *Meter) *Outlet {
 	per := func(times int) *rate.Limiter {
 		return rate.NewLimiter(rate.Limit(times*b.limits.Rate), times*b.limits.Burst)
@@ -72,9 +72,9 @@ func (b *Broker) Outlet(owner Owner, policy *Policy, meter *Meter) *Outlet {
 	return e
 }
 
-// Pace returns when one more connection from the agent may come, or ctx ends:
-// an agent that makes them as fast as it can, and asks for nothing that counts,
-// waits for that, and costs the server no more than what it may do anyway.
+// Pace returns when one more connection from the agent may come, or ctx ends. So an agent
+// that makes them as fast as it can, and asks for nothing that counts, costs the server no
+// more than what it may do anyway.
 func (e *Outlet) Pace(ctx context.Context) {
 	pause(ctx, wait(e.connRate))
 }
@@ -99,7 +99,9 @@ func (e *Outlet) Serve(ctx context.Context, c net.Conn) {
 	defer cancel()
 	l := &conn{outlet: e, in: c, cancel: cancel}
 	if !e.acquire(l) {
-		e.turnedAway()
+		e.both(func(c *counters) { c.busy.Add(1) })
+		why := busy("this sandbox has more connections to the server than it may have")
+		e.failed("", 0, failure{wire.NetBusy, why, nil})
 		return
 	}
 	defer e.release(l)
@@ -118,12 +120,6 @@ func (e *Outlet) acquire(l *conn) bool {
 	return true
 }
 
-// turnedAway takes note of a connection from the agent that had no place.
-func (e *Outlet) turnedAway() {
-	e.both(func(c *counters) { c.busy.Add(1) })
-	e.failed("", 0, wire.NetBusy, refused{why: "this sandbox has more connections to the server than it may have"}, nil)
-}
-
 func (e *Outlet) release(l *conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -131,8 +127,8 @@ func (e *Outlet) release(l *conn) {
 	e.wg.Done()
 }
 
-// SetPolicy makes p what holds from now on; connections that it forbids are
-// closed. p is not changed after that; nil allows nothing.
+// SetPolicy applies p from now on; connections that it forbids are closed. p does not
+// change after that; nil allows nothing.
 func (e *Outlet) SetPolicy(p *Policy) {
 	own := e.b.own()
 	e.mu.Lock()
@@ -142,12 +138,12 @@ func (e *Outlet) SetPolicy(p *Policy) {
 		if l.out == nil {
 			continue // judged when it is connected
 		}
-		no := p.refuse(l.target, own)
-		if no == (refused{}) && l.otherName != "" && p.Mode == Allowlist {
-			no = differs(l.target.Name)
+		err := p.refuse(l.target, own)
+		if err == nil && l.otherName != "" && p.Mode == Allowlist {
+			err = otherServer(l.target.Name)
 		}
-		if no != (refused{}) {
-			e.refusals.add(l.target.Host(), l.target.Port, no)
+		if err != nil {
+			e.refusals.add(l.target.Host(), l.target.Port, err)
 			l.cutLocked("policy")
 		}
 	}
@@ -180,20 +176,20 @@ func (e *Outlet) TakeRefusals() []Refusal {
 // Usage counts what this sandbox did.
 func (e *Outlet) Usage() Usage { return e.count.usage() }
 
-// both counts in this sandbox's numbers and in those of all.
+// both counts for this sandbox and for all of them.
 func (e *Outlet) both(f func(*counters)) {
 	f(&e.count)
 	f(&e.b.totals)
 }
 
-// wait is called by a conn that is about to wait for a request. It says for how
-// long it may: 0 is for ever.
+// wait counts a conn that waits for a request, until waited. It returns for how long the
+// conn may wait: 0 is for ever.
 func (e *Outlet) wait() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.spare++
 	if e.spare > maxSpare {
-		return sparePatience
+		return spareTimeout
 	}
 	return 0
 }
@@ -211,7 +207,7 @@ func (e *Outlet) limitReached() bool {
 }
 
 // allUsed is why something is refused when limitReached.
-func (e *Outlet) allUsed() refused {
+func (e *Outlet) allUsed() error {
 	n, unit := e.b.limits.Bytes, "bytes"
 	if n%(1<<20) == 0 {
 		n, unit = n>>20, "MB"
@@ -219,8 +215,8 @@ func (e *Outlet) allUsed() refused {
 	return refused{fmt.Sprintf("this session has used all %d %s of network that it may use", n, unit), MoreBytes}
 }
 
-// begin takes a place for a connection and returns the policy to judge it by;
-// the error, busy or refused, says why there is none.
+// begin counts a connection until end, and returns the policy to judge it by; the error,
+// busy or refused, says why it is not made.
 func (e *Outlet) begin() (*Policy, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -242,7 +238,7 @@ func (e *Outlet) end() {
 	e.connects--
 }
 
-// beginLookup is begin for a look-up, which takes no place.
+// beginLookup is begin for a look-up, which is not counted.
 func (e *Outlet) beginLookup() (*Policy, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -255,14 +251,13 @@ func (e *Outlet) beginLookup() (*Policy, error) {
 	return e.policy, nil
 }
 
-// penalty is what a conn waits that was told that it asks for too much: all of
-// them together do not hear that more often than they may ask.
+// penalty is how long a conn waits that was told that it asks for too much: all of them
+// together are not told so more often than they may ask.
 func (e *Outlet) penalty() time.Duration {
 	return max(busyPause, wait(e.busyRate))
 }
 
-// admit makes out the conn's connection, if the policy of this moment still
-// allows it.
+// admit makes out the connection of l, if the policy of this moment still allows it.
 func (e *Outlet) admit(l *conn, t Target, out net.Conn) error {
 	own := e.b.own()
 	e.mu.Lock()
@@ -270,47 +265,47 @@ func (e *Outlet) admit(l *conn, t Target, out net.Conn) error {
 	if l.why != "" {
 		return errCut
 	}
-	if no := e.policy.refuse(t, own); no != (refused{}) {
-		return no
+	if err := e.policy.refuse(t, own); err != nil {
+		return err
 	}
 	l.target, l.out = t, out
 	return nil
 }
 
-// failed takes note of a request that came to nothing.
-func (e *Outlet) failed(host string, port uint16, code wire.NetCode, why refused, detail error) {
+// failed notes a request that failed.
+func (e *Outlet) failed(host string, port uint16, f failure) {
 	host = printable(host)
-	outcome := verdict(code)
-	args := []any{"host", host, "port", port, "verdict", outcome, "reason", why.why}
-	if detail != nil {
-		args = append(args, "error", detail)
+	outcome := verdict(f.code)
+	args := []any{"host", host, "port", port, "verdict", outcome, "reason", f.why.Error()}
+	if f.detail != nil {
+		args = append(args, "error", f.detail)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if code == wire.NetRefused {
-		e.refusals.add(host, port, why)
+	if f.code == wire.NetRefused {
+		e.refusals.add(host, port, f.why)
 	}
 	e.log.failure(egressEvent(host, port, outcome), args...)
 }
 
-// finished takes note of a connection that was made.
+// finished notes the end of a connection that was made.
 func (e *Outlet) finished(l *conn, f *flow) {
 	e.mu.Lock()
 	verdict, other := l.verdict(), l.otherName
 	e.mu.Unlock()
-	args := []any{"host", l.target.Host(), "port", l.target.Port, "address", address(l.target.Addr),
-		"up", f.up.Load(), "down", f.down.Load(), "duration", time.Since(f.begun).Round(time.Millisecond), "verdict",
-		verdict}
+	moved, took := f.traffic.Traffic(), time.Since(f.begun)
+	args := []any{"host", l.target.Host(), "port", l.target.Port, "address", address(l.target.Addr), "up", moved.Up,
+		"down", moved.Down, "duration", took.Round(time.Millisecond), "verdict", verdict}
 	if other != "" {
 		args = append(args, "server_name", other)
 	}
 	e.log.log.Info("network: connection", args...)
 	done := egressEvent(l.target.Host(), l.target.Port, verdict)
-	done.Duration = time.Since(f.begun)
+	done.Duration = took
 	e.log.publish(done)
 }
 
-// egressEvent is what happened to a request for that host. Port 0 is a look-up.
+// egressEvent is the event of a request for that host. Port 0 is a look-up.
 func egressEvent(host string, port uint16, verdict string) event.Event {
 	e := event.Event{Kind: event.Egress, Operation: event.NetworkConnect, Name: host, Outcome: verdict}
 	switch {

@@ -98,43 +98,44 @@ func (p *Policy) Validate() error {
 func (p *Policy) on() bool { return p != nil && (p.Mode == Allowlist || p.Mode == Public) }
 
 // listed says whether the operator named that target.
-func (p *Policy) listed(t Target) bool {
-	covers := func(r Rule) bool { return r.covers(t) }
-	return slices.ContainsFunc(p.Allow, covers) || p.excepted(t)
-}
+func (p *Policy) listed(t Target) bool { return covered(p.Allow, t) || p.excepted(t) }
 
 // excepted says whether the operator named that target and said that it need
 // not be public.
 func (p *Policy) excepted(t Target) bool {
-	return slices.ContainsFunc(p.Registries, func(r Rule) bool { return r.covers(t) }) ||
+	return covered(p.Registries, t) ||
 		slices.ContainsFunc(p.Private, func(x Private) bool { return x.Host.covers(t) })
 }
 
-// refuseName judges what is known before a name is resolved: why may t not be
-// reached, whatever its address? It is empty when it may. Port 0 asks whether
-// any port may.
-func (p *Policy) refuseName(t Target) refused {
+// covered says whether one of the rules names that target.
+func covered(rules []Rule, t Target) bool {
+	return slices.ContainsFunc(rules, func(r Rule) bool { return r.covers(t) })
+}
+
+// refuseName judges a target before its name is resolved. The error says why it may not
+// be reached, whatever its address. Port 0 asks whether any port may.
+func (p *Policy) refuseName(t Target) error {
 	switch {
 	case !p.on():
 		return noNetwork
 	case localName(t.Name) && !p.excepted(t):
 		return refused{why: "this is a name of the server itself"}
 	case p.Mode == Public || p.listed(t):
-		return refused{}
+		return nil
 	case t.Port != 0 && p.listed(Target{Name: t.Name, Addr: t.Addr}):
 		return otherPorts
 	}
 	return noRule
 }
 
-// Reasons that the operator can do something about with a rule, or a mode.
+// Reasons that the operator can remove with a rule, or a mode.
 var (
 	noNetwork  = refused{"this session has no network", AMode}
 	otherPorts = refused{"the rules allow this host on other ports only", ARule}
 	noRule     = refused{"no rule allows it", ARule}
 )
 
-func atAddress(a netip.Addr, what string) refused {
+func atAddress(a netip.Addr, what string) error {
 	return refused{fmt.Sprintf("its address %s is %s", a, what), AnException}
 }
 
@@ -146,13 +147,13 @@ func localName(name string) bool {
 }
 
 // refuseAddress judges the address, whatever the name says.
-func (p *Policy) refuseAddress(t Target, own []netip.Prefix) refused {
+func (p *Policy) refuseAddress(t Target, own []netip.Prefix) error {
 	k, special := kindOf(t.Addr)
-	if (!special || k.open == named) && slices.ContainsFunc(p.Registries, func(r Rule) bool { return r.covers(t) }) {
-		return refused{}
+	if (!special || k.open == named) && covered(p.Registries, t) {
+		return nil
 	}
 	if slices.ContainsFunc(p.Private, func(x Private) bool { return x.Host.covers(t) && x.opens(t.Addr, k) }) {
-		return refused{}
+		return nil
 	}
 	switch {
 	case len(own) == 0:
@@ -163,14 +164,14 @@ func (p *Policy) refuseAddress(t Target, own []netip.Prefix) refused {
 	if what := near(t.Addr, own); what != "" {
 		return atAddress(t.Addr, what)
 	}
-	return refused{}
+	return nil
 }
 
 // refuse judges a target as a whole. One without an address is resolved by the
-// operator's proxy, which is for names that the operator named.
-func (p *Policy) refuse(t Target, own []netip.Prefix) refused {
-	if no := p.refuseName(t); no != (refused{}) {
-		return no
+// operator's proxy, which is for names that the operator listed.
+func (p *Policy) refuse(t Target, own []netip.Prefix) error {
+	if err := p.refuseName(t); err != nil {
+		return err
 	}
 	if t.Addr.IsValid() {
 		return p.refuseAddress(t, own)
@@ -178,5 +179,5 @@ func (p *Policy) refuse(t Target, own []netip.Prefix) refused {
 	if !p.listed(t) {
 		return noRule
 	}
-	return refused{}
+	return nil
 }

@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"errors"
 	"slices"
 	"time"
 )
@@ -30,10 +31,10 @@ const (
 	MoreBytes          // a higher limit, or a meter that begins again
 )
 
-// refused is why something may not be reached, and what can be done about it, set
-// where that is judged. It is an error too. Its zero value refuses nothing.
+// refused is the error for what may not be reached, with the reason for people. It is made
+// where that is judged.
 type refused struct {
-	why    string // for people
+	why    string
 	remedy Remedy
 }
 
@@ -46,22 +47,24 @@ func (r refusals) distinct() []Refusal {
 	})
 }
 
-// maxRefusals bounds what is kept until somebody asks.
+// maxRefusals bounds the refusals that wait for TakeRefusals.
 const maxRefusals = 8
 
-// refusals are the first few that nobody has asked for yet. Their user guards
+// refusals are the first few that nobody has asked for yet. The lock of the Outlet guards
 // them.
 type refusals []Refusal
 
-func (r *refusals) add(host string, port uint16, no refused) {
+func (r *refusals) add(host string, port uint16, err error) {
+	var no refused
+	errors.As(err, &no) // for the remedy
 	now := time.Now()
 	for i := range *r {
 		if x := &(*r)[i]; x.Host == host && x.Port == port {
-			x.Reason, x.remedy, x.At, x.Times = no.why, no.remedy, now, x.Times+1
+			x.Reason, x.remedy, x.At, x.Times = err.Error(), no.remedy, now, x.Times+1
 			return
 		}
 	}
 	if len(*r) < maxRefusals {
-		*r = append(*r, Refusal{host, port, no.why, now, 1, no.remedy})
+		*r = append(*r, Refusal{host, port, err.Error(), now, 1, no.remedy})
 	}
 }

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/base64"
@@ -25,16 +26,8 @@ import (
 // ALL_PROXY where they are not set, and NO_PROXY.
 func environmentProxy() func(host string, port uint16) (*url.URL, error) {
 	c := httpproxy.FromEnvironment()
-	all := os.Getenv("all_proxy")
-	if all == "" {
-		all = os.Getenv("ALL_PROXY")
-	}
-	if c.HTTPProxy == "" {
-		c.HTTPProxy = all
-	}
-	if c.HTTPSProxy == "" {
-		c.HTTPSProxy = all
-	}
+	all := cmp.Or(os.Getenv("all_proxy"), os.Getenv("ALL_PROXY"))
+	c.HTTPProxy, c.HTTPSProxy = cmp.Or(c.HTTPProxy, all), cmp.Or(c.HTTPSProxy, all)
 	c.CGI = false
 	of := c.ProxyFunc()
 	return func(host string, port uint16) (*url.URL, error) {
@@ -101,10 +94,7 @@ func throughSOCKS(ctx context.Context, dial dialFunc, u *url.URL, target string)
 }
 
 func proxyAddress(u *url.URL, port string) string {
-	if p := u.Port(); p != "" {
-		port = p
-	}
-	return net.JoinHostPort(u.Hostname(), port)
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))
 }
 
 func throughHTTP(ctx context.Context, dial dialFunc, u *url.URL, target string) (net.Conn, error) {
@@ -207,17 +197,12 @@ func dialAny(ctx context.Context, addrs []netip.Addr, dial func(context.Context,
 		if err == nil {
 			return c, a, nil
 		}
-		if first == nil {
-			first = err
-		}
+		first = cmp.Or(first, err)
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	if first == nil {
-		first = errors.New("no address")
-	}
-	return nil, netip.Addr{}, first
+	return nil, netip.Addr{}, cmp.Or(first, errors.New("no address"))
 }
 
 // share gives each of n attempts the same part of the time that is left, but
