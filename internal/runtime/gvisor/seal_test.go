@@ -257,3 +257,60 @@ func TestWritersIntoAFullVolume(t *testing.T) {
 		t.Error("a watch is left")
 	}
 }
+
+// A sandbox that writes a little into a full volume is not ended for what somebody else
+// adds to the same file by a memory mapping, of which the kernel reports nothing.
+func TestMappingOfAFullVolume(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root is told who writes")
+	}
+	t.Parallel()
+	s := subject(t, false)
+	rt := s.Open(t).(*Runtime)
+	spec, shared := s.Spec(), t.TempDir()
+	spec.Mounts = []sandbox.Mount{{Source: shared, Target: "/share", Shared: true}}
+	b, err := rt.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := agent.New(b, sandboxtest.Log(t), nil)
+	defer c.Close()
+	if got := shell(t, c, `(exec 3>>/share/f; while echo x >&3; do sleep 0.05; done) >/dev/null 2>&1 &
+		sleep 0.3; echo begun`); got != "begun" {
+		t.Fatal(got)
+	}
+	seal := func() {
+		for range 2 * mostLooks {
+			if left := rt.Seal(t.Context(), shared, true); left != 1 {
+				t.Errorf("%d are left, want the one that writes", left)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	seal() // it is known as the only writer of the file
+	f, err := os.OpenFile(filepath.Join(shared, "f"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const size = 2 * slack
+	mapped, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err = errors.Join(err, f.Truncate(size)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range size / os.Getpagesize() {
+		mapped[i*os.Getpagesize()+1] = 'y'
+	}
+	seal()
+	// By the growth of the file alone, it would have ended.
+	grown, err := rt.watches[shared].watch.Grown(ownerOf(shared, []*box{b.(*box)}))
+	if err != nil || grown[spec.ID] <= slack {
+		t.Errorf("the file has grown by %d bytes that count for the sandbox, %v", grown[spec.ID], err)
+	}
+	if st, err := b.Status(t.Context()); err != nil || st.Life != sandbox.Running {
+		t.Errorf("the sandbox: %+v, %v", st, err)
+	}
+	if err := errors.Join(unix.Munmap(mapped), b.Stop(t.Context()), rt.Close()); err != nil {
+		t.Error(err)
+	}
+}
