@@ -6,17 +6,16 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"unicode/utf8"
 
 	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
 )
 
-// Limits of what whole outputs may take in OutputDir.
+// Limits of the output files in OutputDir: bytes of each, and how many.
 const (
-	maxSpool      = 64 << 20
-	maxSpoolFiles = 64
+	maxFileSize = 64 << 20
+	maxFiles    = 64
 )
 
 // maxInline is how many characters of a stream can be returned inline at each of
@@ -28,7 +27,7 @@ const maxInline = 1 << 20
 // counted in characters: a byte that is not UTF-8 is one.
 type capture struct {
 	name       string
-	spool      *spool
+	files      *outputFiles
 	head, tail int // characters
 
 	mu    sync.Mutex
@@ -45,8 +44,8 @@ type capture struct {
 	full  bool // no more goes to the file
 }
 
-func newCapture(name string, s *spool, b *agentv1.Bounds) *capture {
-	c := &capture{name: name, spool: s, head: 20000, tail: 30000}
+func newCapture(name string, files *outputFiles, b *agentv1.Bounds) *capture {
+	c := &capture{name: name, files: files, head: 20000, tail: 30000}
 	if b != nil {
 		c.head, c.tail = int(min(b.HeadChars, maxInline)), int(min(b.TailChars, maxInline))
 	}
@@ -61,13 +60,13 @@ func (c *capture) Write(p []byte) (int, error) {
 	if len(c.begun) > 0 {
 		p = append(c.begun, p...)
 	}
-	whole := len(p) - unfinished(p)
-	c.begun = append([]byte(nil), p[whole:]...)
-	c.add(p[:whole])
+	complete := len(p) - unfinished(p)
+	c.begun = bytes.Clone(p[complete:])
+	c.add(p[:complete])
 	return n, nil
 }
 
-// add takes bytes that end where a character does.
+// add takes bytes that end with a character.
 func (c *capture) add(p []byte) {
 	c.all += uint64(utf8.RuneCount(p))
 	if c.all > uint64(c.head+c.tail) {
@@ -116,11 +115,11 @@ func (c *capture) ring(p []byte) {
 
 // keep writes to the file: first what is inline already.
 func (c *capture) keep(p []byte) {
-	if c.full || c.spool == nil {
+	if c.full || c.files == nil {
 		return
 	}
 	if c.file == nil {
-		f, err := c.spool.create(c.name)
+		f, err := c.files.create(c.name)
 		if err != nil {
 			c.full = true
 			return
@@ -133,7 +132,7 @@ func (c *capture) keep(p []byte) {
 }
 
 func (c *capture) put(p []byte) {
-	if room := int(maxSpool - c.kept); len(p) > room {
+	if room := int(maxFileSize - c.kept); len(p) > room {
 		p, c.full = p[:room], true
 	}
 	n, err := c.file.Write(p)
@@ -146,20 +145,20 @@ func (c *capture) put(p []byte) {
 // rewrites says whether a program has written over what it wrote, or sent escape
 // sequences. A CR that was cut from its LF counts, which does no harm.
 func rewrites(b []byte) bool {
-	return bytes.IndexByte(b, 0x1b) >= 0 || bytes.IndexByte(b, '\b') >= 0 || bytes.Count(b, []byte("\r")) != bytes.Count(b, []byte("\r\n"))
+	return bytes.ContainsAny(b, "\x1b\b") || bytes.Count(b, []byte("\r")) != bytes.Count(b, []byte("\r\n"))
 }
 
 func (c *capture) ordered() []byte {
 	return append(append(make([]byte, 0, len(c.last)), c.last[c.at:]...), c.last[:c.at]...)
 }
 
-// done returns what was captured. Nothing is written after it. What a terminal
-// would show otherwise is in a file as well, though it fits: the text of a result
-// is what a terminal shows.
+// done returns the captured output. Nothing is written after it. An output that a
+// terminal would show otherwise is in a file as well, though it fits: the text of a
+// result is as a terminal shows it.
 func (c *capture) done() *agentv1.Captured {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.add(c.begun) // no rest comes
+	c.add(c.begun) // it stays unfinished
 	c.begun = nil
 	if c.file == nil && !c.full && c.total > 0 && (rewrites(c.first) || rewrites(c.last)) {
 		c.keep(nil)
@@ -172,7 +171,7 @@ func (c *capture) done() *agentv1.Captured {
 	return &agentv1.Captured{Head: c.first, Tail: c.end(), Total: c.total, Path: c.path, Kept: c.kept}
 }
 
-// end is the last characters of what the ring has.
+// end is the last characters in the ring.
 func (c *capture) end() []byte {
 	b := c.ordered()
 	at := len(b)
@@ -183,28 +182,28 @@ func (c *capture) end() []byte {
 	return b[at:]
 }
 
-// spool makes the files of whole outputs and removes the oldest.
-type spool struct {
+// outputFiles makes the files of outputs that do not fit inline, and removes the oldest.
+type outputFiles struct {
 	dir string
-	n   atomic.Uint64
 
 	mu    sync.Mutex
-	files []string
+	n     int
+	paths []string
 }
 
-func newSpool() *spool { return &spool{dir: wire.OutputDir} }
+func newOutputFiles() *outputFiles { return &outputFiles{dir: wire.OutputDir} }
 
-func (s *spool) create(name string) (*os.File, error) {
-	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+func (o *outputFiles) create(name string) (*os.File, error) {
+	if err := os.MkdirAll(o.dir, 0o755); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(s.dir, fmt.Sprintf("%d-%s.txt", s.n.Add(1), name))
-	s.mu.Lock()
-	s.files = append(s.files, path)
-	if len(s.files) > maxSpoolFiles {
-		os.Remove(s.files[0])
-		s.files = s.files[1:]
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.n++
+	path := filepath.Join(o.dir, fmt.Sprintf("%d-%s.txt", o.n, name))
+	if o.paths = append(o.paths, path); len(o.paths) > maxFiles {
+		os.Remove(o.paths[0])
+		o.paths = o.paths[1:]
 	}
-	s.mu.Unlock()
 	return os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
 }

@@ -12,8 +12,8 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-func testSpool(t *testing.T) *spool {
-	s := newSpool()
+func testOutputFiles(t *testing.T) *outputFiles {
+	s := newOutputFiles()
 	s.dir = filepath.Join(t.TempDir(), "output")
 	return s
 }
@@ -65,7 +65,7 @@ func testCapture(t *testing.T, r *rand.Rand, text func(*rand.Rand, int) []byte) 
 		for _, total := range []int{0, 1, 9, 10, 11, 19, 20, 21, 40, 101, 102, 1000} {
 			for _, most := range []int{1, 3, 10, 1000} {
 				data := text(r, total)
-				c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadChars: bounds.head, TailChars: bounds.tail})
+				c := newCapture("stdout", testOutputFiles(t), &agentv1.Bounds{HeadChars: bounds.head, TailChars: bounds.tail})
 				for rest := data; len(rest) > 0; {
 					n := min(len(rest), 1+r.IntN(most))
 					if k, err := c.Write(rest[:n]); k != n || err != nil {
@@ -100,12 +100,12 @@ func testCapture(t *testing.T, r *rand.Rand, text func(*rand.Rand, int) []byte) 
 // what is kept of it takes no more memory than that.
 func TestCaptureCountsCharacters(t *testing.T) {
 	for _, char := range []string{"a", "é", "語", "😀", "\xff"} {
-		c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadChars: 40, TailChars: 60})
+		c := newCapture("stdout", testOutputFiles(t), &agentv1.Bounds{HeadChars: 40, TailChars: 60})
 		c.Write([]byte(strings.Repeat(char, 100)))
 		if got := c.done(); string(got.Head) != strings.Repeat(char, 40) || string(got.Tail) != strings.Repeat(char, 60) || got.Path != "" {
 			t.Errorf("100 of %q: %d and %d bytes, path %q", char, len(got.Head), len(got.Tail), got.Path)
 		}
-		c = newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadChars: 40, TailChars: 60})
+		c = newCapture("stdout", testOutputFiles(t), &agentv1.Bounds{HeadChars: 40, TailChars: 60})
 		for i := range 10_000 * len(char) {
 			c.Write([]byte{char[i%len(char)]})
 		}
@@ -121,24 +121,24 @@ func TestCaptureCountsCharacters(t *testing.T) {
 
 // A file has a bound too; head, tail and total are right beyond it.
 func TestCaptureOfFarTooMuch(t *testing.T) {
-	c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadChars: 4, TailChars: 4})
+	c := newCapture("stdout", testOutputFiles(t), &agentv1.Bounds{HeadChars: 4, TailChars: 4})
 	piece := bytes.Repeat([]byte("x"), 1<<20)
-	for range maxSpool/len(piece) + 1 {
+	for range maxFileSize/len(piece) + 1 {
 		c.Write(piece)
 	}
 	c.Write([]byte("tail"))
 	got := c.done()
-	if got.Total != maxSpool+1<<20+4 || got.Kept != maxSpool || string(got.Head) != "xxxx" || string(got.Tail) != "tail" {
+	if got.Total != maxFileSize+1<<20+4 || got.Kept != maxFileSize || string(got.Head) != "xxxx" || string(got.Tail) != "tail" {
 		t.Errorf("total %d, kept %d, head %q, tail %q", got.Total, got.Kept, got.Head, got.Tail)
 	}
-	if st, err := os.Stat(got.Path); err != nil || st.Size() != maxSpool {
+	if st, err := os.Stat(got.Path); err != nil || st.Size() != maxFileSize {
 		t.Errorf("the file: %v, %v", st, err)
 	}
 }
 
 // Without a place for files the rest still works.
 func TestCaptureWithoutAFolder(t *testing.T) {
-	s := testSpool(t)
+	s := testOutputFiles(t)
 	if err := os.WriteFile(s.dir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -159,9 +159,9 @@ func TestCaptureBounds(t *testing.T) {
 }
 
 func TestSpoolRemovesTheOldest(t *testing.T) {
-	s := testSpool(t)
+	s := testOutputFiles(t)
 	var paths []string
-	for range maxSpoolFiles + 3 {
+	for range maxFiles + 3 {
 		f, err := s.create("stdout")
 		if err != nil {
 			t.Fatal(err)
@@ -180,7 +180,7 @@ func TestSpoolRemovesTheOldest(t *testing.T) {
 func TestCaptureKeepsWhatIsRewritten(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "a\n\tb": false, "a\r\nb\r\n": false, "a\rb": true, "a\r\nb\r": true, "\x1b[31ma": true, "a\b": true} {
 		for _, head := range []uint32{0, 2, 100} {
-			c := newCapture("stdout", testSpool(t), &agentv1.Bounds{HeadChars: head, TailChars: 100})
+			c := newCapture("stdout", testOutputFiles(t), &agentv1.Bounds{HeadChars: head, TailChars: 100})
 			c.Write([]byte(text))
 			got := c.done()
 			if !want && head != 2 && got.Path != "" || want && got.Path == "" {

@@ -3,7 +3,6 @@ package guest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -28,7 +27,7 @@ func (a *Agent) language(name string) (*agentv1.Language, error) {
 			return l, nil
 		}
 	}
-	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("language not found in sandbox: %.60s", name))
+	return nil, wire.Errorf(connect.CodeNotFound, "language not found in sandbox: %.60s", name)
 }
 
 // shared is the name of the interpreter of a language. Languages with the same
@@ -43,7 +42,7 @@ func (a *Agent) shared(l *agentv1.Language) string {
 	return l.Name
 }
 
-// interpreter returns the one of a language, which may not have started.
+// interpreter returns the interpreter of a language, which may not have started.
 func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,13 +51,10 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 		return i
 	}
 	i := interp.New(interp.Config{Driver: l.Driver, Command: l.Command, Dir: a.Base(), Output: wire.OutputDir,
-		Env: func() []string { return a.environment(nil, true) },
-		Start: func(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
-			return a.Fork(argv, attr)
-		},
-		Killed: a.Enforcer.KilledSince})
+		Env:   func() []string { return a.environment(nil, true) },
+		Start: a.Fork, Killed: a.Enforcer.KilledSince})
 	if n := a.network.Load(); n != nil {
-		i.Notify(n.Lately())
+		i.Notify(n.RefusedLately())
 	}
 	a.interps[name] = i
 	return i
@@ -67,7 +63,7 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 // interpreterPrefix begins the process ids of interpreters.
 const interpreterPrefix = "interpreter-"
 
-// interpreters describes those that live, as processes.
+// interpreters describes the running interpreters as processes.
 func (a *Agent) interpreters() []*agentv1.Process {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,8 +71,9 @@ func (a *Agent) interpreters() []*agentv1.Process {
 	for _, name := range slices.Sorted(maps.Keys(a.interps)) {
 		i := a.interps[name]
 		if pid, started := i.Process(); pid != 0 {
-			list = append(list, &agentv1.Process{ProcessId: interpreterPrefix + name, Argv: []string{name}, Running: true, Kind: "interpreter",
-				Pid: uint32(pid), StartedUnixMillis: uint64(started.UnixMilli()), Busy: i.Busy()})
+			list = append(list, &agentv1.Process{ProcessId: interpreterPrefix + name, Argv: []string{name},
+				Kind: "interpreter", Pid: uint32(pid), StartedUnixMillis: uint64(started.UnixMilli()),
+				Running: true, Busy: i.Busy()})
 		}
 	}
 	return list
@@ -93,9 +90,9 @@ func (a *Agent) named(id string) *interp.Interp {
 	return a.interps[name]
 }
 
-// halt stops the code that an interpreter runs; with KILL the interpreter, and
-// its variables, too.
-func halt(ctx context.Context, i *interp.Interp, s syscall.Signal) *agentv1.StopProcessResponse {
+// stopInterpreter stops the cell that an interpreter runs; with KILL the interpreter,
+// and its variables, too.
+func stopInterpreter(ctx context.Context, i *interp.Interp, s syscall.Signal) *agentv1.StopProcessResponse {
 	if s == syscall.SIGKILL {
 		i.Close()
 		return &agentv1.StopProcessResponse{ExitCode: 128 + int32(s)}
@@ -140,43 +137,54 @@ func (a *Agent) OpenInterpreter(ctx context.Context,
 	return &agentv1.OpenInterpreterResponse{}, nil
 }
 
-// heard is what one piece of code says, on its way to the host.
-type heard struct {
+// cell is a cell that an interpreter runs, and its output.
+type cell struct {
 	a              *Agent
 	m              *agentv1.EvaluateRequest
 	live           *live
 	stdout, stderr *capture
 }
 
-func (a *Agent) hear(m *agentv1.EvaluateRequest, lv *live) *heard {
-	return &heard{a, m, lv, newCapture("stdout", a.spool, m.Bounds), newCapture("stderr", a.spool, m.Bounds)}
+func (a *Agent) newCell(m *agentv1.EvaluateRequest, lv *live) *cell {
+	return &cell{a, m, lv, newCapture("stdout", a.output, m.Bounds), newCapture("stderr", a.output, m.Bounds)}
 }
 
-// call is the piece as its interpreter takes it; end is called when it is over.
-func (h *heard) call() (c interp.Call, end func()) {
-	ticks, end := h.live.ticks()
-	c = interp.Call{Code: h.m.Code, Language: h.m.Language, Timeout: time.Duration(min(h.m.TimeoutMillis, 1<<40)) * time.Millisecond,
-		Stdout: h.live.tee(h.stdout, false), Stderr: h.live.tee(h.stderr, true), Ticks: ticks}
-	if h.live != nil {
-		c.Tick = h.live.flush
+// call is the cell as its interpreter takes it; end is called when it is over.
+func (c *cell) call() (call interp.Call, end func()) {
+	ticks, end := c.live.ticks()
+	call = interp.Call{Code: c.m.Code, Language: c.m.Language, Timeout: wire.Millis(c.m.TimeoutMillis),
+		Stdout: c.live.tee(c.stdout, false), Stderr: c.live.tee(c.stderr, true), Ticks: ticks}
+	if c.live != nil {
+		call.Tick = c.live.flush
 	}
-	return c, end
+	return call, end
 }
 
-func (h *heard) done(r *interp.Result) *agentv1.EvaluateDone {
-	d := done(r, h.stdout, h.stderr)
+// done is the answer to the host.
+func (c *cell) done(r *interp.Result) *agentv1.EvaluateDone {
+	d := &agentv1.EvaluateDone{Ok: r.OK, Stdout: c.stdout.done(), Stderr: c.stderr.done(), Error: wire.UTF8(r.Error),
+		Traceback: wire.UTF8(r.Traceback), ExitCode: r.Exit, TimedOut: r.TimedOut,
+		Interrupted: r.Interrupted && !r.TimedOut, StateLost: r.StateLost, Reason: wire.UTF8(r.Reason),
+		KilledBy: r.KilledBy, DurationMicros: uint64(r.Took.Microseconds())}
+	for _, v := range r.Rich {
+		d.Rich = append(d.Rich, &agentv1.Rich{Mime: wire.UTF8(v.MIME), Data: v.Data})
+	}
+	if d.TimedOut {
+		d.ExitCode = 124
+		d.Traceback, d.Error = "", "" // of the agent's own interrupt
+	}
 	if r.Result != nil {
-		c := newCapture("result", h.a.spool, h.m.Bounds)
-		io.WriteString(c, toUTF8(*r.Result))
-		d.Result = c.done()
+		value := newCapture("result", c.a.output, c.m.Bounds)
+		io.WriteString(value, wire.UTF8(*r.Result))
+		d.Result = value.done()
 		if d.Result.Total <= uint64(len(d.Result.Head)+len(d.Result.Tail)) {
-			d.Result.Path, d.Result.Kept = "", 0 // that of a value has none beside what does not fit
+			d.Result.Path, d.Result.Kept = "", 0 // a value has a file only when it does not fit
 		}
 	}
 	return d
 }
 
-// evaluate runs a piece of code to its end.
+// evaluate runs a cell to its end.
 func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send sender) (*agentv1.EvaluateDone, error) {
 	l, err := a.language(m.Language)
 	if err != nil {
@@ -186,12 +194,12 @@ func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send s
 	if l.Driver == "" {
 		return a.runFile(ctx, l, m, lv)
 	}
-	h := a.hear(m, lv)
-	call, end := h.call()
+	cell := a.newCell(m, lv)
+	call, end := cell.call()
 	defer end()
 	call.Waiting = func(d time.Duration) {
-		// A host that is gone is noticed by the context.
-		_ = send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Waiting{Waiting: &agentv1.Waiting{Language: l.Name, RunningForMicros: uint64(d.Microseconds())}}})
+		w := &agentv1.Waiting{Language: l.Name, RunningForMicros: uint64(d.Microseconds())}
+		_ = send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Waiting{Waiting: w}}) // ctx ends with the stream
 	}
 	r, err := a.interpreter(l).Run(ctx, call)
 	if err != nil {
@@ -200,44 +208,30 @@ func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send s
 		}
 		return nil, connect.NewError(connect.CodeInternal, err)
 	}
-	return h.done(r), nil
+	return cell.done(r), nil
 }
 
-// supervise takes over a piece that the host gave to its driver; nil when
-// that is over.
-func (a *Agent) supervise(ctx context.Context,
-	q *agentv1.SuperviseRequest, send sender) (*agentv1.EvaluateDone, error) {
+// supervise takes over a cell that the host sent to its driver; nil when the cell is
+// over.
+func (a *Agent) supervise(ctx context.Context, q *agentv1.SuperviseRequest,
+	send sender) (*agentv1.EvaluateDone, error) {
 	m := q.GetCell()
 	l, err := a.language(m.GetLanguage())
 	if err != nil {
 		return nil, err
 	}
 	if l.Driver == "" {
-		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("this language has no driver"))
+		return nil, wire.Errorf(connect.CodeFailedPrecondition, "this language has no driver")
 	}
-	h := a.hear(m, newLive(m.Live, send))
-	call, end := h.call()
+	cell := a.newCell(m, newLive(m.Live, send))
+	call, end := cell.call()
 	defer end()
 	began := time.Now().Add(-time.Duration(min(q.ElapsedMicros, 1<<40)) * time.Microsecond)
 	r, taken, err := a.interpreter(l).Supervise(ctx, q.Id, began, q.Stop, call)
 	if err != nil || !taken {
 		return nil, err
 	}
-	return h.done(r), nil
-}
-
-func done(r *interp.Result, stdout, stderr *capture) *agentv1.EvaluateDone {
-	d := &agentv1.EvaluateDone{Ok: r.OK, Stdout: stdout.done(), Stderr: stderr.done(), Error: toUTF8(r.Error), Traceback: toUTF8(r.Traceback),
-		ExitCode: r.Exit, TimedOut: r.TimedOut, Interrupted: r.Interrupted && !r.TimedOut, StateLost: r.StateLost, Reason: toUTF8(r.Reason),
-		KilledBy: r.KilledBy, DurationMicros: uint64(r.Took.Microseconds())}
-	for _, v := range r.Rich {
-		d.Rich = append(d.Rich, &agentv1.Rich{Mime: toUTF8(v.MIME), Data: v.Data})
-	}
-	if d.TimedOut {
-		d.ExitCode = 124
-		d.Traceback, d.Error = "", "" // of the interrupt, which the user did not make
-	}
-	return d
+	return cell.done(r), nil
 }
 
 // runFile runs code of a language that keeps no state, as `command file`.
@@ -257,10 +251,11 @@ func (a *Agent) runFile(ctx context.Context,
 		return nil, a.Explain("/tmp", err)
 	}
 	argv := append(append([]string{}, l.Command...), file)
-	d, err := a.execute(ctx, &agentv1.ExecRequest{Command: &agentv1.Command{Argv: argv}, TimeoutMillis: m.TimeoutMillis, Bounds: m.Bounds}, lv)
+	d, err := a.execute(ctx, &agentv1.ExecRequest{Command: &agentv1.Command{Argv: argv},
+		TimeoutMillis: m.TimeoutMillis, Bounds: m.Bounds}, lv)
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.EvaluateDone{Ok: d.ExitCode == 0, Stdout: d.Stdout, Stderr: d.Stderr, ExitCode: d.ExitCode, TimedOut: d.TimedOut,
-		KilledBy: d.KilledBy, DurationMicros: d.DurationMicros}, nil
+	return &agentv1.EvaluateDone{Ok: d.ExitCode == 0, Stdout: d.Stdout, Stderr: d.Stderr, ExitCode: d.ExitCode,
+		TimedOut: d.TimedOut, KilledBy: d.KilledBy, DurationMicros: d.DurationMicros}, nil
 }

@@ -232,7 +232,7 @@ func newHost(t *testing.T) *host {
 	}
 	h.l = l
 	a := New(Config{Socket: socket, Secret: h.secret, Env: []string{"PATH=/usr/bin:/bin"}})
-	a.spool.dir = t.TempDir()
+	a.output.dir = t.TempDir()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()

@@ -3,10 +3,8 @@ package guest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -17,8 +15,6 @@ import (
 	"sandlot/internal/guest/process"
 	"sandlot/proto/agentv1"
 )
-
-func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // sender sends an event to the host that waits for the end of a run.
 type sender func(*agentv1.RunEvent) error
@@ -47,7 +43,7 @@ func (a *Agent) runs(ctx context.Context, s net.Conn) {
 		select {
 		case r := <-requests:
 			e := a.run(ctx, r, send)
-			a.settle()
+			a.awaitReports()
 			if send(e) != nil {
 				return
 			}
@@ -57,20 +53,20 @@ func (a *Agent) runs(ctx context.Context, s net.Conn) {
 	}
 }
 
-// settle returns when the host knows what programs were refused until now.
-func (a *Agent) settle() {
+// awaitReports returns when the host knows which connections were refused until now.
+func (a *Agent) awaitReports() {
 	n := a.network.Load()
 	if n == nil {
 		return
 	}
-	n.Settle()
-	if !n.Lately() {
+	n.AwaitReports()
+	if !n.RefusedLately() {
 		a.notify(false)
 	}
 }
 
-// notify makes interpreters to which the host gives pieces itself leave their
-// ends to the agent, or no more.
+// notify makes interpreters to which the host sends cells itself leave the ends of the
+// cells to the agent, or no more.
 func (a *Agent) notify(yes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -82,33 +78,35 @@ func (a *Agent) notify(yes bool) {
 // run runs one request and returns its last event.
 func (a *Agent) run(ctx context.Context, r *agentv1.RunRequest, send sender) *agentv1.RunEvent {
 	defer a.activity()()
+	var last agentv1.RunEvent
 	var err error
 	switch k := r.Kind.(type) {
 	case *agentv1.RunRequest_Exec:
 		var d *agentv1.ExecDone
-		if d, err = a.execute(ctx, k.Exec, newLive(k.Exec.Live, send)); err == nil {
-			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: d}}
-		}
+		d, err = a.execute(ctx, k.Exec, newLive(k.Exec.Live, send))
+		last.Event = &agentv1.RunEvent_Executed{Executed: d}
 	case *agentv1.RunRequest_Evaluate:
 		var d *agentv1.EvaluateDone
-		if d, err = a.evaluate(ctx, k.Evaluate, send); err == nil {
-			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: d}}
-		}
+		d, err = a.evaluate(ctx, k.Evaluate, send)
+		last.Event = &agentv1.RunEvent_Evaluated{Evaluated: d}
 	case *agentv1.RunRequest_Supervise:
 		var d *agentv1.EvaluateDone
-		if d, err = a.supervise(ctx, k.Supervise, send); err == nil && d == nil {
-			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Over{Over: true}}
-		} else if err == nil {
-			return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: d}}
+		d, err = a.supervise(ctx, k.Supervise, send)
+		last.Event = &agentv1.RunEvent_Evaluated{Evaluated: d}
+		if d == nil {
+			last.Event = &agentv1.RunEvent_Over{Over: true}
 		}
 	default:
-		err = connect.NewError(connect.CodeUnimplemented, errors.New("unknown kind of run"))
+		err = wire.Errorf(connect.CodeUnimplemented, "unknown kind of run")
 	}
-	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Refused{Refused: refusal(err)}}
+	if err != nil {
+		last.Event = &agentv1.RunEvent_Refused{Refused: refusal(err)}
+	}
+	return &last
 }
 
-// live passes output on while a call runs: at most ten times a second, a few
-// kilobytes each time, the newest.
+// live sends output to the host while a call runs: at most ten times a second, the
+// newest few kilobytes.
 type live struct {
 	send func(*agentv1.Output) error
 
@@ -116,7 +114,7 @@ type live struct {
 	pending [2][]byte // stdout, stderr
 }
 
-// newLive returns nil, which passes nothing on, when nobody wants it.
+// newLive returns nil, which sends nothing, when the host does not want it.
 func newLive(wanted bool, send sender) *live {
 	if !wanted {
 		return nil
@@ -131,7 +129,7 @@ const (
 	liveBytes = 4 << 10
 )
 
-// tee returns a writer that captures and, while live, passes on.
+// tee returns a writer to the capture and to the host.
 func (l *live) tee(c *capture, stderr bool) io.Writer {
 	if l == nil {
 		return c
@@ -159,7 +157,7 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 func (l *live) flush() error {
 	for i := range l.pending {
 		l.mu.Lock()
-		data := append([]byte(nil), l.pending[i]...)
+		data := bytes.Clone(l.pending[i])
 		l.pending[i] = l.pending[i][:0]
 		l.mu.Unlock()
 		if len(data) > 0 {
@@ -171,8 +169,7 @@ func (l *live) flush() error {
 	return nil
 }
 
-// ticks returns a channel that ticks while there is someone to tell, and never
-// otherwise.
+// ticks returns a channel that ticks when flush is to be called; it never does for nil.
 func (l *live) ticks() (<-chan time.Time, func()) {
 	if l == nil {
 		return nil, func() {}
@@ -183,7 +180,7 @@ func (l *live) ticks() (<-chan time.Time, func()) {
 
 // execute runs a command until its end, its time is over, or nobody waits for it.
 func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*agentv1.ExecDone, error) {
-	stdout, stderr := newCapture("stdout", a.spool, r.Bounds), newCapture("stderr", a.spool, r.Bounds)
+	stdout, stderr := newCapture("stdout", a.output, r.Bounds), newCapture("stderr", a.output, r.Bounds)
 	w := process.Wiring{Stdout: l.tee(stdout, false), Stderr: l.tee(stderr, true)}
 	if len(r.Stdin) > 0 {
 		w.Stdin = bytes.NewReader(r.Stdin)
@@ -195,7 +192,7 @@ func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*
 	}
 	var over <-chan time.Time
 	if r.TimeoutMillis > 0 {
-		t := time.NewTimer(time.Duration(min(r.TimeoutMillis, 1<<40)) * time.Millisecond)
+		t := time.NewTimer(wire.Millis(r.TimeoutMillis))
 		defer t.Stop()
 		over = t.C
 	}
@@ -219,8 +216,8 @@ func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*
 		}
 	}
 	exit, killedBy := p.Ended()
-	d := &agentv1.ExecDone{ExitCode: exit, TimedOut: timedOut, KilledBy: killedBy, DurationMicros: uint64(time.Since(start).Microseconds()),
-		Stdout: stdout.done(), Stderr: stderr.done()}
+	d := &agentv1.ExecDone{ExitCode: exit, TimedOut: timedOut, KilledBy: killedBy, Stdout: stdout.done(),
+		Stderr: stderr.done(), DurationMicros: uint64(time.Since(start).Microseconds())}
 	if timedOut {
 		d.ExitCode = 124
 	}

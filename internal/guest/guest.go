@@ -82,10 +82,10 @@ func FromEnvironment() (Config, error) {
 func Main() int {
 	debug.SetGCPercent(50)
 	runtime.GOMAXPROCS(1)
-	// What booting took is given back once there is time for that.
+	// The memory of the boot is given back once there is time for that.
 	time.AfterFunc(rested, debug.FreeOSMemory)
-	// What runs here can gain nothing by executing a file, and cannot read this
-	// process's memory.
+	// Programs gain nothing by executing a setuid file, and cannot read this process's
+	// memory.
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	c, err := FromEnvironment()
@@ -99,12 +99,12 @@ func Main() int {
 	return 1
 }
 
-// rested is when a sandbox has booted, and most likely waits.
+// rested is when a sandbox has booted, and most likely idles.
 const rested = 3 * time.Second
 
-// keepCapabilities keeps what this process may do from all that it starts: a
+// keepCapabilities keeps this process's capabilities from all that it starts: a
 // program that root executes has the bounding set, which is empty from now on.
-// After a restore the agent sets up the network again, so it keeps its own.
+// The agent keeps its own, as it sets up the network again after a restore.
 func keepCapabilities() error {
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
@@ -115,20 +115,19 @@ func keepCapabilities() error {
 	return nil
 }
 
-// unimplemented answers the calls that neither Agent nor a room of it answers.
+// unimplemented answers the calls that neither Agent nor an embedded type answers.
 type unimplemented struct {
 	agentv1connect.UnimplementedAgentHandler
 }
 
-// Agent serves the wire. The calls on files are those of Files, those on processes mostly those
-// of Processes.
+// Agent serves the wire. Files answers the calls on files, Processes most of those on
+// processes.
 type Agent struct {
 	unimplemented
 	*files.Files
 	*process.Processes
 	config  Config
-	spool   *spool
-	server  *http.Server
+	output  *outputFiles
 	calls   chan net.Conn
 	network atomic.Pointer[network.Network] // nil where the sandbox has one of its own
 	work    sync.WaitGroup
@@ -145,24 +144,21 @@ type Agent struct {
 
 // New returns an agent that does nothing yet.
 func New(c Config) *Agent {
-	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), spool: newSpool(), Files: files.New(),
-		calls: make(chan net.Conn), env: map[string]string{}, interps: map[string]*interp.Interp{}, used: time.Now()}
+	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), output: newOutputFiles(), calls: make(chan net.Conn),
+		env: map[string]string{}, interps: map[string]*interp.Interp{}, used: time.Now()}
 	for _, kv := range c.Env {
 		if k, v, ok := strings.Cut(kv, "="); ok {
 			a.env[k] = v
 		}
 	}
-	a.Processes = &process.Processes{Reaper: process.NewReaper(c.Init), Enforcer: process.NewEnforcer(a.lately, a.blame), Dir: a.Base,
-		Env: a.environment, Ended: a.touch}
-	a.Installed = func() string { return a.variables(nil)["PYTHONUSERBASE"] }
+	a.Files = files.New(func() string { return a.variables(nil)["PYTHONUSERBASE"] })
+	a.Processes = &process.Processes{Reaper: process.NewReaper(c.Init), Dir: a.Base, Env: a.environment, Ended: a.touch,
+		Enforcer: process.NewEnforcer(a.lately, a.blame)}
 	if boot := c.Boot.GetConfigure(); boot != nil {
 		if err := a.configure(boot); err != nil {
-			fmt.Fprintln(os.Stderr, "sandlot-agent:", err) // the host is told when it configures
+			fmt.Fprintln(os.Stderr, "sandlot-agent:", err) // the host gets the error when it configures
 		}
 	}
-	mux := http.NewServeMux()
-	mux.Handle(agentv1connect.NewAgentHandler(a, connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(wire.MaxMessage)))
-	a.server = &http.Server{Handler: mux}
 	return a
 }
 
@@ -172,20 +168,25 @@ func newBootID() string {
 	return hex.EncodeToString(id)
 }
 
-// Run serves until ctx ends, or there was no host for Config.Orphan. Every process
-// that it started is killed then.
+// Run serves until ctx ends, or there was no host for Config.Orphan. Then it kills every
+// process that it started.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	if a.config.Init {
 		h := a.home()
 		h.prepare(pythons(a.table()))
-		h.git(&agentv1.Identity{Name: "local", Email: "local@sandlot.invalid"}) // the local user, until it is told another
+		// The local user, until the host configures another.
+		h.git(&agentv1.Identity{Name: "local", Email: "local@sandlot.invalid"})
 	}
 	stop := make(chan struct{})
 	a.work.Go(func() { a.Reaper.Run(stop) })
 	a.work.Go(func() { a.Enforcer.Run(stop) })
-	a.work.Go(func() { a.server.Serve(&callListener{calls: a.calls, closed: make(chan struct{})}) })
+	mux := http.NewServeMux()
+	mux.Handle(agentv1connect.NewAgentHandler(a, connect.WithReadMaxBytes(wire.MaxMessage),
+		connect.WithSendMaxBytes(wire.MaxMessage)))
+	server := &http.Server{Handler: mux}
+	a.work.Go(func() { server.Serve(&wire.Listener{Conns: a.calls, Closed: ctx.Done()}) })
 	for _, name := range a.config.Boot.GetWarm() {
 		a.work.Go(func() {
 			if l, err := a.language(name); err == nil && l.Driver != "" {
@@ -195,8 +196,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	if a.config.Init && a.config.Boot.GetNetwork() {
 		a.work.Go(func() {
-			n := network.New(a.dialNet)
-			n.Refused = func() { a.notify(true) }
+			n := network.New(a.dialNet, func() { a.notify(true) })
 			a.network.Store(n)
 			if err := n.Start(ctx); err != nil {
 				fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
@@ -209,7 +209,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		time.AfterFunc(10*time.Second, func() { os.Exit(1) })
 	}
 	end()
-	a.server.Close()
+	server.Close()
 	a.mu.Lock()
 	interps := slices.Collect(maps.Values(a.interps))
 	a.mu.Unlock()
@@ -226,7 +226,7 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // stayLinked links the agent to one host after the other until ctx ends, or until
-// there was none for too long; then it returns true.
+// there was no host for too long; then it returns true.
 func (a *Agent) stayLinked(ctx context.Context) (orphaned bool) {
 	woken := make(chan os.Signal, 1)
 	signal.Notify(woken, wire.Wake)
@@ -258,9 +258,9 @@ func (a *Agent) stayLinked(ctx context.Context) (orphaned bool) {
 // ErrOrphaned is returned by Run when there was no host for Config.Orphan.
 var ErrOrphaned = errors.New("there was no server for too long")
 
-// renew makes this the agent of another sandbox, when it is in a copy of the one
-// that it booted in: the host has put a new secret beside the socket. What the
-// kernel does not keep of the network is set again.
+// renew makes this the agent of another sandbox, when its sandbox is a copy of the one
+// in which it booted: the host has put a new secret beside the socket. The settings of
+// the network that the kernel does not keep are made again.
 func (a *Agent) renew() bool {
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(a.config.Socket), wire.SecretFile))
 	if err != nil {
@@ -275,7 +275,7 @@ func (a *Agent) renew() bool {
 			fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
 		}
 	}
-	a.home().folders() // this workspace is another
+	a.home().folders() // the copy has another workspace
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.secret, a.bootID, a.used = secret, newBootID(), time.Now()
@@ -298,8 +298,7 @@ func (a *Agent) link(ctx context.Context) linkEnd {
 		c.Close()
 		return linkRefused
 	}
-	cfg := wire.AgentMux()
-	mux, err := yamux.Server(wire.Coalesce(c), cfg)
+	mux, err := yamux.Server(wire.Coalesce(c), wire.AgentMux())
 	if err != nil {
 		c.Close()
 		return linkRefused
@@ -333,7 +332,7 @@ func (a *Agent) dialNet(ctx context.Context) (net.Conn, error) {
 // a program, which finds it as it would find a pipe.
 func (a *Agent) dialDirect(ticket []byte) (*os.File, error) {
 	if len(ticket) != wire.SecretLen {
-		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the ticket of a connection has a wrong length"))
+		return nil, wire.Errorf(connect.CodeInvalidArgument, "the ticket of a connection has a wrong length")
 	}
 	c, err := net.Dial("unix", a.config.Socket)
 	if err != nil {
@@ -354,7 +353,7 @@ func (a *Agent) dialDirect(ticket []byte) (*os.File, error) {
 	return f, nil
 }
 
-// dispatch looks at what a stream is for.
+// dispatch serves a stream by its kind.
 func (a *Agent) dispatch(ctx context.Context, s *yamux.Stream) {
 	var kind [1]byte
 	if _, err := s.Read(kind[:]); err != nil {
@@ -380,26 +379,7 @@ func (a *Agent) dispatch(ctx context.Context, s *yamux.Stream) {
 	}
 }
 
-// callListener hands streams to the HTTP server.
-type callListener struct {
-	calls  chan net.Conn
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (l *callListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.calls:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *callListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
-func (l *callListener) Addr() net.Addr { return &net.UnixAddr{Name: "agent", Net: "unix"} }
-
-// activity counts a call as activity; what it returns ends it.
+// activity counts a call as active, until the function that it returns is called.
 func (a *Agent) activity() func() {
 	a.mu.Lock()
 	a.active++
@@ -419,14 +399,14 @@ func (a *Agent) touch() {
 	a.used = time.Now()
 }
 
-// lately says whether a call runs, or ran until just now.
+// lately says whether a call runs, or ended just now.
 func (a *Agent) lately() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.active > 0 || time.Since(a.used) < process.CheckIdle
 }
 
-// blame tells those who started one of these processes which limit it is ended for.
+// blame records which limit ended these processes, for the calls that started them.
 func (a *Agent) blame(pids map[int]bool, limit string) {
 	a.Processes.Blame(pids, limit)
 	a.mu.Lock()
@@ -438,7 +418,7 @@ func (a *Agent) blame(pids map[int]bool, limit string) {
 	}
 }
 
-// home is the place to work in of all that runs in this sandbox.
+// home is the home of all programs of this sandbox.
 func (a *Agent) home() home {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -452,25 +432,13 @@ func (a *Agent) table() []*agentv1.Language {
 	return a.languages
 }
 
-// environment is the template's, the session's and the call's; quiet is that of
+// environment is the template's, the session's and the call's; without colours for
 // programs whose output no terminal shows.
-func (a *Agent) environment(call map[string]string, silent bool) []string {
+func (a *Agent) environment(call map[string]string, noColor bool) []string {
 	env := a.variables(call)
-	if silent {
+	if noColor {
 		quiet(env)
 	}
-	return listed(env)
-}
-
-func (a *Agent) variables(call map[string]string) map[string]string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	env := maps.Clone(a.env)
-	maps.Copy(env, call)
-	return env
-}
-
-func listed(env map[string]string) []string {
 	list := make([]string, 0, len(env))
 	for k, v := range env {
 		list = append(list, k+"="+v)
@@ -479,12 +447,12 @@ func listed(env map[string]string) []string {
 	return list
 }
 
-func (a *Agent) limit(l *agentv1.Limits) {
-	if l == nil {
-		return
-	}
-	a.Enforcer.Set(l)
-	a.Reaper.SetLimit(l.Processes)
+func (a *Agent) variables(call map[string]string) map[string]string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	env := maps.Clone(a.env)
+	maps.Copy(env, call)
+	return env
 }
 
 // Hello implements the wire.
@@ -496,17 +464,17 @@ func (a *Agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloRes
 
 // Configure implements the wire.
 func (a *Agent) Configure(_ context.Context, r *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
-	if err := a.configure(r); err != nil {
-		return nil, err
-	}
-	return &agentv1.ConfigureResponse{}, nil
+	return &agentv1.ConfigureResponse{}, a.configure(r)
 }
 
 func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
 	if err := a.SetRoots(m.FileRoots); err != nil {
 		return err
 	}
-	a.limit(m.Limits)
+	if l := m.Limits; l != nil {
+		a.Enforcer.Set(l)
+		a.Reaper.SetLimit(l.Processes)
+	}
 	if m.Git != nil && a.config.Init {
 		a.home().git(m.Git)
 	}
@@ -536,7 +504,7 @@ func (a *Agent) ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*
 // StopProcess implements the wire.
 func (a *Agent) StopProcess(ctx context.Context, r *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error) {
 	if i := a.named(r.ProcessId); i != nil {
-		return halt(ctx, i, syscall.Signal(r.Signal)), nil
+		return stopInterpreter(ctx, i, syscall.Signal(r.Signal)), nil
 	}
 	return a.Processes.StopProcess(ctx, r)
 }

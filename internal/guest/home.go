@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
 )
 
@@ -84,7 +85,8 @@ func (h home) links() {
 	if dir == "" || !filepath.IsAbs(dir) {
 		return
 	}
-	for name, target := range map[string]string{".local": h.base(), ".gitconfig": filepath.Join(h.base(), "gitconfig")} {
+	targets := map[string]string{".local": h.base(), ".gitconfig": filepath.Join(h.base(), "gitconfig")}
+	for name, target := range targets {
 		_ = os.Symlink(target, h.at(filepath.Join(dir, name))) // one that is there stays
 	}
 }
@@ -163,7 +165,8 @@ func (h home) steerUV(python string) {
 	_ = os.Symlink("python", filepath.Join(dir, "bin/python3"))
 	_ = os.WriteFile(filepath.Join(site, "_sandlot.py"), []byte(uvSite), 0o644)
 	_ = os.WriteFile(filepath.Join(site, "sandlot.pth"), []byte("import _sandlot\n"), 0o644)
-	config := fmt.Sprintf("home = %s\ninclude-system-site-packages = true\nversion = %s.0\n", filepath.Dir(python), m[1])
+	config := fmt.Sprintf("home = %s\ninclude-system-site-packages = true\nversion = %s.0\n",
+		filepath.Dir(python), m[1])
 	_ = os.WriteFile(filepath.Join(dir, "pyvenv.cfg"), []byte(config), 0o644)
 }
 
@@ -232,7 +235,7 @@ func quoted(s string) string {
 			return -1
 		}
 		return r
-	}, toUTF8(s))
+	}, wire.UTF8(s))
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 

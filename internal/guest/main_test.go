@@ -70,7 +70,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	a := New(Config{Socket: filepath.Join(t.TempDir(), "none.sock"), Secret: make([]byte, wire.SecretLen),
 		Env: []string{"PATH=/usr/bin:/bin", "HOME=/nonexistent", "LANG=C.UTF-8"}})
-	a.spool.dir = t.TempDir()
+	a.output.dir = t.TempDir()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"sandlot/internal/agent/wire"
+	"sandlot/internal/guest/files"
 	"sandlot/internal/guest/process"
 	"sandlot/proto/agentv1"
 )
@@ -37,30 +38,29 @@ func (a *Agent) raw(s net.Conn) {
 	case *agentv1.StreamOpen_Dial:
 		a.dial(s, k.Dial)
 	default:
-		refuse(s, connect.NewError(connect.CodeUnimplemented, errors.New("unknown kind of stream")))
+		refuse(s, wire.Errorf(connect.CodeUnimplemented, "unknown kind of stream"))
 	}
 }
 
 func refuse(s net.Conn, err error) { _ = wire.WriteMessage(s, refusal(err)) }
 
 func refusal(err error) *agentv1.StreamReply {
-	reply := &agentv1.StreamReply{Code: uint32(connect.CodeOf(err)), Message: toUTF8(err.Error())}
-	var ce *connect.Error
-	if errors.As(err, &ce) {
-		reply.Message = toUTF8(ce.Message())
+	text := err.Error()
+	if ce, ok := errors.AsType[*connect.Error](err); ok {
+		text = ce.Message()
 	}
-	return reply
+	return &agentv1.StreamReply{Code: uint32(connect.CodeOf(err)), Message: wire.UTF8(text)}
 }
 
-const streamBuffer = 1 << 20
+// transferBuffer is how many bytes of a file are copied at once.
+const transferBuffer = 1 << 20
 
-// large is from what size on a file's bytes are worth a connection.
-const large = 4 << 20
+// directSize is from what size on the bytes of a file get a connection of their own.
+const directSize = 4 << 20
 
-// own makes the connection that a file's bytes go over; nil: they go over the
-// stream.
-func (a *Agent) own(ticket []byte, size int64) *os.File {
-	if len(ticket) == 0 || size < large {
+// fileConn makes the connection for the bytes of a file; nil: they go over the stream.
+func (a *Agent) fileConn(ticket []byte, size int64) *os.File {
+	if len(ticket) == 0 || size < directSize {
 		return nil
 	}
 	f, err := a.dialDirect(ticket)
@@ -70,88 +70,91 @@ func (a *Agent) own(ticket []byte, size int64) *os.File {
 	return f
 }
 
+// copyFile copies in large parts: neither side may choose a way of its own.
+func copyFile(to io.Writer, from io.Reader) (int64, error) {
+	return io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, transferBuffer))
+}
+
 func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream, ticket []byte) {
-	p, err := a.Find(r.Path, true)
+	err := a.With(r.Path, true, func(p *files.Place) error {
+		f, st, err := p.Regular(os.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		offset := int64(min(r.Offset, uint64(st.Size())))
+		length := st.Size() - offset
+		if r.Limit > 0 {
+			length = min(length, int64(min(r.Limit, 1<<62)))
+		}
+		var to io.Writer = s
+		conn := a.fileConn(ticket, length)
+		if conn != nil {
+			defer conn.Close()
+			to = conn
+		}
+		if wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(st.Size()), Direct: conn != nil}) == nil {
+			copyFile(to, io.NewSectionReader(f, offset, length)) // a host that gets less notices
+		}
+		return nil
+	})
 	if err != nil {
 		refuse(s, err)
-		return
 	}
-	defer p.Close()
-	f, st, err := p.Regular(os.O_RDONLY, 0)
-	if err != nil {
-		refuse(s, a.Explain(r.Path, err))
-		return
-	}
-	defer f.Close()
-	length := st.Size() - int64(min(r.Offset, uint64(st.Size())))
-	if r.Limit > 0 {
-		length = min(length, int64(min(r.Limit, 1<<62)))
-	}
-	section := io.NewSectionReader(f, int64(min(r.Offset, uint64(st.Size()))), length)
-	var to io.Writer = s
-	own := a.own(ticket, length)
-	if own != nil {
-		defer own.Close()
-		to = own
-	}
-	if wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(st.Size()), Direct: own != nil}) != nil {
-		return
-	}
-	io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{section}, make([]byte, streamBuffer))
 }
 
 func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream, ticket []byte) {
-	p, err := a.Find(w.Path, true)
-	if err != nil {
-		refuse(s, err)
-		return
-	}
-	defer p.Close()
-	n, err := p.Replace(w.Mode)
-	if err != nil {
-		refuse(s, a.Explain(w.Path, err))
-		return
-	}
-	var from io.Reader = s
-	own := a.own(ticket, int64(min(w.GetSize(), 1<<62)))
-	if own != nil {
-		defer own.Close()
-		from = own
-	}
-	if err := wire.WriteMessage(s, &agentv1.StreamReply{Direct: own != nil}); err != nil {
-		n.Commit(err)
-		return
-	}
-	if w.Size != nil {
-		from = io.LimitReader(from, int64(min(*w.Size, 1<<62)))
-	}
-	size, err := io.CopyBuffer(struct{ io.Writer }{n.File}, struct{ io.Reader }{from}, make([]byte, streamBuffer))
-	if err == nil && w.Size != nil && uint64(size) != *w.Size {
-		err = connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the transfer broke: %d of %d bytes came, and nothing was changed", size, *w.Size))
-	}
-	if err := n.Commit(err); err != nil {
-		refuse(s, a.Explain(w.Path, err))
-		// The rest is taken, so that the other side reads the answer.
-		s.SetReadDeadline(time.Now().Add(10 * time.Second))
-		if own == nil {
-			io.Copy(io.Discard, from)
+	var from io.Reader
+	err := a.With(w.Path, true, func(p *files.Place) error {
+		file, err := p.Replace(w.Mode)
+		if err != nil {
+			return err
 		}
+		from = s
+		conn := a.fileConn(ticket, int64(min(w.GetSize(), 1<<62)))
+		if conn != nil {
+			defer conn.Close()
+			from = conn
+		}
+		if err := wire.WriteMessage(s, &agentv1.StreamReply{Direct: conn != nil}); err != nil {
+			return file.Commit(err)
+		}
+		if w.Size != nil {
+			from = io.LimitReader(from, int64(min(*w.Size, 1<<62)))
+		}
+		size, err := copyFile(file.File, from)
+		if err == nil && w.Size != nil && uint64(size) != *w.Size {
+			err = wire.Errorf(connect.CodeInvalidArgument,
+				"the transfer broke: %d of %d bytes came, and nothing was changed", size, *w.Size)
+		}
+		if err := file.Commit(err); err != nil {
+			return err
+		}
+		_ = wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(size)})
+		return nil
+	})
+	if err == nil {
 		return
 	}
-	_ = wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(size)})
+	refuse(s, err)
+	if from != nil {
+		// The host has begun to send, and reads the answer once the rest is read.
+		s.SetReadDeadline(time.Now().Add(10 * time.Second))
+		io.Copy(io.Discard, from)
+	}
 }
 
 func (a *Agent) dial(s net.Conn, port uint32) {
 	c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 10*time.Second)
 	if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() {
-		refuse(s, connect.NewError(connect.CodeDeadlineExceeded, fmt.Errorf("port %d takes no connection", port)))
+		refuse(s, wire.Errorf(connect.CodeDeadlineExceeded, "port %d takes no connection", port))
 		return
 	}
 	if err != nil {
 		c, err = net.DialTimeout("tcp", fmt.Sprintf("[::1]:%d", port), time.Second)
 	}
 	if err != nil {
-		refuse(s, connect.NewError(connect.CodeNotFound, fmt.Errorf("nothing listens on port %d", port)))
+		refuse(s, wire.Errorf(connect.CodeNotFound, "nothing listens on port %d", port))
 		return
 	}
 	defer c.Close()
@@ -168,32 +171,31 @@ func (a *Agent) dial(s net.Conn, port uint32) {
 	both.Wait()
 }
 
-// framer writes frames from several goroutines.
-type framer struct {
+// frameWriter writes frames from several goroutines.
+type frameWriter struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
-func (f *framer) frame(kind byte, p []byte) error {
+func (f *frameWriter) frame(kind byte, p []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return wire.WriteFrame(f.w, kind, p)
 }
 
-// interactive runs a process whose streams are the other side's.
+// interactive runs a program whose input and output the host has.
 func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
-	out := &framer{w: s}
+	out := &frameWriter{w: s}
 	stdin := newIntake()
 	var terminal *os.File
-	// Nothing may come before the reply.
-	replied := make(chan struct{})
-	sink := func(kind byte) io.Writer {
+	replied := make(chan struct{}) // output comes after the reply
+	output := func(kind byte) io.Writer {
 		return writerFunc(func(p []byte) (int, error) {
 			<-replied
 			return len(p), out.frame(kind, p)
 		})
 	}
-	w := process.Wiring{Stdin: stdin, Stdout: sink(wire.FrameStdout), Stderr: sink(wire.FrameStderr), Size: c.Pty,
+	w := process.Wiring{Stdin: stdin, Stdout: output(wire.FrameStdout), Stderr: output(wire.FrameStderr), Size: c.Pty,
 		Terminal: func(f *os.File) { terminal = f }}
 	err := a.connectProgram(c, &w)
 	var p *process.Process
@@ -210,21 +212,22 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 	}
 	err = wire.WriteMessage(s, &agentv1.StreamReply{ProcessId: p.ID(), Direct: len(c.Tickets) > 0})
 	close(replied)
+	var work sync.WaitGroup
 	if terminal != nil {
-		go io.Copy(terminal, stdin)
+		work.Go(func() { io.Copy(terminal, stdin) })
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	gone := make(chan struct{})
+	work.Go(func() {
+		defer close(gone)
 		if err == nil {
 			control(s, p, stdin, terminal)
 		}
 		stdin.end()
-	}()
+	})
 	select {
 	case <-p.Done():
-	case <-ended: // the other side is gone
-		s.SetWriteDeadline(time.Now().Add(time.Second)) // nobody need read what the process still says
+	case <-gone:
+		s.SetWriteDeadline(time.Now().Add(time.Second)) // the host reads no more output
 		p.Signal(syscall.SIGHUP)
 		select {
 		case <-p.Done():
@@ -233,22 +236,20 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 			<-p.Done()
 		}
 	}
-	d := p.Describe()
-	exit := binary.BigEndian.AppendUint32(nil, uint32(d.ExitCode))
-	switch d.KilledBy {
-	case "":
-	default:
-		exit = append(exit, "killed: the sandbox reached its limit of "+d.KilledBy...)
+	code, killedBy := p.Ended()
+	exit := binary.BigEndian.AppendUint32(nil, uint32(code))
+	if killedBy != "" {
+		exit = append(exit, "killed: the sandbox reached its limit of "+killedBy...)
 	}
 	s.SetWriteDeadline(time.Now().Add(10 * time.Second))
 	_ = out.frame(wire.FrameExit, exit)
 	s.Close()
 	stdin.Close()
 	s.SetReadDeadline(time.Now())
-	<-ended
+	work.Wait()
 }
 
-// connectProgram makes the connections that a command wants for its input and
+// connectProgram makes the connections of a command with tickets, for its input and
 // output.
 func (a *Agent) connectProgram(c *agentv1.Command, w *process.Wiring) (err error) {
 	tickets := c.GetTickets()
@@ -256,7 +257,7 @@ func (a *Agent) connectProgram(c *agentv1.Command, w *process.Wiring) (err error
 		return nil
 	}
 	if len(tickets) != len(w.Direct) || c.Pty != nil {
-		return connect.NewError(connect.CodeInvalidArgument, errors.New("a command without a terminal may have two tickets"))
+		return wire.Errorf(connect.CodeInvalidArgument, "a command without a terminal may have two tickets")
 	}
 	for i := range w.Direct {
 		if w.Direct[i], err = a.dialDirect(tickets[i]); err != nil {
@@ -267,8 +268,8 @@ func (a *Agent) connectProgram(c *agentv1.Command, w *process.Wiring) (err error
 	return nil
 }
 
-// control reads the frames of the other side until it is gone or the process
-// has ended. Behind more input than an intake holds, frames wait.
+// control reads the host's frames until the host is gone or the process has ended.
+// Frames wait while the intake is full.
 func control(s net.Conn, p *process.Process, stdin *intake, terminal *os.File) {
 	buf := make([]byte, wire.MaxFrame)
 	for stdin.wait(s, p) {
@@ -288,7 +289,8 @@ func control(s net.Conn, p *process.Process, stdin *intake, terminal *os.File) {
 			stdin.end()
 		case wire.FrameResize:
 			if len(data) == 4 && terminal != nil {
-				_ = pty.Setsize(terminal, &pty.Winsize{Rows: binary.BigEndian.Uint16(data), Cols: binary.BigEndian.Uint16(data[2:])})
+				size := &pty.Winsize{Rows: binary.BigEndian.Uint16(data), Cols: binary.BigEndian.Uint16(data[2:])}
+				_ = pty.Setsize(terminal, size)
 			}
 		case wire.FrameSignal:
 			if len(data) == 1 {
@@ -298,56 +300,57 @@ func control(s net.Conn, p *process.Process, stdin *intake, terminal *os.File) {
 	}
 }
 
-// intake holds the input that came for a process until the process takes it.
-// One goroutine puts, one reads.
+// intake buffers the input of a process until the process reads it. One goroutine
+// puts, one reads.
 type intake struct {
-	more, room chan struct{} // hold one when something was put, or taken
+	more, room chan struct{} // have an element after data was put, or read
 
 	mu     sync.Mutex
 	data   bytes.Buffer
-	ended  bool // nothing more comes
-	closed bool // nothing more is taken
+	ended  bool // the host sends no more
+	closed bool // the process reads no more
 }
 
-// maxIntake bounds what an intake holds, but for one frame, in bytes.
+// maxIntake bounds an intake's data but for one frame, in bytes.
 const maxIntake = 1 << 20
 
 func newIntake() *intake {
 	return &intake{more: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
-func tell(c chan struct{}) {
+// notify puts an element into a channel that has room for one.
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// put adds input. After the process closed its own side it is of no use.
+// put adds input. It is dropped after end and Close.
 func (i *intake) put(p []byte) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !i.ended && !i.closed {
 		i.data.Write(p)
 	}
-	tell(i.more)
+	notify(i.more)
 }
 
-// end says that nothing more comes.
+// end says that the host sends no more.
 func (i *intake) end() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.ended = true
-	tell(i.more)
+	notify(i.more)
 }
 
-// Close says that nothing more is taken.
+// Close says that the process reads no more.
 func (i *intake) Close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.closed, i.data = true, bytes.Buffer{}
-	tell(i.more)
-	tell(i.room)
+	notify(i.more)
+	notify(i.room)
 }
 
 // Read implements io.Reader.
@@ -359,7 +362,7 @@ func (i *intake) Read(p []byte) (int, error) {
 		i.mu.Unlock()
 		switch {
 		case n > 0:
-			tell(i.room)
+			notify(i.room)
 			return n, nil
 		case over:
 			return 0, io.EOF
@@ -380,11 +383,11 @@ func (i *intake) full() bool {
 	return i.data.Len() >= maxIntake
 }
 
-// checkEvery is how often a full intake looks whether the other side is there.
+// checkEvery is how often a full intake checks that the host is there.
 const checkEvery = 500 * time.Millisecond
 
 // wait waits for room for a frame of s. It returns false when p has ended or
-// the other side is gone.
+// the host is gone.
 func (i *intake) wait(s net.Conn, p *process.Process) bool {
 	for i.full() {
 		select {
@@ -402,9 +405,8 @@ func (i *intake) wait(s net.Conn, p *process.Process) bool {
 	return p.Running()
 }
 
-// gone says whether the link broke or the stream was reset, with input unread
-// before its end. A host that closes a stream makes yamux reset it after
-// wire.Mux's StreamCloseTimeout; before that its end is behind the input.
+// gone says whether the link broke or the stream was reset, while input is unread. A host that closes a stream makes yamux reset it after
+// wire.Mux's StreamCloseTimeout; before that the end of the stream stands behind the input.
 func gone(s net.Conn) bool {
 	if y, ok := s.(*yamux.Stream); ok && y.Session().IsClosed() {
 		return true

@@ -1,5 +1,5 @@
 // Package files answers the host's calls on files. It keeps them beneath the folders that
-// the host names, whatever links say, also one that is swapped in meanwhile.
+// the host names, whatever links there are, even one that is swapped in meanwhile.
 package files
 
 import (
@@ -23,26 +23,27 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Files has the roots of a sandbox, and answers the calls on what is beneath them.
+// Files has the roots of a sandbox, and answers the calls on the files beneath them.
 type Files struct {
-	// Installed returns the folder of what was installed, or "". It is listed, and what is
-	// in it is not: files that are many, and nobody's work. Nil: there is none.
-	Installed func() string
+	// installed returns the folder of installed packages, or "". A listing has that
+	// folder, and not its content: the files are many, and nobody's work.
+	installed func() string
 
 	mu    sync.Mutex
 	roots []*agentv1.FileRoot
 }
 
-// New returns files whose root is /workspace.
-func New() *Files {
-	return &Files{roots: []*agentv1.FileRoot{{Path: "/workspace"}}}
+// New returns files whose root is /workspace. Installed returns the folder of installed
+// packages, or "": a listing does not go into it.
+func New(installed func() string) *Files {
+	return &Files{installed: installed, roots: []*agentv1.FileRoot{{Path: "/workspace"}}}
 }
 
 // SetRoots replaces the roots, unless there are none.
 func (f *Files) SetRoots(roots []*agentv1.FileRoot) error {
 	for _, r := range roots {
 		if !path.IsAbs(r.Path) || path.Clean(r.Path) != r.Path {
-			return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("file root %q is not a clean absolute path", r.Path))
+			return wire.Errorf(connect.CodeInvalidArgument, "file root %q is not a clean absolute path", r.Path)
 		}
 	}
 	f.mu.Lock()
@@ -68,45 +69,52 @@ type Place struct {
 	readOnly bool
 }
 
-// Close lets the root go.
-func (p *Place) Close() { p.root.Close() }
-
-func within(dir, p string) (string, bool) {
-	if p == dir {
-		return ".", true
+// With finds the place of a path and calls do with it. Its error is explained.
+func (f *Files) With(asked string, follow bool, do func(*Place) error) error {
+	p, err := f.find(asked, follow)
+	if err != nil {
+		return err
 	}
-	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+	defer p.root.Close()
+	return f.Explain(asked, do(p))
 }
 
-// Find opens the root that the path belongs to. Links are resolved first, since
-// an absolute one may stay inside; what was resolved is then opened beneath the
-// root, where no link leads out, even one that was swapped in meanwhile.
-func (f *Files) Find(asked string, follow bool) (*Place, error) {
+// find opens the root that a path belongs to. Links are resolved first, since an
+// absolute one may stay inside; the resolved path is then opened beneath the root, where
+// no link leads out, even one that was swapped in meanwhile. Without follow the last link
+// of the path is not resolved.
+func (f *Files) find(asked string, follow bool) (*Place, error) {
 	if strings.ContainsRune(asked, 0) {
-		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("a path cannot hold a zero byte"))
+		return nil, wire.Errorf(connect.CodeInvalidArgument, "a path cannot hold a zero byte")
 	}
-	abs := asked
-	if !path.IsAbs(abs) {
-		abs = path.Join(f.Base(), abs)
-	}
-	abs = path.Clean(abs)
-	real := resolve(abs, follow)
+	real := resolve(f.abs(asked), follow)
 	f.mu.Lock()
 	roots := append(slices.Clone(f.roots), &agentv1.FileRoot{Path: wire.OutputDir, ReadOnly: true})
 	f.mu.Unlock()
 	slices.SortStableFunc(roots, func(a, b *agentv1.FileRoot) int { return cmp.Compare(len(b.Path), len(a.Path)) })
 	for _, r := range roots {
-		rel, ok := within(r.Path, real)
-		if !ok {
-			continue
+		if rel, ok := within(r.Path, real); ok {
+			root, err := os.OpenRoot(r.Path)
+			return &Place{root, rel, asked, r.ReadOnly}, f.Explain(asked, err)
 		}
-		root, err := os.OpenRoot(r.Path)
-		if err != nil {
-			return nil, f.Explain(asked, err)
-		}
-		return &Place{root, rel, asked, r.ReadOnly}, nil
 	}
 	return nil, f.outside(asked)
+}
+
+// abs makes a path absolute and clean.
+func (f *Files) abs(asked string) string {
+	if !path.IsAbs(asked) {
+		asked = path.Join(f.Base(), asked)
+	}
+	return path.Clean(asked)
+}
+
+// within returns a path relative to a folder, and whether the path is in it.
+func within(dir, p string) (string, bool) {
+	if p == dir {
+		return ".", true
+	}
+	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
 func (f *Files) outside(asked string) error {
@@ -116,7 +124,8 @@ func (f *Files) outside(asked string) error {
 	for i, r := range f.roots {
 		names[i] = r.Path
 	}
-	return connect.NewError(connect.CodeOutOfRange, fmt.Errorf("Path '%s' resolves outside the sandbox workspace. All paths must be within %s.", toUTF8(asked), strings.Join(names, " or ")))
+	const text = "Path '%s' resolves outside the sandbox workspace. All paths must be within %s."
+	return wire.Errorf(connect.CodeOutOfRange, text, wire.UTF8(asked), strings.Join(names, " or "))
 }
 
 // resolve follows the links of a path as far as it exists.
@@ -152,30 +161,30 @@ func resolve(abs string, last bool) string {
 
 // Explain turns an error of the system into one that the caller understands.
 func (f *Files) Explain(asked string, err error) error {
-	asked = toUTF8(asked)
+	asked = wire.UTF8(asked)
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, new(*connect.Error)):
 		return err
 	case errors.Is(err, fs.ErrNotExist):
-		return connect.NewError(connect.CodeNotFound, fmt.Errorf("File not found in sandbox: %s", asked))
+		return wire.Errorf(connect.CodeNotFound, "File not found in sandbox: %s", asked)
 	case errors.Is(err, syscall.EISDIR):
-		return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("Path is a directory: %s", asked))
+		return wire.Errorf(connect.CodeFailedPrecondition, "Path is a directory: %s", asked)
 	case errors.Is(err, syscall.ENOTDIR):
-		return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("Not a directory: %s", asked))
+		return wire.Errorf(connect.CodeFailedPrecondition, "Not a directory: %s", asked)
 	case errors.Is(err, syscall.ENOTEMPTY):
-		return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("Directory is not empty: %s", asked))
+		return wire.Errorf(connect.CodeFailedPrecondition, "Directory is not empty: %s", asked)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
-		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("No space left in the sandbox: %s", asked))
+		return wire.Errorf(connect.CodeResourceExhausted, "No space left in the sandbox: %s", asked)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("Permission denied: %s", asked))
+		return wire.Errorf(connect.CodePermissionDenied, "Permission denied: %s", asked)
 	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL):
-		return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("Not a valid path: %.200s", asked))
+		return wire.Errorf(connect.CodeInvalidArgument, "Not a valid path: %.200s", asked)
 	case strings.Contains(err.Error(), "escapes"):
 		return f.outside(asked)
 	}
-	return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("%s: %w", asked, err))
+	return wire.Errorf(connect.CodeFailedPrecondition, "%s: %w", asked, err)
 }
 
 // Regular opens a file; a pipe or a device would hang or worse.
@@ -189,7 +198,7 @@ func (p *Place) Regular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, erro
 		err = syscall.EISDIR
 	}
 	if err == nil && !st.Mode().IsRegular() {
-		err = connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("Not a regular file: %s", toUTF8(p.asked)))
+		err = wire.Errorf(connect.CodeFailedPrecondition, "Not a regular file: %s", wire.UTF8(p.asked))
 	}
 	if err != nil {
 		f.Close()
@@ -201,15 +210,15 @@ func (p *Place) Regular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, erro
 // writable refuses a root that cannot be written.
 func (p *Place) writable() error {
 	if p.readOnly {
-		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("Path is read-only: %s", toUTF8(p.asked)))
+		return wire.Errorf(connect.CodePermissionDenied, "Path is read-only: %s", wire.UTF8(p.asked))
 	}
 	if p.name == "." {
-		return connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("Path is a directory: %s", toUTF8(p.asked)))
+		return wire.Errorf(connect.CodeFailedPrecondition, "Path is a directory: %s", wire.UTF8(p.asked))
 	}
 	return nil
 }
 
-// parents makes the folders that the path is in.
+// parents makes the folders above the path.
 func (p *Place) parents() error {
 	err := p.root.MkdirAll(path.Dir(p.name), 0o755)
 	if errors.Is(err, fs.ErrExist) { // a file has the name of one
@@ -218,36 +227,33 @@ func (p *Place) parents() error {
 	return err
 }
 
-func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
-
 const maxReadBytes = 8 << 20
 
 // ReadFile implements the wire.
 func (f *Files) ReadFile(_ context.Context, r *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error) {
-	p, err := f.Find(r.Path, true)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Close()
-	file, st, err := p.Regular(os.O_RDONLY, 0)
-	if err != nil {
-		return nil, f.Explain(r.Path, err)
-	}
-	defer file.Close()
-	size := uint64(st.Size())
-	want := uint64(0)
-	if r.Offset < size {
-		want = min(uint64(r.Limit), maxReadBytes, size-r.Offset)
-	}
-	data := make([]byte, want)
-	n, err := file.ReadAt(data, int64(min(r.Offset, size)))
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, f.Explain(r.Path, err)
-	}
-	return &agentv1.ReadFileResponse{Data: data[:n], Size: size}, nil
+	answer := new(agentv1.ReadFileResponse)
+	return answer, f.With(r.Path, true, func(p *Place) error {
+		file, st, err := p.Regular(os.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		answer.Size = uint64(st.Size())
+		want := uint64(0)
+		if r.Offset < answer.Size {
+			want = min(uint64(r.Limit), maxReadBytes, answer.Size-r.Offset)
+		}
+		data := make([]byte, want)
+		n, err := file.ReadAt(data, int64(min(r.Offset, answer.Size)))
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		answer.Data = data[:n]
+		return err
+	})
 }
 
-// Replacement writes a new file beside an old one, and puts it in its place.
+// Replacement is a new file beside an old one, which it replaces at the end.
 type Replacement struct {
 	File  *os.File
 	place *Place
@@ -288,7 +294,8 @@ func (p *Place) Replace(mode uint32) (*Replacement, error) {
 	return &Replacement{f, p, temp}, nil
 }
 
-// Commit puts the new file in its place, unless err says that it is not whole.
+// Commit puts the new file in the place of the old one, unless err says that its
+// writing failed. It returns err, or its own error.
 func (r *Replacement) Commit(err error) error {
 	if cerr := r.File.Close(); err == nil {
 		err = cerr
@@ -304,16 +311,11 @@ func (r *Replacement) Commit(err error) error {
 
 // WriteFile implements the wire.
 func (f *Files) WriteFile(_ context.Context, r *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error) {
-	p, err := f.Find(r.Path, true)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Close()
-	size, err := p.write(r)
-	if err != nil {
-		return nil, f.Explain(r.Path, err)
-	}
-	return &agentv1.WriteFileResponse{Size: size}, nil
+	answer := new(agentv1.WriteFileResponse)
+	return answer, f.With(r.Path, true, func(p *Place) (err error) {
+		answer.Size, err = p.write(r)
+		return err
+	})
 }
 
 func (p *Place) write(m *agentv1.WriteFileRequest) (uint64, error) {
@@ -355,7 +357,8 @@ func (p *Place) write(m *agentv1.WriteFileRequest) (uint64, error) {
 }
 
 func describe(name string, st fs.FileInfo) *agentv1.FileInfo {
-	i := &agentv1.FileInfo{Path: toUTF8(name), Type: "other", Size: uint64(max(0, st.Size())), Mode: uint32(st.Mode().Perm()), ModifiedUnixMillis: st.ModTime().UnixMilli()}
+	i := &agentv1.FileInfo{Path: wire.UTF8(name), Type: "other", Size: uint64(max(0, st.Size())),
+		Mode: uint32(st.Mode().Perm()), ModifiedUnixMillis: st.ModTime().UnixMilli()}
 	switch {
 	case st.Mode().IsRegular():
 		i.Type = "file"
@@ -369,34 +372,25 @@ func describe(name string, st fs.FileInfo) *agentv1.FileInfo {
 
 // ListFiles implements the wire.
 func (f *Files) ListFiles(ctx context.Context, r *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error) {
-	p, err := f.Find(r.Path, true)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Close()
-	if st, err := p.root.Stat(p.name); err != nil {
-		return nil, f.Explain(r.Path, err)
-	} else if !st.IsDir() {
-		return nil, f.Explain(r.Path, syscall.ENOTDIR)
-	}
-	l := &listing{root: p.root, base: p.name, closed: f.installed(r.Path), limit: int(min(max(r.Limit, 1), 10_000)), depth: int(min(max(r.Depth, 1), 10))}
-	if err := l.walk(ctx); err != nil {
-		return nil, f.Explain(r.Path, err)
-	}
+	l := &listing{skipped: f.packages(r.Path), limit: int(min(max(r.Limit, 1), 10_000)),
+		depth: int(min(max(r.Depth, 1), 10))}
+	err := f.With(r.Path, true, func(p *Place) error {
+		l.root, l.base = p.root, p.name
+		if st, err := p.root.Stat(p.name); err != nil {
+			return err
+		} else if !st.IsDir() {
+			return syscall.ENOTDIR
+		}
+		return l.walk(ctx)
+	})
 	slices.SortFunc(l.out, func(x, y *agentv1.FileInfo) int { return cmp.Compare(x.Path, y.Path) })
-	return &agentv1.ListFilesResponse{Files: l.out, Truncated: l.truncated}, nil
+	return &agentv1.ListFilesResponse{Files: l.out, Truncated: l.truncated}, err
 }
 
-// installed is where a folder has what was installed, relative to it: files that
-// are many, and nobody's work. It is empty where the folder does not have it.
-func (f *Files) installed(dir string) string {
-	if !path.IsAbs(dir) {
-		dir = path.Join(f.Base(), dir)
-	}
-	if f.Installed == nil {
-		return ""
-	}
-	if rel, ok := within(path.Clean(dir), f.Installed()); ok && rel != "." {
+// packages is the folder of installed packages relative to a listed folder, or "" where
+// it is not beneath that folder.
+func (f *Files) packages(listed string) string {
+	if rel, ok := within(f.abs(listed), f.installed()); ok && rel != "." {
 		return rel
 	}
 	return ""
@@ -406,7 +400,7 @@ func (f *Files) installed(dir string) string {
 type listing struct {
 	root         *os.Root
 	base         string
-	closed       string // is listed, and what is in it is not
+	skipped      string // a folder that is listed without its content
 	limit, depth int
 	out          []*agentv1.FileInfo
 	truncated    bool
@@ -455,10 +449,10 @@ func (l *listing) read(ctx context.Context, f *os.File, dir string) (sub []strin
 			i := describe(name, st)
 			if i.Type == "symlink" {
 				target, _ := l.root.Readlink(path.Join(l.base, name))
-				i.Target = toUTF8(target)
+				i.Target = wire.UTF8(target)
 			}
 			l.out = append(l.out, i)
-			if st.IsDir() && name != l.closed {
+			if st.IsDir() && name != l.skipped {
 				sub = append(sub, name)
 			}
 		}
@@ -474,22 +468,18 @@ func (l *listing) read(ctx context.Context, f *os.File, dir string) (sub []strin
 	}
 }
 
-// RemoveFile implements the wire. A link is removed, not what it points to.
+// RemoveFile implements the wire. It removes a link itself, and not its target.
 func (f *Files) RemoveFile(_ context.Context, r *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error) {
-	p, err := f.Find(r.Path, false)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Close()
-	if err = p.writable(); err == nil {
-		if _, err = p.root.Lstat(p.name); err == nil && r.Recursive {
-			err = p.root.RemoveAll(p.name)
-		} else if err == nil {
-			err = p.root.Remove(p.name)
+	return new(agentv1.RemoveFileResponse), f.With(r.Path, false, func(p *Place) error {
+		if err := p.writable(); err != nil {
+			return err
 		}
-	}
-	if err != nil {
-		return nil, f.Explain(r.Path, err)
-	}
-	return &agentv1.RemoveFileResponse{}, nil
+		if _, err := p.root.Lstat(p.name); err != nil {
+			return err
+		}
+		if r.Recursive {
+			return p.root.RemoveAll(p.name)
+		}
+		return p.root.Remove(p.name)
+	})
 }

@@ -30,7 +30,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{New(), t, dir}
+	r := &rig{New(func() string { return "" }), t, dir}
 	if err := r.SetRoots([]*agentv1.FileRoot{{Path: dir}}); err != nil {
 		t.Fatal(err)
 	}
@@ -302,11 +302,11 @@ func TestAFolderThatBecameALink(t *testing.T) {
 	r.write("d/secret", "inside")
 	var places []*Place
 	for _, p := range []string{"d/secret", "d/new", "d/deep/new", "d"} {
-		pl, err := r.Find(p, true)
+		pl, err := r.find(p, true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer pl.Close()
+		defer pl.root.Close()
 		places = append(places, pl)
 	}
 	if err := os.Rename(filepath.Join(r.dir, "d"), filepath.Join(r.dir, "kept")); err != nil {

@@ -2,6 +2,7 @@ package network
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -13,24 +14,28 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 
-	"sandlot/proto/agentv1"
+	"sandlot/internal/agent/wire"
 )
 
 const (
-	// ttl is short: what may be reached can change.
+	// ttl is how long an answer may be used, in seconds: the policy can change.
 	ttl = 2
-	// maxLookups bounds those at once.
+	// maxLookups bounds the look-ups at once, maxQueries those of a second, and so many
+	// of a tenth of one may come together.
 	maxLookups = 64
-	maxQuery   = 1232
+	maxQueries = 1000
+	maxQuery   = 1232 // bytes of one
 )
 
-// nameServer is what programs read in resolv.conf; a template's own root may have
-// another.
+// nameServer is the resolv.conf of the sandbox; that of a template's own root may
+// name another server.
 const nameServer = "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n"
 
-// point makes programs look names up here.
-func point(file string) error {
+// writeResolvConf makes this package the name server of all programs.
+func writeResolvConf(file string) error {
 	if text, err := os.ReadFile(file); err == nil && string(text) == nameServer {
 		return nil
 	}
@@ -48,8 +53,8 @@ func (n *Network) resolve(ctx context.Context) error {
 		return err
 	}
 	n.stop = append(n.stop, udp)
-	slots := make(chan struct{}, maxLookups)
-	var flood window
+	slots := semaphore.NewWeighted(maxLookups)
+	flood := rate.NewLimiter(maxQueries, maxQueries/10)
 	n.work.Go(func() {
 		buf := make([]byte, maxQuery)
 		for {
@@ -60,20 +65,16 @@ func (n *Network) resolve(ctx context.Context) error {
 			if err != nil {
 				continue
 			}
-			if !flood.room() {
-				continue // a program asks again
+			if !flood.Allow() || !slots.TryAcquire(1) {
+				continue // the program asks again
 			}
-			query := append([]byte(nil), buf[:k]...)
-			select {
-			case slots <- struct{}{}: // beyond that a program asks again
-				n.work.Go(func() {
-					defer func() { <-slots }()
-					if answer := n.answer(ctx, query); answer != nil {
-						udp.WriteToUDPAddrPort(answer, from)
-					}
-				})
-			default:
-			}
+			query := bytes.Clone(buf[:k])
+			n.work.Go(func() {
+				defer slots.Release(1)
+				if answer := n.answer(ctx, query); answer != nil {
+					udp.WriteToUDPAddrPort(answer, from)
+				}
+			})
 		}
 	})
 	tcp, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: loopback, Port: dnsPort})
@@ -85,26 +86,7 @@ func (n *Network) resolve(ctx context.Context) error {
 	return nil
 }
 
-// window bounds how many queries are looked at in a tenth of a second.
-type window struct {
-	since time.Time
-	seen  int
-}
-
-const maxQueries = 100
-
-func (w *window) room() bool {
-	if w.seen++; w.seen <= maxQueries {
-		return true
-	}
-	if now := time.Now(); now.Sub(w.since) > 100*time.Millisecond {
-		w.since, w.seen = now, 0
-		return true
-	}
-	return false
-}
-
-// lookups serves look-ups over TCP: each has its length before it.
+// lookups serves look-ups over TCP: each message has its length before it.
 func (n *Network) lookups(ctx context.Context, c *net.TCPConn) {
 	in, out := bufio.NewReader(c), bufio.NewWriter(c)
 	for {
@@ -130,7 +112,7 @@ func (n *Network) lookups(ctx context.Context, c *net.TCPConn) {
 	}
 }
 
-// answer returns nil for what is no query.
+// answer answers a query; nil is for a message that is none.
 func (n *Network) answer(ctx context.Context, query []byte) []byte {
 	var p dnsmessage.Parser
 	h, err := p.Start(query)
@@ -138,7 +120,8 @@ func (n *Network) answer(ctx context.Context, query []byte) []byte {
 		return nil
 	}
 	q, err := p.Question()
-	reply := dnsmessage.Message{Header: dnsmessage.Header{ID: h.ID, Response: true, OpCode: h.OpCode, RecursionDesired: h.RecursionDesired, RecursionAvailable: true}}
+	reply := dnsmessage.Message{Header: dnsmessage.Header{ID: h.ID, Response: true, OpCode: h.OpCode,
+		RecursionDesired: h.RecursionDesired, RecursionAvailable: true}}
 	if err != nil {
 		reply.RCode = dnsmessage.RCodeFormatError
 		return pack(reply)
@@ -151,7 +134,8 @@ func (n *Network) answer(ctx context.Context, query []byte) []byte {
 	body, code := n.look(ctx, q)
 	reply.RCode = code
 	if body != nil {
-		reply.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: ttl}, Body: body}}
+		head := dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: ttl}
+		reply.Answers = []dnsmessage.Resource{{Header: head, Body: body}}
 	}
 	return pack(reply)
 }
@@ -164,8 +148,8 @@ func pack(m dnsmessage.Message) []byte {
 	return b
 }
 
-// look answers a question. There are IPv4 addresses alone, so that programs turn
-// to them at once.
+// look answers a question. Names have IPv4 addresses alone, so that programs use
+// them at once.
 func (n *Network) look(ctx context.Context, q dnsmessage.Question) (dnsmessage.ResourceBody, dnsmessage.RCode) {
 	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
 	if q.Type == dnsmessage.TypePTR {
@@ -179,23 +163,19 @@ func (n *Network) look(ctx context.Context, q dnsmessage.Question) (dnsmessage.R
 	}
 	code, err := n.host.lookup(ctx, name)
 	switch {
-	case err != nil || code == agentv1.NetReply_BUSY:
+	case err != nil || code == wire.NetBusy || code == wire.NetUnreachable:
 		return nil, dnsmessage.RCodeServerFailure
-	case code == agentv1.NetReply_NO_NAME || code == agentv1.NetReply_BROKEN:
+	case code == wire.NetNoName || code == wire.NetBroken:
 		return nil, dnsmessage.RCodeNameError
-	case code == agentv1.NetReply_UNREACHABLE:
-		return nil, dnsmessage.RCodeServerFailure
 	case q.Type != dnsmessage.TypeA:
 		return nil, dnsmessage.RCodeSuccess
 	}
-	a := n.names.address(name, code == agentv1.NetReply_OK)
-	if code == agentv1.NetReply_OK {
+	a := n.names.address(name, code == wire.NetOK)
+	if code == wire.NetOK {
 		n.work.Go(func() { n.host.prepare(ctx) }) // a connection follows
 	} else {
 		n.refused.Store(time.Now().UnixNano())
-		if n.Refused != nil {
-			n.Refused()
-		}
+		n.onRefused()
 		n.watch(a)
 	}
 	return &dnsmessage.AResource{A: a.As4()}, dnsmessage.RCodeSuccess

@@ -2,117 +2,107 @@ package network
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
 	"time"
 
 	"sandlot/internal/agent/wire"
-	"sandlot/proto/agentv1"
 )
 
-// host asks the host. It keeps a few connections ready, since making one costs
-// more than using it.
+// host sends requests to the host. It keeps a few connections ready, since making one
+// costs more than using it.
 type host struct {
 	dial func(ctx context.Context) (net.Conn, error)
 
-	mu    sync.Mutex
-	spare []net.Conn
-	over  bool
-	// busy is until when the host need not be asked: it has said that this
-	// sandbox asks too much.
-	busy time.Time
-	// known holds what the host said of names a moment ago.
-	known map[string]known
+	mu     sync.Mutex
+	spare  []net.Conn
+	closed bool
+	// busy is until when no request is sent, as the host has answered that the sandbox
+	// sends too many.
+	busy  time.Time
+	known map[string]known // the host's answers of a moment ago, by name
 }
 
+// known is the host's answer about a name.
 type known struct {
-	code  agentv1.NetReply_Code
+	code  wire.NetCode
 	until time.Time
 }
 
 const (
-	// rest is how long the host is left alone when it is busy.
-	rest = 50 * time.Millisecond
-	// maxKnown bounds the names that are held.
+	// busyPause is how long no request is sent to a host that is busy.
+	busyPause = 50 * time.Millisecond
+	// maxKnown bounds the names in known.
 	maxKnown = 4096
-)
-
-const (
 	maxSpare = 4
-	// away is how long the host may be away before a request fails: a server
+	// restartLimit is how long the host may be away before a request fails: a server
 	// that is started again is back within a second or two.
-	away = 5 * time.Second
-	// answer bounds the wait for the host's answer, which may have to dial.
-	answer = 40 * time.Second
+	restartLimit = 5 * time.Second
+	// answerLimit bounds the wait for the host's answer, which may have to dial.
+	answerLimit = 40 * time.Second
 )
 
-// errRefused is in the chain of what the host refuses.
-var errRefused = errors.New("refused")
-
-// refusal is an answer of the host that is not OK.
-type refusal struct{ *agentv1.NetReply }
+// refusal is the host's answer to a request that it does not grant.
+type refusal struct{ wire.NetReply }
 
 func (r refusal) Error() string { return r.Message }
-func (r refusal) Unwrap() error { return errRefused }
 
-// connect returns a connection that carries the bytes of a TCP connection.
-func (h *host) connect(ctx context.Context, to *agentv1.NetConnect) (halfCloser, *agentv1.NetReply, error) {
-	c, r, err := h.ask(ctx, &agentv1.NetRequest{Kind: &agentv1.NetRequest_Connect{Connect: to}})
+// connect returns a connection that carries the bytes of a TCP connection. Its error is
+// a refusal, or says why the host did not answer.
+func (h *host) connect(ctx context.Context, to wire.NetRequest) (halfCloser, error) {
+	c, reply, err := h.ask(ctx, to)
 	if err != nil {
-		return nil, r, err
+		return nil, err
 	}
-	if r.Code != agentv1.NetReply_OK {
+	if reply.Code != wire.NetOK {
 		h.put(c)
-		if r.Code == agentv1.NetReply_BUSY {
-			h.learn("", r.Code)
+		if reply.Code == wire.NetBusy {
+			h.learn("", reply.Code)
 		}
-		return nil, r, refusal{r}
+		return nil, refusal{reply}
 	}
 	out, ok := c.(halfCloser)
 	if !ok {
 		c.Close()
-		return nil, r, fmt.Errorf("a %T has no half close", c)
+		return nil, fmt.Errorf("a %T has no half close", c)
 	}
-	return out, r, nil
+	return out, nil
 }
 
-// tired says whether the host need not be asked now.
-func (h *host) tired() bool {
+// isBusy says whether no request is to be sent now.
+func (h *host) isBusy() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Now().Before(h.busy)
 }
 
 // lookup asks whether a name may be reached, and exists.
-func (h *host) lookup(ctx context.Context, name string) (agentv1.NetReply_Code, error) {
-	now := time.Now()
+func (h *host) lookup(ctx context.Context, name string) (wire.NetCode, error) {
 	h.mu.Lock()
 	k, ok := h.known[name]
-	busy := now.Before(h.busy)
 	h.mu.Unlock()
-	if ok && now.Before(k.until) {
+	if ok && time.Now().Before(k.until) {
 		return k.code, nil
 	}
-	if busy {
-		return agentv1.NetReply_BUSY, nil
+	if h.isBusy() {
+		return wire.NetBusy, nil
 	}
-	c, r, err := h.ask(ctx, &agentv1.NetRequest{Kind: &agentv1.NetRequest_Lookup{Lookup: &agentv1.NetLookup{Name: name}}})
+	c, reply, err := h.ask(ctx, wire.NetRequest{Kind: wire.NetLookup, Name: name})
 	if err != nil {
 		return 0, err
 	}
 	h.put(c)
-	h.learn(name, r.Code)
-	return r.Code, nil
+	h.learn(name, reply.Code)
+	return reply.Code, nil
 }
 
-// learn holds an answer for as long as programs may.
-func (h *host) learn(name string, code agentv1.NetReply_Code) {
+// learn keeps an answer for as long as programs may.
+func (h *host) learn(name string, code wire.NetCode) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if code == agentv1.NetReply_BUSY {
-		h.busy = time.Now().Add(rest)
+	if code == wire.NetBusy {
+		h.busy = time.Now().Add(busyPause)
 		return
 	}
 	if len(h.known) >= maxKnown || h.known == nil {
@@ -121,31 +111,32 @@ func (h *host) learn(name string, code agentv1.NetReply_Code) {
 	h.known[name] = known{code, time.Now().Add(ttl * time.Second)}
 }
 
-// ask sends a request on a connection and reads its answer. A spare connection
-// may have died with the host: then a new one is asked.
-func (h *host) ask(ctx context.Context, r *agentv1.NetRequest) (net.Conn, *agentv1.NetReply, error) {
+// ask sends a request on a connection and reads its answer. A spare connection may have
+// died with the host: then a new one is used.
+func (h *host) ask(ctx context.Context, r wire.NetRequest) (net.Conn, wire.NetReply, error) {
 	for {
-		c, fresh, err := h.get(ctx)
+		c, isNew, err := h.get(ctx)
 		if err != nil {
-			return nil, nil, err
+			return nil, wire.NetReply{}, err
 		}
-		reply := new(agentv1.NetReply)
-		c.SetDeadline(time.Now().Add(answer))
-		if err = wire.WriteMessage(c, r); err == nil {
-			err = wire.ReadBounded(c, reply, wire.MaxNet)
+		c.SetDeadline(time.Now().Add(answerLimit))
+		var reply wire.NetReply
+		if err = wire.WriteNetRequest(c, r); err == nil {
+			reply, err = wire.ReadNetReply(c)
 		}
 		if err == nil {
 			c.SetDeadline(time.Time{})
 			return c, reply, nil
 		}
 		c.Close()
-		if fresh || ctx.Err() != nil {
-			return nil, nil, err
+		if isNew || ctx.Err() != nil {
+			return nil, wire.NetReply{}, err
 		}
 	}
 }
 
-func (h *host) get(ctx context.Context) (c net.Conn, fresh bool, err error) {
+// get returns a spare connection, or a new one.
+func (h *host) get(ctx context.Context) (c net.Conn, isNew bool, err error) {
 	h.mu.Lock()
 	if n := len(h.spare); n > 0 {
 		c = h.spare[n-1]
@@ -154,7 +145,7 @@ func (h *host) get(ctx context.Context) (c net.Conn, fresh bool, err error) {
 		return c, false, nil
 	}
 	h.mu.Unlock()
-	until := time.Now().Add(away)
+	until := time.Now().Add(restartLimit)
 	for {
 		if c, err = h.dial(ctx); err == nil || time.Now().After(until) {
 			return c, true, err
@@ -167,14 +158,15 @@ func (h *host) get(ctx context.Context) (c net.Conn, fresh bool, err error) {
 	}
 }
 
+// put makes a connection a spare one, or closes it.
 func (h *host) put(c net.Conn) {
 	h.mu.Lock()
-	keep := !h.over && len(h.spare) < maxSpare
-	if keep {
+	room := !h.closed && len(h.spare) < maxSpare
+	if room {
 		h.spare = append(h.spare, c)
 	}
 	h.mu.Unlock()
-	if !keep {
+	if !room {
 		c.Close()
 	}
 }
@@ -182,7 +174,7 @@ func (h *host) put(c net.Conn) {
 // prepare makes a spare connection, so that the next request need not wait.
 func (h *host) prepare(ctx context.Context) {
 	h.mu.Lock()
-	enough := h.over || len(h.spare) >= maxSpare
+	enough := h.closed || len(h.spare) >= maxSpare
 	h.mu.Unlock()
 	if enough {
 		return
@@ -195,7 +187,7 @@ func (h *host) prepare(ctx context.Context) {
 func (h *host) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.over = true
+	h.closed = true
 	for _, c := range h.spare {
 		c.Close()
 	}

@@ -1,12 +1,11 @@
-// Package network is the sandbox's only way out: it takes every TCP connection
-// and every look-up of every program in the sandbox, and hands it to the host,
-// which decides. Nothing in here is trusted by the host, and nothing that a
-// program can undo in here opens another way: there is none.
+// Package network is the sandbox's only way to the network: it accepts every TCP
+// connection and every look-up of every program in the sandbox, and passes it to the
+// host, which decides. The host trusts nothing here, and a program that undoes the
+// redirection reaches nothing: the sandbox has no other interface.
 //
-// After Redirect every IPv4 address is one of the sandbox's own, and a rule
-// leads TCP to this package, which learns from the kernel where it was going.
-// Each name that a program looks up gets an address of its own, so that the host
-// sees names.
+// After Redirect every IPv4 address is one of the sandbox's own, and a rule redirects
+// TCP to this package, which learns the destination from the kernel. Each name that a
+// program looks up gets an address of its own, so that the host sees names.
 package network
 
 import (
@@ -20,9 +19,10 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
-	"sandlot/proto/agentv1"
+	"sandlot/internal/agent/wire"
 )
 
 // Ports on loopback, beside that of the redirected connections, which is any.
@@ -38,31 +38,30 @@ const maxConns = 4096
 
 // Network serves the programs of one sandbox.
 type Network struct {
-	// Refused is called when a name is refused, before its program is told. It is
-	// set before Start.
-	Refused func()
+	onRefused func() // called when a name is refused, before the program has the answer
+	host      *host
+	names     *names
+	slots     *semaphore.Weighted // of connections
+	work      sync.WaitGroup
+	stop      []io.Closer
+	port      atomic.Uint32 // of the redirected connections; 0 before Start
 
-	host  *host
-	names *names
-	slots chan struct{}
-	work  sync.WaitGroup
-	stop  []io.Closer
-	port  atomic.Uint32 // of the redirected connections; 0 before Start
-
-	refused atomic.Int64 // when a refused name was looked up, in ns since 1970
-	tell    chan netip.AddrPort
-	untold  atomic.Int64 // refused connections of which the host does not know yet
+	refused    atomic.Int64 // when a refused name was looked up, in ns since 1970
+	attempts   chan netip.AddrPort
+	unreported atomic.Int64 // refused connections of which the host does not know yet
 
 	mu       sync.Mutex
 	watchers map[netip.Addr]*watcher
-	over     bool
+	closed   bool
 }
 
 // New returns a network whose requests go over connections that dial makes: each
-// has been greeted.
-func New(dial func(ctx context.Context) (net.Conn, error)) *Network {
-	return &Network{host: &host{dial: dial}, names: newNames(), slots: make(chan struct{}, maxConns),
-		tell: make(chan netip.AddrPort, badNames), watchers: map[netip.Addr]*watcher{}}
+// has been greeted. OnRefused is called when a name is refused, before the program that
+// looked it up has the answer.
+func New(dial func(ctx context.Context) (net.Conn, error), onRefused func()) *Network {
+	return &Network{onRefused: onRefused, host: &host{dial: dial}, names: newNames(),
+		slots: semaphore.NewWeighted(maxConns), attempts: make(chan netip.AddrPort, badNames),
+		watchers: map[netip.Addr]*watcher{}}
 }
 
 // Start serves until ctx ends; Wait returns then. Where the kernel does not let it
@@ -79,13 +78,13 @@ func (n *Network) Start(ctx context.Context) error {
 		n.stop = append(n.stop, proxy)
 		n.serve(ctx, proxy, n.proxied)
 	}
-	n.work.Go(func() { n.tellRefused(ctx) })
+	n.work.Go(func() { n.report(ctx) })
 	n.port.Store(uint32(transparent.Addr().(*net.TCPAddr).Port))
-	return errors.Join(perr, n.resolve(ctx), point("/etc/resolv.conf"), n.Redirect())
+	return errors.Join(perr, n.resolve(ctx), writeResolvConf("/etc/resolv.conf"), n.Redirect())
 }
 
-// Redirect leads every connection here. Start does so, and who finds the
-// kernel's tables empty after that: in a sandbox that was restored.
+// Redirect redirects every connection to this package. Start does so; it is called
+// again where the kernel's tables are empty after that, in a sandbox that was restored.
 func (n *Network) Redirect() error { return redirect(uint16(n.port.Load())) }
 
 // Wait returns when ctx of Start has ended and nothing is left.
@@ -95,7 +94,7 @@ func (n *Network) Wait(ctx context.Context) {
 		c.Close()
 	}
 	n.mu.Lock()
-	n.over = true
+	n.closed = true
 	for _, w := range n.watchers {
 		w.socket.Close()
 	}
@@ -119,18 +118,17 @@ func (n *Network) serve(ctx context.Context, l net.Listener, handle func(context
 				continue
 			}
 			tcp := c.(*net.TCPConn)
-			select {
-			case n.slots <- struct{}{}:
-				n.work.Go(func() {
-					defer func() { <-n.slots }()
-					stop := context.AfterFunc(ctx, func() { tcp.Close() })
-					defer stop()
-					handle(ctx, tcp)
-					tcp.Close()
-				})
-			default:
+			if !n.slots.TryAcquire(1) {
 				reset(tcp)
+				continue
 			}
+			n.work.Go(func() {
+				defer n.slots.Release(1)
+				stop := context.AfterFunc(ctx, func() { tcp.Close() })
+				defer stop()
+				handle(ctx, tcp)
+				tcp.Close()
+			})
 		}
 	})
 }
@@ -141,7 +139,7 @@ func reset(c *net.TCPConn) {
 	c.Close()
 }
 
-// redirected serves a connection that the kernel led here.
+// redirected serves a connection that the kernel redirected.
 func (n *Network) redirected(ctx context.Context, c *net.TCPConn) {
 	to, err := originalDestination(c)
 	if err != nil || to.Addr().IsLoopback() { // it was made to this port
@@ -149,28 +147,28 @@ func (n *Network) redirected(ctx context.Context, c *net.TCPConn) {
 		return
 	}
 	if to.Port() == dnsPort && !goodNet.Contains(to.Addr()) {
-		n.lookups(ctx, c) // whatever name server it wants
+		n.lookups(ctx, c) // to any name server
 		return
 	}
 	n.carry(ctx, c, n.target(to))
 }
 
-// target is what the host is asked for: the name whose address it is, or the
-// address.
-func (n *Network) target(to netip.AddrPort) *agentv1.NetConnect {
+// target is the request for a destination: for the name that has the address, or for
+// the address.
+func (n *Network) target(to netip.AddrPort) wire.NetRequest {
 	if name := n.names.name(to.Addr()); name != "" {
-		return &agentv1.NetConnect{Name: name, Port: uint32(to.Port())}
+		return wire.NetRequest{Kind: wire.NetConnect, Name: name, Port: uint32(to.Port())}
 	}
-	return &agentv1.NetConnect{Address: to.Addr().AsSlice(), Port: uint32(to.Port())}
+	return wire.NetRequest{Kind: wire.NetConnect, Address: to.Addr().AsSlice(), Port: uint32(to.Port())}
 }
 
 // carry connects c to a target through the host.
-func (n *Network) carry(ctx context.Context, c *net.TCPConn, to *agentv1.NetConnect) {
-	if n.host.tired() {
+func (n *Network) carry(ctx context.Context, c *net.TCPConn, to wire.NetRequest) {
+	if n.host.isBusy() {
 		reset(c)
 		return
 	}
-	out, _, err := n.host.connect(ctx, to)
+	out, err := n.host.connect(ctx, to)
 	if err != nil {
 		reset(c)
 		return
@@ -198,7 +196,7 @@ func join(c *net.TCPConn, out halfCloser) {
 		c.Close()
 		out.Close()
 	}
-	var sent atomic.Bool // the program has ended its side
+	var sent atomic.Bool // the program has closed its side
 	var up sync.WaitGroup
 	up.Go(func() {
 		err := flow(out, c)
@@ -213,9 +211,8 @@ func join(c *net.TCPConn, out halfCloser) {
 	up.Wait()
 }
 
-// hungUp says whether the host is gone altogether, by which a crash of it, and a
-// connection that was cut, differ from one whose other end has sent all: then
-// the host would still read.
+// hungUp says whether the host has closed both directions: it crashed, or cut the
+// connection. After the normal end of one direction the host still reads.
 func hungUp(c net.Conn) bool {
 	s, ok := c.(syscall.Conn)
 	if !ok {
@@ -239,8 +236,8 @@ func hungUp(c net.Conn) bool {
 	return hup || err != nil
 }
 
-// flow holds a buffer only while there is something in it: a connection that
-// idles costs little.
+// flow copies one direction. It holds a large buffer only while much comes, so that
+// idle connections cost little.
 func flow(to, from halfCloser) error {
 	var small [2 << 10]byte
 	for {
@@ -262,7 +259,7 @@ func flow(to, from halfCloser) error {
 	}
 }
 
-// burst copies in large pieces while they come.
+// burst copies in large parts while they come.
 func burst(to, from halfCloser) error {
 	b := chunks.Get().(*[chunk]byte)
 	defer chunks.Put(b)
@@ -279,7 +276,7 @@ func burst(to, from halfCloser) error {
 	}
 }
 
-// originalDestination is where a connection went before the rule led it here.
+// originalDestination is the destination of a connection before its redirection.
 func originalDestination(c *net.TCPConn) (to netip.AddrPort, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -109,7 +109,7 @@ func (b *broker) last() string {
 func begin(t *testing.T, target func(*net.UnixConn)) (*Network, *broker, string) {
 	t.Helper()
 	b := &broker{t: t, target: target}
-	n := New(b.dial)
+	n := New(b.dial, func() {})
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(query("good.test.", dnsmessage.TypeA))
 	f.Add([]byte{0, 7, 1, 0, 0, 9, 0, 0, 0, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n := New(func(context.Context) (net.Conn, error) { return nil, errors.New("nobody") })
+		n := New(func(context.Context) (net.Conn, error) { return nil, errors.New("nobody") }, func() {})
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if out := n.answer(ctx, b); out != nil && new(dnsmessage.Message).Unpack(out) != nil {
@@ -294,7 +294,7 @@ func TestSpares(t *testing.T) {
 	for _, c := range n.host.spare {
 		c.Close()
 	}
-	if code, err := n.host.lookup(t.Context(), "evil.test"); err != nil || code != agentv1.NetReply_REFUSED {
+	if code, err := n.host.lookup(t.Context(), "evil.test"); err != nil || code != wire.NetRefused {
 		t.Errorf("after the host was away: %v %v", code, err)
 	}
 }
@@ -360,7 +360,7 @@ func TestPoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := point(file); err != nil {
+		if err := writeResolvConf(file); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(file); err != nil || string(got) != nameServer {

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"time"
 
-	"sandlot/proto/agentv1"
+	"sandlot/internal/agent/wire"
 )
 
 // proxied serves a program that uses the proxy: SOCKS5 or HTTP, which the first
@@ -42,36 +42,29 @@ type client struct {
 func (c *client) Read(p []byte) (int, error) { return c.r.Read(p) }
 
 // destination is what a program names: a host and a port.
-func destination(host string, port uint64) *agentv1.NetConnect {
+// A program that looked a name up may give the address that the name got: the
+// destination is the name then.
+func (n *Network) destination(host string, port uint64) wire.NetRequest {
 	if a, err := netip.ParseAddr(host); err == nil {
-		return &agentv1.NetConnect{Address: a.Unmap().AsSlice(), Port: uint32(port)}
+		return n.target(netip.AddrPortFrom(a.Unmap(), uint16(port)))
 	}
-	return &agentv1.NetConnect{Name: host, Port: uint32(port)}
-}
-
-// known gives the name back when a program looked it up here and names the
-// address that it got.
-func (n *Network) known(to *agentv1.NetConnect) *agentv1.NetConnect {
-	if a, ok := netip.AddrFromSlice(to.Address); ok {
-		return n.target(netip.AddrPortFrom(a, uint16(to.Port)))
-	}
-	return to
+	return wire.NetRequest{Kind: wire.NetConnect, Name: host, Port: uint32(port)}
 }
 
 // socks serves CONNECT of SOCKS version 5 (RFC 1928), without authentication.
 func (n *Network) socks(ctx context.Context, c *client) {
-	to, err := greetSocks(c)
+	to, err := n.greetSocks(c)
 	if err != nil {
 		return
 	}
-	out, r, err := n.host.connect(ctx, n.known(to))
+	out, err := n.host.connect(ctx, to)
 	code := byte(0)
-	switch {
-	case err != nil && r == nil:
+	switch refused, ok := errors.AsType[refusal](err); {
+	case err != nil && !ok:
 		code = 1 // general failure
-	case r.Code == agentv1.NetReply_REFUSED || r.Code == agentv1.NetReply_BROKEN:
+	case refused.Code == wire.NetRefused || refused.Code == wire.NetBroken:
 		code = 2 // not allowed by the rules
-	case r.Code != agentv1.NetReply_OK:
+	case err != nil:
 		code = 4 // host unreachable
 	}
 	c.Write([]byte{5, code, 0, 1, 0, 0, 0, 0, 0, 0})
@@ -82,23 +75,24 @@ func (n *Network) socks(ctx context.Context, c *client) {
 	joined(c, out)
 }
 
-func greetSocks(c *client) (*agentv1.NetConnect, error) {
+// greetSocks reads the destination of a SOCKS client.
+func (n *Network) greetSocks(c *client) (to wire.NetRequest, err error) {
 	var b [260]byte
 	if _, err := io.ReadFull(c, b[:2]); err != nil {
-		return nil, err
+		return to, err
 	}
 	if _, err := io.ReadFull(c, b[:b[1]]); err != nil { // the methods that the program knows
-		return nil, err
+		return to, err
 	}
 	if _, err := c.Write([]byte{5, 0}); err != nil {
-		return nil, err
+		return to, err
 	}
 	if _, err := io.ReadFull(c, b[:4]); err != nil {
-		return nil, err
+		return to, err
 	}
 	if b[1] != 1 {
 		c.Write([]byte{5, 7, 0, 1, 0, 0, 0, 0, 0, 0})
-		return nil, errors.New("only CONNECT is served")
+		return to, errors.New("only CONNECT is served")
 	}
 	size, kind := 0, b[3]
 	switch kind {
@@ -108,61 +102,61 @@ func greetSocks(c *client) (*agentv1.NetConnect, error) {
 		size = 16
 	case 3:
 		if _, err := io.ReadFull(c, b[:1]); err != nil {
-			return nil, err
+			return to, err
 		}
 		size = int(b[0])
 	default:
 		c.Write([]byte{5, 8, 0, 1, 0, 0, 0, 0, 0, 0})
-		return nil, errors.New("unknown kind of address")
+		return to, errors.New("unknown kind of address")
 	}
 	if _, err := io.ReadFull(c, b[:size+2]); err != nil {
-		return nil, err
+		return to, err
 	}
 	host := string(b[:size])
 	if kind != 3 {
 		a, _ := netip.AddrFromSlice(b[:size])
 		host = a.String()
 	}
-	return destination(host, uint64(b[size])<<8|uint64(b[size+1])), nil
+	return n.destination(host, uint64(b[size])<<8|uint64(b[size+1])), nil
 }
 
 // http serves CONNECT, or one plain request.
 func (n *Network) http(ctx context.Context, c *client) {
 	r, err := http.ReadRequest(c.r)
 	if err != nil {
-		say(c, http.StatusBadRequest, "this is no request to a proxy: "+err.Error())
+		answerHTTP(c, http.StatusBadRequest, "this is no request to a proxy: "+err.Error())
 		return
 	}
 	c.SetReadDeadline(time.Time{})
 	if r.Method == http.MethodConnect {
 		n.tunnel(ctx, c, r)
 	} else {
-		n.pass(ctx, c, r)
+		n.forward(ctx, c, r)
 	}
 }
 
-// where is the destination of a request to a proxy.
-func where(hostport, port string) (*agentv1.NetConnect, error) {
+// parse returns the destination of a request to a proxy.
+func (n *Network) parse(hostport, port string) (to wire.NetRequest, err error) {
 	host := hostport
 	if h, p, err := net.SplitHostPort(hostport); err == nil {
 		host, port = h, p
 	}
 	number, err := strconv.ParseUint(port, 10, 16)
 	if host == "" || err != nil || number == 0 {
-		return nil, fmt.Errorf("%q is no host with a port", hostport)
+		return to, fmt.Errorf("%q is no host with a port", hostport)
 	}
-	return destination(host, number), nil
+	return n.destination(host, number), nil
 }
 
 func (n *Network) tunnel(ctx context.Context, c *client, r *http.Request) {
-	to, err := where(r.Host, "")
+	to, err := n.parse(r.Host, "")
 	if err != nil {
-		say(c, http.StatusBadRequest, err.Error())
+		answerHTTP(c, http.StatusBadRequest, err.Error())
 		return
 	}
-	out, reply, err := n.host.connect(ctx, n.known(to))
+	out, err := n.host.connect(ctx, to)
 	if err != nil {
-		failed(c, reply, err)
+		failed(c, err)
 		return
 	}
 	io.WriteString(c, "HTTP/1.1 200 Connection established\r\n\r\n")
@@ -181,16 +175,17 @@ func joined(c *client, out halfCloser) {
 	join(c.TCPConn, out)
 }
 
-// pass sends a plain request on, and its response back.
-func (n *Network) pass(ctx context.Context, c *client, r *http.Request) {
-	to, err := where(r.URL.Host, "80")
+// forward sends a plain request to the host, and its response back.
+func (n *Network) forward(ctx context.Context, c *client, r *http.Request) {
+	to, err := n.parse(r.URL.Host, "80")
 	if err != nil || r.URL.Scheme != "http" {
-		say(c, http.StatusBadRequest, "this is a proxy: it takes CONNECT, and requests whose address begins with http://")
+		answerHTTP(c, http.StatusBadRequest,
+			"this is a proxy: it takes CONNECT, and requests whose address begins with http://")
 		return
 	}
-	out, reply, err := n.host.connect(ctx, n.known(to))
+	out, err := n.host.connect(ctx, to)
 	if err != nil {
-		failed(c, reply, err)
+		failed(c, err)
 		return
 	}
 	defer out.Close()
@@ -201,7 +196,7 @@ func (n *Network) pass(ctx context.Context, c *client, r *http.Request) {
 	go func() { sent <- r.Write(out) }()
 	resp, err := http.ReadResponse(bufio.NewReader(out), r)
 	if err != nil {
-		say(c, http.StatusBadGateway, "the server broke the connection")
+		answerHTTP(c, http.StatusBadGateway, "the server broke the connection")
 	} else {
 		resp.Close = true
 		resp.Write(c)
@@ -212,22 +207,23 @@ func (n *Network) pass(ctx context.Context, c *client, r *http.Request) {
 	<-sent
 }
 
-// failed tells a program what became of its request.
-func failed(c *client, reply *agentv1.NetReply, err error) {
-	switch {
-	case reply == nil:
-		say(c, http.StatusBadGateway, "the sandbox's way out does not answer")
-	case reply.Code == agentv1.NetReply_REFUSED:
-		say(c, http.StatusForbidden, reply.Message)
-	case reply.Code == agentv1.NetReply_BUSY:
-		say(c, http.StatusTooManyRequests, reply.Message)
-	case reply.Code == agentv1.NetReply_BROKEN:
-		say(c, http.StatusBadRequest, reply.Message)
-	default:
-		say(c, http.StatusBadGateway, err.Error())
+// failed answers a program whose request the host refused, or did not answer.
+func failed(c *client, err error) {
+	refused, ok := errors.AsType[refusal](err)
+	if !ok {
+		answerHTTP(c, http.StatusBadGateway, "the sandbox's way out does not answer")
+		return
 	}
+	status, known := map[wire.NetCode]int{wire.NetRefused: http.StatusForbidden,
+		wire.NetBusy: http.StatusTooManyRequests, wire.NetBroken: http.StatusBadRequest}[refused.Code]
+	if !known {
+		status = http.StatusBadGateway
+	}
+	answerHTTP(c, status, refused.Message)
 }
 
-func say(c *client, status int, text string) {
-	fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s\n", status, http.StatusText(status), len(text)+1, text)
+func answerHTTP(c *client, status int, text string) {
+	const response = "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n" +
+		"Content-Length: %d\r\n\r\n%s\n"
+	fmt.Fprintf(c, response, status, http.StatusText(status), len(text)+1, text)
 }

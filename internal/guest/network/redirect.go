@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// redirect makes every IPv4 address one of this machine's own, and leads TCP
-// that does not go to loopback to a port of this process, and look-ups that go
-// to any name server to the one here. It needs CAP_NET_ADMIN and CAP_NET_RAW.
+// redirect makes every IPv4 address one of this machine's own, and redirects TCP
+// that does not go to loopback to a port of this process, and look-ups of any name
+// server to this process, too. It needs CAP_NET_ADMIN and CAP_NET_RAW.
 func redirect(port uint16) error {
 	for _, p := range []string{"198.18.0.1/15", "1.0.0.1/1", "128.0.0.1/1"} {
 		if err := addAddress(netip.MustParsePrefix(p)); err != nil {
@@ -28,7 +28,10 @@ func redirect(port uint16) error {
 	return nil
 }
 
-var native = binary.NativeEndian
+var (
+	native      = binary.NativeEndian
+	loopbackNet = netip.MustParsePrefix("127.0.0.0/8")
+)
 
 // addAddress adds an address to the interface 1, which is lo, by rtnetlink(7).
 func addAddress(p netip.Prefix) error {
@@ -98,8 +101,8 @@ func rules(port uint16) (pre, output []rule) {
 	accept := rule{target: verdict(accepted)}
 	return []rule{accept}, []rule{
 		{protocol: unix.IPPROTO_TCP, to: badNet, target: verdict(accepted)},
-		{protocol: unix.IPPROTO_TCP, to: netip.MustParsePrefix("127.0.0.0/8"), not: true, target: toPort(port)},
-		{protocol: unix.IPPROTO_UDP, to: netip.MustParsePrefix("127.0.0.0/8"), not: true, matches: udpPort(dnsPort), target: toPort(dnsPort)},
+		{protocol: unix.IPPROTO_TCP, to: loopbackNet, not: true, target: toPort(port)},
+		{protocol: unix.IPPROTO_UDP, to: loopbackNet, not: true, matches: udpPort(dnsPort), target: toPort(dnsPort)},
 		accept,
 	}
 }
@@ -189,7 +192,8 @@ func setTable(pre, output []rule) error {
 		return err
 	}
 	defer unix.Close(s)
-	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(s), unix.IPPROTO_IP, soSetReplace, uintptr(unsafe.Pointer(&m[0])), uintptr(len(m)), 0)
+	_, _, errno := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(s), unix.IPPROTO_IP, soSetReplace,
+		uintptr(unsafe.Pointer(&m[0])), uintptr(len(m)), 0)
 	runtime.KeepAlive(counters)
 	if errno != 0 {
 		return errno

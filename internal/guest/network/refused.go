@@ -10,17 +10,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandlot/proto/agentv1"
+	"sandlot/internal/agent/wire"
 )
 
-// watch sees which ports of a refused name's address are tried. The kernel
-// refuses these connections by itself; the host is told, so that it can say what
-// was refused. It begins with the first such name, as whatever watches sees all
-// packets.
+// watch watches for connections to the address of a refused name. The kernel refuses
+// them by itself; the host gets the port, so that a result can name it. Watching begins
+// with the first such name, as a raw socket costs something for every packet.
 func (n *Network) watch(to netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.over || n.watchers[to] != nil {
+	if n.closed || n.watchers[to] != nil {
 		return
 	}
 	s, err := rawSocket(to)
@@ -32,7 +31,7 @@ func (n *Network) watch(to netip.Addr) {
 	n.work.Go(w.run)
 }
 
-// watcher sees what goes to one address.
+// watcher reads the TCP packets to one address.
 type watcher struct {
 	n      *Network
 	socket *os.File
@@ -44,26 +43,26 @@ func (w *watcher) run() {
 	if err != nil {
 		return
 	}
-	for raw.Read(func(fd uintptr) bool { return w.take(int(fd)) }) == nil {
+	for raw.Read(func(fd uintptr) bool { return w.read(int(fd)) }) == nil {
 	}
 }
 
-// take takes what is there, and says whether anything was.
-func (w *watcher) take(fd int) (any bool) {
+// read reads the packets that are there, and says whether there was any.
+func (w *watcher) read(fd int) (any bool) {
 	var buf [128]byte
 	for {
-		w.n.untold.Add(1)
+		w.n.unreported.Add(1)
 		k, _, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
 		port, ok := opening(buf[:max(k, 0)])
 		if ok {
 			select {
-			case w.n.tell <- netip.AddrPortFrom(w.to, port):
-			default: // a flood: what matters was told
+			case w.n.attempts <- netip.AddrPortFrom(w.to, port):
+			default: // a flood: the host knows enough of it
 				ok = false
 			}
 		}
 		if !ok {
-			w.n.untold.Add(-1)
+			w.n.unreported.Add(-1)
 		}
 		if err != nil {
 			return any
@@ -72,17 +71,19 @@ func (w *watcher) take(fd int) (any bool) {
 	}
 }
 
-// settled is how long Settle waits at most.
-const settled = 200 * time.Millisecond
+// reportLimit is how long AwaitReports waits at most.
+const reportLimit = 200 * time.Millisecond
 
-// Lately says whether a name was refused of late: programs may try to reach it
-// still.
-func (n *Network) Lately() bool { return time.Since(time.Unix(0, n.refused.Load())) <= 10*time.Second }
+// RefusedLately says whether a name was refused within ten seconds: programs may still
+// try to reach it.
+func (n *Network) RefusedLately() bool {
+	return time.Since(time.Unix(0, n.refused.Load())) <= 10*time.Second
+}
 
-// Settle returns when the host knows what programs were refused until now, so
-// that a result can say it.
-func (n *Network) Settle() {
-	if !n.Lately() {
+// AwaitReports returns when the host knows which connections were refused until now, so
+// that a result can name them.
+func (n *Network) AwaitReports() {
+	if !n.RefusedLately() {
 		return
 	}
 	n.mu.Lock()
@@ -90,16 +91,17 @@ func (n *Network) Settle() {
 	n.mu.Unlock()
 	for _, w := range watchers {
 		if raw, err := w.socket.SyscallConn(); err == nil {
-			raw.Control(func(fd uintptr) { w.take(int(fd)) })
+			raw.Control(func(fd uintptr) { w.read(int(fd)) })
 		}
 	}
-	for until := time.Now().Add(settled); n.untold.Load() > 0 && time.Now().Before(until); {
+	for until := time.Now().Add(reportLimit); n.unreported.Load() > 0 && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// tellRefused asks the host for each, once in a while.
-func (n *Network) tellRefused(ctx context.Context) {
+// report asks the host for each refused connection, at most five times a second for
+// the same one.
+func (n *Network) report(ctx context.Context) {
 	type tried struct {
 		name string
 		port uint16
@@ -107,19 +109,20 @@ func (n *Network) tellRefused(ctx context.Context) {
 	last := map[tried]time.Time{}
 	for {
 		select {
-		case to := <-n.tell:
+		case to := <-n.attempts:
 			t := tried{n.names.name(to.Addr()), to.Port()}
 			if t.name != "" && time.Since(last[t]) > 200*time.Millisecond {
 				if len(last) > 256 {
 					clear(last)
 				}
 				last[t] = time.Now()
-				c, _, err := n.host.connect(ctx, &agentv1.NetConnect{Name: t.name, Port: uint32(t.port)})
-				if err == nil { // it is allowed by now; the program will try again
+				to := wire.NetRequest{Kind: wire.NetConnect, Name: t.name, Port: uint32(t.port)}
+				c, err := n.host.connect(ctx, to)
+				if err == nil { // the policy has changed; the program will try again
 					c.Close()
 				}
 			}
-			n.untold.Add(-1)
+			n.unreported.Add(-1)
 		case <-ctx.Done():
 			return
 		}

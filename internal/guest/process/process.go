@@ -1,6 +1,6 @@
-// Package process has the programs of a sandbox: it starts and reaps them, keeps the output
-// of those in the background, ends them with all that they started, and enforces the
-// sandbox's limits.
+// Package process runs the programs of a sandbox: it starts and reaps them, keeps the output
+// of background processes, ends programs with their descendants, and enforces the sandbox's
+// limits.
 package process
 
 import (
@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -24,6 +23,7 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/proto/agentv1"
 )
 
@@ -34,7 +34,7 @@ type Process struct {
 	argv    []string
 	pid     int
 	started time.Time
-	limit   time.Duration // after which it is ended; 0: never
+	limit   time.Duration // after that it is ended; 0: never
 
 	stdin  *os.File // nil when it has none
 	output *ring    // of a background process
@@ -48,10 +48,10 @@ type Process struct {
 	killedBy string
 }
 
-// Done is closed when the process has ended, and its output has come.
+// Done is closed when the process has ended, and its output is read.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// ID is the name by which the host knows the process.
+// ID is the process's id for the host.
 func (p *Process) ID() string { return p.id }
 
 // Ended returns how the process ended: its exit code, and the limit that ended it, or "".
@@ -71,48 +71,48 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Signal reaches the whole group.
+// Signal sends a signal to the process group.
 func (p *Process) Signal(s syscall.Signal) {
 	if p.Running() {
 		_ = syscall.Kill(-p.pid, s)
 	}
 }
 
-// blame remembers which limit ended it.
+// blame records which limit ended the process.
 func (p *Process) blame(by string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.killedBy == "" {
+	if p.killedBy == "" && p.ended.IsZero() {
 		p.killedBy = by
 	}
 }
 
 // Wiring is where a process's streams go.
 type Wiring struct {
-	Stdin          io.Reader   // copied in; nil: no input, unless open
-	Stdout, Stderr io.Writer   // nil Stderr: in one with Stdout, in the order of the writes
-	Direct         [2]*os.File // in place of Stdin and Stdout
-	Size           *agentv1.Pty
-	Terminal       func(*os.File) // gets the terminal's own side
+	Stdin          io.Reader      // copied in; nil: no input, unless open
+	Stdout, Stderr io.Writer      // nil Stderr: in one with Stdout, in the order of the writes
+	Direct         [2]*os.File    // in place of Stdin and Stdout
+	Size           *agentv1.Pty   // of a terminal in place of pipes; nil: pipes
+	Terminal       func(*os.File) // gets the master side of the terminal
 
-	open   bool          // keep stdin for writes
-	output *ring         // what Stdout is, where it is kept
-	limit  time.Duration // what the process remembers as its limit; 0: none
+	open   bool          // keep stdin for WriteProcess
+	output *ring         // Stdout of a background process
+	limit  time.Duration // Process.limit
 }
 
 // Processes are those that the agent has started for the host.
 type Processes struct {
 	Reaper   *Reaper
 	Enforcer *Enforcer
-	// Dir is where a process starts whose command does not say, or says it relatively.
+	// Dir is the working directory of commands without one, and the base of relative ones.
 	Dir func() string
-	// Env makes the environment of a process of what the call adds; quiet is that of a
+	// Env makes the environment of a process from the call's own variables; quiet is for a
 	// program whose output no terminal shows.
 	Env func(call map[string]string, quiet bool) []string
 	// Ended is called when a process has ended.
 	Ended func()
 
-	work sync.WaitGroup // those that wait for a process
+	work sync.WaitGroup // goroutines that wait for a process, or write its input
 
 	mu    sync.Mutex
 	table map[string]*Process
@@ -143,7 +143,7 @@ func (ps *Processes) Busy() bool {
 	return false
 }
 
-// Blame tells those of the processes which limit they are ended for.
+// Blame records for those of the processes which limit ended them.
 func (ps *Processes) Blame(pids map[int]bool, limit string) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -154,16 +154,17 @@ func (ps *Processes) Blame(pids map[int]bool, limit string) {
 	}
 }
 
-// Spawn starts a program of a user.
+// Spawn starts a user's program.
 func (ps *Processes) Spawn(kind string, c *agentv1.Command, w Wiring) (*Process, error) {
 	if c == nil || len(c.Argv) == 0 || c.Argv[0] == "" {
-		return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("the command is empty"))
+		return nil, wire.Errorf(connect.CodeInvalidArgument, "the command is empty")
 	}
 	dir, err := ps.directory(c.Cwd)
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{kind: kind, argv: c.Argv, started: time.Now(), output: w.output, limit: w.limit, done: make(chan struct{})}
+	p := &Process{kind: kind, argv: c.Argv, started: time.Now(), output: w.output, limit: w.limit,
+		done: make(chan struct{})}
 	attr := &syscall.ProcAttr{Dir: dir, Env: ps.Env(c.Env, kind != "interactive")}
 	var closeAfter []*os.File
 	if w.Size != nil {
@@ -191,9 +192,9 @@ func (ps *Processes) Spawn(kind string, c *agentv1.Command, w Wiring) (*Process,
 	}
 	p.pid = pid
 	if w.Stdin != nil && w.Size == nil {
-		go feed(p.stdin, w.Stdin, w.open)
+		ps.work.Go(func() { feed(p.stdin, w.Stdin, w.open) })
 	}
-	ps.adopt(p)
+	ps.add(p)
 	ps.work.Go(func() { ps.wait(p, status) })
 	return p, nil
 }
@@ -210,22 +211,24 @@ func (ps *Processes) Fork(argv []string, attr *syscall.ProcAttr) (int, <-chan sy
 	return pid, st, err
 }
 
-func toUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
-
 func startError(name string, err error) error {
 	switch {
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, syscall.ENOENT):
-		return connect.NewError(connect.CodeNotFound, fmt.Errorf("command not found: %s", name))
+		return wire.Errorf(connect.CodeNotFound, "command not found: %s", name)
 	case errors.Is(err, syscall.EACCES):
-		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("not executable: %s", name))
+		return wire.Errorf(connect.CodePermissionDenied, "not executable: %s", name)
 	case errors.Is(err, syscall.E2BIG), errors.Is(err, syscall.EINVAL):
-		return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the arguments or variables are too long, or hold a zero byte: %s", name))
+		return wire.Errorf(connect.CodeInvalidArgument,
+			"the arguments or variables are too long, or hold a zero byte: %s", name)
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOMEM):
-		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("no process can be started: the sandbox has reached its limit of processes or memory"))
+		return wire.Errorf(connect.CodeResourceExhausted,
+			"no process can be started: the sandbox has reached its limit of processes or memory")
 	}
 	return connect.NewError(connect.CodeInternal, err)
 }
 
+// openPipes gives the process pipes. The child's ends, which it returns, are to be closed
+// once the process has them.
 func (p *Process) openPipes(attr *syscall.ProcAttr, w Wiring) (childs []*os.File, err error) {
 	if w.Direct[0] != nil {
 		return p.openDirect(attr, w)
@@ -260,8 +263,7 @@ func (p *Process) openPipes(attr *syscall.ProcAttr, w Wiring) (childs []*os.File
 	return childs, nil
 }
 
-// openDirect gives the process connections in place of pipes. They are closed
-// here once it has them.
+// openDirect gives the process connections in place of pipes for input and output.
 func (p *Process) openDirect(attr *syscall.ProcAttr, w Wiring) ([]*os.File, error) {
 	r, errOut, err := os.Pipe()
 	if err != nil {
@@ -273,40 +275,27 @@ func (p *Process) openDirect(attr *syscall.ProcAttr, w Wiring) ([]*os.File, erro
 }
 
 func (p *Process) openTerminal(attr *syscall.ProcAttr, w Wiring) ([]*os.File, error) {
-	ours, theirs, err := pty.Open()
+	master, slave, err := pty.Open()
 	if err != nil {
 		return nil, fmt.Errorf("opening a terminal: %w", err)
 	}
 	size := &pty.Winsize{Rows: uint16(min(w.Size.Rows, 4096)), Cols: uint16(min(w.Size.Cols, 4096))}
-	if err := pty.Setsize(ours, size); err != nil {
-		return []*os.File{ours, theirs}, err
+	if err := pty.Setsize(master, size); err != nil {
+		return []*os.File{master, slave}, err
 	}
-	fd := theirs.Fd()
+	fd := slave.Fd()
 	attr.Files = []uintptr{fd, fd, fd}
 	attr.Sys = &syscall.SysProcAttr{Setctty: true, Ctty: 0}
-	p.stdin = ours
-	w.Terminal(ours)
-	p.pump(ours, w.Stdout)
-	return []*os.File{theirs}, nil
+	p.stdin = master
+	w.Terminal(master)
+	p.pump(master, w.Stdout)
+	return []*os.File{slave}, nil
 }
 
 // pump copies one stream of the process until its end.
 func (p *Process) pump(r *os.File, sink io.Writer) {
 	p.pipes = append(p.pipes, r)
-	p.pumps.Go(func() {
-		buf := make([]byte, 32<<10)
-		for {
-			n, err := r.Read(buf)
-			if n > 0 {
-				if _, werr := sink.Write(buf[:n]); werr != nil {
-					return
-				}
-			}
-			if err != nil {
-				return
-			}
-		}
-	})
+	p.pumps.Go(func() { io.CopyBuffer(struct{ io.Writer }{sink}, struct{ io.Reader }{r}, make([]byte, 32<<10)) })
 }
 
 func feed(stdin *os.File, from io.Reader, open bool) {
@@ -316,8 +305,8 @@ func feed(stdin *os.File, from io.Reader, open bool) {
 	}
 }
 
-// leftover is how long output is still taken from what a process left behind
-// when it ended, such as `sleep 1000 &`.
+// leftover is how long output is still read from the descendants that a process left
+// running when it ended, such as `sleep 1000 &`.
 const leftover = 100 * time.Millisecond
 
 // wait waits for the process and for its output.
@@ -356,12 +345,12 @@ func (ps *Processes) wait(p *Process, status <-chan syscall.WaitStatus) {
 	ps.retire(p)
 }
 
-// byTime is what killed a process whose time was over.
+// byTime stands in the place of a limit for a process whose time was over.
 const byTime = "time"
 
-// farewell is how long a background process may take to end when its time is
+// timeoutGrace is how long a background process may take to end when its time is
 // over.
-const farewell = 5 * time.Second
+const timeoutGrace = 5 * time.Second
 
 // expire ends a process when its time is over.
 func (ps *Processes) expire(p *Process) {
@@ -370,21 +359,12 @@ func (ps *Processes) expire(p *Process) {
 	select {
 	case <-p.done:
 	case <-t.C:
-		p.overdue()
-		ps.End(p, farewell)
+		p.blame(byTime)
+		ps.End(p, timeoutGrace)
 	}
 }
 
-// overdue remembers that its time was over, unless it has ended.
-func (p *Process) overdue() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.killedBy == "" && p.ended.IsZero() {
-		p.killedBy = byTime
-	}
-}
-
-// End stops a process and all that it started: TERM, then KILL.
+// End ends a process and its descendants: TERM, then KILL.
 func (ps *Processes) End(p *Process, grace time.Duration) {
 	p.Signal(syscall.SIGTERM)
 	select {
@@ -394,7 +374,7 @@ func (ps *Processes) End(p *Process, grace time.Duration) {
 	KillTree(p)
 }
 
-// KillTree kills the group and those who left it.
+// KillTree kills the process group and the descendants that left it.
 func KillTree(p *Process) {
 	tree := descendants(p.pid)
 	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
@@ -414,21 +394,22 @@ func (ps *Processes) directory(cwd string) (string, error) {
 	}
 	st, err := os.Stat(cwd)
 	if err != nil {
-		return "", connect.NewError(connect.CodeNotFound, fmt.Errorf("directory not found in sandbox: %s", cwd))
+		return "", wire.Errorf(connect.CodeNotFound, "directory not found in sandbox: %s", cwd)
 	}
 	if !st.IsDir() {
-		return "", connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("not a directory: %s", cwd))
+		return "", wire.Errorf(connect.CodeFailedPrecondition, "not a directory: %s", cwd)
 	}
 	return cwd, nil
 }
 
-// How many background processes may run, and how many that have ended are remembered.
+// How many background processes may run, and how many ended ones are kept.
 const (
 	maxLive  = 128
 	MaxEnded = 64
 )
 
-func (ps *Processes) adopt(p *Process) {
+// add gives a process its id.
+func (ps *Processes) add(p *Process) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	ps.next++
@@ -439,7 +420,8 @@ func (ps *Processes) adopt(p *Process) {
 	ps.table[p.id] = p
 }
 
-// retire forgets a process that nobody can ask about any more.
+// retire forgets a process that has ended, unless it was a background process: of
+// those the last MaxEnded are kept.
 func (ps *Processes) retire(p *Process) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -466,7 +448,7 @@ func (ps *Processes) process(id string) (*Process, error) {
 	if p := ps.table[id]; p != nil {
 		return p, nil
 	}
-	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process not found: %.40s", id))
+	return nil, wire.Errorf(connect.CodeNotFound, "process not found: %.40s", id)
 }
 
 // StartProcess implements the wire.
@@ -481,14 +463,15 @@ func (ps *Processes) StartProcess(_ context.Context,
 	}
 	ps.mu.Unlock()
 	if live >= maxLive {
-		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("%d background processes run already; stop one first", live))
+		return nil, wire.Errorf(connect.CodeResourceExhausted,
+			"%d background processes run already; stop one first", live)
 	}
 	out := newRing()
-	w := Wiring{open: r.StdinOpen, Stdout: out, output: out}
+	w := Wiring{open: r.StdinOpen, Stdout: out, output: out,
+		limit: wire.Millis(r.TimeoutMillis)}
 	if len(r.Stdin) > 0 {
 		w.Stdin = bytes.NewReader(r.Stdin)
 	}
-	w.limit = time.Duration(min(r.TimeoutMillis, 1<<40)) * time.Millisecond
 	p, err := ps.Spawn("background", r.Command, w)
 	if err != nil {
 		return nil, err
@@ -500,16 +483,15 @@ func (ps *Processes) StartProcess(_ context.Context,
 }
 
 // List describes the processes, the oldest first.
-func (ps *Processes) List() []*agentv1.Process {
+func (ps *Processes) List() (list []*agentv1.Process) {
 	ps.mu.Lock()
-	list := slices.Collect(maps.Values(ps.table))
+	all := slices.Collect(maps.Values(ps.table))
 	ps.mu.Unlock()
-	slices.SortFunc(list, func(x, y *Process) int { return x.started.Compare(y.started) })
-	var out []*agentv1.Process
-	for _, p := range list {
-		out = append(out, p.Describe())
+	slices.SortFunc(all, func(x, y *Process) int { return x.started.Compare(y.started) })
+	for _, p := range all {
+		list = append(list, p.Describe())
 	}
-	return out
+	return list
 }
 
 // Describe describes the process as it is now.
@@ -517,7 +499,8 @@ func (p *Process) Describe() *agentv1.Process {
 	running := p.Running()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	d := &agentv1.Process{ProcessId: p.id, Running: running, Kind: p.kind, Pid: uint32(p.pid), StartedUnixMillis: uint64(p.started.UnixMilli()), KilledBy: p.killedBy,
+	d := &agentv1.Process{ProcessId: p.id, Running: running, Kind: p.kind, Pid: uint32(p.pid),
+		StartedUnixMillis: uint64(p.started.UnixMilli()), KilledBy: p.killedBy,
 		TimeoutMillis: uint64(p.limit.Milliseconds())}
 	size := 0
 	for _, s := range p.argv {
@@ -525,7 +508,7 @@ func (p *Process) Describe() *agentv1.Process {
 			d.Argv = append(d.Argv, "…")
 			break
 		}
-		d.Argv = append(d.Argv, toUTF8(s))
+		d.Argv = append(d.Argv, wire.UTF8(s))
 	}
 	if !running {
 		d.ExitCode, d.EndedUnixMillis = p.exit, uint64(p.ended.UnixMilli())
@@ -547,7 +530,7 @@ func (ps *Processes) ReadProcess(ctx context.Context,
 	}
 	out := p.output
 	if out == nil {
-		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("only background processes keep their output"))
+		return nil, wire.Errorf(connect.CodeFailedPrecondition, "only background processes keep their output")
 	}
 	deadline := time.NewTimer(time.Duration(min(r.WaitMillis, 600_000)) * time.Millisecond)
 	defer deadline.Stop()
@@ -573,8 +556,8 @@ func (ps *Processes) ReadProcess(ctx context.Context,
 
 func (p *Process) answer(data []byte, next, skipped uint64) *agentv1.ReadProcessResponse {
 	d := p.Describe()
-	return &agentv1.ReadProcessResponse{Output: data, Cursor: next, Skipped: skipped, Left: d.OutputBytes - next, Running: d.Running,
-		ExitCode: d.ExitCode, KilledBy: d.KilledBy, TimeoutMillis: d.TimeoutMillis}
+	return &agentv1.ReadProcessResponse{Output: data, Cursor: next, Skipped: skipped, Left: d.OutputBytes - next,
+		Running: d.Running, ExitCode: d.ExitCode, KilledBy: d.KilledBy, TimeoutMillis: d.TimeoutMillis}
 }
 
 // WriteProcess implements the wire.
@@ -585,9 +568,9 @@ func (ps *Processes) WriteProcess(ctx context.Context,
 		return nil, err
 	}
 	if p.stdin == nil || p.kind != "background" || !p.Running() {
-		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process takes no input, or has ended"))
+		return nil, wire.Errorf(connect.CodeFailedPrecondition, "the process takes no input, or has ended")
 	}
-	// A program that does not read must not hold the call for ever.
+	// The call ends even when the program does not read.
 	deadline, ok := ctx.Deadline()
 	if limit := time.Now().Add(10 * time.Second); !ok || deadline.After(limit) {
 		deadline = limit
@@ -595,10 +578,12 @@ func (ps *Processes) WriteProcess(ctx context.Context,
 	p.stdin.SetWriteDeadline(deadline)
 	n, err := p.stdin.Write(r.Data)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("the process does not read its input; %d bytes were taken", n))
+		return nil, wire.Errorf(connect.CodeResourceExhausted,
+			"the process does not read its input; %d bytes were taken", n)
 	}
 	if err != nil {
-		return nil, connect.NewError(connect.CodeFailedPrecondition, fmt.Errorf("the process has closed its input; %d bytes were taken", n))
+		return nil, wire.Errorf(connect.CodeFailedPrecondition,
+			"the process has closed its input; %d bytes were taken", n)
 	}
 	if r.Eof {
 		p.stdin.Close()
@@ -615,7 +600,7 @@ func (ps *Processes) StopProcess(ctx context.Context,
 	}
 	s := syscall.Signal(r.Signal)
 	if s <= 0 || s > 64 {
-		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("signal %d is not known", s))
+		return nil, wire.Errorf(connect.CodeInvalidArgument, "signal %d is not known", s)
 	}
 	grace := time.Duration(min(r.GraceMillis, 60_000)) * time.Millisecond
 	if s == unix.SIGKILL {
