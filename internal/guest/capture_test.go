@@ -61,11 +61,13 @@ func TestCapture(t *testing.T) {
 
 func testCapture(t *testing.T, r *rand.Rand, text func(*rand.Rand, int) []byte) {
 	t.Helper()
-	for _, bounds := range []struct{ head, tail uint32 }{{10, 10}, {1, 100}, {100, 1}, {0, 10}, {10, 0}, {0, 0}, {7, 13}} {
+	for _, bounds := range []struct{ head, tail uint32 }{{10, 10}, {1, 100}, {100, 1}, {0, 10}, {10, 0}, {0, 0},
+		{7, 13}} {
 		for _, total := range []int{0, 1, 9, 10, 11, 19, 20, 21, 40, 101, 102, 1000} {
 			for _, most := range []int{1, 3, 10, 1000} {
 				data := text(r, total)
-				c := newCapture("stdout", testOutputFiles(t), &agentv1.Bounds{HeadChars: bounds.head, TailChars: bounds.tail})
+				c := newCapture("stdout", testOutputFiles(t), &agentv1.Bounds{HeadChars: bounds.head,
+					TailChars: bounds.tail})
 				for rest := data; len(rest) > 0; {
 					n := min(len(rest), 1+r.IntN(most))
 					if k, err := c.Write(rest[:n]); k != n || err != nil {
@@ -76,7 +78,8 @@ func testCapture(t *testing.T, r *rand.Rand, text func(*rand.Rand, int) []byte) 
 				got := c.done()
 				head, tail := ends(data, int(bounds.head), int(bounds.tail))
 				if !bytes.Equal(got.Head, head) || !bytes.Equal(got.Tail, tail) || got.Total != uint64(total) {
-					t.Fatalf("bounds %v, %d bytes in pieces of up to %d: head %d, tail %d, total %d", bounds, total, most, len(got.Head), len(got.Tail), got.Total)
+					t.Fatalf("bounds %v, %d bytes in pieces of up to %d: head %d, tail %d, total %d", bounds, total,
+						most, len(got.Head), len(got.Tail), got.Total)
 				}
 				fits := utf8.RuneCount(data) <= int(bounds.head+bounds.tail)
 				if fits && got.Path != "" && bytes.ContainsAny(data, "\r\b\x1b") { // noise may be anything
@@ -88,8 +91,10 @@ func testCapture(t *testing.T, r *rand.Rand, text func(*rand.Rand, int) []byte) 
 				if fits {
 					continue
 				}
-				if whole, err := os.ReadFile(got.Path); err != nil || !bytes.Equal(whole, data) || got.Kept != uint64(total) {
-					t.Fatalf("bounds %v, %d bytes: the file has %d, kept %d, %v", bounds, total, len(whole), got.Kept, err)
+				if whole, err := os.ReadFile(got.Path); err != nil || !bytes.Equal(whole, data) ||
+					got.Kept != uint64(total) {
+					t.Fatalf("bounds %v, %d bytes: the file has %d, kept %d, %v", bounds, total, len(whole), got.Kept,
+						err)
 				}
 			}
 		}
@@ -102,7 +107,8 @@ func TestCaptureCountsCharacters(t *testing.T) {
 	for _, char := range []string{"a", "é", "語", "😀", "\xff"} {
 		c := newCapture("stdout", testOutputFiles(t), &agentv1.Bounds{HeadChars: 40, TailChars: 60})
 		c.Write([]byte(strings.Repeat(char, 100)))
-		if got := c.done(); string(got.Head) != strings.Repeat(char, 40) || string(got.Tail) != strings.Repeat(char, 60) || got.Path != "" {
+		if got := c.done(); string(got.Head) != strings.Repeat(char, 40) || string(got.Tail) != strings.Repeat(char,
+			60) || got.Path != "" {
 			t.Errorf("100 of %q: %d and %d bytes, path %q", char, len(got.Head), len(got.Tail), got.Path)
 		}
 		c = newCapture("stdout", testOutputFiles(t), &agentv1.Bounds{HeadChars: 40, TailChars: 60})
@@ -113,7 +119,8 @@ func TestCaptureCountsCharacters(t *testing.T) {
 			t.Errorf("10000 of %q take %d, %d and %d bytes", char, cap(c.first), cap(c.last), cap(c.begun))
 		}
 		got := c.done()
-		if string(got.Head) != strings.Repeat(char, 40) || string(got.Tail) != strings.Repeat(char, 60) || got.Kept != uint64(10_000*len(char)) {
+		if string(got.Head) != strings.Repeat(char, 40) || string(got.Tail) != strings.Repeat(char, 60) ||
+			got.Kept != uint64(10_000*len(char)) {
 			t.Errorf("10000 of %q: %d and %d bytes, %d in the file", char, len(got.Head), len(got.Tail), got.Kept)
 		}
 	}
@@ -128,7 +135,8 @@ func TestCaptureOfFarTooMuch(t *testing.T) {
 	}
 	c.Write([]byte("tail"))
 	got := c.done()
-	if got.Total != maxFileSize+1<<20+4 || got.Kept != maxFileSize || string(got.Head) != "xxxx" || string(got.Tail) != "tail" {
+	if got.Total != maxFileSize+1<<20+4 || got.Kept != maxFileSize || string(got.Head) != "xxxx" ||
+		string(got.Tail) != "tail" {
 		t.Errorf("total %d, kept %d, head %q, tail %q", got.Total, got.Kept, got.Head, got.Tail)
 	}
 	if st, err := os.Stat(got.Path); err != nil || st.Size() != maxFileSize {
@@ -153,7 +161,8 @@ func TestCaptureBounds(t *testing.T) {
 	if c := newCapture("x", nil, nil); c.head+c.tail != 50_000 {
 		t.Errorf("without bounds: %d and %d", c.head, c.tail)
 	}
-	if c := newCapture("x", nil, &agentv1.Bounds{HeadChars: 1<<32 - 1, TailChars: 1<<32 - 1}); c.head != maxInline || c.tail != maxInline {
+	if c := newCapture("x", nil, &agentv1.Bounds{HeadChars: 1<<32 - 1, TailChars: 1<<32 - 1}); c.head != maxInline ||
+		c.tail != maxInline {
 		t.Errorf("bounds without bounds: %d and %d", c.head, c.tail)
 	}
 }
@@ -178,7 +187,8 @@ func TestSpoolRemovesTheOldest(t *testing.T) {
 
 // What a terminal would show otherwise is kept as it came, though it fits.
 func TestCaptureKeepsWhatIsRewritten(t *testing.T) {
-	for text, want := range map[string]bool{"": false, "a\n\tb": false, "a\r\nb\r\n": false, "a\rb": true, "a\r\nb\r": true, "\x1b[31ma": true, "a\b": true} {
+	for text, want := range map[string]bool{"": false, "a\n\tb": false, "a\r\nb\r\n": false, "a\rb": true,
+		"a\r\nb\r": true, "\x1b[31ma": true, "a\b": true} {
 		for _, head := range []uint32{0, 2, 100} {
 			c := newCapture("stdout", testOutputFiles(t), &agentv1.Bounds{HeadChars: head, TailChars: 100})
 			c.Write([]byte(text))
@@ -189,7 +199,8 @@ func TestCaptureKeepsWhatIsRewritten(t *testing.T) {
 			if got.Path == "" {
 				continue
 			}
-			if whole, err := os.ReadFile(got.Path); err != nil || string(whole) != text || got.Kept != uint64(len(text)) || string(got.Head)+string(got.Tail) != text {
+			if whole, err := os.ReadFile(got.Path); err != nil || string(whole) != text ||
+				got.Kept != uint64(len(text)) || string(got.Head)+string(got.Tail) != text {
 				t.Errorf("%q: the file has %q of %d, %v", text, whole, got.Kept, err)
 			}
 		}

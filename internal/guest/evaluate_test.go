@@ -26,7 +26,7 @@ import (
 // eval runs a piece of code to its end.
 func (r *rig) eval(language, code string) *agentv1.EvaluateDone {
 	r.t.Helper()
-	all := r.events(&agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: language, Code: code}}})
+	all := r.events(evaluateRun(&agentv1.EvaluateRequest{Language: language, Code: code}))
 	d := all[len(all)-1].GetEvaluated()
 	if d == nil {
 		r.t.Fatalf("%s %q: %v", language, code, all[len(all)-1])
@@ -52,7 +52,8 @@ func needPython(t *testing.T) {
 func TestEvaluate(t *testing.T) {
 	needPython(t)
 	r := newRig(t)
-	if d := r.eval("python", "import sys\nx = 20\nprint('out')\nprint('err', file=sys.stderr)\nx + 1"); !d.Ok || d.ExitCode != 0 || value(d) != "21" || string(d.Stdout.Head) != "out\n" || string(d.Stderr.Head) != "err\n" {
+	if d := r.eval("python", "import sys\nx = 20\nprint('out')\nprint('err', file=sys.stderr)\nx + 1"); !d.Ok ||
+		d.ExitCode != 0 || value(d) != "21" || string(d.Stdout.Head) != "out\n" || string(d.Stderr.Head) != "err\n" {
 		t.Errorf("got %v", d)
 	}
 	if d := r.eval("python", "x + 2"); value(d) != "22" {
@@ -64,7 +65,8 @@ func TestEvaluate(t *testing.T) {
 	if d := r.eval("python", "import os; os.getcwd()"); value(d) != "'"+r.dir+"'" {
 		t.Errorf("it works in %s", value(d))
 	}
-	if d := r.eval("python", "1/0"); d.Ok || d.ExitCode != 1 || d.Error != "ZeroDivisionError: division by zero" || !strings.Contains(d.Traceback, "line 1") {
+	if d := r.eval("python", "1/0"); d.Ok || d.ExitCode != 1 || d.Error != "ZeroDivisionError: division by zero" ||
+		!strings.Contains(d.Traceback, "line 1") {
 		t.Errorf("got %v", d)
 	}
 	d := r.eval("python", "class P:\n    def _repr_html_(self): return '<b>'\nP()")
@@ -77,9 +79,11 @@ func TestEvaluateTimeout(t *testing.T) {
 	needPython(t)
 	r := newRig(t)
 	r.eval("python", "kept = 1")
-	all := r.events(&agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "python", Code: "print('begun', flush=True)\nwhile True: pass", TimeoutMillis: 300}}})
+	all := r.events(evaluateRun(&agentv1.EvaluateRequest{Language: "python",
+		Code: "print('begun', flush=True)\nwhile True: pass", TimeoutMillis: 300}))
 	d := all[len(all)-1].GetEvaluated()
-	if d.GetOk() || !d.GetTimedOut() || d.GetInterrupted() || d.GetExitCode() != 124 || d.GetStateLost() || d.GetTraceback() != "" || string(d.GetStdout().GetHead()) != "begun\n" {
+	if d.GetOk() || !d.GetTimedOut() || d.GetInterrupted() || d.GetExitCode() != 124 || d.GetStateLost() ||
+		d.GetTraceback() != "" || string(d.GetStdout().GetHead()) != "begun\n" {
 		t.Errorf("got %v", d)
 	}
 	if d := r.eval("python", "kept"); value(d) != "1" {
@@ -94,7 +98,8 @@ func TestEvaluateAFile(t *testing.T) {
 	if d.Ok || d.ExitCode != 3 || string(d.Stdout.Head) != "out\n"+r.dir+"\n" || string(d.Stderr.Head) != "err\n" {
 		t.Errorf("got %v", d)
 	}
-	if d := r.eval("sh", "echo \"x=$x\"; echo $0"); !d.Ok || !strings.HasPrefix(string(d.Stdout.Head), "x=\n/") || !strings.HasSuffix(string(d.Stdout.Head), "/code.sh\n") {
+	if d := r.eval("sh", "echo \"x=$x\"; echo $0"); !d.Ok || !strings.HasPrefix(string(d.Stdout.Head), "x=\n/") ||
+		!strings.HasSuffix(string(d.Stdout.Head), "/code.sh\n") {
 		t.Errorf("got %v", d)
 	}
 	if d := r.eval("bad", "echo $0"); !strings.HasSuffix(string(d.Stdout.Head), "/code\n") {
@@ -103,8 +108,10 @@ func TestEvaluateAFile(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "code-*", "code*")); len(left) > 0 {
 		t.Errorf("files are left: %v", left)
 	}
-	all := r.events(&agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "sh", Code: "echo begun; sleep 60", TimeoutMillis: 300}}})
-	if d := all[len(all)-1].GetEvaluated(); !d.GetTimedOut() || d.GetExitCode() != 124 || string(d.GetStdout().GetHead()) != "begun\n" {
+	all := r.events(evaluateRun(&agentv1.EvaluateRequest{Language: "sh", Code: "echo begun; sleep 60",
+		TimeoutMillis: 300}))
+	if d := all[len(all)-1].GetEvaluated(); !d.GetTimedOut() || d.GetExitCode() != 124 ||
+		string(d.GetStdout().GetHead()) != "begun\n" {
 		t.Errorf("got %v", all[len(all)-1])
 	}
 }
@@ -129,7 +136,7 @@ func TestWaitingForTheInterpreter(t *testing.T) {
 	if d := r.exec(&agentv1.ExecRequest{Command: sh("echo x")}); d.ExitCode != 0 {
 		t.Errorf("got %v", d)
 	}
-	all := r.events(&agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "python", Code: "over and 'second'"}}})
+	all := r.events(evaluateRun(&agentv1.EvaluateRequest{Language: "python", Code: "over and 'second'"}))
 	if d := <-first; value(d) != "'first'" {
 		t.Errorf("the first: %v", d)
 	}
@@ -217,7 +224,10 @@ func (h *host) run(s net.Conn, m *agentv1.RunRequest) *agentv1.RunEvent {
 }
 
 func (h *host) client(mux *yamux.Session) agentv1connect.AgentClient {
-	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return h.open(mux, wire.Call), nil }}
+	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return h.open(mux,
+			wire.Call), nil
+	}}
 	h.t.Cleanup(tr.CloseIdleConnections)
 	return agentv1connect.NewAgentClient(&http.Client{Transport: tr}, "http://agent")
 }
@@ -247,7 +257,7 @@ func newHost(t *testing.T) *host {
 }
 
 func shRun(script string) *agentv1.RunRequest {
-	return &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: sh(script)}}}
+	return execRun(&agentv1.ExecRequest{Command: sh(script)})
 }
 
 // After a break the agent dials again, and what it owns lived on.
@@ -256,7 +266,8 @@ func TestTheLinkBreaks(t *testing.T) {
 	dir := t.TempDir()
 	mux := h.link()
 	c := h.client(mux)
-	_, err := c.Configure(t.Context(), &agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: dir}}, Languages: languages(t), Env: map[string]string{"E": "bound"}})
+	_, err := c.Configure(t.Context(), &agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: dir}},
+		Languages: languages(t), Env: map[string]string{"E": "bound"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +284,8 @@ func TestTheLinkBreaks(t *testing.T) {
 	if e := h.run(s, &agentv1.RunRequest{}); e.GetRefused() == nil {
 		t.Errorf("got %v", e)
 	}
-	started, err := c.StartProcess(t.Context(), &agentv1.StartProcessRequest{Command: sh("echo begun; read x; echo $x; sleep 60"), StdinOpen: true})
+	started, err := c.StartProcess(t.Context(),
+		&agentv1.StartProcessRequest{Command: sh("echo begun; read x; echo $x; sleep 60"), StdinOpen: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,12 +298,14 @@ func TestTheLinkBreaks(t *testing.T) {
 	if err != nil || after.BootId != before.BootId {
 		t.Errorf("it is another agent: %v, %v", after, err)
 	}
-	if _, err := c.WriteProcess(t.Context(), &agentv1.WriteProcessRequest{ProcessId: id, Data: []byte("word\n")}); err != nil {
+	if _, err := c.WriteProcess(t.Context(), &agentv1.WriteProcessRequest{ProcessId: id,
+		Data: []byte("word\n")}); err != nil {
 		t.Fatal(err)
 	}
 	out := ""
 	for cursor := uint64(0); !strings.Contains(out, "word"); {
-		m, err := c.ReadProcess(t.Context(), &agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: 100, WaitMillis: 10_000})
+		m, err := c.ReadProcess(t.Context(), &agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: 100,
+			WaitMillis: 10_000})
 		if err != nil || len(m.Output) == 0 {
 			t.Fatalf("after %q: %v", out, err)
 		}
@@ -300,7 +314,8 @@ func TestTheLinkBreaks(t *testing.T) {
 	if out != "begun\nword\n" {
 		t.Errorf("its output is %q", out)
 	}
-	if m, err := c.StopProcess(t.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: 15, GraceMillis: 5000}); err != nil || m.Running {
+	if m, err := c.StopProcess(t.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: 15,
+		GraceMillis: 5000}); err != nil || m.Running {
 		t.Errorf("stopped: %v, %v", m, err)
 	}
 }
@@ -310,7 +325,8 @@ func TestTheHostGoesAway(t *testing.T) {
 	h := newHost(t)
 	dir := t.TempDir()
 	mux := h.link()
-	if _, err := h.client(mux).Configure(t.Context(), &agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: dir}}}); err != nil {
+	if _, err := h.client(mux).Configure(t.Context(),
+		&agentv1.ConfigureRequest{FileRoots: []*agentv1.FileRoot{{Path: dir}}}); err != nil {
 		t.Fatal(err)
 	}
 	for name, leave := range map[string]func(net.Conn){
@@ -380,7 +396,8 @@ func TestFromEnvironment(t *testing.T) {
 	t.Setenv(wire.EnvBoot, base64.StdEncoding.EncodeToString(boot))
 	t.Setenv("KEPT", "yes")
 	c, err := FromEnvironment()
-	if err != nil || len(c.Secret) != wire.SecretLen || c.Secret[0] != 10 || c.Socket != "/x.sock" || !slices.Equal(c.Boot.Warm, []string{"python"}) || c.Init {
+	if err != nil || len(c.Secret) != wire.SecretLen || c.Secret[0] != 10 || c.Socket != "/x.sock" ||
+		!slices.Equal(c.Boot.Warm, []string{"python"}) || c.Init {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	all := strings.Join(append(c.Env, os.Environ()...), "\n")
@@ -409,7 +426,8 @@ func TestFromEnvironment(t *testing.T) {
 // The environment of a call wins over the session's, that over the template's.
 func TestEnvironment(t *testing.T) {
 	r := newRig(t)
-	if _, err := r.Configure(t.Context(), &agentv1.ConfigureRequest{Env: map[string]string{"A": "session", "HOME": "/session"}}); err != nil {
+	if _, err := r.Configure(t.Context(), &agentv1.ConfigureRequest{Env: map[string]string{"A": "session",
+		"HOME": "/session"}}); err != nil {
 		t.Fatal(err)
 	}
 	got := strings.Join(r.environment(map[string]string{"A": "call"}, false), " ")

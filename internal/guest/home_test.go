@@ -44,19 +44,27 @@ func TestHome(t *testing.T) {
 		closed, open   []string
 		without, venvs bool
 	}{
-		{name: "Debian", python: "/usr/bin/python3.11", there: []string{"usr/lib/python3/dist-packages/", "usr/lib/python3.11/"},
-			closed: []string{"usr/local/lib/python3.11/dist-packages"}, open: []string{"usr/lib/python3/dist-packages", "usr/lib/python3.11"}, venvs: true},
-		{name: "Fedora", python: "/usr/bin/python3.11", there: []string{"etc/redhat-release", "usr/lib/python3.11/site-packages/"},
-			closed: []string{"usr/local/lib/python3.11/site-packages"}, open: []string{"usr/lib/python3.11/site-packages"}, venvs: true},
+		{name: "Debian", python: "/usr/bin/python3.11", there: []string{"usr/lib/python3/dist-packages/",
+			"usr/lib/python3.11/"},
+			closed: []string{"usr/local/lib/python3.11/dist-packages"},
+			open:   []string{"usr/lib/python3/dist-packages", "usr/lib/python3.11"}, venvs: true},
+		{name: "Fedora", python: "/usr/bin/python3.11", there: []string{"etc/redhat-release",
+			"usr/lib/python3.11/site-packages/"},
+			closed: []string{"usr/local/lib/python3.11/site-packages"},
+			open:   []string{"usr/lib/python3.11/site-packages"}, venvs: true},
 		{name: "Alpine", python: "/usr/bin/python3.11", there: []string{"usr/lib/python3.11/site-packages/"},
 			closed: []string{"usr/lib/python3.11/site-packages"}, venvs: true},
-		{name: "Python's own image", python: "/usr/local/bin/python3.11", there: []string{"usr/local/lib/python3.11/site-packages/", "usr/lib/python3/dist-packages/"},
-			closed: []string{"usr/local/lib/python3.11/site-packages"}, open: []string{"usr/lib/python3/dist-packages"}, venvs: true},
-		{name: "conda", python: "/opt/conda/bin/python3.11", there: []string{"opt/conda/conda-meta/", "opt/conda/lib/python3.11/site-packages/"},
+		{name: "Python's own image", python: "/usr/local/bin/python3.11",
+			there:  []string{"usr/local/lib/python3.11/site-packages/", "usr/lib/python3/dist-packages/"},
+			closed: []string{"usr/local/lib/python3.11/site-packages"},
+			open:   []string{"usr/lib/python3/dist-packages"}, venvs: true},
+		{name: "conda", python: "/opt/conda/bin/python3.11", there: []string{"opt/conda/conda-meta/",
+			"opt/conda/lib/python3.11/site-packages/"},
 			open: []string{"opt/conda/lib/python3.11/site-packages"}, venvs: true},
 		{name: "an odd name", python: "/opt/py/bin/pypy"},
-		{name: "a template that wants none of it", python: "/usr/local/bin/python3.11", there: []string{"usr/local/lib/python3.11/site-packages/"},
-			open: []string{"usr/local/lib/python3.11/site-packages"}, without: true},
+		{name: "a template that wants none of it", python: "/usr/local/bin/python3.11",
+			there: []string{"usr/local/lib/python3.11/site-packages/"},
+			open:  []string{"usr/local/lib/python3.11/site-packages"}, without: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -84,7 +92,8 @@ func TestHome(t *testing.T) {
 			if h.has("/workspace/.local/lib") == tt.without || h.has("/workspace/.local/bin") == tt.without {
 				t.Errorf("the user's base: %t", tt.without)
 			}
-			if target, err := os.Readlink(filepath.Join(root, "root/.local")); (target == "/workspace/.local") == tt.without {
+			if target, err := os.Readlink(filepath.Join(root,
+				"root/.local")); (target == "/workspace/.local") == tt.without {
 				t.Errorf("~/.local: %q, %v", target, err)
 			}
 		})
@@ -93,13 +102,15 @@ func TestHome(t *testing.T) {
 
 // Where there is python3 alone it is python, too.
 func TestHomeNamesPython(t *testing.T) {
-	for own, want := range map[string]string{"": "/usr/bin/python3", "usr/bin/python": "", "opt/bin/python": "", "workspace/.local/bin/python": "/usr/bin/python3"} {
+	for own, want := range map[string]string{"": "/usr/bin/python3", "usr/bin/python": "", "opt/bin/python": "",
+		"workspace/.local/bin/python": "/usr/bin/python3"} {
 		root := t.TempDir()
 		tree(t, root, "usr/bin/python3", "workspace/.local/bin/")
 		if own != "" {
 			tree(t, root, own)
 		}
-		h := home{root: root, env: map[string]string{"PYTHONUSERBASE": "/workspace/.local", "PATH": "/workspace/.local/bin:/opt/bin:/usr/bin:" + programs}}
+		h := home{root: root, env: map[string]string{"PYTHONUSERBASE": "/workspace/.local",
+			"PATH": "/workspace/.local/bin:/opt/bin:/usr/bin:" + programs}}
 		h.prepare([]string{"/usr/bin/python3"})
 		if got, _ := os.Readlink(filepath.Join(root, programs, "python")); got != want {
 			t.Errorf("beside %q python is %q, want %q", own, got, want)
@@ -113,7 +124,8 @@ func TestHomeKeepsWhatIsThere(t *testing.T) {
 	tree(t, root, "usr/bin/python3.11", "root/.local/bin/own", "root/.gitconfig", ".venv/own")
 	h := home{root: root, env: map[string]string{"PYTHONUSERBASE": "/workspace/.local", "HOME": "/root"}}
 	h.prepare([]string{"/usr/bin/python3.11"})
-	if _, err := os.Readlink(filepath.Join(root, "root/.gitconfig")); err == nil || !h.has("/root/.local/bin/own") || h.has("/.venv/pyvenv.cfg") {
+	if _, err := os.Readlink(filepath.Join(root, "root/.gitconfig")); err == nil || !h.has("/root/.local/bin/own") ||
+		h.has("/.venv/pyvenv.cfg") {
 		t.Error("something was replaced")
 	}
 }
@@ -134,7 +146,8 @@ func TestGitSettings(t *testing.T) {
 	for _, name := range []string{"local", "Ann Bär", `a"b\c`, "x\n[core]\n\tpager = evil", "# ; ["} {
 		h.git(&agentv1.Identity{Name: name, Email: "a@sandlot.invalid"})
 		want := strings.NewReplacer("\n", "", "\t", "").Replace(name)
-		if got := ask("user.name"); got != want || ask("user.email") != "a@sandlot.invalid" || ask("core.pager") != "" || ask("alias.st") != "status" {
+		if got := ask("user.name"); got != want || ask("user.email") != "a@sandlot.invalid" ||
+			ask("core.pager") != "" || ask("alias.st") != "status" {
 			t.Errorf("%q: user.name is %q, core.pager %q, alias.st %q", name, got, ask("core.pager"), ask("alias.st"))
 		}
 	}
@@ -174,7 +187,8 @@ func TestGitSettingsOfOthers(t *testing.T) {
 func TestNoColor(t *testing.T) {
 	r := newRig(t)
 	show := sh("echo $NO_COLOR,$FORCE_COLOR")
-	for want, env := range map[string]map[string]string{"1,\n": nil, ",1\n": {"FORCE_COLOR": "1"}, "no,\n": {"NO_COLOR": "no"}, ",\n": {"NO_COLOR": ""}} {
+	for want, env := range map[string]map[string]string{"1,\n": nil, ",1\n": {"FORCE_COLOR": "1"},
+		"no,\n": {"NO_COLOR": "no"}, ",\n": {"NO_COLOR": ""}} {
 		show.Env = env
 		if out, _ := r.rest(r.start(&agentv1.StartProcessRequest{Command: show})); out != want {
 			t.Errorf("%v: %q", env, out)
@@ -194,7 +208,8 @@ func TestListLeavesOutWhatIsInstalled(t *testing.T) {
 		Env: map[string]string{"PYTHONUSERBASE": base + "/.local"}}); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]string{base: ".local src src/.local src/.local/y src/z", ".": ".local src src/.local src/.local/y src/z",
+	for dir, want := range map[string]string{base: ".local src src/.local src/.local/y src/z",
+		".":      ".local src src/.local src/.local/y src/z",
 		".local": "lib lib/python3 lib/python3/x.py", "src": ".local .local/y z"} {
 		m, err := r.ListFiles(t.Context(), &agentv1.ListFilesRequest{Path: dir, Depth: 5, Limit: 100})
 		if err != nil {

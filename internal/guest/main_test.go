@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -105,7 +106,8 @@ var languages = func() func(*testing.T) []*agentv1.Language {
 		return strings.TrimSpace(string(out))
 	})
 	return func(*testing.T) []*agentv1.Language {
-		all := []*agentv1.Language{{Name: "sh", Command: []string{"/bin/sh"}, Extension: ".sh"}, {Name: "bad", Command: []string{"/bin/sh"}, Extension: "/../x"}}
+		all := []*agentv1.Language{{Name: "sh", Command: []string{"/bin/sh"}, Extension: ".sh"},
+			{Name: "bad", Command: []string{"/bin/sh"}, Extension: "/../x"}}
 		if p := find(); p != "" {
 			all = append(all, &agentv1.Language{Name: "python", Driver: "python", Command: []string{p}})
 		}
@@ -140,4 +142,25 @@ func refused(t *testing.T, err error, code connect.Code, text string) {
 	if err == nil || connect.CodeOf(err) != code || !strings.Contains(err.Error(), text) {
 		t.Errorf("error %v, want %s and %q", err, code, text)
 	}
+}
+
+func evaluateRun(q *agentv1.EvaluateRequest) *agentv1.RunRequest {
+	return &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: q}}
+}
+
+func execRun(q *agentv1.ExecRequest) *agentv1.RunRequest {
+	return &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: q}}
+}
+
+func readStream(q *agentv1.ReadStream) *agentv1.StreamOpen {
+	return &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{ReadFile: q}}
+}
+
+func writeStream(q *agentv1.WriteStream) *agentv1.StreamOpen {
+	return &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{WriteFile: q}}
+}
+
+func dialStream(to net.Addr) *agentv1.StreamOpen {
+	port := to.(*net.TCPAddr).Port
+	return &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: uint32(port)}}
 }

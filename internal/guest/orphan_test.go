@@ -52,7 +52,8 @@ func TestOrphan(t *testing.T) {
 	// In the copy that this becomes the clock begins anew.
 	time.Sleep(orphan / 2)
 	again := time.Now()
-	if err := os.WriteFile(filepath.Join(dir, wire.SecretFile), []byte(hex.EncodeToString([]byte("0123456789abcdef0123456789abcdef"))), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, wire.SecretFile),
+		[]byte(hex.EncodeToString([]byte("0123456789abcdef0123456789abcdef"))), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -74,8 +75,10 @@ func TestRedial(t *testing.T) {
 		first [2]time.Duration
 		dials [2]int // in the first minute
 	}{
-		{"a server that takes it", linkBroke, [2]time.Duration{10 * time.Millisecond, 100 * time.Millisecond}, [2]int{25, 60}},
-		{"a server that refuses it", linkRefused, [2]time.Duration{10 * time.Millisecond, 200 * time.Millisecond}, [2]int{25, 60}},
+		{"a server that takes it", linkBroke, [2]time.Duration{10 * time.Millisecond, 100 * time.Millisecond},
+			[2]int{25, 60}},
+		{"a server that refuses it", linkRefused, [2]time.Duration{10 * time.Millisecond, 200 * time.Millisecond},
+			[2]int{25, 60}},
 		{"nobody", nobodyThere, [2]time.Duration{time.Second, 3 * time.Second}, [2]int{12, 25}},
 	}
 	for _, tt := range tests {

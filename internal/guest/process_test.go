@@ -77,21 +77,28 @@ func TestExecute(t *testing.T) {
 		{"exit code", &agentv1.ExecRequest{Command: sh("exit 7")}, 7, "", ""},
 		{"signal", &agentv1.ExecRequest{Command: sh("kill -TERM $$")}, 143, "", ""},
 		{"binary", &agentv1.ExecRequest{Command: sh(`printf '\000\377\n\200'`)}, 0, "\x00\xff\n\x80", ""},
-		{"input", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"cat"}}, Stdin: []byte("a\x00b")}, 0, "a\x00b", ""},
-		{"input that nobody reads", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"true"}}, Stdin: make([]byte, 1<<20)}, 0, "", ""},
+		{"input", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"cat"}}, Stdin: []byte("a\x00b")}, 0,
+			"a\x00b", ""},
+		{"input that nobody reads", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"true"}},
+			Stdin: make([]byte, 1<<20)}, 0, "", ""},
 		{"no input", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"cat"}}}, 0, "", ""},
-		{"arguments as they are", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"printf", "%s|", "a b", "$x", "*", "", "ä"}}}, 0, "a b|$x|*||ä|", ""},
+		{"arguments as they are", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"printf", "%s|",
+			"a b", "$x", "*", "", "ä"}}}, 0, "a b|$x|*||ä|", ""},
 		{"default folder", &agentv1.ExecRequest{Command: sh("pwd")}, 0, r.dir + "\n", ""},
-		{"folder", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"pwd"}, Cwd: "sub"}}, 0, r.dir + "/sub\n", ""},
-		{"absolute folder", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"pwd"}, Cwd: "/usr"}}, 0, "/usr\n", ""},
-		{"variables", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"sh", "-c", "echo $A $HOME $SANDLOT_AGENT_SECRET"}, Env: map[string]string{"A": "1", "HOME": "/h"}}}, 0, "1 /h\n", ""},
+		{"folder", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"pwd"}, Cwd: "sub"}}, 0, r.dir +
+			"/sub\n", ""},
+		{"absolute folder", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"pwd"}, Cwd: "/usr"}}, 0,
+			"/usr\n", ""},
+		{"variables", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"sh", "-c",
+			"echo $A $HOME $SANDLOT_AGENT_SECRET"}, Env: map[string]string{"A": "1", "HOME": "/h"}}}, 0, "1 /h\n", ""},
 		{"a path", &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{"/bin/echo", "x"}}}, 0, "x\n", ""},
 		{"in time", &agentv1.ExecRequest{Command: sh("echo x"), TimeoutMillis: 60_000}, 0, "x\n", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			d := r.exec(tt.m)
-			if d.ExitCode != tt.exit || string(d.Stdout.Head) != tt.out || string(d.Stderr.Head) != tt.err || d.TimedOut || d.KilledBy != "" {
+			if d.ExitCode != tt.exit || string(d.Stdout.Head) != tt.out || string(d.Stderr.Head) != tt.err ||
+				d.TimedOut || d.KilledBy != "" {
 				t.Errorf("got %v", d)
 			}
 		})
@@ -146,11 +153,16 @@ func TestExecuteRefuses(t *testing.T) {
 		{"nothing", nil, connect.CodeInvalidArgument, "empty"},
 		{"no words", &agentv1.Command{}, connect.CodeInvalidArgument, "empty"},
 		{"an empty word", &agentv1.Command{Argv: []string{""}}, connect.CodeInvalidArgument, "empty"},
-		{"no such program", &agentv1.Command{Argv: []string{"no-such-program"}}, connect.CodeNotFound, "command not found: no-such-program"},
-		{"no such path", &agentv1.Command{Argv: []string{"/no/such"}}, connect.CodeNotFound, "command not found: /no/such"},
-		{"a file that is no program", &agentv1.Command{Argv: []string{"./plain"}}, connect.CodePermissionDenied, "not executable: ./plain"},
-		{"no such folder", &agentv1.Command{Argv: []string{"true"}, Cwd: "none"}, connect.CodeNotFound, "directory not found in sandbox: " + r.dir + "/none"},
-		{"a folder that is a file", &agentv1.Command{Argv: []string{"true"}, Cwd: "plain"}, connect.CodeFailedPrecondition, "not a directory"},
+		{"no such program", &agentv1.Command{Argv: []string{"no-such-program"}}, connect.CodeNotFound,
+			"command not found: no-such-program"},
+		{"no such path", &agentv1.Command{Argv: []string{"/no/such"}}, connect.CodeNotFound,
+			"command not found: /no/such"},
+		{"a file that is no program", &agentv1.Command{Argv: []string{"./plain"}}, connect.CodePermissionDenied,
+			"not executable: ./plain"},
+		{"no such folder", &agentv1.Command{Argv: []string{"true"}, Cwd: "none"}, connect.CodeNotFound,
+			"directory not found in sandbox: " + r.dir + "/none"},
+		{"a folder that is a file", &agentv1.Command{Argv: []string{"true"}, Cwd: "plain"},
+			connect.CodeFailedPrecondition, "not a directory"},
 		{"a zero byte", &agentv1.Command{Argv: []string{"echo", "a\x00b"}}, connect.CodeInvalidArgument, "zero byte"},
 	}
 	for _, tt := range tests {
@@ -223,8 +235,10 @@ func TestExecuteLeavesSomethingBehind(t *testing.T) {
 
 func TestExecuteBounds(t *testing.T) {
 	r := newRig(t)
-	d := r.exec(&agentv1.ExecRequest{Command: sh("printf 0123456789; printf abc >&2"), Bounds: &agentv1.Bounds{HeadChars: 2, TailChars: 3}})
-	if string(d.Stdout.Head) != "01" || string(d.Stdout.Tail) != "789" || d.Stdout.Total != 10 || string(d.Stderr.Head)+string(d.Stderr.Tail) != "abc" || d.Stderr.Path != "" {
+	d := r.exec(&agentv1.ExecRequest{Command: sh("printf 0123456789; printf abc >&2"),
+		Bounds: &agentv1.Bounds{HeadChars: 2, TailChars: 3}})
+	if string(d.Stdout.Head) != "01" || string(d.Stdout.Tail) != "789" || d.Stdout.Total != 10 ||
+		string(d.Stderr.Head)+string(d.Stderr.Tail) != "abc" || d.Stderr.Path != "" {
 		t.Errorf("got %v", d)
 	}
 	if whole, err := os.ReadFile(d.Stdout.Path); err != nil || string(whole) != "0123456789" {
@@ -249,7 +263,8 @@ func (r *rig) events(m *agentv1.RunRequest) []*agentv1.RunEvent {
 func TestLiveOutput(t *testing.T) {
 	r := newRig(t)
 	script := "for i in 1 2 3; do echo out$i; echo err$i >&2; sleep 0.2; done"
-	all := r.events(&agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: sh(script), Live: true}}})
+	all := r.events(execRun(&agentv1.ExecRequest{Command: sh(script),
+		Live: true}))
 	var out, err string
 	for _, e := range all[:len(all)-1] {
 		if o := e.GetOutput(); o.GetStderr() {
@@ -264,12 +279,12 @@ func TestLiveOutput(t *testing.T) {
 	if d := all[len(all)-1].GetExecuted(); string(d.GetStdout().GetHead()) != "out1\nout2\nout3\n" {
 		t.Errorf("the end: %v", d)
 	}
-	quiet := r.events(&agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: sh(script)}}})
+	quiet := r.events(execRun(&agentv1.ExecRequest{Command: sh(script)}))
 	if len(quiet) != 1 {
 		t.Errorf("%d events for a host that did not ask for output", len(quiet))
 	}
 	// A program that floods is passed on in part.
-	all = r.events(&agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{Command: sh("yes | head -c 3000000; sleep 0.3"), Live: true}}})
+	all = r.events(execRun(&agentv1.ExecRequest{Command: sh("yes | head -c 3000000; sleep 0.3"), Live: true}))
 	for _, e := range all[:len(all)-1] {
 		if n := len(e.GetOutput().GetData()); n > liveBytes {
 			t.Errorf("an event with %d bytes", n)
@@ -282,7 +297,8 @@ func TestLiveOutput(t *testing.T) {
 
 func TestUnknownRuns(t *testing.T) {
 	r := newRig(t)
-	for _, m := range []*agentv1.RunRequest{{}, {Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{}}}, {Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "cobol"}}}} {
+	for _, m := range []*agentv1.RunRequest{{}, {Kind: &agentv1.RunRequest_Exec{Exec: &agentv1.ExecRequest{}}},
+		{Kind: &agentv1.RunRequest_Evaluate{Evaluate: &agentv1.EvaluateRequest{Language: "cobol"}}}} {
 		all := r.events(m)
 		if len(all) != 1 || all[0].GetRefused().GetCode() == 0 {
 			t.Errorf("%v: %v", m, all)
@@ -301,7 +317,8 @@ func (r *rig) start(m *agentv1.StartProcessRequest) string {
 
 func (r *rig) output(id string, cursor uint64, max uint32, wait uint64) *agentv1.ReadProcessResponse {
 	r.t.Helper()
-	m, err := r.ReadProcess(r.t.Context(), &agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: max, WaitMillis: wait})
+	m, err := r.ReadProcess(r.t.Context(), &agentv1.ReadProcessRequest{ProcessId: id, Cursor: cursor, MaxBytes: max,
+		WaitMillis: wait})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -326,7 +343,8 @@ func (r *rig) rest(id string) (out string, last *agentv1.ReadProcessResponse) {
 
 func (r *rig) stop(id string, signal syscall.Signal, grace uint64) *agentv1.StopProcessResponse {
 	r.t.Helper()
-	m, err := r.StopProcess(r.t.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(signal), GraceMillis: grace})
+	m, err := r.StopProcess(r.t.Context(), &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(signal),
+		GraceMillis: grace})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -335,7 +353,8 @@ func (r *rig) stop(id string, signal syscall.Signal, grace uint64) *agentv1.Stop
 
 func TestBackground(t *testing.T) {
 	r := newRig(t)
-	id := r.start(&agentv1.StartProcessRequest{Command: sh("echo one; echo two >&2; read x; echo got $x; read y; echo end; exit 3"), StdinOpen: true})
+	id := r.start(&agentv1.StartProcessRequest{Command: sh("echo one; echo two >&2; read x; echo got $x; read y; " +
+		"echo end; exit 3"), StdinOpen: true})
 	m := r.output(id, 0, 100, 10_000)
 	for !strings.Contains(string(m.Output), "two\n") { // both streams, as they come
 		m = r.output(id, 0, 100, 10_000)
@@ -374,7 +393,8 @@ func TestBackground(t *testing.T) {
 	if out, last := r.rest(id); len(out) == 0 || last.ExitCode != 3 {
 		t.Errorf("again: %q, %v", out, last)
 	}
-	if p := r.listed(id); p == nil || p.Running || p.ExitCode != 3 || p.Kind != "background" || p.OutputBytes != uint64(len(out)) || p.EndedUnixMillis < p.StartedUnixMillis {
+	if p := r.listed(id); p == nil || p.Running || p.ExitCode != 3 || p.Kind != "background" ||
+		p.OutputBytes != uint64(len(out)) || p.EndedUnixMillis < p.StartedUnixMillis {
 		t.Errorf("listed: %v", p)
 	}
 }
@@ -411,7 +431,8 @@ func TestEndedBeforeAllWasRead(t *testing.T) {
 func TestBackgroundTimeLimit(t *testing.T) {
 	r := newRig(t)
 	obeys := r.start(&agentv1.StartProcessRequest{Command: sh("sleep 61 & echo $!; sleep 60"), TimeoutMillis: 300})
-	graceful := r.start(&agentv1.StartProcessRequest{Command: sh("trap 'echo bye; exit 0' TERM; while :; do sleep 0.05; done"), TimeoutMillis: 300})
+	graceful := r.start(&agentv1.StartProcessRequest{Command: sh("trap 'echo bye; exit 0' TERM; while :; do " +
+		"sleep 0.05; done"), TimeoutMillis: 300})
 	quick := r.start(&agentv1.StartProcessRequest{Command: sh("exit 3"), TimeoutMillis: 300})
 	child := number(t, r.output(obeys, 0, 100, 10_000).Output)
 	for id, want := range map[string]int32{obeys: 124, graceful: 124, quick: 3} {
@@ -431,7 +452,8 @@ func TestBackgroundTimeLimit(t *testing.T) {
 
 func TestBackgroundInput(t *testing.T) {
 	r := newRig(t)
-	id := r.start(&agentv1.StartProcessRequest{Command: &agentv1.Command{Argv: []string{"cat"}}, Stdin: []byte("given")})
+	id := r.start(&agentv1.StartProcessRequest{Command: &agentv1.Command{Argv: []string{"cat"}},
+		Stdin: []byte("given")})
 	if out, _ := r.rest(id); out != "given" {
 		t.Errorf("got %q", out)
 	}
@@ -519,7 +541,8 @@ func TestWaitingForOutput(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := r.ReadProcess(ctx, &agentv1.ReadProcessRequest{ProcessId: id, WaitMillis: 600_000}); !errors.Is(err, context.Canceled) {
+	if _, err := r.ReadProcess(ctx, &agentv1.ReadProcessRequest{ProcessId: id, WaitMillis: 600_000}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	r.stop(id, syscall.SIGKILL, 0)
@@ -531,7 +554,8 @@ func TestOutputThatWasNotRead(t *testing.T) {
 	id := r.start(&agentv1.StartProcessRequest{Command: sh("head -c 3000000 /dev/zero; printf end")})
 	r.rest(id)
 	m := r.output(id, 0, 4<<20, 0)
-	if m.Skipped != 3_000_003-process.RingSize || m.Cursor != 3_000_003 || !bytes.HasSuffix(m.Output, []byte("\x00end")) || len(m.Output) != process.RingSize {
+	if m.Skipped != 3_000_003-process.RingSize || m.Cursor != 3_000_003 || !bytes.HasSuffix(m.Output,
+		[]byte("\x00end")) || len(m.Output) != process.RingSize {
 		t.Errorf("%d bytes, skipped %d, cursor %d", len(m.Output), m.Skipped, m.Cursor)
 	}
 }
@@ -675,12 +699,14 @@ func TestTerminal(t *testing.T) {
 		}
 		text += string(p)
 	}
-	if err := errors.Join(wire.WriteFrame(c, wire.FrameResize, []byte{0, 40, 0, 120}), wire.WriteFrame(c, wire.FrameStdin, []byte("word\n"))); err != nil {
+	if err := errors.Join(wire.WriteFrame(c, wire.FrameResize, []byte{0, 40, 0, 120}), wire.WriteFrame(c,
+		wire.FrameStdin, []byte("word\n"))); err != nil {
 		t.Fatal(err)
 	}
 	out, err, exit, _ := frames(t, c)
 	text += out
-	if !strings.Contains(text, "terminal\r\n") || !strings.Contains(text, "40 120\r\n") || !strings.Contains(text, "got word\r\n") || err != "" || exit != 0 {
+	if !strings.Contains(text, "terminal\r\n") || !strings.Contains(text, "40 120\r\n") || !strings.Contains(text,
+		"got word\r\n") || err != "" || exit != 0 {
 		t.Errorf("got %q, %q, %d", text, err, exit)
 	}
 }
@@ -708,11 +734,14 @@ func TestRefusedStreams(t *testing.T) {
 		"nothing":         {&agentv1.StreamOpen{}, connect.CodeUnimplemented},
 		"no command":      {execOpen(nil), connect.CodeInvalidArgument},
 		"unknown command": {execOpen(&agentv1.Command{Argv: []string{"no-such-program"}}), connect.CodeNotFound},
-		"no such file":    {&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{ReadFile: &agentv1.ReadStream{Path: "none"}}}, connect.CodeNotFound},
-		"a file outside":  {&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{ReadFile: &agentv1.ReadStream{Path: "/etc/hostname"}}}, connect.CodeOutOfRange},
-		"write outside":   {&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{WriteFile: &agentv1.WriteStream{Path: "../x"}}}, connect.CodeOutOfRange},
-		"a dead port":     {&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: 1}}, connect.CodeNotFound},
-		"no port":         {&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: 1 << 20}}, connect.CodeNotFound},
+		"no such " +
+			"file": {readStream(&agentv1.ReadStream{Path: "none"}), connect.CodeNotFound},
+		"a file " +
+			"outside": {readStream(&agentv1.ReadStream{Path: "/etc/hostname"}), connect.CodeOutOfRange},
+		"write " +
+			"outside": {writeStream(&agentv1.WriteStream{Path: "../x"}), connect.CodeOutOfRange},
+		"a dead port": {&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: 1}}, connect.CodeNotFound},
+		"no port":     {&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: 1 << 20}}, connect.CodeNotFound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, reply := r.stream(tt.open); connect.Code(reply.Code) != tt.code || reply.Message == "" {
@@ -726,7 +755,7 @@ func TestFileStreams(t *testing.T) {
 	r := newRig(t)
 	data := bytes.Repeat([]byte("0123456789"), 100_000)
 	size := uint64(len(data))
-	c, _ := r.stream(&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{WriteFile: &agentv1.WriteStream{Path: "d/f", Size: &size, Mode: 0o600}}})
+	c, _ := r.stream(writeStream(&agentv1.WriteStream{Path: "d/f", Size: &size, Mode: 0o600}))
 	if _, err := c.Write(data); err != nil {
 		t.Fatal(err)
 	}
@@ -735,8 +764,9 @@ func TestFileStreams(t *testing.T) {
 		t.Fatalf("reply %v, %v", reply, err)
 	}
 	r.is("d/f", string(data))
-	for _, tt := range []struct{ offset, limit uint64 }{{0, 0}, {10, 0}, {10, 25}, {size, 0}, {size + 5, 7}, {0, 1 << 63}, {1<<64 - 1, 1<<64 - 1}} {
-		c, reply := r.stream(&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{ReadFile: &agentv1.ReadStream{Path: "d/f", Offset: tt.offset, Limit: tt.limit}}})
+	for _, tt := range []struct{ offset, limit uint64 }{{0, 0}, {10, 0}, {10, 25}, {size, 0}, {size + 5, 7},
+		{0, 1 << 63}, {1<<64 - 1, 1<<64 - 1}} {
+		c, reply := r.stream(readStream(&agentv1.ReadStream{Path: "d/f", Offset: tt.offset, Limit: tt.limit}))
 		want := data[min(tt.offset, size):]
 		if tt.limit > 0 {
 			want = want[:min(tt.limit, uint64(len(want)))]
@@ -748,7 +778,7 @@ func TestFileStreams(t *testing.T) {
 	}
 	// A transfer that broke changes nothing.
 	for _, some := range []int{0, 10} {
-		c, _ = r.stream(&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_WriteFile{WriteFile: &agentv1.WriteStream{Path: "d/f", Size: &size}}})
+		c, _ = r.stream(writeStream(&agentv1.WriteStream{Path: "d/f", Size: &size}))
 		if _, err := c.Write(data[:some]); err != nil {
 			t.Fatal(err)
 		}
@@ -775,7 +805,7 @@ func TestDial(t *testing.T) {
 			c.Close()
 		}
 	}()
-	c, reply := r.stream(&agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: uint32(l.Addr().(*net.TCPAddr).Port)}})
+	c, reply := r.stream(dialStream(l.Addr()))
 	if reply.Code != 0 {
 		t.Fatalf("reply %v", reply)
 	}

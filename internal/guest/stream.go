@@ -405,8 +405,9 @@ func (i *intake) wait(s net.Conn, p *process.Process) bool {
 	return p.Running()
 }
 
-// gone says whether the link broke or the stream was reset, while input is unread. A host that closes a stream makes yamux reset it after
-// wire.Mux's StreamCloseTimeout; before that the end of the stream stands behind the input.
+// gone says whether the link broke or the stream was reset, while input is unread.
+// A host that closes a stream makes yamux reset it after wire.Mux's StreamCloseTimeout;
+// before that the end of the stream stands behind the input.
 func gone(s net.Conn) bool {
 	if y, ok := s.(*yamux.Stream); ok && y.Session().IsClosed() {
 		return true

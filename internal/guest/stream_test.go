@@ -124,9 +124,11 @@ func TestSignalsWhileInputWaits(t *testing.T) {
 		script string
 		pieces int
 	}{
-		"input is not read":   {"trap 'echo caught; exit 4' INT; echo ready; while :; do sleep 0.05; done", 3},
-		"input was closed":    {"exec <&-; trap 'echo caught; exit 4' INT; echo ready; while :; do sleep 0.05; done", 40},
-		"input is not wanted": {"trap 'echo caught; exit 4' INT; exec </dev/null; echo ready; while :; do sleep 0.05; done", 40},
+		"input is not read": {"trap 'echo caught; exit 4' INT; echo ready; while :; do sleep 0.05; done", 3},
+		"input was closed": {"exec <&-; trap 'echo caught; exit 4' INT; echo ready; while :; do sleep 0.05; done",
+			40},
+		"input is not wanted": {"trap 'echo caught; exit 4' INT; exec </dev/null; echo ready; while :; do sleep " +
+			"0.05; done", 40},
 	} {
 		t.Run(what, func(t *testing.T) {
 			r := newRig(t)

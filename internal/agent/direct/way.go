@@ -185,18 +185,20 @@ const (
 func (w *Way) Await(ctx context.Context, id int64, stop Supervise) error {
 	for {
 		over, err := stop(ctx, id)
-		if err == nil && !over {
-			return nil // the agent had the answer
-		}
-		var a *Answer
-		if err == nil {
-			a, err = w.answer(id, MaxAnswer)
-		}
 		if err != nil {
 			w.Close()
-		}
-		if err != nil || a != nil {
 			return err
+		}
+		if !over {
+			return nil // the agent had the answer
+		}
+		a, err := w.answer(id, MaxAnswer)
+		if err != nil {
+			w.Close()
+			return err
+		}
+		if a != nil {
+			return nil // the driver had it
 		}
 	}
 }

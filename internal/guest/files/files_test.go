@@ -153,7 +153,8 @@ func TestReadFile(t *testing.T) {
 	for _, tt := range tests {
 		got, whole, err := r.read(tt.path, tt.offset, tt.limit)
 		if err != nil || got != tt.want || whole != tt.whole {
-			t.Errorf("read(%q, %d, %d) = %q, %d, %v, want %q, %d", tt.path, tt.offset, tt.limit, got, whole, err, tt.want, tt.whole)
+			t.Errorf("read(%q, %d, %d) = %q, %d, %v, want %q, %d", tt.path, tt.offset, tt.limit, got, whole, err,
+				tt.want, tt.whole)
 		}
 	}
 }
@@ -205,8 +206,10 @@ func TestFileErrors(t *testing.T) {
 		{"read a pipe", read("pipe"), connect.CodeFailedPrecondition, "Not a regular file: pipe"},
 		{"read a zero byte", read("a\x00b"), connect.CodeInvalidArgument, "zero byte"},
 		{"read a long name", read(long), connect.CodeInvalidArgument, "Not a valid path: nnn"},
-		{"read outside", read("../f"), connect.CodeOutOfRange, "Path '../f' resolves outside the sandbox workspace. All paths must be within " + r.dir + "."},
-		{"read the machine's", read("/etc/hostname"), connect.CodeOutOfRange, "Path '/etc/hostname' resolves outside the sandbox workspace."},
+		{"read outside", read("../f"), connect.CodeOutOfRange,
+			"Path '../f' resolves outside the sandbox workspace. All paths must be within " + r.dir + "."},
+		{"read the machine's", read("/etc/hostname"), connect.CodeOutOfRange,
+			"Path '/etc/hostname' resolves outside the sandbox workspace."},
 		{"read with a common beginning", read(r.dir + "-other/f"), connect.CodeOutOfRange, "resolves outside"},
 		{"write a folder", write("d"), connect.CodeFailedPrecondition, "Path is a directory: d"},
 		{"write the root", write(""), connect.CodeFailedPrecondition, "Path is a directory: "},
@@ -251,14 +254,17 @@ func TestLinks(t *testing.T) {
 			t.Errorf("read(%q) = %q, %v, want what is inside", p, got, err)
 		}
 	}
-	for _, p := range []string{"out/secret", "outfile", "outrelative/secret", "slash" + out + "/secret", "through/secret", "out/../" + filepath.Base(out) + "/secret", "slash/etc/hostname"} {
+	for _, p := range []string{"out/secret", "outfile", "outrelative/secret", "slash" + out + "/secret",
+		"through/secret", "out/../" + filepath.Base(out) + "/secret", "slash/etc/hostname"} {
 		got, _, err := r.read(p, 0, 100)
 		if err == nil {
 			t.Errorf("read(%q) = %q", p, got)
 		}
 	}
-	for _, p := range []string{"out/secret", "outfile", "outnew", "out/new", "slash" + out + "/new", "through/deep/new"} {
-		for _, m := range []*agentv1.WriteFileRequest{{Path: p, Data: []byte("mine")}, {Path: p, Data: []byte("mine"), Append: true}} {
+	for _, p := range []string{"out/secret", "outfile", "outnew", "out/new", "slash" + out + "/new",
+		"through/deep/new"} {
+		for _, m := range []*agentv1.WriteFileRequest{{Path: p, Data: []byte("mine")}, {Path: p, Data: []byte("mine"),
+			Append: true}} {
 			if _, err := r.put(m); err == nil && !r.inside(p) {
 				t.Errorf("write(%q), append %v", p, m.Append)
 			}
@@ -318,12 +324,14 @@ func TestAFolderThatBecameALink(t *testing.T) {
 			f.Close()
 			t.Errorf("%s was opened", p.name)
 		}
-		for _, m := range []*agentv1.WriteFileRequest{{Data: []byte("x")}, {Data: []byte("x"), Append: true}, {Data: []byte("x"), Offset: at(0)}} {
+		for _, m := range []*agentv1.WriteFileRequest{{Data: []byte("x")}, {Data: []byte("x"), Append: true},
+			{Data: []byte("x"), Offset: at(0)}} {
 			if _, err := p.write(m); err == nil {
 				t.Errorf("%s was written", p.name)
 			}
 		}
-		refused(t, r.Explain(p.asked, func() error { _, err := p.root.Open(p.name); return err }()), connect.CodeOutOfRange, "resolves outside")
+		refused(t, r.Explain(p.asked, func() error { _, err := p.root.Open(p.name); return err }()),
+			connect.CodeOutOfRange, "resolves outside")
 	}
 	l := &listing{root: places[3].root, base: places[3].name, limit: 100, depth: 3}
 	if err := l.walk(t.Context()); err == nil {
@@ -372,7 +380,8 @@ func TestASwappedLink(t *testing.T) {
 		}
 		r.put(&agentv1.WriteFileRequest{Path: "d/secret", Data: []byte("inside")})
 		r.put(&agentv1.WriteFileRequest{Path: "d/new", Data: []byte("x"), Append: true})
-		if got, _, err := r.list("d", 1, 10); err == nil && len(got) == 1 && got[0].Path == "secret" && got[0].ModifiedUnixMillis == 0 {
+		if got, _, err := r.list("d", 1, 10); err == nil && len(got) == 1 && got[0].Path == "secret" &&
+			got[0].ModifiedUnixMillis == 0 {
 			t.Fatal("a listing of outside")
 		}
 		r.remove("d/new", true)
@@ -409,8 +418,10 @@ func TestWriteFile(t *testing.T) {
 		{"with more than a mode", "", &agentv1.WriteFileRequest{Data: []byte("a"), Mode: 0o106755}, "a", 0o755},
 		{"appended", "before", &agentv1.WriteFileRequest{Data: []byte("+after"), Append: true}, "before+after", 0o600},
 		{"appended to nothing", "", &agentv1.WriteFileRequest{Data: []byte("x"), Append: true}, "x", 0o644},
-		{"appended in new folders", "", &agentv1.WriteFileRequest{Path: "p/q", Data: []byte("x"), Append: true}, "x", 0o644},
-		{"in the middle", "0123456789", &agentv1.WriteFileRequest{Data: []byte("ab"), Offset: at(3)}, "012ab56789", 0o600},
+		{"appended in new folders", "", &agentv1.WriteFileRequest{Path: "p/q", Data: []byte("x"), Append: true}, "x",
+			0o644},
+		{"in the middle", "0123456789", &agentv1.WriteFileRequest{Data: []byte("ab"), Offset: at(3)}, "012ab56789",
+			0o600},
 		{"at the beginning", "0123", &agentv1.WriteFileRequest{Data: []byte("ab"), Offset: at(0)}, "ab23", 0o600},
 		{"beyond the end", "01", &agentv1.WriteFileRequest{Data: []byte("ab"), Offset: at(4)}, "01\x00\x00ab", 0o600},
 	}
@@ -502,7 +513,8 @@ func TestListFiles(t *testing.T) {
 	for _, tt := range tests {
 		got, truncated, err := r.list(tt.path, tt.depth, tt.limit)
 		if err != nil || paths(got) != tt.want || truncated != tt.truncated {
-			t.Errorf("list(%q, %d, %d) = %s, %v, %v, want %s", tt.path, tt.depth, tt.limit, paths(got), truncated, err, tt.want)
+			t.Errorf("list(%q, %d, %d) = %s, %v, %v, want %s", tt.path, tt.depth, tt.limit, paths(got), truncated,
+				err, tt.want)
 		}
 	}
 	for limit := uint32(1); limit <= 9; limit++ {
@@ -517,7 +529,8 @@ func TestListFiles(t *testing.T) {
 		if want != "" && f.Type != want {
 			t.Errorf("%s is a %s, want %s", f.Path, f.Type, want)
 		}
-		if f.Path == "b" && (f.Size != 2 || f.Mode != 0o640 || time.Since(time.UnixMilli(f.ModifiedUnixMillis)) > time.Hour) {
+		if f.Path == "b" && (f.Size != 2 || f.Mode != 0o640 ||
+			time.Since(time.UnixMilli(f.ModifiedUnixMillis)) > time.Hour) {
 			t.Errorf("b: %v", f)
 		}
 		if f.Path == "z" && f.Target != "/nowhere" {
@@ -567,7 +580,8 @@ func TestRoots(t *testing.T) {
 	r := newRig(t)
 	shared := outside(t)
 	r.write("inner/f", "x")
-	if err := r.SetRoots([]*agentv1.FileRoot{{Path: r.dir}, {Path: shared, ReadOnly: true}, {Path: r.dir + "/inner", ReadOnly: true}}); err != nil {
+	if err := r.SetRoots([]*agentv1.FileRoot{{Path: r.dir}, {Path: shared, ReadOnly: true}, {Path: r.dir + "/inner",
+		ReadOnly: true}}); err != nil {
 		t.Fatal(err)
 	}
 	if got, _, err := r.read(shared+"/secret", 0, 100); err != nil || got != "secret" {

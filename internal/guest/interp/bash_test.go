@@ -58,9 +58,11 @@ func TestBashExitCodes(t *testing.T) {
 // exit, set -e and a failed expansion end the shell; its state goes on.
 func TestBashExitKeepsState(t *testing.T) {
 	l := bash(t)
-	l.want("x=5; f() { echo f$x; }; declare -A m=([k]='a b'); export E=env; alias say='echo aliased'; mkdir sub; cd sub", "", "")
+	l.want("x=5; f() { echo f$x; }; declare -A m=([k]='a b'); export E=env; alias say='echo aliased'; mkdir sub; "+
+		"cd sub", "", "")
 	dir := strings.TrimSpace(l.run("pwd").out)
-	for _, code := range []string{"exit 3", "echo before; exit 3", "set -e; (exit 3); echo not here", "set -u; echo $nothing; echo not here", "( exit 3 ); exit $?"} {
+	for _, code := range []string{"exit 3", "echo before; exit 3", "set -e; (exit 3); echo not here",
+		"set -u; echo $nothing; echo not here", "( exit 3 ); exit $?"} {
 		o := l.run(code)
 		if o.OK || o.StateLost || strings.Contains(o.out, "not here") {
 			t.Errorf("%q: %s", code, o)

@@ -70,7 +70,8 @@ func (h *host) run(code string) (reply wire.Reply, out string) {
 		h.t.Fatalf("%.100q: the driver says %q, %v", code, line, err)
 	}
 	data := make([]byte, size+stdout+stderr)
-	if _, err := io.ReadFull(h.r, data); err != nil || json.Unmarshal(data[:size], &reply) != nil || reply.ID != h.last {
+	if _, err := io.ReadFull(h.r, data); err != nil || json.Unmarshal(data[:size], &reply) != nil ||
+		reply.ID != h.last {
 		h.t.Fatalf("%.100q: the driver says %.200q, %v", code, data, err)
 	}
 	return reply, string(data[size : size+stdout])

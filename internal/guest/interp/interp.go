@@ -315,8 +315,10 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 func (i *Interp) unstarted(err error, start time.Time) *Result {
 	text := err.Error()
 	if i.config.Driver == "python" {
-		text += "\nCommands and other languages work. What Python loads at its start may be broken: files .pth, sitecustomize.py and " +
-			"usercustomize.py among the installed packages, modules in /workspace with names of Python's own, variables such as PYTHONPATH."
+		text += "\nCommands and other languages work. What Python loads at its start may be broken: files .pth, " +
+			"sitecustomize.py and " +
+			"usercustomize.py among the installed packages, modules in /workspace with names of Python's own, " +
+			"variables such as PYTHONPATH."
 	}
 	r := &Result{Reply: Reply{Exit: 1, Error: text, Traceback: text}, Took: time.Since(start)}
 	if lost := i.takeLoss(); lost != "" {
@@ -472,7 +474,8 @@ func (i *Interp) ended(p *proc, r *Result, start time.Time) {
 		}
 		if p.exit.Signaled() {
 			r.Exit = 128 + int32(p.exit.Signal())
-			if by := i.config.Killed(start); by != "" && p.exit.Signal() == unix.SIGKILL && !r.TimedOut && !r.Interrupted {
+			if by := i.config.Killed(start); by != "" && p.exit.Signal() == unix.SIGKILL && !r.TimedOut &&
+				!r.Interrupted {
 				i.mu.Lock()
 				i.killedBy = by
 				i.mu.Unlock()

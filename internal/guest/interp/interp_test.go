@@ -137,7 +137,8 @@ func (o outcome) value() string {
 }
 
 func (o outcome) String() string {
-	return fmt.Sprintf("ok %v, exit %d, value %.300q, error %.300q, out %.300q, err %.600q, lost %v %q, timed out %v, interrupted %v",
+	return fmt.Sprintf("ok %v, exit %d, value %.300q, error %.300q, out %.300q, err %.600q, lost %v %q, timed "+
+		"out %v, interrupted %v",
 		o.OK, o.Exit, o.value(), o.Error, o.out, o.err, o.StateLost, o.Reason, o.TimedOut, o.Interrupted)
 }
 
@@ -289,7 +290,8 @@ func TestAnInterpreterThatDoesNotStart(t *testing.T) {
 	}
 	// Who runs code there learns why.
 	l = newLang(t, "python", "/bin/sh", "-c", "echo it is broken >&2; exit 5")
-	if o := l.run("1"); o.OK || o.Exit != 1 || !strings.Contains(o.Traceback, "it ended with code 5\nit is broken\n") || !strings.Contains(o.Traceback, ".pth") {
+	if o := l.run("1"); o.OK || o.Exit != 1 || !strings.Contains(o.Traceback,
+		"it ended with code 5\nit is broken\n") || !strings.Contains(o.Traceback, ".pth") {
 		t.Errorf("code for it: %s", o)
 	}
 }
@@ -302,11 +304,13 @@ func TestAStartThatHangs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit/2)
 	defer cancel()
 	o := l.call(ctx, Call{Code: "1", Timeout: 100 * time.Millisecond})
-	if o.OK || o.TimedOut || !strings.Contains(o.Error, "still starting") || !strings.Contains(o.Error, "sitecustomize") || l.PID() == 0 {
+	if o.OK || o.TimedOut || !strings.Contains(o.Error, "still starting") || !strings.Contains(o.Error,
+		"sitecustomize") || l.PID() == 0 {
 		t.Errorf("a call with little time: %s", o)
 	}
 	o = l.call(ctx, Call{Code: "1", Timeout: slowStart})
-	if o.OK || o.StateLost || !strings.Contains(o.Error, "not ready within") || !strings.Contains(o.Error, "it sleeps\n") || l.PID() != 0 {
+	if o.OK || o.StateLost || !strings.Contains(o.Error, "not ready within") || !strings.Contains(o.Error,
+		"it sleeps\n") || l.PID() != 0 {
 		t.Errorf("a call with more: %s", o)
 	}
 	if err := <-warm; err == nil || ctx.Err() != nil {

@@ -39,7 +39,8 @@ func TestNodeValues(t *testing.T) {
 		{"for await (const v of [Promise.resolve(1)]) console.log(v)", "", "1\n"},
 		// import
 		{"import fs from 'fs'; typeof fs.readFileSync", "'function'", ""},
-		{"import { join as j, sep } from 'node:path'\nimport * as os from 'os'\nj('a', 'b') + sep + typeof os.cpus", "'a/b/function'", ""},
+		{"import { join as j, sep } from 'node:path'\nimport * as os from 'os'\nj('a', 'b') + sep + typeof os.cpus",
+			"'a/b/function'", ""},
 		{"j('c', 'd')", "'c/d'", ""},
 		{"(await import('path')).default.join('x', 'y')", "'x/y'", ""},
 		{"require('path').join('p', 'q')", "'p/q'", ""},
@@ -82,7 +83,9 @@ func TestNodeErrors(t *testing.T) {
 	l.fails("(function r() { r() })()", 1, "RangeError")
 	l.want("kept", "1", "")
 	// What fails after the call's end is told, and kills nothing.
-	if o := l.run("setTimeout(() => { throw new Error('afterwards') }, 1); Promise.reject(new Error('unheard')); await new Promise(r => setTimeout(r, 50)); 'end'"); !o.OK || o.value() != "'end'" || !strings.Contains(o.err, "afterwards") || !strings.Contains(o.err, "unheard") {
+	if o := l.run("setTimeout(() => { throw new Error('afterwards') }, 1); Promise.reject(new Error('unheard')); " +
+		"await new Promise(r => setTimeout(r, 50)); 'end'"); !o.OK || o.value() != "'end'" || !strings.Contains(o.err,
+		"afterwards") || !strings.Contains(o.err, "unheard") {
 		t.Errorf("a late failure: %s", o)
 	}
 	if o := l.run("console.error('careful'); 1"); !o.OK || o.err != "careful\n" || o.value() != "1" {
@@ -100,7 +103,8 @@ func TestNodeExit(t *testing.T) {
 	l.fails("await new Promise(() => { setTimeout(() => process.exit(4), 5) })", 4)
 	l.fails("try { process.exit(5) } finally { void 0 }", 5)
 	l.want("kept", "1", "")
-	if o := l.run("process.kill(process.pid, 'SIGKILL'); await new Promise(() => {})"); o.OK || o.Exit != 137 || !o.StateLost {
+	if o := l.run("process.kill(process.pid, 'SIGKILL'); await new Promise(() => {})"); o.OK || o.Exit != 137 ||
+		!o.StateLost {
 		t.Errorf("a death: %s", o)
 	}
 	l.fails("kept", 1, "ReferenceError")
@@ -109,7 +113,8 @@ func TestNodeExit(t *testing.T) {
 func TestNodeTimeouts(t *testing.T) {
 	l := node(t)
 	l.want("var kept = 1", "", "")
-	for _, code := range []string{"while (true) {}", "console.log('begun'); await new Promise(() => {})", "for (;;) { try { for (;;); } catch {} }", "require('child_process').spawnSync('sleep', ['60'])"} {
+	for _, code := range []string{"while (true) {}", "console.log('begun'); await new Promise(() => {})",
+		"for (;;) { try { for (;;); } catch {} }", "require('child_process').spawnSync('sleep', ['60'])"} {
 		o := l.timed(code)
 		if o.OK || !o.TimedOut || o.StateLost {
 			t.Errorf("%q: %s", code, o)
@@ -137,7 +142,8 @@ func TestNodeHearsASignalLate(t *testing.T) {
 
 func TestNodeRich(t *testing.T) {
 	l := node(t)
-	o := l.run("({[Symbol.for('Jupyter.display')]: () => ({'text/html': '<b>ä</b>', 'image/png': Buffer.from('png').toString('base64'), 'text/plain': 'x'})})")
+	o := l.run("({[Symbol.for('Jupyter.display')]: () => ({'text/html': '<b>ä</b>', 'image/png': " +
+		"Buffer.from('png').toString('base64'), 'text/plain': 'x'})})")
 	got := map[string]string{}
 	for _, r := range o.Rich {
 		got[r.MIME] = string(r.Data)
@@ -149,17 +155,21 @@ func TestNodeRich(t *testing.T) {
 
 func TestNodeHugeResults(t *testing.T) {
 	l := node(t)
-	for _, code := range []string{"'x'.repeat(9 << 20)", "'\\u0001'.repeat(9 << 20)", "'😀'.repeat(9 << 20)", "Array.from({length: 1000000}, (_, i) => i)"} {
+	for _, code := range []string{"'x'.repeat(9 << 20)", "'\\u0001'.repeat(9 << 20)", "'😀'.repeat(9 << 20)",
+		"Array.from({length: 1000000}, (_, i) => i)"} {
 		if o := l.run(code); !o.OK || o.value() == "" || len(o.value()) > 17<<20 {
 			t.Errorf("%q: %d bytes: %s", code, len(o.value()), o)
 		}
 	}
-	for _, code := range []string{"throw new Error('x'.repeat(60 << 20))", "throw 'y'.repeat(60 << 20)", "throw new Error('😀'.repeat(10 << 20))"} {
-		if o := l.run(code); o.OK || o.Exit != 1 || o.Error == "" || len(o.Error)+len(o.Traceback) > 2<<20 || o.StateLost {
+	for _, code := range []string{"throw new Error('x'.repeat(60 << 20))", "throw 'y'.repeat(60 << 20)",
+		"throw new Error('😀'.repeat(10 << 20))"} {
+		if o := l.run(code); o.OK || o.Exit != 1 || o.Error == "" || len(o.Error)+len(o.Traceback) > 2<<20 ||
+			o.StateLost {
 			t.Errorf("%q: error of %d bytes, traceback of %d: %s", code, len(o.Error), len(o.Traceback), o)
 		}
 	}
-	if o := l.run("({[Symbol.for('Jupyter.display')]: () => Object.fromEntries([1, 2, 3, 4, 5, 6].map(n => ['text/x' + n, 'z'.repeat(7 << 20)]))})"); !o.OK || len(o.Rich) > 1 {
+	if o := l.run("({[Symbol.for('Jupyter.display')]: () => Object.fromEntries([1, 2, 3, 4, 5, 6].map(n => " +
+		"['text/x' + n, 'z'.repeat(7 << 20)]))})"); !o.OK || len(o.Rich) > 1 {
 		t.Errorf("%d rich values of 7 MB: %s", len(o.Rich), o)
 	}
 	l.want("1", "1", "")

@@ -19,8 +19,10 @@ func TestNotebookCells(t *testing.T) {
 		{"print('a')\n!echo b; echo c\nprint('d')", "", "a\nb\nc\nd\n"},
 		{"x = !printf 'one two\\nthree four\\n'", "", ""},
 		{"x", "['one two', 'three four']", ""},
-		{"x.s, x.n, x.fields(0), x.grep('thr')", `('one two three four', 'one two\nthree four', ['one', 'three'], ['three four'])`, ""},
-		{"n = 3; name = 'a b'\n!echo {n + 1} $n '{name}' ${HOME} $NOWHERE {1,2} {} $$HOME", "", "4 3 a b /nonexistent 1 2 {} /nonexistent\n"},
+		{"x.s, x.n, x.fields(0), x.grep('thr')",
+			`('one two three four', 'one two\nthree four', ['one', 'three'], ['three four'])`, ""},
+		{"n = 3; name = 'a b'\n!echo {n + 1} $n '{name}' ${HOME} $NOWHERE {1,2} {} $$HOME", "",
+			"4 3 a b /nonexistent 1 2 {} /nonexistent\n"},
 		{"for f in ['p', 'q']:\n    !echo {f}\nprint('end')", "", "p\nq\nend\n"},
 		{"def f(local):\n    !echo $local\n\nf('inner')", "", "inner\n"},
 		{"!echo a \\\n  b\nimport sys; sys._getframe().f_lineno", "3", "a b\n"},
@@ -40,7 +42,8 @@ func TestNotebookCells(t *testing.T) {
 		{"%env GREETING=hi there", "", "env: GREETING=hi there\n"},
 		{"%env GREETING", "'hi there'", ""},
 		{"!echo $GREETING", "", "hi there\n"},
-		{"%matplotlib inline\n%load_ext autoreload\n%autoreload 2\n%config InlineBackend.figure_format = 'retina'", "", ""},
+		{"%matplotlib inline\n%load_ext autoreload\n%autoreload 2\n%config InlineBackend.figure_format = 'retina'",
+			"", ""},
 		{"here = %pwd\nhere == '" + dir + "'", "True", ""},
 		{"%%writefile made.py\nprint('made', __name__)\nvalue = 5\n", "", "Writing made.py\n"},
 		{"%run made.py\nvalue", "5", "made __main__\n"},
@@ -111,10 +114,15 @@ func TestIPythonDisplay(t *testing.T) {
 	}
 	o := l.run("from IPython.display import display, Image, HTML, Markdown, SVG, JSON, clear_output\n" +
 		"display(HTML('<i>gone</i>'))\nclear_output(wait=True)\n" +
-		"display(HTML('<b>x</b>'), Markdown('*m*'))\ndisplay(Image('p.png'))\ndisplay(Image(data=b'\\xff\\xd8\\xffjpeg'))\ndisplay(SVG('<svg/>'))\ndisplay(JSON({'a': 1}))\n" +
-		"display({'text/html': '<u>raw</u>', 'text/plain': 'raw'}, raw=True)\nh = display(HTML('h'), display_id=True)\nh.update(HTML('updated'))\nHTML('<p>last</p>')")
-	want := []string{"text/html <b>x</b>", "text/markdown *m*", "image/png \x89PNG\r\n\x1a\n", "image/jpeg \xff\xd8\xffjpeg", "image/svg+xml <svg/>",
-		`application/json {"a": 1}`, "text/html <u>raw</u>", "text/html h", "text/html updated", "text/html <p>last</p>"}
+		"display(HTML('<b>x</b>'), " +
+		"Markdown('*m*'))\ndisplay(Image('p.png'))\n" +
+		"display(Image(data=b'\\xff\\xd8\\xffjpeg'))\ndisplay(SVG('<svg/>'))\ndisplay(JSON({'a': 1}))\n" +
+		"display({'text/html': '<u>raw</u>', 'text/plain': 'raw'}, raw=True)\nh = display(HTML('h'), " +
+		"display_id=True)\nh.update(HTML('updated'))\nHTML('<p>last</p>')")
+	want := []string{"text/html <b>x</b>", "text/markdown *m*", "image/png \x89PNG\r\n\x1a\n",
+		"image/jpeg \xff\xd8\xffjpeg", "image/svg+xml <svg/>",
+		`application/json {"a": 1}`, "text/html <u>raw</u>", "text/html h", "text/html updated",
+		"text/html <p>last</p>"}
 	var got []string
 	for _, r := range o.Rich {
 		got = append(got, r.MIME+" "+string(r.Data))
@@ -142,9 +150,13 @@ func TestRealIPython(t *testing.T) {
 	// Made like the real one, whose display prints where no shell of its own runs.
 	write("IPython/__init__.py", "from .core.display_functions import display\nreal = True\n")
 	write("IPython/core/__init__.py", "")
-	write("IPython/core/display_functions.py", "def display(*objs, **_): print(*objs)\ndef clear_output(wait=False): print('clear')\n")
-	write("IPython/display.py", "from IPython.core.display_functions import *\nclass HTML:\n    def __init__(self, data): self.data = data\n    def _repr_html_(self): return self.data\n")
-	o := l.run("import IPython\nfrom IPython.display import display, HTML, clear_output\ndisplay(HTML('<b>'))\nIPython.real")
+	write("IPython/core/display_functions.py",
+		"def display(*objs, **_): print(*objs)\ndef clear_output(wait=False): print('clear')\n")
+	write("IPython/display.py",
+		"from IPython.core.display_functions import *\nclass HTML:\n    def __init__(self, data): self.data = "+
+			"data\n    def _repr_html_(self): return self.data\n")
+	o := l.run("import IPython\nfrom IPython.display import display, HTML, " +
+		"clear_output\ndisplay(HTML('<b>'))\nIPython.real")
 	if !o.OK || o.out != "" || o.value() != "True" || len(o.Rich) != 1 || string(o.Rich[0].Data) != "<b>" {
 		t.Errorf("got %s, %d rich values", o, len(o.Rich))
 	}
@@ -154,7 +166,8 @@ func TestRealIPython(t *testing.T) {
 func TestTextOrHTML(t *testing.T) {
 	l := python(t)
 	l.config.Output = t.TempDir()
-	o := l.run("class Frame:\n    def _repr_html_(self): return '<table>'\n    def __repr__(self): return 'a b\\n1 2'\nFrame()")
+	o := l.run("class Frame:\n    def _repr_html_(self): return '<table>'\n    def __repr__(self): return 'a " +
+		"b\\n1 2'\nFrame()")
 	if !o.OK || len(o.Rich) != 1 || o.Rich[0].MIME != "text/uri-list" || o.value() != "a b\n1 2" {
 		t.Fatalf("%d rich values: %s", len(o.Rich), o)
 	}
@@ -162,7 +175,8 @@ func TestTextOrHTML(t *testing.T) {
 	if !ok {
 		t.Fatalf("the link is %q", o.Rich[0].Data)
 	}
-	if text, err := os.ReadFile(path); err != nil || string(text) != "<table>" || filepath.Dir(path) != l.config.Output {
+	if text, err := os.ReadFile(path); err != nil || string(text) != "<table>" ||
+		filepath.Dir(path) != l.config.Output {
 		t.Errorf("%s holds %q, %v", path, text, err)
 	}
 	if o := l.run("display(Frame())"); o.out != "a b\n1 2\n" || len(o.Rich) != 1 {
@@ -198,12 +212,14 @@ def show(*a, **k): warnings.warn('FigureCanvasAgg is non-interactive')
 			t.Fatal(err)
 		}
 	}
-	o := l.run("import matplotlib.pyplot as plt\nplt.figure(); plt.figure(); plt.show()\ndisplay({'text/html': '<b>'}, raw=True)\nf = plt.figure(7); plt.figure(9)\ndisplay(f)\nplt.figure(8)")
+	o := l.run("import matplotlib.pyplot as plt\nplt.figure(); plt.figure(); plt.show()\ndisplay({'text/html': " +
+		"'<b>'}, raw=True)\nf = plt.figure(7); plt.figure(9)\ndisplay(f)\nplt.figure(8)")
 	var got []string
 	for _, r := range o.Rich {
 		got = append(got, string(r.Data))
 	}
-	if want := "figure 1,figure 2,<b>,figure 7,figure 8,figure 9"; !o.OK || o.err != "" || strings.Join(got, ",") != want {
+	if want := "figure 1,figure 2,<b>,figure 7,figure 8,figure 9"; !o.OK || o.err != "" ||
+		strings.Join(got, ",") != want {
 		t.Errorf("got %q: %s", got, o)
 	}
 }
@@ -228,7 +244,8 @@ func TestInstalledMeanwhile(t *testing.T) {
 	}
 	os.WriteFile(filepath.Join(dir, "sandlot_test_new.py"), []byte("x = 1"), 0o600)
 	l.want("import sandlot_test_new; sandlot_test_new.x", "1", "")
-	l.want("import sys\nsys.path.index("+"site.getusersitepackages()) < min([n for n, p in enumerate(sys.path) if 'dist-packages' in p] + [99])", "True", "")
+	l.want("import sys\nsys.path.index("+"site.getusersitepackages()) < min([n for n, p in enumerate(sys.path) "+
+		"if 'dist-packages' in p] + [99])", "True", "")
 	// One that is linked to, as by pip install -e.
 	os.WriteFile(filepath.Join(dir, "elsewhere", "sandlot_test_linked.py"), []byte("x = 2"), 0o600)
 	l.fails("import sandlot_test_linked", 1, "ModuleNotFoundError")

@@ -19,27 +19,37 @@ func TestPythonOutputOrder(t *testing.T) {
 	for _, tt := range []struct{ code, out string }{
 		{"print('a'); _ = os.write(1, b'b\\n'); print('c')", "a\nb\nc\n"},
 		{"print('a'); _ = sys.stdout.buffer.write(b'b\\n'); print('c')", "a\nb\nc\n"},
-		{"print('a'); f = os.fdopen(sys.stdout.fileno(), 'w', closefd=False); print('b', file=f, flush=True); print('c'); print('d', file=f, flush=True)", "a\nb\nc\nd\n"},
+		{"print('a'); f = os.fdopen(sys.stdout.fileno(), 'w', closefd=False); print('b', file=f, flush=True); " +
+			"print('c'); print('d', file=f, flush=True)", "a\nb\nc\nd\n"},
 		{"print('a'); _ = os.system('echo b'); print('c')", "a\nb\nc\n"},
 		{"print('a'); _ = subprocess.run(['echo', 'b']); print('c')", "a\nb\nc\n"},
 		{"print('a'); _ = subprocess.run('echo b', shell=True, preexec_fn=lambda: None); print('c')", "a\nb\nc\n"},
 		{"print('a'); _ = os.waitpid(os.posix_spawn('/bin/echo', ['echo', 'b'], {}), 0); print('c')", "a\nb\nc\n"},
 		{"print('a'); _ = os.spawnlp(os.P_WAIT, 'echo', 'echo', 'b'); print('c')", "a\nb\nc\n"},
 		{"print('a')\nif os.fork() == 0:\n    print('b')\n    os._exit(0)\n_ = os.wait()\nprint('c')", "a\nb\nc\n"},
-		{"print('a')\nif os.fork() == 0:\n    print('b')\n    os.execvp('echo', ['echo', 'c'])\n_ = os.wait()\nprint('d')", "a\nb\nc\nd\n"},
-		{"import multiprocessing\ndef say(x): print(x)\nprint('a')\np = multiprocessing.get_context('fork').Process(target=say, args=('b',)); p.start(); p.join()\nprint('c')", "a\nb\nc\n"},
-		{"import threading\nprint('a')\nt = threading.Thread(target=print, args=('b',)); t.start(); t.join()\nprint('c')", "a\nb\nc\n"},
+		{"print('a')\nif os.fork() == 0:\n    print('b')\n    os.execvp('echo', ['echo', 'c'])\n_ = " +
+			"os.wait()\nprint('d')", "a\nb\nc\nd\n"},
+		{"import multiprocessing\ndef say(x): print(x)\nprint('a')\np = " +
+			"multiprocessing.get_context('fork').Process(target=say, args=('b',)); p.start(); p.join()\nprint('c')",
+			"a\nb\nc\n"},
+		{"import threading\nprint('a')\nt = threading.Thread(target=print, args=('b',)); t.start(); " +
+			"t.join()\nprint('c')", "a\nb\nc\n"},
 		{"print('a', end=''); sys.stdout.flush(); _ = os.write(1, b'b'); print('c', end='')", "abc"},
-		{"print('a'); k = os.dup(1); f = os.open('moved', os.O_CREAT | os.O_WRONLY); _ = os.dup2(f, 1); print('in the file'); _ = os.dup2(k, 1); os.close(k); os.close(f); print('b')\nprint(open('moved').read(), end='')", "a\nb\nin the file\n"},
-		{"import contextlib\nwith contextlib.redirect_stdout(io.StringIO()) as s: print('caught')\nprint('a', s.getvalue(), end='')", "a caught\n"},
+		{"print('a'); k = os.dup(1); f = os.open('moved', os.O_CREAT | os.O_WRONLY); _ = os.dup2(f, 1); " +
+			"print('in the file'); _ = os.dup2(k, 1); os.close(k); os.close(f); " +
+			"print('b')\nprint(open('moved').read(), end='')", "a\nb\nin the file\n"},
+		{"import contextlib\nwith contextlib.redirect_stdout(io.StringIO()) as s: print('caught')\nprint('a', " +
+			"s.getvalue(), end='')", "a caught\n"},
 	} {
 		l.want(tt.code, "", tt.out)
 	}
 	for _, tt := range []struct {
 		code string
 		exit int32
-	}{{"print('last'); os._exit(4)", 4}, {"print('last'); os.kill(os.getpid(), signal.SIGKILL)", 137}, {"print('last'); os.abort()", 134},
-		{"print('last'); signal.raise_signal(signal.SIGKILL)", 137}, {"print('last'); os.execvp('true', ['true'])", 0}} {
+	}{{"print('last'); os._exit(4)", 4}, {"print('last'); os.kill(os.getpid(), signal.SIGKILL)", 137},
+		{"print('last'); os.abort()", 134},
+		{"print('last'); signal.raise_signal(signal.SIGKILL)", 137}, {"print('last'); os.execvp('true', ['true'])",
+			0}} {
 		if o := l.run("import os, signal\n" + tt.code); o.Exit != tt.exit || o.out != "last\n" || !o.StateLost {
 			t.Errorf("%s: %s", tt.code, o)
 		}
@@ -54,7 +64,8 @@ func TestNodeTailOfABurst(t *testing.T) {
 		var out safe
 		done := make(chan *Result, 1)
 		go func() {
-			code := fmt.Sprintf("for (let i = 1; i <= %d; i++) console.log(i); Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60000)", n)
+			code := fmt.Sprintf("for (let i = 1; i <= %d; i++) console.log(i); Atomics.wait(new Int32Array(new "+
+				"SharedArrayBuffer(4)), 0, 0, 60000)", n)
 			r, _ := l.Run(t.Context(), Call{Code: code, Stdout: &out, Stderr: new(safe)})
 			done <- r
 		}()
@@ -82,13 +93,17 @@ func TestNodeOutputOrder(t *testing.T) {
 		"cp.spawnSync('echo', ['b'], {stdio: 'inherit'})",
 		"cp.execSync('echo b', {stdio: 'inherit'})",
 		"await new Promise((end) => cp.spawn('echo', ['b'], {stdio: 'inherit'}).on('close', end))",
-		"fs.writeSync(1, 'b\\n')", "fs.writeFileSync(1, 'b\\n')", "fs.writeFileSync('/dev/stdout', 'b\\n')", "process.stdout.write(Buffer.from('b\\n'))",
-		"process.stdout.write('Ygo=', 'base64')", "await new Promise((done) => process.stdout.write('b\\n', done))", "(await import('fs')).writeSync(1, 'b\\n')",
+		"fs.writeSync(1, 'b\\n')", "fs.writeFileSync(1, 'b\\n')", "fs.writeFileSync('/dev/stdout', 'b\\n')",
+		"process.stdout.write(Buffer.from('b\\n'))",
+		"process.stdout.write('Ygo=', 'base64')", "await new Promise((done) => process.stdout.write('b\\n', done))",
+		"(await import('fs')).writeSync(1, 'b\\n')",
 	} {
 		l.want(many+"console.log('a'); "+code+"; console.log('c'); void 0", "", strings.Repeat("-\n", 300)+"a\nb\nc\n")
 	}
-	l.want("await new Promise((end) => new w.Worker('console.log(\"b\")', {eval: true}).on('exit', end)); void 0", "", "b\n")
-	for code, exit := range map[string]int32{"process.exit(3)": 3, "process.abort()": 134, "process.kill(process.pid, 'SIGKILL'); for (;;);": 137} {
+	l.want("await new Promise((end) => new w.Worker('console.log(\"b\")', {eval: true}).on('exit', end)); void 0", "",
+		"b\n")
+	for code, exit := range map[string]int32{"process.exit(3)": 3, "process.abort()": 134,
+		"process.kill(process.pid, 'SIGKILL'); for (;;);": 137} {
 		if o := l.run(many + "console.log('last'); " + code); o.Exit != exit || !strings.HasSuffix(o.out, "-\nlast\n") {
 			t.Errorf("%s: %s", code, o)
 		}
@@ -109,7 +124,8 @@ func (m *meter) Write(p []byte) (int, error) {
 // Code that prints much line by line wakes the reader seldom, and no byte is lost.
 func TestManyLines(t *testing.T) {
 	for name, l := range map[string]*lang{"python": python(t), "node": node(t), "bash": bash(t)} {
-		code := map[string]string{"python": "for i in range(100000): print(i)", "node": "for (let i = 0; i < 100000; i++) console.log(i)",
+		code := map[string]string{"python": "for i in range(100000): print(i)",
+			"node": "for (let i = 0; i < 100000; i++) console.log(i)",
 			"bash": "for ((i=0; i<100000; i++)); do echo $i; done"}[name]
 		t.Run(name, func(t *testing.T) {
 			var m meter
@@ -127,16 +143,19 @@ func TestManyLines(t *testing.T) {
 // What is printed is there soon, while the code runs on, and after it was killed.
 func TestOutputWhileCodeRuns(t *testing.T) {
 	busy := map[string]string{
-		"python":           "print('begun')\nprint('more', end='')\nwhile True: pass",
-		"python in C":      "import time\nprint('begun')\nprint('more', end='')\ntime.sleep(60)",
-		"python's threads": "import threading\nt = threading.Thread(target=lambda: print('begun\\nmore', end=''))\nt.start()\nthreading.Event().wait()",
-		"node":             "console.log('begun'); process.stdout.write('more'); for (;;);",
-		"node's loop":      "for (let i = 0; i < 500; i++) process.stdout.write('-'); console.log('begun'); process.stdout.write('more'); await new Promise(() => {})",
-		"bash":             "echo begun; printf more; while :; do :; done",
+		"python":      "print('begun')\nprint('more', end='')\nwhile True: pass",
+		"python in C": "import time\nprint('begun')\nprint('more', end='')\ntime.sleep(60)",
+		"python's threads": "import threading\nt = threading.Thread(target=lambda: print('begun\\nmore', " +
+			"end=''))\nt.start()\nthreading.Event().wait()",
+		"node": "console.log('begun'); process.stdout.write('more'); for (;;);",
+		"node's loop": "for (let i = 0; i < 500; i++) process.stdout.write('-'); console.log('begun'); " +
+			"process.stdout.write('more'); await new Promise(() => {})",
+		"bash": "echo begun; printf more; while :; do :; done",
 	}
 	for name, code := range busy {
 		t.Run(name, func(t *testing.T) {
-			l := map[string]func(*testing.T) *lang{"python": python, "node": node, "bash": bash}[strings.Fields(strings.ReplaceAll(name, "'", " "))[0]](t)
+			l := map[string]func(*testing.T) *lang{"python": python, "node": node,
+				"bash": bash}[strings.Fields(strings.ReplaceAll(name, "'", " "))[0]](t)
 			var out safe
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -145,7 +164,8 @@ func TestOutputWhileCodeRuns(t *testing.T) {
 				r, _ := l.Run(ctx, Call{Code: code, Stdout: &out, Stderr: new(safe)})
 				done <- r
 			}()
-			for end := time.Now().Add(10 * time.Second); !strings.HasSuffix(out.String(), "begun\nmore") && time.Now().Before(end); {
+			for end := time.Now().Add(10 * time.Second); !strings.HasSuffix(out.String(), "begun\nmore") &&
+				time.Now().Before(end); {
 				time.Sleep(5 * time.Millisecond)
 			}
 			if got := out.String(); !strings.HasSuffix(got, "begun\nmore") {
@@ -171,5 +191,6 @@ func TestForkWarnsOfNoThread(t *testing.T) {
 			path = strings.TrimSpace(string(out))
 		}
 	}
-	newLang(t, "python", path).want("import os\npid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0)[1]", "0", "")
+	newLang(t, "python", path).want("import os\npid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0)[1]", "0",
+		"")
 }

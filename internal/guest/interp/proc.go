@@ -75,11 +75,14 @@ func (p *proc) close() {
 func (i *Interp) driver() []string {
 	switch i.config.Driver {
 	case "python":
-		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "-u", "-X", "utf8", "-c", pythonDriver, notebook, i.config.Output)
+		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "-u", "-X", "utf8", "-c",
+			pythonDriver, notebook, i.config.Output)
 	case "node":
-		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--expose-internals", "--no-warnings", "-e", nodeDriver)
+		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--expose-internals",
+			"--no-warnings", "-e", nodeDriver)
 	}
-	return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--norc", "--noprofile", "-c", bashDriver, "bash")
+	return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--norc", "--noprofile", "-c",
+		bashDriver, "bash")
 }
 
 const (
@@ -216,7 +219,8 @@ func (i *Interp) started(ctx context.Context, p *proc, limit time.Duration) erro
 	}
 	age := time.Since(p.started)
 	if age < slowStart {
-		return fmt.Errorf("the interpreter is still starting after %v: try again, or give the call more time", age.Round(time.Millisecond))
+		return fmt.Errorf("the interpreter is still starting after %v: try again, or give the call more time",
+			age.Round(time.Millisecond))
 	}
 	return i.fail(p, fmt.Sprintf("it was not ready within %v", age.Round(100*time.Millisecond)))
 }

@@ -59,7 +59,8 @@ func TestPythonValues(t *testing.T) {
 func TestPythonErrors(t *testing.T) {
 	l := python(t)
 	l.want("kept = 1", "", "")
-	o := l.fails("def f():\n    raise ValueError('oh')\n\n\nf()", 1, "line 5, in <module>", "line 2, in f", "raise ValueError('oh')", "ValueError: oh")
+	o := l.fails("def f():\n    raise ValueError('oh')\n\n\nf()", 1, "line 5, in <module>", "line 2, in f",
+		"raise ValueError('oh')", "ValueError: oh")
 	if o.Error != "ValueError: oh" {
 		t.Errorf("the error is %q", o.Error)
 	}
@@ -72,8 +73,10 @@ func TestPythonErrors(t *testing.T) {
 	l.fails("1 +", 1, "SyntaxError", "line 1")
 	l.fails("return 1", 1, "'return' outside function")
 	l.fails("f()", 1, "line 1, in <module>", "line 2, in f", "raise ValueError('oh')") // of the earlier piece
-	l.fails("try:\n    1/0\nexcept ZeroDivisionError as e:\n    raise KeyError('k') from e", 1, "ZeroDivisionError", "direct cause", "KeyError")
-	o = l.fails("import asyncio\nasync def g():\n    await asyncio.sleep(0)\n    1/0\nawait g()", 1, "line 4, in g", "ZeroDivisionError")
+	l.fails("try:\n    1/0\nexcept ZeroDivisionError as e:\n    raise KeyError('k') from e", 1, "ZeroDivisionError",
+		"direct cause", "KeyError")
+	o = l.fails("import asyncio\nasync def g():\n    await asyncio.sleep(0)\n    1/0\nawait g()", 1, "line 4, in g",
+		"ZeroDivisionError")
 	if strings.Contains(o.Traceback, "run_until_complete") {
 		t.Errorf("the traceback shows the loop:\n%s", o.Traceback)
 	}
@@ -86,7 +89,8 @@ func TestPythonErrors(t *testing.T) {
 	l.fails("raise ExceptionGroup('g', [ValueError('a'), KeyError('b')])", 1, "ValueError: a", "KeyError")
 	l.want("kept", "1", "")
 	// A warning is no failure.
-	if o := l.run("import warnings\nwarnings.warn('careful')\n1"); !o.OK || !strings.Contains(o.err, "careful") || o.value() != "1" {
+	if o := l.run("import warnings\nwarnings.warn('careful')\n1"); !o.OK || !strings.Contains(o.err, "careful") ||
+		o.value() != "1" {
 		t.Errorf("a warning: %s", o)
 	}
 	for _, code := range []string{"'a' is 'a'", "s = 'a' is 'a'", "len('\\d')", "s = '\\d'"} {
@@ -184,8 +188,10 @@ func TestPythonTimeouts(t *testing.T) {
 func TestPythonThatWillNotStop(t *testing.T) {
 	l := python(t)
 	l.want("kept = 1", "", "")
-	o := l.timed("import time\nwhile True:\n    try:\n        while True: time.sleep(1)\n    except KeyboardInterrupt: print('never', flush=True)")
-	if o.OK || !o.TimedOut || !o.StateLost || !strings.Contains(o.Reason, "did not stop") || !strings.Contains(o.out, "never") {
+	o := l.timed("import time\nwhile True:\n    try:\n        while True: time.sleep(1)\n    except " +
+		"KeyboardInterrupt: print('never', flush=True)")
+	if o.OK || !o.TimedOut || !o.StateLost || !strings.Contains(o.Reason, "did not stop") || !strings.Contains(o.out,
+		"never") {
 		t.Errorf("got %s", o)
 	}
 	l.fails("kept", 1, "NameError")
@@ -193,12 +199,16 @@ func TestPythonThatWillNotStop(t *testing.T) {
 
 func TestPythonMendsItsStreams(t *testing.T) {
 	l := python(t)
-	for _, breaks := range []string{"import sys; sys.stdout.close()", "import os; os.close(1)", "import sys; sys.stdout = None", "import sys; sys.stderr.close()", "import os; os.close(2)", "import os; os.close(1); os.close(2)",
-		"import sys; _ = sys.stdout.detach()", "import sys; del sys.stdout", "import sys, io; sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')"} {
+	for _, breaks := range []string{"import sys; sys.stdout.close()", "import os; os.close(1)",
+		"import sys; sys.stdout = None", "import sys; sys.stderr.close()", "import os; os.close(2)",
+		"import os; os.close(1); os.close(2)",
+		"import sys; _ = sys.stdout.detach()", "import sys; del sys.stdout",
+		"import sys, io; sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')"} {
 		if o := l.run(breaks); !o.OK || o.StateLost {
 			t.Errorf("%q: %s", breaks, o)
 		}
-		if o := l.run("import sys; print('out'); print('err', file=sys.stderr)"); !o.OK || o.out != "out\n" || o.err != "err\n" {
+		if o := l.run("import sys; print('out'); print('err', file=sys.stderr)"); !o.OK || o.out != "out\n" ||
+			o.err != "err\n" {
 			t.Errorf("after %q: %s", breaks, o)
 		}
 	}
@@ -215,11 +225,13 @@ func TestPythonFork(t *testing.T) {
 		}
 		l.want("os.waitpid(pid, 0)[1]", "0", "")
 	}
-	o := l.run("pid = os.fork()\nif not pid:\n    os.write(1, b'from the child')\n    raise ValueError('in the child')\nos.waitpid(pid, 0)[1]")
+	o := l.run("pid = os.fork()\nif not pid:\n    os.write(1, b'from the child')\n    raise ValueError('in the " +
+		"child')\nos.waitpid(pid, 0)[1]")
 	if !o.OK || !strings.Contains(o.out, "from the child") {
 		t.Errorf("a child that fails: %s", o)
 	}
-	l.want("import multiprocessing as mp\ndef work(n): return n * n\n\nwith mp.get_context('fork').Pool(2) as p: r = p.map(work, [1, 2, 3])\n\nr", "[1, 4, 9]", "")
+	l.want("import multiprocessing as mp\ndef work(n): return n * n\n\nwith mp.get_context('fork').Pool(2) as p: "+
+		"r = p.map(work, [1, 2, 3])\n\nr", "[1, 4, 9]", "")
 	l.want("kept", "1", "")
 }
 
@@ -230,10 +242,13 @@ func TestPythonRich(t *testing.T) {
 		mime       []string
 		data       []string
 	}{
-		{"png", "class P:\n    def _repr_png_(self): return b'\\x89PNG\\0'\nP()", []string{"image/png"}, []string{"\x89PNG\x00"}},
-		{"html", "class H:\n    def _repr_html_(self): return '<b>ä</b>'\nH()", []string{"text/html"}, []string{"<b>ä</b>"}},
+		{"png", "class P:\n    def _repr_png_(self): return b'\\x89PNG\\0'\nP()", []string{"image/png"},
+			[]string{"\x89PNG\x00"}},
+		{"html", "class H:\n    def _repr_html_(self): return '<b>ä</b>'\nH()", []string{"text/html"},
+			[]string{"<b>ä</b>"}},
 		{"the best of several", "class B(P, H): pass\nB()", []string{"image/png"}, []string{"\x89PNG\x00"}},
-		{"bundle", "class M:\n    def _repr_mimebundle_(self, include=None, exclude=None): return {'text/plain': 'x', 'text/markdown': '*m*'}\nM()", []string{"text/markdown"}, []string{"*m*"}},
+		{"bundle", "class M:\n    def _repr_mimebundle_(self, include=None, exclude=None): return {'text/plain': " +
+			"'x', 'text/markdown': '*m*'}\nM()", []string{"text/markdown"}, []string{"*m*"}},
 		{"none to show", "class N:\n    def _repr_html_(self): return None\nN()", nil, nil},
 		{"a class itself", "H", nil, nil},
 		{"display", "display(H(), P())", []string{"text/html", "image/png"}, []string{"<b>ä</b>", "\x89PNG\x00"}},
@@ -272,7 +287,8 @@ func TestPythonHugeResults(t *testing.T) {
 		"'\\x01' * (9 << 20)",
 		"class Raw:\n    def __repr__(self): return '\\x01' * (9 << 20)\nRaw()",
 		"list(range(2_000_000))",
-		"class Both:\n    def _repr_png_(self): return b'x' * (8 << 20)\n    def __repr__(self): return '\\x01' * (9 << 20)\nBoth()",
+		"class Both:\n    def _repr_png_(self): return b'x' * (8 << 20)\n    def __repr__(self): return '\\x01' " +
+			"* (9 << 20)\nBoth()",
 	} {
 		o := l.run(code)
 		if !o.OK || o.value() == "" || len(o.value()) > 17<<20 {
@@ -363,8 +379,10 @@ func TestPythonHearsASignalLate(t *testing.T) {
 // Who closes the descriptors of the interpreter learns that, and the next call works.
 func TestClosedDescriptors(t *testing.T) {
 	each := map[string]string{
-		"python":        "import os\nprint('last')\nfor fd in range(3, 20):\n    try: os.close(fd)\n    except OSError: pass",
-		"python, taken": "import os\nprint('last')\nos.closerange(3, 256)\nf = [open('/dev/null', 'r+b') for _ in range(20)]",
+		"python": "import os\nprint('last')\nfor fd in range(3, 20):\n    try: os.close(fd)\n    except " +
+			"OSError: pass",
+		"python, taken": "import os\nprint('last')\nos.closerange(3, 256)\nf = [open('/dev/null', 'r+b') for _ " +
+			"in range(20)]",
 		"python, after": "import os, threading\nprint('last')\nthreading.Timer(0.1, os.closerange, (3, 256)).start()",
 	}
 	for name, code := range each {
@@ -391,11 +409,13 @@ func TestClosedDescriptors(t *testing.T) {
 	}
 	b.want("echo $x", "", "5\n")
 	n := node(t)
-	if o := n.run("for (let fd = 3; fd < 20; fd++) try { require('fs').closeSync(fd) } catch {}"); o.OK || !o.StateLost {
+	if o := n.run("for (let fd = 3; fd < 20; fd++) try { require('fs').closeSync(fd) } catch {}"); o.OK ||
+		!o.StateLost {
 		t.Errorf("node: %s", o)
 	}
 	n.want("6 * 7", "42", "")
-	if o := n.run("for (const fd of [3, 4]) require('fs').closeSync(fd)"); o.OK || !o.StateLost || !strings.Contains(o.Reason, "file descriptors") {
+	if o := n.run("for (const fd of [3, 4]) require('fs').closeSync(fd)"); o.OK || !o.StateLost ||
+		!strings.Contains(o.Reason, "file descriptors") {
 		t.Errorf("node: %s", o)
 	}
 	n.want("6 * 7", "42", "")

