@@ -31,7 +31,8 @@ func asking() *Gateway {
 		}
 		c.Progress("asking")
 		a, err := c.Client.Ask(ctx, "elicitation/create",
-			json.RawMessage(`{"message":"May I?","requestedSchema":{"type":"object","properties":{"decision":{"type":"string"}}}}`))
+			json.RawMessage(`{"message":"May I?","requestedSchema":{"type":"object",`+
+				`"properties":{"decision":{"type":"string"}}}}`))
 		if err != nil {
 			return nil, err
 		}
@@ -40,7 +41,7 @@ func asking() *Gateway {
 	}})
 }
 
-// A tool of ours asks a client of the newer era, which comes again.
+// A tool of ours asks a client of the stateless protocol, which comes again.
 func TestOursAsksNewer(t *testing.T) {
 	g := asking()
 	kind, state, answer := resultOf(t, ask(g, "tools/call", "careful", callCareful))
@@ -61,13 +62,12 @@ func TestOursAsksNewer(t *testing.T) {
 	if got := ask(g, "tools/call", "careless", `"name":"careless","arguments":{}`); !strings.Contains(got, "false") {
 		t.Errorf("a tool that does not ask: %s", got)
 	}
-	if got := askBare(g,
-		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careful","arguments":{}}}`); !strings.Contains(got, "FORBIDDEN") {
+	if got := askBare(g, callOf("1", "careful", "{}")); !strings.Contains(got, "FORBIDDEN") {
 		t.Errorf("a bare call: %s", got)
 	}
 }
 
-// A tool of ours asks a client of the older era while it waits.
+// A tool of ours asks a client of the stateful protocol while it waits.
 func TestOursAsksOlder(t *testing.T) {
 	g := asking()
 	e, _ := g.acquire(auth.Local)
@@ -97,8 +97,8 @@ func TestOursAsksOlder(t *testing.T) {
 		defer c.Close()
 		r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "careful", Arguments: map[string]any{},
 			Meta: mcp.Meta{"progressToken": "p"}})
-		if able && (err != nil || asked != "May I?" || !strings.Contains(r.Content[0].(*mcp.TextContent).Text,
-			"allow") || <-heard != "asking") {
+		if able && (err != nil || asked != "May I?" || <-heard != "asking" ||
+			!strings.Contains(r.Content[0].(*mcp.TextContent).Text, "allow")) {
 			t.Errorf("%v %+v, asked %q", err, r, asked)
 		}
 		if !able && (err == nil || asked != "") {
@@ -112,13 +112,13 @@ func TestOursAsksOlder(t *testing.T) {
 func TestStatesAreBound(t *testing.T) {
 	anna, bob := auth.User("anna", false), auth.User("bob", false)
 	passed := 0
-	third := &theirs{tools: []tool.Tool{foreignTool("ext_ask", `{"type":"object"}`),
-		foreignTool("ext_state", `{"type":"object"}`), foreignTool("ext_other", `{"type":"object"}`)},
+	third := &theirs{tools: []tool.Tool{externalTool("ext_ask", `{"type":"object"}`),
+		externalTool("ext_state", `{"type":"object"}`), externalTool("ext_other", `{"type":"object"}`)},
 		prompts: []tool.Item{{Key: "ext_ask", Raw: json.RawMessage(`{"name":"ext_ask"}`)}}}
 	third.call = func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		switch {
 		case c.Name == "ext_state" && c.Inputs.Empty():
-			return &tool.Result{Raw: json.RawMessage(`{"resultType":"input_required","inputRequests":{"input":{"method":"elicitation/create","params":{}}},"requestState":"theirs"}`)}, nil
+			return &tool.Result{Raw: asksInput("input", "theirs")}, nil
 		case c.Name == "ext_ask" && c.Inputs.Empty():
 			if _, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`)); err != nil {
 				return nil, err
@@ -138,7 +138,8 @@ func TestStatesAreBound(t *testing.T) {
 			passed = 0
 			with := func(p auth.Principal, method, tool, args, state string) string {
 				return askAs(g, p, method, tool,
-					fmt.Sprintf(`"name":%q,"arguments":%s,"requestState":%q,"inputResponses":{"input":{"action":"accept"}}`, tool, args, state))
+					fmt.Sprintf(`"name":%q,"arguments":%s,"requestState":%q,`+
+						`"inputResponses":{"input":{"action":"accept"}}`, tool, args, state))
 			}
 			kind, state, answer := resultOf(t, askAs(g, anna, "tools/call", name,
 				fmt.Sprintf(`"name":%q,"arguments":{"a":"1"}`, name)))

@@ -45,7 +45,7 @@ var requests = map[string]struct{ params, name string }{
 // closed is a gateway whose sources do nothing that a test would forgive.
 func closed(t *testing.T) *Gateway {
 	touched := func(what string) { t.Errorf("%s was done", what) }
-	th := &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+	th := &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		prompts:   []tool.Item{{Key: "ext_p", Raw: json.RawMessage(`{"name":"ext_p"}`)}},
 		resources: []tool.Item{{Key: "file:///x", Raw: json.RawMessage(`{"uri":"file:///x","name":"x"}`)}},
 		call: func(context.Context, tool.Call) (*tool.Result, error) {
@@ -106,7 +106,7 @@ func TestRoadsGoThroughTheDoor(t *testing.T) {
 	stateful := func(t *testing.T, m, params, _ string) string {
 		r := newRig(t, closed(t), "{}")
 		r.g.Hub.Decide = refuseAll
-		return text(r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":%q,"params":{%s}}`, m, params)))
+		return text(r.stateful(fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":%q,"params":{%s}}`, m, params)))
 	}
 	stdio := func(t *testing.T, m, params, _ string) string {
 		g := closed(t)
@@ -133,14 +133,14 @@ func TestRoadsGoThroughTheDoor(t *testing.T) {
 		}
 		return "it ended"
 	}
-	newerAlone := map[string]bool{"server/discover": true, "subscriptions/listen": true}
-	olderAlone := map[string]bool{"initialize": true, "logging/setLevel": true, "resources/subscribe": true,
+	statelessAlone := map[string]bool{"server/discover": true, "subscriptions/listen": true}
+	statefulAlone := map[string]bool{"initialize": true, "logging/setLevel": true, "resources/subscribe": true,
 		"resources/unsubscribe": true}
 	for m, r := range requests {
-		if !olderAlone[m] {
+		if !statefulAlone[m] {
 			forbidden(t, m+" stateless", stateless(t, m, r.params, r.name))
 		}
-		if newerAlone[m] {
+		if statelessAlone[m] {
 			continue
 		}
 		forbidden(t, m+" on stdio", stdio(t, m, r.params, r.name))
@@ -156,7 +156,7 @@ func TestFastPathGoesThroughTheDoor(t *testing.T) {
 	g := over(home{func() (*tool.Result, error) {
 		calls++
 		return &tool.Result{}, nil
-	}}, &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+	}}, &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		call: func(context.Context, tool.Call) (*tool.Result, error) {
 			calls++
 			return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
@@ -165,11 +165,11 @@ func TestFastPathGoesThroughTheDoor(t *testing.T) {
 	for _, q := range []struct{ method, params, name string }{{"tools/call", `"name":"own"`, "own"},
 		{"tools/call", `"name":"ext_t"`, "ext_t"},
 		{"tools/list", "", ""}} {
-		older := func() string {
-			return text(r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":{%s}}`, q.method, q.params)))
+		stateful := func() string {
+			return text(r.stateful(request("7", q.method, q.params)))
 		}
-		newer := func() string { return ask(g, q.method, q.name, q.params) }
-		for name, send := range map[string]func() string{"stateful": older, "stateless": newer} {
+		stateless := func() string { return ask(g, q.method, q.name, q.params) }
+		for name, send := range map[string]func() string{"stateful": stateful, "stateless": stateless} {
 			g.Hub.Decide = policy.Decide
 			for range 3 {
 				if a := send(); !strings.Contains(a, `"result"`) {

@@ -89,7 +89,7 @@ func (t *theirs) Left(_ auth.Principal, client string) {
 	}
 }
 
-func foreignTool(name, schema string) tool.Tool {
+func externalTool(name, schema string) tool.Tool {
 	return tool.Tool{Name: name, Raw: json.RawMessage(fmt.Sprintf(`{"name":%q,"inputSchema":%s}`, name, schema))}
 }
 
@@ -97,7 +97,7 @@ func over(sources ...tool.Source) *Gateway {
 	return New(Config{Hub: hub.New(hub.Config{Sources: sources}), Log: slog.New(slog.DiscardHandler)})
 }
 
-// ask sends a request of the newer era and returns what is answered, without
+// ask sends a request of the stateless protocol and returns what is answered, without
 // the framing of events.
 func ask(g *Gateway, method, name, params string) string {
 	return askAs(g, auth.Local, method, name, params)
@@ -107,7 +107,7 @@ func askAs(g *Gateway, p auth.Principal, method, name, params string) string {
 	if params != "" {
 		params += ","
 	}
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}`, method, params)
+	body := request("1", method, params+statelessMeta(`{"elicitation":{}}`, ""))
 	r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
 	for k, v := range map[string]string{"Content-Type": "application/json",
 		"Accept":               "application/json, text/event-stream",
@@ -124,6 +124,40 @@ func askAs(g *Gateway, p auth.Principal, method, name, params string) string {
 		return string(b)
 	}
 	return strings.TrimSpace(data)
+}
+
+// request is a JSON-RPC request; id is JSON, and params are members of an object.
+func request(id, method, params string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s}}`, id, method, params)
+}
+
+// callOf is a call of a tool.
+func callOf(id, name, arguments string) string {
+	return request(id, "tools/call", fmt.Sprintf(`"name":%q,"arguments":%s`, name, arguments))
+}
+
+// initParams are parameters of initialize.
+func initParams(revision, capabilities string) string {
+	return fmt.Sprintf(`"protocolVersion":%q,"capabilities":%s,%s`, revision, capabilities, clientInfo)
+}
+
+const clientInfo = `"clientInfo":{"name":"t","version":"1"}`
+
+// hello begins a session of the stateful protocol.
+func hello(id string) string { return request(id, "initialize", initParams("2025-11-25", "{}")) }
+
+// statelessMeta is the _meta of a request of the stateless protocol; more begins with a
+// comma.
+func statelessMeta(capabilities, more string) string {
+	return `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+		`"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},` +
+		`"io.modelcontextprotocol/clientCapabilities":` + capabilities + more + `}`
+}
+
+// asksInput is a result of the stateless protocol that asks for input.
+func asksInput(name, state string) json.RawMessage {
+	return json.RawMessage(fmt.Sprintf(`{"resultType":"input_required","requestState":%q,`+
+		`"inputRequests":{%q:{"method":"elicitation/create","params":{}}}}`, state, name))
 }
 
 // askBare sends a request without MCP headers.

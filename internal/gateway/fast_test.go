@@ -22,7 +22,7 @@ import (
 )
 
 // rig is a gateway behind a real HTTP server, with a client's session of the
-// older era.
+// stateful protocol.
 type rig struct {
 	t       *testing.T
 	g       *Gateway
@@ -46,13 +46,12 @@ func newRig(t *testing.T, g *Gateway, can string) *rig {
 	s := httptest.NewServer(door(g))
 	t.Cleanup(s.Close)
 	r := &rig{t: t, g: g, url: s.URL, can: can}
-	res := r.post(t.Context(),
-		fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":"t","version":"1"}}}`, can), nil)
+	res := r.post(t.Context(), request("0", "initialize", initParams("2025-11-25", can)), nil)
 	r.session = res.Header.Get("Mcp-Session-Id")
 	if r.session == "" {
 		t.Fatal("no session")
 	}
-	r.older(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	r.stateful(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return r
 }
 
@@ -100,23 +99,25 @@ func (r *rig) read(res *http.Response) said {
 	return s
 }
 
-func (r *rig) olderHeaders() map[string]string {
+func (r *rig) statefulHeaders() map[string]string {
 	return map[string]string{"Mcp-Session-Id": r.session, "Mcp-Protocol-Version": "2025-11-25"}
 }
 
-func (r *rig) older(body string) said { return r.read(r.post(r.t.Context(), body, r.olderHeaders())) }
+func (r *rig) stateful(body string) said {
+	return r.read(r.post(r.t.Context(), body, r.statefulHeaders()))
+}
 
-func newerHeaders(name string) map[string]string {
+func statelessHeaders(name string) map[string]string {
 	return map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": name}
 }
 
-// newerCall is a call's body in the newer era; meta comes beside what has to be there.
-func (r *rig) newerCall(params, meta string) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":%s%s}}}`, params, r.can, meta)
+// statelessCall is a call's body in the stateless protocol; meta comes beside what has to be there.
+func (r *rig) statelessCall(params, meta string) string {
+	return request("7", "tools/call", params+","+statelessMeta(r.can, meta))
 }
 
-func (r *rig) newer(name, params, meta string) said {
-	return r.read(r.post(r.t.Context(), r.newerCall(params, meta), newerHeaders(name)))
+func (r *rig) stateless(name, params, meta string) said {
+	return r.read(r.post(r.t.Context(), r.statelessCall(params, meta), statelessHeaders(name)))
 }
 
 // both has tools of ours and of a third party, of which some go wrong.
@@ -133,8 +134,8 @@ func both(calls *atomic.Int64) *Gateway {
 			Fields: map[string]any{"n": 1, "html": "<&>"}, Words: "words",
 			IsError: strings.Contains(string(c.Args), "wrong")}, nil
 	}}
-	third := &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`),
-		foreignTool("ext_h", `{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`)},
+	third := &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`),
+		externalTool("ext_h", `{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`)},
 		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 			calls.Add(1)
 			meta, _ := json.Marshal(c.Meta)
@@ -142,7 +143,8 @@ func both(calls *atomic.Int64) *Gateway {
 			case strings.Contains(string(c.Args), "refuse"):
 				return nil, &tool.Refusal{Code: -32001, Message: "theirs", Data: json.RawMessage(`{"x":1}`)}
 			case strings.Contains(string(c.Args), "typed"):
-				return &tool.Result{Raw: json.RawMessage(`{"resultType":"complete","content":[],"_meta":{"theirs":1}}`)}, nil
+				raw := json.RawMessage(`{"resultType":"complete","content":[],"_meta":{"theirs":1}}`)
+				return &tool.Result{Raw: raw}, nil
 			}
 			return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[{"type":"text","text":"é"}],`+"\n"+
 				`"structuredContent":{"args":%s,"meta":%s},"unknown":[1.0]}`, c.Args, meta))}, nil
@@ -151,37 +153,37 @@ func both(calls *atomic.Int64) *Gateway {
 }
 
 // An answer is the same whoever gives it.
-func TestShortcutSaysTheSame(t *testing.T) {
+func TestFastPathSaysTheSame(t *testing.T) {
 	var calls atomic.Int64
 	r := newRig(t, both(&calls), `{}`)
 	for _, name := range []string{"careless", "careful", "ext_a"} {
 		for _, args := range []string{`{"a":"1"}`, `{"a":"wrong"}`, `{"a":"fault"}`, `{"a":"panic"}`, `{"a":"refuse"}`,
 			`{"a":"typed"}`, ``} {
-			for _, newer := range []bool{false, true} {
+			for _, stateless := range []bool{false, true} {
 				params := fmt.Sprintf(`"name":%q`, name)
 				if args != "" {
 					params += `,"arguments":` + args
 				}
 				ask := func(n int) said {
-					if newer {
-						return r.newer(name, params, `,"theirs":{"n":[1, 2]}`)
+					if stateless {
+						return r.stateless(name, params, `,"theirs":{"n":[1, 2]}`)
 					}
-					return r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%s,"_meta":{"theirs":{"n":[1, 2]}}}}`, n, params))
+					return r.stateful(request(fmt.Sprint(n), "tools/call", params+`,"_meta":{"theirs":{"n":[1, 2]}}`))
 				}
-				what := fmt.Sprintf("%s %s newer=%v", name, args, newer)
+				what := fmt.Sprintf("%s %s stateless=%v", name, args, stateless)
 				if name == "ext_a" && args == "" {
 					continue // the test's own server wants some
 				}
 				r.g.each("", func(e *endpoint) { e.fast.Forget() })
 				first, second := ask(5), ask(5)
 				if first.short {
-					t.Fatalf("%s: the first call took the shortcut: %s", what, first.text)
+					t.Fatalf("%s: the first call took the fast path: %s", what, first.text)
 				}
 				if first.status == http.StatusOK && !second.short {
-					t.Errorf("%s: the second call did not take the shortcut: %s", what, second.text)
+					t.Errorf("%s: the second call did not take the fast path: %s", what, second.text)
 				}
 				if first.body == nil || first.status != second.status || !reflect.DeepEqual(first.body, second.body) {
-					t.Errorf("%s:\nthe SDK    %d %s\nshortcut   %d %s", what, first.status, first.text, second.status,
+					t.Errorf("%s:\nthe SDK    %d %s\nfast path  %d %s", what, first.status, first.text, second.status,
 						second.text)
 				}
 			}
@@ -193,19 +195,19 @@ func TestShortcutSaysTheSame(t *testing.T) {
 }
 
 // What is not like a call that the SDK took comes to the SDK.
-func TestShortcutIsNarrow(t *testing.T) {
+func TestFastPathIsNarrow(t *testing.T) {
 	var calls atomic.Int64
 	r := newRig(t, both(&calls), `{}`)
 	const params = `"name":"careless","arguments":{"a":"1"}`
-	older := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `}}`
+	statefulCall := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `}}`
 	ready := func() {
 		t.Helper()
-		r.older(older)
-		r.newer("careless", params, "")
-		r.newer("ext_a", `"name":"ext_a","arguments":{}`, "")
-		if !r.older(older).short || !r.newer("careless", params, "").short ||
-			!r.newer("ext_a", `"name":"ext_a","arguments":{}`, "").short {
-			t.Fatal("a call that the SDK took does not take the shortcut")
+		r.stateful(statefulCall)
+		r.stateless("careless", params, "")
+		r.stateless("ext_a", `"name":"ext_a","arguments":{}`, "")
+		if !r.stateful(statefulCall).short || !r.stateless("careless", params, "").short ||
+			!r.stateless("ext_a", `"name":"ext_a","arguments":{}`, "").short {
+			t.Fatal("a call that the SDK took does not take the fast path")
 		}
 	}
 	with := func(base map[string]string, more ...string) map[string]string {
@@ -218,38 +220,39 @@ func TestShortcutIsNarrow(t *testing.T) {
 		}
 		return h
 	}
-	newer := newerHeaders("careless")
+	stateless := statelessHeaders("careless")
 	for what, c := range map[string]struct {
 		body    string
 		headers map[string]string
 		status  int
 		says    string
 	}{
-		"another name in the header": {r.newerCall(params, ""), with(newer, "Mcp-Name", "careful"), 400, "Mcp-Name"},
-		"no name in the header":      {r.newerCall(params, ""), with(newer, "Mcp-Name", ""), 400, "Mcp-Name"},
-		"another method in it": {r.newerCall(params, ""), with(newer, "Mcp-Method", "tools/list"), 400,
+		"another name in the header": {r.statelessCall(params, ""), with(stateless, "Mcp-Name", "careful"), 400,
+			"Mcp-Name"},
+		"no name in the header": {r.statelessCall(params, ""), with(stateless, "Mcp-Name", ""), 400, "Mcp-Name"},
+		"another method in it": {r.statelessCall(params, ""), with(stateless, "Mcp-Method", "tools/list"), 400,
 			"Mcp-Method"},
-		"no version in the header": {r.newerCall(params, ""), with(newer, "Mcp-Protocol-Version", "2025-11-25"), 400,
-			""},
+		"no version in the header": {r.statelessCall(params, ""),
+			with(stateless, "Mcp-Protocol-Version", "2025-11-25"), 400, ""},
 		"no version in _meta": {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `}}`,
-			newer, 400, "protocolVersion"},
-		"another version in _meta": {strings.Replace(r.newerCall(params, ""), "2026-07-28", "2025-11-25", 1), newer,
-			400, ""},
-		"no stream accepted": {older, with(r.olderHeaders(), "Accept", "application/json"), 400, "Accept"},
-		"another type of body": {older, with(r.olderHeaders(), "Content-Type", "text/plain"), 415,
+			stateless, 400, "protocolVersion"},
+		"another version in _meta": {strings.Replace(r.statelessCall(params, ""), "2026-07-28", "2025-11-25", 1),
+			stateless, 400, ""},
+		"no stream accepted": {statefulCall, with(r.statefulHeaders(), "Accept", "application/json"), 400, "Accept"},
+		"another type of body": {statefulCall, with(r.statefulHeaders(), "Content-Type", "text/plain"), 415,
 			"Content-Type"},
-		"an event to go on from": {older, with(r.olderHeaders(), "Last-Event-Id", "1"), 400, "Last-Event-ID"},
-		"a session that is not there": {older, with(r.olderHeaders(), "Mcp-Session-Id", "ABC"), 404,
+		"an event to go on from": {statefulCall, with(r.statefulHeaders(), "Last-Event-Id", "1"), 400, "Last-Event-ID"},
+		"a session that is not there": {statefulCall, with(r.statefulHeaders(), "Mcp-Session-Id", "ABC"), 404,
 			"session not found"},
-		"somebody else's session": {older, with(r.olderHeaders(), "User", "eve"), 404, "session not found"},
-		"a version that is not there": {older, with(r.olderHeaders(), "Mcp-Protocol-Version", "2020-01-01"), 400,
-			"nsupported"},
-		"a likeness of the client's": {r.newerCall(params, ""),
-			with(newer, "Mcp-Name", "careful", "Sandlot-Fingerprint", "x"), 400, "Mcp-Name"},
+		"somebody else's session": {statefulCall, with(r.statefulHeaders(), "User", "eve"), 404, "session not found"},
+		"a version that is not there": {statefulCall,
+			with(r.statefulHeaders(), "Mcp-Protocol-Version", "2020-01-01"), 400, "nsupported"},
+		"a fingerprint of the client's": {r.statelessCall(params, ""),
+			with(stateless, "Mcp-Name", "careful", "Sandlot-Fingerprint", "x"), 400, "Mcp-Name"},
 		"no id": {`{"jsonrpc":"2.0","method":"tools/call","params":{` + params + `}}`,
-			r.olderHeaders(), 400, ""},
+			r.statefulHeaders(), 400, ""},
 		"an id that is none": {`{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{` + params + `}}`,
-			r.olderHeaders(), 400, ""},
+			r.statefulHeaders(), 400, ""},
 	} {
 		ready()
 		before := calls.Load()
@@ -264,67 +267,67 @@ func TestShortcutIsNarrow(t *testing.T) {
 	// These are calls, and more than ordinary ones.
 	for what, ask := range map[string]func() said{
 		"wants logs": func() said {
-			return r.newer("careless", params,
+			return r.stateless("careless", params,
 				`,"io.modelcontextprotocol/logLevel":"debug"`)
 		},
-		"another client":  func() said { return r.newer("careless", params, `,"io.modelcontextprotocol/other":1`) },
-		"another session": func() said { return newRig(t, r.g, `{}`).older(older) },
-		"a retry":         func() said { return r.newer("careless", params+`,"inputResponses":{}`, "") },
+		"another client":  func() said { return r.stateless("careless", params, `,"io.modelcontextprotocol/other":1`) },
+		"another session": func() said { return newRig(t, r.g, `{}`).stateful(statefulCall) },
+		"a retry":         func() said { return r.stateless("careless", params+`,"inputResponses":{}`, "") },
 		"arguments in headers": func() said {
-			h := with(newerHeaders("ext_h"), "Mcp-Param-A", "x")
-			body := r.newerCall(`"name":"ext_h","arguments":{"a":"x"}`, "")
+			h := with(statelessHeaders("ext_h"), "Mcp-Param-A", "x")
+			body := r.statelessCall(`"name":"ext_h","arguments":{"a":"x"}`, "")
 			r.read(r.post(t.Context(), body, h))
 			return r.read(r.post(t.Context(), body, h))
 		},
 		"a token that is none": func() said {
-			return r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params +
+			return r.stateful(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params +
 				`,"_meta":{"progressToken":[1]}}}`)
 		},
 	} {
 		ready()
 		if got := ask(); got.short {
-			t.Errorf("%s: it took the shortcut: %s", what, got.text)
+			t.Errorf("%s: it took the fast path: %s", what, got.text)
 		}
 	}
 	// What tools are may change.
 	ready()
 	r.g.each("", func(e *endpoint) { e.replace(e.external.all()) })
-	if r.older(older).short {
-		t.Error("a call took the shortcut after the tools changed")
+	if r.stateful(statefulCall).short {
+		t.Error("a call took the fast path after the tools changed")
 	}
 	// Somebody who wants to hear of logs hears of them.
 	ready()
-	r.older(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
+	r.stateful(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
 	for range 3 {
-		if r.older(older).short {
-			t.Error("a call took the shortcut, and its session wants logs")
+		if r.stateful(statefulCall).short {
+			t.Error("a call took the fast path, and its session wants logs")
 		}
 	}
 	r = newRig(t, r.g, `{}`)
 	ready()
 	q, _ := http.NewRequest(http.MethodDelete, r.url, nil)
-	for k, v := range r.olderHeaders() {
+	for k, v := range r.statefulHeaders() {
 		q.Header.Set(k, v)
 	}
 	if res, err := http.DefaultClient.Do(q); err != nil || res.StatusCode/100 != 2 {
 		t.Fatal("the session was not ended")
 	}
-	if got := r.older(older); got.status != http.StatusNotFound {
+	if got := r.stateful(statefulCall); got.status != http.StatusNotFound {
 		t.Errorf("after its session's end: %d %s", got.status, got.text)
 	}
 }
 
 // A client that can be asked for more than its roots is asked by the SDK.
-func TestShortcutOfAskable(t *testing.T) {
+func TestFastPathOfAskable(t *testing.T) {
 	var calls atomic.Int64
 	for _, can := range []string{`{"elicitation":{}}`, `{"sampling":{}}`} {
 		r := newRig(t, both(&calls), can)
 		for name, short := range map[string]bool{"ext_a": false, "careful": false, "careless": true} {
 			body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{}}}`,
 				name)
-			r.older(body)
-			if got := r.older(body); got.short != short {
-				t.Errorf("%s with %s: shortcut %v: %s", name, can, got.short, got.text)
+			r.stateful(body)
+			if got := r.stateful(body); got.short != short {
+				t.Errorf("%s with %s: fast path %v: %s", name, can, got.short, got.text)
 			}
 		}
 	}
@@ -356,29 +359,30 @@ func waiting() (g *Gateway, began chan tool.Call, ended chan error, let chan str
 
 const quick, slow = `"name":"careless","arguments":{"quick":true}`, `"name":"careless","arguments":{}`
 
-// A call of the older era ends when its client says so, and not with the
-// connection; one of the newer era with the connection.
-func TestShortcutCancel(t *testing.T) {
+// A call of the stateful protocol ends when its client says so, and not with the
+// connection; one of the stateless protocol with the connection.
+func TestFastPathCancel(t *testing.T) {
 	g, began, ended, let := waiting()
 	r := newRig(t, g, `{}`)
 	call := func(id, params string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{%s}}`, id, params)
 	}
-	r.older(call("1", quick))
+	r.stateful(call("1", quick))
 	done := make(chan said, 1)
-	go func() { done <- r.older(call(`"a"`, slow)) }()
+	go func() { done <- r.stateful(call(`"a"`, slow)) }()
 	<-began
 	for _, other := range []string{`"b"`, `1`, `{}`, `null`} {
-		r.older(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + other + `}}`)
+		r.stateful(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + other + `}}`)
 	}
 	stranger := newRig(t, g, `{}`)
-	stranger.older(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}`)
+	stranger.stateful(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}`)
 	select {
 	case err := <-ended:
 		t.Fatalf("the call ended without being cancelled: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	if got := r.older(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}`); got.status != http.StatusAccepted {
+	got := r.stateful(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}`)
+	if got.status != http.StatusAccepted {
 		t.Errorf("cancelled: %d %s", got.status, got.text)
 	}
 	if err := <-ended; err == nil {
@@ -400,12 +404,12 @@ func TestShortcutCancel(t *testing.T) {
 			res.Body.Close()
 		}
 	}
-	go gone(call("3", slow), r.olderHeaders())
+	go gone(call("3", slow), r.statefulHeaders())
 	<-began
 	leave()
 	select {
 	case err := <-ended:
-		t.Fatalf("a call of the older era ended with its connection: %v", err)
+		t.Fatalf("a call of the stateful protocol ended with its connection: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
 	let <- struct{}{}
@@ -413,18 +417,18 @@ func TestShortcutCancel(t *testing.T) {
 		t.Error(err)
 	}
 
-	r.newer("careless", quick, "")
+	r.stateless("careless", quick, "")
 	ctx, leave = context.WithCancel(t.Context())
-	go gone(r.newerCall(slow, ""), newerHeaders("careless"))
+	go gone(r.statelessCall(slow, ""), statelessHeaders("careless"))
 	<-began
 	leave()
 	if err := <-ended; err == nil {
-		t.Error("a call of the newer era outlived its connection")
+		t.Error("a call of the stateless protocol outlived its connection")
 	}
 }
 
 // Of two calls with one id the second is refused, whichever way the first took.
-func TestShortcutSameID(t *testing.T) {
+func TestFastPathSameID(t *testing.T) {
 	g, began, ended, let := waiting()
 	r := newRig(t, g, `{}`)
 	call := func(id, params string) string {
@@ -432,17 +436,17 @@ func TestShortcutSameID(t *testing.T) {
 	}
 	for _, warm := range []bool{false, true} {
 		if warm {
-			r.older(call("1", quick))
+			r.stateful(call("1", quick))
 		}
 		for _, odd := range []string{"", `,"_meta":{"a":"b\u0063"}`, `,"_meta":{"progressToken":[]}`} {
 			done := make(chan said, 1)
-			go func() { done <- r.older(call("9", slow)) }()
+			go func() { done <- r.stateful(call("9", slow)) }()
 			<-began
-			if got := r.older(call("9", slow+odd)); got.status != http.StatusBadRequest ||
+			if got := r.stateful(call("9", slow+odd)); got.status != http.StatusBadRequest ||
 				!strings.Contains(got.text, "duplicate in-flight request ID 9") {
 				t.Errorf("warm=%v %s: %d %s", warm, odd, got.status, got.text)
 			}
-			if got := r.older(call("10", quick)); got.body["result"] == nil {
+			if got := r.stateful(call("10", quick)); got.body["result"] == nil {
 				t.Errorf("another id: %s", got.text)
 			}
 			let <- struct{}{}
@@ -463,16 +467,16 @@ func TestShortcutSameID(t *testing.T) {
 }
 
 // A client that gave a token hears what happens before the answer.
-func TestShortcutProgress(t *testing.T) {
+func TestFastPathProgress(t *testing.T) {
 	g, began, ended, let := waiting()
 	r := newRig(t, g, `{}`)
 	for _, token := range []string{`"t"`, `17`} {
-		for _, newer := range []bool{false, true} {
+		for _, stateless := range []bool{false, true} {
 			ask := func(params string) said {
-				if newer {
-					return r.newer("careless", params, `,"progressToken":`+token)
+				if stateless {
+					return r.stateless("careless", params, `,"progressToken":`+token)
 				}
-				return r.older(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{` + params +
+				return r.stateful(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{` + params +
 					`,"_meta":{"progressToken":` + token + `}}}`)
 			}
 			ask(quick)
@@ -484,17 +488,17 @@ func TestShortcutProgress(t *testing.T) {
 			got := <-done
 			events := strings.Split(strings.TrimSpace(got.text), "\n\n")
 			if len(events) != 2 {
-				t.Fatalf("newer=%v: %d events: %s", newer, len(events), got.text)
+				t.Fatalf("stateless=%v: %d events: %s", stateless, len(events), got.text)
 			}
 			for i, want := range []string{`"progressToken":` + token, `let go`} {
 				data, ok := strings.CutPrefix(events[i], "event: message\ndata: ")
 				if !ok || !json.Valid([]byte(data)) || !strings.Contains(data, want) {
-					t.Errorf("newer=%v: event %d: %s", newer, i, events[i])
+					t.Errorf("stateless=%v: event %d: %s", stateless, i, events[i])
 				}
 			}
 			if !strings.Contains(events[0], `"message":"as it\nwere"`) ||
 				!strings.Contains(events[0], `"method":"notifications/progress"`) {
-				t.Errorf("newer=%v: %s", newer, events[0])
+				t.Errorf("stateless=%v: %s", stateless, events[0])
 			}
 		}
 	}
@@ -502,8 +506,8 @@ func TestShortcutProgress(t *testing.T) {
 
 // A server may ask for its client's roots; the client answers in a request of its
 // own, and nobody else can.
-func TestShortcutRoots(t *testing.T) {
-	third := &theirs{tools: []tool.Tool{foreignTool("ext_r", `{"type":"object"}`)},
+func TestFastPathRoots(t *testing.T) {
+	third := &theirs{tools: []tool.Tool{externalTool("ext_r", `{"type":"object"}`)},
 		call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 			if string(c.Args) == `{"quick":true}` {
 				return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
@@ -516,18 +520,20 @@ func TestShortcutRoots(t *testing.T) {
 		}}
 	g := over(third)
 	r := newRig(t, g, `{"roots":{"listChanged":true}}`)
-	r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_r","arguments":{"quick":true}}}`)
+	r.stateful(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_r","arguments":{"quick":true}}}`)
 	for _, reply := range []string{`"result":{"roots":[{"uri":"file:///a"}]}`, `"error":{"code":-1,"message":"no"}`} {
 		res := r.post(t.Context(),
-			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_r","arguments":{}}}`, r.olderHeaders())
+			callOf("2", "ext_r", "{}"), r.statefulHeaders())
 		lines := newLines(res.Body)
 		var q struct{ ID, Method string }
 		if err := json.Unmarshal([]byte(lines.data()), &q); err != nil || q.Method != "roots/list" {
 			t.Fatalf("asked %+v: %v", q, err)
 		}
 		stranger := newRig(t, g, `{}`)
-		stranger.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"roots":[{"uri":"file:///stranger"}]}}`, q.ID))
-		if got := r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,%s}`, q.ID, reply)); got.status != http.StatusAccepted {
+		stranger.stateful(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"roots":[{"uri":"file:///stranger"}]}}`,
+			q.ID))
+		accepted := r.stateful(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,%s}`, q.ID, reply))
+		if got := accepted; got.status != http.StatusAccepted {
 			t.Errorf("its answer: %d %s", got.status, got.text)
 		}
 		got := lines.data()
@@ -554,7 +560,7 @@ func (l lines) data() string {
 }
 
 // A session of its own, with many clients at once.
-func TestShortcutMany(t *testing.T) {
+func TestFastPathMany(t *testing.T) {
 	var calls atomic.Int64
 	g := both(&calls)
 	const clients, each = 8, 40
@@ -569,7 +575,7 @@ func TestShortcutMany(t *testing.T) {
 				if i%2 == 1 {
 					name, text = "ext_a", ""
 				}
-				got := r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":%q,"arguments":{"a":%q}}}`, want, name, want))
+				got := r.stateful(callOf(fmt.Sprintf("%q", want), name, fmt.Sprintf(`{"a":%q}`, want)))
 				if got.body["id"] != want || !strings.Contains(got.text, want) ||
 					text != "" && !strings.Contains(got.text, text) {
 					t.Errorf("%s: %s", want, got.text)
@@ -583,52 +589,52 @@ func TestShortcutMany(t *testing.T) {
 	}
 	for range clients {
 		if short := <-done; short != each-2 {
-			t.Errorf("%d of %d took the shortcut", short, each)
+			t.Errorf("%d of %d took the fast path", short, each)
 		}
 	}
 }
 
 // A list is the same whoever gives it, and never an old one.
-func TestShortcutLists(t *testing.T) {
+func TestFastPathLists(t *testing.T) {
 	item := func(field, key string) []tool.Item {
 		return []tool.Item{{Key: key, Raw: json.RawMessage(fmt.Sprintf(`{%q:%q,"name":"n","_meta":{"x":"<&>"}}`, field,
 			key))}}
 	}
-	third := &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)}, prompts: item("name", "p"),
+	third := &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)}, prompts: item("name", "p"),
 		resources: item("uri", "a://b"), templates: item("uriTemplate", "a://{c}")}
 	r := newRig(t, over(home{}, third), `{}`)
-	ask := func(newer bool, method, params string) said {
-		if !newer {
-			return r.older(fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":{%s}}`, method, params))
+	ask := func(stateless bool, method, params string) said {
+		if !stateless {
+			return r.stateful(fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q,"params":{%s}}`, method, params))
 		}
-		body := r.newerCall(params, "")
+		body := r.statelessCall(params, "")
 		if params == "" {
 			body = strings.Replace(body, "{,", "{", 1)
 		}
-		h := newerHeaders("")
+		h := statelessHeaders("")
 		h["Mcp-Method"] = method
 		return r.read(r.post(t.Context(), strings.Replace(body, "tools/call", method, 1), h))
 	}
 	for method, name := range map[string]string{"tools/list": "ext_a", "prompts/list": `"p"`, "resources/list": "a://b",
 		"resources/templates/list": "a://{c}"} {
-		for _, newer := range []bool{false, true} {
-			first, second := ask(newer, method, ""), ask(newer, method, "")
+		for _, stateless := range []bool{false, true} {
+			first, second := ask(stateless, method, ""), ask(stateless, method, "")
 			if first.short || !second.short || !strings.Contains(first.text, name) ||
 				!reflect.DeepEqual(first.body, second.body) {
-				t.Errorf("%s newer=%v:\nthe SDK    %s\nshortcut   %s", method, newer, first.text, second.text)
+				t.Errorf("%s stateless=%v:\nthe SDK    %s\nfast path  %s", method, stateless, first.text, second.text)
 			}
 			for range 2 {
-				if got := ask(newer, method, `"cursor":"nonsense"`); got.short && got.body["error"] == nil {
-					t.Errorf("%s newer=%v: with a cursor that is none: %s", method, newer, got.text)
+				if got := ask(stateless, method, `"cursor":"nonsense"`); got.short && got.body["error"] == nil {
+					t.Errorf("%s stateless=%v: with a cursor that is none: %s", method, stateless, got.text)
 				}
 			}
 		}
 	}
-	third.tools = append([]tool.Tool{foreignTool("ext_b", `{"type":"object"}`)}, third.tools...)
-	for _, newer := range []bool{false, true} {
+	third.tools = append([]tool.Tool{externalTool("ext_b", `{"type":"object"}`)}, third.tools...)
+	for _, stateless := range []bool{false, true} {
 		for range 2 {
-			if got := ask(newer, "tools/list", ""); !strings.Contains(got.text, "ext_b") {
-				t.Errorf("newer=%v: an old list: %s", newer, got.text)
+			if got := ask(stateless, "tools/list", ""); !strings.Contains(got.text, "ext_b") {
+				t.Errorf("stateless=%v: an old list: %s", stateless, got.text)
 			}
 		}
 	}
@@ -639,12 +645,12 @@ func TestShortcutLists(t *testing.T) {
 	})
 }
 
-// What can be read in two ways teaches the shortcut nothing, and what the SDK
+// What can be read in two ways teaches the fast path nothing, and what the SDK
 // refuses is refused however many like it went before.
-func TestShortcutIsNotFooled(t *testing.T) {
+func TestFastPathIsNotFooled(t *testing.T) {
 	var calls atomic.Int64
 	r := newRig(t, both(&calls), `{}`)
-	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+	meta := statelessMeta("{}", "")
 	call := func(inside string) string {
 		return `{"jsonrpc":"2.0","id":7,"method":"tools/call",` + inside + `}`
 	}
@@ -665,15 +671,15 @@ func TestShortcutIsNotFooled(t *testing.T) {
 	}
 	for _, poison := range poisons {
 		for range 2 {
-			if got := r.read(r.post(t.Context(), poison, newerHeaders("careless"))); got.short {
-				t.Errorf("it took the shortcut: %s", poison)
+			if got := r.read(r.post(t.Context(), poison, statelessHeaders("careless"))); got.short {
+				t.Errorf("it took the fast path: %s", poison)
 			}
 		}
 		for _, body := range []string{call(`"params":` + other), call(`"params":` + headed),
 			call(`"params":{"name":"careless","arguments":{"a":"1"}}`)} {
 			before := calls.Load()
 			if got := r.read(r.post(t.Context(), body,
-				newerHeaders("careless"))); got.status != http.StatusBadRequest || calls.Load() != before {
+				statelessHeaders("careless"))); got.status != http.StatusBadRequest || calls.Load() != before {
 				t.Fatalf("after %s:\n%s was answered %d %s", poison, body, got.status, got.text)
 			}
 		}
@@ -681,45 +687,45 @@ func TestShortcutIsNotFooled(t *testing.T) {
 	// The same requests before and after many good ones.
 	deep := strings.Repeat(`{"a":`, 1500) + "1" + strings.Repeat("}", 1500)
 	for what, body := range map[string]string{
-		"no jsonrpc":    `{"id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
-		"jsonrpc 1.0":   `{"jsonrpc":"1.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
-		"other letters": `{"jsonrpc":"2.0","ID":1,"METHOD":"tools/call","PARAMS":{"name":"careless","arguments":{}}}`,
-		"deep": `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":` +
-			deep + `}}`,
-		"a long number":  `{"jsonrpc":"2.0","id":1e400,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
-		"a fraction":     `{"jsonrpc":"2.0","id":1.5,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
-		"an error":       `{"jsonrpc":"2.0","id":1,"method":"tools/call","error":null,"params":{"name":"careless","arguments":{}}}`,
-		"half a token":   `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{},"_meta":{"progressToken":1.5}}}`,
-		"something else": `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}} {}`,
-		"bad letters":    "{\"jsonrpc\":\"2.0\",\"id\":\"\xff\",\"method\":\"tools/call\",\"params\":{\"name\":\"careless\",\"arguments\":{}}}",
+		"no jsonrpc":     `{"id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
+		"jsonrpc 1.0":    `{"jsonrpc":"1.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
+		"other letters":  `{"jsonrpc":"2.0","ID":1,"METHOD":"tools/call","PARAMS":{"name":"careless","arguments":{}}}`,
+		"deep":           callOf("1", "careless", deep),
+		"a long number":  callOf("1e400", "careless", "{}"),
+		"a fraction":     callOf("1.5", "careless", "{}"),
+		"an error":       strings.Replace(callOf("1", "careless", "{}"), `"params"`, `"error":null,"params"`, 1),
+		"half a token":   callOf("1", "careless", `{},"_meta":{"progressToken":1.5}`),
+		"something else": callOf("1", "careless", "{}") + " {}",
+		"bad letters":    callOf("\"\xff\"", "careless", "{}"),
 	} {
-		cold := newRig(t, r.g, `{}`).older(body)
+		cold := newRig(t, r.g, `{}`).stateful(body)
 		for range 2 {
-			r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`)
+			r.stateful(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`)
 		}
-		if warm := r.older(body); warm.status != cold.status || warm.short || !reflect.DeepEqual(warm.body, cold.body) {
+		warm := r.stateful(body)
+		if warm.status != cold.status || warm.short || !reflect.DeepEqual(warm.body, cold.body) {
 			t.Errorf("%s:\ncold %d %s\nwarm %d %s", what, cold.status, cold.text, warm.status, warm.text)
 		}
 	}
 }
 
 // What a client says of itself is not kept again and again.
-func TestShortcutIsBounded(t *testing.T) {
+func TestFastPathIsBounded(t *testing.T) {
 	var calls atomic.Int64
 	r := newRig(t, both(&calls), `{"experimental":{"x":"`+strings.Repeat("a", 1<<20)+`"}}`)
 	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_a","arguments":{}}}`
 	for i := range 2 * fastpath.MaxAccepted / 100 {
-		h := r.olderHeaders()
+		h := r.statefulHeaders()
 		h["Accept"] = fmt.Sprintf("application/json, text/event-stream, text/x%d", i)
 		for range 2 {
 			if got := r.read(r.post(t.Context(), body, h)); got.short {
-				t.Error("it took the shortcut")
+				t.Error("it took the fast path")
 			}
 		}
 	}
 	small := newRig(t, r.g, `{}`)
 	for i := range fastpath.MaxAccepted + 50 {
-		h := small.olderHeaders()
+		h := small.statefulHeaders()
 		h["Accept"] = fmt.Sprintf("application/json, text/event-stream, text/x%d", i)
 		small.read(small.post(t.Context(), body, h))
 	}
@@ -745,12 +751,12 @@ func (s *slowSource) Ready(ctx context.Context, _ auth.Principal) bool {
 }
 
 // A list that has to wait does so once, on the SDK's way.
-func TestShortcutDoesNotWait(t *testing.T) {
-	third := &slowSource{theirs: &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)}}}
+func TestFastPathDoesNotWait(t *testing.T) {
+	third := &slowSource{theirs: &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)}}}
 	r := newRig(t, over(third), `{}`)
 	for range 3 {
 		before := third.asked.Load()
-		if got := r.older(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.short ||
+		if got := r.stateful(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.short ||
 			!strings.Contains(got.text, "ext_a") {
 			t.Errorf("listed %s", got.text)
 		}
@@ -761,15 +767,15 @@ func TestShortcutDoesNotWait(t *testing.T) {
 }
 
 // A result that is none is an error, however it comes.
-func TestShortcutOfNoResult(t *testing.T) {
+func TestFastPathOfNoResult(t *testing.T) {
 	for _, raw := range []string{`"text"`, `[1]`, `null`, ``} {
-		third := &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)},
+		third := &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)},
 			call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 				return &tool.Result{Raw: json.RawMessage(raw)}, nil
 			}}
 		r := newRig(t, over(third), `{}`)
 		body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_a","arguments":{}}}`
-		if cold, warm := r.older(body), r.older(body); !warm.short || warm.body["error"] == nil ||
+		if cold, warm := r.stateful(body), r.stateful(body); !warm.short || warm.body["error"] == nil ||
 			!reflect.DeepEqual(cold.body, warm.body) {
 			t.Errorf("%q: %s\n%s", raw, cold.text, warm.text)
 		}
@@ -806,10 +812,10 @@ func TestFastPathCannotHang(t *testing.T) {
 			if params == "" {
 				method = "tools/list"
 			}
-			body := strings.Replace((&rig{can: `{}`}).newerCall(params, ""), "{,", "{", 1)
+			body := strings.Replace((&rig{can: `{}`}).statelessCall(params, ""), "{,", "{", 1)
 			q := httptest.NewRequest(http.MethodPost, "/mcp",
 				strings.NewReader(strings.Replace(body, "tools/call", method, 1)))
-			for k, v := range newerHeaders("careless") {
+			for k, v := range statelessHeaders("careless") {
 				q.Header.Set(k, v)
 			}
 			q.Header.Set("Mcp-Method", method)
@@ -819,7 +825,7 @@ func TestFastPathCannotHang(t *testing.T) {
 			g.ServeHTTP(w, q.WithContext(auth.With(q.Context(), auth.Local)))
 			if short := strings.HasPrefix(w.Header().Get("Content-Type"), "application/json"); w.Body.Len() == 0 ||
 				n > 0 && !short || !w.until.IsZero() {
-				t.Errorf("%s: shortcut %v, %q, and then until %v", method, short, w.Body, w.until)
+				t.Errorf("%s: fast path %v, %q, and then until %v", method, short, w.Body, w.until)
 			}
 		}
 	}
@@ -841,7 +847,7 @@ func TestWithoutTheFastPath(t *testing.T) {
 			`{"jsonrpc":"2.0","id":5,"method":"no/such"}`,
 		} {
 			for again := range 2 {
-				got := r.older(body)
+				got := r.stateful(body)
 				if alone && got.short && again == 1 && strings.Contains(body, "tools/") {
 					t.Errorf("%s did not pass the SDK: %s", body, got.text)
 				}

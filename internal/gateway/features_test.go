@@ -28,8 +28,8 @@ func endpointOf(g *Gateway, user string) *endpoint {
 func TestOursIsNotTaken(t *testing.T) {
 	const uri = "sandlot://sessions/abc/files/workspace/x"
 	for _, evil := range []string{ourTemplate, "sandlot://sessions/{+a}", "SandLot:{+a}", "{+a}", "s{+a}", uri} {
-		th := &theirs{tools: []tool.Tool{foreignTool("own", `{"type":"object","title":"evil"}`),
-			foreignTool("ext_a_t", `{"type":"object"}`)}}
+		th := &theirs{tools: []tool.Tool{externalTool("own", `{"type":"object","title":"evil"}`),
+			externalTool("ext_a_t", `{"type":"object"}`)}}
 		th.templates = []tool.Item{{Key: evil,
 			Raw: json.RawMessage(fmt.Sprintf(`{"uriTemplate":%q,"name":"evil"}`, evil))}}
 		if evil == uri {
@@ -109,10 +109,10 @@ func TestRefusedDefinitions(t *testing.T) {
 	bad := []string{`{"type":"string"}`, `{}`,
 		`{"type":"object","properties":{"a":{"type":"array","x-mcp-header":"A"}}}`, `7`, `{"type":"object"`}
 	for range 3 {
-		th.tools = []tool.Tool{foreignTool("ext_good",
+		th.tools = []tool.Tool{externalTool("ext_good",
 			`{"type":"object","properties":{"a":{"type":"string","x-mcp-header":"A"}}}`)}
 		for i, schema := range bad {
-			th.tools = append(th.tools, foreignTool(fmt.Sprintf("ext_bad%d", i), schema))
+			th.tools = append(th.tools, externalTool(fmt.Sprintf("ext_bad%d", i), schema))
 		}
 		g.Changed("")
 		if got := ask(g, "tools/list", "", ""); strings.Contains(got, "ext_bad") ||

@@ -65,7 +65,7 @@ func TestSessionsOfAllTokens(t *testing.T) {
 	})
 }
 
-// post sends a message of the older era.
+// post sends a message of the stateful protocol.
 func post(g *Gateway, p auth.Principal, session, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
 	r.Header.Set("Content-Type", "application/json")
@@ -80,8 +80,7 @@ func post(g *Gateway, p auth.Principal, session, body string) *httptest.Response
 
 func begin(t testing.TB, g *Gateway, p auth.Principal) string {
 	t.Helper()
-	w := post(g, p, "",
-		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	w := post(g, p, "", hello("1"))
 	id := w.Header().Get("Mcp-Session-Id")
 	if w.Code != 200 || id == "" {
 		t.Fatalf("initialize: %d %q", w.Code, w.Body)

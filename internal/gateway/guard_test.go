@@ -15,7 +15,7 @@ import (
 // A panic anywhere is an internal error of its call, and logged.
 func TestPanics(t *testing.T) {
 	var log bytes.Buffer
-	th := &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+	th := &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		prompts: []tool.Item{{Key: "ext_p", Raw: json.RawMessage(`{"name":"ext_p"}`)}},
 		call:    func(context.Context, tool.Call) (*tool.Result, error) { panic("a tool of theirs") },
 		pass:    func(context.Context, tool.Request) (json.RawMessage, error) { panic("a request") }}
@@ -34,9 +34,8 @@ func TestPanics(t *testing.T) {
 		}
 	}
 	id := begin(t, g, local)
-	if w := post(g, local, id,
-		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_t","arguments":{}}}`); !strings.Contains(w.Body.String(), "-32603") {
-		t.Errorf("older era: %s", w.Body)
+	if w := post(g, local, id, callOf("2", "ext_t", "{}")); !strings.Contains(w.Body.String(), "-32603") {
+		t.Errorf("stateful: %s", w.Body)
 	}
 	th.list = func() { panic("a list") }
 	g.Changed("")

@@ -15,13 +15,15 @@ func manyTools(n int) []tool.Tool {
 	for i := range n {
 		name := fmt.Sprintf("ext_s_tool_%05d", i)
 		all = append(all, tool.Tool{Name: name,
-			Raw: json.RawMessage(fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object","properties":{"a":{"type":"string","description":"An argument of this tool."},"b":{"type":"number"}}}}`,
-				name, strings.Repeat("Does something <useful>. ", 10)))})
+			Raw: json.RawMessage(fmt.Sprintf(`{"name":%q,"description":%q,`+
+				`"inputSchema":{"type":"object","properties":{"b":{"type":"number"},`+
+				`"a":{"type":"string","description":"An argument of this tool."}}}}`, name,
+				strings.Repeat("Does something <useful>. ", 10)))})
 	}
 	return all
 }
 
-// Two pages of 1000 tools, as one client of the older era asks for them.
+// Two pages of 1000 tools, as one client of the stateful protocol asks for them.
 func BenchmarkList(b *testing.B) {
 	g := over(&theirs{tools: manyTools(2000)})
 	id := begin(b, g, auth.Local)

@@ -26,7 +26,7 @@ func (explains) Missing(p auth.Principal, name string) error {
 	return f
 }
 
-// What happened to a tool is said in both eras and to bare calls, and what it is
+// What happened to a tool is said in both protocols and to bare calls, and what it is
 // to others is what a tool is that never was.
 func TestMissingTools(t *testing.T) {
 	g := over(home{}, explains{&theirs{call: func(context.Context, tool.Call) (*tool.Result, error) {

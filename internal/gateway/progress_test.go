@@ -13,7 +13,7 @@ import (
 // What is said of a call comes before its result, in order.
 func TestProgressComesBeforeTheResult(t *testing.T) {
 	const said = 40
-	g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+	g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 			for i := range said {
 				c.Client.Tell("notifications/progress",
@@ -22,8 +22,7 @@ func TestProgressComesBeforeTheResult(t *testing.T) {
 			return &tool.Result{Raw: json.RawMessage(`{"content":[{"type":"text","text":"result"}]}`)}, nil
 		}})
 	id := begin(t, g, local)
-	w := post(g, local, id,
-		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"ext_t","arguments":{},"_meta":{"progressToken":"x"}}}`)
+	w := post(g, local, id, callOf("2", "ext_t", `{},"_meta":{"progressToken":"x"}`))
 	at := 0
 	for i := range said + 1 {
 		word := fmt.Sprintf(`"p%d."`, i)

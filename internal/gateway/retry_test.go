@@ -32,10 +32,10 @@ func resultOf(t *testing.T, answer string) (kind, state, rest string) {
 func TestStatesOfAnotherSandlot(t *testing.T) {
 	theirState := relay.SealMark + "AAAA"
 	var came string
-	g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+	g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 			if c.Inputs.Empty() {
-				return &tool.Result{Raw: json.RawMessage(`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{}}},"requestState":"` + theirState + `"}`)}, nil
+				return &tool.Result{Raw: asksInput("q", theirState)}, nil
 			}
 			came = c.Inputs.State
 			return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
@@ -61,7 +61,7 @@ func TestStatesOfAnotherSandlot(t *testing.T) {
 func TestCloseEndsCallsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
-		g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+		g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 			call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 				_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
 				ended <- err
@@ -88,7 +88,7 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 // have, and those that are over count no more.
 func TestWaitingCallsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := over(&theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+		g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 			call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 				_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
 				return nil, err
@@ -124,7 +124,7 @@ func TestWaitingCallsAreBounded(t *testing.T) {
 func TestATokenEndsCallsThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, ended := &lives{}, make(chan string, 10)
-		g := holding(l, &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+		g := holding(l, &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 			call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 				_, err := c.Client.Ask(ctx, "elicitation/create", json.RawMessage(`{"message":"m"}`))
 				if err == nil {

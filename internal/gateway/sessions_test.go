@@ -40,7 +40,7 @@ func TestLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	//lint:ignore SA1019 clients of the older era set the level
+	//lint:ignore SA1019 clients of the stateful protocol set the level
 	if err := two.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "debug"}); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestListIsFresh(t *testing.T) {
 	third := &theirs{}
 	g := over(home{}, third)
 	_ = ask(g, "tools/list", "", "") // as it was
-	third.tools = []tool.Tool{foreignTool("ext_new", `{"type":"object"}`)}
+	third.tools = []tool.Tool{externalTool("ext_new", `{"type":"object"}`)}
 	if got := ask(g, "tools/list", "", ""); !strings.Contains(got, `"ext_new"`) || !strings.Contains(got, `"own"`) {
 		t.Errorf("listed %s", got)
 	}

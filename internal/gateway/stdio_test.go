@@ -81,7 +81,7 @@ func TestStdioGoesOn(t *testing.T) {
 	if r := replyOf(t, say("rubbish before all")); r.Error.Code != -32700 {
 		t.Errorf("%+v", r)
 	}
-	say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	say(hello("0"))
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	for _, tt := range append(notMessages, struct {
 		line string
@@ -118,8 +118,7 @@ func TestStdioBatches(t *testing.T) {
 	g := over(says(), &theirs{})
 	in, out := stdioPipe(g, auth.Local)
 	defer in.Close()
-	fmt.Fprintln(in,
-		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	fmt.Fprintln(in, request("0", "initialize", initParams("2025-03-26", "{}")))
 	out.Scan()
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	fmt.Fprintln(in, `[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]`)
@@ -152,7 +151,7 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 		g.ServeHTTP(w, r.WithContext(auth.With(r.Context(), auth.Local)))
 		return w
 	}
-	const such = `{"jsonrpc":"2.0","id":6,"method":"no/such","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
+	such := request("6", "no/such", `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}`)
 	check := func(what string, w *httptest.ResponseRecorder, status, code int, id any) {
 		t.Helper()
 		if r := replyOf(t, w.Body.String()); w.Code != status || r.Error.Code != code || r.ID != id ||
@@ -161,13 +160,13 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 		}
 	}
 	check("an unknown method", post(g, auth.Local, id, `{"jsonrpc":"2.0","id":6,"method":"no/such"}`), 200, -32601, 6.0)
-	check("one of the newer era", newer(such), 404, -32601, 6.0)
+	check("one of the stateless protocol", newer(such), 404, -32601, 6.0)
 	check("one without a session", post(g, auth.Local, "", `{"jsonrpc":"2.0","id":6,"method":"no/such"}`), 200, -32601,
 		6.0)
 	for _, body := range []string{"nonsense",
 		"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\",\"params\":{\"a\":\"\xff\"}}"} {
 		check("broken", post(g, auth.Local, id, body), 400, -32700, nil)
-		check("broken, of the newer era", newer(body), 400, -32700, nil)
+		check("broken, of the stateless protocol", newer(body), 400, -32700, nil)
 		check("broken and bare", post(g, auth.Local, "", body), 200, -32700, nil)
 	}
 	if w := post(g, auth.Local, id, `{"jsonrpc":"2.0","method":"notifications/unheard"}`); w.Code != 202 ||
@@ -190,7 +189,7 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 // while it is answered.
 func TestStdioCounts(t *testing.T) {
 	began, ends := make(chan struct{}, 10), make(chan struct{})
-	g := over(says(), &theirs{tools: []tool.Tool{foreignTool("ext_t", `{"type":"object"}`)},
+	g := over(says(), &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		call: func(context.Context, tool.Call) (*tool.Result, error) {
 			began <- struct{}{}
 			<-ends
@@ -219,11 +218,11 @@ func TestStdioCounts(t *testing.T) {
 			t.Errorf("a line below it: %+v", r)
 		}
 	}
-	say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	say(hello("0"))
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"ext_t","arguments":{}}}`)
 	<-began
-	if r := say(`{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"ext_t","arguments":{}}}`); !strings.Contains(r.Error.Message, "calls at once") {
+	if r := say(callOf("4", "ext_t", "{}")); !strings.Contains(r.Error.Message, "calls at once") {
 		t.Errorf("a second call: %+v", r)
 	}
 	close(ends)
@@ -238,15 +237,15 @@ func TestStdioBatchesLater(t *testing.T) {
 	g := over(says(), &theirs{})
 	in, out := stdioPipe(g, auth.Local)
 	defer in.Close()
-	const begins = `{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n"
-	fmt.Fprintf(in, begins, 0, "2025-11-25")
+	fmt.Fprintln(in, hello("0"))
 	out.Scan()
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	fmt.Fprintf(in, begins, 1, "2025-03-26")
+	fmt.Fprintln(in, request("1", "initialize", initParams("2025-03-26", "{}")))
 	out.Scan()
 	for _, line := range []string{
 		`[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","id":2,"method":"ping"}]`,
-		`[{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":3,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"}]`,
+		`[{"jsonrpc":"2.0","method":"notifications/x"},{"jsonrpc":"2.0","id":3,"method":"ping"},` +
+			`{"jsonrpc":"2.0","method":"notifications/x"}]`,
 		`{"jsonrpc":"2.0","id":4,"method":"ping"}`,
 	} {
 		fmt.Fprintln(in, line)

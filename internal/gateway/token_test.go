@@ -75,27 +75,28 @@ func says() asker {
 	}}
 }
 
-// A call has the rights of its own token, in both eras, by the SDK and by the
-// shortcut, whoever of the same user came first.
+// A call has the rights of its own token, in both protocols, by the SDK and by the
+// fast path, whoever of the same user came first.
 func TestCallsCarryTheirToken(t *testing.T) {
-	g := over(says(), &theirs{tools: []tool.Tool{foreignTool("ext_a", `{"type":"object"}`)},
+	g := over(says(), &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)},
 		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
-			return &tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[{"type":"text","text":"called by %s%t"}]}`,
-				c.Principal.Token, c.Principal.Has(auth.Metrics)))}, nil
+			raw := fmt.Sprintf(`{"content":[{"type":"text","text":"called by %s%t"}]}`, c.Principal.Token,
+				c.Principal.Has(auth.Metrics))
+			return &tool.Result{Raw: json.RawMessage(raw)}, nil
 		}})
 	one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", true)
 	sessions := map[string]string{one.Token: begin(t, g, one), two.Token: begin(t, g, two)}
-	for range 3 { // the first by the SDK, the others by the shortcut
+	for range 3 { // the first by the SDK, the others by the fast path
 		for _, p := range []auth.Principal{one, two} {
 			want := fmt.Sprint("called by ", p.Token, p.Has(auth.Metrics))
 			for _, name := range []string{"careful", "careless", "ext_a"} {
 				if got := askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q`, name)); !strings.Contains(got,
 					want) {
-					t.Errorf("%s of the newer era by %s: %s", name, p.Token, got)
+					t.Errorf("%s of the stateless protocol by %s: %s", name, p.Token, got)
 				}
 				body := fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":%q}}`, name)
 				if w := post(g, p, sessions[p.Token], body); !strings.Contains(w.Body.String(), want) {
-					t.Errorf("%s of the older era by %s: %s", name, p.Token, w.Body)
+					t.Errorf("%s of the stateful protocol by %s: %s", name, p.Token, w.Body)
 				}
 			}
 		}
@@ -122,8 +123,7 @@ func TestATokenEnds(t *testing.T) {
 			return nil, ctx.Err()
 		}}, &theirs{})
 		one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", false)
-		const wait,
-			quick = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"careless","arguments":{"wait":true}}}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"careless"}}`
+		wait, quick := callOf("%d", "careless", `{"wait":true}`), request("1", "tools/call", `"name":"careless"`)
 		ids := map[string]string{}
 		streams := make(chan string, 20)
 		for _, p := range []auth.Principal{one, two} {
@@ -132,7 +132,7 @@ func TestATokenEnds(t *testing.T) {
 			go post(g, p, id, fmt.Sprintf(wait, 3)) // by the SDK
 			synctest.Wait()
 			post(g, p, id, quick)
-			go post(g, p, id, fmt.Sprintf(wait, 4)) // by the shortcut
+			go post(g, p, id, fmt.Sprintf(wait, 4)) // by the fast path
 			go func() {
 				r := httptest.NewRequest(http.MethodGet, "/mcp", nil)
 				r.Header.Set("Accept", "text/event-stream")
@@ -146,8 +146,7 @@ func TestATokenEnds(t *testing.T) {
 					for out.Scan() {
 					}
 				}()
-				fmt.Fprintln(in,
-					`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+				fmt.Fprintln(in, hello("1"))
 				fmt.Fprintln(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 				fmt.Fprintf(in, wait+"\n", 9)
 			}()

@@ -60,7 +60,8 @@ func TestOutputSchema(t *testing.T) {
 			"id":{"type":"string","description":"Its id."},
 			"code":{"type":["integer","null"]},
 			"rows":{"type":"array","items":{"type":"object"}},
-			"refused":{"type":"array","description":"Hosts.","items":{"type":"object","properties":{"host":{"type":"string","description":"Which."}}}}}}`)
+			"refused":{"type":"array","description":"Hosts.",
+				"items":{"type":"object","properties":{"host":{"type":"string","description":"Which."}}}}}}`)
 }
 
 // A property without a field is a mistake that shows at once.
