@@ -275,9 +275,7 @@ func (g *Gateway) ownTool(ctx context.Context, c tool.Call, progress relay.SendP
 	}
 	r, err := g.Hub.Call(ctx, c)
 	if err != nil {
-		f := fault.From(err)
-		rpc.Report(ctx, g.Log, c.Name, f)
-		return nil, rpc.Error(f)
+		return nil, rpc.Fail(ctx, g.Log, c.Name, err)
 	}
 	return rpc.Result(r), nil
 }
@@ -290,12 +288,11 @@ func (g *Gateway) reader(e *endpoint) mcp.ResourceHandler {
 		b, err := hub.ReadResource.Do(ctx, g.Hub, e.principal,
 			hub.Read{URI: req.Params.URI, Max: maxResource, Held: e.unread.of(req.Extra).Held()})
 		if err != nil {
-			f := fault.From(err)
-			rpc.Report(ctx, g.Log, "resources/read", f)
-			if f.Kind == fault.NotFound {
+			failed := rpc.Fail(ctx, g.Log, "resources/read", err)
+			if fault.Is(err, fault.NotFound) {
 				return nil, mcp.ResourceNotFoundError(req.Params.URI)
 			}
-			return nil, rpc.Error(f)
+			return nil, failed
 		}
 		if b.Size > int64(len(b.Data)) {
 			return nil, rpc.Error(fault.New(fault.ResourceLimit, "the file has %d bytes, and a resource is read "+

@@ -58,13 +58,11 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal
 		err = held.Made(r.Context(), int64(len(b)))
 	}
 	if err != nil {
-		said := rpc.Error(err)
-		if _, theirs := errors.AsType[*tool.Refusal](err); !theirs {
-			f := fault.From(err)
-			rpc.Report(r.Context(), h.Log, q.Method, f)
-			if f.Kind == fault.NotFound && f.Context["tool"] != nil || f.Context["method"] != nil {
-				said.Code = jsonrpc.CodeMethodNotFound
-			}
+		said := rpc.Fail(r.Context(), h.Log, q.Method, err)
+		_, refused := errors.AsType[*tool.Refusal](err)
+		f := fault.From(err)
+		if !refused && (f.Kind == fault.NotFound && f.Context["tool"] != nil || f.Context["method"] != nil) {
+			said.Code = jsonrpc.CodeMethodNotFound
 		}
 		rpc.Write(w, http.StatusOK, rpc.Failed(q.ID, said))
 		return

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/fault"
@@ -153,14 +152,10 @@ func (y *Relay) Answer(ctx context.Context, calls *Calls, q *Request) (b json.Ra
 }
 
 func (y *Relay) failure(ctx context.Context, q *Request, err error) error {
-	_, theirs := errors.AsType[*tool.Refusal](err)
-	if _, sdk := errors.AsType[*jsonrpc.Error](err); theirs || sdk {
-		return rpc.Error(err)
-	}
-	f := fault.From(err)
-	rpc.Report(ctx, y.Log, q.Method+" "+fault.Clip(q.Key), f)
-	if q.Method == "resources/read" && f.Kind == fault.NotFound {
+	failed := rpc.Fail(ctx, y.Log, q.Method+" "+fault.Clip(q.Key), err)
+	_, refused := errors.AsType[*tool.Refusal](err)
+	if q.Method == "resources/read" && !refused && fault.Is(err, fault.NotFound) {
 		return mcp.ResourceNotFoundError(q.Key)
 	}
-	return rpc.Error(f)
+	return failed
 }

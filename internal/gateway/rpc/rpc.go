@@ -3,7 +3,6 @@
 package rpc
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"log/slog"
@@ -15,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/rawjson"
 	"sandlot/internal/revision"
 )
 
@@ -74,11 +74,8 @@ func Write(w http.ResponseWriter, status int, v any) {
 
 // JSON encodes a value, with a newline, without escapes for HTML.
 func JSON(v any) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // only encodable types get here
-	return b.Bytes()
+	b, _ := rawjson.Encode(v) // only encodable types get here
+	return append(b, '\n')
 }
 
 // Recover turns a panic into a fault, for goroutines in which a panic would end the whole
@@ -90,11 +87,4 @@ func Recover(ctx context.Context, log *slog.Logger, what string, err *error) {
 	}
 	log.ErrorContext(ctx, "panic", "in", what, "panic", r, "stack", string(debug.Stack()))
 	*err = fault.New(fault.Internal, "something went wrong inside Sandlot")
-}
-
-// Report logs a fault with its cause, which the user is not told.
-func Report(ctx context.Context, log *slog.Logger, what string, f *fault.Error) {
-	if cause := f.Unwrap(); cause != nil && f.Kind != fault.Canceled {
-		log.WarnContext(ctx, "call failed", "tool", what, "fault", f.Code(), "message", f.Message, "cause", cause)
-	}
 }
