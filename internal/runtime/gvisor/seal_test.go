@@ -302,13 +302,13 @@ func TestMappingOfAFullVolume(t *testing.T) {
 		mapped[i*os.Getpagesize()+1] = 'y'
 	}
 	seal()
+	if st, err := b.Status(t.Context()); err != nil || st.Life != sandbox.Running {
+		t.Fatalf("the sandbox: %+v, %v", st, err)
+	}
 	// By the growth of the file alone, it would have ended.
 	grown, err := rt.watches[shared].watch.Grown(ownerOf(shared, []*box{b.(*box)}))
 	if err != nil || grown[spec.ID] <= slack {
 		t.Errorf("the file has grown by %d bytes that count for the sandbox, %v", grown[spec.ID], err)
-	}
-	if st, err := b.Status(t.Context()); err != nil || st.Life != sandbox.Running {
-		t.Errorf("the sandbox: %+v, %v", st, err)
 	}
 	if err := errors.Join(unix.Munmap(mapped), b.Stop(t.Context()), rt.Close()); err != nil {
 		t.Error(err)
