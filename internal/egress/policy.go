@@ -74,27 +74,6 @@ type Policy struct {
 	Registries []Rule `json:"registries,omitempty"`
 }
 
-// Validate says what is wrong with a policy that came from outside.
-func (p *Policy) Validate() error {
-	if _, err := ParseMode(string(p.Mode)); err != nil {
-		return err
-	}
-	for _, x := range p.Private {
-		if x.Host == (Rule{}) || !x.Net.IsValid() {
-			return fmt.Errorf("an exception for private addresses needs host and cidr")
-		}
-		if x.Net != x.Net.Masked() || x.Net.Addr().Is4In6() {
-			return fmt.Errorf("%s is not a range of addresses: it begins at %s", x.Net, x.Net.Masked())
-		}
-	}
-	for _, r := range slices.Concat(p.Allow, p.Registries) {
-		if r == (Rule{}) {
-			return fmt.Errorf("a network rule is empty; a rule is %s", forms)
-		}
-	}
-	return nil
-}
-
 func (p *Policy) on() bool { return p != nil && (p.Mode == Allowlist || p.Mode == Public) }
 
 // listed says whether the operator named that target.
