@@ -456,7 +456,8 @@ func TestPipScriptOdd(t *testing.T) {
 func TestRealTools(t *testing.T) {
 	real(t)
 	home := os.Getenv("HOME")
-	write(t, home, ".npmrc", "registry=https://u:hunter2@npm.test/x/\n@corp:registry=https://corp.test/\n//npm.test/x/:_authToken=hunter2\n")
+	write(t, home, ".npmrc", "registry=https://u:hunter2@npm.test/x/\n@corp:registry=https://corp.test/\n"+
+		"//npm.test/x/:_authToken=hunter2\n")
 	write(t, home, ".config/pip/pip.conf",
 		"[global]\nindex-url = https://u:hunter2@pip.test/simple\nextra-index-url =\n    https://a.test/s\n    "+
 			"https://b.test/s\n[install]\ntrusted-host = pip.test\n")

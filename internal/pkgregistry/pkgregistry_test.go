@@ -107,7 +107,8 @@ url = "https://two.test/simple"
 url = "http://mirror.test/simple"
 default = true
 `,
-		"etc/npmrc":  "registry=https://mirror.test/npm/\n@a:registry=https://a.test\n@corp:registry=http://corp.test:8081/npm\n",
+		"etc/npmrc": "registry=https://mirror.test/npm/\n@a:registry=https://a.test\n" +
+			"@corp:registry=http://corp.test:8081/npm\n",
 		"etc/yarnrc": "registry \"https://mirror.test/npm/\"\n",
 		".yarnrc.yml": `npmRegistryServer: "https://mirror.test/npm/"
 npmScopes:
@@ -183,7 +184,9 @@ func TestToolsReadFiles(t *testing.T) {
 	}{
 		"pip": {[]string{"PIP_CONFIG_FILE=" + dir + "/etc/pip.conf"},
 			[]string{"python3", "-m", "pip", "config", "list"},
-			"global.extra-index-url='\\nhttps://one.test/simple\\nhttps://two.test/simple'\nglobal.index-url='http://mirror.test/simple'\nglobal.trusted-host='\\nmirror.test\\ntwo.test:8443'"},
+			"global.extra-index-url='\\nhttps://one.test/simple\\nhttps://two.test/simple'\n" +
+				"global.index-url='http://mirror.test/simple'\n" +
+				"global.trusted-host='\\nmirror.test\\ntwo.test:8443'"},
 		"npm": {[]string{"npm_config_globalconfig=" + dir + "/etc/npmrc"},
 			[]string{"npm", "config", "get", "registry"}, "https://mirror.test/npm/"},
 		"npm's scope": {[]string{"npm_config_globalconfig=" + dir + "/etc/npmrc"},

@@ -71,7 +71,7 @@ func (s *server) prefix() string {
 	} else if p != nil {
 		return ""
 	}
-	return "ext_" + catalog.SafeID(s.id) + "_"
+	return "ext_" + catalog.SafeName(s.id) + "_"
 }
 
 // absent is a fault about a tool of this server. The lock is held.
@@ -156,7 +156,7 @@ func (s *server) unread() *fault.Error {
 // leftOut is for a name that nothing which the server offers has: it may be that
 // of a tool that no client could use. Nil: there is none. The lock is held.
 func (s *server) leftOut(name, prefix string) *fault.Error {
-	why, ok := s.rec.Catalog.LeftOut(func(n string) bool { return catalog.PlainName(prefix, n) == name || n == name })
+	why, ok := s.rec.Catalog.LeftOut(func(n string) bool { return prefix+catalog.SafeName(n) == name || n == name })
 	if !ok {
 		return nil
 	}

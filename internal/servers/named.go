@@ -53,7 +53,7 @@ func (servers *Servers) Resource(ctx context.Context, p auth.Principal, what, ur
 	if err != nil {
 		return nil, err
 	}
-	if id, own, ok := catalog.CutOwn(uri); ok && id == strings.ToLower(catalog.SafeID(s.id)) {
+	if id, own, ok := catalog.CutOwn(uri); ok && id == strings.ToLower(catalog.SafeName(s.id)) {
 		uri = own
 	}
 	for _, d := range c.Resources {

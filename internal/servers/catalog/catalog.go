@@ -1,9 +1,6 @@
-// Package catalog makes what a third-party server offers and answers safe: bounded,
-// under names that are its own and stay, compared with what was approved of it. What
-// comes is hostile. All of this is pure: it takes values and returns values.
-// Package catalog makes what a third-party server offers and answers safe: bounded,
-// under names that are its own and stay, compared with what was approved of it. What
-// comes is hostile. All of it takes values and returns values.
+// Package catalog makes the definitions and results of third-party servers, which are
+// hostile, safe: bounded, under exposed names that are unique and never change, compared
+// with the definitions that were approved. Its functions do no I/O.
 package catalog
 
 import (
@@ -12,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,8 +20,8 @@ import (
 
 // Catalog is what a server offered the last time that it was asked.
 type Catalog struct {
-	Read         bool         `json:"read,omitempty"`     // it was asked
-	Enclosed     bool         `json:"enclosed,omitempty"` // its schemas refer to nothing but themselves
+	Read         bool         `json:"read,omitempty"`     // the server was asked
+	Enclosed     bool         `json:"enclosed,omitempty"` // its schemas refer only to themselves
 	Tools        []Definition `json:"tools,omitempty"`
 	Prompts      []Definition `json:"prompts,omitempty"`
 	Resources    []Definition `json:"resources,omitempty"`
@@ -31,8 +29,8 @@ type Catalog struct {
 	Instructions string       `json:"instructions,omitempty"`
 	// Prefix is what its exposed names begin with.
 	Prefix string `json:"prefix,omitempty"`
-	// Names are the exposed names of all tools and prompts that it ever
-	// offered, by its own names: a name never means another thing later.
+	// Names are the exposed names of all tools and prompts that the server ever
+	// offered, by its own names: an exposed name never gets another meaning.
 	Names map[string]string `json:"names,omitempty"`
 	// Pins are the hashes of the tools that were approved, by its own names.
 	Pins map[string]string `json:"pins,omitempty"`
@@ -40,40 +38,39 @@ type Catalog struct {
 	Odd []string `json:"odd,omitempty"`
 }
 
-// Definition is one thing that a server offers.
+// Definition is that of a tool, prompt, resource or resource template.
 type Definition struct {
-	Remote string          `json:"remote"`           // its own name or URI
-	Key    string          `json:"key"`              // the exposed one
-	Raw    json.RawMessage `json:"raw"`              // made safe, with the exposed one
+	Remote string          `json:"remote"`           // the server's name or URI
+	Key    string          `json:"key"`              // the exposed name or URI
+	Raw    json.RawMessage `json:"raw"`              // safe, with the exposed name or URI
 	Schema json.RawMessage `json:"schema,omitempty"` // a tool's input schema, where headers are made of arguments
 	Hash   string          `json:"hash,omitempty"`
 	Held   string          `json:"held,omitempty"` // why it is held back
 }
 
 // nameLength is how long an exposed name may be: clients put names of their own
-// before it, and some take no more than 60 characters then.
+// before it, and some accept no more than 60 characters in all.
 const nameLength = 44
 
-// hashed is how much of that is a hash, in a name that would be longer.
+// hashed is how much of a name is a hash, when it would be longer than nameLength.
 const hashed = 7
 
-// PlainName is a server's own name with the prefix, in letters that all clients
-// take.
-func PlainName(prefix, remote string) string {
-	return prefix + strings.Map(func(r rune) rune {
+// SafeName replaces the characters of a name that some clients do not accept.
+func SafeName(name string) string {
+	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
 			return r
 		}
 		return '_'
-	}, remote)
+	}, name)
 }
 
-// Names gives exposed names of one server.
+// Names makes the exposed names of one server.
 type Names struct {
 	Prefix string // with its "_"; may be empty
 	known  map[string]string
-	// Taken says whether somebody else has that name, or URI.
+	// Taken reports whether another server has that name, or URI.
 	Taken func(kind, name string) bool
 }
 
@@ -84,7 +81,7 @@ func (n *Names) name(kind, remote string) string {
 	if known := n.known[key]; known != "" {
 		return known
 	}
-	safe := PlainName("", remote)
+	safe := SafeName(remote)
 	sum := sha256.Sum256([]byte(remote))
 	tail := "_" + hex.EncodeToString(sum[:3])
 	name := n.Prefix + safe
@@ -106,17 +103,17 @@ func (n *Names) name(kind, remote string) string {
 	return name
 }
 
-// ownScheme stands before a URI that another server has too, with the id of
-// the connection.
+// ownScheme stands, with the id of the connection, before a URI that another server has
+// too.
 const ownScheme = "ext+"
 
-// Begins says whether a name may be one of a server with that prefix, which may be cut
-// in it.
+// Begins reports whether a name may be one of a server with that prefix, which long names
+// have only the beginning of.
 func Begins(name, prefix string) bool {
 	return strings.HasPrefix(name, prefix[:min(len(prefix), nameLength-hashed)])
 }
 
-// CutOwn takes a URI apart that is exposed with the id of a connection.
+// CutOwn splits a URI that is exposed with the id of a connection.
 func CutOwn(uri string) (id, remote string, ok bool) {
 	rest, ok := strings.CutPrefix(uri, ownScheme)
 	if !ok {
@@ -125,11 +122,11 @@ func CutOwn(uri string) (id, remote string, ok bool) {
 	return strings.Cut(rest, ":")
 }
 
-// isOwn says whether id, as cutOwn returns it, is of the connection with that one.
-func isOwn(id, connection string) bool { return strings.EqualFold(id, SafeID(connection)) }
+// isOwn reports whether id, as CutOwn returns it, is that of a connection.
+func isOwn(id, connection string) bool { return strings.EqualFold(id, SafeName(connection)) }
 
-// uri returns the exposed form of a server's own URI or template. Two servers may
-// mean different things by the same one: the first keeps it.
+// uri returns the exposed form of a server's own URI or template. Two servers may mean
+// different things by the same URI: the first has it unchanged.
 func (n *Names) uri(id, kind, remote string) string {
 	key := kind + "/" + remote
 	if known := n.known[key]; known != "" {
@@ -137,7 +134,7 @@ func (n *Names) uri(id, kind, remote string) string {
 	}
 	exposed := remote
 	if n.Taken != nil && n.Taken(kind, remote) {
-		exposed = ownScheme + strings.ToLower(SafeID(id)) + ":" + remote
+		exposed = ownScheme + strings.ToLower(SafeName(id)) + ":" + remote
 	}
 	if n.known == nil {
 		n.known = map[string]string{}
@@ -146,7 +143,7 @@ func (n *Names) uri(id, kind, remote string) string {
 	return exposed
 }
 
-// fitURI says why a URI, or a template of some, is not taken.
+// fitURI says why a URI, or a template, is not accepted.
 func fitURI(s string, template bool) error {
 	lower := strings.ToLower(s)
 	switch {
@@ -174,32 +171,35 @@ func (n *Names) used(kind, name string) bool {
 	return false
 }
 
-// forget drops names when there are too many of things that are no longer offered.
+// The kinds of definitions.
+const (
+	kindTool     = "tool"
+	kindPrompt   = "prompt"
+	kindResource = "resource"
+	kindTemplate = "resource template"
+)
+
+// lists returns the definitions by their kind.
+func (c *Catalog) lists() map[string][]Definition {
+	return map[string][]Definition{kindTool: c.Tools, kindPrompt: c.Prompts, kindResource: c.Resources,
+		kindTemplate: c.Templates}
+}
+
+// forget removes the names of what is no longer offered, when there are too many.
 func (c *Catalog) forget() {
 	if len(c.Names) <= 4*MaxDefinitions {
 		return
 	}
-	live := map[string]bool{}
-	for _, d := range c.Tools {
-		live["tool/"+d.Remote] = true
-	}
-	for _, d := range c.Prompts {
-		live["prompt/"+d.Remote] = true
-	}
-	for _, d := range c.Resources {
-		live["resource/"+d.Remote] = true
-	}
-	for _, d := range c.Templates {
-		live["resource template/"+d.Remote] = true
-	}
-	for k := range c.Names {
-		if !live[k] {
-			delete(c.Names, k)
+	offered := map[string]bool{}
+	for kind, list := range c.lists() {
+		for _, d := range list {
+			offered[kind+"/"+d.Remote] = true
 		}
 	}
+	maps.DeleteFunc(c.Names, func(k, _ string) bool { return !offered[k] })
 }
 
-// Offer is what a server said that it offers, as it came.
+// Offer is what a server lists, as it came.
 type Offer struct {
 	Tools, Prompts, Resources, Templates []json.RawMessage
 	// Unread says which lists could not be read this time.
@@ -220,30 +220,16 @@ type Reading struct {
 	Left     int // bytes
 }
 
-// Read makes safe what was offered.
+// Read returns the catalog of an offer.
 func (r *Reading) Read(o Offer) Catalog {
 	r.Names.known = map[string]string{}
 	if r.Old.Prefix == r.Names.Prefix {
-		for k, v := range r.Old.Names {
-			r.Names.known[k] = v
-		}
+		maps.Copy(r.Names.known, r.Old.Names)
 	}
 	c := Catalog{Read: true, Enclosed: true, Prefix: r.Names.Prefix,
 		Instructions: spec.Text(o.Instructions, maxDescription), Pins: map[string]string{}, Odd: o.Odd}
-	for k, v := range r.Old.Pins {
-		c.Pins[k] = v
-	}
-	seen := map[string]bool{}
-	for _, raw := range o.Tools {
-		d, err := r.tool(raw, &c)
-		if err == nil && seen[d.Remote] {
-			err = fmt.Errorf("it is there twice")
-		}
-		if err != nil {
-			c.note("tool", raw, err)
-			continue
-		}
-		seen[d.Remote] = true
+	maps.Copy(c.Pins, r.Old.Pins)
+	for _, d := range c.collect(kindTool, o.Tools, func(raw json.RawMessage) (Definition, error) { return r.tool(raw, &c) }) {
 		if r.Settings.Allows(d.Remote) {
 			c.Tools = append(c.Tools, d)
 		}
@@ -253,9 +239,9 @@ func (r *Reading) Read(o Offer) Catalog {
 			c.Pins[d.Remote], c.Tools[i].Held = d.Hash, ""
 		}
 	}
-	c.Prompts = r.others(o.Prompts, "prompt", "name", &c)
-	c.Resources = r.others(o.Resources, "resource", "uri", &c)
-	c.Templates = r.others(o.Templates, "resource template", "uriTemplate", &c)
+	c.Prompts = c.collect(kindPrompt, o.Prompts, r.reader(kindPrompt, "name"))
+	c.Resources = c.collect(kindResource, o.Resources, r.reader(kindResource, "uri"))
+	c.Templates = c.collect(kindTemplate, o.Templates, r.reader(kindTemplate, "uriTemplate"))
 	if o.Unread.Tools {
 		c.Tools, c.Pins = r.Old.Tools, r.Old.Pins
 	}
@@ -273,7 +259,8 @@ func (r *Reading) Read(o Offer) Catalog {
 	return c
 }
 
-// Enclose leaves out what an earlier version of Sandlot let in.
+// Enclose leaves out the tools of a stored catalog whose schemas refer to something
+// outside of them: earlier versions of Sandlot accepted those.
 func (c *Catalog) Enclose() {
 	if c.Enclosed || !c.Read {
 		return
@@ -304,10 +291,11 @@ func (c *Catalog) note(what string, raw json.RawMessage, err error) {
 	c.Odd = append(c.Odd, fmt.Sprintf("%s %q is left out: %v", what, spec.Clip(name), err))
 }
 
-// spend says whether there is room for so many bytes.
+// spend takes n bytes of what the definitions may have.
 func (r *Reading) spend(n int) error {
 	if r.Left -= n; r.Left < 0 {
-		return fmt.Errorf("there is no room for more: the definitions of one server may have %d MiB, and those of all of one user's servers %d MiB", MaxCatalog>>20, MaxCatalogs>>20)
+		return fmt.Errorf("there is no room for more: the definitions of one server may have %d MiB, and those of all "+
+			"of one user's servers %d MiB", MaxCatalog>>20, MaxCatalogs>>20)
 	}
 	return nil
 }
@@ -335,7 +323,7 @@ func (r *Reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
 			return d, err
 		}
 	}
-	d.Key = r.Names.name("tool", d.Remote)
+	d.Key = r.Names.name(kindTool, d.Remote)
 	t["name"] = rawjson.Quote(d.Key)
 	switch pin, known := c.Pins[d.Remote]; {
 	case known && pin == d.Hash || !r.Old.Read:
@@ -351,12 +339,13 @@ func (r *Reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	return d, err
 }
 
-// others makes prompts, resources and templates safe.
-func (r *Reading) others(all []json.RawMessage, what, key string, c *Catalog) []Definition {
+// collect reads definitions, each of them once. Those that cannot be read it notes.
+func (c *Catalog) collect(what string, all []json.RawMessage,
+	read func(json.RawMessage) (Definition, error)) []Definition {
 	var out []Definition
 	seen := map[string]bool{}
 	for _, raw := range all {
-		d, err := r.other(raw, what, key)
+		d, err := read(raw)
 		if err == nil && seen[d.Remote] {
 			err = fmt.Errorf("it is there twice")
 		}
@@ -370,6 +359,12 @@ func (r *Reading) others(all []json.RawMessage, what, key string, c *Catalog) []
 	return out
 }
 
+// reader reads prompts, resources or templates; key is the member with their name or URI.
+func (r *Reading) reader(what, key string) func(json.RawMessage) (Definition, error) {
+	return func(raw json.RawMessage) (Definition, error) { return r.other(raw, what, key) }
+}
+
+// other makes a prompt, resource or template safe.
 func (r *Reading) other(raw json.RawMessage, what, key string) (Definition, error) {
 	if err := r.spend(len(raw)); err != nil {
 		return Definition{}, err
@@ -383,15 +378,15 @@ func (r *Reading) other(raw json.RawMessage, what, key string) (Definition, erro
 		return d, fmt.Errorf("its %s is missing, too long or has control characters", key)
 	}
 	mark := ""
-	if what == "prompt" {
-		d.Key = r.Names.name("prompt", d.Remote)
+	if what == kindPrompt {
+		d.Key = r.Names.name(kindPrompt, d.Remote)
 		mark = r.Mark
 	} else {
-		if err := fitURI(d.Remote, what != "resource"); err != nil {
+		if err := fitURI(d.Remote, what != kindResource); err != nil {
 			return d, err
 		}
 		d.Key = r.Names.uri(r.ID, what, d.Remote)
-		if !isString(t["name"]) {
+		if !rawjson.IsString(t["name"]) {
 			t["name"] = t[key]
 		}
 	}
@@ -402,7 +397,7 @@ func (r *Reading) other(raw json.RawMessage, what, key string) (Definition, erro
 	return d, err
 }
 
-// Approve takes the tools as they are now: all, or those that are what was seen.
+// Approve pins the tools as they are now: all, or those whose hashes are in seen.
 func (c *Catalog) Approve(seen map[string]string) {
 	pins := map[string]string{}
 	for i, d := range c.Tools {
@@ -415,7 +410,7 @@ func (c *Catalog) Approve(seen map[string]string) {
 	c.Pins = pins
 }
 
-// LeftOut finds why a tool was left out of the catalog, by its own name.
+// LeftOut returns why a tool was left out of the catalog, by the server's name for it.
 func (c Catalog) LeftOut(is func(remote string) bool) (why string, ok bool) {
 	for _, odd := range c.Odd {
 		rest, tool := strings.CutPrefix(odd, "tool ")
@@ -433,8 +428,8 @@ func (c Catalog) LeftOut(is func(remote string) bool) (why string, ok bool) {
 	return "", false
 }
 
-// matches says whether a template (RFC 6570) may stand for a URI: what is fixed
-// in it is there, in its order.
+// matches reports whether a template (RFC 6570) may stand for a URI: its literals are in
+// the URI, in their order.
 func matches(template, uri string) bool {
 	before, rest, variable := strings.Cut(template, "{")
 	if !variable {
@@ -461,21 +456,12 @@ func matches(template, uri string) bool {
 	}
 }
 
-// Size is how many bytes the definitions have.
-func (c Catalog) Size() (n int) {
-	for _, list := range [][]Definition{c.Tools, c.Prompts, c.Resources, c.Templates} {
+// Size returns how many bytes the definitions have.
+func (c *Catalog) Size() (n int) {
+	for _, list := range c.lists() {
 		for _, d := range list {
 			n += len(d.Raw) + len(d.Schema)
 		}
 	}
 	return n
-}
-
-func SafeID(id string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
-			return r
-		}
-		return '_'
-	}, id)
 }

@@ -26,8 +26,8 @@ func TestNames(t *testing.T) {
 	for _, remote := range []string{"plain", "with.dots", "with dots", "with_dots", "ünï", "", long, long + "2",
 		"taken", "a/b", "a\\b", "tool\n", strings.Repeat("é", 100)} {
 		name := n.name("tool", remote)
-		if len(name) > nameLength || strings.Trim(name,
-			"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" || !strings.HasPrefix(name, "ext_abc_") {
+		const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+		if len(name) > nameLength || strings.Trim(name, safe) != "" || !strings.HasPrefix(name, "ext_abc_") {
 			t.Errorf("%q becomes %q", remote, name)
 		}
 		if other, twice := seen[name]; twice {

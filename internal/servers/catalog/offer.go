@@ -5,14 +5,14 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Offerer is who offers something.
+// Offerer is a server that offers something.
 type Offerer interface {
 	comparable
 	ConnectionID() string
 }
 
-// View is all that one principal is offered, and who offers it. It is made anew when
-// something changes, and not changed then.
+// View is all that one principal is offered, and by which servers. A View does not change:
+// a new one is made when something changes.
 type View[O Offerer] struct {
 	Tools      map[string]entry[O]
 	List       []tool.Tool
@@ -24,7 +24,7 @@ type View[O Offerer] struct {
 	PromptList, ResourceList, TemplateList []tool.Item
 }
 
-// entry is one definition and whose it is.
+// entry is one definition and its server.
 type entry[O Offerer] struct {
 	Owner O
 	Definition
@@ -36,7 +36,7 @@ func NewView[O Offerer]() *View[O] {
 		ByTemplate: map[string]entry[O]{}}
 }
 
-// Add puts in what somebody offers, as far as nobody else has the names.
+// Add adds what a server offers, but for names that another one has.
 func (v *View[O]) Add(o O, c Catalog, trust spec.Trust) {
 	for _, d := range c.Tools {
 		if _, taken := v.Tools[d.Key]; taken || d.Held != "" && trust == spec.Hold {
@@ -67,8 +67,9 @@ func (v *View[O]) Add(o O, c Catalog, trust spec.Trust) {
 	}
 }
 
-// Resource finds who has a resource, and under which URI of its own. A link in a
-// result need not be listed: it is of the only one who can have some, if one can.
+// Resource returns the server that has a resource, and the server's URI of it. A link in a
+// result need not be listed: it belongs to the only server that can have resources, if
+// there is one.
 func (v *View[O]) Resource(uri string, can func(O) bool) (found O, remote string) {
 	if e, ok := v.resources[uri]; ok {
 		return e.Owner, e.Remote
@@ -98,7 +99,7 @@ func (v *View[O]) Resource(uri string, can func(O) bool) (found O, remote string
 	return found, uri
 }
 
-// owners are those who offer anything, each once.
+// owners returns the servers that offer anything, each once.
 func (v *View[O]) owners() []O {
 	var all []O
 	seen := map[O]bool{}

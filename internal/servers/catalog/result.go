@@ -14,7 +14,7 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Bounds of what a server says, in bytes but for maxDefinitions.
+// Bounds of definitions and results, in bytes but for MaxDefinitions.
 const (
 	MaxDefinitions = 1000 // of each kind, of one server
 	maxDescription = 8 << 10
@@ -27,7 +27,7 @@ const (
 	maxResult      = 8 << 20
 )
 
-// cleanMeta returns what of a server's _meta is passed on, or nil.
+// cleanMeta returns the part of a server's _meta that is passed on, or nil.
 func cleanMeta(raw json.RawMessage) json.RawMessage {
 	var m rawjson.Object
 	if len(raw) > 64<<10 || json.Unmarshal(raw, &m) != nil {
@@ -45,7 +45,7 @@ func cleanMeta(raw json.RawMessage) json.RawMessage {
 	return b
 }
 
-// hash is of everything in a definition that a model or a client acts on.
+// hash is that of a definition's value, however it is written.
 func hash(raw json.RawMessage) string {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -75,7 +75,7 @@ func safeTool(raw json.RawMessage, mark string) (rawjson.Object, error) {
 	return t, nil
 }
 
-// describe makes safe what all definitions have.
+// describe makes safe the members that all definitions have.
 func describe(t rawjson.Object, mark string) {
 	d := spec.Text(rawjson.Text(t["description"]), maxDescription)
 	if mark != "" {
@@ -134,19 +134,14 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	if json.Unmarshal(r["content"], &blocks) != nil {
 		blocks = nil
 	}
-	room := maxResult - len(r["structuredContent"])
-	if room < maxResult/4 {
-		room = maxResult / 4
-	}
+	room := max(maxResult-len(r["structuredContent"]), maxResult/4)
 	safe := make([]json.RawMessage, 0, len(blocks))
 	for _, b := range blocks {
 		b = safeBlock(b)
 		if len(b) > room {
 			b = shorten(b, room)
 		}
-		if room -= len(b); room < 4096 {
-			room = 4096
-		}
+		room = max(room-len(b), 4096)
 		if safe = append(safe, b); len(safe) >= 10_000 {
 			safe = append(safe, textBlock(fmt.Sprintf("[%d further blocks were left out]", len(blocks)-len(safe))))
 			break
@@ -154,8 +149,8 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	}
 	if n := len(r["structuredContent"]); n > maxResult {
 		delete(r, "structuredContent")
-		safe = append(safe,
-			textBlock(fmt.Sprintf("[the structured content, %d bytes, was left out: at most %d are passed on]", n, maxResult)))
+		safe = append(safe, textBlock(fmt.Sprintf(
+			"[the structured content, %d bytes, was left out: at most %d are passed on]", n, maxResult)))
 	}
 	r["content"], _ = json.Marshal(safe)
 	var isError bool
@@ -166,6 +161,7 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	return b, isError, err
 }
 
+// CleanMeta removes what is not passed on from the _meta of an object.
 func CleanMeta(r rawjson.Object) {
 	if m := cleanMeta(r["_meta"]); m != nil {
 		r["_meta"] = m
@@ -205,7 +201,7 @@ func safeBlock(raw json.RawMessage) json.RawMessage {
 	why := ""
 	switch kind := rawjson.Text(b["type"]); kind {
 	case "text":
-		if !isString(b["text"]) {
+		if !rawjson.IsString(b["text"]) {
 			why = "its text is no string"
 		}
 	case "image", "audio":
@@ -237,10 +233,8 @@ func safeBlock(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-func isString(raw json.RawMessage) bool { return len(raw) > 0 && raw[0] == '"' }
-
 func notBase64(raw json.RawMessage) string {
-	if !isString(raw) {
+	if !rawjson.IsString(raw) {
 		return "it has no data"
 	}
 	s := rawjson.Text(raw)
@@ -262,7 +256,7 @@ func badContents(raw json.RawMessage) string {
 	if blob, ok := c["blob"]; ok {
 		return notBase64(blob)
 	}
-	if !isString(c["text"]) {
+	if !rawjson.IsString(c["text"]) {
 		return "its resource has neither text nor blob"
 	}
 	return ""
@@ -288,7 +282,7 @@ func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
 	var contents []rawjson.Object
 	if json.Unmarshal(r["contents"], &contents) == nil {
 		for _, c := range contents {
-			if isString(c["blob"]) && notBase64(c["blob"]) != "" {
+			if rawjson.IsString(c["blob"]) && notBase64(c["blob"]) != "" {
 				delete(c, "blob")
 				c["text"] = rawjson.Quote("[data that is not base64 was left out]")
 			}
@@ -308,7 +302,7 @@ func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(r)
 }
 
-// Implementation is what a server says that it is, made safe.
+// Implementation makes a server's Implementation object safe.
 func Implementation(raw json.RawMessage) json.RawMessage {
 	var m rawjson.Object
 	if json.Unmarshal(raw, &m) != nil {

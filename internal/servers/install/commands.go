@@ -31,7 +31,7 @@ func npmInstall(folder, spec string) []string {
 	return []string{"npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--loglevel=http", "--", spec}
 }
 
-// makeVenv makes an environment without a pip of its own, which is there at once.
+// makeVenv makes an environment without a pip of its own, which is much faster.
 func makeVenv(venv string) []string {
 	return []string{"python3", "-m", "venv", "--without-pip", venv}
 }
@@ -61,8 +61,8 @@ func (i *Installer) npm(ctx context.Context, spec string) (Result, error) {
 	return p, read(out, &p)
 }
 
-// npmFind prints the programs of the package that a specification names. What
-// was installed last is what it means, where its name does not say.
+// npmFind prints the programs of the package that a specification names or, where the
+// specification has no name, of the package that was installed last.
 const npmFind = `
 const fs = require('fs'), path = require('path'), spec = process.argv[1]
 const own = JSON.parse(fs.readFileSync('package.json')).dependencies || {}
@@ -73,7 +73,7 @@ const bins = typeof p.bin === 'string' ? [p.name.split('/').pop()] : Object.keys
 console.log(JSON.stringify({bins, version: p.Version}))
 `
 
-// read takes what one of our own scripts printed in a hostile place.
+// read reads the output of one of the scripts below, which hostile code may have changed.
 func read(out string, p *Result) error {
 	var said struct {
 		Bins    []string
@@ -136,7 +136,7 @@ func (i *Installer) git(ctx context.Context) (Result, error) {
 	}
 	ref := u.Fragment
 	u.Fragment = ""
-	repo, fresh := path.Join(i.folder, "repo"), path.Join(i.folder, ".repo-new")
+	repo, next := path.Join(i.folder, "repo"), path.Join(i.folder, ".repo-new")
 	other, err := i.run(ctx, i.folder, false, "sh", "-c", `rm -rf .repo-new; test -e repo && ! test -d repo/.git && echo other; true`)
 	if err != nil {
 		return Result{}, err
@@ -145,8 +145,8 @@ func (i *Installer) git(ctx context.Context) (Result, error) {
 		return Result{}, fault.New(fault.InvalidParameters,
 			"%s is there, and is no repository: choose another workdir", repo).With("argument", "workdir")
 	}
-	// What is there is replaced when the new one is whole.
-	if err := i.fetch(ctx, u.String(), ref, fresh); err != nil {
+	// The repository that is there is replaced when the new one is complete.
+	if err := i.fetch(ctx, u.String(), ref, next); err != nil {
 		return Result{}, err
 	}
 	if _, err := i.run(ctx, i.folder, false, "sh", "-c", `rm -rf repo && mv .repo-new repo`); err != nil {
@@ -202,8 +202,8 @@ func (i *Installer) gitNode(ctx context.Context, repo string) (Result, error) {
 	return p, read(out, &p)
 }
 
-// gitNodeFind makes the repository's own programs ones that can be started by
-// their names.
+// gitNodeFind makes a folder with the repository's own programs, so that they can be
+// started by their names.
 const gitNodeFind = `
 const fs = require('fs'), path = require('path')
 const p = JSON.parse(fs.readFileSync('package.json'))

@@ -1,6 +1,6 @@
-// Package install installs third-party servers: packages of npm, distributions for
-// pip, and Git repositories, in a folder of a sandbox. What runs there is hostile; what
-// it prints is bounded and made safe.
+// Package install installs third-party servers in a folder of a sandbox: packages of npm,
+// distributions for pip, and Git repositories. The programs that run there are hostile;
+// their output is bounded and made safe.
 package install
 
 import (
@@ -20,16 +20,16 @@ import (
 	"sandlot/internal/session"
 )
 
-// Request is what a principal wants to be installed and connected.
+// Request is a principal's request to install and connect a server.
 type Request struct {
 	spec.Ask          // Name, Env, and Command and Args of the start, which may be left out
 	Type, Spec string // npm, pip or git; what to install
 	Workdir    string // beneath /workspace; empty: external-mcp/{name}
-	// Progress is told what happens.
+	// Progress is called with what happens; nil: nobody is told.
 	Progress func(text string)
 }
 
-// tail is how much of an installation's output is kept, in bytes.
+// tail is how much of an installation's output Log returns, in bytes.
 const tail = 16 << 10
 
 var (
@@ -45,7 +45,7 @@ func slug(name string) string {
 	return s
 }
 
-// Check says what is wrong with a request, and where it goes.
+// Check checks a request, and returns the folder to install in.
 func (r *Request) Check() (folder string, err error) {
 	wrong := func(argument, format string, args ...any) (string, error) {
 		return "", fault.New(fault.InvalidParameters, format, args...).With("argument", argument)
@@ -64,13 +64,13 @@ func (r *Request) Check() (folder string, err error) {
 	}
 	if r.Type == "git" {
 		if u, err := url.Parse(r.Spec); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
-			return wrong("install",
-				"install.spec %q: git URLs begin with https:// and hold no password; a branch, tag or commit may follow after #", spec.Clip(r.Spec))
+			return wrong("install", "install.spec %q: git URLs begin with https:// and hold no password; "+
+				"a branch, tag or commit may follow after #", spec.Clip(r.Spec))
 		} else if u.Fragment != "" && !refForm.MatchString(u.Fragment) {
 			return wrong("install", "install.spec: %q is no name of a branch, tag or commit", spec.Clip(u.Fragment))
 		}
 	}
-	start := r.Ask // what is wrong with it is said before anything is installed
+	start := r.Ask // checked before anything is installed
 	if start.Command == "" {
 		start.Command = "the program that it brings"
 	}
@@ -87,7 +87,7 @@ func (r *Request) Check() (folder string, err error) {
 	return folder, nil
 }
 
-// Change is what a request comes to.
+// Change returns what a request changes, for the principal's consent.
 func (r Request) Change(folder string) spec.Change {
 	a := r.Ask
 	a.Kind, a.Cwd = spec.Stdio, folder
@@ -120,12 +120,12 @@ type Result struct {
 	Version string
 }
 
-// Only is the one program that it has.
+// Only returns the program that is the server, when there can be no doubt.
 func (f Result) Only(r Request) (string, error) {
 	if len(f.Bins) == 1 {
 		return f.Bins[0], nil
 	}
-	// One of the package's own name is the one that is meant.
+	// A program with the package's name is the server.
 	base := path.Base(r.Spec)
 	for _, sep := range []string{"@", "=", "<", ">", "~", "!", "[", "#", " "} {
 		if i := strings.Index(base, sep); i > 0 {
@@ -138,12 +138,13 @@ func (f Result) Only(r Request) (string, error) {
 		}
 	}
 	if len(f.Bins) == 0 {
-		return "", fault.New(fault.InvalidParameters,
-			"it is installed in %s, but brings no program: say with start how its server starts", f.Cwd).With("argument", "start")
+		return "", fault.New(fault.InvalidParameters, "it is installed in %s, but brings no program: "+
+			"say with start how its server starts", f.Cwd).With("argument", "start")
 	}
-	return "", fault.New(fault.InvalidParameters,
-		"it is installed in %s, and brings %d programs (%s): say with start which of them is the server", f.Cwd, len(f.Bins), strings.Join(f.Bins[:min(len(f.Bins), 20)], ", ")).
-		With("argument", "start").With("programs", f.Bins[:min(len(f.Bins), 20)])
+	some := f.Bins[:min(len(f.Bins), 20)]
+	return "", fault.New(fault.InvalidParameters, "it is installed in %s, and brings %d programs (%s): "+
+		"say with start which of them is the server", f.Cwd, len(f.Bins), strings.Join(some, ", ")).
+		With("argument", "start").With("programs", some)
 }
 
 // Installer runs one installation.
@@ -164,10 +165,10 @@ func New(l *session.Lease, r Request, folder string, limit time.Duration) *Insta
 	return &Installer{lease: l, request: r, folder: folder, began: time.Now(), limit: limit}
 }
 
-// Commands are those that were run, as they would be typed.
+// Commands returns those that were run, as they would be typed.
 func (i *Installer) Commands() []string { return i.commands }
 
-// Log is the end of what they printed.
+// Log returns the end of their output.
 func (i *Installer) Log() string {
 	t, _ := i.output.Tail(0)
 	return t[max(0, len(t)-tail):]
@@ -208,7 +209,8 @@ func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...stri
 func (i *Installer) failed(d *agent.ExecResult, argv []string) error {
 	how := fmt.Sprintf("ended with exit code %d", d.ExitCode)
 	if d.TimedOut {
-		how = fmt.Sprintf("took longer than %s (mcp_install_timeout); what is there is kept, and a second try goes on from it", i.limit)
+		how = fmt.Sprintf("took longer than %s (mcp_install_timeout); what is there is kept, and a second try goes on "+
+			"from it", i.limit)
 	}
 	if d.KilledBy != "" {
 		how = "was ended, as the sandbox reached its limit of " + d.KilledBy
@@ -220,14 +222,14 @@ func (i *Installer) failed(d *agent.ExecResult, argv []string) error {
 		refused = append(refused, fault.Printable(r.Host, 260)+": "+fault.Printable(r.Reason, 300))
 	}
 	if len(refused) > 0 {
-		f.Message += ". Network access was refused: " + strings.Join(refused,
-			"; ") + ". The operator of this server can allow it: network.allow in sandlot.yaml"
+		f.Message += ". Network access was refused: " + strings.Join(refused, "; ") +
+			". The operator of this server can allow it: network.allow in sandlot.yaml"
 		f = f.With("network_refused", refused)
 	}
 	return f
 }
 
-// passOn passes on what a command prints, now and then.
+// passOn reports the last line of a command's output, at most once a second.
 func (i *Installer) passOn(output []byte) error {
 	if time.Since(i.said) > time.Second {
 		lines := strings.Split(strings.TrimSpace(string(output)), "\n")
@@ -243,7 +245,7 @@ func (i *Installer) say(line string) {
 	}
 }
 
-// shown is a command in a log or a message.
+// shown returns a command for a log or a message.
 func shown(argv []string) string {
 	short := make([]string, len(argv))
 	for i, a := range argv {

@@ -18,7 +18,8 @@ type Account struct {
 }
 
 // errRoot refuses what a server that runs as root was not told to do.
-var errRoot = errors.New("where: host, and this server runs as root: name the user of this machine that the program runs as, such as user: nobody (user: root, if it has to be root)")
+var errRoot = errors.New("where: host, and this server runs as root: name the user of this machine that the program " +
+	"runs as, such as user: nobody (user: root, if it has to be root)")
 
 // AccountOf finds the user that the settings name; empty is the server's own,
 // unless that is root, which has to be named.
@@ -44,7 +45,8 @@ func AccountOf(name string) (Account, error) {
 		return Account{}, nil
 	}
 	if os.Getuid() != 0 {
-		return Account{}, fmt.Errorf("user: only a server that runs as root can run a program as %q; leave it out, and the program runs as the server's own user", name)
+		return Account{}, fmt.Errorf("user: only a server that runs as root can run a program as %q; leave it out, and "+
+			"the program runs as the server's own user", name)
 	}
 	a := Account{name: u.Username, home: u.HomeDir, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 	groups, err := u.GroupIds()

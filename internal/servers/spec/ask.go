@@ -7,7 +7,7 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Bounds of what a principal asks for.
+// Bounds of a request.
 const (
 	// MaxValues is how many variables, and how many headers, a server may have.
 	MaxValues   = 50
@@ -23,7 +23,7 @@ var (
 	headerForm = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
 )
 
-// Ask is what a principal wants to be connected.
+// Ask is a principal's request to connect a server.
 type Ask struct {
 	Name    string
 	Kind    Kind
@@ -38,14 +38,15 @@ type Ask struct {
 	Consent Consent
 }
 
-// Spec is what is stored of it.
+// Spec returns what is stored of a request.
 func (a Ask) Spec() Spec {
-	s := Spec{Name: a.Name, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd, Path: a.Path, URL: a.URL, Install: a.Install}
+	s := Spec{Name: a.Name, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd, Path: a.Path, URL: a.URL,
+		Install: a.Install}
 	s.SetValues(a.Values())
 	return s
 }
 
-// Values are those that were given.
+// Values returns those that were given.
 func (a Ask) Values() Values { return Values{Env: a.Env, Headers: a.Headers, Known: true} }
 
 // wrong is a fault about one argument.
@@ -62,7 +63,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Check says what is wrong with it, and fills in its kind.
+// Check says what is wrong with a request, and sets its kind.
 func (a *Ask) Check() error {
 	if err := CheckName(a.Name); err != nil {
 		return err
@@ -76,7 +77,8 @@ func (a *Ask) Check() error {
 	case a.Kind == "":
 		a.Kind = Stdio
 	case a.Kind == Stdio != (a.Command != ""):
-		return wrong("transport", "transport %q goes with %s", a.Kind, map[bool]string{true: "a command", false: "a url"}[a.Kind == Stdio])
+		want := map[bool]string{true: "a command", false: "a url"}[a.Kind == Stdio]
+		return wrong("transport", "transport %q goes with %s", a.Kind, want)
 	}
 	if len(a.Args) > maxArgs {
 		return wrong("args", "there are %d args; at most %d are taken", len(a.Args), maxArgs)
@@ -108,7 +110,8 @@ func checkValues(env, headers map[string]string) error {
 	}
 	for k, v := range env {
 		if !envForm.MatchString(k) {
-			return wrong("env", "env name %q: a name has letters, digits and _, and does not begin with a digit", Clip(k))
+			return wrong("env", "env name %q: a name has letters, digits and _, and does not begin with a digit",
+				Clip(k))
 		}
 		if len(v) > maxEnvValue || hasNUL(v) {
 			return wrong("env", "the value of env %s has over %d bytes, or a NUL in it", k, maxEnvValue)

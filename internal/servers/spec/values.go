@@ -32,8 +32,8 @@ func checkReferences(argument, key, value string) error {
 	if strings.Count(value, referring) == len(reference.FindAllStringIndex(value, -1)) {
 		return nil
 	}
-	return fault.New(fault.InvalidParameters, "%s %s: a reference to a stored secret is ${secret:NAME}, "+
-		"with a name of 1 to 64 letters, digits and _ that does not begin with a digit", argument, key).With("argument", argument)
+	return wrong(argument, "%s %s: a reference to a stored secret is ${secret:NAME}, with a name of 1 to 64 letters, "+
+		"digits and _ that does not begin with a digit", argument, key)
 }
 
 // masked is a value with nothing of it but references.
