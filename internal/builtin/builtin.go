@@ -98,6 +98,13 @@ func (t *Tools) Close() { t.once.Close() }
 // on. A user who is being asked at this moment decides all the same.
 func (t *Tools) SetConsent(p tool.Policy) { t.policy.Store(&p) }
 
+// Hints of tools that change nothing, and of those that may be called twice with the
+// same end.
+var (
+	reads    = tool.Hints{ReadOnly: true, Idempotent: true}
+	replaces = tool.Hints{Destructive: true, Idempotent: true}
+)
+
 // handler runs the calls of a tool with those arguments.
 type handler[In any] func(context.Context, tool.Call, In) (*tool.Result, error)
 

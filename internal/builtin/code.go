@@ -40,7 +40,7 @@ type CodeResult struct {
 	Language  string  `json:"language" jsonschema:"The language that ran."`
 	Success   bool    `json:"code_success"`
 	ExitCode  int     `json:"exit_code" jsonschema:"0 for success; 124 when the time was over."`
-	Value     *string `json:"result"`
+	Value     *string `json:"result" jsonschema:"The last expression's value as text."`
 	StateLost bool    `json:"state_lost,omitempty" jsonschema:"The interpreter had to be restarted: variables are gone."`
 }
 
@@ -59,7 +59,7 @@ func (t *Tools) executeCode() tool.Tool {
 		Output: tool.OutputOf[CodeResult]([]string{"session_id", "session_created", "code_success"},
 			tool.Prop{Name: "code_success", Description: "False when the code raised, was rejected or ran " +
 				"out of time."},
-			tool.Prop{Name: "result", Description: "The last expression's value as text.", Nullable: true},
+			tool.Prop{Name: "result", Nullable: true},
 			tool.Prop{Name: "truncated", Description: "Whether output was left out here; the whole is in the " +
 				"linked resource."}),
 		Hints: tool.Hints{Destructive: true},

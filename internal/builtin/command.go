@@ -17,10 +17,10 @@ import (
 type CommandInput struct {
 	Command    string            `json:"command"`
 	Args       []string          `json:"args,omitempty"` // nil: Command is a shell line
-	Cwd        string            `json:"cwd,omitempty"`
+	Cwd        string            `json:"cwd,omitempty" jsonschema:"The directory to start in."`
 	Env        map[string]string `json:"env,omitempty" jsonschema:"Environment variables, added to the sandbox's own."`
 	Stdin      *string           `json:"stdin,omitempty" jsonschema:"Text for its standard input."`
-	Background bool              `json:"background,omitempty"`
+	Background bool              `json:"background,omitempty" jsonschema:"Return at once and let it run on."`
 	SessionInput
 	Template string `json:"template,omitempty"`
 	Flavor   string `json:"flavor,omitempty"`
@@ -60,8 +60,8 @@ func (t *Tools) executeCommand() tool.Tool {
 			tool.Prop{Name: "command",
 				Description: `The command line, such as "ls -la | head". With args: the program alone.`},
 			tool.Prop{Name: "args", Description: "Arguments of the program, passed as they are, without a shell."},
-			tool.Prop{Name: "cwd", Description: "The directory to start in.", Default: "/workspace"},
-			tool.Prop{Name: "background", Description: "Return at once and let it run on.", Default: false},
+			tool.Prop{Name: "cwd", Default: "/workspace"},
+			tool.Prop{Name: "background", Default: false},
 			t.templateProp(), t.flavorProp(), t.timeoutProp()),
 		Output: tool.OutputOf[CommandResult]([]string{"session_id", "session_created", "success"},
 			tool.Prop{Name: "args"},

@@ -21,8 +21,8 @@ import (
 
 type shellInput struct {
 	Command string `json:"command" jsonschema:"The command line."`
-	Cwd     string `json:"cwd,omitempty"`
-	Timeout int64  `json:"timeoutMs,omitempty"`
+	Cwd     string `json:"cwd,omitempty" jsonschema:"The directory to start in."`
+	Timeout int64  `json:"timeoutMs,omitempty" jsonschema:"Milliseconds after which it is stopped."`
 }
 
 // ShellResult is the result of sandbox_shell_exec.
@@ -43,9 +43,8 @@ func shellExec() tool.Tool {
 			"external MCP servers run, for example to look at what auto_install_and_connect_mcp installed in " +
 			"/workspace/external-mcp. For other work use execute_command, which takes a session_id.",
 		Input: tool.InputOf[shellInput](
-			tool.Prop{Name: "cwd", Default: "/workspace", Description: "The directory to start in."},
-			tool.Prop{Name: "timeoutMs", Default: 60000,
-				Description: "Milliseconds after which it is stopped."}.Range(1, 3_600_000)),
+			tool.Prop{Name: "cwd", Default: "/workspace"},
+			tool.Prop{Name: "timeoutMs", Default: 60000}.Range(1, 3_600_000)),
 		Output: tool.OutputOf[ShellResult]([]string{"exitCode", "stdout", "stderr", "timedOut"}),
 		Hints:  tool.Hints{Destructive: true, OpenWorld: true},
 	}
@@ -104,7 +103,7 @@ type ConnectInput struct {
 	Command   string            `json:"command,omitempty"`
 	Args      []string          `json:"args,omitempty" jsonschema:"Its arguments, each as it is."`
 	Env       map[string]string `json:"env,omitempty"`
-	Cwd       string            `json:"cwd,omitempty"`
+	Cwd       string            `json:"cwd,omitempty" jsonschema:"The directory that it starts in."`
 	URL       string            `json:"url,omitempty" jsonschema:"A remote server's address, in place of command."`
 	Transport string            `json:"transport,omitempty"`
 	Headers   map[string]string `json:"headers,omitempty"`
@@ -170,7 +169,7 @@ func connectExternal() tool.Tool {
 			tool.Prop{Name: "command", Description: "The program, such as node or /workspace/server. Not " +
 				"a shell line."},
 			envProp(),
-			tool.Prop{Name: "cwd", Description: "The directory that it starts in.", Default: "/workspace"},
+			tool.Prop{Name: "cwd", Default: "/workspace"},
 			tool.Prop{Name: "transport", Enum: []string{"stdio", "http", "sse"},
 				Description: "How it is spoken to; http (Streamable HTTP) when there is a url, else stdio."},
 			tool.Prop{Name: "headers", Description: "Headers for a remote server, such as Authorization. " +
@@ -386,7 +385,7 @@ func listExternal() tool.Tool {
 		Description: "List your third-party MCP servers, the newest first after those of the operator: their state, " +
 			"tools, and what went wrong.",
 		Output: tool.OutputOf[ServerList]([]string{"connections"}, tool.Prop{Name: "connections"}),
-		Hints:  tool.Hints{ReadOnly: true, Idempotent: true},
+		Hints:  reads,
 	}
 }
 
@@ -426,16 +425,11 @@ func serverRow(i servers.Info) ServerRow {
 
 // WhichInput says which server is meant.
 type WhichInput struct {
-	ConnectionID string `json:"connectionId,omitempty"`
-	Name         string `json:"name,omitempty"`
+	ConnectionID string `json:"connectionId,omitempty" jsonschema:"The connection's id."`
+	Name         string `json:"name,omitempty" jsonschema:"Or its name."`
 }
 
 func (in WhichInput) named() string { return in.Name }
-
-func whichProps(more ...tool.Prop) []tool.Prop {
-	return append([]tool.Prop{{Name: "connectionId", Description: "The connection's id."},
-		{Name: "name", Description: "Or its name."}}, more...)
-}
 
 func (in WhichInput) which() (string, error) {
 	if (in.ConnectionID == "") == (in.Name == "") {
@@ -448,7 +442,7 @@ func (in WhichInput) which() (string, error) {
 // DisconnectInput are the arguments of disconnect_external_mcp.
 type DisconnectInput struct {
 	WhichInput
-	Delete bool `json:"delete,omitempty"`
+	Delete bool `json:"delete,omitempty" jsonschema:"Remove the registration too."`
 }
 
 // Disconnected is the result of disconnect_external_mcp.
@@ -463,10 +457,9 @@ func disconnectExternal() tool.Tool {
 		Name: "disconnect_external_mcp", Title: "Disconnect an MCP server",
 		Description: "Stop a third-party MCP server and take its tools away. Its registration stays, and " +
 			"restart_external_mcp connects it again, unless delete is true. What was installed stays in /workspace.",
-		Input: tool.InputOf[DisconnectInput](whichProps(tool.Prop{Name: "delete", Default: false,
-			Description: "Remove the registration too."})...),
+		Input:  tool.InputOf[DisconnectInput](tool.Prop{Name: "delete", Default: false}),
 		Output: tool.OutputOf[Disconnected]([]string{"success", "connectionId", "deleted"}),
-		Hints:  tool.Hints{Destructive: true, Idempotent: true},
+		Hints:  replaces,
 	}
 }
 
@@ -501,7 +494,7 @@ func restartExternal() tool.Tool {
 		Name: "restart_external_mcp", Title: "Restart an MCP server",
 		Description: "Stop a third-party MCP server and start it again; also one that was disconnected, that was " +
 			"given up, or that needs values of env again.",
-		Input:  tool.InputOf[RestartInput](whichProps(envProp())...),
+		Input:  tool.InputOf[RestartInput](envProp()),
 		Output: connectionSchema(), Hints: tool.Hints{OpenWorld: true}, Elicits: true,
 	}
 }
@@ -521,7 +514,7 @@ func (t *Tools) restart(ctx context.Context, c tool.Call, in RestartInput) (*too
 
 type logsInput struct {
 	WhichInput
-	Lines int `json:"lines,omitempty"`
+	Lines int `json:"lines,omitempty" jsonschema:"How many lines."`
 }
 
 // ServerLog is the result of external_mcp_logs.
@@ -538,10 +531,9 @@ func externalLogs() tool.Tool {
 		Name: "external_mcp_logs", Title: "Show an MCP server's log",
 		Description: "Show the last lines that a third-party MCP server printed on its standard error, and what " +
 			"stood between its messages.",
-		Input: tool.InputOf[logsInput](whichProps(tool.Prop{Name: "lines", Default: 100,
-			Description: "How many lines."}.Range(1, 2000))...),
+		Input:  tool.InputOf[logsInput](tool.Prop{Name: "lines", Default: 100}.Range(1, 2000)),
 		Output: tool.OutputOf[ServerLog]([]string{"connectionId", "log"}),
-		Hints:  tool.Hints{ReadOnly: true, Idempotent: true},
+		Hints:  reads,
 	}
 }
 

@@ -33,9 +33,9 @@ const maxRead = 1 << 20
 type readFileInput struct {
 	Path string `json:"path"`
 	SessionInput
-	Encoding string `json:"encoding,omitempty"`
-	Offset   int64  `json:"offset,omitempty"`
-	Limit    int64  `json:"limit,omitempty"`
+	Encoding string `json:"encoding,omitempty" jsonschema:"How the bytes are returned."`
+	Offset   int64  `json:"offset,omitempty" jsonschema:"The byte to begin at."`
+	Limit    int64  `json:"limit,omitempty" jsonschema:"The most bytes to return."`
 }
 
 // FileRead is the result of sandbox_read_file.
@@ -62,11 +62,11 @@ func readFile() tool.Tool {
 		Input: tool.InputOf[readFileInput](
 			tool.Prop{Name: "path", Description: pathText},
 
-			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8", Description: "How the bytes are returned."},
-			tool.Prop{Name: "offset", Default: 0, Description: "The byte to begin at."}.Range(0, 1<<53),
-			tool.Prop{Name: "limit", Default: maxOutput, Description: "The most bytes to return."}.Range(1, maxRead)),
+			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8"},
+			tool.Prop{Name: "offset", Default: 0}.Range(0, 1<<53),
+			tool.Prop{Name: "limit", Default: maxOutput}.Range(1, maxRead)),
 		Output: tool.OutputOf[FileRead]([]string{"path", "size"}),
-		Hints:  tool.Hints{ReadOnly: true, Idempotent: true},
+		Hints:  reads,
 	}
 }
 
@@ -181,8 +181,8 @@ type writeFileInput struct {
 	Path    string `json:"path"`
 	Content string `json:"content" jsonschema:"What to write."`
 	SessionInput
-	Encoding string `json:"encoding,omitempty"`
-	Append   bool   `json:"append,omitempty"`
+	Encoding string `json:"encoding,omitempty" jsonschema:"What content is in."`
+	Append   bool   `json:"append,omitempty" jsonschema:"Write at the end of the file."`
 	Offset   *int64 `json:"offset,omitempty" jsonschema:"Write at this byte and keep the rest."`
 	Mode     string `json:"mode,omitempty"`
 }
@@ -203,12 +203,12 @@ func writeFile() tool.Tool {
 		Input: tool.InputOf[writeFileInput](
 			tool.Prop{Name: "path", Description: pathText},
 
-			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8", Description: "What content is in."},
-			tool.Prop{Name: "append", Default: false, Description: "Write at the end of the file."},
+			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8"},
+			tool.Prop{Name: "append", Default: false},
 			tool.Prop{Name: "offset"}.Range(0, 1<<40),
 			tool.Prop{Name: "mode", Description: `Permissions in octal, such as "0755".`}),
 		Output: tool.OutputOf[FileWritten]([]string{"path", "bytes_written"}),
-		Hints:  tool.Hints{Destructive: true, Idempotent: true},
+		Hints:  replaces,
 	}
 }
 
@@ -264,8 +264,8 @@ func (t *Tools) write(ctx context.Context, c tool.Call, in writeFileInput) (*too
 type listFilesInput struct {
 	Path string `json:"path,omitempty"`
 	SessionInput
-	Depth int `json:"depth,omitempty"`
-	Limit int `json:"limit,omitempty"`
+	Depth int `json:"depth,omitempty" jsonschema:"How many levels down."`
+	Limit int `json:"limit,omitempty" jsonschema:"The most entries to return."`
 }
 
 // FileList is the result of sandbox_list_files.
@@ -293,11 +293,11 @@ func listFiles() tool.Tool {
 		Input: tool.InputOf[listFilesInput](
 			tool.Prop{Name: "path", Default: "/workspace", Description: pathText},
 
-			tool.Prop{Name: "depth", Default: 1, Description: "How many levels down."}.Range(1, 10),
-			tool.Prop{Name: "limit", Default: 500, Description: "The most entries to return."}.Range(1, 10000)),
+			tool.Prop{Name: "depth", Default: 1}.Range(1, 10),
+			tool.Prop{Name: "limit", Default: 500}.Range(1, 10000)),
 		Output: tool.OutputOf[FileList]([]string{"path", "files"},
 			tool.Prop{Name: "files"}),
-		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
+		Hints: reads,
 	}
 }
 

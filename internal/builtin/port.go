@@ -23,7 +23,7 @@ type ExposeInput struct {
 	Port int `json:"port"`
 	SessionInput
 	Public    bool  `json:"public,omitempty"`
-	ExpiresIn int64 `json:"expires_in,omitempty"` // seconds
+	ExpiresIn int64 `json:"expires_in,omitempty" jsonschema:"Seconds until the link ends."`
 }
 
 // Exposed is the result of expose_port.
@@ -46,8 +46,7 @@ func exposePort() tool.Tool {
 		Input: tool.InputOf[ExposeInput](portProp(),
 			tool.Prop{Name: "public", Default: false, Description: "Let in everybody who can reach this server, " +
 				"without the link's token."},
-			tool.Prop{Name: "expires_in", Default: int(port.Life.Seconds()),
-				Description: "Seconds until the link ends."}.Range(1, port.MaxLife.Seconds())),
+			tool.Prop{Name: "expires_in", Default: int(port.Life.Seconds())}.Range(1, port.MaxLife.Seconds())),
 		Output: tool.OutputOf[Exposed]([]string{"url", "port", "expires_at", "session_id"},
 			tool.Prop{Name: "path_url", Description: "The same for where that host name cannot be resolved; " +
 				"pages that need cookies, storage or an origin of their own do not work there."}),
@@ -123,7 +122,7 @@ func closePort() tool.Tool {
 		Input: tool.InputOf[ClosePortInput](portProp(),
 			tool.Prop{Name: "session_id", Description: "The session whose port it is; leave it out for your home."}),
 		Output: tool.OutputOf[Closed]([]string{"success", "port", "session_id"}),
-		Hints:  tool.Hints{Destructive: true, Idempotent: true},
+		Hints:  replaces,
 	}
 }
 

@@ -68,7 +68,7 @@ func listProcesses() tool.Tool {
 			"process_id, state and exit code.",
 		Input:  tool.InputOf[SessionInput](),
 		Output: tool.OutputOf[ProcessList]([]string{"processes"}, tool.Prop{Name: "processes"}),
-		Hints:  tool.Hints{ReadOnly: true, Idempotent: true},
+		Hints:  reads,
 	}
 }
 
@@ -115,7 +115,7 @@ func processRow(l *session.Lease, p agent.Process) Process {
 type readProcessInput struct {
 	ProcessID string  `json:"process_id"`
 	Cursor    int64   `json:"cursor,omitempty"`
-	MaxBytes  int     `json:"max_bytes,omitempty"`
+	MaxBytes  int     `json:"max_bytes,omitempty" jsonschema:"The most to return."`
 	Wait      float64 `json:"wait,omitempty"` // seconds
 }
 
@@ -141,7 +141,7 @@ func readProcess() tool.Tool {
 		Input: tool.InputOf[readProcessInput](processProp(),
 			tool.Prop{Name: "cursor", Default: 0, Description: "Where to go on: the cursor of the last result. 0 is " +
 				"the beginning."}.Range(0, 1<<53),
-			tool.Prop{Name: "max_bytes", Default: maxOutput, Description: "The most to return."}.Range(1, 1<<20),
+			tool.Prop{Name: "max_bytes", Default: maxOutput}.Range(1, 1<<20),
 			tool.Prop{Name: "wait", Default: 0, Description: "Seconds to wait for new output or the end, if there " +
 				"is none yet."}.Range(0, 300)),
 		Output: tool.OutputOf[ProcessOutput]([]string{"output", "cursor", "running"},
@@ -153,7 +153,7 @@ func readProcess() tool.Tool {
 			tool.Prop{Name: "truncated",
 				Description: "Whether output between the given cursor and this was dropped: a process keeps " +
 					"its last MiB."}),
-		Hints: tool.Hints{ReadOnly: true, Idempotent: true},
+		Hints: reads,
 	}
 }
 
@@ -223,8 +223,8 @@ func ended(l *session.Lease, m agent.ProcessOutput) string {
 
 type writeProcessInput struct {
 	ProcessID string `json:"process_id"`
-	Data      string `json:"data,omitempty"`
-	EOF       bool   `json:"eof,omitempty"`
+	Data      string `json:"data,omitempty" jsonschema:"What to write."`
+	EOF       bool   `json:"eof,omitempty" jsonschema:"Close its input after that."`
 }
 
 // ProcessInput is the result of write_process.
@@ -240,8 +240,8 @@ func writeProcess() tool.Tool {
 		Description: "Write to the standard input of a background process. End lines with a newline, as the " +
 			"Enter key would.",
 		Input: tool.InputOf[writeProcessInput](processProp(),
-			tool.Prop{Name: "data", Description: "What to write.", Default: ""},
-			tool.Prop{Name: "eof", Description: "Close its input after that.", Default: false}),
+			tool.Prop{Name: "data", Default: ""},
+			tool.Prop{Name: "eof", Default: false}),
 		Output: tool.OutputOf[ProcessInput]([]string{"written"}),
 		Hints:  tool.Hints{Destructive: true},
 	}
@@ -268,7 +268,7 @@ var signals = []string{"TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "ST
 
 type stopProcessInput struct {
 	ProcessID string `json:"process_id"`
-	Signal    string `json:"signal,omitempty"`
+	Signal    string `json:"signal,omitempty" jsonschema:"The signal's name, without SIG."`
 }
 
 // ProcessEnd is the result of stop_process.
@@ -286,10 +286,10 @@ func stopProcess() tool.Tool {
 			"when it still runs five seconds later. Works on background processes, running commands and " +
 			"interpreters: there it stops the code that runs and keeps the variables; KILL ends the interpreter.",
 		Input: tool.InputOf[stopProcessInput](processProp(),
-			tool.Prop{Name: "signal", Enum: signals, Default: "TERM", Description: "The signal's name, without SIG."}),
+			tool.Prop{Name: "signal", Enum: signals, Default: "TERM"}),
 		Output: tool.OutputOf[ProcessEnd]([]string{"running"},
 			tool.Prop{Name: "exit_code", Nullable: true}),
-		Hints: tool.Hints{Destructive: true, Idempotent: true},
+		Hints: replaces,
 	}
 }
 

@@ -60,7 +60,7 @@ func getSessions() tool.Tool {
 		Description: "List your sessions: what each is made of, how large it is, what it uses, what runs in it.",
 		Input:       tool.InputOf[SessionInput](tool.Prop{Name: "session_id", Description: "Only this one."}),
 		Output:      tool.OutputOf[SessionList]([]string{"sessions"}, tool.Prop{Name: "sessions"}),
-		Hints:       tool.Hints{ReadOnly: true, Idempotent: true},
+		Hints:       reads,
 	}
 }
 
@@ -126,7 +126,7 @@ func stopSession() tool.Tool {
 		Input: tool.InputOf[stopSessionInput](tool.Prop{Name: "session_id",
 			Description: "Which one; \"home\" for your home, whose files stay."}),
 		Output: tool.OutputOf[SessionEnd]([]string{"success", "session_id"}),
-		Hints:  tool.Hints{Destructive: true, Idempotent: true},
+		Hints:  replaces,
 	}
 }
 
@@ -163,7 +163,7 @@ func getVolumePath() tool.Tool {
 		Name: "get_volume_path", Title: "Show shared folders",
 		Description: "Show which folders of the host are shared with every session, and where they are in it.",
 		Output:      tool.OutputOf[VolumeList]([]string{"volume_mappings"}, tool.Prop{Name: "volume_mappings"}),
-		Hints:       tool.Hints{ReadOnly: true, Idempotent: true},
+		Hints:       reads,
 	}
 }
 
