@@ -12,6 +12,8 @@ import (
 	"sandlot/internal/api"
 	"sandlot/internal/app"
 	"sandlot/internal/fault"
+	"sandlot/internal/rawjson"
+	"sandlot/internal/revision"
 )
 
 // mcpConsented calls a tool for which the server may want its user's consent. It
@@ -32,16 +34,6 @@ func (p *program) mcpConsented(c *cobra.Command, name string, ask any, sure bool
 		return err
 	}
 	return p.printed(res)
-}
-
-// message is one of MCP.
-type message struct {
-	JSONRPC string          `json:"jsonrpc"`
-	ID      json.RawMessage `json:"id,omitempty"`
-	Method  string          `json:"method,omitempty"`
-	Params  any             `json:"params,omitempty"`
-	Result  any             `json:"result,omitempty"`
-	Error   any             `json:"error,omitempty"`
 }
 
 // asked calls a tool as an MCP client whose user can be asked: the one at the
@@ -73,12 +65,8 @@ func (p *program) asked(ctx context.Context, client *api.Client, name string, ar
 func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, name string, args any,
 	sure bool) (json.RawMessage, error) {
 	enc := json.NewEncoder(say)
-	write := func(m message) error {
-		m.JSONRPC = "2.0"
-		return enc.Encode(m)
-	}
-	err := write(message{ID: json.RawMessage("1"), Method: "initialize",
-		Params: map[string]any{"protocolVersion": "2025-11-25",
+	err := enc.Encode(rawjson.Envelope{ID: json.RawMessage("1"), Method: "initialize",
+		Params: map[string]any{"protocolVersion": revision.Stateful,
 			"capabilities": map[string]any{"elicitation": map[string]any{}},
 			"clientInfo":   map[string]any{"name": "sandlot", "version": app.Version}}})
 	for dec := json.NewDecoder(hear); err == nil; {
@@ -96,13 +84,13 @@ func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, n
 		}
 		switch {
 		case m.Method != "" && m.ID != nil:
-			err = write(p.answer(ctx, m.ID, m.Method, m.Params, sure))
+			err = enc.Encode(p.answer(ctx, m.ID, m.Method, m.Params, sure))
 		case m.Method != "": // a notification
 		case m.Error != nil:
 			return nil, &api.Problem{Title: m.Error.Data.ErrorCode, Detail: m.Error.Message, Data: m.Error.Data}
 		case string(m.ID) == "1":
-			err = errors.Join(write(message{Method: "notifications/initialized"}),
-				write(message{ID: json.RawMessage("2"), Method: "tools/call",
+			err = errors.Join(enc.Encode(rawjson.Envelope{Method: "notifications/initialized"}),
+				enc.Encode(rawjson.Envelope{ID: json.RawMessage("2"), Method: "tools/call",
 					Params: map[string]any{"name": name, "arguments": args}}))
 		default:
 			return m.Result, nil
@@ -113,10 +101,10 @@ func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, n
 
 // answer answers a question of the server: the user has seen it, and said so.
 func (p *program) answer(ctx context.Context, id json.RawMessage, method string, params json.RawMessage,
-	sure bool) message {
+	sure bool) rawjson.Envelope {
 	switch method {
 	case "ping":
-		return message{ID: id, Result: struct{}{}}
+		return rawjson.Envelope{ID: id, Result: struct{}{}}
 	case "elicitation/create":
 		var q struct{ Message string }
 		if json.Unmarshal(params, &q) != nil {
@@ -127,10 +115,10 @@ func (p *program) answer(ctx context.Context, id json.RawMessage, method string,
 			fmt.Fprintln(p.err, "There is no terminal to ask on: --yes consents.")
 		}
 		if !sure && (!p.onTerminal() || p.confirm(ctx, "Do you consent?") != nil) {
-			return message{ID: id, Result: map[string]any{"action": "decline"}}
+			return rawjson.Envelope{ID: id, Result: map[string]any{"action": "decline"}}
 		}
-		return message{ID: id, Result: map[string]any{"action": "accept",
+		return rawjson.Envelope{ID: id, Result: map[string]any{"action": "accept",
 			"content": map[string]any{"decision": "allow"}}}
 	}
-	return message{ID: id, Error: map[string]any{"code": -32601, "message": "this client cannot do that"}}
+	return rawjson.Envelope{ID: id, Error: map[string]any{"code": -32601, "message": "this client cannot do that"}}
 }

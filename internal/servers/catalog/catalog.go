@@ -229,7 +229,8 @@ func (r *Reading) Read(o Offer) Catalog {
 	c := Catalog{Read: true, Enclosed: true, Prefix: r.Names.Prefix,
 		Instructions: spec.Text(o.Instructions, maxDescription), Pins: map[string]string{}, Odd: o.Odd}
 	maps.Copy(c.Pins, r.Old.Pins)
-	for _, d := range c.collect(kindTool, o.Tools, func(raw json.RawMessage) (Definition, error) { return r.tool(raw, &c) }) {
+	readTool := func(raw json.RawMessage) (Definition, error) { return r.tool(raw, &c) }
+	for _, d := range c.collect(kindTool, o.Tools, readTool) {
 		if r.Settings.Allows(d.Remote) {
 			c.Tools = append(c.Tools, d)
 		}

@@ -45,8 +45,8 @@ func AccountOf(name string) (Account, error) {
 		return Account{}, nil
 	}
 	if os.Getuid() != 0 {
-		return Account{}, fmt.Errorf("user: only a server that runs as root can run a program as %q; leave it out, and "+
-			"the program runs as the server's own user", name)
+		return Account{}, fmt.Errorf("user: only a server that runs as root can run a program as %q; leave it out, "+
+			"and the program runs as the server's own user", name)
 	}
 	a := Account{name: u.Username, home: u.HomeDir, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 	groups, err := u.GroupIds()
