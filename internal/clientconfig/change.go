@@ -147,7 +147,7 @@ func (ch *Change) keep(now time.Time) (string, error) {
 	}
 }
 
-// tokens are what ours look like.
+// tokens matches tokens of Sandlot.
 var tokens = regexp.MustCompile(`slt_[a-z2-7]{20,}`)
 
 // Diff is the change in the unified form, without our tokens. It has one part:

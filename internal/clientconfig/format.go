@@ -77,7 +77,7 @@ func fromCrush(keys map[string]any) (map[string]any, []string, error) {
 }
 
 // editorKeys are those of Claude, Cursor, VS Code, Windsurf, Kiro and Gemini
-// that mean what one of ours means.
+// that have the meaning of a key of sandlot.yaml.
 var editorKeys = map[string]string{
 	"type": "type", "transport": "type", "command": "command", "args": "args", "env": "env",
 	"url": "url", "serverUrl": "url", "httpUrl": "url", "headers": "headers", "disabled": "disabled",

@@ -1,6 +1,6 @@
-// Package expand owns what a value of the operator's settings stands for: its
-// variables and the output of its commands are put in their places, and no word
-// of what was put in is ever looked at again, or told in an error.
+// Package expand expands values of the operator's settings: it replaces references to
+// variables, and commands, by their values and output. It never expands what it has put
+// in, and no error has any part of it.
 package expand
 
 import (

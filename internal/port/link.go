@@ -116,7 +116,7 @@ func (l Links) Named(host string) (session string, port int, ok bool) {
 	return parse(session, number)
 }
 
-// label returns what stands before the domain.
+// label returns the labels of a host name before the domain.
 func (l Links) label(host string) (string, bool) {
 	name := strings.TrimSuffix(strings.ToLower(hostname(host)), ".")
 	label, ok := strings.CutSuffix(name, ".localhost")
