@@ -20,8 +20,8 @@ var bootTable map[string]precompiledseccomp.Program
 var goferTable map[string]precompiledseccomp.Program
 
 // useFilters puts compiled system call filters in place for the processes that
-// want them: compiling them is a sixth of a boot. What is not there is compiled
-// when it is needed. One of their rules holds the id of the first process of a
+// want them: compiling them is a sixth of a boot. gVisor compiles a missing filter when it
+// needs it. One of their rules holds the id of the first process of a
 // namespace, which those processes are.
 func useFilters(args []string) {
 	if os.Getpid() != 1 {

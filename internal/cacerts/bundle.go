@@ -21,7 +21,7 @@ type Bundle struct {
 	// brings the public list itself (Node) lacks only these.
 	local []*x509.Certificate
 	java  []byte
-	// Notes says what was left out, for the operator's log.
+	// Notes lists what was left out, for the operator's log.
 	Notes []string
 }
 

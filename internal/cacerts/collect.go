@@ -17,7 +17,7 @@ import (
 	"syscall"
 )
 
-// What is read is bounded, since a variable may name anything.
+// Bounds of reading: a variable may name any file.
 const (
 	maxFile  = 8 << 20
 	maxRead  = 64 << 20 // of all files
@@ -112,12 +112,12 @@ func (m machine) system(found *set) {
 func (m machine) shipped() map[fingerprint]*x509.Certificate {
 	public := newSet()
 	for _, p := range shipped {
-		public.add(m.root + p) // what is not there is another distribution's
+		public.add(m.root + p) // a missing one is another distribution's
 	}
 	return public.certs
 }
 
-// set is what was found so far.
+// set collects the certificates that are found.
 type set struct {
 	certs map[fingerprint]*x509.Certificate
 	done  map[string]bool // paths that were looked at

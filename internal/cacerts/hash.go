@@ -60,7 +60,7 @@ func subjectHash(raw []byte) (uint32, error) {
 }
 
 // canonical makes a text UTF-8, in lower case where it is ASCII, without space
-// around it and with one space for several. What is no text stays as it is.
+// around it and with one space for several. Other values stay as they are.
 func canonical(v asn1.RawValue) asn1.RawValue {
 	s, ok := text(v)
 	if !ok {

@@ -37,7 +37,7 @@ type conn struct {
 	otherName string // TLS asked for that server, not for target.Name
 }
 
-// cut ends both sides, and what is being dialed. The first reason counts.
+// cut ends both sides, and a dial that is under way. The first reason counts.
 func (l *conn) cut(why string) {
 	l.outlet.mu.Lock()
 	defer l.outlet.mu.Unlock()
@@ -221,7 +221,7 @@ func parseTarget(host string, port uint16) (t Target, err error) {
 	return t, nil
 }
 
-// target reads where a connection shall go. ok is false when the request is broken; an
+// target reads where a connection is to go. ok is false when the request is broken; an
 // error refuses it.
 func target(r wire.NetRequest) (t Target, err error, ok bool) {
 	if (r.Name == "") == (len(r.Address) == 0) || r.Port == 0 || r.Port > 65535 {
@@ -314,7 +314,7 @@ func (e *Outlet) exhaust() {
 }
 
 // inspect looks at the first bytes from the sandbox: if they begin TLS, the
-// server that TLS asks for shall be the one that was connected to.
+// server that TLS asks for must be the one that was connected to.
 func (l *conn) inspect(first []byte) ([]byte, error) {
 	o := &opening{Conn: l.in, seen: bytes.Clone(first)}
 	l.in.SetReadDeadline(time.Now().Add(helloTimeout))

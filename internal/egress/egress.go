@@ -229,8 +229,8 @@ func (b *Broker) addresses(ctx context.Context, p *Policy, t Target) ([]netip.Ad
 
 // exists looks a name up that p allows.
 func (b *Broker) exists(ctx context.Context, p *Policy, name string) error {
-	// What the proxy resolves need not have a name here; it is told by 443, as
-	// what is looked up has no port.
+	// A name that the proxy resolves need not exist here. A look-up has no port: 443 finds
+	// the proxy.
 	if proxy, err := b.proxy(name, 443); err == nil && proxy != nil && p.listed(Target{Name: name}) {
 		return nil
 	}

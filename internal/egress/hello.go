@@ -66,8 +66,8 @@ func (o *opening) SetReadDeadline(time.Time) error { return nil }
 
 // serverName reads a TLS ClientHello, over as many records as it comes in, and
 // returns the server's name in it, which may be empty. tls is false when this
-// is not TLS at all. What the name of an encrypted ClientHello hides cannot be
-// seen; its outer name is what is returned.
+// is not TLS at all. Of an encrypted ClientHello it returns the outer name; the inner one
+// cannot be seen.
 func (o *opening) serverName() (name string, isTLS bool, err error) {
 	for len(o.seen) < 2 && (len(o.seen) == 0 || o.seen[0] == recordHandshake) {
 		if err := o.more(512); errors.Is(err, os.ErrDeadlineExceeded) {

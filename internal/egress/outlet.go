@@ -163,7 +163,7 @@ func (e *Outlet) Close() {
 	e.log.flush()
 }
 
-// TakeRefusals returns what was refused since it was last called: the first
+// TakeRefusals returns the refusals since it was last called: the first
 // few hosts and ports, each once.
 func (e *Outlet) TakeRefusals() []Refusal {
 	e.mu.Lock()
@@ -221,7 +221,7 @@ func (e *Outlet) begin() (*Policy, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
-	case !e.connectRate.Allow(): // first: what is refused counts too
+	case !e.connectRate.Allow(): // first: refused connections count too
 		return nil, busy(fmt.Sprintf("this session opens more than %d connections a second", e.b.limits.Rate))
 	case e.limitReached():
 		return nil, e.allUsed()
@@ -257,7 +257,7 @@ func (e *Outlet) penalty() time.Duration {
 	return max(busyPause, wait(e.busyRate))
 }
 
-// admit makes out the connection of l, if the policy of this moment still allows it.
+// admit gives l its connection out, if the present policy still allows it.
 func (e *Outlet) admit(l *conn, t Target, out net.Conn) error {
 	own := e.b.own()
 	e.mu.Lock()

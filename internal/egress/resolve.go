@@ -57,7 +57,7 @@ func (r *resolver) lookup(ctx context.Context, name string) ([]netip.Addr, error
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		// Whoever asked for all may have given up alone.
+		// The caller that asked for all may have given up alone.
 		if errors.Is(a.err, context.Canceled) && ctx.Err() == nil && !mine {
 			continue
 		}
@@ -80,8 +80,8 @@ func (r *resolver) answer(name string) (a *answer, mine bool) {
 	return a, true
 }
 
-// makeRoom forgets what is old, and then whatever comes, until a quarter is
-// free: it is not to be done for each name.
+// makeRoom removes expired answers, and then any, until a quarter is free, so that it does
+// not run for each name.
 func (r *resolver) makeRoom() {
 	now := time.Now()
 	for name, a := range r.names {

@@ -1,4 +1,4 @@
-// Package sandbox is the contract of a runtime, which gives a sandbox two
+// Package sandbox is the contract of a runtime. A runtime gives a sandbox two
 // things only: life, and a byte stream to the agent inside. Everything else is
 // done over that stream, once for all runtimes.
 //
@@ -36,7 +36,7 @@ type Mount struct {
 	Source   string // an existing folder, without symbolic links
 	Target   string // an absolute, clean path in the sandbox
 	ReadOnly bool
-	// Shared: others see it too, and what is in it is not this sandbox's to answer for.
+	// Shared: other sandboxes see it too, and its files count for none of them.
 	Shared bool
 }
 
@@ -90,7 +90,7 @@ type Runtime interface {
 	// before the first Create.
 	Left(ctx context.Context) ([]string, error)
 	// Recover takes over one of those. With ErrGone it was dead, or unfit, and
-	// what was left of it is removed; with any other error nothing has changed.
+	// its remains are removed; with any other error nothing has changed.
 	Recover(ctx context.Context, id string) (Sandbox, error)
 	// Close releases what the runtime holds in this process. Sandboxes live on.
 	Close() error

@@ -53,7 +53,7 @@ var ErrNobody = errors.New("nothing listens on that port")
 const dialTimeout = 15 * time.Second
 
 // Dial connects to a port of the sandbox's loopback. Closing the connection ends
-// what is sent; what comes can be read for a while after that.
+// sending; received bytes can be read for a while after that.
 func (l *Lease) Dial(ctx context.Context, port int) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

@@ -1,5 +1,5 @@
 // Package session owns a principal's handle on a sandbox: which one a call
-// goes to, when it boots, how long it idles, and what is kept when it ends.
+// goes to, when it boots, how long it idles, and what stays when it ends.
 package session
 
 import (
@@ -21,7 +21,7 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Record is what is stored of a session.
+// Record is the stored part of a session.
 type Record struct {
 	ID        string
 	Owner     string // the principal's id

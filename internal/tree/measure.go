@@ -212,8 +212,8 @@ func unsearched(fd int) bool {
 	return errors.Is(unix.Fstatat(fd, ".", &st, 0), unix.EACCES)
 }
 
-// own says whether modes keep this process out of what is its user's own. They do not
-// keep root out: what does is another file system, where root is somebody else.
+// own says whether a mode can keep this process out of its own user's file. Modes do not
+// keep root out: only a file system on which root is another user does.
 func own(st *unix.Stat_t) bool {
 	return int(st.Uid) == os.Geteuid() && !overrides()
 }

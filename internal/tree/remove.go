@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deepest is how many levels Remove has open. It moves what is below to the top,
-// and removes it there.
+// deepest is how many levels Remove has open. It moves deeper folders to the top, and
+// removes them there.
 const deepest = 48
 
 // Remove removes a folder with all that is in it. One that is not there is fine.
@@ -80,7 +80,7 @@ func (r *remover) run(ctx context.Context) error {
 	return r.failed
 }
 
-// prepare makes sure that the owner may remove what is in a folder.
+// prepare gives the owner the rights to remove a folder's entries.
 func (r *remover) prepare(f folder) error {
 	if f.mode&0o700 == 0o700 {
 		return nil
@@ -108,7 +108,7 @@ func (r *remover) step() error {
 		list, at.removed = nil, false
 	}
 	if len(list) == 0 {
-		if at.removed { // what was skipped, as others went, is found now
+		if at.removed { // a second reading finds entries that were skipped while others were removed
 			at.removed = false
 			_, err := unix.Seek(at.fd, 0, unix.SEEK_SET)
 			return err
@@ -203,8 +203,8 @@ func (r *remover) leave() {
 	r.unlink(above, last.name, unix.AT_REMOVEDIR)
 }
 
-// scarce says whether an error tells of the server's own want, and nothing of the
-// folder.
+// scarce says whether an error means that the server lacks descriptors or memory, and says
+// nothing about the folder.
 func scarce(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }

@@ -30,9 +30,8 @@ const batch = 4 << 10
 
 const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// open opens the folder of that name in another one; at may be unix.AT_FDCWD. A
-// folder that its owner has closed to itself is opened: its user is the server's,
-// where the sandbox's is.
+// open opens the folder of that name in another one; at may be unix.AT_FDCWD. It opens also
+// a folder whose mode keeps its owner out: a sandbox's files belong to the server's user.
 func open(at int, name string) (folder, error) {
 	f, err := openAsIs(at, name)
 	if errors.Is(err, unix.EACCES) && unlock(at, name) == nil {
@@ -62,8 +61,8 @@ func openat(at int, name string, how int) (fd int, err error) {
 	}
 }
 
-// unlock makes a folder accessible to its owner. It is found once: what is put in
-// its place meanwhile stays as it is.
+// unlock makes a folder accessible to its owner. It looks the name up once, so that it does
+// not change a file that is put in the folder's place meanwhile.
 func unlock(at int, name string) error {
 	fd, err := openat(at, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC)
 	if err != nil {
@@ -129,7 +128,7 @@ func (f folder) stat(e *entry) (unix.Stat_t, error) {
 	return st, err
 }
 
-// gone says whether an error means that a name is no more what was read.
+// gone says whether an error means that a name was removed or replaced since it was read.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }

@@ -36,7 +36,7 @@ type Volumes struct {
 	states map[string]*state // by source, of those that can be written
 }
 
-// state is what is known of a volume.
+// state is the last known state of a volume.
 type state struct {
 	used     int64 // bytes, by the last measurement
 	measured bool

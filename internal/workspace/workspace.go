@@ -1,6 +1,5 @@
-// Package workspace owns the folders with files that outlive a sandbox. It
-// never opens or follows anything inside one: what is in there was written by
-// hostile code.
+// Package workspace owns the folders with files that outlive a sandbox. Hostile code
+// writes them: the package follows no link in them, and opens no file.
 package workspace
 
 import (
@@ -72,11 +71,10 @@ func (s *Store) Path(id string) string {
 	return filepath.Join(s.dir, id)
 }
 
-// furniture are the folders that a sandbox's agent makes in its workspace.
-var furniture = map[string][]string{"": {".local"}, ".local": {"bin", "lib"}}
+// agentFolders are the folders that a sandbox's agent makes in its workspace.
+var agentFolders = map[string][]string{"": {".local"}, ".local": {"bin", "lib"}}
 
-// Empty says whether there is nothing in it but the folders that every sandbox
-// makes.
+// Empty says whether a workspace has nothing but the folders that every sandbox makes.
 func (s *Store) Empty(id string) (bool, error) {
 	f, err := os.Open(s.Path(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,13 +84,13 @@ func (s *Store) Empty(id string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	return bare(f, "")
+	return isEmpty(f, "")
 }
 
-// bare says whether an open folder has nothing but furniture. Links are not
+// isEmpty says whether an open folder has nothing but the agent's folders. Links are not
 // followed.
-func bare(f *os.File, name string) (bool, error) {
-	known := furniture[name]
+func isEmpty(f *os.File, name string) (bool, error) {
+	known := agentFolders[name]
 	names, err := f.Readdirnames(len(known) + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return false, err
@@ -103,10 +101,10 @@ func bare(f *os.File, name string) (bool, error) {
 		}
 		fd, err := unix.Openat(int(f.Fd()), n, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return false, nil // no folder, or closed by its user
+			return false, nil // not a folder, or not readable
 		}
 		below := os.NewFile(uintptr(fd), n)
-		empty, err := bare(below, n)
+		empty, err := isEmpty(below, n)
 		below.Close()
 		if err != nil || !empty {
 			return false, err
@@ -115,12 +113,12 @@ func bare(f *os.File, name string) (bool, error) {
 	return true, nil
 }
 
-// Remove takes it away at once, and leaves what is in it to Run. One that is not
-// there is fine.
+// Remove moves a workspace to the trash, and leaves removing its files to Run. A workspace
+// that does not exist is fine.
 func (s *Store) Remove(id string) error {
 	from, to := s.Path(id), filepath.Join(s.trash(), id+"-"+secret.ID())
 	err := os.Rename(from, to)
-	if errors.Is(err, fs.ErrPermission) { // its own user has closed it
+	if errors.Is(err, fs.ErrPermission) { // its sandbox may have changed its mode
 		if os.Chmod(from, 0o700) == nil {
 			err = os.Rename(from, to)
 		}
@@ -140,15 +138,14 @@ func (s *Store) Remove(id string) error {
 	return nil
 }
 
-// again is how long after a failure Run tries to remove what is left.
-const again = 10 * time.Minute
+// retryInterval is how long after a failure Run tries again.
+const retryInterval = 10 * time.Minute
 
-// Run empties what Remove has taken away, also before an earlier server ended,
-// until ctx ends. It says what cannot be removed, and tries again later. It is
-// called once.
+// Run empties the trash, also that of an earlier server, until ctx ends. It logs what cannot
+// be removed, and tries again later. It is called once.
 func (s *Store) Run(ctx context.Context, log *slog.Logger) {
 	for {
-		later := time.NewTimer(again)
+		later := time.NewTimer(retryInterval)
 		if s.empty(ctx, log) {
 			later.Stop()
 		}
@@ -164,7 +161,7 @@ func (s *Store) Run(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// empty removes all that was taken away, and says whether nothing is left.
+// empty empties the trash, and says whether nothing is left.
 func (s *Store) empty(ctx context.Context, log *slog.Logger) bool {
 	entries, err := os.ReadDir(s.trash())
 	if err != nil {
@@ -185,7 +182,7 @@ func (s *Store) empty(ctx context.Context, log *slog.Logger) bool {
 	return all
 }
 
-// trash is the folder of what was removed and is not emptied yet.
+// trash is the folder of removed workspaces whose files are not removed yet.
 func (s *Store) trash() string { return filepath.Join(s.dir, ".removed") }
 
 // All lists the ids of all workspaces.

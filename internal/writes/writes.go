@@ -1,9 +1,10 @@
-// Package writes tells whose processes have made the files of a folder grow: what the
-// kernel says of each write, and nothing that is guessed. Who cannot be told for sure
-// has written nothing.
+// Package writes tells whose processes have made the files of a folder grow. It counts what
+// the kernel reports of each write, and guesses nothing: writes whose author is not certain
+// count for nobody.
 package writes
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,9 +17,9 @@ import (
 
 const (
 	// maxFiles is how many files are followed at once. When there are more, the half
-	// that has grown least is let go.
+	// that has grown least is no longer followed.
 	maxFiles = 1024
-	// maxOthers is of how many files it is remembered that others have written them.
+	// maxOthers is how many files are remembered that others have written.
 	maxOthers = 1 << 16
 )
 
@@ -27,7 +28,7 @@ type Watch struct {
 	fd     int
 	since  unix.StatxTimestamp // files that were made later are new: all in them was written since
 	files  map[key]*file
-	others map[key]bool // files that others have written, and nobody who is named
+	others map[key]bool // files that were written by processes without an owner
 	buf    []byte
 }
 
@@ -40,7 +41,7 @@ type key struct {
 // file is one that has been written.
 type file struct {
 	fd    int    // holds it, whatever its name is
-	owner string // who has written it; empty: several have, or somebody else has
+	owner string // of all writes to it; empty: there are several, or none
 	base  int64  // its bytes on the disk when it was first seen, or 0 for a new one
 }
 
@@ -67,7 +68,7 @@ func (w *Watch) Close() error {
 	return unix.Close(w.fd)
 }
 
-// forget begins anew: what is known of all writes so far holds no more.
+// forget drops all that is known of writes so far.
 func (w *Watch) forget() {
 	for _, f := range w.files {
 		unix.Close(f.fd)
@@ -79,13 +80,12 @@ func (w *Watch) forget() {
 	w.since = unix.StatxTimestamp{Sec: now.Unix(), Nsec: uint32(now.Nanosecond())}
 }
 
-// maxBatches bounds what one Read takes up: what a queue of the kernel's holds.
+// maxBatches bounds the events of one Read to those that the kernel's queue holds.
 const maxBatches = 64
 
-// Read takes up what was written since the last call. who names the owner of a
-// process that has written to a file on a mount of that id; empty: somebody else, or
-// elsewhere.
-func (w *Watch) Read(who func(pid int, mount uint64) string) error {
+// Read reads the events since the last call. ownerOf names the owner of a process that has
+// written by a mount with that id; empty: no owner, or another mount.
+func (w *Watch) Read(ownerOf func(pid int, mount uint64) string) error {
 	for range maxBatches {
 		n, err := unix.Read(w.fd, w.buf)
 		if errors.Is(err, unix.EINTR) {
@@ -97,13 +97,13 @@ func (w *Watch) Read(who func(pid int, mount uint64) string) error {
 		if err != nil {
 			return err
 		}
-		w.take(w.buf[:n], who)
+		w.parse(w.buf[:n], ownerOf)
 	}
 	return nil
 }
 
-// take takes up some events: struct fanotify_event_metadata.
-func (w *Watch) take(events []byte, who func(pid int, mount uint64) string) {
+// parse handles some events: struct fanotify_event_metadata.
+func (w *Watch) parse(events []byte, ownerOf func(pid int, mount uint64) string) {
 	const size = int(unsafe.Sizeof(unix.FanotifyEventMetadata{}))
 	for len(events) >= size {
 		length := int(binary.NativeEndian.Uint32(events))
@@ -114,17 +114,17 @@ func (w *Watch) take(events []byte, who func(pid int, mount uint64) string) {
 			return
 		}
 		events = events[length:]
-		if mask&unix.FAN_Q_OVERFLOW != 0 { // others may have written too, which nobody knows now
+		if mask&unix.FAN_Q_OVERFLOW != 0 { // the lost events may be of others' writes
 			w.forget()
 		}
-		if fd >= 0 && !w.event(fd, pid, who) {
+		if fd >= 0 && !w.event(fd, pid, ownerOf) {
 			unix.Close(fd)
 		}
 	}
 }
 
-// event takes up one write, and says whether it keeps the descriptor.
-func (w *Watch) event(fd, pid int, who func(pid int, mount uint64) string) bool {
+// event handles one write, and says whether it keeps the descriptor.
+func (w *Watch) event(fd, pid int, ownerOf func(pid int, mount uint64) string) bool {
 	var st unix.Statx_t
 	const want = unix.STATX_TYPE | unix.STATX_INO | unix.STATX_BLOCKS | unix.STATX_BTIME | unix.STATX_MNT_ID
 	if unix.Statx(fd, "", unix.AT_EMPTY_PATH, want, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -132,7 +132,7 @@ func (w *Watch) event(fd, pid int, who func(pid int, mount uint64) string) bool 
 	}
 	owner := ""
 	if st.Mask&unix.STATX_MNT_ID != 0 {
-		owner = who(pid, st.Mnt_id)
+		owner = ownerOf(pid, st.Mnt_id)
 	}
 	k := key{st.Dev_major, st.Dev_minor, st.Ino}
 	if f := w.files[k]; f != nil {
@@ -151,7 +151,7 @@ func (w *Watch) event(fd, pid int, who func(pid int, mount uint64) string) bool 
 		return false
 	}
 	if len(w.files) >= maxFiles {
-		w.thin()
+		w.dropLeast()
 	}
 	f := &file{fd: fd, owner: owner, base: int64(st.Blocks) * 512}
 	if st.Mask&unix.STATX_BTIME != 0 && !before(st.Btime, w.since) {
@@ -178,7 +178,8 @@ func (f *file) grown() (n int64, there bool) {
 	return max(0, st.Blocks*512-f.base), true
 }
 
-func (w *Watch) thin() {
+// dropLeast stops following the half of the files that has grown least.
+func (w *Watch) dropLeast() {
 	type grown struct {
 		k     key
 		bytes int64
@@ -188,7 +189,7 @@ func (w *Watch) thin() {
 		n, _ := f.grown()
 		all = append(all, grown{k, n})
 	}
-	slices.SortFunc(all, func(x, y grown) int { return int(min(max(x.bytes-y.bytes, -1), 1)) })
+	slices.SortFunc(all, func(x, y grown) int { return cmp.Compare(x.bytes, y.bytes) })
 	for _, g := range all[:(len(all)+1)/2] {
 		f := w.files[g.k]
 		unix.Close(f.fd)
@@ -199,14 +200,14 @@ func (w *Watch) thin() {
 	}
 }
 
-// Grown says, for each owner, by how many bytes the files have grown that they alone
-// have written since Open, and that are still there. What is in thousands of small
-// files is left out. who is as for Read.
-func (w *Watch) Grown(who func(pid int, mount uint64) string) (map[string]int64, error) {
+// Grown returns, for each owner, by how many bytes the files have grown that the owner alone
+// has written since Open, and that still exist. Only the files that have grown most are
+// followed. ownerOf is as for Read.
+func (w *Watch) Grown(ownerOf func(pid int, mount uint64) string) (map[string]int64, error) {
 	sizes := map[*file]int64{}
 	for k, f := range w.files {
 		n, there := f.grown()
-		if !there { // a removed file's space is free when nobody holds it, the watch neither
+		if !there { // its space is free once nobody, this watch included, has it open
 			unix.Close(f.fd)
 			delete(w.files, k)
 		}
@@ -214,7 +215,7 @@ func (w *Watch) Grown(who func(pid int, mount uint64) string) (map[string]int64,
 			sizes[f] = n
 		}
 	}
-	if err := w.Read(who); err != nil { // who else has written what was just measured
+	if err := w.Read(ownerOf); err != nil { // others may have written the files just measured
 		return nil, err
 	}
 	all := map[string]int64{}

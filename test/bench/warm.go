@@ -168,7 +168,7 @@ func (r *race) enterParts(raw *bundle) (end func() error, err error) {
 	return box.end, nil
 }
 
-// enterOthers adds what is there for comparison alone.
+// enterOthers adds the rows for comparison.
 func (r *race) enterOthers() {
 	if py, err := r.pythonClient(r.session); err != nil {
 		r.notes = append(r.notes, fmt.Sprintf("The official Python client was not measured: %v.", err))

@@ -157,7 +157,7 @@ func (r *Runtime) Check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// record is what is stored of a sandbox on the disk, with mode 0600.
+// record is a sandbox's record on the disk, with mode 0600.
 type record struct {
 	ID       string          `json:"id"`
 	Template string          `json:"template"`

@@ -40,8 +40,8 @@ func (b *Bench) run(t *testing.T, code agent.Code) *agent.CodeResult {
 	return d
 }
 
-// direct compares what is said of the same cells when the agent hands
-// them to the interpreter, and when the host does.
+// direct compares the results of the same cells when the agent gives them to the
+// interpreter, and when the host does.
 func direct(t *testing.T, b *Bench) {
 	cells := []string{
 		"1 + 1", "x = 1", "print('a')", "print('a')\n'b'", "import sys\nprint('e', file=sys.stderr)\nprint('o')", "1/0",
@@ -164,8 +164,8 @@ func shape(d *agent.CodeResult) string {
 	return string(text)
 }
 
-// between looks at what is written while no cell runs: it comes with the next,
-// whoever runs that, and never stands in the writer's way.
+// between tests output that is written while no cell runs: the next cell's result has it,
+// and the writer never blocks.
 func between(t *testing.T, b *Bench) {
 	b.cell(t, "import subprocess\np = subprocess.Popen(['sh', '-c', 'sleep 0.2; head -c 300000 /dev/zero | tr "+
 		"\"\\\\0\" y; echo end > /tmp/written'])", time.Minute)
