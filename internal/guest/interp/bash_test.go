@@ -46,7 +46,7 @@ func TestBash(t *testing.T) {
 func TestBashExitCodes(t *testing.T) {
 	l := bash(t)
 	l.fails("false", 1)
-	l.want("echo $?", "", "1\n") // of the piece before
+	l.want("echo $?", "", "1\n") // of the cell before
 	l.fails("(exit 7)", 7)
 	l.want("echo $?", "", "7\n")
 	l.fails("no_such_command_here", 127, "no_such_command_here")
@@ -137,7 +137,7 @@ func TestBashBackground(t *testing.T) {
 	l.want("kill %1; wait; echo ended", "", "ended\n")
 }
 
-// A piece may end before the shell has heard the signal that was to stop it.
+// A cell may end before the shell has heard the signal that was to stop it.
 // A shell whose code deals with the signal lives on, and so does what it has started.
 func TestBashTrapsTheSignal(t *testing.T) {
 	l := bash(t)

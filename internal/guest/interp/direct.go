@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// ErrNone is returned by Open for a language whose driver does not take pieces
+// ErrNone is returned by Open for a language whose driver does not take cells
 // from the host itself.
-var ErrNone = errors.New("this interpreter takes pieces of code from the agent alone")
+var ErrNone = errors.New("this interpreter takes cells from the agent alone")
 
 // openLimit is how long a driver may take to dial the host.
 const openLimit = 10 * time.Second
 
 // Open makes the driver dial the host's socket with a ticket, and take its
-// pieces from there until that connection ends.
+// cells from there until that connection ends.
 func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 	if i.shared == nil {
 		return ErrNone
@@ -23,10 +23,10 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 	if err := i.Warm(ctx); err != nil { // nobody waits behind one that hangs
 		return err
 	}
-	if err := i.take(ctx, nil); err != nil {
+	if err := i.acquire(ctx, nil); err != nil {
 		return err
 	}
-	defer i.give()
+	defer i.release()
 	p, err := i.ready(ctx, openLimit)
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 	lost := i.lost
 	i.mu.Unlock()
 	if lost != "" {
-		return errors.New("the next piece has to say first what was lost: " + lost)
+		return errors.New("the next result through the agent has to say first what was lost: " + lost)
 	}
 	id := token()
 	if err := p.connect(id, hex.EncodeToString(ticket)+" "+socket); err != nil {
@@ -60,8 +60,8 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 	}
 }
 
-// ready returns the living process when it runs no piece that a host, which is
-// gone, gave it: such a one is stopped. Limit is as for ensure. The turn is held.
+// ready returns the living process. A cell that still runs, of a host that is gone, is
+// stopped first. Limit is as for ensure. The slot is held.
 func (i *Interp) ready(ctx context.Context, limit time.Duration) (*proc, error) {
 	p, err := i.ensure(ctx, limit)
 	if err != nil || i.shared == nil {
@@ -89,10 +89,10 @@ func (i *Interp) ready(ctx context.Context, limit time.Duration) (*proc, error) 
 // is stopped at once.
 func (i *Interp) Supervise(ctx context.Context,
 	id int64, began time.Time, stop bool, c Call) (r *Result, taken bool, err error) {
-	if err := i.take(ctx, nil); err != nil {
+	if err := i.acquire(ctx, nil); err != nil {
 		return nil, false, err
 	}
-	defer i.give()
+	defer i.release()
 	if ctx.Err() != nil && !stop {
 		return nil, false, ctx.Err() // the host gave it up, and may be at the next cell
 	}
@@ -100,7 +100,7 @@ func (i *Interp) Supervise(ctx context.Context,
 	p, had := i.proc, i.supervised == id
 	i.mu.Unlock()
 	if had {
-		// The host gave the piece up while its end was on the way here: the driver
+		// The host gave the cell up while its end was on the way here: the driver
 		// has answered the agent, and does not answer the host as well.
 		return &Result{Reply: Reply{Exit: 130}, Interrupted: true, Took: time.Since(began)}, true, nil
 	}

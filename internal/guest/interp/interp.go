@@ -1,6 +1,6 @@
-// Package interp keeps one language process whose variables outlive a call. It
-// speaks to a driver program, written in the language itself, over two pipes,
-// and sees to it that code that is stopped keeps its variables where it can.
+// Package interp runs an interpreter: one process of a language, whose variables outlive
+// a call. It speaks to a driver, a program written in the language itself, over two
+// pipes. Code that is stopped keeps its variables where that is possible.
 package interp
 
 import (
@@ -36,14 +36,14 @@ type Config struct {
 // Interp is one interpreter. It starts when it is first used.
 type Interp struct {
 	config Config
-	turn   chan struct{}  // held by the piece of code that runs
-	halt   chan struct{}  // asks that piece to stop
+	slot   chan struct{}  // held by the cell that runs
+	stop   chan struct{}  // asks that cell to stop
 	shared *direct.Shared // nil for drivers that do not use it
 
 	mu         sync.Mutex
 	proc       *proc
-	running    time.Time // when the present piece began; zero: none runs
-	lost       string    // why the state was lost, until it was said
+	running    time.Time // when the present cell began; zero: none runs
+	lost       string    // why the state was lost, until a result has said so
 	killedBy   string
 	seq        int
 	supervised int64  // the id of the last cell of the host's that was supervised
@@ -52,14 +52,14 @@ type Interp struct {
 
 // New returns an interpreter that has not started.
 func New(c Config) *Interp {
-	i := &Interp{config: c, turn: make(chan struct{}, 1), halt: make(chan struct{}, 1)}
+	i := &Interp{config: c, slot: make(chan struct{}, 1), stop: make(chan struct{}, 1)}
 	if c.Driver == "python" {
 		i.shared, _ = direct.New() // without it the host gives the driver no cells
 	}
 	return i
 }
 
-// Result is how a piece of code ended.
+// Result is how a cell ended.
 type Result struct {
 	Reply
 	TimedOut    bool
@@ -77,13 +77,13 @@ func (i *Interp) Busy() bool {
 	return !i.running.IsZero()
 }
 
-// PID is the language's process, or 0.
+// PID is the id of the language's process, or 0.
 func (i *Interp) PID() int {
 	pid, _ := i.Process()
 	return pid
 }
 
-// Process is the language's process, or 0, and when it was started.
+// Process is the id of the language's process, or 0, and when it was started.
 func (i *Interp) Process() (pid int, started time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -93,7 +93,7 @@ func (i *Interp) Process() (pid int, started time.Time) {
 	return i.proc.pid, i.proc.started
 }
 
-// Blame says which limit the process, or one that it started, was ended for.
+// Blame records which limit ended the process, or one that it started.
 func (i *Interp) Blame(by string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -107,16 +107,16 @@ func (i *Interp) Signal(s syscall.Signal) {
 	}
 }
 
-// Interrupt stops the piece of code that runs, as the end of its time would, and
-// waits until it has stopped. Others may wait for their turn: they run then.
+// Interrupt stops the cell that runs, as the end of its time would, and
+// waits until it has stopped. Cells that wait for the slot run then.
 func (i *Interp) Interrupt(ctx context.Context) {
 	n := i.cell()
 	if n == 0 {
 		return
 	}
 	select {
-	case i.halt <- struct{}{}:
-	default: // it was asked already
+	case i.stop <- struct{}{}:
+	default: // another call has asked already
 	}
 	for i.cell() == n && ctx.Err() == nil {
 		time.Sleep(5 * time.Millisecond)
@@ -133,25 +133,25 @@ func (i *Interp) cell() int {
 	return i.seq
 }
 
-// Warm starts the process, if it has not, and waits until it has started. Others
-// may use the interpreter meanwhile: they wait as long as they want to.
+// Warm starts the process, if it has not, and waits until it has started. Other calls
+// may use the interpreter meanwhile, and wait as long as their own contexts let them.
 func (i *Interp) Warm(ctx context.Context) error {
-	if err := i.take(ctx, nil); err != nil {
+	if err := i.acquire(ctx, nil); err != nil {
 		return err
 	}
 	p, err := i.current()
-	i.give()
+	i.release()
 	if err != nil {
 		return err
 	}
 	return i.started(ctx, p, 0)
 }
 
-// take waits for its turn. Waiting is called now and then with how long the
-// piece that runs has been running.
-func (i *Interp) take(ctx context.Context, waiting func(time.Duration)) error {
+// acquire waits for the slot. Meanwhile waiting is called, at once and then once a
+// second, with how long the cell has run that holds the slot. Waiting may be nil.
+func (i *Interp) acquire(ctx context.Context, waiting func(time.Duration)) error {
 	select {
-	case i.turn <- struct{}{}:
+	case i.slot <- struct{}{}:
 		return nil
 	default:
 	}
@@ -167,7 +167,7 @@ func (i *Interp) take(ctx context.Context, waiting func(time.Duration)) error {
 			}
 		}
 		select {
-		case i.turn <- struct{}{}:
+		case i.slot <- struct{}{}:
 			return nil
 		case <-tick.C:
 		case <-ctx.Done():
@@ -176,7 +176,7 @@ func (i *Interp) take(ctx context.Context, waiting func(time.Duration)) error {
 	}
 }
 
-func (i *Interp) give() { <-i.turn }
+func (i *Interp) release() { <-i.slot }
 
 // Close ends the process.
 func (i *Interp) Close() {
@@ -187,19 +187,20 @@ func (i *Interp) Close() {
 		p.kill()
 		<-p.done
 		p.close()
+		p.work.Wait()
 	}
 }
 
 // ensure returns the living process, which has started. It waits for that as long
-// as a call may that has this time limit; 0: none. The turn is held.
+// as a call may that has this time limit; 0: none. The slot is held.
 func (i *Interp) ensure(ctx context.Context, limit time.Duration) (*proc, error) {
 	arrived := time.Now()
 	p, err := i.current()
 	if err != nil {
 		return nil, err
 	}
-	// A start that began before this call may hang for what its user has mended since:
-	// then this call has one of its own.
+	// A start that began before this call may hang for a reason that the user has mended
+	// since: then this call starts another process.
 	if age := arrived.Sub(p.started); age > 0 && !p.isUp() {
 		if rest := max(joinLimit-age, time.Millisecond); limit == 0 || rest < limit {
 			if err := i.started(ctx, p, rest); err == nil || ctx.Err() != nil {
@@ -216,7 +217,7 @@ func (i *Interp) ensure(ctx context.Context, limit time.Duration) (*proc, error)
 	return p, i.started(ctx, p, limit)
 }
 
-// current returns the living process, which may still be starting. The turn is
+// current returns the living process, which may still be starting. The slot is
 // held.
 func (i *Interp) current() (*proc, error) {
 	i.mu.Lock()
@@ -244,9 +245,9 @@ func (i *Interp) current() (*proc, error) {
 	return p, nil
 }
 
-// bury remembers how a process ended that was not asked to.
+// bury records how a process ended by itself.
 func (i *Interp) bury(p *proc, why string) {
-	p.kill() // what it started may live
+	p.kill() // its group may live
 	p.close()
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -272,7 +273,7 @@ func (i *Interp) bury(p *proc, why string) {
 	}
 }
 
-// Call is one piece of code to run.
+// Call is one cell to run.
 type Call struct {
 	Code           string
 	Language       string        // of the code, where one driver has several
@@ -284,13 +285,13 @@ type Call struct {
 	Tick  func() error
 }
 
-// Run runs one piece of code, when it is its turn. When ctx ends the code is
+// Run runs one cell, once it has the slot. When ctx ends the code is
 // stopped, and its result is still returned.
 func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
-	if err := i.take(ctx, c.Waiting); err != nil {
+	if err := i.acquire(ctx, c.Waiting); err != nil {
 		return nil, err
 	}
-	defer i.give()
+	defer i.release()
 	start := time.Now()
 	p, err := i.ready(ctx, c.Timeout)
 	if err != nil && ctx.Err() != nil {
@@ -310,15 +311,14 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 	return i.finish(ctx, p, id, start, c), nil
 }
 
-// unstarted is the result of a piece for which there was no interpreter: mostly
-// for what the user has made of the sandbox.
+// unstarted is the result of a cell whose interpreter did not start: mostly because of
+// the user's own files and settings.
 func (i *Interp) unstarted(err error, start time.Time) *Result {
 	text := err.Error()
 	if i.config.Driver == "python" {
 		text += "\nCommands and other languages work. What Python loads at its start may be broken: files .pth, " +
-			"sitecustomize.py and " +
-			"usercustomize.py among the installed packages, modules in /workspace with names of Python's own, " +
-			"variables such as PYTHONPATH."
+			"sitecustomize.py and usercustomize.py among the installed packages, modules in /workspace with names of " +
+			"Python's own, variables such as PYTHONPATH."
 	}
 	r := &Result{Reply: Reply{Exit: 1, Error: text, Traceback: text}, Took: time.Since(start)}
 	if lost := i.takeLoss(); lost != "" {
@@ -327,7 +327,7 @@ func (i *Interp) unstarted(err error, start time.Time) *Result {
 	return r
 }
 
-// token names a piece: code that writes to the driver's pipe cannot guess the
+// token names a cell: code that writes to the driver's pipe cannot guess the
 // next one, not even by those of a sandbox that was started from the same
 // snapshot, in which this process's own generator is the same.
 func token() int64 {
@@ -336,10 +336,10 @@ func token() int64 {
 	return 1 + int64(binary.NativeEndian.Uint64(b[:])>>11)
 }
 
-// begin says that a piece runs, and returns its number.
+// begin says that a cell runs, and returns its number.
 func (i *Interp) begin(start time.Time) int {
 	select {
-	case <-i.halt: // was for the piece before
+	case <-i.stop: // it was for the cell before
 	default:
 	}
 	i.mu.Lock()
@@ -349,7 +349,7 @@ func (i *Interp) begin(start time.Time) int {
 	return i.seq
 }
 
-// takeLoss is why the state was lost, which is said once.
+// takeLoss is why the state was lost. One result says so.
 func (i *Interp) takeLoss() string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -358,8 +358,7 @@ func (i *Interp) takeLoss() string {
 	return lost
 }
 
-// finish waits for the end of the piece that runs and gathers what there is to
-// say of it.
+// finish waits for the end of the cell that runs, and makes its result.
 func (i *Interp) finish(ctx context.Context, p *proc, id int64, start time.Time, c Call) *Result {
 	r, lost := &Result{}, i.takeLoss()
 	i.await(ctx, p, id, c, r)
@@ -379,19 +378,19 @@ func (i *Interp) finish(ctx context.Context, p *proc, id int64, start time.Time,
 		r.KilledBy = i.killedBy
 	}
 	if r.StateLost && ctx.Err() != nil {
-		i.lost = r.Reason // nobody hears of it: the next piece says so
+		i.lost = r.Reason // the caller has gone: the next result says so
 	}
 	return r
 }
 
-// Pauses between the ways of stopping code, each ruder than the one before.
+// Pauses between the steps of stopping code: SIGINT, SIGINT again, KILL.
 const (
 	firstPause  = 2 * time.Second
 	secondPause = time.Second
 )
 
-// interrupt sends a SIGINT to the code that runs. The driver learns how many there
-// were, so that one that it hears late does not stop the next piece. The turn is
+// interrupt sends a SIGINT to the code that runs. The driver learns how many were sent,
+// so that one that arrives late does not stop the next cell. The slot is
 // held.
 func (i *Interp) interrupt(p *proc) {
 	p.sent++
@@ -401,7 +400,7 @@ func (i *Interp) interrupt(p *proc) {
 	i.Signal(unix.SIGINT)
 }
 
-// await waits for the end of the piece: its reply, or its process's death.
+// await waits for the end of the cell: its reply, or its process's death.
 func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result) {
 	var over, next <-chan time.Time
 	if c.Timeout > 0 {
@@ -451,7 +450,7 @@ func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result
 		case <-gone:
 			r.Interrupted = true
 			stop()
-		case <-i.halt:
+		case <-i.stop:
 			r.Interrupted = true
 			stop()
 		case <-next:
@@ -464,7 +463,7 @@ func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result
 	}
 }
 
-// ended says what the death of the process means for the piece that ran.
+// ended completes the result of a cell whose process died.
 func (i *Interp) ended(p *proc, r *Result, start time.Time) {
 	// The reply may have come just before the end.
 	if r.ID == 0 {

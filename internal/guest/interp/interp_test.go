@@ -146,7 +146,7 @@ func (l *lang) call(ctx context.Context, c Call) outcome {
 	l.t.Helper()
 	var out, err safe
 	c.Stdout, c.Stderr = &out, &err
-	// A piece of code that never ends must not hold the tests.
+	// A cell that never ends must not hold the tests.
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	r, rerr := l.Run(ctx, c)

@@ -127,7 +127,7 @@ func TestNodeTimeouts(t *testing.T) {
 	l.want("await Promise.resolve('awake')", "'awake'", "")
 }
 
-// A piece may end before the process has heard the signal that was to stop it.
+// A cell may end before the process has heard the signal that was to stop it.
 func TestNodeHearsASignalLate(t *testing.T) {
 	l := node(t)
 	l.want("var kept = 1", "", "")

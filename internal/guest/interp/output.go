@@ -38,18 +38,24 @@ const (
 )
 
 func newOutput(f *os.File, shared *direct.Shared, stream direct.Stream) *output {
-	o := &output{f: f, shared: shared, stream: stream, buf: make([]byte, whole)}
+	o := &output{f: f, shared: shared, stream: stream, buf: make([]byte, bufferSize)}
 	// Fd would make the file blocking.
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return o
 	}
 	o.raw = raw
-	go raw.Read(o.step)
 	return o
 }
 
-// step takes what is there; false means: wait for more.
+// read reads until the output is closed.
+func (o *output) read() {
+	if o.raw != nil {
+		o.raw.Read(o.step)
+	}
+}
+
+// step reads all that is there; false means: wait for more.
 func (o *output) step(fd uintptr) bool {
 	for {
 		n, err, mine := o.next(fd)
@@ -61,17 +67,17 @@ func (o *output) step(fd uintptr) bool {
 			return false
 		case n <= 0:
 			return true
-		case n < whole:
+		case n < bufferSize:
 			time.Sleep(gather)
 		}
 	}
 }
 
-// A program that writes line by line is not interrupted for each: what comes
-// within gather is read together. Who has filled half of the pipe does not wait.
+// A program that writes line by line is not interrupted for each line: the output of
+// gather is read together, unless it fills the buffer.
 const (
-	gather = 3 * time.Millisecond
-	whole  = 32 << 10
+	gather     = 3 * time.Millisecond
+	bufferSize = 32 << 10 // half of a pipe by default
 )
 
 // lookAgain is when a stream that was the driver's to read is looked at again:
@@ -88,7 +94,7 @@ func (o *output) again() {
 	})
 }
 
-// next reads one piece, unless the driver does that itself.
+// next reads once, unless the driver reads the output itself.
 func (o *output) next(fd uintptr) (n int, err error, mine bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -102,15 +108,15 @@ func (o *output) next(fd uintptr) (n int, err error, mine bool) {
 	return n, err, true
 }
 
-// poll takes what is there now: what came while the driver was to read it woke
-// nobody.
+// poll reads the output that is there now: output that came while it was the driver's
+// to read has woken nobody.
 func (o *output) poll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.take()
 }
 
-// take reads what is there. The lock is held.
+// take reads all that is there. The lock is held.
 func (o *output) take() {
 	o.raw.Control(func(fd uintptr) {
 		for taken := 0; taken < maxFlush; {
@@ -123,7 +129,7 @@ func (o *output) take() {
 	})
 }
 
-// once reads one piece. The lock is held.
+// once reads once. The lock is held.
 func (o *output) once(fd uintptr) (int, error) {
 	n, err := unix.Read(int(fd), o.buf)
 	for errors.Is(err, unix.EINTR) {
@@ -170,7 +176,7 @@ func flush(outputs ...*output) {
 			o.detach()
 			continue
 		}
-		o.mu.Lock() // the reader may be in the middle of a piece
+		o.mu.Lock() // the reader may be in the middle of a read
 		o.sink = nil
 		o.mu.Unlock()
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ var (
 // proc is one life of the language's process.
 type proc struct {
 	pid      int
-	up       chan struct{} // closed when its driver has said that it is there
+	up       chan struct{} // closed when its driver has started
 	done     chan struct{} // closed when it has ended
 	exit     syscall.WaitStatus
 	requests *os.File
@@ -43,13 +44,15 @@ type proc struct {
 	bell     *os.File // python: asks the driver to write what the code has printed
 	out, err *output
 	started  time.Time
-	sent     int  // how many SIGINT code was sent in this life; guarded by the turn
-	unheard  bool // the last piece ended without a word of the SIGINT that it was sent
+	sent     int            // how many SIGINT code was sent in this life; guarded by the slot
+	unheard  bool           // the last cell ended by itself although it was sent a SIGINT
+	answers  *os.File       // the driver's replies, as bytes
+	work     sync.WaitGroup // goroutines that read of it, and wait for it
 	failed   sync.Once
 	failure  error // why it did not start
 }
 
-// Reply is what a driver says when a piece of code has ended.
+// Reply is a driver's answer to a cell.
 type Reply = wire.Reply
 
 func (p *proc) alive() bool {
@@ -65,24 +68,22 @@ func (p *proc) kill() { _ = syscall.Kill(-p.pid, syscall.SIGKILL) }
 
 func (p *proc) close() {
 	p.requests.Close()
-	if p.bell != nil {
-		p.bell.Close()
-	}
+	p.answers.Close()
+	p.bell.Close() // nil is closed already
 	p.out.close()
 	p.err.close()
 }
 
+// driver is the command line of the interpreter with its driver.
 func (i *Interp) driver() []string {
+	args := []string{"--norc", "--noprofile", "-c", bashDriver, "bash"}
 	switch i.config.Driver {
 	case "python":
-		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "-u", "-X", "utf8", "-c",
-			pythonDriver, notebook, i.config.Output)
+		args = []string{"-u", "-X", "utf8", "-c", pythonDriver, notebook, i.config.Output}
 	case "node":
-		return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--expose-internals",
-			"--no-warnings", "-e", nodeDriver)
+		args = []string{"--expose-internals", "--no-warnings", "-e", nodeDriver}
 	}
-	return append(i.config.Command[:len(i.config.Command):len(i.config.Command)], "--norc", "--noprofile", "-c",
-		bashDriver, "bash")
+	return slices.Concat(i.config.Command, args)
 }
 
 const (
@@ -143,7 +144,7 @@ func (i *Interp) launch() (*proc, error) {
 	}
 	if i.shared != nil {
 		i.shared.Reset()
-		// The driver reads its own output where the host gives it pieces.
+		// The driver reads its own output where the host gives it cells.
 		bell, e := pipe(true)
 		if e != nil {
 			return nil, e
@@ -168,10 +169,13 @@ func (i *Interp) launch() (*proc, error) {
 		}
 		return nil, fmt.Errorf("starting %s: %w", i.config.Command[0], err)
 	}
-	p.pid, p.requests = pid, requests
+	p.pid, p.requests, p.answers = pid, requests, replies
 	p.out, p.err = newOutput(out, i.shared, direct.Stdout), newOutput(errOut, i.shared, direct.Stderr)
-	go func() { p.exit = <-status; close(p.done) }()
-	go p.listen(replies, i.config.Driver)
+	p.work.Go(func() { p.exit = <-status; close(p.done) })
+	p.work.Go(func() { p.listen(i.config.Driver) })
+	for _, o := range []*output{p.out, p.err} {
+		p.work.Go(o.read)
+	}
 	return p, nil
 }
 
@@ -186,7 +190,7 @@ func number(f *os.File) uintptr {
 
 func (i *Interp) saveFile() string { return fmt.Sprintf("/tmp/.sandlot-bash-%p", i) }
 
-// isUp says whether the driver has said that it is there.
+// isUp says whether the driver has started.
 func (p *proc) isUp() bool {
 	select {
 	case <-p.up:
@@ -253,7 +257,7 @@ func (i *Interp) fail(p *proc, why string) error {
 }
 
 // awaitSignal gives a shell that may not have heard a signal the time to hear it. The
-// signal ends the shell then, whose state is the next one's, and not the next piece.
+// signal ends the shell then, whose state is the next one's, and not the next cell.
 func (p *proc) awaitSignal() {
 	p.unheard = false
 	select {
@@ -262,18 +266,18 @@ func (p *proc) awaitSignal() {
 	}
 }
 
-// maxReply bounds what a driver may say of one piece of code: more than the
+// maxReply bounds what a driver may say of one cell: more than the
 // drivers' own bounds come to as JSON, which writes a character in up to six
 // bytes. An answer that was cut would be none.
 const maxReply = 48 << 20
 
 // listen reads the driver's replies: for bash lines of "id status", for the
 // others JSON.
-func (p *proc) listen(f *os.File, driver string) {
-	defer f.Close()
+func (p *proc) listen(driver string) {
+	defer p.answers.Close()
 	// Without a way to answer it need not wait for more: that would hold its end up.
 	defer p.requests.Close()
-	r := bufio.NewReaderSize(f, 4<<10)
+	r := bufio.NewReaderSize(p.answers, 4<<10)
 	for up := false; ; {
 		line, err := readLine(r)
 		if err != nil {
@@ -342,7 +346,7 @@ func (p *proc) send(driver string, id int64, n int, c Call) error {
 		N        int    `json:"n"`
 		Code     string `json:"code"`
 		Language string `json:"language"`
-		// Signalled says that the piece before may not have heard its SIGINT.
+		// Signalled says that the cell before may not have heard its SIGINT.
 		Signalled bool `json:"signalled"`
 	}{id, n, code, c.Language, p.unheard})
 	p.unheard = false
@@ -377,8 +381,8 @@ func (p *proc) ring() {
 	}
 }
 
-// closedExit is how a driver ends when the code has closed the descriptors by which
-// it hears and answers.
+// closedExit is the exit code of a driver after the code has closed the descriptors of
+// its requests and replies.
 const closedExit = 113
 
 // closed says that the process ended so.

@@ -72,7 +72,7 @@ func TestPythonErrors(t *testing.T) {
 	l.fails("  1", 1, "IndentationError", "line 1")
 	l.fails("1 +", 1, "SyntaxError", "line 1")
 	l.fails("return 1", 1, "'return' outside function")
-	l.fails("f()", 1, "line 1, in <module>", "line 2, in f", "raise ValueError('oh')") // of the earlier piece
+	l.fails("f()", 1, "line 1, in <module>", "line 2, in f", "raise ValueError('oh')") // of the earlier cell
 	l.fails("try:\n    1/0\nexcept ZeroDivisionError as e:\n    raise KeyError('k') from e", 1, "ZeroDivisionError",
 		"direct cause", "KeyError")
 	o = l.fails("import asyncio\nasync def g():\n    await asyncio.sleep(0)\n    1/0\nawait g()", 1, "line 4, in g",
@@ -101,7 +101,7 @@ func TestPythonErrors(t *testing.T) {
 }
 
 // The marks beneath a line of a traceback stand where they belong, in the last
-// line of a piece, too.
+// line of a cell, too.
 func TestPythonTracebackMarks(t *testing.T) {
 	l := python(t)
 	if got := l.run("import sys; sys.version_info >= (3, 11)").value(); got != "True" {
@@ -180,7 +180,7 @@ func TestPythonTimeouts(t *testing.T) {
 	l.want("await asyncio.sleep(0, 'awake')", "'awake'", "")
 	// In time is in time.
 	if o := l.timed("kept"); !o.OK || o.TimedOut {
-		t.Errorf("a piece that is quick: %s", o)
+		t.Errorf("a cell that is quick: %s", o)
 	}
 }
 

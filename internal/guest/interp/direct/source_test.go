@@ -23,13 +23,13 @@ var sides = []side{
 			"with self.fence:",                    // fence
 		}},
 	{"the driver's cell", "../drivers/python.py", "            self.cell = (token", "        def warm(",
-		`self\.(word|say|end|link)|answer\(|piece\(`, []string{
+		`self\.(word|say|end|link)|answer\(|run_cell\(`, []string{
 			"self.say(RUNNING)", // dRun, dRunFence
 			"while self.word[READS_OUT] or self.word[READS_ERR]:", // dReaders
 			`if self.word[SIGNALS] != state["sent"]:`,
 			// no step: the cell has begun
 			"hear(self.word[SIGNALS])", //
-			`reply = piece(token, "<code %d>" % state["n"], code.decode("utf-8", "replace"))`, // dCell
+			`reply = run_cell(token, "<code %d>" % state["n"], code.decode("utf-8", "replace"))`, // dCell
 			"self.say(FINISHING)", // dFinish, dFinishFence
 			"while self.word[ASKED] and not self.word[SUPERVISED]:",  // dAsked, dDecided
 			"kept = self.word[SUPERVISED] or self.end(reply, limit)", // dSupervised
@@ -52,9 +52,9 @@ var sides = []side{
 			"self.link.sendall(data)",                                               // dAnswer
 		}},
 	{"the agent's supervision", "../direct.go", "func (i *Interp) Supervise(", "// Notify",
-		`i\.shared|i\.take\(|i\.give|i\.supervised|attach|poll|finish|ctx\.Err`, []string{
-			"if err := i.take(ctx, nil); err != nil {", // aReady
-			"defer i.give()",
+		`i\.shared|i\.acquire\(|i\.release|i\.supervised|attach|poll|finish|ctx\.Err`, []string{
+			"if err := i.acquire(ctx, nil); err != nil {", // aReady
+			"defer i.release()",
 			"if ctx.Err() != nil && !stop {",
 			"return nil, false, ctx.Err() // the host gave it up, and may be at the next cell",
 			"p, had := i.proc, i.supervised == id",

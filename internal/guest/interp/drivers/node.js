@@ -1,4 +1,4 @@
-// Sandlot's Node driver: runs pieces of code that the agent sends on fd 3 in
+// Sandlot's Node driver: runs cells that the agent sends on fd 3 in
 // this process's global scope, and answers on fd 4. It needs nothing but Node.
 'use strict';
 (() => {
@@ -27,7 +27,7 @@
     }
   };
 
-  // Output is buffered while a piece runs: each write costs a sandbox as much as a
+  // Output is buffered while a cell runs: each write costs a sandbox as much as a
   // hundred lines. The first ones of every 50 ms go out at once, so that what is
   // said before long work is heard; then each 32 together, since nothing can be
   // written while the code blocks the event loop in silence; what is fewer with the
@@ -167,7 +167,7 @@
     return { code: `{ const __m = ${source}; ${parts.join('; ')}; }`, declared };
   };
 
-  // rewrite makes of a piece of code the body of an async function whose
+  // rewrite makes of a cell the body of an async function whose
   // top-level declarations are globals, and whose last expression is returned.
   // No line moves.
   const rewrite = (code) => {
@@ -314,9 +314,9 @@
     return out;
   };
 
-  const piece = async (request) => {
+  const runCell = async (request) => {
     const reply = { id: request.id, ok: false, exit: 1, rich: [] };
-    // The signal that was to stop the piece before may still be on its way: that piece
+    // The signal that was to stop the cell before may still be on its way: that cell
     // ended by itself, or by the death of a process that it waited for.
     if (request.signalled && !signalled) {
       await new Promise((done) => { onSignal = done; later(done, SIGNAL_MS); });
@@ -363,7 +363,7 @@
     }
     clearInterval(keep);
     // An interrupt that came while the code did not let the event loop turn is this
-    // piece's, not the next one's.
+    // cell's, not the next one's.
     if (clock.now() - began > FLUSH_MS) for (let turn = 0; turn < 2; turn++) await new Promise((done) => soon(done));
     running = false;
     stop = null;
@@ -380,7 +380,7 @@
       const line = Buffer.concat([...buffer, chunk.subarray(0, i)]).toString();
       buffer = [];
       chunk = chunk.subarray(i + 1);
-      queue = queue.then(() => piece(parseJSON(line))).then(answer, (e) => {
+      queue = queue.then(() => runCell(parseJSON(line))).then(answer, (e) => {
         answer({ id: parseJSON(line).id, ok: false, exit: 1, error: String(e), traceback: trace(e) });
       });
     }

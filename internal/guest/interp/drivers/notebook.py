@@ -1,5 +1,5 @@
 # What Jupyter adds to Python: lines that begin with ! or %, cells that begin with
-# %%, and IPython.display. The driver (python.py) loads this when a piece does not
+# %%, and IPython.display. The driver (python.py) loads this when a cell does not
 # compile, or asks for IPython, and gives it `kernel`: its own functions.
 import builtins, os, re, shlex, subprocess, sys, time
 
@@ -47,7 +47,7 @@ HELP = re.compile(r"\?{1,2}\s*([\w.]+)|([\w.]+)\?{1,2}")
 
 
 def translate(code):
-    """Python for a piece with magics, with each line where it was; None when there are none."""
+    """Python for a cell with magics, with each line where it was; None when there are none."""
     lines = code.split("\n")
     first = next((n for n, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
     if first is not None and re.match(r"%%[\w!]", lines[first]):
@@ -179,7 +179,7 @@ def run(argv, stdin=None):
 
 
 class Shell:
-    """What a piece with magics calls; also get_ipython()."""
+    """What a cell with magics calls; also get_ipython()."""
     config = {}
 
     def system(self, command, depth=0):

@@ -1,4 +1,4 @@
-# Sandlot's Python driver: runs pieces of code that the agent sends on fd 3, in
+# Sandlot's Python driver: runs cells that the agent sends on fd 3, in
 # one namespace, and answers on fd 4. It uses the standard library alone, and
 # imports at the start only what Python has loaded anyway, or built in: each
 # further module would delay every new sandbox.
@@ -57,10 +57,10 @@ def _main():
     write = os.write
     interrupts = (KeyboardInterrupt,)
 
-    # Output is buffered while a piece runs, and written when 64 KiB have come,
+    # Output is buffered while a cell runs, and written when 64 KiB have come,
     # whenever the agent asks for it, before anything else can write to the same
     # place, and at the end: each write costs a sandbox as much as a hundred prints.
-    # Between pieces each line is written at once.
+    # Between cells each line is written at once.
     BUFFER = 65536
     thread = late("_thread")
     guard = thread.RLock()
@@ -149,12 +149,12 @@ def _main():
 
     os.register_at_fork(before=parent, after_in_parent=release, after_in_child=child)
 
-    def hold():
-        """Keep an interrupt until let_go: Python drops what is raised in what it calls around a fork."""
+    def hold_interrupt():
+        """Keep an interrupt until deliver_interrupt: Python drops what is raised in what it calls around a fork."""
         if thread.get_ident() == main_thread:
             state["held"] = True
 
-    def let_go():
+    def deliver_interrupt():
         if thread.get_ident() != main_thread:
             return
         state["held"] = False
@@ -175,11 +175,11 @@ def _main():
                 flush()
             if not forks:
                 return inner(*args, **named)
-            hold()
+            hold_interrupt()
             try:
                 return inner(*args, **named)
             finally:
-                let_go()
+                deliver_interrupt()
 
         outer.__name__ = outer.__qualname__ = name
         outer.__module__, outer.__doc__, outer.__wrapped__ = inner.__module__, inner.__doc__, inner
@@ -199,8 +199,8 @@ def _main():
     # Python 3.12 warns of a fork beside threads. The one of listen waits at one place.
     late("_warnings").filters.insert(0, ("ignore", None, DeprecationWarning, "sandlot_fork", 0))
     for name in ("fork", "forkpty"):
-        quiet = {"__name__": "sandlot_fork", "inner": getattr(os, name), "hold": hold, "let_go": let_go}
-        exec("def %s():\n    hold()\n    try:\n        return inner()\n    finally:\n        let_go()" % name, quiet)
+        quiet = {"__name__": "sandlot_fork", "inner": getattr(os, name), "hold_interrupt": hold_interrupt, "deliver_interrupt": deliver_interrupt}
+        exec("def %s():\n    hold_interrupt()\n    try:\n        return inner()\n    finally:\n        deliver_interrupt()" % name, quiet)
         quiet[name].__wrapped__, quiet[name].__doc__ = quiet["inner"], quiet["inner"].__doc__
         setattr(posix, name, quiet[name])
         setattr(os, name, quiet[name])
@@ -385,7 +385,7 @@ def _main():
 
     when_imported("getpass", no_password)
 
-    # The pieces' lines, for tracebacks and inspect. They are linecache's as soon
+    # The cells' lines, for tracebacks and inspect. They are linecache's as soon
     # as something imports that.
     sources = {}
     when_imported("linecache", lambda m: m.cache.update(sources))
@@ -573,8 +573,8 @@ def _main():
         lines[0] = lines[0][last.end_col_offset:]
         return any(line.split(b"#")[0].rstrip().endswith(b";") for line in lines)
 
-    def compile_piece(code, name):
-        # The quickest pieces are one expression on one line. What is more than that
+    def compile_code(code, name):
+        # The quickest cells are one expression on one line. What is more than that
         # is mostly seen by these signs, or fails here, hardly ever with a warning that
         # then comes twice.
         if len(code) < 500 and not (code[:1].isspace() or "\n" in code or ";" in code or "\\" in code or "=" in code or "import " in code):
@@ -594,14 +594,14 @@ def _main():
 
     def compile_cell(code, name):
         try:
-            return compile_piece(code, name)
+            return compile_code(code, name)
         except SyntaxError as e:
             wrong = e
         python = notebook()["translate"](code) if NOTEBOOK else None
         if python is None:
             raise wrong
         try:
-            return compile_piece(python, name)
+            return compile_code(python, name)
         except SyntaxError as e:
             lines = code.split("\n")
             if e.lineno and e.lineno <= len(lines):
@@ -694,7 +694,7 @@ def _main():
                 time.sleep(0.002)
         state["sent"], state["heard"] = sent, 0
 
-    def piece(token, name, code):
+    def run_cell(token, name, code):
         reply = {"id": token, "ok": False, "exit": 1}
         remember(name, code)
         state.update(name=name, rich=[], rich_size=0, dropped=0)
@@ -756,7 +756,7 @@ def _main():
             self.sleep, self.now = late("time").sleep, late("time").monotonic
             self.fence = late("_thread").allocate_lock()
             select = late("select")
-            # Each system call costs a piece more than most of them take: this one
+            # Each system call costs a cell more than most of them take: this one
             # tells both what was written and whether the streams are still there.
             streams = select.poll()
             self.link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -811,7 +811,7 @@ def _main():
             if self.word[SIGNALS] != state["sent"]:
                 hear(self.word[SIGNALS])
             state["n"] += 1
-            reply = piece(token, "<code %d>" % state["n"], code.decode("utf-8", "replace"))
+            reply = run_cell(token, "<code %d>" % state["n"], code.decode("utf-8", "replace"))
             if not state["mine"]:
                 os._exit(0)
             self.say(FINISHING)
@@ -827,9 +827,9 @@ def _main():
             return True
 
         def warm(self):
-            """Do once what each piece does, for no one, so that the first one is as quick."""
-            compile_piece("a + 1", "<start>")
-            body, last, _ = compile_piece("a = 1\na + 1", "<start>")
+            """Do once what each cell does, for no one, so that the first one is as quick."""
+            compile_code("a + 1", "<start>")
+            body, last, _ = compile_code("a = 1\na + 1", "<start>")
             names = {}
             eval(body, names)
             form({"id": 0, "ok": True, "exit": 0, "result": text_of(eval(last, names)), "rich": []})
@@ -911,7 +911,7 @@ def _main():
     DONE, read = object(), os.read
 
     def connect(token, where):
-        """Take pieces from the host from now on."""
+        """Take cells from the host from now on."""
         try:
             ticket, path = where.split(" ", 1)
             made = Direct(ticket, path)
@@ -959,7 +959,7 @@ def _main():
                 continue
             hear(sent)
             state["n"] = max(state["n"] + 1, n)
-            answer(piece(token, "<code %d>" % state["n"], text))
+            answer(run_cell(token, "<code %d>" % state["n"], text))
         except KeyboardInterrupt:
             state["running"] = False
             continue
