@@ -23,7 +23,7 @@ import (
 	"sandlot/proto/agentv1/agentv1connect"
 )
 
-// eval runs a piece of code to its end.
+// eval runs a cell to its end.
 func (r *rig) eval(language, code string) *agentv1.EvaluateDone {
 	r.t.Helper()
 	all := r.events(evaluateRun(&agentv1.EvaluateRequest{Language: language, Code: code}))
@@ -116,7 +116,7 @@ func TestEvaluateAFile(t *testing.T) {
 	}
 }
 
-// A second piece waits its turn, and says so; files and commands do not wait.
+// A second cell waits for the slot, and says so; files and commands do not wait.
 func TestWaitingForTheInterpreter(t *testing.T) {
 	needPython(t)
 	r := newRig(t)

@@ -64,15 +64,15 @@ func echo(s *yamux.Session) {
 	}
 }
 
-// through sends data in pieces of that size and reads the echo.
-func through(s *yamux.Session, data []byte, piece int) error {
+// through sends data in parts of that size and reads the echo.
+func through(s *yamux.Session, data []byte, part int) error {
 	c, err := s.OpenStream()
 	if err != nil {
 		return err
 	}
 	go func() {
 		for rest := data; len(rest) > 0; {
-			n := min(piece, len(rest))
+			n := min(part, len(rest))
 			if _, err := c.Write(rest[:n]); err != nil {
 				return
 			}
@@ -108,12 +108,12 @@ func TestWholeBothWays(t *testing.T) {
 			host, guest := mux(t, a, b)
 			go echo(host)
 			go echo(guest)
-			// A piece of 12 bytes is as long as a header.
-			for _, size := range []struct{ all, piece int }{{1, 1}, {12, 12}, {144, 12}, {5000, 1}, {100_000, 1000},
+			// A part of 12 bytes is as long as a header.
+			for _, size := range []struct{ all, part int }{{1, 1}, {12, 12}, {144, 12}, {5000, 1}, {100_000, 1000},
 				{1 << 20, 1 << 20}, {6 << 20, 300_000}} {
 				for way, from := range map[string]*yamux.Session{"host": host, "guest": guest} {
-					if err := through(from, random(size.all), size.piece); err != nil {
-						t.Errorf("%d bytes in pieces of %d from the %s: %v", size.all, size.piece, way, err)
+					if err := through(from, random(size.all), size.part); err != nil {
+						t.Errorf("%d bytes in parts of %d from the %s: %v", size.all, size.part, way, err)
 					}
 				}
 			}

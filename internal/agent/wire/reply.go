@@ -1,7 +1,6 @@
 package wire
 
-// Reply is what an interpreter's driver says, as JSON, when a piece of code has
-// ended.
+// Reply is the answer of an interpreter's driver to a cell, as JSON.
 type Reply struct {
 	ID        int64   `json:"id"`
 	OK        bool    `json:"ok"`

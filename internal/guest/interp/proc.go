@@ -105,6 +105,7 @@ const maxStartText = 4 << 10
 // pipeSize is how many bytes a program may print before it waits for the agent.
 const pipeSize = 256 << 10
 
+// launch starts the process.
 func (i *Interp) launch() (*proc, error) {
 	p := &proc{started: time.Now(), up: make(chan struct{}), done: make(chan struct{}), replies: make(chan Reply, 4)}
 	null, err := os.Open(os.DevNull)
@@ -152,17 +153,7 @@ func (i *Interp) launch() (*proc, error) {
 		p.bell = bell
 		files = append(files, i.shared.Fd(), number(out), number(errOut), childs[len(childs)-1].Fd())
 	}
-	env := append(i.config.Env(), "MPLBACKEND=agg")
-	if i.config.Driver == "bash" {
-		env = append(env, "SANDLOT_SAVE="+i.saveFile())
-		if i.restore != "" {
-			env = append(env, "SANDLOT_RESTORE="+i.restore)
-		} else {
-			os.Remove(i.saveFile())
-		}
-		i.restore = i.saveFile()
-	}
-	pid, status, err := i.config.Start(i.driver(), &syscall.ProcAttr{Dir: i.config.Dir, Env: env, Files: files})
+	pid, status, err := i.config.Start(i.driver(), &syscall.ProcAttr{Dir: i.config.Dir, Env: i.environment(), Files: files})
 	if err != nil {
 		for _, f := range []*os.File{out, errOut, requests, replies, p.bell} {
 			f.Close() // nil is closed already
@@ -177,6 +168,23 @@ func (i *Interp) launch() (*proc, error) {
 		p.work.Go(o.read)
 	}
 	return p, nil
+}
+
+// environment is the environment of the process. A shell saves its state for the next
+// one, and reads the state that the one before saved.
+func (i *Interp) environment() []string {
+	env := append(i.config.Env(), "MPLBACKEND=agg")
+	if i.config.Driver != "bash" {
+		return env
+	}
+	env = append(env, "SANDLOT_SAVE="+i.saveFile())
+	if i.restore != "" {
+		env = append(env, "SANDLOT_RESTORE="+i.restore)
+	} else {
+		os.Remove(i.saveFile())
+	}
+	i.restore = i.saveFile()
+	return env
 }
 
 // number is a file's descriptor, which stays as it is: Fd would make it blocking.
