@@ -153,7 +153,7 @@ func (a *Agent) newCell(m *agentv1.EvaluateRequest, lv *live) *cell {
 func (c *cell) call() (call interp.Call, end func()) {
 	ticks, end := c.live.ticks()
 	call = interp.Call{Code: c.m.Code, Language: c.m.Language, Timeout: wire.Millis(c.m.TimeoutMillis),
-		Stdout: c.live.tee(c.stdout, false), Stderr: c.live.tee(c.stderr, true), Ticks: ticks}
+		Stdout: c.live.tee(c.stdout, 0), Stderr: c.live.tee(c.stderr, 1), Ticks: ticks}
 	if c.live != nil {
 		call.Tick = c.live.flush
 	}

@@ -129,14 +129,10 @@ const (
 	liveBytes = 4 << 10
 )
 
-// tee returns a writer to the capture and to the host.
-func (l *live) tee(c *capture, stderr bool) io.Writer {
+// tee returns a writer to the capture and to the host; i is 0 for stdout, 1 for stderr.
+func (l *live) tee(c *capture, i int) io.Writer {
 	if l == nil {
 		return c
-	}
-	i := 0
-	if stderr {
-		i = 1
 	}
 	return writerFunc(func(p []byte) (int, error) {
 		l.mu.Lock()
@@ -181,7 +177,7 @@ func (l *live) ticks() (<-chan time.Time, func()) {
 // execute runs a command until its end, its time is over, or nobody waits for it.
 func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*agentv1.ExecDone, error) {
 	stdout, stderr := newCapture("stdout", a.output, r.Bounds), newCapture("stderr", a.output, r.Bounds)
-	w := process.Wiring{Stdout: l.tee(stdout, false), Stderr: l.tee(stderr, true)}
+	w := process.Wiring{Stdout: l.tee(stdout, 0), Stderr: l.tee(stderr, 1)}
 	if len(r.Stdin) > 0 {
 		w.Stdin = bytes.NewReader(r.Stdin)
 	}

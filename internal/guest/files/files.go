@@ -159,29 +159,37 @@ func resolve(abs string, last bool) string {
 	return path.Join(append([]string{done}, rest...)...)
 }
 
-// Explain turns an error of the system into one that the caller understands.
+// explanations are the refusals of the system's errors.
+var explanations = []struct {
+	err  error
+	code connect.Code
+	text string // with the path
+}{
+	{fs.ErrNotExist, connect.CodeNotFound, "File not found in sandbox: %s"},
+	{syscall.EISDIR, connect.CodeFailedPrecondition, "Path is a directory: %s"},
+	{syscall.ENOTDIR, connect.CodeFailedPrecondition, "Not a directory: %s"},
+	{syscall.ENOTEMPTY, connect.CodeFailedPrecondition, "Directory is not empty: %s"},
+	{syscall.ENOSPC, connect.CodeResourceExhausted, "No space left in the sandbox: %s"},
+	{syscall.EDQUOT, connect.CodeResourceExhausted, "No space left in the sandbox: %s"},
+	{syscall.EFBIG, connect.CodeResourceExhausted, "No space left in the sandbox: %s"},
+	{fs.ErrPermission, connect.CodePermissionDenied, "Permission denied: %s"},
+	{syscall.EROFS, connect.CodePermissionDenied, "Permission denied: %s"},
+	{syscall.ENAMETOOLONG, connect.CodeInvalidArgument, "Not a valid path: %.200s"},
+	{syscall.EINVAL, connect.CodeInvalidArgument, "Not a valid path: %.200s"},
+}
+
+// Explain turns an error of the system into a refusal that the caller understands.
 func (f *Files) Explain(asked string, err error) error {
-	asked = wire.UTF8(asked)
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, new(*connect.Error)):
+	if err == nil || errors.As(err, new(*connect.Error)) {
 		return err
-	case errors.Is(err, fs.ErrNotExist):
-		return wire.Errorf(connect.CodeNotFound, "File not found in sandbox: %s", asked)
-	case errors.Is(err, syscall.EISDIR):
-		return wire.Errorf(connect.CodeFailedPrecondition, "Path is a directory: %s", asked)
-	case errors.Is(err, syscall.ENOTDIR):
-		return wire.Errorf(connect.CodeFailedPrecondition, "Not a directory: %s", asked)
-	case errors.Is(err, syscall.ENOTEMPTY):
-		return wire.Errorf(connect.CodeFailedPrecondition, "Directory is not empty: %s", asked)
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EFBIG):
-		return wire.Errorf(connect.CodeResourceExhausted, "No space left in the sandbox: %s", asked)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return wire.Errorf(connect.CodePermissionDenied, "Permission denied: %s", asked)
-	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL):
-		return wire.Errorf(connect.CodeInvalidArgument, "Not a valid path: %.200s", asked)
-	case strings.Contains(err.Error(), "escapes"):
+	}
+	asked = wire.UTF8(asked)
+	for _, e := range explanations {
+		if errors.Is(err, e.err) {
+			return wire.Errorf(e.code, e.text, asked)
+		}
+	}
+	if strings.Contains(err.Error(), "escapes") {
 		return f.outside(asked)
 	}
 	return wire.Errorf(connect.CodeFailedPrecondition, "%s: %w", asked, err)

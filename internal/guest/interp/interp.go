@@ -71,11 +71,7 @@ type Result struct {
 }
 
 // Busy says whether code runs now.
-func (i *Interp) Busy() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return !i.running.IsZero()
-}
+func (i *Interp) Busy() bool { return i.cell() != 0 }
 
 // PID is the id of the language's process, or 0.
 func (i *Interp) PID() int {
@@ -98,13 +94,6 @@ func (i *Interp) Blame(by string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.killedBy = by
-}
-
-// Signal sends a signal to the process and all that it started.
-func (i *Interp) Signal(s syscall.Signal) {
-	if pid := i.PID(); pid != 0 {
-		_ = syscall.Kill(-pid, s)
-	}
 }
 
 // Interrupt stops the cell that runs, as the end of its time would, and
@@ -397,7 +386,9 @@ func (i *Interp) interrupt(p *proc) {
 	if i.shared != nil {
 		i.shared.Signals(p.sent)
 	}
-	i.Signal(unix.SIGINT)
+	if p.alive() {
+		_ = syscall.Kill(-p.pid, unix.SIGINT)
+	}
 }
 
 // await waits for the end of the cell: its reply, or its process's death.

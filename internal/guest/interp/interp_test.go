@@ -96,6 +96,13 @@ type lang struct {
 	t *testing.T
 }
 
+// Signal sends a signal to the interpreter's process group.
+func (l *lang) Signal(s syscall.Signal) {
+	if pid := l.PID(); pid != 0 {
+		syscall.Kill(-pid, s)
+	}
+}
+
 func newLang(t *testing.T, driver string, command ...string) *lang {
 	t.Helper()
 	i := New(Config{Driver: driver, Command: command, Dir: t.TempDir(), Start: start,

@@ -153,7 +153,8 @@ func (i *Interp) launch() (*proc, error) {
 		p.bell = bell
 		files = append(files, i.shared.Fd(), number(out), number(errOut), childs[len(childs)-1].Fd())
 	}
-	pid, status, err := i.config.Start(i.driver(), &syscall.ProcAttr{Dir: i.config.Dir, Env: i.environment(), Files: files})
+	attr := &syscall.ProcAttr{Dir: i.config.Dir, Env: i.environment(), Files: files}
+	pid, status, err := i.config.Start(i.driver(), attr)
 	if err != nil {
 		for _, f := range []*os.File{out, errOut, requests, replies, p.bell} {
 			f.Close() // nil is closed already

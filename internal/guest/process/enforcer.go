@@ -4,6 +4,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -15,16 +16,16 @@ import (
 // Enforcer enforces the limits of the sandbox: it ends processes that reach them, so that
 // the others, and the sandbox, live on. What it misses, the host ends with all of it.
 type Enforcer struct {
-	// Active says whether calls run, or ran until just now.
+	// Active says whether calls run, or ended just now.
 	Active func() bool
-	// Blame tells whoever started one of these processes which limit one of them, or a
-	// process that they started, is ended for.
+	// Blame records which limit ended one of these processes, or one that they started.
 	Blame func(pids map[int]bool, limit string)
 
 	wake chan struct{}
 
+	limits atomic.Pointer[agentv1.Limits] // nil: none
+
 	mu     sync.Mutex
-	limits agentv1.Limits
 	killed time.Time // when it ended something last
 	why    string
 }
@@ -35,19 +36,9 @@ func NewEnforcer(active func() bool, blame func(map[int]bool, string)) *Enforcer
 }
 
 // Set replaces the limits.
-func (e *Enforcer) Set(l *agentv1.Limits) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.limits.MemoryBytes, e.limits.Processes, e.limits.DiskBytes = l.MemoryBytes, l.Processes, l.DiskBytes
-}
+func (e *Enforcer) Set(l *agentv1.Limits) { e.limits.Store(l) }
 
-func (e *Enforcer) bounds() (memory, processes uint64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.limits.MemoryBytes, e.limits.Processes
-}
-
-// CheckSoon makes the enforcer look again soon: something was started.
+// CheckSoon makes the enforcer check within 20 ms: a call has begun.
 func (e *Enforcer) CheckSoon() {
 	select {
 	case e.wake <- struct{}{}:
@@ -58,15 +49,14 @@ func (e *Enforcer) CheckSoon() {
 const (
 	checkFast = 20 * time.Millisecond  // memory grows
 	checkBusy = 200 * time.Millisecond // something runs
-	// CheckIdle is how checkFast it looks otherwise.
+	// CheckIdle is the interval otherwise.
 	CheckIdle = time.Second
 )
 
-// Run enforces the limits until stop is closed. It looks often while memory grows,
-// sometimes while something runs, and seldom otherwise: a look costs as much as a short
-// call.
+// Run enforces the limits until stop is closed. It checks at the three intervals, as a
+// check costs as much as a short call.
 func (e *Enforcer) Run(stop <-chan struct{}) {
-	var last, limit, most uint64
+	var last uint64
 	crowded, counted := time.Time{}, time.Time{}
 	t := time.NewTimer(CheckIdle)
 	defer t.Stop()
@@ -74,7 +64,7 @@ func (e *Enforcer) Run(stop <-chan struct{}) {
 	for {
 		select {
 		case <-e.wake:
-			if pause > checkBusy { // the first look after a quiet time comes soon
+			if pause > checkBusy {
 				pause = checkFast
 				t.Reset(pause)
 			}
@@ -83,7 +73,8 @@ func (e *Enforcer) Run(stop <-chan struct{}) {
 		case <-stop:
 			return
 		}
-		limit, most = e.bounds()
+		limits := e.limits.Load()
+		limit, most := limits.GetMemoryBytes(), limits.GetProcesses()
 		used, exact := memoryBound(), false
 		if used == 0 || limit > 0 && used > limit/2 {
 			used, exact = memoryUsed(), true
@@ -130,7 +121,7 @@ func (e *Enforcer) checkProcesses(most uint64, since time.Time) time.Time {
 func (e *Enforcer) killLargest(limit uint64) {
 	worst, size := largest(0)
 	if worst == 0 || size < 4<<20 {
-		return // what fills the memory is no process
+		return // no process fills the memory: files do
 	}
 	e.note("memory")
 	e.blame(worst, "memory")
@@ -218,7 +209,8 @@ func (e *Enforcer) KilledSince(start time.Time) string {
 	return ""
 }
 
-// blame tells whoever the process that is ended belongs to.
+// blame records the limit for the process that is ended, its ancestors, and their
+// sessions.
 func (e *Enforcer) blame(pid int, why string) {
 	chain := map[int]bool{pid: true}
 	for up := pid; up > 1; {
