@@ -239,3 +239,28 @@ func TestARunEndsWithItsToken(t *testing.T) {
 		}
 	})
 }
+
+// Close ends a run whose client has left, waits for it, and lets none begin.
+func TestCloseWaitsForRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		client, leave := context.WithCancel(t.Context())
+		c := tool.Call{Principal: auth.Principal{ID: "ann"}, Name: "t", Args: json.RawMessage(`{}`)}
+		ended := false
+		go d.Do(client, c, "k", func(ctx context.Context) (*tool.Result, error) {
+			<-ctx.Done()
+			time.Sleep(time.Second)
+			ended = true
+			return nil, ctx.Err()
+		})
+		synctest.Wait()
+		leave()
+		if d.Close(); !ended {
+			t.Error("the run goes on after Close")
+		}
+		if _, err := d.call("ann", "next", says("x")); !fault.Is(err, fault.Connection) {
+			t.Errorf("a call after Close: %v", err)
+		}
+		d.Close()
+	})
+}
