@@ -78,7 +78,7 @@ func markedIn(schema json.RawMessage) ([]marked, error) {
 func collect(schema json.RawMessage, path []string, all *[]marked) error {
 	var p property
 	if !rawjson.IsObject(schema) || len(path) > maxDepth || json.Unmarshal(schema, &p) != nil {
-		return nil // not ours to judge
+		return nil // clients check schemas
 	}
 	if p.Header != nil && len(path) > 0 {
 		name, err := checkMark(p)

@@ -20,7 +20,7 @@ import (
 	"sandlot/internal/revision"
 )
 
-// web is a hand-written server: it does the handshake of the older era, and the
+// web is a hand-written server: it does the stateful handshake, and the
 // rest is for each test to say.
 type web struct {
 	t    *testing.T
@@ -463,7 +463,7 @@ func TestLogin(t *testing.T) {
 	})
 }
 
-// TestNewerCancelsByItsStream has a call of the newer era be given up.
+// TestNewerCancelsByItsStream has a call of the stateless protocol be given up.
 func TestNewerCancelsByItsStream(t *testing.T) {
 	noLeaks(t)
 	ended := make(chan struct{})

@@ -93,7 +93,7 @@ const (
 	allNewer = `{"resultType":"complete","ttlMs":0,"cacheScope":"private","supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"peer","version":"2"}}}`
 )
 
-// greet does the handshake of the older era.
+// greet does the stateful handshake.
 func (p *program) greet() bool {
 	for {
 		m, ok := p.next()
@@ -110,7 +110,7 @@ func (p *program) greet() bool {
 	}
 }
 
-// greetNewer does the handshake of the newer era.
+// greetNewer does the stateless handshake.
 func (p *program) greetNewer() bool {
 	m, ok := p.wait("server/discover")
 	p.answer(m, allNewer)
@@ -119,7 +119,7 @@ func (p *program) greetNewer() bool {
 
 // programs returns a dial that starts a program each time; they have ended when
 // the test ends.
-func programs(t *testing.T, noise func([]byte), run ...func(p *program)) transport.Dial {
+func programs(t *testing.T, stray func([]byte), run ...func(p *program)) transport.Dial {
 	t.Helper()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -141,7 +141,7 @@ func programs(t *testing.T, noise func([]byte), run ...func(p *program)) transpo
 			defer inR.Close()
 			f(p)
 		})
-		return transport.Stdio(outR, inW, noise), nil
+		return transport.Stdio(outR, inW, stray), nil
 	}
 }
 

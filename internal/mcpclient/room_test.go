@@ -61,8 +61,8 @@ func (f *full) Release() {
 }
 
 // A large answer is read when there is room, which is the caller's then; a call for
-// which there is none ends with the reason, and the session goes on. Over whichever
-// pipe, all is given back.
+// which there is none ends with the reason, and the session goes on. All is given back,
+// over each transport.
 func TestRoom(t *testing.T) {
 	const most = 1 << 20
 	answer := func(id, kind string) string {

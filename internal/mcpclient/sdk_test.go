@@ -19,7 +19,7 @@ import (
 	"sandlot/internal/revision"
 )
 
-// realServer is a server of the Go SDK: a peer that nobody here has written.
+// realServer is a server of the Go SDK.
 func realServer() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "real", Version: "1"}, &mcp.ServerOptions{
 		Instructions:       "Be kind.",
@@ -61,7 +61,7 @@ func realServer() *mcp.Server {
 }
 
 // overPipes runs a server of the SDK behind the pipes of a program. It speaks
-// both eras, and closed says that it speaks the older one alone.
+// both protocols.
 func overPipes(t *testing.T, s *mcp.Server) transport.Dial {
 	return func(context.Context) (transport.Transport, error) {
 		inR, inW := io.Pipe()

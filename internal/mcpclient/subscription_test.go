@@ -11,7 +11,7 @@ import (
 	"sandlot/internal/mcpclient/transport"
 )
 
-// listener is a program of the newer era that hands out requests to listen.
+// listener is a program of the stateless protocol that hands out subscriptions/listen.
 func listener(each func(p *program, n int, m spoken)) func(*program) {
 	return func(p *program) {
 		p.greetNewer()

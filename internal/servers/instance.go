@@ -95,7 +95,7 @@ func (l *instance) dial(ctx context.Context) (transport.Transport, error) {
 		return nil, err
 	}
 	l.process = p
-	return p.Pipe(&s.log), nil
+	return p.Transport(&s.log), nil
 }
 
 // inSandbox starts a program in the home of a server's owner.

@@ -9,11 +9,11 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// logBytes is how much of what a server wrote is kept.
+// logBytes is how much of a server's output is kept.
 const logBytes = 64 << 10
 
-// Log is a log buffer: it keeps the last bytes of what a server wrote on its standard error,
-// and what stood between its messages.
+// Log is a log buffer: the end of a server's standard error, and of the lines between its
+// messages.
 type Log struct {
 	mu    sync.Mutex
 	bytes []byte
@@ -36,7 +36,7 @@ func (l *Log) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Line adds a line of Sandlot's, or one that was no message.
+// Line adds a line.
 func (l *Log) Line(format string, args ...any) { fmt.Fprintf(l, format+"\n", args...) }
 
 // Tail returns the last lines, safe to show.
@@ -50,7 +50,7 @@ func (l *Log) Tail(lines int) (string, int64) {
 	return spec.Text(strings.Join(all, "\n"), logBytes), l.total
 }
 
-// Stray takes what a server printed that was no message of the protocol.
+// Stray adds a line of standard output that is no message.
 func (l *Log) Stray(line []byte) {
 	l.Line("[stdout] %s", bytes.TrimRight(line[:min(len(line), 2000)], "\r\n"))
 }

@@ -1,6 +1,5 @@
-// Package process runs the program of a third-party server, in a sandbox or on the
-// server's own machine, as a peer of MCP on its standard input and output. It knows
-// nothing of which server that is.
+// Package process runs the program of a third-party MCP server, in a sandbox or on the
+// host, and speaks with it over its standard input and output.
 package process
 
 import (
@@ -37,26 +36,26 @@ type Command struct {
 	Cwd  string
 }
 
-// Process is a server's program that runs somewhere.
+// Process is a server's program that runs.
 type Process struct {
-	Pid    int // on the server's machine; 0: it runs in a sandbox
+	Pid    int // on the host; 0: it runs in a sandbox
 	stdout io.ReadCloser
 	stdin  io.WriteCloser
 	end    func()
 	done   chan struct{}
 
 	mu   sync.Mutex
-	exit string // in words; empty: the place where it ran is gone
+	exit string // in words; empty: its sandbox has ended
 }
 
-// End asks the program to end, and ends it when it does not; it waits.
+// End closes the program's input, kills the program when it does not end, and waits.
 func (p *Process) End() { p.end() }
 
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Pipe is the way to speak MCP with it. What it prints beside goes to the log.
-func (p *Process) Pipe(log *Log) transport.Transport {
+// Transport returns the transport to the program. Lines that are no messages go to the log.
+func (p *Process) Transport(log *Log) transport.Transport {
 	return transport.Stdio(p.stdout, p.stdin, log.Stray)
 }
 
@@ -66,7 +65,7 @@ func (p *Process) ended(how string) {
 	p.exit = how
 }
 
-// How says how it ended; the place that it ran in may have ended instead.
+// How says how the program ended. When its sandbox ended instead, itself is false.
 func (p *Process) How() (words string, itself bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -74,7 +73,7 @@ func (p *Process) How() (words string, itself bool) {
 }
 
 const (
-	// Farewell is how long a program has whose input has ended.
+	// Farewell is how long a program may run after the end of its input.
 	Farewell = 2 * time.Second
 	waiting  = 30 * time.Second
 )
@@ -94,7 +93,7 @@ func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Pro
 	go func() {
 		defer close(over)
 		pump(in, program.Out)
-		// Whoever finds the end wants to know how it was.
+		// Readers ask how the program ended when they find the end of its output.
 		select {
 		case <-p.done:
 		case <-time.After(Farewell):
@@ -110,7 +109,7 @@ func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Pro
 	}()
 	p.end = func() {
 		program.In.Close()
-		out.CloseWithError(io.ErrClosedPipe) // what it still says is let go
+		out.CloseWithError(io.ErrClosedPipe) // further output is discarded
 		select {
 		case <-p.done:
 		case <-time.After(Farewell):
@@ -121,8 +120,8 @@ func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Pro
 	return p, nil
 }
 
-// leftover is how long output is still taken from what a program left behind
-// when it ended.
+// leftover is how long output is still read after a program's end, from programs that it
+// has started.
 const leftover = 100 * time.Millisecond
 
 // pump passes a program's output on until its end. A reader that went away does
@@ -144,7 +143,7 @@ func pump(to io.Writer, from net.Conn) {
 	}
 }
 
-// maxBuffered is more than a socket holds of what was said before the end.
+// maxBuffered is more than the output before the end that a socket holds.
 const maxBuffered = 1 << 20
 
 // readBuffered reads what the socket holds now, without waiting.

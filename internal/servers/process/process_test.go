@@ -12,7 +12,7 @@ import (
 )
 
 // ends returns a program's output at both its ends.
-func ends(t *testing.T) (ours, theirs net.Conn) {
+func ends(t *testing.T) (host, program net.Conn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -44,14 +44,14 @@ func pumped(t *testing.T, to io.Writer, from net.Conn) {
 
 // What a program said before its end is taken, however late.
 func TestPumpTakesTheRest(t *testing.T) {
-	ours, theirs := ends(t)
+	host, program := ends(t)
 	said := bytes.Repeat([]byte("0123456789"), 10_000)
-	if _, err := theirs.Write(said); err != nil {
+	if _, err := program.Write(said); err != nil {
 		t.Fatal(err)
 	}
-	ours.SetReadDeadline(time.Unix(1, 0)) // its end was long ago, and something holds its output
+	host.SetReadDeadline(time.Unix(1, 0)) // its end was long ago, and something holds its output
 	var got bytes.Buffer
-	pumped(t, &got, ours)
+	pumped(t, &got, host)
 	if !bytes.Equal(got.Bytes(), said) {
 		t.Errorf("%d of %d bytes came", got.Len(), len(said))
 	}
@@ -59,31 +59,31 @@ func TestPumpTakesTheRest(t *testing.T) {
 
 // What it left behind does not keep it for ever.
 func TestPumpLeavesALeftoverAlone(t *testing.T) {
-	ours, theirs := ends(t)
+	host, program := ends(t)
 	go func() {
 		flood := make([]byte, 64<<10)
 		for {
-			if _, err := theirs.Write(flood); err != nil {
+			if _, err := program.Write(flood); err != nil {
 				return
 			}
 		}
 	}()
-	ours.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-	pumped(t, io.Discard, ours)
+	host.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+	pumped(t, io.Discard, host)
 }
 
 // A reader that went away does not stop a program that still says something.
 func TestPumpWithoutAReader(t *testing.T) {
-	ours, theirs := ends(t)
+	host, program := ends(t)
 	out, in := io.Pipe()
 	out.CloseWithError(io.ErrClosedPipe)
 	written := make(chan error, 1)
 	go func() {
-		_, err := theirs.Write(make([]byte, 4<<20))
-		theirs.Close()
+		_, err := program.Write(make([]byte, 4<<20))
+		program.Close()
 		written <- err
 	}()
-	pumped(t, in, ours)
+	pumped(t, in, host)
 	if err := <-written; err != nil {
 		t.Errorf("the program could not say all: %v", err)
 	}
