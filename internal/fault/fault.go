@@ -1,6 +1,5 @@
-// Package fault is the closed list of what can go wrong that is not the user's
-// code: a fault has a kind, made where it happens, and is translated once at
-// each edge (MCP, HTTP, CLI).
+// Package fault is the closed list of failures that are not the user's code: a fault gets
+// its kind where it happens, and is translated once at each edge (MCP, HTTP, CLI).
 package fault
 
 import (
@@ -13,7 +12,7 @@ import (
 // Kind is one row of the list.
 type Kind int
 
-// The kinds. Internal is what an error without a kind counts as.
+// The kinds. An error without a kind counts as Internal.
 const (
 	Internal Kind = iota
 	ResourceLimit
@@ -69,13 +68,13 @@ var rows = map[Kind]row{
 	Canceled: {"CANCELED", "execution", "low", "Canceled: ", -32800, 499, []string{"Call again"}},
 }
 
-// Error is a fault. Its text is what the user may read; what caused it is for
-// the operator's log, by Unwrap.
+// Error is a fault. Its text is for the user; its cause, which Unwrap returns, is for the
+// operator's log.
 type Error struct {
 	Kind    Kind
 	Message string         // without the kind's prefix
 	Context map[string]any // facts that a program can use
-	Advice  []string       // what can be done about it; empty: what goes for the kind
+	Advice  []string       // what the user can do; empty: the advice of the kind
 	Cause   error
 }
 
@@ -84,8 +83,8 @@ func New(kind Kind, format string, args ...any) *Error {
 	return &Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 }
 
-// Wrap makes a fault out of an error that has no kind yet. The cause's text is
-// not shown to the user: what they can use of it belongs in the message.
+// Wrap makes a fault out of an error without a kind. Users are not shown the text of the
+// cause: what they can use of it belongs in the message.
 func Wrap(kind Kind, cause error, format string, args ...any) *Error {
 	e := New(kind, format, args...)
 	e.Cause = cause
@@ -122,7 +121,7 @@ type Data struct {
 	Context             map[string]any `json:"context"`
 }
 
-// fields are what the context of a fault of that kind always has.
+// fields are the fields that the context of a kind's faults always has.
 var fields = map[Kind][]string{
 	ResourceLimit:    {"resource_type", "current_usage", "limit"},
 	CodeExecution:    {"template", "session_id", "error_type"},
@@ -134,7 +133,7 @@ func (e *Error) Data() Data {
 	r := rows[e.Kind]
 	c := map[string]any{}
 	for _, name := range fields[e.Kind] {
-		c[name] = nil // a program finds each of them, also where nothing is known
+		c[name] = nil // the field is there, even without a value
 	}
 	maps.Copy(c, e.Context)
 	advice := e.Advice

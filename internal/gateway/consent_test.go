@@ -20,7 +20,7 @@ func answered(state, answers string) string {
 	return fmt.Sprintf(`%s,"requestState":%q,"inputResponses":{"input":%s}`, callCareful, state, answers)
 }
 
-// asking is a gateway with a tool of ours that asks, and says what was answered.
+// asking is a gateway with a tool of Sandlot that asks, and says what was answered.
 func asking() *Gateway {
 	return over(asker{func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		if c.Name == "careless" {
@@ -41,8 +41,8 @@ func asking() *Gateway {
 	}})
 }
 
-// A tool of ours asks a client of the stateless protocol, which comes again.
-func TestOursAsksNewer(t *testing.T) {
+// A tool of Sandlot asks a client of the stateless protocol, which comes again.
+func TestElicitationStateless(t *testing.T) {
 	g := asking()
 	kind, state, answer := resultOf(t, ask(g, "tools/call", "careful", callCareful))
 	if kind != "input_required" || state == "" || !strings.Contains(answer, "May I?") {
@@ -67,8 +67,8 @@ func TestOursAsksNewer(t *testing.T) {
 	}
 }
 
-// A tool of ours asks a client of the stateful protocol while it waits.
-func TestOursAsksOlder(t *testing.T) {
+// A tool of Sandlot asks a client of the stateful protocol while it waits.
+func TestElicitationStateful(t *testing.T) {
 	g := asking()
 	e, _ := g.acquire(auth.Local)
 	for _, able := range []bool{true, false} {

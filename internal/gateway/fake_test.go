@@ -18,7 +18,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// home is a source of ours with one tool and one resource.
+// home is a source of Sandlot with one tool and one resource.
 type home struct {
 	call func() (*tool.Result, error)
 }
@@ -32,10 +32,10 @@ func (h home) Find(_ auth.Principal, name string) (tool.Found, bool) {
 	}}, name == "own"
 }
 
-const ourTemplate = "sandlot://sessions/{session_id}/files/{+path}"
+const ownTemplate = "sandlot://sessions/{session_id}/files/{+path}"
 
 func (home) ResourceTemplates() []tool.Link {
-	return []tool.Link{{URI: ourTemplate, Name: "session file"}}
+	return []tool.Link{{URI: ownTemplate, Name: "session file"}}
 }
 
 func (home) Read(_ context.Context, _ auth.Principal, uri string, _ int) (tool.Blob, int64, error) {
@@ -168,7 +168,7 @@ func askBare(g *Gateway, body string) string {
 	return w.Body.String()
 }
 
-// asker is a source of ours with a tool that asks its client's user.
+// asker is a source of Sandlot with a tool that asks its client's user.
 type asker struct {
 	call func(context.Context, tool.Call) (*tool.Result, error)
 }

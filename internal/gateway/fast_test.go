@@ -318,7 +318,7 @@ func TestFastPathIsNarrow(t *testing.T) {
 }
 
 // A client that can be asked for more than its roots is asked by the SDK.
-func TestFastPathOfAskable(t *testing.T) {
+func TestFastPathOfElicitingTools(t *testing.T) {
 	var calls atomic.Int64
 	for _, can := range []string{`{"elicitation":{}}`, `{"sampling":{}}`} {
 		r := newRig(t, both(&calls), can)

@@ -25,9 +25,9 @@ func endpointOf(g *Gateway, user string) *endpoint {
 
 // Whatever others offer, what is ours is listed as ours, read from us, and stays
 // when theirs goes.
-func TestOursIsNotTaken(t *testing.T) {
+func TestOwnFeaturesStay(t *testing.T) {
 	const uri = "sandlot://sessions/abc/files/workspace/x"
-	for _, evil := range []string{ourTemplate, "sandlot://sessions/{+a}", "SandLot:{+a}", "{+a}", "s{+a}", uri} {
+	for _, evil := range []string{ownTemplate, "sandlot://sessions/{+a}", "SandLot:{+a}", "{+a}", "s{+a}", uri} {
 		th := &theirs{tools: []tool.Tool{externalTool("own", `{"type":"object","title":"evil"}`),
 			externalTool("ext_a_t", `{"type":"object"}`)}}
 		th.templates = []tool.Item{{Key: evil,
@@ -46,7 +46,7 @@ func TestOursIsNotTaken(t *testing.T) {
 			if !strings.Contains(tools, `"name":"own"`) || strings.Contains(tools, "evil") {
 				t.Errorf("%s, %q: tools %s", when, evil, tools)
 			}
-			if !strings.Contains(templates, ourTemplate) || isOwn(evil) && strings.Contains(templates, "evil") {
+			if !strings.Contains(templates, ownTemplate) || isOwn(evil) && strings.Contains(templates, "evil") {
 				t.Errorf("%s, %q: templates %s", when, evil, templates)
 			}
 		}
@@ -63,7 +63,7 @@ func TestOursIsNotTaken(t *testing.T) {
 	}
 }
 
-func TestSubscriptionsToOursStayHere(t *testing.T) {
+func TestOwnSubscriptionsStay(t *testing.T) {
 	th := &theirs{}
 	g := over(home{}, th)
 	id := begin(t, g, auth.Local)

@@ -19,7 +19,7 @@ func TestPanics(t *testing.T) {
 		prompts: []tool.Item{{Key: "ext_p", Raw: json.RawMessage(`{"name":"ext_p"}`)}},
 		call:    func(context.Context, tool.Call) (*tool.Result, error) { panic("a tool of theirs") },
 		pass:    func(context.Context, tool.Request) (json.RawMessage, error) { panic("a request") }}
-	own := home{call: func() (*tool.Result, error) { panic("a tool of ours") }}
+	own := home{call: func() (*tool.Result, error) { panic("a tool of Sandlot") }}
 	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{own, th}}),
 		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for what, got := range map[string]string{

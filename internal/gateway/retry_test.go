@@ -58,7 +58,7 @@ func TestStatesOfAnotherSandlot(t *testing.T) {
 
 // A call that waits for its client's answer ends with the gateway, and leaves
 // no goroutine (synctest says so).
-func TestCloseEndsCallsThatWait(t *testing.T) {
+func TestCloseEndsSuspendedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
 		g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
@@ -86,7 +86,7 @@ func TestCloseEndsCallsThatWait(t *testing.T) {
 
 // Calls that wait for their user are bounded for each user, whatever tokens they
 // have, and those that are over count no more.
-func TestWaitingCallsAreBounded(t *testing.T) {
+func TestSuspendedCallsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 			call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
@@ -121,7 +121,7 @@ func TestWaitingCallsAreBounded(t *testing.T) {
 // A call that waits for its user ends with its token, whatever it waits for: a
 // question of its server's that nobody has answered, or the server itself after an
 // answer. Another token of the same user cannot go on with it, and keeps its own.
-func TestATokenEndsCallsThatWait(t *testing.T) {
+func TestATokenEndsSuspendedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, ended := &lives{}, make(chan string, 10)
 		g := holding(l, &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},

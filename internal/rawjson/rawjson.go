@@ -1,5 +1,5 @@
-// Package rawjson reads and writes JSON as the bytes that it is: objects whose values
-// stay as they came, for those who pass on what they do not know.
+// Package rawjson reads and writes JSON as bytes: the values of objects stay as they came,
+// for proxies that do not know all of them.
 package rawjson
 
 import (
@@ -39,18 +39,12 @@ type version struct{}
 func (version) MarshalJSON() ([]byte, error) { return []byte(`"2.0"`), nil }
 
 // IsObject says whether a JSON value is an object.
-func IsObject(raw json.RawMessage) bool { return begins(raw, '{') }
-
-// IsString says whether a JSON value is a string.
-func IsString(raw json.RawMessage) bool { return begins(raw, '"') }
-
-func begins(raw json.RawMessage, c byte) bool {
-	raw = bytes.TrimLeft(raw, " \t\r\n")
-	return len(raw) > 0 && raw[0] == c
+func IsObject(raw json.RawMessage) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{"))
 }
 
-// Members returns the members of an object by their exact names, and false when raw is
-// none, or has a name twice: readers differ in which of two they take.
+// Members returns the members of an object by their exact names. False: raw is no object,
+// or has a name twice, of which JSON readers choose different ones.
 func Members(raw json.RawMessage) (Object, bool) {
 	all := Object{}
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -66,8 +60,8 @@ func Members(raw json.RawMessage) (Object, bool) {
 	return all, true
 }
 
-// Without returns an object without the members of that name, and the last of them. All
-// else stays as it is, in its order. Both are nil when raw is no object.
+// Without returns an object without the members of that name, and the last of those. The
+// others stay as they are, in their order. Both are nil when raw is no object.
 func Without(raw json.RawMessage, name string) (rest, member json.RawMessage) {
 	rest = append(make(json.RawMessage, 0, len(raw)), '{')
 	ok := each(json.NewDecoder(bytes.NewReader(raw)), func(n string, value json.RawMessage) {
@@ -86,8 +80,8 @@ func Without(raw json.RawMessage, name string) (rest, member json.RawMessage) {
 	return append(rest, '}'), member
 }
 
-// each calls do for each member of the object that comes, in its order, and says whether
-// one came whole.
+// each calls do for each member of the next object, in order, and says whether the object
+// is complete.
 func each(d *json.Decoder, do func(name string, value json.RawMessage)) bool {
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return false
@@ -105,7 +99,7 @@ func each(d *json.Decoder, do func(name string, value json.RawMessage)) bool {
 	return err == nil
 }
 
-// Encode writes a value without escaping what HTML would not like.
+// Encode encodes a value without escapes for HTML.
 func Encode(v any) (json.RawMessage, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -118,14 +112,14 @@ func Encode(v any) (json.RawMessage, error) {
 
 // Quote makes a JSON string of a text.
 func Quote(text string) json.RawMessage {
-	b, _ := Encode(text) // texts can always be written
+	b, _ := Encode(text) // a string has no error
 	return b
 }
 
 // Number makes a JSON number.
 func Number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
 
-// Text returns the text of a JSON string, or "" when it is none.
+// Text returns the text of a JSON string, or "" for any other value.
 func Text(raw json.RawMessage) string {
 	var s string
 	_ = json.Unmarshal(raw, &s)

@@ -1,4 +1,4 @@
-// Package tool says what a tool, a call and a result are, free of any protocol.
+// Package tool defines tools, calls and results, independent of any protocol.
 package tool
 
 import (
@@ -11,23 +11,22 @@ import (
 	"sandlot/internal/policy"
 )
 
-// Tool is what a client is told of one tool.
+// Tool describes one tool to clients.
 type Tool struct {
 	Name string
-	// Operation is what a call of it is.
+	// Operation is the operation of a call.
 	Operation   policy.Operation
 	Title       string
 	Description string
-	Input       *Object // of the arguments, see Decode; nil: it takes none
-	Output      *Object // of Result.Fields; nil: it says nothing of them
+	Input       *Object // schema of the arguments, see Decode; nil: it takes none
+	Output      *Object // schema of Result.Fields; nil: none is declared
 	Hints       Hints
 	// Elicits: a call may ask the user of its client, and wait for the answer.
 	Elicits bool
-	// Alias: it is another name of the tool named here, and left out of lists.
+	// Alias names the tool of which this one is another name, which lists leave out.
 	Alias string
-	// Raw is the whole definition of a third-party server's tool as MCP has it,
-	// with the exposed name and made safe: the fields above but Name, and those
-	// of Hints, are not set then.
+	// Raw is the whole MCP definition of a third-party server's tool, sanitized and with
+	// the exposed name. Of the other fields, Name alone is set then.
 	Raw json.RawMessage
 }
 
@@ -46,32 +45,31 @@ type Call struct {
 	Args      json.RawMessage
 	// Fresh: a call without a session id gets a session of its own.
 	Fresh bool
-	// Progress tells a client that waits what happens: a line, or the newest
-	// output. It is nil when the client does not want to know.
+	// Progress notifies the client of the progress: a line, or the newest output; nil:
+	// the client wants no notifications.
 	Progress func(text string)
-	// Client is who made it; nil for one that cannot be asked or told.
+	// Client made the call; nil: it can get no requests and notifications.
 	Client Client
-	// Meta is what the client said beside, as far as it may be passed on, and
-	// Inputs what it brings when it comes again.
+	// Meta is the part of the client's _meta that may be passed on, and Inputs the input
+	// of a retried call.
 	Meta   map[string]json.RawMessage
 	Inputs Inputs
 	// Held counts a large result for the principal until the client has it.
 	Held *limit.Held
 }
 
-// Result is what a call gives. A fault is an error instead.
+// Result is the result of a call. A fault is an error instead.
 type Result struct {
 	Content []Content
 	// Fields are the structured result: a struct, or nil.
 	Fields any
-	// Session is the id of the session that it is about; empty: none.
+	// Session is the id of the session in which the call ran; empty: in none.
 	Session string
-	// Words repeat the fields that a model needs, for clients that show it the
-	// text alone.
+	// Words repeat the fields that a model needs, for clients that show it only the text.
 	Words   string
 	IsError bool
-	// Raw is the whole result of a third-party server's tool as MCP has it,
-	// made safe: of the fields above IsError alone is set then.
+	// Raw is the whole MCP result of a third-party server's tool, sanitized. Of the other
+	// fields, IsError alone is set then.
 	Raw json.RawMessage
 }
 
