@@ -39,8 +39,13 @@ type version struct{}
 func (version) MarshalJSON() ([]byte, error) { return []byte(`"2.0"`), nil }
 
 // IsObject says whether a JSON value is an object.
-func IsObject(raw json.RawMessage) bool {
-	return bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte("{"))
+func IsObject(raw json.RawMessage) bool { return begins(raw, "{") }
+
+// IsString says whether a JSON value is a string.
+func IsString(raw json.RawMessage) bool { return begins(raw, "\"") }
+
+func begins(raw json.RawMessage, with string) bool {
+	return bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte(with))
 }
 
 // Members returns the members of an object by their exact names. False: raw is no object,
