@@ -204,7 +204,7 @@ func (e *Outlet) lookup(ctx context.Context, p *Policy, name string) error {
 		return err
 	}
 	if t.Name == "" {
-		return p.refuse(t, e.b.own())
+		return p.refuse(t, e.b.config.Own())
 	}
 	if err := p.refuseName(t); err != nil {
 		return err
@@ -285,7 +285,7 @@ func (l *conn) carry() {
 		f.inspect = l.inspect
 	}
 	if l.reply(wire.NetOK, "") {
-		f.carry(e.b.limits.Idle)
+		f.carry(e.b.config.Limits.Idle)
 	}
 	e.finished(l, f)
 }

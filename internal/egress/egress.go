@@ -64,13 +64,8 @@ func (l *Limits) fill() {
 
 // Broker makes Outlets, and holds what they share.
 type Broker struct {
-	log    *slog.Logger
-	events *event.Stream
+	config Config // with its defaults filled in
 	names  *resolver
-	dial   dialFunc
-	proxy  func(host string, port uint16) (*url.URL, error)
-	own    func() []netip.Prefix
-	limits Limits
 	totals counters
 }
 
@@ -104,19 +99,12 @@ func New(c Config) *Broker {
 	if c.Own == nil {
 		c.Own = interfaceAddresses
 	}
-	return &Broker{
-		log:    c.Log,
-		events: c.Events,
-		names:  &resolver{ask: c.Resolve, names: map[string]*answer{}},
-		dial:   c.Dial,
-		proxy:  c.Proxy,
-		own:    ownAddresses(c.Own),
-		limits: c.Limits,
-	}
+	c.Own = cacheAddresses(c.Own)
+	return &Broker{config: c, names: &resolver{ask: c.Resolve, names: map[string]*answer{}}}
 }
 
 // MaxBytes is how much a session may move, both ways together; 0 is no limit.
-func (b *Broker) MaxBytes() int64 { return b.limits.Bytes }
+func (b *Broker) MaxBytes() int64 { return b.config.Limits.Bytes }
 
 // Totals counts what all sandboxes did since the server's start.
 func (b *Broker) Totals() Usage { return b.totals.usage() }
@@ -130,14 +118,14 @@ func (b *Broker) Totals() Usage { return b.totals.usage() }
 // judged: else a name could lead to whatever the proxy reaches. A server that
 // cannot resolve names itself thus reaches listed names only.
 func (b *Broker) reach(ctx context.Context, p *Policy, t Target) (net.Conn, Target, error) {
-	ctx, cancel := context.WithTimeout(ctx, b.limits.Dial)
+	ctx, cancel := context.WithTimeout(ctx, b.config.Limits.Dial)
 	defer cancel()
-	proxy, err := b.proxy(t.Host(), t.Port)
+	proxy, err := b.config.Proxy(t.Host(), t.Port)
 	if err != nil {
 		return nil, t, err
 	}
 	if proxy != nil && t.Name != "" && p.listed(t) {
-		c, err := through(ctx, b.dial, proxy, hostPort(t.Name, t.Port))
+		c, err := through(ctx, b.config.Dial, proxy, hostPort(t.Name, t.Port))
 		return c, t, err
 	}
 	addrs, err := b.addresses(ctx, p, t)
@@ -147,9 +135,9 @@ func (b *Broker) reach(ctx context.Context, p *Policy, t Target) (net.Conn, Targ
 	c, a, err := dialAny(ctx, addrs, func(ctx context.Context, a netip.Addr) (net.Conn, error) {
 		addr := hostPort(a.String(), t.Port)
 		if proxy != nil {
-			return through(ctx, b.dial, proxy, addr)
+			return through(ctx, b.config.Dial, proxy, addr)
 		}
-		return b.dial(ctx, "tcp", addr)
+		return b.config.Dial(ctx, "tcp", addr)
 	})
 	t.Addr = a
 	return c, t, err
@@ -165,7 +153,7 @@ func (b *Broker) Dial(ctx context.Context, p *Policy, host string, port uint16) 
 	}
 	err := p.refuseName(t)
 	if err == nil && t.Name == "" {
-		err = p.refuseAddress(t, b.own())
+		err = p.refuseAddress(t, b.config.Own())
 	}
 	var c net.Conn
 	if err == nil {
@@ -210,7 +198,7 @@ func (b *Broker) addresses(ctx context.Context, p *Policy, t Target) ([]netip.Ad
 			return nil, err
 		}
 	}
-	own := b.own()
+	own := b.config.Own()
 	var allowed []netip.Addr
 	var first error
 	for _, a := range all {
@@ -231,7 +219,7 @@ func (b *Broker) addresses(ctx context.Context, p *Policy, t Target) ([]netip.Ad
 func (b *Broker) exists(ctx context.Context, p *Policy, name string) error {
 	// A name that the proxy resolves need not exist here. A look-up has no port: 443 finds
 	// the proxy.
-	if proxy, err := b.proxy(name, 443); err == nil && proxy != nil && p.listed(Target{Name: name}) {
+	if proxy, err := b.config.Proxy(name, 443); err == nil && proxy != nil && p.listed(Target{Name: name}) {
 		return nil
 	}
 	_, err := b.names.lookup(ctx, name)

@@ -577,7 +577,7 @@ func TestResolverIsBounded(t *testing.T) {
 func TestOwnAddressesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		list, asked := ownForTest, 0
-		own := ownAddresses(func() []netip.Prefix { asked++; return list })
+		own := cacheAddresses(func() []netip.Prefix { asked++; return list })
 		own()
 		list = nil // as when there is no file descriptor left
 		own()

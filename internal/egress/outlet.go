@@ -55,7 +55,7 @@ type Outlet struct {
 // it.
 func (b *Broker) Outlet(owner Owner, policy *Policy, meter *Meter) *Outlet {
 	per := func(times int) *rate.Limiter {
-		return rate.NewLimiter(rate.Limit(times*b.limits.Rate), times*b.limits.Burst)
+		return rate.NewLimiter(rate.Limit(times*b.config.Limits.Rate), times*b.config.Limits.Burst)
 	}
 	e := &Outlet{
 		b: b, policy: policy, meter: meter, conns: map[*conn]bool{},
@@ -65,8 +65,8 @@ func (b *Broker) Outlet(owner Owner, policy *Policy, meter *Meter) *Outlet {
 		connRate: per(2),
 	}
 	e.log = limitedLog{
-		log:    b.log.With("principal", owner.Principal, "session", owner.Session, "sandbox", owner.Sandbox),
-		events: b.events, owner: owner,
+		log:    b.config.Log.With("principal", owner.Principal, "session", owner.Session, "sandbox", owner.Sandbox),
+		events: b.config.Events, owner: owner,
 		mu: &e.mu, lines: rate.NewLimiter(logRate, logRate),
 	}
 	return e
@@ -112,7 +112,7 @@ func (e *Outlet) Serve(ctx context.Context, c net.Conn) {
 func (e *Outlet) acquire(l *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || len(e.conns) >= e.b.limits.Connections+extraConns {
+	if e.closed || len(e.conns) >= e.b.config.Limits.Connections+extraConns {
 		return false
 	}
 	e.conns[l] = true
@@ -130,7 +130,7 @@ func (e *Outlet) release(l *conn) {
 // SetPolicy applies p from now on; connections that it forbids are closed. p does not
 // change after that; nil allows nothing.
 func (e *Outlet) SetPolicy(p *Policy) {
-	own := e.b.own()
+	own := e.b.config.Own()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.policy = p
@@ -203,12 +203,12 @@ func (e *Outlet) waited() {
 // limitReached says whether the bytes of this session are used up.
 func (e *Outlet) limitReached() bool {
 	t := e.meter.Traffic()
-	return e.b.limits.Bytes > 0 && t.Up+t.Down > uint64(e.b.limits.Bytes)
+	return e.b.config.Limits.Bytes > 0 && t.Up+t.Down > uint64(e.b.config.Limits.Bytes)
 }
 
 // allUsed is why something is refused when limitReached.
 func (e *Outlet) allUsed() error {
-	n, unit := e.b.limits.Bytes, "bytes"
+	n, unit := e.b.config.Limits.Bytes, "bytes"
 	if n%(1<<20) == 0 {
 		n, unit = n>>20, "MB"
 	}
@@ -222,10 +222,10 @@ func (e *Outlet) begin() (*Policy, error) {
 	defer e.mu.Unlock()
 	switch {
 	case !e.connectRate.Allow(): // first: refused connections count too
-		return nil, busy(fmt.Sprintf("this session opens more than %d connections a second", e.b.limits.Rate))
+		return nil, busy(fmt.Sprintf("this session opens more than %d connections a second", e.b.config.Limits.Rate))
 	case e.limitReached():
 		return nil, e.allUsed()
-	case e.connects >= e.b.limits.Connections:
+	case e.connects >= e.b.config.Limits.Connections:
 		return nil, busy(fmt.Sprintf("this session has %d connections open, which is the limit", e.connects))
 	}
 	e.connects++
@@ -244,7 +244,7 @@ func (e *Outlet) beginLookup() (*Policy, error) {
 	defer e.mu.Unlock()
 	switch {
 	case !e.lookupRate.Allow():
-		return nil, busy(fmt.Sprintf("this session looks up more than %d names a second", e.b.limits.Rate))
+		return nil, busy(fmt.Sprintf("this session looks up more than %d names a second", e.b.config.Limits.Rate))
 	case e.limitReached():
 		return nil, e.allUsed()
 	}
@@ -259,7 +259,7 @@ func (e *Outlet) penalty() time.Duration {
 
 // admit gives l its connection out, if the present policy still allows it.
 func (e *Outlet) admit(l *conn, t Target, out net.Conn) error {
-	own := e.b.own()
+	own := e.b.config.Own()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if l.why != "" {

@@ -136,14 +136,12 @@ func sorted(addrs []netip.Addr) []netip.Addr {
 	return out
 }
 
-// ownKept is how long the machine's addresses are known before they are asked
-// for again.
+// ownKept is how long the machine's addresses are cached.
 const ownKept = time.Second
 
-// ownAddresses returns a function that knows the machine's addresses, asks for
-// them again when they are older than ownKept, and keeps the last ones when
-// nobody answers.
-func ownAddresses(ask func() []netip.Prefix) func() []netip.Prefix {
+// cacheAddresses returns a function that caches the machine's addresses for ownKept, and
+// keeps the last ones when ask returns none.
+func cacheAddresses(ask func() []netip.Prefix) func() []netip.Prefix {
 	var (
 		mu    sync.Mutex
 		known []netip.Prefix
