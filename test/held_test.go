@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/internal/agent"
+	"sandlot/internal/agent/command"
 )
 
 const upgrading = " HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: "
@@ -93,8 +93,8 @@ func fixed(head, body string) func(*flood, int) net.Conn {
 // heldKinds are all that a client with a token can hold.
 func heldKinds(t *testing.T) []heldKind {
 	var flooding bytes.Buffer // a process whose output nobody takes
-	if err := agent.WriteCommand(&flooding,
-		agent.Command{Args: []string{"head", "-c", "8000000", "/dev/zero"}}); err != nil {
+	head := command.Command{Args: []string{"head", "-c", "8000000", "/dev/zero"}}
+	if err := head.Write(&flooding); err != nil {
 		t.Fatal(err)
 	}
 	const listen = `{"jsonrpc":"2.0","id":8,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/internal/agent"
+	"sandlot/internal/agent/command"
 )
 
 // held is a request that lasts, by some token.
@@ -60,7 +60,7 @@ func (s *server) lasting(t *testing.T, token string) (all []held) {
 		}
 	}
 	var sleeps bytes.Buffer
-	if err := agent.WriteCommand(&sleeps, agent.Command{Args: []string{"sleep", "1000"}}); err != nil {
+	if err := (command.Command{Args: []string{"sleep", "1000"}}).Write(&sleeps); err != nil {
 		t.Fatal(err)
 	}
 	const wait = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"execute_command","arguments":{"command":"sleep 300","session_id":"home"}}}`

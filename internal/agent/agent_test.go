@@ -240,7 +240,7 @@ func executed(s string) *agentv1.RunEvent {
 	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: done}}
 }
 
-func command(word string) *agentv1.RunRequest {
+func execOf(word string) *agentv1.RunRequest {
 	exec := &agentv1.ExecRequest{Command: &agentv1.Command{Argv: []string{word}}}
 	return &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: exec}}
 }
@@ -250,7 +250,7 @@ func ignore(*agentv1.RunEvent) error { return nil }
 // runs runs one command that a valid agent echoes.
 func runs(t *testing.T, c *Client, word string) {
 	t.Helper()
-	e, err := c.run(t.Context(), command(word), ignore)
+	e, err := c.run(t.Context(), execOf(word), ignore)
 	if err != nil || string(e.GetExecuted().GetStdout().GetHead()) != word {
 		t.Errorf("Run(%s) = %v, %v", word, e, err)
 	}
@@ -273,7 +273,7 @@ func TestAnAgent(t *testing.T) {
 		t.Errorf("Hello = %q, %v", id, err)
 	}
 	events := 0
-	if _, err := c.run(t.Context(), command("x"), func(*agentv1.RunEvent) error { events++; return nil }); err != nil ||
+	if _, err := c.run(t.Context(), execOf("x"), func(*agentv1.RunEvent) error { events++; return nil }); err != nil ||
 		events != 2 {
 		t.Errorf("Run: %v with %d events, want 2", err, events)
 	}
@@ -391,7 +391,7 @@ func TestGone(t *testing.T) {
 	if _, err := hello(t.Context(), c); !errors.Is(err, sandbox.ErrGone) {
 		t.Errorf("Hello: %v, want ErrGone", err)
 	}
-	if _, err := c.run(t.Context(), command("x"), ignore); !errors.Is(err, sandbox.ErrGone) {
+	if _, err := c.run(t.Context(), execOf("x"), ignore); !errors.Is(err, sandbox.ErrGone) {
 		t.Errorf("Run: %v, want ErrGone", err)
 	}
 	if _, _, err := c.stream(t.Context(), &agentv1.StreamOpen{}); !errors.Is(err, sandbox.ErrGone) {
@@ -406,7 +406,7 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 	if err := c.Wait(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Wait: %v", err)
 	}
-	if _, err := c.run(ctx, command("x"), ignore); !errors.Is(err, context.Canceled) {
+	if _, err := c.run(ctx, execOf("x"), ignore); !errors.Is(err, context.Canceled) {
 		t.Errorf("Run: %v", err)
 	}
 }
@@ -418,7 +418,7 @@ func TestClose(t *testing.T) {
 	c.Close()
 	c.Close()
 	<-mux.CloseChan() // the agent notices
-	if _, err := c.run(t.Context(), command("x"), ignore); err == nil {
+	if _, err := c.run(t.Context(), execOf("x"), ignore); err == nil {
 		t.Error("a closed client runs")
 	}
 }
@@ -447,7 +447,7 @@ func TestASilentAgent(t *testing.T) {
 		call func(context.Context, *Client) error
 	}{
 		{"call", func(ctx context.Context, c *Client) error { _, err := hello(ctx, c); return err }},
-		{"run", func(ctx context.Context, c *Client) error { _, err := c.run(ctx, command("x"), ignore); return err }},
+		{"run", func(ctx context.Context, c *Client) error { _, err := c.run(ctx, execOf("x"), ignore); return err }},
 		{"stream", func(ctx context.Context, c *Client) error {
 			_, _, err := c.stream(ctx, &agentv1.StreamOpen{})
 			return err
@@ -509,7 +509,7 @@ func TestMoreCallsThanStreams(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 2*wire.Mux().AcceptBacklog)
 	for range cap(ended) {
-		go func() { _, err := c.run(ctx, command("x"), ignore); ended <- err }()
+		go func() { _, err := c.run(ctx, execOf("x"), ignore); ended <- err }()
 	}
 	time.Sleep(100 * time.Millisecond) // let them get stuck
 	cancel()
@@ -531,7 +531,7 @@ func TestRunTellsWhyItWasCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("enough")
 	time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
-	if _, err := c.run(ctx, command("x"), ignore); !errors.Is(err, why) {
+	if _, err := c.run(ctx, execOf("x"), ignore); !errors.Is(err, why) {
 		t.Errorf("Run: %v, want the context's cause", err)
 	}
 }
@@ -584,7 +584,7 @@ func TestRunsThatBreakTheProtocol(t *testing.T) {
 			}
 			b.serve(t, p)
 			for range 2 { // the stream is not used again
-				e, err := c.run(t.Context(), command("x"), ignore)
+				e, err := c.run(t.Context(), execOf("x"), ignore)
 				if e != nil || !errors.Is(err, tt.want) {
 					t.Errorf("Run = %v, %v, want %v", e, err, tt.want)
 				}
@@ -632,7 +632,7 @@ func TestUnexpectedEvents(t *testing.T) {
 			c, b := client(t, nil)
 			b.serve(t, &fakeAgent{run: raw(tt.said)})
 			events := 0
-			e, err := c.run(t.Context(), command("x"), func(*agentv1.RunEvent) error { events++; return nil })
+			e, err := c.run(t.Context(), execOf("x"), func(*agentv1.RunEvent) error { events++; return nil })
 			if !tt.check(e, events, err) {
 				t.Errorf("Run = %v after %d events, %v", e, events, err)
 			}
@@ -654,7 +654,7 @@ func TestEndlessOutput(t *testing.T) {
 	b.serve(t, &fakeAgent{run: endless})
 	ctx, cancel := context.WithCancel(t.Context())
 	n := 0
-	_, err := c.run(ctx, command("x"), func(*agentv1.RunEvent) error {
+	_, err := c.run(ctx, execOf("x"), func(*agentv1.RunEvent) error {
 		if n++; n == 100 {
 			cancel()
 		}
@@ -664,7 +664,7 @@ func TestEndlessOutput(t *testing.T) {
 		t.Errorf("cancelled after %d events: %v", n, err)
 	}
 	enough := errors.New("enough")
-	if _, err := c.run(t.Context(), command("x"), func(*agentv1.RunEvent) error { return enough }); !errors.Is(err,
+	if _, err := c.run(t.Context(), execOf("x"), func(*agentv1.RunEvent) error { return enough }); !errors.Is(err,
 		enough) {
 		t.Errorf("refused by who gets it: %v", err)
 	}
@@ -678,7 +678,7 @@ func TestDeathInTheMiddle(t *testing.T) {
 		t.Fatal(err)
 	}
 	errs := make(chan error, 3)
-	go func() { _, err := c.run(context.Background(), command("x"), ignore); errs <- err }()
+	go func() { _, err := c.run(context.Background(), execOf("x"), ignore); errs <- err }()
 	go func() { _, _, err := c.stream(context.Background(), &agentv1.StreamOpen{}); errs <- err }()
 	go func() { _, err := hello(context.Background(), c); errs <- err }()
 	for mux.NumStreams() < 3 {
@@ -917,7 +917,7 @@ func TestAGivenUpRunsAnswer(t *testing.T) {
 	runs(t, c, "first")
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, cancel)
-	if _, err := c.run(ctx, command("slow"), ignore); !errors.Is(err, context.Canceled) {
+	if _, err := c.run(ctx, execOf("slow"), ignore); !errors.Is(err, context.Canceled) {
 		t.Fatalf("Run: %v", err)
 	}
 	close(late)
@@ -933,7 +933,7 @@ func TestARefusedRunsStream(t *testing.T) {
 		refusedRun(&agentv1.StreamReply{Code: uint32(connect.CodeNotFound)})))}
 	b.serve(t, p)
 	for range 3 {
-		if _, err := c.run(t.Context(), command("x"), ignore); ReasonOf(err) != NotFound {
+		if _, err := c.run(t.Context(), execOf("x"), ignore); ReasonOf(err) != NotFound {
 			t.Errorf("Run: %v", err)
 		}
 	}

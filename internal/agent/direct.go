@@ -99,7 +99,7 @@ func (c *Client) Start(ctx context.Context, program Command) (*Program, error) {
 	in, out := c.expect(), c.expect()
 	defer c.forget(in)
 	defer c.forget(out)
-	cmd := program.message()
+	cmd := program.Message()
 	cmd.Tickets = [][]byte{in.ticket[:], out.ticket[:]}
 	stream, reply, err := c.stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd}})
 	if err != nil {

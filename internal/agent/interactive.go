@@ -1,14 +1,9 @@
 package agent
 
 import (
-	"cmp"
 	"context"
-	"io"
 	"net"
 
-	"connectrpc.com/connect"
-
-	"sandlot/internal/agent/wire"
 	"sandlot/internal/fault"
 	"sandlot/proto/agentv1"
 )
@@ -22,7 +17,7 @@ type Interactive struct {
 
 // Interactive starts a program. Ctx bounds the start alone.
 func (c *Client) Interactive(ctx context.Context, cmd Command) (*Interactive, error) {
-	stream, reply, err := c.stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd.message()}})
+	stream, reply, err := c.stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd.Message()}})
 	if err != nil {
 		return nil, err
 	}
@@ -33,47 +28,4 @@ func (c *Client) Interactive(ctx context.Context, cmd Command) (*Interactive, er
 func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	conn, _, err := c.stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Dial{Dial: uint32(port)}})
 	return conn, err
-}
-
-// ReadCommand reads what WriteCommand wrote: a command that a client of the HTTP
-// API starts.
-func ReadCommand(r io.Reader) (Command, error) {
-	m := new(agentv1.Command)
-	if err := wire.ReadMessage(r, m); err != nil {
-		return Command{}, err
-	}
-	return commandOf(m), nil
-}
-
-// WriteCommand sends a command to the HTTP API.
-func WriteCommand(w io.Writer, c Command) error { return wire.WriteMessage(w, c.message()) }
-
-// Started is what the HTTP API answers to a command.
-type Started struct {
-	Failure        string // why it did not start; empty: it did
-	ProcessID      string
-	SessionID      string
-	SessionCreated bool
-}
-
-// ReadStarted reads what WriteStarted wrote.
-func ReadStarted(r io.Reader) (Started, error) {
-	m := new(agentv1.StreamReply)
-	if err := wire.ReadMessage(r, m); err != nil {
-		return Started{}, err
-	}
-	s := Started{ProcessID: m.ProcessId, SessionID: m.SessionId, SessionCreated: m.SessionCreated}
-	if m.Code != 0 {
-		s.Failure = cmp.Or(fault.Printable(m.Message, 2000), "the program was not started")
-	}
-	return s, nil
-}
-
-// WriteStarted answers a client of the HTTP API.
-func WriteStarted(w io.Writer, s Started) error {
-	m := &agentv1.StreamReply{ProcessId: s.ProcessID, SessionId: s.SessionID, SessionCreated: s.SessionCreated}
-	if s.Failure != "" {
-		m.Code, m.Message = uint32(connect.CodeUnknown), s.Failure
-	}
-	return wire.WriteMessage(w, m)
 }

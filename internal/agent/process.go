@@ -5,38 +5,16 @@ import (
 	"syscall"
 	"time"
 
+	"sandlot/internal/agent/command"
 	"sandlot/internal/fault"
 	"sandlot/proto/agentv1"
 )
 
 // Command is a program to start in a sandbox.
-type Command struct {
-	Args []string          // the first is looked up in PATH
-	Env  map[string]string // added to the sandbox's own
-	Dir  string            // empty: the workspace
-	// Terminal, when it is not nil, is the size of the terminal that the program
-	// gets in place of pipes.
-	Terminal *Size
-}
+type Command = command.Command
 
 // Size is that of a terminal, in characters.
-type Size struct{ Rows, Cols int }
-
-func (c Command) message() *agentv1.Command {
-	m := &agentv1.Command{Argv: c.Args, Env: c.Env, Cwd: c.Dir}
-	if c.Terminal != nil {
-		m.Pty = &agentv1.Pty{Rows: uint32(c.Terminal.Rows), Cols: uint32(c.Terminal.Cols)}
-	}
-	return m
-}
-
-func commandOf(m *agentv1.Command) Command {
-	c := Command{Args: m.GetArgv(), Env: m.GetEnv(), Dir: m.GetCwd()}
-	if m.GetPty() != nil {
-		c.Terminal = &Size{Rows: int(m.Pty.Rows), Cols: int(m.Pty.Cols)}
-	}
-	return c
-}
+type Size = command.Size
 
 // Background says what to start in the background.
 type Background struct {
@@ -48,7 +26,7 @@ type Background struct {
 
 // StartProcess starts a program in the background and returns its process id.
 func (c *Client) StartProcess(ctx context.Context, b Background) (id string, err error) {
-	m, err := call(ctx, c.rpc.StartProcess, &agentv1.StartProcessRequest{Command: b.message(), Stdin: b.Stdin,
+	m, err := call(ctx, c.rpc.StartProcess, &agentv1.StartProcessRequest{Command: b.Message(), Stdin: b.Stdin,
 		StdinOpen: b.KeepStdin, TimeoutMillis: uint64(b.Timeout.Milliseconds())})
 	if err != nil {
 		return "", err

@@ -72,7 +72,7 @@ type ExecResult struct {
 
 // Exec runs a command to its end. When ctx ends, the command is stopped.
 func (c *Client) Exec(ctx context.Context, x Exec, o Observer) (*ExecResult, error) {
-	request := &agentv1.ExecRequest{Command: x.message(), Stdin: x.Stdin,
+	request := &agentv1.ExecRequest{Command: x.Message(), Stdin: x.Stdin,
 		TimeoutMillis: uint64(x.Timeout.Milliseconds()), Bounds: x.Inline.message(), Live: o.Output != nil}
 	e, err := c.run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Exec{Exec: request}}, o.events())
 	if err != nil {

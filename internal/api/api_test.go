@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -114,7 +112,8 @@ func (exposed) RemovePort(context.Context, string, int) error { return nil }
 type who struct{}
 
 func (who) Tools(context.Context, auth.Principal) []tool.Tool {
-	return []tool.Tool{{Name: "get_sessions"}, {Name: "old_name", Alias: "get_sessions"}, {Name: "fails"}, {Name: "list_external_mcp", Alias: "get_sessions"}}
+	return []tool.Tool{{Name: "get_sessions"}, {Name: "old_name", Alias: "get_sessions"}, {Name: "fails"},
+		{Name: "list_external_mcp", Alias: "get_sessions"}}
 }
 
 func (w who) Find(p auth.Principal, name string) (tool.Found, bool) {
@@ -141,7 +140,7 @@ type edge struct {
 	broken error
 }
 
-func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
+func newEdge(t *testing.T, mode auth.Mode, g OriginCheck) *edge {
 	t.Helper()
 	e := &edge{t: t, tokens: &tokens{}, fake: &sandboxtest.Fake{}}
 	log := slog.New(slog.DiscardHandler)
@@ -156,10 +155,10 @@ func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
 	templates := []*image.Template{{Name: "host"}}
 	p := pool.New(pool.Config{Runtime: e.fake, Workspaces: workspaces, Start: 10 * time.Second, Templates: templates,
 		Flavor: sandboxtest.Flavors[0], Log: log})
-	book := session.New(session.Config{Pool: p, Store: &records{all: map[string]session.Record{}}, Log: log, Rules: session.Rules{
-		DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates, Flavors: sandboxtest.Flavors,
-		MaxSessions: 3,
-		Idle:        time.Hour, Retention: time.Hour, Sweep: time.Minute, AgentTimeout: time.Second}})
+	book := session.New(session.Config{Pool: p, Store: &records{all: map[string]session.Record{}}, Log: log,
+		Rules: session.Rules{DefaultTemplate: "host", DefaultFlavor: "small", Templates: templates,
+			Flavors: sandboxtest.Flavors, MaxSessions: 3,
+			Idle: time.Hour, Retention: time.Hour, Sweep: time.Minute, AgentTimeout: time.Second}})
 	t.Cleanup(func() {
 		book.StopAll(context.Background())
 		book.Close(context.Background())
@@ -170,8 +169,9 @@ func newEdge(t *testing.T, mode auth.Mode, g Guard) *edge {
 	}
 	ports := port.New(port.Config{Store: exposed{}, Has: book.Has, Links: links, Log: log})
 	h := hub.New(hub.Config{Sources: []tool.Source{who{}}, Sessions: book, Ports: ports, Events: event.New(), Log: log})
-	e.Server = New(Config{Door: door, Hub: h, Guard: g, Version: "v1.2.3", Log: log,
-		Gateway: gateway.New(gateway.Config{Hub: h, Fresh: func(auth.Principal) bool { return false }, Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
+	e.Server = New(Config{Door: door, Hub: h, Origins: g, Version: "v1.2.3", Log: log,
+		Gateway: gateway.New(gateway.Config{Hub: h, Fresh: func(auth.Principal) bool { return false },
+			Connected: func(auth.Principal) {}, MaxBody: 1 << 20, Log: log}),
 		Metrics: NewMetrics(book.Live, func() map[string]int { return nil }, nil),
 		Check:   func(context.Context) error { return e.broken }})
 	return e
@@ -218,62 +218,67 @@ func do(h http.Handler, method, path, body string, headers ...string) answer {
 func isProblem(t *testing.T, a answer, status int, code string) {
 	t.Helper()
 	m := a.json()
-	if a.StatusCode != status || a.Header.Get("Content-Type") != "application/problem+json" || m["title"] != code || m["error_code"] != code || m["status"] != float64(status) || m["detail"] == "" {
+	if a.StatusCode != status || a.Header.Get("Content-Type") != "application/problem+json" || m["title"] != code ||
+		m["error_code"] != code || m["status"] != float64(status) || m["detail"] == "" {
 		t.Errorf("answer %d %s %.300s, want %d %s", a.StatusCode, a.Header.Get("Content-Type"), a.body, status, code)
 	}
 }
 
 // reached says whether a request got past the guard.
-func reached(g Guard, method string, headers ...string) (bool, answer) {
+func reached(g OriginCheck, method string, headers ...string) (bool, answer) {
 	past := false
-	a := do(g.protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { past = true })), method, "/v1/x", "", headers...)
+	a := do(g.protect(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { past = true })), method, "/v1/x", "",
+		headers...)
 	return past, a
 }
 
 func TestHost(t *testing.T) {
 	for host, want := range map[string]bool{
-		"localhost": true, "localhost:8000": true, "LocalHost:8000": true, "127.0.0.1": true, "127.0.0.1:9": true, "127.1.2.3:80": true, "[::1]": true, "[::1]:8000": true,
-		"": false, "evil.example": false, "evil.example:8000": false, "localhost.evil.example": false, "127.0.0.1.evil.example": false, "localhost@evil.example": false,
-		"0.0.0.0": false, "[::]": false, "10.0.0.1": false, "169.254.169.254": false, "evil.example/localhost": false, "2130706433": false, "localhost.": false,
+		"localhost": true, "localhost:8000": true, "LocalHost:8000": true, "127.0.0.1": true, "127.0.0.1:9": true,
+		"127.1.2.3:80": true, "[::1]": true, "[::1]:8000": true,
+		"": false, "evil.example": false, "evil.example:8000": false, "localhost.evil.example": false,
+		"127.0.0.1.evil.example": false, "localhost@evil.example": false,
+		"0.0.0.0": false, "[::]": false, "10.0.0.1": false, "169.254.169.254": false, "evil.example/localhost": false,
+		"2130706433": false, "localhost.": false,
 	} {
-		past, a := reached(Guard{Loopback: true}, "GET", "Host", host)
+		past, a := reached(OriginCheck{Loopback: true}, "GET", "Host", host)
 		if past != want {
 			t.Errorf("Host %q reaches the server: %v", host, past)
 		}
 		if !want {
 			isProblem(t, a, 403, "FORBIDDEN")
 		}
-		if past, _ := reached(Guard{}, "GET", "Host", host); !past {
+		if past, _ := reached(OriginCheck{}, "GET", "Host", host); !past {
 			t.Errorf("Host %q is refused by a server on the network", host)
 		}
 	}
 	long := strings.Repeat("h", 10_000)
-	if _, a := reached(Guard{Loopback: true}, "GET", "Host", long); len(a.body) > 1000 {
+	if _, a := reached(OriginCheck{Loopback: true}, "GET", "Host", long); len(a.body) > 1000 {
 		t.Errorf("an answer of %d bytes", len(a.body))
 	}
 }
 
 func TestOrigin(t *testing.T) {
-	listed := Guard{CORS: true, Origins: []string{"https://app.example"}}
-	offList := Guard{Origins: []string{"https://app.example"}}
+	listed := OriginCheck{CORS: true, Origins: []string{"https://app.example"}}
+	offList := OriginCheck{Origins: []string{"https://app.example"}}
 	yes := func(context.Context) bool { return true }
 	no := func(context.Context) bool { return false }
-	any := Guard{CORS: true, Closed: yes}
+	any := OriginCheck{CORS: true, Closed: yes}
 	tests := []struct {
 		name   string
-		g      Guard
+		g      OriginCheck
 		origin string
 		want   bool
 	}{
-		{"none", Guard{}, "", true},
-		{"its own", Guard{}, "http://localhost:8000", true},
-		{"another port", Guard{}, "http://localhost:3000", false},
-		{"another name", Guard{}, "http://127.0.0.1:8000", false},
-		{"another", Guard{}, "https://evil.example", false},
-		{"null", Guard{}, "null", false},
-		{"nonsense", Guard{}, "%%%", false},
-		{"its own in a path", Guard{}, "https://evil.example/localhost:8000", false},
-		{"its own as a user", Guard{}, "https://localhost:8000@evil.example", false},
+		{"none", OriginCheck{}, "", true},
+		{"its own", OriginCheck{}, "http://localhost:8000", true},
+		{"another port", OriginCheck{}, "http://localhost:3000", false},
+		{"another name", OriginCheck{}, "http://127.0.0.1:8000", false},
+		{"another", OriginCheck{}, "https://evil.example", false},
+		{"null", OriginCheck{}, "null", false},
+		{"nonsense", OriginCheck{}, "%%%", false},
+		{"its own in a path", OriginCheck{}, "https://evil.example/localhost:8000", false},
+		{"its own as a user", OriginCheck{}, "https://localhost:8000@evil.example", false},
 		{"listed", listed, "https://app.example", true},
 		{"listed without CORS", offList, "https://app.example", true},
 		{"not listed", listed, "https://evil.example", false},
@@ -285,10 +290,11 @@ func TestOrigin(t *testing.T) {
 		{"null where any may", any, "null", false},
 		{"a file where any may", any, "file://", false},
 		{"nonsense where any may", any, "%%%", false},
-		{"any without a token", Guard{CORS: true, Closed: no}, "https://evil.example", false},
-		{"any when nothing says that there is one", Guard{CORS: true}, "https://evil.example", false},
-		{"its own without a token", Guard{CORS: true, Closed: no}, "http://localhost:8000", true},
-		{"listed without a token", Guard{CORS: true, Origins: []string{"https://app.example"}, Closed: no}, "https://app.example", true},
+		{"any without a token", OriginCheck{CORS: true, Closed: no}, "https://evil.example", false},
+		{"any when nothing says that there is one", OriginCheck{CORS: true}, "https://evil.example", false},
+		{"its own without a token", OriginCheck{CORS: true, Closed: no}, "http://localhost:8000", true},
+		{"listed without a token", OriginCheck{CORS: true, Origins: []string{"https://app.example"}, Closed: no},
+			"https://app.example", true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -314,8 +320,9 @@ func TestFetchSite(t *testing.T) {
 	for _, tt := range []struct {
 		method, site string
 		want         bool
-	}{{"POST", "cross-site", false}, {"DELETE", "cross-site", false}, {"GET", "cross-site", true}, {"HEAD", "cross-site", true}, {"POST", "same-origin", true}, {"POST", "none", true}, {"POST", "", true}} {
-		if past, _ := reached(Guard{Loopback: true}, tt.method, "Sec-Fetch-Site", tt.site); past != tt.want {
+	}{{"POST", "cross-site", false}, {"DELETE", "cross-site", false}, {"GET", "cross-site", true},
+		{"HEAD", "cross-site", true}, {"POST", "same-origin", true}, {"POST", "none", true}, {"POST", "", true}} {
+		if past, _ := reached(OriginCheck{Loopback: true}, tt.method, "Sec-Fetch-Site", tt.site); past != tt.want {
 			t.Errorf("%s from %q reaches the server: %v", tt.method, tt.site, past)
 		}
 	}
@@ -332,37 +339,45 @@ func corsOf(h http.Header) (all []string) {
 
 func TestCORS(t *testing.T) {
 	// Off: no header at all, whoever asks.
-	for _, headers := range [][]string{nil, {"Origin", "http://localhost:8000"}, {"Origin", "https://evil.example"}, {"Origin", "http://localhost:8000", "Access-Control-Request-Method", "POST"}} {
+	for _, headers := range [][]string{nil, {"Origin", "http://localhost:8000"}, {"Origin", "https://evil.example"},
+		{"Origin", "http://localhost:8000", "Access-Control-Request-Method", "POST"}} {
 		for _, method := range []string{"GET", "OPTIONS"} {
-			if _, a := reached(Guard{}, method, headers...); len(corsOf(a.Header)) > 0 {
+			if _, a := reached(OriginCheck{}, method, headers...); len(corsOf(a.Header)) > 0 {
 				t.Errorf("%s with %v: %v", method, headers, corsOf(a.Header))
 			}
 		}
 	}
 	// Any: without credentials.
-	past, a := reached(Guard{CORS: true, Closed: func(context.Context) bool { return true }}, "GET", "Origin", "https://a.example")
-	if !past || a.Header.Get("Access-Control-Allow-Origin") != "*" || a.Header.Get("Access-Control-Allow-Credentials") != "" || !strings.Contains(a.Header.Get("Access-Control-Expose-Headers"), "Mcp-Session-Id") {
+	past, a := reached(OriginCheck{CORS: true, Closed: func(context.Context) bool { return true }}, "GET", "Origin",
+		"https://a.example")
+	if !past || a.Header.Get("Access-Control-Allow-Origin") != "*" ||
+		a.Header.Get("Access-Control-Allow-Credentials") != "" ||
+		!strings.Contains(a.Header.Get("Access-Control-Expose-Headers"), "Mcp-Session-Id") {
 		t.Errorf("any: %v", a.Header)
 	}
 	// Listed: that one, with credentials.
-	listed := Guard{CORS: true, Origins: []string{"https://a.example"}}
+	listed := OriginCheck{CORS: true, Origins: []string{"https://a.example"}}
 	past, a = reached(listed, "GET", "Origin", "https://a.example")
-	if !past || a.Header.Get("Access-Control-Allow-Origin") != "https://a.example" || a.Header.Get("Access-Control-Allow-Credentials") != "true" || a.Header.Get("Vary") != "Origin" {
+	if !past || a.Header.Get("Access-Control-Allow-Origin") != "https://a.example" ||
+		a.Header.Get("Access-Control-Allow-Credentials") != "true" || a.Header.Get("Vary") != "Origin" {
 		t.Errorf("listed: %v", a.Header)
 	}
 	// A preflight is answered, and goes no further.
 	past, a = reached(listed, "OPTIONS", "Origin", "https://a.example", "Access-Control-Request-Method", "POST")
-	if past || a.StatusCode != 204 || !strings.Contains(a.Header.Get("Access-Control-Allow-Methods"), "POST") || !strings.Contains(a.Header.Get("Access-Control-Allow-Headers"), "Authorization") {
+	if past || a.StatusCode != 204 || !strings.Contains(a.Header.Get("Access-Control-Allow-Methods"), "POST") ||
+		!strings.Contains(a.Header.Get("Access-Control-Allow-Headers"), "Authorization") {
 		t.Errorf("preflight: %d %v", a.StatusCode, a.Header)
 	}
 	// Headers that repeat a tool's arguments are allowed by the names that are asked for.
 	_, a = reached(listed, "OPTIONS", "Origin", "https://a.example", "Access-Control-Request-Method", "POST",
 		"Access-Control-Request-Headers", "content-type, mcp-param-region,Mcp-Param-B, x-evil, mcp-param-a\"b")
-	if got := a.Header.Get("Access-Control-Allow-Headers"); !strings.HasSuffix(got, "Mcp-Name, Mcp-Param-Region, Mcp-Param-B") {
+	if got := a.Header.Get("Access-Control-Allow-Headers"); !strings.HasSuffix(got,
+		"Mcp-Name, Mcp-Param-Region, Mcp-Param-B") {
 		t.Errorf("allowed headers: %s", got)
 	}
 	many := strings.Repeat("mcp-param-x"+strings.Repeat("y", 50)+",", 500)
-	_, a = reached(listed, "OPTIONS", "Origin", "https://a.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", many)
+	_, a = reached(listed, "OPTIONS", "Origin", "https://a.example", "Access-Control-Request-Method", "POST",
+		"Access-Control-Request-Headers", many)
 	if got := a.Header.Get("Access-Control-Allow-Headers"); len(got) > 6000 {
 		t.Errorf("%d bytes of allowed headers", len(got))
 	}
@@ -373,21 +388,25 @@ func TestCORS(t *testing.T) {
 
 // The guard stands before everything that is not the owner's.
 func TestTheGuardStandsBeforeAll(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
-	for _, path := range []string{"/", "/mcp", "/healthz", "/readyz", "/metrics", "/v1/sessions", "/v1/tools/get_sessions", "/none"} {
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
+	for _, path := range []string{"/", "/mcp", "/healthz", "/readyz", "/metrics", "/v1/sessions",
+		"/v1/tools/get_sessions", "/none"} {
 		isProblem(t, do(e.Handler(), "POST", path, "{}", "Host", "evil.example"), 403, "FORBIDDEN")
 		isProblem(t, do(e.Handler(), "POST", path, "{}", "Origin", "https://evil.example"), 403, "FORBIDDEN")
 	}
 }
 
 var closed = []struct{ method, path string }{
-	{"GET", "/metrics"}, {"POST", "/mcp"}, {"DELETE", "/mcp"}, {"GET", "/v1/sessions"}, {"POST", "/v1/sessions"}, {"GET", "/v1/sessions/x"},
-	{"DELETE", "/v1/sessions/x"}, {"GET", "/v1/sessions/x/files/f"}, {"HEAD", "/v1/sessions/x/files/f"}, {"PUT", "/v1/sessions/x/files/f"},
-	{"DELETE", "/v1/sessions/x/files/f"}, {"POST", "/v1/sessions/x/exec"}, {"POST", "/v1/sessions/x/ports/80"}, {"POST", "/v1/tools/get_sessions"}, {"POST", "/v1/stdio"}, {"GET", "/v1/none"}, {"PATCH", "/v1/sessions"},
+	{"GET", "/metrics"}, {"POST", "/mcp"}, {"DELETE", "/mcp"}, {"GET", "/v1/sessions"}, {"POST", "/v1/sessions"},
+	{"GET", "/v1/sessions/x"},
+	{"DELETE", "/v1/sessions/x"}, {"GET", "/v1/sessions/x/files/f"}, {"HEAD", "/v1/sessions/x/files/f"},
+	{"PUT", "/v1/sessions/x/files/f"},
+	{"DELETE", "/v1/sessions/x/files/f"}, {"POST", "/v1/sessions/x/exec"}, {"POST", "/v1/sessions/x/ports/80"},
+	{"POST", "/v1/tools/get_sessions"}, {"POST", "/v1/stdio"}, {"GET", "/v1/none"}, {"PATCH", "/v1/sessions"},
 }
 
 func TestTokens(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	good := e.token("ann")
 	for _, c := range closed {
 		for _, header := range []string{"", "Bearer slt_wrong", "Basic abc", "Bearer", good + "x"} {
@@ -422,7 +441,7 @@ func TestTokens(t *testing.T) {
 }
 
 func TestWhoCalls(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	caller := func(h http.Handler, headers ...string) any {
 		return do(h, "POST", "/v1/tools/get_sessions", `{"a":1}`, headers...).json()["caller"]
 	}
@@ -449,17 +468,19 @@ func TestWhoCalls(t *testing.T) {
 }
 
 func TestBodies(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	h := e.Handler()
 	big := strings.Repeat("x", 17<<20)
 	isProblem(t, do(h, "POST", "/v1/tools/get_sessions", `{"a":"`+big+`"}`), 400, "INVALID_PARAMETERS")
 	isProblem(t, do(h, "POST", "/v1/tools/get_sessions", `{"a":`), 400, "INVALID_PARAMETERS")
 	isProblem(t, do(h, "POST", "/v1/sessions", `{"template":"`+big[:100<<10]+`"}`), 400, "INVALID_PARAMETERS")
 	isProblem(t, do(h, "POST", "/v1/sessions", `[`), 400, "INVALID_PARAMETERS")
-	if a := do(h, "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"`+big[:2<<20]+`"}}`); a.StatusCode != 413 {
+	if a := do(h, "POST", "/mcp",
+		`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"`+big[:2<<20]+`"}}`); a.StatusCode != 413 {
 		t.Errorf("POST /mcp with 2 MiB of at most 1: %d %.100s", a.StatusCode, a.body)
 	}
-	if a := do(h, "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`); a.StatusCode != 200 || !strings.Contains(a.body, `"result":{}`) {
+	if a := do(h, "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`); a.StatusCode != 200 ||
+		!strings.Contains(a.body, `"result":{}`) {
 		t.Errorf("a bare ping: %d %s", a.StatusCode, a.body)
 	}
 	r := httptest.NewRequest("PUT", "/v1/sessions/x/files/f", io.MultiReader(strings.NewReader("x")))
@@ -472,17 +493,20 @@ func TestBodies(t *testing.T) {
 }
 
 func TestSessions(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	ann, bob := e.token("ann"), e.token("bob")
 	a := do(e.Handler(), "POST", "/v1/sessions", `{"flavor":"medium"}`, "Authorization", ann)
 	id, _ := a.json()["session_id"].(string)
 	if a.StatusCode != 201 || len(id) != 26 || a.json()["flavor"] != "medium" || a.json()["template"] != "host" {
 		t.Fatalf("created: %d %s", a.StatusCode, a.body)
 	}
-	isProblem(t, do(e.Handler(), "POST", "/v1/sessions", `{"template":"none"}`, "Authorization", ann), 400, "INVALID_PARAMETERS")
+	isProblem(t, do(e.Handler(), "POST", "/v1/sessions", `{"template":"none"}`, "Authorization", ann), 400,
+		"INVALID_PARAMETERS")
 	// Another's session is one that is not there.
-	for _, c := range []struct{ method, path string }{{"DELETE", ""}, {"GET", "/files/f"}, {"PUT", "/files/f"}, {"DELETE", "/files/f"}, {"POST", "/exec"}} {
-		isProblem(t, do(e.Handler(), c.method, "/v1/sessions/"+id+c.path, "x", "Authorization", bob), 404, "SESSION_NOT_FOUND")
+	for _, c := range []struct{ method, path string }{{"DELETE", ""}, {"GET", "/files/f"}, {"PUT", "/files/f"},
+		{"DELETE", "/files/f"}, {"POST", "/exec"}} {
+		isProblem(t, do(e.Handler(), c.method, "/v1/sessions/"+id+c.path, "x", "Authorization", bob), 404,
+			"SESSION_NOT_FOUND")
 	}
 	if a := do(e.Handler(), "DELETE", "/v1/sessions/"+id, "", "Authorization", ann); a.StatusCode != 204 {
 		t.Errorf("deleted: %d %s", a.StatusCode, a.body)
@@ -493,17 +517,19 @@ func TestSessions(t *testing.T) {
 		t.Error("a user stopped everybody's sessions")
 	}
 	// An id of a session is passed to the tool as it is.
-	if got := do(e.Handler(), "GET", "/v1/sessions/a%22b", "", "Authorization", ann).json()["args"]; got != `{"session_id":"a\"b"}` {
+	if got := do(e.Handler(), "GET", "/v1/sessions/a%22b", "", "Authorization",
+		ann).json()["args"]; got != `{"session_id":"a\"b"}` {
 		t.Errorf("arguments %v", got)
 	}
 }
 
 func TestHealth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEdge(t, auth.Required, Guard{Loopback: true})
+		e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 		for _, path := range []string{"/", "/mcp"} {
 			m := do(e.Handler(), "GET", path, "").json()
-			if m["status"] != "healthy" || m["server"] != "Sandlot" || m["version"] != "v1.2.3" || m["wrapper_status"] != "connected" || m["tools_count"] != 2.0 {
+			if m["status"] != "healthy" || m["server"] != "Sandlot" || m["version"] != "v1.2.3" ||
+				m["wrapper_status"] != "connected" || m["tools_count"] != 2.0 {
 				t.Errorf("GET %s: %v", path, m)
 			}
 		}
@@ -526,7 +552,7 @@ func TestHealth(t *testing.T) {
 }
 
 func TestProblems(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	isProblem(t, do(e.Handler(), "GET", "/none", ""), 404, "NOT_FOUND")
 	isProblem(t, do(e.Handler(), "GET", "/v1/none", ""), 404, "NOT_FOUND")
@@ -539,7 +565,7 @@ func TestProblems(t *testing.T) {
 }
 
 func TestRequestsAreCounted(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	ids := map[string]bool{}
 	for range 5 {
 		ids[do(e.Handler(), "GET", "/healthz", "").Header.Get("X-Request-Id")] = true
@@ -552,7 +578,9 @@ func TestRequestsAreCounted(t *testing.T) {
 	do(e.Handler(), "GET", "/", "", "Host", "evil.example")
 	e.Metrics.Call("get_sessions", "ok", time.Millisecond)
 	text := do(e.Handler(), "GET", "/metrics", "").body
-	for _, want := range []string{`sandlot_http_requests_total{method="GET",status="200"} 5`, `{method="GET",status="404"} 1`, `{method="GET",status="403"} 1`, `method="other"`, `sandlot_tool_call_seconds_count{outcome="ok",tool="get_sessions"} 1`, "sandlot_sessions_live 0"} {
+	for _, want := range []string{`sandlot_http_requests_total{method="GET",status="200"} 5`,
+		`{method="GET",status="404"} 1`, `{method="GET",status="403"} 1`, `method="other"`,
+		`sandlot_tool_call_seconds_count{outcome="ok",tool="get_sessions"} 1`, "sandlot_sessions_live 0"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the metrics lack %s", want)
 		}
@@ -569,76 +597,15 @@ func TestSpan(t *testing.T) {
 		ok            bool
 	}{
 		{"bytes=0-", 0, 0, true}, {"bytes=5-", 5, 0, true}, {"bytes=0-0", 0, 1, true}, {"bytes=10-19", 10, 10, true},
-		{"", 0, 0, false}, {"bytes=", 0, 0, false}, {"bytes=-5", 0, 0, false}, {"bytes=9-5", 0, 0, false}, {"bytes=0-1,3-4", 0, 0, false},
-		{"items=0-1", 0, 0, false}, {"bytes=a-b", 0, 0, false}, {"bytes=0x1-", 0, 0, false}, {"bytes=99999999999999999999-", 0, 0, false}, {"bytes=0-18446744073709551615", 0, 0, false},
+		{"", 0, 0, false}, {"bytes=", 0, 0, false}, {"bytes=-5", 0, 0, false}, {"bytes=9-5", 0, 0, false},
+		{"bytes=0-1,3-4", 0, 0, false},
+		{"items=0-1", 0, 0, false}, {"bytes=a-b", 0, 0, false}, {"bytes=0x1-", 0, 0, false},
+		{"bytes=99999999999999999999-", 0, 0, false}, {"bytes=0-18446744073709551615", 0, 0, false},
 	}
 	for _, tt := range tests {
 		offset, limit, ok := span(tt.header)
 		if ok != tt.ok || ok && (offset != tt.offset || limit != tt.limit) {
 			t.Errorf("span(%q) = %d, %d, %v", tt.header, offset, limit, ok)
 		}
-	}
-}
-
-func TestClient(t *testing.T) {
-	var got *http.Request
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		got = r
-		if strings.HasSuffix(r.URL.Path, "/bad") {
-			problem(w, r, fault.New(fault.SessionNotFound, "abc"))
-			return
-		}
-		if strings.HasSuffix(r.URL.Path, "/page") {
-			w.WriteHeader(502)
-			io.WriteString(w, "<h1>\x1b[31mproxy"+strings.Repeat("x", 10_000))
-			return
-		}
-		io.WriteString(w, `{"x":"y"}`)
-	}))
-	defer s.Close()
-	c, err := NewClient("", s.URL+"/mcp", "slt_x")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !c.Alive(t.Context()) {
-		t.Error("the server is not alive")
-	}
-	var out struct{ X string }
-	if err := c.JSON(t.Context(), "POST", "/v1/a", map[string]int{"b": 1}, &out); err != nil || out.X != "y" || got.URL.Path != "/v1/a" || got.Header.Get("Authorization") != "Bearer slt_x" {
-		t.Errorf("%v, %v, %v", err, out, got)
-	}
-	err = c.JSON(t.Context(), "GET", "/v1/bad", nil, nil)
-	var p *Problem
-	if !errors.As(err, &p) || p.ErrorCode != "SESSION_NOT_FOUND" || !strings.Contains(err.Error(), "abc") || !strings.Contains(err.Error(), "\n  - ") {
-		t.Errorf("a problem: %v", err)
-	}
-	err = c.JSON(t.Context(), "GET", "/v1/page", nil, nil)
-	if err == nil || len(err.Error()) > 700 || strings.ContainsRune(err.Error(), 0x1b) || !strings.Contains(err.Error(), "502") {
-		t.Errorf("an answer that is none: %v", err)
-	}
-	var b bytes.Buffer
-	if _, err := c.Download(t.Context(), "a/b", "dir/ä %?#.txt", &b); err != nil || got.URL.Path != "/v1/sessions/a/b/files/dir/ä %?#.txt" || got.URL.RawPath != "/v1/sessions/a%2Fb/files/dir/%C3%A4%20%25%3F%23.txt" && !strings.Contains(got.RequestURI, "/a%2Fb/files/dir/%C3%A4%20%25%3F%23.txt") {
-		t.Errorf("download: %v, %q", err, got.RequestURI)
-	}
-	if err := c.Upload(t.Context(), "s", "/f", strings.NewReader("abc"), 3); err != nil || got.ContentLength != 3 || got.Method != "PUT" {
-		t.Errorf("upload: %v, %v", err, got)
-	}
-	if err := c.Upload(t.Context(), "s", "/f", strings.NewReader(""), 0); err != nil || got.ContentLength != 0 {
-		t.Errorf("upload of nothing: %v, %d", err, got.ContentLength)
-	}
-	s.Close()
-	if c.Alive(t.Context()) {
-		t.Error("a closed server is alive")
-	}
-	if err := c.JSON(t.Context(), "GET", "/", nil, nil); err == nil || !strings.Contains(err.Error(), "sandlot serve") {
-		t.Errorf("no server: %v", err)
-	}
-	for _, bad := range []string{"localhost:8000", "ftp://x", "http://", "://", "x"} {
-		if _, err := NewClient("", bad, ""); err == nil {
-			t.Errorf("server %q was taken", bad)
-		}
-	}
-	if c, err := NewClient(os.DevNull, "", ""); err != nil || c.Alive(t.Context()) {
-		t.Errorf("a socket that is none: %v", err)
 	}
 }

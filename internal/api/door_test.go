@@ -14,7 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"sandlot/internal/agent"
+	"sandlot/internal/agent/command"
+	"sandlot/internal/api/client"
+	"sandlot/internal/api/preview"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
@@ -62,7 +64,7 @@ func concrete(pattern string) (method, path string) {
 // Every route names an operation that policy knows, and asks for that one before it
 // does anything. A refusal says why, over the network and over the owner's socket.
 func TestRoutesGoThroughTheDoor(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true}).withSecrets()
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true}).withSecrets()
 	a := e.refusing()
 	token := e.token("ann")
 	routes := e.routes()
@@ -102,7 +104,7 @@ func TestRoutesGoThroughTheDoor(t *testing.T) {
 
 // What is not in the table of routes does nothing by itself.
 func TestOtherPaths(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	a := e.refusing()
 	token := e.token("ann")
 	for _, path := range []string{"/nothing", "/v1/nothing", "/v1/sessions/x/y/z"} {
@@ -115,7 +117,8 @@ func TestOtherPaths(t *testing.T) {
 		t.Errorf("asked for %v", ops)
 	}
 	// MCP's own methods are in gateway's tests; here is that /mcp has this door.
-	got := do(e.Handler(), "POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get_sessions"}}`, "Authorization", token)
+	got := do(e.Handler(), "POST", "/mcp",
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get_sessions"}}`, "Authorization", token)
 	if !strings.Contains(got.body, forbids) || got.StatusCode != 200 {
 		t.Errorf("a bare call: %d %s", got.StatusCode, got.body)
 	}
@@ -124,12 +127,13 @@ func TestOtherPaths(t *testing.T) {
 // Who has a link to a port is refused too, in a page that says why.
 func TestLinksGoThroughTheDoor(t *testing.T) {
 	reached := false
-	x := expose(t, Guard{Loopback: true}, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached = true }))
+	x := expose(t, OriginCheck{Loopback: true},
+		http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached = true }))
 	a := x.refusing()
 	for _, by := range []string{"a browser", "a program"} {
 		headers, path := []string{"Host", x.name}, "/?sandlot_token="+x.token
 		if by == "a program" {
-			headers, path = append(headers, TokenHeader, x.token), "/"
+			headers, path = append(headers, preview.TokenHeader, x.token), "/"
 		}
 		got := do(x.Handler(), "GET", path, "", headers...)
 		if got.StatusCode != 403 || !strings.Contains(got.body, forbids) {
@@ -147,7 +151,7 @@ func TestLinksGoThroughTheDoor(t *testing.T) {
 // The commands speak to the owner's socket by the client: each way of it is refused,
 // and says why.
 func TestCommandsGoThroughTheDoor(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true}).withSecrets()
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true}).withSecrets()
 	e.refusing()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
@@ -159,7 +163,7 @@ func TestCommandsGoThroughTheDoor(t *testing.T) {
 	server.Listener = l
 	server.Start()
 	defer server.Close()
-	c, err := NewClient(socket, "", "")
+	c, err := client.New(socket, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +179,8 @@ func TestCommandsGoThroughTheDoor(t *testing.T) {
 		"a port":    func() error { _, err := c.Dial(ctx, "home", 80); return err },
 		"stdio":     func() error { return c.Stdio(ctx, strings.NewReader(""), new(bytes.Buffer)) },
 		"exec": func() error {
-			_, err := c.Exec(ctx, "home", agent.Command{Args: []string{"true"}}, Terminal{Stdin: strings.NewReader("")})
+			_, err := c.Exec(ctx, "home", command.Command{Args: []string{"true"}},
+				client.Terminal{Stdin: strings.NewReader("")})
 			return err
 		},
 	} {

@@ -10,41 +10,25 @@ import (
 	"strings"
 	"time"
 
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
-	"sandlot/internal/limit"
 )
 
 // heartbeat is how often a stream of events says that it is alive.
 const heartbeat = 15 * time.Second
 
-// Lost is what a stream of events says where events are missing: how many, and
-// whether there may be more.
-type Lost struct {
-	Count uint64 `json:"count"`
-	More  bool   `json:"more,omitempty"`
-}
-
 // events streams events as server-sent events: those that are kept, and then, but
 // with follow=false, those that happen.
-func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	done, err := s.hold(r.Context(), limit.Streams)
-	if err != nil {
-		busy(w, r, err)
-		return
-	}
-	defer done()
+func (s *Server) events(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 	f, err := eventFilter(r)
 	if err != nil {
-		problem(w, r, err)
-		return
+		return err
 	}
-	p, _ := auth.From(r.Context())
 	all, err := s.Hub.ReadEvents(r.Context(), p, f, r.Header.Get("Last-Event-ID"))
 	if err != nil {
-		problem(w, r, err)
-		return
+		return err
 	}
 	defer all.Close()
 	h := w.Header()
@@ -60,7 +44,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 			events, lost, more = all.Read()
 			out.write(events, lost)
 		}
-		return
+		return nil
 	}
 	out.write(nil, event.Lost{}) // the client sees that it is connected
 	for out.err == nil {
@@ -68,10 +52,11 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		events, lost, err := all.Next(ctx)
 		cancel()
 		if r.Context().Err() != nil || errors.Is(err, event.ErrClosed) {
-			return
+			return nil
 		}
 		out.write(events, lost)
 	}
+	return nil
 }
 
 // eventFilter reads which events a request wants.
@@ -82,8 +67,8 @@ func eventFilter(r *http.Request) (f event.Filter, err error) {
 		for kind := range strings.SplitSeq(list, ",") {
 			k := event.Kind(kind)
 			if !slices.Contains(event.Kinds, k) {
-				return f, fault.New(fault.InvalidParameters, "kind %q must be one of %v", fault.Clip(kind), event.Kinds).
-					With("argument", "kind").With("allowed", event.Kinds)
+				return f, fault.New(fault.InvalidParameters, "kind %q must be one of %v", fault.Clip(kind),
+					event.Kinds).With("argument", "kind").With("allowed", event.Kinds)
 			}
 			f.Kinds = append(f.Kinds, k)
 		}
@@ -105,7 +90,7 @@ type eventWriter struct {
 // write writes events, and what was lost before them; of nothing, a heartbeat.
 func (o *eventWriter) write(events []event.Event, lost event.Lost) {
 	if lost.Any() {
-		o.event("lost", "", Lost(lost))
+		o.event("lost", "", protocol.Lost(lost))
 	}
 	for _, e := range events {
 		o.event(string(e.Kind), o.place(e.ID), e)

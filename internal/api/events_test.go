@@ -10,23 +10,25 @@ import (
 	"testing"
 	"time"
 
+	"sandlot/internal/api/client"
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/secret"
 )
 
 // read reads the events that are kept.
-func (e *edge) read(token, query string) (all []event.Event, lost []Lost) {
+func (e *edge) read(token, query string) (all []event.Event, lost []protocol.Lost) {
 	e.t.Helper()
 	server := httptest.NewServer(e.Handler())
 	defer server.Close()
-	c, err := NewClient("", server.URL, secret.Value(strings.TrimPrefix(token, "Bearer ")))
+	c, err := client.New("", server.URL, secret.Value(strings.TrimPrefix(token, "Bearer ")))
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	q, _ := url.ParseQuery(query)
 	q.Set("follow", "false")
-	err = c.Events(e.t.Context(), q, func(ev *event.Event, l *Lost) error {
+	err = c.Events(e.t.Context(), q, func(ev *event.Event, l *protocol.Lost) error {
 		if l != nil {
 			lost = append(lost, *l)
 			return nil
@@ -43,7 +45,7 @@ func (e *edge) read(token, query string) (all []event.Event, lost []Lost) {
 // Everyone sees what they did and how it ended, operators what all did, and nobody
 // sees an argument.
 func TestEvents(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true}).withSecrets()
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true}).withSecrets()
 	ann, bob := e.token("ann"), e.token("bob")
 	_, v, err := auth.Issue(t.Context(), e.tokens, "eve", false, 0, auth.Operator)
 	if err != nil {
@@ -57,7 +59,8 @@ func TestEvents(t *testing.T) {
 	do(e.Handler(), "GET", "/v1/sessions/"+id+"/files/hunter2", "", "Authorization", bob)
 	do(e.Handler(), "GET", "/v1/network", "", "Authorization", bob)
 	want := map[string][]string{
-		ann: {"session.create ok " + id, "secret.set ok ", "session.list COMMAND_EXECUTION_ERROR ", "tool.find NOT_FOUND "},
+		ann: {"session.create ok " + id, "secret.set ok ", "session.list COMMAND_EXECUTION_ERROR ",
+			"tool.find NOT_FOUND "},
 		bob: {"file.read SESSION_NOT_FOUND " + id, "network.read_all FORBIDDEN "},
 	}
 	want[eve] = append(append([]string{}, want[ann]...), want[bob]...)
@@ -120,7 +123,7 @@ func until(t *testing.T, lines *bufio.Scanner, begins string) string {
 // A stream tells what happens while it is open, begins where the client says that
 // it was, and ends with the token and with the server.
 func TestFollowEvents(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	server := httptest.NewServer(e.Handler())
 	e.t.Cleanup(server.Close)
 	token := e.token("ann")
@@ -159,7 +162,7 @@ func TestFollowEvents(t *testing.T) {
 
 // What a token holds ends with it; events are no exception.
 func TestEventsEndWithTheToken(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	e.Watch = auth.NewWatch(e.Door, e.Log, e.Hub.Events)
 	server := httptest.NewServer(e.Handler())
 	e.t.Cleanup(server.Close)
@@ -195,7 +198,7 @@ func TestEventsEndWithTheToken(t *testing.T) {
 
 // Streams of events count for their principal.
 func TestEventStreamsAreBounded(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	server := httptest.NewServer(e.Handler())
 	e.t.Cleanup(server.Close)
 	ann := e.token("ann")

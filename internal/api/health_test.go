@@ -30,7 +30,7 @@ func (f *foreign) Find(auth.Principal, string) (tool.Found, bool) {
 
 // What anyone may ask starts nothing, and names nothing of anyone's.
 func TestHealthStartsNothing(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	third := &foreign{}
 	e.Hub = hub.New(hub.Config{Sources: []tool.Source{who{}, third}, Ports: e.Hub.Ports})
 	for _, path := range []string{"/", "/mcp", "/healthz", "/readyz"} {

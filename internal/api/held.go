@@ -8,9 +8,9 @@ import (
 	"os"
 	"time"
 
+	"sandlot/internal/api/conn"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
-	"sandlot/internal/gateway"
 	"sandlot/internal/limit"
 )
 
@@ -35,18 +35,19 @@ func (s *Server) counted(next http.Handler, w http.ResponseWriter, r *http.Reque
 	defer context.AfterFunc(ctx, func() { cut(ctx, w) })()
 	done, err := s.hold(ctx, limit.Requests)
 	if err != nil {
-		busy(w, r, err)
+		s.busy(w, r, err)
 		return
 	}
 	defer done()
-	defer serves(r)()
+	defer conn.Serve(r)()
 	r = r.WithContext(ctx)
 	if sw, ok := w.(*statusWriter); ok {
 		sw.held = s.Limits.Held(p.ID, limit.Answers)
 		defer sw.held.Release()
 	}
 	if r.Body != nil && r.Body != http.NoBody {
-		b := &body{ReadCloser: r.Body, began: time.Now(), control: http.NewResponseController(w), ctx: ctx, held: s.Limits.Held(p.ID, limit.Bytes)}
+		b := &body{ReadCloser: r.Body, began: time.Now(), control: http.NewResponseController(w), ctx: ctx,
+			held: s.Limits.Held(p.ID, limit.Bytes)}
 		defer b.held.Release()
 		r.Body = b
 	}
@@ -72,17 +73,6 @@ func cut(ctx context.Context, w http.ResponseWriter) {
 	}
 }
 
-// busy answers who holds too much: in JSON-RPC where that is spoken.
-func busy(w http.ResponseWriter, r *http.Request, err error) {
-	if r.URL.Path == "/mcp" {
-		gateway.Refuse(w, fault.From(err))
-		return
-	}
-	w.Header().Set("Retry-After", gateway.RetryAfter)
-	w.Header().Set("Connection", "close") // what is left of the body is not read
-	problem(w, r, err)
-}
-
 // body is that of a request: each read has a minute. What is kept of it in memory
 // counts for its principal until the answer, and comes at slowestBody at least.
 type body struct {
@@ -91,29 +81,30 @@ type body struct {
 	control *http.ResponseController
 	ctx     context.Context
 	held    *limit.Held
-	passing bool // nothing of it is kept, or counts
+	streams bool // nothing of it is kept, or counts
 	ended   bool
 }
 
-// A body that is kept in memory has patience, and a second for each slowestBody bytes.
-const patience, slowestBody = 10 * time.Minute, 1 << 10
+// A body that is kept in memory has bodyLimit, and a second for each slowestBody bytes.
+const bodyLimit, slowestBody = 10 * time.Minute, 1 << 10
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	if !b.passing && !b.ended {
+	if !b.streams && !b.ended {
 		room, err := b.held.Room()
 		if err != nil {
 			return 0, err
 		}
 		p = p[:min(int64(len(p)), room)]
 	}
-	until := time.Now().Add(stall)
-	if all := b.began.Add(patience + time.Duration(b.held.Used()/slowestBody)*time.Second); !b.passing && all.Before(until) {
-		until = all
+	until := time.Now().Add(conn.Stall)
+	whole := b.began.Add(bodyLimit + time.Duration(b.held.Used()/slowestBody)*time.Second)
+	if !b.streams && whole.Before(until) {
+		until = whole
 	}
 	b.allow(until)
 	n, err := b.ReadCloser.Read(p)
-	if !b.passing {
+	if !b.streams {
 		_ = b.held.Add(int64(n)) // there was room
 	}
 	if err != nil {
@@ -121,7 +112,8 @@ func (b *body) Read(p []byte) (int, error) {
 		b.allow(time.Time{}) // else the connection would end while the answer is made
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fault.Wrap(fault.InvalidParameters, err, "nothing of the request came for %v, or it came too slowly", stall)
+		err = fault.Wrap(fault.InvalidParameters, err, "nothing of the request came for %v, or it came too slowly",
+			conn.Stall)
 	}
 	return n, err
 }
@@ -135,20 +127,6 @@ func (b *body) allow(until time.Time) {
 // streamed is for bodies of which nothing is kept.
 func streamed(r *http.Request) {
 	if b, ok := r.Body.(*body); ok {
-		b.passing = true
+		b.streams = true
 	}
-}
-
-// unread answers a body that could not be read, in other words where it is at fault
-// itself.
-func unread(w http.ResponseWriter, r *http.Request, err error, otherwise *fault.Error) {
-	if said, ok := errors.AsType[*fault.Error](err); ok {
-		if said.Kind == fault.ResourceLimit {
-			busy(w, r, said)
-			return
-		}
-		w.Header().Set("Connection", "close")
-		otherwise = said
-	}
-	problem(w, r, otherwise)
 }

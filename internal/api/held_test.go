@@ -12,14 +12,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sandlot/internal/api/preview"
 	"sandlot/internal/auth"
 	"sandlot/internal/limit"
 )
 
 // Who holds too much is told so, in the words of the protocol, and others are not.
 func TestLimitsAreTold(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true})
-	e.Limits = limit.New(limit.Limits{limit.Requests: 2, limit.Streams: 1, limit.Visits: 1, limit.Bytes: 64 << 10, limit.Answers: 1 << 20, limit.Reading: 1 << 20})
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	e.Limits = limit.New(limit.Limits{limit.Requests: 2, limit.Streams: 1, limit.Visits: 1, limit.Bytes: 64 << 10,
+		limit.Answers: 1 << 20, limit.Reading: 1 << 20})
 	ann, bob := e.token("ann"), e.token("bob")
 	h := e.Handler()
 	told := func(what string, a answer, mcp bool) {
@@ -29,7 +31,8 @@ func TestLimitsAreTold(t *testing.T) {
 			m, _ = m["error"].(map[string]any)
 			m, _ = m["data"].(map[string]any)
 		}
-		if a.StatusCode != 429 || a.Header.Get("Retry-After") == "" || m["error_code"] != "RESOURCE_LIMIT_EXCEEDED" || !strings.Contains(a.body, "one user may have") {
+		if a.StatusCode != 429 || a.Header.Get("Retry-After") == "" || m["error_code"] != "RESOURCE_LIMIT_EXCEEDED" ||
+			!strings.Contains(a.body, "one user may have") {
 			t.Errorf("%s: %d %v %s", what, a.StatusCode, a.Header, a.body)
 		}
 	}
@@ -49,7 +52,8 @@ func TestLimitsAreTold(t *testing.T) {
 		release = append(release, done)
 	}
 	hold(limit.Streams, 1)
-	for _, r := range [][2]string{{"POST", "/v1/stdio"}, {"POST", "/v1/sessions/x/exec"}, {"POST", "/v1/sessions/x/ports/80"}, {"GET", "/v1/sessions/x/files/f"}, {"PUT", "/v1/sessions/x/files/f"}} {
+	for _, r := range [][2]string{{"POST", "/v1/stdio"}, {"POST", "/v1/sessions/x/exec"},
+		{"POST", "/v1/sessions/x/ports/80"}, {"GET", "/v1/sessions/x/files/f"}, {"PUT", "/v1/sessions/x/files/f"}} {
 		told(r[1], do(h, r[0], r[1], "x", "Authorization", ann), false)
 		if a := do(h, r[0], r[1], "x", "Authorization", bob); a.StatusCode == 429 {
 			t.Errorf("bob, %s: %s", r[1], a.body)
@@ -76,20 +80,22 @@ func TestLimitsAreTold(t *testing.T) {
 // Visits to a user's ports are bounded over all their sessions, and told so as a page.
 func TestVisitsAreBounded(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
-	x := expose(t, Guard{Loopback: true}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	x := expose(t, OriginCheck{Loopback: true}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/wait" {
 			close(entered)
 			<-leave
 		}
 	}))
 	x.Limits = limit.New(limit.Limits{limit.Requests: 1, limit.Visits: 1})
+	x.previews.Limits = x.Limits
 	over := make(chan int)
-	go func() { over <- x.ask("GET", "/wait", TokenHeader, x.token).StatusCode }()
+	go func() { over <- x.ask("GET", "/wait", preview.TokenHeader, x.token).StatusCode }()
 	<-entered
-	if a := x.ask("GET", "/", TokenHeader, x.token); a.StatusCode != 503 || a.Header.Get("Retry-After") == "" || !strings.Contains(a.body, "connections from outside") {
+	if a := x.ask("GET", "/", preview.TokenHeader, x.token); a.StatusCode != 503 || a.Header.Get("Retry-After") == "" ||
+		!strings.Contains(a.body, "connections from outside") {
 		t.Errorf("one too many: %d %v %s", a.StatusCode, a.Header, a.body)
 	}
-	if a := x.ask("GET", x.path+"/", TokenHeader, x.token); a.StatusCode != 503 {
+	if a := x.ask("GET", x.path+"/", preview.TokenHeader, x.token); a.StatusCode != 503 {
 		t.Errorf("one too many, by path: %d", a.StatusCode)
 	}
 	if done, err := x.Limits.Take("user:ann", limit.Requests, 1); err != nil {
@@ -101,7 +107,7 @@ func TestVisitsAreBounded(t *testing.T) {
 	if code := <-over; code != 200 {
 		t.Errorf("the first one: %d", code)
 	}
-	if a := x.ask("GET", "/", TokenHeader, x.token); a.StatusCode != 200 {
+	if a := x.ask("GET", "/", preview.TokenHeader, x.token); a.StatusCode != 200 {
 		t.Errorf("afterwards: %d %s", a.StatusCode, a.body)
 	}
 }
@@ -136,13 +142,14 @@ func within(t *testing.T, h http.Handler) (dial func() net.Conn) {
 // A body of which nothing comes for a minute ends; a slow one that moves does not.
 func TestBodiesMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEdge(t, auth.Required, Guard{Loopback: true})
+		e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 		token := e.token("ann")
 		dial := within(t, e.Handler())
 		for path, want := range map[string]int{"/mcp": 400, "/v1/tools/get_sessions": 400} {
 			c := dial()
 			began := time.Now()
-			fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\nContent-Length: 100\r\n\r\n", path, token)
+			fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\nContent-Length: 100\r\n\r\n",
+				path, token)
 			for range 5 {
 				time.Sleep(50 * time.Second)
 				fmt.Fprint(c, " ")
@@ -152,7 +159,8 @@ func TestBodiesMove(t *testing.T) {
 				t.Fatalf("%s: %v", path, err)
 			}
 			text, _ := io.ReadAll(r.Body)
-			if took := time.Since(began); r.StatusCode != want || took < 5*time.Minute || took > 6*time.Minute || !strings.Contains(string(text), "nothing of the request came") {
+			if took := time.Since(began); r.StatusCode != want || took < 5*time.Minute || took > 6*time.Minute ||
+				!strings.Contains(string(text), "nothing of the request came") {
 				t.Errorf("%s: %d after %v: %s", path, r.StatusCode, took, text)
 			}
 		}
@@ -162,7 +170,7 @@ func TestBodiesMove(t *testing.T) {
 // A body that comes a byte at a time comes to an end too, unless nothing of it is kept.
 func TestBodiesComeInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEdge(t, auth.Required, Guard{Loopback: true})
+		e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 		c := within(t, e.Handler())()
 		over := make(chan int)
 		go func() {
@@ -173,7 +181,9 @@ func TestBodiesComeInTime(t *testing.T) {
 			}
 			over <- r.StatusCode
 		}()
-		fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\nTransfer-Encoding: chunked\r\n\r\n", e.token("ann"))
+		fmt.Fprintf(c,
+			"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\nTransfer-Encoding: chunked\r\n\r\n",
+			e.token("ann"))
 		for began := time.Now(); time.Since(began) < 11*time.Minute; time.Sleep(59 * time.Second) {
 			go fmt.Fprint(c, "1\r\n \r\n")
 		}
@@ -193,14 +203,15 @@ func TestReadersMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMetrics(func() int { return 0 }, func() map[string]int { return nil }, nil)
 		ended := make(chan error, 1)
-		dial := within(t, m.count(slog.New(slog.DiscardHandler), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			for {
-				if _, err := w.Write(make([]byte, 1<<20)); err != nil {
-					ended <- err
-					return
+		dial := within(t, m.count(slog.New(slog.DiscardHandler),
+			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				for {
+					if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+						ended <- err
+						return
+					}
 				}
-			}
-		})))
+			})))
 		c := dial()
 		began := time.Now()
 		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -219,12 +230,14 @@ func TestReadersMove(t *testing.T) {
 // The connection is as good as new for the next request, however long that takes.
 func TestDeadlinesEndWithTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEdge(t, auth.Required, Guard{Loopback: true})
+		e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 		token := e.token("ann")
 		c := within(t, e.Handler())()
 		from := bufio.NewReader(c)
 		for range 3 {
-			fmt.Fprintf(c, "POST /v1/tools/get_sessions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nAuthorization: %s\r\nContent-Length: 2\r\n\r\n", token)
+			fmt.Fprintf(c,
+				"POST /v1/tools/get_sessions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nAuthorization: "+
+					"%s\r\nContent-Length: 2\r\n\r\n", token)
 			if r, err := http.ReadResponse(from, nil); err != nil || r.StatusCode != 100 {
 				t.Fatal(err)
 			}

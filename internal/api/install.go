@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
 	"sandlot/internal/clientconfig"
 	"sandlot/internal/fault"
@@ -16,56 +17,29 @@ import (
 // placeholder stands where the user's token goes: no answer holds one.
 const placeholder = "YOUR_TOKEN"
 
-// Guidance is how one MCP client is told of this server.
-type Guidance struct {
-	Client  string            `json:"client"`
-	Title   string            `json:"title"`
-	Name    string            `json:"name"` // of the server, in the client
-	File    map[string]string `json:"file"` // by operating system
-	Config  map[string]any    `json:"config"`
-	Command string            `json:"command,omitempty"`
-	Steps   []string          `json:"instructions"`
-}
-
-// GuidanceList is the answer to GET /install.
-type GuidanceList struct {
-	Clients []GuidanceRow `json:"clients"`
-}
-
-// GuidanceRow is one client for which there is guidance.
-type GuidanceRow struct {
-	Client string            `json:"client"`
-	Title  string            `json:"title"`
-	File   map[string]string `json:"file"` // by operating system
-	Path   string            `json:"path"` // of the guidance
-}
-
 // installList lists the clients that installGuidance knows.
-func (s *Server) installList(w http.ResponseWriter, r *http.Request) {
-	p, _ := auth.From(r.Context())
-	rows, err := hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide}, func(context.Context) ([]GuidanceRow, error) {
-		rows := []GuidanceRow{}
-		for _, c := range clientconfig.All() {
-			rows = append(rows, GuidanceRow{c.ID, c.Title, c.Files(), "/install/" + c.ID})
-		}
-		return rows, nil
-	})
-	respond(w, r, http.StatusOK, GuidanceList{rows}, err)
+func (s *Server) installList(_ http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
+	return hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide},
+		func(context.Context) (protocol.GuidanceList, error) {
+			list := protocol.GuidanceList{Clients: []protocol.GuidanceRow{}}
+			for _, c := range clientconfig.All() {
+				list.Clients = append(list.Clients,
+					protocol.GuidanceRow{Client: c.ID, Title: c.Title, File: c.Files(), Path: "/install/" + c.ID})
+			}
+			return list, nil
+		})
 }
 
 // installGuidance says what to put into a client's file. The query may have the
 // url by which the client reaches this server, and the name for it there. Without
 // a url it is PublicURL, or else where the request came to: a proxy may have
 // given that another name.
-func (s *Server) installGuidance(w http.ResponseWriter, r *http.Request) {
-	p, _ := auth.From(r.Context())
-	g, err := hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide}, func(context.Context) (*Guidance, error) {
-		return s.guidance(r)
-	})
-	respond(w, r, http.StatusOK, g, err)
+func (s *Server) installGuidance(_ http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
+	return hub.Do(r.Context(), s.Hub, hub.Request{Principal: p, Operation: policy.ClientGuide},
+		func(context.Context) (*protocol.Guidance, error) { return s.guidance(r) })
 }
 
-func (s *Server) guidance(r *http.Request) (*Guidance, error) {
+func (s *Server) guidance(r *http.Request) (*protocol.Guidance, error) {
 	c, err := clientconfig.Find(r.PathValue("client"))
 	if err != nil {
 		return nil, err
@@ -95,13 +69,15 @@ func (s *Server) guidance(r *http.Request) (*Guidance, error) {
 	if err := c.Check(&to); err != nil {
 		return nil, fault.Wrap(fault.InvalidParameters, err, "%v", err)
 	}
-	return &Guidance{Client: c.ID, Title: c.Title, Name: to.Name, File: c.Files(), Config: c.Config(to), Command: c.Command(to), Steps: steps(c, needed)}, nil
+	return &protocol.Guidance{Client: c.ID, Title: c.Title, Name: to.Name, File: c.Files(), Config: c.Config(to),
+		Command: c.Command(to), Steps: steps(c, needed)}, nil
 }
 
 // own is the address by which the request came.
 func own(r *http.Request) (string, error) {
 	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && at.Network() == "unix" {
-		return "", fault.New(fault.InvalidParameters, "over the socket it is not known how clients reach this server: say ?url=http://localhost:8000/mcp").With("argument", "url")
+		return "", fault.New(fault.InvalidParameters, "over the socket it is not known how clients reach this server: "+
+			"say ?url=http://localhost:8000/mcp").With("argument", "url")
 	}
 	scheme := "http"
 	if r.TLS != nil {
@@ -111,15 +87,18 @@ func own(r *http.Request) (string, error) {
 }
 
 func steps(c clientconfig.Client, token bool) []string {
-	list := []string{"Merge config into the client's file, and leave all else in it as it is; `sandlot install " + c.ID + "` does that on the server's machine."}
+	first := "Merge config into the client's file, and leave all else in it as it is; "
 	if c.Command(clientconfig.Server{Name: "x", URL: "http://x/"}) != "" {
-		list[0] = "Run command, or merge config into the client's file and leave all else in it as it is; `sandlot install " + c.ID + "` does that on the server's machine."
+		first = "Run command, or merge config into the client's file and leave all else in it as it is; "
 	}
+	list := []string{first + "`sandlot install " + c.ID + "` does that on the server's machine."}
 	if c.Stdio() {
-		list = append(list, "The program's path is that on the server's machine; on another one, put the path of its own sandlot there.")
+		list = append(list, "The program's path is that on the server's machine; on another one, put the path of its "+
+			"own sandlot there.")
 	}
 	if token {
-		list = append(list, "Put your token in the place of "+placeholder+"; the operator makes one with `sandlot token create --user NAME`.")
+		list = append(list, "Put your token in the place of "+placeholder+"; the operator makes one with "+
+			"`sandlot token create --user NAME`.")
 	}
 	return append(list, c.Next)
 }

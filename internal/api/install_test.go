@@ -15,7 +15,7 @@ import (
 )
 
 func TestInstallGuidance(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	var list struct {
 		Clients []struct {
 			Client, Title, Path string
@@ -23,14 +23,16 @@ func TestInstallGuidance(t *testing.T) {
 		}
 	}
 	a := do(e.Handler(), "GET", "/install", "")
-	if err := json.Unmarshal([]byte(a.body), &list); a.StatusCode != 200 || err != nil || len(list.Clients) != len(clientconfig.IDs()) {
+	if err := json.Unmarshal([]byte(a.body), &list); a.StatusCode != 200 || err != nil ||
+		len(list.Clients) != len(clientconfig.IDs()) {
 		t.Fatalf("%d %v %s", a.StatusCode, err, a.body)
 	}
 	for _, c := range list.Clients {
 		a := do(e.Handler(), "GET", c.Path, "")
 		m := a.json()
 		file, _ := m["file"].(map[string]any)
-		if a.StatusCode != 200 || m["client"] != c.Client || m["title"] != c.Title || m["name"] != "sandlot" || len(file) != 3 || len(m["instructions"].([]any)) < 2 {
+		if a.StatusCode != 200 || m["client"] != c.Client || m["title"] != c.Title || m["name"] != "sandlot" ||
+			len(file) != 3 || len(m["instructions"].([]any)) < 2 {
 			t.Errorf("%s: %d %s", c.Client, a.StatusCode, a.body)
 		}
 		if !strings.Contains(a.body, "http://localhost:8000") || strings.Contains(a.body, placeholder) {
@@ -46,27 +48,31 @@ func TestInstallGuidance(t *testing.T) {
 
 // Where a token is needed, the answer has a place for one, and none.
 func TestInstallGuidanceWithToken(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	token := e.token("alice")
 	isProblem(t, do(e.Handler(), "GET", "/install", ""), 401, "UNAUTHORIZED")
 	isProblem(t, do(e.Handler(), "GET", "/install/cursor", ""), 401, "UNAUTHORIZED")
 	for _, id := range clientconfig.IDs() {
 		a := do(e.Handler(), "GET", "/install/"+id, "", "Authorization", token)
-		if a.StatusCode != 200 || !strings.Contains(a.body, placeholder) || strings.Contains(a.body, strings.TrimPrefix(token, "Bearer ")) {
+		if a.StatusCode != 200 || !strings.Contains(a.body, placeholder) ||
+			strings.Contains(a.body, strings.TrimPrefix(token, "Bearer ")) {
 			t.Errorf("%s: %d %s", id, a.StatusCode, a.body)
 		}
 	}
 	m := do(e.Handler(), "GET", "/install/claude-code", "", "Authorization", token).json()
-	if m["command"] != `claude mcp add --scope user --transport http sandlot http://localhost:8000/mcp --header "Authorization: Bearer YOUR_TOKEN"` {
+	const command = `claude mcp add --scope user --transport http sandlot http://localhost:8000/mcp ` +
+		`--header "Authorization: Bearer YOUR_TOKEN"`
+	if m["command"] != command {
 		t.Errorf("%v", m["command"])
 	}
 }
 
 func TestInstallGuidanceRefuses(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	a := do(e.Handler(), "GET", "/install/curser", "")
 	isProblem(t, a, 404, "NOT_FOUND")
-	if context, _ := a.json()["context"].(map[string]any); len(context["clients"].([]any)) != len(clientconfig.IDs()) || !strings.Contains(a.body, `did you mean \"cursor\"?`) {
+	if context, _ := a.json()["context"].(map[string]any); len(context["clients"].([]any)) != len(clientconfig.IDs()) ||
+		!strings.Contains(a.body, `did you mean \"cursor\"?`) {
 		t.Error(a.body)
 	}
 	isProblem(t, do(e.Handler(), "GET", "/install/cursor?url=nowhere", ""), 400, "INVALID_PARAMETERS")
@@ -78,11 +84,12 @@ func TestInstallGuidanceRefuses(t *testing.T) {
 // What clients are told is public_url: a proxy gives the request another name, or
 // there is none, over the socket. What the request says itself goes before it.
 func TestInstallGuidanceBehindAProxy(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	e.PublicURL = "https://sandlot.example.com/box"
 	for _, id := range clientconfig.IDs() {
 		a := do(e.Handler(), "GET", "/install/"+id, "", "Host", "localhost")
-		if stdio := id == "claude-desktop"; a.StatusCode != 200 || strings.Contains(a.body, "http://localhost") || !stdio && !strings.Contains(a.body, "https://sandlot.example.com/box/mcp") {
+		if stdio := id == "claude-desktop"; a.StatusCode != 200 || strings.Contains(a.body, "http://localhost") ||
+			!stdio && !strings.Contains(a.body, "https://sandlot.example.com/box/mcp") {
 			t.Errorf("%s: %d %s", id, a.StatusCode, a.body)
 		}
 	}
@@ -91,7 +98,8 @@ func TestInstallGuidanceBehindAProxy(t *testing.T) {
 		t.Errorf("%s", a.body)
 	}
 	over := httptest.NewRequest("GET", "/install/cursor", nil)
-	over = over.WithContext(context.WithValue(over.Context(), http.LocalAddrContextKey, net.Addr(&net.UnixAddr{Net: "unix", Name: "s"})))
+	over = over.WithContext(context.WithValue(over.Context(), http.LocalAddrContextKey,
+		net.Addr(&net.UnixAddr{Net: "unix", Name: "s"})))
 	w := httptest.NewRecorder()
 	e.Owner().ServeHTTP(w, over)
 	if w.Code != 200 || !strings.Contains(w.Body.String(), "https://sandlot.example.com/box/mcp") {
@@ -101,7 +109,7 @@ func TestInstallGuidanceBehindAProxy(t *testing.T) {
 
 // Over the socket it is not known by which address clients come.
 func TestInstallGuidanceOverTheSocket(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{})
+	e := newEdge(t, auth.Auto, OriginCheck{})
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)

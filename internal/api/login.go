@@ -1,6 +1,7 @@
 package api
 
 import (
+	_ "embed"
 	"errors"
 	"html/template"
 	"net/http"
@@ -16,18 +17,12 @@ import (
 // which it was begun. The log-in's id is the rest.
 const loginCookie = "sandlot_login_"
 
+//go:embed login.html
+var loginHTML string
+
 // loginPage is what people see of a log-in at a third-party server: an invitation
 // to go on, or words. It has no script, and nothing on it comes from elsewhere.
-var loginPage = template.Must(template.New("").Parse(`<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{{.Title}}</title>
-<body style="font: 16px/1.5 system-ui, sans-serif; max-width: 36em; margin: 12vh auto; padding: 0 1em; overflow-wrap: anywhere"><h1 style="font-size: 1.4em">{{.Title}}</h1>
-{{with .Invitation}}<p>This is for the Sandlot user <b><bdi>{{.User}}</bdi></b>, and for {{if .Operator}}the operator's server{{else}}their connection{{end}} <b><bdi>{{.Server}}</bdi></b>{{with .Address}} at <b><bdi>{{.}}</bdi></b>{{end}}.</p>
-<p>You log in at <b><bdi>{{.Host}}</bdi></b>. From then on <b><bdi>{{.User}}</bdi></b>, and the agents that work for them, use the account with which you log in.</p>
-{{with .Receivers}}<p><b>What that account lets Sandlot do goes to another place than where you log in:</b> {{range $n, $host := .}}{{if $n}}, {{end}}<b><bdi>{{$host}}</bdi></b>{{end}}. Some providers have it so. Go on only if you know that this belongs to <b><bdi>{{$.Invitation.Host}}</bdi></b>; otherwise it may take over your account there.</p>
-{{end}}<p><b>Go on only if you are <bdi>{{.User}}</bdi> and asked for this link yourself.</b> If somebody sent it to you, close this page: your account would become theirs to use.</p>
-<p><a href="?go={{.Proof}}" style="display: inline-block; padding: .5em 1em; border: 1px solid; border-radius: .4em">Go on to log in at <bdi>{{.Host}}</bdi></a></p>
-{{else}}<p>{{.Text}}</p>
-{{end}}<p style="color: gray">Sandlot</p>
-`))
+var loginPage = template.Must(template.New("").Parse(loginHTML))
 
 // loginSays is what a page says.
 type loginSays struct {
@@ -39,7 +34,8 @@ func (s *Server) loginSays(w http.ResponseWriter, status int, p loginSays) {
 	loginHeaders(w)
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	h.Set("Content-Security-Policy",
+		"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
@@ -64,7 +60,9 @@ func (s *Server) loginFails(w http.ResponseWriter, err error, other string) {
 		s.loginSays(w, http.StatusForbidden, loginSays{Title: "Not in this browser", Text: other + newLink})
 		return
 	}
-	s.loginSays(w, http.StatusNotFound, loginSays{Title: "This log-in is over", Text: "Nobody waits for this log-in any more: it was done, given up, or not begun within ten minutes." + newLink})
+	s.loginSays(w, http.StatusNotFound, loginSays{Title: "This log-in is over",
+		Text: "Nobody waits for this log-in any more: it was done, given up, or not begun within ten minutes." +
+			newLink})
 }
 
 // startLogin shows someone who opens a link to log in at a third-party server
@@ -73,9 +71,12 @@ func (s *Server) startLogin(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	mine := loginCookies(r, id)
 	if proof := r.URL.Query().Get("go"); proof != "" {
-		to, err := hub.BeginLogin.Do(r.Context(), s.Hub, auth.Principal{}, hub.Login{ID: id, Cookies: mine, Proof: proof})
+		to, err := hub.BeginLogin.Do(r.Context(), s.Hub, auth.Principal{}, hub.Login{ID: id, Cookies: mine,
+			Proof: proof})
 		if err != nil {
-			s.loginFails(w, err, "This log-in is another browser's, or this one did not send back the cookie of the page before, without which it cannot log in here.")
+			s.loginFails(w, err,
+				"This log-in is another browser's, or this one did not send back the cookie of the page before, "+
+					"without which it cannot log in here.")
 			return
 		}
 		loginHeaders(w)
@@ -118,7 +119,8 @@ func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
 	id, err := hub.FinishLogin.Do(r.Context(), s.Hub, auth.Principal{},
 		hub.LoginCallback{Query: q, Cookies: func(id string) []string { return loginCookies(r, id) }})
 	if err != nil {
-		s.loginFails(w, err, "This log-in was begun in another browser, or the cookie of it is gone. Nothing was connected.")
+		s.loginFails(w, err,
+			"This log-in was begun in another browser, or the cookie of it is gone. Nothing was connected.")
 		return
 	}
 	http.SetCookie(w, s.cookie(id, "", -1))
@@ -126,5 +128,6 @@ func (s *Server) loggedIn(w http.ResponseWriter, r *http.Request) {
 		s.loginSays(w, http.StatusOK, loginSays{Title: "Not logged in", Text: "The log-in was refused." + newLink})
 		return
 	}
-	s.loginSays(w, http.StatusOK, loginSays{Title: "Back at Sandlot", Text: "Sandlot finishes the log-in now; you can close this page. The connection shows whether it worked."})
+	s.loginSays(w, http.StatusOK, loginSays{Title: "Back at Sandlot",
+		Text: "Sandlot finishes the log-in now; you can close this page. The connection shows whether it worked."})
 }

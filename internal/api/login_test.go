@@ -31,7 +31,8 @@ func newBrowser(t *testing.T) browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return browser{t, &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	return browser{t, &http.Client{Jar: jar,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 // see opens an address, and fails the test unless the status is that.
@@ -83,7 +84,8 @@ func (b browser) agree(address string) string {
 func (e *edge) withLogins(prefix string) (base string) {
 	s := httptest.NewServer(http.StripPrefix(prefix, e.Handler()))
 	e.t.Cleanup(s.Close)
-	e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Callback: s.URL + prefix + "/oauth/callback", Reach: serverstest.Reach})
+	e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1",
+		Callback: s.URL + prefix + "/oauth/callback", Reach: serverstest.Reach})
 	e.t.Cleanup(e.Hub.Servers.Close)
 	return s.URL + prefix
 }
@@ -112,7 +114,7 @@ var ann = auth.User("ann", false)
 // A log-in from the link to the end, in one browser.
 func TestLoginInABrowser(t *testing.T) {
 	for _, prefix := range []string{"", "/behind/proxy"} {
-		e := newEdge(t, auth.Required, Guard{Loopback: true})
+		e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 		base := e.withLogins(prefix)
 		bank := serverstest.NewProtected(t, 0)
 		link := e.link(ann, "my bank", bank.URL)
@@ -122,20 +124,24 @@ func TestLoginInABrowser(t *testing.T) {
 		}
 		anns := newBrowser(t)
 		h, page := anns.see(link, 200)
-		for k, want := range map[string]string{"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff",
-			"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"} {
+		for k, want := range map[string]string{"Cache-Control": "no-store", "Referrer-Policy": "no-referrer",
+			"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff",
+			"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action " +
+				"'none'; frame-ancestors 'none'"} {
 			if h.Get(k) != want {
 				t.Errorf("%s is %q", k, h.Get(k))
 			}
 		}
 		cookie := h.Get("Set-Cookie")
-		for _, want := range []string{"sandlot_login_", "; Path=" + prefix + "/oauth/;", "Max-Age=600", "HttpOnly", "SameSite=Lax"} {
+		for _, want := range []string{"sandlot_login_", "; Path=" + prefix + "/oauth/;", "Max-Age=600", "HttpOnly",
+			"SameSite=Lax"} {
 			if !strings.Contains(cookie, want) {
 				t.Errorf("the cookie %q has no %s", cookie, want)
 			}
 		}
 		host := strings.TrimSuffix(strings.TrimPrefix(bank.URL, "http://"), "/mcp")
-		for _, want := range []string{"<bdi>ann</bdi>", "<bdi>my bank</bdi>", "<bdi>" + bank.URL + "</bdi>", "Go on to log in at <bdi>" + host + "</bdi></a>"} {
+		for _, want := range []string{"<bdi>ann</bdi>", "<bdi>my bank</bdi>", "<bdi>" + bank.URL + "</bdi>",
+			"Go on to log in at <bdi>" + host + "</bdi></a>"} {
 			if !strings.Contains(page, want) {
 				t.Errorf("the page has no %s:\n%s", want, page)
 			}
@@ -158,7 +164,8 @@ func TestLoginInABrowser(t *testing.T) {
 		if _, said := anns.see(back, 200); !strings.Contains(said, "Sandlot finishes the log-in now") {
 			t.Error(said)
 		}
-		for end := time.Now().Add(10 * time.Second); e.state(ann, "my bank").State != state.Connected; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(10 * time.Second); e.state(ann,
+			"my bank").State != state.Connected; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("it is %+v", e.state(ann, "my bank"))
 			}
@@ -181,7 +188,7 @@ func TestLoginInABrowser(t *testing.T) {
 // Nobody comes back from a log-in, or goes on with one, but the browser in which
 // it was begun.
 func TestLoginIsOneBrowsers(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	base := e.withLogins("")
 	bank, other := serverstest.NewProtected(t, 0), serverstest.NewProtected(t, 0)
 	link, evil := e.link(ann, "bank", bank.URL), e.link(auth.User("eve", false), "bank", other.URL)
@@ -189,7 +196,8 @@ func TestLoginIsOneBrowsers(t *testing.T) {
 	bare.Jar = nil // it keeps no cookies
 	refused := func(b browser, what, address, want string) {
 		t.Helper()
-		if _, said := b.see(address, 403); !strings.Contains(said, want) || !strings.Contains(said, "to get a new link") {
+		if _, said := b.see(address, 403); !strings.Contains(said, want) ||
+			!strings.Contains(said, "to get a new link") {
 			t.Errorf("%s is told %s", what, said)
 		}
 	}
@@ -203,7 +211,8 @@ func TestLoginIsOneBrowsers(t *testing.T) {
 	refused(eves, "the same, with a cookie of its own", next, "is another browser")
 	_, proof, _ := strings.Cut(evilNext, "?")
 	refused(anns, "the right one, with another's proof", link+"?"+proof, "is another browser")
-	refused(anns, "the right one, with a proof made up", link+"?go=0123456789abcdef0123456789abcdef", "is another browser")
+	refused(anns, "the right one, with a proof made up", link+"?go=0123456789abcdef0123456789abcdef",
+		"is another browser")
 
 	// The first that goes on has it.
 	_, late := eves.open(link)
@@ -218,7 +227,8 @@ func TestLoginIsOneBrowsers(t *testing.T) {
 	refused(eves, "one with other cookies", back, "Nothing was connected")
 	id := link[strings.LastIndex(link, "/")+1:]
 	at, _ := url.Parse(back)
-	eves.Jar.SetCookies(at, []*http.Cookie{{Name: "sandlot_login_" + id, Value: strings.Repeat("a", 26), Path: "/oauth/"}})
+	eves.Jar.SetCookies(at, []*http.Cookie{{Name: "sandlot_login_" + id, Value: strings.Repeat("a", 26),
+		Path: "/oauth/"}})
 	refused(eves, "one with a cookie that is made up", back, "Nothing was connected")
 	// An attacker's own link, gone on with in their browser, is no use in ann's.
 	mine := eves.agree(eves.follow(evilNext))
@@ -255,14 +265,15 @@ func TestLoginIsOneBrowsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, said := anns.see(base+"/oauth/callback?error=access_denied&state="+u.Query().Get("state"), 200); !strings.Contains(said, "was refused") {
+	if _, said := anns.see(base+"/oauth/callback?error=access_denied&state="+u.Query().Get("state"),
+		200); !strings.Contains(said, "was refused") {
 		t.Error(said)
 	}
 }
 
 // Names are shown as they are, and are nothing else.
 func TestLoginPageEscapes(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true})
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
 	e.withLogins("")
 	bank := serverstest.NewProtected(t, 0)
 	const name, user = `</title><script>alert(1)</script>`, `<img src=x onerror="alert(2)">`
@@ -275,11 +286,13 @@ func TestLoginPageEscapes(t *testing.T) {
 	}
 	page, _ := newBrowser(t).open(e.state(p, name).AuthURL)
 	for _, s := range []string{name, user} {
-		if strings.Contains(page, s) || !strings.Contains(page, html.EscapeString(s)) && !strings.Contains(page, strings.ReplaceAll(html.EscapeString(s), "=", "&#61;")) {
+		if strings.Contains(page, s) || !strings.Contains(page, html.EscapeString(s)) &&
+			!strings.Contains(page, strings.ReplaceAll(html.EscapeString(s), "=", "&#61;")) {
 			t.Errorf("%s does not show as it is:\n%s", s, page)
 		}
 	}
-	if strings.Contains(page, "<script") || strings.Contains(page, "<img") || !strings.Contains(page, "the operator&#39;s server") && !strings.Contains(page, "the operator's server") {
+	if strings.Contains(page, "<script") || strings.Contains(page, "<img") ||
+		!strings.Contains(page, "the operator&#39;s server") && !strings.Contains(page, "the operator's server") {
 		t.Error(page)
 	}
 	if strings.Contains(page, "/mcp") { // where the operator's is, beyond its host
@@ -289,9 +302,11 @@ func TestLoginPageEscapes(t *testing.T) {
 
 // The cookie goes over TLS alone when users come by that.
 func TestLoginCookieIsSecure(t *testing.T) {
-	for callback, want := range map[string]bool{"https://sandlot.example/oauth/callback": true, "http://127.0.0.1:8000/oauth/callback": false} {
-		e := newEdge(t, auth.Required, Guard{})
-		e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Callback: callback, Reach: serverstest.Reach})
+	for callback, want := range map[string]bool{"https://sandlot.example/oauth/callback": true,
+		"http://127.0.0.1:8000/oauth/callback": false} {
+		e := newEdge(t, auth.Required, OriginCheck{})
+		e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Callback: callback,
+			Reach: serverstest.Reach})
 		t.Cleanup(e.Hub.Servers.Close)
 		link := e.link(ann, "bank", serverstest.NewProtected(t, 0).URL)
 		u, err := url.Parse(link)
@@ -314,9 +329,12 @@ func TestLoginPageNamesAll(t *testing.T) {
 		warns     bool
 	}{{nil, false}, {[]string{"tokens.evil.test", "clients.evil.test:8443"}, true}} {
 		w := httptest.NewRecorder()
-		(&Server{}).loginSays(w, 200, loginSays{Title: "x", Invitation: &oauth.ConsentPage{User: "ann", Server: "bank", Host: "accounts.example.com", Receivers: c.receivers}})
+		(&Server{}).loginSays(w, 200, loginSays{Title: "x",
+			Invitation: &oauth.ConsentPage{User: "ann", Server: "bank", Host: "accounts.example.com",
+				Receivers: c.receivers}})
 		page := w.Body.String()
-		if strings.Contains(page, "may take over your account") != c.warns || !strings.HasSuffix(strings.TrimSpace(page), "Sandlot</p>") {
+		if strings.Contains(page, "may take over your account") != c.warns ||
+			!strings.HasSuffix(strings.TrimSpace(page), "Sandlot</p>") {
 			t.Errorf("%q:\n%s", c.receivers, page)
 		}
 		for _, host := range c.receivers {

@@ -10,7 +10,7 @@ import (
 )
 
 func TestWhoMayReadMetrics(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	if a := do(e.Handler(), "GET", "/metrics", ""); a.StatusCode != 200 {
 		t.Errorf("the local user on loopback: %d", a.StatusCode)
 	}
@@ -24,7 +24,8 @@ func TestWhoMayReadMetrics(t *testing.T) {
 	if a := do(e.Handler(), "GET", "/metrics", ""); a.StatusCode != 401 {
 		t.Errorf("nobody: %d", a.StatusCode)
 	}
-	if a := do(e.Handler(), "GET", "/metrics", "", "Authorization", "Bearer "+v.Reveal()); a.StatusCode != 200 || !strings.Contains(a.body, "go_goroutines") {
+	if a := do(e.Handler(), "GET", "/metrics", "", "Authorization", "Bearer "+v.Reveal()); a.StatusCode != 200 ||
+		!strings.Contains(a.body, "go_goroutines") {
 		t.Errorf("a token with the right: %d", a.StatusCode)
 	}
 	if a := do(e.Owner(), "GET", "/metrics", ""); a.StatusCode != 200 {
@@ -32,7 +33,8 @@ func TestWhoMayReadMetrics(t *testing.T) {
 	}
 	// A user who is called local is not the local user.
 	isProblem(t, do(e.Handler(), "GET", "/metrics", "", "Authorization", e.token("local2")), 403, "FORBIDDEN")
-	if (auth.Principal{ID: auth.Local.ID, Authenticated: true}).Has(auth.Metrics) || (auth.Principal{}).Has(auth.Metrics) {
+	if (auth.Principal{ID: auth.Local.ID, Authenticated: true}).Has(auth.Metrics) ||
+		(auth.Principal{}).Has(auth.Metrics) {
 		t.Error("somebody else counts as the local user")
 	}
 }

@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"sandlot/internal/api/client"
+	"sandlot/internal/api/conn"
+	"sandlot/internal/api/preview"
 	"sandlot/internal/auth"
 	"sandlot/internal/port"
 	"sandlot/internal/session"
@@ -33,7 +36,7 @@ type exposure struct {
 }
 
 // expose puts inside on port 80 of a new session.
-func expose(t *testing.T, g Guard, inside http.Handler) *exposure {
+func expose(t *testing.T, g OriginCheck, inside http.Handler) *exposure {
 	t.Helper()
 	e := newEdge(t, auth.Auto, g)
 	back := httptest.NewServer(inside)
@@ -49,7 +52,8 @@ func expose(t *testing.T, g Guard, inside http.Handler) *exposure {
 		t.Fatal(err)
 	}
 	l.Release()
-	x := &exposure{edge: e, t: t, front: httptest.NewServer(e.Handler()), session: l.ID(), name: "80-" + l.ID() + ".localhost:8000", path: "/ports/" + l.ID() + "/80"}
+	x := &exposure{edge: e, t: t, front: httptest.NewServer(e.Handler()), session: l.ID(),
+		name: "80-" + l.ID() + ".localhost:8000", path: "/ports/" + l.ID() + "/80"}
 	t.Cleanup(x.front.Close)
 	x.token = x.open(80, false)
 	return x
@@ -97,7 +101,8 @@ func (x *exposure) ask(method, target string, header ...string) *answer {
 // mirror answers with the request that it got.
 var mirror = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	json.NewEncoder(w).Encode(map[string]any{"method": r.Method, "uri": r.RequestURI, "host": r.Host, "header": r.Header, "body": string(body)})
+	json.NewEncoder(w).Encode(map[string]any{"method": r.Method, "uri": r.RequestURI, "host": r.Host,
+		"header": r.Header, "body": string(body)})
 })
 
 type seen struct {
@@ -117,16 +122,18 @@ func (x *exposure) mirrored(a *answer) (s seen) {
 func (x *exposure) both() map[string]string { return map[string]string{"name": "", "path": x.path} }
 
 func TestPortLink(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, mirror)
+	x := expose(t, OriginCheck{Loopback: true}, mirror)
 	for form, prefix := range x.both() {
 		t.Run(form, func(t *testing.T) {
 			x.t = t
 			a := x.ask("GET", prefix+"/a%2Fb?x=1&sandlot_token="+x.token+"&y=;%zz")
-			if a.StatusCode != 303 || a.Header.Get("Location") != prefix+"/a%2Fb?x=1&y=;%zz" || a.Header.Get("Referrer-Policy") != "no-referrer" {
+			if a.StatusCode != 303 || a.Header.Get("Location") != prefix+"/a%2Fb?x=1&y=;%zz" ||
+				a.Header.Get("Referrer-Policy") != "no-referrer" {
 				t.Fatalf("%d %v", a.StatusCode, a.Header)
 			}
 			cookies := a.Cookies()
-			if len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteLaxMode || cookies[0].Domain != "" || cookies[0].Path != prefix+"/" || cookies[0].Secure {
+			if len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteLaxMode ||
+				cookies[0].Domain != "" || cookies[0].Path != prefix+"/" || cookies[0].Secure {
 				t.Fatalf("%v", a.Header["Set-Cookie"])
 			}
 			s := x.mirrored(x.ask("GET", a.Header.Get("Location"), "Cookie", cookies[0].Name+"="+cookies[0].Value))
@@ -135,14 +142,15 @@ func TestPortLink(t *testing.T) {
 			}
 			// Programs bring it along.
 			for _, got := range []seen{
-				x.mirrored(x.ask("GET", prefix+"/p?q=1", TokenHeader, x.token)),
+				x.mirrored(x.ask("GET", prefix+"/p?q=1", preview.TokenHeader, x.token)),
 				x.mirrored(x.ask("POST", prefix+"/p?sandlot_token="+x.token+"&q=1")),
 			} {
 				if text := fmt.Sprint(got); got.URI != "/p?q=1" || strings.Contains(text, x.token) {
 					t.Errorf("inside: %s", text)
 				}
 			}
-			if to := x.ask("GET", prefix+"//evil.example/?sandlot_token="+x.token).Header.Get("Location"); strings.HasPrefix(to, "//") {
+			if to := x.ask("GET", prefix+"//evil.example/?sandlot_token="+x.token).Header.Get(
+				"Location"); strings.HasPrefix(to, "//") {
 				t.Errorf("sends the browser to another host: %s", to)
 			}
 		})
@@ -150,7 +158,7 @@ func TestPortLink(t *testing.T) {
 }
 
 func TestPortIsPrivate(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, mirror)
+	x := expose(t, OriginCheck{Loopback: true}, mirror)
 	other := x.open(81, false)
 	unknown := strings.Repeat("a", 26)
 	for form, prefix := range x.both() {
@@ -168,7 +176,7 @@ func TestPortIsPrivate(t *testing.T) {
 				t.Errorf("%d %s\n%d %s", a.StatusCode, a.body, b.StatusCode, b.body)
 			}
 			for _, wrong := range []string{"slp_wrong", other, x.token[1:]} {
-				a, b := ask(x.session, "/", TokenHeader, wrong), ask(unknown, "/", TokenHeader, wrong)
+				a, b := ask(x.session, "/", preview.TokenHeader, wrong), ask(unknown, "/", preview.TokenHeader, wrong)
 				if a.StatusCode != 404 || b.StatusCode != 404 || a.body != b.body {
 					t.Errorf("%d %s\n%d %s", a.StatusCode, a.body, b.StatusCode, b.body)
 				}
@@ -176,35 +184,40 @@ func TestPortIsPrivate(t *testing.T) {
 					t.Errorf("%d %v", a.StatusCode, a.Header)
 				}
 			}
-			if a := ask(x.session, "/", "Accept", "text/html,*/*"); !strings.Contains(a.body, "<p>Open this address with its whole link") || !strings.Contains(fmt.Sprint(a.Header["Content-Security-Policy"]), ownPolicy) {
+			if a := ask(x.session, "/", "Accept", "text/html,*/*"); !strings.Contains(a.body,
+				"<p>Open this address with its whole link") ||
+				!strings.Contains(fmt.Sprint(a.Header["Content-Security-Policy"]), preview.OwnPolicy) {
 				t.Errorf("for people: %v %s", a.Header, a.body)
 			}
 		})
 	}
 	// What means no port at all.
-	for _, host := range []string{"80-x.localhost", "80-" + x.session + ".x.localhost", "0-" + x.session + ".localhost:8000"} {
-		if a := x.ask("GET", "/healthz", "Host", host, TokenHeader, x.token); a.StatusCode != 404 || strings.Contains(a.body, `"ok"`) {
+	for _, host := range []string{"80-x.localhost", "80-" + x.session + ".x.localhost",
+		"0-" + x.session + ".localhost:8000"} {
+		if a := x.ask("GET", "/healthz", "Host", host, preview.TokenHeader, x.token); a.StatusCode != 404 ||
+			strings.Contains(a.body, `"ok"`) {
 			t.Errorf("%s: %d %s", host, a.StatusCode, a.body)
 		}
 	}
 	for _, path := range []string{"/ports/", "/ports/x/80/", "/ports/" + x.session + "/0/", "/ports/../healthz"} {
-		if a := x.ask("GET", path, TokenHeader, x.token); a.StatusCode != 404 || a.Header.Get("Content-Security-Policy") == "" {
+		if a := x.ask("GET", path, preview.TokenHeader, x.token); a.StatusCode != 404 ||
+			a.Header.Get("Content-Security-Policy") == "" {
 			t.Errorf("%s: %d %v", path, a.StatusCode, a.Header)
 		}
 	}
-	if a := x.ask("GET", x.path+"/", "Host", "evil.example", TokenHeader, x.token); a.StatusCode != 403 {
+	if a := x.ask("GET", x.path+"/", "Host", "evil.example", preview.TokenHeader, x.token); a.StatusCode != 403 {
 		t.Errorf("by a rebound name: %d", a.StatusCode)
 	}
 	if _, err := x.Hub.Ports.Close(t.Context(), "user:ann", x.session, 80); err != nil {
 		t.Fatal(err)
 	}
-	if a := x.ask("GET", "/", TokenHeader, x.token); a.StatusCode != 404 {
+	if a := x.ask("GET", "/", preview.TokenHeader, x.token); a.StatusCode != 404 {
 		t.Errorf("after it was closed: %d", a.StatusCode)
 	}
 }
 
 func TestPortPublic(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, mirror)
+	x := expose(t, OriginCheck{Loopback: true}, mirror)
 	token := x.open(80, true)
 	for _, prefix := range x.both() {
 		x.mirrored(x.ask("GET", prefix+"/"))
@@ -216,10 +229,11 @@ func TestPortPublic(t *testing.T) {
 
 // No path of a port's host reaches the server's own handlers.
 func TestPortHostsAreApart(t *testing.T) {
-	x := expose(t, Guard{}, mirror)
-	for _, path := range []string{"/", "/mcp", "/healthz", "/metrics", "/v1/sessions", "/v1/../mcp", "//mcp", "/ports/" + x.session + "/80/"} {
+	x := expose(t, OriginCheck{}, mirror)
+	for _, path := range []string{"/", "/mcp", "/healthz", "/metrics", "/v1/sessions", "/v1/../mcp", "//mcp",
+		"/ports/" + x.session + "/80/"} {
 		for _, method := range []string{"GET", "POST"} {
-			if s := x.mirrored(x.ask(method, path, "Host", x.name, TokenHeader, x.token)); s.URI != path {
+			if s := x.mirrored(x.ask(method, path, "Host", x.name, preview.TokenHeader, x.token)); s.URI != path {
 				t.Errorf("%s %s: %+v", method, path, s)
 			}
 			if a := x.ask(method, path, "Host", x.name); a.StatusCode != 401 {
@@ -231,12 +245,16 @@ func TestPortHostsAreApart(t *testing.T) {
 
 // Pages of ports are refused by the API, whatever CORS allows.
 func TestPortPagesDoNotReachTheAPI(t *testing.T) {
-	for name, g := range map[string]Guard{"no CORS": {Loopback: true}, "any": {Loopback: true, CORS: true, Closed: func(context.Context) bool { return true }}} {
+	for name, g := range map[string]OriginCheck{"no CORS": {Loopback: true},
+		"any": {Loopback: true, CORS: true, Closed: func(context.Context) bool { return true }}} {
 		t.Run(name, func(t *testing.T) {
 			x := expose(t, g, mirror)
-			for _, origin := range []string{"http://" + x.name, "https://" + strings.ToUpper(x.name), "http://80-x.localhost:8000", "http://80-" + x.session + ".localhost."} {
-				for _, c := range []struct{ method, path string }{{"GET", "/mcp"}, {"POST", "/mcp"}, {"OPTIONS", "/mcp"}, {"GET", "/v1/sessions"}, {"POST", "/v1/tools/get_sessions"}} {
-					a := x.ask(c.method, c.path, "Host", "localhost:8000", "Origin", origin, "Connection", "Upgrade", "Upgrade", "websocket", "Access-Control-Request-Method", "POST")
+			for _, origin := range []string{"http://" + x.name, "https://" + strings.ToUpper(x.name),
+				"http://80-x.localhost:8000", "http://80-" + x.session + ".localhost."} {
+				for _, c := range []struct{ method, path string }{{"GET", "/mcp"}, {"POST", "/mcp"},
+					{"OPTIONS", "/mcp"}, {"GET", "/v1/sessions"}, {"POST", "/v1/tools/get_sessions"}} {
+					a := x.ask(c.method, c.path, "Host", "localhost:8000", "Origin", origin, "Connection", "Upgrade",
+						"Upgrade", "websocket", "Access-Control-Request-Method", "POST")
 					if a.StatusCode != 403 || a.Header.Get("Access-Control-Allow-Origin") != "" {
 						t.Errorf("%s %s from %s: %d %v", c.method, c.path, origin, a.StatusCode, a.Header)
 					}
@@ -244,7 +262,7 @@ func TestPortPagesDoNotReachTheAPI(t *testing.T) {
 			}
 		})
 	}
-	x := expose(t, Guard{Loopback: true}, mirror)
+	x := expose(t, OriginCheck{Loopback: true}, mirror)
 	if a := x.ask("POST", "/mcp", "Host", "localhost:8000", "Origin", "null"); a.StatusCode != 403 { // a page by path
 		t.Errorf("from an opaque origin: %d", a.StatusCode)
 	}
@@ -254,17 +272,21 @@ func TestPortPagesDoNotReachTheAPI(t *testing.T) {
 }
 
 func TestWhatTheInsideSees(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, mirror)
-	headers := []string{TokenHeader, x.token, "X-Forwarded-For", "1.2.3.4", "X-Forwarded-Host", "evil.example", "Forwarded", "for=1.2.3.4", "X-Forwarded-Prefix", "/evil",
-		"Authorization", "Bearer slt_abc", "Connection", "close, X-Hop", "X-Hop", "1", "Te", "gzip", "Proxy-Authorization", "x", "X-Own", "kept",
+	x := expose(t, OriginCheck{Loopback: true}, mirror)
+	headers := []string{preview.TokenHeader, x.token, "X-Forwarded-For", "1.2.3.4", "X-Forwarded-Host", "evil.example",
+		"Forwarded", "for=1.2.3.4", "X-Forwarded-Prefix", "/evil",
+		"Authorization", "Bearer slt_abc", "Connection", "close, X-Hop", "X-Hop", "1", "Te", "gzip",
+		"Proxy-Authorization", "x", "X-Own", "kept",
 		"Referer", "http://" + x.name + "/?a=1&sandlot_token=" + x.token,
-		"Cookie", "a=1; " + portCookie + "=x; sandlot_in_b=2; __Host-sandlot_port=y", "Cookie", " SANDLOT_PORT = z;c=\"3\";;"}
+		"Cookie", "a=1; " + preview.Cookie + "=x; sandlot_in_b=2; __Host-sandlot_port=y", "Cookie",
+		" SANDLOT_PORT = z;c=\"3\";;"}
 	for form, prefix := range x.both() {
 		t.Run(form, func(t *testing.T) {
 			x.t = t
 			s := x.mirrored(x.ask("GET", prefix+"/x", headers...))
 			h := s.Header
-			for _, gone := range []string{TokenHeader, "Authorization", "Forwarded", "X-Hop", "Te", "Proxy-Authorization"} {
+			for _, gone := range []string{preview.TokenHeader, "Authorization", "Forwarded", "X-Hop", "Te",
+				"Proxy-Authorization"} {
 				if h[gone] != nil {
 					t.Errorf("%s is %q", gone, h[gone])
 				}
@@ -273,7 +295,9 @@ func TestWhatTheInsideSees(t *testing.T) {
 			if prefix != "" {
 				host, cookies, fp = "localhost:8000", "b=2", prefix
 			}
-			if s.Host != host || h.Get("X-Forwarded-Host") != host || h.Get("X-Forwarded-Proto") != "http" || h.Get("X-Forwarded-For") != "127.0.0.1" || h.Get("X-Forwarded-Prefix") != fp || h.Get("X-Own") != "kept" {
+			if s.Host != host || h.Get("X-Forwarded-Host") != host || h.Get("X-Forwarded-Proto") != "http" ||
+				h.Get("X-Forwarded-For") != "127.0.0.1" || h.Get("X-Forwarded-Prefix") != fp ||
+				h.Get("X-Own") != "kept" {
 				t.Errorf("%s: %v", s.Host, h)
 			}
 			if h.Get("Cookie") != cookies || len(h["Cookie"]) != 1 {
@@ -284,25 +308,29 @@ func TestWhatTheInsideSees(t *testing.T) {
 			}
 		})
 	}
-	if s := x.mirrored(x.ask("GET", "/", TokenHeader, x.token, "Authorization", "Basic dTpw")); s.Header.Get("Authorization") != "Basic dTpw" {
+	if s := x.mirrored(x.ask("GET", "/", preview.TokenHeader, x.token, "Authorization",
+		"Basic dTpw")); s.Header.Get("Authorization") != "Basic dTpw" {
 		t.Errorf("the application's own authorization: %v", s.Header)
 	}
 	a := x.ask("GET", "/?sandlot_token="+x.token, "X-Forwarded-Proto", "https") // behind a proxy
-	if c := a.Cookies(); len(c) != 1 || c[0].Name != securePortCookie || !c[0].Secure || c[0].Path != "/" {
+	if c := a.Cookies(); len(c) != 1 || c[0].Name != preview.SecureCookie || !c[0].Secure || c[0].Path != "/" {
 		t.Fatalf("%v", a.Header)
 	}
-	if s := x.mirrored(x.ask("GET", "/", "X-Forwarded-Proto", "https", "Cookie", securePortCookie+"="+x.token)); s.Header.Get("X-Forwarded-Proto") != "https" {
+	if s := x.mirrored(x.ask("GET", "/", "X-Forwarded-Proto", "https", "Cookie",
+		preview.SecureCookie+"="+x.token)); s.Header.Get("X-Forwarded-Proto") != "https" {
 		t.Errorf("%v", s.Header)
 	}
 }
 
 func TestWhatTheInsideMaySay(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	x := expose(t, OriginCheck{Loopback: true}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		for _, c := range []string{"a=1; Domain=localhost; Path=/", "b=2; path=/app; HttpOnly", "c=3", "sandlot_port=evil; Path=/", "__Host-Sandlot_Port=evil; Path=/; Secure", "=sandlot_port=evil", "nameless", "d=4; Path=/../../mcp; Path=/x"} {
+		for _, c := range []string{"a=1; Domain=localhost; Path=/", "b=2; path=/app; HttpOnly", "c=3",
+			"sandlot_port=evil; Path=/", "__Host-Sandlot_Port=evil; Path=/; Secure", "=sandlot_port=evil", "nameless",
+			"d=4; Path=/../../mcp; Path=/x"} {
 			h.Add("Set-Cookie", c)
 		}
-		for _, name := range append(append([]string{"X-Kept"}, unsaid...), unsaidByPath...) {
+		for _, name := range append(append([]string{"X-Kept"}, preview.Forbidden...), preview.ForbiddenByPath...) {
 			h.Set(name, "evil")
 		}
 		h.Set("Content-Security-Policy", "sandbox allow-same-origin allow-scripts")
@@ -311,36 +339,45 @@ func TestWhatTheInsideMaySay(t *testing.T) {
 		h.Set("Location", r.URL.Query().Get("to"))
 		w.WriteHeader(302)
 	}))
-	a := x.ask("GET", "/", TokenHeader, x.token)
-	if got, want := fmt.Sprintf("%q", a.Header["Set-Cookie"]), `["a=1; Path=/" "b=2; path=/app; HttpOnly" "c=3" "d=4; Path=/../../mcp; Path=/x"]`; got != want {
+	a := x.ask("GET", "/", preview.TokenHeader, x.token)
+	want := `["a=1; Path=/" "b=2; path=/app; HttpOnly" "c=3" "d=4; Path=/../../mcp; Path=/x"]`
+	if got := fmt.Sprintf("%q", a.Header["Set-Cookie"]); got != want {
 		t.Errorf("cookies\n%s, want\n%s", got, want)
 	}
-	if a.Header.Get("Service-Worker-Allowed") == "" || a.Header.Get("X-Kept") == "" || a.Header.Get("X-Accel-Buffering") == "" || a.Header.Get("Content-Security-Policy") != "sandbox allow-same-origin allow-scripts" {
+	if a.Header.Get("Service-Worker-Allowed") == "" || a.Header.Get("X-Kept") == "" ||
+		a.Header.Get("X-Accel-Buffering") == "" ||
+		a.Header.Get("Content-Security-Policy") != "sandbox allow-same-origin allow-scripts" {
 		t.Errorf("%v", a.Header)
 	}
-	p := x.ask("GET", x.path+"/", TokenHeader, x.token)
-	if got, want := strings.ReplaceAll(fmt.Sprintf("%q", p.Header["Set-Cookie"]), x.path, "P"), `["sandlot_in_a=1; Path=P/" "sandlot_in_b=2; HttpOnly; Path=P/app" "sandlot_in_c=3; Path=P/" "sandlot_in_d=4; Path=P/x"]`; got != want {
+	p := x.ask("GET", x.path+"/", preview.TokenHeader, x.token)
+	want = `["sandlot_in_a=1; Path=P/" "sandlot_in_b=2; HttpOnly; Path=P/app" "sandlot_in_c=3; Path=P/" ` +
+		`"sandlot_in_d=4; Path=P/x"]`
+	if got := strings.ReplaceAll(fmt.Sprintf("%q", p.Header["Set-Cookie"]), x.path, "P"); got != want {
 		t.Errorf("cookies by path\n%s, want\n%s", got, want)
 	}
-	if csp := p.Header["Content-Security-Policy"]; len(csp) != 2 || csp[1] != pathPolicy || p.Header.Get("X-Content-Type-Options") != "nosniff" {
+	if csp := p.Header["Content-Security-Policy"]; len(csp) != 2 || csp[1] != preview.PathPolicy ||
+		p.Header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("by path: %v", p.Header)
 	}
-	for _, name := range unsaid {
+	for _, name := range preview.Forbidden {
 		if a.Header[name] != nil || p.Header[name] != nil {
 			t.Errorf("says %s", name)
 		}
 	}
-	for _, name := range unsaidByPath {
+	for _, name := range preview.ForbiddenByPath {
 		if p.Header[name] != nil {
 			t.Errorf("says %s by path", name)
 		}
 	}
 	for to, want := range map[string]string{
-		"/login?x=1#f": "P/login?x=1#f", "login": "login", "?y": "?y", "https://other.example/x": "https://other.example/x",
-		"http://localhost:8000/mcp": "P/mcp", "//localhost:8000/v1/": "P/v1/", "P/already": "P/already", "/a%2Fb": "P/a%2Fb",
+		"/login?x=1#f": "P/login?x=1#f", "login": "login", "?y": "?y",
+		"https://other.example/x":   "https://other.example/x",
+		"http://localhost:8000/mcp": "P/mcp", "//localhost:8000/v1/": "P/v1/", "P/already": "P/already",
+		"/a%2Fb": "P/a%2Fb",
 	} {
 		to := strings.Replace(to, "P", x.path, 1)
-		if got := strings.Replace(x.ask("GET", x.path+"/?to="+url.QueryEscape(to), TokenHeader, x.token).Header.Get("Location"), x.path, "P", 1); got != want {
+		if got := strings.Replace(x.ask("GET", x.path+"/?to="+url.QueryEscape(to), preview.TokenHeader,
+			x.token).Header.Get("Location"), x.path, "P", 1); got != want {
 			t.Errorf("a redirect to %s becomes %s, want %s", to, got, want)
 		}
 	}
@@ -349,7 +386,7 @@ func TestWhatTheInsideMaySay(t *testing.T) {
 // A page of another origin does not use the cookie, though browsers take all
 // names of one domain for one site.
 func TestPortCookieIsForItsOwnPages(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, mirror)
+	x := expose(t, OriginCheck{Loopback: true}, mirror)
 	for _, tt := range []struct {
 		prefix string
 		header []string
@@ -374,18 +411,20 @@ func TestPortCookieIsForItsOwnPages(t *testing.T) {
 		{x.path, []string{"Origin", "http://localhost:8000"}, 401},
 		{x.path, []string{"Origin", "https://evil.example"}, 401},
 	} {
-		if a := x.ask("GET", tt.prefix+"/", append(tt.header, "Cookie", portCookie+"="+x.token)...); a.StatusCode != tt.want {
+		if a := x.ask("GET", tt.prefix+"/", append(tt.header, "Cookie",
+			preview.Cookie+"="+x.token)...); a.StatusCode != tt.want {
 			t.Errorf("%s %v: %d, want %d", tt.prefix, tt.header, a.StatusCode, tt.want)
 		}
 	}
 }
 
 func TestServiceWorkers(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, mirror)
-	if a := x.ask("GET", x.path+"/sw.js", TokenHeader, x.token, "Service-Worker", "script"); a.StatusCode != 403 {
+	x := expose(t, OriginCheck{Loopback: true}, mirror)
+	if a := x.ask("GET", x.path+"/sw.js", preview.TokenHeader, x.token, "Service-Worker",
+		"script"); a.StatusCode != 403 {
 		t.Errorf("by path: %d", a.StatusCode)
 	}
-	x.mirrored(x.ask("GET", "/sw.js", TokenHeader, x.token, "Service-Worker", "script"))
+	x.mirrored(x.ask("GET", "/sw.js", preview.TokenHeader, x.token, "Service-Worker", "script"))
 	a := x.ask("GET", x.path+"?sandlot_token="+x.token)
 	if a.StatusCode != 308 || a.Header.Get("Location") != x.path+"/?sandlot_token="+x.token {
 		t.Errorf("%d %v", a.StatusCode, a.Header)
@@ -393,9 +432,9 @@ func TestServiceWorkers(t *testing.T) {
 }
 
 func TestNothingListens(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, mirror)
+	x := expose(t, OriginCheck{Loopback: true}, mirror)
 	token := x.open(81, false)
-	a := x.ask("GET", "/", "Host", "81-"+x.session+".localhost", TokenHeader, token)
+	a := x.ask("GET", "/", "Host", "81-"+x.session+".localhost", preview.TokenHeader, token)
 	if a.StatusCode != 502 || !strings.Contains(a.body, "Nothing listens on port 81") {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
@@ -403,30 +442,35 @@ func TestNothingListens(t *testing.T) {
 
 // A server inside says things that are not HTTP.
 func TestHostileServers(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, mirror)
+	x := expose(t, OriginCheck{Loopback: true}, mirror)
 	for name, says := range map[string]string{
-		"nothing":            "",
-		"noise":              "\x00\x01\x02\r\n\r\n",
-		"endless header":     "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20),
-		"many headers":       "HTTP/1.1 200 OK\r\n" + strings.Repeat("X: yyyyyyyyyyyyyyyyyyyyyyyyyy\r\n", 10_000) + "\r\n",
-		"two lengths":        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-		"another protocol":   "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: evil\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
+		"nothing":        "",
+		"noise":          "\x00\x01\x02\r\n\r\n",
+		"endless header": "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20),
+		"many headers": "HTTP/1.1 200 OK\r\n" + strings.Repeat("X: yyyyyyyyyyyyyyyyyyyyyyyyyy\r\n", 10_000) +
+			"\r\n",
+		"two lengths": "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+		"another protocol": "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " +
+			"evil\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
 		"no protocol":        "HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
 		"a header in a line": "HTTP/1.1 200 OK\r\nX: a\rSet-Cookie: sandlot_port=x\r\nContent-Length: 0\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			x.t = t
 			x.fake.Dial = func(uint32) (net.Conn, error) { return speaks(says), nil }
-			if a := x.ask("GET", "/", TokenHeader, x.token); a.StatusCode != 502 || len(a.Cookies()) > 0 {
+			if a := x.ask("GET", "/", preview.TokenHeader, x.token); a.StatusCode != 502 || len(a.Cookies()) > 0 {
 				t.Errorf("%d %v %.100s", a.StatusCode, a.Header, a.body)
 			}
 		})
 	}
 	// What comes before the status is dropped, and takes nothing away.
 	x.fake.Dial = func(uint32) (net.Conn, error) {
-		return speaks("HTTP/1.1 103 Early Hints\r\nSet-Cookie: sandlot_port=evil\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"), nil
+		return speaks("HTTP/1.1 103 Early Hints\r\nSet-Cookie: sandlot_port=evil\r\nLink: </x>\r\n\r\nHTTP/1.1 200 " +
+			"OK\r\nContent-Length: 2\r\n\r\nhi"), nil
 	}
-	if a := x.ask("GET", x.path+"/", TokenHeader, x.token); a.body != "hi" || a.Header.Get("Content-Security-Policy") != pathPolicy || len(a.Cookies()) > 0 || a.Header.Get("Link") != "" {
+	if a := x.ask("GET", x.path+"/", preview.TokenHeader, x.token); a.body != "hi" ||
+		a.Header.Get("Content-Security-Policy") != preview.PathPolicy || len(a.Cookies()) > 0 ||
+		a.Header.Get("Link") != "" {
 		t.Errorf("%v %q", a.Header, a.body)
 	}
 	// An answer that breaks off is not taken for the whole.
@@ -435,7 +479,7 @@ func TestHostileServers(t *testing.T) {
 	}
 	r, _ := http.NewRequest("GET", x.front.URL+"/", nil)
 	r.Host = x.name
-	r.Header.Set(TokenHeader, x.token)
+	r.Header.Set(preview.TokenHeader, x.token)
 	if resp, err := http.DefaultTransport.RoundTrip(r); err == nil {
 		if b, err := io.ReadAll(resp.Body); err == nil {
 			t.Errorf("%q was taken for the whole", b)
@@ -458,7 +502,7 @@ func speaks(text string) net.Conn {
 
 func TestEventsComeAtOnce(t *testing.T) {
 	next := make(chan struct{})
-	x := expose(t, Guard{Loopback: true}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	x := expose(t, OriginCheck{Loopback: true}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		for i := range 3 {
 			fmt.Fprintf(w, "event %d\n", i)
@@ -468,7 +512,7 @@ func TestEventsComeAtOnce(t *testing.T) {
 	}))
 	r, _ := http.NewRequest("GET", x.front.URL+"/", nil)
 	r.Host = x.name
-	r.Header.Set(TokenHeader, x.token)
+	r.Header.Set(preview.TokenHeader, x.token)
 	resp, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		t.Fatal(err)
@@ -490,7 +534,9 @@ var shouter = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer c.Close()
-	fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nSet-Cookie: sandlot_port=evil\r\n\r\n", r.Header.Get("Upgrade"))
+	fmt.Fprintf(rw,
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nSet-Cookie: "+
+			"sandlot_port=evil\r\n\r\n", r.Header.Get("Upgrade"))
 	rw.Flush()
 	for {
 		line, err := rw.ReadString('\n')
@@ -524,8 +570,9 @@ func (x *exposure) upgrade(target, host string, header ...string) (net.Conn, *bu
 }
 
 func TestUpgrade(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, shouter)
-	for _, target := range []struct{ path, host string }{{"/ws?sandlot_token=" + x.token, x.name}, {x.path + "/ws?sandlot_token=" + x.token, "localhost:8000"}} {
+	x := expose(t, OriginCheck{Loopback: true}, shouter)
+	for _, target := range []struct{ path, host string }{{"/ws?sandlot_token=" + x.token, x.name},
+		{x.path + "/ws?sandlot_token=" + x.token, "localhost:8000"}} {
 		c, from, resp := x.upgrade(target.path, target.host)
 		if resp.StatusCode != 101 || len(resp.Cookies()) > 0 {
 			t.Fatalf("%s: %d %v", target.path, resp.StatusCode, resp.Header)
@@ -538,11 +585,12 @@ func TestUpgrade(t *testing.T) {
 		}
 		c.Close()
 	}
-	if _, _, resp := x.upgrade("/", x.name, "Cookie", portCookie+"="+x.token, "Origin", "https://evil.example"); resp.StatusCode != 401 {
+	if _, _, resp := x.upgrade("/", x.name, "Cookie", preview.Cookie+"="+x.token, "Origin",
+		"https://evil.example"); resp.StatusCode != 401 {
 		t.Errorf("from another origin: %d", resp.StatusCode)
 	}
 	// Closing the port ends it.
-	_, from, resp := x.upgrade("/", x.name, "Cookie", portCookie+"="+x.token, "Origin", "http://"+x.name)
+	_, from, resp := x.upgrade("/", x.name, "Cookie", preview.Cookie+"="+x.token, "Origin", "http://"+x.name)
 	if resp.StatusCode != 101 {
 		t.Fatal(resp.StatusCode)
 	}
@@ -556,7 +604,7 @@ func TestUpgrade(t *testing.T) {
 
 // A session that is used is not idle, and one that was stopped comes back.
 func TestUseWakes(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, shouter)
+	x := expose(t, OriginCheck{Loopback: true}, shouter)
 	ann := auth.User("ann", false)
 	status := func() string {
 		l, err := x.Hub.Sessions.List(t.Context(), ann, x.session)
@@ -565,7 +613,7 @@ func TestUseWakes(t *testing.T) {
 		}
 		return l[0].Status
 	}
-	c, _, _ := x.upgrade("/", x.name, TokenHeader, x.token)
+	c, _, _ := x.upgrade("/", x.name, preview.TokenHeader, x.token)
 	if s := status(); s != "processing" {
 		t.Errorf("while it is used: %s", s)
 	}
@@ -581,17 +629,17 @@ func TestUseWakes(t *testing.T) {
 	}
 	l.Release()
 	x.fake.Box(l.Booted.ID).Die("killed")
-	if _, _, resp := x.upgrade("/", x.name, TokenHeader, x.token); resp.StatusCode != 101 {
+	if _, _, resp := x.upgrade("/", x.name, preview.TokenHeader, x.token); resp.StatusCode != 101 {
 		t.Errorf("after its sandbox died: %d", resp.StatusCode)
 	}
 	x.Hub.Sessions.Stop(t.Context(), ann, x.session)
-	if a := x.ask("GET", "/", TokenHeader, x.token); a.StatusCode != 404 {
+	if a := x.ask("GET", "/", preview.TokenHeader, x.token); a.StatusCode != 404 {
 		t.Errorf("after the session ended: %d", a.StatusCode)
 	}
 }
 
 func TestTooManyConnections(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, mirror)
+	x := expose(t, OriginCheck{Loopback: true}, mirror)
 	for range port.MaxConns {
 		leave, err := x.Hub.Ports.Join(x.session)
 		if err != nil {
@@ -599,7 +647,7 @@ func TestTooManyConnections(t *testing.T) {
 		}
 		defer leave()
 	}
-	if a := x.ask("GET", "/", TokenHeader, x.token); a.StatusCode != 503 || a.Header.Get("Retry-After") == "" {
+	if a := x.ask("GET", "/", preview.TokenHeader, x.token); a.StatusCode != 503 || a.Header.Get("Retry-After") == "" {
 		t.Errorf("%d %v", a.StatusCode, a.Header)
 	}
 	c := x.client()
@@ -609,13 +657,13 @@ func TestTooManyConnections(t *testing.T) {
 }
 
 // client is ann's.
-func (x *exposure) client() *Client {
+func (x *exposure) client() *client.Client {
 	x.t.Helper()
 	_, v, err := auth.Issue(x.t.Context(), x.tokens, "ann", false, 0)
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	c, err := NewClient("", x.front.URL, v)
+	c, err := client.New("", x.front.URL, v)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -623,7 +671,7 @@ func (x *exposure) client() *Client {
 }
 
 func TestDial(t *testing.T) {
-	x := expose(t, Guard{Loopback: true}, mirror)
+	x := expose(t, OriginCheck{Loopback: true}, mirror)
 	inside, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -638,7 +686,7 @@ func TestDial(t *testing.T) {
 	c := x.client()
 	dial := func() (client, server *net.TCPConn) {
 		t.Helper()
-		conn, err := c.Dial(t.Context(), x.session, 7)
+		remote, err := c.Dial(t.Context(), x.session, 7)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -660,7 +708,7 @@ func TestDial(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go Splice(theirs, conn)
+		go conn.Splice(theirs, remote)
 		t.Cleanup(func() { mine.Close(); s.Close() })
 		return mine.(*net.TCPConn), s.(*net.TCPConn)
 	}
@@ -700,14 +748,17 @@ func TestDial(t *testing.T) {
 		session string
 		port    int
 		text    string
-	}{{x.session, 8, "nothing listens on port 8"}, {"nobodys", 7, "not found"}, {"new", 7, "not found"}, {x.session, 0, "1 to 65535"}, {x.session, 70000, "1 to 65535"}} {
-		if _, err := c.Dial(t.Context(), bad.session, bad.port); err == nil || !strings.Contains(err.Error(), bad.text) {
+	}{{x.session, 8, "nothing listens on port 8"}, {"nobodys", 7, "not found"}, {"new", 7, "not found"},
+		{x.session, 0, "1 to 65535"}, {x.session, 70000, "1 to 65535"}} {
+		if _, err := c.Dial(t.Context(), bad.session, bad.port); err == nil ||
+			!strings.Contains(err.Error(), bad.text) {
 			t.Errorf("%v: %v", bad, err)
 		}
 	}
 	_, v, _ := auth.Issue(t.Context(), x.tokens, "bob", false, 0)
-	bob, _ := NewClient("", x.front.URL, v)
-	if _, err := bob.Dial(context.Background(), x.session, 7); err == nil || !strings.Contains(err.Error(), "not found") {
+	bob, _ := client.New("", x.front.URL, v)
+	if _, err := bob.Dial(context.Background(), x.session, 7); err == nil ||
+		!strings.Contains(err.Error(), "not found") {
 		t.Errorf("another user: %v", err)
 	}
 }

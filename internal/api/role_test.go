@@ -11,7 +11,7 @@ import (
 // What the operator may do asks for a role: by the owner's socket, and by a token
 // over the network. A name, a header or somebody else's session gives none.
 func TestRoles(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	e.Hub.Network = func() hub.NetworkState { return hub.NetworkState{} }
 	routes := []struct {
 		method, path, body string
@@ -44,10 +44,12 @@ func TestRoles(t *testing.T) {
 		for _, user := range []string{"operator", "admin", "root", "Local2"} {
 			try(user+" "+name, h, 0, "Authorization", e.token(user))
 		}
-		for _, claim := range []string{"X-Sandlot-Role", "Roles", "X-Forwarded-User", "X-Remote-Role", "Mcp-Param-Role"} {
+		for _, claim := range []string{"X-Sandlot-Role", "Roles", "X-Forwarded-User", "X-Remote-Role",
+			"Mcp-Param-Role"} {
 			try(claim+" "+name, h, 0, "Authorization", ann, claim, "operator")
 		}
-		for _, roles := range [][]auth.Role{{auth.Metrics}, {auth.Logs}, {auth.Operator}, {auth.Metrics, auth.Operator}} {
+		for _, roles := range [][]auth.Role{{auth.Metrics}, {auth.Logs}, {auth.Operator},
+			{auth.Metrics, auth.Operator}} {
 			tok, v, err := auth.Issue(t.Context(), e.tokens, "ann", false, 0, roles...)
 			if err != nil {
 				t.Fatal(err)
@@ -73,7 +75,7 @@ func TestRoles(t *testing.T) {
 
 // An operator sees and changes what anyone's session may reach; others see their own.
 func TestOperatorsSeeAllSessions(t *testing.T) {
-	e := newEdge(t, auth.Auto, Guard{Loopback: true})
+	e := newEdge(t, auth.Auto, OriginCheck{Loopback: true})
 	ann, bob := e.token("ann"), e.token("bob")
 	_, v, err := auth.Issue(t.Context(), e.tokens, "eve", false, 0, auth.Operator)
 	if err != nil {
@@ -82,16 +84,20 @@ func TestOperatorsSeeAllSessions(t *testing.T) {
 	id, _ := do(e.Handler(), "POST", "/v1/sessions", `{}`, "Authorization", ann).json()["session_id"].(string)
 	path := "/v1/sessions/" + id + "/network"
 	for who, header := range map[string]string{ann: "its owner", "Bearer " + v.Reveal(): "an operator"} {
-		if a := do(e.Handler(), "GET", path, "", "Authorization", who); a.StatusCode != 200 || a.json()["owner"] != "user:ann" {
+		if a := do(e.Handler(), "GET", path, "", "Authorization", who); a.StatusCode != 200 ||
+			a.json()["owner"] != "user:ann" {
 			t.Errorf("%s: %d %s", header, a.StatusCode, a.body)
 		}
 	}
 	isProblem(t, do(e.Handler(), "GET", path, "", "Authorization", bob), 404, "SESSION_NOT_FOUND")
-	if a := do(e.Handler(), "PATCH", path, `{"mode":"none"}`, "Authorization", "Bearer "+v.Reveal()); a.StatusCode != 200 {
+	if a := do(e.Handler(), "PATCH", path, `{"mode":"none"}`, "Authorization",
+		"Bearer "+v.Reveal()); a.StatusCode != 200 {
 		t.Errorf("an operator changes it: %d %s", a.StatusCode, a.body)
 	}
 	// The rest of a session is its owner's alone.
-	for _, c := range []struct{ method, path string }{{"DELETE", ""}, {"GET", "/files/f"}, {"PUT", "/files/f"}, {"POST", "/exec"}} {
-		isProblem(t, do(e.Handler(), c.method, "/v1/sessions/"+id+c.path, "x", "Authorization", "Bearer "+v.Reveal()), 404, "SESSION_NOT_FOUND")
+	for _, c := range []struct{ method, path string }{{"DELETE", ""}, {"GET", "/files/f"}, {"PUT", "/files/f"},
+		{"POST", "/exec"}} {
+		isProblem(t, do(e.Handler(), c.method, "/v1/sessions/"+id+c.path, "x", "Authorization", "Bearer "+v.Reveal()),
+			404, "SESSION_NOT_FOUND")
 	}
 }

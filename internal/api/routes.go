@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 
+	"sandlot/internal/hub"
 	"sandlot/internal/policy"
 )
 
@@ -25,6 +26,7 @@ type route struct {
 // routes are all but /mcp, whose methods have operations of their own, and those of
 // exposed ports. An operation that is empty is that of the tool in the path.
 func (s *Server) routes() []route {
+	answer := func(e endpoint) http.HandlerFunc { return s.answer(http.StatusOK, e) }
 	return []route{
 		{"GET /{$}", everyone, policy.HealthRead, s.look(s.health)},
 		{"GET /healthz", everyone, policy.HealthRead, s.look(s.alive)},
@@ -32,35 +34,40 @@ func (s *Server) routes() []route {
 		{"GET /oauth/start/{id}", everyone, policy.LoginBegin, s.startLogin},
 		{"GET /oauth/callback", everyone, policy.LoginFinish, s.loggedIn},
 		{"GET /metrics", principals, policy.MetricsRead, s.metrics()},
-		{"GET /v1/sessions", principals, policy.SessionList, s.listSessions},
-		{"POST /v1/sessions", principals, policy.SessionCreate, s.createSession},
-		{"GET /v1/sessions/{id}", principals, policy.SessionList, s.getSession},
-		{"DELETE /v1/sessions/{id}", principals, policy.SessionStop, s.deleteSession},
-		{"DELETE /v1/sessions", principals, policy.SessionStopAll, s.deleteSessions},
-		{"GET /v1/sessions/{id}/files/{path...}", principals, policy.FileRead, s.download}, // and HEAD
+		{"GET /v1/sessions", principals, policy.SessionList, answer(s.listSessions)},
+		{"POST /v1/sessions", principals, policy.SessionCreate,
+			operation(s, http.StatusCreated, hub.CreateSession, wantedSession)},
+		{"GET /v1/sessions/{id}", principals, policy.SessionList, answer(s.getSession)},
+		{"DELETE /v1/sessions/{id}", principals, policy.SessionStop,
+			operation(s, http.StatusOK, hub.StopSession, sessionID)},
+		{"DELETE /v1/sessions", principals, policy.SessionStopAll,
+			operation(s, http.StatusOK, hub.StopAllSessions, none)},
+		{"GET /v1/sessions/{id}/files/{path...}", principals, policy.FileRead, s.stream(s.download)}, // and HEAD
 		{"PUT /v1/sessions/{id}/files/{path...}", principals, policy.FileWrite, s.upload},
-		{"DELETE /v1/sessions/{id}/files/{path...}", principals, policy.FileRemove, s.removeFile},
-		{"POST /v1/sessions/{id}/exec", principals, policy.ShellExecute, s.exec},
-		{"POST /v1/sessions/{id}/ports/{port}", principals, policy.PortDial, s.dial},
-		{"GET /v1/sessions/{id}/network", principals, policy.NetworkRead, s.sessionNetwork},
-		{"PATCH /v1/sessions/{id}/network", principals, policy.NetworkChange, s.changeNetwork},
-		{"GET /v1/network", principals, policy.NetworkReadAll, s.network},
-		{"POST /v1/tools/{name}", principals, "", s.call},
-		{"GET /v1/connections", principals, policy.MCPList, s.listConnections},
-		{"GET /v1/connections/{id}", principals, policy.MCPInspect, s.inspectConnection},
-		{"POST /v1/connections/{id}/approve", principals, policy.MCPApprove, s.approveConnection},
-		{"POST /v1/connections/{id}/prompt", principals, policy.PromptGet, s.getPrompt},
-		{"POST /v1/connections/{id}/read", principals, policy.ResourceRead, s.readResource},
-		{"GET /v1/secrets", principals, policy.SecretList, s.listSecrets},
-		{"PUT /v1/secrets/{name}", principals, policy.SecretSet, s.setSecret},
-		{"DELETE /v1/secrets/{name}", principals, policy.SecretRemove, s.removeSecret},
-		{"GET /v1/events", principals, policy.EventRead, s.events},
-		{"POST /v1/stdio", principals, policy.ClientConnect, s.stdio},
-		{"GET /install", principals, policy.ClientGuide, s.installList},
-		{"GET /install/{client}", principals, policy.ClientGuide, s.installGuidance},
+		{"DELETE /v1/sessions/{id}/files/{path...}", principals, policy.FileRemove,
+			operation(s, http.StatusOK, hub.RemoveFile, removal)},
+		{"POST /v1/sessions/{id}/exec", principals, policy.ShellExecute, s.stream(s.exec)},
+		{"POST /v1/sessions/{id}/ports/{port}", principals, policy.PortDial, s.stream(s.dial)},
+		{"GET /v1/sessions/{id}/network", principals, policy.NetworkRead,
+			operation(s, http.StatusOK, hub.ReadSessionNetwork, sessionID)},
+		{"PATCH /v1/sessions/{id}/network", principals, policy.NetworkChange,
+			operation(s, http.StatusOK, hub.ChangeNetwork, networkChange)},
+		{"GET /v1/network", principals, policy.NetworkReadAll, operation(s, http.StatusOK, hub.ReadNetwork, none)},
+		{"POST /v1/tools/{name}", principals, "", answer(s.callTool)},
+		{"GET /v1/connections", principals, policy.MCPList, answer(s.listConnections)},
+		{"GET /v1/connections/{id}", principals, policy.MCPInspect,
+			operation(s, http.StatusOK, hub.InspectServer, serverName)},
+		{"POST /v1/connections/{id}/approve", principals, policy.MCPApprove, answer(s.approveConnection)},
+		{"POST /v1/connections/{id}/prompt", principals, policy.PromptGet,
+			operation(s, http.StatusOK, hub.ServerPrompt, wantedPrompt)},
+		{"POST /v1/connections/{id}/read", principals, policy.ResourceRead,
+			operation(s, http.StatusOK, hub.ServerResource, wantedResource)},
+		{"GET /v1/secrets", principals, policy.SecretList, answer(s.listSecrets)},
+		{"PUT /v1/secrets/{name}", principals, policy.SecretSet, operation(s, http.StatusOK, hub.SetSecret, newSecret)},
+		{"DELETE /v1/secrets/{name}", principals, policy.SecretRemove, answer(s.removeSecret)},
+		{"GET /v1/events", principals, policy.EventRead, s.stream(s.events)},
+		{"POST /v1/stdio", principals, policy.ClientConnect, s.stream(s.stdio)},
+		{"GET /install", principals, policy.ClientGuide, answer(s.installList)},
+		{"GET /install/{client}", principals, policy.ClientGuide, answer(s.installGuidance)},
 	}
-}
-
-func (s *Server) alive(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, http.StatusOK, Readiness{Status: "ok"})
 }

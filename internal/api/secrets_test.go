@@ -71,14 +71,16 @@ func (unkept) RemoveConnection(context.Context, string, string) error { return n
 
 // withSecrets gives an edge secrets and connections.
 func (e *edge) withSecrets() *edge {
-	e.Hub.Vault = &vault.Vault{Store: &sealed{all: map[[2]string]vault.Record{}}, KeyFile: filepath.Join(e.t.TempDir(), "secrets.key"), Make: true}
-	e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Secrets: e.Hub.Vault, Reach: serverstest.Reach})
+	e.Hub.Vault = &vault.Vault{Store: &sealed{all: map[[2]string]vault.Record{}},
+		KeyFile: filepath.Join(e.t.TempDir(), "secrets.key"), Make: true}
+	e.Hub.Servers = servers.New(servers.Config{Store: unkept{}, Version: "1", Secrets: e.Hub.Vault,
+		Reach: serverstest.Reach})
 	e.t.Cleanup(e.Hub.Servers.Close)
 	return e
 }
 
 func TestSecrets(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true}).withSecrets()
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true}).withSecrets()
 	ann, bob := e.token("ann"), e.token("bob")
 	as := func(token, method, path, body string) answer {
 		t.Helper()
@@ -100,7 +102,8 @@ func TestSecrets(t *testing.T) {
 	if list(ann) != "[]" {
 		t.Error("a new user has secrets")
 	}
-	if a := as(ann, "PUT", "/v1/secrets/GH", "hunter2"); a.StatusCode != 200 || a.json()["name"] != "GH" || a.json()["readable"] != true || a.json()["created"] == nil || fmt.Sprint(a.json()["used_by"]) != "[]" {
+	if a := as(ann, "PUT", "/v1/secrets/GH", "hunter2"); a.StatusCode != 200 || a.json()["name"] != "GH" ||
+		a.json()["readable"] != true || a.json()["created"] == nil || fmt.Sprint(a.json()["used_by"]) != "[]" {
 		t.Errorf("%d %s", a.StatusCode, a.body)
 	}
 	as(bob, "PUT", "/v1/secrets/GH", "hunter3\n\"{}")
@@ -135,14 +138,17 @@ func TestSecrets(t *testing.T) {
 
 // They are as closed as the rest: no token, another site's page, another host.
 func TestSecretsAreGuarded(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true}).withSecrets()
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true}).withSecrets()
 	ann := e.token("ann")
 	for _, q := range [][2]string{{"GET", "/v1/secrets"}, {"PUT", "/v1/secrets/GH"}, {"DELETE", "/v1/secrets/GH"}} {
 		isProblem(t, do(e.Handler(), q[0], q[1], "hunter2"), 401, "UNAUTHORIZED")
-		isProblem(t, do(e.Handler(), q[0], q[1], "hunter2", "Authorization", ann, "Origin", "https://evil.example"), 403, "FORBIDDEN")
-		isProblem(t, do(e.Handler(), q[0], q[1], "hunter2", "Authorization", ann, "Host", "evil.example"), 403, "FORBIDDEN")
+		isProblem(t, do(e.Handler(), q[0], q[1], "hunter2", "Authorization", ann, "Origin", "https://evil.example"),
+			403, "FORBIDDEN")
+		isProblem(t, do(e.Handler(), q[0], q[1], "hunter2", "Authorization", ann, "Host", "evil.example"), 403,
+			"FORBIDDEN")
 		if q[0] != "GET" {
-			isProblem(t, do(e.Handler(), q[0], q[1], "hunter2", "Authorization", ann, "Sec-Fetch-Site", "cross-site"), 403, "FORBIDDEN")
+			isProblem(t, do(e.Handler(), q[0], q[1], "hunter2", "Authorization", ann, "Sec-Fetch-Site", "cross-site"),
+				403, "FORBIDDEN")
 		}
 	}
 	if all, err := e.Hub.Vault.List(t.Context(), "user:ann"); err != nil || len(all) > 0 {
@@ -152,21 +158,25 @@ func TestSecretsAreGuarded(t *testing.T) {
 
 // Who stores, lists or removes one is told which connections refer to it.
 func TestSecretsInUse(t *testing.T) {
-	e := newEdge(t, auth.Off, Guard{Loopback: true}).withSecrets()
+	e := newEdge(t, auth.Off, OriginCheck{Loopback: true}).withSecrets()
 	there := serverstest.Empty(t, nil)
 	if _, err := e.Hub.Vault.Set(t.Context(), auth.Local.ID, "GH", secret.Value("hunter2")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Hub.Servers.Connect(t.Context(), auth.Local, spec.Ask{Name: "docs", URL: there, Headers: map[string]string{"Authorization": "Bearer ${secret:GH}"}}); err != nil {
+	if _, err := e.Hub.Servers.Connect(t.Context(), auth.Local,
+		spec.Ask{Name: "docs", URL: there,
+			Headers: map[string]string{"Authorization": "Bearer ${secret:GH}"}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, q := range [][2]string{{"PUT", "/v1/secrets/GH"}, {"GET", "/v1/secrets"}, {"GET", "/v1/connections/docs"}, {"DELETE", "/v1/secrets/GH"}} {
+	for _, q := range [][2]string{{"PUT", "/v1/secrets/GH"}, {"GET", "/v1/secrets"}, {"GET", "/v1/connections/docs"},
+		{"DELETE", "/v1/secrets/GH"}} {
 		a := do(e.Handler(), q[0], q[1], "hunter3")
 		want := `"used_by":["docs"]`
 		if q[1] == "/v1/connections/docs" {
 			want = `"secrets":["GH"]`
 		}
-		if a.StatusCode != 200 || !strings.Contains(a.body, want) || strings.Contains(a.body, "hunter") || strings.Contains(a.body, "Bearer") {
+		if a.StatusCode != 200 || !strings.Contains(a.body, want) || strings.Contains(a.body, "hunter") ||
+			strings.Contains(a.body, "Bearer") {
 			t.Errorf("%s %s: %d %s", q[0], q[1], a.StatusCode, a.body)
 		}
 	}

@@ -7,37 +7,29 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"sandlot/internal/agent"
-	"sandlot/internal/agent/wire"
+	"sandlot/internal/agent/command"
+	"sandlot/internal/api/conn"
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
-	"sandlot/internal/limit"
 	"sandlot/internal/policy"
 )
 
-// Protocols that a request can be upgraded to.
-const (
-	upgradeExec = "sandlot-exec"
-	upgradeMCP  = "sandlot-mcp"
-	upgradeDial = "sandlot-dial"
-)
-
-// upgrade takes the connection over. The error was answered.
-func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (net.Conn, *bufio.ReadWriter, bool) {
-	if !strings.EqualFold(r.Header.Get("Upgrade"), protocol) {
-		problem(w, r, fault.New(fault.InvalidParameters, "this needs the header Upgrade: %s", protocol))
-		return nil, nil, false
+// upgrade takes the connection over. Nothing is answered by HTTP from then on.
+func upgrade(w http.ResponseWriter, r *http.Request, to string) (*conn.Client, error) {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), to) {
+		return nil, fault.New(fault.InvalidParameters, "this needs the header Upgrade: %s", to)
 	}
 	c, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		problem(w, r, err)
-		return nil, nil, false
+		return nil, err
 	}
 	c.SetDeadline(time.Time{})
 	context.AfterFunc(r.Context(), func() {
@@ -45,100 +37,92 @@ func upgrade(w http.ResponseWriter, r *http.Request, protocol string) (net.Conn,
 			c.Close()
 		}
 	})
-	rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol + "\r\n\r\n")
-	if rw.Flush() != nil {
-		c.Close()
-		return nil, nil, false
-	}
-	return c, rw, true
+	rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + to + "\r\n\r\n")
+	_ = rw.Flush() // the next read from a client that is gone fails too
+	return &conn.Client{Buffered: conn.Buffered{Conn: c, From: rw.Reader}}, nil
 }
 
-// exec runs an interactive process: after the upgrade the client sends one
-// Command, gets one StreamReply, and then frames go both ways (wire.Frame*).
-func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
-	done, err := s.hold(r.Context(), limit.Streams)
+// exec runs an interactive process: after the upgrade the client sends one Command,
+// gets one Started, and then frames go both ways (package command).
+func (s *Server) exec(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	q := r.URL.Query()
+	shell, err := s.Hub.OpenShell(r.Context(), p,
+		hub.Ask{ID: r.PathValue("id"), Template: q.Get("template"), Flavor: q.Get("flavor")})
 	if err != nil {
-		busy(w, r, err)
-		return
-	}
-	defer done()
-	p, _ := auth.From(r.Context())
-	shell, err := s.Hub.OpenShell(r.Context(), p, hub.Ask{ID: r.PathValue("id"), Template: r.URL.Query().Get("template"), Flavor: r.URL.Query().Get("flavor")})
-	if err != nil {
-		problem(w, r, err)
-		return
+		return err
 	}
 	defer shell.Close()
-	c, rw, ok := upgrade(w, r, upgradeExec)
-	if !ok {
-		return
+	c, err := upgrade(w, r, protocol.UpgradeExec)
+	if err != nil {
+		return err
 	}
 	defer c.Close()
-	c.SetReadDeadline(time.Now().Add(opening))
-	cmd, err := agent.ReadCommand(rw)
+	c.SetReadDeadline(time.Now().Add(startLimit))
+	cmd, err := command.Read(c)
 	if err != nil {
-		return
+		return nil // the client is gone, or speaks something else
 	}
 	c.SetReadDeadline(time.Time{})
 	// What was hijacked has a context that does not end with the client.
-	ctx, cancel := context.WithTimeout(r.Context(), opening)
+	ctx, cancel := context.WithTimeout(r.Context(), startLimit)
 	defer cancel()
-	stream, err := shell.Run(ctx, cmd)
+	stream, started, err := shell.Run(ctx, cmd)
 	if err != nil {
-		_ = agent.WriteStarted(c, agent.Started{Failure: fault.From(err).Error()})
-		return
+		_ = command.Started{Failure: fault.From(err).Error()}.Write(c)
+		return nil
 	}
 	defer stream.Close()
-	if agent.WriteStarted(c, shell.Started(stream)) == nil && pipe(c, rw, stream) {
-		return
+	if started.Write(c) == nil && pipe(c.Conn, c.From, stream) {
+		return nil
 	}
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(r.Context()), ending)
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(r.Context()), endLimit)
 	defer cancel()
 	shell.Hangup(ctx, stream)
+	return nil
 }
 
 const (
-	opening = 30 * time.Second // for a process to start
-	ending  = 10 * time.Second // for what a process says at its end
-	pulse   = 5 * time.Second  // how often a client is tried whose input waits
+	startLimit    = 30 * time.Second // for a process to start
+	endLimit      = 10 * time.Second // for what a process writes at its end
+	probeInterval = 5 * time.Second  // how often a client is tried whose input waits
 )
 
-// pipe passes on what comes from both sides until one ends, and says whether
-// it was the process. The client's end cannot be read while its input waits;
-// it is written to then: an empty piece of output says nothing.
+// pipe passes frames on from both sides until one ends, and says whether it was the
+// process. The end of a client cannot be read while its input waits for the process;
+// then the client is written to: an empty frame of output says nothing.
 func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) bool {
-	var mu sync.Mutex
+	var mu sync.Mutex       // held while a frame is written to the client
 	var closing atomic.Bool // the deadline of the end counts
-	say := func(kind byte, data []byte) error {
+	write := func(kind byte, data []byte) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if !closing.Load() {
-			client.SetWriteDeadline(time.Now().Add(stall))
+			client.SetWriteDeadline(time.Now().Add(conn.Stall))
 		}
-		return wire.WriteFrame(client, kind, data)
+		return command.WriteFrame(client, kind, data)
 	}
-	input := &patient{Conn: stream}
+	input := &waitingWriter{Conn: stream}
 	over := make(chan struct{})
-	var lost atomic.Bool // nobody hears what the process still says
+	var lost atomic.Bool // the client is gone: it does not see what the process still writes
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		io.CopyBuffer(plainWriter{input}, struct{ io.Reader }{fromClient}, make([]byte, 64<<10))
+		conn.Copy(input, fromClient, 64<<10)
 		stream.Close()
 		end := time.Now()
 		if !lost.Load() {
-			end = end.Add(ending)
+			end = end.Add(endLimit)
 		}
 		closing.Store(true)
 		stream.SetDeadline(end)
 		client.SetWriteDeadline(end)
 	})
 	wg.Go(func() {
-		tick := time.NewTicker(pulse)
+		tick := time.NewTicker(probeInterval)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				if input.waits.Load() && say(wire.FrameStdout, nil) != nil {
+				if input.waits.Load() && write(command.Stdout, nil) != nil {
 					lost.Store(true)
 					client.Close()
 					stream.Close()
@@ -148,7 +132,7 @@ func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) bool {
 			}
 		}
 	})
-	ended := passOn(stream, say)
+	ended := passOn(stream, write)
 	client.Close()
 	stream.Close()
 	close(over)
@@ -157,60 +141,67 @@ func pipe(client net.Conn, fromClient io.Reader, stream net.Conn) bool {
 }
 
 // passOn passes a process's frames on, and says whether the last one came.
-func passOn(stream io.Reader, say func(byte, []byte) error) bool {
-	from, buf := bufio.NewReaderSize(stream, 64<<10), make([]byte, wire.MaxFrame)
+func passOn(stream io.Reader, write func(byte, []byte) error) bool {
+	from, buf := bufio.NewReaderSize(stream, 64<<10), make([]byte, command.MaxFrame)
 	for {
-		kind, data, err := wire.ReadFrame(from, buf)
+		kind, data, err := command.ReadFrame(from, buf)
 		if err != nil {
 			return false
 		}
-		if err := say(kind, data); kind == wire.FrameExit || err != nil {
-			return kind == wire.FrameExit
+		if err := write(kind, data); kind == command.Exit || err != nil {
+			return kind == command.Exit
 		}
 	}
 }
 
-// patient knows when a write waits.
-type patient struct {
+// waitingWriter is a connection that knows whether a write waits.
+type waitingWriter struct {
 	net.Conn
 	waits atomic.Bool
 }
 
-func (w *patient) Write(p []byte) (int, error) {
+func (w *waitingWriter) Write(p []byte) (int, error) {
 	w.waits.Store(true)
 	defer w.waits.Store(false)
 	return w.Conn.Write(p)
 }
 
-// deadline is that of reads from a connection.
-type deadline interface{ SetReadDeadline(time.Time) error }
-
 // stdio speaks MCP's stdio transport on an upgraded connection.
-func (s *Server) stdio(w http.ResponseWriter, r *http.Request) {
-	done, err := s.hold(r.Context(), limit.Streams)
-	if err != nil {
-		busy(w, r, err)
-		return
-	}
-	defer done()
-	p, _ := auth.From(r.Context())
+func (s *Server) stdio(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
 	act, err := s.Hub.Begin(hub.Request{Principal: p, Operation: policy.ClientConnect, Name: "stdio"})
 	if err != nil {
-		problem(w, r, err)
-		return
+		return err
 	}
 	defer act.Close()
-	c, rw, ok := upgrade(w, r, upgradeMCP)
-	if !ok {
-		return
+	c, err := upgrade(w, r, protocol.UpgradeMCP)
+	if err != nil {
+		return err
 	}
 	defer c.Close()
-	err = s.Gateway.Serve(r.Context(), p, struct {
-		io.Reader
-		io.Closer
-		deadline
-	}{rw, c, c}, &taking{Conn: c, from: rw.Reader})
+	err = s.Gateway.Serve(r.Context(), p, c, c)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
 		s.Log.DebugContext(r.Context(), "a stdio client ended", "error", err)
 	}
+	return nil
+}
+
+// dial connects the client to a port of its session: after the upgrade bytes go
+// both ways, and each side's end by itself.
+func (s *Server) dial(w http.ResponseWriter, r *http.Request, p auth.Principal) error {
+	number, err := strconv.Atoi(r.PathValue("port"))
+	if err != nil || number < 1 || number > 65535 {
+		return fault.New(fault.InvalidParameters, "the port must be a number from 1 to 65535")
+	}
+	stream, err := s.Hub.DialPort(r.Context(), p, r.PathValue("id"), number)
+	if err != nil {
+		return err
+	}
+	defer stream.End()
+	c, err := upgrade(w, r, protocol.UpgradeDial)
+	if err != nil {
+		return err
+	}
+	c.HalfClosed = hub.HalfClosedLimit
+	conn.Splice(c, stream)
+	return nil
 }

@@ -7,7 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"sandlot/internal/agent/wire"
+	"sandlot/internal/agent/command"
+	"sandlot/internal/api/conn"
 )
 
 // A client that goes away is noticed although its input is taken by nobody.
@@ -19,7 +20,7 @@ func TestTheClientGoesWhileItsInputWaits(t *testing.T) {
 		ended := make(chan bool)
 		go func() { ended <- pipe(ours, ours, stream) }()
 		go io.Copy(io.Discard, client)
-		if err := wire.WriteFrame(client, wire.FrameStdin, make([]byte, 1000)); err != nil {
+		if err := command.WriteFrame(client, command.Stdin, make([]byte, 1000)); err != nil {
 			t.Fatal(err)
 		}
 		client.Close()
@@ -39,25 +40,28 @@ func TestInputThatWaits(t *testing.T) {
 		stream, agent := net.Pipe()
 		ended := make(chan bool, 1)
 		go func() { ended <- pipe(ours, ours, stream) }()
-		go wire.WriteFrame(client, wire.FrameStdin, []byte("input"))
-		buf := make([]byte, wire.MaxFrame)
+		go command.WriteFrame(client, command.Stdin, []byte("input"))
+		buf := make([]byte, command.MaxFrame)
 		for range 3 { // while the input waits
-			if kind, data, err := wire.ReadFrame(client, buf); kind != wire.FrameStdout || len(data) > 0 || err != nil {
+			if kind, data, err := command.ReadFrame(client, buf); kind != command.Stdout || len(data) > 0 ||
+				err != nil {
 				t.Fatalf("kind %d, %q, %v", kind, data, err)
 			}
 		}
-		if kind, data, err := wire.ReadFrame(agent, buf); kind != wire.FrameStdin || string(data) != "input" || err != nil {
+		if kind, data, err := command.ReadFrame(agent, buf); kind != command.Stdin || string(data) != "input" ||
+			err != nil {
 			t.Fatalf("kind %d, %q, %v", kind, data, err)
 		}
 		go func() {
-			wire.WriteFrame(agent, wire.FrameStderr, []byte("oh"))
-			wire.WriteFrame(agent, wire.FrameExit, []byte{0, 0, 0, 7})
+			command.WriteFrame(agent, command.Stderr, []byte("oh"))
+			command.WriteFrame(agent, command.Exit, []byte{0, 0, 0, 7})
 		}()
 		for _, want := range []struct {
 			kind byte
 			data string
-		}{{wire.FrameStderr, "oh"}, {wire.FrameExit, "\x00\x00\x00\x07"}} {
-			if kind, data, err := wire.ReadFrame(client, buf); kind != want.kind || string(data) != want.data || err != nil {
+		}{{command.Stderr, "oh"}, {command.Exit, "\x00\x00\x00\x07"}} {
+			if kind, data, err := command.ReadFrame(client, buf); kind != want.kind || string(data) != want.data ||
+				err != nil {
 				t.Errorf("kind %d, %q, %v, want %v", kind, data, err, want)
 			}
 		}
@@ -77,14 +81,14 @@ func TestAClientThatTakesNothing(t *testing.T) {
 		stream, agent := net.Pipe()
 		defer client.Close()
 		go func() {
-			for wire.WriteFrame(agent, wire.FrameStdout, make([]byte, 1000)) == nil {
+			for command.WriteFrame(agent, command.Stdout, make([]byte, 1000)) == nil {
 			}
 		}()
 		began := time.Now()
 		if pipe(ours, ours, stream) {
 			t.Error("the process is said to have ended")
 		}
-		if took := time.Since(began); took < stall || took > 2*stall {
+		if took := time.Since(began); took < conn.Stall || took > 2*conn.Stall {
 			t.Errorf("after %v", took)
 		}
 		agent.Close()

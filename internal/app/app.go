@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"sandlot/internal/api"
+	"sandlot/internal/api/conn"
 	"sandlot/internal/auth"
 	"sandlot/internal/builtin"
 	"sandlot/internal/config"
@@ -206,7 +207,7 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 		Hold: a.watch.Hold, Connected: a.prewarm})
 	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Limits: shares, Gateway: a.gateway, Hub: h,
 		Metrics: metrics, Check: a.runtime.Check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
-		Guard: api.Guard{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins,
+		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins,
 			Closed: a.closed}})
 	return nil
 }
@@ -256,7 +257,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 		a.ports.Unserve()
 	}
 
-	conns := api.NewConns()
+	conns := conn.NewLimiter()
 	debug := slog.NewLogLogger(a.log.Handler(), slog.LevelDebug)
 	public := &http.Server{Handler: a.api.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
 		ConnContext: conns.Context, MaxHeaderBytes: 64 << 10, ErrorLog: debug}

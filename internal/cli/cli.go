@@ -14,7 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sandlot/internal/api"
+	"sandlot/internal/api/client"
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/app"
 	"sandlot/internal/config"
 	"sandlot/internal/fault"
@@ -61,7 +62,7 @@ func Main(args []string, in io.Reader, out, errw io.Writer) int {
 	if errors.As(err, &f) && f.Unwrap() != nil && f.Kind != fault.Configuration {
 		fmt.Fprintln(errw, "  cause:", f.Unwrap())
 	}
-	if p, ok := errors.AsType[*api.Problem](err); ok {
+	if p, ok := errors.AsType[*protocol.Problem](err); ok {
 		if log, _ := p.Context["log"].(string); log != "" {
 			fmt.Fprintln(errw, "  it printed:\n    "+strings.ReplaceAll(harmless(log), "\n", "\n    "))
 		}
@@ -98,7 +99,8 @@ or let the client start "sandlot stdio".`,
 	f.StringVar(&p.server, "server", os.Getenv("SANDLOT_SERVER"),
 		"URL of a server (default: the one of the state folder); its token is read from SANDLOT_TOKEN")
 	root.AddCommand(p.serve(), p.ps(), p.stop(), p.stdio(), p.run(), p.exec(), p.shell(), p.sessions(), p.copy(),
-		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(), p.token(),
+		p.forward(), p.ports(), p.network(), p.events(), p.mcp(), p.secret(), p.install(), p.doctor(), p.settings(),
+		p.token(),
 		p.version())
 	for _, c := range root.Commands() {
 		group(c)
@@ -168,20 +170,20 @@ func (p *program) load(flags map[string]string) (*config.Config, error) {
 }
 
 // client returns a client for the server that is meant, whether or not it runs.
-func (p *program) client() (*api.Client, error) {
+func (p *program) client() (*client.Client, error) {
 	return p.clientAs(secret.Value(os.Getenv("SANDLOT_TOKEN")))
 }
 
 // operator returns one for what operators alone may do: over the socket as its owner,
 // whatever token the user has for their own calls.
-func (p *program) operator() (*api.Client, error) {
+func (p *program) operator() (*client.Client, error) {
 	if p.server == "" {
 		return p.clientAs("")
 	}
 	return p.client()
 }
 
-func (p *program) clientAs(token secret.Value) (*api.Client, error) {
+func (p *program) clientAs(token secret.Value) (*client.Client, error) {
 	socket := ""
 	if p.server == "" {
 		c, err := p.load(nil)
@@ -190,7 +192,7 @@ func (p *program) clientAs(token secret.Value) (*api.Client, error) {
 		}
 		socket = app.SocketPath(c.Server.StateDir)
 	}
-	return api.NewClient(socket, p.server, token)
+	return client.New(socket, p.server, token)
 }
 
 func (p *program) json(v any) error {
@@ -207,19 +209,22 @@ func (p *program) line(v any) error {
 	return enc.Encode(v)
 }
 
-func (p *program) jsonFlag(c *cobra.Command) {
+// withJSON makes run what a command does, which prints JSON where that is wanted.
+func (p *program) withJSON(c *cobra.Command, run func(*cobra.Command, []string) error) *cobra.Command {
+	c.RunE = run
 	c.Flags().BoolVar(&p.asJSON, "json", false, "print JSON")
+	return c
 }
 
 func (p *program) version() *cobra.Command {
-	c := &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			if p.asJSON {
-				return p.json(map[string]string{"version": app.Version})
-			}
-			_, err := fmt.Fprintln(p.out, "sandlot", app.Version)
-			return err
-		}}
-	p.jsonFlag(c)
-	return c
+	c := &cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs}
+	return p.withJSON(c, func(*cobra.Command, []string) error {
+		if p.asJSON {
+			return p.json(struct {
+				Version string `json:"version"`
+			}{app.Version})
+		}
+		_, err := fmt.Fprintln(p.out, "sandlot", app.Version)
+		return err
+	})
 }

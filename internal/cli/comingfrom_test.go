@@ -47,4 +47,5 @@ func TestComingFrom(t *testing.T) {
 }
 
 // isTool tells the names of tools from those of settings and fields.
-var isTool = regexp.MustCompile(`^(execute_(code|command)|sandbox_(shell|read|write|list)_.*|(get|stop)_(session|volume).*|.*_external_mcp|auto_install.*)$`)
+var isTool = regexp.MustCompile(
+	`^(execute_(code|command)|sandbox_(shell|read|write|list)_.*|(get|stop)_(session|volume).*|.*_external_mcp|auto_install.*)$`)

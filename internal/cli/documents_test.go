@@ -34,7 +34,7 @@ func TestCommandsOfDocuments(t *testing.T) {
 		for _, m := range shown.FindAllStringSubmatch(string(data), -1) {
 			if isCommand(m[1]) {
 				found++
-				command(t, strings.TrimPrefix(doc, "../../"), m[1])
+				checkCommand(t, strings.TrimPrefix(doc, "../../"), m[1])
 			}
 		}
 	}
@@ -48,8 +48,8 @@ func isCommand(line string) bool {
 	return regexp.MustCompile(`^(-|[a-z]+( |$))`).MatchString(line)
 }
 
-// command checks one line, without the program's name.
-func command(t *testing.T, doc, line string) {
+// checkCommand checks one line, without the program's name.
+func checkCommand(t *testing.T, doc, line string) {
 	t.Helper()
 	root := new(program).root()
 	root.InitDefaultHelpCmd()

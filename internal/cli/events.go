@@ -12,7 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sandlot/internal/api"
+	"sandlot/internal/api/client"
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/event"
 )
 
@@ -37,34 +38,37 @@ was given or what it printed.`,
   sandlot events --follow
   sandlot events --kind egress,session --session home`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			client, err := p.client()
-			if err != nil {
-				return err
-			}
-			q := url.Values{"follow": {strconv.FormatBool(follow)}}
-			if len(kinds) > 0 {
-				q.Set("kind", strings.Join(kinds, ","))
-			}
-			if session != "" {
-				q.Set("session", session)
-			}
-			return p.showEvents(cmd.Context(), client, q, follow)
-		},
 	}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on, and show what happens from now on too")
 	c.Flags().StringSliceVar(&kinds, "kind", nil, "these kinds alone: "+strings.Join(names, ", "))
 	c.Flags().StringVar(&session, "session", "", "those of this session alone, by its id")
-	p.jsonFlag(c)
-	return c
+	return p.withJSON(c, func(cmd *cobra.Command, _ []string) error {
+		client, err := p.client()
+		if err != nil {
+			return err
+		}
+		q := url.Values{"follow": {strconv.FormatBool(follow)}}
+		if len(kinds) > 0 {
+			q.Set("kind", strings.Join(kinds, ","))
+		}
+		if session != "" {
+			q.Set("session", session)
+		}
+		return p.showEvents(cmd.Context(), client, q, follow)
+	})
 }
 
-func (p *program) showEvents(ctx context.Context, client *api.Client, q url.Values, follow bool) error {
+// lostEvents stands, as JSON, where events are missing.
+type lostEvents struct {
+	Lost *protocol.Lost `json:"lost"`
+}
+
+func (p *program) showEvents(ctx context.Context, client *client.Client, q url.Values, follow bool) error {
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	err := client.Events(ctx, q, func(e *event.Event, lost *api.Lost) error {
+	err := client.Events(ctx, q, func(e *event.Event, lost *protocol.Lost) error {
 		if p.asJSON {
 			if e == nil {
-				return p.line(map[string]any{"lost": lost})
+				return p.line(lostEvents{lost})
 			}
 			return p.line(e)
 		}
@@ -76,7 +80,8 @@ func (p *program) showEvents(ctx context.Context, client *api.Client, q url.Valu
 		if e.Duration > 0 {
 			took = e.Duration.Round(e.Duration / 100).String()
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime), word(e.Principal), e.Kind,
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Time.Local().Format(time.DateTime), word(e.Principal),
+			e.Kind,
 			word(e.Operation), word(e.Name), word(e.Outcome), took, word(e.Session))
 		if follow {
 			return table.Flush()
@@ -96,7 +101,7 @@ func (p *program) showEvents(ctx context.Context, client *api.Client, q url.Valu
 func word(s string) string { return strings.Join(strings.Fields(harmless(s)), " ") }
 
 // missed says what a reader does not see.
-func missed(l api.Lost) string {
+func missed(l protocol.Lost) string {
 	switch {
 	case l.Count == 0:
 		return "events are missing here"

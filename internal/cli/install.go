@@ -56,8 +56,7 @@ name of a variable only, and the client puts its value in.`,
 	flags.BoolVar(&f.show, "dry-run", false, "show what would change, and change nothing")
 	flags.BoolVar(&f.sure, "yes", false, "do not ask")
 	flags.BoolVar(&f.list, "list", false, "list the clients and their files")
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
+	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		if f.list {
 			return p.clients(f.server.Name)
 		}
@@ -70,8 +69,7 @@ name of a variable only, and the client puts its value in.`,
 			return usage{err}
 		}
 		return p.installInto(c.Context(), k, f)
-	}
-	return c
+	})
 }
 
 // clients lists the clients, where their files are and whether one has the server.

@@ -17,6 +17,11 @@ import (
 	"sandlot/internal/fault"
 )
 
+// machine is what of Sandlot runs on this machine.
+type machine struct {
+	StateFolders []app.StateFolder `json:"state_folders"`
+}
+
 func (p *program) ps() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ps", Short: "Show what of Sandlot runs on this machine", Args: cobra.NoArgs,
@@ -24,19 +29,17 @@ func (p *program) ps() *cobra.Command {
 their sandboxes, also those that have no server. It shows what the user who asks
 may see; root sees all. With --state-dir it shows that folder alone.`,
 		Example: "  sandlot ps\n  sandlot ps --json",
-		RunE: func(c *cobra.Command, _ []string) error {
-			folders, err := p.folders(c.Context())
-			if err != nil {
-				return err
-			}
-			if p.asJSON {
-				return p.json(map[string]any{"state_folders": folders})
-			}
-			return p.showFolders(folders)
-		},
 	}
-	p.jsonFlag(c)
-	return c
+	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
+		folders, err := p.folders(c.Context())
+		if err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(machine{folders})
+		}
+		return p.showFolders(folders)
+	})
 }
 
 // errorLog is the log of a command that only errors matter for.

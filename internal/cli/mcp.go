@@ -49,6 +49,9 @@ func (r connectionRow) exposed(tool string) string {
 	return ""
 }
 
+// path is the server's path in the API.
+func (r connectionRow) path() string { return "/v1/connections/" + url.PathEscape(r.ID) }
+
 func (r connectionRow) runs() string {
 	switch {
 	case r.Configured:
@@ -61,8 +64,7 @@ func (r connectionRow) runs() string {
 
 func (p *program) mcpList() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "List the MCP servers and how they are", Args: cobra.NoArgs}
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
+	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list builtin.ServerList
 		if err := p.ask(c.Context(), "GET", "/v1/connections", nil, &list); err != nil {
 			return err
@@ -82,8 +84,7 @@ func (p *program) mcpList() *cobra.Command {
 			}
 		}
 		return nil
-	}
-	return c
+	})
 }
 
 // pairs reads NAME=VALUE; NAME alone takes the value of the environment, so that
@@ -133,8 +134,7 @@ user's consent (mcp_consent: ask), what will be installed and run is shown first
 	f.StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	f.StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
 	f.BoolVar(&sure, "yes", false, "consent without being asked")
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
+	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		vars, err := pairs("env", env)
 		if err != nil {
 			return err
@@ -165,8 +165,7 @@ user's consent (mcp_consent: ask), what will be installed and run is shown first
 			ask.Start = builtin.InstallStart{Command: start[0], Args: start[1:]}
 		}
 		return p.mcpConsented(c, "auto_install_and_connect_mcp", ask, sure)
-	}
-	return c
+	})
 }
 
 // mcpConnect connects a remote server, or one that is started so.
@@ -249,16 +248,23 @@ func (p *program) mcpRemove() *cobra.Command {
 	c := &cobra.Command{Use: "remove NAME", Short: "Stop an MCP server and forget it; its files in /workspace stay",
 		Args: cobra.ExactArgs(1)}
 	c.Flags().BoolVar(&keep, "keep", false, "keep it in the list, for `sandlot mcp restart`")
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
+	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
+		return p.mcpResult(c, "disconnect_external_mcp",
+			builtin.DisconnectInput{WhichInput: builtin.WhichInput{ConnectionID: r.ID}, Delete: !keep})
+	})
+}
+
+// onServer makes run what a command does with the MCP server that its first argument
+// names; it gets the others. It prints JSON where that is wanted.
+func (p *program) onServer(c *cobra.Command,
+	run func(c *cobra.Command, r connectionRow, args []string) error) *cobra.Command {
+	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		r, err := p.connection(c, args[0])
 		if err != nil {
 			return err
 		}
-		return p.mcpResult(c, "disconnect_external_mcp",
-			builtin.DisconnectInput{WhichInput: builtin.WhichInput{ConnectionID: r.ID}, Delete: !keep})
-	}
-	return c
+		return run(c, r, args[1:])
+	})
 }
 
 // connection finds one by its id or name.
@@ -288,12 +294,7 @@ func (p *program) mcpRestart() *cobra.Command {
 	c.Flags().StringArrayVar(&env, "env", nil, "variable: NAME=VALUE, or NAME for the value that it has here")
 	c.Flags().StringArrayVar(&headers, "header", nil, "header of a remote server: NAME=VALUE")
 	c.Flags().BoolVar(&sure, "yes", false, "consent to variables that it did not have without being asked")
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		r, err := p.connection(c, args[0])
-		if err != nil {
-			return err
-		}
+	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
 		vars, err := pairs("env", env)
 		heads, herr := pairs("header", headers)
 		if err := errors.Join(err, herr); err != nil {
@@ -301,8 +302,7 @@ func (p *program) mcpRestart() *cobra.Command {
 		}
 		ask := builtin.RestartInput{WhichInput: builtin.WhichInput{ConnectionID: r.ID}, Env: vars, Headers: heads}
 		return p.mcpConsented(c, "restart_external_mcp", ask, sure)
-	}
-	return c
+	})
 }
 
 func (p *program) mcpLogs() *cobra.Command {
@@ -310,18 +310,12 @@ func (p *program) mcpLogs() *cobra.Command {
 	c := &cobra.Command{Use: "logs NAME", Short: "Print the last lines that an MCP server wrote",
 		Args: cobra.ExactArgs(1)}
 	c.Flags().IntVar(&lines, "lines", 100, "how many")
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		r, err := p.connection(c, args[0])
-		if err != nil {
-			return err
-		}
+	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
 		return p.mcpResult(c, "external_mcp_logs", struct {
 			ID    string `json:"connectionId"`
 			Lines int    `json:"lines"` // 0, too, is for the server to refuse
 		}{r.ID, lines})
-	}
-	return c
+	})
 }
 
 func (p *program) mcpCall() *cobra.Command {
@@ -332,27 +326,20 @@ func (p *program) mcpCall() *cobra.Command {
 		Example: "  sandlot mcp call time get_current_time timezone=Europe/Berlin\n  sandlot mcp call memory " +
 			"create_entities '{\"entities\": []}'",
 	}
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		r, err := p.connection(c, args[0])
+	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
+		ask, err := p.arguments(args[1:])
 		if err != nil {
 			return err
 		}
-		ask, err := p.arguments(args[2:])
-		if err != nil {
-			return err
-		}
-		if t := r.exposed(args[1]); t != "" {
+		if t := r.exposed(args[0]); t != "" {
 			return p.mcpResult(c, t, ask)
 		}
-		return r.lacks("tool", args[1])
-	}
-	return c
+		return r.lacks(args[0])
+	})
 }
 
-// lacks says that a connection has nothing of that name, and how it is when that
-// may be why.
-func (r connectionRow) lacks(what, name string) error {
+// lacks says that a server has no tool of that name, and its state when that may be why.
+func (r connectionRow) lacks(tool string) error {
 	state := ""
 	if r.State != "connected" && r.State != "idle" {
 		state = ", which is " + r.State
@@ -361,8 +348,7 @@ func (r connectionRow) lacks(what, name string) error {
 		}
 		state += ","
 	}
-	return fmt.Errorf("%s%s has no %s %q; `sandlot mcp inspect %s` shows what it has", r.Name, state, what, name,
-		r.Name)
+	return fmt.Errorf("%s%s has no tool %q; `sandlot mcp inspect %s` shows what it has", r.Name, state, tool, r.Name)
 }
 
 // arguments reads a tool's arguments from the command line.

@@ -4,14 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"sandlot/internal/api"
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/fault"
 	"sandlot/internal/hub"
 )
@@ -19,31 +18,18 @@ import (
 func (p *program) mcpInspect() *cobra.Command {
 	c := &cobra.Command{Use: "inspect NAME", Short: "Show what an MCP server offers, and what of it was approved",
 		Args: cobra.ExactArgs(1)}
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		all, raw, err := p.inspect(c, args[0])
-		if err != nil {
+	return p.onServer(c, func(c *cobra.Command, r connectionRow, _ []string) error {
+		var all hub.Server
+		err := p.ask(c.Context(), "GET", r.path(), nil, &all)
+		switch {
+		case err != nil:
 			return err
-		}
-		if p.asJSON {
-			return p.json(raw)
+		case p.asJSON:
+			return p.json(all)
 		}
 		p.inspected(all)
 		return nil
-	}
-	return c
-}
-
-// inspect finds out all that there is to know of one connection.
-func (p *program) inspect(c *cobra.Command, what string) (all hub.Server, raw json.RawMessage, err error) {
-	r, err := p.connection(c, what)
-	if err != nil {
-		return all, nil, err
-	}
-	if err := p.ask(c.Context(), "GET", "/v1/connections/"+url.PathEscape(r.ID), nil, &raw); err != nil {
-		return all, nil, err
-	}
-	return all, raw, json.Unmarshal(raw, &all)
+	})
 }
 
 func (p *program) inspected(all hub.Server) {
@@ -96,9 +82,7 @@ func (p *program) mcpApprove() *cobra.Command {
 as it may say something else than what was approved. What is approved is shown, and on a terminal you
 are asked. What changes after it was shown stays held back.`}
 	c.Flags().BoolVar(&sure, "yes", false, "do not ask")
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error { return p.approve(c, args[0], sure) }
-	return c
+	return p.onServer(c, func(c *cobra.Command, r connectionRow, _ []string) error { return p.approve(c, r, sure) })
 }
 
 // onTerminal says whether somebody is there to be asked.
@@ -107,9 +91,9 @@ func (p *program) onTerminal() bool {
 	return ok && term.IsTerminal(int(in.Fd()))
 }
 
-func (p *program) approve(c *cobra.Command, what string, sure bool) error {
-	all, _, err := p.inspect(c, what)
-	if err != nil {
+func (p *program) approve(c *cobra.Command, r connectionRow, sure bool) error {
+	var all hub.Server
+	if err := p.ask(c.Context(), "GET", r.path(), nil, &all); err != nil {
 		return err
 	}
 	seen, held := map[string]string{}, 0
@@ -129,9 +113,9 @@ func (p *program) approve(c *cobra.Command, what string, sure bool) error {
 			return errors.New("nothing was approved")
 		}
 	}
-	var done api.Approved
-	if err := p.ask(c.Context(), "POST", "/v1/connections/"+url.PathEscape(all.ID)+"/approve",
-		map[string]any{"tools": seen}, &done); err != nil {
+	var done protocol.Approved
+	if err := p.ask(c.Context(), "POST", r.path()+"/approve",
+		hub.Approval{Tools: seen}, &done); err != nil {
 		return err
 	}
 	if p.asJSON {

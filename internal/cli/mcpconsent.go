@@ -9,7 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sandlot/internal/api"
+	"sandlot/internal/api/client"
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/app"
 	"sandlot/internal/fault"
 	"sandlot/internal/rawjson"
@@ -21,7 +22,8 @@ import (
 // nothing in the API says yes in the place of a person.
 func (p *program) mcpConsented(c *cobra.Command, name string, ask any, sure bool) error {
 	err := p.mcpResult(c, name, ask)
-	if wants, ok := errors.AsType[*api.Problem](err); !ok || wants.ErrorCode != fault.New(fault.Forbidden, "").Code() ||
+	if wants, ok := errors.AsType[*protocol.Problem](err); !ok ||
+		wants.ErrorCode != fault.New(fault.Forbidden, "").Code() ||
 		wants.Context["consent"] != "ask" {
 		return err
 	}
@@ -38,7 +40,7 @@ func (p *program) mcpConsented(c *cobra.Command, name string, ask any, sure bool
 
 // asked calls a tool as an MCP client whose user can be asked: the one at the
 // terminal.
-func (p *program) asked(ctx context.Context, client *api.Client, name string, args any,
+func (p *program) asked(ctx context.Context, client *client.Client, name string, args any,
 	sure bool) (json.RawMessage, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	in, say := io.Pipe()
@@ -87,7 +89,7 @@ func (p *program) converse(ctx context.Context, say io.Writer, hear io.Reader, n
 			err = enc.Encode(p.answer(ctx, m.ID, m.Method, m.Params, sure))
 		case m.Method != "": // a notification
 		case m.Error != nil:
-			return nil, &api.Problem{Title: m.Error.Data.ErrorCode, Detail: m.Error.Message, Data: m.Error.Data}
+			return nil, &protocol.Problem{Title: m.Error.Data.ErrorCode, Detail: m.Error.Message, Data: m.Error.Data}
 		case string(m.ID) == "1":
 			err = errors.Join(enc.Encode(rawjson.Envelope{Method: "notifications/initialized"}),
 				enc.Encode(rawjson.Envelope{ID: json.RawMessage("2"), Method: "tools/call",

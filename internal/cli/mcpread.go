@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"sandlot/internal/fault"
+	"sandlot/internal/hub"
 )
 
 func (p *program) mcpPrompt() *cobra.Command {
@@ -23,39 +23,31 @@ func (p *program) mcpPrompt() *cobra.Command {
 arguments, which are texts. Each message begins with whose it is; --json prints all of it.`,
 		Example: "  sandlot mcp prompt notes summarize topic=garden",
 	}
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
+	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
 		given := map[string]string{}
-		for _, w := range args[2:] {
+		for _, w := range args[1:] {
 			k, v, ok := strings.Cut(w, "=")
 			if !ok {
 				return usage{fmt.Errorf("argument %q: write KEY=VALUE", w)}
 			}
 			given[k] = v
 		}
-		raw, err := p.mcpAsk(c, args[0], "prompt", map[string]any{"name": args[1], "arguments": given})
-		if err != nil || p.asJSON {
-			return err
-		}
-		return p.showPrompt(raw)
-	}
-	return c
+		return p.post(c, r, "prompt", hub.PromptRequest{Name: args[0], Arguments: given}, p.showPrompt)
+	})
 }
 
-// mcpAsk posts something about a connection, and prints the whole answer where
-// that is wanted.
-func (p *program) mcpAsk(c *cobra.Command, what, verb string, ask map[string]any) (raw json.RawMessage, err error) {
-	r, err := p.connection(c, what)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.ask(c.Context(), "POST", "/v1/connections/"+url.PathEscape(r.ID)+"/"+verb, ask, &raw); err != nil {
-		return nil, err
+// post sends a request about a server, and prints the answer as JSON where that is
+// wanted, else as show does.
+func (p *program) post(c *cobra.Command, r connectionRow, verb string, ask any,
+	show func(json.RawMessage) error) error {
+	var raw json.RawMessage
+	if err := p.ask(c.Context(), "POST", r.path()+"/"+verb, ask, &raw); err != nil {
+		return err
 	}
 	if p.asJSON {
-		return raw, p.json(raw)
+		return p.json(raw)
 	}
-	return raw, nil
+	return show(raw)
 }
 
 func (p *program) showPrompt(raw json.RawMessage) error {
@@ -92,15 +84,9 @@ can go into a file. On a terminal control characters are left out, and data is n
 prints all of it, with types, and data in base64.`,
 		Example: "  sandlot mcp read notes notes://garden\n  sandlot mcp read notes notes://map.png > map.png",
 	}
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		raw, err := p.mcpAsk(c, args[0], "read", map[string]any{"uri": args[1]})
-		if err != nil || p.asJSON {
-			return err
-		}
-		return p.showResource(raw)
-	}
-	return c
+	return p.onServer(c, func(c *cobra.Command, r connectionRow, args []string) error {
+		return p.post(c, r, "read", hub.ResourceRequest{URI: args[0]}, p.showResource)
+	})
 }
 
 // showResource prints the contents of a resource, as bytes unless somebody reads

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"sandlot/internal/api/client"
 	"sandlot/internal/egress"
 	"sandlot/internal/hub"
 	"sandlot/internal/session"
@@ -35,15 +35,15 @@ role operator.`,
 	}
 	var id string
 	c.PersistentFlags().StringVar(&id, "session", "", `a session's id, or "home" for your own`)
-	p.jsonFlag(c)
-	c.RunE = func(cmd *cobra.Command, _ []string) error {
+	p.withJSON(c, func(cmd *cobra.Command, _ []string) error {
 		if id == "" {
 			return p.showNetwork(cmd.Context())
 		}
 		return p.sessionNetwork(cmd.Context(), "GET", id, nil)
-	}
+	})
 	change := func(use, short string, args cobra.PositionalArgs, make func([]string) (hub.NetworkChange, error)) {
-		sub := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		sub := &cobra.Command{Use: use, Short: short, Args: args}
+		c.AddCommand(p.withJSON(sub, func(cmd *cobra.Command, args []string) error {
 			if id == "" {
 				return usage{errors.New("--session is needed; what holds for all sessions stands under network: in " +
 					"sandlot.yaml")}
@@ -53,9 +53,7 @@ role operator.`,
 				return usage{err}
 			}
 			return p.sessionNetwork(cmd.Context(), "PATCH", id, change)
-		}}
-		p.jsonFlag(sub)
-		c.AddCommand(sub)
+		}))
 	}
 	change("allow HOST[:PORT]...", "Let a session reach hosts", cobra.MinimumNArgs(1),
 		func(args []string) (hub.NetworkChange, error) {
@@ -125,7 +123,7 @@ func (p *program) sessionNetwork(ctx context.Context, method, id string, body an
 		return err
 	}
 	var n session.Network
-	if err := c.JSON(ctx, method, "/v1/sessions/"+url.PathEscape(id)+"/network", body, &n); err != nil {
+	if err := c.JSON(ctx, method, client.SessionPath(id)+"/network", body, &n); err != nil {
 		return err
 	}
 	if p.asJSON {

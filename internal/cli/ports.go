@@ -5,14 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"sandlot/internal/api"
+	"sandlot/internal/api/client"
+	"sandlot/internal/api/conn"
 	"sandlot/internal/builtin"
 	"sandlot/internal/config"
 )
@@ -40,11 +40,11 @@ The address that it listens on is printed. SESSION is an id or "home".`,
 		if err != nil {
 			return err
 		}
-		client, done, err := p.connect(c.Context(), "ERROR")
+		api, done, err := p.connect(c.Context(), "ERROR")
 		if err != nil {
 			return err
 		}
-		if err := client.JSON(c.Context(), "GET", "/v1/sessions/"+url.PathEscape(args[0]), nil, nil); err != nil {
+		if err := api.JSON(c.Context(), "GET", client.SessionPath(args[0]), nil, nil); err != nil {
 			return errors.Join(err, done())
 		}
 		l, err := net.Listen("tcp", listen)
@@ -52,13 +52,13 @@ The address that it listens on is printed. SESSION is an id or "home".`,
 			return errors.Join(usage{fmt.Errorf("--listen %q: %w", listen, err)}, done())
 		}
 		fmt.Fprintln(p.out, l.Addr())
-		return errors.Join(p.carry(c.Context(), l, client, args[0], port), done())
+		return errors.Join(p.carry(c.Context(), l, api, args[0], port), done())
 	}
 	return c
 }
 
 // carry passes connections on until ctx ends, and then ends them.
-func (p *program) carry(ctx context.Context, l net.Listener, client *api.Client, session string, port int) error {
+func (p *program) carry(ctx context.Context, l net.Listener, client *client.Client, session string, port int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -89,7 +89,7 @@ func (p *program) carry(ctx context.Context, l net.Listener, client *api.Client,
 				remote.Close()
 			})
 			defer end()
-			api.Splice(local, remote)
+			conn.Splice(local, remote)
 		})
 	}
 }
@@ -101,11 +101,10 @@ func (p *program) ports() *cobra.Command {
 		Example: "  sandlot ports\n  sandlot ports expose home 8080\n  sandlot ports close home 8080",
 	}
 	c.Flags().StringVar(&session, "session", "", `only those of this session: an id or "home"`)
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
+	p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		path := "/v1/sessions"
 		if session != "" {
-			path += "/" + url.PathEscape(session)
+			path = client.SessionPath(session)
 		}
 		var list builtin.SessionList
 		if err := p.ask(c.Context(), "GET", path, nil, &list); err != nil {
@@ -133,7 +132,7 @@ func (p *program) ports() *cobra.Command {
 				row.Expires, row.URL)
 		}
 		return nil
-	}
+	})
 	c.AddCommand(p.exposePort(), p.closePort())
 	return c
 }
@@ -158,8 +157,7 @@ func (p *program) exposePort() *cobra.Command {
 	}
 	c.Flags().BoolVar(&public, "public", false, "let in everybody who can reach the server, without a token")
 	c.Flags().StringVar(&expires, "expires", "", "how long the link works, such as 2h or 7d (default 24h)")
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
+	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		port, err := portNumber(args[1])
 		if err != nil {
 			return err
@@ -172,22 +170,19 @@ func (p *program) exposePort() *cobra.Command {
 			}
 			in.ExpiresIn = int64(life / time.Second)
 		}
-		var made struct {
-			Structured builtin.Exposed `json:"structuredContent"`
-		}
+		var made builtin.Exposed
 		if err := p.ask(c.Context(), "POST", "/v1/tools/expose_port", in, &made); err != nil {
 			return err
 		}
 		if p.asJSON {
-			return p.json(made.Structured)
+			return p.json(made)
 		}
-		if !made.Structured.Listening {
+		if !made.Listening {
 			fmt.Fprintf(p.err, "Nothing listens on port %d yet.\n", port)
 		}
-		_, err = fmt.Fprintln(p.out, made.Structured.URL)
+		_, err = fmt.Fprintln(p.out, made.URL)
 		return err
-	}
-	return c
+	})
 }
 
 func (p *program) closePort() *cobra.Command {
@@ -202,7 +197,8 @@ func (p *program) closePort() *cobra.Command {
 			}
 			var closed builtin.Closed
 			if err := p.ask(c.Context(), "POST", "/v1/tools/close_port",
-				builtin.ClosePortInput{SessionInput: builtin.SessionInput{SessionID: args[0]}, Port: port}, &closed); err != nil {
+				builtin.ClosePortInput{SessionInput: builtin.SessionInput{SessionID: args[0]},
+					Port: port}, &closed); err != nil {
 				return err
 			}
 			if !closed.Success {

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"sandlot/internal/api"
+	"sandlot/internal/api/protocol"
 	"sandlot/internal/app"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/spec"
@@ -53,8 +53,7 @@ take a new value up at their next start.`,
 		},
 	}
 	c.Flags().StringVar(&file, "file", "", "file with the value")
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
+	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		value, err := p.secretValue(c.Context(), args[0], file)
 		if err != nil {
 			return err
@@ -77,8 +76,7 @@ take a new value up at their next start.`,
 				spec.CommandLine([]string{"sandlot", "mcp", "restart", name}))
 		}
 		return nil
-	}
-	return c
+	})
 }
 
 // secretValue reads the value of a secret.
@@ -139,9 +137,8 @@ func (p *program) unseen(ctx context.Context, question string) (secret.Value, er
 func (p *program) secretList() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "List your secrets, and what uses them; values are not shown",
 		Args: cobra.NoArgs}
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		var list api.SecretList
+	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
+		var list protocol.SecretList
 		if err := p.ask(c.Context(), "GET", "/v1/secrets", nil, &list); err != nil {
 			return err
 		}
@@ -161,8 +158,13 @@ func (p *program) secretList() *cobra.Command {
 			}
 		}
 		return nil
-	}
-	return c
+	})
+}
+
+// rekeyed counts the secrets and log-ins after a change of the key.
+type rekeyed struct {
+	Sealed  int `json:"sealed"`
+	Removed int `json:"removed"`
 }
 
 func (p *program) secretRekey() *cobra.Command {
@@ -176,8 +178,7 @@ in backups, still open each other.`,
 		Example: "  sandlot secret rekey"}
 	c.Flags().BoolVar(&drop, "drop", false,
 		"remove what cannot be read with the old key, or for an address that is not known")
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
+	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		cfg, err := p.load(nil)
 		if err != nil {
 			return err
@@ -190,21 +191,19 @@ in backups, still open each other.`,
 			return err
 		}
 		if p.asJSON {
-			return p.json(map[string]int{"sealed": sealed, "removed": dropped})
+			return p.json(rekeyed{sealed, dropped})
 		}
 		fmt.Fprintf(p.out, "There is a new key. Secrets and log-ins stored with it: %d; removed: %d.\n", sealed,
 			dropped)
 		return nil
-	}
-	return c
+	})
 }
 
 func (p *program) secretRemove() *cobra.Command {
 	c := &cobra.Command{Use: "remove NAME", Short: "Forget a secret, and say what still refers to it",
 		Args: cobra.ExactArgs(1)}
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, args []string) error {
-		var gone api.SecretRemoved
+	return p.withJSON(c, func(c *cobra.Command, args []string) error {
+		var gone protocol.SecretRemoved
 		if err := p.ask(c.Context(), "DELETE", "/v1/secrets/"+url.PathEscape(args[0]), nil, &gone); err != nil {
 			return err
 		}
@@ -216,6 +215,5 @@ func (p *program) secretRemove() *cobra.Command {
 			fmt.Fprintf(p.out, "%s refers to it: it runs on if it runs, and does not start again\n", name)
 		}
 		return nil
-	}
-	return c
+	})
 }

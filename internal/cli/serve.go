@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"sandlot/internal/api"
+	"sandlot/internal/api/client"
 	"sandlot/internal/app"
 	"sandlot/internal/auth"
 	"sandlot/internal/config"
@@ -134,7 +134,7 @@ and other commands started meanwhile use it too.`,
 
 // connect returns a client of the server that is meant. Where none runs, and
 // none was named, one is started that lives until done is called.
-func (p *program) connect(ctx context.Context, level string) (c *api.Client, done func() error, err error) {
+func (p *program) connect(ctx context.Context, level string) (c *client.Client, done func() error, err error) {
 	c, err = p.client()
 	if err != nil {
 		return nil, nil, err
@@ -159,7 +159,7 @@ func (p *program) connect(ctx context.Context, level string) (c *api.Client, don
 
 // within runs a server in this process that listens on its socket alone.
 func (p *program) within(ctx context.Context, flags map[string]string, level string,
-	fleeting bool) (func() error, error) {
+	temporary bool) (func() error, error) {
 	cfg, err := p.load(flags)
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func (p *program) within(ctx context.Context, flags map[string]string, level str
 	return func() error {
 		stop()
 		err := <-ended
-		if fleeting {
+		if temporary {
 			return errors.Join(err, a.Destroy())
 		}
 		a.StopOwned()
@@ -188,11 +188,11 @@ func (p *program) within(ctx context.Context, flags map[string]string, level str
 	}, nil
 }
 
-const fleetingPrefix = "sandlot-fleeting-"
+const temporaryPrefix = "sandlot-fleeting-"
 
-// sweep removes what fleeting servers left that were killed.
+// sweep removes what temporary servers left that were killed.
 func (p *program) sweep(ctx context.Context) {
-	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), fleetingPrefix+"*"))
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), temporaryPrefix+"*"))
 	for _, dir := range dirs {
 		if st, err := os.Lstat(dir); err != nil || !st.IsDir() ||
 			st.Sys().(*syscall.Stat_t).Uid != uint32(os.Getuid()) {
@@ -208,11 +208,11 @@ func (p *program) sweep(ctx context.Context) {
 	}
 }
 
-// fleeting returns a client of a server that is gone, with all that it had,
+// temporary returns a client of a server that is gone, with all that it had,
 // when done is called.
-func (p *program) fleeting(ctx context.Context) (*api.Client, func() error, error) {
+func (p *program) temporary(ctx context.Context) (*client.Client, func() error, error) {
 	p.sweep(ctx)
-	dir, err := os.MkdirTemp("", fleetingPrefix)
+	dir, err := os.MkdirTemp("", temporaryPrefix)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -221,7 +221,7 @@ func (p *program) fleeting(ctx context.Context) (*api.Client, func() error, erro
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	client, err := api.NewClient(app.SocketPath(dir), "", "")
+	client, err := client.New(app.SocketPath(dir), "", "")
 	return client, func() error { return errors.Join(done(), tree.Remove(context.WithoutCancel(ctx), dir)) }, err
 }
 
@@ -230,26 +230,24 @@ func (p *program) settings() *cobra.Command {
 		Use: "config", Short: "Show the settings and where each comes from", Args: cobra.NoArgs,
 		Long: "Show the effective settings. Flags win over variables (SANDLOT_…, then those of older systems), these " +
 			"over sandlot.yaml.",
-		RunE: func(*cobra.Command, []string) error {
-			cfg, err := p.load(nil)
-			if err != nil {
-				return err
-			}
-			if p.asJSON {
-				return p.json(cfg.Rows())
-			}
-			for _, r := range cfg.Rows() {
-				fmt.Fprintf(p.out, "%-26s %-28s %s\n%26s # %s; %s\n", r.Key+":", strconv.Quote(r.Value), r.From, "",
-					r.Help, r.Env)
-			}
-			for _, n := range cfg.Notes {
-				fmt.Fprintln(p.out, "note:", n)
-			}
-			return nil
-		},
 	}
-	p.jsonFlag(c)
-	return c
+	return p.withJSON(c, func(*cobra.Command, []string) error {
+		cfg, err := p.load(nil)
+		if err != nil {
+			return err
+		}
+		if p.asJSON {
+			return p.json(cfg.Rows())
+		}
+		for _, r := range cfg.Rows() {
+			fmt.Fprintf(p.out, "%-26s %-28s %s\n%26s # %s; %s\n", r.Key+":", strconv.Quote(r.Value), r.From, "",
+				r.Help, r.Env)
+		}
+		for _, n := range cfg.Notes {
+			fmt.Fprintln(p.out, "note:", n)
+		}
+		return nil
+	})
 }
 
 func (p *program) token() *cobra.Command {
@@ -274,6 +272,15 @@ func (p *program) tokens(ctx context.Context, use func(*store.DB) error) error {
 	return errors.Join(use(db), db.Close())
 }
 
+// issued is a new token.
+type issued struct {
+	ID      string     `json:"id"`
+	User    string     `json:"user"`
+	Token   string     `json:"token"`
+	Expires *time.Time `json:"expires"`
+	Roles   auth.Roles `json:"roles,omitzero"`
+}
+
 func (p *program) tokenCreate() *cobra.Command {
 	var user, expires string
 	var service, metrics bool
@@ -283,40 +290,6 @@ func (p *program) tokenCreate() *cobra.Command {
 		Example: "  sandlot token create --user alice\n  sandlot token create --user ci --service --expires 90d " +
 			"--json\n  sandlot token create --user prometheus --role metrics\n  sandlot token create --user admin " +
 			"--role operator",
-		RunE: func(c *cobra.Command, _ []string) error {
-			life, err := time.Duration(0), error(nil)
-			if expires != "" {
-				if life, err = config.ParseDuration(expires); err != nil || life <= 0 {
-					return usage{fmt.Errorf("--expires %q must be a duration such as 90d or 12h", expires)}
-				}
-			}
-			if metrics {
-				names = append(names, string(auth.Metrics))
-			}
-			var roles []auth.Role
-			for _, name := range names {
-				r, err := auth.ParseRole(name)
-				if err != nil {
-					return usage{err}
-				}
-				roles = append(roles, r)
-			}
-			return p.tokens(c.Context(), func(db *store.DB) error {
-				t, value, err := auth.Issue(c.Context(), db, user, service, life, roles...)
-				if err != nil {
-					return err
-				}
-				if p.asJSON {
-					shown := map[string]any{"id": t.ID, "user": t.User, "token": value.Reveal(), "expires": t.Expires}
-					if t.Roles != 0 {
-						shown["roles"] = t.Roles
-					}
-					return p.json(shown)
-				}
-				_, err = fmt.Fprintln(p.out, value.Reveal())
-				return err
-			})
-		},
 	}
 	c.Flags().StringVar(&user, "user", "", "whose token it is")
 	c.Flags().BoolVar(&service, "service", false,
@@ -324,41 +297,67 @@ func (p *program) tokenCreate() *cobra.Command {
 	c.Flags().StringSliceVar(&names, "role", nil, "what it may do beside what is its user's: operator, metrics or logs")
 	c.Flags().BoolVar(&metrics, "metrics", false, "the same as --role metrics")
 	c.Flags().StringVar(&expires, "expires", "", "how long it is valid, such as 90d (default: for ever)")
-	p.jsonFlag(c)
 	c.MarkFlagRequired("user")
-	return c
+	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
+		life, err := time.Duration(0), error(nil)
+		if expires != "" {
+			if life, err = config.ParseDuration(expires); err != nil || life <= 0 {
+				return usage{fmt.Errorf("--expires %q must be a duration such as 90d or 12h", expires)}
+			}
+		}
+		if metrics {
+			names = append(names, string(auth.Metrics))
+		}
+		var roles []auth.Role
+		for _, name := range names {
+			r, err := auth.ParseRole(name)
+			if err != nil {
+				return usage{err}
+			}
+			roles = append(roles, r)
+		}
+		return p.tokens(c.Context(), func(db *store.DB) error {
+			t, value, err := auth.Issue(c.Context(), db, user, service, life, roles...)
+			if err != nil {
+				return err
+			}
+			if p.asJSON {
+				return p.json(issued{t.ID, t.User, value.Reveal(), t.Expires, t.Roles})
+			}
+			_, err = fmt.Fprintln(p.out, value.Reveal())
+			return err
+		})
+	})
 }
 
 func (p *program) tokenList() *cobra.Command {
-	c := &cobra.Command{Use: "list", Short: "List the tokens", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return p.tokens(c.Context(), func(db *store.DB) error {
-				all, err := db.Tokens(c.Context())
-				if err != nil {
-					return err
+	c := &cobra.Command{Use: "list", Short: "List the tokens", Args: cobra.NoArgs}
+	return p.withJSON(c, func(c *cobra.Command, _ []string) error {
+		return p.tokens(c.Context(), func(db *store.DB) error {
+			all, err := db.Tokens(c.Context())
+			if err != nil {
+				return err
+			}
+			if p.asJSON {
+				return p.json(append([]auth.Token{}, all...))
+			}
+			for _, t := range all {
+				expires, kind := "never", "user"
+				if t.Expires != nil {
+					expires = t.Expires.Format(time.RFC3339)
 				}
-				if p.asJSON {
-					return p.json(append([]auth.Token{}, all...))
+				if t.Service {
+					kind = "service"
 				}
-				for _, t := range all {
-					expires, kind := "never", "user"
-					if t.Expires != nil {
-						expires = t.Expires.Format(time.RFC3339)
-					}
-					if t.Service {
-						kind = "service"
-					}
-					if t.Roles != 0 {
-						expires += "  roles " + t.Roles.String()
-					}
-					fmt.Fprintf(p.out, "%s  %-8s %-20s created %s  expires %s\n", t.ID, kind, t.User,
-						t.Created.Format(time.RFC3339), expires)
+				if t.Roles != 0 {
+					expires += "  roles " + t.Roles.String()
 				}
-				return nil
-			})
-		}}
-	p.jsonFlag(c)
-	return c
+				fmt.Fprintf(p.out, "%s  %-8s %-20s created %s  expires %s\n", t.ID, kind, t.User,
+					t.Created.Format(time.RFC3339), expires)
+			}
+			return nil
+		})
+	})
 }
 
 func (p *program) tokenRevoke() *cobra.Command {

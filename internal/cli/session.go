@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"sandlot/internal/agent"
-	"sandlot/internal/api"
+	"sandlot/internal/agent/command"
+	"sandlot/internal/api/client"
 	"sandlot/internal/builtin"
 	"sandlot/internal/image"
 )
@@ -27,48 +27,48 @@ import (
 // made for it and removed after it.
 type target struct {
 	session string
-	client  *api.Client
+	client  *client.Client
 	done    func() error
 }
 
-// reach finds the session that was named, or makes a fleeting one. A server
+// reach finds the session that was named, or makes one for this command alone. A server
 // that runs makes it; else this process does.
 func (p *program) reach(ctx context.Context, session string) (*target, error) {
 	if session != "" {
 		return p.lasting(ctx, session)
 	}
-	client, err := p.client()
+	api, err := p.client()
 	if err != nil {
 		return nil, err
 	}
 	done := func() error { return nil }
-	if p.server == "" && !client.Alive(ctx) {
-		if client, done, err = p.fleeting(ctx); err != nil {
+	if p.server == "" && !api.Alive(ctx) {
+		if api, done, err = p.temporary(ctx); err != nil {
 			return nil, err
 		}
 	}
-	id, err := client.NewSession(ctx)
+	id, err := api.NewSession(ctx)
 	if err != nil {
 		return nil, errors.Join(err, done())
 	}
-	return &target{id, client, func() error {
-		return errors.Join(client.JSON(context.WithoutCancel(ctx), "DELETE", "/v1/sessions/"+id, nil, nil), done())
+	return &target{id, api, func() error {
+		return errors.Join(api.JSON(context.WithoutCancel(ctx), "DELETE", client.SessionPath(id), nil, nil), done())
 	}}, nil
 }
 
 // lasting reaches a session that stays. A new one's id is said.
 func (p *program) lasting(ctx context.Context, session string) (*target, error) {
-	client, done, err := p.connect(ctx, "ERROR")
+	api, done, err := p.connect(ctx, "ERROR")
 	if err != nil {
 		return nil, err
 	}
 	if session == "new" {
-		if session, err = client.NewSession(ctx); err != nil {
+		if session, err = api.NewSession(ctx); err != nil {
 			return nil, errors.Join(err, done())
 		}
 		fmt.Fprintln(p.err, "session", session)
 	}
-	return &target{session, client, done}, nil
+	return &target{session, api, done}, nil
 }
 
 const sessionHelp = `session to use: an id, "home" or "new" (default: a fresh sandbox that is removed afterwards)`
@@ -99,16 +99,16 @@ func (p *program) run() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		name := fmt.Sprintf(".sandlot-run-%d%s", os.Getpid(), lang.Extension)
-		if err := t.client.Upload(c.Context(), t.session, "/workspace/"+name, bytes.NewReader(code),
-			int64(len(code))); err != nil {
+		file := fmt.Sprintf("/workspace/.sandlot-run-%d%s", os.Getpid(), lang.Extension)
+		err = t.client.Upload(c.Context(), t.session, file, bytes.NewReader(code), int64(len(code)))
+		if err != nil {
 			return errors.Join(err, t.done())
 		}
-		argv := append(slices.Clone(lang.Command), "/workspace/"+name)
+		argv := append(slices.Clone(lang.Command), file)
 		code2, err := p.attach(c.Context(), t, append(argv, args[1:]...), stdin, false)
 		if session != "" {
-			err = errors.Join(err, t.client.JSON(context.WithoutCancel(c.Context()), "DELETE", "/v1/sessions/"+
-				t.session+"/files/workspace/"+name, nil, nil))
+			err = errors.Join(err, t.client.JSON(context.WithoutCancel(c.Context()), "DELETE",
+				client.FilePath(t.session, file), nil, nil))
 		}
 		return finish(code2, errors.Join(err, t.done()))
 	}
@@ -207,9 +207,8 @@ func finish(code int, err error) error {
 
 // attach runs argv in the target with this process's streams.
 func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Reader, tty bool) (int, error) {
-	cmd := agent.Command{Args: argv}
-	tm := api.Terminal{Stdin: in, Stdout: p.out, Stderr: p.err, Resize: make(chan [2]uint16, 1),
-		Signal: make(chan byte, 4)}
+	cmd := command.Command{Args: argv}
+	tm := client.Terminal{Stdin: in, Stdout: p.out, Stderr: p.err, Resize: make(chan command.Size, 1)}
 	if tty {
 		restore, err := terminal(p.in, &cmd, tm)
 		if err != nil {
@@ -221,7 +220,7 @@ func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Re
 }
 
 // terminal makes this terminal the process's.
-func terminal(in io.Reader, cmd *agent.Command, t api.Terminal) (restore func(), err error) {
+func terminal(in io.Reader, cmd *command.Command, t client.Terminal) (restore func(), err error) {
 	f, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return nil, usage{errors.New("standard input is not a terminal")}
@@ -230,7 +229,7 @@ func terminal(in io.Reader, cmd *agent.Command, t api.Terminal) (restore func(),
 	if err != nil {
 		return nil, err
 	}
-	cmd.Terminal = &agent.Size{Rows: rows, Cols: cols}
+	cmd.Terminal = &command.Size{Rows: rows, Cols: cols}
 	cmd.Env = map[string]string{"TERM": os.Getenv("TERM")}
 	old, err := term.MakeRaw(int(f.Fd()))
 	if err != nil {
@@ -242,7 +241,7 @@ func terminal(in io.Reader, cmd *agent.Command, t api.Terminal) (restore func(),
 		for range resized {
 			if cols, rows, err := term.GetSize(int(f.Fd())); err == nil {
 				select {
-				case t.Resize <- [2]uint16{uint16(rows), uint16(cols)}:
+				case t.Resize <- command.Size{Rows: rows, Cols: cols}:
 				default:
 				}
 			}
@@ -258,14 +257,9 @@ func terminal(in io.Reader, cmd *agent.Command, t api.Terminal) (restore func(),
 func (p *program) sessions() *cobra.Command {
 	c := &cobra.Command{Use: "sessions", Short: "List your sessions", Args: cobra.NoArgs,
 		Example: "  sandlot sessions\n  sandlot sessions stop SESSION_ID"}
-	p.jsonFlag(c)
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		client, done, err := p.connect(c.Context(), "ERROR")
-		if err != nil {
-			return err
-		}
+	p.withJSON(c, func(c *cobra.Command, _ []string) error {
 		var list builtin.SessionList
-		if err := errors.Join(client.JSON(c.Context(), "GET", "/v1/sessions", nil, &list), done()); err != nil {
+		if err := p.ask(c.Context(), "GET", "/v1/sessions", nil, &list); err != nil {
 			return err
 		}
 		if p.asJSON {
@@ -280,7 +274,7 @@ func (p *program) sessions() *cobra.Command {
 				s.Template, s.Flavor, s.Used)
 		}
 		return nil
-	}
+	})
 	c.AddCommand(p.stopSession())
 	return c
 }
@@ -353,7 +347,7 @@ func split(s string) (file, session string) {
 	return file, s[:i]
 }
 
-func (p *program) fetch(ctx context.Context, client *api.Client, session, from, to string) error {
+func (p *program) fetch(ctx context.Context, client *client.Client, session, from, to string) error {
 	if to == "-" {
 		_, err := client.Download(ctx, session, from, p.out)
 		return err
@@ -373,7 +367,7 @@ func (p *program) fetch(ctx context.Context, client *api.Client, session, from, 
 	return os.Rename(f.Name(), to)
 }
 
-func (p *program) send(ctx context.Context, client *api.Client, from, session, to string) error {
+func (p *program) send(ctx context.Context, client *client.Client, from, session, to string) error {
 	in := p.in
 	if from != "-" {
 		f, err := os.Open(from)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 
+	"sandlot/internal/agent/wire"
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
@@ -39,12 +40,18 @@ type PortRecord = port.Record
 // Links are the settings of links to exposed ports.
 func (h *Hub) Links() port.Links { return h.Ports.Links }
 
-// Dialed is a connection to a port of a session. Close ends the connection, and End the
-// act too.
+// Dialed is a connection to a port of a session. End ends the connection, and the act.
 type Dialed struct {
 	net.Conn
 	act *Act
 }
+
+// HalfClosedLimit is how long a client may go on sending to a port after the server
+// inside has ended its side: then the link ends the stream.
+var HalfClosedLimit = wire.Mux().StreamCloseTimeout
+
+// CloseWrite ends what is sent: closing a stream of the link does no more than that.
+func (d *Dialed) CloseWrite() error { return d.Close() }
 
 // End closes the connection and releases the session.
 func (d *Dialed) End() {

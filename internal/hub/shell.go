@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"sandlot/internal/agent"
+	"sandlot/internal/agent/command"
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/policy"
@@ -27,18 +28,15 @@ func (h *Hub) OpenShell(ctx context.Context, p auth.Principal, ask Ask) (*Shell,
 	})
 }
 
-// Run starts the command. The caller closes the stream.
-func (s *Shell) Run(ctx context.Context, cmd agent.Command) (*agent.Interactive, error) {
-	stream, err := s.lease.Agent().Interactive(ctx, cmd)
+// Run starts the command, and describes its process to the client. The caller closes the
+// stream, which carries the frames of package command.
+func (s *Shell) Run(ctx context.Context, c command.Command) (*agent.Interactive, command.Started, error) {
+	stream, err := s.lease.Agent().Interactive(ctx, c)
 	if err != nil {
-		return nil, s.Fail(s.lease.Fault(ctx, err, fault.CommandExecution))
+		return nil, command.Started{}, s.Fail(s.lease.Fault(ctx, err, fault.CommandExecution))
 	}
-	return stream, nil
-}
-
-// Started describes a running process to its client.
-func (s *Shell) Started(p *agent.Interactive) agent.Started {
-	return agent.Started{ProcessID: p.ProcessID, SessionID: s.lease.ID(), SessionCreated: s.lease.Created}
+	return stream, command.Started{ProcessID: stream.ProcessID, SessionID: s.lease.ID(),
+		SessionCreated: s.lease.Created}, nil
 }
 
 // Hangup sends SIGHUP to a process whose client is gone. The agent would see the end of

@@ -1,9 +1,10 @@
-package api
+// Package conn is about clients' connections: how many a listener may have, how long
+// a client may take, and passing bytes from one to another.
+package conn
 
 import (
 	"container/list"
 	"context"
-	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -11,14 +12,14 @@ import (
 	"syscall"
 )
 
-// Conns bounds the connections of listeners, so that nobody uses up the server's
+// Limiter bounds the connections of listeners, so that nobody uses up the server's
 // descriptors, with a token or without. Three kinds are told apart: strangers, on
 // which nobody was let in yet; resting ones, on which somebody was, and nothing is
 // on its way; and those that serve a request that was let in, whose number each
 // principal's limit bounds. A new connection always has a place, as long as there is
 // one of the first two kinds: where there are too many, the oldest of them ends. So
 // who floods ends their own, and who comes with a token, which takes a moment, stays.
-type Conns struct {
+type Limiter struct {
 	most, each int // in all, and strangers of one address
 
 	mu        sync.Mutex
@@ -35,26 +36,28 @@ const (
 	ownFiles = 4
 )
 
-// NewConns returns bounds that suit the descriptors that this process may have.
-func NewConns() *Conns {
+// NewLimiter returns bounds that suit the descriptors that this process may have.
+func NewLimiter() *Limiter {
 	most := mostConns
 	var files syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil && files.Cur/ownFiles < mostConns {
 		most = int(files.Cur / ownFiles)
 	}
-	return newConns(most, strangersEach)
+	return Limit(most, strangersEach)
 }
 
-func newConns(most, each int) *Conns {
-	return &Conns{most: max(most, 16), each: each, strangers: map[netip.Prefix]*list.List{}, resting: list.New()}
+// Limit returns a bound of that many connections in all, and of that many strangers of
+// one address.
+func Limit(most, each int) *Limiter {
+	return &Limiter{most: max(most, 16), each: each, strangers: map[netip.Prefix]*list.List{}, resting: list.New()}
 }
 
 // Listener returns one whose connections count.
-func (c *Conns) Listener(l net.Listener) net.Listener { return &bounded{l, c} }
+func (c *Limiter) Listener(l net.Listener) net.Listener { return &bounded{l, c} }
 
 type bounded struct {
 	net.Listener
-	conns *Conns
+	conns *Limiter
 }
 
 // Accept implements net.Listener.
@@ -74,10 +77,10 @@ func (b *bounded) Accept() (net.Conn, error) {
 // conn is a connection that counts.
 type conn struct {
 	net.Conn
-	of   *Conns
+	of   *Limiter
 	from netip.Prefix
 
-	// Conns' mu guards these.
+	// The limiter's mu guards these.
 	in     *list.List // strangers or resting; nil: neither
 	at     *list.Element
 	closed bool
@@ -100,7 +103,7 @@ func network(a net.Addr) netip.Prefix {
 }
 
 // admit makes room for a connection; nil: there is none.
-func (c *Conns) admit(raw net.Conn) *conn {
+func (c *Limiter) admit(raw net.Conn) *conn {
 	n := &conn{Conn: raw, of: c, from: network(raw.RemoteAddr())}
 	c.mu.Lock()
 	own := c.strangers[n.from]
@@ -132,7 +135,7 @@ func (c *Conns) admit(raw net.Conn) *conn {
 
 // oldest returns the connection that has to go: of the address with the most
 // strangers, or one that rests, where these are the more. The lock is held.
-func (c *Conns) oldest() *conn {
+func (c *Limiter) oldest() *conn {
 	var most *list.List
 	for _, l := range c.strangers {
 		if most == nil || l.Len() > most.Len() {
@@ -149,7 +152,7 @@ func (c *Conns) oldest() *conn {
 }
 
 // take takes a connection out of its list. The lock is held.
-func (c *Conns) take(n *conn) {
+func (c *Limiter) take(n *conn) {
 	if n.in == nil {
 		return
 	}
@@ -161,7 +164,7 @@ func (c *Conns) take(n *conn) {
 }
 
 // drop counts a connection no more. The lock is held.
-func (c *Conns) drop(n *conn) {
+func (c *Limiter) drop(n *conn) {
 	if !n.closed {
 		n.closed = true
 		c.open--
@@ -178,22 +181,17 @@ func (n *conn) Close() error {
 }
 
 // CloseWrite ends what is sent.
-func (n *conn) CloseWrite() error {
-	if h, ok := n.Conn.(interface{ CloseWrite() error }); ok {
-		return h.CloseWrite()
-	}
-	return errors.ErrUnsupported
-}
+func (n *conn) CloseWrite() error { return closeWrite(n.Conn) }
 
 type connKey struct{}
 
 // Context is for http.Server's ConnContext.
-func (c *Conns) Context(ctx context.Context, raw net.Conn) context.Context {
+func (c *Limiter) Context(ctx context.Context, raw net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, raw)
 }
 
-// serves says that a request was let in, until rest is called: its connection stays.
-func serves(r *http.Request) (rest func()) {
+// Serve says that a request was let in, until done is called: its connection stays.
+func Serve(r *http.Request) (done func()) {
 	n, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok {
 		return func() {}

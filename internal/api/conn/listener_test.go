@@ -1,4 +1,4 @@
-package api
+package conn
 
 import (
 	"bufio"
@@ -9,19 +9,27 @@ import (
 	"net/http"
 	"testing"
 	"time"
-
-	"sandlot/internal/auth"
 )
 
-// crowdedServer serves an edge over TCP with few connections.
-func crowdedServer(t *testing.T, e *edge, most, each int) (addr string, c *Conns) {
+// crowdedServer serves over TCP with few connections. It lets in those with the token,
+// and anyone to /healthz.
+func crowdedServer(t *testing.T, most, each int) (addr string, c *Limiter) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c = newConns(most, each)
-	srv := &http.Server{Handler: e.Handler(), ConnContext: c.Context}
+	c = Limit(most, each)
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/healthz":
+		case r.Header.Get("Authorization") != "Bearer ann's":
+			w.WriteHeader(http.StatusUnauthorized)
+		default:
+			defer Serve(r)()
+		}
+	})
+	srv := &http.Server{Handler: handler, ConnContext: c.Context}
 	over := make(chan struct{})
 	go func() { defer close(over); _ = srv.Serve(c.Listener(l)) }()
 	t.Cleanup(func() { srv.Close(); <-over })
@@ -55,9 +63,8 @@ func get(c net.Conn, path, header string) (int, error) {
 // Who opens connections without end ends their own, and nobody else's: neither
 // those with a token from the same address, nor strangers of another.
 func TestConnectionsAreBounded(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true})
-	token := "Authorization: " + e.token("ann") + "\r\n"
-	addr, c := crowdedServer(t, e, 60, 20)
+	const token = "Authorization: Bearer ann's\r\n"
+	addr, c := crowdedServer(t, 60, 20)
 	ann := from(t, "127.0.0.1", addr)
 	if code, err := get(ann, "/v1/tools", token); err != nil || code == 401 {
 		t.Fatalf("ann: %d, %v", code, err)
@@ -95,9 +102,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 // A token takes no place for good: connections that rest go before others' new
 // ones are refused; those that serve a request stay.
 func TestRestingConnectionsGiveWay(t *testing.T) {
-	e := newEdge(t, auth.Required, Guard{Loopback: true})
-	token := "Authorization: " + e.token("ann") + "\r\n"
-	addr, c := crowdedServer(t, e, 20, 20)
+	const token = "Authorization: Bearer ann's\r\n"
+	addr, c := crowdedServer(t, 20, 20)
 	for range 60 {
 		if code, err := get(from(t, "127.0.0.1", addr), "/v1/tools", token); err != nil || code == 401 {
 			t.Fatalf("ann: %d, %v", code, err)
@@ -115,13 +121,13 @@ func TestRestingConnectionsGiveWay(t *testing.T) {
 
 // Connections that serve requests stay, and where all do, a new one is refused.
 func TestServingConnectionsStay(t *testing.T) {
-	c := newConns(16, 16)
+	c := Limit(16, 16)
 	pipe := func() net.Conn { a, b := net.Pipe(); t.Cleanup(func() { b.Close() }); return a }
 	var rest []func()
 	for range 16 {
 		n := c.admit(pipe())
 		r, _ := http.NewRequestWithContext(context.WithValue(t.Context(), connKey{}, n), "GET", "/", nil)
-		rest = append(rest, serves(r))
+		rest = append(rest, Serve(r))
 	}
 	if c.admit(pipe()) != nil {
 		t.Error("one more than there may be")
@@ -140,7 +146,8 @@ func TestServingConnectionsStay(t *testing.T) {
 }
 
 func TestNetworks(t *testing.T) {
-	for a, want := range map[string]string{"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64"} {
+	for a, want := range map[string]string{"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32",
+		"2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64"} {
 		if got := network(&net.TCPAddr{IP: net.ParseIP(a)}); got.String() != want {
 			t.Errorf("%s counts as %s, not %s", a, got, want)
 		}

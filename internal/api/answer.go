@@ -1,0 +1,184 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"sandlot/internal/api/protocol"
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/gateway"
+	"sandlot/internal/hub"
+	"sandlot/internal/limit"
+	"sandlot/internal/tool"
+)
+
+// An endpoint answers a request of a principal with a value, which is sent as JSON;
+// nil: without content. It may set headers, and writes nothing else.
+type endpoint func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error)
+
+// answer serves an endpoint with the status that its value has.
+func (s *Server) answer(status int, e endpoint) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		p, _ := auth.From(r.Context())
+		v, err := e(w, r, p)
+		switch {
+		case err != nil:
+			s.problem(w, r, err)
+		case v == nil:
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			writeJSON(w, status, v)
+		}
+	}
+}
+
+// A streamer answers a request of a principal with more than a value. Its error is
+// answered: nothing was before.
+type streamer func(w http.ResponseWriter, r *http.Request, p auth.Principal) error
+
+// stream serves a streamer, of which a principal has only so many at once.
+func (s *Server) stream(serve streamer) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		release, err := s.hold(r.Context(), limit.Streams)
+		if err != nil {
+			s.busy(w, r, err)
+			return
+		}
+		defer release()
+		p, _ := auth.From(r.Context())
+		if err := serve(w, r, p); err != nil {
+			s.problem(w, r, err)
+		}
+	}
+}
+
+// An input is what an operation gets of a request.
+type input[In any] func(w http.ResponseWriter, r *http.Request) (In, error)
+
+// operation serves an operation that takes its input from the request.
+func operation[In, Out any](s *Server, status int, o hub.Op[In, Out], in input[In]) http.HandlerFunc {
+	return s.answer(status, func(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
+		given, err := in(w, r)
+		if err != nil {
+			return nil, err
+		}
+		answer, err := o.Do(r.Context(), s.Hub, p, given)
+		if _, none := any(answer).(hub.None); none {
+			return nil, err
+		}
+		return answer, err
+	})
+}
+
+func none(http.ResponseWriter, *http.Request) (hub.None, error) { return hub.None{}, nil }
+
+func sessionID(_ http.ResponseWriter, r *http.Request) (hub.SessionID, error) {
+	return hub.SessionID(r.PathValue("id")), nil
+}
+
+func serverName(_ http.ResponseWriter, r *http.Request) (hub.ServerName, error) {
+	return hub.ServerName(r.PathValue("id")), nil
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) { write(w, status, "application/json", v) }
+
+func writeProblem(w http.ResponseWriter, p protocol.Problem) {
+	write(w, p.Status, "application/problem+json", p)
+}
+
+func write(w http.ResponseWriter, status int, kind string, v any) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // a type of this server's, which can be encoded
+	if err := heldBy(w).Made(context.Background(), int64(b.Len())); err != nil {
+		writeProblem(w, protocol.NewProblem(fault.From(err)))
+		return
+	}
+	w.Header().Set("Content-Type", kind)
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // the client went away
+}
+
+// problem answers with problem details, RFC 9457.
+func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) {
+	if refusal, ok := errors.AsType[*tool.Refusal](err); ok {
+		writeProblem(w, refused(refusal))
+		return
+	}
+	f := fault.From(err)
+	if cause := f.Unwrap(); cause != nil && f.HTTP() >= 500 {
+		s.Log.WarnContext(r.Context(), "request failed", "path", r.URL.Path, "fault", f.Code(), "cause", cause)
+	}
+	writeProblem(w, protocol.NewProblem(f))
+}
+
+// refused is the problem that a third-party server's refusal is.
+func refused(refusal *tool.Refusal) protocol.Problem {
+	kind, status := fault.Connection, http.StatusBadGateway
+	switch refusal.Code {
+	case -32602:
+		kind, status = fault.InvalidParameters, http.StatusBadRequest
+	case -32002: // of a resource, up to revision 2025-11-25
+		kind, status = fault.NotFound, http.StatusNotFound
+	}
+	f := fault.New(kind, "%s", refusal.Message).With("rpc_code", refusal.Code)
+	if kind == fault.NotFound {
+		f.Advice = []string{"Look at what the server offers: GET /v1/connections/{id}, or " +
+			"`sandlot mcp inspect NAME`; not all that can be read is in a list"}
+	}
+	if json.Valid(refusal.Data) {
+		f.With("rpc_data", refusal.Data)
+	}
+	return protocol.Problem{Title: f.Code(), Status: status, Data: f.Data(),
+		Detail: fmt.Sprintf("the MCP server refused: %s (%d)", refusal.Message, refusal.Code)}
+}
+
+// busy answers a principal that holds too much: in JSON-RPC where that is spoken.
+func (s *Server) busy(w http.ResponseWriter, r *http.Request, err error) {
+	if r.URL.Path == "/mcp" {
+		gateway.Refuse(w, fault.From(err))
+		return
+	}
+	sendNoMore(w, err)
+	s.problem(w, r, err)
+}
+
+// sendNoMore sets the headers for a body whose rest is not read.
+func sendNoMore(w http.ResponseWriter, err error) {
+	if fault.Is(err, fault.ResourceLimit) {
+		w.Header().Set("Retry-After", gateway.RetryAfter)
+	}
+	w.Header().Set("Connection", "close")
+}
+
+// decode reads a JSON object of at most limit bytes into q, a struct with all that it
+// may have. Where it is another one, the error is that the body must be what must says.
+func decode(w http.ResponseWriter, r *http.Request, limit int64, q any, must string) error {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
+	d.DisallowUnknownFields()
+	err := d.Decode(q)
+	if f, ok := errors.AsType[*fault.Error](err); ok { // of the body that could not be read
+		sendNoMore(w, f)
+		return f
+	}
+	if err != nil {
+		return fault.Wrap(fault.InvalidParameters, err, "the body must be a JSON object with %s: %v", must, err)
+	}
+	return nil
+}
+
+// decodeAny is decode for a body that may be missing.
+func decodeAny(w http.ResponseWriter, r *http.Request, limit int64, q any, must string) error {
+	err := decode(w, r, limit, q, must)
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,228 @@
+// Package client is the client of the HTTP API, through the server's socket or its URL.
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"sandlot/internal/api/conn"
+	"sandlot/internal/api/protocol"
+	"sandlot/internal/event"
+	"sandlot/internal/fault"
+	"sandlot/internal/hub"
+	"sandlot/internal/secret"
+)
+
+// buffer is through how many bytes files are copied.
+const buffer = 256 << 10
+
+// Client talks to a server.
+type Client struct {
+	base  string
+	token secret.Value
+	dial  func(ctx context.Context) (net.Conn, error)
+	http  *http.Client
+}
+
+// New returns a client. With an empty server, it uses the socket.
+func New(socket, server string, token secret.Value) (*Client, error) {
+	c := &Client{base: "http://sandlot", token: token}
+	c.dial = func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
+	if server != "" {
+		u, err := url.Parse(strings.TrimSuffix(strings.TrimSuffix(server, "/"), "/mcp"))
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return nil, fmt.Errorf("server %q must be a URL such as http://localhost:8000", server)
+		}
+		c.base = u.String()
+		c.dial = dialTo(u)
+	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) }
+	c.http = &http.Client{Transport: &http.Transport{DialContext: dial, DialTLSContext: dial,
+		WriteBufferSize: buffer, ReadBufferSize: buffer}}
+	return c, nil
+}
+
+func dialTo(u *url.URL) func(ctx context.Context) (net.Conn, error) {
+	dial, port := new(net.Dialer).DialContext, "80"
+	if u.Scheme == "https" {
+		dial, port = new(tls.Dialer).DialContext, "443"
+	}
+	if u.Port() != "" {
+		port = u.Port()
+	}
+	address := net.JoinHostPort(u.Hostname(), port)
+	return func(ctx context.Context) (net.Conn, error) { return dial(ctx, "tcp", address) }
+}
+
+// NewSession makes a session and returns its id.
+func (c *Client) NewSession(ctx context.Context) (string, error) {
+	var made hub.Session
+	err := c.JSON(ctx, "POST", "/v1/sessions", nil, &made)
+	return made.ID, err
+}
+
+// Alive says whether a server answers.
+func (c *Client) Alive(ctx context.Context) bool {
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token.Reveal())
+	}
+	return r, nil
+}
+
+// do sends a request and returns a response with a good status.
+func (c *Client) do(ctx context.Context, method, path string, body io.Reader, size int64) (*http.Response, error) {
+	r, err := c.request(ctx, method, path, body)
+	if err != nil {
+		return nil, err
+	}
+	if size >= 0 {
+		r.ContentLength = size
+	}
+	resp, err := c.http.Do(r)
+	if err != nil {
+		if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Op == "dial" {
+			return nil, noServer(err)
+		}
+		return nil, err
+	}
+	if resp.StatusCode < 300 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	return nil, failure(resp)
+}
+
+func noServer(err error) error {
+	return fmt.Errorf("no server answers: %w; start one with `sandlot serve`, or name one with --server", err)
+}
+
+func failure(resp *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	p := new(protocol.Problem)
+	if json.Unmarshal(text, p) == nil && p.Detail != "" {
+		return p
+	}
+	return fmt.Errorf("the server answered with status %d: %s", resp.StatusCode, fault.Printable(string(text), 500))
+}
+
+// JSON sends in, if it is not nil, and reads the answer into out, if it is not nil.
+func (c *Client) JSON(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
+	}
+	return c.read(ctx, method, path, body, out)
+}
+
+// read sends the body as it is, and reads the answer into out, if it is not nil.
+func (c *Client) read(ctx context.Context, method, path string, body io.Reader, out any) error {
+	resp, err := c.do(ctx, method, path, body, -1)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if out == nil {
+		return nil
+	}
+	return json.NewDecoder(resp.Body).Decode(out)
+}
+
+// SetSecret stores a secret of the caller. It returns what there is to know of it.
+func (c *Client) SetSecret(ctx context.Context, name string, value secret.Value) (s hub.Secret, err error) {
+	err = c.read(ctx, "PUT", "/v1/secrets/"+url.PathEscape(name), strings.NewReader(value.Reveal()), &s)
+	return s, err
+}
+
+// Events reads events: those that match the query (kind, session, follow). Each is
+// called for every event, or for what was lost, one of which is nil. It ends with
+// each's error, or with nil when the server has no more.
+func (c *Client) Events(ctx context.Context, query url.Values, each func(*event.Event, *protocol.Lost) error) error {
+	resp, err := c.do(ctx, "GET", "/v1/events?"+query.Encode(), nil, -1)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	kind := ""
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch {
+		case name == "event":
+			kind = value
+		case name == "data" && kind == "lost":
+			lost := new(protocol.Lost)
+			if err = json.Unmarshal([]byte(value), lost); err == nil {
+				err = each(nil, lost)
+			}
+		case name == "data":
+			e := new(event.Event)
+			if err = json.Unmarshal([]byte(value), e); err == nil {
+				err = each(e, nil)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// SessionPath is the path of a session in the API.
+func SessionPath(session string) string { return "/v1/sessions/" + url.PathEscape(session) }
+
+// FilePath is the path of a session's file in the API.
+func FilePath(session, file string) string {
+	return SessionPath(session) + "/files" + (&url.URL{Path: "/" + strings.TrimPrefix(file, "/")}).EscapedPath()
+}
+
+// Download copies a file of a session to w.
+func (c *Client) Download(ctx context.Context, session, file string, w io.Writer) (int64, error) {
+	resp, err := c.do(ctx, "GET", FilePath(session, file), nil, -1)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	return conn.Copy(w, resp.Body, buffer)
+}
+
+// Upload writes a file of a session from r, which has size bytes.
+func (c *Client) Upload(ctx context.Context, session, file string, r io.Reader, size int64) error {
+	var body io.Reader = http.NoBody
+	if size > 0 {
+		body = io.NopCloser(r)
+	}
+	resp, err := c.do(ctx, "PUT", FilePath(session, file), body, size)
+	if err != nil {
+		return err
+	}
+	return resp.Body.Close()
+}

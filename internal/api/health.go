@@ -1,0 +1,61 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"sandlot/internal/api/protocol"
+	"sandlot/internal/auth"
+	"sandlot/internal/hub"
+	"sandlot/internal/policy"
+)
+
+// working looks at the runtime, at most every five seconds.
+func (s *Server) working(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.checked) > 5*time.Second {
+		s.broken, s.checked = s.Check(ctx), time.Now()
+	}
+	return s.broken
+}
+
+func (s *Server) health(w http.ResponseWriter, r *http.Request) {
+	status, wrapper, code := "healthy", "connected", http.StatusOK
+	if err := s.working(r.Context()); err != nil {
+		status, wrapper, code = "unhealthy", "disconnected", http.StatusServiceUnavailable
+	}
+	names := []string{}
+	for _, t := range s.Hub.Own() { // anyone may ask, so nothing of anyone's is named or started
+		if t.Alias == "" {
+			names = append(names, t.Name)
+		}
+	}
+	writeJSON(w, code, protocol.Health{Status: status, Server: "Sandlot", Version: s.Version, Wrapper: wrapper,
+		Count: len(names), Tools: names})
+}
+
+func (s *Server) alive(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, protocol.Readiness{Status: "ok"})
+}
+
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	if err := s.working(r.Context()); err != nil {
+		writeJSON(w, http.StatusServiceUnavailable,
+			protocol.Readiness{Status: "not ready", Reason: "the runtime does not work; run `sandlot doctor`"})
+		return
+	}
+	writeJSON(w, http.StatusOK, protocol.Readiness{Status: "ready"})
+}
+
+// metrics answers who may read what is counted of all users.
+func (s *Server) metrics() http.HandlerFunc {
+	counted := promhttp.HandlerFor(s.Metrics.Registry, promhttp.HandlerOpts{})
+	return func(w http.ResponseWriter, r *http.Request) {
+		p, _ := auth.From(r.Context())
+		s.through(w, r, hub.Request{Principal: p, Operation: policy.MetricsRead}, counted.ServeHTTP)
+	}
+}

@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"sandlot/internal/api/conn"
+	"sandlot/internal/hub"
+)
+
+// Metrics counts what happens, for Prometheus.
+type Metrics struct {
+	Registry *prometheus.Registry
+	requests *prometheus.CounterVec
+	calls    *prometheus.HistogramVec
+}
+
+// NewMetrics returns the counters. Gauges are read when they are asked for.
+func NewMetrics(live func() int, pool func() map[string]int, templates []string) *Metrics {
+	m := &Metrics{Registry: prometheus.NewRegistry()}
+	m.requests = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sandlot_http_requests_total",
+		Help: "HTTP requests by method and status."}, []string{"method", "status"})
+	m.calls = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "sandlot_tool_call_seconds",
+		Help:    "Tool calls by tool and outcome (ok, error, or a fault's code).",
+		Buckets: prometheus.ExponentialBuckets(0.0005, 4, 10)}, []string{"tool", "outcome"})
+	m.Registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), m.requests, m.calls)
+	m.gauge("sandlot_sessions_live", "Sessions that have a sandbox.", nil, live)
+	for _, t := range templates {
+		m.gauge("sandlot_pool_ready", "Warm sandboxes that wait.", prometheus.Labels{"template": t},
+			func() int { return pool()[t] })
+	}
+	return m
+}
+
+func (m *Metrics) gauge(name, help string, labels prometheus.Labels, value func() int) {
+	opts := prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}
+	m.Registry.MustRegister(prometheus.NewGaugeFunc(opts, func() float64 { return float64(value()) }))
+}
+
+// counter registers a counter whose one label has that value; an empty label: it has none.
+func (m *Metrics) counter(name, help, label, has string, value func() uint64) {
+	opts := prometheus.CounterOpts{Name: name, Help: help}
+	if label != "" {
+		opts.ConstLabels = prometheus.Labels{label: has}
+	}
+	m.Registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return float64(value()) }))
+}
+
+// Starts counts sandboxes by how they start, as started says.
+func (m *Metrics) Starts(started func() (prebooted, booted int64)) {
+	const name = "sandlot_sandboxes_started_total"
+	const help = "Sandboxes that were started, from a snapshot or by booting."
+	m.counter(name, help, "from", "snapshot", func() uint64 { prebooted, _ := started(); return uint64(prebooted) })
+	m.counter(name, help, "from", "boot", func() uint64 { _, booted := started(); return uint64(booted) })
+}
+
+// Network counts what sandboxes did with the network.
+func (m *Metrics) Network(totals func() hub.NetworkUsage) {
+	for _, c := range []struct {
+		name, help, label, has string
+		value                  func(hub.NetworkUsage) uint64
+	}{
+		{connections, perVerdict, "verdict", "ok", func(u hub.NetworkUsage) uint64 { return u.Connected }},
+		{connections, perVerdict, "verdict", "refused", func(u hub.NetworkUsage) uint64 { return u.Refused }},
+		{connections, perVerdict, "verdict", "unreachable", func(u hub.NetworkUsage) uint64 { return u.Unreachable }},
+		{connections, perVerdict, "verdict", "busy", func(u hub.NetworkUsage) uint64 { return u.Busy }},
+		{connections, perVerdict, "verdict", "broken", func(u hub.NetworkUsage) uint64 { return u.Broken }},
+		{bytesMoved, perDirection, "direction", "sent", func(u hub.NetworkUsage) uint64 { return u.Up }},
+		{bytesMoved, perDirection, "direction", "received", func(u hub.NetworkUsage) uint64 { return u.Down }},
+		{"sandlot_network_lookups_total", "Names that sandboxes looked up.", "", "",
+			func(u hub.NetworkUsage) uint64 { return u.Lookups }},
+	} {
+		m.counter(c.name, c.help, c.label, c.has, func() uint64 { return c.value(totals()) })
+	}
+	m.gauge("sandlot_network_connections_open", "Connections of sandboxes now.", nil,
+		func() int { return int(totals().Open) })
+}
+
+// Counters of the network that have a label.
+const (
+	connections  = "sandlot_network_connections_total"
+	perVerdict   = "Connections that sandboxes asked for, by verdict."
+	bytesMoved   = "sandlot_network_bytes_total"
+	perDirection = "Bytes that sandboxes sent and received."
+)
+
+// External is the one label of all tools of third-party servers: their names are
+// their users' alone, and there may be any number of them.
+const External = "ext"
+
+// Call counts one tool call, of a tool of ours or of External.
+func (m *Metrics) Call(tool, outcome string, took time.Duration) {
+	m.calls.WithLabelValues(tool, outcome).Observe(took.Seconds())
+}
+
+type requestID struct{}
+
+// RequestID returns the id of the request that ctx belongs to, or "".
+func RequestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestID{}).(string)
+	return id
+}
+
+// count gives each request an id, counts it and logs it.
+func (m *Metrics) count(log *slog.Logger, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		var b [8]byte
+		rand.Read(b[:])
+		id := hex.EncodeToString(b[:])
+		w.Header().Set("X-Request-Id", id)
+		r = r.WithContext(context.WithValue(r.Context(), requestID{}, id))
+		sw := &statusWriter{ResponseWriter: w, status: 200}
+		sw.allow(time.Time{}) // of the request before
+		defer func() {
+			sw.allow(time.Now().Add(conn.Stall)) // for what is still on its way to the client
+			m.requests.WithLabelValues(method(r.Method), status(sw.status)).Inc()
+			log.DebugContext(r.Context(), "request", "method", r.Method, "path", r.URL.Path, "status", sw.status,
+				"took", time.Since(start))
+		}()
+		next.ServeHTTP(sw, r)
+	})
+}
+
+// method keeps made-up methods out of the labels.
+func method(m string) string {
+	switch m {
+	case "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS":
+		return m
+	}
+	return "other"
+}
+
+// status keeps out those that a server in a sandbox made up.
+func status(code int) string {
+	if http.StatusText(code) == "" {
+		return "other"
+	}
+	return strconv.Itoa(code)
+}

@@ -1,0 +1,233 @@
+package preview
+
+import (
+	"bufio"
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"sandlot/internal/api/conn"
+	"sandlot/internal/hub"
+)
+
+type visitor struct{}
+
+// newInside returns what speaks HTTP to servers in sandboxes. No connection is
+// kept: it would outlive its request's lease, and many small servers close
+// theirs at any time.
+func newInside() *http.Transport {
+	return &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			v := ctx.Value(visitor{}).(*visit)
+			c, err := v.use.Connect()
+			if err != nil {
+				return nil, &dialError{err}
+			}
+			return c, nil
+		},
+		DisableKeepAlives: true, DisableCompression: true,
+		ExpectContinueTimeout: time.Second, MaxResponseHeaderBytes: 64 << 10,
+		ReadBufferSize: 32 << 10, WriteBufferSize: 32 << 10,
+	}
+}
+
+type dialError struct{ error }
+
+func (e *dialError) Unwrap() error { return e.error }
+
+var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// pooled implements httputil.BufferPool.
+type pooled struct{}
+
+func (pooled) Get() []byte  { return buffers.Get().(*[32 << 10]byte)[:] }
+func (pooled) Put(b []byte) { buffers.Put((*[32 << 10]byte)(b)) }
+
+// forward passes the request to the server inside, and its answer to the client.
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, v *visit, query string) {
+	out := &response{ResponseWriter: w, control: http.NewResponseController(w)}
+	proxy := httputil.ReverseProxy{Transport: s.inside, FlushInterval: -1, BufferPool: pooled{},
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		Rewrite:  func(p *httputil.ProxyRequest) { v.rewrite(p, query) },
+		ModifyResponse: func(resp *http.Response) error {
+			v.clean(resp.Header, r.Host)
+			return nil
+		},
+		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) { v.failed(w, r, err) },
+	}
+	proxy.ServeHTTP(out, r)
+}
+
+// rewrite makes the request that the server inside sees.
+func (v *visit) rewrite(p *httputil.ProxyRequest, query string) {
+	p.Out.URL = &url.URL{Scheme: "http", Host: "inside", RawQuery: query}
+	p.Out.URL.RawPath = v.path
+	p.Out.URL.Path, _ = url.PathUnescape(v.path)
+	p.Out.Host = p.In.Host
+	p.SetXForwarded()
+	h := p.Out.Header
+	if v.secure {
+		h.Set("X-Forwarded-Proto", "https")
+	}
+	h.Del("X-Forwarded-Prefix")
+	if v.prefix != "" {
+		h.Set("X-Forwarded-Prefix", v.prefix)
+	}
+	h.Del(TokenHeader)
+	if slices.ContainsFunc(h.Values("Authorization"), isAPIToken) {
+		h.Del("Authorization")
+	}
+	if ref, err := url.Parse(h.Get("Referer")); err == nil && strings.Contains(ref.RawQuery, hub.PortParam) {
+		_, ref.RawQuery = cutToken(ref.RawQuery)
+		h.Set("Referer", ref.String())
+	}
+	cookies := v.cookiesIn(h.Values("Cookie"))
+	h.Del("Cookie")
+	if cookies != "" {
+		h.Set("Cookie", cookies)
+	}
+}
+
+// isAPIToken says that the header carries a token of this server's API.
+func isAPIToken(authorization string) bool {
+	_, token, _ := strings.Cut(authorization, " ")
+	return strings.HasPrefix(strings.TrimSpace(token), "slt_")
+}
+
+// isOwn says that a cookie of that name is this server's.
+func isOwn(name string) bool {
+	return strings.EqualFold(name, Cookie) || strings.EqualFold(name, SecureCookie)
+}
+
+// cookiesIn returns the cookies that are for the server inside.
+func (v *visit) cookiesIn(headers []string) string {
+	var kept []string
+	for pair := range strings.SplitSeq(strings.Join(headers, ";"), ";") {
+		pair = strings.TrimSpace(pair)
+		name, _, _ := strings.Cut(pair, "=")
+		name = strings.TrimSpace(name)
+		inner, byPath := strings.CutPrefix(pair, innerCookie)
+		switch {
+		case pair == "":
+		case v.prefix != "" && byPath:
+			kept = append(kept, inner)
+		case v.prefix == "" && !isOwn(name):
+			kept = append(kept, pair)
+		}
+	}
+	return strings.Join(kept, "; ")
+}
+
+// Headers that a server inside cannot set, as they are about more than its own pages, or
+// are for a proxy of the operator: in no form of the link, and not by path.
+var (
+	Forbidden = []string{"Clear-Site-Data", "Alt-Svc", "X-Accel-Redirect", "X-Accel-Expires", "X-Accel-Limit-Rate",
+		"X-Accel-Charset", "X-Sendfile", "X-Lighttpd-Send-File", "X-Reproxy-Url"}
+	ForbiddenByPath = []string{"Service-Worker-Allowed", "Strict-Transport-Security", "Public-Key-Pins",
+		"Expect-Ct", "Nel", "Report-To", "Reporting-Endpoints", "Origin-Agent-Cluster", "Accept-Ch", "Critical-Ch",
+		"Use-As-Dictionary"}
+)
+
+// clean takes out of an answer's header what is not the server's inside to say.
+func (v *visit) clean(h http.Header, host string) {
+	for _, name := range Forbidden {
+		h.Del(name)
+	}
+	cookies := h.Values("Set-Cookie")
+	h.Del("Set-Cookie")
+	for _, c := range cookies {
+		if c = v.cookieOut(c); c != "" {
+			h.Add("Set-Cookie", c)
+		}
+	}
+	if v.prefix == "" {
+		return
+	}
+	for _, name := range ForbiddenByPath {
+		h.Del(name)
+	}
+	if to := h.Get("Location"); to != "" {
+		h.Set("Location", v.location(to, host))
+	}
+	v.dress(h)
+}
+
+// location keeps a redirect of the server inside, which does not know of the
+// prefix, beneath it.
+func (v *visit) location(to, host string) string {
+	u, err := url.Parse(to)
+	switch {
+	case err != nil:
+		return v.prefix + "/"
+	case u.Host == "" && u.Scheme == "" && strings.HasPrefix(u.Path, "/"),
+		u.Host != "" && strings.EqualFold(u.Host, host):
+		inner := &url.URL{Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery, Fragment: u.Fragment,
+			RawFragment: u.RawFragment}
+		if strings.HasPrefix(inner.Path, v.prefix+"/") {
+			return inner.String()
+		}
+		return v.prefix + "/" + strings.TrimLeft(inner.String(), "/")
+	}
+	return to
+}
+
+// cookieOut returns a cookie as the server inside may set it, or nothing.
+func (v *visit) cookieOut(line string) string {
+	parts := strings.Split(line, ";")
+	name, value, ok := strings.Cut(parts[0], "=")
+	if name = strings.TrimSpace(name); !ok || name == "" || isOwn(name) {
+		return ""
+	}
+	out := []string{name + "=" + strings.TrimSpace(value)}
+	within := "/"
+	for _, a := range parts[1:] {
+		key, value, _ := strings.Cut(a, "=")
+		switch key = strings.ToLower(strings.TrimSpace(key)); {
+		case key == "domain":
+		case key == "path" && v.prefix != "":
+			within = path.Clean("/" + strings.TrimSpace(value))
+		default:
+			out = append(out, strings.TrimSpace(a))
+		}
+	}
+	if v.prefix != "" {
+		out[0] = innerCookie + out[0]
+		out = append(out, "Path="+v.prefix+within)
+	}
+	return strings.Join(out, "; ")
+}
+
+// response is an answer on its way to a client, who has to take it. What the
+// server inside says before its status is not passed on.
+type response struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (o *response) WriteHeader(code int) {
+	if code >= 200 {
+		o.ResponseWriter.WriteHeader(code)
+	}
+}
+
+// Unwrap is for http.ResponseController.
+func (o *response) Unwrap() http.ResponseWriter { return o.ResponseWriter }
+
+// Hijack implements http.Hijacker.
+func (o *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := o.control.Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	c.SetDeadline(time.Time{})
+	client := &conn.Client{Buffered: conn.Buffered{Conn: c, From: rw.Reader}}
+	return struct{ net.Conn }{client}, rw, nil // without CloseWrite: the end of one side ends both
+}

@@ -1,0 +1,137 @@
+package preview
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"sandlot/internal/api/protocol"
+	"sandlot/internal/fault"
+	"sandlot/internal/hub"
+)
+
+// visit is one request for an exposed port.
+type visit struct {
+	session string
+	port    int
+	prefix  string // of its path, /ports/SESSION/PORT, where it came by path; else empty
+	path    string // for the server inside, escaped
+	secure  bool   // the client came by HTTPS
+	use     *hub.Visit
+	log     *slog.Logger
+}
+
+// TokenHeader carries a link's token for programs.
+const TokenHeader = "Sandlot-Port-Token"
+
+const (
+	// Cookie and SecureCookie are the names of the cookie with a link's token.
+	Cookie       = "sandlot_port"
+	SecureCookie = "__Host-" + Cookie
+	// By path, the cookies of a server inside are told from those of other
+	// programs on this host by their names.
+	innerCookie = "sandlot_in_"
+	// PathPolicy is the policy of pages by path: they have this server's address, but
+	// never its origin.
+	PathPolicy = "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"
+	// OwnPolicy is the policy of pages in this server's words.
+	OwnPolicy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+)
+
+// dress adds what keeps pages by path from acting as this server's origin. More
+// than one policy holds together: none takes anything from this one.
+func (v *visit) dress(h http.Header) {
+	if v.prefix == "" {
+		return
+	}
+	h.Add("Content-Security-Policy", PathPolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+}
+
+// refuse answers those who may not use a port, in the same words whatever the
+// reason: they learn nothing of which sessions and ports there are.
+func (v *visit) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	f, refused := errors.AsType[*fault.Error](err)
+	switch {
+	case refused:
+		v.page(w, r, f.HTTP(), "Not allowed", f.Error())
+	case errors.Is(err, hub.ErrNoToken):
+		v.page(w, r, http.StatusUnauthorized, "A link is needed", "Open this address with its whole link, which has a "+
+			hub.PortParam+" in it. Programs can send the token in the header "+TokenHeader+".")
+	case errors.Is(err, hub.ErrFull):
+		w.Header().Set("Retry-After", "1")
+		v.page(w, r, http.StatusServiceUnavailable, "Too many connections", fmt.Sprintf("This session, or its user, "+
+			"has %d connections from outside; more can be opened when some of them end.", hub.MaxPortConns))
+	default:
+		v.page(w, r, http.StatusNotFound, "There is nothing here", "This link is not valid, or not any more: it was "+
+			"closed, has expired, or a newer one took its place.")
+	}
+}
+
+// asleep answers when the session cannot be woken.
+func (v *visit) asleep(w http.ResponseWriter, r *http.Request, err error) {
+	f := fault.From(err)
+	if f.Kind == fault.SessionNotFound {
+		v.refuse(w, r, hub.ErrUnknown)
+		return
+	}
+	if cause := f.Unwrap(); cause != nil {
+		v.log.WarnContext(r.Context(), "a session could not be woken", "session", v.session, "fault", f.Code(),
+			"cause", cause)
+	}
+	v.page(w, r, f.HTTP(), "The session does not start", f.Error())
+}
+
+// failed answers when the server inside does not.
+func (v *visit) failed(w http.ResponseWriter, r *http.Request, err error) {
+	v.use.Fail(err)
+	var dial *dialError
+	switch {
+	case errors.Is(err, hub.ErrNobody):
+		v.page(w, r, http.StatusBadGateway, "Nothing listens here", fmt.Sprintf("Nothing listens on port %d of this "+
+			"session. Start the server in it, and load this again. When a session has stopped, or was started again, "+
+			"what ran in it is gone.", v.port))
+	case errors.Is(err, context.DeadlineExceeded):
+		v.page(w, r, http.StatusGatewayTimeout, "No answer",
+			fmt.Sprintf("Port %d of this session takes no connection.", v.port))
+	case errors.As(err, &dial):
+		f := v.use.Fault(r.Context(), dial.error)
+		v.page(w, r, http.StatusBadGateway, "The session does not answer", f.Error())
+	default:
+		v.page(w, r, http.StatusBadGateway, "No proper answer",
+			fmt.Sprintf("The server on port %d of this session gave no answer that is HTTP.", v.port))
+	}
+}
+
+// page answers in the server's own words: for people, or as problem details.
+func (v *visit) page(w http.ResponseWriter, r *http.Request, status int, title, text string) {
+	h := w.Header()
+	v.dress(h)
+	h.Add("Content-Security-Policy", OwnPolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	if !strings.Contains(r.Header.Get("Accept"), "text/html") {
+		code := strings.ToUpper(strings.ReplaceAll(http.StatusText(status), " ", "_"))
+		h.Set("Content-Type", "application/problem+json")
+		w.WriteHeader(status)
+		data := fault.Data{ErrorCode: code, Category: "network", Severity: "low", RecoverySuggestions: []string{},
+			Context: map[string]any{}}
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		_ = enc.Encode(protocol.Problem{Title: code, Status: status, Detail: text, Data: data}) // the client went away
+		return
+	}
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `<!doctype html><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>%s</title>
+<body style="font: 16px/1.5 system-ui, sans-serif; max-width: 36em; margin: 15vh auto; padding: 0 1em">
+<h1 style="font-size: 1.4em">%[1]s</h1><p>%s</p>
+<p style="color: gray">Sandlot, %d</p>
+`, html.EscapeString(title), html.EscapeString(text), status)
+}

@@ -1,0 +1,117 @@
+// Package protocol is what the HTTP API's server and its client agree on: the answers
+// that are the API's own, as Go types, and the names of its upgrades. Other answers are
+// types of hub.
+package protocol
+
+import (
+	"sandlot/internal/fault"
+	"sandlot/internal/hub"
+)
+
+// What a connection can be upgraded to.
+const (
+	UpgradeExec = "sandlot-exec" // a command, in the messages of package command
+	UpgradeMCP  = "sandlot-mcp"  // MCP's stdio transport
+	UpgradeDial = "sandlot-dial" // a TCP connection to a port
+)
+
+// Problem is a fault over HTTP: problem details (RFC 9457) with the fault's data beside.
+type Problem struct {
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+	fault.Data
+}
+
+// NewProblem returns the problem that a fault is.
+func NewProblem(f *fault.Error) Problem {
+	return Problem{Title: f.Code(), Status: f.HTTP(), Detail: f.Error(), Data: f.Data()}
+}
+
+// Error returns the detail, and each of the suggestions on a line.
+func (p *Problem) Error() string {
+	s := p.Detail
+	for _, a := range p.RecoverySuggestions {
+		s += "\n  - " + a
+	}
+	return s
+}
+
+// Health is the answer to GET /.
+type Health struct {
+	Status  string   `json:"status"` // healthy or unhealthy
+	Server  string   `json:"server"`
+	Version string   `json:"version"`
+	Wrapper string   `json:"wrapper_status"` // connected or disconnected, as Microsandbox's server said
+	Count   int      `json:"tools_count"`
+	Tools   []string `json:"available_tools"`
+}
+
+// Readiness is the answer to GET /readyz and /healthz.
+type Readiness struct {
+	Status string `json:"status"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Lost is what a stream of events says where events are missing: how many, and
+// whether there may be more.
+type Lost struct {
+	Count uint64 `json:"count"`
+	More  bool   `json:"more,omitempty"`
+}
+
+// Uploaded is the answer to a file that was written.
+type Uploaded struct {
+	Path string `json:"path"`
+	Size int64  `json:"size"` // bytes
+}
+
+// SecretList is the answer to GET /v1/secrets.
+type SecretList struct {
+	Secrets []hub.Secret `json:"secrets"`
+}
+
+// SecretRemoved is the answer to DELETE /v1/secrets/{name}.
+type SecretRemoved struct {
+	Name   string   `json:"name"`
+	UsedBy []string `json:"used_by"` // names of servers that still refer to it
+}
+
+// Approved is the answer to an approval.
+type Approved struct {
+	ConnectionID string     `json:"connectionId"`
+	Name         string     `json:"name"`
+	ToolCount    int        `json:"toolCount"`
+	State        string     `json:"state"`
+	HeldTools    []HeldTool `json:"heldTools"` // those that are still held back
+}
+
+// HeldTool is a tool that is held back.
+type HeldTool struct {
+	Remote string `json:"remoteName"`
+	Reason string `json:"reason"`
+}
+
+// Guidance is how one MCP client is told of this server.
+type Guidance struct {
+	Client  string            `json:"client"`
+	Title   string            `json:"title"`
+	Name    string            `json:"name"` // of the server, in the client
+	File    map[string]string `json:"file"` // by operating system
+	Config  map[string]any    `json:"config"`
+	Command string            `json:"command,omitempty"`
+	Steps   []string          `json:"instructions"`
+}
+
+// GuidanceList is the answer to GET /install.
+type GuidanceList struct {
+	Clients []GuidanceRow `json:"clients"`
+}
+
+// GuidanceRow is one client for which there is guidance.
+type GuidanceRow struct {
+	Client string            `json:"client"`
+	Title  string            `json:"title"`
+	File   map[string]string `json:"file"` // by operating system
+	Path   string            `json:"path"` // of the guidance
+}

@@ -1,0 +1,58 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/gateway/rpc"
+	"sandlot/internal/hub"
+	"sandlot/internal/tool"
+)
+
+func (s *Server) listSessions(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
+	return s.fields(w, r, p, "get_sessions", map[string]string{})
+}
+
+func (s *Server) getSession(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
+	return s.fields(w, r, p, "get_sessions", map[string]string{"session_id": r.PathValue("id")})
+}
+
+func wantedSession(w http.ResponseWriter, r *http.Request) (hub.Ask, error) {
+	var q struct{ Template, Flavor string }
+	err := decodeAny(w, r, 64<<10, &q, "nothing but template and flavor")
+	return hub.Ask{Template: q.Template, Flavor: q.Flavor}, err
+}
+
+// callTool calls the tool of the path. The answer is that of a bare call: the result's
+// fields beside content and isError, which tools of third-party servers have too.
+func (s *Server) callTool(w http.ResponseWriter, r *http.Request, p auth.Principal) (any, error) {
+	var args json.RawMessage
+	if err := decode(w, r, 16<<20, &args, "the tool's arguments"); err != nil {
+		return nil, err
+	}
+	res, err := s.call(w, r, p, r.PathValue("name"), args)
+	if err != nil {
+		return nil, err
+	}
+	return rpc.Flat(res), nil
+}
+
+// fields calls a tool and answers with its structured result alone.
+func (s *Server) fields(w http.ResponseWriter, r *http.Request, p auth.Principal, name string,
+	args map[string]string) (any, error) {
+	given, err := json.Marshal(args)
+	if err != nil {
+		return nil, err
+	}
+	res, err := s.call(w, r, p, name, given)
+	if err != nil {
+		return nil, err
+	}
+	return res.Fields, nil
+}
+
+func (s *Server) call(w http.ResponseWriter, r *http.Request, p auth.Principal, name string,
+	args json.RawMessage) (*tool.Result, error) {
+	return s.Hub.Call(r.Context(), tool.Call{Principal: p, Name: name, Args: args, Held: heldBy(w)})
+}
