@@ -34,7 +34,7 @@ func options(env, headers []string) (all []string) {
 // is held.
 func (s *server) advice() []string {
 	var all []string
-	if s.settings.Kind == spec.Stdio && s.shows(s.owner) {
+	if s.Settings.Kind == spec.Stdio && s.shows(s.owner) {
 		all = append(all, "Look at what it printed: external_mcp_logs, or "+s.command("logs"))
 	}
 	all = append(all, "Start it again: restart_external_mcp, or "+s.command("restart"))
@@ -43,7 +43,7 @@ func (s *server) advice() []string {
 		all = append(all, fmt.Sprintf("Check mcp.%s in the settings, and Sandlot's log", s.name))
 	case s.configured:
 		all = append(all, "Ask the operator of this server: what it is, is in their settings")
-	case s.settings.Kind == spec.Stdio:
+	case s.Settings.Kind == spec.Stdio:
 		all = append(all, "Check its command, args and env, and connect it again")
 	default:
 		all = append(all, "Check its url and headers, and connect it again")

@@ -7,6 +7,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
 )
@@ -36,7 +37,7 @@ while True:
 		}, []string{"external_mcp_logs", "`sandlot mcp restart x`"}, "operator"},
 		"it has no values": {func(servers *Servers) *server {
 			s := own(servers, P, "x", "aaaaaa", dies)
-			s.values, s.rec.EnvKeys, s.rec.HeaderKeys = spec.Values{}, []string{"KEY"}, []string{"X-Key"}
+			s.Values, s.rec.EnvKeys, s.rec.HeaderKeys = spec.Values{}, []string{"KEY"}, []string{"X-Key"}
 			return s
 		}, []string{"`sandlot mcp restart x --env KEY --header X-Key`"}, "logs"},
 		"it is disconnected": {func(servers *Servers) *server {
@@ -63,8 +64,8 @@ while True:
 			s := tt.make(servers)
 			s.rec.Catalog = catalog.Catalog{Read: true,
 				Tools: []catalog.Definition{{Key: "ext_t", Remote: "t", Raw: []byte(`{}`)}}}
-			_, err := s.request(t.Context(), query{method: "tools/call",
-				params: rawjson.Object{"name": rawjson.Quote("t"), "arguments": []byte("{}")}})
+			_, err := s.request(t.Context(), &instance.Request{Method: "tools/call",
+				Params: rawjson.Object{"name": rawjson.Quote("t"), "arguments": []byte("{}")}})
 			f := fault.From(err)
 			advice := strings.Join(f.Data().RecoverySuggestions, "\n")
 			if f.Code() != "CONNECTION_ERROR" {

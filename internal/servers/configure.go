@@ -108,7 +108,7 @@ func (servers *Servers) configuredServer(o *owner, c spec.Configured) *server {
 		r.ID += "_"
 	}
 	s := servers.server(o.principal, r, spec.Values{Env: c.Env, Headers: c.Headers, Known: true})
-	s.settings = c
+	s.Settings = c
 	s.on(s.applied())
 	return s
 }
@@ -117,10 +117,10 @@ func (servers *Servers) configuredServer(o *owner, c spec.Configured) *server {
 // held, or nobody else knows the server.
 func (s *server) applied() state.Event {
 	switch {
-	case s.settings.Disabled:
+	case s.Settings.Disabled:
 		return state.Event{What: state.Disconnected}
-	case s.settings.Broken != "":
-		return state.Event{What: state.Broken, Why: s.settings.Broken}
+	case s.Settings.Broken != "":
+		return state.Event{What: state.Broken, Why: s.Settings.Broken}
 	}
 	return state.Event{What: state.Stopped}
 }
@@ -132,7 +132,7 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 		return
 	}
 	s.mu.Lock()
-	same := reflect.DeepEqual(s.settings, c)
+	same := reflect.DeepEqual(s.Settings, c)
 	s.mu.Unlock()
 	if same {
 		return
@@ -144,8 +144,8 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 	s.stop(state.Event{What: state.Stopped})
 	s.forgetLogin()
 	s.mu.Lock()
-	s.gen++
-	s.settings, s.values = c, spec.Values{Env: c.Env, Headers: c.Headers, Known: true}
+	s.Number++
+	s.Settings, s.Values = c, spec.Values{Env: c.Env, Headers: c.Headers, Known: true}
 	s.on(state.Event{What: state.Forgiven})
 	s.on(s.applied())
 	if s.State == state.Idle && s.start == nil {
@@ -153,7 +153,7 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 	}
 	s.mu.Unlock()
 	s.release()
-	s.servers.changed(s.owner.ID)
+	s.Changed()
 }
 
 // Ready waits until the configured servers of a principal of which nothing is
@@ -171,11 +171,7 @@ func (servers *Servers) Ready(ctx context.Context, p auth.Principal) bool {
 			continue
 		}
 		waited = true
-		select {
-		case <-st.done:
-		case <-ctx.Done():
-			return true
-		}
+		_ = st.wait(ctx) // why it failed is in its state
 	}
 	return waited
 }
@@ -184,7 +180,7 @@ func (servers *Servers) Ready(ctx context.Context, p auth.Principal) bool {
 // order of the servers' own names, when they start for the first time.
 func (servers *Servers) awaitPrefix(ctx context.Context, s *server) {
 	s.mu.Lock()
-	prefix, read := s.settings.Prefix, s.rec.Catalog.Read
+	prefix, read := s.Settings.Prefix, s.rec.Catalog.Read
 	s.mu.Unlock()
 	if prefix == nil || read {
 		return
@@ -196,15 +192,11 @@ func (servers *Servers) awaitPrefix(ctx context.Context, s *server) {
 			return
 		}
 		other.mu.Lock()
-		st, same := other.start, other.settings.Prefix != nil && *other.settings.Prefix == *prefix && !other.rec.Catalog.Read
+		st, same := other.start, other.Settings.Prefix != nil && *other.Settings.Prefix == *prefix && !other.rec.Catalog.Read
 		other.mu.Unlock()
 		if st == nil || !same {
 			continue
 		}
-		select {
-		case <-st.done:
-		case <-ctx.Done():
-			return
-		}
+		_ = st.wait(ctx)
 	}
 }

@@ -499,7 +499,7 @@ func TestOldLoginIsStill(t *testing.T) {
 	until(t, "the next one starts", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.settings.URL == next.URL+"/mcp" && s.start != nil
+		return s.Settings.URL == next.URL+"/mcp" && s.start != nil
 	})
 	metadata()
 	for range 20 {

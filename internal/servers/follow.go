@@ -48,8 +48,7 @@ func (servers *Servers) Subscribe(ctx context.Context, p auth.Principal, client,
 	}
 	defer release()
 	s.mu.Lock()
-	full := len(s.follows) >= catalog.MaxDefinitions
-	follows := len(s.follows[remote]) > 0
+	n, follows := len(s.follows), len(s.follows[remote]) > 0
 	if follows {
 		s.follows.add(remote, client)
 	}
@@ -57,12 +56,12 @@ func (servers *Servers) Subscribe(ctx context.Context, p auth.Principal, client,
 	if follows {
 		return nil
 	}
-	if full {
-		return fault.New(fault.ResourceLimit, "%d resources of one server are followed already",
-			catalog.MaxDefinitions).With("resource_type", "subscriptions").With("current_usage", catalog.MaxDefinitions).With("limit", catalog.MaxDefinitions)
+	if most := catalog.MaxDefinitions; n >= most {
+		return fault.New(fault.ResourceLimit, "%d resources of one server are followed already", most).
+			With("resource_type", "subscriptions").With("current_usage", most).With("limit", most)
 	}
-	if err := l.session.Subscribe(ctx, remote); err != nil {
-		return s.callFault(l, query{method: "resources/subscribe"}, err)
+	if err := l.Session.Subscribe(ctx, remote); err != nil {
+		return s.callFault(l, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,8 +84,8 @@ func (servers *Servers) Unsubscribe(ctx context.Context, p auth.Principal, clien
 	// A client of the newer era ends it by going away.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hearing)
 	defer cancel()
-	if err := l.session.Unsubscribe(ctx, remote); err != nil {
-		return s.callFault(l, query{method: "resources/unsubscribe"}, err)
+	if err := l.Session.Unsubscribe(ctx, remote); err != nil {
+		return s.callFault(l, err)
 	}
 	return nil
 }
@@ -132,21 +131,11 @@ func (servers *Servers) relevel(ctx context.Context, o *owner) {
 		s.mu.Lock()
 		l := s.instance
 		s.mu.Unlock()
-		if l != nil && l.session.Capabilities().Logging {
-			all.Go(func() { _ = l.session.SetLevel(ctx, level) }) // it says less then, or more
+		if l != nil && l.Session.Capabilities().Logging {
+			all.Go(func() { _ = l.Session.SetLevel(ctx, level) }) // it says less then, or more
 		}
 	}
 	all.Wait()
-}
-
-// level is what the servers of an owner have been told.
-func (servers *Servers) level(id string) string {
-	servers.mu.Lock()
-	defer servers.mu.Unlock()
-	if o := servers.owners[id]; o != nil {
-		return o.level
-	}
-	return ""
 }
 
 // levels of MCP's logging, the most talkative first.
@@ -171,7 +160,7 @@ func (servers *Servers) Left(p auth.Principal, client string) {
 			ctx, cancel := context.WithTimeout(ctx, hearing)
 			defer cancel()
 			for _, uri := range over {
-				_ = l.session.Unsubscribe(ctx, uri) // it tells in vain then
+				_ = l.Session.Unsubscribe(ctx, uri) // it tells in vain then
 			}
 		})
 	}

@@ -127,7 +127,7 @@ func (o *owner) setInstalling(name string, yes bool) {
 	for _, s := range o.servers {
 		if s.name == name {
 			s.mu.Lock()
-			s.installs = yes
+			s.installing = yes
 			s.announce()
 			s.mu.Unlock()
 		}

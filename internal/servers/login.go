@@ -27,7 +27,7 @@ func (s *server) Asked(ctx context.Context, l *oauth.Login, link string) bool {
 	}
 	s.on(state.Event{What: state.AsksLogin, Link: link, Why: oauth.ErrAsked.Error()})
 	s.mu.Unlock()
-	s.servers.changed(s.owner.ID)
+	s.Changed()
 	return true
 }
 
@@ -44,7 +44,7 @@ func (s *server) Ended(l *oauth.Login, link string, err error) {
 	}
 	s.on(e)
 	s.mu.Unlock()
-	s.servers.changed(s.owner.ID)
+	s.Changed()
 }
 
 // forgetLogin gives up the server's log-in, and what it brought: what runs under

@@ -1,6 +1,7 @@
 package servers
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,13 +46,17 @@ func (s *server) missing(name string) (*fault.Error, int) {
 	if s.Removed {
 		return nil, 0
 	}
+	var stopped *fault.Error // why it cannot be started comes first
+	if err := s.unusable(); err != nil {
+		stopped = fault.From(err)
+	}
 	c := s.rec.Catalog
 	if i := slices.IndexFunc(c.Tools, func(d catalog.Definition) bool { return d.Key == name }); i >= 0 {
-		return s.withheld(c.Tools[i]), certain
+		return cmp.Or(stopped, s.withheld(c.Tools[i])), certain
 	}
 	for key, exposed := range c.Names {
 		if remote, ok := strings.CutPrefix(key, "tool/"); ok && exposed == name {
-			return s.withdrawn(remote), certain
+			return cmp.Or(stopped, s.withdrawn(remote)), certain
 		}
 	}
 	prefix := s.prefix()
@@ -59,14 +64,14 @@ func (s *server) missing(name string) (*fault.Error, int) {
 		return nil, 0
 	}
 	if !c.Read {
-		return s.unread(), len(prefix)
+		return cmp.Or(stopped, s.unread()), len(prefix)
 	}
 	return s.leftOut(name, prefix), len(prefix)
 }
 
 // prefix is what the names of its tools begin with. The lock is held.
 func (s *server) prefix() string {
-	if p := s.settings.Prefix; p != nil && *p != "" {
+	if p := s.Settings.Prefix; p != nil && *p != "" {
 		return *p + "_"
 	} else if p != nil {
 		return ""
@@ -80,21 +85,10 @@ func (s *server) absent(kind fault.Kind, format string, args ...any) *fault.Erro
 		With("connection_id", s.id).With("name", s.name).With("state", string(s.State))
 }
 
-// stopped says why the server cannot be started, or nil. The lock is held.
-func (s *server) stopped() *fault.Error {
-	if err := s.unusable(); err != nil {
-		return fault.From(err)
-	}
-	return nil
-}
-
 // withheld is for a tool that the server offers, and that is not passed on. The
 // lock is held.
 func (s *server) withheld(d catalog.Definition) *fault.Error {
-	if f := s.stopped(); f != nil {
-		return f
-	}
-	if d.Held == "" || s.trust() != spec.Hold { // another server's tool has that name
+	if d.Held == "" || s.Settings.Trusts() != spec.Hold { // another server's tool has that name
 		return nil
 	}
 	f := s.absent(fault.Forbidden, "has a tool %q that is held back: %s", spec.Clip(d.Remote), d.Held).With("held",
@@ -106,14 +100,11 @@ func (s *server) withheld(d catalog.Definition) *fault.Error {
 
 // withdrawn is for a tool that the server offered once. The lock is held.
 func (s *server) withdrawn(remote string) *fault.Error {
-	if f := s.stopped(); f != nil {
-		return f
-	}
 	c := s.rec.Catalog
 	switch {
 	case !c.Read:
 		return s.unread()
-	case !s.settings.Allows(remote):
+	case !s.Settings.Allows(remote):
 		return s.absent(fault.NotFound, "has a tool %q, which the operator's settings leave out", spec.Clip(remote))
 	}
 	if why, ok := c.LeftOut(func(n string) bool { return n == spec.Clip(remote) }); ok {
@@ -126,9 +117,6 @@ func (s *server) withdrawn(remote string) *fault.Error {
 
 // unread is for a server of which nothing is known yet. The lock is held.
 func (s *server) unread() *fault.Error {
-	if f := s.stopped(); f != nil {
-		return f
-	}
 	const unknown = "and what it offers is not known yet"
 	var f *fault.Error
 	switch {

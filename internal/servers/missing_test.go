@@ -38,18 +38,18 @@ func TestMissing(t *testing.T) {
 			fault.Connection,
 			[]string{"it ended", "restart_external_mcp"}},
 		"held back, without values": {name, func(s *server) {
-			s.values, s.rec.EnvKeys = spec.Values{},
+			s.Values, s.rec.EnvKeys = spec.Values{},
 				[]string{"KEY"}
 		}, fault.Connection,
 			[]string{"give KEY", "`sandlot mcp restart x --env KEY`"}},
 		"disabled by the operator": {name, func(s *server) {
-			s.configured, s.settings.Disabled, s.State = true, true,
+			s.configured, s.Settings.Disabled, s.State = true, true,
 				state.Disabled
 		}, fault.Connection, []string{"mcp.x.disabled"}},
 		"not offered any more": {"ext_aaaaaa_gone", func(*server) {}, fault.NotFound,
 			[]string{`had a tool "gone"`, "list_external_mcp"}},
 		"left out by the settings": {"ext_aaaaaa_gone",
-			func(s *server) { s.settings.DisabledTools = []string{"gone"} }, fault.NotFound, []string{"the operator's settings leave out"}},
+			func(s *server) { s.Settings.DisabledTools = []string{"gone"} }, fault.NotFound, []string{"the operator's settings leave out"}},
 		"left out by us": {"ext_aaaaaa_far_away", func(*server) {}, fault.NotFound,
 			[]string{"its schema refers to something else", "`sandlot mcp inspect x`"}},
 		"starting": {"ext_aaaaaa_any", func(s *server) {
@@ -57,7 +57,7 @@ func TestMissing(t *testing.T) {
 				catalog.Catalog{}
 		}, fault.Connection, []string{"is starting", "list_external_mcp"}},
 		"failing": {"stock_any", func(s *server) {
-			s.State, s.Why, s.rec.Catalog, s.settings.Prefix = state.Backoff, "it ended with exit code 7", catalog.Catalog{}, &stock
+			s.State, s.Why, s.rec.Catalog, s.Settings.Prefix = state.Backoff, "it ended with exit code 7", catalog.Catalog{}, &stock
 		}, fault.Connection, []string{"exit code 7", "external_mcp_logs"}},
 		"a log-in is needed": {"ext_aaaaaa_any", func(s *server) {
 			s.State, s.AuthURL, s.rec.Catalog = state.NeedsAuth, "http://localhost/oauth/start/1", catalog.Catalog{}
@@ -109,7 +109,7 @@ func TestMissingOfTwo(t *testing.T) {
 	short, long := "a", "a_b"
 	for i, p := range []*string{&short, &long} {
 		s := own(servers, P, *p, fmt.Sprint("aaaaa", i), onhost(*p, "nothing", nil))
-		s.settings.Prefix, s.State, s.Why = p, state.Failed, *p+" fails"
+		s.Settings.Prefix, s.State, s.Why = p, state.Failed, *p+" fails"
 	}
 	if err := servers.Missing(P, "a_b_t"); err == nil || !strings.Contains(err.Error(), "a_b fails") {
 		t.Error(err)

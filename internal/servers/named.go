@@ -3,12 +3,14 @@ package servers
 import (
 	"context"
 	"encoding/json"
+	"strconv"
 	"strings"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/spec"
 )
 
@@ -32,13 +34,13 @@ func (servers *Servers) Prompt(ctx context.Context, p auth.Principal, what, name
 				return nil, err
 			}
 		}
-		return s.whole(ctx, query{method: "prompts/get", params: params})
+		return s.whole(ctx, &instance.Request{Method: "prompts/get", Params: params})
 	}
-	f := fault.New(fault.NotFound, "%s has no prompt %q", s.title(), spec.Clip(name))
+	meant := ""
 	if near := fault.Nearest(name, names); near != "" {
-		f = fault.New(fault.NotFound, "%s has no prompt %q; did you mean %q?", s.title(), spec.Clip(name), near)
+		meant = "; did you mean " + strconv.Quote(near) + "?"
 	}
-	return nil, f.With("prompt", spec.Clip(name)).With("prompts", names[:min(len(names), 100)])
+	return nil, fault.New(fault.NotFound, "%s has no prompt %q%s", s.title(), spec.Clip(name), meant).With("prompt", spec.Clip(name)).With("prompts", names[:min(len(names), 100)])
 }
 
 // Resource reads a resource of one connection, by the server's own URI or the
@@ -62,7 +64,8 @@ func (servers *Servers) Resource(ctx context.Context, p auth.Principal, what, ur
 			break
 		}
 	}
-	return s.whole(ctx, query{method: "resources/read", params: rawjson.Object{"uri": rawjson.Quote(uri)}})
+	return s.whole(ctx, &instance.Request{Method: "resources/read",
+		Params: rawjson.Object{"uri": rawjson.Quote(uri)}})
 }
 
 // offering returns a principal's connection and what it offers: it is started, if
@@ -81,16 +84,15 @@ func (servers *Servers) offering(ctx context.Context, p auth.Principal, what str
 }
 
 // whole makes a request that is no tool call, and makes its result safe.
-func (s *server) whole(ctx context.Context, q query) (json.RawMessage, error) {
-	q.arrived = &arrival{}
-	defer q.arrived.release()
+func (s *server) whole(ctx context.Context, q *instance.Request) (json.RawMessage, error) {
+	defer q.Release()
 	raw, err := s.request(ctx, q)
 	if err != nil {
 		return nil, err
 	}
 	safe, err := catalog.SafeObject(raw)
 	if err == nil {
-		err = q.passed(ctx, safe)
+		err = q.Deliver(ctx, safe)
 	}
 	return safe, s.advised(err)
 }

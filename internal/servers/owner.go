@@ -180,9 +180,14 @@ func (s *server) busy() bool {
 		return true
 	}
 	defer s.storing.Unlock()
+	if !s.lock.TryAcquire(1) {
+		return true
+	}
+	defer s.release()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.instance != nil || s.start != nil || s.retry != nil || s.installs || len(s.follows) > 0 || len(s.lock) > 0 || time.Since(s.used) < restAfter
+	return s.instance != nil || s.start != nil || s.retry != nil || s.installing || len(s.follows) > 0 ||
+		time.Since(s.used) < restAfter
 }
 
 // shelve frees what the store has of a server, and says whether there is more:
@@ -191,7 +196,7 @@ func (s *server) shelve() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rec.Catalog = catalog.Catalog{}
-	values := !s.configured && s.values.Known && !s.rec.Values().Known
-	plain := s.State == state.Idle || s.State == state.Disabled || s.configured && s.settings.Broken != ""
+	values := !s.configured && s.Values.Known && !s.rec.Values().Known
+	plain := s.State == state.Idle || s.State == state.Disabled || s.configured && s.Settings.Broken != ""
 	return values || !plain || s.account.Held()
 }

@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/auth"
 	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
 	"sandlot/internal/tool"
@@ -156,7 +157,7 @@ func TestOwnersWhoStay(t *testing.T) {
 		servers := New(Config{Store: st, Version: "1"})
 		ctx, stop := context.WithCancel(t.Context())
 		whole := map[string]func(p auth.Principal, s *server){
-			"running": func(_ auth.Principal, s *server) { s.instance = &instance{s: s, held: 1} },
+			"running": func(_ auth.Principal, s *server) { s.instance = &instance.Instance{Used: 1} },
 			"starting": func(_ auth.Principal, s *server) {
 				s.start = &start{cancel: func() {},
 					done: make(chan struct{})}
@@ -165,7 +166,7 @@ func TestOwnersWhoStay(t *testing.T) {
 			"following":  func(_ auth.Principal, s *server) { s.follows.add("x://a", "client") },
 			"listening":  func(p auth.Principal, _ *server) { servers.SetLevel(ctx, p, "client", "info") },
 			"installing": func(p auth.Principal, _ *server) { _, _ = servers.installing(ctx, p, "y", "/workspace/y") },
-			"changing":   func(_ auth.Principal, s *server) { s.lock <- struct{}{} },
+			"changing":   func(_ auth.Principal, s *server) { _ = s.acquire(ctx) },
 			"asked":      func(p auth.Principal, _ *server) { _, _ = servers.hold(p) },
 			"logging-in": func(_ auth.Principal, s *server) {
 				servers.waiting = func() map[string]bool { return map[string]bool{s.owner.ID: true} }
@@ -176,7 +177,7 @@ func TestOwnersWhoStay(t *testing.T) {
 			do(p, get(servers, p, "x"))
 		}
 		values, failed := auth.User("values", false), auth.User("failed", false)
-		get(servers, values, "x").values = spec.Values{Headers: map[string]string{"A": "given"}, Known: true}
+		get(servers, values, "x").Values = spec.Values{Headers: map[string]string{"A": "given"}, Known: true}
 		get(servers, failed, "x").on(state.Event{What: state.Broken, Why: "it was given up"})
 		before := st.reads.Load()
 		go servers.Run(ctx)
@@ -199,7 +200,7 @@ func TestOwnersWhoStay(t *testing.T) {
 		if st.reads.Load() != before+2 {
 			t.Errorf("%d reads, before %d", st.reads.Load(), before)
 		}
-		if s := get(servers, values, "x"); s.values.Headers["A"] != "given" || s.info().State != state.Idle {
+		if s := get(servers, values, "x"); s.Values.Headers["A"] != "given" || s.info().State != state.Idle {
 			t.Errorf("values are lost: %+v", s.info())
 		}
 		if i := servers.List(failed)[0]; i.State != state.Failed || i.LastError != "it was given up" {
@@ -408,7 +409,7 @@ func TestLookingUpStartsNothing(t *testing.T) {
 func TestDataOfErrorsIsBounded(t *testing.T) {
 	for size, passed := range map[int]bool{1 << 10: true, 1 << 20: false} {
 		data := json.RawMessage(`"` + strings.Repeat("<", size) + `"`)
-		err := new(server).callFault(nil, query{}, &transport.Error{Code: -1, Message: "no", Data: data})
+		err := new(server).callFault(nil, &transport.Error{Code: -1, Message: "no", Data: data})
 		said, ok := errors.AsType[*tool.Refusal](err)
 		if !ok || said.Message != "no" || (len(said.Data) > 0) != passed {
 			t.Errorf("of %d bytes %d are passed on: %v", size, len(said.Data), err)

@@ -3,14 +3,14 @@ package servers
 import (
 	"context"
 	"encoding/json"
+	"maps"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
-	"sandlot/internal/limit"
-	"sandlot/internal/mcpclient/transport"
 	"sandlot/internal/policy"
 	"sandlot/internal/rawjson"
 	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/tool"
 )
@@ -44,57 +44,6 @@ func (servers *Servers) Templates(p auth.Principal) []tool.Item {
 	return servers.listed(p).TemplateList
 }
 
-// query is one request to a server.
-type query struct {
-	method   string
-	params   rawjson.Object
-	meta     rawjson.Object
-	schema   json.RawMessage
-	client   tool.Client
-	inputs   tool.Inputs
-	progress func(text string) // for those who are no clients of MCP
-	held     *limit.Held
-	arrived  *arrival // nil: what came need not be kept
-}
-
-// arrival holds the room of an answer from when it is read until what is made of it
-// counts for its client.
-type arrival struct {
-	room transport.Reservation // nil: none
-}
-
-// put keeps the room of another answer.
-func (a *arrival) put(r transport.Reservation) {
-	if a == nil {
-		r.Release()
-		return
-	}
-	a.release()
-	a.room = r
-}
-
-func (a *arrival) release() {
-	if a != nil && a.room != nil {
-		a.room.Release()
-		a.room = nil
-	}
-}
-
-// room makes rooms for large answers of an owner's servers; nil: nobody counts.
-func (servers *Servers) room(owner string) func() transport.Reservation {
-	if servers.Limits == nil {
-		return nil
-	}
-	return func() transport.Reservation { return servers.Limits.Held(owner, limit.Reading) }
-}
-
-// passed counts what is handed to a client, and gives the room of what it was made
-// of back.
-func (q query) passed(ctx context.Context, answer json.RawMessage) error {
-	defer q.arrived.release()
-	return q.held.Reserve(ctx, len(answer))
-}
-
 // call calls one of the server's tools.
 func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*tool.Result, error) {
 	args := c.Args
@@ -104,9 +53,10 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	if !rawjson.IsObject(args) {
 		return nil, fault.New(fault.InvalidParameters, "arguments must be a JSON object").With("argument", "arguments")
 	}
-	q := query{method: "tools/call", params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args},
-		meta: c.Meta, schema: d.Schema, client: c.Client, inputs: c.Inputs, progress: c.Progress, held: c.Held, arrived: &arrival{}}
-	defer q.arrived.release()
+	q := &instance.Request{Method: "tools/call",
+		Params: rawjson.Object{"name": rawjson.Quote(d.Remote), "arguments": args}, Meta: c.Meta, Schema: d.Schema,
+		Client: c.Client, Inputs: c.Inputs, Progress: c.Progress, Held: c.Held}
+	defer q.Release()
 	raw, err := s.request(ctx, q)
 	if err != nil {
 		return nil, err
@@ -115,7 +65,7 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	if err != nil {
 		return nil, s.advised(err)
 	}
-	if err := q.passed(ctx, safe); err != nil {
+	if err := q.Deliver(ctx, safe); err != nil {
 		return nil, err
 	}
 	return &tool.Result{Raw: safe, IsError: isError}, nil
@@ -134,13 +84,11 @@ func (servers *Servers) Pass(ctx context.Context, r tool.Request) (json.RawMessa
 
 // destination finds which server a request is for, and what is to be said to it. Where
 // no server has an answer, none is what to answer.
-func (servers *Servers) destination(r tool.Request) (s *server, q query, none json.RawMessage, err error) {
+func (servers *Servers) destination(r tool.Request) (s *server, q *instance.Request, none json.RawMessage, err error) {
 	v := servers.viewOf(r.Principal)
-	q = query{method: r.Method, params: rawjson.Object{}, meta: r.Meta, client: r.Client, inputs: r.Inputs,
-		held: r.Held}
-	for k, p := range r.Params {
-		q.params[k] = p
-	}
+	q = &instance.Request{Method: r.Method, Params: rawjson.Object{}, Meta: r.Meta, Client: r.Client,
+		Inputs: r.Inputs, Held: r.Held}
+	maps.Copy(q.Params, r.Params)
 	switch r.Method {
 	case "prompts/get":
 		e, ok := v.Prompts[rawjson.Text(r.Params["name"])]
@@ -148,16 +96,16 @@ func (servers *Servers) destination(r tool.Request) (s *server, q query, none js
 			return nil, q, nil, fault.New(fault.InvalidParameters, "unknown prompt %q",
 				spec.Clip(rawjson.Text(r.Params["name"])))
 		}
-		s, q.params["name"] = e.Owner, rawjson.Quote(e.Remote)
+		s, q.Params["name"] = e.Owner, rawjson.Quote(e.Remote)
 	case "resources/read":
 		uri := rawjson.Text(r.Params["uri"])
 		owner, remote := v.Resource(uri, (*server).offersResources)
 		if owner == nil {
 			return nil, q, nil, fault.New(fault.NotFound, "resource not found: %s", spec.Clip(uri))
 		}
-		s, q.params["uri"] = owner, rawjson.Quote(remote)
+		s, q.Params["uri"] = owner, rawjson.Quote(remote)
 	case "completion/complete":
-		s, err = complete(v, q.params)
+		s, err = complete(v, q.Params)
 		return s, q, json.RawMessage(`{"completion":{"values":[]}}`), err
 	default:
 		return nil, q, nil, fault.New(fault.NotFound, "no server answers %s", spec.Clip(r.Method))
@@ -180,22 +128,19 @@ func complete(v *view, params rawjson.Object) (*server, error) {
 		}
 		s, ref["name"] = e.Owner, rawjson.Quote(e.Remote)
 	case uri != "":
-		if e, ok := v.ByTemplate[uri]; ok {
-			s, ref["uri"] = e.Owner, rawjson.Quote(e.Remote)
+		owner, remote := v.ByTemplate[uri].Owner, v.ByTemplate[uri].Remote
+		if owner == nil {
+			owner, remote = v.Resource(uri, (*server).offersResources)
 		}
-		if s == nil {
-			owner, remote := v.Resource(uri, (*server).offersResources)
-			if owner == nil {
-				return nil, fault.New(fault.InvalidParameters, "unknown resource %q", spec.Clip(uri))
-			}
-			s, ref["uri"] = owner, rawjson.Quote(remote)
+		if owner == nil {
+			return nil, fault.New(fault.InvalidParameters, "unknown resource %q", spec.Clip(uri))
 		}
-	}
-	if s == nil {
+		s, ref["uri"] = owner, rawjson.Quote(remote)
+	default:
 		return nil, nil
 	}
 	s.mu.Lock()
-	can := s.instance == nil || s.instance.session.Capabilities().Completions
+	can := s.instance == nil || s.instance.Session.Capabilities().Completions
 	s.mu.Unlock()
 	if !can {
 		return nil, nil

@@ -22,12 +22,14 @@ type Record struct {
 	Owner      string // the principal's id
 	Configured bool   // the settings say what runs; the rest is what it offered
 	spec.Spec
-	Off     bool // disconnected: it is in the list, and nothing more
-	Older   bool // it spoke the stateful protocol the last time
-	Elicits bool `json:"Asks"` // it has asked clients in the middle of a call
-	Created time.Time
-	Updated time.Time
-	Catalog catalog.Catalog
+	Off bool // disconnected: it is in the list, and nothing more
+	// It spoke a stateful revision the last time, and it has elicited in the middle of a
+	// call: under the names that they are stored with.
+	Stateful bool `json:"Older"`
+	Elicits  bool `json:"Asks"`
+	Created  time.Time
+	Updated  time.Time
+	Catalog  catalog.Catalog
 }
 
 // Store keeps records.

@@ -172,13 +172,13 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 		return Info{}, s.unclaimed(ctx, err)
 	}
 	s.mu.Lock()
-	before, settings, had := s.rec, s.settings, s.values
+	before, settings, had := s.rec, s.Settings, s.Values
 	login, neverStarted := s.account.Current(), s.NeverStarted
 	s.mu.Unlock()
 	r.ID, r.Created = before.ID, before.Created
 	r.Catalog = catalog.Catalog{Names: before.Catalog.Names, Prefix: before.Catalog.Prefix}
 	if r.Same(before.Spec) { // what was approved of it is still what was approved
-		r.Catalog, r.Older, r.Elicits = before.Catalog, before.Older, before.Elicits
+		r.Catalog, r.Stateful, r.Elicits = before.Catalog, before.Stateful, before.Elicits
 	}
 	s.stop(state.Event{What: state.Stopped})
 	err := s.adopt(r, known)
@@ -209,7 +209,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 		}
 		s.rollBack(login)
 		s.mu.Lock()
-		s.settings = settings
+		s.Settings = settings
 		if before.Off {
 			s.on(state.Event{What: state.Disconnected})
 		}
@@ -239,7 +239,7 @@ func (s *server) adopt(r Record, known spec.Values) error {
 	if err := s.updateIf(func(old *Record) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.gen++ // what is still on its way belongs to what was
+		s.Number++ // what is still on its way belongs to what was
 		*old = r
 		return nil
 	}); err != nil {
@@ -248,7 +248,7 @@ func (s *server) adopt(r Record, known spec.Values) error {
 	s.beginReplace()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.settings, s.values = r.Spec.Configured(), known
+	s.Settings, s.Values = r.Spec.Configured(), known
 	s.on(state.Event{What: state.Forgiven})
 	s.on(state.Event{What: state.Stopped})
 	return nil
@@ -388,7 +388,7 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 func (s *server) barred() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.configured && (s.settings.Disabled || s.settings.Broken != "") {
+	if s.configured && (s.Settings.Disabled || s.Settings.Broken != "") {
 		return s.unusable()
 	}
 	return nil
@@ -397,7 +397,7 @@ func (s *server) barred() error {
 // given is what a server's values are with these, which may be none.
 func (s *server) given(env, headers map[string]string) (spec.Values, error) {
 	s.mu.Lock()
-	rec, had := s.rec, s.values
+	rec, had := s.rec, s.Values
 	s.mu.Unlock()
 	if len(env)+len(headers) == 0 {
 		return had, nil
@@ -438,7 +438,7 @@ func (s *server) give(env, headers map[string]string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.values = next
+	s.Values = next
 	return nil
 }
 
@@ -458,10 +458,7 @@ func (servers *Servers) Approve(ctx context.Context, p auth.Principal, what stri
 	}
 	s.mu.Lock()
 	if s.instance != nil { // its descriptions may hold a warning
-		select {
-		case s.instance.refresh <- struct{}{}:
-		default:
-		}
+		s.instance.Refresh()
 	}
 	s.mu.Unlock()
 	servers.changed(p.ID)

@@ -18,6 +18,7 @@ import (
 	"sandlot/internal/rawjson"
 	"sandlot/internal/secret"
 	"sandlot/internal/servers/install"
+	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/serverstest"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
@@ -304,8 +305,8 @@ while True:
 	dies := own(b, P, "dies", "bbbbbb", onhost("dies", script(t, `sys.exit(7)`), env))
 	said := func(s *server) string {
 		t.Helper()
-		res, err := s.request(t.Context(), query{method: "tools/call",
-			params: rawjson.Object{"name": rawjson.Quote("t"), "arguments": []byte("{}")}})
+		res, err := s.request(t.Context(), &instance.Request{Method: "tools/call",
+			Params: rawjson.Object{"name": rawjson.Quote("t"), "arguments": []byte("{}")}})
 		if err != nil {
 			t.Fatal(err)
 		}

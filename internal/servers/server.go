@@ -3,17 +3,19 @@ package servers
 import (
 	"context"
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
@@ -28,21 +30,21 @@ type server struct {
 	identity
 
 	log     process.Log
-	lock    chan struct{} // held by whoever starts, changes, stops or removes it
-	storing sync.Mutex    // held while the record changes, here and in the store
+	lock    *semaphore.Weighted // held by whoever starts, changes, stops or removes it
+	storing sync.Mutex          // held while the record changes, here and in the store
 	account *oauth.Account
 
-	mu  sync.Mutex
-	rec Record
-	definition
+	mu                  sync.Mutex
+	rec                 Record
+	instance.Definition // what the next start runs
 	state.Status
-	announced state.State // the last one that was published
-	instance  *instance
-	start     *start
-	retry     *time.Timer
-	owners    int  // how often another Connect took it over
-	installs  bool // it is being installed anew
-	follows   followers
+	announced  state.State // the last one that was published
+	instance   *instance.Instance
+	start      *start
+	retry      *time.Timer
+	owners     int  // how often another Connect took it over
+	installing bool // it is being installed anew
+	follows    followers
 	usage
 }
 
@@ -74,9 +76,9 @@ func (s *server) on(e state.Event) {
 
 // shown is the state that the server's owner sees. The lock is held.
 func (s *server) shown() state.State {
-	held := s.settings.Trusts() == spec.Hold && slices.ContainsFunc(s.rec.Catalog.Tools,
+	held := s.Settings.Trusts() == spec.Hold && slices.ContainsFunc(s.rec.Catalog.Tools,
 		func(d catalog.Definition) bool { return d.Held != "" })
-	return s.Shown(s.installs, !s.values.Known, held)
+	return s.Shown(s.installing, !s.Values.Known, held)
 }
 
 // announce publishes the state that the owner sees when it has changed. Whoever changes
@@ -101,13 +103,6 @@ func (s *server) beginUnlessBusy() {
 	}
 }
 
-// definition is the program that runs, or the address that is reached.
-type definition struct {
-	settings spec.Configured
-	values   spec.Values
-	gen      int // counts the definitions: another program or address is another server
-}
-
 // identity is what never changes of a server's record.
 type identity struct {
 	id, name   string
@@ -130,27 +125,6 @@ type start struct {
 	err    error
 }
 
-// Time limits that a server's settings do not name.
-const (
-	handshakeLimit = 30 * time.Second
-	callLimit      = 2 * time.Minute // since the last sign of life
-	callMost       = time.Hour
-)
-
-// fetching are programs that install what they run when it is not there yet.
-var fetching = []string{"npx", "uvx", "bunx", "pipx", "pnpm", "yarn", "uv", "go", "docker"}
-
-// handshake is how long it may take until the server answers.
-func handshake(c spec.Configured, install time.Duration) time.Duration {
-	if c.Timeout > 0 {
-		return c.Timeout
-	}
-	if slices.Contains(fetching, path.Base(c.Command)) {
-		return install
-	}
-	return handshakeLimit
-}
-
 // title is how the server is called in words.
 func (s *server) title() string {
 	if s.configured {
@@ -171,7 +145,7 @@ func (s *server) fault(kind fault.Kind, cause error, format string, args ...any)
 // withLog adds the last lines of the server's log, for those who may see it. The
 // lock is held.
 func (s *server) withLog(f *fault.Error) *fault.Error {
-	if last, _ := s.log.Tail(20); last != "" && s.settings.Kind == spec.Stdio && s.shows(s.owner) {
+	if last, _ := s.log.Tail(20); last != "" && s.Settings.Kind == spec.Stdio && s.shows(s.owner) {
 		return f.With("log", last)
 	}
 	return f
@@ -203,7 +177,7 @@ func (s *server) lastWords(c spec.Configured) string {
 // shows says whether a principal may see what the server prints: a server on the
 // machine itself is the operator's. The lock is held.
 func (s *server) shows(p auth.Principal) bool {
-	return !s.configured || s.settings.Where != spec.OnHost || p.Has(auth.Logs)
+	return !s.configured || s.Settings.Where != spec.OnHost || p.Has(auth.Logs)
 }
 
 // update changes the record: in the store first, then in memory.
@@ -237,33 +211,31 @@ func (s *server) updateIf(change func(*Record) error) error {
 
 // acquire waits for the server's lock.
 func (s *server) acquire(ctx context.Context) error {
-	select {
-	case s.lock <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fault.From(ctx.Err())
+	if err := s.lock.Acquire(ctx, 1); err != nil {
+		return fault.From(err)
 	}
+	return nil
 }
 
-func (s *server) release() { <-s.lock }
+func (s *server) release() { s.lock.Release(1) }
 
 // unusable says why the server cannot be started, if it cannot. The lock is held.
 func (s *server) unusable() error {
 	switch {
 	case s.Removed:
 		return s.absent(fault.NotFound, "is gone")
-	case s.configured && s.settings.Disabled:
+	case s.configured && s.Settings.Disabled:
 		f := s.absent(fault.Connection, "is disabled in the settings (mcp.%s.disabled)", s.name)
 		f.Advice = []string{"Ask the operator of this server to enable it"}
 		return f
-	case s.settings.Broken != "":
-		return s.absent(fault.Configuration, "cannot be used: %s", s.settings.Broken)
+	case s.Settings.Broken != "":
+		return s.absent(fault.Configuration, "cannot be used: %s", s.Settings.Broken)
 	case s.State == state.Disabled:
 		f := s.absent(fault.Connection, "is disconnected; restart_external_mcp connects it again")
 		f.Advice = []string{"Connect it again: restart_external_mcp, or " + s.command("restart")}
 		return f
-	case !s.values.Known:
-		env, headers := s.rec.Missing(s.values)
+	case !s.Values.Known:
+		env, headers := s.rec.Missing(s.Values)
 		f := s.absent(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env, or ${secret:NAME} in place of one that its user stores with `sandlot secret set NAME`", strings.Join(append(slices.Clone(env), headers...), ", ")).
 			With("env_keys", env).With("header_keys", headers)
 		f.Advice = []string{"Give all of the values again: restart_external_mcp, or " + s.command("restart",
@@ -314,7 +286,7 @@ func (s *server) info() Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.rec
-	i := Info{ID: r.ID, Name: r.Name, Configured: r.Configured, Kind: s.settings.Kind, Where: s.settings.Where,
+	i := Info{ID: r.ID, Name: r.Name, Configured: r.Configured, Kind: s.Settings.Kind, Where: s.Settings.Where,
 		Cwd:     r.Cwd,
 		EnvKeys: r.EnvKeys, Secrets: r.SecretNames(), Created: r.Created, Updated: r.Updated, State: s.shown(), LastError: s.Why, AuthURL: s.AuthURL,
 		Prompts: len(r.Catalog.Prompts), Resources: len(r.Catalog.Resources) + len(r.Catalog.Templates), Install: r.Install,
@@ -324,19 +296,14 @@ func (s *server) info() Info {
 	}
 	for _, d := range r.Catalog.Tools {
 		n := Named{d.Key, d.Remote, d.Held}
-		if d.Held != "" && s.trust() == spec.Hold {
+		if d.Held != "" && s.Settings.Trusts() == spec.Hold {
 			i.Held = append(i.Held, n)
 		} else {
 			i.Tools = append(i.Tools, n)
 		}
 	}
 	if l := s.instance; l != nil {
-		i.Version, i.Server = l.session.Version(), catalog.Implementation(l.session.Info())
-		if l.process != nil {
-			i.Pid = l.process.Pid
-		}
+		i.Version, i.Server, i.Pid = l.Session.Version(), catalog.Implementation(l.Session.Info()), l.Pid()
 	}
 	return i
 }
-
-func (s *server) trust() spec.Trust { return s.settings.Trusts() }

@@ -13,11 +13,14 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"sandlot/internal/auth"
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
@@ -119,7 +122,7 @@ func (servers *Servers) Recover(ctx context.Context) error {
 // server makes one of a record.
 func (servers *Servers) server(p auth.Principal, r Record, known spec.Values) *server {
 	s := &server{servers: servers, owner: p, identity: identity{r.ID, r.Name, r.Configured, r.Created},
-		lock: make(chan struct{}, 1), rec: r, definition: definition{settings: r.Spec.Configured(), values: known},
+		lock: semaphore.NewWeighted(1), rec: r, Definition: instance.Definition{Settings: r.Spec.Configured(), Values: known},
 		Status: state.Status{State: state.Idle}, follows: followers{}}
 	s.announced = s.shown()
 	s.account = servers.Logins.Account(oauth.Server{Owner: p, ID: s.id, Name: s.name, Title: s.title(), Key: s.loginKey(),
@@ -150,7 +153,7 @@ func (servers *Servers) sweep() {
 		if len(s.follows) > 0 { // who follows a resource need not call; but clients go without a word
 			limit = max(limit, followed)
 		}
-		idle := s.instance != nil && s.instance.held == 0 && time.Since(s.used) > limit
+		idle := s.instance != nil && s.instance.Used == 0 && time.Since(s.used) > limit
 		s.mu.Unlock()
 		if idle {
 			servers.spawn(s.stopIdle)
@@ -165,7 +168,7 @@ func (s *server) stopIdle(ctx context.Context) {
 	}
 	defer s.release()
 	s.mu.Lock()
-	busy := s.instance == nil || s.instance.held > 0
+	busy := s.instance == nil || s.instance.Used > 0
 	s.mu.Unlock()
 	if !busy {
 		s.stop(state.Event{What: state.Stopped})
@@ -238,7 +241,7 @@ func (servers *Servers) Close() {
 		}
 		s.mu.Unlock()
 		if l != nil {
-			ending.Go(l.close)
+			ending.Go(l.Close)
 		}
 	}
 	ending.Wait()

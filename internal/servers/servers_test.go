@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -151,7 +152,7 @@ func own(servers *Servers, p auth.Principal, name, id string, c spec.Configured)
 	o.seen, o.loaded = true, true
 	s := servers.server(p, Record{ID: id, Owner: p.ID, Spec: spec.Spec{Name: name, Kind: spec.Stdio, Command: c.Command,
 		Args: c.Args}, Created: time.Now()}, spec.Values{Known: true, Env: c.Env})
-	s.settings = c
+	s.Settings = c
 	o.servers[id] = s
 	return s
 }
@@ -207,12 +208,10 @@ func TestCloseDuringStartLeaks(t *testing.T) {
 	s.mu.Unlock()
 	t.Log("ready:", err, "live after Close:", l != nil)
 	if l != nil {
-		select {
-		case <-l.process.Done():
-		default:
-			t.Errorf("process %d runs on after Close", l.process.Pid)
+		if syscall.Kill(l.Pid(), 0) == nil {
+			t.Errorf("process %d runs on after Close", l.Pid())
 		}
-		l.close()
+		l.Close()
 	}
 }
 
@@ -417,23 +416,6 @@ while True:
 	wg.Wait()
 }
 
-func TestAskOfBareCall(t *testing.T) {
-	l := &instance{inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
-	bare := &inFlight{}
-	other := &inFlight{client: &fakeClient{id: "B"}}
-	l.inFlight[bare], l.inFlight[other] = true, true
-	if f, err := l.asker(); err == nil && f == other {
-		t.Error("with a call that cannot be asked on its way, its question goes to another client")
-	}
-	l = &instance{inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
-	a := &inFlight{client: &fakeClient{id: "A"}, asked: true}
-	other.asked = false
-	l.inFlight[a], l.inFlight[other] = true, true
-	if f, err := l.asker(); err == nil && f == other {
-		t.Error("a second question while A is asked goes to B")
-	}
-}
-
 func TestStalePublish(t *testing.T) {
 	servers := newServers(t, &memStore{}, nil)
 	s := own(servers, P, "x", "aaaaaa", onhost("x", script(t, `
@@ -491,7 +473,7 @@ func TestLoginKeptAcrossURL(t *testing.T) {
 	})
 	s := own(servers, P, "x", "aaaaaa", spec.Configured{Kind: spec.HTTP, URL: "https://bank.example"})
 	login := func() any {
-		return s.account.Handler(s.settings.URL, s.settings.OAuth,
+		return s.account.Handler(s.Settings.URL, s.Settings.OAuth,
 			func() *http.Client { return http.DefaultClient })
 	}
 	first := login()
@@ -577,7 +559,7 @@ func TestReAddConfigured(t *testing.T) {
 	}
 }
 
-func TestRaceRefresh(t *testing.T) { // s.trust(), s.settings in publish from watch; old.rec in Connect
+func TestRaceRefresh(t *testing.T) { // s.Settings.Trusts(), s.Settings in publish from watch; old.rec in Connect
 	servers := newServers(t, &memStore{}, nil)
 	c := onhost("x", script(t, `
 import threading
@@ -601,7 +583,7 @@ while True:
 		for range 10 {
 			s.acquire(context.Background())
 			s.mu.Lock()
-			s.settings = c // as reconfigure does
+			s.Settings = c // as reconfigure does
 			s.mu.Unlock()
 			s.release()
 			time.Sleep(50 * time.Millisecond)
@@ -648,7 +630,7 @@ func TestValuesAreBounded(t *testing.T) {
 		}
 		err = s.give(env, nil)
 	}
-	if n := len(s.values.Env); err == nil || n > spec.MaxValues {
+	if n := len(s.Values.Env); err == nil || n > spec.MaxValues {
 		t.Errorf("%d variables are held: %v", n, err)
 	}
 }
@@ -662,7 +644,7 @@ if os.path.exists(STATE): TOOLS=[{"name":"t","description":"EVIL","inputSchema":
 `+pyLoop)
 	mark := filepath.Join(t.TempDir(), "mark")
 	s := own(servers, P, "x", "aaaaaa", onhost("x", file, map[string]string{"STATE": mark}))
-	s.rec.Args = s.settings.Args
+	s.rec.Args = s.Settings.Args
 	if err := s.ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -675,14 +657,14 @@ if os.path.exists(STATE): TOOLS=[{"name":"t","description":"EVIL","inputSchema":
 		t.Fatal(err)
 	}
 	s.stop(state.Event{What: state.Stopped})
-	settings := s.settings
+	settings := s.Settings
 	if again.Same(s.rec.Spec) {
 		again.Catalog = s.rec.Catalog
 	}
-	if err := s.adopt(again, s.values); err != nil {
+	if err := s.adopt(again, s.Values); err != nil {
 		t.Fatal(err)
 	}
-	s.settings = settings
+	s.Settings = settings
 	s.release()
 	if err := s.ready(t.Context()); err != nil {
 		t.Fatal(err)

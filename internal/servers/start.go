@@ -2,15 +2,18 @@ package servers
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"path"
+	"maps"
+	"net"
 	"slices"
 	"time"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
-	"sandlot/internal/mcpclient"
 	"sandlot/internal/mcpclient/transport"
+	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/process"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
@@ -18,14 +21,19 @@ import (
 
 // use returns the server as it runs, and starts it when it does not. The caller
 // calls release.
-func (s *server) use(ctx context.Context) (*instance, func(), error) {
+func (s *server) use(ctx context.Context) (*instance.Instance, func(), error) {
 	for {
 		s.mu.Lock()
 		if l := s.instance; l != nil {
-			l.held++
+			l.Used++
 			s.used = time.Now()
 			s.mu.Unlock()
-			return l, func() { s.releaseInstance(l) }, nil
+			return l, func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				l.Used--
+				s.used = time.Now()
+			}, nil
 		}
 		st := s.start
 		if st == nil {
@@ -36,22 +44,20 @@ func (s *server) use(ctx context.Context) (*instance, func(), error) {
 			st = s.launch()
 		}
 		s.mu.Unlock()
-		select {
-		case <-st.done:
-			if st.err != nil {
-				return nil, nil, st.err
-			}
-		case <-ctx.Done():
-			return nil, nil, fault.From(ctx.Err())
+		if err := st.wait(ctx); err != nil {
+			return nil, nil, err
 		}
 	}
 }
 
-func (s *server) releaseInstance(l *instance) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l.held--
-	s.used = time.Now()
+// wait waits for the end of an attempt.
+func (st *start) wait(ctx context.Context) error {
+	select {
+	case <-st.done:
+		return st.err
+	case <-ctx.Done():
+		return fault.From(ctx.Err())
+	}
 }
 
 // launch starts an attempt. The lock is held, and there is none.
@@ -72,7 +78,7 @@ func (s *server) launch() *start {
 
 // attempt waits for the pause to end, and starts the server.
 func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
-	var l *instance
+	var l *instance.Instance
 	err := s.acquire(ctx)
 	if err == nil {
 		defer s.release()
@@ -109,17 +115,17 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		s.on(state.Event{What: state.StartFailed, Why: fault.From(err).Message, Wanted: s.configured && !s.rec.Catalog.Read})
 	}
 	s.mu.Unlock()
-	if err == nil && !s.servers.spawn(l.watch) {
+	if err == nil && !s.servers.spawn(l.Watch) {
 		s.mu.Lock()
 		s.instance = nil
 		s.mu.Unlock()
 		err = fault.New(fault.Connection, "the server is stopping")
 	}
 	if err != nil && l != nil {
-		l.close()
+		l.Close()
 	}
 	st.err = err
-	s.servers.changed(s.owner.ID)
+	s.Changed()
 	close(st.done)
 }
 
@@ -134,61 +140,63 @@ func (s *server) interrupt() {
 }
 
 // connect starts the server and reads what it offers. The server is acquired.
-func (s *server) connect(ctx context.Context) (*instance, error) {
+func (s *server) connect(ctx context.Context) (*instance.Instance, error) {
 	began := time.Now()
-	l := newInstance(s)
-	limit := handshake(l.settings, s.servers.InstallTimeout)
+	log := s.servers.Log.With("owner", s.owner.ID, "connection", s.id, "name", s.name)
+	s.mu.Lock()
+	c := instance.Config{Definition: s.Definition, Owner: s, Account: s.account, Output: &s.log,
+		Principal: s.owner, Name: s.name, Configured: s.configured, Cwd: s.rec.Cwd, Path: s.rec.Path,
+		Stateful: s.rec.Stateful, Sessions: s.servers.Sessions, Reach: s.reach, Limits: s.servers.Limits,
+		Version: s.servers.Version, Log: s.servers.Log}
+	s.mu.Unlock()
+	limit := c.StartLimit(s.servers.InstallTimeout)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if !s.configured { // what the operator wrote is as it is
-		full, err := s.servers.revealed(ctx, s.owner.ID, l.values)
-		if err != nil {
+	if !s.configured { // the operator's values are not references
+		var err error
+		if c.Values, err = s.servers.revealed(ctx, s.owner.ID, c.Values); err != nil {
 			f := s.lacking(err)
-			s.servers.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name,
-				"why", f)
+			log.Warn("connection: did not start", "why", f)
 			return nil, f
 		}
-		l.values = full
 	}
-	sess, err := mcpclient.Connect(ctx, l.dial, mcpclient.Options{Name: "sandlot", Version: s.servers.Version,
-		Capabilities: l.capabilities(),
-		Handshake:    limit, Probe: min(limit/3, 10*time.Second), Older: l.rec.Older || slices.Contains(fetching, path.Base(l.settings.Command)), // what fetches is not started twice
-		Handler: l, Reserve: s.servers.room(s.owner.ID), Log: s.servers.Log})
-	if err == nil {
-		l.session = sess
-		err = l.read(ctx, true)
-	}
-	if err != nil {
+	l := instance.New(c)
+	if err := l.Start(ctx, limit); err != nil {
 		f := s.startFault(l, err, limit)
-		l.close()
-		s.servers.Log.Warn("connection: did not start", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why",
-			f, "error", err)
+		l.Close()
+		log.Warn("connection: did not start", "why", f, "error", err)
 		return nil, f
 	}
-	l.resume(ctx)
-	s.servers.Log.Info("connection: started", "owner", s.owner.ID, "connection", s.id, "name", s.name,
-		"protocol", sess.Version(), "took", time.Since(began).Round(time.Millisecond))
+	log.Info("connection: started", "protocol", l.Session.Version(), "took",
+		time.Since(began).Round(time.Millisecond))
 	return l, nil
 }
 
+func (s *server) reach(ctx context.Context, network, addr string) (net.Conn, error) {
+	if s.servers.Reach == nil {
+		return nil, errors.New("this server reaches no others for its users")
+	}
+	return s.servers.Reach(ctx, s.owner, s.configured, network, addr)
+}
+
 // startFault says in words why a server did not start.
-func (s *server) startFault(l *instance, err error, limit time.Duration) error {
+func (s *server) startFault(l *instance.Instance, err error, limit time.Duration) error {
 	var f *fault.Error
 	if errors.As(err, &f) {
 		return s.advised(f)
 	}
 	silent := errors.Is(err, transport.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
-	if how, itself := l.how(0); itself && !silent {
-		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords(l.settings))
+	if how, itself := l.How(0); itself && !silent {
+		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords(l.Settings))
 	}
-	if s.configured && l.settings.Kind != spec.Stdio && !s.owner.Has(auth.Logs) { // where it is, is the operator's
+	if s.configured && l.Settings.Kind != spec.Stdio && !s.owner.Has(auth.Logs) { // where it is, is the operator's
 		return s.fault(fault.Connection, err, "cannot be reached, or does not speak MCP; the server's log says more")
 	}
 	if silent {
 		return s.fault(fault.Connection, err,
 			"did not answer within %s of its start; it has to speak MCP on its %s%s", limit.Round(time.Second),
 			map[bool]string{true: "standard input and output",
-				false: "address"}[l.settings.Kind == spec.Stdio], s.lastWords(l.settings))
+				false: "address"}[l.Settings.Kind == spec.Stdio], s.lastWords(l.Settings))
 	}
 	return s.fault(fault.Connection, err, "did not start: %s", spec.Text(err.Error(), 500))
 }
@@ -201,15 +209,15 @@ func (s *server) stop(e state.Event) {
 	s.on(e)
 	s.mu.Unlock()
 	if l != nil {
-		l.close()
+		l.Close()
 	}
 }
 
-// ended is called when a session is over that nobody ended.
-func (s *server) ended(l *instance) {
-	how, itself := l.how(process.Farewell)
-	l.close()
-	err := l.session.Err()
+// Exited implements instance.Owner.
+func (s *server) Exited(l *instance.Instance) {
+	how, itself := l.How(process.Farewell)
+	l.Close()
+	err := l.Session.Err()
 	s.mu.Lock()
 	if s.instance != l {
 		s.mu.Unlock()
@@ -217,7 +225,7 @@ func (s *server) ended(l *instance) {
 	}
 	s.instance = nil
 	s.restarts++
-	if errors.Is(err, transport.ErrLost) || !itself && l.local() {
+	if errors.Is(err, transport.ErrLost) || !itself && l.Local() {
 		// Its session, or the sandbox that it ran in, is over: it did nothing wrong.
 		s.on(state.Event{What: state.SessionOver})
 	} else {
@@ -225,12 +233,50 @@ func (s *server) ended(l *instance) {
 			how = spec.Text(err.Error(), 500)
 		}
 		s.log.Line("[sandlot] %s", how)
-		s.on(state.Event{What: state.Exited, Why: how, Lasted: time.Since(l.since) > state.StableAfter,
-			Wanted: l.held > 0 || len(s.follows) > 0 || time.Since(s.used) < state.StableAfter})
+		s.on(state.Event{What: state.Exited, Why: how, Lasted: time.Since(l.Since) > state.StableAfter,
+			Wanted: l.Used > 0 || len(s.follows) > 0 || time.Since(s.used) < state.StableAfter})
 	}
 	failures := s.Failures
 	s.mu.Unlock()
 	s.servers.Log.Warn("connection: lost", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", how, "error",
 		err, "failures", failures)
-	s.servers.changed(s.owner.ID)
+	s.Changed()
+}
+
+// Publish implements instance.Owner.
+func (s *server) Publish(ctx context.Context, l *instance.Instance, o catalog.Offer) error {
+	s.servers.awaitPrefix(ctx, s)
+	return s.servers.publish(s, l.Number, o, !l.Session.Stateless())
+}
+
+// Changed implements instance.Owner.
+func (s *server) Changed() { s.servers.changed(s.owner.ID) }
+
+// Elicits implements instance.Owner.
+func (s *server) Elicits() {
+	if s.record().Elicits {
+		return
+	}
+	if err := s.update(func(r *Record) { r.Elicits = true }); err != nil {
+		s.servers.Log.Error("could not store a connection", "connection", s.id, "error", err)
+	}
+}
+
+// Logged implements instance.Owner.
+func (s *server) Logged(params json.RawMessage) {
+	if s.servers.OnLog != nil {
+		s.servers.OnLog(s.owner.ID, params)
+	}
+}
+
+// Wanted implements instance.Owner.
+func (s *server) Wanted() (level string, follows []string) {
+	s.servers.mu.Lock()
+	if o := s.servers.owners[s.owner.ID]; o != nil {
+		level = o.level
+	}
+	s.servers.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return level, slices.Collect(maps.Keys(s.follows))
 }

@@ -22,8 +22,7 @@ func (s *server) ConnectionID() string { return s.id }
 func (s *server) offersResources() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.rec.Catalog
-	return s.instance != nil && s.instance.session.Capabilities().Resources || len(c.Resources)+len(c.Templates) > 0
+	return s.instance != nil && s.instance.Session.Capabilities().Resources || len(s.rec.Catalog.Resources)+len(s.rec.Catalog.Templates) > 0
 }
 
 // rebuild makes an owner's view anew. The lock is held.
@@ -31,7 +30,7 @@ func (servers *Servers) rebuild(o *owner) {
 	v := catalog.NewView[*server]()
 	for _, s := range sorted(o.servers) {
 		s.mu.Lock()
-		c, hide, trust := s.rec.Catalog, s.State == state.Disabled || s.Removed || s.rec.Off, s.trust()
+		c, hide, trust := s.rec.Catalog, s.State == state.Disabled || s.Removed || s.rec.Off, s.Settings.Trusts()
 		s.mu.Unlock()
 		if hide {
 			continue
@@ -93,12 +92,12 @@ var errStale = errors.New("the server was replaced")
 
 // publish stores what a server offers, and makes it known. gen says what the
 // server was when it was asked.
-func (servers *Servers) publish(s *server, gen int, o catalog.Offer, older bool) error {
+func (servers *Servers) publish(s *server, gen int, o catalog.Offer, stateful bool) error {
 	naming := servers.names(s.owner)
 	naming.Lock()
 	defer naming.Unlock()
 	s.mu.Lock()
-	settings, old, prefix, mark := s.settings, s.rec.Catalog, s.prefix(), ""
+	settings, old, prefix, mark := s.Settings, s.rec.Catalog, s.prefix(), ""
 	s.mu.Unlock()
 	if !s.configured {
 		mark = "[external:" + s.name + "]"
@@ -113,10 +112,10 @@ func (servers *Servers) publish(s *server, gen int, o catalog.Offer, older bool)
 	if err := s.updateIf(func(r *Record) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.gen != gen {
+		if s.Number != gen {
 			return errStale
 		}
-		r.Catalog, r.Older = c, older
+		r.Catalog, r.Stateful = c, stateful
 		return nil
 	}); err != nil {
 		return err
@@ -150,9 +149,10 @@ func (servers *Servers) others(s *server) (taken map[string]bool, left int) {
 	return taken, max(left, 0)
 }
 
-// updated tells that a resource has changed that somebody follows, by the URI
+// Updated implements instance.Owner: it tells that a resource has changed that somebody follows, by the URI
 // that clients know. However often that is said, it is told one at a time.
-func (servers *Servers) updated(s *server, uri string) {
+func (s *server) Updated(uri string) {
+	servers := s.servers
 	s.mu.Lock()
 	follows := len(s.follows[uri]) > 0
 	key := cmp.Or(s.rec.Catalog.Names["resource/"+uri], uri)

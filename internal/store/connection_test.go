@@ -61,7 +61,8 @@ func TestStoredRecordsStay(t *testing.T) {
 		EnvKeys: []string{"K"},
 		Env:     map[string]string{"K": "${secret:K}"}, Install: &spec.Install{Type: "npm", Spec: "it",
 			Folder: "/workspace/it"}}
-	if r := all[0]; !reflect.DeepEqual(r.Spec, want) || !r.Off || !r.Older || !r.Elicits || r.Created.Year() != 2026 {
+	r := all[0]
+	if !reflect.DeepEqual(r.Spec, want) || !r.Off || !r.Stateful || !r.Elicits || r.Created.Year() != 2026 {
 		t.Errorf("%+v", r)
 	}
 	if err := db.PutConnection(t.Context(), all[0]); err != nil {

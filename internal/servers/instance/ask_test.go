@@ -1,4 +1,4 @@
-package servers
+package instance
 
 import (
 	"context"
@@ -7,10 +7,42 @@ import (
 	"testing"
 
 	"sandlot/internal/servers/catalog"
-	"sandlot/internal/servers/spec"
 )
 
-// What a server asks clients is looked at in the same way, in both eras.
+// anyOwner is an owner who is told that the server elicits, and nothing else.
+type anyOwner struct{ Owner }
+
+func (anyOwner) Elicits() {}
+
+// client is one that accepts whatever it is asked.
+type client string
+
+func (c client) ID() string                  { return string(c) }
+func (client) Capabilities() json.RawMessage { return nil }
+func (client) Retries() bool                 { return false }
+func (client) Tell(string, json.RawMessage)  {}
+func (client) Ask(context.Context, string, json.RawMessage) (json.RawMessage, error) {
+	return json.RawMessage(`{}`), nil
+}
+
+// Where there is doubt which client a question is for, nobody is asked.
+func TestAskOfBareCall(t *testing.T) {
+	i := New(Config{})
+	bare, other := &call{}, &call{client: client("B")}
+	i.calls[bare], i.calls[other] = true, true
+	if c, err := i.addressee(); err == nil && c == other {
+		t.Error("with a call that cannot be asked in flight, its question goes to another client")
+	}
+	i = New(Config{})
+	a := &call{client: client("A"), asked: true}
+	other.asked = false
+	i.calls[a], i.calls[other] = true, true
+	if c, err := i.addressee(); err == nil && c == other {
+		t.Error("a second question while A is asked goes to B")
+	}
+}
+
+// What a server asks clients is looked at in the same way, in stateful and stateless revisions.
 func TestReferencesInQuestions(t *testing.T) {
 	for words, good := range map[string]bool{`"properties":{"a":{"$ref":"https://schemas.example"}}`: false,
 		`"$ref":"x"`: false,
@@ -22,9 +54,8 @@ func TestReferencesInQuestions(t *testing.T) {
 			if err := catalog.CheckQuestion(json.RawMessage(params)); (err == nil) != good {
 				t.Errorf("%s: %v", params, err)
 			}
-			l := &instance{s: own(newServers(t, &memStore{}, nil), P, "x", "aaaaaa", spec.Configured{}),
-				inFlight: map[*inFlight]bool{}, free: make(chan struct{})}
-			if _, err := l.HandleRequest(t.Context(), "elicitation/create",
+			i := New(Config{Owner: anyOwner{}})
+			if _, err := i.HandleRequest(t.Context(), "elicitation/create",
 				json.RawMessage(params)); err == nil || strings.Contains(err.Error(), "its schema") == good {
 				t.Errorf("asked %s: %v", params, err)
 			}
@@ -35,9 +66,8 @@ func TestReferencesInQuestions(t *testing.T) {
 			if _, err := catalog.SafeObject(asks); (err == nil) != good {
 				t.Errorf("another's %s: %v", asks, err)
 			}
-			q := query{client: &fakeClient{id: "A",
-				ask: func(context.Context) (json.RawMessage, error) { return json.RawMessage(`{}`), nil }}}
-			if _, err := q.answers(t.Context(), map[string]need{"a": {"elicitation/create",
+			r := Request{Client: client("A")}
+			if _, err := r.answers(t.Context(), map[string]input{"a": {"elicitation/create",
 				json.RawMessage(params)}}); good != (err == nil || !strings.Contains(err.Error(), "its schema")) {
 				t.Errorf("answers of %s: %v", params, err)
 			}

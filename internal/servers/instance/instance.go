@@ -1,0 +1,349 @@
+// Package instance owns one running third-party server: the session with it, its
+// program, and the calls in flight. It ends with the session; the next start of the
+// server is another instance.
+package instance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sandlot/internal/auth"
+	"sandlot/internal/limit"
+	"sandlot/internal/mcpclient"
+	"sandlot/internal/mcpclient/transport"
+	"sandlot/internal/rawjson"
+	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/oauth"
+	"sandlot/internal/servers/process"
+	"sandlot/internal/servers/spec"
+	"sandlot/internal/session"
+)
+
+// Owner is the server that an instance runs for. It outlives the instance.
+type Owner interface {
+	// Publish stores and announces the offer of an instance.
+	Publish(ctx context.Context, i *Instance, o catalog.Offer) error
+	// Exited is called when a session is over that Close did not end.
+	Exited(i *Instance)
+	// Changed is called when the server was asked again for what it offers.
+	Changed()
+	// Updated is called when a resource has changed, by the server's own URI.
+	Updated(uri string)
+	// Elicits is called when the server asks a client in the middle of a call.
+	Elicits()
+	// Logged gets the parameters of a log message that belongs to no call.
+	Logged(params json.RawMessage)
+	// Wanted returns the log level and the resources that clients want of a new
+	// session; the level may be empty.
+	Wanted() (level string, follows []string)
+}
+
+// Definition is the program that runs, or the address that is reached.
+type Definition struct {
+	Settings spec.Configured
+	Values   spec.Values
+	Number   int // counts the definitions of one server: another one is another server
+}
+
+// Local says whether its program runs in a sandbox.
+func (d *Definition) Local() bool {
+	return d.Settings.Kind == spec.Stdio && d.Settings.Where != spec.OnHost
+}
+
+// StartLimit bounds the start of the server. A program that installs itself has install.
+func (d *Definition) StartLimit(install time.Duration) time.Duration {
+	switch {
+	case d.Settings.Timeout > 0:
+		return d.Settings.Timeout
+	case d.installs():
+		return install
+	}
+	return startLimit
+}
+
+// installs says whether the program installs what it runs when that is not there yet.
+func (d *Definition) installs() bool {
+	return slices.Contains([]string{"npx", "uvx", "bunx", "pipx", "pnpm", "yarn", "uv", "go", "docker"},
+		path.Base(d.Settings.Command))
+}
+
+// startLimit bounds the start of a server whose settings name no limit.
+const startLimit = 30 * time.Second
+
+// Config is what an instance needs.
+type Config struct {
+	Definition       // its values have the stored secrets in their places
+	Owner      Owner // the server
+	Account    *oauth.Account
+	Output     *process.Log   // of the program
+	Principal  auth.Principal // whose server it is
+	Name       string         // of the server
+	Configured bool           // by the operator
+	Cwd        string
+	Path       []string // folders that stand first in PATH
+	Stateful   bool     // the server spoke a stateful revision the last time
+
+	Sessions *session.Sessions // nil: there are no sandboxes
+	Reach    Reach
+	Limits   *limit.Limiter // nil: large answers count for nobody
+	Version  string         // of Sandlot
+	Log      *slog.Logger
+}
+
+// Instance is a running server.
+type Instance struct {
+	Config
+	Session *mcpclient.Session
+	Since   time.Time
+	Used    int // by how many calls; the owner's lock guards it
+
+	client  *http.Client     // of a remote server
+	process *process.Process // nil: there is no program
+	refresh chan struct{}
+	closing atomic.Bool
+	died    atomic.Bool // the program, before Close
+	close   sync.Once
+
+	mu    sync.Mutex // guards what follows, and the fields of calls
+	calls map[*call]bool
+	free  chan struct{} // closed and replaced when a call ends, or awaits its user
+}
+
+// New returns an instance that has not started.
+func New(c Config) *Instance {
+	return &Instance{Config: c, Since: time.Now(), refresh: make(chan struct{}, 1), calls: map[*call]bool{},
+		free: make(chan struct{})}
+}
+
+// Start connects to the server within a limit, reads and publishes its offer, and
+// restores what clients wanted of the session before. After an error Close is called.
+func (i *Instance) Start(ctx context.Context, limit time.Duration) (err error) {
+	i.Session, err = mcpclient.Connect(ctx, i.dial, mcpclient.Options{Name: "sandlot", Version: i.Version,
+		Capabilities: i.capabilities(), Handshake: limit, Probe: min(limit/3, 10*time.Second),
+		Older:   i.Stateful || i.installs(), // a program that installs is not started twice
+		Handler: i, Reserve: i.reserve(), Log: i.Log})
+	if err != nil {
+		return err
+	}
+	if err := i.read(ctx, true); err != nil {
+		return err
+	}
+	level, follows := i.Owner.Wanted()
+	if level != "" && i.Session.Capabilities().Logging {
+		_ = i.Session.SetLevel(ctx, level) // an error: the server logs at its own level
+	}
+	for _, uri := range follows {
+		if err := i.Session.Subscribe(ctx, uri); err != nil {
+			i.Output.Line("[sandlot] the changes of %s cannot be followed any more: %s", spec.Clip(uri),
+				spec.Text(err.Error(), 200))
+		}
+	}
+	return nil
+}
+
+// capabilities are those that a stateful server is told once, before it is known which
+// clients will call. The clients' folders are not in a sandbox.
+func (i *Instance) capabilities() json.RawMessage {
+	if i.Local() {
+		return json.RawMessage(`{"elicitation":{"form":{},"url":{}},"sampling":{}}`)
+	}
+	return json.RawMessage(`{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{}}`)
+}
+
+// reserve makes reservations for large answers; nil: they count for nobody.
+func (i *Instance) reserve() func() transport.Reservation {
+	if i.Limits == nil {
+		return nil
+	}
+	return func() transport.Reservation { return i.Limits.Held(i.Principal.ID, limit.Reading) }
+}
+
+// read asks the server for all lists, and publishes them. A list of tools that cannot
+// be read fails the first reading; of any other list the last one stays.
+func (i *Instance) read(ctx context.Context, first bool) error {
+	var o catalog.Offer
+	var failed error
+	can := i.Session.Capabilities()
+	list := func(when bool, method, field string) (all []json.RawMessage, unread bool) {
+		if !when {
+			return nil, false
+		}
+		all, err := i.Session.List(ctx, method, field, catalog.MaxDefinitions)
+		if err == nil {
+			return all, false
+		}
+		o.Odd = append(o.Odd, fmt.Sprintf("%s: %s", method, spec.Text(err.Error(), 300)))
+		if len(all) > 0 && errors.Is(err, transport.ErrTooLarge) {
+			return all, false // the rest is left out
+		}
+		if field == "tools" && first {
+			failed = fmt.Errorf("%s: %w", method, err)
+		}
+		return nil, true
+	}
+	o.Tools, o.Unread.Tools = list(can.Tools, "tools/list", "tools")
+	o.Prompts, o.Unread.Prompts = list(can.Prompts, "prompts/list", "prompts")
+	o.Resources, o.Unread.Resources = list(can.Resources, "resources/list", "resources")
+	o.Templates, o.Unread.Templates = list(can.Resources, "resources/templates/list", "resourceTemplates")
+	o.Instructions = i.Session.Instructions()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if failed != nil {
+		return failed
+	}
+	select {
+	case <-i.Session.Done():
+		return fmt.Errorf("it ended while it was asked what it offers: %w", i.Session.Err())
+	default:
+	}
+	return i.Owner.Publish(ctx, i, o)
+}
+
+// Refresh has the server be asked again for what it offers.
+func (i *Instance) Refresh() {
+	select {
+	case i.refresh <- struct{}{}:
+	default:
+	}
+}
+
+// Watch supervises the session until it is over, and closes it when ctx ends.
+func (i *Instance) Watch(ctx context.Context) {
+	pause := 100 * time.Millisecond
+	last := time.Now()
+	for {
+		select {
+		case <-i.Session.Done():
+			if !i.closing.Load() {
+				i.Owner.Exited(i)
+			}
+			return
+		case <-ctx.Done():
+			i.Close()
+			return
+		case <-i.refresh:
+		}
+		// A server that announces changes all the time is asked ever less often.
+		if time.Since(last) > 20*pause {
+			pause = 100 * time.Millisecond
+		} else {
+			pause = min(2*pause, 10*time.Second)
+		}
+		select {
+		case <-time.After(pause):
+		case <-i.Session.Done():
+			continue
+		case <-ctx.Done():
+			continue
+		}
+		last = time.Now()
+		limited, cancel := context.WithTimeout(ctx, startLimit)
+		if err := i.read(limited, false); err != nil && !i.closing.Load() {
+			i.Output.Line("[sandlot] what it offers could not be read again: %s", spec.Text(err.Error(), 300))
+		}
+		cancel()
+		i.Owner.Changed()
+	}
+}
+
+// Close ends the session and the program, and waits for them. It may be called twice.
+func (i *Instance) Close() {
+	if i.process != nil && !i.closing.Load() {
+		select {
+		case <-i.process.Done():
+			i.died.Store(true)
+		default:
+		}
+	}
+	i.closing.Store(true)
+	i.close.Do(func() {
+		if i.Session != nil {
+			i.Session.Close()
+		}
+		if i.process != nil {
+			i.process.End()
+		}
+		if i.client != nil {
+			i.client.CloseIdleConnections()
+		}
+	})
+}
+
+// How says how the program ended, if it does within that time, and whether it ended by
+// itself.
+func (i *Instance) How(within time.Duration) (words string, itself bool) {
+	switch {
+	case i.process == nil:
+		return "", false
+	case i.died.Load():
+		return i.process.How()
+	case i.closing.Load():
+		return "", false
+	}
+	select {
+	case <-i.process.Done():
+		return i.process.How()
+	case <-time.After(max(within, 50*time.Millisecond)):
+		return "", false
+	}
+}
+
+// Pid is the process id of a program on the host; 0: there is none.
+func (i *Instance) Pid() int {
+	if i.process == nil {
+		return 0
+	}
+	return i.process.Pid
+}
+
+// HandleNotification implements mcpclient.Handler.
+func (i *Instance) HandleNotification(method string, params json.RawMessage) {
+	switch method {
+	case "notifications/tools/list_changed", "notifications/prompts/list_changed",
+		"notifications/resources/list_changed":
+		i.Refresh()
+	case "notifications/resources/updated":
+		var p struct{ URI string }
+		if json.Unmarshal(params, &p) == nil {
+			i.Owner.Updated(p.URI)
+		}
+	case "notifications/message":
+		i.relayLog(params)
+	}
+}
+
+// relayLog sends a log message to the clients of the calls in flight, or else to all of
+// the principal's.
+func (i *Instance) relayLog(params json.RawMessage) {
+	var p rawjson.Object
+	if len(params) > 64<<10 || json.Unmarshal(params, &p) != nil {
+		return
+	}
+	catalog.CleanMeta(p)
+	name := i.Name
+	if logger := rawjson.Text(p["logger"]); logger != "" {
+		name += "/" + spec.Text(logger, 120)
+	}
+	p["logger"] = rawjson.Quote(name)
+	b, err := json.Marshal(p)
+	if err != nil {
+		return
+	}
+	clients := i.clients()
+	for _, c := range clients {
+		c.Tell("notifications/message", b)
+	}
+	if len(clients) == 0 {
+		i.Owner.Logged(b)
+	}
+}
