@@ -172,6 +172,9 @@ func (th third) direct(t *testing.T, s *server, opts *mcp.ClientOptions, r *resu
 	t.Helper()
 	installed, _ := r.Fields["installed"].(map[string]any)
 	folder, _ := installed["folder"].(string)
+	if version, _ := installed["version"].(string); !strings.ContainsAny(version, "0123456789") {
+		t.Errorf("version %q of what was installed", version)
+	}
 	cwd := folder
 	if th.kind == "git" {
 		cwd += "/repo"

@@ -70,7 +70,7 @@ const base = spec.startsWith('@') ? '@' + spec.slice(1).split('@')[0] : spec.spl
 let name = own[base] !== undefined ? base : Object.keys(own).find(n => own[n].includes(spec)) || Object.keys(own).pop()
 const p = JSON.parse(fs.readFileSync(path.join('node_modules', name, 'package.json')))
 const bins = typeof p.bin === 'string' ? [p.name.split('/').pop()] : Object.keys(p.bin || {})
-console.log(JSON.stringify({bins, version: p.Version}))
+console.log(JSON.stringify({bins, version: p.version}))
 `
 
 // read reads the output of one of the scripts below, which hostile code may have changed.
@@ -216,7 +216,7 @@ for (const [name, file] of Object.entries(bin)) {
   if (first.startsWith('#!')) { fs.chmodSync(to, 0o755); fs.symlinkSync(to, from) }
   else fs.writeFileSync(from, '#!/bin/sh\nexec node "' + to + '" "$@"\n', {mode: 0o755})
 }
-console.log(JSON.stringify({bins: Object.keys(bin).map(n => path.basename(n)), version: p.Version}))
+console.log(JSON.stringify({bins: Object.keys(bin).map(n => path.basename(n)), version: p.version}))
 `
 
 func (i *Installer) gitRequirements(ctx context.Context, repo string) (Result, error) {
