@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,17 @@ func TestEvents(t *testing.T) {
 	if all := read(eve, "&kind=consent"); len(all) != 1 {
 		t.Errorf("of the kind consent: %q", all)
 	}
+	// `sandlot token` writes into the store around the server.
+	list, _, _ := s.cli("token", "list")
+	for line := range strings.Lines(list) {
+		if f := strings.Fields(line); f[2] == "bob" {
+			s.cli("token", "revoke", f[0])
+		}
+	}
+	waitFor(t, "the event of the revoked token", func() bool {
+		return slices.Contains(read(eve), "user:bob token token.revoked ok")
+	})
+	has("the operator", read(eve), "user:ann token token.created ok", "user:bob token token.created ok")
 	// The command shows the same, over the socket.
 	text, errs, code := s.cli("events", "--kind", "consent,egress")
 	if code != 0 || !strings.Contains(text, "192.0.2.1:80") || !strings.Contains(text, "consent.ask") ||

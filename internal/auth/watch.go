@@ -3,6 +3,8 @@ package auth
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,19 +16,26 @@ import (
 // when tokens came to be required.
 var ErrEnded error = fault.New(fault.Unauthorized, "the token was revoked, or has expired, or one is required by now")
 
-// checkInterval is how often Watch checks the tokens that hold something: what one holds
-// ends that much later than the token, at most.
+// checkInterval is how often Watch reads the tokens. A request or stream of a token
+// ends at most that much later than the token, and so much later events tell of a
+// token's creation and revocation.
 const checkInterval = 2 * time.Second
 
-// Watch ends what was let in by a token, and lasts, when the token is revoked or
-// expires, and what was let in without one when one is required. Whoever revokes or
-// makes one may be another process. A nil Watch ends nothing.
+// Watch ends the requests and streams that a token admitted when the token is revoked or
+// expires, and those that were admitted without a token when one is required. It
+// publishes an event for each token that is created or revoked. All this is found in the
+// store, since `sandlot token` in another process creates and revokes the tokens. A nil
+// Watch ends nothing.
 type Watch struct {
 	door *Door
 	log  *slog.Logger
 	now  func() time.Time
 
 	events *event.Stream
+
+	// stored are the tokens of the last check, by id; nil before the first. Run alone
+	// uses it.
+	stored map[string]Token
 
 	mu   sync.Mutex
 	held map[string]map[*hold]struct{} // by the token's id; noToken: what came without one
@@ -76,34 +85,31 @@ func (w *Watch) Hold(ctx context.Context, p Principal) (_ context.Context, relea
 	}
 }
 
-// Run checks the tokens until ctx ends.
+// Run checks the tokens until ctx ends. Tokens that are stored when it starts are not
+// told as created.
 func (w *Watch) Run(ctx context.Context) {
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	for {
+		if err := w.check(ctx); err != nil && ctx.Err() == nil {
+			w.log.Error("the tokens cannot be looked at; what revoked ones hold open stays open until they can",
+				"error", err)
+		}
 		select {
 		case <-tick.C:
-			if err := w.check(ctx); err != nil && ctx.Err() == nil {
-				w.log.Error("the tokens cannot be looked at; what revoked ones hold open stays open until they can",
-					"error", err)
-			}
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// check ends what is held by tokens that are no longer good.
+// check publishes which tokens were created and revoked since the last check, and ends
+// what is held by tokens that are no longer good.
 func (w *Watch) check(ctx context.Context) error {
+	// The tokens are read after the held ones: a token that holds something was stored before.
 	w.mu.Lock()
-	held := make([]string, 0, len(w.held))
-	for id := range w.held {
-		held = append(held, id)
-	}
+	held := slices.Collect(maps.Keys(w.held))
 	w.mu.Unlock()
-	if len(held) == 0 {
-		return nil
-	}
 	required, err := w.door.Required(ctx)
 	if err != nil {
 		return err
@@ -112,16 +118,38 @@ func (w *Watch) check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	good := map[string]bool{noToken: !required}
+	stored := make(map[string]Token, len(all))
 	for _, t := range all {
-		good[t.ID] = !t.expired(w.now())
+		stored[t.ID] = t
 	}
+	w.publishChanges(stored)
 	for _, id := range held {
-		if !good[id] {
+		t, ok := stored[id]
+		if good := ok && !t.expired(w.now()); id == noToken && required || id != noToken && !good {
 			w.end(id)
 		}
 	}
 	return nil
+}
+
+// publishChanges publishes an event for each token that was created or revoked since the
+// last check, and takes stored as the tokens of the last check.
+func (w *Watch) publishChanges(stored map[string]Token) {
+	before := w.stored
+	w.stored = stored
+	if before == nil {
+		return
+	}
+	publish := func(tokens, others map[string]Token, operation string) {
+		for id, t := range tokens {
+			if _, ok := others[id]; !ok {
+				w.events.Publish(event.Event{Kind: event.Token, Principal: t.Owner, Operation: operation, Name: id,
+					Outcome: event.OK})
+			}
+		}
+	}
+	publish(stored, before, event.TokenCreated)
+	publish(before, stored, event.TokenRevoked)
 }
 
 func (w *Watch) end(id string) {

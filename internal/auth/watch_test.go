@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,7 +63,8 @@ func TestWatch(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		ended, _, _ := told.Subscribe(event.Filter{Principal: "user:ann", Kinds: []event.Kind{event.Token}}, 0).Read()
-		if len(ended) != 1 || ended[0].Operation != "token.ended" || ended[0].Name != one.ID {
+		if len(ended) != 2 || ended[0].Operation != "token.revoked" || ended[0].Name != one.ID ||
+			ended[1].Operation != "token.ended" || ended[1].Name != one.ID {
 			t.Errorf("told of %+v", ended)
 		}
 		open("revoked", false, false, true, true, true)
@@ -73,6 +75,56 @@ func TestWatch(t *testing.T) {
 		if len(w.held) != 1 {
 			t.Errorf("%d tokens hold something", len(w.held))
 		}
+	})
+}
+
+// Events tell once of each token that another process creates or revokes while the server
+// runs, also of those that hold nothing.
+func TestTokenEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, events := &shelf{}, event.New()
+		old, _ := issue(t, s, "ann", false, 0)
+		w := NewWatch(door(t, Auto, "localhost", s), slog.New(slog.DiscardHandler), events)
+		ctx, stop := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		go func() { defer close(over); w.Run(ctx) }()
+		all := events.Subscribe(event.Filter{}, 0)
+		defer all.Close()
+		expect := func(when string, want ...event.Event) {
+			t.Helper()
+			time.Sleep(3 * checkInterval)
+			got, _, _ := all.Read()
+			for i := range got {
+				got[i].ID, got[i].Time = 0, time.Time{}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: %+v, want %+v", when, got, want)
+			}
+		}
+		token := func(operation string, of Token) event.Event {
+			return event.Event{Kind: event.Token, Principal: of.Owner, Operation: operation, Name: of.ID,
+				Outcome: event.OK}
+		}
+		revoke := func(of Token) {
+			t.Helper()
+			if err := s.RemoveToken(t.Context(), of.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect("at the start")
+		bobs, _ := issue(t, s, "bob", false, time.Minute)
+		expect("created", token("token.created", bobs))
+		revoke(old)
+		s.breaks(errors.New("the disk is full"))
+		expect("while the store fails")
+		s.breaks(nil)
+		expect("revoked", token("token.revoked", old))
+		time.Sleep(2 * time.Minute)
+		expect("expired, and held nothing")
+		revoke(bobs)
+		expect("the last one", token("token.revoked", bobs))
+		stop()
+		<-over
 	})
 }
 

@@ -19,7 +19,7 @@ const (
 	Egress     Kind = "egress"     // a sandbox's connection to the network
 	Session    Kind = "session"    // a session began, got a sandbox, or ended
 	Consent    Kind = "consent"    // a user was asked for consent, and their answer
-	Token      Kind = "token"      // a token was revoked or expired
+	Token      Kind = "token"      // a token was created or revoked, or what it admitted ended
 )
 
 // Kinds are all kinds.
@@ -43,7 +43,9 @@ const (
 	SessionStopped = "session.stopped"
 	SessionRemoved = "session.removed"
 	ConsentAsk     = "consent.ask"
-	TokenEnded     = "token.ended"
+	TokenCreated   = "token.created"
+	TokenRevoked   = "token.revoked"
+	TokenEnded     = "token.ended" // open requests of a token were ended: it was revoked or has expired
 )
 
 // Event is one thing that happened.
