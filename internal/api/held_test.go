@@ -12,10 +12,61 @@ import (
 	"testing/synctest"
 	"time"
 
+	"sandlot/internal/api/conn"
 	"sandlot/internal/api/preview"
 	"sandlot/internal/auth"
 	"sandlot/internal/limit"
 )
+
+// A flood of connections without a token closes its own: a client with a token keeps its
+// connection, though others of its address are without one.
+func TestFloodWithoutToken(t *testing.T) {
+	e := newEdge(t, auth.Required, OriginCheck{Loopback: true})
+	ann := e.token("ann")
+	conns := conn.Limit(60, 20)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: e.Handler(), ConnContext: conns.Context}
+	served := make(chan struct{})
+	go func() { defer close(served); srv.Serve(conns.Listener(l)) }()
+	t.Cleanup(func() { srv.Close(); <-served })
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	get := func(c net.Conn, header string) (status int, err error) {
+		c.SetDeadline(time.Now().Add(10 * time.Second))
+		fmt.Fprintf(c, "GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\n%s\r\n", header)
+		r, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			return 0, err
+		}
+		_, err = io.Copy(io.Discard, r.Body)
+		return r.StatusCode, err
+	}
+	authorization := "Authorization: " + ann + "\r\n"
+	anns, first := dial(), dial()
+	if status, err := get(anns, authorization); err != nil || status != 200 {
+		t.Fatalf("ann: %d, %v", status, err)
+	}
+	for range 100 {
+		if status, err := get(dial(), ""); err != nil || status != 401 {
+			t.Fatalf("without a token: %d, %v", status, err)
+		}
+	}
+	if status, err := get(anns, authorization); err != nil || status != 200 {
+		t.Errorf("ann lost her connection: %d, %v", status, err)
+	}
+	if status, err := get(first, ""); err == nil {
+		t.Errorf("the oldest connection without a token is open: %d", status)
+	}
+}
 
 // Who holds too much is told so, in the words of the protocol, and others are not.
 func TestLimitsAreTold(t *testing.T) {

@@ -164,7 +164,7 @@ user's consent (mcp_consent: ask), what will be installed and run is shown first
 		if len(start) > 0 {
 			ask.Start = builtin.InstallStart{Command: start[0], Args: start[1:]}
 		}
-		return p.mcpConsented(c, "auto_install_and_connect_mcp", ask, sure)
+		return p.callWithConsent(c, "auto_install_and_connect_mcp", ask, sure)
 	})
 }
 
@@ -178,7 +178,7 @@ func (p *program) mcpConnect(c *cobra.Command, ask builtin.ConnectInput, start [
 	default:
 		return usage{errors.New("say what to add: --npm, --pip, --git or --url, or a command after --")}
 	}
-	return p.mcpConsented(c, "connect_external_mcp", ask, sure)
+	return p.callWithConsent(c, "connect_external_mcp", ask, sure)
 }
 
 // mcpResult calls a tool and prints its words, or all of it.
@@ -301,7 +301,7 @@ func (p *program) mcpRestart() *cobra.Command {
 			return err
 		}
 		ask := builtin.RestartInput{WhichInput: builtin.WhichInput{ConnectionID: r.ID}, Env: vars, Headers: heads}
-		return p.mcpConsented(c, "restart_external_mcp", ask, sure)
+		return p.callWithConsent(c, "restart_external_mcp", ask, sure)
 	})
 }
 
