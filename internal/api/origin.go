@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"sandlot/internal/api/protocol"
+	"sandlot/internal/auth"
 	"sandlot/internal/fault"
 )
 
@@ -69,16 +70,11 @@ func refuse(w http.ResponseWriter, why string) {
 }
 
 func local(hostport string) bool {
-	host := hostport
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		host = h
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil { // without a port
+		host = hostport
 	}
-	host = strings.Trim(host, "[]")
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+	return auth.Loopback(host)
 }
 
 // allowed says whether a page of that origin may send the request. The origin

@@ -17,8 +17,9 @@ import (
 var ErrEnded error = fault.New(fault.Unauthorized, "the token was revoked, or has expired, or one is required by now")
 
 // checkInterval is how often Watch reads the tokens. A request or stream of a token
-// ends at most that much later than the token, and so much later events tell of a
-// token's creation and revocation.
+// ends at most that much later than the token, and so much later come the events of a
+// token's creation and revocation. A token that is created and revoked between two
+// checks has no such event.
 const checkInterval = 2 * time.Second
 
 // Watch ends the requests and streams that a token admitted when the token is revoked or
@@ -38,7 +39,7 @@ type Watch struct {
 	stored map[string]Token
 
 	mu   sync.Mutex
-	held map[string]map[*hold]struct{} // by the token's id; noToken: what came without one
+	held map[*hold]bool
 }
 
 // noToken is the id, which no token has, of what came without one.
@@ -48,12 +49,13 @@ const noToken = ""
 type hold struct {
 	cancel    context.CancelCauseFunc
 	principal string // its id
+	token     string // the token's id, or noToken
 }
 
 // NewWatch returns one for what comes in by that door; it checks while Run runs, and
 // publishes an event when something ends with its token.
 func NewWatch(d *Door, log *slog.Logger, events *event.Stream) *Watch {
-	return &Watch{door: d, log: log, events: events, now: time.Now, held: map[string]map[*hold]struct{}{}}
+	return &Watch{door: d, log: log, events: events, now: time.Now, held: map[*hold]bool{}}
 }
 
 // Hold returns a context that ends with the token of p, with the cause ErrEnded,
@@ -64,24 +66,15 @@ func (w *Watch) Hold(ctx context.Context, p Principal) (_ context.Context, relea
 	if w == nil || p.Token == noToken && !p.Open {
 		return ctx, func() { cancel(nil) }
 	}
-	h := &hold{cancel, p.ID}
+	h := &hold{cancel, p.ID, p.Token}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := w.held[p.Token]
-	if all == nil {
-		all = map[*hold]struct{}{}
-		w.held[p.Token] = all
-	}
-	all[h] = struct{}{}
+	w.held[h] = true
 	return ctx, func() {
 		cancel(nil)
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		all := w.held[p.Token]
-		delete(all, h)
-		if len(all) == 0 {
-			delete(w.held, p.Token)
-		}
+		delete(w.held, h)
 	}
 }
 
@@ -123,11 +116,18 @@ func (w *Watch) check(ctx context.Context) error {
 		stored[t.ID] = t
 	}
 	w.publishChanges(stored)
-	for _, id := range held {
-		t, ok := stored[id]
-		if good := ok && !t.expired(w.now()); id == noToken && required || id != noToken && !good {
-			w.end(id)
+	ended := map[string][]*hold{} // by token
+	for _, h := range held {
+		t, good := stored[h.token]
+		if good = good && !t.expired(w.now()); h.token == noToken {
+			good = !required
 		}
+		if !good {
+			ended[h.token] = append(ended[h.token], h)
+		}
+	}
+	for token, all := range ended {
+		w.end(token, all)
 	}
 	return nil
 }
@@ -140,34 +140,35 @@ func (w *Watch) publishChanges(stored map[string]Token) {
 	if before == nil {
 		return
 	}
-	publish := func(tokens, others map[string]Token, operation string) {
-		for id, t := range tokens {
-			if _, ok := others[id]; !ok {
-				w.events.Publish(event.Event{Kind: event.Token, Principal: t.Owner, Operation: operation, Name: id,
-					Outcome: event.OK})
-			}
+	for id, t := range stored {
+		if _, ok := before[id]; !ok {
+			w.publish(event.TokenCreated, t.Owner, id)
 		}
 	}
-	publish(stored, before, event.TokenCreated)
-	publish(before, stored, event.TokenRevoked)
+	for id, t := range before {
+		if _, ok := stored[id]; !ok {
+			w.publish(event.TokenRevoked, t.Owner, id)
+		}
+	}
 }
 
-func (w *Watch) end(id string) {
+func (w *Watch) publish(operation, principal, id string) {
+	w.events.Publish(event.Event{Kind: event.Token, Principal: principal, Operation: operation, Name: id,
+		Outcome: event.OK})
+}
+
+// end ends all holds of one token.
+func (w *Watch) end(token string, all []*hold) {
+	w.publish(event.TokenEnded, all[0].principal, token) // a token is one principal's
 	w.mu.Lock()
-	all := w.held[id]
-	delete(w.held, id)
-	w.mu.Unlock()
-	for h := range all {
-		w.events.Publish(event.Event{Kind: event.Token, Principal: h.principal, Operation: event.TokenEnded, Name: id,
-			Outcome: event.OK})
-		break // all are of one token, and so of one principal
-	}
-	for h := range all {
+	for _, h := range all {
+		delete(w.held, h)
 		h.cancel(ErrEnded)
 	}
-	if id == noToken {
+	w.mu.Unlock()
+	if token == noToken {
 		w.log.Info("a token is required now; what came in without one is over", "held", len(all))
 		return
 	}
-	w.log.Info("a token is no longer good; what it held is over", "token", id, "held", len(all))
+	w.log.Info("a token is no longer good; what it held is over", "token", token, "held", len(all))
 }

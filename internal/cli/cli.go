@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -149,12 +150,8 @@ func group(c *cobra.Command) {
 		if len(args) == 0 {
 			return run(c, args)
 		}
-		meant := "; its commands are " + strings.Join(names, ", ")
-		if near := fault.Meant(args[0], names); near != "" {
-			meant = near
-		}
-		return usage{fmt.Errorf("unknown command %q for %q%s; see `%s --help`", args[0], c.CommandPath(), meant,
-			c.CommandPath())}
+		hint := cmp.Or(fault.Meant(args[0], names), "; its commands are "+strings.Join(names, ", "))
+		return usage{fmt.Errorf("unknown command %q for %q%s; see `%[2]s --help`", args[0], c.CommandPath(), hint)}
 	}
 }
 

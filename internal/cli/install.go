@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"sandlot/internal/auth"
 	"sandlot/internal/clientconfig"
@@ -244,14 +243,13 @@ var errUnsaid = errors.New("nothing was written")
 
 // confirm asks on the terminal.
 func (p *program) confirm(ctx context.Context, question string) error {
-	in, ok := p.in.(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
+	if !p.onTerminal() {
 		return fmt.Errorf("%w: there is no terminal to ask on; look at what is shown above, and give --yes", errUnsaid)
 	}
 	fmt.Fprint(p.err, question, " [y/N] ")
 	said := make(chan string, 1)
 	go func() { // it ends with the program
-		line, _ := bufio.NewReader(in).ReadString('\n')
+		line, _ := bufio.NewReader(p.in).ReadString('\n')
 		said <- strings.ToLower(strings.TrimSpace(line))
 	}()
 	select {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"sandlot/internal/app"
 	"sandlot/internal/fault"
+	"sandlot/internal/servers/spec"
 )
 
 // machine is what of Sandlot runs on this machine.
@@ -106,19 +106,11 @@ func (p *program) showFolders(folders []app.StateFolder) error {
 			return err
 		}
 		if lost {
-			fmt.Fprintf(p.out, "  Records of lost ones were deleted; this ends them: sandlot --state-dir %s stop "+
-				"--sessions\n", harmless(quoted(f.Path)))
+			end := spec.CommandLine([]string{"sandlot", "--state-dir", f.Path, "stop", "--sessions"})
+			fmt.Fprintf(p.out, "  Records of lost ones were deleted; this ends them: %s\n", harmless(end))
 		}
 	}
 	return nil
-}
-
-// quoted writes a path as a word of a shell.
-func quoted(path string) string {
-	if strings.Trim(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-") == "" {
-		return path
-	}
-	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }
 
 // age is how long ago something was, in its largest two units.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -136,11 +137,8 @@ user's consent (mcp_consent: ask), what will be installed and run is shown first
 	f.BoolVar(&sure, "yes", false, "consent without being asked")
 	return p.withJSON(c, func(c *cobra.Command, args []string) error {
 		vars, err := pairs("env", env)
-		if err != nil {
-			return err
-		}
-		heads, err := pairs("header", headers)
-		if err != nil {
+		heads, herr := pairs("header", headers)
+		if err := errors.Join(err, herr); err != nil {
 			return err
 		}
 		ask := builtin.InstallInput{Name: args[0], Env: vars, Workdir: workdir}
@@ -280,10 +278,8 @@ func (p *program) connection(c *cobra.Command, what string) (connectionRow, erro
 		}
 		names = append(names, r.Name)
 	}
-	if near := fault.Nearest(what, names); near != "" {
-		return connectionRow{}, fmt.Errorf("there is no connection %q; did you mean %q?", what, near)
-	}
-	return connectionRow{}, fmt.Errorf("there is no connection %q; `sandlot mcp list` shows yours", what)
+	hint := cmp.Or(fault.Meant(what, names), "; `sandlot mcp list` shows yours")
+	return connectionRow{}, fmt.Errorf("there is no connection %q%s", what, hint)
 }
 
 func (p *program) mcpRestart() *cobra.Command {

@@ -21,7 +21,7 @@ func (p *program) callWithConsent(c *cobra.Command, tool string, args any, yes b
 		refused.Context["consent"] != "ask" {
 		return err
 	}
-	client, done, err := p.connect(c.Context(), "ERROR")
+	client, done, err := p.connect(c.Context())
 	if err != nil {
 		return err
 	}

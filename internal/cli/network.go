@@ -92,13 +92,18 @@ func parseRules(args []string) (list []egress.Rule, err error) {
 	return list, nil
 }
 
-func (p *program) showNetwork(ctx context.Context) error {
+// askAsOperator sends a request as the operator and reads the answer into out.
+func (p *program) askAsOperator(ctx context.Context, method, path string, in, out any) error {
 	c, err := p.operator()
 	if err != nil {
 		return err
 	}
+	return c.JSON(ctx, method, path, in, out)
+}
+
+func (p *program) showNetwork(ctx context.Context) error {
 	var n hub.NetworkState
-	if err := c.JSON(ctx, "GET", "/v1/network", nil, &n); err != nil {
+	if err := p.askAsOperator(ctx, "GET", "/v1/network", nil, &n); err != nil {
 		return err
 	}
 	if p.asJSON {
@@ -118,12 +123,8 @@ func (p *program) showNetwork(ctx context.Context) error {
 }
 
 func (p *program) sessionNetwork(ctx context.Context, method, id string, body any) error {
-	c, err := p.operator()
-	if err != nil {
-		return err
-	}
 	var n session.Network
-	if err := c.JSON(ctx, method, client.SessionPath(id)+"/network", body, &n); err != nil {
+	if err := p.askAsOperator(ctx, method, client.SessionPath(id)+"/network", body, &n); err != nil {
 		return err
 	}
 	if p.asJSON {

@@ -40,7 +40,7 @@ The address that it listens on is printed. SESSION is an id or "home".`,
 		if err != nil {
 			return err
 		}
-		api, done, err := p.connect(c.Context(), "ERROR")
+		api, done, err := p.connect(c.Context())
 		if err != nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func (p *program) ports() *cobra.Command {
 
 // ask makes one call on the server that is meant.
 func (p *program) ask(ctx context.Context, method, path string, in, out any) error {
-	client, done, err := p.connect(ctx, "ERROR")
+	client, done, err := p.connect(ctx)
 	if err != nil {
 		return err
 	}

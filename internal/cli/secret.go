@@ -58,7 +58,7 @@ take a new value up at their next start.`,
 		if err != nil {
 			return err
 		}
-		client, done, err := p.connect(c.Context(), "ERROR")
+		client, done, err := p.connect(c.Context())
 		if err != nil {
 			return err
 		}

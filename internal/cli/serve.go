@@ -123,7 +123,7 @@ When the server of the state folder runs, it is used; else one lives as long as 
 and other commands started meanwhile use it too.`,
 		Example: "  sandlot stdio",
 		RunE: func(c *cobra.Command, _ []string) error {
-			client, done, err := p.connect(c.Context(), "ERROR")
+			client, done, err := p.connect(c.Context())
 			if err != nil {
 				return err
 			}
@@ -134,7 +134,7 @@ and other commands started meanwhile use it too.`,
 
 // connect returns a client of the server that is meant. Where none runs, and
 // none was named, one is started that lives until done is called.
-func (p *program) connect(ctx context.Context, level string) (c *client.Client, done func() error, err error) {
+func (p *program) connect(ctx context.Context) (c *client.Client, done func() error, err error) {
 	c, err = p.client()
 	if err != nil {
 		return nil, nil, err
@@ -143,7 +143,7 @@ func (p *program) connect(ctx context.Context, level string) (c *client.Client, 
 		if p.server != "" || c.Alive(ctx) {
 			return c, func() error { return nil }, nil
 		}
-		done, err = p.within(ctx, nil, level, false)
+		done, err = p.runServer(ctx, "")
 		if !errors.Is(err, app.ErrRunning) {
 			return c, done, err
 		}
@@ -157,16 +157,20 @@ func (p *program) connect(ctx context.Context, level string) (c *client.Client, 
 	return nil, nil, err
 }
 
-// within runs a server in this process that listens on its socket alone.
-func (p *program) within(ctx context.Context, flags map[string]string, level string,
-	temporary bool) (func() error, error) {
+// runServer runs a server in this process, until done is called, that listens on its
+// socket alone. A temporary folder is its state folder, and done empties it; with "" the
+// state folder is that of the settings.
+func (p *program) runServer(ctx context.Context, temporary string) (done func() error, err error) {
+	var flags map[string]string
+	if temporary != "" {
+		flags = map[string]string{"state_dir": temporary, "pool_size": "0", "snapshots": "false", "auth": "off"}
+	}
 	cfg, err := p.load(flags)
 	if err != nil {
 		return nil, err
 	}
 	cfg.Server.Host = "localhost"
-	log := app.Logger(p.err, level, false)
-	a, err := app.New(ctx, cfg, log)
+	a, err := app.New(ctx, cfg, p.errorLog())
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +184,7 @@ func (p *program) within(ctx context.Context, flags map[string]string, level str
 	return func() error {
 		stop()
 		err := <-ended
-		if temporary {
+		if temporary != "" {
 			return errors.Join(err, a.Destroy())
 		}
 		a.StopOwned()
@@ -201,8 +205,7 @@ func (p *program) sweep(ctx context.Context) {
 		if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
 			continue // it begins at this moment
 		}
-		if done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "snapshots": "false",
-			"auth": "off"}, "ERROR", true); err == nil && done() == nil {
+		if done, err := p.runServer(ctx, dir); err == nil && done() == nil {
 			tree.Remove(ctx, dir) // the next one tries again
 		}
 	}
@@ -216,8 +219,7 @@ func (p *program) temporary(ctx context.Context) (*client.Client, func() error, 
 	if err != nil {
 		return nil, nil, err
 	}
-	done, err := p.within(ctx, map[string]string{"state_dir": dir, "pool_size": "0", "snapshots": "false",
-		"auth": "off"}, "ERROR", true)
+	done, err := p.runServer(ctx, dir)
 	if err != nil {
 		return nil, nil, errors.Join(err, os.RemoveAll(dir))
 	}

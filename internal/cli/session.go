@@ -58,7 +58,7 @@ func (p *program) reach(ctx context.Context, session string) (*target, error) {
 
 // lasting reaches a session that stays. A new one's id is said.
 func (p *program) lasting(ctx context.Context, session string) (*target, error) {
-	api, done, err := p.connect(ctx, "ERROR")
+	api, done, err := p.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -185,8 +185,7 @@ func (p *program) shell() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		in, ok := p.in.(*os.File)
-		tty := ok && term.IsTerminal(int(in.Fd()))
+		tty := p.onTerminal()
 		argv := []string{"bash"}
 		if tty {
 			argv = append(argv, "-i")
@@ -210,7 +209,7 @@ func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Re
 	cmd := command.Command{Args: argv}
 	tm := client.Terminal{Stdin: in, Stdout: p.out, Stderr: p.err, Resize: make(chan command.Size, 1)}
 	if tty {
-		restore, err := terminal(p.in, &cmd, tm)
+		restore, err := p.terminal(&cmd, tm)
 		if err != nil {
 			return 0, err
 		}
@@ -220,18 +219,18 @@ func (p *program) attach(ctx context.Context, t *target, argv []string, in io.Re
 }
 
 // terminal makes this terminal the process's.
-func terminal(in io.Reader, cmd *command.Command, t client.Terminal) (restore func(), err error) {
-	f, ok := in.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+func (p *program) terminal(cmd *command.Command, t client.Terminal) (restore func(), err error) {
+	if !p.onTerminal() {
 		return nil, usage{errors.New("standard input is not a terminal")}
 	}
-	cols, rows, err := term.GetSize(int(f.Fd()))
+	fd := int(p.in.(*os.File).Fd())
+	cols, rows, err := term.GetSize(fd)
 	if err != nil {
 		return nil, err
 	}
 	cmd.Terminal = &command.Size{Rows: rows, Cols: cols}
 	cmd.Env = map[string]string{"TERM": os.Getenv("TERM")}
-	old, err := term.MakeRaw(int(f.Fd()))
+	old, err := term.MakeRaw(fd)
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +238,7 @@ func terminal(in io.Reader, cmd *command.Command, t client.Terminal) (restore fu
 	signal.Notify(resized, syscall.SIGWINCH)
 	go func() {
 		for range resized {
-			if cols, rows, err := term.GetSize(int(f.Fd())); err == nil {
+			if cols, rows, err := term.GetSize(fd); err == nil {
 				select {
 				case t.Resize <- command.Size{Rows: rows, Cols: cols}:
 				default:
@@ -250,7 +249,7 @@ func terminal(in io.Reader, cmd *command.Command, t client.Terminal) (restore fu
 	return func() {
 		signal.Stop(resized)
 		close(resized)
-		term.Restore(int(f.Fd()), old)
+		term.Restore(fd, old)
 	}, nil
 }
 
@@ -292,7 +291,7 @@ func (p *program) stopSession() *cobra.Command {
 		if all == (len(args) == 1) {
 			return usage{errors.New("name one session, or --all")}
 		}
-		client, done, err := p.connect(c.Context(), "ERROR")
+		client, done, err := p.connect(c.Context())
 		if err != nil {
 			return err
 		}
