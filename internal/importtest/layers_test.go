@@ -60,6 +60,7 @@ var places = map[string]place{
 	"servers/oauth":                      {"L2", "mcpclient/transport"},
 	"servers/serverstest":                {"test", ""},
 	"servers/catalog":                    {"L1", "tool"},
+	"servers/diagnosis":                  {"L1", "servers/catalog"},
 	"servers/spec":                       {"L0", "fault"},
 	"servers/state":                      {"L0", ""},
 	"mcpclient":                          {"L2", "mcpclient/transport"},

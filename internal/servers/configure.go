@@ -109,13 +109,13 @@ func (servers *Servers) configuredServer(o *owner, c spec.Configured) *server {
 	}
 	s := servers.server(o.principal, r, spec.Values{Env: c.Env, Headers: c.Headers, Known: true})
 	s.Settings = c
-	s.on(s.applied())
+	s.apply(s.eventOfSettings())
 	return s
 }
 
-// applied is what the settings of a server that does not run make of it. The lock is
+// eventOfSettings is what the settings of a server that does not run make of it. The lock is
 // held, or nobody else knows the server.
-func (s *server) applied() state.Event {
+func (s *server) eventOfSettings() state.Event {
 	switch {
 	case s.Settings.Disabled:
 		return state.Event{What: state.Disconnected}
@@ -141,13 +141,13 @@ func (s *server) reconfigure(ctx context.Context, c spec.Configured, stays bool)
 	if s.acquire(ctx) != nil {
 		return
 	}
-	s.stop(state.Event{What: state.Stopped})
+	s.stop(state.Stopped)
 	s.forgetLogin()
 	s.mu.Lock()
 	s.Number++
 	s.Settings, s.Values = c, spec.Values{Env: c.Env, Headers: c.Headers, Known: true}
-	s.on(state.Event{What: state.Forgiven})
-	s.on(s.applied())
+	s.on(state.Forgiven)
+	s.apply(s.eventOfSettings())
 	if s.State == state.Idle && s.start == nil {
 		s.launch()
 	}

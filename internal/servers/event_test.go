@@ -57,7 +57,7 @@ func TestEveryChangeOfStateIsAnEvent(t *testing.T) {
 				before := s.announced
 				then, _ := state.Next(s.Status, state.Event{What: what, Why: "why"})
 				s.mu.Lock()
-				s.on(state.Event{What: what, Why: "why"})
+				s.apply(state.Event{What: what, Why: "why"})
 				s.mu.Unlock()
 				// A start that is an action of this event is another event.
 				see(s, what, before, then.Shown(s.installing, !s.Values.Known, flags&4 != 0))

@@ -25,7 +25,7 @@ func (s *server) Asked(ctx context.Context, l *oauth.Login, link string) bool {
 		s.mu.Unlock()
 		return false
 	}
-	s.on(state.Event{What: state.AsksLogin, Link: link, Why: oauth.ErrAsked.Error()})
+	s.apply(state.Event{What: state.AsksLogin, Link: link, Why: oauth.ErrAsked.Error()})
 	s.mu.Unlock()
 	s.Changed()
 	return true
@@ -42,7 +42,7 @@ func (s *server) Ended(l *oauth.Login, link string, err error) {
 	if err != nil {
 		e.What, e.Why = state.LoginFailed, fmt.Sprintf("the log-in failed: %s", spec.Text(err.Error(), 300))
 	}
-	s.on(e)
+	s.apply(e)
 	s.mu.Unlock()
 	s.Changed()
 }
@@ -55,7 +55,7 @@ func (s *server) forgetLogin() { s.account.Unstore(s.dropLogin()) }
 func (s *server) dropLogin() *oauth.Login {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.on(state.Event{What: state.LoginDropped})
+	s.on(state.LoginDropped)
 	return s.account.Drop()
 }
 
@@ -64,7 +64,7 @@ func (s *server) beginReplace() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.account.BeginReplace()
-	s.on(state.Event{What: state.LoginDropped})
+	s.on(state.LoginDropped)
 }
 
 // rollBack ends what beginReplace began, as if it had not: l is the log-in that
@@ -76,7 +76,7 @@ func (s *server) rollBack(l *oauth.Login) {
 	}
 	s.mu.Lock()
 	discarded := s.account.RollBack(l)
-	s.on(state.Event{What: state.LoginBack, Link: link})
+	s.apply(state.Event{What: state.LoginBack, Link: link})
 	s.mu.Unlock()
 	s.account.Discard(discarded)
 }

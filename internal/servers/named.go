@@ -3,7 +3,6 @@ package servers
 import (
 	"context"
 	"encoding/json"
-	"strconv"
 	"strings"
 
 	"sandlot/internal/auth"
@@ -36,11 +35,9 @@ func (servers *Servers) Prompt(ctx context.Context, p auth.Principal, what, name
 		}
 		return s.whole(ctx, &instance.Request{Method: "prompts/get", Params: params})
 	}
-	meant := ""
-	if near := fault.Nearest(name, names); near != "" {
-		meant = "; did you mean " + strconv.Quote(near) + "?"
-	}
-	return nil, fault.New(fault.NotFound, "%s has no prompt %q%s", s.title(), spec.Clip(name), meant).With("prompt", spec.Clip(name)).With("prompts", names[:min(len(names), 100)])
+	clipped := spec.Clip(name)
+	return nil, fault.New(fault.NotFound, "%s has no prompt %q%s", s.title(), clipped, fault.Meant(name, names)).
+		With("prompt", clipped).With("prompts", names[:min(len(names), 100)])
 }
 
 // Resource reads a resource of one connection, by the server's own URI or the
@@ -94,5 +91,5 @@ func (s *server) whole(ctx context.Context, q *instance.Request) (json.RawMessag
 	if err == nil {
 		err = q.Deliver(ctx, safe)
 	}
-	return safe, s.advised(err)
+	return safe, s.withAdvice(err)
 }

@@ -105,7 +105,7 @@ func (servers *Servers) sync(o *owner, all []Record) {
 		default:
 			s := servers.server(o.principal, r, r.Values())
 			if r.Off {
-				s.on(state.Event{What: state.Disconnected})
+				s.on(state.Disconnected)
 			}
 			o.servers[r.ID] = s
 		}

@@ -178,7 +178,7 @@ func TestOwnersWhoStay(t *testing.T) {
 		}
 		values, failed := auth.User("values", false), auth.User("failed", false)
 		get(servers, values, "x").Values = spec.Values{Headers: map[string]string{"A": "given"}, Known: true}
-		get(servers, failed, "x").on(state.Event{What: state.Broken, Why: "it was given up"})
+		get(servers, failed, "x").apply(state.Event{What: state.Broken, Why: "it was given up"})
 		before := st.reads.Load()
 		go servers.Run(ctx)
 		time.Sleep(3 * restAfter)

@@ -63,7 +63,7 @@ func (s *server) call(ctx context.Context, d catalog.Definition, c tool.Call) (*
 	}
 	safe, isError, err := catalog.SafeResult(raw)
 	if err != nil {
-		return nil, s.advised(err)
+		return nil, s.withAdvice(err)
 	}
 	if err := q.Deliver(ctx, safe); err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/pool"
 	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/diagnosis"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/spec"
 	"sandlot/internal/servers/state"
@@ -120,7 +121,7 @@ func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, kno
 		}
 	}
 	s := servers.server(p, r, known)
-	s.on(state.Event{What: state.Created})
+	s.on(state.Created)
 	o.servers[r.ID] = s
 	servers.mu.Unlock()
 	err := s.update(func(*Record) {})
@@ -133,7 +134,7 @@ func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, kno
 	s.mu.Lock()
 	theirs := s.owners > 0
 	if !theirs {
-		s.on(state.Event{What: state.Removal})
+		s.on(state.Removal)
 	}
 	if s.Removed {
 		s.account.Close()
@@ -143,7 +144,7 @@ func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, kno
 		return Info{}, fault.Wrap(fault.Connection, err, "another call connected %q while this one started it", r.Name)
 	}
 	s.remove(context.WithoutCancel(ctx))
-	return Info{}, notThere(err, r.Spec.Configured())
+	return Info{}, diagnosis.NotConnected(err, r.Spec.Configured())
 }
 
 // ready waits until the server runs.
@@ -180,7 +181,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	if r.Same(before.Spec) { // what was approved of it is still what was approved
 		r.Catalog, r.Stateful, r.Elicits = before.Catalog, before.Stateful, before.Elicits
 	}
-	s.stop(state.Event{What: state.Stopped})
+	s.stop(state.Stopped)
 	err := s.adopt(r, known)
 	s.release()
 	if err == nil {
@@ -198,12 +199,12 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 		if last {
 			s.remove(back)
 		}
-		return Info{}, notThere(err, r.Spec.Configured())
+		return Info{}, diagnosis.NotConnected(err, r.Spec.Configured())
 	}
 	// What was there before is there again.
 	s.interrupt()
 	if s.acquire(back) == nil {
-		s.stop(state.Event{What: state.Stopped})
+		s.stop(state.Stopped)
 		if lost := s.adopt(before, had); lost != nil {
 			s.servers.Log.Error("could not store a connection", "connection", before.ID, "error", lost)
 		}
@@ -211,13 +212,13 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 		s.mu.Lock()
 		s.Settings = settings
 		if before.Off {
-			s.on(state.Event{What: state.Disconnected})
+			s.on(state.Disconnected)
 		}
 		s.mu.Unlock()
 		s.release()
 		s.servers.rebuildOf(s.owner.ID)
 	}
-	return Info{}, notThere(err, r.Spec.Configured())
+	return Info{}, diagnosis.NotConnected(err, r.Spec.Configured())
 }
 
 // unclaimed is for a call that gave up before it took a connection over: should
@@ -249,8 +250,8 @@ func (s *server) adopt(r Record, known spec.Values) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Settings, s.Values = r.Spec.Configured(), known
-	s.on(state.Event{What: state.Forgiven})
-	s.on(state.Event{What: state.Stopped})
+	s.on(state.Forgiven)
+	s.on(state.Stopped)
 	return nil
 }
 
@@ -277,7 +278,7 @@ func (servers *Servers) Disconnect(ctx context.Context, p auth.Principal, what s
 	}
 	err = s.update(func(r *Record) { r.Off, r.Updated = true, time.Now().UTC() })
 	if err == nil {
-		s.stop(state.Event{What: state.Disconnected})
+		s.stop(state.Disconnected)
 		s.forgetLogin()
 	}
 	s.release()
@@ -289,7 +290,7 @@ func (servers *Servers) Disconnect(ctx context.Context, p auth.Principal, what s
 func (s *server) remove(ctx context.Context) {
 	servers := s.servers
 	s.mu.Lock()
-	s.on(state.Event{What: state.Removal})
+	s.on(state.Removal)
 	s.account.Close()
 	s.mu.Unlock()
 	servers.mu.Lock() // at once: its name may come again
@@ -305,7 +306,7 @@ func (s *server) remove(ctx context.Context) {
 	servers.changed(s.owner.ID)
 	s.interrupt()
 	if s.acquire(ctx) == nil {
-		s.stop(state.Event{What: state.Disconnected})
+		s.stop(state.Disconnected)
 		s.release()
 	}
 	l := s.dropLogin()
@@ -368,9 +369,9 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 		s.release()
 		return Info{}, err
 	}
-	s.stop(state.Event{What: state.Stopped})
+	s.stop(state.Stopped)
 	s.mu.Lock()
-	s.on(state.Event{What: state.Forgiven})
+	s.on(state.Forgiven)
 	s.mu.Unlock()
 	s.account.Useful()
 	s.account.Unstick()

@@ -54,7 +54,7 @@ func (s *server) callFault(l *instance.Instance, err error) error {
 		}
 		return &tool.Refusal{Code: said.Code, Message: spec.Text(said.Message, 4000), Data: data}
 	case errors.As(err, &f):
-		return s.advised(f)
+		return s.withAdvice(f)
 	case errors.Is(err, transport.ErrLost):
 		<-l.Session.Done()
 		s.Exited(l)

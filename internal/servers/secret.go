@@ -70,7 +70,7 @@ func (servers *Servers) Stored(p auth.Principal, name string) {
 	for _, s := range servers.all(p.ID) {
 		s.mu.Lock()
 		if slices.Contains(s.rec.SecretNames(), name) {
-			s.on(state.Event{What: state.SecretStored})
+			s.on(state.SecretStored)
 		}
 		s.mu.Unlock()
 	}

@@ -3,9 +3,7 @@ package servers
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -48,9 +46,12 @@ type server struct {
 	usage
 }
 
-// on changes the server's status by an event, and takes the actions that follow. The
+// on is apply for an event that has no details. The lock is held.
+func (s *server) on(what state.Occurrence) { s.apply(state.Event{What: what}) }
+
+// apply changes the server's status by an event, and takes the actions that follow. The
 // lock is held.
-func (s *server) on(e state.Event) {
+func (s *server) apply(e state.Event) {
 	e.At = time.Now()
 	var actions []state.Action
 	s.Status, actions = state.Next(s.Status, e)
@@ -125,61 +126,6 @@ type start struct {
 	err    error
 }
 
-// title is how the server is called in words.
-func (s *server) title() string {
-	if s.configured {
-		return fmt.Sprintf("the configured server %q", s.name)
-	}
-	return fmt.Sprintf("%q (%s)", s.name, s.id)
-}
-
-// fault is one that names the server. The lock is not held.
-func (s *server) fault(kind fault.Kind, cause error, format string, args ...any) *fault.Error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f := s.absent(kind, format, args...)
-	f.Cause, f.Advice = cause, s.advice()
-	return s.withLog(f)
-}
-
-// withLog adds the last lines of the server's log, for those who may see it. The
-// lock is held.
-func (s *server) withLog(f *fault.Error) *fault.Error {
-	if last, _ := s.log.Tail(20); last != "" && s.Settings.Kind == spec.Stdio && s.shows(s.owner) {
-		return f.With("log", last)
-	}
-	return f
-}
-
-// telling are words of lines that say what went wrong.
-var telling = regexp.MustCompile(`(?i)error|cannot|could not|not found|no such|exception|fail|usage|denied|missing|invalid`)
-
-// lastWords is the line of the log that says most likely what went wrong, as the
-// end of a sentence.
-func (s *server) lastWords(c spec.Configured) string {
-	last, _ := s.log.Tail(20)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if last == "" || c.Kind != spec.Stdio || !s.shows(s.owner) {
-		return ""
-	}
-	lines := strings.Split(last, "\n")
-	words := lines[len(lines)-1]
-	for _, l := range lines {
-		if telling.MatchString(l) {
-			words = l
-			break
-		}
-	}
-	return ". It said: " + spec.Text(strings.TrimSpace(words), 300)
-}
-
-// shows says whether a principal may see what the server prints: a server on the
-// machine itself is the operator's. The lock is held.
-func (s *server) shows(p auth.Principal) bool {
-	return !s.configured || s.Settings.Where != spec.OnHost || p.Has(auth.Logs)
-}
-
 // update changes the record: in the store first, then in memory.
 func (s *server) update(change func(*Record)) error {
 	return s.updateIf(func(r *Record) error { change(r); return nil })
@@ -219,42 +165,11 @@ func (s *server) acquire(ctx context.Context) error {
 
 func (s *server) release() { s.lock.Release(1) }
 
-// unusable says why the server cannot be started, if it cannot. The lock is held.
-func (s *server) unusable() error {
-	switch {
-	case s.Removed:
-		return s.absent(fault.NotFound, "is gone")
-	case s.configured && s.Settings.Disabled:
-		f := s.absent(fault.Connection, "is disabled in the settings (mcp.%s.disabled)", s.name)
-		f.Advice = []string{"Ask the operator of this server to enable it"}
-		return f
-	case s.Settings.Broken != "":
-		return s.absent(fault.Configuration, "cannot be used: %s", s.Settings.Broken)
-	case s.State == state.Disabled:
-		f := s.absent(fault.Connection, "is disconnected; restart_external_mcp connects it again")
-		f.Advice = []string{"Connect it again: restart_external_mcp, or " + s.command("restart")}
-		return f
-	case !s.Values.Known:
-		env, headers := s.rec.Missing(s.Values)
-		f := s.absent(fault.Connection, "needs values again that are never stored: give %s to restart_external_mcp as env, or ${secret:NAME} in place of one that its user stores with `sandlot secret set NAME`", strings.Join(append(slices.Clone(env), headers...), ", ")).
-			With("env_keys", env).With("header_keys", headers)
-		f.Advice = []string{"Give all of the values again: restart_external_mcp, or " + s.command("restart",
-			options(env, headers)...)}
-		return f
-	case s.State == state.Failed:
-		f := s.absent(fault.Connection,
-			"does not work: %s. restart_external_mcp tries again; external_mcp_logs shows what it printed", s.Why)
-		f.Advice = s.advice()
-		return s.withLog(f)
-	}
-	return nil
-}
-
 // worked is called when a call was answered.
 func (s *server) worked(took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.on(state.Event{What: state.Worked})
+	s.on(state.Worked)
 	s.account.Useful()
 	s.calls++
 	s.took.add(took)

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -171,7 +170,7 @@ func (s *server) stopIdle(ctx context.Context) {
 	busy := s.instance == nil || s.instance.Used > 0
 	s.mu.Unlock()
 	if !busy {
-		s.stop(state.Event{What: state.Stopped})
+		s.stop(state.Stopped)
 		s.mu.Lock()
 		clear(s.follows)
 		s.mu.Unlock()
@@ -271,12 +270,10 @@ func (servers *Servers) find(p auth.Principal, what string) (*server, error) {
 		}
 		names = append(names, s.name)
 	}
-	meant := "list_external_mcp shows yours"
-	if near := fault.Nearest(what, names); near != "" {
-		meant = "did you mean " + strconv.Quote(near) + "?"
-	}
-	return nil, fault.New(fault.NotFound, "there is no connection %q; %s", spec.Clip(what), meant).With("connection",
-		spec.Clip(what)).With("connections", names)
+	clipped := spec.Clip(what)
+	return nil, fault.New(fault.NotFound, "there is no connection %q%s", clipped,
+		cmp.Or(fault.Meant(what, names), "; list_external_mcp shows yours")).
+		With("connection", clipped).With("connections", names)
 }
 
 // List returns a principal's connections: the configured ones, then their own,

@@ -66,7 +66,7 @@ func (s *server) launch() *start {
 	st := &start{cancel: cancel, done: make(chan struct{})}
 	s.start = st
 	wait := time.Until(s.Earliest)
-	s.on(state.Event{What: state.Begins})
+	s.on(state.Begins)
 	if !s.servers.spawn(func(context.Context) { defer cancel(); s.attempt(ctx, st, wait) }) {
 		cancel()
 		st.err = fault.New(fault.Connection, "the server is stopping")
@@ -86,7 +86,7 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		case <-time.After(wait):
 			s.mu.Lock()
 			if err = s.unusable(); err == nil {
-				s.on(state.Event{What: state.Begins})
+				s.on(state.Begins)
 			}
 			s.mu.Unlock()
 			if err == nil {
@@ -104,15 +104,15 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 	case err == nil:
 		s.account.Useful()
 		s.instance, s.used = l, time.Now()
-		s.on(state.Event{What: state.Started})
+		s.on(state.Started)
 	case ctx.Err() != nil && !s.Removed && s.State != state.Disabled:
-		s.on(state.Event{What: state.Interrupted})
+		s.on(state.Interrupted)
 		err = fault.New(fault.Connection, "%s was stopped while it started", s.title()).With("connection_id",
 			s.id).With("name", s.name)
 	case errors.As(err, new(unrevealed)):
-		s.on(state.Event{What: state.LacksSecret, Why: fault.From(err).Message})
+		s.apply(state.Event{What: state.LacksSecret, Why: fault.From(err).Message})
 	default: // one of which nothing is known yet cannot be used, so that nobody would start it
-		s.on(state.Event{What: state.StartFailed, Why: fault.From(err).Message, Wanted: s.configured && !s.rec.Catalog.Read})
+		s.apply(state.Event{What: state.StartFailed, Why: fault.From(err).Message, Wanted: s.configured && !s.rec.Catalog.Read})
 	}
 	s.mu.Unlock()
 	if err == nil && !s.servers.spawn(l.Watch) {
@@ -183,11 +183,11 @@ func (s *server) reach(ctx context.Context, network, addr string) (net.Conn, err
 func (s *server) startFault(l *instance.Instance, err error, limit time.Duration) error {
 	var f *fault.Error
 	if errors.As(err, &f) {
-		return s.advised(f)
+		return s.withAdvice(f)
 	}
 	silent := errors.Is(err, transport.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 	if how, itself := l.How(0); itself && !silent {
-		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords(l.Settings))
+		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords())
 	}
 	if s.configured && l.Settings.Kind != spec.Stdio && !s.owner.Has(auth.Logs) { // where it is, is the operator's
 		return s.fault(fault.Connection, err, "cannot be reached, or does not speak MCP; the server's log says more")
@@ -196,17 +196,17 @@ func (s *server) startFault(l *instance.Instance, err error, limit time.Duration
 		return s.fault(fault.Connection, err,
 			"did not answer within %s of its start; it has to speak MCP on its %s%s", limit.Round(time.Second),
 			map[bool]string{true: "standard input and output",
-				false: "address"}[l.Settings.Kind == spec.Stdio], s.lastWords(l.Settings))
+				false: "address"}[l.Settings.Kind == spec.Stdio], s.lastWords())
 	}
 	return s.fault(fault.Connection, err, "did not start: %s", spec.Text(err.Error(), 500))
 }
 
-// stop stops the server for what happens to it; it keeps its place. The server is acquired.
-func (s *server) stop(e state.Event) {
+// stop closes the instance, if one runs, and changes the state. The server is acquired.
+func (s *server) stop(what state.Occurrence) {
 	s.mu.Lock()
 	l := s.instance
 	s.instance = nil
-	s.on(e)
+	s.on(what)
 	s.mu.Unlock()
 	if l != nil {
 		l.Close()
@@ -227,13 +227,13 @@ func (s *server) Exited(l *instance.Instance) {
 	s.restarts++
 	if errors.Is(err, transport.ErrLost) || !itself && l.Local() {
 		// Its session, or the sandbox that it ran in, is over: it did nothing wrong.
-		s.on(state.Event{What: state.SessionOver})
+		s.on(state.SessionOver)
 	} else {
 		if how == "" && err != nil {
 			how = spec.Text(err.Error(), 500)
 		}
 		s.log.Line("[sandlot] %s", how)
-		s.on(state.Event{What: state.Exited, Why: how, Lasted: time.Since(l.Since) > state.StableAfter,
+		s.apply(state.Event{What: state.Exited, Why: how, Lasted: time.Since(l.Since) > state.StableAfter,
 			Wanted: l.Used > 0 || len(s.follows) > 0 || time.Since(s.used) < state.StableAfter})
 	}
 	failures := s.Failures

@@ -22,7 +22,8 @@ func (s *server) ConnectionID() string { return s.id }
 func (s *server) offersResources() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.instance != nil && s.instance.Session.Capabilities().Resources || len(s.rec.Catalog.Resources)+len(s.rec.Catalog.Templates) > 0
+	c := s.rec.Catalog
+	return s.instance != nil && s.instance.Session.Capabilities().Resources || len(c.Resources)+len(c.Templates) > 0
 }
 
 // rebuild makes an owner's view anew. The lock is held.

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"sandlot/internal/revision"
 )
 
 // Protected is an MCP server with one tool, "balance", for users who have logged in,
@@ -182,31 +180,12 @@ func (b *Protected) mcp(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusMethodNotAllowed)
 		return
 	}
-	var m struct {
-		ID     json.RawMessage
-		Method string
-	}
-	_ = json.NewDecoder(r.Body).Decode(&m)
-	var result any
-	switch m.Method {
-	case "initialize":
-		result = map[string]any{"protocolVersion": revision.Stateful,
-			"capabilities": map[string]any{"tools": map[string]any{}},
-			"serverInfo":   map[string]any{"name": "bank", "version": "1"}}
-	case "tools/list":
-		result = map[string]any{"tools": []any{map[string]any{"name": "balance", "description": "what is left",
-			"inputSchema": map[string]any{"type": "object"}}}}
-	case "tools/call":
-		result = map[string]any{"content": []any{map[string]any{"type": "text", "text": "42 are left"}}}
-	case "server/discover":
-		say(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID,
-			"error": map[string]any{"code": -32601, "message": "no"}})
-		return
-	default:
-		w.WriteHeader(http.StatusAccepted)
-		return
-	}
-	say(w, 200, map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": result})
+	answer(w, r, map[string]any{
+		"initialize": initialized("bank", map[string]any{"tools": map[string]any{}}),
+		"tools/list": map[string]any{"tools": []any{map[string]any{"name": "balance", "description": "what is left",
+			"inputSchema": map[string]any{"type": "object"}}}},
+		"tools/call": map[string]any{"content": []any{map[string]any{"type": "text", "text": "42 are left"}}},
+	}, nil)
 }
 
 // Given returns all secret values: tokens, client secrets and codes.

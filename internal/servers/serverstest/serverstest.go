@@ -4,7 +4,6 @@ package serverstest
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,27 +18,40 @@ import (
 // headers. The server ends with the test.
 func Empty(t testing.TB, saw func(method string, h http.Header)) string {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var m struct {
-			ID     json.RawMessage
-			Method string
-		}
-		_ = json.NewDecoder(r.Body).Decode(&m) // a GET has no body
-		if saw != nil {
-			saw(m.Method, r.Header)
-		}
-		w.Header().Set("Content-Type", "application/json")
-		switch m.Method {
-		case "initialize":
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{},`+
-				`"serverInfo":{"name":"x","version":"1"}}}`, m.ID, revision.Stateful)
-		case "server/discover":
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, m.ID)
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
+		answer(w, r, map[string]any{"initialize": initialized("x", map[string]any{})}, saw)
 	}))
 	t.Cleanup(s.Close)
 	return s.URL
+}
+
+// initialized is the result of initialize in a stateful revision of MCP.
+func initialized(name string, capabilities map[string]any) any {
+	return map[string]any{"protocolVersion": revision.Stateful, "capabilities": capabilities,
+		"serverInfo": map[string]any{"name": name, "version": "1"}}
+}
+
+// answer answers a request with the result of its method. It has no other answers than
+// that to server/discover, which a stateful server does not know.
+func answer(w http.ResponseWriter, r *http.Request, results map[string]any, saw func(method string, h http.Header)) {
+	var m struct {
+		ID     json.RawMessage
+		Method string
+	}
+	_ = json.NewDecoder(r.Body).Decode(&m) // a GET has no body
+	if saw != nil {
+		saw(m.Method, r.Header)
+	}
+	a := map[string]any{"jsonrpc": "2.0", "id": m.ID}
+	switch result, ok := results[m.Method]; {
+	case ok:
+		a["result"] = result
+	case m.Method == "server/discover":
+		a["error"] = map[string]any{"code": -32601, "message": "no"}
+	default:
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	say(w, 200, a)
 }
 
 // Reach dials whatever it is asked for, as the Reach of a servers.Config.

@@ -1,0 +1,92 @@
+package servers
+
+import (
+	"sandlot/internal/auth"
+	"sandlot/internal/fault"
+	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/diagnosis"
+	"sandlot/internal/servers/spec"
+)
+
+// diagnosis returns what the server's failures are explained by. The lock is held.
+func (s *server) diagnosis() *diagnosis.Server {
+	d := &diagnosis.Server{ID: s.id, Name: s.name, Configured: s.configured, Status: s.Status,
+		Launched: s.start != nil, Settings: s.Settings, Spec: s.rec.Spec, Values: s.Values, Prefix: s.prefix(),
+		Catalog: s.rec.Catalog, IsOperator: s.owner.Has(auth.Logs)}
+	if s.Settings.Kind == spec.Stdio && s.shows(s.owner) {
+		d.LogTail = func() string { tail, _ := s.log.Tail(20); return tail }
+	}
+	return d
+}
+
+// title is how texts call the server.
+func (s *server) title() string {
+	return (&diagnosis.Server{ID: s.id, Name: s.name, Configured: s.configured}).Title()
+}
+
+// fault returns a fault that the server caused, with advice and the end of its log. The
+// lock is not held.
+func (s *server) fault(kind fault.Kind, cause error, format string, args ...any) *fault.Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.diagnosis().Failure(kind, cause, format, args...)
+}
+
+// withAdvice adds advice to an error that the server caused. The lock is not held.
+func (s *server) withAdvice(err error) error {
+	if err == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.diagnosis().WithAdvice(err)
+}
+
+// lastWords returns what the server's log says of its end. The lock is not held.
+func (s *server) lastWords() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.diagnosis().LastWords()
+}
+
+// unusable returns why the server cannot be started; nil: it can. The lock is held.
+func (s *server) unusable() error { return s.diagnosis().Unusable() }
+
+// shows says whether a principal may see what the server prints: a server on the
+// machine itself is the operator's. The lock is held.
+func (s *server) shows(p auth.Principal) bool {
+	return !s.configured || s.Settings.Where != spec.OnHost || p.Has(auth.Logs)
+}
+
+// prefix is what the names of its tools begin with. The lock is held.
+func (s *server) prefix() string {
+	if p := s.Settings.Prefix; p != nil && *p != "" {
+		return *p + "_"
+	} else if p != nil {
+		return ""
+	}
+	return "ext_" + catalog.SafeName(s.id) + "_"
+}
+
+// Missing implements tool.Explainer: it says why a tool cannot be called that one
+// of the principal's own servers has, had, or would have if it ran. Nil: no server
+// of theirs knows it.
+func (servers *Servers) Missing(p auth.Principal, name string) error {
+	if err := servers.configure(p); err != nil {
+		return err
+	}
+	var why *fault.Error
+	most := -1
+	for _, s := range servers.all(p.ID) {
+		s.mu.Lock()
+		f, certainty := s.diagnosis().MissingTool(name)
+		s.mu.Unlock()
+		if f != nil && certainty > most {
+			why, most = f, certainty
+		}
+	}
+	if why == nil {
+		return nil
+	}
+	return why.With("tool", spec.Clip(name))
+}
