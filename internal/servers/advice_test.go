@@ -50,12 +50,12 @@ while True:
 		}, []string{"Check its url and headers"}, "logs"},
 		"it is the operator's, on the machine": {func(servers *Servers) *server {
 			s := own(servers, P, "x", "aaaaaa", ends)
-			s.configured = true
+			s.Configured = true
 			return s
 		}, []string{"Ask the operator"}, "logs"},
 		"it is the operator's, in the sandbox": {func(servers *Servers) *server {
 			s := own(servers, P, "x", "aaaaaa", inSandbox(ends)) // there is no sandbox
-			s.configured = true
+			s.Configured = true
 			return s
 		}, []string{"Ask the operator", "external_mcp_logs"}, "connect it again"},
 	} {

@@ -78,17 +78,17 @@ func (servers *Servers) assign(p auth.Principal) {
 		}
 	}
 	for _, s := range sorted(o.servers) {
-		if c, stays := want[s.name]; s.configured {
-			delete(want, s.name)
+		if c, stays := want[s.Name]; s.Configured {
+			delete(want, s.Name)
 			if !stays { // at once: it may come again
-				delete(o.servers, s.id)
+				delete(o.servers, s.ID)
 			}
 			servers.spawn(func(ctx context.Context) { s.reconfigure(ctx, c, stays) })
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		s := servers.configuredServer(o, want[name])
-		o.servers[s.id] = s
+		o.servers[s.ID] = s
 		if !s.rec.Catalog.Read {
 			o.unread = append(o.unread, s)
 		}

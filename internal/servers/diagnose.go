@@ -10,18 +10,13 @@ import (
 
 // diagnosis returns what the server's failures are explained by. The lock is held.
 func (s *server) diagnosis() *diagnosis.Server {
-	d := &diagnosis.Server{ID: s.id, Name: s.name, Configured: s.configured, Status: s.Status,
+	d := &diagnosis.Server{Identity: s.Identity, Status: s.Status,
 		Launched: s.start != nil, Settings: s.Settings, Spec: s.rec.Spec, Values: s.Values, Prefix: s.prefix(),
 		Catalog: s.rec.Catalog, IsOperator: s.owner.Has(auth.Logs)}
 	if s.Settings.Kind == spec.Stdio && s.shows(s.owner) {
 		d.LogTail = func() string { tail, _ := s.log.Tail(20); return tail }
 	}
 	return d
-}
-
-// title is how texts call the server.
-func (s *server) title() string {
-	return (&diagnosis.Server{ID: s.id, Name: s.name, Configured: s.configured}).Title()
 }
 
 // fault returns a fault that the server caused, with advice and the end of its log. The
@@ -55,7 +50,7 @@ func (s *server) unusable() error { return s.diagnosis().Unusable() }
 // shows says whether a principal may see what the server prints: a server on the
 // machine itself is the operator's. The lock is held.
 func (s *server) shows(p auth.Principal) bool {
-	return !s.configured || s.Settings.Where != spec.OnHost || p.Has(auth.Logs)
+	return !s.Configured || s.Settings.Where != spec.OnHost || p.Has(auth.Logs)
 }
 
 // prefix is what the names of its tools begin with. The lock is held.
@@ -65,7 +60,7 @@ func (s *server) prefix() string {
 	} else if p != nil {
 		return ""
 	}
-	return "ext_" + catalog.SafeName(s.id) + "_"
+	return "ext_" + catalog.SafeName(s.ID) + "_"
 }
 
 // Missing implements tool.Explainer: it says why a tool cannot be called that one

@@ -82,7 +82,7 @@ func (servers *Servers) free(p auth.Principal, name string) error {
 		return err
 	}
 	if s := servers.named(p, name); s != nil {
-		if s.configured {
+		if s.Configured {
 			return taken(name)
 		}
 		return nil
@@ -96,9 +96,9 @@ func (servers *Servers) free(p auth.Principal, name string) error {
 // way. What is there of the same name, of another connection, is not taken.
 func (servers *Servers) installing(ctx context.Context, p auth.Principal, name, folder string) (leave func(), err error) {
 	for _, s := range servers.all(p.ID) {
-		if i := s.record().Install; i != nil && i.Folder == folder && s.name != name {
+		if i := s.record().Install; i != nil && i.Folder == folder && s.Name != name {
 			return nil, fault.New(fault.InvalidParameters,
-				"the folder %s is that of %q; choose another name, or a workdir", folder, s.name).With("argument", "name")
+				"the folder %s is that of %q; choose another name, or a workdir", folder, s.Name).With("argument", "name")
 		}
 	}
 	servers.mu.Lock()
@@ -125,7 +125,7 @@ func (servers *Servers) installing(ctx context.Context, p auth.Principal, name, 
 // The lock of the Servers is held.
 func (o *owner) setInstalling(name string, yes bool) {
 	for _, s := range o.servers {
-		if s.name == name {
+		if s.Name == name {
 			s.mu.Lock()
 			s.installing = yes
 			s.announce()

@@ -12,10 +12,10 @@ import (
 // loginKey is under which name a server's log-in is stored. Users' connections
 // have ids without "=", and those of the operator's servers may change.
 func (s *server) loginKey() string {
-	if s.configured {
-		return "=" + s.name
+	if s.Configured {
+		return "=" + s.Name
 	}
-	return s.id
+	return s.ID
 }
 
 // Asked implements oauth.Events.

@@ -43,7 +43,7 @@ func TestMissing(t *testing.T) {
 		}, fault.Connection,
 			[]string{"give KEY", "`sandlot mcp restart x --env KEY`"}},
 		"disabled by the operator": {name, func(s *server) {
-			s.configured, s.Settings.Disabled, s.State = true, true,
+			s.Configured, s.Settings.Disabled, s.State = true, true,
 				state.Disabled
 		}, fault.Connection, []string{"mcp.x.disabled"}},
 		"not offered any more": {"ext_aaaaaa_gone", func(*server) {}, fault.NotFound,

@@ -36,7 +36,7 @@ func (servers *Servers) Prompt(ctx context.Context, p auth.Principal, what, name
 		return s.whole(ctx, &instance.Request{Method: "prompts/get", Params: params})
 	}
 	clipped := spec.Clip(name)
-	return nil, fault.New(fault.NotFound, "%s has no prompt %q%s", s.title(), clipped, fault.Meant(name, names)).
+	return nil, fault.New(fault.NotFound, "%s has no prompt %q%s", s.Title(), clipped, fault.Meant(name, names)).
 		With("prompt", clipped).With("prompts", names[:min(len(names), 100)])
 }
 
@@ -52,7 +52,7 @@ func (servers *Servers) Resource(ctx context.Context, p auth.Principal, what, ur
 	if err != nil {
 		return nil, err
 	}
-	if id, own, ok := catalog.CutOwn(uri); ok && id == strings.ToLower(catalog.SafeName(s.id)) {
+	if id, own, ok := catalog.CutOwn(uri); ok && id == strings.ToLower(catalog.SafeName(s.ID)) {
 		uri = own
 	}
 	for _, d := range c.Resources {

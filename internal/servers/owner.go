@@ -196,7 +196,7 @@ func (s *server) shelve() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rec.Catalog = catalog.Catalog{}
-	values := !s.configured && s.Values.Known && !s.rec.Values().Known
-	plain := s.State == state.Idle || s.State == state.Disabled || s.configured && s.Settings.Broken != ""
+	values := !s.Configured && s.Values.Known && !s.rec.Values().Known
+	plain := s.State == state.Idle || s.State == state.Disabled || s.Configured && s.Settings.Broken != ""
 	return values || !plain || s.account.Held()
 }

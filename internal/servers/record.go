@@ -43,10 +43,8 @@ type Store interface {
 	RemoveConnection(ctx context.Context, owner, id string) error
 }
 
-// Limits of what one principal, and one server, may have.
-const (
-	maxConnections = 100
-)
+// maxConnections bounds the servers that one principal registers.
+const maxConnections = 100
 
 // newID returns an id of 6 letters and digits, for names of tools that are read
 // by models and people. It is no secret: it is looked up among its owner's own.
@@ -62,34 +60,48 @@ func newID() string {
 
 // Info is what a principal may know of one of their connections.
 type Info struct {
-	ID         string          `json:"id"`
-	Name       string          `json:"name"`
-	Configured bool            `json:"configured"`
-	Kind       spec.Kind       `json:"transport"`
-	Where      spec.Where      `json:"where"`
-	Command    string          `json:"command,omitempty"`
-	Args       []string        `json:"args,omitempty"`
-	Cwd        string          `json:"cwd,omitempty"`
-	URL        string          `json:"url,omitempty"`
-	EnvKeys    []string        `json:"envKeys,omitempty"`
-	Secrets    []string        `json:"secrets,omitempty"` // stored ones that it refers to
-	Created    time.Time       `json:"createdAt"`
-	Updated    time.Time       `json:"updatedAt"`
-	State      state.State     `json:"state"`
-	LastError  string          `json:"lastError,omitempty"`
-	AuthURL    string          `json:"authUrl,omitempty"` // where its user logs in
-	Version    string          `json:"protocolVersion,omitempty"`
-	Server     json.RawMessage `json:"serverInfo,omitempty"`
-	Tools      []Named         `json:"-"`
-	Held       []Named         `json:"-"` // tools that are held back
-	Prompts    int             `json:"-"`
-	Resources  int             `json:"-"`
-	Install    *spec.Install   `json:"install,omitempty"`
-	Restarts   int             `json:"restarts"`
-	Calls      int             `json:"calls"`
-	P50        time.Duration   `json:"-"` // of its last calls
-	P95        time.Duration   `json:"-"`
-	Pid        int             `json:"-"`
+	ID         string      `json:"id"`
+	Name       string      `json:"name"`
+	Configured bool        `json:"configured"`
+	Kind       spec.Kind   `json:"transport"`
+	Where      spec.Where  `json:"where"`
+	Command    string      `json:"command,omitempty"`
+	Args       []string    `json:"args,omitempty"`
+	Cwd        string      `json:"cwd,omitempty"`
+	URL        string      `json:"url,omitempty"`
+	EnvKeys    []string    `json:"envKeys,omitempty"`
+	Secrets    []string    `json:"secrets,omitempty"` // stored ones that it refers to
+	Created    time.Time   `json:"createdAt"`
+	Updated    time.Time   `json:"updatedAt"`
+	State      state.State `json:"state"`
+	LastError  string      `json:"lastError,omitempty"`
+	AuthURL    string      `json:"authUrl,omitempty"` // where its user logs in
+	Running
+	Offers
+	Install *spec.Install `json:"install,omitempty"`
+	Usage
+}
+
+// Running is what a server says of itself while it runs.
+type Running struct {
+	Version string          `json:"protocolVersion,omitempty"`
+	Server  json.RawMessage `json:"serverInfo,omitempty"`
+}
+
+// Offers is what a server offers.
+type Offers struct {
+	Tools     []Named `json:"-"`
+	Held      []Named `json:"-"` // tools that are held back
+	Prompts   int     `json:"-"`
+	Resources int     `json:"-"` // with templates
+}
+
+// Usage is how a server was used.
+type Usage struct {
+	Restarts int           `json:"restarts"`
+	Calls    int           `json:"calls"`
+	P50      time.Duration `json:"-"` // of its last calls
+	P95      time.Duration `json:"-"`
 }
 
 // Named is a tool under its two names.

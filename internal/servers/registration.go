@@ -58,7 +58,7 @@ func (servers *Servers) Connect(ctx context.Context, p auth.Principal, a spec.As
 	switch old := servers.named(p, a.Name); { // people take their time
 	case old == nil:
 		return servers.add(ctx, p, r, known)
-	case old.configured:
+	case old.Configured:
 		return Info{}, taken(a.Name)
 	default:
 		return old.replace(ctx, r, known)
@@ -68,7 +68,7 @@ func (servers *Servers) Connect(ctx context.Context, p auth.Principal, a spec.As
 // named returns a principal's server of that name, or nil.
 func (servers *Servers) named(p auth.Principal, name string) *server {
 	for _, s := range servers.all(p.ID) {
-		if s.name == name {
+		if s.Name == name {
 			return s
 		}
 	}
@@ -91,7 +91,7 @@ func taken(name string) error {
 func (o *owner) full() error {
 	n := 0
 	for _, s := range o.servers {
-		if !s.configured {
+		if !s.Configured {
 			n++
 		}
 	}
@@ -115,7 +115,7 @@ func (servers *Servers) add(ctx context.Context, p auth.Principal, r Record, kno
 		r.ID = newID()
 	}
 	for _, s := range o.servers {
-		if s.name == r.Name { // another call was faster
+		if s.Name == r.Name { // another call was faster
 			servers.mu.Unlock()
 			return s.replace(ctx, r, known)
 		}
@@ -206,7 +206,7 @@ func (s *server) replace(ctx context.Context, r Record, known spec.Values) (Info
 	if s.acquire(back) == nil {
 		s.stop(state.Stopped)
 		if lost := s.adopt(before, had); lost != nil {
-			s.servers.Log.Error("could not store a connection", "connection", before.ID, "error", lost)
+			s.logger.Error("could not store a connection", "error", lost)
 		}
 		s.rollBack(login)
 		s.mu.Lock()
@@ -263,9 +263,9 @@ func (servers *Servers) Disconnect(ctx context.Context, p auth.Principal, what s
 		return Info{}, err
 	}
 	defer release()
-	if s.configured {
+	if s.Configured {
 		return Info{}, fault.New(fault.InvalidParameters,
-			"%s is the operator's, and can be disconnected in the settings alone (mcp.%s.disabled)", s.title(), s.name)
+			"%s is the operator's, and can be disconnected in the settings alone (mcp.%s.disabled)", s.Title(), s.Name)
 	}
 	if forget {
 		i := s.info()
@@ -295,12 +295,12 @@ func (s *server) remove(ctx context.Context) {
 	s.mu.Unlock()
 	servers.mu.Lock() // at once: its name may come again
 	o := servers.owners[s.owner.ID]
-	mine := o != nil && o.servers[s.id] == s
+	mine := o != nil && o.servers[s.ID] == s
 	if mine {
-		delete(o.servers, s.id)
+		delete(o.servers, s.ID)
 	}
 	if o != nil {
-		delete(o.stored, s.name)
+		delete(o.stored, s.Name)
 	}
 	servers.mu.Unlock()
 	servers.changed(s.owner.ID)
@@ -311,7 +311,7 @@ func (s *server) remove(ctx context.Context) {
 	}
 	l := s.dropLogin()
 	servers.mu.Lock()
-	again, same := o != nil && o.servers[s.id] != nil, false
+	again, same := o != nil && o.servers[s.ID] != nil, false
 	if o != nil {
 		for _, other := range o.servers {
 			same = same || other != s && other.loginKey() == s.loginKey()
@@ -326,8 +326,8 @@ func (s *server) remove(ctx context.Context) {
 	}
 	s.storing.Lock() // what was being stored is stored
 	defer s.storing.Unlock()
-	if err := servers.Store.RemoveConnection(ctx, s.owner.ID, s.id); err != nil {
-		servers.Log.Error("could not remove a connection", "connection", s.id, "error", err)
+	if err := servers.Store.RemoveConnection(ctx, s.owner.ID, s.ID); err != nil {
+		s.logger.Error("could not remove a connection", "error", err)
 	}
 }
 
@@ -389,7 +389,7 @@ func (servers *Servers) Restart(ctx context.Context, p auth.Principal, what stri
 func (s *server) barred() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.configured && (s.Settings.Disabled || s.Settings.Broken != "") {
+	if s.Configured && (s.Settings.Disabled || s.Settings.Broken != "") {
 		return s.unusable()
 	}
 	return nil
@@ -405,7 +405,7 @@ func (s *server) given(env, headers map[string]string) (spec.Values, error) {
 	}
 	if rec.Configured {
 		return had, fault.New(fault.InvalidParameters, "%s has its values from the operator's settings",
-			s.title()).With("argument", "env")
+			s.Title()).With("argument", "env")
 	}
 	a := spec.Ask{Name: rec.Name, Kind: rec.Kind, Command: rec.Command, URL: rec.URL, Env: env, Headers: headers}
 	if err := a.Check(); err != nil {
@@ -414,12 +414,12 @@ func (s *server) given(env, headers map[string]string) (spec.Values, error) {
 	next := had.Merge(env, headers)
 	if len(next.Env) > spec.MaxValues || len(next.Headers) > spec.MaxValues {
 		return had, fault.New(fault.InvalidParameters,
-			"%s would have %d variables and %d headers; at most %d of each can be given", s.title(), len(next.Env), len(next.Headers), spec.MaxValues).With("argument", "env")
+			"%s would have %d variables and %d headers; at most %d of each can be given", s.Title(), len(next.Env), len(next.Headers), spec.MaxValues).With("argument", "env")
 	}
 	lacksEnv, lacksHeaders := rec.Missing(next)
 	missing := append(lacksEnv, lacksHeaders...)
 	if next.Known = len(missing) == 0; !next.Known {
-		return had, fault.New(fault.InvalidParameters, "%s needs %s too", s.title(),
+		return had, fault.New(fault.InvalidParameters, "%s needs %s too", s.Title(),
 			strings.Join(missing, ", ")).With("argument", "env").With("missing", missing)
 	}
 	return next, nil

@@ -27,7 +27,7 @@ func (s *server) request(ctx context.Context, r *instance.Request) (json.RawMess
 }
 
 func (s *server) requestOnce(ctx context.Context, r *instance.Request) (json.RawMessage, error) {
-	slow := time.AfterFunc(time.Second, func() { r.Starting(s.name) })
+	slow := time.AfterFunc(time.Second, func() { r.Starting(s.Name) })
 	l, release, err := s.use(ctx)
 	slow.Stop()
 	if err != nil {

@@ -57,7 +57,7 @@ func (servers *Servers) UsesOf(p auth.Principal) map[string][]string {
 	_ = servers.arrive(p) // what cannot be read is in the log
 	for _, s := range servers.all(p.ID) {
 		for _, name := range s.record().SecretNames() {
-			uses[name] = append(uses[name], s.name)
+			uses[name] = append(uses[name], s.Name)
 		}
 	}
 	return uses

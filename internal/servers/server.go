@@ -3,6 +3,7 @@ package servers
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"sandlot/internal/event"
 	"sandlot/internal/fault"
 	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/diagnosis"
 	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/process"
@@ -25,9 +27,11 @@ import (
 type server struct {
 	servers *Servers
 	owner   auth.Principal
-	identity
+	diagnosis.Identity
+	created time.Time
 
 	log     process.Log
+	logger  *slog.Logger        // names the server
 	lock    *semaphore.Weighted // held by whoever starts, changes, stops or removes it
 	storing sync.Mutex          // held while the record changes, here and in the store
 	account *oauth.Account
@@ -91,9 +95,8 @@ func (s *server) announce() {
 	}
 	s.announced = now
 	s.servers.Events.Publish(event.Event{Kind: event.Connection, Principal: s.owner.ID, Operation: event.ServerState,
-		Name: s.name, Outcome: string(now)})
-	s.servers.Log.Debug("connection", "owner", s.owner.ID, "connection", s.id, "name", s.name, "state", now,
-		"why", s.Why)
+		Name: s.Name, Outcome: string(now)})
+	s.logger.Debug("connection", "state", now, "why", s.Why)
 }
 
 // beginUnlessBusy starts the server unless it runs, is started or may not run. The
@@ -102,13 +105,6 @@ func (s *server) beginUnlessBusy() {
 	if s.instance == nil && s.start == nil && s.unusable() == nil {
 		s.launch()
 	}
-}
-
-// identity is what never changes of a server's record.
-type identity struct {
-	id, name   string
-	configured bool
-	created    time.Time
 }
 
 // usage is how a server was used.
@@ -200,16 +196,16 @@ func (s *samples) at(q float64) time.Duration {
 func (s *server) info() Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.rec
+	r, c := s.rec, s.rec.Catalog
 	i := Info{ID: r.ID, Name: r.Name, Configured: r.Configured, Kind: s.Settings.Kind, Where: s.Settings.Where,
-		Cwd:     r.Cwd,
-		EnvKeys: r.EnvKeys, Secrets: r.SecretNames(), Created: r.Created, Updated: r.Updated, State: s.shown(), LastError: s.Why, AuthURL: s.AuthURL,
-		Prompts: len(r.Catalog.Prompts), Resources: len(r.Catalog.Resources) + len(r.Catalog.Templates), Install: r.Install,
-		Restarts: s.restarts, Calls: s.calls, P50: s.took.at(0.5), P95: s.took.at(0.95)}
+		Cwd: r.Cwd, EnvKeys: r.EnvKeys, Secrets: r.SecretNames(), Created: r.Created, Updated: r.Updated,
+		State: s.shown(), LastError: s.Why, AuthURL: s.AuthURL, Install: r.Install,
+		Offers: Offers{Prompts: len(c.Prompts), Resources: len(c.Resources) + len(c.Templates)},
+		Usage:  Usage{s.restarts, s.calls, s.took.at(0.5), s.took.at(0.95)}}
 	if !r.Configured { // the operator's own settings are the operator's
 		i.Command, i.Args, i.URL = r.Command, r.Args, r.URL
 	}
-	for _, d := range r.Catalog.Tools {
+	for _, d := range c.Tools {
 		n := Named{d.Key, d.Remote, d.Held}
 		if d.Held != "" && s.Settings.Trusts() == spec.Hold {
 			i.Held = append(i.Held, n)
@@ -218,7 +214,7 @@ func (s *server) info() Info {
 		}
 	}
 	if l := s.instance; l != nil {
-		i.Version, i.Server, i.Pid = l.Session.Version(), catalog.Implementation(l.Session.Info()), l.Pid()
+		i.Running = Running{l.Session.Version(), catalog.Implementation(l.Session.Info())}
 	}
 	return i
 }

@@ -19,6 +19,7 @@ import (
 	"sandlot/internal/fault"
 	"sandlot/internal/limit"
 	"sandlot/internal/servers/catalog"
+	"sandlot/internal/servers/diagnosis"
 	"sandlot/internal/servers/instance"
 	"sandlot/internal/servers/oauth"
 	"sandlot/internal/servers/spec"
@@ -120,12 +121,14 @@ func (servers *Servers) Recover(ctx context.Context) error {
 
 // server makes one of a record.
 func (servers *Servers) server(p auth.Principal, r Record, known spec.Values) *server {
-	s := &server{servers: servers, owner: p, identity: identity{r.ID, r.Name, r.Configured, r.Created},
-		lock: semaphore.NewWeighted(1), rec: r, Definition: instance.Definition{Settings: r.Spec.Configured(), Values: known},
-		Status: state.Status{State: state.Idle}, follows: followers{}}
+	s := &server{servers: servers, owner: p, created: r.Created, rec: r, lock: semaphore.NewWeighted(1),
+		logger:     servers.Log.With("owner", p.ID, "connection", r.ID, "name", r.Name),
+		Identity:   diagnosis.Identity{ID: r.ID, Name: r.Name, Configured: r.Configured},
+		Definition: instance.Definition{Settings: r.Spec.Configured(), Values: known},
+		Status:     state.Status{State: state.Idle}, follows: followers{}}
 	s.announced = s.shown()
-	s.account = servers.Logins.Account(oauth.Server{Owner: p, ID: s.id, Name: s.name, Title: s.title(), Key: s.loginKey(),
-		Configured: s.configured}, s)
+	s.account = servers.Logins.Account(oauth.Server{Owner: p, ID: s.ID, Name: s.Name, Title: s.Title(),
+		Key: s.loginKey(), Configured: s.Configured}, s)
 	return s
 }
 
@@ -202,13 +205,13 @@ func (servers *Servers) all(owner string) []*server {
 func sorted(m map[string]*server) []*server {
 	all := slices.Collect(maps.Values(m))
 	slices.SortFunc(all, func(x, y *server) int {
-		if x.configured != y.configured {
-			return map[bool]int{true: -1, false: 1}[x.configured]
+		if x.Configured != y.Configured {
+			return map[bool]int{true: -1, false: 1}[x.Configured]
 		}
-		if x.configured {
-			return cmp.Compare(x.name, y.name)
+		if x.Configured {
+			return cmp.Compare(x.Name, y.Name)
 		}
-		return cmp.Or(x.created.Compare(y.created), cmp.Compare(x.id, y.id))
+		return cmp.Or(x.created.Compare(y.created), cmp.Compare(x.ID, y.ID))
 	})
 	return all
 }
@@ -265,10 +268,10 @@ func (servers *Servers) find(p auth.Principal, what string) (*server, error) {
 	}
 	var names []string
 	for _, s := range servers.all(p.ID) {
-		if s.id == what || s.name == what {
+		if s.ID == what || s.Name == what {
 			return s, nil
 		}
-		names = append(names, s.name)
+		names = append(names, s.Name)
 	}
 	clipped := spec.Clip(what)
 	return nil, fault.New(fault.NotFound, "there is no connection %q%s", clipped,
@@ -312,7 +315,7 @@ func (servers *Servers) Logs(p auth.Principal, what string, lines int) (Info, st
 	shows := s.shows(p)
 	s.mu.Unlock()
 	if !shows {
-		return Info{}, "", 0, fault.New(fault.NotFound, "the log of %s is the operator's", s.title())
+		return Info{}, "", 0, fault.New(fault.NotFound, "the log of %s is the operator's", s.Title())
 	}
 	log, total := s.log.Tail(lines)
 	return s.info(), log, total, nil

@@ -124,7 +124,7 @@ func newServers(t *testing.T, st *memStore, change func(*Config)) *Servers {
 func get(servers *Servers, p auth.Principal, name string) *server {
 	_ = servers.arrive(p)
 	for _, s := range servers.all(p.ID) {
-		if s.name == name {
+		if s.Name == name {
 			return s
 		}
 	}
@@ -436,7 +436,7 @@ while True:
 	time.Sleep(700 * time.Millisecond) // the old one's second reading waits for it
 	s.acquire(context.Background())
 	s.stop(state.Stopped)
-	s.adopt(Record{ID: s.id, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://new"},
+	s.adopt(Record{ID: s.ID, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://new"},
 		Created: s.created}, spec.Values{Known: true})
 	s.release()
 	servers.names(P).Unlock()
@@ -478,7 +478,7 @@ func TestLoginKeptAcrossURL(t *testing.T) {
 	}
 	first := login()
 	s.acquire(context.Background())
-	s.adopt(Record{ID: s.id, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://evil.example"},
+	s.adopt(Record{ID: s.ID, Owner: P.ID, Spec: spec.Spec{Name: "x", Kind: spec.HTTP, URL: "https://evil.example"},
 		Created: s.created}, spec.Values{Known: true})
 	s.release()
 	if login() == first {

@@ -107,12 +107,12 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 		s.on(state.Started)
 	case ctx.Err() != nil && !s.Removed && s.State != state.Disabled:
 		s.on(state.Interrupted)
-		err = fault.New(fault.Connection, "%s was stopped while it started", s.title()).With("connection_id",
-			s.id).With("name", s.name)
+		err = fault.New(fault.Connection, "%s was stopped while it started", s.Title()).With("connection_id",
+			s.ID).With("name", s.Name)
 	case errors.As(err, new(unrevealed)):
 		s.apply(state.Event{What: state.LacksSecret, Why: fault.From(err).Message})
 	default: // one of which nothing is known yet cannot be used, so that nobody would start it
-		s.apply(state.Event{What: state.StartFailed, Why: fault.From(err).Message, Wanted: s.configured && !s.rec.Catalog.Read})
+		s.apply(state.Event{What: state.StartFailed, Why: fault.From(err).Message, Wanted: s.Configured && !s.rec.Catalog.Read})
 	}
 	s.mu.Unlock()
 	if err == nil && !s.servers.spawn(l.Watch) {
@@ -142,21 +142,20 @@ func (s *server) interrupt() {
 // connect starts the server and reads what it offers. The server is acquired.
 func (s *server) connect(ctx context.Context) (*instance.Instance, error) {
 	began := time.Now()
-	log := s.servers.Log.With("owner", s.owner.ID, "connection", s.id, "name", s.name)
 	s.mu.Lock()
 	c := instance.Config{Definition: s.Definition, Owner: s, Account: s.account, Output: &s.log,
-		Principal: s.owner, Name: s.name, Configured: s.configured, Cwd: s.rec.Cwd, Path: s.rec.Path,
+		Principal: s.owner, Name: s.Name, Configured: s.Configured, Cwd: s.rec.Cwd, Path: s.rec.Path,
 		Stateful: s.rec.Stateful, Sessions: s.servers.Sessions, Reach: s.reach, Limits: s.servers.Limits,
 		Version: s.servers.Version, Log: s.servers.Log}
 	s.mu.Unlock()
 	limit := c.StartLimit(s.servers.InstallTimeout)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if !s.configured { // the operator's values are not references
+	if !s.Configured { // the operator's values are not references
 		var err error
 		if c.Values, err = s.servers.revealed(ctx, s.owner.ID, c.Values); err != nil {
 			f := s.lacking(err)
-			log.Warn("connection: did not start", "why", f)
+			s.logger.Warn("connection: did not start", "why", f)
 			return nil, f
 		}
 	}
@@ -164,10 +163,10 @@ func (s *server) connect(ctx context.Context) (*instance.Instance, error) {
 	if err := l.Start(ctx, limit); err != nil {
 		f := s.startFault(l, err, limit)
 		l.Close()
-		log.Warn("connection: did not start", "why", f, "error", err)
+		s.logger.Warn("connection: did not start", "why", f, "error", err)
 		return nil, f
 	}
-	log.Info("connection: started", "protocol", l.Session.Version(), "took",
+	s.logger.Info("connection: started", "protocol", l.Session.Version(), "took",
 		time.Since(began).Round(time.Millisecond))
 	return l, nil
 }
@@ -176,7 +175,7 @@ func (s *server) reach(ctx context.Context, network, addr string) (net.Conn, err
 	if s.servers.Reach == nil {
 		return nil, errors.New("this server reaches no others for its users")
 	}
-	return s.servers.Reach(ctx, s.owner, s.configured, network, addr)
+	return s.servers.Reach(ctx, s.owner, s.Configured, network, addr)
 }
 
 // startFault says in words why a server did not start.
@@ -189,7 +188,7 @@ func (s *server) startFault(l *instance.Instance, err error, limit time.Duration
 	if how, itself := l.How(0); itself && !silent {
 		return s.fault(fault.Connection, err, "did not start: %s%s", how, s.lastWords())
 	}
-	if s.configured && l.Settings.Kind != spec.Stdio && !s.owner.Has(auth.Logs) { // where it is, is the operator's
+	if s.Configured && l.Settings.Kind != spec.Stdio && !s.owner.Has(auth.Logs) { // where it is, is the operator's
 		return s.fault(fault.Connection, err, "cannot be reached, or does not speak MCP; the server's log says more")
 	}
 	if silent {
@@ -238,8 +237,7 @@ func (s *server) Exited(l *instance.Instance) {
 	}
 	failures := s.Failures
 	s.mu.Unlock()
-	s.servers.Log.Warn("connection: lost", "owner", s.owner.ID, "connection", s.id, "name", s.name, "why", how, "error",
-		err, "failures", failures)
+	s.logger.Warn("connection: lost", "why", how, "error", err, "failures", failures)
 	s.Changed()
 }
 
@@ -258,7 +256,7 @@ func (s *server) Elicits() {
 		return
 	}
 	if err := s.update(func(r *Record) { r.Elicits = true }); err != nil {
-		s.servers.Log.Error("could not store a connection", "connection", s.id, "error", err)
+		s.logger.Error("could not store a connection", "error", err)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 // view is what one principal is offered by third-party servers now.
 type view = catalog.View[*server]
 
-func (s *server) ConnectionID() string { return s.id }
+func (s *server) ConnectionID() string { return s.ID }
 
 // offersResources says whether the server has resources that need not be listed.
 func (s *server) offersResources() bool {
@@ -100,12 +100,12 @@ func (servers *Servers) publish(s *server, gen int, o catalog.Offer, stateful bo
 	s.mu.Lock()
 	settings, old, prefix, mark := s.Settings, s.rec.Catalog, s.prefix(), ""
 	s.mu.Unlock()
-	if !s.configured {
-		mark = "[external:" + s.name + "]"
+	if !s.Configured {
+		mark = "[external:" + s.Name + "]"
 	}
 	taken, left := servers.others(s)
 	r := &catalog.Reading{Settings: settings, Mark: mark, Trust: settings.Trusts(), Old: old,
-		Valid: mcpclient.ValidTool, ID: s.id, Left: min(catalog.MaxCatalog, left),
+		Valid: mcpclient.ValidTool, ID: s.ID, Left: min(catalog.MaxCatalog, left),
 		Names: &catalog.Names{Prefix: prefix, Taken: func(kind, name string) bool {
 			return taken[kind+"/"+name] || kind == "tool" && servers.Reserved(name)
 		}}}

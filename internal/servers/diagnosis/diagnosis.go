@@ -15,10 +15,23 @@ import (
 	"sandlot/internal/servers/state"
 )
 
-// Server is a server at one moment, as its owner may know it.
-type Server struct {
+// Identity is what never changes of a server.
+type Identity struct {
 	ID, Name   string
 	Configured bool // by the operator's settings
+}
+
+// Title is how texts call the server.
+func (i Identity) Title() string {
+	if i.Configured {
+		return fmt.Sprintf("the configured server %q", i.Name)
+	}
+	return fmt.Sprintf("%q (%s)", i.Name, i.ID)
+}
+
+// Server is a server at one moment, as its owner may know it.
+type Server struct {
+	Identity
 	state.Status
 	Launched   bool // an attempt to start is under way
 	Settings   spec.Configured
@@ -28,14 +41,6 @@ type Server struct {
 	Catalog    catalog.Catalog
 	IsOperator bool          // the owner may read Sandlot's log
 	LogTail    func() string // the last lines of the server's log; nil: its owner may not read it
-}
-
-// Title is how texts call the server.
-func (s *Server) Title() string {
-	if s.Configured {
-		return fmt.Sprintf("the configured server %q", s.Name)
-	}
-	return fmt.Sprintf("%q (%s)", s.Name, s.ID)
 }
 
 // Fault returns a fault whose subject is the server.
