@@ -192,9 +192,9 @@ func (servers *Servers) awaitPrefix(ctx context.Context, s *server) {
 			return
 		}
 		other.mu.Lock()
-		st, same := other.start, other.Settings.Prefix != nil && *other.Settings.Prefix == *prefix && !other.rec.Catalog.Read
+		st, its, read := other.start, other.Settings.Prefix, other.rec.Catalog.Read
 		other.mu.Unlock()
-		if st == nil || !same {
+		if st == nil || its == nil || *its != *prefix || read {
 			continue
 		}
 		_ = st.wait(ctx)

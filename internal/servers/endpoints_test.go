@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -97,7 +98,8 @@ func newRogue(t *testing.T) *rogue {
 	r.mux.HandleFunc("/.well-known/oauth-authorization-server", func(w http.ResponseWriter, _ *http.Request) {
 		m := map[string]any{"issuer": r.URL, "authorization_endpoint": r.URL + "/authorize",
 			"token_endpoint": r.URL + "/token", "registration_endpoint": r.URL + "/register",
-			"code_challenge_methods_supported": []string{"S256"}, "token_endpoint_auth_methods_supported": []string{"client_secret_post"}}
+			"code_challenge_methods_supported":      []string{"S256"},
+			"token_endpoint_auth_methods_supported": []string{"client_secret_post"}}
 		r.mu.Lock()
 		maps.Copy(m, r.meta)
 		r.mu.Unlock()
@@ -259,8 +261,8 @@ func TestClientSecretHasOneIssuer(t *testing.T) {
 			}
 			// Then the page names who gets what the account lets Sandlot do.
 			_, page := invited(t, b, i.AuthURL)
-			if host := strings.TrimPrefix(evil.URL,
-				"http://"); page.Host != "accounts.example.com" || len(page.Receivers) != 1 || page.Receivers[0] != host {
+			receivers := []string{strings.TrimPrefix(evil.URL, "http://")}
+			if page.Host != "accounts.example.com" || !slices.Equal(page.Receivers, receivers) {
 				t.Errorf("the page says %q and %q", page.Host, page.Receivers)
 			}
 			comes(t, b, i.AuthURL)
@@ -530,7 +532,10 @@ func TestReplacedWhileItsUserLogsIn(t *testing.T) {
 	if i, err := b.Connect(t.Context(), P, spec.Ask{Name: "bank", URL: dead.URL + "/mcp"}); err == nil {
 		t.Fatalf("it connects: %+v", i)
 	}
-	until(t, "the link is over", func() bool { _, err := b.Logins.ConsentPage(id, nil); return errors.Is(err, oauth.ErrOver) })
+	until(t, "the link is over", func() bool {
+		_, err := b.Logins.ConsentPage(id, nil)
+		return errors.Is(err, oauth.ErrOver)
+	})
 	i, _, err := b.Info(P, "bank")
 	if err != nil || i.URL != bank.URL+"/mcp" || i.AuthURL != "" || i.State == state.NeedsAuth {
 		t.Errorf("%+v, %v", i, err)
@@ -768,7 +773,8 @@ func TestLoginsSayWhereTheyFail(t *testing.T) {
 		"does not register Sandlot":      {meta: map[string]any{"registration_endpoint": other + "/register"}},
 		"another authorization server than": {oauth: spec.OAuth{ClientID: "c",
 			Issuer: "https://accounts.example.com"}},
-		"did not say that it was it":         {meta: map[string]any{"authorization_response_iss_parameter_supported": true}, logs: true},
+		"did not say that it was it": {
+			meta: map[string]any{"authorization_response_iss_parameter_supported": true}, logs: true},
 		"no token (HTTP 400): invalid_grant": {logs: true},
 	} {
 		r := newRogue(t)

@@ -42,7 +42,7 @@ func (servers *Servers) Install(ctx context.Context, p auth.Principal, r install
 		return Installed{}, err
 	}
 	r.Consent = nil // to all that follows
-	leave, err := servers.installing(ctx, p, r.Name, folder)
+	leave, err := servers.installing(p, r.Name, folder)
 	if err != nil {
 		return Installed{}, err
 	}
@@ -94,11 +94,12 @@ func (servers *Servers) free(p auth.Principal, name string) error {
 
 // installing takes a folder for one installation, and shows that it is on its
 // way. What is there of the same name, of another connection, is not taken.
-func (servers *Servers) installing(ctx context.Context, p auth.Principal, name, folder string) (leave func(), err error) {
+func (servers *Servers) installing(p auth.Principal, name, folder string) (leave func(), err error) {
 	for _, s := range servers.all(p.ID) {
 		if i := s.record().Install; i != nil && i.Folder == folder && s.Name != name {
 			return nil, fault.New(fault.InvalidParameters,
-				"the folder %s is that of %q; choose another name, or a workdir", folder, s.Name).With("argument", "name")
+				"the folder %s is that of %q; choose another name, or a workdir", folder, s.Name).
+				With("argument", "name")
 		}
 	}
 	servers.mu.Lock()

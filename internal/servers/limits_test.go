@@ -65,7 +65,8 @@ func TestHundredConnections(t *testing.T) {
 	}
 	_, err := servers.Connect(t.Context(), P, spec.Ask{Name: "more", URL: url,
 		Consent: func(context.Context, spec.Change) error { t.Error("asked, for nothing"); return nil }})
-	if f := fault.From(err); f.Kind != fault.ResourceLimit || f.Context["limit"] != maxConnections || f.Context["current_usage"] != maxConnections {
+	if f := fault.From(err); f.Kind != fault.ResourceLimit || f.Context["limit"] != maxConnections ||
+		f.Context["current_usage"] != maxConnections {
 		t.Errorf("said %v %v", err, f.Context)
 	}
 	// Without Sessions an installation that begins would panic.

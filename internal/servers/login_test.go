@@ -66,7 +66,8 @@ func TestTokenStays(t *testing.T) {
 		js(w, map[string]any{"issuer": good, "authorization_endpoint": good + "/authorize",
 			"token_endpoint": good + "/token", "registration_endpoint": good + "/register",
 			"response_types_supported": []string{"code"}, "grant_types_supported": []string{"authorization_code",
-				"refresh_token"}, "code_challenge_methods_supported": []string{"S256"}, "token_endpoint_auth_methods_supported": []string{"none"}})
+				"refresh_token"}, "code_challenge_methods_supported": []string{"S256"},
+			"token_endpoint_auth_methods_supported": []string{"none"}})
 	})
 	mux.HandleFunc("/register", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -49,7 +49,8 @@ func TestMissing(t *testing.T) {
 		"not offered any more": {"ext_aaaaaa_gone", func(*server) {}, fault.NotFound,
 			[]string{`had a tool "gone"`, "list_external_mcp"}},
 		"left out by the settings": {"ext_aaaaaa_gone",
-			func(s *server) { s.Settings.DisabledTools = []string{"gone"} }, fault.NotFound, []string{"the operator's settings leave out"}},
+			func(s *server) { s.Settings.DisabledTools = []string{"gone"} }, fault.NotFound,
+			[]string{"the operator's settings leave out"}},
 		"left out by us": {"ext_aaaaaa_far_away", func(*server) {}, fault.NotFound,
 			[]string{"its schema refers to something else", "`sandlot mcp inspect x`"}},
 		"starting": {"ext_aaaaaa_any", func(s *server) {
@@ -57,7 +58,8 @@ func TestMissing(t *testing.T) {
 				catalog.Catalog{}
 		}, fault.Connection, []string{"is starting", "list_external_mcp"}},
 		"failing": {"stock_any", func(s *server) {
-			s.State, s.Why, s.rec.Catalog, s.Settings.Prefix = state.Backoff, "it ended with exit code 7", catalog.Catalog{}, &stock
+			s.State, s.Why = state.Backoff, "it ended with exit code 7"
+			s.rec.Catalog, s.Settings.Prefix = catalog.Catalog{}, &stock
 		}, fault.Connection, []string{"exit code 7", "external_mcp_logs"}},
 		"a log-in is needed": {"ext_aaaaaa_any", func(s *server) {
 			s.State, s.AuthURL, s.rec.Catalog = state.NeedsAuth, "http://localhost/oauth/start/1", catalog.Catalog{}
@@ -76,7 +78,8 @@ func TestMissing(t *testing.T) {
 				t.Helper()
 				f := fault.From(err)
 				said := fmt.Sprint(f, f.Data().RecoverySuggestions)
-				if err == nil || f.Kind != tt.kind || f.Context["tool"] != tt.name || f.Context["connection_id"] != "aaaaaa" {
+				if err == nil || f.Kind != tt.kind || f.Context["tool"] != tt.name ||
+					f.Context["connection_id"] != "aaaaaa" {
 					t.Errorf("%v %v", err, f.Context)
 				}
 				for _, w := range tt.want {

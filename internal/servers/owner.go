@@ -159,7 +159,8 @@ func (servers *Servers) forgetIdle() {
 // idle says whether nobody has asked for an owner for a while, and nothing of
 // theirs runs or waits. The lock of the Servers is held.
 func (o *owner) idle() bool {
-	if time.Since(o.used) < restAfter || o.held > 0 || o.changing || o.updates != nil || len(o.installs)+len(o.levels) > 0 || !o.loading.TryLock() {
+	if time.Since(o.used) < restAfter || o.held > 0 || o.changing || o.updates != nil ||
+		len(o.installs)+len(o.levels) > 0 || !o.loading.TryLock() {
 		return false
 	}
 	defer o.loading.Unlock()

@@ -165,7 +165,7 @@ func TestOwnersWhoStay(t *testing.T) {
 			"trying":     func(_ auth.Principal, s *server) { s.retry = time.AfterFunc(24*time.Hour, func() {}) },
 			"following":  func(_ auth.Principal, s *server) { s.follows.add("x://a", "client") },
 			"listening":  func(p auth.Principal, _ *server) { servers.SetLevel(ctx, p, "client", "info") },
-			"installing": func(p auth.Principal, _ *server) { _, _ = servers.installing(ctx, p, "y", "/workspace/y") },
+			"installing": func(p auth.Principal, _ *server) { _, _ = servers.installing(p, "y", "/workspace/y") },
 			"changing":   func(_ auth.Principal, s *server) { _ = s.acquire(ctx) },
 			"asked":      func(p auth.Principal, _ *server) { _, _ = servers.hold(p) },
 			"logging-in": func(_ auth.Principal, s *server) {
@@ -190,7 +190,8 @@ func TestOwnersWhoStay(t *testing.T) {
 			}
 		}
 		for _, p := range []auth.Principal{values, failed} {
-			if o := servers.owners[p.ID]; o == nil || o.loaded || o.servers["aaaaaa"].rec.Catalog.Size() != 0 || len(o.view.List) != 0 {
+			if o := servers.owners[p.ID]; o == nil || o.loaded || o.servers["aaaaaa"].rec.Catalog.Size() != 0 ||
+				len(o.view.List) != 0 {
 				t.Errorf("%s: what the store has is in memory, or the rest is not", p.Name)
 			}
 			if !has(servers, p, libraryTool) || len(get(servers, p, "x").rec.Catalog.Tools) != 1 {

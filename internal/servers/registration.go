@@ -414,7 +414,8 @@ func (s *server) given(env, headers map[string]string) (spec.Values, error) {
 	next := had.Merge(env, headers)
 	if len(next.Env) > spec.MaxValues || len(next.Headers) > spec.MaxValues {
 		return had, fault.New(fault.InvalidParameters,
-			"%s would have %d variables and %d headers; at most %d of each can be given", s.Title(), len(next.Env), len(next.Headers), spec.MaxValues).With("argument", "env")
+			"%s would have %d variables and %d headers; at most %d of each can be given", s.Title(), len(next.Env),
+			len(next.Headers), spec.MaxValues).With("argument", "env")
 	}
 	lacksEnv, lacksHeaders := rec.Missing(next)
 	missing := append(lacksEnv, lacksHeaders...)
@@ -445,7 +446,8 @@ func (s *server) give(env, headers map[string]string) error {
 
 // Approve takes a server's tools as they are now; with seen, the hashes of tools
 // by their own names, those that are what was seen.
-func (servers *Servers) Approve(ctx context.Context, p auth.Principal, what string, seen map[string]string) (Info, error) {
+func (servers *Servers) Approve(ctx context.Context, p auth.Principal, what string,
+	seen map[string]string) (Info, error) {
 	s, release, err := servers.holdServer(p, what)
 	if err != nil {
 		return Info{}, err

@@ -170,7 +170,8 @@ func TestSecretsInHeaders(t *testing.T) {
 		slices.Equal) || len(b.UsesOf(bob)) > 0 {
 		t.Errorf("used: %v, %v, %v", i.Secrets, b.UsesOf(P), b.UsesOf(bob))
 	}
-	if len(plans) != 1 || plans[0].Headers["Authorization"] != "…${secret:GH}" || plans[0].Headers["X-Both"] != "${secret:GH}…${secret:GH}" {
+	if len(plans) != 1 || plans[0].Headers["Authorization"] != "…${secret:GH}" ||
+		plans[0].Headers["X-Both"] != "${secret:GH}…${secret:GH}" {
 		t.Errorf("agreed to %+v", plans)
 	}
 	if !strings.Contains(st.text(), "Authorization:Bearer ${secret:GH}") {
@@ -207,7 +208,8 @@ func TestSecretsInHeaders(t *testing.T) {
 			""), "sandlot secret set GH") {
 			t.Fatalf("without it: %v %+v", err, f)
 		}
-		if err := get(b, P, "x").ready(t.Context()); err == nil || fault.From(err).Context["state"] == string(state.Failed) {
+		err := get(b, P, "x").ready(t.Context())
+		if err == nil || fault.From(err).Context["state"] == string(state.Failed) {
 			t.Fatalf("used without it: %v", err)
 		}
 	}
@@ -265,8 +267,9 @@ func TestSecretsAfterARestart(t *testing.T) {
 	}
 	err := get(b, P, "some").ready(t.Context())
 	f := fault.From(err)
-	if keys, _ := f.Context["header_keys"].([]string); !slices.Equal(keys,
-		[]string{"B"}) || !strings.Contains(f.Message, "${secret:NAME}") || !strings.Contains(f.Message, "sandlot secret set NAME") {
+	keys, _ := f.Context["header_keys"].([]string)
+	if !slices.Equal(keys, []string{"B"}) || !strings.Contains(f.Message, "${secret:NAME}") ||
+		!strings.Contains(f.Message, "sandlot secret set NAME") {
 		t.Errorf("without a value: %v %v", err, f.Context)
 	}
 	if i, _, _ := b.Info(P, "some"); i.State != state.NeedsEnv {
@@ -347,7 +350,8 @@ func TestSecretsRefused(t *testing.T) {
 	agree := func(context.Context, spec.Change) error { t.Error("asked, for nothing"); return nil }
 	for value, want := range map[string]string{"${secret:NONE}": "sandlot secret set NONE",
 		"${secret:OTHERS}": "sandlot secret set OTHERS", "${secret:GH} ${secret:gh}": "sandlot secret set gh",
-		"${secret:}": "${secret:NAME}", "${secret:GH": "${secret:NAME}", "${secret:a-b}": "${secret:NAME}", "${secret:9}": "${secret:NAME}", "${secret:${secret:GH}}": "${secret:NAME}",
+		"${secret:}": "${secret:NAME}", "${secret:GH": "${secret:NAME}", "${secret:a-b}": "${secret:NAME}",
+		"${secret:9}": "${secret:NAME}", "${secret:${secret:GH}}": "${secret:NAME}",
 		"${secret:" + strings.Repeat("A",
 			65) + "}": "${secret:NAME}", "${secret:LINE}": "HTTP", "${secret:BIG}${secret:BIG}": "larger"} {
 		_, err := b.Connect(t.Context(), P, spec.Ask{Name: "x", URL: url, Headers: map[string]string{"A": value},

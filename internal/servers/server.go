@@ -27,11 +27,9 @@ import (
 type server struct {
 	servers *Servers
 	owner   auth.Principal
-	diagnosis.Identity
-	created time.Time
+	identity
 
 	log     process.Log
-	logger  *slog.Logger        // names the server
 	lock    *semaphore.Weighted // held by whoever starts, changes, stops or removes it
 	storing sync.Mutex          // held while the record changes, here and in the store
 	account *oauth.Account
@@ -105,6 +103,13 @@ func (s *server) beginUnlessBusy() {
 	if s.instance == nil && s.start == nil && s.unusable() == nil {
 		s.launch()
 	}
+}
+
+// identity is what never changes of a server.
+type identity struct {
+	diagnosis.Identity
+	created time.Time
+	logger  *slog.Logger // names the server
 }
 
 // usage is how a server was used.

@@ -94,7 +94,8 @@ func New(c Config) *Servers {
 	}
 	servers := &Servers{Config: c, owners: map[string]*owner{}}
 	servers.life, servers.stop = context.WithCancel(context.Background())
-	servers.Logins = oauth.New(oauth.Config{Callback: c.Callback, Store: c.LoginStore, Spawn: servers.spawn, Log: c.Log})
+	servers.Logins = oauth.New(oauth.Config{Callback: c.Callback, Store: c.LoginStore, Spawn: servers.spawn,
+		Log: c.Log})
 	servers.waiting = servers.Logins.Waiting
 	return servers
 }
@@ -121,11 +122,11 @@ func (servers *Servers) Recover(ctx context.Context) error {
 
 // server makes one of a record.
 func (servers *Servers) server(p auth.Principal, r Record, known spec.Values) *server {
-	s := &server{servers: servers, owner: p, created: r.Created, rec: r, lock: semaphore.NewWeighted(1),
-		logger:     servers.Log.With("owner", p.ID, "connection", r.ID, "name", r.Name),
-		Identity:   diagnosis.Identity{ID: r.ID, Name: r.Name, Configured: r.Configured},
+	s := &server{servers: servers, owner: p, rec: r, lock: semaphore.NewWeighted(1), follows: followers{},
+		identity: identity{diagnosis.Identity{ID: r.ID, Name: r.Name, Configured: r.Configured}, r.Created,
+			servers.Log.With("owner", p.ID, "connection", r.ID, "name", r.Name)},
 		Definition: instance.Definition{Settings: r.Spec.Configured(), Values: known},
-		Status:     state.Status{State: state.Idle}, follows: followers{}}
+		Status:     state.Status{State: state.Idle}}
 	s.announced = s.shown()
 	s.account = servers.Logins.Account(oauth.Server{Owner: p, ID: s.ID, Name: s.Name, Title: s.Title(),
 		Key: s.loginKey(), Configured: s.Configured}, s)

@@ -208,7 +208,11 @@ func TestCloseDuringStartLeaks(t *testing.T) {
 		if r.Catalog.Read {
 			st.set(nil)
 			go func() { servers.Close(); close(closed) }()
-			until(t, "closing", func() bool { servers.going.Lock(); defer servers.going.Unlock(); return servers.closed })
+			until(t, "closing", func() bool {
+				servers.going.Lock()
+				defer servers.going.Unlock()
+				return servers.closed
+			})
 			time.Sleep(100 * time.Millisecond)
 		}
 	})
@@ -282,7 +286,8 @@ func TestPrefixChange(t *testing.T) {
 }
 
 func TestTransientListError(t *testing.T) {
-	_, s := running(t, `
+	servers := newServers(t, &memStore{}, nil)
+	s := own(servers, P, "x", "aaaaaa", onhost("x", script(t, `
 n=0
 while True:
     m=readmsg()
@@ -294,8 +299,9 @@ while True:
     if m.get("method")=="resources/templates/list" and n==1:
         base(m); send({"jsonrpc":"2.0","method":"notifications/tools/list_changed"}); continue
     base(m)
-`, nil)
-	t.Log("connect:", s.info().State, "tools", len(s.info().Tools))
+`), nil))
+	err := s.ready(context.Background())
+	t.Log("connect:", err, s.info().State, "tools", len(s.info().Tools))
 	time.Sleep(time.Second)
 	i := s.info()
 	t.Logf("then: %s, tools %d, held %+v", i.State, len(i.Tools), i.Held)

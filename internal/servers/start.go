@@ -112,7 +112,8 @@ func (s *server) attempt(ctx context.Context, st *start, wait time.Duration) {
 	case errors.As(err, new(unrevealed)):
 		s.apply(state.Event{What: state.LacksSecret, Why: fault.From(err).Message})
 	default: // one of which nothing is known yet cannot be used, so that nobody would start it
-		s.apply(state.Event{What: state.StartFailed, Why: fault.From(err).Message, Wanted: s.Configured && !s.rec.Catalog.Read})
+		s.apply(state.Event{What: state.StartFailed, Why: fault.From(err).Message,
+			Wanted: s.Configured && !s.rec.Catalog.Read})
 	}
 	s.mu.Unlock()
 	if err == nil && !s.servers.spawn(l.Watch) {
