@@ -208,7 +208,7 @@ func TestSecretsInHeaders(t *testing.T) {
 			""), "sandlot secret set GH") {
 			t.Fatalf("without it: %v %+v", err, f)
 		}
-		err := get(b, P, "x").ready(t.Context())
+		err = get(b, P, "x").ready(t.Context())
 		if err == nil || fault.From(err).Context["state"] == string(state.Failed) {
 			t.Fatalf("used without it: %v", err)
 		}
