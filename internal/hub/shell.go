@@ -43,5 +43,6 @@ func (s *Shell) Run(ctx context.Context, c command.Command) (*agent.Interactive,
 // Hangup sends SIGHUP to a process whose client is gone. Closing the stream is not enough: the
 // agent sees its end only after the unread input, which the process may never read.
 func (s *Shell) Hangup(ctx context.Context, p *agent.Interactive) {
-	_, _, _ = s.lease.Agent().StopProcess(ctx, p.ProcessID, syscall.SIGHUP, time.Second) // an error usually means that the process has ended
+	// An error usually means that the process has ended.
+	_, _, _ = s.lease.Agent().StopProcess(ctx, p.ProcessID, syscall.SIGHUP, time.Second)
 }

@@ -146,7 +146,8 @@ const slowestReader = 16 << 10
 // forever. The caller holds p.mu.
 func (p *KeepAlive) allow(n int) {
 	limit := time.Minute + time.Duration(n/slowestReader)*time.Second
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(limit)) // an error means that w has no deadlines
+	// An error means that the writer has no deadlines.
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(limit))
 }
 
 // Event sends a message as one event, and begins the stream if nothing was sent before.
@@ -187,7 +188,8 @@ func (p *KeepAlive) Stop() {
 		// If the client is gone, there is no one to report an error to.
 		_, _ = io.WriteString(p.ResponseWriter, frame(all))
 	}
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Time{}) // the connection may serve another request
+	// The connection may serve another request.
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Time{})
 	if p.timer != nil {
 		p.timer.Stop()
 	}
