@@ -1,6 +1,6 @@
-// Package event is the stream of events of the server: who did what, when, and with
-// which outcome. It is bounded, in memory, and publishing never waits for a reader. An
-// event has names and ids, and no secret, no argument's value and no output.
+// Package event is the server's stream of events: who did what, when, and with which
+// outcome. Events are stored in memory, in bounded logs, and publishing never waits for a
+// reader. An event has names and ids, but no secrets, no values of arguments and no output.
 package event
 
 import (
@@ -9,31 +9,31 @@ import (
 	"time"
 )
 
-// Kind is what sort of thing happened.
+// Kind is a kind of event.
 type Kind string
 
 // The kinds.
 const (
-	Call       Kind = "call"       // an operation that a client asked for
-	Connection Kind = "connection" // a third-party MCP server changed its state
+	Call       Kind = "call"       // an operation that a client requested
+	Connection Kind = "connection" // a third-party MCP server's new state
 	Egress     Kind = "egress"     // a sandbox's connection to the network
 	Session    Kind = "session"    // a session began, got a sandbox, or ended
 	Consent    Kind = "consent"    // a user was asked for consent, and their answer
 	Token      Kind = "token"      // a token was created or revoked, or what it admitted ended
 )
 
-// Kinds are all kinds.
+// Kinds lists all kinds.
 var Kinds = []Kind{Call, Connection, Egress, Session, Consent, Token}
 
-// Outcomes beside the codes of faults.
+// Outcomes. An operation that failed with a fault has the fault's code instead.
 const (
 	OK      = "ok"
-	Error   = "error"   // the answer says that it failed
-	Started = "started" // of an act that lasts, whose end is another event
+	Error   = "error"   // a tool's result, or a third-party server's answer, is an error
+	Started = "started" // an operation that lasts has begun; its end is another event
 )
 
-// Operations that no client asks for: those of the other kinds of events. The
-// operations of calls are in the table of package policy.
+// Operations of events that are not calls: no client requests them. The operations of calls
+// are in package policy.
 const (
 	ServerState    = "mcp.state" // Outcome is the new state
 	NetworkConnect = "network.connect"
@@ -48,33 +48,36 @@ const (
 	TokenEnded     = "token.ended" // open requests of a token were ended: it was revoked or has expired
 )
 
-// Event is one thing that happened.
+// Event is one event.
 type Event struct {
-	// ID is larger than the id of every event before, as long as the server runs.
+	// ID grows with each event while the server runs.
 	ID   uint64    `json:"id"`
 	Time time.Time `json:"time"`
 	Kind Kind      `json:"kind"`
-	// Principal is the id of the principal whose event it is. Nobody else but an
-	// operator may read it.
+	// Principal is the id of the principal that the event belongs to. Only that principal
+	// and operators may read it.
 	Principal string `json:"principal"`
-	// Session is the id of the session in which it happened; empty: in none, or it is
-	// not known.
+	// Session is the id of the session in which it happened; empty: no session, or an
+	// unknown one.
 	Session string `json:"session_id,omitempty"`
-	// Operation is one of policy, or of the constants above.
+	// Operation is a policy.Operation, or one of the constants above.
 	Operation string `json:"operation"`
-	// Name is the object of the operation: a tool, a third-party server, a host.
+	// Name is what the operation was about: a tool, a third-party server, a host.
 	Name string `json:"name,omitempty"`
-	// Outcome is OK, Error, Started, a fault's code, or a word of the kind.
+	// Outcome is OK, Error, Started, the code of a fault, or a word that only this kind of
+	// event uses, such as a server's state.
 	Outcome string `json:"outcome"`
-	// Others says that somebody else than the principal's own client asked for it, and
-	// can do so as often as they want. Readers do not see it.
+	// ByOthers: the event was caused by someone other than the principal's clients, such as a
+	// visitor of an exposed port, who can cause any number of them. Such events go to a log of
+	// their own. Readers do not see this field.
 	Others bool `json:"-"`
-	// Duration is how long it took; 0: no time, or it has not ended. In JSON it is in
-	// milliseconds, duration_ms.
+	// Duration is how long the operation took; 0 if it has no duration or has not ended. In
+	// JSON it is duration_ms, in milliseconds.
 	Duration time.Duration `json:"-"`
 }
 
-type plain Event // without methods
+// eventFields is Event without its methods, for encoding and decoding its fields.
+type plain Event
 
 // MarshalJSON implements json.Marshaler.
 func (e Event) MarshalJSON() ([]byte, error) {
@@ -109,7 +112,7 @@ func clip(s string) string {
 	return strings.Clone(strings.ToValidUTF8(s[:maxText], ""))
 }
 
-// fixed is about how much memory an event takes beside its texts, in bytes.
+// fixedSize is about how much memory an event takes without its texts, in bytes.
 const fixed = 160
 
 func (e *Event) size() int {

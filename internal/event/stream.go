@@ -11,18 +11,18 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Bounds of what is stored: the events of each log, their bytes, and the logs. Together
-// that is less than 32 MB. A principal with many events loses their own oldest events,
-// and nobody else's.
+// Limits of the stored events: the number and bytes of each log's events, and the number of
+// logs. Together they take less than 32 MB. A principal with too many events loses only their
+// own oldest events.
 const (
 	maxEvents = 256
 	maxBytes  = 64 << 10
 	maxLogs   = 256
 )
 
-// Each principal has two logs: the noisy one for what programs in sandboxes and visitors
-// of links do, as often as they want, and the quiet one for everything else, which must
-// not be pushed out by that.
+// Each principal has two logs. Programs in sandboxes and visitors of exposed ports can cause
+// any number of events; these go to the noisy log, so that they cannot push out the other
+// events, which go to the quiet log.
 const (
 	quiet = iota
 	noisy
@@ -36,28 +36,29 @@ func (e *Event) class() int {
 	return quiet
 }
 
-// key names a log: a principal's id, and a class.
+// logKey identifies a log by the principal's id and the class.
 type key struct {
 	principal string
 	class     int
 }
 
-// Stream stores the latest events of each principal for readers. A nil Stream stores
-// nothing.
+// Stream stores the latest events of each principal for readers. Publishing to a nil Stream
+// does nothing.
 //
-// Order of locks: the Stream's, then a log's.
+// Lock order: the stream's mu, then a log's mu.
 type Stream struct {
-	// Epoch tells the ids of this server from those of a server before it.
+	// Epoch is random. It distinguishes this server's ids of events from those before a
+	// restart.
 	Epoch string
 
 	last atomic.Uint64 // id of the newest event
 	logs atomic.Pointer[map[key]*log]
-	all  atomic.Pointer[[]*reader] // of all principals' events
+	all  atomic.Pointer[[]*reader] // those that read the events of all principals
 
 	closed chan struct{}
 	close  sync.Once
 
-	mu sync.Mutex // held while logs and all are replaced
+	mu sync.Mutex // held while logs and allReaders are replaced
 }
 
 // New returns an empty stream.
@@ -68,41 +69,41 @@ func New() *Stream {
 	return s
 }
 
-// ErrClosed is what readers get when the stream is closed.
+// ErrClosed is the error of Subscription.Next when the stream is closed.
 var ErrClosed = errors.New("the server stops")
 
-// Close ends all reading. It may be called twice.
+// Close ends all subscriptions' reads. It may be called more than once.
 func (s *Stream) Close() { s.close.Do(func() { close(s.closed) }) }
 
-// reader is woken by the events of one principal, or of all.
+// reader is the part of a subscription that publishing wakes.
 type reader struct {
 	woken   chan struct{}
-	evicted atomic.Bool // a log was evicted that the reader may not have read to its end
+	evicted atomic.Bool // a log was evicted; the reader may not have read all of it
 }
 
 func (r *reader) wake() {
 	select {
 	case r.woken <- struct{}{}:
-	default: // it will read anyway
+	default: // a wake-up is pending already
 	}
 }
 
-// log is the latest events of one class of one principal.
+// log stores the latest events of one class of one principal.
 type log struct {
 	mu      sync.Mutex
-	events  []Event // a ring, once it has maxEvents
+	events  []Event // a ring buffer once it has maxEvents elements
 	oldest  int     // index of the oldest event in events
 	bytes   int
-	put     uint64 // how many events were added
+	put     uint64 // how many events were ever added
 	kept    int    // how many of them are stored
-	dropped uint64 // id of the newest event that is not
+	dropped uint64 // id of the newest event that was removed
 	readers []*reader
 	evicted bool
 	used    time.Time
 }
 
-// Publish adds an event, sets its id, and its time if it has none. It waits for no
-// reader.
+// Publish adds an event. It sets the event's id, and its time if it has none. It does not
+// wait for readers.
 func (s *Stream) Publish(e Event) {
 	if s == nil {
 		return
@@ -118,14 +119,14 @@ func (s *Stream) Publish(e Event) {
 	}
 }
 
-// add puts an event into the log. False: the log was evicted.
+// add adds an event to the log. It returns false if the log was evicted.
 func (l *log) add(s *Stream, e Event) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.evicted {
 		return false
 	}
-	e.ID = s.last.Add(1) // with the lock: its next holder finds every id up to s.last in the logs
+	e.ID = s.last.Add(1) // under the lock, so that a reader that locks the log finds all ids up to s.lastID
 	l.used = e.Time
 	size := e.size()
 	for l.kept > 0 && (l.kept == maxEvents || l.bytes+size > maxBytes) {
@@ -147,7 +148,7 @@ func (l *log) add(s *Stream, e Event) bool {
 	return true
 }
 
-// drop removes the oldest event. The lock is held.
+// drop removes the oldest event. The caller holds l.mu.
 func (l *log) drop() {
 	e := &l.events[l.oldest]
 	l.bytes -= e.size()
@@ -160,7 +161,7 @@ func (l *log) drop() {
 	}
 }
 
-// log returns the log of a principal, and makes it when there is none.
+// log returns a principal's log of a class, and creates it if there is none.
 func (s *Stream) log(principal string, class int) *log {
 	k := key{principal, class}
 	if l := (*s.logs.Load())[k]; l != nil {
@@ -181,9 +182,9 @@ func (s *Stream) log(principal string, class int) *log {
 	return l
 }
 
-// evict removes the least recently used log that has no reader of its own. Where every
-// log has one, there are more logs: streams of events are limited for each principal. The
-// lock is held.
+// evict removes the least recently used log that no principal's subscription reads. If there
+// is none, it removes nothing, and there are more than maxLogs logs: their number is still
+// bounded, as each principal's event streams are limited. The caller holds s.mu.
 func (s *Stream) evict(logs map[key]*log) {
 	var victim key
 	var used time.Time
@@ -195,7 +196,7 @@ func (s *Stream) evict(logs map[key]*log) {
 		l.mu.Unlock()
 	}
 	l := logs[victim]
-	if l == nil { // evicting logs with readers would make these wake each other without end
+	if l == nil { // readers of evicted logs would create them again, and evict each other's logs forever
 		return
 	}
 	l.mu.Lock()
@@ -208,12 +209,12 @@ func (s *Stream) evict(logs map[key]*log) {
 	delete(logs, victim)
 }
 
-// at returns the n-th of all events that were added.
+// event returns the n-th event that was ever added. It must still be stored.
 func (l *log) at(n uint64) *Event {
 	return &l.events[(l.oldest+int(n-(l.put-uint64(l.kept))))%maxEvents]
 }
 
-// subscribe has r woken by the events of a principal, or, with none, of all.
+// subscribe makes the events of a principal wake r; an empty principal means all.
 func (s *Stream) subscribe(r *reader, principal string) {
 	if principal == "" {
 		s.mu.Lock()
@@ -228,7 +229,7 @@ func (s *Stream) subscribe(r *reader, principal string) {
 	}
 }
 
-// subscribe has r woken by the log's events. False: the log was evicted.
+// subscribe makes the log's events wake r. It returns false if the log was evicted.
 func (l *log) subscribe(r *reader) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

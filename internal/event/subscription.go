@@ -9,38 +9,40 @@ import (
 
 // Filter selects events.
 type Filter struct {
-	// Principal is whose events; empty: all principals', which is for operators alone.
+	// Principal selects the events of one principal; empty: of all principals, which only
+	// operators may read.
 	Principal string
 	Kinds     []Kind // empty: all
-	Session   string // empty: those of all sessions, and of none
+	Session   string // empty: all events, with or without a session
 }
 
 func (f *Filter) wants(e *Event) bool {
 	return (len(f.Kinds) == 0 || slices.Contains(f.Kinds, e.Kind)) && (f.Session == "" || f.Session == e.Session)
 }
 
-// Lost is how many events, of any kind, a reader missed by not reading in time. The zero
-// value is none.
+// Lost counts the events that a subscription lost because it did not read them in time. It
+// counts events of all kinds, also those that the filter does not select.
 type Lost struct {
 	Count uint64
-	// More says that an unknown number of events was lost beside Count.
+	// Unknown: an unknown number of events was lost in addition to Count.
 	More bool
 }
 
-// Any says whether there are any.
+// Any reports whether events were lost.
 func (l Lost) Any() bool { return l.Count > 0 || l.More }
 
-// Subscription is one reader's place in the stream. One goroutine reads it.
+// Subscription is one reader's position in the stream. Only one goroutine may use it at a
+// time.
 type Subscription struct {
 	reader
 	stream *Stream
 	filter Filter
-	logs   map[*log]uint64 // how many of each log's events were read
+	logs   map[*log]uint64 // how many of a log's events, since its beginning, were read
 	lost   Lost
 }
 
-// Subscribe begins to read after the event with the id since; with 0 it begins with the
-// oldest stored event. Close ends it.
+// Subscribe returns a subscription to the events after the one with the id since; 0 means
+// from the oldest stored event on. Close ends it.
 func (s *Stream) Subscribe(f Filter, since uint64) *Subscription {
 	sub := &Subscription{reader: reader{woken: make(chan struct{}, 1)}, stream: s, filter: f, logs: map[*log]uint64{}}
 	s.subscribe(&sub.reader, f.Principal)
@@ -57,17 +59,17 @@ func (s *Stream) Subscribe(f Filter, since uint64) *Subscription {
 	return sub
 }
 
-// Newest is the id of the newest event. A subscription since then has only later events.
+// Newest returns the id of the newest event. Subscribe with it to get only later events.
 func (s *Stream) Newest() uint64 { return s.last.Load() }
 
-// Missed notes that an unknown number of events was lost before the first one.
+// MarkLost makes the next read report that an unknown number of events was lost.
 func (sub *Subscription) Missed() { sub.lost.More = true }
 
 // Close ends the subscription.
 func (sub *Subscription) Close() { sub.stream.unsubscribe(&sub.reader, sub.filter.Principal) }
 
-// Next returns events, in the order of their ids, and what was lost before them. It
-// waits until there is something, ctx ends, or the stream is closed.
+// Next returns the next events, in the order of their ids, and how many were lost before
+// them. It waits until there is something to return, ctx ends, or the stream is closed.
 func (sub *Subscription) Next(ctx context.Context) ([]Event, Lost, error) {
 	for {
 		events, lost, more := sub.Read()
@@ -87,25 +89,26 @@ func (sub *Subscription) Next(ctx context.Context) ([]Event, Lost, error) {
 	}
 }
 
-// batch is how many events of one log are read at once.
+// batchSize is how many events of one log are read at once.
 const batch = 64
 
-// part is what was read of one log.
+// logBatch is the events that were read from one log.
 type part struct {
 	log    *log
-	from   uint64 // the number of its first event
+	from   uint64 // number of the first event, counted from the log's beginning
 	events []Event
 }
 
-// Read returns the next events without waiting, a limited number, and says whether
+// Read returns the next events without waiting, at most batchSize of each log, and whether
 // there are more.
 func (sub *Subscription) Read() (events []Event, lost Lost, more bool) {
-	// An event with an id up to this one is in its log once the log's lock is free.
+	// An event gets its id under its log's lock. So all events with ids up to this one are in
+	// their logs as soon as we can lock them.
 	limit := sub.stream.last.Load()
 	var parts []part
 	for _, l := range sub.present() {
 		p, rest := sub.read(l, limit)
-		if rest { // newer events of the other logs have to wait
+		if rest { // to keep the order, later events of the other logs wait for the next Read
 			limit, more = p.events[len(p.events)-1].ID, true
 		}
 		parts = append(parts, p)
@@ -128,13 +131,13 @@ func (sub *Subscription) Read() (events []Event, lost Lost, more bool) {
 	return events, lost, more
 }
 
-// read copies the next events of a log up to that id, and says whether there are
-// more of them.
+// readLog copies the next events of a log with ids up to limit. It also returns whether
+// there are more of these.
 func (sub *Subscription) read(l *log, limit uint64) (p part, rest bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	first := l.put - uint64(l.kept)
-	from := sub.logs[l] // 0 for a log made after the subscription: all of it is new
+	from := sub.logs[l] // 0 for a log that is newer than the subscription: nothing of it was read
 	if from < first {
 		sub.lost.Count += first - from
 		from = first
@@ -153,8 +156,8 @@ func (sub *Subscription) read(l *log, limit uint64) (p part, rest bool) {
 	return p, false
 }
 
-// present returns the logs that the subscription reads. Unread events of an evicted log
-// count as lost.
+// currentLogs returns the logs that the subscription reads. The unread events of an evicted
+// log are counted as lost.
 func (sub *Subscription) present() []*log {
 	var logs []*log
 	if sub.filter.Principal == "" {
@@ -163,7 +166,7 @@ func (sub *Subscription) present() []*log {
 		for class := range classes {
 			l := sub.stream.log(sub.filter.Principal, class)
 			if _, known := sub.logs[l]; !known && len(sub.logs) > 0 {
-				l.subscribe(&sub.reader) // the log before was evicted; if this one is, the next read finds out
+				l.subscribe(&sub.reader) // it replaces an evicted log; if it is evicted too, the next call notices
 			}
 			logs = append(logs, l)
 		}

@@ -1,5 +1,6 @@
-// Package fault is the closed list of failures that are not the user's code: a fault gets
-// its kind where it happens, and is translated once at each edge (MCP, HTTP, CLI).
+// Package fault defines the errors that clients get: each has a kind out of a closed list.
+// The code that fails chooses the kind, and each edge (MCP, HTTP, CLI) translates it to its
+// protocol. Failures of the user's own code in a sandbox are results, not faults.
 package fault
 
 import (
@@ -9,7 +10,7 @@ import (
 	"maps"
 )
 
-// Kind is one row of the list.
+// Kind is the kind of a fault.
 type Kind int
 
 // The kinds. An error without a kind counts as Internal.
@@ -30,6 +31,7 @@ const (
 	Canceled
 )
 
+// kindInfo describes a kind; prefix begins the messages of its faults.
 type row struct {
 	code, category, severity, prefix string
 	rpc, http                        int
@@ -68,30 +70,30 @@ var rows = map[Kind]row{
 	Canceled: {"CANCELED", "execution", "low", "Canceled: ", -32800, 499, []string{"Call again"}},
 }
 
-// Error is a fault. Its text is for the user; its cause, which Unwrap returns, is for the
-// operator's log.
+// Error is a fault. Its text is shown to the user. Its cause, which Unwrap returns, is only
+// for the server's log.
 type Error struct {
 	Kind    Kind
 	Message string         // without the kind's prefix
-	Context map[string]any // facts that a program can use
-	Advice  []string       // what the user can do; empty: the advice of the kind
+	Context map[string]any // details for programs, by name
+	Advice  []string       // what the user can do; empty: the kind's advice
 	Cause   error
 }
 
-// New makes a fault; format and args as in fmt.Sprintf.
+// New returns a fault of a kind, with a message as by fmt.Sprintf.
 func New(kind Kind, format string, args ...any) *Error {
 	return &Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 }
 
-// Wrap makes a fault out of an error without a kind. Users are not shown the text of the
-// cause: what they can use of it belongs in the message.
+// Wrap returns a fault of a kind with a cause. Users do not see the text of the cause: what
+// they need of it belongs in the message.
 func Wrap(kind Kind, cause error, format string, args ...any) *Error {
 	e := New(kind, format, args...)
 	e.Cause = cause
 	return e
 }
 
-// With adds one fact to the context.
+// With adds one detail to the context, and returns e.
 func (e *Error) With(key string, value any) *Error {
 	if e.Context == nil {
 		e.Context = map[string]any{}
@@ -103,16 +105,16 @@ func (e *Error) With(key string, value any) *Error {
 func (e *Error) Error() string { return rows[e.Kind].prefix + e.Message }
 func (e *Error) Unwrap() error { return e.Cause }
 
-// Code is the word of the closed list: "SESSION_NOT_FOUND".
+// Code returns the kind's code for clients, such as "SESSION_NOT_FOUND".
 func (e *Error) Code() string { return rows[e.Kind].code }
 
-// RPC is the JSON-RPC error code.
+// RPC returns the JSON-RPC error code.
 func (e *Error) RPC() int { return rows[e.Kind].rpc }
 
-// HTTP is the status.
+// HTTP returns the HTTP status.
 func (e *Error) HTTP() int { return rows[e.Kind].http }
 
-// Data is the fault as a program reads it: the `data` of a JSON-RPC error.
+// Data is a fault for programs: the `data` of a JSON-RPC error.
 type Data struct {
 	ErrorCode           string         `json:"error_code"`
 	Category            string         `json:"category"`
@@ -121,19 +123,19 @@ type Data struct {
 	Context             map[string]any `json:"context"`
 }
 
-// fields are the fields that the context of a kind's faults always has.
+// contextFields are the fields that the context of a kind's faults always has in Data.
 var fields = map[Kind][]string{
 	ResourceLimit:    {"resource_type", "current_usage", "limit"},
 	CodeExecution:    {"template", "session_id", "error_type"},
 	CommandExecution: {"command", "exit_code", "session_id"},
 }
 
-// Data returns the fault as a program reads it.
+// Data returns the fault for programs.
 func (e *Error) Data() Data {
 	r := rows[e.Kind]
 	c := map[string]any{}
 	for _, name := range fields[e.Kind] {
-		c[name] = nil // the field is there, even without a value
+		c[name] = nil // null in JSON, unless the fault has a value
 	}
 	maps.Copy(c, e.Context)
 	advice := e.Advice
@@ -143,7 +145,8 @@ func (e *Error) Data() Data {
 	return Data{r.code, r.category, r.severity, advice, c}
 }
 
-// From returns the fault in err's chain, or an Internal one that hides it.
+// From returns the fault in err's chain. For another error it returns a new fault with err
+// as its cause: Canceled, Connection for a deadline, or else Internal.
 func From(err error) *Error {
 	var e *Error
 	switch {
@@ -157,7 +160,7 @@ func From(err error) *Error {
 	return Wrap(Internal, err, "something went wrong inside Sandlot")
 }
 
-// Is says whether err is a fault of that kind.
+// Is reports whether err is a fault of that kind.
 func Is(err error, kind Kind) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Kind == kind

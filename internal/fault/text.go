@@ -8,12 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// most is how much of a caller's text a message repeats, in bytes.
+// maxClip is how many bytes of a client's text a message repeats.
 const most = 120
 
-// Clip makes a text of a caller's fit for a message: valid UTF-8 and, beside an
-// ellipsis that shows what is missing, at most 120 bytes that end with a whole
-// character.
+// Clip makes a client's text fit for a message: it replaces invalid UTF-8, and cuts the text
+// after at most 120 bytes, between two characters. An ellipsis marks the cut.
 func Clip(text string) string { return clip(text, most) }
 
 func clip(text string, most int) string {
@@ -32,9 +31,9 @@ func clip(text string, most int) string {
 	return text
 }
 
-// Printable makes a text from inside a sandbox fit for a log line or an error: valid
-// UTF-8, no control characters but newline and tab, and at most limit bytes beside
-// the ellipsis that shows what is missing.
+// Printable makes a text from a sandbox fit for a log line or an error: it replaces invalid
+// UTF-8, removes control characters except newline and tab, and cuts the text after at most
+// limit bytes. An ellipsis marks the cut.
 func Printable(text string, limit int) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || r == utf8.RuneError || unicode.IsPrint(r) {
@@ -44,8 +43,8 @@ func Printable(text string, limit int) string {
 	}, clip(text, limit))
 }
 
-// Meant is the end of a message about a name that is not known: it asks whether the
-// nearest of the known ones was meant, and is empty where none is near.
+// DidYouMean returns the end of a message about an unknown name: "; did you mean ...?" with
+// the nearest known name, or "" if no known name is near.
 func Meant(name string, known []string) string {
 	if near := Nearest(name, known); near != "" {
 		return fmt.Sprintf("; did you mean %q?", near)
@@ -53,8 +52,9 @@ func Meant(name string, known []string) string {
 	return ""
 }
 
-// Nearest returns the known name that name was probably meant to be, or "": one that is
-// spelled nearly the same, contains name, or begins it.
+// Nearest returns the known name that was probably meant by name: one with nearly the same
+// spelling, one that contains name, or one that name begins with. It returns "" if there is
+// none.
 func Nearest(name string, known []string) string {
 	best, least := "", 3
 	if len(name) > 64 {
@@ -69,8 +69,8 @@ func Nearest(name string, known []string) string {
 	if best != "" || len(name) < 3 {
 		return best
 	}
-	// Else the one that needs the fewest letters more than name, or is the longest
-	// beginning of name.
+	// No spelling is near. Choose the shortest known name that contains name, or the longest
+	// that name begins with.
 	least = math.MaxInt
 	for _, k := range known {
 		longer := len(k) - len(name)
@@ -81,7 +81,7 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// distance is Levenshtein's.
+// distance returns the Levenshtein distance of two texts, in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

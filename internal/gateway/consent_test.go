@@ -20,7 +20,8 @@ func answered(state, answers string) string {
 	return fmt.Sprintf(`%s,"requestState":%q,"inputResponses":{"input":%s}`, callCareful, state, answers)
 }
 
-// asking is a gateway with a tool of Sandlot that asks, and says what was answered.
+// asking returns a gateway with one of Sandlot's own tools, which asks the user and returns the
+// answer.
 func asking() *Gateway {
 	return over(asker{func(ctx context.Context, c tool.Call) (*tool.Result, error) {
 		if c.Name == "careless" {
@@ -41,7 +42,7 @@ func asking() *Gateway {
 	}})
 }
 
-// A tool of Sandlot asks a client of the stateless protocol, which comes again.
+// One of Sandlot's own tools asks a client of the stateless protocol, which retries the call.
 func TestElicitationStateless(t *testing.T) {
 	g := asking()
 	kind, state, answer := resultOf(t, ask(g, "tools/call", "careful", callCareful))
@@ -50,7 +51,7 @@ func TestElicitationStateless(t *testing.T) {
 	}
 	kind, again, answer := resultOf(t,
 		ask(g, "tools/call", "careful", fmt.Sprintf(`%s,"requestState":%q`, callCareful, state)))
-	if kind != "input_required" || !strings.Contains(answer, "May I?") { // it came without an answer
+	if kind != "input_required" || !strings.Contains(answer, "May I?") { // the retry had no answer
 		t.Fatal(answer)
 	}
 	kind, _, answer = resultOf(t, ask(g, "tools/call", "careful",
@@ -67,7 +68,7 @@ func TestElicitationStateless(t *testing.T) {
 	}
 }
 
-// A tool of Sandlot asks a client of the stateful protocol while it waits.
+// One of Sandlot's own tools asks a client of the stateful protocol while the client waits.
 func TestElicitationStateful(t *testing.T) {
 	g := asking()
 	e, _ := g.acquire(auth.Local)
@@ -107,8 +108,7 @@ func TestElicitationStateful(t *testing.T) {
 	}
 }
 
-// What a client carries from one part of a call to the next is good for that
-// call, and for nobody else.
+// A requestState is valid only for its call and its principal.
 func TestStatesAreBound(t *testing.T) {
 	anna, bob := auth.User("anna", false), auth.User("bob", false)
 	passed := 0

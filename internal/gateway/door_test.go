@@ -14,38 +14,41 @@ import (
 	"sandlot/internal/tool"
 )
 
-const forbids = "this test lets nobody do it"
+const forbids = "this test refuses every operation"
 
 // refuseAll is a policy that refuses everything.
 func refuseAll(policy.Question) policy.Decision {
 	return policy.Decision{Reason: fault.New(fault.Forbidden, forbids)}
 }
 
-// open are the methods that are no operations: they do nothing, and tell nothing.
+// open has the methods that are not operations: they change nothing and return nothing.
 var open = map[string]bool{"ping": true, "notifications/cancelled": true, "notifications/initialized": true,
 	"notifications/progress": true, "notifications/roots/list_changed": true}
 
-// requests are one request of each other method, with the name that headers repeat.
+// requests has a request of each other method, with the name that a header repeats.
 var requests = map[string]struct{ params, name string }{
-	"initialize": {`"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}`,
-		""},
-	"server/discover":  {``, ""},
-	"logging/setLevel": {`"level":"error"`, ""},
-	"tools/list":       {``, ""}, "prompts/list": {``, ""}, "resources/list": {``, ""},
-	"resources/templates/list": {``, ""},
-	"tools/call":               {`"name":"own"`, "own"},
-	"prompts/get":              {`"name":"ext_p"`, "ext_p"},
-	"resources/read":           {`"uri":"file:///x"`, "file:///x"},
-	"resources/subscribe":      {`"uri":"file:///x"`, ""},
-	"resources/unsubscribe":    {`"uri":"file:///x"`, ""},
-	"subscriptions/listen":     {`"notifications":{"toolsListChanged":true}`, ""},
-	"completion/complete":      {`"ref":{"type":"ref/prompt","name":"ext_p"},"argument":{"name":"a","value":"b"}`, ""},
+	"initialize":               {params: initParams("2025-11-25", "{}")},
+	"server/discover":          {},
+	"logging/setLevel":         {params: `"level":"error"`},
+	"tools/list":               {},
+	"prompts/list":             {},
+	"resources/list":           {},
+	"resources/templates/list": {},
+	"tools/call":               {params: `"name":"own"`, name: "own"},
+	"prompts/get":              {params: `"name":"ext_p"`, name: "ext_p"},
+	"resources/read":           {params: `"uri":"file:///x"`, name: "file:///x"},
+	"resources/subscribe":      {params: `"uri":"file:///x"`},
+	"resources/unsubscribe":    {params: `"uri":"file:///x"`},
+	"subscriptions/listen":     {params: `"notifications":{"toolsListChanged":true}`},
+	"completion/complete": {
+		params: `"ref":{"type":"ref/prompt","name":"ext_p"},"argument":{"name":"a","value":"b"}`},
 }
 
-// closed is a gateway whose sources do nothing that a test would forgive.
+// closed returns a gateway whose sources fail the test when they are used.
 func closed(t *testing.T) *Gateway {
 	touched := func(what string) { t.Errorf("%s was done", what) }
-	th := &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
+	th := &theirs{
+		tools:     []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		prompts:   []tool.Item{{Key: "ext_p", Raw: json.RawMessage(`{"name":"ext_p"}`)}},
 		resources: []tool.Item{{Key: "file:///x", Raw: json.RawMessage(`{"uri":"file:///x","name":"x"}`)}},
 		call: func(context.Context, tool.Call) (*tool.Result, error) {
@@ -55,14 +58,15 @@ func closed(t *testing.T) *Gateway {
 		pass: func(_ context.Context, r tool.Request) (json.RawMessage, error) {
 			touched(r.Method)
 			return json.RawMessage(`{}`), nil
-		}}
+		},
+	}
 	return over(home{func() (*tool.Result, error) {
 		touched("a call")
 		return &tool.Result{}, nil
 	}}, th)
 }
 
-// forbidden checks that an answer is an error that says why.
+// forbidden checks that an answer is the policy's refusal.
 func forbidden(t *testing.T, where, answer string) {
 	t.Helper()
 	var a struct {
@@ -74,13 +78,13 @@ func forbidden(t *testing.T, where, answer string) {
 	}
 }
 
-// text is an answer's message.
+// text returns the JSON of an answer.
 func text(s said) string {
 	b, _ := json.Marshal(s.body)
 	return string(b)
 }
 
-// Every method names an operation that policy knows, or is one that does nothing.
+// Every method is a known operation, or one of those that do nothing.
 func TestMethodsNameOperations(t *testing.T) {
 	for m := range methods {
 		_, asked := requests[m]
@@ -95,8 +99,8 @@ func TestMethodsNameOperations(t *testing.T) {
 	}
 }
 
-// No method, by whichever road it comes, passes the door that is shut, and each
-// says why.
+// Policy can refuse every method, in each protocol and over each transport, and the client
+// gets the reason.
 func TestRoadsGoThroughTheDoor(t *testing.T) {
 	stateless := func(t *testing.T, m, params, name string) string {
 		g := closed(t)
@@ -133,14 +137,14 @@ func TestRoadsGoThroughTheDoor(t *testing.T) {
 		}
 		return "it ended"
 	}
-	statelessAlone := map[string]bool{"server/discover": true, "subscriptions/listen": true}
-	statefulAlone := map[string]bool{"initialize": true, "logging/setLevel": true, "resources/subscribe": true,
-		"resources/unsubscribe": true}
+	statelessOnly := map[string]bool{"server/discover": true, "subscriptions/listen": true}
+	statefulOnly := map[string]bool{"initialize": true, "logging/setLevel": true,
+		"resources/subscribe": true, "resources/unsubscribe": true}
 	for m, r := range requests {
-		if !statefulAlone[m] {
+		if !statefulOnly[m] {
 			forbidden(t, m+" stateless", stateless(t, m, r.params, r.name))
 		}
-		if statelessAlone[m] {
+		if statelessOnly[m] {
 			continue
 		}
 		forbidden(t, m+" on stdio", stdio(t, m, r.params, r.name))
@@ -150,7 +154,7 @@ func TestRoadsGoThroughTheDoor(t *testing.T) {
 	}
 }
 
-// A call or a list that would be answered past the SDK is not, either.
+// Policy can also refuse calls and lists that the fast path would answer.
 func TestFastPathGoesThroughTheDoor(t *testing.T) {
 	calls := 0
 	g := over(home{func() (*tool.Result, error) {
@@ -162,9 +166,11 @@ func TestFastPathGoesThroughTheDoor(t *testing.T) {
 			return &tool.Result{Raw: json.RawMessage(`{"content":[]}`)}, nil
 		}})
 	r := newRig(t, g, "{}")
-	for _, q := range []struct{ method, params, name string }{{"tools/call", `"name":"own"`, "own"},
+	for _, q := range []struct{ method, params, name string }{
+		{"tools/call", `"name":"own"`, "own"},
 		{"tools/call", `"name":"ext_t"`, "ext_t"},
-		{"tools/list", "", ""}} {
+		{"tools/list", "", ""},
+	} {
 		stateful := func() string {
 			return text(r.stateful(request("7", q.method, q.params)))
 		}
@@ -186,13 +192,16 @@ func TestFastPathGoesThroughTheDoor(t *testing.T) {
 	}
 }
 
-// Calls without MCP's headers have the same door.
+// Policy can refuse bare calls.
 func TestBareCallsGoThroughTheDoor(t *testing.T) {
 	g := closed(t)
 	g.Hub.Decide = refuseAll
-	for _, q := range []string{`"tools/list"`, `"tools/call","params":{"name":"own"}`,
+	for _, q := range []string{
+		`"tools/list"`,
+		`"tools/call","params":{"name":"own"}`,
 		`"tools/call","params":{"name":"ext_t"}`,
-		`"tools/call","params":{"name":"nothing"}`} {
+		`"tools/call","params":{"name":"nothing"}`,
+	} {
 		forbidden(t, q, askBare(g, `{"jsonrpc":"2.0","id":1,"method":`+q+`}`))
 	}
 }

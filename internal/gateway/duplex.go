@@ -15,9 +15,9 @@ import (
 	"sandlot/internal/limit"
 )
 
-// duplex is the SDK's transport of one client on standard input and output. The SDK's own
-// ends at a batch that it does not accept. A line and the answers to it count until the
-// answers were written.
+// duplex is the SDK's transport for one client on standard input and output. The SDK's own
+// transport closes on a batch that it does not accept; this one answers with an error. It
+// counts the bytes of a line and of its answers until the answers are written.
 type duplex struct {
 	in     *inlet
 	out    *messageWriter
@@ -25,39 +25,39 @@ type duplex struct {
 	limits *limit.Limiter
 	unread *unread
 
-	lines   chan arrived // from the goroutine that reads
+	lines   chan arrived // from the goroutine that reads the input
 	reading sync.WaitGroup
 	closed  chan struct{}
 	once    sync.Once
 	failed  error
-	queue   []jsonrpc.Message // of the last batch; Read alone uses it
+	queue   []jsonrpc.Message // the rest of the last batch; only Read uses it
 
 	mu    sync.Mutex
-	calls map[jsonrpc.ID]*exchange // without an answer
+	calls map[jsonrpc.ID]*exchange // the unanswered calls
 	over  bool                     // Close was called
 }
 
-// arrived is a line of the input, or the error that ended it.
+// inputResult is a line of the input, or the error that ended the input.
 type arrived struct {
 	parcel
 	err error
 }
 
-// exchange is a line with calls, until all of them are answered.
+// pendingLine is a line with calls, until all of them are answered.
 type exchange struct {
 	body    *limit.Held
 	answers *limit.Holds
-	remove  func() // of the entry in unread
+	remove  func() // removes answers from duplex.answers
 	batch   bool
-	places  map[jsonrpc.ID]int // the index of each call's answer in a batch
-	said    []json.RawMessage  // the answers
-	left    int                // calls without one
+	places  map[jsonrpc.ID]int // the index of each call's response in responses
+	said    []json.RawMessage
+	left    int // number of calls
 }
 
 // Connect implements mcp.Transport.
 func (d *duplex) Connect(context.Context) (mcp.Connection, error) {
 	d.lines, d.closed, d.calls = make(chan arrived), make(chan struct{}), map[jsonrpc.ID]*exchange{}
-	d.reading.Go(func() { // Close ends the input, and so this
+	d.reading.Go(func() { // ends when Close closes the input
 		for {
 			p, err := d.in.next()
 			select {
@@ -104,13 +104,13 @@ func (d *duplex) Read(ctx context.Context) (jsonrpc.Message, error) {
 	return m, nil
 }
 
-// take registers the calls of a line, and returns the answer to a line that is not
-// accepted.
+// register registers the calls of a line. It returns the answer to a line that is refused, or
+// nil.
 func (d *duplex) take(p parcel) (wrong any) {
 	x := &exchange{body: p.held, answers: d.limits.Holds(d.owner), batch: p.batch, places: map[jsonrpc.ID]int{}}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.over { // there is nobody to answer
+	if d.over { // the output is closed too
 		p.held.Release()
 		return nil
 	}
@@ -123,7 +123,7 @@ func (d *duplex) take(p parcel) (wrong any) {
 			if p.batch {
 				return rpc.Invalid("Invalid request: a request of the batch has the id of one that is not answered yet")
 			}
-			continue // the SDK says so
+			continue // the SDK answers with an error
 		}
 		x.places[q.ID] = len(x.places)
 	}
@@ -160,13 +160,14 @@ func (d *duplex) Write(ctx context.Context, m jsonrpc.Message) error {
 	b, done, over := d.answered(r.ID, b)
 	defer over()
 	if !done {
-		return nil // answers of its batch are missing
+		return nil // other calls of its batch are not answered yet
 	}
 	return d.put(b)
 }
 
-// answered returns what is written with an answer: the answer itself, or its batch when
-// that is done. The caller calls over after writing.
+// recordAnswer returns what to write for an answer: the answer, or the batch that it
+// completes; done is false if its batch is incomplete. The caller calls afterWrite after
+// writing.
 func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -183,11 +184,11 @@ func (d *duplex) answered(id jsonrpc.ID, b []byte) (_ []byte, done bool, over fu
 		b = rpc.JSON(x.said)
 		b = b[:len(b)-1]
 	}
-	x.body.Release() // before the next line comes
+	x.body.Release() // now, so that the client's next line can be counted
 	return b, true, x.end
 }
 
-// end releases what an exchange holds.
+// release releases the reservations of a line.
 func (x *exchange) end() {
 	x.remove()
 	x.answers.Release()

@@ -14,37 +14,37 @@ import (
 	"sandlot/internal/gateway/rpc"
 )
 
-// endpoint serves the clients of one token. Each endpoint has handlers of its own, so that
-// no other token can use its MCP sessions, and its calls have the rights of the token and
-// end with it.
+// endpoint serves the clients of one token. Each endpoint has its own SDK server, so that
+// another token cannot use its MCP sessions. Its calls have the rights of the token, and end
+// with it.
 //
-// Order of locks: external.syncing, then mu.
+// Lock order: external.syncMu, then mu.
 type endpoint struct {
-	principal           auth.Principal  // with the token
+	principal           auth.Principal  // including the token
 	life                context.Context // ends with the token
-	release             func()          // ends life
+	release             func()          // ends tokenCtx
 	server              *mcp.Server
 	stateful, stateless http.Handler
 	calls               *relay.Calls
 	unread              unread
 	fast                fastPath
 
-	fill     sync.Once                      // adds what is offered, which takes time
-	own      map[featureKey]json.RawMessage // definitions of Sandlot; nil: an alias, which is not listed
-	elicits  map[string]bool                // Sandlot's tools that may ask their client's user
+	fill     sync.Once                      // adds the features to server, which takes time
+	own      map[featureKey]json.RawMessage // Sandlot's own definitions; nil: an alias, which is not listed
+	elicits  map[string]bool                // whether one of Sandlot's own tools may ask the client's user
 	external external
 
 	mu        sync.Mutex
 	closing   map[*mcp.ServerSession]bool
-	notifiers map[*mcp.ServerSession]*relay.Notifier // of what belongs to no call; nil: to all sessions
+	notifiers map[*mcp.ServerSession]*relay.Notifier // for notifications outside of calls; key nil: to all sessions
 
-	users int       // running requests; the gateway's mu guards it
-	used  time.Time // when the last request ended, likewise
+	users int       // guarded by the gateway's mu
+	used  time.Time // when the last request ended; guarded by the gateway's mu
 }
 
-// acquire returns the endpoint of the principal's token, and makes it when there is none.
-// It stays until release is called. Only clients of the same endpoint wait while it is
-// filled.
+// acquire returns the endpoint of the principal's token, and creates it if there is none. The
+// endpoint stays until release is called. While features are added to a new endpoint, only
+// its own clients wait.
 func (g *Gateway) acquire(p auth.Principal) (e *endpoint, release func()) {
 	g.mu.Lock()
 	e = g.endpoints[p]
@@ -63,7 +63,7 @@ func (g *Gateway) acquire(p auth.Principal) (e *endpoint, release func()) {
 	}
 }
 
-// newEndpoint makes an endpoint for HTTP. It lasts until its life ends.
+// newEndpoint returns an endpoint for HTTP, which lasts until its tokenCtx ends.
 func (g *Gateway) newEndpoint(p auth.Principal) *endpoint {
 	life, release := g.lifeOf(context.Background(), p)
 	e := g.server(life, p)
@@ -79,7 +79,7 @@ func (g *Gateway) newEndpoint(p auth.Principal) *endpoint {
 		MaxRequestBodyBytes:          g.MaxBody,
 		SessionTimeout:               time.Hour,
 		PropagateRequestCancellation: true,
-		DisableLocalhostProtection:   true, // the host is checked before the gateway
+		DisableLocalhostProtection:   true, // package api checks the Host header
 	}
 	e.stateful = mcp.NewStreamableHTTPHandler(server, &options)
 	options.Stateless = true
@@ -87,7 +87,7 @@ func (g *Gateway) newEndpoint(p auth.Principal) *endpoint {
 	return e
 }
 
-// lifeOf returns a context that ends with the principal's token.
+// tokenContext returns a context that ends with the principal's token.
 func (g *Gateway) lifeOf(ctx context.Context, p auth.Principal) (context.Context, func()) {
 	if g.Hold != nil {
 		return g.Hold(ctx, p)
@@ -95,7 +95,7 @@ func (g *Gateway) lifeOf(ctx context.Context, p auth.Principal) (context.Context
 	return context.WithCancel(ctx)
 }
 
-// retire closes the sessions and calls of an endpoint whose life is over.
+// closeEndpoint closes the sessions and calls of an endpoint whose tokenCtx has ended.
 func (g *Gateway) retire(p auth.Principal, e *endpoint) {
 	g.mu.Lock()
 	if g.endpoints[p] == e {
@@ -104,19 +104,19 @@ func (g *Gateway) retire(p auth.Principal, e *endpoint) {
 	g.mu.Unlock()
 	var closing sync.WaitGroup
 	for s := range e.server.Sessions() {
-		closing.Go(func() { _ = s.Close() }) // waits for its calls, which have ended too
+		closing.Go(func() { _ = s.Close() }) // waits for the session's calls, whose contexts have ended too
 	}
 	e.calls.End()
 	closing.Wait()
 }
 
 const (
-	// idleTimeout is how long an unused endpoint is kept, and sweepInterval the time
-	// between two sweeps.
+	// idleTimeout is how long an unused endpoint stays, and sweepInterval how often unused
+	// endpoints are looked for.
 	idleTimeout, sweepInterval = 10 * time.Minute, time.Minute
 )
 
-// Run frees unused endpoints until ctx ends. The next request makes them again.
+// Run frees unused endpoints until ctx ends. The next request creates them again.
 func (g *Gateway) Run(ctx context.Context) {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -141,7 +141,7 @@ func (g *Gateway) sweep() {
 	}
 }
 
-// busy says whether a client can come back to something of the endpoint.
+// busy reports whether a client may still use a session or a suspended call of the endpoint.
 func (e *endpoint) busy() bool {
 	for range e.server.Sessions() {
 		return true
@@ -149,7 +149,7 @@ func (e *endpoint) busy() bool {
 	return e.calls.Suspended()
 }
 
-// filled waits until everything that is offered was added.
+// ensureFilled adds all features to an endpoint, once, or waits until they are added.
 func (g *Gateway) filled(e *endpoint) {
 	e.fill.Do(func() {
 		for _, t := range g.Hub.Tools(context.Background(), e.principal) {
@@ -175,13 +175,14 @@ func (g *Gateway) filled(e *endpoint) {
 	})
 }
 
-// maxSessions bounds the MCP sessions of the stateful protocol of one principal, over all
-// tokens. Clients that do not end their sessions would accumulate an hour's worth.
+// maxSessions is how many MCP sessions of the stateful protocol one principal can have, over
+// all tokens. The SDK ends idle sessions only after an hour (SessionTimeout), and some clients
+// never end theirs.
 const maxSessions = 256
 
-// trim closes the oldest sessions, of the token with the most, when a principal has too
-// many. Their clients are told that the sessions are gone, and begin new ones. A call
-// that runs in such a session comes to its end, but the SDK drops its answer.
+// trimSessions closes sessions of a principal who has too many: the oldest ones of the token
+// with the most. Their clients get an error for their next request, and begin new sessions. A
+// call that runs in such a session continues, but the SDK drops its answer.
 func (g *Gateway) trim(p auth.Principal) {
 	g.trimming.Lock()
 	defer g.trimming.Unlock()
@@ -202,7 +203,7 @@ func (g *Gateway) trim(p auth.Principal) {
 	}
 }
 
-// sessions returns the sessions that clients can come back to, the oldest first.
+// sessions returns the sessions that clients can use, the oldest first.
 func (e *endpoint) sessions() []*mcp.ServerSession {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -215,7 +216,7 @@ func (e *endpoint) sessions() []*mcp.ServerSession {
 	return all
 }
 
-// closeSession closes a session, which waits for the session's calls.
+// closeSession closes a session in the background, as closing waits for the session's calls.
 func (g *Gateway) closeSession(e *endpoint, s *mcp.ServerSession) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -228,7 +229,7 @@ func (g *Gateway) closeSession(e *endpoint, s *mcp.ServerSession) {
 	})
 }
 
-// lives says whether there is a session of the stateful protocol with that id.
+// hasSession reports whether there is a session of the stateful protocol with that id.
 func (e *endpoint) lives(id string) bool {
 	for s := range e.server.Sessions() {
 		if s.ID() == id {

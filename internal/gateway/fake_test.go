@@ -18,7 +18,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// home is a source of Sandlot with one tool and one resource.
+// fakeBuiltin is a source of Sandlot's own, with one tool and one resource.
 type home struct {
 	call func() (*tool.Result, error)
 }
@@ -26,10 +26,8 @@ type home struct {
 func (home) Tools(context.Context, auth.Principal) []tool.Tool { return []tool.Tool{{Name: "own"}} }
 
 func (h home) Find(_ auth.Principal, name string) (tool.Found, bool) {
-	return tool.Found{Operation: policy.ShellExecute, Call: func(context.Context, tool.Call) (*tool.Result,
-		error) {
-		return h.call()
-	}}, name == "own"
+	call := func(context.Context, tool.Call) (*tool.Result, error) { return h.call() }
+	return tool.Found{Operation: policy.ShellExecute, Call: call}, name == "own"
 }
 
 const ownTemplate = "sandlot://sessions/{session_id}/files/{+path}"
@@ -45,7 +43,7 @@ func (home) Read(_ context.Context, _ auth.Principal, uri string, _ int) (tool.B
 	return tool.Blob{MIME: "text/plain", Data: []byte("our file")}, 8, nil
 }
 
-// theirs is a third-party source that offers and does what a test wants.
+// fakeExternal is a source of third-party servers that offers and does what a test sets.
 type theirs struct {
 	tools                         []tool.Tool
 	prompts, resources, templates []tool.Item
@@ -97,8 +95,8 @@ func over(sources ...tool.Source) *Gateway {
 	return New(Config{Hub: hub.New(hub.Config{Sources: sources}), Log: slog.New(slog.DiscardHandler)})
 }
 
-// ask sends a request of the stateless protocol and returns what is answered, without
-// the framing of events.
+// ask sends a request of the stateless protocol and returns the answer, without the framing of
+// events.
 func ask(g *Gateway, method, name, params string) string {
 	return askAs(g, auth.Local, method, name, params)
 }
@@ -109,9 +107,13 @@ func askAs(g *Gateway, p auth.Principal, method, name, params string) string {
 	}
 	body := request("1", method, params+statelessMeta(`{"elicitation":{}}`, ""))
 	r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
-	for k, v := range map[string]string{"Content-Type": "application/json",
+	for k, v := range map[string]string{
+		"Content-Type":         "application/json",
 		"Accept":               "application/json, text/event-stream",
-		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name} {
+		"Mcp-Protocol-Version": "2026-07-28",
+		"Mcp-Method":           method,
+		"Mcp-Name":             name,
+	} {
 		if v != "" {
 			r.Header.Set(k, v)
 		}
@@ -126,35 +128,35 @@ func askAs(g *Gateway, p auth.Principal, method, name, params string) string {
 	return strings.TrimSpace(data)
 }
 
-// request is a JSON-RPC request; id is JSON, and params are members of an object.
+// request returns a JSON-RPC request; id is JSON, and params are the members of an object.
 func request(id, method, params string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":{%s}}`, id, method, params)
 }
 
-// callOf is a call of a tool.
+// callOf returns a call of a tool.
 func callOf(id, name, arguments string) string {
 	return request(id, "tools/call", fmt.Sprintf(`"name":%q,"arguments":%s`, name, arguments))
 }
 
-// initParams are parameters of initialize.
+// initParams returns the parameters of initialize.
 func initParams(revision, capabilities string) string {
 	return fmt.Sprintf(`"protocolVersion":%q,"capabilities":%s,%s`, revision, capabilities, clientInfo)
 }
 
 const clientInfo = `"clientInfo":{"name":"t","version":"1"}`
 
-// hello begins a session of the stateful protocol.
+// initialize returns the request that begins a session of the stateful protocol.
 func hello(id string) string { return request(id, "initialize", initParams("2025-11-25", "{}")) }
 
-// statelessMeta is the _meta of a request of the stateless protocol; more begins with a
-// comma.
+// statelessMeta returns the _meta of a request of the stateless protocol; more is empty or
+// begins with a comma.
 func statelessMeta(capabilities, more string) string {
 	return `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
 		`"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},` +
 		`"io.modelcontextprotocol/clientCapabilities":` + capabilities + more + `}`
 }
 
-// asksInput is a result of the stateless protocol that asks for input.
+// asksInput returns a result of the stateless protocol that asks for input.
 func asksInput(name, state string) json.RawMessage {
 	return json.RawMessage(fmt.Sprintf(`{"resultType":"input_required","requestState":%q,`+
 		`"inputRequests":{%q:{"method":"elicitation/create","params":{}}}}`, state, name))
@@ -168,7 +170,7 @@ func askBare(g *Gateway, body string) string {
 	return w.Body.String()
 }
 
-// asker is a source of Sandlot with a tool that asks its client's user.
+// fakeElicitor is a source of Sandlot's own, with a tool that asks the client's user.
 type asker struct {
 	call func(context.Context, tool.Call) (*tool.Result, error)
 }
@@ -181,8 +183,8 @@ func (a asker) Find(_ auth.Principal, name string) (tool.Found, bool) {
 	return tool.Found{Operation: policy.MCPConnect, Call: a.call}, strings.HasPrefix(name, "care")
 }
 
-// stdioPipe speaks over stdio as p: what is written to in is read, and out has the
-// answers, a line each.
+// stdioPipe serves p over stdio: the gateway reads what is written to in, and out has its
+// messages, one on each line.
 func stdioPipe(g *Gateway, p auth.Principal) (in io.WriteCloser, out *bufio.Scanner) {
 	inRead, inWrite := io.Pipe()
 	outRead, outWrite := io.Pipe()

@@ -13,24 +13,24 @@ import (
 	"sandlot/internal/limit"
 )
 
-// fastPath answers requests without the SDK, for the clients of one endpoint. It can be
-// left out: noFastPath changes nothing but how long an answer takes.
+// fastPath answers requests without the SDK, for the clients of one endpoint. It is only an
+// optimization: with noFastPath, all answers are the same.
 type fastPath interface {
-	// Serve answers a request, or leaves it to the SDK, which has answered when end is
-	// called.
+	// Serve answers a request, or returns false: then the SDK has to answer it, and end must
+	// be called afterwards.
 	Serve(w http.ResponseWriter, r *http.Request, m rpc.Message, a *limit.Holds) (answered bool, end func())
-	// Took remembers a call that the SDK accepted. Capabilities are the client's, where
-	// the tool may ask its user.
+	// Accept remembers a call that the SDK accepted. Capabilities are the client's if the
+	// tool may ask the client's user, and else nil.
 	Took(r *mcp.CallToolRequest, capabilities json.RawMessage)
-	// List is called before a list is made, and remember with a page of it.
+	// BeginList is called before a list is made, and remember with a page of it.
 	List() (remember func(req mcp.Request, p *rpc.Page))
-	// LevelSet says that a session wants log messages.
+	// ExcludeSession makes the SDK answer a session that wants log messages.
 	LevelSet(session string)
-	// Forget says that tools or lists changed.
+	// Reset forgets everything, as tools or lists changed.
 	Forget()
 }
 
-// noFastPath leaves every request to the SDK.
+// noFastPath makes the SDK answer every request.
 type noFastPath struct{}
 
 func (noFastPath) Serve(http.ResponseWriter, *http.Request, rpc.Message, *limit.Holds) (bool, func()) {
@@ -41,7 +41,7 @@ func (noFastPath) List() func(mcp.Request, *rpc.Page)         { return func(mcp.
 func (noFastPath) LevelSet(string)                            {}
 func (noFastPath) Forget()                                    {}
 
-// fast returns the fast path of an endpoint.
+// newFastPath returns the fast path of an endpoint.
 func (g *Gateway) fast(e *endpoint) fastPath {
 	if g.SDKAlone {
 		return noFastPath{}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
-	"sandlot/internal/gateway/fastpath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,11 +17,12 @@ import (
 
 	"sandlot/internal/auth"
 	"sandlot/internal/fault"
+	"sandlot/internal/gateway/fastpath"
 	"sandlot/internal/tool"
 )
 
-// rig is a gateway behind a real HTTP server, with a client's session of the
-// stateful protocol.
+// rig is a client of a gateway behind a real HTTP server, with a session of the stateful
+// protocol.
 type rig struct {
 	t       *testing.T
 	g       *Gateway
@@ -31,7 +31,7 @@ type rig struct {
 	can     string
 }
 
-// door lets a request in as the user that it names.
+// door returns the gateway's handler, with the user of the header User as the principal.
 func door(g *Gateway) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p := auth.Local
@@ -75,12 +75,12 @@ func (r *rig) post(ctx context.Context, body string, headers map[string]string) 
 	return res
 }
 
-// said is an answer: how it came, and its message without the framing.
+// said is an answer to an HTTP request.
 type said struct {
 	status int
-	short  bool // it came as one object, with a status that the SDK gives a stream
-	body   map[string]any
-	text   string
+	short  bool           // one JSON object, which the SDK would send as an event stream: from the fast path
+	body   map[string]any // the JSON-RPC message
+	text   string         // the HTTP body
 }
 
 func (r *rig) read(res *http.Response) said {
@@ -89,13 +89,13 @@ func (r *rig) read(res *http.Response) said {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	s := said{status: res.StatusCode,
-		short: res.StatusCode == http.StatusOK && res.Header.Get("Content-Type") == "application/json", text: string(b)}
+	s := said{status: res.StatusCode, text: string(b)}
+	s.short = res.StatusCode == http.StatusOK && res.Header.Get("Content-Type") == "application/json"
 	_, data, events := strings.Cut(string(b), "data: ")
 	if !events {
 		data = string(b)
 	}
-	_ = json.Unmarshal([]byte(data), &s.body) // else it stays empty
+	_ = json.Unmarshal([]byte(data), &s.body) // a body that is not JSON leaves it nil
 	return s
 }
 
@@ -111,7 +111,8 @@ func statelessHeaders(name string) map[string]string {
 	return map[string]string{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": name}
 }
 
-// statelessCall is a call's body in the stateless protocol; meta comes beside what has to be there.
+// statelessCall returns the body of a call in the stateless protocol; meta is added to its
+// _meta.
 func (r *rig) statelessCall(params, meta string) string {
 	return request("7", "tools/call", params+","+statelessMeta(r.can, meta))
 }
@@ -120,7 +121,8 @@ func (r *rig) stateless(name, params, meta string) said {
 	return r.read(r.post(r.t.Context(), r.statelessCall(params, meta), statelessHeaders(name)))
 }
 
-// both has tools of ours and of a third party, of which some go wrong.
+// both returns a gateway with Sandlot's own and third-party tools. The arguments of a call say
+// how it ends.
 func both(calls *atomic.Int64) *Gateway {
 	ours := asker{call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
 		calls.Add(1)
@@ -152,7 +154,7 @@ func both(calls *atomic.Int64) *Gateway {
 	return over(ours, third)
 }
 
-// An answer is the same whoever gives it.
+// The fast path gives the same answers as the SDK.
 func TestFastPathSaysTheSame(t *testing.T) {
 	var calls atomic.Int64
 	r := newRig(t, both(&calls), `{}`)
@@ -172,7 +174,7 @@ func TestFastPathSaysTheSame(t *testing.T) {
 				}
 				what := fmt.Sprintf("%s %s stateless=%v", name, args, stateless)
 				if name == "ext_a" && args == "" {
-					continue // the test's own server wants some
+					continue // the fake puts the arguments into its result
 				}
 				r.g.each("", func(e *endpoint) { e.fast.Forget() })
 				first, second := ask(5), ask(5)
@@ -183,8 +185,8 @@ func TestFastPathSaysTheSame(t *testing.T) {
 					t.Errorf("%s: the second call did not take the fast path: %s", what, second.text)
 				}
 				if first.body == nil || first.status != second.status || !reflect.DeepEqual(first.body, second.body) {
-					t.Errorf("%s:\nthe SDK    %d %s\nfast path  %d %s", what, first.status, first.text, second.status,
-						second.text)
+					t.Errorf("%s:\nthe SDK    %d %s\nfast path  %d %s", what,
+						first.status, first.text, second.status, second.text)
 				}
 			}
 		}
@@ -194,7 +196,7 @@ func TestFastPathSaysTheSame(t *testing.T) {
 	}
 }
 
-// What is not like a call that the SDK took comes to the SDK.
+// The SDK answers calls that differ from the accepted one.
 func TestFastPathIsNarrow(t *testing.T) {
 	var calls atomic.Int64
 	r := newRig(t, both(&calls), `{}`)
@@ -227,32 +229,37 @@ func TestFastPathIsNarrow(t *testing.T) {
 		status  int
 		says    string
 	}{
-		"another name in the header": {r.statelessCall(params, ""), with(stateless, "Mcp-Name", "careful"), 400,
+		"another name in the header": {
+			r.statelessCall(params, ""), with(stateless, "Mcp-Name", "careful"), 400, "Mcp-Name"},
+		"no name in the header": {
+			r.statelessCall(params, ""), with(stateless, "Mcp-Name", ""), 400, "Mcp-Name"},
+		"another method in the header": {
+			r.statelessCall(params, ""), with(stateless, "Mcp-Method", "tools/list"), 400, "Mcp-Method"},
+		"another revision in the header": {
+			r.statelessCall(params, ""), with(stateless, "Mcp-Protocol-Version", "2025-11-25"), 400, ""},
+		"no revision in _meta": {
+			statefulCall, stateless, 400, "protocolVersion"},
+		"another revision in _meta": {
+			strings.Replace(r.statelessCall(params, ""), "2026-07-28", "2025-11-25", 1), stateless, 400, ""},
+		"no event stream accepted": {
+			statefulCall, with(r.statefulHeaders(), "Accept", "application/json"), 400, "Accept"},
+		"another type of body": {
+			statefulCall, with(r.statefulHeaders(), "Content-Type", "text/plain"), 415, "Content-Type"},
+		"an event to resume from": {
+			statefulCall, with(r.statefulHeaders(), "Last-Event-Id", "1"), 400, "Last-Event-ID"},
+		"an unknown session": {
+			statefulCall, with(r.statefulHeaders(), "Mcp-Session-Id", "ABC"), 404, "session not found"},
+		"another user's session": {
+			statefulCall, with(r.statefulHeaders(), "User", "eve"), 404, "session not found"},
+		"an unknown revision": {
+			statefulCall, with(r.statefulHeaders(), "Mcp-Protocol-Version", "2020-01-01"), 400, "nsupported"},
+		"the client's own fingerprint": {
+			r.statelessCall(params, ""), with(stateless, "Mcp-Name", "careful", "Sandlot-Fingerprint", "x"), 400,
 			"Mcp-Name"},
-		"no name in the header": {r.statelessCall(params, ""), with(stateless, "Mcp-Name", ""), 400, "Mcp-Name"},
-		"another method in it": {r.statelessCall(params, ""), with(stateless, "Mcp-Method", "tools/list"), 400,
-			"Mcp-Method"},
-		"no version in the header": {r.statelessCall(params, ""),
-			with(stateless, "Mcp-Protocol-Version", "2025-11-25"), 400, ""},
-		"no version in _meta": {`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params + `}}`,
-			stateless, 400, "protocolVersion"},
-		"another version in _meta": {strings.Replace(r.statelessCall(params, ""), "2026-07-28", "2025-11-25", 1),
-			stateless, 400, ""},
-		"no stream accepted": {statefulCall, with(r.statefulHeaders(), "Accept", "application/json"), 400, "Accept"},
-		"another type of body": {statefulCall, with(r.statefulHeaders(), "Content-Type", "text/plain"), 415,
-			"Content-Type"},
-		"an event to go on from": {statefulCall, with(r.statefulHeaders(), "Last-Event-Id", "1"), 400, "Last-Event-ID"},
-		"a session that is not there": {statefulCall, with(r.statefulHeaders(), "Mcp-Session-Id", "ABC"), 404,
-			"session not found"},
-		"somebody else's session": {statefulCall, with(r.statefulHeaders(), "User", "eve"), 404, "session not found"},
-		"a version that is not there": {statefulCall,
-			with(r.statefulHeaders(), "Mcp-Protocol-Version", "2020-01-01"), 400, "nsupported"},
-		"a fingerprint of the client's": {r.statelessCall(params, ""),
-			with(stateless, "Mcp-Name", "careful", "Sandlot-Fingerprint", "x"), 400, "Mcp-Name"},
-		"no id": {`{"jsonrpc":"2.0","method":"tools/call","params":{` + params + `}}`,
-			r.statefulHeaders(), 400, ""},
-		"an id that is none": {`{"jsonrpc":"2.0","id":{},"method":"tools/call","params":{` + params + `}}`,
-			r.statefulHeaders(), 400, ""},
+		"no id": {
+			strings.Replace(statefulCall, `"id":1,`, "", 1), r.statefulHeaders(), 400, ""},
+		"an invalid id": {
+			strings.Replace(statefulCall, `"id":1`, `"id":{}`, 1), r.statefulHeaders(), 400, ""},
 	} {
 		ready()
 		before := calls.Load()
@@ -264,11 +271,10 @@ func TestFastPathIsNarrow(t *testing.T) {
 			t.Errorf("%s: it was called", what)
 		}
 	}
-	// These are calls, and more than ordinary ones.
+	// The SDK must answer these valid calls.
 	for what, ask := range map[string]func() said{
 		"wants logs": func() said {
-			return r.stateless("careless", params,
-				`,"io.modelcontextprotocol/logLevel":"debug"`)
+			return r.stateless("careless", params, `,"io.modelcontextprotocol/logLevel":"debug"`)
 		},
 		"another client":  func() said { return r.stateless("careless", params, `,"io.modelcontextprotocol/other":1`) },
 		"another session": func() said { return newRig(t, r.g, `{}`).stateful(statefulCall) },
@@ -279,7 +285,7 @@ func TestFastPathIsNarrow(t *testing.T) {
 			r.read(r.post(t.Context(), body, h))
 			return r.read(r.post(t.Context(), body, h))
 		},
-		"a token that is none": func() said {
+		"an invalid progress token": func() said {
 			return r.stateful(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + params +
 				`,"_meta":{"progressToken":[1]}}}`)
 		},
@@ -289,13 +295,13 @@ func TestFastPathIsNarrow(t *testing.T) {
 			t.Errorf("%s: it took the fast path: %s", what, got.text)
 		}
 	}
-	// What tools are may change.
+	// The tools change.
 	ready()
 	r.g.each("", func(e *endpoint) { e.replace(e.external.all()) })
 	if r.stateful(statefulCall).short {
 		t.Error("a call took the fast path after the tools changed")
 	}
-	// Somebody who wants to hear of logs hears of them.
+	// Only the SDK can send log messages to a session that wants them.
 	ready()
 	r.stateful(`{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`)
 	for range 3 {
@@ -317,14 +323,13 @@ func TestFastPathIsNarrow(t *testing.T) {
 	}
 }
 
-// A client that can be asked for more than its roots is asked by the SDK.
+// Only the SDK can send requests other than roots/list to a client.
 func TestFastPathOfElicitingTools(t *testing.T) {
 	var calls atomic.Int64
 	for _, can := range []string{`{"elicitation":{}}`, `{"sampling":{}}`} {
 		r := newRig(t, both(&calls), can)
 		for name, short := range map[string]bool{"ext_a": false, "careful": false, "careless": true} {
-			body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{}}}`,
-				name)
+			body := callOf("1", name, "{}")
 			r.stateful(body)
 			if got := r.stateful(body); got.short != short {
 				t.Errorf("%s with %s: fast path %v: %s", name, can, got.short, got.text)
@@ -333,8 +338,8 @@ func TestFastPathOfElicitingTools(t *testing.T) {
 	}
 }
 
-// waiting is a gateway whose tool waits until it is let go or given up, and says
-// something meanwhile.
+// waiting returns a gateway with a tool that sends a notification, and waits until it gets
+// something from let or its context ends.
 func waiting() (g *Gateway, began chan tool.Call, ended chan error, let chan struct{}) {
 	began, ended, let = make(chan tool.Call, 10), make(chan error, 10), make(chan struct{}, 10)
 	ours := asker{call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
@@ -359,8 +364,8 @@ func waiting() (g *Gateway, began chan tool.Call, ended chan error, let chan str
 
 const quick, slow = `"name":"careless","arguments":{"quick":true}`, `"name":"careless","arguments":{}`
 
-// A call of the stateful protocol ends when its client says so, and not with the
-// connection; one of the stateless protocol with the connection.
+// A call of the stateful protocol ends when the client cancels it, and not with the
+// connection. A call of the stateless protocol ends with the connection.
 func TestFastPathCancel(t *testing.T) {
 	g, began, ended, let := waiting()
 	r := newRig(t, g, `{}`)
@@ -427,7 +432,8 @@ func TestFastPathCancel(t *testing.T) {
 	}
 }
 
-// Of two calls with one id the second is refused, whichever way the first took.
+// The second of two calls with the same id is refused, whether or not the first is on the fast
+// path.
 func TestFastPathSameID(t *testing.T) {
 	g, began, ended, let := waiting()
 	r := newRig(t, g, `{}`)
@@ -466,7 +472,7 @@ func TestFastPathSameID(t *testing.T) {
 	}
 }
 
-// A client that gave a token hears what happens before the answer.
+// A client that sends a progress token gets notifications before the answer.
 func TestFastPathProgress(t *testing.T) {
 	g, began, ended, let := waiting()
 	r := newRig(t, g, `{}`)
@@ -504,8 +510,7 @@ func TestFastPathProgress(t *testing.T) {
 	}
 }
 
-// A server may ask for its client's roots; the client answers in a request of its
-// own, and nobody else can.
+// A server may ask for the client's roots. Only the client can answer, in a request of its own.
 func TestFastPathRoots(t *testing.T) {
 	third := &theirs{tools: []tool.Tool{externalTool("ext_r", `{"type":"object"}`)},
 		call: func(ctx context.Context, c tool.Call) (*tool.Result, error) {
@@ -522,30 +527,31 @@ func TestFastPathRoots(t *testing.T) {
 	r := newRig(t, g, `{"roots":{"listChanged":true}}`)
 	r.stateful(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_r","arguments":{"quick":true}}}`)
 	for _, reply := range []string{`"result":{"roots":[{"uri":"file:///a"}]}`, `"error":{"code":-1,"message":"no"}`} {
-		res := r.post(t.Context(),
-			callOf("2", "ext_r", "{}"), r.statefulHeaders())
+		res := r.post(t.Context(), callOf("2", "ext_r", "{}"), r.statefulHeaders())
 		lines := newLines(res.Body)
 		var q struct{ ID, Method string }
 		if err := json.Unmarshal([]byte(lines.data()), &q); err != nil || q.Method != "roots/list" {
 			t.Fatalf("asked %+v: %v", q, err)
 		}
 		stranger := newRig(t, g, `{}`)
-		stranger.stateful(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"result":{"roots":[{"uri":"file:///stranger"}]}}`,
-			q.ID))
-		accepted := r.stateful(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,%s}`, q.ID, reply))
-		if got := accepted; got.status != http.StatusAccepted {
+		const strangers = `{"jsonrpc":"2.0","id":%q,"result":{"roots":[{"uri":"file:///stranger"}]}}`
+		stranger.stateful(fmt.Sprintf(strangers, q.ID))
+		got := r.stateful(fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,%s}`, q.ID, reply))
+		if got.status != http.StatusAccepted {
 			t.Errorf("its answer: %d %s", got.status, got.text)
 		}
-		got := lines.data()
-		if want := map[bool]string{true: "file:///a", false: "no roots"}[strings.HasPrefix(reply,
-			`"result"`)]; !strings.Contains(got, want) {
-			t.Errorf("%s gave %s", reply, got)
+		want := "no roots"
+		if strings.HasPrefix(reply, `"result"`) {
+			want = "file:///a"
+		}
+		if result := lines.data(); !strings.Contains(result, want) {
+			t.Errorf("%s gave %s", reply, result)
 		}
 		res.Body.Close()
 	}
 }
 
-// lines reads events.
+// lines reads the events of a stream.
 type lines struct{ *bufio.Scanner }
 
 func newLines(r io.Reader) lines { return lines{bufio.NewScanner(r)} }
@@ -559,7 +565,7 @@ func (l lines) data() string {
 	return ""
 }
 
-// A session of its own, with many clients at once.
+// Many clients call at once, each in its own session.
 func TestFastPathMany(t *testing.T) {
 	var calls atomic.Int64
 	g := both(&calls)
@@ -594,11 +600,11 @@ func TestFastPathMany(t *testing.T) {
 	}
 }
 
-// A list is the same whoever gives it, and never an old one.
+// The fast path gives the same lists as the SDK, and never an outdated one.
 func TestFastPathLists(t *testing.T) {
 	item := func(field, key string) []tool.Item {
-		return []tool.Item{{Key: key, Raw: json.RawMessage(fmt.Sprintf(`{%q:%q,"name":"n","_meta":{"x":"<&>"}}`, field,
-			key))}}
+		raw := fmt.Sprintf(`{%q:%q,"name":"n","_meta":{"x":"<&>"}}`, field, key)
+		return []tool.Item{{Key: key, Raw: json.RawMessage(raw)}}
 	}
 	third := &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)}, prompts: item("name", "p"),
 		resources: item("uri", "a://b"), templates: item("uriTemplate", "a://{c}")}
@@ -615,8 +621,12 @@ func TestFastPathLists(t *testing.T) {
 		h["Mcp-Method"] = method
 		return r.read(r.post(t.Context(), strings.Replace(body, "tools/call", method, 1), h))
 	}
-	for method, name := range map[string]string{"tools/list": "ext_a", "prompts/list": `"p"`, "resources/list": "a://b",
-		"resources/templates/list": "a://{c}"} {
+	for method, name := range map[string]string{
+		"tools/list":               "ext_a",
+		"prompts/list":             `"p"`,
+		"resources/list":           "a://b",
+		"resources/templates/list": "a://{c}",
+	} {
 		for _, stateless := range []bool{false, true} {
 			first, second := ask(stateless, method, ""), ask(stateless, method, "")
 			if first.short || !second.short || !strings.Contains(first.text, name) ||
@@ -645,8 +655,8 @@ func TestFastPathLists(t *testing.T) {
 	})
 }
 
-// What can be read in two ways teaches the fast path nothing, and what the SDK
-// refuses is refused however many like it went before.
+// A request that JSON decoders read differently does not teach the fast path anything, and what
+// the SDK refuses stays refused, however many similar requests it accepted before.
 func TestFastPathIsNotFooled(t *testing.T) {
 	var calls atomic.Int64
 	r := newRig(t, both(&calls), `{}`)
@@ -654,13 +664,15 @@ func TestFastPathIsNotFooled(t *testing.T) {
 	call := func(inside string) string {
 		return `{"jsonrpc":"2.0","id":7,"method":"tools/call",` + inside + `}`
 	}
-	good, other := `{"name":"careless","arguments":{"a":"1"},`+meta+`}`, `{"name":"ext_a","arguments":{"a":"1"},`+meta+
-		`}`
+	good := `{"name":"careless","arguments":{"a":"1"},` + meta + `}`
+	other := `{"name":"ext_a","arguments":{"a":"1"},` + meta + `}`
 	headed := `{"name":"ext_h","arguments":{"a":"x"},` + meta + `}`
 	poisons := []string{
-		call(`"params":` + good + `,"Params":` + other), call(`"Params":` + other + `,"params":` + good),
+		call(`"params":` + good + `,"Params":` + other),
+		call(`"Params":` + other + `,"params":` + good),
 		call(`"params":` + good + `,"params":` + good),
-		call(`"params":` + good + `,"Params":` + headed), call(`"params":` + good + `,"METHOD":"tools/list"`),
+		call(`"params":` + good + `,"Params":` + headed),
+		call(`"params":` + good + `,"METHOD":"tools/list"`),
 		call(`"params":` + good + `,"extra":1`),
 		call(`"params":` + strings.Replace(good, `"name":"careless"`, `"name":"careless","name":"careless"`, 1)),
 		call(`"params":` + strings.Replace(good, `"_meta":`, `"_meta":{},"_meta":`, 1)),
@@ -675,16 +687,19 @@ func TestFastPathIsNotFooled(t *testing.T) {
 				t.Errorf("it took the fast path: %s", poison)
 			}
 		}
-		for _, body := range []string{call(`"params":` + other), call(`"params":` + headed),
-			call(`"params":{"name":"careless","arguments":{"a":"1"}}`)} {
+		for _, body := range []string{
+			call(`"params":` + other),
+			call(`"params":` + headed),
+			call(`"params":{"name":"careless","arguments":{"a":"1"}}`),
+		} {
 			before := calls.Load()
-			if got := r.read(r.post(t.Context(), body,
-				statelessHeaders("careless"))); got.status != http.StatusBadRequest || calls.Load() != before {
+			got := r.read(r.post(t.Context(), body, statelessHeaders("careless")))
+			if got.status != http.StatusBadRequest || calls.Load() != before {
 				t.Fatalf("after %s:\n%s was answered %d %s", poison, body, got.status, got.text)
 			}
 		}
 	}
-	// The same requests before and after many good ones.
+	// The answers are the same before and after accepted requests.
 	deep := strings.Repeat(`{"a":`, 1500) + "1" + strings.Repeat("}", 1500)
 	for what, body := range map[string]string{
 		"no jsonrpc":     `{"id":1,"method":"tools/call","params":{"name":"careless","arguments":{}}}`,
@@ -709,7 +724,7 @@ func TestFastPathIsNotFooled(t *testing.T) {
 	}
 }
 
-// What a client says of itself is not kept again and again.
+// What is stored of accepted requests is bounded.
 func TestFastPathIsBounded(t *testing.T) {
 	var calls atomic.Int64
 	r := newRig(t, both(&calls), `{"experimental":{"x":"`+strings.Repeat("a", 1<<20)+`"}}`)
@@ -737,7 +752,7 @@ func TestFastPathIsBounded(t *testing.T) {
 	})
 }
 
-// slow is a third-party source that is not ready.
+// slowSource is a source of third-party servers that have not listed their features.
 type slowSource struct {
 	*theirs
 	asked atomic.Int64
@@ -750,7 +765,7 @@ func (s *slowSource) Ready(ctx context.Context, _ auth.Principal) bool {
 	return true
 }
 
-// A list that has to wait does so once, on the SDK's way.
+// A list that has to wait for servers waits once, and the SDK answers it.
 func TestFastPathDoesNotWait(t *testing.T) {
 	third := &slowSource{theirs: &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)}}}
 	r := newRig(t, over(third), `{}`)
@@ -766,7 +781,7 @@ func TestFastPathDoesNotWait(t *testing.T) {
 	}
 }
 
-// A result that is none is an error, however it comes.
+// An invalid result of a server is an error, with and without the fast path.
 func TestFastPathOfNoResult(t *testing.T) {
 	for _, raw := range []string{`"text"`, `[1]`, `null`, ``} {
 		third := &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)},
@@ -782,7 +797,7 @@ func TestFastPathOfNoResult(t *testing.T) {
 	}
 }
 
-// limited notes whether what is written to it may take for ever.
+// limited fails the test when something is written without a write deadline.
 type limited struct {
 	*httptest.ResponseRecorder
 	until time.Time
@@ -801,12 +816,15 @@ func (l *limited) Write(b []byte) (int, error) {
 	return l.ResponseRecorder.Write(b)
 }
 
-// A client that does not read is cut off, whatever it asked for.
+// Each write has a deadline, so that a client that does not read cannot block the server.
 func TestFastPathCannotHang(t *testing.T) {
 	var calls atomic.Int64
 	g := both(&calls)
-	for _, params := range []string{"", `"name":"careless","arguments":{}`,
-		`"name":"careless","arguments":{"a":"fault"}`} {
+	for _, params := range []string{
+		"",
+		`"name":"careless","arguments":{}`,
+		`"name":"careless","arguments":{"a":"fault"}`,
+	} {
 		for n := range 3 {
 			method := "tools/call"
 			if params == "" {
@@ -823,15 +841,15 @@ func TestFastPathCannotHang(t *testing.T) {
 			q.Header.Set("Accept", "application/json, text/event-stream")
 			w := &limited{httptest.NewRecorder(), time.Time{}, t}
 			g.ServeHTTP(w, q.WithContext(auth.With(q.Context(), auth.Local)))
-			if short := strings.HasPrefix(w.Header().Get("Content-Type"), "application/json"); w.Body.Len() == 0 ||
-				n > 0 && !short || !w.until.IsZero() {
+			short := strings.HasPrefix(w.Header().Get("Content-Type"), "application/json")
+			if w.Body.Len() == 0 || n > 0 && !short || !w.until.IsZero() {
 				t.Errorf("%s: fast path %v, %q, and then until %v", method, short, w.Body, w.until)
 			}
 		}
 	}
 }
 
-// Without the fast path every answer is the same, and comes from the SDK.
+// Without the fast path, the SDK gives the same answers.
 func TestWithoutTheFastPath(t *testing.T) {
 	answers := map[bool][]string{}
 	for _, alone := range []bool{false, true} {

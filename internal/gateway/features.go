@@ -19,19 +19,20 @@ import (
 	"sandlot/internal/tool"
 )
 
-// featureKey names a tool, prompt, resource or template, and the method that uses it.
+// featureKey identifies a tool, prompt, resource or resource template, by the method that uses
+// it and its name, URI or URI template.
 type featureKey struct{ method, key string }
 
-// external is what third-party servers offer to an endpoint's principal.
+// externalFeatures is what third-party servers offer to an endpoint's principal.
 type external struct {
-	definitions atomic.Pointer[map[featureKey]json.RawMessage] // nil: nothing was added yet
+	definitions atomic.Pointer[map[featureKey]json.RawMessage] // nil: sync was not called yet
 
 	syncing sync.Mutex                     // held while definitions change
-	offered hub.Offered                    // the lists of which definitions were made
-	refused map[featureKey]json.RawMessage // definitions that the SDK refused
+	offered hub.Offered                    // the lists that definitions were made of
+	refused map[featureKey]json.RawMessage // definitions that the SDK does not accept
 }
 
-// all returns the definitions that are offered. Nobody changes the map.
+// current returns the definitions that are offered. The map must not be changed.
 func (x *external) all() map[featureKey]json.RawMessage {
 	if all := x.definitions.Load(); all != nil {
 		return *all
@@ -39,7 +40,7 @@ func (x *external) all() map[featureKey]json.RawMessage {
 	return nil
 }
 
-// same says whether the lists are the same slices, which nobody changes.
+// sameFeatures reports whether the lists are the same slices, so that nothing has changed.
 func same(a, b hub.Offered) bool {
 	return identical(a.Tools, b.Tools) && identical(a.Prompts, b.Prompts) &&
 		identical(a.Resources, b.Resources) && identical(a.Templates, b.Templates)
@@ -49,16 +50,16 @@ func identical[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// ownScheme begins the URIs of Sandlot's own resources, whatever third-party servers
-// offer.
+// ownScheme begins the URIs of Sandlot's own resources. Third-party servers cannot offer
+// resources with such URIs.
 const ownScheme = "sandlot:"
 
 func isOwn(uri string) bool {
 	return len(uri) >= len(ownScheme) && strings.EqualFold(uri[:len(ownScheme)], ownScheme)
 }
 
-// definitions are the definitions of what third-party servers offer. None replaces one of
-// Sandlot's own, and of two with the same name the first one counts.
+// externalDefinitions returns the definitions of what third-party servers offer. None replaces
+// one of Sandlot's own, and of two with the same key the first one counts.
 func (e *endpoint) definitions(o hub.Offered) map[featureKey]json.RawMessage {
 	all := make(map[featureKey]json.RawMessage, len(o.Tools)+len(o.Prompts)+len(o.Resources)+len(o.Templates))
 	add := func(method, key string, raw json.RawMessage) {
@@ -87,8 +88,8 @@ func (e *endpoint) definitions(o hub.Offered) map[featureKey]json.RawMessage {
 	return all
 }
 
-// sync brings the SDK's features up to date with what third-party servers offer. The SDK
-// announces the changes.
+// sync updates the SDK's features to what third-party servers offer. The SDK notifies clients
+// of the changes.
 func (g *Gateway) sync(e *endpoint) {
 	x := &e.external
 	x.syncing.Lock()
@@ -98,7 +99,7 @@ func (g *Gateway) sync(e *endpoint) {
 		return
 	}
 	want := e.definitions(now)
-	e.replace(want) // before the SDK has them: what the SDK lists can be called
+	e.replace(want) // before the SDK lists them, so that a client can use what it sees in a list
 	next, refused := want, map[featureKey]json.RawMessage{}
 	for k, raw := range want {
 		if before, ok := old[k]; ok && bytes.Equal(before, raw) {
@@ -133,14 +134,14 @@ func (e *endpoint) replace(definitions map[featureKey]json.RawMessage) {
 	e.fast.Forget()
 }
 
-// offer adds a feature to the SDK, which panics on a definition that it does not accept.
+// addFeature adds a feature to the SDK, which panics on a definition that it does not accept.
 func (g *Gateway) offer(e *endpoint, k featureKey, raw json.RawMessage) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v", r)
 		}
 	}()
-	if !json.Valid(raw) { // the whole list would be no JSON
+	if !json.Valid(raw) { // one invalid definition would make a whole list invalid
 		return errors.New("it is not JSON")
 	}
 	switch k.method {
@@ -157,24 +158,26 @@ func (g *Gateway) offer(e *endpoint, k featureKey, raw json.RawMessage) (err err
 	case "resources/read":
 		e.server.AddResource(&mcp.Resource{URI: k.key, Name: k.key}, g.reader(e))
 	case "resources/templates":
-		// A template may match one of Sandlot's own URIs. Only those reach this handler,
-		// as all others are proxied before.
+		// A template may match one of Sandlot's own URIs. Only these reach this handler, as
+		// proxyMiddleware answers the others.
 		e.server.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: k.key, Name: k.key}, g.reader(e))
 	}
 	return nil
 }
 
-// errGone answers a call between two changes; all others are proxied before.
+// errGone answers a request that arrives while its feature is removed. Other requests do not
+// reach the SDK's handlers, as proxyMiddleware answers them.
 var errGone = errors.New("it is gone")
 
-// anyObject is a schema of which the SDK needs nothing.
+// anyObject is the schema for the SDK of a tool without arguments in headers.
 var anyObject = json.RawMessage(`{"type":"object"}`)
 
-// hasHeaders says whether a tool's definition may require arguments in headers too.
+// hasHeaders reports whether a tool's definition may require arguments in headers too.
 func hasHeaders(raw json.RawMessage) bool { return rpc.Mentions(bytes.ToLower(raw), "x-mcp-header") }
 
-// inputSchema is what the SDK needs of a tool's input schema: which arguments come in
-// headers too. The SDK parses a schema many times, and most have no such arguments.
+// inputSchema returns what the SDK needs of a tool's input schema: which arguments must be in
+// headers too. Most tools have no such arguments, and then a tiny schema is enough, which
+// saves much time: the SDK parses a schema many times.
 func inputSchema(raw json.RawMessage) (json.RawMessage, error) {
 	if hasHeaders(raw) {
 		var d struct {
@@ -210,8 +213,9 @@ func (e *endpoint) withdraw(k featureKey) {
 	}
 }
 
-// external says whether a third-party server answers the request. A new feature may be
-// used before it is announced.
+// isExternal reports whether a third-party server answers the request. If the feature is
+// unknown, it waits for servers that have not listed theirs yet: a client may know the feature
+// from earlier.
 func (g *Gateway) external(ctx context.Context, e *endpoint, method, key string) bool {
 	k := featureKey{method, key}
 	_, own := e.own[k]

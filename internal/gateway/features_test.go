@@ -23,8 +23,8 @@ func endpointOf(g *Gateway, user string) *endpoint {
 	return e
 }
 
-// Whatever others offer, what is ours is listed as ours, read from us, and stays
-// when theirs goes.
+// Whatever third-party servers offer, Sandlot's own features are listed and used, and they stay
+// when those of the servers go.
 func TestOwnFeaturesStay(t *testing.T) {
 	const uri = "sandlot://sessions/abc/files/workspace/x"
 	for _, evil := range []string{ownTemplate, "sandlot://sessions/{+a}", "SandLot:{+a}", "{+a}", "s{+a}", uri} {
@@ -75,13 +75,13 @@ func TestOwnSubscriptionsStay(t *testing.T) {
 	}
 }
 
-// While one principal's endpoint is made, the others are served.
+// While one principal's endpoint is created, other principals are served.
 func TestEndpointsAreMadeApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slowed atomic.Bool
 		began, end := make(chan struct{}), make(chan struct{})
 		g := over(&theirs{tools: manyTools(3), list: func() {
-			if slowed.CompareAndSwap(false, true) { // the first alone takes its time
+			if slowed.CompareAndSwap(false, true) { // only the first one blocks
 				began <- struct{}{}
 				<-end
 			}
@@ -100,7 +100,7 @@ func TestEndpointsAreMadeApart(t *testing.T) {
 	})
 }
 
-// What cannot be offered is said once, and not listed.
+// A definition that cannot be offered is logged once, and not listed.
 func TestRefusedDefinitions(t *testing.T) {
 	var log bytes.Buffer
 	th := &theirs{}
@@ -125,7 +125,7 @@ func TestRefusedDefinitions(t *testing.T) {
 	}
 }
 
-// A list has the order, the cursor and the fields that the SDK gives it.
+// A list has the SDK's order, cursor and fields.
 func TestPages(t *testing.T) {
 	g := over(home{}, &theirs{tools: manyTools(1500)})
 	var names []string

@@ -1,6 +1,6 @@
-// Package gateway is the MCP edge: Streamable HTTP on one URL, in the stateful protocol
-// (until 2025-11-25) and the stateless one (from 2026-07-28), the bare JSON-RPC calls of
-// older clients, and stdio.
+// Package gateway is the server's MCP interface. It serves Streamable HTTP on one URL, in the
+// stateful protocol (until 2025-11-25) and the stateless one (from 2026-07-28), the bare
+// JSON-RPC calls of older clients, and stdio.
 package gateway
 
 import (
@@ -29,21 +29,22 @@ import (
 type Config struct {
 	Hub     *hub.Hub
 	Version string
-	// Fresh says whether a principal's bare call without a session id gets a session of
-	// its own.
+	// NewSession reports whether a principal's bare call without a session id gets a new
+	// session, and not the principal's home session.
 	Fresh func(auth.Principal) bool
-	// Hold returns a context that ends with the principal's token; nil: no token ends.
+	// TokenContext returns a context that ends with the principal's token; nil: tokens do not
+	// end.
 	Hold func(context.Context, auth.Principal) (_ context.Context, release func())
-	// Limits bounds what each principal holds; nil: the default.
+	// Limits bounds what each principal uses; nil: the default limits.
 	Limits *limit.Limiter
 	// Connected is called when a principal's client connects; it must not block.
 	Connected func(auth.Principal)
-	// MaxBody bounds a request, in bytes.
+	// MaxBody is the largest request in bytes; 0: 16 MiB.
 	MaxBody int64
-	// Key, of 32 bytes, seals the state that clients carry between two parts of a call;
-	// without it such calls end with the server.
+	// SealKey, of 32 bytes, encrypts the requestState of suspended calls. Without it the key
+	// is random, and no state is valid after a restart.
 	Key []byte
-	// SDKAlone leaves the fast path out: every request passes the SDK.
+	// SDKOnly turns the fast path off: the SDK answers every request.
 	SDKAlone bool
 	Log      *slog.Logger
 }
@@ -55,14 +56,14 @@ type Gateway struct {
 	bare  *bare.Handler
 	work  sync.WaitGroup // goroutines that outlive a request; Close waits for them
 
-	trimming  sync.Mutex // held while sessions are counted; before mu and an endpoint's
+	trimming  sync.Mutex // held while sessions are counted; locked before mu and an endpoint's mu
 	mu        sync.Mutex
 	endpoints map[auth.Principal]*endpoint // a call may depend on every field of a principal
-	streams   map[*endpoint]bool           // each of one stdio connection
-	followed  map[*mcp.ServerSession]bool  // sessions whose end the hub is told
+	streams   map[*endpoint]bool           // one for each stdio connection
+	followed  map[*mcp.ServerSession]bool  // sessions whose end is reported to the hub
 }
 
-// New returns the gateway.
+// New returns a gateway.
 func New(c Config) *Gateway {
 	if c.MaxBody == 0 {
 		c.MaxBody = 16 << 20
@@ -134,18 +135,19 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writer := rpc.NewKeepAlive(w, stream)
 	defer writer.Stop()
 	h.ServeHTTP(writer, r)
-	if session == "" && h == e.stateful { // it may have begun a session
+	if session == "" && h == e.stateful { // the request may have begun a session
 		g.trim(p)
 	}
 }
 
-// RetryAfter is after how many seconds a client that was refused may try again.
+// RetryAfter is the Retry-After header of a refusal, in seconds.
 const RetryAfter = "1"
 
-// Refuse answers a request whose body is not read to its end.
+// Refuse answers a request with a fault, and closes its connection: the rest of the body is
+// not read.
 func Refuse(w http.ResponseWriter, f *fault.Error) {
 	status := http.StatusBadRequest
-	w.Header().Set("Connection", "close") // what is left of the body is not read
+	w.Header().Set("Connection", "close")
 	if f.Kind == fault.ResourceLimit {
 		status = http.StatusTooManyRequests
 		w.Header().Set("Retry-After", RetryAfter)
@@ -153,8 +155,9 @@ func Refuse(w http.ResponseWriter, f *fault.Error) {
 	rpc.Write(w, status, rpc.Failure(nil, f.RPC(), f.Error(), f.Data()))
 }
 
+// refuseBody answers a request whose body could not be read.
 func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
-	if said, ok := errors.AsType[*fault.Error](err); ok { // why it was not read
+	if said, ok := errors.AsType[*fault.Error](err); ok { // from a reader of the body that counts it
 		Refuse(w, said)
 		return
 	}
@@ -166,7 +169,7 @@ func (g *Gateway) unreadable(w http.ResponseWriter, err error) {
 	rpc.Write(w, http.StatusBadRequest, rpc.Failure(nil, -32700, "Parse error: the request could not be read", nil))
 }
 
-// Serve speaks MCP over one byte stream, as on stdio, until it ends.
+// Serve serves one client over a pair of streams, as on stdio, until the input ends.
 func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser, out io.WriteCloser) error {
 	ctx, release := g.lifeOf(ctx, p)
 	defer release()
@@ -187,8 +190,8 @@ func (g *Gateway) Serve(ctx context.Context, p auth.Principal, in io.ReadCloser,
 	return e.server.Run(ctx, &duplex{in: lines, out: stdout, owner: p.ID, limits: g.Limits, unread: &e.unread})
 }
 
-// Close ends all endpoints, with their sessions and suspended calls, and waits for them.
-// No request may be running.
+// Close ends all endpoints with their sessions and suspended calls, and waits until they have
+// ended. No request may be running.
 func (g *Gateway) Close() {
 	g.each("", func(e *endpoint) {
 		e.calls.End()
@@ -199,7 +202,7 @@ func (g *Gateway) Close() {
 	g.work.Wait()
 }
 
-// connected reports the first message of a client.
+// connected calls Config.Connected after a client's first message.
 func (g *Gateway) connected(p auth.Principal) {
 	if g.Connected != nil {
 		g.Connected(p)

@@ -15,7 +15,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// blocks is a source whose one tool ends when it is let go.
+// blocks is a source with one tool, whose calls wait for end.
 type blocks struct{ began, end chan struct{} }
 
 func (blocks) Tools(context.Context, auth.Principal) []tool.Tool {
@@ -32,7 +32,8 @@ func (b blocks) call(context.Context, tool.Call) (*tool.Result, error) {
 	return &tool.Result{Words: "done"}, nil
 }
 
-// More tokens are not more sessions: the one with the most loses its oldest.
+// The limit of sessions is over all tokens of a principal; the token with the most sessions
+// loses its oldest.
 func TestSessionsOfAllTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := over(says())
@@ -58,9 +59,9 @@ func TestSessionsOfAllTokens(t *testing.T) {
 		if code := post(g, few, first, ping).Code; code != 200 {
 			t.Errorf("the token with few lost one: %d", code)
 		}
-		if old, last := post(g, many, ids[0], ping).Code, post(g, many, ids[len(ids)-1], ping).Code; old != 404 ||
-			last != 200 {
-			t.Errorf("the oldest %d, the newest %d", old, last)
+		oldest, newest := post(g, many, ids[0], ping).Code, post(g, many, ids[len(ids)-1], ping).Code
+		if oldest != 404 || newest != 200 {
+			t.Errorf("the oldest %d, the newest %d", oldest, newest)
 		}
 	})
 }
@@ -110,13 +111,15 @@ func TestSessionsAreBounded(t *testing.T) {
 		if w := post(g, ann, second, ping); w.Code != http.StatusNotFound {
 			t.Errorf("the oldest session lives: %d", w.Code)
 		}
-		for who, code := range map[string]int{third: post(g, ann, third, ping).Code,
-			bobs: post(g, bob, bobs, ping).Code} {
+		for who, code := range map[string]int{
+			third: post(g, ann, third, ping).Code,
+			bobs:  post(g, bob, bobs, ping).Code,
+		} {
 			if code != 200 {
 				t.Errorf("session %s: %d", who, code)
 			}
 		}
-		source.end <- struct{}{} // a session is gone after its calls
+		source.end <- struct{}{} // a session with a call is closed when the call ends
 		synctest.Wait()
 		if w := post(g, ann, first, ping); w.Code != http.StatusNotFound {
 			t.Errorf("the session with a call lives: %d", w.Code)

@@ -10,7 +10,7 @@ import (
 	"sandlot/internal/limit"
 )
 
-// recovering answers a panic of what is behind it as a fault.
+// recoverMiddleware turns a panic in a later handler into a fault.
 func (g *Gateway) recovering(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		res, panicked, err := g.attempt(ctx, next, method, req)
@@ -21,8 +21,9 @@ func (g *Gateway) recovering(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// bounded ends calls with the endpoint, and counts them for the principal: a call may
-// come on a stream, in a batch, or outlive its request.
+// limitMiddleware makes calls end with the endpoint's token, and counts them for the principal.
+// HTTP requests are counted elsewhere, but a call may come on a stream or in a batch, or
+// outlive its request.
 func (g *Gateway) bounded(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -40,6 +41,7 @@ func (g *Gateway) bounded(e *endpoint) mcp.Middleware {
 	}
 }
 
+// callRecovering calls next, and returns the fault for a panic in it.
 func (g *Gateway) attempt(ctx context.Context, next mcp.MethodHandler, method string,
 	req mcp.Request) (res mcp.Result, panicked, err error) {
 	defer rpc.Recover(ctx, g.Log, method, &panicked)

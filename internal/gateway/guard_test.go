@@ -12,12 +12,12 @@ import (
 	"sandlot/internal/tool"
 )
 
-// A panic anywhere is an internal error of its call, and logged.
+// A panic becomes an internal error of its call, and is logged.
 func TestPanics(t *testing.T) {
 	var log bytes.Buffer
 	th := &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
 		prompts: []tool.Item{{Key: "ext_p", Raw: json.RawMessage(`{"name":"ext_p"}`)}},
-		call:    func(context.Context, tool.Call) (*tool.Result, error) { panic("a tool of theirs") },
+		call:    func(context.Context, tool.Call) (*tool.Result, error) { panic("a third-party tool") },
 		pass:    func(context.Context, tool.Request) (json.RawMessage, error) { panic("a request") }}
 	own := home{call: func() (*tool.Result, error) { panic("a tool of Sandlot") }}
 	g := New(Config{Hub: hub.New(hub.Config{Sources: []tool.Source{own, th}}),
@@ -45,7 +45,7 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// What a third-party server answers reaches clients without MCP as it came.
+// Clients that send bare calls get the error of a third-party server unchanged.
 func TestBareRefusal(t *testing.T) {
 	g := over(&theirs{call: func(context.Context, tool.Call) (*tool.Result, error) {
 		return nil, &tool.Refusal{Code: -32099, Message: "path must be absolute",

@@ -8,7 +8,8 @@ import (
 	"sandlot/internal/gateway/rpc"
 )
 
-// complete puts the definitions into a list as their servers gave them.
+// completeList replaces the definitions in a list's result, of which the SDK knows only parts,
+// by the complete ones.
 func (e *endpoint) complete(res mcp.Result, stateless bool) (mcp.Result, error) {
 	var p *rpc.Page
 	switch l := res.(type) {
@@ -40,7 +41,7 @@ func (e *endpoint) complete(res mcp.Result, stateless bool) (mcp.Result, error) 
 	return p, nil
 }
 
-// pageOf is a page with the definitions of the features that the SDK lists.
+// newPage returns a page with the complete definitions of the features that the SDK listed.
 func pageOf[T any](e *endpoint, field, method string, listed []T, key func(T) string) *rpc.Page {
 	p := &rpc.Page{Field: field}
 	external := e.external.all()
@@ -50,7 +51,7 @@ func pageOf[T any](e *endpoint, field, method string, listed []T, key func(T) st
 		if raw == nil {
 			raw = external[k]
 		}
-		if raw != nil { // else it was withdrawn while the list was made
+		if raw != nil { // nil: it was removed while the list was made
 			p.Items = append(p.Items, raw)
 		}
 	}

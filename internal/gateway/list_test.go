@@ -23,7 +23,7 @@ func manyTools(n int) []tool.Tool {
 	return all
 }
 
-// Two pages of 1000 tools, as one client of the stateful protocol asks for them.
+// One client of the stateful protocol requests two pages of 1000 tools.
 func BenchmarkList(b *testing.B) {
 	g := over(&theirs{tools: manyTools(2000)})
 	id := begin(b, g, auth.Local)

@@ -15,11 +15,12 @@ import (
 	"sandlot/internal/revision"
 )
 
-// malformed returns the answer to a body that is no message, or a message that cannot be
-// answered under its id; nil: it is well-formed. The SDK's own answers are no JSON-RPC.
+// malformed returns the answer to a body that is not a valid message, or whose id an answer
+// cannot repeat; nil: it is valid. The SDK would answer such a body with plain text and not
+// with JSON-RPC.
 func malformed(m rpc.Message, r *http.Request, body []byte) any {
 	if m.Plain && rpc.IsID(m.ID) && !rpc.Nested(body) {
-		return nil // rpc.Read did all checks
+		return nil // rpc.Read has checked everything already
 	}
 	if wrong := rpc.Unparsable(body); wrong != nil {
 		return wrong
@@ -31,7 +32,7 @@ func malformed(m rpc.Message, r *http.Request, body []byte) any {
 			if json.Unmarshal(body, &all) == nil && len(all) > rpc.MaxBatch {
 				return rpc.Invalid(rpc.BatchSize)
 			}
-			return nil // the SDK knows the revision of the session
+			return nil // the SDK checks it against the session's revision
 		}
 		return rpc.Invalid("Invalid request: batches are not part of this protocol; send one message at a time")
 	}

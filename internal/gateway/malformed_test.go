@@ -10,28 +10,38 @@ import (
 	"sandlot/internal/auth"
 )
 
-// What is no message is answered in JSON-RPC in both protocols, and never under
-// another id than its own.
+// The answer to an invalid message is JSON-RPC in both protocols, and never has another id than
+// the message.
 func TestMalformedMessages(t *testing.T) {
 	g := over(says())
 	session := begin(t, g, local)
 	const ping = `"jsonrpc":"2.0","method":"ping"`
 	for name, body := range map[string]string{
-		"a batch": `[{"id":1,` + ping + `}]`, "an empty batch": `[]`, "a text": `"x"`, "a number": ` 7`, "null": `null`,
-		"an empty object":    `{}`,
-		"an id that is true": `{"id":true,` + ping + `}`, "an object as id": `{"id":{},` + ping + `}`,
-		"a list as id":     `{"id":[1],` + ping + `}`,
-		"a fraction as id": `{"id":1.5,` + ping + `}`, "an id that is too large": `{"id":12345678901234567890123,` +
-			ping + `}`, "an id beyond numbers": `{"id":1e400,` + ping + `}`,
-		"null as id": `{"id":null,` + ping + `}`, "no id": `{` + ping + `}`, "no version": `{"id":1,"method":"ping"}`,
+		"a batch":                  `[{"id":1,` + ping + `}]`,
+		"an empty batch":           `[]`,
+		"a text":                   `"x"`,
+		"a number":                 ` 7`,
+		"null":                     `null`,
+		"an empty object":          `{}`,
+		"an id that is true":       `{"id":true,` + ping + `}`,
+		"an object as id":          `{"id":{},` + ping + `}`,
+		"a list as id":             `{"id":[1],` + ping + `}`,
+		"a fraction as id":         `{"id":1.5,` + ping + `}`,
+		"an id that is too large":  `{"id":12345678901234567890123,` + ping + `}`,
+		"an id beyond numbers":     `{"id":1e400,` + ping + `}`,
+		"null as id":               `{"id":null,` + ping + `}`,
+		"no id":                    `{` + ping + `}`,
+		"no version":               `{"id":1,"method":"ping"}`,
 		"another version":          `{"id":1,"jsonrpc":"1.0","method":"ping"}`,
 		"a method that is no text": `{"id":1,"jsonrpc":"2.0","method":7}`,
 		"other letters":            `{"ID":1,"JSONRPC":"2.0","METHOD":"ping"}`,
-		"much depth": `{"id":1,` + ping + `,"params":{"a":` + strings.Repeat(`{"a":`, 2000) + `1` +
-			strings.Repeat("}", 2000) + `}}`,
+		"deep nesting": `{"id":1,` + ping + `,"params":{"a":` +
+			strings.Repeat(`{"a":`, 2000) + `1` + strings.Repeat("}", 2000) + `}}`,
 	} {
-		for _, header := range []map[string]string{{"Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-11-25"},
-			{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "ping"}} {
+		for _, header := range []map[string]string{
+			{"Mcp-Session-Id": session, "Mcp-Protocol-Version": "2025-11-25"},
+			{"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "ping"},
+		} {
 			r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
 			for k, v := range header {
 				r.Header.Set(k, v)

@@ -15,9 +15,9 @@ import (
 	"sandlot/internal/revision"
 )
 
-// operations are the operations of the requests that the SDK answers from the gateway's
-// lists. The others go through the door where the gateway calls the hub: calls of tools,
-// requests to third-party servers, resources of Sandlot, and subscriptions.
+// operations are the operations of the methods that the SDK answers by itself. The other
+// requests are authorized where the gateway calls the hub: calls of tools, requests to
+// third-party servers, Sandlot's own resources, and subscriptions.
 var operations = map[string]policy.Operation{
 	"initialize":               policy.ClientConnect,
 	"server/discover":          policy.ClientConnect,
@@ -31,7 +31,7 @@ var operations = map[string]policy.Operation{
 	"completion/complete":      policy.CompletionComplete,
 }
 
-// answered lets a request through the door that the SDK answers.
+// authorize has the hub authorize a request that the SDK answers by itself.
 func (g *Gateway) answered(ctx context.Context, e *endpoint, method string,
 	answer func(context.Context) (mcp.Result, error)) (mcp.Result, error) {
 	o, ok := operations[method]
@@ -50,8 +50,8 @@ func (g *Gateway) answered(ctx context.Context, e *endpoint, method string,
 	return res, err
 }
 
-// methods are the methods that the SDK serves. In the stateful protocol, its answer to any
-// other is no JSON-RPC.
+// methods are the methods that the SDK supports. In the stateful protocol, the SDK answers
+// other methods with plain text and not with JSON-RPC.
 var methods = map[string]bool{
 	"initialize": true, "ping": true, "server/discover": true, "completion/complete": true, "logging/setLevel": true,
 	"tools/list": true, "tools/call": true, "prompts/list": true, "prompts/get": true,
@@ -61,8 +61,8 @@ var methods = map[string]bool{
 	"notifications/roots/list_changed": true,
 }
 
-// unknown answers a message of the stateful protocol with an unknown method, and says
-// whether it did. In the stateless protocol the SDK does.
+// refuseUnknownMethod answers a message with an unknown method, in the stateful protocol, and
+// reports whether it answered. In the stateless protocol the SDK answers.
 func unknown(w http.ResponseWriter, r *http.Request, e *endpoint, m rpc.Message) bool {
 	session := r.Header.Get("Mcp-Session-Id")
 	stateful := session != "" || !revision.IsStateless(r.Header.Get("Mcp-Protocol-Version"))
@@ -70,7 +70,7 @@ func unknown(w http.ResponseWriter, r *http.Request, e *endpoint, m rpc.Message)
 	case !stateful, m.Method == "", methods[m.Method], session != "" && !e.lives(session):
 		return false
 	case len(m.ID) == 0 && strings.HasPrefix(m.Method, "notifications/"):
-		w.WriteHeader(http.StatusAccepted) // nobody waits for an answer
+		w.WriteHeader(http.StatusAccepted) // notifications have no answer
 		return true
 	case !rpc.IsID(m.ID):
 		return false

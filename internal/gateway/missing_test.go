@@ -12,7 +12,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// explains is a third-party source that knows why a tool is not there.
+// explains is a source of third-party servers that can explain why a tool is missing.
 type explains struct{ *theirs }
 
 func (explains) Find(auth.Principal, string) (tool.Found, bool) { return tool.Found{}, false }
@@ -26,27 +26,26 @@ func (explains) Missing(p auth.Principal, name string) error {
 	return f
 }
 
-// What happened to a tool is said in both protocols and to bare calls, and what it is
-// to others is what a tool is that never was.
+// The explanation of a missing tool is in the answer of both protocols and of bare calls. To
+// other principals, the tool is one that never existed.
 func TestMissingTools(t *testing.T) {
-	g := over(home{}, explains{&theirs{call: func(context.Context, tool.Call) (*tool.Result, error) {
-		return nil,
-			fmt.Errorf("called")
-	}}})
+	called := func(context.Context, tool.Call) (*tool.Result, error) { return nil, fmt.Errorf("called") }
+	g := over(home{}, explains{&theirs{call: called}})
 	ann := auth.User("ann", false)
 	session, anns := begin(t, g, auth.Local), begin(t, g, ann)
 	older := func(p auth.Principal, session, name string) string {
-		w := post(g, p, session,
-			fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, name))
+		w := post(g, p, session, callOf("2", name, "{}"))
 		_, data, _ := strings.Cut(w.Body.String(), "data: ")
 		return data
 	}
 	newer := func(p auth.Principal, name string) string {
 		return askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q,"arguments":{}`, name))
 	}
-	for era, said := range map[string]string{"older": older(auth.Local, session, "ext_held"),
-		"newer": newer(auth.Local, "ext_held"),
-		"bare":  askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_held"}}`)} {
+	for era, said := range map[string]string{
+		"stateful":  older(auth.Local, session, "ext_held"),
+		"stateless": newer(auth.Local, "ext_held"),
+		"bare":      askBare(g, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ext_held"}}`),
+	} {
 		var m struct {
 			Error struct {
 				Code    int
@@ -61,8 +60,9 @@ func TestMissingTools(t *testing.T) {
 		}
 	}
 	for era, said := range map[string]func(name string) string{
-		"older": func(name string) string { return older(ann, anns, name) },
-		"newer": func(name string) string { return newer(ann, name) }} {
+		"stateful":  func(name string) string { return older(ann, anns, name) },
+		"stateless": func(name string) string { return newer(ann, name) },
+	} {
 		others, none := said("ext_held"), said("ext_none")
 		if others != strings.ReplaceAll(none, "ext_none", "ext_held") ||
 			!strings.Contains(strings.ToLower(none), "unknown tool") {

@@ -13,9 +13,9 @@ import (
 	"sandlot/internal/gateway/rpc"
 )
 
-// proxy answers for third-party servers, and for tools that elicit, in front of the SDK's
-// own handlers. The SDK knows of third-party tools, prompts and resources what it needs
-// to announce changes and to check headers.
+// proxyMiddleware answers requests for third-party servers, and calls of Sandlot's tools that
+// elicit, instead of the SDK's own handlers. Of third-party tools, prompts and resources, the
+// SDK knows only what it needs to notify clients of changes and to check headers.
 func (g *Gateway) proxy(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -42,7 +42,7 @@ func (g *Gateway) proxy(e *endpoint) mcp.Middleware {
 	}
 }
 
-// viaSDK has the SDK answer a request, and completes the definitions of a list.
+// answerBySDK has the SDK answer a request, and completes the definitions of a list.
 func (g *Gateway) viaSDK(ctx context.Context, e *endpoint, next mcp.MethodHandler, method string,
 	req mcp.Request) (mcp.Result, error) {
 	remember := e.fast.List()
@@ -62,8 +62,8 @@ func (g *Gateway) viaSDK(ctx context.Context, e *endpoint, next mcp.MethodHandle
 	return res, err
 }
 
-// proxied returns what the relay needs for a request that a third-party server answers,
-// or a tool that elicits; nil: the SDK answers the request.
+// relayRequest returns the request for the relay, if a third-party server or a tool that
+// elicits has to answer it; nil: the SDK answers it.
 func (g *Gateway) proxied(ctx context.Context, e *endpoint, method string, req mcp.Request) *relay.Request {
 	switch r := req.(type) {
 	case *mcp.CallToolRequest:
@@ -91,10 +91,11 @@ func (g *Gateway) proxied(ctx context.Context, e *endpoint, method string, req m
 	return nil
 }
 
-// listTimeout is how long a list waits for servers that have not listed anything yet.
+// listTimeout is how long a client's list waits for servers that have not listed their
+// features yet.
 const listTimeout = 10 * time.Second
 
-// ready waits for servers that start for the first time.
+// waitReady waits for servers that have not listed their features yet, and adds them.
 func (g *Gateway) ready(ctx context.Context, e *endpoint) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
@@ -103,7 +104,7 @@ func (g *Gateway) ready(ctx context.Context, e *endpoint) {
 	}
 }
 
-// proxyRequest is a request of the SDK as the relay takes it.
+// newRelayRequest returns the relay's request for one of the SDK.
 func proxyRequest[P mcp.Params](method string, r *mcp.ServerRequest[P], key string, responses mcp.InputResponseMap,
 	state string) *relay.Request {
 	q := &relay.Request{Method: method, Key: key, Stateless: rpc.IsStateless(r), Meta: r.Params.GetMeta(),

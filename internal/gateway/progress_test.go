@@ -10,7 +10,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// What is said of a call comes before its result, in order.
+// The notifications of a call come before its result, in order.
 func TestProgressComesBeforeTheResult(t *testing.T) {
 	const said = 40
 	g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},

@@ -28,7 +28,7 @@ func resultOf(t *testing.T, answer string) (kind, state, rest string) {
 	return r.Result.ResultType, r.Result.RequestState, answer
 }
 
-// A server behind this one may be such a server too: its states are sealed again.
+// A third-party server may be a Sandlot too: its states are encrypted again.
 func TestStatesOfAnotherSandlot(t *testing.T) {
 	theirState := relay.SealMark + "AAAA"
 	var came string
@@ -56,8 +56,8 @@ func TestStatesOfAnotherSandlot(t *testing.T) {
 	}
 }
 
-// A call that waits for its client's answer ends with the gateway, and leaves
-// no goroutine (synctest says so).
+// A call that waits for the client's answer ends with the gateway, and leaves no goroutine:
+// synctest would report it.
 func TestCloseEndsSuspendedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
@@ -84,8 +84,8 @@ func TestCloseEndsSuspendedCalls(t *testing.T) {
 	})
 }
 
-// Calls that wait for their user are bounded for each user, whatever tokens they
-// have, and those that are over count no more.
+// The number of suspended calls is limited for each user, over all of their tokens. Calls that
+// have ended are not counted.
 func TestSuspendedCallsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := over(&theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
@@ -118,9 +118,9 @@ func TestSuspendedCallsAreBounded(t *testing.T) {
 	})
 }
 
-// A call that waits for its user ends with its token, whatever it waits for: a
-// question of its server's that nobody has answered, or the server itself after an
-// answer. Another token of the same user cannot go on with it, and keeps its own.
+// A suspended call ends with its token, whether it waits for the user's answer or, after the
+// answer, for the server. Another token of the same user cannot continue it, and that token's
+// own calls stay.
 func TestATokenEndsSuspendedCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, ended := &lives{}, make(chan string, 10)
@@ -155,7 +155,7 @@ func TestATokenEndsSuspendedCalls(t *testing.T) {
 		if len(ended) != 2 || <-ended != one.Token || <-ended != one.Token {
 			t.Errorf("%d calls more ended", len(ended))
 		}
-		// Its client has lost the connection: whether an error is written still is chance.
+		// The connection has ended with the token, so the error may or may not be written.
 		if got := <-answers; got != "" && !strings.Contains(got, `"error"`) {
 			t.Errorf("the one that waited for its server: %s", got)
 		}

@@ -23,8 +23,8 @@ import (
 	"sandlot/internal/tool"
 )
 
-// quieter turns the SDK's log records into debug records: the SDK reports each
-// connection and each mistake of a client.
+// debugHandler lowers the SDK's log records to the level debug: the SDK logs each connection
+// and each mistake of a client at higher levels.
 type quieter struct{ slog.Handler }
 
 func quiet(log *slog.Logger) *slog.Logger { return slog.New(quieter{log.Handler()}) }
@@ -56,7 +56,7 @@ func (g *Gateway) implementation() *mcp.Implementation {
 	return &mcp.Implementation{Name: "sandlot", Title: "Sandlot", Version: g.Version}
 }
 
-// server makes an endpoint without features. Its calls end with life.
+// newEmptyEndpoint returns an endpoint without features. Its calls end with tokenCtx.
 func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 	s := mcp.NewServer(g.implementation(), &mcp.ServerOptions{
 		Instructions: instructions,
@@ -100,7 +100,7 @@ func (g *Gateway) server(life context.Context, p auth.Principal) *endpoint {
 	return e
 }
 
-// subscribe passes a subscription of a session on.
+// subscribe begins or ends a session's subscription to a resource.
 func (g *Gateway) subscribe(ctx context.Context, p auth.Principal, s *mcp.ServerSession, q hub.Subscription) error {
 	q.Client = clientOf(s)
 	if isOwn(q.URI) {
@@ -116,7 +116,8 @@ func (g *Gateway) subscribe(ctx context.Context, p auth.Principal, s *mcp.Server
 	return nil
 }
 
-// clientOf tells sessions apart. In the stateless protocol each request has its own.
+// clientID returns an id that distinguishes the clients of one principal: the session's. In
+// the stateless protocol each request has a session without an id.
 func clientOf(s *mcp.ServerSession) string {
 	if id := s.ID(); id != "" {
 		return id
@@ -124,7 +125,8 @@ func clientOf(s *mcp.ServerSession) string {
 	return fmt.Sprintf("%p", s)
 }
 
-// followEnd tells the hub when a session is over of which third-party servers know.
+// watchEnd reports the end of a session to the hub, which ends the session's subscriptions at
+// third-party servers.
 func (g *Gateway) followEnd(p auth.Principal, s *mcp.ServerSession) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -133,7 +135,7 @@ func (g *Gateway) followEnd(p auth.Principal, s *mcp.ServerSession) {
 	}
 	g.followed[s] = true
 	g.work.Go(func() {
-		_ = s.Wait() // however it ends
+		_ = s.Wait() // the error says how it ended, which does not matter
 		g.mu.Lock()
 		delete(g.followed, s)
 		g.mu.Unlock()
@@ -141,7 +143,7 @@ func (g *Gateway) followEnd(p auth.Principal, s *mcp.ServerSession) {
 	})
 }
 
-// levels passes on from which level on clients want log messages.
+// levelMiddleware passes on the logging levels that clients set.
 func (g *Gateway) levels(e *endpoint) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -157,7 +159,7 @@ func (g *Gateway) levels(e *endpoint) mcp.Middleware {
 	}
 }
 
-// each calls do for the endpoints of one principal, or, with no owner, of all.
+// forEachEndpoint calls do for the endpoints of one principal; an empty owner means all.
 func (g *Gateway) each(owner string, do func(*endpoint)) {
 	g.mu.Lock()
 	var all []*endpoint
@@ -175,18 +177,19 @@ func (g *Gateway) each(owner string, do func(*endpoint)) {
 	}
 }
 
-// Changed says that third-party servers changed what they offer to a principal, or,
-// without an owner, to all.
+// SyncFeatures updates what a principal's clients see of third-party servers, after the
+// servers' features changed; an empty owner means all principals.
 func (g *Gateway) Changed(owner string) {
 	g.each(owner, func(e *endpoint) {
 		var err error
-		defer rpc.Recover(context.Background(), g.Log, "features", &err) // and logs the panic
+		defer rpc.Recover(context.Background(), g.Log, "features", &err) // it logs the panic
 		g.filled(e)
 		g.sync(e)
 	})
 }
 
-// Updated says that a resource changed. It does not wait for clients.
+// ResourceUpdated notifies the subscribed clients of a principal that a resource changed. It
+// does not wait for clients.
 func (g *Gateway) Updated(owner, uri string) {
 	g.each(owner, func(e *endpoint) {
 		e.notify(nil, relay.Notification{Key: uri, Send: func() {
@@ -195,8 +198,8 @@ func (g *Gateway) Updated(owner, uri string) {
 	})
 }
 
-// Logged passes on a log message of a server that belongs to no call. It does not wait
-// for clients.
+// ForwardLog sends a principal's clients a log message of a third-party server that belongs to
+// no call. It does not wait for clients.
 func (g *Gateway) Logged(owner string, params json.RawMessage) {
 	var p mcp.LoggingMessageParams
 	if json.Unmarshal(params, &p) != nil {
@@ -208,14 +211,14 @@ func (g *Gateway) Logged(owner string, params json.RawMessage) {
 				e.notify(s, relay.Notification{Log: true, Size: len(params), Send: func() {
 					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 					defer cancel()
-					_ = s.Log(ctx, &p) // a client that went away misses it
+					_ = s.Log(ctx, &p) // fails if the client is gone
 				}})
 			}
 		}
 	})
 }
 
-// notify sends to one session, or with nil to all, what belongs to no call.
+// notify queues a notification outside of a call, for one session or, if s is nil, for all.
 func (e *endpoint) notify(s *mcp.ServerSession, n relay.Notification) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -228,8 +231,8 @@ func (e *endpoint) notify(s *mcp.ServerSession, n relay.Notification) {
 	to.Put(n)
 }
 
-// readyFirst lists the tools without arguments first, then the tools that require none.
-// Programs that check a server call its first tool without arguments.
+// sortTools is middleware that lists tools without arguments first, and then tools without
+// required arguments: programs that check a server call its first tool without arguments.
 func readyFirst(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		r, err := next(ctx, method, req)
@@ -240,7 +243,8 @@ func readyFirst(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// readiness is the lower, the less a call of the tool needs.
+// argumentRank is 0 for a tool without arguments, 1 for one without required arguments, and
+// else 2.
 func readiness(t *mcp.Tool) int {
 	s, ok := t.InputSchema.(map[string]any)
 	if !ok || s["required"] != nil {
@@ -252,13 +256,14 @@ func readiness(t *mcp.Tool) int {
 	return 1
 }
 
+// toolHandler returns the SDK's handler for one of Sandlot's own tools.
 func (g *Gateway) handler(e *endpoint, name string) mcp.ToolHandler {
 	return func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		var progress relay.SendProgress
 		if token := req.Params.GetProgressToken(); token != nil {
 			progress = func(p *mcp.ProgressNotificationParams) {
 				p.ProgressToken = token
-				_ = req.Session.NotifyProgress(ctx, p) // a client that went away is noticed by the call itself
+				_ = req.Session.NotifyProgress(ctx, p) // if the client is gone, the call itself ends
 			}
 		}
 		return g.ownTool(ctx, tool.Call{Principal: e.principal, Name: name, Args: req.Params.Arguments,
@@ -266,7 +271,7 @@ func (g *Gateway) handler(e *endpoint, name string) mcp.ToolHandler {
 	}
 }
 
-// ownTool calls a tool of Sandlot's own. Progress, if set, notifies the client.
+// callOwnTool calls one of Sandlot's own tools. Progress, if set, notifies the client.
 func (g *Gateway) ownTool(ctx context.Context, c tool.Call, progress relay.SendProgress) (*mcp.CallToolResult, error) {
 	if progress != nil {
 		n := relay.NewProgress(progress)
@@ -280,9 +285,10 @@ func (g *Gateway) ownTool(ctx context.Context, c tool.Call, progress relay.SendP
 	return rpc.Result(r), nil
 }
 
-// maxResource bounds the answer to resources/read, in bytes.
+// maxResource is the largest resource that resources/read returns, in bytes.
 const maxResource = 8 << 20
 
+// resourceHandler returns the SDK's handler for Sandlot's own resources.
 func (g *Gateway) reader(e *endpoint) mcp.ResourceHandler {
 	return func(ctx context.Context, req *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		b, err := hub.ReadResource.Do(ctx, g.Hub, e.principal,

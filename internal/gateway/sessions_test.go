@@ -11,7 +11,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// What a session wanted to hear of ends with it, and not with another.
+// A session's subscriptions end with it, and not with another session.
 func TestLeft(t *testing.T) {
 	third := &theirs{resources: []tool.Item{{Key: "a://b", Raw: []byte(`{"uri":"a://b","name":"b"}`)}},
 		left: make(chan string, 10)}
@@ -35,7 +35,7 @@ func TestLeft(t *testing.T) {
 	if clientOf(ofOne) == clientOf(ofTwo) {
 		t.Fatal("two sessions are one client")
 	}
-	for range 2 { // twice is once
+	for range 2 { // a repeated subscription changes nothing
 		if err := one.Subscribe(t.Context(), &mcp.SubscribeParams{URI: "a://b"}); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// What is offered from now on is in the next list, before it is announced.
+// A new feature is in the next list, before clients are notified of it.
 func TestListIsFresh(t *testing.T) {
 	third := &theirs{}
 	g := over(home{}, third)

@@ -17,35 +17,35 @@ import (
 	"sandlot/internal/revision"
 )
 
-// inlet is standard input: a message on each line, or a batch of them. A line that is
-// neither is answered with an error, and the next line is read.
+// lineReader reads standard input: each line is a message or a batch. It answers an invalid
+// line with an error, and reads the next line.
 type inlet struct {
 	io.Closer
 	from    *bufio.Reader
-	most    int64 // bytes of a line
-	out     io.Writer
-	batches bool // the revision of the client has batches
-	// holds returns what counts a line for its principal; nil: nothing counts it.
+	most    int64     // in bytes
+	out     io.Writer // for the answers to invalid lines
+	batches bool      // the client's revision of MCP has batches
+	// newReservation returns a reservation for a line; nil: lines are not counted.
 	holds func() *limit.Held
 }
 
-// parcel is a valid line.
+// inputLine is a valid line of the input.
 type parcel struct {
 	messages []jsonrpc.Message
 	batch    bool
-	held     *limit.Held // what the line holds
+	held     *limit.Held // for the line's bytes
 }
 
-// lineTime is how long a line that has begun may wait for its next bytes, where the input
-// supports deadlines.
+// lineTimeout is how long the next bytes of an incomplete line may take, if the input supports
+// deadlines.
 const lineTime = time.Minute
 
 func newInlet(in io.ReadCloser, out io.Writer, most int64) *inlet {
 	return &inlet{Closer: in, from: bufio.NewReaderSize(in, 16<<10), most: most, out: out}
 }
 
-// next returns the next valid line, or the error that ended the input. The last line
-// comes before that error.
+// next returns the next valid line, or the error that ended the input. A last line without a
+// newline is returned before the error.
 func (l *inlet) next() (parcel, error) {
 	for {
 		var held *limit.Held
@@ -69,10 +69,10 @@ func (l *inlet) next() (parcel, error) {
 	}
 }
 
-// readLine reads a line. The rest of a line that is too long is thrown away.
+// readLine reads a line. It answers a line that is too long, and discards the rest of it.
 func (l *inlet) readLine(held *limit.Held) ([]byte, error) {
 	var line []byte
-	if l.from.Buffered() == 0 { // no line has begun, and none has to
+	if l.from.Buffered() == 0 { // between two lines there is no timeout
 		l.deadline(time.Time{})
 		if _, err := l.from.Peek(1); err != nil {
 			return nil, err
@@ -96,7 +96,7 @@ func (l *inlet) readLine(held *limit.Held) ([]byte, error) {
 	}
 }
 
-// skip throws the rest of a line away, and answers it; err is the error of its last read.
+// skipLine discards the rest of a line, and answers it; err is the error of the last read.
 func (l *inlet) skip(err error, answer any) error {
 	for errors.Is(err, bufio.ErrBufferFull) {
 		l.deadline(time.Now().Add(lineTime))
@@ -110,11 +110,11 @@ func (l *inlet) skip(err error, answer any) error {
 
 func (l *inlet) deadline(at time.Time) {
 	if d, ok := l.Closer.(interface{ SetReadDeadline(time.Time) error }); ok {
-		_ = d.SetReadDeadline(at) // an input without deadlines waits
+		_ = d.SetReadDeadline(at) // inputs without deadlines have no timeout
 	}
 }
 
-// read returns the messages of a line, or the answer to a line that is not valid.
+// parse returns the messages of a line, or the answer to an invalid line.
 func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
 	if wrong := rpc.Unparsable(line); wrong != nil {
 		return nil, wrong
@@ -125,7 +125,7 @@ func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
 			return nil, rpc.Invalid("Invalid request: batches are not part of this protocol; " +
 				"send one message on each line")
 		}
-		all = nil // Unmarshal would overwrite the line
+		all = nil // else Unmarshal would overwrite the bytes of line
 		if json.Unmarshal(line, &all) != nil || len(all) == 0 || len(all) > rpc.MaxBatch {
 			return nil, rpc.Invalid(rpc.BatchSize)
 		}
@@ -151,7 +151,7 @@ func (l *inlet) read(line []byte) (messages []jsonrpc.Message, wrong any) {
 	return messages, nil
 }
 
-// batches says whether a client asks for a revision of the protocol that has them.
+// wantsBatches reports whether a client requests a revision of MCP that has batches.
 func batches(params json.RawMessage) bool {
 	var p struct{ ProtocolVersion string }
 	return json.Unmarshal(params, &p) == nil && p.ProtocolVersion != "" && revision.HasBatches(p.ProtocolVersion)
@@ -165,7 +165,7 @@ func (l *inlet) say(m any) error {
 	return err
 }
 
-// messageWriter is standard output, on which several goroutines write whole messages.
+// messageWriter is standard output. Several goroutines write to it, a whole message at a time.
 type messageWriter struct {
 	io.Closer
 	mu sync.Mutex

@@ -16,7 +16,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// reply is what is of interest in a JSON-RPC answer.
+// reply has the parts of a JSON-RPC response that tests check.
 type reply struct {
 	ID     any
 	Result json.RawMessage
@@ -34,7 +34,7 @@ func replyOf(t *testing.T, text string) (r reply) {
 	return r
 }
 
-// notMessages are lines, and what is answered to them: code and id.
+// notMessages has lines, and the code and the id of the answers to them.
 var notMessages = []struct {
 	line string
 	code int
@@ -100,7 +100,7 @@ func TestStdioGoesOn(t *testing.T) {
 	}
 }
 
-// A line that the stream ends in the middle of is answered too.
+// A last line without a newline is answered too.
 func TestStdioEnds(t *testing.T) {
 	for _, last := range []string{`{"jsonrpc":"2.0","id":3,"method":"no/such"}`, `{"jsonrpc":`} {
 		l := newInlet(http.NoBody, &strings.Builder{}, 100)
@@ -113,7 +113,7 @@ func TestStdioEnds(t *testing.T) {
 	}
 }
 
-// The revisions that have batches keep them.
+// Clients of revisions with batches can send batches.
 func TestStdioBatches(t *testing.T) {
 	g := over(says(), &theirs{})
 	in, out := stdioPipe(g, auth.Local)
@@ -136,7 +136,7 @@ func TestStdioBatches(t *testing.T) {
 	}
 }
 
-// Over HTTP a client reads JSON-RPC too, whatever it sent.
+// Over HTTP, the answer to anything is JSON-RPC.
 func TestHTTPAnswersInJSON(t *testing.T) {
 	g := over(says(), &theirs{})
 	id := begin(t, g, auth.Local)
@@ -176,7 +176,7 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 	if w := post(g, auth.Local, "gone", `{"jsonrpc":"2.0","id":6,"method":"no/such"}`); w.Code != 404 {
 		t.Errorf("a session that is not there: %d", w.Code)
 	}
-	// What the SDK serves is known here.
+	// The table of methods has all that the SDK supports.
 	for m := range methods {
 		w := post(g, auth.Local, id, fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":%q}`, m))
 		if strings.Contains(w.Body.String(), "unsupported") {
@@ -185,8 +185,7 @@ func TestHTTPAnswersInJSON(t *testing.T) {
 	}
 }
 
-// What comes on a stream counts for its principal: the bytes of a line, and each call
-// while it is answered.
+// Over stdio, the bytes of a line and each running call are counted for the principal.
 func TestStdioCounts(t *testing.T) {
 	began, ends := make(chan struct{}, 10), make(chan struct{})
 	g := over(says(), &theirs{tools: []tool.Tool{externalTool("ext_t", `{"type":"object"}`)},
@@ -212,7 +211,7 @@ func TestStdioCounts(t *testing.T) {
 		`"}}`); !strings.Contains(r.Error.Message, "bytes of requests") {
 		t.Errorf("a line over the limit: %+v", r)
 	}
-	for range 5 { // what was counted is given back
+	for range 5 { // what was counted is released
 		if r := say(`{"jsonrpc":"2.0","id":2,"method":"ping","params":{"a":"` + strings.Repeat("a", 18<<10) +
 			`"}}`); r.Result == nil {
 			t.Errorf("a line below it: %+v", r)
@@ -231,8 +230,8 @@ func TestStdioCounts(t *testing.T) {
 	}
 }
 
-// Nothing that a client says of its revision later makes a batch end the stream; and
-// a batch is answered when all of its calls are, notifications aside.
+// A client that changes its revision later cannot end the stream with a batch. A batch is
+// answered when all of its calls are; notifications have no answers.
 func TestStdioBatchesLater(t *testing.T) {
 	g := over(says(), &theirs{})
 	in, out := stdioPipe(g, auth.Local)

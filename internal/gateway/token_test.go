@@ -18,7 +18,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// lives is what a Gateway's Hold is in tests: it ends by the token's id.
+// lives has the contexts of tokens, for a test to end them.
 type lives struct {
 	mu  sync.Mutex
 	all map[string]context.CancelCauseFunc
@@ -41,7 +41,7 @@ func (l *lives) hold(ctx context.Context, p auth.Principal) (context.Context, fu
 	return ctx, func() { cancel(nil) }
 }
 
-// end ends what a token holds.
+// end ends the contexts of a token.
 func (l *lives) end(id string) {
 	l.mu.Lock()
 	all := l.all[id]
@@ -68,15 +68,15 @@ func withToken(name, id string, metrics bool) auth.Principal {
 	return p
 }
 
-// says is a source whose tool says with which token and rights it was called.
+// says returns a source whose tool returns the token and the rights of its caller.
 func says() asker {
 	return asker{func(_ context.Context, c tool.Call) (*tool.Result, error) {
 		return &tool.Result{Words: fmt.Sprint("called by ", c.Principal.Token, c.Principal.Has(auth.Metrics))}, nil
 	}}
 }
 
-// A call has the rights of its own token, in both protocols, by the SDK and by the
-// fast path, whoever of the same user came first.
+// A call has the rights of its own token, in both protocols, by the SDK and by the fast path,
+// also when another token of the same user made the same call before.
 func TestCallsCarryTheirToken(t *testing.T) {
 	g := over(says(), &theirs{tools: []tool.Tool{externalTool("ext_a", `{"type":"object"}`)},
 		call: func(_ context.Context, c tool.Call) (*tool.Result, error) {
@@ -86,12 +86,12 @@ func TestCallsCarryTheirToken(t *testing.T) {
 		}})
 	one, two := withToken("ann", "tok_1", false), withToken("ann", "tok_2", true)
 	sessions := map[string]string{one.Token: begin(t, g, one), two.Token: begin(t, g, two)}
-	for range 3 { // the first by the SDK, the others by the fast path
+	for range 3 { // the SDK answers the first call, the fast path the others
 		for _, p := range []auth.Principal{one, two} {
 			want := fmt.Sprint("called by ", p.Token, p.Has(auth.Metrics))
 			for _, name := range []string{"careful", "careless", "ext_a"} {
-				if got := askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q`, name)); !strings.Contains(got,
-					want) {
+				got := askAs(g, p, "tools/call", name, fmt.Sprintf(`"name":%q`, name))
+				if !strings.Contains(got, want) {
 					t.Errorf("%s of the stateless protocol by %s: %s", name, p.Token, got)
 				}
 				body := fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":%q}}`, name)
@@ -101,15 +101,15 @@ func TestCallsCarryTheirToken(t *testing.T) {
 			}
 		}
 	}
-	// No token uses the session of another, of the same user neither.
-	if w := post(g, two, sessions[one.Token],
-		`{"jsonrpc":"2.0","id":8,"method":"ping"}`); w.Code != http.StatusNotFound {
+	// A token cannot use the session of another one, even of the same user.
+	w := post(g, two, sessions[one.Token], `{"jsonrpc":"2.0","id":8,"method":"ping"}`)
+	if w.Code != http.StatusNotFound {
 		t.Errorf("another token's session: %d %s", w.Code, w.Body)
 	}
 }
 
-// With a token ends what it holds: streams, sessions, running calls, stdio. What
-// other tokens of the same user hold does not.
+// A token's streams, sessions, running calls and stdio connections end with it. Those of other
+// tokens of the same user do not.
 func TestATokenEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lives{}
@@ -172,7 +172,7 @@ func TestATokenEnds(t *testing.T) {
 		if w := post(g, one, ids[one.Token], `{"jsonrpc":"2.0","id":5,"method":"ping"}`); w.Code != 404 {
 			t.Errorf("the session of a token that ended: %d", w.Code)
 		}
-		l.end(one.Token) // of what came too late
+		l.end(one.Token) // for what began after the first end
 		l.end(two.Token)
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -183,7 +183,7 @@ func TestATokenEnds(t *testing.T) {
 	})
 }
 
-// Endpoints that nobody uses are freed, and made again.
+// Unused endpoints are freed, and created again.
 func TestEndpointsAreFreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := holding(&lives{}, says(), &theirs{})
@@ -191,13 +191,13 @@ func TestEndpointsAreFreed(t *testing.T) {
 		defer stop()
 		go g.Run(ctx)
 		for n := range 50 {
-			if got := askAs(g, withToken(fmt.Sprint("u", n), fmt.Sprint("tok_", n), false), "tools/list", "",
-				""); !strings.Contains(got, "careful") {
+			p := withToken(fmt.Sprint("u", n), fmt.Sprint("tok_", n), false)
+			if got := askAs(g, p, "tools/list", "", ""); !strings.Contains(got, "careful") {
 				t.Fatal(got)
 			}
 		}
 		ann := withToken("ann", "tok_a", false)
-		id := begin(t, g, ann) // which she may come back to
+		id := begin(t, g, ann) // a session that she may still use
 		time.Sleep(9 * time.Minute)
 		if g.kept() != 51 {
 			t.Errorf("%d endpoints after nine minutes", g.kept())

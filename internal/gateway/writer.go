@@ -11,10 +11,10 @@ import (
 	"sandlot/internal/gateway/relay"
 )
 
-// sessionWriter is the reply writer of a call that the SDK reads and answers.
+// sessionWriter is the relay.ReplyWriter of a call that the SDK has read and will answer.
 type sessionWriter struct {
 	session *mcp.ServerSession
-	token   any // of progress; nil: the client does not want to know
+	token   any // the progress token; nil: the client wants no notifications of progress
 }
 
 func (w sessionWriter) Client() string { return clientOf(w.session) }

@@ -11,18 +11,17 @@ import (
 	"sandlot/internal/policy"
 )
 
-// Events are the events that a principal reads: their own, or, as an operator, all. Close
-// ends the reading.
+// Events is a principal's subscription to events: to their own, or, for an operator, to all.
 type Events struct {
 	*event.Subscription
 	epoch string
 }
 
-// ReadEvents begins to read the events that the filter wants. After is the place after
-// which to begin, as Place gave it; empty: before the oldest stored event. After an
-// unknown place, all stored events come, and the reader is told that some are lost.
+// ReadEvents subscribes to the events that the filter selects, after the event with that
+// cursor; empty: from the oldest stored event on. An unknown cursor selects all stored
+// events, and the subscription reports that events are lost.
 func (h *Hub) ReadEvents(ctx context.Context, p auth.Principal, f event.Filter, after string) (*Events, error) {
-	// Reading events is no event itself: readers would read about themselves.
+	// Reading events publishes no event, which the reader would get too.
 	if _, err := h.begin(Request{Principal: p, Operation: policy.EventRead}); err != nil {
 		return nil, err
 	}
@@ -30,7 +29,7 @@ func (h *Hub) ReadEvents(ctx context.Context, p auth.Principal, f event.Filter, 
 		return nil, fault.New(fault.NotFound, "this server keeps no events")
 	}
 	if id, err := h.Sessions.Find(p, f.Session); f.Session != "" && err == nil {
-		f.Session = id // "home" has an id too
+		f.Session = id // "home" is an alias of an id
 	}
 	if f.Principal = p.ID; p.Has(auth.Operator) {
 		f.Principal = ""
@@ -44,11 +43,11 @@ func (h *Hub) ReadEvents(ctx context.Context, p auth.Principal, f event.Filter, 
 	return e, nil
 }
 
-// Place returns what ReadEvents takes to continue after an event.
+// Cursor returns the cursor with which ReadEvents continues after an event.
 func (e *Events) Place(id uint64) string { return e.epoch + "-" + strconv.FormatUint(id, 10) }
 
-// since returns the id in a place; false: the place is malformed, or of a server before
-// this one.
+// parseCursor returns the event id in a cursor; false: the cursor is malformed, or from before
+// a restart of the server.
 func (e *Events) since(place string) (uint64, bool) {
 	if place == "" {
 		return 0, true

@@ -11,18 +11,18 @@ import (
 	"sandlot/internal/tool"
 )
 
-// HasExternal says whether there can be third-party servers at all.
+// HasExternal reports whether this server supports third-party servers.
 func (h *Hub) HasExternal() bool { return h.external != nil }
 
-// Offered is what third-party servers offer to one principal. A list that did not change
-// is the same slice again.
+// ExternalFeatures is what third-party servers offer to one principal. While a list does not
+// change, it is the same slice.
 type Offered struct {
 	Tools                         []tool.Tool
 	Prompts, Resources, Templates []tool.Item
 }
 
-// External returns what third-party servers offer, for an edge that keeps lists for its
-// clients.
+// External returns what third-party servers offer. It is for the gateway, which stores lists
+// for its clients; a client's request for a list goes through Do.
 func (h *Hub) External(ctx context.Context, p auth.Principal) Offered {
 	if h.external == nil {
 		return Offered{}
@@ -31,21 +31,21 @@ func (h *Hub) External(ctx context.Context, p auth.Principal) Offered {
 	return Offered{e.Tools(ctx, p), e.Prompts(p), e.Resources(p), e.Templates(p)}
 }
 
-// Ready waits until third-party servers have listed what they offer, or ctx ends. It says
-// whether it waited.
+// WaitReady waits until third-party servers have listed their features, or ctx ends. It
+// reports whether it had to wait.
 func (h *Hub) Ready(ctx context.Context, p auth.Principal) bool {
 	return h.external != nil && h.external.Ready(ctx, p)
 }
 
-// proxied are the operations of the requests that third-party servers answer.
+// proxied are the operations of the methods that third-party servers answer.
 var proxied = map[string]policy.Operation{
 	"prompts/get":         policy.PromptGet,
 	"resources/read":      policy.ResourceRead,
 	"completion/complete": policy.CompletionComplete,
 }
 
-// Proxy sends a request to the third-party server that it is for. It returns the whole
-// result object, as MCP has it.
+// Proxy sends a request to the third-party server that it is for, and returns the whole MCP
+// result object.
 func (h *Hub) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error) {
 	q := Request{Principal: r.Principal, Operation: proxied[r.Method], Client: r.Client}
 	return Do(ctx, h, q, func(ctx context.Context) (json.RawMessage, error) {
@@ -56,14 +56,14 @@ func (h *Hub) Proxy(ctx context.Context, r tool.Request) (json.RawMessage, error
 	})
 }
 
-// Subscription is a client's wish to be notified of a resource's changes.
+// Subscription is a client's subscription to a resource's changes, or the end of one.
 type Subscription struct {
-	// Client tells the clients of one principal apart.
+	// Client distinguishes the clients of one principal.
 	Client string
-	// URI is the resource's; empty: a resource of Sandlot's own, which never changes
-	// by itself.
+	// URI is the resource's; empty: one of Sandlot's own, which have no notifications of
+	// changes.
 	URI string
-	// End ends the subscription.
+	// Cancel ends the subscription.
 	End bool
 }
 
@@ -77,15 +77,16 @@ func (h *Hub) subscribe(ctx context.Context, p auth.Principal, s Subscription) (
 	return None{}, h.external.Subscribe(ctx, p, s.Client, s.URI)
 }
 
-// SetLevel sets from which level on a client gets the log messages of servers. The
-// request went through the door before.
+// SetLevel sets the lowest level of the servers' log messages that a client gets. The gateway
+// has authorized the request already.
 func (h *Hub) SetLevel(ctx context.Context, p auth.Principal, client, level string) {
 	if h.external != nil {
 		h.external.SetLevel(ctx, p, client, level)
 	}
 }
 
-// Left says that a client disconnected. It does not wait.
+// ClientGone ends the subscriptions of a client that disconnected. It does not wait for
+// servers.
 func (h *Hub) Left(p auth.Principal, client string) {
 	if h.external != nil {
 		h.external.Left(p, client)
@@ -101,18 +102,18 @@ func (h *Hub) ResourceTemplates() []tool.Link {
 	return all
 }
 
-// Content is a resource: at most as much of its data as was asked for, and its whole
+// ResourceContent is a resource's data, at most as much as the request's Max, and the whole
 // size in bytes.
 type Content struct {
 	tool.Blob
 	Size int64
 }
 
-// Read asks for at most Max bytes of a resource of Sandlot's own.
+// ResourceRead is a request for at most Max bytes of one of Sandlot's own resources.
 type Read struct {
 	URI string
 	Max int
-	// Held counts a large resource before it is read; nil: nothing counts it.
+	// Reservation counts a large resource before it is read; nil: nothing counts it.
 	Held *limit.Held
 }
 

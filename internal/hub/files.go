@@ -14,13 +14,13 @@ import (
 	"sandlot/internal/session"
 )
 
-// Place is a file of a session, by its absolute path.
+// FilePath is the absolute path of a file in a session.
 type Place struct {
 	SessionID
 	Path string
 }
 
-// Span is a part of a file, in bytes. Limit 0 is everything from Offset on.
+// ByteRange is a part of a file, in bytes. Limit 0 means everything from Offset on.
 type Span struct{ Offset, Limit uint64 }
 
 // File is a file of a session that is being read, until Close.
@@ -31,12 +31,12 @@ type File struct {
 }
 
 const (
-	// stall is how long a transfer may make no progress.
+	// stallTimeout is how long a transfer may make no progress.
 	stall      = time.Minute
 	copyBuffer = 256 << 10
 )
 
-// ReadFile begins to read a file of a session.
+// ReadFile opens a file of a session for reading.
 func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, at Place, part Span) (*File, error) {
 	return begin(h, h.onSession(policy.FileRead, p, at.SessionID), func(a *Act) (*File, error) {
 		l, err := a.open(ctx, Ask{ID: string(at.SessionID)})
@@ -52,7 +52,7 @@ func (h *Hub) ReadFile(ctx context.Context, p auth.Principal, at Place, part Spa
 	})
 }
 
-// moving gives each read and write the time stall.
+// deadlineConn is a connection that fails a read or write after stallTimeout.
 type moving struct{ net.Conn }
 
 func (m *moving) Read(b []byte) (int, error) {
@@ -65,7 +65,7 @@ func (m *moving) Write(b []byte) (int, error) {
 	return m.Conn.Write(b)
 }
 
-// reader records why it could not be read to its end.
+// errorRecorder records the error that ended reading, except io.EOF.
 type reader struct {
 	io.Reader
 	broken error
@@ -79,15 +79,15 @@ func (s *reader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// upload is a file of a session that is written.
+// upload is a file of a session that is being written.
 type upload struct {
 	act    *Act
 	lease  *session.Lease
 	stream *agent.Upload
 }
 
-// WriteFile replaces a file of a session by content, which has size bytes. It returns
-// the file's size. When content breaks off, the file stays as it was.
+// WriteFile replaces a file of a session by content, which has size bytes. It returns the
+// file's size. If content ends with an error, the file does not change.
 func (h *Hub) WriteFile(ctx context.Context, p auth.Principal, at Place, content io.Reader, size int64) (int64, error) {
 	u, err := begin(h, h.onSession(policy.FileWrite, p, at.SessionID), func(a *Act) (*upload, error) {
 		l, err := a.open(ctx, Ask{ID: string(at.SessionID)})
@@ -125,14 +125,13 @@ func (u *upload) copy(ctx context.Context, content io.Reader) (int64, error) {
 	return size, nil
 }
 
-// Removal is a file that is to be removed, or, with Recursive, a folder with all that is
-// in it.
+// Removal is a file to be removed, or, with Recursive, a folder with everything in it.
 type Removal struct {
 	Place
 	Recursive bool
 }
 
-// removedIn is the session in which a file was to be removed. It implements located.
+// fileRemoved is the id of the session of a removed file. It implements sessionAnswer.
 type removedIn string
 
 func (id removedIn) session() string { return string(id) }

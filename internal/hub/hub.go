@@ -1,6 +1,7 @@
-// Package hub is the one door of the server: every operation that a client asks for,
-// over MCP, HTTP or the owner's socket, goes through it. Policy decides, the package
-// that owns the resource carries the operation out, and the outcome is an event.
+// Package hub is the only way to the server's operations: every operation that a client
+// requests, over MCP, HTTP or the owner's socket, goes through it. Package policy decides,
+// the package that owns the resource carries the operation out, and the outcome becomes an
+// event.
 package hub
 
 import (
@@ -22,13 +23,14 @@ import (
 	"sandlot/internal/vault"
 )
 
-// Config is what is behind the door.
+// Config is what the hub gives access to.
 type Config struct {
-	// Sources give tools. A name that two of them give belongs to the first one.
+	// Sources are the sources of tools. If two have a tool of the same name, the first one's
+	// counts.
 	Sources []tool.Source
 	// Decide is the policy; nil: policy.Decide.
 	Decide policy.Decider
-	// Sessions, Ports, Servers and Vault carry out the operations that are no tools;
+	// Sessions, Ports, Servers and Vault carry out the operations that are not tool calls;
 	// nil: the server has none of them.
 	Sessions *session.Sessions
 	Ports    *port.Ports
@@ -38,21 +40,22 @@ type Config struct {
 	Network func() NetworkState
 	// Events gets an event for every operation; nil: there are no events.
 	Events *event.Stream
-	// Observe, if set, is called at the end of every tool call, with the outcome of
-	// the event.
+	// Observe, if set, is called at the end of every tool call. The outcome is that of the
+	// event.
 	Observe func(ctx context.Context, c tool.Call, outcome string, took time.Duration)
-	// Log gets what users are not told; nil: nothing is logged.
+	// Log gets details that users do not see; nil: nothing is logged.
 	Log *slog.Logger
 }
 
-// Hub is the door.
+// Hub authorizes operations, carries them out, and publishes their events.
 type Hub struct {
 	Config
 	readers  []tool.Reader
 	external tool.External // third-party servers; nil: none
 }
 
-// New returns a hub. Sources that are readers give resources too.
+// New returns a hub. It also uses the resources of sources that are a tool.ResourceReader,
+// and the features of one that is a tool.External.
 func New(c Config) *Hub {
 	h := &Hub{Config: c}
 	if h.Decide == nil {
@@ -72,21 +75,21 @@ func New(c Config) *Hub {
 	return h
 }
 
-// Request is one operation that a client asks for.
+// Request is a client's request for one operation.
 type Request struct {
-	Principal auth.Principal // its zero value: it is not known who asks
+	Principal auth.Principal // the zero value: unknown, as for the link of a log-in
 	Operation policy.Operation
 	Resource  policy.Resource
-	// Name is the name in the event: that of a tool or a prompt, never the value of
-	// an argument.
+	// Name is the name for the event, such as a tool's. It must not contain the value of an
+	// argument.
 	Name string
-	// Arguments are the client's; Arguments and Client may be nil.
+	// Arguments are the client's. Both Arguments and Client may be nil.
 	Arguments json.RawMessage
 	Client    tool.Client
 }
 
-// Do lets a request through the door: policy decides, handle carries the operation
-// out, and the outcome is an event.
+// Do asks policy whether a request is allowed, calls handle to carry it out, and publishes
+// the outcome as an event. If policy refuses, it returns the refusal.
 func Do[T any](ctx context.Context, h *Hub, r Request, handle func(context.Context) (T, error)) (answer T, err error) {
 	a, err := h.begin(r)
 	if err != nil {
@@ -101,11 +104,11 @@ func Do[T any](ctx context.Context, h *Hub, r Request, handle func(context.Conte
 	return answer, err
 }
 
-// located is an answer that knows its session.
+// sessionAnswer is an answer that knows the session for the event.
 type located interface{ session() string }
 
-// Op is an operation with an input and an output of its own. An input that names a
-// resource has the type SessionID, ServerName or SecretName, or embeds it.
+// Op is an operation with its types of input and output. An input that names a resource is a
+// SessionID, ServerName or SecretName, or embeds one.
 type Op[In, Out any] struct {
 	name policy.Operation
 	do   func(*Hub, context.Context, auth.Principal, In) (Out, error)
@@ -116,7 +119,7 @@ func op[In, Out any](name policy.Operation,
 	return Op[In, Out]{name, do}
 }
 
-// Do asks for the operation in the name of a principal.
+// Do requests the operation for a principal, as the function Do does.
 func (o Op[In, Out]) Do(ctx context.Context, h *Hub, p auth.Principal, in In) (Out, error) {
 	r := Request{Principal: p, Operation: o.name}
 	if n, ok := any(in).(named); ok {
@@ -125,26 +128,27 @@ func (o Op[In, Out]) Do(ctx context.Context, h *Hub, p auth.Principal, in In) (O
 	return Do(ctx, h, r, func(ctx context.Context) (Out, error) { return o.do(h, ctx, p, in) })
 }
 
-// named is an input that names a resource.
+// resourceInput is an input that names a resource.
 type named interface {
 	resource(*Hub, auth.Principal) policy.Resource
 }
 
-// None is the input or the output of an operation that has none.
+// None is the input or output of an operation without one.
 type None = struct{}
 
-// Act is a request that policy allowed. An act that lasts, such as a connection, is
-// returned to the edge, and its end, Close, is an event of its own.
+// ActiveRequest is a request that policy allowed, until Close. Requests that last, such as a
+// connection, are returned to the edge (api or gateway). Their beginning and their end are
+// two events.
 type Act struct {
 	hub     *Hub
 	request Request
 	start   time.Time
-	session string // empty: that of the request's resource
+	session string // for the event; empty: the request's resource, if it is a session
 	outcome string
 	release []func() // called by Close, the last one first
 }
 
-// begin asks the policy. A refusal is an event too.
+// authorize asks policy. It publishes a refusal as an event.
 func (h *Hub) begin(r Request) (Act, error) {
 	a := Act{hub: h, request: r, start: time.Now(), outcome: panicked}
 	err := h.Decide(policy.Question{Principal: r.Principal, Operation: r.Operation, Resource: r.Resource}).Err()
@@ -152,7 +156,7 @@ func (h *Hub) begin(r Request) (Act, error) {
 		return a, nil
 	}
 	if r.Resource.Kind == sessionKind && h.Sessions != nil && fault.Is(err, fault.NotFound) {
-		// Another principal's session is answered like one that does not exist.
+		// The answer for another principal's session is the same as for an unknown session.
 		if _, unknown := h.Sessions.Find(r.Principal, r.Resource.ID); unknown != nil {
 			err = unknown
 		}
@@ -161,13 +165,13 @@ func (h *Hub) begin(r Request) (Act, error) {
 	return Act{}, err
 }
 
-// Begin lets in a request that lasts until the act's Close.
+// Begin authorizes a request that lasts until the ActiveRequest's Close.
 func (h *Hub) Begin(r Request) (*Act, error) {
 	return begin(h, r, func(a *Act) (*Act, error) { return a, nil })
 }
 
-// begin lets in a request that lasts, whose answer open makes. The act starts when open
-// succeeds, and ends when it fails.
+// begin authorizes a request that lasts, and calls open, which makes the answer. If open
+// fails, the request ends with its error, and otherwise it lasts until Close.
 func begin[T any](h *Hub, r Request, open func(*Act) (T, error)) (answer T, err error) {
 	allowed, err := h.begin(r)
 	if err != nil {
@@ -184,7 +188,7 @@ func begin[T any](h *Hub, r Request, open func(*Act) (T, error)) (answer T, err 
 	return answer, nil
 }
 
-// Fail sets the outcome of the act. The first error counts.
+// Fail makes err the outcome of the request, if it is the first error. It returns err.
 func (a *Act) Fail(err error) error {
 	if err != nil && a.outcome == event.OK {
 		a.outcome = outcomeOf(err)
@@ -192,7 +196,7 @@ func (a *Act) Fail(err error) error {
 	return err
 }
 
-// Close ends the act. It may be called twice.
+// Close ends the request, and releases what it uses. It may be called more than once.
 func (a *Act) Close() error {
 	if a.hub == nil {
 		return nil
@@ -205,8 +209,8 @@ func (a *Act) Close() error {
 	return nil
 }
 
-// publish makes an event of the act. An act of an unknown principal, such as opening a
-// log-in's link, has none: there is no principal who could read it.
+// publish publishes an event of the request. Requests of an unknown principal, such as opening
+// the link of a log-in, have no events: no principal could read them.
 func (a *Act) publish(outcome string, took time.Duration) {
 	r := &a.request
 	if a.hub.Events == nil || r.Principal.ID == "" {
@@ -221,10 +225,10 @@ func (a *Act) publish(outcome string, took time.Duration) {
 		Others: r.Operation == policy.PortVisit})
 }
 
-// panicked is the outcome of an act whose handler did not return.
+// outcomePanicked is the outcome of a request whose handler panicked.
 var panicked = fault.New(fault.Internal, "").Code()
 
-// outcomeOf is how an act ended.
+// outcomeOf returns the outcome of a request that ended with err.
 func outcomeOf(err error) string {
 	if err == nil {
 		return event.OK

@@ -16,7 +16,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// source gives tools to one principal, or to all.
+// source is a source of tools for one principal, or for all.
 type source struct {
 	name  string
 	tools []string
@@ -47,7 +47,7 @@ func (s source) call(_ context.Context, c tool.Call) (*tool.Result, error) {
 	return &tool.Result{Words: s.name + " did " + c.Name, IsError: s.bad}, nil
 }
 
-// library is a source that gives resources too.
+// library is a source that has resources too.
 type library struct {
 	source
 	uri string
@@ -63,7 +63,7 @@ func (l library) Read(_ context.Context, _ auth.Principal, uri string, max int) 
 	return tool.Blob{Data: []byte(text[:min(max, len(text))])}, int64(len(text)), nil
 }
 
-// over returns a hub over those sources.
+// newHub returns a hub with these sources.
 func over(sources ...tool.Source) *Hub { return New(Config{Sources: sources}) }
 
 func names(tools []tool.Tool) string {
@@ -105,7 +105,7 @@ func TestCall(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
 		}
 	}
-	// Another's tool is one that is not there.
+	// To other principals, a principal's tool does not exist.
 	if got, err := call(auth.Local, "secret"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("another's tool: %q, %v", got, err)
 	}

@@ -10,18 +10,18 @@ import (
 	"sandlot/internal/session"
 )
 
-// NetworkChange is what the operator changes for one session.
+// NetworkChange is an operator's change of the network settings of one session.
 type NetworkChange struct {
 	SessionID `json:"-"`
 	Mode      *egress.Mode  `json:"mode,omitempty"`  // "": the mode of the settings
 	Allow     []egress.Rule `json:"allow,omitempty"` // added
-	Deny      []egress.Rule `json:"deny,omitempty"`  // removed from the added ones
-	Reset     bool          `json:"reset,omitempty"` // return to the settings first
-	// ResetUsage makes the session's traffic count from nothing again.
+	Deny      []egress.Rule `json:"deny,omitempty"`  // removed from the rules that were added
+	Reset     bool          `json:"reset,omitempty"` // undo earlier changes first
+	// ResetUsage sets the session's counters of traffic to zero.
 	ResetUsage bool `json:"recount,omitempty"`
 }
 
-// maxRules bounds the rules that are added for one session.
+// maxRules is how many rules can be added for one session.
 const maxRules = 1000
 
 func (c NetworkChange) check() error {
@@ -57,7 +57,7 @@ type NetworkState struct {
 	Policy    egress.Policy            `json:"policy"`
 	Templates map[string]egress.Policy `json:"templates,omitempty"`
 	Usage     egress.Usage             `json:"usage"`
-	File      string                   `json:"settings_file,omitempty"` // read again when it changes
+	File      string                   `json:"settings_file,omitempty"` // the server reads it again when it changes
 }
 
 // NetworkUsage counts what sandboxes did with the network.
@@ -70,8 +70,8 @@ func (h *Hub) readNetwork(context.Context, auth.Principal, None) (NetworkState, 
 	return h.Network(), nil
 }
 
-// readSessionNetwork returns the network of a session of the principal's, or, for an
-// operator, of anyone's.
+// readSessionNetwork returns the network of one of the principal's sessions; for an operator,
+// of any session.
 func (h *Hub) readSessionNetwork(_ context.Context, p auth.Principal, id SessionID) (SessionNetwork, error) {
 	return h.Sessions.Network(p, string(id))
 }

@@ -2,9 +2,9 @@ package hub
 
 import "sandlot/internal/policy"
 
-// The operations that have an input and an output of their own. Calls of tools, and
-// requests that third-party servers answer, are Call and Proxy; what lasts, such as a
-// shell, begins with a method of Hub that returns its Act.
+// The operations with typed inputs and outputs. Calls of tools and requests for third-party
+// servers are Hub.Call and Hub.Proxy. Operations that last, such as a shell, begin with a
+// method of Hub that returns an ActiveRequest, or a type that embeds it.
 var (
 	CreateSession   = op(policy.SessionCreate, (*Hub).createSession)
 	StopSession     = op(policy.SessionStop, (*Hub).stopSession)

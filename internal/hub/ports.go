@@ -14,22 +14,22 @@ import (
 	"sandlot/internal/session"
 )
 
-// Why a request for a port fails, beside a refusal and a fault.
+// Errors of requests for a port. Other errors are refusals by policy and faults.
 var (
 	ErrNoToken = port.ErrNoToken
 	ErrUnknown = port.ErrUnknown
 	ErrFull    = port.ErrFull
-	ErrNobody  = session.ErrNobody // nothing listens on it
+	ErrNobody  = session.ErrNobody // nothing listens on the port
 )
 
-// The form of links to exposed ports.
+// The parts of links to exposed ports.
 const (
 	PortPrefix   = port.Prefix
 	PortParam    = port.Param
-	MaxPortConns = port.MaxConns // of one session
+	MaxPortConns = port.MaxConns // limit for each session
 )
 
-// PortByPath parses the path of a link by path.
+// PortByPath parses the path of a link that names the port in its path.
 func PortByPath(escaped string) (session string, number int, rest string, ok bool) {
 	return port.ByPath(escaped)
 }
@@ -40,26 +40,27 @@ type PortRecord = port.Record
 // Links are the settings of links to exposed ports.
 func (h *Hub) Links() port.Links { return h.Ports.Links }
 
-// Dialed is a connection to a port of a session. End ends the connection, and the act.
+// PortConn is a connection to a port of a session. End ends the connection and its request.
 type Dialed struct {
 	net.Conn
 	act *Act
 }
 
-// HalfClosedLimit is how long a client may go on sending to a port after the server
-// inside has ended its side: then the link ends the stream.
+// HalfCloseTimeout is how long a client may continue to send to a port after the program in
+// the sandbox has closed its side. Then the connection to the sandbox ends the stream.
 var HalfClosedLimit = wire.Mux().StreamCloseTimeout
 
-// CloseWrite ends what is sent: closing a stream of the link does no more than that.
+// CloseWrite closes the direction to the port. Close of a stream to the sandbox does only
+// that; the other direction stays open.
 func (d *Dialed) CloseWrite() error { return d.Close() }
 
-// End closes the connection and releases the session.
+// End closes the connection, and ends the request, which releases the session.
 func (d *Dialed) End() {
 	d.Conn.Close()
 	d.act.Close()
 }
 
-// DialPort connects to a port of a session of the principal's.
+// DialPort connects to a port of one of the principal's sessions.
 func (h *Hub) DialPort(ctx context.Context, p auth.Principal, id string, number int) (*Dialed, error) {
 	return begin(h, h.onSession(policy.PortDial, p, SessionID(id)), func(a *Act) (*Dialed, error) {
 		conn, err := h.dial(ctx, a, id, number)
@@ -98,29 +99,29 @@ func (h *Hub) dial(ctx context.Context, a *Act, id string, number int) (net.Conn
 	return nil, l.Fault(ctx, err, fault.Connection)
 }
 
-// Link is a link to an exposed port: the session and the port that it names, and its
-// token, which may be empty. Whoever has the link may use it.
+// Link is a link to an exposed port: a session, a port, and the link's token, which may be
+// empty. Whoever has the link may use it.
 type Link struct {
 	Session string
 	Port    int
 	Token   string
 }
 
-// Visit is one request for an exposed port, from VisitPort until Close.
+// Visit is one HTTP request for an exposed port, from VisitPort until Close.
 type Visit struct {
 	*Act
 	*port.Use
 	lease *session.Lease
 }
 
-// visit is the request of a visitor, who acts in the name of the session's owner.
+// request returns the request of a visitor, in the name of the session's owner.
 func (l Link) visit(owner string) Request {
 	return Request{Principal: auth.InNameOf(owner), Operation: policy.PortVisit,
 		Resource: policy.Resource{Kind: sessionKind, ID: l.Session, Owner: owner}}
 }
 
-// CheckLink returns the port of a link that may be used. The errors are those of
-// port.Ports, or a refusal.
+// CheckLink returns the port of a link if the link may be used. The errors are those of
+// port.Ports, or a refusal by policy.
 func (h *Hub) CheckLink(l Link) (port.Record, error) {
 	r, err := h.Ports.Check(l.Session, l.Port, l.Token)
 	if err != nil {
@@ -130,9 +131,9 @@ func (h *Hub) CheckLink(l Link) (port.Record, error) {
 	return r, err
 }
 
-// VisitPort lets a request in to an exposed port. It takes one of the session's
-// connections, and does not wake the session. The errors are those of CheckLink,
-// or port.ErrFull.
+// VisitPort authorizes a request for an exposed port. It counts as one of the session's
+// connections, and does not wake the session. The errors are those of CheckLink, or
+// port.ErrFull.
 func (h *Hub) VisitPort(ctx context.Context, l Link) (*Visit, error) {
 	use, err := h.Ports.Acquire(ctx, l.Session, l.Port, l.Token)
 	if err != nil {
@@ -164,7 +165,8 @@ func (v *Visit) Connect() (net.Conn, error) {
 	return v.Dial(func(ctx context.Context) (net.Conn, error) { return v.lease.Dial(ctx, v.Port) })
 }
 
-// Fault is the fault that a visitor gets for a failed Connect.
+// Fault returns the fault that the visitor gets for a failed Connect, and makes it the
+// outcome.
 func (v *Visit) Fault(ctx context.Context, err error) *fault.Error {
 	return fault.From(v.Fail(v.lease.Fault(ctx, err, fault.Connection)))
 }

@@ -9,7 +9,7 @@ import (
 	"sandlot/internal/vault"
 )
 
-// MaxSecret bounds the value of a stored secret, in bytes.
+// MaxSecret is the largest value of a stored secret, in bytes.
 const MaxSecret = vault.MaxValue
 
 // Secret describes a stored secret, and names the third-party servers that refer to it.
@@ -30,7 +30,7 @@ func (h *Hub) listSecrets(ctx context.Context, p auth.Principal, _ None) ([]Secr
 	return list, nil
 }
 
-// NewSecret is a secret that is to be stored. There is no way to read its value back.
+// NewSecret is a secret to be stored. No operation returns its value.
 type NewSecret struct {
 	SecretName
 	Value secret.Value
@@ -46,8 +46,8 @@ func (h *Hub) setSecret(ctx context.Context, p auth.Principal, s NewSecret) (Sec
 	return Secret{i, h.usesOf(p, i.Name)}, nil
 }
 
-// removeSecret removes a secret. It returns the third-party servers that still refer to
-// it.
+// removeSecret removes a secret, and returns the names of the third-party servers that still
+// refer to it.
 func (h *Hub) removeSecret(ctx context.Context, p auth.Principal, name SecretName) ([]string, error) {
 	if err := h.Vault.Remove(ctx, p.ID, string(name)); err != nil {
 		return nil, err
@@ -56,16 +56,16 @@ func (h *Hub) removeSecret(ctx context.Context, p auth.Principal, name SecretNam
 	return h.usesOf(p, string(name)), nil
 }
 
-// usesOf names the third-party servers that refer to a secret.
+// serversUsing returns the names of the third-party servers that refer to a secret.
 func (h *Hub) usesOf(p auth.Principal, name string) []string {
 	return append([]string{}, h.Servers.UsesOf(p)[name]...)
 }
 
-// SecretName is the name of a stored secret. It is not in the event: a user may have
-// typed the value in its place.
+// SecretName is the name of a stored secret. The name is not in the event, as a user may type
+// the value there by mistake.
 type SecretName string
 
-// resource implements named.
+// resource implements resourceInput.
 func (n SecretName) resource(_ *Hub, p auth.Principal) policy.Resource {
 	return policy.Resource{Kind: "secret", ID: string(n), Owner: p.ID}
 }

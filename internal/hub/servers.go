@@ -22,16 +22,16 @@ type Server struct {
 	Odd       []string             `json:"left_out,omitempty"`
 }
 
-// ServerTool is one tool, and the hash of its approved definition.
+// ServerTool is one tool of a server, with the hash of its approved definition.
 type ServerTool struct {
 	catalog.Definition
 	Approved string `json:"approved,omitempty"`
 }
 
-// ServerName is the id or the name of a third-party server of the principal's.
+// ServerName is the id or the name of one of the principal's third-party servers.
 type ServerName string
 
-// resource implements named.
+// resource implements resourceInput.
 func (n ServerName) resource(_ *Hub, p auth.Principal) policy.Resource {
 	return policy.Resource{Kind: "connection", ID: string(n), Owner: p.ID}
 }
@@ -48,8 +48,9 @@ func (h *Hub) inspectServer(_ context.Context, p auth.Principal, name ServerName
 	return all, nil
 }
 
-// Approval approves the tools of a server: those that still have the hash in Tools, by
-// the server's own names, or, without Tools, all as they are now.
+// Approval approves the tools of a server. Tools has hashes by the server's own names of the
+// tools: only tools whose definitions still have that hash are approved. Without Tools, all
+// tools are approved with their current definitions.
 type Approval struct {
 	ServerName `json:"-"`
 	Tools      map[string]string `json:"tools"`
@@ -59,7 +60,7 @@ func (h *Hub) approveServer(ctx context.Context, p auth.Principal, a Approval) (
 	return h.Servers.Approve(ctx, p, string(a.ServerName), a.Tools)
 }
 
-// PromptRequest asks one server for a prompt, by the server's own name for it.
+// PromptRequest is a request for a prompt of one server, by the server's own name for it.
 type PromptRequest struct {
 	ServerName `json:"-"`
 	Name       string            `json:"name"`
@@ -70,7 +71,7 @@ func (h *Hub) serverPrompt(ctx context.Context, p auth.Principal, r PromptReques
 	return h.Servers.Prompt(ctx, p, string(r.ServerName), r.Name, r.Arguments)
 }
 
-// ResourceRequest asks one server for a resource, by the server's own URI for it.
+// ResourceRequest is a request for a resource of one server, by the server's own URI for it.
 type ResourceRequest struct {
 	ServerName `json:"-"`
 	URI        string `json:"uri"`
@@ -80,20 +81,20 @@ func (h *Hub) serverResource(ctx context.Context, p auth.Principal, r ResourceRe
 	return h.Servers.Resource(ctx, p, string(r.ServerName), r.URI)
 }
 
-// Why a log-in at a third-party server cannot continue.
+// Errors of a log-in at a third-party server that cannot continue.
 var (
 	ErrLoginOver    = oauth.ErrOver
 	ErrOtherBrowser = oauth.ErrOtherBrowser
 )
 
-// LoginLimit is how long a log-in may take.
+// LoginTimeout is how long a log-in may take.
 const LoginLimit = oauth.Limit
 
-// ConsentPage is the text of the page that the link of a log-in opens.
+// ConsentPage is the content of the page that the link of a log-in opens.
 type ConsentPage = oauth.ConsentPage
 
-// CallbackURL is the address to which browsers return from a log-in; empty: there is
-// none.
+// CallbackURL returns the OAuth redirect URL, to which browsers return from a log-in; empty:
+// the server has none.
 func (h *Hub) CallbackURL() string {
 	if h.Servers == nil {
 		return ""
@@ -101,15 +102,14 @@ func (h *Hub) CallbackURL() string {
 	return h.Servers.Callback
 }
 
-// Login is a log-in whose link a browser opened, with the cookies and the proof that the
-// browser sent.
+// Login is a browser's request for a log-in, with the cookies and the proof that it sent.
 type Login struct {
 	ID      string
 	Cookies []string
-	Proof   string // empty: the page was not seen yet
+	Proof   string // from the link on the consent page; empty: the browser requests the page
 }
 
-// loginPage returns the text of the page that the link of a log-in opens.
+// loginPage returns the content of the page that the link of a log-in opens.
 func (h *Hub) loginPage(_ context.Context, _ auth.Principal, l Login) (ConsentPage, error) {
 	if h.Servers == nil {
 		return ConsentPage{}, ErrLoginOver
@@ -117,8 +117,8 @@ func (h *Hub) loginPage(_ context.Context, _ auth.Principal, l Login) (ConsentPa
 	return h.Servers.Logins.ConsentPage(l.ID, l.Cookies)
 }
 
-// beginLogin returns the address where the user logs in, once the browser has shown the
-// page.
+// beginLogin returns the address where the user logs in. The proof shows that the browser
+// had the consent page.
 func (h *Hub) beginLogin(_ context.Context, _ auth.Principal, l Login) (string, error) {
 	if h.Servers == nil {
 		return "", ErrLoginOver
@@ -126,13 +126,13 @@ func (h *Hub) beginLogin(_ context.Context, _ auth.Principal, l Login) (string, 
 	return h.Servers.Logins.Redirect(l.ID, l.Cookies, l.Proof)
 }
 
-// LoginCallback is the request with which a browser returns from a log-in.
+// LoginCallback is the request with which a browser returns from a log-in to CallbackURL.
 type LoginCallback struct {
 	Query   url.Values
 	Cookies func(id string) []string // of the log-in with that id
 }
 
-// finishLogin returns the log-in's id.
+// finishLogin completes a log-in, and returns its id.
 func (h *Hub) finishLogin(_ context.Context, _ auth.Principal, c LoginCallback) (string, error) {
 	if h.Servers == nil {
 		return "", ErrLoginOver

@@ -8,13 +8,13 @@ import (
 	"sandlot/internal/session"
 )
 
-// sessionKind is the kind of a resource that is a session.
+// sessionKind is the Kind of a policy.Resource that is a session.
 const sessionKind = "session"
 
-// SessionID is the id of a session; empty and "home" are the principal's home.
+// SessionID is the id of a session. Both "" and "home" mean the principal's home session.
 type SessionID string
 
-// resource implements named. The session may be another principal's.
+// resource implements resourceInput. The session may be another principal's.
 func (id SessionID) resource(h *Hub, p auth.Principal) policy.Resource {
 	if own, err := h.Sessions.Find(p, string(id)); err == nil {
 		return policy.Resource{Kind: sessionKind, ID: own, Owner: p.ID}
@@ -22,8 +22,8 @@ func (id SessionID) resource(h *Hub, p auth.Principal) policy.Resource {
 	return policy.Resource{Kind: sessionKind, ID: string(id), Owner: h.Sessions.OwnerOf(string(id))}
 }
 
-// Ask names the session that a client wants: empty is the principal's home, "new" a
-// new one.
+// SessionSpec describes the session that a client wants. The ID "" means the principal's home
+// session, and "new" a new session. Template and Flavor may be empty.
 type Ask struct{ ID, Template, Flavor string }
 
 // Session is a session that was created.
@@ -33,10 +33,10 @@ type Session struct {
 	Flavor   string `json:"flavor"`
 }
 
-// session implements located.
+// session implements sessionAnswer.
 func (s Session) session() string { return s.ID }
 
-// createSession creates a session, whatever id is asked for.
+// createSession creates a session. It ignores the spec's ID.
 func (h *Hub) createSession(ctx context.Context, p auth.Principal, a Ask) (Session, error) {
 	l, err := h.Sessions.Open(ctx, p, session.Ask{ID: "new", Template: a.Template, Flavor: a.Flavor})
 	if err != nil {
@@ -50,7 +50,7 @@ func (h *Hub) stopSession(ctx context.Context, p auth.Principal, id SessionID) (
 	if h.Sessions.Stop(ctx, p, string(id)) {
 		return None{}, nil
 	}
-	_, err := h.Sessions.List(ctx, p, string(id)) // which says why there is none to stop
+	_, err := h.Sessions.List(ctx, p, string(id)) // its error says why there is nothing to stop
 	return None{}, err
 }
 
@@ -60,12 +60,13 @@ func (h *Hub) stopAllSessions(ctx context.Context, _ auth.Principal, _ None) (No
 	return None{}, nil
 }
 
-// onSession is the request for an operation on a session.
+// sessionRequest returns the request for an operation on a session.
 func (h *Hub) onSession(o policy.Operation, p auth.Principal, id SessionID) Request {
 	return Request{Principal: p, Operation: o, Resource: id.resource(h, p)}
 }
 
-// open opens the act's session, with a sandbox that answers, until the act ends.
+// openSession opens the session of the request and waits for its sandbox. The lease lasts
+// until the request ends.
 func (a *Act) open(ctx context.Context, ask Ask) (*session.Lease, error) {
 	wanted := session.Ask{ID: ask.ID, Template: ask.Template, Flavor: ask.Flavor}
 	l, err := a.hub.Sessions.Open(ctx, a.request.Principal, wanted)
@@ -75,7 +76,7 @@ func (a *Act) open(ctx context.Context, ask Ask) (*session.Lease, error) {
 	return l, err
 }
 
-// lease holds a lease until the act ends.
+// holdLease makes the end of the request release the lease.
 func (a *Act) lease(l *session.Lease) {
 	a.session = l.ID()
 	a.release = append(a.release, l.Release)

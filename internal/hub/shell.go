@@ -13,8 +13,8 @@ import (
 	"sandlot/internal/session"
 )
 
-// Shell is an interactive process of a session, from before its command is known until
-// Close.
+// Shell is an interactive process of a session, until Close. OpenShell creates it before the
+// command is known.
 type Shell struct {
 	*Act
 	lease *session.Lease
@@ -28,8 +28,9 @@ func (h *Hub) OpenShell(ctx context.Context, p auth.Principal, ask Ask) (*Shell,
 	})
 }
 
-// Run starts the command, and describes its process to the client. The caller closes the
-// stream, which carries the frames of package command.
+// Run starts the command. It returns the stream of the process, with the frames of package
+// command, and the message that describes the process to the client. The caller closes the
+// stream.
 func (s *Shell) Run(ctx context.Context, c command.Command) (*agent.Interactive, command.Started, error) {
 	stream, err := s.lease.Agent().Interactive(ctx, c)
 	if err != nil {
@@ -39,8 +40,9 @@ func (s *Shell) Run(ctx context.Context, c command.Command) (*agent.Interactive,
 		SessionCreated: s.lease.Created}, nil
 }
 
-// Hangup sends SIGHUP to a process whose client is gone. The agent would see the end of
-// the stream only behind input that the process may never read.
+// Hangup sends SIGHUP to a process whose client is gone. Closing the stream is not enough: the
+// agent sees its end only after the unread input, which the process may never read.
 func (s *Shell) Hangup(ctx context.Context, p *agent.Interactive) {
-	_, _, _ = s.lease.Agent().StopProcess(ctx, p.ProcessID, syscall.SIGHUP, time.Second) // most often it has ended
+	// An error usually means that the process has ended.
+	_, _, _ = s.lease.Agent().StopProcess(ctx, p.ProcessID, syscall.SIGHUP, time.Second)
 }

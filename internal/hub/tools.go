@@ -12,8 +12,8 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Tools lists the tools that the principal can call, in a stable order. It is for an
-// edge that keeps lists for its clients; a client's request for a list goes through Do.
+// Tools lists the tools that the principal can call, in a stable order. It is for the gateway,
+// which stores lists for its clients; a client's request for a list goes through Do.
 func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
 	var all []tool.Tool
 	seen := map[string]bool{}
@@ -28,7 +28,7 @@ func (h *Hub) Tools(ctx context.Context, p auth.Principal) []tool.Tool {
 	return all
 }
 
-// Own lists the tools that everyone has: none of a third-party server. It starts nothing.
+// OwnTools lists Sandlot's own tools, which every principal has. It starts no servers.
 func (h *Hub) Own() []tool.Tool {
 	var all []tool.Tool
 	for _, s := range h.Sources {
@@ -39,7 +39,7 @@ func (h *Hub) Own() []tool.Tool {
 	return all
 }
 
-// Call calls a tool by its exposed name.
+// Call calls a tool by the name that clients use.
 func (h *Hub) Call(ctx context.Context, c tool.Call) (*tool.Result, error) {
 	f, ok := h.find(c.Principal, c.Name)
 	if !ok {
@@ -74,7 +74,8 @@ func (h *Hub) find(p auth.Principal, name string) (tool.Found, bool) {
 	return tool.Found{}, false
 }
 
-// Missing is the fault for a tool that the principal cannot call; nil: the tool exists.
+// CheckTool returns nil if the principal can call a tool, and otherwise the fault for its
+// call.
 func (h *Hub) Missing(ctx context.Context, p auth.Principal, name string) error {
 	if _, ok := h.find(p, name); ok {
 		return nil
@@ -82,8 +83,8 @@ func (h *Hub) Missing(ctx context.Context, p auth.Principal, name string) error 
 	return h.notThere(ctx, p, name)
 }
 
-// notThere is the fault for a tool that does not exist. The name is the client's, and
-// can be any text: the event does not have it.
+// toolNotFound returns the fault for a tool that the principal cannot call, and publishes the
+// event. The event does not contain the name, as a client can send any text.
 func (h *Hub) notThere(ctx context.Context, p auth.Principal, name string) error {
 	_, err := Do(ctx, h, Request{Principal: p, Operation: policy.ToolFind}, func(ctx context.Context) (None, error) {
 		return None{}, h.missing(ctx, p, name)
@@ -91,7 +92,8 @@ func (h *Hub) notThere(ctx context.Context, p auth.Principal, name string) error
 	return err
 }
 
-// missing says why no source has a tool, or that the tool is unknown.
+// whyMissing returns a source's explanation of why a tool is missing, or the fault for an
+// unknown tool.
 func (h *Hub) missing(ctx context.Context, p auth.Principal, name string) error {
 	for _, s := range h.Sources {
 		if e, ok := s.(tool.Explainer); ok {
@@ -103,11 +105,11 @@ func (h *Hub) missing(ctx context.Context, p auth.Principal, name string) error 
 	return unknown(name, h.Tools(ctx, p))
 }
 
-// maxNames bounds the names in an error.
+// maxNames is how many tools an error lists.
 const maxNames = 100
 
-// unknown is the fault for a tool that does not exist. It lists the tools that do, the
-// nearest name among them; of very many tools the first ones.
+// unknownTool returns the fault for an unknown tool. It lists the known tools, but not more
+// than maxNames: the nearest name and the first ones.
 func unknown(name string, known []tool.Tool) error {
 	names := make([]string, len(known))
 	for i, t := range known {

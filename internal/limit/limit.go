@@ -1,6 +1,6 @@
-// Package limit bounds what each principal holds of the server at once, by however
-// many tokens and connections, so that no principal can take what the others need. A
-// principal who is over a limit is refused, and does not wait.
+// Package limit bounds the resources of the server that each principal uses at once, over
+// all of their tokens and connections, so that no principal can starve the others. A
+// request over a limit is refused at once; only large answers wait for a short time.
 package limit
 
 import (
@@ -12,27 +12,30 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Kind is something that a principal holds.
+// Kind is a kind of resource that is limited.
 type Kind int
 
 const (
-	// Requests are HTTP requests that are being served, streams of events among them.
+	// Requests are HTTP requests that are being served, including event streams.
 	Requests Kind = iota
-	// Streams are connections for processes, stdio, ports and files: each has
-	// buffers of its own.
+	// Streams are connections to processes, stdio, ports and files. Each has its own
+	// buffers.
 	Streams
-	// Visits are connections to the ports that a principal exposed, whoever makes them.
+	// PortConns are connections to the ports that a principal exposed, by whoever has the
+	// link.
 	Visits
-	// Bytes are the bytes of request bodies in memory.
+	// RequestBytes are the bytes of request bodies in memory.
 	Bytes
-	// Calls are MCP calls that are being answered: a stream brings many, and a call may
-	// outlive the request that brought it.
+	// Calls are MCP calls that are being answered. They are counted apart from Requests, as
+	// one stream carries many calls, and a call may outlive its HTTP request.
 	Calls
-	// Waiting are calls that outlive their requests, as they wait for their users.
+	// WaitingCalls are suspended calls: they outlive their requests while they wait for an
+	// answer of the user.
 	Waiting
-	// Answers are the bytes of large answers until their readers have taken them.
+	// AnswerBytes are the bytes of large answers until their clients have read them.
 	Answers
-	// Reading are the bytes of large answers while they are read and checked.
+	// IncomingAnswerBytes are the bytes of large answers of third-party servers while they
+	// are read and checked.
 	Reading
 	kinds
 )
@@ -40,11 +43,11 @@ const (
 // Limits are how many of each kind a principal may hold.
 type Limits [kinds]int64
 
-// Default keeps what one principal can take below 300 MB.
+// Default keeps the memory that one principal can use below 300 MB.
 var Default = Limits{Requests: 512, Streams: 64, Visits: 192, Bytes: 32 << 20, Calls: 512, Waiting: 64,
 	Answers: 24 << 20, Reading: 24 << 20}
 
-// name is how a kind is called in the context of a fault, and what is said of it.
+// kindText is a kind's name in the context of a fault, and its name in the message.
 type name struct{ resource, text string }
 
 var names = [kinds]name{
@@ -58,8 +61,8 @@ var names = [kinds]name{
 	Reading:  {"incoming_answer_bytes", "bytes of answers on their way"},
 }
 
-// Limiter counts what each principal holds. A principal who holds nothing takes no
-// memory.
+// Limiter counts what each principal uses. It stores nothing about principals that use
+// nothing.
 type Limiter struct {
 	limits Limits
 
@@ -67,18 +70,18 @@ type Limiter struct {
 	shares map[string]*share // by the principal's id
 }
 
-// share is what one principal holds.
+// share counts what one principal uses.
 type share struct {
 	held [kinds]*semaphore.Weighted
 	used [kinds]atomic.Int64
-	uses int // how many Helds have the share; the limiter's mu guards it
+	uses int // reservations that use the share; guarded by the limiter's mu
 }
 
-// New returns a limiter with those limits.
+// New returns a limiter with these limits for each principal.
 func New(limits Limits) *Limiter { return &Limiter{limits: limits, shares: map[string]*share{}} }
 
-// Take takes n of a kind for a principal, until release is called. The fault says
-// what the limit is.
+// Acquire counts n of a kind for a principal until release is called. It does not wait: the
+// error is a fault that names the limit.
 func (l *Limiter) Take(owner string, k Kind, n int64) (release func(), err error) {
 	h := l.Held(owner, k)
 	if err := h.Take(n); err != nil {
@@ -88,7 +91,7 @@ func (l *Limiter) Take(owner string, k Kind, n int64) (release func(), err error
 	return h.Release, nil
 }
 
-// full is the fault for a principal who is over a limit.
+// overLimit returns the fault for a principal that is over a limit.
 func (l *Limiter) full(k Kind, s *share) error {
 	f := fault.New(fault.ResourceLimit, "there are as many %s as one user may have (%d)", names[k].text, l.limits[k]).
 		With("resource_type", names[k].resource).With("current_usage", s.used[k].Load()).With("limit", l.limits[k])
@@ -99,7 +102,8 @@ func (l *Limiter) full(k Kind, s *share) error {
 	return f
 }
 
-// acquire returns the principal's share, which stays until release is called as often.
+// acquireShare returns the principal's share. Each call needs a call of releaseShare; the
+// last one deletes the share.
 func (l *Limiter) acquire(owner string) *share {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,7 +127,7 @@ func (l *Limiter) release(owner string, s *share) {
 	}
 }
 
-// give gives n of a kind back.
+// release gives n of a kind back.
 func (s *share) give(k Kind, n int64) {
 	s.used[k].Add(-n)
 	s.held[k].Release(n)

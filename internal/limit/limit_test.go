@@ -36,7 +36,7 @@ func TestTake(t *testing.T) {
 	}
 	one, two := take("ann", Requests, 1), take("ann", Requests, 1)
 	full("ann", Requests, 1)
-	bob := take("bob", Requests, 2) // has limits of his own
+	bob := take("bob", Requests, 2) // has his own limits
 	stream := take("ann", Streams, 1)
 	bytes := take("ann", Bytes, 60)
 	full("ann", Bytes, 41)
@@ -44,7 +44,7 @@ func TestTake(t *testing.T) {
 	full("ann", Bytes, 1)
 	full("ann", Bytes, 101)
 	one()
-	one() // twice is once
+	one() // the second call does nothing
 	three := take("ann", Requests, 1)
 	full("ann", Requests, 1)
 	for _, release := range []func(){two, three, bob, stream, bytes, more} {
@@ -76,7 +76,8 @@ func TestTakeAtOnce(t *testing.T) {
 	}
 }
 
-// What grows takes ever larger shares, and is refused where another has the rest.
+// A growing reservation reserves larger and larger portions, and is refused when the rest is
+// reserved by another one.
 func TestHeld(t *testing.T) {
 	l := New(Limits{Bytes: 20 << 10, Answers: 100})
 	body := l.Held("ann", Bytes)
@@ -122,8 +123,8 @@ func TestHeld(t *testing.T) {
 	none.Release()
 }
 
-// Who waits for bytes gets them when they are given back, and is told in time when
-// they are not. Others wait for nobody.
+// Reserve waits until bytes are released, and returns an error if that takes too long. Other
+// principals do not wait.
 func TestHeldWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Limits{Answers: 100})

@@ -1,5 +1,5 @@
-// Package rawjson reads and writes JSON as bytes: the values of objects stay as they came,
-// for proxies that do not know all of them.
+// Package rawjson reads and writes JSON without decoding all of it: the values of an object
+// stay unchanged bytes. Proxies need this for messages with fields that they do not know.
 package rawjson
 
 import (
@@ -8,11 +8,11 @@ import (
 	"strconv"
 )
 
-// Object is a JSON object, its values as they came.
+// Object is a JSON object whose values are the unchanged bytes.
 type Object = map[string]json.RawMessage
 
-// Message is a JSON-RPC 2.0 message that came, its parts as they are. Requests and
-// notifications have a method; a response has a result or an error.
+// Message is a JSON-RPC 2.0 message that was received, with its parts as unchanged bytes.
+// Requests and notifications have a method; a response has a result or an error.
 type Message struct {
 	Version string          `json:"jsonrpc,omitempty"`
 	ID      json.RawMessage `json:"id,omitempty"`
@@ -32,24 +32,24 @@ type Envelope struct {
 	Error   any             `json:"error,omitempty"`
 }
 
-// version is that of JSON-RPC.
+// jsonrpcVersion is encoded as the version of JSON-RPC.
 type version struct{}
 
 // MarshalJSON implements json.Marshaler.
 func (version) MarshalJSON() ([]byte, error) { return []byte(`"2.0"`), nil }
 
-// IsObject says whether a JSON value is an object.
+// IsObject reports whether a valid JSON value is an object.
 func IsObject(raw json.RawMessage) bool { return begins(raw, "{") }
 
-// IsString says whether a JSON value is a string.
+// IsString reports whether a valid JSON value is a string.
 func IsString(raw json.RawMessage) bool { return begins(raw, "\"") }
 
 func begins(raw json.RawMessage, with string) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(raw, " \t\r\n"), []byte(with))
 }
 
-// Members returns the members of an object by their exact names. False: raw is no object,
-// or has a name twice, of which JSON readers choose different ones.
+// Members returns the members of an object by their exact names. It returns false if raw
+// is not an object, or has a name twice: JSON decoders differ in which value they use.
 func Members(raw json.RawMessage) (Object, bool) {
 	all := Object{}
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -65,8 +65,9 @@ func Members(raw json.RawMessage) (Object, bool) {
 	return all, true
 }
 
-// Without returns an object without the members of that name, and the last of those. The
-// others stay as they are, in their order. Both are nil when raw is no object.
+// Without removes all members with that name from an object. It returns the rest, unchanged
+// and in its order, and the value of the last removed member. Both are nil if raw is not an
+// object.
 func Without(raw json.RawMessage, name string) (rest, member json.RawMessage) {
 	rest = append(make(json.RawMessage, 0, len(raw)), '{')
 	ok := each(json.NewDecoder(bytes.NewReader(raw)), func(n string, value json.RawMessage) {
@@ -85,8 +86,8 @@ func Without(raw json.RawMessage, name string) (rest, member json.RawMessage) {
 	return append(rest, '}'), member
 }
 
-// each calls do for each member of the next object, in order, and says whether the object
-// is complete.
+// forEachMember calls do for each member of the next object of d, in order. It returns
+// false if there is no object or it is incomplete.
 func each(d *json.Decoder, do func(name string, value json.RawMessage)) bool {
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return false
@@ -104,7 +105,7 @@ func each(d *json.Decoder, do func(name string, value json.RawMessage)) bool {
 	return err == nil
 }
 
-// Encode encodes a value without escapes for HTML.
+// Encode encodes a value without escaping HTML characters.
 func Encode(v any) (json.RawMessage, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -115,13 +116,13 @@ func Encode(v any) (json.RawMessage, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// Quote makes a JSON string of a text.
+// Quote encodes a text as a JSON string.
 func Quote(text string) json.RawMessage {
-	b, _ := Encode(text) // a string has no error
+	b, _ := Encode(text) // encoding a string cannot fail
 	return b
 }
 
-// Number makes a JSON number.
+// Number encodes an integer as a JSON number.
 func Number(n int64) json.RawMessage { return strconv.AppendInt(nil, n, 10) }
 
 // Text returns the text of a JSON string, or "" for any other value.
@@ -131,7 +132,8 @@ func Text(raw json.RawMessage) string {
 	return s
 }
 
-// PlainText returns the text of a JSON string that is written without escapes.
+// UnescapedString returns the text of a JSON string that has no escapes; false: raw is not
+// such a string.
 func PlainText(raw json.RawMessage) (string, bool) {
 	if len(raw) < 2 || raw[0] != '"' || bytes.IndexByte(raw, '\\') >= 0 {
 		return "", false
@@ -139,8 +141,8 @@ func PlainText(raw json.RawMessage) (string, bool) {
 	return string(raw[1 : len(raw)-1]), true
 }
 
-// Deeper says whether a JSON text is nested deeper than most, by looking at its bytes
-// alone: it needs no memory, and no parser that could run out of its stack.
+// NestedDeeper reports whether a JSON text is nested deeper than maxDepth. It only counts
+// brackets, so a hostile text cannot exhaust the memory or the stack of a parser.
 func Deeper(raw []byte, most int) bool {
 	depth, inString := 0, false
 	for i := 0; i < len(raw); i++ {

@@ -1,5 +1,5 @@
-// Package secret makes and holds values that must not be seen: random tokens
-// and ids, and a type that does not print itself.
+// Package secret generates random tokens and ids, and has a type for secret values that
+// never prints them.
 package secret
 
 import (
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Value is a secret. Every way of formatting it gives "[secret]".
+// Value is a secret. Formatting, logging or encoding it gives "[secret]".
 type Value string
 
 const shown = "[secret]"
@@ -40,8 +40,8 @@ func Bytes(n int) []byte {
 // NewToken returns a bearer token: "slt_" and 40 characters, 200 bits.
 func NewToken() Value { return Value("slt_" + lower.EncodeToString(Bytes(25))) }
 
-// Hash is how a token is stored: it has enough randomness of its own to need
-// neither salt nor a slow hash.
+// Hash returns the hash under which a token is stored. A token is random enough to need
+// neither a salt nor a slow hash.
 func Hash(token string) string {
 	h := sha256.Sum256([]byte(strings.TrimSpace(token)))
 	return hex.EncodeToString(h[:])

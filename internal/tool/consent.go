@@ -10,42 +10,43 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Policy is what the operator lets users' agents do.
+// Policy says whether users' agents may do something that the operator restricts, such as
+// connecting a third-party server.
 type Policy string
 
 const (
-	Allow Policy = "allow" // the result says what was done
-	Ask   Policy = "ask"   // the user is asked first
+	Allow Policy = "allow" // without consent of the user
+	Ask   Policy = "ask"   // with consent of the user
 	Deny  Policy = "deny"
 )
 
-// Thinking is how long a user may take to answer a question of a call, and so how long a
-// call is suspended for it.
+// UserTimeout is how long a user may take to answer a question that a call asks, and so how
+// long a call stays suspended.
 const Thinking = 10 * time.Minute
 
-// maxQuestion bounds a question that a user can be expected to read, in bytes.
+// maxQuestion is the largest question in bytes; users would not read more.
 const maxQuestion = 8 << 10
 
-// Question asks a user for consent to an act.
+// Question asks a user for consent to an action.
 type Question struct {
-	// What names the act in a few words: the subject of a sentence.
+	// What names the action in a few words, as the subject of a sentence.
 	What string
-	// Message has everything that the user decides about. Nothing of it is cut.
+	// Message says everything that the user consents to. It is never shortened.
 	Message string
-	// Yourself is how the user does it without an agent.
+	// WithoutAgent is the command with which the user does it themselves.
 	Yourself string
 }
 
-// Declined says that the user of a call did not agree. It is a result of the
-// call and no fault of anybody.
+// Declined is the error of a call to which the user did not consent. Clients get it as the
+// call's result, not as a fault.
 type Declined struct{ Why string }
 
 // Error implements error.
 func (d *Declined) Error() string { return d.Why }
 
-// Consent returns nil when a call may do what q asks for. A user is asked through their
-// client; where the client cannot ask, the act is refused. The local user of a server
-// without authentication is not asked: the result tells them.
+// Consent returns nil if a call may do what q asks for. The policy Ask asks the user through
+// their client, and refuses if the client cannot ask. It does not ask the local user of a
+// server without authentication.
 func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 	switch {
 	case p == Deny:
@@ -67,7 +68,7 @@ func (p Policy) Consent(ctx context.Context, c Call, q Question) error {
 	return put(ctx, c, q)
 }
 
-// unaskable is for clients that cannot ask their user.
+// cannotAsk returns the fault for a client that cannot ask its user.
 func unaskable(q Question) error {
 	f := fault.New(fault.Forbidden, "%s needs the user's consent, and this client cannot ask them", q.What).
 		With("consent", string(Ask))
@@ -78,8 +79,8 @@ func unaskable(q Question) error {
 	return f
 }
 
-// hasForms says whether a client's capabilities have elicitation by a form. An elicitation
-// without a mode means a form.
+// hasForms reports whether a client's capabilities include elicitation by a form. A client
+// that declares elicitation without a mode supports forms.
 func hasForms(capabilities json.RawMessage) bool {
 	var c struct {
 		Elicitation *struct {
@@ -92,11 +93,11 @@ func hasForms(capabilities json.RawMessage) bool {
 	return c.Elicitation.Form != nil || c.Elicitation.URL == nil
 }
 
-// The two answers. They are choices of an enumeration, as clients would show a boolean as
-// a box, which would answer for a user who overlooks it.
+// The two answers. They are choices of an enumeration and not a boolean: clients show a
+// boolean as a checkbox, which has an answer before the user has seen it.
 const yes, no = "allow", "deny"
 
-// put asks the user.
+// askUser asks the user by elicitation, and returns nil if they consent.
 func put(ctx context.Context, c Call, q Question) error {
 	decision := map[string]any{"type": "string", "title": "Your decision", "enum": []string{yes, no}}
 	params, err := json.Marshal(map[string]any{"message": q.Message, "requestedSchema": map[string]any{

@@ -8,40 +8,41 @@ import (
 	"sandlot/internal/limit"
 )
 
-// Client is the client that made a call, for requests and notifications of a third-party
-// server while the call runs.
+// Client is the client that made a call. While the call runs, it gets the requests and
+// notifications of the third-party server that the call is for.
 type Client interface {
-	// ID tells clients of one principal apart. It is no secret and no handle.
+	// ID distinguishes the clients of one principal. It is not secret, and gives no rights.
 	ID() string
-	// Capabilities are those that the client declared: an object of MCP's
-	// ClientCapabilities.
+	// Capabilities returns what the client declared: MCP's ClientCapabilities object.
 	Capabilities() json.RawMessage
-	// Retries says that the client retries a call whose result asks for input (MCP
-	// 2026-07-28), instead of being asked while it waits.
+	// Retries reports whether the client supports results that ask for input (MCP
+	// 2026-07-28): it retries the call with the input. Other clients get requests while they
+	// wait for the result.
 	Retries() bool
-	// Ask asks the client and waits for its answer, a result object of MCP.
-	// Method is elicitation/create, sampling/createMessage or roots/list.
-	// A method that the client does not support is an error.
+	// Ask sends the client a request, and waits for its answer: a result object of MCP.
+	// The method is elicitation/create, sampling/createMessage or roots/list. Ask returns an
+	// error for a method that the client does not support.
 	Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
-	// Tell sends a notification of the call: notifications/progress, without
-	// its token, or notifications/message.
+	// Notify sends the client a notification: notifications/progress, without its token, or
+	// notifications/message.
 	Tell(method string, params json.RawMessage)
 }
 
-// Inputs is the input of a client that retries a call.
+// Inputs is the input with which a client retries a call.
 type Inputs struct {
-	Responses json.RawMessage // an object of results, by the names that were asked for
-	State     string          // the requestState of the result that asked
+	Responses json.RawMessage // an object: the answers, by the names of the requests for input
+	State     string          // the requestState of the result that asked for input
 }
 
-// Empty says whether the call is no retry.
+// Empty reports whether the call is not a retry.
 func (i Inputs) Empty() bool { return len(i.Responses) == 0 && i.State == "" }
 
 // Item is one prompt, resource or resource template of a third-party server.
 type Item struct {
-	// Key is its exposed name, URI or URI template.
+	// Key is the name, URI or URI template under which clients see it.
 	Key string
-	// Raw is its whole definition as MCP has it, with that key, made safe.
+	// Raw is its whole MCP definition, sanitized, and with Key in place of the server's own
+	// name or URI.
 	Raw json.RawMessage
 }
 
@@ -52,37 +53,38 @@ type Request struct {
 	Method string
 	Params map[string]json.RawMessage
 	Meta   map[string]json.RawMessage
-	Client Client // nil: a client that cannot be asked
+	Client Client // nil: the client can get no requests and notifications
 	Inputs Inputs
-	// Held counts a large answer for the principal until the client has it.
+	// Reservation counts a large answer for the principal until the client has read it.
 	Held *limit.Held
 }
 
-// External gives the tools of third-party servers, and proxies other requests to them. A
-// list that it returned is not changed later: the same slice again says that nothing
-// changed.
+// External is the source of third-party servers' tools, prompts and resources, and proxies
+// requests to these servers. The lists that it returns must not be changed. It returns the
+// same slice again while nothing has changed.
 type External interface {
 	Source
-	// Ready waits until what is offered is known, or ctx ends. It says whether
-	// it waited.
+	// WaitReady waits until all servers have listed their features, or ctx ends. It reports
+	// whether it had to wait.
 	Ready(ctx context.Context, p auth.Principal) bool
 	Prompts(p auth.Principal) []Item
 	Resources(p auth.Principal) []Item
 	Templates(p auth.Principal) []Item
-	// Pass returns the whole result object, as MCP has it. Errors are faults,
-	// or, with a *Refusal in the chain, what the server answered.
+	// Proxy sends a request to its server, and returns the whole MCP result object. An error
+	// is a fault, or has the server's own error in its chain, an *ExternalError.
 	Pass(ctx context.Context, r Request) (json.RawMessage, error)
-	// Subscribe and Unsubscribe follow a resource's changes for one client, and
-	// SetLevel says how much it wants to be told of what servers log. Client tells
-	// those of one principal apart.
+	// Subscribe and Unsubscribe begin and end a client's subscription to a resource, and
+	// SetLevel sets the client's logging level. The string client distinguishes the clients
+	// of one principal.
 	Subscribe(ctx context.Context, p auth.Principal, client, uri string) error
 	Unsubscribe(ctx context.Context, p auth.Principal, client, uri string) error
 	SetLevel(ctx context.Context, p auth.Principal, client, level string)
-	// Left says that a client is gone, with all that it wanted. It does not wait.
+	// ClientGone ends the subscriptions of a client that has disconnected. It does not wait
+	// for servers.
 	Left(p auth.Principal, client string)
 }
 
-// Refusal is the JSON-RPC error of a third-party server, passed on as it is.
+// ExternalError is the JSON-RPC error of a third-party server. Clients get it unchanged.
 type Refusal struct {
 	Code    int64
 	Message string

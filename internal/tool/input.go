@@ -15,10 +15,10 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Decode checks raw arguments against the tool's Input, which was made from T, and
-// returns them. An error is an InvalidParameters fault that names the argument,
-// what was given and what is allowed. Arguments may be nested under one object
-// "params", the older form. Null counts as absent.
+// Decode checks the arguments of a call against the tool's Input, which InputOf[T] made, and
+// returns them. An error is an InvalidParameters fault that names the argument, the given
+// value and the allowed ones. Older clients nest all arguments in an object "params"; Decode
+// accepts that too. A null argument counts as absent.
 func Decode[T any](t Tool, raw json.RawMessage) (T, error) {
 	var in T
 	given, err := object(raw)
@@ -50,8 +50,8 @@ func object(raw json.RawMessage) (map[string]any, error) {
 	return given, nil
 }
 
-// decode sets the fields of a struct. Faults name the arguments of an object with
-// prefix, the object's name and a dot, before theirs.
+// decode sets the fields of a struct. In faults, prefix stands before the arguments' names:
+// it is empty, or the name of the object that they are in, and a dot.
 func (o *Object) decode(owner, prefix string, given map[string]any, into reflect.Value) error {
 	for name, v := range given {
 		f, ok := o.fields[name]
@@ -103,7 +103,7 @@ func wrong(name string, v any, allowed string) error {
 		With("argument", name).With("given", given).With("allowed", allowed)
 }
 
-// set checks a value and puts it into a struct's field.
+// set checks a value, and sets a struct's field to it.
 func (f field) set(name string, v any, into reflect.Value) error {
 	if into.Kind() == reflect.Pointer {
 		into.Set(reflect.New(into.Type().Elem()))
@@ -164,7 +164,7 @@ func setNumber(name string, s *jsonschema.Schema, v any, into reflect.Value) err
 	}
 	n, ok := v.(float64)
 	whole := s.Type == "integer"
-	// Larger ones than these are not held exactly.
+	// Beyond 2^53, float64 has not every integer.
 	if !ok || whole && (n != math.Trunc(n) || math.Abs(n) > 1<<53) ||
 		s.Minimum != nil && n < *s.Minimum || s.Maximum != nil && n > *s.Maximum {
 		return wrong(name, v, allowed)
@@ -192,7 +192,7 @@ func setStrings(name string, v any, into reflect.Value) error {
 	return nil
 }
 
-// setMap takes variables of an environment, or headers.
+// setMap sets a map of environment variables or of headers.
 func setMap(name string, v any, into reflect.Value) error {
 	m, ok := v.(map[string]any)
 	out := make(map[string]string, len(m))

@@ -11,29 +11,31 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// Prop says of a field of a tool's arguments, or result, what its Go type does
-// not, and its tag `jsonschema`, a description that fits on the field's line.
+// Prop describes a property of a tool's arguments or result, as far as the Go type of the
+// field does not. A description that fits on the field's line is in its tag `jsonschema`
+// instead.
 type Prop struct {
 	Name        string // in JSON
 	Description string
 	Enum        []string
 	Default     any
 	Min, Max    *float64
-	Nullable    bool   // null is written where there is no value
-	Props       []Prop // of an object's fields, or of those of a list's objects
+	Nullable    bool   // the value may be null
+	Props       []Prop // of the fields of an object, or of a list's objects
 }
 
-// Range returns a property with bounds, both included.
+// Range returns the property with inclusive bounds.
 func (p Prop) Range(min, max float64) Prop {
 	p.Min, p.Max = &min, &max
 	return p
 }
 
-// Described is a struct that others embed, with what is to be said of its fields: a tool
-// may say something else.
+// Describer is a struct with properties for its fields, which structs that embed it inherit.
+// The properties that a tool passes to InputOf or OutputOf take precedence.
 type Described interface{ Props() []Prop }
 
-// described returns the properties of a struct, or of those that it embeds.
+// propsOf returns the properties of a struct that is a Describer, or of the structs that it
+// embeds.
 func described(t reflect.Type) (props []Prop) {
 	for _, f := range reflect.VisibleFields(t) {
 		if f.Anonymous && len(f.Index) == 1 {
@@ -46,23 +48,23 @@ func described(t reflect.Type) (props []Prop) {
 	return props
 }
 
-// Object is a JSON schema (2020-12) of an object, made from a struct.
+// Object is the JSON schema (2020-12) of an object, generated from a struct.
 type Object struct {
 	schema *jsonschema.Schema
 	wire   map[string]any
-	fields map[string]field // of arguments, by their names
+	fields map[string]field // of the struct, by the arguments' names; nil for a result
 }
 
-// field is one argument.
+// field is the struct field of one argument.
 type field struct {
 	index  []int
 	schema *jsonschema.Schema
-	object *Object // of an object with arguments of its own
+	object *Object // for an argument that is an object with known properties
 }
 
-// InputOf returns the schema of a tool's arguments: the exported fields of T, a
-// struct. Those with omitempty may be left out; a pointer tells an argument that
-// was left out from an empty one. It panics when a property has no field.
+// InputOf returns the schema of a tool's arguments, the exported fields of the struct T.
+// Arguments with omitempty are optional. A pointer field distinguishes an absent argument
+// from an empty one. InputOf panics if a property has no field.
 func InputOf[T any](props ...Prop) *Object {
 	s := inferred[T]()
 	props = append(props, described(reflect.TypeFor[T]())...)
@@ -72,9 +74,9 @@ func InputOf[T any](props ...Prop) *Object {
 	return o
 }
 
-// OutputOf returns the schema of a tool's result, a struct T: of the fields that props
-// names or that have a description, of which required are always there. Other fields are
-// no promise.
+// OutputOf returns the schema of a tool's result, the struct T. It has only the fields that
+// props name or that have a description; tools may change the other fields. The fields in
+// required are always set.
 func OutputOf[T any](required []string, props ...Prop) *Object {
 	s := inferred[T]()
 	props = append(props, described(reflect.TypeFor[T]())...)
@@ -84,8 +86,8 @@ func OutputOf[T any](required []string, props ...Prop) *Object {
 	return &Object{schema: s, wire: wire(s)}
 }
 
-// Schema returns the schema as JSON has it. Nil is an object without fields. It
-// must not be changed.
+// Schema returns the JSON of the schema; for a nil Object, that of an object without
+// properties. The caller must not change it.
 func (o *Object) Schema() map[string]any {
 	if o == nil {
 		return map[string]any{"type": "object", "properties": map[string]any{}, "additionalProperties": false}
@@ -101,7 +103,7 @@ func inferred[T any]() *jsonschema.Schema {
 	return s
 }
 
-// element is the schema of a list's elements, or s itself.
+// element returns the schema of a list's elements, or s if it is not a list's.
 func element(s *jsonschema.Schema) *jsonschema.Schema {
 	if s.Items != nil {
 		return s.Items
@@ -109,9 +111,9 @@ func element(s *jsonschema.Schema) *jsonschema.Schema {
 	return s
 }
 
-// describe adds to a schema what properties say, and takes null out of its types.
+// describe adds the properties to a schema, and removes null from its types.
 func describe(s *jsonschema.Schema, props []Prop) {
-	if n := len(s.Types); n > 0 { // a pointer's, or a slice's
+	if n := len(s.Types); n > 0 { // of a pointer or a slice: null and the type
 		s.Type, s.Types = s.Types[n-1], nil
 	}
 	if s.Items != nil {
@@ -151,7 +153,7 @@ func (p Prop) put(s *jsonschema.Schema) {
 	}
 }
 
-// promise leaves in a schema what properties name, and what has a description.
+// keepDescribed removes the fields from a schema that have neither a Prop nor a description.
 func promise(s *jsonschema.Schema, props []Prop) {
 	s = element(s)
 	if s.Type != "object" || s.Properties == nil {
@@ -175,7 +177,7 @@ func promise(s *jsonschema.Schema, props []Prop) {
 	}
 }
 
-// arguments finds the struct's field of each argument.
+// newArguments returns the Object of a struct of arguments, with the field of each argument.
 func arguments(t reflect.Type, s *jsonschema.Schema) *Object {
 	o := &Object{schema: s, fields: map[string]field{}}
 	for _, f := range reflect.VisibleFields(t) {
@@ -193,7 +195,7 @@ func arguments(t reflect.Type, s *jsonschema.Schema) *Object {
 	return o
 }
 
-// wire is the schema as JSON has it. Its properties are in the order of their names.
+// encode returns the JSON of a schema, decoded into a map.
 func wire(s *jsonschema.Schema) map[string]any {
 	var m map[string]any
 	b, err := json.Marshal(s)

@@ -1,4 +1,5 @@
-// Package tool defines tools, calls and results, independent of any protocol.
+// Package tool defines tools, calls and results, and the interface of their sources. It does
+// not depend on a protocol.
 package tool
 
 import (
@@ -14,19 +15,20 @@ import (
 // Tool describes one tool to clients.
 type Tool struct {
 	Name string
-	// Operation is the operation of a call.
+	// Operation is what policy decides about a call of the tool.
 	Operation   policy.Operation
 	Title       string
 	Description string
-	Input       *Object // schema of the arguments, see Decode; nil: it takes none
+	Input       *Object // schema of the arguments, see Decode; nil: it has no arguments
 	Output      *Object // schema of Result.Fields; nil: none is declared
 	Hints       Hints
-	// Elicits: a call may ask the user of its client, and wait for the answer.
+	// Elicits: a call may ask the client's user, and wait for the answer.
 	Elicits bool
-	// Alias names the tool of which this one is another name, which lists leave out.
+	// Alias is set if this is only another name of the tool Alias. Lists do not contain
+	// aliases.
 	Alias string
-	// Raw is the whole MCP definition of a third-party server's tool, sanitized and with
-	// the exposed name. Of the other fields, Name alone is set then.
+	// Raw is the whole MCP definition of a third-party server's tool, sanitized, and with
+	// the name that clients use. Of the other fields, only Name is set then.
 	Raw json.RawMessage
 }
 
@@ -38,42 +40,43 @@ type Hints struct {
 	OpenWorld   bool
 }
 
-// Call is one call.
+// Call is one call of a tool.
 type Call struct {
 	Principal auth.Principal
 	Name      string
 	Args      json.RawMessage
-	// Fresh: a call without a session id gets a session of its own.
+	// NewSession: a call without a session id gets a new session, not the principal's home.
 	Fresh bool
-	// Progress notifies the client of the progress: a line, or the newest output; nil:
-	// the client wants no notifications.
+	// Progress notifies the client of the call's progress, by a line of text or the newest
+	// output; nil: the client wants no notifications.
 	Progress func(text string)
-	// Client made the call; nil: it can get no requests and notifications.
+	// Client made the call; nil: the client can get no requests and notifications.
 	Client Client
-	// Meta is the part of the client's _meta that may be passed on, and Inputs the input
-	// of a retried call.
+	// Meta is the part of the client's _meta that a third-party server may see. Inputs is the
+	// input of a retried call.
 	Meta   map[string]json.RawMessage
 	Inputs Inputs
-	// Held counts a large result for the principal until the client has it.
+	// Reservation counts a large result for the principal until the client has read it.
 	Held *limit.Held
 }
 
-// Result is the result of a call. A fault is an error instead.
+// Result is the result of a call. A call that fails with a fault has none.
 type Result struct {
 	Content []Content
-	// Fields are the structured result: a struct, or nil.
+	// Fields is the structured result: a struct, or nil.
 	Fields any
 	// Session is the id of the session in which the call ran; empty: in none.
 	Session string
-	// Words repeat the fields that a model needs, for clients that show it only the text.
+	// Summary repeats the fields that a model needs as text, as some clients show models only
+	// the text.
 	Words   string
 	IsError bool
 	// Raw is the whole MCP result of a third-party server's tool, sanitized. Of the other
-	// fields, IsError alone is set then.
+	// fields, only IsError is set then.
 	Raw json.RawMessage
 }
 
-// Size is about how many bytes a result takes in memory: its texts and its data.
+// Size returns about how many bytes a result's texts and data take in memory.
 func (r *Result) Size() int {
 	if r == nil {
 		return 0
@@ -92,7 +95,7 @@ func (r *Result) Size() int {
 	return n + textBytes(reflect.ValueOf(r.Fields))
 }
 
-// textBytes adds up the texts in a value.
+// textBytes returns the total size of the texts in a value.
 func textBytes(v reflect.Value) (n int) {
 	switch v.Kind() {
 	case reflect.String:
@@ -118,7 +121,7 @@ func textBytes(v reflect.Value) (n int) {
 	return n
 }
 
-// Content is one block: exactly one of Text, Image, Resource and Link is set.
+// Content is one content block: exactly one of Text, Image, Resource and Link is set.
 type Content struct {
 	Text     *string
 	Image    *Blob
@@ -139,7 +142,7 @@ type Resource struct {
 	Text string
 }
 
-// Link names a resource that can be read.
+// Link refers to a resource that the client can read.
 type Link struct {
 	URI         string
 	Name        string
@@ -151,35 +154,35 @@ type Link struct {
 // Text returns a text block.
 func Text(s string) Content { return Content{Text: &s} }
 
-// Source gives tools. Its methods may be called from many goroutines.
+// Source is a source of tools. Its methods may be called from several goroutines.
 type Source interface {
-	// Tools lists what the principal can call, in an order that does not change.
+	// Tools lists the tools that the principal can call, in a stable order.
 	Tools(ctx context.Context, p auth.Principal) []Tool
-	// Find returns the tool of that name that the principal can call; false: there
-	// is none.
+	// Find returns the tool with that name; false: the principal can call none.
 	Find(p auth.Principal, name string) (Found, bool)
 }
 
-// Found is a tool that was looked up, ready to be called.
+// Callable is a tool that Source.Find returned for a principal and a name.
 type Found struct {
 	Operation policy.Operation
-	// Call calls the tool. The call's principal and name are those that it was
-	// found for. Errors are faults.
+	// Call calls the tool. The call must have the principal and the name that Find got.
+	// Errors are faults.
 	Call func(ctx context.Context, c Call) (*Result, error)
 }
 
-// Explainer is a Source that can say why a tool is not there which it has, or had.
+// MissingExplainer is a Source that can explain why a principal cannot call one of its
+// tools, such as one that was removed.
 type Explainer interface {
-	// Missing returns a fault that says it, or nil: it knows nothing of that name,
-	// or nothing that the principal may know.
+	// WhyMissing returns a fault that explains it, or nil if the source does not know the
+	// name, or the principal may not know about the tool.
 	Missing(p auth.Principal, name string) error
 }
 
-// Reader gives resources.
+// ResourceReader is a Source that has resources too.
 type Reader interface {
-	// ResourceTemplates lists the URI templates of what can be read.
+	// ResourceTemplates lists the URI templates of the resources.
 	ResourceTemplates() []Link
-	// Read returns a resource's data, at most max bytes of it, its media type
-	// and its whole size.
+	// Read returns at most max bytes of a resource's data, its media type, and its whole
+	// size.
 	Read(ctx context.Context, p auth.Principal, uri string, max int) (Blob, int64, error)
 }

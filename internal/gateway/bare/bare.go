@@ -1,5 +1,5 @@
-// Package bare answers JSON-RPC requests that come without a handshake and without a
-// header of MCP, as curl and older clients send them.
+// Package bare answers JSON-RPC requests without an MCP handshake and without MCP headers, as
+// curl and older clients send them.
 package bare
 
 import (
@@ -24,8 +24,8 @@ import (
 // Handler answers bare requests.
 type Handler struct {
 	Hub *hub.Hub
-	// Fresh says whether a principal's call without a session id gets a session of its
-	// own; nil: none does.
+	// NewSession reports whether a principal's call without a session id gets a new session,
+	// and not the principal's home session; nil: always the home session.
 	Fresh func(auth.Principal) bool
 	Log   *slog.Logger
 }
@@ -38,8 +38,8 @@ type request struct {
 	Params  json.RawMessage `json:"params"`
 }
 
-// Serve answers one request with one JSON object and HTTP status 200, whatever
-// the outcome, as the Microsandbox server did.
+// Serve answers one request with one JSON object. The HTTP status is always 200, also for an
+// error, as that of the Microsandbox server was.
 func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal, body []byte, a *limit.Holds) {
 	q, wrong := parse(body)
 	if wrong != nil {
@@ -72,6 +72,7 @@ func (h *Handler) Serve(w http.ResponseWriter, r *http.Request, p auth.Principal
 	_, _ = w.Write(b) // the client went away
 }
 
+// parse reads a request. If it is invalid, parse returns the answer to it too.
 func parse(body []byte) (request, any) {
 	var q request
 	trimmed := bytes.TrimSpace(body)
@@ -95,7 +96,7 @@ func parse(body []byte) (request, any) {
 	if len(id) > 0 && (id[0] == '{' || id[0] == '[' || id[0] == 't' || id[0] == 'f') {
 		return q, rpc.Invalid("Invalid request: id must be a string or a number")
 	}
-	if string(id) == "null" { // an id that is null is an id, which JSON-RPC discourages
+	if string(id) == "null" { // in JSON-RPC, a request with the id null is not a notification
 		id = json.RawMessage("null")
 	}
 	if loose.JSONRPC != "2.0" {

@@ -1,5 +1,5 @@
-// Package fastpath answers cacheable calls and lists without the SDK. It can be left out
-// without any other change: the SDK answers every other request in the same way.
+// Package fastpath answers repeated calls and lists without the SDK, which saves time. It is
+// only an optimization: without it, the SDK gives the same answers.
 package fastpath
 
 import (
@@ -23,59 +23,60 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Answer makes the result of a request.
+// Answer returns the result of a request.
 type Answer = func(context.Context) (json.RawMessage, error)
 
-// Config is what the path needs of the gateway.
+// Config is what a Path needs of the gateway.
 type Config struct {
 	Calls *relay.Calls
 	Relay *relay.Relay
-	// Server describes Sandlot in results of the stateless protocol.
+	// Server returns the description of Sandlot for results of the stateless protocol.
 	Server func() *mcp.Implementation
-	// Lives says whether there is a session of the stateful protocol with that id.
+	// HasSession reports whether there is a session of the stateful protocol with that id.
 	Lives func(session string) bool
 	// Tool describes a tool; false: it is unknown.
 	Tool func(name string) (Tool, bool)
-	// Call calls a tool of Sandlot's own that does not ask its user. Progress, if set,
-	// notifies the client.
+	// Call calls one of Sandlot's own tools that does not elicit. Progress, if set, notifies
+	// the client.
 	Call func(ctx context.Context, c tool.Call, progress relay.SendProgress) (*mcp.CallToolResult, error)
-	// Fresh updates tools and lists without waiting; false: it would have to wait.
+	// Refresh updates tools and lists. It returns false if some servers have not listed
+	// theirs before ctx ends.
 	Fresh func(ctx context.Context) bool
-	// Do lets the answer to a list through the door.
+	// Do has the hub authorize the request for a list, and calls answer.
 	Do  func(ctx context.Context, method string, answer Answer) (json.RawMessage, error)
 	Log *slog.Logger
 }
 
 // Tool describes a tool.
 type Tool struct {
-	Own     bool // of Sandlot
-	Elicits bool // it may ask its client's user
+	Own     bool // one of Sandlot's own
+	Elicits bool // it may ask the client's user
 	Headers bool // it may require arguments in headers too
 }
 
-// Path answers tool calls and lists of one token's clients without the SDK, which makes a
-// session for each stateless request, and a stream and several goroutines for each
-// stateful one. It accepts only requests that equal, in everything but a call's
-// arguments, one that the SDK accepted a moment ago: the same headers, session, tool and
-// client. So the SDK alone decides which requests and lists are valid.
+// Path answers tool calls and lists of one token's clients without the SDK, which creates a
+// session for each stateless request, and a stream and several goroutines for each stateful
+// one. It answers only a request that equals one that the SDK accepted a short time ago, in
+// everything except the id and a call's arguments: the same headers, session, tool and client.
+// So only the SDK decides which requests are valid.
 type Path struct {
 	Config
 
 	mu       sync.Mutex
-	accepted map[string]accepted             // by fingerprint
+	accepted map[string]accepted             // requests that the SDK accepted, by fingerprint
 	pages    map[pageKey]json.RawMessage     // of lists
 	size     int                             // of pages, in bytes
-	age      int                             // how often everything was forgotten
+	age      int                             // incremented by each reset
 	logging  map[string]bool                 // sessions that want log messages
 	running  map[string]run                  // requests of the stateful protocol, by session and id
 	asked    map[string]chan json.RawMessage // answers of clients, by session and id
 }
 
-// New returns a path that has accepted nothing yet.
+// New returns a Path that answers nothing yet.
 func New(c Config) *Path { return &Path{Config: c} }
 
-// Sizes says how many requests and pages of lists are stored, their bytes, and how many
-// requests are running.
+// Sizes returns how many requests and pages of lists are stored, their total size in bytes,
+// and how many requests are running.
 func (s *Path) Sizes() (requests, pages, bytes, running int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +87,7 @@ func (s *Path) Sizes() (requests, pages, bytes, running int) {
 	return len(s.accepted), len(s.pages), bytes, len(s.running)
 }
 
-// pageKey names a page of a list, in the stateful or the stateless protocol.
+// pageKey identifies a page of a list, in the stateful or the stateless protocol.
 type pageKey struct {
 	what      string
 	stateless bool
@@ -95,26 +96,26 @@ type pageKey struct {
 // accepted is a request that the SDK accepted.
 type accepted struct {
 	until        time.Time
-	capabilities json.RawMessage // the client's
+	capabilities json.RawMessage // the client's; nil if the tool does not elicit
 }
 
 const (
-	// lifetime is how long a request stays accepted. The SDK has to see each session
-	// now and then, or ends it.
+	// lifetime is how long a request stays accepted. The SDK must get a request of each
+	// session from time to time, or it ends the session.
 	lifetime = 10 * time.Minute
-	// MaxAccepted bounds the accepted requests of one endpoint, and maxPages the pages
-	// of lists, in bytes.
+	// MaxAccepted is how many accepted requests are stored, and maxPageBytes the total size
+	// of the stored pages.
 	MaxAccepted = 1024
 	maxPages    = 8 << 20
-	// maxFingerprint and maxCapabilities bound what is stored of each, in bytes.
+	// maxFingerprint and maxCapabilities are the largest stored sizes of each, in bytes.
 	maxFingerprint, maxCapabilities = 4 << 10, 4 << 10
-	// fingerprintHeader leads the fingerprint of a request through the SDK. What a
-	// client sends in it is thrown away.
+	// fingerprintHeader is a header of requests to the SDK: the request's fingerprint, which
+	// Accept and remember read. It replaces what a client sends in it.
 	fingerprintHeader = "Sandlot-Fingerprint"
 )
 
-// Took accepts a call that the SDK accepted. Capabilities are the client's, where the tool
-// may ask its user.
+// Accept remembers a call that the SDK accepted: Serve answers equal calls. Capabilities are the
+// client's if the tool may ask the client's user, and else nil.
 func (s *Path) Took(r *mcp.CallToolRequest, capabilities json.RawMessage) {
 	if r.Extra == nil || len(capabilities) > maxCapabilities {
 		return
@@ -124,14 +125,14 @@ func (s *Path) Took(r *mcp.CallToolRequest, capabilities json.RawMessage) {
 		return
 	}
 	age := s.now()
-	// The SDK compares arguments with headers where a definition says so.
+	// Only the SDK can compare arguments with headers.
 	if t, ok := s.Tool(r.Params.Name); !ok || t.Headers {
 		return
 	}
 	session := r.Session.ID()
 	if session != "" && (relay.Supports(capabilities, "elicitation/create") ||
 		relay.Supports(capabilities, "sampling/createMessage")) {
-		return // the SDK asks, and checks what is asked and answered
+		return // only the SDK can send these requests, and checks them and their answers
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +142,7 @@ func (s *Path) Took(r *mcp.CallToolRequest, capabilities json.RawMessage) {
 	s.put(fingerprint, capabilities)
 }
 
-// put accepts requests with a fingerprint. The lock is held.
+// accept stores a fingerprint, so that equal requests are answered. The caller holds s.mu.
 func (s *Path) put(fingerprint string, capabilities json.RawMessage) {
 	if s.accepted == nil || len(s.accepted) >= MaxAccepted {
 		s.accepted = map[string]accepted{}
@@ -149,20 +150,21 @@ func (s *Path) put(fingerprint string, capabilities json.RawMessage) {
 	s.accepted[fingerprint] = accepted{time.Now().Add(lifetime), capabilities}
 }
 
-// now returns the age.
+// currentGeneration returns the generation.
 func (s *Path) now() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.age
 }
 
-// List is called before the SDK makes a list, and remember with a page of it.
+// BeginList is called before the SDK makes a list, and remember with a page of it. If a reset
+// happens between them, the page is not stored, as it may be outdated.
 func (s *Path) List() (remember func(req mcp.Request, p *rpc.Page)) {
 	age := s.now()
 	return func(req mcp.Request, p *rpc.Page) { s.remember(req, p, age) }
 }
 
-// remember stores a page that was made after age, and accepts requests for it.
+// remember stores a page that was made in a generation, and accepts requests for it.
 func (s *Path) remember(req mcp.Request, p *rpc.Page, age int) {
 	x := req.GetExtra()
 	if x == nil {
@@ -195,33 +197,33 @@ func (s *Path) remember(req mcp.Request, p *rpc.Page, age int) {
 	s.pages[k] = b
 }
 
-// page returns the page that a request asks for; nil: it is not stored.
+// page returns the stored page for a request; nil: there is none.
 func (s *Path) page(o *cacheable) json.RawMessage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pages[pageOf(o.fingerprint, o.stateless)]
 }
 
-// pageOf is the page that a request with the fingerprint asks for.
+// pageKeyOf returns the key of the page for requests with a fingerprint.
 func pageOf(fingerprint string, stateless bool) pageKey {
 	return pageKey{subject(fingerprint), stateless}
 }
 
-// Forget forgets everything, as tools or lists changed.
+// Reset forgets everything, as tools or lists changed.
 func (s *Path) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clear()
 }
 
-// clear is Forget with the lock held.
+// reset is Reset for a caller that holds s.mu.
 func (s *Path) clear() {
 	s.accepted, s.pages, s.size = nil, nil, 0
 	s.age++
 }
 
-// LevelSet says that a session of the stateful protocol wants log messages, which the SDK
-// sends.
+// ExcludeSession makes the SDK answer a session of the stateful protocol that wants log
+// messages: only the SDK can send these.
 func (s *Path) LevelSet(session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,7 +239,7 @@ func (s *Path) LevelSet(session string) {
 	s.logging[session] = true
 }
 
-// find returns the accepted request with the same fingerprint.
+// findAccepted returns the accepted request with the same fingerprint.
 func (s *Path) find(o *cacheable) (accepted, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,7 +247,8 @@ func (s *Path) find(o *cacheable) (accepted, bool) {
 	return t, ok && time.Now().Before(t.until)
 }
 
-// Serve answers a request, or leaves it to the SDK, which has answered when end is called.
+// Serve answers a request, or returns false: then the SDK has to answer it, and end must be
+// called afterwards.
 func (s *Path) Serve(w http.ResponseWriter, r *http.Request, m rpc.Message,
 	a *limit.Holds) (answered bool, end func()) {
 	r.Header.Del(fingerprintHeader)
@@ -272,14 +275,14 @@ func (s *Path) Serve(w http.ResponseWriter, r *http.Request, m rpc.Message,
 	return true, func() {}
 }
 
-// twice refuses a request with the id of a running one, as the SDK does.
+// refuseDuplicate refuses a request with the id of a running one, as the SDK does.
 func twice(w http.ResponseWriter, id json.RawMessage) {
 	b, _ := json.Marshal(jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest,
 		Message: "duplicate in-flight request ID " + strings.Trim(string(id), `"`)})
 	answer(w, http.StatusBadRequest, id, "error", b)
 }
 
-// serve answers a request, if it accepts it.
+// serve answers a request if it equals an accepted one, and reports whether it answered.
 func (s *Path) serve(w http.ResponseWriter, r *http.Request, o *cacheable) bool {
 	like, ok := s.find(o)
 	if !ok || o.session != "" && !s.Lives(o.session) {
@@ -301,7 +304,7 @@ func (s *Path) serve(w http.ResponseWriter, r *http.Request, o *cacheable) bool 
 	ctx, release := s.Calls.Within(r.Context())
 	defer release()
 	if !o.stateless {
-		// The call does not end with its connection.
+		// A call of the stateful protocol does not end with its HTTP request.
 		outliving, release := s.Calls.Within(context.WithoutCancel(ctx))
 		defer release()
 		own, end, ok := s.begin(outliving, o)
@@ -332,17 +335,17 @@ func (o *cacheable) answer(w http.ResponseWriter, b json.RawMessage, err error) 
 	answer(w, status, o.id, "error", b)
 }
 
-// knownPage returns a page of a list, if it is stored and still true. It waits for nothing.
+// storedPage returns a page of a list if it is stored and still valid. It does not wait.
 func (s *Path) knownPage(ctx context.Context, o *cacheable) json.RawMessage {
 	now, cancel := context.WithCancel(ctx)
 	cancel()
-	if !s.Fresh(now) { // which forgets what is old
-		return nil // by way of the SDK, the request waits
+	if !s.Fresh(now) { // it resets the path if something has changed
+		return nil // the SDK's way waits for the servers
 	}
 	return s.page(o)
 }
 
-// answer writes an answer whose outcome is "result" or "error".
+// writeAnswer writes an answer: b is its "result" or its "error".
 func answer(w http.ResponseWriter, status int, id json.RawMessage, outcome string, b json.RawMessage) {
 	w.Header().Set("Cache-Control", "no-cache, no-transform")
 	w.Header().Set("Content-Type", "application/json")
@@ -356,7 +359,7 @@ func answer(w http.ResponseWriter, status int, id json.RawMessage, outcome strin
 	_, _ = w.Write(out.Bytes()) // the client went away
 }
 
-// statusOf is the HTTP status of an error in the stateless protocol.
+// statusOf returns the HTTP status of an error in the stateless protocol.
 func statusOf(code int64) int {
 	switch code {
 	case jsonrpc.CodeMethodNotFound:
@@ -367,7 +370,7 @@ func statusOf(code int64) int {
 	return http.StatusOK
 }
 
-// call makes the call and returns the result's object.
+// call makes the call and returns the MCP result object.
 func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMessage,
 	pw *rpc.KeepAlive) (b json.RawMessage, err error) {
 	defer rpc.Recover(ctx, s.Log, o.method, &err)
@@ -410,7 +413,8 @@ func (s *Path) call(ctx context.Context, o *cacheable, capabilities json.RawMess
 	return b, err
 }
 
-// typed makes a third-party server's result one of the client's protocol.
+// setResultType makes a third-party server's result conform to the client's protocol: only the
+// stateless one has a resultType.
 func (s *Path) typed(b json.RawMessage, stateless bool) (json.RawMessage, error) {
 	if !stateless && rawjson.IsObject(b) && !rpc.Mentions(b, "resultType") {
 		return b, nil
@@ -425,7 +429,8 @@ func (s *Path) typed(b json.RawMessage, stateless bool) (json.RawMessage, error)
 	return r.MarshalJSON()
 }
 
-// sign adds to a result of the stateless protocol who answers, as the SDK does.
+// addServerInfo adds the description of Sandlot to a result of the stateless protocol, as the
+// SDK does.
 func (s *Path) sign(r *rpc.Raw) {
 	if r.Meta == nil {
 		r.Meta = mcp.Meta{}
@@ -435,12 +440,12 @@ func (s *Path) sign(r *rpc.Raw) {
 	}
 }
 
-// replyWriter is the reply writer of a call without the SDK: notifications come in the
-// answer to the request, which becomes a stream of events.
+// replyWriter is the relay.ReplyWriter of a call on the fast path. A notification turns the
+// answer to the HTTP request into an event stream.
 type replyWriter struct {
 	path    *Path
 	session string
-	token   json.RawMessage // of progress; nil: the client wants no notifications
+	token   json.RawMessage // the progress token; nil: the client wants no notifications of progress
 	writer  *rpc.KeepAlive
 }
 
@@ -448,7 +453,7 @@ func (w *replyWriter) Client() string { return w.session }
 
 func (w *replyWriter) Tell(_ context.Context, method string, params json.RawMessage) {
 	if method != "notifications/progress" || w.token == nil {
-		return // sessions that want log messages use the SDK
+		return // no log messages: ExcludeSession sends such sessions to the SDK
 	}
 	var p rpc.Object
 	if json.Unmarshal(params, &p) != nil || p == nil {

@@ -15,26 +15,27 @@ import (
 	"sandlot/internal/revision"
 )
 
-// cacheable is a tool call, or a list, that may take the fast path.
+// cacheable is a tool call, or a request for a list, that the fast path may answer.
 type cacheable struct {
 	method    string
 	id        json.RawMessage
 	name      string
 	args      json.RawMessage
-	cursor    string // of a list; empty: the first page
+	cursor    string // for a list; empty: the first page
 	meta      rpc.Object
 	session   string
 	stateless bool
-	// fingerprint is what the request has in common with others: everything but its id,
-	// arguments and other _meta.
+	// fingerprint is everything that decides whether the SDK accepts the request: not the id,
+	// the arguments, and members of _meta that MCP does not define. Requests with the same
+	// fingerprint are equal for the fast path.
 	fingerprint string
 	answers     *limit.Holds
 }
 
-// headers are the headers in a fingerprint.
+// fingerprintHeaders are the headers in a fingerprint.
 var headers = []string{"Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name", "Content-Type", "Accept"}
 
-// readRequest reads a request; nil: it may not take the fast path.
+// readRequest reads a request; nil: the fast path cannot answer it.
 func readRequest(r *http.Request, m rpc.Message) *cacheable {
 	if !m.Plain || !rpc.IsID(m.ID) || rpc.Nested(m.Params) || len(r.Header["Last-Event-Id"]) > 0 {
 		return nil
@@ -44,7 +45,7 @@ func readRequest(r *http.Request, m rpc.Message) *cacheable {
 		return nil
 	}
 	o.stateless = o.session == "" && revision.IsStateless(r.Header.Get("Mcp-Protocol-Version"))
-	like := []string{o.method, o.name, o.cursor} // none of it has control characters
+	like := []string{o.method, o.name, o.cursor} // these have no control characters, as the separators are
 	for _, h := range headers {
 		like = append(like, strings.Join(r.Header[h], "\x00"))
 	}
@@ -69,7 +70,7 @@ func readRequest(r *http.Request, m rpc.Message) *cacheable {
 	return o
 }
 
-// read reads the parameters; false: there are unknown ones.
+// readParams reads the parameters; false: some are unknown or invalid.
 func (o *cacheable) read(raw json.RawMessage) (ok bool) {
 	params := rpc.Object{}
 	if raw != nil {
@@ -108,7 +109,7 @@ func (o *cacheable) read(raw json.RawMessage) (ok bool) {
 	return true
 }
 
-// subject is the part of a fingerprint with the method, the name of the tool and the
+// subject returns the part of a fingerprint with the method, the name of the tool and the
 // cursor of the list.
 func subject(fingerprint string) string {
 	parts := strings.SplitN(fingerprint, "\x01", 4)
@@ -118,15 +119,15 @@ func subject(fingerprint string) string {
 	return strings.Join(parts[:3], "\x01")
 }
 
-// about says whether a fingerprint has the subject that the SDK read.
+// hasSubject reports whether a fingerprint has the method, name and cursor that the SDK read.
 func about(fingerprint, method, name, cursor string) bool {
 	return subject(fingerprint) == strings.Join([]string{method, name, cursor}, "\x01")
 }
 
-// cursorOf is the cursor of a list that the SDK read.
+// cursorOf returns the cursor of a request for a list that the SDK read.
 func cursorOf(req mcp.Request) string {
 	var p struct{ Cursor string }
 	b, _ := json.Marshal(req.GetParams())
-	_ = json.Unmarshal(b, &p) // without parameters it is the first page
+	_ = json.Unmarshal(b, &p) // without parameters, the cursor is empty
 	return p.Cursor
 }

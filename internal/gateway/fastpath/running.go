@@ -12,17 +12,17 @@ import (
 	"sandlot/internal/secret"
 )
 
-// run is a running request of the stateful protocol.
+// runningRequest is a running request of the stateful protocol.
 type run struct {
-	cancel context.CancelFunc // nil: the SDK answers it
-	others int                // with the same id, which the SDK refuses
+	cancel context.CancelFunc // cancels a call on the fast path; nil: the SDK answers the request
+	others int                // requests with this id at the SDK, which refuses all but the first
 }
 
 func runKey(session string, id json.RawMessage) string { return session + "\x00" + string(id) }
 
-// begin makes the context of a call of the stateful protocol out of one that does not end
-// with the connection: it ends when the client cancels the call. False: a request with
-// that id runs.
+// beginCall registers a call of the stateful protocol until the returned function is called.
+// It returns a context that also ends when the client cancels the call. False: another request
+// with that id is running.
 func (s *Path) begin(ctx context.Context, o *cacheable) (context.Context, func(), bool) {
 	key := runKey(o.session, o.id)
 	s.mu.Lock()
@@ -40,8 +40,8 @@ func (s *Path) begin(ctx context.Context, o *cacheable) (context.Context, func()
 	}, true
 }
 
-// viaSDK registers a request that the SDK answers, until end is called. False: a request
-// with that id runs on the fast path.
+// beginSDKRequest registers a request that the SDK answers, until end is called. False: a
+// request with that id is running on the fast path.
 func (s *Path) viaSDK(session string, id json.RawMessage) (end func(), ok bool) {
 	key := runKey(session, id)
 	s.mu.Lock()
@@ -71,12 +71,12 @@ func (s *Path) note(key string, r run) {
 	s.running[key] = r
 }
 
-// receive takes a message of a client of the stateful protocol about a call on the fast
-// path. True: the SDK must not get it.
+// receive handles a client's message if it is about a call on the fast path: a cancellation, or
+// the answer to a request. True: it is handled, and the SDK must not get it.
 func (s *Path) receive(session string, m rpc.Message) bool {
 	switch {
 	case m.Method == "notifications/cancelled":
-		params, _ := rawjson.Members(m.Params) // the SDK reports what is wrong with it
+		params, _ := rawjson.Members(m.Params) // the SDK reports errors in it
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if r := s.running[runKey(session, params["requestId"])]; r.cancel != nil {
@@ -98,8 +98,8 @@ func (s *Path) receive(session string, m rpc.Message) bool {
 	return false
 }
 
-// Ask implements relay.ReplyWriter, for a client of the stateful protocol. The method is
-// always roots/list: clients that support others do not take the fast path.
+// Ask implements relay.ReplyWriter, for a client of the stateful protocol. It supports only
+// roots/list: Accept refuses calls of clients that support the other methods.
 func (w *replyWriter) Ask(ctx context.Context, method string, _ json.RawMessage) (json.RawMessage, error) {
 	if method != "roots/list" || w.session == "" {
 		return nil, relay.Unsupported(method)
@@ -121,7 +121,7 @@ func (w *replyWriter) Ask(ctx context.Context, method string, _ json.RawMessage)
 	select {
 	case a := <-answer:
 		//lint:ignore SA1019 clients of the stateful protocol have roots
-		var roots *mcp.ListRootsResult // as the SDK reads it
+		var roots *mcp.ListRootsResult // decoded and encoded as by the SDK
 		if json.Unmarshal(a, &roots) != nil || roots == nil {
 			return nil, relay.Unsupported(method)
 		}

@@ -13,13 +13,13 @@ import (
 	"sandlot/internal/gateway/rpc"
 )
 
-// client is the client of a running call, as third-party servers see it.
+// client is the tool.Client of a running call.
 type client struct {
 	q    *Request
-	said Notifier // notifications of the call; sent before its result
+	said Notifier // of the call; flushed before its result is sent
 
 	mu  sync.Mutex
-	ctx context.Context // of the request that waits; nil while none does
+	ctx context.Context // of the request that waits for the result; nil: the call is suspended
 }
 
 // ID implements tool.Client.
@@ -33,19 +33,19 @@ func (c *client) Capabilities() json.RawMessage { return c.q.Capabilities }
 // Retries implements tool.Client.
 func (c *client) Retries() bool { return false }
 
-// waiting returns the request that waits, and its context, by which the SDK finds the
-// request's stream.
+// waitingRequest returns the request that waits for the result, and its context, by which the
+// SDK finds the request's stream.
 func (c *client) waiting() (context.Context, *Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ctx, c.q
 }
 
-// flushTimeout is how long a result waits for the notifications before it.
+// flushTimeout is how long a result waits until the notifications before it are sent.
 const flushTimeout = 2 * time.Second
 
-// Tell implements tool.Client. It does not wait for the client; that it disconnected, the
-// call itself finds out.
+// Notify implements tool.Client. It does not wait for the client. If the client is gone, the
+// call itself ends.
 func (c *client) Tell(method string, params json.RawMessage) {
 	ctx, q := c.waiting()
 	if ctx == nil {
@@ -70,20 +70,20 @@ func (c *client) Ask(ctx context.Context, method string, params json.RawMessage)
 	return q.Writer.Ask(ask, method, params)
 }
 
-// Unreadable is the error for parameters that cannot be read.
+// Unreadable returns the error for parameters of a server's request that cannot be read.
 func Unreadable(method string) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams,
 		Message: "the parameters of " + method + " could not be read"}
 }
 
-// unsupported is what a client without a capability does not do, by method.
+// missingCapability says what a client without the capability for a method cannot do.
 var unsupported = map[string]string{
 	"elicitation/create":     "cannot ask its user (elicitation)",
 	"sampling/createMessage": "does not lend its model (sampling)",
 	"roots/list":             "names no roots",
 }
 
-// Unsupported is the error for a request that a client does not support.
+// Unsupported returns the error for a server's request that the client does not support.
 func Unsupported(method string) error {
 	what := unsupported[method]
 	if what == "" {
@@ -92,10 +92,10 @@ func Unsupported(method string) error {
 	return &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "the client that made this call " + what}
 }
 
-// Supports says whether a client's capabilities name what the method needs.
+// Supports reports whether a client's capabilities include that for a method.
 func Supports(capabilities json.RawMessage, method string) bool {
 	var c rpc.Object
-	_ = json.Unmarshal(capabilities, &c) // an unreadable value has none
+	_ = json.Unmarshal(capabilities, &c) // an invalid value has no capabilities
 	capability, _, _ := strings.Cut(method, "/")
 	value := c[capability]
 	return unsupported[method] != "" && len(value) > 0 && string(value) != "null"

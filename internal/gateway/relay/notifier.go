@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// maxUnsent and maxUnsentBytes bound the queue of one client that does not read.
+// maxUnsent and maxUnsentBytes limit the queue for one client.
 const maxUnsent, maxUnsentBytes = 64, 128 << 10
 
-// Notifier sends notifications in order, from a goroutine of its own, so that a client
-// that does not read delays nobody else. A full queue drops the oldest log message
-// first. The goroutine ends when the queue is empty.
+// Notifier sends notifications in order, from its own goroutine, so that a client that does not
+// read delays only itself. If the queue is full, it drops the oldest log message, or else the
+// oldest notification. The goroutine ends when the queue is empty.
 type Notifier struct {
 	mu    sync.Mutex
 	queue []Notification
 	bytes int           // in the queue
-	idle  chan struct{} // closed when the queue is empty; nil: it is
+	idle  chan struct{} // closed when all notifications are sent; nil: they are
 	ended bool
 }
 
 // Notification is one notification.
 type Notification struct {
-	Log  bool   // dropped before others
-	Key  string // one queued notification with a key replaces all others with it
+	Log  bool   // a log message: dropped before other notifications
+	Key  string // not empty: dropped if one with the same key is in the queue
 	Send func()
-	Size int // in bytes, about
+	Size int // about, in bytes
 }
 
-// Put queues a notification; it never waits.
+// Put queues a notification. It does not wait.
 func (o *Notifier) Put(n Notification) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,6 +49,7 @@ func (o *Notifier) Put(n Notification) {
 	}
 }
 
+// sendAll sends notifications until the queue is empty.
 func (o *Notifier) deliver() {
 	for {
 		o.mu.Lock()
@@ -66,7 +67,7 @@ func (o *Notifier) deliver() {
 	}
 }
 
-// Flush waits until the queue is empty, at most that long.
+// Flush waits until all notifications are sent, at most for timeout.
 func (o *Notifier) Flush(ctx context.Context, timeout time.Duration) {
 	o.mu.Lock()
 	idle := o.idle
@@ -83,14 +84,14 @@ func (o *Notifier) Flush(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// End drops the queue, and later notifications.
+// End drops all queued and later notifications.
 func (o *Notifier) End() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ended, o.queue, o.bytes = true, nil, 0
 }
 
-// Sending says whether the queue is not empty.
+// Sending reports whether notifications are not sent yet.
 func (o *Notifier) Sending() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -49,7 +49,7 @@ func TestNotifier(t *testing.T) {
 	})
 }
 
-// What waits for a client is bounded in bytes too.
+// The queue is limited in bytes too.
 func TestNotifierBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o Notifier

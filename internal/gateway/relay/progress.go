@@ -11,8 +11,8 @@ import (
 // SendProgress sends a progress notification to a client.
 type SendProgress = func(*mcp.ProgressNotificationParams)
 
-// Progress notifies a client of each new text of its call, and, when there is none for a
-// while, of the time that passed.
+// Progress sends a client notifications of its call's progress: each text of the call, and, when
+// there is none for a while, the time since the start.
 type Progress struct {
 	send  SendProgress
 	start time.Time
@@ -23,10 +23,10 @@ type Progress struct {
 	stopped bool
 }
 
-// quiet is after how long without a text the client is told that the call still runs.
+// progressInterval is after how long without a text the client is notified of the time.
 const quiet = 5 * time.Second
 
-// NewProgress returns a Progress that lasts until Stop.
+// NewProgress returns a Progress; the caller must call Stop.
 func NewProgress(send SendProgress) *Progress {
 	p := &Progress{send: send, start: time.Now()}
 	p.timer = time.AfterFunc(quiet, func() {
@@ -35,8 +35,8 @@ func NewProgress(send SendProgress) *Progress {
 	return p
 }
 
-// Say sends a notification. Its progress is the seconds since the start, and always
-// grows.
+// Notify sends a notification. The progress is the number of seconds since the start, and is
+// always larger than before.
 func (p *Progress) Say(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

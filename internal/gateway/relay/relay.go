@@ -1,9 +1,9 @@
 //lint:file-ignore SA1019 clients of the stateful protocol have sampling, roots and logging
 
-// Package relay proxies requests of clients to third-party servers, whose answers it
-// returns as the bytes that came. A call may have to ask its client's user in the middle:
-// in the stateless protocol, the call is suspended until its client retries it with the
-// answer.
+// Package relay makes calls that may ask the client questions: those of third-party servers,
+// whose answers it returns unchanged, and those of Sandlot's tools that elicit. In the
+// stateful protocol, the client gets the question while it waits. In the stateless protocol,
+// the call is suspended until the client retries it with the answer.
 package relay
 
 import (
@@ -22,7 +22,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Relay makes the calls.
+// Relay makes calls.
 type Relay struct {
 	Hub    *hub.Hub
 	Limits *limit.Limiter
@@ -30,39 +30,40 @@ type Relay struct {
 	seal   seal
 }
 
-// New returns a relay. The key, of 32 bytes, seals the state that clients carry between two
-// parts of a call; without it such calls end with the server.
+// New returns a relay. The key, of 32 bytes, encrypts the requestState of results that ask for
+// input. Without it the key is random, and no state is valid after a restart.
 func New(h *hub.Hub, l *limit.Limiter, log *slog.Logger, key []byte) *Relay {
 	return &Relay{Hub: h, Limits: l, Log: log, seal: newSeal(key)}
 }
 
-// Request is what all that is passed on has in common.
+// Request is a client's request, of either protocol.
 type Request struct {
 	Method       string
-	Key          string          // name or URI
-	Own          bool            // it calls a tool of Sandlot's own
+	Key          string          // the name or URI of the tool, prompt or resource
+	Own          bool            // it calls one of Sandlot's own tools
 	Arguments    json.RawMessage // of a tool
 	Writer       ReplyWriter
-	Stateless    bool            // the protocol is
+	Stateless    bool            // it is of the stateless protocol
 	Capabilities json.RawMessage // the client's
 	Meta         map[string]any
 	Params       rpc.Object
 	Inputs       tool.Inputs
-	Holds        *limit.Holds // where the answer counts; nil: nowhere
+	Holds        *limit.Holds // counts the answer; nil: the answer is not counted
 }
 
-// ReplyWriter reaches the client of a running call.
+// ReplyWriter sends messages to the client of a running call.
 type ReplyWriter interface {
-	// Client tells the clients of one principal apart.
+	// Client returns an id that distinguishes the clients of one principal.
 	Client() string
-	// Tell sends a notification of the call. That the client disconnected, the call
-	// itself finds out.
+	// Notify sends a notification of the call. It reports no error: if the client is gone, the
+	// call itself ends.
 	Tell(ctx context.Context, method string, params json.RawMessage)
-	// Ask sends a request that the client supports, and waits for its answer.
+	// Ask sends the client a request that it supports, and waits for the answer.
 	Ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
 }
 
-// Capabilities are a client's. The SDK's own JSON of them has roots for every client.
+// Capabilities returns the JSON of a client's capabilities. The SDK's own JSON has roots for
+// every client.
 func Capabilities(c *mcp.ClientCapabilities) json.RawMessage {
 	if c == nil {
 		return json.RawMessage("{}")
@@ -77,7 +78,7 @@ func Capabilities(c *mcp.ClientCapabilities) json.RawMessage {
 	return b
 }
 
-// visibleMeta is the part of a client's _meta that a third-party server may see.
+// visibleMeta returns the part of a client's _meta that a third-party server may see.
 func visibleMeta(meta map[string]any) rpc.Object {
 	out := rpc.Object{}
 	for k, v := range meta {
@@ -91,7 +92,7 @@ func visibleMeta(meta map[string]any) rpc.Object {
 	return out
 }
 
-// call makes the call of which a request is a part, or all.
+// call makes a call and waits for its result. Q is the request that began it.
 func (y *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Client, in tool.Inputs,
 	held *limit.Held) (json.RawMessage, error) {
 	if q.Method != "tools/call" {
@@ -119,7 +120,7 @@ func (y *Relay) call(ctx context.Context, calls *Calls, q *Request, c tool.Clien
 	return res.Raw, nil
 }
 
-// Result is Answer for the SDK.
+// SDKResult is Answer with a result for the SDK.
 func (y *Relay) Result(ctx context.Context, calls *Calls, q *Request) (mcp.Result, error) {
 	b, err := y.Answer(ctx, calls, q)
 	if err != nil {
@@ -135,7 +136,7 @@ func (y *Relay) Result(ctx context.Context, calls *Calls, q *Request) (mcp.Resul
 	return r, nil
 }
 
-// Answer returns the result object, or the error for the client.
+// Answer answers a request with the MCP result object, or the error for the client.
 func (y *Relay) Answer(ctx context.Context, calls *Calls, q *Request) (b json.RawMessage, err error) {
 	if q.Stateless {
 		b, err = y.retrying(ctx, calls, q)
@@ -151,6 +152,7 @@ func (y *Relay) Answer(ctx context.Context, calls *Calls, q *Request) (b json.Ra
 	return b, nil
 }
 
+// clientError logs an error and returns the error for the client.
 func (y *Relay) failure(ctx context.Context, q *Request, err error) error {
 	failed := rpc.Fail(ctx, y.Log, q.Method+" "+fault.Clip(q.Key), err)
 	_, refused := errors.AsType[*tool.Refusal](err)

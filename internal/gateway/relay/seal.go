@@ -14,21 +14,23 @@ import (
 	"sandlot/internal/fault"
 )
 
-// state is the requestState that a client of the stateless protocol carries from one part
-// of a call to the next.
+// state is what the requestState of a result contains. A client of the stateless protocol
+// returns the requestState when it retries the call.
 type state struct {
 	Upstream string `json:"u,omitempty"` // the third-party server's requestState
-	Call     string `json:"c,omitempty"` // the handle of a suspended call
+	Call     string `json:"c,omitempty"` // the id of a suspended call
 	Expires  int64  `json:"e"`           // Unix seconds
 }
 
-// seal encrypts states. Only their principal can bring them back, with the same call.
+// seal encrypts states, so that only the same principal can use a state, and only for the same
+// call.
 type seal struct{ aead cipher.AEAD }
 
-// SealMark begins every sealed state.
+// StatePrefix begins every encrypted state.
 const SealMark = "slt1."
 
-// newSeal returns a seal with that key of 32 bytes, or, without one, with a random key.
+// newSeal returns a seal with a key of 32 bytes; a key of another length is replaced by a
+// random one.
 func newSeal(key []byte) seal {
 	if len(key) != 32 {
 		key = make([]byte, 32)
@@ -36,7 +38,7 @@ func newSeal(key []byte) seal {
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
-		panic(err) // the length is right
+		panic(err) // the key has a valid length
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
@@ -45,7 +47,8 @@ func newSeal(key []byte) seal {
 	return seal{aead}
 }
 
-// bound is a hash of the principal, the method, the key and the arguments of a call.
+// callHash returns a hash of the principal, the method, the key and the parameters of a call:
+// the authenticated data of a state's encryption.
 func bound(p auth.Principal, q *Request) []byte {
 	var canonical any
 	b, _ := json.Marshal(q.Params)
@@ -55,6 +58,7 @@ func bound(p auth.Principal, q *Request) []byte {
 	return sum[:]
 }
 
+// encode encrypts a state for a call.
 func (s seal) make(p auth.Principal, q *Request, st state) (string, error) {
 	st.Expires = time.Now().Add(suspendTimeout).Unix()
 	plain, err := json.Marshal(st)
@@ -64,7 +68,7 @@ func (s seal) make(p auth.Principal, q *Request, st state) (string, error) {
 	return SealMark + base64.RawURLEncoding.EncodeToString(s.aead.Seal(nil, nil, plain, bound(p, q))), nil
 }
 
-// open returns the state that a request brings; without one it is empty.
+// decode decrypts the state of a request; a request without one has an empty state.
 func (s seal) open(p auth.Principal, q *Request) (state, error) {
 	var st state
 	if q.Inputs.State == "" {

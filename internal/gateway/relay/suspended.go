@@ -19,14 +19,15 @@ import (
 // suspendTimeout is how long a suspended call waits for its client's retry.
 const suspendTimeout = tool.Thinking
 
-// retryingClient is a client of the stateless protocol: it cannot be asked while it waits,
-// but retries the call with answers. A server of the stateful protocol asks in the middle
-// of a call, which thus outlives the request that made it.
+// retryingClient is a client of the stateless protocol. It cannot get requests while it waits,
+// but gets questions as a result, and retries the call with the answers. A server of the
+// stateful protocol asks during a call, so that the call must outlive the client's request.
 type retryingClient struct {
 	client
 	questions chan *question
 }
 
+// question is a server's request to the client.
 type question struct {
 	method string
 	params json.RawMessage
@@ -58,37 +59,37 @@ func (r *retryingClient) Ask(ctx context.Context, method string, params json.Raw
 	}
 }
 
-// detach says that no request waits for the call.
+// detach records that no request waits for the call.
 func (r *retryingClient) detach() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ctx = nil
 }
 
-// attach makes q the request that waits for the call.
+// attach records that q waits for the call.
 func (r *retryingClient) attach(ctx context.Context, q *Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ctx, r.q = ctx, q
 }
 
-// suspended is a call that outlives its request.
+// suspended is a call that may outlive its request.
 type suspended struct {
 	client *retryingClient
 	cancel context.CancelFunc
 	done   chan struct{}
-	held   *limit.Held // what the result holds
+	held   *limit.Held // for the result
 	result json.RawMessage
 	err    error
 
-	asked   *question // without an answer; its owner is whoever took the call
+	asked   *question // the unanswered question; only the request that claimed the call uses it
 	timer   *time.Timer
-	release func() // releases the principal's limit of suspended calls
+	release func() // ends the count of the call as suspended
 }
 
-// Calls are the calls of one token, with the suspended ones.
+// Calls manages the calls of one token, and stores the suspended ones.
 type Calls struct {
-	Principal auth.Principal  // with the token
+	Principal auth.Principal  // including the token
 	Life      context.Context // ends with the token
 
 	mu        sync.Mutex
@@ -96,21 +97,21 @@ type Calls struct {
 	ended     bool
 }
 
-// Within returns a context that ends with the token too, or by release.
+// Context returns a context for a call, which ends with ctx, with the token, or by release.
 func (s *Calls) Within(ctx context.Context) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.Life, func() { cancel(context.Cause(s.Life)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// Suspended says whether there is a suspended call.
+// Suspended reports whether there is a suspended call.
 func (s *Calls) Suspended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.suspended) > 0
 }
 
-// put suspends a call and returns its handle; false: End was called.
+// store stores a suspended call and returns its id; false: End was called.
 func (s *Calls) put(c *suspended) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +131,7 @@ func (s *Calls) put(c *suspended) (string, bool) {
 	return id, true
 }
 
-// take returns a suspended call, and makes the caller its owner.
+// claim removes a suspended call and returns it; nil: it is not there any more.
 func (s *Calls) take(id string) *suspended {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +144,8 @@ func (s *Calls) take(id string) *suspended {
 	return c
 }
 
-// retrying makes the call of a client of the stateless protocol, or continues it.
+// answerStateless answers a request of the stateless protocol: it starts a call, or continues a
+// suspended one.
 func (y *Relay) retrying(ctx context.Context, calls *Calls, q *Request) (json.RawMessage, error) {
 	state, err := y.seal.open(calls.Principal, q)
 	if err != nil {
@@ -164,7 +166,7 @@ func (y *Relay) retrying(ctx context.Context, calls *Calls, q *Request) (json.Ra
 	return y.await(ctx, calls, q, call)
 }
 
-// start begins a call that may outlive ctx.
+// start starts a call that may outlive ctx.
 func (y *Relay) start(ctx context.Context, calls *Calls, q *Request) *suspended {
 	own, cancel := calls.Within(context.WithoutCancel(ctx))
 	c := &suspended{cancel: cancel, done: make(chan struct{}), held: y.Limits.Held(calls.Principal.ID, limit.Answers),
@@ -178,16 +180,17 @@ func (y *Relay) start(ctx context.Context, calls *Calls, q *Request) *suspended 
 	return c
 }
 
-// drop cancels a call whose result nobody reads.
+// cancelAndRelease cancels a call whose result no request will return.
 func (c *suspended) drop() {
 	c.cancel()
 	c.held.Release()
 }
 
-// answerName is the name of the question of a server of the stateful protocol.
+// inputName is the name of a question in inputRequests and inputResponses. Servers of the
+// stateful protocol give their questions no names.
 const answerName = "input"
 
-// deliver gives a call the answer to its question, if the client sent it.
+// answerPending passes the client's answer, if it sent one, to the call's question.
 func (c *suspended) deliver(responses json.RawMessage) {
 	var all rpc.Object
 	if json.Unmarshal(responses, &all) != nil || all[answerName] == nil || c.asked == nil {
@@ -197,9 +200,9 @@ func (c *suspended) deliver(responses json.RawMessage) {
 	c.asked = nil
 }
 
-// await waits for a call's end, or its next question.
+// await waits until the call ends or asks a question, and returns the result for the client.
 func (y *Relay) await(ctx context.Context, calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
-	if c.asked != nil { // the client sent no answer, and is asked again
+	if c.asked != nil { // the client sent no answer: ask it again
 		return y.suspend(calls, q, c)
 	}
 	select {
@@ -222,7 +225,7 @@ func (y *Relay) await(ctx context.Context, calls *Calls, q *Request, c *suspende
 	}
 }
 
-// suspend suspends a call and returns the result that asks its client.
+// suspend suspends a call, and returns the result that asks the client its question.
 func (y *Relay) suspend(calls *Calls, q *Request, c *suspended) (json.RawMessage, error) {
 	c.client.said.Flush(context.Background(), flushTimeout)
 	c.client.detach()
@@ -251,8 +254,8 @@ func (y *Relay) suspend(calls *Calls, q *Request, c *suspended) (json.RawMessage
 		"inputRequests": map[string]any{answerName: ask}})
 }
 
-// sealed seals the state of a server of the stateless protocol that asks for input: only
-// the client to which it went can bring it back, unchanged.
+// sealState encrypts the requestState in the result of a server of the stateless protocol that
+// asks for input, so that only the same principal can return it, and only unchanged.
 func (y *Relay) sealed(calls *Calls, q *Request, b json.RawMessage) (json.RawMessage, error) {
 	if !rpc.Mentions(b, "input_required") {
 		return b, nil
@@ -273,7 +276,7 @@ func (y *Relay) sealed(calls *Calls, q *Request, b json.RawMessage) (json.RawMes
 	return json.Marshal(r)
 }
 
-// End cancels all suspended calls, and waits for their ends.
+// End cancels all suspended calls, and waits until they have ended.
 func (s *Calls) End() {
 	s.mu.Lock()
 	all := s.suspended

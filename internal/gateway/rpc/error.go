@@ -13,15 +13,15 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Error is the error for clients: that of a third-party server or of the SDK as it is, and
-// any other as a fault.
+// Error returns the error for the client. Errors of third-party servers and of the SDK stay
+// unchanged; others become faults.
 func Error(err error) *jsonrpc.Error {
 	e, _ := translate(err)
 	return e
 }
 
-// Fail is Error, and logs a fault with its cause, which clients are not told. What names
-// the failed call.
+// LoggedError is Error, and logs the cause of a fault, which clients do not see. What is the
+// name of the failed call, for the log.
 func Fail(ctx context.Context, log *slog.Logger, what string, err error) *jsonrpc.Error {
 	e, f := translate(err)
 	if f != nil && f.Cause != nil && f.Kind != fault.Canceled {
@@ -30,7 +30,7 @@ func Fail(ctx context.Context, log *slog.Logger, what string, err error) *jsonrp
 	return e
 }
 
-// translate returns the error for clients, and the fault of which it was made, if any.
+// translate returns the error for the client, and the fault that it was made of, or nil.
 func translate(err error) (*jsonrpc.Error, *fault.Error) {
 	if said, ok := errors.AsType[*tool.Refusal](err); ok {
 		return &jsonrpc.Error{Code: said.Code, Message: said.Message, Data: said.Data}, nil
@@ -46,8 +46,8 @@ func translate(err error) (*jsonrpc.Error, *fault.Error) {
 	return &jsonrpc.Error{Code: int64(f.RPC()), Message: message(f), Data: data}, f
 }
 
-// message is the message of a fault in JSON-RPC. Most clients show their users and models
-// nothing else, so the fault's own advice is in it too.
+// message returns the JSON-RPC message of a fault. It includes the fault's own advice, as most
+// clients show users and models only the message.
 func message(f *fault.Error) string {
 	if len(f.Advice) == 0 || strings.Contains(f.Error(), f.Advice[0]) {
 		return f.Error()

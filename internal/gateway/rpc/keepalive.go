@@ -11,27 +11,28 @@ import (
 	"time"
 )
 
-// KeepAlive sends heartbeats on a silent stream of events, as proxies and clients give up
-// on a silent response. Where the client accepts a stream, KeepAlive begins one when the
-// handler wrote nothing for a while; a response that then is no stream is sent as one
-// event.
+// KeepAlive is a ResponseWriter that sends heartbeats on a silent event stream: proxies and
+// clients give up on a silent response. If the client accepts an event stream, and the handler
+// writes nothing for a while, KeepAlive begins a stream by itself. If the handler then writes
+// another kind of response, it is sent as one event.
 type KeepAlive struct {
 	http.ResponseWriter
-	header http.Header // as the handler sets it
+	header http.Header // set by the handler
 
 	mu      sync.Mutex
 	timer   *time.Timer
 	stopped bool
-	sent    bool // the header
-	begun   bool // here, not by the handler
-	one     bool // what the handler writes is no stream
+	sent    bool
+	begun   bool // an event stream was begun by KeepAlive, not by the handler
+	one     bool // body collects the handler's response, to be sent as one event
 	body    bytes.Buffer
 }
 
+// heartbeatInterval is after how much silence a heartbeat is sent.
 const silence = 10 * time.Second
 
-// NewKeepAlive returns a KeepAlive until Stop. Stream says that the client accepts a stream
-// of events.
+// NewKeepAlive returns a KeepAlive; the caller must call Stop. Stream: the client accepts an
+// event stream.
 func NewKeepAlive(w http.ResponseWriter, stream bool) *KeepAlive {
 	p := &KeepAlive{ResponseWriter: w, header: http.Header{}}
 	if stream {
@@ -53,12 +54,12 @@ func (p *KeepAlive) WriteHeader(code int) {
 	p.arm()
 }
 
-// streams says whether the handler writes a stream of events. The lock is held.
+// isEventStream reports whether the handler writes an event stream. The caller holds p.mu.
 func (p *KeepAlive) streams() bool {
 	return strings.HasPrefix(p.header.Get("Content-Type"), "text/event-stream")
 }
 
-// send sends the header, once. The lock is held.
+// sendHeader sends the header, once. The caller holds p.mu.
 func (p *KeepAlive) send(code int) {
 	if p.begun {
 		p.one = p.one || code != http.StatusOK || !p.streams()
@@ -75,7 +76,7 @@ func (p *KeepAlive) send(code int) {
 	}
 }
 
-// begin begins a stream of events before the handler wrote anything. The lock is held.
+// beginStream begins an event stream before the handler wrote anything. The caller holds p.mu.
 func (p *KeepAlive) begin() {
 	p.sent, p.begun = true, true
 	h := p.ResponseWriter.Header()
@@ -85,7 +86,7 @@ func (p *KeepAlive) begin() {
 	p.ResponseWriter.WriteHeader(http.StatusOK)
 }
 
-// arm starts the clock of a stream of events. The lock is held.
+// resetTimer starts the timer for the next heartbeat of an event stream. The caller holds p.mu.
 func (p *KeepAlive) arm() {
 	if p.stopped || !p.begun && !p.streams() {
 		return
@@ -137,34 +138,36 @@ func (p *KeepAlive) Flush() {
 	p.arm()
 }
 
-// slowestReader is how many bytes a second a client has to take.
+// minReadRate is how many bytes a second a client must read.
 const slowestReader = 16 << 10
 
-// allow bounds the next write: a client that does not read for a minute is cut off, or
-// its writer would wait for ever. The lock is held.
+// setWriteDeadline sets the deadline for writing n bytes: a minute, plus the time that the
+// slowest allowed client needs. Without it, a client that does not read would block the writer
+// forever. The caller holds p.mu.
 func (p *KeepAlive) allow(n int) {
 	limit := time.Minute + time.Duration(n/slowestReader)*time.Second
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(limit)) // not all can
+	// An error means that the writer has no deadlines.
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(limit))
 }
 
-// Event sends one event, and begins the stream when nothing was sent.
+// Event sends a message as one event, and begins the stream if nothing was sent before.
 func (p *KeepAlive) Event(data []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stopped || p.sent && !p.begun {
-		return // the answer was sent
+		return // the handler has sent its response
 	}
 	if !p.sent {
 		p.begin()
 	}
 	p.allow(len(data))
-	// A client that went away is noticed when it is answered.
+	// If the client is gone, the handler notices when it writes the response.
 	_, _ = io.WriteString(p.ResponseWriter, frame(data))
 	http.NewResponseController(p.ResponseWriter).Flush()
 	p.arm()
 }
 
-// frame makes one event of a message.
+// formatEvent formats a message as one event.
 func frame(message []byte) string {
 	if line := (&bytes.Buffer{}); bytes.ContainsAny(message, "\r\n") && json.Compact(line, message) == nil {
 		message = line.Bytes()
@@ -175,17 +178,18 @@ func frame(message []byte) string {
 // Unwrap is for http.ResponseController.
 func (p *KeepAlive) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// Stop ends the heartbeats, and sends the rest of the response.
+// Stop ends the heartbeats, and sends a collected response as one event.
 func (p *KeepAlive) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stopped = true
 	if all := bytes.TrimSpace(p.body.Bytes()); len(all) > 0 {
 		p.allow(len(all))
-		// Nobody is told when it cannot be written any more.
+		// If the client is gone, there is no one to report an error to.
 		_, _ = io.WriteString(p.ResponseWriter, frame(all))
 	}
-	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Time{}) // the connection is used again
+	// The connection may serve another request.
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Time{})
 	if p.timer != nil {
 		p.timer.Stop()
 	}

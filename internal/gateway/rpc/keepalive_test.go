@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestSilence: a response in which nothing comes for long is a stream that says
-// that it lives; what comes at its end is in it, whatever it was to be.
+// A silent response becomes an event stream with heartbeats, and then has the handler's
+// response as an event, whatever kind of response it is.
 func TestSilence(t *testing.T) {
 	const answer = `{"jsonrpc":"2.0","id":1,"error":{"code":-1}}`
 	asJSON := func(w http.ResponseWriter) {
@@ -49,7 +49,7 @@ func TestSilence(t *testing.T) {
 				time.Sleep(tt.wait)
 				tt.answer(p)
 				p.Stop()
-				time.Sleep(time.Minute) // no beat comes after its end
+				time.Sleep(time.Minute) // no heartbeat comes after Stop
 				if rec.Code != tt.code || !strings.HasPrefix(rec.Header().Get("Content-Type"), tt.kind) ||
 					rec.Body.String() != tt.body {
 					t.Errorf("%d %s %q", rec.Code, rec.Header().Get("Content-Type"), rec.Body)

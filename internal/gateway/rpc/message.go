@@ -13,7 +13,7 @@ import (
 	"sandlot/internal/rawjson"
 )
 
-// Message is a message of a client, as far as the gateway has to read it.
+// Message has the parts of a client's message that the gateway needs.
 type Message struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
@@ -21,11 +21,12 @@ type Message struct {
 	Result json.RawMessage `json:"result"`
 	Error  json.RawMessage `json:"error"`
 
-	// Plain: every JSON reader reads it in the same way. No client sets it.
+	// Unambiguous: the message is a request that every JSON decoder reads in the same way,
+	// such as without duplicate names.
 	Plain bool `json:"-"`
 }
 
-// Read reads a message as far as it can; the SDK reports what is wrong with it.
+// Read reads a message as far as it can; the SDK reports errors in it.
 func Read(body []byte) (m Message) {
 	all, ok := rawjson.Members(body)
 	var version string
@@ -46,18 +47,20 @@ func Read(body []byte) (m Message) {
 	return m
 }
 
-// maxNesting is less than the depth to which the SDK reads.
+// maxNesting is a depth that the SDK still reads.
 const maxNesting = 500
 
-// Nested says whether a JSON text may be nested deeper than maxNesting.
+// MayNestDeeply reports whether a JSON text may be nested deeper than maxNesting, by counting
+// brackets.
 func Nested(raw []byte) bool {
 	return len(raw) > maxNesting && bytes.Count(raw, []byte("{"))+bytes.Count(raw, []byte("[")) > maxNesting
 }
 
-// maxDigits bounds the digits of a number that every JSON reader reads exactly.
+// maxDigits is a number of digits that every JSON decoder reads exactly.
 const maxDigits = 15
 
-// IsID says whether a value is a string without escapes, or an integer.
+// IsID reports whether a value is an id that can be copied into the answer: a string without
+// escapes, or an integer of at most maxDigits.
 func IsID(v json.RawMessage) bool {
 	if _, ok := rawjson.PlainText(v); ok {
 		return true
@@ -66,7 +69,7 @@ func IsID(v json.RawMessage) bool {
 	return len(digits) > 0 && len(digits) <= maxDigits && strings.Trim(digits, "0123456789") == ""
 }
 
-// Decode reads a message as the SDK does. Wrong is the answer to a text that is none.
+// Decode reads a message as the SDK does. If it is invalid, errorAnswer is the answer to it.
 func Decode(raw json.RawMessage) (_ jsonrpc.Message, wrong any) {
 	m, err := jsonrpc.DecodeMessage(raw)
 	switch {
@@ -79,8 +82,8 @@ func Decode(raw json.RawMessage) (_ jsonrpc.Message, wrong any) {
 	return m, nil
 }
 
-// whole says whether the SDK answers under the id of a message: it reads a number as a
-// whole one.
+// hasUsableID reports whether the SDK's answer would have the same id as the message: the SDK
+// converts a number to an integer.
 func whole(raw json.RawMessage) bool {
 	var m struct {
 		ID json.RawMessage `json:"id"`
@@ -92,7 +95,7 @@ func whole(raw json.RawMessage) bool {
 	return err == nil && n == math.Trunc(n) && math.Abs(n) <= 1<<53
 }
 
-// Unparsable returns the answer to bytes that are no JSON; nil: they are.
+// ParseError returns the answer to bytes that are not valid JSON; nil: they are.
 func Unparsable(b []byte) any {
 	if !utf8.Valid(b) {
 		return Failure(nil, jsonrpc.CodeParseError, "Parse error: the request is not UTF-8", nil)
@@ -103,7 +106,7 @@ func Unparsable(b []byte) any {
 	return nil
 }
 
-// IDOf returns the id of a request; nil: it has no valid one.
+// IDOf returns the id of a request; nil: it has no valid id.
 func IDOf(b json.RawMessage) json.RawMessage {
 	var m struct {
 		ID json.RawMessage `json:"id"`

@@ -4,15 +4,16 @@ import (
 	"encoding/json"
 )
 
-// Page is one page of a list: the SDK's result without its items, and the items as their
-// servers gave them. The items were checked before, and are not read again.
+// Page is the result of a request for a list: the SDK's result without the items, and the
+// complete definitions as items. Field is the name of the list in the result. The items are
+// valid JSON, and are not parsed again.
 type Page struct {
 	*Raw
 	Field string
 	Items []json.RawMessage
 }
 
-// Method is the method of the list.
+// Method returns the method that requests the list.
 func (p *Page) Method() string {
 	if p.Field == "resourceTemplates" {
 		return "resources/templates/list"
@@ -20,7 +21,7 @@ func (p *Page) Method() string {
 	return p.Field + "/list"
 }
 
-// Size is about the size of the page in bytes.
+// Size returns about the size of the page in bytes.
 func (p *Page) Size() (n int) {
 	for _, i := range p.Items {
 		n += len(i) + 1

@@ -9,7 +9,8 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Raw is the result of a third-party server, with fields that the SDK's types do not have.
+// RawResult is the result of a third-party server. Unlike the SDK's types, it has all of the
+// result's fields, also unknown ones.
 type Raw struct {
 	mcp.ResultBase
 	Fields Object // without _meta
@@ -28,8 +29,8 @@ func (r *Raw) MarshalJSON() ([]byte, error) {
 	return json.Marshal(r.Fields)
 }
 
-// ReadRaw makes a result of an object. In the stateless protocol a result has a
-// resultType.
+// ReadRawResult reads a result object. In the stateless protocol, it adds the resultType if
+// that is missing; in the stateful protocol, it removes it.
 func ReadRaw(b json.RawMessage, stateless bool) (*Raw, error) {
 	r := &Raw{}
 	if err := json.Unmarshal(b, &r.Fields); err != nil || r.Fields == nil {
@@ -53,18 +54,19 @@ func ReadRaw(b json.RawMessage, stateless bool) (*Raw, error) {
 	return r, nil
 }
 
-// Defaults adds the fields that a list or a resource of the stateless protocol has and the
-// server left out.
+// SetDefaults adds the fields that the stateless protocol requires of a list or a resource, if
+// the server left them out. The cacheScope is always private.
 func (r *Raw) Defaults(d Object) {
 	for k, v := range d {
 		if _, ok := r.Fields[k]; !ok {
 			r.Fields[k] = v
 		}
 	}
-	r.Fields["cacheScope"] = json.RawMessage(`"private"`) // it is of one principal
+	r.Fields["cacheScope"] = json.RawMessage(`"private"`) // servers answer one principal alone
 }
 
-// Mentions says whether a JSON text may contain a word: escapes may hide it.
+// MayContain reports whether a JSON text may contain a word. It returns true for any text with
+// \u escapes, which may hide the word.
 func Mentions(raw json.RawMessage, word string) bool {
 	return bytes.Contains(raw, []byte(word)) || bytes.Contains(raw, []byte(`\u`))
 }

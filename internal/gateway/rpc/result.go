@@ -8,7 +8,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Describe is the MCP definition of a tool of Sandlot's own.
+// Describe returns the MCP definition of one of Sandlot's own tools.
 func Describe(t tool.Tool) *mcp.Tool {
 	d := &mcp.Tool{Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Input.Schema(),
 		Annotations: &mcp.ToolAnnotations{Title: t.Title,
@@ -22,7 +22,7 @@ func Describe(t tool.Tool) *mcp.Tool {
 	return d
 }
 
-// Result is the MCP result of a tool of Sandlot's own.
+// Result returns the MCP result of one of Sandlot's own tools.
 func Result(r *tool.Result) *mcp.CallToolResult {
 	out := &mcp.CallToolResult{IsError: r.IsError, Content: []mcp.Content{}}
 	if r.Fields != nil {
@@ -51,13 +51,13 @@ func content(c tool.Content) mcp.Content {
 	return &mcp.TextContent{Text: *c.Text}
 }
 
-// Flat is a result as one JSON object: the fields are at the top level, beside content and
-// isError, and in structuredContent too.
+// FlatResult returns a result as one JSON object for bare calls. The fields of
+// structuredContent are at the top level too, beside content and isError.
 func Flat(r *tool.Result) map[string]any {
 	out := map[string]any{}
 	if r.Raw != nil {
 		fields := Object{}
-		_ = json.Unmarshal(r.Raw, &fields) // it was checked before
+		_ = json.Unmarshal(r.Raw, &fields) // it was validated before
 		delete(fields, "resultType")
 		for k, v := range fields {
 			out[k] = v
@@ -65,7 +65,7 @@ func Flat(r *tool.Result) map[string]any {
 		return out
 	}
 	if r.Fields != nil {
-		all, _ := json.Marshal(r.Fields) // a struct of our own
+		all, _ := json.Marshal(r.Fields) // encoding a tool's struct cannot fail
 		fields := Object{}
 		_ = json.Unmarshal(all, &fields)
 		for k, v := range fields {
@@ -81,7 +81,8 @@ func Flat(r *tool.Result) map[string]any {
 	return out
 }
 
-// block is the same as content. The SDK's own encoding reads its output again.
+// contentObject is contentBlock as a JSON object. It is quicker: the SDK's types decode what
+// they have encoded again.
 func block(c tool.Content) map[string]any {
 	switch {
 	case c.Image != nil:

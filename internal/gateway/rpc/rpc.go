@@ -1,5 +1,5 @@
-// Package rpc is the JSON-RPC of the MCP edge: reading messages, the one translation of
-// errors, and the one encoding of results.
+// Package rpc reads the gateway's JSON-RPC messages, translates errors, and encodes results.
+// All parts of the gateway use it, so that their answers are the same.
 package rpc
 
 import (
@@ -18,19 +18,19 @@ import (
 	"sandlot/internal/revision"
 )
 
-// Object is a JSON object whose values stay as they came.
+// Object is a JSON object whose values are unchanged bytes.
 type Object = map[string]json.RawMessage
 
-// IsStateless says whether a request that the SDK read is of the stateless protocol.
+// IsStateless reports whether a request that the SDK read is of the stateless protocol.
 func IsStateless(req mcp.Request) bool {
 	v, ok := req.(interface{ ProtocolVersion() string })
 	return ok && revision.IsStateless(v.ProtocolVersion())
 }
 
-// MaxBatch bounds the messages of a batch.
+// MaxBatch is how many messages a batch can have.
 const MaxBatch = 100
 
-// BatchSize is the answer to a batch that is empty or too large.
+// BatchSizeMessage is the error message for a batch that is empty or too large.
 var BatchSize = "Invalid request: a batch has between 1 and " + strconv.Itoa(MaxBatch) + " messages"
 
 type failure struct {
@@ -39,17 +39,17 @@ type failure struct {
 	Data    any    `json:"data,omitempty"`
 }
 
-// Failure is the answer to a request that failed. Without an id, the answer has null.
+// ErrorResponse returns a JSON-RPC error response. Without an id, the response has the id null.
 func Failure(id json.RawMessage, code int, message string, data any) map[string]any {
 	return map[string]any{"jsonrpc": "2.0", "id": orNull(id), "error": failure{code, message, data}}
 }
 
-// Invalid is the answer to a text that is no valid request.
+// InvalidRequest returns the error response to a text that is not a valid request.
 func Invalid(message string) map[string]any {
 	return Failure(nil, jsonrpc.CodeInvalidRequest, message, nil)
 }
 
-// Failed is the answer to a request that ended with an error.
+// ErrorResponseTo returns the error response to a request that failed with e.
 func Failed(id json.RawMessage, e *jsonrpc.Error) map[string]any {
 	var data any
 	if len(e.Data) > 0 {
@@ -65,21 +65,21 @@ func orNull(id json.RawMessage) json.RawMessage {
 	return id
 }
 
-// Write answers with one JSON value.
+// Write answers an HTTP request with one JSON value.
 func Write(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(JSON(v)) // the client went away
+	_, _ = w.Write(JSON(v)) // an error means that the client is gone
 }
 
-// JSON encodes a value, with a newline, without escapes for HTML.
+// JSON encodes a value without escaping HTML characters, and adds a newline.
 func JSON(v any) []byte {
-	b, _ := rawjson.Encode(v) // only encodable types get here
+	b, _ := rawjson.Encode(v) // callers pass only types that can be encoded
 	return append(b, '\n')
 }
 
-// Recover turns a panic into a fault, for goroutines in which a panic would end the whole
-// server. It must be deferred directly.
+// Recover turns a panic into a fault in *err, and logs it. It must be deferred directly. It is
+// needed in goroutines without another recover, where a panic would end the whole server.
 func Recover(ctx context.Context, log *slog.Logger, what string, err *error) {
 	r := recover()
 	if r == nil {

@@ -11,7 +11,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// A client cannot say that its message is plain: it is when every reader reads the same.
+// A client cannot set Unambiguous: only a message that all decoders read in the same way is.
 func TestRead(t *testing.T) {
 	for body, plain := range map[string]bool{
 		`{"jsonrpc":"2.0","id":1,"method":"ping"}`:                        true,
@@ -30,7 +30,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// What others said passes as it is, and what helps is in the words of a fault.
+// Errors of servers and the SDK stay unchanged, and a fault's message includes its advice.
 func TestError(t *testing.T) {
 	theirs := &tool.Refusal{Code: -7, Message: "no", Data: json.RawMessage(`{"n":12345678901234567890}`)}
 	sdk := &jsonrpc.Error{Code: -8, Message: "never"}

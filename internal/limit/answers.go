@@ -2,8 +2,8 @@ package limit
 
 import "sync"
 
-// Holds is what the answers to one request, or to one line of stdio, hold of their
-// principal's bytes until the client has read them. A nil Holds counts nothing.
+// Answers are the reservations for the answers to one request, or to one line of stdio,
+// until the client has read them. A nil Answers counts nothing.
 type Holds struct {
 	limiter *Limiter
 	owner   string
@@ -13,10 +13,10 @@ type Holds struct {
 	over bool
 }
 
-// Holds returns a Holds for the answers to one request.
+// NewAnswers returns an Answers without reservations for one request of a principal.
 func (l *Limiter) Holds(owner string) *Holds { return &Holds{limiter: l, owner: owner} }
 
-// Held returns what one answer may hold.
+// NewReservation returns an empty reservation for one answer. Release releases it too.
 func (a *Holds) Held() *Held {
 	if a == nil {
 		return nil
@@ -26,7 +26,8 @@ func (a *Holds) Held() *Held {
 	return h
 }
 
-// Add takes over what an answer holds that was made before.
+// Add takes over the reservation of an answer: Release releases it. After Release, and on a
+// nil Answers, Add releases it at once.
 func (a *Holds) Add(h *Held) {
 	if a == nil {
 		h.Release()
@@ -35,13 +36,13 @@ func (a *Holds) Add(h *Held) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.over {
-		h.Release() // nobody reads it
+		h.Release() // the client reads no more answers
 		return
 	}
 	a.all = append(a.all, h)
 }
 
-// Release says that the answers were written, or that nobody will read them.
+// Release releases all reservations: the answers were written, or the client is gone.
 func (a *Holds) Release() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -6,37 +6,39 @@ import (
 	"time"
 )
 
-// Held is what one body, line or answer holds of a kind for its principal: bytes that
-// grow while they arrive, until Release gives all back. The limiter keeps no share for
-// a Held that holds nothing. A nil Held counts nothing, and never refuses.
+// Reservation is the memory that one request body, line of stdio or answer takes, of one
+// kind, for its principal. It grows while bytes arrive, until Release gives everything
+// back. An empty reservation costs the limiter nothing. A nil Reservation counts nothing
+// and never refuses.
 //
-// Order of locks: that of a Held, then that of the Limiter.
+// Lock order: the reservation's mu, then the limiter's.
 type Held struct {
 	limiter *Limiter
 	owner   string
 	kind    Kind
 
 	mu    sync.Mutex
-	share *share // nil: nothing is held
+	share *share // nil: nothing is reserved
 	taken int64
-	used  int64 // by Add, of what was taken
+	used  int64 // bytes counted by Add; at most what is reserved, except where Add failed
 	over  bool  // Release was called
 }
 
-// Held returns one that holds nothing yet.
+// NewReservation returns an empty reservation for a principal.
 func (l *Limiter) Held(owner string, k Kind) *Held { return &Held{limiter: l, owner: owner, kind: k} }
 
-// A Held that grows takes portions, each as large as all that arrived before it, between
-// these bounds, in bytes.
+// A growing reservation reserves portions. Each is as large as everything that arrived
+// before it, within these bounds, in bytes.
 const minPortion, maxPortion = 4 << 10, 1 << 20
 
-// Large is the size in bytes below which an answer does not count.
+// LargeAnswer is the size in bytes up to which an answer does not count.
 const Large = 64 << 10
 
+// waitTimeout is how long Reserve waits for other answers to be released.
 const waitTimeout = 10 * time.Second
 
-// Room returns how many bytes may arrive before more has to be taken, and takes the
-// next portion when none are left. The fault says what the limit is.
+// Available returns how many bytes may arrive before more must be reserved. When none are
+// left, it reserves the next portion first. The error is a fault that names the limit.
 func (h *Held) Room() (int64, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -48,7 +50,7 @@ func (h *Held) Room() (int64, error) {
 	return h.taken - h.used, nil
 }
 
-// Add counts n bytes that arrived, and takes what they need beyond what was taken.
+// Add counts n bytes that arrived, and reserves more if they exceed the reservation.
 func (h *Held) Add(n int64) error {
 	if h == nil {
 		return nil
@@ -69,7 +71,7 @@ func (h *Held) Used() int64 {
 	return h.used
 }
 
-// Take takes n more, or refuses at once.
+// TryReserve reserves n more bytes, or returns an error at once.
 func (h *Held) Take(n int64) error {
 	if h == nil {
 		return nil
@@ -79,10 +81,10 @@ func (h *Held) Take(n int64) error {
 	return h.take(n)
 }
 
-// take is Take for those who hold the lock.
+// tryReserve is TryReserve for a caller that holds h.mu.
 func (h *Held) take(n int64) error {
 	if h.over {
-		return nil // what arrives now is thrown away
+		return nil // the caller discards what arrives after Release
 	}
 	h.open()
 	if !h.share.held[h.kind].TryAcquire(n) {
@@ -92,8 +94,9 @@ func (h *Held) take(n int64) error {
 	return nil
 }
 
-// Wait takes n more when there is room, for which it waits up to waitTimeout. A caller
-// must hold nothing of that kind that other waiting callers may need.
+// Reserve reserves n more bytes. It waits up to waitTimeout until other reservations of the
+// principal are released. The caller must hold no reservation of the same kind that other
+// waiting callers may need: they would wait for each other.
 func (h *Held) Wait(ctx context.Context, n int64) error {
 	if h == nil {
 		return nil
@@ -128,8 +131,8 @@ func (h *Held) Wait(ctx context.Context, n int64) error {
 	return nil
 }
 
-// Reserve counts an answer of n bytes that is about to be put together, if it is large.
-// It may have to wait until other answers are read.
+// ReserveAnswer reserves memory for an answer of n bytes before it is built, if it is
+// large. It may wait until clients have read other answers.
 func (h *Held) Reserve(ctx context.Context, n int) error {
 	if n <= Large {
 		return nil
@@ -137,9 +140,9 @@ func (h *Held) Reserve(ctx context.Context, n int) error {
 	return h.Wait(ctx, int64(n))
 }
 
-// Made counts an answer of n bytes that is in memory already, beyond what was taken for
-// it before. While it waits for other answers to be read, it counts as Reading, of
-// which a principal may have little.
+// CountAnswer makes the reservation large enough for an answer of n bytes that is in memory
+// already. While it waits until clients have read other answers, the bytes count as
+// IncomingAnswerBytes, so that waiting answers are bounded too.
 func (h *Held) Made(ctx context.Context, n int64) error {
 	if h == nil || n <= Large {
 		return nil
@@ -158,7 +161,8 @@ func (h *Held) Made(ctx context.Context, n int64) error {
 	return h.Wait(ctx, n)
 }
 
-// Reading returns a Held for what the same principal's answer is made of.
+// Incoming returns an empty reservation of the same principal for the data that an answer
+// is built from.
 func (h *Held) Reading() *Held {
 	if h == nil {
 		return nil
@@ -166,20 +170,20 @@ func (h *Held) Reading() *Held {
 	return h.limiter.Held(h.owner, Reading)
 }
 
-// open has the limiter keep the share. The lock is held.
+// ensureShare takes a reference to the principal's share. The caller holds h.mu.
 func (h *Held) open() {
 	if h.share == nil {
 		h.share = h.limiter.acquire(h.owner)
 	}
 }
 
-// add counts what the semaphore gave. The lock is held.
+// record adds n bytes that the semaphore granted. The caller holds h.mu.
 func (h *Held) add(n int64) {
 	h.taken += n
 	h.share.used[h.kind].Add(n)
 }
 
-// Keep gives back what was taken beyond n bytes.
+// ShrinkTo gives back what is reserved beyond n bytes, but nothing that is used.
 func (h *Held) Keep(n int64) {
 	if h == nil {
 		return
@@ -192,7 +196,7 @@ func (h *Held) Keep(n int64) {
 	}
 }
 
-// Release gives all back. What is taken later does not count.
+// Release gives everything back. Later calls succeed and count nothing.
 func (h *Held) Release() {
 	if h == nil {
 		return
