@@ -1,5 +1,5 @@
-// Package app is the one place where everything is put together: settings in,
-// a running server out.
+// Package app creates a server from its settings. It is the only place that connects the packages with
+// each other.
 package app
 
 import (
@@ -39,7 +39,7 @@ import (
 	"sandlot/internal/workspace"
 )
 
-// App is one server. New opens what it needs, Run serves, Close closes it.
+// App is a server. New opens everything, Run serves, and Close closes everything.
 type App struct {
 	Config *config.Config
 
@@ -61,20 +61,19 @@ type App struct {
 	events     *event.Stream
 	registries registries
 	current    atomic.Pointer[current]
-	waiting    []string // settings that the next start takes up; of follow alone
+	waiting    []string // changed settings that need a restart; only follow uses it
 
-	applying sync.Mutex // held while current changes
+	applying sync.Mutex // held during changes of active
 	closers  []func() error
 	warming  sync.WaitGroup
-	warm     context.Context // of homes that boot before they are used
+	warm     context.Context // of home sessions that boot before they are used; see prewarm
 	cold     context.CancelFunc
 }
 
-// Version is set when the program is linked.
+// Version is set by the linker.
 var Version = "0.1.0-dev"
 
-// New puts a server together. It takes the state folder for itself, and takes
-// over the sandboxes that an earlier server left.
+// New creates a server. It locks the state folder, and adopts the sandboxes of the previous server.
 func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err error) {
 	a := &App{Config: c, log: log, events: event.New(), registries: registries{log: log}}
 	a.warm, a.cold = context.WithCancel(context.Background())
@@ -120,8 +119,7 @@ func New(ctx context.Context, c *config.Config, log *slog.Logger) (_ *App, err e
 	return a, nil
 }
 
-// openSessions makes the pool and the sessions, and takes over what an earlier server
-// left of them.
+// openSessions creates the pool and the sessions, and recovers the sessions of the previous server.
 func (a *App) openSessions(ctx context.Context, templates []*image.Template) error {
 	c := a.Config
 	workspaces, err := workspace.Open(filepath.Join(c.Server.StateDir, "workspaces"))
@@ -158,8 +156,8 @@ func (a *App) openSessions(ctx context.Context, templates []*image.Template) err
 	return nil
 }
 
-// edges makes everything that clients see. What it makes first calls what it makes
-// last, when there is something to tell: no server runs yet.
+// edges creates everything that clients see. The third-party servers, which it creates first, notify
+// a.gateway, which it creates last: that is safe, as no third-party server runs yet.
 func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 	c := a.Config
 	var err error
@@ -207,8 +205,8 @@ func (a *App) edges(ctx context.Context, templates []*image.Template) error {
 		Hold: a.watch.Hold, Connected: a.prewarm})
 	a.api = api.New(api.Config{Door: a.door, Watch: a.watch, Limits: shares, Gateway: a.gateway, Hub: h,
 		Metrics: metrics, Check: a.runtime.Check, Version: Version, PublicURL: c.Server.PublicURL, Log: a.log,
-		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS, Origins: c.Server.CORSOrigins,
-			Closed: a.closed}})
+		Origins: api.OriginCheck{Loopback: auth.Loopback(c.Server.Host), CORS: c.Server.CORS,
+			Origins: c.Server.CORSOrigins, Closed: a.closed}})
 	return nil
 }
 
@@ -223,21 +221,20 @@ func (a *App) metrics(templates []*image.Template) *api.Metrics {
 	return m
 }
 
-// reserved says whether a tool of that name is Sandlot's own.
+// reserved reports whether Sandlot itself has a tool of that name.
 func (a *App) reserved(name string) bool {
 	_, ok := a.tools.Find(auth.Local, name)
 	return ok
 }
 
-// prewarm boots a principal's home as soon as they connect.
+// prewarm boots a principal's home session in the background, when the principal's client connects.
 func (a *App) prewarm(p auth.Principal) {
 	if a.warm.Err() == nil {
 		a.warming.Go(func() { a.sessions.Prewarm(a.warm, p) })
 	}
 }
 
-// Run serves on the listeners until ctx ends, and then lets running calls end,
-// for at most grace.
+// Run serves on the listeners until ctx ends. Then it waits for running calls to end, for at most grace.
 func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listener, grace time.Duration) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -298,7 +295,7 @@ func (a *App) Run(ctx context.Context, network []net.Listener, owner net.Listene
 	return err
 }
 
-// reap removes sandboxes that belong to nobody, at every interval.
+// reap periodically removes sandboxes that neither the pool nor a session owns.
 func (a *App) reap(ctx context.Context) {
 	lister, ok := a.runtime.(sandbox.Lister)
 	if !ok {
@@ -319,7 +316,7 @@ func (a *App) reap(ctx context.Context) {
 			if a.pool.Owns(id) || a.sessions.Owns(id) {
 				continue
 			}
-			if !suspects[id] { // it may be on its way to its owner
+			if !suspects[id] { // it may be between the pool and a session: look again next time
 				next[id] = true
 				continue
 			}
@@ -332,19 +329,19 @@ func (a *App) reap(ctx context.Context) {
 	}
 }
 
-// closed says whether every request over the network needs a token now.
+// closed reports whether every request over the network needs a token now; false on an error.
 func (a *App) closed(ctx context.Context) bool {
 	need, err := a.door.Required(ctx)
 	return need && err == nil
 }
 
-// NeedsToken says whether clients over the network have to bring a token.
+// NeedsToken reports whether clients over the network need a token; true on an error.
 func (a *App) NeedsToken(ctx context.Context) bool {
 	need, err := a.door.Required(ctx)
 	return need || err != nil
 }
 
-// Close closes everything. The sessions' sandboxes live on for the next server.
+// Close closes everything. The sessions' sandboxes keep running, for the next server.
 func (a *App) Close() error {
 	a.endCalls()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -355,9 +352,8 @@ func (a *App) Close() error {
 	return a.release()
 }
 
-// StopOwned stops the sandboxes that this server booted, as none takes them over
-// when it is gone. Sessions and files are kept; what an earlier server left alive stays for the
-// next one.
+// StopOwned stops the sandboxes that this server has booted. It is for a server after which no other one
+// will adopt them. Sessions and files are kept, and so are the sandboxes that this server has adopted.
 func (a *App) StopOwned() {
 	a.endCalls()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -365,8 +361,8 @@ func (a *App) StopOwned() {
 	a.sessions.StopOwned(ctx)
 }
 
-// Destroy ends all sessions with all that they have, and closes the server: for one that
-// lived for one command.
+// Destroy ends all sessions, deletes their files, and closes the server. It is for a server that was
+// started for a single command.
 func (a *App) Destroy() error {
 	a.endCalls()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -376,14 +372,14 @@ func (a *App) Destroy() error {
 	return a.release()
 }
 
-// endCalls ends what goes on without a client.
+// endCalls cancels prewarming, and the calls whose clients have disconnected, and waits for both.
 func (a *App) endCalls() {
 	a.cold()
 	a.warming.Wait()
 	a.tools.Close()
 }
 
-// release closes what New has opened, the last first.
+// release calls the closers of what New has opened, in reverse order.
 func (a *App) release() error {
 	a.cold()
 	var errs []error

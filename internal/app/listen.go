@@ -14,7 +14,7 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Listen opens the addresses of the settings.
+// Listen opens the network listeners of the settings, and the owner's socket.
 func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Listener, err error) {
 	if egress.Mode(a.Config.Network.Mode) == egress.Open &&
 		auth.Mode(a.Config.Server.Auth) != auth.Required {
@@ -60,5 +60,5 @@ func (a *App) Listen(ctx context.Context) (network []net.Listener, owner net.Lis
 	return network, owner, nil
 }
 
-// ListenOwner opens the socket in the state folder alone.
+// ListenOwner opens only the owner's socket, in the state folder.
 func (a *App) ListenOwner() (net.Listener, error) { return listenOwner(a.Config.Server.StateDir) }

@@ -9,8 +9,8 @@ import (
 	"sandlot/internal/api"
 )
 
-// Logger returns the server's log: lines of key=value, or JSON, with the id of
-// the request that each belongs to.
+// Logger returns the server's logger. It writes lines of key=value, or JSON, and adds the request's id to
+// each line.
 func Logger(w io.Writer, level string, json bool) *slog.Logger {
 	levels := map[string]slog.Level{"DEBUG": slog.LevelDebug, "INFO": slog.LevelInfo, "WARNING": slog.LevelWarn,
 		"ERROR": slog.LevelError}

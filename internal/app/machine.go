@@ -26,11 +26,11 @@ import (
 	"sandlot/internal/store"
 )
 
-// StateFolder is one state folder of this machine, and what runs of it.
+// StateFolder is a state folder of this machine, with its running server and sandboxes.
 type StateFolder struct {
 	Path      string    `json:"path"`
-	UID       int       `json:"uid"`            // of its owner
-	Gone      bool      `json:"gone,omitempty"` // it was deleted while sandboxes ran
+	UID       int       `json:"uid"`            // of the folder's owner
+	Gone      bool      `json:"gone,omitempty"` // the folder was deleted while sandboxes were running
 	Server    *Server   `json:"server"`
 	Sandboxes []Sandbox `json:"sandboxes"`
 }
@@ -40,11 +40,11 @@ type Server struct {
 	PID   int       `json:"pid"`
 	Since time.Time `json:"since"`
 
-	started uint64
+	started uint64 // as in proc.Started: tells the process from a later one with the same id
 }
 
-// Sandbox is a living sandbox of a state folder. Session and Owner are empty for
-// those that wait for a session, and where the database is not this user's.
+// Sandbox is a running sandbox of a state folder. Session and Owner are empty for a sandbox of the pool,
+// and if the database belongs to another user.
 type Sandbox struct {
 	ID          string    `json:"id"`
 	Session     string    `json:"session"`
@@ -53,13 +53,13 @@ type Sandbox struct {
 	PID         int       `json:"pid"`
 	Since       time.Time `json:"since"`
 	MemoryBytes int64     `json:"memory_bytes"`
-	Held        bool      `json:"held"` // its state folder has a server
-	// Lost: its record was deleted, so that no server takes it over.
+	Held        bool      `json:"held"` // the state folder has a running server
+	// Lost: the sandbox's record was deleted, so no server adopts it.
 	Lost bool `json:"lost,omitempty"`
 }
 
-// Machine returns the state folders of this machine of which something runs, as
-// far as this user may see it, and those of also that are there.
+// Machine returns the state folders of this machine that have a running server or sandbox. It finds
+// those whose processes this user may see, and looks into the folders in also.
 func Machine(ctx context.Context, log *slog.Logger, also ...string) []StateFolder {
 	var found []StateFolder
 	for _, dir := range append(also, append(gvisor.StateDirs(), servedDirs()...)...) {
@@ -81,9 +81,9 @@ func Machine(ctx context.Context, log *slog.Logger, also ...string) []StateFolde
 	return slices.DeleteFunc(found, func(f StateFolder) bool { return f.Server == nil && len(f.Sandboxes) == 0 })
 }
 
-// Folder looks at one state folder.
+// Folder returns the state of one state folder.
 func Folder(ctx context.Context, log *slog.Logger, dir string) (StateFolder, error) {
-	dir, err := filepath.Abs(dir) // as its sandboxes name it
+	dir, err := filepath.Abs(dir) // sandboxes know the folder by its absolute path
 	if err != nil {
 		return StateFolder{}, err
 	}
@@ -101,7 +101,7 @@ func Folder(ctx context.Context, log *slog.Logger, dir string) (StateFolder, err
 	}
 	f.Server = serverOf(dir, f.UID)
 	sessions := map[string][2]string{}
-	if f.UID == os.Getuid() { // who else made the database is not to be trusted with it
+	if f.UID == os.Getuid() { // a database that another user created is not trusted
 		if sessions, err = store.Sandboxes(ctx, dir); err != nil {
 			log.DebugContext(ctx, "the sessions of a state folder cannot be read", "folder", dir, "error", err)
 		}
@@ -115,7 +115,7 @@ func Folder(ctx context.Context, log *slog.Logger, dir string) (StateFolder, err
 	return f, nil
 }
 
-// add adds the sandboxes whose records are gone, and sorts all.
+// add adds sandboxes whose records are deleted, and sorts all sandboxes by start.
 func (f *StateFolder) add(lost []gvisor.Process) {
 	for _, p := range lost {
 		f.Sandboxes = append(f.Sandboxes, Sandbox{ID: p.ID, PID: p.PID, Since: p.Since, MemoryBytes: p.MemoryBytes,
@@ -124,8 +124,8 @@ func (f *StateFolder) add(lost []gvisor.Process) {
 	slices.SortFunc(f.Sandboxes, func(x, y Sandbox) int { return x.Since.Compare(y.Since) })
 }
 
-// serverOf returns the server that signed the lock of a state folder, if it lives.
-// Of a folder that is not root's, it must be its owner's process.
+// serverOf returns the server whose process is named in the lock file of a state folder, if it runs. The
+// process must belong to owner, the folder's owner, unless that is root: the file could name any.
 func serverOf(dir string, owner int) *Server {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -151,8 +151,7 @@ func serverOf(dir string, owner int) *Server {
 	return s
 }
 
-// servedDirs returns the folders of which a program called sandlot has a file
-// called lock open.
+// servedDirs returns the folders in which a running program called sandlot has opened a file called lock.
 func servedDirs() []string {
 	programs, _ := filepath.Glob("/proc/[0-9]*/exe")
 	var dirs []string
@@ -171,8 +170,8 @@ func servedDirs() []string {
 	return dirs
 }
 
-// StopServer ends the server of a state folder, if one runs, and waits until it
-// has ended. It says whether there was one.
+// StopServer stops the server of a state folder, if there is one, and waits for its end. It returns
+// whether there was one.
 func StopServer(ctx context.Context, f StateFolder) (bool, error) {
 	if f.Server == nil {
 		return false, nil
@@ -186,7 +185,7 @@ func StopServer(ctx context.Context, f StateFolder) (bool, error) {
 	}
 	defer unix.Close(fd)
 	if now, err := proc.Started(f.Server.PID); err != nil || now != f.Server.started {
-		return false, nil // that id is another's by now
+		return false, nil // another process has the id now
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {
 		return false, fault.Wrap(fault.Configuration, err,
@@ -209,8 +208,8 @@ func StopServer(ctx context.Context, f StateFolder) (bool, error) {
 // Grace is how long running calls may take to end when the server stops.
 const Grace = 30 * time.Second
 
-// EndSandboxes ends all sandboxes of the settings' state folder, which has no
-// server, and returns how many lived. Sessions and their files are kept.
+// EndSandboxes ends all sandboxes of the settings' state folder, which must not have a running server,
+// and returns how many were running. Sessions and their files are kept.
 func EndSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) (ended int, err error) {
 	lock, err := takeState(&c.Server)
 	if err != nil {
@@ -231,8 +230,8 @@ func EndSandboxes(ctx context.Context, c *config.Config, log *slog.Logger) (ende
 	return ended + lost, errors.Join(err, lerr)
 }
 
-// EndLost ends the sandboxes whose state folder was deleted while they ran, and returns
-// how many there were. The folder is named as it was.
+// EndLost ends the sandboxes whose state folder was deleted while they were running, and returns how many
+// there were. dir is the folder's former path.
 func EndLost(ctx context.Context, dir string) (int, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -252,11 +251,11 @@ func endAll(ctx context.Context, rt sandbox.Runtime, ids []string) (ended int, e
 	for _, id := range ids {
 		work.Go(func() error {
 			if ctx.Err() != nil {
-				return nil // said once, below
+				return nil // reported once, below
 			}
 			box, e := rt.Recover(ctx, id)
 			if errors.Is(e, sandbox.ErrGone) {
-				return nil // it was dead, and what was left of it is removed
+				return nil // it was not running; Recover has removed its remains
 			}
 			if e == nil {
 				e = box.Stop(ctx)

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// memoryFloor is what the server may have at any time without a reason, in bytes.
+	// memoryFloor is the lowest memory limit, in bytes.
 	memoryFloor = 224 << 20
-	// memoryInterval is how often the limit follows what is in use.
+	// memoryInterval is the interval in which the limit is adapted to the memory in use.
 	memoryInterval = time.Second
 )
 
-// boundMemory has the runtime give memory that is free back to the machine at once
-// above memoryFloor, or twice of what is in use. Otherwise the buffers of large answers
-// that are gone stay for minutes, in addition to those that are there. A limit that is
-// too near to what is in use would have the collector run all the time, so it follows.
-// GOMEMLIMIT in the environment is the operator's, and stays.
+// boundMemory sets the Go runtime's memory limit to memoryFloor or, if that is more, to about twice the
+// live heap, until ctx ends. Above the limit, the runtime returns free memory to the machine at once;
+// without it, the buffers of large responses would stay allocated for minutes. A limit too close to the
+// live heap would make the garbage collector run all the time, so the limit is adapted to the heap. If
+// the operator has set GOMEMLIMIT, that limit stays.
 func boundMemory(ctx context.Context) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return
@@ -32,7 +32,7 @@ func boundMemory(ctx context.Context) {
 	for {
 		metrics.Read(live)
 		want := memoryFloor + max(0, 2*int64(live[0].Value.Uint64())-memoryFloor*3/4)
-		if want > limit || want < limit*3/4 { // to change it stops everything for a moment
+		if want > limit || want < limit*3/4 { // a change stops all goroutines for a moment
 			limit = want
 			debug.SetMemoryLimit(limit)
 		}

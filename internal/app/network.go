@@ -19,14 +19,13 @@ import (
 	"sandlot/internal/tool"
 )
 
-// current are the settings whose network section holds now.
+// current has the settings whose network section is in effect.
 type current struct {
 	*config.Config
 	policies session.Policies // without the registries
 }
 
-// apply makes the network of settings, and the registries that were found last, hold
-// from now on.
+// apply puts the network settings of c into effect, together with the registries that were found last.
 func (a *App) apply(c *current) {
 	a.applying.Lock()
 	defer a.applying.Unlock()
@@ -36,14 +35,14 @@ func (a *App) apply(c *current) {
 	a.sessions.SetPolicies(p)
 }
 
-// network is what the operator is shown.
+// network returns the state of the network for the operator.
 func (a *App) network() hub.NetworkState {
 	p := a.sessions.Policies()
 	return hub.NetworkState{Policy: p.Operator, Templates: p.Templates, Usage: a.egress.Totals(),
 		File: a.current.Load().File}
 }
 
-// addresses finds a name's addresses: the operator's own hosts come first.
+// addresses resolves a host name: by the setting network.hosts, else by DNS.
 func (a *App) addresses(ctx context.Context, name string) ([]netip.Addr, error) {
 	if addr, ok := a.current.Load().Network.Hosts[name]; ok {
 		return []netip.Addr{addr}, nil
@@ -51,15 +50,15 @@ func (a *App) addresses(ctx context.Context, name string) ([]netip.Addr, error) 
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
 }
 
-// sampleInterval is how often the settings file is looked at.
+// sampleInterval is the interval in which follow checks the settings files for changes.
 const sampleInterval = time.Second / 2
 
-// follow takes up a change of the settings file's network and mcp sections, of
-// mcp_consent, and of the files that mcp_files names, for what runs too. A file
-// that is wrong, or empty, changes nothing, and is logged once. One that is being
-// written is left alone until two samples are the same. Where none was read at the
-// start, one that appears where it would have been is followed. Once, it asks
-// again for the registries, one after the other, as both change the policies.
+// follow applies changes of the settings file (the sections network and mcp, and mcp_consent), and of the
+// files in mcp_files, to the running server, until ctx ends. A file that is invalid or empty changes
+// nothing, and is logged once. A file that is being written is not read until two samples are the same.
+// If there was no settings file at the start, one that is created at the default path is used. Once
+// after the start, follow also checks the package registries again: in the same goroutine, since both
+// change the policies.
 func (a *App) follow(ctx context.Context) {
 	held := stamps{a.Config.File, a.Config.Stamp, a.stamps().others}
 	seen := held
@@ -87,11 +86,11 @@ func (a *App) follow(ctx context.Context) {
 	}
 }
 
-// stamps tell whether any of the files that are followed has changed.
+// stamps identifies the versions of all files that follow checks: if it differs, a file has changed.
 type stamps struct {
 	path   string // of the settings file, or empty
 	file   config.Stamp
-	others string
+	others string // paths and stamps of the files in mcp_files
 }
 
 func (a *App) stamps() stamps {
@@ -110,7 +109,7 @@ func (a *App) stamps() stamps {
 	return s
 }
 
-// appeared returns the settings file that a server which starts now would read.
+// appeared returns the path of the settings file that a server would read if it started now, or empty.
 func appeared(s config.Source) string {
 	place, _, _ := s.Place()
 	if abs, err := filepath.Abs(place); err == nil && stampOf(abs) != (config.Stamp{}) {
@@ -127,8 +126,7 @@ func stampOf(file string) config.Stamp {
 	return config.Stamp{Modified: st.ModTime(), Size: st.Size()}
 }
 
-// reload takes up what has changed: file says whether the settings file is among
-// that.
+// reload applies changed files. file: the settings file has changed, not only files in mcp_files.
 func (a *App) reload(ctx context.Context, now stamps, file bool) {
 	before := a.current.Load()
 	if !file {
@@ -142,7 +140,7 @@ func (a *App) reload(ctx context.Context, now stamps, file bool) {
 		return
 	}
 	if err := a.Config.Untrusted(now.path, a.Config.Source.Chosen()); err != nil {
-		a.log.Error("the settings file is not taken up; the settings from before hold", "file", now.path, "why", err)
+		a.log.Error("the settings file is not used; the previous settings stay in effect", "file", now.path, "why", err)
 		return
 	}
 	source := a.Config.Source
@@ -160,7 +158,7 @@ func (a *App) reload(ctx context.Context, now stamps, file bool) {
 	if !maps.Equal(c.Network.Registries, before.Network.Registries) ||
 		(c.Network.Registries == nil) != (before.Network.Registries == nil) {
 		if err := a.registries.detect(ctx, c); err != nil {
-			a.log.Error("the changed registries cannot be used; the settings from before hold", "error", err)
+			a.log.Error("the changed registries cannot be used; the previous settings stay in effect", "error", err)
 			return
 		}
 	}
@@ -170,15 +168,15 @@ func (a *App) reload(ctx context.Context, now stamps, file bool) {
 	a.report(c, before.Config)
 }
 
-// report logs what of the changed settings holds now, and, once, what does not.
+// report logs which of the changed settings are in effect now, and, once, which ones need a restart.
 func (a *App) report(c, before *config.Config) {
 	taken, _ := c.Changed(before)
 	_, waiting := c.Changed(a.Config)
 	a.log.Info("the settings file is taken up", "file", c.File, "changed", strings.Join(taken, ", "), "mode",
 		c.Network.Mode)
 	if open := string(egress.Open); (c.Network.Mode == open) != (a.Config.Network.Mode == open) {
-		a.log.Warn("network.mode open is taken up, or left, at the next start of the server; until then sandboxes "+
-			"with a broker reach nothing", "mode", c.Network.Mode)
+		a.log.Warn("a change from or to network.mode open takes effect at the next start of the server; until "+
+			"then sandboxes with a broker reach nothing", "mode", c.Network.Mode)
 	}
 	if !slices.Equal(waiting, a.waiting) && len(waiting) > 0 {
 		a.log.Warn("settings of the file hold from the next start of the server on", "settings",
@@ -187,8 +185,8 @@ func (a *App) report(c, before *config.Config) {
 	a.waiting = waiting
 }
 
-// settled is how long after its start a server asks for what can wait: that takes
-// a second of a processor, and what an earlier server left is taken over first.
+// settled returns the delay after which follow checks the registries again. The check takes a second of
+// CPU time; if there are sessions of the previous server, their recovery comes first.
 func (a *App) settled() time.Duration {
 	if a.sessions.Live() == 0 {
 		return 0
@@ -196,7 +194,7 @@ func (a *App) settled() time.Duration {
 	return 5 * time.Second
 }
 
-// recheck asks the machine's tools again, while the server serves already.
+// recheck asks the machine's package managers for the registries again, while the server is running.
 func (a *App) recheck(ctx context.Context) {
 	if changed := a.registries.refresh(ctx, a.Config); !changed {
 		return

@@ -23,15 +23,15 @@ import (
 	"sandlot/internal/pkgregistry"
 )
 
-// registries are where packages come from, by the machine's own tools.
+// registries has the package registries that the machine's package managers use.
 type registries struct {
 	log   *slog.Logger
-	rules atomic.Pointer[[]egress.Rule] // that let sandboxes reach them
-	stale bool                          // they were remembered, and may have changed
+	rules atomic.Pointer[[]egress.Rule] // egress rules that allow the registries
+	stale bool                          // the registries are from the cache file, and may have changed
 }
 
-// provide gives the templates what makes the network work for their programs:
-// the certificates that this machine trusts, and where packages come from.
+// provide adds to the templates what their programs need to use the network: the CA certificates that
+// this machine trusts, and the settings of the package registries.
 func (r *registries) provide(ctx context.Context, c *config.Config, templates []*image.Template) error {
 	set, err := r.recall(ctx, c)
 	if err != nil {
@@ -62,20 +62,20 @@ func (r *registries) provide(ctx context.Context, c *config.Config, templates []
 		if t.Rootfs == "" {
 			t.Binds = append(t.Binds, stores...)
 		} else {
-			t.Furnish() // as the template host is
+			t.Furnish() // the template host has these variables already
 		}
 	}
 	return nil
 }
 
-// javaStores covers the trust stores that the machine's JDKs have of their own.
+// javaStores returns binds that replace the machine's JDK trust stores in sandboxes by one with b.
 func javaStores(b cacerts.Bundle, stateDir string) ([]image.Bind, error) {
 	if b.Len() == 0 {
 		return nil, nil
 	}
 	var binds []image.Bind
 	for _, at := range cacerts.JavaStores() {
-		if !strings.HasPrefix(at, "/usr/") { // the template host shows no other
+		if !strings.HasPrefix(at, "/usr/") { // sandboxes have no other folder of the machine with JDKs
 			continue
 		}
 		source := filepath.Join(stateDir, "java-cacerts")
@@ -89,10 +89,10 @@ func javaStores(b cacerts.Bundle, stateDir string) ([]image.Bind, error) {
 	return binds, nil
 }
 
-// allowed returns the rules that let sandboxes reach the registries.
+// allowed returns the egress rules that allow the registries.
 func (r *registries) allowed() []egress.Rule { return *r.rules.Load() }
 
-// allow takes up a set.
+// allow replaces the rules by rules for the registries in s.
 func (r *registries) allow(s pkgregistry.Set) {
 	var rules []egress.Rule
 	for _, h := range s.Hosts {
@@ -106,15 +106,15 @@ func (r *registries) allow(s pkgregistry.Set) {
 	r.rules.Store(&rules)
 }
 
-// remembered is what the machine's tools said the last time: to ask them takes
-// a second, and a server should be there at once.
+// remembered is the content of the cache file: the last answers of the package managers. To ask them
+// takes a second, by which the cache shortens a server's start.
 type remembered struct {
 	Key string
 	At  time.Time
 	Set pkgregistry.Set
 }
 
-// recall returns what is remembered, or asks.
+// recall returns the registries from the cache file or, if there is none, asks the package managers.
 func (r *registries) recall(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
 	key := registryKey(c)
 	if text, err := os.ReadFile(rememberedFile(key)); err == nil {
@@ -127,7 +127,7 @@ func (r *registries) recall(ctx context.Context, c *config.Config) (pkgregistry.
 	return r.ask(ctx, c)
 }
 
-// ask asks the machine's tools, and remembers what they say.
+// ask asks the machine's package managers for their registries, and stores them in the cache file.
 func (r *registries) ask(ctx context.Context, c *config.Config) (pkgregistry.Set, error) {
 	set, err := pkgregistry.Detect(ctx, c.Network.Registries)
 	if err != nil {
@@ -145,7 +145,7 @@ func (r *registries) ask(ctx context.Context, c *config.Config) (pkgregistry.Set
 	return set, nil
 }
 
-// detect asks for the registries of settings, and takes them up.
+// detect asks for the registries, and allows them.
 func (r *registries) detect(ctx context.Context, c *config.Config) error {
 	set, err := r.ask(ctx, c)
 	if err == nil {
@@ -154,8 +154,8 @@ func (r *registries) detect(ctx context.Context, c *config.Config) error {
 	return err
 }
 
-// refresh asks again if the registries are stale, and says whether that changed which
-// registries sandboxes may reach.
+// refresh asks again if the registries are from the cache file, and reports whether the rules have
+// changed.
 func (r *registries) refresh(ctx context.Context, c *config.Config) (changed bool) {
 	if !r.stale {
 		return false
@@ -164,6 +164,7 @@ func (r *registries) refresh(ctx context.Context, c *config.Config) (changed boo
 	return r.detect(ctx, c) == nil && !slices.Equal(before, r.allowed())
 }
 
+// remember writes the cache file, and removes the oldest ones.
 func remember(file string, r remembered) error {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -190,9 +191,9 @@ func remember(file string, r remembered) error {
 	return forgetOldest(filepath.Dir(file))
 }
 
-// rememberedFile is in the user's own folder for such things, or "". Each key has
-// a file of its own: two servers of one user that differ would else forget each
-// other's answers, and ask before they serve at every start.
+// rememberedFile returns the path of the cache file for a key, in the user's cache folder, or "". Each
+// key has its own file: otherwise two servers of one user with different settings would replace each
+// other's, and both would have to ask at every start.
 func rememberedFile(key string) string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -201,7 +202,7 @@ func rememberedFile(key string) string {
 	return filepath.Join(dir, "sandlot", "registries", key[:16]+".json")
 }
 
-// mostRemembered bounds how many keys' answers are kept.
+// mostRemembered is the maximum number of cache files.
 const mostRemembered = 16
 
 func forgetOldest(dir string) error {
@@ -222,8 +223,8 @@ func forgetOldest(dir string) error {
 	return err
 }
 
-// registryKey changes with what the tools' answers depend on, but for their
-// files.
+// registryKey returns the key of the cache: a hash of what the answers depend on (version, setting and
+// environment), apart from the package managers' configuration files.
 func registryKey(c *config.Config) string {
 	var parts []string
 	for _, kv := range os.Environ() {

@@ -11,8 +11,8 @@ import (
 	"sandlot/internal/vault"
 )
 
-// Rekey changes the key of users' secrets and log-ins, and seals all of them anew,
-// while no server runs. What cannot be read is removed, if drop is set.
+// Rekey creates a new key for users' secrets and log-ins, and encrypts all of them with it. No server may
+// be running. With drop it removes those that cannot be decrypted, else it fails if there are any.
 func Rekey(ctx context.Context, c *config.Config, drop bool) (sealed, dropped int, err error) {
 	lock, err := takeState(&c.Server)
 	if err != nil {
@@ -36,8 +36,8 @@ func Rekey(ctx context.Context, c *config.Config, drop bool) (sealed, dropped in
 	}, drop)
 }
 
-// addressesOf are those for which log-ins are sealed, by owner and connection; one of
-// the settings has no owner.
+// addressesOf returns the addresses for which log-ins are sealed, by owner and connection. The connection
+// of a server in the settings is "=" and its name, and its owner is empty.
 func addressesOf(ctx context.Context, c *config.Config, db *store.DB) (map[[2]string]string, error) {
 	addresses := map[[2]string]string{}
 	logins, err := db.Logins(ctx)
@@ -62,7 +62,7 @@ func addressesOf(ctx context.Context, c *config.Config, db *store.DB) (map[[2]st
 	return addresses, nil
 }
 
-// openVault returns the vault of the settings.
+// openVault returns the vault, with the key file of the settings or, by default, of the state folder.
 func openVault(c *config.Config, db *store.DB) *vault.Vault {
 	v := &vault.Vault{Store: db, KeyFile: c.Server.SecretsKey}
 	if v.KeyFile == "" {

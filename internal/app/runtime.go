@@ -12,7 +12,7 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// runtimes is the table of what can make sandboxes: a new one is added here.
+// runtimes are the constructors of the runtimes, by the setting runtime. A new runtime is added here.
 var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, error){
 	"gvisor": func(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) {
 		runsc, err := program(c.Runtime.Runsc, "sandlot-runsc", "runsc")
@@ -28,13 +28,13 @@ var runtimes = map[string]func(*config.Config, *slog.Logger) (sandbox.Runtime, e
 	},
 }
 
-// Runtime makes the runtime of the settings.
+// Runtime creates the runtime of the settings.
 func Runtime(c *config.Config, log *slog.Logger) (sandbox.Runtime, error) {
 	return runtimes[c.Runtime.Name](c, log)
 }
 
-// program finds one of Sandlot's programs: where the setting says, or beside
-// the one that runs.
+// program returns the path of one of Sandlot's programs: by the setting or, if that is empty, in the
+// folder of the running program.
 func program(path, name, setting string) (string, error) {
 	if path == "" {
 		self, err := os.Executable()

@@ -16,7 +16,7 @@ import (
 	"sandlot/internal/vault"
 )
 
-// openServers makes the vault and the third-party MCP servers, of which none runs yet.
+// openServers opens the vault and creates a.servers. It starts no third-party server.
 func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 	c := a.Config
 	a.vault = openVault(c, a.store)
@@ -38,7 +38,7 @@ func (a *App) openServers(ctx context.Context, limits *limit.Limiter) error {
 	return nil
 }
 
-// configureServers makes the MCP servers of the settings what runs from now on.
+// configureServers replaces the operator's MCP servers by those of the settings.
 func (a *App) configureServers(ctx context.Context, c *config.Config) {
 	list, notes := c.Servers(ctx, auth.ParseID)
 	for _, n := range notes {
@@ -56,8 +56,9 @@ func (a *App) configureServers(ctx context.Context, c *config.Config) {
 	a.servers.SetConfigured(list)
 }
 
-// reach dials for a server that a user named: as far as their home may. For what
-// one that the operator named leads to, it is what is public, or listed.
+// reach dials addr for a remote MCP server of p. If a user has added the server, the network policy of
+// the user's home session applies. If the operator has (operator is set), public and listed hosts are
+// allowed.
 func (a *App) reach(ctx context.Context, p auth.Principal, operator bool, _, addr string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -73,7 +74,8 @@ func (a *App) reach(ctx context.Context, p auth.Principal, operator bool, _, add
 		o.Mode = egress.Public
 		policy = &o
 	}
-	if policy != nil && policy.Mode == egress.Open { // past the broker in a sandbox; here nothing is
+	// With the mode open, sandboxes do without the broker. These connections always use it.
+	if policy != nil && policy.Mode == egress.Open {
 		public := *policy
 		public.Mode = egress.Public
 		policy = &public
@@ -81,13 +83,13 @@ func (a *App) reach(ctx context.Context, p auth.Principal, operator bool, _, add
 	return a.egress.Dial(ctx, policy, host, uint16(number))
 }
 
-// callback is where browsers come back to from a log-in.
+// callback returns the redirect URL of log-ins, or empty if there is none that a browser can open.
 func callback(public, host string, port int) string {
 	if public != "" {
 		return public + "/oauth/callback"
 	}
 	if !auth.Loopback(host) {
-		return "" // no browser comes back to what all addresses are called
+		return "" // an address such as 0.0.0.0 is none that a browser can open
 	}
 	u := url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(port)), Path: "/oauth/callback"}
 	return u.String()

@@ -12,8 +12,8 @@ import (
 	"sandlot/internal/session"
 )
 
-// Load returns the effective settings, as config.Load does, when those who use them
-// take what they say.
+// Load returns the effective settings, as config.Load does, after it has also checked the values that
+// other packages parse.
 func Load(source config.Source) (*config.Config, error) {
 	c, err := config.Load(source)
 	if err == nil {
@@ -25,7 +25,7 @@ func Load(source config.Source) (*config.Config, error) {
 	return c, err
 }
 
-// policies returns what sandboxes may reach, without the package registries.
+// policies returns the network policies of the settings, without the package registries.
 func policies(c *config.Config) (session.Policies, error) {
 	operator, err := policy(c.Network.Rules)
 	if err != nil {
@@ -65,7 +65,7 @@ func policy(r config.Rules) (egress.Policy, error) {
 	return p, nil
 }
 
-// links returns the addresses of exposed ports.
+// links returns the links of exposed ports.
 func links(c *config.Config) (port.Links, error) {
 	l, err := port.NewLinks(c.Server.Host, c.Server.Port, c.Server.PortsDomain)
 	if err != nil {
@@ -74,8 +74,8 @@ func links(c *config.Config) (port.Links, error) {
 	return l, err
 }
 
-// Templates returns what sessions can be made of: the machine's own programs,
-// and the operator's root file systems.
+// Templates returns the templates for sessions: the template host, with the machine's own programs, and
+// those of the settings.
 func Templates(c *config.Config) ([]*image.Template, error) {
 	host, err := image.Host()
 	if err != nil {
@@ -100,7 +100,7 @@ func Templates(c *config.Config) ([]*image.Template, error) {
 		strings.Join(names, ", "))
 }
 
-// flavors returns how large sessions can be, and how large they are by default.
+// flavors returns the flavors of the settings, and the default one.
 func flavors(c *config.Config) (all []image.Flavor, usual image.Flavor) {
 	for _, f := range c.Flavors {
 		all = append(all, image.Flavor(f))
@@ -111,7 +111,7 @@ func flavors(c *config.Config) (all []image.Flavor, usual image.Flavor) {
 	return all, usual
 }
 
-// mounts returns the folders that sandboxes share.
+// mounts returns the mounts of the shared folders.
 func mounts(c *config.Config) (all []sandbox.Mount) {
 	for _, v := range c.Volumes {
 		all = append(all, sandbox.Mount{Source: v.Source, Target: v.Target, ReadOnly: v.ReadOnly})

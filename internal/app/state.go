@@ -17,14 +17,15 @@ import (
 	"sandlot/internal/secret"
 )
 
-// SocketPath is where the owner's commands reach the server of that state folder.
+// SocketPath returns the path of the socket on which the server of a state folder accepts commands of the
+// folder's owner.
 func SocketPath(stateDir string) string { return filepath.Join(stateDir, "api.sock") }
 
-// ErrRunning is in the chain of New's error when the state folder has a server.
+// ErrRunning is wrapped in New's error if the state folder has a running server.
 var ErrRunning = errors.New("a server is running")
 
-// takeState makes the state folder of the settings, which names it without links then,
-// and locks it: a folder has one server.
+// takeState creates the state folder of the settings and locks it, since a folder has only one server. It
+// resolves symbolic links in s.StateDir.
 func takeState(s *config.Server) (lock *os.File, err error) {
 	unusable := func(dir, what string, err error) error {
 		return fault.Wrap(fault.Configuration, err, "the state folder %s %s: %v; name another with --state-dir", dir,
@@ -57,7 +58,7 @@ func takeState(s *config.Server) (lock *os.File, err error) {
 	return lock, nil
 }
 
-// sign writes into the lock which process has it.
+// sign writes the id and the start time of this process into the lock file.
 func sign(lock *os.File) error {
 	started, err := proc.Started(os.Getpid())
 	if err == nil {
@@ -69,12 +70,12 @@ func sign(lock *os.File) error {
 	return err
 }
 
-// closing is how long the kernel may take to close what a server had that was
-// killed: each of its sandboxes notices.
+// closing is how long waitForLock waits until the kernel has closed the files of a killed server: that
+// takes a while, as each of its sandboxes reacts.
 const closing = 20 * time.Second
 
-// waitForLock locks a state folder's lock. It waits for a server that has been killed,
-// and for no other.
+// waitForLock locks the lock file of a state folder. If another process has the lock, it waits only if
+// that process is ending.
 func waitForLock(lock *os.File) error {
 	for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
 		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -92,7 +93,7 @@ func waitForLock(lock *os.File) error {
 	}
 }
 
-// stateKey returns the key of the state folder, and makes it when it is not there.
+// stateKey returns the key of the state folder, and creates it if it does not exist.
 func stateKey(stateDir string) ([]byte, error) {
 	path := filepath.Join(stateDir, "key")
 	b, err := os.ReadFile(path)
@@ -109,15 +110,15 @@ func stateKey(stateDir string) ([]byte, error) {
 	return b, os.Rename(path+".new", path)
 }
 
-// listenOwner opens the socket in the state folder, which is for its owner
-// alone. The lock says that no other server uses it.
+// listenOwner opens the socket in the state folder, to which only the folder's owner can connect. The
+// caller has locked the folder, so no other server uses the socket.
 func listenOwner(stateDir string) (net.Listener, error) {
 	path := SocketPath(stateDir)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	// Made in a folder of its own, which nobody else enters, and then put into its
-	// place: the umask is the whole process's, and is left alone.
+	// The socket is created in a new private folder and moved after chmod, so that nobody else can ever
+	// connect. A change of the umask would affect the whole process.
 	dir, err := os.MkdirTemp(stateDir, ".s")
 	if err != nil {
 		return nil, err
@@ -129,14 +130,14 @@ func listenOwner(stateDir string) (net.Listener, error) {
 		return nil, fault.Wrap(fault.Configuration, err,
 			"cannot listen on %s: %v (a state folder's path may have at most 90 characters)", path, err)
 	}
-	l.SetUnlinkOnClose(false) // it has another name by then
+	l.SetUnlinkOnClose(false) // it is renamed below
 	if err := errors.Join(os.Chmod(made, 0o600), os.Rename(made, path)); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return ownerSocket{l, path}, nil
 }
 
-// ownerSocket is removed when it is closed.
+// ownerSocket is a listener whose socket file is removed by Close.
 type ownerSocket struct {
 	*net.UnixListener
 	path string

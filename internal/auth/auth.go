@@ -1,5 +1,5 @@
-// Package auth says who is asking. It owns principals, tokens and the rule of
-// when a token is required.
+// Package auth authenticates clients. It owns principals, roles and tokens, and decides when a token is
+// required.
 package auth
 
 import (
@@ -16,33 +16,33 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Principal is who is asking. Its zero value is nobody. Two are == when no call can
-// come out differently for them.
+// Principal is the user for whom a call is made, with the rights of the call. The zero value is nobody.
+// Two principals are == if no call can have different outcomes for them.
 type Principal struct {
-	// ID is what everything belongs to: "local", or "user:" and the name. Ids are
-	// made and read in this package alone.
+	// ID identifies the user as the owner of sessions, secrets and so on: "local", or "user:" and the
+	// name. Only this package creates and parses ids.
 	ID string
-	// Name is what people read. It decides nothing: two may have one.
+	// Name is for people only: it is not unique, and must not decide anything.
 	Name string
-	// Service marks a token that many people stand behind: calls without a
-	// session id get a session of their own.
+	// Service marks a token that a service uses for many people: each call without a session id gets a
+	// new session.
 	Service bool
 	// Authenticated is false for the local user on loopback.
 	Authenticated bool
-	// Token is the id of the token that was brought; empty: none was.
+	// Token is the id of the request's token; empty: it had none.
 	Token string
-	// Open says that none was required of who came over the network.
+	// Open is set for a request over the network that needed no token.
 	Open bool
-	// Roles are what the token, or the socket, lets the principal do beside what is
-	// their own. No name, id or header gives one.
+	// Roles are rights beyond the principal's own sessions and data. Only a token or the owner's socket
+	// gives roles; a name, id or header never does.
 	Roles Roles
 }
 
-// Has says whether the principal has a role.
+// Has reports whether the principal has a role.
 func (p Principal) Has(r Role) bool { return p.Roles.Has(r) }
 
-// Identity returns who p is, without what their token adds: who owns what outlives
-// a request, and is used by all tokens of one user.
+// Identity returns p without the rights of its token. It is the owner of what outlives a request and is
+// shared by all tokens of the user.
 func (p Principal) Identity() Principal {
 	if p.ID == Local.ID {
 		return Local
@@ -50,13 +50,13 @@ func (p Principal) Identity() Principal {
 	return Principal{ID: p.ID, Name: p.Name, Authenticated: p.Authenticated}
 }
 
-// Local is the one user of a server without authentication. Who reaches such a
-// server is trusted with what it counts and says, and not to be its operator: that
-// every program of the machine, and who is led to it by a browser, would be.
+// Local is the only user of a server without authentication. Its clients may read metrics and logs. They
+// do not have the role Operator: otherwise every program on the machine would have it, and every web page
+// that makes a browser send a request.
 var Local = Principal{ID: "local", Name: "local", Roles: NewRoles(Metrics, Logs)}
 
-// Owner returns the principal of who opened the socket in the state folder: the
-// local user, as operator.
+// Owner returns the principal of clients on the socket in the state folder: the local user with the role
+// Operator.
 func Owner() Principal {
 	p := Local
 	p.Roles |= NewRoles(Operator)
@@ -68,11 +68,11 @@ func User(name string, service bool) Principal {
 	return Principal{ID: userPrefix + name, Name: name, Service: service, Authenticated: true}
 }
 
-// userPrefix begins the id of a user.
+// userPrefix is the prefix of the ids of users with tokens.
 const userPrefix = "user:"
 
-// Known returns the principal that has a stored id. An id of another form belongs
-// to nobody here, such as one that a later version has stored.
+// Known returns the principal with a stored id. It returns false for an id of another form, which a later
+// version may have stored.
 func Known(id string) (Principal, bool) {
 	if id == Local.ID {
 		return Local, true
@@ -83,17 +83,17 @@ func Known(id string) (Principal, bool) {
 	return Principal{}, false
 }
 
-// InNameOf returns the principal that has a stored id, for what somebody else has done
-// in their name, such as who brings the link of a port: it reaches what is theirs, and
-// has no role. Of an id that is not known it is nobody.
+// InNameOf returns the principal with a stored id for an action of somebody else on its behalf, such as a
+// visitor with the link of an exposed port. It can access what the principal owns, and has no roles. For
+// an unknown id it returns nobody.
 func InNameOf(id string) Principal {
 	p, _ := Known(id)
 	p.Roles = 0
 	return p
 }
 
-// ParseID reads who is meant in the settings: local, a user's name, or an id. It
-// returns the id.
+// ParseID returns the id of a principal in the settings, which is given as local, a user's name, or an
+// id.
 func ParseID(text string) (string, error) {
 	if p, ok := Known(text); ok {
 		return p.ID, nil
@@ -127,8 +127,8 @@ type Token struct {
 	Hash    string     `json:"-"`
 }
 
-// principal returns who brings the token. A token whose stored owner is not a user
-// that this version knows is nobody's: the local user has none.
+// principal returns the principal of the token. It returns false if the stored owner is not a user with
+// an id that this version can parse; the local user has no tokens.
 func (t Token) principal() (Principal, bool) {
 	p, ok := Known(t.Owner)
 	if !ok || p.ID == Local.ID {
@@ -140,8 +140,7 @@ func (t Token) principal() (Principal, bool) {
 
 func (t Token) expired(now time.Time) bool { return t.Expires != nil && !now.Before(*t.Expires) }
 
-// Store keeps tokens. A token that was created or revoked by another process
-// is seen by the next call.
+// Store stores tokens. The next call sees a token that another process has created or revoked.
 type Store interface {
 	AddToken(ctx context.Context, t Token) error
 	Tokens(ctx context.Context) ([]Token, error)
@@ -152,7 +151,7 @@ type Store interface {
 	HasTokens(ctx context.Context) (bool, error)
 }
 
-// ErrNoToken is returned by a Store for a token that is not there.
+// ErrNoToken is returned by a Store for a token that does not exist.
 var ErrNoToken = errors.New("no such token")
 
 // Mode is the setting `auth`.
@@ -164,7 +163,7 @@ const (
 	Off      Mode = "off"
 )
 
-// Door decides who comes in.
+// Door authenticates requests over the network.
 type Door struct {
 	mode     Mode
 	loopback bool
@@ -172,8 +171,8 @@ type Door struct {
 	now      func() time.Time
 }
 
-// NewDoor returns the rule for a server that listens on host. It refuses
-// settings that would leave a server open.
+// NewDoor returns the Door of a server that listens on host. It returns an error for settings with which
+// anyone on the network could use the server.
 func NewDoor(ctx context.Context, mode Mode, host string, store Store) (*Door, error) {
 	d := &Door{mode: mode, loopback: Loopback(host), store: store, now: time.Now}
 	if d.loopback {
@@ -196,7 +195,7 @@ func NewDoor(ctx context.Context, mode Mode, host string, store Store) (*Door, e
 	return d, nil
 }
 
-// Loopback says whether host names this machine alone.
+// Loopback reports whether host is a loopback address, which only this machine can reach.
 func Loopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
@@ -205,7 +204,7 @@ func Loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// Required says whether a call over the network needs a token now.
+// Required reports whether a call over the network needs a token now.
 func (d *Door) Required(ctx context.Context) (bool, error) {
 	switch {
 	case d.mode == Off:
@@ -258,15 +257,15 @@ func (d *Door) Admit(ctx context.Context, header string) (Principal, error) {
 
 var userName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}$`)
 
-// Issue makes and stores a token. It is shown once: only its hash is kept.
-// Expires zero means never.
+// Issue creates and stores a token. Only its hash is stored, so its value cannot be shown again. With
+// expires 0, the token does not expire.
 func Issue(ctx context.Context, store Store, user string, service bool, expires time.Duration,
 	roles ...Role) (Token, secret.Value, error) {
 	if !userName.MatchString(user) {
 		return Token{}, "", fault.New(fault.InvalidParameters,
 			"user %q: a name has 1 to 64 letters, digits and . _ @ + -, and begins with a letter or digit", user)
 	}
-	if strings.EqualFold(user, Local.Name) { // in the settings it is the local user
+	if strings.EqualFold(user, Local.Name) { // ParseID takes this name for the local user
 		return Token{}, "", fault.New(fault.InvalidParameters,
 			"user %q: that is what the user of the server's own machine is called; choose another name", user)
 	}

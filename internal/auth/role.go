@@ -9,21 +9,21 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Role is what a principal may do beside what is their own.
+// Role is a right beyond the principal's own sessions and data.
 type Role string
 
 const (
-	// Operator may do what the owner of the server may: see and change what all
-	// users' sessions may reach, end all sessions, and all that the other roles may.
+	// Operator has the rights of the server's owner: to see and change the network access of all users'
+	// sessions, to end all sessions, and those of all other roles.
 	Operator Role = "operator"
-	// Metrics may read /metrics, which count what all users do.
+	// Metrics may read /metrics, which count the calls of all users.
 	Metrics Role = "metrics"
-	// Logs may read what the operator's own MCP servers print that run on the machine,
-	// and why one of the settings does not start.
+	// Logs may read the logs of the operator's MCP servers that run on the machine, and why a server of
+	// the settings does not start.
 	Logs Role = "logs"
 )
 
-// known are all roles. A role's place is its bit in Roles: new ones come at the end.
+// known are all roles. A role's index is its bit in Roles: add new ones at the end.
 var known = []Role{Operator, Metrics, Logs}
 
 // ParseRole returns the role of that name.
@@ -39,7 +39,7 @@ func ParseRole(name string) (Role, error) {
 // Roles is a set of roles; its zero value is empty. Equal sets are ==.
 type Roles uint8
 
-// NewRoles returns the set of those roles. One that is not known is not in it.
+// NewRoles returns a set of roles. It leaves out unknown ones.
 func NewRoles(list ...Role) (set Roles) {
 	for _, r := range list {
 		if i := slices.Index(known, r); i >= 0 {
@@ -49,8 +49,8 @@ func NewRoles(list ...Role) (set Roles) {
 	return set
 }
 
-// StoredRoles reads what String has written. A role that a later version has
-// stored gives nothing here.
+// StoredRoles parses the result of String. It leaves out unknown roles, which a later version may have
+// stored.
 func StoredRoles(text string) Roles {
 	var list []Role
 	for name := range strings.SplitSeq(text, ", ") {
@@ -59,13 +59,13 @@ func StoredRoles(text string) Roles {
 	return NewRoles(list...)
 }
 
-// Has says whether the role is in the set; all roles are in one with Operator.
+// Has reports whether the set has the role. A set with Operator has all roles.
 func (s Roles) Has(r Role) bool {
 	i := slices.Index(known, r)
 	return i >= 0 && (s&1 != 0 || s&(1<<i) != 0)
 }
 
-// List returns the roles by name, as they were given.
+// List returns the roles in the set, without those that only Operator implies.
 func (s Roles) List() (list []Role) {
 	for i, r := range known {
 		if s&(1<<i) != 0 {
@@ -75,7 +75,7 @@ func (s Roles) List() (list []Role) {
 	return list
 }
 
-// String returns the names, with ", " between them; empty for none.
+// String returns the names, separated by ", ".
 func (s Roles) String() string {
 	var names []string
 	for _, r := range s.List() {
@@ -97,8 +97,7 @@ func (s *Roles) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Require returns a fault when p does not have the role; what says what may not be
-// done: the end of a sentence after "you may not".
+// Require returns a fault if p does not have the role. The fault's text is "you may not" and what.
 func (p Principal) Require(r Role, what string) error {
 	if p.Has(r) {
 		return nil

@@ -12,21 +12,19 @@ import (
 	"sandlot/internal/fault"
 )
 
-// ErrEnded is the cause of a context that ended with its token, or, without one,
-// when tokens came to be required.
+// ErrEnded is the cause of a context that was cancelled since its token is no longer valid or, without a
+// token, since a token is required now.
 var ErrEnded error = fault.New(fault.Unauthorized, "the token was revoked, or has expired, or one is required by now")
 
-// checkInterval is how often Watch reads the tokens. A request or stream of a token
-// ends at most that much later than the token, and so much later come the events of a
-// token's creation and revocation. A token that is created and revoked between two
-// checks has no such event.
+// checkInterval is the interval in which TokenWatch reads the tokens. Contexts end, and events of tokens
+// are published, at most that much later than the change of the token. A token that is created and
+// revoked between two checks has no event.
 const checkInterval = 2 * time.Second
 
-// Watch ends the requests and streams that a token admitted when the token is revoked or
-// expires, and those that were admitted without a token when one is required. It
-// publishes an event for each token that is created or revoked. All this is found in the
-// store, since `sandlot token` in another process creates and revokes the tokens. A nil
-// Watch ends nothing.
+// Watch cancels the contexts of long requests and connections when their token is revoked or expires, or,
+// if they have none, when a token becomes required. It publishes an event for each token that is created
+// or revoked. It polls the store, since `sandlot token` creates and revokes tokens in another process. A
+// nil TokenWatch never cancels a context.
 type Watch struct {
 	door *Door
 	log  *slog.Logger
@@ -34,33 +32,32 @@ type Watch struct {
 
 	events *event.Stream
 
-	// stored are the tokens of the last check, by id; nil before the first. Run alone
-	// uses it.
+	// stored has the tokens of the last check, by id; nil before the first check. Only Run uses it.
 	stored map[string]Token
 
 	mu   sync.Mutex
 	held map[*hold]bool
 }
 
-// noToken is the id, which no token has, of what came without one.
+// noToken stands for a token's id in requests without a token.
 const noToken = ""
 
-// hold is one thing that a token holds.
+// hold is a context that ends with a token.
 type hold struct {
 	cancel    context.CancelCauseFunc
-	principal string // its id
-	token     string // the token's id, or noToken
+	principal string // the principal's id
+	token     string // the token's id, or noTokenID
 }
 
-// NewWatch returns one for what comes in by that door; it checks while Run runs, and
-// publishes an event when something ends with its token.
+// NewWatch returns a TokenWatch for requests that d has authenticated. It checks tokens while Run is
+// running, and publishes an event when it cancels contexts.
 func NewWatch(d *Door, log *slog.Logger, events *event.Stream) *Watch {
 	return &Watch{door: d, log: log, events: events, now: time.Now, held: map[*hold]bool{}}
 }
 
-// Hold returns a context that ends with the token of p, with the cause ErrEnded,
-// until release is called, which ends it too. Who came by the owner's socket holds
-// for ever, and who needed no token until one is needed.
+// Hold returns a context that is cancelled, with the cause ErrEnded, when the token of p is no longer
+// valid or, if p has none, when a token becomes required. The context of a client on the owner's socket
+// is not. The caller must call release, which cancels the context too.
 func (w *Watch) Hold(ctx context.Context, p Principal) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if w == nil || p.Token == noToken && !p.Open {
@@ -78,14 +75,13 @@ func (w *Watch) Hold(ctx context.Context, p Principal) (_ context.Context, relea
 	}
 }
 
-// Run checks the tokens until ctx ends. Tokens that are stored when it starts are not
-// told as created.
+// Run checks the tokens periodically until ctx ends. Tokens that are stored when it starts get no event.
 func (w *Watch) Run(ctx context.Context) {
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	for {
 		if err := w.check(ctx); err != nil && ctx.Err() == nil {
-			w.log.Error("the tokens cannot be looked at; what revoked ones hold open stays open until they can",
+			w.log.Error("cannot read the tokens; connections of revoked tokens stay open until that works again",
 				"error", err)
 		}
 		select {
@@ -96,10 +92,10 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// check publishes which tokens were created and revoked since the last check, and ends
-// what is held by tokens that are no longer good.
+// check publishes events for the tokens that were created and revoked since the last check, and cancels
+// the contexts of tokens that are no longer valid.
 func (w *Watch) check(ctx context.Context) error {
-	// The tokens are read after the held ones: a token that holds something was stored before.
+	// The contexts are read before the tokens: so the token of each context is stored already.
 	w.mu.Lock()
 	held := slices.Collect(maps.Keys(w.held))
 	w.mu.Unlock()
@@ -132,8 +128,8 @@ func (w *Watch) check(ctx context.Context) error {
 	return nil
 }
 
-// publishChanges publishes an event for each token that was created or revoked since the
-// last check, and takes stored as the tokens of the last check.
+// publishChanges publishes an event for each token that was created or revoked since the last check.
+// stored are the tokens now.
 func (w *Watch) publishChanges(stored map[string]Token) {
 	before := w.stored
 	w.stored = stored
@@ -157,9 +153,9 @@ func (w *Watch) publish(operation, principal, id string) {
 		Outcome: event.OK})
 }
 
-// end ends all holds of one token.
+// end cancels the contexts of a token.
 func (w *Watch) end(token string, all []*hold) {
-	w.publish(event.TokenEnded, all[0].principal, token) // a token is one principal's
+	w.publish(event.TokenEnded, all[0].principal, token) // a token has one principal
 	w.mu.Lock()
 	for _, h := range all {
 		delete(w.held, h)
@@ -167,8 +163,8 @@ func (w *Watch) end(token string, all []*hold) {
 	}
 	w.mu.Unlock()
 	if token == noToken {
-		w.log.Info("a token is required now; what came in without one is over", "held", len(all))
+		w.log.Info("a token is required now; connections without one were ended", "held", len(all))
 		return
 	}
-	w.log.Info("a token is no longer good; what it held is over", "token", token, "held", len(all))
+	w.log.Info("a token is no longer valid; its connections were ended", "token", token, "held", len(all))
 }

@@ -1,5 +1,5 @@
-// Package builtin gives Sandlot's own tools: code, commands, files, processes,
-// ports and sessions of the caller's sandboxes, and third-party MCP servers.
+// Package builtin implements Sandlot's own tools: they run code and commands, and manage the files,
+// processes, ports and sessions of the caller's sandboxes, and third-party MCP servers.
 package builtin
 
 import (
@@ -27,23 +27,23 @@ import (
 type Config struct {
 	Sessions *session.Sessions
 	Ports    *port.Ports
-	// Connections are third-party MCP servers; without it there are none.
+	// Connections are the third-party MCP servers; nil leaves out the tools for them.
 	Connections *servers.Servers
-	// Consent says at first whether users' agents may add them; see SetConsent.
+	// Consent is the initial policy for agents that add third-party servers; see SetConsent.
 	Consent   tool.Policy
 	Templates []*image.Template
 	Flavors   []image.Flavor
-	// Volumes lists the shared folders, and how full they are; nil: none.
+	// Volumes lists the shared folders and how full they are; nil: there are none.
 	Volumes func() []volume.Usage
-	// Timeout is a call's time when it names none, MaxTimeout the most it may name.
+	// Timeout is the time limit of a call that sets none, MaxTimeout the highest that a call may set.
 	Timeout, MaxTimeout time.Duration
-	// MaxOutput is how many characters of each stream a result holds.
+	// MaxOutput is the maximum number of characters of each stream in a result.
 	MaxOutput int
-	// Events are told of what users were asked.
+	// Events receives an event for each question to a user.
 	Events *event.Stream
-	// Labeled: the text of execute_code has the [stdout] form.
+	// Labeled gives the text of execute_code the form with [stdout] and [stderr] headings.
 	Labeled bool
-	// Hold returns a context that ends with the principal's token; nil: none ends.
+	// Hold returns a context that is cancelled when the principal's token ends; nil: it never is.
 	Hold func(context.Context, auth.Principal) (_ context.Context, release func())
 	Log  *slog.Logger
 }
@@ -58,7 +58,7 @@ type Tools struct {
 	policy atomic.Pointer[tool.Policy]
 }
 
-// New returns the tools.
+// New returns the tools that c allows.
 func New(c Config) *Tools {
 	t := &Tools{Config: c, found: map[string]tool.Found{}, once: once.New(c.Hold)}
 	t.SetConsent(c.Consent)
@@ -91,24 +91,24 @@ func New(c Config) *Tools {
 	return t
 }
 
-// Close ends the calls that go on without a client, and waits for them.
+// Close cancels the calls whose clients have disconnected, and waits for them.
 func (t *Tools) Close() { t.once.Close() }
 
-// SetConsent says whether users' agents may add third-party MCP servers from now
-// on. A user who is being asked at this moment decides all the same.
+// SetConsent sets whether users' agents may add third-party MCP servers from now
+// on. A question that a user is being asked at the moment stays valid.
 func (t *Tools) SetConsent(p tool.Policy) { t.policy.Store(&p) }
 
-// Hints of tools that change nothing, and of those that may be called twice with the
-// same end.
+// Hints of tools that change nothing, and of tools that change something but have the same
+// effect when they are called twice.
 var (
 	reads    = tool.Hints{ReadOnly: true, Idempotent: true}
 	replaces = tool.Hints{Destructive: true, Idempotent: true}
 )
 
-// handler runs the calls of a tool with those arguments.
+// A handler runs the calls of a tool whose arguments are In.
 type handler[In any] func(context.Context, tool.Call, In) (*tool.Result, error)
 
-// add adds a tool, whose calls are that operation.
+// add adds a tool. Policy sees its calls as operation o.
 func add[In any](t *Tools, o policy.Operation, d tool.Tool, h handler[In]) {
 	d.Operation = o
 	t.list = append(t.list, d)
@@ -128,7 +128,7 @@ func add[In any](t *Tools, o policy.Operation, d tool.Tool, h handler[In]) {
 	}}
 }
 
-// retryable runs calls with the same idempotency key once.
+// retryable returns a handler that runs calls with the same idempotency key only once.
 func retryable[In interface{ key() string }](replies *once.Replies, h handler[In]) handler[In] {
 	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
 		return replies.Do(ctx, c, in.key(), func(ctx context.Context) (*tool.Result, error) { return h(ctx, c, in) })
@@ -144,9 +144,7 @@ func (t *Tools) Find(_ auth.Principal, name string) (tool.Found, bool) {
 	return f, ok
 }
 
-// Arguments that many tools have.
-
-// SessionInput are the arguments of a tool that takes a session alone.
+// SessionInput has the argument session_id, which most tools take.
 type SessionInput struct {
 	SessionID string `json:"session_id,omitempty"`
 }
@@ -158,7 +156,7 @@ func (SessionInput) Props() []tool.Prop {
 		"persistent one."}}
 }
 
-// KeyInput is the argument by which a client may try again.
+// KeyInput has the argument that makes a call safe to retry.
 type KeyInput struct {
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 }
@@ -171,7 +169,7 @@ func (KeyInput) Props() []tool.Prop {
 		"minutes gets the first one's result instead of running again: pass one when you may retry."}}
 }
 
-// nothing is for tools that take no arguments.
+// nothing is the input of tools that take no arguments.
 type nothing struct{}
 
 func (t *Tools) templateProp() tool.Prop {
@@ -203,7 +201,7 @@ func (t *Tools) timeoutProp() tool.Prop {
 		Range(1, t.MaxTimeout.Seconds())
 }
 
-// timeout is the time of a call that names so many seconds; 0: it names none.
+// timeout returns the time limit of a call whose argument timeout is seconds; 0: it was not given.
 func (t *Tools) timeout(seconds int64) time.Duration {
 	if seconds == 0 {
 		return t.Timeout
@@ -211,20 +209,20 @@ func (t *Tools) timeout(seconds int64) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// open returns the session that the call asks for.
+// open returns a lease on the session that the call names, which is created if necessary.
 func (t *Tools) open(ctx context.Context, c tool.Call, a session.Ask) (*session.Lease, error) {
 	a.Fresh = c.Fresh
 	return t.Sessions.Open(ctx, c.Principal, a)
 }
 
-// Place is what results of a session say of it.
+// Place is the part of a result that describes the session of the call.
 type Place struct {
 	SessionID      string `json:"session_id" jsonschema:"Pass it in the next call to use the same computer."`
 	SessionCreated bool   `json:"session_created" jsonschema:"Whether this call made the session."`
 	Warnings
 }
 
-// Warnings say what happened to a session beside the call.
+// Warnings report events of a session that the call did not cause.
 type Warnings struct {
 	Notice         string    `json:"notice,omitempty"`
 	NetworkRefused []Refused `json:"network_refused,omitempty"`
@@ -243,17 +241,17 @@ func placeOf(l *session.Lease) Place {
 	return Place{SessionID: l.ID(), SessionCreated: l.Created, Warnings: Warnings{Notice: l.Notice}}
 }
 
-// sessionResult is a result of a session.
+// sessionResult returns the result of a call that used session l.
 func sessionResult(l *session.Lease, fields any, blocks ...tool.Content) *tool.Result {
 	return &tool.Result{Fields: fields, Session: l.ID(), Words: summary(l), Content: append(notice(l), blocks...)}
 }
 
-// textResult is a result without a session: fields and a text.
+// textResult returns the result of a call without a session.
 func textResult(fields any, text string) *tool.Result {
 	return &tool.Result{Fields: fields, Content: []tool.Content{tool.Text(text)}}
 }
 
-// summary is the session of a result, and what else a model needs, in one line.
+// summary returns one line for the model: the session's id, and more.
 func summary(l *session.Lease, more ...string) string {
 	w := "session_id: " + l.ID()
 	if l.Created {
@@ -267,7 +265,7 @@ func summary(l *session.Lease, more ...string) string {
 	return w
 }
 
-// notice returns the block that tells what was lost, if anything was.
+// notice returns a text block that says what the session has lost, or nil.
 func notice(l *session.Lease) []tool.Content {
 	if l.Notice == "" {
 		return nil

@@ -66,7 +66,7 @@ func (t *Tools) executeCode() tool.Tool {
 	}
 }
 
-// languages lists all names of all templates' languages, once.
+// languages lists the names of all templates' languages, without duplicates.
 func (t *Tools) languages() []string {
 	var names []string
 	for _, tm := range t.Templates {
@@ -79,8 +79,7 @@ func (t *Tools) languages() []string {
 	return names
 }
 
-// withFacts adds facts of a call to the context of a fault of that kind, where it does
-// not have them.
+// withFacts adds the facts that are missing in the context of err, if err is a fault of that kind.
 func withFacts(err error, kind fault.Kind, facts map[string]any) error {
 	f, ok := errors.AsType[*fault.Error](err)
 	if !ok || f.Kind != kind {
@@ -117,7 +116,7 @@ func (t *Tools) runCode(ctx context.Context, c tool.Call, in CodeInput) (*tool.R
 	return t.codeResult(l, done, lang, cmp.Or(in.Template, l.Booted.Template.Name), timeout), nil
 }
 
-// knows refuses a language that no template has, before anything boots.
+// knows returns an error for a language that no template has, so that no sandbox boots for it.
 func (t *Tools) knows(name string) error {
 	if name == "" {
 		return nil
@@ -137,8 +136,8 @@ func unknownLanguage(name string, known []string) error {
 		With("argument", "language").With("given", name).With("allowed", known)
 }
 
-// language decides which language the call means. A template named after a
-// language means that one.
+// language chooses the language of a call by its arguments language (asked) and template. A template
+// that has a language's name selects that language.
 func language(t *image.Template, asked, template string) (image.Language, error) {
 	byTemplate, named := t.Language(template)
 	if asked == "" {
@@ -151,7 +150,7 @@ func language(t *image.Template, asked, template string) (image.Language, error)
 	if !ok {
 		return l, unknownLanguage(asked, t.LanguageNames())
 	}
-	// The shells go with every template, and TypeScript with Node's.
+	// The shells are allowed with every template, and TypeScript with the template node: it has the same interpreter.
 	same := byTemplate.Driver == l.Driver && slices.Equal(byTemplate.Command, l.Command)
 	if named && template != "" && !same && l.Name != "bash" && l.Name != "sh" {
 		return l, fault.New(fault.InvalidParameters, "language %q and template %q do not go together; leave "+
@@ -161,12 +160,12 @@ func language(t *image.Template, asked, template string) (image.Language, error)
 	return l, nil
 }
 
-// agentTimeout is how long the host waits for an agent beyond the time that the
-// code may take.
+// agentTimeout is how long the host waits for an agent's answer, in addition to the time limit of
+// the code or command.
 const agentTimeout = 15 * time.Second
 
-// stream runs code and returns its result. The time in which it waits for other code in
-// the interpreter does not count.
+// stream runs code and returns its result. The timeout does not include the time during which the code
+// waits for other code in the same interpreter.
 func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, code agent.Code) (*agent.CodeResult, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -185,8 +184,8 @@ func (t *Tools) stream(ctx context.Context, l *session.Lease, c tool.Call, code 
 	return l.Agent().Evaluate(ctx, code, o)
 }
 
-// observer passes live output on to the client that waits, when one does. What
-// comes out of a sandbox is bounded here too.
+// observer sends output to the client as progress notifications, if the client wants them. Each
+// notification has at most 4096 bytes, whatever the sandbox sends.
 func observer(c tool.Call) agent.Observer {
 	if c.Progress == nil {
 		return agent.Observer{}
@@ -234,7 +233,7 @@ func (t *Tools) codeResult(l *session.Lease, d *agent.CodeResult, lang image.Lan
 	return r
 }
 
-// ending says how the run ended when it did not end by itself.
+// ending returns a text on why the run was ended, or empty if it ended by itself.
 func ending(l *session.Lease, d *agent.CodeResult, timeout time.Duration) string {
 	state := "Variables were kept."
 	if d.StateLost {
@@ -269,7 +268,7 @@ func killed(l *session.Lease, by string) string {
 	return "Killed: a limit of the sandbox was reached (" + by + ")."
 }
 
-// labeled is the text form of mcp-codemode.
+// labeled returns the text of a result in the form that mcp-codemode used.
 func labeled(stdout, stderr stream, trouble, value string, exit int) string {
 	var parts []string
 	if out := join(stdout.text, value); out != "" {
@@ -285,17 +284,17 @@ func labeled(stdout, stderr stream, trouble, value string, exit int) string {
 	return strings.Join(parts, "\n")
 }
 
-// nameless is the text of a value that says nothing but its type.
+// nameless matches the text of a value that tells nothing but its type, such as <Figure object at 0x7f…>.
 var nameless = regexp.MustCompile(`^<[\w.<>]+ object( at 0x[0-9a-f]+)?>$`)
 
-// textNeedless says whether the rich form of a value says all that its text says.
+// textNeedless reports whether the text of a value adds nothing to its rich forms.
 func textNeedless(value string, forms []agent.Rich) bool {
 	return len(forms) > 0 && nameless.MatchString(value)
 }
 
-// outputFile returns the link to a file of the sandbox that a driver wrote a value
-// to, and nil for other values. It comes as a list of one URI, beneath the folder
-// of outputs, after a comment with its size.
+// outputFile returns a link to the file in the sandbox into which a driver wrote the value, and nil for
+// other values. The driver sends a list of one URI, below wire.OutputDir, after a comment with the
+// file's size.
 func outputFile(l *session.Lease, v agent.Rich) *tool.Link {
 	var size int64
 	var uri string
@@ -313,7 +312,7 @@ func outputFile(l *session.Lease, v agent.Rich) *tool.Link {
 		Description: "The value as HTML"}
 }
 
-// maxRich is how many rich values a result holds.
+// maxRich is the maximum number of rich values (images, HTML …) in a result.
 const maxRich = 16
 
 func rich(l *session.Lease, values []agent.Rich) []tool.Content {

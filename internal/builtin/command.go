@@ -92,7 +92,8 @@ func (t *Tools) runCommand(ctx context.Context, c tool.Call, in CommandInput) (*
 	return t.foreground(ctx, l, c, in, cmd)
 }
 
-// Command makes argv of a command line, or of a program and its arguments.
+// Command returns the argument list for a shell command line or, if literal is set, for a program and
+// its arguments.
 func Command(t *image.Template, command string, args []string, literal bool) agent.Command {
 	if literal {
 		return agent.Command{Args: append([]string{command}, args...)}
@@ -110,7 +111,7 @@ func commandFields(l *session.Lease, in CommandInput) *CommandResult {
 
 func (t *Tools) background(ctx context.Context, l *session.Lease, in CommandInput, cmd agent.Command) (
 	*tool.Result, error) {
-	start, limit := time.Now(), time.Duration(in.Timeout)*time.Second // none, unless it is asked for
+	start, limit := time.Now(), time.Duration(in.Timeout)*time.Second // 0: no limit
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	p, err := l.Agent().StartProcess(ctx, agent.Background{Command: cmd, Stdin: in.stdin(), KeepStdin: in.Stdin == nil,
@@ -141,7 +142,7 @@ func (t *Tools) foreground(ctx context.Context, l *session.Lease, c tool.Call, i
 	return commandResult(l, in, d, timeout), nil
 }
 
-// execute runs a command to its end.
+// execute runs a command until it ends.
 func (t *Tools) execute(ctx context.Context, l *session.Lease, c tool.Call, x agent.Exec) (*agent.ExecResult, error) {
 	x.Inline = t.inline()
 	limited, cancel := context.WithTimeout(ctx, x.Timeout+agentTimeout)

@@ -14,8 +14,8 @@ import (
 	"sandlot/internal/tool"
 )
 
-// agree returns the consent that a call needs before it installs, starts or connects a
-// third-party server. A change of the policy counts for the next question.
+// agree returns the function that asks for consent before the call installs, starts or connects a
+// third-party server. It reads the current policy each time.
 func (t *Tools) agree(c tool.Call) spec.Consent {
 	return func(ctx context.Context, p spec.Change) error {
 		policy, began := *t.policy.Load(), time.Now()
@@ -32,7 +32,8 @@ func (t *Tools) agree(c tool.Call) spec.Consent {
 	}
 }
 
-// consented is the outcome of a question to a user, or of one that was not put.
+// consented returns the outcome for the event: given, declined, or the code of the error with which
+// the question failed.
 func consented(err error) string {
 	switch declined, ok := errors.AsType[*tool.Declined](err); {
 	case err == nil:
@@ -43,7 +44,7 @@ func consented(err error) string {
 	return fault.From(err).Code()
 }
 
-// NotConnected is the result of a tool that was to connect a server, and did not.
+// NotConnected is the result of a tool that failed to connect a server.
 type NotConnected struct {
 	Success      bool         `json:"success"`
 	ConnectionID string       `json:"connectionId"`
@@ -55,10 +56,10 @@ type NotConnected struct {
 	Error        string       `json:"error"`
 }
 
-// named is what a tool's arguments call a server.
+// named is implemented by inputs that name a server.
 type named interface{ named() string }
 
-// declinable makes a result of the fault that the user has declined.
+// declinable returns a handler that turns the error of a user who declined into a result.
 func declinable[In named](h handler[In]) handler[In] {
 	return func(ctx context.Context, c tool.Call, in In) (*tool.Result, error) {
 		r, err := h(ctx, c, in)
@@ -73,8 +74,8 @@ func declinable[In named](h handler[In]) handler[In] {
 	}
 }
 
-// question is what a user has to know of a change before they agree. It quotes what an
-// agent wrote in a form in which nothing can hide.
+// question returns the question to the user, with all that the change would run and send. It quotes text
+// from an agent with spec.Exactly, so that the text cannot hide anything.
 func question(p spec.Change) tool.Question {
 	var b strings.Builder
 	remote := p.Kind != spec.Stdio
@@ -125,8 +126,8 @@ func question(p spec.Change) tool.Question {
 		Message: b.String(), Yourself: commandLine(p)}
 }
 
-// names lists variables or headers; secrets are what those of them refer to that
-// do.
+// names writes the names of variables or headers. Where secrets has a name's reference to stored
+// secrets, it writes the reference too; values are never written.
 func names(b *strings.Builder, what string, all []string, secrets map[string]string) {
 	words := slices.Clone(all)
 	for i, k := range all {
@@ -139,8 +140,8 @@ func names(b *strings.Builder, what string, all []string, secrets map[string]str
 	}
 }
 
-// option gives a variable or header on the command line: a reference to a secret
-// as it is, where there is nothing beside it, and else what a variable holds.
+// option returns a variable or header for the command line: KEY=REFERENCE if its value is only a
+// reference to a secret, else KEY, which the command reads from its environment.
 func option(key, refers string) string {
 	if refers == "" || strings.Contains(refers, "…") {
 		return key
@@ -148,7 +149,7 @@ func option(key, refers string) string {
 	return key + "=" + refers
 }
 
-// commandLine is the command that does the same, as it would be typed.
+// commandLine returns the shell command with which the user makes the same change.
 func commandLine(p spec.Change) string {
 	argv := []string{"sandlot", "mcp", "add", p.Name}
 	start := append([]string{p.Command}, p.Args...)

@@ -111,25 +111,25 @@ type ConnectInput struct {
 
 func (in ConnectInput) named() string { return in.Name }
 
-// Server is a third-party server, as its owner sees it.
+// Server is a third-party server in the results for its owner.
 type Server struct {
 	ConnectionID  string       `json:"connectionId"`
 	Name          string       `json:"name"`
 	ToolCount     int          `json:"toolCount"`
 	Tools         []ServerTool `json:"tools"`
 	PromptCount   int          `json:"promptCount"`
-	ResourceCount int          `json:"resourceCount"` // with the templates of such
+	ResourceCount int          `json:"resourceCount"` // including resource templates
 	EnvKeys       []string     `json:"envKeys"`
-	EnvStored     bool         `json:"envStored"` // never
+	EnvStored     bool         `json:"envStored"` // always false
 	State         string       `json:"state"`
-	Secrets       []string     `json:"secrets,omitempty"` // names of stored ones that it is given
+	Secrets       []string     `json:"secrets,omitempty"` // names of the stored secrets that the server gets
 	HeldTools     []HeldTool   `json:"heldTools,omitempty"`
 	AuthURL       string       `json:"authUrl,omitempty"` // where its user logs in
 }
 
-// ServerTool is a tool of a third-party server, under its two names.
+// ServerTool has both names of a third-party server's tool.
 type ServerTool struct {
-	Name   string `json:"toolName"` // to call it by
+	Name   string `json:"toolName"` // by which Sandlot's clients call it
 	Remote string `json:"remoteName"`
 }
 
@@ -139,11 +139,11 @@ type HeldTool struct {
 	Reason string `json:"reason"`
 }
 
-// Connected is the result of what connects a server.
+// Connected is the result of the tools that connect a server.
 type Connected struct {
 	Server
 	Success    bool       `json:"success"`
-	Runs       string     `json:"runs"`                 // or is connected to
+	Runs       string     `json:"runs"`                 // the command line, or the URL
 	InstallLog *string    `json:"installLog,omitempty"` // the end of what the installation printed
 	Installed  *Installed `json:"installed,omitempty"`
 }
@@ -208,7 +208,7 @@ func (t *Tools) connect(ctx context.Context, c tool.Call, in ConnectInput) (*too
 	return r, nil
 }
 
-// connected is the result of what connects.
+// connected returns the result for a server that was connected, and its fields.
 func connected(i servers.Info) (*tool.Result, *Connected) {
 	runs := runsAs(i)
 	fields := &Connected{Server: serverOf(i), Success: i.State != state.NeedsAuth, Runs: runs}
@@ -247,7 +247,7 @@ func held(b *strings.Builder, i servers.Info) {
 	}
 }
 
-// runsAs is exactly what runs, or is connected to.
+// runsAs returns the exact command line of a server, or its URL.
 func runsAs(i servers.Info) string {
 	if i.Configured {
 		return "by the operator's settings"
@@ -281,13 +281,13 @@ type InstallInput struct {
 	Workdir string            `json:"workdir,omitempty"`
 }
 
-// InstallWhat is what is installed.
+// InstallWhat names the package or repository to install.
 type InstallWhat struct {
 	Type string `json:"type"`
 	Spec string `json:"spec"`
 }
 
-// InstallStart is how it starts; empty: by the one program that it brings.
+// InstallStart is the command that starts the server; empty: the only program of the package.
 type InstallStart struct {
 	Command string   `json:"command,omitempty"`
 	Args    []string `json:"args,omitempty"`
@@ -329,7 +329,7 @@ func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, in InstallIn
 		if f.Kind != fault.CommandExecution || done.Log == "" {
 			return nil, err
 		}
-		// What the installer printed is the result: the agent can act on it.
+		// The installer's output goes into the result: the agent can act on it.
 		r := textResult(&NotConnected{Name: in.Name, Tools: []ServerTool{}, InstallLog: done.Log, Error: f.Error()},
 			f.Error()+"\n\n"+done.Log)
 		r.IsError = true
@@ -338,7 +338,7 @@ func (t *Tools) installAndConnect(ctx context.Context, c tool.Call, in InstallIn
 	r, fields := connected(done.Info)
 	made := &Installed{Type: in.Install.Type, Spec: in.Install.Spec, Commands: done.Commands,
 		Seconds: done.Took.Round(100 * time.Millisecond).Seconds()}
-	if i := done.Install; i != nil { // another may have taken the name meanwhile
+	if i := done.Install; i != nil { // nil if another call has replaced the connection since
 		made.Version, made.Folder = i.Version, i.Folder
 	}
 	fields.InstallLog, fields.Installed = &done.Log, made
@@ -423,7 +423,7 @@ func serverRow(i servers.Info) ServerRow {
 	return row
 }
 
-// WhichInput says which server is meant.
+// WhichInput has the arguments that select a server: its connection's id or its name.
 type WhichInput struct {
 	ConnectionID string `json:"connectionId,omitempty" jsonschema:"The connection's id."`
 	Name         string `json:"name,omitempty" jsonschema:"Or its name."`

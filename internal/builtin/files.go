@@ -23,7 +23,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// FileURI names a file of a session as an MCP resource.
+// FileURI returns the URI of a session's file as an MCP resource.
 func FileURI(session, file string) string {
 	return "sandlot://sessions/" + session + "/files" + (&url.URL{Path: path.Clean("/" + file)}).EscapedPath()
 }
@@ -51,7 +51,7 @@ type FileRead struct {
 
 const pathText = "Absolute, or relative to /workspace."
 
-// encodings of what is read or written.
+// encodings are the allowed values of the argument encoding.
 var encodings = []string{"utf-8", "base64"}
 
 func readFile() tool.Tool {
@@ -61,7 +61,6 @@ func readFile() tool.Tool {
 			"Long files are cut: go on with offset.",
 		Input: tool.InputOf[readFileInput](
 			tool.Prop{Name: "path", Description: pathText},
-
 			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8"},
 			tool.Prop{Name: "offset", Default: 0}.Range(0, 1<<53),
 			tool.Prop{Name: "limit", Default: maxOutput}.Range(1, maxRead)),
@@ -146,14 +145,14 @@ func fileResult(l *session.Lease, p string, data []byte, offset, size int64, enc
 	return r, fields
 }
 
-// part is what of a file is read.
+// part is a range of a file.
 type part struct {
 	path          string
 	offset, limit int64
 }
 
-// read reads a part of a file, of which large ones count for the principal before
-// they come.
+// read reads a range of a file, and returns the file's size too. Before it reads a large range, it
+// waits until the principal's memory limit admits that many bytes.
 func read(ctx context.Context, l *session.Lease, held *limit.Held, p part) ([]byte, int64, error) {
 	data, size, err := fetch(ctx, l, p.path, p.offset, min(p.limit, limit.Large))
 	want := min(p.limit, size-p.offset)
@@ -166,7 +165,7 @@ func read(ctx context.Context, l *session.Lease, held *limit.Held, p part) ([]by
 	return fetch(ctx, l, p.path, p.offset, want)
 }
 
-// fetch reads at most limit bytes of a file.
+// fetch reads at most limit bytes of a file, and returns the file's size too.
 func fetch(ctx context.Context, l *session.Lease, p string, offset, limit int64) ([]byte, int64, error) {
 	short, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
@@ -202,7 +201,6 @@ func writeFile() tool.Tool {
 			"unless append or offset is given.",
 		Input: tool.InputOf[writeFileInput](
 			tool.Prop{Name: "path", Description: pathText},
-
 			tool.Prop{Name: "encoding", Enum: encodings, Default: "utf-8"},
 			tool.Prop{Name: "append", Default: false},
 			tool.Prop{Name: "offset"}.Range(0, 1<<40),
@@ -214,7 +212,7 @@ func writeFile() tool.Tool {
 
 var octal = regexp.MustCompile(`^0?[0-7]{3}$`)
 
-// request is what the agent is asked to do.
+// request returns the agent's request for the arguments.
 func (in writeFileInput) request() (agent.FileWrite, error) {
 	w := agent.FileWrite{Path: in.Path, Data: []byte(in.Content), Append: in.Append, At: in.Offset}
 	if in.Encoding == "base64" {
@@ -276,7 +274,7 @@ type FileList struct {
 	Truncated bool   `json:"truncated" jsonschema:"Whether there are more entries."`
 }
 
-// File is one entry of a folder, as clients see it.
+// File is one entry of a directory in the results.
 type File struct {
 	Name     string `json:"name"`
 	Type     string `json:"type"`
@@ -292,7 +290,6 @@ func listFiles() tool.Tool {
 		Description: "List a directory of the sandbox: name, type, size, mode and time of each entry.",
 		Input: tool.InputOf[listFilesInput](
 			tool.Prop{Name: "path", Default: "/workspace", Description: pathText},
-
 			tool.Prop{Name: "depth", Default: 1}.Range(1, 10),
 			tool.Prop{Name: "limit", Default: 500}.Range(1, 10000)),
 		Output: tool.OutputOf[FileList]([]string{"path", "files"},

@@ -14,22 +14,23 @@ import (
 	"sandlot/internal/tool"
 )
 
-// inline splits the output that a result may hold between its beginning and its
-// end: the end is worth more, errors stand there.
+// inline returns how much of an output's beginning and of its end a result may have. The end gets
+// more, since errors are usually there.
 func (t *Tools) inline() agent.Inline {
 	head := t.MaxOutput * 2 / 5
 	return agent.Inline{Head: head, Tail: t.MaxOutput - head}
 }
 
-// stream is one captured output, ready to show.
+// stream is one captured output in the forms that a result needs.
 type stream struct {
 	name string
-	// text is what a terminal would show of it, without what is blank at its end;
-	// data is all of it as the program wrote it, but for bytes that are not UTF-8.
+	// text is the output as a terminal would show it, without trailing white space; data is the
+	// output as the program wrote it, with U+FFFD for bytes that are not UTF-8. Of a truncated output,
+	// both have the beginning and the end.
 	text, data string
 	truncated  bool
 	total      int64
-	binary     string // base64 of what is inline, when it is not text
+	binary     string // base64 of an output that is not UTF-8 and not truncated
 	link       *tool.Link
 }
 
@@ -64,11 +65,11 @@ func render(l *session.Lease, name string, c agent.Output) stream {
 	return s
 }
 
-// visible is what people read of an output.
+// visible returns data as a terminal would show it, without trailing white space.
 func visible(data string) string { return strings.TrimRight(terminal.Text(data), " \t\n") }
 
-// text is b with U+FFFD for each byte that is not UTF-8: as many characters as the
-// agent counted.
+// text returns b with U+FFFD for each byte that is not UTF-8. The agent counts characters in the same
+// way, so the result has as many as the agent counted.
 func text(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)
@@ -76,7 +77,8 @@ func text(b []byte) string {
 	return string([]rune(string(b)))
 }
 
-// wholeCharacters makes text of bytes that were cut anywhere.
+// wholeCharacters returns b without incomplete UTF-8 characters at its beginning and end, where it may
+// have been cut.
 func wholeCharacters(b []byte) string {
 	for i := 0; i < utf8.UTFMax && len(b) > 0 && !utf8.RuneStart(b[0]); i++ {
 		b = b[1:]
@@ -97,7 +99,7 @@ func outputLink(session, name string, c agent.Output) *tool.Link {
 		Description: fmt.Sprintf("The whole %s, %d bytes", name, c.Total)}
 }
 
-// join puts stdout before stderr, as a terminal would show them.
+// join joins the parts that are not empty with line breaks.
 func join(parts ...string) string {
 	var full []string
 	for _, p := range parts {
@@ -108,7 +110,7 @@ func join(parts ...string) string {
 	return strings.Join(full, "\n")
 }
 
-// Timing says how long a call ran: in whole milliseconds, and exactly.
+// Timing has the duration of a call.
 type Timing struct {
 	Milliseconds int64 `json:"execution_time_ms" jsonschema:"How long it ran, in milliseconds."`
 	Microseconds int64 `json:"execution_time_us" jsonschema:"The same in microseconds."`
@@ -118,8 +120,8 @@ func timing(d time.Duration) Timing {
 	return Timing{Milliseconds: (d.Microseconds() + 500) / 1000, Microseconds: d.Microseconds()}
 }
 
-// Streams say what there is beside the text of an output: how many bytes there
-// were of one that was cut, and what is inline of one that is not text.
+// Streams have what the text of a result does not tell about its outputs: the full sizes of truncated
+// ones, and the base64 form of those that are not text.
 type Streams struct {
 	Truncated    bool   `json:"truncated" jsonschema:"Whether output was left out."`
 	StdoutBytes  int64  `json:"stdout_bytes,omitempty"`
@@ -130,8 +132,8 @@ type Streams struct {
 	ResultBase64 string `json:"result_base64,omitempty"`
 }
 
-// output puts links to streams into a result, after its text, and returns what a
-// program needs.
+// output appends links to the full outputs to a result's content, and returns the fields about the
+// outputs.
 func output(r *tool.Result, streams ...stream) (s Streams) {
 	bytes := map[string]*int64{"stdout": &s.StdoutBytes, "stderr": &s.StderrBytes, "result": &s.ResultBytes}
 	base64 := map[string]*string{"stdout": &s.StdoutBase64, "stderr": &s.StderrBase64, "result": &s.ResultBase64}

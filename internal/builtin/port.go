@@ -68,7 +68,7 @@ func (t *Tools) expose(ctx context.Context, c tool.Call, in ExposeInput) (*tool.
 		conn.Close()
 	case errors.Is(err, session.ErrNobody):
 		listening = false
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // it is slow to answer
+	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil: // the program accepts slowly; it does listen
 	default:
 		return nil, l.Fault(ctx, err, fault.Connection)
 	}
@@ -144,11 +144,11 @@ func (t *Tools) closePort(ctx context.Context, c tool.Call, in ClosePortInput) (
 	return r, nil
 }
 
-// Port is an exposed port of a session, as its owner sees it.
+// Port is an exposed port of a session in the results for its owner.
 type Port struct {
 	Port    int    `json:"port"`
 	Public  bool   `json:"public"`
-	URL     string `json:"url"` // without its token
+	URL     string `json:"url"` // without the token
 	PathURL string `json:"path_url"`
 	Created string `json:"created_at"`
 	Expires string `json:"expires_at"`

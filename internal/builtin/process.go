@@ -19,15 +19,15 @@ import (
 	"sandlot/internal/tool"
 )
 
-// processID is the handle that a client gets: it names the session too, so that
-// it is enough by itself.
+// processID returns the process handle for clients. It contains the session's id, so the tools that
+// take it need no session_id.
 func processID(l *session.Lease, id string) string { return l.ID() + "." + id }
 
 func processProp() tool.Prop {
 	return tool.Prop{Name: "process_id", Description: "As execute_command or list_processes gave it."}
 }
 
-// process opens the session of a process handle.
+// process returns a lease on the session of a process handle, and the agent's id of the process.
 func (t *Tools) process(ctx context.Context, c tool.Call, id string) (*session.Lease, string, error) {
 	sid, pid, ok := strings.Cut(id, ".")
 	if !ok || sid == "new" || sid == "home" || sid == "" || pid == "" {
@@ -45,7 +45,7 @@ type ProcessList struct {
 	Processes []Process `json:"processes"`
 }
 
-// Process is one of a session, as clients see it.
+// Process is a session's process in the results.
 type Process struct {
 	ID          string `json:"process_id"`
 	Command     string `json:"command"`
@@ -54,11 +54,11 @@ type Process struct {
 	PID         int    `json:"pid"`
 	OutputBytes uint64 `json:"output_bytes"`
 	Started     string `json:"started_at"`
-	Status      string `json:"status"`            // in words
+	Status      string `json:"status"`            // for people
 	Timeout     int    `json:"timeout,omitempty"` // seconds
 	ExitCode    *int   `json:"exit_code,omitempty"`
 	Ended       string `json:"ended_at,omitempty"`
-	KilledBy    string `json:"killed_by,omitempty"` // a limit
+	KilledBy    string `json:"killed_by,omitempty"` // the limit that ended it
 }
 
 func listProcesses() tool.Tool {
@@ -157,8 +157,7 @@ func readProcess() tool.Tool {
 	}
 }
 
-// maxOutput is how many bytes of a process, or of a file, come when a call names no
-// number.
+// maxOutput is the number of bytes of a process's output, or of a file, that a call returns by default.
 const maxOutput = 50000
 
 func (t *Tools) readOutput(ctx context.Context, c tool.Call, in readProcessInput) (*tool.Result, error) {
@@ -182,7 +181,7 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, in readProcessInput
 	out := m.Data
 	if cut := wholeCharacters(out); len(cut) < len(out) && utf8.ValidString(cut) && len(cut) > 0 &&
 		utf8.Valid(out[:len(cut)]) {
-		rest := int64(len(out) - len(cut)) // of a character; it comes the next time
+		rest := int64(len(out) - len(cut)) // an incomplete character: the next call returns it
 		m.Cursor, m.Left = m.Cursor-rest, m.Left+rest
 		out = out[:len(cut)]
 	}
@@ -213,7 +212,7 @@ func (t *Tools) readOutput(ctx context.Context, c tool.Call, in readProcessInput
 	return r, nil
 }
 
-// ended says what ended a process.
+// ended returns a text on the limit that ended a process.
 func ended(l *session.Lease, m agent.ProcessOutput) string {
 	if m.KilledBy == "time" && m.Timeout > 0 {
 		return fmt.Sprintf("Ended: its time limit of %d seconds was over.", int(m.Timeout.Seconds()))
@@ -263,7 +262,7 @@ func (t *Tools) writeInput(ctx context.Context, c tool.Call, in writeProcessInpu
 	return sessionResult(l, fields, tool.Text(fmt.Sprintf("Wrote %d bytes", written))), nil
 }
 
-// signals that stop_process may send.
+// signals are the signals that stop_process may send.
 var signals = []string{"TERM", "INT", "HUP", "QUIT", "KILL", "USR1", "USR2", "STOP", "CONT"}
 
 type stopProcessInput struct {

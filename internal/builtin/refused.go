@@ -12,7 +12,7 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Refused is what a session's programs were not allowed to reach.
+// Refused is a host that a session's programs were not allowed to reach.
 type Refused struct {
 	Host   string `json:"host" jsonschema:"Name or address."`
 	Port   int    `json:"port" jsonschema:"0 when it was only looked up."`
@@ -20,8 +20,8 @@ type Refused struct {
 	Times  int    `json:"times" jsonschema:"How often."`
 }
 
-// refused adds to a result what the session's programs were not allowed to reach
-// since the last one, and how the operator can allow it.
+// refused adds a text to a result on the hosts that the session's programs were not allowed to reach
+// since the previous result, and on how the operator can allow them. It returns them as fields.
 func refused(l *session.Lease, r *tool.Result) []Refused {
 	list := l.Refusals()
 	if len(list) == 0 {

@@ -16,7 +16,7 @@ type SessionList struct {
 	Sessions []Session `json:"sessions"`
 }
 
-// Session is one of a principal, as they see it.
+// Session is a session in the results for its owner.
 type Session struct {
 	ID        string  `json:"session_id"`
 	Home      bool    `json:"home"`
@@ -30,15 +30,15 @@ type Session struct {
 	Limits    Limits  `json:"limits"`
 	Processes int     `json:"processes"`
 	Network   Traffic `json:"network"`
-	Usage     *Usage  `json:"usage,omitempty"` // of its sandbox, when it has one that answers
+	Usage     *Usage  `json:"usage,omitempty"` // nil if it has no sandbox, or the sandbox does not answer
 	Ports     []Port  `json:"ports"`
 }
 
-// Limits are those of a session.
+// Limits are the limits of a session.
 type Limits struct {
 	CPUs      float64 `json:"cpus"`
 	MemoryMB  int     `json:"memory_mb"`
-	NetworkMB float64 `json:"network_mb,omitempty"` // both ways together; 0: none
+	NetworkMB float64 `json:"network_mb,omitempty"` // sent and received together; 0: no limit
 }
 
 // Traffic is what a session sent and received.
@@ -88,7 +88,7 @@ func (t *Tools) sessions(ctx context.Context, c tool.Call, in SessionInput) (*to
 	return textResult(&SessionList{Sessions: rows}, text), nil
 }
 
-// sessionRow is a session as clients see it, without its ports.
+// sessionRow returns a session's row of the list, without its ports.
 func sessionRow(i session.Info) Session {
 	row := Session{ID: i.ID, Home: i.Home, Template: i.Template, Flavor: i.Flavor.Name, Created: when(i.Created),
 		Used: when(i.Used), Status: i.Status,
@@ -105,7 +105,7 @@ func sessionRow(i session.Info) Session {
 	return row
 }
 
-// megabytes rounds down to kilobytes.
+// megabytes converts bytes to megabytes, rounded down to whole kilobytes.
 func megabytes(bytes uint64) float64 { return float64(bytes>>10) / 1024 }
 
 // SessionEnd is the result of stop_session.
@@ -152,7 +152,7 @@ type Volume struct {
 	HostPath      string `json:"host_path"`
 	ContainerPath string `json:"container_path"`
 	ReadOnly      bool   `json:"read_only"`
-	// These are there when it is measured.
+	// The following are nil if the folder is not measured.
 	UsedMB  *int64 `json:"used_mb,omitempty"`
 	LimitMB *int64 `json:"limit_mb,omitempty"`
 	Full    *bool  `json:"full,omitempty"`
@@ -192,7 +192,7 @@ func (t *Tools) volumes(context.Context, tool.Call, nothing) (*tool.Result, erro
 	return textResult(&VolumeList{Volumes: rows}, text), nil
 }
 
-// fullness says why a shared folder can only be read, and until when.
+// fullness returns a text on why a shared folder is read-only now, and until when.
 func fullness(v volume.Usage) string {
 	switch v.Why {
 	case volume.Deep:

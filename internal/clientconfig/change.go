@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// MaxFile bounds a client's file, in bytes; Claude Code's own grows large.
+// MaxFile is the maximum size of a client's file, in bytes. Claude Code's grows large.
 const MaxFile = 64 << 20
 
-// Change is what is to be done to a client's file.
+// Change is a planned change of a client's file.
 type Change struct {
-	Path string // the file itself, where the client's path is a link
-	New  bool   // there is no such file yet
+	Path string // the file itself, if the client's path is a symbolic link
+	New  bool   // the file does not exist yet
 
 	old, text []byte
 	mode      fs.FileMode
@@ -28,14 +28,14 @@ type Change struct {
 	hidden    string
 }
 
-// Plan reads the client's file and says what would change; it writes nothing.
+// Plan reads the client's file and returns the change that adds the server; it writes nothing.
 func (c Client) Plan(path string, s Server) (*Change, error) {
 	target, err := follow(path)
 	if err != nil {
 		return nil, err
 	}
 	ch := &Change{Path: target, mode: 0o600, uid: -1, gid: -1, hidden: s.Token}
-	if s.TokenEnv != "" { // a name, and no secret
+	if s.TokenEnv != "" { // Token has only the reference to a variable
 		ch.hidden = ""
 	}
 	st, err := os.Stat(target)
@@ -61,7 +61,7 @@ func (c Client) Plan(path string, s Server) (*Change, error) {
 	return ch, nil
 }
 
-// follow finds the file behind links, so that it is changed and they stay.
+// follow resolves symbolic links in the path, so that the file is replaced and the links stay.
 func follow(path string) (string, error) {
 	if _, err := os.Lstat(path); err != nil {
 		abs, err := filepath.Abs(path)
@@ -88,11 +88,11 @@ func read(path string) ([]byte, error) {
 	return text, err
 }
 
-// Nothing says that the file is already as it should be.
+// Nothing reports whether the file already has the server, so that there is nothing to write.
 func (ch *Change) Nothing() bool { return !ch.New && bytes.Equal(ch.old, ch.text) }
 
-// Write makes the change at once, and keeps a copy of the file as it was, whose
-// path it returns. A file that has changed since Plan is left as it is.
+// Write replaces the file atomically, after it has copied the old one to the path that it returns. It
+// fails if the file has changed since Plan.
 func (ch *Change) Write(now time.Time) (backup string, err error) {
 	if err := os.MkdirAll(filepath.Dir(ch.Path), 0o700); err != nil {
 		return "", err
@@ -121,7 +121,7 @@ func (ch *Change) Write(now time.Time) (backup string, err error) {
 }
 
 func (ch *Change) fill(f *os.File, text []byte) error {
-	if os.Getuid() == 0 && ch.uid >= 0 { // the user's file stays the user's
+	if os.Getuid() == 0 && ch.uid >= 0 { // root keeps the file's owner
 		if err := f.Chown(ch.uid, ch.gid); err != nil {
 			return err
 		}
@@ -147,11 +147,11 @@ func (ch *Change) keep(now time.Time) (string, error) {
 	}
 }
 
-// tokens matches tokens of Sandlot.
+// tokens matches Sandlot's tokens.
 var tokens = regexp.MustCompile(`slt_[a-z2-7]{20,}`)
 
-// Diff is the change in the unified form, without our tokens. It has one part:
-// all that is changed stands together.
+// Diff returns the change as a unified diff, without Sandlot's tokens. It has a single hunk, since only
+// one entry changes.
 func (ch *Change) Diff() string {
 	a, b := lines(ch.old), lines(ch.text)
 	head, tail := 0, 0
@@ -189,7 +189,7 @@ func (ch *Change) Diff() string {
 	return tokens.ReplaceAllString(text, "[secret]")
 }
 
-// span is a range of lines as unified diffs write it.
+// span returns a range of lines in the notation of unified diffs.
 func span(from, count int) string {
 	if count == 0 {
 		return fmt.Sprintf("%d,0", from)

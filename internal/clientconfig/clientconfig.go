@@ -1,6 +1,6 @@
-// Package clientconfig knows MCP clients, the programs that people use agents in:
-// where each keeps its list of servers, in which format, what the entries mean, and how
-// one entry is put into that list with nothing else of the file changed.
+// Package clientconfig knows the configuration files of MCP clients (programs such as Claude Code and
+// Cursor): their paths, their formats, and what their entries mean. It adds an entry to such a file
+// without any other change of it.
 package clientconfig
 
 import (
@@ -14,39 +14,40 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Client is one such program.
+// Client is an MCP client.
 type Client struct {
 	ID    string // as in `sandlot install ID`
 	Title string
-	// Next says what the user does when the file is changed.
+	// Next tells the user what to do after the file has changed.
 	Next string
 
 	format *Format
 	paths  paths
-	// entry is how it writes a server down.
+	// entry returns the client's entry for a server.
 	entry func(Server) entry
-	// variable is how it names a variable of its environment; empty: it knows none.
+	// variable is the format of a reference to an environment variable; empty: the client expands none.
 	variable string
-	// command is its own command that does the same, if it has one.
+	// command returns the client's own shell command that adds the server; nil: there is none.
 	command func(Server) string
 }
 
-// paths of the file: in the home folder, or below a folder that a variable names.
+// paths are the paths of the client's file, by operating system. They begin with ~ or a variable.
 type paths struct{ linux, mac, windows string }
 
-// Server is our server as a client reaches it.
+// Server says how a client reaches this Sandlot server.
 type Server struct {
 	Name string
-	URL  string // of MCP; empty: the program below, and nothing else
-	// Token for the URL, or the name of the variable that the client has it in.
+	URL  string // of the MCP endpoint; empty: the client starts Program, which needs no server
+	// Token is the token for the URL; TokenEnv is the name of the client's variable that has it. Check
+	// sets Token to the reference if TokenEnv is set.
 	Token, TokenEnv string
-	// Program and Args start a server on standard input and output, for clients
-	// that know nothing else.
+	// Program and Args start a server on standard input and output, for clients that only support
+	// that.
 	Program string
 	Args    []string
 }
 
-// entry is a server in a client's file; each client uses some of the keys.
+// entry is a server in a client's file. Each client uses some of the keys.
 type entry struct {
 	Type      string            `json:"type,omitempty"`
 	Command   string            `json:"command,omitempty"`
@@ -58,8 +59,7 @@ type entry struct {
 	Headers   map[string]string `json:"headers,omitempty"`
 }
 
-// entryKeys are the keys of an entry that Put writes, or takes away; all others are
-// the user's.
+// entryKeys are the keys of an entry that Put sets or removes. Put does not change other keys.
 var entryKeys = []string{"type", "command", "args", "env", "url", "serverUrl", "httpUrl", "headers"}
 
 func (s Server) headers() map[string]string {
@@ -85,7 +85,7 @@ func stdio(s Server) entry {
 	return e
 }
 
-// all is in the order in which they are listed.
+// all has the clients in the order in which they are listed.
 var all = []Client{
 	{ID: "claude-desktop", Title: "Claude Desktop", Next: "Quit Claude Desktop and start it again.",
 		format: editor, entry: stdio, paths: paths{"$XDG_CONFIG_HOME/Claude/claude_desktop_config.json",
@@ -128,7 +128,7 @@ var all = []Client{
 // All lists the clients.
 func All() []Client { return append([]Client{}, all...) }
 
-// IDs lists their names.
+// IDs lists the ids of the clients.
 func IDs() []string {
 	ids := make([]string, len(all))
 	for i, c := range all {
@@ -137,7 +137,7 @@ func IDs() []string {
 	return ids
 }
 
-// Find returns the client of that name, or a NotFound fault that lists all.
+// Find returns the client with that id, or a NotFound fault that lists all ids.
 func Find(id string) (Client, error) {
 	for _, c := range all {
 		if c.ID == id {
@@ -151,11 +151,11 @@ func Find(id string) (Client, error) {
 		map[bool]string{true: ".", false: near}[near == ""], strings.Join(IDs(), ", ")).With("clients", IDs())
 }
 
-// Stdio says whether the client can only start programs.
+// Stdio reports whether the client can only start programs, and so cannot connect to a URL.
 func (c Client) Stdio() bool { return c.entry(Server{Program: "x"}).Command != "" }
 
-// Command is the client's own command that adds the server, or empty. A token
-// that the client is to have in a variable stays one: the shell puts it in.
+// Command returns the client's own shell command that adds the server, or empty. If the token is in a
+// variable, the command contains the reference for the client.
 func (c Client) Command(s Server) string {
 	if c.command == nil {
 		return ""
@@ -163,13 +163,13 @@ func (c Client) Command(s Server) string {
 	return c.command(s)
 }
 
-// Files says where the client keeps its servers, by operating system.
+// Files returns the path of the client's file by operating system, for people.
 func (c Client) Files() map[string]string {
 	return map[string]string{"linux": strings.Replace(c.paths.linux, "$XDG_CONFIG_HOME", "~/.config", 1),
 		"macos": strings.Replace(c.paths.mac, "$XDG_CONFIG_HOME", "~/.config", 1), "windows": c.paths.windows}
 }
 
-// File is the path of its file on a machine with that operating system (as in
+// File returns the path of the client's file on a machine with that operating system (as in
 // runtime.GOOS), home folder and environment.
 func (c Client) File(system, home string, getenv func(string) string) (string, error) {
 	p := map[string]string{"darwin": c.paths.mac, "windows": c.paths.windows}[system]
@@ -198,8 +198,8 @@ func (c Client) File(system, home string, getenv func(string) string) (string, e
 
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 
-// Check says what is wrong with the server, for this client. It makes the
-// client's own word of a variable.
+// Check returns an error if this client cannot have the server. If s.TokenEnv is set, it sets s.Token to
+// the client's reference to that variable.
 func (c Client) Check(s *Server) error {
 	if !nameForm.MatchString(s.Name) {
 		return fmt.Errorf("the name %q must have 1 to 32 letters, digits, _ and -, and begin with one of the first two",
@@ -226,18 +226,18 @@ func (c Client) Check(s *Server) error {
 		return fmt.Errorf("%s puts no variables into its settings; give the token itself", c.Title)
 	}
 	if !variableForm.MatchString(s.TokenEnv) {
-		return fmt.Errorf("%q is no name of a variable", s.TokenEnv)
+		return fmt.Errorf("%q is not the name of a variable", s.TokenEnv)
 	}
 	s.Token = fmt.Sprintf(c.variable, s.TokenEnv)
 	return nil
 }
 
-// Config is the object to merge into the client's file.
+// Config returns the JSON object to merge into the client's file.
 func (c Client) Config(s Server) map[string]any {
 	return map[string]any{c.format.section: map[string]any{s.Name: c.entry(s)}}
 }
 
-// Snippet is Config as text, for people.
+// Snippet returns Config as text, for people.
 func (c Client) Snippet(s Server) string { return render(c.Config(s), "", "  ") }
 
 func render(v any, prefix, indent string) string {
@@ -245,13 +245,13 @@ func render(v any, prefix, indent string) string {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent(prefix, indent)
-	_ = enc.Encode(v) // of texts alone
+	_ = enc.Encode(v) // an entry has only strings, which always encode
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
 var safeWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// words are one line for a shell.
+// words joins words to one shell command line, with quotes where necessary.
 func words(list ...string) string {
 	for i, w := range list {
 		if !safeWord.MatchString(w) {
@@ -261,8 +261,8 @@ func words(list ...string) string {
 	return strings.Join(list, " ")
 }
 
-// header is the option for the token. In single quotes a variable is left to
-// the client.
+// header returns the option with the Authorization header. A reference to a variable is in single quotes,
+// so that the client expands it and not the shell.
 func header(option string, s Server) string {
 	h := s.headers()["Authorization"]
 	switch {

@@ -13,9 +13,9 @@ import (
 	"sandlot/internal/fault"
 )
 
-// A Format is how some clients write their servers down.
+// A Format is the syntax in which one or more clients list their servers.
 type Format struct {
-	section   string // the key of the object in which the servers stand
+	section   string // the key of the object with the servers
 	translate func(entry map[string]any) (translated map[string]any, notes []string, err error)
 	expand    func(text string, v Variables) (string, error)
 }
@@ -32,19 +32,19 @@ var (
 	}}
 )
 
-// Translate gives the keys of an entry the names in Keys. What has no such name is left
-// out; notes tell of it where its user would miss it.
+// Translate returns the values of an entry by the keys in Keys. It leaves out keys without an
+// equivalent; notes mention those whose effect the user would miss.
 func (f *Format) Translate(entry map[string]any) (translated map[string]any, notes []string, err error) {
 	return f.translate(entry)
 }
 
-// Expand puts variables into a text of an entry. No command of the text ever runs.
+// Expand replaces references to variables in a text of an entry. It never runs commands.
 func (f *Format) Expand(text string, v Variables) (string, error) { return f.expand(text, v) }
 
-// Variables are those that an entry may name.
+// Variables are the environment variables for Expand.
 type Variables struct {
 	Values map[string]string
-	// May says why a variable is not given to the file that names it, or returns nil.
+	// May returns an error if the file may not use the variable.
 	May func(name string) error
 }
 
@@ -55,11 +55,11 @@ func withDollar(text string, v Variables) (string, error) {
 	return expand.Variables(text, v.Values, v.May)
 }
 
-// Keys are the names that the keys of an entry have after Translate: Crush's own.
+// Keys are the keys of an entry after Translate. They are those of Crush.
 var Keys = []string{"type", "command", "args", "env", "url", "headers", "timeout", "disabled", "disabled_tools",
 	"enabled_tools", "oauth", "oauth_client_id", "oauth_client_secret", "oauth_issuer"}
 
-// crushElse are keys of Crush that say nothing to Sandlot.
+// crushElse are keys of Crush that Sandlot ignores.
 var crushElse = []string{"sessionless", "oauth_callback_port", "channel_enabled", "channel_reply"}
 
 func fromCrush(keys map[string]any) (map[string]any, []string, error) {
@@ -76,15 +76,15 @@ func fromCrush(keys map[string]any) (map[string]any, []string, error) {
 	return kept, notes, nil
 }
 
-// editorKeys are those of Claude, Cursor, VS Code, Windsurf, Kiro and Gemini
-// that have the meaning of a key of sandlot.yaml.
+// editorKeys maps keys of Claude, Cursor, VS Code, Windsurf, Kiro and Gemini to the keys of
+// sandlot.yaml with the same meaning.
 var editorKeys = map[string]string{
 	"type": "type", "transport": "type", "command": "command", "args": "args", "env": "env",
 	"url": "url", "serverUrl": "url", "httpUrl": "url", "headers": "headers", "disabled": "disabled",
 	"disabledTools": "disabled_tools", "excludeTools": "disabled_tools", "includeTools": "enabled_tools",
 }
 
-// editorTypes are those clients' other names of transports.
+// editorTypes maps other names of transports, in those clients, to Sandlot's.
 var editorTypes = map[string]string{
 	"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "remote": "http", "local": "stdio",
 }
@@ -119,8 +119,8 @@ func fromEditor(keys map[string]any) (map[string]any, []string, error) {
 	return kept, notes, nil
 }
 
-// milliseconds reads a timeout that is in milliseconds in some of these files
-// and in seconds in others: nobody waits for a quarter of an hour.
+// milliseconds converts a timeout to seconds. Some clients use seconds and others milliseconds: a value
+// of 1000 or more is taken as milliseconds, as it would be more than a quarter of an hour in seconds.
 func milliseconds(v any) any {
 	text, _ := v.(string)
 	if n, err := strconv.ParseFloat(text, 64); err == nil && n >= 1000 {
@@ -129,8 +129,8 @@ func milliseconds(v any) any {
 	return v
 }
 
-// braces expands ${env:VAR} and, where plain is set, Claude Code's ${VAR} and
-// ${VAR:-text}. What was put in is not looked at again.
+// braces expands ${env:VAR} and, if plain is set, Claude Code's ${VAR} and ${VAR:-text}. It does not
+// expand the inserted values again.
 func braces(text string, v Variables, plain bool) (string, error) {
 	var out strings.Builder
 	for {
@@ -152,6 +152,7 @@ func braces(text string, v Variables, plain bool) (string, error) {
 	}
 }
 
+// brace returns the value of a reference whose text between ${ and } is body.
 func brace(body string, v Variables, plain bool) (string, error) {
 	name, text, fallback := strings.Cut(body, ":-")
 	switch {
@@ -170,7 +171,7 @@ func brace(body string, v Variables, plain bool) (string, error) {
 		strings.Contains(body, ":") && !fallback:
 		return "", fmt.Errorf("${%s} is known to the editor alone; write what it stands for", fault.Clip(body))
 	case !variableForm.MatchString(name):
-		return "", errors.New("a ${…} is not one that is known here")
+		return "", errors.New("a reference ${…} has a form that is not supported")
 	case !plain:
 		return "", fmt.Errorf("${%s}: a variable is written ${env:%s} in this form", fault.Clip(name), fault.Clip(name))
 	}

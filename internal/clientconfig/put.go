@@ -13,10 +13,9 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// Put returns the text of the client's file with the server in it. All else
-// stays as it is, byte for byte: comments, order, white space. An entry of that
-// name keeps the keys that are not of entryKeys. When it says already what it should,
-// text is returned as it was.
+// Put returns the text of the client's file with the server added. The rest of the text stays the same,
+// byte for byte: comments, order, white space. An existing entry keeps the keys that are not in
+// entryKeys. If the entry is already up to date, Put returns text unchanged.
 func (c Client) Put(text []byte, s Server) ([]byte, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return []byte(c.Snippet(s) + "\n"), nil
@@ -79,7 +78,7 @@ func (c Client) put(d document, root *hujson.Value, top *hujson.Object, s Server
 	return d.replace(old, merged), nil
 }
 
-// comments says whether a value has any inside.
+// comments reports whether there are comments inside a value.
 func comments(v *hujson.Value) bool {
 	inside := v.Clone()
 	inside.BeforeExtra, inside.AfterExtra = nil, nil
@@ -98,7 +97,7 @@ func comments(v *hujson.Value) bool {
 	return false
 }
 
-// place says where a parser stopped, and not at what.
+// place returns the position from a parser's error, without the text at it, which may be a secret.
 func place(err error) string {
 	if at := regexp.MustCompile(`line \d+, column \d+`).FindString(err.Error()); at != "" {
 		return ": look at " + at
@@ -114,7 +113,7 @@ func object(v *hujson.Value, what string) (*hujson.Object, error) {
 	return o, nil
 }
 
-// member finds the value of a key, or nil.
+// member returns the value of a key, or nil.
 func member(o *hujson.Object, key string) (*hujson.Value, error) {
 	var found *hujson.Value
 	for i := range o.Members {
@@ -122,7 +121,7 @@ func member(o *hujson.Object, key string) (*hujson.Value, error) {
 			continue
 		}
 		if found != nil {
-			return nil, fmt.Errorf("%q stands in it twice; correct it first", key)
+			return nil, fmt.Errorf("the key %q occurs twice in it; correct it first", key)
 		}
 		found = &o.Members[i].Value
 	}
@@ -134,13 +133,13 @@ func name(m hujson.ObjectMember) string {
 	return l.String()
 }
 
-// pair is a key with its value, in the order of the file.
+// pair is a key with its value.
 type pair struct {
 	key   string
 	value json.RawMessage
 }
 
-// pairs is an object that keeps its order.
+// pairs is a JSON object whose keys keep their order.
 type pairs []pair
 
 func (p pairs) MarshalJSON() ([]byte, error) {
@@ -162,7 +161,7 @@ func (p pairs) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// merge gives an entry its new values, and leaves the keys that are not of entryKeys.
+// merge returns an existing entry with the new values of the keys in entryKeys. same: nothing changed.
 func merge(was *hujson.Object, e entry) (merged pairs, same bool, err error) {
 	want := map[string]json.RawMessage{}
 	text, err := json.Marshal(e)
@@ -201,7 +200,7 @@ func equal(a, b []byte) bool {
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-// only makes sure that nothing but our entry has changed.
+// only returns an error if more than the server's entry has changed.
 func (c Client) only(before, after []byte, s Server) error {
 	a, errA := c.without(before, s)
 	b, errB := c.without(after, s)
@@ -212,6 +211,8 @@ func (c Client) only(before, after []byte, s Server) error {
 	return nil
 }
 
+// without parses a client's file and removes what Put may change: the entry's keys, and the objects that
+// are empty without them.
 func (c Client) without(text []byte, s Server) (map[string]any, error) {
 	plain, err := hujson.Standardize(bytes.Clone(text))
 	if err != nil {
@@ -238,13 +239,13 @@ func (c Client) without(text []byte, s Server) (map[string]any, error) {
 	return top, nil
 }
 
-// document is a text that parts are put into.
+// document is the text of a JSON file, which can be edited.
 type document struct {
 	text []byte
 	style
 }
 
-// style is how the text is written.
+// style is the white space of a document.
 type style struct {
 	indent, newline string
 	dense           bool // all on one line
@@ -264,8 +265,8 @@ func newDocument(text []byte, top *hujson.Object) style {
 	return s
 }
 
-// margin is the white space at the beginning of the line of an offset, and
-// whether there is nothing else before it.
+// margin returns the indentation of the line at an offset. The second result is true if there is only
+// white space before the offset.
 func margin(text []byte, offset int) (string, bool) {
 	line := text[bytes.LastIndexByte(text[:offset], '\n')+1 : offset]
 	lead := line[:len(line)-len(bytes.TrimLeft(line, " \t"))]
@@ -274,7 +275,7 @@ func margin(text []byte, offset int) (string, bool) {
 
 func (d document) write(v any, margin string) string {
 	if d.dense {
-		b, _ := json.Marshal(v) // of texts, and of JSON that was parsed
+		b, _ := json.Marshal(v) // strings and parsed JSON always encode
 		return string(b)
 	}
 	return strings.ReplaceAll(render(v, margin, d.indent), "\n", d.newline)
@@ -285,11 +286,11 @@ func (d document) replace(old *hujson.Value, v any) []byte {
 	return slices.Concat(d.text[:old.StartOffset], []byte(d.write(v, lead)), d.text[old.EndOffset:])
 }
 
-// add puts a member at the end of an object.
+// add appends a member to an object.
 func (d document) add(at *hujson.Value, o *hujson.Object, key string, v any) []byte {
 	closing, _ := margin(d.text, at.StartOffset)
 	lead := closing + d.indent
-	end := at.EndOffset - 1 // of the }
+	end := at.EndOffset - 1 // offset of the }
 	rest := end - len(o.AfterExtra)
 	head, comma := d.text[:rest], ""
 	if n := len(o.Members); n > 0 {
@@ -312,7 +313,7 @@ func (d document) add(at *hujson.Value, o *hujson.Object, key string, v any) []b
 		d.write(v, lead), d.newline, closing), d.text[end:])
 }
 
-// Has says whether the text of a client's file has a server of that name.
+// Has reports whether the text of a client's file has a server of that name.
 func (c Client) Has(text []byte, server string) bool {
 	root, err := hujson.Parse(bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")))
 	if err != nil {

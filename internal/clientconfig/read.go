@@ -10,18 +10,17 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// Bounds of what is read of a client's file: whoever writes it, as the author of a
-// folder that was cloned, must not take the server's memory.
+// Limits for a client's file: its author, who may be the author of a cloned repository, must not be able
+// to exhaust the server's memory.
 const (
-	maxCommented = 1 << 20 // bytes of a file with comments, all of which is held at once
+	maxCommented = 1 << 20 // bytes of a file with comments, which is parsed in memory as a whole
 	maxSection   = 1 << 20 // bytes of the section with the servers
 	maxServers   = 1000
 	maxDepth     = 100 // of a file with comments
 )
 
-// Read yields the servers in the text of a client's file, by name, and the format in
-// which they stand there. A server is a map of its keys; numbers and truth values in it
-// are texts.
+// Read returns the servers in the text of a client's file, by name, and the file's format. A server is a
+// map of its keys; numbers and booleans in it are texts.
 func Read(text []byte) (servers map[string]any, f *Format, err error) {
 	top, err := sections(text)
 	if err != nil {
@@ -37,12 +36,12 @@ func Read(text []byte) (servers map[string]any, f *Format, err error) {
 		return nil, nil, errors.New("its servers are not an object of names with settings")
 	}
 	if len(servers) > maxServers {
-		return nil, nil, fmt.Errorf("it has %d servers, and %d are taken from a file", len(servers), maxServers)
+		return nil, nil, fmt.Errorf("it has %d servers; a file may have at most %d", len(servers), maxServers)
 	}
 	return servers, f, nil
 }
 
-// find yields the servers, and whose format they are in.
+// find returns the servers in the top-level object of a file, and their format; nil: there are none.
 func find(top map[string]any) (servers any, f *Format) {
 	for _, f := range []*Format{editor, vsCode} {
 		if servers, has := top[f.section]; has {
@@ -63,8 +62,7 @@ func find(top map[string]any) (servers any, f *Format) {
 	return servers, crush
 }
 
-// sections reads the sections of a client's file that may have servers, with
-// texts, lists and maps in them.
+// sections returns the sections of a client's file that may have servers, as texts, lists and maps.
 func sections(text []byte) (map[string]any, error) {
 	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
 	if !json.Valid(text) {
@@ -106,7 +104,7 @@ func sections(text []byte) (map[string]any, error) {
 
 func section(text []byte) (any, error) {
 	if len(text) > maxSection {
-		return nil, fmt.Errorf("its servers take %d bytes, and %d are read", len(text), maxSection)
+		return nil, fmt.Errorf("the section with its servers has %d bytes; the limit is %d", len(text), maxSection)
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
@@ -117,8 +115,7 @@ func section(text []byte) (any, error) {
 	return texts(v), nil
 }
 
-// deep says whether JSON with comments is nested deeper than a parser that calls
-// itself should be asked to go.
+// deep reports whether JSON with comments is nested deeper than maxDepth: hujson's parser is recursive.
 func deep(text []byte) bool {
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -142,7 +139,8 @@ func deep(text []byte) bool {
 	return false
 }
 
-// comment is how many bytes of a comment at the beginning of text follow its first.
+// comment returns the length of the comment at the beginning of text, without its first byte; 0: there
+// is no comment.
 func comment(text []byte) int {
 	end := ""
 	switch {
@@ -159,7 +157,7 @@ func comment(text []byte) int {
 	return len(text)
 }
 
-// texts makes numbers and truth values what they were written as.
+// texts replaces numbers and booleans by their texts.
 func texts(v any) any {
 	switch v := v.(type) {
 	case json.Number:

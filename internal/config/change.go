@@ -13,9 +13,9 @@ var reloadable = []string{"mcp", "mcp_consent", "mcp_files", "mcp_files_env", "n
 
 const templateNetworks = "templates.*.network"
 
-// Changed names the settings that were loaded as others than before: those that
-// a running server takes up, and those that wait for its next start. Sections are
-// named whole.
+// Changed returns the keys of the settings whose values differ from those of before: the ones that a
+// running server applies, and the ones that need a restart. For flavors, mcp and templates it returns
+// the key of the whole section.
 func (c *Config) Changed(before *Config) (taken, waiting []string) {
 	all := maps.Clone(c.texts)
 	maps.Copy(all, before.texts)
@@ -31,7 +31,7 @@ func (c *Config) Changed(before *Config) (taken, waiting []string) {
 	return taken, waiting
 }
 
-// keepText keeps the text of a section, for Changed.
+// keepText stores the text of a section, for Changed.
 func (c *Config) keepText(key string, n yaml.Node) error {
 	switch key {
 	case "flavors", "mcp":

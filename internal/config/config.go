@@ -1,7 +1,7 @@
-// Package config owns the settings: what they are, where each comes from, and
-// which values are allowed. Flags win over variables, these over the file. It knows
-// none of the packages that use them: what it reads are plain values, and texts such as
-// network rules are judged by who translates them.
+// Package config owns the settings: their names, their allowed values, and where each value comes
+// from. Flags override environment variables, and these override the file. The package imports none of
+// the packages that use the settings: values such as network rules stay texts here, and are checked
+// where they are parsed (app.Load).
 package config
 
 import (
@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Config is the effective settings.
+// Config has the effective settings.
 type Config struct {
 	Server   Server
 	Sessions Sessions
@@ -22,23 +22,23 @@ type Config struct {
 	MCP      MCP
 
 	Volumes   []Volume
-	VolumeMB  int        // what each of Volumes may hold; 0: any number
+	VolumeMB  int        // limit for the content of each volume; 0: no limit
 	Templates []Template // the operator's own, by name
 	Flavors   []Flavor   // the smallest first
 
-	// File is the settings file that was read, or empty; Source is what Load was
-	// given.
+	// File is the settings file that was read, or empty. Source is the argument of Load.
 	File   string
 	Source Source
 	Stamp  Stamp
 
-	// Notes are what the start should say.
+	// Notes are messages for the log at the start.
 	Notes []string
-	// From says where each setting comes from, by its key.
+	// From has the origin of each setting, by its key: "default", "flag", "file PATH" or
+	// "variable NAME".
 	From map[string]string
 
-	limitedMemory, limitedCPU string // mcp-codemode's limits of a container
-	// texts are the values of settings, and the texts of sections, for Changed.
+	limitedMemory, limitedCPU string // mcp-codemode's settings of a container's size
+	// texts has the settings' values, and the YAML texts of sections, by key, for Changed.
 	texts map[string]string
 }
 
@@ -49,29 +49,29 @@ type Volume struct {
 	ReadOnly bool
 }
 
-// Flavor is how large a sandbox is.
+// Flavor is a size of sandboxes.
 type Flavor struct {
 	Name     string  `yaml:"-"`
 	CPUs     float64 `yaml:"cpus"`
 	MemoryMB int     `yaml:"memory_mb"`
 }
 
-// flavors are the built-in ones, which the settings can replace and add to.
+// flavors are the built-in flavors. The settings can replace them, and add others.
 var flavors = []Flavor{{"small", 1, 1024}, {"medium", 2, 2048}, {"large", 4, 4096}}
 
-// Template is what sandboxes are made of.
+// Template describes the programs and files of sandboxes: a root file system and its languages.
 type Template struct {
 	Name      string            `yaml:"-"`
 	Rootfs    string            `yaml:"rootfs"` // an existing folder, without symbolic links
 	Env       map[string]string `yaml:"env"`
 	Warm      []string          `yaml:"warm"`
 	Provides  []string          `yaml:"provides"`
-	Network   Rules             `yaml:"network"` // Mode may be empty: the operator's holds
+	Network   Rules             `yaml:"network"` // an empty Mode: network.mode of the settings applies
 	Languages []Language        `yaml:"languages"`
 }
 
-// Language is one of a template's languages. Driver is empty for one that keeps no
-// state.
+// Language is one of a template's languages. Driver is empty for a language that keeps no state
+// between calls.
 type Language struct {
 	Name, Driver string
 	Command      []string
@@ -79,13 +79,13 @@ type Language struct {
 	Aliases      []string
 }
 
-// Stamp tells one content of a settings file from the next.
+// Stamp identifies a version of a file: if it differs, the file has changed.
 type Stamp struct {
 	Modified time.Time
 	Size     int64
 }
 
-// Server is where and how the server listens.
+// Server has the settings of the server process: its addresses, authentication, log and folders.
 type Server struct {
 	Host        string
 	Port        int
@@ -95,46 +95,46 @@ type Server struct {
 	LogLevel    string
 	StateDir    string
 	MaxBodyMB   int
-	PortsDomain string // that exposed ports have their names in
-	SecretsKey  string // path of the file with the key of secrets; empty: in the state folder
-	PublicURL   string // without a slash at its end; empty: the address of the settings
+	PortsDomain string // the domain of exposed ports' host names
+	SecretsKey  string // path of the file with the key that encrypts secrets; empty: in the state folder
+	PublicURL   string // without a trailing slash; empty: http://Host:Port
 }
 
-// Sessions bound sessions and their calls.
+// Sessions has the defaults and limits of sessions and their calls.
 type Sessions struct {
 	DefaultTemplate string
 	DefaultFlavor   string
-	Max             int // per principal
-	MaxMemoryMB     int // together; 0: no limit
-	Timeout         time.Duration
-	Sweep           time.Duration
+	Max             int           // per principal
+	MaxMemoryMB     int           // of all sessions together; 0: no limit
+	Timeout         time.Duration // of a session without use
+	Sweep           time.Duration // between two searches for idle sessions
 	Orphans         time.Duration // between two searches for sandboxes without an owner
-	Orphan          time.Duration // a sandbox's life without a server; 0: for ever
-	Evict           bool
-	Retention       time.Duration
-	Execution       time.Duration // a call's time when it names none
-	MaxExecution    time.Duration
+	Orphan          time.Duration // after which a sandbox without a server ends itself; 0: never
+	Evict           bool          // at Max, stop the session that was idle for longest
+	Retention       time.Duration // of a stopped session's files
+	Execution       time.Duration // timeout of a call that sets none
+	MaxExecution    time.Duration // the highest timeout that a call may set
 }
 
-// Runtime is what makes the sandboxes, and how large they are.
+// Runtime has the settings of the runtime that creates sandboxes, and the limits of a sandbox.
 type Runtime struct {
 	Name      string
-	Runsc     string // path; empty: beside the server
-	Agent     string // path; empty: beside the server
-	Start     time.Duration
-	Pool      int
+	Runsc     string        // path; empty: beside the server
+	Agent     string        // path; empty: beside the server
+	Start     time.Duration // timeout of a sandbox's start
+	Pool      int           // booted sandboxes in the pool, for each template
 	Snapshots bool
 	Processes int
 	DiskMB    int
 }
 
-// Output bounds what a result holds.
+// Output has the form and the limits of results.
 type Output struct {
 	Style string // plain or labeled
-	Max   int    // bytes of each stream
+	Max   int    // characters of each stream
 }
 
-// Default returns the settings of a server that was told nothing.
+// Default returns the settings of a server without a settings file, variables and flags.
 func Default() *Config {
 	c := &Config{From: map[string]string{}, texts: map[string]string{}, Flavors: slices.Clone(flavors)}
 	for _, s := range c.settings() {
@@ -146,7 +146,7 @@ func Default() *Config {
 	return c
 }
 
-// StateDir is where a server keeps its state unless the settings name a folder.
+// StateDir returns the default of the setting state_dir.
 func StateDir() string {
 	if os.Getuid() == 0 {
 		return "/var/lib/sandlot"

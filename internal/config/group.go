@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// accounts are the files that say who is in which group of this machine.
+// accounts are the paths of the files that list the users and groups of this machine.
 type accounts struct{ passwd, group string }
 
 var machineAccounts = accounts{"/etc/passwd", "/etc/group"}
 
-// otherMembers says in words why a file that its group can write is not the user's
-// alone; empty, if the group has no members but that user and root. A group that is not
-// in /etc/group (LDAP) may have any members.
+// otherMembers returns a text that explains why users other than uid and root may be members of a
+// group, or empty if there are no others. The members of a group that is not in /etc/group (LDAP) are
+// unknown, so it may have any.
 func (a accounts) otherMembers(gid, uid int) string {
 	name, members, err := a.members(gid)
 	if err != nil {
@@ -40,7 +40,7 @@ func (a accounts) otherMembers(gid, uid int) string {
 	if err != nil {
 		return fmt.Sprintf("who is in its group %s cannot be read (%v)", name, err)
 	}
-	for m := range names { // that /etc/passwd does not have
+	for m := range names { // members that are not in /etc/passwd
 		others = append(others, m)
 	}
 	if len(others) == 0 {
@@ -49,8 +49,8 @@ func (a accounts) otherMembers(gid, uid int) string {
 	return fmt.Sprintf("its group %s has other members, such as %q", name, others[0])
 }
 
-// members returns a group's name and whom /etc/group lists; an empty name, if the
-// group is not there.
+// members returns a group's name and its members by /etc/group. The name is empty if the group is not
+// in that file.
 func (a accounts) members(gid int) (name string, members []string, err error) {
 	err = records(a.group, 3, func(f []string) {
 		if f[2] != strconv.Itoa(gid) {
@@ -64,7 +64,8 @@ func (a accounts) members(gid int) (name string, members []string, err error) {
 	return name, members, err
 }
 
-// records reads a file of lines with colons, those that have so many fields.
+// records calls do with the fields of each line of a file such as /etc/passwd, whose fields are
+// separated by colons. It skips lines with fewer fields, and comments.
 func records(file string, fields int, do func([]string)) error {
 	f, err := os.Open(file)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Source is what settings are read from.
+// Source has everything that settings are read from.
 type Source struct {
-	File  string            // path of sandlot.yaml; empty: SANDLOT_CONFIG, or the state folder's, if there
+	File  string            // path of sandlot.yaml; empty: see Place
 	Env   map[string]string // variables
 	Flags map[string]string // by key; only those that were given
 }
@@ -35,14 +35,14 @@ func Environ() map[string]string {
 	return env
 }
 
-// Wrong returns a Configuration fault that names a setting as it was given, its value,
-// and err: what is allowed.
+// Wrong returns a Configuration fault for a setting's current value. It names the setting as the user
+// gave it (flag, variable or key of the file), and the value; err says what is allowed.
 func (c *Config) Wrong(key string, err error) error {
 	i := slices.IndexFunc(c.settings(), func(s setting) bool { return s.key == key })
 	return c.wrong(key, c.settings()[i].get(), err)
 }
 
-// wrong is Wrong for a value that was not taken.
+// wrong is Wrong for a value that the setting does not have yet.
 func (c *Config) wrong(key, value string, err error) error {
 	where := c.From[key]
 	if file, ok := strings.CutPrefix(where, "file "); ok {
@@ -54,7 +54,7 @@ func (c *Config) wrong(key, value string, err error) error {
 	return fault.Wrap(fault.Configuration, err, "%s=%q: %v", strings.TrimPrefix(where, "variable "), value, err)
 }
 
-// set takes a value up that came from somewhere.
+// set sets a setting to a value, and stores the value's origin.
 func (c *Config) set(row setting, value, from string) error {
 	c.From[row.key] = from
 	if err := row.set(value); err != nil {
@@ -91,7 +91,8 @@ func Load(s Source) (*Config, error) {
 	return c, nil
 }
 
-// noteUnused notes variables of the succeeded systems that are set, and change nothing.
+// noteUnused adds notes on variables of the systems that Sandlot replaces, if they are set but have no
+// effect here.
 func (c *Config) noteUnused(env map[string]string) {
 	for _, pair := range [][2]string{{"MSB_SERVER_URL", "MSB_API_KEY"}, {"MSB_API_KEY", "MSB_SERVER_URL"}} {
 		if env[pair[0]] != "" {
@@ -106,7 +107,8 @@ func (c *Config) noteUnused(env map[string]string) {
 	}
 }
 
-// variables sets a row from its variables: Sandlot's own wins over the older ones.
+// variables sets a setting from its environment variables. Sandlot's own variable overrides those of
+// the systems that it replaces.
 func (c *Config) variables(row setting, env map[string]string) error {
 	used := ""
 	for _, name := range append([]string{row.env()}, row.older...) {
@@ -126,9 +128,9 @@ func (c *Config) variables(row setting, env map[string]string) error {
 	return nil
 }
 
-// Place is the settings file, and whether somebody named it, or its folder: one
-// that was named itself has to be there. The folder in which a program is started
-// has no say: it may be one that was cloned, or unpacked.
+// Place returns the path of the settings file. named: the user named the file or its folder;
+// needed: the user named the file itself, so it has to exist. The working directory is never searched:
+// it may be a cloned repository or an unpacked archive, whose author would choose the settings.
 func (s Source) Place() (path string, named, needed bool) {
 	path = s.File
 	if path == "" {
@@ -150,7 +152,7 @@ func (s Source) Place() (path string, named, needed bool) {
 	return filepath.Join(state, "sandlot.yaml"), false, false
 }
 
-// Chosen says whether somebody named the settings file, or the state folder.
+// Chosen reports whether the user named the settings file or the state folder.
 func (s Source) Chosen() bool {
 	_, named, _ := s.Place()
 	_, flag := s.Flags["state_dir"]
@@ -160,7 +162,7 @@ func (s Source) Chosen() bool {
 // file reads sandlot.yaml.
 func (c *Config) file(s Source) error {
 	p, _, needed := s.Place()
-	st, _ := os.Stat(p) // before it is read: a change in between is seen later
+	st, _ := os.Stat(p) // before the read: a change in between is noticed by the next comparison
 	text, err := os.ReadFile(p)
 	if errors.Is(err, fs.ErrNotExist) && !needed {
 		return nil
@@ -215,7 +217,8 @@ func (c *Config) parse(path string, text []byte) error {
 	return c.take(path, flat)
 }
 
-// take takes up the values of a file by their keys; nil is a key without a value.
+// take sets the settings to the values of a file, by their keys. A nil value (a key without a value)
+// changes nothing.
 func (c *Config) take(path string, values map[string]*string) error {
 	rows := c.settings()
 	for _, key := range slices.Sorted(maps.Keys(values)) {
@@ -239,7 +242,7 @@ func (c *Config) take(path string, values map[string]*string) error {
 	return nil
 }
 
-// only refuses a section's keys that are not known.
+// only returns an error if a section has a key other than the known ones.
 func only(n *yaml.Node, known ...string) error {
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
 		if key := n.Content[i].Value; !slices.Contains(known, key) {
@@ -249,7 +252,8 @@ func only(n *yaml.Node, known ...string) error {
 	return nil
 }
 
-// flatten gives a key without a value nil.
+// flatten adds the values of a YAML node to into, with dotted keys: a list as text with commas, and nil
+// for a key without a value.
 func flatten(into map[string]*string, key string, n *yaml.Node) error {
 	switch n.Kind {
 	case yaml.ScalarNode:
@@ -300,7 +304,7 @@ func (c *Config) flavors(n *yaml.Node) error {
 	return nil
 }
 
-// flavor adds a flavor, or replaces the one of the same name.
+// flavor adds a flavor, or replaces the flavor of the same name.
 func (c *Config) flavor(f Flavor) {
 	c.Flavors = slices.DeleteFunc(c.Flavors, func(o Flavor) bool { return o.Name == f.Name })
 	c.Flavors = append(c.Flavors, f)
@@ -332,7 +336,7 @@ func (c *Config) templates(n *yaml.Node) error {
 	return nil
 }
 
-// check says what is wrong with a template, and resolves the links of its rootfs.
+// check returns an error if a template is invalid, and resolves symbolic links in its rootfs.
 func (t *Template) check() error {
 	root, err := filepath.EvalSymlinks(t.Rootfs)
 	if err != nil || !filepath.IsAbs(root) {
@@ -378,7 +382,7 @@ func knownTemplate(n *yaml.Node) error {
 	return nil
 }
 
-// finish checks what depends on several settings.
+// finish applies and checks what depends on more than one setting.
 func (c *Config) finish() error {
 	if c.File != "" {
 		chosen, or := c.Source.Chosen(), ""
@@ -392,7 +396,7 @@ func (c *Config) finish() error {
 	if c.limitedMemory != "" || c.limitedCPU != "" {
 		f := Flavor{Name: "container", CPUs: 1, MemoryMB: 256}
 		if c.limitedMemory != "" {
-			f.MemoryMB, _ = megabytes(c.limitedMemory) // was checked
+			f.MemoryMB, _ = megabytes(c.limitedMemory) // the syntax was checked when it was set
 		}
 		if c.limitedCPU != "" {
 			f.CPUs, _ = strconv.ParseFloat(c.limitedCPU, 64)
@@ -415,7 +419,7 @@ func (c *Config) finish() error {
 		return fault.New(fault.Configuration, "default_flavor=%q (%s): must be one of %s", c.Sessions.DefaultFlavor,
 			c.From["default_flavor"], strings.Join(names, ", "))
 	}
-	// What bounded mcp-codemode's calls, and was not only what they had by default.
+	// In mcp-codemode, EXEC_TIMEOUT was not only the default but also the limit of calls.
 	if c.From["execution_timeout"] == "variable EXEC_TIMEOUT" && c.From["max_execution_timeout"] == "default" {
 		c.Sessions.MaxExecution, c.From["max_execution_timeout"] = c.Sessions.Execution, "variable EXEC_TIMEOUT"
 	}

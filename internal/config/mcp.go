@@ -19,33 +19,32 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// MCP is what the settings say of third-party MCP servers. Which ones there
-// are, Servers says.
+// MCP has the settings of third-party MCP servers. Config.Servers returns the servers themselves.
 type MCP struct {
-	Idle    time.Duration // without use, after which a server's program is stopped
-	Install time.Duration // that installing one may take
-	Consent string        // allow, ask or deny: what users' agents may do before one is added
-	// Files of other MCP clients, whose servers are taken up too: absolute paths.
-	// A change of one of them matters as one of the settings file does.
+	Idle    time.Duration // without use, after which a server is stopped
+	Install time.Duration // time limit of an installation
+	Consent string        // allow, ask or deny: whether users' agents may add servers
+	// Files are absolute paths of MCP clients' files, whose servers are used too. A running server
+	// reloads them when they change, as it does with the settings file.
 	Files []string
-	// FilesEnv are the variables of the server that these files may name.
+	// FilesEnv are the names of environment variables that these files may refer to.
 	FilesEnv []string
 
 	section []entry
-	last    map[string][]entry // of each of Files, when it was last as it should be
-	running []Volume           // volumes of the server that runs with other settings
+	last    map[string][]entry // the entries of each of Files when it was last valid
+	running []Volume           // volumes that the running server mounts, with its earlier settings
 }
 
-// entry is one server as it stands in a file.
+// entry is one server as a file describes it.
 type entry struct {
 	name string
 	from string
 	form *form
-	keys map[string]any // of texts, lists and maps of such; nil for null
-	err  error          // it is no entry at all
+	keys map[string]any // values: string, []any, map[string]any; nil for null
+	err  error          // set if the entry is not a section at all
 }
 
-// mcpRows are the settings of MCP servers beside the servers themselves.
+// mcpRows returns the settings of MCP servers, except for the servers themselves.
 func (c *Config) mcpRows() []setting {
 	m := &c.MCP
 	return []setting{
@@ -99,15 +98,15 @@ func readVariable(name string) (string, error) {
 	return name, nil
 }
 
-// Follow makes c the settings that a server takes up while it runs: what was last
-// right in the files of clients still holds where they are wrong now, and what
-// sandboxes write is what they write already, too.
+// Follow prepares c to replace before in a running server. Where a client's file is invalid now, its
+// last valid entries stay in use. volumes are those of the running server: a file in one of them is not
+// trusted either.
 func (c *Config) Follow(before *Config, volumes []Volume) {
 	c.MCP.last, c.MCP.running = before.MCP.last, volumes
 }
 
-// clients are the entries of a client's file. One that is wrong, gone, or not the
-// operator's alone changes nothing: what it had said holds, if it was read.
+// clients returns the entries of a client's file. If the file is invalid, missing, or writable by
+// others, it returns the last valid entries, if there are any, and a note.
 func (c *Config) clients(file string) (entries []entry, note string) {
 	if c.MCP.last == nil {
 		c.MCP.last = map[string][]entry{}
@@ -124,8 +123,8 @@ func (c *Config) clients(file string) (entries []entry, note string) {
 	return nil, fmt.Sprintf("mcp_files: %s: %v; no server is taken from it", file, err)
 }
 
-// mcp keeps the section's entries. What is wrong in one of them is told by
-// Servers: it must not hold the start.
+// mcp stores the entries of the section mcp. Servers reports errors in an entry: they must not prevent
+// the server's start.
 func (c *Config) mcp(n *yaml.Node, path string) error {
 	c.MCP.section = nil
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
@@ -152,11 +151,11 @@ func section(tree any, err error) (map[string]any, error) {
 	return keys, err
 }
 
-// Servers reads the servers that the operator configured: those of the settings
-// file, then those of MCP.Files. It reads the files, and runs the commands in
-// $(…), each time anew. One that cannot be used is Broken and says why; notes
-// are what the operator should know beside. Neither ever tells a value that was
-// put in. Principal returns the id of a principal that an entry names.
+// Servers returns the servers that the operator configured: those of the settings file, then those of
+// MCP.Files. Each call reads the files of clients, and runs the commands in $(…), again. A server that
+// cannot be used has its Broken field set to the reason. notes are messages for the operator. Neither
+// contains a value that an expansion inserted. principal returns the id of a principal by the text in
+// an entry.
 func (c *Config) Servers(ctx context.Context, principal func(text string) (id string, err error)) (
 	list []spec.Configured, notes []string) {
 	all := slices.Clone(c.MCP.section)
@@ -187,9 +186,8 @@ func (c *Config) Servers(ctx context.Context, principal func(text string) (id st
 	return list, notes
 }
 
-// named gives each entry a name that is safe and its own. Of two that were
-// written alike the first one stays, so that the settings file goes before all
-// other files.
+// named assigns a valid, unique name to each entry. Of two entries with the same name in the files, it
+// keeps the first, so the settings file takes precedence over the files of clients.
 func named(all []entry) (kept []entry, names, notes []string) {
 	first := map[string]string{}
 	for _, e := range all {
@@ -214,8 +212,7 @@ func named(all []entry) (kept []entry, names, notes []string) {
 
 const maxServerName = 32
 
-// safeName makes a name of letters, digits, _ and -, that begins with one of
-// the first two.
+// safeName turns s into a name of letters, digits, _ and - that begins with a letter or digit.
 func safeName(s string) string {
 	out := []byte{}
 	for _, r := range s {
@@ -240,8 +237,8 @@ func safeName(s string) string {
 	return name
 }
 
-// mcpShown lists the section's servers as they are written, without the values
-// of variables and headers, and without what could be in a URL.
+// mcpShown returns a row for each server of the section mcp: not expanded, and without the values of
+// variables and headers and without the parts of a URL that may be secret.
 func (c *Config) mcpShown() []Row {
 	var rows []Row
 	for _, e := range c.MCP.section {

@@ -18,11 +18,11 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// ownKeys are what an entry of sandlot.yaml may have: Crush's, and ours.
+// ownKeys are the keys that an entry of sandlot.yaml may have: those of Crush, and more.
 var ownKeys = append(slices.Clone(clientconfig.Keys), "where", "prefix", "principals", "trust", "user")
 
-// read makes the server that the entry describes. One that is disabled is not
-// expanded: nothing of it is needed, and no command has to run for it.
+// read returns the server that the entry describes. It does not expand a disabled server's texts, so
+// that no command runs for it.
 func (e entry) read(ctx context.Context, c *Config, principal func(string) (string, error)) (
 	s spec.Configured, notes []string) {
 	if e.err != nil {
@@ -40,7 +40,7 @@ func (e entry) read(ctx context.Context, c *Config, principal func(string) (stri
 		err = check(&s)
 	}
 	if err != nil {
-		// Nothing but the name, who may see it, and why.
+		// Only the name, who may see the server, and the reason remain.
 		s = spec.Configured{Disabled: s.Disabled, Principals: s.Principals, Where: s.Where,
 			Broken: strings.ReplaceAll(err.Error(), "\n", "; ")}
 	}
@@ -50,7 +50,7 @@ func (e entry) read(ctx context.Context, c *Config, principal func(string) (stri
 	return s, notes
 }
 
-// home is the folder that ~ stands for where the server runs.
+// home returns the folder that ~ means for the server: on the host, or in a sandbox.
 func (c *Config) home(s spec.Configured) string {
 	if s.Where == spec.OnHost {
 		if h := spec.HomeOf(s.User); h != "" {
@@ -71,7 +71,7 @@ func (c *Config) home(s spec.Configured) string {
 	return "/root"
 }
 
-// reader takes the keys of an entry apart, and keeps what is wrong first.
+// reader reads an entry's keys by type, and stores the first error.
 type reader struct {
 	keys map[string]any
 	err  error
@@ -124,14 +124,14 @@ func (r *reader) list(key string) []string {
 	return list
 }
 
-// principals are ids: what people are called decides nothing.
+// principals returns the ids of the principals that the entry lists. Display names have no effect.
 func (r *reader) principals(parse func(string) (string, error)) []string {
 	list := r.list("principals")
 	for i, who := range list {
 		id, err := parse(who)
 		if err != nil {
 			r.wrong("principals", "%v", err)
-			continue // it stays in the list, and matches no principal
+			continue // the text stays in the list, where it matches no principal's id
 		}
 		list[i] = id
 	}
@@ -170,7 +170,7 @@ func (r *reader) timeout() time.Duration {
 	return d
 }
 
-// server is what the keys say, as they are written.
+// server returns the server that the keys describe, without expansion.
 func (r *reader) server() spec.Configured {
 	s := spec.Configured{
 		Kind: spec.Kind(r.text("type", "stdio", "http", "sse")), Command: r.text("command"), Args: r.list("args"),
@@ -182,7 +182,7 @@ func (r *reader) server() spec.Configured {
 		Where: spec.Where(r.text("where", "sandbox", "host")), User: r.text("user"),
 		Trust: spec.Trust(r.text("trust", "warn", "hold")),
 	}
-	r.yes("oauth") // the server itself says whether users log in
+	r.yes("oauth") // accepted and ignored: the server itself tells whether users have to log in
 	if _, given := r.keys["prefix"]; given {
 		p := r.text("prefix")
 		if !prefixForm.MatchString(p) {
@@ -217,7 +217,7 @@ func (r *reader) server() spec.Configured {
 	return s
 }
 
-// expansion puts values in, and keeps what is wrong first.
+// expansion replaces the references in an entry by values, and stores the first error.
 type expansion struct {
 	ctx   context.Context
 	env   variables
@@ -243,7 +243,7 @@ func (x *expansion) pairs(field string, m map[string]string) {
 }
 
 func (x *expansion) server(s *spec.Configured, home string) error {
-	// Before the expansion: a ~ that was put in is no home folder.
+	// This is checked before the expansion: a ~ that is part of a value does not mean the home folder.
 	tilde := s.Command == "~" || strings.HasPrefix(s.Command, "~/")
 	s.Command = x.text("command", strings.TrimPrefix(s.Command, map[bool]string{true: "~"}[tilde]))
 	if tilde {
@@ -270,7 +270,8 @@ var (
 	hasControls = func(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 )
 
-// check says what is wrong with the expanded texts, and never what they are.
+// check returns an error if an expanded text is invalid. The error never contains the text, which may
+// be secret.
 func check(s *spec.Configured) error {
 	if s.Kind == spec.Stdio && s.Where == spec.OnHost {
 		if err := spec.CheckUser(s.User); err != nil {
@@ -278,7 +279,7 @@ func check(s *spec.Configured) error {
 		}
 	}
 	if s.Kind == spec.Stdio && strings.TrimSpace(s.Command) == "" {
-		return errors.New("command: what it stands for is empty")
+		return errors.New("command: it is empty after the expansion")
 	}
 	if hasNUL(s.Command) || slices.ContainsFunc(s.Args, hasNUL) {
 		return errors.New("command and args cannot have a NUL in them")
@@ -294,7 +295,7 @@ func check(s *spec.Configured) error {
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Headers)) {
 		if !headerForm.MatchString(k) {
-			return fmt.Errorf("headers %q: HTTP knows no such name", fault.Clip(k))
+			return fmt.Errorf("headers %q: it is not a valid header name", fault.Clip(k))
 		}
 		if hasControls(s.Headers[k]) {
 			return fmt.Errorf("headers %s: a value cannot have a line break or another control character in it", k)
@@ -310,8 +311,9 @@ func check(s *spec.Configured) error {
 	return nil
 }
 
-// checkOAuth says what is wrong with how Sandlot is known to a server. A secret
-// has to say to whom it may be sent: the server itself can lead anywhere.
+// checkOAuth returns an error if the OAuth client settings are invalid. A client secret needs an issuer:
+// without it, the MCP server could direct Sandlot to any authorization server, which would get the
+// secret.
 func checkOAuth(o spec.OAuth) error {
 	if o.Issuer != "" {
 		u, err := url.Parse(o.Issuer)
@@ -334,8 +336,8 @@ func checkOAuth(o spec.OAuth) error {
 	return nil
 }
 
-// show is the entry on one line, for people: variables and headers by their
-// names, nothing expanded.
+// show returns the entry on one line, for people: not expanded, and with the names of variables and
+// headers only.
 func (e entry) show() string {
 	r := &reader{keys: e.keys}
 	what := append([]string{}, r.text("command"))
@@ -354,7 +356,7 @@ func (e entry) show() string {
 	return strings.TrimSpace(strings.Join(what, " "))
 }
 
-// bare is a URL without the parts in which secrets stand.
+// bare returns a URL with [secret] in place of the parts that may be secret: user, query and fragment.
 func bare(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.User == nil && u.RawQuery == "" && u.Fragment == "" {

@@ -17,20 +17,20 @@ import (
 	"sandlot/internal/fault"
 )
 
-// form is how a kind of file says what an entry is.
+// form is the syntax of the entries in a kind of file.
 type form struct {
-	// translate gives the keys their names in sandlot.yaml.
+	// translate returns the values by their keys in sandlot.yaml.
 	translate func(keys map[string]any) (translated map[string]any, notes []string, err error)
 	expand    func(ctx context.Context, text string, env variables) (string, error)
 }
 
-// variables are those of the server that an entry may name.
+// variables are the environment variables to which an entry may refer.
 type variables struct {
 	all    map[string]string
-	listed []string // in mcp_files_env, for the files of clients
+	listed []string // names in mcp_files_env: the only ones for clients' files
 }
 
-// may says why a client's file does not get a variable.
+// may returns an error if a client's file may not use the variable.
 func (v variables) may(name string) error {
 	if slices.Contains(v.listed, name) {
 		return nil
@@ -39,7 +39,7 @@ func (v variables) may(name string) error {
 		"the operator can list it in mcp_files_env", fault.Clip(name))
 }
 
-// own is the form of sandlot.yaml.
+// own is the syntax of sandlot.yaml.
 var own = form{
 	translate: func(keys map[string]any) (map[string]any, []string, error) {
 		for _, k := range slices.Sorted(maps.Keys(keys)) {
@@ -54,7 +54,7 @@ var own = form{
 	},
 }
 
-// ofClient is the form of a client's file.
+// ofClient returns the syntax of a client's file.
 func ofClient(f *clientconfig.Format) *form {
 	return &form{
 		translate: f.Translate,
@@ -64,8 +64,7 @@ func ofClient(f *clientconfig.Format) *form {
 	}
 }
 
-// readClients reads the servers in a client's file, in the form that its keys
-// tell of.
+// readClients reads the servers in a client's file, whose keys tell the format.
 func readClients(path string, judge *trust) ([]entry, error) {
 	f, err := judge.open(path)
 	if errors.As(err, new(*os.PathError)) {
@@ -103,7 +102,7 @@ func plainly(err error) string {
 	return err.Error()
 }
 
-// yamlTree does the same for YAML: a text is as it was written.
+// yamlTree converts a YAML node to texts, lists ([]any) and maps. Numbers stay as they are written.
 func yamlTree(n *yaml.Node, depth int) (any, error) {
 	if depth > 16 {
 		return nil, errors.New("it is nested too deeply")
@@ -126,7 +125,7 @@ func yamlTree(n *yaml.Node, depth int) (any, error) {
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			key := n.Content[i].Value
 			if _, twice := m[key]; twice {
-				return nil, fmt.Errorf("%q stands there twice", fault.Clip(key))
+				return nil, fmt.Errorf("the key %q occurs twice", fault.Clip(key))
 			}
 			v, err := yamlTree(n.Content[i+1], depth+1)
 			if err != nil {

@@ -14,34 +14,34 @@ import (
 	"sandlot/internal/pkgregistry"
 )
 
-// Network is what sandboxes may reach.
+// Network has the settings of sandboxes' network access.
 type Network struct {
 	Rules
-	// Registries is "auto", "none", or URLs by their package manager.
+	// Registries has the URLs of package registries by package manager; nil: auto, empty: none.
 	Registries map[string]string
-	// Hosts are names with their addresses, before any name server.
+	// Hosts has addresses by host name. They take precedence over DNS.
 	Hosts map[string]netip.Addr
 
-	MaxConnections int // of a sandbox, at once
-	ConnectionRate int // new ones of a sandbox, in a second
-	MaxMB          int // of a session, both ways together; 0: no limit
-	Idle           time.Duration
+	MaxConnections int           // of a sandbox, at the same time
+	ConnectionRate int           // new connections of a sandbox per second
+	MaxMB          int           // sent and received by a session together; 0: no limit
+	Idle           time.Duration // after which a connection without traffic is closed
 }
 
-// Rules are a mode and what may be reached beside it, as it is written.
+// Rules are a mode and the hosts that are allowed in addition, as texts of the settings.
 type Rules struct {
 	Mode    string    `yaml:"mode"`  // none, allowlist, public or open
 	Allow   []string  `yaml:"allow"` // network rules
 	Private []Private `yaml:"-"`
 }
 
-// Private is a host that may have addresses of a range that is not public.
+// Private allows a host to have addresses in a private range.
 type Private struct {
 	Host string // a network rule
 	Net  netip.Prefix
 }
 
-// networkRows are the settings of the network.
+// networkRows returns the settings of the network.
 func (c *Config) networkRows() []setting {
 	n := &c.Network
 	return []setting{
@@ -74,7 +74,7 @@ func (c *Config) networkRows() []setting {
 	}
 }
 
-// pairs is the text form of names with values.
+// pairs returns m as text: name=value, sorted by name, separated by commas.
 func pairs[V any](m map[string]V) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(m)) {
@@ -133,7 +133,7 @@ func (n *Network) setRegistries(v string) error {
 		case v == "none":
 		case ok && slices.Contains(pkgregistry.Keys, name):
 			found[name], last = address, name
-		case last == "go": // a list of its own: go=URL,direct
+		case last == "go": // GOPROXY is a list itself: go=URL,direct
 			found[last] += "," + w
 		default:
 			return fmt.Errorf("%q must be auto, none, or one or more of npm=URL, pypi=URL, go=URL", w)
@@ -153,7 +153,7 @@ func (n *Network) registriesText() string {
 	return pairs(n.Registries)
 }
 
-// network brings the section into the form of the table.
+// network adds the values of the section network to into, by their keys in the table of settings.
 func network(into map[string]*string, n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return nil

@@ -15,17 +15,17 @@ import (
 	"time"
 )
 
-// setting is one row of the table from which the file, the variables, the flags
-// and the documentation are read.
+// setting is one row of the table of settings. The parsers of the file, variables and flags use it,
+// and so does the documentation.
 type setting struct {
 	key, value string
-	// older are variables of the succeeded systems, the one that wins first.
+	// older are the variables of the systems that Sandlot replaces, in order of precedence.
 	older []string
 	help  string
 	access
 }
 
-// access writes a setting into the settings that its row is of, and reads it there.
+// access sets and gets the text form of a setting's value in a Config.
 type access struct {
 	set func(string) error
 	get func() string
@@ -35,7 +35,8 @@ func (s setting) env() string {
 	return "SANDLOT_" + strings.ToUpper(strings.ReplaceAll(s.key, ".", "_"))
 }
 
-// text is one that read checks, and brings into the form that is stored; nil: any.
+// text is a setting with a text. read checks the text and returns the form to store; nil: any text is
+// allowed.
 func text(at *string, read func(string) (string, error)) access {
 	return access{func(v string) (err error) {
 		if read != nil {
@@ -57,8 +58,8 @@ func oneOf(at *string, allowed ...string) access {
 	})
 }
 
-// list is of words with commas between them, each of which read checks as in text; it
-// leaves out those for which it returns "".
+// list is a setting with a list of words, separated by commas. read is called for each word, as in text;
+// words for which it returns "" are left out.
 func list(at *[]string, read func(string) (string, error)) access {
 	return access{func(v string) error {
 		*at = nil
@@ -90,7 +91,7 @@ func number(at *int, min, max int) access {
 	}, func() string { return strconv.Itoa(*at) }}
 }
 
-// duration is in seconds when it has no unit.
+// duration is a setting with a duration; a number without a unit is seconds.
 func duration(at *time.Duration, min, max time.Duration) access {
 	return access{func(v string) error {
 		d, err := ParseDuration(v)
@@ -133,12 +134,12 @@ func boolean(at *bool) access {
 
 const day = 24 * time.Hour
 
-// settings is the table of c.
+// settings returns the table of settings, whose rows set and get the values of c.
 func (c *Config) settings() []setting {
 	return slices.Concat(c.serverRows(), c.runtimeRows(), c.sessionRows(), c.networkRows(), c.mcpRows(), c.outputRows())
 }
 
-// serverRows are the settings of the server.
+// serverRows returns the settings of the server.
 func (c *Config) serverRows() []setting {
 	s := &c.Server
 	return []setting{
@@ -176,7 +177,7 @@ func (c *Config) serverRows() []setting {
 	}
 }
 
-// runtimeRows are the settings of the runtime.
+// runtimeRows returns the settings of the runtime.
 func (c *Config) runtimeRows() []setting {
 	r := &c.Runtime
 	return []setting{
@@ -199,7 +200,7 @@ func (c *Config) runtimeRows() []setting {
 	}
 }
 
-// sessionRows are the settings of sessions.
+// sessionRows returns the settings of sessions.
 func (c *Config) sessionRows() []setting {
 	s := &c.Sessions
 	return []setting{
@@ -231,7 +232,7 @@ func (c *Config) sessionRows() []setting {
 	}
 }
 
-// outputRows are the settings of results, shared folders, and the default flavor.
+// outputRows returns the settings of results, shared folders, and the default flavor.
 func (c *Config) outputRows() []setting {
 	return []setting{
 		{"output_style", "plain", nil,
@@ -295,7 +296,7 @@ func readFolder(v string) (string, error) {
 	return filepath.Abs(v)
 }
 
-// readFile reads the path of a file, or nothing.
+// readFile returns the absolute path of a file, or empty if v is.
 func readFile(v string) (string, error) {
 	if v == "" {
 		return "", nil
@@ -303,7 +304,8 @@ func readFile(v string) (string, error) {
 	return filepath.Abs(v)
 }
 
-// setVolumes reads one host:sandbox[:ro], several with commas, or a JSON array.
+// setVolumes sets the volumes by one or more texts host:sandbox[:ro], separated by commas or in a JSON
+// array.
 func (c *Config) setVolumes(v string) error {
 	c.Volumes = nil
 	list := strings.Split(v, ",")
@@ -331,7 +333,7 @@ func (c *Config) setVolumes(v string) error {
 	return nil
 }
 
-// reserved are places of the sandbox that a volume must not cover.
+// reserved are the paths in the sandbox at which a volume must not be mounted.
 var reserved = []string{"/", "/workspace", "/proc", "/sys", "/dev", "/run/sandlot", "/var/lib/sandlot", "/usr", "/bin",
 	"/lib", "/lib64", "/etc", "/tmp", "/.sandlot"}
 
@@ -382,7 +384,7 @@ func readMemory(v string) (string, error) {
 	return v, err
 }
 
-// megabytes reads Docker's form of a size: bytes, or a number with k, m or g.
+// megabytes parses a size as Docker writes it (bytes, or a number with k, m or g).
 func megabytes(v string) (int, error) {
 	unit := map[byte]float64{'b': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30}
 	n, f := strings.ToLower(v), 1.0

@@ -10,22 +10,21 @@ import (
 	"syscall"
 )
 
-// trust judges a file whose text counts as the operator's own, and so can have
-// programs started: nobody else may be able to write it, to put another one in its
-// place, or to lead its name elsewhere.
+// trust checks files whose content is treated as the operator's own, and so can make the server run
+// programs: nobody else may be able to write such a file, to replace it, or to redirect its path with a
+// link.
 type trust struct {
-	shared  []string // folders that sandboxes write
-	volumes bool     // the operator's own are among them
-	others  bool     // other users of the machine are looked for too
-	links   int      // that were followed
+	shared  []string // folders that sandboxes can write
+	volumes bool     // shared has volumes of the settings
+	others  bool     // check that other users of the machine cannot write either
+	links   int      // number of symbolic links that were followed
 	accounts
 }
 
-// maxLinks is how many links a name may lead through; the kernel has as many.
+// maxLinks is the maximum number of symbolic links in a path, as in the kernel.
 const maxLinks = 40
 
-// open opens the file that was judged. The error says why it must not be read,
-// and what to do.
+// open checks a file and opens it. The error says why the file must not be read, and what to do.
 func (t *trust) open(file string) (*os.File, error) {
 	abs, err := filepath.Abs(file)
 	if err != nil {
@@ -35,7 +34,8 @@ func (t *trust) open(file string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(real, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0) // a pipe must not hold the server
+	// With O_NONBLOCK, opening a named pipe does not block.
+	f, err := os.OpenFile(real, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (t *trust) open(file string) (*os.File, error) {
 	return f, nil
 }
 
-// follow walks to the file as the kernel does, and judges each folder and each
+// follow resolves a path component by component, as the kernel does, and checks each folder and each
 // link on the way.
 func (t *trust) follow(abs string) (string, os.FileInfo, error) {
 	at, rest := "/", strings.Split(abs, "/")
@@ -111,7 +111,7 @@ func (t *trust) link(path string, st os.FileInfo) (string, error) {
 	return os.Readlink(path)
 }
 
-// folder judges one that the name leads through.
+// folder checks a folder on the path.
 func (t *trust) folder(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -123,7 +123,7 @@ func (t *trust) folder(path string) error {
 				"to the volume", s)
 		}
 	}
-	// In a folder with the sticky bit only its owner moves or removes a file.
+	// In a folder with the sticky bit, only a file's owner can move or remove it.
 	if !t.others {
 		return nil
 	}
@@ -147,13 +147,13 @@ func (t *trust) file(path string, st os.FileInfo) error {
 	return nil
 }
 
-// ownedByServer says whether a file is the server's user's, or root's.
+// ownedByServer reports whether a file belongs to the server's user or to root.
 func ownedByServer(st os.FileInfo) bool {
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	return ok && (sys.Uid == 0 || int(sys.Uid) == os.Getuid())
 }
 
-// writers says in words who beside the server's user and root can write: empty for
+// writers returns a text that says who besides the server's user and root can write a file; empty:
 // nobody.
 func (t *trust) writers(st os.FileInfo) string {
 	sys, ok := st.Sys().(*syscall.Stat_t)
@@ -173,8 +173,8 @@ func because(why string) string {
 	return " (" + why + ")"
 }
 
-// trust returns a judge that knows what sandboxes write on this machine: volumes,
-// and the folders of sandboxes in the state folder.
+// trust returns a checker that knows the folders that sandboxes can write on this machine: volumes, and
+// their own folders in the state folder.
 func (c *Config) trust(others bool) *trust {
 	t := &trust{others: others, accounts: machineAccounts}
 	for _, v := range slices.Concat(c.Volumes, c.MCP.running) {
@@ -188,10 +188,9 @@ func (c *Config) trust(others bool) *trust {
 	return t
 }
 
-// Untrusted says why the settings file must not be taken up, or returns nil. What
-// a sandbox can write has no say over the server. Of a file that nobody named,
-// which is where a start would look for one, other users of the machine can write
-// nothing either.
+// Untrusted returns an error if the settings file must not be used, since sandboxes can write it. A file
+// at the default path, which the user has not named, must not be writable by other users of the machine
+// either.
 func (c *Config) Untrusted(file string, named bool) error {
 	f, err := c.trust(!named).open(file)
 	if err != nil {

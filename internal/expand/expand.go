@@ -1,6 +1,6 @@
-// Package expand expands values of the operator's settings: it replaces references to
-// variables, and commands, by their values and output. It never expands what it has put
-// in, and no error has any part of it.
+// Package expand expands values of the operator's settings: it replaces references to variables by
+// their values, and commands by their output. It never expands the result again, and no error contains
+// any part of a value or an output.
 package expand
 
 import (
@@ -20,19 +20,18 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// commandTimeout is how long a command may take; tests have less.
+// commandTimeout is the time limit of a command; tests set a shorter one.
 var commandTimeout = 10 * time.Second
 
-// maxOutput is what a command may print, in bytes.
+// maxOutput is the maximum size of a command's output, in bytes.
 const maxOutput = 64 << 10
 
 // Value expands $VAR, ${VAR}, ${VAR:-word}, ${VAR:+word}, ${VAR:?message} and
-// $(command), as a shell does in a here-document: nothing is split and no file
-// names are looked for, quotes stay, a backslash takes the meaning from $ and \,
-// and a variable that is not set is empty. Commands run with /bin/sh on this
-// machine, with env and nothing else: text must be the operator's own.
+// $(command), as a shell does in a here-document: there is no word splitting and no globbing, quotes
+// stay, a backslash escapes $ and \, and an unset variable is empty. Commands run with
+// /bin/sh on this machine, with env as their whole environment: text must be the operator's own.
 //
-// An error says what is wrong without any part of a value; the caller says where.
+// The caller adds to an error where text is from.
 func Value(ctx context.Context, text string, env map[string]string) (string, error) {
 	list := pairs(env)
 	return expanded(text, env, nil, func(w io.Writer, c *syntax.CmdSubst) error {
@@ -40,14 +39,14 @@ func Value(ctx context.Context, text string, env map[string]string) (string, err
 	})
 }
 
-// Variables does the same for a text that may be another's: no command ever runs,
-// and may says of each variable that the text names, used or not, why it is not
-// given away, or returns nil.
+// Variables expands a text that somebody else may have written: a command in it is an error, and may is
+// called for each variable that the text refers to, used or not. The expansion fails if may returns an
+// error.
 func Variables(text string, env map[string]string, may func(name string) error) (string, error) {
 	return expanded(text, env, may, nil)
 }
 
-// expanded is what a text stands for. Without command it may have none.
+// expanded expands a text. If command is nil, commands in it are errors.
 func expanded(text string, env map[string]string, may func(string) error,
 	command func(io.Writer, *syntax.CmdSubst) error) (string, error) {
 	if !strings.ContainsAny(text, "$`\\") {
@@ -83,7 +82,7 @@ func pairs(env map[string]string) []string {
 	return list
 }
 
-// check refuses what a shell would take and the settings do not promise.
+// check returns an error for shell syntax that the settings do not support.
 func check(word *syntax.Word) (err error) {
 	syntax.Walk(word, func(n syntax.Node) bool {
 		var wrong error
@@ -102,14 +101,14 @@ func check(word *syntax.Word) (err error) {
 		if err == nil {
 			err = wrong
 		}
-		// What stands in a command is the shell's.
+		// The shell checks the command itself.
 		_, command := n.(*syntax.CmdSubst)
 		return !command && wrong == nil
 	})
 	return err
 }
 
-// harmless refuses commands, and the variables that are not given away.
+// harmless returns an error for commands, and for variables that may does not allow.
 func harmless(word *syntax.Word, may func(string) error) (err error) {
 	syntax.Walk(word, func(n syntax.Node) bool {
 		switch n := n.(type) {
@@ -154,8 +153,8 @@ func param(p *syntax.ParamExp) error {
 	return nil
 }
 
-// prune takes out the words that are not needed: the library expands them, and
-// so runs their commands, before it looks whether they are.
+// prune removes default and alternate words that are not used: the library expands them, and so runs
+// their commands, before it checks whether they are needed.
 func prune(word *syntax.Word, env map[string]string) {
 	syntax.Walk(word, func(n syntax.Node) bool {
 		p, ok := n.(*syntax.ParamExp)
@@ -179,7 +178,7 @@ func prune(word *syntax.Word, env map[string]string) {
 	})
 }
 
-// tell says what went wrong in words that hold no value.
+// tell returns err without the values that it may contain.
 func tell(err error) error {
 	var unset shell.UnsetParameterError
 	var ours failure
@@ -187,8 +186,7 @@ func tell(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &unset):
-		// The message is shown as it is written, or not at all: put together, it
-		// may hold a value.
+		// The message is only shown if it is a literal: after an expansion, it could contain a value.
 		message := ""
 		if p := unset.Node; p != nil && p.Exp != nil && p.Exp.Word != nil && p.Exp.Word.Lit() != "" {
 			message = ": " + p.Exp.Word.Lit()
@@ -200,13 +198,13 @@ func tell(err error) error {
 	return errors.New("it cannot be expanded")
 }
 
-// failure is an error of a command.
+// failure is an error of a command, which never contains a value or output.
 type failure string
 
 func (f failure) Error() string { return string(f) }
 
-// run writes what the command prints. What it says on standard error is not for
-// any log: it may tell the secret that it was to fetch.
+// run runs a command and writes its output to w. Its standard error is discarded, not logged: it may
+// contain the secret that the command fetches.
 func run(ctx context.Context, w io.Writer, command string, env []string) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -234,7 +232,7 @@ func run(ctx context.Context, w io.Writer, command string, env []string) error {
 	return nil
 }
 
-// bounded ends a command that prints too much.
+// bounded is a writer that fails after left bytes, so that the command ends.
 type bounded struct {
 	w            io.Writer
 	left         int

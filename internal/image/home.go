@@ -5,38 +5,37 @@ import (
 	"strings"
 )
 
-// UserBase is where pip, npm, uv and others install to in every sandbox. It is in
-// the workspace, so that it outlives the sandbox; their caches are not.
+// UserBase is the folder in which pip, npm, uv and others install in every sandbox. It is in the
+// workspace, so it outlives the sandbox; their caches do not.
 const UserBase = "/workspace/.local"
 
-// Programs is the last folder of PATH: the agent makes there what a root does not
-// have, such as python where it has python3 alone.
+// Programs is the last folder of PATH. The agent creates programs there that the root file system does
+// not have, such as python if there is only python3.
 const Programs = "/var/lib/sandlot/bin"
 
 const systemPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// homeEnv is what makes a sandbox a place to work in, where the template does not
-// say otherwise.
+// homeEnv has the default environment variables of a sandbox. A template's own variables override them.
 var homeEnv = map[string]string{
 	"PATH": systemPath, "HOME": "/root", "USER": "root", "LANG": "C.UTF-8",
-	// The root is the sandbox's own: pip cannot break the machine's Python.
+	// pip installs into the sandbox, so it cannot break the machine's Python.
 	"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 	"PYTHONDONTWRITEBYTECODE": "1",
 	"PYTHONUSERBASE":          UserBase,
 	"npm_config_prefix":       UserBase,
 	"npm_config_fund":         "false", "npm_config_update_notifier": "false",
-	// What is installed globally can be required, as the root's own can.
+	// require finds packages that are installed globally, and those of the root file system.
 	"NODE_PATH":          UserBase + "/lib/node_modules:/usr/local/lib/node_modules:/usr/lib/node_modules",
 	"GOBIN":              UserBase + "/bin",
 	"CARGO_INSTALL_ROOT": UserBase,
 	"UV_LINK_MODE":       "copy", // its cache is on another file system
 }
 
-// Furnish adds what makes a template's sandboxes a place to work in: what is
-// installed there is found, and is kept. What the template sets itself stays.
+// Furnish adds homeEnv to the template's environment, so that installed programs are found and outlive
+// the sandbox. It does not change variables that the template sets itself.
 func (t *Template) Furnish() {
 	env := maps.Clone(homeEnv)
-	if base, ok := t.Env["PYTHONUSERBASE"]; ok && base != UserBase { // it has a place of its own, or none
+	if base, ok := t.Env["PYTHONUSERBASE"]; ok && base != UserBase { // the template has another folder, or disables it
 		maps.DeleteFunc(env, func(_, v string) bool { return strings.HasPrefix(v, UserBase) })
 	}
 	maps.Copy(env, t.Env)

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// Host returns the template "host": the machine's own programs, read-only, and
-// nothing else of the machine: no home folder, no setting, no secret, no
-// process.
+// Host returns the template "host". Its sandboxes have the machine's own programs, read-only, and nothing
+// else of the machine: no home folders, settings, secrets or processes.
 func Host() (*Template, error) {
 	t := &Template{Name: "host", Links: map[string]string{}, Provides: []string{"base"},
 		Env: map[string]string{"PATH": systemPath, "TERM": "xterm-256color"}}
@@ -30,8 +29,7 @@ func Host() (*Template, error) {
 	return t, nil
 }
 
-// system adds the folders with programs and libraries, and the few files of
-// /etc that make them work.
+// system adds the folders with programs and libraries, and the files of /etc that they need.
 func (t *Template) system() error {
 	for _, d := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {
 		st, err := os.Lstat(d)
@@ -60,8 +58,8 @@ func (t *Template) system() error {
 	return nil
 }
 
-// fonts gives programs that draw a configuration where the machine has none:
-// fontconfig complains without one, in the midst of other output.
+// fonts adds a configuration of fontconfig if the machine has none: without it, programs that draw text
+// print warnings of fontconfig among their output.
 func (t *Template) fonts() {
 	for _, b := range t.Binds {
 		if b.Target == "/etc/fonts" {
@@ -88,7 +86,7 @@ func readable(path string) bool {
 	return true
 }
 
-// interpreters fills the table of languages with what the machine has.
+// interpreters adds the languages whose interpreters the machine has.
 func (t *Template) interpreters() {
 	if p := t.find("python3", "import sys; print(sys.executable); print(sys.base_prefix)", "-c"); p != "" {
 		t.Languages = append(t.Languages, Language{Name: "python", Driver: "python", Command: []string{p},
@@ -99,7 +97,7 @@ func (t *Template) interpreters() {
 	if p := t.find("node", "console.log(process.execPath); console.log('')", "-e"); p != "" {
 		t.Languages = append(t.Languages, Language{Name: "node", Driver: "node", Command: []string{p},
 			Extension: ".mjs", Aliases: []string{"javascript", "js", "nodejs"}},
-			// Where Node is too old for it, its driver says so.
+			// If Node is too old for TypeScript, the driver reports it.
 			Language{Name: "typescript", Driver: "node", Command: []string{p}, Extension: ".mts",
 				Aliases: []string{"ts"}})
 		t.Provides = append(t.Provides, "node")
@@ -108,7 +106,7 @@ func (t *Template) interpreters() {
 		t.Languages = append(t.Languages, Language{Name: "bash", Driver: "bash", Command: []string{p}, Extension: ".sh",
 			Aliases: []string{"shell"}})
 	}
-	if program("/usr/local/go/bin/go") { // where its own installer puts it
+	if program("/usr/local/go/bin/go") { // where Go's installer puts it
 		t.Env["PATH"] += ":/usr/local/go/bin"
 	}
 	if _, err := os.Stat("/bin/sh"); err == nil {
@@ -116,9 +114,10 @@ func (t *Template) interpreters() {
 	}
 }
 
-// find returns where the sandbox has a program: beneath /usr if it is there,
-// else where the machine has it, whose folder is then added to the root. A
-// version manager's shim is a script: it is asked which program it stands for.
+// find returns the path of an interpreter in the sandbox, or "". If it is not in one of the system's
+// folders, find searches PATH and adds the interpreter's installation to the root file system. The
+// program in PATH may be the shim of a version manager, so it is run with a question: a script that
+// prints the path of the interpreter and of its installation.
 func (t *Template) find(name, question, flag string) string {
 	for _, dir := range []string{"/usr/bin", "/usr/local/bin", "/bin"} {
 		if p := filepath.Join(dir, name); program(p) {
@@ -148,14 +147,14 @@ func (t *Template) find(name, question, flag string) string {
 	}
 	if prefix, err = filepath.EvalSymlinks(prefix); err != nil || !strings.HasPrefix(real, prefix+"/") ||
 		len(strings.Split(prefix, "/")) < 4 {
-		return "" // so short a prefix would hold more than the interpreter
+		return "" // such a short prefix, as /opt or /usr, would contain more than the interpreter
 	}
 	t.Binds = append(t.Binds, Bind{prefix, prefix})
 	t.Env["PATH"] = filepath.Dir(real) + ":" + t.Env["PATH"]
 	return real
 }
 
-// program says whether path is, after links, an executable that is no script.
+// program reports whether path is an executable ELF file, after symbolic links: not a script.
 func program(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package image says what a sandbox is made of: the template's table of
-// languages, its root file system and its environment. It knows nothing of
-// who makes a sandbox out of it.
+// Package image describes templates, from which sandboxes are created: languages, root file system and
+// environment. It does not depend on the runtime that creates the sandboxes.
 package image
 
 import (
@@ -10,50 +9,48 @@ import (
 	"strings"
 )
 
-// Language is one row of a template's table.
+// Language is a language of a template.
 type Language struct {
 	Name string
 	// Driver is "python", "node" or "bash" for a language that keeps its
 	// variables between calls, and empty for one that runs as `command file`.
 	Driver  string
 	Command []string
-	// Extension of the file, with its dot, where there is no driver.
+	// Extension is the extension, with its dot, of the file with the code; for languages without driver.
 	Extension string
-	// Aliases are other names that mean the same, in lower case.
+	// Aliases are other names of the language, in lower case.
 	Aliases []string
 }
 
-// Bind is one read-only folder or file of the machine in the root file system.
+// Bind is a folder or file of the machine that is mounted read-only in the root file system.
 type Bind struct {
 	Source string // on the host, without symbolic links
 	Target string // in the sandbox
 }
 
-// Template is what a sandbox is made of.
+// Template describes the programs and files of sandboxes.
 type Template struct {
 	Name string
-	// Rootfs is a folder with an unpacked root file system. Where it is
-	// empty, the root is made of Binds, Links and the few files that every
-	// program expects (/etc/passwd, /etc/hosts, /tmp …).
+	// Rootfs is a folder with an unpacked root file system. If it is empty, the root file system consists
+	// of Binds, Links and the few files that every program expects (/etc/passwd, /etc/hosts, /tmp …).
 	Rootfs string
 	Binds  []Bind
-	// Links are symbolic links of the root: name → target.
+	// Links are symbolic links in the root file system: name → target.
 	Links map[string]string
-	// Files are written over what the above show: content by path, without a
-	// leading slash. In a Rootfs, those that are links of others by their hash
-	// are left out.
+	// Files has the contents of additional files by path, without a leading slash. They replace files of
+	// the fields above. In a Rootfs, files that are only links to others by their hash are left out.
 	Files     map[string][]byte
 	Languages []Language
-	// Env is the environment of everything in the sandbox.
+	// Env is the environment of all processes in the sandbox.
 	Env map[string]string
-	// Warm names the languages whose interpreters a pooled sandbox starts
-	// before it is taken.
+	// Warm are the languages whose interpreters are started in sandboxes of the pool, before a session
+	// gets them.
 	Warm []string
-	// Provides names other templates that this one can stand in for.
+	// Provides are names of other templates in place of which this one can be used.
 	Provides []string
 }
 
-// Add adds files, and variables where the template does not set them itself.
+// Add adds files, and environment variables that the template does not set itself.
 func (t *Template) Add(files map[string][]byte, env map[string]string) {
 	all := map[string][]byte{}
 	maps.Copy(all, t.Files)
@@ -62,7 +59,7 @@ func (t *Template) Add(files map[string][]byte, env map[string]string) {
 	t.Binds = slices.DeleteFunc(slices.Clone(t.Binds), func(b Bind) bool {
 		for path := range files {
 			if strings.HasPrefix("/"+path, b.Target+"/") {
-				return true // the machine's folder would cover the file
+				return true // the bind would hide the file
 			}
 		}
 		return false
@@ -75,7 +72,7 @@ func (t *Template) Add(files map[string][]byte, env map[string]string) {
 	t.Env = merged
 }
 
-// Language finds a language by its name or an alias, in any case.
+// Language returns a language by its name or an alias, ignoring case.
 func (t *Template) Language(name string) (Language, bool) {
 	name = strings.ToLower(name)
 	for _, l := range t.Languages {
@@ -95,20 +92,19 @@ func (t *Template) LanguageNames() []string {
 	return names
 }
 
-// Serves says whether a session with this template can answer a call that
-// asks for the template named.
+// Serves reports whether a session with this template can execute a call that asks for the template name.
 func (t *Template) Serves(name string) bool {
 	return name == "" || name == t.Name || slices.Contains(t.Provides, name)
 }
 
-// Flavor is how big a sandbox is.
+// Flavor is a size of sandboxes.
 type Flavor struct {
 	Name     string
 	CPUs     float64
 	MemoryMB int
 }
 
-// Covers says whether a sandbox of flavor f can stand in for one of flavor g.
+// Covers reports whether a sandbox of flavor f is at least as large as one of flavor g.
 func (f Flavor) Covers(g Flavor) bool { return f.CPUs >= g.CPUs && f.MemoryMB >= g.MemoryMB }
 
 func (f Flavor) String() string {

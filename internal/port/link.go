@@ -13,23 +13,22 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Param is the query parameter of a link that carries its token.
+// Param is the query parameter with a link's token.
 const Param = "sandlot_token"
 
-// Prefix begins the paths by which ports are reached where names do not work.
+// Prefix is the prefix of the paths of exposed ports, for clients that cannot resolve their host names.
 const Prefix = "/ports/"
 
-// Links says by which addresses exposed ports are reached: each has a host name
-// of its own, {port}-{session}.localhost or one in the operator's domain, and a
-// path on the server's own address.
+// Links creates and parses the URLs of exposed ports. Each port has its own host name,
+// {port}-{session}.localhost or one in the operator's domain, and a path below the server's own address.
 type Links struct {
-	base   string // of the server: http://localhost:8000
-	scheme string // of names
-	domain string // what names end in, with a port if it needs one; empty: names do not work
+	base   string // URL of the server, such as http://localhost:8000
+	scheme string // of URLs with host names
+	domain string // of the host names, with the TCP port if necessary; empty: there are no host names
 }
 
-// NewLinks returns the links of a server that listens on host and port. The
-// domain is the setting: empty, a name, or a URL without a path.
+// NewLinks returns the Links of a server that listens on host and port. domain is the setting
+// ports_domain: empty, a name, or a URL without a path.
 func NewLinks(host string, port int, domain string) (Links, error) {
 	ip := net.ParseIP(host)
 	local := strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
@@ -55,8 +54,8 @@ func NewLinks(host string, port int, domain string) (Links, error) {
 
 var domainName = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// ParseDomain reads the operator's domain: a name, perhaps with a port, or a URL
-// of one without a path. Without a scheme it is http.
+// ParseDomain parses the operator's domain: a host name with an optional port, or a URL without a path.
+// The default scheme is http.
 func ParseDomain(domain string) (scheme, host string, err error) {
 	text := strings.ToLower(domain)
 	if !strings.Contains(text, "://") {
@@ -76,8 +75,8 @@ func ParseDomain(domain string) (scheme, host string, err error) {
 	return u.Scheme, u.Host, nil
 }
 
-// URL is the best address of an exposed port, Path the one that needs no name.
-// A token is added unless it is empty.
+// URL returns the URL of an exposed port, with its host name if there are host names. A token is added
+// unless it is empty.
 func (l Links) URL(session string, port int, token secret.Value) string {
 	if l.domain == "" {
 		return l.Path(session, port, token)
@@ -85,7 +84,7 @@ func (l Links) URL(session string, port int, token secret.Value) string {
 	return fmt.Sprintf("%s://%d-%s.%s/", l.scheme, port, session, l.domain) + query(token)
 }
 
-// Path is the address by a path on the server's own address.
+// Path returns the URL of an exposed port with a path below the server's own address.
 func (l Links) Path(session string, port int, token secret.Value) string {
 	return fmt.Sprintf("%s%s%s/%d/", l.base, Prefix, session, port) + query(token)
 }
@@ -102,21 +101,21 @@ var (
 	likeName  = regexp.MustCompile(`^[0-9]+-`)
 )
 
-// Claims says whether a request for that host, or from a page of it, has nothing
-// to do with the server itself: the name looks like a port's.
+// Claims reports whether host has the form of an exposed port's host name. Requests for such a host, or
+// from its pages, must not reach the server's own API, even if there is no such port.
 func (l Links) Claims(host string) bool {
 	_, ok := l.label(host)
 	return ok
 }
 
-// Named returns the session and the port that a host name means.
+// Named returns the session and the port of a port's host name.
 func (l Links) Named(host string) (session string, port int, ok bool) {
 	label, _ := l.label(host)
 	number, session, _ := strings.Cut(label, "-")
 	return parse(session, number)
 }
 
-// label returns the labels of a host name before the domain.
+// label returns the part of a host name before the domain, and whether it looks like a port's.
 func (l Links) label(host string) (string, bool) {
 	name := strings.TrimSuffix(strings.ToLower(hostname(host)), ".")
 	label, ok := strings.CutSuffix(name, ".localhost")
@@ -133,6 +132,7 @@ func hostname(host string) string {
 	return host
 }
 
+// parse checks the form of a session's id and of a port number.
 func parse(session, number string) (string, int, bool) {
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 1 || n > 65535 || strconv.Itoa(n) != number || !sessionID.MatchString(session) {
@@ -141,9 +141,8 @@ func parse(session, number string) (string, int, bool) {
 	return session, n, true
 }
 
-// ByPath returns the session and the port that an escaped path means, and what
-// is left of the path for the server inside, which begins with a slash, or is
-// empty.
+// ByPath returns the session and the port of an escaped path, and the rest of the path, for the program
+// in the sandbox. The rest begins with a slash, or is empty.
 func ByPath(path string) (session string, port int, rest string, ok bool) {
 	path, ok = strings.CutPrefix(path, Prefix)
 	if !ok {

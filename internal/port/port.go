@@ -1,5 +1,4 @@
-// Package port owns which ports of sessions are exposed, to whom, and for how
-// long.
+// Package port owns the exposed ports of sessions: which ports are exposed, to whom, and for how long.
 package port
 
 import (
@@ -25,14 +24,14 @@ type Record struct {
 	Session string
 	Port    int
 	Owner   string // the principal's id
-	Hash    string // of the link's token
+	Hash    string // hash of the link's token
 	Public  bool   // no token is needed
 	Created time.Time
 	Expires time.Time
 }
 
-// Store keeps records, by session and port. It forgets those of a session that
-// it forgets.
+// Store stores records by session and port. It removes the records of a session together with the
+// session.
 type Store interface {
 	PutPort(ctx context.Context, r Record) error
 	Ports(ctx context.Context) ([]Record, error)
@@ -42,20 +41,19 @@ type Store interface {
 // Config is what Ports need.
 type Config struct {
 	Store Store
-	// Has says whether that session is there and its owner's.
+	// Has reports whether the session exists and belongs to owner.
 	Has   func(owner, session string) bool
 	Links Links
 	Log   *slog.Logger
 }
 
 const (
-	// Life is how long a link works when nothing else is asked for, MaxLife the
-	// longest.
+	// Life is the default lifetime of a link, MaxLife the maximum.
 	Life    = 24 * time.Hour
 	MaxLife = 30 * 24 * time.Hour
-	// MaxPorts bounds the exposed ports of a session, and MaxConns its
-	// connections from outside at one time: each can make the server hold what
-	// its client does not take.
+	// MaxPorts is the maximum number of exposed ports of a session. MaxConns is the maximum number of
+	// connections to them at the same time: each may use memory of the server, for data that its client
+	// has not read yet.
 	MaxPorts = 64
 	MaxConns = 128
 
@@ -63,38 +61,39 @@ const (
 	drainTimeout  = 3 * time.Second
 )
 
-// Why a request for a port gets no further.
+// Errors of Check and Acquire.
 var (
 	ErrNoToken = errors.New("no token was given")
 	ErrUnknown = errors.New("the port is not exposed, or not to the bearer of that token")
 	ErrFull    = errors.New("the session has too many connections")
 )
 
+// place identifies an exposed port.
 type place struct {
 	session string
 	port    int
 }
 
-// Ports are all exposed ports.
+// Ports manages all exposed ports.
 type Ports struct {
 	Config
-	change sync.Mutex // held while the store changes; taken before mu
+	change sync.Mutex // held during changes of the store; locked before mu
 
 	mu    sync.Mutex
 	ports map[place]*entry
-	conns map[string]int  // by session
-	life  context.Context // of all exposed ports
+	conns map[string]int  // number of connections by session
+	life  context.Context // parent of the ports' contexts
 	end   context.CancelFunc
 
 	unserved atomic.Bool
 }
 
-// entry is an exposed port, with what ends those who use it.
+// entry is an exposed port. Its context ends when the port is closed.
 type entry struct {
 	Record
 	closed context.Context
 	close  context.CancelFunc
-	dials  *semaphore.Weighted // held by those who dial
+	dials  *semaphore.Weighted // limits concurrent dials; see Use.Dial
 }
 
 func (p *Ports) entry(r Record) *entry {
@@ -103,19 +102,19 @@ func (p *Ports) entry(r Record) *entry {
 	return e
 }
 
-// New returns Ports without any; Recover fills them.
+// New returns Ports without any exposed port; Recover reads the stored ones.
 func New(c Config) *Ports {
 	p := &Ports{Config: c, ports: map[place]*entry{}, conns: map[string]int{}}
 	p.life, p.end = context.WithCancel(context.Background())
 	return p
 }
 
-// Drain ends the connections to all ports after a moment, as the server stops.
-// Browsers connect again when there is a server.
+// Drain ends the connections to all ports after drainTimeout. It is called when the server stops.
+// Browsers reconnect to the next server.
 func (p *Ports) Drain() { time.AfterFunc(drainTimeout, p.end) }
 
-// Recover reads what an earlier server exposed. It is called once, when the
-// sessions are there.
+// Recover reads the stored ports, which an earlier server has exposed. It must be called once, after the
+// sessions have been recovered.
 func (p *Ports) Recover(ctx context.Context) error {
 	all, err := p.Store.Ports(ctx)
 	if err != nil {
@@ -130,12 +129,13 @@ func (p *Ports) Recover(ctx context.Context) error {
 	return nil
 }
 
-// Unserve says that links cannot be followed for now, since the server has no
-// address on the network; Unserved tells.
-func (p *Ports) Unserve()       { p.unserved.Store(true) }
+// Unserve records that links do not work, since the server does not listen on the network.
+func (p *Ports) Unserve() { p.unserved.Store(true) }
+
+// Unserved reports whether Unserve was called.
 func (p *Ports) Unserved() bool { return p.unserved.Load() }
 
-// Run forgets what has expired, or has no session any more, until ctx ends.
+// Run periodically removes ports that have expired or whose session is gone, until ctx ends.
 func (p *Ports) Run(ctx context.Context) {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -169,9 +169,9 @@ func (p *Ports) valid(r Record) bool {
 	return time.Now().Before(r.Expires) && p.Has(r.Owner, r.Session)
 }
 
-// Expose opens a port of the owner's session and returns the link's token, which
-// is shown once: only its hash is kept. A port that is exposed gets a new token,
-// and the old one is of no use any more.
+// Expose exposes a port of the owner's session and returns the link's token. Only the token's hash is
+// stored, so it cannot be shown again. A port that is exposed already gets a new token, which replaces the
+// old one.
 func (p *Ports) Expose(ctx context.Context, owner, session string, port int, public bool,
 	life time.Duration) (Record, secret.Value, error) {
 	token := secret.Value("slp_" + secret.ID())
@@ -199,12 +199,13 @@ func (p *Ports) Expose(ctx context.Context, owner, session string, port int, pub
 	return r, token, nil
 }
 
-// Close takes back what Expose gave, and ends the connections that came by it. It
-// returns false when the owner has not exposed that port.
+// Close ends the exposure of a port and the connections to it. It returns false if the owner has not
+// exposed that port.
 func (p *Ports) Close(ctx context.Context, owner, session string, port int) (bool, error) {
 	return p.drop(ctx, session, port, func(r Record) bool { return r.Owner == owner })
 }
 
+// drop removes a port if meant returns true for its record. It returns whether it did.
 func (p *Ports) drop(ctx context.Context, session string, port int, meant func(Record) bool) (bool, error) {
 	p.change.Lock()
 	defer p.change.Unlock()
@@ -225,7 +226,7 @@ func (p *Ports) drop(ctx context.Context, session string, port int, meant func(R
 	return true, nil
 }
 
-// List returns the exposed ports of the owner's session, the lowest first.
+// List returns the exposed ports of the owner's session, sorted by port.
 func (p *Ports) List(owner, session string) []Record {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -239,8 +240,8 @@ func (p *Ports) List(owner, session string) []Record {
 	return all
 }
 
-// Check says whether the bearer of the token, which may be empty, may use a port.
-// Its errors tell nothing of which sessions and ports there are.
+// Check returns the record of an exposed port if the token, which may be empty, gives access to it. Its
+// errors do not reveal which sessions and ports exist.
 func (p *Ports) Check(session string, port int, token string) (Record, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,7 +252,7 @@ func (p *Ports) Check(session string, port int, token string) (Record, error) {
 	return e.Record, nil
 }
 
-// check is called with the lock held.
+// check is Check; the caller holds p.mu.
 func (p *Ports) check(session string, port int, token string) (*entry, error) {
 	e := p.ports[place{session, port}]
 	known := e != nil && p.valid(e.Record)
@@ -264,12 +265,12 @@ func (p *Ports) check(session string, port int, token string) (*entry, error) {
 	return nil, ErrUnknown
 }
 
-// Opens says whether the token is the link's.
+// Opens reports whether the token is the link's.
 func (r Record) Opens(token string) bool {
 	return token != "" && subtle.ConstantTimeCompare([]byte(secret.Hash(token)), []byte(r.Hash)) == 1
 }
 
-// Use is one connection to an exposed port, from Acquire until Release.
+// Use is an admitted connection to an exposed port, from Acquire until Release. It counts towards MaxConns.
 type Use struct {
 	Record
 	// Context ends when the port is closed or expires.
@@ -278,11 +279,11 @@ type Use struct {
 	dials   *semaphore.Weighted
 }
 
-// Release ends the use. It may be called twice.
+// Release ends the connection's context, and no longer counts it. It may be called twice.
 func (u *Use) Release() { u.release() }
 
-// Dial calls dial when at most a few others dial the same port: what servers have
-// not accepted yet waits in a queue, which many keep short.
+// Dial calls dial, at most a few times at once for the same port: many servers have short queues for
+// connections that they have not accepted yet.
 func (u *Use) Dial(dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
 	if err := u.dials.Acquire(u.Context, 1); err != nil {
 		return nil, err
@@ -291,7 +292,7 @@ func (u *Use) Dial(dial func(context.Context) (net.Conn, error)) (net.Conn, erro
 	return dial(u.Context)
 }
 
-// Acquire checks as Check does, and takes one of the session's connections.
+// Acquire checks the token as Check does, and counts a connection to the session.
 func (p *Ports) Acquire(ctx context.Context, session string, port int, token string) (*Use, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -308,15 +309,14 @@ func (p *Ports) Acquire(ctx context.Context, session string, port int, token str
 	return &Use{Record: e.Record, Context: ctx, dials: e.dials, release: func() { stop(); cancel(); out() }}, nil
 }
 
-// Join takes one of the session's connections for its owner, who needs no link,
-// until release is called.
+// Join counts a connection to the session for its owner, who needs no link, until release is called.
 func (p *Ports) Join(session string) (release func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.take(session)
 }
 
-// take is called with the lock held.
+// take counts a connection to the session, or returns ErrFull. The caller holds p.mu.
 func (p *Ports) take(session string) (func(), error) {
 	if p.conns[session] >= MaxConns {
 		return nil, ErrFull

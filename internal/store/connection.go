@@ -37,15 +37,15 @@ func (s *DB) Connections(ctx context.Context, owner string) ([]servers.Record, e
 			return r, fmt.Errorf("connection %s of %s: %w", id, owner, err)
 		}
 		if err := json.Unmarshal([]byte(offers), &r.Catalog); err != nil {
-			r.Catalog = catalog.Catalog{Pins: map[string]string{}, Read: true} // all is held back until it is approved
+			// All tools are held back until they are approved.
+			r.Catalog = catalog.Catalog{Pins: map[string]string{}, Read: true}
 		}
 		r.Owner, r.ID = owner, id
 		return r, nil
 	}, `SELECT id, record, catalog FROM connections WHERE owner = ? ORDER BY id`, owner)
 }
 
-// Connected implements servers.Store. Of a record that cannot be read it counts
-// as true.
+// Connected implements servers.Store. It includes records that cannot be parsed.
 func (s *DB) Connected(ctx context.Context) ([][2]string, error) {
 	return s.pairs(ctx, `SELECT owner, id FROM connections WHERE NOT json_valid(record)
 		OR (NOT coalesce(json_extract(CASE WHEN json_valid(record) THEN record END, '$.Configured'), 0)

@@ -35,7 +35,7 @@ func (s *DB) Logins(ctx context.Context) ([][2]string, error) {
 	return s.pairs(ctx, `SELECT principal, connection FROM logins ORDER BY principal, connection`)
 }
 
-// pairs returns the rows of a query for two texts.
+// pairs returns the rows of a query with two text columns.
 func (s *DB) pairs(ctx context.Context, query string) ([][2]string, error) {
 	return collect(ctx, s.db, func(row row) (one [2]string, err error) {
 		err = row.Scan(&one[0], &one[1])
@@ -43,7 +43,7 @@ func (s *DB) pairs(ctx context.Context, query string) ([][2]string, error) {
 	}, query)
 }
 
-// lasting changes something durably.
+// lasting executes a statement durably.
 func (s *DB) lasting(ctx context.Context, statement string, values ...any) error {
 	return s.durably(ctx, func(c *sql.Conn) error {
 		_, err := c.ExecContext(ctx, statement, values...)

@@ -22,7 +22,7 @@ func (s *DB) Reseal(ctx context.Context, rows []vault.Row, fingerprint string) e
 		if err := reseal(ctx, c, rows, fingerprint); err != nil {
 			return err
 		}
-		// What was sealed with the old key is not to be found in the file beside.
+		// Values sealed with the old key must not remain in the write-ahead log.
 		_, err := c.ExecContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`)
 		return err
 	})

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 )
 
-// Sandboxes returns the sandboxes in the database of the folder dir, by their ids: the
-// id of the session and that of its owner. It changes nothing, whichever
-// version of this program the database is of.
+// Sandboxes returns the session id and the owner's id of each sandbox in the database in the folder dir,
+// by the sandbox's id. It opens the database read-only, without migration, so it works with databases of
+// other versions.
 func Sandboxes(ctx context.Context, dir string) (all map[string][2]string, err error) {
 	all = map[string][2]string{}
 	path := filepath.Join(dir, "sandlot.db")

@@ -1,5 +1,5 @@
-// Package store keeps what must outlive the server in one SQLite database:
-// tokens, sessions, exposed ports, connections, secrets and log-ins.
+// Package store stores what must outlive the server in an SQLite database: tokens, sessions, exposed
+// ports, connections (third-party MCP servers), secrets and log-ins.
 package store
 
 import (
@@ -34,8 +34,8 @@ type DB struct {
 	hasTokens, tokenByHash *sql.Stmt
 }
 
-// Open opens the database in the folder dir, makes it when it is not there,
-// and brings it up to date. Several processes may have it open.
+// Open opens the database in the folder dir, creates it if it does not exist, and migrates it to the
+// current version. Several processes may have it open.
 func Open(ctx context.Context, dir string) (*DB, error) {
 	path := filepath.Join(dir, "sandlot.db")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -65,7 +65,7 @@ func Open(ctx context.Context, dir string) (*DB, error) {
 // Close closes the database.
 func (s *DB) Close() error { return s.db.Close() }
 
-// prepare makes the statements that each request asks.
+// prepare prepares the statements that each request executes.
 func (s *DB) prepare(ctx context.Context) (err error) {
 	if s.hasTokens, err = s.db.PrepareContext(ctx, `SELECT EXISTS (SELECT 1 FROM tokens)`); err != nil {
 		return err
@@ -74,10 +74,10 @@ func (s *DB) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-// row is one row of an answer.
+// row is a row of a result: sql.Row or sql.Rows.
 type row interface{ Scan(...any) error }
 
-// collect returns what scan makes of each row of a query's answer.
+// collect returns the results of scan for the rows of a query.
 func collect[T any](ctx context.Context, db *sql.DB, scan func(row) (T, error), query string, args ...any) ([]T,
 	error) {
 	rows, err := db.QueryContext(ctx, query, args...)
@@ -96,7 +96,7 @@ func collect[T any](ctx context.Context, db *sql.DB, scan func(row) (T, error), 
 	return all, rows.Err()
 }
 
-// remove removes rows, or returns none when there are none.
+// remove executes a DELETE statement, and returns the error none if it has deleted no row.
 func (s *DB) remove(ctx context.Context, none error, statement string, args ...any) error {
 	r, err := s.db.ExecContext(ctx, statement, args...)
 	if err != nil {
@@ -108,9 +108,9 @@ func (s *DB) remove(ctx context.Context, none error, statement string, args ...a
 	return nil
 }
 
-// durably runs do with what it changes on the disk when it is back. What the database
-// does otherwise outlives a crash of the server, but not of the machine: a token that was
-// given for another is then the only one that is good.
+// durably runs do with synchronous=FULL, so that its changes are on the disk when it returns. Other
+// changes survive a crash of the server, but not always one of the machine. That is not enough for a
+// token that a remote server has issued in exchange for the stored one: only the new token is valid.
 func (s *DB) durably(ctx context.Context, do func(*sql.Conn) error) error {
 	c, err := s.db.Conn(ctx)
 	if err != nil {
@@ -120,7 +120,8 @@ func (s *DB) durably(ctx context.Context, do func(*sql.Conn) error) error {
 	if _, err := c.ExecContext(ctx, `PRAGMA synchronous=FULL`); err != nil {
 		return err
 	}
-	defer c.ExecContext(context.WithoutCancel(ctx), `PRAGMA synchronous=NORMAL`) // else it is slower than it need be
+	// Other statements do not need the slower mode.
+	defer c.ExecContext(context.WithoutCancel(ctx), `PRAGMA synchronous=NORMAL`)
 	return do(c)
 }
 
@@ -192,9 +193,9 @@ func (s *DB) Tokens(ctx context.Context) ([]auth.Token, error) {
 	return collect(ctx, s.db, scanToken, `SELECT `+tokenColumns+` FROM tokens ORDER BY created, id`)
 }
 
-// TokenByHash implements auth.Store. Each request asks this, or HasTokens: both
-// read a page or two and wait for nobody, and a query that could be given up would
-// cost a goroutine or two, which is more than the query does.
+// TokenByHash implements auth.Store. Each request calls it or HasTokens. Both read one or two pages and
+// never wait, so their queries cannot be cancelled: the goroutines for that would cost more than the
+// query.
 func (s *DB) TokenByHash(ctx context.Context, hash string) (auth.Token, error) {
 	t, err := scanToken(s.tokenByHash.QueryRowContext(context.WithoutCancel(ctx), hash))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -225,7 +226,7 @@ func scanSession(row row) (session.Record, error) {
 	err := row.Scan(&r.ID, &r.Owner, &r.Home, &r.Template, &r.Flavor, &r.Sandbox, &r.Workspace, &r.State, &created,
 		&used, &r.Lost, &network, &r.Traffic.Up, &r.Traffic.Down)
 	if network != "" && json.Unmarshal([]byte(network), &r.Network) != nil {
-		r.Network = session.Change{Mode: egress.None} // what cannot be read allows nothing
+		r.Network = session.Change{Mode: egress.None} // a policy that cannot be parsed allows nothing
 	}
 	r.Created, r.Used = time.UnixMilli(created).UTC(), time.UnixMilli(used).UTC()
 	return r, err

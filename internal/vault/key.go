@@ -16,15 +16,15 @@ import (
 	"sandlot/internal/secret"
 )
 
-// keyBytes is the size of the key: AES-256.
+// keyBytes is the size of the key, for AES-256.
 const keyBytes = 32
 
-// purpose is what a sealed value is good for: for another principal, or under
-// another name, it does not open. No id of a principal has a NUL in it.
+// purpose returns the additional data of a sealed secret: it does not open for another principal or
+// another name. The id of a principal cannot contain a NUL.
 func purpose(owner, name string) []byte { return []byte("sandlot secret\x00" + owner + "\x00" + name) }
 
-// key reads the key, which seals with nonces of its own making. Where there is
-// none it makes one, or the error is fs.ErrNotExist.
+// key returns the cipher with the key in the key file. It generates nonces itself. If there is no key
+// file, key creates it if create is set, and otherwise returns fs.ErrNotExist.
 func (v *Vault) key(create bool) (cipher.AEAD, error) {
 	err := private(v.KeyFile)
 	var b []byte
@@ -55,7 +55,8 @@ func (v *Vault) key(create bool) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// Check says whether the key file can be used, if it is there or was named.
+// Check returns an error if the key file cannot be used, or if it was named in the settings and does not
+// exist.
 func (v *Vault) Check() error {
 	_, err := v.key(false)
 	var f *fault.Error
@@ -69,20 +70,19 @@ func (v *Vault) Check() error {
 	return err
 }
 
-// createKey creates the key file, which is on the disk before the key is used, whole or
-// not at all, and returns the key.
+// createKey creates the key file, synced to the disk, and returns the key. If another process has created
+// it meanwhile, createKey returns that key.
 func (v *Vault) createKey() ([]byte, error) {
-	// never over another one
 	if err := v.write(v.KeyFile, secret.Bytes(keyBytes)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	return os.ReadFile(v.KeyFile)
 }
 
-// write writes a key to a new file, which gets the owner of the key file.
+// write writes a key to a new file, which gets the owner of the key file. It never replaces a file.
 func (v *Vault) write(path string, key []byte) error {
 	dir := filepath.Dir(path)
-	// It has no name before it is whole, so that no crash leaves a part, or a copy.
+	// The file gets its name when it is complete, so a crash leaves neither an incomplete file nor a copy.
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return &fs.PathError{Op: "make a file in", Path: dir, Err: err}
@@ -107,7 +107,8 @@ func (v *Vault) write(path string, key []byte) error {
 	return syncFolder(dir)
 }
 
-// syncFolder has the names in a folder on the disk, where its file system can do that.
+// syncFolder syncs a folder, so that the names of new files in it survive a crash, if its file system can
+// do that.
 func syncFolder(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -117,7 +118,7 @@ func syncFolder(dir string) error {
 	return d.Close()
 }
 
-// private says why a key file is not one: others than its owner can read it.
+// private returns an error if others than its owner can read the key file.
 func private(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {

@@ -9,41 +9,40 @@ import (
 	"sandlot/internal/secret"
 )
 
-// MaxLogin is how large what is stored of one log-in may be, in bytes.
+// MaxLogin is the maximum size of a stored log-in, in bytes.
 const MaxLogin = 64 << 10
 
-// ErrNoLogin is a store's answer when nothing is stored of a log-in.
+// ErrNoLogin is returned by a LoginStore for a log-in that does not exist.
 var ErrNoLogin = errors.New("there is no stored log-in")
 
-// LoginStore stores sealed log-ins. A change is on the disk when a method returns, and
-// survives a crash of the machine.
+// LoginStore stores sealed log-ins. When a method that changes something returns, the change is on the
+// disk and survives a crash of the machine.
 type LoginStore interface {
-	// PutLogin stores the log-in of an owner at a connection, in the place of the
-	// one that was there.
+	// PutLogin stores the log-in of an owner at a connection, and replaces an earlier one.
 	PutLogin(ctx context.Context, owner, connection string, sealed []byte) error
-	// Login returns what is stored, or ErrNoLogin.
+	// Login returns a sealed log-in, or ErrNoLogin.
 	Login(ctx context.Context, owner, connection string) ([]byte, error)
-	// RemoveLogin removes one, if it is there.
+	// RemoveLogin removes a log-in, if it exists.
 	RemoveLogin(ctx context.Context, owner, connection string) error
-	// Logins lists those that there are: owner and connection of each.
+	// Logins returns the owner and connection of each log-in.
 	Logins(ctx context.Context) ([][2]string, error)
 }
 
-// Logins keep what came of users' log-ins at third-party MCP servers, sealed by
-// the vault's key for the principal, the connection and its address.
+// Logins stores the results (such as tokens) of users' log-ins at third-party MCP servers. They are
+// encrypted with the vault's key, for the principal, the connection and its address.
 type Logins struct {
 	Vault *Vault
 	Store LoginStore
 }
 
-// loginPurpose is what a sealed log-in is good for. Neither an owner nor a
-// connection has a NUL in it.
+// loginPurpose returns the additional data of a sealed log-in. Neither an owner nor a connection can
+// contain a NUL.
 func loginPurpose(owner, connection, address string) []byte {
 	return []byte("sandlot log-in\x00" + owner + "\x00" + connection + "\x00" + address)
 }
 
-// Save stores a log-in, in the place of the one that was there. A fault of the
-// kind Configuration says that there is no key to do it with.
+// Save stores a log-in, and replaces an earlier one. It returns a fault of the kind Configuration if the
+// key cannot be used.
 func (l *Logins) Save(ctx context.Context, owner, connection, address string, login secret.Value) error {
 	if len(login) > MaxLogin {
 		return fmt.Errorf("it has %d bytes, and at most %d are stored", len(login), MaxLogin)
@@ -56,9 +55,8 @@ func (l *Logins) Save(ctx context.Context, owner, connection, address string, lo
 		loginPurpose(owner, connection, address)))
 }
 
-// Load returns a log-in; empty: there is none. One that was kept for another principal,
-// connection or address, or with another key, does not open: that is a fault of
-// the kind Configuration.
+// Load returns a log-in; empty: there is none. It returns a fault of the kind Configuration if the log-in
+// was stored for another principal, connection or address, or with another key.
 func (l *Logins) Load(ctx context.Context, owner, connection, address string) (secret.Value, error) {
 	sealed, err := l.Store.Login(ctx, owner, connection)
 	if errors.Is(err, ErrNoLogin) {
@@ -75,10 +73,10 @@ func (l *Logins) Load(ctx context.Context, owner, connection, address string) (s
 		"a stored log-in cannot be read (its key is gone, or it is for another address, or what is stored was changed)")
 }
 
-// Forget removes a log-in, if it is there.
+// Forget removes a log-in, if it exists.
 func (l *Logins) Forget(ctx context.Context, owner, connection string) error {
 	return l.Store.RemoveLogin(ctx, owner, connection)
 }
 
-// All lists the log-ins that are stored: owner and connection of each.
+// All returns the owner and connection of each stored log-in.
 func (l *Logins) All(ctx context.Context) ([][2]string, error) { return l.Store.Logins(ctx) }

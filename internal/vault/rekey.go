@@ -16,30 +16,30 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Row is what is stored of a secret, or of a log-in at the connection Name.
+// Row is a stored secret or, with Login, a stored log-in at the connection Name.
 type Row struct {
 	Login       bool
 	Owner, Name string
 	Sealed      []byte // nil: the row is to be removed
 }
 
-// Rows are all that was sealed by the vault's key.
+// Rows is the store of everything that is sealed with the vault's key.
 type Rows interface {
 	Sealed(ctx context.Context) ([]Row, error)
-	// Reseal changes what is stored of rows, and the fingerprint of the key that it
-	// is sealed with: all or nothing, and on the disk when it returns.
+	// Reseal stores the sealed values of rows, and the fingerprint of the key that has sealed them, in
+	// one transaction, which is on the disk when it returns.
 	Reseal(ctx context.Context, rows []Row, fingerprint string) error
-	// KeyFingerprint returns that of the last Reseal, or "".
+	// KeyFingerprint returns the fingerprint of the last Reseal, or "".
 	KeyFingerprint(ctx context.Context) (string, error)
 }
 
-// fingerprint tells keys apart, and says nothing of them.
+// fingerprint identifies a key, without any information about its value.
 func fingerprint(key []byte) string {
 	sum := sha256.Sum256(append([]byte("sandlot fingerprint of a key\x00"), key...))
 	return hex.EncodeToString(sum[:16])
 }
 
-// file is where the key is: a link to it stays one.
+// file returns the path of the key file, with symbolic links resolved so that Rekey keeps them.
 func (v *Vault) file() string {
 	if real, err := filepath.EvalSymlinks(v.KeyFile); err == nil {
 		return real
@@ -47,13 +47,14 @@ func (v *Vault) file() string {
 	return v.KeyFile
 }
 
-// next is where the next key waits, beside the key and so on its disk.
+// next returns the path of the new key's file during Rekey. It is in the key file's folder, so that it
+// can be renamed.
 func (v *Vault) next() string { return v.file() + ".new" }
 
-// Rekey makes a new key and seals with it all that is stored. address is that of an
-// owner's connection, for which its log-in was sealed. What the old key does not
-// open is removed, if drop is set, or else nothing changes. Nobody else may use
-// the vault meanwhile. A crash leaves either key with what it opens: FinishRekey.
+// Rekey creates a new key and seals all stored values with it. address returns the address of an owner's
+// connection, for which its log-in was sealed. If the old key does not open a value, Rekey removes the
+// value if drop is set, and otherwise changes nothing and fails. Nobody else may use the vault
+// meanwhile. After a crash, FinishRekey selects the key that matches the stored values.
 func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connection string) string,
 	drop bool) (sealed, dropped int, err error) {
 	if err := v.FinishRekey(ctx, rows); err != nil {
@@ -86,13 +87,13 @@ func (v *Vault) Rekey(ctx context.Context, rows Rows, address func(owner, connec
 		err = rows.Reseal(ctx, all, fingerprint(key))
 	}
 	if err != nil {
-		// Whether it was stored is not known for certain: the store says so.
+		// Reseal may have succeeded in spite of the error: FinishRekey asks the store.
 		return 0, 0, errors.Join(err, v.FinishRekey(context.WithoutCancel(ctx), rows))
 	}
 	return sealed, dropped, v.FinishRekey(context.WithoutCancel(ctx), rows)
 }
 
-// reseal seals rows anew; those that do not open lose what is sealed.
+// reseal seals rows with the new key. It sets Sealed to nil in rows that the old key does not open.
 func reseal(all []Row, old cipher.AEAD, key []byte,
 	address func(owner, connection string) string) (sealed, dropped int, err error) {
 	block, err := aes.NewCipher(key)
@@ -121,9 +122,8 @@ func reseal(all []Row, old cipher.AEAD, key []byte,
 	return sealed, dropped, nil
 }
 
-// FinishRekey ends a change of the key that was cut short: the key with which everything
-// is sealed takes its place, and the other one is gone. It is for the start, before
-// the vault is used.
+// FinishRekey completes a Rekey that was interrupted: it keeps the key with which the stored values are
+// sealed, and removes the other one. It must be called before the vault is used.
 func (v *Vault) FinishRekey(ctx context.Context, rows Rows) error {
 	key, err := os.ReadFile(v.next())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -142,7 +142,7 @@ func (v *Vault) FinishRekey(ctx context.Context, rows Rows) error {
 		err = os.Rename(v.next(), v.file())
 	}
 	if err != nil {
-		return fmt.Errorf("the change of the key of secrets cannot be ended: %w", err)
+		return fmt.Errorf("the change of the key of secrets cannot be completed: %w", err)
 	}
 	return syncFolder(filepath.Dir(v.file()))
 }

@@ -1,7 +1,6 @@
-// Package vault owns stored secrets: values that a principal stores under a
-// name, for their third-party MCP servers, and what came of their log-ins there.
-// What is kept of one is sealed for its principal and name, or connection and
-// address, by a key that stands in a file beside the store.
+// Package vault stores secrets: values that principals store under names for their third-party MCP
+// servers, and the results of their log-ins there. A value is sealed (AES-GCM) for its principal and
+// name, or connection and address. The key is in a file beside the store.
 package vault
 
 import (
@@ -18,13 +17,13 @@ import (
 	"sandlot/internal/secret"
 )
 
-// Limits of what one principal may store. MaxValue is in bytes.
+// Limits for the secrets of a principal: their number, and the size of a value in bytes.
 const (
 	MaxSecrets = 100
 	MaxValue   = 64 << 10
 )
 
-// Record is what is stored of a secret.
+// Record is a stored secret.
 type Record struct {
 	Owner   string // the principal's id
 	Name    string
@@ -33,37 +32,36 @@ type Record struct {
 	Changed time.Time
 }
 
-// Store keeps records.
+// Store stores records.
 type Store interface {
-	// PutSecret stores a record, or its Sealed and Changed in the place of what is
-	// stored of the same owner and name.
+	// PutSecret stores a record. If there is one of the same owner and name, it replaces its Sealed and
+	// Changed.
 	PutSecret(ctx context.Context, r Record) error
-	// Secret returns one, or ErrNone.
+	// Secret returns a record, or ErrNone.
 	Secret(ctx context.Context, owner, name string) (Record, error)
-	// Secrets returns those of an owner, by name.
+	// Secrets returns the records of an owner, sorted by name.
 	Secrets(ctx context.Context, owner string) ([]Record, error)
-	// RemoveSecret removes one, or returns ErrNone.
+	// RemoveSecret removes a record, or returns ErrNone.
 	RemoveSecret(ctx context.Context, owner, name string) error
 }
 
-// ErrNone is a store's answer when there is no such secret.
+// ErrNone is returned by a Store for a secret that does not exist.
 var ErrNone = errors.New("there is no such secret")
 
-// Info is what there is to know of a secret: never its value.
+// Info describes a secret without its value.
 type Info struct {
 	Name    string    `json:"name"`
 	Created time.Time `json:"created"`
 	Changed time.Time `json:"changed"`
-	// Readable is false when the key that it was stored with is gone, or what is
-	// stored was changed.
+	// Readable is false if the value cannot be decrypted: its key is gone, or the record was changed.
 	Readable bool `json:"readable"`
 }
 
-// Vault keeps all principals' secrets.
+// Vault stores the secrets of all principals.
 type Vault struct {
 	Store Store
-	// KeyFile holds the key: 32 bytes. With Make it is made when it is needed and
-	// not there.
+	// KeyFile is the path of the file with the key, of 32 bytes. With Make, the file is created when
+	// a key is needed and it does not exist.
 	KeyFile string
 	Make    bool
 
@@ -81,8 +79,8 @@ func checkName(name string) error {
 		With("argument", "name")
 }
 
-// Set stores a value under a name, in the place of the one that was there. It is
-// text of 1 to MaxValue bytes, without NUL. Faults never hold any part of it.
+// Set stores a value under a name, and replaces an earlier value. A value is a text of 1 to MaxValue
+// bytes, without NUL. Faults never contain any part of it.
 func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value) (Info, error) {
 	if err := checkName(name); err != nil {
 		return Info{}, err
@@ -124,8 +122,7 @@ func (v *Vault) Set(ctx context.Context, owner, name string, value secret.Value)
 	return Info{Name: name, Created: r.Created, Changed: r.Changed, Readable: true}, nil
 }
 
-// Reveal returns the value of a principal's secret. A fault says what its user
-// does about it.
+// Reveal returns the value of a principal's secret. Its faults tell the user what to do.
 func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, error) {
 	r, err := v.Store.Secret(ctx, owner, name)
 	if errors.Is(err, ErrNone) {
@@ -145,8 +142,8 @@ func (v *Vault) Reveal(ctx context.Context, owner, name string) (secret.Value, e
 	return "", f
 }
 
-// open opens what was sealed for a purpose. Lost: it cannot be read any more, as
-// the key is gone or what is stored was changed; err is why.
+// open decrypts a value that was sealed with that additional data. lost: the value can never be
+// decrypted again, as the key is gone or the stored data was changed; err is the cause.
 func (v *Vault) open(sealed, purpose []byte) (value secret.Value, lost bool, err error) {
 	k, err := v.key(false)
 	if err != nil {
@@ -156,7 +153,7 @@ func (v *Vault) open(sealed, purpose []byte) (value secret.Value, lost bool, err
 	return secret.Value(text), err != nil, err
 }
 
-// None is the fault for a name that no secret of the principal has.
+// None returns the fault for a secret that does not exist.
 func None(name string) error {
 	if checkName(name) != nil {
 		return fault.New(fault.NotFound, "there is no such secret")
@@ -168,7 +165,7 @@ func None(name string) error {
 	return f
 }
 
-// List returns a principal's secrets, by name.
+// List describes a principal's secrets, sorted by name.
 func (v *Vault) List(ctx context.Context, owner string) ([]Info, error) {
 	all, err := v.Store.Secrets(ctx, owner)
 	if err != nil {
@@ -187,7 +184,7 @@ func (v *Vault) List(ctx context.Context, owner string) ([]Info, error) {
 	return list, nil
 }
 
-// Remove forgets a principal's secret.
+// Remove removes a principal's secret.
 func (v *Vault) Remove(ctx context.Context, owner, name string) error {
 	v.storing.Lock()
 	defer v.storing.Unlock()

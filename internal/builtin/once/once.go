@@ -1,5 +1,5 @@
-// Package once remembers the results of calls with an idempotency key, so that a
-// client's retry does not run them twice.
+// Package once stores the results of calls with an idempotency key, so that a client's retry does not
+// run the call a second time.
 package once
 
 import (
@@ -15,19 +15,18 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Replies are the results that are remembered. When there are too many, an
-// owner's new ones take the places of their oldest.
+// Replies are the stored results. When there are too many, a new one replaces its owner's oldest.
 type Replies struct {
 	now func() time.Time
-	// hold returns a context that ends with a principal's token.
+	// hold returns a context that is cancelled when the principal's token ends.
 	hold func(context.Context, auth.Principal) (context.Context, func())
 
-	life context.Context // of the runs
+	life context.Context // of all runs; Close cancels it
 	stop context.CancelFunc
 	runs sync.WaitGroup
 
 	mu     sync.Mutex
-	closed bool // no run begins any more
+	closed bool // by Close: no run starts any more
 	byID   map[replyKey]*reply
 }
 
@@ -39,20 +38,20 @@ type reply struct {
 	result *tool.Result
 	err    error
 	size   int
-	at     time.Time // when it was done; zero before
+	at     time.Time // when the run ended; zero: it is running
 }
 
 const (
 	replyLife     = 10 * time.Minute
 	maxReplies    = 1000
 	maxOwnReplies = 100
-	// Of results, in bytes.
+	// Limits of the results' sizes, in bytes.
 	maxReplyBytes    = 64 << 20
 	maxOwnReplyBytes = 16 << 20
 )
 
-// New returns none. Hold returns a context that ends with a principal's token; nil:
-// none ends.
+// New returns Replies without any result. hold returns a context that is cancelled when the
+// principal's token ends; nil: no context is.
 func New(hold func(context.Context, auth.Principal) (context.Context, func())) *Replies {
 	if hold == nil {
 		hold = (*auth.Watch)(nil).Hold
@@ -62,7 +61,7 @@ func New(hold func(context.Context, auth.Principal) (context.Context, func())) *
 	return r
 }
 
-// Close ends the runs whose clients have left, and waits for all runs.
+// Close cancels all runs, and waits for them.
 func (r *Replies) Close() {
 	r.mu.Lock()
 	r.closed = true
@@ -71,12 +70,12 @@ func (r *Replies) Close() {
 	r.runs.Wait()
 }
 
-// A Run is a call that may go on when its client has left.
+// A Run executes a call, which may outlast its client's connection.
 type Run func(context.Context) (*tool.Result, error)
 
-// Do runs the call, or waits for the one with the same key. With a key the run
-// goes on when its client leaves, which is when clients retry, and ends with the
-// client's token, or with Close.
+// Do runs the call, or waits for the run of an earlier call with the same key. A run with a key goes on
+// when its client disconnects, since clients retry after that; the end of the client's token, or Close,
+// cancels it.
 func (r *Replies) Do(ctx context.Context, c tool.Call, key string, run Run) (*tool.Result, error) {
 	if key == "" {
 		return run(ctx)
@@ -106,7 +105,7 @@ func (r *Replies) Do(ctx context.Context, c tool.Call, key string, run Run) (*to
 	}
 }
 
-// safely makes a fault of a panic: nothing else catches one in a goroutine.
+// safely turns a panic of run into an error: in a goroutine of its own, a panic would end the server.
 func safely(ctx context.Context, run Run) (result *tool.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -116,8 +115,8 @@ func safely(ctx context.Context, run Run) (result *tool.Result, err error) {
 	return run(ctx)
 }
 
-// claim returns the reply of a key. Of the first call with that key it counts a run, which
-// the caller begins.
+// claim returns the reply of a key. For the first call with the key, it creates the reply and adds the
+// run to r.runs; the caller has to start the run.
 func (r *Replies) claim(k replyKey, args [32]byte) (_ *reply, first bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,8 +154,8 @@ func (r *Replies) claim(k replyKey, args [32]byte) (_ *reply, first bool, err er
 	return mine, true, nil
 }
 
-// finish gives the result to those who wait, and remembers what a retry must not do
-// again, but for a result that is too large.
+// finish hands the result to the waiting calls. The result stays stored for retries, unless the call
+// failed before it did anything, or the result is too large.
 func (r *Replies) finish(k replyKey, mine *reply, result *tool.Result, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,7 +170,7 @@ func (r *Replies) finish(k replyKey, mine *reply, result *tool.Result, err error
 	}
 }
 
-// nothingRan says whether a call failed before it did anything.
+// nothingRan reports whether a call failed before it did anything, so that a retry may run.
 func nothingRan(err error) bool {
 	if err == nil {
 		return false
@@ -183,7 +182,7 @@ func nothingRan(err error) bool {
 	return false
 }
 
-// count counts an owner's replies.
+// count returns the number of an owner's replies.
 func (r *Replies) count(owner string) (n int) {
 	for k := range r.byID {
 		if k.owner == owner {
@@ -193,7 +192,7 @@ func (r *Replies) count(owner string) (n int) {
 	return n
 }
 
-// bytes adds up the sizes of an owner's replies, or, with "", of all.
+// bytes returns the total size of an owner's replies, or, for "", of all replies.
 func (r *Replies) bytes(owner string) (sum int) {
 	for k, one := range r.byID {
 		if owner == "" || k.owner == owner {
@@ -203,7 +202,8 @@ func (r *Replies) bytes(owner string) (sum int) {
 	return sum
 }
 
-// forget forgets the oldest reply of an owner, or, with "", of all, that is done.
+// forget removes the oldest completed reply of an owner, or, for "", of all owners. It returns false if
+// there is none.
 func (r *Replies) forget(owner string) bool {
 	var oldest replyKey
 	var at time.Time
