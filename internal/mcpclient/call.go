@@ -11,7 +11,7 @@ import (
 	"sandlot/internal/rawjson"
 )
 
-// Keys of _meta that are the protocol's own.
+// Keys of _meta that the protocol reserves.
 const (
 	metaToken        = "progressToken"
 	metaVersion      = "io.modelcontextprotocol/protocolVersion"
@@ -24,40 +24,40 @@ const (
 type Request struct {
 	Method string
 	Params map[string]json.RawMessage // without _meta
-	// Meta is what may be passed on of _meta; the session adds its own keys.
+	// Meta holds keys of _meta to send; the session adds the keys of the protocol.
 	Meta map[string]json.RawMessage
-	// Progress gets the parameters of each progress notification of this call, but
-	// its token: in wire order, in the caller's goroutine, and all before Call
-	// returns. While it is slow, the server is not read further.
+	// Progress is called with the parameters of each progress notification of this call,
+	// without the progress token: in wire order, in the caller's goroutine, and before
+	// Call returns. A slow Progress stops the session from reading more of the server.
 	Progress func(params json.RawMessage)
 	Timeout  time.Duration // from the start or the last progress notification; 0: 60 s
-	Most     time.Duration // in all; 0: no more than Timeout allows
-	// Schema is the inputSchema of the tool that is called. Over HTTP the stateless
-	// protocol wants arguments that the schema marks repeated in headers.
+	Most     time.Duration // of the whole call; 0: only Timeout applies
+	// Schema is the inputSchema of the tool that is called. The stateless protocol over
+	// HTTP repeats the arguments that it marks (x-mcp-header) in headers.
 	Schema json.RawMessage
-	// Capabilities are, in the stateless protocol, those of the client that this call is
-	// for; nil: Options.Capabilities.
+	// Capabilities are, in the stateless protocol, the capabilities of the client on whose
+	// behalf the call is made; nil: Options.Capabilities.
 	Capabilities json.RawMessage
 
-	// Held takes over the reservation of the result; nil: it is released when Call
-	// returns.
+	// Held is called with the reservation of the result, which the caller has to release;
+	// nil: Call releases it before it returns.
 	Held func(transport.Reservation)
 
-	endless bool // it has no time limit: subscriptions/listen
-	// begun is told the id of the request before it is sent.
+	endless bool // for subscriptions/listen, which stays open
+	// begun is called with the id of the request before the request is sent.
 	begun func(id int64)
 }
 
-// call is a request that waits for its answer.
+// call is a request whose response has not come yet.
 type call struct {
 	id     int64
 	method string // as errors name it
 	queue  *queue
 }
 
-// Call sends a request and returns the whole result object, as it came. An error
-// of the server is a *transport.Error. When the context ends, or the time is up, the
-// server is told that the call is cancelled.
+// Call sends a request and returns the result object, unchanged. An error response of
+// the server is a *transport.Error. When the context ends, or a timeout passes, Call
+// notifies the server that the call is cancelled.
 func (s *Session) Call(ctx context.Context, r Request) (json.RawMessage, error) {
 	if r.Timeout <= 0 {
 		r.Timeout = defaultTimeout
@@ -87,7 +87,7 @@ func (s *Session) Call(ctx context.Context, r Request) (json.RawMessage, error) 
 	return s.await(ctx, c, r)
 }
 
-// begin makes a call that can be answered.
+// begin registers a new call, so that a response can be assigned to it.
 func (s *Session) begin(method string) (*call, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +100,7 @@ func (s *Session) begin(method string) (*call, error) {
 	return c, nil
 }
 
-// sendRequest hands the request to the transport, in no more time than a call has.
+// sendRequest hands the request to the transport, which may take at most timeout.
 func (s *Session) sendRequest(ctx context.Context, m transport.Outgoing, c *call, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
 		fmt.Errorf("%w: it did not take %s within %s", transport.ErrTimeout, c.method, timeout))
@@ -113,7 +113,7 @@ func (s *Session) sendRequest(ctx context.Context, m transport.Outgoing, c *call
 	return err
 }
 
-// request returns the message of a request.
+// request encodes the request of a call.
 func (s *Session) request(c *call, r Request) (transport.Outgoing, error) {
 	params, meta := rawjson.Object{}, rawjson.Object{}
 	maps.Copy(params, r.Params)
@@ -145,7 +145,7 @@ func (s *Session) request(c *call, r Request) (transport.Outgoing, error) {
 	return m, nil
 }
 
-// addClient adds what each request of the stateless protocol says of the client.
+// addClient adds the keys that describe the client to _meta of a stateless request.
 func (s *Session) addClient(meta rawjson.Object, r Request) {
 	meta[metaVersion], meta[metaClient] = rawjson.Quote(s.Version()), s.options.implementation()
 	meta[metaCapabilities] = s.options.Capabilities
@@ -160,13 +160,13 @@ func (s *Session) addClient(meta rawjson.Object, r Request) {
 	}
 }
 
-// implementation is the Implementation object of this client.
+// implementation returns the Implementation object of this client.
 func (o Options) implementation() json.RawMessage {
-	b, _ := rawjson.Encode(map[string]string{"name": o.Name, "version": o.Version}) // texts can always be written
+	b, _ := rawjson.Encode(map[string]string{"name": o.Name, "version": o.Version}) // strings always encode
 	return b
 }
 
-// await hands progress over until the call has its outcome, its time is up, or
+// await passes progress to the caller until the call has its outcome, it times out, or
 // the context ends.
 func (s *Session) await(ctx context.Context, c *call, r Request) (json.RawMessage, error) {
 	defer c.queue.close()
@@ -207,18 +207,19 @@ func (s *Session) await(ctx context.Context, c *call, r Request) (json.RawMessag
 			return end.result, end.err
 		}
 		if over {
-			// The call may have had its effect, so the error does not invite to repeat it.
+			// The server may have executed the call, so the error is not ErrSessionLost,
+			// which allows a repetition.
 			s.take(c.id)
 			return nil, fmt.Errorf("%w: %s was not answered (%v)", transport.ErrClosed, c.method, s.Err())
 		}
 	}
 }
 
-// giveUp tells the server that nobody waits for the answer of a call any more.
+// giveUp stops waiting for a call, and notifies the server of that. It returns cause.
 func (s *Session) giveUp(c *call, cause error) error {
 	s.take(c.id)
-	// The handshake must not be cancelled; and the end of a stream cancels a request of
-	// the stateless protocol.
+	// MCP does not allow to cancel initialize. In the stateless protocol over HTTP, the end
+	// of the request's stream, which Abandon closes, cancels the request.
 	handshake := c.method == "initialize" || c.method == "server/discover"
 	if !handshake && !(s.transport.Traits().Streams && s.Stateless()) {
 		params := rawjson.Object{"requestId": rawjson.Number(c.id),
@@ -228,9 +229,9 @@ func (s *Session) giveUp(c *call, cause error) error {
 			s.workInBackground(func(ctx context.Context) {
 				ctx, cancel := context.WithTimeout(ctx, cancelTimeout)
 				defer cancel()
-				_ = s.notify(ctx, "notifications/cancelled", params) // nobody waits for it
+				_ = s.notify(ctx, "notifications/cancelled", params) // best effort
 			})
-		default: // the server takes no messages
+		default: // too many messages wait to be sent: the server does not read
 		}
 	}
 	s.transport.Abandon(c.id)

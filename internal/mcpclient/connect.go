@@ -13,16 +13,17 @@ import (
 	"sandlot/internal/revision"
 )
 
-// declined is an answer to server/discover or initialize with which no session can begin.
+// declined means that the server answered server/discover or initialize, but with an answer
+// that allows no session.
 type declined struct{ why string }
 
 func (d *declined) Error() string { return d.why }
 
 // Connect begins a session. It sends server/discover of the stateless protocol, and
-// falls back to initialize of the stateful one when the server refuses that; over
-// standard input and output also when the server ignores it, and then with a new
-// program, as programs have been seen to break on a request that they do not know.
-// Connect remembers nothing of a server.
+// falls back to initialize of the stateful protocol when the server refuses it. Over
+// standard input and output it also falls back when the program ignores the request,
+// and then starts a new program, because some programs break on an unknown request.
+// Connect stores nothing about a server.
 func Connect(ctx context.Context, dial transport.Dial, o Options) (*Session, error) {
 	o = o.withDefaults()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Handshake,
@@ -31,18 +32,18 @@ func Connect(ctx context.Context, dial transport.Dial, o Options) (*Session, err
 	h := &handshake{dial: dial, options: o}
 	if err := h.run(ctx); err != nil {
 		if h.session != nil {
-			_ = h.session.Close() // the error before counts
+			_ = h.session.Close() // the handshake's error is returned
 		}
 		return nil, err
 	}
 	s := h.session
 	if s.Stateless() && o.Handler != nil && s.server.capabilities.anyChanges() {
-		_, _ = s.subscribe("") // an error: the session is over
+		_, _ = s.subscribe("") // fails only when the session is over
 	}
 	return s, nil
 }
 
-// handshake makes a session that is ready.
+// handshake establishes a session.
 type handshake struct {
 	dial    transport.Dial
 	options Options
@@ -62,7 +63,7 @@ func (h *handshake) run(ctx context.Context) error {
 	return h.discoverFirst(ctx)
 }
 
-// open dials; a session that was there before is closed.
+// open dials a new transport, and closes the session on the previous one, if any.
 func (h *handshake) open(ctx context.Context) error {
 	if h.session != nil {
 		_ = h.session.Close()
@@ -103,8 +104,8 @@ func (h *handshake) discoverFirst(ctx context.Context) error {
 	return fmt.Errorf("%w (server/discover was tried before: %v)", err, refused)
 }
 
-// initialize begins in the stateful protocol. A program that was sent server/discover
-// before may be confused by that: where it does not answer, a new one is sent initialize.
+// initialize sends initialize. With discoverSent, the program got server/discover before,
+// which may have broken it: if it does not answer, initialize goes to a new program.
 func (h *handshake) initialize(ctx context.Context, confused bool) error {
 	if !confused {
 		return h.session.initialize(ctx)
@@ -139,27 +140,27 @@ func (h *handshake) initializeFirst(ctx context.Context) error {
 	return fmt.Errorf("%w (initialize was tried before: %v)", err, refused)
 }
 
-// final reports whether the other protocol would not help.
+// final reports whether a fallback to the other protocol would fail as well.
 func (h *handshake) final(ctx context.Context, err error) bool {
 	_, login := errors.AsType[*transport.ErrUnauthorized](err)
 	_, away := errors.AsType[*transport.Unreachable](err)
 	return ctx.Err() != nil || login || away
 }
 
-// answered reports whether an error is an answer of the server.
+// answered reports whether the server answered, though with an error or an unusable result.
 func answered(err error) bool {
 	_, refused := errors.AsType[*transport.Error](err)
 	_, no := errors.AsType[*declined](err)
 	return refused || no
 }
 
-// discover begins in the stateless protocol.
+// discover sends server/discover.
 func (s *Session) discover(ctx context.Context) error {
 	s.version.Store(revision.Stateless)
 	raw, err := s.handshakeCall(ctx, "server/discover", nil)
 	said, ok := errors.AsType[*transport.Error](err)
 	if ok && said.Code == transport.CodeVersion && supports(said.Data) {
-		// It may have meant another revision than that of the request.
+		// The server may have objected to another revision than that of the request: try once more.
 		raw, err = s.handshakeCall(ctx, "server/discover", nil)
 	}
 	if err == nil {
@@ -173,13 +174,13 @@ func (s *Session) discover(ctx context.Context) error {
 	return nil
 }
 
-// handshakeCall is a call of the handshake, which the context bounds.
+// handshakeCall makes a call of the handshake. Its context bounds it before its timeout does.
 func (s *Session) handshakeCall(ctx context.Context, method string, params rawjson.Object) (json.RawMessage, error) {
 	return s.Call(ctx, Request{Method: method, Params: params, Timeout: 2 * s.options.Handshake})
 }
 
-// supports reports whether the data of an error say that the server speaks the
-// stateless protocol.
+// supports reports whether the data of an error list the revision of the stateless
+// protocol as supported.
 func supports(data json.RawMessage) bool {
 	var d struct {
 		Supported []string `json:"supported"`
@@ -187,7 +188,7 @@ func supports(data json.RawMessage) bool {
 	return json.Unmarshal(data, &d) == nil && slices.Contains(d.Supported, revision.Stateless)
 }
 
-// discovered reads the result of server/discover.
+// discovered reads the result of server/discover into s.server.
 func (s *Session) discovered(raw json.RawMessage) error {
 	var r struct {
 		SupportedVersions []string `json:"supportedVersions"`
@@ -209,7 +210,7 @@ func (s *Session) discovered(raw json.RawMessage) error {
 	return nil
 }
 
-// handshakeResult is what the results of server/discover and initialize share.
+// handshakeResult has the members that the results of server/discover and initialize share.
 type handshakeResult struct {
 	Capabilities json.RawMessage `json:"capabilities"`
 	ServerInfo   json.RawMessage `json:"serverInfo"`
@@ -223,7 +224,7 @@ func (s *Session) setServer(r handshakeResult) {
 	}
 }
 
-// initialize begins in the stateful protocol.
+// initialize sends initialize and notifications/initialized.
 func (s *Session) initialize(ctx context.Context) error {
 	raw, err := s.handshakeCall(ctx, "initialize", rawjson.Object{"protocolVersion": rawjson.Quote(revision.Stateful),
 		"capabilities": s.options.Capabilities, "clientInfo": s.options.implementation()})

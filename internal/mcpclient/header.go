@@ -19,26 +19,26 @@ import (
 
 const (
 	maxSchema = 1 << 20
-	maxMarked = 64 // arguments of one tool that are repeated
-	maxDepth  = 32 // of a schema that is searched for them
+	maxMarked = 64 // arguments of one tool that are repeated in headers
+	maxDepth  = 32 // of properties that are searched for such arguments
 )
 
-// marked is an argument that is repeated in a header.
+// marked is an argument of a tool that is repeated in a header.
 type marked struct {
 	path   []string
 	header string
 }
 
-// property is what is looked at of a schema.
+// property has the members of a schema that decide about headers.
 type property struct {
 	Type       json.RawMessage            `json:"type"`
 	Header     json.RawMessage            `json:"x-mcp-header"`
 	Properties map[string]json.RawMessage `json:"properties"`
 }
 
-// ValidTool says what is wrong with a tool's definition, so that it must not be
-// used: it is not an object, it has no name, or its inputSchema has over 1 MiB
-// or marks arguments for headers in a way that HTTP could not carry.
+// ValidTool returns an error when a tool's definition must not be used: it is not an
+// object, it has no name, or its inputSchema has over 1 MiB or marks arguments for
+// headers (x-mcp-header) that HTTP does not allow.
 func ValidTool(tool json.RawMessage) error {
 	var t struct {
 		Name        string          `json:"name"`
@@ -51,13 +51,13 @@ func ValidTool(tool json.RawMessage) error {
 	return err
 }
 
-// markedIn returns the arguments that a schema marks.
+// markedIn returns the arguments that an inputSchema marks for headers.
 func markedIn(schema json.RawMessage) ([]marked, error) {
 	if len(schema) > maxSchema {
 		return nil, fmt.Errorf("the inputSchema has over %d bytes", maxSchema)
 	}
 	if !strings.Contains(string(schema), `-header"`) && !strings.Contains(string(schema), `\u`) {
-		return nil, nil // most are like that; a name can be written with escapes
+		return nil, nil // quick way out for most schemas; escapes could hide "x-mcp-header"
 	}
 	var all []marked
 	err := collect(schema, nil, &all)
@@ -78,7 +78,7 @@ func markedIn(schema json.RawMessage) ([]marked, error) {
 func collect(schema json.RawMessage, path []string, all *[]marked) error {
 	var p property
 	if !rawjson.IsObject(schema) || len(path) > maxDepth || json.Unmarshal(schema, &p) != nil {
-		return nil // clients check schemas
+		return nil // an invalid schema: clients check that
 	}
 	if p.Header != nil && len(path) > 0 {
 		name, err := checkMark(p)
@@ -97,7 +97,7 @@ func collect(schema json.RawMessage, path []string, all *[]marked) error {
 	return nil
 }
 
-// checkMark returns the header that an argument is marked for.
+// checkMark returns the name of the header that a property is marked for.
 func checkMark(p property) (string, error) {
 	var name string
 	if json.Unmarshal(p.Header, &name) != nil || name == "" || len(name) > 128 {
@@ -113,13 +113,13 @@ func checkMark(p property) (string, error) {
 	return "", fmt.Errorf("x-mcp-header stands at a type that is not string, integer or boolean")
 }
 
-// isTokenRune says whether RFC 9110 allows a character in a header's name.
+// isTokenRune reports whether RFC 9110 allows a character in the name of a header.
 func isTokenRune(r rune) bool {
 	return r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' ||
 		strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
-// paramHeaders returns the headers that repeat arguments of a call.
+// paramHeaders returns the headers that repeat the marked arguments of a call.
 func paramHeaders(schema, arguments json.RawMessage) http.Header {
 	all, err := markedIn(schema)
 	if err != nil || len(all) == 0 {
@@ -130,7 +130,7 @@ func paramHeaders(schema, arguments json.RawMessage) http.Header {
 		value := arguments
 		for _, name := range m.path {
 			var o rawjson.Object
-			_ = json.Unmarshal(value, &o) // no object has no members
+			_ = json.Unmarshal(value, &o) // on an error, o has no members
 			value = o[name]
 		}
 		if s, ok := headerValue(value); ok {
@@ -140,8 +140,8 @@ func paramHeaders(schema, arguments json.RawMessage) http.Header {
 	return h
 }
 
-// headerValue writes a value for a header. Only strings, booleans and integers
-// that every program reads as the same number are repeated.
+// headerValue returns the header value for an argument. ok is false for values that are
+// not repeated: all but strings, booleans and integers that a float64 can hold.
 func headerValue(raw json.RawMessage) (string, bool) {
 	var v any
 	if len(raw) == 0 || json.Unmarshal(raw, &v) != nil {
@@ -167,7 +167,7 @@ const (
 	base64End   = "?="
 )
 
-// headerText writes a text so that it survives as a header's value.
+// headerText encodes a string as a header value: as base64 unless it is printable ASCII.
 func headerText(s string) string {
 	plain := strings.TrimSpace(s) == s && !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r > 0x7e }) &&
 		!(strings.HasPrefix(s, base64Begin) && strings.HasSuffix(s, base64End))
@@ -177,11 +177,11 @@ func headerText(s string) string {
 	return base64Begin + base64.StdEncoding.EncodeToString([]byte(s)) + base64End
 }
 
-// named are the methods whose requests name something, by the parameter with the name.
+// named maps methods to the parameter whose value goes into the header Mcp-Name.
 var named = map[string]string{"tools/call": "name", "prompts/get": "name", "resources/read": "uri",
 	"tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
 
-// standardHeaders returns the headers that say what a message of the stateless protocol is.
+// standardHeaders returns the headers Mcp-Method and Mcp-Name of a stateless message.
 func standardHeaders(method string, params rawjson.Object) http.Header {
 	h := http.Header{"Mcp-Method": {method}}
 	if name := rawjson.Text(params[named[method]]); name != "" {

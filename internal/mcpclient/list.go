@@ -15,10 +15,10 @@ const (
 	maxCursor = 64 << 10
 )
 
-// List calls a method that lists ("tools/list"), page after page, and returns
-// what stands in the field ("tools") of all of them. More than most items, more
-// than Options.MaxList bytes or 1000 pages, or a page that comes again, is an
-// error; what came so far is returned with it.
+// List calls a list method ("tools/list") for page after page, and returns the items of
+// all pages; field is the member of the result that has them ("tools"). It is an error
+// if there are more than maxItems items, Options.MaxList bytes or 1000 pages, or if the
+// server repeats a cursor; the items read so far are returned with the error.
 func (s *Session) List(ctx context.Context, method, field string, most int) ([]json.RawMessage, error) {
 	var all []json.RawMessage
 	params, seen := rawjson.Object{}, map[string]bool{}
@@ -37,7 +37,7 @@ func (s *Session) List(ctx context.Context, method, field string, most int) ([]j
 			return all, fmt.Errorf("%s: %w", method, err)
 		}
 		left.items -= len(items)
-		left.bytes -= len(raw) // also those that are no items
+		left.bytes -= len(raw) // the bytes around the items count too
 		switch {
 		case cursor == "":
 			return all, nil
@@ -52,13 +52,13 @@ func (s *Session) List(ctx context.Context, method, field string, most int) ([]j
 	return all, fmt.Errorf("%w: %s has over %d pages", transport.ErrTooLarge, method, maxPages)
 }
 
-// bounds are how much may still come of a list.
+// bounds is how much of a list may still be read.
 type bounds struct{ items, bytes int }
 
 var errListBytes = fmt.Errorf("%w: the list has more bytes than there is room for", transport.ErrTooLarge)
 
-// page reads one page without taking more of it apart than it must: a page of
-// 16 MiB can have millions of items.
+// page reads one page. It decodes item by item and stops at the limits: a page of 16 MiB
+// can have millions of items.
 func page(raw json.RawMessage, field string, left bounds) (items []json.RawMessage, cursor string, err error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if _, err := d.Token(); err != nil {
@@ -129,14 +129,14 @@ func readCursor(d *json.Decoder) (string, error) {
 	return *cursor, nil
 }
 
-// send makes a call with one text as its parameters, whose result does not matter.
+// send makes a call with one string parameter, and ignores the result.
 func (s *Session) send(ctx context.Context, method, name, text string) error {
 	_, err := s.Call(ctx, Request{Method: method, Params: rawjson.Object{name: rawjson.Quote(text)}})
 	return err
 }
 
-// SetLevel sets from which level on the server sends log messages. In the stateless
-// protocol each later request says it.
+// SetLevel sets the lowest level of the log messages that the server sends. In the
+// stateless protocol the level is sent with each later request.
 func (s *Session) SetLevel(ctx context.Context, level string) error {
 	if !s.Stateless() {
 		return s.send(ctx, "logging/setLevel", "level", level)

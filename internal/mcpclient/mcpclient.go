@@ -1,12 +1,12 @@
 // Package mcpclient speaks MCP as a client to one third-party server: raw,
 // bounded, and in wire order.
 //
-// What the server sends passes as it came: numbers, unknown fields and unknown
-// kinds of content are never decoded. Whatever it sends, or leaves out, a call
-// ends: sizes, counts and times are bounded. Progress of a call is handed over before
-// its result, in the order in which the server sent it.
+// Results and notifications of the server are returned unchanged: numbers, unknown
+// fields and unknown kinds of content are never decoded. Every call ends, whatever the
+// server sends or does not send: sizes, counts and times are bounded. A caller gets the
+// progress of its call before the result, in the order in which the server sent it.
 //
-// Locks, from outside in: notifying, then a Session's mu, then a queue's.
+// Lock order: Session.handlerMu, then Session.mu, then queue.mu.
 package mcpclient
 
 import (
@@ -27,21 +27,21 @@ const (
 	defaultMaxList    = 16 << 20
 )
 
-// Options is what a session is made with.
+// Options are the settings of a session.
 type Options struct {
-	Name, Version string // of this client, as servers are told
-	// Capabilities of this client: declared once in the stateful protocol, and in the
-	// stateless one by requests that bring none; nil: {}
+	Name, Version string // of this client; sent to the server
+	// Capabilities of this client. The stateful protocol declares them once; in the
+	// stateless protocol, requests without Capabilities of their own declare them. nil: {}
 	Capabilities json.RawMessage
 	Handshake    time.Duration // bounds everything until the session is ready; 0: 15 s
 	// Probe is how long a program may leave server/discover unanswered; 0: 2 s, or a
-	// third of Handshake if that is less
+	// third of HandshakeTimeout if that is less
 	Probe      time.Duration
-	Older      bool // begin with initialize: the server spoke the stateful protocol the last time
+	Older      bool // send initialize first: the server spoke the stateful protocol last time
 	MaxMessage int  // bytes; 0: 16 MiB
 	MaxList    int  // bytes of all pages of one list; 0: 16 MiB
-	// Reserve makes the reservations for large messages, from when they are read; nil:
-	// nothing is reserved.
+	// Reserve returns a new reservation, which accounts for the memory of a large message
+	// while it is read and used; nil: memory is not accounted for.
 	Reserve func() transport.Reservation
 	Handler Handler      // nil: requests are refused, and notifications dropped
 	Log     *slog.Logger // nil: nothing is logged
@@ -52,14 +52,15 @@ type Options struct {
 type Handler interface {
 	// HandleRequest answers a request of a server that speaks the stateful protocol:
 	// elicitation/create, sampling/createMessage or roots/list. It runs in a goroutine
-	// of its own, of which there are at most 16; further requests are refused. Its
-	// context ends with the session, and when the server cancels the request. A
-	// *transport.Error is sent as it is; other errors are not sent.
+	// of its own. At most 16 requests are answered at once; further ones are refused.
+	// The context ends with the session, and when the server cancels the request. A
+	// *transport.Error is sent to the server; for other errors the server gets a fixed
+	// message.
 	HandleRequest(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error)
-	// HandleNotification is called for each notification but those of progress and
-	// cancellation, one after the other, in wire order. While it runs nothing more
-	// is read, so it must not block, nor make calls. It is also called for changes of
-	// which the notifications may have been lost with a stream that broke.
+	// HandleNotification is called for each notification except progress and
+	// cancellation: one at a time, in wire order. The session reads nothing while it
+	// runs, so it must neither block nor make calls. After a stream broke, it is also
+	// called with change notifications that the server may have sent and that got lost.
 	HandleNotification(method string, params json.RawMessage)
 }
 
@@ -85,7 +86,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Capabilities are those that a server has declared.
+// Capabilities are the capabilities that a server has declared.
 type Capabilities struct {
 	Tools, ToolsChanged         bool
 	Prompts, PromptsChanged     bool
@@ -94,7 +95,7 @@ type Capabilities struct {
 	Completions, Logging        bool
 }
 
-// parseCapabilities reads a server's capabilities; what cannot be read is not there.
+// parseCapabilities reads a server's capabilities. Invalid ones count as not declared.
 func parseCapabilities(raw json.RawMessage) Capabilities {
 	var all struct {
 		Tools, Prompts, Resources, Completions, Logging json.RawMessage
@@ -115,7 +116,7 @@ func parseCapabilities(raw json.RawMessage) Capabilities {
 	return c
 }
 
-// anyChanges reports whether the server announces changes of any of its lists.
+// anyChanges reports whether the server sends list_changed notifications for any list.
 func (c Capabilities) anyChanges() bool {
 	return c.ToolsChanged || c.PromptsChanged || c.ResourcesChanged
 }

@@ -9,25 +9,25 @@ import (
 )
 
 const (
-	maxQueued  = 1 << 20 // bytes of progress that wait for a slow caller
-	queuedCost = 256     // what each notification counts beside its own bytes
+	maxQueued  = 1 << 20 // bytes of progress that may wait for a slow caller
+	queuedCost = 256     // bytes that each notification counts in addition to its own
 )
 
-// queue holds what came for one call, in wire order, until its caller takes it.
-// When it is full, those who fill it wait: nothing more is read.
+// queue holds the progress and the outcome of one call until the caller takes them. When
+// it is full, push blocks, and with it the reading of the session's messages.
 type queue struct {
-	ready chan struct{} // holds one when there is something to take
+	ready chan struct{} // of capacity 1: signals that there is progress or an outcome
 
 	mu       sync.Mutex
 	room     *sync.Cond
 	progress []json.RawMessage
 	bytes    int
-	outcome  *outcome  // nothing comes after it; nil: it has not come
-	closed   bool      // nobody takes anything any more
-	sign     time.Time // when the server last gave a sign of life for the call
+	outcome  *outcome  // nil: the call has not ended
+	closed   bool      // the caller takes nothing any more
+	sign     time.Time // when the call began, or the server last sent progress
 }
 
-// outcome is how a call ended.
+// outcome is the result or the error of a call.
 type outcome struct {
 	result      json.RawMessage
 	err         error
@@ -58,7 +58,7 @@ func (q *queue) push(p json.RawMessage) {
 	q.signal()
 }
 
-// finish adds the outcome; nothing comes after it.
+// finish sets the outcome. Later progress and outcomes are dropped.
 func (q *queue) finish(o outcome) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -77,8 +77,8 @@ func (q *queue) signal() {
 	}
 }
 
-// take returns the progress that waits and, if it has come, the outcome, which follows
-// that.
+// take removes and returns the queued progress, and returns the outcome, or nil if the
+// call has not ended. The progress came before the outcome.
 func (q *queue) take() (progress []json.RawMessage, end *outcome) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -87,7 +87,7 @@ func (q *queue) take() (progress []json.RawMessage, end *outcome) {
 	return progress, q.outcome
 }
 
-// close wakes those who wait, and releases the outcome's reservation.
+// close ends blocked pushes, and releases the reservation of the outcome.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

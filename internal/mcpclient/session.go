@@ -15,41 +15,40 @@ import (
 )
 
 const (
-	maxRequests   = 16 // of the server, that are being answered
-	maxBackground = 64 // messages to the server that nobody waits for
+	maxRequests   = 16 // requests of the server that are answered at once
+	maxBackground = 64 // answers and cancellations that wait to be sent
 	replyTimeout  = 30 * time.Second
-	cancelTimeout = 5 * time.Second // for telling the server that a call is cancelled
-	maxProgress   = 64 << 10        // bytes of a notification of progress
+	cancelTimeout = 5 * time.Second // for sending notifications/cancelled
+	maxProgress   = 64 << 10        // bytes of the parameters of a progress notification
 )
 
-// Session is a conversation with one server. Its methods may be used by several
-// goroutines at once.
+// Session is an MCP session with one server. Its methods are safe for concurrent use.
 type Session struct {
 	transport transport.Transport
 	options   Options
 
 	version atomic.Value // the revision of the protocol, a string; "": not agreed yet
-	server  serverInfo   // set by the handshake, before anyone else has the session
+	server  serverInfo   // set by the handshake, before Connect returns the session
 
-	ctx    context.Context // ends with the session, whose end is its cause
+	ctx    context.Context // ends with the session; its cause is why
 	cancel context.CancelCauseFunc
-	close  func() error // closes the transport, once
+	close  func() error // closes the transport; further calls return the same error
 
-	notifying  sync.Mutex    // held while the handler has a notification
-	background chan struct{} // holds one for each message of maxBackground
+	notifying  sync.Mutex    // held while Handler.HandleNotification runs
+	background chan struct{} // a semaphore for maxBackground messages
 
-	mu            sync.Mutex // held while ctx is cancelled, and no goroutine starts after that
+	mu            sync.Mutex // also held to cancel ctx, so that no goroutine starts after that
 	running       sync.WaitGroup
-	lastID        int64 // of the requests to the server
+	lastID        int64 // the id of the last request to the server
 	calls         map[int64]*call
-	requests      map[string]context.CancelFunc // of the server, by their ids
-	level         string                        // of log messages, in the stateless protocol
+	requests      map[string]context.CancelFunc // cancel the server's requests, by request id
+	level         string                        // the level that SetLevel set, in the stateless protocol
 	subscriptions map[string]*subscription      // by URI; "" is the one for changes of lists
 }
 
-// serverInfo is what a server says of itself.
+// serverInfo is how a server described itself in the handshake.
 type serverInfo struct {
-	implementation json.RawMessage // an object; nil: it has not said
+	implementation json.RawMessage // an object; nil: the server sent none
 	instructions   string
 	capabilities   Capabilities
 }
@@ -70,23 +69,23 @@ func (s *Session) Version() string { return s.version.Load().(string) }
 // Stateless reports whether the agreed revision of the protocol has no sessions.
 func (s *Session) Stateless() bool { return revision.IsStateless(s.Version()) }
 
-// Info returns the server's Implementation object; nil: it has sent none.
+// Info returns the server's Implementation object; nil: the server sent none.
 func (s *Session) Info() json.RawMessage { return s.server.implementation }
 
 // Instructions returns the server's instructions for models.
 func (s *Session) Instructions() string { return s.server.instructions }
 
-// Capabilities returns those that the server has declared.
+// Capabilities returns the capabilities that the server declared.
 func (s *Session) Capabilities() Capabilities { return s.server.capabilities }
 
-// Done is closed when the session is over. It has to be closed then, too.
+// Done returns a channel that is closed when the session is over. Close has to be called also then.
 func (s *Session) Done() <-chan struct{} { return s.ctx.Done() }
 
-// Err says why the session is over; nil while it is not.
+// Err returns why the session is over, or nil while it is not.
 func (s *Session) Err() error { return context.Cause(s.ctx) }
 
-// Close ends the session, and waits until all of its goroutines have ended. It can be
-// called twice; a Handler and a Progress function must not call it.
+// Close ends the session, and waits until all of its goroutines have ended. It may be
+// called more than once. A Handler or a Progress function must not call it.
 func (s *Session) Close() error {
 	s.end(transport.ErrClosed)
 	err := s.close()
@@ -94,7 +93,7 @@ func (s *Session) Close() error {
 	return err
 }
 
-// end ends the session. The first cause counts.
+// end ends the session. The cause of the first call is kept.
 func (s *Session) end(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,8 +112,8 @@ func (s *Session) work(f func(ctx context.Context)) bool {
 	return true
 }
 
-// workInBackground runs f as work does. Its caller has put one into background, which
-// is taken out when f has ended.
+// workInBackground runs f like startGoroutine. The caller has acquired backgroundSlots,
+// which is released when f has ended.
 func (s *Session) workInBackground(f func(ctx context.Context)) {
 	if !s.work(func(ctx context.Context) {
 		defer func() { <-s.background }()
@@ -124,7 +123,8 @@ func (s *Session) workInBackground(f func(ctx context.Context)) {
 	}
 }
 
-// take returns a call that waits for its answer, and removes it; nil: there is none.
+// take removes a call from those that wait for a response, and returns it; nil: there is
+// none with the id.
 func (s *Session) take(id int64) *call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +133,7 @@ func (s *Session) take(id int64) *call {
 	return c
 }
 
-// receiver is what a session's transport hands messages to.
+// receiver implements transport.Receiver for a session, without exporting the methods in Session.
 type receiver struct{ *Session }
 
 // Lost implements transport.Receiver.
@@ -151,13 +151,13 @@ func (s receiver) Fail(id int64, err error) {
 
 // Receive implements transport.Receiver.
 func (s receiver) Receive(b []byte, r transport.Reservation) (answered int64, ok bool) {
-	r.Keep(int64(len(b))) // the reservation was for the largest message there may be
+	r.Keep(int64(len(b))) // a message of the maximum size was reserved
 	all, err := transport.Decode(b)
 	if err != nil {
 		r.Release()
 		return 0, false
 	}
-	if len(all) != 1 || all[0].Method != nil && all[0].ID == nil { // handled when Receive returns
+	if len(all) != 1 || all[0].Method != nil && all[0].ID == nil { // a batch or a notification: not used after Receive
 		defer r.Release()
 		r = transport.NoReservation{}
 	}
@@ -179,7 +179,7 @@ func (s receiver) Receive(b []byte, r transport.Reservation) (answered int64, ok
 	return answered, true
 }
 
-// answer hands a response to its call.
+// answer passes a response to its call, and returns the id of the call.
 func (s *Session) answer(m *transport.Message, r transport.Reservation) int64 {
 	id, ok := transport.RequestID(m.ID)
 	if !ok {
@@ -191,7 +191,7 @@ func (s *Session) answer(m *transport.Message, r transport.Reservation) int64 {
 	c := s.take(id)
 	if c == nil {
 		r.Release()
-		return id // an answer that comes late, or twice, ends its stream as well
+		return id // a late or duplicate response ends its stream as well
 	}
 	result, err := m.Outcome()
 	c.queue.finish(outcome{result, err, r})
@@ -231,8 +231,8 @@ func (s *Session) handleNotification(method string, params json.RawMessage) {
 	}
 }
 
-// progress puts a notification into the queue of its call, and waits while that
-// is full.
+// progress adds the parameters of a progress notification to the queue of its call, and
+// blocks while the queue is full.
 func (s *Session) progress(params json.RawMessage) {
 	if len(params) > maxProgress {
 		s.options.Log.Debug("mcpclient: progress that is too long to be passed on", "bytes", len(params))
@@ -251,7 +251,7 @@ func (s *Session) progress(params json.RawMessage) {
 	}
 }
 
-// requested has a request of the server answered.
+// requested answers a request of the server, or starts the handler for it.
 func (s *Session) requested(m *transport.Message, r transport.Reservation) {
 	method, id := *m.Method, m.ID
 	refuse := func(code int64, message string) {
@@ -294,8 +294,8 @@ func (s *Session) requested(m *transport.Message, r transport.Reservation) {
 	}
 }
 
-// handleRequest has the handler answer, and sends the answer unless the server has
-// cancelled the request.
+// handleRequest calls the handler, and sends its answer unless the server has cancelled
+// the request.
 func (s *Session) handleRequest(ctx context.Context, method string, m *transport.Message) {
 	result, err := s.options.Handler.HandleRequest(ctx, method, m.Params)
 	cancelled := ctx.Err() != nil
@@ -320,11 +320,11 @@ func (s *Session) handleRequest(ctx context.Context, method string, m *transport
 	s.sendReply(s.ctx, reply)
 }
 
-// errUnanswered is the answer to a request whose handler failed.
+// errUnanswered is what the server gets when the handler failed.
 var errUnanswered = &transport.Error{Code: transport.CodeInternal, Message: "the request could not be answered"}
 
-// reply sends an answer that no handler makes. When too many messages wait to be sent,
-// nothing more is read until one has gone out.
+// reply sends an answer without calling the handler. While too many messages wait to be
+// sent, it blocks, and with it the reading of the server's messages.
 func (s *Session) reply(e rawjson.Envelope) {
 	select {
 	case s.background <- struct{}{}:
@@ -337,7 +337,7 @@ func (s *Session) sendReply(ctx context.Context, e rawjson.Envelope) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	b, err := rawjson.Encode(e)
-	if err != nil { // the handler's result is no JSON
+	if err != nil { // the handler's result is not JSON
 		b, _ = rawjson.Encode(rawjson.Envelope{ID: e.ID, Error: errUnanswered})
 	}
 	err = s.transport.Send(ctx, transport.Outgoing{Body: b, Version: s.Version()})

@@ -13,15 +13,16 @@ import (
 )
 
 const (
-	maxSubscriptions   = 256 // in the stateless protocol, where each is a request that stays open
+	maxSubscriptions   = 256 // in the stateless protocol, where each is an open request
 	acknowledgeTimeout = 15 * time.Second
 	maxAcknowledgement = 64 << 10 // bytes
 	firstPause         = time.Second
 	longestPause       = 5 * time.Minute
-	// stable is how long a subscription has to last not to count as one that failed.
+	// stable is how long a subscription has to stay open for the retry pause to start over.
 	stable = 30 * time.Second
-	// A server of the Go SDK takes the end of one subscription over stdio for the end of
-	// all: the one for lists is renewed when the server has had time to do that.
+	// Over stdio, servers that use the Go SDK end all subscriptions when the client ends
+	// one. The subscription for lists is renewed after this pause, when the server has
+	// done so.
 	renewPause = 500 * time.Millisecond
 )
 
@@ -30,23 +31,23 @@ var (
 	errRefused = errors.New("the server did not agree to announce changes of that")
 )
 
-// subscription is one subscriptions/listen of the stateless protocol, which is sent
-// again when it ends.
+// subscription is a subscription of the stateless protocol: a request
+// subscriptions/listen, which stays open and is sent again when it ends.
 type subscription struct {
-	uri    string // of a resource; "": for changes of lists
+	uri    string // of a resource; "": for list_changed notifications
 	cancel context.CancelFunc
-	agreed chan struct{} // closed when the server has agreed for the first time
-	over   chan struct{} // closed when it is not sent again
-	err    error         // why; set before over is closed
+	agreed chan struct{} // closed when the server acknowledged it for the first time
+	over   chan struct{} // closed when the request is not sent again
+	err    error         // why it ended; set before ended is closed
 
 	// Guarded by the session's mutex.
-	id    int64 // of the request that is on its way
-	again bool  // the server has agreed before
+	id    int64 // of the open request; 0: none is open
+	again bool  // the server acknowledged an earlier request
 	renew context.CancelCauseFunc
 }
 
-// Subscribe asks for notifications of a resource's changes. In the stateless protocol it
-// returns when the server has agreed.
+// Subscribe asks the server for notifications when a resource changes. In the stateless
+// protocol it returns when the server has acknowledged that.
 func (s *Session) Subscribe(ctx context.Context, uri string) error {
 	if !s.Stateless() {
 		return s.send(ctx, "resources/subscribe", "uri", uri)
@@ -73,8 +74,8 @@ func (s *Session) Subscribe(ctx context.Context, uri string) error {
 	return err
 }
 
-// Unsubscribe ends a subscription. In the stateless protocol it does nothing when there
-// is none.
+// Unsubscribe ends the subscription to a resource. In the stateless protocol it does
+// nothing when there is no such subscription.
 func (s *Session) Unsubscribe(ctx context.Context, uri string) error {
 	if !s.Stateless() {
 		return s.send(ctx, "resources/unsubscribe", "uri", uri)
@@ -88,7 +89,7 @@ func (s *Session) Unsubscribe(ctx context.Context, uri string) error {
 	return nil
 }
 
-// drop ends a subscription.
+// drop cancels a subscription.
 func (s *Session) drop(l *subscription) {
 	l.cancel()
 	s.mu.Lock()
@@ -100,14 +101,14 @@ func (s *Session) drop(l *subscription) {
 	}
 }
 
-// forget removes a subscription from the table. The lock is held.
+// forget removes a subscription from the table. The caller holds mu.
 func (s *Session) forget(l *subscription) {
 	if s.subscriptions[l.uri] == l {
 		delete(s.subscriptions, l.uri)
 	}
 }
 
-// subscribe begins a subscription, or returns the one that there is.
+// subscribe starts a subscription, or returns the existing one.
 func (s *Session) subscribe(uri string) (*subscription, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +136,8 @@ func (s *Session) subscribe(uri string) (*subscription, error) {
 	return l, nil
 }
 
-// keepSubscribed sends the request of a subscription, and sends it again when it ends,
-// until that is cancelled or refused. It returns why it stopped.
+// keepSubscribed sends the request of a subscription again and again, whenever it ends,
+// until the subscription is cancelled or the server refuses it. It returns why it stopped.
 func (s *Session) keepSubscribed(ctx context.Context, l *subscription) error {
 	pause := firstPause
 	for {
@@ -163,15 +164,14 @@ func (s *Session) keepSubscribed(ctx context.Context, l *subscription) error {
 	}
 }
 
-// isRefusal reports whether an error says that the server will not agree.
+// isRefusal reports whether an error means that the server does not offer the subscription.
 func isRefusal(err error) bool {
 	said, ok := errors.AsType[*transport.Error](err)
 	return errors.Is(err, errRefused) || ok && (said.Code == transport.CodeUnknownMethod ||
 		said.Code == transport.CodeInvalidParams || said.Code == transport.CodeInvalidRequest)
 }
 
-// listen is one request of a subscription, which stays open while the server sends
-// notifications.
+// listen sends one subscriptions/listen, and returns when that request has ended.
 func (s *Session) listen(ctx context.Context, l *subscription) error {
 	ctx, renew := context.WithCancelCause(ctx)
 	defer renew(nil)
@@ -196,13 +196,13 @@ func (s *Session) listen(ctx context.Context, l *subscription) error {
 	defer s.mu.Unlock()
 	l.id, l.renew = 0, nil
 	if cause := context.Cause(ctx); cause != nil {
-		return cause // also when the server has answered meanwhile
+		return cause // even if the server ended the request at the same time
 	}
 	return err
 }
 
-// acknowledged handles the notification that the server has agreed to a subscription.
-// Notifications between two requests of it may have been lost.
+// acknowledged handles the notification that the server has accepted a subscription. If
+// it is not the first one, notifications since the request before may have been lost.
 func (s *Session) acknowledged(params json.RawMessage) {
 	var p struct {
 		Meta struct {
@@ -248,11 +248,11 @@ func (s *Session) acknowledged(params json.RawMessage) {
 	}
 }
 
-// repeatChanges calls the handler for changes of which the notifications may have been
-// lost: of a resource or, without a URI, of all lists.
+// repeatChanges calls the handler with notifications that may have been lost: that the
+// resource has changed or, without a URI, that all lists have.
 func (s *Session) repeatChanges(uri string) {
 	if uri != "" {
-		b, _ := rawjson.Encode(map[string]string{"uri": uri}) // texts can always be written
+		b, _ := rawjson.Encode(map[string]string{"uri": uri}) // strings always encode
 		s.handleNotification("notifications/resources/updated", b)
 		return
 	}

@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// address is a URL that is safe to show to a sandbox.
+// address is the URL of a registry without parts that may be secret: sandboxes may see it.
 type address struct {
 	url      string
 	host     Host
-	stripped bool // it had a user, a password, a query or a fragment
+	stripped bool // a user, a password, a query or a fragment was removed
 }
 
 // The errors do not repeat the text, which may hold a credential.
@@ -26,11 +26,11 @@ var (
 	errPath = errors.New("its path has a character that does not belong there")
 )
 
-// A path in one of these characters needs no quoting in any of the files that
-// are made of it.
+// plainPath matches paths that need no quotes in any of the config files that Files
+// writes.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9/._~%+@:=-]*$`)
 
-// clean takes an address apart, and gives back what of it is no secret.
+// clean parses a URL, and removes what may be secret.
 func clean(raw string) (address, error) {
 	u, err := url.Parse(strings.TrimSpace(raw))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Opaque != "" || u.Host == "" {
@@ -49,7 +49,7 @@ func clean(raw string) (address, error) {
 	return a, nil
 }
 
-// host reads a host with or without a port.
+// host parses a host with or without a port; port is the default.
 func host(text string, port int) (Host, error) {
 	name, p := text, ""
 	if n, after, err := net.SplitHostPort(text); err == nil {
@@ -73,8 +73,8 @@ func host(text string, port int) (Host, error) {
 
 var hostName = regexp.MustCompile(`^([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$`)
 
-// A last label in digits is what some programs read as an IPv4 address in one
-// of its odd forms.
+// numeric matches names whose last label is a number: some programs read them as an IPv4
+// address, such as 0x7f000001.
 var numeric = regexp.MustCompile(`(^|\.)(0x[0-9a-f]*|[0-9]+)$`)
 
 func valid(name string) error {

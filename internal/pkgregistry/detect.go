@@ -14,12 +14,11 @@ import (
 	"sync"
 )
 
-// Detect says where packages come from. Where named is nil, the machine's own
-// npm, pip and Go are asked, at once and each for at most 20 seconds, as the user
-// that runs the server; what one of them does not answer is left out with a
-// note. Else only the registries in named are used, and the tools are asked for
-// nothing but what belongs to them (Check says what named may be). The error is
-// that of named or of ctx.
+// Detect returns where packages come from. With a nil configured, it queries the host's
+// npm, pip and Go, at the same time and each for at most 20 seconds, as the user that
+// runs the server. A query that fails becomes a note. Otherwise Detect uses only the
+// registries in configured, and queries tools only for settings that go with them (see
+// Check for what configured may have). It returns the error of Check or of ctx.
 func Detect(ctx context.Context, named map[string]string) (Set, error) {
 	if err := Check(named); err != nil {
 		return Set{}, err
@@ -50,7 +49,8 @@ func Detect(ctx context.Context, named map[string]string) (Set, error) {
 	return b.done(), nil
 }
 
-// answers is what the tools said. Each question has fields of its own.
+// answers are the settings of the tools. The queries run at the same time: each sets fields
+// of its own.
 type answers struct {
 	npm    npmAnswer
 	npmErr error
@@ -62,21 +62,21 @@ type answers struct {
 
 // pipAnswer is what ask_pip.py prints.
 type pipAnswer struct {
-	Default string            // the index that pip uses when it is told none
-	Files   string            // the host that hands out that index's files
+	Default string            // the index that pip uses without settings
+	Files   string            // the host that serves the files of that index
 	Config  map[string]string // "global.index-url", ":env:.index-url" …
 }
 
-// npmAnswer is what npm's list of settings says.
+// npmAnswer is what "npm config list" prints.
 type npmAnswer struct {
-	Default string            // the registry that npm uses when it is told none
+	Default string            // the registry that npm uses without settings
 	Config  map[string]string // "registry" and "@scope:registry"
 }
 
 func (a *answers) askNPM(ctx context.Context) {
-	// It is to ask nobody for a newer version of itself.
+	// npm must not look for a newer version of itself.
 	env := []string{"NO_UPDATE_NOTIFIER=1", "npm_config_update_notifier=false", "COREPACK_ENABLE_NETWORK=0"}
-	// As JSON, npm would leave out each address that has a password.
+	// With --json, npm would leave out each URL that has a password.
 	out, err := run(ctx, env, "npm", "config", "list", "--long")
 	if err == nil {
 		if a.npm = readNPM(string(out)); a.npm.Config["registry"] == "" {
@@ -86,7 +86,7 @@ func (a *answers) askNPM(ctx context.Context) {
 	a.npmErr = failed("npm", err)
 }
 
-// npmLine is a setting, behind a semicolon when another counts more.
+// npmLine matches a setting. A semicolon stands before a setting that another one overrides.
 var npmLine = regexp.MustCompile(`^(; )?((?:@[a-z0-9~][a-z0-9._~-]{0,213}:)?registry) = ("(?:[^"\\]|\\.)*")`)
 
 func readNPM(list string) npmAnswer {
@@ -124,7 +124,7 @@ func (a *answers) askPip(ctx context.Context) {
 
 var uvDefault = regexp.MustCompile(`by\s+default:\s+<(https?://[^>\s]+)>`)
 
-// askUV asks the help text of uv, on a machine that has uv but no pip.
+// askUV reads the default index from uv's help text, on a host that has uv but no pip.
 func (a *answers) askUV(ctx context.Context) {
 	out, err := run(ctx, []string{"NO_COLOR=1"}, "uv", "pip", "install", "--help")
 	if m := uvDefault.FindSubmatch(out); err == nil && m != nil {
@@ -132,12 +132,12 @@ func (a *answers) askUV(ctx context.Context) {
 	}
 }
 
-// goNames are the variables that say where modules come from and how they are
-// checked.
+// goNames are the variables of Go that say which modules are fetched directly, or not
+// verified.
 var goNames = []string{"GOPRIVATE", "GONOPROXY", "GONOSUMDB", "GONOSUMCHECK", "GOINSECURE"}
 
 func (a *answers) askGo(ctx context.Context) {
-	// Another toolchain than the one at hand would have to be fetched.
+	// Go must not download another toolchain.
 	out, err := run(ctx, []string{"GOTOOLCHAIN=local"}, "go",
 		append([]string{"env", "-json", "GOPROXY", "GOSUMDB"}, goNames...)...)
 	a.goErr = decode("go", out, err, &a.golang)
@@ -185,7 +185,7 @@ func (b *builder) pypi(pip pipAnswer, named map[string]string) {
 	switch u, ok := named["pypi"]; {
 	case ok:
 		b.PyPI = b.take("pypi", u)
-		if strings.HasPrefix(b.PyPI, "http:") { // pip refuses it otherwise
+		if strings.HasPrefix(b.PyPI, "http:") { // pip refuses plain HTTP to other hosts
 			a, _ := clean(b.PyPI)
 			b.PyPITrusted = []string{bracketed(a.host.Name)}
 		}
@@ -195,8 +195,8 @@ func (b *builder) pypi(pip pipAnswer, named map[string]string) {
 	b.files(pip)
 }
 
-// pip takes pip's settings, of which the environment counts more than the
-// files, and in them the section of the command more than the general one.
+// pip sets the indexes from pip's settings. The environment overrides the files, and in
+// these the section of the command overrides the global section.
 func (b *builder) pip(pip pipAnswer) {
 	get := func(key string) string {
 		for _, section := range []string{":env:.", "install.", "global."} {
@@ -239,8 +239,8 @@ func bracketed(name string) string {
 	return name
 }
 
-// files adds the host that hands out the files of pip's own index, where that
-// index is used. A mirror's own files are on a host that only it knows.
+// files adds the host that serves the files of pip's default index, if that index is
+// used. Where a mirror has its files is not known.
 func (b *builder) files(pip pipAnswer) {
 	index, err := clean(pip.Default)
 	if err != nil || !b.hosts[index.host] {
@@ -279,10 +279,10 @@ func (b *builder) golang(env, named map[string]string) {
 	}
 }
 
-// goPatterns is a list of module path patterns.
+// goPatterns matches a list of module path patterns.
 var goPatterns = regexp.MustCompile(`^[A-Za-z0-9*?\[\]^!~._/,-]+$`)
 
-// goProxy keeps the list's order, and what stands between those that are kept.
+// goProxy returns a GOPROXY list without the invalid entries. Order and separators stay.
 func (b *builder) goProxy(list string) string {
 	var kept strings.Builder
 	separator := ""
@@ -308,11 +308,11 @@ func (b *builder) goProxy(list string) string {
 	return kept.String()
 }
 
-// sumKey is the name of a checksum database, alone or with its key.
+// sumKey matches the name of a checksum database, alone or with its key.
 var sumKey = regexp.MustCompile(`^([A-Za-z0-9.-]+(?::[0-9]+)?(?:/[A-Za-z0-9._/-]+)?)(\+[0-9a-f]{8}\+[A-Za-z0-9+/=]+)?$`)
 
-// goSum takes GOSUMDB: "off", or a name with or without a key, and a URL where
-// the name is not the host.
+// goSum sets GoSum from GOSUMDB: "off", or a name with or without a key and, if the name
+// is not the host, a URL.
 func (b *builder) goSum(v string) {
 	words := strings.Fields(v)
 	if len(words) == 0 {

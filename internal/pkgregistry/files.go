@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Files are a sandbox's files of settings, by path without a leading slash.
-// Each is the one that counts least to its tool, so that a user's own settings,
-// a project's and variables win.
+// Files returns the config files of a sandbox, by path without a leading slash. Each has
+// the lowest precedence that its tool knows, so that the settings of a user or project
+// and environment variables override it.
 func (s Set) Files() map[string]string {
 	files := map[string]string{}
 	if s.PyPI != "" || len(s.PyPIExtra) > 0 {
@@ -26,7 +26,7 @@ func (s Set) Files() map[string]string {
 	return files
 }
 
-// Env is what tools are told by variables, since they have no file for all
+// Env returns the environment variables for tools that read no config file for all
 // users.
 func (s Set) Env() map[string]string {
 	env := maps.Clone(s.GoEnv)
@@ -40,12 +40,12 @@ func (s Set) Env() map[string]string {
 		env["GOSUMDB"] = s.GoSum
 	}
 	if s.NPM != "" || len(s.Scopes) > 0 {
-		// Else the place depends on where npm is installed.
+		// The default path depends on where npm is installed.
 		env["npm_config_globalconfig"] = "/etc/npmrc"
 	}
 	if s.NPMMirror || len(s.Scopes) > 0 {
-		// pnpm reads no file for all users since version 11. This one it reads
-		// instead of ~/.npmrc, so it is set only where pnpm would go wrong.
+		// Since version 11, pnpm reads no config file for all users. It reads this one
+		// instead of ~/.npmrc, so the variable is set only where it is needed.
 		env["pnpm_config_npmrc_auth_file"] = "/etc/npmrc"
 	}
 	return env
@@ -96,9 +96,9 @@ func (s Set) npmrc() string {
 	return f.String()
 }
 
-// yarnYML is for Yarn 2 and later, which reads no file of /etc but one in each
-// folder above the project, of which the root's counts least. It refuses plain
-// HTTP to hosts that it is not told of.
+// yarnYML returns the config file of Yarn 2 and later, which reads none in /etc, but one
+// in each folder above the project; that of the root has the lowest precedence. Yarn
+// refuses plain HTTP to hosts that are not listed.
 func (s Set) yarnYML() string {
 	var f strings.Builder
 	plain := map[string]bool{}

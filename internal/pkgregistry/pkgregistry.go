@@ -1,9 +1,9 @@
-// Package pkgregistry says where a sandbox's package managers fetch packages. It
-// owns the rule that only addresses come out of the machine's settings: no
-// credential, no path of a file, no command.
+// Package pkgregistry finds out from which registries a sandbox's package managers fetch
+// packages. Of the host's settings it passes on only addresses: no credential, no path
+// of a file, no command.
 //
-// No registry is known here by name. What is public and what a mirror is, the
-// machine's own tools say.
+// It knows no registry by name. The host's own tools know their default registries, and
+// which mirrors are configured.
 package pkgregistry
 
 import (
@@ -16,12 +16,12 @@ import (
 	"strings"
 )
 
-// Set is where packages come from. What is empty is not set: its tool is not on
-// the machine, or the operator turned it off. All URLs are without user,
-// password and query, and safe to write into a file of settings as they are.
+// Set is where packages come from. An empty field is not set: the tool is not on the
+// host, or the operator turned it off. The URLs have no user, password or query, and
+// need no quotes in config files.
 type Set struct {
 	NPM       string
-	NPMMirror bool              // it is another than npm's own default
+	NPMMirror bool              // NPM is not the default registry of npm
 	Scopes    map[string]string // "@scope" → URL
 
 	PyPI      string
@@ -29,21 +29,21 @@ type Set struct {
 	// PyPITrusted are hosts, or host:port, whose certificate pip does not check.
 	PyPITrusted []string
 
-	// Go is a GOPROXY list: URLs, "direct" and "off", and the commas and bars
-	// between them, which mean different things.
+	// Go is a GOPROXY list: URLs, "direct" and "off", separated by commas or bars, which
+	// differ in when Go tries the next entry.
 	Go    string
 	GoSum string            // GOSUMDB
-	GoEnv map[string]string // GOPRIVATE and its like, where they are set
+	GoEnv map[string]string // GOPRIVATE, GONOPROXY and so on, as far as they are set
 
-	// Hosts are all that must be reachable for the above, sorted: also a host
-	// from which an index hands out its files, where its tool knows that.
+	// Hosts are all hosts that must be reachable for the above, sorted. They include the
+	// host that serves the files of an index, if its tool knows that.
 	Hosts []Host
-	// Notes says what was not taken and why, for the operator's log. No
-	// credential and no part of a refused address is in them.
+	// Notes say which settings are not used and why, for the operator's log. They have
+	// no credential and no part of a refused address.
 	Notes []string
 }
 
-// Host is a name in lower case, or an address without brackets, and a port.
+// Host is a host name in lower case, or an IP address without brackets, and a port.
 type Host struct {
 	Name string
 	Port int
@@ -51,11 +51,11 @@ type Host struct {
 
 func (h Host) String() string { return net.JoinHostPort(h.Name, strconv.Itoa(h.Port)) }
 
-// Keys are the names that the operator's setting may have.
+// Keys are the keys that the operator's setting may have.
 var Keys = []string{"npm", "pypi", "go"}
 
-// Check says whether the operator's setting can be used: addresses by Keys,
-// where go may be a whole GOPROXY list. It does no I/O.
+// Check returns an error if the operator's setting is invalid. It has URLs by Keys; that
+// of go may be a GOPROXY list. Check does no I/O.
 func Check(named map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(named)) {
 		if !slices.Contains(Keys, key) {
@@ -85,7 +85,7 @@ func Check(named map[string]string) error {
 	return nil
 }
 
-// builder puts a Set together out of what the tools said.
+// builder makes a Set from the settings of the tools.
 type builder struct {
 	Set
 	hosts map[Host]bool
@@ -95,8 +95,8 @@ func (b *builder) notef(format string, args ...any) {
 	b.Notes = append(b.Notes, fmt.Sprintf(format, args...))
 }
 
-// take is the address of a setting, made clean; "" when it has none of use.
-// Its host is one that must be reachable.
+// take returns the URL of a setting without its secret parts, and adds its host to those
+// that must be reachable; "" if the setting has no valid URL.
 func (b *builder) take(setting, raw string) string {
 	a, ok := b.check(setting, raw)
 	if ok {

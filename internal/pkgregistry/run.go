@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// An answer is a few kilobytes and takes less than a second.
+// The output of a tool is usually a few kilobytes, within a second.
 const maxOutput = 1 << 20
 
-var timeLimit = 20 * time.Second // less in tests
+var timeLimit = 20 * time.Second // tests shorten it
 
-var errFlood = errors.New("it printed more than an answer")
+var errFlood = fmt.Errorf("it printed more than %d MiB", maxOutput>>20)
 
-// run starts one of the machine's programs with variables beside the server's
-// own, and returns what it prints. It and all that it started are ended when
-// the time is over or when it prints too much.
+// run runs a program of the host, with env in addition to the server's environment, and
+// returns its standard output. It kills the program and all that it started when the
+// time limit has passed or the program prints too much.
 func run(ctx context.Context, env []string, name string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeLimit, fmt.Errorf("it did not answer within %v", timeLimit))
 	defer cancel()
@@ -28,7 +28,7 @@ func run(ctx context.Context, env []string, name string, args ...string) ([]byte
 	defer stop(nil)
 	out := &bounded{full: func() { stop(errFlood) }}
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir = "/" // no project's settings
+	cmd.Dir = "/" // where no project has settings
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout = out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -36,7 +36,7 @@ func run(ctx context.Context, env []string, name string, args ...string) ([]byte
 	cmd.Cancel = group
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
-	if errors.Is(err, exec.ErrWaitDelay) { // it ended, and something that it started did not
+	if errors.Is(err, exec.ErrWaitDelay) { // it ended, but something that it started has its output open
 		group()
 		err = nil
 	}
@@ -46,8 +46,8 @@ func run(ctx context.Context, env []string, name string, args ...string) ([]byte
 	return out.kept.Bytes(), err
 }
 
-// bounded keeps what is written until it is too much. The buffer is not
-// embedded: its ReadFrom would take everything.
+// bounded is a buffer that accepts at most maxOutput bytes. The bytes.Buffer is not
+// embedded: its ReadFrom would read without a limit.
 type bounded struct {
 	kept bytes.Buffer
 	full func()

@@ -1,21 +1,21 @@
-// Package revision names the revisions of MCP, and says in what they differ. A revision
-// is a date, so that later ones are greater; "" is one that is not known, and older than
-// all.
+// Package revision names the revisions of MCP, and in what they differ. A revision is a
+// date, so later revisions compare greater as strings; "" means an unknown revision, and
+// compares less than all others.
 package revision
 
 import "slices"
 
 const (
-	// Stateless is the first revision without sessions: each request carries what the
-	// server has to know.
+	// Stateless is the first revision without sessions: each request has all that the
+	// server needs to answer it.
 	Stateless = "2026-07-28"
 	// Stateful is the last revision whose sessions begin with initialize.
 	Stateful = "2025-11-25"
-	// batchless is the first revision without arrays of messages.
+	// batchless is the first revision in which messages must not come as an array.
 	batchless = "2025-06-18"
 )
 
-// AllStateful are the revisions whose sessions begin with initialize, the last first.
+// AllStateful are the revisions whose sessions begin with initialize, the latest first.
 var AllStateful = []string{Stateful, batchless, "2025-03-26", "2024-11-05"}
 
 // IsStateless reports whether a revision has no sessions.

@@ -9,19 +9,19 @@ import (
 )
 
 var (
-	// ErrClosed means that the session is over. Whether a call that was on its way
-	// has had an effect is not known.
+	// ErrClosed means that the session is over. The server may or may not have executed
+	// the calls that were in flight.
 	ErrClosed = errors.New("the session with the server is over")
-	// ErrLost means that the server does not know the session any more. A call
-	// that fails with it has not run: connect again, and repeat it.
+	// ErrLost means that the server does not know the session any more. The server has
+	// not executed a call that fails with it: connect again, and repeat the call.
 	ErrLost = errors.New("the server has forgotten the session")
 	// ErrTimeout means that the server did not answer in time.
 	ErrTimeout = errors.New("the server did not answer in time")
 	// ErrTooLarge means that the server sent more than is accepted.
-	ErrTooLarge = errors.New("the server sent more than is taken")
+	ErrTooLarge = errors.New("the server sent more than is accepted")
 )
 
-// Error is a JSON-RPC error, of the server or for it.
+// Error is a JSON-RPC error that the server sent, or that is sent to it.
 type Error struct {
 	Code    int64           `json:"code"`
 	Message string          `json:"message"`
@@ -42,13 +42,13 @@ const (
 	CodeVersion        = -32022 // the server does not speak the revision of the request
 )
 
-// ErrUnauthorized is a 401 or 403 that a log-in could not, or may not, mend. It is
-// always a pointer.
+// ErrUnauthorized is a response 401 or 403 after which no log-in was tried, or a log-in
+// did not help. The error is always a pointer.
 type ErrUnauthorized struct {
 	Status    int    // 401 or 403
 	Challenge string // WWW-Authenticate, clipped
-	Body      string // the beginning of the answer
-	Cause     error  // why the log-in failed; nil: nobody could log in, or the new token was refused too
+	Body      string // the beginning of the response's body
+	Cause     error  // why the log-in failed; nil: none was possible, or the new token was refused too
 }
 
 func (e *ErrUnauthorized) Error() string {
@@ -67,7 +67,7 @@ func (e *ErrUnauthorized) Error() string {
 
 func (e *ErrUnauthorized) Unwrap() error { return e.Cause }
 
-// Unreachable is the error of a request to which nothing came back.
+// Unreachable is the error of an HTTP request without a response.
 type Unreachable struct{ Cause error }
 
 func (u *Unreachable) Error() string {
@@ -75,11 +75,11 @@ func (u *Unreachable) Error() string {
 }
 func (u *Unreachable) Unwrap() error { return u.Cause }
 
-// statusError is an HTTP answer that is none of the protocol.
+// statusError is an HTTP response that the protocol does not allow, or that is an error.
 type statusError struct {
 	status int
 	body   string // its beginning
-	cause  error  // the JSON-RPC error in the body, if there was one
+	cause  error  // the JSON-RPC error in the body, if any
 }
 
 func (e *statusError) Error() string {
@@ -94,7 +94,8 @@ func (e *statusError) Error() string {
 
 func (e *statusError) Unwrap() error { return e.cause }
 
-// Clip makes a server's text fit for a message: one line of at most max bytes.
+// Clip makes a text of the server fit for an error or a log: one line of about max bytes,
+// without control characters.
 func Clip(s string, max int) string {
 	if len(s) > max {
 		s = s[:max] + "…"

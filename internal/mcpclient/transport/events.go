@@ -18,13 +18,13 @@ type event struct {
 	id    string
 	hasID bool
 	data  []byte
-	// cut: the stream ended before the event did; it may not be whole.
+	// cut: the stream ended before the event did, so the event may be incomplete.
 	cut bool
-	// reservation is the caller's to release; never nil.
+	// reservation has to be released by the caller; never nil.
 	reservation Reservation
 }
 
-// isMessage reports whether an event is to be read as a message of the protocol.
+// isMessage reports whether the data of an event is a JSON-RPC message.
 func (e *event) isMessage() bool { return e.name == "" || e.name == "message" }
 
 const (
@@ -33,23 +33,23 @@ const (
 	maxRetry     = 30 * time.Second
 )
 
-// eventReader reads a stream of events of bounded size.
+// eventReader reads server-sent events of bounded size.
 type eventReader struct {
 	from   *bufio.Reader
 	limit  int           // bytes of one event
-	retry  time.Duration // how long the server wants clients to wait before they connect again; 0: it has not said
+	retry  time.Duration // the pause before a reconnection that the server asked for; 0: none
 	memory memory
-	begun  bool
-	lines  [][]byte // of what was read that are not taken yet
+	begun  bool     // the beginning was read, where a byte order mark may stand
+	lines  [][]byte // read, but not returned by line yet
 }
 
 func newEventReader(r io.Reader, limit int) *eventReader {
 	return &eventReader{from: bufio.NewReaderSize(r, 16<<10), limit: limit}
 }
 
-// next returns the next event with data or an id. The data is the caller's.
+// next returns the next event with data or an id. The caller may keep the data.
 func (r *eventReader) next() (event, error) {
-	r.memory.release() // of an event that was not whole
+	r.memory.release() // of an incomplete event
 	var e event
 	var data bytes.Buffer
 	fields, size := false, 0
@@ -69,7 +69,7 @@ func (r *eventReader) next() (event, error) {
 			return event{}, err
 		}
 		if len(line) == 0 {
-			if fields && (data.Len() > 1 || e.hasID) { // one byte is the end of an empty line
+			if fields && (data.Len() > 1 || e.hasID) { // one byte is the line end of empty data
 				return finished(), nil
 			}
 			r.memory.release()
@@ -77,7 +77,7 @@ func (r *eventReader) next() (event, error) {
 			data.Reset()
 			continue
 		}
-		if line[0] == ':' { // a comment; some servers send comments to keep the stream open
+		if line[0] == ':' { // a comment, as servers send to keep the stream open
 			if data.Len() == 0 {
 				size = 0
 			}
@@ -88,7 +88,7 @@ func (r *eventReader) next() (event, error) {
 	}
 }
 
-// field reads one line of an event.
+// field adds one line, "name: value", to an event.
 func (r *eventReader) field(e *event, data *bytes.Buffer, line []byte) {
 	key, value, _ := bytes.Cut(line, []byte(":"))
 	value = bytes.TrimPrefix(value, []byte(" "))
@@ -99,7 +99,7 @@ func (r *eventReader) field(e *event, data *bytes.Buffer, line []byte) {
 	case "event":
 		e.name = string(value[:min(len(value), maxEventName)])
 	case "id":
-		// It goes back to the server in a header.
+		// The id is sent back to the server in a header.
 		if len(value) <= maxEventID && !bytes.ContainsFunc(value, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
 			e.id, e.hasID = string(value), true
 		}
@@ -110,8 +110,8 @@ func (r *eventReader) field(e *event, data *bytes.Buffer, line []byte) {
 	}
 }
 
-// line returns the next line, without its end, which may be CR, LF or both. It
-// is valid until the next call.
+// line returns the next line without its line end, which may be CR, LF or both. The
+// line is valid until the next call.
 func (r *eventReader) line(size *int) ([]byte, error) {
 	if len(r.lines) == 0 {
 		if err := r.fill(size); err != nil {
@@ -140,7 +140,7 @@ func (r *eventReader) fill(size *int) error {
 		if err != nil && len(all) == 0 {
 			return err
 		}
-		break // an error comes again when the bytes before it are taken
+		break // the reader returns an error again when its bytes were read
 	}
 	if !r.begun {
 		r.begun = true

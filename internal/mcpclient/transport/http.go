@@ -22,7 +22,7 @@ const (
 	openTimeout = 250 * time.Millisecond
 )
 
-// HTTP reaches a server by Streamable HTTP.
+// HTTP dials a server over Streamable HTTP.
 func HTTP(r Remote) Dial {
 	return func(context.Context) (Transport, error) {
 		re, err := r.open()
@@ -33,16 +33,16 @@ func HTTP(r Remote) Dial {
 	}
 }
 
-// streamable sends each message as an HTTP request. The server's messages come in its
-// answer, which is one message, or a stream of events.
+// streamable sends each message as an HTTP POST. The response has the server's messages:
+// one as JSON, or any number as a stream of events.
 type streamable struct {
 	*remote
 
 	// Guarded by remote.mu.
-	session string // the id that the server gave the session, in the stateful protocol
-	version string // that is agreed
-	lost    bool   // the server does not know the session any more
-	streams map[int64]context.CancelFunc
+	session string                       // the Mcp-Session-Id, in the stateful protocol; "": none
+	version string                       // the negotiated revision of the protocol; "": none yet
+	lost    bool                         // the server answered that it does not know the session
+	streams map[int64]context.CancelFunc // cancel HTTP requests, by the id of the JSON-RPC request
 }
 
 // Traits implements Transport.
@@ -60,7 +60,7 @@ func (h *streamable) Send(ctx context.Context, m Outgoing) error {
 	if !h.work(func() {
 		defer h.Abandon(m.ID)
 		if err := h.exchange(ctx, m); err != nil && ctx.Err() == nil {
-			h.to.Fail(m.ID, err) // first: the error may say that the call can be repeated
+			h.to.Fail(m.ID, err) // before the session ends: ErrSessionLost allows to repeat this call
 			h.endIfLost(err)
 		}
 	}) {
@@ -81,7 +81,7 @@ func (h *streamable) Abandon(id int64) {
 	}
 }
 
-// notify sends a message that has no answer.
+// notify sends a message that has no response: a notification, or an answer to the server.
 func (h *streamable) notify(ctx context.Context, m Outgoing) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -96,8 +96,7 @@ func (h *streamable) notify(ctx context.Context, m Outgoing) error {
 	return err
 }
 
-// endIfLost ends the session when an error says that the server does not know it any
-// more.
+// endIfLost ends the session if err is ErrSessionLost.
 func (h *streamable) endIfLost(err error) {
 	if !errors.Is(err, ErrLost) {
 		return
@@ -108,7 +107,7 @@ func (h *streamable) endIfLost(err error) {
 	h.to.Lost(err)
 }
 
-// exchange sends a request and reads until its answer.
+// exchange sends a request, and reads messages until its response has come.
 func (h *streamable) exchange(ctx context.Context, m Outgoing) error {
 	resp, err := h.post(ctx, m)
 	if err != nil {
@@ -136,7 +135,7 @@ func (h *streamable) exchange(ctx context.Context, m Outgoing) error {
 		Clip(resp.Header.Get("Content-Type"), 100))}
 }
 
-// begin stores the id of the session that initialize has made.
+// begin stores the session id that the response to initialize has.
 func (h *streamable) begin(resp *http.Response) error {
 	id := resp.Header.Get("Mcp-Session-Id")
 	if len(id) > maxSessionID || strings.ContainsFunc(id, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
@@ -156,7 +155,7 @@ func (h *streamable) post(ctx context.Context, m Outgoing) (*http.Response, erro
 	return h.do(ctx, httpRequest{method: http.MethodPost, url: h.url, body: m.Body, header: header})
 }
 
-// headers returns those of every request; an empty version is the agreed one.
+// headers returns the headers of every request. An empty version means the negotiated one.
 func (h *streamable) headers(version string) http.Header {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -170,12 +169,12 @@ func (h *streamable) headers(version string) http.Header {
 	return header
 }
 
-// refusal returns the error that an answer to a request is; nil: it is none.
+// refusal returns an error for a response without a success status, and nil for others.
 func (h *streamable) refusal(resp *http.Response, id int64) error {
 	if isSuccess(resp) {
 		return nil
 	}
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // an error leaves what came before it
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // on an error, body has what was read before
 	e := &statusError{status: resp.StatusCode, body: Clip(string(body), maxQuote)}
 	said := errorAnswer(body, id)
 	if said != nil {
@@ -188,7 +187,7 @@ func (h *streamable) refusal(resp *http.Response, id int64) error {
 	}
 	switch {
 	case resp.StatusCode == http.StatusNotFound && (said == nil || said.Code != CodeUnknownMethod),
-		// Servers after the examples of the TypeScript SDK answer so.
+		// Servers based on the examples of the TypeScript SDK answer so for an unknown session.
 		resp.StatusCode == http.StatusBadRequest && said != nil && said.Code == CodeBusy &&
 			strings.Contains(strings.ToLower(said.Message), "session"):
 		return fmt.Errorf("%w (%v)", ErrLost, e)
@@ -196,8 +195,8 @@ func (h *streamable) refusal(resp *http.Response, id int64) error {
 	return e
 }
 
-// errorAnswer returns the JSON-RPC error that answers a request, or has no id; nil: the
-// body is something else.
+// errorAnswer returns the JSON-RPC error in body, if body is an error response with the
+// id of the request or without an id; else nil.
 func errorAnswer(body []byte, id int64) *Error {
 	all, err := Decode(body)
 	if err != nil || len(all) != 1 || all[0].Method != nil {
@@ -211,7 +210,7 @@ func errorAnswer(body []byte, id int64) *Error {
 	return said
 }
 
-// readAnswer reads an answer that is JSON.
+// readAnswer reads a response body that is JSON.
 func (h *streamable) readAnswer(ctx context.Context, resp *http.Response, id int64) error {
 	m := h.memory(ctx, resp)
 	defer m.release()
@@ -226,13 +225,13 @@ func (h *streamable) readAnswer(ctx context.Context, resp *http.Response, id int
 	case answered == id:
 		return nil
 	}
-	if said := errorAnswer(b, id); said != nil { // without an id, as the server could not read the request's
+	if said := errorAnswer(b, id); said != nil { // without an id: the server could not parse the request
 		return said
 	}
 	return errors.New("the server's answer is one to something else")
 }
 
-// body reads an answer to its end.
+// body reads a response body to its end.
 func (h *streamable) body(resp *http.Response, m *memory) ([]byte, error) {
 	all := &bytes.Buffer{}
 	_, err := all.ReadFrom(io.LimitReader(resp.Body, min(large, int64(h.limit))+1))
@@ -254,9 +253,9 @@ func (h *streamable) body(resp *http.Response, m *memory) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// Agreed implements Transport. In the stateful protocol it opens a stream for the
-// notifications that belong to no request. Many servers lose those that come before
-// the stream is open: so Agreed waits for it, but not long.
+// Agreed implements Transport. In the stateful protocol it opens the stream of the
+// notifications that belong to no request. Many servers drop notifications while the
+// stream is not open, so Negotiated waits for it, for at most openTimeout.
 func (h *streamable) Agreed(version string) {
 	h.mu.Lock()
 	h.version = version
@@ -285,8 +284,8 @@ func (h *streamable) Close() error {
 	return err
 }
 
-// delete ends the session at the server, which may not want that (405) or not
-// know it any more.
+// delete ends the session at the server. The status of the response is ignored: servers
+// need not offer that (405), and may have forgotten the session (404).
 func (h *streamable) delete() error {
 	ctx, cancel := context.WithTimeout(h.ctx, deleteTimeout)
 	defer cancel()

@@ -10,15 +10,15 @@ import (
 	"sandlot/internal/rawjson"
 )
 
-// Message is one JSON-RPC message of the server.
+// Message is a JSON-RPC message of the server.
 type Message rawjson.Message
 
 const maxBatch = 1000 // messages in one array
 
 var errNoMessage = errors.New("this is no JSON-RPC message")
 
-// Decode reads what came: a message, or, as the revision 2025-03-26 allowed, an array
-// of messages.
+// Decode decodes what the server sent: a message or, as the revision 2025-03-26 allowed,
+// an array of messages.
 func Decode(b []byte) ([]Message, error) {
 	if !utf8.Valid(b) {
 		b = bytes.ToValidUTF8(b, []byte("\uFFFD"))
@@ -45,7 +45,7 @@ func Decode(b []byte) ([]Message, error) {
 	return all, nil
 }
 
-// batch reads an array of messages.
+// batch decodes an array of messages.
 func batch(b []byte) ([]Message, error) {
 	if !json.Valid(b) {
 		return nil, errNoMessage
@@ -65,9 +65,8 @@ func batch(b []byte) ([]Message, error) {
 	return all, nil
 }
 
-// RequestID returns which request of the session an id names. The session's ids are
-// positive numbers; an id that is not written as the session wrote it is not one of
-// them.
+// RequestID parses the id of a request of the session. ok is false if id is not a
+// positive integer, written as the session writes its ids.
 func RequestID(id json.RawMessage) (int64, bool) {
 	if len(id) > 19 {
 		return 0, false
@@ -76,8 +75,8 @@ func RequestID(id json.RawMessage) (int64, bool) {
 	return n, err == nil && n > 0 && strconv.FormatInt(n, 10) == string(id)
 }
 
-// Answerable reports whether a request of the server has an id that it can be answered
-// under.
+// Answerable reports whether a request of the server has a valid id, so that it can be
+// answered.
 func (m *Message) Answerable() bool {
 	id := m.ID
 	return len(id) > 0 && len(id) <= 256 && (id[0] == '"' || id[0] == '-' || id[0] >= '0' && id[0] <= '9')

@@ -19,20 +19,20 @@ import (
 
 const (
 	maxRedirects = 5
-	maxRefusal   = 64 << 10 // bytes of an answer that is an error
-	maxQuote     = 300      // bytes of an answer that stand in an error
+	maxRefusal   = 64 << 10 // bytes that are read of the body of an error
+	maxQuote     = 300      // bytes of a response body that an error repeats
 	maxHeader    = 1 << 20
 )
 
-// Remote is where a server is reached by HTTP, and with what.
+// Remote is the address of a server, and how HTTP requests to it are made.
 type Remote struct {
 	URL    string
 	Header http.Header // sent with every request
-	// Client makes the requests; nil: one of its own, which bounds the headers of
-	// answers. Its Timeout and CheckRedirect are not used: sessions have their own
+	// Client makes the requests; nil: each session makes one, which bounds the headers
+	// of responses. Its Timeout and CheckRedirect are not used: sessions have their own
 	// limits, and follow no redirect to another origin.
 	Client *http.Client
-	// OAuth logs in when the server asks for that; nil: nobody does.
+	// OAuth logs in when the server asks for it; nil: no log-in is possible.
 	OAuth auth.OAuthHandler
 }
 
@@ -41,7 +41,7 @@ type remote struct {
 	Remote
 	url    *url.URL
 	client *http.Client
-	own    *http.Transport // closed with the session; nil: the client is the caller's
+	own    *http.Transport // closed with the session; nil: the caller's Client is used
 
 	// Set by Start.
 	to      Receiver
@@ -50,7 +50,7 @@ type remote struct {
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelFunc
-	logins sync.Mutex // one log-in after the other
+	logins sync.Mutex // held during a log-in
 
 	mu      sync.Mutex
 	closed  bool
@@ -98,14 +98,14 @@ func (r *remote) work(f func()) bool {
 	return true
 }
 
-// end lets no goroutine begin any more.
+// end prevents further goroutines from starting.
 func (r *remote) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
 }
 
-// close ends all requests, and waits.
+// close ends all requests, and waits for the goroutines.
 func (r *remote) close() {
 	r.end()
 	r.cancel()
@@ -115,30 +115,30 @@ func (r *remote) close() {
 	}
 }
 
-// memory makes the reservations for what an answer brings.
+// memory returns a reserver for the messages of a response.
 func (r *remote) memory(ctx context.Context, resp *http.Response) memory {
 	return memory{ctx: ctx, reserve: r.reserve, size: r.limit, stop: func() { resp.Body.Close() }}
 }
 
-// events reads an answer as a stream of events.
+// events returns a reader of a response that is a stream of events.
 func (r *remote) events(ctx context.Context, resp *http.Response) *eventReader {
 	e := newEventReader(resp.Body, r.limit)
 	e.memory = r.memory(ctx, resp)
 	return e
 }
 
-// httpRequest is one HTTP request.
+// httpRequest is an HTTP request.
 type httpRequest struct {
 	method string
 	url    *url.URL
 	body   []byte
 	header http.Header
-	quiet  bool // nobody is there who would log in for it
+	quiet  bool // do not log in for it
 }
 
-// do makes a request. When the server wants a log-in, it is made once, and the request
-// again; also after a token was renewed without one. The caller judges the status of
-// the answer, but for 401 and 403, which are an *ErrUnauthorized.
+// do makes a request. When the server answers 401 or 403, do logs in, at most once, and
+// repeats the request; the same when another token is available without a log-in. A
+// final 401 or 403 is an *UnauthorizedError; the caller handles all other statuses.
 func (r *remote) do(ctx context.Context, a httpRequest) (*http.Response, error) {
 	for tries, asked := 0, false; ; tries++ {
 		req, resp, token, err := r.once(ctx, a)
@@ -164,8 +164,8 @@ func (r *remote) do(ctx context.Context, a httpRequest) (*http.Response, error) 
 	}
 }
 
-// login has the handler log in, unless another request has had that done since
-// the token that was refused.
+// login calls the OAuth handler, unless another request got a new token since used was
+// read. asked reports whether there was a log-in.
 func (r *remote) login(ctx context.Context, req *http.Request, resp *http.Response,
 	used string) (asked bool, err error) {
 	r.logins.Lock()
@@ -177,15 +177,15 @@ func (r *remote) login(ctx context.Context, req *http.Request, resp *http.Respon
 		io.Reader
 		io.Closer
 	}{io.LimitReader(resp.Body, maxRefusal), resp.Body}
-	defer resp.Body.Close() // twice does no harm
+	defer resp.Body.Close() // the handler may have closed it already
 	if err := r.OAuth.Authorize(ctx, req, resp); !errors.Is(err, ErrRenewed) {
 		return true, err
 	}
 	return false, nil
 }
 
-// ErrRenewed is what a handler returns from Authorize when it has another token
-// without having asked anyone. Should that be refused too, it is called again.
+// ErrRenewed is returned by the Authorize of an OAuth handler that got another token
+// without a log-in. If the server refuses that token too, Authorize is called again.
 var ErrRenewed = errors.New("the token was renewed")
 
 // token returns the access token to send; empty: none.
@@ -199,7 +199,7 @@ func (r *remote) token(ctx context.Context) (string, error) {
 	}
 	t, err := source.Token()
 	if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok && LoginOver(refused.ErrorCode) {
-		return "", nil // it cannot be renewed: the server will ask for a log-in
+		return "", nil // without a token, the server asks for a log-in
 	}
 	if err != nil {
 		return "", &ErrUnauthorized{Status: http.StatusUnauthorized, Cause: err}
@@ -210,15 +210,15 @@ func (r *remote) token(ctx context.Context) (string, error) {
 	return t.AccessToken, nil
 }
 
-// LoginOver reports whether an error of an authorization server (RFC 6749, 5.2) means
-// that a log-in cannot be renewed any more: it was revoked, or the client is not
-// known there.
+// LoginOver reports whether an error code of an authorization server (RFC 6749, 5.2)
+// means that its token can never be renewed: the grant was revoked, or the client is
+// unknown.
 func LoginOver(code string) bool {
 	return code == "invalid_grant" || code == "invalid_client" || code == "unauthorized_client"
 }
 
-// once makes a request and follows redirects within the origin. It returns the token
-// that was sent, too.
+// once makes a request, without a log-in, and follows redirects within the origin. It
+// also returns the token that it sent.
 func (r *remote) once(ctx context.Context, a httpRequest) (*http.Request, *http.Response, string, error) {
 	token, err := r.token(ctx)
 	if err != nil {
@@ -236,7 +236,7 @@ func (r *remote) once(ctx context.Context, a httpRequest) (*http.Request, *http.
 			if ctx.Err() != nil {
 				return nil, nil, "", context.Cause(ctx)
 			}
-			// The text of a url.Error has the whole address, which may hold a secret.
+			// The text of a url.Error has the whole URL, which may contain a secret.
 			if in, ok := errors.AsType[*url.Error](err); ok {
 				err = in.Err
 			}
@@ -255,8 +255,8 @@ func (r *remote) once(ctx context.Context, a httpRequest) (*http.Request, *http.
 	return nil, nil, "", fmt.Errorf("the server redirects over %d times", maxRedirects)
 }
 
-// setHeaders sets the headers of a request: those of the settings, and over them those
-// of the protocol.
+// setHeaders sets the headers of a request: those of Remote, and those of the protocol,
+// which win.
 func (r *remote) setHeaders(req *http.Request, a httpRequest, token string) {
 	for _, h := range []http.Header{r.Header, a.header} {
 		for k, v := range h {
@@ -271,8 +271,8 @@ func (r *remote) setHeaders(req *http.Request, a httpRequest, token string) {
 	}
 }
 
-// redirected returns where an answer leads; nil: nowhere. It must not lead to
-// another origin, which would get credentials that were meant for this one.
+// redirected returns the target of a redirect; nil: the response is none. A redirect to
+// another origin is an error: that origin would get the credentials for this one.
 func redirected(method string, from *url.URL, resp *http.Response) (*url.URL, error) {
 	switch resp.StatusCode {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
@@ -308,10 +308,10 @@ func port(u *url.URL) string {
 	return "80"
 }
 
-// isSuccess reports whether the status of an answer is 2xx.
+// isSuccess reports whether the status of a response is 2xx.
 func isSuccess(resp *http.Response) bool { return resp.StatusCode/100 == 2 }
 
-// noEvents is the error of an answer that is to be a stream of events, and is not.
+// noEvents returns the error for a response that should be a stream of events, but is not.
 func noEvents(resp *http.Response) error {
 	return &statusError{status: resp.StatusCode,
 		body: fmt.Sprintf("not a stream of events, but %q", Clip(contentType(resp), 100))}
@@ -319,28 +319,28 @@ func noEvents(resp *http.Response) error {
 
 func contentType(resp *http.Response) string {
 	t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if err != nil { // parameters that cannot be read do not matter
+	if err != nil { // invalid parameters do not matter
 		t, _, _ = strings.Cut(resp.Header.Get("Content-Type"), ";")
 	}
 	return strings.ToLower(strings.TrimSpace(t))
 }
 
-// beginning returns the beginning of an answer's body.
+// beginning returns the beginning of a response body, for an error.
 func beginning(resp *http.Response) string {
-	b, _ := io.ReadAll(io.LimitReader(resp.Body, 2<<10)) // an error leaves what came before it
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, 2<<10)) // on an error, b has what was read before
 	return Clip(string(b), maxQuote)
 }
 
-// discard lets a connection be used again, if the rest of an answer is small and comes
-// within a second.
+// discard reads the rest of a response body, so that the connection can be reused, if the
+// rest is small and comes within a second. It closes the body.
 func discard(body io.ReadCloser) {
 	t := time.AfterFunc(time.Second, func() { body.Close() })
 	defer t.Stop()
-	_, _ = io.CopyN(io.Discard, body, maxRefusal) // an error ends the connection
+	_, _ = io.CopyN(io.Discard, body, maxRefusal) // after an error, the connection is not reused
 	body.Close()
 }
 
-// sleep waits, unless the context ends before.
+// sleep waits for d, or until the context ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

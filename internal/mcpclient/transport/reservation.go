@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// Reservation is the memory that one large message takes, of what its owner may have.
+// Reservation accounts for the memory of one large message, against a limit of the session's user.
 type Reservation interface {
-	// Wait takes n bytes more. It waits until they are free, for a bounded time.
+	// Wait reserves n more bytes. It waits, for a bounded time, until the limit allows them.
 	Wait(ctx context.Context, n int64) error
-	// Keep gives back what was taken beyond n bytes.
+	// Keep gives back what was reserved beyond n bytes.
 	Keep(n int64)
-	// Release gives all back. It may be called twice.
+	// Release gives back all bytes. It may be called more than once.
 	Release()
 }
 
-// NoReservation is that of a message which needs none.
+// NoReservation is the reservation of a message that needs none.
 type NoReservation struct{}
 
 // Wait implements Reservation.
@@ -28,31 +28,31 @@ func (NoReservation) Keep(int64) {}
 func (NoReservation) Release() {}
 
 const (
-	// large is from how many bytes on a message needs a reservation.
+	// large is the size in bytes above which a message needs a reservation.
 	large = 64 << 10
-	// largeTimeout is how long a large message may take from when it has its
-	// reservation: other messages of its owner wait for that.
+	// largeTimeout is how long the rest of a large message may take once its memory is
+	// reserved: other messages of the user wait for that memory.
 	largeTimeout = 2 * time.Minute
 )
 
-// noMemory is an error of Reservation.Wait.
+// noMemory wraps an error of Reservation.Wait.
 type noMemory struct{ error }
 
 func (n noMemory) Unwrap() error { return n.error }
 
-// memory makes the reservations for the messages of one stream, one after the other.
+// memory makes the reservations for the messages of one stream, one message at a time.
 // The zero value reserves nothing.
 type memory struct {
 	ctx     context.Context
 	reserve func() Reservation
 	size    int    // bytes to reserve for one message
-	stop    func() // ends the stream, when a large message takes too long
+	stop    func() // ends the stream when a large message takes too long
 
-	held  Reservation // of the message that is read; nil: it needs none
+	held  Reservation // of the message that is being read; nil: none yet
 	timer *time.Timer
 }
 
-// grow makes the reservation of the message that is read when it has become large.
+// grow makes the reservation of the current message once size, read so far, is large.
 func (m *memory) grow(size int) error {
 	if size <= large || m.held != nil || m.reserve == nil {
 		return nil
@@ -66,7 +66,8 @@ func (m *memory) grow(size int) error {
 	return nil
 }
 
-// take returns the reservation of a message that is whole. It is the caller's then.
+// take returns the reservation of the current message, which was read completely, to the
+// caller, who has to release it.
 func (m *memory) take() Reservation {
 	if m.held == nil {
 		return NoReservation{}
@@ -77,5 +78,5 @@ func (m *memory) take() Reservation {
 	return r
 }
 
-// release gives back the reservation of a message that nobody took.
+// release releases the reservation of the current message.
 func (m *memory) release() { m.take().Release() }

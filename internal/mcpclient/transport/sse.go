@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// endpointTimeout is how long the event with the endpoint may take.
+// endpointTimeout is how long the server may take to send the event with the endpoint.
 const endpointTimeout = 15 * time.Second
 
-// SSE reaches a server by HTTP+SSE, the transport before Streamable HTTP: one stream of
-// events from the server, whose first event names the endpoint to post to. The
-// stateless protocol does not have it.
+// SSE dials a server over HTTP+SSE, the transport before Streamable HTTP: one stream of
+// events from the server, whose first event names the endpoint to post messages to. The
+// stateless protocol does not have this transport.
 func SSE(r Remote) Dial {
 	return func(ctx context.Context) (Transport, error) {
 		re, err := r.open()
@@ -50,7 +50,7 @@ type sse struct {
 	endpoint *url.URL
 }
 
-// opened checks the answer to the GET.
+// opened checks the response to the GET.
 func (s *sse) opened() error {
 	isStream := contentType(s.resp) == "text/event-stream"
 	if s.resp.StatusCode == http.StatusOK && isStream {
@@ -86,7 +86,7 @@ func (s *sse) listen() error {
 		case err != nil:
 			return err
 		case e.isMessage():
-			s.to.Receive(e.data, e.reservation) // which drops the events that some servers keep a stream open by
+			s.to.Receive(e.data, e.reservation) // ignores what is no message, such as keep-alives
 			continue
 		case e.name == "endpoint":
 			err = s.setEndpoint(string(e.data))
@@ -98,8 +98,8 @@ func (s *sse) listen() error {
 	}
 }
 
-// setEndpoint sets where messages are posted to. It must be at the origin that was
-// asked: credentials go there.
+// setEndpoint sets the URL that messages are posted to. It must have the origin of the
+// server's URL, because the requests have the credentials for that.
 func (s *sse) setEndpoint(address string) error {
 	u, err := s.url.Parse(address)
 	if err != nil || !sameOrigin(s.url, u) {
@@ -119,7 +119,7 @@ func (s *sse) Send(ctx context.Context, m Outgoing) error {
 	if m.ID == 0 {
 		return s.post(ctx, m)
 	}
-	// A server may hold its answer to the POST back until the call is done.
+	// Some servers answer the POST only when the call has ended.
 	if !s.work(func() {
 		if err := s.post(s.ctx, m); err != nil && s.ctx.Err() == nil {
 			s.to.Fail(m.ID, err)
@@ -159,6 +159,6 @@ func (s *sse) post(ctx context.Context, m Outgoing) error {
 // Close implements Transport.
 func (s *sse) Close() error {
 	s.close()
-	_ = s.resp.Body.Close() // its connection is closed
+	_ = s.resp.Body.Close() // its connection is closed already
 	return nil
 }

@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	maxStray = 4 << 10   // bytes of a line that is no message
-	keptEnds = 4 << 10   // bytes of each end of a line that is too long
-	keptLine = 256 << 10 // a buffer that has grown beyond is not used again
-	// finalOutput is how long the output of a program is still read whose input cannot
-	// be written: it has mostly ended, and may have said why.
+	maxStray = 4 << 10   // bytes that are passed on of a line that is no message
+	keptEnds = 4 << 10   // bytes that are kept of each end of a line that is too long
+	keptLine = 256 << 10 // bytes of the largest buffer that is used for further lines
+	// finalOutput is how long a program's output is still read when its input cannot be
+	// written any more: most such programs have ended, and may have printed why.
 	finalOutput = time.Second
-	// closeTimeout bounds Close, for pipes that do not end although they are closed.
+	// closeTimeout bounds Close: reads of a closed pipe do not always return.
 	closeTimeout = 5 * time.Second
 )
 
 // Stdio is the transport over a program's standard output and input: one message a
-// line. Other lines (banners, logs) go to stray, which may be nil; each is cut at 4 KiB
-// and must not be kept. Both files are closed with the session: stdout if it is an
-// io.Closer, else it has to end when stdin does. The caller starts and ends the
+// line. Other lines (banners, logs) are passed to stray, which may be nil; each is cut at
+// 4 KiB and valid only during the call. Close closes both streams: stdout if it is an
+// io.Closer, else stdout has to end when stdin is closed. The caller starts and ends the
 // program, and reads its standard error.
 func Stdio(stdout io.Reader, stdin io.WriteCloser, stray func(line []byte)) Transport {
 	if stray == nil {
@@ -46,7 +46,7 @@ type stdio struct {
 	queue   chan []byte
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	broken  chan struct{} // closed when the program takes no input any more
+	broken  chan struct{} // closed when the program's input could not be written
 	read    chan struct{} // closed when the reader has ended
 	wrote   chan struct{} // closed when the writer has ended
 	started bool
@@ -104,7 +104,7 @@ func (s *stdio) listen(to Receiver, r *lineReader) {
 	defer r.memory.release()
 	for {
 		line, err := r.next()
-		cut, isCut := errors.AsType[*cutLine](err) // only its ends came, which may look whole
+		cut, isCut := errors.AsType[*cutLine](err) // the ends together may look like a message
 		if len(line) > 0 && !isCut {
 			s.receive(to, line, r.memory.take())
 		}
@@ -125,14 +125,14 @@ func (s *stdio) listen(to Receiver, r *lineReader) {
 	}
 }
 
-// closeOutput closes the output of the program, if it can be closed.
+// closeOutput closes the program's standard output, if that is an io.Closer.
 func (s *stdio) closeOutput() {
 	if c, ok := s.stdout.(io.Closer); ok {
 		_ = c.Close()
 	}
 }
 
-// receive hands a line to the session, or to stray if it is no message.
+// receive passes a line to the session or, if the line is no message, to onOtherLine.
 func (s *stdio) receive(to Receiver, line []byte, r Reservation) {
 	if _, ok := to.Receive(line, r); ok {
 		return
@@ -145,7 +145,7 @@ func (s *stdio) receive(to Receiver, line []byte, r Reservation) {
 
 func (s *stdio) Close() error {
 	s.cancel()
-	_ = s.stdin.Close() // the caller ends the program, whatever it makes of this
+	_ = s.stdin.Close() // the caller ends the program in any case
 	s.closeOutput()
 	if !s.started {
 		return nil
@@ -169,16 +169,16 @@ type lineReader struct {
 	buf    []byte
 }
 
-// cutLine is why only the ends of a line were kept.
+// cutLine is an error that says why only the ends of a line were kept.
 type cutLine struct{ cause error }
 
 func (c *cutLine) Error() string { return c.cause.Error() }
 func (c *cutLine) Unwrap() error { return c.cause }
 
-// next returns the next line that is not empty, without white space around it.
-// It is valid until the next call. Of a line that is longer than the limit, or for
-// which there is no memory, the beginning and the end come, with a *cutLine. The last
-// line may come with the error that ended it.
+// next returns the next line that is not empty, without white space around it. The line
+// is valid until the next call. If a line is longer than the limit, or no memory could be
+// reserved for it, next returns its beginning and end with a *truncatedLine. The last
+// line may come with the error that ended the stream.
 func (r *lineReader) next() ([]byte, error) {
 	for {
 		line, err := r.line()
@@ -194,8 +194,8 @@ func (r *lineReader) line() ([]byte, error) {
 		r.buf = nil
 	}
 	r.buf = r.buf[:0]
-	r.memory.release() // of a line that was empty
-	var tail []byte    // the end so far of a line that is cut
+	r.memory.release() // of a blank line
+	var tail []byte    // the last bytes so far of a truncated line
 	var cut error
 	for {
 		part, err := r.from.ReadSlice('\n')
@@ -225,7 +225,7 @@ func (r *lineReader) line() ([]byte, error) {
 	}
 }
 
-// fits says why a line is not kept whole with its next part; nil: it is.
+// fits returns why a line has to be truncated before its next part, or nil.
 func (r *lineReader) fits(part []byte) error {
 	size := len(r.buf) + len(bytes.TrimRight(part, "\r\n"))
 	if size > r.limit {
@@ -234,21 +234,21 @@ func (r *lineReader) fits(part []byte) error {
 	return r.memory.grow(size)
 }
 
-// An answer of which only the ends are known has its id at one of them: programs write
-// the members of a message in some fixed order.
+// A response of which only the ends are known most likely has its id in one of them:
+// before the result, or after it.
 var (
 	idFirst = answerForm(`"id"\s*:\s*([1-9][0-9]{0,17})\s*,\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?`)
 	answers = answerForm("")
 	idLast  = regexp.MustCompile(`,\s*"id"\s*:\s*([1-9][0-9]{0,17})\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$`)
 )
 
-// answerForm is the form of an answer's beginning: the version, if it stands first, what
-// first matches, and then the result or error.
+// answerForm returns a pattern for the beginning of a response: "jsonrpc", if it comes
+// first, what the pattern first matches, and then "result" or "error".
 func answerForm(first string) *regexp.Regexp {
 	return regexp.MustCompile(`^\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?` + first + `"(?:result|error)"`)
 }
 
-// guessID returns which request a line that cannot be read seems to answer.
+// guessID returns the id of the request that an incomplete or invalid line seems to answer.
 func guessID(line []byte) (int64, bool) {
 	head, tail := line[:min(len(line), keptEnds)], line[max(0, len(line)-keptEnds):]
 	m := idFirst.FindSubmatch(head)

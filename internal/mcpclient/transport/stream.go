@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	maxResumes   = 5 // in a row of one stream, without anything new
+	maxResumes   = 5 // attempts in a row to resume one stream that bring nothing new
 	resumePause  = time.Second
 	longestPause = time.Minute
-	// stable is how long a stream has to last not to count as one that failed.
+	// stable is how long a stream has to stay open for the pause to start over.
 	stable = 10 * time.Second
 )
 
 // stream is the state of one stream of events.
 type stream struct {
-	id        int64  // of the request whose answer ends it; 0: none
+	id        int64  // of the request whose response ends the stream; 0: none
 	lastEvent string // the id of the last event
 	retry     time.Duration
-	progress  bool // something new came since it was opened
+	progress  bool // a message or an event id came since the stream was opened
 	answered  bool
 }
 
-// read reads events until the stream ends, or its request is answered.
+// read reads events until the stream ends, or the response to its request has come.
 func (h *streamable) read(ctx context.Context, s *stream, resp *http.Response) error {
 	r := h.events(ctx, resp)
 	for {
@@ -48,7 +48,7 @@ func (h *streamable) read(ctx context.Context, s *stream, resp *http.Response) e
 	}
 }
 
-// receive hands an event to the session.
+// receive passes an event to the session.
 func (h *streamable) receive(s *stream, e event) error {
 	if len(e.data) > 0 && e.isMessage() {
 		answered, ok := h.to.Receive(e.data, e.reservation)
@@ -68,8 +68,8 @@ func (h *streamable) receive(s *stream, e event) error {
 	return nil
 }
 
-// follow reads the stream that answers a request. When it breaks in the stateful
-// protocol, it is resumed, if the ids of its events say that the server can do that.
+// follow reads the stream that answers a request. If the stream breaks, follow resumes
+// it, in the stateful protocol and if the server sent event ids to resume from.
 func (h *streamable) follow(ctx context.Context, m Outgoing, resp *http.Response) error {
 	s := &stream{id: m.ID}
 	tries := 0
@@ -92,7 +92,7 @@ func (h *streamable) follow(ctx context.Context, m Outgoing, resp *http.Response
 		}
 		if resp, err = h.resume(ctx, s, &tries); errors.Is(err, ErrLost) {
 			h.endIfLost(err)
-			return fmt.Errorf("%w: %s was on its way (%v)", ErrClosed, Clip(m.Method, 100), err) // not to be repeated
+			return fmt.Errorf("%w: %s was on its way (%v)", ErrClosed, Clip(m.Method, 100), err) // it may have run
 		} else if err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func (h *streamable) follow(ctx context.Context, m Outgoing, resp *http.Response
 	}
 }
 
-// resume opens a stream again.
+// resume opens a stream again, after its last event. tries counts the attempts.
 func (h *streamable) resume(ctx context.Context, s *stream, tries *int) (*http.Response, error) {
 	pause := resumePause
 	for {
@@ -131,7 +131,7 @@ func (h *streamable) resume(ctx context.Context, s *stream, tries *int) (*http.R
 	}
 }
 
-// get opens a stream; after is the id of the last event that came on it.
+// get opens a stream with a GET; after is the id of the last event to resume from, or "".
 func (h *streamable) get(ctx context.Context, after string, quiet bool) (*http.Response, error) {
 	header := h.headers("")
 	header.Set("Accept", "text/event-stream")
@@ -152,9 +152,9 @@ func (h *streamable) get(ctx context.Context, after string, quiet bool) (*http.R
 	return resp, nil
 }
 
-// listen reads the notifications of the stateful protocol that belong to no request,
-// for as long as the session lives. Servers need not offer them. It calls opened when
-// the stream is open, or is known not to be.
+// listen reads the stream of notifications that belong to no request, until the session
+// ends or the server turns out not to offer the stream. It calls opened after each
+// attempt to open the stream.
 func (h *streamable) listen(opened func()) {
 	s := &stream{}
 	pause := resumePause
@@ -173,13 +173,13 @@ func (h *streamable) listen(opened func()) {
 				h.to.Missed()
 			}
 			s.progress = false
-			_ = h.read(h.ctx, s, resp) // however it ends, it is opened again
+			_ = h.read(h.ctx, s, resp) // whatever the error, the stream is opened again
 			resp.Body.Close()
 		case !first && errors.Is(err, ErrLost):
 			h.endIfLost(err)
 			return
 		case notOffered(err) && s.lastEvent != "":
-			s.lastEvent = "" // the server may only not be able to resume it
+			s.lastEvent = "" // perhaps the server only cannot resume it
 		case notOffered(err):
 			return
 		}
@@ -196,9 +196,9 @@ func (h *streamable) listen(opened func()) {
 	}
 }
 
-// notOffered reports whether a server does not offer a stream: 405 says so, and many
-// say it in another way. 409 says that the server has not noticed that the stream
-// before has broken.
+// notOffered reports whether an error means that the server offers no stream: 405 means
+// that, and many servers use other statuses. 409 means that the server has not noticed
+// yet that the previous stream has broken.
 func notOffered(err error) bool {
 	if status, ok := errors.AsType[*statusError](err); ok {
 		return status.status < 500 && status.status != http.StatusConflict &&

@@ -10,29 +10,30 @@ import (
 
 // Transport carries the messages of one session.
 type Transport interface {
-	// Start begins to read. Messages have at most limit bytes. Large ones reserve
-	// memory, which goes to the receiver with them; a nil reserve reserves nothing.
+	// Start begins to read messages of at most limit bytes, and passes them to the
+	// receiver, large ones with a reservation from reserve. With a nil reserve, none has
+	// a reservation.
 	Start(to Receiver, limit int, reserve func() Reservation)
-	// Send hands a message over. That of a request may return before the message has
-	// gone out: the receiver is told when that fails.
+	// Send sends a message. For a request it may return before the message is sent; if
+	// sending fails then, Receiver.Fail is called.
 	Send(ctx context.Context, m Outgoing) error
-	// Abandon says that nobody waits for the answer to a request any more.
+	// Abandon tells the transport that the response to a request is not needed any more.
 	Abandon(id int64)
-	// Agreed is called when the handshake is over, with the agreed revision.
+	// Agreed is called after the handshake, with the negotiated revision.
 	Agreed(version string)
-	// Traits returns in what the transport differs from others.
+	// Traits returns the properties of the transport.
 	Traits() Traits
-	// Close ends everything, and waits. The session calls it once.
+	// Close closes the transport, and waits for its goroutines. The session calls it once.
 	Close() error
 }
 
-// Traits are in what transports differ for a session.
+// Traits are the properties in which transports differ.
 type Traits struct {
-	// Streams: each request has a stream of its own, whose end cancels it in the
-	// stateless protocol; and a request that the server does not understand leaves no
-	// trace.
+	// Streams: each request has a stream of its own. In the stateless protocol, to close
+	// it cancels the request. A request that the server does not know does not affect
+	// later ones.
 	Streams bool
-	// StatefulOnly: the stateless protocol does not have this transport.
+	// StatefulOnly: the stateless protocol cannot be used over this transport.
 	StatefulOnly bool
 }
 
@@ -42,25 +43,25 @@ type Outgoing struct {
 	ID     int64 // of a request; else 0
 	Method string
 	// For HTTP.
-	Version string      // the revision of the protocol; "": not agreed yet
-	Header  http.Header // headers that repeat what the body says
+	Version string      // the revision of the protocol; "": not negotiated yet
+	Header  http.Header // the headers that repeat parts of the body
 }
 
-// Receiver takes what a transport reads. Its methods may be called by several
-// goroutines, but for the messages of one stream by one.
+// Receiver gets what a transport reads. Several goroutines may call its methods at once,
+// but the messages of one stream come from one goroutine.
 type Receiver interface {
-	// Receive takes what may be a message, and its reservation. It blocks while the
-	// session cannot take more. It returns the id of the session's request that the
-	// message answers, or 0, and whether it was a message at all.
+	// Receive gets what may be a message, and its reservation, which it has to release.
+	// It blocks while a caller does not keep up. It returns the id of the request that
+	// the message answers, or 0, and whether b is a message at all.
 	Receive(b []byte, r Reservation) (answered int64, ok bool)
-	// Fail says that a request will not be answered.
+	// Fail is called when a request will not be answered.
 	Fail(id int64, err error)
-	// Missed says that notifications may have been lost.
+	// Missed is called when notifications of the server may have been lost.
 	Missed()
-	// Lost says that the transport has ended by itself.
+	// Lost is called when the transport has failed or the server has closed it.
 	Lost(err error)
 }
 
-// Dial opens a transport. It is called again when a server needs a new program or
-// connection: one that leaves server/discover unanswered, or dies of it.
+// Dial opens a transport. It is called again when the handshake needs a new program or
+// connection: when the first did not answer server/discover, or ended.
 type Dial func(ctx context.Context) (Transport, error)

@@ -1,6 +1,7 @@
-// Package catalog makes the definitions and results of third-party servers, which are
-// hostile, safe: bounded, under exposed names that are unique and never change, compared
-// with the definitions that were approved. Its functions do no I/O.
+// Package catalog makes the definitions and results of third-party servers safe, which
+// may be hostile. It bounds and sanitizes them, gives definitions exposed names that are
+// unique and never change, and holds back tools that differ from what was approved. Its
+// functions do no I/O.
 package catalog
 
 import (
@@ -18,41 +19,42 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Catalog is what a server offered the last time that it was asked.
+// Catalog is what a server offered when its lists were last read.
 type Catalog struct {
-	Read         bool         `json:"read,omitempty"`     // the server was asked
-	Enclosed     bool         `json:"enclosed,omitempty"` // its schemas refer only to themselves
+	Read         bool         `json:"read,omitempty"`     // the lists were read at least once
+	Enclosed     bool         `json:"enclosed,omitempty"` // no schema refers to anything outside of it
 	Tools        []Definition `json:"tools,omitempty"`
 	Prompts      []Definition `json:"prompts,omitempty"`
 	Resources    []Definition `json:"resources,omitempty"`
 	Templates    []Definition `json:"templates,omitempty"`
 	Instructions string       `json:"instructions,omitempty"`
-	// Prefix is what its exposed names begin with.
+	// Prefix is the prefix of its exposed names.
 	Prefix string `json:"prefix,omitempty"`
-	// Names are the exposed names of all tools and prompts that the server ever
-	// offered, by its own names: an exposed name never gets another meaning.
+	// Names are the exposed names and URIs of all that the server ever offered, by kind,
+	// "/" and the server's name: an exposed name never gets another meaning.
 	Names map[string]string `json:"names,omitempty"`
-	// Pins are the hashes of the tools that were approved, by its own names.
+	// Pins are the hashes of the tools that were approved, by the server's names.
 	Pins map[string]string `json:"pins,omitempty"`
-	// Odd says what was left out, and why.
+	// Odd has a sentence for each definition that was left out, with the cause.
 	Odd []string `json:"odd,omitempty"`
 }
 
-// Definition is that of a tool, prompt, resource or resource template.
+// Definition is the definition of a tool, prompt, resource or resource template.
 type Definition struct {
 	Remote string          `json:"remote"`           // the server's name or URI
 	Key    string          `json:"key"`              // the exposed name or URI
-	Raw    json.RawMessage `json:"raw"`              // safe, with the exposed name or URI
-	Schema json.RawMessage `json:"schema,omitempty"` // a tool's input schema, where headers are made of arguments
+	Raw    json.RawMessage `json:"raw"`              // sanitized, with the exposed name or URI
+	Schema json.RawMessage `json:"schema,omitempty"` // a tool's input schema, if it has x-mcp-header
 	Hash   string          `json:"hash,omitempty"`
-	Held   string          `json:"held,omitempty"` // why it is held back
+	Held   string          `json:"held,omitempty"` // why it is held back; empty: it is not
 }
 
-// nameLength is how long an exposed name may be: clients put names of their own
-// before it, and some accept no more than 60 characters in all.
+// nameLength is how long an exposed name may be: clients add prefixes of their own, and
+// some accept no more than 60 characters in all.
 const nameLength = 44
 
-// hashed is how much of a name is a hash, when it would be longer than nameLength.
+// hashed is the length of the suffix, "_" and a hash, of a name that would be too long or
+// not unique.
 const hashed = 7
 
 // SafeName replaces the characters of a name that some clients do not accept.
@@ -66,16 +68,16 @@ func SafeName(name string) string {
 	}, name)
 }
 
-// Names makes the exposed names of one server.
+// Names assigns the exposed names and URIs of one server.
 type Names struct {
-	Prefix string // with its "_"; may be empty
-	known  map[string]string
-	// Taken reports whether another server has that name, or URI.
+	Prefix string            // with its "_"; may be empty
+	known  map[string]string // Catalog.Names
+	// Taken reports whether another server has the exposed name or URI; nil: none has.
 	Taken func(kind, name string) bool
 }
 
-// name returns the exposed name of a server's own one; kind keeps tools and
-// prompts apart.
+// name returns the exposed name for a server's name of a tool or prompt. Tools and
+// prompts may have the same name.
 func (n *Names) name(kind, remote string) string {
 	key := kind + "/" + remote
 	if known := n.known[key]; known != "" {
@@ -92,7 +94,7 @@ func (n *Names) name(kind, remote string) string {
 		name = n.Prefix + safe
 		name = name[:min(len(name), nameLength-len(tail))] + tail
 	}
-	if n.used(kind, name) { // somebody made it so
+	if n.used(kind, name) { // a server chose its names so that their hashes collide
 		sum := sha256.Sum256([]byte(n.Prefix + "/" + remote))
 		name = n.Prefix[:min(len(n.Prefix), 12)] + hex.EncodeToString(sum[:12])
 	}
@@ -103,17 +105,17 @@ func (n *Names) name(kind, remote string) string {
 	return name
 }
 
-// ownScheme stands, with the id of the connection, before a URI that another server has
-// too.
+// ownScheme, with the id of the connection and ":", precedes a URI that another server
+// has too.
 const ownScheme = "ext+"
 
-// Begins reports whether a name may be one of a server with that prefix, which long names
-// have only the beginning of.
+// Begins reports whether an exposed name may be one of a server with that prefix. Of a
+// long prefix, names have only the beginning.
 func Begins(name, prefix string) bool {
 	return strings.HasPrefix(name, prefix[:min(len(prefix), nameLength-hashed)])
 }
 
-// CutOwn splits a URI that is exposed with the id of a connection.
+// CutOwn splits an exposed URI that has the id of a connection into the id and the server's URI.
 func CutOwn(uri string) (id, remote string, ok bool) {
 	rest, ok := strings.CutPrefix(uri, ownScheme)
 	if !ok {
@@ -122,11 +124,11 @@ func CutOwn(uri string) (id, remote string, ok bool) {
 	return strings.Cut(rest, ":")
 }
 
-// isOwn reports whether id, as CutOwn returns it, is that of a connection.
+// isOwn reports whether id, as SplitExposedURI returns it, is the id of the connection.
 func isOwn(id, connection string) bool { return strings.EqualFold(id, SafeName(connection)) }
 
-// uri returns the exposed form of a server's own URI or template. Two servers may mean
-// different things by the same URI: the first has it unchanged.
+// uri returns the exposed form of a server's URI or URI template. Two servers may mean
+// different things by the same URI: for the first server it is unchanged.
 func (n *Names) uri(id, kind, remote string) string {
 	key := kind + "/" + remote
 	if known := n.known[key]; known != "" {
@@ -143,7 +145,7 @@ func (n *Names) uri(id, kind, remote string) string {
 	return exposed
 }
 
-// fitURI says why a URI, or a template, is not accepted.
+// fitURI returns an error if a URI, or a URI template, cannot be exposed.
 func fitURI(s string, template bool) error {
 	lower := strings.ToLower(s)
 	switch {
@@ -179,13 +181,13 @@ const (
 	kindTemplate = "resource template"
 )
 
-// lists returns the definitions by their kind.
+// lists returns the definitions by kind.
 func (c *Catalog) lists() map[string][]Definition {
 	return map[string][]Definition{kindTool: c.Tools, kindPrompt: c.Prompts, kindResource: c.Resources,
 		kindTemplate: c.Templates}
 }
 
-// forget removes the names of what is no longer offered, when there are too many.
+// forget removes the names of definitions that are no longer offered, if there are too many names.
 func (c *Catalog) forget() {
 	if len(c.Names) <= 4*MaxDefinitions {
 		return
@@ -199,25 +201,25 @@ func (c *Catalog) forget() {
 	maps.DeleteFunc(c.Names, func(k, _ string) bool { return !offered[k] })
 }
 
-// Offer is what a server lists, as it came.
+// Offer is what a server's lists contain, unchanged.
 type Offer struct {
 	Tools, Prompts, Resources, Templates []json.RawMessage
-	// Unread says which lists could not be read this time.
+	// Unread has the lists that could not be read this time.
 	Unread       struct{ Tools, Prompts, Resources, Templates bool }
 	Instructions string
 	Odd          []string
 }
 
-// Reading makes a catalog of what a server offers.
+// Reading makes a catalog from an offer.
 type Reading struct {
 	Settings spec.Configured
-	Mark     string // stands before descriptions
+	Mark     string // precedes descriptions: "[external:NAME]"
 	Trust    spec.Trust
 	ID       string // of the connection
 	Names    *Names
-	Valid    func(tool json.RawMessage) error // of headers
-	Old      Catalog
-	Left     int // bytes
+	Valid    func(tool json.RawMessage) error // mcpclient.CheckTool
+	Old      Catalog                          // of the offer before
+	Left     int                              // bytes that definitions may still have
 }
 
 // Read returns the catalog of an offer.
@@ -235,7 +237,7 @@ func (r *Reading) Read(o Offer) Catalog {
 			c.Tools = append(c.Tools, d)
 		}
 	}
-	if !r.Old.Read { // all of them were approved with the server
+	if !r.Old.Read { // whoever approved the server approved its first tools
 		for i, d := range c.Tools {
 			c.Pins[d.Remote], c.Tools[i].Held = d.Hash, ""
 		}
@@ -260,8 +262,8 @@ func (r *Reading) Read(o Offer) Catalog {
 	return c
 }
 
-// Enclose leaves out the tools of a stored catalog whose schemas refer to something
-// outside of them: earlier versions of Sandlot accepted those.
+// Enclose removes the tools of a stored catalog whose schemas refer to something outside
+// of them: earlier versions of Sandlot accepted such tools.
 func (c *Catalog) Enclose() {
 	if c.Enclosed || !c.Read {
 		return
@@ -292,7 +294,7 @@ func (c *Catalog) note(what string, raw json.RawMessage, err error) {
 	c.Odd = append(c.Odd, fmt.Sprintf("%s %q is left out: %v", what, spec.Clip(name), err))
 }
 
-// spend takes n bytes of what the definitions may have.
+// spend takes n bytes from the budget. It returns an error if they exceed it.
 func (r *Reading) spend(n int) error {
 	if r.Left -= n; r.Left < 0 {
 		return fmt.Errorf("there is no room for more: the definitions of one server may have %d MiB, and those of all "+
@@ -340,7 +342,7 @@ func (r *Reading) tool(raw json.RawMessage, c *Catalog) (Definition, error) {
 	return d, err
 }
 
-// collect reads definitions, each of them once. Those that cannot be read it notes.
+// collect reads definitions. It leaves out, and notes, invalid and duplicate ones.
 func (c *Catalog) collect(what string, all []json.RawMessage,
 	read func(json.RawMessage) (Definition, error)) []Definition {
 	var out []Definition
@@ -360,12 +362,13 @@ func (c *Catalog) collect(what string, all []json.RawMessage,
 	return out
 }
 
-// reader reads prompts, resources or templates; key is the member with their name or URI.
+// reader returns a function that reads prompts, resources or templates; key is the member
+// with their name or URI.
 func (r *Reading) reader(what, key string) func(json.RawMessage) (Definition, error) {
 	return func(raw json.RawMessage) (Definition, error) { return r.other(raw, what, key) }
 }
 
-// other makes a prompt, resource or template safe.
+// other reads a prompt, resource or template, and makes it safe.
 func (r *Reading) other(raw json.RawMessage, what, key string) (Definition, error) {
 	if err := r.spend(len(raw)); err != nil {
 		return Definition{}, err
@@ -398,7 +401,7 @@ func (r *Reading) other(raw json.RawMessage, what, key string) (Definition, erro
 	return d, err
 }
 
-// Approve pins the tools as they are now: all, or those whose hashes are in seen.
+// Approve pins the current tools: all, or, with seen, those whose hash is still the one in seen.
 func (c *Catalog) Approve(seen map[string]string) {
 	pins := map[string]string{}
 	for i, d := range c.Tools {
@@ -411,7 +414,7 @@ func (c *Catalog) Approve(seen map[string]string) {
 	c.Pins = pins
 }
 
-// LeftOut returns why a tool was left out of the catalog, by the server's name for it.
+// LeftOut returns why a tool was left out of the catalog; is selects it by the server's name.
 func (c Catalog) LeftOut(is func(remote string) bool) (why string, ok bool) {
 	for _, odd := range c.Odd {
 		rest, tool := strings.CutPrefix(odd, "tool ")
@@ -429,8 +432,8 @@ func (c Catalog) LeftOut(is func(remote string) bool) (why string, ok bool) {
 	return "", false
 }
 
-// matches reports whether a template (RFC 6570) may stand for a URI: its literals are in
-// the URI, in their order.
+// matches reports whether a URI may be an expansion of a template (RFC 6570): it has the
+// literals of the template, in their order.
 func matches(template, uri string) bool {
 	before, rest, variable := strings.Cut(template, "{")
 	if !variable {
@@ -457,7 +460,7 @@ func matches(template, uri string) bool {
 	}
 }
 
-// Size returns how many bytes the definitions have.
+// Size returns the size of all definitions, in bytes.
 func (c *Catalog) Size() (n int) {
 	for _, list := range c.lists() {
 		for _, d := range list {

@@ -5,14 +5,15 @@ import (
 	"sandlot/internal/tool"
 )
 
-// Offerer is a server that offers something.
+// Offerer is a server whose definitions are in a View.
 type Offerer interface {
 	comparable
 	ConnectionID() string
 }
 
-// View is all that one principal is offered, and by which servers. A View does not change:
-// a new one is made when something changes.
+// View is all that one principal is offered, and by which servers. The keys of its maps
+// are exposed names and URIs. A View is immutable after the calls of Add: a change makes a
+// new one.
 type View[O Offerer] struct {
 	Tools      map[string]entry[O]
 	List       []tool.Tool
@@ -30,13 +31,13 @@ type entry[O Offerer] struct {
 	Definition
 }
 
-// NewView returns an empty one.
+// NewView returns an empty View.
 func NewView[O Offerer]() *View[O] {
 	return &View[O]{Tools: map[string]entry[O]{}, Prompts: map[string]entry[O]{}, resources: map[string]entry[O]{},
 		ByTemplate: map[string]entry[O]{}}
 }
 
-// Add adds what a server offers, but for names that another one has.
+// Add adds what a server offers, except for names that are in the View already.
 func (v *View[O]) Add(o O, c Catalog, trust spec.Trust) {
 	for _, d := range c.Tools {
 		if _, taken := v.Tools[d.Key]; taken || d.Held != "" && trust == spec.Hold {
@@ -67,9 +68,9 @@ func (v *View[O]) Add(o O, c Catalog, trust spec.Trust) {
 	}
 }
 
-// Resource returns the server that has a resource, and the server's URI of it. A link in a
-// result need not be listed: it belongs to the only server that can have resources, if
-// there is one.
+// Resource returns the server that has a resource, and the server's URI of the resource.
+// Results may link to resources that no server lists: such a resource belongs to the
+// server for which can returns true, if there is exactly one.
 func (v *View[O]) Resource(uri string, can func(O) bool) (found O, remote string) {
 	if e, ok := v.resources[uri]; ok {
 		return e.Owner, e.Remote

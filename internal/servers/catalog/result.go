@@ -14,7 +14,7 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Bounds of definitions and results, in bytes but for MaxDefinitions.
+// Limits of definitions and results. All but MaxDefinitions and maxDepth are in bytes.
 const (
 	MaxDefinitions = 1000 // of each kind, of one server
 	maxDescription = 8 << 10
@@ -27,7 +27,7 @@ const (
 	maxResult      = 8 << 20
 )
 
-// cleanMeta returns the part of a server's _meta that is passed on, or nil.
+// cleanMeta returns the members of a server's _meta that are passed on to clients, or nil.
 func cleanMeta(raw json.RawMessage) json.RawMessage {
 	var m rawjson.Object
 	if len(raw) > 64<<10 || json.Unmarshal(raw, &m) != nil {
@@ -45,19 +45,20 @@ func cleanMeta(raw json.RawMessage) json.RawMessage {
 	return b
 }
 
-// hash is that of a definition's value, however it is written.
+// hash returns the hash of a definition. It does not depend on white space and the order of
+// members.
 func hash(raw json.RawMessage) string {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
-	_ = d.Decode(&v)        // it was read before
+	_ = d.Decode(&v)        // it was decoded before
 	b, _ := json.Marshal(v) // sorts keys
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:16])
 }
 
-// safeTool makes a tool's definition fit for clients, but for its name and the
-// schema of its results.
+// safeTool decodes a tool's definition and makes it safe for clients, except for its
+// name and outputSchema.
 func safeTool(raw json.RawMessage, mark string) (rawjson.Object, error) {
 	if len(raw) > maxDefinition {
 		return nil, fmt.Errorf("its definition has %d bytes, and %d are taken", len(raw), maxDefinition)
@@ -75,7 +76,8 @@ func safeTool(raw json.RawMessage, mark string) (rawjson.Object, error) {
 	return t, nil
 }
 
-// describe makes safe the members that all definitions have.
+// describe makes the members safe that all kinds of definitions have; mark precedes the
+// description.
 func describe(t rawjson.Object, mark string) {
 	d := spec.Text(rawjson.Text(t["description"]), maxDescription)
 	if mark != "" {
@@ -113,9 +115,9 @@ func describe(t rawjson.Object, mark string) {
 	}
 }
 
-// SafeResult makes a result fit for clients: its blocks are ones that they know,
-// its data can be decoded, and it is not too large. What had to change is said
-// in its place.
+// SafeResult makes a tool's result safe for clients: its content blocks have known types
+// and valid data, and it is not too large. A text takes the place of what is removed. It
+// also returns the result's isError.
 func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	var r rawjson.Object
 	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.Deeper(raw, maxDepth) {
@@ -161,7 +163,7 @@ func SafeResult(raw json.RawMessage) (json.RawMessage, bool, error) {
 	return b, isError, err
 }
 
-// CleanMeta removes what is not passed on from the _meta of an object.
+// CleanMeta removes from the _meta of an object what is not passed on to clients.
 func CleanMeta(r rawjson.Object) {
 	if m := cleanMeta(r["_meta"]); m != nil {
 		r["_meta"] = m
@@ -175,10 +177,10 @@ func textBlock(s string) json.RawMessage {
 	return b
 }
 
-// shorten cuts a text, and leaves anything else out; what is missing is said.
+// shorten cuts a text block to about room bytes, and replaces other blocks by a text that says so.
 func shorten(b json.RawMessage, room int) json.RawMessage {
 	var t struct{ Type, Text string }
-	_ = json.Unmarshal(b, &t) // it was read before
+	_ = json.Unmarshal(b, &t) // it was decoded before
 	if t.Type != "text" {
 		return textBlock(fmt.Sprintf("[a block of type %s, %d bytes, was left out: the result is too large]",
 			spec.Clip(t.Type), len(b)))
@@ -192,7 +194,7 @@ func shorten(b json.RawMessage, room int) json.RawMessage {
 		len(t.Text)-2*half, len(t.Text), tail))
 }
 
-// safeBlock returns a block of content that clients know.
+// safeBlock makes a content block safe. It replaces invalid and unknown blocks by text blocks.
 func safeBlock(raw json.RawMessage) json.RawMessage {
 	var b rawjson.Object
 	if json.Unmarshal(raw, &b) != nil || b == nil {
@@ -244,7 +246,7 @@ func notBase64(raw json.RawMessage) string {
 	return ""
 }
 
-// badContents says what is wrong with the contents of a resource.
+// badContents returns what is wrong with the contents of a resource; empty: nothing.
 func badContents(raw json.RawMessage) string {
 	var c rawjson.Object
 	if json.Unmarshal(raw, &c) != nil || c == nil {
@@ -262,7 +264,7 @@ func badContents(raw json.RawMessage) string {
 	return ""
 }
 
-// SafeObject makes a result that is no tool's fit for clients.
+// SafeObject makes the result of a request other than tools/call safe for clients.
 func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
 	var r rawjson.Object
 	if err := json.Unmarshal(raw, &r); err != nil || r == nil || rawjson.Deeper(raw, maxDepth) {
@@ -302,7 +304,7 @@ func SafeObject(raw json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(r)
 }
 
-// Implementation makes a server's Implementation object safe.
+// Implementation makes a server's Implementation object safe; nil: it is not an object.
 func Implementation(raw json.RawMessage) json.RawMessage {
 	var m rawjson.Object
 	if json.Unmarshal(raw, &m) != nil {

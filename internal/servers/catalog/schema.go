@@ -17,7 +17,7 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// schema returns a JSON schema of an object, or an error that says why it is none.
+// schema returns a safe JSON schema of an object, or an error if raw is not one.
 func schema(raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return json.RawMessage(`{"type":"object"}`), nil
@@ -34,8 +34,8 @@ func schema(raw json.RawMessage) (json.RawMessage, error) {
 	return rawjson.Encode(m)
 }
 
-// safeOutput makes the schema of a tool's results safe, or takes it out and says
-// why: a tool is of use without it.
+// safeOutput makes the outputSchema of a tool safe. If it cannot, it removes the schema
+// and returns why: the tool is still useful.
 func safeOutput(t rawjson.Object) error {
 	raw, ok := t["outputSchema"]
 	if !ok {
@@ -49,8 +49,8 @@ func safeOutput(t rawjson.Object) error {
 	return err
 }
 
-// readSchema reads a schema that is bounded, refers to nothing but itself, and
-// holds no words that are not safe.
+// readSchema decodes a schema and makes its texts safe. The schema has to be bounded and
+// must not refer to anything outside of it.
 func readSchema(raw json.RawMessage) (map[string]any, error) {
 	if len(raw) > maxSchema {
 		return nil, fmt.Errorf("its schema has %d bytes, and %d are taken", len(raw), maxSchema)
@@ -68,7 +68,7 @@ func readSchema(raw json.RawMessage) (map[string]any, error) {
 	if !ok {
 		return nil, errors.New("its schema is no object")
 	}
-	for _, k := range []string{"$id", "id"} { // from there others would take what it refers to
+	for _, k := range []string{"$id", "id"} { // a base URI: validators would resolve references against it
 		if s, ok := m[k].(string); ok && !strings.HasPrefix(s, "#") {
 			delete(m, k)
 		}
@@ -80,8 +80,8 @@ func readSchema(raw json.RawMessage) (map[string]any, error) {
 	return m, nil
 }
 
-// cleanWords makes what models read of a schema safe. What was written twice in
-// it is there once: what was decoded last, which is what is approved.
+// cleanWords makes the texts of a schema safe that models read. Of duplicate members,
+// only the last was decoded; it is also the one that is approved.
 func cleanWords(v any) {
 	switch v := v.(type) {
 	case []any:
@@ -99,16 +99,16 @@ func cleanWords(v any) {
 	}
 }
 
-// enclosing finds out whether a schema refers to anything but itself. Who
-// validates by one that does would have to fetch what its author names.
+// enclosing finds out whether a schema refers to anything outside of it. To validate by
+// such a schema, a client would have to fetch URLs of the server's choice.
 type enclosing struct {
 	root    map[string]any
 	seen    map[visit]bool
 	anchors map[string][]target
 }
 
-// target is what a reference may lead to. It is moved if it lies beneath an $id,
-// which its own references would start from.
+// target is the target of a reference. It is moved if it is inside an object with $id,
+// against which its own references would be resolved.
 type target struct {
 	schema map[string]any
 	moved  bool
@@ -119,8 +119,8 @@ type visit struct {
 	moved  bool
 }
 
-// Keywords of JSON Schema by what their values are: data, or schemas under names.
-// The values of all others are taken for schemas.
+// Keywords of JSON Schema whose values are data, schemas by name, and references. The
+// values of all other keywords are treated as schemas.
 var (
 	dataWords   = map[string]bool{"default": true, "const": true, "enum": true, "examples": true, "example": true}
 	namingWords = map[string]bool{"properties": true, "patternProperties": true, "$defs": true, "definitions": true,
@@ -128,15 +128,15 @@ var (
 	referWords = map[string]bool{"$ref": true, "$dynamicRef": true, "$recursiveRef": true}
 )
 
-// enclosed says what a schema refers to outside of it.
+// enclosed returns an error if a schema refers to anything outside of it.
 func enclosed(root map[string]any) error {
 	w := &enclosing{root: root, seen: map[visit]bool{}, anchors: map[string][]target{}}
 	w.names(root, false)
 	return w.schema(root, false)
 }
 
-// base says whether references in an object start from a place that it names. An
-// id of nothing but a fragment is an anchor.
+// base reports whether an object has a base URI, against which the references in it are
+// resolved. An id that is only a fragment is an anchor instead.
 func base(m map[string]any) bool {
 	for _, k := range []string{"$id", "id"} {
 		if s, ok := m[k].(string); ok && !strings.HasPrefix(s, "#") {
@@ -146,7 +146,7 @@ func base(m map[string]any) bool {
 	return false
 }
 
-// names notes what has an anchor, in data too: who looks for one may look there.
+// names collects all anchors, also those in data, where validators may look for them.
 func (w *enclosing) names(v any, moved bool) {
 	switch v := v.(type) {
 	case []any:
@@ -167,7 +167,7 @@ func (w *enclosing) names(v any, moved bool) {
 	}
 }
 
-// schema looks at a value that is taken for a schema, or for several.
+// schema checks a value that is treated as a schema, or as a list of schemas.
 func (w *enclosing) schema(v any, moved bool) error {
 	if list, ok := v.([]any); ok {
 		for _, e := range list {
@@ -210,7 +210,7 @@ func (w *enclosing) keyword(k string, v any, moved bool) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(named)) {
 		err := w.schema(named[name], moved)
-		if _, text := named[name].(string); text && referWords[name] { // no schema; some follow it all the same
+		if _, text := named[name].(string); text && referWords[name] { // no schema, but some validators follow it
 			err = w.reference(name, named[name], moved)
 		}
 		if err != nil {
@@ -220,14 +220,14 @@ func (w *enclosing) keyword(k string, v any, moved bool) error {
 	return nil
 }
 
-// official says whether a dialect is one that validators know.
+// official reports whether a $schema is of json-schema.org, which validators know.
 func official(dialect string) bool {
 	u, err := url.Parse(dialect)
 	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host == "json-schema.org"
 }
 
-// reference looks at what is referred to. What a reference names is a schema,
-// though it stands where data does.
+// reference checks a reference and the schema that it refers to, which may be inside
+// data.
 func (w *enclosing) reference(k string, v any, moved bool) error {
 	s, ok := v.(string)
 	if !ok {
@@ -256,7 +256,7 @@ func (w *enclosing) reference(k string, v any, moved bool) error {
 	return nil
 }
 
-// pointed is the object that a JSON pointer (RFC 6901) leads to, if there is one.
+// pointed returns the object that a JSON pointer (RFC 6901) refers to, if any.
 func (w *enclosing) pointed(pointer string) (to target) {
 	var at any = w.root
 	for token := range strings.SplitSeq(pointer[1:], "/") {
@@ -279,12 +279,13 @@ func (w *enclosing) pointed(pointer string) (to target) {
 	return to
 }
 
-// CheckQuestion says why what a server wants to ask a client is not passed on: a schema
-// in it refers to something else.
+// CheckQuestion returns an error if a server's request for input (elicitation or
+// sampling) must not be passed on to a client: a schema in it refers to something outside
+// of it.
 func CheckQuestion(params json.RawMessage) error {
 	var p rawjson.Object
 	if !bytes.Contains(bytes.ToLower(params), []byte("ref")) && !bytes.Contains(params, []byte(`\u`)) || json.Unmarshal(params, &p) != nil {
-		return nil // the client says what is wrong with it
+		return nil // without references; or invalid, which the client reports
 	}
 	all := []json.RawMessage{p["requestedSchema"]}
 	var tools []rawjson.Object // of sampling
@@ -307,7 +308,7 @@ func CheckQuestion(params json.RawMessage) error {
 	return nil
 }
 
-// askables is askable for all questions of a result that asks for input.
+// askables calls CheckInputRequest for all requests of a result of the type input_required.
 func askables(requests json.RawMessage) error {
 	var all map[string]rawjson.Object
 	if len(requests) == 0 {

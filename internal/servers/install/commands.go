@@ -11,7 +11,7 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Install runs the commands of the request.
+// Install runs the commands that install what the request names.
 func (i *Installer) Install(ctx context.Context) (Result, error) {
 	if _, err := i.run(ctx, "", false, "mkdir", "-p", i.folder); err != nil {
 		return Result{}, err
@@ -25,13 +25,14 @@ func (i *Installer) Install(ctx context.Context) (Result, error) {
 	return i.git(ctx)
 }
 
-// The commands that install, as far as they are known before.
+// The commands that install, as far as they are known before the installation.
 
 func npmInstall(folder, spec string) []string {
 	return []string{"npm", "install", "--prefix", folder, "--no-audit", "--no-fund", "--loglevel=http", "--", spec}
 }
 
-// makeVenv makes an environment without a pip of its own, which is much faster.
+// makeVenv returns the command that makes a virtual environment. It has no pip, which is
+// much faster.
 func makeVenv(venv string) []string {
 	return []string{"python3", "-m", "venv", "--without-pip", venv}
 }
@@ -48,7 +49,7 @@ func clone(from, ref, repo string) []string {
 	return []string{"git", "clone", "--depth", "1", "--branch", ref, "--", from, repo}
 }
 
-// npm installs a package and finds its programs.
+// npm installs a package of npm, and finds its programs.
 func (i *Installer) npm(ctx context.Context, spec string) (Result, error) {
 	if _, err := i.run(ctx, i.folder, true, npmInstall(i.folder, spec)...); err != nil {
 		return Result{}, err
@@ -61,8 +62,8 @@ func (i *Installer) npm(ctx context.Context, spec string) (Result, error) {
 	return p, read(out, &p)
 }
 
-// npmFind prints the programs of the package that a specification names or, where the
-// specification has no name, of the package that was installed last.
+// npmFind is a script that prints the programs of the package that a specification names
+// or, if the specification has no name, of the package that was installed last.
 const npmFind = `
 const fs = require('fs'), path = require('path'), spec = process.argv[1]
 const own = JSON.parse(fs.readFileSync('package.json')).dependencies || {}
@@ -73,7 +74,7 @@ const bins = typeof p.bin === 'string' ? [p.name.split('/').pop()] : Object.keys
 console.log(JSON.stringify({bins, version: p.version}))
 `
 
-// read reads the output of one of the scripts below, which hostile code may have changed.
+// read reads the output of one of the scripts in this file. Hostile code may have changed it.
 func read(out string, p *Result) error {
 	var said struct {
 		Bins    []string
@@ -93,13 +94,14 @@ func read(out string, p *Result) error {
 	return nil
 }
 
-// pip installs a distribution into an environment of its own.
+// pip installs a distribution into a virtual environment of its own.
 func (i *Installer) pip(ctx context.Context, spec string) (Result, error) {
 	venv := path.Join(i.folder, "venv")
 	if _, err := i.run(ctx, i.folder, true, makeVenv(venv)...); err != nil {
 		return Result{}, err
 	}
-	if _, err := i.run(ctx, i.folder, true, pipInstall(venv, spec)...); err != nil { // by the pip outside
+	// The environment has no pip: the one outside of it installs into it.
+	if _, err := i.run(ctx, i.folder, true, pipInstall(venv, spec)...); err != nil {
 		return Result{}, err
 	}
 	p := Result{Cwd: i.folder, Path: []string{path.Join(venv, "bin")}}
@@ -110,7 +112,7 @@ func (i *Installer) pip(ctx context.Context, spec string) (Result, error) {
 	return p, read(out, &p)
 }
 
-// pipFind prints the programs of the distribution that a specification names.
+// pipFind is a script that prints the programs of the distribution that a specification names.
 const pipFind = `
 import json, re, sys
 from importlib import metadata
@@ -128,7 +130,7 @@ bins = sorted({e.name for e in found.entry_points if e.group == "console_scripts
 print(json.dumps({"bins": bins, "version": found.version if found else ""}))
 `
 
-// git fetches a repository, and installs what is in it.
+// git clones a repository, and installs what it contains.
 func (i *Installer) git(ctx context.Context) (Result, error) {
 	u, err := url.Parse(i.request.Spec)
 	if err != nil {
@@ -145,7 +147,7 @@ func (i *Installer) git(ctx context.Context) (Result, error) {
 		return Result{}, fault.New(fault.InvalidParameters,
 			"%s is there, and is no repository: choose another workdir", repo).With("argument", "workdir")
 	}
-	// The repository that is there is replaced when the new one is complete.
+	// An existing clone is replaced only when the new one is complete.
 	if err := i.fetch(ctx, u.String(), ref, next); err != nil {
 		return Result{}, err
 	}
@@ -174,12 +176,12 @@ func (i *Installer) git(ctx context.Context) (Result, error) {
 	return p, err
 }
 
-// fetch clones a repository, as little of it as is needed.
+// fetch clones a repository; only the wanted branch or tag, if that works.
 func (i *Installer) fetch(ctx context.Context, from, ref, repo string) error {
 	if _, err := i.run(ctx, i.folder, true, clone(from, ref, repo)...); err == nil || ref == "" {
 		return err
 	}
-	// It may be a commit.
+	// The ref may be a commit, which --branch does not accept.
 	if _, err := i.run(ctx, i.folder, true, "git", "clone", "--", from, repo); err != nil {
 		return err
 	}
@@ -202,8 +204,8 @@ func (i *Installer) gitNode(ctx context.Context, repo string) (Result, error) {
 	return p, read(out, &p)
 }
 
-// gitNodeFind makes a folder with the repository's own programs, so that they can be
-// started by their names.
+// gitNodeFind is a script that makes a folder with the repository's programs, so that they
+// can be started by name, and prints them.
 const gitNodeFind = `
 const fs = require('fs'), path = require('path')
 const p = JSON.parse(fs.readFileSync('package.json'))

@@ -1,6 +1,6 @@
 // Package install installs third-party servers in a folder of a sandbox: packages of npm,
-// distributions for pip, and Git repositories. The programs that run there are hostile;
-// their output is bounded and made safe.
+// distributions for pip, and Git repositories. The installed code may be hostile: its
+// output is bounded and made safe.
 package install
 
 import (
@@ -22,14 +22,14 @@ import (
 
 // Request is a principal's request to install and connect a server.
 type Request struct {
-	spec.Ask          // Name, Env, and Command and Args of the start, which may be left out
+	spec.Ask          // Name, Env, and the Command and Args to start it, which may be empty
 	Type, Spec string // npm, pip or git; what to install
 	Workdir    string // beneath /workspace; empty: external-mcp/{name}
-	// Progress is called with what happens; nil: nobody is told.
+	// Progress is called with a line of text for each step; may be nil.
 	Progress func(text string)
 }
 
-// tail is how much of an installation's output Log returns, in bytes.
+// tail is how many bytes of an installation's output Log returns.
 const tail = 16 << 10
 
 var (
@@ -70,7 +70,7 @@ func (r *Request) Check() (folder string, err error) {
 			return wrong("install", "install.spec: %q is no name of a branch, tag or commit", spec.Clip(u.Fragment))
 		}
 	}
-	start := r.Ask // checked before anything is installed
+	start := r.Ask // check it before anything is installed
 	if start.Command == "" {
 		start.Command = "the program that it brings"
 	}
@@ -87,7 +87,7 @@ func (r *Request) Check() (folder string, err error) {
 	return folder, nil
 }
 
-// Change returns what a request changes, for the principal's consent.
+// Change returns the change that a request means, for the user's consent.
 func (r Request) Change(folder string) spec.Change {
 	a := r.Ask
 	a.Kind, a.Cwd = spec.Stdio, folder
@@ -112,15 +112,15 @@ func (r Request) Change(folder string) spec.Change {
 	return c
 }
 
-// Result is what an installation brought.
+// Result is what an installation installed.
 type Result struct {
 	Cwd     string
 	Path    []string // folders with its programs
-	Bins    []string // its own programs' names
+	Bins    []string // the names of its programs
 	Version string
 }
 
-// Only returns the program that is the server, when there can be no doubt.
+// Only returns the program that is the server, or an error if that is not clear.
 func (f Result) Only(r Request) (string, error) {
 	if len(f.Bins) == 1 {
 		return f.Bins[0], nil
@@ -159,22 +159,23 @@ type Installer struct {
 	said     time.Time
 }
 
-// New returns the installer of a request that was checked. All that it runs ends
-// within limit.
+// New returns the installer for a request that was checked. All of its commands together
+// may take limit.
 func New(l *session.Lease, r Request, folder string, limit time.Duration) *Installer {
 	return &Installer{lease: l, request: r, folder: folder, began: time.Now(), limit: limit}
 }
 
-// Commands returns those that were run, as they would be typed.
+// Commands returns the commands that were run, as one types them in a shell.
 func (i *Installer) Commands() []string { return i.commands }
 
-// Log returns the end of their output.
+// Log returns the end of the commands' output.
 func (i *Installer) Log() string {
 	t, _ := i.output.Tail(0)
 	return t[max(0, len(t)-tail):]
 }
 
-// run runs one program, with all arguments as they are.
+// run runs one program without a shell. With show, the program and its output are logged
+// and reported.
 func (i *Installer) run(ctx context.Context, cwd string, show bool, argv ...string) (string, error) {
 	if show {
 		i.commands = append(i.commands, shown(argv))
@@ -229,7 +230,7 @@ func (i *Installer) failed(d *agent.ExecResult, argv []string) error {
 	return f
 }
 
-// passOn reports the last line of a command's output, at most once a second.
+// passOn reports the last line of new output, at most once a second.
 func (i *Installer) passOn(output []byte) error {
 	if time.Since(i.said) > time.Second {
 		lines := strings.Split(strings.TrimSpace(string(output)), "\n")

@@ -17,22 +17,22 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Account has the log-ins of one server: the current one, that of the server which is
-// being replaced, and which of them is stored. Its owner holds a lock of its own while
-// it changes them, so that Events see one or the other.
+// Account has the log-ins of one server: the current one, and, while the server is being
+// replaced, the previous one. It knows which of them is stored. Package servers holds a
+// lock of its own when it replaces log-ins, so that its Events see a consistent state.
 type Account struct {
 	logins *Logins
 	server Server
 	events Events
 
-	saving sync.Mutex // held while the stored log-in changes
-	saved  *Login     // the log-in that is stored; nil: one of an earlier program, or none
+	saving sync.Mutex // held while the stored log-in is changed
+	saved  *Login     // the log-in that is stored; nil: none, or one that an earlier process stored
 
 	mu        sync.Mutex
 	current   *Login
-	previous  *Login // of the server that is being replaced
-	replacing bool   // the server is being replaced: the stored log-in may be the previous one's
-	closed    bool   // nothing is stored any more
+	previous  *Login // the log-in from before BeginReplace
+	replacing bool   // the server is being replaced: the stored log-in may be the previous one
+	closed    bool   // nothing may be stored any more
 }
 
 // Account returns the account of a server, without a log-in.
@@ -40,8 +40,9 @@ func (l *Logins) Account(s Server, e Events) *Account {
 	return &Account{logins: l, server: s, events: e}
 }
 
-// Handler returns the log-in of the server at an address, or nil when there can be none.
-// The client reaches the server and the authorization servers that it names.
+// Handler returns the current log-in, as the OAuth handler for the server's URL, or makes
+// one; nil: no log-in is possible. The HTTP client that client returns is used for
+// requests to the server and its authorization servers.
 func (a *Account) Handler(address string, known spec.OAuth, client func() *http.Client) sdk.OAuthHandler {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -73,21 +74,21 @@ func (a *Account) Current() *Login {
 	return a.current
 }
 
-// Held reports whether there is a log-in in memory.
+// Held reports whether the account has a log-in in memory.
 func (a *Account) Held() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.current != nil || a.previous != nil
 }
 
-// Close ends storing: the server is gone.
+// Close prevents that log-ins are stored any more. It is called when the server is removed.
 func (a *Account) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
 }
 
-// Drop ends the current log-in and returns it. What is stored of it stays.
+// Drop ends the current log-in and returns it. The stored log-in stays.
 func (a *Account) Drop() *Login {
 	a.mu.Lock()
 	l := a.current
@@ -99,9 +100,9 @@ func (a *Account) Drop() *Login {
 	return l
 }
 
-// BeginReplace makes the current log-in the previous one, as the server is replaced. Until
-// Commit or RollBack nothing of it is lost but a link to log in, as that leads to the
-// server that is replaced.
+// BeginReplace is called before the server is replaced: it makes the current log-in the
+// previous one, which stays valid until Commit or RollBack. Only an attempt to log in ends,
+// as its link is for the server that is being replaced.
 func (a *Account) BeginReplace() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -111,7 +112,7 @@ func (a *Account) BeginReplace() {
 	a.previous, a.current, a.replacing = a.current, nil, true
 }
 
-// Commit ends a replacement that worked: the previous log-in is removed.
+// Commit ends a successful replacement: it removes the previous log-in.
 func (a *Account) Commit() {
 	a.mu.Lock()
 	l := a.previous
@@ -123,8 +124,8 @@ func (a *Account) Commit() {
 	a.Unstore(l)
 }
 
-// RollBack ends a replacement that failed: l is the current log-in again. It returns the
-// log-in that Discard is to be called with.
+// RollBack ends a failed replacement: l is the current log-in again. The caller has to
+// call DeleteRolledBack with the log-in that RollBack returns.
 func (a *Account) RollBack(l *Login) (discarded *Login) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -138,7 +139,7 @@ func (a *Account) RollBack(l *Login) (discarded *Login) {
 	return discarded
 }
 
-// Discard removes what is stored of a log-in that was rolled back.
+// Discard removes the stored log-in if it is l, which RollBack returned.
 func (a *Account) Discard(l *Login) {
 	a.saving.Lock()
 	defer a.saving.Unlock()
@@ -147,21 +148,21 @@ func (a *Account) Discard(l *Login) {
 	}
 }
 
-// Unstore removes what is stored of a log-in, unless another one is stored by now.
-// Nil means a log-in of an earlier program.
+// Unstore removes the stored log-in, unless it is another one than l. It also removes one
+// that an earlier process stored.
 func (a *Account) Unstore(l *Login) {
 	a.saving.Lock()
 	defer a.saving.Unlock()
 	a.unstore(l)
 }
 
-// unstore is Unstore; its caller holds saving.
+// unstore is DeleteStored; the caller holds storeMu.
 func (a *Account) unstore(l *Login) {
 	if a.logins.Store == nil || a.saved != nil && a.saved != l {
 		return
 	}
 	a.saved = nil
-	_ = a.logins.forget(a.server.Owner.ID, a.server.Key) // an error is in the log
+	_ = a.logins.forget(a.server.Owner.ID, a.server.Key) // it logs an error
 }
 
 // Useful is called when the server answers without asking for a log-in.
@@ -171,20 +172,20 @@ func (a *Account) Useful() {
 	}
 }
 
-// Unstick ends a log-in that could not be renewed for Limits.Stuck, and cannot be renewed
-// now, so that its user logs in again.
+// Unstick ends a log-in whose renewals have failed for Limits.StuckAfter, if one more
+// renewal fails as well, so that the user can log in again.
 func (a *Account) Unstick() {
 	if l := a.Current(); l != nil {
 		l.unstick()
 	}
 }
 
-// savedLogin is what is stored of a log-in, to renew it. All of it is secret.
+// savedLogin is the stored form of a log-in, as JSON. All of it is secret.
 type savedLogin struct {
-	Setting string           `json:"setting,omitempty"` // the client id of the settings
-	Issuer  string           `json:"issuer,omitempty"`  // the issuer of the settings
-	Client  string           `json:"client"`            // the id of the client that is registered
-	Secret  string           `json:"secret,omitempty"`  // its secret, unless the settings have it
+	Setting string           `json:"setting,omitempty"` // the client id in the settings
+	Issuer  string           `json:"issuer,omitempty"`  // the issuer in the settings
+	Client  string           `json:"client"`            // the client id that the token was issued to
+	Secret  string           `json:"secret,omitempty"`  // the client's secret, unless the settings have it
 	Style   oauth2.AuthStyle `json:"style,omitempty"`
 	URL     string           `json:"url"` // of the token endpoint
 	Scopes  []string         `json:"scopes,omitempty"`
@@ -194,8 +195,8 @@ type savedLogin struct {
 	Expiry  time.Time        `json:"expiry,omitzero"`
 }
 
-// save stores the token that follows k's, unless another log-in has replaced k. Used is
-// the refresh token that was exchanged for it.
+// save stores t, the token that a renewal of source brought, unless the log-in has another
+// token source by now. used is the refresh token that was exchanged for t.
 func (l *Login) save(k *tokenSource, t *oauth2.Token, used string) {
 	l.account.saving.Lock()
 	defer l.account.saving.Unlock()
@@ -204,8 +205,8 @@ func (l *Login) save(k *tokenSource, t *oauth2.Token, used string) {
 	}
 }
 
-// saveLater saves a token again later, as neither it could be stored nor the one that is
-// stored, and has been used up, be removed.
+// saveLater calls save again after Limits.StoreRetry. It is called when t could not be
+// stored, and the stored token, whose refresh token was used up, could not be removed.
 func (l *Login) saveLater(k *tokenSource, t *oauth2.Token, used string) {
 	l.account.logins.Spawn(func(life context.Context) {
 		select {
@@ -224,7 +225,7 @@ func (l *Login) saveLater(k *tokenSource, t *oauth2.Token, used string) {
 	})
 }
 
-// over removes a token source that cannot be renewed any more.
+// over removes a token source that cannot be renewed any more, and the stored log-in.
 func (l *Login) over(k *tokenSource) {
 	a := l.account
 	a.saving.Lock()
@@ -243,14 +244,15 @@ func (l *Login) over(k *tokenSource) {
 	}
 }
 
-// store stores k with a token that was given for the refresh token used. When that fails,
-// the token is in memory alone, and the stored one is removed if it was used up: a
-// refresh token that comes a second time ends the log-in. The account's saving is held.
+// store stores the log-in with the token t, which was exchanged for the refresh token
+// used. If that fails, t is only in memory, and store removes the stored token if it was
+// used up: authorization servers revoke a log-in whose refresh token is used twice. The
+// caller holds Account.storeMu.
 func (l *Login) store(k *tokenSource, t *oauth2.Token, used string) {
 	a, all := l.account, l.account.logins
 	a.mu.Lock()
 	mine := !a.closed && (a.current == l || a.previous == l && (a.saved == nil || a.saved == l))
-	others := a.saved != nil && a.saved != l || a.saved == nil && a.replacing // what is stored
+	others := a.saved != nil && a.saved != l || a.saved == nil && a.replacing // the stored log-in
 	a.mu.Unlock()
 	if !mine || all.Store == nil {
 		return
@@ -290,7 +292,7 @@ func (l *Login) store(k *tokenSource, t *oauth2.Token, used string) {
 	}
 }
 
-// restore loads the log-in that an earlier program stored, once.
+// restore loads the log-in that an earlier process stored. It does that once.
 func (l *Login) restore(ctx context.Context) error {
 	l.restoring.Lock()
 	defer l.restoring.Unlock()

@@ -20,27 +20,27 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// Login is the log-in of one server's user. It implements the SDK's OAuthHandler.
+// Login is the log-in of a server's user at one URL. It implements the SDK's OAuthHandler.
 type Login struct {
 	account *Account
-	address string       // of the server; tokens are sent to no other
-	known   spec.OAuth   // the client that the settings name
-	client  *http.Client // to renew tokens with
+	address string       // the server's URL; tokens are sent to no other
+	known   spec.OAuth   // the client registration in the settings
+	client  *http.Client // for requests to authorization servers
 	inner   *sdk.AuthorizationCodeHandler
 	ctx     context.Context // ends with the log-in
 	cancel  context.CancelFunc
 
 	restoring sync.Mutex // held while the stored log-in is loaded
-	restored  bool       // it was loaded, or is not to be
+	restored  bool       // the stored log-in was loaded, or must not be
 
 	mu      sync.Mutex
-	source  *tokenSource // of the last log-in; nil: none, or it cannot be renewed
-	running *attempt
-	asked   int  // how often its user had to log in since the server last answered
-	renewed bool // the token was renewed because the server refused it, since that last answered
+	source  *tokenSource // nil: the user has not logged in, or the token cannot be renewed
+	running *attempt     // nil: none is in progress
+	asked   int          // how often the user had to log in since the server last accepted a token
+	renewed bool         // since then, the token was renewed because the server refused it
 }
 
-// maxAsked is how often a user is asked to log in at a server that refuses each token.
+// maxAsked is how often a user is asked to log in at a server that refuses every token.
 const maxAsked = 3
 
 // useful is called when the server answers without asking for a log-in.
@@ -50,8 +50,8 @@ func (l *Login) useful() {
 	l.asked, l.renewed = 0, false
 }
 
-// giveUp ends the attempt that is on its way, if there is one: its link leads nowhere
-// from then on. Another attempt can begin.
+// giveUp cancels the attempt that is in progress, if any: its link becomes invalid. Another
+// attempt can begin.
 func (l *Login) giveUp() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,14 +61,14 @@ func (l *Login) giveUp() {
 	}
 }
 
-// Running reports whether an attempt is on its way.
+// Running reports whether an attempt to log in is in progress.
 func (l *Login) Running() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.running != nil
 }
 
-// Link returns the link at which the user logs in; empty: nobody has to.
+// Link returns the link at which the user has to log in; empty: no attempt waits for the user.
 func (l *Login) Link() string {
 	l.mu.Lock()
 	a := l.running
@@ -84,7 +84,7 @@ func (l *Login) Link() string {
 	}
 }
 
-// prepare makes the SDK's handler.
+// prepare makes the SDK's handler, which does the log-in.
 func (l *Login) prepare() (err error) {
 	callback := l.account.logins.Callback
 	watched := *l.client
@@ -126,15 +126,16 @@ func (l *Login) current() *tokenSource {
 	return l.source
 }
 
-// Authorize implements the SDK's OAuthHandler. It renews the token or, when that cannot be
-// done, has the user log in. It does not wait for the user: its error has the link.
+// Authorize implements the SDK's OAuthHandler. It renews the token or, if that is not
+// possible, starts an attempt to log in. It does not wait for the user: it returns an
+// error with the link.
 func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Response) error {
 	if resp.StatusCode == http.StatusUnauthorized {
 		renewed, err := l.Renew()
 		if renewed {
 			return transport.ErrRenewed
 		}
-		if err != nil { // the log-in may still be valid
+		if err != nil { // a later renewal may work
 			return l.fault(err, "has a log-in that could not be renewed: %v; try again later, or, when this has "+
 				"lasted ten minutes, restart it to log in anew", err)
 		}
@@ -180,7 +181,7 @@ func (l *Login) Authorize(ctx context.Context, req *http.Request, resp *http.Res
 	}
 }
 
-// ErrAsked means that the user has to log in.
+// ErrAsked means that the user has to open a link to log in.
 var ErrAsked = errors.New("its user has to log in")
 
 // fault returns a fault that names the server.
@@ -190,7 +191,7 @@ func (l *Login) fault(cause error, format string, args ...any) *fault.Error {
 		s.ID).With("name", s.Name)
 }
 
-// run makes an attempt to log in.
+// run carries out an attempt to log in.
 func (l *Login) run(ctx context.Context, a *attempt, req *http.Request, resp *http.Response) {
 	defer a.cancel()
 	ctx = context.WithValue(ctx, attemptKey{}, a)
@@ -213,8 +214,8 @@ func (l *Login) run(ctx context.Context, a *attempt, req *http.Request, resp *ht
 	}
 }
 
-// ask publishes the link at which the user logs in, and waits until the browser comes
-// back.
+// ask is the SDK's AuthorizationCodeFetcher: it announces the link at which the user logs
+// in, and waits until the browser returns with an authorization code.
 func (l *Login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.AuthorizationResult, error) {
 	a, ok := ctx.Value(attemptKey{}).(*attempt)
 	if !ok {
@@ -251,8 +252,8 @@ func (l *Login) ask(ctx context.Context, args *sdk.AuthorizationArgs) (*sdk.Auth
 	}
 }
 
-// request returns the authorization request for an address of an authorization server,
-// which is checked together with the other endpoints.
+// request returns the authorization request for address, the authorization endpoint with
+// Sandlot's parameters. It checks that and the other endpoints.
 func (l *Login) request(a *attempt, address string) (*request, error) {
 	to, err := logsIn(address)
 	if err != nil {
@@ -262,7 +263,7 @@ func (l *Login) request(a *attempt, address string) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !preregistered(l.known) { // else the SDK has checked that
+	if !preregistered(l.known) { // for preregistered clients, the SDK has checked the issuer
 		a.metadata.mu.Lock()
 		issuer := a.metadata.named.Issuer
 		a.metadata.mu.Unlock()
@@ -278,11 +279,11 @@ func (l *Login) request(a *attempt, address string) (*request, error) {
 		state: to.Query().Get("state"), to: to, back: make(chan *sdk.AuthorizationResult, 1)}, nil
 }
 
-// scopes returns what is asked for: what the server wants, and what an earlier program was
-// granted, which a log-in for more must not lose.
+// scopes returns the scopes to request: those that the server wants, and those that a
+// restored log-in was granted, which would be lost otherwise.
 func (l *Login) scopes(wanted []string) []string {
 	k := l.current()
-	if k == nil || !k.earlier { // the SDK knows what this program was granted
+	if k == nil || !k.earlier { // the SDK adds the scopes that this process was granted
 		return wanted
 	}
 	all := slices.Clone(wanted)

@@ -22,22 +22,22 @@ import (
 )
 
 const (
-	maxMetadata  = 1 << 20 // bytes of what an authorization server says of itself; the SDK reads no more
-	maxAuthorize = 8 << 10 // bytes of the address at which a user logs in
+	maxMetadata  = 1 << 20 // bytes of an authorization server's metadata; the SDK reads no more
+	maxAuthorize = 8 << 10 // bytes of the URL at which a user logs in
 	maxHost      = 253     // bytes of a host's name in the DNS
 )
 
-// endpoints are those of an authorization server's metadata.
+// endpoints are the members of an authorization server's metadata that are used here.
 type endpoints struct {
 	Issuer       string `json:"issuer"`
 	Authorize    string `json:"authorization_endpoint"`
 	Token        string `json:"token_endpoint"`
 	Registration string `json:"registration_endpoint"`
-	// SaysIssuer: the answer to a log-in names the issuer (RFC 9207).
+	// SaysIssuer: authorization responses have the parameter iss (RFC 9207).
 	SaysIssuer bool `json:"authorization_response_iss_parameter_supported"`
 }
 
-// step is how far an attempt to log in has come, by the last request that it made.
+// step is what the last request of an attempt to log in was for.
 type step int
 
 const (
@@ -47,35 +47,35 @@ const (
 	exchanges                 // exchanges a code for a token
 )
 
-// attempt is one attempt to log in. It outlives the request that needed it, as it waits
-// for a person.
+// attempt is one attempt to log in. It waits for the user, so it outlives the MCP request
+// for which it was started.
 type attempt struct {
 	cancel   context.CancelFunc
 	metadata metadata
-	asked    chan struct{} // closed when the user has to log in
-	link     string        // for the user; set before asked is closed
+	asked    chan struct{} // closed when link is set, and the user has to log in
+	link     string        // for the user
 	done     chan struct{}
 	err      error
 }
 
-// attemptKey is the key of the attempt in the context of its requests.
+// attemptKey is the context key of the attempt that a request belongs to.
 type attemptKey struct{}
 
-// metadata is what one attempt to log in has read of the authorization server. It alone
-// decides where the attempt may send anything, and what its error says.
+// metadata is what one attempt to log in has learned about the authorization server. It
+// decides where the attempt may send secrets, and what its error says.
 type metadata struct {
 	mu     sync.Mutex
-	named  endpoints // of the last document
-	from   string    // the origin of the last document, also of one that was not there
+	named  endpoints // of the last metadata document
+	from   string    // the origin of that document, even if it did not exist
 	step   step
-	asked  bool  // the user was asked to log in
-	status int   // of HTTP, of the last answer
-	cause  error // why there was no answer
+	asked  bool  // the user got the link to log in
+	status int   // the HTTP status of the last response; 0: there was none
+	cause  error // why there was none
 }
 
-// guardedTransport reaches an authorization server while a user logs in. It sends
-// secrets only to endpoints of the metadata, which the user is shown, and follows no
-// redirect with them.
+// guardedTransport makes the requests of an attempt to log in. It sends secrets only to
+// endpoints in the metadata, which the user is shown, and does not allow redirects of
+// requests with secrets.
 type guardedTransport struct{ way http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -107,14 +107,14 @@ func (t guardedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// CloseIdleConnections is what http.Client calls.
+// CloseIdleConnections is called by http.Client.CloseIdleConnections.
 func (t guardedTransport) CloseIdleConnections() {
 	if c, ok := t.way.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// wellKnown are the paths at which authorization servers have their metadata.
+// wellKnown are parts of the paths at which authorization servers have their metadata.
 var wellKnown = []string{"/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"}
 
 // begins sets the step that a request belongs to.
@@ -134,7 +134,7 @@ func (m *metadata) begins(r *http.Request) {
 	}
 }
 
-// read reads a document of metadata. The answer can be read again.
+// read reads a metadata document. The SDK can read the response's body again.
 func (m *metadata) read(from *url.URL, resp *http.Response) error {
 	var named endpoints
 	if resp.StatusCode == http.StatusOK {
@@ -155,8 +155,9 @@ func (m *metadata) read(from *url.URL, resp *http.Response) error {
 	return nil
 }
 
-// may returns an error unless something may be sent to an endpoint. An authorization
-// server without metadata has its endpoints at the origin of the metadata.
+// may returns an error if secrets must not be sent to a URL: it has to have the origin of
+// an endpoint. An authorization server without metadata has its endpoints at the origin
+// where the metadata would be.
 func (m *metadata) may(to *url.URL) error {
 	if err := plain(to); err != nil {
 		return err
@@ -175,7 +176,8 @@ func (m *metadata) may(to *url.URL) error {
 	return safeError("an endpoint of the authorization server is not where its metadata say")
 }
 
-// receivers returns the hosts that get something of the log-in, but the login's own.
+// receivers returns the hosts that get data of the log-in, except login, the host of the
+// page to log in.
 func (m *metadata) receivers(login string) (hosts []string, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -198,7 +200,7 @@ func (m *metadata) receivers(login string) (hosts []string, err error) {
 	return hosts, nil
 }
 
-// ending says how the last request ended, in text that is safe.
+// ending returns how the last request failed, as safe text that is appended to an error.
 func (m *metadata) ending() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -211,13 +213,13 @@ func (m *metadata) ending() string {
 	return ""
 }
 
-// parameters are those of OAuth that the address of an endpoint must not have: Sandlot's
-// would be the second of the name, and readers differ in which of two they take.
+// parameters are the parameters of OAuth that the URL of an endpoint must not have:
+// Sandlot adds them, and servers differ in which of two values they use.
 var parameters = strings.Fields(`client_id client_secret client_assertion client_assertion_type code code_challenge
 	code_challenge_method code_verifier grant_type redirect_uri refresh_token request request_uri resource response_mode
 	response_type scope state`)
 
-// plain says what is wrong with the address of an endpoint.
+// plain returns an error if the URL of an endpoint cannot be used.
 func plain(u *url.URL) error {
 	if u.Scheme != "https" && u.Scheme != "http" || u.Opaque != "" {
 		return safeError("it is no address of the web")
@@ -235,8 +237,8 @@ func plain(u *url.URL) error {
 	return err
 }
 
-// counted returns how often each parameter of OAuth stands in an address, under any name
-// that some reader takes for it.
+// counted returns how often a URL has each parameter of OAuth, also under names that
+// lenient servers treat the same, such as "State" or "state[]".
 func counted(u *url.URL) (map[string]int, error) {
 	q, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
@@ -252,8 +254,8 @@ func counted(u *url.URL) (map[string]int, error) {
 	return n, nil
 }
 
-// logsIn parses the address at which a user logs in: an endpoint with Sandlot's
-// parameters. Its host becomes ASCII, as it is shown and as the browser gets it.
+// logsIn parses the URL at which a user logs in: the authorization endpoint with Sandlot's
+// parameters. It makes the host ASCII, as the user is shown it and the browser gets it.
 func logsIn(address string) (*url.URL, error) {
 	if len(address) > maxAuthorize {
 		return nil, safeError(fmt.Sprintf("its address has over %d bytes", maxAuthorize))
@@ -280,8 +282,8 @@ func logsIn(address string) (*url.URL, error) {
 	return u, err
 }
 
-// ascii returns the host of an address as the DNS has it, with its port: so people are
-// shown the host that is reached, without invisible characters.
+// ascii returns the host and port of a URL, the host as the DNS has it: so users see which
+// host is connected to, and no invisible or similar characters.
 func ascii(u *url.URL) (string, error) {
 	host, port := u.Hostname(), u.Port()
 	if ip := net.ParseIP(host); ip != nil {
@@ -311,7 +313,7 @@ func ascii(u *url.URL) (string, error) {
 	return host, nil
 }
 
-// Origin is the scheme and host of an address.
+// Origin returns the scheme, host and port of a URL.
 func Origin(address string) string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -320,18 +322,18 @@ func Origin(address string) string {
 	return strings.ToLower(u.Scheme + "://" + u.Host)
 }
 
-// issuerIs reports whether two names are of the same issuer, by the SDK's rule.
+// issuerIs reports whether two issuers are the same, by the SDK's rule.
 func issuerIs(a, b string) bool { return strings.TrimSuffix(a, "/") == strings.TrimSuffix(b, "/") }
 
 // preregistered reports whether the settings have a client that the authorization
-// server knows. A client id that is an address is that of the client's own metadata.
+// server knows already. A client id that is a URL names a client metadata document
+// instead.
 func preregistered(o spec.OAuth) bool {
 	return o.ClientID != "" && !strings.HasPrefix(o.ClientID, "https://")
 }
 
-// redact returns the safe error for the error of a log-in: the texts of an authorization
-// server may repeat secrets. A safe error says how far the attempt came, as its requests
-// show.
+// redact returns a safe error for an error of a log-in: texts of an authorization server
+// may repeat secrets. The safe error says at which step the attempt failed.
 func (m *metadata) redact(known spec.OAuth, err error) error {
 	var refused *oauth2.RetrieveError
 	if own, ok := errors.AsType[safeError](err); ok {
@@ -343,7 +345,7 @@ func (m *metadata) redact(known spec.OAuth, err error) error {
 	ending := m.ending()
 	m.mu.Lock()
 	step, named, issuer := m.step, m.named, m.named.Issuer
-	if issuer == "" && m.cause == nil { // one without metadata is where they should be
+	if issuer == "" && m.cause == nil { // without metadata, the issuer is the origin where they would be
 		issuer = m.from
 	}
 	m.mu.Unlock()
@@ -370,7 +372,7 @@ func (m *metadata) redact(known spec.OAuth, err error) error {
 	return safeError("the authorization server gives no token" + ending)
 }
 
-// answers says what is wrong with the issuer that came with the answer to a log-in
+// answers returns an error if the parameter iss of an authorization response is wrong
 // (RFC 9207).
 func (m *metadata) answers(issuer string) error {
 	m.mu.Lock()

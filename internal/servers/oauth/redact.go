@@ -14,17 +14,17 @@ import (
 	"sandlot/internal/mcpclient/transport"
 )
 
-// safeError is an error without text of others, which clients may see.
+// safeError is an error without text of third parties, so that clients may see it.
 type safeError string
 
 func (e safeError) Error() string { return string(e) }
 
-// errIssuer means that the operator's settings name another authorization server
-// than the MCP server does.
+// errIssuer means that the MCP server names another authorization server than the
+// operator's settings.
 const errIssuer = safeError("the server leads to another authorization server than the one that its settings name " +
 	"(oauth_issuer)")
 
-// redactToken returns the safe error for why there is no token.
+// redactToken returns a safe error for an error of the token endpoint.
 func redactToken(err error) error {
 	if err == nil {
 		return nil
@@ -43,8 +43,8 @@ func redactToken(err error) error {
 	return r
 }
 
-// cause says why a request was not made, or not answered. It has no text of the server's,
-// such as the names of a certificate.
+// cause returns why a request failed, without text of the server, such as the names in a
+// certificate.
 func cause(err error) string {
 	var f *fault.Error
 	own, ok := errors.AsType[safeError](err)
@@ -74,10 +74,10 @@ var registrationErrors = []string{"invalid_redirect_uri", "invalid_client_metada
 var tokenErrors = []string{"invalid_request", "invalid_client", "invalid_grant", "unauthorized_client",
 	"unsupported_grant_type", "invalid_scope"}
 
-// tokenRefusal is what is safe of an error of an authorization server.
+// tokenRefusal is a safe error: the token endpoint gave no token.
 type tokenRefusal struct {
-	status int    // of HTTP; 0: there was no answer
-	code   string // one of tokenErrors; "": another one, or none
+	status int    // of HTTP; 0: there was no response
+	code   string // one of tokenErrors; "": none of them
 }
 
 func (r *tokenRefusal) Error() string {
@@ -91,10 +91,10 @@ func (r *tokenRefusal) Error() string {
 	return s
 }
 
-// Unwrap is for callers that act on the code.
+// Unwrap lets callers find out the code.
 func (r *tokenRefusal) Unwrap() error { return &oauth2.RetrieveError{ErrorCode: r.code} }
 
-// final reports whether an error means that a log-in cannot be renewed any more.
+// final reports whether an error means that a log-in can never be renewed.
 func final(err error) bool {
 	refused, ok := errors.AsType[*oauth2.RetrieveError](err)
 	return ok && transport.LoginOver(refused.ErrorCode)

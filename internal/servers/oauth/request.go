@@ -19,27 +19,27 @@ const (
 	// Limit is how long a link to log in is valid.
 	Limit = 10 * time.Minute
 
-	maxRequests = 1000 // that wait for a browser
-	MaxOwn      = 20   // of them, of one principal
+	maxRequests = 1000 // authorization requests that wait for a browser
+	MaxOwn      = 20   // the same, of one principal
 )
 
 var (
-	// ErrOver means that nobody waits for a log-in.
+	// ErrOver means that no attempt waits for this log-in (any more).
 	ErrOver = errors.New("nobody waits for this log-in")
 	// ErrOtherBrowser means that a log-in belongs to another browser, or that the browser
 	// did not send its cookie.
 	ErrOtherBrowser = errors.New("this log-in was not begun in this browser")
 )
 
-// request is an authorization request that waits for the user's browser.
+// request is an OAuth authorization request that waits for the user's browser.
 type request struct {
 	server    Server
-	address   string // of the server, as it is shown; it may have changed since
+	address   string // the MCP server's URL, as the user is shown it
 	id, state string
-	to        *url.URL // at the authorization server
-	receivers []string // hosts, besides that one, that get something of the log-in
+	to        *url.URL // the page to log in, of the authorization server
+	receivers []string // other hosts that get data of the log-in
 	back      chan *sdk.AuthorizationResult
-	browser   string // the cookie of the browser that was redirected; empty: none was
+	browser   string // the cookie of the browser that was redirected; empty: none was yet
 }
 
 // put adds a request, unless there are too many. The error is safe.
@@ -73,7 +73,7 @@ func (l *Logins) drop(r *request) {
 	delete(l.byState, r.state)
 }
 
-// Waiting returns the ids of the principals whose log-ins wait for a browser.
+// Waiting returns the ids of the principals with log-ins that wait for a browser.
 func (l *Logins) Waiting() map[string]bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,8 +84,8 @@ func (l *Logins) Waiting() map[string]bool {
 	return all
 }
 
-// startsAt returns the link that begins a log-in. It lies beside the callback, so that one
-// cookie is sent to both.
+// startsAt returns the link that begins a log-in. Its path is beside that of the callback,
+// so that the browser sends the same cookie to both.
 func (l *Logins) startsAt(id string) string {
 	u, err := url.Parse(l.Callback)
 	if err != nil {
@@ -94,24 +94,24 @@ func (l *Logins) startsAt(id string) string {
 	return u.ResolveReference(&url.URL{Path: "start/" + id}).String()
 }
 
-// ConsentPage is the content of the page behind the link to log in. Users see from it
-// when a link is not their own.
+// ConsentPage is the content of the page that a user sees first. It shows for whom and
+// for which server the log-in is, so that users notice a link that somebody else sent them.
 type ConsentPage struct {
 	User     string // the server's owner
-	Server   string // its name
-	Address  string // its address, without parts that may be secret
-	Operator bool   // the operator's settings name it
-	Host     string // of the authorization server's page, in ASCII
-	// Receivers are other hosts that get something of the log-in, such as that of the
+	Server   string // the server's name
+	Address  string // the server's URL, without parts that may be secret
+	Operator bool   // the server is in the operator's settings
+	Host     string // of the page to log in, in ASCII
+	// Receivers are other hosts that get data of the log-in, such as that of the
 	// token endpoint.
 	Receivers []string
-	// Browser is the browser's cookie, and Proof a parameter of the link that goes on:
-	// it shows that the page was seen in that browser.
+	// Browser is the cookie to set in the browser, and Proof a parameter of the page's link
+	// to continue: it proves that this browser was shown the page.
 	Browser, Proof string
 }
 
 // ConsentPage returns the page of the link with that id, for a browser that sent these
-// cookies, if any.
+// cookies.
 func (l *Logins) ConsentPage(id string, cookies []string) (ConsentPage, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,8 +131,8 @@ func (l *Logins) ConsentPage(id string, cookies []string) (ConsentPage, error) {
 		Browser: browser, Proof: r.proof(browser)}, nil
 }
 
-// own returns the cookie of the browser that was redirected or, while none was, a cookie
-// of the right form; empty: there is none.
+// own returns which of the cookies is that of the browser that was redirected or, if none
+// was yet, has the right length; empty: none.
 func (r *request) own(cookies []string) string {
 	for _, c := range cookies {
 		same := subtle.ConstantTimeCompare([]byte(c), []byte(r.browser)) == 1
@@ -143,13 +143,13 @@ func (r *request) own(cookies []string) string {
 	return ""
 }
 
-// proof returns what only a page that was shown to that browser can know.
+// proof returns ConsentPage.Proof for a browser with that cookie.
 func (r *request) proof(browser string) string {
 	sum := sha256.Sum256([]byte("sandlot log-in\x00" + r.id + "\x00" + browser))
 	return hex.EncodeToString(sum[:16])
 }
 
-// Redirect returns where the user logs in, when the proof shows that the browser has
+// Redirect returns the URL of the page to log in, if the proof shows that the browser was
 // shown the consent page. From then on the log-in belongs to that browser.
 func (l *Logins) Redirect(id string, cookies []string, proof string) (string, error) {
 	l.mu.Lock()
@@ -167,9 +167,9 @@ func (l *Logins) Redirect(id string, cookies []string, proof string) (string, er
 	return "", ErrOtherBrowser
 }
 
-// Returned is called when a browser comes back from a log-in; cookies returns those that
-// it sent for the log-in with that id. An answer is accepted once. Returned returns the
-// id, or "" with ErrOver. After ErrOtherBrowser the log-in still waits.
+// Returned is called when a browser returns from the page to log in. cookies returns the
+// cookies that it sent for the log-in with an id. A response is accepted once. The result
+// is the id, or "" with ErrNotWaiting. After ErrOtherBrowser the log-in still waits.
 func (l *Logins) Returned(query url.Values, cookies func(id string) []string) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,9 +186,9 @@ func (l *Logins) Returned(query url.Values, cookies func(id string) []string) (s
 	return r.id, nil
 }
 
-// shownAddress returns a server's address as strangers may see it: of a user's server
-// without the query, of the operator's the host alone, which is in ASCII. The error is
-// safe.
+// shownAddress returns the URL of a server without parts that may be secret: for a user's
+// server without the query, for one of the operator's settings only scheme and host. The
+// host is in ASCII. The error is safe.
 func shownAddress(address string, configured bool) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil {

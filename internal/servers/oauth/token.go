@@ -11,18 +11,18 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// tokenSource has the token of one log-in, and renews it. It implements
+// tokenSource holds the token of a log-in, and renews it. It implements
 // oauth2.TokenSource.
 type tokenSource struct {
 	l       *Login
 	cfg     *oauth2.Config
 	scopes  []string // that were granted
-	earlier bool     // it is of an earlier program
+	earlier bool     // an earlier process stored it
 
 	mu      sync.Mutex
 	token   *oauth2.Token
-	renewal *renewal  // that is on its way; nil: none is
-	failing time.Time // since when renewals have failed; zero: the last one has not
+	renewal *renewal  // nil: none is in progress
+	failing time.Time // since when all renewals have failed; zero: the last one worked
 }
 
 // renewal is one attempt to renew a token, for which any number of calls wait.
@@ -32,8 +32,8 @@ type renewal struct {
 	err   error
 }
 
-// Token implements oauth2.TokenSource. It also returns a token that has expired and cannot
-// be renewed: the server will refuse it.
+// Token implements oauth2.TokenSource. If a token has expired and has no refresh token, it
+// returns the expired token, which the server will refuse.
 func (k *tokenSource) Token() (*oauth2.Token, error) {
 	k.mu.Lock()
 	if t := k.token; t.Valid() || t.RefreshToken == "" {
@@ -48,7 +48,7 @@ func (k *tokenSource) Token() (*oauth2.Token, error) {
 	return r.token, nil
 }
 
-// wait waits for the renewal, for at most limit.
+// wait waits for the end of the renewal, for at most limit.
 func (r *renewal) wait(limit time.Duration) error {
 	select {
 	case <-r.done:
@@ -58,16 +58,16 @@ func (r *renewal) wait(limit time.Duration) error {
 	}
 }
 
-// startRenewal begins to renew the token, and returns the renewal that is on its way. The
-// lock is held.
+// startRenewal starts a renewal, unless one is in progress, and returns it. The caller
+// holds mu.
 func (k *tokenSource) startRenewal() *renewal {
 	if k.renewal != nil {
 		return k.renewal
 	}
 	r, old := &renewal{done: make(chan struct{})}, k.token
 	k.renewal = r
-	// Neither the end of those who wait nor that of the server breaks it off: the
-	// authorization server may have given a new token for the old one by then.
+	// Neither the end of the calls that wait nor that of Sandlot's server cancels the
+	// renewal: the authorization server may have replaced the old token already.
 	if !k.l.account.logins.Spawn(func(life context.Context) { k.renew(life, r, old) }) {
 		k.renewal, r.err = nil, errors.New("the server is stopping")
 		close(r.done)
@@ -75,14 +75,14 @@ func (k *tokenSource) startRenewal() *renewal {
 	return r
 }
 
-// renew gets a new token for an old one, and stores it before anyone uses it.
-// When life ends, it has Limits.Wait left.
+// renew exchanges an old token for a new one, and stores that before it is used. After
+// serverCtx ends, it has Limits.WaitTimeout left.
 func (k *tokenSource) renew(life context.Context, r *renewal, old *oauth2.Token) {
 	ctx, cancel := context.WithTimeout(context.Background(), k.l.limits().Renew)
 	defer cancel()
 	defer context.AfterFunc(life, func() { time.AfterFunc(k.l.limits().Wait, cancel) })()
 	c := *k.l.client
-	// A redirect could take a refresh token elsewhere.
+	// A redirect could send the refresh token to another server.
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	t, err := k.cfg.TokenSource(context.WithValue(ctx, oauth2.HTTPClient, &c),
 		&oauth2.Token{RefreshToken: old.RefreshToken}).Token()
@@ -105,7 +105,7 @@ func (k *tokenSource) renew(life context.Context, r *renewal, old *oauth2.Token)
 	close(r.done)
 }
 
-// limits are how long renewals may take.
+// limits returns the timeouts of renewals.
 func (l *Login) limits() Limits { return l.account.logins.Limits }
 
 // unstick implements Account.Unstick.
@@ -127,9 +127,9 @@ func (l *Login) unstick() {
 }
 
 // Renew renews a token that the server refused although it had not expired, and reports
-// whether there is a new one. It does that once until the server answers again: else the
-// user has to log in, as when the authorization server refuses with a code. An error
-// means that a later renewal may work.
+// whether there is a new one. It does so at most once until the server accepts a token. If
+// it returns false without an error, the user has to log in; an error means that a later
+// renewal may work.
 func (l *Login) Renew() (bool, error) {
 	l.mu.Lock()
 	k, renewed := l.source, l.renewed
@@ -158,7 +158,7 @@ func (l *Login) Renew() (bool, error) {
 	}
 }
 
-// brought makes the token source of a log-in. The token is stored before it is used.
+// brought makes the token source after a log-in. The token is stored before it is used.
 func (l *Login) brought(_ context.Context, cfg *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
 	k := &tokenSource{l: l, cfg: cfg, scopes: cfg.Scopes, token: t}
 	if granted, ok := t.Extra("scope").(string); ok {

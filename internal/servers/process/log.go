@@ -9,15 +9,15 @@ import (
 	"sandlot/internal/servers/spec"
 )
 
-// logBytes is how much of a server's output is kept.
+// logBytes is how many bytes of output a Log keeps.
 const logBytes = 64 << 10
 
-// Log is a log buffer: the end of a server's standard error, and of the lines between its
-// messages.
+// Log is a buffer with the last output of a server: its standard error, and the lines of
+// standard output that are no messages.
 type Log struct {
 	mu    sync.Mutex
 	bytes []byte
-	total int64
+	total int64 // bytes that were ever written
 }
 
 // Write implements io.Writer; it never fails.
@@ -36,10 +36,10 @@ func (l *Log) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Line adds a line.
+// Line writes a formatted line.
 func (l *Log) Line(format string, args ...any) { fmt.Fprintf(l, format+"\n", args...) }
 
-// Tail returns the last lines, safe to show.
+// Tail returns the last lines, safe to show (0: all), and how many bytes were ever written.
 func (l *Log) Tail(lines int) (string, int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,7 +50,7 @@ func (l *Log) Tail(lines int) (string, int64) {
 	return spec.Text(strings.Join(all, "\n"), logBytes), l.total
 }
 
-// Stray adds a line of standard output that is no message.
+// Stray writes a line of standard output that is no message.
 func (l *Log) Stray(line []byte) {
 	l.Line("[stdout] %s", bytes.TrimRight(line[:min(len(line), 2000)], "\r\n"))
 }

@@ -1,5 +1,5 @@
-// Package process runs the program of a third-party MCP server, in a sandbox or on the
-// host, and speaks with it over its standard input and output.
+// Package process runs the programs of third-party MCP servers, in a sandbox or on the
+// host, with a transport over their standard input and output.
 package process
 
 import (
@@ -28,15 +28,15 @@ import (
 	"sandlot/internal/session"
 )
 
-// Command is what runs.
+// Command is a program to run.
 type Command struct {
-	Name string // of the server, for faults
+	Name string // the server's name, for faults
 	Argv []string
 	Env  map[string]string
 	Cwd  string
 }
 
-// Process is a server's program that runs.
+// Process is a running program of a server.
 type Process struct {
 	Pid    int // on the host; 0: it runs in a sandbox
 	stdout io.ReadCloser
@@ -45,16 +45,17 @@ type Process struct {
 	done   chan struct{}
 
 	mu   sync.Mutex
-	exit string // in words; empty: its sandbox has ended
+	exit string // how the program ended; empty: it has not, or its sandbox ended
 }
 
-// End closes the program's input, kills the program when it does not end, and waits.
+// End closes the program's input, kills the program if it does not end within ExitGrace,
+// and waits for its end.
 func (p *Process) End() { p.end() }
 
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Transport returns the transport to the program. Lines that are no messages go to the log.
+// Transport returns a transport to the program. Lines that are no messages are logged.
 func (p *Process) Transport(log *Log) transport.Transport {
 	return transport.Stdio(p.stdout, p.stdin, log.Stray)
 }
@@ -65,7 +66,7 @@ func (p *Process) ended(how string) {
 	p.exit = how
 }
 
-// How says how the program ended. When its sandbox ended instead, itself is false.
+// How returns how the program ended; itself is false if its sandbox ended instead.
 func (p *Process) How() (words string, itself bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,12 +74,12 @@ func (p *Process) How() (words string, itself bool) {
 }
 
 const (
-	// Farewell is how long a program may run after the end of its input.
+	// Farewell is how long a program may still run after its input was closed.
 	Farewell = 2 * time.Second
 	waiting  = 30 * time.Second
 )
 
-// InSandbox starts a program in the sandbox that is leased. It runs on when the
+// InSandbox starts a program in the leased sandbox. The program continues to run when the
 // lease is released.
 func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Process, error) {
 	open, cancel := context.WithTimeout(ctx, waiting)
@@ -89,11 +90,11 @@ func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Pro
 	}
 	out, in := io.Pipe()
 	p := &Process{stdin: program.In, stdout: out, done: make(chan struct{})}
-	over := make(chan struct{}) // the output's
+	over := make(chan struct{}) // closed when the output has ended
 	go func() {
 		defer close(over)
 		pump(in, program.Out)
-		// Readers ask how the program ended when they find the end of its output.
+		// Readers that find the end of the output ask for the ExitReason: wait until it is set.
 		select {
 		case <-p.done:
 		case <-time.After(Farewell):
@@ -103,7 +104,7 @@ func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Pro
 	go func() {
 		p.receive(program.Stream, log)
 		close(p.done)
-		program.Out.SetReadDeadline(time.Now().Add(leftover)) // what the program left behind may hold it
+		program.Out.SetReadDeadline(time.Now().Add(leftover)) // its child processes may keep the output open
 		<-over
 		program.Close()
 	}()
@@ -113,25 +114,25 @@ func InSandbox(ctx context.Context, l *session.Lease, c Command, log *Log) (*Pro
 		select {
 		case <-p.done:
 		case <-time.After(Farewell):
-			program.Stream.Close() // the agent hangs up, and kills
+			program.Stream.Close() // the agent then kills the program
 			<-p.done
 		}
 	}
 	return p, nil
 }
 
-// leftover is how long output is still read after a program's end, from programs that it
-// has started.
+// leftover is how long output of child processes is still read after a program has
+// ended.
 const leftover = 100 * time.Millisecond
 
-// pump passes a program's output on until its end. A reader that went away does
-// not stop the program.
+// pump copies a program's output until its end. It ignores errors of to: a reader that has
+// closed does not stop the program.
 func pump(to io.Writer, from net.Conn) {
 	buf := make([]byte, 64<<10)
 	for late := 0; late < maxBuffered; {
 		n, err := from.Read(buf)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			n, err = readBuffered(from, buf) // it has ended; what it has said by then counts
+			n, err = readBuffered(from, buf) // the program has ended; its output until then is complete
 			late += n
 		}
 		if n > 0 {
@@ -143,10 +144,10 @@ func pump(to io.Writer, from net.Conn) {
 	}
 }
 
-// maxBuffered is more than the output before the end that a socket holds.
+// maxBuffered bounds the output that is read after the program's end; a socket buffers less.
 const maxBuffered = 1 << 20
 
-// readBuffered reads what the socket holds now, without waiting.
+// readBuffered reads what the socket has buffered, without waiting.
 func readBuffered(from net.Conn, buf []byte) (n int, err error) {
 	conn, ok := from.(syscall.Conn)
 	if !ok {
@@ -165,7 +166,7 @@ func readBuffered(from net.Conn, buf []byte) (n int, err error) {
 	return max(n, 0), err
 }
 
-// receive takes a program's frames until it ends.
+// receive reads the frames of the agent until the program has ended.
 func (p *Process) receive(stream net.Conn, log io.Writer) {
 	from, buf := bufio.NewReaderSize(stream, 4<<10), make([]byte, wire.MaxFrame)
 	for {
@@ -200,7 +201,7 @@ func codeWords(code int) string {
 	return fmt.Sprintf("it ended with exit code %d", code)
 }
 
-// environ adds the command's variables to those that there are.
+// environ returns env with the command's variables added.
 func (c Command) environ(env []string) []string {
 	for k, v := range c.Env {
 		env = append(env, k+"="+v)
@@ -208,9 +209,9 @@ func (c Command) environ(env []string) []string {
 	return env
 }
 
-// OnHost starts a program on the server's machine, as the user that the operator's
-// settings named; empty: as spec.AccountOf has it. It and all that it starts are one
-// process group.
+// OnHost starts a program on the host, without a sandbox, as the user that the operator's
+// settings name; for an empty user see spec.LookupHostUser. The program has a process
+// group of its own, which is killed when it ends.
 func OnHost(c Command, user string, log *Log) (*Process, error) {
 	as, err := spec.AccountOf(user)
 	if err != nil {
@@ -236,8 +237,8 @@ func OnHost(c Command, user string, log *Log) (*Process, error) {
 	p := &Process{stdout: stdout, stdin: stdin, done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		// The signal at the server's death comes when the thread that started
-		// the program dies: it is kept until the program has ended.
+		// Pdeathsig is sent when the thread that started the program ends, not only when
+		// the server does: keep the thread until the program has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.done)
@@ -250,10 +251,10 @@ func OnHost(c Command, user string, log *Log) (*Process, error) {
 		if err != nil {
 			return
 		}
-		// Its group is ended while its number is still its own.
+		// Kill the process group before Wait: after that, another process could get its id.
 		_ = unix.Waitid(unix.P_PID, p.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		_ = syscall.Kill(-p.Pid, syscall.SIGKILL)
-		_ = cmd.Wait() // its state says what there is to say
+		_ = cmd.Wait() // cmd.ProcessState has the exit status
 		p.ended(codeWords(exitCode(cmd.ProcessState)))
 	}()
 	if err := <-started; err != nil {
@@ -290,7 +291,7 @@ func exitCode(st *os.ProcessState) int {
 	return st.ExitCode()
 }
 
-// WithPath makes argv of a program for which folders stand first in PATH.
+// WithPath returns the argv that runs a command with folders before PATH.
 func WithPath(path []string, command string, args []string) []string {
 	argv := append([]string{command}, args...)
 	if len(path) == 0 {

@@ -10,19 +10,19 @@ import (
 	"syscall"
 )
 
-// Account is the user of the server's machine as whom a program runs that is not
-// in a sandbox.
+// Account is the user of the host as whom a program runs that is not in a sandbox. The
+// zero value is the server's own user.
 type Account struct {
 	name, home string
-	Credential *syscall.Credential // nil: the server's own
+	Credential *syscall.Credential // nil: the server's own user
 }
 
-// errRoot refuses what a server that runs as root was not told to do.
+// errRoot: a server that runs as root starts no program as root unless the settings name root.
 var errRoot = errors.New("where: host, and this server runs as root: name the user of this machine that the program " +
 	"runs as, such as user: nobody (user: root, if it has to be root)")
 
-// AccountOf finds the user that the settings name; empty is the server's own,
-// unless that is root, which has to be named.
+// AccountOf looks up the user that the settings name. An empty name means the server's
+// own user, and is an error if that is root: root has to be named.
 func AccountOf(name string) (Account, error) {
 	if name == "" {
 		if os.Getuid() == 0 {
@@ -61,34 +61,34 @@ func AccountOf(name string) (Account, error) {
 	return a, nil
 }
 
-// CheckUser says why a program of the settings cannot run on the machine as that
-// user; empty is no user.
+// CheckUser returns an error if no program can run on the host as the user that the
+// settings name.
 func CheckUser(name string) error {
 	_, err := AccountOf(name)
 	return err
 }
 
-// HomeOf is the home folder of a program that runs as that user; empty: it has the
-// server's own.
+// HomeOf returns the home folder of the user that the settings name; empty: it is the
+// server's own user.
 func HomeOf(name string) string {
 	a, _ := AccountOf(name)
 	return a.home
 }
 
-// harmless are the names of the server's own environment that a program on the
-// host gets beside its own.
+// harmless are the variables of the server's environment that a program on the host
+// gets. The others may hold secrets.
 var harmless = []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM",
 	"TMPDIR",
 	"XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
 
-// personal are the harmless names that say who the server's user is; another one has
-// values of their own, or none.
+// personal are those of these variables that depend on the user. A program that runs as
+// another user does not get them.
 var personal = []string{"HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME",
 	"XDG_DATA_HOME", "XDG_RUNTIME_DIR"}
 
-// Environment is what a program gets beside what its settings say.
+// Environment returns the environment of a program before the variables of its settings are added.
 func (a Account) Environment() []string {
 	env := []string{}
 	for _, name := range harmless {
@@ -102,7 +102,8 @@ func (a Account) Environment() []string {
 	return env
 }
 
-// Folder is where a program starts that was told no other place.
+// Folder returns the working directory of a program whose settings name none; empty: the
+// server's own.
 func (a Account) Folder() string {
 	if a.Credential == nil {
 		return ""

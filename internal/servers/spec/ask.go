@@ -7,7 +7,7 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Bounds of a request.
+// Limits of a request.
 const (
 	// MaxValues is how many variables, and how many headers, a server may have.
 	MaxValues   = 50
@@ -38,7 +38,7 @@ type Ask struct {
 	Consent Consent
 }
 
-// Spec returns what is stored of a request.
+// Spec returns the part of a request that is stored.
 func (a Ask) Spec() Spec {
 	s := Spec{Name: a.Name, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd, Path: a.Path, URL: a.URL,
 		Install: a.Install}
@@ -46,15 +46,15 @@ func (a Ask) Spec() Spec {
 	return s
 }
 
-// Values returns those that were given.
+// Values returns the values of the request's variables and headers.
 func (a Ask) Values() Values { return Values{Env: a.Env, Headers: a.Headers, Known: true} }
 
-// wrong is a fault about one argument.
+// wrong returns a fault about one argument of a tool.
 func wrong(argument, format string, args ...any) error {
 	return fault.New(fault.InvalidParameters, format, args...).With("argument", argument)
 }
 
-// CheckName says what is wrong with a server's name.
+// CheckName returns an error if a server's name is invalid.
 func CheckName(name string) error {
 	if !nameForm.MatchString(name) {
 		return wrong("name", "name %q: a name has 1 to %d letters, digits, spaces and . _ @ / -, "+
@@ -63,7 +63,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Check says what is wrong with a request, and sets its kind.
+// Check returns an error if a request is invalid. It sets Kind if that is empty.
 func (a *Ask) Check() error {
 	if err := CheckName(a.Name); err != nil {
 		return err

@@ -11,36 +11,36 @@ import (
 	"unicode/utf8"
 )
 
-// Change is what is about to be installed, started or connected for a principal:
-// all that there is to know before it is.
+// Change is what is about to be installed, started or connected for a principal. It has
+// all that the principal can know before that.
 type Change struct {
 	Name string
-	// Install is nil where nothing is installed. Commands install it, as they
-	// would be typed, as far as they are known before.
+	// Install is nil if nothing is installed. Commands are the shell commands that
+	// install it, as far as they are known before.
 	Install  *Install
-	Workdir  string // as it was asked for
+	Workdir  string // as in the request
 	Commands []string
 	Kind     Kind
-	// Command is empty when what is installed says what it is.
+	// Command is empty if it is known only after the installation.
 	Command    string
 	Args       []string
 	Cwd        string
 	URL        string
 	EnvKeys    []string
 	HeaderKeys []string
-	// Env and Headers are those of the values that refer to stored secrets; all
-	// else that stands in them is a "…".
+	// Env and Headers are the values that refer to stored secrets; all other text in
+	// them is replaced by "…".
 	Env, Headers map[string]string
-	// Instead is what runs, or is reached, under that name so far, if anything.
+	// Instead is the command or URL of the server that has the name so far, if any.
 	Instead string
 }
 
-// Consent is called before anything is installed, started or connected that was
-// not yet, and not when the same runs again. An error stops it, and nothing has
-// changed then. Nil agrees to everything.
+// Consent asks the user to agree to a change. It is called before anything new is
+// installed, started or connected, and not when the same program is started again. An
+// error refuses the change; nothing has changed then. Nil agrees to everything.
 type Consent func(ctx context.Context, c Change) error
 
-// Change is what an ask comes to.
+// Change returns the change that a request means.
 func (a Ask) Change() Change {
 	return Change{Name: a.Name, Install: a.Install, Kind: a.Kind, Command: a.Command, Args: a.Args, Cwd: a.Cwd,
 		URL:     a.URL,
@@ -48,7 +48,7 @@ func (a Ask) Change() Change {
 		Env: shownReferences(a.Env), Headers: shownReferences(a.Headers)}
 }
 
-// Change is what starting it comes to. What was installed for it is there.
+// Change returns the change that starting the server means; it is installed already.
 func (s Spec) Change() Change {
 	return Change{Name: s.Name, Kind: s.Kind, Command: s.Command, Args: s.Args, Cwd: s.Cwd, URL: s.URL,
 		EnvKeys: s.EnvKeys, HeaderKeys: s.HeaderKeys, Env: shownReferences(s.Env), Headers: shownReferences(s.Headers)}
@@ -56,10 +56,10 @@ func (s Spec) Change() Change {
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_~^-]+$`)
 
-// Plain says whether a word needs no quotes where commands are typed.
+// Plain reports whether a word needs no quotes in a shell.
 func Plain(word string) bool { return plainWord.MatchString(word) }
 
-// CommandLine is a command as it would be typed.
+// CommandLine returns a command as one types it in a shell.
 func CommandLine(argv []string) string {
 	words := make([]string, len(argv))
 	for i, a := range argv {
@@ -70,8 +70,8 @@ func CommandLine(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-// Exactly is a command as it would be typed, in which nothing can hide: what is
-// not seen, or looks like something else, is written in escapes.
+// Exactly is CommandLine with escapes for all characters that are invisible or may look
+// like others, so that a user sees exactly what runs.
 func Exactly(argv []string) string {
 	words := make([]string, len(argv))
 	for i, a := range argv {
@@ -83,10 +83,10 @@ func Exactly(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-// hides says whether a character is none that people see for what it is.
+// hides reports whether a character may be invisible, or look like another one.
 func hides(r rune) bool { return r > unicode.MaxASCII || unicode.IsControl(r) }
 
-// escaped is a word in the form of the shell that has escapes.
+// escaped returns a word in the shell's quotes with escapes, $'…'.
 func escaped(s string) string {
 	var b strings.Builder
 	b.WriteString("$'")

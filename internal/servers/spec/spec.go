@@ -1,6 +1,6 @@
-// Package spec says what a third-party MCP server is: what runs or is reached,
-// with which values, and what a principal has to agree to before it does. It
-// knows nothing of servers that run.
+// Package spec describes third-party MCP servers: the program or URL, its variables and
+// headers, and the change that a principal has to consent to. It knows nothing about
+// running servers.
 package spec
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Kind is how a server is spoken to.
+// Kind is the transport of a server.
 type Kind string
 
 const (
@@ -19,20 +19,20 @@ const (
 	SSE   Kind = "sse"   // the older HTTP+SSE
 )
 
-// Where a program runs.
+// Where says where a program runs.
 type Where string
 
 const (
-	InSandbox Where = "sandbox" // in the home of the principal who uses it
-	OnHost    Where = "host"    // on the server's machine, unconfined: the operator's own choice
+	InSandbox Where = "sandbox" // in a sandbox of the principal who uses it
+	OnHost    Where = "host"    // on the host, without a sandbox; only the operator's settings can say so
 )
 
 // Trust says what happens to a tool whose definition changed after it was approved.
 type Trust string
 
 const (
-	Hold Trust = "hold" // it is held back until it is approved again
-	Warn Trust = "warn" // it is there, and those who look are told
+	Hold Trust = "hold" // the tool is not offered until it is approved again
+	Warn Trust = "warn" // the tool is offered, and its description says that it has changed
 )
 
 // Configured is a server that the operator's settings name.
@@ -44,37 +44,37 @@ type Configured struct {
 	Env     map[string]string
 	URL     string
 	Headers map[string]string
-	// Timeout bounds connecting, and each call from its last sign of life.
+	// Timeout bounds connecting, and each call from its start or last progress.
 	Timeout  time.Duration
 	Disabled bool
-	// DisabledTools are left out, and EnabledTools, if there are any, are all
-	// that is left: names as the server gives them.
+	// DisabledTools are not offered; EnabledTools, if there are any, are the only ones
+	// that are. Both have the server's names.
 	DisabledTools, EnabledTools []string
 	OAuth                       OAuth
 	Where                       Where
-	// User of the machine as whom a program runs that is OnHost; empty: the
-	// server's own, who must not be root then.
+	// User is the user of the host as whom a program with Where OnHost runs; empty:
+	// the server's own user, who must not be root then.
 	User string
-	// Prefix stands before the names of its tools, with a "_" between; nil: the
-	// form ext_{name}_{tool}; empty: the tools' own names.
+	// Prefix and a "_" precede the names of its tools; nil: they are
+	// ext_{name}_{tool}; empty: they have no prefix.
 	Prefix *string
-	// Principals may use it, by their ids; empty: everyone.
+	// Principals are the ids of those who may use the server; empty: everyone may.
 	Principals []string
 	Trust      Trust
-	// From says where the setting stands, for people.
+	// From is the file that has the settings, for messages.
 	From string
-	// Broken says why it cannot be used, when its settings cannot be read; the
-	// others can.
+	// Broken says why the settings of this server are invalid; empty: they are valid.
+	// Invalid settings of one server do not affect the others.
 	Broken string
 }
 
-// OAuth is how Sandlot is known to a server that wants users to log in. Issuer is
-// the authorization server at which that is so; without it a secret is never sent.
+// OAuth is Sandlot's client registration for a server at which users log in. Issuer is
+// the authorization server that knows the client; without it no secret is ever sent.
 type OAuth struct {
 	ClientID, ClientSecret, Issuer string
 }
 
-// Trusts is what happens to tools that changed: Hold, where nothing is said.
+// Trusts returns what happens to tools that changed; the default is Hold.
 func (c Configured) Trusts() Trust {
 	if c.Trust == Warn {
 		return Warn
@@ -82,13 +82,13 @@ func (c Configured) Trusts() Trust {
 	return Hold
 }
 
-// Admits says whether the principal with that id may use the server; nobody, who
-// has none, may not.
+// Admits reports whether the principal with that id may use the server. An empty id may
+// not.
 func (c Configured) Admits(principal string) bool {
 	return principal != "" && (len(c.Principals) == 0 || slices.Contains(c.Principals, principal))
 }
 
-// Allows says whether the settings let a tool of the server through, by its own name.
+// Allows reports whether the settings offer a tool of the server; tool is the server's name.
 func (c Configured) Allows(tool string) bool {
 	if slices.Contains(c.DisabledTools, tool) {
 		return false
@@ -96,22 +96,22 @@ func (c Configured) Allows(tool string) bool {
 	return len(c.EnabledTools) == 0 || slices.Contains(c.EnabledTools, tool)
 }
 
-// Spec is what runs, or is reached, for a user's own server: names of variables
-// and headers, and of their values those that refer to stored secrets, as they
-// were written. It is what is stored.
+// Spec is what is stored about a server that a user has added: its program or URL, the
+// names of its variables and headers, and those of their values that refer to stored
+// secrets, unexpanded. Other values are not stored.
 type Spec struct {
 	Name       string
 	Kind       Kind
 	Command    string
 	Args       []string
 	Cwd        string   // empty: /workspace
-	Path       []string // folders that stand first in PATH
+	Path       []string // folders that precede PATH
 	URL        string
 	EnvKeys    []string
 	HeaderKeys []string
-	Env        map[string]string // the values that refer to secrets
-	Headers    map[string]string // and of headers
-	Install    *Install          // how it came here
+	Env        map[string]string // the values that refer to stored secrets
+	Headers    map[string]string // the same for headers
+	Install    *Install          // what was installed for it; nil: nothing
 }
 
 // Install is what was installed for a server.
@@ -122,19 +122,19 @@ type Install struct {
 	Version string `json:"version,omitempty"`
 }
 
-// Configured is a user's server in the form of the settings' ones.
+// Configured returns a user's server as if the operator's settings named it.
 func (s Spec) Configured() Configured {
 	return Configured{Name: s.Name, Kind: s.Kind, Command: s.Command, Args: s.Args, URL: s.URL, Where: InSandbox}
 }
 
-// Same says whether two run, or reach, the same.
+// Same reports whether two servers run the same program, or have the same URL.
 func (s Spec) Same(o Spec) bool {
 	return s.Kind == o.Kind && s.Command == o.Command && slices.Equal(s.Args, o.Args) && s.URL == o.URL &&
 		s.Cwd == o.Cwd && slices.Equal(s.Path, o.Path)
 }
 
-// Covers says whether what s runs is known to be agreed to as o runs it: the same,
-// with no variables, headers or stored secrets that s has not.
+// Covers reports whether consent to s includes consent to o: o is the same server, with
+// no variable, header or stored secret that s does not have.
 func (s Spec) Covers(o Spec) bool {
 	return o.Same(s) && within(o.EnvKeys, s.EnvKeys) && within(o.HeaderKeys, s.HeaderKeys) &&
 		within(o.SecretNames(), s.SecretNames())
@@ -144,7 +144,7 @@ func within(some, all []string) bool {
 	return !slices.ContainsFunc(some, func(s string) bool { return !slices.Contains(all, s) })
 }
 
-// Runs is what runs, or is reached, as it would be typed.
+// Runs returns the command as one types it in a shell, or the URL.
 func (s Spec) Runs() string {
 	if s.Kind != Stdio {
 		return Exactly([]string{s.URL})
@@ -152,14 +152,14 @@ func (s Spec) Runs() string {
 	return Exactly(append([]string{s.Command}, s.Args...))
 }
 
-// SetValues takes up what is stored of values: their names, and those that refer
-// to stored secrets.
+// SetValues sets what is stored of values: their names, and the values that refer to
+// stored secrets.
 func (s *Spec) SetValues(v Values) {
 	s.EnvKeys, s.HeaderKeys = slices.Sorted(maps.Keys(v.Env)), slices.Sorted(maps.Keys(v.Headers))
 	s.Env, s.Headers = references(v.Env), references(v.Headers)
 }
 
-// Values are those that are stored, and whether these are all.
+// Values returns the stored values, and whether these are all values of the server.
 func (s Spec) Values() Values {
 	v := Values{Env: maps.Clone(s.Env), Headers: maps.Clone(s.Headers)}
 	env, headers := s.Missing(v)
@@ -167,7 +167,7 @@ func (s Spec) Values() Values {
 	return v
 }
 
-// Missing are the names of variables and headers for which there is no value.
+// Missing returns the names of the variables and headers that have no value in v.
 func (s Spec) Missing(v Values) (env, headers []string) {
 	lacks := func(keys []string, values map[string]string) (some []string) {
 		for _, k := range keys {
@@ -180,7 +180,7 @@ func (s Spec) Missing(v Values) (env, headers []string) {
 	return lacks(s.EnvKeys, v.Env), lacks(s.HeaderKeys, v.Headers)
 }
 
-// SecretNames are the stored secrets that the values refer to, in order.
+// SecretNames returns the names of the stored secrets that the values refer to, sorted.
 func (s Spec) SecretNames() []string {
 	names := map[string]bool{}
 	for _, values := range []map[string]string{s.Env, s.Headers} {
@@ -193,8 +193,8 @@ func (s Spec) SecretNames() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// CallLimit is how long a call may take since the server's last sign of life,
-// where limit is how long calls may that no setting bounds.
+// CallLimit returns how long a call may take from its start or last progress. The
+// default is limit.
 func (c Configured) CallLimit(limit time.Duration) time.Duration {
 	return cmp.Or(max(c.Timeout, 0), limit)
 }

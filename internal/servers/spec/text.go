@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns what may be shown of a stranger's text: valid, at most max
-// bytes, and without what people do not see and models read all the same.
+// Text makes a third party's text safe to show: valid UTF-8, cut at max bytes, and
+// without invisible characters, which models would read and people would not see.
 func Text(s string, max int) string {
 	s = strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' {
@@ -28,10 +28,10 @@ func Text(s string, max int) string {
 	return s[:cut] + "…"
 }
 
-// Clip is Text for a name in a message.
+// Clip is SafeText for a name in a message.
 func Clip(s string) string { return Text(s, 120) }
 
-// HasControl says whether a text has control characters.
+// HasControl reports whether a string has control characters.
 func HasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 
 func hasNUL(s string) bool { return strings.ContainsRune(s, 0) }

@@ -9,25 +9,25 @@ import (
 	"sandlot/internal/fault"
 )
 
-// Values are those of variables and headers as they were given. Those that refer
-// to stored secrets are stored, as written; the others never are.
+// Values are the values of variables and headers, by name. Those that refer to stored
+// secrets are stored, unexpanded; the others never are.
 type Values struct {
 	Env, Headers map[string]string
-	Known        bool // nothing is missing
+	Known        bool // no value is missing
 }
 
-// reference is how a value of a variable or header refers to a stored secret.
+// reference matches a reference to a stored secret in a value.
 var reference = regexp.MustCompile(`\$\{secret:([A-Za-z_][A-Za-z0-9_]{0,63})\}`)
 
 const (
 	referring = "${secret:"
-	maxFilled = 64 << 10 // of one value, in bytes, with the secrets put in
+	maxFilled = 64 << 10 // bytes of one value after expansion
 )
 
-// refers says whether a value has a reference, or something that was to be one.
+// refers reports whether a value has a reference, valid or not.
 func refers(value string) bool { return strings.Contains(value, referring) }
 
-// checkReferences says whether each that begins in a value is one.
+// checkReferences returns an error if a value has an invalid reference.
 func checkReferences(argument, key, value string) error {
 	if strings.Count(value, referring) == len(reference.FindAllStringIndex(value, -1)) {
 		return nil
@@ -36,7 +36,7 @@ func checkReferences(argument, key, value string) error {
 		"digits and _ that does not begin with a digit", argument, key)
 }
 
-// masked is a value with nothing of it but references.
+// masked returns a value with "…" in place of all text but references.
 func masked(value string) string {
 	var b strings.Builder
 	end := 0
@@ -54,7 +54,7 @@ func masked(value string) string {
 	return b.String()
 }
 
-// references are the values that have some, as they are stored: as written.
+// references returns the values that have references, unexpanded, as they are stored.
 func references(values map[string]string) map[string]string {
 	var some map[string]string
 	for k, v := range values {
@@ -68,7 +68,7 @@ func references(values map[string]string) map[string]string {
 	return some
 }
 
-// shownReferences are the values with references, as people may see them.
+// shownReferences returns the values that have references, masked, to be shown to users.
 func shownReferences(values map[string]string) map[string]string {
 	some := references(values)
 	for k, v := range some {
@@ -77,7 +77,7 @@ func shownReferences(values map[string]string) map[string]string {
 	return some
 }
 
-// Merge returns the values with others in the place of those of the same names.
+// Merge returns v with env and headers added; they replace values of the same names.
 func (v Values) Merge(env, headers map[string]string) Values {
 	return Values{Env: merged(v.Env, env), Headers: merged(v.Headers, headers)}
 }
@@ -91,8 +91,8 @@ func merged(a, b map[string]string) map[string]string {
 	return m
 }
 
-// Fill returns the values with secrets in the place of what refers to them. Each
-// secret is revealed once; what was put in is not looked at again.
+// Fill returns the values with all references replaced by their secrets. It reveals each
+// secret once, and does not expand references inside secrets.
 func (v Values) Fill(reveal func(name string) (string, error)) (Values, error) {
 	known := map[string]string{}
 	fill := func(what string, values map[string]string) (map[string]string, error) {
@@ -119,8 +119,8 @@ func (v Values) Fill(reveal func(name string) (string, error)) (Values, error) {
 	return Values{Env: env, Headers: headers, Known: v.Known}, err
 }
 
-// fillOne puts secrets into one value, not far beyond maxFilled; known are those
-// that were revealed already.
+// fillOne expands one value. It stops when the result has more than maxExpanded bytes;
+// revealed are the secrets that were revealed already.
 func fillOne(value string, known map[string]string, reveal func(name string) (string, error)) (string, error) {
 	var out strings.Builder
 	end := 0
