@@ -1,4 +1,4 @@
-// Sandlot-agent is the first process of every sandbox.
+// Sandlot-agent is the agent, the first process of every sandbox. See package guest.
 package main
 
 import (

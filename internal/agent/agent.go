@@ -1,7 +1,7 @@
-// Package agent is the host's side of the wire: it keeps the link to one
-// sandbox's agent alive and makes calls over it. The sandbox is hostile:
-// every message is bounded, every call has an end, and no text from the sandbox
-// is used as a name or path on the host.
+// Package agent is the host's side of the link to the agent in a sandbox. It accepts the
+// agent's connections, and makes calls over the link. The sandbox is hostile: every message is
+// bounded, every call has an end, and no text from the sandbox is used as a name or path on the
+// host.
 package agent
 
 import (
@@ -27,21 +27,21 @@ import (
 	"sandlot/proto/agentv1/agentv1connect"
 )
 
-// Errors of calls whose answer did not come, or is not used.
+// Errors of calls that got no answer, or an invalid one.
 var (
-	// ErrProtocol is returned for an answer that breaks the protocol: the agent, or a
-	// process that answers in its place, must not be trusted with another call.
+	// ErrProtocol is returned for an answer that breaks the protocol. No further call may be
+	// made: a process of the sandbox may have answered in the agent's place.
 	ErrProtocol = errors.New("the agent's answer makes no sense")
 	// ErrLost is returned when the link broke in the middle of a call.
 	ErrLost = errors.New("the link to the sandbox broke")
-	// ErrUnfit is returned once a sandbox has broken one link after the other.
+	// ErrUnstable is returned once a sandbox has broken too many links, or sent too many wrong
+	// greetings, in a row.
 	ErrUnfit = errors.New("the sandbox keeps breaking the link")
 )
 
-// Client talks to one sandbox's agent. Its methods may be called from many
-// goroutines.
+// Client makes calls to one sandbox's agent. Many goroutines may use it.
 //
-// The order of locks: an interpreter's slot, one of slots, mu.
+// The order of locks: an interpreter's slot, one of cellSlots, mu.
 type Client struct {
 	rpc agentv1connect.AgentClient
 
@@ -49,27 +49,27 @@ type Client struct {
 	log  *slog.Logger
 	http *http.Transport
 
-	ctx    context.Context // until Close, or the sandbox is gone
+	ctx    context.Context // ends with Close, or when the sandbox is gone
 	cancel context.CancelCauseFunc
 	work   sync.WaitGroup // Close waits for it
 
-	links    chan net.Conn // has the connection that becomes the next link
-	greeting chan struct{} // a slot for each connection that has not proved itself
+	links    chan net.Conn // holds the connection that becomes the next link
+	greeting chan struct{} // a slot for each connection whose greeting is not checked yet
 	network  atomic.Pointer[Network]
 	slots    Slots // nil: no bound
 
 	mu   sync.Mutex
-	mux  *yamux.Session  // nil while there is no link
+	mux  *yamux.Session  // of the link; nil while there is none
 	idle []*yamux.Stream // run streams of mux that wait for their next request
-	dead error           // why there will never be a link again
+	dead error           // why there will not be a link any more
 	// changed is closed, and replaced, when mux or dead changes.
 	changed  chan struct{}
-	expected map[wire.Ticket]*expected // connections that the sandbox was asked for
+	expected map[wire.Ticket]*expected // direct connections that the host asked the sandbox for
 	interps  map[string]*interpreter   // by language
 }
 
-// New starts to keep the link to box's agent. Close ends it; the sandbox lives on.
-// Cells that have just begun take one of the slots; nil slots are no bound.
+// New returns a client that accepts links from the agent of a sandbox until Close. The sandbox
+// goes on after Close. A cell that begins takes one of the slots; nil slots are no bound.
 func New(box sandbox.Sandbox, log *slog.Logger, slots Slots) *Client {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	c := &Client{box: box, log: log, ctx: ctx, cancel: cancel, links: make(chan net.Conn, 1),
@@ -95,39 +95,39 @@ func New(box sandbox.Sandbox, log *slog.Logger, slots Slots) *Client {
 	return c
 }
 
-// Network is a sandbox's way to the network.
+// Network serves a sandbox's requests for the network.
 type Network interface {
-	// Pace returns when one more connection to the network may come, or ctx ends.
-	// While maxGreeting connections wait for that, no other connection of the sandbox
-	// is accepted.
+	// Pace waits until one more connection may be served, or ctx ends: it bounds the rate of a
+	// sandbox's connections. While maxGreeting connections wait, no other connection of the
+	// sandbox is accepted.
 	Pace(ctx context.Context)
 	// Serve serves a connection that the sandbox made to reach the network, and
 	// closes it. It returns when it ends, or ctx does.
 	Serve(ctx context.Context, c net.Conn)
 }
 
-// Route gives the sandbox a way to the network. Until then it has none.
+// SetNetwork gives the sandbox a network. Until then it has none.
 func (c *Client) Route(n Network) { c.network.Store(&n) }
 
-// Close ends the link. The agent waits for the next host.
+// Close ends the link. The agent waits for the next server.
 func (c *Client) Close() {
 	c.mu.Lock()
-	c.cancel(nil) // spawn starts nothing any more
+	c.cancel(nil) // from now on spawn starts nothing
 	c.mu.Unlock()
 	c.work.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, i := range c.interps {
 		select {
-		case i.slot <- struct{}{}: // and no cell gets it again
+		case i.slot <- struct{}{}: // the slot is never released, so no cell runs any more
 			i.close()
-		default: // the cell that has the slot closes the connection
+		default: // freeSlot of the cell that holds the slot closes the connection
 		}
 	}
 }
 
-// spawn runs work in a goroutine that Close waits for. After Close it runs nothing and
-// returns false.
+// spawn runs work in a goroutine that Close waits for. After Close it does nothing, and returns
+// false.
 func (c *Client) spawn(work func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +138,7 @@ func (c *Client) spawn(work func()) bool {
 	return true
 }
 
-// accept accepts connections from the sandbox until the sandbox is gone, or unfit.
+// accept accepts connections from the sandbox until ctx ends, or the sandbox is gone or unstable.
 func (c *Client) accept(ctx context.Context) {
 	var conns sync.WaitGroup
 	defer func() {
@@ -149,7 +149,7 @@ func (c *Client) accept(ctx context.Context) {
 		default:
 		}
 	}()
-	var refused, unreported atomic.Int64 // in a row; since the last warning
+	var refused, unreported atomic.Int64 // refused greetings: in a row, and since the last warning
 	warn := rate.Sometimes{Interval: warnEvery}
 	for {
 		conn, err := c.box.Connect(ctx)
@@ -201,11 +201,11 @@ func (c *Client) accept(ctx context.Context) {
 	}
 }
 
-// warnEvery is the time between two warnings about one sandbox, which can cause as many
-// as it likes.
+// warnInterval is the time between two warnings about one sandbox. A sandbox can cause any
+// number of warnings.
 const warnEvery = 10 * time.Second
 
-// admit lets a connection prove itself; asked is what a direct one is for.
+// admit checks the greeting of a connection. For a direct one it returns who waits for it.
 func (c *Client) admit(ctx context.Context, conn net.Conn) (purpose wire.Purpose, asked *expected, err error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
@@ -232,7 +232,7 @@ func (c *Client) offer(conn net.Conn) {
 	}
 }
 
-// keep holds one link after the other until the sandbox is gone.
+// keepLinked makes one link after the other until ctx ends, or the sandbox is gone or unstable.
 func (c *Client) keep(ctx context.Context) {
 	short := 0 // brief links in a row
 	for {
@@ -261,18 +261,17 @@ func (c *Client) keep(ctx context.Context) {
 }
 
 const (
-	// A link that ends within brief is a short one, and so many of them in a row make the
-	// sandbox unfit.
+	// A sandbox is unstable when maxBriefLinks in a row last no longer than briefLink each,
+	// or after maxRefused greetings in a row without the secret.
 	brief    = 2 * time.Second
 	tooShort = 8
-	// tooMany greetings in a row without the secret do, too.
-	tooMany = 1000
-	// maxGreeting bounds the connections that have not proved themselves.
+	tooMany  = 1000
+	// maxGreeting bounds the connections whose greeting is not checked yet.
 	maxGreeting = 16
 )
 
-// link waits until an agent has proved itself. It returns an error only when
-// there will never be one.
+// link waits for a connection that becomes the next link. It returns an error only when there
+// will not be a link any more.
 func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 	var conn net.Conn
 	select {
@@ -289,12 +288,12 @@ func (c *Client) link(ctx context.Context) (*yamux.Session, error) {
 	return mux, nil
 }
 
-// linkBuffer is the size of a link's send buffer, in bytes. It has room for large
-// writes, which saves wake-ups. Where the kernel allows less, transfers are slower.
+// linkBuffer is the size of a link's send buffer, in bytes. Large writes fit into it, which
+// saves wake-ups. Where the kernel allows less, transfers are slower.
 const linkBuffer = 2 << 20
 
-// widen gives a link that buffer. Connections to the network, of which a sandbox has
-// many, keep the kernel's default.
+// enlargeBuffer sets the size of a connection's send buffer to linkBuffer. Connections to the
+// network keep the kernel's default, since a sandbox has many of them.
 func widen(conn net.Conn) {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -311,7 +310,7 @@ func widen(conn net.Conn) {
 	})
 }
 
-// change sets the state of the link and wakes all who wait for one.
+// setLink sets the state of the link, and wakes the calls that wait for a link.
 func (c *Client) change(mux *yamux.Session, dead error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -320,19 +319,20 @@ func (c *Client) change(mux *yamux.Session, dead error) {
 	c.changed = make(chan struct{})
 }
 
-// Wait returns when there is a link, or with the reason why there never will be.
+// Wait waits until there is a link. It returns an error when there will not be one.
 func (c *Client) Wait(ctx context.Context) error {
 	_, err := c.session(ctx)
 	return err
 }
 
-// Linked says whether there is a link now.
+// Linked reports whether there is a link now.
 func (c *Client) Linked() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mux != nil && !c.mux.IsClosed()
 }
 
+// session waits for a link, and returns its yamux session.
 func (c *Client) session(ctx context.Context) (*yamux.Session, error) {
 	for {
 		c.mu.Lock()
@@ -352,8 +352,8 @@ func (c *Client) session(ctx context.Context) (*yamux.Session, error) {
 	}
 }
 
-// open opens a stream of a kind. When the link turns out to be over, open waits for the
-// next one: no part of the call was sent on it.
+// open opens a stream of a kind. When that fails because the link broke, it waits for the next
+// link: no part of a call was sent yet.
 func (c *Client) open(ctx context.Context, kind byte) (*yamux.Stream, error) {
 	for {
 		mux, err := c.session(ctx)
@@ -367,8 +367,8 @@ func (c *Client) open(ctx context.Context, kind byte) (*yamux.Stream, error) {
 	}
 }
 
-// openOn opens a stream on a link, and returns when ctx ends even while a peer that
-// does not read or acknowledge holds the stream: it can do so for half a minute.
+// openOn opens a stream on a link. It returns when ctx ends, even while the agent does not read
+// or acknowledge the stream, which takes yamux half a minute to notice.
 func (c *Client) openOn(ctx context.Context, mux *yamux.Session, kind byte) (*yamux.Stream, error) {
 	type result struct {
 		s   *yamux.Stream
@@ -408,8 +408,8 @@ func begin(mux *yamux.Session, kind byte) (*yamux.Stream, error) {
 	return s, nil
 }
 
-// stream opens a raw stream, and returns it with the agent's answer. Closing it
-// ends what was started on it.
+// stream opens a raw stream, and returns it with the agent's reply. Closing the stream ends the
+// program or transfer that was started on it.
 func (c *Client) stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply, error) {
 	s, err := c.open(ctx, wire.Raw)
 	if err != nil {
@@ -433,7 +433,7 @@ func (c *Client) stream(ctx context.Context, open *agentv1.StreamOpen) (net.Conn
 	return s, reply, nil
 }
 
-// read reads a message of the agent. Its error is ErrProtocol or ErrLost.
+// readMessage reads a message of the agent. Its error is ErrProtocol or ErrLost.
 func read(s net.Conn, m proto.Message) error {
 	switch err := wire.ReadMessage(s, m); {
 	case err == nil:
@@ -445,13 +445,12 @@ func read(s net.Conn, m proto.Message) error {
 	}
 }
 
-// maxIdle is how many run streams wait for the next request: more calls at
-// once open, and close, streams of their own.
+// maxIdle bounds the idle run streams that are kept for later requests.
 const maxIdle = 32
 
-// run runs one command or one cell to its end, and returns its last event, which is of
-// the request's kind when the agent keeps to the protocol. The others are given to
-// event, whose error ends the run. When ctx ends, the command or cell is stopped.
+// run runs one command or one cell to its end, and returns its last event. The caller checks
+// that the event is of the request's kind. The other events go to onEvent, whose error ends the
+// run. When ctx ends, the command or cell is stopped.
 func (c *Client) run(ctx context.Context, r *agentv1.RunRequest,
 	event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
 	if err := fits(r); err != nil {
@@ -474,8 +473,8 @@ func (c *Client) run(ctx context.Context, r *agentv1.RunRequest,
 	return e, err
 }
 
-// exchange sends a request and reads its events up to the last one. The event that it
-// returns is nil when the stream cannot be used again.
+// exchange sends a request and reads its events up to the last one, which it returns. It returns
+// a nil event when the stream cannot be used again.
 func exchange(s *yamux.Stream, r *agentv1.RunRequest,
 	event func(*agentv1.RunEvent) error) (*agentv1.RunEvent, error) {
 	if err := wire.WriteMessage(s, r); err != nil {
@@ -498,7 +497,7 @@ func exchange(s *yamux.Stream, r *agentv1.RunRequest,
 	}
 }
 
-// acquireStream returns a run stream: an idle one, or a new one.
+// acquireStream returns an idle run stream, or a new one.
 func (c *Client) acquireStream(ctx context.Context) (*yamux.Stream, error) {
 	mux, err := c.session(ctx)
 	if err != nil {

@@ -14,19 +14,20 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Environment is what a runtime starts the agent with: the template's
-// variables, and the agent's own, which it removes before it starts anything.
-// With brokered, the sandbox has no network but what the agent leads to the host.
+// Environment returns the environment that a runtime starts the agent with: the template's
+// variables, and the agent's own, which the agent removes before it starts programs. Brokered
+// says that the runtime gives the sandbox no network: the agent passes all connections to the
+// host.
 func Environment(s sandbox.Spec, brokered bool) ([]string, error) {
 	c := Settings{Template: s.Template, Limits: s.Limits}
 	for _, m := range s.Mounts {
 		c.Roots = append(c.Roots, FileRoot{Path: m.Target, ReadOnly: m.ReadOnly})
 	}
-	// runtimes compare it
+	// It has to be deterministic: a runtime compares it to find out whether a prebooted sandbox fits.
 	boot, err := proto.MarshalOptions{Deterministic: true}.Marshal(&agentv1.Boot{Configure: c.message(),
 		Warm: s.Template.Warm, Network: brokered})
 	if err != nil {
-		return nil, fmt.Errorf("what the agent is told at its start: %w", err)
+		return nil, fmt.Errorf("the agent's settings: %w", err)
 	}
 	var env []string
 	for k, v := range s.Template.Env {

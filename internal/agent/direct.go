@@ -13,14 +13,14 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// expected is a connection that the sandbox was asked to make.
+// expectedConn is a direct connection that the host has asked the sandbox to make.
 type expected struct {
 	ticket    wire.Ticket
-	conn      chan net.Conn // has room for it
-	forgotten bool          // guarded by the client's mu
+	conn      chan net.Conn // gets the connection, without waiting
+	forgotten bool          // nobody waits for it any more; guarded by the client's mu
 }
 
-// expect lets one connection in, until it is forgotten.
+// expect makes a ticket, which admits one direct connection. The caller calls forget in the end.
 func (c *Client) expect() *expected {
 	e := &expected{conn: make(chan net.Conn, 1)}
 	rand.Read(e.ticket[:]) // does not fail
@@ -30,7 +30,7 @@ func (c *Client) expect() *expected {
 	return e
 }
 
-// claim returns the expected connection of a ticket, once; nil: there is none.
+// claim returns the expected connection of a ticket. A ticket is valid once; nil: it is not valid.
 func (c *Client) claim(t wire.Ticket) *expected {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,7 +39,7 @@ func (c *Client) claim(t wire.Ticket) *expected {
 	return e
 }
 
-// deliver gives a connection to its caller, or closes it when the caller has gone.
+// deliver passes a connection to wait, or closes it after forget.
 func (c *Client) deliver(e *expected, conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,7 +50,7 @@ func (c *Client) deliver(e *expected, conn net.Conn) {
 	e.conn <- conn
 }
 
-// forget ends the ticket, and closes a connection that nobody took.
+// forget makes the ticket invalid, and closes the connection if wait has not returned it.
 func (c *Client) forget(e *expected) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,7 +63,7 @@ func (c *Client) forget(e *expected) {
 	}
 }
 
-// wait returns the connection when it has come.
+// wait waits for the connection, and returns it.
 func (e *expected) wait(ctx context.Context) (net.Conn, error) {
 	select {
 	case conn := <-e.conn:
@@ -73,12 +73,12 @@ func (e *expected) wait(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// Program is one that runs in the sandbox, whose input and output are
-// connections of their own: nothing stands between them and the program.
+// Program is a program that runs in the sandbox, with direct connections as its standard input
+// and output.
 type Program struct {
 	In, Out net.Conn
-	// Stream carries the frames of an interactive process but those of the input
-	// and the output. Closing it ends the program.
+	// Stream carries the frames of an interactive process, without those of the standard input
+	// and output. Closing it ends the program.
 	Stream net.Conn
 }
 
@@ -89,12 +89,12 @@ func (p *Program) Close() {
 	p.Stream.Close()
 }
 
-// ErrOlder is returned for requests that the agent of a sandbox does not know, because
-// an older server made the sandbox.
+// ErrOldAgent is returned for a request that the agent of a sandbox does not know, because an
+// older version of the server created the sandbox.
 var ErrOlder = errors.New("this sandbox was made by an older version of Sandlot; stop the session, and its next call " +
 	"makes a new one")
 
-// Start starts a program. Ctx bounds the start alone.
+// StartProgram starts a program. Ctx bounds only the start.
 func (c *Client) Start(ctx context.Context, program Command) (*Program, error) {
 	in, out := c.expect(), c.expect()
 	defer c.forget(in)
@@ -122,8 +122,8 @@ func (c *Client) Start(ctx context.Context, program Command) (*Program, error) {
 	return p, nil
 }
 
-// transfer opens a stream for the bytes of a file, and returns it with the
-// agent's answer. The bytes of a large file have a connection of their own.
+// transfer opens a connection for the bytes of a file, and returns it with the agent's reply. The
+// bytes of a large file go over a direct connection.
 func (c *Client) transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Conn, *agentv1.StreamReply, error) {
 	e := c.expect()
 	defer c.forget(e)
@@ -143,15 +143,14 @@ func (c *Client) transfer(ctx context.Context, open *agentv1.StreamOpen) (net.Co
 	return &fileTransfer{Conn: s, data: data, down: open.GetReadFile() != nil}, reply, nil
 }
 
-// fileTransfer is a stream whose file goes over a connection of its own.
+// fileTransfer is a raw stream with a direct connection for the bytes of the file.
 type fileTransfer struct {
-	net.Conn
-	data net.Conn
-	down bool // it is a download
+	net.Conn          // the stream
+	data     net.Conn // the direct connection
+	down     bool     // a download, and not an upload
 }
 
-// Read implements net.Conn: it reads the file of a download, or the agent's answer to
-// an upload.
+// Read implements net.Conn: it reads the file of a download, or the agent's reply to an upload.
 func (t *fileTransfer) Read(p []byte) (int, error) {
 	if t.down {
 		return t.data.Read(p)

@@ -12,20 +12,19 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// interpreter is the host's record of the interpreter of one language. One cell of
-// code runs at a time: on the direct way to its driver, where there is one, or through
-// the agent.
+// interpreter is the host's record of the interpreter of one language. One cell of code runs at
+// a time: over the direct connection to the driver, when there is one, or through the agent.
 type interpreter struct {
 	language string
 	slot     chan struct{}             // held by the cell that runs
-	began    atomic.Pointer[time.Time] // when that cell began; nil: none has
+	began    atomic.Pointer[time.Time] // when that cell began; nil: none runs
 
-	// The slot guards what follows.
+	// The slot guards these two.
 	way  *direct.Way // nil: cells go through the agent
-	stop func()      // waits until the cell that was given up has stopped
+	stop func()      // waits until the cell that the host has given up is over; nil: there is none
 
 	preparing   atomic.Bool
-	unsupported atomic.Bool // this driver takes no cells from the host
+	unsupported atomic.Bool // the driver cannot get cells directly
 }
 
 // interpreter returns the record of a language.
@@ -40,8 +39,8 @@ func (c *Client) interpreter(language string) *interpreter {
 	return i
 }
 
-// evaluate runs one cell to its end. An error of the observer ends the cell. When ctx
-// ends, the cell is stopped.
+// evaluate runs one cell to its end. An error of the observer ends the cell. When ctx ends, the
+// cell is stopped.
 func (c *Client) evaluate(ctx context.Context, q *agentv1.EvaluateRequest, o Observer) (*agentv1.EvaluateDone, error) {
 	i := c.interpreter(q.Language)
 	if err := c.acquire(ctx, i, o.Waiting); err != nil {
@@ -63,13 +62,13 @@ func (c *Client) evaluate(ctx context.Context, q *agentv1.EvaluateRequest, o Obs
 	return d, err
 }
 
-// evaluateByAgent runs one cell that the agent hands to the driver.
+// evaluateByAgent runs one cell through the agent.
 func (c *Client) evaluateByAgent(ctx context.Context, q *agentv1.EvaluateRequest,
 	o Observer) (*agentv1.EvaluateDone, error) {
 	return evaluated(c.run(ctx, &agentv1.RunRequest{Kind: &agentv1.RunRequest_Evaluate{Evaluate: q}}, o.events()))
 }
 
-// evaluated returns the last event of a cell that the agent ran, or supervised.
+// evaluated returns the answer in the last event of a cell that the agent ran, or supervised.
 func evaluated(e *agentv1.RunEvent, err error) (*agentv1.EvaluateDone, error) {
 	if err != nil {
 		return nil, err
@@ -80,8 +79,8 @@ func evaluated(e *agentv1.RunEvent, err error) (*agentv1.EvaluateDone, error) {
 	return nil, ErrProtocol
 }
 
-// Prepare opens the direct way to a language's driver, beside other work, where there
-// can be one. It need not be called.
+// Prepare opens the direct connection to a language's driver in the background, if the driver
+// supports it. A cell through the agent does so afterwards, too.
 func (c *Client) Prepare(language string) {
 	i := c.interpreter(language)
 	if i.unsupported.Load() || i.preparing.Swap(true) {
@@ -91,7 +90,7 @@ func (c *Client) Prepare(language string) {
 		defer i.preparing.Store(false)
 		ctx, cancel := context.WithTimeout(c.ctx, prepareLimit)
 		defer cancel()
-		// Cells need not wait for an interpreter that hangs at its start.
+		// Start the interpreter first, without the slot: it may hang, and cells need not wait then.
 		if c.StartInterpreter(ctx, language) == nil {
 			c.Open(ctx, language)
 		}
@@ -100,7 +99,8 @@ func (c *Client) Prepare(language string) {
 
 const prepareLimit = 20 * time.Second
 
-// Open opens the direct way to a language's driver, and says whether there is one.
+// OpenDirect opens the direct connection to a language's driver, unless it is open, and reports
+// whether there is one.
 func (c *Client) Open(ctx context.Context, language string) bool {
 	i := c.interpreter(language)
 	if c.acquire(ctx, i, nil) != nil {
@@ -111,8 +111,8 @@ func (c *Client) Open(ctx context.Context, language string) bool {
 	return i.open()
 }
 
-// connect makes the driver dial the host. Where that fails, cells go through the agent.
-// The slot is held.
+// connect opens the direct connection: it makes the driver dial the host. When that fails, cells
+// go through the agent. The caller holds the slot.
 func (c *Client) connect(ctx context.Context, i *interpreter) {
 	if i.unsupported.Load() || i.open() {
 		return
@@ -130,8 +130,8 @@ func (c *Client) connect(ctx context.Context, i *interpreter) {
 	}
 }
 
-// acquire waits for an interpreter's slot. Meanwhile waiting is called, at once and then
-// once a second, with how long the cell has run that holds the slot. Waiting may be nil.
+// acquire waits for an interpreter's slot. It calls waiting, which may be nil, at once and then
+// once a second with how long the cell that holds the slot has run.
 func (c *Client) acquire(ctx context.Context, i *interpreter, waiting func(time.Duration) error) error {
 	select {
 	case i.slot <- struct{}{}:
@@ -158,7 +158,7 @@ func (c *Client) acquire(ctx context.Context, i *interpreter, waiting func(time.
 	}
 }
 
-// release gives the slot back, once a cell that was given up has stopped.
+// release releases the slot, after the cell is over that the host has given up.
 func (c *Client) release(i *interpreter) {
 	i.began.Store(nil)
 	stop := i.stop
@@ -172,7 +172,7 @@ func (c *Client) release(i *interpreter) {
 	c.freeSlot(i)
 }
 
-// freeSlot gives the slot back. At the client's end the direct way is closed.
+// freeSlot releases the slot. After Close of the client it closes the direct connection.
 func (c *Client) freeSlot(i *interpreter) {
 	if c.ctx.Err() != nil {
 		i.close()
@@ -188,7 +188,8 @@ func (c *Client) freeSlot(i *interpreter) {
 	}
 }
 
-// open says whether there is a direct way. A driver that died has closed it.
+// isDirect reports whether there is a direct connection that works. It closes one that the driver
+// has closed.
 func (i *interpreter) open() bool {
 	if i.way != nil && !i.way.Quiet() {
 		i.close()
@@ -203,7 +204,7 @@ func (i *interpreter) close() {
 	}
 }
 
-// direct runs a cell on the direct way to its driver.
+// evaluateDirect runs a cell over the direct connection to the driver.
 func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.EvaluateRequest,
 	o Observer) (*agentv1.EvaluateDone, error) {
 	if err := c.acquireSlot(ctx); err != nil {
@@ -211,7 +212,7 @@ func (c *Client) direct(ctx context.Context, i *interpreter, q *agentv1.Evaluate
 	}
 	release := sync.OnceFunc(c.releaseSlot)
 	defer release()
-	defer time.AfterFunc(direct.SuperviseAfter, release).Stop() // also while the driver does not read
+	defer time.AfterFunc(direct.SuperviseAfter, release).Stop() // Run may take longer to send the cell
 	began, limit, event := time.Now(), int(q.GetBounds().GetHeadChars()), o.events()
 	var d *agentv1.EvaluateDone
 	answer, _, err := i.way.Run(ctx, q.Code, limit, func(ctx context.Context, id int64) (over bool, err error) {
@@ -240,7 +241,7 @@ type supervised struct {
 	began time.Time
 }
 
-// request asks the agent to supervise the cell, or to stop it.
+// request returns the request to supervise the cell, or to stop it.
 func (s supervised) request(stop bool) *agentv1.RunRequest {
 	elapsed := time.Since(s.began)
 	cell := &agentv1.EvaluateRequest{Language: s.Language, Bounds: s.Bounds, Live: s.Live}
@@ -251,14 +252,14 @@ func (s supervised) request(stop bool) *agentv1.RunRequest {
 		Cell: cell, Id: s.id, ElapsedMicros: uint64(elapsed.Microseconds()), Stop: stop}}}
 }
 
-// supervise lets the agent supervise a cell until its end. Over is true when the cell
-// is over, and the driver answers.
+// supervise makes the agent supervise a cell until its end. Over is true when the cell was over
+// already: then the driver answers.
 func (c *Client) supervise(ctx context.Context, i *interpreter, s supervised,
 	event func(*agentv1.RunEvent) error) (d *agentv1.EvaluateDone, over bool, err error) {
 	e, err := c.run(ctx, s.request(false), event)
 	if ctx.Err() != nil {
-		// The request may not have reached the agent. Then the cell runs on until it is
-		// stopped, and the slot is held until its end in any case.
+		// The request may not have reached the agent: awaitStopped stops the cell. The slot is held
+		// until the cell is over.
 		i.stop = func() { c.awaitStopped(i, s) }
 		return nil, false, context.Cause(ctx)
 	}
@@ -269,7 +270,7 @@ func (c *Client) supervise(ctx context.Context, i *interpreter, s supervised,
 	return d, false, err
 }
 
-// awaitStopped makes the agent stop a cell that was given up, and returns when the cell
+// awaitStopped makes the agent stop a cell that the host has given up, and waits until the cell
 // is over.
 func (c *Client) awaitStopped(i *interpreter, s supervised) {
 	ctx, cancel := context.WithTimeout(c.ctx, stopLimit)
@@ -289,7 +290,7 @@ func (c *Client) awaitStopped(i *interpreter, s supervised) {
 // stopLimit is more than the agent takes to stop a cell that ignores interrupts.
 const stopLimit = 10 * time.Second
 
-// ofDriver is a driver's answer in the form of the agent's own.
+// fromDriver returns a driver's answer in the form of the agent's answer.
 func ofDriver(a *direct.Answer) *agentv1.EvaluateDone {
 	d := &agentv1.EvaluateDone{Ok: a.OK, Error: a.Error, Traceback: a.Traceback, ExitCode: a.Exit,
 		Interrupted: a.Stopped, Stdout: captured(a.Stdout, a.Raw[0]), Stderr: captured(a.Stderr, a.Raw[1])}
@@ -302,7 +303,7 @@ func ofDriver(a *direct.Answer) *agentv1.EvaluateDone {
 	return d
 }
 
-// captured is an output that fits inline; path is of a file with all of it, or empty.
+// captured returns an output that fits inline; path is that of a file with all of it, or empty.
 func captured(b []byte, path string) *agentv1.Captured {
 	c := &agentv1.Captured{Head: b, Total: uint64(len(b)), Path: path}
 	if path != "" {

@@ -19,8 +19,8 @@ type File struct {
 	Target   string // of a symbolic link
 }
 
-// ReadFile returns at most most bytes of a file, from an offset on, and the size
-// of the whole file.
+// ReadFile returns at most limit bytes of a file, from an offset on, and the size of the whole
+// file.
 func (c *Client) ReadFile(ctx context.Context, path string, offset, most int64) (data []byte, size int64, err error) {
 	m, err := call(ctx, c.rpc.ReadFile, &agentv1.ReadFileRequest{Path: path, Offset: uint64(offset),
 		Limit: uint32(most)})
@@ -38,11 +38,11 @@ type FileWrite struct {
 	Path   string
 	Data   []byte
 	Append bool
-	At     *int64 // write there and keep the rest; nil: replace the file
-	Mode   uint32 // permission bits; 0: keep them, or 0644
+	At     *int64 // where to write, keeping the rest; nil: replace the file
+	Mode   uint32 // permission bits; 0: those of the old file, or 0644
 }
 
-// WriteFile writes a file, with the folders on the way, and returns its size.
+// WriteFile writes a file, makes the folders above it, and returns its size.
 func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err error) {
 	q := &agentv1.WriteFileRequest{Path: w.Path, Data: w.Data, Append: w.Append, Mode: w.Mode}
 	if w.At != nil {
@@ -59,8 +59,8 @@ func (c *Client) WriteFile(ctx context.Context, w FileWrite) (size int64, err er
 	return int64(m.Size), nil
 }
 
-// ListFiles returns at most most entries of a folder, and of those below it down
-// to a depth; 1 is the folder alone. Cut says that there are more.
+// ListFiles returns at most limit entries of a folder, and of the folders in it down to a depth;
+// depth 1 is the folder alone. Truncated says that there are more entries.
 func (c *Client) ListFiles(ctx context.Context, path string, depth, most int) (files []File, cut bool, err error) {
 	m, err := call(ctx, c.rpc.ListFiles, &agentv1.ListFilesRequest{Path: path, Depth: uint32(depth),
 		Limit: uint32(most)})
@@ -93,9 +93,8 @@ func (c *Client) RemoveFile(ctx context.Context, path string, recursive bool) er
 	return err
 }
 
-// Download opens a file for reading, from an offset on and at most most bytes; 0
-// is to its end. It returns the size of the whole file, too. What comes may be
-// less than that, or more.
+// Download opens a file for reading, from an offset on and at most limit bytes; limit 0: to its
+// end. It also returns the size of the whole file. The sandbox may send fewer bytes, or more.
 func (c *Client) Download(ctx context.Context, path string, offset, most int64) (conn net.Conn, size int64, err error) {
 	conn, reply, err := c.transfer(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_ReadFile{
 		ReadFile: &agentv1.ReadStream{Path: path, Offset: uint64(offset), Limit: uint64(most)}}})
@@ -109,15 +108,14 @@ func (c *Client) Download(ctx context.Context, path string, offset, most int64) 
 	return conn, int64(reply.Size), nil
 }
 
-// Upload is a file on its way into a sandbox.
+// Upload is a file that is being written in a sandbox.
 type Upload struct {
 	net.Conn
-	Direct bool // its bytes go over a connection of their own
+	Direct bool // the bytes go over a direct connection
 }
 
-// Upload opens a file for writing. It replaces the one that is there when all
-// bytes of its size were written and Commit was called; closing it before that
-// changes nothing.
+// Upload opens a file for writing. After size bytes were written, Commit replaces the file in
+// the sandbox with it. Closing it before that changes nothing.
 func (c *Client) Upload(ctx context.Context, path string, size int64) (*Upload, error) {
 	n := uint64(size)
 	conn, reply, err := c.transfer(ctx,
@@ -128,7 +126,7 @@ func (c *Client) Upload(ctx context.Context, path string, size int64) (*Upload, 
 	return &Upload{conn, reply.Direct}, nil
 }
 
-// Commit waits until the file is in its place, and returns its size.
+// Commit waits until the agent has replaced the file, and returns its size.
 func (u *Upload) Commit(deadline time.Time) (size int64, err error) {
 	u.SetReadDeadline(deadline)
 	reply := new(agentv1.StreamReply)

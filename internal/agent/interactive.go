@@ -8,14 +8,14 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Interactive is a program whose input and output go over a stream, in frames
+// Interactive is a program in the sandbox whose standard streams are frames on a raw stream
 // (wire.ReadFrame, wire.WriteFrame). Closing it ends the program.
 type Interactive struct {
 	net.Conn
 	ProcessID string // for StopProcess; printable
 }
 
-// Interactive starts a program. Ctx bounds the start alone.
+// Interactive starts a program. Ctx bounds only the start.
 func (c *Client) Interactive(ctx context.Context, cmd Command) (*Interactive, error) {
 	stream, reply, err := c.stream(ctx, &agentv1.StreamOpen{Kind: &agentv1.StreamOpen_Exec{Exec: cmd.Message()}})
 	if err != nil {

@@ -13,15 +13,15 @@ import (
 // Command is a program to start in a sandbox.
 type Command = command.Command
 
-// Size is that of a terminal, in characters.
+// Size is the size of a terminal, in characters.
 type Size = command.Size
 
-// Background says what to start in the background.
+// Background is a program to start in the background.
 type Background struct {
 	Command
 	Stdin     []byte
-	KeepStdin bool          // leave its input open for WriteProcess
-	Timeout   time.Duration // it is ended after that; 0: never
+	KeepStdin bool          // keep the input open for WriteProcess
+	Timeout   time.Duration // after which the program is ended; 0: never
 }
 
 // StartProcess starts a program in the background and returns its process id.
@@ -34,25 +34,26 @@ func (c *Client) StartProcess(ctx context.Context, b Background) (id string, err
 	return fault.Printable(m.ProcessId, maxProcessID), nil
 }
 
-// maxProcessID is more bytes than an id has.
+// maxProcessID bounds the length of a process id in bytes. The agent's are shorter.
 const maxProcessID = 32
 
 // Process is a process that the agent started.
 type Process struct {
-	ID             string // printable, for the other methods
+	ID             string // for the other methods; printable
 	Args           []string
 	Kind           string // background, exec, interactive or interpreter
 	PID            int    // inside the sandbox
 	Running        bool
-	Busy           bool // it is an interpreter that runs code now
-	ExitCode       int  // of one that has ended: 128+n after signal n, 124 when its time was over
+	Busy           bool // an interpreter that runs code now
+	ExitCode       int  // once it has ended: 128+n after signal n, 124 after the timeout
 	Started, Ended time.Time
 	Written        uint64        // bytes of output
-	KilledBy       string        // the limit that ended it: memory, processes, disk or time; printable
-	Timeout        time.Duration // that it was started with; 0: none
+	KilledBy       string        // the limit that it was killed for: memory, processes, disk or time; printable
+	Timeout        time.Duration // with which it was started; 0: none
 }
 
-// ListProcesses returns what runs, and what ran and is remembered.
+// ListProcesses returns the processes that run, and the background processes that have ended
+// and that the agent still has in its table.
 func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 	m, err := call(ctx, c.rpc.ListProcesses, &agentv1.ListProcessesRequest{})
 	if err != nil {
@@ -70,20 +71,20 @@ func (c *Client) ListProcesses(ctx context.Context) ([]Process, error) {
 	return all, nil
 }
 
-// ProcessOutput is a part of what a background process wrote.
+// ProcessOutput is a part of the output of a background process.
 type ProcessOutput struct {
 	Data     []byte
-	Cursor   int64 // to go on from; the number of bytes up to the end of Data
-	Skipped  int64 // bytes between the cursor that was given and Data, which are gone
-	Left     int64 // bytes after Data that are there already
+	Cursor   int64 // the offset of the end of Data in the output, for the next call
+	Skipped  int64 // bytes between the requested cursor and Data, which are no longer kept
+	Left     int64 // bytes after Data that were written already
 	Running  bool
-	ExitCode int           // as Process's
-	KilledBy string        // as Process's
-	Timeout  time.Duration // as Process's
+	ExitCode int           // as in Process
+	KilledBy string        // as in Process
+	Timeout  time.Duration // as in Process
 }
 
-// ReadProcess returns at most most bytes of a process's output from a cursor on.
-// Where there is none it waits for some, or for the process's end.
+// ReadProcess returns at most limit bytes of a process's output, from the offset cursor on. When
+// there are none it waits for output, or the end of the process, no longer than wait.
 func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, most int,
 	wait time.Duration) (ProcessOutput, error) {
 	m, err := call(ctx, c.rpc.ReadProcess, &agentv1.ReadProcessRequest{ProcessId: id, Cursor: uint64(cursor),
@@ -100,8 +101,8 @@ func (c *Client) ReadProcess(ctx context.Context, id string, cursor int64, most 
 		Timeout: span(m.TimeoutMillis, time.Millisecond)}, nil
 }
 
-// WriteProcess writes to a process's input, closes it after that when eof is
-// set, and returns how many bytes were written.
+// WriteProcess writes to a process's input, and closes it afterwards when eof is set. It returns
+// how many bytes were written.
 func (c *Client) WriteProcess(ctx context.Context, id string, data []byte, eof bool) (written int, err error) {
 	m, err := call(ctx, c.rpc.WriteProcess, &agentv1.WriteProcessRequest{ProcessId: id, Data: data, Eof: eof})
 	if err != nil {
@@ -113,9 +114,8 @@ func (c *Client) WriteProcess(ctx context.Context, id string, data []byte, eof b
 	return int(m.Written), nil
 }
 
-// StopProcess sends a signal to a process and to what it started; KILL follows
-// after grace, unless that is 0. It says whether the process still runs, and its
-// exit code when it does not.
+// StopProcess sends a signal to a process and its descendants; KILL follows after grace, unless
+// grace is 0. It returns whether the process still runs, and its exit code when it does not.
 func (c *Client) StopProcess(ctx context.Context, id string, signal syscall.Signal,
 	grace time.Duration) (running bool, exitCode int, err error) {
 	m, err := call(ctx, c.rpc.StopProcess, &agentv1.StopProcessRequest{ProcessId: id, Signal: int32(signal),

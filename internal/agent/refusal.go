@@ -13,23 +13,22 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Reason says why an agent refuses a request. It is a code of Connect, as the agent
-// sent it: callers compare it with the reasons below, and any other is one of Other's
-// kind.
+// Reason says why an agent refuses a request. It is the Connect code that the agent sent, also
+// when it is none of the reasons below. Callers treat any such code like Other.
 type Reason connect.Code
 
-// The reasons that callers tell apart.
+// The reasons that callers distinguish.
 const (
 	Other    Reason = 0
-	Invalid         = Reason(connect.CodeInvalidArgument) // the request makes no sense
+	Invalid         = Reason(connect.CodeInvalidArgument) // the request is invalid
 	NotFound        = Reason(connect.CodeNotFound)        // no such file, process, language or listener
-	// Conflict: the state of the file or process does not allow the request, such as a
-	// folder where a file is needed.
+	// Conflict: the state of the file or process does not allow the request. For example the
+	// path is a folder where a file is needed.
 	Conflict    = Reason(connect.CodeFailedPrecondition)
 	OutsideRoot = Reason(connect.CodeOutOfRange)        // a path outside of the file roots
 	Denied      = Reason(connect.CodePermissionDenied)  // a file that may not be read, or not be written
 	Exhausted   = Reason(connect.CodeResourceExhausted) // a limit is reached, or the disk is full
-	TimedOut    = Reason(connect.CodeDeadlineExceeded)  // the agent gave up waiting
+	TimedOut    = Reason(connect.CodeDeadlineExceeded)  // the agent waited for too long
 	Unsupported = Reason(connect.CodeUnimplemented)     // the agent, or the language's driver, cannot do it
 )
 
@@ -49,28 +48,26 @@ func ReasonOf(err error) Reason {
 	return Other
 }
 
-// refusal makes the error of a Connect code and its text.
+// refusal returns the error for a Connect code and its text.
 func refusal(code connect.Code, message string) *Refusal {
 	return &Refusal{Reason(code), fault.Printable(message, 2000)}
 }
 
-// refused is the error that a reply holds.
+// refused returns the error that a reply contains.
 func refused(reply *agentv1.StreamReply) error {
 	return refusal(connect.Code(reply.GetCode()), reply.GetMessage())
 }
 
-// fits refuses a request that is too large to be sent: the caller is at fault, and not
-// the agent.
+// checkSize returns a Refusal when a request is too large to be sent.
 func fits(m proto.Message) error {
 	if n := proto.Size(m); n > wire.MaxMessage {
-		text := fmt.Sprintf("this has %d bytes; at most %d can be given to a sandbox at once", n, wire.MaxMessage)
+		text := fmt.Sprintf("the request has %d bytes; at most %d can be sent to a sandbox at once", n, wire.MaxMessage)
 		return &Refusal{Invalid, text}
 	}
 	return nil
 }
 
-// call makes one RPC. Its error is a Refusal, ErrProtocol, or says why there is
-// no answer.
+// call makes one RPC. Its error is a Refusal, ErrProtocol, or says why there is no answer.
 func call[Q, A any](ctx context.Context, rpc func(context.Context, *Q) (*A, error), q *Q) (*A, error) {
 	if err := fits(any(q).(proto.Message)); err != nil {
 		return nil, err

@@ -9,20 +9,20 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Observer follows a command or a cell of code while it runs. An error of one of
-// its functions ends the run; a function may be nil.
+// Observer gets the events of a command or a cell of code while it runs. An error of one of its
+// functions ends the run. A function may be nil.
 type Observer struct {
-	// Output gets parts of the output, in the order of writing.
+	// Output is called with parts of the output, in the order of writing.
 	Output func([]byte) error
-	// Waiting is called while another cell holds the interpreter, with how long that
-	// cell has run.
+	// Waiting is called, once a second, while another cell runs in the interpreter, with how long
+	// that cell has run.
 	Waiting func(time.Duration) error
 }
 
-// maxEvents is more than an agent sends in the longest call.
+// maxEvents bounds the events of a run: it is more than an agent sends in the longest call.
 const maxEvents = 200_000
 
-// events returns the function that passes a run's events on.
+// events returns a function that passes the events of a run to the observer.
 func (o Observer) events() func(*agentv1.RunEvent) error {
 	n := 0
 	return func(e *agentv1.RunEvent) error {
@@ -45,8 +45,8 @@ func (o Observer) events() func(*agentv1.RunEvent) error {
 	}
 }
 
-// Inline bounds how many characters of each output a result has: of its
-// beginning, and of its end. A byte that is not UTF-8 is one character.
+// Inline bounds how many characters of each output a result contains: of its beginning, and of
+// its end. A byte that is not UTF-8 counts as one character.
 type Inline struct{ Head, Tail int }
 
 func (i Inline) message() *agentv1.Bounds {
@@ -63,9 +63,9 @@ type Exec struct {
 
 // ExecResult is how a command ended.
 type ExecResult struct {
-	ExitCode       int // 128+n after signal n; 124 when the time was over
+	ExitCode       int // 128+n after signal n; 124 after the timeout
 	TimedOut       bool
-	KilledBy       string // the limit that ended it, as Process's
+	KilledBy       string // the limit that it was killed for, as in Process
 	Stdout, Stderr Output
 	Duration       time.Duration
 }
@@ -97,8 +97,8 @@ type Code struct {
 	Source   string
 	Timeout  time.Duration // 0: none
 	Inline   Inline
-	// ThroughAgent keeps the cell off a direct connection to the interpreter. The
-	// result is the same; the runtimes' suite compares both.
+	// ThroughAgent sends the cell to the agent even when there is a direct connection to the
+	// driver. The result is the same: the runtime suite compares both.
 	ThroughAgent bool
 }
 
@@ -107,19 +107,19 @@ type CodeResult struct {
 	OK             bool
 	Stdout, Stderr Output
 	Value          *Output // the last expression's value as text; nil: there is none
-	Rich           []Rich  // the same in other forms
+	Rich           []Rich  // the value, or displayed values, in other forms
 	Error          string  // the exception's name and message
 	Traceback      string
 	ExitCode       int
 	TimedOut       bool
 	Interrupted    bool
-	StateLost      bool   // the interpreter died, or had to be killed
-	Reason         string // why, printable
-	KilledBy       string // the limit that ended it, as Process's
+	StateLost      bool   // the variables are lost: the interpreter died, or had to be killed
+	Reason         string // why they are lost, printable
+	KilledBy       string // the limit that it was killed for, as in Process
 	Duration       time.Duration
 }
 
-// Rich is a value in another form than text.
+// Rich is a value in a form other than text, such as an image.
 type Rich struct {
 	MIME string // printable
 	Data []byte
@@ -140,7 +140,7 @@ func (c *Client) Evaluate(ctx context.Context, code Code, o Observer) (*CodeResu
 	return code.Inline.result(d)
 }
 
-// result checks the answer of the agent, or of a driver, to a cell.
+// result checks the answer of the agent, or of a driver, and returns it as a result.
 func (i Inline) result(d *agentv1.EvaluateDone) (*CodeResult, error) {
 	stdout, wrongOut := i.output(d.Stdout)
 	stderr, wrongErr := i.output(d.Stderr)

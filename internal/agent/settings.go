@@ -10,24 +10,23 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Settings are the settings of an agent. They may be given again, and replace those
-// before.
+// Settings are the settings of an agent. They may be sent more than once; the last ones count.
 type Settings struct {
-	Template *image.Template // its languages, and variables for all that starts from now on
+	Template *image.Template // its languages, and its variables for all programs that start from now on
 	Limits   sandbox.Limits
-	// Roots are where file calls may go. The first is where programs start, and
-	// what relative paths are relative to.
+	// Roots are the folders that file calls may access. The first is the default working
+	// directory of programs, and relative paths are relative to it.
 	Roots []FileRoot
-	Git   *Identity // nil: as before
+	Git   *Identity // nil: unchanged
 }
 
-// FileRoot is a folder of the sandbox.
+// FileRoot is a folder of the sandbox that file calls may access.
 type FileRoot struct {
 	Path     string
 	ReadOnly bool
 }
 
-// Identity is the author of commits where Git has no other.
+// Identity is the author of commits where Git has no other setting.
 type Identity struct{ Name, Email string }
 
 func (s Settings) message() *agentv1.ConfigureRequest {
@@ -48,14 +47,14 @@ func (s Settings) message() *agentv1.ConfigureRequest {
 	return m
 }
 
-// Configure gives the agent its settings.
+// Configure sends the agent its settings.
 func (c *Client) Configure(ctx context.Context, s Settings) error {
 	_, err := call(ctx, c.rpc.Configure, s.message())
 	return err
 }
 
-// Hello returns the id that the agent made for itself when it started. It shows that
-// the agent answers.
+// Hello returns the boot id, which the agent makes at random when it starts. The call also shows
+// that the agent answers.
 func (c *Client) Hello(ctx context.Context) (boot string, err error) {
 	m, err := call(ctx, c.rpc.Hello, &agentv1.HelloRequest{})
 	if err != nil {
@@ -64,7 +63,7 @@ func (c *Client) Hello(ctx context.Context) (boot string, err error) {
 	return fault.Printable(m.BootId, 100), nil
 }
 
-// StartInterpreter starts a language's interpreter, which then waits for code.
+// StartInterpreter starts a language's interpreter, before there is a cell for it.
 func (c *Client) StartInterpreter(ctx context.Context, language string) error {
 	_, err := call(ctx, c.rpc.StartInterpreter, &agentv1.StartInterpreterRequest{Language: language})
 	return err
@@ -76,8 +75,8 @@ type Usage struct {
 	CPU         time.Duration
 	DiskBytes   uint64 // of the writable root file system
 	Processes   int
-	Busy        bool          // a call runs, or a background process lives
-	Idle        time.Duration // since the last byte of output, or end of a call
+	Busy        bool          // a call or a background process runs
+	Idle        time.Duration // since the end of the last call or process
 }
 
 // Usage asks the agent for the sandbox's usage.

@@ -2,13 +2,12 @@ package agent
 
 import "context"
 
-// Slots bounds how many of the cells that have just begun run at once. Clients
-// share it. A cell waits in the order of arrival, and holds its slot until it is
-// over or has run for direct.SuperviseAfter: cells that last longer share the
-// machine without a bound.
+// Slots bounds how many short cells run at once. All clients share the slots. Cells get them in
+// the order of arrival. A cell holds its slot until it is over or has run for
+// direct.SuperviseAfter: longer cells share the processors without a bound.
 //
-// Short cells are quick that way, however many come together. Without slots all of
-// them share the processors, and each takes so long that the agent supervises it.
+// So short cells are fast, however many begin at once. Without slots all of them would share the
+// processors, and each would take so long that the agent supervises it.
 type Slots chan struct{}
 
 // acquireSlot waits for one of the client's slots until ctx or the client ends.

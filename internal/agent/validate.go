@@ -9,7 +9,7 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Bounds of what a sandbox may claim.
+// Bounds of the numbers that a sandbox sends.
 const (
 	maxSize   = 1 << 60 // bytes
 	maxCursor = 1 << 53 // what a JSON number holds exactly
@@ -17,8 +17,8 @@ const (
 	maxMillis = 253402300799000 // in the year 9999, the last that RFC 3339 can write
 )
 
-// Output is what a program wrote to one stream: its first characters and, when
-// it was longer than both bounds together, its last ones.
+// Output is the output of a program on one stream: its first characters and, when it has more
+// than the bounds allow, its last ones.
 type Output struct {
 	Head, Tail []byte
 	Total      int64  // bytes that the program wrote
@@ -29,7 +29,7 @@ type Output struct {
 // Inline returns how many bytes Head and Tail have together.
 func (o *Output) Inline() int64 { return int64(len(o.Head) + len(o.Tail)) }
 
-// output checks a captured stream against the bounds that were asked for.
+// output checks a captured stream against the bounds that the host requested.
 func (i Inline) output(c *agentv1.Captured) (Output, error) {
 	o := Output{Head: c.GetHead(), Tail: c.GetTail(), Total: int64(c.GetTotal()), Path: c.GetPath(),
 		Kept: int64(c.GetKept())}
@@ -42,10 +42,11 @@ func (i Inline) output(c *agentv1.Captured) (Output, error) {
 	return o, nil
 }
 
-// span is a time that a sandbox gives as so many of a unit.
+// span returns the duration of n units. A sandbox sent n, so it is bounded.
 func span(n uint64, unit time.Duration) time.Duration {
 	return time.Duration(min(n, uint64(maxSpan/unit))) * unit
 }
 
-// moment is a point in time that a sandbox gives, in milliseconds since 1970.
+// moment returns the time that is millis milliseconds after 1970. A sandbox sent millis, so it is
+// bounded.
 func moment(millis uint64) time.Time { return time.UnixMilli(int64(min(millis, maxMillis))).UTC() }

@@ -12,36 +12,36 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Limits of the output files in OutputDir: bytes of each, and how many.
+// Limits of the output files in OutputDir: the bytes of each file, and the number of files.
 const (
 	maxFileSize = 64 << 20
 	maxFiles    = 64
 )
 
-// maxInline is how many characters of a stream can be returned inline at each of
-// its ends: three streams of that many fit into a message.
+// maxInline bounds the characters of each end of a stream that are returned inline: three
+// streams of that many fit into a message.
 const maxInline = 1 << 20
 
-// capture keeps the beginning and the end of one output stream, counts all of
-// it, and writes the whole to a file once it does not fit. What is kept is
-// counted in characters: a byte that is not UTF-8 is one.
+// capture keeps the beginning and the end of one output stream. When the stream has more than
+// that, it writes the whole stream to a file as well. Lengths are in characters; a byte that is
+// not UTF-8 counts as one.
 type capture struct {
 	name       string
 	files      *outputFiles
-	head, tail int // characters
+	head, tail int // how many characters of the beginning and of the end are kept
 
 	mu    sync.Mutex
 	first []byte
-	last  []byte // ring of as many bytes as tail characters can have
-	at    int    // where the ring's oldest byte is, once it is full
-	begun []byte // of a character whose rest has not come
-	chars int    // in first
-	all   uint64 // characters of the stream, without begun
-	total uint64
+	last  []byte // a ring buffer, as large as maxTail characters can be
+	at    int    // the index of the oldest byte in tail, once tail is full
+	begun []byte // the first bytes of a character that is not complete yet
+	chars int    // how many characters head has
+	all   uint64 // characters of the stream, without partial
+	total uint64 // bytes of the stream
 	file  *os.File
 	path  string
-	kept  uint64
-	full  bool // no more goes to the file
+	kept  uint64 // bytes in the file
+	full  bool   // nothing more is written to the file
 }
 
 func newCapture(name string, files *outputFiles, b *agentv1.Bounds) *capture {
@@ -66,7 +66,7 @@ func (c *capture) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// add takes bytes that end with a character.
+// add adds bytes of complete characters.
 func (c *capture) add(p []byte) {
 	c.all += uint64(utf8.RuneCount(p))
 	if c.all > uint64(c.head+c.tail) {
@@ -82,7 +82,8 @@ func (c *capture) add(p []byte) {
 	c.ring(p[k:])
 }
 
-// unfinished is how many bytes at the end of p begin a character that may go on.
+// partialLen returns how many bytes at the end of p are the beginning of a character that is
+// not complete.
 func unfinished(p []byte) int {
 	for i := 1; i < utf8.UTFMax && i <= len(p); i++ {
 		if utf8.RuneStart(p[len(p)-i]) {
@@ -95,6 +96,7 @@ func unfinished(p []byte) int {
 	return 0
 }
 
+// addTail adds bytes to the ring buffer of the stream's end.
 func (c *capture) ring(p []byte) {
 	size := c.tail * utf8.UTFMax
 	if len(p) >= size {
@@ -113,7 +115,7 @@ func (c *capture) ring(p []byte) {
 	}
 }
 
-// keep writes to the file: first what is inline already.
+// spill writes to the file. The first time it creates the file, with what the stream had before.
 func (c *capture) keep(p []byte) {
 	if c.full || c.files == nil {
 		return
@@ -131,6 +133,7 @@ func (c *capture) keep(p []byte) {
 	c.put(p)
 }
 
+// writeFile writes to the file, up to maxFileSize.
 func (c *capture) put(p []byte) {
 	if room := int(maxFileSize - c.kept); len(p) > room {
 		p, c.full = p[:room], true
@@ -142,23 +145,24 @@ func (c *capture) put(p []byte) {
 	}
 }
 
-// rewrites says whether a program has written over what it wrote, or sent escape
-// sequences. A CR that was cut from its LF counts, which does no harm.
+// hasTerminalControls reports whether an output has backspaces, escape sequences, or CRs
+// without LF. A CR whose LF is not in b counts, too, which does no harm.
 func rewrites(b []byte) bool {
 	return bytes.ContainsAny(b, "\x1b\b") || bytes.Count(b, []byte("\r")) != bytes.Count(b, []byte("\r\n"))
 }
 
+// tailBytes returns the bytes of the ring buffer, the oldest first.
 func (c *capture) ordered() []byte {
 	return append(append(make([]byte, 0, len(c.last)), c.last[c.at:]...), c.last[:c.at]...)
 }
 
-// done returns the captured output. Nothing is written after it. An output that a
-// terminal would show otherwise is in a file as well, though it fits: the text of a
-// result is as a terminal shows it.
+// done returns the captured output. Nothing may be written afterwards. An output with terminal
+// controls is in a file, too, even when it fits: the host shows it in a result as a terminal
+// would, and the file has the bytes themselves.
 func (c *capture) done() *agentv1.Captured {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.add(c.begun) // it stays unfinished
+	c.add(c.begun) // the rest of the character will not come
 	c.begun = nil
 	if c.file == nil && !c.full && c.total > 0 && (rewrites(c.first) || rewrites(c.last)) {
 		c.keep(nil)
@@ -171,7 +175,7 @@ func (c *capture) done() *agentv1.Captured {
 	return &agentv1.Captured{Head: c.first, Tail: c.end(), Total: c.total, Path: c.path, Kept: c.kept}
 }
 
-// end is the last characters in the ring.
+// lastChars returns the last maxTail characters of the ring buffer.
 func (c *capture) end() []byte {
 	b := c.ordered()
 	at := len(b)
@@ -182,12 +186,13 @@ func (c *capture) end() []byte {
 	return b[at:]
 }
 
-// outputFiles makes the files of outputs that do not fit inline, and removes the oldest.
+// outputFiles creates the files for outputs that do not fit inline, and removes the oldest when
+// there are more than maxFiles.
 type outputFiles struct {
 	dir string
 
 	mu    sync.Mutex
-	n     int
+	n     int // how many were created
 	paths []string
 }
 

@@ -19,6 +19,7 @@ import (
 	"sandlot/proto/agentv1"
 )
 
+// language returns the language with a name, or the error for the host.
 func (a *Agent) language(name string) (*agentv1.Language, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -30,9 +31,9 @@ func (a *Agent) language(name string) (*agentv1.Language, error) {
 	return nil, wire.Errorf(connect.CodeNotFound, "language not found in sandbox: %.60s", name)
 }
 
-// shared is the name of the interpreter of a language. Languages with the same
-// driver and program have one together, such as TypeScript with JavaScript: what
-// one declares the other sees. The caller holds mu.
+// interpreterName returns the name of the interpreter that runs a language: that of the first
+// language with the same driver and command. Such languages share an interpreter and its
+// variables; TypeScript and JavaScript do. The caller holds mu.
 func (a *Agent) shared(l *agentv1.Language) string {
 	for _, other := range a.languages {
 		if other.Driver == l.Driver && slices.Equal(other.Command, l.Command) {
@@ -42,7 +43,7 @@ func (a *Agent) shared(l *agentv1.Language) string {
 	return l.Name
 }
 
-// interpreter returns the interpreter of a language, which may not have started.
+// interpreter returns the interpreter that runs a language. It may not be started yet.
 func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -60,10 +61,10 @@ func (a *Agent) interpreter(l *agentv1.Language) *interp.Interp {
 	return i
 }
 
-// interpreterPrefix begins the process ids of interpreters.
+// interpreterPrefix is the beginning of the process ids of interpreters.
 const interpreterPrefix = "interpreter-"
 
-// interpreters describes the running interpreters as processes.
+// interpreters returns the running interpreters as processes.
 func (a *Agent) interpreters() []*agentv1.Process {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +80,7 @@ func (a *Agent) interpreters() []*agentv1.Process {
 	return list
 }
 
-// named returns the interpreter of a process id, or nil.
+// interpreterByID returns the interpreter with a process id; nil: it is not that of one.
 func (a *Agent) named(id string) *interp.Interp {
 	name, ok := strings.CutPrefix(id, interpreterPrefix)
 	if !ok {
@@ -90,19 +91,19 @@ func (a *Agent) named(id string) *interp.Interp {
 	return a.interps[name]
 }
 
-// stopInterpreter stops the cell that an interpreter runs; with KILL the interpreter,
-// and its variables, too.
+// stopInterpreter stops the cell that an interpreter runs. KILL ends the interpreter itself, and
+// its variables are lost.
 func stopInterpreter(ctx context.Context, i *interp.Interp, s syscall.Signal) *agentv1.StopProcessResponse {
 	if s == syscall.SIGKILL {
 		i.Close()
 		return &agentv1.StopProcessResponse{ExitCode: 128 + int32(s)}
 	}
-	i.Interrupt(ctx) // it is killed when it does not stop
+	i.Interrupt(ctx) // kills the interpreter when the cell does not stop
 	pid, _ := i.Process()
 	return &agentv1.StopProcessResponse{Running: pid != 0}
 }
 
-// StartInterpreter implements the wire.
+// StartInterpreter implements the RPC.
 func (a *Agent) StartInterpreter(ctx context.Context,
 	r *agentv1.StartInterpreterRequest) (*agentv1.StartInterpreterResponse, error) {
 	l, err := a.language(r.Language)
@@ -117,7 +118,7 @@ func (a *Agent) StartInterpreter(ctx context.Context,
 	return &agentv1.StartInterpreterResponse{}, nil
 }
 
-// OpenInterpreter implements the wire.
+// OpenInterpreter implements the RPC.
 func (a *Agent) OpenInterpreter(ctx context.Context,
 	r *agentv1.OpenInterpreterRequest) (*agentv1.OpenInterpreterResponse, error) {
 	l, err := a.language(r.Language)
@@ -137,7 +138,7 @@ func (a *Agent) OpenInterpreter(ctx context.Context,
 	return &agentv1.OpenInterpreterResponse{}, nil
 }
 
-// cell is a cell that an interpreter runs, and its output.
+// cell is a cell of code that an interpreter runs for the host, and its output.
 type cell struct {
 	a              *Agent
 	m              *agentv1.EvaluateRequest
@@ -149,7 +150,8 @@ func (a *Agent) newCell(m *agentv1.EvaluateRequest, lv *live) *cell {
 	return &cell{a, m, lv, newCapture("stdout", a.output, m.Bounds), newCapture("stderr", a.output, m.Bounds)}
 }
 
-// call is the cell as its interpreter takes it; end is called when it is over.
+// interpCell returns the cell in the form that Interp.Run takes. The caller calls end when the
+// cell is over.
 func (c *cell) call() (call interp.Call, end func()) {
 	ticks, end := c.live.ticks()
 	call = interp.Call{Code: c.m.Code, Language: c.m.Language, Timeout: wire.Millis(c.m.TimeoutMillis),
@@ -160,7 +162,7 @@ func (c *cell) call() (call interp.Call, end func()) {
 	return call, end
 }
 
-// done is the answer to the host.
+// done returns the answer to the host.
 func (c *cell) done(r *interp.Result) *agentv1.EvaluateDone {
 	d := &agentv1.EvaluateDone{Ok: r.OK, Stdout: c.stdout.done(), Stderr: c.stderr.done(), Error: wire.UTF8(r.Error),
 		Traceback: wire.UTF8(r.Traceback), ExitCode: r.Exit, TimedOut: r.TimedOut,
@@ -171,20 +173,20 @@ func (c *cell) done(r *interp.Result) *agentv1.EvaluateDone {
 	}
 	if d.TimedOut {
 		d.ExitCode = 124
-		d.Traceback, d.Error = "", "" // of the agent's own interrupt
+		d.Traceback, d.Error = "", "" // they are about the agent's interrupt
 	}
 	if r.Result != nil {
 		value := newCapture("result", c.a.output, c.m.Bounds)
 		io.WriteString(value, wire.UTF8(*r.Result))
 		d.Result = value.done()
 		if d.Result.Total <= uint64(len(d.Result.Head)+len(d.Result.Tail)) {
-			d.Result.Path, d.Result.Kept = "", 0 // a value has a file only when it does not fit
+			d.Result.Path, d.Result.Kept = "", 0 // a value that fits inline needs no file
 		}
 	}
 	return d
 }
 
-// evaluate runs a cell to its end.
+// evaluate runs a cell to its end, on the agent's own connection to the driver.
 func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send sender) (*agentv1.EvaluateDone, error) {
 	l, err := a.language(m.Language)
 	if err != nil {
@@ -199,7 +201,7 @@ func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send s
 	defer end()
 	call.Waiting = func(d time.Duration) {
 		w := &agentv1.Waiting{Language: l.Name, RunningForMicros: uint64(d.Microseconds())}
-		_ = send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Waiting{Waiting: w}}) // ctx ends with the stream
+		_ = send(&agentv1.RunEvent{Event: &agentv1.RunEvent_Waiting{Waiting: w}}) // on an error ctx ends, too
 	}
 	r, err := a.interpreter(l).Run(ctx, call)
 	if err != nil {
@@ -211,8 +213,8 @@ func (a *Agent) evaluate(ctx context.Context, m *agentv1.EvaluateRequest, send s
 	return cell.done(r), nil
 }
 
-// supervise takes over a cell that the host sent to its driver; nil when the cell is
-// over.
+// supervise supervises a cell that the host sent to the driver directly, to its end. It returns
+// nil when the cell is over already.
 func (a *Agent) supervise(ctx context.Context, q *agentv1.SuperviseRequest,
 	send sender) (*agentv1.EvaluateDone, error) {
 	m := q.GetCell()
@@ -234,7 +236,7 @@ func (a *Agent) supervise(ctx context.Context, q *agentv1.SuperviseRequest,
 	return cell.done(r), nil
 }
 
-// runFile runs code of a language that keeps no state, as `command file`.
+// runFile runs code of a language without a driver, as `command file`.
 func (a *Agent) runFile(ctx context.Context,
 	l *agentv1.Language, m *agentv1.EvaluateRequest, lv *live) (*agentv1.EvaluateDone, error) {
 	dir, err := os.MkdirTemp("", "code-")

@@ -16,16 +16,16 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// sender sends an event to the host that waits for the end of a run.
+// eventSender sends an event of a run to the host.
 type sender func(*agentv1.RunEvent) error
 
-// runs serves a run stream: one request after the other.
+// serveRuns serves a run stream: one request after the other.
 func (a *Agent) runs(ctx context.Context, s net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	requests := make(chan *agentv1.RunRequest)
 	a.work.Go(func() {
-		defer cancel() // the host does not wait any more
+		defer cancel() // the host has closed the stream: stop what runs
 		for {
 			r := new(agentv1.RunRequest)
 			if wire.ReadMessage(s, r) != nil {
@@ -53,7 +53,8 @@ func (a *Agent) runs(ctx context.Context, s net.Conn) {
 	}
 }
 
-// awaitReports returns when the host knows which connections were refused until now.
+// awaitReports waits until all connections that were refused until now are reported to the
+// host. A tool's result then can name them.
 func (a *Agent) awaitReports() {
 	n := a.network.Load()
 	if n == nil {
@@ -65,8 +66,9 @@ func (a *Agent) awaitReports() {
 	}
 }
 
-// notify makes interpreters to which the host sends cells itself leave the ends of the
-// cells to the agent, or no more.
+// setHandover sets whether drivers that get cells from the host directly hand the end of each
+// cell over to the agent. They do so while programs may try to reach a refused name: the agent
+// then calls awaitReports before it answers.
 func (a *Agent) notify(yes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,7 +77,7 @@ func (a *Agent) notify(yes bool) {
 	}
 }
 
-// run runs one request and returns its last event.
+// run runs one request, and returns its last event.
 func (a *Agent) run(ctx context.Context, r *agentv1.RunRequest, send sender) *agentv1.RunEvent {
 	defer a.activity()()
 	var last agentv1.RunEvent
@@ -105,8 +107,8 @@ func (a *Agent) run(ctx context.Context, r *agentv1.RunRequest, send sender) *ag
 	return &last
 }
 
-// live sends output to the host while a call runs: at most ten times a second, the
-// newest few kilobytes.
+// liveOutput sends output to the host while a call runs: at most ten times a second, and each
+// time at most the last liveBytes bytes of each stream.
 type live struct {
 	send func(*agentv1.Output) error
 
@@ -114,7 +116,7 @@ type live struct {
 	pending [2][]byte // stdout, stderr
 }
 
-// newLive returns nil, which sends nothing, when the host does not want it.
+// newLive returns nil when the host does not want live output. A nil *liveOutput sends nothing.
 func newLive(wanted bool, send sender) *live {
 	if !wanted {
 		return nil
@@ -129,7 +131,7 @@ const (
 	liveBytes = 4 << 10
 )
 
-// tee returns a writer to the capture and to the host; i is 0 for stdout, 1 for stderr.
+// tee returns a writer to both the capture and the host; i is 0 for stdout, 1 for stderr.
 func (l *live) tee(c *capture, i int) io.Writer {
 	if l == nil {
 		return c
@@ -149,7 +151,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// flush sends what is pending. It is called from the call's own goroutine.
+// flush sends the pending output. Only the goroutine of the call may use it.
 func (l *live) flush() error {
 	for i := range l.pending {
 		l.mu.Lock()
@@ -165,7 +167,8 @@ func (l *live) flush() error {
 	return nil
 }
 
-// ticks returns a channel that ticks when flush is to be called; it never does for nil.
+// ticks returns a channel that ticks when flush is to be called. For a nil *liveOutput it never
+// ticks.
 func (l *live) ticks() (<-chan time.Time, func()) {
 	if l == nil {
 		return nil, func() {}
@@ -174,7 +177,7 @@ func (l *live) ticks() (<-chan time.Time, func()) {
 	return t.C, t.Stop
 }
 
-// execute runs a command until its end, its time is over, or nobody waits for it.
+// execute runs a command until it ends, its timeout is over, or ctx ends.
 func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*agentv1.ExecDone, error) {
 	stdout, stderr := newCapture("stdout", a.output, r.Bounds), newCapture("stderr", a.output, r.Bounds)
 	w := process.Wiring{Stdout: l.tee(stdout, 0), Stderr: l.tee(stderr, 1)}
@@ -201,7 +204,7 @@ func (a *Agent) execute(ctx context.Context, r *agentv1.ExecRequest, l *live) (*
 			waiting = false
 		case <-ticks:
 			if err := l.flush(); err != nil {
-				ticks = nil // nobody listens; the context ends soon
+				ticks = nil // the stream is broken; ctx ends soon
 			}
 		case <-over:
 			timedOut, over = true, nil

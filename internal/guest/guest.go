@@ -1,6 +1,6 @@
-// Package guest is the program inside every sandbox: it owns the processes, the
-// interpreters and their output, and does what the host asks over the link. It
-// survives the loss of the host, and dials again until there is one.
+// Package guest is the agent, the program inside every sandbox. It owns the processes, the
+// interpreters and their output, and answers the host's calls over the link. When the host
+// is gone it keeps them, and dials until there is a host again.
 package guest
 
 import (
@@ -39,16 +39,16 @@ import (
 	"sandlot/proto/agentv1/agentv1connect"
 )
 
-// Config is what the agent is told when it boots.
+// Config is the configuration of an agent.
 type Config struct {
-	Socket string
+	Socket string // the path of the host's socket
 	Secret []byte
 	Boot   *agentv1.Boot
-	Env    []string // of everything that it starts
-	// Init: this is the first process of the sandbox.
+	Env    []string // the variables of all programs that the agent starts
+	// Init is set when the agent is the first process of the sandbox.
 	Init bool
-	// Orphan is how long to live without a host; 0 is for ever. The clock does not
-	// go by the time of day.
+	// OrphanTimeout is how long the agent runs without a host; 0: for ever. It is measured with
+	// the monotonic clock.
 	Orphan time.Duration
 }
 
@@ -82,10 +82,9 @@ func FromEnvironment() (Config, error) {
 func Main() int {
 	debug.SetGCPercent(50)
 	runtime.GOMAXPROCS(1)
-	// The memory of the boot is given back once there is time for that.
+	// Return the memory that only the start needed.
 	time.AfterFunc(rested, debug.FreeOSMemory)
-	// Programs gain nothing by executing a setuid file, and cannot read this process's
-	// memory.
+	// A setuid file gives programs no privileges, and they cannot read this process's memory.
 	_ = unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	c, err := FromEnvironment()
@@ -99,12 +98,12 @@ func Main() int {
 	return 1
 }
 
-// rested is when a sandbox has booted, and most likely idles.
+// freeMemoryDelay is how long after its start the agent has booted, and is most likely idle.
 const rested = 3 * time.Second
 
-// keepCapabilities keeps this process's capabilities from all that it starts: a
-// program that root executes has the bounding set, which is empty from now on.
-// The agent keeps its own, as it sets up the network again after a restore.
+// dropBoundingSet makes the programs that this process starts have no capabilities: a program
+// that root executes gets those of the bounding set, which is empty from now on. The agent
+// keeps its own capabilities, since it sets up the network again after a restore.
 func keepCapabilities() error {
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
@@ -115,12 +114,12 @@ func keepCapabilities() error {
 	return nil
 }
 
-// unimplemented answers the calls that neither Agent nor an embedded type answers.
+// unimplemented answers the RPCs that neither Agent nor its other embedded types implement.
 type unimplemented struct {
 	agentv1connect.UnimplementedAgentHandler
 }
 
-// Agent serves the wire. Files answers the calls on files, Processes most of those on
+// Agent answers the host. Files implements the RPCs about files, Processes most of those about
 // processes.
 type Agent struct {
 	unimplemented
@@ -128,8 +127,8 @@ type Agent struct {
 	*process.Processes
 	config  Config
 	output  *outputFiles
-	calls   chan net.Conn
-	network atomic.Pointer[network.Network] // nil where the sandbox has one of its own
+	calls   chan net.Conn                   // Call streams, for the HTTP server
+	network atomic.Pointer[network.Network] // nil: the runtime gives the sandbox a network
 	work    sync.WaitGroup
 
 	mu        sync.Mutex
@@ -137,12 +136,12 @@ type Agent struct {
 	bootID    string
 	env       map[string]string
 	languages []*agentv1.Language
-	interps   map[string]*interp.Interp
-	active    int
-	used      time.Time
+	interps   map[string]*interp.Interp // by interpreterName
+	active    int                       // calls that run now
+	used      time.Time                 // when a call or process last ended
 }
 
-// New returns an agent that does nothing yet.
+// New returns an agent. Run starts it.
 func New(c Config) *Agent {
 	a := &Agent{config: c, secret: c.Secret, bootID: newBootID(), output: newOutputFiles(), calls: make(chan net.Conn),
 		env: map[string]string{}, interps: map[string]*interp.Interp{}, used: time.Now()}
@@ -156,7 +155,7 @@ func New(c Config) *Agent {
 		Enforcer: process.NewEnforcer(a.lately, a.blame)}
 	if boot := c.Boot.GetConfigure(); boot != nil {
 		if err := a.configure(boot); err != nil {
-			fmt.Fprintln(os.Stderr, "sandlot-agent:", err) // the host gets the error when it configures
+			fmt.Fprintln(os.Stderr, "sandlot-agent:", err) // Configure returns the error to the host later
 		}
 	}
 	return a
@@ -168,7 +167,7 @@ func newBootID() string {
 	return hex.EncodeToString(id)
 }
 
-// Run serves until ctx ends, or there was no host for Config.Orphan. Then it kills every
+// Run serves until ctx ends, or there was no host for Config.OrphanTimeout. Then it kills every
 // process that it started.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
@@ -190,7 +189,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for _, name := range a.config.Boot.GetWarm() {
 		a.work.Go(func() {
 			if l, err := a.language(name); err == nil && l.Driver != "" {
-				_ = a.interpreter(l).Warm(ctx) // whoever uses it starts it again, and is told
+				_ = a.interpreter(l).Warm(ctx) // a call that needs it tries again, and gets the error
 			}
 		})
 	}
@@ -205,7 +204,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		})
 	}
 	orphaned := a.stayLinked(ctx)
-	if orphaned && a.config.Init { // whatever may hang below
+	if orphaned && a.config.Init { // the sandbox has to end, even when something below hangs
 		time.AfterFunc(10*time.Second, func() { os.Exit(1) })
 	}
 	end()
@@ -225,7 +224,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// stayLinked links the agent to one host after the other until ctx ends, or until
+// keepLinked links the agent to one host after the other until ctx ends, or until
 // there was no host for too long; then it returns true.
 func (a *Agent) stayLinked(ctx context.Context) (orphaned bool) {
 	woken := make(chan os.Signal, 1)
@@ -234,14 +233,14 @@ func (a *Agent) stayLinked(ctx context.Context) (orphaned bool) {
 	var again redial
 	for lost := time.Now(); ctx.Err() == nil; {
 		if a.renew() {
-			lost = time.Now() // how long the original had no host says nothing
+			lost = time.Now() // a copy does not count the time of the original
 		}
 		began := time.Now()
 		end := a.link(ctx)
 		if end == linkBroke {
 			lost = time.Now()
 			if a.renew() {
-				continue // a copy's link is broken from the beginning
+				continue // in a copy the link of the original is broken: dial at once
 			}
 		} else if a.config.Orphan > 0 && time.Since(lost) > a.config.Orphan {
 			return true
@@ -255,12 +254,12 @@ func (a *Agent) stayLinked(ctx context.Context) (orphaned bool) {
 	return false
 }
 
-// ErrOrphaned is returned by Run when there was no host for Config.Orphan.
+// ErrOrphaned is returned by Run when there was no host for Config.OrphanTimeout.
 var ErrOrphaned = errors.New("there was no server for too long")
 
-// renew makes this the agent of another sandbox, when its sandbox is a copy of the one
-// in which it booted: the host has put a new secret beside the socket. The settings of
-// the network that the kernel does not keep are made again.
+// renewIdentity gives the agent a new secret and boot id when its sandbox is a copy of the one
+// in which it booted, and reports whether it is: then the host has put a new secret beside the
+// socket. It also sets the redirection of the network again, which a copy does not have.
 func (a *Agent) renew() bool {
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(a.config.Socket), wire.SecretFile))
 	if err != nil {
@@ -275,20 +274,21 @@ func (a *Agent) renew() bool {
 			fmt.Fprintln(os.Stderr, "sandlot-agent: the network:", err)
 		}
 	}
-	a.home().folders() // the copy has another workspace
+	a.home().folders() // a copy has another workspace, without them
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.secret, a.bootID, a.used = secret, newBootID(), time.Now()
 	return true
 }
 
+// currentSecret returns the secret that the agent sends in greetings.
 func (a *Agent) proof() []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.secret
 }
 
-// link serves one connection to the host until it breaks, and says how it ended.
+// link makes one link to the host, serves it until it breaks, and returns how it ended.
 func (a *Agent) link(ctx context.Context) linkEnd {
 	c, err := net.Dial("unix", a.config.Socket)
 	if err != nil {
@@ -315,7 +315,7 @@ func (a *Agent) link(ctx context.Context) linkEnd {
 	}
 }
 
-// dialNet makes a connection to the host for the network.
+// dialNet makes a connection for requests of the sandbox's network.
 func (a *Agent) dialNet(ctx context.Context) (net.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "unix", a.config.Socket)
 	if err != nil {
@@ -328,8 +328,8 @@ func (a *Agent) dialNet(ctx context.Context) (net.Conn, error) {
 	return c, nil
 }
 
-// dialDirect makes a connection that the host gave a ticket for, as a file for
-// a program, which finds it as it would find a pipe.
+// dialDirect makes the connection that a ticket of the host is for. The file is blocking, as
+// programs expect of a pipe.
 func (a *Agent) dialDirect(ticket []byte) (*os.File, error) {
 	if len(ticket) != wire.SecretLen {
 		return nil, wire.Errorf(connect.CodeInvalidArgument, "the ticket of a connection has a wrong length")
@@ -353,7 +353,7 @@ func (a *Agent) dialDirect(ticket []byte) (*os.File, error) {
 	return f, nil
 }
 
-// dispatch serves a stream by its kind.
+// dispatch serves a stream, according to its kind.
 func (a *Agent) dispatch(ctx context.Context, s *yamux.Stream) {
 	var kind [1]byte
 	if _, err := s.Read(kind[:]); err != nil {
@@ -379,7 +379,7 @@ func (a *Agent) dispatch(ctx context.Context, s *yamux.Stream) {
 	}
 }
 
-// activity counts a call as active, until the function that it returns is called.
+// beginCall counts one more call as active, until the function that it returns is called.
 func (a *Agent) activity() func() {
 	a.mu.Lock()
 	a.active++
@@ -393,20 +393,22 @@ func (a *Agent) activity() func() {
 	}
 }
 
+// markUsed notes that the sandbox was in use until now.
 func (a *Agent) touch() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.used = time.Now()
 }
 
-// lately says whether a call runs, or ended just now.
+// recentlyActive reports whether a call runs, or ended a moment ago.
 func (a *Agent) lately() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.active > 0 || time.Since(a.used) < process.CheckIdle
 }
 
-// blame records which limit ended these processes, for the calls that started them.
+// recordKill records which limit the processes with these ids were killed for. The calls that
+// started them return it.
 func (a *Agent) blame(pids map[int]bool, limit string) {
 	a.Processes.Blame(pids, limit)
 	a.mu.Lock()
@@ -418,22 +420,22 @@ func (a *Agent) blame(pids map[int]bool, limit string) {
 	}
 }
 
-// home is the home of all programs of this sandbox.
+// home returns the home that all programs of the sandbox share.
 func (a *Agent) home() home {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return home{root: "/", env: maps.Clone(a.env)}
 }
 
-// table returns the languages.
+// languageTable returns the languages of the sandbox's template.
 func (a *Agent) table() []*agentv1.Language {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.languages
 }
 
-// environment is the template's, the session's and the call's; without colours for
-// programs whose output no terminal shows.
+// environment returns the variables of the template, the session and the call as a list for
+// exec. With noColor it tells programs to print no colors.
 func (a *Agent) environment(call map[string]string, noColor bool) []string {
 	env := a.variables(call)
 	if noColor {
@@ -447,6 +449,7 @@ func (a *Agent) environment(call map[string]string, noColor bool) []string {
 	return list
 }
 
+// variables returns the variables of the template, the session and the call.
 func (a *Agent) variables(call map[string]string) map[string]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -455,14 +458,14 @@ func (a *Agent) variables(call map[string]string) map[string]string {
 	return env
 }
 
-// Hello implements the wire.
+// Hello implements the RPC.
 func (a *Agent) Hello(context.Context, *agentv1.HelloRequest) (*agentv1.HelloResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return &agentv1.HelloResponse{BootId: a.bootID}, nil
 }
 
-// Configure implements the wire.
+// Configure implements the RPC.
 func (a *Agent) Configure(_ context.Context, r *agentv1.ConfigureRequest) (*agentv1.ConfigureResponse, error) {
 	return &agentv1.ConfigureResponse{}, a.configure(r)
 }
@@ -485,7 +488,7 @@ func (a *Agent) configure(m *agentv1.ConfigureRequest) error {
 	return nil
 }
 
-// Usage implements the wire.
+// Usage implements the RPC.
 func (a *Agent) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageResponse, error) {
 	u := a.Enforcer.Usage()
 	busy := a.Processes.Busy()
@@ -496,12 +499,12 @@ func (a *Agent) Usage(context.Context, *agentv1.UsageRequest) (*agentv1.UsageRes
 	return u, nil
 }
 
-// ListProcesses implements the wire.
+// ListProcesses implements the RPC. Interpreters are listed as processes, too.
 func (a *Agent) ListProcesses(context.Context, *agentv1.ListProcessesRequest) (*agentv1.ListProcessesResponse, error) {
 	return &agentv1.ListProcessesResponse{Processes: append(a.List(), a.interpreters()...)}, nil
 }
 
-// StopProcess implements the wire.
+// StopProcess implements the RPC. The process may be an interpreter.
 func (a *Agent) StopProcess(ctx context.Context, r *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error) {
 	if i := a.named(r.ProcessId); i != nil {
 		return stopInterpreter(ctx, i, syscall.Signal(r.Signal)), nil

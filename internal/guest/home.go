@@ -16,22 +16,22 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// home makes a sandbox a place to work in: what is installed lies in the folder
-// of PYTHONUSERBASE, which is in the workspace and outlives the sandbox, and Git
-// knows who commits. It works on the root given, with the environment of all that
-// runs there.
+// home sets up package managers and Git in a sandbox. Packages are installed in the folder
+// PYTHONUSERBASE, which is in the workspace and so outlives the sandbox, and Git gets an author
+// for commits.
 type home struct {
-	root string // "/", but in tests
-	env  map[string]string
+	root string            // of the file system: "/", but in tests
+	env  map[string]string // of all programs
 }
 
-// base is where pip, npm and uv install to; empty where the template has none.
+// base returns the folder where pip, npm and uv install packages; "": the template has none.
 func (h home) base() string { return h.env["PYTHONUSERBASE"] }
 
+// inRoot returns a path below the root.
 func (h home) at(path string) string { return filepath.Join(h.root, path) }
 
-// prepare does all of it. What cannot be done is left: the root is an operator's,
-// and may have its own ways.
+// prepare sets up everything but Git. Errors are ignored: the root file system may be an
+// operator's, where some of it is not possible.
 func (h home) prepare(python []string) {
 	if h.base() == "" {
 		return
@@ -47,18 +47,18 @@ func (h home) prepare(python []string) {
 	}
 }
 
-// programs is the last folder of PATH, which is made here (image.Programs).
+// programsDir is the last folder of PATH. The agent creates it (image.Programs).
 const programs = "/var/lib/sandlot/bin"
 
-// namePython calls Python "python" too where nothing else is called so, as on a
-// Debian as it comes: most of what is written for Python says that.
+// linkPython makes the command "python" start Python where there is no such command, as in
+// Debian: many instructions for Python use it.
 func (h home) namePython(python string) {
 	path := filepath.SplitList(h.env["PATH"])
 	if !slices.Contains(path, programs) {
 		return
 	}
 	for _, dir := range path {
-		// What is in the workspace comes and goes.
+		// A command in the workspace does not count: it may be removed.
 		if dir != programs && !strings.HasPrefix(dir, "/workspace/") && h.has(filepath.Join(dir, "python")) {
 			return
 		}
@@ -68,8 +68,8 @@ func (h home) namePython(python string) {
 	}
 }
 
-// folders makes those that must be there: older npm's fail without a folder for
-// what is installed globally.
+// makeFolders makes the folders for installed packages: older versions of npm fail when they
+// install a package globally and there is none.
 func (h home) folders() {
 	if h.base() == "" {
 		return
@@ -79,7 +79,8 @@ func (h home) folders() {
 	}
 }
 
-// links leads ~/.local and Git's settings of the user to what is kept.
+// makeLinks makes ~/.local and ~/.gitconfig symbolic links to the user base, which outlives the
+// sandbox.
 func (h home) links() {
 	dir := h.env["HOME"]
 	if dir == "" || !filepath.IsAbs(dir) {
@@ -87,20 +88,20 @@ func (h home) links() {
 	}
 	targets := map[string]string{".local": h.base(), ".gitconfig": filepath.Join(h.base(), "gitconfig")}
 	for name, target := range targets {
-		_ = os.Symlink(target, h.at(filepath.Join(dir, name))) // one that is there stays
+		_ = os.Symlink(target, h.at(filepath.Join(dir, name))) // an existing file stays
 	}
 }
 
-// steerPip makes pip choose the user's base by itself, as it does where it may
-// not write beside the interpreter. PIP_USER would do so in virtual environments
-// too, and they have no such base.
+// configurePip makes pip install into the user base by default, as pip does when it may not write
+// to the folder of packages beside the interpreter. PIP_USER would apply to virtual environments,
+// too, where pip fails with it.
 func (h home) steerPip(python string) {
 	prefix := filepath.Dir(filepath.Dir(python))
 	if h.has(filepath.Join(prefix, "conda-meta")) {
-		return // conda installs there as well
+		return // conda has to write there
 	}
 	for _, p := range []string{prefix, "/usr/local"} {
-		if p != "/usr" { // where the system's package manager writes
+		if p != "/usr" { // there the package manager of the distribution has to write
 			h.close(filepath.Join(p, "lib/python3*/*-packages"))
 		}
 	}
@@ -109,7 +110,7 @@ func (h home) steerPip(python string) {
 	}
 }
 
-// close takes the right to write from folders.
+// makeReadOnly makes the folders that match a pattern read-only.
 func (h home) close(pattern string) {
 	found, _ := filepath.Glob(h.at(pattern))
 	for _, d := range found {
@@ -117,9 +118,9 @@ func (h home) close(pattern string) {
 	}
 }
 
-// steerSystemPip does it for the Python of a distribution. Where pip and the
-// system's package manager have a folder in common, Python's packages of the
-// system cannot be installed any more.
+// configureSystemPip does what configurePip does for the Python of a distribution. Where pip and
+// the distribution's package manager share a folder, that package manager cannot install Python
+// packages any more.
 func (h home) steerSystemPip() {
 	folder := "dist-packages" // Debian
 	if h.has("/etc/redhat-release") {
@@ -144,9 +145,8 @@ func (h home) has(path string) bool {
 
 var versioned = regexp.MustCompile(`^python(3\.[0-9]+)$`)
 
-// steerUV makes the virtual environment that `uv pip` finds where there is no
-// nearer one. It is the user's base in another form: what is installed into it
-// goes there.
+// makeUVEnvironment makes the virtual environment /.venv, which `uv pip` uses when it finds no
+// nearer one. Packages that are installed into it go to the user base.
 func (h home) steerUV(python string) {
 	real, err := filepath.EvalSymlinks(h.at(python))
 	if err != nil {
@@ -180,7 +180,7 @@ for name in ("venv", "posix_venv", "posix_prefix", "posix_local") if base else (
         scheme.update(purelib=packages, platlib=packages, scripts=base + "/bin", data=base)
 `
 
-// gitMark begins what the agent writes into Git's settings of the system.
+// gitMark is the line before and after what the agent writes into /etc/gitconfig.
 const gitMark = "# Sandlot: who commits where nothing else is set.\n"
 
 const gitSettings = `%s[user]
@@ -194,10 +194,10 @@ const gitSettings = `%s[user]
 	excludesFile = /etc/gitignore
 %s%s`
 
-// git writes Git's settings of the system, which count least, before those that
-// the root has itself.
+// configureGit writes settings into /etc/gitconfig, which user and repository settings override.
+// Settings that the file has already follow, and override them, too.
 func (h home) git(id *agentv1.Identity) {
-	// What is there may be anybody's: no link is followed, and no pipe waited for.
+	// Code of the user may have replaced the file: follow no link, and wait for no pipe.
 	file, err := os.OpenFile(h.at("/etc/gitconfig"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o644)
 	if err != nil {
 		return
@@ -225,10 +225,10 @@ func (h home) git(id *agentv1.Identity) {
 	}
 }
 
-// maxGit is more than Git's settings of a system are long, in bytes.
+// maxGitConfig bounds the size of /etc/gitconfig, in bytes.
 const maxGit = 64 << 10
 
-// quoted is a value in Git's settings.
+// gitQuote quotes a value for Git's settings.
 func quoted(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -239,8 +239,8 @@ func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// pythons are the programs of a table of languages that are Python's, the first
-// for itself first.
+// pythonPrograms returns the programs of the languages whose driver is python, in the order of
+// the table.
 func pythons(languages []*agentv1.Language) (found []string) {
 	for _, l := range languages {
 		if l.Driver != "python" || len(l.Command) == 0 || slices.Contains(found, l.Command[0]) {
@@ -253,8 +253,7 @@ func pythons(languages []*agentv1.Language) (found []string) {
 	return found
 }
 
-// quiet adds NO_COLOR to an environment that says nothing of colours: nobody sees
-// those of a program that writes to a pipe.
+// setNoColor sets NO_COLOR in an environment without a variable about colors.
 func quiet(env map[string]string) {
 	for _, name := range []string{"NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"} {
 		if _, said := env[name]; said {

@@ -9,33 +9,33 @@ import (
 type linkEnd int
 
 const (
-	nobodyThere linkEnd = iota // nothing accepts on the socket
-	linkRefused                // a server is there, and did not take the agent
-	linkBroke                  // there was a link
+	nobodyThere linkEnd = iota // no server accepts connections
+	linkRefused                // a server is there, but there was no link
+	linkBroke                  // there was a link, and it broke
 )
 
-// redial says when an agent without a link dials again: soon where a server is
-// there, seldom where nobody is.
+// redialBackoff decides when an agent without a link dials again: soon when there is a server, and
+// rarely when there is none.
 //
-// To dial in vain takes some milliseconds of a processor, and all agents of a
-// server that dies lose it at once: the next server, which is there within a second
-// or two and wakes each agent that it takes over (wire.Wake), needs the processors
-// more than they do. So an agent whose link broke tries once, at a moment of its
-// own, whether the server lives, and after that seldom.
+// An attempt without a server takes some milliseconds of a processor, and all agents of a
+// server that dies lose their links at the same time. The next server is there within a second
+// or two, needs the processors then, and wakes each agent whose sandbox it takes over
+// (wire.WakeSignal). So an agent whose link broke dials once, after a random pause, since
+// the server may still run, and rarely after that.
 type redial struct {
-	tries int // that found a server, since the last link that held
+	tries int // attempts that found a server, since the last link that was not brief
 }
 
 const (
-	redialFirst = 10 * time.Millisecond // and up to eight times as long more
-	redialMost  = 2 * time.Second       // between attempts at a server that is there
-	// briefLink is how long a link holds that counts. The server gives a sandbox up
-	// that breaks one brief link after the other.
+	redialFirst = 10 * time.Millisecond // a random time of up to eight times as much is added
+	redialMost  = 2 * time.Second       // while there is a server
+	// briefLink is how long a link lasts at most to be a brief one. The server gives up a
+	// sandbox after some brief links in a row.
 	briefLink = 2 * time.Second
 )
 
-// pause returns how long to wait after an attempt that ended so and took so long,
-// by an agent that has had no link for that long.
+// pause returns how long to wait before the next attempt. Result and took are of the last one,
+// unlinked is how long the agent has had no link.
 func (r *redial) pause(end linkEnd, took, alone time.Duration) time.Duration {
 	switch {
 	case end == nobodyThere:
@@ -50,7 +50,7 @@ func (r *redial) pause(end linkEnd, took, alone time.Duration) time.Duration {
 	return p + rand.N(min(8*redialFirst<<r.tries, redialMost/2))
 }
 
-// seldomDial is how long an agent waits that has had no host for that long.
+// pauseWithoutServer returns how long to wait while there is no server.
 func seldomDial(alone time.Duration) time.Duration {
 	p := 4 * time.Second
 	if alone < 10*time.Second {

@@ -22,7 +22,7 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// raw serves a stream of bytes.
+// serveRaw serves a raw stream.
 func (a *Agent) raw(s net.Conn) {
 	open := new(agentv1.StreamOpen)
 	if wire.ReadMessage(s, open) != nil {
@@ -55,10 +55,11 @@ func refusal(err error) *agentv1.StreamReply {
 // transferBuffer is how many bytes of a file are copied at once.
 const transferBuffer = 1 << 20
 
-// directSize is from what size on the bytes of a file get a connection of their own.
+// directThreshold is the size from which on a file's bytes go over a direct connection.
 const directSize = 4 << 20
 
-// fileConn makes the connection for the bytes of a file; nil: they go over the stream.
+// dialForFile makes the direct connection for the bytes of a file. It returns nil when they are
+// to go over the stream: the file is small, or the connection failed.
 func (a *Agent) fileConn(ticket []byte, size int64) *os.File {
 	if len(ticket) == 0 || size < directSize {
 		return nil
@@ -70,7 +71,8 @@ func (a *Agent) fileConn(ticket []byte, size int64) *os.File {
 	return f
 }
 
-// copyFile copies in large parts: neither side may choose a way of its own.
+// copyFile copies with a large buffer. It hides the ReadFrom and WriteTo of both sides, which
+// io.Copy would use, with other buffers.
 func copyFile(to io.Writer, from io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, transferBuffer))
 }
@@ -94,7 +96,7 @@ func (a *Agent) sendFile(s net.Conn, r *agentv1.ReadStream, ticket []byte) {
 			to = conn
 		}
 		if wire.WriteMessage(s, &agentv1.StreamReply{Size: uint64(st.Size()), Direct: conn != nil}) == nil {
-			copyFile(to, io.NewSectionReader(f, offset, length)) // a host that gets less notices
+			copyFile(to, io.NewSectionReader(f, offset, length)) // after an error the host misses bytes
 		}
 		return nil
 	})
@@ -125,7 +127,7 @@ func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream, ticket []byte) {
 		size, err := copyFile(file.File, from)
 		if err == nil && w.Size != nil && uint64(size) != *w.Size {
 			err = wire.Errorf(connect.CodeInvalidArgument,
-				"the transfer broke: %d of %d bytes came, and nothing was changed", size, *w.Size)
+				"the transfer was cut: %d of %d bytes arrived, and the file was not changed", size, *w.Size)
 		}
 		if err := file.Commit(err); err != nil {
 			return err
@@ -138,12 +140,13 @@ func (a *Agent) receiveFile(s net.Conn, w *agentv1.WriteStream, ticket []byte) {
 	}
 	refuse(s, err)
 	if from != nil {
-		// The host has begun to send, and reads the answer once the rest is read.
+		// The host may be sending still, and reads the answer afterwards: discard the rest.
 		s.SetReadDeadline(time.Now().Add(10 * time.Second))
 		io.Copy(io.Discard, from)
 	}
 }
 
+// dial connects the stream to a port of the sandbox's loopback.
 func (a *Agent) dial(s net.Conn, port uint32) {
 	c, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 10*time.Second)
 	if slow, ok := errors.AsType[net.Error](err); ok && slow.Timeout() {
@@ -171,7 +174,7 @@ func (a *Agent) dial(s net.Conn, port uint32) {
 	both.Wait()
 }
 
-// frameWriter writes frames from several goroutines.
+// frameWriter writes frames. Several goroutines may use it.
 type frameWriter struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -183,12 +186,13 @@ func (f *frameWriter) frame(kind byte, p []byte) error {
 	return wire.WriteFrame(f.w, kind, p)
 }
 
-// interactive runs a program whose input and output the host has.
+// interactive runs a program whose standard streams are connected to the host, over the stream s
+// or over direct connections.
 func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 	out := &frameWriter{w: s}
 	stdin := newIntake()
 	var terminal *os.File
-	replied := make(chan struct{}) // output comes after the reply
+	replied := make(chan struct{}) // closed when the reply is sent: output follows it
 	output := func(kind byte) io.Writer {
 		return writerFunc(func(p []byte) (int, error) {
 			<-replied
@@ -203,7 +207,7 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 		p, err = a.Spawn("interactive", c, w)
 	}
 	for _, f := range w.Direct {
-		f.Close() // the program has its own; nil is closed already
+		f.Close() // the program has a duplicate; Close of a nil file does nothing
 	}
 	if err != nil {
 		close(replied)
@@ -227,7 +231,7 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 	select {
 	case <-p.Done():
 	case <-gone:
-		s.SetWriteDeadline(time.Now().Add(time.Second)) // the host reads no more output
+		s.SetWriteDeadline(time.Now().Add(time.Second)) // the host does not read output any more
 		p.Signal(syscall.SIGHUP)
 		select {
 		case <-p.Done():
@@ -249,8 +253,8 @@ func (a *Agent) interactive(s net.Conn, c *agentv1.Command) {
 	work.Wait()
 }
 
-// connectProgram makes the connections of a command with tickets, for its input and
-// output.
+// dialStdio makes the direct connections for the standard input and output of a command that
+// has tickets for them.
 func (a *Agent) connectProgram(c *agentv1.Command, w *process.Wiring) (err error) {
 	tickets := c.GetTickets()
 	if len(tickets) == 0 {
@@ -268,8 +272,8 @@ func (a *Agent) connectProgram(c *agentv1.Command, w *process.Wiring) (err error
 	return nil
 }
 
-// control reads the host's frames until the host is gone or the process has ended.
-// Frames wait while the intake is full.
+// handleFrames handles the host's frames until the host is gone or the process has ended. It
+// reads none while the input buffer is full.
 func control(s net.Conn, p *process.Process, stdin *intake, terminal *os.File) {
 	buf := make([]byte, wire.MaxFrame)
 	for stdin.wait(s, p) {
@@ -284,7 +288,7 @@ func control(s net.Conn, p *process.Process, stdin *intake, terminal *os.File) {
 				continue
 			}
 			if terminal != nil {
-				stdin.put([]byte{4}) // end of input, for a terminal
+				stdin.put([]byte{4}) // Ctrl-D, a terminal's end of input
 			}
 			stdin.end()
 		case wire.FrameResize:
@@ -300,25 +304,25 @@ func control(s net.Conn, p *process.Process, stdin *intake, terminal *os.File) {
 	}
 }
 
-// intake buffers the input of a process until the process reads it. One goroutine
-// puts, one reads.
+// inputBuffer buffers the input of a process until the process reads it. One goroutine adds
+// input, one reads.
 type intake struct {
-	more, room chan struct{} // have an element after data was put, or read
+	more, room chan struct{} // hold one element after data was added, or read
 
 	mu     sync.Mutex
 	data   bytes.Buffer
-	ended  bool // the host sends no more
-	closed bool // the process reads no more
+	ended  bool // the host sends no more input
+	closed bool // the process reads no more input
 }
 
-// maxIntake bounds an intake's data but for one frame, in bytes.
+// maxInput is how many bytes a buffer may have for another frame to be read.
 const maxIntake = 1 << 20
 
 func newIntake() *intake {
 	return &intake{more: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
-// notify puts an element into a channel that has room for one.
+// wake puts an element into a channel with room for one, unless it has one.
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -326,7 +330,7 @@ func notify(c chan struct{}) {
 	}
 }
 
-// put adds input. It is dropped after end and Close.
+// put adds input. After end or Close it discards the input.
 func (i *intake) put(p []byte) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -336,7 +340,7 @@ func (i *intake) put(p []byte) {
 	notify(i.more)
 }
 
-// end says that the host sends no more.
+// end is called when the host sends no more input.
 func (i *intake) end() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -344,7 +348,7 @@ func (i *intake) end() {
 	notify(i.more)
 }
 
-// Close says that the process reads no more.
+// Close is called when the process reads no more input.
 func (i *intake) Close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -371,7 +375,7 @@ func (i *intake) Read(p []byte) (int, error) {
 	}
 }
 
-// WriteTo implements io.WriterTo. An intake whose reader fails is closed.
+// WriteTo implements io.WriterTo. It closes the buffer when it returns.
 func (i *intake) WriteTo(w io.Writer) (int64, error) {
 	defer i.Close()
 	return io.Copy(w, struct{ io.Reader }{i})
@@ -383,11 +387,11 @@ func (i *intake) full() bool {
 	return i.data.Len() >= maxIntake
 }
 
-// checkEvery is how often a full intake checks that the host is there.
+// hostCheckInterval is how often a full buffer checks whether the host is gone.
 const checkEvery = 500 * time.Millisecond
 
-// wait waits for room for a frame of s. It returns false when p has ended or
-// the host is gone.
+// awaitSpace waits until the buffer has space for a frame. It returns false when p has ended or
+// the host, the peer of s, is gone.
 func (i *intake) wait(s net.Conn, p *process.Process) bool {
 	for i.full() {
 		select {
@@ -405,13 +409,13 @@ func (i *intake) wait(s net.Conn, p *process.Process) bool {
 	return p.Running()
 }
 
-// gone says whether the link broke or the stream was reset, while input is unread.
-// A host that closes a stream makes yamux reset it after wire.Mux's StreamCloseTimeout;
-// before that the end of the stream stands behind the input.
+// hostGone reports whether the link broke or the stream was reset. It is for a stream with unread
+// input. When the host has closed such a stream, yamux resets it after StreamCloseTimeout
+// (wire.HostMuxConfig); before that the end of the stream is queued behind the input, and unknown.
 func gone(s net.Conn) bool {
 	if y, ok := s.(*yamux.Stream); ok && y.Session().IsClosed() {
 		return true
 	}
-	_, err := s.Read(nil) // waits while there is nothing to read
+	_, err := s.Read(nil) // returns at once, as there is input to read
 	return err != nil
 }

@@ -1,5 +1,4 @@
-// Package agenttest is an agent for tests of the host: it answers every call, and runs
-// nothing.
+// Package agenttest has a fake agent for tests of the host. It answers calls, and runs nothing.
 package agenttest
 
 import (
@@ -18,18 +17,17 @@ import (
 	"sandlot/proto/agentv1/agentv1connect"
 )
 
-// Agent says how the agent behaves.
+// Agent is a fake agent.
 type Agent struct {
-	Mute bool   // it completes the greeting, and never answers
-	Boot string // what Hello returns
-	// Usage says whether something runs, and how long nothing did.
+	Mute bool   // the agent links itself to the host, and never answers a call
+	Boot string // the boot id that Hello returns
+	// Usage returns whether a call or process runs, and for how long none has.
 	Usage func() (busy bool, idle time.Duration)
-	// Dial connects to a port of the sandbox. Its error says that nothing listens.
+	// Dial connects to a port of the sandbox. An error is answered as "nothing listens".
 	Dial func(port uint32) (net.Conn, error)
 }
 
-// Serve greets the host at the other end of c, serves a link there, and returns when
-// the link has ended.
+// Serve greets the host at the other end of c, and serves the link until it ends.
 func (a Agent) Serve(c net.Conn, secret []byte) {
 	defer c.Close()
 	if wire.Greet(c, secret) != nil {
@@ -84,7 +82,7 @@ func (a Agent) dispatch(s net.Conn, l *wire.Listener) {
 	}
 }
 
-// done is the last event of a run that succeeded.
+// done returns the last event of a run that succeeded.
 func done(r *agentv1.RunRequest) *agentv1.RunEvent {
 	if r.GetExec() != nil {
 		return &agentv1.RunEvent{Event: &agentv1.RunEvent_Executed{Executed: &agentv1.ExecDone{}}}
@@ -92,7 +90,7 @@ func done(r *agentv1.RunRequest) *agentv1.RunEvent {
 	return &agentv1.RunEvent{Event: &agentv1.RunEvent_Evaluated{Evaluated: &agentv1.EvaluateDone{Ok: true}}}
 }
 
-// raw serves a stream to a port; it knows no other.
+// serveRaw serves a raw stream that is to be connected to a port. No other is supported.
 func (a Agent) raw(s net.Conn) {
 	open := new(agentv1.StreamOpen)
 	if wire.ReadMessage(s, open) != nil {
@@ -119,7 +117,7 @@ func (a Agent) raw(s net.Conn) {
 	both.Wait()
 }
 
-// calls answers the RPCs.
+// handler answers the RPCs.
 type calls struct {
 	agentv1connect.UnimplementedAgentHandler
 	agent Agent

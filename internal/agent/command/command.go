@@ -1,6 +1,6 @@
-// Package command is how a client of the HTTP API starts a command in a sandbox and
-// speaks with it: the client sends a Command, the server answers with Started, and
-// then frames go both ways until the command has ended.
+// Package command is the protocol by which a client of the HTTP API runs a command in a sandbox:
+// the client sends a Command, the server answers with Started, and then both send frames until
+// the command has ended.
 package command
 
 import (
@@ -19,17 +19,16 @@ import (
 // Command is a program to start in a sandbox.
 type Command struct {
 	Args []string          // the first is looked up in PATH
-	Env  map[string]string // added to the sandbox's own
+	Env  map[string]string // added to the sandbox's environment
 	Dir  string            // empty: the workspace
-	// Terminal, when it is not nil, is the size of the terminal that the program
-	// gets in place of pipes.
+	// Terminal is the size of the terminal that the program gets in place of pipes; nil: pipes.
 	Terminal *Size
 }
 
-// Size is that of a terminal, in characters.
+// Size is the size of a terminal, in characters.
 type Size struct{ Rows, Cols int }
 
-// Message is the command as agents read it.
+// Message returns the command as the message for an agent.
 func (c Command) Message() *agentv1.Command {
 	m := &agentv1.Command{Argv: c.Args, Env: c.Env, Cwd: c.Dir}
 	if c.Terminal != nil {
@@ -51,12 +50,12 @@ func Read(r io.Reader) (Command, error) {
 	return c, nil
 }
 
-// Write sends the command to the HTTP API.
+// Write sends the command to the server.
 func (c Command) Write(w io.Writer) error { return wire.WriteMessage(w, c.Message()) }
 
-// Started is what the HTTP API answers to a command.
+// Started is the server's answer to a Command.
 type Started struct {
-	Failure        string // why it did not start; empty: it did
+	Failure        string // why the command was not started; empty: it was
 	ProcessID      string
 	SessionID      string
 	SessionCreated bool
@@ -75,7 +74,7 @@ func ReadStarted(r io.Reader) (Started, error) {
 	return s, nil
 }
 
-// Write answers a client of the HTTP API.
+// Write sends the answer to a client of the HTTP API.
 func (s Started) Write(w io.Writer) error {
 	m := &agentv1.StreamReply{ProcessId: s.ProcessID, SessionId: s.SessionID, SessionCreated: s.SessionCreated}
 	if s.Failure != "" {
@@ -84,8 +83,8 @@ func (s Started) Write(w io.Writer) error {
 	return wire.WriteMessage(w, m)
 }
 
-// The kinds of frames that this server's client knows: towards the command Stdin (empty:
-// the end of its input) and Resize; from it Stdout, Stderr, and Exit at the end.
+// The kinds of frames. The client sends Stdin (without data: end of input) and Resize, the server
+// sends Stdout and Stderr, and Exit at the end.
 const (
 	Stdin  = wire.FrameStdin
 	Stdout = wire.FrameStdout
@@ -100,14 +99,14 @@ const MaxFrame = wire.MaxFrame
 // WriteFrame writes one frame of at most MaxFrame bytes.
 func WriteFrame(w io.Writer, kind byte, data []byte) error { return wire.WriteFrame(w, kind, data) }
 
-// ReadFrame reads one frame into buf, which must have room for MaxFrame bytes, and
-// returns its kind and the part of buf that holds its data.
+// ReadFrame reads one frame into buf, which must have room for MaxFrame bytes, and returns its
+// kind and the part of buf with its data.
 func ReadFrame(r io.Reader, buf []byte) (kind byte, data []byte, err error) {
 	return wire.ReadFrame(r, buf)
 }
 
-// ExitStatus reads the data of a frame Exit: the exit code, and why the command ended
-// where that has to be said, which is printable.
+// ExitStatus decodes the data of an Exit frame: the exit code, and why the sandbox ended the
+// command, which is printable, or empty when the command ended by itself.
 func ExitStatus(data []byte) (code int, why string, err error) {
 	if len(data) < 4 {
 		return 0, "", errors.New("the process ended without an exit code")
@@ -115,7 +114,7 @@ func ExitStatus(data []byte) (code int, why string, err error) {
 	return int(int32(binary.BigEndian.Uint32(data))), fault.Printable(string(data[4:]), 500), nil
 }
 
-// Resized is the data of a frame Resize.
+// Resized returns the data of a Resize frame.
 func (s Size) Resized() []byte {
 	b := binary.BigEndian.AppendUint16(nil, uint16(s.Rows))
 	return binary.BigEndian.AppendUint16(b, uint16(s.Cols))

@@ -1,10 +1,9 @@
-// Package direct is the host's side of the direct way: a connection to the driver
-// of an interpreter, over which short cells of code go there and back without the
-// agent. The protocol is described where its other side is, in
-// sandlot/internal/guest/interp/direct.
+// Package direct is the host's side of a direct connection to the driver of an interpreter. Over
+// it the host sends short cells of code, and the driver answers, without the agent. The package
+// sandlot/internal/guest/interp/direct, the other side, describes the protocol.
 //
-// The driver's answers come out of the sandbox: they are bounded and checked, and a
-// wrong one ends nothing but its own connection.
+// The driver's answers come from the sandbox, so they are bounded and checked. An invalid one
+// ends its own connection, and nothing else.
 package direct
 
 import (
@@ -27,30 +26,29 @@ import (
 )
 
 const (
-	// SuperviseAfter is how long a cell may run before the agent supervises it.
+	// SuperviseAfter is how long a cell may run before the host asks the agent to supervise it.
 	SuperviseAfter = 15 * time.Millisecond
-	// SendLimit is how long a driver that waits for cells may take to read one, or
-	// to write its answer.
+	// SendLimit bounds how long a driver may take to read a cell, or to write its answer.
 	SendLimit = 10 * time.Second
-	// MaxAnswer bounds a driver's answer without the output of the cell, in bytes:
-	// more than the driver's own bound.
+	// MaxAnswer bounds a driver's answer without the output of the cell, in bytes. It is more
+	// than the driver's own bound.
 	MaxAnswer = 512 << 10
 )
 
 const (
-	// WarmUp makes a driver run its own code for cells once, so that the first cell is
-	// as quick as the others. The driver answers Handover.
+	// WarmUp makes a driver run its own code for cells once, so that the first cell is as fast as
+	// the others. The driver answers with Handover.
 	WarmUp = "0 -1 0\n"
-	// Handover is the answer of a driver that leaves the end of a cell to the agent.
+	// Handover is the answer of a driver that hands the end of a cell over to the agent.
 	Handover = "0 0 0\n"
 )
 
 var (
-	// ErrUnsent says that a cell did not begin.
+	// ErrUnsent is returned when the cell was not sent, and so did not begin.
 	ErrUnsent = errors.New("the cell was not sent to the interpreter")
-	// ErrProtocol says that the driver broke the protocol.
+	// ErrProtocol is returned when the driver broke the protocol.
 	ErrProtocol = errors.New("the interpreter's answer makes no sense")
-	// ErrBroken says that the connection broke before there was an answer.
+	// ErrBroken is returned when the connection broke before there was an answer.
 	ErrBroken = errors.New("the answer of the interpreter did not come")
 )
 
@@ -60,15 +58,15 @@ type Answer struct {
 	Stdout, Stderr []byte
 }
 
-// Way is a connection to one driver. One goroutine uses it at a time.
+// Conn is a connection to a driver. Only one goroutine may use it at a time.
 type Way struct {
 	conn net.Conn
 	r    *bufio.Reader
-	last uint16 // the number of the last cell; it counts in circles
+	last uint16 // the number of the last cell; 0 follows 65535
 }
 
-// Open takes a connection that a driver has dialed, and waits until the driver is
-// ready for cells. The connection is closed when that fails, or ctx ends.
+// Open waits until the driver that has dialed conn is ready for cells. It closes conn when that
+// fails, or ctx ends.
 func Open(ctx context.Context, conn net.Conn) (*Way, error) {
 	w := &Way{conn: conn, r: bufio.NewReaderSize(conn, 16<<10)}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -88,11 +86,11 @@ func Open(ctx context.Context, conn net.Conn) (*Way, error) {
 	return w, nil
 }
 
-// Close closes the connection. The driver takes its cells from the agent then.
+// Close closes the connection. The driver then gets its cells from the agent.
 func (w *Way) Close() { w.conn.Close() }
 
-// Quiet says whether the connection is open and has nothing to read. Between cells a
-// driver leaves it so, but for a Handover that came too late, which Quiet reads.
+// Idle reports whether the connection is open and has nothing to read, as it has to be between
+// cells. A Handover that came too late for its cell is read, and ignored.
 func (w *Way) Quiet() bool {
 	sc, ok := w.conn.(syscall.Conn)
 	if !ok {
@@ -114,27 +112,27 @@ func (w *Way) Quiet() bool {
 	return quiet
 }
 
-// Supervise asks the agent to supervise a cell until its end. Over is true when the
-// cell is over, and the driver answers the host.
+// Supervise makes the agent supervise a cell until its end, or stop it. Over is true when the
+// cell was over already: then the driver answers the host.
 type Supervise func(ctx context.Context, id int64) (over bool, err error)
 
-// nextID makes the id of the next cell: its number in the last 16 bits, by which the
-// agent tells a cell that is over from one that has not begun, and random ones above,
-// as no code may guess the id of another cell. 53 bits in all.
+// nextID returns the id of the next cell, which has 53 bits. The last 16 are the cell's number,
+// by which the agent distinguishes a cell that is over from one that has not begun. The others
+// are random, as code must not guess the id of another cell.
 func (w *Way) nextID() int64 {
 	w.last++
 	return 1<<52 | rand.Int64N(1<<36)<<16 | int64(w.last)
 }
 
-// Run runs a cell to its end. It returns the driver's answer, of whose output each
-// stream, and the value, has at most limit bytes; or nil when the agent supervised
-// the cell. An error of supervise is returned as it is, with the cell's id, and leaves
-// the connection open; any other has closed it.
+// Run runs a cell to its end, and returns its id. It returns the driver's answer, in which each
+// stream, and the value, has at most limit bytes; or nil when the agent supervised the cell. An
+// error of supervise is returned unchanged, and leaves the connection open. After any other
+// error the connection is closed.
 func (w *Way) Run(ctx context.Context, code string, limit int, supervise Supervise) (*Answer, int64, error) {
 	began, id := time.Now(), w.nextID()
 	w.conn.SetDeadline(began.Add(SendLimit))
 	if _, err := fmt.Fprintf(w.conn, "%d %d %d\n%s", id, len(code), limit, code); err != nil {
-		w.Close() // the driver may have got a part of the cell
+		w.Close() // the driver may have read a part of the cell
 		return nil, id, ErrUnsent
 	}
 	w.conn.SetReadDeadline(began.Add(SuperviseAfter))
@@ -154,11 +152,11 @@ func (w *Way) Run(ctx context.Context, code string, limit int, supervise Supervi
 		if serr != nil || !over {
 			return nil, id, serr
 		}
-		// The cell was over already, and the driver answers.
+		// The cell was over already: the driver answers.
 		w.conn.SetReadDeadline(time.Now().Add(SendLimit))
 		_, err = w.r.Peek(1)
 		if errors.Is(err, io.EOF) && asks < maxAsks {
-			// The driver's process may be dying: the agent says so once it knows.
+			// The driver's process may be dying. The agent answers so once it knows.
 			select {
 			case <-time.After(askAgain):
 				continue
@@ -172,16 +170,16 @@ func (w *Way) Run(ctx context.Context, code string, limit int, supervise Supervi
 	}
 }
 
-// How often, and after which pause, the agent is asked about a driver that has
-// closed its connection without an answer.
+// How often, and after which pause, Run calls supervise for a driver that has closed its
+// connection without an answer.
 const (
 	maxAsks  = 50
 	askAgain = 20 * time.Millisecond
 )
 
-// Await returns when a cell is over that its caller has given up, and which the agent is
-// asked to stop: the next answer on the connection belongs to the next cell. Any error
-// has closed the connection.
+// AwaitEnd waits until a cell is over that its caller has given up, after the agent was told with
+// stop to stop it. Then the next answer on the connection is that to the next cell. After an
+// error the connection is closed.
 func (w *Way) Await(ctx context.Context, id int64, stop Supervise) error {
 	for {
 		over, err := stop(ctx, id)
@@ -190,7 +188,7 @@ func (w *Way) Await(ctx context.Context, id int64, stop Supervise) error {
 			return err
 		}
 		if !over {
-			return nil // the agent had the answer
+			return nil // the driver has answered the agent
 		}
 		a, err := w.answer(id, MaxAnswer)
 		if err != nil {
@@ -198,12 +196,12 @@ func (w *Way) Await(ctx context.Context, id int64, stop Supervise) error {
 			return err
 		}
 		if a != nil {
-			return nil // the driver had it
+			return nil // the driver has answered the host
 		}
 	}
 }
 
-// answer reads a driver's answer to a cell; nil is a Handover.
+// readAnswer reads a driver's answer to a cell; nil: it was a Handover.
 func (w *Way) answer(id int64, limit int) (*Answer, error) {
 	w.conn.SetReadDeadline(time.Now().Add(SendLimit))
 	line, err := w.r.ReadSlice('\n')

@@ -8,15 +8,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxParts bounds the parts of one message, at all its levels: an empty one
-// takes two bytes on the wire, and a hundred times that in memory.
+// maxFields bounds the number of fields of one message, with those of nested messages: an empty
+// nested message takes two bytes on the wire, and a hundred times that in memory.
 const maxParts = 100_000
 
-// Unmarshal decodes a message of a sandbox. One that would take far more memory
-// than its bytes is an error with ErrMessage in its chain.
+// Unmarshal decodes a message from a sandbox. A message with more than maxFields fields is an
+// error with ErrMessage in its chain, since it might need far more memory than its bytes.
 func Unmarshal(b []byte, m proto.Message) error {
 	if left := count(b, m.ProtoReflect().Descriptor(), maxParts); left < 0 {
-		return fmt.Errorf("%w: it has more than %d parts", ErrMessage, maxParts)
+		return fmt.Errorf("%w: it has more than %d fields", ErrMessage, maxParts)
 	}
 	if err := proto.Unmarshal(b, m); err != nil {
 		return fmt.Errorf("%w: %w", ErrMessage, err)
@@ -24,12 +24,13 @@ func Unmarshal(b []byte, m proto.Message) error {
 	return nil
 }
 
-// count takes the fields of a message, and of those in it, from left.
+// countFields returns left minus the number of fields of a message, with those of nested
+// messages. The result is negative when there are more.
 func count(b []byte, d protoreflect.MessageDescriptor, left int) int {
 	for len(b) > 0 && left >= 0 {
 		number, kind, n := protowire.ConsumeTag(b)
 		if n < 0 {
-			return left // what is no message is refused when it is decoded
+			return left // an invalid message: decoding it returns the error
 		}
 		b = b[n:]
 		if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
@@ -45,7 +46,7 @@ func count(b []byte, d protoreflect.MessageDescriptor, left int) int {
 	return left
 }
 
-// Codec is Connect's protobuf with Unmarshal in the place of its own.
+// Codec is Connect's protobuf codec, with Unmarshal in place of proto.Unmarshal.
 type Codec struct{}
 
 // Name implements connect.Codec.

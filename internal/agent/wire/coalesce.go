@@ -5,19 +5,19 @@ import (
 	"net"
 )
 
-// Coalesce returns a connection for yamux that sends a frame's header and body,
-// which yamux writes one after the other, at once: half as many system calls
-// and wake-ups on both sides. Only yamux's one sender may write to it.
+// Coalesce returns a connection for yamux. It sends the header and the body of a frame, which
+// yamux writes separately, in one write: that halves the system calls and wake-ups on both sides.
+// Only the sender goroutine of yamux may write to it.
 func Coalesce(c net.Conn) net.Conn { return &coalescing{Conn: c} }
 
 // coalescing is a connection with a coalescing writer.
 type coalescing struct {
 	net.Conn
-	header []byte // one whose body comes next
+	header []byte // of a frame whose body is the next write
 }
 
 const (
-	headerLen = 12 // of yamux: version, type, flags (2), stream (4), length (4)
+	headerLen = 12 // of a yamux frame: version, type, flags (2), stream (4), length (4)
 	typeData  = 0
 )
 

@@ -6,10 +6,10 @@ import (
 	"io"
 )
 
-// Frame types of an interactive process. Towards the process: Stdin (empty:
-// end of input), Resize (rows and cols, two bytes each), Signal (one byte).
-// From it: Stdout, Stderr, Exit (exit code, four bytes, then an optional
-// reason as text), after which the stream ends.
+// Kinds of frames of an interactive process. The host sends Stdin (without data: end of
+// input), Resize (rows and columns, two bytes each) and Signal (one byte). The agent sends
+// Stdout and Stderr, and at the end Exit (the exit code in four bytes, then an optional reason
+// as text).
 const (
 	FrameStdin  byte = 0
 	FrameStdout byte = 1
@@ -19,8 +19,8 @@ const (
 	FrameExit   byte = 5
 )
 
-// WriteFrame writes one frame: type, length, payload. Payloads longer than
-// MaxFrame are an error.
+// WriteFrame writes one frame: kind, length and payload. It returns an error when the payload is
+// longer than MaxFrame.
 func WriteFrame(w io.Writer, kind byte, payload []byte) error {
 	if len(payload) > MaxFrame {
 		return fmt.Errorf("wire: frame of %d bytes is over %d", len(payload), MaxFrame)
@@ -32,8 +32,8 @@ func WriteFrame(w io.Writer, kind byte, payload []byte) error {
 	return err
 }
 
-// ReadFrame reads one frame into buf, which must have room for MaxFrame bytes,
-// and returns its type and the part of buf that holds its payload.
+// ReadFrame reads one frame into buf, which must have room for MaxFrame bytes, and returns its
+// kind and the part of buf with its payload.
 func ReadFrame(r io.Reader, buf []byte) (kind byte, payload []byte, err error) {
 	var h [5]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {

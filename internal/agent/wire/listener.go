@@ -2,11 +2,11 @@ package wire
 
 import "net"
 
-// Listener gives an HTTP server the connections that come on a channel: the Call
+// Listener is a net.Listener for an HTTP server whose connections come from a channel: the Call
 // streams of a link.
 type Listener struct {
 	Conns  chan net.Conn
-	Closed <-chan struct{} // ends Accept when it is closed; Close does not
+	Closed <-chan struct{} // makes Accept return when it is closed; Close does not close it
 }
 
 // Accept implements net.Listener.
@@ -19,7 +19,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener.
+// Close implements net.Listener. It does nothing.
 func (l *Listener) Close() error { return nil }
 
 // Addr implements net.Listener.

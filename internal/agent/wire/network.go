@@ -6,42 +6,41 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// NetKind says what a NetRequest asks for. Zero stands for what this version does
-// not know.
+// NetKind is the kind of a NetRequest. Zero is a kind that this version does not know.
 type NetKind int
 
-// What a sandbox asks for on a connection to the network.
+// The kinds of requests.
 const (
-	NetConnect NetKind = iota + 1 // a TCP connection
-	NetLookup                     // whether a name may be reached, and exists
+	NetConnect NetKind = iota + 1 // make a TCP connection
+	NetLookup                     // look up whether the policy allows a name, and whether it exists
 )
 
-// NetRequest is one request on a connection that began with NetGreeting. Nothing
-// in it is checked.
+// NetRequest is one request on a connection that began with NetGreeting. Its fields come from
+// the sandbox, and are not checked.
 type NetRequest struct {
 	Kind    NetKind
 	Name    string // as the program looked it up
-	Address []byte // of a connection, in place of the name
-	Port    uint32 // of a connection
+	Address []byte // for NetConnect, in place of the name
+	Port    uint32 // for NetConnect
 }
 
 // NetCode is the outcome of a NetRequest.
 type NetCode int32
 
-// Outcomes.
+// The outcomes.
 const (
 	NetOK          = NetCode(agentv1.NetReply_OK)
-	NetRefused     = NetCode(agentv1.NetReply_REFUSED)     // by policy
+	NetRefused     = NetCode(agentv1.NetReply_REFUSED)     // by the policy
 	NetNoName      = NetCode(agentv1.NetReply_NO_NAME)     // there is no such name
-	NetUnreachable = NetCode(agentv1.NetReply_UNREACHABLE) // it may be reached, but does not answer
+	NetUnreachable = NetCode(agentv1.NetReply_UNREACHABLE) // allowed, but it does not answer
 	NetBusy        = NetCode(agentv1.NetReply_BUSY)        // a limit of the session is reached
-	NetBroken      = NetCode(agentv1.NetReply_BROKEN)      // the request makes no sense
+	NetBroken      = NetCode(agentv1.NetReply_BROKEN)      // the request is invalid
 )
 
 // NetReply answers a NetRequest.
 type NetReply struct {
 	Code    NetCode
-	Message string // a sentence for people
+	Message string // for the user
 }
 
 // ReadNetRequest reads what WriteNetRequest wrote.
@@ -60,7 +59,7 @@ func ReadNetRequest(r io.Reader) (NetRequest, error) {
 	return NetRequest{}, nil
 }
 
-// WriteNetRequest asks the host.
+// WriteNetRequest sends a request to the host.
 func WriteNetRequest(w io.Writer, q NetRequest) error {
 	m := new(agentv1.NetRequest)
 	switch q.Kind {
@@ -82,7 +81,7 @@ func ReadNetReply(r io.Reader) (NetReply, error) {
 	return NetReply{Code: NetCode(m.Code), Message: m.Message}, nil
 }
 
-// WriteNetReply answers the sandbox.
+// WriteNetReply sends a reply to the sandbox.
 func WriteNetReply(w io.Writer, reply NetReply) error {
 	return WriteMessage(w, &agentv1.NetReply{Code: agentv1.NetReply_Code(reply.Code), Message: reply.Message})
 }

@@ -1,6 +1,6 @@
 package wire
 
-// Reply is the answer of an interpreter's driver to a cell, as JSON.
+// Reply is the reply of an interpreter's driver to a cell. It is sent as JSON.
 type Reply struct {
 	ID        int64   `json:"id"`
 	OK        bool    `json:"ok"`
@@ -10,12 +10,12 @@ type Reply struct {
 	Exit      int32   `json:"exit"`
 	Rich      []Rich  `json:"rich"`
 	Stopped   bool    `json:"interrupted"`
-	// Raw, where a driver sends its output itself, names the files with stdout and
-	// stderr as they came; "" where a terminal would show them as they are.
+	// RawFiles has, for a reply to the host, the paths of files with the bytes of stdout and
+	// stderr; "" for a stream without terminal controls, which needs no file.
 	Raw [2]string `json:"raw"`
 }
 
-// Rich is a value in another form than text.
+// Rich is a value in a form other than text, such as an image.
 type Rich struct {
 	MIME string `json:"mime"`
 	Data []byte `json:"data"`

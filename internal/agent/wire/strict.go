@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Why a link ends: the sandbox sends what the protocol does not allow.
+// Errors of a link on which the sandbox sends something that the protocol does not allow.
 var (
 	ErrForward = errors.New("wire: the sandbox opened a stream or sent a ping")
 	ErrNoise   = errors.New("wire: the sandbox sends what is no frame, or more than a window at once")
 	ErrFlood   = errors.New("wire: the sandbox floods the link with control frames")
 )
 
-// Strict returns a connection for the host's yamux on which the sandbox can
-// only answer, within the windows of its streams. Each stream that the sandbox opened
-// would make the host buffer a window of data, each ping an answer that the sandbox
-// does not read, and each frame of no stream costs time.
+// Strict returns a connection for the host's yamux whose Read fails when the sandbox opens a
+// stream, sends a ping, or floods the link. Each stream that a sandbox opened would make the host
+// buffer a window of data, and each ping would make it buffer an answer, which the sandbox need
+// not read. Each frame without data costs time.
 func Strict(c net.Conn) net.Conn { return &strict{Conn: c, since: time.Now()} }
 
 type strict struct {
 	net.Conn
 	head [headerLen]byte
-	have int    // bytes of head
-	body uint32 // bytes that are left of the present frame
-	// control counts the frames without data after since.
+	have int    // how many bytes of header are read
+	body uint32 // bytes of the current frame's data that are not read yet
+	// control is the number of frames without data after since.
 	control int
 	since   time.Time
 	broken  error
@@ -36,8 +36,8 @@ const (
 	typeGoAway = 3
 	flagSYN    = 1
 
-	// maxControl bounds the control frames of a second: an agent that keeps to the protocol sends
-	// one for each stream that the host opens, and for each half window.
+	// maxControl bounds the control frames in a second: an agent that keeps to the protocol sends
+	// one for each stream that the host opens, and one for each half of a window.
 	maxControl = 20_000
 )
 
@@ -67,7 +67,7 @@ func (s *strict) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// frame checks a complete header.
+// checkHeader checks a frame's header.
 func (s *strict) frame() error {
 	length := binary.BigEndian.Uint32(s.head[8:])
 	switch {

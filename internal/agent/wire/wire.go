@@ -1,15 +1,14 @@
-// Package wire is what the host and the agent inside a sandbox agree on: how a
-// link begins, what a stream is for, and the frames of an interactive process.
+// Package wire is the protocol between the host and the agent inside a sandbox: how a
+// connection begins, the kinds of streams, and the frames of an interactive process.
 //
-// The agent dials; each connection begins with Greeting and a secret, and the
-// host answers one byte. After that both sides speak yamux: the host opens
-// streams, whose first byte is their Kind. A Call stream carries HTTP/1.1 with
-// the Connect RPCs of proto/agent.proto; a Run stream carries one RunRequest
-// after the other, each answered with RunEvents; a Raw stream begins with a
-// StreamOpen message, is answered with a StreamReply, and carries bytes after
-// that. Two other greetings begin connections that are not multiplexed: with
-// NetGreeting one TCP connection of the sandbox to the network, or a look-up;
-// with DirectGreeting one that the host asked for, and gave a ticket for.
+// The agent dials. A connection that becomes the link begins with Greeting and a secret, and the
+// host answers with one byte. After that both sides speak yamux: the host opens streams, whose
+// first byte is their kind. A Call stream carries HTTP/1.1 with the Connect RPCs of
+// proto/agent.proto. A Run stream carries one RunRequest after the other, each answered with
+// RunEvents. A Raw stream begins with a StreamOpen message, which is answered with a
+// StreamReply, and carries bytes after that. Connections with the two other greetings are not
+// multiplexed: one with NetGreeting carries requests of the sandbox's network, and one with
+// DirectGreeting is a direct connection, which the host has asked for with a ticket.
 package wire
 
 import (
@@ -28,16 +27,15 @@ import (
 )
 
 const (
-	// Greeting is sent first on every connection, by the agent.
+	// Greeting is what the agent sends first on a connection that is to become the link.
 	Greeting = "SANDLOT1"
-	// NetGreeting is sent instead on a connection that the sandbox wants to use
-	// for its network: it carries NetRequests, and then the bytes of one TCP
-	// connection.
+	// NetGreeting begins a connection for the sandbox's network: it carries NetRequests, and
+	// then the bytes of one TCP connection.
 	NetGreeting = "SANDLOTN"
-	// DirectGreeting is sent instead, with a Ticket in place of the secret, on a
-	// connection that carries bytes straight between the host and a program.
+	// DirectGreeting begins a direct connection, which carries bytes between the host and a
+	// program in the sandbox. A Ticket follows, in place of the secret.
 	DirectGreeting = "SANDLOTD"
-	// SecretLen is the length of the secret that follows, in bytes.
+	// SecretLen is the length in bytes of the secret, or ticket, that follows a greeting.
 	SecretLen = 32
 
 	accepted = 0x06 // ACK
@@ -46,7 +44,7 @@ const (
 	greetingTimeout = 5 * time.Second
 )
 
-// Ticket lets one connection in, once.
+// Ticket is the random secret of a direct connection. It is valid once.
 type Ticket [SecretLen]byte
 
 // Purpose is what a connection is for.
@@ -59,16 +57,16 @@ const (
 	Direct
 )
 
-// Kinds of streams: the first byte that the host writes on each.
+// Kinds of streams: the first byte that the host writes on a stream.
 const (
 	Call byte = 'C'
 	Raw  byte = 'R'
 	Run  byte = 'X'
 )
 
-// What one stream can make each side hold, in bytes. The server holds little, as
-// it has the streams of all users. What the agent holds is the sandbox's own
-// memory: a signal has to pass input that waits there.
+// How many bytes of one stream each side buffers at most (the windows of yamux). The server
+// buffers little, since it has the streams of all users. The agent buffers more, in the
+// sandbox's own memory: input that a program does not read must not hold up a signal behind it.
 const (
 	serverWindow = 512 << 10
 	agentWindow  = 4 << 20
@@ -82,41 +80,41 @@ const (
 	MaxNet     = 4 << 10
 )
 
-// SocketDir is where the runtime mounts the folder with the agent's socket,
-// read-only, and Socket the socket's name in it. SecretFile stands beside the
-// socket of a sandbox that is a copy of one that had booted, until its agent
-// dials: the secret, in hexadecimal, that the agent has from then on.
+// SocketDir is where the runtime mounts the folder with the agent's socket, read-only, and
+// Socket is the name of the socket in it. SecretFile is beside the socket of a sandbox that is a
+// copy of one that had booted, until its agent dials: it contains, in hexadecimal, the secret
+// that the agent uses from then on.
 const (
 	SocketDir  = "/run/sandlot"
 	Socket     = "agent.sock"
 	SecretFile = "secret"
 )
 
-// Wake is the signal by which a runtime that can send one tells an agent that a
-// server has opened its socket again. It does nothing to one that does not know it.
+// WakeSignal tells an agent that a server has opened its socket again, so that the agent dials at
+// once. A runtime sends it if it can. Agents that do not know the signal ignore it.
 const Wake = unix.SIGWINCH
 
-// The agent learns these from its environment, and removes them from it.
+// The variables of the agent's environment. The agent removes them when it has read them.
 const (
 	EnvSecret = "SANDLOT_AGENT_SECRET" // hex
 	EnvSocket = "SANDLOT_AGENT_SOCKET"
-	EnvOrphan = "SANDLOT_AGENT_ORPHAN" // Spec.Orphan, as time.Duration prints it; may be missing
+	EnvOrphan = "SANDLOT_AGENT_ORPHAN" // how long to run without a host, as time.Duration prints it; optional
 	EnvBoot   = "SANDLOT_AGENT_BOOT"   // base64 of a Boot
 )
 
-// OutputDir, inside the sandbox, keeps whole outputs that did not fit inline.
+// OutputDir is the folder in the sandbox for the files of outputs that do not fit inline.
 const OutputDir = "/var/lib/sandlot/output"
 
-// ErrRefused is returned by Greet when the host does not want this agent.
+// ErrRefused is returned by Greet when the host refuses the secret.
 var ErrRefused = errors.New("wire: the host refused the link")
 
-// Greet is the agent's side of the start of a link.
+// Greet begins a link. The agent calls it.
 func Greet(c net.Conn, secret []byte) error { return greet(c, Greeting, secret) }
 
-// GreetNet is the agent's side of the start of a network connection.
+// GreetNet begins a connection for the sandbox's network. The agent calls it.
 func GreetNet(c net.Conn, secret []byte) error { return greet(c, NetGreeting, secret) }
 
-// GreetDirect is the start of a connection that the host gave a ticket for.
+// GreetDirect begins a direct connection. The agent calls it with the host's ticket.
 func GreetDirect(c net.Conn, t Ticket) error { return greet(c, DirectGreeting, t[:]) }
 
 func greet(c net.Conn, greeting string, secret []byte) error {
@@ -135,9 +133,9 @@ func greet(c net.Conn, greeting string, secret []byte) error {
 	return nil
 }
 
-// Admit is the host's side: it reads the greeting and answers it, and says what
-// the connection is for. A ticket is good when claim says so, which it does
-// once. The connection is useless after an error; the caller closes it.
+// Admit is the host's side of a greeting: it reads the greeting, checks the secret, answers, and
+// returns what the connection is for. Claim reports whether a ticket is valid. After an error
+// the caller closes the connection.
 func Admit(c net.Conn, secret []byte, claim func(Ticket) bool) (Purpose, error) {
 	c.SetDeadline(time.Now().Add(greetingTimeout))
 	defer c.SetDeadline(time.Time{})
@@ -172,7 +170,7 @@ func AgentMux() *yamux.Config {
 // Mux returns the settings of yamux for the server's side.
 func Mux() *yamux.Config {
 	c := yamux.DefaultConfig()
-	c.EnableKeepAlive = false // a Unix socket tells when its peer dies
+	c.EnableKeepAlive = false // the kernel closes a Unix socket when its peer dies
 	c.MaxStreamWindowSize = serverWindow
 	c.StreamOpenTimeout = 30 * time.Second
 	c.StreamCloseTimeout = 30 * time.Second
@@ -181,7 +179,7 @@ func Mux() *yamux.Config {
 	return c
 }
 
-// WriteMessage writes m with its length before it.
+// WriteMessage writes the length of m, and m.
 func WriteMessage(w io.Writer, m proto.Message) error {
 	b, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 4, 512), m)
 	if err != nil {
@@ -196,14 +194,15 @@ func WriteMessage(w io.Writer, m proto.Message) error {
 	return err
 }
 
-// ErrMessage is in the chain of ReadMessage's error when something came that
-// WriteMessage does not write.
+// ErrMessage is in the chain of ReadMessage's error when the bytes that it read are no valid
+// message.
 var ErrMessage = errors.New("wire: this is no message")
 
 // ReadMessage reads what WriteMessage wrote.
 func ReadMessage(r io.Reader, m proto.Message) error { return ReadBounded(r, m, MaxMessage) }
 
-// ReadBounded reads what WriteMessage wrote, and refuses more than max bytes.
+// ReadBounded reads what WriteMessage wrote. It returns an error for a message of more than max
+// bytes.
 func ReadBounded(r io.Reader, m proto.Message, max uint32) error {
 	var n [4]byte
 	if _, err := io.ReadFull(r, n[:]); err != nil {
@@ -213,7 +212,7 @@ func ReadBounded(r io.Reader, m proto.Message, max uint32) error {
 	if size > max {
 		return fmt.Errorf("%w: %d bytes are over %d", ErrMessage, size, max)
 	}
-	// A size that is only claimed makes nobody hold that much.
+	// The buffer grows as bytes arrive, and not to a size that the peer only announces.
 	b := make([]byte, 0, min(size, 64<<10))
 	for len(b) < int(size) {
 		b = slices.Grow(b, 1)

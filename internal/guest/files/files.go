@@ -1,5 +1,6 @@
-// Package files answers the host's calls on files. It keeps them beneath the folders that
-// the host names, whatever links there are, even one that is swapped in meanwhile.
+// Package files implements the RPCs about files. It confines them to the roots, which are
+// folders that the host names, whatever symbolic links there are, and also when a link is
+// replaced during a call.
 package files
 
 import (
@@ -23,23 +24,23 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Files has the roots of a sandbox, and answers the calls on the files beneath them.
+// Files has the roots of a sandbox, and implements the RPCs about the files in them.
 type Files struct {
-	// installed returns the folder of installed packages, or "". A listing has that
-	// folder, and not its content: the files are many, and nobody's work.
+	// packageFolder returns the folder of installed packages, or "". A listing contains the
+	// folder, but not the files in it: they are many, and not the user's work.
 	installed func() string
 
 	mu    sync.Mutex
 	roots []*agentv1.FileRoot
 }
 
-// New returns files whose root is /workspace. Installed returns the folder of installed
-// packages, or "": a listing does not go into it.
+// New returns a Files whose only root is /workspace. PackageFolder returns the folder of
+// installed packages, or "": a listing does not contain the files in it.
 func New(installed func() string) *Files {
 	return &Files{installed: installed, roots: []*agentv1.FileRoot{{Path: "/workspace"}}}
 }
 
-// SetRoots replaces the roots, unless there are none.
+// SetRoots replaces the roots. An empty list changes nothing.
 func (f *Files) SetRoots(roots []*agentv1.FileRoot) error {
 	for _, r := range roots {
 		if !path.IsAbs(r.Path) || path.Clean(r.Path) != r.Path {
@@ -54,22 +55,23 @@ func (f *Files) SetRoots(roots []*agentv1.FileRoot) error {
 	return nil
 }
 
-// Base is the first root: where relative paths begin.
+// Base returns the first root, which relative paths are relative to.
 func (f *Files) Base() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.roots[0].Path
 }
 
-// Place is a path beneath one root.
+// Path is a path in one of the roots.
 type Place struct {
 	root     *os.Root
-	name     string // relative to the root
-	asked    string
-	readOnly bool
+	name     string // the path relative to the root
+	asked    string // the path as the host sent it, for error texts
+	readOnly bool   // of the root
 }
 
-// With finds the place of a path and calls do with it. Its error is explained.
+// WithPath calls do with the path that the host requested. It returns do's error as Explain
+// does. With follow, a symbolic link at the end of the path is resolved, too.
 func (f *Files) With(asked string, follow bool, do func(*Place) error) error {
 	p, err := f.find(asked, follow)
 	if err != nil {
@@ -79,10 +81,9 @@ func (f *Files) With(asked string, follow bool, do func(*Place) error) error {
 	return f.Explain(asked, do(p))
 }
 
-// find opens the root that a path belongs to. Links are resolved first, since an
-// absolute one may stay inside; the resolved path is then opened beneath the root, where
-// no link leads out, even one that was swapped in meanwhile. Without follow the last link
-// of the path is not resolved.
+// find opens the root that a path is in. It resolves symbolic links first, since an absolute
+// link may stay in a root, which os.Root does not allow. Whoever opens the resolved path in the
+// os.Root cannot leave it, even when a link was replaced since.
 func (f *Files) find(asked string, follow bool) (*Place, error) {
 	if strings.ContainsRune(asked, 0) {
 		return nil, wire.Errorf(connect.CodeInvalidArgument, "a path cannot hold a zero byte")
@@ -101,7 +102,7 @@ func (f *Files) find(asked string, follow bool) (*Place, error) {
 	return nil, f.outside(asked)
 }
 
-// abs makes a path absolute and clean.
+// abs returns a path as an absolute and clean one.
 func (f *Files) abs(asked string) string {
 	if !path.IsAbs(asked) {
 		asked = path.Join(f.Base(), asked)
@@ -109,7 +110,7 @@ func (f *Files) abs(asked string) string {
 	return path.Clean(asked)
 }
 
-// within returns a path relative to a folder, and whether the path is in it.
+// within returns the path p relative to a folder, and whether p is in the folder.
 func within(dir, p string) (string, bool) {
 	if p == dir {
 		return ".", true
@@ -117,6 +118,7 @@ func within(dir, p string) (string, bool) {
 	return strings.CutPrefix(p, strings.TrimSuffix(dir, "/")+"/")
 }
 
+// outside returns the error for a path that is in no root.
 func (f *Files) outside(asked string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -128,7 +130,8 @@ func (f *Files) outside(asked string) error {
 	return wire.Errorf(connect.CodeOutOfRange, text, wire.UTF8(asked), strings.Join(names, " or "))
 }
 
-// resolve follows the links of a path as far as it exists.
+// resolve resolves the symbolic links of an absolute path, as far as the path exists. With
+// followLast also that of its last element.
 func resolve(abs string, last bool) string {
 	done, rest := "/", strings.Split(strings.TrimPrefix(abs, "/"), "/")
 	for hops := 0; len(rest) > 0 && hops < 64; {
@@ -159,7 +162,7 @@ func resolve(abs string, last bool) string {
 	return path.Join(append([]string{done}, rest...)...)
 }
 
-// explanations are the refusals of the system's errors.
+// explanations has the errors that the host gets for errors of the kernel.
 var explanations = []struct {
 	err  error
 	code connect.Code
@@ -178,7 +181,7 @@ var explanations = []struct {
 	{syscall.EINVAL, connect.CodeInvalidArgument, "Not a valid path: %.200s"},
 }
 
-// Explain turns an error of the system into a refusal that the caller understands.
+// Explain returns the error that the host gets for an error of the kernel, with the path.
 func (f *Files) Explain(asked string, err error) error {
 	if err == nil || errors.As(err, new(*connect.Error)) {
 		return err
@@ -195,7 +198,7 @@ func (f *Files) Explain(asked string, err error) error {
 	return wire.Errorf(connect.CodeFailedPrecondition, "%s: %w", asked, err)
 }
 
-// Regular opens a file; a pipe or a device would hang or worse.
+// OpenRegular opens a regular file, and nothing else: reading a pipe or a device might block.
 func (p *Place) Regular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, error) {
 	f, err := p.root.OpenFile(p.name, flag|unix.O_NONBLOCK, mode)
 	if err != nil {
@@ -215,7 +218,7 @@ func (p *Place) Regular(flag int, mode os.FileMode) (*os.File, fs.FileInfo, erro
 	return f, st, nil
 }
 
-// writable refuses a root that cannot be written.
+// checkWritable returns an error when the root is read-only, or the path is the root itself.
 func (p *Place) writable() error {
 	if p.readOnly {
 		return wire.Errorf(connect.CodePermissionDenied, "Path is read-only: %s", wire.UTF8(p.asked))
@@ -226,10 +229,10 @@ func (p *Place) writable() error {
 	return nil
 }
 
-// parents makes the folders above the path.
+// makeParents makes the folders above the path.
 func (p *Place) parents() error {
 	err := p.root.MkdirAll(path.Dir(p.name), 0o755)
-	if errors.Is(err, fs.ErrExist) { // a file has the name of one
+	if errors.Is(err, fs.ErrExist) { // one of them exists, and is a file
 		return syscall.ENOTDIR
 	}
 	return err
@@ -237,7 +240,7 @@ func (p *Place) parents() error {
 
 const maxReadBytes = 8 << 20
 
-// ReadFile implements the wire.
+// ReadFile implements the RPC.
 func (f *Files) ReadFile(_ context.Context, r *agentv1.ReadFileRequest) (*agentv1.ReadFileResponse, error) {
 	answer := new(agentv1.ReadFileResponse)
 	return answer, f.With(r.Path, true, func(p *Place) error {
@@ -261,14 +264,15 @@ func (f *Files) ReadFile(_ context.Context, r *agentv1.ReadFileRequest) (*agentv
 	})
 }
 
-// Replacement is a new file beside an old one, which it replaces at the end.
+// Replacement is a temporary file beside the file that it replaces when it is committed.
 type Replacement struct {
 	File  *os.File
 	place *Place
 	temp  string
 }
 
-// Replace begins to replace a file; mode 0 is the old one's, or 0644.
+// Replace begins to replace a file, or to create one. With mode 0 the new file has the mode of
+// the old one, or 0644.
 func (p *Place) Replace(mode uint32) (*Replacement, error) {
 	if err := p.writable(); err != nil {
 		return nil, err
@@ -302,8 +306,8 @@ func (p *Place) Replace(mode uint32) (*Replacement, error) {
 	return &Replacement{f, p, temp}, nil
 }
 
-// Commit puts the new file in the place of the old one, unless err says that its
-// writing failed. It returns err, or its own error.
+// Commit renames the new file to the old one. When err, the error of writing the new file, is
+// not nil, it removes the new file instead. It returns err, or its own error.
 func (r *Replacement) Commit(err error) error {
 	if cerr := r.File.Close(); err == nil {
 		err = cerr
@@ -317,7 +321,7 @@ func (r *Replacement) Commit(err error) error {
 	return err
 }
 
-// WriteFile implements the wire.
+// WriteFile implements the RPC.
 func (f *Files) WriteFile(_ context.Context, r *agentv1.WriteFileRequest) (*agentv1.WriteFileResponse, error) {
 	answer := new(agentv1.WriteFileResponse)
 	return answer, f.With(r.Path, true, func(p *Place) (err error) {
@@ -326,6 +330,7 @@ func (f *Files) WriteFile(_ context.Context, r *agentv1.WriteFileRequest) (*agen
 	})
 }
 
+// write writes to the file as a request says, and returns the file's size.
 func (p *Place) write(m *agentv1.WriteFileRequest) (uint64, error) {
 	if !m.Append && m.Offset == nil {
 		n, err := p.Replace(m.Mode)
@@ -378,7 +383,7 @@ func describe(name string, st fs.FileInfo) *agentv1.FileInfo {
 	return i
 }
 
-// ListFiles implements the wire.
+// ListFiles implements the RPC.
 func (f *Files) ListFiles(ctx context.Context, r *agentv1.ListFilesRequest) (*agentv1.ListFilesResponse, error) {
 	l := &listing{skipped: f.packages(r.Path), limit: int(min(max(r.Limit, 1), 10_000)),
 		depth: int(min(max(r.Depth, 1), 10))}
@@ -395,8 +400,8 @@ func (f *Files) ListFiles(ctx context.Context, r *agentv1.ListFilesRequest) (*ag
 	return &agentv1.ListFilesResponse{Files: l.out, Truncated: l.truncated}, err
 }
 
-// packages is the folder of installed packages relative to a listed folder, or "" where
-// it is not beneath that folder.
+// packagesIn returns the folder of installed packages relative to a listed folder, or "" when it
+// is not in that folder.
 func (f *Files) packages(listed string) string {
 	if rel, ok := within(f.abs(listed), f.installed()); ok && rel != "." {
 		return rel
@@ -404,11 +409,12 @@ func (f *Files) packages(listed string) string {
 	return ""
 }
 
-// listing walks a folder level by level, in memory bounded by its limit.
+// listing lists a folder level by level, so that the limit cuts the deepest files. The limit
+// also bounds the memory that it uses.
 type listing struct {
 	root         *os.Root
-	base         string
-	skipped      string // a folder that is listed without its content
+	base         string // the listed folder, relative to the root
+	skipped      string // a folder whose files are not listed
 	limit, depth int
 	out          []*agentv1.FileInfo
 	truncated    bool
@@ -424,7 +430,7 @@ func (l *listing) walk(ctx context.Context) error {
 				if dir == "" {
 					return err
 				}
-				continue // it vanished, or may not be read
+				continue // the folder was removed, or may not be read
 			}
 			sub, err := l.read(ctx, f, dir)
 			f.Close()
@@ -441,6 +447,7 @@ func (l *listing) walk(ctx context.Context) error {
 	return nil
 }
 
+// readDir lists one folder, and returns the folders in it.
 func (l *listing) read(ctx context.Context, f *os.File, dir string) (sub []string, err error) {
 	for {
 		entries, err := f.ReadDir(256)
@@ -476,7 +483,7 @@ func (l *listing) read(ctx context.Context, f *os.File, dir string) (sub []strin
 	}
 }
 
-// RemoveFile implements the wire. It removes a link itself, and not its target.
+// RemoveFile implements the RPC. It removes a symbolic link itself, and not its target.
 func (f *Files) RemoveFile(_ context.Context, r *agentv1.RemoveFileRequest) (*agentv1.RemoveFileResponse, error) {
 	return new(agentv1.RemoveFileResponse), f.With(r.Path, false, func(p *Place) error {
 		if err := p.writable(); err != nil {

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// ErrNone is returned by Open for a language whose driver does not take cells
-// from the host itself.
+// ErrUnsupported is returned by OpenDirect when the driver cannot get cells from the host
+// directly.
 var ErrNone = errors.New("this interpreter takes cells from the agent alone")
 
 // openLimit is how long a driver may take to dial the host.
 const openLimit = 10 * time.Second
 
-// Open makes the driver dial the host's socket with a ticket, and take its
-// cells from there until that connection ends.
+// OpenDirect makes the driver dial the host's socket with a ticket, and get its cells from that
+// connection until the connection ends.
 func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 	if i.shared == nil {
 		return ErrNone
 	}
-	if err := i.Warm(ctx); err != nil { // nobody waits behind one that hangs
+	if err := i.Warm(ctx); err != nil { // without the slot: cells must not wait for a start that hangs
 		return err
 	}
 	if err := i.acquire(ctx, nil); err != nil {
@@ -35,7 +35,7 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 	lost := i.lost
 	i.mu.Unlock()
 	if lost != "" {
-		return errors.New("the next result through the agent has to say first what was lost: " + lost)
+		return errors.New("the next cell goes through the agent, whose result says why variables were lost: " + lost)
 	}
 	id := token()
 	if err := p.connect(id, hex.EncodeToString(ticket)+" "+socket); err != nil {
@@ -60,8 +60,8 @@ func (i *Interp) Open(ctx context.Context, socket string, ticket []byte) error {
 	}
 }
 
-// ready returns the living process. A cell that still runs, of a host that is gone, is
-// stopped first. Limit is as for ensure. The slot is held.
+// ready returns the process as ensureStarted does. When it still runs a cell of a host that is
+// gone, that cell is stopped first. The caller holds the slot.
 func (i *Interp) ready(ctx context.Context, limit time.Duration) (*proc, error) {
 	p, err := i.ensure(ctx, limit)
 	if err != nil || i.shared == nil {
@@ -84,9 +84,9 @@ func (i *Interp) ready(ctx context.Context, limit time.Duration) (*proc, error) 
 	return i.ensure(ctx, limit)
 }
 
-// Supervise takes over a cell that the host gave to the driver itself, and which began
-// then. Taken is false when it is over: the driver answers the host then. With stop, it
-// is stopped at once.
+// Supervise supervises a cell that the host sent to the driver directly, and which began at
+// that time. It returns false when the cell is over: the driver answers the host then. With
+// stop, the cell is stopped at once.
 func (i *Interp) Supervise(ctx context.Context,
 	id int64, began time.Time, stop bool, c Call) (r *Result, taken bool, err error) {
 	if err := i.acquire(ctx, nil); err != nil {
@@ -94,14 +94,14 @@ func (i *Interp) Supervise(ctx context.Context,
 	}
 	defer i.release()
 	if ctx.Err() != nil && !stop {
-		return nil, false, ctx.Err() // the host gave it up, and may be at the next cell
+		return nil, false, ctx.Err() // the host has given the cell up, and may have sent the next one
 	}
 	i.mu.Lock()
 	p, had := i.proc, i.supervised == id
 	i.mu.Unlock()
 	if had {
-		// The host gave the cell up while its end was on the way here: the driver
-		// has answered the agent, and does not answer the host as well.
+		// The agent has supervised the cell before: the host gave it up when it had just ended.
+		// The driver has answered the agent, and does not answer the host.
 		return &Result{Reply: Reply{Exit: 130}, Interrupted: true, Took: time.Since(began)}, true, nil
 	}
 	if p == nil {
@@ -130,7 +130,7 @@ func (i *Interp) Supervise(ctx context.Context,
 	return i.finish(ctx, p, id, began, c), true, nil
 }
 
-// Notify makes the driver leave the end of each cell to the agent, or no more.
+// SetHandover sets whether the driver hands the end of each cell over to the agent.
 func (i *Interp) Notify(yes bool) {
 	if i.shared != nil {
 		i.shared.Notify(yes)

@@ -1,6 +1,8 @@
-// Package interp runs an interpreter: one process of a language, whose variables outlive
-// a call. It speaks to a driver, a program written in the language itself, over two
-// pipes. Code that is stopped keeps its variables where that is possible.
+// Package interp runs interpreters. An interpreter is a process of a language that runs cells
+// of code, and keeps variables from one cell to the next. In the process runs a driver, a
+// program in the language itself, which gets cells and sends replies over two pipes. A cell
+// is stopped by an interrupt, which keeps the variables; the process is killed only if that
+// does not help.
 package interp
 
 import (
@@ -18,7 +20,7 @@ import (
 	"sandlot/internal/guest/interp/direct"
 )
 
-// Start starts a program; the channel gives its status.
+// Start starts a program. The channel receives its exit status.
 type Start func(argv []string, attr *syscall.ProcAttr) (pid int, status <-chan syscall.WaitStatus, err error)
 
 // Config says what to run and how.
@@ -26,35 +28,36 @@ type Config struct {
 	Driver  string   // python, node or bash
 	Command []string // the interpreter's program
 	Dir     string
-	Output  string // the folder for values that a result links to; "": none are
+	Output  string // the folder for files with values that results link to; "": no such files
 	Env     func() []string
 	Start   Start
-	// Killed says which limit of the sandbox ended something since then, or "".
+	// KilledSince returns the limit of the sandbox because of which a process was killed since
+	// then, or "".
 	Killed func(since time.Time) string
 }
 
-// Interp is one interpreter. It starts when it is first used.
+// Interp is one interpreter. Its process starts when it is first used, and again after it died.
 type Interp struct {
 	config Config
 	slot   chan struct{}  // held by the cell that runs
 	stop   chan struct{}  // asks that cell to stop
-	shared *direct.Shared // nil for drivers that do not use it
+	shared *direct.Shared // nil: the driver gets no cells from the host directly
 
 	mu         sync.Mutex
 	proc       *proc
-	running    time.Time // when the present cell began; zero: none runs
-	lost       string    // why the state was lost, until a result has said so
-	killedBy   string
-	seq        int
-	supervised int64  // the id of the last cell of the host's that was supervised
-	restore    string // bash: a file with the state that its last shell saved
+	running    time.Time // when the cell that runs began; zero: none runs
+	lost       string    // why the variables were lost, until a result has contained it
+	killedBy   string    // the limit that a process was killed for while the cell ran
+	seq        int       // the number of the last cell
+	supervised int64     // the id of the last cell that was supervised for the host
+	restore    string    // bash: the file with the state that the last shell saved
 }
 
 // New returns an interpreter that has not started.
 func New(c Config) *Interp {
 	i := &Interp{config: c, slot: make(chan struct{}, 1), stop: make(chan struct{}, 1)}
 	if c.Driver == "python" {
-		i.shared, _ = direct.New() // without it the host gives the driver no cells
+		i.shared, _ = direct.New() // without it the driver gets no cells from the host directly
 	}
 	return i
 }
@@ -64,22 +67,22 @@ type Result struct {
 	Reply
 	TimedOut    bool
 	Interrupted bool
-	StateLost   bool
-	Reason      string
-	KilledBy    string
+	StateLost   bool   // the variables are lost
+	Reason      string // why they are lost
+	KilledBy    string // the limit that a process was killed for
 	Took        time.Duration
 }
 
-// Busy says whether code runs now.
+// Busy reports whether a cell runs.
 func (i *Interp) Busy() bool { return i.cell() != 0 }
 
-// PID is the id of the language's process, or 0.
+// PID returns the id of the interpreter's process; 0: none runs.
 func (i *Interp) PID() int {
 	pid, _ := i.Process()
 	return pid
 }
 
-// Process is the id of the language's process, or 0, and when it was started.
+// Process returns the id of the interpreter's process, and when it was started; 0: none runs.
 func (i *Interp) Process() (pid int, started time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -89,15 +92,15 @@ func (i *Interp) Process() (pid int, started time.Time) {
 	return i.proc.pid, i.proc.started
 }
 
-// Blame records which limit ended the process, or one that it started.
+// RecordKill records the limit that the process, or one that it started, was killed for.
 func (i *Interp) Blame(by string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.killedBy = by
 }
 
-// Interrupt stops the cell that runs, as the end of its time would, and
-// waits until it has stopped. Cells that wait for the slot run then.
+// Interrupt stops the cell that runs, as its timeout would, and waits until it has stopped. The
+// next cell that waits for the slot runs then.
 func (i *Interp) Interrupt(ctx context.Context) {
 	n := i.cell()
 	if n == 0 {
@@ -105,14 +108,14 @@ func (i *Interp) Interrupt(ctx context.Context) {
 	}
 	select {
 	case i.stop <- struct{}{}:
-	default: // another call has asked already
+	default: // another call of Interrupt has asked the cell to stop already
 	}
 	for i.cell() == n && ctx.Err() == nil {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// cell is the number of the cell that runs, or 0.
+// currentCell returns the number of the cell that runs; 0: none runs.
 func (i *Interp) cell() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -122,8 +125,8 @@ func (i *Interp) cell() int {
 	return i.seq
 }
 
-// Warm starts the process, if it has not, and waits until it has started. Other calls
-// may use the interpreter meanwhile, and wait as long as their own contexts let them.
+// Warm starts the process, unless it runs, and waits until the driver is ready. It does not
+// hold the slot meanwhile, so other calls wait no longer than their own contexts allow.
 func (i *Interp) Warm(ctx context.Context) error {
 	if err := i.acquire(ctx, nil); err != nil {
 		return err
@@ -136,8 +139,8 @@ func (i *Interp) Warm(ctx context.Context) error {
 	return i.started(ctx, p, 0)
 }
 
-// acquire waits for the slot. Meanwhile waiting is called, at once and then once a
-// second, with how long the cell has run that holds the slot. Waiting may be nil.
+// acquire waits for the slot. It calls waiting, which may be nil, at once and then once a second
+// with how long the cell that holds the slot has run.
 func (i *Interp) acquire(ctx context.Context, waiting func(time.Duration)) error {
 	select {
 	case i.slot <- struct{}{}:
@@ -167,7 +170,7 @@ func (i *Interp) acquire(ctx context.Context, waiting func(time.Duration)) error
 
 func (i *Interp) release() { <-i.slot }
 
-// Close ends the process.
+// Close kills the process.
 func (i *Interp) Close() {
 	i.mu.Lock()
 	p := i.proc
@@ -180,16 +183,17 @@ func (i *Interp) Close() {
 	}
 }
 
-// ensure returns the living process, which has started. It waits for that as long
-// as a call may that has this time limit; 0: none. The slot is held.
+// ensureStarted returns the process, after it has started one where none runs and its driver is
+// ready. Limit is the timeout of the cell that waits for that; 0: it has none. The caller holds
+// the slot.
 func (i *Interp) ensure(ctx context.Context, limit time.Duration) (*proc, error) {
 	arrived := time.Now()
 	p, err := i.current()
 	if err != nil {
 		return nil, err
 	}
-	// A start that began before this call may hang for a reason that the user has mended
-	// since: then this call starts another process.
+	// When a process that another call has started hangs, this call starts another one: the user
+	// may have removed the cause since.
 	if age := arrived.Sub(p.started); age > 0 && !p.isUp() {
 		if rest := max(joinLimit-age, time.Millisecond); limit == 0 || rest < limit {
 			if err := i.started(ctx, p, rest); err == nil || ctx.Err() != nil {
@@ -206,8 +210,8 @@ func (i *Interp) ensure(ctx context.Context, limit time.Duration) (*proc, error)
 	return p, i.started(ctx, p, limit)
 }
 
-// current returns the living process, which may still be starting. The slot is
-// held.
+// ensureRunning returns the process, after it has started one where none runs. The driver may
+// not be ready yet. The caller holds the slot.
 func (i *Interp) current() (*proc, error) {
 	i.mu.Lock()
 	p := i.proc
@@ -234,17 +238,18 @@ func (i *Interp) current() (*proc, error) {
 	return p, nil
 }
 
-// bury records how a process ended by itself.
+// recordDeath records why a process died, for the next result, unless the next process gets its
+// state.
 func (i *Interp) bury(p *proc, why string) {
-	p.kill() // its group may live
+	p.kill() // processes of its group may still run
 	p.close()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.proc = nil
 	if i.restore != "" {
-		// This life removed what an earlier one saved.
+		// The file is not that of an earlier shell: that one was removed when this shell started.
 		if st, err := os.Stat(i.restore); err == nil && st.Size() > 0 {
-			return // the next shell reads its state from there
+			return // the next shell restores the state from the file
 		}
 	}
 	i.restore = ""
@@ -262,20 +267,20 @@ func (i *Interp) bury(p *proc, why string) {
 	}
 }
 
-// Call is one cell to run.
+// Cell is a cell of code to run.
 type Call struct {
 	Code           string
-	Language       string        // of the code, where one driver has several
-	Timeout        time.Duration // from when it begins; 0: none
+	Language       string        // of the code, for a driver of several languages
+	Timeout        time.Duration // counted from when the cell begins; 0: none
 	Stdout, Stderr io.Writer
-	Waiting        func(time.Duration)
+	Waiting        func(time.Duration) // see acquire
 	// Tick is called on each tick of Ticks while the code runs.
 	Ticks <-chan time.Time
 	Tick  func() error
 }
 
-// Run runs one cell, once it has the slot. When ctx ends the code is
-// stopped, and its result is still returned.
+// Run waits for the slot and runs one cell. When ctx ends meanwhile the cell is stopped, and
+// its result is returned all the same.
 func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 	if err := i.acquire(ctx, c.Waiting); err != nil {
 		return nil, err
@@ -300,8 +305,8 @@ func (i *Interp) Run(ctx context.Context, c Call) (*Result, error) {
 	return i.finish(ctx, p, id, start, c), nil
 }
 
-// unstarted is the result of a cell whose interpreter did not start: mostly because of
-// the user's own files and settings.
+// startFailure returns the result of a cell whose interpreter did not start. Mostly files and
+// settings of the user are the cause.
 func (i *Interp) unstarted(err error, start time.Time) *Result {
 	text := err.Error()
 	if i.config.Driver == "python" {
@@ -316,19 +321,19 @@ func (i *Interp) unstarted(err error, start time.Time) *Result {
 	return r
 }
 
-// token names a cell: code that writes to the driver's pipe cannot guess the
-// next one, not even by those of a sandbox that was started from the same
-// snapshot, in which this process's own generator is the same.
+// newCellID returns a random id for a cell. Code that writes to the driver's pipe must not guess
+// the id of the next cell. The kernel makes the id, since this process's own generator has the
+// same state in all sandboxes that were started from one snapshot.
 func token() int64 {
 	var b [8]byte
 	unix.Getrandom(b[:], 0)
 	return 1 + int64(binary.NativeEndian.Uint64(b[:])>>11)
 }
 
-// begin says that a cell runs, and returns its number.
+// beginCell records that a cell runs, and returns its number.
 func (i *Interp) begin(start time.Time) int {
 	select {
-	case <-i.stop: // it was for the cell before
+	case <-i.stop: // an Interrupt that came too late for the last cell
 	default:
 	}
 	i.mu.Lock()
@@ -338,7 +343,7 @@ func (i *Interp) begin(start time.Time) int {
 	return i.seq
 }
 
-// takeLoss is why the state was lost. One result says so.
+// takeLoss returns why the variables were lost, and forgets it: only one result contains it.
 func (i *Interp) takeLoss() string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -347,7 +352,7 @@ func (i *Interp) takeLoss() string {
 	return lost
 }
 
-// finish waits for the end of the cell that runs, and makes its result.
+// finish waits until the cell that runs has ended, and returns its result.
 func (i *Interp) finish(ctx context.Context, p *proc, id int64, start time.Time, c Call) *Result {
 	r, lost := &Result{}, i.takeLoss()
 	i.await(ctx, p, id, c, r)
@@ -367,20 +372,20 @@ func (i *Interp) finish(ctx context.Context, p *proc, id int64, start time.Time,
 		r.KilledBy = i.killedBy
 	}
 	if r.StateLost && ctx.Err() != nil {
-		i.lost = r.Reason // the caller has gone: the next result says so
+		i.lost = r.Reason // nobody reads this result: the next one contains it
 	}
 	return r
 }
 
-// Pauses between the steps of stopping code: SIGINT, SIGINT again, KILL.
+// Pauses between the steps of stopping a cell: SIGINT, SIGINT again, and KILL.
 const (
 	firstPause  = 2 * time.Second
 	secondPause = time.Second
 )
 
-// interrupt sends a SIGINT to the code that runs. The driver learns how many were sent,
-// so that one that arrives late does not stop the next cell. The slot is
-// held.
+// interrupt sends a SIGINT to the cell that runs. The driver gets the number of signals that
+// were sent, so that one that arrives late does not stop the next cell. The caller holds the
+// slot.
 func (i *Interp) interrupt(p *proc) {
 	p.sent++
 	if i.shared != nil {
@@ -391,7 +396,8 @@ func (i *Interp) interrupt(p *proc) {
 	}
 }
 
-// await waits for the end of the cell: its reply, or its process's death.
+// await waits for the driver's reply to the cell, or the process's death, and stops the cell when
+// its timeout is over, ctx ends, or Interrupt was called.
 func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result) {
 	var over, next <-chan time.Time
 	if c.Timeout > 0 {
@@ -454,9 +460,9 @@ func (i *Interp) await(ctx context.Context, p *proc, id int64, c Call, r *Result
 	}
 }
 
-// ended completes the result of a cell whose process died.
+// completeDead completes the result of a cell whose process died.
 func (i *Interp) ended(p *proc, r *Result, start time.Time) {
-	// The reply may have come just before the end.
+	// When r has an id, the driver replied just before it died.
 	if r.ID == 0 {
 		r.OK = false
 		if r.Exit = int32(p.exit.ExitStatus()); p.closed() {
@@ -472,7 +478,7 @@ func (i *Interp) ended(p *proc, r *Result, start time.Time) {
 			}
 		}
 		if i.config.Driver == "bash" && !p.exit.Signaled() && r.Exit == 0 {
-			r.OK = true // exit 0
+			r.OK = true // the code was `exit 0`
 		}
 	}
 	why := ""

@@ -14,26 +14,26 @@ import (
 	"sandlot/internal/guest/interp/direct"
 )
 
-// output reads one output stream of an interpreter for as long as it lives, and
-// gives each byte to the call that runs. All reading is done under one lock, so
-// that what was written before a call's end is in that call's output.
+// output reads one output stream of an interpreter's process until the process ends, and writes
+// it to the output of the cell that runs. It reads under a lock, so that everything that was
+// written before the end of a cell is in that cell's output.
 type output struct {
 	f      *os.File
 	raw    syscall.RawConn
-	shared *direct.Shared // nil: nobody else reads
+	shared *direct.Shared // nil: the driver does not read the stream
 	stream direct.Stream
-	late   atomic.Bool // it will look again
+	late   atomic.Bool // a retry is pending
 
 	mu      sync.Mutex
-	sink    io.Writer // nil between calls
-	between []byte    // what came between calls
+	sink    io.Writer // of the cell that runs; nil between cells
+	between []byte    // output from between cells, for the next cell
 	buf     []byte
 }
 
 const (
-	maxBetween = 64 << 10
-	// maxFlush bounds what is taken at the end of a call from a program that
-	// never stops writing.
+	maxBetween = 64 << 10 // more output than that between cells is discarded
+	// maxFlush bounds what is read at the end of a cell, since a program that the cell has
+	// started may never stop writing.
 	maxFlush = 4 << 20
 )
 
@@ -55,7 +55,8 @@ func (o *output) read() {
 	}
 }
 
-// step reads all that is there; false means: wait for more.
+// readAvailable reads all output that is available. It returns false, as RawConn.Read wants,
+// when it has to wait for more.
 func (o *output) step(fd uintptr) bool {
 	for {
 		n, err, mine := o.next(fd)
@@ -73,15 +74,15 @@ func (o *output) step(fd uintptr) bool {
 	}
 }
 
-// A program that writes line by line is not interrupted for each line: the output of
-// gather is read together, unless it fills the buffer.
+// A read for each line of a program would slow the program down, so after a read the agent
+// waits for gather before the next, unless the buffer was full.
 const (
 	gather     = 3 * time.Millisecond
 	bufferSize = 32 << 10 // half of a pipe by default
 )
 
-// lookAgain is when a stream that was the driver's to read is looked at again:
-// what the driver left there wakes nobody.
+// retryInterval is when a stream is read again that was the driver's to read: the kernel does not
+// report output again that the driver has left there.
 const lookAgain = 50 * time.Millisecond
 
 func (o *output) again() {
@@ -90,11 +91,11 @@ func (o *output) again() {
 	}
 	time.AfterFunc(lookAgain, func() {
 		o.late.Store(false)
-		_ = o.raw.Control(func(fd uintptr) { o.step(fd) }) // but when it is closed
+		_ = o.raw.Control(func(fd uintptr) { o.step(fd) }) // fails when the file is closed
 	})
 }
 
-// next reads once, unless the driver reads the output itself.
+// next reads once, unless the stream is the driver's to read now. Allowed is false then.
 func (o *output) next(fd uintptr) (n int, err error, mine bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -108,15 +109,15 @@ func (o *output) next(fd uintptr) (n int, err error, mine bool) {
 	return n, err, true
 }
 
-// poll reads the output that is there now: output that came while it was the driver's
-// to read has woken nobody.
+// poll reads the output that is available now. It is called when the stream was the driver's to
+// read until now, as the kernel does not report the output of that time again.
 func (o *output) poll() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.take()
 }
 
-// take reads all that is there. The lock is held.
+// readAll reads all output that is available, up to maxFlush. The caller holds mu.
 func (o *output) take() {
 	o.raw.Control(func(fd uintptr) {
 		for taken := 0; taken < maxFlush; {
@@ -129,7 +130,7 @@ func (o *output) take() {
 	})
 }
 
-// once reads once. The lock is held.
+// readOnce reads once. The caller holds mu.
 func (o *output) once(fd uintptr) (int, error) {
 	n, err := unix.Read(int(fd), o.buf)
 	for errors.Is(err, unix.EINTR) {
@@ -148,7 +149,7 @@ func (o *output) once(fd uintptr) (int, error) {
 	return n, err
 }
 
-// attach gives the output to a call, first what came since the last one.
+// attach makes w get the output, first that from between the cells.
 func (o *output) attach(w io.Writer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -162,8 +163,8 @@ func (o *output) attach(w io.Writer) {
 	o.sink = w
 }
 
-// flush detaches several outputs at once. Most calls have written nothing more,
-// which one look at all of them tells.
+// flush detaches several outputs. For most cells there is nothing left to read, which one poll
+// of all the outputs shows.
 func flush(outputs ...*output) {
 	ready := make([]unix.PollFd, len(outputs))
 	for i, o := range outputs {
@@ -182,8 +183,8 @@ func flush(outputs ...*output) {
 	}
 }
 
-// detach takes what was written until now, and keeps what comes after. It
-// returns what was kept.
+// detach reads the output that was written until now, and detaches the cell. It returns the
+// output from between cells.
 func (o *output) detach() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -33,26 +33,26 @@ var (
 	bashDriver string
 )
 
-// proc is one life of the language's process.
+// process is one process of an interpreter, with the driver in it.
 type proc struct {
 	pid      int
-	up       chan struct{} // closed when its driver has started
-	done     chan struct{} // closed when it has ended
+	up       chan struct{} // closed when the driver is ready
+	done     chan struct{} // closed when the process has ended
 	exit     syscall.WaitStatus
 	requests *os.File
 	replies  chan Reply
-	bell     *os.File // python: asks the driver to write what the code has printed
+	bell     *os.File // python: a byte asks the driver to write buffered output
 	out, err *output
 	started  time.Time
-	sent     int            // how many SIGINT code was sent in this life; guarded by the slot
-	unheard  bool           // the last cell ended by itself although it was sent a SIGINT
-	answers  *os.File       // the driver's replies, as bytes
-	work     sync.WaitGroup // goroutines that read of it, and wait for it
+	sent     int            // how many SIGINT it was sent; guarded by the slot
+	unheard  bool           // the last cell was sent a SIGINT, and ended without being interrupted
+	answers  *os.File       // the pipe with the driver's replies
+	work     sync.WaitGroup // goroutines that wait for the process, and read its pipes
 	failed   sync.Once
-	failure  error // why it did not start
+	failure  error // why the driver did not start
 }
 
-// Reply is a driver's answer to a cell.
+// Reply is a driver's reply to a cell.
 type Reply = wire.Reply
 
 func (p *proc) alive() bool {
@@ -69,12 +69,12 @@ func (p *proc) kill() { _ = syscall.Kill(-p.pid, syscall.SIGKILL) }
 func (p *proc) close() {
 	p.requests.Close()
 	p.answers.Close()
-	p.bell.Close() // nil is closed already
+	p.bell.Close() // does nothing when it is nil
 	p.out.close()
 	p.err.close()
 }
 
-// driver is the command line of the interpreter with its driver.
+// driver returns the command line that starts the interpreter with its driver.
 func (i *Interp) driver() []string {
 	args := []string{"--norc", "--noprofile", "-c", bashDriver, "bash"}
 	switch i.config.Driver {
@@ -89,23 +89,23 @@ func (i *Interp) driver() []string {
 const (
 	// startLimit is how long an interpreter may take to start.
 	startLimit = 60 * time.Second
-	// slowStart is how long one takes to start that most likely hangs. One that is
-	// younger goes on when a call has no more time for it: the next call has it.
+	// slowStart is how long an interpreter starts before it counts as hanging. When the timeout
+	// of a call is over before that, the interpreter is not killed: the next call uses it.
 	slowStart = 3 * time.Second
-	// joinLimit is how old a start may get that somebody else has begun.
+	// joinLimit is how long an interpreter that another call has started may take in all.
 	joinLimit = 10 * time.Second
-	// signalLimit is how long a signal may be on its way to a shell.
+	// signalLimit is how long a SIGINT may take to arrive at a shell.
 	signalLimit = 250 * time.Millisecond
 )
 
-// maxStartText is how much of what an interpreter said is told when it does not
-// start, in bytes.
+// maxStartOutput bounds the output of an interpreter that did not start in the error, in bytes.
 const maxStartText = 4 << 10
 
-// pipeSize is how many bytes a program may print before it waits for the agent.
+// pipeSize is the size of the pipes for output: how many bytes a program can write before it
+// has to wait for the agent.
 const pipeSize = 256 << 10
 
-// launch starts the process.
+// launch starts a process. Its driver becomes ready later.
 func (i *Interp) launch() (*proc, error) {
 	p := &proc{started: time.Now(), up: make(chan struct{}), done: make(chan struct{}), replies: make(chan Reply, 4)}
 	null, err := os.Open(os.DevNull)
@@ -137,7 +137,7 @@ func (i *Interp) launch() (*proc, error) {
 		return nil, err
 	}
 	for _, f := range []*os.File{out, errOut} {
-		_, _ = unix.FcntlInt(number(f), unix.F_SETPIPE_SZ, pipeSize) // at best
+		_, _ = unix.FcntlInt(number(f), unix.F_SETPIPE_SZ, pipeSize) // smaller pipes work as well
 	}
 	files := make([]uintptr, len(childs))
 	for n, f := range childs {
@@ -145,7 +145,7 @@ func (i *Interp) launch() (*proc, error) {
 	}
 	if i.shared != nil {
 		i.shared.Reset()
-		// The driver reads its own output where the host gives it cells.
+		// The driver reads the output of cells that it gets from the host directly.
 		bell, e := pipe(true)
 		if e != nil {
 			return nil, e
@@ -157,7 +157,7 @@ func (i *Interp) launch() (*proc, error) {
 	pid, status, err := i.config.Start(i.driver(), attr)
 	if err != nil {
 		for _, f := range []*os.File{out, errOut, requests, replies, p.bell} {
-			f.Close() // nil is closed already
+			f.Close() // does nothing for nil
 		}
 		return nil, fmt.Errorf("starting %s: %w", i.config.Command[0], err)
 	}
@@ -171,8 +171,8 @@ func (i *Interp) launch() (*proc, error) {
 	return p, nil
 }
 
-// environment is the environment of the process. A shell saves its state for the next
-// one, and reads the state that the one before saved.
+// environment returns the environment of the process. A shell that ends saves its state in a
+// file, and the next shell restores it from there.
 func (i *Interp) environment() []string {
 	env := append(i.config.Env(), "MPLBACKEND=agg")
 	if i.config.Driver != "bash" {
@@ -188,7 +188,8 @@ func (i *Interp) environment() []string {
 	return env
 }
 
-// number is a file's descriptor, which stays as it is: Fd would make it blocking.
+// descriptor returns the descriptor of a file. Unlike File.Fd it does not make the file
+// blocking.
 func number(f *os.File) uintptr {
 	var n uintptr
 	if raw, err := f.SyscallConn(); err == nil {
@@ -199,7 +200,7 @@ func number(f *os.File) uintptr {
 
 func (i *Interp) saveFile() string { return fmt.Sprintf("/tmp/.sandlot-bash-%p", i) }
 
-// isUp says whether the driver has started.
+// isReady reports whether the driver is ready.
 func (p *proc) isUp() bool {
 	select {
 	case <-p.up:
@@ -209,8 +210,8 @@ func (p *proc) isUp() bool {
 	}
 }
 
-// started waits until a process has started, as long as a call may that has this
-// time limit; 0: none. One that hangs is ended.
+// awaitReady waits until the driver of a process is ready. Limit is the timeout of the cell that
+// waits for that; 0: it has none. A process that hangs is killed.
 func (i *Interp) started(ctx context.Context, p *proc, limit time.Duration) error {
 	if p.isUp() {
 		return nil
@@ -238,8 +239,8 @@ func (i *Interp) started(ctx context.Context, p *proc, limit time.Duration) erro
 	return i.fail(p, fmt.Sprintf("it was not ready within %v", age.Round(100*time.Millisecond)))
 }
 
-// fail ends a process that has not started and says why it has not; "" is by its
-// own end.
+// failStart kills a process whose driver is not ready, and returns the error for it. Reason may be
+// empty when the process has ended by itself.
 func (i *Interp) fail(p *proc, why string) error {
 	p.failed.Do(func() {
 		if !p.alive() {
@@ -248,7 +249,7 @@ func (i *Interp) fail(p *proc, why string) error {
 				why = fmt.Sprintf("it died of signal %d", p.exit.Signal())
 			}
 		}
-		p.kill() // what it started may live
+		p.kill() // processes of its group may still run
 		<-p.done
 		text := p.err.detach()
 		p.close()
@@ -265,8 +266,8 @@ func (i *Interp) fail(p *proc, why string) error {
 	return p.failure
 }
 
-// awaitSignal gives a shell that may not have heard a signal the time to hear it. The
-// signal ends the shell then, whose state is the next one's, and not the next cell.
+// awaitSignal waits for a SIGINT that may be on its way to a shell. Otherwise it would stop the
+// next cell. It ends the shell, and the next shell restores the state.
 func (p *proc) awaitSignal() {
 	p.unheard = false
 	select {
@@ -275,16 +276,15 @@ func (p *proc) awaitSignal() {
 	}
 }
 
-// maxReply bounds what a driver may say of one cell: more than the
-// drivers' own bounds come to as JSON, which writes a character in up to six
-// bytes. An answer that was cut would be none.
+// maxReply bounds the size of a driver's reply in bytes. A longer one is cut, and lost. It is
+// more than the drivers' own bounds allow, even where JSON needs six bytes for a character.
 const maxReply = 48 << 20
 
-// listen reads the driver's replies: for bash lines of "id status", for the
-// others JSON.
+// readReplies reads the driver's replies: from bash lines of "id status", from other drivers
+// lines of JSON.
 func (p *proc) listen(driver string) {
 	defer p.answers.Close()
-	// Without a way to answer it need not wait for more: that would hold its end up.
+	// A driver that has closed its replies would wait for requests for ever: it ends without them.
 	defer p.requests.Close()
 	r := bufio.NewReaderSize(p.answers, 4<<10)
 	for up := false; ; {
@@ -311,10 +311,10 @@ func (p *proc) listen(driver string) {
 		}
 		select {
 		case p.replies <- reply:
-			runtime.Gosched() // who waits for it goes first
+			runtime.Gosched() // let the goroutine that waits for the reply run first
 		case <-p.done:
 			return
-		case <-time.After(time.Second): // nobody asked: code of the user wrote it
+		case <-time.After(time.Second): // no call waits for it: code of the user wrote it
 		}
 	}
 }
@@ -332,13 +332,14 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// connect tells a Python driver where to dial.
+// sendDial makes a Python driver dial the host; target is the ticket and the socket.
 func (p *proc) connect(id int64, where string) error {
 	p.requests.SetWriteDeadline(time.Now().Add(openLimit))
 	_, err := fmt.Fprintf(p.requests, "%d -1 %d %d\n%s", id, len(where), p.sent, where)
 	return err
 }
 
+// send sends a cell to the driver; n is the cell's number.
 func (p *proc) send(driver string, id int64, n int, c Call) error {
 	code := c.Code
 	p.requests.SetWriteDeadline(time.Now().Add(10 * time.Second))
@@ -355,7 +356,7 @@ func (p *proc) send(driver string, id int64, n int, c Call) error {
 		N        int    `json:"n"`
 		Code     string `json:"code"`
 		Language string `json:"language"`
-		// Signalled says that the cell before may not have heard its SIGINT.
+		// Signalled says that a SIGINT for the last cell may still be on its way.
 		Signalled bool `json:"signalled"`
 	}{id, n, code, c.Language, p.unheard})
 	p.unheard = false
@@ -366,11 +367,11 @@ func (p *proc) send(driver string, id int64, n int, c Call) error {
 	return err
 }
 
-// flushEvery is how long what code has printed may wait in the driver.
+// flushInterval bounds how long output of a running cell may be buffered in the driver.
 const flushEvery = 50 * time.Millisecond
 
-// writes returns a channel that ticks when the driver is to be asked to write,
-// and never where it does not buffer.
+// flushTicks returns a channel that ticks when requestFlush is to be called. For a driver that
+// does not buffer it never ticks.
 func (p *proc) writes() (<-chan time.Time, func()) {
 	if p.bell == nil {
 		return nil, func() {}
@@ -379,8 +380,8 @@ func (p *proc) writes() (<-chan time.Time, func()) {
 	return t.C, t.Stop
 }
 
-// ring asks the driver to write what the code has printed. One that has not
-// heard yet is not asked again.
+// requestFlush asks the driver to write the output that it buffers. It does not wait when the
+// pipe is full of such requests.
 func (p *proc) ring() {
 	if raw, err := p.bell.SyscallConn(); err == nil {
 		_ = raw.Write(func(fd uintptr) bool {
@@ -390,9 +391,9 @@ func (p *proc) ring() {
 	}
 }
 
-// closedExit is the exit code of a driver after the code has closed the descriptors of
-// its requests and replies.
+// closedExit is the exit code of a driver that finds that code has closed the descriptors of its
+// requests or replies.
 const closedExit = 113
 
-// closed says that the process ended so.
+// closedPipes reports whether the process ended with closedExit.
 func (p *proc) closed() bool { return !p.exit.Signaled() && p.exit.ExitStatus() == closedExit }

@@ -21,20 +21,18 @@ import (
 )
 
 const (
-	// ttl is how long an answer may be used, in seconds: the policy can change.
-	ttl = 2
-	// maxLookups bounds the look-ups at once, maxQueries those of a second, and so many
-	// of a tenth of one may come together.
-	maxLookups = 64
-	maxQueries = 1000
-	maxQuery   = 1232 // bytes of one
+	// ttl is how long an answer may be cached, in seconds. It is short, as the policy can change.
+	ttl        = 2
+	maxLookups = 64   // at once
+	maxQueries = 1000 // a second, with bursts of a tenth of that
+	maxQuery   = 1232 // bytes
 )
 
-// nameServer is the resolv.conf of the sandbox; that of a template's own root may
-// name another server.
+// resolvConf is the sandbox's /etc/resolv.conf. The one in a template's root file system may
+// have another name server.
 const nameServer = "nameserver 127.0.0.1\noptions timeout:10 attempts:2\n"
 
-// writeResolvConf makes this package the name server of all programs.
+// writeResolvConf makes this package the name server that programs use.
 func writeResolvConf(file string) error {
 	if text, err := os.ReadFile(file); err == nil && string(text) == nameServer {
 		return nil
@@ -45,8 +43,8 @@ func writeResolvConf(file string) error {
 	return os.WriteFile(file, []byte(nameServer), 0o644)
 }
 
-// resolve serves the look-ups of all programs: those to the name server of
-// resolv.conf, and, by the rule, those to any other.
+// serveDNS serves the DNS queries of all programs: those to the name server of resolv.conf,
+// and, as they are redirected, those to any other name server.
 func (n *Network) resolve(ctx context.Context) error {
 	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback, Port: dnsPort})
 	if err != nil {
@@ -86,7 +84,8 @@ func (n *Network) resolve(ctx context.Context) error {
 	return nil
 }
 
-// lookups serves look-ups over TCP: each message has its length before it.
+// serveDNSOverTCP serves the DNS queries of a TCP connection, where each message follows its
+// length.
 func (n *Network) lookups(ctx context.Context, c *net.TCPConn) {
 	in, out := bufio.NewReader(c), bufio.NewWriter(c)
 	for {
@@ -112,7 +111,7 @@ func (n *Network) lookups(ctx context.Context, c *net.TCPConn) {
 	}
 }
 
-// answer answers a query; nil is for a message that is none.
+// answer returns the answer to a query; nil: the message is no query, and gets none.
 func (n *Network) answer(ctx context.Context, query []byte) []byte {
 	var p dnsmessage.Parser
 	h, err := p.Start(query)
@@ -148,8 +147,8 @@ func pack(m dnsmessage.Message) []byte {
 	return b
 }
 
-// look answers a question. Names have IPv4 addresses alone, so that programs use
-// them at once.
+// resolve answers a question. Names have IPv4 addresses only: programs would try an IPv6
+// address first, and wait.
 func (n *Network) look(ctx context.Context, q dnsmessage.Question) (dnsmessage.ResourceBody, dnsmessage.RCode) {
 	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))
 	if q.Type == dnsmessage.TypePTR {
@@ -172,7 +171,7 @@ func (n *Network) look(ctx context.Context, q dnsmessage.Question) (dnsmessage.R
 	}
 	a := n.names.address(name, code == wire.NetOK)
 	if code == wire.NetOK {
-		n.work.Go(func() { n.host.prepare(ctx) }) // a connection follows
+		n.work.Go(func() { n.host.prepare(ctx) }) // the program will most likely connect
 	} else {
 		n.refused.Store(time.Now().UnixNano())
 		n.onRefused()
@@ -191,7 +190,7 @@ func local(t dnsmessage.Type) dnsmessage.ResourceBody {
 	return nil
 }
 
-// reverse finds the name of an address that was given to one.
+// reverse answers a PTR question with the name that an address stands for.
 func (n *Network) reverse(name string) (dnsmessage.ResourceBody, dnsmessage.RCode) {
 	parts := strings.Split(strings.TrimSuffix(name, ".in-addr.arpa"), ".")
 	if len(parts) == 4 {

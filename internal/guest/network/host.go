@@ -10,46 +10,46 @@ import (
 	"sandlot/internal/agent/wire"
 )
 
-// host sends requests to the host. It keeps a few connections ready, since making one
-// costs more than using it.
+// host sends requests to the host. It keeps a few idle connections, since a new one costs more
+// than a request.
 type host struct {
 	dial func(ctx context.Context) (net.Conn, error)
 
 	mu     sync.Mutex
 	spare  []net.Conn
 	closed bool
-	// busy is until when no request is sent, as the host has answered that the sandbox
+	// busyUntil is when requests are sent again, after the host has answered that the sandbox
 	// sends too many.
 	busy  time.Time
-	known map[string]known // the host's answers of a moment ago, by name
+	known map[string]known // the host's last answers, by name
 }
 
-// known is the host's answer about a name.
+// cachedAnswer is the host's answer about a name.
 type known struct {
 	code  wire.NetCode
 	until time.Time
 }
 
 const (
-	// busyPause is how long no request is sent to a host that is busy.
+	// busyPause is how long no request is sent after NetBusy.
 	busyPause = 50 * time.Millisecond
-	// maxKnown bounds the names in known.
+	// maxCached bounds the number of cached answers.
 	maxKnown = 4096
 	maxSpare = 4
-	// restartLimit is how long the host may be away before a request fails: a server
-	// that is started again is back within a second or two.
+	// restartLimit is how long the host may be unreachable before a request fails: a server
+	// that is restarted is back within a second or two.
 	restartLimit = 5 * time.Second
-	// answerLimit bounds the wait for the host's answer, which may have to dial.
+	// answerLimit bounds the wait for the host's answer. The host may have to dial first.
 	answerLimit = 40 * time.Second
 )
 
-// refusal is the host's answer to a request that it does not grant.
+// refusal is an answer of the host other than NetOK, as an error.
 type refusal struct{ wire.NetReply }
 
 func (r refusal) Error() string { return r.Message }
 
-// connect returns a connection that carries the bytes of a TCP connection. Its error is
-// a refusal, or says why the host did not answer.
+// connect makes the host connect to a destination, and returns a connection with the bytes of
+// that TCP connection. Its error is a refusal, or says why the host did not answer.
 func (h *host) connect(ctx context.Context, to wire.NetRequest) (halfCloser, error) {
 	c, reply, err := h.ask(ctx, to)
 	if err != nil {
@@ -70,14 +70,14 @@ func (h *host) connect(ctx context.Context, to wire.NetRequest) (halfCloser, err
 	return out, nil
 }
 
-// isBusy says whether no request is to be sent now.
+// isBusy reports whether no request may be sent now.
 func (h *host) isBusy() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Now().Before(h.busy)
 }
 
-// lookup asks whether a name may be reached, and exists.
+// lookup asks the host whether the policy allows a name, and whether the name exists.
 func (h *host) lookup(ctx context.Context, name string) (wire.NetCode, error) {
 	h.mu.Lock()
 	k, ok := h.known[name]
@@ -97,7 +97,7 @@ func (h *host) lookup(ctx context.Context, name string) (wire.NetCode, error) {
 	return reply.Code, nil
 }
 
-// learn keeps an answer for as long as programs may.
+// cacheAnswer keeps an answer for as long as programs may cache it.
 func (h *host) learn(name string, code wire.NetCode) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,8 +111,8 @@ func (h *host) learn(name string, code wire.NetCode) {
 	h.known[name] = known{code, time.Now().Add(ttl * time.Second)}
 }
 
-// ask sends a request on a connection and reads its answer. A spare connection may have
-// died with the host: then a new one is used.
+// roundTrip sends a request and reads the answer. An idle connection may be broken, since the
+// host was restarted: then the request is sent on another one.
 func (h *host) ask(ctx context.Context, r wire.NetRequest) (net.Conn, wire.NetReply, error) {
 	for {
 		c, isNew, err := h.get(ctx)
@@ -135,7 +135,7 @@ func (h *host) ask(ctx context.Context, r wire.NetRequest) (net.Conn, wire.NetRe
 	}
 }
 
-// get returns a spare connection, or a new one.
+// getConn returns an idle connection, or a new one.
 func (h *host) get(ctx context.Context) (c net.Conn, isNew bool, err error) {
 	h.mu.Lock()
 	if n := len(h.spare); n > 0 {
@@ -158,7 +158,7 @@ func (h *host) get(ctx context.Context) (c net.Conn, isNew bool, err error) {
 	}
 }
 
-// put makes a connection a spare one, or closes it.
+// putConn keeps a connection as an idle one, or closes it when there are enough.
 func (h *host) put(c net.Conn) {
 	h.mu.Lock()
 	room := !h.closed && len(h.spare) < maxSpare
@@ -171,7 +171,7 @@ func (h *host) put(c net.Conn) {
 	}
 }
 
-// prepare makes a spare connection, so that the next request need not wait.
+// preconnect makes an idle connection, so that the next request need not wait for one.
 func (h *host) prepare(ctx context.Context) {
 	h.mu.Lock()
 	enough := h.closed || len(h.spare) >= maxSpare

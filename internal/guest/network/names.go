@@ -5,18 +5,17 @@ import (
 	"sync"
 )
 
-// names gives each name an address, and finds the name again by it. The names
-// that were used longest ago give theirs up.
+// names gives each name an address that stands for it. When no address is left, the name that
+// got its address first loses it.
 type names struct {
 	mu   sync.Mutex
-	good ring
-	bad  ring
+	good ring // names that the policy allows
+	bad  ring // names that it refuses
 }
 
-// Addresses of names that may be reached come from goodNet, and the rule leads
-// them to this package. Those of names that may not be reached come from badNet:
-// nothing listens there, so that a program is refused at once, as by a host
-// whose port is closed.
+// Names that the policy allows get addresses of allowedNet, connections to which are redirected
+// to this package. Names that it refuses get addresses of refusedNet, where nothing listens: the
+// kernel refuses a connection at once, as a host does whose port is closed.
 var (
 	goodNet = netip.MustParsePrefix("198.18.0.0/16")
 	badNet  = netip.MustParsePrefix("198.19.0.0/16")
@@ -24,15 +23,16 @@ var (
 
 const (
 	goodNames = 16384
-	badNames  = 32  // each that was used has a socket that sees who is refused
-	first     = 256 // addresses of a net that are not used
+	badNames  = 32  // few, as each needs a watcher with a raw socket
+	first     = 256 // the first addresses of a net are not used
 )
 
+// addressRing hands out the addresses of a net in circles.
 type ring struct {
 	base    netip.Prefix
 	size    int
-	next    int
-	byName  map[string]int
+	next    int            // the index of the next address to hand out
+	byName  map[string]int // the indexes of names' addresses
 	byIndex []string
 }
 
@@ -44,7 +44,7 @@ func newRing(base netip.Prefix, size int) ring {
 	return ring{base: base, size: size, byName: map[string]int{}}
 }
 
-// address returns the name's address.
+// address returns the address of a name; one that has none gets one.
 func (n *names) address(name string, reachable bool) netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -54,7 +54,7 @@ func (n *names) address(name string, reachable bool) netip.Addr {
 	return n.bad.address(name)
 }
 
-// name returns the name whose address that is, or "".
+// name returns the name that an address stands for, or "".
 func (n *names) name(a netip.Addr) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -64,6 +64,7 @@ func (n *names) name(a netip.Addr) string {
 	return n.bad.name(a)
 }
 
+// addressAt returns the address with an index.
 func (r *ring) at(i int) netip.Addr {
 	b := r.base.Addr().As4()
 	i += first

@@ -1,11 +1,11 @@
-// Package network is the sandbox's only way to the network: it accepts every TCP
-// connection and every look-up of every program in the sandbox, and passes it to the
-// host, which decides. The host trusts nothing here, and a program that undoes the
-// redirection reaches nothing: the sandbox has no other interface.
+// Package network is the sandbox's only access to the network. It accepts each TCP connection
+// and each DNS query of the programs in the sandbox, and passes it to the host, which applies
+// the policy. The host trusts nothing that this package sends, and a program that removes the
+// redirection reaches nothing: the sandbox has no network interface but loopback.
 //
-// After Redirect every IPv4 address is one of the sandbox's own, and a rule redirects
-// TCP to this package, which learns the destination from the kernel. Each name that a
-// program looks up gets an address of its own, so that the host sees names.
+// After Redirect every IPv4 address is a local one, and a rule redirects TCP connections to
+// this package, which learns the destination from the kernel. Each name that a program looks
+// up gets an address that stands for it, so that the host gets the name.
 package network
 
 import (
@@ -25,47 +25,47 @@ import (
 	"sandlot/internal/agent/wire"
 )
 
-// Ports on loopback, beside that of the redirected connections, which is any.
+// Ports on loopback. The kernel chooses the port for redirected connections.
 const (
-	// ProxyPort is an explicit proxy's, for HTTP and SOCKS5.
+	// ProxyPort is the port of a proxy for HTTP and SOCKS5.
 	ProxyPort = 3128
 	dnsPort   = 53
 )
 
-// maxConns bounds the connections of the sandbox at once, here; the host has its
-// own bound.
+// maxConns bounds how many connections of the sandbox this package serves at once. The host
+// has its own bound.
 const maxConns = 4096
 
 // Network serves the programs of one sandbox.
 type Network struct {
-	onRefused func() // called when a name is refused, before the program has the answer
+	onRefused func() // called when a name is refused, before the program gets the answer
 	host      *host
 	names     *names
-	slots     *semaphore.Weighted // of connections
+	slots     *semaphore.Weighted // one for each connection that is served
 	work      sync.WaitGroup
-	stop      []io.Closer
-	port      atomic.Uint32 // of the redirected connections; 0 before Start
+	stop      []io.Closer   // the listeners, closed by Wait
+	port      atomic.Uint32 // where redirected connections arrive; 0 before Start
 
-	refused    atomic.Int64 // when a refused name was looked up, in ns since 1970
-	attempts   chan netip.AddrPort
-	unreported atomic.Int64 // refused connections of which the host does not know yet
+	refused    atomic.Int64        // when a refused name was last looked up, in ns since 1970
+	attempts   chan netip.AddrPort // connections to refused names that reportRefused is to report
+	unreported atomic.Int64        // refused connections that the host does not know of yet
 
 	mu       sync.Mutex
-	watchers map[netip.Addr]*watcher
+	watchers map[netip.Addr]*watcher // by the address of a refused name
 	closed   bool
 }
 
-// New returns a network whose requests go over connections that dial makes: each
-// has been greeted. OnRefused is called when a name is refused, before the program that
-// looked it up has the answer.
+// New returns a network that sends its requests on connections that dial returns, after their
+// greeting. OnRefused is called when a name is refused, before the program that looked it up
+// gets the answer.
 func New(dial func(ctx context.Context) (net.Conn, error), onRefused func()) *Network {
 	return &Network{onRefused: onRefused, host: &host{dial: dial}, names: newNames(),
 		slots: semaphore.NewWeighted(maxConns), attempts: make(chan netip.AddrPort, badNames),
 		watchers: map[netip.Addr]*watcher{}}
 }
 
-// Start serves until ctx ends; Wait returns then. Where the kernel does not let it
-// redirect, the explicit proxy is what is left, and the error says why.
+// Start starts to serve, until ctx ends; Wait waits for that. When the kernel does not allow
+// the redirection, only the proxy works, and the error says why.
 func (n *Network) Start(ctx context.Context) error {
 	transparent, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: loopback})
 	if err != nil {
@@ -83,11 +83,11 @@ func (n *Network) Start(ctx context.Context) error {
 	return errors.Join(perr, n.resolve(ctx), writeResolvConf("/etc/resolv.conf"), n.Redirect())
 }
 
-// Redirect redirects every connection to this package. Start does so; it is called
-// again where the kernel's tables are empty after that, in a sandbox that was restored.
+// Redirect redirects every connection to this package. Start calls it. It is called again in
+// a sandbox that was restored from a snapshot, where the kernel's tables are empty.
 func (n *Network) Redirect() error { return redirect(uint16(n.port.Load())) }
 
-// Wait returns when ctx of Start has ended and nothing is left.
+// Wait waits until ctx, which is that of Start, has ended and all goroutines have returned.
 func (n *Network) Wait(ctx context.Context) {
 	<-ctx.Done()
 	for _, c := range n.stop {
@@ -105,7 +105,7 @@ func (n *Network) Wait(ctx context.Context) {
 
 var loopback = net.IPv4(127, 0, 0, 1)
 
-// serve gives each connection of l to handle, and closes it after.
+// serve calls handle with each connection of l, and closes the connection afterwards.
 func (n *Network) serve(ctx context.Context, l net.Listener, handle func(context.Context, *net.TCPConn)) {
 	n.work.Go(func() {
 		for {
@@ -113,7 +113,7 @@ func (n *Network) serve(ctx context.Context, l net.Listener, handle func(context
 			if errors.Is(err, net.ErrClosed) || ctx.Err() != nil {
 				return
 			}
-			if err != nil { // no file descriptors, at a flood
+			if err != nil { // such as too many open files
 				time.Sleep(5 * time.Millisecond)
 				continue
 			}
@@ -133,28 +133,28 @@ func (n *Network) serve(ctx context.Context, l net.Listener, handle func(context
 	})
 }
 
-// reset ends a connection as one that was refused.
+// reset closes a connection with a RST, as if it had been refused.
 func reset(c *net.TCPConn) {
 	c.SetLinger(0)
 	c.Close()
 }
 
-// redirected serves a connection that the kernel redirected.
+// serveRedirected serves a connection that the kernel redirected.
 func (n *Network) redirected(ctx context.Context, c *net.TCPConn) {
 	to, err := originalDestination(c)
-	if err != nil || to.Addr().IsLoopback() { // it was made to this port
+	if err != nil || to.Addr().IsLoopback() { // a program connected to this port itself
 		reset(c)
 		return
 	}
 	if to.Port() == dnsPort && !goodNet.Contains(to.Addr()) {
-		n.lookups(ctx, c) // to any name server
+		n.lookups(ctx, c) // the program connected to some name server
 		return
 	}
 	n.carry(ctx, c, n.target(to))
 }
 
-// target is the request for a destination: for the name that has the address, or for
-// the address.
+// request returns the request for a destination: for the name that the address stands for,
+// or, without one, for the address.
 func (n *Network) target(to netip.AddrPort) wire.NetRequest {
 	if name := n.names.name(to.Addr()); name != "" {
 		return wire.NetRequest{Kind: wire.NetConnect, Name: name, Port: uint32(to.Port())}
@@ -162,7 +162,7 @@ func (n *Network) target(to netip.AddrPort) wire.NetRequest {
 	return wire.NetRequest{Kind: wire.NetConnect, Address: to.Addr().AsSlice(), Port: uint32(to.Port())}
 }
 
-// carry connects c to a target through the host.
+// relay connects c to a destination through the host.
 func (n *Network) carry(ctx context.Context, c *net.TCPConn, to wire.NetRequest) {
 	if n.host.isBusy() {
 		reset(c)
@@ -176,19 +176,19 @@ func (n *Network) carry(ctx context.Context, c *net.TCPConn, to wire.NetRequest)
 	join(c, out)
 }
 
-// halfCloser is a connection whose directions end one by one.
+// halfCloser is a connection whose two directions can be closed separately.
 type halfCloser interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// chunk is how much is copied at once, in bytes.
+// chunkSize is how many bytes are copied at once.
 const chunk = 128 << 10
 
 var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
 
-// join copies both ways until both have ended, and closes out. What broke is
-// reset for both.
+// copyBoth copies in both directions until both have ended, and closes out. After an error it
+// resets both connections.
 func join(c *net.TCPConn, out halfCloser) {
 	defer out.Close()
 	broken := func() {
@@ -211,8 +211,8 @@ func join(c *net.TCPConn, out halfCloser) {
 	up.Wait()
 }
 
-// hungUp says whether the host has closed both directions: it crashed, or cut the
-// connection. After the normal end of one direction the host still reads.
+// hungUp reports whether the host has closed both directions: it crashed, or cut the
+// connection. When one direction has ended normally the host still reads the other.
 func hungUp(c net.Conn) bool {
 	s, ok := c.(syscall.Conn)
 	if !ok {
@@ -236,8 +236,8 @@ func hungUp(c net.Conn) bool {
 	return hup || err != nil
 }
 
-// flow copies one direction. It holds a large buffer only while much comes, so that
-// idle connections cost little.
+// copyOneWay copies one direction. It uses a large buffer only while much data comes, so that
+// idle connections need little memory.
 func flow(to, from halfCloser) error {
 	var small [2 << 10]byte
 	for {
@@ -259,7 +259,7 @@ func flow(to, from halfCloser) error {
 	}
 }
 
-// burst copies in large parts while they come.
+// copyChunks copies with a large buffer, until a read returns little data.
 func burst(to, from halfCloser) error {
 	b := chunks.Get().(*[chunk]byte)
 	defer chunks.Put(b)
@@ -276,7 +276,7 @@ func burst(to, from halfCloser) error {
 	}
 }
 
-// originalDestination is the destination of a connection before its redirection.
+// originalDestination returns the destination that a connection had before its redirection.
 func originalDestination(c *net.TCPConn) (to netip.AddrPort, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

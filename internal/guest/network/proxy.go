@@ -15,8 +15,8 @@ import (
 	"sandlot/internal/agent/wire"
 )
 
-// proxied serves a program that uses the proxy: SOCKS5 or HTTP, which the first
-// byte tells.
+// serveProxy serves a program that connected to the proxy. The first byte shows whether the
+// program speaks SOCKS5 or HTTP.
 func (n *Network) proxied(ctx context.Context, c *net.TCPConn) {
 	c.SetReadDeadline(time.Now().Add(time.Minute))
 	r := bufio.NewReaderSize(c, 16<<10)
@@ -32,7 +32,7 @@ func (n *Network) proxied(ctx context.Context, c *net.TCPConn) {
 	}
 }
 
-// client is a program's connection with what was read of it already.
+// client is the connection of a program to the proxy. The reader may have read ahead.
 type client struct {
 	*net.TCPConn
 	r *bufio.Reader
@@ -41,9 +41,8 @@ type client struct {
 // Read implements net.Conn.
 func (c *client) Read(p []byte) (int, error) { return c.r.Read(p) }
 
-// destination is what a program names: a host and a port.
-// A program that looked a name up may give the address that the name got: the
-// destination is the name then.
+// requestFor returns the request for a host and port that a program gave to the proxy. When
+// the program gave an address that stands for a name, the request is for the name.
 func (n *Network) destination(host string, port uint64) wire.NetRequest {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return n.target(netip.AddrPortFrom(a.Unmap(), uint16(port)))
@@ -75,13 +74,13 @@ func (n *Network) socks(ctx context.Context, c *client) {
 	joined(c, out)
 }
 
-// greetSocks reads the destination of a SOCKS client.
+// readSOCKS reads the request of a SOCKS client.
 func (n *Network) greetSocks(c *client) (to wire.NetRequest, err error) {
 	var b [260]byte
 	if _, err := io.ReadFull(c, b[:2]); err != nil {
 		return to, err
 	}
-	if _, err := io.ReadFull(c, b[:b[1]]); err != nil { // the methods that the program knows
+	if _, err := io.ReadFull(c, b[:b[1]]); err != nil { // authentication methods
 		return to, err
 	}
 	if _, err := c.Write([]byte{5, 0}); err != nil {
@@ -120,7 +119,7 @@ func (n *Network) greetSocks(c *client) (to wire.NetRequest, err error) {
 	return n.destination(host, uint64(b[size])<<8|uint64(b[size+1])), nil
 }
 
-// http serves CONNECT, or one plain request.
+// serveHTTP serves CONNECT, or one plain HTTP request.
 func (n *Network) http(ctx context.Context, c *client) {
 	r, err := http.ReadRequest(c.r)
 	if err != nil {
@@ -135,7 +134,8 @@ func (n *Network) http(ctx context.Context, c *client) {
 	}
 }
 
-// parse returns the destination of a request to a proxy.
+// parse returns the request for the host and port of an HTTP request; port is used where
+// hostport has none.
 func (n *Network) parse(hostport, port string) (to wire.NetRequest, err error) {
 	host := hostport
 	if h, p, err := net.SplitHostPort(hostport); err == nil {
@@ -148,6 +148,7 @@ func (n *Network) parse(hostport, port string) (to wire.NetRequest, err error) {
 	return n.destination(host, number), nil
 }
 
+// tunnel serves a CONNECT request.
 func (n *Network) tunnel(ctx context.Context, c *client, r *http.Request) {
 	to, err := n.parse(r.Host, "")
 	if err != nil {
@@ -163,7 +164,7 @@ func (n *Network) tunnel(ctx context.Context, c *client, r *http.Request) {
 	joined(c, out)
 }
 
-// joined copies both ways, with what was read ahead of the program.
+// copyBuffered sends what the reader of c has read ahead, and then copies in both directions.
 func joined(c *client, out halfCloser) {
 	if k := c.r.Buffered(); k > 0 {
 		ahead, _ := c.r.Peek(k)
@@ -175,7 +176,7 @@ func joined(c *client, out halfCloser) {
 	join(c.TCPConn, out)
 }
 
-// forward sends a plain request to the host, and its response back.
+// forward sends a plain HTTP request through the host, and returns the response to the program.
 func (n *Network) forward(ctx context.Context, c *client, r *http.Request) {
 	to, err := n.parse(r.URL.Host, "80")
 	if err != nil || r.URL.Scheme != "http" {
@@ -202,16 +203,16 @@ func (n *Network) forward(ctx context.Context, c *client, r *http.Request) {
 		resp.Write(c)
 		resp.Body.Close()
 	}
-	out.Close() // ends the sending of a request whose answer is known
+	out.Close() // the response is complete: the rest of the request is not sent
 	c.CloseRead()
 	<-sent
 }
 
-// failed answers a program whose request the host refused, or did not answer.
+// answerError answers a program whose request the host refused, or did not answer.
 func failed(c *client, err error) {
 	refused, ok := errors.AsType[refusal](err)
 	if !ok {
-		answerHTTP(c, http.StatusBadGateway, "the sandbox's way out does not answer")
+		answerHTTP(c, http.StatusBadGateway, "the sandbox's access to the network does not answer")
 		return
 	}
 	status, known := map[wire.NetCode]int{wire.NetRefused: http.StatusForbidden,

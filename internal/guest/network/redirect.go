@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// redirect makes every IPv4 address one of this machine's own, and redirects TCP
-// that does not go to loopback to a port of this process, and look-ups of any name
-// server to this process, too. It needs CAP_NET_ADMIN and CAP_NET_RAW.
+// redirect makes every IPv4 address a local one, and redirects to this process all TCP
+// connections that do not go to loopback, and the DNS queries to any name server. It needs
+// CAP_NET_ADMIN and CAP_NET_RAW.
 func redirect(port uint16) error {
 	for _, p := range []string{"198.18.0.1/15", "1.0.0.1/1", "128.0.0.1/1"} {
 		if err := addAddress(netip.MustParsePrefix(p)); err != nil {
@@ -33,7 +33,7 @@ var (
 	loopbackNet = netip.MustParsePrefix("127.0.0.0/8")
 )
 
-// addAddress adds an address to the interface 1, which is lo, by rtnetlink(7).
+// addAddress adds an address to interface 1, which is lo, with rtnetlink(7).
 func addAddress(p netip.Prefix) error {
 	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -61,7 +61,7 @@ func addAddress(p netip.Prefix) error {
 		return err
 	}
 	if n < unix.NLMSG_HDRLEN+4 || native.Uint16(buf[4:]) != unix.NLMSG_ERROR {
-		return errors.New("the kernel's answer makes no sense")
+		return errors.New("the kernel sent an invalid answer")
 	}
 	if code := int32(native.Uint32(buf[unix.NLMSG_HDRLEN:])); code != 0 && syscall.Errno(-code) != unix.EEXIST {
 		return syscall.Errno(-code)
@@ -69,7 +69,7 @@ func addAddress(p netip.Prefix) error {
 	return nil
 }
 
-// The table is set as the iptables program sets it, by IPT_SO_SET_REPLACE:
+// The nat table is set as the iptables program sets it, with IPT_SO_SET_REPLACE. See
 // linux/netfilter_ipv4/ip_tables.h and linux/netfilter/x_tables.h.
 const (
 	soSetReplace = 64 // IPT_SO_SET_REPLACE
@@ -91,12 +91,13 @@ const (
 // rule is one entry of a table.
 type rule struct {
 	protocol uint8
-	to       netip.Prefix // any, when it is not set
-	not      bool         // any destination but that
-	matches  []byte
-	target   []byte
+	to       netip.Prefix // invalid: any destination
+	not      bool         // the rule is for every destination but that one
+	matches  []byte       // of struct xt_entry_match
+	target   []byte       // a struct xt_entry_target
 }
 
+// rules returns the rule of all chains but OUTPUT, and those of OUTPUT.
 func rules(port uint16) (pre, output []rule) {
 	accept := rule{target: verdict(accepted)}
 	return []rule{accept}, []rule{
@@ -107,7 +108,7 @@ func rules(port uint16) (pre, output []rule) {
 	}
 }
 
-// target is a struct xt_entry_target with what follows it.
+// target returns a struct xt_entry_target with its data.
 func target(name string, body []byte) []byte {
 	t := native.AppendUint16(nil, uint16(targetLen+len(body)))
 	t = append(t, name...)
@@ -115,10 +116,12 @@ func target(name string, body []byte) []byte {
 	return append(t, body...)
 }
 
+// verdict returns the target that ends the chain with a verdict.
 func verdict(v int32) []byte {
 	return target("", append(native.AppendUint32(nil, uint32(-v-1)), 0, 0, 0, 0))
 }
 
+// redirectTo returns the target that redirects to a port of this machine.
 func toPort(p uint16) []byte {
 	body := native.AppendUint32(nil, 1)
 	body = native.AppendUint32(body, portGiven)
@@ -128,14 +131,15 @@ func toPort(p uint16) []byte {
 	return target("REDIRECT", append(body, 0, 0, 0, 0))
 }
 
-// udpPort is a struct xt_entry_match with a struct xt_udp.
+// matchUDPPort returns a struct xt_entry_match with a struct xt_udp: packets to that port.
 func udpPort(p uint16) []byte {
 	body := []byte{0, 0, 0xff, 0xff} // from any port
 	body = native.AppendUint16(body, p)
 	body = native.AppendUint16(body, p)
-	return target("udp", append(body, make([]byte, 8)...)) // a match begins as a target does
+	return target("udp", append(body, make([]byte, 8)...)) // both structs have the same header
 }
 
+// entry returns the rule as a struct ipt_entry with its matches and target.
 func (r rule) entry() []byte {
 	e := make([]byte, entryLen)
 	if r.to.IsValid() {
@@ -152,7 +156,8 @@ func (r rule) entry() []byte {
 	return append(append(e, r.matches...), r.target...)
 }
 
-// setTable replaces the table nat: chains of one entry each, but for OUTPUT.
+// setTable replaces the table nat. The chain OUTPUT gets the rules output; each other chain
+// gets the rules acceptAll.
 func setTable(pre, output []rule) error {
 	var entries bytes.Buffer
 	var begin, under [hooks]uint32
@@ -182,7 +187,7 @@ func setTable(pre, output []rule) error {
 			m = native.AppendUint32(m, at)
 		}
 	}
-	m = native.AppendUint32(m, 5) // counters of the table that is replaced
+	m = native.AppendUint32(m, 5) // how many counters of the replaced table the kernel may write
 	counters := make([]byte, 5*16)
 	m = native.AppendUint64(m, uint64(uintptr(unsafe.Pointer(&counters[0]))))
 	m = append(m, entries.Bytes()...)

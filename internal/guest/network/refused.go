@@ -13,9 +13,9 @@ import (
 	"sandlot/internal/agent/wire"
 )
 
-// watch watches for connections to the address of a refused name. The kernel refuses
-// them by itself; the host gets the port, so that a result can name it. Watching begins
-// with the first such name, as a raw socket costs something for every packet.
+// watch starts to report connection attempts to the address of a refused name. The kernel
+// refuses the attempts by itself; the host gets the port, so that a tool's result can name it.
+// A raw socket receives every packet, so there is none before the first refused name.
 func (n *Network) watch(to netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -24,14 +24,14 @@ func (n *Network) watch(to netip.Addr) {
 	}
 	s, err := rawSocket(to)
 	if err != nil {
-		return // a program is refused all the same
+		return // the attempts are refused all the same, but not reported
 	}
 	w := &watcher{n: n, socket: s, to: to}
 	n.watchers[to] = w
 	n.work.Go(w.run)
 }
 
-// watcher reads the TCP packets to one address.
+// watcher reads the TCP packets to the address of one refused name.
 type watcher struct {
 	n      *Network
 	socket *os.File
@@ -47,7 +47,7 @@ func (w *watcher) run() {
 	}
 }
 
-// read reads the packets that are there, and says whether there was any.
+// readPackets reads all packets that wait in the socket, and reports whether there was one.
 func (w *watcher) read(fd int) (any bool) {
 	var buf [128]byte
 	for {
@@ -57,7 +57,7 @@ func (w *watcher) read(fd int) (any bool) {
 		if ok {
 			select {
 			case w.n.attempts <- netip.AddrPortFrom(w.to, port):
-			default: // a flood: the host knows enough of it
+			default: // too many attempts wait already: this one is not reported
 				ok = false
 			}
 		}
@@ -71,17 +71,17 @@ func (w *watcher) read(fd int) (any bool) {
 	}
 }
 
-// reportLimit is how long AwaitReports waits at most.
+// reportLimit bounds how long AwaitReports waits.
 const reportLimit = 200 * time.Millisecond
 
-// RefusedLately says whether a name was refused within ten seconds: programs may still
-// try to reach it.
+// RefusedRecently reports whether a name was refused in the last ten seconds: programs may
+// still try to connect to it.
 func (n *Network) RefusedLately() bool {
 	return time.Since(time.Unix(0, n.refused.Load())) <= 10*time.Second
 }
 
-// AwaitReports returns when the host knows which connections were refused until now, so
-// that a result can name them.
+// AwaitReports waits until all connections that were refused until now are reported to the
+// host, so that a tool's result can name them.
 func (n *Network) AwaitReports() {
 	if !n.RefusedLately() {
 		return
@@ -99,8 +99,8 @@ func (n *Network) AwaitReports() {
 	}
 }
 
-// report asks the host for each refused connection, at most five times a second for
-// the same one.
+// reportRefused asks the host to connect to each refused name and port, so that the host records
+// the refusal; for the same name and port at most five times a second.
 func (n *Network) report(ctx context.Context) {
 	type tried struct {
 		name string
@@ -118,7 +118,7 @@ func (n *Network) report(ctx context.Context) {
 				last[t] = time.Now()
 				to := wire.NetRequest{Kind: wire.NetConnect, Name: t.name, Port: uint32(t.port)}
 				c, err := n.host.connect(ctx, to)
-				if err == nil { // the policy has changed; the program will try again
+				if err == nil { // the policy allows the name now; the program will try again
 					c.Close()
 				}
 			}
@@ -129,7 +129,7 @@ func (n *Network) report(ctx context.Context) {
 	}
 }
 
-// rawSocket receives the TCP packets to one address.
+// rawSocket opens a socket that receives the TCP packets to one address.
 func rawSocket(a netip.Addr) (*os.File, error) {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
 	if err != nil {
@@ -142,7 +142,8 @@ func rawSocket(a netip.Addr) (*os.File, error) {
 	return os.NewFile(uintptr(s), "refused"), nil
 }
 
-// opening returns the port to which an IPv4 packet opens a TCP connection.
+// synPort returns the destination port of an IPv4 packet that opens a TCP connection (SYN
+// without ACK), and whether the packet is one.
 func opening(p []byte) (uint16, bool) {
 	if len(p) < 20 {
 		return 0, false

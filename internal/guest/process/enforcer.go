@@ -13,12 +13,13 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Enforcer enforces the limits of the sandbox: it ends processes that reach them, so that
-// the others, and the sandbox, live on. What it misses, the host ends with all of it.
+// Enforcer enforces the limits of the sandbox: it kills the processes that exceed them, so
+// that the other processes, and the sandbox, go on. If it fails, the host ends the sandbox.
 type Enforcer struct {
-	// Active says whether calls run, or ended just now.
+	// Active reports whether a call runs, or ended a moment ago.
 	Active func() bool
-	// Blame records which limit ended one of these processes, or one that they started.
+	// OnKill is called with the limit because of which the enforcer kills a process, and with
+	// the ids of that process, its ancestors, and their sessions.
 	Blame func(pids map[int]bool, limit string)
 
 	wake chan struct{}
@@ -26,11 +27,11 @@ type Enforcer struct {
 	limits atomic.Pointer[agentv1.Limits] // nil: none
 
 	mu     sync.Mutex
-	killed time.Time // when it ended something last
-	why    string
+	killed time.Time // when the enforcer last killed a process
+	why    string    // the limit because of which it did
 }
 
-// NewEnforcer returns one that has no limits yet.
+// NewEnforcer returns an enforcer that has no limits yet.
 func NewEnforcer(active func() bool, blame func(map[int]bool, string)) *Enforcer {
 	return &Enforcer{Active: active, Blame: blame, wake: make(chan struct{}, 1)}
 }
@@ -38,7 +39,7 @@ func NewEnforcer(active func() bool, blame func(map[int]bool, string)) *Enforcer
 // Set replaces the limits.
 func (e *Enforcer) Set(l *agentv1.Limits) { e.limits.Store(l) }
 
-// CheckSoon makes the enforcer check within 20 ms: a call has begun.
+// CheckSoon makes the enforcer check within 20 ms. It is called when a call begins.
 func (e *Enforcer) CheckSoon() {
 	select {
 	case e.wake <- struct{}{}:
@@ -47,14 +48,14 @@ func (e *Enforcer) CheckSoon() {
 }
 
 const (
-	checkFast = 20 * time.Millisecond  // memory grows
-	checkBusy = 200 * time.Millisecond // something runs
-	// CheckIdle is the interval otherwise.
+	checkFast = 20 * time.Millisecond  // while the use of memory grows
+	checkBusy = 200 * time.Millisecond // while a call runs
+	// CheckIdle is the interval of checks at other times.
 	CheckIdle = time.Second
 )
 
-// Run enforces the limits until stop is closed. It checks at the three intervals, as a
-// check costs as much as a short call.
+// Run enforces the limits until stop is closed. A check costs as much as a short call, so
+// Run checks at one of the three intervals.
 func (e *Enforcer) Run(stop <-chan struct{}) {
 	var last uint64
 	crowded, counted := time.Time{}, time.Time{}
@@ -99,8 +100,9 @@ func (e *Enforcer) Run(stop <-chan struct{}) {
 	}
 }
 
-// checkProcesses ends the largest group when the sandbox has been full of processes for
-// two seconds.
+// checkProcesses kills the group with the most processes when the sandbox has had more than
+// nine tenths of the processes that it may have for two seconds. It returns since when it has
+// had so many; zero: it has fewer.
 func (e *Enforcer) checkProcesses(most uint64, since time.Time) time.Time {
 	if threads() <= int(most*9/10) {
 		return time.Time{}
@@ -115,13 +117,12 @@ func (e *Enforcer) checkProcesses(most uint64, since time.Time) time.Time {
 	return since
 }
 
-// killLargest kills the process with the most memory, and waits until what it held
-// is free: that takes the kernel a moment, in which the others, which did
-// nothing wrong, would be next.
+// killLargest kills the process with the most memory, and waits until the kernel has freed
+// that memory: otherwise the next check would kill another process for it.
 func (e *Enforcer) killLargest(limit uint64) {
 	worst, size := largest(0)
 	if worst == 0 || size < 4<<20 {
-		return // no process fills the memory: files do
+		return // files fill the memory, and no process
 	}
 	e.note("memory")
 	e.blame(worst, "memory")
@@ -131,14 +132,14 @@ func (e *Enforcer) killLargest(limit uint64) {
 		if memoryUsed() <= limit {
 			return
 		}
-		if _, next := largest(worst); next > size/2 { // it was not alone
+		if _, next := largest(worst); next > size/2 { // another process is as large
 			return
 		}
 	}
 }
 
-// largest returns the process with the most memory, but for one, and how many
-// bytes that are.
+// largest returns the process with the most memory, and how many bytes that are. The process
+// except is left out.
 func largest(but int) (worst int, size int64) {
 	for _, pid := range own() {
 		if pid == os.Getpid() || pid == 1 || pid == but {
@@ -151,7 +152,7 @@ func largest(but int) (worst int, size int64) {
 	return worst, size
 }
 
-// KillLargestGroup kills the group, or session, with the most processes.
+// KillLargestGroup kills the session with the most processes.
 func (e *Enforcer) KillLargestGroup() {
 	count := map[int][]int{}
 	for _, pid := range own() {
@@ -174,7 +175,7 @@ func (e *Enforcer) KillLargestGroup() {
 	}
 	e.note("processes")
 	e.blame(worst, "processes")
-	// Stop them first: while some are killed others would start more.
+	// Stop all of them first: otherwise some would start more processes while others are killed.
 	for _, pid := range count[worst] {
 		_ = syscall.Kill(pid, unix.SIGSTOP)
 	}
@@ -199,7 +200,7 @@ func (e *Enforcer) note(why string) {
 	e.killed, e.why = time.Now(), why
 }
 
-// KilledSince says which limit ended something since start, or "".
+// KilledSince returns the limit because of which a process was killed after start, or "".
 func (e *Enforcer) KilledSince(start time.Time) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -209,8 +210,7 @@ func (e *Enforcer) KilledSince(start time.Time) string {
 	return ""
 }
 
-// blame records the limit for the process that is ended, its ancestors, and their
-// sessions.
+// reportKill calls OnKill for a process, its ancestors, and their sessions.
 func (e *Enforcer) blame(pid int, why string) {
 	chain := map[int]bool{pid: true}
 	for up := pid; up > 1; {
@@ -228,7 +228,7 @@ func (e *Enforcer) blame(pid int, why string) {
 	e.Blame(chain, why)
 }
 
-// Usage is what the sandbox uses.
+// Usage returns the sandbox's use of resources.
 func (e *Enforcer) Usage() *agentv1.UsageResponse {
 	u := &agentv1.UsageResponse{MemoryBytes: memoryUsed()}
 	for _, pid := range own() {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// own lists the processes that the agent may end: all of the sandbox's where it
-// is the first one, and its own descendants anywhere else.
+// ownProcesses returns the processes that the agent may kill: all of the sandbox when the agent
+// is process 1; in tests, where it is not, its descendants.
 func own() []int {
 	if os.Getpid() == 1 {
 		return pids()
@@ -21,13 +21,13 @@ func own() []int {
 	return descendants(os.Getpid())
 }
 
-// inGVisor: there the machine's memory is the sandbox's.
+// inGVisor reports whether this is gVisor, whose /proc/meminfo is about the sandbox alone.
 var inGVisor = sync.OnceValue(func() bool {
 	b, err := os.ReadFile("/proc/version")
 	return err == nil && strings.Contains(string(b), "gvisor")
 })
 
-// memoryUsed is what all processes of the sandbox use, in bytes.
+// memoryUsed returns how many bytes of memory all processes of the sandbox use.
 func memoryUsed() uint64 {
 	if !inGVisor() {
 		var total uint64
@@ -41,8 +41,8 @@ func memoryUsed() uint64 {
 		return 0
 	}
 	defer f.Close()
-	// Not what is missing from the total, which gVisor does not show beyond the
-	// sandbox's limit.
+	// The total minus what is free would be wrong: gVisor does not show more than the sandbox's
+	// limit.
 	var anonymous, shared uint64
 	for s := bufio.NewScanner(f); s.Scan(); {
 		line := strings.Fields(s.Text())
@@ -60,9 +60,9 @@ func memoryUsed() uint64 {
 	return anonymous - min(shared, anonymous)
 }
 
-// memoryBound is more than, or as much as, memoryUsed, and costs a look at idle
-// sandboxes, of which there are many, a tenth: gVisor counts its pages for
-// /proc/meminfo. It is 0 where it says nothing.
+// memoryUpperBound returns a number of bytes that is at least memoryUsed, at a tenth of the
+// cost: gVisor counts its pages for each read of /proc/meminfo, and many sandboxes are idle. It
+// returns 0 where it knows no bound.
 func memoryBound() uint64 {
 	var i unix.Sysinfo_t
 	if !inGVisor() || unix.Sysinfo(&i) != nil || i.Freeram == 0 || i.Freeram > i.Totalram {
@@ -71,7 +71,7 @@ func memoryBound() uint64 {
 	return (i.Totalram - i.Freeram) * uint64(max(i.Unit, 1))
 }
 
-// Stat returns the fields of /proc/PID/stat behind the name: its state first.
+// Stat returns the fields of /proc/PID/stat that follow the name; the first is the state.
 func Stat(pid int) ([]string, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -94,7 +94,7 @@ func rssOf(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// threads counts all threads of all processes.
+// threadCount returns the number of threads of all processes.
 func threads() int {
 	n := 0
 	for _, pid := range own() {
@@ -106,7 +106,8 @@ func threads() int {
 	return n
 }
 
-// descendants finds a process's children's children, and those of its session.
+// descendants returns the children of a process, their children and so on, and the processes of
+// its session.
 func descendants(root int) []int {
 	parent, session := map[int]int{}, map[int]int{}
 	for _, pid := range pids() {

@@ -27,19 +27,19 @@ import (
 	"sandlot/proto/agentv1"
 )
 
-// Process is one program that the agent started, and its group.
+// Process is a program that the agent started, with its process group.
 type Process struct {
 	id      string
 	kind    string // background, exec or interactive
 	argv    []string
 	pid     int
 	started time.Time
-	limit   time.Duration // after that it is ended; 0: never
+	limit   time.Duration // after this time the process is ended; 0: never
 
-	stdin  *os.File // nil when it has none
-	output *ring    // of a background process
-	pumps  sync.WaitGroup
-	pipes  []*os.File // read ends, closed at the end
+	stdin  *os.File       // nil when the process has no input
+	output *ring          // of a background process
+	pumps  sync.WaitGroup // goroutines that copy the output
+	pipes  []*os.File     // the read ends of the output; wait closes them
 	done   chan struct{}
 
 	mu       sync.Mutex
@@ -48,10 +48,10 @@ type Process struct {
 	killedBy string
 }
 
-// Done is closed when the process has ended, and its output is read.
+// Done returns a channel that is closed when the process has ended and its output is read.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// ID is the process's id for the host.
+// ID returns the id by which the host names the process.
 func (p *Process) ID() string { return p.id }
 
 // Ended returns how the process ended: its exit code, and the limit that ended it, or "".
@@ -61,7 +61,7 @@ func (p *Process) Ended() (exit int32, killedBy string) {
 	return p.exit, p.killedBy
 }
 
-// Running says whether the process has not ended.
+// Running reports whether the process has not ended.
 func (p *Process) Running() bool {
 	select {
 	case <-p.done:
@@ -78,7 +78,7 @@ func (p *Process) Signal(s syscall.Signal) {
 	}
 }
 
-// blame records which limit ended the process.
+// recordKill records which limit the process was killed for.
 func (p *Process) blame(by string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -87,29 +87,29 @@ func (p *Process) blame(by string) {
 	}
 }
 
-// Wiring is where a process's streams go.
+// Stdio says what a process's standard streams are connected to.
 type Wiring struct {
-	Stdin          io.Reader      // copied in; nil: no input, unless open
-	Stdout, Stderr io.Writer      // nil Stderr: in one with Stdout, in the order of the writes
-	Direct         [2]*os.File    // in place of Stdin and Stdout
-	Size           *agentv1.Pty   // of a terminal in place of pipes; nil: pipes
+	Stdin          io.Reader      // copied to the process; nil: no input, unless keepStdin is set
+	Stdout, Stderr io.Writer      // nil Stderr: both streams go to Stdout, in the order of the writes
+	Direct         [2]*os.File    // connections in place of Stdin and Stdout
+	Size           *agentv1.Pty   // the size of a terminal in place of pipes; nil: pipes
 	Terminal       func(*os.File) // gets the master side of the terminal
 
-	open   bool          // keep stdin for WriteProcess
+	open   bool          // keep stdin open for WriteProcess
 	output *ring         // Stdout of a background process
-	limit  time.Duration // Process.limit
+	limit  time.Duration // Process.timeout
 }
 
-// Processes are those that the agent has started for the host.
+// Processes has the processes that the agent has started for the host.
 type Processes struct {
 	Reaper   *Reaper
 	Enforcer *Enforcer
 	// Dir is the working directory of commands without one, and the base of relative ones.
 	Dir func() string
-	// Env makes the environment of a process from the call's own variables; quiet is for a
-	// program whose output no terminal shows.
+	// Env returns the environment of a process, given the call's own variables. NoColor is set
+	// for a program whose output no terminal shows.
 	Env func(call map[string]string, quiet bool) []string
-	// Ended is called when a process has ended.
+	// OnEnded is called when a process has ended.
 	Ended func()
 
 	work sync.WaitGroup // goroutines that wait for a process, or write its input
@@ -131,7 +131,7 @@ func (ps *Processes) Close() {
 	ps.work.Wait()
 }
 
-// Busy says whether a process runs.
+// Busy reports whether a process runs.
 func (ps *Processes) Busy() bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -143,7 +143,7 @@ func (ps *Processes) Busy() bool {
 	return false
 }
 
-// Blame records for those of the processes which limit ended them.
+// RecordKill records which limit the processes with these ids were killed for.
 func (ps *Processes) Blame(pids map[int]bool, limit string) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -227,8 +227,8 @@ func startError(name string, err error) error {
 	return connect.NewError(connect.CodeInternal, err)
 }
 
-// openPipes gives the process pipes. The child's ends, which it returns, are to be closed
-// once the process has them.
+// openPipes gives the process pipes. It returns the child's ends, which the caller closes
+// once the process has started.
 func (p *Process) openPipes(attr *syscall.ProcAttr, w Wiring) (childs []*os.File, err error) {
 	if w.Direct[0] != nil {
 		return p.openDirect(attr, w)
@@ -292,21 +292,21 @@ func (p *Process) openTerminal(attr *syscall.ProcAttr, w Wiring) ([]*os.File, er
 	return []*os.File{slave}, nil
 }
 
-// pump copies one stream of the process until its end.
+// copyOutput copies one stream of the process to sink until the stream ends.
 func (p *Process) pump(r *os.File, sink io.Writer) {
 	p.pipes = append(p.pipes, r)
 	p.pumps.Go(func() { io.CopyBuffer(struct{ io.Writer }{sink}, struct{ io.Reader }{r}, make([]byte, 32<<10)) })
 }
 
 func feed(stdin *os.File, from io.Reader, open bool) {
-	io.Copy(stdin, from) // a program need not read its input
+	io.Copy(stdin, from) // an error is ignored: a program need not read its input
 	if !open {
 		stdin.Close()
 	}
 }
 
-// leftover is how long output is still read from the descendants that a process left
-// running when it ended, such as `sleep 1000 &`.
+// descendantOutputLimit is how long output is read after a process has ended while descendants
+// of it, such as that of `sleep 1000 &`, keep the pipes open.
 const leftover = 100 * time.Millisecond
 
 // wait waits for the process and for its output.
@@ -345,14 +345,15 @@ func (ps *Processes) wait(p *Process, status <-chan syscall.WaitStatus) {
 	ps.retire(p)
 }
 
-// byTime stands in the place of a limit for a process whose time was over.
+// killedByTimeout is in place of a limit's name for a process that ran for longer than its
+// timeout.
 const byTime = "time"
 
-// timeoutGrace is how long a background process may take to end when its time is
+// timeoutGrace is the time between TERM and KILL for a background process whose timeout is
 // over.
 const timeoutGrace = 5 * time.Second
 
-// expire ends a process when its time is over.
+// enforceTimeout ends a process when its timeout is over.
 func (ps *Processes) expire(p *Process) {
 	t := time.NewTimer(p.limit)
 	defer t.Stop()
@@ -364,7 +365,7 @@ func (ps *Processes) expire(p *Process) {
 	}
 }
 
-// End ends a process and its descendants: TERM, then KILL.
+// End ends a process and its descendants: it sends TERM, and KILL after grace.
 func (ps *Processes) End(p *Process, grace time.Duration) {
 	p.Signal(syscall.SIGTERM)
 	select {
@@ -374,7 +375,7 @@ func (ps *Processes) End(p *Process, grace time.Duration) {
 	KillTree(p)
 }
 
-// KillTree kills the process group and the descendants that left it.
+// KillTree kills the process group, and the descendants that are in other groups.
 func KillTree(p *Process) {
 	tree := descendants(p.pid)
 	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
@@ -383,7 +384,7 @@ func KillTree(p *Process) {
 	}
 }
 
-// directory resolves where a process starts.
+// directory returns the absolute path of the working directory of a process.
 func (ps *Processes) directory(cwd string) (string, error) {
 	base := ps.Dir()
 	if cwd == "" {
@@ -402,7 +403,7 @@ func (ps *Processes) directory(cwd string) (string, error) {
 	return cwd, nil
 }
 
-// How many background processes may run, and how many ended ones are kept.
+// How many background processes may run, and how many of those that have ended are kept.
 const (
 	maxLive  = 128
 	MaxEnded = 64
@@ -420,8 +421,8 @@ func (ps *Processes) add(p *Process) {
 	ps.table[p.id] = p
 }
 
-// retire forgets a process that has ended, unless it was a background process: of
-// those the last MaxEnded are kept.
+// forgetEnded removes a process that has ended from the table. Of background processes the
+// last MaxEnded stay in it.
 func (ps *Processes) retire(p *Process) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -451,7 +452,7 @@ func (ps *Processes) process(id string) (*Process, error) {
 	return nil, wire.Errorf(connect.CodeNotFound, "process not found: %.40s", id)
 }
 
-// StartProcess implements the wire.
+// StartProcess implements the RPC.
 func (ps *Processes) StartProcess(_ context.Context,
 	r *agentv1.StartProcessRequest) (*agentv1.StartProcessResponse, error) {
 	ps.mu.Lock()
@@ -482,7 +483,7 @@ func (ps *Processes) StartProcess(_ context.Context,
 	return &agentv1.StartProcessResponse{ProcessId: p.id}, nil
 }
 
-// List describes the processes, the oldest first.
+// List returns the descriptions of the processes, the oldest first.
 func (ps *Processes) List() (list []*agentv1.Process) {
 	ps.mu.Lock()
 	all := slices.Collect(maps.Values(ps.table))
@@ -494,7 +495,7 @@ func (ps *Processes) List() (list []*agentv1.Process) {
 	return list
 }
 
-// Describe describes the process as it is now.
+// Describe returns a description of the process as it is now.
 func (p *Process) Describe() *agentv1.Process {
 	running := p.Running()
 	p.mu.Lock()
@@ -521,7 +522,7 @@ func (p *Process) Describe() *agentv1.Process {
 	return d
 }
 
-// ReadProcess implements the wire.
+// ReadProcess implements the RPC.
 func (ps *Processes) ReadProcess(ctx context.Context,
 	r *agentv1.ReadProcessRequest) (*agentv1.ReadProcessResponse, error) {
 	p, err := ps.process(r.ProcessId)
@@ -560,7 +561,7 @@ func (p *Process) answer(data []byte, next, skipped uint64) *agentv1.ReadProcess
 		Running: d.Running, ExitCode: d.ExitCode, KilledBy: d.KilledBy, TimeoutMillis: d.TimeoutMillis}
 }
 
-// WriteProcess implements the wire.
+// WriteProcess implements the RPC.
 func (ps *Processes) WriteProcess(ctx context.Context,
 	r *agentv1.WriteProcessRequest) (*agentv1.WriteProcessResponse, error) {
 	p, err := ps.process(r.ProcessId)
@@ -570,7 +571,7 @@ func (ps *Processes) WriteProcess(ctx context.Context,
 	if p.stdin == nil || p.kind != "background" || !p.Running() {
 		return nil, wire.Errorf(connect.CodeFailedPrecondition, "the process takes no input, or has ended")
 	}
-	// The call ends even when the program does not read.
+	// The deadline ends the call when the program does not read.
 	deadline, ok := ctx.Deadline()
 	if limit := time.Now().Add(10 * time.Second); !ok || deadline.After(limit) {
 		deadline = limit
@@ -591,7 +592,7 @@ func (ps *Processes) WriteProcess(ctx context.Context,
 	return &agentv1.WriteProcessResponse{Written: uint32(n)}, nil
 }
 
-// StopProcess implements the wire.
+// StopProcess implements the RPC.
 func (ps *Processes) StopProcess(ctx context.Context,
 	r *agentv1.StopProcessRequest) (*agentv1.StopProcessResponse, error) {
 	p, err := ps.process(r.ProcessId)

@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reaper starts processes and reaps them; as the first process it reaps the
-// orphans of all others too. It alone waits for children.
+// Reaper starts processes and reaps them. In process 1 it also reaps the orphans of all other
+// processes. Nothing else in the agent waits for children.
 type Reaper struct {
-	all bool // reap everything: this is process 1
+	all bool // reap all children, also those that it has not started: this is process 1
 
 	mu       sync.Mutex
 	children map[int]chan syscall.WaitStatus
-	most     uint64 // processes and threads in the sandbox; 0: not limited
+	most     uint64 // of the sandbox, threads included; 0: no limit
 }
 
-// NewReaper returns a reaper of what it starts, or of everything.
+// NewReaper returns a reaper of the processes that it starts, or, with all, of every child.
 func NewReaper(all bool) *Reaper {
 	return &Reaper{all: all, children: map[int]chan syscall.WaitStatus{}}
 }
@@ -58,7 +58,7 @@ func (r *Reaper) reap() {
 	}
 }
 
-// wait takes one child that has ended. The lock is held.
+// wait reaps one child that has ended, and reports whether there was one. The caller holds mu.
 func (r *Reaper) wait(pid int) bool {
 	var st syscall.WaitStatus
 	got, err := syscall.Wait4(pid, &st, syscall.WNOHANG, nil)
@@ -75,14 +75,14 @@ func (r *Reaper) wait(pid int) bool {
 	return true
 }
 
-// SetLimit bounds the processes and threads of the sandbox; 0: they have no limit.
+// SetLimit sets how many processes and threads the sandbox may have; 0: no limit.
 func (r *Reaper) SetLimit(most uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.most = most
 }
 
-// Start starts a program in a session of its own. The channel gives its status.
+// Start starts a program in a new session. The channel receives the program's exit status.
 func (r *Reaper) Start(argv []string, attr *syscall.ProcAttr) (int, <-chan syscall.WaitStatus, error) {
 	path, err := lookup(argv[0], attr.Env, attr.Dir)
 	if err != nil {
@@ -103,9 +103,9 @@ func (r *Reaper) Start(argv []string, attr *syscall.ProcAttr) (int, <-chan sysca
 	return pid, c, nil
 }
 
-// fork starts the program with the limit of processes of the sandbox. The
-// agent's own is higher: it must not die for want of a thread when all places
-// are taken. The lock is held.
+// fork starts the program with the sandbox's limit of processes (RLIMIT_NPROC). The agent's own
+// limit is higher: otherwise it would die when it cannot start a thread, because the programs
+// have reached the limit. The caller holds mu.
 func (r *Reaper) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	var own unix.Rlimit
 	if r.most == 0 || unix.Getrlimit(unix.RLIMIT_NPROC, &own) != nil || own.Max <= r.most {
@@ -148,7 +148,7 @@ func lookup(name string, env []string, dir string) (string, error) {
 	return "", &os.PathError{Op: "start", Path: name, Err: exec.ErrNotFound}
 }
 
-// exitCode is the shell's: 128+n after signal r.
+// exitCode returns an exit code as a shell does: 128+n after signal n.
 func exitCode(st syscall.WaitStatus) int32 {
 	if st.Signaled() {
 		return 128 + int32(st.Signal())

@@ -2,17 +2,17 @@ package process
 
 import "sync"
 
-// ring is the newest part of an output that has no end: a background process's.
+// ring is a ring buffer: it keeps the last RingSize bytes of a background process's output.
 type ring struct {
 	mu      sync.Mutex
-	data    []byte // ring once it has its full size
-	start   uint64 // offset of the oldest byte
-	end     uint64
+	data    []byte // it grows to RingSize, and is overwritten in circles from then on
+	start   uint64 // offset in the output of the oldest byte that is kept
+	end     uint64 // how many bytes the process has written
 	closed  bool
-	changed chan struct{} // closed, and replaced, when something happens
+	changed chan struct{} // closed, and replaced, by Write and close
 }
 
-// RingSize is how much of the output of a background process is kept, in bytes.
+// RingSize is how many bytes of the output of a background process are kept.
 const RingSize = 1 << 20
 
 func newRing() *ring { return &ring{changed: make(chan struct{})} }
@@ -33,7 +33,7 @@ func (r *ring) Write(p []byte) (int, error) {
 			p, r.end = p[k:], r.end+uint64(k)
 			continue
 		}
-		if len(r.data) < RingSize { // a jump over a part that was too long
+		if len(r.data) < RingSize { // bytes of a write longer than RingSize were skipped
 			r.data = append(r.data, make([]byte, RingSize-len(r.data))...)
 		}
 		k := copy(r.data[at:], p)
@@ -58,8 +58,8 @@ func (r *ring) close() {
 	r.wake()
 }
 
-// read returns at most max bytes from cursor on, and how many bytes before them
-// are no longer kept.
+// read returns at most max bytes from the offset cursor on, the offset after them, and how many
+// bytes between cursor and them are no longer kept.
 func (r *ring) read(cursor uint64, max int) (data []byte, next, skipped uint64, closed bool, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

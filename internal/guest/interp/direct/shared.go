@@ -10,56 +10,56 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The shared words, in the order in which the driver has them too (drivers/python.py).
+// The indexes of the shared words. The driver has the same order (drivers/python.py).
 const (
-	// state is which cell of the host's the driver has begun last, by the last 16 bits
-	// of its id, in the upper half; and what the driver does with it, in the lower one:
-	// idle, running or finishing. The driver writes it.
+	// state has in its upper half the number of the last cell that the driver has begun: the
+	// last 16 bits of the cell's id. Its lower half is idle, running or finishing. The driver
+	// writes this word, and the agent all others.
 	state = iota
-	// asked: the agent wants to supervise the cell that runs, and supervised: it
-	// does. An agent that has asked and does not supervise is about to decide.
+	// requested: the agent wants to supervise the cell that runs. supervised: it does. While
+	// only requested is set, the agent is about to decide.
 	asked
 	supervised
-	// readsOut, readsErr: the agent reads that stream now, between cells.
+	// readingStdout, readingStderr: the agent reads that stream now, between cells.
 	readsOut
 	readsErr
-	// notify: the agent wants to be told of the end of each cell.
+	// handover: the driver is to hand over the end of each cell.
 	notify
-	// keepsOut, keepsErr: the agent keeps something of that stream for the next cell.
+	// bufferedStdout, bufferedStderr: the agent has output of that stream for the next cell.
 	keepsOut
 	keepsErr
-	// signals is how many SIGINT the agent has sent in this life of the process.
+	// signalsSent is how many SIGINT the agent has sent to this process.
 	signals
 	words
 )
 
 // The states of a driver.
 const (
-	idle      = iota // the agent reads what comes
-	running          // nobody reads, until the end or until the agent supervises
-	finishing        // it is too late to supervise
+	idle      = iota // the agent reads the output
+	running          // nobody reads the output, unless the agent supervises the cell
+	finishing        // too late for the agent to supervise the cell
 )
 
-// Stream is one of the two output streams of an interpreter.
+// Stream is an output stream of an interpreter.
 type Stream int
 
-// The streams.
+// The output streams.
 const (
 	Stdout Stream = iota
 	Stderr
 )
 
-// Shared is the memory that the agent shares with a driver. Each of its methods that
-// begin with a small letter is one step of the protocol: what it reads or writes, it
-// reads or writes at once.
+// Shared is the memory that the agent shares with a driver. Each unexported method is one step
+// of the protocol: it reads or writes one word, atomically.
 type Shared struct {
 	file  *os.File
 	words *[words]atomic.Uint32
 }
 
+// memorySize is in bytes: a page.
 const size = 4096
 
-// New makes the memory.
+// New creates the memory.
 func New() (*Shared, error) {
 	fd, err := unix.MemfdCreate("interpreter", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -76,15 +76,16 @@ func New() (*Shared, error) {
 		return nil, err
 	}
 	s.words = (*[words]atomic.Uint32)(unsafe.Pointer(&mem[0]))
-	// Readers of streams may look at it until they are gone.
+	// The goroutines that read the streams use the memory until they return, so it is unmapped
+	// when nothing refers to s any more.
 	runtime.AddCleanup(s, func(mem []byte) { _ = unix.Munmap(mem) }, mem)
 	return s, nil
 }
 
-// Fd is the descriptor of the memory, for the driver.
+// Fd returns the descriptor of the memory, for the driver.
 func (s *Shared) Fd() uintptr { return s.file.Fd() }
 
-// Reset is for a new life of the driver's process.
+// Reset prepares the memory for a new process.
 func (s *Shared) Reset() {
 	for i := range s.words {
 		if i != notify {
@@ -93,10 +94,10 @@ func (s *Shared) Reset() {
 	}
 }
 
-// Supervise makes the agent supervise a cell, also one that the driver has not begun
-// yet. It fails when the cell is over. The driver looks whether the agent has asked
-// after it has written its state, and the agent at the state after it has asked, so at
-// least one of them sees the other; the agent decides.
+// Supervise makes the agent supervise a cell, which the driver need not have begun yet. It
+// returns false when the cell is over. The driver reads requested after it has written its
+// state, and the agent reads the state after it has written requested, so at least one of them
+// sees what the other has written. The agent decides.
 func (s *Shared) Supervise(id int64) bool {
 	s.ask()
 	if s.over(id) {
@@ -107,7 +108,7 @@ func (s *Shared) Supervise(id int64) bool {
 	return true
 }
 
-// Release is the end of Supervise.
+// Release ends what Supervise began.
 func (s *Shared) Release() {
 	s.dismiss()
 	s.withdraw()
@@ -118,9 +119,9 @@ func (s *Shared) withdraw() { s.words[asked].Store(0) }
 func (s *Shared) adopt()    { s.words[supervised].Store(1) }
 func (s *Shared) dismiss()  { s.words[supervised].Store(0) }
 
-// over says whether it is too late to supervise a cell. Cells of one connection are
-// numbered in the last 16 bits of their ids, from 1 on: the one after the last that began
-// has not begun, and any other but the last is over, and whoever asks for it comes late.
+// over reports whether it is too late to supervise a cell. The cells of a connection are
+// numbered, in the last 16 bits of their ids. The cell after the last one that began has not
+// begun yet. Any other cell but the last one is over: the request to supervise it came late.
 func (s *Shared) over(id int64) bool {
 	now := s.words[state].Load()
 	switch last := uint16(now >> 16); uint16(id) {
@@ -132,17 +133,17 @@ func (s *Shared) over(id int64) bool {
 	return true
 }
 
-// Idle says that the driver runs no cell of the host's.
+// Idle reports whether the driver runs no cell of the host.
 func (s *Shared) Idle() bool { return uint16(s.words[state].Load()) == idle }
 
-// Keep says whether the agent keeps something of a stream for the next cell.
+// SetBuffered sets whether the agent has output of a stream for the next cell.
 func (s *Shared) Keep(stream Stream, yes bool) { s.words[keepsOut+int(stream)].Store(bit(yes)) }
 
-// Notify says whether the agent wants to be told of the end of each cell.
+// SetHandover sets whether the driver is to hand over the end of each cell.
 func (s *Shared) Notify(yes bool) { s.words[notify].Store(bit(yes)) }
 
-// Signals says how many SIGINT the agent has sent in this life of the process. It is
-// called before the signal is sent.
+// SetSignalsSent sets how many SIGINT the agent has sent to this process. It is called before the
+// signal is sent.
 func (s *Shared) Signals(n int) { s.words[signals].Store(uint32(n)) }
 
 func bit(yes bool) uint32 {
@@ -152,7 +153,8 @@ func bit(yes bool) uint32 {
 	return 0
 }
 
-// BeginRead says whether the agent may read a stream between cells; EndRead ends it.
+// BeginRead reports whether the agent may read a stream between cells now. When it may, it
+// calls EndRead after that.
 func (s *Shared) BeginRead(stream Stream) bool {
 	s.reads(stream)
 	if s.Idle() {
@@ -164,5 +166,5 @@ func (s *Shared) BeginRead(stream Stream) bool {
 
 func (s *Shared) reads(stream Stream) { s.words[readsOut+int(stream)].Store(1) }
 
-// EndRead is the end of BeginRead.
+// EndRead ends what BeginRead began.
 func (s *Shared) EndRead(stream Stream) { s.words[readsOut+int(stream)].Store(0) }

@@ -1,5 +1,5 @@
-// Sandlot's Node driver: runs cells that the agent sends on fd 3 in
-// this process's global scope, and answers on fd 4. It needs nothing but Node.
+// Sandlot's Node driver: it runs the cells that the agent sends on fd 3 in this
+// process's global scope, and replies on fd 4. It needs only Node itself.
 'use strict';
 (() => {
   const fs = require('fs'), vm = require('vm'), util = require('util'), path = require('path');
@@ -9,39 +9,39 @@
   const proc = process, realExit = process.exit.bind(process), endProcess = process.reallyExit.bind(process), realError = Error;
   const stringify = JSON.stringify, parseJSON = JSON.parse, inspect = util.inspect;
   const MAX_RESULT = 4 << 20, MAX_TRACE = 200000;
-  const CLOSED = 113; // how this process ends when the code has closed what it needs (interp.go)
+  const CLOSED_PIPES_EXIT = 113; // the exit code when the code has closed the driver's pipes (proc.go)
 
-  // The user's global scope looks as in the REPL.
+  // The global scope of the code has what Node's REPL has.
   const base = createRequire(path.join(proc.cwd(), 'sandlot.js'));
-  const hide = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
+  const defineGlobal = (name, value) => Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
   const module_ = { exports: {}, paths: base.resolve.paths('x') || [] };
-  hide('require', base); hide('module', module_); hide('exports', module_.exports);
-  hide('__filename', path.join(proc.cwd(), 'code.js')); hide('__dirname', proc.cwd());
+  defineGlobal('require', base); defineGlobal('module', module_); defineGlobal('exports', module_.exports);
+  defineGlobal('__filename', path.join(proc.cwd(), 'code.js')); defineGlobal('__dirname', proc.cwd());
   proc.argv.length = 1;
 
   const { writeSync } = fs;
   const answer = (reply) => {
     let data = Buffer.from(stringify(reply) + '\n');
     while (data.length) {
-      try { data = data.subarray(writeSync(4, data)); } catch (e) { if (e.code !== 'EAGAIN') endProcess(CLOSED); }
+      try { data = data.subarray(writeSync(4, data)); } catch (e) { if (e.code !== 'EAGAIN') endProcess(CLOSED_PIPES_EXIT); }
     }
   };
 
-  // Output is buffered while a cell runs: each write costs a sandbox as much as a
-  // hundred lines. The first ones of every 50 ms go out at once, so that what is
-  // said before long work is heard; then each 32 together, since nothing can be
-  // written while the code blocks the event loop in silence; what is fewer with the
-  // first write 50 ms later, when the code waits for something, before anything else
-  // can write to the same place, and at the end.
+  // While a cell runs, its output is buffered, since a system call takes as long as a
+  // hundred lines. In every 50 ms the first 100 writes of the code go out at once, so that
+  // output before a long computation is seen. After that 32 go out together, since nothing
+  // can be flushed while the code blocks the event loop. Fewer than 32 go out with the next
+  // write after the 50 ms, when the code waits for something, before anything else may write
+  // to the same file, or at the end of the cell.
   let running = false;
   const FLUSH_MS = 50, FLUSH_BYTES = 65536, AT_ONCE = 100, TOGETHER = 32;
   const SIGNAL_MS = 250;
-  const clock = performance, later = setTimeout, soon = setImmediate, never = new Int32Array(new SharedArrayBuffer(4));
+  const clock = performance, later = setTimeout, nextTurn = setImmediate, sleeper = new Int32Array(new SharedArrayBuffer(4));
   const writeAll = (fd, data) => {
     while (data.length) {
       try { data = data.subarray(writeSync(fd, data)); } catch (e) {
         if (e.code !== 'EAGAIN') return;
-        Atomics.wait(never, 0, 0, 1);
+        Atomics.wait(sleeper, 0, 0, 1);
       }
     }
   };
@@ -73,24 +73,24 @@
   };
   const flushes = [buffered(proc.stdout, 1), buffered(proc.stderr, 2)];
   const flush = () => { for (const f of flushes) f(); };
-  const ahead = (object, name, when) => {
+  const flushBefore = (object, name, when) => {
     const inner = object[name];
     if (typeof inner !== 'function') return;
     const outer = { [name](...args) { if (!when || when(...args)) flush(); return Reflect.apply(inner, this, args); } }[name];
     object[name] = Object.assign(outer, inner);
   };
   const { internalBinding } = require('internal/test/binding');
-  ahead(internalBinding('spawn_sync'), 'spawn');
-  ahead(internalBinding('process_wrap').Process.prototype, 'spawn');
+  flushBefore(internalBinding('spawn_sync'), 'spawn');
+  flushBefore(internalBinding('process_wrap').Process.prototype, 'spawn');
   for (const name of ['write', 'writeSync', 'writev', 'writevSync', 'writeFile', 'writeFileSync', 'appendFileSync']) {
-    ahead(fs, name, (to) => to === 1 || to === 2 || typeof to === 'string' && /^\/(dev|proc)\//.test(to));
+    flushBefore(fs, name, (to) => to === 1 || to === 2 || typeof to === 'string' && /^\/(dev|proc)\//.test(to));
   }
-  for (const name of ['abort', 'kill', 'dlopen']) ahead(proc, name);
+  for (const name of ['abort', 'kill', 'dlopen']) flushBefore(proc, name);
   require('module').syncBuiltinESMExports();
   proc.on('exit', flush);
 
-  // import() finds what require finds too: packages that were installed after they
-  // had been asked for, and those of NODE_PATH.
+  // import() also finds what only require finds: packages that were installed after a
+  // failed import, and those of NODE_PATH.
   const load = async (name, options) => {
     try { return await import(name, options); } catch (e) {
       if (!e || e.code !== 'ERR_MODULE_NOT_FOUND' || !/^[@\w]/.test(String(name)) || /^\w+:/.test(String(name))) throw e;
@@ -99,14 +99,14 @@
       return import(require('url').pathToFileURL(file));
     }
   };
-  hide('__sandlot_import', load);
+  defineGlobal('__sandlot_import', load);
 
-  // Nobody can answer a question. One that was asked would wait for ever.
+  // Nobody can answer a question: code that asks one would wait for ever.
   const unanswered = (name) => new Error(`${name} has nobody to answer it here: put the value into the code, or read it from a file`);
-  for (const name of ['prompt', 'confirm']) hide(name, () => { throw unanswered(name + '()'); });
-  let patient = true;
+  for (const name of ['prompt', 'confirm']) defineGlobal(name, () => { throw unanswered(name + '()'); });
+  let readlineUnchanged = true;
   const refuseQuestions = () => {
-    patient = false;
+    readlineUnchanged = false;
     const refuse = (Interface, answer) => {
       const ask = Interface.prototype.question;
       const question = function (...args) { return this.input === proc.stdin ? answer(unanswered('readline')) : Reflect.apply(ask, this, args); };
@@ -118,9 +118,9 @@
     refuse(require('readline/promises').Interface, (e) => Promise.reject(e));
   };
 
-  // TypeScript's types are taken out, with each line left where it was but for what
-  // is more than types, such as enum.
-  const strip = (code) => {
+  // stripTypes removes the types of TypeScript. Line numbers stay, except in code with
+  // constructs that are more than types, such as enum.
+  const stripTypes = (code) => {
     const { stripTypeScriptTypes } = require('module');
     if (!stripTypeScriptTypes) {
       throw new Error(`TypeScript needs Node 22.13 or newer, and this is ${proc.version}: write JavaScript, or install a newer Node`);
@@ -138,21 +138,21 @@
     }
   };
 
-  // names that a pattern declares
-  const names = (p, out = []) => {
+  // patternNames returns the names that a pattern declares.
+  const patternNames = (p, out = []) => {
     if (!p) return out;
     switch (p.type) {
       case 'Identifier': out.push(p.name); break;
-      case 'ObjectPattern': p.properties.forEach((q) => names(q.type === 'RestElement' ? q.argument : q.value, out)); break;
-      case 'ArrayPattern': p.elements.forEach((q) => names(q, out)); break;
-      case 'AssignmentPattern': names(p.left, out); break;
-      case 'RestElement': names(p.argument, out); break;
+      case 'ObjectPattern': p.properties.forEach((q) => patternNames(q.type === 'RestElement' ? q.argument : q.value, out)); break;
+      case 'ArrayPattern': p.elements.forEach((q) => patternNames(q, out)); break;
+      case 'AssignmentPattern': patternNames(p.left, out); break;
+      case 'RestElement': patternNames(p.argument, out); break;
     }
     return out;
   };
 
-  const imported = (s) => {
-    // `import a, {b as c}, * as d from 'x'` becomes assignments from await import.
+  const rewriteImport = (s) => {
+    // `import a, {b as c}, * as d from 'x'` becomes assignments from an awaited import().
     const source = `await __sandlot_import(${s.source.raw})`;
     if (!s.specifiers.length) return { code: `${source};`, declared: [] };
     const parts = [], declared = [];
@@ -167,9 +167,8 @@
     return { code: `{ const __m = ${source}; ${parts.join('; ')}; }`, declared };
   };
 
-  // rewrite makes of a cell the body of an async function whose
-  // top-level declarations are globals, and whose last expression is returned.
-  // No line moves.
+  // rewrite turns a cell into the body of an async function, in which top-level
+  // declarations become globals, and the last expression is returned. Line numbers stay.
   const rewrite = (code) => {
     const ast = acorn.parse(code, { ecmaVersion: 'latest', sourceType: 'script', allowAwaitOutsideFunction: true,
       allowImportExportEverywhere: true, allowHashBang: true, allowReturnOutsideFunction: false });
@@ -181,7 +180,7 @@
     for (const s of ast.body) {
       switch (s.type) {
         case 'VariableDeclaration': {
-          for (const d of s.declarations) names(d.id, declared);
+          for (const d of s.declarations) patternNames(d.id, declared);
           const first = s.declarations[0];
           edit(s.start, first.start, ';(' + lines(s.start, first.start));
           s.declarations.forEach((d, n) => {
@@ -199,7 +198,7 @@
           edit(s.end, s.end, ';');
           break;
         case 'ImportDeclaration': {
-          const r = imported(s);
+          const r = rewriteImport(s);
           declared.push(...r.declared);
           edit(s.start, s.end, r.code + lines(s.start, s.end));
           break;
@@ -216,7 +215,7 @@
           break;
       }
     }
-    // Edits at one place keep their order.
+    // Edits at the same position stay in their order (sort is stable).
     edits.sort((a, b) => a.start - b.start || a.end - b.end);
     let out = '', at = 0;
     for (const e of edits) { out += code.slice(at, e.start) + e.text; at = e.end; }
@@ -232,7 +231,7 @@
     let r;
     try { r = rewrite(code); } catch (e) {
       if (!(e instanceof realError) || e.name !== 'SyntaxError') throw e;
-      // V8 says it better, and with the line, unless it missed the end.
+      // V8 has a better message, with the line, unless the error is at the end of the code.
       try { new vm.Script('(async () => {\n' + code + '\n})', { filename: filename(id), lineOffset: -1 }); } catch (v8) {
         const line = Number((/^<code \d+>:(\d+)/.exec(String(v8.stack)) || [])[1]);
         if (line <= code.split('\n').length) throw v8;
@@ -257,7 +256,7 @@
 
   class Exit { constructor(code) { this.code = code; } }
 
-  // What interrupts an await, and process.exit.
+  // stop ends the await for the cell that runs; exited is set by process.exit.
   let stop = null, exited = null;
   let signalled = false, onSignal = null;
   proc.on('SIGINT', () => {
@@ -272,34 +271,34 @@
     throw exited;
   };
   proc.reallyExit = proc.exit;
-  const late = (e) => {
+  const reportUncaught = (e) => {
     if (e instanceof Exit) return;
     proc.stderr.write('Uncaught (in a callback or promise) ' + trace(e) + '\n');
   };
-  proc.on('uncaughtException', late);
-  proc.on('unhandledRejection', late);
+  proc.on('uncaughtException', reportUncaught);
+  proc.on('unhandledRejection', reportUncaught);
 
-  const own = /\n\s+at .*(\[eval\]|node:internal|node:vm|internal\/|at new Script).*/g;
+  const internalFrames = /\n\s+at .*(\[eval\]|node:internal|node:vm|internal\/|at new Script).*/g;
   let lineCount = Infinity;
   const trace = (e) => {
     let text;
     try {
       text = e instanceof realError || (e && typeof e.stack === 'string') ? String(e.stack) : 'Uncaught ' + inspect(e);
     } catch { text = 'an error whose text could not be made'; }
-    text = text.replace(own, '').replace(/\n\s+at [^\n]*\(?(evalmachine|\[eval)[^\n]*/g, '');
-    // The last frame is this driver's call of the code.
+    text = text.replace(internalFrames, '').replace(/\n\s+at [^\n]*\(?(evalmachine|\[eval)[^\n]*/g, '');
+    // Remove the last frame, the driver's call of the cell: it is behind the cell's last line.
     text = text.replace(/\n\s+at <code \d+>:(\d+):\d+(?=\n|$)/g, (frame, line) => (Number(line) > lineCount ? '' : frame));
     if (e && e.cause !== undefined && e instanceof realError) text += '\n[cause]: ' + trace(e.cause);
     return text.length > MAX_TRACE ? text.slice(0, MAX_TRACE) + '\n… [cut]' : text;
   };
 
-  const show = (v) => {
+  const format = (v) => {
     let text;
     try { text = inspect(v, { depth: 4, maxArrayLength: 200, maxStringLength: MAX_RESULT }); } catch (e) { text = `[a value whose text could not be made: ${e && e.message}]`; }
     return text.length > MAX_RESULT ? text.slice(0, MAX_RESULT) + '… [cut]' : text;
   };
 
-  const rich = (v) => {
+  const richForms = (v) => {
     const out = [];
     let size = 0;
     if (v === null || typeof v !== 'object') return out;
@@ -310,14 +309,14 @@
         const bytes = /^image\/(png|jpeg|gif|webp)$/.test(type) ? Buffer.from(String(data), 'base64') : Buffer.from(typeof data === 'string' ? data : stringify(data));
         if ((size += bytes.length) < 8 << 20) out.push({ mime: type, data: bytes.toString('base64') });
       }
-    } catch { /* a broken display is no result's fault */ }
+    } catch { /* the value is shown as text, even when its display function fails */ }
     return out;
   };
 
   const runCell = async (request) => {
     const reply = { id: request.id, ok: false, exit: 1, rich: [] };
-    // The signal that was to stop the cell before may still be on its way: that cell
-    // ended by itself, or by the death of a process that it waited for.
+    // The signal that was to stop the last cell may still be on its way, when that cell
+    // ended by itself, or because a process that it waited for died.
     if (request.signalled && !signalled) {
       await new Promise((done) => { onSignal = done; later(done, SIGNAL_MS); });
       onSignal = null;
@@ -329,10 +328,10 @@
     const began = clock.now();
     running = true;
     lineCount = request.code.split('\n').length;
-    const keep = setInterval(() => {}, 1 << 30);
+    const keepAlive = setInterval(() => {}, 1 << 30);
     try {
-      if (patient && /readline/.test(request.code)) refuseQuestions();
-      const code = request.language === 'typescript' ? strip(request.code) : request.code;
+      if (readlineUnchanged && /readline/.test(request.code)) refuseQuestions();
+      const code = request.language === 'typescript' ? stripTypes(request.code) : request.code;
       const script = compile(request.n, code);
       const end = script.runInThisContext({ breakOnSigint: true, displayErrors: true });
       const value = await Promise.race([end, interrupted]);
@@ -340,9 +339,9 @@
       if (value && typeof value === 'object' && Object.prototype.hasOwnProperty.call(value, '__sandlot_value')) {
         const v = value.__sandlot_value;
         if (v !== undefined) {
-          hide('_', v);
-          reply.result = show(v);
-          reply.rich = rich(v);
+          defineGlobal('_', v);
+          reply.result = format(v);
+          reply.rich = richForms(v);
         }
       }
       reply.ok = true;
@@ -361,10 +360,10 @@
         reply.error = error.length > MAX_TRACE / 10 ? error.slice(0, MAX_TRACE / 10) + '… [cut]' : error;
       }
     }
-    clearInterval(keep);
-    // An interrupt that came while the code did not let the event loop turn is this
-    // cell's, not the next one's.
-    if (clock.now() - began > FLUSH_MS) for (let turn = 0; turn < 2; turn++) await new Promise((done) => soon(done));
+    clearInterval(keepAlive);
+    // An interrupt that came while the code blocked the event loop belongs to this cell,
+    // not to the next one: let the loop run, so that its handler is called now.
+    if (clock.now() - began > FLUSH_MS) for (let turn = 0; turn < 2; turn++) await new Promise((done) => nextTurn(done));
     running = false;
     stop = null;
     flush();
@@ -386,6 +385,6 @@
     }
   });
   input.on('end', () => endProcess(0));
-  input.on('error', () => endProcess(CLOSED));
+  input.on('error', () => endProcess(CLOSED_PIPES_EXIT));
   answer({ id: 0, ok: true });
 })();

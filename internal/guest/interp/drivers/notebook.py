@@ -1,13 +1,13 @@
-# What Jupyter adds to Python: lines that begin with ! or %, cells that begin with
-# %%, and IPython.display. The driver (python.py) loads this when a cell does not
-# compile, or asks for IPython, and gives it `kernel`: its own functions.
+# The additions of Jupyter to Python: lines that begin with ! or %, cells that begin
+# with %%, and IPython.display. The driver (python.py) loads this file when a cell does
+# not compile, or imports IPython, and passes its own functions in `kernel`.
 import builtins, os, re, shlex, subprocess, sys, time
 
 ns, shell = kernel.ns, next((s for s in ("/bin/bash", "/usr/bin/bash", "/bin/sh") if os.path.exists(s)), "sh")
 
 
 class UsageError(Exception):
-    """A magic that is not known, or was called in another way than it can be."""
+    """An unknown magic, or one with wrong arguments."""
 
 
 UsageError.__module__ = "builtins"  # shown without a module
@@ -39,15 +39,15 @@ class SList(list):
         return SList(" ".join(words[n] for n in numbers if -len(words) <= n < len(words)) for words in map(str.split, self))
 
 
-# Which lines are not Python.
+# Finding the lines that are not Python.
 
 ASSIGN = re.compile(r"([A-Za-z_][\w.\[\]'\", *]*?)\s*=\s*([!%])(?![=\s])(.*)", re.S)
-BARE = re.compile(r"pip3?\s+(install|uninstall|list|show|freeze|download|check)\b")
+BARE_PIP = re.compile(r"pip3?\s+(install|uninstall|list|show|freeze|download|check)\b")
 HELP = re.compile(r"\?{1,2}\s*([\w.]+)|([\w.]+)\?{1,2}")
 
 
 def translate(code):
-    """Python for a cell with magics, with each line where it was; None when there are none."""
+    """A cell with magics as Python, with the same line numbers; None: it has no magics."""
     lines = code.split("\n")
     first = next((n for n, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), None)
     if first is not None and re.match(r"%%[\w!]", lines[first]):
@@ -57,7 +57,7 @@ def translate(code):
     out, found, n, inside = [], False, 0, Reader()
     while n < len(lines):
         line = lines[n]
-        python = magic(line) if inside.between() else None
+        python = magic(line) if inside.at_statement() else None
         if python is None:
             inside.read(line)
             out.append(line)
@@ -73,7 +73,7 @@ def translate(code):
 
 
 def magic(line):
-    """Python for one line, or None when it is none of ours."""
+    """A line with a magic as Python; None: it has none."""
     text = line.lstrip()
     indent, text = line[:len(line) - len(text)], text.rstrip()
     if text.startswith("!!"):
@@ -82,7 +82,7 @@ def magic(line):
         return indent + "__sandlot__.system(%r)" % text[1:]
     if re.match(r"%\w", text):
         return indent + line_call(text[1:])
-    if BARE.match(text):
+    if BARE_PIP.match(text):
         return indent + line_call(text)
     m = ASSIGN.fullmatch(text)
     if m and m[2] == "!":
@@ -104,16 +104,16 @@ def line_call(text):
 
 
 class Reader:
-    """Follows brackets, strings and continued lines, to know where a statement may begin."""
+    """Knows whether a statement may begin in a line: it follows brackets, strings and continued lines."""
 
     def __init__(self):
-        self.quote, self.depth, self.goes_on = "", 0, False
+        self.quote, self.depth, self.continued = "", 0, False
 
-    def between(self):
-        return not (self.quote or self.depth or self.goes_on)
+    def at_statement(self):
+        return not (self.quote or self.depth or self.continued)
 
     def read(self, line):
-        n, self.goes_on = 0, False
+        n, self.continued = 0, False
         while n < len(line):
             c = line[n]
             if self.quote:
@@ -132,22 +132,22 @@ class Reader:
             elif c in ")]}":
                 self.depth = max(self.depth - 1, 0)
             elif c == "\\" and n == len(line) - 1:
-                self.goes_on = True
+                self.continued = True
             n += 1
         if len(self.quote) == 1 and not line.endswith("\\"):
-            self.quote = ""  # it ended with the line, which is an error
+            self.quote = ""  # an unterminated string: it ends with the line, and Python reports it
 
 
-# What they do.
+# Running magics.
 
 def expand(text, local):
-    """Puts in {expressions} and $names of the code; what is none stays for the shell."""
+    """Replaces {expressions} and $names by their values. What is no expression or variable of the code stays for the shell."""
     import ast
 
     def value(source):
         tree = ast.parse(source.strip(), mode="eval").body
         if isinstance(tree, (ast.Tuple, ast.Constant)):
-            raise ValueError  # the shell's own braces
+            raise ValueError  # braces of the shell, such as {a,b}
         if isinstance(tree, ast.Name) and tree.id not in local and tree.id not in ns:
             raise NameError(tree.id)
         return str(eval(source.strip(), ns, local))
@@ -169,7 +169,7 @@ def expand(text, local):
 
 
 def run(argv, stdin=None):
-    """Runs a program whose output is this one's; returns its exit code."""
+    """Runs a program, with its output as the cell's; returns its exit code."""
     if kernel.own_output():
         return subprocess.run(argv, input=stdin, text=stdin is not None).returncode
     done = subprocess.run(argv, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace")
@@ -179,7 +179,7 @@ def run(argv, stdin=None):
 
 
 class Shell:
-    """What a cell with magics calls; also get_ipython()."""
+    """The functions that a cell with magics calls. get_ipython() returns it, too."""
     config = {}
 
     def system(self, command, depth=0):
@@ -255,14 +255,14 @@ def do_env(args):
 
 def do_pip(args):
     import importlib.util
-    kernel.user_site()
+    kernel.follow_user_site()
     if importlib.util.find_spec("pip") is None:
         raise UsageError("this Python has no pip")
     ns["_exit_code"] = run([sys.executable, "-m", "pip", *shlex.split(args)])
-    kernel.user_site()
+    kernel.follow_user_site()
 
 
-def span(seconds):
+def format_time(seconds):
     for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return "%.3g %s" % (seconds / size, unit)
@@ -281,7 +281,7 @@ def do_time(code, offset=0):
     finally:
         wall, after = time.perf_counter() - start, os.times()
         user, system = after[0] - before[0] + after[2] - before[2], after[1] - before[1] + after[3] - before[3]
-        print("CPU times: user %s, sys: %s, total: %s\nWall time: %s" % (span(user), span(system), span(user + system), span(wall)))
+        print("CPU times: user %s, sys: %s, total: %s\nWall time: %s" % (format_time(user), format_time(system), format_time(user + system), format_time(wall)))
     return None if quiet else value
 
 
@@ -300,21 +300,21 @@ def do_timeit(args, body=None, offset=0):
     mean = sum(each) / len(each)
     deviation = (sum((t - mean) ** 2 for t in each) / len(each)) ** 0.5
     print("%s ± %s per loop (mean ± std. dev. of %d run%s, %s loop%s each)" % (
-        span(mean), span(deviation), repeat, "s" * (repeat != 1), format(number, ","), "s" * (number != 1)))
+        format_time(mean), format_time(deviation), repeat, "s" * (repeat != 1), format(number, ","), "s" * (number != 1)))
 
 
-def names():
+def variables():
     import types
     return sorted(n for n, v in ns.items() if not n.startswith("_") and not isinstance(v, types.ModuleType))
 
 
 def do_who(args):
-    print("   ".join(names()) or "There are no variables.")
+    print("   ".join(variables()) or "There are no variables.")
 
 
 def do_whos(args):
     rows = [("Variable", "Type", "Value")]
-    for n in names():
+    for n in variables():
         text = repr(ns[n]).replace("\n", " ")
         rows.append((n, type(ns[n]).__name__, text if len(text) <= 60 else text[:57] + "..."))
     wide = [max(len(r[i]) for r in rows) for i in (0, 1)]
@@ -339,7 +339,7 @@ def do_run(args):
 
 
 def do_nothing(args):
-    """What is for a screen, or is so anyway."""
+    """Magics about displays and reloading, which change nothing here."""
 
 
 def do_writefile(args, body, offset):
@@ -396,8 +396,8 @@ def do_capture(args, body, offset):
         ns[words[0]] = types.SimpleNamespace(stdout=out.getvalue(), stderr=err.getvalue(), show=lambda: print(out.getvalue(), end=""))
 
 
-def shows(mime):
-    return lambda args, body, offset: kernel.keep(mime, body)
+def shown_as(mime):
+    return lambda args, body, offset: kernel.add_rich(mime, body)
 
 
 def command(name):
@@ -412,11 +412,11 @@ LINES.update((name, command(name)) for name in ("ls", "cat", "mkdir", "rm", "cp"
 CELLS = {"bash": script(shell), "sh": script("/bin/sh"), "script": script(), "python": script(sys.executable), "python3": script(sys.executable),
          "time": lambda args, body, offset: do_time(args + "\n" + body if args else body, offset - 1 if args else offset),
          "timeit": do_timeit, "writefile": do_writefile, "file": do_writefile, "capture": do_capture,
-         "html": shows("text/html"), "HTML": shows("text/html"), "markdown": shows("text/markdown"), "latex": shows("text/latex"), "svg": shows("image/svg+xml")}
+         "html": shown_as("text/html"), "HTML": shown_as("text/html"), "markdown": shown_as("text/markdown"), "latex": shown_as("text/latex"), "svg": shown_as("image/svg+xml")}
 SHELL = Shell()
 
 
-# IPython.display, where there is no IPython.
+# IPython.display, for when IPython is not installed.
 
 class DisplayObject:
     mime = None
@@ -434,7 +434,7 @@ class DisplayObject:
                 self.data = r.read()
 
     def find(self, data):
-        """A text is the data itself, but for classes whose data is none."""
+        """The data, URL and file name that a string means: the data itself, except in subclasses."""
         if data.startswith(("http://", "https://")) and "\n" not in data and " " not in data:
             return None, data, None
         return data, None, None
@@ -474,7 +474,7 @@ class JSON(DisplayObject):
         return data, None, None
 
 
-def kind(name, mime):
+def display_class(name, mime):
     return type(name, (DisplayObject,), {"mime": mime, "__doc__": "Data to show as %s." % mime})
 
 
@@ -516,7 +516,7 @@ made = {}
 
 
 def modules():
-    """IPython and IPython.display, as far as they are of use here."""
+    """Small versions of IPython and its modules, by their names."""
     if made:
         return made
     for name in ("IPython", "IPython.display", "IPython.core", "IPython.core.display", "IPython.core.display_functions", "IPython.core.getipython"):
@@ -524,8 +524,8 @@ def modules():
         made[name].__path__ = []
     show = made["IPython.display"]
     show.__dict__.update(DisplayObject=DisplayObject, TextDisplayObject=DisplayObject, Image=Image, SVG=SVG, JSON=JSON, Math=Math, IFrame=IFrame,
-                         Pretty=Pretty, FileLink=FileLink, HTML=kind("HTML", "text/html"), Markdown=kind("Markdown", "text/markdown"),
-                         Latex=kind("Latex", "text/latex"), Javascript=kind("Javascript", "application/javascript"), GeoJSON=kind("GeoJSON", "application/geo+json"),
+                         Pretty=Pretty, FileLink=FileLink, HTML=display_class("HTML", "text/html"), Markdown=display_class("Markdown", "text/markdown"),
+                         Latex=display_class("Latex", "text/latex"), Javascript=display_class("Javascript", "application/javascript"), GeoJSON=display_class("GeoJSON", "application/geo+json"),
                          DisplayHandle=kernel.Handle, display=kernel.display, update_display=kernel.display, clear_output=kernel.clear_output,
                          publish_display_data=kernel.publish, set_matplotlib_formats=lambda *_, **__: None, set_matplotlib_close=lambda *_, **__: None)
     for name in ("html", "markdown", "latex", "svg", "json", "png", "jpeg", "pretty"):

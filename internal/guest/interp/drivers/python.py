@@ -1,29 +1,29 @@
-# Sandlot's Python driver: runs cells that the agent sends on fd 3, in
-# one namespace, and answers on fd 4. It uses the standard library alone, and
-# imports at the start only what Python has loaded anyway, or built in: each
-# further module would delay every new sandbox.
+# Sandlot's Python driver: it runs the cells that the agent sends on fd 3, in one
+# namespace, and replies on fd 4. It uses only the standard library, and imports at
+# the start only modules that Python has loaded already or that are built in: every
+# other module would delay each new sandbox.
 def _main():
     import _ast, _signal, builtins, io, os, sys
 
     requests, replies = os.fdopen(3, "rb", 65536), 4
-    # 5 is memory shared with the agent, 6 and 7 are the other ends of 1 and 2, and
-    # on 8 the agent says now and then that what was printed is to be written.
-    BELL = 8
-    for fd in (3, 4, 5, 6, 7, BELL):
+    # 5 is memory shared with the agent, 6 and 7 are the read ends of 1 and 2, and a
+    # byte on 8 is the agent's request to write the buffered output.
+    FLUSH_PIPE = 8
+    for fd in (3, 4, 5, 6, 7, FLUSH_PIPE):
         try:
             os.set_inheritable(fd, False)
         except OSError:
-            BELL = None  # the agent gave fewer
-    # How this process ends when the code has closed what it needs (interp.go).
-    CLOSED = 113
+            FLUSH_PIPE = None  # the agent has passed fewer descriptors
+    # The exit code when the code has closed the driver's pipes (proc.go).
+    CLOSED_PIPES_EXIT = 113
     spare_out, spare_err = os.dup(1), os.dup(2)
     os.set_inheritable(spare_out, False)
     os.set_inheritable(spare_err, False)
 
     library = [p for p in sys.path if p]
 
-    def late(name):
-        """Import a module of the standard library, whatever lies in the current folder."""
+    def stdlib(name):
+        """Import a module of the standard library, even when the current folder has one of that name."""
         found = sys.modules.get(name)
         if found is None:
             path, sys.path[:] = sys.path[:], library
@@ -36,19 +36,19 @@ def _main():
     try:
         from _json import encode_basestring as quote
     except ImportError:
-        quote = late("json").dumps
+        quote = stdlib("json").dumps
 
     main = type(sys)("__main__")
     main.__dict__.update(__builtins__=builtins, __doc__=None)
     sys.modules["__main__"] = main
-    # What Jupyter adds (notebook.py), and the folder of outputs that a result links to.
+    # The source of notebook.py, and the folder for files that results link to.
     NOTEBOOK, OUTPUT = (sys.argv[1:3] + ["", ""])[:2]
     sys.argv = [""]
     if sys.path and sys.path[0] != "":
         sys.path.insert(0, "")
     ns = main.__dict__
-    state = {"mine": True, "n": 0, "mend": False, "link": None, "running": False, "held": False, "interrupted": False,
-             "heard": 0, "sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked": 0}
+    state = {"is_driver": True, "cell": 0, "repair": False, "conn": None, "running": False, "delay_interrupt": False, "interrupt_delayed": False,
+             "signals_received": 0, "signals_sent": 0, "task": None, "loop": None, "rich": [], "rich_size": 0, "dropped": 0, "linked_files": 0}
     MAX_RESULT, MAX_RICH = 4 << 20, 8 << 20
     TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml", "text/html", "text/markdown", "text/latex", "application/json"]
     METHODS = {"image/png": "_repr_png_", "image/jpeg": "_repr_jpeg_", "image/svg+xml": "_repr_svg_", "text/html": "_repr_html_",
@@ -57,13 +57,13 @@ def _main():
     write = os.write
     interrupts = (KeyboardInterrupt,)
 
-    # Output is buffered while a cell runs, and written when 64 KiB have come,
-    # whenever the agent asks for it, before anything else can write to the same
-    # place, and at the end: each write costs a sandbox as much as a hundred prints.
-    # Between cells each line is written at once.
+    # While a cell runs, its output is buffered, since a write takes as long as a hundred
+    # prints. It is written when 64 KiB are buffered, when the agent requests it, before
+    # anything else may write to the same file, and at the end of the cell. Between cells
+    # each line is written at once.
     BUFFER = 65536
-    thread = late("_thread")
-    guard = thread.RLock()
+    thread = stdlib("_thread")
+    flush_lock = thread.RLock()
 
     def closed(stream):
         try:
@@ -73,7 +73,7 @@ def _main():
 
     class Raw(io.FileIO):
         def fileno(self):
-            # Whoever asks may write to it: then no line may wait.
+            # The caller may write to the descriptor: from now on buffer no more than a line.
             number = super().fileno()
             for s in streams:
                 if not closed(s) and s.buffer.raw is self and not s.line_buffering:
@@ -90,7 +90,7 @@ def _main():
     flush_buffer = io.BufferedWriter.flush
 
     def flush():
-        """Write what the driver's own streams hold. What the code has put in their place is its own affair."""
+        """Write the buffered output of the driver's streams. Streams that the code has set are not flushed."""
         for b in buffers:
             try:
                 flush_buffer(b)
@@ -98,7 +98,7 @@ def _main():
                 pass
 
     def flush_all():
-        """At the end of a cell, write what the code's own streams hold as well, as Python does at its end."""
+        """Write all buffered output at the end of a cell, that of streams that the code has set, too, as Python does at its exit."""
         for s in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
             try:
                 s.flush()
@@ -109,63 +109,63 @@ def _main():
     def buffering(yes):
         for s in streams:
             try:
-                s.reconfigure(line_buffering=not yes or BELL is None)
+                s.reconfigure(line_buffering=not yes or FLUSH_PIPE is None)
             except Exception:
                 pass
 
-    def listen():
+    def flush_on_request():
         while True:
             try:
-                if not read(BELL, 4096):
+                if not read(FLUSH_PIPE, 4096):
                     return
             except OSError:
                 return
-            with guard:
+            with flush_lock:
                 flush()
 
-    # A process that the code forks must not answer for this one. Nobody asks it to
-    # write, so it writes each line at once. The fork happens while the thread of
-    # listen does not write: the lock of a stream would be held in the child for ever.
-    def parent():
+    # A process that the code forks must not reply for this one. It gets no requests to
+    # flush, so it writes each line at once. A fork waits until the thread of
+    # flush_on_request does not write: otherwise the child might inherit a locked stream.
+    def before_fork():
         flush()
-        guard.acquire()
+        flush_lock.acquire()
 
-    def release():
-        if guard._is_owned():  # a signal handler of the code may have ended parent before
-            guard.release()
+    def after_fork_in_parent():
+        if flush_lock._is_owned():  # a signal handler of the code may have interrupted before_fork
+            flush_lock.release()
 
-    def child():
-        nonlocal guard
-        guard = thread.RLock()
-        state.update(mine=False, held=False, interrupted=False)
+    def after_fork_in_child():
+        nonlocal flush_lock
+        flush_lock = thread.RLock()
+        state.update(is_driver=False, delay_interrupt=False, interrupt_delayed=False)
         buffering(False)
-        if state["link"] is not None:
-            state["link"].close()  # its end has to be seen when this one dies
+        if state["conn"] is not None:
+            state["conn"].close()  # so that the host sees its end when the driver dies
             for fd in (6, 7):
                 try:
                     os.close(fd)
                 except OSError:
                     pass
 
-    os.register_at_fork(before=parent, after_in_parent=release, after_in_child=child)
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork_in_parent, after_in_child=after_fork_in_child)
 
-    def hold_interrupt():
-        """Keep an interrupt until deliver_interrupt: Python drops what is raised in what it calls around a fork."""
+    def delay_interrupt():
+        """Delay interrupts until deliver_interrupt: Python ignores an exception in the functions that it calls around a fork."""
         if thread.get_ident() == main_thread:
-            state["held"] = True
+            state["delay_interrupt"] = True
 
     def deliver_interrupt():
         if thread.get_ident() != main_thread:
             return
-        state["held"] = False
-        if state["interrupted"]:
-            state["interrupted"] = False
+        state["delay_interrupt"] = False
+        if state["interrupt_delayed"]:
+            state["interrupt_delayed"] = False
             raise KeyboardInterrupt
 
     main_thread = thread.get_ident()
 
-    def ahead(modules, name, when=None, forks=False):
-        """Write what was printed before a function writes, starts or ends something."""
+    def flush_before(modules, name, when=None, forks=False):
+        """Make a function flush before it runs, as it writes to a file, or starts or ends a process."""
         inner = getattr(modules[0], name, None)
         if inner is None:
             return
@@ -175,7 +175,7 @@ def _main():
                 flush()
             if not forks:
                 return inner(*args, **named)
-            hold_interrupt()
+            delay_interrupt()
             try:
                 return inner(*args, **named)
             finally:
@@ -192,41 +192,41 @@ def _main():
 
     posix = sys.modules[os.system.__module__]
     for name in ("_exit", "abort", "kill", "killpg", "system", "execv", "execve", "posix_spawn", "posix_spawnp"):
-        ahead([posix, os], name)
+        flush_before([posix, os], name)
     for name in ("write", "writev", "pwrite", "close", "sendfile"):
-        ahead([posix, os], name, standard)
-    ahead([posix, os], "dup2", lambda fd=None, to=None, *_: standard(to))
-    # Python 3.12 warns of a fork beside threads. The one of listen waits at one place.
-    late("_warnings").filters.insert(0, ("ignore", None, DeprecationWarning, "sandlot_fork", 0))
+        flush_before([posix, os], name, standard)
+    flush_before([posix, os], "dup2", lambda fd=None, to=None, *_: standard(to))
+    # Python 3.12 warns of a fork in a process with threads. That of flush_on_request does no harm: it waits at one place.
+    stdlib("_warnings").filters.insert(0, ("ignore", None, DeprecationWarning, "sandlot_fork", 0))
     for name in ("fork", "forkpty"):
-        quiet = {"__name__": "sandlot_fork", "inner": getattr(os, name), "hold_interrupt": hold_interrupt, "deliver_interrupt": deliver_interrupt}
-        exec("def %s():\n    hold_interrupt()\n    try:\n        return inner()\n    finally:\n        deliver_interrupt()" % name, quiet)
+        quiet = {"__name__": "sandlot_fork", "inner": getattr(os, name), "delay_interrupt": delay_interrupt, "deliver_interrupt": deliver_interrupt}
+        exec("def %s():\n    delay_interrupt()\n    try:\n        return inner()\n    finally:\n        deliver_interrupt()" % name, quiet)
         quiet[name].__wrapped__, quiet[name].__doc__ = quiet["inner"], quiet["inner"].__doc__
         setattr(posix, name, quiet[name])
         setattr(os, name, quiet[name])
     for name in ("raise_signal", "pthread_kill"):
-        ahead([_signal, sys.modules.get("signal")], name)
+        flush_before([_signal, sys.modules.get("signal")], name)
 
     def on_interrupt(signum, frame):
-        state["heard"] += 1
-        if state["running"] and state["mine"]:
-            if state["held"]:
-                state["interrupted"] = True
+        state["signals_received"] += 1
+        if state["running"] and state["is_driver"]:
+            if state["delay_interrupt"]:
+                state["interrupt_delayed"] = True
                 return
             raise KeyboardInterrupt
-        if not state["mine"]:
+        if not state["is_driver"]:
             _signal.default_int_handler(signum, frame)
 
     _signal.signal(_signal.SIGINT, on_interrupt)
 
-    # What is to be done when a module has been imported, once.
+    # Functions to call after the first import of a module, by its name.
     imported = {}
 
     class Imports:
         @staticmethod
         def find_spec(name, path=None, target=None):
             if path is None:
-                user_site()
+                follow_user_site()
             if name not in imported:
                 return None
             then = imported.pop(name)
@@ -250,7 +250,7 @@ def _main():
             return spec
 
     class Loader:
-        """A loader of modules that are built in, which is a class of Python's own."""
+        """Wraps the loader of built-in modules, a class of Python whose attributes cannot be set."""
         def __init__(self, real):
             self.real = real
 
@@ -265,37 +265,37 @@ def _main():
         else:
             imported[name] = then
 
-    when_imported("_posixsubprocess", lambda m: ahead([m], "fork_exec", forks=True))
-    when_imported("matplotlib.pyplot", lambda m: setattr(m, "show", figures))
+    when_imported("_posixsubprocess", lambda m: flush_before([m], "fork_exec", forks=True))
+    when_imported("matplotlib.pyplot", lambda m: setattr(m, "show", add_figures))
 
-    # With IPython its display is this one; without it a module of the name has what
-    # is of use here.
-    def ours(module):
+    # IPython, if it is installed, gets this display. If not, LateFinder makes a module of
+    # that name (notebook.py).
+    def set_display(module):
         for name, mine in (("display", display), ("update_display", display), ("clear_output", clear_output), ("publish_display_data", publish)):
             if hasattr(module, name):
                 setattr(module, name, mine)
 
     for name in ("IPython.core.display_functions", "IPython.core.display", "IPython.display"):
-        when_imported(name, ours)
+        when_imported(name, set_display)
 
-    class Last:
-        """Is asked for what nobody found."""
+    class LateFinder:
+        """The last finder: it gets the modules that no other finder has found."""
         @staticmethod
         def find_spec(name, path=None, target=None):
-            if path is None and fresh_folders():
-                late("importlib").invalidate_caches()
+            if path is None and follow_new_folders():
+                stdlib("importlib").invalidate_caches()
                 for finder in sys.meta_path:
-                    find = getattr(finder, "find_spec", None)  # old ones have find_module alone
-                    spec = find(name, None) if find and finder not in (Last, Imports) else None
+                    find = getattr(finder, "find_spec", None)  # old finders have only find_module
+                    spec = find(name, None) if find and finder not in (LateFinder, Imports) else None
                     if spec is not None:
                         return spec
             if NOTEBOOK and (name == "IPython" or name.startswith("IPython.") and not hasattr(sys.modules.get("IPython"), "__file__")):
                 made = notebook()["modules"]().get(name)
                 if made is not None:
-                    return sys.modules["_frozen_importlib"].ModuleSpec(name, Made(made), is_package=True)
+                    return sys.modules["_frozen_importlib"].ModuleSpec(name, ReadyModule(made), is_package=True)
             return None
 
-    class Made:
+    class ReadyModule:
         def __init__(self, module):
             self.module = module
 
@@ -305,14 +305,15 @@ def _main():
         def exec_module(self, module):
             pass
 
-    sys.meta_path.append(Last)
+    sys.meta_path.append(LateFinder)
 
-    # What pip installs while this runs is found: the user's folder may not have been
-    # there at the start, and other folders may have got links to further ones.
-    looked = {}
+    # Packages that are installed while this process runs have to be found: the user's
+    # folder may not have existed at the start, and a .pth file in another folder of
+    # packages may have been added.
+    folder_times = {}
 
-    def fresh_folders():
-        """Follow what was put into the folders of packages; say whether there was any."""
+    def follow_new_folders():
+        """Read the .pth files of package folders that have changed. True: there was such a folder."""
         fresh = False
         for path in list(sys.path):
             if not path.endswith("-packages"):
@@ -321,18 +322,18 @@ def _main():
                 changed = os.stat(path).st_mtime_ns
             except OSError:
                 continue
-            if looked.get(path) != changed:
-                looked[path], fresh = changed, True
-                late("site").addsitedir(path, set(sys.path))
+            if folder_times.get(path) != changed:
+                folder_times[path], fresh = changed, True
+                stdlib("site").addsitedir(path, set(sys.path))
         return fresh
 
-    def user_site():
-        """Follow the user's folder of packages when it appears."""
+    def follow_user_site():
+        """Add the user's folder of packages to the path once it exists."""
         if state.get("in_site"):
-            return  # asked by what it imports itself
+            return  # called for the import of site, below
         state["in_site"] = True
         try:
-            add_user_site(late("site"))
+            add_user_site(stdlib("site"))
         finally:
             state["in_site"] = False
 
@@ -347,7 +348,7 @@ def _main():
         new = [p for p in sys.path if p not in before]
         at = next((n for n, p in enumerate(before) if p.endswith(("site-packages", "dist-packages"))), len(before))
         sys.path[:] = before[:at] + new + before[at:]
-        late("importlib").invalidate_caches()
+        stdlib("importlib").invalidate_caches()
 
     def notebook():
         found = state.get("notebook")
@@ -361,23 +362,23 @@ def _main():
             state["notebook"] = found
         return found
 
-    # Nobody can answer a question.
-    ask = builtins.input
-    terminal = sys.stdin
+    # Nobody can answer a question: fail, and do not wait.
+    builtin_input = builtins.input
+    driver_stdin = sys.stdin
 
     def input(prompt="", /):
         try:
-            return ask(prompt)
+            return builtin_input(prompt)
         except EOFError:
-            if sys.stdin is not terminal:
+            if sys.stdin is not driver_stdin:
                 raise
             raise EOFError("input() has nobody to answer it here: put the value into the code, or read it from a file") from None
 
-    input.__doc__, input.__self__ = ask.__doc__, builtins
+    input.__doc__, input.__self__ = builtin_input.__doc__, builtins
     builtins.input = input
 
     def getpass(prompt="Password: ", stream=None, **_):
-        """Nobody can answer."""
+        """Fail: nobody can answer."""
         raise EOFError("getpass() has nobody to answer it here: read the value from a file or a variable of the environment")
 
     def no_password(module):
@@ -385,62 +386,62 @@ def _main():
 
     when_imported("getpass", no_password)
 
-    # The cells' lines, for tracebacks and inspect. They are linecache's as soon
-    # as something imports that.
+    # The source lines of the cells, for tracebacks and inspect. They go into linecache
+    # once that is imported.
     sources = {}
     when_imported("linecache", lambda m: m.cache.update(sources))
 
-    def remember(name, code):
-        # Python 3.11 counts on the last line's end, too.
+    def remember_source(name, code):
+        # Python 3.11 needs a newline at the end.
         sources[name] = (len(code), None, (code + "\n").splitlines(True), name)
         cache = getattr(sys.modules.get("linecache"), "cache", None)
         if cache is not None:
             cache[name] = sources[name]
 
-    def form(value):
+    def to_json(value):
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, int):
             return str(value)
         if isinstance(value, list):
-            return "[" + ",".join(map(form, value)) + "]"
+            return "[" + ",".join(map(to_json, value)) + "]"
         if isinstance(value, dict):
-            return "{" + ",".join([quote(k) + ":" + form(v) for k, v in value.items()]) + "}"
+            return "{" + ",".join([quote(k) + ":" + to_json(v) for k, v in value.items()]) + "}"
         return quote(value)
 
     def identity(fd):
         found = os.fstat(fd)
         return found.st_dev, found.st_ino
 
-    own = [(fd, identity(fd)) for fd in (3, replies)]
+    driver_pipes = [(fd, identity(fd)) for fd in (3, replies)]
 
-    def changed():
-        """Whether the code has closed what this driver needs, or something else has its number now."""
+    def pipes_closed():
+        """Whether the code has closed the driver's pipes, or their descriptors are other files now."""
         try:
-            return any(identity(fd) != was for fd, was in own)
+            return any(identity(fd) != was for fd, was in driver_pipes)
         except OSError:
             return True
 
-    def answer(reply):
-        if not state["mine"]:
-            os._exit(0)  # a fork that came back is nobody to answer
-        data = form(reply).encode("utf-8", "replace") + b"\n"
+    def send_reply(reply):
+        if not state["is_driver"]:
+            os._exit(0)  # a forked child that ran on to the end of the cell: only the driver replies
+        data = to_json(reply).encode("utf-8", "replace") + b"\n"
         try:
-            if changed():
-                os._exit(CLOSED)
+            if pipes_closed():
+                os._exit(CLOSED_PIPES_EXIT)
             while data:
                 data = data[write(replies, data):]
         except OSError:
-            os._exit(CLOSED)
+            os._exit(CLOSED_PIPES_EXIT)
 
-    def keep(mime, data):
-        base64 = late("base64")
+    def add_rich(mime, data):
+        base64 = stdlib("base64")
         if data is None:
             return
         if isinstance(data, tuple):
             data = data[0]
         if not isinstance(data, (str, bytes, bytearray)):
-            data = late("json").dumps(data)
+            data = stdlib("json").dumps(data)
         if isinstance(data, str) and mime.startswith("image/") and mime != "image/svg+xml":
             data = base64.b64decode(data)
         data = data.encode("utf-8", "replace") if isinstance(data, str) else bytes(data)
@@ -451,52 +452,52 @@ def _main():
         state["rich"].append({"mime": mime, "data": base64.b64encode(data).decode()})
 
     def show_rich(value):
-        """Keep a value's best form. True: that says all; "text": its text is to be shown; False: it has none."""
+        """Add a value's best rich form to the result. True: no text is needed; "text": the text is to be shown, too; False: it has no such form."""
         if isinstance(value, type):
             return False
         if type(value).__module__.startswith("matplotlib.") and callable(getattr(value, "savefig", None)):
-            picture(value)
+            add_figure(value)
             return True
         bundle = getattr(value, "_repr_mimebundle_", None)
         if callable(bundle):
             found = bundle(include=None, exclude=None)
-            if choose((found[0] if isinstance(found, tuple) else found) or {}, value):
+            if add_best((found[0] if isinstance(found, tuple) else found) or {}, value):
                 return True
         for mime in TYPES:
             method = getattr(value, METHODS.get(mime, ""), None)
             if callable(method):
                 data = method()
                 if data is not None:
-                    return keep_html(data, value) if mime == "text/html" else keep(mime, data) or True
+                    return add_html(data, value) if mime == "text/html" else add_rich(mime, data) or True
         return False
 
-    def choose(bundle, value=None):
+    def add_best(bundle, value=None):
         for mime in TYPES:
             if mime in bundle:
-                return keep_html(bundle[mime], value) if mime == "text/html" else keep(mime, bundle[mime]) or True
+                return add_html(bundle[mime], value) if mime == "text/html" else add_rich(mime, bundle[mime]) or True
         return False
 
-    def keep_html(data, value):
-        """A value's HTML stands where its text says nothing, and is linked to where that says enough."""
+    def add_html(data, value):
+        """Add a value's HTML to the result when its text says nothing, and otherwise a link to a file with it."""
         text = "" if value is None else text_of(value)
         if not text or text[0] == "<" and text[-1] == ">" and " object" in text and len(text) < 300 or not OUTPUT:
-            keep("text/html", data)
+            add_rich("text/html", data)
             return True
         if isinstance(data, tuple):
             data = data[0]
         data = str(data)[:MAX_RICH].encode("utf-8", "replace")
         try:
-            state["linked"] += 1
-            path = keep_file("value-%d-%d.html" % (os.getpid(), state["linked"]), data)
+            state["linked_files"] += 1
+            path = write_linked_file("value-%d-%d.html" % (os.getpid(), state["linked_files"]), data)
         except OSError:
             return "text"
-        keep("text/uri-list", "# %d bytes\nfile://%s" % (len(data), path))
+        add_rich("text/uri-list", "# %d bytes\nfile://%s" % (len(data), path))
         return "text"
 
     files = []
 
-    def keep_file(name, data):
-        """Write a file that a result links to, and remove the oldest."""
+    def write_linked_file(name, data):
+        """Write a file that a result links to. Of more than 32 files remove the oldest."""
         path = OUTPUT + "/" + name
         os.makedirs(OUTPUT, exist_ok=True)
         files.append(path)
@@ -510,7 +511,7 @@ def _main():
         return path
 
     class Handle:
-        """What display returns with a display_id."""
+        """What display returns when it gets a display_id."""
         def __init__(self, display_id=None):
             self.display_id = display_id
 
@@ -520,12 +521,12 @@ def _main():
         update = display
 
     def display(*values, raw=False, clear=False, display_id=None, **_):
-        """Show values: as image, HTML or other rich form where they have one."""
+        """Show values: as an image, HTML or another rich form if they have one, and otherwise as text."""
         if clear:
             clear_output()
         for v in values:
             try:
-                shown = choose(v) if raw and isinstance(v, dict) else show_rich(v)
+                shown = add_best(v) if raw and isinstance(v, dict) else show_rich(v)
             except interrupts:
                 raise
             except Exception:
@@ -545,19 +546,19 @@ def _main():
 
     builtins.display = display
 
-    def picture(figure):
+    def add_figure(figure):
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", bbox_inches="tight")
-        keep("image/png", buffer.getvalue())
+        add_rich("image/png", buffer.getvalue())
         plt = sys.modules.get("matplotlib.pyplot")
         if plt is not None:
             plt.close(figure)
 
-    def figures(*_, **__):
-        """Keep what pyplot has drawn, in its order."""
+    def add_figures(*_, **__):
+        """Add the open figures of pyplot to the result, in their order."""
         plt = sys.modules.get("matplotlib.pyplot")
         for number in plt.get_fignums() if plt is not None else ():
-            picture(plt.figure(number))
+            add_figure(plt.figure(number))
 
     def text_of(value):
         text = repr(value)
@@ -567,16 +568,15 @@ def _main():
             text = text[:MAX_RESULT] + "… [%d characters in all]" % len(text)
         return text.encode("utf-8", "replace").decode()
 
-    def silent(code, last):
-        # After the last expression there are brackets, semicolons and comments only.
+    def ends_with_semicolon(code, last):
+        # Only brackets, semicolons and comments follow the last expression.
         lines = code.encode("utf-8", "replace").splitlines()[last.end_lineno - 1:]
         lines[0] = lines[0][last.end_col_offset:]
         return any(line.split(b"#")[0].rstrip().endswith(b";") for line in lines)
 
     def compile_code(code, name):
-        # The quickest cells are one expression on one line. What is more than that
-        # is mostly seen by these signs, or fails here, hardly ever with a warning that
-        # then comes twice.
+        # The fast path is for cells of one expression on one line. Other cells mostly have
+        # one of these characters; the rest fail to compile here, and compile below.
         if len(code) < 500 and not (code[:1].isspace() or "\n" in code or ";" in code or "\\" in code or "=" in code or "import " in code):
             try:
                 return None, compile(code, name, "eval", _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), False
@@ -586,7 +586,7 @@ def _main():
         last, quiet = None, False
         if tree.body and isinstance(tree.body[-1], _ast.Expr):
             last = _ast.Expression(tree.body.pop().value)
-            quiet = silent(code, last.body)
+            quiet = ends_with_semicolon(code, last.body)
         flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         body = compile(tree, name, "exec", flags, dont_inherit=True) if tree.body else None
         value = compile(last, name, "eval", flags, dont_inherit=True) if last is not None else None
@@ -609,7 +609,7 @@ def _main():
             raise e
 
     def loop():
-        asyncio = late("asyncio")
+        asyncio = stdlib("asyncio")
         if state["loop"] is None or state["loop"].is_closed():
             state["loop"] = asyncio.new_event_loop()
             asyncio.set_event_loop(state["loop"])
@@ -636,8 +636,8 @@ def _main():
             tb = exc.__traceback__
             while tb is not None and tb.tb_frame.f_code.co_filename == "<string>":
                 tb = tb.tb_next
-            # Frames of this driver may stand between the user's, with await.
-            trace = late("traceback").TracebackException(exc_type, exc, tb, compact=True)
+            # With await, frames of this driver may be between those of the user's code.
+            trace = stdlib("traceback").TracebackException(exc_type, exc, tb, compact=True)
             seen = set()
             def clean(t):
                 if t is None or id(t) in seen:
@@ -656,7 +656,7 @@ def _main():
         except Exception as broken:
             full = "%s (its text could not be made: %r)\n" % (exc_type.__name__, type(broken).__name__)
         try:
-            short = "".join(late("traceback").format_exception_only(exc_type, exc)).strip().rsplit("\n", 1)[-1]
+            short = "".join(stdlib("traceback").format_exception_only(exc_type, exc)).strip().rsplit("\n", 1)[-1]
         except Exception:
             short = exc_type.__name__
         limit = 200000
@@ -666,8 +666,8 @@ def _main():
             short = short[:limit // 10] + "… [cut]"
         return short.encode("utf-8", "replace").decode(), full.encode("utf-8", "replace").decode()
 
-    def mend_streams():
-        # Code may have closed or replaced them.
+    def repair_streams():
+        # Code may have closed or replaced the streams.
         for fd, spare in ((1, spare_out), (2, spare_err)):
             try:
                 os.fstat(fd)
@@ -681,22 +681,22 @@ def _main():
                 setattr(sys, name, streams[n])
                 setattr(sys, "__%s__" % name, streams[n])
 
-    SIGNAL = 0.25  # seconds: how long a signal may be on its way
+    SIGNAL_LIMIT = 0.25  # seconds that a signal may take to arrive
 
-    def hear(sent):
-        """Wait until the signals that the agent has sent in this process's life are heard: a cell may
-        have ended by itself before the one that was to stop it, which would stop the next one."""
-        missing = sent - state["sent"]
-        if missing > 0 and state["heard"] < missing:
-            time = late("time")
-            end = time.monotonic() + SIGNAL
-            while state["heard"] < missing and time.monotonic() < end:
+    def await_signals(sent):
+        """Wait for signals that the agent has sent to this process and that have not arrived: a cell may
+        have ended by itself before the signal that was to stop it, which would stop the next cell."""
+        missing = sent - state["signals_sent"]
+        if missing > 0 and state["signals_received"] < missing:
+            time = stdlib("time")
+            end = time.monotonic() + SIGNAL_LIMIT
+            while state["signals_received"] < missing and time.monotonic() < end:
                 time.sleep(0.002)
-        state["sent"], state["heard"] = sent, 0
+        state["signals_sent"], state["signals_received"] = sent, 0
 
     def run_cell(token, name, code):
         reply = {"id": token, "ok": False, "exit": 1}
-        remember(name, code)
+        remember_source(name, code)
         state.update(name=name, rich=[], rich_size=0, dropped=0)
         ns.pop("__warningregistry__", None)
         value = None
@@ -713,7 +713,7 @@ def _main():
                     if not quiet:
                         shown = show_rich(value) if type(value).__module__ != "builtins" else False
                         reply["result"] = text_of(value)
-            figures()
+            add_figures()
             state["running"] = False
             reply["ok"], reply["exit"] = True, 0
         except SystemExit as e:
@@ -741,225 +741,225 @@ def _main():
         buffering(False)
         return reply
 
-    # Cells that the host gives to this driver itself. What a cell writes is read
-    # here then, when it ends, unless the agent supervises it: the shared words say
-    # so. The protocol is described in interp/direct/direct.go.
-    STATE, ASKED, SUPERVISED, READS_OUT, READS_ERR, NOTIFY, KEEPS_OUT, KEEPS_ERR, SIGNALS = range(9)
+    # Cells that the host sends to this driver directly. At the end of such a cell the
+    # driver reads its output itself, unless the agent supervises the cell, as the shared
+    # words say. interp/direct/direct.go describes the protocol.
+    STATE, REQUESTED, SUPERVISED, READING_STDOUT, READING_STDERR, HANDOVER, BUFFERED_STDOUT, BUFFERED_STDERR, SIGNALS_SENT = range(9)
     IDLE, RUNNING, FINISHING = range(3)
-    FIONREAD, MAX_WHOLE = 0x541B, 256 << 10
-    ASK = 10  # seconds: a host that lost its connection has asked the agent by then
+    FIONREAD, MAX_ANSWER = 0x541B, 256 << 10
+    SUPERVISE_LIMIT = 10  # seconds: a host whose connection broke has asked the agent to supervise by then
 
     class Direct:
         def __init__(self, ticket, path):
-            socket, mmap = late("_socket"), late("mmap")
-            self.size = late("fcntl").ioctl
-            self.sleep, self.now = late("time").sleep, late("time").monotonic
-            self.fence = late("_thread").allocate_lock()
-            select = late("select")
-            # Each system call costs a cell more than most of them take: this one
-            # tells both what was written and whether the streams are still there.
-            streams = select.poll()
-            self.link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            for fd, events in ((6, select.POLLIN), (7, select.POLLIN), (1, 0), (2, 0), (self.link.fileno(), 0)):
-                streams.register(fd, events)
-            self.streams, self.readable, self.closed = streams.poll, select.POLLIN, select.POLLNVAL
+            socket, mmap = stdlib("_socket"), stdlib("mmap")
+            self.ioctl = stdlib("fcntl").ioctl
+            self.sleep, self.now = stdlib("time").sleep, stdlib("time").monotonic
+            self.fence = stdlib("_thread").allocate_lock()
+            select = stdlib("select")
+            # A system call takes longer than most cells: this poll shows both which streams
+            # have output, and whether the code has closed one.
+            poller = select.poll()
+            self.conn = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            for fd, events in ((6, select.POLLIN), (7, select.POLLIN), (1, 0), (2, 0), (self.conn.fileno(), 0)):
+                poller.register(fd, events)
+            self.poll, self.readable, self.closed = poller.poll, select.POLLIN, select.POLLNVAL
             self.memory = mmap.mmap(5, 4096)
-            self.word = memoryview(self.memory).cast("I")
-            self.word[STATE] = self.cell = 0  # this connection counts its cells from 1
+            self.words = memoryview(self.memory).cast("I")
+            self.words[STATE] = self.cell = 0  # the cells of a connection are counted from 1
             self.peek = socket.MSG_PEEK | socket.MSG_DONTWAIT
-            self.link.settimeout(5)
-            self.link.connect(path)
-            self.link.sendall(b"SANDLOTD" + bytes.fromhex(ticket))
-            if self.link.recv(1) != b"\x06":
+            self.conn.settimeout(5)
+            self.conn.connect(path)
+            self.conn.sendall(b"SANDLOTD" + bytes.fromhex(ticket))
+            if self.conn.recv(1) != b"\x06":
                 raise OSError("refused")
-            self.link.settimeout(None)
-            self.rest = b""
+            self.conn.settimeout(None)
+            self.received = b""
 
-        def say(self, word):
-            """Write the state so that the agent sees it before this reads on."""
-            self.word[STATE] = self.cell | word
+        def set_state(self, value):
+            """Write the state, with a fence: the agent sees it before the driver reads another word."""
+            self.words[STATE] = self.cell | value
             for _ in (1, 2):  # a release, and an acquire after it
                 with self.fence:
                     pass
 
-        def take(self):
-            """Run the next cell. False: the host is gone."""
-            data = self.rest or self.link.recv(65536)
+        def run_next(self):
+            """Receive and run the next cell. False: the host is gone."""
+            data = self.received or self.conn.recv(65536)
             while data and b"\n" not in data:
-                more = self.link.recv(65536)
+                more = self.conn.recv(65536)
                 data = data + more if more else more
             if not data:
                 return False
             head, _, code = data.partition(b"\n")
             token, size, limit = map(int, head.split())
-            code, self.rest = code[:max(size, 0)], code[max(size, 0):]
+            code, self.received = code[:max(size, 0)], code[max(size, 0):]
             if size < 0:
-                return self.warm()
+                return self.warm_up()
             if len(code) < size:
                 parts, size = [code], size - len(code)
                 while size > 0:
-                    part = self.link.recv(min(size, 1 << 20))
+                    part = self.conn.recv(min(size, 1 << 20))
                     if not part:
                         return False
                     parts.append(part)
                     size -= len(part)
                 code = b"".join(parts)
             self.cell = (token & 0xFFFF) << 16
-            self.say(RUNNING)
-            while self.word[READS_OUT] or self.word[READS_ERR]:
+            self.set_state(RUNNING)
+            while self.words[READING_STDOUT] or self.words[READING_STDERR]:
                 self.sleep(0.0001)
-            if self.word[SIGNALS] != state["sent"]:
-                hear(self.word[SIGNALS])
-            state["n"] += 1
-            reply = run_cell(token, "<code %d>" % state["n"], code.decode("utf-8", "replace"))
-            if not state["mine"]:
+            if self.words[SIGNALS_SENT] != state["signals_sent"]:
+                await_signals(self.words[SIGNALS_SENT])
+            state["cell"] += 1
+            reply = run_cell(token, "<code %d>" % state["cell"], code.decode("utf-8", "replace"))
+            if not state["is_driver"]:
                 os._exit(0)
-            self.say(FINISHING)
-            while self.word[ASKED] and not self.word[SUPERVISED]:
+            self.set_state(FINISHING)
+            while self.words[REQUESTED] and not self.words[SUPERVISED]:
                 self.sleep(0.0001)
-            kept = self.word[SUPERVISED] or self.end(reply, limit)
-            if not kept:
+            outcome = self.words[SUPERVISED] or self.finish(reply, limit)
+            if not outcome:
                 return False
-            if kept is not DONE:
-                state["mend"] = True
-                answer(reply)
-            self.word[STATE] = self.cell | IDLE
+            if outcome is not DONE:
+                state["repair"] = True
+                send_reply(reply)
+            self.words[STATE] = self.cell | IDLE
             return True
 
-        def warm(self):
-            """Do once what each cell does, for no one, so that the first one is as quick."""
+        def warm_up(self):
+            """Do once what every cell needs, so that the first cell is as fast as the others."""
             compile_code("a + 1", "<start>")
             body, last, _ = compile_code("a = 1\na + 1", "<start>")
             names = {}
             eval(body, names)
-            form({"id": 0, "ok": True, "exit": 0, "result": text_of(eval(last, names)), "rich": []})
+            to_json({"id": 0, "ok": True, "exit": 0, "result": text_of(eval(last, names)), "rich": []})
             flush()
-            self.say(IDLE)
-            self.streams(0)
-            self.link.sendall(b"0 0 0\n")
+            self.set_state(IDLE)
+            self.poll(0)
+            self.conn.sendall(b"0 0 0\n")
             return True
 
-        def end(self, reply, limit):
-            """Answer the host, or leave that to the agent when there is too much to say."""
+        def finish(self, reply, limit):
+            """Answer the host (DONE), or hand the cell over to the agent (True). False: the host is gone."""
             out = err = 0
-            cut = False
-            for fd, event in self.streams(0):
+            conn_closed = False
+            for fd, event in self.poll(0):
                 if fd == 6 and event & self.readable:
-                    out = self.waiting(6)
+                    out = self.unread(6)
                 elif fd == 7 and event & self.readable:
-                    err = self.waiting(7)
+                    err = self.unread(7)
                 elif fd < 3:
-                    state["mend"] = True
+                    state["repair"] = True
                 elif event & self.closed:
-                    cut = True  # the code has closed it
-            data = form(reply).encode("utf-8", "replace")
-            if max(out, err, len(reply.get("result", "").encode("utf-8", "replace"))) > limit or len(data) > MAX_WHOLE or \
-                    self.word[NOTIFY] or self.word[KEEPS_OUT] or self.word[KEEPS_ERR] or cut:
-                self.say(RUNNING)
-                if not cut:
-                    self.link.sendall(b"0 0 0\n")
-                until = self.now() + ASK
-                while not self.word[SUPERVISED]:
-                    if self.now() > until if cut else self.gone():
-                        self.word[STATE] = self.cell | IDLE
+                    conn_closed = True  # the code has closed the connection
+            data = to_json(reply).encode("utf-8", "replace")
+            if max(out, err, len(reply.get("result", "").encode("utf-8", "replace"))) > limit or len(data) > MAX_ANSWER or \
+                    self.words[HANDOVER] or self.words[BUFFERED_STDOUT] or self.words[BUFFERED_STDERR] or conn_closed:
+                self.set_state(RUNNING)
+                if not conn_closed:
+                    self.conn.sendall(b"0 0 0\n")
+                deadline = self.now() + SUPERVISE_LIMIT
+                while not self.words[SUPERVISED]:
+                    if self.now() > deadline if conn_closed else self.host_gone():
+                        self.words[STATE] = self.cell | IDLE
                         return False
                     self.sleep(0.0002)
                 return True
             if out or err:
                 out, err = read(6, out) if out else b"", read(7, err) if err else b""
-                if rewrites(out) or rewrites(err):
-                    reply["raw"] = [keep_raw("stdout", out), keep_raw("stderr", err)]
-                    data = form(reply).encode("utf-8", "replace")
+                if has_terminal_controls(out) or has_terminal_controls(err):
+                    reply["raw"] = [write_raw_output("stdout", out), write_raw_output("stderr", err)]
+                    data = to_json(reply).encode("utf-8", "replace")
                 data = b"%d %d %d\n%b%b%b" % (len(data), len(out), len(err), data, out, err)
             else:
                 data = b"%d 0 0\n%b" % (len(data), data)
-            self.word[STATE] = self.cell | IDLE
-            self.link.sendall(data)
+            self.words[STATE] = self.cell | IDLE
+            self.conn.sendall(data)
             return DONE
 
-        def waiting(self, fd):
-            """How many bytes of a stream nobody has read."""
-            return int.from_bytes(self.size(fd, FIONREAD, b"\0\0\0\0"), sys.byteorder)
+        def unread(self, fd):
+            """The number of unread bytes of a stream."""
+            return int.from_bytes(self.ioctl(fd, FIONREAD, b"\0\0\0\0"), sys.byteorder)
 
-        def gone(self):
+        def host_gone(self):
             try:
-                return not self.link.recv(1, self.peek)
+                return not self.conn.recv(1, self.peek)
             except BlockingIOError:
                 return False
 
         def close(self):
-            self.word[STATE] = self.cell | IDLE
+            self.words[STATE] = self.cell | IDLE
             try:
-                self.link.close()
+                self.conn.close()
             except OSError:
-                pass  # the code has closed it
+                pass  # the code has closed it already
 
-    def rewrites(data):
-        """Whether a terminal would show something else than these bytes. The agent asks the same (capture.go)."""
+    def has_terminal_controls(data):
+        """Whether an output has backspaces, escape sequences, or CRs without LF. The agent does the same (capture.go)."""
         return b"\x1b" in data or b"\b" in data or b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
 
-    def keep_raw(stream, data):
-        """Write an output to a file as it came, and return its name; "" where there is none."""
-        if not OUTPUT or not rewrites(data):
+    def write_raw_output(stream, data):
+        """Write the bytes of an output with driver_stdin controls to a file, and return its path; "": there is no file."""
+        if not OUTPUT or not has_terminal_controls(data):
             return ""
         try:
-            state["linked"] += 1
-            return keep_file("%s-%d-%d.txt" % (stream, os.getpid(), state["linked"]), data)
+            state["linked_files"] += 1
+            return write_linked_file("%s-%d-%d.txt" % (stream, os.getpid(), state["linked_files"]), data)
         except OSError:
             return ""
 
     DONE, read = object(), os.read
 
-    def connect(token, where):
-        """Take cells from the host from now on."""
+    def connect(token, target):
+        """Connect to the host, which sends the next cells over that connection."""
         try:
-            ticket, path = where.split(" ", 1)
+            ticket, path = target.split(" ", 1)
             made = Direct(ticket, path)
         except Exception:
-            answer({"id": token, "ok": False})
+            send_reply({"id": token, "ok": False})
             return None
-        answer({"id": token, "ok": True})
-        state["link"] = made.link
+        send_reply({"id": token, "ok": True})
+        state["conn"] = made.conn
         return made
 
     class kernel:
         """What notebook.py may use."""
 
-    for name, value in dict(ns=ns, state=state, interrupts=interrupts, keep=keep, display=display, clear_output=clear_output, publish=publish,
-                            Handle=Handle, user_site=user_site, compile=compile_cell, run=run_code).items():
+    for name, value in dict(ns=ns, state=state, interrupts=interrupts, add_rich=add_rich, display=display, clear_output=clear_output, publish=publish,
+                            Handle=Handle, follow_user_site=follow_user_site, compile=compile_cell, run=run_code).items():
         setattr(kernel, name, staticmethod(value) if callable(value) and not isinstance(value, type) else value)
     kernel.own_output = staticmethod(lambda: getattr(sys, "stdout", None) is streams[0] and sys.stderr is streams[1])
     builtins.get_ipython = lambda: notebook()["SHELL"]
-    if BELL is not None:
-        late("_thread").start_new_thread(listen, ())
-    answer({"id": 0, "ok": True})
+    if FLUSH_PIPE is not None:
+        stdlib("_thread").start_new_thread(flush_on_request, ())
+    send_reply({"id": 0, "ok": True})
     direct = None
     while True:
         try:
-            if direct is None or state["mend"] or closed(getattr(sys, "stdout", None)) or closed(getattr(sys, "stderr", None)):
-                state["mend"] = False
-                mend_streams()
+            if direct is None or state["repair"] or closed(getattr(sys, "stdout", None)) or closed(getattr(sys, "stderr", None)):
+                state["repair"] = False
+                repair_streams()
             if direct is not None:
                 try:
-                    if direct.take():
+                    if direct.run_next():
                         continue
                 except Exception:
-                    pass  # code of the user has closed something of it
+                    pass  # the code has closed the connection
                 direct.close()
-                direct = state["link"] = None
-            if changed():
-                os._exit(CLOSED)
+                direct = state["conn"] = None
+            if pipes_closed():
+                os._exit(CLOSED_PIPES_EXIT)
             head = requests.readline().split()
-            if not head or not state["mine"]:
-                os._exit(CLOSED if state["mine"] and changed() else 0)
+            if not head or not state["is_driver"]:
+                os._exit(CLOSED_PIPES_EXIT if state["is_driver"] and pipes_closed() else 0)
             token, n, size, sent = map(int, head)
             text = requests.read(size).decode("utf-8", "replace")
             if n < 0:
                 direct = connect(token, text)
                 continue
-            hear(sent)
-            state["n"] = max(state["n"] + 1, n)
-            answer(run_cell(token, "<code %d>" % state["n"], text))
+            await_signals(sent)
+            state["cell"] = max(state["cell"] + 1, n)
+            send_reply(run_cell(token, "<code %d>" % state["cell"], text))
         except KeyboardInterrupt:
             state["running"] = False
             continue
