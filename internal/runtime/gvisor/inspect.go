@@ -18,7 +18,7 @@ import (
 	"sandlot/internal/sandbox"
 )
 
-// Process is a living sandbox of this machine, as a program sees it that is not its server.
+// Process is a living sandbox of this machine, as other programs than its server can see it.
 type Process struct {
 	ID          string
 	Template    string
